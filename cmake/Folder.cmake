@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+# meshgrad_folder(NAME BELOW...): one object library a folder. Its include root holds only
+# meshgrad/NAME, and it sees only the folders below it, so that an upward include does not build.
+add_library(meshgrad_options INTERFACE)
+target_compile_features(meshgrad_options INTERFACE cxx_std_20)
+target_compile_options(meshgrad_options INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor>
+  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${MESHGRAD_WERROR}>>:-Werror>)
+if(MESHGRAD_SANITIZE)
+  target_compile_options(meshgrad_options INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${MESHGRAD_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all>)
+  target_link_options(meshgrad_options INTERFACE -fsanitize=${MESHGRAD_SANITIZE})
+endif()
+
+function(meshgrad_folder name)
+  set(root ${PROJECT_BINARY_DIR}/include/${name})
+  file(MAKE_DIRECTORY ${root}/meshgrad)
+  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${name} ${root}/meshgrad/${name} SYMBOLIC)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${name}/*.cpp)
+  list(FILTER sources EXCLUDE REGEX "/train/main\\.cpp$")
+  if(MESHGRAD_HAVE_CUDA)
+    file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${name}/*.cu)
+    list(APPEND sources ${cuda_sources})
+  else()
+    list(FILTER sources EXCLUDE REGEX "_cuda\\.cpp$")
+  endif()
+  add_library(meshgrad_${name} OBJECT ${sources})
+  target_include_directories(meshgrad_${name} PUBLIC $<BUILD_INTERFACE:${root}>)
+  target_link_libraries(meshgrad_${name} PRIVATE $<BUILD_INTERFACE:meshgrad_options>)
+  target_compile_definitions(meshgrad_${name} PRIVATE
+    $<$<BOOL:${MESHGRAD_HAVE_CUDA}>:MESHGRAD_HAVE_CUDA=1> MESHGRAD_VERSION="${PROJECT_VERSION}")
+  foreach(below IN LISTS ARGN)
+    target_link_libraries(meshgrad_${name} PUBLIC meshgrad_${below})
+  endforeach()
+  if(MESHGRAD_TIDY)
+    set_target_properties(meshgrad_${name} PROPERTIES CXX_CLANG_TIDY "clang-tidy;--quiet")
+  endif()
+  set_property(GLOBAL APPEND PROPERTY MESHGRAD_FOLDERS ${name})
+endfunction()

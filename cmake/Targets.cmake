@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+# What each folder links, the one library, and the one program.
+target_link_libraries(meshgrad_engine PUBLIC Threads::Threads PRIVATE fmt::fmt)
+target_link_libraries(meshgrad_kernels PRIVATE fmt::fmt PkgConfig::libhwy)
+target_link_libraries(meshgrad_autograd PRIVATE fmt::fmt)
+target_link_libraries(meshgrad_nn PRIVATE fmt::fmt)
+set(train_packages fmt::fmt toml11::toml11 nlohmann_json::nlohmann_json CLI11::CLI11 ZLIB::ZLIB PNG::PNG
+    PkgConfig::libzip PkgConfig::libxxhash)
+target_link_libraries(meshgrad_train PRIVATE ${train_packages})
+if(HDF5_FOUND)
+  target_include_directories(meshgrad_train PRIVATE ${HDF5_C_INCLUDE_DIRS})
+  target_compile_definitions(meshgrad_train PRIVATE MESHGRAD_HAVE_HDF5=1)
+endif()
+if(MESHGRAD_HAVE_CUDA)
+  target_link_libraries(meshgrad_engine PRIVATE CUDA::cudart_static)
+endif()
+# The vector kernels are the product: they are optimised in every build type.
+file(GLOB vector_sources ${PROJECT_SOURCE_DIR}/kernels/cpu/*.cpp)
+set_source_files_properties(${vector_sources} PROPERTIES COMPILE_OPTIONS "$<$<CONFIG:Debug>:-O2>")
+
+get_property(folders GLOBAL PROPERTY MESHGRAD_FOLDERS)
+add_library(meshgrad)
+add_library(meshgrad::meshgrad ALIAS meshgrad)
+foreach(folder IN LISTS folders)
+  target_sources(meshgrad PRIVATE $<TARGET_OBJECTS:meshgrad_${folder}>)
+  target_include_directories(meshgrad PUBLIC $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include/${folder}>)
+endforeach()
+target_include_directories(meshgrad PUBLIC $<INSTALL_INTERFACE:include>)
+target_compile_features(meshgrad PUBLIC cxx_std_20)
+set_target_properties(meshgrad PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR} LINKER_LANGUAGE CXX)
+target_link_libraries(meshgrad PUBLIC Threads::Threads
+  PRIVATE ${train_packages} PkgConfig::libhwy $<BUILD_INTERFACE:meshgrad_options>)
+if(HDF5_FOUND)
+  target_link_libraries(meshgrad PRIVATE ${HDF5_C_LIBRARIES})
+endif()
+if(MESHGRAD_HAVE_CUDA)
+  target_link_libraries(meshgrad PRIVATE CUDA::cudart_static)
+endif()
+
+add_executable(meshgrad_cli train/main.cpp)
+set_target_properties(meshgrad_cli PROPERTIES OUTPUT_NAME meshgrad)
+target_link_libraries(meshgrad_cli PRIVATE meshgrad meshgrad_options)

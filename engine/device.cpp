@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/device.h>
+#include <meshgrad/engine/error.h>
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+
+#ifdef MESHGRAD_HAVE_CUDA
+#include <cuda_runtime_api.h>
+#endif
+
+namespace meshgrad {
+namespace {
+
+std::string first_line(const char* path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+/// CPUs of the cgroup (version 2) quota, or 0 where there is none.
+int quota_cpus() {
+  const std::string line = first_line("/sys/fs/cgroup/cpu.max");
+  long quota = 0;
+  long period = 0;
+  if (std::sscanf(line.c_str(), "%ld %ld", &quota, &period) != 2 || quota <= 0 || period <= 0) return 0;
+  return static_cast<int>((quota + period - 1) / period);
+}
+
+}  // namespace
+
+std::string name_of(Device device) {
+  return device.kind == DeviceKind::cpu ? "cpu" : fmt::format("cuda:{}", device.index);
+}
+
+std::vector<CudaDevice> cuda_devices() {
+  std::vector<CudaDevice> devices;
+#ifdef MESHGRAD_HAVE_CUDA
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) return devices;
+  for (int i = 0; i < count; ++i) {
+    cudaDeviceProp properties{};
+    if (cudaGetDeviceProperties(&properties, i) != cudaSuccess) continue;
+    devices.push_back({properties.name, static_cast<int64_t>(properties.totalGlobalMem), properties.major,
+                       properties.minor});
+  }
+#endif
+  return devices;
+}
+
+int available_cpus() {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  int cpus = sched_getaffinity(0, sizeof mask, &mask) == 0 ? CPU_COUNT(&mask)
+                                                           : static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  const int quota = quota_cpus();
+  if (quota > 0) cpus = std::min(cpus, quota);
+  return std::max(1, cpus);
+}
+
+int64_t available_memory() {
+  int64_t bytes = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  const std::string limit = first_line("/sys/fs/cgroup/memory.max");
+  if (!limit.empty() && limit != "max") bytes = std::min<int64_t>(bytes, std::strtoll(limit.c_str(), nullptr, 10));
+  return bytes;
+}
+
+Device resolve_device(const std::string& word, std::string* note) {
+  const bool named_cuda = word == "cuda" || word.rfind("cuda:", 0) == 0;
+  if (word != "auto" && word != "cpu" && !named_cuda) {
+    throw invalid_argument("run.device", "\"auto\", \"cpu\", \"cuda\" or \"cuda:N\"", "\"" + word + "\"",
+                           "use one of these words");
+  }
+  const std::vector<CudaDevice> devices = cuda_devices();
+  if (named_cuda) {
+    throw device_error("run.device", word,
+                       devices.empty() ? "no CUDA device on this machine"
+                                       : "a build whose kernels run on the CPU only",
+                       "set run.device = \"auto\" or \"cpu\"");
+  }
+  if (word == "auto" && note != nullptr) {
+    *note = devices.empty() ? "device: cpu (no CUDA device found)"
+                            : fmt::format("device: cpu ({} was found, but this build computes on the CPU only)",
+                                          devices.front().name);
+  }
+  return Device{};
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/random.h>
+
+#include <cmath>
+#include <numbers>
+
+namespace meshgrad {
+namespace {
+
+uint64_t mix(uint64_t x) {  // the finaliser of splitmix64: keys that differ in a bit become unrelated
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+std::array<uint32_t, 4> counter_of(uint64_t low, uint64_t high) {
+  return {static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32), static_cast<uint32_t>(high),
+          static_cast<uint32_t>(high >> 32)};
+}
+
+double unit(uint32_t high, uint32_t low) {
+  const uint64_t bits = (static_cast<uint64_t>(high) << 32 | low) >> 11;
+  return static_cast<double>(bits) * 0x1p-53;
+}
+
+double box_muller(const std::array<uint32_t, 4>& bits) {
+  const double radius = std::sqrt(-2.0 * std::log1p(-unit(bits[0], bits[1])));
+  return radius * std::cos(2.0 * std::numbers::pi * unit(bits[2], bits[3]));
+}
+
+}  // namespace
+
+std::array<uint32_t, 4> philox(RandomKey key, std::array<uint32_t, 4> counter) {
+  uint32_t k0 = static_cast<uint32_t>(key.seed);
+  uint32_t k1 = static_cast<uint32_t>(key.seed >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t p0 = uint64_t{0xd2511f53u} * counter[0];
+    const uint64_t p1 = uint64_t{0xcd9e8d57u} * counter[2];
+    counter = {static_cast<uint32_t>(p1 >> 32) ^ counter[1] ^ k0, static_cast<uint32_t>(p1),
+               static_cast<uint32_t>(p0 >> 32) ^ counter[3] ^ k1, static_cast<uint32_t>(p0)};
+    k0 += 0x9e3779b9u;
+    k1 += 0xbb67ae85u;
+  }
+  return counter;
+}
+
+double training_noise(uint64_t seed, uint32_t visit, uint64_t sample, uint32_t node, uint32_t component) {
+  const RandomKey key{mix(mix(seed) ^ sample)};
+  return box_muller(philox(key, {node, component, visit, 0x6e6f6973u}));
+}
+
+double uniform(uint64_t seed, uint64_t purpose, uint64_t index) {
+  const auto bits = philox({mix(seed)}, counter_of(index, purpose));
+  return unit(bits[0], bits[1]);
+}
+
+uint64_t uniform_below(uint64_t seed, uint64_t purpose, uint64_t index, uint64_t count) {
+  const auto bits = philox({mix(seed)}, counter_of(index, purpose));
+  // A remainder of 64 random bits: for counts below 2^32 its bias is below 2^-32.
+  return (static_cast<uint64_t>(bits[0]) << 32 | bits[1]) % count;
+}
+
+double normal(uint64_t seed, uint64_t purpose, uint64_t index) {
+  return box_muller(philox({mix(seed)}, counter_of(index, purpose)));
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/runtime.h>
+
+namespace meshgrad {
+
+Runtime::Runtime(RuntimeOptions options)
+    : pool_(options.threads),
+      stream_(options.device, pool_),
+      allocator_(Allocator::create(options.memory ? std::move(options.memory)
+                                                  : std::make_shared<HostMemorySource>(options.memory_limit))),
+      seed_(options.seed),
+      log_(std::move(options.log)) {}
+
+}  // namespace meshgrad

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// An ordered queue of work on a device. On the CPU work runs at once, on the thread pool.
+#pragma once
+#include <meshgrad/engine/device.h>
+#include <meshgrad/engine/thread_pool.h>
+
+namespace meshgrad {
+
+class Stream {
+ public:
+  Stream(Device device, ThreadPool& pool, int id = 0) : device_(device), pool_(&pool), id_(id) {}
+  Device device() const { return device_; }
+  int id() const { return id_; }
+
+  /// CPU only: runs tasks 0..n-1 in any order and returns when all are done.
+  void parallel_for(int64_t tasks, const std::function<void(int64_t)>& body) const {
+    pool_->parallel_for(tasks, body);
+  }
+  int threads() const { return pool_->threads(); }
+
+  /// Returns when all work queued so far is done; at once on the CPU.
+  void synchronize() const {}
+
+ private:
+  Device device_;
+  ThreadPool* pool_;
+  int id_;
+};
+
+/// A point in a stream's queue. On the CPU every event has passed as soon as it is recorded.
+class Event {
+ public:
+  void record(const Stream& stream) { stream_id_ = stream.id(); }
+  bool passed() const { return true; }
+  int stream_id() const { return stream_id_; }
+
+ private:
+  int stream_id_ = -1;
+};
+
+}  // namespace meshgrad

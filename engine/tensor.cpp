@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/tensor.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace meshgrad {
+
+Shape::Shape(std::span<const int64_t> extents) {
+  if (extents.size() > kMaxRank) throw invalid_argument("shape", "at most 4 extents", std::to_string(extents.size()));
+  for (const int64_t extent : extents) {
+    if (extent < 0) throw invalid_argument("shape", "extents of 0 or more", std::to_string(extent));
+    extents_[rank_++] = extent;
+  }
+}
+
+int64_t Shape::elements() const { return rows() * width(); }
+
+int64_t Shape::width() const {
+  int64_t width = 1;
+  for (int i = 1; i < rank_; ++i) width *= extents_[i];
+  return width;
+}
+
+bool Shape::operator==(const Shape& other) const {
+  return rank_ == other.rank_ && std::equal(extents_, extents_ + rank_, other.extents_);
+}
+
+std::string Shape::text() const {
+  std::string text = "[";
+  for (int i = 0; i < rank_; ++i) text += (i > 0 ? ", " : "") + std::to_string(extents_[i]);
+  return text + "]";
+}
+
+Tensor Tensor::empty(Runtime& runtime, const Shape& shape, DType dtype, Tag tag, std::string_view name) {
+  StoragePtr storage =
+      runtime.allocator().allocate(shape.elements() * size_of(dtype), 64, runtime.stream(), tag, name);
+  return over(std::move(storage), 0, shape, dtype);
+}
+
+Tensor Tensor::zeros(Runtime& runtime, const Shape& shape, DType dtype, Tag tag, std::string_view name) {
+  Tensor tensor = empty(runtime, shape, dtype, tag, name);
+  fill_zero(tensor, runtime.stream());
+  return tensor;
+}
+
+Tensor Tensor::borrow(void* data, const Shape& shape, DType dtype, std::function<void()> release, Device device) {
+  return over(std::make_shared<Storage>(data, shape.elements() * size_of(dtype), device, std::move(release)), 0,
+              shape, dtype);
+}
+
+Tensor Tensor::over(StoragePtr storage, int64_t offset, const Shape& shape, DType dtype) {
+  check_internal(offset >= 0 && offset + shape.elements() * size_of(dtype) <= storage->bytes(),
+                 "a tensor reaches past its storage");
+  Tensor tensor;
+  tensor.storage_ = std::move(storage);
+  tensor.offset_ = offset;
+  tensor.shape_ = shape;
+  tensor.dtype_ = dtype;
+  return tensor;
+}
+
+Tensor Tensor::row_range(int64_t begin, int64_t end) const {
+  if (begin < 0 || end < begin || end > rows() || shape_.rank() == 0) {
+    throw invalid_argument("row_range", "0 <= begin <= end <= " + std::to_string(rows()),
+                           std::to_string(begin) + ".." + std::to_string(end));
+  }
+  int64_t extents[Shape::kMaxRank] = {end - begin, shape_[1], shape_[2], shape_[3]};
+  const Shape shape(std::span<const int64_t>(extents, static_cast<size_t>(shape_.rank())));
+  return over(storage_, offset_ + begin * width() * size_of(dtype_), shape, dtype_);
+}
+
+Tensor Tensor::reshaped(const Shape& shape) const {
+  if (shape.elements() != elements()) {
+    throw invalid_argument("reshaped", std::to_string(elements()) + " elements", shape.text());
+  }
+  return over(storage_, offset_, shape, dtype_);
+}
+
+void fill_zero(const Tensor& tensor, const Stream&) {
+  if (tensor.bytes() > 0) std::memset(tensor.raw(), 0, static_cast<size_t>(tensor.bytes()));
+}
+
+void copy(const Tensor& from, const Tensor& to, const Stream&) {
+  if (from.dtype() != to.dtype() || from.elements() != to.elements()) {
+    throw invalid_argument("copy", std::string(name_of(to.dtype())) + to.shape().text(),
+                           std::string(name_of(from.dtype())) + from.shape().text());
+  }
+  if (to.bytes() > 0) std::memcpy(to.raw(), from.raw(), static_cast<size_t>(to.bytes()));
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/device.h>
+#include <meshgrad/engine/thread_pool.h>
+
+namespace meshgrad {
+namespace {
+// A task that calls parallel_for again must not wait for the pool that is running it.
+thread_local bool inside_task = false;
+}  // namespace
+
+ThreadPool::ThreadPool(int threads) {
+  const int count = threads > 0 ? threads : available_cpus();
+  for (int i = 1; i < count; ++i) helpers_.emplace_back([this] { helper_loop(); });
+}
+
+ThreadPool::~ThreadPool() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_all();
+  for (std::thread& helper : helpers_) helper.join();
+}
+
+void ThreadPool::parallel_for(int64_t tasks, const std::function<void(int64_t)>& body) {
+  if (tasks <= 0) return;
+  if (inside_task || helpers_.empty() || tasks == 1) {
+    for (int64_t i = 0; i < tasks; ++i) body(i);
+    return;
+  }
+  const std::lock_guard call(call_mutex_);
+  {
+    const std::lock_guard lock(mutex_);
+    body_ = &body;
+    tasks_ = tasks;
+    next_.store(0, std::memory_order_relaxed);
+    busy_ = static_cast<int>(helpers_.size());
+    error_ = nullptr;
+    ++generation_;
+  }
+  wake_.notify_all();
+  run_tasks();
+  std::unique_lock lock(mutex_);
+  done_.wait(lock, [this] { return busy_ == 0; });
+  body_ = nullptr;
+  if (error_) std::rethrow_exception(error_);
+}
+
+void ThreadPool::run_tasks() {
+  inside_task = true;
+  for (int64_t i = next_.fetch_add(1); i < tasks_; i = next_.fetch_add(1)) {
+    try {
+      (*body_)(i);
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      if (!error_) error_ = std::current_exception();
+    }
+  }
+  inside_task = false;
+}
+
+void ThreadPool::helper_loop() {
+  uint64_t seen = 0;
+  for (;;) {
+    {
+      std::unique_lock lock(mutex_);
+      wake_.wait(lock, [&] { return stop_ || generation_ != seen; });
+      if (stop_) return;
+      seen = generation_;
+    }
+    run_tasks();
+    const std::lock_guard lock(mutex_);
+    if (--busy_ == 0) done_.notify_one();
+  }
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// The element-wise functions between the layers of an MLP.
+#pragma once
+#include <meshgrad/engine/error.h>
+
+#include <cmath>
+#include <numbers>
+#include <string_view>
+
+namespace meshgrad {
+
+/// relu: max(x, 0). silu: x / (1 + exp(-x)). gelu: x Phi(x), with the exact normal distribution (erf). tanh.
+/// none: the identity.
+enum class Activation : uint8_t { none, relu, silu, gelu, tanh };
+constexpr std::string_view name_of(Activation activation) {
+  constexpr std::string_view kNames[] = {"none", "relu", "silu", "gelu", "tanh"};
+  return kNames[static_cast<int>(activation)];
+}
+
+enum class Norm : uint8_t { none, layer, rms };
+constexpr std::string_view name_of(Norm norm) {
+  constexpr std::string_view kNames[] = {"none", "layer", "rms"};
+  return kNames[static_cast<int>(norm)];
+}
+
+}  // namespace meshgrad

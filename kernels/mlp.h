@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// mlp: a multi-layer perceptron with an optional norm and residual, fused: tile by tile through all layers.
+//
+//   z_1 = sum_i x_i W_1i + b_1 (+ gathered terms), h_k = act(z_k), z_{k+1} = h_k W_{k+1} + b_{k+1},
+//   y = norm(z_last) * gain + bias, out = residual + y
+//
+// The first layer takes several inputs, each with its own row range of the first weight, so that a concatenation
+// is never written. LayerNorm: Ba, Kiros, Hinton 2016; RMSNorm: Zhang, Sennrich 2019. Storage and accumulation as
+// in linear.h; norm statistics and every sum are in the accumulation type. Deterministic for any thread count.
+#pragma once
+#include <meshgrad/kernels/linear.h>
+
+#include <vector>
+
+namespace meshgrad {
+
+inline constexpr int kMaxMlpInputs = 8;
+inline constexpr int kMaxMlpLayers = 8;
+
+/// One MLP's weights. Layer 0's weight is held by the inputs (see MlpInput).
+struct MlpWeights {
+  Tensor first_bias;            ///< [hidden] (or [out] with a single layer)
+  std::vector<Tensor> weights;  ///< layers 1..: [in, out]
+  std::vector<Tensor> biases;   ///< layers 1..: [out]
+  Activation activation = Activation::relu;
+  Norm norm = Norm::none;
+  Tensor gain;                  ///< [out]; undefined with Norm::none
+  Tensor norm_bias;             ///< [out]; undefined with Norm::none and Norm::rms
+  double epsilon = 1e-5;        ///< added to the variance (layer) or mean square (rms)
+  int layers() const { return 1 + static_cast<int>(weights.size()); }
+};
+
+/// Gradients of MlpWeights, same shapes; all are accumulated into. Empty vectors/undefined tensors skip nothing:
+/// a weight gradient is always computed.
+struct MlpWeightGradients {
+  Tensor first_bias;
+  std::vector<Tensor> weights;
+  std::vector<Tensor> biases;
+  Tensor gain;
+  Tensor norm_bias;
+};
+
+/// One input of the first layer: z_1 += x W.
+struct MlpInput {
+  Tensor x;       ///< [rows, in_i]
+  Tensor weight;  ///< [in_i, hidden]: a row range of the first weight
+};
+
+/// What forward leaves for backward. With `keep_hidden` false, the hidden tensors are undefined and backward
+/// recomputes them in the tile, bit for bit.
+struct MlpSaved {
+  std::vector<Tensor> pre_activations;  ///< z_1 .. z_{last-1}: [rows, hidden] each
+  Tensor pre_norm;                      ///< z_last: [rows, out]; only with a norm
+};
+
+struct MlpForward {
+  Rows rows;
+  std::vector<MlpInput> inputs;  ///< 1 .. kMaxMlpInputs
+  MlpWeights weights;
+  Tensor residual;  ///< [rows, out], or undefined; may be one of the inputs
+  Tensor out;       ///< [rows, out]
+  MlpSaved saved;   ///< tensors to fill, or undefined
+};
+
+struct MlpBackward {
+  Rows rows;
+  std::vector<MlpInput> inputs;
+  MlpWeights weights;
+  MlpSaved saved;
+  Tensor d_out;  ///< [rows, out]
+  /// Per input: where dx goes (may be undefined) and whether it is added. `d_inputs[i]` may alias `d_out` when the
+  /// input is also the residual: then the residual's share is added with accumulate = true and costs no copy.
+  std::vector<Tensor> d_inputs;
+  std::vector<bool> accumulate;          ///< per input: dx += instead of dx =
+  std::vector<Tensor> d_first_weights;   ///< per input: [in_i, hidden], accumulated into
+  MlpWeightGradients d_weights;
+};
+
+struct MlpKernels {
+  void (*forward)(const MlpForward&, Runtime&, const Stream&);
+  void (*backward)(const MlpBackward&, Runtime&, const Stream&);
+};
+namespace cpu { extern const MlpKernels mlp_kernels; }
+
+void mlp_forward(const MlpForward& args, Runtime& runtime, const Stream& stream);
+void mlp_backward(const MlpBackward& args, Runtime& runtime, const Stream& stream);
+
+/// Throws InvalidArgument unless the weights fit each other and `first_in` rows feed a first layer of width
+/// weights' first_bias; used by mlp and message_passing alike.
+void check_mlp_weights(std::string_view op, const MlpWeights& weights, DType dtype);
+
+}  // namespace meshgrad

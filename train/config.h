@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// The configuration of a run: plain structs that mirror the sections of a TOML file. Every key, with its
+// range, unit and meaning, is listed once, in config_table.cpp; docs/config.md is made from there.
+#pragma once
+#include <meshgrad/engine/dtype.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace meshgrad {
+
+enum class Prediction : uint8_t {
+  change,        ///< x[t+1] - x[t]
+  second_change  ///< x[t+1] - 2 x[t] + x[t-1]
+};
+enum class ActivationName : uint8_t { relu, silu, gelu, tanh };
+enum class NormName : uint8_t { none, layer, rms };
+enum class ConcatOrder : uint8_t { sender_receiver_edge, edge_sender_receiver };
+enum class AggregateOrder : uint8_t { before_residual, after_residual };
+enum class ComputePath : uint8_t { fused, op_by_op };
+enum class OptimizerName : uint8_t { adam, adamw, sgd };
+enum class ScheduleName : uint8_t { constant, exponential, cosine };
+enum class NormalizeMode : uint8_t { dataset, online };
+enum class RecomputeMode : uint8_t { off };
+enum class RolloutBoundary : uint8_t { data, initial };
+enum class RolloutFormat : uint8_t { vtu };
+
+struct RunConfig {
+  std::string dir = "runs/default";
+  int64_t seed = 0;
+  std::string device = "auto";  ///< for `resolve_device`
+  int64_t threads = 0;          ///< 0: all that are available
+};
+
+struct DataConfig {
+  std::string path;
+  std::string train_split = "train";
+  std::string valid_split = "valid";
+  std::vector<std::string> inputs = {"velocity"};
+  std::vector<std::string> targets = {"velocity"};
+  Prediction predict = Prediction::change;
+  int64_t node_types = 9;
+  std::vector<int64_t> predicted_types = {0, 5};  ///< NORMAL and OUTFLOW
+  std::vector<int64_t> noise_types = {0};
+};
+
+struct ModelConfig {
+  std::string name = "mesh_graph_net";
+  int64_t width = 128;
+  int64_t blocks = 15;
+  int64_t hidden_layers = 2;
+  ActivationName activation = ActivationName::relu;
+  NormName norm = NormName::layer;
+  ConcatOrder concat_order = ConcatOrder::sender_receiver_edge;
+  AggregateOrder aggregate = AggregateOrder::before_residual;
+  ComputePath path = ComputePath::fused;
+  bool keep_hidden = true;
+};
+
+struct TrainConfig {
+  int64_t steps = 100000;
+  int64_t batch = 2;
+  int64_t accumulate = 1;
+  double noise = 0.02;
+  double gamma = 1.0;
+  int64_t validate_every = 1000;    ///< 0: never
+  int64_t validate_samples = 50;    ///< 0: the whole split
+  int64_t checkpoint_every = 1000;  ///< 0: only at the end
+  int64_t keep_checkpoints = 2;
+  int64_t log_every = 10;
+  double clip_norm = 1.0;  ///< 0: off
+};
+
+struct OptimizerConfig {
+  OptimizerName name = OptimizerName::adam;
+  double lr = 1e-4;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0;
+  double momentum = 0;
+};
+
+struct ScheduleConfig {
+  ScheduleName name = ScheduleName::exponential;
+  double final_lr = 1e-6;
+  int64_t warmup_steps = 0;
+  int64_t decay_steps = 0;  ///< 0: train.steps
+};
+
+struct NormalizeConfig {
+  NormalizeMode mode = NormalizeMode::dataset;
+  int64_t warmup_steps = 1000;
+  int64_t max_samples = 1000000;
+};
+
+struct RecomputeConfig {
+  RecomputeMode mode = RecomputeMode::off;
+};
+
+struct MemoryConfig {
+  int64_t limit = 0;  ///< bytes; 0: none. A file says "8GiB".
+};
+
+struct RolloutConfig {
+  RolloutBoundary boundary = RolloutBoundary::data;
+  int64_t steps = 0;  ///< 0: to the end of the trajectory
+  RolloutFormat format = RolloutFormat::vtu;
+};
+
+struct Config {
+  DType precision = DType::f32;  ///< f32 or f64; a top-level key
+  RunConfig run;
+  DataConfig data;
+  ModelConfig model;
+  TrainConfig train;
+  OptimizerConfig optimizer;
+  ScheduleConfig schedule;
+  NormalizeConfig normalize;
+  RecomputeConfig recompute;
+  MemoryConfig memory;
+  RolloutConfig rollout;
+};
+
+/// Reads TOML from `text`; `name` stands for the file in errors. Absent keys keep their defaults. `overrides`
+/// are "section.key=value" and win over the text; a value of a text key needs no quotes, a list key also
+/// takes "a,b". Throws ConfigError that lists every fault as `name:line: [key] needed X, got Y; fix: Z`: keys
+/// that are not known (with the nearest one), wrong types (an integer serves as a float, nothing else is
+/// converted), ranges, choices, and keys that contradict each other. Total: any bytes give a Config or a
+/// ConfigError.
+Config parse_config(const std::string& text, const std::string& name,
+                    const std::vector<std::string>& overrides = {});
+
+/// `parse_config` of a file. Throws ConfigError when it cannot be read.
+Config load_config(const std::string& path, const std::vector<std::string>& overrides = {});
+
+/// The resolved configuration as TOML, every key in the order of the table; `parse_config` of it gives
+/// `config` back exactly.
+std::string to_toml(const Config& config);
+
+/// Throws ConfigError unless `config` names a data file, which only training needs.
+void require_data_path(const Config& config);
+
+}  // namespace meshgrad
