@@ -16,7 +16,7 @@ if(MESHGRAD_HAVE_CUDA)
 endif()
 # The vector kernels are the product: they are optimised in every build type.
 file(GLOB vector_sources ${PROJECT_SOURCE_DIR}/kernels/cpu/*.cpp)
-set_source_files_properties(${vector_sources} PROPERTIES COMPILE_OPTIONS "$<$<CONFIG:Debug>:-O2>")
+set_source_files_properties(${vector_sources} PROPERTIES COMPILE_OPTIONS "-O3")
 
 get_property(folders GLOBAL PROPERTY MESHGRAD_FOLDERS)
 add_library(meshgrad)

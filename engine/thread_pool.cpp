@@ -6,11 +6,12 @@ namespace meshgrad {
 namespace {
 // A task that calls parallel_for again must not wait for the pool that is running it.
 thread_local bool inside_task = false;
+thread_local int worker_number = 0;
 }  // namespace
 
 ThreadPool::ThreadPool(int threads) {
   const int count = threads > 0 ? threads : available_cpus();
-  for (int i = 1; i < count; ++i) helpers_.emplace_back([this] { helper_loop(); });
+  for (int i = 1; i < count; ++i) helpers_.emplace_back([this, i] { helper_loop(i); });
 }
 
 ThreadPool::~ThreadPool() {
@@ -21,6 +22,8 @@ ThreadPool::~ThreadPool() {
   wake_.notify_all();
   for (std::thread& helper : helpers_) helper.join();
 }
+
+int ThreadPool::worker() { return worker_number; }
 
 void ThreadPool::parallel_for(int64_t tasks, const std::function<void(int64_t)>& body) {
   if (tasks <= 0) return;
@@ -59,7 +62,8 @@ void ThreadPool::run_tasks() {
   inside_task = false;
 }
 
-void ThreadPool::helper_loop() {
+void ThreadPool::helper_loop(int worker) {
+  worker_number = worker;
   uint64_t seen = 0;
   for (;;) {
     {

@@ -29,8 +29,12 @@ class ThreadPool {
   /// others have ended. A call from inside a task runs its tasks on that thread.
   void parallel_for(int64_t tasks, const std::function<void(int64_t)>& body);
 
+  /// Inside a task: the number, in [0, threads()), of the thread that runs it; for scratch memory that tasks on
+  /// one thread share. 0 outside.
+  static int worker();
+
  private:
-  void helper_loop();
+  void helper_loop(int worker);
   void run_tasks();
 
   std::vector<std::thread> helpers_;

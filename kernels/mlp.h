@@ -30,8 +30,8 @@ struct MlpWeights {
   int layers() const { return 1 + static_cast<int>(weights.size()); }
 };
 
-/// Gradients of MlpWeights, same shapes; all are accumulated into. Empty vectors/undefined tensors skip nothing:
-/// a weight gradient is always computed.
+/// Gradients of MlpWeights, same shapes, accumulated into; an undefined one is not wanted. The vectors are as long
+/// as the weights'.
 struct MlpWeightGradients {
   Tensor first_bias;
   std::vector<Tensor> weights;
@@ -85,8 +85,11 @@ namespace cpu { extern const MlpKernels mlp_kernels; }
 void mlp_forward(const MlpForward& args, Runtime& runtime, const Stream& stream);
 void mlp_backward(const MlpBackward& args, Runtime& runtime, const Stream& stream);
 
-/// Throws InvalidArgument unless the weights fit each other and `first_in` rows feed a first layer of width
-/// weights' first_bias; used by mlp and message_passing alike.
-void check_mlp_weights(std::string_view op, const MlpWeights& weights, DType dtype);
+/// Contract checks that message_passing shares. Throws InvalidArgument unless weights and saved tensors fit each
+/// other and a first layer of width `hidden`; returns the width of the output.
+int64_t check_mlp_weights(std::string_view op, const MlpWeights& weights, const MlpSaved& saved, int64_t rows,
+                          int64_t hidden, DType dtype);
+/// Throws InvalidArgument unless every gradient has its weight's shape and dtype, or is undefined.
+void check_mlp_gradients(std::string_view op, const MlpWeights& weights, const MlpWeightGradients& gradients);
 
 }  // namespace meshgrad

@@ -14,6 +14,7 @@ enum class Prediction : uint8_t {
   change,        ///< x[t+1] - x[t]
   second_change  ///< x[t+1] - 2 x[t] + x[t-1]
 };
+enum class ModelName : uint8_t { mesh_graph_net };
 enum class ActivationName : uint8_t { relu, silu, gelu, tanh };
 enum class NormName : uint8_t { none, layer, rms };
 enum class ConcatOrder : uint8_t { sender_receiver_edge, edge_sender_receiver };
@@ -46,7 +47,7 @@ struct DataConfig {
 };
 
 struct ModelConfig {
-  std::string name = "mesh_graph_net";
+  ModelName name = ModelName::mesh_graph_net;
   int64_t width = 128;
   int64_t blocks = 15;
   int64_t hidden_layers = 2;

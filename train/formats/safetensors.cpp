@@ -12,10 +12,10 @@
 #include <array>
 #include <bit>
 #include <cerrno>
-#include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -99,7 +99,7 @@ class HeaderReader {
   bool start_object(std::size_t) {
     if (depth_ == 1) {
       in_metadata_ = name_ == kMetadataKey;
-      if (in_metadata_ ? std::exchange(seen_metadata_, true) : !names_.emplace(name_, true).second) {
+      if (in_metadata_ ? std::exchange(seen_metadata_, true) : !names_.insert(name_).second) {
         throw data_error(where(), "each name once", "the name twice", kFetchAgain);
       }
       if (!in_metadata_) entries.push_back({name_, {}, {}, {}});
@@ -143,8 +143,11 @@ class HeaderReader {
   }
 
   bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception& error) {
-    throw data_error(fmt::format("{}: header", file_), "valid JSON",
-                     fmt::format("an error at byte {} ({})", position + 7, error.what()), kFetchAgain);
+    const std::string_view reason = error.what();  // "[json.exception...] reason"
+    throw data_error(
+        fmt::format("{}: header", file_), "valid JSON",
+        fmt::format("an error at byte {} ({})", position + 7, reason.substr(reason.find("] ") + 2)),
+        kFetchAgain);
   }
 
  private:
@@ -169,7 +172,7 @@ class HeaderReader {
 
   std::string_view file_;
   std::string name_, field_;
-  std::map<std::string, bool> names_;
+  std::set<std::string> names_;
   std::vector<std::int64_t>* list_ = nullptr;
   int depth_ = 0;
   bool in_metadata_ = false;
@@ -264,6 +267,26 @@ void check_cover(std::vector<SafetensorsTensor>& tensors, std::span<const std::b
 std::string_view dtype_name(SafetensorsDtype dtype) { return row(dtype).name; }
 std::size_t dtype_size(SafetensorsDtype dtype) { return row(dtype).size; }
 
+SafetensorsDtype safetensors_dtype(DType dtype) {
+  switch (dtype) {
+    case DType::f16:
+      return SafetensorsDtype::f16;
+    case DType::bf16:
+      return SafetensorsDtype::bf16;
+    case DType::f32:
+      return SafetensorsDtype::f32;
+    case DType::f64:
+      return SafetensorsDtype::f64;
+    case DType::i32:
+      return SafetensorsDtype::i32;
+    case DType::i64:
+      return SafetensorsDtype::i64;
+    case DType::u8:
+      return SafetensorsDtype::u8;
+  }
+  throw internal_error("a dtype without a name in safetensors");
+}
+
 const SafetensorsTensor& SafetensorsView::at(const std::string& name) const {
   const auto found = index.find(name);
   if (found != index.end()) return tensors[found->second];
@@ -298,6 +321,11 @@ const std::string& SafetensorsView::metadata_at(const std::string& key) const {
 
 SafetensorsView parse_safetensors(std::span<const std::byte> bytes, std::string_view file) {
   const std::string_view text = header_text(bytes, file);
+  // The parser takes a zero byte for the end of its input and would not look at what follows.
+  if (const std::size_t zero = text.find('\0'); zero != text.npos) {
+    throw data_error(fmt::format("{}: header", file), "JSON", fmt::format("a zero byte at byte {}", zero + 8),
+                     kFetchAgain);
+  }
   HeaderReader reader(file);
   nlohmann::json::sax_parse(text.begin(), text.end(), &reader);
   const std::span<const std::byte> data = bytes.subspan(8 + text.size());

@@ -2,6 +2,8 @@
 // safetensors files: named tensors and string metadata. Format of the huggingface/safetensors project: 8
 // bytes header length (little endian), a JSON header, then the packed row-major little-endian values.
 #pragma once
+#include <meshgrad/engine/dtype.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -20,6 +22,9 @@ enum class SafetensorsDtype { f64, f32, f16, bf16, i64, i32, i16, i8, u8, boolea
 std::string_view dtype_name(SafetensorsDtype dtype);
 /// Bytes of one value.
 std::size_t dtype_size(SafetensorsDtype dtype);
+
+/// The file's name for an engine dtype.
+SafetensorsDtype safetensors_dtype(DType dtype);
 
 /// One tensor; `bytes` is borrowed (from the file that was parsed, or from the caller who writes) and has
 /// product(shape) * dtype_size(dtype) bytes. An empty shape is a scalar. In a parsed file `bytes` may lie at

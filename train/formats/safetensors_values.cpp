@@ -1,28 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
+#include <meshgrad/engine/dtype.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/formats/safetensors.h>
 
-#include <bit>
-#include <cmath>
 #include <cstring>
 
 namespace meshgrad {
 namespace {
-
-float widen_half(std::uint16_t bits) {
-  const int exponent = (bits >> 10) & 31;
-  const int fraction = bits & 1023;
-  const float sign = (bits & 0x8000) != 0 ? -1.0F : 1.0F;
-  if (exponent == 31) {
-    return std::bit_cast<float>((std::uint32_t{bits} & 0x8000U) << 16 | 0x7f800000U |
-                                static_cast<std::uint32_t>(fraction) << 13);
-  }
-  if (exponent == 0) return sign * std::ldexp(static_cast<float>(fraction), -24);
-  return sign * std::ldexp(static_cast<float>(1024 + fraction), exponent - 25);
-}
-
-float widen_bfloat16(std::uint16_t bits) { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
 
 /// Reads values of type Stored from any address, converts each.
 template <class Stored, class To, class Convert>
@@ -39,15 +24,16 @@ std::vector<To> convert_all(const SafetensorsTensor& tensor, Convert convert) {
 template <class To>
 std::vector<To> to_numbers(const SafetensorsTensor& tensor) {
   const auto cast = [](auto value) { return static_cast<To>(value); };
+  const auto widen = [](auto value) { return static_cast<To>(static_cast<float>(value)); };
   switch (tensor.dtype) {
     case SafetensorsDtype::f64:
       return convert_all<double, To>(tensor, cast);
     case SafetensorsDtype::f32:
       return convert_all<float, To>(tensor, cast);
     case SafetensorsDtype::f16:
-      return convert_all<std::uint16_t, To>(tensor, widen_half);
+      return convert_all<half, To>(tensor, widen);
     case SafetensorsDtype::bf16:
-      return convert_all<std::uint16_t, To>(tensor, widen_bfloat16);
+      return convert_all<bfloat16, To>(tensor, widen);
     case SafetensorsDtype::i64:
       return convert_all<std::int64_t, To>(tensor, cast);
     case SafetensorsDtype::i32:

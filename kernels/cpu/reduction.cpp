@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/kernels/reduction.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+namespace meshgrad::cpu {
+namespace {
+
+constexpr int64_t kSlab = 8192;  // elements or rows of a partial sum: fixed, so that threads change nothing
+
+/// Adds `partial(begin, end)` over fixed slabs, in order.
+template <class Partial>
+double ordered_sum(const Stream& stream, int64_t n, Partial&& partial) {
+  std::vector<double> sums(static_cast<size_t>((n + kSlab - 1) / kSlab));
+  stream.parallel_for(static_cast<int64_t>(sums.size()), [&](int64_t slab) {
+    sums[static_cast<size_t>(slab)] = partial(slab * kSlab, std::min(n, (slab + 1) * kSlab));
+  });
+  double total = 0.0;
+  for (const double sum : sums) total += sum;
+  return total;
+}
+
+template <class T>
+void masked_loss_forward_of(const MaskedLossForward& args, const Stream& stream) {
+  const int64_t width = args.prediction.width();
+  const uint8_t* mask = args.mask.data<uint8_t>();
+  const T* prediction = args.prediction.data<T>();
+  const T* target = args.target.data<T>();
+  *args.sum.data<double>() = ordered_sum(stream, args.rows.value(), [&](int64_t begin, int64_t end) {
+    double sum = 0.0;
+    for (int64_t i = begin; i < end; ++i) {
+      if (mask[i] == 0) continue;
+      for (int64_t j = i * width; j < (i + 1) * width; ++j) {
+        const double error = static_cast<double>(prediction[j]) - static_cast<double>(target[j]);
+        sum += error * error;
+      }
+    }
+    return sum;
+  });
+  *args.weight.data<double>() = ordered_sum(stream, args.rows.value(), [&](int64_t begin, int64_t end) {
+    return static_cast<double>(std::count_if(mask + begin, mask + end, [](uint8_t m) { return m != 0; }));
+  });
+}
+
+template <class T>
+void masked_loss_backward_of(const MaskedLossBackward& args, const Stream& stream) {
+  const int64_t width = args.prediction.width();
+  const int64_t rows = args.rows.value();
+  const uint8_t* mask = args.mask.data<uint8_t>();
+  const double factor = 2.0 * *args.seed.data<double>();
+  stream.parallel_for((rows + kSlab - 1) / kSlab, [&](int64_t slab) {
+    const T* prediction = args.prediction.data<T>();
+    const T* target = args.target.data<T>();
+    T* d_prediction = args.d_prediction.data<T>();
+    for (int64_t i = slab * kSlab; i < std::min(rows, (slab + 1) * kSlab); ++i) {
+      for (int64_t j = i * width; j < (i + 1) * width; ++j) {
+        const double error = static_cast<double>(prediction[j]) - static_cast<double>(target[j]);
+        d_prediction[j] = mask[i] != 0 ? static_cast<T>(factor * error) : T(0);
+      }
+    }
+  });
+}
+
+template <class T>
+void sum_of_squares_of(const SumOfSquares& args, const Stream& stream) {
+  const T* x = args.x.data<T>();
+  const double sum = ordered_sum(stream, args.x.elements(), [&](int64_t begin, int64_t end) {
+    double partial = 0.0;
+    for (int64_t i = begin; i < end; ++i) partial += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+    return partial;
+  });
+  *args.sum.data<double>() += sum;
+  // Squares of finite f32 values cannot overflow a double; f64 ones can, and are as useless when they do.
+  if (args.non_finite.defined() && !std::isfinite(sum)) *args.non_finite.data<int32_t>() = 1;
+}
+
+}  // namespace
+
+const ReductionKernels reduction_kernels{
+    .masked_loss_forward =
+        [](const MaskedLossForward& args, const Stream& stream) {
+          dispatch_storage(args.prediction.dtype(), [&]<class T>() { masked_loss_forward_of<T>(args, stream); });
+        },
+    .masked_loss_backward =
+        [](const MaskedLossBackward& args, const Stream& stream) {
+          dispatch_storage(args.prediction.dtype(), [&]<class T>() { masked_loss_backward_of<T>(args, stream); });
+        },
+    .sum_of_squares =
+        [](const SumOfSquares& args, const Stream& stream) {
+          dispatch_storage(args.x.dtype(), [&]<class T>() { sum_of_squares_of<T>(args, stream); });
+        },
+};
+
+}  // namespace meshgrad::cpu

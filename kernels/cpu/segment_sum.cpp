@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/kernels/cpu/tile.h>
+#include <meshgrad/kernels/segment_sum.h>
+
+#include <algorithm>
+
+namespace meshgrad::cpu {
+namespace {
+
+constexpr int64_t kRowsPerTask = 256;
+
+template <class Body>
+void over_rows(const Stream& stream, int64_t rows, Body&& body) {
+  stream.parallel_for((rows + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t task) {
+    for (int64_t i = task * kRowsPerTask; i < std::min(rows, (task + 1) * kRowsPerTask); ++i) body(i);
+  });
+}
+
+template <class T>
+void segment_sum_of(const SegmentSum& args, const Stream& stream) {
+  const TileOps<T>& ops = tile_ops<T>();
+  const int32_t* offsets = args.offsets.data<int32_t>();
+  const int32_t* order = args.order.defined() ? args.order.data<int32_t>() : nullptr;
+  const int64_t width = args.out.width();
+  const int64_t stride = args.x.width();
+  const T* x = args.x.data<T>() + args.x_column;
+  over_rows(stream, args.segments.value(), [&](int64_t segment) {
+    T* out = args.out.data<T>() + segment * width;
+    if (!args.accumulate) std::fill_n(out, width, T(0));
+    for (int32_t i = offsets[segment]; i < offsets[segment + 1]; ++i) {
+      ops.add(1, width, x + (order != nullptr ? order[i] : i) * stride, 0, out, 0);
+    }
+  });
+}
+
+template <class T>
+void gather_of(const Gather& args, const Stream& stream) {
+  const int32_t* index = args.index.defined() ? args.index.data<int32_t>() : nullptr;
+  const int64_t width = args.x.width();
+  over_rows(stream, args.rows.value(), [&](int64_t i) {
+    std::copy_n(args.x.data<T>() + (index != nullptr ? index[i] : i) * width, width,
+                args.out.data<T>() + i * args.out.width() + args.out_column);
+  });
+}
+
+}  // namespace
+
+const SegmentSumKernels segment_sum_kernels{
+    .segment_sum =
+        [](const SegmentSum& args, const Stream& stream) {
+          dispatch_storage(args.out.dtype(), [&]<class T>() { segment_sum_of<T>(args, stream); });
+        },
+    .gather =
+        [](const Gather& args, const Stream& stream) {
+          dispatch_storage(args.out.dtype(), [&]<class T>() { gather_of<T>(args, stream); });
+        },
+};
+
+}  // namespace meshgrad::cpu

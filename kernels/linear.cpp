@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/kernels/check.h>
+#include <meshgrad/kernels/linear.h>
+
+namespace meshgrad {
+
+void linear_forward(const LinearForward& args, Runtime& runtime, const Stream& stream) {
+  constexpr std::string_view kOp = "linear.forward";
+  check_defined(kOp, "weight", args.weight);
+  const DType dtype = args.weight.dtype();
+  const int64_t in = args.weight.rows();
+  const int64_t out = args.weight.width();
+  check_tensor(kOp, "weight", args.weight, dtype, {in, out});
+  check_tensor(kOp, "x", args.x, dtype, {args.rows.capacity, in});
+  check_optional(kOp, "bias", args.bias, dtype, {out});
+  check_tensor(kOp, "y", args.y, dtype, {args.rows.capacity, out});
+  pick_table(args.y.device(), cpu::linear_kernels).forward(args, runtime, stream);
+}
+
+void linear_backward(const LinearBackward& args, Runtime& runtime, const Stream& stream) {
+  constexpr std::string_view kOp = "linear.backward";
+  check_defined(kOp, "weight", args.weight);
+  const DType dtype = args.weight.dtype();
+  const int64_t in = args.weight.rows();
+  const int64_t out = args.weight.width();
+  check_tensor(kOp, "d_y", args.d_y, dtype, {args.rows.capacity, out});
+  check_tensor(kOp, "x", args.x, dtype, {args.rows.capacity, in});
+  check_tensor(kOp, "weight", args.weight, dtype, {in, out});
+  check_optional(kOp, "d_x", args.d_x, dtype, {args.rows.capacity, in});
+  check_optional(kOp, "d_weight", args.d_weight, dtype, {in, out});
+  check_optional(kOp, "d_bias", args.d_bias, dtype, {out});
+  pick_table(args.d_y.device(), cpu::linear_kernels).backward(args, runtime, stream);
+}
+
+}  // namespace meshgrad

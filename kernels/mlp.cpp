@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/kernels/check.h>
+#include <meshgrad/kernels/mlp.h>
+
+#include <fmt/format.h>
+
+namespace meshgrad {
+namespace {
+
+void check_inputs(std::string_view op, const std::vector<MlpInput>& inputs, int64_t rows, int64_t hidden, DType dtype) {
+  if (inputs.empty() || inputs.size() > kMaxMlpInputs) {
+    throw invalid_argument(op, fmt::format("1 to {} inputs", kMaxMlpInputs), fmt::format("{}", inputs.size()));
+  }
+  for (const MlpInput& input : inputs) {
+    check_defined(op, "an input's weight", input.weight);
+    check_tensor(op, "an input's weight", input.weight, dtype, {input.weight.rows(), hidden});
+    check_tensor(op, "an input", input.x, dtype, {rows, input.weight.rows()});
+  }
+}
+
+}  // namespace
+
+int64_t check_mlp_weights(std::string_view op, const MlpWeights& weights, const MlpSaved& saved, int64_t rows,
+                          int64_t hidden, DType dtype) {
+  if (weights.layers() > kMaxMlpLayers || weights.weights.size() != weights.biases.size()) {
+    throw invalid_argument(op, fmt::format("at most {} layers, each with a bias", kMaxMlpLayers),
+                           fmt::format("{} weights and {} biases after the first", weights.weights.size(),
+                                       weights.biases.size()));
+  }
+  int64_t width = hidden;
+  check_optional(op, "first_bias", weights.first_bias, dtype, {width});
+  for (size_t layer = 0; layer < weights.weights.size(); ++layer) {
+    if (layer < saved.pre_activations.size()) {
+      check_optional(op, "a saved pre-activation", saved.pre_activations[layer], dtype, {rows, width});
+    }
+    check_defined(op, "a weight", weights.weights[layer]);
+    check_tensor(op, "a weight", weights.weights[layer], dtype, {width, weights.weights[layer].width()});
+    width = weights.weights[layer].width();
+    check_optional(op, "a bias", weights.biases[layer], dtype, {width});
+  }
+  if (weights.norm != Norm::none) {
+    check_tensor(op, "gain", weights.gain, dtype, {width});
+    check_optional(op, "norm_bias", weights.norm_bias, dtype, {width});
+    check_optional(op, "saved pre_norm", saved.pre_norm, dtype, {rows, width});
+  }
+  return width;
+}
+
+void check_mlp_gradients(std::string_view op, const MlpWeights& weights, const MlpWeightGradients& gradients) {
+  if (gradients.weights.size() != weights.weights.size() || gradients.biases.size() != weights.biases.size()) {
+    throw invalid_argument(op, "as many weight gradients as weights", fmt::format("{}", gradients.weights.size()));
+  }
+  const auto check = [&](std::string_view name, const Tensor& gradient, const Tensor& weight) {
+    if (weight.defined()) check_optional(op, name, gradient, weight.dtype(), weight.shape());
+  };
+  check("d_first_bias", gradients.first_bias, weights.first_bias);
+  for (size_t layer = 0; layer < weights.weights.size(); ++layer) {
+    check("a weight's gradient", gradients.weights[layer], weights.weights[layer]);
+    check("a bias's gradient", gradients.biases[layer], weights.biases[layer]);
+  }
+  check("d_gain", gradients.gain, weights.gain);
+  check("d_norm_bias", gradients.norm_bias, weights.norm_bias);
+}
+
+void mlp_forward(const MlpForward& args, Runtime& runtime, const Stream& stream) {
+  constexpr std::string_view kOp = "mlp.forward";
+  check_defined(kOp, "out", args.out);
+  const DType dtype = args.out.dtype();
+  const int64_t rows = args.rows.capacity;
+  const int64_t hidden = args.inputs.empty() || !args.inputs.front().weight.defined() ? 0 : args.inputs.front().weight.width();
+  check_inputs(kOp, args.inputs, rows, hidden, dtype);
+  const int64_t out = check_mlp_weights(kOp, args.weights, args.saved, rows, hidden, dtype);
+  check_optional(kOp, "residual", args.residual, dtype, {rows, out});
+  check_tensor(kOp, "out", args.out, dtype, {rows, out});
+  pick_table(args.out.device(), cpu::mlp_kernels).forward(args, runtime, stream);
+}
+
+void mlp_backward(const MlpBackward& args, Runtime& runtime, const Stream& stream) {
+  constexpr std::string_view kOp = "mlp.backward";
+  check_defined(kOp, "d_out", args.d_out);
+  const DType dtype = args.d_out.dtype();
+  const int64_t rows = args.rows.capacity;
+  const int64_t hidden = args.inputs.empty() || !args.inputs.front().weight.defined() ? 0 : args.inputs.front().weight.width();
+  check_inputs(kOp, args.inputs, rows, hidden, dtype);
+  const int64_t out = check_mlp_weights(kOp, args.weights, args.saved, rows, hidden, dtype);
+  check_tensor(kOp, "d_out", args.d_out, dtype, {rows, out});
+  const size_t inputs = args.inputs.size();
+  if (args.d_inputs.size() != inputs || args.accumulate.size() != inputs || args.d_first_weights.size() != inputs) {
+    throw invalid_argument(kOp, fmt::format("d_inputs, accumulate and d_first_weights for {} inputs", inputs),
+                           fmt::format("{}, {} and {}", args.d_inputs.size(), args.accumulate.size(),
+                                       args.d_first_weights.size()));
+  }
+  for (size_t i = 0; i < inputs; ++i) {
+    check_optional(kOp, "an input's gradient", args.d_inputs[i], dtype, args.inputs[i].x.shape());
+    check_optional(kOp, "a first weight's gradient", args.d_first_weights[i], dtype, args.inputs[i].weight.shape());
+  }
+  check_mlp_gradients(kOp, args.weights, args.d_weights);
+  pick_table(args.d_out.device(), cpu::mlp_kernels).backward(args, runtime, stream);
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/kernels/check.h>
+#include <meshgrad/kernels/segment_sum.h>
+
+namespace meshgrad {
+
+void segment_sum(const SegmentSum& args, const Stream& stream) {
+  constexpr std::string_view kOp = "segment_sum";
+  check_defined(kOp, "out", args.out);
+  check_defined(kOp, "x", args.x);
+  const DType dtype = args.out.dtype();
+  check_tensor(kOp, "offsets", args.offsets, DType::i32, {args.segments.capacity + 1});
+  check_tensor(kOp, "out", args.out, dtype, {args.segments.capacity, args.out.width()});
+  check_tensor(kOp, "x", args.x, dtype, {args.x.rows(), args.x.width()});
+  if (args.order.defined()) check_tensor(kOp, "order", args.order, DType::i32, {args.order.rows()});
+  if (args.x_column < 0 || args.x_column + args.out.width() > args.x.width()) {
+    throw invalid_argument(kOp, "columns of x that exist",
+                           std::to_string(args.x_column) + " + " + std::to_string(args.out.width()) + " of " +
+                               std::to_string(args.x.width()));
+  }
+  pick_table(args.out.device(), cpu::segment_sum_kernels).segment_sum(args, stream);
+}
+
+void gather(const Gather& args, const Stream& stream) {
+  constexpr std::string_view kOp = "gather";
+  check_defined(kOp, "x", args.x);
+  check_defined(kOp, "out", args.out);
+  const DType dtype = args.x.dtype();
+  check_tensor(kOp, "out", args.out, dtype, {args.rows.capacity, args.out.width()});
+  check_optional(kOp, "index", args.index, DType::i32, {args.rows.capacity});
+  if (args.out_column < 0 || args.out_column + args.x.width() > args.out.width()) {
+    throw invalid_argument(kOp, "columns of out that exist",
+                           std::to_string(args.out_column) + " + " + std::to_string(args.x.width()) + " of " +
+                               std::to_string(args.out.width()));
+  }
+  pick_table(args.out.device(), cpu::segment_sum_kernels).gather(args, stream);
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reference/message_passing.h"
+
+namespace meshgrad::reference {
+
+Matrix gather(const Matrix& x, const std::vector<int32_t>& index) {
+  Matrix result(static_cast<int64_t>(index.size()), x.cols);
+  for (int64_t i = 0; i < result.rows; ++i) {
+    for (int64_t j = 0; j < x.cols; ++j) result.at(i, j) = x.at(index[static_cast<size_t>(i)], j);
+  }
+  return result;
+}
+
+Matrix scatter_add(const Matrix& x, const std::vector<int32_t>& index, int64_t rows) {
+  Matrix result(rows, x.cols);
+  for (int64_t i = 0; i < x.rows; ++i) {
+    for (int64_t j = 0; j < x.cols; ++j) result.at(index[static_cast<size_t>(i)], j) += x.at(i, j);
+  }
+  return result;
+}
+
+EdgeUpdateResult edge_update(const EdgeUpdate& update, const Edges& graph, const Matrix& sender_terms,
+                             const Matrix& receiver_terms, const Matrix& edges) {
+  const Matrix terms = sum(gather(sender_terms, graph.senders), gather(receiver_terms, graph.receivers));
+  EdgeUpdateResult result;
+  result.mlp = mlp(update.mlp, {edges}, terms);
+  const Matrix& y = result.mlp.out;
+  result.edges_out = update.residual ? sum(edges, y) : y;
+  result.aggregate =
+      scatter_add(update.aggregate_after_residual ? result.edges_out : y, graph.receivers, graph.owned_nodes);
+  return result;
+}
+
+EdgeUpdateGradients edge_update_backward(const EdgeUpdate& update, const Edges& graph,
+                                         const Matrix& sender_terms, const Matrix& receiver_terms,
+                                         const Matrix& edges, const Matrix& d_edges_out,
+                                         const Matrix& d_aggregate) {
+  const Matrix terms = sum(gather(sender_terms, graph.senders), gather(receiver_terms, graph.receivers));
+  const Matrix from_aggregate = gather(d_aggregate, graph.receivers);
+  Matrix d_out = d_edges_out.given() ? d_edges_out : Matrix(edges.rows, d_aggregate.cols);
+  if (update.aggregate_after_residual) d_out = sum(d_out, from_aggregate);
+  const Matrix d_y = update.aggregate_after_residual ? d_out : sum(d_out, from_aggregate);
+
+  EdgeUpdateGradients g;
+  g.mlp = mlp_backward(update.mlp, {edges}, terms, d_y);
+  g.d_edges = update.residual ? sum(g.mlp.d_inputs[0], d_out) : g.mlp.d_inputs[0];
+  g.d_edge_weight = g.mlp.d_first_weights[0];
+  g.d_sender_terms = scatter_add(g.mlp.d_first_terms, graph.senders, graph.nodes);
+  g.d_receiver_terms = scatter_add(g.mlp.d_first_terms, graph.receivers, graph.owned_nodes);
+  return g;
+}
+
+}  // namespace meshgrad::reference

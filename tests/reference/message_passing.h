@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// The judge of segment_sum and message_passing. Edges come as they lie in memory; sums run over all of them,
+// with no offsets and no order to get wrong.
+#pragma once
+#include "reference/mlp.h"
+
+namespace meshgrad::reference {
+
+/// Row i of the result is row index[i] of x.
+Matrix gather(const Matrix& x, const std::vector<int32_t>& index);
+
+/// Row s of the result is the sum of the rows i of x with index[i] == s: the transpose of gather.
+Matrix scatter_add(const Matrix& x, const std::vector<int32_t>& index, int64_t rows);
+
+struct Edges {
+  int64_t nodes = 0;
+  int64_t owned_nodes = 0;
+  std::vector<int32_t> senders, receivers;
+};
+
+struct EdgeUpdate {
+  Mlp mlp;  ///< one first weight: that of the edge features
+  bool residual = true;
+  bool aggregate_after_residual = false;
+};
+
+struct EdgeUpdateResult {
+  MlpResult mlp;
+  Matrix edges_out, aggregate;
+};
+EdgeUpdateResult edge_update(const EdgeUpdate& update, const Edges& graph, const Matrix& sender_terms,
+                             const Matrix& receiver_terms, const Matrix& edges);
+
+struct EdgeUpdateGradients {
+  Matrix d_edges, d_sender_terms, d_receiver_terms, d_edge_weight;
+  MlpGradients mlp;
+};
+/// d_edges_out that is not given is zero.
+EdgeUpdateGradients edge_update_backward(const EdgeUpdate& update, const Edges& graph,
+                                         const Matrix& sender_terms, const Matrix& receiver_terms,
+                                         const Matrix& edges, const Matrix& d_edges_out,
+                                         const Matrix& d_aggregate);
+
+}  // namespace meshgrad::reference

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reference/training.h"
+
+#include <cmath>
+
+namespace meshgrad::reference {
+
+Loss masked_loss(const Matrix& prediction, const Matrix& target, const std::vector<uint8_t>& mask) {
+  Loss loss;
+  for (int64_t i = 0; i < prediction.rows; ++i) {
+    if (mask[static_cast<size_t>(i)] == 0) continue;
+    loss.weight += 1.0;
+    for (int64_t j = 0; j < prediction.cols; ++j) {
+      const double error = prediction.at(i, j) - target.at(i, j);
+      loss.sum += error * error;
+    }
+  }
+  return loss;
+}
+
+Matrix masked_loss_backward(const Matrix& prediction, const Matrix& target, const std::vector<uint8_t>& mask,
+                            double seed) {
+  Matrix d(prediction.rows, prediction.cols);
+  for (int64_t i = 0; i < prediction.rows; ++i) {
+    if (mask[static_cast<size_t>(i)] == 0) continue;
+    for (int64_t j = 0; j < prediction.cols; ++j) {
+      d.at(i, j) = seed * 2.0 * (prediction.at(i, j) - target.at(i, j));
+    }
+  }
+  return d;
+}
+
+double sum_of_squares(const std::vector<double>& x) {
+  double total = 0.0;
+  for (const double value : x) total += value * value;
+  return total;
+}
+
+namespace {
+
+double adam_direction(const OptimizerStep& s, double g, double& m, double& v) {
+  m = s.beta1 * m + (1.0 - s.beta1) * g;
+  v = s.beta2 * v + (1.0 - s.beta2) * g * g;
+  const double unbiased_m = m / (1.0 - std::pow(s.beta1, static_cast<double>(s.step)));
+  const double unbiased_v = v / (1.0 - std::pow(s.beta2, static_cast<double>(s.step)));
+  return unbiased_m / (std::sqrt(unbiased_v) + s.epsilon);
+}
+
+}  // namespace
+
+void optimizer_step(const OptimizerStep& s, const std::vector<double>& gradients, OptimizerState& state) {
+  double scale = s.gradient_scale;
+  const double norm = std::sqrt(sum_of_squares(gradients)) * s.gradient_scale;
+  if (s.clip_norm > 0.0 && norm > s.clip_norm) scale *= s.clip_norm / norm;
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    double& p = state.parameters[i];
+    double g = gradients[i] * scale;
+    switch (s.kind) {
+      case OptimizerKind::adam:
+        g += s.weight_decay * p;
+        p -= s.learning_rate * adam_direction(s, g, state.first_moment[i], state.second_moment[i]);
+        break;
+      case OptimizerKind::adamw:
+        p -= s.learning_rate * s.weight_decay * p;
+        p -= s.learning_rate * adam_direction(s, g, state.first_moment[i], state.second_moment[i]);
+        break;
+      case OptimizerKind::sgd:
+        g += s.weight_decay * p;
+        if (s.momentum != 0.0) g = state.first_moment[i] = s.momentum * state.first_moment[i] + g;
+        p -= s.learning_rate * g;
+        break;
+    }
+  }
+}
+
+}  // namespace meshgrad::reference

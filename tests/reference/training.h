@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// The judge of reduction and optimizer.
+#pragma once
+#include <meshgrad/kernels/optimizer.h>
+
+#include "reference/matrix.h"
+
+namespace meshgrad::reference {
+
+struct Loss {
+  double sum = 0.0;
+  double weight = 0.0;
+};
+/// Rows whose mask is 0 do not count.
+Loss masked_loss(const Matrix& prediction, const Matrix& target, const std::vector<uint8_t>& mask);
+Matrix masked_loss_backward(const Matrix& prediction, const Matrix& target, const std::vector<uint8_t>& mask,
+                            double seed);
+
+double sum_of_squares(const std::vector<double>& x);
+
+/// The settings are those of OptimizerStep; its tensors are not read.
+struct OptimizerState {
+  std::vector<double> parameters, first_moment, second_moment;
+};
+void optimizer_step(const OptimizerStep& settings, const std::vector<double>& gradients,
+                    OptimizerState& state);
+
+}  // namespace meshgrad::reference

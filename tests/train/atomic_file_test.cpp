@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+#include <meshgrad/engine/error.h>
+#include <meshgrad/train/formats/atomic_file.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "train/scratch_directory.h"
+
+using namespace meshgrad;
+using meshgrad::test::read_text;
+using meshgrad::test::ScratchDirectory;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::size_t entries(const fs::path& directory) {
+  return static_cast<std::size_t>(std::distance(fs::directory_iterator(directory), fs::directory_iterator()));
+}
+
+/// Makes write() fail in the middle of a file for as long as it lives: what a full disk does, without a disk.
+struct FileSizeLimit {
+  rlimit before{};
+  void (*handler)(int) = std::signal(SIGXFSZ, SIG_IGN);
+  explicit FileSizeLimit(rlim_t bytes) {
+    getrlimit(RLIMIT_FSIZE, &before);
+    const rlimit limit{bytes, before.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() {
+    setrlimit(RLIMIT_FSIZE, &before);
+    std::signal(SIGXFSZ, handler);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a committed file has all its bytes and leaves nothing else behind") {
+  const ScratchDirectory scratch;
+  const fs::path target = scratch.path / "a.bin";
+  const std::string large(700'000, 'x');
+  AtomicFile file(target);
+  file.write("head ");
+  file.write(large);
+  file.write(" middle ");
+  file.write(std::string(200'000, 'y'));
+  file.write(std::string(200'000, 'z'));
+  CHECK(file.size() == 5 + 700'000 + 8 + 400'000);
+  CHECK_FALSE(fs::exists(target));
+  file.commit();
+  CHECK(read_text(target) ==
+        "head " + large + " middle " + std::string(200'000, 'y') + std::string(200'000, 'z'));
+  CHECK(entries(scratch.path) == 1);
+  CHECK_THROWS_AS(file.write("more"), InternalError);
+  CHECK_THROWS_AS(file.commit(), InternalError);
+}
+
+TEST_CASE("the old content stays until commit, and for good without it") {
+  const ScratchDirectory scratch;
+  const fs::path target = scratch.path / "a.txt";
+  write_file_atomically(target, "old");
+  {
+    AtomicFile file(target);
+    file.write(std::string(1'000'000, 'n'));
+    CHECK(read_text(target) == "old");
+    CHECK(entries(scratch.path) == 2);
+  }
+  CHECK(read_text(target) == "old");
+  CHECK(entries(scratch.path) == 1);
+  write_file_atomically(target, "new");
+  CHECK(read_text(target) == "new");
+}
+
+TEST_CASE("a new file obeys the umask") {
+  const ScratchDirectory scratch;
+  const mode_t before = umask(027);
+  write_file_atomically(scratch.path / "a", "x");
+  umask(before);
+  CHECK((fs::status(scratch.path / "a").permissions() & fs::perms::all) ==
+        (fs::perms::owner_read | fs::perms::owner_write | fs::perms::group_read));
+}
+
+TEST_CASE("two writers of one target do not disturb each other") {
+  const ScratchDirectory scratch;
+  AtomicFile first(scratch.path / "a");
+  AtomicFile second(scratch.path / "a");
+  first.write("first");
+  second.write("second");
+  second.commit();
+  first.commit();
+  CHECK(read_text(scratch.path / "a") == "first");
+  CHECK(entries(scratch.path) == 1);
+}
+
+TEST_CASE("a write that fails half-way removes the temporary, keeps the old file and says why") {
+  const ScratchDirectory scratch;
+  const fs::path target = scratch.path / "checkpoint";
+  write_file_atomically(target, "old");
+  std::string text;
+  {
+    const FileSizeLimit limit(300'000);
+    try {
+      write_file_atomically(target, std::string(1'000'000, 'n'));
+    } catch (const DataError& error) {
+      text = error.what();
+    }
+  }
+  CHECK_MESSAGE(text.find(target.string()) != std::string::npos, text);
+  CHECK_MESSAGE(text.find("File too large") != std::string::npos, text);
+  CHECK_MESSAGE(text.find("fix: raise the file size limit") != std::string::npos, text);
+  CHECK(read_text(target) == "old");
+  CHECK(entries(scratch.path) == 1);
+}
+
+TEST_CASE("a target that cannot be written is refused with its path and the fix") {
+  const ScratchDirectory scratch;
+  write_file_atomically(scratch.path / "plain", "x");
+  fs::create_directory(scratch.path / "folder");
+  CHECK_THROWS_WITH_AS(write_file_atomically(scratch.path / "absent" / "a", "x"),
+                       doctest::Contains("fix: create the directory first"), DataError);
+  CHECK_THROWS_WITH_AS(write_file_atomically(scratch.path / "plain" / "a", "x"),
+                       doctest::Contains("not a directory"), DataError);
+  CHECK_THROWS_WITH_AS(write_file_atomically(scratch.path / "folder", "x"),
+                       doctest::Contains("a directory has that name"), DataError);
+  CHECK(entries(scratch.path) == 2);
+}

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <meshgrad/train/config_table.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <fstream>
+
+namespace meshgrad {
+namespace {
+
+struct SizeUnit {
+  std::string_view name;
+  double bytes;
+};
+constexpr SizeUnit kSizeUnits[] = {
+    {"TiB", 1099511627776.0},
+    {"GiB", 1073741824.0},
+    {"MiB", 1048576.0},
+    {"KiB", 1024.0},
+    {"TB", 1e12},
+    {"GB", 1e9},
+    {"MB", 1e6},
+    {"kB", 1e3},
+    {"B", 1},
+};
+constexpr double kLargestSize = 9007199254740992.0;  // integers below 2^53 survive a double
+
+/// A large power of ten as "1e12", anything else in full.
+std::string bound(double value) {
+  const auto zeros = static_cast<int>(std::log10(std::max(value, 1.0)));
+  return value < 1e6 || std::pow(10, zeros) != value ? fmt::format("{}", value) : fmt::format("1e{}", zeros);
+}
+
+template <class T, class Print>
+std::string list_of(const std::vector<T>& values, Print print) {
+  std::string text = "[";
+  for (const T& value : values) text += (text.size() > 1 ? ", " : "") + print(value);
+  return text + "]";
+}
+
+std::string comment_of(const ConfigKey& key) {
+  const std::string unit = key.unit.empty() ? std::string() : fmt::format(" [{}]", key.unit);
+  return fmt::format("# {}{} ({})\n", key.help, unit, describe_type(key));
+}
+
+struct LiteralPrinter {
+  Config& config;
+  std::string operator()(const BoolKey& type) const { return type.member(config) ? "true" : "false"; }
+  std::string operator()(const IntegerKey& type) const { return std::to_string(type.member(config)); }
+  std::string operator()(const FloatKey& type) const { return toml_number(type.member(config)); }
+  std::string operator()(const TextKey& type) const { return toml_quoted(type.member(config)); }
+  std::string operator()(const TextListKey& type) const {
+    return list_of(type.member(config), [](const std::string& text) { return toml_quoted(text); });
+  }
+  std::string operator()(const IntegerListKey& type) const {
+    return list_of(type.member(config), [](int64_t value) { return std::to_string(value); });
+  }
+  std::string operator()(const SizeKey& type) const { return toml_quoted(format_size(type.member(config))); }
+  std::string operator()(const ChoiceKey& type) const {
+    for (const Choice& choice : type.choices) {
+      if (choice.value == type.get(config)) return toml_quoted(choice.name);
+    }
+    throw internal_error("a configuration holds an enumerator that its table does not name");
+  }
+};
+
+struct TypeDescriber {
+  std::string operator()(const BoolKey&) const { return "true or false"; }
+  std::string operator()(const IntegerKey& type) const {
+    return fmt::format("an integer from {} to {}", type.minimum, bound(static_cast<double>(type.maximum)));
+  }
+  std::string operator()(const FloatKey& type) const {
+    return fmt::format("a number from {} to {}", type.minimum, bound(type.maximum));
+  }
+  std::string operator()(const TextKey& type) const { return std::string(type.form); }
+  std::string operator()(const TextListKey&) const { return "a list of names, each once, at least one"; }
+  std::string operator()(const IntegerListKey& type) const {
+    return fmt::format("a list of integers from {} to {}, each once{}", type.minimum, type.maximum,
+                       type.least > 0 ? fmt::format(", at least {}", type.least) : std::string());
+  }
+  std::string operator()(const SizeKey&) const { return "a size such as \"8GiB\" or \"500MB\", or \"\""; }
+  std::string operator()(const ChoiceKey& type) const {
+    std::string text;
+    for (const Choice& choice : type.choices) {
+      if (!choice.reserved) text += (text.empty() ? "" : "|") + std::string(choice.name);
+    }
+    return text;
+  }
+};
+
+void check_types(const char* name, const std::vector<int64_t>& types, int64_t classes,
+                 std::vector<Contradiction>& found) {
+  for (const int64_t type : types) {
+    if (type < classes) continue;
+    found.push_back({{name, "data.node_types"},
+                     fmt::format("node types below data.node_types = {}", classes),
+                     std::to_string(type),
+                     "raise data.node_types or leave that type out"});
+    return;
+  }
+}
+
+}  // namespace
+
+std::optional<int64_t> parse_size(std::string_view text) {
+  if (text.empty() || text == "0") return 0;
+  double number = 0;
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
+  if (error != std::errc() || !(number >= 0)) return std::nullopt;
+  text.remove_prefix(static_cast<size_t>(end - text.data()));
+  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
+  for (const SizeUnit& unit : kSizeUnits) {
+    if (text != unit.name) continue;
+    const double bytes = std::round(number * unit.bytes);
+    if (bytes > kLargestSize) return std::nullopt;
+    return static_cast<int64_t>(bytes);
+  }
+  return std::nullopt;
+}
+
+std::string format_size(int64_t bytes) {
+  if (bytes == 0) return "";
+  for (const SizeUnit& unit : kSizeUnits) {
+    const auto size = static_cast<int64_t>(unit.bytes);
+    if (bytes % size == 0) return fmt::format("{}{}", bytes / size, unit.name);
+  }
+  return fmt::format("{}B", bytes);
+}
+
+std::string toml_number(double value) {
+  std::string text = fmt::format("{}", value);
+  if (text.find_first_of(".en") == std::string::npos) text += ".0";
+  return text;
+}
+
+std::string toml_quoted(std::string_view text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      quoted += '\\';
+      quoted += c;
+    } else if (byte < 0x20 || byte == 0x7f) {
+      quoted += fmt::format("\\u{:04X}", byte);
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted + '"';
+}
+
+std::string describe_type(const ConfigKey& key) { return std::visit(TypeDescriber{}, key.type); }
+
+std::string toml_literal(const ConfigKey& key, const Config& config) {
+  Config copy = config;  // the accessors reach a member for reading and for writing
+  return std::visit(LiteralPrinter{copy}, key.type);
+}
+
+std::string to_toml(const Config& config, TomlComments comments) {
+  const bool commented = comments == TomlComments::on;
+  std::string text;
+  std::string_view section;
+  for (const ConfigKey& key : config_keys()) {
+    if (key.section != section) {
+      section = key.section;
+      text += fmt::format("\n[{}]\n", section);
+    }
+    if (commented) text += comment_of(key);
+    text += fmt::format("{} = {}\n", key.name, toml_literal(key, config));
+  }
+  return text;
+}
+
+std::string to_toml(const Config& config) { return to_toml(config, TomlComments::off); }
+
+std::vector<Contradiction> contradictions(const Config& config) {
+  std::vector<Contradiction> found;
+  const DataConfig& data = config.data;
+  const TrainConfig& train = config.train;
+  const OptimizerConfig& optimizer = config.optimizer;
+  const ScheduleConfig& schedule = config.schedule;
+  const NormalizeConfig& normalize = config.normalize;
+  check_types("data.predicted_types", data.predicted_types, data.node_types, found);
+  check_types("data.noise_types", data.noise_types, data.node_types, found);
+  if (train.noise > 0 && data.noise_types.empty()) {
+    found.push_back({{"train.noise", "data.noise_types"},
+                     "0 where data.noise_types is empty",
+                     toml_number(train.noise),
+                     "set train.noise = 0 or name node types in data.noise_types"});
+  }
+  if (schedule.warmup_steps > train.steps) {
+    found.push_back({{"schedule.warmup_steps", "train.steps"},
+                     fmt::format("at most train.steps = {}", train.steps),
+                     std::to_string(schedule.warmup_steps),
+                     "lower schedule.warmup_steps or raise train.steps"});
+  }
+  if (schedule.name != ScheduleName::constant && schedule.final_lr > optimizer.lr) {
+    found.push_back({{"schedule.final_lr", "optimizer.lr", "schedule.name"},
+                     fmt::format("at most optimizer.lr = {}", toml_number(optimizer.lr)),
+                     toml_number(schedule.final_lr),
+                     "lower schedule.final_lr or set schedule.name = \"constant\""});
+  }
+  if (normalize.mode == NormalizeMode::online && normalize.warmup_steps >= train.steps) {
+    found.push_back({{"normalize.warmup_steps", "train.steps", "normalize.mode"},
+                     fmt::format("fewer than train.steps = {}", train.steps),
+                     std::to_string(normalize.warmup_steps),
+                     "lower normalize.warmup_steps or set normalize.mode = \"dataset\""});
+  }
+  if (optimizer.momentum != 0 && optimizer.name != OptimizerName::sgd) {
+    found.push_back({{"optimizer.momentum", "optimizer.name"},
+                     "0 unless optimizer.name is \"sgd\"",
+                     toml_number(optimizer.momentum),
+                     "use optimizer.beta1 with adam and adamw"});
+  }
+  return found;
+}
+
+Config load_config(const std::string& path, const std::vector<std::string>& overrides) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text(kLargestConfigFile + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (!file.is_open() || file.bad()) {
+    throw config_error(path, "a TOML file that can be read", "none",
+                       "check the path, or make one: meshgrad config default > " + path);
+  }
+  text.resize(static_cast<size_t>(file.gcount()));
+  return parse_config(text, path, overrides);
+}
+
+void require_data_path(const Config& config) {
+  if (!config.data.path.empty()) return;
+  throw config_error(
+      "data.path", "a packed file to train on", "none",
+      "pack data with `meshgrad convert`, then set data.path or pass --set data.path=FILE.mgd");
+}
+
+}  // namespace meshgrad

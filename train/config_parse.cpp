@@ -1,0 +1,425 @@
+// SPDX-License-Identifier: Apache-2.0
+// The only file that knows the TOML library.
+#include <fmt/format.h>
+#include <meshgrad/train/config_table.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <sstream>
+#include <toml.hpp>
+
+namespace meshgrad {
+namespace {
+
+constexpr int kMostBrackets = 256;
+constexpr int kMostDotsInLine = 256;
+constexpr int64_t kAfterFile = int64_t{1} << 40;  // sorts faults of overrides behind those of lines
+
+struct Fault {
+  int64_t line = 0;
+  std::string text;
+};
+
+/// What is wrong with one value; the caller adds where.
+struct Complaint {
+  std::string needed;
+  std::string got;
+  std::string fix;
+};
+
+struct SyntaxError {
+  int64_t line = 0;
+  std::string message;
+  std::string excerpt;  ///< lines of the file with a mark, each after a newline
+};
+
+/// The library descends by recursion and computes 0b... in a signed integer: what could overflow the stack or
+/// the integer is refused before it sees the text. Returns what is wrong and its line.
+std::optional<SyntaxError> find_hostile(const std::string& text) {
+  if (text.size() > kLargestConfigFile) return SyntaxError{1, "a file above 256 KiB", ""};
+  int64_t line = 1;
+  int brackets = 0;
+  int dots = 0;
+  int binary_digits = -1;  // < 0: not in a binary integer
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '[' || c == '{') ++brackets;
+    if (c == '.') ++dots;
+    if (c == '\0') return SyntaxError{line, "a zero byte", ""};
+    if (brackets > kMostBrackets) return SyntaxError{line, "more than 256 brackets", ""};
+    if (dots > kMostDotsInLine) return SyntaxError{line, "more than 256 dots in a line", ""};
+    if (c == '\n') {
+      ++line;
+      dots = 0;
+    }
+    if (c == 'b' && i > 0 && text[i - 1] == '0') {
+      binary_digits = 0;
+    } else if (binary_digits >= 0) {
+      binary_digits = c == '0' || c == '1' || c == '_' ? binary_digits + 1 : -1;
+    }
+    if (binary_digits > 62) return SyntaxError{line, "more than 62 binary digits", ""};
+  }
+  return std::nullopt;
+}
+
+/// Drops "[error] " and the name of the library's function from a message.
+std::string without_prefix(std::string message) {
+  constexpr std::string_view kMark = "[error] ";
+  if (message.rfind(kMark, 0) == 0) message.erase(0, kMark.size());
+  const size_t colon = message.find(": ");
+  const bool names_function = message.rfind("toml::", 0) == 0 && colon != std::string::npos;
+  return names_function ? message.substr(colon + 2) : message;
+}
+
+/// "[error] toml::parse_key: message\n --> file\n excerpt" taken apart.
+SyntaxError syntax_error_of(int64_t line, const std::string& what) {
+  SyntaxError error;
+  error.line = line;
+  const size_t end = std::min(what.find('\n'), what.size());
+  error.message = without_prefix(what.substr(0, end));
+  const size_t name_line = what.find('\n', end + 1);  // behind " --> file"
+  if (name_line != std::string::npos) error.excerpt = what.substr(name_line);
+  return error;
+}
+
+/// The value of `text`, or why it has none.
+std::variant<toml::value, SyntaxError> parse_toml(const std::string& text, const std::string& name) {
+  if (auto hostile = find_hostile(text)) return *hostile;
+  try {
+    std::istringstream stream(text + "\n");
+    return toml::parse(stream, name);
+  } catch (const toml::exception& error) {
+    return syntax_error_of(error.location().line(), error.what());
+  } catch (const std::exception& error) {
+    return syntax_error_of(1, error.what());
+  }
+}
+
+std::string shown(const std::string& text) {
+  constexpr size_t kMost = 60;
+  return text.size() <= kMost ? toml_quoted(text) : toml_quoted(text.substr(0, kMost)) + "...";
+}
+
+std::string describe(const toml::value& value) {
+  switch (value.type()) {
+    case toml::value_t::boolean:
+      return value.as_boolean() ? "true" : "false";
+    case toml::value_t::integer:
+      return std::to_string(value.as_integer());
+    case toml::value_t::floating:
+      return toml_number(value.as_floating());
+    case toml::value_t::string:
+      return shown(value.as_string().str);
+    case toml::value_t::array:
+      return fmt::format("a list of {}", value.as_array().size());
+    case toml::value_t::table:
+      return "a table";
+    case toml::value_t::empty:
+      return "nothing";
+    default:
+      return "a date or time";
+  }
+}
+
+/// Puts a TOML value into the member of a key. Nothing is written when there is a complaint.
+struct Assigner {
+  const ConfigKey& key;
+  const toml::value& value;
+  Config& config;
+
+  using Result = std::optional<Complaint>;
+
+  Complaint complain(const std::string& got, const std::string& advice = "") const {
+    const std::string example = fmt::format("{} = {}", full_name(key), toml_literal(key, Config{}));
+    return {describe_type(key), got, advice.empty() ? "for example " + example : advice};
+  }
+  Complaint mismatch() const { return complain(describe(value)); }
+
+  Result operator()(const BoolKey& type) const {
+    if (!value.is_boolean()) return mismatch();
+    type.member(config) = value.as_boolean();
+    return std::nullopt;
+  }
+  Result operator()(const IntegerKey& type) const {
+    if (!value.is_integer() || !in_range(value.as_integer(), type)) return mismatch();
+    type.member(config) = value.as_integer();
+    return std::nullopt;
+  }
+  Result operator()(const FloatKey& type) const {
+    if (!value.is_floating() && !value.is_integer()) return mismatch();
+    const double number = value.is_floating() ? value.as_floating() : static_cast<double>(value.as_integer());
+    if (!in_range(number, type)) return mismatch();  // also a NaN
+    type.member(config) = number;
+    return std::nullopt;
+  }
+  Result operator()(const TextKey& type) const {
+    if (!value.is_string()) return mismatch();
+    const std::string& text = value.as_string().str;
+    if (Result complaint = check_text(text)) return complaint;
+    if (type.required && text.empty()) return mismatch();
+    if (type.accepts != nullptr && !type.accepts(text)) return mismatch();
+    type.member(config) = text;
+    return std::nullopt;
+  }
+  Result operator()(const TextListKey& type) const {
+    if (!value.is_array() || value.as_array().empty()) return mismatch();
+    std::vector<std::string> texts;
+    for (const toml::value& element : value.as_array()) {
+      if (!element.is_string()) return complain(describe(element) + " in the list");
+      const std::string& text = element.as_string().str;
+      if (Result complaint = check_text(text)) return complaint;
+      if (text.empty()) return complain("an empty name");
+      texts.push_back(text);
+    }
+    if (std::set(texts.begin(), texts.end()).size() != texts.size()) return complain("a name twice");
+    type.member(config) = std::move(texts);
+    return std::nullopt;
+  }
+  Result operator()(const IntegerListKey& type) const {
+    if (!value.is_array() || value.as_array().size() < type.least) return mismatch();
+    std::vector<int64_t> numbers;
+    for (const toml::value& element : value.as_array()) {
+      if (!element.is_integer() || !in_range(element.as_integer(), type)) {
+        return complain(describe(element) + " in the list");
+      }
+      numbers.push_back(element.as_integer());
+    }
+    if (std::set(numbers.begin(), numbers.end()).size() != numbers.size()) return complain("a number twice");
+    type.member(config) = std::move(numbers);
+    return std::nullopt;
+  }
+  Result operator()(const SizeKey& type) const {
+    if (!value.is_string()) return mismatch();
+    const std::optional<int64_t> bytes = parse_size(value.as_string().str);
+    if (!bytes) return complain(describe(value), fmt::format("for example {} = \"8GiB\"", full_name(key)));
+    type.member(config) = *bytes;
+    return std::nullopt;
+  }
+  Result operator()(const ChoiceKey& type) const {
+    if (!value.is_string()) return mismatch();
+    const std::string& text = value.as_string().str;
+    std::vector<std::string> names;
+    for (const Choice& choice : type.choices) {
+      if (choice.name != text) {
+        if (!choice.reserved) names.emplace_back(choice.name);
+      } else if (choice.reserved) {
+        return complain(describe(value), text + " is not in this version, use one of the others");
+      } else {
+        type.set(config, choice.value);
+        return std::nullopt;
+      }
+    }
+    const std::string nearest = nearest_name(text, names);
+    return complain(describe(value), nearest.empty() ? "" : fmt::format("did you mean \"{}\"?", nearest));
+  }
+
+ private:
+  template <class T, class Key>
+  static bool in_range(T number, const Key& type) {
+    return number >= type.minimum && number <= type.maximum;
+  }
+  Result check_text(const std::string& text) const {
+    if (text.size() > kLongestText) return complain(fmt::format("{} bytes", text.size()));
+    const auto is_control = [](unsigned char c) { return c < 0x20 || c == 0x7f; };
+    if (std::any_of(text.begin(), text.end(), is_control)) {
+      return complain(shown(text), "remove the control characters");
+    }
+    return std::nullopt;
+  }
+};
+
+/// The known name that was probably meant by the unknown `section.name`.
+std::string advice_for(const std::string& section, const std::string& name) {
+  std::vector<std::string> siblings;
+  std::vector<std::string> all;
+  std::vector<std::string> namesakes;
+  for (const ConfigKey& key : config_keys()) {
+    if (key.section == section) siblings.emplace_back(key.name);
+    if (key.name == name) namesakes.push_back(full_name(key));
+    all.push_back(full_name(key));
+  }
+  const std::string dot = section.empty() ? "" : section + ".";
+  std::string meant = nearest_name(name, siblings);
+  if (!meant.empty()) meant = dot + meant;
+  if (meant.empty() && !namesakes.empty()) meant = namesakes.front();
+  if (meant.empty()) meant = nearest_name(dot + name, all);
+  return meant.empty() ? "`meshgrad config default` lists all keys" : fmt::format("did you mean {}?", meant);
+}
+
+std::string advice_for_section(const std::string& name) {
+  std::vector<std::string> names;
+  for (const ConfigSection& section : config_sections()) names.emplace_back(section.name);
+  const std::string meant = nearest_name(name, names);
+  return meant.empty() ? "`meshgrad config default` lists all sections"
+                       : fmt::format("did you mean [{}]?", meant);
+}
+
+bool is_section(const std::string& name) {
+  const auto sections = config_sections();
+  return std::any_of(sections.begin(), sections.end(),
+                     [&](const auto& section) { return section.name == name; });
+}
+
+/// Gathers values and faults from the text, then from the overrides.
+class Reader {
+ public:
+  explicit Reader(std::string name) : name_(std::move(name)) {}
+
+  void read(const std::string& text) {
+    const auto parsed = parse_toml(text, name_);
+    if (const auto* error = std::get_if<SyntaxError>(&parsed)) {
+      const std::string fault = config_error("syntax", "TOML", error->message, "mend this line").what();
+      add(error->line, place(error->line), fault + error->excerpt);
+      return;
+    }
+    for (const auto& [name, value] : std::get<toml::value>(parsed).as_table()) {
+      const int64_t line = value.location().line();
+      if (is_section(name)) {
+        read_section(name, value);
+      } else if (const ConfigKey* key = find_key(name)) {
+        assign(*key, value, line, place(line));
+      } else if (value.is_table()) {
+        const auto fault =
+            config_error(shown(name), "a known section", "an unknown one", advice_for_section(name));
+        add(line, place(line), fault.what());
+      } else {
+        unknown_key("", name, line, place(line));
+      }
+    }
+  }
+
+  void override_with(const std::string& setting) {
+    const int64_t order = kAfterFile + ++overrides_;
+    const size_t equals = setting.find('=');
+    const std::string name = setting.substr(0, equals);
+    const std::string where = "--set " + shown(setting);
+    if (equals == std::string::npos || equals == 0) {
+      add(order, where,
+          config_error("--set", "section.key=value", shown(setting), "for example --set train.batch=4")
+              .what());
+      return;
+    }
+    const ConfigKey* key = find_key(name);
+    if (key == nullptr) {
+      const size_t dot = name.find('.');
+      const bool has_section = dot != std::string::npos;
+      unknown_key(has_section ? name.substr(0, dot) : "", has_section ? name.substr(dot + 1) : name, order,
+                  where);
+      return;
+    }
+    const std::string typed = setting.substr(equals + 1);
+    const auto parsed = parse_toml("value = " + literal_for(*key, typed), "--set");
+    const auto* table = std::get_if<toml::value>(&parsed);
+    if (table == nullptr || table->as_table().size() != 1) {
+      const std::string example = fmt::format("for example --set {}={}", name, toml_literal(*key, Config{}));
+      add(order, where,
+          config_error(name, describe_type(*key), typed.empty() ? "nothing" : shown(typed), example).what());
+      return;
+    }
+    assign(*key, table->as_table().at("value"), order, where);
+  }
+
+  Config finish() {
+    for (const Contradiction& found : contradictions(config_)) {
+      const auto is_faulty = [&](const std::string& key) { return faulty_.count(key) != 0; };
+      if (std::any_of(found.keys.begin(), found.keys.end(), is_faulty)) continue;
+      const auto origin = std::find_if(found.keys.begin(), found.keys.end(),
+                                       [&](const std::string& key) { return origins_.count(key) != 0; });
+      const Origin where = origin == found.keys.end() ? Origin{0, name_} : origins_.at(*origin);
+      add(where.order, where.place,
+          config_error(found.keys.front(), found.needed, found.got, found.fix).what());
+    }
+    if (faults_.empty()) return std::move(config_);
+    std::stable_sort(faults_.begin(), faults_.end(),
+                     [](const Fault& a, const Fault& b) { return a.line < b.line; });
+    if (faults_.size() == 1) throw ConfigError(faults_.front().text);
+    std::string text = fmt::format("{}: {} faults", name_, faults_.size());
+    for (const Fault& fault : faults_) text += "\n  " + fault.text;
+    throw ConfigError(text);
+  }
+
+ private:
+  struct Origin {
+    int64_t order = 0;
+    std::string place;
+  };
+
+  std::string place(int64_t line) const { return fmt::format("{}:{}", name_, line); }
+
+  void add(int64_t order, const std::string& where, const std::string& text) {
+    faults_.push_back({order, where + ": " + text});
+  }
+
+  void read_section(const std::string& section, const toml::value& table) {
+    if (!table.is_table()) {
+      const int64_t line = table.location().line();
+      const auto fault = config_error(section, fmt::format("a section [{}]", section), describe(table),
+                                      fmt::format("write its keys below a line [{}]", section));
+      add(line, place(line), fault.what());
+      return;
+    }
+    for (const auto& [name, value] : table.as_table()) {
+      const int64_t line = value.location().line();
+      if (const ConfigKey* key = find_key(section + "." + name)) {
+        assign(*key, value, line, place(line));
+      } else {
+        unknown_key(section, name, line, place(line));
+      }
+    }
+  }
+
+  void assign(const ConfigKey& key, const toml::value& value, int64_t order, const std::string& where) {
+    const std::string name = full_name(key);
+    if (const auto complaint = std::visit(Assigner{key, value, config_}, key.type)) {
+      add(order, where, config_error(name, complaint->needed, complaint->got, complaint->fix).what());
+      faulty_.insert(name);
+    } else {
+      origins_[name] = {order, where};
+    }
+  }
+
+  void unknown_key(const std::string& section, const std::string& name, int64_t order,
+                   const std::string& where) {
+    const std::string full = section.empty() ? name : section + "." + name;
+    add(order, where, config_error(full, "a known key", "an unknown one", advice_for(section, name)).what());
+  }
+
+  /// What was typed behind the '=' of an override as a TOML literal: text and lists need no quotes.
+  static std::string literal_for(const ConfigKey& key, const std::string& typed) {
+    const char first = typed.empty() ? '\0' : typed.front();
+    const bool quoted = first == '"' || first == '\'' || first == '[';
+    if (quoted) return typed;
+    if (std::holds_alternative<IntegerListKey>(key.type)) return "[" + typed + "]";
+    if (std::holds_alternative<TextListKey>(key.type)) {
+      std::string list = "[";
+      std::istringstream names(typed);
+      for (std::string name; std::getline(names, name, ',');) list += toml_quoted(name) + ",";
+      return list + "]";
+    }
+    const bool text = std::holds_alternative<TextKey>(key.type) ||
+                      std::holds_alternative<SizeKey>(key.type) ||
+                      std::holds_alternative<ChoiceKey>(key.type);
+    return text ? toml_quoted(typed) : typed;
+  }
+
+  std::string name_;
+  Config config_;
+  std::vector<Fault> faults_;
+  std::map<std::string, Origin> origins_;  // keys that were set, and where
+  std::set<std::string> faulty_;
+  int64_t overrides_ = 0;
+};
+
+}  // namespace
+
+Config parse_config(const std::string& text, const std::string& name,
+                    const std::vector<std::string>& overrides) {
+  Reader reader(name);
+  reader.read(text);
+  for (const std::string& setting : overrides) reader.override_with(setting);
+  return reader.finish();
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/train/config_table.h>
+
+namespace meshgrad {
+namespace {
+
+/// config.section.key for the member pointers Path.
+template <auto... Path, class AnyConfig>
+constexpr auto& at(AnyConfig& config) {
+  return (config.*....*Path);
+}
+
+template <auto... Path>
+constexpr auto member() {
+  using Member = std::remove_reference_t<decltype(at<Path...>(std::declval<Config&>()))>;
+  return MemberOf<Member>([](Config& config) -> Member& { return at<Path...>(config); });
+}
+
+template <auto... Path>
+constexpr ChoiceKey choice(std::span<const Choice> choices) {
+  using Enum = std::remove_reference_t<decltype(at<Path...>(std::declval<Config&>()))>;
+  return {choices, [](const Config& config) { return static_cast<int>(at<Path...>(config)); },
+          [](Config& config, int value) { at<Path...>(config) = static_cast<Enum>(value); }};
+}
+
+constexpr bool is_device(std::string_view text) {
+  if (text == "auto" || text == "cpu" || text == "cuda") return true;
+  constexpr std::string_view kIndexed = "cuda:";
+  if (!text.starts_with(kIndexed)) return false;
+  const std::string_view index = text.substr(kIndexed.size());
+  return !index.empty() && index.size() <= 4 && index.find_first_not_of("0123456789") == text.npos;
+}
+
+template <class Enum>
+constexpr Choice is(std::string_view name, Enum value, bool reserved = false) {
+  return {name, static_cast<int>(value), reserved};
+}
+
+constexpr Choice kPrecisions[] = {is("f32", DType::f32), is("f64", DType::f64), is("f16", DType::f16, true),
+                                  is("bf16", DType::bf16, true)};
+constexpr Choice kPredictions[] = {is("change", Prediction::change),
+                                   is("second_change", Prediction::second_change)};
+constexpr Choice kModels[] = {is("mesh_graph_net", ModelName::mesh_graph_net)};
+constexpr Choice kActivations[] = {is("relu", ActivationName::relu), is("silu", ActivationName::silu),
+                                   is("gelu", ActivationName::gelu), is("tanh", ActivationName::tanh)};
+constexpr Choice kNorms[] = {is("none", NormName::none), is("layer", NormName::layer),
+                             is("rms", NormName::rms)};
+constexpr Choice kConcatOrders[] = {is("sender_receiver_edge", ConcatOrder::sender_receiver_edge),
+                                    is("edge_sender_receiver", ConcatOrder::edge_sender_receiver)};
+constexpr Choice kAggregates[] = {is("before_residual", AggregateOrder::before_residual),
+                                  is("after_residual", AggregateOrder::after_residual)};
+constexpr Choice kPaths[] = {is("fused", ComputePath::fused), is("op_by_op", ComputePath::op_by_op)};
+constexpr Choice kOptimizers[] = {is("adam", OptimizerName::adam), is("adamw", OptimizerName::adamw),
+                                  is("sgd", OptimizerName::sgd)};
+constexpr Choice kSchedules[] = {is("constant", ScheduleName::constant),
+                                 is("exponential", ScheduleName::exponential),
+                                 is("cosine", ScheduleName::cosine)};
+constexpr Choice kNormalizeModes[] = {is("dataset", NormalizeMode::dataset),
+                                      is("online", NormalizeMode::online)};
+constexpr Choice kRecomputeModes[] = {is("off", RecomputeMode::off)};
+constexpr Choice kBoundaries[] = {is("data", RolloutBoundary::data), is("initial", RolloutBoundary::initial)};
+constexpr Choice kFormats[] = {is("vtu", RolloutFormat::vtu)};
+
+constexpr int64_t kMany = 1'000'000'000'000;
+
+constexpr ConfigSection kSections[] = {
+    {"run", "Where a run lives and what it runs on"},
+    {"data", "What is read, and what is predicted from what"},
+    {"model", "The network"},
+    {"train", "The training loop"},
+    {"optimizer", "How parameters follow gradients"},
+    {"schedule", "The learning rate over the steps"},
+    {"normalize", "Means and standard deviations of inputs and targets"},
+    {"recompute", "Activations computed again instead of kept"},
+    {"memory", "Bounds on memory"},
+    {"rollout", "Predictions fed back as inputs"},
+};
+
+constexpr ConfigKey kKeys[] = {
+    {"", "precision", choice<&Config::precision>(kPrecisions), "",
+     "Type that activations, weights and gradients are stored in; f64 is for checks on the CPU"},
+
+    {"run", "dir", TextKey{member<&Config::run, &RunConfig::dir>(), true, "a folder"}, "",
+     "Folder of the run: resolved configuration, metrics and checkpoints"},
+    {"run", "seed", IntegerKey{member<&Config::run, &RunConfig::seed>(), 0, 1'000'000'000'000'000}, "",
+     "Seed of the initial weights, the order of samples and the noise"},
+    {"run", "device",
+     TextKey{member<&Config::run, &RunConfig::device>(), true, "auto, cpu, cuda or cuda:N", is_device}, "",
+     "Device to train on; auto takes a GPU that is there and this build can use, else the CPU"},
+    {"run", "threads", IntegerKey{member<&Config::run, &RunConfig::threads>(), 0, 4096}, "threads",
+     "CPU threads, 0 for all that are available; results do not depend on it"},
+
+    {"data", "path", TextKey{member<&Config::data, &DataConfig::path>()}, "",
+     "Packed file written by `meshgrad convert`; needed to train"},
+    {"data", "train_split", TextKey{member<&Config::data, &DataConfig::train_split>(), true, "a split"}, "",
+     "Split to train on"},
+    {"data", "valid_split", TextKey{member<&Config::data, &DataConfig::valid_split>(), true, "a split"}, "",
+     "Split to validate on"},
+    {"data", "inputs", TextListKey{member<&Config::data, &DataConfig::inputs>()}, "",
+     "Fields that the model sees at each node, beside the node type"},
+    {"data", "targets", TextListKey{member<&Config::data, &DataConfig::targets>()}, "",
+     "Fields that the model predicts"},
+    {"data", "predict", choice<&Config::data, &DataConfig::predict>(kPredictions), "",
+     "What is learned of a target: x[t+1] - x[t], or x[t+1] - 2 x[t] + x[t-1]"},
+    {"data", "node_types", IntegerKey{member<&Config::data, &DataConfig::node_types>(), 1, 256}, "classes",
+     "Number of node types, the width of their one-hot input"},
+    {"data", "predicted_types",
+     IntegerListKey{member<&Config::data, &DataConfig::predicted_types>(), 0, 255, 1}, "",
+     "Node types that enter the loss and that a rollout advances"},
+    {"data", "noise_types", IntegerListKey{member<&Config::data, &DataConfig::noise_types>(), 0, 255}, "",
+     "Node types whose inputs get training noise"},
+
+    {"model", "name", choice<&Config::model, &ModelConfig::name>(kModels), "", "Architecture"},
+    {"model", "width", IntegerKey{member<&Config::model, &ModelConfig::width>(), 1, 16384}, "channels",
+     "Width of the latent features and of the hidden layers"},
+    {"model", "blocks", IntegerKey{member<&Config::model, &ModelConfig::blocks>(), 1, 1024}, "blocks",
+     "Message-passing blocks between encoder and decoder"},
+    {"model", "hidden_layers", IntegerKey{member<&Config::model, &ModelConfig::hidden_layers>(), 1, 64},
+     "layers", "Hidden layers of each MLP"},
+    {"model", "activation", choice<&Config::model, &ModelConfig::activation>(kActivations), "",
+     "Function after each hidden layer"},
+    {"model", "norm", choice<&Config::model, &ModelConfig::norm>(kNorms), "",
+     "Normalisation at the end of each MLP but the decoder"},
+    {"model", "concat_order", choice<&Config::model, &ModelConfig::concat_order>(kConcatOrders), "",
+     "Order of an edge MLP's inputs; weights trained under one are wrong under the other"},
+    {"model", "aggregate", choice<&Config::model, &ModelConfig::aggregate>(kAggregates), "",
+     "Whether nodes sum the new edge features before or after the residual is added to them; weights trained "
+     "under one are wrong under the other"},
+    {"model", "path", choice<&Config::model, &ModelConfig::path>(kPaths), "",
+     "Fused kernels, or one kernel an operation as a check"},
+    {"model", "keep_hidden", BoolKey{member<&Config::model, &ModelConfig::keep_hidden>()}, "",
+     "Whether the fused path keeps hidden activations for the backward pass; false computes them again and "
+     "needs less memory"},
+
+    {"train", "steps", IntegerKey{member<&Config::train, &TrainConfig::steps>(), 1, kMany}, "steps",
+     "Optimizer steps"},
+    {"train", "batch", IntegerKey{member<&Config::train, &TrainConfig::batch>(), 1, 1'000'000}, "samples",
+     "Samples in a forward and backward pass"},
+    {"train", "accumulate", IntegerKey{member<&Config::train, &TrainConfig::accumulate>(), 1, 1'000'000},
+     "batches", "Batches whose gradients make one optimizer step, as if they were one large batch"},
+    {"train", "noise", FloatKey{member<&Config::train, &TrainConfig::noise>(), 0, 1e12}, "unit of the field",
+     "Standard deviation of the noise added to the inputs"},
+    {"train", "gamma", FloatKey{member<&Config::train, &TrainConfig::gamma>(), 0, 1}, "",
+     "Share of the noise that the target takes back"},
+    {"train", "validate_every", IntegerKey{member<&Config::train, &TrainConfig::validate_every>(), 0, kMany},
+     "steps", "Steps between validations, 0 for none"},
+    {"train", "validate_samples",
+     IntegerKey{member<&Config::train, &TrainConfig::validate_samples>(), 0, kMany}, "samples",
+     "Samples of a validation, 0 for the whole split"},
+    {"train", "checkpoint_every",
+     IntegerKey{member<&Config::train, &TrainConfig::checkpoint_every>(), 0, kMany}, "steps",
+     "Steps between checkpoints, 0 for one at the end"},
+    {"train", "keep_checkpoints",
+     IntegerKey{member<&Config::train, &TrainConfig::keep_checkpoints>(), 1, 1'000'000}, "files",
+     "Latest checkpoints that are kept, beside the best"},
+    {"train", "log_every", IntegerKey{member<&Config::train, &TrainConfig::log_every>(), 1, kMany}, "steps",
+     "Steps between lines of metrics.jsonl"},
+    {"train", "clip_norm", FloatKey{member<&Config::train, &TrainConfig::clip_norm>(), 0, 1e12}, "",
+     "Global norm to which gradients are clipped, 0 for off"},
+
+    {"optimizer", "name", choice<&Config::optimizer, &OptimizerConfig::name>(kOptimizers), "", "Method"},
+    {"optimizer", "lr", FloatKey{member<&Config::optimizer, &OptimizerConfig::lr>(), 0, 1000}, "",
+     "Learning rate at the start of the schedule"},
+    {"optimizer", "beta1", FloatKey{member<&Config::optimizer, &OptimizerConfig::beta1>(), 0, 0.9999999}, "",
+     "Decay of the first moment (adam, adamw)"},
+    {"optimizer", "beta2", FloatKey{member<&Config::optimizer, &OptimizerConfig::beta2>(), 0, 0.9999999}, "",
+     "Decay of the second moment (adam, adamw)"},
+    {"optimizer", "eps", FloatKey{member<&Config::optimizer, &OptimizerConfig::eps>(), 1e-30, 1}, "",
+     "Added to the root of the second moment (adam, adamw)"},
+    {"optimizer", "weight_decay",
+     FloatKey{member<&Config::optimizer, &OptimizerConfig::weight_decay>(), 0, 1000}, "",
+     "Added to the gradient times the weight (adam, sgd), or applied apart from it (adamw)"},
+    {"optimizer", "momentum",
+     FloatKey{member<&Config::optimizer, &OptimizerConfig::momentum>(), 0, 0.9999999}, "", "Momentum (sgd)"},
+
+    {"schedule", "name", choice<&Config::schedule, &ScheduleConfig::name>(kSchedules), "",
+     "Shape of the learning rate after the warm-up"},
+    {"schedule", "final_lr", FloatKey{member<&Config::schedule, &ScheduleConfig::final_lr>(), 0, 1000}, "",
+     "Learning rate at the end (exponential, cosine)"},
+    {"schedule", "warmup_steps",
+     IntegerKey{member<&Config::schedule, &ScheduleConfig::warmup_steps>(), 0, kMany}, "steps",
+     "Steps over which the learning rate rises from 0"},
+    {"schedule", "decay_steps",
+     IntegerKey{member<&Config::schedule, &ScheduleConfig::decay_steps>(), 0, kMany}, "steps",
+     "Step at which final_lr is reached, 0 for train.steps"},
+
+    {"normalize", "mode", choice<&Config::normalize, &NormalizeConfig::mode>(kNormalizeModes), "",
+     "Statistics of the packed file, or gathered while training"},
+    {"normalize", "warmup_steps",
+     IntegerKey{member<&Config::normalize, &NormalizeConfig::warmup_steps>(), 0, kMany}, "steps",
+     "Steps that only gather statistics (online)"},
+    {"normalize", "max_samples",
+     IntegerKey{member<&Config::normalize, &NormalizeConfig::max_samples>(), 1, kMany}, "samples",
+     "Samples after which statistics stand still (online)"},
+
+    {"recompute", "mode", choice<&Config::recompute, &RecomputeConfig::mode>(kRecomputeModes), "",
+     "Which blocks are computed again in the backward pass"},
+
+    {"memory", "limit", SizeKey{member<&Config::memory, &MemoryConfig::limit>()}, "",
+     "Memory that a run may take, empty for no bound of its own"},
+
+    {"rollout", "boundary", choice<&Config::rollout, &RolloutConfig::boundary>(kBoundaries), "",
+     "Values at nodes that are not predicted: from the data at each step, or held at the initial state"},
+    {"rollout", "steps", IntegerKey{member<&Config::rollout, &RolloutConfig::steps>(), 0, kMany}, "steps",
+     "Steps of a rollout, 0 for the length of the trajectory"},
+    {"rollout", "format", choice<&Config::rollout, &RolloutConfig::format>(kFormats), "",
+     "Files that a rollout writes"},
+};
+
+}  // namespace
+
+std::span<const ConfigKey> config_keys() { return kKeys; }
+
+std::span<const ConfigSection> config_sections() { return kSections; }
+
+std::string full_name(const ConfigKey& key) {
+  std::string name(key.section);
+  if (!name.empty()) name += '.';
+  return name += key.name;
+}
+
+const ConfigKey* find_key(std::string_view name) {
+  for (const ConfigKey& key : kKeys) {
+    if (full_name(key) == name) return &key;
+  }
+  return nullptr;
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Values at the nodes of one frame, as the writers of files and pictures take them.
+#pragma once
+#include <meshgrad/train/dataset.h>
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace meshgrad {
+
+struct PointField {
+  std::string name;
+  int components = 1;
+  std::span<const float> values;  ///< [nodes, components], borrowed
+};
+
+/// InvalidArgument, naming `where`, unless the mesh's positions, cells and edges fit its sizes and every
+/// index is a node. Only nodes, dim, cell_kind, positions, cells, senders and receivers are looked at: a
+/// caller with a mesh of his own need not fill the rest.
+void check_mesh(std::string_view where, const MeshView& mesh);
+
+/// InvalidArgument, naming `where` and the field, unless there is a value for every node and component.
+void check_field(std::string_view where, const MeshView& mesh, const PointField& field);
+
+}  // namespace meshgrad

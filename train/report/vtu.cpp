@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <meshgrad/engine/error.h>
+#include <meshgrad/train/formats/atomic_file.h>
+#include <meshgrad/train/report/vtu.h>
+
+#include <numeric>
+#include <set>
+#include <vector>
+
+namespace meshgrad {
+namespace {
+
+enum class VtkCell : std::uint8_t {
+  vertex = 1,
+  line = 3,
+  triangle = 5,
+  quad = 9,
+  tetrahedron = 10,
+  hexahedron = 12
+};
+
+/// The XML text and the appended bytes grow together: each array's element names its offset.
+class VtuDocument {
+ public:
+  std::string xml;
+  std::vector<std::byte> appended;
+
+  template <class T>
+  void array(std::string_view type, std::string_view attributes, std::span<const T> values) {
+    xml += fmt::format("        <DataArray type=\"{}\" {} format=\"appended\" offset=\"{}\"/>\n", type,
+                       attributes, appended.size());
+    const std::uint64_t bytes = values.size_bytes();
+    append(std::as_bytes(std::span(&bytes, 1)));
+    append(std::as_bytes(values));
+  }
+
+ private:
+  void append(std::span<const std::byte> bytes) {
+    appended.insert(appended.end(), bytes.begin(), bytes.end());
+  }
+};
+
+std::string escaped(std::string_view text) {
+  std::string result;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        result += "&amp;";
+        break;
+      case '<':
+        result += "&lt;";
+        break;
+      case '>':
+        result += "&gt;";
+        break;
+      case '"':
+        result += "&quot;";
+        break;
+      default:
+        result += c;
+    }
+  }
+  return result;
+}
+
+std::vector<float> padded_to_three(std::span<const float> values) {
+  std::vector<float> result;
+  result.reserve(values.size() / 2 * 3);
+  for (std::size_t i = 0; i + 1 < values.size(); i += 2)
+    result.insert(result.end(), {values[i], values[i + 1], 0.0F});
+  return result;
+}
+
+void add_vectors(VtuDocument& document, std::string_view name, int components,
+                 std::span<const float> values) {
+  const std::string attributes =
+      fmt::format("Name=\"{}\" NumberOfComponents=\"{}\"", escaped(name), components == 2 ? 3 : components);
+  if (components == 2) {
+    document.array<float>("Float32", attributes, padded_to_three(values));
+  } else {
+    document.array<float>("Float32", attributes, values);
+  }
+}
+
+VtkCell vtk_cell(CellKind kind) {
+  switch (kind) {
+    case CellKind::triangle:
+      return VtkCell::triangle;
+    case CellKind::quad:
+      return VtkCell::quad;
+    case CellKind::tetrahedron:
+      return VtkCell::tetrahedron;
+    case CellKind::hexahedron:
+      return VtkCell::hexahedron;
+    case CellKind::none:
+      break;
+  }
+  throw internal_error("a mesh without cells has no VTK cell type");
+}
+
+struct Connectivity {
+  VtkCell type = VtkCell::vertex;
+  std::int64_t nodes_each = 1;
+  std::vector<std::int32_t> nodes;
+  std::size_t count() const { return nodes.size() / static_cast<std::size_t>(nodes_each); }
+};
+
+Connectivity connectivity_of(const MeshView& mesh) {
+  if (!mesh.cells.empty()) {
+    return {vtk_cell(mesh.cell_kind), nodes_per_cell(mesh.cell_kind), {mesh.cells.begin(), mesh.cells.end()}};
+  }
+  Connectivity lines{VtkCell::line, 2, {}};
+  for (std::size_t i = 0; i < mesh.senders.size(); ++i) {
+    // Each connection is there both ways; one line is enough.
+    if (mesh.senders[i] < mesh.receivers[i])
+      lines.nodes.insert(lines.nodes.end(), {mesh.senders[i], mesh.receivers[i]});
+  }
+  if (!lines.nodes.empty()) return lines;
+  Connectivity vertices;
+  vertices.nodes.resize(static_cast<std::size_t>(mesh.nodes));
+  std::iota(vertices.nodes.begin(), vertices.nodes.end(), 0);
+  return vertices;
+}
+
+void add_cells(VtuDocument& document, const Connectivity& cells) {
+  std::vector<std::int64_t> ends(cells.count());
+  for (std::size_t i = 0; i < ends.size(); ++i) ends[i] = static_cast<std::int64_t>(i + 1) * cells.nodes_each;
+  const std::vector<std::uint8_t> types(cells.count(), static_cast<std::uint8_t>(cells.type));
+  document.xml += "      <Cells>\n";
+  document.array<std::int32_t>("Int32", "Name=\"connectivity\"", cells.nodes);
+  document.array<std::int64_t>("Int64", "Name=\"offsets\"", ends);
+  document.array<std::uint8_t>("UInt8", "Name=\"types\"", types);
+  document.xml += "      </Cells>\n";
+}
+
+}  // namespace
+
+void write_vtu(const std::filesystem::path& path, const MeshView& mesh, std::span<const PointField> fields,
+               double time) {
+  check_mesh("write_vtu", mesh);
+  std::set<std::string> names;
+  for (const PointField& field : fields) {
+    check_field("write_vtu", mesh, field);
+    if (field.name.empty() || !names.insert(field.name).second) {
+      throw invalid_argument("write_vtu", "field names that are not empty and occur once",
+                             fmt::format("\"{}\"", field.name));
+    }
+  }
+  const Connectivity cells = connectivity_of(mesh);
+  VtuDocument document;
+  document.xml = fmt::format(
+      "<?xml version=\"1.0\"?>\n"
+      "<VTKFile type=\"UnstructuredGrid\" version=\"1.0\" byte_order=\"LittleEndian\" "
+      "header_type=\"UInt64\">\n"
+      "  <UnstructuredGrid>\n"
+      "    <FieldData>\n"
+      "      <DataArray type=\"Float64\" Name=\"TimeValue\" NumberOfTuples=\"1\" "
+      "format=\"ascii\">{}</DataArray>\n"
+      "    </FieldData>\n"
+      "    <Piece NumberOfPoints=\"{}\" NumberOfCells=\"{}\">\n"
+      "      <PointData>\n",
+      time, mesh.nodes, cells.count());
+  for (const PointField& field : fields) add_vectors(document, field.name, field.components, field.values);
+  document.xml += "      </PointData>\n      <Points>\n";
+  add_vectors(document, "Points", mesh.dim, mesh.positions);
+  document.xml += "      </Points>\n";
+  add_cells(document, cells);
+  document.xml += "    </Piece>\n  </UnstructuredGrid>\n  <AppendedData encoding=\"raw\">\n_";
+
+  AtomicFile file(path);
+  file.write(document.xml);
+  file.write(document.appended);
+  file.write("\n  </AppendedData>\n</VTKFile>\n");
+  file.commit();
+}
+
+void write_pvd(const std::filesystem::path& path, std::span<const PvdEntry> entries) {
+  std::string xml =
+      "<?xml version=\"1.0\"?>\n<VTKFile type=\"Collection\" version=\"1.0\" byte_order=\"LittleEndian\" "
+      "header_type=\"UInt64\">\n  <Collection>\n";
+  for (const PvdEntry& entry : entries) {
+    xml += fmt::format("    <DataSet timestep=\"{}\" part=\"0\" file=\"{}\"/>\n", entry.time,
+                       escaped(entry.file));
+  }
+  xml += "  </Collection>\n</VTKFile>\n";
+  write_file_atomically(path, xml);
+}
+
+}  // namespace meshgrad

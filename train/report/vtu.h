@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Simulation frames for ParaView and VTK: one VTU file a frame, one PVD file that lists the frames of a
+// series.
+#pragma once
+#include <meshgrad/train/report/point_field.h>
+
+#include <filesystem>
+#include <span>
+#include <string>
+
+namespace meshgrad {
+
+/// Writes an UnstructuredGrid (VTK XML 1.0, UInt64 headers, raw appended data) with point fields. Positions
+/// and two-component fields are padded with a zero to three, as VTK wants vectors. Without cells the edges
+/// become lines, and without edges each node a vertex. `time` is stored as the field TimeValue, which
+/// ParaView shows. Goes through AtomicFile. InvalidArgument when sizes do not fit or a name is empty or
+/// occurs twice; DataError when the file cannot be written.
+void write_vtu(const std::filesystem::path& path, const MeshView& mesh, std::span<const PointField> fields,
+               double time);
+
+struct PvdEntry {
+  double time = 0;
+  std::string file;  ///< relative to the PVD file
+};
+
+/// Writes the list of frames that opens as one animation.
+void write_pvd(const std::filesystem::path& path, std::span<const PvdEntry> entries);
+
+}  // namespace meshgrad
