@@ -29,7 +29,7 @@ struct EdgeUpdateForward {
 
 struct EdgeUpdateBackward {
   const Graph* graph = nullptr;
-  Tensor sender_terms;
+  Tensor sender_terms;    ///< may be undefined, like receiver_terms, when `saved` is complete
   Tensor receiver_terms;
   MlpInput edges;
   MlpWeights weights;

@@ -20,6 +20,12 @@ void check_inputs(std::string_view op, const std::vector<MlpInput>& inputs, int6
 
 }  // namespace
 
+bool saved_is_complete(const MlpWeights& weights, const MlpSaved& saved) {
+  bool complete = saved.pre_activations.size() == weights.weights.size();
+  for (const Tensor& z : saved.pre_activations) complete = complete && z.defined();
+  return complete && (weights.norm == Norm::none || saved.pre_norm.defined());
+}
+
 int64_t check_mlp_weights(std::string_view op, const MlpWeights& weights, const MlpSaved& saved, int64_t rows,
                           int64_t hidden, DType dtype) {
   if (weights.layers() > kMaxMlpLayers || weights.weights.size() != weights.biases.size()) {

@@ -85,6 +85,9 @@ namespace cpu { extern const MlpKernels mlp_kernels; }
 void mlp_forward(const MlpForward& args, Runtime& runtime, const Stream& stream);
 void mlp_backward(const MlpBackward& args, Runtime& runtime, const Stream& stream);
 
+/// True when `saved` holds all that backward would otherwise recompute.
+bool saved_is_complete(const MlpWeights& weights, const MlpSaved& saved);
+
 /// Contract checks that message_passing shares. Throws InvalidArgument unless weights and saved tensors fit each
 /// other and a first layer of width `hidden`; returns the width of the output.
 int64_t check_mlp_weights(std::string_view op, const MlpWeights& weights, const MlpSaved& saved, int64_t rows,

@@ -96,6 +96,15 @@ std::string config_schema() {
   return schema.dump(2) + "\n";
 }
 
+std::string config_summary() {
+  std::string text;
+  for (const ConfigKey& key : config_keys()) {
+    const std::string setting = fmt::format("{} = {}", full_name(key), toml_literal(key, Config{}));
+    text += fmt::format("  {:<40} {}\n", setting, key.help);
+  }
+  return text;
+}
+
 std::string config_markdown() {
   std::string text =
       "# Configuration\n\n"

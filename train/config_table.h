@@ -132,6 +132,9 @@ std::string to_toml(const Config& config, TomlComments comments);
 /// A JSON Schema (draft 4) of the file, for editors.
 std::string config_schema();
 
+/// A line for each key: its full name, its default and what it means.
+std::string config_summary();
+
 /// docs/config.md.
 std::string config_markdown();
 

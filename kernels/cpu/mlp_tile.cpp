@@ -48,10 +48,7 @@ MlpTile<T>::MlpTile(const std::vector<MlpInput>& inputs, const MlpWeights& weigh
   for (const MlpInput& input : inputs) widest = std::max(widest, input.weight.rows());
   tile_row_ = padded(widest);
 
-  saved_complete_ = saved.pre_activations.size() + 1 == widths_.size();
-  for (const Tensor& z : saved.pre_activations) saved_complete_ = saved_complete_ && z.defined();
-  if (weights.norm != Norm::none) saved_complete_ = saved_complete_ && saved.pre_norm.defined();
-
+  saved_complete_ = saved_is_complete(weights, saved);
   for (const MlpInput& input : inputs) {
     if (!backward || !saved_complete_) first_.emplace_back(input.weight, false, runtime);
     if (backward) first_transposed_.emplace_back(input.weight, true, runtime);

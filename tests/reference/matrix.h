@@ -2,7 +2,9 @@
 // The judge's only container: rows of doubles. Everything in tests/reference is written to be checked by eye
 // and is never made fast.
 #pragma once
+#include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace meshgrad::reference {
@@ -14,12 +16,12 @@ struct Matrix {
 
   Matrix() = default;
   Matrix(int64_t row_count, int64_t col_count, double fill = 0.0)
-      : rows(row_count), cols(col_count), v(static_cast<size_t>(row_count * col_count), fill) {}
+      : rows(row_count), cols(col_count), v(static_cast<std::size_t>(row_count * col_count), fill) {}
   Matrix(int64_t row_count, int64_t col_count, std::vector<double> values)
       : rows(row_count), cols(col_count), v(std::move(values)) {}
 
-  double& at(int64_t row, int64_t col) { return v.at(static_cast<size_t>(row * cols + col)); }
-  double at(int64_t row, int64_t col) const { return v.at(static_cast<size_t>(row * cols + col)); }
+  double& at(int64_t row, int64_t col) { return v.at(static_cast<std::size_t>(row * cols + col)); }
+  double at(int64_t row, int64_t col) const { return v.at(static_cast<std::size_t>(row * cols + col)); }
   /// A matrix that was never given stands for "there is none", as an undefined Tensor does.
   bool given() const { return cols > 0; }
 };

@@ -1,22 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/formats/safetensors.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include <meshgrad/train/mapped_file.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
-#include <system_error>
 #include <utility>
 
 namespace meshgrad {
@@ -341,29 +336,8 @@ SafetensorsView parse_safetensors(std::span<const std::byte> bytes, std::string_
   return view;
 }
 
-SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) {
-  const auto fail = [&](int error) {
-    return data_error(path.string(), "a readable file", std::generic_category().message(error),
-                      "check the path and its permissions");
-  };
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) throw fail(errno);
-  struct stat status {};
-  int error = ::fstat(descriptor, &status) == 0 ? 0 : errno;
-  if (error == 0 && !S_ISREG(status.st_mode)) error = S_ISDIR(status.st_mode) ? EISDIR : EINVAL;
-  const auto size = static_cast<std::size_t>(status.st_size);
-  void* address = nullptr;
-  if (error == 0 && size > 0) {
-    address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor, 0);
-    if (address == MAP_FAILED) error = errno;
-  }
-  ::close(descriptor);
-  if (error != 0) throw fail(error);
-  if (size > 0) {
-    mapping_ = std::shared_ptr<const void>(
-        address, [size](const void* mapped) { ::munmap(const_cast<void*>(mapped), size); });
-  }
-  view_ = parse_safetensors({static_cast<const std::byte*>(mapping_.get()), size}, path.string());
-}
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
+    : mapping_(std::make_shared<const MappedFile>(path)),
+      view_(parse_safetensors(mapping_->bytes(), path.string())) {}
 
 }  // namespace meshgrad

@@ -16,6 +16,8 @@
 
 namespace meshgrad {
 
+class MappedFile;
+
 enum class SafetensorsDtype { f64, f32, f16, bf16, i64, i32, i16, i8, u8, boolean };
 
 /// The name in the file, for example "F32" or "BOOL".
@@ -71,7 +73,7 @@ class SafetensorsFile {
   const SafetensorsTensor& at(const std::string& name) const { return view_.at(name); }
 
  private:
-  std::shared_ptr<const void> mapping_;
+  std::shared_ptr<const MappedFile> mapping_;
   SafetensorsView view_;
 };
 

@@ -2,19 +2,18 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <meshgrad/train/formats/atomic_file.h>
+#include <meshgrad/train/machine.h>
 #include <meshgrad/train/report/environment.h>
-#include <sched.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include <array>
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 namespace meshgrad {
@@ -37,25 +36,18 @@ std::string proc_value(const char* file, std::string_view key) {
 
 Json or_null(std::string value) { return value.empty() ? Json(nullptr) : Json(std::move(value)); }
 
-Json cpu_facts() {
-  constexpr std::string_view kIsa[] = {
-      "sse4_2",      "avx",         "avx2",        "fma",      "f16c",     "avx512f", "avx512bw", "avx512vl",
-      "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_int8", "asimd",   "sve",      "bf16"};
+/// The instruction sets that can change a kernel's path, of those the processor reports.
+Json cpu_flags() {
+  constexpr std::string_view kRelevant[] = {
+      "avx",         "avx2",        "fma",      "f16c",     "avx512f", "avx512bw", "avx512vl", "avx512_vnni",
+      "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_int8", "asimd",   "sve",      "bf16"};
   std::istringstream flags(proc_value("/proc/cpuinfo", "flags") + " " +
                            proc_value("/proc/cpuinfo", "Features"));
-  Json isa = Json::array();
+  Json found = Json::array();
   for (std::string flag; flags >> flag;) {
-    for (const std::string_view known : kIsa) {
-      if (flag == known) isa.push_back(flag);
-    }
+    if (std::ranges::find(kRelevant, flag) != std::end(kRelevant)) found.push_back(flag);
   }
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  const bool known = ::sched_getaffinity(0, sizeof allowed, &allowed) == 0;
-  return {{"model", or_null(proc_value("/proc/cpuinfo", "model name"))},
-          {"cores", std::thread::hardware_concurrency()},
-          {"usable_cores", known ? Json(CPU_COUNT(&allowed)) : Json(nullptr)},
-          {"isa", std::move(isa)}};
+  return found;
 }
 
 Json memory_value(std::string_view key) {
@@ -96,33 +88,20 @@ Json host_facts() {
           {"kernel", fmt::format("{} {} {}", system.sysname, system.release, system.machine)}};
 }
 
-Json build_facts() {
-  Json commit = nullptr;
+Json build_commit() {
 #ifdef MESHGRAD_COMMIT
-  commit = MESHGRAD_COMMIT;
-#endif
-#ifdef NDEBUG
-  constexpr std::string_view kBuild = "optimised";
+  return MESHGRAD_COMMIT;
 #else
-  constexpr std::string_view kBuild = "with assertions";
+  return nullptr;
 #endif
-#ifdef __clang__
-  constexpr std::string_view kCompiler = "clang " __clang_version__;
-#else
-  constexpr std::string_view kCompiler = "gcc " __VERSION__;
-#endif
-  return {{"version", MESHGRAD_VERSION},
-          {"commit", std::move(commit)},
-          {"compiler", kCompiler},
-          {"build", kBuild}};
 }
 
 /// By name, not by prefix: job systems also keep secrets in variables.
 Json relevant_variables() {
   Json result = Json::object();
-  for (const char* name : {"OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID",
-                           "SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_NODELIST", "OMPI_COMM_WORLD_RANK",
-                           "OMPI_COMM_WORLD_SIZE", "MESHGRAD_ALLOC_CONF"}) {
+  for (const char* name : {"OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "CUDA_VISIBLE_DEVICES",
+                           "SLURM_JOB_ID", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_NODELIST",
+                           "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "MESHGRAD_ALLOC_CONF"}) {
     if (const char* value = std::getenv(name)) result[name] = value;
   }
   return result;
@@ -134,14 +113,15 @@ std::string environment_json(std::span<const std::string> command,
                              const std::map<std::string, std::string>& extra) {
   std::error_code ignored;
   Json facts;
-  facts["meshgrad"] = build_facts();
+  facts["commit"] = build_commit();
   facts["time"] =
       fmt::format("{:%Y-%m-%dT%H:%M:%SZ}",
                   fmt::gmtime(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())));
   facts["command"] = std::vector<std::string>(command.begin(), command.end());
   facts["directory"] = std::filesystem::current_path(ignored).string();
   facts["host"] = host_facts();
-  facts["cpu"] = cpu_facts();
+  facts["machine"] = Json::parse(to_json(machine_info()));
+  facts["cpu_flags"] = cpu_flags();
   facts["memory"] = {{"total_bytes", memory_value("MemTotal")},
                      {"available_bytes", memory_value("MemAvailable")}};
   facts["cgroup"] = cgroup_facts();

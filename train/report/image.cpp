@@ -11,12 +11,28 @@
 namespace meshgrad {
 namespace {
 
-// Ten even steps of each map; between them the colour is interpolated. The maps are those of S. van der Walt and
-// N. Smith for matplotlib (public domain).
-constexpr std::array<Colour, 10> kViridis = {{{68, 1, 84}, {72, 40, 120}, {62, 73, 137}, {49, 104, 142}, {38, 130, 142},
-                                              {31, 158, 137}, {53, 183, 121}, {110, 206, 88}, {181, 222, 43}, {253, 231, 37}}};
-constexpr std::array<Colour, 10> kMagma = {{{0, 0, 4}, {24, 15, 61}, {68, 15, 118}, {114, 31, 129}, {158, 47, 127},
-                                            {205, 64, 113}, {241, 96, 93}, {253, 150, 104}, {254, 202, 141}, {252, 253, 191}}};
+// Ten even steps of each map; between them the colour is interpolated. The maps are those of S. van der Walt
+// and N. Smith for matplotlib (public domain).
+constexpr std::array<Colour, 10> kViridis = {{{68, 1, 84},
+                                              {72, 40, 120},
+                                              {62, 73, 137},
+                                              {49, 104, 142},
+                                              {38, 130, 142},
+                                              {31, 158, 137},
+                                              {53, 183, 121},
+                                              {110, 206, 88},
+                                              {181, 222, 43},
+                                              {253, 231, 37}}};
+constexpr std::array<Colour, 10> kMagma = {{{0, 0, 4},
+                                            {24, 15, 61},
+                                            {68, 15, 118},
+                                            {114, 31, 129},
+                                            {158, 47, 127},
+                                            {205, 64, 113},
+                                            {241, 96, 93},
+                                            {253, 150, 104},
+                                            {254, 202, 141},
+                                            {252, 253, 191}}};
 constexpr Colour kNotANumber = {150, 150, 150};
 
 std::uint8_t mixed(std::uint8_t from, std::uint8_t to, double part) {
@@ -37,7 +53,9 @@ double distance_to_segment(double x, double y, double x0, double y0, double x1, 
 }  // namespace
 
 Image::Image(int width, int height, Colour background)
-    : width_(width), height_(height), pixels_(static_cast<std::size_t>(width) * static_cast<std::size_t>(height), background) {}
+    : width_(width),
+      height_(height),
+      pixels_(static_cast<std::size_t>(width) * static_cast<std::size_t>(height), background) {}
 
 void Image::blend(int x, int y, Colour colour, double opacity) {
   if (x < 0 || y < 0 || x >= width_ || y >= height_) return;
@@ -53,7 +71,9 @@ void Image::fill_rectangle(int x, int y, int width, int height, Colour colour) {
 
 void Image::draw_line(double x0, double y0, double x1, double y1, double thickness, Colour colour) {
   const double radius = thickness / 2;
-  const auto first = [&](double a, double b) { return std::max(static_cast<int>(std::min(a, b) - radius - 1), 0); };
+  const auto first = [&](double a, double b) {
+    return std::max(static_cast<int>(std::min(a, b) - radius - 1), 0);
+  };
   const auto last = [&](double a, double b, int size) {
     return std::min(static_cast<int>(std::max(a, b) + radius + 1), size - 1);
   };

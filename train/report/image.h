@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small raster image: shapes and text with smooth edges, saved as PNG. What the pictures of fields are made of.
+// A small raster image: shapes and text with smooth edges, saved as PNG. What the pictures of fields are made
+// of.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -38,7 +39,7 @@ class Image {
   std::vector<Colour> pixels_;
 };
 
-/// Draws printable ASCII in the built-in face, a 5 x 7 grid of points joined by strokes; `size` is the height of a
+/// Draws printable ASCII in the built-in face, strokes on a small grid; `size` is the height of a
 /// capital in pixels. (x, y) is the left end of the baseline. Other characters appear as a small box.
 void draw_text(Image& image, double x, double y, double size, std::string_view text, Colour colour);
 /// The width draw_text needs.

@@ -1,20 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/report/metrics_log.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <fstream>
 #include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string_view>
-#include <system_error>
 
 namespace meshgrad {
 namespace {
@@ -54,11 +51,6 @@ std::uint64_t bytes_to_keep(std::string_view content, std::int64_t last_step) {
   }
 }
 
-DataError system_failure(const std::filesystem::path& path, std::string_view needed, int error) {
-  return data_error(path.string(), needed, std::generic_category().message(error),
-                    "free space on that disk, or give a run directory that can be written");
-}
-
 }  // namespace
 
 std::string metrics_line(const MetricsRow& row) {
@@ -70,33 +62,10 @@ std::string metrics_line(const MetricsRow& row) {
   return line + "}";
 }
 
-MetricsLog MetricsLog::create(const std::filesystem::path& path) { return MetricsLog(path, 0); }
+MetricsLog MetricsLog::create(const std::filesystem::path& path) { return MetricsLog(AppendFile(path, 0)); }
 
 MetricsLog MetricsLog::resume(const std::filesystem::path& path, std::int64_t last_step) {
-  return MetricsLog(path, bytes_to_keep(content_of(path), last_step));
-}
-
-MetricsLog::MetricsLog(std::filesystem::path path, std::uint64_t keep_bytes) : path_(std::move(path)) {
-  descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  if (descriptor_ < 0) throw system_failure(path_, "to open the metrics file", errno);
-  if (::ftruncate(descriptor_, static_cast<off_t>(keep_bytes)) != 0) {
-    const int error = errno;
-    ::close(descriptor_);
-    throw system_failure(path_, "to drop the lines after the resumed step", error);
-  }
-}
-
-MetricsLog::MetricsLog(MetricsLog&& other) noexcept
-    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
-
-MetricsLog& MetricsLog::operator=(MetricsLog&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(descriptor_, other.descriptor_);
-  return *this;
-}
-
-MetricsLog::~MetricsLog() {
-  if (descriptor_ >= 0) ::close(descriptor_);
+  return MetricsLog(AppendFile(path, bytes_to_keep(content_of(path), last_step)));
 }
 
 void MetricsLog::write(const MetricsRow& row) {
@@ -106,14 +75,7 @@ void MetricsLog::write(const MetricsRow& row) {
   if (!has_step)
     throw invalid_argument("MetricsLog::write", "a row with an integer \"step\"", metrics_line(row));
   const std::string line = metrics_line(row) + "\n";
-  std::string_view rest = line;
-  while (!rest.empty()) {
-    const ::ssize_t written = ::write(descriptor_, rest.data(), rest.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0)
-      throw system_failure(path_, "to append a line of metrics", written < 0 ? errno : ENOSPC);
-    rest.remove_prefix(static_cast<std::size_t>(written));
-  }
+  file_.append(std::as_bytes(std::span(line)));
 }
 
 std::vector<std::map<std::string, double>> read_metrics(const std::filesystem::path& path) {

@@ -2,6 +2,8 @@
 // A run's numbers as JSON lines: one flat object a line, readable by jq, pandas and a human, also while
 // training runs.
 #pragma once
+#include <meshgrad/train/formats/append_file.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -31,18 +33,13 @@ class MetricsLog {
   /// and drops the rest, so that the resumed run repeats them. A missing file is created.
   static MetricsLog resume(const std::filesystem::path& path, std::int64_t last_step);
 
-  MetricsLog(MetricsLog&& other) noexcept;
-  MetricsLog& operator=(MetricsLog&& other) noexcept;
-  ~MetricsLog();
-
   /// Appends one line; DataError when the disk is full. InvalidArgument for a row without an integer "step".
   void write(const MetricsRow& row);
 
  private:
-  MetricsLog(std::filesystem::path path, std::uint64_t keep_bytes);
+  explicit MetricsLog(AppendFile file) : file_(std::move(file)) {}
 
-  std::filesystem::path path_;
-  int descriptor_ = -1;
+  AppendFile file_;
 };
 
 /// The numbers of a log, a map a line: numbers as they are, true and false as 1 and 0, null as NaN; strings

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// The differentiable ops. Each runs a kernel family forward, and records what its backward needs. Shapes, dtypes and
+// errors are those of the kernels they call. Every op here is in gradcheck's list.
+#pragma once
+#include <meshgrad/autograd/tape.h>
+#include <meshgrad/kernels/graph.h>
+#include <meshgrad/kernels/mlp.h>
+
+namespace meshgrad {
+
+/// y = x W + b; `bias` may be absent.
+Variable linear(Tape& tape, const Variable& x, const Weight& weight, const Weight& bias);
+
+/// y = act(x)
+Variable activation(Tape& tape, const Variable& x, Activation kind);
+
+/// y = norm(x) * gain + bias, row by row; `bias` is absent with rms.
+Variable norm(Tape& tape, const Variable& x, Norm kind, const Weight& gain, const Weight& bias, double epsilon);
+
+/// a + b, of one shape.
+Variable add(Tape& tape, const Variable& a, const Variable& b);
+
+/// One part of a concatenation: the columns of x, or of x's rows picked by the graph.
+struct ConcatPart {
+  enum class Rows : uint8_t { own, sender, receiver };
+  Variable x;
+  Rows rows = Rows::own;
+};
+/// [rows, sum of the parts' widths]: the parts side by side. With sender and receiver parts, rows are the graph's
+/// edges, and the graph must outlive the tape's entries.
+Variable concat(Tape& tape, const std::vector<ConcatPart>& parts, const Graph* graph = nullptr);
+
+/// out[r] = sum over the edges of receiver r: [edges, width] -> [owned_nodes, width].
+Variable segment_sum(Tape& tape, const Variable& x, const Graph& graph);
+
+/// An MLP's weights as the ops take them: `first` holds, per input, a row range of the first weight.
+struct MlpParameters {
+  std::vector<Weight> first;
+  Weight first_bias;
+  std::vector<Weight> weights;  ///< layers 1..
+  std::vector<Weight> biases;
+  Activation activation = Activation::relu;
+  Norm norm = Norm::none;
+  Weight gain, norm_bias;
+  double epsilon = 1e-5;
+};
+
+/// The fused MLP over several inputs: out = residual + mlp(inputs). `residual` may be absent. With `keep_hidden`
+/// false, backward recomputes hidden activations in the tile: same bits, less memory.
+Variable mlp(Tape& tape, const std::vector<Variable>& inputs, const MlpParameters& parameters,
+             const Variable& residual, bool keep_hidden);
+
+struct EdgeUpdateOptions {
+  bool aggregate_after_residual = false;
+  bool keep_hidden = true;
+  bool edges_out_needed = true;  ///< false: nobody reads the new edges (the last block)
+};
+struct EdgeUpdate {
+  Variable edges;      ///< [edges, width]; absent when not needed
+  Variable aggregate;  ///< [owned_nodes, width]
+};
+/// The fused edge half of a block: `parameters.first` = {sender, receiver, edge} row ranges of the first weight.
+/// The graph must outlive the tape's entries.
+EdgeUpdate edge_update(Tape& tape, const Graph& graph, const Variable& nodes, const Variable& edges,
+                       const MlpParameters& parameters, const EdgeUpdateOptions& options);
+
+/// Sum of squared errors over the rows whose mask is not 0, and how many those are: both f64 [1].
+struct LossSum {
+  Variable sum;
+  Tensor weight;
+};
+LossSum masked_loss(Tape& tape, const Variable& prediction, const Tensor& target, const Tensor& mask);
+
+}  // namespace meshgrad

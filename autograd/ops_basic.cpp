@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// The op-by-op path: one kernel an op, everything an op reads is kept, as a general framework does.
+#include <meshgrad/autograd/ops.h>
+#include <meshgrad/kernels/elementwise.h>
+#include <meshgrad/kernels/linear.h>
+#include <meshgrad/kernels/segment_sum.h>
+
+namespace meshgrad {
+
+Variable linear(Tape& tape, const Variable& x, const Weight& weight, const Weight& bias) {
+  const int64_t rows = x.value().rows();
+  const Variable y = tape.output(Shape{rows, weight.value.width()}, x.value().dtype(), true, "linear");
+  linear_forward({.rows = rows, .x = x.value(), .weight = weight.value, .bias = bias.value, .y = y.value()}, tape.runtime(),
+                 tape.stream());
+  tape.record("linear", [x, y, weight, bias](Tape& back) {
+    const Tensor d_y = back.take_gradient(y);
+    if (!d_y.defined()) return;
+    const GradientTarget d_x = back.gradient_for(x);
+    linear_backward({.rows = d_y.rows(),
+                     .d_y = d_y,
+                     .x = x.value(),
+                     .weight = weight.value,
+                     .d_x = d_x.tensor,
+                     .accumulate_d_x = d_x.accumulate,
+                     .d_weight = weight.gradient,
+                     .d_bias = bias.gradient},
+                    back.runtime(), back.stream());
+  });
+  return y;
+}
+
+Variable activation(Tape& tape, const Variable& x, Activation kind) {
+  const Variable y = tape.output(x.value().shape(), x.value().dtype(), x.needs_gradient(), "activation");
+  activation_forward({.activation = kind, .x = x.value(), .y = y.value()}, tape.stream());
+  tape.record("activation", [x, y, kind](Tape& back) {
+    const Tensor d_y = back.take_gradient(y);
+    if (!d_y.defined() || !x.needs_gradient()) return;
+    const bool fresh = Tape::slot_empty(x);
+    const Tensor d_x = fresh ? d_y : back.gradient_for(x).tensor;
+    activation_backward({.activation = kind, .x = x.value(), .d_y = d_y, .d_x = d_x, .accumulate = !fresh}, back.stream());
+    if (fresh) back.give_gradient(x, d_x);
+  });
+  return y;
+}
+
+Variable norm(Tape& tape, const Variable& x, Norm kind, const Weight& gain, const Weight& bias, double epsilon) {
+  const int64_t rows = x.value().rows();
+  const Variable y = tape.output(x.value().shape(), x.value().dtype(), true, "norm");
+  norm_forward({.norm = kind, .rows = rows, .x = x.value(), .gain = gain.value, .bias = bias.value, .epsilon = epsilon, .y = y.value()},
+               tape.stream());
+  tape.record("norm", [x, y, kind, gain, bias, epsilon](Tape& back) {
+    const Tensor d_y = back.take_gradient(y);
+    if (!d_y.defined()) return;
+    const GradientTarget slot = back.gradient_for(x);
+    const auto or_scratch = [&](const Tensor& wanted, const Tensor& like) {
+      return wanted.defined() || !like.defined() ? wanted : back.scratch(like.shape(), like.dtype(), "unwanted gradient");
+    };
+    norm_backward({.norm = kind,
+                   .rows = d_y.rows(),
+                   .x = x.value(),
+                   .gain = gain.value,
+                   .d_y = d_y,
+                   .epsilon = epsilon,
+                   .d_x = or_scratch(slot.tensor, x.value()),
+                   .accumulate = slot.accumulate,
+                   .d_gain = or_scratch(gain.gradient, gain.value),
+                   .d_bias = or_scratch(bias.gradient, bias.value)},
+                  back.runtime(), back.stream());
+  });
+  return y;
+}
+
+Variable add(Tape& tape, const Variable& a, const Variable& b) {
+  const Variable y =
+      tape.output(a.value().shape(), a.value().dtype(), a.needs_gradient() || b.needs_gradient(), "add");
+  copy(a.value(), y.value(), tape.stream());
+  axpby({.a = 1.0, .x = b.value(), .b = 1.0, .y = y.value()}, tape.stream());
+  tape.record("add", [a, b, y](Tape& back) {
+    const Tensor d_y = back.take_gradient(y);
+    if (!d_y.defined()) return;
+    // One of the two may take the tensor over; the other then needs a copy of its own.
+    if (a.needs_gradient() && b.needs_gradient() && Tape::slot_empty(b)) {
+      copy(d_y, back.gradient_for(b).tensor, back.stream());
+    } else {
+      back.give_gradient(b, d_y);
+    }
+    if (a.needs_gradient()) back.give_gradient(a, d_y);
+  });
+  return y;
+}
+
+namespace {
+
+const Tensor& index_of(ConcatPart::Rows rows, const Graph* graph) {
+  static const Tensor kNone;
+  if (rows == ConcatPart::Rows::own) return kNone;
+  return rows == ConcatPart::Rows::sender ? graph->senders : graph->receivers;
+}
+
+void concat_backward(Tape& back, const ConcatPart& part, const Graph* graph, const Tensor& d_y, int64_t column) {
+  const GradientTarget slot = back.gradient_for(part.x);
+  if (!slot.tensor.defined()) return;
+  SegmentSum sum{.segments = part.x.value().rows(),
+                 .offsets = {},
+                 .order = {},
+                 .x = d_y,
+                 .out = slot.tensor,
+                 .accumulate = slot.accumulate,
+                 .x_column = column};
+  if (part.rows == ConcatPart::Rows::sender) {
+    sum.offsets = graph->sender_offsets;
+    sum.order = graph->sender_order;
+  } else if (part.rows == ConcatPart::Rows::receiver) {
+    sum.offsets = graph->receiver_offsets;
+    sum.segments = graph->owned_nodes;
+    sum.out = slot.tensor.row_range(0, graph->owned_nodes);
+    if (!slot.accumulate) fill_zero(slot.tensor, back.stream());
+  } else {
+    // Every row is a segment of one: the columns of a concatenation, taken apart.
+    const Tensor offsets = back.scratch(Shape{d_y.rows() + 1}, DType::i32, "offsets");
+    for (int64_t i = 0; i <= d_y.rows(); ++i) offsets.data<int32_t>()[i] = static_cast<int32_t>(i);
+    sum.offsets = offsets;
+  }
+  segment_sum(sum, back.stream());
+}
+
+}  // namespace
+
+Variable concat(Tape& tape, const std::vector<ConcatPart>& parts, const Graph* graph) {
+  int64_t width = 0;
+  bool gathers = false;
+  for (const ConcatPart& part : parts) {
+    width += part.x.value().width();
+    gathers = gathers || part.rows != ConcatPart::Rows::own;
+  }
+  if (parts.empty() || (gathers && graph == nullptr)) {
+    throw invalid_argument("concat", "parts, and a graph for parts that gather", "none");
+  }
+  const int64_t rows = gathers ? graph->edges : parts.front().x.value().rows();
+  const Variable y = tape.output(Shape{rows, width}, parts.front().x.value().dtype(), true, "concat");
+  int64_t column = 0;
+  for (const ConcatPart& part : parts) {
+    gather({.rows = rows, .index = index_of(part.rows, graph), .x = part.x.value(), .out = y.value(), .out_column = column},
+           tape.stream());
+    column += part.x.value().width();
+  }
+  tape.record("concat", [parts, graph, y](Tape& back) {
+    const Tensor d_y = back.take_gradient(y);
+    if (!d_y.defined()) return;
+    int64_t from = 0;
+    for (const ConcatPart& part : parts) {
+      concat_backward(back, part, graph, d_y, from);
+      from += part.x.value().width();
+    }
+  });
+  return y;
+}
+
+Variable segment_sum(Tape& tape, const Variable& x, const Graph& graph) {
+  const Variable y = tape.output(Shape{graph.owned_nodes, x.value().width()}, x.value().dtype(), x.needs_gradient(), "segment_sum");
+  segment_sum({.segments = graph.owned_nodes, .offsets = graph.receiver_offsets, .order = {}, .x = x.value(), .out = y.value()},
+              tape.stream());
+  tape.record("segment_sum", [x, y, g = &graph](Tape& back) {
+    const Tensor d_y = back.take_gradient(y);
+    if (!d_y.defined() || !x.needs_gradient()) return;
+    const Tensor d_x = back.scratch(x.value().shape(), d_y.dtype(), "gradient");
+    gather({.rows = g->edges, .index = g->receivers, .x = d_y, .out = d_x}, back.stream());
+    back.give_gradient(x, d_x);
+  });
+  return y;
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+// The fused ops: a whole MLP, and the edge half of a message-passing block.
+#include <meshgrad/autograd/ops.h>
+#include <meshgrad/kernels/linear.h>
+#include <meshgrad/kernels/message_passing.h>
+
+namespace meshgrad {
+namespace {
+
+std::vector<Tensor> values_of(const std::vector<Weight>& weights) {
+  std::vector<Tensor> values;
+  for (const Weight& weight : weights) values.push_back(weight.value);
+  return values;
+}
+
+std::vector<Tensor> gradients_of(const std::vector<Weight>& weights) {
+  std::vector<Tensor> gradients;
+  for (const Weight& weight : weights) gradients.push_back(weight.gradient);
+  return gradients;
+}
+
+MlpWeights weights_of(const MlpParameters& p) {
+  return {.first_bias = p.first_bias.value,
+          .weights = values_of(p.weights),
+          .biases = values_of(p.biases),
+          .activation = p.activation,
+          .norm = p.norm,
+          .gain = p.gain.value,
+          .norm_bias = p.norm_bias.value,
+          .epsilon = p.epsilon};
+}
+
+MlpWeightGradients weight_gradients_of(const MlpParameters& p) {
+  return {.first_bias = p.first_bias.gradient,
+          .weights = gradients_of(p.weights),
+          .biases = gradients_of(p.biases),
+          .gain = p.gain.gradient,
+          .norm_bias = p.norm_bias.gradient};
+}
+
+/// Room for what backward wants to read, or nothing when it recomputes.
+MlpSaved saved_for(const Tape& tape, const MlpParameters& p, int64_t rows, DType dtype, bool keep_hidden) {
+  MlpSaved saved;
+  if (!tape.recording() || !keep_hidden) return saved;
+  const auto keep = [&](int64_t width) {
+    return Tensor::empty(tape.runtime(), Shape{rows, width}, dtype, Tag::activations, "hidden");
+  };
+  int64_t width = p.first.front().value.width();
+  for (const Weight& weight : p.weights) {
+    saved.pre_activations.push_back(keep(width));
+    width = weight.value.width();
+  }
+  if (p.norm != Norm::none) saved.pre_norm = keep(width);
+  return saved;
+}
+
+int64_t out_width(const MlpParameters& p) {
+  return p.weights.empty() ? p.first.front().value.width() : p.weights.back().value.width();
+}
+
+struct MlpSavedForBackward {
+  std::vector<Variable> inputs;
+  MlpParameters parameters;
+  Variable residual;
+  MlpSaved saved;
+  Variable out;
+
+  void backward(Tape& tape) const {
+    const Tensor d_out = tape.take_gradient(out);
+    if (!d_out.defined()) return;
+    // The residual's slot may take d_out over; an input that is the residual then accumulates in place.
+    if (residual) tape.give_gradient(residual, d_out);
+    MlpBackward args{.rows = d_out.rows(),
+                     .inputs = {},
+                     .weights = weights_of(parameters),
+                     .saved = saved,
+                     .d_out = d_out,
+                     .d_inputs = {},
+                     .accumulate = {},
+                     .d_first_weights = gradients_of(parameters.first),
+                     .d_weights = weight_gradients_of(parameters)};
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      args.inputs.push_back({inputs[i].value(), parameters.first[i].value});
+      const GradientTarget target = tape.gradient_for(inputs[i]);
+      args.d_inputs.push_back(target.tensor);
+      args.accumulate.push_back(target.accumulate);
+    }
+    mlp_backward(args, tape.runtime(), tape.stream());
+  }
+};
+
+struct EdgeUpdateSaved {
+  const Graph* graph;
+  Variable nodes, edges;
+  MlpParameters parameters;
+  EdgeUpdateOptions options;
+  MlpSaved saved;
+  Variable edges_out, aggregate;
+
+  void backward(Tape& tape) const;
+};
+
+/// S = h W_s for every node and R = h W_r for those that receive.
+void node_terms(Tape& tape, const Graph& graph, const Variable& nodes, const MlpParameters& p, Tensor& s, Tensor& r) {
+  const int64_t hidden = p.first[0].value.width();
+  const DType dtype = nodes.value().dtype();
+  s = tape.scratch(Shape{graph.nodes, hidden}, dtype, "sender terms");
+  r = tape.scratch(Shape{graph.owned_nodes, hidden}, dtype, "receiver terms");
+  linear_forward({.rows = graph.nodes, .x = nodes.value(), .weight = p.first[0].value, .bias = {}, .y = s}, tape.runtime(),
+                 tape.stream());
+  linear_forward({.rows = graph.owned_nodes,
+                  .x = nodes.value().row_range(0, graph.owned_nodes),
+                  .weight = p.first[1].value,
+                  .bias = {},
+                  .y = r},
+                 tape.runtime(), tape.stream());
+}
+
+/// The way back of node_terms: weight gradients, and the nodes' gradient.
+void node_terms_backward(Tape& tape, const Graph& graph, const Variable& nodes, const MlpParameters& p,
+                         const Tensor& d_s, const Tensor& d_r) {
+  const GradientTarget target = tape.gradient_for(nodes);
+  linear_backward({.rows = graph.nodes,
+                   .d_y = d_s,
+                   .x = nodes.value(),
+                   .weight = p.first[0].value,
+                   .d_x = target.tensor,
+                   .accumulate_d_x = target.accumulate,
+                   .d_weight = p.first[0].gradient,
+                   .d_bias = {}},
+                  tape.runtime(), tape.stream());
+  linear_backward({.rows = graph.owned_nodes,
+                   .d_y = d_r,
+                   .x = nodes.value().row_range(0, graph.owned_nodes),
+                   .weight = p.first[1].value,
+                   .d_x = target.tensor.defined() ? target.tensor.row_range(0, graph.owned_nodes) : Tensor(),
+                   .accumulate_d_x = true,
+                   .d_weight = p.first[1].gradient,
+                   .d_bias = {}},
+                  tape.runtime(), tape.stream());
+}
+
+void EdgeUpdateSaved::backward(Tape& tape) const {
+  const Tensor d_edges_out = edges_out ? tape.take_gradient(edges_out) : Tensor();
+  Tensor d_aggregate = tape.take_gradient(aggregate);
+  if (!d_edges_out.defined() && !d_aggregate.defined()) return;
+  const DType dtype = aggregate.value().dtype();
+  if (!d_aggregate.defined()) {
+    d_aggregate = tape.scratch(aggregate.value().shape(), dtype, "no gradient");
+    fill_zero(d_aggregate, tape.stream());
+  }
+  const Shape edge_shape = edges.value().shape();
+  const int64_t hidden = parameters.first[0].value.width();
+  EdgeUpdateBackward args{.graph = graph,
+                          .sender_terms = {},
+                          .receiver_terms = {},
+                          .edges = {edges.value(), parameters.first[2].value},
+                          .weights = weights_of(parameters),
+                          .residual = true,
+                          .aggregate_after_residual = options.aggregate_after_residual,
+                          .saved = saved,
+                          .d_edges_out = d_edges_out,
+                          .d_aggregate = d_aggregate,
+                          .d_edges = {},
+                          .d_sender_terms = tape.scratch(Shape{graph->nodes, hidden}, dtype, "d_sender_terms"),
+                          .d_receiver_terms = tape.scratch(Shape{graph->owned_nodes, hidden}, dtype, "d_receiver_terms"),
+                          .d_edge_weight = parameters.first[2].gradient,
+                          .d_weights = weight_gradients_of(parameters)};
+  if (!options.keep_hidden) node_terms(tape, *graph, nodes, parameters, args.sender_terms, args.receiver_terms);
+  if (edges.needs_gradient()) {
+    // In place where the new edges' gradient is there: the residual's share costs no copy.
+    args.d_edges = d_edges_out.defined()
+                       ? d_edges_out
+                       : Tensor::empty(tape.runtime(), edge_shape, dtype, Tag::activations, "gradient");
+  }
+  edge_update_backward(args, tape.runtime(), tape.stream());
+  if (edges.needs_gradient()) tape.give_gradient(edges, args.d_edges);
+  node_terms_backward(tape, *graph, nodes, parameters, args.d_sender_terms, args.d_receiver_terms);
+}
+
+}  // namespace
+
+Variable mlp(Tape& tape, const std::vector<Variable>& inputs, const MlpParameters& parameters,
+             const Variable& residual, bool keep_hidden) {
+  if (inputs.empty() || inputs.size() != parameters.first.size()) {
+    throw invalid_argument("mlp", std::to_string(parameters.first.size()) + " inputs", std::to_string(inputs.size()));
+  }
+  const int64_t rows = inputs.front().value().rows();
+  const DType dtype = inputs.front().value().dtype();
+  MlpForward args{.rows = rows,
+                  .inputs = {},
+                  .weights = weights_of(parameters),
+                  .residual = residual ? residual.value() : Tensor(),
+                  .out = {},
+                  .saved = saved_for(tape, parameters, rows, dtype, keep_hidden)};
+  for (size_t i = 0; i < inputs.size(); ++i) args.inputs.push_back({inputs[i].value(), parameters.first[i].value});
+  const Variable out = tape.output(Shape{rows, out_width(parameters)}, dtype, true, "mlp");
+  args.out = out.value();
+  mlp_forward(args, tape.runtime(), tape.stream());
+  if (tape.recording()) {
+    tape.record("mlp", [saved = MlpSavedForBackward{inputs, parameters, residual, args.saved, out}](Tape& back) {
+      saved.backward(back);
+    });
+  }
+  return out;
+}
+
+EdgeUpdate edge_update(Tape& tape, const Graph& graph, const Variable& nodes, const Variable& edges,
+                       const MlpParameters& parameters, const EdgeUpdateOptions& options) {
+  if (parameters.first.size() != 3) {
+    throw invalid_argument("edge_update", "row ranges for sender, receiver and edge",
+                           std::to_string(parameters.first.size()));
+  }
+  const DType dtype = edges.value().dtype();
+  const int64_t width = out_width(parameters);
+  EdgeUpdate result;
+  if (options.edges_out_needed) result.edges = tape.output(Shape{graph.edges, width}, dtype, true, "edges");
+  result.aggregate = tape.output(Shape{graph.owned_nodes, width}, dtype, true, "aggregate");
+  EdgeUpdateForward args{.graph = &graph,
+                         .sender_terms = {},
+                         .receiver_terms = {},
+                         .edges = {edges.value(), parameters.first[2].value},
+                         .weights = weights_of(parameters),
+                         .residual = true,
+                         .aggregate_after_residual = options.aggregate_after_residual,
+                         .edges_out = result.edges ? result.edges.value() : Tensor(),
+                         .aggregate = result.aggregate.value(),
+                         .saved = saved_for(tape, parameters, graph.edges, dtype, options.keep_hidden)};
+  node_terms(tape, graph, nodes, parameters, args.sender_terms, args.receiver_terms);
+  edge_update_forward(args, tape.runtime(), tape.stream());
+  if (tape.recording()) {
+    tape.record("edge_update", [saved = EdgeUpdateSaved{&graph, nodes, edges, parameters, options, args.saved,
+                                                        result.edges, result.aggregate}](Tape& back) {
+      saved.backward(back);
+    });
+  }
+  return result;
+}
+
+}  // namespace meshgrad

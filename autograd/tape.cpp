@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/autograd/tape.h>
+#include <meshgrad/kernels/elementwise.h>
+
+#include <utility>
+
+namespace meshgrad {
+
+Variable Tape::output(const Shape& shape, DType dtype, bool needs_gradient, std::string_view name) const {
+  return Variable(Tensor::empty(runtime_, shape, dtype, Tag::activations, name), needs_gradient && recording_);
+}
+
+void Tape::record(std::string_view op, std::function<void(Tape&)> backward) {
+  if (recording_) entries_.push_back({std::string(op), std::move(backward)});
+}
+
+void Tape::backward(const Variable& sum, const Tensor& seed) {
+  if (!recording_) throw invalid_argument("backward", "a tape that records", "one that evaluates");
+  if (seed.dtype() != sum.value().dtype() || !(seed.shape() == sum.value().shape())) {
+    throw invalid_argument("backward", "a seed like the sum: " + std::string(name_of(sum.value().dtype())) +
+                                           sum.value().shape().text(),
+                           std::string(name_of(seed.dtype())) + seed.shape().text());
+  }
+  sum.state_->gradient = seed;
+  while (!entries_.empty()) {
+    const Entry entry = std::move(entries_.back());
+    entries_.pop_back();
+    const MemoryScope scope(runtime_.allocator(), entry.op);
+    entry.backward(*this);
+  }
+}
+
+Tensor Tape::take_gradient(const Variable& variable) const {
+  return std::exchange(variable.state_->gradient, Tensor());
+}
+
+GradientTarget Tape::gradient_for(const Variable& variable) const {
+  if (!variable.needs_gradient()) return {};
+  Tensor& slot = variable.state_->gradient;
+  if (slot.defined()) return {slot, true};
+  slot = Tensor::empty(runtime_, variable.value().shape(), variable.gradient_dtype(), Tag::activations, "gradient");
+  return {slot, false};
+}
+
+void Tape::give_gradient(const Variable& variable, const Tensor& gradient) const {
+  if (!variable.needs_gradient()) return;
+  Tensor& slot = variable.state_->gradient;
+  if (slot.defined()) {
+    axpby({.a = 1.0, .x = gradient, .b = 1.0, .y = slot}, stream());
+  } else {
+    slot = gradient;
+  }
+}
+
+Tensor Tape::scratch(const Shape& shape, DType dtype, std::string_view name) const {
+  return Tensor::empty(runtime_, shape, dtype, Tag::workspace, name);
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Variable: a value on the tape, with a slot for its gradient. Weight: a parameter as ops see it.
+#pragma once
+#include <meshgrad/engine/tensor.h>
+
+#include <memory>
+
+namespace meshgrad {
+
+/// A handle; copies share the value and the slot. A default-constructed Variable is absent.
+class Variable {
+ public:
+  Variable() = default;
+  /// `needs_gradient`: backward fills `gradient()`, of dtype `gradient_dtype` (the value's, unless said).
+  Variable(Tensor value, bool needs_gradient) : Variable(value, needs_gradient, value.dtype()) {}
+  Variable(Tensor value, bool needs_gradient, DType gradient_dtype)
+      : state_(std::make_shared<State>(State{std::move(value), {}, gradient_dtype, needs_gradient})) {}
+
+  explicit operator bool() const { return state_ != nullptr; }
+  const Tensor& value() const { return state_->value; }
+  bool needs_gradient() const { return state_ != nullptr && state_->needs_gradient; }
+  DType gradient_dtype() const { return state_->gradient_dtype; }
+  /// Undefined until a backward pass reached it, and again after the op that made this value consumed it.
+  const Tensor& gradient() const { return state_->gradient; }
+
+ private:
+  friend class Tape;
+  struct State {
+    Tensor value;
+    Tensor gradient;
+    DType gradient_dtype;
+    bool needs_gradient;
+  };
+  std::shared_ptr<State> state_;
+};
+
+/// Parameters are no Variables: their gradients live in one arena and are accumulated into, over a whole window of
+/// micro-batches. An undefined gradient marks a frozen weight; an undefined value an absent one.
+struct Weight {
+  Tensor value;
+  Tensor gradient;
+  Weight row_range(int64_t begin, int64_t end) const {
+    return {value.row_range(begin, end), gradient.defined() ? gradient.row_range(begin, end) : Tensor()};
+  }
+};
+
+}  // namespace meshgrad

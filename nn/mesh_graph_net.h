@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// MeshGraphNet: encode, `blocks` rounds of message passing with unshared weights, decode.
+// Source: Pfaff et al., "Learning mesh-based simulation with graph networks" (2021), section 3.2 and appendix A.1.
+#pragma once
+#include <meshgrad/nn/batch.h>
+#include <meshgrad/nn/mlp.h>
+
+namespace meshgrad {
+
+/// The order of the concatenation in front of an edge MLP. Weights trained under one are silently wrong under the
+/// other, so a file of weights must say which it holds.
+enum class ConcatOrder : uint8_t {
+  sender_receiver_edge,  ///< DeepMind
+  edge_sender_receiver   ///< PhysicsNeMo
+};
+/// What the node MLP sums: the edge MLP's output (DeepMind), or that plus the residual (PhysicsNeMo).
+enum class AggregateOrder : uint8_t { before_residual, after_residual };
+
+struct MeshGraphNetOptions {
+  int64_t node_inputs = 0;
+  std::vector<int64_t> edge_inputs;        ///< per edge set
+  std::vector<std::string> edge_set_names; ///< as many; the name is part of parameter names when there are several
+  int64_t outputs = 0;
+  int64_t width = 128;
+  int64_t blocks = 15;
+  int64_t hidden_layers = 2;
+  Activation activation = Activation::relu;
+  Norm norm = Norm::layer;
+  ConcatOrder concat_order = ConcatOrder::sender_receiver_edge;
+  AggregateOrder aggregate = AggregateOrder::before_residual;
+  ComputePath path = ComputePath::fused;
+  bool keep_hidden = true;  ///< fused path: false recomputes hidden activations in backward
+};
+
+/// Latents after the encoder (index 0) and after each block, for those who want to look.
+struct LatentTrace {
+  std::vector<Tensor> nodes;               ///< [nodes, width] each
+  std::vector<std::vector<Tensor>> edges;  ///< [edge set][depth]
+};
+
+class MeshGraphNet {
+ public:
+  /// Throws InvalidArgument for sizes below 1, or edge sets without a name each.
+  explicit MeshGraphNet(const MeshGraphNetOptions& options);
+  void allocate(Runtime& runtime, DType dtype, uint64_t seed) { parameters_.allocate(runtime, dtype, seed); }
+
+  const MeshGraphNetOptions& options() const { return options_; }
+  const ParameterSet& parameters() const { return parameters_; }
+
+  /// [nodes, outputs]: the normalised prediction. The batch must outlive the tape's entries. `nodes` and `edges` stand
+  /// for the batch's features, so that a caller can ask for their gradients.
+  Variable forward(Tape& tape, const Batch& batch, const Variable& nodes, const std::vector<Variable>& edges,
+                   LatentTrace* trace = nullptr) const;
+  Variable forward(Tape& tape, const Batch& batch) const;
+
+ private:
+  struct Block {
+    std::vector<Mlp> edges;
+    Mlp nodes;
+  };
+  Variable run_block(Tape& tape, const Batch& batch, size_t index, const Variable& nodes,
+                     std::vector<Variable>& edges, bool keep_edges) const;
+  EdgeUpdate update_edges(Tape& tape, const Graph& graph, const Mlp& mlp, const Variable& nodes, const Variable& edges,
+                          bool keep_edges) const;
+
+  MeshGraphNetOptions options_;
+  ParameterSet parameters_;
+  std::vector<Mlp> node_encoder_, edge_encoders_, decoder_;  // one node encoder and one decoder
+  std::vector<Block> blocks_;
+};
+
+}  // namespace meshgrad

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/random.h>
+#include <meshgrad/nn/parameter.h>
+
+#include <cmath>
+
+namespace meshgrad {
+namespace {
+
+constexpr int64_t kAlignElements = 16;  // 64 bytes of f32
+
+uint64_t hash_of(std::string_view name) {  // FNV-1a: any fixed function of the name will do
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  return hash;
+}
+
+Shape file_shape(const ParameterInfo& info) {
+  return info.is_matrix() ? Shape{info.shape[1], info.shape[0]} : info.shape;
+}
+
+template <class From, class To>
+void transposed_copy(const From* from, int64_t rows, int64_t columns, To* to) {
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < columns; ++j) to[j * rows + i] = static_cast<To>(from[i * columns + j]);
+  }
+}
+
+}  // namespace
+
+size_t ParameterSet::add(std::string name, const Shape& shape, Initial initial, int64_t fan_in) {
+  check_internal(!values_.defined(), "parameters are declared before they are allocated");
+  check_internal(find(name) < 0, "two parameters of one name");
+  infos_.push_back({std::move(name), shape, arena_, initial, fan_in});
+  arena_ += (shape.elements() + kAlignElements - 1) / kAlignElements * kAlignElements;
+  return infos_.size() - 1;
+}
+
+void ParameterSet::allocate(Runtime& runtime, DType dtype, uint64_t seed) {
+  values_ = Tensor::zeros(runtime, Shape{arena_}, dtype, Tag::parameters, "parameters");
+  gradients_ = Tensor::zeros(runtime, Shape{arena_}, dtype, Tag::gradients, "gradients");
+  for (size_t i = 0; i < infos_.size(); ++i) {
+    const ParameterInfo& info = infos_[i];
+    const double bound = 1.0 / std::sqrt(static_cast<double>(info.fan_in));
+    const uint64_t purpose = hash_of(info.name);
+    dispatch_storage(dtype, [&]<class T>() {
+      T* data = value(i).data<T>();
+      for (int64_t k = 0; k < info.shape.elements(); ++k) {
+        switch (info.initial) {
+          case Initial::uniform_fan_in:
+            data[k] = static_cast<T>(bound * (2.0 * uniform(seed, purpose, static_cast<uint64_t>(k)) - 1.0));
+            break;
+          case Initial::zero: data[k] = T(0); break;
+          case Initial::one: data[k] = T(1); break;
+        }
+      }
+    });
+  }
+}
+
+int64_t ParameterSet::find(std::string_view name) const {
+  for (size_t i = 0; i < infos_.size(); ++i) {
+    if (infos_[i].name == name) return static_cast<int64_t>(i);
+  }
+  return -1;
+}
+
+int64_t ParameterSet::count() const {
+  int64_t total = 0;
+  for (const ParameterInfo& info : infos_) total += info.shape.elements();
+  return total;
+}
+
+Tensor ParameterSet::slice(const Tensor& arena, size_t index) const {
+  const ParameterInfo& info = infos_.at(index);
+  return arena.row_range(info.offset, info.offset + info.shape.elements()).reshaped(info.shape);
+}
+
+Tensor to_file_order(Runtime& runtime, const ParameterInfo& info, const Tensor& tensor) {
+  Tensor file = Tensor::empty(runtime, file_shape(info), tensor.dtype(), Tag::host, info.name);
+  dispatch_storage(tensor.dtype(), [&]<class T>() {
+    transposed_copy(tensor.data<T>(), info.is_matrix() ? info.shape[0] : 1, info.shape.elements() / (info.is_matrix() ? info.shape[0] : 1),
+                    file.data<T>());
+  });
+  return file;
+}
+
+void from_file_order(const ParameterInfo& info, const Tensor& file, const Tensor& tensor) {
+  if (!(file.shape() == file_shape(info))) {
+    throw data_error("parameter " + info.name, "shape " + file_shape(info).text(), file.shape().text(),
+                     "use a file made for a model of the same width, blocks and layers");
+  }
+  dispatch_storage(file.dtype(), [&]<class From>() {
+    dispatch_storage(tensor.dtype(), [&]<class To>() {
+      const int64_t rows = info.is_matrix() ? info.shape[1] : 1;
+      transposed_copy(file.data<From>(), rows, info.shape.elements() / rows, tensor.data<To>());
+    });
+  });
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// ParameterSet: all parameters of a model in one flat arena, in order of use, and their gradients in another.
+#pragma once
+#include <meshgrad/autograd/variable.h>
+
+#include <string>
+#include <vector>
+
+namespace meshgrad {
+
+enum class Initial : uint8_t {
+  uniform_fan_in,  ///< uniform in +-1 / sqrt(fan_in), for weights and biases (PyTorch's default for linear layers)
+  zero,
+  one
+};
+
+/// One parameter. Matrices lie as [in, out]; files carry them as [out, in] (see to_file_order).
+struct ParameterInfo {
+  std::string name;  ///< as in files: "processor.3.edge_mlp.linear_0.weight"
+  Shape shape;
+  int64_t offset = 0;  ///< elements from the start of the arena
+  Initial initial = Initial::zero;
+  int64_t fan_in = 1;
+  bool is_matrix() const { return shape.rank() == 2; }
+};
+
+class ParameterSet {
+ public:
+  /// Declares a parameter, before allocate(). Names are unique. Returns its index.
+  size_t add(std::string name, const Shape& shape, Initial initial, int64_t fan_in);
+  /// Makes the arenas, in `dtype` (f32; f64 for checks), and sets initial values, a function of (seed, name) alone.
+  void allocate(Runtime& runtime, DType dtype, uint64_t seed);
+
+  const std::vector<ParameterInfo>& parameters() const { return infos_; }
+  /// Index of a name, or -1.
+  int64_t find(std::string_view name) const;
+  Tensor value(size_t index) const { return slice(values_, index); }
+  Tensor gradient(size_t index) const { return slice(gradients_, index); }
+  Weight weight(size_t index) const { return {value(index), gradient(index)}; }
+  /// The arenas: [arena_elements()], with gaps of zeros so that each parameter begins on a cache line.
+  const Tensor& values() const { return values_; }
+  const Tensor& gradients() const { return gradients_; }
+  int64_t arena_elements() const { return arena_; }
+  /// Number of scalars that are trained.
+  int64_t count() const;
+
+ private:
+  Tensor slice(const Tensor& arena, size_t index) const;
+  std::vector<ParameterInfo> infos_;
+  int64_t arena_ = 0;
+  Tensor values_, gradients_;
+};
+
+/// A parameter-shaped tensor (value, gradient or moment) as files hold it: a matrix as [out, in]. The result is f64 or
+/// f32 like the input, on the host.
+Tensor to_file_order(Runtime& runtime, const ParameterInfo& info, const Tensor& tensor);
+/// The way back: fills `tensor` ([in, out]) from a file's values ([out, in]), converting between f32 and f64. Throws
+/// DataError naming the parameter when the shape differs.
+void from_file_order(const ParameterInfo& info, const Tensor& file, const Tensor& tensor);
+
+}  // namespace meshgrad

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the tests of engine, kernels, autograd and nn share: sizes, tolerances, reproducible random values,
+// and the way between tensors and the judge's matrices.
+#pragma once
+#include <meshgrad/kernels/elementwise.h>
+#include <meshgrad/kernels/linear.h>
+#include <meshgrad/kernels/message_passing.h>
+#include <meshgrad/kernels/mlp.h>
+#include <meshgrad/kernels/optimizer.h>
+#include <meshgrad/kernels/reduction.h>
+#include <meshgrad/kernels/segment_sum.h>
+
+#include <string>
+#include <vector>
+
+#include "reference/message_passing.h"
+
+namespace meshgrad::test {
+
+using reference::Matrix;
+
+/// The kernel tables of one backend.
+struct Backend {
+  std::string name;
+  const LinearKernels* linear;
+  const MlpKernels* mlp;
+  const MessagePassingKernels* message_passing;
+  const SegmentSumKernels* segment_sum;
+  const ElementwiseKernels* elementwise;
+  const ReductionKernels* reduction;
+  const OptimizerKernels* optimizer;
+};
+const std::vector<Backend>& backends();
+
+/// Nothing, one, and either side of a warp, a tile and a block; and a prime.
+std::vector<int64_t> awkward_sizes();
+
+/// f32 and f64: what kernels store activations in.
+std::vector<DType> storage_types();
+
+/// How far a value of the given magnitude may be from the judge's after sums over `terms_summed` terms in
+/// dtype's accumulation type. Partial sums of n terms of random sign grow as sqrt(n), and so do the n
+/// rounding errors of half an ulp each (Higham, Mary 2019): 8 sqrt(n) epsilon leaves a factor of 16 for
+/// unlucky ones and for the functions in between. `magnitude` is the largest value that took part, not the
+/// one compared: a small result of large terms carries the errors of the large.
+double tolerance(DType dtype, int64_t terms_summed, double magnitude);
+
+/// Largest absolute value; 0 when empty.
+double magnitude(const Matrix& matrix);
+
+/// A runtime on the CPU. Seeds of tests are in the tests.
+Runtime make_runtime(int threads = 1);
+
+/// Random matrices that depend on the seed and on how many were drawn before.
+class RandomMatrices {
+ public:
+  explicit RandomMatrices(uint64_t seed) : seed_(seed) {}
+  uint64_t seed() const { return seed_; }
+  /// Normal values times `scale`.
+  Matrix normal(int64_t rows, int64_t cols, double scale = 1.0);
+  /// Multiples of `step` in [-reach, reach]. Sums of products of such values are exact in f32, so that no
+  /// pre-activation can fall on the other side of relu's kink than the judge's.
+  Matrix grid(int64_t rows, int64_t cols, double step, double reach);
+  std::vector<uint8_t> mask(int64_t rows, double share);
+  std::vector<int32_t> indices(int64_t count, int64_t below);
+
+ private:
+  uint64_t seed_;
+  uint64_t draws_ = 0;
+};
+
+/// The values as `dtype` stores them: what the judge must start from.
+Matrix stored_as(DType dtype, const Matrix& matrix);
+
+/// [rows, cols], or [cols] for a row vector that is a parameter.
+Tensor to_tensor(Runtime& runtime, const Matrix& matrix, DType dtype);
+Tensor to_vector(Runtime& runtime, const Matrix& row, DType dtype);
+/// Undefined when the matrix is not given.
+Tensor to_vector_if_given(Runtime& runtime, const Matrix& row, DType dtype);
+/// f32, f64, i32 and u8; rank 1 becomes one row.
+Matrix to_matrix(const Tensor& tensor);
+
+/// An output that has not been written yet: every element is NaN, so that one left out is noticed.
+Tensor unwritten(Runtime& runtime, const Shape& shape, DType dtype);
+
+/// Same dtype, shape and bytes.
+bool equal_bits(const Tensor& a, const Tensor& b);
+
+/// Empty when every element of `actual` is within tolerance(dtype, terms, magnitude of expected or
+/// `at_least`); else names the first that is not.
+std::string difference(const Tensor& actual, const Matrix& expected, int64_t terms, double at_least = 0.0);
+
+/// Text of the InvalidArgument that `body` throws; empty when it throws nothing.
+template <class Body>
+std::string invalid_argument_text(Body&& body) {
+  try {
+    body();
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return {};
+}
+bool contains(const std::string& text, const std::string& part);
+
+/// Random edges sorted by receiver, among them self loops and parallel edges, a hub that receives and sends
+/// an eighth of all, and (of 4 nodes or more) a last node without edges.
+reference::Edges random_edges(RandomMatrices& random, int64_t nodes, int64_t edges);
+/// The Graph of edges that are sorted by receiver; halo nodes behind owned_nodes only send.
+Graph to_graph(Runtime& runtime, const reference::Edges& edges);
+
+}  // namespace meshgrad::test

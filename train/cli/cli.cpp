@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/error.h>
+#include <meshgrad/train/cli/command.h>
+#include <meshgrad/train/cli/output.h>
+
+#include <algorithm>
+#include <new>
+
+namespace meshgrad {
+namespace cli {
+namespace {
+
+using AddCommand = void (*)(CommandLine&);
+constexpr AddCommand kCommands[] = {add_config, add_info};
+
+void add_everything(CommandLine& line) {
+  line.app.name("meshgrad");
+  line.app.description("Trains graph neural networks on simulation meshes.");
+  line.app.set_version_flag("--version", "meshgrad " MESHGRAD_VERSION);
+  line.app.add_flag("-q,--quiet", line.globals.quiet, "Print results and errors only");
+  line.app.add_flag("--no-color", line.globals.no_color, "No colour (so does NO_COLOR in the environment)");
+  line.app.require_subcommand(1);
+  line.app.fallthrough();  // global flags may follow the command
+  line.app.get_formatter()->column_width(34);
+  line.app.footer("`meshgrad COMMAND --help` shows the options of a command and examples.");
+  for (const AddCommand add : kCommands) add(line);
+}
+
+std::vector<std::string> names_of(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(command->get_name());
+  }
+  return names;
+}
+
+/// The commands that `words` walk into, and the first word that is none of the commands it could be.
+struct Walk {
+  const CLI::App* command;
+  std::string path;
+  std::string unknown;
+};
+Walk walk(const CLI::App& app, const std::vector<std::string>& words) {
+  Walk found{&app, "", ""};
+  for (const std::string& word : words) {
+    const std::vector<std::string> names = names_of(*found.command);
+    if (names.empty()) break;
+    if (word.empty() || word.front() == '-') continue;
+    if (std::find(names.begin(), names.end(), word) == names.end()) {
+      found.unknown = word;
+      break;
+    }
+    found.command = found.command->get_subcommand(word);
+    found.path += (found.path.empty() ? "" : " ") + word;
+  }
+  return found;
+}
+
+/// The option that was probably meant by the first word that looks like an option and is none; may be empty.
+std::string meant_option(const CLI::App& app, const CLI::App& command,
+                         const std::vector<std::string>& words) {
+  std::vector<std::string> known;
+  for (const CLI::App* owner : {&app, &command}) {
+    for (const CLI::Option* option : owner->get_options()) {
+      for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+    }
+  }
+  for (const std::string& word : words) {
+    const std::string name = word.substr(0, word.find('='));
+    if (name.rfind("--", 0) != 0 || std::find(known.begin(), known.end(), name) != known.end()) continue;
+    return nearest_name(name, known);
+  }
+  return "";
+}
+
+std::string usage_error(const CLI::App& app, const std::vector<std::string>& words, const std::string& what) {
+  const Walk reached = walk(app, words);
+  const std::vector<std::string> names = names_of(*reached.command);
+  const std::string where = "[" + (reached.path.empty() ? "command" : reached.path) + "] ";
+  const std::string help = "see `meshgrad " + reached.path + (reached.path.empty() ? "" : " ") + "--help`";
+  if (names.empty()) {
+    const std::string meant = meant_option(app, *reached.command, words);
+    return where + what + "; fix: " + (meant.empty() ? help : "did you mean " + meant + "? " + help);
+  }
+  std::string choices;
+  for (const std::string& name : names) choices += (choices.empty() ? "" : "|") + name;
+  const std::string meant = nearest_name(reached.unknown, names);
+  return where + "needed " + choices + ", got " +
+         (reached.unknown.empty() ? "none" : "\"" + reached.unknown + "\"") +
+         "; fix: " + (meant.empty() ? help : "did you mean \"" + meant + "\"?");
+}
+
+int exit_code_of(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::invalid_argument:
+    case ErrorKind::config:
+      return kExitUsage;
+    case ErrorKind::device:
+      return kExitNoDevice;
+    case ErrorKind::data:
+    case ErrorKind::out_of_memory:
+    case ErrorKind::internal:
+      return kExitFailed;
+  }
+  return kExitFailed;
+}
+
+/// Fills `line`; returns an exit code when there is nothing to run.
+int parse(CommandLine& line, int argc, char** argv) {
+  try {
+    line.app.parse(argc, argv);
+    return kExitOk;
+  } catch (const CLI::CallForHelp&) {
+    print_result(line.app.help());
+  } catch (const CLI::CallForAllHelp&) {
+    print_result(line.app.help("", CLI::AppFormatMode::All));
+  } catch (const CLI::CallForVersion& version) {
+    print_result(std::string(version.what()) + "\n");
+  } catch (const CLI::ParseError& error) {
+    const std::vector<std::string> words(argv + 1, argv + std::max(argc, 1));
+    throw InvalidArgument(usage_error(line.app, words, error.what()));
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+CLI::App* add_command(CLI::App& parent, const std::string& name, const std::string& help,
+                      const std::vector<std::string>& examples) {
+  CLI::App* command = parent.add_subcommand(name, help);
+  std::string footer;
+  for (const std::string& example : examples) footer += (footer.empty() ? "Examples:\n  " : "\n  ") + example;
+  command->footer(footer);
+  return command;
+}
+
+void add_settings(CLI::App& command, std::vector<std::string>& settings) {
+  command.add_option("-s,--set", settings, "Override a key of the configuration; may be repeated")
+      ->type_name("SECTION.KEY=VALUE")
+      ->allow_extra_args(false);
+}
+
+void add_json(CLI::App& command, bool& json) { command.add_flag("--json", json, "Print the result as JSON"); }
+
+void add_threads(CLI::App& command, int& threads) {
+  command.add_option("--threads", threads, "CPU threads, 0 for all; results do not depend on it")
+      ->type_name("N")
+      ->check(CLI::Range(0, 4096));
+}
+
+}  // namespace cli
+
+int run_cli(int argc, char** argv) {
+  bool color = cli::stderr_takes_color();
+  const auto fail = [&](const std::string& text, int code) {
+    cli::print_error(text, color);
+    return code;
+  };
+  try {
+    cli::CommandLine line;
+    cli::add_everything(line);
+    const int code = cli::parse(line, argc, argv);
+    color = color && !line.globals.no_color;
+    return line.action ? line.action() : code;
+  } catch (const Error& error) {
+    return fail(error.what(), cli::exit_code_of(error.kind()));
+  } catch (const std::bad_alloc&) {
+    return fail("out of memory; fix: close other programs or use smaller settings", kExitFailed);
+  } catch (const std::exception& error) {
+    return fail(std::string(error.what()) + "; this is a bug in meshgrad, please report it", kExitFailed);
+  }
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/train/cli/command.h>
+#include <meshgrad/train/cli/output.h>
+#include <meshgrad/train/config_table.h>
+
+namespace meshgrad::cli {
+namespace {
+
+struct ConfigOptions {
+  std::string file;
+  std::vector<std::string> settings;
+};
+
+Config resolve(const ConfigOptions& options) {
+  if (options.file.empty()) return parse_config("", "defaults", options.settings);
+  return load_config(options.file, options.settings);
+}
+
+int run_default(const ConfigOptions& options, const GlobalOptions&) {
+  print_result(to_toml(resolve(options), TomlComments::on));
+  return kExitOk;
+}
+
+int run_effective(const ConfigOptions& options, const GlobalOptions&) {
+  print_result(to_toml(resolve(options)));
+  return kExitOk;
+}
+
+int run_schema(const ConfigOptions&, const GlobalOptions&) {
+  print_result(config_schema());
+  return kExitOk;
+}
+
+int run_docs(const ConfigOptions&, const GlobalOptions&) {
+  print_result(config_markdown());
+  return kExitOk;
+}
+
+}  // namespace
+
+void add_config(CommandLine& line) {
+  CLI::App* config = add_command(
+      line.app, "config", "Show keys, defaults and what a configuration comes to",
+      {"meshgrad config default > run.toml", "meshgrad config effective run.toml --set train.batch=4",
+       "meshgrad config schema > meshgrad.schema.json"});
+  config->footer(config->get_footer() + "\n\nKeys and their defaults:\n" + config_summary());
+  config->require_subcommand(1);
+  const auto options = std::make_shared<ConfigOptions>();
+
+  CLI::App* defaults = add_command(*config, "default", "A commented file with every key at its default",
+                                   {"meshgrad config default --set model.width=64 > run.toml"});
+  add_settings(*defaults, options->settings);
+  on_run(*defaults, line, options, run_default);
+
+  CLI::App* effective = add_command(
+      *config, "effective", "Every key with the value that a file and overrides give it",
+      {"meshgrad config effective run.toml", "meshgrad config effective run.toml -s train.lr=3e-4"});
+  effective->add_option("file", options->file, "Configuration; without it, the defaults")->type_name("FILE");
+  add_settings(*effective, options->settings);
+  on_run(*effective, line, options, run_effective);
+
+  CLI::App* schema =
+      add_command(*config, "schema", "A JSON Schema (draft 4) that editors check files against",
+                  {"meshgrad config schema > meshgrad.schema.json"});
+  on_run(*schema, line, options, run_schema);
+
+  CLI::App* docs = add_command(*config, "docs", "The manual's page on configuration",
+                               {"meshgrad config docs > docs/config.md"});
+  on_run(*docs, line, options, run_docs);
+}
+
+}  // namespace meshgrad::cli

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/error.h>
+#include <meshgrad/train/cli/output.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace meshgrad::cli {
+
+void print_result(std::string_view text) {
+  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+  if (written && std::fflush(stdout) == 0) return;
+  throw data_error("stdout", "to write the result", std::strerror(errno),
+                   "free some space or write elsewhere");
+}
+
+void print_error(std::string_view text, bool color) {
+  const char* word = color ? "\033[1;31merror:\033[0m" : "error:";
+  std::fprintf(stderr, "meshgrad: %s %.*s\n", word, static_cast<int>(text.size()), text.data());
+}
+
+bool stderr_takes_color() {
+  const char* no_color = std::getenv("NO_COLOR");
+  if (no_color != nullptr && *no_color != '\0') return false;
+  const char* terminal = std::getenv("TERM");
+  if (terminal == nullptr || std::string_view(terminal) == "dumb") return false;
+  return isatty(STDERR_FILENO) == 1;
+}
+
+}  // namespace meshgrad::cli

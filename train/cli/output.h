@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where commands print: results to stdout, everything else to stderr.
+#pragma once
+#include <string>
+#include <string_view>
+
+namespace meshgrad::cli {
+
+/// Writes a result to stdout. Throws DataError when stdout does not take it, say on a full disk.
+void print_result(std::string_view text);
+
+/// Writes `meshgrad: error: text` to stderr, the word in red if `color`.
+void print_error(std::string_view text, bool color);
+
+/// Whether stderr should be coloured: it is a terminal, TERM is not "dumb" and NO_COLOR is not set.
+bool stderr_takes_color();
+
+}  // namespace meshgrad::cli

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// Signals that ask a run to stop: SIGTERM, and SIGUSR1 that Slurm sends ahead of the end of a job.
+#pragma once
+
+namespace meshgrad::cli {
+
+/// From now on SIGTERM and SIGUSR1 set a flag. A second one ends the process at once.
+void catch_stop_signals();
+
+/// Whether such a signal has come.
+bool stop_requested();
+
+}  // namespace meshgrad::cli
