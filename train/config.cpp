@@ -209,7 +209,7 @@ std::vector<Contradiction> contradictions(const Config& config) {
                      std::to_string(normalize.warmup_steps),
                      "lower normalize.warmup_steps or set normalize.mode = \"dataset\""});
   }
-  if (optimizer.momentum != 0 && optimizer.name != OptimizerName::sgd) {
+  if (optimizer.momentum != 0 && optimizer.name != OptimizerKind::sgd) {
     found.push_back({{"optimizer.momentum", "optimizer.name"},
                      "0 unless optimizer.name is \"sgd\"",
                      toml_number(optimizer.momentum),

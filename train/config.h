@@ -3,6 +3,8 @@
 // range, unit and meaning, is listed once, in config_table.cpp; docs/config.md is made from there.
 #pragma once
 #include <meshgrad/engine/dtype.h>
+#include <meshgrad/kernels/optimizer.h>
+#include <meshgrad/nn/mesh_graph_net.h>
 
 #include <cstdint>
 #include <string>
@@ -15,12 +17,6 @@ enum class Prediction : uint8_t {
   second_change  ///< x[t+1] - 2 x[t] + x[t-1]
 };
 enum class ModelName : uint8_t { mesh_graph_net };
-enum class ActivationName : uint8_t { relu, silu, gelu, tanh };
-enum class NormName : uint8_t { none, layer, rms };
-enum class ConcatOrder : uint8_t { sender_receiver_edge, edge_sender_receiver };
-enum class AggregateOrder : uint8_t { before_residual, after_residual };
-enum class ComputePath : uint8_t { fused, op_by_op };
-enum class OptimizerName : uint8_t { adam, adamw, sgd };
 enum class ScheduleName : uint8_t { constant, exponential, cosine };
 enum class NormalizeMode : uint8_t { dataset, online };
 enum class RecomputeMode : uint8_t { off };
@@ -51,8 +47,8 @@ struct ModelConfig {
   int64_t width = 128;
   int64_t blocks = 15;
   int64_t hidden_layers = 2;
-  ActivationName activation = ActivationName::relu;
-  NormName norm = NormName::layer;
+  Activation activation = Activation::relu;
+  Norm norm = Norm::layer;
   ConcatOrder concat_order = ConcatOrder::sender_receiver_edge;
   AggregateOrder aggregate = AggregateOrder::before_residual;
   ComputePath path = ComputePath::fused;
@@ -74,7 +70,7 @@ struct TrainConfig {
 };
 
 struct OptimizerConfig {
-  OptimizerName name = OptimizerName::adam;
+  OptimizerKind name = OptimizerKind::adam;
   double lr = 1e-4;
   double beta1 = 0.9;
   double beta2 = 0.999;

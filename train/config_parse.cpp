@@ -15,6 +15,9 @@ namespace {
 
 constexpr int kMostBrackets = 256;
 constexpr int kMostDotsInLine = 256;
+constexpr int kMostCommas = 1024;
+constexpr size_t kMostFaults = 50;
+constexpr size_t kLongestExcerpt = 2000;
 constexpr int64_t kAfterFile = int64_t{1} << 40;  // sorts faults of overrides behind those of lines
 
 struct Fault {
@@ -35,20 +38,24 @@ struct SyntaxError {
   std::string excerpt;  ///< lines of the file with a mark, each after a newline
 };
 
-/// The library descends by recursion and computes 0b... in a signed integer: what could overflow the stack or
-/// the integer is refused before it sees the text. Returns what is wrong and its line.
+/// The library descends by recursion, computes 0b... in a signed integer, and takes quadratic time over a
+/// list: what could overflow the stack or the integer, or take long, is refused before it sees the text.
+/// Returns what is wrong and its line.
 std::optional<SyntaxError> find_hostile(const std::string& text) {
-  if (text.size() > kLargestConfigFile) return SyntaxError{1, "a file above 256 KiB", ""};
+  if (text.size() > kLargestConfigFile) return SyntaxError{1, "a file above 64 KiB", ""};
   int64_t line = 1;
   int brackets = 0;
   int dots = 0;
+  int commas = 0;
   int binary_digits = -1;  // < 0: not in a binary integer
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     if (c == '[' || c == '{') ++brackets;
     if (c == '.') ++dots;
+    if (c == ',') ++commas;
     if (c == '\0') return SyntaxError{line, "a zero byte", ""};
     if (brackets > kMostBrackets) return SyntaxError{line, "more than 256 brackets", ""};
+    if (commas > kMostCommas) return SyntaxError{line, "more than 1024 commas", ""};
     if (dots > kMostDotsInLine) return SyntaxError{line, "more than 256 dots in a line", ""};
     if (c == '\n') {
       ++line;
@@ -70,7 +77,8 @@ std::string without_prefix(std::string message) {
   if (message.rfind(kMark, 0) == 0) message.erase(0, kMark.size());
   const size_t colon = message.find(": ");
   const bool names_function = message.rfind("toml::", 0) == 0 && colon != std::string::npos;
-  return names_function ? message.substr(colon + 2) : message;
+  constexpr size_t kLongest = 200;
+  return message.substr(names_function ? colon + 2 : 0, kLongest);
 }
 
 /// "[error] toml::parse_key: message\n --> file\n excerpt" taken apart.
@@ -80,7 +88,9 @@ SyntaxError syntax_error_of(int64_t line, const std::string& what) {
   const size_t end = std::min(what.find('\n'), what.size());
   error.message = without_prefix(what.substr(0, end));
   const size_t name_line = what.find('\n', end + 1);  // behind " --> file"
-  if (name_line != std::string::npos) error.excerpt = what.substr(name_line);
+  if (name_line != std::string::npos && what.size() - name_line < kLongestExcerpt) {
+    error.excerpt = what.substr(name_line);
+  }
   return error;
 }
 
@@ -91,7 +101,8 @@ std::variant<toml::value, SyntaxError> parse_toml(const std::string& text, const
     std::istringstream stream(text + "\n");
     return toml::parse(stream, name);
   } catch (const toml::exception& error) {
-    return syntax_error_of(error.location().line(), error.what());
+    const int64_t lines = std::count(text.begin(), text.end(), '\n') + (text.ends_with('\n') ? 0 : 1);
+    return syntax_error_of(std::min<int64_t>(error.location().line(), lines), error.what());
   } catch (const std::exception& error) {
     return syntax_error_of(1, error.what());
   }
@@ -100,6 +111,12 @@ std::variant<toml::value, SyntaxError> parse_toml(const std::string& text, const
 std::string shown(const std::string& text) {
   constexpr size_t kMost = 60;
   return text.size() <= kMost ? toml_quoted(text) : toml_quoted(text.substr(0, kMost)) + "...";
+}
+
+/// A name for the brackets of a fault: quoted and cut when it is not a plain key.
+std::string brief(const std::string& name) {
+  constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";
+  return name.size() <= 60 && name.find_first_not_of(kPlain) == name.npos ? name : shown(name);
 }
 
 std::string describe(const toml::value& value) {
@@ -282,7 +299,7 @@ class Reader {
         assign(*key, value, line, place(line));
       } else if (value.is_table()) {
         const auto fault =
-            config_error(shown(name), "a known section", "an unknown one", advice_for_section(name));
+            config_error(brief(name), "a known section", "an unknown one", advice_for_section(name));
         add(line, place(line), fault.what());
       } else {
         unknown_key("", name, line, place(line));
@@ -336,7 +353,9 @@ class Reader {
                      [](const Fault& a, const Fault& b) { return a.line < b.line; });
     if (faults_.size() == 1) throw ConfigError(faults_.front().text);
     std::string text = fmt::format("{}: {} faults", name_, faults_.size());
-    for (const Fault& fault : faults_) text += "\n  " + fault.text;
+    const size_t listed = std::min(faults_.size(), kMostFaults);
+    for (size_t i = 0; i < listed; ++i) text += "\n  " + faults_[i].text;
+    if (listed < faults_.size()) text += fmt::format("\n  and {} more", faults_.size() - listed);
     throw ConfigError(text);
   }
 
@@ -383,7 +402,8 @@ class Reader {
   void unknown_key(const std::string& section, const std::string& name, int64_t order,
                    const std::string& where) {
     const std::string full = section.empty() ? name : section + "." + name;
-    add(order, where, config_error(full, "a known key", "an unknown one", advice_for(section, name)).what());
+    add(order, where,
+        config_error(brief(full), "a known key", "an unknown one", advice_for(section, name)).what());
   }
 
   /// What was typed behind the '=' of an override as a TOML literal: text and lists need no quotes.

@@ -41,17 +41,17 @@ constexpr Choice kPrecisions[] = {is("f32", DType::f32), is("f64", DType::f64), 
 constexpr Choice kPredictions[] = {is("change", Prediction::change),
                                    is("second_change", Prediction::second_change)};
 constexpr Choice kModels[] = {is("mesh_graph_net", ModelName::mesh_graph_net)};
-constexpr Choice kActivations[] = {is("relu", ActivationName::relu), is("silu", ActivationName::silu),
-                                   is("gelu", ActivationName::gelu), is("tanh", ActivationName::tanh)};
-constexpr Choice kNorms[] = {is("none", NormName::none), is("layer", NormName::layer),
-                             is("rms", NormName::rms)};
+constexpr Choice kActivations[] = {is("relu", Activation::relu), is("silu", Activation::silu),
+                                   is("gelu", Activation::gelu), is("tanh", Activation::tanh)};
+constexpr Choice kNorms[] = {is("none", Norm::none), is("layer", Norm::layer),
+                             is("rms", Norm::rms)};
 constexpr Choice kConcatOrders[] = {is("sender_receiver_edge", ConcatOrder::sender_receiver_edge),
                                     is("edge_sender_receiver", ConcatOrder::edge_sender_receiver)};
 constexpr Choice kAggregates[] = {is("before_residual", AggregateOrder::before_residual),
                                   is("after_residual", AggregateOrder::after_residual)};
 constexpr Choice kPaths[] = {is("fused", ComputePath::fused), is("op_by_op", ComputePath::op_by_op)};
-constexpr Choice kOptimizers[] = {is("adam", OptimizerName::adam), is("adamw", OptimizerName::adamw),
-                                  is("sgd", OptimizerName::sgd)};
+constexpr Choice kOptimizers[] = {is("adam", OptimizerKind::adam), is("adamw", OptimizerKind::adamw),
+                                  is("sgd", OptimizerKind::sgd)};
 constexpr Choice kSchedules[] = {is("constant", ScheduleName::constant),
                                  is("exponential", ScheduleName::exponential),
                                  is("cosine", ScheduleName::cosine)};

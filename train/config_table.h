@@ -95,7 +95,7 @@ std::string full_name(const ConfigKey& key);
 const ConfigKey* find_key(std::string_view full_name);
 
 /// Bytes of a configuration above which it is refused unread.
-inline constexpr size_t kLargestConfigFile = 256 * 1024;
+inline constexpr size_t kLargestConfigFile = 64 * 1024;
 
 /// What the key accepts, in words: "an integer from 1 to 64".
 std::string describe_type(const ConfigKey& key);

@@ -123,7 +123,8 @@ std::vector<int64_t> whole_shares(int64_t total, const std::vector<double>& frac
   for (size_t i = fractions.size(); i-- > 1;) {
     if (fractions[i] <= 0) continue;
     const int64_t ideal = std::llround(static_cast<double>(total) * fractions[i]);
-    shares[i] = std::clamp<int64_t>(ideal, least, std::max<int64_t>(left - least, 0));
+    const int64_t most = std::max<int64_t>(left - least, 0);
+    shares[i] = std::clamp(ideal, std::min(least, most), most);
     left -= shares[i];
   }
   shares.front() = left;

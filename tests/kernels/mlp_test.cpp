@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "mlp_case.h"
+
+namespace meshgrad::test {
+namespace {
+
+const std::vector<MlpShape>& shapes() {
+  static const std::vector<MlpShape> list = {
+      {{11}, 128, 3, 128, Activation::relu, Norm::layer},        // an encoder
+      {{128, 128}, 128, 3, 128, Activation::relu, Norm::layer},  // a node update
+      {{128}, 128, 3, 2, Activation::relu, Norm::none},          // a decoder
+      {{3}, 16, 2, 16, Activation::silu, Norm::rms},
+      {{33, 1, 2}, 33, 3, 33, Activation::gelu, Norm::layer},
+      {{64, 64, 64}, 64, 2, 64, Activation::tanh, Norm::none},
+      {{129}, 129, 3, 129, Activation::silu, Norm::layer},
+      {{2}, 1, 2, 3, Activation::tanh, Norm::none},
+      {{16}, 0, 1, 64, Activation::none, Norm::layer},
+      {{1}, 3, 4, 11, Activation::gelu, Norm::rms},
+      {{1, 2, 3, 4, 5, 6, 7, 8}, 16, 8, 16, Activation::tanh, Norm::layer}};
+  return list;
+}
+
+/// Calls body with every shape, storage type and number of rows; seeds differ.
+template <class Body>
+void for_each_case(Body&& body) {
+  uint64_t seed = 100;
+  for (const Backend& backend : backends()) {
+    for (const MlpShape& shape : shapes()) {
+      for (const DType dtype : storage_types()) {
+        for (const int64_t rows : awkward_sizes()) {
+          const std::string text = shape.text();
+          const uint64_t this_seed = seed++;
+          CAPTURE(backend.name);
+          CAPTURE(text);
+          CAPTURE(name_of(dtype));
+          CAPTURE(rows);
+          CAPTURE(this_seed);
+          RandomMatrices random(this_seed);
+          Runtime runtime = make_runtime();
+          MlpCase mlp(runtime, random, shape, rows, dtype);
+          body(backend, runtime, random, mlp);
+        }
+      }
+    }
+  }
+}
+
+MlpForward forward_args(Runtime& runtime, const MlpCase& mlp, bool keep_hidden = true) {
+  MlpForward args;
+  args.rows = mlp.rows;
+  args.inputs = mlp.inputs;
+  args.weights = mlp.weights;
+  args.out = unwritten(runtime, {mlp.rows, mlp.shape.out}, mlp.dtype);
+  args.saved = mlp.saved(runtime, keep_hidden);
+  return args;
+}
+
+/// Writes every input's gradient.
+MlpBackward backward_args(Runtime& runtime, const MlpCase& mlp, const MlpSaved& saved, const Tensor& d_out,
+                          const StartedGradients& gradients) {
+  MlpBackward args;
+  args.rows = mlp.rows;
+  args.inputs = mlp.inputs;
+  args.weights = mlp.weights;
+  args.saved = saved;
+  args.d_out = d_out;
+  for (const MlpInput& input : mlp.inputs) {
+    args.d_inputs.push_back(unwritten(runtime, input.x.shape(), mlp.dtype));
+    args.accumulate.push_back(false);
+  }
+  args.d_first_weights = gradients.first_weights;
+  args.d_weights = gradients.weights;
+  return args;
+}
+
+TEST_CASE("mlp forward agrees with the judge, saved tensors included") {
+  for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const MlpCase& mlp) {
+    MlpForward args = forward_args(runtime, mlp);
+    const Matrix residual = mlp.values(random, mlp.rows, mlp.shape.out);
+    const bool with_residual = random.seed() % 2 == 0;
+    if (with_residual) args.residual = to_tensor(runtime, residual, mlp.dtype);
+    backend.mlp->forward(args, runtime, runtime.stream());
+
+    const auto judge = reference::mlp(mlp.judge, mlp.input_values);
+    CHECK(difference(args.out, with_residual ? sum(judge.out, residual) : judge.out, mlp.terms()) == "");
+    for (size_t layer = 0; layer < judge.pre_activations.size(); ++layer) {
+      CHECK(difference(args.saved.pre_activations[layer], judge.pre_activations[layer], mlp.terms()) == "");
+    }
+    if (mlp.shape.norm != Norm::none)
+      CHECK(difference(args.saved.pre_norm, judge.pre_norm, mlp.terms()) == "");
+  });
+}
+
+TEST_CASE("mlp backward agrees with the judge and adds to what the gradients hold") {
+  for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const MlpCase& mlp) {
+    const MlpForward forward = forward_args(runtime, mlp);
+    backend.mlp->forward(forward, runtime, runtime.stream());
+    const Matrix d_out = mlp.values(random, mlp.rows, mlp.shape.out);
+    const StartedGradients gradients(runtime, random, mlp);
+    MlpBackward args =
+        backward_args(runtime, mlp, forward.saved, to_tensor(runtime, d_out, mlp.dtype), gradients);
+    // The last input's gradient is added to; the first of several is not wanted.
+    const size_t last = mlp.inputs.size() - 1;
+    const Matrix start = mlp.values(random, mlp.rows, mlp.shape.inputs[last]);
+    args.d_inputs[last] = to_tensor(runtime, start, mlp.dtype);
+    args.accumulate[last] = true;
+    if (last > 0) args.d_inputs[0] = Tensor();
+    backend.mlp->backward(args, runtime, runtime.stream());
+
+    const auto judge = reference::mlp_backward(mlp.judge, mlp.input_values, {}, d_out);
+    const int64_t terms = 2 * mlp.terms();
+    for (size_t i = 0; i < mlp.inputs.size(); ++i) {
+      if (!args.d_inputs[i].defined()) continue;
+      CHECK(difference(args.d_inputs[i], i == last ? sum(judge.d_inputs[i], start) : judge.d_inputs[i],
+                       terms) == "");
+    }
+    check_gradients(gradients, in_order(mlp, judge), terms + mlp.rows);
+  });
+}
+
+TEST_CASE("mlp backward recomputes what was not kept, bit for bit") {
+  for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const MlpCase& mlp) {
+    const MlpForward kept = forward_args(runtime, mlp, true);
+    const MlpForward dropped = forward_args(runtime, mlp, false);
+    backend.mlp->forward(kept, runtime, runtime.stream());
+    backend.mlp->forward(dropped, runtime, runtime.stream());
+    CHECK(equal_bits(kept.out, dropped.out));
+
+    MlpSaved undefined_hidden = dropped.saved;
+    undefined_hidden.pre_activations.resize(kept.saved.pre_activations.size());
+    const Tensor d_out = to_tensor(runtime, mlp.values(random, mlp.rows, mlp.shape.out), mlp.dtype);
+    std::vector<NamedTensors> results;
+    for (const MlpSaved& saved : {kept.saved, dropped.saved, undefined_hidden, MlpSaved{}}) {
+      RandomMatrices same_start(random.seed() + 1);
+      const StartedGradients gradients(runtime, same_start, mlp);
+      const MlpBackward args = backward_args(runtime, mlp, saved, d_out, gradients);
+      backend.mlp->backward(args, runtime, runtime.stream());
+      results.push_back(gradients.named());
+      for (const Tensor& d_input : args.d_inputs) results.back().emplace_back("d_input", d_input);
+    }
+    for (size_t i = 1; i < results.size(); ++i) check_equal_bits(results[0], results[i]);
+  });
+}
+
+TEST_CASE("mlp backward adds into d_out when the input is also the residual") {
+  for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const MlpCase& mlp) {
+    if (mlp.shape.inputs[0] != mlp.shape.out) return;
+    MlpForward forward = forward_args(runtime, mlp);
+    forward.residual = mlp.inputs[0].x;
+    backend.mlp->forward(forward, runtime, runtime.stream());
+    const auto judged = reference::mlp(mlp.judge, mlp.input_values);
+    CHECK(difference(forward.out, sum(judged.out, mlp.input_values[0]), mlp.terms()) == "");
+
+    const Matrix d_out = mlp.values(random, mlp.rows, mlp.shape.out);
+    const StartedGradients gradients(runtime, random, mlp);
+    MlpBackward args =
+        backward_args(runtime, mlp, forward.saved, to_tensor(runtime, d_out, mlp.dtype), gradients);
+    args.d_inputs[0] = args.d_out;
+    args.accumulate[0] = true;
+    backend.mlp->backward(args, runtime, runtime.stream());
+    const auto judge = reference::mlp_backward(mlp.judge, mlp.input_values, {}, d_out);
+    CHECK(difference(args.d_out, sum(judge.d_inputs[0], d_out), 2 * mlp.terms()) == "");
+    for (size_t i = 1; i < mlp.inputs.size(); ++i) {
+      CHECK(difference(args.d_inputs[i], judge.d_inputs[i], 2 * mlp.terms()) == "");
+    }
+    check_gradients(gradients, in_order(mlp, judge), 2 * mlp.terms() + mlp.rows);
+  });
+}
+
+TEST_CASE("mlp needs no bias and computes only the gradients that are wanted") {
+  for (const Backend& backend : backends()) {
+    Runtime runtime = make_runtime();
+    RandomMatrices random(7);
+    MlpCase mlp(runtime, random, {{5, 7}, 33, 3, 17, Activation::silu, Norm::layer}, 77, DType::f64);
+    mlp.weights.first_bias = mlp.weights.biases[0] = mlp.weights.biases[1] = mlp.weights.norm_bias = Tensor();
+    for (Matrix* bias :
+         {&mlp.judge.first_bias, &mlp.judge.biases[0], &mlp.judge.biases[1], &mlp.judge.norm_bias}) {
+      std::fill(bias->v.begin(), bias->v.end(), 0.0);
+    }
+    const MlpForward forward = forward_args(runtime, mlp);
+    backend.mlp->forward(forward, runtime, runtime.stream());
+    CHECK(difference(forward.out, reference::mlp(mlp.judge, mlp.input_values).out, mlp.terms()) == "");
+
+    const Matrix d_out = mlp.values(random, mlp.rows, mlp.shape.out);
+    const auto judge = reference::mlp_backward(mlp.judge, mlp.input_values, {}, d_out);
+    MlpBackward args;
+    args.rows = mlp.rows;
+    args.inputs = mlp.inputs;
+    args.weights = mlp.weights;
+    args.saved = forward.saved;
+    args.d_out = to_tensor(runtime, d_out, mlp.dtype);
+    args.d_inputs = {Tensor(), unwritten(runtime, mlp.inputs[1].x.shape(), mlp.dtype)};
+    args.accumulate = {false, false};
+    args.d_first_weights = {Tensor::zeros(runtime, mlp.inputs[0].weight.shape(), mlp.dtype, Tag::data),
+                            Tensor()};
+    args.d_weights.weights = {Tensor(), Tensor::zeros(runtime, {33, 17}, mlp.dtype, Tag::data)};
+    args.d_weights.biases = {Tensor(), Tensor()};
+    backend.mlp->backward(args, runtime, runtime.stream());
+    CHECK(difference(args.d_inputs[1], judge.d_inputs[1], 2 * mlp.terms()) == "");
+    CHECK(difference(args.d_first_weights[0], judge.d_first_weights[0], 300) == "");
+    CHECK(difference(args.d_weights.weights[1], judge.d_weights[1], 300) == "");
+  }
+}
+
+TEST_CASE("mlp leaves the rows behind the count alone, whatever they hold") {
+  for (const Backend& backend : backends()) {
+    for (const DType dtype : storage_types()) {
+      Runtime runtime = make_runtime();
+      RandomMatrices random(8);
+      const int64_t capacity = 131, count = 97;
+      const MlpShape shape{{33, 16}, 33, 3, 33, Activation::relu, Norm::layer};
+      MlpCase mlp(runtime, random, shape, capacity, dtype);
+      const Matrix d_out = mlp.values(random, capacity, 33);
+      const auto behind = [&](const Tensor& tensor) { return tensor.row_range(count, capacity); };
+      const auto poison = [&](const Tensor& tensor) {
+        const Tensor nan = unwritten(runtime, behind(tensor).shape(), dtype);
+        copy(nan, behind(tensor), runtime.stream());
+        return nan;
+      };
+      for (const MlpInput& input : mlp.inputs) poison(input.x);
+      MlpForward forward = forward_args(runtime, mlp);
+      forward.rows = Rows(capacity, &count);
+      const Tensor nan = poison(forward.out);
+      backend.mlp->forward(forward, runtime, runtime.stream());
+      const StartedGradients gradients(runtime, random, mlp);
+      MlpBackward args =
+          backward_args(runtime, mlp, forward.saved, to_tensor(runtime, d_out, dtype), gradients);
+      args.rows = forward.rows;
+      poison(args.d_out);
+      backend.mlp->backward(args, runtime, runtime.stream());
+
+      CHECK(equal_bits(behind(forward.out), nan));
+      CHECK(equal_bits(behind(forward.saved.pre_norm), nan));
+      CHECK(equal_bits(behind(forward.saved.pre_activations[1]), nan));
+      CHECK(equal_bits(behind(args.d_inputs[0]), nan));
+      std::vector<Matrix> first;
+      for (const Matrix& input : mlp.input_values) {
+        first.emplace_back(count, input.cols,
+                           std::vector<double>(input.v.begin(), input.v.begin() + count * input.cols));
+      }
+      const Matrix d_first(count, 33, std::vector<double>(d_out.v.begin(), d_out.v.begin() + count * 33));
+      CHECK(difference(forward.out.row_range(0, count), reference::mlp(mlp.judge, first).out, mlp.terms()) ==
+            "");
+      const auto judge = reference::mlp_backward(mlp.judge, first, {}, d_first);
+      CHECK(difference(args.d_inputs[0].row_range(0, count), judge.d_inputs[0], 2 * mlp.terms()) == "");
+      check_gradients(gradients, in_order(mlp, judge), 2 * mlp.terms() + count);
+    }
+  }
+}
+
+TEST_CASE("mlp leaves the same bits for any number of threads, and in every run") {
+  for (const Backend& backend : backends()) {
+    for (const DType dtype : storage_types()) {
+      for (const MlpShape& shape : {MlpShape{{128, 128}, 128, 3, 128, Activation::relu, Norm::layer},
+                                    MlpShape{{33}, 17, 2, 5, Activation::gelu, Norm::rms}}) {
+        const std::string text = shape.text();
+        CAPTURE(text);
+        CAPTURE(name_of(dtype));
+        std::vector<std::unique_ptr<Runtime>> runtimes;
+        std::vector<NamedTensors> results;
+        for (const int threads : {1, 1, 2, 3, 5}) {
+          RuntimeOptions options;
+          options.threads = threads;
+          Runtime& runtime = *runtimes.emplace_back(std::make_unique<Runtime>(options));
+          RandomMatrices random(9);
+          MlpCase mlp(runtime, random, shape, 5003, dtype);
+          // Values off the grid: sums that are exact would hide a change of order.
+          for (const MlpInput& input : mlp.inputs) {
+            copy(to_tensor(runtime, random.normal(5003, input.x.width()), dtype), input.x, runtime.stream());
+          }
+          const MlpForward forward = forward_args(runtime, mlp, threads != 3);
+          backend.mlp->forward(forward, runtime, runtime.stream());
+          const StartedGradients gradients(runtime, random, mlp);
+          const Tensor d_out = to_tensor(runtime, random.normal(5003, shape.out), dtype);
+          const MlpBackward args = backward_args(runtime, mlp, forward.saved, d_out, gradients);
+          backend.mlp->backward(args, runtime, runtime.stream());
+          results.push_back(gradients.named());
+          results.back().emplace_back("out", forward.out);
+          results.back().emplace_back("pre_norm", forward.saved.pre_norm);
+          for (const Tensor& d_input : args.d_inputs) results.back().emplace_back("d_input", d_input);
+        }
+        for (size_t i = 1; i < results.size(); ++i) check_equal_bits(results[0], results[i]);
+      }
+    }
+  }
+}
+
+TEST_CASE("mlp says which argument does not fit") {
+  Runtime runtime = make_runtime();
+  RandomMatrices random(10);
+  const MlpCase mlp(runtime, random, {{4, 6}, 8, 2, 4, Activation::relu, Norm::layer}, 9, DType::f32);
+  const auto forward_error = [&](auto&& change) {
+    MlpForward args = forward_args(runtime, mlp);
+    change(args);
+    return invalid_argument_text([&] { mlp_forward(args, runtime, runtime.stream()); });
+  };
+  CHECK(forward_error([](MlpForward&) {}) == "");
+  std::string text = forward_error([&](MlpForward& a) {
+    a.inputs[1].x = unwritten(runtime, {9, 5}, DType::f32);
+  });
+  CHECK_MESSAGE((contains(text, "mlp.forward") && contains(text, "[9, 6]") && contains(text, "[9, 5]")),
+                text);
+  text = forward_error([&](MlpForward& a) { a.out = unwritten(runtime, {8, 4}, DType::f32); });
+  CHECK_MESSAGE((contains(text, "out") && contains(text, "[9, 4]") && contains(text, "[8, 4]")), text);
+  text = forward_error([&](MlpForward& a) { a.weights.weights[0] = unwritten(runtime, {8, 4}, DType::f64); });
+  CHECK_MESSAGE((contains(text, "f32") && contains(text, "f64")), text);
+  text = forward_error([&](MlpForward& a) { a.weights.gain = Tensor(); });
+  CHECK_MESSAGE((contains(text, "gain") && contains(text, "none")), text);
+  text = forward_error([&](MlpForward& a) { a.residual = unwritten(runtime, {9, 8}, DType::f32); });
+  CHECK_MESSAGE((contains(text, "residual") && contains(text, "[9, 8]")), text);
+  text = forward_error([&](MlpForward& a) { a.inputs.clear(); });
+  CHECK_MESSAGE(contains(text, "1 to 8 inputs"), text);
+  text = forward_error([&](MlpForward& a) { a.inputs.resize(9, a.inputs[0]); });
+  CHECK_MESSAGE(contains(text, "got 9"), text);
+  text = forward_error([&](MlpForward& a) { a.weights.biases.clear(); });
+  CHECK_MESSAGE(contains(text, "mlp.forward"), text);
+  text = forward_error([&](MlpForward& a) { a.out = Tensor(); });
+  CHECK_MESSAGE(contains(text, "out"), text);
+
+  const StartedGradients gradients(runtime, random, mlp);
+  const Tensor d_out = unwritten(runtime, {9, 4}, DType::f32);
+  const auto backward_error = [&](auto&& change) {
+    MlpBackward args = backward_args(runtime, mlp, MlpSaved{}, d_out, gradients);
+    change(args);
+    return invalid_argument_text([&] { mlp_backward(args, runtime, runtime.stream()); });
+  };
+  CHECK(backward_error([](MlpBackward&) {}) == "");
+  text = backward_error([&](MlpBackward& a) { a.d_inputs.pop_back(); });
+  CHECK_MESSAGE((contains(text, "mlp.backward") && contains(text, "2 inputs")), text);
+  text = backward_error([&](MlpBackward& a) { a.d_weights.gain = unwritten(runtime, {5}, DType::f32); });
+  CHECK_MESSAGE((contains(text, "d_gain") && contains(text, "[4]") && contains(text, "[5]")), text);
+  text = backward_error([&](MlpBackward& a) { a.saved.pre_norm = unwritten(runtime, {9, 5}, DType::f32); });
+  CHECK_MESSAGE((contains(text, "pre_norm") && contains(text, "[9, 5]")), text);
+}
+
+}  // namespace
+}  // namespace meshgrad::test

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// One NumPy array file (.npy, format versions 1 to 3).
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace meshgrad {
+
+/// A parsed array; `data` is a span into the file, product(shape) numbers of `bytes` bytes.
+struct NpyArray {
+  char kind = 'f';  ///< 'f', 'i', 'u' or 'b', as NumPy names them
+  int bytes = 4;    ///< of one number; numbers are little endian
+  bool fortran_order = false;
+  std::vector<int64_t> shape;  ///< empty for one number
+  std::span<const std::byte> data;
+
+  int64_t size() const;
+};
+
+/// Throws DataError with `where` for anything else than an array of little-endian floats (2, 4 or 8 bytes are
+/// known to NumPy; 4 and 8 are read here), integers or booleans that is completely there. Defined for any
+/// bytes.
+NpyArray parse_npy(std::span<const std::byte> file, std::string_view where);
+
+/// The numbers in row-major order.
+std::vector<float> to_floats(const NpyArray& array);
+/// Numbers outside 0..2^31 - 1 become -1. Throws DataError with `where` for floats.
+std::vector<int32_t> to_indices(const NpyArray& array, std::string_view where);
+
+}  // namespace meshgrad

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/nn/mesh_graph_net.h>
+#include <meshgrad/train/formats/safetensors.h>
+#include <meshgrad/train/optimizer.h>
+#include <meshgrad/train/verify.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace meshgrad {
+namespace {
+
+std::vector<double> to_doubles(const Tensor& tensor) {
+  std::vector<double> values(static_cast<size_t>(tensor.elements()));
+  dispatch_storage(tensor.dtype(), [&]<class T>() {
+    std::copy_n(tensor.data<T>(), tensor.elements(), values.begin());
+  });
+  return values;
+}
+
+Tensor to_tensor(Runtime& runtime, const std::vector<double>& values, const Shape& shape, DType dtype, Tag tag,
+                 std::string_view name) {
+  Tensor tensor = Tensor::empty(runtime, shape, dtype, tag, name);
+  if (tensor.elements() != static_cast<int64_t>(values.size())) {
+    throw data_error(name, fmt::format("{} values", tensor.elements()), fmt::format("{}", values.size()),
+                     "check how the file was written");
+  }
+  dispatch_storage(dtype, [&]<class T>() {
+    std::transform(values.begin(), values.end(), tensor.data<T>(), [](double v) { return static_cast<T>(v); });
+  });
+  return tensor;
+}
+
+Shape shape_of(const SafetensorsTensor& tensor) { return Shape(std::span<const int64_t>(tensor.shape)); }
+
+double metadata_number(const SafetensorsView& view, const std::string& key) {
+  const std::string& text = view.metadata_at(key);
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  if (text.empty() || end != text.c_str() + text.size()) {
+    throw data_error(view.file + ": metadata " + key, "a number", "\"" + text + "\"", "check how the file was written");
+  }
+  return value;
+}
+
+/// One deviation group under construction.
+class Comparison {
+ public:
+  Comparison(std::string name, double tolerance) { group_.name = std::move(name), group_.tolerance = tolerance; }
+
+  void add(const std::string& tensor, const std::vector<double>& ours, const std::vector<double>& theirs) {
+    if (ours.size() != theirs.size()) {
+      throw data_error(tensor, fmt::format("{} values", ours.size()), fmt::format("{}", theirs.size()),
+                       "check how the file was written");
+    }
+    for (size_t i = 0; i < ours.size(); ++i) {
+      const double deviation = std::abs(ours[i] - theirs[i]);
+      largest_ = std::max(largest_, std::abs(theirs[i]));
+      // Written so that a NaN counts as the worst.
+      if (!(deviation <= group_.absolute)) {
+        group_.absolute = deviation;
+        group_.worst = tensor;
+        if (std::isnan(deviation)) group_.absolute = HUGE_VAL;
+      }
+    }
+    group_.values += static_cast<int64_t>(ours.size());
+  }
+
+  VerifyGroup finish(double scale = 0.0) {
+    const double reference = scale > 0.0 ? scale : largest_;
+    group_.relative = group_.absolute == 0.0 ? 0.0 : group_.absolute / reference;
+    if (std::isnan(group_.relative)) group_.relative = HUGE_VAL;
+    return group_;
+  }
+
+ private:
+  VerifyGroup group_;
+  double largest_ = 0.0;
+};
+
+struct Tolerances {
+  double forward, backward, adam_scalars, adam_parameters;
+};
+Tolerances tolerances_for(DType precision) {
+  // f32: seven times what PyTorch's own f32 deviates on such files.
+  return precision == DType::f64 ? Tolerances{1e-9, 1e-9, 1e-9, 1e-9} : Tolerances{5e-6, 2e-5, 2e-5, 2e-2};
+}
+
+/// A reference file, loaded: the model, its batch and the inputs as leaf variables.
+struct Reference {
+  SafetensorsFile file;
+  MeshGraphNet model;
+  Batch batch;
+  std::vector<int32_t> edge_order;  // the file's number of each of our edges
+  Variable nodes, edges;
+};
+
+int64_t count_blocks(const SafetensorsView& view) {
+  int64_t blocks = 0;
+  while (view.contains(fmt::format("param.processor.{}.edge_mlp.linear_0.weight", blocks))) ++blocks;
+  return blocks;
+}
+
+MeshGraphNetOptions options_from(const SafetensorsView& view, bool fused, bool keep_hidden) {
+  MeshGraphNetOptions options;
+  options.node_inputs = shape_of(view.at("in.node_features")).width();
+  options.edge_inputs = {shape_of(view.at("in.edge_features")).width()};
+  options.edge_set_names = {"mesh"};
+  options.outputs = shape_of(view.at("in.target")).width();
+  options.width = shape_of(view.at("param.node_encoder.linear_0.weight")).rows();
+  options.blocks = count_blocks(view);
+  options.hidden_layers = 0;
+  while (view.contains(fmt::format("param.node_encoder.linear_{}.weight", options.hidden_layers + 1))) {
+    ++options.hidden_layers;
+  }
+  if (!view.contains("param.node_encoder.norm.weight")) options.norm = Norm::none;
+  options.path = fused ? ComputePath::fused : ComputePath::op_by_op;
+  options.keep_hidden = keep_hidden;
+  return options;
+}
+
+std::vector<int32_t> to_indices(const SafetensorsTensor& tensor) {
+  const std::vector<int64_t> wide = to_i64(tensor);
+  return {wide.begin(), wide.end()};
+}
+
+/// Rows of a file's edge tensor in our order.
+std::vector<double> permuted(const std::vector<double>& values, const std::vector<int32_t>& order) {
+  const size_t width = order.empty() ? 0 : values.size() / order.size();
+  std::vector<double> result(values.size());
+  for (size_t i = 0; i < order.size(); ++i) {
+    std::copy_n(values.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(order[i]) * width), width,
+                result.begin() + static_cast<std::ptrdiff_t>(i * width));
+  }
+  return result;
+}
+
+void load_batch(Runtime& runtime, DType precision, Reference& reference) {
+  const SafetensorsView& view = reference.file.view();
+  Batch& batch = reference.batch;
+  batch.nodes = shape_of(view.at("in.node_features")).rows();
+  batch.graph_offsets = {0};
+  for (const int64_t size : to_i64(view.at("in.graph_sizes"))) {
+    batch.graph_offsets.push_back(batch.graph_offsets.back() + size);
+  }
+  if (batch.graph_offsets.back() != batch.nodes) {
+    throw data_error(view.file + ": in.graph_sizes", fmt::format("sizes that add up to {} nodes", batch.nodes),
+                     fmt::format("{}", batch.graph_offsets.back()), "check how the file was written");
+  }
+  const std::vector<int32_t> senders = to_indices(view.at("in.senders"));
+  const std::vector<int32_t> receivers = to_indices(view.at("in.receivers"));
+  EdgeSet set;
+  set.name = "mesh";
+  set.graph = build_graph(runtime, batch.nodes, senders, receivers, &reference.edge_order);
+  const SafetensorsTensor& features = view.at("in.edge_features");
+  const auto load = [&](const std::string& name, const std::vector<double>& values) {
+    return to_tensor(runtime, values, shape_of(view.at(name)), precision, Tag::data, name);
+  };
+  set.features = load("in.edge_features", permuted(to_f64(features), reference.edge_order));
+  batch.edge_sets.push_back(std::move(set));
+  batch.node_features = load("in.node_features", to_f64(view.at("in.node_features")));
+  batch.target = load("in.target", to_f64(view.at("in.target")));
+  const std::vector<int64_t> mask = to_i64(view.at("in.loss_mask"));
+  const std::vector<uint8_t> mask_bytes(mask.begin(), mask.end());
+  batch.mask = Tensor::from<uint8_t>(runtime, mask_bytes, Shape{static_cast<int64_t>(mask.size())}, Tag::data, "mask");
+}
+
+void load_parameters(Runtime& runtime, DType precision, Reference& reference) {
+  reference.model.allocate(runtime, precision, 0);
+  const ParameterSet& set = reference.model.parameters();
+  for (size_t i = 0; i < set.parameters().size(); ++i) {
+    const ParameterInfo& info = set.parameters()[i];
+    const SafetensorsTensor& tensor = reference.file.at("param." + info.name);
+    from_file_order(info, to_tensor(runtime, to_f64(tensor), shape_of(tensor), DType::f64, Tag::host, info.name),
+                    set.value(i));
+  }
+}
+
+struct StepOutcome {
+  Tensor prediction;
+  double loss_sum, loss_weight;
+};
+
+/// Forward and backward; gradients of the mean loss are added to the arenas.
+StepOutcome run_step(Runtime& runtime, Reference& reference, LatentTrace* trace) {
+  Tape tape(runtime);
+  const Variable prediction = reference.model.forward(tape, reference.batch, reference.nodes, {reference.edges}, trace);
+  const LossSum loss = masked_loss(tape, prediction, reference.batch.target, reference.batch.mask);
+  const double weight = *loss.weight.data<double>();
+  const Tensor seed = Tensor::empty(runtime, Shape{1}, DType::f64, Tag::workspace, "seed");
+  *seed.data<double>() = 1.0 / weight;
+  const StepOutcome outcome{prediction.value(), *loss.sum.value().data<double>(), weight};
+  tape.backward(loss.sum, seed);
+  return outcome;
+}
+
+void compare_forward(const Reference& reference, const StepOutcome& outcome, const LatentTrace& trace,
+                     const Tolerances& tolerances, VerifyReport& report) {
+  const SafetensorsView& view = reference.file.view();
+  Comparison prediction("prediction", tolerances.forward);
+  prediction.add("out.prediction", to_doubles(outcome.prediction), to_f64(view.at("out.prediction")));
+  Comparison latents("latents", tolerances.forward);
+  for (size_t depth = 0; depth < trace.nodes.size(); ++depth) {
+    const std::string node = fmt::format("out.node_latent.{}", depth);
+    const std::string edge = fmt::format("out.edge_latent.{}", depth);
+    latents.add(node, to_doubles(trace.nodes[depth]), to_f64(view.at(node)));
+    latents.add(edge, to_doubles(trace.edges[0][depth]), permuted(to_f64(view.at(edge)), reference.edge_order));
+  }
+  Comparison loss("loss", tolerances.forward);
+  loss.add("out.loss", {outcome.loss_sum / outcome.loss_weight}, to_f64(view.at("out.loss")));
+  for (Comparison* group : {&prediction, &latents, &loss}) report.groups.push_back(group->finish());
+}
+
+void compare_gradients(Runtime& runtime, const Reference& reference, const Tolerances& tolerances, VerifyReport& report) {
+  const SafetensorsView& view = reference.file.view();
+  Comparison gradients("gradients", tolerances.backward);
+  const ParameterSet& set = reference.model.parameters();
+  for (size_t i = 0; i < set.parameters().size(); ++i) {
+    const std::string name = "grad." + set.parameters()[i].name;
+    gradients.add(name, to_doubles(to_file_order(runtime, set.parameters()[i], set.gradient(i))), to_f64(view.at(name)));
+  }
+  gradients.add("grad.in.node_features", to_doubles(reference.nodes.gradient()), to_f64(view.at("grad.in.node_features")));
+  gradients.add("grad.in.edge_features", to_doubles(reference.edges.gradient()),
+                permuted(to_f64(view.at("grad.in.edge_features")), reference.edge_order));
+  report.groups.push_back(gradients.finish());
+}
+
+void compare_adam(Runtime& runtime, Reference& reference, const Tolerances& tolerances, VerifyReport& report) {
+  const SafetensorsView& view = reference.file.view();
+  OptimizerConfig config;
+  config.lr = metadata_number(view, "lr");
+  Optimizer optimizer(runtime, reference.model.parameters(), config, metadata_number(view, "clip_norm"));
+  reference.nodes = Variable(reference.batch.node_features, false);
+  reference.edges = Variable(reference.batch.edge_sets[0].features, false);
+  fill_zero(reference.model.parameters().gradients(), runtime.stream());
+  std::vector<double> losses, norms;
+  for (int64_t step = 0; step < report.steps; ++step) {
+    const StepOutcome outcome = run_step(runtime, reference, nullptr);
+    losses.push_back(outcome.loss_sum / outcome.loss_weight);
+    norms.push_back(optimizer.step(config.lr));
+  }
+  Comparison adam_losses("Adam losses", tolerances.adam_scalars);
+  adam_losses.add("adam.losses", losses, to_f64(view.at("adam.losses")));
+  Comparison adam_norms("gradient norms", tolerances.adam_scalars);
+  adam_norms.add("adam.grad_norms", norms, to_f64(view.at("adam.grad_norms")));
+  Comparison parameters("parameters after Adam", tolerances.adam_parameters);
+  const ParameterSet& set = reference.model.parameters();
+  for (size_t i = 0; i < set.parameters().size(); ++i) {
+    const std::string name = "adam.param." + set.parameters()[i].name;
+    parameters.add(name, to_doubles(to_file_order(runtime, set.parameters()[i], set.value(i))), to_f64(view.at(name)));
+  }
+  report.groups.push_back(adam_losses.finish());
+  report.groups.push_back(adam_norms.finish());
+  // f32 parameters move by the learning rate a step: that is the scale a deviation is to be seen on.
+  report.groups.push_back(parameters.finish(report.precision == DType::f64 ? 0.0 : config.lr));
+}
+
+}  // namespace
+
+bool VerifyReport::passed() const {
+  return std::all_of(groups.begin(), groups.end(), [](const VerifyGroup& group) { return group.passed(); });
+}
+
+VerifyReport verify(Runtime& runtime, const std::string& file, DType precision, bool fused, bool keep_hidden) {
+  const SafetensorsFile safetensors(file);
+  const MeshGraphNetOptions options = options_from(safetensors.view(), fused, keep_hidden);
+  Reference reference{safetensors, MeshGraphNet(options), {}, {}, {}, {}};
+  load_batch(runtime, precision, reference);
+  load_parameters(runtime, precision, reference);
+  reference.nodes = Variable(reference.batch.node_features, true);
+  reference.edges = Variable(reference.batch.edge_sets[0].features, true);
+
+  VerifyReport report;
+  report.file = file;
+  report.precision = precision;
+  report.width = options.width;
+  report.blocks = options.blocks;
+  report.nodes = reference.batch.nodes;
+  report.edges = reference.batch.edge_sets[0].graph.edges;
+  report.graphs = static_cast<int64_t>(reference.batch.graph_offsets.size()) - 1;
+  report.steps = static_cast<int64_t>(safetensors.at("adam.losses").elements());
+  const Tolerances tolerances = tolerances_for(precision);
+  LatentTrace trace;
+  const StepOutcome outcome = run_step(runtime, reference, &trace);
+  compare_forward(reference, outcome, trace, tolerances, report);
+  compare_gradients(runtime, reference, tolerances, report);
+  compare_adam(runtime, reference, tolerances, report);
+  return report;
+}
+
+}  // namespace meshgrad
