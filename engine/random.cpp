@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <numbers>
+#include <utility>
 
 namespace meshgrad {
 namespace {
@@ -59,6 +60,23 @@ uint64_t uniform_below(uint64_t seed, uint64_t purpose, uint64_t index, uint64_t
   const auto bits = philox({mix(seed)}, counter_of(index, purpose));
   // A remainder of 64 random bits: for counts below 2^32 its bias is below 2^-32.
   return (static_cast<uint64_t>(bits[0]) << 32 | bits[1]) % count;
+}
+
+uint64_t shuffled(uint64_t seed, uint64_t round, uint64_t index, uint64_t count) {
+  int half_bits = 1;
+  while (half_bits < 32 && (uint64_t{1} << (2 * half_bits)) < count) ++half_bits;
+  const uint64_t mask = (uint64_t{1} << half_bits) - 1;
+  const RandomKey key{mix(mix(seed) ^ mix(round + 1))};
+  do {
+    uint64_t left = index >> half_bits;
+    uint64_t right = index & mask;
+    for (uint32_t stage = 0; stage < 6; ++stage) {
+      const uint64_t scrambled = philox(key, {static_cast<uint32_t>(right), stage, 0x73687566u, 0})[0] & mask;
+      left = std::exchange(right, left ^ scrambled);
+    }
+    index = left << half_bits | right;
+  } while (index >= count);
+  return index;
 }
 
 double normal(uint64_t seed, uint64_t purpose, uint64_t index) {

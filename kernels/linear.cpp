@@ -24,7 +24,8 @@ void linear_backward(const LinearBackward& args, Runtime& runtime, const Stream&
   const int64_t in = args.weight.rows();
   const int64_t out = args.weight.width();
   check_tensor(kOp, "d_y", args.d_y, dtype, {args.rows.capacity, out});
-  check_tensor(kOp, "x", args.x, dtype, {args.rows.capacity, in});
+  if (args.d_weight.defined()) check_defined(kOp, "x", args.x);
+  check_optional(kOp, "x", args.x, dtype, {args.rows.capacity, in});
   check_tensor(kOp, "weight", args.weight, dtype, {in, out});
   check_optional(kOp, "d_x", args.d_x, dtype, {args.rows.capacity, in});
   check_optional(kOp, "d_weight", args.d_weight, dtype, {in, out});

@@ -41,7 +41,8 @@ int main(int argc, char** argv) {
   doctest::Context context(argc, argv);
   const int result = context.run();
   if (context.shouldExit()) return result;
-  for (const std::string& name : empty_cases) std::fprintf(stderr, "test case without assertions: %s\n", name.c_str());
+  for (const std::string& name : empty_cases)
+    std::fprintf(stderr, "test case without assertions: %s\n", name.c_str());
   if (cases_run == 0) std::fprintf(stderr, "no test case was run\n");
   return result != 0 || !empty_cases.empty() || cases_run == 0 ? 1 : 0;
 }

@@ -55,8 +55,9 @@ struct StartedGradients {
 /// The judge's gradients, in the order of StartedGradients::named().
 std::vector<Matrix> in_order(const MlpCase& mlp, const reference::MlpGradients& gradients);
 
-/// Checks every gradient against start + judge.
-void check_gradients(const StartedGradients& actual, const std::vector<Matrix>& judge, int64_t terms);
+/// Checks every gradient against start + judge; `at_least` as difference() takes it.
+void check_gradients(const StartedGradients& actual, const std::vector<Matrix>& judge, int64_t terms,
+                     double at_least = 0.0);
 
 /// Checks that two runs left the same bits.
 void check_equal_bits(const NamedTensors& a, const NamedTensors& b);

@@ -3,6 +3,7 @@
 // range, unit and meaning, is listed once, in config_table.cpp; docs/config.md is made from there.
 #pragma once
 #include <meshgrad/engine/dtype.h>
+#include <meshgrad/kernels/activation.h>
 #include <meshgrad/kernels/optimizer.h>
 #include <meshgrad/nn/mesh_graph_net.h>
 

@@ -247,38 +247,6 @@ struct Assigner {
   }
 };
 
-/// The known name that was probably meant by the unknown `section.name`.
-std::string advice_for(const std::string& section, const std::string& name) {
-  std::vector<std::string> siblings;
-  std::vector<std::string> all;
-  std::vector<std::string> namesakes;
-  for (const ConfigKey& key : config_keys()) {
-    if (key.section == section) siblings.emplace_back(key.name);
-    if (key.name == name) namesakes.push_back(full_name(key));
-    all.push_back(full_name(key));
-  }
-  const std::string dot = section.empty() ? "" : section + ".";
-  std::string meant = nearest_name(name, siblings);
-  if (!meant.empty()) meant = dot + meant;
-  if (meant.empty() && !namesakes.empty()) meant = namesakes.front();
-  if (meant.empty()) meant = nearest_name(dot + name, all);
-  return meant.empty() ? "`meshgrad config default` lists all keys" : fmt::format("did you mean {}?", meant);
-}
-
-std::string advice_for_section(const std::string& name) {
-  std::vector<std::string> names;
-  for (const ConfigSection& section : config_sections()) names.emplace_back(section.name);
-  const std::string meant = nearest_name(name, names);
-  return meant.empty() ? "`meshgrad config default` lists all sections"
-                       : fmt::format("did you mean [{}]?", meant);
-}
-
-bool is_section(const std::string& name) {
-  const auto sections = config_sections();
-  return std::any_of(sections.begin(), sections.end(),
-                     [&](const auto& section) { return section.name == name; });
-}
-
 /// Gathers values and faults from the text, then from the overrides.
 class Reader {
  public:
@@ -403,7 +371,7 @@ class Reader {
                    const std::string& where) {
     const std::string full = section.empty() ? name : section + "." + name;
     add(order, where,
-        config_error(brief(full), "a known key", "an unknown one", advice_for(section, name)).what());
+        config_error(brief(full), "a known key", "an unknown one", advice_for_key(section, name)).what());
   }
 
   /// What was typed behind the '=' of an override as a TOML literal: text and lists need no quotes.

@@ -43,8 +43,7 @@ constexpr Choice kPredictions[] = {is("change", Prediction::change),
 constexpr Choice kModels[] = {is("mesh_graph_net", ModelName::mesh_graph_net)};
 constexpr Choice kActivations[] = {is("relu", Activation::relu), is("silu", Activation::silu),
                                    is("gelu", Activation::gelu), is("tanh", Activation::tanh)};
-constexpr Choice kNorms[] = {is("none", Norm::none), is("layer", Norm::layer),
-                             is("rms", Norm::rms)};
+constexpr Choice kNorms[] = {is("none", Norm::none), is("layer", Norm::layer), is("rms", Norm::rms)};
 constexpr Choice kConcatOrders[] = {is("sender_receiver_edge", ConcatOrder::sender_receiver_edge),
                                     is("edge_sender_receiver", ConcatOrder::edge_sender_receiver)};
 constexpr Choice kAggregates[] = {is("before_residual", AggregateOrder::before_residual),

@@ -115,6 +115,11 @@ std::optional<int64_t> parse_size(std::string_view text);
 /// A size as text that `parse_size` reads back exactly; "" for 0.
 std::string format_size(int64_t bytes);
 
+/// What to do about a key or a section that is not known: names the one that was probably meant.
+std::string advice_for_key(const std::string& section, const std::string& name);
+std::string advice_for_section(const std::string& name);
+bool is_section(const std::string& name);
+
 /// Keys whose values are each in range but contradict one another.
 struct Contradiction {
   std::vector<std::string> keys;  ///< full names; the first one is to blame

@@ -69,9 +69,14 @@ class Packer {
   Packer(const ConvertOptions& options, std::string statistics_split, Warnings& warnings)
       : options_(options), statistics_split_(std::move(statistics_split)), warnings_(warnings) {}
 
-  void add(RawTrajectory& trajectory, const std::vector<SplitPart>& parts) {
+  void add(RawTrajectory& trajectory, const std::filesystem::path& file,
+           const std::vector<SplitPart>& parts) {
     prepare(trajectory);
     const int64_t mesh = pack_mesh(trajectory);
+    // Errors name the whole path; the packed file keeps the file's name.
+    if (trajectory.name.starts_with(file.string())) {
+      trajectory.name.replace(0, file.string().size(), file.filename().string());
+    }
     for (const SplitPart& part : parts) {
       if (part.first == 0 && part.count == trajectory.frames) {
         pack(trajectory, mesh, part.split);
@@ -108,9 +113,6 @@ class Packer {
     if (t.node_type.empty()) {
       warnings_.add(fmt::format("[{}] there are no node types: all nodes were taken as normal (0)", t.name));
       t.node_type.assign(static_cast<size_t>(t.nodes), 0);
-    }
-    if (t.frames == 1 && parts_of_one_frame_++ == 0) {
-      warnings_.add(fmt::format("[{}] one frame only: a change in time cannot be learnt from it", t.name));
     }
     if (writer_ == nullptr) {
       begin(t);
@@ -185,6 +187,9 @@ class Packer {
     writer_->add_trajectory(packed);
     if (split == statistics_split_) count(t, mesh);
     split_frames_[split] += t.frames;
+    if (t.frames == 1) {
+      warnings_.add(fmt::format("[{}] one frame only: a change in time cannot be learnt from it", t.name));
+    }
     const auto edges = static_cast<int64_t>(mesh_edge_moments_[static_cast<size_t>(mesh)].front().count);
     const bool first = report_.trajectories++ == 0;
     report_.frames += t.frames;
@@ -215,7 +220,6 @@ class Packer {
   DataStatistics statistics_;
   std::vector<std::vector<Moments>> mesh_edge_moments_;
   std::map<std::string, int64_t> split_frames_;
-  int64_t parts_of_one_frame_ = 0;
   ConvertReport report_;
 };
 
@@ -232,7 +236,7 @@ ConvertReport convert(const ConvertOptions& options) {
   for (InputFile& file : inputs.files) {
     while (auto trajectory = file.source->next()) {
       const int64_t record = first_record + trajectory->record;
-      packer.add(*trajectory, plan.parts(file, record, trajectory->frames));
+      packer.add(*trajectory, file.path, plan.parts(file, record, trajectory->frames));
       progress.trajectories = record + 1;
       if (options.progress) {
         ConvertProgress now = progress;

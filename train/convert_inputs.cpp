@@ -39,14 +39,19 @@ std::string split_of(const fs::path& path) {
 }
 
 std::vector<fs::path> files_of(const ConvertOptions& options) {
-  if (!fs::exists(options.input)) {
-    throw data_error(options.input.string(), "a folder or a file", "nothing there", "check the path");
+  std::error_code error;
+  if (!fs::exists(options.input, error)) {
+    throw data_error(options.input.string(), "a folder or a file", error ? error.message() : "nothing there",
+                     "check the path");
   }
   if (!fs::is_directory(options.input)) return {options.input};
   std::vector<fs::path> paths;
-  for (const auto& entry : fs::directory_iterator(options.input)) {
-    if (entry.is_regular_file() && !format_of(entry.path()).empty()) paths.push_back(entry.path());
+  for (auto entry = fs::directory_iterator(options.input, error); entry != fs::end(entry);
+       entry.increment(error)) {
+    if (entry->is_regular_file(error) && !format_of(entry->path()).empty()) paths.push_back(entry->path());
   }
+  if (error)
+    throw data_error(options.input.string(), "a readable folder", error.message(), "check its permissions");
   std::sort(paths.begin(), paths.end());
   return paths;
 }
@@ -77,7 +82,7 @@ std::string choose_format(const ConvertOptions& options, std::vector<fs::path>& 
 std::unique_ptr<TrajectorySource> open_source(const std::string& format, const fs::path& path,
                                               const ConvertOptions& options, const WarningCallback& warn) {
   if (format == "deepmind") return open_deepmind(path, warn);
-  if (format == "npz") return open_npz(path, warn);
+  if (format == "npz") return open_npz(path);
   return open_hdf5(path, options.fields, warn);
 }
 
@@ -149,11 +154,11 @@ SplitPlan::SplitPlan(const ConvertOptions& options, const Inputs& inputs, const 
   const bool enough = inputs.records >= static_cast<int64_t>(names_.size());
   by_time_ = options.split_by == SplitBy::time || (options.split_by == SplitBy::automatic && !enough);
   if (by_time_ && options.split_by == SplitBy::automatic) {
-    warn(fmt::format("[{}] {} trajectories for {} splits: each was split by time", options.input.string(),
-                     inputs.records, names_.size()));
+    warn(fmt::format("[{}] fewer trajectories ({}) than splits ({}): each was split by time",
+                     options.input.string(), inputs.records, names_.size()));
   } else if (!by_time_ && !enough) {
-    warn(fmt::format("[{}] {} trajectories for {} splits: some splits are missing", options.input.string(),
-                     inputs.records, names_.size()));
+    warn(fmt::format("[{}] fewer trajectories ({}) than splits ({}): some splits are missing",
+                     options.input.string(), inputs.records, names_.size()));
   }
   record_counts_ = whole_shares(inputs.records, fractions_, 1);
 }

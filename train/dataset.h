@@ -67,7 +67,7 @@ struct FieldView {
 /// One trajectory; a light view, valid as long as the Dataset it came from (or a copy of it) lives.
 class TrajectoryView {
  public:
-  std::string_view name() const;            ///< where it came from: "train.tfrecord#3"
+  std::string_view name() const;            ///< where it came from: "train.tfrecord: record 3"
   int64_t index() const { return index_; }  ///< within the file
   int64_t frames() const;
   int64_t first_frame() const;  ///< of the recorded trajectory; > 0 where it was split by time

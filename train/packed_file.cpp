@@ -32,7 +32,8 @@ bool are_offsets(std::span<const int32_t> offsets, uint64_t edges) {
          std::is_sorted(offsets.begin(), offsets.end());
 }
 
-// Edge e of receiver n must lie in n's range; sender_order likewise, and be a permutation by that.
+// Every edge must have the receiver in whose range it lies. In sender_order, edges of one sender ascend and
+// have it as their sender, so that it is a permutation; together all ends are existing nodes.
 bool edges_fit_offsets(const MeshView& mesh) {
   for (size_t n = 0; n < static_cast<size_t>(mesh.nodes); ++n) {
     for (int32_t e = mesh.receiver_offsets[n]; e < mesh.receiver_offsets[n + 1]; ++e) {
@@ -50,8 +51,7 @@ bool edges_fit_offsets(const MeshView& mesh) {
 bool is_consistent(const MeshView& mesh) {
   const auto nodes = static_cast<uint64_t>(mesh.nodes);
   const auto edges = static_cast<uint64_t>(mesh.edges);
-  return all_below(mesh.node_type, kNodeTypes) && all_below(mesh.senders, nodes) &&
-         all_below(mesh.receivers, nodes) && all_below(mesh.cells, nodes) &&
+  return all_below(mesh.node_type, kNodeTypes) && all_below(mesh.cells, nodes) &&
          all_below(mesh.sender_order, edges) && are_offsets(mesh.receiver_offsets, edges) &&
          are_offsets(mesh.sender_offsets, edges) && edges_fit_offsets(mesh);
 }

@@ -81,7 +81,7 @@ struct TrajectoryRecord {
   uint32_t frames = 0;
   uint64_t first_frame = 0;
   double dt = 0;                ///< seconds; 0 when unknown
-  std::array<char, 80> name{};  ///< UTF-8, cut to 79 bytes, padded with zeros
+  std::array<char, 80> name{};  ///< UTF-8, the last 79 bytes, padded with zeros
 };
 
 static_assert(sizeof(PackedHeader) == 64 && sizeof(PackedTrailer) == 128);

@@ -32,12 +32,11 @@ uint32_t narrow(int64_t value, const char* what) {
   return static_cast<uint32_t>(value);
 }
 
-// 79 bytes at most, cut between characters.
+// The last 79 bytes (the record's number is at the end), cut between characters.
 void copy_name(std::array<char, 80>& to, std::string_view name) {
-  size_t length = std::min(name.size(), to.size() - 1);
-  while (length > 0 && length < name.size() && (static_cast<unsigned char>(name[length]) & 0xc0U) == 0x80U)
-    --length;
-  std::copy_n(name.begin(), length, to.begin());
+  if (name.size() >= to.size()) name.remove_prefix(name.size() - to.size() + 1);
+  while (!name.empty() && (static_cast<unsigned char>(name.front()) & 0xc0U) == 0x80U) name.remove_prefix(1);
+  std::copy(name.begin(), name.end(), to.begin());
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include <meshgrad/engine/error.h>
@@ -54,19 +55,28 @@ size_t take(std::span<const double> numbers, size_t at, std::vector<Moments>& mo
   return at;
 }
 
+// Throws Json::type_error for anything but a whole number that is not negative.
+int64_t whole_number(const Json& json) {
+  constexpr uint64_t kMax = std::numeric_limits<int64_t>::max();
+  return static_cast<int64_t>(std::min<uint64_t>(json.get_ref<const Json::number_unsigned_t&>(), kMax));
+}
+int small_number(const Json& json) {
+  return static_cast<int>(std::min<int64_t>(whole_number(json), std::numeric_limits<int>::max()));
+}
+
 PackedMetadata metadata_of(const Json& json) {
   PackedMetadata metadata;
-  metadata.dim = json.at("dim").get<int>();
+  metadata.dim = small_number(json.at("dim"));
   metadata.dt = json.at("dt").get<double>();
   metadata.statistics_split = json.at("statistics_split").get<std::string>();
   metadata.source = json.at("source").get<std::string>();
   for (const Json& field : json.at("fields")) {
-    metadata.fields.push_back({field.at("name").get<std::string>(), field.at("components").get<int>(),
+    metadata.fields.push_back({field.at("name").get<std::string>(), small_number(field.at("components")),
                                field.at("dynamic").get<bool>(), field.at("unit").get<std::string>()});
   }
   for (const Json& split : json.at("splits")) {
-    metadata.splits.push_back({split.at("name").get<std::string>(), split.at("first").get<int64_t>(),
-                               split.at("count").get<int64_t>()});
+    metadata.splits.push_back({split.at("name").get<std::string>(), whole_number(split.at("first")),
+                               whole_number(split.at("count"))});
   }
   return metadata;
 }
@@ -111,11 +121,9 @@ uint64_t block_checksum(TrajectoryRecord record, std::span<const std::byte> bloc
 }
 
 std::string metadata_to_json(const PackedMetadata& metadata) {
-  Json json{{"dim", metadata.dim}, {"dt", metadata.dt},
-            {"statistics_split", metadata.statistics_split},
-            {"source", metadata.source},
-            {"fields", Json::array()},
-            {"splits", Json::array()}};
+  Json json{
+      {"dim", metadata.dim},       {"dt", metadata.dt},       {"statistics_split", metadata.statistics_split},
+      {"source", metadata.source}, {"fields", Json::array()}, {"splits", Json::array()}};
   for (const FieldInfo& field : metadata.fields) {
     json["fields"].push_back({{"name", field.name},
                               {"components", field.components},

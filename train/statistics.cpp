@@ -48,8 +48,13 @@ void FieldMoments::add(std::span<const float> values, std::span<const int32_t> n
   std::vector<double> sum(slots);
   std::vector<double> count(slots);
   std::vector<double> square(slots);
-  const auto slot_of = [&](int64_t node, int component) {
-    return static_cast<size_t>(node_type[static_cast<size_t>(node)] * components + component);
+  // Calls f(place in the frame, slot of its type and component).
+  const auto for_each_number = [&](auto f) {
+    int64_t i = 0;
+    for (const int32_t type : node_type) {
+      const auto first = static_cast<size_t>(type * components);
+      for (size_t c = 0; c < static_cast<size_t>(components); ++c) f(i++, first + c);
+    }
   };
   for (int q = 0; q < kQuantities; ++q) {
     const auto quantity = static_cast<Quantity>(q);
@@ -61,17 +66,15 @@ void FieldMoments::add(std::span<const float> values, std::span<const int32_t> n
       sum.assign(slots, 0.0);
       count.assign(slots, 0.0);
       square.assign(slots, 0.0);
-      for (int64_t i = 0; i < frame_size; ++i) {
-        const size_t slot = slot_of(i / components, static_cast<int>(i % components));
+      for_each_number([&](int64_t i, size_t slot) {
         sum[slot] += quantity_of(quantity, frame + i, frame_size);
         count[slot] += 1;
-      }
+      });
       for (size_t slot = 0; slot < slots; ++slot) sum[slot] = count[slot] > 0 ? sum[slot] / count[slot] : 0.0;
-      for (int64_t i = 0; i < frame_size; ++i) {
-        const size_t slot = slot_of(i / components, static_cast<int>(i % components));
+      for_each_number([&](int64_t i, size_t slot) {
         const double delta = quantity_of(quantity, frame + i, frame_size) - sum[slot];
         square[slot] += delta * delta;
-      }
+      });
       Moments* to = &at(quantity, 0, 0);
       for (size_t slot = 0; slot < slots; ++slot) to[slot].merge({count[slot], sum[slot], square[slot]});
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // verify: holds the engine against values that another framework computed.
 #pragma once
+#include <meshgrad/engine/dtype.h>
 #include <meshgrad/engine/runtime.h>
 
 #include <string>

@@ -17,6 +17,9 @@ void adam(const OptimizerStep& args, T scale, int64_t begin, int64_t end) {
   const T* gradient = args.gradients.data<T>();
   const auto beta1 = static_cast<T>(args.beta1);
   const auto beta2 = static_cast<T>(args.beta2);
+  // Subtracted in double: 1 - 0.999f is off by 1e-5.
+  const auto rest1 = static_cast<T>(1.0 - args.beta1);
+  const auto rest2 = static_cast<T>(1.0 - args.beta2);
   const auto step = static_cast<double>(args.step);
   const auto rate = static_cast<T>(args.learning_rate / (1.0 - std::pow(args.beta1, step)));
   const auto correction = static_cast<T>(1.0 / std::sqrt(1.0 - std::pow(args.beta2, step)));
@@ -31,8 +34,8 @@ void adam(const OptimizerStep& args, T scale, int64_t begin, int64_t end) {
     } else {
       g += decay * w[i];
     }
-    m[i] = beta1 * m[i] + (T(1) - beta1) * g;
-    v[i] = beta2 * v[i] + (T(1) - beta2) * g * g;
+    m[i] = beta1 * m[i] + rest1 * g;
+    v[i] = beta2 * v[i] + rest2 * g * g;
     w[i] -= rate * m[i] / (std::sqrt(v[i]) * correction + epsilon);
   }
 }

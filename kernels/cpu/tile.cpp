@@ -13,7 +13,7 @@
 #define HWY_COMPILE_ONLY_SCALAR
 #endif
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "tile.cpp"
+#define HWY_TARGET_INCLUDE "meshgrad/kernels/cpu/tile.cpp"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
@@ -96,7 +96,7 @@ template <class T>
 T activation_value(Activation activation, T x) {
   switch (activation) {
     case Activation::none: return x;
-    case Activation::relu: return x > T(0) ? x : T(0);
+    case Activation::relu: return x <= T(0) ? T(0) : x;
     case Activation::silu: return x / (T(1) + std::exp(-x));
     case Activation::gelu: return x * T(0.5) * (T(1) + std::erf(x * T(0.5 * std::numbers::sqrt2)));
     case Activation::tanh: return std::tanh(x);
@@ -142,7 +142,9 @@ void activate(Activation activation, int64_t rows, int64_t width, const T* z, in
   for (int64_t i = 0; i < rows; ++i, z += z_row, y += y_row) {
     if (activation == Activation::relu) {
       over_row<T>(width, [&](int64_t j, auto mask) HWY_ATTR {
-        hn::BlendedStore(hn::Max(hn::MaskedLoad(mask, d, z + j), hn::Zero(d)), mask, d, y + j);
+        // Not Max: on x86 that turns a NaN into 0, and a broken run would go on unnoticed.
+        const auto x = hn::MaskedLoad(mask, d, z + j);
+        hn::BlendedStore(hn::IfThenZeroElse(hn::Le(x, hn::Zero(d)), x), mask, d, y + j);
       });
     } else {
       for (int64_t j = 0; j < width; ++j) y[j] = activation_value(activation, z[j]);

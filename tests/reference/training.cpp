@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "reference/training.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace meshgrad::reference {
@@ -51,7 +52,8 @@ double adam_direction(const OptimizerStep& s, double g, double& m, double& v) {
 void optimizer_step(const OptimizerStep& s, const std::vector<double>& gradients, OptimizerState& state) {
   double scale = s.gradient_scale;
   const double norm = std::sqrt(sum_of_squares(gradients)) * s.gradient_scale;
-  if (s.clip_norm > 0.0 && norm > s.clip_norm) scale *= s.clip_norm / norm;
+  // torch.nn.utils.clip_grad_norm_ adds 1e-6 to the norm, and so does everybody who compares runs with it.
+  if (s.clip_norm > 0.0) scale *= std::min(1.0, s.clip_norm / (norm + 1e-6));
   for (size_t i = 0; i < gradients.size(); ++i) {
     double& p = state.parameters[i];
     double g = gradients[i] * scale;

@@ -49,7 +49,9 @@ void on_run(CLI::App& command, CommandLine& line, std::shared_ptr<Options> optio
       [&line, options, run] { line.action = [&line, options, run] { return run(*options, line.globals); }; });
 }
 
+void add_convert(CommandLine& line);
 void add_config(CommandLine& line);
 void add_info(CommandLine& line);
+void add_verify(CommandLine& line);
 
 }  // namespace meshgrad::cli

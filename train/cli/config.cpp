@@ -55,7 +55,7 @@ void add_config(CommandLine& line) {
   CLI::App* effective = add_command(
       *config, "effective", "Every key with the value that a file and overrides give it",
       {"meshgrad config effective run.toml", "meshgrad config effective run.toml -s train.lr=3e-4"});
-  effective->add_option("file", options->file, "Configuration; without it, the defaults")->type_name("FILE");
+  effective->add_option("FILE", options->file, "Configuration; without it, the defaults")->type_name("");
   add_settings(*effective, options->settings);
   on_run(*effective, line, options, run_effective);
 

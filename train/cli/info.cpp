@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/train/cli/command.h>
+#include <meshgrad/train/cli/describe.h>
 #include <meshgrad/train/cli/output.h>
 #include <meshgrad/train/machine.h>
 
@@ -7,10 +8,15 @@ namespace meshgrad::cli {
 namespace {
 
 struct InfoOptions {
+  std::string path;
   bool json = false;
 };
 
 int run(const InfoOptions& options, const GlobalOptions&) {
+  if (!options.path.empty()) {
+    print_result(describe_file(options.path, options.json));
+    return kExitOk;
+  }
   const MachineInfo machine = machine_info();
   print_result(options.json ? to_json(machine) : to_text(machine));
   return kExitOk;
@@ -19,9 +25,12 @@ int run(const InfoOptions& options, const GlobalOptions&) {
 }  // namespace
 
 void add_info(CommandLine& line) {
-  CLI::App* info = add_command(line.app, "info", "Describe this machine and this build",
-                               {"meshgrad info", "meshgrad info --json"});
+  CLI::App* info = add_command(line.app, "info", "Describe this machine, packed data or a file of weights",
+                               {"meshgrad info", "meshgrad info cylinder.mgd",
+                                "meshgrad info runs/default/checkpoints/last.safetensors --json"});
   const auto options = std::make_shared<InfoOptions>();
+  info->add_option("FILE", options->path, "A .mgd or .safetensors file; without it, the machine")
+      ->type_name("");
   add_json(*info, options->json);
   on_run(*info, line, options, run);
 }

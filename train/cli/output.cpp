@@ -22,6 +22,10 @@ void print_error(std::string_view text, bool color) {
   std::fprintf(stderr, "meshgrad: %s %.*s\n", word, static_cast<int>(text.size()), text.data());
 }
 
+void print_note(std::string_view text) {
+  std::fprintf(stderr, "meshgrad: %.*s\n", static_cast<int>(text.size()), text.data());
+}
+
 bool stderr_takes_color() {
   const char* no_color = std::getenv("NO_COLOR");
   if (no_color != nullptr && *no_color != '\0') return false;

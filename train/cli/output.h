@@ -12,6 +12,9 @@ void print_result(std::string_view text);
 /// Writes `meshgrad: error: text` to stderr, the word in red if `color`.
 void print_error(std::string_view text, bool color);
 
+/// Writes a line to stderr that is neither a result nor an error.
+void print_note(std::string_view text);
+
 /// Whether stderr should be coloured: it is a terminal, TERM is not "dumb" and NO_COLOR is not set.
 bool stderr_takes_color();
 

@@ -21,9 +21,8 @@ struct NpyArray {
   int64_t size() const;
 };
 
-/// Throws DataError with `where` for anything else than an array of little-endian floats (2, 4 or 8 bytes are
-/// known to NumPy; 4 and 8 are read here), integers or booleans that is completely there. Defined for any
-/// bytes.
+/// Throws DataError with `where` for anything else than a whole array of little-endian floats (of 4 or 8
+/// bytes), integers or booleans. Defined for any bytes.
 NpyArray parse_npy(std::span<const std::byte> file, std::string_view where);
 
 /// The numbers in row-major order.

@@ -46,10 +46,11 @@ ZipArchive open_zip(std::span<const std::byte> bytes, const std::string& name) {
 }
 
 std::vector<std::byte> read_entry(zip_t* archive, zip_uint64_t index, const zip_stat_t& status,
-                                  const std::string& where) {
+                                  size_t file_bytes, const std::string& where) {
   constexpr zip_uint64_t kNeeded = ZIP_STAT_SIZE | ZIP_STAT_COMP_SIZE;
   // Deflate packs at most 1032 : 1, so a larger claim is false; it also bounds what is allocated.
-  if ((status.valid & kNeeded) != kNeeded || status.size / 1032 > status.comp_size + 1) {
+  if ((status.valid & kNeeded) != kNeeded || status.comp_size > file_bytes ||
+      status.size / 1032 > status.comp_size + 1) {
     throw broken_zip(where, "an entry with a false size");
   }
   std::vector<std::byte> content(status.size);
@@ -89,7 +90,7 @@ std::vector<NpzEntry> read_npz(std::span<const std::byte> bytes, const std::stri
     if (!entry.name.ends_with(".npy")) continue;
     entry.name.resize(entry.name.size() - 4);
     const std::string where = fmt::format("{}: array {}", name, entry.name);
-    entry.bytes = read_entry(archive.get(), static_cast<zip_uint64_t>(i), status, where);
+    entry.bytes = read_entry(archive.get(), static_cast<zip_uint64_t>(i), status, bytes.size(), where);
     entry.array = parse_npy(entry.bytes, where);
     entries.push_back(std::move(entry));
   }
@@ -109,8 +110,8 @@ std::optional<std::pair<int64_t, int64_t>> as_matrix(const NpyArray& array) {
 
 class NpzReader {
  public:
-  NpzReader(std::span<const std::byte> bytes, const std::string& name, const WarningCallback& warn)
-      : entries_(read_npz(bytes, name)), name_(name), warn_(warn) {}
+  NpzReader(std::span<const std::byte> bytes, const std::string& name)
+      : entries_(read_npz(bytes, name)), name_(name) {}
 
   RawTrajectory read() {
     RawTrajectory t;
@@ -212,13 +213,11 @@ class NpzReader {
 
   std::vector<NpzEntry> entries_;
   std::string name_;
-  const WarningCallback& warn_;
 };
 
 class NpzSource : public TrajectorySource {
  public:
-  NpzSource(std::filesystem::path path, WarningCallback warn)
-      : path_(std::move(path)), warn_(std::move(warn)) {}
+  explicit NpzSource(std::filesystem::path path) : path_(std::move(path)) {}
 
   int64_t records() const override { return 1; }
   uint64_t bytes_read() const override { return bytes_; }
@@ -227,24 +226,22 @@ class NpzSource : public TrajectorySource {
     const MappedFile file(path_);
     if (file.bytes().empty()) throw broken_zip(path_.string(), "an empty file");
     bytes_ = file.bytes().size();
-    return trajectory_of_npz(file.bytes(), path_.string(), warn_);
+    return trajectory_of_npz(file.bytes(), path_.string());
   }
 
  private:
   std::filesystem::path path_;
-  WarningCallback warn_;
   uint64_t bytes_ = 0;
 };
 
 }  // namespace
 
-RawTrajectory trajectory_of_npz(std::span<const std::byte> file, const std::string& name,
-                                const WarningCallback& warn) {
-  return NpzReader(file, name, warn).read();
+RawTrajectory trajectory_of_npz(std::span<const std::byte> file, const std::string& name) {
+  return NpzReader(file, name).read();
 }
 
-std::unique_ptr<TrajectorySource> open_npz(const std::filesystem::path& path, const WarningCallback& warn) {
-  return std::make_unique<NpzSource>(path, warn);
+std::unique_ptr<TrajectorySource> open_npz(const std::filesystem::path& path) {
+  return std::make_unique<NpzSource>(path);
 }
 
 }  // namespace meshgrad

@@ -2,8 +2,11 @@
 // NPZ files (a zip of .npy arrays) with DeepMind's keys: mesh_pos, node_type, cells, or mesh_edge, and
 // fields.
 #pragma once
+#include <cstddef>
 #include <filesystem>
 #include <memory>
+#include <span>
+#include <string>
 
 #include <meshgrad/train/formats/trajectory_source.h>
 
@@ -14,10 +17,9 @@ namespace meshgrad {
 /// place of cells. Every other array is a field: [frames, nodes, components] or, with one component, [frames,
 /// nodes]; a field [nodes, components], [1, nodes, components] or [nodes] is static. Throws DataError naming
 /// file and array.
-std::unique_ptr<TrajectorySource> open_npz(const std::filesystem::path& path, const WarningCallback& warn);
+std::unique_ptr<TrajectorySource> open_npz(const std::filesystem::path& path);
 
 /// The trajectory in the bytes of an NPZ file; defined for any bytes.
-RawTrajectory trajectory_of_npz(std::span<const std::byte> file, const std::string& name,
-                                const WarningCallback& warn);
+RawTrajectory trajectory_of_npz(std::span<const std::byte> file, const std::string& name);
 
 }  // namespace meshgrad

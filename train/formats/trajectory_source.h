@@ -24,7 +24,7 @@ struct RawField {
 
 /// One trajectory on one mesh.
 struct RawTrajectory {
-  std::string name;    ///< "train.tfrecord#3", for errors and for the packed file
+  std::string name;    ///< "data/train.tfrecord: record 3", for errors; the packed file keeps the end
   int64_t record = 0;  ///< which record of its file; parts of a record whose mesh changes share it
   int64_t first_frame = 0;
   int64_t frames = 1;

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -113,15 +114,14 @@ std::string environment_json(std::span<const std::string> command,
                              const std::map<std::string, std::string>& extra) {
   std::error_code ignored;
   Json facts;
-  facts["commit"] = build_commit();
-  facts["time"] =
-      fmt::format("{:%Y-%m-%dT%H:%M:%SZ}",
-                  fmt::gmtime(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())));
+  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  facts["time"] = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(now));
   facts["command"] = std::vector<std::string>(command.begin(), command.end());
   facts["directory"] = std::filesystem::current_path(ignored).string();
-  facts["host"] = host_facts();
+  facts["commit"] = build_commit();
   facts["machine"] = Json::parse(to_json(machine_info()));
   facts["cpu_flags"] = cpu_flags();
+  facts["host"] = host_facts();
   facts["memory"] = {{"total_bytes", memory_value("MemTotal")},
                      {"available_bytes", memory_value("MemAvailable")}};
   facts["cgroup"] = cgroup_facts();

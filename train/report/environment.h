@@ -8,12 +8,12 @@
 
 namespace meshgrad {
 
-/// A JSON object with: "meshgrad" {version, commit (null when unknown), compiler, build}, "time" (UTC, ISO
-/// 8601), "command" (list of arguments), "directory", "host" {name, system, kernel}, "cpu" {model, cores,
-/// usable_cores (allowed by affinity), isa (list of instruction sets that matter here)}, "memory"
-/// {total_bytes, available_bytes}, "cgroup" {memory_bytes, cpus; null where there is no limit}, "variables"
-/// (those OMP_*, SLURM_*, CUDA_*, OMPI_COMM_WORLD_* and MESHGRAD_* that are set) and "extra" (`extra`, for
-/// example the device). A fact that cannot be read is null; never throws for one.
+/// A JSON object with: "time" (UTC, ISO 8601), "command" (list of arguments), "directory", "commit" (of the
+/// sources; null when the build did not know it), "machine" (as `meshgrad info --json`), "cpu_flags"
+/// (instruction sets that matter to a numeric result), "host" {name, system, kernel}, "memory" {total_bytes,
+/// available_bytes}, "cgroup" {memory_bytes, cpus; null where there is no limit}, "variables" (settings of
+/// threads, GPUs and jobs) and "extra"
+/// (`extra`, for example the device chosen). A fact that cannot be read is null; never throws for one.
 std::string environment_json(std::span<const std::string> command,
                              const std::map<std::string, std::string>& extra = {});
 

@@ -68,11 +68,12 @@ void draw_bar(Image& image, const FieldPanel& panel, int x, int y, int height) {
   if (!panel.unit.empty()) draw_text(image, x, y - 11, kLabelSize, panel.unit, kFaintInk);
 }
 
-/// A range that a colour bar can show: finite and not empty.
+/// A range that a colour bar can show: finite, and wider than the rounding of its ends.
 std::pair<double, double> usable_range(double low, double high) {
-  if (!(low <= high) || !std::isfinite(low) || !std::isfinite(high)) return {0, 1};
-  const double least = std::max(std::abs(low), std::abs(high)) * 1e-6 + 1e-30;
-  return high - low < least ? std::pair{low - least, high + least} : std::pair{low, high};
+  const double largest = std::max(std::abs(low), std::abs(high));
+  if (!(low <= high) || !std::isfinite(largest) || largest == 0) return {0, 1};
+  return high - low < largest * 1e-6 ? std::pair{low - largest * 0.01, high + largest * 0.01}
+                                     : std::pair{low, high};
 }
 
 std::vector<float> magnitude(std::span<const float> values, int components) {

@@ -31,9 +31,11 @@ std::vector<Tick> linear_ticks(double low, double high, int count) {
     step = power * factor;
     if (spread / step <= count) break;
   }
-  // Values that differ by less than rounding have no ticks between them.
   const double first = std::ceil(low / step - 1e-9), last = std::floor(high / step + 1e-9);
-  if (!(step > 0) || last - first > 4.0 * count) return ticks;
+  // Ends that differ by little more than rounding have no round numbers between them, and beyond 2^53 steps
+  // from zero the steps cannot be counted.
+  if (!(step > 0) || last - first > 4.0 * count || std::max(std::abs(first), std::abs(last)) > 1e15)
+    return ticks;
   const double largest = std::max(std::abs(low), std::abs(high));
   for (double i = first; i <= last; ++i) ticks.push_back({i * step, label_of(i * step, step, largest)});
   return ticks;

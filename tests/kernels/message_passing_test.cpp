@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "mlp_case.h"
+
+namespace meshgrad::test {
+namespace {
+
+struct EdgeShape {
+  MlpShape mlp;
+  bool residual = true;
+  bool aggregate_after_residual = false;
+};
+
+const std::vector<EdgeShape>& shapes() {
+  static const std::vector<EdgeShape> list = {
+      {{{128}, 128, 3, 128, Activation::relu, Norm::layer}, true, false},
+      {{{128}, 128, 3, 128, Activation::relu, Norm::layer}, true, true},
+      {{{33}, 33, 2, 33, Activation::silu, Norm::rms}, true, true},
+      {{{3}, 16, 3, 11, Activation::gelu, Norm::layer}, false, false},
+      {{{64}, 64, 4, 64, Activation::tanh, Norm::none}, true, false},
+      {{{1}, 2, 2, 1, Activation::tanh, Norm::none}, false, true},
+      {{{129}, 0, 1, 129, Activation::none, Norm::layer}, true, false}};
+  return list;
+}
+
+struct GraphSize {
+  int64_t nodes, edges;
+};
+/// Zero edges, one node with self loops only, more nodes than edges, and a mesh's ratio; sizes are awkward.
+constexpr GraphSize kGraphSizes[] = {{0, 0},    {1, 0},    {1, 31},  {33, 0},
+                                     {33, 127}, {211, 33}, {129, 1}, {31, 211}};
+
+struct EdgeCase {
+  EdgeCase(Runtime& runtime, RandomMatrices& random, const EdgeShape& shape, reference::Edges edges,
+           DType dtype)
+      : connectivity(std::move(edges)),
+        graph(to_graph(runtime, connectivity)),
+        mlp(runtime, random, shape.mlp, graph.edges, dtype),
+        update{mlp.judge, shape.residual, shape.aggregate_after_residual},
+        sender_terms(mlp.values(random, graph.nodes, mlp.first_width())),
+        receiver_terms(mlp.values(random, graph.owned_nodes, mlp.first_width())),
+        d_edges_out(mlp.values(random, graph.edges, shape.mlp.out)),
+        d_aggregate(mlp.values(random, graph.owned_nodes, shape.mlp.out)) {}
+
+  reference::Edges connectivity;
+  Graph graph;
+  MlpCase mlp;
+  reference::EdgeUpdate update;
+  Matrix sender_terms, receiver_terms, d_edges_out, d_aggregate;
+
+  /// What small gradients are held against: a slope near 0, as of a saturated tanh, is a difference of larger
+  /// values and carries their errors.
+  double flowing() const { return std::max(magnitude(d_edges_out), magnitude(d_aggregate)); }
+  /// The most terms a sum has: the hub's edges, and what lies behind each.
+  int64_t terms() const { return mlp.terms() + graph.edges; }
+
+  EdgeUpdateForward forward(Runtime& runtime, bool keep_hidden = true) const {
+    EdgeUpdateForward args;
+    args.graph = &graph;
+    args.sender_terms = to_tensor(runtime, sender_terms, mlp.dtype);
+    args.receiver_terms = to_tensor(runtime, receiver_terms, mlp.dtype);
+    args.edges = mlp.inputs[0];
+    args.weights = mlp.weights;
+    args.residual = update.residual;
+    args.aggregate_after_residual = update.aggregate_after_residual;
+    args.edges_out = unwritten(runtime, {graph.edges, mlp.shape.out}, mlp.dtype);
+    args.aggregate = unwritten(runtime, {graph.owned_nodes, mlp.shape.out}, mlp.dtype);
+    args.saved = mlp.saved(runtime, keep_hidden);
+    return args;
+  }
+
+  EdgeUpdateBackward backward(Runtime& runtime, const EdgeUpdateForward& done,
+                              const StartedGradients& gradients) const {
+    EdgeUpdateBackward args;
+    args.graph = &graph;
+    args.sender_terms = done.sender_terms;
+    args.receiver_terms = done.receiver_terms;
+    args.edges = done.edges;
+    args.weights = done.weights;
+    args.residual = done.residual;
+    args.aggregate_after_residual = done.aggregate_after_residual;
+    args.saved = done.saved;
+    args.d_edges_out = to_tensor(runtime, d_edges_out, mlp.dtype);
+    args.d_aggregate = to_tensor(runtime, d_aggregate, mlp.dtype);
+    args.d_edges = unwritten(runtime, {graph.edges, mlp.shape.inputs[0]}, mlp.dtype);
+    args.d_sender_terms = unwritten(runtime, {graph.nodes, mlp.first_width()}, mlp.dtype);
+    args.d_receiver_terms = unwritten(runtime, {graph.owned_nodes, mlp.first_width()}, mlp.dtype);
+    args.d_edge_weight = gradients.first_weights[0];
+    args.d_weights = gradients.weights;
+    return args;
+  }
+
+  reference::EdgeUpdateGradients judge_gradients() const {
+    return reference::edge_update_backward(update, connectivity, sender_terms, receiver_terms,
+                                           mlp.input_values[0], d_edges_out, d_aggregate);
+  }
+};
+
+template <class Body>
+void for_each_case(Body&& body) {
+  uint64_t seed = 400;
+  for (const Backend& backend : backends()) {
+    for (const EdgeShape& shape : shapes()) {
+      for (const DType dtype : storage_types()) {
+        for (const GraphSize& size : kGraphSizes) {
+          const std::string text = shape.mlp.text();
+          const uint64_t this_seed = seed++;
+          CAPTURE(backend.name);
+          CAPTURE(text);
+          CAPTURE(name_of(dtype));
+          CAPTURE(size.nodes);
+          CAPTURE(size.edges);
+          CAPTURE(this_seed);
+          RandomMatrices random(this_seed);
+          Runtime runtime = make_runtime();
+          body(backend, runtime, random,
+               EdgeCase(runtime, random, shape, random_edges(random, size.nodes, size.edges), dtype));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("edge update agrees with the judge") {
+  for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices&, const EdgeCase& edge) {
+    const EdgeUpdateForward args = edge.forward(runtime);
+    backend.message_passing->edge_forward(args, runtime, runtime.stream());
+    const auto judge = reference::edge_update(edge.update, edge.connectivity, edge.sender_terms,
+                                              edge.receiver_terms, edge.mlp.input_values[0]);
+    CHECK(difference(args.edges_out, judge.edges_out, edge.mlp.terms()) == "");
+    CHECK(difference(args.aggregate, judge.aggregate, edge.terms()) == "");
+    for (size_t layer = 0; layer < judge.mlp.pre_activations.size(); ++layer) {
+      CHECK(difference(args.saved.pre_activations[layer], judge.mlp.pre_activations[layer],
+                       edge.mlp.terms()) == "");
+    }
+    if (edge.mlp.shape.norm != Norm::none) {
+      CHECK(difference(args.saved.pre_norm, judge.mlp.pre_norm, edge.mlp.terms()) == "");
+    }
+  });
+}
+
+TEST_CASE("edge update's gradients agree with the judge") {
+  for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const EdgeCase& edge) {
+    const EdgeUpdateForward done = edge.forward(runtime);
+    backend.message_passing->edge_forward(done, runtime, runtime.stream());
+    const StartedGradients gradients(runtime, random, edge.mlp);
+    const EdgeUpdateBackward args = edge.backward(runtime, done, gradients);
+    backend.message_passing->edge_backward(args, runtime, runtime.stream());
+
+    const auto judge = edge.judge_gradients();
+    const int64_t terms = 2 * edge.terms();
+    CHECK(difference(args.d_edges, judge.d_edges, terms, edge.flowing()) == "");
+    CHECK(difference(args.d_sender_terms, judge.d_sender_terms, terms, edge.flowing()) == "");
+    CHECK(difference(args.d_receiver_terms, judge.d_receiver_terms, terms, edge.flowing()) == "");
+    check_gradients(gradients, in_order(edge.mlp, judge.mlp), terms, edge.flowing());
+  });
+}
+
+TEST_CASE("edge update recomputes what was not kept, bit for bit") {
+  for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const EdgeCase& edge) {
+    const EdgeUpdateForward kept = edge.forward(runtime, true);
+    const EdgeUpdateForward dropped = edge.forward(runtime, false);
+    backend.message_passing->edge_forward(kept, runtime, runtime.stream());
+    backend.message_passing->edge_forward(dropped, runtime, runtime.stream());
+    check_equal_bits({{"edges_out", kept.edges_out}, {"aggregate", kept.aggregate}},
+                     {{"edges_out", dropped.edges_out}, {"aggregate", dropped.aggregate}});
+    EdgeUpdateForward nothing = dropped;
+    nothing.saved = MlpSaved{};
+    std::vector<NamedTensors> results;
+    for (const EdgeUpdateForward* done : {&kept, &dropped, static_cast<const EdgeUpdateForward*>(&nothing)}) {
+      RandomMatrices same_start(random.seed() + 1);
+      const StartedGradients gradients(runtime, same_start, edge.mlp);
+      const EdgeUpdateBackward args = edge.backward(runtime, *done, gradients);
+      backend.message_passing->edge_backward(args, runtime, runtime.stream());
+      results.push_back(gradients.named());
+      results.back().emplace_back("d_edges", args.d_edges);
+      results.back().emplace_back("d_sender_terms", args.d_sender_terms);
+      results.back().emplace_back("d_receiver_terms", args.d_receiver_terms);
+    }
+    check_equal_bits(results[0], results[1]);
+    check_equal_bits(results[0], results[2]);
+  });
+}
+
+TEST_CASE("edge update: d_edges may lie where d_edges_out does") {
+  for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const EdgeCase& edge) {
+    if (edge.mlp.shape.inputs[0] != edge.mlp.shape.out) return;
+    const EdgeUpdateForward done = edge.forward(runtime);
+    backend.message_passing->edge_forward(done, runtime, runtime.stream());
+    RandomMatrices same_start(random.seed() + 1);
+    const StartedGradients apart(runtime, random, edge.mlp);
+    const StartedGradients together(runtime, random, edge.mlp);
+    const EdgeUpdateBackward a = edge.backward(runtime, done, apart);
+    EdgeUpdateBackward b = edge.backward(runtime, done, together);
+    b.d_edges = b.d_edges_out;
+    backend.message_passing->edge_backward(a, runtime, runtime.stream());
+    backend.message_passing->edge_backward(b, runtime, runtime.stream());
+    CHECK(equal_bits(a.d_edges, b.d_edges));
+    CHECK(equal_bits(a.d_sender_terms, b.d_sender_terms));
+    CHECK(equal_bits(a.d_receiver_terms, b.d_receiver_terms));
+    check_gradients(together, in_order(edge.mlp, edge.judge_gradients().mlp), 2 * edge.terms(),
+                    edge.flowing());
+  });
+}
+
+TEST_CASE("edge update of the last block: no edges out, no gradient for them, none wanted for the edges") {
+  for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const EdgeCase& edge) {
+    EdgeUpdateForward done = edge.forward(runtime);
+    EdgeUpdateForward full = edge.forward(runtime);
+    done.edges_out = Tensor();
+    backend.message_passing->edge_forward(done, runtime, runtime.stream());
+    backend.message_passing->edge_forward(full, runtime, runtime.stream());
+    CHECK(equal_bits(done.aggregate, full.aggregate));
+
+    const StartedGradients gradients(runtime, random, edge.mlp);
+    EdgeUpdateBackward args = edge.backward(runtime, done, gradients);
+    args.d_edges_out = Tensor();
+    const bool wanted = random.seed() % 2 == 0;
+    if (!wanted) args.d_edges = Tensor();
+    backend.message_passing->edge_backward(args, runtime, runtime.stream());
+    const auto judge =
+        reference::edge_update_backward(edge.update, edge.connectivity, edge.sender_terms,
+                                        edge.receiver_terms, edge.mlp.input_values[0], {}, edge.d_aggregate);
+    const int64_t terms = 2 * edge.terms();
+    if (wanted) CHECK(difference(args.d_edges, judge.d_edges, terms, edge.flowing()) == "");
+    CHECK(difference(args.d_sender_terms, judge.d_sender_terms, terms, edge.flowing()) == "");
+    CHECK(difference(args.d_receiver_terms, judge.d_receiver_terms, terms, edge.flowing()) == "");
+    check_gradients(gradients, in_order(edge.mlp, judge.mlp), terms, edge.flowing());
+  });
+}
+
+TEST_CASE("edge update with halo nodes, which send and never receive") {
+  for (const Backend& backend : backends()) {
+    for (const DType dtype : storage_types()) {
+      Runtime runtime = make_runtime();
+      RandomMatrices random(12);
+      reference::Edges edges = random_edges(random, 61, 203);
+      edges.nodes = 83;
+      for (size_t e = 0; e < edges.senders.size(); e += 3)
+        edges.senders[e] = static_cast<int32_t>(61 + e % 22);
+      const EdgeCase edge(runtime, random, shapes()[2], edges, dtype);
+      REQUIRE(edge.graph.owned_nodes == 61);
+      REQUIRE(edge.graph.nodes == 83);
+      const EdgeUpdateForward done = edge.forward(runtime);
+      backend.message_passing->edge_forward(done, runtime, runtime.stream());
+      const auto judge = reference::edge_update(edge.update, edges, edge.sender_terms, edge.receiver_terms,
+                                                edge.mlp.input_values[0]);
+      CHECK(difference(done.edges_out, judge.edges_out, edge.mlp.terms()) == "");
+      CHECK(difference(done.aggregate, judge.aggregate, edge.terms()) == "");
+      const StartedGradients gradients(runtime, random, edge.mlp);
+      const EdgeUpdateBackward args = edge.backward(runtime, done, gradients);
+      backend.message_passing->edge_backward(args, runtime, runtime.stream());
+      const auto judged = edge.judge_gradients();
+      CHECK(difference(args.d_sender_terms, judged.d_sender_terms, 2 * edge.terms(), edge.flowing()) == "");
+      CHECK(difference(args.d_receiver_terms, judged.d_receiver_terms, 2 * edge.terms(), edge.flowing()) ==
+            "");
+      CHECK(difference(args.d_edges, judged.d_edges, 2 * edge.terms(), edge.flowing()) == "");
+    }
+  }
+}
+
+TEST_CASE("edge update leaves the same bits for any number of threads, and in every run") {
+  for (const Backend& backend : backends()) {
+    for (const DType dtype : storage_types()) {
+      for (const EdgeShape& shape : {shapes()[0], shapes()[2]}) {
+        const std::string text = shape.mlp.text();
+        CAPTURE(text);
+        CAPTURE(name_of(dtype));
+        std::vector<std::unique_ptr<Runtime>> runtimes;
+        std::vector<NamedTensors> results;
+        for (const int threads : {1, 1, 2, 3, 5}) {
+          RuntimeOptions options;
+          options.threads = threads;
+          Runtime& runtime = *runtimes.emplace_back(std::make_unique<Runtime>(options));
+          RandomMatrices random(13);
+          EdgeCase edge(runtime, random, shape, random_edges(random, 907, 5003), dtype);
+          // Values off the grid: sums that are exact would hide a change of order.
+          edge.sender_terms = random.normal(907, edge.mlp.first_width());
+          edge.d_aggregate = random.normal(907, shape.mlp.out);
+          edge.d_edges_out = random.normal(5003, shape.mlp.out);
+          const EdgeUpdateForward done = edge.forward(runtime, threads != 3);
+          backend.message_passing->edge_forward(done, runtime, runtime.stream());
+          const StartedGradients gradients(runtime, random, edge.mlp);
+          const EdgeUpdateBackward args = edge.backward(runtime, done, gradients);
+          backend.message_passing->edge_backward(args, runtime, runtime.stream());
+          NamedTensors all = gradients.named();
+          all.insert(all.end(), {{"edges_out", done.edges_out},
+                                 {"aggregate", done.aggregate},
+                                 {"pre_norm", done.saved.pre_norm},
+                                 {"d_edges", args.d_edges},
+                                 {"d_sender_terms", args.d_sender_terms},
+                                 {"d_receiver_terms", args.d_receiver_terms}});
+          results.push_back(std::move(all));
+        }
+        for (size_t i = 1; i < results.size(); ++i) check_equal_bits(results[0], results[i]);
+      }
+    }
+  }
+}
+
+TEST_CASE("edge update says which argument does not fit") {
+  Runtime runtime = make_runtime();
+  RandomMatrices random(14);
+  const EdgeShape shape{{{6}, 8, 2, 6, Activation::relu, Norm::none}, true, false};
+  const EdgeCase edge(runtime, random, shape, random_edges(random, 7, 19), DType::f32);
+  const auto forward_error = [&](auto&& change) {
+    EdgeUpdateForward args = edge.forward(runtime);
+    change(args);
+    return invalid_argument_text([&] { edge_update_forward(args, runtime, runtime.stream()); });
+  };
+  CHECK(forward_error([](EdgeUpdateForward&) {}) == "");
+  std::string text = forward_error([](EdgeUpdateForward& a) { a.graph = nullptr; });
+  CHECK_MESSAGE((contains(text, "edge_update.forward") && contains(text, "graph")), text);
+  text = forward_error([&](EdgeUpdateForward& a) {
+    a.sender_terms = unwritten(runtime, {6, 8}, DType::f32);
+  });
+  CHECK_MESSAGE((contains(text, "sender_terms") && contains(text, "[7, 8]") && contains(text, "[6, 8]")),
+                text);
+  text = forward_error([&](EdgeUpdateForward& a) {
+    a.receiver_terms = unwritten(runtime, {7, 8}, DType::f64);
+  });
+  CHECK_MESSAGE((contains(text, "receiver_terms") && contains(text, "f32") && contains(text, "f64")), text);
+  text = forward_error([&](EdgeUpdateForward& a) { a.edges.x = unwritten(runtime, {18, 6}, DType::f32); });
+  CHECK_MESSAGE((contains(text, "[19, 6]") && contains(text, "[18, 6]")), text);
+  text = forward_error([&](EdgeUpdateForward& a) {
+    a.edges = {unwritten(runtime, {19, 5}, DType::f32), unwritten(runtime, {5, 8}, DType::f32)};
+  });
+  CHECK_MESSAGE((contains(text, "residual") && contains(text, "5 and 6")), text);
+  text = forward_error([&](EdgeUpdateForward& a) { a.aggregate = unwritten(runtime, {19, 6}, DType::f32); });
+  CHECK_MESSAGE((contains(text, "aggregate") && contains(text, "[7, 6]") && contains(text, "[19, 6]")), text);
+
+  const StartedGradients gradients(runtime, random, edge.mlp);
+  const auto backward_error = [&](auto&& change) {
+    EdgeUpdateBackward args = edge.backward(runtime, edge.forward(runtime, false), gradients);
+    change(args);
+    return invalid_argument_text([&] { edge_update_backward(args, runtime, runtime.stream()); });
+  };
+  CHECK(backward_error([](EdgeUpdateBackward&) {}) == "");
+  text = backward_error([&](EdgeUpdateBackward& a) {
+    a.d_sender_terms = unwritten(runtime, {7, 7}, DType::f32);
+  });
+  CHECK_MESSAGE((contains(text, "edge_update.backward: d_sender_terms") && contains(text, "[7, 7]")), text);
+  text = backward_error([&](EdgeUpdateBackward& a) {
+    a.d_edges_out = unwritten(runtime, {7, 6}, DType::f32);
+  });
+  CHECK_MESSAGE((contains(text, "d_edges_out") && contains(text, "[19, 6]")), text);
+  text = backward_error([&](EdgeUpdateBackward& a) { a.d_weights.weights.clear(); });
+  CHECK_MESSAGE(contains(text, "gradients"), text);
+}
+
+}  // namespace
+}  // namespace meshgrad::test

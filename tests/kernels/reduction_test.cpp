@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+
+#include "mlp_case.h"
+#include "reference/training.h"
+
+namespace meshgrad::test {
+namespace {
+
+Tensor mask_tensor(Runtime& runtime, const std::vector<uint8_t>& mask) {
+  return Tensor::from<uint8_t>(runtime, mask, Shape{static_cast<int64_t>(mask.size())}, Tag::data, "mask");
+}
+Tensor scalar(Runtime& runtime, double value) {
+  return Tensor::from<double>(runtime, std::vector<double>{value}, Shape{1}, Tag::data, "scalar");
+}
+double value_of(const Tensor& tensor) { return tensor.values<double>()[0]; }
+
+TEST_CASE("masked loss and its gradient agree with the judge") {
+  uint64_t seed = 1200;
+  for (const Backend& backend : backends()) {
+    for (const DType dtype : storage_types()) {
+      for (const int64_t width : {1, 2, 3, 33}) {
+        for (const int64_t rows : awkward_sizes()) {
+          for (const double share : {0.0, 0.6, 1.0}) {
+            RandomMatrices random(seed++);
+            CAPTURE(width);
+            CAPTURE(rows);
+            CAPTURE(share);
+            CAPTURE(random.seed());
+            Runtime runtime = make_runtime();
+            const Matrix prediction = stored_as(dtype, random.normal(rows, width));
+            const Matrix target = stored_as(dtype, random.normal(rows, width));
+            std::vector<uint8_t> mask = random.mask(rows, share);
+            for (size_t i = 0; i < mask.size(); i += 3) mask[i] = static_cast<uint8_t>(mask[i] * 255);
+            MaskedLossForward forward{rows,
+                                      to_tensor(runtime, prediction, dtype),
+                                      to_tensor(runtime, target, dtype),
+                                      mask_tensor(runtime, mask),
+                                      unwritten(runtime, {1}, DType::f64),
+                                      unwritten(runtime, {1}, DType::f64)};
+            backend.reduction->masked_loss_forward(forward, runtime.stream());
+            const auto judge = reference::masked_loss(prediction, target, mask);
+            // Differences are taken in the storage type's accumulator, sums in double.
+            CHECK(std::abs(value_of(forward.sum) - judge.sum) <= tolerance(dtype, 1, judge.sum));
+            CHECK(value_of(forward.weight) == judge.weight);
+
+            const MaskedLossBackward backward{
+                rows,         forward.prediction,     forward.target,
+                forward.mask, scalar(runtime, 0.037), unwritten(runtime, {rows, width}, dtype)};
+            backend.reduction->masked_loss_backward(backward, runtime.stream());
+            CHECK(difference(backward.d_prediction,
+                             reference::masked_loss_backward(prediction, target, mask, 0.037), 1) == "");
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("masked rows may hold anything") {
+  for (const Backend& backend : backends()) {
+    for (const DType dtype : storage_types()) {
+      Runtime runtime = make_runtime();
+      RandomMatrices random(51);
+      const Tensor prediction = to_tensor(runtime, random.normal(33, 2), dtype);
+      const Tensor target = to_tensor(runtime, random.normal(33, 2), dtype);
+      std::vector<uint8_t> mask(33, 1);
+      mask[7] = mask[32] = 0;
+      for (const int64_t row : {7, 32}) {
+        copy(unwritten(runtime, {1, 2}, dtype), target.row_range(row, row + 1), runtime.stream());
+      }
+      MaskedLossForward forward{33,
+                                prediction,
+                                target,
+                                mask_tensor(runtime, mask),
+                                unwritten(runtime, {1}, DType::f64),
+                                unwritten(runtime, {1}, DType::f64)};
+      backend.reduction->masked_loss_forward(forward, runtime.stream());
+      CHECK(value_of(forward.sum) > 0.0);
+      CHECK(value_of(forward.weight) == 31.0);
+      const Tensor d = unwritten(runtime, {33, 2}, dtype);
+      backend.reduction->masked_loss_backward({33, prediction, target, forward.mask, scalar(runtime, 1.0), d},
+                                              runtime.stream());
+      const Matrix values = to_matrix(d);
+      CHECK(values.at(7, 0) == 0.0);
+      CHECK(values.at(32, 1) == 0.0);
+      CHECK(values.at(8, 0) == values.at(8, 0));
+    }
+  }
+}
+
+TEST_CASE("masked loss counts no rows behind the count and leaves their gradient alone") {
+  for (const Backend& backend : backends()) {
+    for (const DType dtype : storage_types()) {
+      Runtime runtime = make_runtime();
+      RandomMatrices random(52);
+      const int64_t capacity = 129, count = 100;
+      const Matrix prediction = stored_as(dtype, random.normal(capacity, 3));
+      const Matrix target = stored_as(dtype, random.normal(capacity, 3));
+      std::vector<uint8_t> mask = random.mask(capacity, 0.5);
+      std::fill(mask.begin() + count, mask.end(), uint8_t{1});
+      MaskedLossForward forward{Rows(capacity, &count),
+                                to_tensor(runtime, prediction, dtype),
+                                to_tensor(runtime, target, dtype),
+                                mask_tensor(runtime, mask),
+                                unwritten(runtime, {1}, DType::f64),
+                                unwritten(runtime, {1}, DType::f64)};
+      backend.reduction->masked_loss_forward(forward, runtime.stream());
+      std::vector<uint8_t> counted = mask;
+      std::fill(counted.begin() + count, counted.end(), uint8_t{0});
+      const auto judge = reference::masked_loss(prediction, target, counted);
+      CHECK(std::abs(value_of(forward.sum) - judge.sum) <= tolerance(dtype, 1, judge.sum));
+      CHECK(value_of(forward.weight) == judge.weight);
+      const Tensor d = unwritten(runtime, {capacity, 3}, dtype);
+      backend.reduction->masked_loss_backward(
+          {forward.rows, forward.prediction, forward.target, forward.mask, scalar(runtime, 1.0), d},
+          runtime.stream());
+      CHECK(equal_bits(d.row_range(count, capacity), unwritten(runtime, {capacity - count, 3}, dtype)));
+      CHECK(to_matrix(d).at(count - 1, 0) == to_matrix(d).at(count - 1, 0));
+    }
+  }
+}
+
+TEST_CASE("sum of squares adds up in double and flags what is not finite") {
+  for (const Backend& backend : backends()) {
+    for (const DType dtype : storage_types()) {
+      for (const int64_t size : {0, 1, 31, 33, 127, 129, 211, 70001}) {
+        CAPTURE(size);
+        Runtime runtime = make_runtime();
+        RandomMatrices random(53);
+        const Matrix x = stored_as(dtype, random.normal(1, size));
+        const Tensor flag = Tensor::zeros(runtime, {1}, DType::i32, Tag::data);
+        SumOfSquares args{to_vector(runtime, x, dtype), scalar(runtime, 3.0), flag};
+        backend.reduction->sum_of_squares(args, runtime.stream());
+        const double expected = reference::sum_of_squares(x.v) + 3.0;
+        // The sum is in double whatever the storage.
+        CHECK(std::abs(value_of(args.sum) - expected) <= tolerance(DType::f64, size, expected));
+        CHECK(flag.values<int32_t>()[0] == 0);
+        flag.values<int32_t>()[0] = 1;
+        backend.reduction->sum_of_squares(args, runtime.stream());
+        CHECK_MESSAGE(flag.values<int32_t>()[0] == 1, "a flag that is set stays set");
+        args.non_finite = Tensor();
+        backend.reduction->sum_of_squares(args, runtime.stream());
+        CHECK(std::abs(value_of(args.sum) - (3.0 * (expected - 3.0) + 3.0)) <=
+              tolerance(DType::f64, size, 3.0 * expected));
+      }
+    }
+  }
+}
+
+TEST_CASE("sum of squares finds one bad element wherever it stands, and f32 squares do not overflow") {
+  for (const Backend& backend : backends()) {
+    for (const DType dtype : storage_types()) {
+      Runtime runtime = make_runtime();
+      for (const int64_t at : {0, 1, 63, 64, 5001, 9999}) {
+        for (const double bad :
+             {std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(),
+              std::numeric_limits<double>::quiet_NaN()}) {
+          CAPTURE(at);
+          CAPTURE(bad);
+          Matrix x(1, 10000, 1.0);
+          x.at(0, at) = bad;
+          const Tensor flag = Tensor::zeros(runtime, {1}, DType::i32, Tag::data);
+          backend.reduction->sum_of_squares({to_vector(runtime, x, dtype), scalar(runtime, 0.0), flag},
+                                            runtime.stream());
+          CHECK(flag.values<int32_t>()[0] == 1);
+        }
+      }
+      const Tensor flag = Tensor::zeros(runtime, {1}, DType::i32, Tag::data);
+      const Tensor sum = scalar(runtime, 0.0);
+      backend.reduction->sum_of_squares({to_vector(runtime, Matrix(1, 4, 1e30), dtype), sum, flag},
+                                        runtime.stream());
+      CHECK(flag.values<int32_t>()[0] == 0);
+      CHECK(value_of(sum) == doctest::Approx(4e60).epsilon(1e-6));
+    }
+  }
+}
+
+TEST_CASE("reductions leave the same bits for any number of threads, and in every run") {
+  for (const Backend& backend : backends()) {
+    for (const DType dtype : storage_types()) {
+      std::vector<std::unique_ptr<Runtime>> runtimes;
+      std::vector<NamedTensors> results;
+      for (const int threads : {1, 1, 2, 3, 5}) {
+        RuntimeOptions options;
+        options.threads = threads;
+        Runtime& runtime = *runtimes.emplace_back(std::make_unique<Runtime>(options));
+        RandomMatrices random(54);
+        MaskedLossForward forward{50021,
+                                  to_tensor(runtime, random.normal(50021, 3), dtype),
+                                  to_tensor(runtime, random.normal(50021, 3), dtype),
+                                  mask_tensor(runtime, random.mask(50021, 0.7)),
+                                  unwritten(runtime, {1}, DType::f64),
+                                  unwritten(runtime, {1}, DType::f64)};
+        backend.reduction->masked_loss_forward(forward, runtime.stream());
+        const Tensor d = unwritten(runtime, {50021, 3}, dtype);
+        backend.reduction->masked_loss_backward(
+            {50021, forward.prediction, forward.target, forward.mask, forward.sum, d}, runtime.stream());
+        const Tensor squares = scalar(runtime, 0.1);
+        backend.reduction->sum_of_squares({forward.prediction, squares, Tensor()}, runtime.stream());
+        results.push_back(
+            {{"sum", forward.sum}, {"weight", forward.weight}, {"d_prediction", d}, {"squares", squares}});
+      }
+      for (size_t i = 1; i < results.size(); ++i) check_equal_bits(results[0], results[i]);
+    }
+  }
+}
+
+TEST_CASE("reductions say which argument does not fit") {
+  Runtime runtime = make_runtime();
+  const auto tensor = [&](const Shape& shape, DType dtype = DType::f32) {
+    return unwritten(runtime, shape, dtype);
+  };
+  const Tensor mask = mask_tensor(runtime, {1, 0, 1});
+  const auto loss_error = [&](auto&& change) {
+    MaskedLossForward args{3,    tensor({3, 2}),          tensor({3, 2}),
+                           mask, tensor({1}, DType::f64), tensor({1}, DType::f64)};
+    change(args);
+    return invalid_argument_text([&] { masked_loss_forward(args, runtime.stream()); });
+  };
+  CHECK(loss_error([](MaskedLossForward&) {}) == "");
+  std::string text = loss_error([&](MaskedLossForward& a) { a.target = tensor({3, 3}); });
+  CHECK_MESSAGE(
+      (contains(text, "masked_loss.forward: target") && contains(text, "[3, 2]") && contains(text, "[3, 3]")),
+      text);
+  text = loss_error([&](MaskedLossForward& a) { a.mask = tensor({3}); });
+  CHECK_MESSAGE((contains(text, "mask") && contains(text, "u8")), text);
+  text = loss_error([&](MaskedLossForward& a) { a.sum = tensor({1}); });
+  CHECK_MESSAGE((contains(text, "sum") && contains(text, "f64")), text);
+  text = invalid_argument_text([&] {
+    masked_loss_backward({3, tensor({3, 2}), tensor({3, 2}), mask, scalar(runtime, 1.0), tensor({2, 3})},
+                         runtime.stream());
+  });
+  CHECK_MESSAGE((contains(text, "masked_loss.backward: d_prediction") && contains(text, "[2, 3]")), text);
+  text = invalid_argument_text([&] {
+    sum_of_squares({tensor({3, 2}), tensor({2}, DType::f64), Tensor()}, runtime.stream());
+  });
+  CHECK_MESSAGE((contains(text, "sum_of_squares") && contains(text, "f64[1]") && contains(text, "f64[2]")),
+                text);
+}
+
+}  // namespace
+}  // namespace meshgrad::test

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include "support.h"
+
+namespace meshgrad::test {
+namespace {
+
+// A family that gains an entry fails to compile here until the entry is checked: the bindings count the
+// members.
+TEST_CASE("every backend fills every entry of every table") {
+  REQUIRE(!backends().empty());
+  for (const Backend& backend : backends()) {
+    CAPTURE(backend.name);
+    const auto [linear_forward, linear_backward] = *backend.linear;
+    CHECK((linear_forward && linear_backward));
+    const auto [mlp_forward, mlp_backward] = *backend.mlp;
+    CHECK((mlp_forward && mlp_backward));
+    const auto [edge_forward, edge_backward] = *backend.message_passing;
+    CHECK((edge_forward && edge_backward));
+    const auto [sum, gather] = *backend.segment_sum;
+    CHECK((sum && gather));
+    const auto [activation, activation_back, norm, norm_back, axpby] = *backend.elementwise;
+    CHECK((activation && activation_back && norm && norm_back && axpby));
+    const auto [loss, loss_back, squares] = *backend.reduction;
+    CHECK((loss && loss_back && squares));
+    const auto [step] = *backend.optimizer;
+    CHECK((step != nullptr));
+  }
+}
+
+}  // namespace
+}  // namespace meshgrad::test

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program as its users meet it: exit codes, and what goes to stdout and to stderr.
+#include "train/scratch_directory.h"
+
+#include <doctest/doctest.h>
+#include <meshgrad/train/cli/signals.h>
+#include <meshgrad/train/config.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+namespace meshgrad {
+namespace {
+
+struct Outcome {
+  int code = -1;
+  std::string out;
+  std::string err;
+};
+
+/// Runs `meshgrad ARGUMENTS` in a shell; redirections in `arguments` work.
+Outcome run(const std::string& arguments) {
+  const test::ScratchDirectory scratch;
+  const std::string out = (scratch.path / "out").string();
+  const std::string err = (scratch.path / "err").string();
+  const int status =
+      std::system(("exec >" + out + " 2>" + err + "; exec " + MESHGRAD_CLI + " " + arguments).c_str());
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, test::read_text(out), test::read_text(err)};
+}
+
+void check_has(const std::string& text, const std::string& part) {
+  CAPTURE(text);
+  CAPTURE(part);
+  CHECK(text.find(part) != std::string::npos);
+}
+
+/// One line `meshgrad: error: ...` on stderr, nothing on stdout.
+void check_fails(const std::string& arguments, int code, const std::string& part) {
+  CAPTURE(arguments);
+  const Outcome outcome = run(arguments);
+  CHECK(outcome.code == code);
+  CHECK(outcome.out.empty());
+  CHECK(outcome.err.rfind("meshgrad: error: ", 0) == 0);
+  CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
+  check_has(outcome.err, part);
+}
+
+TEST_CASE("help and version are results") {
+  const std::string commands[] = {
+      "",       "convert", "config", "config default", "config effective", "config schema", "config docs",
+      "verify", "info"};
+  for (const std::string& command : commands) {
+    CAPTURE(command);
+    const Outcome outcome = run(command + " --help");
+    CHECK(outcome.code == 0);
+    CHECK(outcome.err.empty());
+    check_has(outcome.out, "Usage: meshgrad" + (command.empty() ? "" : " " + command));
+    check_has(outcome.out, command.empty() ? "Subcommands:" : "Examples:\n  meshgrad " + command);
+  }
+  check_has(run("--version").out, "meshgrad ");
+  check_has(run("config --help").out, "train.noise = 0.02");
+}
+
+TEST_CASE("a wrong command line exits 2 and says what was meant") {
+  check_fails("", 2, "[command] needed ");
+  check_fails("confg", 2, "did you mean \"config\"?");
+  check_fails("frobnicate", 2, "got \"frobnicate\"; fix: see `meshgrad --help`");
+  check_fails("config", 2, "[config] needed default|effective|schema|docs, got none");
+  check_fails("config efective", 2, "did you mean \"effective\"?");
+  check_fails("config default --sett train.batch=3", 2, "did you mean --set?");
+  check_fails("info --jsn", 2, "did you mean --json?");
+  check_fails("config docs extra", 2, "extra");
+  check_fails("convert", 2, "INPUT");
+  check_fails("convert x -o y --format tfrecord", 2, "tfrecord");
+  check_fails("convert x -o y --by mass", 2, "mass");
+  check_fails("convert x -o y --split a,b,c", 2, "split");
+}
+
+TEST_CASE("a wrong configuration exits 2 with all its faults") {
+  check_fails("config effective /nonexistent.toml", 2, "[/nonexistent.toml] needed a TOML file");
+  check_fails("config effective --set train.batch=0", 2,
+              "[train.batch] needed an integer from 1 to 1e6, got 0");
+  const Outcome outcome = run("config effective -s train.batch=0 -s model.widht=3");
+  CHECK(outcome.code == 2);
+  check_has(outcome.err, "meshgrad: error: defaults: 2 faults\n");
+  check_has(outcome.err, "did you mean model.width?");
+}
+
+TEST_CASE("bad data exits 1") {
+  check_fails("convert /nonexistent -o /tmp/meshgrad-never.mgd", 1, "/nonexistent");
+  check_fails("info /nonexistent.mgd", 1, "/nonexistent.mgd");
+  check_fails("config default >/dev/full", 1, "[stdout] needed to write the result");
+}
+
+TEST_CASE("config prints what the parser reads back") {
+  const Outcome defaults = run("config default");
+  CHECK(defaults.code == 0);
+  CHECK(defaults.err.empty());
+  CHECK(to_toml(parse_config(defaults.out, "default.toml")) == to_toml(Config{}));
+
+  const test::ScratchDirectory scratch;
+  const std::string file = (scratch.path / "run.toml").string();
+  std::ofstream(file) << "[train]\nsteps = 7\nnoise = 1\n";
+  const Outcome effective =
+      run("config effective -s train.batch=5 " + file + " --set data.inputs='[\"a\", \"b\"]'");
+  CHECK(effective.code == 0);
+  const Config config = parse_config(effective.out, "effective.toml");
+  CHECK(config.train.steps == 7);
+  CHECK(config.train.batch == 5);
+  CHECK(config.data.inputs.size() == 2);
+  CHECK(nlohmann::json::parse(run("config schema").out).contains("properties"));
+  CHECK(run("config docs").out == test::read_text(MESHGRAD_SOURCE_DIR "/docs/config.md"));
+}
+
+TEST_CASE("info describes the machine, and global flags may follow a command") {
+  const auto machine = nlohmann::json::parse(run("info --json --quiet --no-color").out);
+  CHECK(machine["cpus"].get<int>() >= 1);
+  CHECK(machine["memory_bytes"].get<int64_t>() > 0);
+  CHECK(machine.contains("default_device"));
+  check_has(run("--quiet info").out, "device    ");
+}
+
+TEST_CASE("no colour codes where stderr is no terminal") {
+  CHECK(run("confg").err.find('\033') == std::string::npos);
+}
+
+TEST_CASE("a first signal asks to stop, a second one ends the process") {
+  const pid_t child = fork();
+  if (child == 0) {
+    cli::catch_stop_signals();
+    if (cli::stop_requested()) _exit(10);
+    raise(SIGUSR1);
+    if (!cli::stop_requested()) _exit(11);
+    raise(SIGTERM);
+    _exit(12);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  REQUIRE(WIFSIGNALED(status));
+  CHECK(WTERMSIG(status) == SIGTERM);
+}
+
+}  // namespace
+}  // namespace meshgrad

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+#include <meshgrad/engine/error.h>
+#include <meshgrad/train/convert.h>
+#include <meshgrad/train/formats/npz_source.h>
+#include <zip.h>
+
+#include <map>
+#include <random>
+
+#include "train/deepmind_folder.h"
+#include "train/scratch_directory.h"
+
+using namespace meshgrad;
+using meshgrad::test::contains;
+using meshgrad::test::message_of;
+using meshgrad::test::read_text;
+using meshgrad::test::ScratchDirectory;
+
+namespace {
+
+template <class T>
+std::string npy(const char* descr, const std::string& shape, const std::vector<T>& values) {
+  std::string header =
+      std::string("{'descr': '") + descr + "', 'fortran_order': False, 'shape': " + shape + ", }\n";
+  std::string file("\x93NUMPY\x01\x00", 8);
+  file += static_cast<char>(header.size());
+  file += '\0';
+  file += header;
+  return file.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
+}
+
+using Arrays = std::map<std::string, std::string>;
+
+// A square of two triangles, 3 frames; shapes as DeepMind has them.
+Arrays square() {
+  std::vector<float> u(12);
+  for (size_t i = 0; i < u.size(); ++i) u[i] = static_cast<float>(i);
+  return {{"mesh_pos", npy<float>("<f4", "(1, 4, 2)", {0, 0, 1, 0, 1, 1, 0, 1})},
+          {"cells", npy<int32_t>("<i4", "(1, 2, 3)", {0, 1, 2, 0, 2, 3})},
+          {"node_type", npy<int32_t>("<i4", "(1, 4, 1)", {0, 0, 6, 6})},
+          {"u", npy<float>("<f4", "(3, 4, 1)", u)}};
+}
+
+std::string write_npz(const std::filesystem::path& path, const Arrays& arrays, bool compressed) {
+  zip_t* archive = zip_open(path.c_str(), ZIP_CREATE | ZIP_TRUNCATE, nullptr);
+  REQUIRE(archive != nullptr);
+  for (const auto& [name, bytes] : arrays) {
+    zip_source_t* source = zip_source_buffer(archive, bytes.data(), bytes.size(), 0);
+    const zip_int64_t index = zip_file_add(archive, (name + ".npy").c_str(), source, 0);
+    REQUIRE(index >= 0);
+    zip_set_file_compression(archive, static_cast<zip_uint64_t>(index),
+                             compressed ? ZIP_CM_DEFLATE : ZIP_CM_STORE, 0);
+  }
+  REQUIRE(zip_close(archive) == 0);
+  return read_text(path);
+}
+
+RawTrajectory parse(const std::string& file) {
+  return trajectory_of_npz(std::as_bytes(std::span(file)), "a.npz");
+}
+
+}  // namespace
+
+TEST_CASE("stored and deflated NPZ files give the same trajectory") {
+  const ScratchDirectory scratch;
+  for (const bool compressed : {false, true}) {
+    const RawTrajectory t = parse(write_npz(scratch.path / "a.npz", square(), compressed));
+    validate(t);
+    CHECK(t.nodes == 4);
+    CHECK(t.dim == 2);
+    CHECK(t.frames == 3);
+    CHECK(t.nodes_per_cell == 3);
+    CHECK(t.cells == std::vector<int32_t>{0, 1, 2, 0, 2, 3});
+    CHECK(t.node_type == std::vector<int32_t>{0, 0, 6, 6});
+    REQUIRE(t.fields.size() == 1);
+    CHECK(t.fields[0].values[11] == 11.0F);
+  }
+}
+
+TEST_CASE("arrays without leading ones, edges, static fields and dt are understood") {
+  const ScratchDirectory scratch;
+  Arrays arrays = square();
+  arrays["mesh_pos"] = npy<double>("<f8", "(4, 2)", {0, 0, 1, 0, 1, 1, 0, 1});
+  arrays["node_type"] = npy<int64_t>("<i8", "(4,)", {0, 0, 6, 6});
+  arrays["mesh_edge"] = npy<int64_t>("<i8", "(2, 3)", {0, 1, 2, 1, 2, 3});
+  arrays["depth"] = npy<float>("<f4", "(4,)", {1, 2, 3, 4});
+  arrays["dt"] = npy<double>("<f8", "()", {0.25});
+  arrays.erase("cells");
+  const RawTrajectory t = parse(write_npz(scratch.path / "a.npz", arrays, true));
+  validate(t);
+  CHECK(t.edges == std::vector<int32_t>{0, 1, 2, 1, 2, 3});
+  CHECK(t.dt == 0.25);
+  REQUIRE(t.fields.size() == 2);
+  CHECK(t.fields[0].name == "depth");
+  CHECK_FALSE(t.fields[0].dynamic);
+}
+
+TEST_CASE("a bad NPZ file names file and array") {
+  const ScratchDirectory scratch;
+  const auto error = [&](const std::string& array, const std::string& content) {
+    Arrays arrays = square();
+    arrays[array] = content;
+    const std::string file = write_npz(scratch.path / "a.npz", arrays, false);
+    return message_of([&] { validate(parse(file)); });
+  };
+  CHECK(contains(error("u", npy<float>("<f4", "(3, 3, 1)", std::vector<float>(9))),
+                 "[a.npz: array u] needed [frames, nodes, components] with 4 nodes, got [3, 3, 1]"));
+  CHECK(contains(error("v", npy<float>("<f4", "(2, 4, 1)", std::vector<float>(8))),
+                 "[a.npz: array v] needed 3 frames, as the arrays before it, got [2, 4, 1]"));
+  CHECK(contains(error("cells", npy<float>("<f4", "(1, 3)", {0, 1, 2})),
+                 "[a.npz: array cells] needed integers"));
+  CHECK(contains(error("mesh_pos", npy<float>("<f4", "(4, 1)", {0, 1, 2, 3})), "got [4, 1]"));
+  CHECK(contains(error("u", "not numpy"), "[a.npz: array u] needed an array written by NumPy"));
+  Arrays without = square();
+  without.erase("mesh_pos");
+  const std::string file = write_npz(scratch.path / "a.npz", without, false);
+  CHECK(contains(message_of([&] { parse(file); }),
+                 "[a.npz] needed an array \"mesh_pos\", got cells, node_type, u"));
+  CHECK(contains(message_of([] { parse("PK no zip"); }), "[a.npz] needed an NPZ file"));
+}
+
+TEST_CASE("a damaged NPZ file is refused or read, never read past") {
+  const ScratchDirectory scratch;
+  std::mt19937 random(5);
+  int refused = 0;
+  for (const bool compressed : {false, true}) {
+    const std::string good = write_npz(scratch.path / "a.npz", square(), compressed);
+    for (size_t at = 0; at < good.size(); ++at) {
+      std::string damaged = good;
+      damaged[at] = static_cast<char>(random());
+      try {
+        parse(damaged);
+      } catch (const DataError&) {
+        ++refused;
+      }
+    }
+  }
+  CHECK(refused > 1000);
+}
+
+TEST_CASE("a single NPZ file without node types is packed with a warning, split by time") {
+  const ScratchDirectory scratch;
+  Arrays arrays = square();
+  arrays.erase("node_type");
+  write_npz(scratch.path / "run.npz", arrays, true);
+  ConvertOptions options;
+  options.input = scratch.path / "run.npz";
+  options.output = scratch.path / "a.mgd";
+  const ConvertReport report = convert(options);
+  CHECK(report.format == "npz");
+  CHECK(report.warnings.size() == 3);  // by time, no node types, parts of one frame
+  CHECK(report.splits.size() == 3);
+  const Dataset data = Dataset::open(options.output);
+  CHECK(data.trajectory("test", 0).field("u").frame(0)[3] == 11.0F);
+  CHECK(data.node_type_counts()[0] == 4);
+}

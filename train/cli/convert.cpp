@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <meshgrad/train/cli/command.h>
+#include <meshgrad/train/cli/describe.h>
+#include <meshgrad/train/cli/output.h>
+#include <meshgrad/train/convert.h>
+#include <meshgrad/train/report/progress.h>
+
+#include <chrono>
+#include <map>
+#include <nlohmann/json.hpp>
+
+namespace meshgrad::cli {
+namespace {
+
+struct Options {
+  ConvertOptions convert;
+  bool json = false;
+};
+
+std::string to_json(const ConvertReport& report) {
+  const nlohmann::ordered_json json = {
+      {"format", report.format},
+      {"trajectories", report.trajectories},
+      {"frames", report.frames},
+      {"meshes", report.meshes},
+      {"nodes", {{"min", report.nodes_min}, {"mean", report.nodes_mean}, {"max", report.nodes_max}}},
+      {"edges", {{"min", report.edges_min}, {"mean", report.edges_mean}, {"max", report.edges_max}}},
+      {"node_types", report.node_types},
+      {"dim", report.dim},
+      {"dt", report.dt},
+      {"fields", fields_json(report.fields)},
+      {"splits", splits_json(report.splits)},
+      {"statistics_split", report.statistics_split},
+      {"input_bytes", report.input_bytes},
+      {"output_bytes", report.output_bytes},
+      {"warnings", report.warnings},
+  };
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+std::string to_text(const ConvertReport& report, const std::string& output) {
+  std::string text =
+      fmt::format("wrote     {} ({}, from {} of {})\n", output, bytes_text(report.output_bytes),
+                  bytes_text(report.input_bytes), report.format);
+  text += fmt::format("data      {} trajectories, {} frames, {} meshes in {}-D\n", report.trajectories,
+                      report.frames, report.meshes, report.dim);
+  text += fmt::format("nodes     {:.0f} on average ({} to {}), directed edges {:.0f} ({} to {})\n",
+                      report.nodes_mean, report.nodes_min, report.nodes_max, report.edges_mean,
+                      report.edges_min, report.edges_max);
+  text += "fields    " + fields_text(report.fields) + "\n";
+  text += "splits    " + splits_text(report.splits) + "\n";
+  return text;
+}
+
+/// One line a second on stderr: enough for a terminal and for a log.
+std::function<void(const ConvertProgress&)> progress_lines() {
+  using Clock = std::chrono::steady_clock;
+  return [last = Clock::now()](const ConvertProgress& progress) mutable {
+    const auto now = Clock::now();
+    if (now - last < std::chrono::seconds(1)) return;
+    last = now;
+    print_note(fmt::format("read {} of {} trajectories, {}", progress.trajectories,
+                           progress.total_trajectories, bytes_text(progress.bytes)));
+  };
+}
+
+int run(const Options& options, const GlobalOptions& globals) {
+  ConvertOptions convert_options = options.convert;
+  if (!globals.quiet) convert_options.progress = progress_lines();
+  const ConvertReport report = convert(convert_options);
+  if (!globals.quiet) {
+    for (const std::string& warning : report.warnings) print_note("warning: " + warning);
+  }
+  print_result(options.json ? to_json(report) : to_text(report, convert_options.output.string()));
+  return kExitOk;
+}
+
+}  // namespace
+
+void add_convert(CommandLine& line) {
+  CLI::App* command =
+      add_command(line.app, "convert", "Pack simulation data into one file to train on",
+                  {"meshgrad convert data/cylinder_flow -o cylinder.mgd",
+                   "meshgrad convert flow.npz -o flow.mgd --split 0.8,0.1,0.1 --by time",
+                   "meshgrad convert runs.h5 -o runs.mgd --fields density,velocity_x,velocity_y"});
+  const auto options = std::make_shared<Options>();
+  ConvertOptions& convert = options->convert;
+  command->add_option("INPUT", convert.input, "A file, or a folder of them")->type_name("")->required();
+  command->add_option("-o,--output", convert.output, "The packed file to write")
+      ->type_name("OUT.mgd")
+      ->required();
+  command->add_option("--split", convert.split, "Fractions of train, valid and test")
+      ->type_name("A,B,C")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  static const std::map<std::string, SplitBy> kSplitBy = {
+      {"auto", SplitBy::automatic}, {"trajectory", SplitBy::trajectory}, {"time", SplitBy::time}};
+  command->add_option("--by", convert.split_by, "How --split cuts: auto, trajectory or time")
+      ->type_name("NAME")
+      ->transform(CLI::CheckedTransformer(kSplitBy).description(""));
+  command->add_option("--format", convert.format, "Format of the input: auto, deepmind, npz or hdf5")
+      ->type_name("NAME")
+      ->check(CLI::IsMember({"auto", "deepmind", "npz", "hdf5"}).description(""));
+  command->add_option("--fields", convert.fields, "Names of the rows of HDF5 nodal_data")
+      ->type_name("A,B,...")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  command->add_option("--dt", convert.dt, "Seconds between frames, where the input does not say")
+      ->type_name("S")
+      ->check(CLI::NonNegativeNumber.description(""));
+  add_json(*command, options->json);
+  on_run(*command, line, options, run);
+}
+
+}  // namespace meshgrad::cli

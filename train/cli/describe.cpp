@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <meshgrad/train/cli/describe.h>
+#include <meshgrad/train/formats/safetensors.h>
+#include <meshgrad/train/packed_file.h>
+#include <meshgrad/train/report/progress.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+namespace meshgrad::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string printed(const Json& json) {
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::string describe_dataset(const std::string& path, bool json) {
+  const Dataset data = Dataset::open(path);
+  if (json) {
+    return printed({{"kind", "packed data"},
+                    {"path", path},
+                    {"bytes", data.bytes()},
+                    {"fingerprint", fmt::format("{:016x}", data.fingerprint())},
+                    {"source", data.source()},
+                    {"dim", data.dim()},
+                    {"dt", data.dt()},
+                    {"trajectories", data.trajectories()},
+                    {"meshes", data.meshes()},
+                    {"fields", fields_json(data.fields())},
+                    {"splits", splits_json(data.splits())},
+                    {"statistics_split", data.statistics_split()},
+                    {"node_types", data.node_type_counts()}});
+  }
+  std::string text =
+      fmt::format("packed    {} ({}), from {}\n", path, bytes_text(data.bytes()), data.source());
+  text += fmt::format("data      {} trajectories, {} meshes in {}-D\n", data.trajectories(), data.meshes(),
+                      data.dim());
+  text += data.dt() > 0 ? fmt::format("dt        {} s\n", data.dt()) : std::string("dt        unknown\n");
+  text += "fields    " + fields_text(data.fields()) + "\n";
+  text += "splits    " + splits_text(data.splits()) + "\n";
+  return text + fmt::format("print     {:016x}\n", data.fingerprint());
+}
+
+std::string describe_weights(const std::string& path, bool json) {
+  const SafetensorsFile file{std::filesystem::path(path)};
+  Json tensors = Json::array();
+  std::string lines;
+  uint64_t bytes = 0;
+  for (const SafetensorsTensor& tensor : file.view().tensors) {
+    bytes += tensor.bytes.size();
+    tensors.push_back({{"name", tensor.name}, {"dtype", dtype_name(tensor.dtype)}, {"shape", tensor.shape}});
+    lines +=
+        fmt::format("  {:4} [{}] {}\n", dtype_name(tensor.dtype), fmt::join(tensor.shape, ", "), tensor.name);
+  }
+  if (json) {
+    return printed({{"kind", "safetensors"},
+                    {"path", path},
+                    {"bytes", bytes},
+                    {"metadata", file.view().metadata},
+                    {"tensors", tensors}});
+  }
+  std::string text = fmt::format("weights   {} ({} of values)\n", path, bytes_text(bytes));
+  for (const auto& [key, value] : file.view().metadata) {
+    constexpr size_t kLongest = 80;
+    const std::string first_line = value.substr(0, std::min(value.find('\n'), kLongest));
+    text += fmt::format("  {} = {}{}\n", key, first_line, first_line.size() < value.size() ? "..." : "");
+  }
+  return text + fmt::format("tensors   {}\n", tensors.size()) + lines;
+}
+
+}  // namespace
+
+std::string fields_text(const std::vector<FieldInfo>& fields) {
+  std::string text;
+  for (const FieldInfo& field : fields) {
+    text += fmt::format("{}{}[{}]{}{}{}", text.empty() ? "" : ", ", field.name, field.components,
+                        field.unit.empty() ? "" : " ", field.unit, field.dynamic ? "" : " (static)");
+  }
+  return text;
+}
+
+std::string splits_text(const std::vector<SplitInfo>& splits) {
+  std::string text;
+  for (const SplitInfo& split : splits) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", split.name, split.count);
+  }
+  return text;
+}
+
+Json fields_json(const std::vector<FieldInfo>& fields) {
+  Json list = Json::array();
+  for (const FieldInfo& field : fields) {
+    list.push_back({{"name", field.name},
+                    {"components", field.components},
+                    {"dynamic", field.dynamic},
+                    {"unit", field.unit}});
+  }
+  return list;
+}
+
+Json splits_json(const std::vector<SplitInfo>& splits) {
+  Json object = Json::object();
+  for (const SplitInfo& split : splits) object[split.name] = split.count;
+  return object;
+}
+
+std::string describe_file(const std::string& path, bool json) {
+  std::ifstream file(path, std::ios::binary);
+  std::array<char, kPackedMagic.size()> magic{};
+  file.read(magic.data(), magic.size());
+  return magic == kPackedMagic ? describe_dataset(path, json) : describe_weights(path, json);
+}
+
+}  // namespace meshgrad::cli

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Words and JSON for what packed data and files of weights contain.
+#pragma once
+#include <meshgrad/train/dataset.h>
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+namespace meshgrad::cli {
+
+/// "velocity[2] m/s, pressure[1], cells[1] (static)".
+std::string fields_text(const std::vector<FieldInfo>& fields);
+/// "train 8, valid 1, test 1", in trajectories.
+std::string splits_text(const std::vector<SplitInfo>& splits);
+
+/// A list of {name, components, dynamic, unit}.
+nlohmann::ordered_json fields_json(const std::vector<FieldInfo>& fields);
+/// An object: name -> trajectories.
+nlohmann::ordered_json splits_json(const std::vector<SplitInfo>& splits);
+
+/// What a packed file or a safetensors file holds, as text or as JSON. Throws DataError when `path` is
+/// neither or cannot be read.
+std::string describe_file(const std::string& path, bool json);
+
+}  // namespace meshgrad::cli

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/train/cli/command.h>
+#include <meshgrad/train/cli/output.h>
+#include <meshgrad/train/verify.h>
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+namespace meshgrad::cli {
+namespace {
+
+struct VerifyOptions {
+  std::string file;
+  std::string precision = "f64";
+  std::string path = "fused";
+  int threads = 0;
+  bool recompute_hidden = false;
+  bool json = false;
+};
+
+std::string to_text(const VerifyReport& report) {
+  std::string text =
+      fmt::format("{}: width {}, {} blocks, {} graphs, {} nodes, {} edges, {} Adam steps, in {}\n\n",
+                  report.file, report.width, report.blocks, report.graphs, report.nodes, report.edges,
+                  report.steps, name_of(report.precision));
+  text += fmt::format("{:<24}{:>10}{:>13}{:>13}{:>13}  {}\n", "group", "values", "absolute", "relative",
+                      "tolerance", "");
+  for (const VerifyGroup& group : report.groups) {
+    text +=
+        fmt::format("{:<24}{:>10}{:>13.2e}{:>13.2e}{:>13.0e}  {}\n", group.name, group.values, group.absolute,
+                    group.relative, group.tolerance, group.passed() ? "ok" : "FAILED: " + group.worst);
+  }
+  return text + (report.passed() ? "\nall within tolerance\n" : "\nnot within tolerance\n");
+}
+
+std::string to_json(const VerifyReport& report) {
+  nlohmann::ordered_json json{{"file", report.file},      {"precision", name_of(report.precision)},
+                              {"width", report.width},    {"blocks", report.blocks},
+                              {"nodes", report.nodes},    {"edges", report.edges},
+                              {"graphs", report.graphs},  {"steps", report.steps},
+                              {"passed", report.passed()}};
+  for (const VerifyGroup& group : report.groups) {
+    json["groups"].push_back({{"name", group.name},
+                              {"values", group.values},
+                              {"absolute", group.absolute},
+                              {"relative", group.relative},
+                              {"tolerance", group.tolerance},
+                              {"worst", group.worst},
+                              {"passed", group.passed()}});
+  }
+  return json.dump(2) + "\n";
+}
+
+int run(const VerifyOptions& options, const GlobalOptions&) {
+  Runtime runtime({.device = {}, .threads = options.threads});
+  const VerifyReport report =
+      verify(runtime, options.file, options.precision == "f64" ? DType::f64 : DType::f32,
+             options.path == "fused", !options.recompute_hidden);
+  print_result(options.json ? to_json(report) : to_text(report));
+  return report.passed() ? kExitOk : kExitFailed;
+}
+
+}  // namespace
+
+void add_verify(CommandLine& line) {
+  CLI::App* verify = add_command(
+      line.app, "verify", "Hold the engine against values that another framework computed",
+      {"meshgrad verify reference.safetensors", "meshgrad verify reference.safetensors --precision f32"});
+  const auto options = std::make_shared<VerifyOptions>();
+  verify->add_option("FILE", options->file, "Reference values, in safetensors form")->required();
+  verify->add_option("--precision", options->precision, "Precision to compute in")
+      ->check(CLI::IsMember({"f64", "f32"}))
+      ->capture_default_str();
+  verify->add_option("--path", options->path, "How to compute")
+      ->check(CLI::IsMember({"fused", "op_by_op"}))
+      ->capture_default_str();
+  verify->add_flag("--recompute-hidden", options->recompute_hidden,
+                   "Recompute hidden activations in backward");
+  add_threads(*verify, options->threads);
+  add_json(*verify, options->json);
+  on_run(*verify, line, options, run);
+}
+
+}  // namespace meshgrad::cli

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// From frames of a data set to batches of a model: inputs, targets, noise, masks and normalisation.
+// The rules are those of Pfaff et al. (2021), appendix A.1 and A.2.2.
+#pragma once
+#include <meshgrad/nn/batch.h>
+#include <meshgrad/nn/normalizer.h>
+#include <meshgrad/train/config.h>
+#include <meshgrad/train/dataset.h>
+#include <meshgrad/train/sampler.h>
+
+namespace meshgrad {
+
+struct Normalizers {
+  Normalizer nodes;    ///< fields and one-hot types
+  Normalizer edges;    ///< relative position and norm
+  Normalizer targets;
+};
+
+/// What a model predicts at a time, in physical units.
+struct FieldState {
+  std::vector<float> current;   ///< [nodes, outputs]
+  std::vector<float> previous;  ///< the same one frame before; empty unless second differences are predicted
+};
+
+/// Noise for a sample; none in validation and rollouts.
+struct NoiseOptions {
+  double deviation = 0.0;
+  double gamma = 1.0;
+  uint64_t seed = 0;
+};
+
+class FrameFeatures {
+ public:
+  /// Throws ConfigError when a named field does not exist or a type is outside the one-hot.
+  FrameFeatures(const Dataset& dataset, const DataConfig& config);
+
+  int64_t node_inputs() const { return node_inputs_; }
+  int64_t edge_inputs() const { return dataset_.dim() + 1; }
+  int64_t outputs() const { return outputs_; }
+
+  /// From the data set's statistics: fields over all nodes, the one-hot left as it is, the target over the predicted
+  /// nodes with the noise's share added: sqrt(std^2 + share^2).
+  Normalizers dataset_normalizers(const NoiseOptions& noise) const;
+  /// Empty ones, to be learned.
+  Normalizers online_normalizers() const;
+
+  /// Training batch. With `learn`, statistics of the batch are added to the normalisers before they are applied.
+  Batch training_batch(Runtime& runtime, DType dtype, std::string_view split, const std::vector<Sample>& samples,
+                       const NoiseOptions& noise, Normalizers& normalizers, bool learn) const;
+  /// A batch of one graph for prediction: inputs from `state`, other fields from frame t.
+  Batch prediction_batch(Runtime& runtime, DType dtype, const TrajectoryView& trajectory, int64_t t,
+                         const FieldState& state, const Normalizers& normalizers) const;
+
+  /// The state at frame t, from the data.
+  FieldState state_at(const TrajectoryView& trajectory, int64_t t) const;
+  /// The next values of the predicted nodes, from a normalised prediction [nodes, outputs]; other nodes as in
+  /// `state.current`.
+  std::vector<float> advance(const TrajectoryView& trajectory, const FieldState& state, const Tensor& prediction,
+                             const Normalizers& normalizers) const;
+  /// Target fields at frame t side by side: [nodes, outputs].
+  std::vector<float> target_values(const TrajectoryView& trajectory, int64_t t) const;
+  /// u8 [nodes]: 1 where a node is predicted.
+  std::vector<uint8_t> predicted_mask(const MeshView& mesh) const;
+  int64_t predicted_nodes(const MeshView& mesh) const;
+  /// "velocity" or "velocity, pressure".
+  std::string target_names() const;
+  const std::vector<FieldInfo>& targets() const { return targets_; }
+
+ private:
+  struct Input {
+    FieldInfo field;
+    int64_t target_column = -1;  // where it stands among the targets, -1: nowhere
+  };
+  template <class T>
+  void write_node_inputs(const TrajectoryView& trajectory, int64_t t, const FieldState& state, T* rows) const;
+  template <class T>
+  void write_edge_inputs(const MeshView& mesh, T* rows) const;
+  template <class T>
+  void write_targets(const TrajectoryView& trajectory, const Sample& sample, const FieldState& state,
+                     const std::vector<float>& noise, const NoiseOptions& options, T* rows) const;
+  std::vector<float> add_noise(const TrajectoryView& trajectory, const Sample& sample, const NoiseOptions& noise,
+                               FieldState& state) const;
+  bool takes_noise(int32_t type) const;
+  void allocate(Runtime& runtime, DType dtype, const std::vector<TrajectoryView>& views, Batch& batch) const;
+
+  const Dataset& dataset_;
+  DataConfig config_;
+  std::vector<Input> inputs_;
+  std::vector<FieldInfo> targets_;
+  int64_t node_inputs_ = 0;
+  int64_t outputs_ = 0;
+};
+
+/// The disjoint union of meshes as one graph: indices of each moved behind those before it.
+Graph union_graph(Runtime& runtime, const std::vector<MeshView>& meshes);
+
+}  // namespace meshgrad

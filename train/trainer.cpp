@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/train/formats/atomic_file.h>
+#include <meshgrad/train/report/environment.h>
+#include <meshgrad/train/report/metrics_log.h>
+#include <meshgrad/train/report/tensorboard.h>
+#include <meshgrad/train/trainer.h>
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+#include <optional>
+
+namespace meshgrad {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Trainer {
+ public:
+  Trainer(Runtime& runtime, const Config& config, const TrainOptions& options);
+  TrainResult run();
+
+ private:
+  void start();
+  void resume();
+  void check_same_model(const fs::path& checkpoint) const;
+  bool warming_up() const;
+  std::vector<Sample> samples_of(int64_t step, int64_t micro) const;
+  int64_t window_weight() const;
+  void train_batch(double weight);
+  void finish_step(int64_t weight);
+  void log_step(double gradient_norm, double rate);
+  void validate();
+  void save(bool best);
+  void save_numbered();
+  void tell(const std::string& text) const;
+  void note_pause() const;
+  TrainResult result(bool stopped) const;
+
+  Runtime& runtime_;
+  const Config& config_;
+  const TrainOptions& options_;
+  Dataset dataset_;
+  FrameFeatures features_;
+  Sampler sampler_;
+  NoiseOptions noise_;
+  MeshGraphNet model_;
+  Normalizers normalizers_;
+  std::optional<Optimizer> optimizer_;
+  RunState state_;
+  fs::path checkpoints_;
+  std::optional<MetricsLog> metrics_;
+  std::optional<TensorboardWriter> tensorboard_;
+  std::chrono::steady_clock::time_point log_time_;
+  int64_t log_step_ = 0;
+};
+
+Trainer::Trainer(Runtime& runtime, const Config& config, const TrainOptions& options)
+    : runtime_(runtime),
+      config_(config),
+      options_(options),
+      dataset_(Dataset::open(config.data.path)),
+      features_(dataset_, config.data),
+      sampler_(dataset_, config.data.train_split, config.data.predict, static_cast<uint64_t>(config.run.seed)),
+      noise_{config.train.noise, config.train.gamma, static_cast<uint64_t>(config.run.seed)},
+      model_(model_options(config.model, features_)),
+      normalizers_(config.normalize.mode == NormalizeMode::dataset ? features_.dataset_normalizers(noise_)
+                                                                   : features_.online_normalizers()),
+      checkpoints_(fs::path(config.run.dir) / "checkpoints") {
+  if (config.train.validate_every > 0) dataset_.split(config.data.valid_split);  // says which splits exist
+}
+
+/// The story: windows of batches, each window one optimizer step.
+TrainResult Trainer::run() {
+  options_.resume ? resume() : start();
+  log_time_ = std::chrono::steady_clock::now();
+  log_step_ = state_.step;
+  while (state_.step < config_.train.steps) {
+    const int64_t weight = window_weight();
+    while (state_.micro < config_.train.accumulate) {
+      train_batch(static_cast<double>(weight));
+      ++state_.micro;
+      if (options_.observer.stop && options_.observer.stop()) {
+        if (state_.micro == config_.train.accumulate) finish_step(weight);
+        save(false);
+        tell(fmt::format("stopped at step {}; go on with --resume", state_.step));
+        return result(true);
+      }
+    }
+    finish_step(weight);
+    const bool last = state_.step == config_.train.steps;
+    const auto due = [&](int64_t every) { return every > 0 && (state_.step % every == 0 || last); };
+    if (due(config_.train.validate_every)) validate();
+    if (due(config_.train.checkpoint_every) || last) save_numbered();
+  }
+  return result(false);
+}
+
+void Trainer::start() {
+  const fs::path dir = config_.run.dir;
+  if (fs::exists(checkpoints_ / "last.safetensors")) {
+    throw config_error("run.dir", "a folder without a run", dir.string() + ", which has checkpoints",
+                       "add --resume to go on, or choose another run.dir");
+  }
+  std::error_code error;
+  fs::create_directories(checkpoints_, error);
+  if (error) throw config_error("run.dir", "a folder that can be made", dir.string() + ": " + error.message(), "choose another run.dir");
+  model_.allocate(runtime_, config_.precision, static_cast<uint64_t>(config_.run.seed));
+  optimizer_.emplace(runtime_, model_.parameters(), config_.optimizer, config_.train.clip_norm);
+  write_file_atomically(dir / "config.resolved.toml", to_toml(config_));
+  write_environment(dir / "environment.json", options_.command, {{"device", name_of(runtime_.device())}});
+  metrics_ = MetricsLog::create(dir / "metrics.jsonl");
+  tensorboard_.emplace(dir / "tb");
+}
+
+void Trainer::resume() {
+  const fs::path dir = config_.run.dir;
+  const fs::path checkpoint = find_checkpoint(dir, "last");
+  check_same_model(checkpoint);
+  model_.allocate(runtime_, config_.precision, static_cast<uint64_t>(config_.run.seed));
+  optimizer_.emplace(runtime_, model_.parameters(), config_.optimizer, config_.train.clip_norm);
+  state_ = load_checkpoint(checkpoint, model_.parameters(), &*optimizer_, normalizers_);
+  if (checkpoint_data_fingerprint(checkpoint) != dataset_.fingerprint()) {
+    throw data_error(checkpoint.string(), "the data it was trained on", config_.data.path + ", which has other content",
+                     "give the same packed file, or start a new run");
+  }
+  metrics_ = MetricsLog::resume(dir / "metrics.jsonl", state_.step);
+  tensorboard_.emplace(dir / "tb");
+  tell(fmt::format("resumed {} at step {}", checkpoint.string(), state_.step));
+}
+
+void Trainer::check_same_model(const fs::path& checkpoint) const {
+  const Config saved = checkpoint_config(checkpoint);
+  const ModelConfig& was = saved.model;
+  const ModelConfig& now = config_.model;
+  const auto check = [&](std::string_view key, bool same) {
+    if (same) return;
+    throw config_error(key, "the value that " + checkpoint.string() + " was trained with", "another",
+                       "use the run's config.resolved.toml, or start a new run with another run.dir");
+  };
+  check("precision", saved.precision == config_.precision);
+  check("model.width", was.width == now.width);
+  check("model.blocks", was.blocks == now.blocks);
+  check("model.hidden_layers", was.hidden_layers == now.hidden_layers);
+  check("model.activation", was.activation == now.activation);
+  check("model.norm", was.norm == now.norm);
+  check("model.concat_order", was.concat_order == now.concat_order);
+  check("model.aggregate", was.aggregate == now.aggregate);
+  check("optimizer.name", saved.optimizer.name == config_.optimizer.name);
+  check("run.seed", saved.run.seed == config_.run.seed);
+  check("train.batch", saved.train.batch == config_.train.batch);
+  check("train.accumulate", saved.train.accumulate == config_.train.accumulate);
+}
+
+/// Online normalisers first look at data, and the model waits.
+bool Trainer::warming_up() const {
+  return config_.normalize.mode == NormalizeMode::online && state_.step < config_.normalize.warmup_steps;
+}
+
+std::vector<Sample> Trainer::samples_of(int64_t step, int64_t micro) const {
+  std::vector<Sample> samples;
+  const int64_t first = (step * config_.train.accumulate + micro) * config_.train.batch;
+  for (int64_t i = 0; i < config_.train.batch; ++i) samples.push_back(sampler_.at(first + i));
+  return samples;
+}
+
+/// Loss terms of the whole window, known before its first backward: so that it equals one large batch.
+int64_t Trainer::window_weight() const {
+  int64_t weight = 0;
+  for (int64_t micro = 0; micro < config_.train.accumulate; ++micro) {
+    for (const Sample& sample : samples_of(state_.step, micro)) {
+      weight += features_.predicted_nodes(dataset_.trajectory(config_.data.train_split, sample.trajectory).mesh());
+    }
+  }
+  if (weight == 0) {
+    throw data_error(config_.data.path, "nodes of the types in data.predicted_types", "a batch without any",
+                     "set data.predicted_types to types that occur; see meshgrad info " + config_.data.path);
+  }
+  return weight;
+}
+
+void Trainer::train_batch(double weight) {
+  const bool learn = config_.normalize.mode == NormalizeMode::online && state_.learned < config_.normalize.max_samples;
+  const Batch batch = features_.training_batch(runtime_, config_.precision, config_.data.train_split,
+                                               samples_of(state_.step, state_.micro), noise_, normalizers_, learn);
+  if (learn) ++state_.learned;
+  if (warming_up()) return;
+  Tape tape(runtime_);
+  const Variable prediction = model_.forward(tape, batch);
+  const LossSum loss = masked_loss(tape, prediction, batch.target, batch.mask);
+  const double sum = *loss.sum.value().data<double>();
+  if (!std::isfinite(sum)) {
+    throw data_error(fmt::format("step {}", state_.step), "a finite loss", fmt::format("{}", sum),
+                     "lower optimizer.lr, set train.clip_norm, or look for bad values in the data");
+  }
+  state_.window_loss += sum;
+  const Tensor seed = Tensor::empty(runtime_, Shape{1}, DType::f64, Tag::workspace, "seed");
+  *seed.data<double>() = 1.0 / weight;
+  tape.backward(loss.sum, seed);
+}
+
+void Trainer::finish_step(int64_t weight) {
+  const double rate = learning_rate(config_.schedule, config_.optimizer.lr, config_.train.steps, optimizer_->steps());
+  double norm = 0.0;
+  if (!warming_up()) {
+    norm = optimizer_->step(rate);
+    if (!std::isfinite(norm)) ++state_.skipped;
+    state_.last_loss = state_.window_loss / static_cast<double>(weight);
+    state_.loss_sum += state_.last_loss;
+    ++state_.loss_count;
+  }
+  state_.window_loss = 0.0;
+  state_.micro = 0;
+  ++state_.step;
+  if (state_.step % config_.train.log_every == 0 || state_.step == config_.train.steps || state_.step == 1) log_step(norm, rate);
+  if (options_.observer.progress) {
+    const MemoryStats memory = runtime_.allocator().stats();
+    options_.observer.progress({state_.step, config_.train.steps, state_.last_loss, rate, memory.allocated.current, memory.allocated.peak});
+  }
+}
+
+void Trainer::log_step(double gradient_norm, double rate) {
+  const auto now = std::chrono::steady_clock::now();
+  const double seconds = std::chrono::duration<double>(now - log_time_).count();
+  const MemoryStats memory = runtime_.allocator().stats();
+  const double loss = state_.loss_count > 0 ? state_.loss_sum / static_cast<double>(state_.loss_count) : std::nan("");
+  const double speed = seconds > 0.0 ? static_cast<double>(state_.step - log_step_) / seconds : 0.0;
+  metrics_->write({{"step", state_.step},
+                   {"loss", loss},
+                   {"learning_rate", rate},
+                   {"gradient_norm", gradient_norm},
+                   {"steps_per_second", speed},
+                   {"samples", state_.step * config_.train.accumulate * config_.train.batch},
+                   {"skipped_steps", state_.skipped},
+                   {"memory_allocated_bytes", memory.allocated.current},
+                   {"memory_peak_bytes", memory.allocated.peak},
+                   {"memory_reserved_bytes", memory.reserved.current}});
+  const std::pair<std::string, double> scalars[] = {{"train/loss", loss}, {"train/learning_rate", rate}, {"train/gradient_norm", gradient_norm}};
+  tensorboard_->scalars(state_.step, scalars);
+  state_.loss_sum = 0.0;
+  state_.loss_count = 0;
+  log_time_ = now;
+  log_step_ = state_.step;
+}
+
+void Trainer::validate() {
+  if (warming_up()) return;
+  note_pause();
+  state_.last_valid_loss = validation_loss(runtime_, model_, features_, normalizers_, dataset_, config_);
+  metrics_->write({{"step", state_.step}, {"valid_loss", state_.last_valid_loss}});
+  const std::pair<std::string, double> scalars[] = {{"valid/loss", state_.last_valid_loss}};
+  tensorboard_->scalars(state_.step, scalars);
+  const bool better = state_.last_valid_loss < state_.best_valid_loss;
+  tell(fmt::format("step {}: validation loss {:.4g}{}", state_.step, state_.last_valid_loss, better ? " (best so far)" : ""));
+  if (better) {
+    state_.best_valid_loss = state_.last_valid_loss;
+    state_.best_step = state_.step;
+    save(true);
+  }
+}
+
+void Trainer::save(bool best) {
+  save_checkpoint(checkpoints_ / (best ? "best.safetensors" : "last.safetensors"), runtime_, config_, dataset_.fingerprint(),
+                  model_.parameters(), &*optimizer_, normalizers_, state_);
+}
+
+/// last.safetensors always is the newest; numbered copies are links to the same bytes, of which a few are kept.
+void Trainer::save_numbered() {
+  note_pause();
+  save(false);
+  const auto numbered = [&](int64_t step) { return checkpoints_ / fmt::format("step-{:09}.safetensors", step); };
+  std::error_code ignored;
+  fs::remove(numbered(state_.step), ignored);
+  fs::create_hard_link(checkpoints_ / "last.safetensors", numbered(state_.step), ignored);
+  std::vector<fs::path> kept;
+  for (const auto& entry : fs::directory_iterator(checkpoints_)) {
+    if (entry.path().filename().string().starts_with("step-")) kept.push_back(entry.path());
+  }
+  std::sort(kept.begin(), kept.end());
+  while (static_cast<int64_t>(kept.size()) > config_.train.keep_checkpoints) {
+    fs::remove(kept.front(), ignored);
+    kept.erase(kept.begin());
+  }
+}
+
+void Trainer::tell(const std::string& text) const {
+  if (options_.observer.message) options_.observer.message(text);
+}
+
+void Trainer::note_pause() const {
+  if (options_.observer.pause) options_.observer.pause();
+}
+
+TrainResult Trainer::result(bool stopped) const {
+  return {stopped, state_, checkpoints_ / "last.safetensors", model_.parameters().count()};
+}
+
+}  // namespace
+
+MeshGraphNetOptions model_options(const ModelConfig& config, const FrameFeatures& features) {
+  return {.node_inputs = features.node_inputs(),
+          .edge_inputs = {features.edge_inputs()},
+          .edge_set_names = {"mesh"},
+          .outputs = features.outputs(),
+          .width = config.width,
+          .blocks = config.blocks,
+          .hidden_layers = config.hidden_layers,
+          .activation = config.activation,
+          .norm = config.norm,
+          .concat_order = config.concat_order,
+          .aggregate = config.aggregate,
+          .path = config.path,
+          .keep_hidden = config.keep_hidden};
+}
+
+double validation_loss(Runtime& runtime, const MeshGraphNet& model, const FrameFeatures& features, Normalizers& normalizers,
+                       const Dataset& dataset, const Config& config) {
+  const Sampler sampler(dataset, config.data.valid_split, config.data.predict, 0);
+  const int64_t wanted = config.train.validate_samples > 0 ? std::min(config.train.validate_samples, sampler.samples()) : sampler.samples();
+  double sum = 0.0;
+  double weight = 0.0;
+  for (int64_t i = 0; i < wanted; ++i) {
+    const Sample sample = sampler.in_order(i * sampler.samples() / wanted);
+    const Batch batch = features.training_batch(runtime, config.precision, config.data.valid_split, {sample}, {}, normalizers, false);
+    Tape tape(runtime, Tape::Mode::evaluate);
+    const LossSum loss = masked_loss(tape, model.forward(tape, batch), batch.target, batch.mask);
+    sum += *loss.sum.value().data<double>();
+    weight += *loss.weight.data<double>();
+  }
+  return weight > 0.0 ? sum / weight : std::nan("");
+}
+
+TrainResult train(Runtime& runtime, const Config& config, const TrainOptions& options) {
+  require_data_path(config);
+  return Trainer(runtime, config, options).run();
+}
+
+}  // namespace meshgrad
