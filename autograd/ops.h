@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The differentiable ops. Each runs a kernel family forward, and records what its backward needs. Shapes, dtypes and
-// errors are those of the kernels they call. Every op here is in gradcheck's list.
+// The differentiable ops. Each runs a kernel family forward, and records what its backward needs. Shapes,
+// dtypes and errors are those of the kernels they call. Every op here is in gradcheck's list.
 #pragma once
 #include <meshgrad/autograd/tape.h>
 #include <meshgrad/kernels/graph.h>
@@ -15,7 +15,8 @@ Variable linear(Tape& tape, const Variable& x, const Weight& weight, const Weigh
 Variable activation(Tape& tape, const Variable& x, Activation kind);
 
 /// y = norm(x) * gain + bias, row by row; `bias` is absent with rms.
-Variable norm(Tape& tape, const Variable& x, Norm kind, const Weight& gain, const Weight& bias, double epsilon);
+Variable norm(Tape& tape, const Variable& x, Norm kind, const Weight& gain, const Weight& bias,
+              double epsilon);
 
 /// a + b, of one shape.
 Variable add(Tape& tape, const Variable& a, const Variable& b);
@@ -26,8 +27,8 @@ struct ConcatPart {
   Variable x;
   Rows rows = Rows::own;
 };
-/// [rows, sum of the parts' widths]: the parts side by side. With sender and receiver parts, rows are the graph's
-/// edges, and the graph must outlive the tape's entries.
+/// [rows, sum of the parts' widths]: the parts side by side. With sender and receiver parts, rows are the
+/// graph's edges, and the graph must outlive the tape's entries.
 Variable concat(Tape& tape, const std::vector<ConcatPart>& parts, const Graph* graph = nullptr);
 
 /// out[r] = sum over the edges of receiver r: [edges, width] -> [owned_nodes, width].
@@ -45,8 +46,8 @@ struct MlpParameters {
   double epsilon = 1e-5;
 };
 
-/// The fused MLP over several inputs: out = residual + mlp(inputs). `residual` may be absent. With `keep_hidden`
-/// false, backward recomputes hidden activations in the tile: same bits, less memory.
+/// The fused MLP over several inputs: out = residual + mlp(inputs). `residual` may be absent. With
+/// `keep_hidden` false, backward recomputes hidden activations in the tile: same bits, less memory.
 Variable mlp(Tape& tape, const std::vector<Variable>& inputs, const MlpParameters& parameters,
              const Variable& residual, bool keep_hidden);
 
@@ -59,8 +60,8 @@ struct EdgeUpdate {
   Variable edges;      ///< [edges, width]; absent when not needed
   Variable aggregate;  ///< [owned_nodes, width]
 };
-/// The fused edge half of a block: `parameters.first` = {sender, receiver, edge} row ranges of the first weight.
-/// The graph must outlive the tape's entries.
+/// The fused edge half of a block: `parameters.first` = {sender, receiver, edge} row ranges of the first
+/// weight. The graph must outlive the tape's entries.
 EdgeUpdate edge_update(Tape& tape, const Graph& graph, const Variable& nodes, const Variable& edges,
                        const MlpParameters& parameters, const EdgeUpdateOptions& options);
 

@@ -10,8 +10,8 @@ namespace meshgrad {
 Variable linear(Tape& tape, const Variable& x, const Weight& weight, const Weight& bias) {
   const int64_t rows = x.value().rows();
   const Variable y = tape.output(Shape{rows, weight.value.width()}, x.value().dtype(), true, "linear");
-  linear_forward({.rows = rows, .x = x.value(), .weight = weight.value, .bias = bias.value, .y = y.value()}, tape.runtime(),
-                 tape.stream());
+  linear_forward({.rows = rows, .x = x.value(), .weight = weight.value, .bias = bias.value, .y = y.value()},
+                 tape.runtime(), tape.stream());
   tape.record("linear", [x, y, weight, bias](Tape& back) {
     const Tensor d_y = back.take_gradient(y);
     if (!d_y.defined()) return;
@@ -37,23 +37,33 @@ Variable activation(Tape& tape, const Variable& x, Activation kind) {
     if (!d_y.defined() || !x.needs_gradient()) return;
     const bool fresh = Tape::slot_empty(x);
     const Tensor d_x = fresh ? d_y : back.gradient_for(x).tensor;
-    activation_backward({.activation = kind, .x = x.value(), .d_y = d_y, .d_x = d_x, .accumulate = !fresh}, back.stream());
+    activation_backward({.activation = kind, .x = x.value(), .d_y = d_y, .d_x = d_x, .accumulate = !fresh},
+                        back.stream());
     if (fresh) back.give_gradient(x, d_x);
   });
   return y;
 }
 
-Variable norm(Tape& tape, const Variable& x, Norm kind, const Weight& gain, const Weight& bias, double epsilon) {
+Variable norm(Tape& tape, const Variable& x, Norm kind, const Weight& gain, const Weight& bias,
+              double epsilon) {
   const int64_t rows = x.value().rows();
   const Variable y = tape.output(x.value().shape(), x.value().dtype(), true, "norm");
-  norm_forward({.norm = kind, .rows = rows, .x = x.value(), .gain = gain.value, .bias = bias.value, .epsilon = epsilon, .y = y.value()},
+  norm_forward({.norm = kind,
+                .rows = rows,
+                .x = x.value(),
+                .gain = gain.value,
+                .bias = bias.value,
+                .epsilon = epsilon,
+                .y = y.value()},
                tape.stream());
   tape.record("norm", [x, y, kind, gain, bias, epsilon](Tape& back) {
     const Tensor d_y = back.take_gradient(y);
     if (!d_y.defined()) return;
     const GradientTarget slot = back.gradient_for(x);
     const auto or_scratch = [&](const Tensor& wanted, const Tensor& like) {
-      return wanted.defined() || !like.defined() ? wanted : back.scratch(like.shape(), like.dtype(), "unwanted gradient");
+      return wanted.defined() || !like.defined()
+                 ? wanted
+                 : back.scratch(like.shape(), like.dtype(), "unwanted gradient");
     };
     norm_backward({.norm = kind,
                    .rows = d_y.rows(),
@@ -97,7 +107,8 @@ const Tensor& index_of(ConcatPart::Rows rows, const Graph* graph) {
   return rows == ConcatPart::Rows::sender ? graph->senders : graph->receivers;
 }
 
-void concat_backward(Tape& back, const ConcatPart& part, const Graph* graph, const Tensor& d_y, int64_t column) {
+void concat_backward(Tape& back, const ConcatPart& part, const Graph* graph, const Tensor& d_y,
+                     int64_t column) {
   const GradientTarget slot = back.gradient_for(part.x);
   if (!slot.tensor.defined()) return;
   SegmentSum sum{.segments = part.x.value().rows(),
@@ -140,7 +151,11 @@ Variable concat(Tape& tape, const std::vector<ConcatPart>& parts, const Graph* g
   const Variable y = tape.output(Shape{rows, width}, parts.front().x.value().dtype(), true, "concat");
   int64_t column = 0;
   for (const ConcatPart& part : parts) {
-    gather({.rows = rows, .index = index_of(part.rows, graph), .x = part.x.value(), .out = y.value(), .out_column = column},
+    gather({.rows = rows,
+            .index = index_of(part.rows, graph),
+            .x = part.x.value(),
+            .out = y.value(),
+            .out_column = column},
            tape.stream());
     column += part.x.value().width();
   }
@@ -157,8 +172,13 @@ Variable concat(Tape& tape, const std::vector<ConcatPart>& parts, const Graph* g
 }
 
 Variable segment_sum(Tape& tape, const Variable& x, const Graph& graph) {
-  const Variable y = tape.output(Shape{graph.owned_nodes, x.value().width()}, x.value().dtype(), x.needs_gradient(), "segment_sum");
-  segment_sum({.segments = graph.owned_nodes, .offsets = graph.receiver_offsets, .order = {}, .x = x.value(), .out = y.value()},
+  const Variable y = tape.output(Shape{graph.owned_nodes, x.value().width()}, x.value().dtype(),
+                                 x.needs_gradient(), "segment_sum");
+  segment_sum({.segments = graph.owned_nodes,
+               .offsets = graph.receiver_offsets,
+               .order = {},
+               .x = x.value(),
+               .out = y.value()},
               tape.stream());
   tape.record("segment_sum", [x, y, g = &graph](Tape& back) {
     const Tensor d_y = back.take_gradient(y);

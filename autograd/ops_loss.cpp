@@ -18,7 +18,8 @@ LossSum masked_loss(Tape& tape, const Variable& prediction, const Tensor& target
   tape.record("masked_loss", [prediction, target, mask, sum = loss.sum](Tape& back) {
     const Tensor seed = back.take_gradient(sum);
     if (!seed.defined() || !prediction.needs_gradient()) return;
-    const Tensor d_prediction = back.scratch(prediction.value().shape(), prediction.value().dtype(), "d_prediction");
+    const Tensor d_prediction =
+        back.scratch(prediction.value().shape(), prediction.value().dtype(), "d_prediction");
     masked_loss_backward({.rows = prediction.value().rows(),
                           .prediction = prediction.value(),
                           .target = target,

@@ -101,13 +101,14 @@ struct EdgeUpdateSaved {
 };
 
 /// S = h W_s for every node and R = h W_r for those that receive.
-void node_terms(Tape& tape, const Graph& graph, const Variable& nodes, const MlpParameters& p, Tensor& s, Tensor& r) {
+void node_terms(Tape& tape, const Graph& graph, const Variable& nodes, const MlpParameters& p, Tensor& s,
+                Tensor& r) {
   const int64_t hidden = p.first[0].value.width();
   const DType dtype = nodes.value().dtype();
   s = tape.scratch(Shape{graph.nodes, hidden}, dtype, "sender terms");
   r = tape.scratch(Shape{graph.owned_nodes, hidden}, dtype, "receiver terms");
-  linear_forward({.rows = graph.nodes, .x = nodes.value(), .weight = p.first[0].value, .bias = {}, .y = s}, tape.runtime(),
-                 tape.stream());
+  linear_forward({.rows = graph.nodes, .x = nodes.value(), .weight = p.first[0].value, .bias = {}, .y = s},
+                 tape.runtime(), tape.stream());
   linear_forward({.rows = graph.owned_nodes,
                   .x = nodes.value().row_range(0, graph.owned_nodes),
                   .weight = p.first[1].value,
@@ -151,22 +152,24 @@ void EdgeUpdateSaved::backward(Tape& tape) const {
   }
   const Shape edge_shape = edges.value().shape();
   const int64_t hidden = parameters.first[0].value.width();
-  EdgeUpdateBackward args{.graph = graph,
-                          .sender_terms = {},
-                          .receiver_terms = {},
-                          .edges = {edges.value(), parameters.first[2].value},
-                          .weights = weights_of(parameters),
-                          .residual = true,
-                          .aggregate_after_residual = options.aggregate_after_residual,
-                          .saved = saved,
-                          .d_edges_out = d_edges_out,
-                          .d_aggregate = d_aggregate,
-                          .d_edges = {},
-                          .d_sender_terms = tape.scratch(Shape{graph->nodes, hidden}, dtype, "d_sender_terms"),
-                          .d_receiver_terms = tape.scratch(Shape{graph->owned_nodes, hidden}, dtype, "d_receiver_terms"),
-                          .d_edge_weight = parameters.first[2].gradient,
-                          .d_weights = weight_gradients_of(parameters)};
-  if (!options.keep_hidden) node_terms(tape, *graph, nodes, parameters, args.sender_terms, args.receiver_terms);
+  EdgeUpdateBackward args{
+      .graph = graph,
+      .sender_terms = {},
+      .receiver_terms = {},
+      .edges = {edges.value(), parameters.first[2].value},
+      .weights = weights_of(parameters),
+      .residual = true,
+      .aggregate_after_residual = options.aggregate_after_residual,
+      .saved = saved,
+      .d_edges_out = d_edges_out,
+      .d_aggregate = d_aggregate,
+      .d_edges = {},
+      .d_sender_terms = tape.scratch(Shape{graph->nodes, hidden}, dtype, "d_sender_terms"),
+      .d_receiver_terms = tape.scratch(Shape{graph->owned_nodes, hidden}, dtype, "d_receiver_terms"),
+      .d_edge_weight = parameters.first[2].gradient,
+      .d_weights = weight_gradients_of(parameters)};
+  if (!options.keep_hidden)
+    node_terms(tape, *graph, nodes, parameters, args.sender_terms, args.receiver_terms);
   if (edges.needs_gradient()) {
     // In place where the new edges' gradient is there: the residual's share costs no copy.
     args.d_edges = d_edges_out.defined()
@@ -183,7 +186,8 @@ void EdgeUpdateSaved::backward(Tape& tape) const {
 Variable mlp(Tape& tape, const std::vector<Variable>& inputs, const MlpParameters& parameters,
              const Variable& residual, bool keep_hidden) {
   if (inputs.empty() || inputs.size() != parameters.first.size()) {
-    throw invalid_argument("mlp", std::to_string(parameters.first.size()) + " inputs", std::to_string(inputs.size()));
+    throw invalid_argument("mlp", std::to_string(parameters.first.size()) + " inputs",
+                           std::to_string(inputs.size()));
   }
   const int64_t rows = inputs.front().value().rows();
   const DType dtype = inputs.front().value().dtype();
@@ -193,14 +197,14 @@ Variable mlp(Tape& tape, const std::vector<Variable>& inputs, const MlpParameter
                   .residual = residual ? residual.value() : Tensor(),
                   .out = {},
                   .saved = saved_for(tape, parameters, rows, dtype, keep_hidden)};
-  for (size_t i = 0; i < inputs.size(); ++i) args.inputs.push_back({inputs[i].value(), parameters.first[i].value});
+  for (size_t i = 0; i < inputs.size(); ++i)
+    args.inputs.push_back({inputs[i].value(), parameters.first[i].value});
   const Variable out = tape.output(Shape{rows, out_width(parameters)}, dtype, true, "mlp");
   args.out = out.value();
   mlp_forward(args, tape.runtime(), tape.stream());
   if (tape.recording()) {
-    tape.record("mlp", [saved = MlpSavedForBackward{inputs, parameters, residual, args.saved, out}](Tape& back) {
-      saved.backward(back);
-    });
+    tape.record("mlp", [saved = MlpSavedForBackward{inputs, parameters, residual, args.saved, out}](
+                           Tape& back) { saved.backward(back); });
   }
   return out;
 }
@@ -229,10 +233,9 @@ EdgeUpdate edge_update(Tape& tape, const Graph& graph, const Variable& nodes, co
   node_terms(tape, graph, nodes, parameters, args.sender_terms, args.receiver_terms);
   edge_update_forward(args, tape.runtime(), tape.stream());
   if (tape.recording()) {
-    tape.record("edge_update", [saved = EdgeUpdateSaved{&graph, nodes, edges, parameters, options, args.saved,
-                                                        result.edges, result.aggregate}](Tape& back) {
-      saved.backward(back);
-    });
+    tape.record("edge_update",
+                [saved = EdgeUpdateSaved{&graph, nodes, edges, parameters, options, args.saved, result.edges,
+                                         result.aggregate}](Tape& back) { saved.backward(back); });
   }
   return result;
 }

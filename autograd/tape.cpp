@@ -7,7 +7,8 @@
 namespace meshgrad {
 
 Variable Tape::output(const Shape& shape, DType dtype, bool needs_gradient, std::string_view name) const {
-  return Variable(Tensor::empty(runtime_, shape, dtype, Tag::activations, name), needs_gradient && recording_);
+  return Variable(Tensor::empty(runtime_, shape, dtype, Tag::activations, name),
+                  needs_gradient && recording_);
 }
 
 void Tape::record(std::string_view op, std::function<void(Tape&)> backward) {
@@ -17,9 +18,10 @@ void Tape::record(std::string_view op, std::function<void(Tape&)> backward) {
 void Tape::backward(const Variable& sum, const Tensor& seed) {
   if (!recording_) throw invalid_argument("backward", "a tape that records", "one that evaluates");
   if (seed.dtype() != sum.value().dtype() || !(seed.shape() == sum.value().shape())) {
-    throw invalid_argument("backward", "a seed like the sum: " + std::string(name_of(sum.value().dtype())) +
-                                           sum.value().shape().text(),
-                           std::string(name_of(seed.dtype())) + seed.shape().text());
+    throw invalid_argument(
+        "backward",
+        "a seed like the sum: " + std::string(name_of(sum.value().dtype())) + sum.value().shape().text(),
+        std::string(name_of(seed.dtype())) + seed.shape().text());
   }
   sum.state_->gradient = seed;
   while (!entries_.empty()) {
@@ -38,7 +40,8 @@ GradientTarget Tape::gradient_for(const Variable& variable) const {
   if (!variable.needs_gradient()) return {};
   Tensor& slot = variable.state_->gradient;
   if (slot.defined()) return {slot, true};
-  slot = Tensor::empty(runtime_, variable.value().shape(), variable.gradient_dtype(), Tag::activations, "gradient");
+  slot = Tensor::empty(runtime_, variable.value().shape(), variable.gradient_dtype(), Tag::activations,
+                       "gradient");
   return {slot, false};
 }
 

@@ -20,7 +20,8 @@ class Tape {
  public:
   enum class Mode { record, evaluate };
   /// In Mode::evaluate ops keep nothing and backward has nothing to do.
-  explicit Tape(Runtime& runtime, Mode mode = Mode::record) : runtime_(runtime), recording_(mode == Mode::record) {}
+  explicit Tape(Runtime& runtime, Mode mode = Mode::record)
+      : runtime_(runtime), recording_(mode == Mode::record) {}
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
 
@@ -34,8 +35,8 @@ class Tape {
   /// Notes that an op ran. `backward` owns what the op saved; it is called once and destroyed right after.
   void record(std::string_view op, std::function<void(Tape&)> backward);
 
-  /// Walks back once from `sum`, whose gradient is `seed`: f64 [1] in device memory (loss scale / window weight).
-  /// Gradients of leaf variables and weights are accumulated; entries are gone afterwards.
+  /// Walks back once from `sum`, whose gradient is `seed`: f64 [1] in device memory (loss scale / window
+  /// weight). Gradients of leaf variables and weights are accumulated; entries are gone afterwards.
   void backward(const Variable& sum, const Tensor& seed);
 
   // For the backward functions of ops:
@@ -43,7 +44,8 @@ class Tape {
   Tensor take_gradient(const Variable& variable) const;
   /// The slot of an input's gradient; the first request allocates it.
   GradientTarget gradient_for(const Variable& variable) const;
-  /// Adds a finished gradient; an empty slot takes over the tensor itself, which the caller then no longer owns.
+  /// Adds a finished gradient; an empty slot takes over the tensor itself, which the caller then no longer
+  /// owns.
   void give_gradient(const Variable& variable, const Tensor& gradient) const;
   /// True when the slot holds nothing yet.
   static bool slot_empty(const Variable& variable) { return !variable.state_->gradient.defined(); }

@@ -34,8 +34,8 @@ class Variable {
   std::shared_ptr<State> state_;
 };
 
-/// Parameters are no Variables: their gradients live in one arena and are accumulated into, over a whole window of
-/// micro-batches. An undefined gradient marks a frozen weight; an undefined value an absent one.
+/// Parameters are no Variables: their gradients live in one arena and are accumulated into, over a whole
+/// window of micro-batches. An undefined gradient marks a frozen weight; an undefined value an absent one.
 struct Weight {
   Tensor value;
   Tensor gradient;

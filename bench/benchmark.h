@@ -28,11 +28,12 @@ struct Result {
   int threads = 0;
   int repeats = 0;
   double ms_min = 0.0, ms = 0.0, ms_max = 0.0;  ///< ms is the median
-  double gflops = 0.0;          ///< at the median
-  double gbytes = 0.0;          ///< GB/s at the median
-  double peak_gflops = 0.0;     ///< fused multiply-adds of this machine, measured around this row; 0: not f32 or f64
-  double peak_fraction = 0.0;   ///< gflops / peak_gflops
-  double memory_peak_mib = 0.0; ///< allocator's peak of all tags
+  double gflops = 0.0;                          ///< at the median
+  double gbytes = 0.0;                          ///< GB/s at the median
+  double peak_gflops =
+      0.0;  ///< fused multiply-adds of this machine, measured around this row; 0: not f32 or f64
+  double peak_fraction = 0.0;    ///< gflops / peak_gflops
+  double memory_peak_mib = 0.0;  ///< allocator's peak of all tags
 };
 
 /// All benchmarks of this program, in the order of `list`.

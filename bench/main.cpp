@@ -4,8 +4,8 @@
 
 #include <meshgrad/engine/error.h>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -81,32 +81,43 @@ Result measure(const Benchmark& benchmark, const Options& options) {
 void write_json(const std::vector<Result>& results, const std::string& path) {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   for (const Result& r : results) {
-    rows.push_back({{"name", r.name}, {"description", r.description}, {"threads", r.threads}, {"repeats", r.repeats},
-                    {"ms", r.ms}, {"ms_min", r.ms_min}, {"ms_max", r.ms_max}, {"gflops", r.gflops},
-                    {"gbytes_per_s", r.gbytes}, {"peak_gflops", r.peak_gflops}, {"peak_fraction", r.peak_fraction},
+    rows.push_back({{"name", r.name},
+                    {"description", r.description},
+                    {"threads", r.threads},
+                    {"repeats", r.repeats},
+                    {"ms", r.ms},
+                    {"ms_min", r.ms_min},
+                    {"ms_max", r.ms_max},
+                    {"gflops", r.gflops},
+                    {"gbytes_per_s", r.gbytes},
+                    {"peak_gflops", r.peak_gflops},
+                    {"peak_fraction", r.peak_fraction},
                     {"memory_peak_mib", r.memory_peak_mib}});
   }
   std::ofstream file(path);
   file << rows.dump(2) << "\n";
-  if (!file) throw meshgrad::data_error(path, "a file that can be written", "an error", "name a file in a folder that exists");
+  if (!file)
+    throw meshgrad::data_error(path, "a file that can be written", "an error",
+                               "name a file in a folder that exists");
 }
 
 int run(const Options& options) {
   std::vector<Result> results;
-  fmt::print("{:<36}{:>9}{:>11}{:>11}{:>10}{:>9}{:>9}{:>10}\n", "name", "threads", "ms median", "ms min", "GFLOP/s", "of peak",
-             "GB/s", "peak MiB");
+  fmt::print("{:<36}{:>9}{:>11}{:>11}{:>10}{:>9}{:>9}{:>10}\n", "name", "threads", "ms median", "ms min",
+             "GFLOP/s", "of peak", "GB/s", "peak MiB");
   for (const Benchmark& benchmark : all_benchmarks()) {
     if (!matches(benchmark.name, options.pattern)) continue;
     const Result r = measure(benchmark, options);
-    fmt::print("{:<36}{:>9}{:>11.3f}{:>11.3f}{:>10.1f}{:>9}{:>9}{:>10.1f}\n", r.name, r.threads, r.ms, r.ms_min, r.gflops,
+    fmt::print("{:<36}{:>9}{:>11.3f}{:>11.3f}{:>10.1f}{:>9}{:>9}{:>10.1f}\n", r.name, r.threads, r.ms,
+               r.ms_min, r.gflops,
                r.peak_fraction > 0.0 ? fmt::format("{:.0f} %", 100.0 * r.peak_fraction) : "-",
                r.gbytes > 0.0 ? fmt::format("{:.1f}", r.gbytes) : "-", r.memory_peak_mib);
     std::fflush(stdout);
     results.push_back(r);
   }
   if (results.empty()) {
-    throw meshgrad::invalid_argument("meshgrad-bench run", "a pattern that a name contains", "\"" + options.pattern + "\"",
-                           "see meshgrad-bench list");
+    throw meshgrad::invalid_argument("meshgrad-bench run", "a pattern that a name contains",
+                                     "\"" + options.pattern + "\"", "see meshgrad-bench list");
   }
   if (!options.json.empty()) write_json(results, options.json);
   return 0;
@@ -120,12 +131,14 @@ int main(int argc, char** argv) {
   CLI::App app("Times kernels and whole steps; FLOPs are those of the matrix products in the split form");
   app.require_subcommand(1);
   CLI::App* list = app.add_subcommand("list", "Names of all benchmarks");
-  CLI::App* run_command = app.add_subcommand("run", "Run the benchmarks whose name contains PATTERN (* is a wildcard)");
+  CLI::App* run_command =
+      app.add_subcommand("run", "Run the benchmarks whose name contains PATTERN (* is a wildcard)");
   Options options;
   run_command->add_option("PATTERN", options.pattern, "Part of a name")->required();
   run_command->add_option("--json", options.json, "Also write the rows to this file")->type_name("FILE");
   run_command->add_option("--threads", options.threads, "CPU threads, 0 for all")->check(CLI::Range(0, 4096));
-  run_command->add_option("--seconds", options.seconds, "Time to spend on each row")->check(CLI::PositiveNumber);
+  run_command->add_option("--seconds", options.seconds, "Time to spend on each row")
+      ->check(CLI::PositiveNumber);
   try {
     app.parse(argc, argv);
     if (*list) {

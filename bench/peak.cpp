@@ -49,7 +49,8 @@ double fma_peak(ThreadPool& pool) {
     std::vector<float> sinks(flops.size() * 16);
     const auto start = std::chrono::steady_clock::now();
     pool.parallel_for(pool.threads(), [&](int64_t i) {
-      flops[static_cast<size_t>(i)] = HWY_DYNAMIC_DISPATCH(burst)(1500000, &sinks[static_cast<size_t>(i) * 16]);
+      flops[static_cast<size_t>(i)] =
+          HWY_DYNAMIC_DISPATCH(burst)(1500000, &sinks[static_cast<size_t>(i) * 16]);
     });
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     double total = 0.0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole steps of the standard model on a triangulated square of 43 x 43 nodes: 1,849 nodes, 10,752 directed edges, 15
-// blocks, width 128, node input 11, edge input 3, output 2.
+// Whole steps of the standard model on a triangulated square of 43 x 43 nodes: 1,849 nodes, 10,752 directed
+// edges, 15 blocks, width 128, node input 11, edge input 3, output 2.
 #include "benchmark.h"
 
 #include <meshgrad/engine/random.h>
@@ -72,7 +72,9 @@ struct Setup {
   Batch batch;
   Optimizer optimizer;
   Setup(Runtime& runtime, const MeshGraphNetOptions& o, DType dtype)
-      : options(o), model(allocated(runtime, o, dtype)), batch(square_batch(runtime, dtype)),
+      : options(o),
+        model(allocated(runtime, o, dtype)),
+        batch(square_batch(runtime, dtype)),
         optimizer(runtime, model.parameters(), {}, 1.0) {}
   static MeshGraphNet allocated(Runtime& runtime, const MeshGraphNetOptions& o, DType dtype) {
     MeshGraphNet model(o);
@@ -93,7 +95,8 @@ Workload prepare(Runtime& runtime, DType dtype, bool train, ComputePath path, bo
   const auto edges = static_cast<double>(setup->batch.edge_sets[0].graph.edges);
   Workload work;
   work.flops = forward_flops(options, static_cast<double>(setup->batch.nodes), edges) * (train ? 3.0 : 1.0);
-  work.description = fmt::format("{} nodes, {} edges, {} blocks, width {}", setup->batch.nodes, edges, options.blocks, options.width);
+  work.description = fmt::format("{} nodes, {} edges, {} blocks, width {}", setup->batch.nodes, edges,
+                                 options.blocks, options.width);
   if (train) {
     work.run = [&runtime, setup] {
       Tape tape(runtime);

@@ -23,8 +23,9 @@ void add(MemoryCounter& counter, int64_t bytes) {
 }  // namespace
 
 std::string_view name_of(Tag tag) {
-  constexpr std::string_view kNames[kTagCount] = {"parameters", "gradients", "optimizer",     "activations", "recompute",
-                                                  "workspace",  "data",      "communication", "host"};
+  constexpr std::string_view kNames[kTagCount] = {"parameters",  "gradients",     "optimizer",
+                                                  "activations", "recompute",     "workspace",
+                                                  "data",        "communication", "host"};
   return kNames[static_cast<int>(tag)];
 }
 
@@ -48,7 +49,8 @@ StoragePtr Allocator::allocate(int64_t bytes, int64_t alignment, const Stream& s
                            fmt::format("{} bytes aligned to {}", bytes, alignment));
   }
   if (stream.device() != device()) {
-    throw invalid_argument("allocate", "a stream of " + name_of(device()), "one of " + name_of(stream.device()));
+    throw invalid_argument("allocate", "a stream of " + name_of(device()),
+                           "one of " + name_of(stream.device()));
   }
   const int64_t aligned = std::max(alignment, kMinAlignment);
   const int64_t size = round_up(std::max<int64_t>(bytes, 1), kMinAlignment);
@@ -63,9 +65,10 @@ StoragePtr Allocator::allocate(int64_t bytes, int64_t alignment, const Stream& s
   }
   if (address == nullptr) {
     ++stats_.out_of_memory;
-    throw OutOfMemory(fmt::format("[allocate {}] needed {} bytes for {}, and {} has no room\n{}fix: lower train.batch, or "
-                                  "model.width, or set model.keep_hidden = false; or raise memory.limit",
-                                  name, bytes, name_of(tag), name_of(device()), report_locked()));
+    throw OutOfMemory(
+        fmt::format("[allocate {}] needed {} bytes for {}, and {} has no room\n{}fix: lower train.batch, or "
+                    "model.width, or set model.keep_hidden = false; or raise memory.limit",
+                    name, bytes, name_of(tag), name_of(device()), report_locked()));
   }
   Block& block = blocks_.at(address);
   block.requested = bytes;
@@ -96,7 +99,8 @@ char* Allocator::take_block(int64_t bytes, int64_t alignment) {
 char* Allocator::carve(char* address, int64_t bytes, int64_t alignment) {
   Block whole = blocks_.at(address);
   free_.erase({whole.bytes, address});
-  const int64_t head = round_up(reinterpret_cast<int64_t>(address), alignment) - reinterpret_cast<int64_t>(address);
+  const int64_t head =
+      round_up(reinterpret_cast<int64_t>(address), alignment) - reinterpret_cast<int64_t>(address);
   if (head > 0) {
     blocks_.at(address).bytes = head;
     add_free(address, head);
@@ -213,15 +217,16 @@ std::string Allocator::report() const {
 
 std::string Allocator::report_locked() const {
   constexpr double kMiB = 1 << 20;
-  std::string text =
-      fmt::format("  capacity {:.1f} MiB, reserved {:.1f} MiB, allocated {:.1f} MiB, largest free block {:.1f} MiB\n",
-                  static_cast<double>(source_->capacity()) / kMiB, static_cast<double>(stats_.reserved.current) / kMiB,
-                  static_cast<double>(stats_.allocated.current) / kMiB,
-                  free_.empty() ? 0.0 : static_cast<double>(free_.rbegin()->first) / kMiB);
+  std::string text = fmt::format(
+      "  capacity {:.1f} MiB, reserved {:.1f} MiB, allocated {:.1f} MiB, largest free block {:.1f} MiB\n",
+      static_cast<double>(source_->capacity()) / kMiB, static_cast<double>(stats_.reserved.current) / kMiB,
+      static_cast<double>(stats_.allocated.current) / kMiB,
+      free_.empty() ? 0.0 : static_cast<double>(free_.rbegin()->first) / kMiB);
   for (int tag = 0; tag < kTagCount; ++tag) {
     const int64_t bytes = stats_.by_tag[static_cast<size_t>(tag)].current;
     if (bytes > 0) {
-      text += fmt::format("  {:<14}{:>12.1f} MiB\n", name_of(static_cast<Tag>(tag)), static_cast<double>(bytes) / kMiB);
+      text += fmt::format("  {:<14}{:>12.1f} MiB\n", name_of(static_cast<Tag>(tag)),
+                          static_cast<double>(bytes) / kMiB);
     }
   }
   std::map<std::pair<std::string, Tag>, int64_t> owners;
@@ -230,12 +235,13 @@ std::string Allocator::report_locked() const {
   }
   std::vector<std::pair<int64_t, std::string>> largest;
   for (const auto& [key, bytes] : owners) {
-    largest.emplace_back(bytes, fmt::format("{} ({})", key.first.empty() ? "unnamed" : key.first, name_of(key.second)));
+    largest.emplace_back(
+        bytes, fmt::format("{} ({})", key.first.empty() ? "unnamed" : key.first, name_of(key.second)));
   }
   std::sort(largest.rbegin(), largest.rend());
   for (size_t i = 0; i < std::min<size_t>(5, largest.size()); ++i) {
-    text += fmt::format("  largest owner {}: {:.1f} MiB in {}\n", i + 1, static_cast<double>(largest[i].first) / kMiB,
-                        largest[i].second);
+    text += fmt::format("  largest owner {}: {:.1f} MiB in {}\n", i + 1,
+                        static_cast<double>(largest[i].first) / kMiB, largest[i].second);
   }
   return text;
 }
@@ -257,8 +263,8 @@ Pool::Pool(Allocator& allocator, int64_t bytes, const Stream& stream, Tag tag, s
 StoragePtr Pool::allocate(int64_t bytes) {
   const int64_t begin = round_up(used_, kMinAlignment);
   if (bytes > block_->bytes() - begin) {
-    throw OutOfMemory(fmt::format("[pool] needed {} bytes, got {} left of {}; fix: make the pool larger", bytes,
-                                  block_->bytes() - begin, block_->bytes()));
+    throw OutOfMemory(fmt::format("[pool] needed {} bytes, got {} left of {}; fix: make the pool larger",
+                                  bytes, block_->bytes() - begin, block_->bytes()));
   }
   used_ = begin + bytes;
   return std::make_shared<Storage>(static_cast<char*>(block_->data()) + begin, bytes, block_->device(),

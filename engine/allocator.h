@@ -19,7 +19,15 @@ namespace meshgrad {
 
 /// What a piece of memory is for; every allocation carries one.
 enum class Tag : uint8_t {
-  parameters, gradients, optimizer, activations, recompute, workspace, data, communication, host
+  parameters,
+  gradients,
+  optimizer,
+  activations,
+  recompute,
+  workspace,
+  data,
+  communication,
+  host
 };
 inline constexpr int kTagCount = 9;
 std::string_view name_of(Tag tag);
@@ -62,9 +70,9 @@ struct MemoryStats {
   MemoryCounter reserved;                       ///< bytes mapped from the source
   int64_t live_allocations = 0;
   int64_t allocations = 0;
-  int64_t largest_free = 0;                     ///< largest free block
-  int64_t source_calls = 0;                     ///< calls of the source's map and unmap
-  int64_t flushes = 0;                          ///< times the cache was released because memory ran out
+  int64_t largest_free = 0;  ///< largest free block
+  int64_t source_calls = 0;  ///< calls of the source's map and unmap
+  int64_t flushes = 0;       ///< times the cache was released because memory ran out
   int64_t out_of_memory = 0;
   /// External fragmentation: 1 - largest free block / all free bytes; 0 when nothing is free.
   double fragmentation() const;
@@ -82,13 +90,15 @@ class Allocator : public std::enable_shared_from_this<Allocator> {
 
   Device device() const { return source_->device(); }
 
-  /// `bytes` >= 0 of uninitialised memory for use on `stream`. `alignment`: a power of two up to 4096. The name
-  /// is what reports show; empty takes the innermost MemoryScope's. Order when memory is short: a free block,
-  /// release of the cache, the callbacks, then OutOfMemory, after which the allocator is as before the call.
-  StoragePtr allocate(int64_t bytes, int64_t alignment, const Stream& stream, Tag tag, std::string_view name = {});
+  /// `bytes` >= 0 of uninitialised memory for use on `stream`. `alignment`: a power of two up to 4096. The
+  /// name is what reports show; empty takes the innermost MemoryScope's. Order when memory is short: a free
+  /// block, release of the cache, the callbacks, then OutOfMemory, after which the allocator is as before the
+  /// call.
+  StoragePtr allocate(int64_t bytes, int64_t alignment, const Stream& stream, Tag tag,
+                      std::string_view name = {});
 
-  /// Says that work queued on `stream` uses the storage: its memory is not handed out again before that work is
-  /// done. Streams of the CPU finish work before they return, so there this has nothing to wait for.
+  /// Says that work queued on `stream` uses the storage: its memory is not handed out again before that work
+  /// is done. Streams of the CPU finish work before they return, so there this has nothing to wait for.
   void record_use(const StoragePtr& storage, const Stream& stream);
 
   /// Gives wholly free segments back to the source; returns the bytes released.
@@ -121,9 +131,9 @@ class Allocator : public std::enable_shared_from_this<Allocator> {
 
   std::shared_ptr<MemorySource> source_;
   mutable std::mutex mutex_;
-  std::map<char*, Block> blocks_;                   // every block, by address; neighbours tile a segment
+  std::map<char*, Block> blocks_;  // every block, by address; neighbours tile a segment
   std::map<char*, int64_t> segments_;
-  std::set<std::pair<int64_t, char*>> free_;        // (bytes, address)
+  std::set<std::pair<int64_t, char*>> free_;  // (bytes, address)
   std::vector<std::function<bool()>> callbacks_;
   std::vector<std::string> scopes_;
   MemoryStats stats_;

@@ -66,7 +66,8 @@ int available_cpus() {
 int64_t available_memory() {
   int64_t bytes = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   const std::string limit = first_line("/sys/fs/cgroup/memory.max");
-  if (!limit.empty() && limit != "max") bytes = std::min<int64_t>(bytes, std::strtoll(limit.c_str(), nullptr, 10));
+  if (!limit.empty() && limit != "max")
+    bytes = std::min<int64_t>(bytes, std::strtoll(limit.c_str(), nullptr, 10));
   return bytes;
 }
 
@@ -78,15 +79,16 @@ Device resolve_device(const std::string& word, std::string* note) {
   }
   const std::vector<CudaDevice> devices = cuda_devices();
   if (named_cuda) {
-    throw device_error("run.device", word,
-                       devices.empty() ? "no CUDA device on this machine"
-                                       : "a build whose kernels run on the CPU only",
-                       "set run.device = \"auto\" or \"cpu\"");
+    throw device_error(
+        "run.device", word,
+        devices.empty() ? "no CUDA device on this machine" : "a build whose kernels run on the CPU only",
+        "set run.device = \"auto\" or \"cpu\"");
   }
   if (word == "auto" && note != nullptr) {
-    *note = devices.empty() ? "device: cpu (no CUDA device found)"
-                            : fmt::format("device: cpu ({} was found, but this build computes on the CPU only)",
-                                          devices.front().name);
+    *note = devices.empty()
+                ? "device: cpu (no CUDA device found)"
+                : fmt::format("device: cpu ({} was found, but this build computes on the CPU only)",
+                              devices.front().name);
   }
   return Device{};
 }

@@ -35,9 +35,9 @@ int available_cpus();
 /// Bytes of memory this process may use: the machine's, or the cgroup's limit where that is lower.
 int64_t available_memory();
 
-/// Resolves `"auto"`, `"cpu"`, `"cuda"` or `"cuda:N"`. With "auto", `note` (if given) receives one line saying
-/// what was chosen and why. Throws DeviceError when a named device is not there or the build cannot use it,
-/// InvalidArgument for another word.
+/// Resolves `"auto"`, `"cpu"`, `"cuda"` or `"cuda:N"`. With "auto", `note` (if given) receives one line
+/// saying what was chosen and why. Throws DeviceError when a named device is not there or the build cannot
+/// use it, InvalidArgument for another word.
 Device resolve_device(const std::string& word, std::string* note = nullptr);
 
 }  // namespace meshgrad

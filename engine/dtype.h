@@ -15,13 +15,17 @@ enum class DType : uint8_t { f16, bf16, f32, f64, i32, i64, u8 };
 /// Bytes of one element.
 constexpr int64_t size_of(DType dtype) {
   switch (dtype) {
-    case DType::u8: return 1;
+    case DType::u8:
+      return 1;
     case DType::f16:
-    case DType::bf16: return 2;
+    case DType::bf16:
+      return 2;
     case DType::f32:
-    case DType::i32: return 4;
+    case DType::i32:
+      return 4;
     case DType::f64:
-    case DType::i64: return 8;
+    case DType::i64:
+      return 8;
   }
   return 0;
 }
@@ -77,9 +81,12 @@ using Accumulator = std::conditional_t<std::is_same_v<T, double>, double, float>
 template <class Body>
 decltype(auto) dispatch_storage(DType dtype, Body&& body) {
   switch (dtype) {
-    case DType::f32: return body.template operator()<float>();
-    case DType::f64: return body.template operator()<double>();
-    default: throw invalid_argument("dtype", "storage in f32 or f64", name_of(dtype), "set precision = \"f32\"");
+    case DType::f32:
+      return body.template operator()<float>();
+    case DType::f64:
+      return body.template operator()<double>();
+    default:
+      throw invalid_argument("dtype", "storage in f32 or f64", name_of(dtype), "set precision = \"f32\"");
   }
 }
 

@@ -9,7 +9,8 @@ namespace {
 
 std::string text_of(std::string_view where, std::string_view needed, std::string_view got,
                     std::string_view fix) {
-  std::string text = "[" + std::string(where) + "] needed " + std::string(needed) + ", got " + std::string(got);
+  std::string text =
+      "[" + std::string(where) + "] needed " + std::string(needed) + ", got " + std::string(got);
   if (!fix.empty()) text += "; fix: " + std::string(fix);
   return text;
 }

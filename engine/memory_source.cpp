@@ -5,7 +5,8 @@
 
 namespace meshgrad {
 
-HostMemorySource::HostMemorySource(int64_t limit_bytes) : limit_(limit_bytes > 0 ? limit_bytes : available_memory()) {}
+HostMemorySource::HostMemorySource(int64_t limit_bytes)
+    : limit_(limit_bytes > 0 ? limit_bytes : available_memory()) {}
 
 void* HostMemorySource::map(int64_t bytes) {
   if (bytes > limit_ - mapped_) return nullptr;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counter-based random numbers: a value depends on its key and counter and on nothing else, so that it does not
-// change with batch size, accumulation, recomputation or ranks.
-// Philox 4x32-10: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
+// Counter-based random numbers: a value depends on its key and counter and on nothing else, so that it does
+// not change with batch size, accumulation, recomputation or ranks. Philox 4x32-10: Salmon, Moraes, Dror,
+// Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
 #pragma once
 #include <array>
 #include <cstdint>
@@ -24,8 +24,9 @@ double uniform(uint64_t seed, uint64_t purpose, uint64_t index);
 /// Uniform integer in [0, count) for a numbered draw; count >= 1.
 uint64_t uniform_below(uint64_t seed, uint64_t purpose, uint64_t index, uint64_t count);
 
-/// Where position `index` of 0 .. count-1 goes in the shuffle named by (seed, round): a permutation that needs no
-/// memory. A Feistel network over the next power of four, walked until it lands inside (Black, Rogaway 2002).
+/// Where position `index` of 0 .. count-1 goes in the shuffle named by (seed, round): a permutation that
+/// needs no memory. A Feistel network over the next power of four, walked until it lands inside (Black,
+/// Rogaway 2002).
 uint64_t shuffled(uint64_t seed, uint64_t round, uint64_t index, uint64_t count);
 
 /// Standard normal for a numbered draw of a numbered purpose.

@@ -6,8 +6,9 @@ namespace meshgrad {
 Runtime::Runtime(RuntimeOptions options)
     : pool_(options.threads),
       stream_(options.device, pool_),
-      allocator_(Allocator::create(options.memory ? std::move(options.memory)
-                                                  : std::make_shared<HostMemorySource>(options.memory_limit))),
+      allocator_(Allocator::create(options.memory
+                                       ? std::move(options.memory)
+                                       : std::make_shared<HostMemorySource>(options.memory_limit))),
       seed_(options.seed),
       log_(std::move(options.log)) {}
 

@@ -15,10 +15,10 @@ using LogSink = std::function<void(LogLevel, std::string_view)>;
 
 struct RuntimeOptions {
   Device device;
-  int threads = 0;             ///< 0: every CPU this process may use
+  int threads = 0;  ///< 0: every CPU this process may use
   uint64_t seed = 0;
-  int64_t memory_limit = 0;    ///< bytes; 0: what the machine has
-  LogSink log;                 ///< where messages go; none by default
+  int64_t memory_limit = 0;              ///< bytes; 0: what the machine has
+  LogSink log;                           ///< where messages go; none by default
   std::shared_ptr<MemorySource> memory;  ///< the host application's own; none: the device's
 };
 

@@ -7,7 +7,8 @@
 namespace meshgrad {
 
 Shape::Shape(std::span<const int64_t> extents) {
-  if (extents.size() > kMaxRank) throw invalid_argument("shape", "at most 4 extents", std::to_string(extents.size()));
+  if (extents.size() > kMaxRank)
+    throw invalid_argument("shape", "at most 4 extents", std::to_string(extents.size()));
   for (const int64_t extent : extents) {
     if (extent < 0) throw invalid_argument("shape", "extents of 0 or more", std::to_string(extent));
     extents_[rank_++] = extent;
@@ -44,9 +45,10 @@ Tensor Tensor::zeros(Runtime& runtime, const Shape& shape, DType dtype, Tag tag,
   return tensor;
 }
 
-Tensor Tensor::borrow(void* data, const Shape& shape, DType dtype, std::function<void()> release, Device device) {
-  return over(std::make_shared<Storage>(data, shape.elements() * size_of(dtype), device, std::move(release)), 0,
-              shape, dtype);
+Tensor Tensor::borrow(void* data, const Shape& shape, DType dtype, std::function<void()> release,
+                      Device device) {
+  return over(std::make_shared<Storage>(data, shape.elements() * size_of(dtype), device, std::move(release)),
+              0, shape, dtype);
 }
 
 Tensor Tensor::over(StoragePtr storage, int64_t offset, const Shape& shape, DType dtype) {

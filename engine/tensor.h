@@ -90,20 +90,22 @@ void fill_zero(const Tensor& tensor, const Stream& stream);
 void copy(const Tensor& from, const Tensor& to, const Stream& stream);
 
 template <class T>
-Tensor Tensor::from(Runtime& runtime, std::span<const T> values, const Shape& shape, Tag tag, std::string_view name) {
+Tensor Tensor::from(Runtime& runtime, std::span<const T> values, const Shape& shape, Tag tag,
+                    std::string_view name) {
   Tensor result = empty(runtime, shape, dtype_of<T>(), tag, name);
   copy(borrow(const_cast<T*>(values.data()), Shape{static_cast<int64_t>(values.size())}, dtype_of<T>()),
        result, runtime.stream());
   return result;
 }
 
-/// Rows of a kernel argument: a capacity known on the host and, where the real count lives in device memory, a
-/// pointer to it. Null means that every row counts.
+/// Rows of a kernel argument: a capacity known on the host and, where the real count lives in device memory,
+/// a pointer to it. Null means that every row counts.
 struct Rows {
   int64_t capacity = 0;
   const int64_t* count = nullptr;
   Rows() = default;
-  Rows(int64_t rows) : capacity(rows) {}  // NOLINT(google-explicit-constructor): a plain count is the usual case
+  Rows(int64_t rows)
+      : capacity(rows) {}  // NOLINT(google-explicit-constructor): a plain count is the usual case
   Rows(int64_t rows, const int64_t* real) : capacity(rows), count(real) {}
   /// CPU only: the rows to process.
   int64_t value() const { return count == nullptr ? capacity : *count; }

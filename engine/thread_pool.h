@@ -13,8 +13,8 @@
 namespace meshgrad {
 
 /// Runs tasks 0..n-1, each exactly once, on the calling thread and `threads - 1` helpers. Which thread runs
-/// which task is not fixed: a caller that wants the same bits for any number of threads cuts its work, and its
-/// partial sums, by task number alone.
+/// which task is not fixed: a caller that wants the same bits for any number of threads cuts its work, and
+/// its partial sums, by task number alone.
 class ThreadPool {
  public:
   /// `threads` >= 1 counts the caller; 0 means available_cpus().
@@ -29,8 +29,8 @@ class ThreadPool {
   /// others have ended. A call from inside a task runs its tasks on that thread.
   void parallel_for(int64_t tasks, const std::function<void(int64_t)>& body);
 
-  /// Inside a task: the number, in [0, threads()), of the thread that runs it; for scratch memory that tasks on
-  /// one thread share. 0 outside.
+  /// Inside a task: the number, in [0, threads()), of the thread that runs it; for scratch memory that tasks
+  /// on one thread share. 0 outside.
   static int worker();
 
  private:

@@ -13,7 +13,8 @@ void check_tensor(std::string_view op, std::string_view argument, const Tensor& 
                   const Shape& shape) {
   check_defined(op, argument, tensor);
   if (tensor.dtype() != dtype || !(tensor.shape() == shape)) {
-    throw invalid_argument(fmt::format("{}: {}", op, argument), fmt::format("{}{}", name_of(dtype), shape.text()),
+    throw invalid_argument(fmt::format("{}: {}", op, argument),
+                           fmt::format("{}{}", name_of(dtype), shape.text()),
                            fmt::format("{}{}", name_of(tensor.dtype()), tensor.shape().text()));
   }
 }

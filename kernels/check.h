@@ -6,7 +6,8 @@
 namespace meshgrad {
 
 /// Throws InvalidArgument naming op and argument unless the tensor is defined and has this dtype and shape.
-void check_tensor(std::string_view op, std::string_view argument, const Tensor& tensor, DType dtype, const Shape& shape);
+void check_tensor(std::string_view op, std::string_view argument, const Tensor& tensor, DType dtype,
+                  const Shape& shape);
 /// As check_tensor; an undefined tensor is fine.
 void check_optional(std::string_view op, std::string_view argument, const Tensor& tensor, DType dtype,
                     const Shape& shape);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// elementwise: activations, sums, and the row-wise norms of the op-by-op path. Outputs may alias inputs of the
-// same shape. Norm statistics are in the accumulation type.
+// elementwise: activations, sums, and the row-wise norms of the op-by-op path. Outputs may alias inputs of
+// the same shape. Norm statistics are in the accumulation type.
 #pragma once
-#include <meshgrad/kernels/activation.h>
 #include <meshgrad/engine/tensor.h>
+#include <meshgrad/kernels/activation.h>
 
 namespace meshgrad {
 
@@ -26,7 +26,7 @@ struct NormForward {
   Tensor gain;  ///< [width]
   Tensor bias;  ///< [width]; undefined with rms
   double epsilon = 1e-5;
-  Tensor y;     ///< [rows, width]
+  Tensor y;  ///< [rows, width]
 };
 /// d_x is written, or added to; d_gain and d_bias are accumulated into.
 struct NormBackward {
@@ -53,7 +53,9 @@ struct ElementwiseKernels {
   void (*norm_backward)(const NormBackward&, Runtime&, const Stream&);
   void (*axpby)(const Axpby&, const Stream&);
 };
-namespace cpu { extern const ElementwiseKernels elementwise_kernels; }
+namespace cpu {
+extern const ElementwiseKernels elementwise_kernels;
+}
 
 void activation_forward(const ActivationForward& args, const Stream& stream);
 void activation_backward(const ActivationBackward& args, const Stream& stream);

@@ -29,8 +29,8 @@ void check_offsets(std::span<const int32_t> offsets, int64_t edges, std::string_
   bool ascending = !offsets.empty() && offsets.front() == 0 && offsets.back() == edges;
   for (size_t i = 1; i < offsets.size(); ++i) ascending = ascending && offsets[i - 1] <= offsets[i];
   if (!ascending) {
-    throw invalid_argument(fmt::format("graph: {}", name), fmt::format("ascending offsets from 0 to {}", edges),
-                           "others");
+    throw invalid_argument(fmt::format("graph: {}", name),
+                           fmt::format("ascending offsets from 0 to {}", edges), "others");
   }
 }
 
@@ -93,10 +93,12 @@ void check_graph(const Graph& graph) {
   }
   std::vector<bool> seen(senders.size());
   for (int64_t s = 0; s < graph.nodes; ++s) {
-    for (int32_t i = sender_offsets[static_cast<size_t>(s)]; i < sender_offsets[static_cast<size_t>(s) + 1]; ++i) {
+    for (int32_t i = sender_offsets[static_cast<size_t>(s)]; i < sender_offsets[static_cast<size_t>(s) + 1];
+         ++i) {
       const auto e = static_cast<size_t>(order[static_cast<size_t>(i)]);
       if (senders[e] != s || seen[e]) {
-        throw invalid_argument("graph: sender_order", "each edge once, in order of sender", fmt::format("edge {}", e));
+        throw invalid_argument("graph: sender_order", "each edge once, in order of sender",
+                               fmt::format("edge {}", e));
       }
       seen[e] = true;
     }

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graph: the connectivity of one edge set, sorted so that every scatter-add is a sum over a contiguous segment.
+// Graph: the connectivity of one edge set, sorted so that every scatter-add is a sum over a contiguous
+// segment.
 #pragma once
 #include <meshgrad/engine/tensor.h>
 
 namespace meshgrad {
 
-/// Directed edges in order of receiver. All index tensors are i32 and live on one device. Message passing reads
-/// the receiver segments, its backward the sender segments; neither needs atomics, and the order of every sum is
-/// fixed by the data. `owned_nodes <= nodes`: receivers are always owned; the nodes behind them are halo nodes
-/// that only send (one mesh over many ranks).
+/// Directed edges in order of receiver. All index tensors are i32 and live on one device. Message passing
+/// reads the receiver segments, its backward the sender segments; neither needs atomics, and the order of
+/// every sum is fixed by the data. `owned_nodes <= nodes`: receivers are always owned; the nodes behind them
+/// are halo nodes that only send (one mesh over many ranks).
 struct Graph {
   int64_t nodes = 0;
   int64_t owned_nodes = 0;
@@ -20,9 +21,9 @@ struct Graph {
   Tensor sender_order;      ///< [edges]: edge numbers, ascending by (sender, edge)
 };
 
-/// Builds a Graph from edges in any order; within a receiver they keep their order. `order` (if given) receives
-/// [edges]: the caller's number of each sorted edge, to permute edge features alike.
-/// Throws InvalidArgument when an index is outside [0, nodes) or the spans differ in length.
+/// Builds a Graph from edges in any order; within a receiver they keep their order. `order` (if given)
+/// receives [edges]: the caller's number of each sorted edge, to permute edge features alike. Throws
+/// InvalidArgument when an index is outside [0, nodes) or the spans differ in length.
 Graph build_graph(Runtime& runtime, int64_t nodes, std::span<const int32_t> senders,
                   std::span<const int32_t> receivers, std::vector<int32_t>* order = nullptr);
 

@@ -7,9 +7,11 @@
 namespace meshgrad {
 namespace {
 
-void check_inputs(std::string_view op, const std::vector<MlpInput>& inputs, int64_t rows, int64_t hidden, DType dtype) {
+void check_inputs(std::string_view op, const std::vector<MlpInput>& inputs, int64_t rows, int64_t hidden,
+                  DType dtype) {
   if (inputs.empty() || inputs.size() > kMaxMlpInputs) {
-    throw invalid_argument(op, fmt::format("1 to {} inputs", kMaxMlpInputs), fmt::format("{}", inputs.size()));
+    throw invalid_argument(op, fmt::format("1 to {} inputs", kMaxMlpInputs),
+                           fmt::format("{}", inputs.size()));
   }
   for (const MlpInput& input : inputs) {
     check_defined(op, "an input's weight", input.weight);
@@ -52,9 +54,12 @@ int64_t check_mlp_weights(std::string_view op, const MlpWeights& weights, const 
   return width;
 }
 
-void check_mlp_gradients(std::string_view op, const MlpWeights& weights, const MlpWeightGradients& gradients) {
-  if (gradients.weights.size() != weights.weights.size() || gradients.biases.size() != weights.biases.size()) {
-    throw invalid_argument(op, "as many weight gradients as weights", fmt::format("{}", gradients.weights.size()));
+void check_mlp_gradients(std::string_view op, const MlpWeights& weights,
+                         const MlpWeightGradients& gradients) {
+  if (gradients.weights.size() != weights.weights.size() ||
+      gradients.biases.size() != weights.biases.size()) {
+    throw invalid_argument(op, "as many weight gradients as weights",
+                           fmt::format("{}", gradients.weights.size()));
   }
   const auto check = [&](std::string_view name, const Tensor& gradient, const Tensor& weight) {
     if (weight.defined()) check_optional(op, name, gradient, weight.dtype(), weight.shape());
@@ -73,7 +78,8 @@ void mlp_forward(const MlpForward& args, Runtime& runtime, const Stream& stream)
   check_defined(kOp, "out", args.out);
   const DType dtype = args.out.dtype();
   const int64_t rows = args.rows.capacity;
-  const int64_t hidden = args.inputs.empty() || !args.inputs.front().weight.defined() ? 0 : args.inputs.front().weight.width();
+  const int64_t hidden =
+      args.inputs.empty() || !args.inputs.front().weight.defined() ? 0 : args.inputs.front().weight.width();
   check_inputs(kOp, args.inputs, rows, hidden, dtype);
   const int64_t out = check_mlp_weights(kOp, args.weights, args.saved, rows, hidden, dtype);
   check_optional(kOp, "residual", args.residual, dtype, {rows, out});
@@ -86,19 +92,22 @@ void mlp_backward(const MlpBackward& args, Runtime& runtime, const Stream& strea
   check_defined(kOp, "d_out", args.d_out);
   const DType dtype = args.d_out.dtype();
   const int64_t rows = args.rows.capacity;
-  const int64_t hidden = args.inputs.empty() || !args.inputs.front().weight.defined() ? 0 : args.inputs.front().weight.width();
+  const int64_t hidden =
+      args.inputs.empty() || !args.inputs.front().weight.defined() ? 0 : args.inputs.front().weight.width();
   check_inputs(kOp, args.inputs, rows, hidden, dtype);
   const int64_t out = check_mlp_weights(kOp, args.weights, args.saved, rows, hidden, dtype);
   check_tensor(kOp, "d_out", args.d_out, dtype, {rows, out});
   const size_t inputs = args.inputs.size();
-  if (args.d_inputs.size() != inputs || args.accumulate.size() != inputs || args.d_first_weights.size() != inputs) {
+  if (args.d_inputs.size() != inputs || args.accumulate.size() != inputs ||
+      args.d_first_weights.size() != inputs) {
     throw invalid_argument(kOp, fmt::format("d_inputs, accumulate and d_first_weights for {} inputs", inputs),
                            fmt::format("{}, {} and {}", args.d_inputs.size(), args.accumulate.size(),
                                        args.d_first_weights.size()));
   }
   for (size_t i = 0; i < inputs; ++i) {
     check_optional(kOp, "an input's gradient", args.d_inputs[i], dtype, args.inputs[i].x.shape());
-    check_optional(kOp, "a first weight's gradient", args.d_first_weights[i], dtype, args.inputs[i].weight.shape());
+    check_optional(kOp, "a first weight's gradient", args.d_first_weights[i], dtype,
+                   args.inputs[i].weight.shape());
   }
   check_mlp_gradients(kOp, args.weights, args.d_weights);
   pick_table(args.d_out.device(), cpu::mlp_kernels).backward(args, runtime, stream);

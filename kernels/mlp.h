@@ -4,9 +4,10 @@
 //   z_1 = sum_i x_i W_1i + b_1 (+ gathered terms), h_k = act(z_k), z_{k+1} = h_k W_{k+1} + b_{k+1},
 //   y = norm(z_last) * gain + bias, out = residual + y
 //
-// The first layer takes several inputs, each with its own row range of the first weight, so that a concatenation
-// is never written. LayerNorm: Ba, Kiros, Hinton 2016; RMSNorm: Zhang, Sennrich 2019. Storage and accumulation as
-// in linear.h; norm statistics and every sum are in the accumulation type. Deterministic for any thread count.
+// The first layer takes several inputs, each with its own row range of the first weight, so that a
+// concatenation is never written. LayerNorm: Ba, Kiros, Hinton 2016; RMSNorm: Zhang, Sennrich 2019. Storage
+// and accumulation as in linear.h; norm statistics and every sum are in the accumulation type. Deterministic
+// for any thread count.
 #pragma once
 #include <meshgrad/kernels/linear.h>
 
@@ -24,14 +25,14 @@ struct MlpWeights {
   std::vector<Tensor> biases;   ///< layers 1..: [out]
   Activation activation = Activation::relu;
   Norm norm = Norm::none;
-  Tensor gain;                  ///< [out]; undefined with Norm::none
-  Tensor norm_bias;             ///< [out]; undefined with Norm::none and Norm::rms
-  double epsilon = 1e-5;        ///< added to the variance (layer) or mean square (rms)
+  Tensor gain;            ///< [out]; undefined with Norm::none
+  Tensor norm_bias;       ///< [out]; undefined with Norm::none and Norm::rms
+  double epsilon = 1e-5;  ///< added to the variance (layer) or mean square (rms)
   int layers() const { return 1 + static_cast<int>(weights.size()); }
 };
 
-/// Gradients of MlpWeights, same shapes, accumulated into; an undefined one is not wanted. The vectors are as long
-/// as the weights'.
+/// Gradients of MlpWeights, same shapes, accumulated into; an undefined one is not wanted. The vectors are as
+/// long as the weights'.
 struct MlpWeightGradients {
   Tensor first_bias;
   std::vector<Tensor> weights;
@@ -68,11 +69,12 @@ struct MlpBackward {
   MlpWeights weights;
   MlpSaved saved;
   Tensor d_out;  ///< [rows, out]
-  /// Per input: where dx goes (may be undefined) and whether it is added. `d_inputs[i]` may alias `d_out` when the
-  /// input is also the residual: then the residual's share is added with accumulate = true and costs no copy.
+  /// Per input: where dx goes (may be undefined) and whether it is added. `d_inputs[i]` may alias `d_out`
+  /// when the input is also the residual: then the residual's share is added with accumulate = true and costs
+  /// no copy.
   std::vector<Tensor> d_inputs;
-  std::vector<bool> accumulate;          ///< per input: dx += instead of dx =
-  std::vector<Tensor> d_first_weights;   ///< per input: [in_i, hidden], accumulated into
+  std::vector<bool> accumulate;         ///< per input: dx += instead of dx =
+  std::vector<Tensor> d_first_weights;  ///< per input: [in_i, hidden], accumulated into
   MlpWeightGradients d_weights;
 };
 
@@ -80,7 +82,9 @@ struct MlpKernels {
   void (*forward)(const MlpForward&, Runtime&, const Stream&);
   void (*backward)(const MlpBackward&, Runtime&, const Stream&);
 };
-namespace cpu { extern const MlpKernels mlp_kernels; }
+namespace cpu {
+extern const MlpKernels mlp_kernels;
+}
 
 void mlp_forward(const MlpForward& args, Runtime& runtime, const Stream& stream);
 void mlp_backward(const MlpBackward& args, Runtime& runtime, const Stream& stream);
@@ -88,8 +92,8 @@ void mlp_backward(const MlpBackward& args, Runtime& runtime, const Stream& strea
 /// True when `saved` holds all that backward would otherwise recompute.
 bool saved_is_complete(const MlpWeights& weights, const MlpSaved& saved);
 
-/// Contract checks that message_passing shares. Throws InvalidArgument unless weights and saved tensors fit each
-/// other and a first layer of width `hidden`; returns the width of the output.
+/// Contract checks that message_passing shares. Throws InvalidArgument unless weights and saved tensors fit
+/// each other and a first layer of width `hidden`; returns the width of the output.
 int64_t check_mlp_weights(std::string_view op, const MlpWeights& weights, const MlpSaved& saved, int64_t rows,
                           int64_t hidden, DType dtype);
 /// Throws InvalidArgument unless every gradient has its weight's shape and dtype, or is undefined.

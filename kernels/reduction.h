@@ -6,8 +6,8 @@
 
 namespace meshgrad {
 
-/// sum = sum over rows with mask != 0 of the squared error, weight = the number of such rows. Never a mean: the
-/// caller divides by the weight of its whole window.
+/// sum = sum over rows with mask != 0 of the squared error, weight = the number of such rows. Never a mean:
+/// the caller divides by the weight of its whole window.
 struct MaskedLossForward {
   Rows rows;
   Tensor prediction;  ///< [rows, width]
@@ -35,7 +35,9 @@ struct ReductionKernels {
   void (*masked_loss_backward)(const MaskedLossBackward&, const Stream&);
   void (*sum_of_squares)(const SumOfSquares&, const Stream&);
 };
-namespace cpu { extern const ReductionKernels reduction_kernels; }
+namespace cpu {
+extern const ReductionKernels reduction_kernels;
+}
 
 void masked_loss_forward(const MaskedLossForward& args, const Stream& stream);
 void masked_loss_backward(const MaskedLossBackward& args, const Stream& stream);

@@ -9,10 +9,10 @@ namespace meshgrad {
 /// out[s] = sum over i in offsets[s] .. offsets[s+1] of x[order[i]]; without an order, of x[i].
 struct SegmentSum {
   Rows segments;
-  Tensor offsets;  ///< i32 [segments + 1]
-  Tensor order;    ///< i32 [items], or undefined
-  Tensor x;        ///< [items, width]
-  Tensor out;      ///< [segments, width]
+  Tensor offsets;           ///< i32 [segments + 1]
+  Tensor order;             ///< i32 [items], or undefined
+  Tensor x;                 ///< [items, width]
+  Tensor out;               ///< [segments, width]
   bool accumulate = false;  ///< out += instead of out =
   int64_t x_column = 0;     ///< the columns [x_column, x_column + width(out)) of x are summed
 };
@@ -30,7 +30,9 @@ struct SegmentSumKernels {
   void (*segment_sum)(const SegmentSum&, const Stream&);
   void (*gather)(const Gather&, const Stream&);
 };
-namespace cpu { extern const SegmentSumKernels segment_sum_kernels; }
+namespace cpu {
+extern const SegmentSumKernels segment_sum_kernels;
+}
 
 void segment_sum(const SegmentSum& args, const Stream& stream);
 void gather(const Gather& args, const Stream& stream);

@@ -20,10 +20,10 @@ struct Batch {
   std::vector<int64_t> graph_offsets;  ///< graphs + 1: nodes of graph g are offsets[g] .. offsets[g+1]
   Tensor node_features;                ///< [nodes, node_inputs], normalised
   std::vector<EdgeSet> edge_sets;
-  Tensor graph_features;               ///< [graphs, ...], or undefined
-  Tensor target;                       ///< [nodes, outputs], normalised; undefined in a rollout
-  Tensor mask;                         ///< u8 [nodes]: 1 where the loss counts; undefined in a rollout
-  std::vector<uint64_t> samples;       ///< sample id of each graph
+  Tensor graph_features;          ///< [graphs, ...], or undefined
+  Tensor target;                  ///< [nodes, outputs], normalised; undefined in a rollout
+  Tensor mask;                    ///< u8 [nodes]: 1 where the loss counts; undefined in a rollout
+  std::vector<uint64_t> samples;  ///< sample id of each graph
 };
 
 }  // namespace meshgrad

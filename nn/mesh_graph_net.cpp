@@ -23,7 +23,8 @@ void check_options(const MeshGraphNetOptions& o) {
                            std::to_string(o.hidden_layers) + " and " + std::to_string(o.edge_inputs.size()));
   }
   if (o.edge_set_names.size() != o.edge_inputs.size()) {
-    throw invalid_argument("MeshGraphNet", "a name for each edge set", std::to_string(o.edge_set_names.size()));
+    throw invalid_argument("MeshGraphNet", "a name for each edge set",
+                           std::to_string(o.edge_set_names.size()));
   }
 }
 
@@ -32,21 +33,25 @@ void check_options(const MeshGraphNetOptions& o) {
 MeshGraphNet::MeshGraphNet(const MeshGraphNetOptions& options) : options_(options) {
   check_options(options);
   const size_t sets = options.edge_inputs.size();
-  const auto suffix = [&](size_t set) { return sets > 1 ? "." + options.edge_set_names[set] : std::string(); };
-  const auto make = [&](const std::string& name, std::vector<int64_t> inputs, std::vector<size_t> order, int64_t out,
-                        Norm norm) {
-    return Mlp(parameters_, name, {.inputs = std::move(inputs),
-                                   .file_order = std::move(order),
-                                   .hidden = options.width,
-                                   .out = out,
-                                   .hidden_layers = options.hidden_layers,
-                                   .activation = options.activation,
-                                   .norm = norm});
+  const auto suffix = [&](size_t set) {
+    return sets > 1 ? "." + options.edge_set_names[set] : std::string();
+  };
+  const auto make = [&](const std::string& name, std::vector<int64_t> inputs, std::vector<size_t> order,
+                        int64_t out, Norm norm) {
+    return Mlp(parameters_, name,
+               {.inputs = std::move(inputs),
+                .file_order = std::move(order),
+                .hidden = options.width,
+                .out = out,
+                .hidden_layers = options.hidden_layers,
+                .activation = options.activation,
+                .norm = norm});
   };
   const int64_t width = options.width;
   node_encoder_.push_back(make("node_encoder", {options.node_inputs}, {}, width, options.norm));
   for (size_t set = 0; set < sets; ++set) {
-    edge_encoders_.push_back(make("edge_encoder" + suffix(set), {options.edge_inputs[set]}, {}, width, options.norm));
+    edge_encoders_.push_back(
+        make("edge_encoder" + suffix(set), {options.edge_inputs[set]}, {}, width, options.norm));
   }
   // Calls pass {sender, receiver, edge}; PhysicsNeMo's files hold {edge, sender, receiver}.
   const std::vector<size_t> order = options.concat_order == ConcatOrder::sender_receiver_edge
@@ -56,7 +61,8 @@ MeshGraphNet::MeshGraphNet(const MeshGraphNetOptions& options) : options_(option
     const std::string name = "processor." + std::to_string(b);
     std::vector<Mlp> edges;
     for (size_t set = 0; set < sets; ++set) {
-      edges.push_back(make(name + ".edge_mlp" + suffix(set), {width, width, width}, order, width, options.norm));
+      edges.push_back(
+          make(name + ".edge_mlp" + suffix(set), {width, width, width}, order, width, options.norm));
     }
     // PhysicsNeMo's node MLP takes the aggregate first, DeepMind's the node.
     std::vector<size_t> node_order;
@@ -64,7 +70,8 @@ MeshGraphNet::MeshGraphNet(const MeshGraphNetOptions& options) : options_(option
       for (size_t i = 1; i <= sets; ++i) node_order.push_back(i);
       node_order.push_back(0);
     }
-    Mlp nodes = make(name + ".node_mlp", std::vector<int64_t>(sets + 1, width), node_order, width, options.norm);
+    Mlp nodes =
+        make(name + ".node_mlp", std::vector<int64_t>(sets + 1, width), node_order, width, options.norm);
     blocks_.push_back({std::move(edges), std::move(nodes)});
   }
   decoder_.push_back(make("node_decoder", {width}, {}, options.outputs, Norm::none));
@@ -78,7 +85,8 @@ Variable MeshGraphNet::forward(Tape& tape, const Batch& batch) const {
 
 Variable MeshGraphNet::forward(Tape& tape, const Batch& batch, const Variable& node_features,
                                const std::vector<Variable>& edge_features, LatentTrace* trace) const {
-  if (batch.edge_sets.size() != options_.edge_inputs.size() || edge_features.size() != batch.edge_sets.size()) {
+  if (batch.edge_sets.size() != options_.edge_inputs.size() ||
+      edge_features.size() != batch.edge_sets.size()) {
     throw invalid_argument("MeshGraphNet", std::to_string(options_.edge_inputs.size()) + " edge sets",
                            std::to_string(batch.edge_sets.size()));
   }
@@ -92,9 +100,11 @@ Variable MeshGraphNet::forward(Tape& tape, const Batch& batch, const Variable& n
   std::vector<Variable> edges;
   {
     const MemoryScope scope(tape.runtime().allocator(), "encoder");
-    nodes = node_encoder_[0].forward(tape, parameters_, {node_features}, {}, options_.path, options_.keep_hidden);
+    nodes =
+        node_encoder_[0].forward(tape, parameters_, {node_features}, {}, options_.path, options_.keep_hidden);
     for (size_t set = 0; set < edge_features.size(); ++set) {
-      edges.push_back(edge_encoders_[set].forward(tape, parameters_, {edge_features[set]}, {}, options_.path, options_.keep_hidden));
+      edges.push_back(edge_encoders_[set].forward(tape, parameters_, {edge_features[set]}, {}, options_.path,
+                                                  options_.keep_hidden));
     }
   }
   note(nodes, edges);
@@ -111,7 +121,8 @@ Variable MeshGraphNet::run_block(Tape& tape, const Batch& batch, size_t index, c
                                  std::vector<Variable>& edges, bool keep_edges) const {
   std::vector<Variable> inputs{nodes};
   for (size_t set = 0; set < edges.size(); ++set) {
-    EdgeUpdate update = update_edges(tape, batch.edge_sets[set].graph, blocks_[index].edges[set], nodes, edges[set], keep_edges);
+    EdgeUpdate update = update_edges(tape, batch.edge_sets[set].graph, blocks_[index].edges[set], nodes,
+                                     edges[set], keep_edges);
     edges[set] = update.edges;
     inputs.push_back(update.aggregate);
   }
@@ -123,9 +134,12 @@ EdgeUpdate MeshGraphNet::update_edges(Tape& tape, const Graph& graph, const Mlp&
   const bool after = options_.aggregate == AggregateOrder::after_residual;
   if (options_.path == ComputePath::fused) {
     return edge_update(tape, graph, nodes, edges, mlp.parameters(parameters_),
-                       {.aggregate_after_residual = after, .keep_hidden = options_.keep_hidden, .edges_out_needed = keep_edges});
+                       {.aggregate_after_residual = after,
+                        .keep_hidden = options_.keep_hidden,
+                        .edges_out_needed = keep_edges});
   }
-  const ConcatPart calls[] = {{nodes, ConcatPart::Rows::sender}, {nodes, ConcatPart::Rows::receiver}, {edges, ConcatPart::Rows::own}};
+  const ConcatPart calls[] = {
+      {nodes, ConcatPart::Rows::sender}, {nodes, ConcatPart::Rows::receiver}, {edges, ConcatPart::Rows::own}};
   std::vector<ConcatPart> parts;
   for (const size_t input : mlp.file_order()) parts.push_back(calls[input]);
   const Variable y = mlp.forward_concatenated(tape, parameters_, concat(tape, parts, &graph));

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // MeshGraphNet: encode, `blocks` rounds of message passing with unshared weights, decode.
-// Source: Pfaff et al., "Learning mesh-based simulation with graph networks" (2021), section 3.2 and appendix A.1.
+// Source: Pfaff et al., "Learning mesh-based simulation with graph networks" (2021), section 3.2 and appendix
+// A.1.
 #pragma once
 #include <meshgrad/nn/batch.h>
 #include <meshgrad/nn/mlp.h>
 
 namespace meshgrad {
 
-/// The order of the concatenation in front of an edge MLP. Weights trained under one are silently wrong under the
-/// other, so a file of weights must say which it holds.
+/// The order of the concatenation in front of an edge MLP. Weights trained under one are silently wrong under
+/// the other, so a file of weights must say which it holds.
 enum class ConcatOrder : uint8_t {
   sender_receiver_edge,  ///< DeepMind
   edge_sender_receiver   ///< PhysicsNeMo
@@ -18,8 +19,9 @@ enum class AggregateOrder : uint8_t { before_residual, after_residual };
 
 struct MeshGraphNetOptions {
   int64_t node_inputs = 0;
-  std::vector<int64_t> edge_inputs;        ///< per edge set
-  std::vector<std::string> edge_set_names; ///< as many; the name is part of parameter names when there are several
+  std::vector<int64_t> edge_inputs;  ///< per edge set
+  std::vector<std::string>
+      edge_set_names;  ///< as many; the name is part of parameter names when there are several
   int64_t outputs = 0;
   int64_t width = 128;
   int64_t blocks = 15;
@@ -47,8 +49,8 @@ class MeshGraphNet {
   const MeshGraphNetOptions& options() const { return options_; }
   const ParameterSet& parameters() const { return parameters_; }
 
-  /// [nodes, outputs]: the normalised prediction. The batch must outlive the tape's entries. `nodes` and `edges` stand
-  /// for the batch's features, so that a caller can ask for their gradients.
+  /// [nodes, outputs]: the normalised prediction. The batch must outlive the tape's entries. `nodes` and
+  /// `edges` stand for the batch's features, so that a caller can ask for their gradients.
   Variable forward(Tape& tape, const Batch& batch, const Variable& nodes, const std::vector<Variable>& edges,
                    LatentTrace* trace = nullptr) const;
   Variable forward(Tape& tape, const Batch& batch) const;
@@ -60,8 +62,8 @@ class MeshGraphNet {
   };
   Variable run_block(Tape& tape, const Batch& batch, size_t index, const Variable& nodes,
                      std::vector<Variable>& edges, bool keep_edges) const;
-  EdgeUpdate update_edges(Tape& tape, const Graph& graph, const Mlp& mlp, const Variable& nodes, const Variable& edges,
-                          bool keep_edges) const;
+  EdgeUpdate update_edges(Tape& tape, const Graph& graph, const Mlp& mlp, const Variable& nodes,
+                          const Variable& edges, bool keep_edges) const;
 
   MeshGraphNetOptions options_;
   ParameterSet parameters_;

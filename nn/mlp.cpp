@@ -25,8 +25,10 @@ Mlp::Mlp(ParameterSet& parameters, const std::string& name, const MlpOptions& op
     biases_.push_back(parameters.add(linear + ".bias", Shape{out}, Initial::uniform_fan_in, in));
     in = out;
   }
-  if (options.norm != Norm::none) gain_ = parameters.add(name + ".norm.weight", Shape{options.out}, Initial::one, 1);
-  if (options.norm == Norm::layer) norm_bias_ = parameters.add(name + ".norm.bias", Shape{options.out}, Initial::zero, 1);
+  if (options.norm != Norm::none)
+    gain_ = parameters.add(name + ".norm.weight", Shape{options.out}, Initial::one, 1);
+  if (options.norm == Norm::layer)
+    norm_bias_ = parameters.add(name + ".norm.bias", Shape{options.out}, Initial::zero, 1);
 }
 
 MlpParameters Mlp::parameters(const ParameterSet& set) const {
@@ -60,7 +62,8 @@ Variable Mlp::forward(Tape& tape, const ParameterSet& set, const std::vector<Var
 Variable Mlp::forward_concatenated(Tape& tape, const ParameterSet& set, const Variable& x) const {
   Variable z = linear(tape, x, set.weight(weights_[0]), set.weight(biases_[0]));
   for (size_t layer = 1; layer < weights_.size(); ++layer) {
-    z = linear(tape, activation(tape, z, options_.activation), set.weight(weights_[layer]), set.weight(biases_[layer]));
+    z = linear(tape, activation(tape, z, options_.activation), set.weight(weights_[layer]),
+               set.weight(biases_[layer]));
   }
   if (options_.norm == Norm::none) return z;
   const Weight bias = options_.norm == Norm::layer ? set.weight(norm_bias_) : Weight{};

@@ -6,9 +6,9 @@
 
 namespace meshgrad {
 
-/// Linear, activation, ..., linear, and a norm unless it is the decoder's. `inputs` are the widths of the parts that
-/// the first layer takes, in the order in which the model calls them; `file_order` says at which place of the
-/// concatenation each stands, and so which rows of the first weight are its own.
+/// Linear, activation, ..., linear, and a norm unless it is the decoder's. `inputs` are the widths of the
+/// parts that the first layer takes, in the order in which the model calls them; `file_order` says at which
+/// place of the concatenation each stands, and so which rows of the first weight are its own.
 struct MlpOptions {
   std::vector<int64_t> inputs;
   std::vector<size_t> file_order;  ///< empty: as called
@@ -33,8 +33,8 @@ class Mlp {
   MlpParameters parameters(const ParameterSet& set) const;
 
   /// residual + mlp(inputs); `residual` may be absent.
-  Variable forward(Tape& tape, const ParameterSet& set, const std::vector<Variable>& inputs, const Variable& residual,
-                   ComputePath path, bool keep_hidden) const;
+  Variable forward(Tape& tape, const ParameterSet& set, const std::vector<Variable>& inputs,
+                   const Variable& residual, ComputePath path, bool keep_hidden) const;
   /// The op-by-op path on a concatenation that is already written: columns in the file's order.
   Variable forward_concatenated(Tape& tape, const ParameterSet& set, const Variable& x) const;
   /// Calls' inputs in the order of the concatenation.
@@ -42,7 +42,7 @@ class Mlp {
 
  private:
   MlpOptions options_;
-  std::vector<size_t> order_;      // order_[place in the concatenation] = input
+  std::vector<size_t> order_;       // order_[place in the concatenation] = input
   std::vector<int64_t> first_row_;  // per input: its first row of the first weight
   std::vector<size_t> weights_, biases_;
   size_t gain_ = 0, norm_bias_ = 0;

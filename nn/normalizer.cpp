@@ -65,7 +65,8 @@ void Normalizer::denormalize(std::span<T> rows) const {
 }
 
 void Normalizer::restore(double count, std::vector<double> means, std::vector<double> squared_deviations) {
-  check_internal(means.size() == width() && squared_deviations.size() == width(), "a normalizer of another width");
+  check_internal(means.size() == width() && squared_deviations.size() == width(),
+                 "a normalizer of another width");
   count_ = count;
   mean_ = std::move(means);
   deviation_ = std::move(squared_deviations);

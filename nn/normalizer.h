@@ -7,9 +7,9 @@
 
 namespace meshgrad {
 
-/// Mean and standard deviation of each column, given or learned online. Online statistics are kept in double as
-/// (count, mean, sum of squared deviations), merged a batch at a time (Chan, Golub, LeVeque 1979), so that they neither
-/// cancel nor go negative.
+/// Mean and standard deviation of each column, given or learned online. Online statistics are kept in double
+/// as (count, mean, sum of squared deviations), merged a batch at a time (Chan, Golub, LeVeque 1979), so that
+/// they neither cancel nor go negative.
 class Normalizer {
  public:
   explicit Normalizer(size_t width = 0) : mean_(width, 0.0), deviation_(width, 0.0) {}

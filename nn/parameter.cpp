@@ -50,8 +50,12 @@ void ParameterSet::allocate(Runtime& runtime, DType dtype, uint64_t seed) {
           case Initial::uniform_fan_in:
             data[k] = static_cast<T>(bound * (2.0 * uniform(seed, purpose, static_cast<uint64_t>(k)) - 1.0));
             break;
-          case Initial::zero: data[k] = T(0); break;
-          case Initial::one: data[k] = T(1); break;
+          case Initial::zero:
+            data[k] = T(0);
+            break;
+          case Initial::one:
+            data[k] = T(1);
+            break;
         }
       }
     });
@@ -79,8 +83,8 @@ Tensor ParameterSet::slice(const Tensor& arena, size_t index) const {
 Tensor to_file_order(Runtime& runtime, const ParameterInfo& info, const Tensor& tensor) {
   Tensor file = Tensor::empty(runtime, file_shape(info), tensor.dtype(), Tag::host, info.name);
   dispatch_storage(tensor.dtype(), [&]<class T>() {
-    transposed_copy(tensor.data<T>(), info.is_matrix() ? info.shape[0] : 1, info.shape.elements() / (info.is_matrix() ? info.shape[0] : 1),
-                    file.data<T>());
+    transposed_copy(tensor.data<T>(), info.is_matrix() ? info.shape[0] : 1,
+                    info.shape.elements() / (info.is_matrix() ? info.shape[0] : 1), file.data<T>());
   });
   return file;
 }

@@ -9,7 +9,8 @@
 namespace meshgrad {
 
 enum class Initial : uint8_t {
-  uniform_fan_in,  ///< uniform in +-1 / sqrt(fan_in), for weights and biases (PyTorch's default for linear layers)
+  uniform_fan_in,  ///< uniform in +-1 / sqrt(fan_in), for weights and biases (PyTorch's default for linear
+                   ///< layers)
   zero,
   one
 };
@@ -28,7 +29,8 @@ class ParameterSet {
  public:
   /// Declares a parameter, before allocate(). Names are unique. Returns its index.
   size_t add(std::string name, const Shape& shape, Initial initial, int64_t fan_in);
-  /// Makes the arenas, in `dtype` (f32; f64 for checks), and sets initial values, a function of (seed, name) alone.
+  /// Makes the arenas, in `dtype` (f32; f64 for checks), and sets initial values, a function of (seed, name)
+  /// alone.
   void allocate(Runtime& runtime, DType dtype, uint64_t seed);
 
   const std::vector<ParameterInfo>& parameters() const { return infos_; }
@@ -51,11 +53,11 @@ class ParameterSet {
   Tensor values_, gradients_;
 };
 
-/// A parameter-shaped tensor (value, gradient or moment) as files hold it: a matrix as [out, in]. The result is f64 or
-/// f32 like the input, on the host.
+/// A parameter-shaped tensor (value, gradient or moment) as files hold it: a matrix as [out, in]. The result
+/// is f64 or f32 like the input, on the host.
 Tensor to_file_order(Runtime& runtime, const ParameterInfo& info, const Tensor& tensor);
-/// The way back: fills `tensor` ([in, out]) from a file's values ([out, in]), converting between f32 and f64. Throws
-/// DataError naming the parameter when the shape differs.
+/// The way back: fills `tensor` ([in, out]) from a file's values ([out, in]), converting between f32 and f64.
+/// Throws DataError naming the parameter when the shape differs.
 void from_file_order(const ParameterInfo& info, const Tensor& file, const Tensor& tensor);
 
 }  // namespace meshgrad

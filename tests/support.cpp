@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <new>
 
 namespace meshgrad::test {
 
@@ -85,8 +86,14 @@ Matrix stored_as(DType dtype, const Matrix& matrix) {
   return result;
 }
 
-Tensor to_tensor(Runtime& runtime, const Matrix& matrix, DType dtype) {
-  const Tensor tensor = Tensor::empty(runtime, Shape{matrix.rows, matrix.cols}, dtype, Tag::data, "test");
+Tensor exact_tensor(const Shape& shape, DType dtype) {
+  constexpr std::align_val_t kAlignment{64};
+  void* const data = ::operator new(static_cast<size_t>(shape.elements() * size_of(dtype)), kAlignment);
+  return Tensor::borrow(data, shape, dtype, [data] { ::operator delete(data, kAlignment); });
+}
+
+Tensor to_tensor(Runtime&, const Matrix& matrix, DType dtype) {
+  const Tensor tensor = exact_tensor(Shape{matrix.rows, matrix.cols}, dtype);
   dispatch_storage(dtype, [&]<class T>() {
     std::transform(matrix.v.begin(), matrix.v.end(), tensor.data<T>(),
                    [](double x) { return static_cast<T>(x); });
@@ -127,8 +134,8 @@ Matrix to_matrix(const Tensor& tensor) {
   return result;
 }
 
-Tensor unwritten(Runtime& runtime, const Shape& shape, DType dtype) {
-  const Tensor tensor = Tensor::empty(runtime, shape, dtype, Tag::data, "test");
+Tensor unwritten(Runtime&, const Shape& shape, DType dtype) {
+  const Tensor tensor = exact_tensor(shape, dtype);
   dispatch_storage(dtype, [&]<class T>() {
     std::fill_n(tensor.data<T>(), tensor.elements(), std::numeric_limits<T>::quiet_NaN());
   });

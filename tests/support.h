@@ -72,7 +72,11 @@ class RandomMatrices {
 /// The values as `dtype` stores them: what the judge must start from.
 Matrix stored_as(DType dtype, const Matrix& matrix);
 
-/// [rows, cols], or [cols] for a row vector that is a parameter.
+/// Uninitialised memory of exactly the tensor's size from the heap, not from the runtime's allocator: an
+/// access behind it is then seen by AddressSanitizer, where the allocator's next block would hide it.
+Tensor exact_tensor(const Shape& shape, DType dtype);
+
+/// [rows, cols], or [cols] for a row vector that is a parameter; exact_tensors, as is what unwritten() gives.
 Tensor to_tensor(Runtime& runtime, const Matrix& matrix, DType dtype);
 Tensor to_vector(Runtime& runtime, const Matrix& row, DType dtype);
 /// Undefined when the matrix is not given.

@@ -23,20 +23,24 @@ class Contents {
     kept_.push_back(tensor);
     std::vector<int64_t> shape;
     for (int axis = 0; axis < tensor.shape().rank(); ++axis) shape.push_back(tensor.shape()[axis]);
-    tensors_.push_back({name, safetensors_dtype(tensor.dtype()), shape,
+    tensors_.push_back({name,
+                        safetensors_dtype(tensor.dtype()),
+                        shape,
                         {static_cast<const std::byte*>(tensor.raw()), static_cast<size_t>(tensor.bytes())}});
   }
 
   /// A parameter-shaped arena, parameter by parameter, in file order.
   void add_arena(const std::string& prefix, const ParameterSet& set, const Tensor& arena) {
     for (const ParameterInfo& info : set.parameters()) {
-      const Tensor slice = arena.row_range(info.offset, info.offset + info.shape.elements()).reshaped(info.shape);
+      const Tensor slice =
+          arena.row_range(info.offset, info.offset + info.shape.elements()).reshaped(info.shape);
       add(prefix + info.name, to_file_order(runtime_, info, slice));
     }
   }
 
   void add_values(const std::string& name, const std::vector<double>& values) {
-    add(name, Tensor::from<double>(runtime_, values, Shape{static_cast<int64_t>(values.size())}, Tag::host, name));
+    add(name,
+        Tensor::from<double>(runtime_, values, Shape{static_cast<int64_t>(values.size())}, Tag::host, name));
   }
 
   void add_normalizer(const std::string& name, const Normalizer& normalizer) {
@@ -86,12 +90,14 @@ double number(const SafetensorsView& view, const std::string& key) {
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
   if (text.empty() || *end != '\0') {
-    throw data_error(view.file + ": " + key, "a number", "\"" + text + "\"", "use another checkpoint of the run");
+    throw data_error(view.file + ": " + key, "a number", "\"" + text + "\"",
+                     "use another checkpoint of the run");
   }
   return value;
 }
 
-void load_arena(const SafetensorsView& view, const std::string& prefix, const ParameterSet& set, const Tensor& arena) {
+void load_arena(const SafetensorsView& view, const std::string& prefix, const ParameterSet& set,
+                const Tensor& arena) {
   for (const ParameterInfo& info : set.parameters()) {
     if (!view.contains(prefix + info.name)) {
       throw data_error(view.file, "parameter " + prefix + info.name, "none of this name",
@@ -99,9 +105,11 @@ void load_arena(const SafetensorsView& view, const std::string& prefix, const Pa
     }
     const SafetensorsTensor& tensor = view.at(prefix + info.name);
     std::vector<double> values = to_f64(tensor);
-    const Tensor file = Tensor::borrow(values.data(), Shape(std::span<const int64_t>(tensor.shape)), DType::f64);
+    const Tensor file =
+        Tensor::borrow(values.data(), Shape(std::span<const int64_t>(tensor.shape)), DType::f64);
     try {
-      from_file_order(info, file, arena.row_range(info.offset, info.offset + info.shape.elements()).reshaped(info.shape));
+      from_file_order(info, file,
+                      arena.row_range(info.offset, info.offset + info.shape.elements()).reshaped(info.shape));
     } catch (const DataError& error) {
       throw DataError(view.file + " is a checkpoint of another model: " + error.what());
     }
@@ -114,7 +122,8 @@ void load_normalizer(const SafetensorsView& view, const std::string& name, Norma
   const std::vector<double> mean = to_f64(view.at(prefix + ".mean"));
   const std::vector<double> squares = to_f64(view.at(prefix + ".squared_deviation"));
   if (count.size() != 1 || mean.size() != normalizer.width() || squares.size() != normalizer.width()) {
-    throw data_error(view.file + ": " + prefix, fmt::format("{} columns", normalizer.width()), fmt::format("{}", mean.size()),
+    throw data_error(view.file + ": " + prefix, fmt::format("{} columns", normalizer.width()),
+                     fmt::format("{}", mean.size()),
                      "use the data and the configuration the checkpoint was trained with");
   }
   normalizer.restore(count[0], mean, squares);
@@ -123,20 +132,23 @@ void load_normalizer(const SafetensorsView& view, const std::string& name, Norma
 }  // namespace
 
 void save_checkpoint(const fs::path& path, Runtime& runtime, const Config& config, uint64_t data_fingerprint,
-                     const ParameterSet& parameters, const Optimizer* optimizer, const Normalizers& normalizers,
-                     const RunState& state) {
+                     const ParameterSet& parameters, const Optimizer* optimizer,
+                     const Normalizers& normalizers, const RunState& state) {
   Contents contents(runtime);
   contents.add_arena("model.", parameters, parameters.values());
   if (optimizer != nullptr) {
-    if (optimizer->first_moment().defined()) contents.add_arena("optimizer.first_moment.", parameters, optimizer->first_moment());
-    if (optimizer->second_moment().defined()) contents.add_arena("optimizer.second_moment.", parameters, optimizer->second_moment());
+    if (optimizer->first_moment().defined())
+      contents.add_arena("optimizer.first_moment.", parameters, optimizer->first_moment());
+    if (optimizer->second_moment().defined())
+      contents.add_arena("optimizer.second_moment.", parameters, optimizer->second_moment());
     if (state.micro > 0) contents.add_arena("window.gradients.", parameters, parameters.gradients());
   }
   contents.add_normalizer("nodes", normalizers.nodes);
   contents.add_normalizer("edges", normalizers.edges);
   contents.add_normalizer("targets", normalizers.targets);
-  write_safetensors(path, contents.tensors(),
-                    metadata_of(config, data_fingerprint, state, optimizer != nullptr ? optimizer->steps() : 0));
+  write_safetensors(
+      path, contents.tensors(),
+      metadata_of(config, data_fingerprint, state, optimizer != nullptr ? optimizer->steps() : 0));
 }
 
 Config checkpoint_config(const fs::path& path) {
@@ -151,7 +163,8 @@ uint64_t checkpoint_data_fingerprint(const fs::path& path) {
   return std::strtoull(file.view().metadata_at("data_fingerprint").c_str(), nullptr, 16);
 }
 
-RunState load_checkpoint(const fs::path& path, const ParameterSet& parameters, Optimizer* optimizer, Normalizers& normalizers) {
+RunState load_checkpoint(const fs::path& path, const ParameterSet& parameters, Optimizer* optimizer,
+                         Normalizers& normalizers) {
   const SafetensorsFile file(path);
   const SafetensorsView& view = file.view();
   check_is_checkpoint(view);
@@ -169,8 +182,10 @@ RunState load_checkpoint(const fs::path& path, const ParameterSet& parameters, O
   s.best_valid_loss = number(view, "best_valid_loss");
   load_arena(view, "model.", parameters, parameters.values());
   if (optimizer != nullptr) {
-    if (optimizer->first_moment().defined()) load_arena(view, "optimizer.first_moment.", parameters, optimizer->first_moment());
-    if (optimizer->second_moment().defined()) load_arena(view, "optimizer.second_moment.", parameters, optimizer->second_moment());
+    if (optimizer->first_moment().defined())
+      load_arena(view, "optimizer.first_moment.", parameters, optimizer->first_moment());
+    if (optimizer->second_moment().defined())
+      load_arena(view, "optimizer.second_moment.", parameters, optimizer->second_moment());
     optimizer->set_steps(static_cast<int64_t>(number(view, "optimizer_steps")));
     if (s.micro > 0) load_arena(view, "window.gradients.", parameters, parameters.gradients());
   }
@@ -183,13 +198,16 @@ RunState load_checkpoint(const fs::path& path, const ParameterSet& parameters, O
 fs::path find_checkpoint(const fs::path& run, const std::string& word) {
   if (word != "best" && word != "last") {
     if (fs::exists(word)) return word;
-    throw config_error("checkpoint", "best, last or a file", "\"" + word + "\", which does not exist", "see " + (run / "checkpoints").string());
+    throw config_error("checkpoint", "best, last or a file", "\"" + word + "\", which does not exist",
+                       "see " + (run / "checkpoints").string());
   }
-  for (const std::string& name : word == "best" ? std::vector<std::string>{"best", "last"} : std::vector<std::string>{"last"}) {
+  for (const std::string& name :
+       word == "best" ? std::vector<std::string>{"best", "last"} : std::vector<std::string>{"last"}) {
     const fs::path path = run / "checkpoints" / (name + ".safetensors");
     if (fs::exists(path)) return path;
   }
-  throw config_error(run.string(), "a run with checkpoints/last.safetensors", fs::exists(run) ? "a folder without" : "no such folder",
+  throw config_error(run.string(), "a run with checkpoints/last.safetensors",
+                     fs::exists(run) ? "a folder without" : "no such folder",
                      "name the folder that meshgrad train wrote (run.dir)");
 }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoint files: everything that a run needs to go on as if it had not stopped, as one safetensors file. Tensors:
-// model.NAME, optimizer.first_moment.NAME, optimizer.second_moment.NAME (matrices as [out, in]),
-// window.gradients.NAME inside an accumulation window, normalizer.{nodes,edges,targets}.{mean,squared_deviation,count}.
-// Metadata: the resolved configuration and the counters below. The same state gives the same bytes.
+// Checkpoint files: everything that a run needs to go on as if it had not stopped, as one safetensors file.
+// Tensors: model.NAME, optimizer.first_moment.NAME, optimizer.second_moment.NAME (matrices as [out, in]),
+// window.gradients.NAME inside an accumulation window,
+// normalizer.{nodes,edges,targets}.{mean,squared_deviation,count}. Metadata: the resolved configuration and
+// the counters below. The same state gives the same bytes.
 #pragma once
 #include <meshgrad/nn/mesh_graph_net.h>
 #include <meshgrad/nn/normalizer.h>
@@ -16,33 +17,34 @@ namespace meshgrad {
 
 /// Where a run stands. Sampler and noise depend on these counters and the seed alone.
 struct RunState {
-  int64_t step = 0;           ///< windows done (optimizer steps, and skipped or warm-up ones)
-  int64_t micro = 0;          ///< batches done within the current window
-  double window_loss = 0.0;   ///< sum of squared errors of those batches
-  double loss_sum = 0.0;      ///< since the last line of metrics
+  int64_t step = 0;          ///< windows done (optimizer steps, and skipped or warm-up ones)
+  int64_t micro = 0;         ///< batches done within the current window
+  double window_loss = 0.0;  ///< sum of squared errors of those batches
+  double loss_sum = 0.0;     ///< since the last line of metrics
   int64_t loss_count = 0;
-  int64_t learned = 0;        ///< batches that online normalisers have seen
-  int64_t skipped = 0;        ///< steps left out for a non-finite gradient
+  int64_t learned = 0;  ///< batches that online normalisers have seen
+  int64_t skipped = 0;  ///< steps left out for a non-finite gradient
   double last_loss = std::numeric_limits<double>::quiet_NaN();
   double last_valid_loss = std::numeric_limits<double>::quiet_NaN();
   double best_valid_loss = std::numeric_limits<double>::infinity();
   int64_t best_step = -1;
 };
 
-/// Writes through a temporary file, fsync and rename: a killed process or a full disk leaves the old file as it was.
-/// Throws DataError when the file cannot be written. `optimizer` may be null: weights for prediction only.
-void save_checkpoint(const std::filesystem::path& path, Runtime& runtime, const Config& config, uint64_t data_fingerprint,
-                     const ParameterSet& parameters, const Optimizer* optimizer, const Normalizers& normalizers,
-                     const RunState& state);
+/// Writes through a temporary file, fsync and rename: a killed process or a full disk leaves the old file as
+/// it was. Throws DataError when the file cannot be written. `optimizer` may be null: weights for prediction
+/// only.
+void save_checkpoint(const std::filesystem::path& path, Runtime& runtime, const Config& config,
+                     uint64_t data_fingerprint, const ParameterSet& parameters, const Optimizer* optimizer,
+                     const Normalizers& normalizers, const RunState& state);
 
 /// The configuration in a checkpoint. Throws DataError when the file is none.
 Config checkpoint_config(const std::filesystem::path& path);
 uint64_t checkpoint_data_fingerprint(const std::filesystem::path& path);
 
-/// Loads into a model (and optimizer, unless null) of the same architecture. Throws DataError naming the file and the
-/// parameter when it is a checkpoint of another model.
-RunState load_checkpoint(const std::filesystem::path& path, const ParameterSet& parameters, Optimizer* optimizer,
-                         Normalizers& normalizers);
+/// Loads into a model (and optimizer, unless null) of the same architecture. Throws DataError naming the file
+/// and the parameter when it is a checkpoint of another model.
+RunState load_checkpoint(const std::filesystem::path& path, const ParameterSet& parameters,
+                         Optimizer* optimizer, Normalizers& normalizers);
 
 /// The file of a run that `word` names: "best", "last", or a path. Throws ConfigError when there is none.
 std::filesystem::path find_checkpoint(const std::filesystem::path& run, const std::string& word);

@@ -38,11 +38,40 @@ struct SyntaxError {
   std::string excerpt;  ///< lines of the file with a mark, each after a newline
 };
 
-/// The library descends by recursion, computes 0b... in a signed integer, and takes quadratic time over a
-/// list: what could overflow the stack or the integer, or take long, is refused before it sees the text.
-/// Returns what is wrong and its line.
+/// Bytes of the UTF-8 character that starts at `text[at]`, or 0 when it is none (RFC 3629, section 4).
+size_t utf8_length(const std::string& text, size_t at) {
+  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U; };
+  const unsigned first = byte(at);
+  if (first < 0x80) return 1;
+  const size_t length = first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(at + i) & 0xc0U) != 0x80) return 0;
+  }
+  const unsigned second = byte(at + 1);
+  const bool overlong = (first == 0xe0 && second < 0xa0) || (first == 0xf0 && second < 0x90);
+  const bool surrogate = first == 0xed && second >= 0xa0;
+  const bool beyond = first == 0xf4 && second >= 0x90;
+  return overlong || surrogate || beyond ? 0 : length;
+}
+
+/// Where `text` stops being UTF-8: a line, or 0 when it is all well.
+int64_t line_of_bad_utf8(const std::string& text) {
+  for (size_t at = 0; at < text.size();) {
+    const size_t length = utf8_length(text, at);
+    if (length == 0)
+      return 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n');
+    at += length;
+  }
+  return 0;
+}
+
+/// The library descends by recursion, computes 0b... in a signed integer, takes quadratic time over a list
+/// and reads out of bounds where a literal string is not UTF-8: text that would lead it there is refused
+/// first. Returns what is wrong and its line.
 std::optional<SyntaxError> find_hostile(const std::string& text) {
   if (text.size() > kLargestConfigFile) return SyntaxError{1, "a file above 64 KiB", ""};
+  if (const int64_t bad = line_of_bad_utf8(text); bad != 0)
+    return SyntaxError{bad, "text that is not UTF-8", ""};
   int64_t line = 1;
   int brackets = 0;
   int dots = 0;

@@ -14,7 +14,8 @@ namespace {
 struct SquaredError {
   double sum = 0.0;
   double count = 0.0;
-  void add(const std::vector<float>& ours, const std::vector<float>& truth, const std::vector<uint8_t>& mask) {
+  void add(const std::vector<float>& ours, const std::vector<float>& truth,
+           const std::vector<uint8_t>& mask) {
     const size_t width = mask.empty() ? 1 : truth.size() / mask.size();
     for (size_t i = 0; i < truth.size(); ++i) {
       if (mask[i / width] == 0) continue;
@@ -39,14 +40,17 @@ Predictor::Predictor(Runtime& runtime, const std::filesystem::path& checkpoint, 
   state_ = load_checkpoint(checkpoint, model_->parameters(), nullptr, normalizers_);
 }
 
-std::vector<float> Predictor::predict(const TrajectoryView& trajectory, int64_t t, const FieldState& state) const {
-  const Batch batch = features_->prediction_batch(runtime_, config_.precision, trajectory, t, state, normalizers_);
+std::vector<float> Predictor::predict(const TrajectoryView& trajectory, int64_t t,
+                                      const FieldState& state) const {
+  const Batch batch =
+      features_->prediction_batch(runtime_, config_.precision, trajectory, t, state, normalizers_);
   Tape tape(runtime_, Tape::Mode::evaluate);
   return features_->advance(trajectory, state, model_->forward(tape, batch).value(), normalizers_);
 }
 
-void roll_out(const Predictor& predictor, const TrajectoryView& trajectory, int64_t steps, RolloutBoundary boundary,
-              const std::function<void(int64_t, const std::vector<float>&, const std::vector<float>&)>& one_frame) {
+void roll_out(
+    const Predictor& predictor, const TrajectoryView& trajectory, int64_t steps, RolloutBoundary boundary,
+    const std::function<void(int64_t, const std::vector<float>&, const std::vector<float>&)>& one_frame) {
   const FrameFeatures& features = predictor.features();
   const FrameRange range = usable_frames(predictor.config().data.predict, trajectory.frames());
   const std::vector<uint8_t> mask = features.predicted_mask(trajectory.mesh());

@@ -21,7 +21,8 @@ class Predictor {
   const FrameFeatures& features() const { return *features_; }
   int64_t step() const { return state_.step; }
 
-  /// Target fields one frame after t, [nodes, outputs]: predicted on predicted nodes, as in `state` elsewhere.
+  /// Target fields one frame after t, [nodes, outputs]: predicted on predicted nodes, as in `state`
+  /// elsewhere.
   std::vector<float> predict(const TrajectoryView& trajectory, int64_t t, const FieldState& state) const;
 
  private:
@@ -34,15 +35,16 @@ class Predictor {
   RunState state_;
 };
 
-/// Frames of a rollout: one_frame(t, predicted, truth), t = 1, 2, ...; both [nodes, outputs]. From the first usable
-/// frame, `steps` long (0: to the end of the trajectory). Nodes that are not predicted come from the data, or keep their
-/// initial values.
-void roll_out(const Predictor& predictor, const TrajectoryView& trajectory, int64_t steps, RolloutBoundary boundary,
-              const std::function<void(int64_t, const std::vector<float>&, const std::vector<float>&)>& one_frame);
+/// Frames of a rollout: one_frame(t, predicted, truth), t = 1, 2, ...; both [nodes, outputs]. From the first
+/// usable frame, `steps` long (0: to the end of the trajectory). Nodes that are not predicted come from the
+/// data, or keep their initial values.
+void roll_out(
+    const Predictor& predictor, const TrajectoryView& trajectory, int64_t steps, RolloutBoundary boundary,
+    const std::function<void(int64_t, const std::vector<float>&, const std::vector<float>&)>& one_frame);
 
 struct EvaluateOptions {
   std::string split = "test";
-  int64_t stride = 1;              ///< one-step errors from every stride-th frame
+  int64_t stride = 1;                       ///< one-step errors from every stride-th frame
   std::optional<RolloutBoundary> boundary;  ///< absent: the configuration's
   std::function<void(const std::string&)> progress;
 };
@@ -51,13 +53,14 @@ struct EvaluateOptions {
 struct Evaluation {
   std::string split;
   int64_t trajectories = 0;
-  int64_t step = 0;                ///< of the checkpoint
+  int64_t step = 0;  ///< of the checkpoint
   std::string fields, unit;
   double one_step_rmse = 0.0;
-  double hold_rmse = 0.0;          ///< predicting that nothing changes, from the same frames
-  /// Over the first h steps of a rollout, h = "1", "10", "50", "all"; shorter trajectories count with what they have.
+  double hold_rmse = 0.0;  ///< predicting that nothing changes, from the same frames
+  /// Over the first h steps of a rollout, h = "1", "10", "50", "all"; shorter trajectories count with what
+  /// they have.
   std::map<std::string, double> rollout_rmse;
-  int64_t rollout_steps = 0;       ///< of the longest rollout
+  int64_t rollout_steps = 0;  ///< of the longest rollout
 };
 
 Evaluation evaluate(const Predictor& predictor, const EvaluateOptions& options);

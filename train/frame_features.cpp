@@ -24,12 +24,14 @@ NodeTypeMask mask_of(const std::vector<int64_t>& types) {
 
 }  // namespace
 
-FrameFeatures::FrameFeatures(const Dataset& dataset, const DataConfig& config) : dataset_(dataset), config_(config) {
+FrameFeatures::FrameFeatures(const Dataset& dataset, const DataConfig& config)
+    : dataset_(dataset), config_(config) {
   std::vector<int64_t> target_columns;
   for (const std::string& name : config.targets) {
     const FieldInfo& field = dataset.field(name);
     if (!field.dynamic) {
-      throw config_error("data.targets", "fields that change over time", name, "name a dynamic field; see meshgrad info");
+      throw config_error("data.targets", "fields that change over time", name,
+                         "name a dynamic field; see meshgrad info");
     }
     targets_.push_back(field);
     target_columns.push_back(outputs_);
@@ -38,7 +40,8 @@ FrameFeatures::FrameFeatures(const Dataset& dataset, const DataConfig& config) :
   for (const std::string& name : config.inputs) {
     Input input{dataset.field(name), -1};
     const auto target = std::find(config.targets.begin(), config.targets.end(), name);
-    if (target != config.targets.end()) input.target_column = target_columns[static_cast<size_t>(target - config.targets.begin())];
+    if (target != config.targets.end())
+      input.target_column = target_columns[static_cast<size_t>(target - config.targets.begin())];
     node_inputs_ += input.field.components;
     inputs_.push_back(std::move(input));
   }
@@ -68,7 +71,8 @@ Normalizers FrameFeatures::dataset_normalizers(const NoiseOptions& noise) const 
   std::vector<double> mean, deviation;
   for (const Input& input : inputs_) {
     const bool change = second && input.target_column >= 0;
-    const FieldStatistics stats = dataset_.field_stats(input.field.name, kAllNodeTypes, change ? Quantity::change : Quantity::value);
+    const FieldStatistics stats =
+        dataset_.field_stats(input.field.name, kAllNodeTypes, change ? Quantity::change : Quantity::value);
     mean.insert(mean.end(), stats.mean.begin(), stats.mean.end());
     deviation.insert(deviation.end(), stats.std.begin(), stats.std.end());
   }
@@ -138,7 +142,8 @@ std::vector<float> FrameFeatures::add_noise(const TrajectoryView& trajectory, co
       if (!takes_noise(types[i])) continue;
       for (int c = 0; c < input.field.components; ++c) {
         const auto column = static_cast<size_t>(input.target_column + c);
-        const double draw = training_noise(noise.seed, sample.visit, id, static_cast<uint32_t>(i), static_cast<uint32_t>(column));
+        const double draw = training_noise(noise.seed, sample.visit, id, static_cast<uint32_t>(i),
+                                           static_cast<uint32_t>(column));
         added[i * width + column] = static_cast<float>(noise.deviation * draw);
         state.current[i * width + column] += added[i * width + column];
       }
@@ -148,7 +153,8 @@ std::vector<float> FrameFeatures::add_noise(const TrajectoryView& trajectory, co
 }
 
 template <class T>
-void FrameFeatures::write_node_inputs(const TrajectoryView& trajectory, int64_t t, const FieldState& state, T* rows) const {
+void FrameFeatures::write_node_inputs(const TrajectoryView& trajectory, int64_t t, const FieldState& state,
+                                      T* rows) const {
   const MeshView& mesh = trajectory.mesh();
   const auto nodes = static_cast<size_t>(mesh.nodes);
   const auto width = static_cast<size_t>(node_inputs_);
@@ -173,7 +179,8 @@ void FrameFeatures::write_node_inputs(const TrajectoryView& trajectory, int64_t 
   }
   for (size_t i = 0; i < nodes; ++i) {
     for (size_t type = 0; type < width - column; ++type) {
-      rows[i * width + column + type] = static_cast<T>(mesh.node_type[i] == static_cast<int32_t>(type) ? 1 : 0);
+      rows[i * width + column + type] =
+          static_cast<T>(mesh.node_type[i] == static_cast<int32_t>(type) ? 1 : 0);
     }
   }
 }
@@ -186,7 +193,8 @@ void FrameFeatures::write_edge_inputs(const MeshView& mesh, T* rows) const {
     const auto receiver = static_cast<size_t>(mesh.receivers[e]) * dim;
     double squares = 0.0;
     for (size_t axis = 0; axis < dim; ++axis) {
-      const double d = static_cast<double>(mesh.positions[sender + axis]) - static_cast<double>(mesh.positions[receiver + axis]);
+      const double d = static_cast<double>(mesh.positions[sender + axis]) -
+                       static_cast<double>(mesh.positions[receiver + axis]);
       rows[axis] = static_cast<T>(d);
       squares += d * d;
     }
@@ -195,19 +203,22 @@ void FrameFeatures::write_edge_inputs(const MeshView& mesh, T* rows) const {
 }
 
 template <class T>
-void FrameFeatures::write_targets(const TrajectoryView& trajectory, const Sample& sample, const FieldState& state,
-                                  const std::vector<float>& noise, const NoiseOptions& options, T* rows) const {
+void FrameFeatures::write_targets(const TrajectoryView& trajectory, const Sample& sample,
+                                  const FieldState& state, const std::vector<float>& noise,
+                                  const NoiseOptions& options, T* rows) const {
   const std::vector<float> next = target_values(trajectory, sample.frame + 1);
   const bool second = config_.predict == Prediction::second_change;
   for (size_t i = 0; i < next.size(); ++i) {
     // The target takes (1 - gamma) of the noise; with gamma = 1 the model learns to remove all of it.
     const double goal = static_cast<double>(next[i]) + (1.0 - options.gamma) * static_cast<double>(noise[i]);
     const auto current = static_cast<double>(state.current[i]);
-    rows[i] = static_cast<T>(second ? goal - 2.0 * current + static_cast<double>(state.previous[i]) : goal - current);
+    rows[i] = static_cast<T>(second ? goal - 2.0 * current + static_cast<double>(state.previous[i])
+                                    : goal - current);
   }
 }
 
-void FrameFeatures::allocate(Runtime& runtime, DType dtype, const std::vector<TrajectoryView>& views, Batch& batch) const {
+void FrameFeatures::allocate(Runtime& runtime, DType dtype, const std::vector<TrajectoryView>& views,
+                             Batch& batch) const {
   std::vector<MeshView> meshes;
   batch.graph_offsets = {0};
   for (const TrajectoryView& view : views) {
@@ -216,13 +227,16 @@ void FrameFeatures::allocate(Runtime& runtime, DType dtype, const std::vector<Tr
   }
   batch.nodes = batch.graph_offsets.back();
   EdgeSet set{"mesh", union_graph(runtime, meshes), {}};
-  set.features = Tensor::empty(runtime, Shape{set.graph.edges, edge_inputs()}, dtype, Tag::data, "edge features");
+  set.features =
+      Tensor::empty(runtime, Shape{set.graph.edges, edge_inputs()}, dtype, Tag::data, "edge features");
   batch.edge_sets.push_back(std::move(set));
-  batch.node_features = Tensor::empty(runtime, Shape{batch.nodes, node_inputs_}, dtype, Tag::data, "node features");
+  batch.node_features =
+      Tensor::empty(runtime, Shape{batch.nodes, node_inputs_}, dtype, Tag::data, "node features");
 }
 
-Batch FrameFeatures::training_batch(Runtime& runtime, DType dtype, std::string_view split, const std::vector<Sample>& samples,
-                                    const NoiseOptions& noise, Normalizers& normalizers, bool learn) const {
+Batch FrameFeatures::training_batch(Runtime& runtime, DType dtype, std::string_view split,
+                                    const std::vector<Sample>& samples, const NoiseOptions& noise,
+                                    Normalizers& normalizers, bool learn) const {
   std::vector<TrajectoryView> views;
   for (const Sample& sample : samples) views.push_back(dataset_.trajectory(split, sample.trajectory));
   Batch batch;
@@ -235,8 +249,10 @@ Batch FrameFeatures::training_batch(Runtime& runtime, DType dtype, std::string_v
       const int64_t node = batch.graph_offsets[g];
       FieldState state = state_at(views[g], samples[g].frame);
       const std::vector<float> added = add_noise(views[g], samples[g], noise, state);
-      write_node_inputs(views[g], samples[g].frame, state, batch.node_features.template data<T>() + node * node_inputs_);
-      write_targets(views[g], samples[g], state, added, noise, batch.target.template data<T>() + node * outputs_);
+      write_node_inputs(views[g], samples[g].frame, state,
+                        batch.node_features.template data<T>() + node * node_inputs_);
+      write_targets(views[g], samples[g], state, added, noise,
+                    batch.target.template data<T>() + node * outputs_);
       write_edge_inputs(views[g].mesh(), edges);
       edges += views[g].mesh().edges * edge_inputs();
       const std::vector<uint8_t> mask = predicted_mask(views[g].mesh());
@@ -258,8 +274,9 @@ Batch FrameFeatures::training_batch(Runtime& runtime, DType dtype, std::string_v
   return batch;
 }
 
-Batch FrameFeatures::prediction_batch(Runtime& runtime, DType dtype, const TrajectoryView& trajectory, int64_t t,
-                                      const FieldState& state, const Normalizers& normalizers) const {
+Batch FrameFeatures::prediction_batch(Runtime& runtime, DType dtype, const TrajectoryView& trajectory,
+                                      int64_t t, const FieldState& state,
+                                      const Normalizers& normalizers) const {
   Batch batch;
   allocate(runtime, dtype, {trajectory}, batch);
   batch.samples.push_back(trajectory.sample_id(t));
@@ -272,8 +289,8 @@ Batch FrameFeatures::prediction_batch(Runtime& runtime, DType dtype, const Traje
   return batch;
 }
 
-std::vector<float> FrameFeatures::advance(const TrajectoryView& trajectory, const FieldState& state, const Tensor& prediction,
-                                          const Normalizers& normalizers) const {
+std::vector<float> FrameFeatures::advance(const TrajectoryView& trajectory, const FieldState& state,
+                                          const Tensor& prediction, const Normalizers& normalizers) const {
   const std::vector<uint8_t> mask = predicted_mask(trajectory.mesh());
   const auto width = static_cast<size_t>(outputs_);
   std::vector<float> next = state.current;
@@ -283,7 +300,8 @@ std::vector<float> FrameFeatures::advance(const TrajectoryView& trajectory, cons
     for (size_t i = 0; i < next.size(); ++i) {
       if (mask[i / width] == 0) continue;
       const auto current = static_cast<double>(state.current[i]);
-      const double base = state.previous.empty() ? current : 2.0 * current - static_cast<double>(state.previous[i]);
+      const double base =
+          state.previous.empty() ? current : 2.0 * current - static_cast<double>(state.previous[i]);
       next[i] = static_cast<float>(base + static_cast<double>(change[i]));
     }
   });
@@ -307,7 +325,8 @@ Graph union_graph(Runtime& runtime, const std::vector<MeshView>& meshes) {
   graph.sender_order = make(graph.edges, "sender_order");
   int64_t node = 0;
   int64_t edge = 0;
-  const auto append = [](std::span<const int32_t> from, size_t count, const Tensor& to, int64_t at, int64_t shift) {
+  const auto append = [](std::span<const int32_t> from, size_t count, const Tensor& to, int64_t at,
+                         int64_t shift) {
     std::transform(from.begin(), from.begin() + static_cast<std::ptrdiff_t>(count), to.data<int32_t>() + at,
                    [shift](int32_t value) { return static_cast<int32_t>(value + shift); });
   };

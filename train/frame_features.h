@@ -11,8 +11,8 @@
 namespace meshgrad {
 
 struct Normalizers {
-  Normalizer nodes;    ///< fields and one-hot types
-  Normalizer edges;    ///< relative position and norm
+  Normalizer nodes;  ///< fields and one-hot types
+  Normalizer edges;  ///< relative position and norm
   Normalizer targets;
 };
 
@@ -38,15 +38,17 @@ class FrameFeatures {
   int64_t edge_inputs() const { return dataset_.dim() + 1; }
   int64_t outputs() const { return outputs_; }
 
-  /// From the data set's statistics: fields over all nodes, the one-hot left as it is, the target over the predicted
-  /// nodes with the noise's share added: sqrt(std^2 + share^2).
+  /// From the data set's statistics: fields over all nodes, the one-hot left as it is, the target over the
+  /// predicted nodes with the noise's share added: sqrt(std^2 + share^2).
   Normalizers dataset_normalizers(const NoiseOptions& noise) const;
   /// Empty ones, to be learned.
   Normalizers online_normalizers() const;
 
-  /// Training batch. With `learn`, statistics of the batch are added to the normalisers before they are applied.
-  Batch training_batch(Runtime& runtime, DType dtype, std::string_view split, const std::vector<Sample>& samples,
-                       const NoiseOptions& noise, Normalizers& normalizers, bool learn) const;
+  /// Training batch. With `learn`, statistics of the batch are added to the normalisers before they are
+  /// applied.
+  Batch training_batch(Runtime& runtime, DType dtype, std::string_view split,
+                       const std::vector<Sample>& samples, const NoiseOptions& noise,
+                       Normalizers& normalizers, bool learn) const;
   /// A batch of one graph for prediction: inputs from `state`, other fields from frame t.
   Batch prediction_batch(Runtime& runtime, DType dtype, const TrajectoryView& trajectory, int64_t t,
                          const FieldState& state, const Normalizers& normalizers) const;
@@ -55,8 +57,8 @@ class FrameFeatures {
   FieldState state_at(const TrajectoryView& trajectory, int64_t t) const;
   /// The next values of the predicted nodes, from a normalised prediction [nodes, outputs]; other nodes as in
   /// `state.current`.
-  std::vector<float> advance(const TrajectoryView& trajectory, const FieldState& state, const Tensor& prediction,
-                             const Normalizers& normalizers) const;
+  std::vector<float> advance(const TrajectoryView& trajectory, const FieldState& state,
+                             const Tensor& prediction, const Normalizers& normalizers) const;
   /// Target fields at frame t side by side: [nodes, outputs].
   std::vector<float> target_values(const TrajectoryView& trajectory, int64_t t) const;
   /// u8 [nodes]: 1 where a node is predicted.
@@ -78,8 +80,8 @@ class FrameFeatures {
   template <class T>
   void write_targets(const TrajectoryView& trajectory, const Sample& sample, const FieldState& state,
                      const std::vector<float>& noise, const NoiseOptions& options, T* rows) const;
-  std::vector<float> add_noise(const TrajectoryView& trajectory, const Sample& sample, const NoiseOptions& noise,
-                               FieldState& state) const;
+  std::vector<float> add_noise(const TrajectoryView& trajectory, const Sample& sample,
+                               const NoiseOptions& noise, FieldState& state) const;
   bool takes_noise(int32_t type) const;
   void allocate(Runtime& runtime, DType dtype, const std::vector<TrajectoryView>& views, Batch& batch) const;
 

@@ -14,18 +14,22 @@ double learning_rate(const ScheduleConfig& schedule, double peak, int64_t total_
   }
   const int64_t span = schedule.decay_steps > 0 ? schedule.decay_steps : total_steps - schedule.warmup_steps;
   // The last update runs at the final rate exactly.
-  const double progress =
-      std::min(1.0, static_cast<double>(step - schedule.warmup_steps) / static_cast<double>(std::max<int64_t>(1, span - 1)));
+  const double progress = std::min(1.0, static_cast<double>(step - schedule.warmup_steps) /
+                                            static_cast<double>(std::max<int64_t>(1, span - 1)));
   switch (schedule.name) {
-    case ScheduleName::constant: return peak;
-    case ScheduleName::exponential: return peak * std::pow(schedule.final_lr / peak, progress);
+    case ScheduleName::constant:
+      return peak;
+    case ScheduleName::exponential:
+      return peak * std::pow(schedule.final_lr / peak, progress);
     case ScheduleName::cosine:
-      return schedule.final_lr + 0.5 * (peak - schedule.final_lr) * (1.0 + std::cos(std::numbers::pi * progress));
+      return schedule.final_lr +
+             0.5 * (peak - schedule.final_lr) * (1.0 + std::cos(std::numbers::pi * progress));
   }
   return peak;
 }
 
-Optimizer::Optimizer(Runtime& runtime, const ParameterSet& parameters, const OptimizerConfig& config, double clip_norm)
+Optimizer::Optimizer(Runtime& runtime, const ParameterSet& parameters, const OptimizerConfig& config,
+                     double clip_norm)
     : runtime_(runtime),
       values_(parameters.values()),
       gradients_(parameters.gradients()),

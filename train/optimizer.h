@@ -7,17 +7,18 @@
 
 namespace meshgrad {
 
-/// Learning rate of update `step` (0 for the first): linear warm-up over warmup_steps, then constant, exponential
-/// decay to final_lr, or half a cosine to final_lr, over decay_steps.
+/// Learning rate of update `step` (0 for the first): linear warm-up over warmup_steps, then constant,
+/// exponential decay to final_lr, or half a cosine to final_lr, over decay_steps.
 double learning_rate(const ScheduleConfig& schedule, double peak, int64_t total_steps, int64_t step);
 
 /// Owns moments of the parameters' arena. One fused pass a step: unscale, clip by global norm, update.
 class Optimizer {
  public:
-  Optimizer(Runtime& runtime, const ParameterSet& parameters, const OptimizerConfig& config, double clip_norm);
+  Optimizer(Runtime& runtime, const ParameterSet& parameters, const OptimizerConfig& config,
+            double clip_norm);
 
-  /// Applies the gradients of the parameters' arena and clears them. Returns the norm before clipping. A step with a
-  /// non-finite gradient changes nothing, is not counted, and returns a non-finite norm.
+  /// Applies the gradients of the parameters' arena and clears them. Returns the norm before clipping. A step
+  /// with a non-finite gradient changes nothing, is not counted, and returns a non-finite norm.
   double step(double learning_rate);
 
   int64_t steps() const { return steps_; }

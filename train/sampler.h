@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sampler: the order in which training visits the samples of a split. It has no state but a position, so that any
-// point of a run can be taken up again.
+// Sampler: the order in which training visits the samples of a split. It has no state but a position, so that
+// any point of a run can be taken up again.
 #pragma once
 #include <meshgrad/train/config.h>
 #include <meshgrad/train/dataset.h>
@@ -17,7 +17,7 @@ FrameRange usable_frames(Prediction predict, int64_t frames);
 struct Sample {
   int64_t trajectory = 0;  ///< within the split
   int64_t frame = 0;
-  uint32_t visit = 0;      ///< how often it was drawn before
+  uint32_t visit = 0;  ///< how often it was drawn before
 };
 
 /// Every pass visits every usable frame once, in an order shuffled by (seed, pass).

@@ -62,7 +62,8 @@ Trainer::Trainer(Runtime& runtime, const Config& config, const TrainOptions& opt
       options_(options),
       dataset_(Dataset::open(config.data.path)),
       features_(dataset_, config.data),
-      sampler_(dataset_, config.data.train_split, config.data.predict, static_cast<uint64_t>(config.run.seed)),
+      sampler_(dataset_, config.data.train_split, config.data.predict,
+               static_cast<uint64_t>(config.run.seed)),
       noise_{config.train.noise, config.train.gamma, static_cast<uint64_t>(config.run.seed)},
       model_(model_options(config.model, features_)),
       normalizers_(config.normalize.mode == NormalizeMode::dataset ? features_.dataset_normalizers(noise_)
@@ -105,7 +106,9 @@ void Trainer::start() {
   }
   std::error_code error;
   fs::create_directories(checkpoints_, error);
-  if (error) throw config_error("run.dir", "a folder that can be made", dir.string() + ": " + error.message(), "choose another run.dir");
+  if (error)
+    throw config_error("run.dir", "a folder that can be made", dir.string() + ": " + error.message(),
+                       "choose another run.dir");
   model_.allocate(runtime_, config_.precision, static_cast<uint64_t>(config_.run.seed));
   optimizer_.emplace(runtime_, model_.parameters(), config_.optimizer, config_.train.clip_norm);
   write_file_atomically(dir / "config.resolved.toml", to_toml(config_));
@@ -122,7 +125,8 @@ void Trainer::resume() {
   optimizer_.emplace(runtime_, model_.parameters(), config_.optimizer, config_.train.clip_norm);
   state_ = load_checkpoint(checkpoint, model_.parameters(), &*optimizer_, normalizers_);
   if (checkpoint_data_fingerprint(checkpoint) != dataset_.fingerprint()) {
-    throw data_error(checkpoint.string(), "the data it was trained on", config_.data.path + ", which has other content",
+    throw data_error(checkpoint.string(), "the data it was trained on",
+                     config_.data.path + ", which has other content",
                      "give the same packed file, or start a new run");
   }
   metrics_ = MetricsLog::resume(dir / "metrics.jsonl", state_.step);
@@ -170,7 +174,8 @@ int64_t Trainer::window_weight() const {
   int64_t weight = 0;
   for (int64_t micro = 0; micro < config_.train.accumulate; ++micro) {
     for (const Sample& sample : samples_of(state_.step, micro)) {
-      weight += features_.predicted_nodes(dataset_.trajectory(config_.data.train_split, sample.trajectory).mesh());
+      weight +=
+          features_.predicted_nodes(dataset_.trajectory(config_.data.train_split, sample.trajectory).mesh());
     }
   }
   if (weight == 0) {
@@ -181,9 +186,11 @@ int64_t Trainer::window_weight() const {
 }
 
 void Trainer::train_batch(double weight) {
-  const bool learn = config_.normalize.mode == NormalizeMode::online && state_.learned < config_.normalize.max_samples;
-  const Batch batch = features_.training_batch(runtime_, config_.precision, config_.data.train_split,
-                                               samples_of(state_.step, state_.micro), noise_, normalizers_, learn);
+  const bool learn =
+      config_.normalize.mode == NormalizeMode::online && state_.learned < config_.normalize.max_samples;
+  const Batch batch =
+      features_.training_batch(runtime_, config_.precision, config_.data.train_split,
+                               samples_of(state_.step, state_.micro), noise_, normalizers_, learn);
   if (learn) ++state_.learned;
   if (warming_up()) return;
   Tape tape(runtime_);
@@ -201,7 +208,8 @@ void Trainer::train_batch(double weight) {
 }
 
 void Trainer::finish_step(int64_t weight) {
-  const double rate = learning_rate(config_.schedule, config_.optimizer.lr, config_.train.steps, optimizer_->steps());
+  const double rate =
+      learning_rate(config_.schedule, config_.optimizer.lr, config_.train.steps, optimizer_->steps());
   double norm = 0.0;
   if (!warming_up()) {
     norm = optimizer_->step(rate);
@@ -213,10 +221,12 @@ void Trainer::finish_step(int64_t weight) {
   state_.window_loss = 0.0;
   state_.micro = 0;
   ++state_.step;
-  if (state_.step % config_.train.log_every == 0 || state_.step == config_.train.steps || state_.step == 1) log_step(norm, rate);
+  if (state_.step % config_.train.log_every == 0 || state_.step == config_.train.steps || state_.step == 1)
+    log_step(norm, rate);
   if (options_.observer.progress) {
     const MemoryStats memory = runtime_.allocator().stats();
-    options_.observer.progress({state_.step, config_.train.steps, state_.last_loss, rate, memory.allocated.current, memory.allocated.peak});
+    options_.observer.progress({state_.step, config_.train.steps, state_.last_loss, rate,
+                                memory.allocated.current, memory.allocated.peak});
   }
 }
 
@@ -224,7 +234,8 @@ void Trainer::log_step(double gradient_norm, double rate) {
   const auto now = std::chrono::steady_clock::now();
   const double seconds = std::chrono::duration<double>(now - log_time_).count();
   const MemoryStats memory = runtime_.allocator().stats();
-  const double loss = state_.loss_count > 0 ? state_.loss_sum / static_cast<double>(state_.loss_count) : std::nan("");
+  const double loss =
+      state_.loss_count > 0 ? state_.loss_sum / static_cast<double>(state_.loss_count) : std::nan("");
   const double speed = seconds > 0.0 ? static_cast<double>(state_.step - log_step_) / seconds : 0.0;
   metrics_->write({{"step", state_.step},
                    {"loss", loss},
@@ -236,7 +247,8 @@ void Trainer::log_step(double gradient_norm, double rate) {
                    {"memory_allocated_bytes", memory.allocated.current},
                    {"memory_peak_bytes", memory.allocated.peak},
                    {"memory_reserved_bytes", memory.reserved.current}});
-  const std::pair<std::string, double> scalars[] = {{"train/loss", loss}, {"train/learning_rate", rate}, {"train/gradient_norm", gradient_norm}};
+  const std::pair<std::string, double> scalars[] = {
+      {"train/loss", loss}, {"train/learning_rate", rate}, {"train/gradient_norm", gradient_norm}};
   tensorboard_->scalars(state_.step, scalars);
   state_.loss_sum = 0.0;
   state_.loss_count = 0;
@@ -252,7 +264,8 @@ void Trainer::validate() {
   const std::pair<std::string, double> scalars[] = {{"valid/loss", state_.last_valid_loss}};
   tensorboard_->scalars(state_.step, scalars);
   const bool better = state_.last_valid_loss < state_.best_valid_loss;
-  tell(fmt::format("step {}: validation loss {:.4g}{}", state_.step, state_.last_valid_loss, better ? " (best so far)" : ""));
+  tell(fmt::format("step {}: validation loss {:.4g}{}", state_.step, state_.last_valid_loss,
+                   better ? " (best so far)" : ""));
   if (better) {
     state_.best_valid_loss = state_.last_valid_loss;
     state_.best_step = state_.step;
@@ -261,15 +274,18 @@ void Trainer::validate() {
 }
 
 void Trainer::save(bool best) {
-  save_checkpoint(checkpoints_ / (best ? "best.safetensors" : "last.safetensors"), runtime_, config_, dataset_.fingerprint(),
-                  model_.parameters(), &*optimizer_, normalizers_, state_);
+  save_checkpoint(checkpoints_ / (best ? "best.safetensors" : "last.safetensors"), runtime_, config_,
+                  dataset_.fingerprint(), model_.parameters(), &*optimizer_, normalizers_, state_);
 }
 
-/// last.safetensors always is the newest; numbered copies are links to the same bytes, of which a few are kept.
+/// last.safetensors always is the newest; numbered copies are links to the same bytes, of which a few are
+/// kept.
 void Trainer::save_numbered() {
   note_pause();
   save(false);
-  const auto numbered = [&](int64_t step) { return checkpoints_ / fmt::format("step-{:09}.safetensors", step); };
+  const auto numbered = [&](int64_t step) {
+    return checkpoints_ / fmt::format("step-{:09}.safetensors", step);
+  };
   std::error_code ignored;
   fs::remove(numbered(state_.step), ignored);
   fs::create_hard_link(checkpoints_ / "last.safetensors", numbered(state_.step), ignored);
@@ -314,15 +330,18 @@ MeshGraphNetOptions model_options(const ModelConfig& config, const FrameFeatures
           .keep_hidden = config.keep_hidden};
 }
 
-double validation_loss(Runtime& runtime, const MeshGraphNet& model, const FrameFeatures& features, Normalizers& normalizers,
-                       const Dataset& dataset, const Config& config) {
+double validation_loss(Runtime& runtime, const MeshGraphNet& model, const FrameFeatures& features,
+                       Normalizers& normalizers, const Dataset& dataset, const Config& config) {
   const Sampler sampler(dataset, config.data.valid_split, config.data.predict, 0);
-  const int64_t wanted = config.train.validate_samples > 0 ? std::min(config.train.validate_samples, sampler.samples()) : sampler.samples();
+  const int64_t wanted = config.train.validate_samples > 0
+                             ? std::min(config.train.validate_samples, sampler.samples())
+                             : sampler.samples();
   double sum = 0.0;
   double weight = 0.0;
   for (int64_t i = 0; i < wanted; ++i) {
     const Sample sample = sampler.in_order(i * sampler.samples() / wanted);
-    const Batch batch = features.training_batch(runtime, config.precision, config.data.valid_split, {sample}, {}, normalizers, false);
+    const Batch batch = features.training_batch(runtime, config.precision, config.data.valid_split, {sample},
+                                                {}, normalizers, false);
     Tape tape(runtime, Tape::Mode::evaluate);
     const LossSum loss = masked_loss(tape, model.forward(tape, batch), batch.target, batch.mask);
     sum += *loss.sum.value().data<double>();

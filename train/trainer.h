@@ -20,30 +20,32 @@ struct TrainObserver {
   };
   std::function<void(const Progress&)> progress;    ///< after every step
   std::function<void(const std::string&)> message;  ///< a line worth reading
-  std::function<bool()> stop;                       ///< asked after every batch: true ends the run with a checkpoint
-  std::function<void()> pause;                      ///< work that is no training step comes (validation, saving)
+  std::function<bool()> stop;   ///< asked after every batch: true ends the run with a checkpoint
+  std::function<void()> pause;  ///< work that is no training step comes (validation, saving)
 };
 
 struct TrainOptions {
-  bool resume = false;                ///< go on from checkpoints/last.safetensors
-  std::vector<std::string> command;   ///< for environment.json
+  bool resume = false;               ///< go on from checkpoints/last.safetensors
+  std::vector<std::string> command;  ///< for environment.json
   TrainObserver observer;
 };
 
 struct TrainResult {
-  bool stopped = false;   ///< by `stop`; the run can be resumed
+  bool stopped = false;  ///< by `stop`; the run can be resumed
   RunState state;
   std::filesystem::path checkpoint;  ///< the last one written
   int64_t parameters = 0;
 };
 
-/// Trains as `config` says and writes the run directory: config.resolved.toml, environment.json, metrics.jsonl, tb/,
-/// checkpoints/. Results depend on the configuration and the data, not on threads or on being resumed. Throws
-/// ConfigError, DataError, OutOfMemory (the last checkpoint stays), and DataError when the loss is no longer finite.
+/// Trains as `config` says and writes the run directory: config.resolved.toml, environment.json,
+/// metrics.jsonl, tb/, checkpoints/. Results depend on the configuration and the data, not on threads or on
+/// being resumed. Throws ConfigError, DataError, OutOfMemory (the last checkpoint stays), and DataError when
+/// the loss is no longer finite.
 TrainResult train(Runtime& runtime, const Config& config, const TrainOptions& options);
 
-/// Mean over samples' predicted nodes of the squared normalised error, without noise; the same samples every time.
-double validation_loss(Runtime& runtime, const MeshGraphNet& model, const FrameFeatures& features, Normalizers& normalizers,
-                       const Dataset& dataset, const Config& config);
+/// Mean over samples' predicted nodes of the squared normalised error, without noise; the same samples every
+/// time.
+double validation_loss(Runtime& runtime, const MeshGraphNet& model, const FrameFeatures& features,
+                       Normalizers& normalizers, const Dataset& dataset, const Config& config);
 
 }  // namespace meshgrad

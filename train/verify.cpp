@@ -14,21 +14,21 @@ namespace {
 
 std::vector<double> to_doubles(const Tensor& tensor) {
   std::vector<double> values(static_cast<size_t>(tensor.elements()));
-  dispatch_storage(tensor.dtype(), [&]<class T>() {
-    std::copy_n(tensor.data<T>(), tensor.elements(), values.begin());
-  });
+  dispatch_storage(tensor.dtype(),
+                   [&]<class T>() { std::copy_n(tensor.data<T>(), tensor.elements(), values.begin()); });
   return values;
 }
 
-Tensor to_tensor(Runtime& runtime, const std::vector<double>& values, const Shape& shape, DType dtype, Tag tag,
-                 std::string_view name) {
+Tensor to_tensor(Runtime& runtime, const std::vector<double>& values, const Shape& shape, DType dtype,
+                 Tag tag, std::string_view name) {
   Tensor tensor = Tensor::empty(runtime, shape, dtype, tag, name);
   if (tensor.elements() != static_cast<int64_t>(values.size())) {
     throw data_error(name, fmt::format("{} values", tensor.elements()), fmt::format("{}", values.size()),
                      "check how the file was written");
   }
   dispatch_storage(dtype, [&]<class T>() {
-    std::transform(values.begin(), values.end(), tensor.data<T>(), [](double v) { return static_cast<T>(v); });
+    std::transform(values.begin(), values.end(), tensor.data<T>(),
+                   [](double v) { return static_cast<T>(v); });
   });
   return tensor;
 }
@@ -40,7 +40,8 @@ double metadata_number(const SafetensorsView& view, const std::string& key) {
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
   if (text.empty() || end != text.c_str() + text.size()) {
-    throw data_error(view.file + ": metadata " + key, "a number", "\"" + text + "\"", "check how the file was written");
+    throw data_error(view.file + ": metadata " + key, "a number", "\"" + text + "\"",
+                     "check how the file was written");
   }
   return value;
 }
@@ -48,7 +49,9 @@ double metadata_number(const SafetensorsView& view, const std::string& key) {
 /// One deviation group under construction.
 class Comparison {
  public:
-  Comparison(std::string name, double tolerance) { group_.name = std::move(name), group_.tolerance = tolerance; }
+  Comparison(std::string name, double tolerance) {
+    group_.name = std::move(name), group_.tolerance = tolerance;
+  }
 
   void add(const std::string& tensor, const std::vector<double>& ours, const std::vector<double>& theirs) {
     if (ours.size() != theirs.size()) {
@@ -146,7 +149,8 @@ void load_batch(Runtime& runtime, DType precision, Reference& reference) {
     batch.graph_offsets.push_back(batch.graph_offsets.back() + size);
   }
   if (batch.graph_offsets.back() != batch.nodes) {
-    throw data_error(view.file + ": in.graph_sizes", fmt::format("sizes that add up to {} nodes", batch.nodes),
+    throw data_error(view.file + ": in.graph_sizes",
+                     fmt::format("sizes that add up to {} nodes", batch.nodes),
                      fmt::format("{}", batch.graph_offsets.back()), "check how the file was written");
   }
   const std::vector<int32_t> senders = to_indices(view.at("in.senders"));
@@ -164,7 +168,8 @@ void load_batch(Runtime& runtime, DType precision, Reference& reference) {
   batch.target = load("in.target", to_f64(view.at("in.target")));
   const std::vector<int64_t> mask = to_i64(view.at("in.loss_mask"));
   const std::vector<uint8_t> mask_bytes(mask.begin(), mask.end());
-  batch.mask = Tensor::from<uint8_t>(runtime, mask_bytes, Shape{static_cast<int64_t>(mask.size())}, Tag::data, "mask");
+  batch.mask =
+      Tensor::from<uint8_t>(runtime, mask_bytes, Shape{static_cast<int64_t>(mask.size())}, Tag::data, "mask");
 }
 
 void load_parameters(Runtime& runtime, DType precision, Reference& reference) {
@@ -173,7 +178,8 @@ void load_parameters(Runtime& runtime, DType precision, Reference& reference) {
   for (size_t i = 0; i < set.parameters().size(); ++i) {
     const ParameterInfo& info = set.parameters()[i];
     const SafetensorsTensor& tensor = reference.file.at("param." + info.name);
-    from_file_order(info, to_tensor(runtime, to_f64(tensor), shape_of(tensor), DType::f64, Tag::host, info.name),
+    from_file_order(info,
+                    to_tensor(runtime, to_f64(tensor), shape_of(tensor), DType::f64, Tag::host, info.name),
                     set.value(i));
   }
 }
@@ -186,7 +192,8 @@ struct StepOutcome {
 /// Forward and backward; gradients of the mean loss are added to the arenas.
 StepOutcome run_step(Runtime& runtime, Reference& reference, LatentTrace* trace) {
   Tape tape(runtime);
-  const Variable prediction = reference.model.forward(tape, reference.batch, reference.nodes, {reference.edges}, trace);
+  const Variable prediction =
+      reference.model.forward(tape, reference.batch, reference.nodes, {reference.edges}, trace);
   const LossSum loss = masked_loss(tape, prediction, reference.batch.target, reference.batch.mask);
   const double weight = *loss.weight.data<double>();
   const Tensor seed = Tensor::empty(runtime, Shape{1}, DType::f64, Tag::workspace, "seed");
@@ -206,28 +213,33 @@ void compare_forward(const Reference& reference, const StepOutcome& outcome, con
     const std::string node = fmt::format("out.node_latent.{}", depth);
     const std::string edge = fmt::format("out.edge_latent.{}", depth);
     latents.add(node, to_doubles(trace.nodes[depth]), to_f64(view.at(node)));
-    latents.add(edge, to_doubles(trace.edges[0][depth]), permuted(to_f64(view.at(edge)), reference.edge_order));
+    latents.add(edge, to_doubles(trace.edges[0][depth]),
+                permuted(to_f64(view.at(edge)), reference.edge_order));
   }
   Comparison loss("loss", tolerances.forward);
   loss.add("out.loss", {outcome.loss_sum / outcome.loss_weight}, to_f64(view.at("out.loss")));
   for (Comparison* group : {&prediction, &latents, &loss}) report.groups.push_back(group->finish());
 }
 
-void compare_gradients(Runtime& runtime, const Reference& reference, const Tolerances& tolerances, VerifyReport& report) {
+void compare_gradients(Runtime& runtime, const Reference& reference, const Tolerances& tolerances,
+                       VerifyReport& report) {
   const SafetensorsView& view = reference.file.view();
   Comparison gradients("gradients", tolerances.backward);
   const ParameterSet& set = reference.model.parameters();
   for (size_t i = 0; i < set.parameters().size(); ++i) {
     const std::string name = "grad." + set.parameters()[i].name;
-    gradients.add(name, to_doubles(to_file_order(runtime, set.parameters()[i], set.gradient(i))), to_f64(view.at(name)));
+    gradients.add(name, to_doubles(to_file_order(runtime, set.parameters()[i], set.gradient(i))),
+                  to_f64(view.at(name)));
   }
-  gradients.add("grad.in.node_features", to_doubles(reference.nodes.gradient()), to_f64(view.at("grad.in.node_features")));
+  gradients.add("grad.in.node_features", to_doubles(reference.nodes.gradient()),
+                to_f64(view.at("grad.in.node_features")));
   gradients.add("grad.in.edge_features", to_doubles(reference.edges.gradient()),
                 permuted(to_f64(view.at("grad.in.edge_features")), reference.edge_order));
   report.groups.push_back(gradients.finish());
 }
 
-void compare_adam(Runtime& runtime, Reference& reference, const Tolerances& tolerances, VerifyReport& report) {
+void compare_adam(Runtime& runtime, Reference& reference, const Tolerances& tolerances,
+                  VerifyReport& report) {
   const SafetensorsView& view = reference.file.view();
   OptimizerConfig config;
   config.lr = metadata_number(view, "lr");
@@ -249,7 +261,8 @@ void compare_adam(Runtime& runtime, Reference& reference, const Tolerances& tole
   const ParameterSet& set = reference.model.parameters();
   for (size_t i = 0; i < set.parameters().size(); ++i) {
     const std::string name = "adam.param." + set.parameters()[i].name;
-    parameters.add(name, to_doubles(to_file_order(runtime, set.parameters()[i], set.value(i))), to_f64(view.at(name)));
+    parameters.add(name, to_doubles(to_file_order(runtime, set.parameters()[i], set.value(i))),
+                   to_f64(view.at(name)));
   }
   report.groups.push_back(adam_losses.finish());
   report.groups.push_back(adam_norms.finish());
@@ -263,7 +276,8 @@ bool VerifyReport::passed() const {
   return std::all_of(groups.begin(), groups.end(), [](const VerifyGroup& group) { return group.passed(); });
 }
 
-VerifyReport verify(Runtime& runtime, const std::string& file, DType precision, bool fused, bool keep_hidden) {
+VerifyReport verify(Runtime& runtime, const std::string& file, DType precision, bool fused,
+                    bool keep_hidden) {
   const SafetensorsFile safetensors(file);
   const MeshGraphNetOptions options = options_from(safetensors.view(), fused, keep_hidden);
   Reference reference{safetensors, MeshGraphNet(options), {}, {}, {}, {}};

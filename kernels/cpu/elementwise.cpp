@@ -13,15 +13,15 @@ constexpr int64_t kChunk = 16384;  // elements of a task
 /// Cuts n elements into chunks that do not depend on threads.
 template <class Body>
 void over_chunks(const Stream& stream, int64_t n, Body&& body) {
-  stream.parallel_for((n + kChunk - 1) / kChunk, [&](int64_t task) {
-    body(task * kChunk, std::min(n, (task + 1) * kChunk));
-  });
+  stream.parallel_for((n + kChunk - 1) / kChunk,
+                      [&](int64_t task) { body(task * kChunk, std::min(n, (task + 1) * kChunk)); });
 }
 
 template <class T>
 void activation_forward_of(const ActivationForward& args, const Stream& stream) {
   over_chunks(stream, args.y.elements(), [&](int64_t begin, int64_t end) {
-    tile_ops<T>().activate(args.activation, 1, end - begin, args.x.data<T>() + begin, 0, args.y.data<T>() + begin, 0);
+    tile_ops<T>().activate(args.activation, 1, end - begin, args.x.data<T>() + begin, 0,
+                           args.y.data<T>() + begin, 0);
   });
 }
 
@@ -50,8 +50,8 @@ void norm_forward_of(const NormForward& args, const Stream& stream) {
   const int64_t width = args.x.width();
   stream.parallel_for((rows + kTileRows - 1) / kTileRows, [&](int64_t task) {
     const int64_t row = task * kTileRows;
-    tile_ops<T>().norm(args.norm, std::min(kTileRows, rows - row), width, args.x.data<T>() + row * width, width,
-                       args.gain.data<T>(), args.bias.defined() ? args.bias.data<T>() : nullptr,
+    tile_ops<T>().norm(args.norm, std::min(kTileRows, rows - row), width, args.x.data<T>() + row * width,
+                       width, args.gain.data<T>(), args.bias.defined() ? args.bias.data<T>() : nullptr,
                        static_cast<T>(args.epsilon), args.y.data<T>() + row * width, width);
   });
 }
@@ -63,16 +63,18 @@ void norm_backward_of(const NormBackward& args, Runtime& runtime, const Stream& 
   const int64_t width = args.x.width();
   const int64_t slabs = gradient_slabs(rows);
   const int64_t slab_rows = (rows + slabs - 1) / slabs;
-  const Tensor sums = Tensor::zeros(runtime, Shape{slabs, 2 * width}, dtype_of<T>(), Tag::workspace, "gradient slabs");
+  const Tensor sums =
+      Tensor::zeros(runtime, Shape{slabs, 2 * width}, dtype_of<T>(), Tag::workspace, "gradient slabs");
   stream.parallel_for(slabs, [&](int64_t slab) {
     T* d_gain = sums.data<T>() + slab * 2 * width;
     std::vector<T> tile(static_cast<size_t>(kTileRows * width));
     for (int64_t row = slab * slab_rows; row < std::min(rows, (slab + 1) * slab_rows); row += kTileRows) {
       const int64_t count = std::min({kTileRows, rows - row, (slab + 1) * slab_rows - row});
       ops.norm_backward(args.norm, count, width, args.x.data<T>() + row * width, width, args.gain.data<T>(),
-                        static_cast<T>(args.epsilon), args.d_y.data<T>() + row * width, width, tile.data(), width,
-                        d_gain, d_gain + width);
-      (args.accumulate ? ops.add : ops.copy)(count, width, tile.data(), width, args.d_x.data<T>() + row * width, width);
+                        static_cast<T>(args.epsilon), args.d_y.data<T>() + row * width, width, tile.data(),
+                        width, d_gain, d_gain + width);
+      (args.accumulate ? ops.add : ops.copy)(count, width, tile.data(), width,
+                                             args.d_x.data<T>() + row * width, width);
     }
   });
   for (int64_t slab = 0; slab < slabs; ++slab) {

@@ -7,7 +7,12 @@ namespace meshgrad::cpu {
 namespace {
 
 void forward(const LinearForward& args, Runtime& runtime, const Stream& stream) {
-  MlpForward mlp{.rows = args.rows, .inputs = {{args.x, args.weight}}, .weights = {}, .residual = {}, .out = args.y, .saved = {}};
+  MlpForward mlp{.rows = args.rows,
+                 .inputs = {{args.x, args.weight}},
+                 .weights = {},
+                 .residual = {},
+                 .out = args.y,
+                 .saved = {}};
   mlp.weights.first_bias = args.bias;
   if (args.accumulate) mlp.residual = args.y;
   mlp_kernels.forward(mlp, runtime, stream);

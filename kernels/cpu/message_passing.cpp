@@ -10,8 +10,8 @@ namespace {
 
 constexpr int64_t kForwardEdges = 4 * kTileRows;  // edges of a task, about
 
-/// First receiver of a slab: the edges are cut into equal parts, each moved to the next receiver's first edge, so
-/// that every receiver's sum belongs to one slab and runs in edge order.
+/// First receiver of a slab: the edges are cut into equal parts, each moved to the next receiver's first
+/// edge, so that every receiver's sum belongs to one slab and runs in edge order.
 int64_t first_receiver(const Graph& graph, int64_t slab, int64_t slabs) {
   if (slab == slabs) return graph.owned_nodes;
   if (slab == 0) return 0;
@@ -57,28 +57,33 @@ void edge_forward(const EdgeUpdateForward& args, Runtime& runtime, const Stream&
       mlp.add_inputs(edge, count, s.a);
       T* y = mlp.finish_forward(edge, count, s);
       T* aggregate = args.aggregate.data<T>();
-      if (!args.aggregate_after_residual) ops.scatter_add(count, out, y, mlp.tile_row(), receivers + edge, aggregate, out);
+      if (!args.aggregate_after_residual)
+        ops.scatter_add(count, out, y, mlp.tile_row(), receivers + edge, aggregate, out);
       if (args.residual) ops.add(count, out, args.edges.x.data<T>() + edge * out, out, y, mlp.tile_row());
-      if (args.aggregate_after_residual) ops.scatter_add(count, out, y, mlp.tile_row(), receivers + edge, aggregate, out);
-      if (args.edges_out.defined()) ops.copy(count, out, y, mlp.tile_row(), args.edges_out.data<T>() + edge * out, out);
+      if (args.aggregate_after_residual)
+        ops.scatter_add(count, out, y, mlp.tile_row(), receivers + edge, aggregate, out);
+      if (args.edges_out.defined())
+        ops.copy(count, out, y, mlp.tile_row(), args.edges_out.data<T>() + edge * out, out);
     }
   });
 }
 
 /// The gradient of e' and y in a tile: what came from e' plus, where y or e' was summed, the aggregate's.
 template <class T>
-void start_gradient(const EdgeUpdateBackward& args, int64_t edge, int64_t count, int64_t out, T* d_y, int64_t row) {
+void start_gradient(const EdgeUpdateBackward& args, int64_t edge, int64_t count, int64_t out, T* d_y,
+                    int64_t row) {
   const TileOps<T>& ops = tile_ops<T>();
   if (args.d_edges_out.defined()) {
     ops.copy(count, out, args.d_edges_out.data<T>() + edge * out, out, d_y, row);
   } else {
     ops.broadcast(count, out, nullptr, d_y, row);
   }
-  ops.gather_add(count, out, args.d_aggregate.data<T>(), out, args.graph->receivers.data<int32_t>() + edge, d_y, row);
+  ops.gather_add(count, out, args.d_aggregate.data<T>(), out, args.graph->receivers.data<int32_t>() + edge,
+                 d_y, row);
 }
 
-/// d_e = d_z1 W_e^T and, with a residual, the gradient of e'. Reads d_edges_out before it writes d_edges: they may
-/// be the same memory.
+/// d_e = d_z1 W_e^T and, with a residual, the gradient of e'. Reads d_edges_out before it writes d_edges:
+/// they may be the same memory.
 template <class T>
 void write_edge_gradient(const EdgeUpdateBackward& args, const MlpTile<T>& mlp, int64_t edge, int64_t count,
                          const T* d_z1, TileScratch<T>& s) {
@@ -86,10 +91,11 @@ void write_edge_gradient(const EdgeUpdateBackward& args, const MlpTile<T>& mlp, 
   const int64_t in = args.d_edges.width();
   mlp.input_gradient(0, count, d_z1, s.b);
   if (args.residual) {
-    if (args.d_edges_out.defined()) ops.add(count, in, args.d_edges_out.data<T>() + edge * in, in, s.b, mlp.tile_row());
+    if (args.d_edges_out.defined())
+      ops.add(count, in, args.d_edges_out.data<T>() + edge * in, in, s.b, mlp.tile_row());
     if (args.aggregate_after_residual) {
-      ops.gather_add(count, in, args.d_aggregate.data<T>(), in, args.graph->receivers.data<int32_t>() + edge, s.b,
-                     mlp.tile_row());
+      ops.gather_add(count, in, args.d_aggregate.data<T>(), in, args.graph->receivers.data<int32_t>() + edge,
+                     s.b, mlp.tile_row());
     }
   }
   ops.copy(count, in, s.b, mlp.tile_row(), args.d_edges.data<T>() + edge * in, in);
@@ -106,9 +112,10 @@ void edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Strea
   const int64_t slabs = gradient_slabs(graph.edges);
   const int32_t* offsets = graph.receiver_offsets.data<int32_t>();
   const int32_t* receivers = graph.receivers.data<int32_t>();
-  const Tensor gradients =
-      Tensor::empty(runtime, Shape{slabs, mlp.layout().size}, dtype_of<T>(), Tag::workspace, "gradient slabs");
-  const Tensor d_first = Tensor::empty(runtime, Shape{graph.edges, hidden}, dtype_of<T>(), Tag::workspace, "d_z1");
+  const Tensor gradients = Tensor::empty(runtime, Shape{slabs, mlp.layout().size}, dtype_of<T>(),
+                                         Tag::workspace, "gradient slabs");
+  const Tensor d_first =
+      Tensor::empty(runtime, Shape{graph.edges, hidden}, dtype_of<T>(), Tag::workspace, "d_z1");
   stream.parallel_for(slabs, [&](int64_t slab) {
     TileScratch<T> s = mlp.scratch();
     T* sums = gradients.data<T>() + slab * mlp.layout().size;
@@ -127,7 +134,8 @@ void edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Strea
       start_gradient(args, edge, count, mlp.out_width(), s.a, mlp.tile_row());
       const T* d_z1 = mlp.backward(edge, count, s, sums);
       ops.copy(count, hidden, d_z1, mlp.tile_row(), d_first.data<T>() + edge * hidden, hidden);
-      ops.scatter_add(count, hidden, d_z1, mlp.tile_row(), receivers + edge, args.d_receiver_terms.data<T>(), hidden);
+      ops.scatter_add(count, hidden, d_z1, mlp.tile_row(), receivers + edge, args.d_receiver_terms.data<T>(),
+                      hidden);
       if (args.d_edges.defined()) write_edge_gradient(args, mlp, edge, count, d_z1, s);
     }
   });
@@ -145,11 +153,13 @@ void edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Strea
 const MessagePassingKernels message_passing_kernels{
     .edge_forward =
         [](const EdgeUpdateForward& args, Runtime& runtime, const Stream& stream) {
-          dispatch_storage(args.aggregate.dtype(), [&]<class T>() { edge_forward<T>(args, runtime, stream); });
+          dispatch_storage(args.aggregate.dtype(),
+                           [&]<class T>() { edge_forward<T>(args, runtime, stream); });
         },
     .edge_backward =
         [](const EdgeUpdateBackward& args, Runtime& runtime, const Stream& stream) {
-          dispatch_storage(args.d_aggregate.dtype(), [&]<class T>() { edge_backward<T>(args, runtime, stream); });
+          dispatch_storage(args.d_aggregate.dtype(),
+                           [&]<class T>() { edge_backward<T>(args, runtime, stream); });
         },
 };
 

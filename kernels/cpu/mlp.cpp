@@ -22,7 +22,8 @@ void forward(const MlpForward& args, Runtime& runtime, const Stream& stream) {
       mlp.start(count, s.a);
       mlp.add_inputs(row, count, s.a);
       T* y = mlp.finish_forward(row, count, s);
-      if (args.residual.defined()) ops.add(count, out, args.residual.data<T>() + row * out, out, y, mlp.tile_row());
+      if (args.residual.defined())
+        ops.add(count, out, args.residual.data<T>() + row * out, out, y, mlp.tile_row());
       ops.copy(count, out, y, mlp.tile_row(), args.out.data<T>() + row * out, out);
     }
   });
@@ -39,8 +40,8 @@ void backward(const MlpBackward& args, Runtime& runtime, const Stream& stream) {
   const int64_t out = mlp.out_width();
   const int64_t slabs = gradient_slabs(rows);
   const int64_t slab_rows = (rows + slabs - 1) / slabs;
-  const Tensor gradients =
-      Tensor::empty(runtime, Shape{slabs, mlp.layout().size}, dtype_of<T>(), Tag::workspace, "gradient slabs");
+  const Tensor gradients = Tensor::empty(runtime, Shape{slabs, mlp.layout().size}, dtype_of<T>(),
+                                         Tag::workspace, "gradient slabs");
   stream.parallel_for(slabs, [&](int64_t slab) {
     TileScratch<T> s = mlp.scratch();
     T* sums = gradients.data<T>() + slab * mlp.layout().size;

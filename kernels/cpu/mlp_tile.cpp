@@ -27,12 +27,14 @@ PackedWeight<T>::PackedWeight(const Tensor& weight, bool transposed, Runtime& ru
   const int64_t panels = (out + panel - 1) / panel;
   row_stride_ = panel;
   panel_stride_ = panel * in;
-  data_ = Tensor::zeros(runtime, Shape{panels * panel_stride_}, dtype_of<T>(), Tag::workspace, "packed weights");
+  data_ =
+      Tensor::zeros(runtime, Shape{panels * panel_stride_}, dtype_of<T>(), Tag::workspace, "packed weights");
   const T* from = weight.data<T>();
   T* to = data_.data<T>();
   for (int64_t k = 0; k < in; ++k) {
     for (int64_t n = 0; n < out; ++n) {
-      to[n / panel * panel_stride_ + k * panel + n % panel] = transposed ? from[n * in + k] : from[k * out + n];
+      to[n / panel * panel_stride_ + k * panel + n % panel] =
+          transposed ? from[n * in + k] : from[k * out + n];
     }
   }
 }
@@ -58,8 +60,9 @@ MlpTile<T>::MlpTile(const std::vector<MlpInput>& inputs, const MlpWeights& weigh
     if (backward) later_transposed_.emplace_back(weight, true, runtime);
   }
   scratch_tiles_ = 3 + (backward ? static_cast<int64_t>(widths_.size()) : 0);
-  scratch_ = Tensor::empty(runtime, Shape{runtime.stream().threads() * scratch_tiles_ * kTileRows * tile_row_},
-                           dtype_of<T>(), Tag::workspace, "tiles");
+  scratch_ =
+      Tensor::empty(runtime, Shape{runtime.stream().threads() * scratch_tiles_ * kTileRows * tile_row_},
+                    dtype_of<T>(), Tag::workspace, "tiles");
 }
 
 template <class T>
@@ -80,8 +83,8 @@ template <class T>
 void MlpTile<T>::add_inputs(int64_t first_row, int64_t rows, T* z) const {
   for (size_t i = 0; i < inputs_.size(); ++i) {
     const int64_t in = inputs_[i].weight.rows();
-    ops_.gemm(rows, first_width(), in, inputs_[i].x.template data<T>() + first_row * in, in, 1, first_[i].panels(), z,
-              tile_row_, true);
+    ops_.gemm(rows, first_width(), in, inputs_[i].x.template data<T>() + first_row * in, in, 1,
+              first_[i].panels(), z, tile_row_, true);
   }
 }
 
@@ -92,16 +95,19 @@ T* MlpTile<T>::finish_forward(int64_t first_row, int64_t rows, TileScratch<T>& s
   for (size_t layer = 0; layer < later_.size(); ++layer) {
     const int64_t width = widths_[layer];
     if (layer < saved_.pre_activations.size() && saved_.pre_activations[layer].defined()) {
-      ops_.copy(rows, width, z, tile_row_, saved_.pre_activations[layer].template data<T>() + first_row * width, width);
+      ops_.copy(rows, width, z, tile_row_,
+                saved_.pre_activations[layer].template data<T>() + first_row * width, width);
     }
     ops_.activate(weights_.activation, rows, width, z, tile_row_, z, tile_row_);
     ops_.broadcast(rows, widths_[layer + 1], data_or_null<T>(weights_.biases[layer]), other, tile_row_);
-    ops_.gemm(rows, widths_[layer + 1], width, z, tile_row_, 1, later_[layer].panels(), other, tile_row_, true);
+    ops_.gemm(rows, widths_[layer + 1], width, z, tile_row_, 1, later_[layer].panels(), other, tile_row_,
+              true);
     std::swap(z, other);
   }
   if (weights_.norm == Norm::none) return z;
   if (saved_.pre_norm.defined()) {
-    ops_.copy(rows, out_width(), z, tile_row_, saved_.pre_norm.template data<T>() + first_row * out_width(), out_width());
+    ops_.copy(rows, out_width(), z, tile_row_, saved_.pre_norm.template data<T>() + first_row * out_width(),
+              out_width());
   }
   ops_.norm(weights_.norm, rows, out_width(), z, tile_row_, weights_.gain.template data<T>(),
             data_or_null<T>(weights_.norm_bias), static_cast<T>(weights_.epsilon), z, tile_row_);
@@ -125,9 +131,10 @@ void MlpTile<T>::recompute(int64_t first_row, int64_t rows, TileScratch<T>& s) c
   for (size_t layer = 0; layer < later_.size(); ++layer) {
     if (layer + 1 == later_.size() && weights_.norm == Norm::none) break;
     ops_.activate(weights_.activation, rows, widths_[layer], s.hidden[layer], tile_row_, s.b, tile_row_);
-    ops_.broadcast(rows, widths_[layer + 1], data_or_null<T>(weights_.biases[layer]), s.hidden[layer + 1], tile_row_);
-    ops_.gemm(rows, widths_[layer + 1], widths_[layer], s.b, tile_row_, 1, later_[layer].panels(), s.hidden[layer + 1],
-              tile_row_, true);
+    ops_.broadcast(rows, widths_[layer + 1], data_or_null<T>(weights_.biases[layer]), s.hidden[layer + 1],
+                   tile_row_);
+    ops_.gemm(rows, widths_[layer + 1], widths_[layer], s.b, tile_row_, 1, later_[layer].panels(),
+              s.hidden[layer + 1], tile_row_, true);
   }
 }
 
@@ -137,15 +144,16 @@ T* MlpTile<T>::backward(int64_t first_row, int64_t rows, TileScratch<T>& s, T* g
   T* other = s.c;
   if (weights_.norm != Norm::none) {
     ops_.norm_backward(weights_.norm, rows, out_width(), s.hidden[widths_.size() - 1], tile_row_,
-                       weights_.gain.template data<T>(), static_cast<T>(weights_.epsilon), d_z, tile_row_, d_z, tile_row_,
-                       gradients + layout_.gain, layout_.norm_bias >= 0 ? gradients + layout_.norm_bias : nullptr);
+                       weights_.gain.template data<T>(), static_cast<T>(weights_.epsilon), d_z, tile_row_,
+                       d_z, tile_row_, gradients + layout_.gain,
+                       layout_.norm_bias >= 0 ? gradients + layout_.norm_bias : nullptr);
   }
   for (size_t layer = later_transposed_.size(); layer-- > 0;) {
     const int64_t in = widths_[layer];
     const int64_t out = widths_[layer + 1];
     ops_.activate(weights_.activation, rows, in, s.hidden[layer], tile_row_, s.b, tile_row_);
-    ops_.gemm(in, out, rows, s.b, 1, tile_row_, {d_z, ops_.panel, tile_row_}, gradients + layout_.weights[layer],
-              padded(out), true);
+    ops_.gemm(in, out, rows, s.b, 1, tile_row_, {d_z, ops_.panel, tile_row_},
+              gradients + layout_.weights[layer], padded(out), true);
     ops_.column_sums(rows, out, d_z, tile_row_, gradients + layout_.biases[layer]);
     ops_.gemm(rows, in, out, d_z, tile_row_, 1, later_transposed_[layer].panels(), other, tile_row_, false);
     ops_.activate_backward(weights_.activation, rows, in, s.hidden[layer], tile_row_, other, tile_row_);
@@ -156,15 +164,16 @@ T* MlpTile<T>::backward(int64_t first_row, int64_t rows, TileScratch<T>& s, T* g
     if (layout_.first_weights[i] < 0) continue;
     const int64_t in = inputs_[i].weight.rows();
     ops_.gemm(in, first_width(), rows, inputs_[i].x.template data<T>() + first_row * in, 1, in,
-              {d_z, ops_.panel, tile_row_}, gradients + layout_.first_weights[i], padded(first_width()), true);
+              {d_z, ops_.panel, tile_row_}, gradients + layout_.first_weights[i], padded(first_width()),
+              true);
   }
   return d_z;
 }
 
 template <class T>
 void MlpTile<T>::input_gradient(size_t input, int64_t rows, const T* d_z1, T* out) const {
-  ops_.gemm(rows, inputs_[input].weight.rows(), first_width(), d_z1, tile_row_, 1, first_transposed_[input].panels(),
-            out, tile_row_, false);
+  ops_.gemm(rows, inputs_[input].weight.rows(), first_width(), d_z1, tile_row_, 1,
+            first_transposed_[input].panels(), out, tile_row_, false);
 }
 
 template <class T>
@@ -195,7 +204,8 @@ void MlpTile<T>::reduce(const T* gradients, int64_t slabs, const std::vector<Ten
   std::vector<Part> parts;  // rows of the destinations
   const auto add_part = [&parts](const Tensor& to, int64_t from, int64_t rows, int64_t width) {
     if (!to.defined() || from < 0) return;
-    for (int64_t r = 0; r < rows; ++r) parts.push_back({to.template data<T>() + r * width, from + r * padded(width), width});
+    for (int64_t r = 0; r < rows; ++r)
+      parts.push_back({to.template data<T>() + r * width, from + r * padded(width), width});
   };
   add_part(d_weights.first_bias, layout_.first_bias, 1, first_width());
   for (size_t i = 0; i < inputs_.size(); ++i) {

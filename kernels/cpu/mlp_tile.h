@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine behind mlp, linear and message_passing on the CPU: an MLP applied to one tile of rows, forward and
-// backward, with weights packed once a call and gradients accumulated by slab.
+// The engine behind mlp, linear and message_passing on the CPU: an MLP applied to one tile of rows, forward
+// and backward, with weights packed once a call and gradients accumulated by slab.
 #pragma once
 #include <meshgrad/kernels/cpu/tile.h>
 #include <meshgrad/kernels/mlp.h>
@@ -36,10 +36,10 @@ struct GradientLayout {
 /// Scratch tiles of one thread.
 template <class T>
 struct TileScratch {
-  T* a;                                      ///< three tiles of the widest layer
+  T* a;  ///< three tiles of the widest layer
   T* b;
   T* c;
-  std::array<T*, kMaxMlpLayers> hidden;      ///< z_1 .. z_last, for backward
+  std::array<T*, kMaxMlpLayers> hidden;  ///< z_1 .. z_last, for backward
 };
 
 /// Everything of one MLP call that threads share; read-only while tiles run.
@@ -47,8 +47,8 @@ template <class T>
 class MlpTile {
  public:
   enum class Direction { forward, backward };
-  MlpTile(const std::vector<MlpInput>& inputs, const MlpWeights& weights, const MlpSaved& saved, Direction direction,
-          Runtime& runtime);
+  MlpTile(const std::vector<MlpInput>& inputs, const MlpWeights& weights, const MlpSaved& saved,
+          Direction direction, Runtime& runtime);
 
   int64_t tile_row() const { return tile_row_; }  ///< leading dimension of tiles
   int64_t first_width() const { return widths_.front(); }
@@ -62,7 +62,8 @@ class MlpTile {
   /// Runs the layers on s.a = z_1, saving what was asked for; returns the tile that holds y.
   T* finish_forward(int64_t first_row, int64_t rows, TileScratch<T>& s) const;
 
-  /// Recomputes or loads z_1 .. z_last into s.hidden. `z1` (hidden[0]) holds the added terms when recomputing.
+  /// Recomputes or loads z_1 .. z_last into s.hidden. `z1` (hidden[0]) holds the added terms when
+  /// recomputing.
   bool needs_recompute() const { return !saved_complete_; }
   void load_saved(int64_t first_row, int64_t rows, TileScratch<T>& s) const;
   void recompute(int64_t first_row, int64_t rows, TileScratch<T>& s) const;
@@ -84,7 +85,7 @@ class MlpTile {
   const MlpWeights& weights_;
   const MlpSaved& saved_;
   bool saved_complete_ = false;
-  std::vector<int64_t> widths_;       // of z_1 .. z_last
+  std::vector<int64_t> widths_;  // of z_1 .. z_last
   std::vector<PackedWeight<T>> first_, first_transposed_, later_, later_transposed_;
   GradientLayout layout_;
   int64_t tile_row_ = 0;

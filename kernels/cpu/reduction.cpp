@@ -81,11 +81,13 @@ void sum_of_squares_of(const SumOfSquares& args, const Stream& stream) {
 const ReductionKernels reduction_kernels{
     .masked_loss_forward =
         [](const MaskedLossForward& args, const Stream& stream) {
-          dispatch_storage(args.prediction.dtype(), [&]<class T>() { masked_loss_forward_of<T>(args, stream); });
+          dispatch_storage(args.prediction.dtype(),
+                           [&]<class T>() { masked_loss_forward_of<T>(args, stream); });
         },
     .masked_loss_backward =
         [](const MaskedLossBackward& args, const Stream& stream) {
-          dispatch_storage(args.prediction.dtype(), [&]<class T>() { masked_loss_backward_of<T>(args, stream); });
+          dispatch_storage(args.prediction.dtype(),
+                           [&]<class T>() { masked_loss_backward_of<T>(args, stream); });
         },
     .sum_of_squares =
         [](const SumOfSquares& args, const Stream& stream) {

@@ -35,7 +35,8 @@ HWY_INLINE void micro_kernel(int64_t k_count, const T* HWY_RESTRICT a, int64_t a
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   hn::Vec<Wide<T>> sum[kM][kV];
   for (int m = 0; m < kM; ++m) {
-    for (int v = 0; v < kV; ++v) sum[m][v] = accumulate ? hn::LoadU(d, c + m * c_row + v * lanes) : hn::Zero(d);
+    for (int v = 0; v < kV; ++v)
+      sum[m][v] = accumulate ? hn::LoadU(d, c + m * c_row + v * lanes) : hn::Zero(d);
   }
   for (int64_t k = 0; k < k_count; ++k) {
     hn::Vec<Wide<T>> row[kV];
@@ -53,8 +54,8 @@ HWY_INLINE void micro_kernel(int64_t k_count, const T* HWY_RESTRICT a, int64_t a
 }
 
 template <class T, int kV>
-void panel_product(int64_t m_count, int64_t k, const T* a, int64_t a_row, int64_t a_column, const T* b, int64_t b_row,
-                   T* c, int64_t c_row, bool accumulate) {
+void panel_product(int64_t m_count, int64_t k, const T* a, int64_t a_row, int64_t a_column, const T* b,
+                   int64_t b_row, T* c, int64_t c_row, bool accumulate) {
   int64_t m = 0;
   for (; m + kRows <= m_count; m += kRows) {
     micro_kernel<T, kRows, kV>(k, a + m * a_row, a_row, a_column, b, b_row, c + m * c_row, c_row, accumulate);
@@ -62,18 +63,24 @@ void panel_product(int64_t m_count, int64_t k, const T* a, int64_t a_row, int64_
   a += m * a_row;
   c += m * c_row;
   switch (m_count - m) {
-    case 5: return micro_kernel<T, 5, kV>(k, a, a_row, a_column, b, b_row, c, c_row, accumulate);
-    case 4: return micro_kernel<T, 4, kV>(k, a, a_row, a_column, b, b_row, c, c_row, accumulate);
-    case 3: return micro_kernel<T, 3, kV>(k, a, a_row, a_column, b, b_row, c, c_row, accumulate);
-    case 2: return micro_kernel<T, 2, kV>(k, a, a_row, a_column, b, b_row, c, c_row, accumulate);
-    case 1: return micro_kernel<T, 1, kV>(k, a, a_row, a_column, b, b_row, c, c_row, accumulate);
-    default: return;
+    case 5:
+      return micro_kernel<T, 5, kV>(k, a, a_row, a_column, b, b_row, c, c_row, accumulate);
+    case 4:
+      return micro_kernel<T, 4, kV>(k, a, a_row, a_column, b, b_row, c, c_row, accumulate);
+    case 3:
+      return micro_kernel<T, 3, kV>(k, a, a_row, a_column, b, b_row, c, c_row, accumulate);
+    case 2:
+      return micro_kernel<T, 2, kV>(k, a, a_row, a_column, b, b_row, c, c_row, accumulate);
+    case 1:
+      return micro_kernel<T, 1, kV>(k, a, a_row, a_column, b, b_row, c, c_row, accumulate);
+    default:
+      return;
   }
 }
 
 template <class T>
-void gemm(int64_t m, int64_t n, int64_t k, const T* a, int64_t a_row, int64_t a_column, PanelMatrix<T> b, T* c,
-          int64_t c_row, bool accumulate) {
+void gemm(int64_t m, int64_t n, int64_t k, const T* a, int64_t a_row, int64_t a_column, PanelMatrix<T> b,
+          T* c, int64_t c_row, bool accumulate) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(Wide<T>()));
   const int64_t panel = kVectors * lanes;
   for (int64_t column = 0; column < n; column += panel) {
@@ -95,11 +102,16 @@ void gemm(int64_t m, int64_t n, int64_t k, const T* a, int64_t a_row, int64_t a_
 template <class T>
 T activation_value(Activation activation, T x) {
   switch (activation) {
-    case Activation::none: return x;
-    case Activation::relu: return x <= T(0) ? T(0) : x;
-    case Activation::silu: return x / (T(1) + std::exp(-x));
-    case Activation::gelu: return x * T(0.5) * (T(1) + std::erf(x * T(0.5 * std::numbers::sqrt2)));
-    case Activation::tanh: return std::tanh(x);
+    case Activation::none:
+      return x;
+    case Activation::relu:
+      return x <= T(0) ? T(0) : x;
+    case Activation::silu:
+      return x / (T(1) + std::exp(-x));
+    case Activation::gelu:
+      return x * T(0.5) * (T(1) + std::erf(x * T(0.5 * std::numbers::sqrt2)));
+    case Activation::tanh:
+      return std::tanh(x);
   }
   return x;
 }
@@ -107,8 +119,10 @@ T activation_value(Activation activation, T x) {
 template <class T>
 T activation_slope(Activation activation, T x) {
   switch (activation) {
-    case Activation::none: return T(1);
-    case Activation::relu: return x > T(0) ? T(1) : T(0);
+    case Activation::none:
+      return T(1);
+    case Activation::relu:
+      return x > T(0) ? T(1) : T(0);
     case Activation::silu: {
       const T s = T(1) / (T(1) + std::exp(-x));
       return s * (T(1) + x * (T(1) - s));
@@ -137,7 +151,8 @@ HWY_INLINE void over_row(int64_t width, Body&& body) {
 }
 
 template <class T>
-void activate(Activation activation, int64_t rows, int64_t width, const T* z, int64_t z_row, T* y, int64_t y_row) {
+void activate(Activation activation, int64_t rows, int64_t width, const T* z, int64_t z_row, T* y,
+              int64_t y_row) {
   const Wide<T> d;
   for (int64_t i = 0; i < rows; ++i, z += z_row, y += y_row) {
     if (activation == Activation::relu) {
@@ -168,14 +183,16 @@ void activate_backward(Activation activation, int64_t rows, int64_t width, const
   }
 }
 
-/// Mean (0 for rms) and 1 / sqrt(variance + epsilon) of a row; two passes, so that a large mean costs no digits.
+/// Mean (0 for rms) and 1 / sqrt(variance + epsilon) of a row; two passes, so that a large mean costs no
+/// digits.
 template <class T>
 HWY_INLINE void row_statistics(Norm norm, int64_t width, const T* z, T epsilon, T& mean, T& scale) {
   const Wide<T> d;
   mean = T(0);
   if (norm == Norm::layer) {
     auto sum = hn::Zero(d);
-    over_row<T>(width, [&](int64_t j, auto mask) HWY_ATTR { sum = hn::Add(sum, hn::MaskedLoad(mask, d, z + j)); });
+    over_row<T>(width,
+                [&](int64_t j, auto mask) HWY_ATTR { sum = hn::Add(sum, hn::MaskedLoad(mask, d, z + j)); });
     mean = hn::GetLane(hn::SumOfLanes(d, sum)) / static_cast<T>(width);
   }
   const auto center = hn::Set(d, mean);
@@ -189,8 +206,8 @@ HWY_INLINE void row_statistics(Norm norm, int64_t width, const T* z, T epsilon, 
 }
 
 template <class T>
-void norm(Norm kind, int64_t rows, int64_t width, const T* z, int64_t z_row, const T* gain, const T* bias, T epsilon,
-          T* y, int64_t y_row) {
+void norm(Norm kind, int64_t rows, int64_t width, const T* z, int64_t z_row, const T* gain, const T* bias,
+          T epsilon, T* y, int64_t y_row) {
   const Wide<T> d;
   for (int64_t i = 0; i < rows; ++i, z += z_row, y += y_row) {
     T mean, scale;
@@ -204,8 +221,8 @@ void norm(Norm kind, int64_t rows, int64_t width, const T* z, int64_t z_row, con
 }
 
 template <class T>
-void norm_backward(Norm kind, int64_t rows, int64_t width, const T* z, int64_t z_row, const T* gain, T epsilon,
-                   const T* d_y, int64_t d_y_row, T* d_z, int64_t d_z_row, T* d_gain, T* d_bias) {
+void norm_backward(Norm kind, int64_t rows, int64_t width, const T* z, int64_t z_row, const T* gain,
+                   T epsilon, const T* d_y, int64_t d_y_row, T* d_z, int64_t d_z_row, T* d_gain, T* d_bias) {
   const Wide<T> d;
   for (int64_t i = 0; i < rows; ++i, z += z_row, d_y += d_y_row, d_z += d_z_row) {
     T mean, scale;
@@ -221,7 +238,8 @@ void norm_backward(Norm kind, int64_t rows, int64_t width, const T* z, int64_t z
       sum = hn::Add(sum, scaled);
       dot = hn::MulAdd(scaled, x, dot);
       hn::BlendedStore(hn::MulAdd(grad, x, hn::MaskedLoad(mask, d, d_gain + j)), mask, d, d_gain + j);
-      if (d_bias != nullptr) hn::BlendedStore(hn::Add(grad, hn::MaskedLoad(mask, d, d_bias + j)), mask, d, d_bias + j);
+      if (d_bias != nullptr)
+        hn::BlendedStore(hn::Add(grad, hn::MaskedLoad(mask, d, d_bias + j)), mask, d, d_bias + j);
     });
     const T n = static_cast<T>(width);
     const auto mean_grad = hn::Set(d, kind == Norm::layer ? hn::GetLane(hn::SumOfLanes(d, sum)) / n : T(0));
@@ -277,12 +295,14 @@ void broadcast(int64_t rows, int64_t width, const T* x, T* y, int64_t y_row) {
 }
 
 template <class T>
-void gather_add(int64_t rows, int64_t width, const T* x, int64_t x_row, const int32_t* index, T* y, int64_t y_row) {
+void gather_add(int64_t rows, int64_t width, const T* x, int64_t x_row, const int32_t* index, T* y,
+                int64_t y_row) {
   for (int64_t i = 0; i < rows; ++i) add_row(width, x + index[i] * x_row, y + i * y_row);
 }
 
 template <class T>
-void scatter_add(int64_t rows, int64_t width, const T* x, int64_t x_row, const int32_t* index, T* y, int64_t y_row) {
+void scatter_add(int64_t rows, int64_t width, const T* x, int64_t x_row, const int32_t* index, T* y,
+                 int64_t y_row) {
   for (int64_t i = 0; i < rows; ++i) add_row(width, x + i * x_row, y + index[i] * y_row);
 }
 

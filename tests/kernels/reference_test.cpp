@@ -299,7 +299,7 @@ TEST_CASE("judge: sgd by hand, with momentum, decay, unscaling and clipping") {
   s.clip_norm = 1.25;
   state = {{0.0, 0.0}, {}, {}};
   reference::optimizer_step(s, {3.0, 4.0}, state);  // scaled norm 2.5, cut to 1.25
-  const double added = 2.5 / (2.5 + 1e-6);  // see the judge
+  const double added = 2.5 / (2.5 + 1e-6);          // see the judge
   CHECK(state.parameters[0] == doctest::Approx(-0.75 * added).epsilon(1e-14));
   CHECK(state.parameters[1] == doctest::Approx(-1.0 * added).epsilon(1e-14));
   s.clip_norm = 2.75;

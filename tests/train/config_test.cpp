@@ -286,16 +286,23 @@ TEST_CASE("hostile text is refused in good time") {
       "a = " + std::string(30000, '{'),
       "a" + std::string(20000, '.') + "b = 1",
       "a = [" + std::string(40000, ',') + "]",
-      "[run]\nseed = 0b" + std::string(100, '1'),
+      "[run]\nseed = 0b1" + std::string(64, '0'),
       std::string(100000, '\n'),
       std::string("a = \"\0\"", 7),
       "a = \"\\ud800\"",
       "\xff\xfe = 1",
+      "a = 'd\xb5\xb5'",
+      "a = \"\xc0\x80\"",
+      "# \xe0\x80\x80",
+      "# \xed\xa0\x80",
+      "# \xf4\x90\x80\x80",
+      "# \xe2\x82",
   };
   for (const std::string& text : hostile) {
     CAPTURE(text.substr(0, 40));
     CHECK_THROWS_AS(parse_config(text, "run.toml"), ConfigError);
   }
+  CHECK(fault_of("# \xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80 \xf4\x8f\xbf\xbf \xed\x9f\xbf").empty());
   const std::string many = [] {
     std::string text;
     for (int i = 0; i < 1000; ++i) text += "k" + std::to_string(i) + " = 1\n";

@@ -11,7 +11,8 @@ namespace cli {
 namespace {
 
 using AddCommand = void (*)(CommandLine&);
-constexpr AddCommand kCommands[] = {add_convert, add_verify, add_config, add_info};
+constexpr AddCommand kCommands[] = {add_convert, add_train,  add_evaluate, add_rollout,
+                                    add_verify,  add_config, add_info};
 
 void add_everything(CommandLine& line) {
   line.app.name("meshgrad");

@@ -50,6 +50,9 @@ void on_run(CLI::App& command, CommandLine& line, std::shared_ptr<Options> optio
 }
 
 void add_convert(CommandLine& line);
+void add_train(CommandLine& line);
+void add_evaluate(CommandLine& line);
+void add_rollout(CommandLine& line);
 void add_config(CommandLine& line);
 void add_info(CommandLine& line);
 void add_verify(CommandLine& line);

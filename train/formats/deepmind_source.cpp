@@ -180,7 +180,8 @@ class RecordReader {
     }
     const int64_t rows = feature.starts.back();
     if (rows < 1) throw wrong_size(feature, fmt::format("frames in {}", length_name));
-    if (feature.meta->name == "sizing_field" && feature.components == 4 && numbers % 3 == 0 && numbers / 3 == rows) {
+    if (feature.meta->name == "sizing_field" && feature.components == 4 && numbers % 3 == 0 &&
+        numbers / 3 == rows) {
       feature.components = 3;
       if (warn_) {
         warn_(fmt::format("[{}] shape [-1, 4] was read as [-1, 3] (a known fault of meta.json)",

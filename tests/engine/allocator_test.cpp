@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/allocator.h>
+#include <meshgrad/engine/random.h>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <thread>
+
+#include "support.h"
+
+namespace meshgrad {
+namespace {
+
+using test::contains;
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+struct Fixture {
+  explicit Fixture(int64_t limit)
+      : source(std::make_shared<HostMemorySource>(limit)), allocator(Allocator::create(source)) {}
+  StoragePtr take(int64_t bytes, Tag tag = Tag::data, std::string_view name = {}, int64_t alignment = 1) {
+    return allocator->allocate(bytes, alignment, stream, tag, name);
+  }
+  std::string out_of_memory_text(int64_t bytes) {
+    try {
+      take(bytes, Tag::workspace, "scratch");
+    } catch (const OutOfMemory& error) {
+      return error.what();
+    }
+    return {};
+  }
+  ThreadPool pool{1};
+  Stream stream{Device{}, pool};
+  std::shared_ptr<HostMemorySource> source;
+  std::shared_ptr<Allocator> allocator;
+};
+
+/// What the test itself knows of the live allocations.
+class Ledger {
+ public:
+  struct Entry {
+    StoragePtr storage;
+    Tag tag;
+    unsigned char pattern;
+  };
+
+  /// False when the new piece overlaps a live one.
+  bool add(StoragePtr storage, Tag tag, unsigned char pattern) {
+    auto* const begin = static_cast<char*>(storage->data());
+    const auto next = entries_.lower_bound(begin);
+    const bool free_behind = next == entries_.end() || begin + storage->bytes() <= next->first;
+    const bool free_before = next == entries_.begin() || end_of(*std::prev(next)) <= begin;
+    std::memset(begin, pattern, static_cast<size_t>(storage->bytes()));
+    requested_ += storage->bytes();
+    total_ += storage->bytes();
+    peak_ = std::max(peak_, requested_);
+    return entries_.emplace(begin, Entry{std::move(storage), tag, pattern}).second && free_behind &&
+           free_before;
+  }
+  /// False when the piece's bytes are no longer what was written.
+  bool remove(size_t number) {
+    const auto it = std::next(entries_.begin(), static_cast<std::ptrdiff_t>(number));
+    const auto* bytes = static_cast<const unsigned char*>(it->second.storage->data());
+    const unsigned char pattern = it->second.pattern;
+    const bool kept = std::all_of(bytes, bytes + it->second.storage->bytes(),
+                                  [pattern](unsigned char byte) { return byte == pattern; });
+    requested_ -= it->second.storage->bytes();
+    entries_.erase(it);
+    return kept;
+  }
+  size_t size() const { return entries_.size(); }
+
+  void check(const MemoryStats& stats, const HostMemorySource& source) const {
+    int64_t by_tag[kTagCount] = {};
+    for (const auto& [address, entry] : entries_) {
+      by_tag[static_cast<int>(entry.tag)] += std::max<int64_t>((entry.storage->bytes() + 63) / 64, 1) * 64;
+    }
+    int64_t allocated = 0;
+    for (int tag = 0; tag < kTagCount; ++tag) {
+      CHECK(stats.by_tag[static_cast<size_t>(tag)].current == by_tag[tag]);
+      allocated += by_tag[tag];
+    }
+    CHECK(stats.live_allocations == static_cast<int64_t>(entries_.size()));
+    CHECK(stats.requested.current == requested_);
+    CHECK(stats.requested.peak == peak_);
+    CHECK(stats.requested.total == total_);
+    CHECK(stats.allocated.current == allocated);
+    CHECK(stats.reserved.current == source.mapped_bytes());
+    CHECK(stats.reserved.current >= allocated);
+    CHECK(stats.largest_free <= stats.reserved.current - allocated);
+    CHECK(stats.fragmentation() >= 0.0);
+    CHECK(stats.fragmentation() <= 1.0);
+  }
+
+ private:
+  static char* end_of(const std::pair<char* const, Entry>& item) {
+    return item.first + item.second.storage->bytes();
+  }
+  std::map<char*, Entry> entries_;
+  int64_t requested_ = 0, peak_ = 0, total_ = 0;
+};
+
+TEST_CASE("20,000 random operations: no overlap, contents kept, counters equal a recount") {
+  Fixture f(96 * kMiB);
+  Ledger ledger;
+  int64_t refused = 0, freed_by_cache = 0;
+  constexpr uint64_t kSeed = 77;
+  CAPTURE(kSeed);
+  for (uint64_t i = 0; i < 20000; ++i) {
+    const double choice = uniform(kSeed, 0, i);
+    if (choice < 0.52 || ledger.size() == 0) {
+      const auto bytes = static_cast<int64_t>(std::exp2(uniform(kSeed, 1, i) * 21.0)) - 1;
+      const auto tag = static_cast<Tag>(uniform_below(kSeed, 2, i, kTagCount));
+      const int64_t alignment = int64_t{1} << uniform_below(kSeed, 3, i, 13);
+      StoragePtr storage;
+      try {
+        storage = f.take(bytes, tag, "random", alignment);
+      } catch (const OutOfMemory&) {
+        ++refused;
+        while (ledger.size() > 20) REQUIRE(ledger.remove(uniform_below(kSeed, 4, i, ledger.size())));
+        continue;
+      }
+      REQUIRE(storage->bytes() == bytes);
+      REQUIRE(reinterpret_cast<uintptr_t>(storage->data()) %
+                  static_cast<uintptr_t>(std::max<int64_t>(alignment, 64)) ==
+              0);
+      REQUIRE_MESSAGE(ledger.add(std::move(storage), tag, static_cast<unsigned char>(i)), i);
+    } else if (choice < 0.998) {
+      REQUIRE_MESSAGE(ledger.remove(uniform_below(kSeed, 4, i, ledger.size())), i);
+    } else {
+      const int64_t before = f.source->mapped_bytes();
+      const int64_t released = f.allocator->release_cached();
+      REQUIRE(f.source->mapped_bytes() == before - released);
+      freed_by_cache += released;
+    }
+    if (i % 100 == 0) ledger.check(f.allocator->stats(), *f.source);
+  }
+  CHECK(refused > 0);
+  CHECK(freed_by_cache > 0);
+  CHECK(f.allocator->stats().out_of_memory == refused);
+  while (ledger.size() > 0) REQUIRE(ledger.remove(0));
+  ledger.check(f.allocator->stats(), *f.source);
+  // With nothing alive every segment is one free block again.
+  f.allocator->release_cached();
+  CHECK(f.source->mapped_bytes() == 0);
+}
+
+TEST_CASE("a freed block is used again, without another call of the source") {
+  Fixture f(64 * kMiB);
+  void* const first = f.take(1000)->data();
+  const int64_t calls = f.allocator->stats().source_calls;
+  for (int i = 0; i < 100; ++i) CHECK(f.take(1000)->data() == first);
+  CHECK(f.allocator->stats().source_calls == calls);
+  CHECK(f.allocator->stats().allocations == 101);
+}
+
+TEST_CASE("neighbours that are free become one block") {
+  Fixture f(16 * kMiB);
+  StoragePtr a = f.take(4 * kMiB), b = f.take(4 * kMiB), c = f.take(4 * kMiB), d = f.take(4 * kMiB);
+  for (StoragePtr* order : {&b, &d, &a, &c}) order->reset();
+  CHECK(f.allocator->stats().largest_free == 16 * kMiB);
+  CHECK(f.allocator->stats().fragmentation() == 0.0);
+  a = f.take(4 * kMiB);
+  b = f.take(4 * kMiB);
+  c = f.take(4 * kMiB);
+  b.reset();
+  // Two holes of 4 MiB: half of what is free is not in the largest.
+  CHECK(f.allocator->stats().fragmentation() == doctest::Approx(0.5));
+}
+
+TEST_CASE("out of memory says what was asked, where the memory is, and what to do; then life goes on") {
+  Fixture f(8 * kMiB);
+  const StoragePtr held = f.take(6 * kMiB, Tag::activations, "processor.3");
+  const std::string text = f.out_of_memory_text(4 * kMiB);
+  CHECK_MESSAGE(contains(text, "scratch"), text);
+  CHECK_MESSAGE(contains(text, "needed 4194304 bytes for workspace"), text);
+  CHECK_MESSAGE(contains(text, "cpu has no room"), text);
+  CHECK_MESSAGE(contains(text, "capacity 8.0 MiB"), text);
+  CHECK_MESSAGE(contains(text, "processor.3 (activations)"), text);
+  CHECK_MESSAGE(contains(text, "fix: "), text);
+  CHECK(f.allocator->stats().out_of_memory == 1);
+  CHECK(f.allocator->stats().live_allocations == 1);
+  CHECK(f.take(kMiB) != nullptr);
+  CHECK(contains(f.out_of_memory_text(int64_t{1} << 62), "needed 4611686018427387904 bytes"));
+  CHECK(f.take(kMiB) != nullptr);
+}
+
+TEST_CASE("the cache is given back before memory is called short") {
+  Fixture f(8 * kMiB);
+  f.take(2 * kMiB).reset();
+  f.take(4 * kMiB).reset();
+  CHECK(f.source->mapped_bytes() > 0);
+  const StoragePtr large = f.take(8 * kMiB);
+  CHECK(large->bytes() == 8 * kMiB);
+  CHECK(f.allocator->stats().flushes == 1);
+  CHECK(f.allocator->stats().out_of_memory == 0);
+}
+
+TEST_CASE("callbacks may free something when memory runs out, and are asked in order until one does") {
+  Fixture f(8 * kMiB);
+  StoragePtr spare = f.take(6 * kMiB);
+  std::string calls;
+  f.allocator->on_out_of_memory([&] {
+    calls += "a";
+    return false;
+  });
+  f.allocator->on_out_of_memory([&] {
+    calls += "b";
+    const bool had = spare != nullptr;
+    spare.reset();
+    return had;
+  });
+  const StoragePtr storage = f.take(5 * kMiB);
+  CHECK(storage->bytes() == 5 * kMiB);
+  CHECK(calls == "ab");
+  CHECK(f.allocator->stats().out_of_memory == 0);
+  CHECK(f.out_of_memory_text(5 * kMiB) != "");
+  CHECK(calls == "abab");
+}
+
+TEST_CASE("release_cached keeps what is in use") {
+  Fixture f(64 * kMiB);
+  const StoragePtr small = f.take(100);
+  std::memset(small->data(), 7, 100);
+  f.take(20 * kMiB).reset();
+  const int64_t before = f.source->mapped_bytes();
+  const int64_t released = f.allocator->release_cached();
+  CHECK(released >= 20 * kMiB);
+  CHECK(f.source->mapped_bytes() == before - released);
+  CHECK(f.allocator->stats().reserved.current == f.source->mapped_bytes());
+  CHECK(static_cast<char*>(small->data())[99] == 7);
+  CHECK(f.allocator->release_cached() == 0);
+}
+
+TEST_CASE("peaks start anew after reset_peak") {
+  Fixture f(64 * kMiB);
+  f.take(10 * kMiB, Tag::workspace).reset();
+  const StoragePtr small = f.take(1000, Tag::workspace);
+  CHECK(f.allocator->stats().requested.peak == 10 * kMiB);
+  f.allocator->reset_peak();
+  const MemoryStats stats = f.allocator->stats();
+  CHECK(stats.requested.peak == 1000);
+  CHECK(stats.allocated.peak == stats.allocated.current);
+  CHECK(stats.reserved.peak == stats.reserved.current);
+  CHECK(stats.by_tag[static_cast<size_t>(Tag::workspace)].peak == stats.allocated.current);
+  CHECK(stats.requested.total == 10 * kMiB + 1000);
+}
+
+TEST_CASE("scopes name allocations and nest; a name of its own wins") {
+  Fixture f(64 * kMiB);
+  std::vector<StoragePtr> held;
+  {
+    const MemoryScope outer(*f.allocator, "processor.3");
+    const MemoryScope inner(*f.allocator, "edge_mlp");
+    held.push_back(f.take(3 * kMiB, Tag::activations));
+    held.push_back(f.take(2 * kMiB, Tag::activations, "out"));
+  }
+  held.push_back(f.take(kMiB, Tag::parameters));
+  const std::string report = f.allocator->report();
+  CHECK_MESSAGE(contains(report, "largest owner 1: 3.0 MiB in processor.3/edge_mlp (activations)"), report);
+  CHECK_MESSAGE(contains(report, "largest owner 2: 2.0 MiB in out (activations)"), report);
+  CHECK_MESSAGE(contains(report, "largest owner 3: 1.0 MiB in unnamed (parameters)"), report);
+  CHECK_MESSAGE(contains(report, "allocated 6.0 MiB"), report);
+}
+
+TEST_CASE("a bad request is refused and changes nothing") {
+  Fixture f(64 * kMiB);
+  CHECK_THROWS_AS(f.take(-1), InvalidArgument);
+  CHECK_THROWS_AS(f.take(1, Tag::data, {}, 3), InvalidArgument);
+  CHECK_THROWS_AS(f.take(1, Tag::data, {}, 0), InvalidArgument);
+  CHECK_THROWS_AS(f.take(1, Tag::data, {}, 8192), InvalidArgument);
+  const Stream elsewhere(Device{DeviceKind::cuda, 0}, f.pool);
+  CHECK_THROWS_AS(f.allocator->allocate(1, 1, elsewhere, Tag::data), InvalidArgument);
+  CHECK(f.allocator->stats().allocations == 0);
+  const StoragePtr nothing = f.take(0), nothing_else = f.take(0);
+  CHECK(nothing->data() != nullptr);
+  CHECK(nothing->data() != nothing_else->data());
+  CHECK_NOTHROW(f.allocator->record_use(nothing, f.stream));
+}
+
+TEST_CASE("a storage outlives its allocator's other holders") {
+  auto source = std::make_shared<HostMemorySource>(64 * kMiB);
+  StoragePtr storage;
+  {
+    RuntimeOptions options;
+    options.threads = 1;
+    options.memory = source;
+    Runtime runtime(options);
+    storage = runtime.allocator().allocate(1000, 1, runtime.stream(), Tag::data);
+  }
+  std::memset(storage->data(), 1, 1000);
+  CHECK(source->mapped_bytes() > 0);
+  storage.reset();
+  CHECK(source->mapped_bytes() == 0);
+}
+
+TEST_CASE("threads may allocate and free at once") {
+  Fixture f(256 * kMiB);
+  std::vector<std::thread> threads;
+  std::atomic<int> broken{0};
+  for (unsigned char t = 1; t <= 4; ++t) {
+    threads.emplace_back([&, t] {
+      std::vector<StoragePtr> mine;
+      for (uint64_t i = 0; i < 2000; ++i) {
+        StoragePtr storage = f.take(static_cast<int64_t>(uniform_below(t, 0, i, 5000)));
+        std::memset(storage->data(), t, static_cast<size_t>(storage->bytes()));
+        mine.push_back(std::move(storage));
+        if (mine.size() < 50) continue;
+        const auto at = uniform_below(t, 1, i, mine.size());
+        const auto* bytes = static_cast<const unsigned char*>(mine[at]->data());
+        if (!std::all_of(bytes, bytes + mine[at]->bytes(), [t](unsigned char byte) { return byte == t; }))
+          ++broken;
+        mine.erase(mine.begin() + static_cast<std::ptrdiff_t>(at));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(broken == 0);
+  CHECK(f.allocator->stats().live_allocations == 0);
+  CHECK(f.allocator->stats().allocations == 8000);
+}
+
+TEST_CASE("a pool's pieces keep their addresses, and the pool ends where it ends") {
+  Fixture f(64 * kMiB);
+  StoragePtr last;
+  {
+    Pool pool(*f.allocator, 10000, f.stream, Tag::workspace, "plan");
+    const StoragePtr a = pool.allocate(100), b = pool.allocate(1), c = pool.allocate(0),
+                     d = pool.allocate(5000);
+    CHECK(reinterpret_cast<uintptr_t>(b->data()) % 64 == 0);
+    CHECK(static_cast<char*>(b->data()) >= static_cast<char*>(a->data()) + 100);
+    CHECK(static_cast<char*>(d->data()) > static_cast<char*>(b->data()));
+    CHECK(pool.capacity() == 10000);
+    CHECK(pool.used() >= 5101);
+    CHECK_THROWS_AS(pool.allocate(5000), OutOfMemory);
+    const int64_t used = pool.used();
+    CHECK(pool.allocate(64)->bytes() == 64);
+    CHECK(pool.used() > used);
+    pool.rewind();
+    CHECK(pool.allocate(100)->data() == a->data());
+    CHECK(pool.allocate(1)->data() == b->data());
+    CHECK(f.allocator->stats().live_allocations == 1);
+    last = pool.allocate(50);
+  }
+  CHECK(f.allocator->stats().live_allocations == 1);
+  std::memset(last->data(), 1, 50);
+  last.reset();
+  CHECK(f.allocator->stats().live_allocations == 0);
+}
+
+TEST_CASE("the host source maps up to its limit and takes everything back") {
+  HostMemorySource source(10 * kMiB);
+  CHECK(source.capacity() == 10 * kMiB);
+  void* const a = source.map(6 * kMiB);
+  REQUIRE(a != nullptr);
+  CHECK(reinterpret_cast<uintptr_t>(a) % 4096 == 0);
+  CHECK(source.map(6 * kMiB) == nullptr);
+  void* const b = source.map(4 * kMiB);
+  CHECK(b != nullptr);
+  source.unmap(a, 6 * kMiB);
+  source.unmap(b, 4 * kMiB);
+  CHECK(source.mapped_bytes() == 0);
+  CHECK(HostMemorySource().capacity() == available_memory());
+}
+
+TEST_CASE("every tag has a name of its own") {
+  std::vector<std::string> names;
+  for (int tag = 0; tag < kTagCount; ++tag) names.emplace_back(name_of(static_cast<Tag>(tag)));
+  CHECK(names[static_cast<size_t>(Tag::host)] == "host");
+  std::sort(names.begin(), names.end());
+  CHECK(std::adjacent_find(names.begin(), names.end()) == names.end());
+}
+
+}  // namespace
+}  // namespace meshgrad

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/train/cli/command.h>
+#include <meshgrad/train/cli/output.h>
+#include <meshgrad/train/cli/signals.h>
+#include <meshgrad/train/report/line_chart.h>
+#include <meshgrad/train/report/metrics_log.h>
+#include <meshgrad/train/report/progress.h>
+#include <meshgrad/train/trainer.h>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+namespace meshgrad::cli {
+namespace {
+
+struct TrainCommand {
+  std::string config;
+  std::vector<std::string> settings;
+  std::string run;
+  bool resume = false;
+  bool json = false;
+};
+
+constexpr double kProgressSeconds = 5.0;
+
+Config load(const TrainCommand& command) {
+  std::vector<std::string> settings = command.settings;
+  if (!command.run.empty()) settings.push_back("run.dir=" + command.run);
+  return load_config(command.config, settings);
+}
+
+std::string to_json(const TrainResult& result, const Config& config) {
+  const nlohmann::ordered_json json{{"run", config.run.dir},
+                                    {"checkpoint", result.checkpoint.string()},
+                                    {"step", result.state.step},
+                                    {"parameters", result.parameters},
+                                    {"loss", result.state.last_loss},
+                                    {"valid_loss", result.state.last_valid_loss},
+                                    {"best_valid_loss", result.state.best_valid_loss},
+                                    {"best_step", result.state.best_step},
+                                    {"stopped", result.stopped}};
+  return json.dump(2) + "\n";
+}
+
+/// Training and validation loss over steps, from the metrics of the run.
+void draw_losses(const std::filesystem::path& run) {
+  ChartSeries train{"training", {}, {}};
+  ChartSeries valid{"validation", {}, {}};
+  for (const auto& row : read_metrics(run / "metrics.jsonl")) {
+    for (const auto& [key, series] : {std::pair{"loss", &train}, std::pair{"valid_loss", &valid}}) {
+      const auto value = row.find(key);
+      if (value == row.end()) continue;
+      series->x.push_back(row.at("step"));
+      series->y.push_back(value->second);
+    }
+  }
+  const ChartSeries series[] = {train, valid};
+  write_line_chart(run / "loss.svg", series, {"Loss", "step", "mean squared normalised error"});
+}
+
+/// Messages go to stderr and to log.txt in the run's folder.
+class Notes {
+ public:
+  Notes(const std::string& dir, bool quiet, Progress& progress) : quiet_(quiet), progress_(progress), dir_(dir) {}
+  void operator()(const std::string& text) {
+    if (!file_.is_open()) file_.open(dir_ / "log.txt", std::ios::app);
+    file_ << text << std::endl;
+    if (quiet_) return;
+    progress_.interrupt();
+    print_note(text);
+  }
+
+ private:
+  bool quiet_;
+  Progress& progress_;
+  std::filesystem::path dir_;
+  std::ofstream file_;
+};
+
+int run(const TrainCommand& command, const GlobalOptions& globals) {
+  const Config config = load(command);
+  std::string device_note;
+  const Device device = resolve_device(config.run.device, &device_note);
+  if (!globals.quiet && !device_note.empty()) print_note(device_note);
+  Runtime runtime({.device = device,
+                   .threads = static_cast<int>(config.run.threads),
+                   .seed = static_cast<uint64_t>(config.run.seed),
+                   .memory_limit = config.memory.limit,
+                   .log = {},
+                   .memory = {}});
+  catch_stop_signals();
+  Progress progress(stderr, is_terminal(stderr), kProgressSeconds);
+  Notes notes(config.run.dir, globals.quiet, progress);
+  TrainOptions options;
+  options.resume = command.resume;
+  options.command = {"meshgrad", "train", command.config};
+  options.observer.message = [&](const std::string& text) { notes(text); };
+  options.observer.stop = stop_requested;
+  options.observer.pause = [&] { progress.skip_pause(); };
+  if (!globals.quiet) {
+    options.observer.progress = [&](const TrainObserver::Progress& p) {
+      progress.update({.step = p.step,
+                       .total = p.steps,
+                       .loss = p.loss,
+                       .learning_rate = p.learning_rate,
+                       .memory_now = static_cast<uint64_t>(p.memory_now),
+                       .memory_peak = static_cast<uint64_t>(p.memory_peak)});
+    };
+  }
+  const TrainResult result = train(runtime, config, options);
+  progress.finish();
+  draw_losses(config.run.dir);
+  if (command.json) {
+    print_result(to_json(result, config));
+  } else {
+    print_result(fmt::format("run         {}\nstep        {} of {}\nparameters  {}\nloss        {:.4g}\nvalidation  {:.4g} (best {:.4g} at step {})\n"
+                             "checkpoint  {}\nloss curve  {}\n",
+                             config.run.dir, result.state.step, config.train.steps, result.parameters, result.state.last_loss,
+                             result.state.last_valid_loss, result.state.best_valid_loss, result.state.best_step,
+                             result.checkpoint.string(), (std::filesystem::path(config.run.dir) / "loss.svg").string()));
+  }
+  return result.stopped ? kExitCheckpointed : kExitOk;
+}
+
+}  // namespace
+
+void add_train(CommandLine& line) {
+  CLI::App* train = add_command(line.app, "train", "Train a model as a configuration file says",
+                                {"meshgrad train config.toml", "meshgrad train config.toml --set train.batch=4 --set optimizer.lr=3e-4",
+                                 "meshgrad train config.toml --resume"});
+  const auto options = std::make_shared<TrainCommand>();
+  train->add_option("CONFIG", options->config, "Configuration in TOML; see meshgrad config default")->required();
+  add_settings(*train, options->settings);
+  train->add_option("--run", options->run, "Folder of the run (run.dir)")->type_name("DIR");
+  train->add_flag("--resume", options->resume, "Go on from the run's last checkpoint");
+  add_json(*train, options->json);
+  on_run(*train, line, options, run);
+}
+
+}  // namespace meshgrad::cli
