@@ -2,7 +2,6 @@
 #include <meshgrad/engine/error.h>
 
 #include <algorithm>
-#include <numeric>
 
 namespace meshgrad {
 namespace {
@@ -15,19 +14,22 @@ std::string text_of(std::string_view where, std::string_view needed, std::string
   return text;
 }
 
+/// Insertions, deletions, replacements and swaps of neighbours that turn a into b.
 size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (size_t j = 0; j < b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
+  const size_t columns = b.size() + 1;
+  std::vector<size_t> d((a.size() + 1) * columns);
+  const auto at = [&](size_t i, size_t j) -> size_t& { return d[i * columns + j]; };
+  for (size_t i = 0; i <= a.size(); ++i) at(i, 0) = i;
+  for (size_t j = 0; j <= b.size(); ++j) at(0, j) = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = at(i - 1, j - 1) + (a[i - 1] == b[j - 1] ? 0 : 1);
+      at(i, j) = std::min({replaced, at(i - 1, j) + 1, at(i, j - 1) + 1});
+      const bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+      if (swapped) at(i, j) = std::min(at(i, j), at(i - 2, j - 2) + 1);
     }
   }
-  return row[b.size()];
+  return d.back();
 }
 
 }  // namespace

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+#include <meshgrad/engine/random.h>
+#include <meshgrad/nn/mesh_graph_net.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "support.h"
+
+using namespace meshgrad;
+using namespace meshgrad::test;
+
+namespace {
+
+MeshGraphNetOptions small_options() {
+  MeshGraphNetOptions options;
+  options.node_inputs = 4;
+  options.edge_inputs = {3};
+  options.edge_set_names = {"mesh"};
+  options.outputs = 2;
+  options.width = 24;
+  options.blocks = 3;
+  return options;
+}
+
+Tensor random_tensor(Runtime& runtime, const Shape& shape, DType dtype, uint64_t purpose) {
+  Tensor tensor = Tensor::empty(runtime, shape, dtype, Tag::data);
+  dispatch_storage(dtype, [&]<class T>() {
+    for (int64_t i = 0; i < tensor.elements(); ++i) {
+      tensor.data<T>()[i] = static_cast<T>(normal(3, purpose, static_cast<uint64_t>(i)));
+    }
+  });
+  return tensor;
+}
+
+Batch random_batch(Runtime& runtime, const MeshGraphNetOptions& options, int64_t nodes, int64_t edges, DType dtype) {
+  Batch batch;
+  batch.nodes = nodes;
+  batch.graph_offsets = {0, nodes};
+  for (size_t set = 0; set < options.edge_inputs.size(); ++set) {
+    RandomMatrices random(11 + set);
+    EdgeSet edge_set{options.edge_set_names[set], build_graph(runtime, nodes, random.indices(edges, nodes), random.indices(edges, nodes)), {}};
+    edge_set.features = random_tensor(runtime, {edges, options.edge_inputs[set]}, dtype, 100 + set);
+    batch.edge_sets.push_back(std::move(edge_set));
+  }
+  batch.node_features = random_tensor(runtime, {nodes, options.node_inputs}, dtype, 1);
+  batch.target = random_tensor(runtime, {nodes, options.outputs}, dtype, 2);
+  batch.mask = Tensor::empty(runtime, {nodes}, DType::u8, Tag::data);
+  for (int64_t i = 0; i < nodes; ++i) batch.mask.data<uint8_t>()[i] = i % 3 != 0;
+  return batch;
+}
+
+struct Outcome {
+  std::vector<double> prediction, gradients;
+};
+
+Outcome run(const MeshGraphNetOptions& options, int threads, DType dtype, int64_t nodes, int64_t edges) {
+  Runtime runtime = make_runtime(threads);
+  MeshGraphNet model(options);
+  model.allocate(runtime, dtype, 7);
+  const Batch batch = random_batch(runtime, options, nodes, edges, dtype);
+  Tape tape(runtime);
+  const Variable prediction = model.forward(tape, batch);
+  const LossSum loss = masked_loss(tape, prediction, batch.target, batch.mask);
+  const Tensor seed = Tensor::zeros(runtime, {1}, DType::f64, Tag::data);
+  *seed.data<double>() = 1.0 / *loss.weight.data<double>();
+  Outcome outcome;
+  const Matrix predicted = to_matrix(prediction.value());
+  outcome.prediction = predicted.v;
+  tape.backward(loss.sum, seed);
+  dispatch_storage(dtype, [&]<class T>() {
+    const auto values = model.parameters().gradients().values<T>();
+    outcome.gradients.assign(values.begin(), values.end());
+  });
+  return outcome;
+}
+
+double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  REQUIRE(a.size() == b.size());
+  double largest = 0.0;
+  for (size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(a[i] - b[i]));
+  return largest;
+}
+
+}  // namespace
+
+TEST_CASE("the fused path and the op-by-op path agree in f64, for every option") {
+  for (const Norm norm : {Norm::none, Norm::layer, Norm::rms}) {
+    for (const Activation activation : {Activation::relu, Activation::silu, Activation::gelu, Activation::tanh}) {
+      for (const ConcatOrder order : {ConcatOrder::sender_receiver_edge, ConcatOrder::edge_sender_receiver}) {
+        for (const AggregateOrder aggregate : {AggregateOrder::before_residual, AggregateOrder::after_residual}) {
+          MeshGraphNetOptions options = small_options();
+          options.norm = norm;
+          options.activation = activation;
+          options.concat_order = order;
+          options.aggregate = aggregate;
+          options.hidden_layers = norm == Norm::rms ? 1 : 2;
+          if (norm == Norm::layer) {
+            options.edge_inputs = {3, 2};
+            options.edge_set_names = {"mesh", "world"};
+          }
+          const Outcome fused = run(options, 1, DType::f64, 40, 150);
+          options.keep_hidden = false;
+          const Outcome recomputed = run(options, 1, DType::f64, 40, 150);
+          options.path = ComputePath::op_by_op;
+          const Outcome plain = run(options, 1, DType::f64, 40, 150);
+          CAPTURE(name_of(norm));
+          CAPTURE(name_of(activation));
+          CHECK(largest_difference(fused.prediction, plain.prediction) < 1e-11);
+          CHECK(largest_difference(fused.gradients, plain.gradients) < 1e-11);
+          CHECK(fused.prediction == recomputed.prediction);
+          CHECK(fused.gradients == recomputed.gradients);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a step's bits do not depend on threads or on the run") {
+  for (const ComputePath path : {ComputePath::fused, ComputePath::op_by_op}) {
+    MeshGraphNetOptions options = small_options();
+    options.path = path;
+    const Outcome one = run(options, 1, DType::f32, 2000, 9001);
+    for (const int threads : {1, 2, 3, 5, 8}) {
+      const Outcome other = run(options, threads, DType::f32, 2000, 9001);
+      CAPTURE(threads);
+      CHECK(one.prediction == other.prediction);
+      CHECK(one.gradients == other.gradients);
+    }
+  }
+}
+
+TEST_CASE("parameters have the names and shapes of files, and initial values depend on seed and name alone") {
+  Runtime runtime = make_runtime();
+  MeshGraphNet model(small_options());
+  model.allocate(runtime, DType::f32, 1);
+  const ParameterSet& set = model.parameters();
+  REQUIRE(set.find("processor.2.edge_mlp.linear_0.weight") >= 0);
+  const auto index = static_cast<size_t>(set.find("processor.2.edge_mlp.linear_0.weight"));
+  CHECK(set.value(index).shape() == Shape{72, 24});
+  CHECK(to_file_order(runtime, set.parameters()[index], set.value(index)).shape() == Shape{24, 72});
+  CHECK(set.find("node_decoder.norm.weight") < 0);
+  CHECK(set.find("edge_encoder.norm.bias") >= 0);
+  MeshGraphNetOptions deeper = small_options();
+  deeper.blocks = 5;
+  MeshGraphNet other(deeper);
+  other.allocate(runtime, DType::f32, 1);
+  CHECK(equal_bits(set.value(index), other.parameters().value(static_cast<size_t>(other.parameters().find("processor.2.edge_mlp.linear_0.weight")))));
+  MeshGraphNet reseeded(small_options());
+  reseeded.allocate(runtime, DType::f32, 2);
+  CHECK_FALSE(equal_bits(set.value(index), reseeded.parameters().value(index)));
+}
+
+TEST_CASE("file order is the transpose, both ways") {
+  Runtime runtime = make_runtime();
+  const ParameterInfo info{"w", Shape{2, 3}, 0, Initial::zero, 2};
+  const std::vector<double> values{1, 2, 3, 4, 5, 6};
+  const Tensor tensor = Tensor::from<double>(runtime, values, {2, 3}, Tag::data);
+  const Tensor file = to_file_order(runtime, info, tensor);
+  const auto transposed = file.values<double>();
+  CHECK(std::vector<double>(transposed.begin(), transposed.end()) == std::vector<double>{1, 4, 2, 5, 3, 6});
+  const Tensor back = Tensor::zeros(runtime, {2, 3}, DType::f64, Tag::data);
+  from_file_order(info, file, back);
+  CHECK(equal_bits(tensor, back));
+  CHECK_THROWS_WITH_AS(from_file_order(info, tensor, back), doctest::Contains("shape [3, 2], got [2, 3]"), DataError);
+}
+
+TEST_CASE("bad sizes are errors that name the size") {
+  MeshGraphNetOptions options = small_options();
+  options.width = 0;
+  CHECK_THROWS_WITH_AS(MeshGraphNet{options}, doctest::Contains("MeshGraphNet: width] needed 1 or more, got 0"), InvalidArgument);
+  options = small_options();
+  options.edge_set_names = {};
+  CHECK_THROWS_AS(MeshGraphNet{options}, InvalidArgument);
+}
+
+TEST_CASE("a graph without edges, and nodes without any, still train") {
+  const Outcome outcome = run(small_options(), 1, DType::f64, 5, 0);
+  CHECK(outcome.prediction.size() == 10);
+  CHECK(std::all_of(outcome.gradients.begin(), outcome.gradients.end(), [](double g) { return std::isfinite(g); }));
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// A small data set and a small run on it, for tests that train.
+#pragma once
+#include <meshgrad/train/convert.h>
+#include <meshgrad/train/formats/safetensors.h>
+#include <meshgrad/train/trainer.h>
+
+#include <cmath>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "train/deepmind_folder.h"
+#include "train/scratch_directory.h"
+
+namespace meshgrad::test {
+
+/// A wave through a channel of `side` x `side` nodes: inflow on the left, outflow on the right, walls.
+inline SquareRecord wave_record(int side, int64_t frames, double phase) {
+  SquareRecord record(0);
+  record.cells.clear();
+  record.mesh_pos.clear();
+  record.node_type.clear();
+  for (int y = 0; y < side; ++y) {
+    for (int x = 0; x < side; ++x) {
+      record.mesh_pos.push_back(0.1f * static_cast<float>(x));
+      record.mesh_pos.push_back(0.1f * static_cast<float>(y));
+      const bool wall = y == 0 || y == side - 1;
+      record.node_type.push_back(wall ? 6 : x == 0 ? 4 : x == side - 1 ? 5 : 0);
+      if (x + 1 == side || y + 1 == side) continue;
+      const int32_t at = y * side + x;
+      for (const int32_t node : {at, at + 1, at + side, at + 1, at + side + 1, at + side})
+        record.cells.push_back(node);
+    }
+  }
+  for (int64_t t = 0; t < frames; ++t) {
+    for (size_t i = 0; i < record.node_type.size(); ++i) {
+      const double x = static_cast<double>(record.mesh_pos[2 * i]);
+      const double y = static_cast<double>(record.mesh_pos[2 * i + 1]);
+      const double angle = 3.0 * x - 0.2 * static_cast<double>(t) + phase;
+      record.velocity.push_back(static_cast<float>(1.0 + 0.3 * std::sin(angle) * y));
+      record.velocity.push_back(static_cast<float>(0.2 * std::cos(angle)));
+    }
+  }
+  return record;
+}
+
+/// Packs 2 train, 1 valid and 1 test trajectories of waves into FOLDER/waves.mgd.
+inline std::filesystem::path pack_waves(const std::filesystem::path& folder, int side = 7,
+                                        int64_t frames = 14) {
+  const std::filesystem::path input = folder / "waves";
+  std::filesystem::create_directories(input);
+  write_meta(input, square_meta(frames));
+  write_bytes(input / "train.tfrecord",
+              tfrecord_of({wave_record(side, frames, 0.0), wave_record(side + 1, frames, 1.0)}));
+  write_bytes(input / "valid.tfrecord", tfrecord_of({wave_record(side, frames, 2.0)}));
+  write_bytes(input / "test.tfrecord", tfrecord_of({wave_record(side, frames, 3.0)}));
+  ConvertOptions options;
+  options.input = input;
+  options.output = folder / "waves.mgd";
+  convert(options);
+  return options.output;
+}
+
+/// 30 windows of 3 batches of 2 samples on `data`, in FOLDER/run.
+inline Config small_config(const std::filesystem::path& folder, const std::filesystem::path& data) {
+  Config config;
+  config.run.dir = (folder / "run").string();
+  config.run.seed = 3;
+  config.data.path = data.string();
+  config.model.width = 16;
+  config.model.blocks = 2;
+  config.train.steps = 30;
+  config.train.batch = 2;
+  config.train.accumulate = 3;
+  config.train.noise = 0.01;
+  config.train.validate_every = 10;
+  config.train.validate_samples = 4;
+  config.train.checkpoint_every = 10;
+  config.train.log_every = 4;
+  config.optimizer.lr = 2e-3;
+  config.schedule.final_lr = 1e-4;
+  return config;
+}
+
+inline TrainResult train_here(const Config& config, bool resume = false,
+                              std::function<bool()> stop = nullptr, int threads = 1) {
+  Runtime runtime({.device = {}, .threads = threads, .memory_limit = config.memory.limit});
+  TrainOptions options;
+  options.resume = resume;
+  options.observer.stop = std::move(stop);
+  return train(runtime, config, options);
+}
+
+/// Writes `config` as a file for the program.
+inline std::string write_config(const std::filesystem::path& folder, const Config& config) {
+  const std::filesystem::path path = folder / "config.toml";
+  std::ofstream(path) << to_toml(config);
+  return path.string();
+}
+
+inline std::string checkpoint_bytes(const std::filesystem::path& run, const std::string& name) {
+  return read_text(run / "checkpoints" / (name + ".safetensors"));
+}
+
+/// A run's metrics without what depends on the clock and the machine.
+inline std::string lasting_metrics(const std::filesystem::path& run) {
+  std::istringstream lines(read_text(run / "metrics.jsonl"));
+  std::string result;
+  for (std::string line; std::getline(lines, line);) {
+    auto row = nlohmann::ordered_json::parse(line);
+    for (const char* key : {"steps_per_second", "memory_allocated_bytes", "memory_peak_bytes",
+                            "memory_reserved_bytes"})
+      row.erase(key);
+    result += row.dump() + "\n";
+  }
+  return result;
+}
+
+/// Rewrites a safetensors file: `change(name, values)` sees every floating tensor as doubles.
+inline void change_tensors(const std::filesystem::path& from, const std::filesystem::path& to,
+                           const std::function<void(const std::string&, std::vector<double>&)>& change) {
+  const SafetensorsFile file(from);
+  std::vector<std::vector<double>> doubles;
+  std::vector<std::vector<float>> floats;
+  std::vector<SafetensorsTensor> tensors = file.view().tensors;
+  doubles.reserve(tensors.size());
+  floats.reserve(tensors.size());
+  for (SafetensorsTensor& tensor : tensors) {
+    if (tensor.dtype != SafetensorsDtype::f64 && tensor.dtype != SafetensorsDtype::f32) continue;
+    std::vector<double>& values = doubles.emplace_back(to_f64(tensor));
+    change(tensor.name, values);
+    tensor.bytes = tensor.dtype == SafetensorsDtype::f64
+                       ? std::as_bytes(std::span(values))
+                       : std::as_bytes(std::span(floats.emplace_back(values.begin(), values.end())));
+  }
+  write_safetensors(to, tensors, file.view().metadata);
+}
+
+}  // namespace meshgrad::test
