@@ -14,7 +14,8 @@ class Source {
   Source(Runtime& runtime, uint64_t seed) : runtime_(runtime), seed_(seed) {}
   Tensor tensor(const Shape& shape) {
     Tensor t = Tensor::empty(runtime_, shape, DType::f64, Tag::data, "sample");
-    for (int64_t i = 0; i < t.elements(); ++i) t.data<double>()[i] = normal(seed_, draws_, static_cast<uint64_t>(i));
+    for (int64_t i = 0; i < t.elements(); ++i)
+      t.data<double>()[i] = normal(seed_, draws_, static_cast<uint64_t>(i));
     ++draws_;
     return t;
   }
@@ -36,7 +37,8 @@ std::shared_ptr<Graph> sample_graph(Runtime& runtime) {
   return std::make_shared<Graph>(build_graph(runtime, 6, senders, receivers));
 }
 
-MlpParameters sample_mlp(Source& source, const std::vector<int64_t>& inputs, Activation activation, Norm norm) {
+MlpParameters sample_mlp(Source& source, const std::vector<int64_t>& inputs, Activation activation,
+                         Norm norm) {
   constexpr int64_t kHidden = 5;
   constexpr int64_t kOut = 4;
   MlpParameters p;
@@ -75,17 +77,25 @@ void add_basic(Runtime& runtime, Source& source, std::vector<OpSample>& list) {
   }
   const Weight gain = source.weight({4});
   const Weight shift = source.weight({4});
-  list.push_back({"norm", "layer", {x}, {gain, shift}, [=](Tape& t) { return std::vector{norm(t, x, Norm::layer, gain, shift, 1e-5)}; }});
-  list.push_back({"norm", "rms", {x}, {gain}, [=](Tape& t) { return std::vector{norm(t, x, Norm::rms, gain, {}, 1e-5)}; }});
+  list.push_back({"norm", "layer", {x}, {gain, shift}, [=](Tape& t) {
+                    return std::vector{norm(t, x, Norm::layer, gain, shift, 1e-5)};
+                  }});
+  list.push_back({"norm", "rms", {x}, {gain}, [=](Tape& t) {
+                    return std::vector{norm(t, x, Norm::rms, gain, {}, 1e-5)};
+                  }});
   list.push_back({"add", "", {x, z}, {}, [=](Tape& t) { return std::vector{add(t, x, z), add(t, z, z)}; }});
   const auto graph = sample_graph(runtime);
   const Variable nodes = source.leaf({6, 3});
   const Variable edges = source.leaf({9, 2});
   list.push_back({"concat", "sender, receiver, edge", {nodes, edges}, {}, [=](Tape& t) {
-                    return std::vector{concat(t, {{nodes, ConcatPart::Rows::sender}, {nodes, ConcatPart::Rows::receiver}, {edges, ConcatPart::Rows::own}},
+                    return std::vector{concat(t,
+                                              {{nodes, ConcatPart::Rows::sender},
+                                               {nodes, ConcatPart::Rows::receiver},
+                                               {edges, ConcatPart::Rows::own}},
                                               graph.get())};
                   }});
-  list.push_back({"segment_sum", "", {edges}, {}, [=](Tape& t) { return std::vector{segment_sum(t, edges, *graph)}; }});
+  list.push_back(
+      {"segment_sum", "", {edges}, {}, [=](Tape& t) { return std::vector{segment_sum(t, edges, *graph)}; }});
 }
 
 void add_fused(Runtime& runtime, Source& source, std::vector<OpSample>& list) {
@@ -96,19 +106,30 @@ void add_fused(Runtime& runtime, Source& source, std::vector<OpSample>& list) {
       const Variable x = source.leaf({7, 4});
       const Variable z = source.leaf({7, 3});
       const MlpParameters p = sample_mlp(source, {4, 3}, Activation::silu, kind);
-      list.push_back({"mlp", variant, {x, z}, weights_of(p), [=](Tape& t) { return std::vector{mlp(t, {x, z}, p, x, keep)}; }});
+      list.push_back({"mlp", variant, {x, z}, weights_of(p), [=](Tape& t) {
+                        return std::vector{mlp(t, {x, z}, p, x, keep)};
+                      }});
       const Variable nodes = source.leaf({6, 3});
       const Variable edges = source.leaf({9, 4});
       const MlpParameters q = sample_mlp(source, {3, 3, 4}, Activation::gelu, kind);
       for (const bool after : {false, true}) {
-        list.push_back({"edge_update", variant + (after ? ", after residual" : ""), {nodes, edges}, weights_of(q), [=](Tape& t) {
-                          const EdgeUpdate u = edge_update(t, *graph, nodes, edges, q, {.aggregate_after_residual = after, .keep_hidden = keep});
+        list.push_back({"edge_update",
+                        variant + (after ? ", after residual" : ""),
+                        {nodes, edges},
+                        weights_of(q),
+                        [=](Tape& t) {
+                          const EdgeUpdate u =
+                              edge_update(t, *graph, nodes, edges, q,
+                                          {.aggregate_after_residual = after, .keep_hidden = keep});
                           return std::vector{u.edges, u.aggregate};
                         }});
       }
-      list.push_back({"edge_update", variant + ", aggregate only", {nodes, edges}, weights_of(q), [=](Tape& t) {
-                        return std::vector{edge_update(t, *graph, nodes, edges, q, {.keep_hidden = keep, .edges_out_needed = false}).aggregate};
-                      }});
+      list.push_back(
+          {"edge_update", variant + ", aggregate only", {nodes, edges}, weights_of(q), [=](Tape& t) {
+             return std::vector{
+                 edge_update(t, *graph, nodes, edges, q, {.keep_hidden = keep, .edges_out_needed = false})
+                     .aggregate};
+           }});
     }
   }
 }
@@ -118,7 +139,9 @@ void add_loss(Runtime& runtime, Source& source, std::vector<OpSample>& list) {
   const Tensor target = source.tensor({5, 2});
   const std::vector<uint8_t> flags{1, 0, 1, 1, 0};
   const Tensor mask = Tensor::from<uint8_t>(runtime, flags, Shape{5}, Tag::data, "mask");
-  list.push_back({"masked_loss", "", {prediction}, {}, [=](Tape& t) { return std::vector{masked_loss(t, prediction, target, mask).sum}; }});
+  list.push_back({"masked_loss", "", {prediction}, {}, [=](Tape& t) {
+                    return std::vector{masked_loss(t, prediction, target, mask).sum};
+                  }});
 }
 
 /// sum_k c_k y_k with the c of `seed`.
@@ -149,7 +172,8 @@ void run_backward(Runtime& runtime, const OpSample& sample, uint64_t seed) {
     uint64_t purpose = 1000;
     for (const Variable& y : outputs) {
       const Tensor d_y = back.scratch(y.value().shape(), DType::f64, "d_y");
-      for (int64_t i = 0; i < d_y.elements(); ++i) d_y.data<double>()[i] = normal(seed, purpose, static_cast<uint64_t>(i));
+      for (int64_t i = 0; i < d_y.elements(); ++i)
+        d_y.data<double>()[i] = normal(seed, purpose, static_cast<uint64_t>(i));
       back.give_gradient(y, d_y);
       ++purpose;
     }

@@ -10,15 +10,15 @@ namespace meshgrad {
 
 /// An op on sample inputs: calls it on the tape and returns all its floating outputs.
 struct OpSample {
-  std::string op;       ///< the name the op records
-  std::string variant;  ///< "relu", "layer, residual", ...
+  std::string op;                ///< the name the op records
+  std::string variant;           ///< "relu", "layer, residual", ...
   std::vector<Variable> inputs;  ///< leaves whose gradients are checked
   std::vector<Weight> weights;   ///< weights whose gradients are checked
   std::function<std::vector<Variable>(Tape&)> run;
 };
 
-/// Samples of every op in ops.h, in f64, with inputs drawn from `seed`. A graph used by a sample lives as long as its
-/// `run`.
+/// Samples of every op in ops.h, in f64, with inputs drawn from `seed`. A graph used by a sample lives as
+/// long as its `run`.
 std::vector<OpSample> all_op_samples(Runtime& runtime, uint64_t seed);
 
 struct GradientCheck {
@@ -27,8 +27,8 @@ struct GradientCheck {
   int64_t elements = 0;        ///< how many derivatives were compared
 };
 
-/// Compares gradients of sum_k c_k y_k, with fixed random c, to central differences of step 1e-6 in every element of
-/// every input and weight. In f64, errors are near 1e-9 for smooth functions.
+/// Compares gradients of sum_k c_k y_k, with fixed random c, to central differences of step 1e-6 in every
+/// element of every input and weight. In f64, errors are near 1e-9 for smooth functions.
 GradientCheck check_gradients(Runtime& runtime, const OpSample& sample, uint64_t seed);
 
 }  // namespace meshgrad

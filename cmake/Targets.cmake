@@ -18,6 +18,10 @@ endif()
 file(GLOB vector_sources ${PROJECT_SOURCE_DIR}/kernels/cpu/*.cpp)
 set_source_files_properties(${vector_sources} PROPERTIES COMPILE_OPTIONS "-O3")
 
+# Command-line and configuration code runs once: a quick build is worth more than its speed.
+file(GLOB once_sources ${PROJECT_SOURCE_DIR}/train/cli/*.cpp ${PROJECT_SOURCE_DIR}/train/config*.cpp)
+set_source_files_properties(${once_sources} PROPERTIES COMPILE_OPTIONS "-O1")
+
 get_property(folders GLOBAL PROPERTY MESHGRAD_FOLDERS)
 add_library(meshgrad)
 add_library(meshgrad::meshgrad ALIAS meshgrad)

@@ -222,7 +222,7 @@ std::vector<Contradiction> contradictions(const Config& config) {
                      toml_number(train.noise),
                      "set train.noise = 0 or name node types in data.noise_types"});
   }
-  if (schedule.warmup_steps > train.steps) {
+  if (train.epochs == 0 && schedule.warmup_steps > train.steps) {
     found.push_back({{"schedule.warmup_steps", "train.steps"},
                      fmt::format("at most train.steps = {}", train.steps),
                      std::to_string(schedule.warmup_steps),
@@ -234,7 +234,7 @@ std::vector<Contradiction> contradictions(const Config& config) {
                      toml_number(schedule.final_lr),
                      "lower schedule.final_lr or set schedule.name = \"constant\""});
   }
-  if (normalize.mode == NormalizeMode::online && normalize.warmup_steps >= train.steps) {
+  if (train.epochs == 0 && normalize.mode == NormalizeMode::online && normalize.warmup_steps >= train.steps) {
     found.push_back({{"normalize.warmup_steps", "train.steps", "normalize.mode"},
                      fmt::format("fewer than train.steps = {}", train.steps),
                      std::to_string(normalize.warmup_steps),

@@ -58,6 +58,7 @@ struct ModelConfig {
 
 struct TrainConfig {
   int64_t steps = 100000;
+  int64_t epochs = 0;  ///< 0: `steps` decides
   int64_t batch = 2;
   int64_t accumulate = 1;
   double noise = 0.02;

@@ -133,6 +133,8 @@ constexpr ConfigKey kKeys[] = {
 
     {"train", "steps", IntegerKey{member<&Config::train, &TrainConfig::steps>(), 1, kMany}, "steps",
      "Optimizer steps"},
+    {"train", "epochs", IntegerKey{member<&Config::train, &TrainConfig::epochs>(), 0, kMany}, "passes",
+     "Passes over the training split, 0 for train.steps to decide; the last step takes the samples left"},
     {"train", "batch", IntegerKey{member<&Config::train, &TrainConfig::batch>(), 1, 1'000'000}, "samples",
      "Samples in a forward and backward pass"},
     {"train", "accumulate", IntegerKey{member<&Config::train, &TrainConfig::accumulate>(), 1, 1'000'000},
@@ -181,7 +183,7 @@ constexpr ConfigKey kKeys[] = {
      "Steps over which the learning rate rises from 0"},
     {"schedule", "decay_steps",
      IntegerKey{member<&Config::schedule, &ScheduleConfig::decay_steps>(), 0, kMany}, "steps",
-     "Step at which final_lr is reached, 0 for train.steps"},
+     "Step at which final_lr is reached, 0 for the last"},
 
     {"normalize", "mode", choice<&Config::normalize, &NormalizeConfig::mode>(kNormalizeModes), "",
      "Statistics of the packed file, or gathered while training"},

@@ -29,13 +29,16 @@ struct FieldFrame {
   std::vector<float> ours, truth, error;
 };
 
-std::vector<FieldFrame> split_fields(const FrameFeatures& features, const std::vector<float>& ours, const std::vector<float>& truth) {
+std::vector<FieldFrame> split_fields(const FrameFeatures& features, const std::vector<float>& ours,
+                                     const std::vector<float>& truth) {
   std::vector<FieldFrame> fields;
   size_t first = 0;
   for (const FieldInfo& info : features.targets()) {
     const auto count = static_cast<size_t>(info.components);
-    FieldFrame field{info, columns(ours, static_cast<size_t>(features.outputs()), first, count),
-                     columns(truth, static_cast<size_t>(features.outputs()), first, count), {}};
+    FieldFrame field{info,
+                     columns(ours, static_cast<size_t>(features.outputs()), first, count),
+                     columns(truth, static_cast<size_t>(features.outputs()), first, count),
+                     {}};
     for (size_t i = 0; i < field.ours.size(); ++i) field.error.push_back(field.ours[i] - field.truth[i]);
     fields.push_back(std::move(field));
     first += count;
@@ -45,11 +48,14 @@ std::vector<FieldFrame> split_fields(const FrameFeatures& features, const std::v
 
 class RolloutWriter {
  public:
-  RolloutWriter(const Predictor& predictor, const RolloutFilesOptions& options, const TrajectoryView& trajectory)
+  RolloutWriter(const Predictor& predictor, const RolloutFilesOptions& options,
+                const TrajectoryView& trajectory)
       : predictor_(predictor), options_(options), trajectory_(trajectory) {
     std::error_code error;
     fs::create_directories(options.directory, error);
-    if (error) throw data_error(options.directory.string(), "a folder that can be made", error.message(), "choose another with -o");
+    if (error)
+      throw data_error(options.directory.string(), "a folder that can be made", error.message(),
+                       "choose another with -o");
     const auto types = trajectory.mesh().node_type;
     node_types_.assign(types.begin(), types.end());
     const FrameRange range = usable_frames(predictor.config().data.predict, trajectory.frames());
@@ -93,10 +99,12 @@ class RolloutWriter {
   void draw(const std::vector<FieldFrame>& fields, double time) {
     for (const FieldFrame& field : fields) {
       const fs::path path = options_.directory / fmt::format("{}_step_{:05}.png", field.info.name, step_);
-      const std::string caption = fmt::format("{}, step {} of a rollout{}", field.info.name, step_,
-                                              trajectory_.dt() > 0.0 ? fmt::format(", t = {:.3g} s", time) : "");
-      write_png(path, draw_comparison(trajectory_.mesh(), {field.info.name, field.info.components, field.ours},
-                                      {field.info.name, field.info.components, field.truth}, {caption, field.info.unit}));
+      const std::string caption =
+          fmt::format("{}, step {} of a rollout{}", field.info.name, step_,
+                      trajectory_.dt() > 0.0 ? fmt::format(", t = {:.3g} s", time) : "");
+      write_png(path, draw_comparison(
+                          trajectory_.mesh(), {field.info.name, field.info.components, field.ours},
+                          {field.info.name, field.info.components, field.truth}, {caption, field.info.unit}));
       files_.pictures.push_back(path);
     }
   }
@@ -134,8 +142,11 @@ RolloutFiles write_rollout(const Predictor& predictor, const RolloutFilesOptions
   }
   const TrajectoryView trajectory = predictor.dataset().trajectory(options.split, options.trajectory);
   RolloutWriter writer(predictor, options, trajectory);
-  roll_out(predictor, trajectory, options.steps, options.boundary.value_or(predictor.config().rollout.boundary),
-           [&](int64_t t, const std::vector<float>& ours, const std::vector<float>& truth) { writer.add(t, ours, truth); });
+  roll_out(predictor, trajectory, options.steps,
+           options.boundary.value_or(predictor.config().rollout.boundary),
+           [&](int64_t t, const std::vector<float>& ours, const std::vector<float>& truth) {
+             writer.add(t, ours, truth);
+           });
   return writer.finish();
 }
 

@@ -18,11 +18,11 @@ struct RolloutFiles {
   std::filesystem::path series;                 ///< rollout.pvd
   std::vector<std::filesystem::path> pictures;  ///< prediction, truth and error, PNG
   int64_t steps = 0;
-  double rmse = 0.0;                            ///< over all steps, predicted nodes and components
+  double rmse = 0.0;  ///< over all steps, predicted nodes and components
 };
 
-/// Rolls one trajectory out and writes rollout.pvd with one VTU a frame (fields NAME, NAME_truth, NAME_error, and
-/// node_type), and pictures after the first, the tenth, the middle and the last step.
+/// Rolls one trajectory out and writes rollout.pvd with one VTU a frame (fields NAME, NAME_truth, NAME_error,
+/// and node_type), and pictures after the first, the tenth, the middle and the last step.
 RolloutFiles write_rollout(const Predictor& predictor, const RolloutFilesOptions& options);
 
 }  // namespace meshgrad

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <optional>
@@ -28,7 +29,7 @@ class Trainer {
   bool warming_up() const;
   std::vector<Sample> samples_of(int64_t step, int64_t micro) const;
   int64_t window_weight() const;
-  void train_batch(double weight);
+  void train_batch(const std::vector<Sample>& samples, double weight);
   void finish_step(int64_t weight);
   void log_step(double gradient_norm, double rate);
   void validate();
@@ -44,6 +45,8 @@ class Trainer {
   Dataset dataset_;
   FrameFeatures features_;
   Sampler sampler_;
+  int64_t sample_limit_;  // samples of the whole run
+  int64_t total_steps_;
   NoiseOptions noise_;
   MeshGraphNet model_;
   Normalizers normalizers_;
@@ -64,6 +67,11 @@ Trainer::Trainer(Runtime& runtime, const Config& config, const TrainOptions& opt
       features_(dataset_, config.data),
       sampler_(dataset_, config.data.train_split, config.data.predict,
                static_cast<uint64_t>(config.run.seed)),
+      sample_limit_(config.train.epochs > 0 ? config.train.epochs * sampler_.samples()
+                                            : std::numeric_limits<int64_t>::max()),
+      total_steps_(config.train.epochs > 0
+                       ? (sample_limit_ - 1) / (config.train.batch * config.train.accumulate) + 1
+                       : config.train.steps),
       noise_{config.train.noise, config.train.gamma, static_cast<uint64_t>(config.run.seed)},
       model_(model_options(config.model, features_)),
       normalizers_(config.normalize.mode == NormalizeMode::dataset ? features_.dataset_normalizers(noise_)
@@ -77,10 +85,12 @@ TrainResult Trainer::run() {
   options_.resume ? resume() : start();
   log_time_ = std::chrono::steady_clock::now();
   log_step_ = state_.step;
-  while (state_.step < config_.train.steps) {
+  while (state_.step < total_steps_) {
     const int64_t weight = window_weight();
     while (state_.micro < config_.train.accumulate) {
-      train_batch(static_cast<double>(weight));
+      // The last window of the last pass may hold fewer batches.
+      const std::vector<Sample> samples = samples_of(state_.step, state_.micro);
+      if (!samples.empty()) train_batch(samples, static_cast<double>(weight));
       ++state_.micro;
       if (options_.observer.stop && options_.observer.stop()) {
         if (state_.micro == config_.train.accumulate) finish_step(weight);
@@ -90,7 +100,7 @@ TrainResult Trainer::run() {
       }
     }
     finish_step(weight);
-    const bool last = state_.step == config_.train.steps;
+    const bool last = state_.step == total_steps_;
     const auto due = [&](int64_t every) { return every > 0 && (state_.step % every == 0 || last); };
     if (due(config_.train.validate_every)) validate();
     if (due(config_.train.checkpoint_every) || last) save_numbered();
@@ -165,7 +175,8 @@ bool Trainer::warming_up() const {
 std::vector<Sample> Trainer::samples_of(int64_t step, int64_t micro) const {
   std::vector<Sample> samples;
   const int64_t first = (step * config_.train.accumulate + micro) * config_.train.batch;
-  for (int64_t i = 0; i < config_.train.batch; ++i) samples.push_back(sampler_.at(first + i));
+  const int64_t end = std::min(first + config_.train.batch, sample_limit_);
+  for (int64_t position = first; position < end; ++position) samples.push_back(sampler_.at(position));
   return samples;
 }
 
@@ -185,12 +196,11 @@ int64_t Trainer::window_weight() const {
   return weight;
 }
 
-void Trainer::train_batch(double weight) {
+void Trainer::train_batch(const std::vector<Sample>& samples, double weight) {
   const bool learn =
       config_.normalize.mode == NormalizeMode::online && state_.learned < config_.normalize.max_samples;
-  const Batch batch =
-      features_.training_batch(runtime_, config_.precision, config_.data.train_split,
-                               samples_of(state_.step, state_.micro), noise_, normalizers_, learn);
+  const Batch batch = features_.training_batch(runtime_, config_.precision, config_.data.train_split, samples,
+                                               noise_, normalizers_, learn);
   if (learn) ++state_.learned;
   if (warming_up()) return;
   Tape tape(runtime_);
@@ -209,7 +219,7 @@ void Trainer::train_batch(double weight) {
 
 void Trainer::finish_step(int64_t weight) {
   const double rate =
-      learning_rate(config_.schedule, config_.optimizer.lr, config_.train.steps, optimizer_->steps());
+      learning_rate(config_.schedule, config_.optimizer.lr, total_steps_, optimizer_->steps());
   double norm = 0.0;
   if (!warming_up()) {
     norm = optimizer_->step(rate);
@@ -221,12 +231,12 @@ void Trainer::finish_step(int64_t weight) {
   state_.window_loss = 0.0;
   state_.micro = 0;
   ++state_.step;
-  if (state_.step % config_.train.log_every == 0 || state_.step == config_.train.steps || state_.step == 1)
+  if (state_.step % config_.train.log_every == 0 || state_.step == total_steps_ || state_.step == 1)
     log_step(norm, rate);
   if (options_.observer.progress) {
     const MemoryStats memory = runtime_.allocator().stats();
-    options_.observer.progress({state_.step, config_.train.steps, state_.last_loss, rate,
-                                memory.allocated.current, memory.allocated.peak});
+    options_.observer.progress(
+        {state_.step, total_steps_, state_.last_loss, rate, memory.allocated.current, memory.allocated.peak});
   }
 }
 
@@ -237,16 +247,17 @@ void Trainer::log_step(double gradient_norm, double rate) {
   const double loss =
       state_.loss_count > 0 ? state_.loss_sum / static_cast<double>(state_.loss_count) : std::nan("");
   const double speed = seconds > 0.0 ? static_cast<double>(state_.step - log_step_) / seconds : 0.0;
-  metrics_->write({{"step", state_.step},
-                   {"loss", loss},
-                   {"learning_rate", rate},
-                   {"gradient_norm", gradient_norm},
-                   {"steps_per_second", speed},
-                   {"samples", state_.step * config_.train.accumulate * config_.train.batch},
-                   {"skipped_steps", state_.skipped},
-                   {"memory_allocated_bytes", memory.allocated.current},
-                   {"memory_peak_bytes", memory.allocated.peak},
-                   {"memory_reserved_bytes", memory.reserved.current}});
+  metrics_->write(
+      {{"step", state_.step},
+       {"loss", loss},
+       {"learning_rate", rate},
+       {"gradient_norm", gradient_norm},
+       {"steps_per_second", speed},
+       {"samples", std::min(sample_limit_, state_.step * config_.train.accumulate * config_.train.batch)},
+       {"skipped_steps", state_.skipped},
+       {"memory_allocated_bytes", memory.allocated.current},
+       {"memory_peak_bytes", memory.allocated.peak},
+       {"memory_reserved_bytes", memory.reserved.current}});
   const std::pair<std::string, double> scalars[] = {
       {"train/loss", loss}, {"train/learning_rate", rate}, {"train/gradient_norm", gradient_norm}};
   tensorboard_->scalars(state_.step, scalars);
@@ -309,7 +320,7 @@ void Trainer::note_pause() const {
 }
 
 TrainResult Trainer::result(bool stopped) const {
-  return {stopped, state_, checkpoints_ / "last.safetensors", model_.parameters().count()};
+  return {stopped, state_, checkpoints_ / "last.safetensors", model_.parameters().count(), total_steps_};
 }
 
 }  // namespace

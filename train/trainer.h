@@ -35,6 +35,7 @@ struct TrainResult {
   RunState state;
   std::filesystem::path checkpoint;  ///< the last one written
   int64_t parameters = 0;
+  int64_t total_steps = 0;  ///< of the whole run
 };
 
 /// Trains as `config` says and writes the run directory: config.resolved.toml, environment.json,

@@ -34,7 +34,8 @@ TEST_CASE("every op that ops.h declares is in the list") {
   const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   std::set<std::string> declared;
   const std::regex op(R"((?:^|\n)(?:Variable|EdgeUpdate|LossSum) (\w+)\(Tape& tape)");
-  for (std::sregex_iterator it(text.begin(), text.end(), op); it != std::sregex_iterator(); ++it) declared.insert((*it)[1]);
+  for (std::sregex_iterator it(text.begin(), text.end(), op); it != std::sregex_iterator(); ++it)
+    declared.insert((*it)[1]);
   Runtime runtime = make_runtime();
   std::set<std::string> listed;
   for (const OpSample& sample : all_op_samples(runtime, 1)) listed.insert(sample.op);
@@ -48,8 +49,8 @@ TEST_CASE("hidden activations kept or recomputed give the same bits") {
     if (sample.variant.find("recomputed") == std::string::npos) continue;
     check_gradients(runtime, sample, 5);
   }
-  // The same draws under both: the list holds kept and recomputed variants with inputs of their own, so compare
-  // through the fused kernel itself.
+  // The same draws under both: the list holds kept and recomputed variants with inputs of their own, so
+  // compare through the fused kernel itself.
   const auto run = [&](bool keep) {
     std::vector<double> all;
     for (OpSample& sample : all_op_samples(runtime, 9)) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// safetensors files: raw, and with the header's length set to what the file holds, so that the JSON is reached.
+// safetensors files: raw, and with the header's length set to what the file holds, so that the JSON is
+// reached.
 #include <meshgrad/train/formats/safetensors.h>
 
 #include <cstring>

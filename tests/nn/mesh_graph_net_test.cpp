@@ -34,13 +34,16 @@ Tensor random_tensor(Runtime& runtime, const Shape& shape, DType dtype, uint64_t
   return tensor;
 }
 
-Batch random_batch(Runtime& runtime, const MeshGraphNetOptions& options, int64_t nodes, int64_t edges, DType dtype) {
+Batch random_batch(Runtime& runtime, const MeshGraphNetOptions& options, int64_t nodes, int64_t edges,
+                   DType dtype) {
   Batch batch;
   batch.nodes = nodes;
   batch.graph_offsets = {0, nodes};
   for (size_t set = 0; set < options.edge_inputs.size(); ++set) {
     RandomMatrices random(11 + set);
-    EdgeSet edge_set{options.edge_set_names[set], build_graph(runtime, nodes, random.indices(edges, nodes), random.indices(edges, nodes)), {}};
+    EdgeSet edge_set{options.edge_set_names[set],
+                     build_graph(runtime, nodes, random.indices(edges, nodes), random.indices(edges, nodes)),
+                     {}};
     edge_set.features = random_tensor(runtime, {edges, options.edge_inputs[set]}, dtype, 100 + set);
     batch.edge_sets.push_back(std::move(edge_set));
   }
@@ -87,9 +90,11 @@ double largest_difference(const std::vector<double>& a, const std::vector<double
 
 TEST_CASE("the fused path and the op-by-op path agree in f64, for every option") {
   for (const Norm norm : {Norm::none, Norm::layer, Norm::rms}) {
-    for (const Activation activation : {Activation::relu, Activation::silu, Activation::gelu, Activation::tanh}) {
+    for (const Activation activation :
+         {Activation::relu, Activation::silu, Activation::gelu, Activation::tanh}) {
       for (const ConcatOrder order : {ConcatOrder::sender_receiver_edge, ConcatOrder::edge_sender_receiver}) {
-        for (const AggregateOrder aggregate : {AggregateOrder::before_residual, AggregateOrder::after_residual}) {
+        for (const AggregateOrder aggregate :
+             {AggregateOrder::before_residual, AggregateOrder::after_residual}) {
           MeshGraphNetOptions options = small_options();
           options.norm = norm;
           options.activation = activation;
@@ -146,7 +151,8 @@ TEST_CASE("parameters have the names and shapes of files, and initial values dep
   deeper.blocks = 5;
   MeshGraphNet other(deeper);
   other.allocate(runtime, DType::f32, 1);
-  CHECK(equal_bits(set.value(index), other.parameters().value(static_cast<size_t>(other.parameters().find("processor.2.edge_mlp.linear_0.weight")))));
+  CHECK(equal_bits(set.value(index), other.parameters().value(static_cast<size_t>(
+                                         other.parameters().find("processor.2.edge_mlp.linear_0.weight")))));
   MeshGraphNet reseeded(small_options());
   reseeded.allocate(runtime, DType::f32, 2);
   CHECK_FALSE(equal_bits(set.value(index), reseeded.parameters().value(index)));
@@ -163,13 +169,15 @@ TEST_CASE("file order is the transpose, both ways") {
   const Tensor back = Tensor::zeros(runtime, {2, 3}, DType::f64, Tag::data);
   from_file_order(info, file, back);
   CHECK(equal_bits(tensor, back));
-  CHECK_THROWS_WITH_AS(from_file_order(info, tensor, back), doctest::Contains("shape [3, 2], got [2, 3]"), DataError);
+  CHECK_THROWS_WITH_AS(from_file_order(info, tensor, back), doctest::Contains("shape [3, 2], got [2, 3]"),
+                       DataError);
 }
 
 TEST_CASE("bad sizes are errors that name the size") {
   MeshGraphNetOptions options = small_options();
   options.width = 0;
-  CHECK_THROWS_WITH_AS(MeshGraphNet{options}, doctest::Contains("MeshGraphNet: width] needed 1 or more, got 0"), InvalidArgument);
+  CHECK_THROWS_WITH_AS(MeshGraphNet{options},
+                       doctest::Contains("MeshGraphNet: width] needed 1 or more, got 0"), InvalidArgument);
   options = small_options();
   options.edge_set_names = {};
   CHECK_THROWS_AS(MeshGraphNet{options}, InvalidArgument);
@@ -178,5 +186,6 @@ TEST_CASE("bad sizes are errors that name the size") {
 TEST_CASE("a graph without edges, and nodes without any, still train") {
   const Outcome outcome = run(small_options(), 1, DType::f64, 5, 0);
   CHECK(outcome.prediction.size() == 10);
-  CHECK(std::all_of(outcome.gradients.begin(), outcome.gradients.end(), [](double g) { return std::isfinite(g); }));
+  CHECK(std::all_of(outcome.gradients.begin(), outcome.gradients.end(),
+                    [](double g) { return std::isfinite(g); }));
 }

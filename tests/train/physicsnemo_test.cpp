@@ -23,14 +23,16 @@ std::string their_name(const std::string& ours) {
   if (prefix.starts_with("processor.")) {
     const int block = std::stoi(prefix.substr(10));
     const bool edge = prefix.ends_with("edge_mlp");
-    prefix = "processor.processor_layers." + std::to_string(2 * block + (edge ? 0 : 1)) + (edge ? ".edge_mlp" : ".node_mlp");
+    prefix = "processor.processor_layers." + std::to_string(2 * block + (edge ? 0 : 1)) +
+             (edge ? ".edge_mlp" : ".node_mlp");
   }
   const int index = layer == "norm" ? 5 : 2 * std::stoi(layer.substr(7));
   return prefix + ".model." + std::to_string(index) + "." + kind;
 }
 
 Tensor load(Runtime& runtime, const SafetensorsTensor& tensor) {
-  return Tensor::from<double>(runtime, to_f64(tensor), Shape(std::span<const int64_t>(tensor.shape)), Tag::data, tensor.name);
+  return Tensor::from<double>(runtime, to_f64(tensor), Shape(std::span<const int64_t>(tensor.shape)),
+                              Tag::data, tensor.name);
 }
 
 double largest_error(const Tensor& ours, const std::vector<double>& theirs) {
@@ -75,11 +77,14 @@ TEST_CASE("PhysicsNeMo's weights, prediction and gradients, with both of its con
   const std::vector<int64_t> senders = to_i64(file.at("in.senders"));
   const std::vector<int64_t> receivers = to_i64(file.at("in.receivers"));
   std::vector<int32_t> order;
-  EdgeSet edges{"mesh", build_graph(runtime, batch.nodes, std::vector<int32_t>(senders.begin(), senders.end()),
-                                    std::vector<int32_t>(receivers.begin(), receivers.end()), &order), {}};
+  EdgeSet edges{"mesh",
+                build_graph(runtime, batch.nodes, std::vector<int32_t>(senders.begin(), senders.end()),
+                            std::vector<int32_t>(receivers.begin(), receivers.end()), &order),
+                {}};
   const std::vector<double> features = to_f64(file.at("in.edge_features"));
   std::vector<double> sorted;
-  for (const int32_t e : order) sorted.insert(sorted.end(), features.begin() + e * 3, features.begin() + e * 3 + 3);
+  for (const int32_t e : order)
+    sorted.insert(sorted.end(), features.begin() + e * 3, features.begin() + e * 3 + 3);
   edges.features = Tensor::from<double>(runtime, sorted, {edges.graph.edges, 3}, Tag::data);
   batch.edge_sets.push_back(std::move(edges));
 
@@ -90,11 +95,13 @@ TEST_CASE("PhysicsNeMo's weights, prediction and gradients, with both of its con
   // Their loss is a mean over nodes and components.
   const Tensor seed = Tensor::zeros(runtime, {1}, DType::f64, Tag::data);
   *seed.data<double>() = 1.0 / static_cast<double>(batch.target.elements());
-  CHECK(*loss.sum.value().data<double>() * *seed.data<double>() == doctest::Approx(to_f64(file.at("out.loss_mean"))[0]).epsilon(1e-12));
+  CHECK(*loss.sum.value().data<double>() * *seed.data<double>() ==
+        doctest::Approx(to_f64(file.at("out.loss_mean"))[0]).epsilon(1e-12));
   tape.backward(loss.sum, seed);
   for (size_t i = 0; i < set.parameters().size(); ++i) {
     const ParameterInfo& info = set.parameters()[i];
     CAPTURE(info.name);
-    CHECK(largest_error(to_file_order(runtime, info, set.gradient(i)), to_f64(file.at("grad." + their_name(info.name)))) < 1e-9);
+    CHECK(largest_error(to_file_order(runtime, info, set.gradient(i)),
+                        to_f64(file.at("grad." + their_name(info.name)))) < 1e-9);
   }
 }

@@ -27,11 +27,10 @@ inline int exit_code_of_status(int status) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
-/// `meshgrad ARGUMENTS...` in the background; killed when the object goes.
+/// `PROGRAM ARGUMENTS...` in the background; killed when the object goes.
 class Process {
  public:
-  explicit Process(std::vector<std::string> arguments) {
-    std::string program = MESHGRAD_CLI;
+  explicit Process(std::vector<std::string> arguments, std::string program = MESHGRAD_CLI) {
     std::vector<char*> argv{program.data()};
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);
@@ -40,7 +39,7 @@ class Process {
     constexpr int kCreate = O_WRONLY | O_CREAT | O_TRUNC;
     posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, out().c_str(), kCreate, 0600);
     posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, err().c_str(), kCreate, 0600);
-    if (posix_spawn(&child_, MESHGRAD_CLI, &actions, nullptr, argv.data(), environ) != 0) child_ = -1;
+    if (posix_spawn(&child_, program.c_str(), &actions, nullptr, argv.data(), environ) != 0) child_ = -1;
     posix_spawn_file_actions_destroy(&actions);
   }
   ~Process() {
@@ -85,6 +84,14 @@ class Process {
 
 inline Outcome run_meshgrad(std::vector<std::string> arguments) {
   return Process(std::move(arguments)).wait();
+}
+
+/// The same where no file may grow beyond so many blocks of 512 bytes, as on a disk that is full.
+inline Outcome run_meshgrad_with_file_limit(int blocks, std::vector<std::string> arguments) {
+  std::vector<std::string> shell{"-c", "ulimit -f " + std::to_string(blocks) + "; exec \"$0\" \"$@\"",
+                                 MESHGRAD_CLI};
+  shell.insert(shell.end(), arguments.begin(), arguments.end());
+  return Process(std::move(shell), "/bin/sh").wait();
 }
 
 }  // namespace meshgrad::test

@@ -28,28 +28,32 @@ std::string to_json(const Evaluation& e) {
                                     {"unit", e.unit},
                                     {"one_step_rmse", e.one_step_rmse},
                                     {"hold_rmse", e.hold_rmse},
-                                    {"rollout_rmse", {{"1", e.rollout_rmse.at("1")},
-                                                      {"10", e.rollout_rmse.at("10")},
-                                                      {"50", e.rollout_rmse.at("50")},
-                                                      {"all", e.rollout_rmse.at("all")}}},
+                                    {"rollout_rmse",
+                                     {{"1", e.rollout_rmse.at("1")},
+                                      {"10", e.rollout_rmse.at("10")},
+                                      {"50", e.rollout_rmse.at("50")},
+                                      {"all", e.rollout_rmse.at("all")}}},
                                     {"rollout_steps", e.rollout_steps}};
   return json.dump(2) + "\n";
 }
 
 std::string to_text(const Evaluation& e) {
   const std::string unit = e.unit.empty() ? "" : " " + e.unit;
-  std::string text = fmt::format("{} on split {}: {} trajectories, checkpoint of step {}\n\n", e.fields, e.split, e.trajectories, e.step);
+  std::string text = fmt::format("{} on split {}: {} trajectories, checkpoint of step {}\n\n", e.fields,
+                                 e.split, e.trajectories, e.step);
   text += fmt::format("one-step RMSE      {:.4e}{}\n", e.one_step_rmse, unit);
-  text += fmt::format("nothing changes    {:.4e}{}   ratio {:.3f}\n", e.hold_rmse, unit, e.one_step_rmse / e.hold_rmse);
+  text += fmt::format("nothing changes    {:.4e}{}   ratio {:.3f}\n", e.hold_rmse, unit,
+                      e.one_step_rmse / e.hold_rmse);
   for (const char* horizon : {"1", "10", "50", "all"}) {
-    const std::string steps = std::string(horizon) == "all" ? fmt::format("all {}", e.rollout_steps) : horizon;
+    const std::string steps =
+        std::string(horizon) == "all" ? fmt::format("all {}", e.rollout_steps) : horizon;
     text += fmt::format("rollout, {:<9} {:.4e}{}\n", steps, e.rollout_rmse.at(horizon), unit);
   }
   return text;
 }
 
 int run(const EvaluateCommand& command, const GlobalOptions& globals) {
-  Runtime runtime({.device = {}, .threads = command.threads});
+  Runtime runtime({.device = {}, .threads = command.threads, .log = {}, .memory = {}});
   const Predictor predictor(runtime, find_checkpoint(command.run, command.checkpoint), command.data);
   EvaluateOptions options = command.evaluate;
   if (command.boundary == "data") options.boundary = RolloutBoundary::data;
@@ -63,16 +67,21 @@ int run(const EvaluateCommand& command, const GlobalOptions& globals) {
 }  // namespace
 
 void add_evaluate(CommandLine& line) {
-  CLI::App* evaluate = add_command(line.app, "evaluate", "Errors of a trained model, beside predicting that nothing changes",
-                                   {"meshgrad evaluate runs/cylinder --split test", "meshgrad evaluate runs/cylinder --stride 5 --json"});
+  CLI::App* evaluate = add_command(
+      line.app, "evaluate", "Errors of a trained model, beside predicting that nothing changes",
+      {"meshgrad evaluate runs/cylinder --split test", "meshgrad evaluate runs/cylinder --stride 5 --json"});
   const auto options = std::make_shared<EvaluateCommand>();
   evaluate->add_option("RUN", options->run, "Folder of the run")->required();
   evaluate->add_option("--split", options->evaluate.split, "Split of the data")->capture_default_str();
   evaluate->add_option("--checkpoint", options->checkpoint, "best, last or a file")->capture_default_str();
   evaluate->add_option("--data", options->data, "Another packed file than the run's")->type_name("FILE");
   evaluate->add_option("--stride", options->evaluate.stride, "One-step errors from every N-th frame")
-      ->type_name("N")->check(CLI::PositiveNumber)->capture_default_str();
-  evaluate->add_option("--boundary", options->boundary, "Values of nodes that are not predicted (default: rollout.boundary)")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  evaluate
+      ->add_option("--boundary", options->boundary,
+                   "Values of nodes that are not predicted (default: rollout.boundary)")
       ->check(CLI::IsMember({"data", "initial"}));
   add_threads(*evaluate, options->threads);
   add_json(*evaluate, options->json);

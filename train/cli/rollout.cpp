@@ -23,13 +23,15 @@ struct RolloutCommand {
 };
 
 std::string to_json(const RolloutFiles& files) {
-  nlohmann::ordered_json json{{"series", files.series.string()}, {"steps", files.steps}, {"rmse", files.rmse}};
+  nlohmann::ordered_json json{
+      {"series", files.series.string()}, {"steps", files.steps}, {"rmse", files.rmse}};
   for (const auto& picture : files.pictures) json["pictures"].push_back(picture.string());
   return json.dump(2) + "\n";
 }
 
 std::string to_text(const RolloutFiles& files) {
-  std::string text = fmt::format("{} steps, RMSE {:.4e}\nseries    {}  (open in ParaView)\n", files.steps, files.rmse, files.series.string());
+  std::string text = fmt::format("{} steps, RMSE {:.4e}\nseries    {}  (open in ParaView)\n", files.steps,
+                                 files.rmse, files.series.string());
   for (const auto& picture : files.pictures) text += fmt::format("picture   {}\n", picture.string());
   return text;
 }
@@ -44,7 +46,7 @@ std::function<void(int64_t, int64_t)> progress_lines() {
 }
 
 int run(const RolloutCommand& command, const GlobalOptions& globals) {
-  Runtime runtime({.device = {}, .threads = command.threads});
+  Runtime runtime({.device = {}, .threads = command.threads, .log = {}, .memory = {}});
   const Predictor predictor(runtime, find_checkpoint(command.run, command.checkpoint), command.data);
   RolloutFilesOptions options = command.files;
   const int64_t steps = predictor.config().rollout.steps;
@@ -53,7 +55,8 @@ int run(const RolloutCommand& command, const GlobalOptions& globals) {
   if (command.boundary == "initial") options.boundary = RolloutBoundary::initial;
   options.directory = !command.directory.empty()
                           ? std::filesystem::path(command.directory)
-                          : std::filesystem::path(command.run) / fmt::format("rollout_{}_{}", options.split, options.trajectory);
+                          : std::filesystem::path(command.run) /
+                                fmt::format("rollout_{}_{}", options.split, options.trajectory);
   if (!globals.quiet) options.progress = progress_lines();
   const RolloutFiles files = write_rollout(predictor, options);
   print_result(command.json ? to_json(files) : to_text(files));
@@ -63,17 +66,26 @@ int run(const RolloutCommand& command, const GlobalOptions& globals) {
 }  // namespace
 
 void add_rollout(CommandLine& line) {
-  CLI::App* rollout = add_command(line.app, "rollout", "Feed predictions back as inputs, and write what ParaView opens",
-                                  {"meshgrad rollout runs/cylinder --split test --trajectory 0", "meshgrad rollout runs/cylinder --steps 50 -o out"});
+  CLI::App* rollout =
+      add_command(line.app, "rollout", "Feed predictions back as inputs, and write what ParaView opens",
+                  {"meshgrad rollout runs/cylinder --split test --trajectory 0",
+                   "meshgrad rollout runs/cylinder --steps 50 -o out"});
   const auto options = std::make_shared<RolloutCommand>();
   rollout->add_option("RUN", options->run, "Folder of the run")->required();
   rollout->add_option("--split", options->files.split, "Split of the data")->capture_default_str();
-  rollout->add_option("--trajectory", options->files.trajectory, "Number of the trajectory within the split")->type_name("N")->capture_default_str();
-  rollout->add_option("--steps", options->files.steps, "Steps, 0 for rollout.steps or the whole trajectory")->type_name("N")->check(CLI::NonNegativeNumber);
-  rollout->add_option("-o,--output", options->directory, "Folder to write to (default: inside the run)")->type_name("DIR");
+  rollout->add_option("--trajectory", options->files.trajectory, "Number of the trajectory within the split")
+      ->type_name("N")
+      ->capture_default_str();
+  rollout->add_option("--steps", options->files.steps, "Steps, 0 for rollout.steps or the whole trajectory")
+      ->type_name("N")
+      ->check(CLI::NonNegativeNumber);
+  rollout->add_option("-o,--output", options->directory, "Folder to write to (default: inside the run)")
+      ->type_name("DIR");
   rollout->add_option("--checkpoint", options->checkpoint, "best, last or a file")->capture_default_str();
   rollout->add_option("--data", options->data, "Another packed file than the run's")->type_name("FILE");
-  rollout->add_option("--boundary", options->boundary, "Values of nodes that are not predicted (default: rollout.boundary)")
+  rollout
+      ->add_option("--boundary", options->boundary,
+                   "Values of nodes that are not predicted (default: rollout.boundary)")
       ->check(CLI::IsMember({"data", "initial"}));
   add_threads(*rollout, options->threads);
   add_json(*rollout, options->json);

@@ -64,7 +64,8 @@ void draw_losses(const std::filesystem::path& run) {
 /// Messages go to stderr and to log.txt in the run's folder.
 class Notes {
  public:
-  Notes(const std::string& dir, bool quiet, Progress& progress) : quiet_(quiet), progress_(progress), dir_(dir) {}
+  Notes(const std::string& dir, bool quiet, Progress& progress)
+      : quiet_(quiet), progress_(progress), dir_(dir) {}
   void operator()(const std::string& text) {
     if (!file_.is_open()) file_.open(dir_ / "log.txt", std::ios::app);
     file_ << text << std::endl;
@@ -116,11 +117,13 @@ int run(const TrainCommand& command, const GlobalOptions& globals) {
   if (command.json) {
     print_result(to_json(result, config));
   } else {
-    print_result(fmt::format("run         {}\nstep        {} of {}\nparameters  {}\nloss        {:.4g}\nvalidation  {:.4g} (best {:.4g} at step {})\n"
-                             "checkpoint  {}\nloss curve  {}\n",
-                             config.run.dir, result.state.step, config.train.steps, result.parameters, result.state.last_loss,
-                             result.state.last_valid_loss, result.state.best_valid_loss, result.state.best_step,
-                             result.checkpoint.string(), (std::filesystem::path(config.run.dir) / "loss.svg").string()));
+    print_result(fmt::format(
+        "run         {}\nstep        {} of {}\nparameters  {}\nloss        {:.4g}\nvalidation  {:.4g} (best "
+        "{:.4g} at step {})\n"
+        "checkpoint  {}\nloss curve  {}\n",
+        config.run.dir, result.state.step, result.total_steps, result.parameters, result.state.last_loss,
+        result.state.last_valid_loss, result.state.best_valid_loss, result.state.best_step,
+        result.checkpoint.string(), (std::filesystem::path(config.run.dir) / "loss.svg").string()));
   }
   return result.stopped ? kExitCheckpointed : kExitOk;
 }
@@ -128,11 +131,13 @@ int run(const TrainCommand& command, const GlobalOptions& globals) {
 }  // namespace
 
 void add_train(CommandLine& line) {
-  CLI::App* train = add_command(line.app, "train", "Train a model as a configuration file says",
-                                {"meshgrad train config.toml", "meshgrad train config.toml --set train.batch=4 --set optimizer.lr=3e-4",
-                                 "meshgrad train config.toml --resume"});
+  CLI::App* train = add_command(
+      line.app, "train", "Train a model as a configuration file says",
+      {"meshgrad train config.toml", "meshgrad train config.toml --set train.batch=4 --set optimizer.lr=3e-4",
+       "meshgrad train config.toml --resume"});
   const auto options = std::make_shared<TrainCommand>();
-  train->add_option("CONFIG", options->config, "Configuration in TOML; see meshgrad config default")->required();
+  train->add_option("CONFIG", options->config, "Configuration in TOML; see meshgrad config default")
+      ->required();
   add_settings(*train, options->settings);
   train->add_option("--run", options->run, "Folder of the run (run.dir)")->type_name("DIR");
   train->add_flag("--resume", options->resume, "Go on from the run's last checkpoint");

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+// evaluate and rollout against errors computed directly from the data, with a model that predicts no change.
+#include <doctest/doctest.h>
+#include <meshgrad/engine/error.h>
+#include <meshgrad/train/evaluate.h>
+#include <meshgrad/train/rollout_files.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "train/process.h"
+#include "train/small_run.h"
+
+namespace meshgrad {
+namespace {
+
+namespace fs = std::filesystem;
+using test::contains;
+using test::message_of;
+
+/// A run of a few steps, made once a case.
+struct TrainedRun {
+  test::ScratchDirectory scratch;
+  Config config;
+  TrainedRun() {
+    config = test::small_config(scratch.path, test::pack_waves(scratch.path));
+    config.train.steps = 4;
+    config.train.validate_every = 2;
+    test::train_here(config);
+  }
+  fs::path checkpoint() const { return fs::path(config.run.dir) / "checkpoints" / "last.safetensors"; }
+  /// The run's checkpoint with a decoder that says 0, which stands for no change.
+  fs::path zero_checkpoint() const {
+    const fs::path path = scratch.path / "zero.safetensors";
+    test::change_tensors(checkpoint(), path, [](const std::string& name, std::vector<double>& values) {
+      if (name.starts_with("model.decoder.linear_2.") || name == "normalizer.targets.mean")
+        std::fill(values.begin(), values.end(), 0.0);
+    });
+    return path;
+  }
+};
+
+/// Velocity of a frame, straight from the packed file.
+std::span<const float> frame(const TrajectoryView& trajectory, int64_t t) {
+  return trajectory.field("velocity").frame(t);
+}
+
+/// Root mean square of a - b over nodes of type 0 and 5, summed over frame pairs (a, b).
+double direct_rmse(const TrajectoryView& trajectory,
+                   const std::vector<std::pair<int64_t, int64_t>>& frame_pairs) {
+  const auto types = trajectory.mesh().node_type;
+  double sum = 0.0, count = 0.0;
+  for (const auto& [from, to] : frame_pairs) {
+    for (size_t node = 0; node < types.size(); ++node) {
+      if (types[node] != 0 && types[node] != 5) continue;
+      for (size_t i = 2 * node; i < 2 * node + 2; ++i) {
+        const double error =
+            static_cast<double>(frame(trajectory, from)[i]) - static_cast<double>(frame(trajectory, to)[i]);
+        sum += error * error;
+        count += 1.0;
+      }
+    }
+  }
+  return std::sqrt(sum / count);
+}
+
+std::vector<std::pair<int64_t, int64_t>> neighbours(int64_t frames, int64_t stride) {
+  std::vector<std::pair<int64_t, int64_t>> pairs;
+  for (int64_t t = 0; t + 1 < frames; t += stride) pairs.emplace_back(t, t + 1);
+  return pairs;
+}
+std::vector<std::pair<int64_t, int64_t>> from_start(int64_t steps) {
+  std::vector<std::pair<int64_t, int64_t>> pairs;
+  for (int64_t t = 1; t <= steps; ++t) pairs.emplace_back(0, t);
+  return pairs;
+}
+
+TEST_CASE("a model of no change has the errors of the data") {
+  const TrainedRun run;
+  Runtime runtime({.device = {}, .threads = 1});
+  const Predictor predictor(runtime, run.zero_checkpoint());
+  const TrajectoryView trajectory = predictor.dataset().trajectory("test", 0);
+  for (const int64_t stride : {1, 3}) {
+    for (const RolloutBoundary boundary : {RolloutBoundary::data, RolloutBoundary::initial}) {
+      EvaluateOptions options;
+      options.stride = stride;
+      options.boundary = boundary;
+      const Evaluation e = evaluate(predictor, options);
+      const double hold = direct_rmse(trajectory, neighbours(trajectory.frames(), stride));
+      CHECK(hold > 1e-3);
+      CHECK(e.hold_rmse == doctest::Approx(hold).epsilon(1e-9));
+      CHECK(e.one_step_rmse == doctest::Approx(hold).epsilon(1e-9));
+      CHECK(e.rollout_rmse.at("1") == doctest::Approx(direct_rmse(trajectory, from_start(1))).epsilon(1e-9));
+      CHECK(e.rollout_rmse.at("10") ==
+            doctest::Approx(direct_rmse(trajectory, from_start(10))).epsilon(1e-9));
+      CHECK(e.rollout_rmse.at("all") ==
+            doctest::Approx(direct_rmse(trajectory, from_start(13))).epsilon(1e-9));
+      CHECK(e.rollout_rmse.at("50") == e.rollout_rmse.at("all"));  // the trajectory is shorter
+      CHECK(e.rollout_steps == 13);
+      CHECK(e.trajectories == 1);
+      CHECK(e.step == 4);
+    }
+  }
+}
+
+using Frames = std::vector<std::vector<float>>;
+
+Frames rolled(const Predictor& predictor, RolloutBoundary boundary, int64_t steps = 0) {
+  Frames frames;
+  const TrajectoryView trajectory = predictor.dataset().trajectory("test", 0);
+  roll_out(predictor, trajectory, steps, boundary,
+           [&](int64_t t, const std::vector<float>& ours, const std::vector<float>& truth) {
+             CHECK(t == static_cast<int64_t>(frames.size()) + 1);
+             CHECK(std::equal(truth.begin(), truth.end(), frame(trajectory, t).begin()));
+             frames.push_back(ours);
+           });
+  return frames;
+}
+
+TEST_CASE("boundaries come from the data or stay as they were; what is predicted feeds the next step") {
+  const TrainedRun run;
+  Runtime runtime({.device = {}, .threads = 1});
+  const Predictor predictor(runtime, run.checkpoint());
+  const TrajectoryView trajectory = predictor.dataset().trajectory("test", 0);
+  const Frames data = rolled(predictor, RolloutBoundary::data);
+  const Frames initial = rolled(predictor, RolloutBoundary::initial);
+  REQUIRE(data.size() == 13);
+  REQUIRE(initial.size() == 13);
+  CHECK(rolled(predictor, RolloutBoundary::data, 5).size() == 5);
+  const auto mask = predictor.features().predicted_mask(trajectory.mesh());
+  FieldState state = predictor.features().state_at(trajectory, 0);
+  size_t moved = 0;
+  for (size_t step = 0; step < data.size(); ++step) {
+    const auto t = static_cast<int64_t>(step);
+    const std::vector<float> predicted = predictor.predict(trajectory, t, state);
+    for (size_t i = 0; i < mask.size() * 2; ++i) {
+      if (mask[i / 2] == 1) {
+        CHECK(data[step][i] == predicted[i]);
+        if (step == 0) CHECK(initial[step][i] == data[step][i]);
+        moved += data[step][i] != initial[step][i] ? 1 : 0;
+      } else {
+        CHECK(data[step][i] == frame(trajectory, t + 1)[i]);
+        CHECK(initial[step][i] == frame(trajectory, 0)[i]);
+      }
+    }
+    state.current = data[step];
+  }
+  CHECK(moved > 0);  // inflow that changes is felt downstream
+}
+
+TEST_CASE("a rollout of no change stands still") {
+  const TrainedRun run;
+  Runtime runtime({.device = {}, .threads = 1});
+  const Predictor predictor(runtime, run.zero_checkpoint());
+  const auto start = frame(predictor.dataset().trajectory("test", 0), 0);
+  for (const std::vector<float>& ours : rolled(predictor, RolloutBoundary::initial))
+    CHECK(std::equal(ours.begin(), ours.end(), start.begin(), start.end()));
+}
+
+TEST_CASE("second differences: no second change goes on as before") {
+  const test::ScratchDirectory scratch;
+  Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
+  config.data.predict = Prediction::second_change;
+  config.train.steps = 1;
+  config.train.validate_every = 0;
+  const fs::path last = test::train_here(config).checkpoint;
+  const fs::path zero = scratch.path / "zero.safetensors";
+  test::change_tensors(last, zero, [](const std::string& name, std::vector<double>& values) {
+    if (name.starts_with("model.decoder.linear_2.") || name == "normalizer.targets.mean")
+      std::fill(values.begin(), values.end(), 0.0);
+  });
+  Runtime runtime({.device = {}, .threads = 1});
+  const Predictor predictor(runtime, zero);
+  const TrajectoryView trajectory = predictor.dataset().trajectory("test", 0);
+  const auto mask = predictor.features().predicted_mask(trajectory.mesh());
+  int64_t steps = 0;
+  roll_out(predictor, trajectory, 3, RolloutBoundary::data,
+           [&](int64_t t, const std::vector<float>& ours, const std::vector<float>&) {
+             CHECK(t == ++steps + 1);  // the first needs two frames
+             for (size_t i = 0; i < ours.size(); ++i) {
+               if (mask[i / 2] == 0) continue;
+               const double start = static_cast<double>(frame(trajectory, 1)[i]);
+               const double speed = start - static_cast<double>(frame(trajectory, 0)[i]);
+               CHECK(static_cast<double>(ours[i]) ==
+                     doctest::Approx(start + static_cast<double>(steps) * speed).epsilon(1e-5));
+             }
+           });
+  CHECK(steps == 3);
+}
+
+TEST_CASE("evaluate prints its figures as JSON, from the best checkpoint unless told") {
+  const TrainedRun run;
+  const test::Outcome outcome = test::run_meshgrad({"evaluate", run.config.run.dir, "--json", "--quiet"});
+  CHECK(outcome.err.empty());
+  REQUIRE(outcome.code == 0);
+  const auto json = nlohmann::json::parse(outcome.out);
+  CHECK(json["split"] == "test");
+  CHECK(json["fields"] == "velocity");
+  CHECK(json["trajectories"] == 1);
+  CHECK(json["rollout_steps"] == 13);
+  for (const char* key : {"one_step_rmse", "hold_rmse"}) CHECK(json[key].get<double>() > 0.0);
+  for (const char* horizon : {"1", "10", "50", "all"})
+    CHECK(json["rollout_rmse"][horizon].get<double>() > 0.0);
+  Runtime runtime({.device = {}, .threads = 1});
+  const Predictor best(runtime, find_checkpoint(run.config.run.dir, "best"));
+  CHECK(json["checkpoint_step"] == best.step());
+  CHECK(json["one_step_rmse"] == evaluate(best, {}).one_step_rmse);
+
+  const auto valid = nlohmann::json::parse(test::run_meshgrad({"evaluate", run.config.run.dir, "--split",
+                                                               "valid", "--checkpoint", "last", "--json"})
+                                               .out);
+  CHECK(valid["split"] == "valid");
+  CHECK(valid["checkpoint_step"] == 4);
+  CHECK(valid["hold_rmse"] != json["hold_rmse"]);
+}
+
+TEST_CASE("rollout writes a series, a file a frame and pictures") {
+  const TrainedRun run;
+  const fs::path out = run.scratch.path / "out";
+  const test::Outcome outcome = test::run_meshgrad(
+      {"rollout", run.config.run.dir, "--steps", "11", "-o", out.string(), "--json", "--quiet"});
+  CAPTURE(outcome.err);
+  REQUIRE(outcome.code == 0);
+  const auto json = nlohmann::json::parse(outcome.out);
+  CHECK(json["steps"] == 11);
+  CHECK(json["rmse"].get<double>() > 0.0);
+  const std::string series = test::read_text(json["series"].get<std::string>());
+  size_t frames = 0, pictures = 0;
+  for (const auto& entry : fs::directory_iterator(out)) {
+    const std::string name = entry.path().filename().string();
+    if (entry.path().extension() == ".vtu") {
+      ++frames;
+      CHECK(contains(series, name));
+      const std::string vtu = test::read_text(entry.path());
+      for (const char* field : {"\"velocity\"", "\"velocity_truth\"", "\"velocity_error\"", "\"node_type\""})
+        CHECK(contains(vtu, field));
+    }
+    if (entry.path().extension() == ".png") {
+      ++pictures;
+      CHECK(test::read_text(entry.path()).starts_with("\x89PNG"));
+    }
+  }
+  CHECK(frames == 11);
+  CHECK(pictures == json["pictures"].size());
+  CHECK(pictures == 4);  // steps 1, 5, 10 and 11
+}
+
+TEST_CASE("a trajectory or split that does not exist says which exist") {
+  const TrainedRun run;
+  const std::string dir = run.config.run.dir;
+  const test::Outcome trajectory = test::run_meshgrad({"rollout", dir, "--trajectory", "7"});
+  CHECK(trajectory.code == 2);
+  CHECK(contains(trajectory.err, "[--trajectory]"));
+  CHECK(contains(trajectory.err, "got 7"));
+  const test::Outcome split = test::run_meshgrad({"evaluate", dir, "--split", "tset", "--quiet"});
+  CHECK(split.code == 2);
+  CHECK(contains(split.err, "train"));
+  const test::Outcome checkpoint = test::run_meshgrad({"evaluate", dir, "--checkpoint", "/none", "--quiet"});
+  CHECK(checkpoint.code == 2);
+  CHECK(contains(checkpoint.err, "\"/none\""));
+}
+
+}  // namespace
+}  // namespace meshgrad

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+// What goes wrong around a run gives one clear error and its exit code, and loses nothing that was saved.
+#include <doctest/doctest.h>
+#include <meshgrad/engine/error.h>
+#include <sys/mount.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "train/process.h"
+#include "train/small_run.h"
+
+namespace meshgrad {
+namespace {
+
+namespace fs = std::filesystem;
+using test::checkpoint_bytes;
+using test::contains;
+using test::Outcome;
+
+void check_one_error(const Outcome& outcome, int code, const std::vector<std::string>& parts) {
+  CAPTURE(outcome.err);
+  CHECK(outcome.code == code);
+  CHECK(outcome.out.empty());
+  CHECK(outcome.err.starts_with("meshgrad: error: "));
+  CHECK(outcome.err.find("meshgrad: error: ", 1) == std::string::npos);
+  for (const std::string& part : parts) {
+    CAPTURE(part);
+    CHECK(contains(outcome.err, part));
+  }
+}
+
+void check_fails(std::vector<std::string> arguments, int code, const std::vector<std::string>& parts) {
+  arguments.emplace_back("--quiet");
+  check_one_error(test::run_meshgrad(std::move(arguments)), code, parts);
+}
+
+/// Data and a config file; runs are short.
+struct Fixture {
+  test::ScratchDirectory scratch;
+  Config config;
+  std::string file;
+  Fixture() {
+    config = test::small_config(scratch.path, test::pack_waves(scratch.path));
+    config.train.steps = 4;
+    config.train.validate_every = 2;
+    config.train.checkpoint_every = 2;
+    file = test::write_config(scratch.path, config);
+  }
+  /// What was trained is still there, and can be taken up again.
+  void check_resumable(const std::string& last) {
+    CHECK(checkpoint_bytes(config.run.dir, "last") == last);
+    config.train.steps += 2;
+    CHECK(test::train_here(config, true).state.step == config.train.steps);
+  }
+};
+
+TEST_CASE("a wrong configuration exits 2 and names the key") {
+  Fixture f;
+  check_fails({"train", f.file, "--set", "train.stesp=3"}, 2, {"train.stesp", "did you mean train.steps?"});
+  check_fails({"train", f.file, "--set", "train.batch=two"}, 2, {"[train.batch]"});
+  check_fails({"train", "/nonexistent.toml"}, 2, {"/nonexistent.toml"});
+  check_fails({"train", f.file, "--set", "data.train_split=tarin"}, 2, {"tarin", "train"});
+  check_fails({"train", f.file, "--set", "data.valid_split=vaild"}, 2, {"vaild", "valid"});
+  check_fails({"train", f.file, "--set", "data.inputs=speed"}, 2, {"speed", "velocity"});
+  check_fails({"train", f.file, "--set", "data.path="}, 2, {"[data.path]"});
+  check_fails({"train", f.file, "--set", "run.dir=" + f.file + "/run"}, 2, {"[run.dir]"});
+  CHECK_FALSE(fs::exists(f.config.run.dir));
+}
+
+TEST_CASE("bad data exits 1 and names the file") {
+  Fixture f;
+  check_fails({"train", f.file, "--set", "data.path=/nonexistent.mgd"}, 1, {"/nonexistent.mgd"});
+  const std::string bytes = test::read_text(f.config.data.path);
+  const std::string damaged = (f.scratch.path / "damaged.mgd").string();
+  std::ofstream(damaged, std::ios::binary) << bytes.substr(0, bytes.size() - 1000);
+  check_fails({"train", f.file, "--set", "data.path=" + damaged}, 1, {"damaged.mgd", "fix: "});
+  std::string flipped = bytes;
+  for (size_t at = 200; at < bytes.size() / 2; at += 100) flipped[at] = static_cast<char>(~flipped[at]);
+  std::ofstream(damaged, std::ios::binary) << flipped;
+  check_fails({"train", f.file, "--set", "data.path=" + damaged}, 1, {"damaged.mgd", "checksum"});
+}
+
+TEST_CASE("NaN in the data is refused when it is packed") {
+  const test::ScratchDirectory scratch;
+  test::write_meta(scratch.path, test::square_meta(3));
+  test::SquareRecord record(3);
+  record.velocity[13] = std::nanf("");
+  test::write_bytes(scratch.path / "train.tfrecord", test::tfrecord_of({test::SquareRecord(3), record}));
+  const fs::path output = scratch.path / "bad.mgd";
+  check_fails({"convert", scratch.path.string(), "-o", output.string()}, 1,
+              {"train.tfrecord: record 1", "velocity", "nan"});
+  CHECK_FALSE(fs::exists(output));
+}
+
+TEST_CASE("a run is not overwritten, and not resumed as another model or on other data") {
+  Fixture f;
+  test::train_here(f.config);
+  const std::string last = checkpoint_bytes(f.config.run.dir, "last");
+  const std::string metrics = test::read_text(fs::path(f.config.run.dir) / "metrics.jsonl");
+  check_fails({"train", f.file}, 2, {"[run.dir]", "--resume"});
+  check_fails({"train", f.file, "--resume", "--set", "model.width=24"}, 2,
+              {"[model.width]", "last.safetensors"});
+  check_fails({"train", f.file, "--resume", "--set", "model.blocks=3"}, 2, {"[model.blocks]"});
+  check_fails({"train", f.file, "--resume", "--set", "train.batch=1"}, 2, {"[train.batch]"});
+  check_fails({"train", f.file, "--resume", "--set", "precision=f64"}, 2, {"[precision]"});
+  check_fails({"train", f.file, "--resume", "--set", "data.inputs=[]"}, 1, {"node_encoder.linear_0.weight"});
+  test::pack_waves(f.scratch.path, 6);
+  check_fails({"train", f.file, "--resume"}, 1, {"last.safetensors", "other content"});
+  test::pack_waves(f.scratch.path);
+  CHECK(test::read_text(fs::path(f.config.run.dir) / "metrics.jsonl") == metrics);
+  f.check_resumable(last);
+}
+
+TEST_CASE("a folder without a run, and a checkpoint that is none") {
+  Fixture f;
+  const std::string empty = (f.scratch.path / "empty").string();
+  fs::create_directory(empty);
+  for (const std::string& folder : {empty, std::string("/nonexistent")}) {
+    check_fails({"evaluate", folder}, 2, {folder, "last.safetensors"});
+    check_fails({"rollout", folder}, 2, {folder, "last.safetensors"});
+    check_fails({"train", f.file, "--resume", "--run", folder}, 2, {folder, "last.safetensors"});
+  }
+  CHECK(fs::is_empty(empty));
+  test::train_here(f.config);
+  const fs::path last = fs::path(f.config.run.dir) / "checkpoints" / "last.safetensors";
+  const std::string bytes = test::read_text(last);
+  fs::remove(last);
+  std::ofstream(last, std::ios::binary) << bytes.substr(0, bytes.size() / 2);
+  check_fails({"train", f.file, "--resume"}, 1, {"last.safetensors"});
+  check_fails({"evaluate", f.config.run.dir, "--checkpoint", "last"}, 1, {"last.safetensors"});
+  const std::string oracle = std::string(MESHGRAD_TEST_DATA) + "/oracles/mgn_small.safetensors";
+  check_fails({"evaluate", f.config.run.dir, "--checkpoint", oracle}, 1,
+              {"mgn_small.safetensors", "a checkpoint written by meshgrad train"});
+}
+
+TEST_CASE("a device that is not there exits 3") {
+  Fixture f;
+  check_fails({"train", f.file, "--set", "run.device=cuda:97"}, 3, {"cuda", "fix: "});
+  const auto machine = nlohmann::json::parse(test::run_meshgrad({"info", "--json"}).out);
+  if (machine["default_device"] == "cpu")
+    check_fails({"train", f.file, "--set", "run.device=cuda"}, 3, {"cuda", "fix: "});
+}
+
+TEST_CASE("too little memory exits 1 with a report, and the checkpoint stays") {
+  Fixture f;
+  test::pack_waves(f.scratch.path, 40, 6);
+  f.config.model.width = 64;
+  f.config.train.steps = 1;
+  test::write_config(f.scratch.path, f.config);
+  test::train_here(f.config);
+  const std::string last = checkpoint_bytes(f.config.run.dir, "last");
+  check_fails({"train", f.file, "--resume", "--set", "memory.limit=20MiB", "--set", "train.steps=3"}, 1,
+              {"needed ", "activations", "parameters", "fix: ", "memory.limit"});
+  f.check_resumable(last);
+}
+
+TEST_CASE("a checkpoint that may not grow exits 1, and the one before it stays") {
+  Fixture f;
+  test::train_here(f.config);
+  const std::string last = checkpoint_bytes(f.config.run.dir, "last");
+  const int blocks = static_cast<int>(last.size() / 1024);  // half of what is needed
+  check_one_error(test::run_meshgrad_with_file_limit(
+                      blocks, {"train", f.file, "--resume", "--quiet", "--set", "train.steps=9"}),
+                  1, {"last.safetensors", "ulimit -f"});
+  f.check_resumable(last);
+}
+
+/// A file system of 2 MB in memory; only root may have one.
+struct SmallDisk {
+  fs::path path;
+  bool mounted;
+  explicit SmallDisk(const fs::path& at) : path(at) {
+    fs::create_directories(path);
+    mounted = mount("none", path.c_str(), "tmpfs", 0, "size=2m") == 0;
+  }
+  ~SmallDisk() {
+    if (mounted) umount2(path.c_str(), MNT_DETACH);
+  }
+  SmallDisk(const SmallDisk&) = delete;
+  SmallDisk& operator=(const SmallDisk&) = delete;
+};
+
+TEST_CASE("a full disk exits 1, and the checkpoint before it stays") {
+  Fixture f;
+  const SmallDisk disk(f.scratch.path / "disk");
+  if (!disk.mounted) MESSAGE("not root: the disk is a folder, and is not filled");
+  f.config.run.dir = (disk.path / "run").string();
+  test::write_config(f.scratch.path, f.config);
+  test::train_here(f.config);
+  const std::string last = checkpoint_bytes(f.config.run.dir, "last");
+  REQUIRE(!last.empty());
+  if (disk.mounted) {
+    const fs::path filler = disk.path / "filler";
+    std::ofstream(filler) << std::string(2'000'000, 'x');
+    fs::resize_file(filler, fs::file_size(filler) - std::min<size_t>(fs::file_size(filler), 32'768));
+    check_fails({"train", f.file, "--resume", "--set", "train.steps=9"}, 1,
+                {".safetensors", "No space left on device", "free space"});
+    CHECK(fs::remove(filler));
+  }
+  f.check_resumable(last);
+}
+
+TEST_CASE("a loss that is no longer finite ends the run and keeps the checkpoint") {
+  Fixture f;
+  test::train_here(f.config);
+  const std::string last = checkpoint_bytes(f.config.run.dir, "last");
+  std::vector<std::string> arguments{"train", f.file, "--resume"};
+  for (const char* setting : {"optimizer.lr=1000", "schedule.name=constant", "train.clip_norm=0",
+                              "train.steps=500", "train.checkpoint_every=0", "train.validate_every=0"}) {
+    arguments.emplace_back("--set");
+    arguments.emplace_back(setting);
+  }
+  check_fails(arguments, 1, {"step ", "finite", "optimizer.lr"});
+  f.check_resumable(last);
+}
+
+}  // namespace
+}  // namespace meshgrad

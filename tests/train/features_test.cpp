@@ -1,0 +1,404 @@
+// SPDX-License-Identifier: Apache-2.0
+// From frames to batches: targets, noise, masks and statistics by hand on three nodes; batching; the sampler.
+#include <doctest/doctest.h>
+#include <meshgrad/engine/error.h>
+#include <meshgrad/engine/random.h>
+#include <meshgrad/train/frame_features.h>
+#include <meshgrad/train/packed_file_writer.h>
+#include <meshgrad/train/sampler.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <set>
+
+#include "train/deepmind_folder.h"
+#include "train/scratch_directory.h"
+
+namespace meshgrad {
+namespace {
+
+namespace fs = std::filesystem;
+using test::message_of;
+
+// Three nodes: normal, inflow, outflow. Fields p (1 component) and v (2), 5 frames.
+const std::vector<float> kPositions{0, 0, 3, 0, 0, 4};
+const std::vector<int32_t> kTypes{0, 4, 5};
+const std::vector<int32_t> kCells{0, 1, 2};
+constexpr int64_t kFrames = 5;
+
+float pressure(int64_t t, int64_t node) { return static_cast<float>(t * t + 10 * node); }
+float velocity(int64_t t, int64_t node, int64_t c) {
+  const int64_t sign = c == 0 ? 1 : -2;
+  return static_cast<float>(sign * (t * t * t + t * node) + 7 * c);
+}
+
+// A second mesh, of two triangles, so that a union has something to shift.
+const std::vector<float> kSquare{0, 0, 1, 0, 1, 1, 0, 1};
+const std::vector<int32_t> kSquareTypes{6, 0, 0, 8};
+const std::vector<int32_t> kSquareCells{0, 1, 2, 0, 2, 3};
+
+struct Mesh {
+  const std::vector<float>& positions;
+  const std::vector<int32_t>& types;
+  const std::vector<int32_t>& cells;
+};
+const Mesh kTriangleMesh{kPositions, kTypes, kCells};
+const Mesh kSquareMesh{kSquare, kSquareTypes, kSquareCells};
+
+int64_t add_mesh(PackedFileWriter& writer, const Mesh& mesh) {
+  const PackedMesh packed{2, CellKind::triangle, mesh.positions, mesh.types, mesh.cells};
+  const auto nodes = static_cast<int64_t>(mesh.types.size());
+  return writer.add_mesh(PackedFileWriter::mesh_key(packed, {}), packed,
+                         edges_from_cells(mesh.cells, CellKind::triangle, nodes, "mesh"));
+}
+
+void add_trajectory(PackedFileWriter& writer, const std::string& split, int64_t mesh, int64_t nodes,
+                    int64_t frames, DataStatistics* statistics) {
+  std::vector<float> p, v;
+  for (int64_t t = 0; t < frames; ++t) {
+    for (int64_t node = 0; node < nodes; ++node) {
+      p.push_back(pressure(t, node));
+      for (int64_t c = 0; c < 2; ++c) v.push_back(velocity(t, node, c));
+    }
+  }
+  writer.add_trajectory({split, split, mesh, frames, 0, 0.5, {p, v}});
+  if (statistics == nullptr) return;
+  statistics->fields[0].add(p, kTypes, frames);
+  statistics->fields[1].add(v, kTypes, frames);
+}
+
+/// train: the triangle for 5 frames; valid: the square for 3 and the triangle for 2.
+Dataset hand_made(const fs::path& folder) {
+  PackedFileWriter writer(folder / "hand.mgd", 2, {{"p", 1, true, ""}, {"v", 2, true, "m/s"}});
+  const int64_t triangle = add_mesh(writer, kTriangleMesh);
+  const int64_t square = add_mesh(writer, kSquareMesh);
+  DataStatistics statistics;
+  statistics.fields = {FieldMoments(1), FieldMoments(2)};
+  statistics.edges.assign(3, Moments{6, 0.5, 24});
+  statistics.node_type_counts = {5, 0, 0, 0, 5, 5, 0, 0, 0};
+  add_trajectory(writer, "train", triangle, 3, kFrames, &statistics);
+  add_trajectory(writer, "valid", square, 4, 3, nullptr);
+  add_trajectory(writer, "valid", triangle, 3, 2, nullptr);
+  writer.finish({"train", "valid"}, statistics, "train", "by hand");
+  return Dataset::open(folder / "hand.mgd");
+}
+
+DataConfig hand_config(Prediction predict = Prediction::change) {
+  DataConfig config;
+  config.inputs = {"p", "v"};
+  config.targets = {"v"};
+  config.predict = predict;
+  config.predicted_types = {0, 5};
+  config.noise_types = {0, 5};
+  return config;
+}
+
+/// Normalisers that change nothing, so that a batch shows physical values.
+Normalizers identity(const FrameFeatures& features) {
+  const auto plain = [](int64_t width) {
+    const auto n = static_cast<size_t>(width);
+    return Normalizer::fixed(std::vector<double>(n, 0.0), std::vector<double>(n, 1.0));
+  };
+  return {plain(features.node_inputs()), plain(features.edge_inputs()), plain(features.outputs())};
+}
+
+struct Fixture {
+  test::ScratchDirectory scratch;
+  Dataset dataset = hand_made(scratch.path);
+  Runtime runtime{RuntimeOptions{.device = {}, .threads = 1}};
+};
+
+Batch batch_of(Fixture& f, const FrameFeatures& features, const std::vector<Sample>& samples,
+               const NoiseOptions& noise, const std::string& split = "train") {
+  Normalizers none = identity(features);
+  return features.training_batch(f.runtime, DType::f64, split, samples, noise, none, false);
+}
+
+TEST_CASE(
+    "inputs are fields in the order of the config, then the one-hot type; edges are relative positions") {
+  Fixture f;
+  const FrameFeatures features(f.dataset, hand_config());
+  REQUIRE(features.node_inputs() == 1 + 2 + 9);
+  REQUIRE(features.outputs() == 2);
+  const Batch batch = batch_of(f, features, {{0, 2, 0}}, {});
+  const auto x = batch.node_features.values<double>();
+  for (size_t node = 0; node < 3; ++node) {
+    const auto n = static_cast<int64_t>(node);
+    CHECK(x[node * 12] == pressure(2, n));
+    CHECK(x[node * 12 + 1] == velocity(2, n, 0));
+    CHECK(x[node * 12 + 2] == velocity(2, n, 1));
+    for (int32_t type = 0; type < 9; ++type)
+      CHECK(x[node * 12 + 3 + static_cast<size_t>(type)] == (kTypes[node] == type ? 1.0 : 0.0));
+  }
+  // Sorted by (receiver, sender): 1->0, 2->0, 0->1, 2->1, 0->2, 1->2; sender minus receiver, then the length.
+  const std::vector<double> edges{3, 0, 3, 0, 4, 4, -3, 0, 3, -3, 4, 5, 0, -4, 4, 3, -4, 5};
+  const auto actual = batch.edge_sets.at(0).features.values<double>();
+  CHECK(std::equal(edges.begin(), edges.end(), actual.begin(), actual.end()));
+  const auto mask = batch.mask.values<uint8_t>();
+  CHECK(std::vector<int>(mask.begin(), mask.end()) == std::vector<int>{1, 0, 1});
+  CHECK(batch.samples == std::vector<uint64_t>{f.dataset.trajectory("train", 0).sample_id(2)});
+}
+
+TEST_CASE("several targets lie side by side in the order of the config") {
+  Fixture f;
+  DataConfig config = hand_config();
+  config.targets = {"v", "p"};
+  const FrameFeatures features(f.dataset, config);
+  CHECK(features.target_names() == "v, p");
+  const auto values = features.target_values(f.dataset.trajectory("train", 0), 3);
+  REQUIRE(values.size() == 9);
+  CHECK(values[3] == velocity(3, 1, 0));
+  CHECK(values[4] == velocity(3, 1, 1));
+  CHECK(values[5] == pressure(3, 1));
+}
+
+/// The noise of a sample on v: zero where the type takes none.
+double noise_on(const Fixture& f, const NoiseOptions& noise, const Sample& sample, size_t node, size_t c) {
+  if (kTypes[node] == 4) return 0.0;
+  const uint64_t id = f.dataset.trajectory("train", 0).sample_id(sample.frame);
+  const double draw =
+      training_noise(noise.seed, sample.visit, id, static_cast<uint32_t>(node), static_cast<uint32_t>(c));
+  return noise.deviation * draw;
+}
+
+TEST_CASE("the change and its noise: input + n, target - gamma n") {
+  Fixture f;
+  const FrameFeatures features(f.dataset, hand_config());
+  const Sample sample{0, 2, 4};
+  for (const double gamma : {1.0, 0.25, 0.0}) {
+    const NoiseOptions noise{0.5, gamma, 11};
+    const Batch batch = batch_of(f, features, {sample}, noise);
+    for (size_t i = 0; i < 6; ++i) {
+      const size_t node = i / 2, c = i % 2;
+      const auto n = static_cast<int64_t>(node), k = static_cast<int64_t>(c);
+      const double added = noise_on(f, noise, sample, node, c);
+      const double change = velocity(3, n, k) - velocity(2, n, k);
+      CHECK(batch.node_features.values<double>()[node * 12 + 1 + c] ==
+            doctest::Approx(velocity(2, n, k) + added).epsilon(1e-6));
+      CHECK(batch.target.values<double>()[i] == doctest::Approx(change - gamma * added).epsilon(1e-5));
+      CHECK(batch.node_features.values<double>()[node * 12] == pressure(2, n));  // not predicted: no noise
+    }
+  }
+  CHECK(noise_on(f, {0.5, 1, 11}, sample, 0, 0) != noise_on(f, {0.5, 1, 11}, {0, 2, 5}, 0, 0));
+}
+
+TEST_CASE("the second change: the input is the last change, the target takes (1 + gamma) of the noise") {
+  Fixture f;
+  const FrameFeatures features(f.dataset, hand_config(Prediction::second_change));
+  const Sample sample{0, 3, 0};
+  const NoiseOptions noise{0.5, 0.25, 3};
+  const Batch batch = batch_of(f, features, {sample}, noise);
+  for (size_t i = 0; i < 6; ++i) {
+    const size_t node = i / 2, c = i % 2;
+    const auto n = static_cast<int64_t>(node), k = static_cast<int64_t>(c);
+    const double added = noise_on(f, noise, sample, node, c);
+    const double second = velocity(4, n, k) - 2 * velocity(3, n, k) + velocity(2, n, k);
+    CHECK(batch.node_features.values<double>()[node * 12 + 1 + c] ==
+          doctest::Approx(velocity(3, n, k) - velocity(2, n, k) + added).epsilon(1e-6));
+    CHECK(batch.target.values<double>()[i] == doctest::Approx(second - 1.25 * added).epsilon(1e-5));
+  }
+}
+
+/// Mean and standard deviation, in two passes.
+std::pair<double, double> two_pass(const std::vector<double>& values) {
+  double mean = 0.0, squares = 0.0;
+  for (const double v : values) mean += v / static_cast<double>(values.size());
+  for (const double v : values) squares += (v - mean) * (v - mean);
+  return {mean, std::sqrt(squares / static_cast<double>(values.size()))};
+}
+
+TEST_CASE("normalisers of the data set: fields over all nodes, targets over predicted ones, with the noise") {
+  Fixture f;
+  const auto change = [](int64_t t, int64_t n, int64_t c) {
+    return velocity(t + 1, n, c) - velocity(t, n, c);
+  };
+  std::vector<double> all_p, changes, seconds;
+  for (int64_t t = 0; t < kFrames; ++t) {
+    for (int64_t n = 0; n < 3; ++n) all_p.push_back(static_cast<double>(pressure(t, n)));
+    for (const int64_t n : {0, 2}) {
+      if (t + 1 < kFrames) changes.push_back(static_cast<double>(change(t, n, 1)));
+      if (t + 2 < kFrames) seconds.push_back(static_cast<double>(change(t + 1, n, 1) - change(t, n, 1)));
+    }
+  }
+  const NoiseOptions noise{2.0, 0.5, 0};
+  const Normalizers first = FrameFeatures(f.dataset, hand_config()).dataset_normalizers(noise);
+  CHECK(first.nodes.mean(0) == doctest::Approx(two_pass(all_p).first));
+  CHECK(first.nodes.standard_deviation(0) == doctest::Approx(two_pass(all_p).second));
+  CHECK(first.nodes.mean(5) == 0.0);
+  CHECK(first.nodes.standard_deviation(5) == 1.0);
+  CHECK(first.edges.mean(1) == 0.5);
+  CHECK(first.edges.standard_deviation(1) == doctest::Approx(2.0));
+  CHECK(first.targets.mean(1) == doctest::Approx(two_pass(changes).first));
+  CHECK(first.targets.standard_deviation(1) == doctest::Approx(std::hypot(two_pass(changes).second, 1.0)));
+
+  const Normalizers second =
+      FrameFeatures(f.dataset, hand_config(Prediction::second_change)).dataset_normalizers(noise);
+  CHECK(second.targets.mean(1) == doctest::Approx(two_pass(seconds).first));
+  CHECK(second.targets.standard_deviation(1) == doctest::Approx(std::hypot(two_pass(seconds).second, 3.0)));
+}
+
+TEST_CASE("a prediction is taken back to the field's unit, on predicted nodes only") {
+  Fixture f;
+  for (const Prediction predict : {Prediction::change, Prediction::second_change}) {
+    const FrameFeatures features(f.dataset, hand_config(predict));
+    const TrajectoryView trajectory = f.dataset.trajectory("train", 0);
+    const Normalizers normalizers = features.dataset_normalizers({});
+    Normalizers same = normalizers;
+    const Batch batch = features.training_batch(f.runtime, DType::f64, "train", {{0, 2, 0}}, {}, same, false);
+    const FieldState state = features.state_at(trajectory, 2);
+    const std::vector<float> next = features.advance(trajectory, state, batch.target, normalizers);
+    for (size_t i = 0; i < 6; ++i) {
+      const auto n = static_cast<int64_t>(i / 2), c = static_cast<int64_t>(i % 2);
+      CHECK(next[i] == doctest::Approx(velocity(n == 1 ? 2 : 3, n, c)));
+    }
+  }
+}
+
+TEST_CASE("a union of meshes is the graph of their shifted edges") {
+  Fixture f;
+  const std::vector<MeshView> meshes{f.dataset.trajectory("valid", 0).mesh(),
+                                     f.dataset.trajectory("train", 0).mesh(),
+                                     f.dataset.trajectory("valid", 0).mesh()};
+  std::vector<int32_t> senders, receivers;
+  int32_t shift = 0;
+  for (const MeshView& mesh : meshes) {
+    for (const int32_t node : mesh.senders) senders.push_back(node + shift);
+    for (const int32_t node : mesh.receivers) receivers.push_back(node + shift);
+    shift += static_cast<int32_t>(mesh.nodes);
+  }
+  const Graph ours = union_graph(f.runtime, meshes);
+  const Graph built = build_graph(f.runtime, shift, senders, receivers);
+  check_graph(ours);
+  CHECK(ours.nodes == 11);
+  CHECK(ours.owned_nodes == 11);
+  CHECK(ours.edges == built.edges);
+  for (const auto part : {&Graph::senders, &Graph::receivers, &Graph::receiver_offsets,
+                          &Graph::sender_offsets, &Graph::sender_order}) {
+    const auto a = (ours.*part).values<int32_t>();
+    const auto b = (built.*part).values<int32_t>();
+    CHECK(std::equal(a.begin(), a.end(), b.begin(), b.end()));
+  }
+}
+
+TEST_CASE("a batch is its samples one behind the other") {
+  Fixture f;
+  const FrameFeatures features(f.dataset, hand_config());
+  const NoiseOptions noise{0.5, 1.0, 1};
+  const std::vector<Sample> samples{{0, 1, 2}, {1, 0, 0}};
+  const Batch both = batch_of(f, features, samples, noise, "valid");
+  CHECK(both.graph_offsets == std::vector<int64_t>{0, 4, 7});
+  const auto check_part = [&](const Tensor& whole, const Tensor& part, size_t first) {
+    const auto a = whole.values<double>();
+    const auto b = part.values<double>();
+    CHECK(std::equal(b.begin(), b.end(), a.begin() + static_cast<std::ptrdiff_t>(first)));
+  };
+  size_t nodes = 0, edges = 0;
+  for (const Sample& sample : samples) {
+    const Batch one = batch_of(f, features, {sample}, noise, "valid");
+    check_part(both.node_features, one.node_features, nodes * 12);
+    check_part(both.target, one.target, nodes * 2);
+    check_part(both.edge_sets[0].features, one.edge_sets[0].features, edges * 3);
+    nodes += static_cast<size_t>(one.nodes);
+    edges += static_cast<size_t>(one.edge_sets[0].graph.edges);
+  }
+  CHECK(both.nodes == static_cast<int64_t>(nodes));
+}
+
+TEST_CASE("an online normaliser equals two passes over all rows, and a constant column stays finite") {
+  std::mt19937 random(8);
+  std::normal_distribution<double> draw(1e6, 1e-2);  // where a sum of squares would cancel
+  Normalizer normalizer(3);
+  std::vector<std::vector<double>> columns(3);
+  for (const size_t rows : {1, 0, 7, 100, 33}) {
+    std::vector<double> batch;
+    for (size_t i = 0; i < rows; ++i) {
+      const double values[] = {draw(random), 42.0, static_cast<double>(random() % 7)};
+      for (size_t c = 0; c < 3; ++c) columns[c].push_back(values[c]), batch.push_back(values[c]);
+    }
+    normalizer.accumulate(std::span<const double>(batch));
+  }
+  for (const size_t c : {size_t{0}, size_t{2}}) {
+    const auto [mean, deviation] = two_pass(columns[c]);
+    CHECK(normalizer.mean(c) == doctest::Approx(mean).epsilon(1e-14));
+    CHECK(normalizer.standard_deviation(c) == doctest::Approx(deviation).epsilon(1e-6));
+  }
+  CHECK(normalizer.mean(1) == 42.0);
+  CHECK(normalizer.standard_deviation(1) == 1.0);
+  std::vector<double> row{1e6, 42.0, 3.0};
+  normalizer.normalize(std::span<double>(row));
+  CHECK(row[1] == 0.0);
+  normalizer.denormalize(std::span<double>(row));
+  CHECK(row[0] == doctest::Approx(1e6));
+  CHECK(row[1] == 42.0);
+}
+
+TEST_CASE("a learning batch adds its rows before it is normalised, others add none") {
+  Fixture f;
+  const FrameFeatures features(f.dataset, hand_config());
+  Normalizers learned = features.online_normalizers();
+  std::vector<double> changes;
+  for (const int64_t t : {0, 2}) {
+    features.training_batch(f.runtime, DType::f64, "train", {{0, t, 0}}, {}, learned, true);
+    for (int64_t n = 0; n < 3; ++n)
+      changes.push_back(static_cast<double>(velocity(t + 1, n, 0) - velocity(t, n, 0)));
+  }
+  CHECK(learned.targets.mean(0) == doctest::Approx(two_pass(changes).first));
+  CHECK(learned.targets.standard_deviation(0) == doctest::Approx(two_pass(changes).second));
+  CHECK(learned.nodes.count() == 6.0);
+  CHECK(learned.edges.count() == 12.0);
+  features.training_batch(f.runtime, DType::f64, "train", {{0, 1, 0}}, {}, learned, false);
+  CHECK(learned.nodes.count() == 6.0);
+}
+
+TEST_CASE("fields and types that do not exist are named") {
+  Fixture f;
+  DataConfig config = hand_config();
+  config.inputs = {"speed"};
+  CHECK(test::contains(message_of([&] { FrameFeatures(f.dataset, config); }), "speed"));
+  config = hand_config();
+  config.node_types = 5;  // the data has type 5
+  CHECK(test::contains(message_of([&] { FrameFeatures(f.dataset, config); }), "[data.node_types]"));
+}
+
+TEST_CASE("every pass of the sampler visits every frame once, in another order") {
+  Fixture f;
+  for (const Prediction predict : {Prediction::change, Prediction::second_change}) {
+    const Sampler sampler(f.dataset, "valid", predict, 5);
+    const int64_t first = predict == Prediction::change ? 0 : 1;
+    CHECK(sampler.samples() == (predict == Prediction::change ? 2 + 1 : 1));
+    for (int64_t pass = 0; pass < 4; ++pass) {
+      std::set<std::pair<int64_t, int64_t>> seen;
+      for (int64_t i = 0; i < sampler.samples(); ++i) {
+        const Sample sample = sampler.at(pass * sampler.samples() + i);
+        CHECK(sample.visit == pass);
+        CHECK(sample.frame >= first);
+        CHECK(sample.frame + 1 < f.dataset.trajectory("valid", sample.trajectory).frames());
+        seen.insert({sample.trajectory, sample.frame});
+      }
+      CHECK(static_cast<int64_t>(seen.size()) == sampler.samples());
+    }
+  }
+  const Sampler train(f.dataset, "train", Prediction::change, 5);
+  std::set<std::vector<int64_t>> orders;
+  for (int64_t pass = 0; pass < 20; ++pass) {
+    std::vector<int64_t> order;
+    for (int64_t i = 0; i < 4; ++i) order.push_back(train.at(pass * 4 + i).frame);
+    orders.insert(order);
+  }
+  CHECK(orders.size() > 5);
+  CHECK(test::contains(message_of([&] { Sampler(f.dataset, "tset", Prediction::change, 0); }), "tset"));
+}
+
+TEST_CASE("shuffled is a permutation of any count") {
+  for (uint64_t count = 1; count <= 200; ++count) {
+    std::set<uint64_t> seen;
+    for (uint64_t i = 0; i < count; ++i) seen.insert(shuffled(1, count % 3, i, count));
+    CAPTURE(count);
+    CHECK(seen.size() == count);
+    CHECK(*seen.rbegin() == count - 1);
+  }
+}
+
+}  // namespace
+}  // namespace meshgrad
