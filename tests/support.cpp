@@ -23,6 +23,12 @@ const std::vector<Backend>& backends() {
 
 std::vector<int64_t> awkward_sizes() { return {0, 1, 31, 33, 127, 129, 211}; }
 
+std::vector<int64_t> awkward_sizes_and(bool narrow, int64_t many) {
+  std::vector<int64_t> sizes = awkward_sizes();
+  if (narrow) sizes.push_back(many);
+  return sizes;
+}
+
 std::vector<DType> storage_types() { return {DType::f32, DType::f64}; }
 
 double tolerance(DType dtype, int64_t terms_summed, double magnitude) {

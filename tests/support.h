@@ -34,6 +34,9 @@ const std::vector<Backend>& backends();
 
 /// Nothing, one, and either side of a warp, a tile and a block; and a prime.
 std::vector<int64_t> awkward_sizes();
+/// awkward_sizes and, where `narrow` makes it cheap for the judge, enough rows for partial sums of many
+/// slabs.
+std::vector<int64_t> awkward_sizes_and(bool narrow, int64_t many);
 
 /// f32 and f64: what kernels store activations in.
 std::vector<DType> storage_types();

@@ -15,6 +15,8 @@ class Predictor {
  public:
   /// `data_path` empty: the configuration's. Throws DataError or ConfigError when something does not fit.
   Predictor(Runtime& runtime, const std::filesystem::path& checkpoint, const std::string& data_path = {});
+  Predictor(const Predictor&) = delete;  // features refer to the data set beside them
+  Predictor& operator=(const Predictor&) = delete;
 
   const Config& config() const { return config_; }
   const Dataset& dataset() const { return dataset_; }

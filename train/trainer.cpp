@@ -37,7 +37,9 @@ class Trainer {
   void save_numbered();
   void tell(const std::string& text) const;
   void note_pause() const;
-  TrainResult result(bool stopped) const;
+  bool stop_wanted() const;
+  TrainResult stopped();
+  TrainResult result(bool was_stopped) const;
 
   Runtime& runtime_;
   const Config& config_;
@@ -92,20 +94,24 @@ TrainResult Trainer::run() {
       const std::vector<Sample> samples = samples_of(state_.step, state_.micro);
       if (!samples.empty()) train_batch(samples, static_cast<double>(weight));
       ++state_.micro;
-      if (options_.observer.stop && options_.observer.stop()) {
-        if (state_.micro == config_.train.accumulate) finish_step(weight);
-        save(false);
-        tell(fmt::format("stopped at step {}; go on with --resume", state_.step));
-        return result(true);
-      }
+      if (state_.micro < config_.train.accumulate && stop_wanted()) return stopped();
     }
     finish_step(weight);
     const bool last = state_.step == total_steps_;
     const auto due = [&](int64_t every) { return every > 0 && (state_.step % every == 0 || last); };
     if (due(config_.train.validate_every)) validate();
     if (due(config_.train.checkpoint_every) || last) save_numbered();
+    if (!last && stop_wanted()) return stopped();
   }
   return result(false);
+}
+
+bool Trainer::stop_wanted() const { return options_.observer.stop && options_.observer.stop(); }
+
+TrainResult Trainer::stopped() {
+  save(false);
+  tell(fmt::format("stopped at step {}; go on with --resume", state_.step));
+  return result(true);
 }
 
 void Trainer::start() {
@@ -319,8 +325,8 @@ void Trainer::note_pause() const {
   if (options_.observer.pause) options_.observer.pause();
 }
 
-TrainResult Trainer::result(bool stopped) const {
-  return {stopped, state_, checkpoints_ / "last.safetensors", model_.parameters().count(), total_steps_};
+TrainResult Trainer::result(bool was_stopped) const {
+  return {was_stopped, state_, checkpoints_ / "last.safetensors", model_.parameters().count(), total_steps_};
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ TEST_CASE("masked loss and its gradient agree with the judge") {
   for (const Backend& backend : backends()) {
     for (const DType dtype : storage_types()) {
       for (const int64_t width : {1, 2, 3, 33}) {
-        for (const int64_t rows : awkward_sizes()) {
+        for (const int64_t rows : awkward_sizes_and(width <= 2, 20011)) {
           for (const double share : {0.0, 0.6, 1.0}) {
             RandomMatrices random(seed++);
             CAPTURE(width);
@@ -44,8 +44,9 @@ TEST_CASE("masked loss and its gradient agree with the judge") {
                                       unwritten(runtime, {1}, DType::f64)};
             backend.reduction->masked_loss_forward(forward, runtime.stream());
             const auto judge = reference::masked_loss(prediction, target, mask);
-            // Differences are taken in the storage type's accumulator, sums in double.
-            CHECK(std::abs(value_of(forward.sum) - judge.sum) <= tolerance(dtype, 1, judge.sum));
+            // Sums are in double whatever the storage.
+            CHECK(std::abs(value_of(forward.sum) - judge.sum) <=
+                  tolerance(DType::f64, rows * width, judge.sum));
             CHECK(value_of(forward.weight) == judge.weight);
 
             const MaskedLossBackward backward{
@@ -113,7 +114,7 @@ TEST_CASE("masked loss counts no rows behind the count and leaves their gradient
       std::vector<uint8_t> counted = mask;
       std::fill(counted.begin() + count, counted.end(), uint8_t{0});
       const auto judge = reference::masked_loss(prediction, target, counted);
-      CHECK(std::abs(value_of(forward.sum) - judge.sum) <= tolerance(dtype, 1, judge.sum));
+      CHECK(std::abs(value_of(forward.sum) - judge.sum) <= tolerance(DType::f64, 3 * count, judge.sum));
       CHECK(value_of(forward.weight) == judge.weight);
       const Tensor d = unwritten(runtime, {capacity, 3}, dtype);
       backend.reduction->masked_loss_backward(

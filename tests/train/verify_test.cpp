@@ -35,7 +35,7 @@ TEST_CASE("both oracles, in f64 and f32, on 1 and 2 threads, on every path") {
   struct Path {
     bool fused, keep_hidden;
   };
-  for (const std::string& name : {"mgn_small", "mgn_batched"}) {
+  for (const std::string name : {"mgn_small", "mgn_batched"}) {
     for (const DType precision : {DType::f64, DType::f32}) {
       for (const int threads : {1, 2}) {
         for (const Path path : {Path{true, true}, Path{true, false}, Path{false, true}}) {
