@@ -165,6 +165,9 @@ double evaluate(Runtime& runtime, const OpSample& sample, uint64_t seed) {
 /// Runs the op and walks back from sum_k c_k y_k.
 void run_backward(Runtime& runtime, const OpSample& sample, uint64_t seed) {
   Tape tape(runtime);
+  // Samples may share leaves, whose gradients accumulate.
+  for (const Variable& input : sample.inputs) tape.take_gradient(input);
+  for (const Weight& weight : sample.weights) fill_zero(weight.gradient, runtime.stream());
   const std::vector<Variable> outputs = sample.run(tape);
   const Variable sum(Tensor::zeros(runtime, {1}, DType::f64, Tag::activations, "sum"), true);
   tape.record("weighted_sum", [outputs, sum, seed](Tape& back) {

@@ -10,24 +10,35 @@
 namespace meshgrad {
 namespace {
 
-/// Sum of squared errors over predicted nodes, and how many values.
+/// Mean squared errors of frames, over predicted nodes and components; every frame counts the same.
 struct SquaredError {
   double sum = 0.0;
-  double count = 0.0;
+  double frames = 0.0;
   void add(const std::vector<float>& ours, const std::vector<float>& truth,
            const std::vector<uint8_t>& mask) {
-    const size_t width = mask.empty() ? 1 : truth.size() / mask.size();
-    for (size_t i = 0; i < truth.size(); ++i) {
-      if (mask[i / width] == 0) continue;
-      const double error = static_cast<double>(ours[i]) - static_cast<double>(truth[i]);
-      sum += error * error;
-      count += 1.0;
-    }
+    const double error = mean_squared_error(ours, truth, mask);
+    if (std::isnan(error)) return;
+    sum += error;
+    frames += 1.0;
   }
-  double root_mean() const { return count > 0.0 ? std::sqrt(sum / count) : std::nan(""); }
+  double root_mean() const { return frames > 0.0 ? std::sqrt(sum / frames) : std::nan(""); }
 };
 
 }  // namespace
+
+double mean_squared_error(const std::vector<float>& ours, const std::vector<float>& truth,
+                          const std::vector<uint8_t>& mask) {
+  const size_t width = mask.empty() ? 1 : truth.size() / mask.size();
+  double sum = 0.0;
+  double count = 0.0;
+  for (size_t i = 0; i < truth.size(); ++i) {
+    if (mask[i / width] == 0) continue;
+    const double error = static_cast<double>(ours[i]) - static_cast<double>(truth[i]);
+    sum += error * error;
+    count += 1.0;
+  }
+  return count > 0.0 ? sum / count : std::nan("");
+}
 
 Predictor::Predictor(Runtime& runtime, const std::filesystem::path& checkpoint, const std::string& data_path)
     : runtime_(runtime),

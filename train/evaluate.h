@@ -51,7 +51,11 @@ struct EvaluateOptions {
   std::function<void(const std::string&)> progress;
 };
 
-/// Root mean square errors over predicted nodes and components, in the unit of the fields.
+/// Over the predicted nodes (mask != 0) and all components of one frame; NaN when no node is predicted.
+double mean_squared_error(const std::vector<float>& ours, const std::vector<float>& truth,
+                          const std::vector<uint8_t>& mask);
+
+/// Root mean square errors in the unit of the fields: the root of the mean over frames of mean_squared_error.
 struct Evaluation {
   std::string split;
   int64_t trajectories = 0;

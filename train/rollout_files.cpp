@@ -58,6 +58,7 @@ class RolloutWriter {
                        "choose another with -o");
     const auto types = trajectory.mesh().node_type;
     node_types_.assign(types.begin(), types.end());
+    mask_ = predictor.features().predicted_mask(trajectory.mesh());
     const FrameRange range = usable_frames(predictor.config().data.predict, trajectory.frames());
     total_ = range.end - range.first;
     if (options.steps > 0) total_ = std::min(total_, options.steps);
@@ -71,7 +72,7 @@ class RolloutWriter {
     const double time = static_cast<double>(t + trajectory_.first_frame()) * dt;
     write_frame(fields, time);
     if (picture_steps_.contains(step_)) draw(fields, time);
-    count_error(ours, truth);
+    sum_ += mean_squared_error(ours, truth, mask_);
     if (options_.progress) options_.progress(step_, total_);
   }
 
@@ -79,7 +80,7 @@ class RolloutWriter {
     files_.series = options_.directory / "rollout.pvd";
     write_pvd(files_.series, entries_);
     files_.steps = step_;
-    files_.rmse = count_ > 0.0 ? std::sqrt(sum_ / count_) : std::nan("");
+    files_.rmse = std::sqrt(sum_ / static_cast<double>(step_));
     return files_;
   }
 
@@ -109,17 +110,6 @@ class RolloutWriter {
     }
   }
 
-  void count_error(const std::vector<float>& ours, const std::vector<float>& truth) {
-    const std::vector<uint8_t> mask = predictor_.features().predicted_mask(trajectory_.mesh());
-    const auto width = static_cast<size_t>(predictor_.features().outputs());
-    for (size_t i = 0; i < ours.size(); ++i) {
-      if (mask[i / width] == 0) continue;
-      const double error = static_cast<double>(ours[i]) - static_cast<double>(truth[i]);
-      sum_ += error * error;
-      count_ += 1.0;
-    }
-  }
-
   const Predictor& predictor_;
   const RolloutFilesOptions& options_;
   const TrajectoryView& trajectory_;
@@ -127,7 +117,8 @@ class RolloutWriter {
   std::set<int64_t> picture_steps_;
   int64_t total_ = 0;
   int64_t step_ = 0;
-  double sum_ = 0.0, count_ = 0.0;
+  double sum_ = 0.0;
+  std::vector<uint8_t> mask_;
   std::vector<PvdEntry> entries_;
   RolloutFiles files_;
 };

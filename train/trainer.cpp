@@ -17,6 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr int64_t kMostSkipped = 50;  // in a row
+
 class Trainer {
  public:
   Trainer(Runtime& runtime, const Config& config, const TrainOptions& options);
@@ -31,6 +33,7 @@ class Trainer {
   int64_t window_weight() const;
   void train_batch(const std::vector<Sample>& samples, double weight);
   void finish_step(int64_t weight);
+  void count_skipped(double gradient_norm);
   void log_step(double gradient_norm, double rate);
   void validate();
   void save(bool best);
@@ -59,6 +62,7 @@ class Trainer {
   std::optional<TensorboardWriter> tensorboard_;
   std::chrono::steady_clock::time_point log_time_;
   int64_t log_step_ = 0;
+  int64_t skipped_in_a_row_ = 0;
 };
 
 Trainer::Trainer(Runtime& runtime, const Config& config, const TrainOptions& options)
@@ -229,7 +233,7 @@ void Trainer::finish_step(int64_t weight) {
   double norm = 0.0;
   if (!warming_up()) {
     norm = optimizer_->step(rate);
-    if (!std::isfinite(norm)) ++state_.skipped;
+    count_skipped(norm);
     state_.last_loss = state_.window_loss / static_cast<double>(weight);
     state_.loss_sum += state_.last_loss;
     ++state_.loss_count;
@@ -244,6 +248,20 @@ void Trainer::finish_step(int64_t weight) {
     options_.observer.progress(
         {state_.step, total_steps_, state_.last_loss, rate, memory.allocated.current, memory.allocated.peak});
   }
+}
+
+/// A step or two may be left out, but a run whose gradients all overflow would go on for ever without
+/// learning.
+void Trainer::count_skipped(double gradient_norm) {
+  if (std::isfinite(gradient_norm)) {
+    skipped_in_a_row_ = 0;
+    return;
+  }
+  ++state_.skipped;
+  if (++skipped_in_a_row_ < kMostSkipped) return;
+  throw data_error(fmt::format("step {}", state_.step), "a finite gradient",
+                   fmt::format("{} steps in a row without one", skipped_in_a_row_),
+                   "lower optimizer.lr, set train.clip_norm, or look for bad values in the data");
 }
 
 void Trainer::log_step(double gradient_norm, double rate) {

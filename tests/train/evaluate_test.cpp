@@ -34,7 +34,7 @@ struct TrainedRun {
   fs::path zero_checkpoint() const {
     const fs::path path = scratch.path / "zero.safetensors";
     test::change_tensors(checkpoint(), path, [](const std::string& name, std::vector<double>& values) {
-      if (name.starts_with("model.decoder.linear_2.") || name == "normalizer.targets.mean")
+      if (name.starts_with("model.node_decoder.linear_2.") || name == "normalizer.targets.mean")
         std::fill(values.begin(), values.end(), 0.0);
     });
     return path;
@@ -167,7 +167,7 @@ TEST_CASE("second differences: no second change goes on as before") {
   const fs::path last = test::train_here(config).checkpoint;
   const fs::path zero = scratch.path / "zero.safetensors";
   test::change_tensors(last, zero, [](const std::string& name, std::vector<double>& values) {
-    if (name.starts_with("model.decoder.linear_2.") || name == "normalizer.targets.mean")
+    if (name.starts_with("model.node_decoder.linear_2.") || name == "normalizer.targets.mean")
       std::fill(values.begin(), values.end(), 0.0);
   });
   Runtime runtime({.device = {}, .threads = 1});

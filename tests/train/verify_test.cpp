@@ -102,7 +102,7 @@ TEST_CASE("one value that is off fails its group, and its tensor is named") {
       {"grad.processor.1.edge_mlp.linear_0.weight", "gradients"},
       {"grad.in.edge_features", "gradients"},
       {"adam.grad_norms", "gradient norms"},
-      {"adam.param.decoder.linear_2.weight", "parameters after Adam"}};
+      {"adam.param.node_decoder.linear_2.weight", "parameters after Adam"}};
   for (const auto& [tensor, group] : cases) {
     CAPTURE(tensor);
     const std::string file = perturbed(scratch.path, tensor, 1e-3);

@@ -2,6 +2,7 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/cli/command.h>
 #include <meshgrad/train/cli/output.h>
+#include <meshgrad/train/cli/signals.h>
 
 #include <algorithm>
 #include <new>
@@ -152,6 +153,7 @@ void add_threads(CLI::App& command, int& threads) {
 }  // namespace cli
 
 int run_cli(int argc, char** argv) {
+  cli::ignore_file_size_signal();
   bool color = cli::stderr_takes_color();
   const auto fail = [&](const std::string& text, int code) {
     cli::print_error(text, color);

@@ -30,4 +30,6 @@ void catch_stop_signals() {
 
 bool stop_requested() { return stop_flag.load(std::memory_order_relaxed); }
 
+void ignore_file_size_signal() { signal(SIGXFSZ, SIG_IGN); }
+
 }  // namespace meshgrad::cli

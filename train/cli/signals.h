@@ -10,4 +10,8 @@ void catch_stop_signals();
 /// Whether such a signal has come.
 bool stop_requested();
 
+/// From now on a file that hits the limit of `ulimit -f` is a failed write, with its error, and no signal
+/// that ends the process.
+void ignore_file_size_signal();
+
 }  // namespace meshgrad::cli
