@@ -15,8 +15,10 @@ const T* data_or_null(const Tensor& tensor) {
 }  // namespace
 
 int64_t gradient_slabs(int64_t rows) {
-  // 640 rows feed a 128 x 128 accumulator long enough to hide its set-up; 128 slabs feed any machine.
-  return std::clamp<int64_t>((rows + 639) / 640, 1, 128);
+  // 640 rows feed a 128 x 128 accumulator long enough to hide its set-up; fewer rows are still worth eight
+  // slabs for the threads' sake, and 128 slabs feed any machine.
+  const int64_t tiles = (rows + kTileRows - 1) / kTileRows;
+  return std::clamp<int64_t>((rows + 639) / 640, std::clamp<int64_t>(tiles, 1, 8), 128);
 }
 
 template <class T>
@@ -29,12 +31,17 @@ PackedWeight<T>::PackedWeight(const Tensor& weight, bool transposed, Runtime& ru
   panel_stride_ = panel * in;
   data_ =
       Tensor::zeros(runtime, Shape{panels * panel_stride_}, dtype_of<T>(), Tag::workspace, "packed weights");
-  const T* from = weight.data<T>();
-  T* to = data_.data<T>();
-  for (int64_t k = 0; k < in; ++k) {
-    for (int64_t n = 0; n < out; ++n) {
-      to[n / panel * panel_stride_ + k * panel + n % panel] =
-          transposed ? from[n * in + k] : from[k * out + n];
+  for (int64_t p = 0; p < panels; ++p) {
+    const int64_t first = p * panel;
+    const int64_t columns = std::min(panel, out - first);
+    const T* from = weight.data<T>() + (transposed ? first * in : first);
+    T* to = data_.data<T>() + p * panel_stride_;
+    for (int64_t k = 0; k < in; ++k, to += panel) {
+      if (transposed) {
+        for (int64_t c = 0; c < columns; ++c) to[c] = from[c * in + k];
+      } else {
+        std::copy_n(from + k * out, columns, to);
+      }
     }
   }
 }
