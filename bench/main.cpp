@@ -46,7 +46,7 @@ bool matches(const std::string& name, const std::string& pattern) {
 }
 
 Result measure(const Benchmark& benchmark, const Options& options) {
-  Runtime runtime({.device = {}, .threads = options.threads, .log = {}, .memory = {}});
+  Runtime runtime({.device = {}, .threads = options.threads});
   const Workload work = benchmark.prepare(runtime);
   const bool f32 = benchmark.name.ends_with("/f32");
   const double peak_before = f32 && work.flops > 0.0 ? fma_peak(runtime.threads()) : 0.0;

@@ -53,10 +53,11 @@ StoragePtr Allocator::allocate(int64_t bytes, int64_t alignment, const Stream& s
                            "one of " + name_of(stream.device()));
   }
   const int64_t aligned = std::max(alignment, kMinAlignment);
-  const int64_t size = round_up(std::max<int64_t>(bytes, 1), kMinAlignment);
+  const int64_t size = round_up(std::clamp<int64_t>(bytes, 1, source_->capacity()), kMinAlignment);
   std::unique_lock lock(mutex_);
-  char* address = take_block(size, aligned);
-  for (size_t i = 0; address == nullptr && i < callbacks_.size(); ++i) {
+  const bool possible = bytes <= source_->capacity();
+  char* address = possible ? take_block(size, aligned) : nullptr;
+  for (size_t i = 0; possible && address == nullptr && i < callbacks_.size(); ++i) {
     const std::function<bool()> callback = callbacks_[i];
     lock.unlock();
     const bool freed = callback();

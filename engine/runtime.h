@@ -14,12 +14,12 @@ enum class LogLevel : uint8_t { info, warning };
 using LogSink = std::function<void(LogLevel, std::string_view)>;
 
 struct RuntimeOptions {
-  Device device;
+  Device device{};
   int threads = 0;  ///< 0: every CPU this process may use
   uint64_t seed = 0;
-  int64_t memory_limit = 0;              ///< bytes; 0: what the machine has
-  LogSink log;                           ///< where messages go; none by default
-  std::shared_ptr<MemorySource> memory;  ///< the host application's own; none: the device's
+  int64_t memory_limit = 0;                ///< bytes; 0: what the machine has
+  LogSink log{};                           ///< where messages go; none by default
+  std::shared_ptr<MemorySource> memory{};  ///< the host application's own; none: the device's
 };
 
 class Runtime {

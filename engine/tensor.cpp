@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 namespace meshgrad {
 
@@ -12,6 +13,14 @@ Shape::Shape(std::span<const int64_t> extents) {
   for (const int64_t extent : extents) {
     if (extent < 0) throw invalid_argument("shape", "extents of 0 or more", std::to_string(extent));
     extents_[rank_++] = extent;
+  }
+  int64_t count = 1;
+  for (const int64_t extent : extents) {
+    // An element has at most 8 bytes.
+    if (extent > 0 && count > std::numeric_limits<int64_t>::max() / 8 / extent) {
+      throw invalid_argument("shape", "fewer bytes than 2^63", text());
+    }
+    count *= extent;
   }
 }
 

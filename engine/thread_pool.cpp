@@ -4,9 +4,15 @@
 
 namespace meshgrad {
 namespace {
-// A task that calls parallel_for again must not wait for the pool that is running it.
-thread_local bool inside_task = false;
-thread_local int worker_number = 0;
+
+/// What the calling thread is doing, so that a task which calls parallel_for does not wait for the pool that
+/// runs it.
+struct Working {
+  const ThreadPool* pool = nullptr;
+  int worker = 0;
+};
+thread_local Working working;
+
 }  // namespace
 
 ThreadPool::ThreadPool(int threads) {
@@ -23,14 +29,27 @@ ThreadPool::~ThreadPool() {
   for (std::thread& helper : helpers_) helper.join();
 }
 
-int ThreadPool::worker() { return worker_number; }
+int ThreadPool::worker() { return working.worker; }
+
+void ThreadPool::run_inline(int64_t tasks, const std::function<void(int64_t)>& body) {
+  const Working before = working;
+  // Inside a task of this pool the thread keeps its number; elsewhere it is this pool's only worker.
+  if (before.pool != this) working = {this, 0};
+  std::exception_ptr error;
+  for (int64_t i = 0; i < tasks; ++i) {
+    try {
+      body(i);
+    } catch (...) {
+      if (!error) error = std::current_exception();
+    }
+  }
+  working = before;
+  if (error) std::rethrow_exception(error);
+}
 
 void ThreadPool::parallel_for(int64_t tasks, const std::function<void(int64_t)>& body) {
   if (tasks <= 0) return;
-  if (inside_task || helpers_.empty() || tasks == 1) {
-    for (int64_t i = 0; i < tasks; ++i) body(i);
-    return;
-  }
+  if (working.pool != nullptr || helpers_.empty() || tasks == 1) return run_inline(tasks, body);
   const std::lock_guard call(call_mutex_);
   {
     const std::lock_guard lock(mutex_);
@@ -42,7 +61,9 @@ void ThreadPool::parallel_for(int64_t tasks, const std::function<void(int64_t)>&
     ++generation_;
   }
   wake_.notify_all();
+  working = {this, 0};
   run_tasks();
+  working = {};
   std::unique_lock lock(mutex_);
   done_.wait(lock, [this] { return busy_ == 0; });
   body_ = nullptr;
@@ -50,7 +71,6 @@ void ThreadPool::parallel_for(int64_t tasks, const std::function<void(int64_t)>&
 }
 
 void ThreadPool::run_tasks() {
-  inside_task = true;
   for (int64_t i = next_.fetch_add(1); i < tasks_; i = next_.fetch_add(1)) {
     try {
       (*body_)(i);
@@ -59,11 +79,10 @@ void ThreadPool::run_tasks() {
       if (!error_) error_ = std::current_exception();
     }
   }
-  inside_task = false;
 }
 
 void ThreadPool::helper_loop(int worker) {
-  worker_number = worker;
+  working = {this, worker};
   uint64_t seen = 0;
   for (;;) {
     {

@@ -34,6 +34,7 @@ class ThreadPool {
   static int worker();
 
  private:
+  void run_inline(int64_t tasks, const std::function<void(int64_t)>& body);
   void helper_loop(int worker);
   void run_tasks();
 

@@ -25,7 +25,7 @@ struct LinearBackward {
   Rows rows;
   Tensor d_y;                   ///< [rows, out]
   Tensor x;                     ///< [rows, in]; needed for d_weight
-  Tensor weight;                ///< [in, out]; needed for d_x
+  Tensor weight;                ///< [in, out]; always needed, as it says the sizes
   Tensor d_x;                   ///< [rows, in]
   bool accumulate_d_x = false;  ///< d_x += instead of d_x =
   Tensor d_weight;              ///< [in, out], always accumulated into

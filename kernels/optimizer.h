@@ -21,7 +21,7 @@ struct OptimizerStep {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.0, momentum = 0.0;
   int64_t step = 1;             ///< 1 at the first update: bias correction
   double gradient_scale = 1.0;  ///< gradients are multiplied by this first (1 / loss scale)
-  double clip_norm = 0.0;       ///< global norm that scaled gradients are cut to; 0: no clipping
+  double clip_norm = 0.0;       ///< gradients times min(1, clip_norm / (norm + 1e-6)); 0: no clipping
   Tensor squared_norm;          ///< f64 scalar [1]: sum of squares of `gradients`, needed for clipping
   Tensor non_finite;            ///< i32 scalar [1], or undefined
 };

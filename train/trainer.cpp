@@ -27,6 +27,7 @@ class Trainer {
  private:
   void start();
   void resume();
+  void remove_temporaries() const;
   void check_same_model(const fs::path& checkpoint) const;
   bool warming_up() const;
   std::vector<Sample> samples_of(int64_t step, int64_t micro) const;
@@ -137,6 +138,15 @@ void Trainer::start() {
   tensorboard_.emplace(dir / "tb");
 }
 
+/// Removes what a killed process was writing when it died.
+void Trainer::remove_temporaries() const {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(checkpoints_, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(".") && name.find(".tmp.") != std::string::npos) fs::remove(entry.path(), ignored);
+  }
+}
+
 void Trainer::resume() {
   const fs::path dir = config_.run.dir;
   const fs::path checkpoint = find_checkpoint(dir, "last");
@@ -151,6 +161,7 @@ void Trainer::resume() {
   }
   metrics_ = MetricsLog::resume(dir / "metrics.jsonl", state_.step);
   tensorboard_.emplace(dir / "tb");
+  remove_temporaries();
   tell(fmt::format("resumed {} at step {}", checkpoint.string(), state_.step));
 }
 
@@ -175,6 +186,16 @@ void Trainer::check_same_model(const fs::path& checkpoint) const {
   check("run.seed", saved.run.seed == config_.run.seed);
   check("train.batch", saved.train.batch == config_.train.batch);
   check("train.accumulate", saved.train.accumulate == config_.train.accumulate);
+  check("train.noise", saved.train.noise == config_.train.noise);
+  check("train.gamma", saved.train.gamma == config_.train.gamma);
+  check("normalize.mode", saved.normalize.mode == config_.normalize.mode);
+  check("data.train_split", saved.data.train_split == config_.data.train_split);
+  check("data.inputs", saved.data.inputs == config_.data.inputs);
+  check("data.targets", saved.data.targets == config_.data.targets);
+  check("data.predict", saved.data.predict == config_.data.predict);
+  check("data.node_types", saved.data.node_types == config_.data.node_types);
+  check("data.predicted_types", saved.data.predicted_types == config_.data.predicted_types);
+  check("data.noise_types", saved.data.noise_types == config_.data.noise_types);
 }
 
 /// Online normalisers first look at data, and the model waits.

@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <limits>
+
 #include <numeric>
 
 #include "support.h"
@@ -185,6 +187,17 @@ TEST_CASE("two runtimes live side by side") {
   CHECK_THROWS_AS(Tensor::zeros(second, {int64_t{100} << 20}, DType::u8, Tag::data), OutOfMemory);
   CHECK_NOTHROW(Tensor::empty(first, {int64_t{100} << 20}, DType::u8, Tag::data));
   CHECK_NOTHROW(Runtime().log(LogLevel::info, "nobody listens"));
+}
+
+TEST_CASE("a shape of more bytes than can be counted is an error, and so is memory that nobody has") {
+  CHECK_THROWS_WITH_AS((Shape{int64_t{1} << 40, int64_t{1} << 30}),
+                       doctest::Contains("fewer bytes than 2^63"), InvalidArgument);
+  CHECK(Shape{0, int64_t{1} << 60}.elements() == 0);
+  Runtime runtime({.threads = 1});
+  CHECK_THROWS_AS(
+      runtime.allocator().allocate(std::numeric_limits<int64_t>::max(), 64, runtime.stream(), Tag::data),
+      OutOfMemory);
+  CHECK(runtime.allocator().stats().live_allocations == 0);
 }
 
 }  // namespace

@@ -159,3 +159,32 @@ TEST_CASE("devices: names, and words that resolve or say why not") {
 
 }  // namespace
 }  // namespace meshgrad
+
+TEST_CASE("a task that uses another pool is a worker of that pool") {
+  meshgrad::ThreadPool outer(4);
+  meshgrad::ThreadPool inner(1);
+  std::atomic<int> largest{0};
+  outer.parallel_for(64, [&](int64_t) {
+    const int before = meshgrad::ThreadPool::worker();
+    inner.parallel_for(3, [&](int64_t) {
+      int seen = largest.load();
+      while (seen < meshgrad::ThreadPool::worker() &&
+             !largest.compare_exchange_weak(seen, meshgrad::ThreadPool::worker())) {
+      }
+    });
+    if (meshgrad::ThreadPool::worker() != before) largest = 1000;
+  });
+  CHECK(largest == 0);
+}
+
+TEST_CASE("with one thread too, every task runs before the first exception is rethrown") {
+  meshgrad::ThreadPool pool(1);
+  int done = 0;
+  CHECK_THROWS_AS(pool.parallel_for(5,
+                                    [&](int64_t i) {
+                                      ++done;
+                                      if (i == 1) throw std::runtime_error("task");
+                                    }),
+                  std::runtime_error);
+  CHECK(done == 5);
+}

@@ -53,7 +53,7 @@ std::string to_json(const VerifyReport& report) {
 }
 
 int run(const VerifyOptions& options, const GlobalOptions&) {
-  Runtime runtime({.device = {}, .threads = options.threads, .log = {}, .memory = {}});
+  Runtime runtime({.device = {}, .threads = options.threads});
   const VerifyReport report =
       verify(runtime, options.file, options.precision == "f64" ? DType::f64 : DType::f32,
              options.path == "fused", !options.recompute_hidden);
