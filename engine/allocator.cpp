@@ -74,7 +74,8 @@ StoragePtr Allocator::allocate(int64_t bytes, int64_t alignment, const Stream& s
   Block& block = blocks_.at(address);
   block.requested = bytes;
   block.tag = tag;
-  block.name = !name.empty() ? std::string(name) : scopes_.empty() ? std::string() : scopes_.back();
+  block.name = scopes_.empty() ? std::string() : scopes_.back();
+  if (!name.empty()) block.name += (block.name.empty() ? "" : "/") + std::string(name);
   add(stats_.by_tag[static_cast<size_t>(tag)], block.bytes);
   add(stats_.requested, bytes);
   add(stats_.allocated, block.bytes);

@@ -91,7 +91,7 @@ class Allocator : public std::enable_shared_from_this<Allocator> {
   Device device() const { return source_->device(); }
 
   /// `bytes` >= 0 of uninitialised memory for use on `stream`. `alignment`: a power of two up to 4096. The
-  /// name is what reports show; empty takes the innermost MemoryScope's. Order when memory is short: a free
+  /// name is what reports show, behind the open MemoryScopes'. Order when memory is short: a free
   /// block, release of the cache, the callbacks, then OutOfMemory, after which the allocator is as before the
   /// call.
   StoragePtr allocate(int64_t bytes, int64_t alignment, const Stream& stream, Tag tag,

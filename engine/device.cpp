@@ -65,6 +65,11 @@ int available_cpus() {
 
 int64_t available_memory() {
   int64_t bytes = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  std::ifstream meminfo("/proc/meminfo");
+  for (std::string line; std::getline(meminfo, line);) {
+    long long kibibytes = 0;
+    if (std::sscanf(line.c_str(), "MemAvailable: %lld kB", &kibibytes) == 1) bytes = kibibytes * 1024;
+  }
   const std::string limit = first_line("/sys/fs/cgroup/memory.max");
   if (!limit.empty() && limit != "max")
     bytes = std::min<int64_t>(bytes, std::strtoll(limit.c_str(), nullptr, 10));

@@ -32,7 +32,8 @@ std::vector<CudaDevice> cuda_devices();
 /// CPUs this process may run on: its affinity mask, cut to the cgroup's quota (rounded up); at least 1.
 int available_cpus();
 
-/// Bytes of memory this process may use: the machine's, or the cgroup's limit where that is lower.
+/// Bytes of memory this process may still use: what the machine has available, or the cgroup's limit where
+/// that is lower.
 int64_t available_memory();
 
 /// Resolves `"auto"`, `"cpu"`, `"cuda"` or `"cuda:N"`. With "auto", `note` (if given) receives one line

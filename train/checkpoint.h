@@ -22,7 +22,7 @@ struct RunState {
   double window_loss = 0.0;  ///< sum of squared errors of those batches
   double loss_sum = 0.0;     ///< since the last line of metrics
   int64_t loss_count = 0;
-  int64_t learned = 0;  ///< batches that online normalisers have seen
+  int64_t learned = 0;  ///< samples that online normalisers have seen
   int64_t skipped = 0;  ///< steps left out for a non-finite gradient
   double last_loss = std::numeric_limits<double>::quiet_NaN();
   double last_valid_loss = std::numeric_limits<double>::quiet_NaN();

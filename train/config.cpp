@@ -228,6 +228,12 @@ std::vector<Contradiction> contradictions(const Config& config) {
                      std::to_string(schedule.warmup_steps),
                      "lower schedule.warmup_steps or raise train.steps"});
   }
+  if (schedule.name == ScheduleName::exponential && schedule.final_lr <= 0) {
+    found.push_back({{"schedule.final_lr", "schedule.name"},
+                     "more than 0, as exponential decay never arrives there",
+                     toml_number(schedule.final_lr),
+                     "set schedule.final_lr = 1e-6 or schedule.name = \"cosine\""});
+  }
   if (schedule.name != ScheduleName::constant && schedule.final_lr > optimizer.lr) {
     found.push_back({{"schedule.final_lr", "optimizer.lr", "schedule.name"},
                      fmt::format("at most optimizer.lr = {}", toml_number(optimizer.lr)),

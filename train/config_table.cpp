@@ -114,7 +114,7 @@ constexpr ConfigKey kKeys[] = {
      "Width of the latent features and of the hidden layers"},
     {"model", "blocks", IntegerKey{member<&Config::model, &ModelConfig::blocks>(), 1, 1024}, "blocks",
      "Message-passing blocks between encoder and decoder"},
-    {"model", "hidden_layers", IntegerKey{member<&Config::model, &ModelConfig::hidden_layers>(), 1, 64},
+    {"model", "hidden_layers", IntegerKey{member<&Config::model, &ModelConfig::hidden_layers>(), 1, 7},
      "layers", "Hidden layers of each MLP"},
     {"model", "activation", choice<&Config::model, &ModelConfig::activation>(kActivations), "",
      "Function after each hidden layer"},

@@ -118,6 +118,14 @@ TrajectoryView Dataset::trajectory(std::string_view split_name, int64_t i) const
   return trajectory(in.first + i);
 }
 
+int64_t Dataset::frames(std::string_view split_name, int64_t i) const {
+  const SplitInfo& in = split(split_name);
+  if (i < 0 || i >= in.count) {
+    throw invalid_argument(fmt::format("trajectory of split {}", split_name),
+                           fmt::format("0..{}", in.count - 1), fmt::format("{}", i));
+  }
+  return file_->trajectory_record(in.first + i).frames;
+}
 TrajectoryView Dataset::trajectory(int64_t index) const {
   if (index < 0 || index >= trajectories()) {
     throw invalid_argument("trajectory of a data set", fmt::format("0..{}", trajectories() - 1),

@@ -129,6 +129,9 @@ class Dataset {
   TrajectoryView trajectory(std::string_view split, int64_t i) const;
   TrajectoryView trajectory(int64_t index) const;
 
+  /// Frames of trajectory i of a split; reads the index alone and verifies nothing.
+  int64_t frames(std::string_view split, int64_t i) const;
+
   /// Over all nodes of the named types, all frames (or pairs, or triples of frames) of the training split.
   FieldStatistics field_stats(std::string_view name, NodeTypeMask types = kAllNodeTypes,
                               Quantity which = Quantity::value) const;

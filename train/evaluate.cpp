@@ -91,6 +91,9 @@ Evaluation evaluate(const Predictor& predictor, const EvaluateOptions& options) 
   result.step = predictor.step();
   result.fields = features.target_names();
   result.unit = features.targets().front().unit;
+  for (const FieldInfo& field : features.targets()) {
+    if (field.unit != result.unit) result.unit.clear();
+  }
   SquaredError one_step, hold;
   const std::map<std::string, int64_t> horizons{{"1", 1}, {"10", 10}, {"50", 50}, {"all", 0}};
   std::map<std::string, SquaredError> rollouts;

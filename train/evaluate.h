@@ -59,8 +59,8 @@ double mean_squared_error(const std::vector<float>& ours, const std::vector<floa
 struct Evaluation {
   std::string split;
   int64_t trajectories = 0;
-  int64_t step = 0;  ///< of the checkpoint
-  std::string fields, unit;
+  int64_t step = 0;          ///< of the checkpoint
+  std::string fields, unit;  ///< no unit when the fields differ in theirs
   double one_step_rmse = 0.0;
   double hold_rmse = 0.0;  ///< predicting that nothing changes, from the same frames
   /// Over the first h steps of a rollout, h = "1", "10", "50", "all"; shorter trajectories count with what

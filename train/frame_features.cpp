@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace meshgrad {
 namespace {
@@ -86,7 +87,10 @@ Normalizers FrameFeatures::dataset_normalizers(const NoiseOptions& noise) const 
     const FieldStatistics stats = dataset_.field_stats(field.name, mask_of(config_.predicted_types),
                                                        second ? Quantity::second_change : Quantity::change);
     target_mean.insert(target_mean.end(), stats.mean.begin(), stats.mean.end());
-    for (const double std : stats.std) target_deviation.push_back(std::hypot(std, share));
+    // Noise is added to inputs: a target that is none keeps its own deviation.
+    const bool noisy = std::any_of(inputs_.begin(), inputs_.end(),
+                                   [&](const Input& input) { return input.field.name == field.name; });
+    for (const double std : stats.std) target_deviation.push_back(noisy ? std::hypot(std, share) : std);
   }
   return {Normalizer::fixed(mean, deviation), Normalizer::fixed(edges.mean, edges.std),
           Normalizer::fixed(target_mean, target_deviation)};
@@ -313,6 +317,11 @@ Graph union_graph(Runtime& runtime, const std::vector<MeshView>& meshes) {
   for (const MeshView& mesh : meshes) {
     graph.nodes += mesh.nodes;
     graph.edges += mesh.edges;
+  }
+  if (graph.nodes > std::numeric_limits<int32_t>::max() - 1 ||
+      graph.edges > std::numeric_limits<int32_t>::max() - 1) {
+    throw config_error("train.batch", "a batch of fewer than 2^31 nodes and edges",
+                       fmt::format("{} nodes and {} edges", graph.nodes, graph.edges), "lower train.batch");
   }
   graph.owned_nodes = graph.nodes;
   const auto make = [&](int64_t count, std::string_view name) {

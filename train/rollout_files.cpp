@@ -80,7 +80,7 @@ class RolloutWriter {
     files_.series = options_.directory / "rollout.pvd";
     write_pvd(files_.series, entries_);
     files_.steps = step_;
-    files_.rmse = std::sqrt(sum_ / static_cast<double>(step_));
+    files_.rmse = step_ > 0 ? std::sqrt(sum_ / static_cast<double>(step_)) : std::nan("");
     return files_;
   }
 

@@ -15,7 +15,7 @@ Sampler::Sampler(const Dataset& dataset, std::string_view split, Prediction pred
     : seed_(seed), predict_(predict) {
   first_sample_.push_back(0);
   for (int64_t i = 0; i < dataset.size(split); ++i) {
-    const FrameRange range = usable_frames(predict, dataset.trajectory(split, i).frames());
+    const FrameRange range = usable_frames(predict, dataset.frames(split, i));
     first_sample_.push_back(first_sample_.back() + range.end - range.first);
   }
   if (samples() == 0) {

@@ -162,6 +162,7 @@ void Trainer::resume() {
   metrics_ = MetricsLog::resume(dir / "metrics.jsonl", state_.step);
   tensorboard_.emplace(dir / "tb");
   remove_temporaries();
+  write_file_atomically(dir / "config.resolved.toml", to_toml(config_));
   tell(fmt::format("resumed {} at step {}", checkpoint.string(), state_.step));
 }
 
@@ -232,7 +233,7 @@ void Trainer::train_batch(const std::vector<Sample>& samples, double weight) {
       config_.normalize.mode == NormalizeMode::online && state_.learned < config_.normalize.max_samples;
   const Batch batch = features_.training_batch(runtime_, config_.precision, config_.data.train_split, samples,
                                                noise_, normalizers_, learn);
-  if (learn) ++state_.learned;
+  if (learn) state_.learned += static_cast<int64_t>(samples.size());
   if (warming_up()) return;
   Tape tape(runtime_);
   const Variable prediction = model_.forward(tape, batch);

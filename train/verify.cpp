@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace meshgrad {
 namespace {
@@ -126,6 +127,12 @@ MeshGraphNetOptions options_from(const SafetensorsView& view, bool fused, bool k
 
 std::vector<int32_t> to_indices(const SafetensorsTensor& tensor) {
   const std::vector<int64_t> wide = to_i64(tensor);
+  for (const int64_t index : wide) {
+    if (index < 0 || index > std::numeric_limits<int32_t>::max()) {
+      throw data_error(tensor.name, "node numbers from 0 to 2^31 - 1", std::to_string(index),
+                       "check how the file was written");
+    }
+  }
   return {wide.begin(), wide.end()};
 }
 

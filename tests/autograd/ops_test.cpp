@@ -45,12 +45,6 @@ TEST_CASE("every op that ops.h declares is in the list") {
 
 TEST_CASE("hidden activations kept or recomputed give the same bits") {
   Runtime runtime = make_runtime(2);
-  for (const OpSample& sample : all_op_samples(runtime, 5)) {
-    if (sample.variant.find("recomputed") == std::string::npos) continue;
-    check_gradients(runtime, sample, 5);
-  }
-  // The same draws under both: the list holds kept and recomputed variants with inputs of their own, so
-  // compare through the fused kernel itself.
   const auto run = [&](bool keep) {
     std::vector<double> all;
     for (OpSample& sample : all_op_samples(runtime, 9)) {

@@ -43,7 +43,7 @@ std::string describe_dataset(const std::string& path, bool json) {
   text += data.dt() > 0 ? fmt::format("dt        {} s\n", data.dt()) : std::string("dt        unknown\n");
   text += "fields    " + fields_text(data.fields()) + "\n";
   text += "splits    " + splits_text(data.splits()) + "\n";
-  return text + fmt::format("print     {:016x}\n", data.fingerprint());
+  return text + fmt::format("content   {:016x}\n", data.fingerprint());
 }
 
 std::string describe_weights(const std::string& path, bool json) {

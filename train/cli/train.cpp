@@ -45,6 +45,19 @@ std::string to_json(const TrainResult& result, const Config& config) {
   return json.dump(2) + "\n";
 }
 
+std::string to_text(const TrainResult& result, const Config& config) {
+  const RunState& state = result.state;
+  std::string text =
+      fmt::format("run         {}\nstep        {} of {}\nparameters  {}\nloss        {:.4g}\n",
+                  config.run.dir, state.step, result.total_steps, result.parameters, state.last_loss);
+  if (state.best_step >= 0) {
+    text += fmt::format("validation  {:.4g} (best {:.4g} at step {})\n", state.last_valid_loss,
+                        state.best_valid_loss, state.best_step);
+  }
+  return text + fmt::format("checkpoint  {}\nloss curve  {}\n", result.checkpoint.string(),
+                            (std::filesystem::path(config.run.dir) / "loss.svg").string());
+}
+
 /// Training and validation loss over steps, from the metrics of the run.
 void draw_losses(const std::filesystem::path& run) {
   ChartSeries train{"training", {}, {}};
@@ -98,6 +111,10 @@ int run(const TrainCommand& command, const GlobalOptions& globals) {
   TrainOptions options;
   options.resume = command.resume;
   options.command = {"meshgrad", "train", command.config};
+  for (const std::string& setting : command.settings)
+    options.command.insert(options.command.end(), {"--set", setting});
+  if (!command.run.empty()) options.command.insert(options.command.end(), {"--run", command.run});
+  if (command.resume) options.command.push_back("--resume");
   options.observer.message = [&](const std::string& text) { notes(text); };
   options.observer.stop = stop_requested;
   options.observer.pause = [&] { progress.skip_pause(); };
@@ -117,13 +134,7 @@ int run(const TrainCommand& command, const GlobalOptions& globals) {
   if (command.json) {
     print_result(to_json(result, config));
   } else {
-    print_result(fmt::format(
-        "run         {}\nstep        {} of {}\nparameters  {}\nloss        {:.4g}\nvalidation  {:.4g} (best "
-        "{:.4g} at step {})\n"
-        "checkpoint  {}\nloss curve  {}\n",
-        config.run.dir, result.state.step, result.total_steps, result.parameters, result.state.last_loss,
-        result.state.last_valid_loss, result.state.best_valid_loss, result.state.best_step,
-        result.checkpoint.string(), (std::filesystem::path(config.run.dir) / "loss.svg").string()));
+    print_result(to_text(result, config));
   }
   return result.stopped ? kExitCheckpointed : kExitOk;
 }
