@@ -68,6 +68,7 @@ TEST_CASE("help and version are results") {
 TEST_CASE("a wrong command line exits 2 and says what was meant") {
   check_fails("", 2, "[command] needed ");
   check_fails("confg", 2, "did you mean \"config\"?");
+  check_fails("convert in -o out.mgd --unit velocity", 2, "[--unit] needed FIELD=UNIT, got \"velocity\"");
   check_fails("frobnicate", 2, "got \"frobnicate\"; fix: see `meshgrad --help`");
   check_fails("config", 2, "[config] needed default|effective|schema|docs, got none");
   check_fails("config efective", 2, "did you mean \"effective\"?");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
+#include <meshgrad/engine/error.h>
 #include <meshgrad/train/cli/command.h>
 #include <meshgrad/train/cli/describe.h>
 #include <meshgrad/train/cli/output.h>
@@ -15,6 +16,7 @@ namespace {
 
 struct Options {
   ConvertOptions convert;
+  std::vector<std::string> units;
   bool json = false;
 };
 
@@ -67,6 +69,14 @@ std::function<void(const ConvertProgress&)> progress_lines() {
 
 int run(const Options& options, const GlobalOptions& globals) {
   ConvertOptions convert_options = options.convert;
+  for (const std::string& unit : options.units) {
+    const size_t equals = unit.find('=');
+    if (equals == 0 || equals == std::string::npos || equals + 1 == unit.size()) {
+      throw invalid_argument("--unit", "FIELD=UNIT", "\"" + unit + "\"",
+                             "write for example --unit velocity=m/s");
+    }
+    convert_options.units[unit.substr(0, equals)] = unit.substr(equals + 1);
+  }
   if (!globals.quiet) convert_options.progress = progress_lines();
   const ConvertReport report = convert(convert_options);
   if (!globals.quiet) {
@@ -81,7 +91,7 @@ int run(const Options& options, const GlobalOptions& globals) {
 void add_convert(CommandLine& line) {
   CLI::App* command =
       add_command(line.app, "convert", "Pack simulation data into one file to train on",
-                  {"meshgrad convert data/cylinder_flow -o cylinder.mgd",
+                  {"meshgrad convert data/cylinder_flow -o cylinder.mgd --unit velocity=m/s",
                    "meshgrad convert flow.npz -o flow.mgd --split 0.8,0.1,0.1 --by time",
                    "meshgrad convert runs.h5 -o runs.mgd --fields density,velocity_x,velocity_y"});
   const auto options = std::make_shared<Options>();
@@ -109,6 +119,9 @@ void add_convert(CommandLine& line) {
   command->add_option("--dt", convert.dt, "Seconds between frames, where the input does not say")
       ->type_name("S")
       ->check(CLI::NonNegativeNumber.description(""));
+  command->add_option("--unit", options->units, "Unit of a field, for reports and pictures; may be repeated")
+      ->type_name("FIELD=UNIT")
+      ->allow_extra_args(false);
   add_json(*command, options->json);
   on_run(*command, line, options, run);
 }
