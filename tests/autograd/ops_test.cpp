@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <fstream>
-#include <regex>
 #include <set>
 
 #include "support.h"
@@ -31,11 +30,12 @@ TEST_CASE("every op's gradients are the finite differences") {
 TEST_CASE("every op that ops.h declares is in the list") {
   std::ifstream file(std::string(MESHGRAD_SOURCE_DIR) + "/autograd/ops.h");
   REQUIRE(file.good());
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   std::set<std::string> declared;
-  const std::regex op(R"((?:^|\n)(?:Variable|EdgeUpdate|LossSum) (\w+)\(Tape& tape)");
-  for (std::sregex_iterator it(text.begin(), text.end(), op); it != std::sregex_iterator(); ++it)
-    declared.insert((*it)[1]);
+  for (std::string line; std::getline(file, line);) {
+    const size_t open = line.find("(Tape& tape");
+    const size_t space = line.find(' ');
+    if (open != std::string::npos && space < open) declared.insert(line.substr(space + 1, open - space - 1));
+  }
   Runtime runtime = make_runtime();
   std::set<std::string> listed;
   for (const OpSample& sample : all_op_samples(runtime, 1)) listed.insert(sample.op);
