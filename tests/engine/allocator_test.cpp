@@ -263,7 +263,8 @@ TEST_CASE("scopes name allocations and nest; a name of its own stands behind the
   held.push_back(f.take(kMiB, Tag::parameters));
   const std::string report = f.allocator->report();
   CHECK_MESSAGE(contains(report, "largest owner 1: 3.0 MiB in processor.3/edge_mlp (activations)"), report);
-  CHECK_MESSAGE(contains(report, "largest owner 2: 2.0 MiB in processor.3/edge_mlp/out (activations)"), report);
+  CHECK_MESSAGE(contains(report, "largest owner 2: 2.0 MiB in processor.3/edge_mlp/out (activations)"),
+                report);
   CHECK_MESSAGE(contains(report, "largest owner 3: 1.0 MiB in unnamed (parameters)"), report);
   CHECK_MESSAGE(contains(report, "allocated 6.0 MiB"), report);
 }
