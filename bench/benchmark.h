@@ -40,6 +40,7 @@ struct Result {
 std::vector<Benchmark> all_benchmarks();
 std::vector<Benchmark> step_benchmarks();
 std::vector<Benchmark> family_benchmarks();
+std::vector<Benchmark> memory_benchmarks();
 
 /// FMA throughput of `threads` threads in f32, GFLOP/s, best of a few short bursts.
 double fma_peak(ThreadPool& pool);

@@ -17,8 +17,8 @@ namespace meshgrad::bench {
 
 std::vector<Benchmark> all_benchmarks() {
   std::vector<Benchmark> list = step_benchmarks();
-  const std::vector<Benchmark> families = family_benchmarks();
-  list.insert(list.end(), families.begin(), families.end());
+  for (const std::vector<Benchmark>& more : {family_benchmarks(), memory_benchmarks()})
+    list.insert(list.end(), more.begin(), more.end());
   return list;
 }
 
@@ -46,7 +46,8 @@ bool matches(const std::string& name, const std::string& pattern) {
 }
 
 Result measure(const Benchmark& benchmark, const Options& options) {
-  Runtime runtime({.device = {}, .threads = options.threads});
+  Runtime runtime(
+      {.device = {}, .threads = options.threads, .allocator = allocator_options_from_environment()});
   const Workload work = benchmark.prepare(runtime);
   const bool f32 = benchmark.name.ends_with("/f32");
   const double peak_before = f32 && work.flops > 0.0 ? fma_peak(runtime.threads()) : 0.0;

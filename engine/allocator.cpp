@@ -1,257 +1,284 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/engine/allocator.h>
+#include <meshgrad/engine/allocator_heap.h>
 #include <meshgrad/engine/error.h>
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 
 namespace meshgrad {
 namespace {
 
-constexpr int64_t kMinAlignment = 64;
-constexpr int64_t kMinGrowth = int64_t{16} << 20;
+/// Sums of sizes below it do not overflow, even for a source that says INT64_MAX.
+constexpr int64_t kLargestLimit = int64_t{1} << 60;
+
+int64_t limit_of(const MemorySource& source, const AllocatorOptions& options) {
+  const int64_t capacity = std::min(source.capacity(), kLargestLimit);
+  return options.memory_limit > 0 ? std::min(options.memory_limit, capacity) : capacity;
+}
 
 int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-void add(MemoryCounter& counter, int64_t bytes) {
-  counter.current += bytes;
-  counter.peak = std::max(counter.peak, counter.current);
-  if (bytes > 0) counter.total += bytes;
-}
-
 }  // namespace
 
-std::string_view name_of(Tag tag) {
-  constexpr std::string_view kNames[kTagCount] = {"parameters",  "gradients",     "optimizer",
-                                                  "activations", "recompute",     "workspace",
-                                                  "data",        "communication", "host"};
-  return kNames[static_cast<int>(tag)];
+Storage::Storage(void* data, int64_t bytes, std::shared_ptr<CachingAllocator> allocator, Block* block)
+    : data_(data),
+      bytes_(bytes),
+      device_(allocator->device()),
+      block_(block),
+      allocator_(std::move(allocator)) {}
+
+Storage::~Storage() {
+  if (block_ != nullptr) allocator_->give_back(block_);
+  if (release_) release_();
 }
 
-double MemoryStats::fragmentation() const {
-  const int64_t free = reserved.current - allocated.current;
-  return free > 0 ? 1.0 - static_cast<double>(largest_free) / static_cast<double>(free) : 0.0;
+std::shared_ptr<CachingAllocator> CachingAllocator::create(std::shared_ptr<MemorySource> source,
+                                                           const AllocatorOptions& options) {
+  return std::shared_ptr<CachingAllocator>(new CachingAllocator(std::move(source), options));
 }
 
-std::shared_ptr<Allocator> Allocator::create(std::shared_ptr<MemorySource> source) {
-  return std::shared_ptr<Allocator>(new Allocator(std::move(source)));
+CachingAllocator::CachingAllocator(std::shared_ptr<MemorySource> source, const AllocatorOptions& options)
+    : source_(std::move(source)),
+      options_(options),
+      limit_(limit_of(*source_, options)),
+      expandable_(options.expandable_segments && source_->expandable()),
+      recorder_(options.history) {}
+
+CachingAllocator::~CachingAllocator() {
+  synchronize();
+  for (const auto& heap : heaps_) {
+    for (const auto& [address, mapping] : heap->blocks.mappings())
+      source_->unmap(pointer_of(address), mapping.bytes);
+    for (const auto& [address, bytes] : heap->ranges) source_->release(pointer_of(address), bytes);
+  }
 }
 
-Allocator::~Allocator() {
-  for (const auto& [address, bytes] : segments_) source_->unmap(address, bytes);
+StoragePtr CachingAllocator::allocate(int64_t bytes, int64_t alignment, const Stream& stream, Tag tag,
+                                      std::string_view name) {
+  Block* const block =
+      acquire({.stream = &stream, .requested = bytes, .alignment = alignment, .tag = tag}, name, false);
+  return std::make_shared<Storage>(pointer_of(block->address), bytes, shared_from_this(), block);
 }
 
-StoragePtr Allocator::allocate(int64_t bytes, int64_t alignment, const Stream& stream, Tag tag,
-                               std::string_view name) {
+void* CachingAllocator::allocate_raw(int64_t bytes, int64_t alignment, const Stream& stream, Tag tag,
+                                     std::string_view name) {
+  Block* const block =
+      acquire({.stream = &stream, .requested = bytes, .alignment = alignment, .tag = tag}, name, true);
+  return pointer_of(block->address);
+}
+
+void CachingAllocator::free_raw(void* pointer) {
+  const std::lock_guard lock(mutex_);
+  const auto found = raw_.find(pointer);
+  if (found == raw_.end()) {
+    throw invalid_argument("free_raw", "a pointer of allocate_raw that was not freed yet",
+                           fmt::format("{}", pointer));
+  }
+  Block* const block = found->second;
+  raw_.erase(found);
+  give_back_locked(block);
+}
+
+/// A block for the request, counted and named.
+Block* CachingAllocator::acquire(Request request, std::string_view name, bool raw) {
+  const int64_t bytes = request.requested, alignment = request.alignment;
   if (bytes < 0 || alignment <= 0 || (alignment & (alignment - 1)) != 0 || alignment > 4096) {
     throw invalid_argument("allocate", "bytes >= 0 and an alignment that is a power of two up to 4096",
                            fmt::format("{} bytes aligned to {}", bytes, alignment));
   }
-  if (stream.device() != device()) {
+  if (request.stream->device() != device()) {
     throw invalid_argument("allocate", "a stream of " + name_of(device()),
+                           "one of " + name_of(request.stream->device()));
+  }
+  std::unique_lock lock(mutex_);
+  Heap& heap = heap_of(*request.stream);
+  request.home = &heap;
+  request.bytes = round_up(std::clamp<int64_t>(bytes, 1, limit_), BlockHeap::kRounding);
+  request.alignment = std::max(alignment, BlockHeap::kRounding);
+  request.name = names_.inside(scopes_.empty() ? 0 : scopes_.back(), name);
+  // 0 stands for "no name": the policy then goes by sizes alone.
+  const uint64_t owner =
+      request.name == 0 ? 0 : uint64_t{request.name} * kTagCount + static_cast<uint64_t>(request.tag);
+  request.placement = heap.policy.place(request.bytes, owner, request.ticket);
+  // Segments of a source that cannot grow have no common upper end.
+  if (!expandable_ && request.placement == Placement::high) request.placement = Placement::low;
+  // Nor can what is larger than a slab lie in one.
+  if (request.placement == Placement::slab && request.bytes + request.alignment > BlockHeap::kSlab)
+    request.placement = Placement::low;
+
+  const int64_t flushes = stats_.flushes;
+  const bool possible = bytes <= limit_;
+  Found found = possible ? find(heap, request) : Found{};
+  const bool asked = possible && found.block == nullptr;
+  if (asked) found = ask_callbacks(heap, request, lock);
+  if (found.block == nullptr) give_up(heap, request);
+  if (asked || stats_.flushes > flushes) ++stats_.retries;
+  claim(*found.heap, found.block, request);
+  if (raw) raw_[pointer_of(found.block->address)] = found.block;
+  return found.block;
+}
+
+/// Calls the callbacks in order, unlocked, until one of them has freed enough.
+CachingAllocator::Found CachingAllocator::ask_callbacks(Heap& heap, const Request& request,
+                                                        std::unique_lock<std::mutex>& lock) {
+  // What a callback allocates itself calls none: it would call itself for ever.
+  const std::thread::id self = std::this_thread::get_id();
+  if (std::find(calling_.begin(), calling_.end(), self) != calling_.end()) return {};
+  for (size_t i = 0; i < callbacks_.size(); ++i) {
+    const std::function<bool()> callback = callbacks_[i];
+    calling_.push_back(self);
+    lock.unlock();
+    bool freed = false;
+    std::exception_ptr error;
+    try {
+      freed = callback();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    lock.lock();
+    std::erase(calling_, self);
+    if (error) {
+      heap.policy.freed(request.bytes, request.ticket);
+      std::rethrow_exception(error);
+    }
+    const Found found = freed ? find(heap, request) : Found{};
+    if (found.block != nullptr) return found;
+  }
+  return {};
+}
+
+void CachingAllocator::give_up(Heap& heap, const Request& request) {
+  ++stats_.out_of_memory;
+  heap.policy.freed(request.bytes, request.ticket);
+  if (recorder_.records()) {
+    recorder_.record({MemoryEvent::Kind::out_of_memory, request.tag, request.stream->id(), request.name,
+                      limit_ - stats_.allocated.current, request.requested, MemoryRecorder::now()});
+  }
+  throw OutOfMemory(shortage(request));
+}
+
+/// Makes `stream`, which will write the block, wait for those that may still use it.
+void CachingAllocator::wait_for(Heap& heap, const Block& block, const Stream& stream) {
+  if (heap.stream.id() != stream.id()) {
+    const SourceEvent event(*source_, heap.stream);
+    if (event.id() != 0) {
+      source_->wait(stream, event.id());
+      ++stats_.stream_waits;
+    }
+  }
+  heap.fences.take(block.address, block.end(), [&](int64_t bytes, const StreamFences::Fence& fence) {
+    count_active(heap, fence.tag, fence.small, -bytes);
+    for (const SourceEventPtr& event : fence.events) {
+      if (event->stream() == stream.id()) continue;
+      source_->wait(stream, event->id());
+      ++stats_.stream_waits;
+    }
+  });
+}
+
+void CachingAllocator::claim(Heap& heap, Block* block, const Request& request) {
+  if (&heap != request.home || !heap.fences.empty()) wait_for(heap, *block, *request.stream);
+  if (spare_lives_.empty()) {
+    lives_.emplace_back();
+    spare_lives_.push_back(&lives_.back());
+  }
+  Live* const live = spare_lives_.back();
+  spare_lives_.pop_back();
+  live->heap = &heap;
+  live->home = request.home;
+  live->requested = request.requested;
+  live->tag = request.tag;
+  live->small = block->slab != Block::kNoSlab;
+  live->name = request.name;
+  live->ticket = request.ticket;
+  block->owner = live;
+  ++stats_.allocations;
+  count_live(*block, *live, +1);
+  count_active(heap, live->tag, live->small, block->bytes);
+  count_free(heap);
+  if (recorder_.records()) record(MemoryEvent::Kind::alloc, *block, *live);
+}
+
+void CachingAllocator::give_back(Block* block) {
+  const std::lock_guard lock(mutex_);
+  give_back_locked(block);
+}
+
+void CachingAllocator::give_back_locked(Block* block) {
+  auto* const live = static_cast<Live*>(block->owner);
+  Heap& heap = *live->heap;
+  if (recorder_.records()) record(MemoryEvent::Kind::free_requested, *block, *live);
+  count_live(*block, *live, -1);
+  const bool shared = live->home != live->heap || !live->uses.empty();
+  if (!shared || !add_fence(*block, *live)) count_active(heap, live->tag, live->small, -block->bytes);
+  if (recorder_.records()) record(MemoryEvent::Kind::free_completed, *block, *live);
+  live->home->policy.freed(block->bytes, live->ticket);
+  live->uses.clear();
+  spare_lives_.push_back(live);
+  heap.blocks.give_back(block);
+  count_free(heap);
+}
+
+/// Remembers which streams other than the heap's may still use a block that is being freed; false if none.
+bool CachingAllocator::add_fence(const Block& block, const Live& live) {
+  StreamFences::Fence fence{block.end(), live.tag, live.small, {}};
+  const auto add = [&](const Stream& stream) {
+    if (stream.id() == live.heap->stream.id()) return;
+    auto event = std::make_shared<const SourceEvent>(*source_, stream);
+    if (event->id() != 0) fence.events.push_back(std::move(event));
+  };
+  add(live.home->stream);
+  for (const Stream* stream : live.uses)
+    if (stream->id() != live.home->stream.id()) add(*stream);
+  if (fence.events.empty()) return false;
+  live.heap->fences.add(block.address, std::move(fence));
+  return true;
+}
+
+void CachingAllocator::record_use(const StoragePtr& storage, const Stream& stream) {
+  if (storage == nullptr || storage->allocator_.get() != this) {
+    throw invalid_argument("record_use", "a storage of this allocator", "another");
+  }
+  if (stream.device() != device()) {
+    throw invalid_argument("record_use", "a stream of " + name_of(device()),
                            "one of " + name_of(stream.device()));
   }
-  const int64_t aligned = std::max(alignment, kMinAlignment);
-  const int64_t size = round_up(std::clamp<int64_t>(bytes, 1, source_->capacity()), kMinAlignment);
-  std::unique_lock lock(mutex_);
-  const bool possible = bytes <= source_->capacity();
-  char* address = possible ? take_block(size, aligned) : nullptr;
-  for (size_t i = 0; possible && address == nullptr && i < callbacks_.size(); ++i) {
-    const std::function<bool()> callback = callbacks_[i];
-    lock.unlock();
-    const bool freed = callback();
-    lock.lock();
-    if (freed) address = take_block(size, aligned);
-  }
-  if (address == nullptr) {
-    ++stats_.out_of_memory;
-    throw OutOfMemory(
-        fmt::format("[allocate {}] needed {} bytes for {}, and {} has no room\n{}fix: lower train.batch, or "
-                    "model.width, or set model.keep_hidden = false; or raise memory.limit",
-                    name, bytes, name_of(tag), name_of(device()), report_locked()));
-  }
-  Block& block = blocks_.at(address);
-  block.requested = bytes;
-  block.tag = tag;
-  block.name = scopes_.empty() ? std::string() : scopes_.back();
-  if (!name.empty()) block.name += (block.name.empty() ? "" : "/") + std::string(name);
-  add(stats_.by_tag[static_cast<size_t>(tag)], block.bytes);
-  add(stats_.requested, bytes);
-  add(stats_.allocated, block.bytes);
-  ++stats_.live_allocations;
-  ++stats_.allocations;
-  return std::make_shared<Storage>(address, bytes, device(),
-                                   [self = shared_from_this(), address] { self->give_back(address); });
-}
-
-char* Allocator::take_block(int64_t bytes, int64_t alignment) {
-  const int64_t worst = bytes + (alignment > kMinAlignment ? alignment : 0);
-  for (int attempt = 0; attempt < 3; ++attempt) {
-    const auto fit = free_.lower_bound({worst, nullptr});
-    if (fit != free_.end()) return carve(fit->second, bytes, alignment);
-    if (grow(worst)) continue;
-    if (attempt > 0) break;
-    ++stats_.flushes;
-    release_cached_locked();
-  }
-  return nullptr;
-}
-
-char* Allocator::carve(char* address, int64_t bytes, int64_t alignment) {
-  Block whole = blocks_.at(address);
-  free_.erase({whole.bytes, address});
-  const int64_t head =
-      round_up(reinterpret_cast<int64_t>(address), alignment) - reinterpret_cast<int64_t>(address);
-  if (head > 0) {
-    blocks_.at(address).bytes = head;
-    add_free(address, head);
-  }
-  char* const taken = address + head;
-  blocks_[taken] = Block{whole.segment, bytes, false, 0, Tag::host, {}};
-  const int64_t tail = whole.bytes - head - bytes;
-  if (tail > 0) {
-    blocks_[taken + bytes] = Block{whole.segment, tail, true, 0, Tag::host, {}};
-    add_free(taken + bytes, tail);
-  }
-  return taken;
-}
-
-bool Allocator::grow(int64_t bytes) {
-  const int64_t exact = round_up(bytes, source_->granularity());
-  for (const int64_t size : {std::max(exact, round_up(kMinGrowth, source_->granularity())), exact}) {
-    ++stats_.source_calls;
-    auto* segment = static_cast<char*>(source_->map(size));
-    if (segment == nullptr) continue;
-    segments_[segment] = size;
-    blocks_[segment] = Block{segment, size, true, 0, Tag::host, {}};
-    add_free(segment, size);
-    add(stats_.reserved, size);
-    return true;
-  }
-  return false;
-}
-
-void Allocator::give_back(char* address) {
   const std::lock_guard lock(mutex_);
-  auto it = blocks_.find(address);
-  check_internal(it != blocks_.end() && !it->second.free, "a block was freed twice");
-  add(stats_.by_tag[static_cast<size_t>(it->second.tag)], -it->second.bytes);
-  add(stats_.requested, -it->second.requested);
-  add(stats_.allocated, -it->second.bytes);
-  --stats_.live_allocations;
-  it->second.free = true;
-  it->second.name.clear();
-  const auto merge_with_next = [&](auto first) {
-    const auto second = std::next(first);
-    if (second == blocks_.end() || !second->second.free || !first->second.free ||
-        second->second.segment != first->second.segment) {
-      return;
-    }
-    free_.erase({second->second.bytes, second->first});
-    free_.erase({first->second.bytes, first->first});
-    first->second.bytes += second->second.bytes;
-    blocks_.erase(second);
-  };
-  merge_with_next(it);
-  if (it != blocks_.begin()) {
-    const auto previous = std::prev(it);
-    const bool absorbs = previous->second.free && previous->second.segment == it->second.segment;
-    merge_with_next(previous);
-    if (absorbs) it = previous;
-  }
-  add_free(it->first, it->second.bytes);
+  auto& uses = static_cast<Live*>(storage->block_->owner)->uses;
+  const Stream* const known = &know(stream);
+  if (std::find(uses.begin(), uses.end(), known) == uses.end()) uses.push_back(known);
 }
 
-void Allocator::record_use(const StoragePtr& storage, const Stream& stream) {
-  check_internal(storage != nullptr && stream.device() == device(), "record_use on another device");
+/// The allocator's own copy of a stream; every stream that may still use something is among them.
+const Stream& CachingAllocator::know(const Stream& stream) {
+  for (const Stream& known : streams_)
+    if (known.id() == stream.id()) return known;
+  return streams_.emplace_back(stream);
 }
 
-int64_t Allocator::release_cached() {
-  const std::lock_guard lock(mutex_);
-  return release_cached_locked();
+CachingAllocator::Heap& CachingAllocator::heap_of(const Stream& stream) {
+  for (const auto& heap : heaps_)
+    if (heap->stream.id() == stream.id()) return *heap;
+  heaps_.push_back(std::make_unique<Heap>(know(stream)));
+  return *heaps_.back();
 }
 
-int64_t Allocator::release_cached_locked() {
-  int64_t released = 0;
-  for (auto it = segments_.begin(); it != segments_.end();) {
-    const Block& first = blocks_.at(it->first);
-    if (!first.free || first.bytes != it->second) {
-      ++it;
-      continue;
-    }
-    free_.erase({first.bytes, it->first});
-    blocks_.erase(it->first);
-    source_->unmap(it->first, it->second);
-    ++stats_.source_calls;
-    released += it->second;
-    it = segments_.erase(it);
-  }
-  add(stats_.reserved, -released);
-  return released;
-}
-
-MemoryStats Allocator::stats() const {
-  const std::lock_guard lock(mutex_);
-  MemoryStats stats = stats_;
-  stats.largest_free = free_.empty() ? 0 : free_.rbegin()->first;
-  return stats;
-}
-
-void Allocator::reset_peak() {
-  const std::lock_guard lock(mutex_);
-  const auto reset = [](MemoryCounter& counter) { counter.peak = counter.current; };
-  std::for_each(stats_.by_tag.begin(), stats_.by_tag.end(), reset);
-  reset(stats_.requested);
-  reset(stats_.allocated);
-  reset(stats_.reserved);
-}
-
-void Allocator::on_out_of_memory(std::function<bool()> callback) {
+void CachingAllocator::on_out_of_memory(std::function<bool()> callback) {
   const std::lock_guard lock(mutex_);
   callbacks_.push_back(std::move(callback));
 }
 
-std::string Allocator::report() const {
+void CachingAllocator::advise(std::vector<std::string> advice) {
   const std::lock_guard lock(mutex_);
-  return report_locked();
+  advice_ = std::move(advice);
 }
 
-std::string Allocator::report_locked() const {
-  constexpr double kMiB = 1 << 20;
-  std::string text = fmt::format(
-      "  capacity {:.1f} MiB, reserved {:.1f} MiB, allocated {:.1f} MiB, largest free block {:.1f} MiB\n",
-      static_cast<double>(source_->capacity()) / kMiB, static_cast<double>(stats_.reserved.current) / kMiB,
-      static_cast<double>(stats_.allocated.current) / kMiB,
-      free_.empty() ? 0.0 : static_cast<double>(free_.rbegin()->first) / kMiB);
-  for (int tag = 0; tag < kTagCount; ++tag) {
-    const int64_t bytes = stats_.by_tag[static_cast<size_t>(tag)].current;
-    if (bytes > 0) {
-      text += fmt::format("  {:<14}{:>12.1f} MiB\n", name_of(static_cast<Tag>(tag)),
-                          static_cast<double>(bytes) / kMiB);
-    }
-  }
-  std::map<std::pair<std::string, Tag>, int64_t> owners;
-  for (const auto& [address, block] : blocks_) {
-    if (!block.free) owners[{block.name, block.tag}] += block.bytes;
-  }
-  std::vector<std::pair<int64_t, std::string>> largest;
-  for (const auto& [key, bytes] : owners) {
-    largest.emplace_back(
-        bytes, fmt::format("{} ({})", key.first.empty() ? "unnamed" : key.first, name_of(key.second)));
-  }
-  std::sort(largest.rbegin(), largest.rend());
-  for (size_t i = 0; i < std::min<size_t>(5, largest.size()); ++i) {
-    text += fmt::format("  largest owner {}: {:.1f} MiB in {}\n", i + 1,
-                        static_cast<double>(largest[i].first) / kMiB, largest[i].second);
-  }
-  return text;
-}
-
-MemoryScope::MemoryScope(Allocator& allocator, std::string_view name) : allocator_(allocator) {
+MemoryScope::MemoryScope(CachingAllocator& allocator, std::string_view name) : allocator_(allocator) {
   const std::lock_guard lock(allocator_.mutex_);
   auto& scopes = allocator_.scopes_;
-  scopes.push_back(scopes.empty() ? std::string(name) : scopes.back() + "/" + std::string(name));
+  scopes.push_back(allocator_.names_.inside(scopes.empty() ? 0 : scopes.back(), name));
 }
 
 MemoryScope::~MemoryScope() {
@@ -259,12 +286,12 @@ MemoryScope::~MemoryScope() {
   allocator_.scopes_.pop_back();
 }
 
-Pool::Pool(Allocator& allocator, int64_t bytes, const Stream& stream, Tag tag, std::string_view name)
+Pool::Pool(CachingAllocator& allocator, int64_t bytes, const Stream& stream, Tag tag, std::string_view name)
     : block_(allocator.allocate(bytes, 4096, stream, tag, name)) {}
 
 StoragePtr Pool::allocate(int64_t bytes) {
-  const int64_t begin = round_up(used_, kMinAlignment);
-  if (bytes > block_->bytes() - begin) {
+  const int64_t begin = round_up(used_, 64);
+  if (bytes < 0 || bytes > block_->bytes() - begin) {
     throw OutOfMemory(fmt::format("[pool] needed {} bytes, got {} left of {}; fix: make the pool larger",
                                   bytes, block_->bytes() - begin, block_->bytes()));
   }

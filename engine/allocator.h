@@ -1,141 +1,145 @@
 // SPDX-License-Identifier: Apache-2.0
-// The caching allocator: segments from a MemorySource, cut into blocks, kept for reuse, counted by tag.
+// The caching allocator: memory mapped from a MemorySource, cut into blocks, kept for reuse, counted. Usable
+// alone: it needs nothing of the engine but a source and a Stream. docs/allocator.md explains the policy.
 #pragma once
+#include <meshgrad/engine/allocator_options.h>
+#include <meshgrad/engine/memory_recorder.h>
 #include <meshgrad/engine/memory_source.h>
-#include <meshgrad/engine/stream.h>
+#include <meshgrad/engine/memory_stats.h>
+#include <meshgrad/engine/storage.h>
 
-#include <array>
-#include <cstddef>
-#include <functional>
-#include <map>
-#include <memory>
 #include <mutex>
-#include <set>
-#include <string>
-#include <string_view>
-#include <vector>
+#include <thread>
 
 namespace meshgrad {
 
-/// What a piece of memory is for; every allocation carries one.
-enum class Tag : uint8_t {
-  parameters,
-  gradients,
-  optimizer,
-  activations,
-  recompute,
-  workspace,
-  data,
-  communication,
-  host
-};
-inline constexpr int kTagCount = 9;
-std::string_view name_of(Tag tag);
+struct Growth;
+struct Mapping;
 
-class Allocator;
-
-/// A piece of memory with one owner count; freed (or handed back to its lender) when the last holder goes.
-class Storage {
+/// Thread-safe. Blocks are aligned to 512 bytes or more, and their sizes are multiples of 512.
+///
+/// Every stream has a heap of its own (a range of addresses that grows, where the source can). A stream
+/// reuses the blocks of its heap, in the order of its queue and without waiting. Memory that another stream
+/// used as well (record_use) is reused after a wait on the device for what was queued there when it was
+/// freed. The host never waits for the device but to give memory back, so the same calls give the same
+/// addresses in every run.
+class CachingAllocator : public std::enable_shared_from_this<CachingAllocator> {
  public:
-  Storage(void* data, int64_t bytes, Device device, std::function<void()> release)
-      : data_(data), bytes_(bytes), device_(device), release_(std::move(release)) {}
-  ~Storage() {
-    if (release_) release_();
-  }
-  Storage(const Storage&) = delete;
-  Storage& operator=(const Storage&) = delete;
-  void* data() const { return data_; }
-  int64_t bytes() const { return bytes_; }
-  Device device() const { return device_; }
-
- private:
-  void* data_;
-  int64_t bytes_;
-  Device device_;
-  std::function<void()> release_;
-};
-using StoragePtr = std::shared_ptr<Storage>;
-
-/// Bytes now, the most at any time since reset_peak(), and the sum over all time.
-struct MemoryCounter {
-  int64_t current = 0;
-  int64_t peak = 0;
-  int64_t total = 0;
-};
-
-struct MemoryStats {
-  std::array<MemoryCounter, kTagCount> by_tag;  ///< allocated bytes, by tag
-  MemoryCounter requested;                      ///< bytes asked for
-  MemoryCounter allocated;                      ///< bytes handed out: requested, rounded up
-  MemoryCounter reserved;                       ///< bytes mapped from the source
-  int64_t live_allocations = 0;
-  int64_t allocations = 0;
-  int64_t largest_free = 0;  ///< largest free block
-  int64_t source_calls = 0;  ///< calls of the source's map and unmap
-  int64_t flushes = 0;       ///< times the cache was released because memory ran out
-  int64_t out_of_memory = 0;
-  /// External fragmentation: 1 - largest free block / all free bytes; 0 when nothing is free.
-  double fragmentation() const;
-};
-
-/// Thread-safe. Blocks are aligned to at least 64 bytes (a cache line, and the widest vector).
-class Allocator : public std::enable_shared_from_this<Allocator> {
- public:
-  /// Best fit over one pool of segments from `source`. An allocator is shared by the storages it handed out,
-  /// so it outlives them.
-  static std::shared_ptr<Allocator> create(std::shared_ptr<MemorySource> source);
-  ~Allocator();
-  Allocator(const Allocator&) = delete;
-  Allocator& operator=(const Allocator&) = delete;
+  static std::shared_ptr<CachingAllocator> create(std::shared_ptr<MemorySource> source,
+                                                  const AllocatorOptions& options = {});
+  ~CachingAllocator();
+  CachingAllocator(const CachingAllocator&) = delete;
+  CachingAllocator& operator=(const CachingAllocator&) = delete;
 
   Device device() const { return source_->device(); }
+  const AllocatorOptions& options() const { return options_; }
 
-  /// `bytes` >= 0 of uninitialised memory for use on `stream`. `alignment`: a power of two up to 4096. The
-  /// name is what reports show, behind the open MemoryScopes'. Order when memory is short: a free
-  /// block, release of the cache, the callbacks, then OutOfMemory, after which the allocator is as before the
-  /// call.
+  /// `bytes` >= 0 of uninitialised memory for use on `stream`, which stays alive as long as the allocator.
+  /// `alignment`: a power of two up to 4096. The name is what reports show, behind the open MemoryScopes'.
+  /// When memory is short, in this order: a free block; growth; another stream's free block, after a wait on
+  /// the device; unused mappings given back, largest first; the callbacks; then OutOfMemory, with a report,
+  /// after which the allocator is as before the call.
   StoragePtr allocate(int64_t bytes, int64_t alignment, const Stream& stream, Tag tag,
                       std::string_view name = {});
+  /// The same without an owner count, for another library in the process that wants a pointer; freed by
+  /// free_raw.
+  void* allocate_raw(int64_t bytes, int64_t alignment, const Stream& stream, Tag tag,
+                     std::string_view name = {});
+  /// Throws InvalidArgument for a pointer that allocate_raw did not give, or that was freed.
+  void free_raw(void* pointer);
 
-  /// Says that work queued on `stream` uses the storage: its memory is not handed out again before that work
-  /// is done. Streams of the CPU finish work before they return, so there this has nothing to wait for.
+  /// Says that work queued on `stream` uses the storage: its memory is not written by a later owner before
+  /// that work is done.
   void record_use(const StoragePtr& storage, const Stream& stream);
 
-  /// Gives wholly free segments back to the source; returns the bytes released.
+  /// Gives every mapping that nothing uses back to the source, after waiting for the device; returns the
+  /// bytes.
   int64_t release_cached();
   MemoryStats stats() const;
+  /// Statistics and blocks of one instant.
+  MemorySnapshot snapshot() const;
+  /// Peaks start anew from what is current.
   void reset_peak();
-  /// Called (with the allocator unlocked) when memory runs out; returns true when it freed something.
+  /// Called (with the allocator unlocked) when memory runs out; returns true when it freed something. It may
+  /// use the allocator; what it allocates itself calls no callbacks. What it throws leaves allocate().
   void on_out_of_memory(std::function<bool()> callback);
-  /// Allocated and reserved bytes, each tag's share and the largest live owners, as lines of text.
+  /// What OutOfMemory tells the user to change, in this order.
+  void advise(std::vector<std::string> advice);
+  /// The last AllocatorOptions::history events.
+  MemoryHistory history() const;
+  /// What is where: totals, each tag's share, the largest live owners, fragmentation; lines of text.
   std::string report() const;
 
  private:
   friend class MemoryScope;
-  struct Block {
-    char* segment;
-    int64_t bytes;
-    bool free;
-    int64_t requested;
-    Tag tag;
-    std::string name;
-  };
-  explicit Allocator(std::shared_ptr<MemorySource> source) : source_(std::move(source)) {}
-  char* take_block(int64_t bytes, int64_t alignment);
-  char* carve(char* address, int64_t bytes, int64_t alignment);
-  bool grow(int64_t bytes);
-  void give_back(char* address);
-  int64_t release_cached_locked();
-  void add_free(char* address, int64_t bytes) { free_.insert({bytes, address}); }
-  std::string report_locked() const;
+  friend class Storage;
+  struct Heap;
+  struct Live;
+  struct Request;
+  CachingAllocator(std::shared_ptr<MemorySource> source, const AllocatorOptions& options);
 
-  std::shared_ptr<MemorySource> source_;
+  struct Found;
+
+  // allocator.cpp
+  Block* acquire(Request request, std::string_view name, bool raw);
+  Found ask_callbacks(Heap& heap, const Request& request, std::unique_lock<std::mutex>& lock);
+  [[noreturn]] void give_up(Heap& heap, const Request& request);
+  void claim(Heap& heap, Block* block, const Request& request);
+  void wait_for(Heap& heap, const Block& block, const Stream& stream);
+  void give_back(Block* block);
+  void give_back_locked(Block* block);
+  bool add_fence(const Block& block, const Live& live);
+  const Stream& know(const Stream& stream);
+  Heap& heap_of(const Stream& stream);
+
+  // allocator_growth.cpp
+  Found find(Heap& heap, const Request& request);
+  static Block* take(Heap& heap, const Request& request);
+  Found borrow(const Heap& own, const Request& request);
+  Found flush_and_take(Heap& heap, const Request& request);
+  bool grow(Heap& heap, const Request& request);
+  bool grow_range(Heap& heap, const Request& request);
+  bool map_growth(Heap& heap, const Growth& growth);
+  bool grow_segment(Heap& heap, const Request& request);
+  bool reserve_range(Heap& heap, int64_t least);
+  int64_t add_range(Heap& heap, int64_t bytes);
+  void remove_range(Heap& heap, int64_t address);
+  bool map(Heap& heap, int64_t address, int64_t bytes);
+  void unmap(Heap& heap, const Mapping& mapping);
+  int64_t release_unused(const std::function<bool()>& enough);
+  int64_t collect_garbage(int64_t growth);
+  bool has_room(int64_t bytes) const { return bytes <= limit_ - stats_.reserved.current; }
+  void synchronize();
+
+  // allocator_count.cpp, memory_report.cpp
+  void count_live(const Block& block, const Live& live, int64_t sign);
+  void count_active(Heap& heap, Tag tag, bool small, int64_t bytes);
+  void count_free(Heap& heap);
+  void record(MemoryEvent::Kind kind, const Block& block, const Live& live);
+  void record(MemoryEvent::Kind kind, const Heap& heap, int64_t address, int64_t bytes);
+  MemoryStats stats_locked() const;
+  void append_segments(MemorySnapshot& snapshot, const Heap& heap) const;
+  MemorySnapshot::Block describe(const Heap& heap, const Block& block) const;
+  std::string report_locked() const;
+  std::string shortage(const Request& request) const;
+
+  const std::shared_ptr<MemorySource> source_;
+  const AllocatorOptions options_;
+  const int64_t limit_;
+  const bool expandable_;
   mutable std::mutex mutex_;
-  std::map<char*, Block> blocks_;  // every block, by address; neighbours tile a segment
-  std::map<char*, int64_t> segments_;
-  std::set<std::pair<int64_t, char*>> free_;  // (bytes, address)
+  std::vector<std::unique_ptr<Heap>> heaps_;
+  std::deque<Stream> streams_;  // every stream that may still use something
+  std::unordered_map<const void*, Block*> raw_;
+  std::deque<Live> lives_;
+  std::vector<Live*> spare_lives_;
+  NameTable names_;
+  std::vector<uint32_t> scopes_;
+  MemoryRecorder recorder_;
   std::vector<std::function<bool()>> callbacks_;
-  std::vector<std::string> scopes_;
+  std::vector<std::string> advice_;
+  std::vector<std::thread::id> calling_;  // threads that are inside a callback
+  bool releasing_ = false;                // inside release_unused()
   MemoryStats stats_;
 };
 
@@ -143,19 +147,19 @@ class Allocator : public std::enable_shared_from_this<Allocator> {
 /// are joined by '/'. They belong to the thread that drives the engine.
 class MemoryScope {
  public:
-  MemoryScope(Allocator& allocator, std::string_view name);
+  MemoryScope(CachingAllocator& allocator, std::string_view name);
   ~MemoryScope();
   MemoryScope(const MemoryScope&) = delete;
   MemoryScope& operator=(const MemoryScope&) = delete;
 
  private:
-  Allocator& allocator_;
+  CachingAllocator& allocator_;
 };
 
 /// One block whose pieces keep their addresses until the Pool is released: for captured or planned steps.
 class Pool {
  public:
-  Pool(Allocator& allocator, int64_t bytes, const Stream& stream, Tag tag, std::string_view name);
+  Pool(CachingAllocator& allocator, int64_t bytes, const Stream& stream, Tag tag, std::string_view name);
   /// The next `bytes` of the pool, 64-byte aligned; throws OutOfMemory when the pool is used up.
   StoragePtr allocate(int64_t bytes);
   /// Starts over at the pool's first byte; the caller no longer uses what it got before.

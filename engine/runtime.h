@@ -17,7 +17,7 @@ struct RuntimeOptions {
   Device device{};
   int threads = 0;  ///< 0: every CPU this process may use
   uint64_t seed = 0;
-  int64_t memory_limit = 0;                ///< bytes; 0: what the machine has
+  AllocatorOptions allocator{};
   LogSink log{};                           ///< where messages go; none by default
   std::shared_ptr<MemorySource> memory{};  ///< the host application's own; none: the device's
 };
@@ -27,7 +27,7 @@ class Runtime {
   explicit Runtime(RuntimeOptions options = {});
 
   Device device() const { return stream_.device(); }
-  Allocator& allocator() { return *allocator_; }
+  CachingAllocator& allocator() { return *allocator_; }
   const Stream& stream() const { return stream_; }
   ThreadPool& threads() { return pool_; }
   uint64_t seed() const { return seed_; }
@@ -38,7 +38,7 @@ class Runtime {
  private:
   ThreadPool pool_;
   Stream stream_;
-  std::shared_ptr<Allocator> allocator_;
+  std::shared_ptr<CachingAllocator> allocator_;
   uint64_t seed_;
   LogSink log_;
 };

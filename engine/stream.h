@@ -8,9 +8,14 @@ namespace meshgrad {
 
 class Stream {
  public:
+  /// A stream for kernels. Streams of one allocator differ in their id.
   Stream(Device device, ThreadPool& pool, int id = 0) : device_(device), pool_(&pool), id_(id) {}
+  /// A stream of somebody else's: for allocators only. `native` is the device's own handle (a cudaStream_t).
+  explicit Stream(Device device, int id = 0, void* native = nullptr)
+      : device_(device), id_(id), native_(native) {}
   Device device() const { return device_; }
   int id() const { return id_; }
+  void* native() const { return native_; }
 
   /// CPU only: runs tasks 0..n-1 in any order and returns when all are done.
   void parallel_for(int64_t tasks, const std::function<void(int64_t)>& body) const {
@@ -23,8 +28,9 @@ class Stream {
 
  private:
   Device device_;
-  ThreadPool* pool_;
+  ThreadPool* pool_ = nullptr;
   int id_;
+  void* native_ = nullptr;
 };
 
 /// A point in a stream's queue. On the CPU every event has passed as soon as it is recorded.

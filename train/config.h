@@ -98,10 +98,6 @@ struct RecomputeConfig {
   RecomputeMode mode = RecomputeMode::off;
 };
 
-struct MemoryConfig {
-  int64_t limit = 0;  ///< bytes; 0: none. A file says "8GiB".
-};
-
 struct RolloutConfig {
   RolloutBoundary boundary = RolloutBoundary::data;
   int64_t steps = 0;  ///< 0: to the end of the trajectory
@@ -118,7 +114,7 @@ struct Config {
   ScheduleConfig schedule;
   NormalizeConfig normalize;
   RecomputeConfig recompute;
-  MemoryConfig memory;
+  AllocatorOptions memory;  ///< keys memory.*; memory_limit is memory.limit
   RolloutConfig rollout;
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The only file that knows the TOML library.
 #include <fmt/format.h>
+#include <meshgrad/engine/byte_size.h>
 #include <meshgrad/train/config_table.h>
 
 #include <algorithm>

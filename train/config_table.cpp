@@ -71,7 +71,7 @@ constexpr ConfigSection kSections[] = {
     {"schedule", "The learning rate over the steps"},
     {"normalize", "Means and standard deviations of inputs and targets"},
     {"recompute", "Activations computed again instead of kept"},
-    {"memory", "Bounds on memory"},
+    {"memory", "Bounds on memory, and how it is cached"},
     {"rollout", "Predictions fed back as inputs"},
 };
 
@@ -197,8 +197,23 @@ constexpr ConfigKey kKeys[] = {
     {"recompute", "mode", choice<&Config::recompute, &RecomputeConfig::mode>(kRecomputeModes), "",
      "Which blocks are computed again in the backward pass"},
 
-    {"memory", "limit", SizeKey{member<&Config::memory, &MemoryConfig::limit>()}, "",
-     "Memory that a run may take, empty for no bound of its own"},
+    {"memory", "limit", SizeKey{member<&Config::memory, &AllocatorOptions::memory_limit>()}, "",
+     "Memory that a run may take, empty for no bound of its own; simulates a smaller card"},
+    {"memory", "expandable_segments",
+     BoolKey{member<&Config::memory, &AllocatorOptions::expandable_segments>()}, "",
+     "Whether the heap is one range of addresses that grows; false takes separate segments, for libraries "
+     "that "
+     "cannot register mapped memory"},
+    {"memory", "garbage_collection_threshold",
+     FloatKey{member<&Config::memory, &AllocatorOptions::garbage_collection_threshold>(), 0.0, 1.0}, "",
+     "Fraction of the limit above which unused memory is given back before more is taken, 0 for only when "
+     "memory "
+     "runs short"},
+    {"memory", "release_cached_every",
+     IntegerKey{member<&Config::memory, &AllocatorOptions::release_cached_every>(), 0, kMany}, "steps",
+     "Unused memory is given back this often, 0 for never; for programs that share the device"},
+    {"memory", "history", IntegerKey{member<&Config::memory, &AllocatorOptions::history>(), 0, 100'000'000},
+     "events", "Allocator events to keep and write to memory/ in the run's folder, 0 for none"},
 
     {"rollout", "boundary", choice<&Config::rollout, &RolloutConfig::boundary>(kBoundaries), "",
      "Values at nodes that are not predicted: from the data at each step, or held at the initial state"},

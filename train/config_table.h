@@ -109,12 +109,6 @@ std::string toml_number(double value);
 /// `text` as a TOML basic string with its quotes.
 std::string toml_quoted(std::string_view text);
 
-/// Bytes of "8GiB", "1.5 GB", "4096B", or of "" and "0" (none); nothing for any other text.
-std::optional<int64_t> parse_size(std::string_view text);
-
-/// A size as text that `parse_size` reads back exactly; "" for 0.
-std::string format_size(int64_t bytes);
-
 /// What to do about a key or a section that is not known: names the one that was probably meant.
 std::string advice_for_key(const std::string& section, const std::string& name);
 std::string advice_for_section(const std::string& name);

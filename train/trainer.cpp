@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/train/formats/atomic_file.h>
+#include <meshgrad/train/memory/history_files.h>
 #include <meshgrad/train/report/environment.h>
+#include <meshgrad/train/report/memory_watch.h>
 #include <meshgrad/train/report/metrics_log.h>
 #include <meshgrad/train/report/tensorboard.h>
 #include <meshgrad/train/trainer.h>
@@ -36,6 +38,8 @@ class Trainer {
   void finish_step(int64_t weight);
   void count_skipped(double gradient_norm);
   void log_step(double gradient_norm, double rate);
+  void care_for_memory();
+  void advise_on_memory();
   void validate();
   void save(bool best);
   void save_numbered();
@@ -64,6 +68,7 @@ class Trainer {
   std::chrono::steady_clock::time_point log_time_;
   int64_t log_step_ = 0;
   int64_t skipped_in_a_row_ = 0;
+  MemoryWatch memory_watch_;
 };
 
 Trainer::Trainer(Runtime& runtime, const Config& config, const TrainOptions& options)
@@ -89,6 +94,7 @@ Trainer::Trainer(Runtime& runtime, const Config& config, const TrainOptions& opt
 
 /// The story: windows of batches, each window one optimizer step.
 TrainResult Trainer::run() {
+  advise_on_memory();
   options_.resume ? resume() : start();
   log_time_ = std::chrono::steady_clock::now();
   log_step_ = state_.step;
@@ -102,6 +108,7 @@ TrainResult Trainer::run() {
       if (state_.micro < config_.train.accumulate && stop_wanted()) return stopped();
     }
     finish_step(weight);
+    care_for_memory();
     const bool last = state_.step == total_steps_;
     const auto due = [&](int64_t every) { return every > 0 && (state_.step % every == 0 || last); };
     if (due(config_.train.validate_every)) validate();
@@ -313,6 +320,54 @@ void Trainer::log_step(double gradient_norm, double rate) {
   log_step_ = state_.step;
 }
 
+/// Says how much memory an epoch took, and gives back what is not in use where the user wants that.
+void Trainer::care_for_memory() {
+  CachingAllocator& allocator = runtime_.allocator();
+  const int64_t every = allocator.options().release_cached_every;
+  if (every > 0 && state_.step % every == 0) allocator.release_cached();
+
+  const int64_t window = config_.train.batch * config_.train.accumulate;
+  const auto epochs_at = [&](int64_t step) { return step * window / sampler_.samples(); };
+  const int64_t epoch = epochs_at(state_.step);
+  const bool ended = epoch > epochs_at(state_.step - 1);
+  const bool last = state_.step == total_steps_;
+  // Epochs may be shorter than the time between two lines of the log: then not each has a line.
+  const int64_t log_every = config_.train.log_every;
+  const int64_t before =
+      ((epoch - 1) * sampler_.samples() + window - 1) / window;  // step of the epoch before
+  if (!last && (!ended || state_.step / log_every == before / log_every)) return;
+  const MemoryWatch::Epoch memory = memory_watch_.end_epoch(ended ? epoch : epoch + 1, allocator.stats());
+  allocator.reset_peak();
+  tell(memory.line);
+  if (!memory.alarm.empty()) tell(memory.alarm);
+  metrics_->write({{"step", state_.step},
+                   {"epoch", memory.number},
+                   {"memory_allocated_bytes", memory.allocated},
+                   {"memory_reserved_bytes", memory.reserved},
+                   {"memory_peak_bytes", memory.peak},
+                   {"memory_headroom_bytes", memory.headroom},
+                   {"memory_waste", memory.waste}});
+}
+
+/// What a user can change when memory runs out: first what leaves the results as they are.
+void Trainer::advise_on_memory() {
+  std::vector<std::string> advice;
+  if (config_.model.path == ComputePath::op_by_op)
+    advice.emplace_back("set model.path = \"fused\", which keeps a fraction of the activations");
+  else if (config_.model.keep_hidden)
+    advice.emplace_back(
+        "set model.keep_hidden = false: hidden activations are computed again, with the same results; goes "
+        "on with "
+        "--resume");
+  if (config_.train.batch > 1)
+    advice.emplace_back(
+        fmt::format("in a new run, set train.batch = {} and train.accumulate = {}: the same gradients from "
+                    "smaller batches",
+                    config_.train.batch / 2, config_.train.accumulate * 2));
+  advice.emplace_back("in a new run, lower model.width or model.blocks");
+  runtime_.allocator().advise(std::move(advice));
+}
+
 void Trainer::validate() {
   if (warming_up()) return;
   note_pause();
@@ -409,7 +464,20 @@ double validation_loss(Runtime& runtime, const MeshGraphNet& model, const FrameF
 
 TrainResult train(Runtime& runtime, const Config& config, const TrainOptions& options) {
   require_data_path(config);
-  return Trainer(runtime, config, options).run();
+  const fs::path memory_dir = fs::path(config.run.dir) / "memory";
+  const bool history = runtime.allocator().options().history > 0;
+  try {
+    const TrainResult result = Trainer(runtime, config, options).run();
+    if (history) write_memory_files(memory_dir, runtime.allocator());
+    return result;
+  } catch (const OutOfMemory&) {
+    try {
+      if (history) write_memory_files(memory_dir, runtime.allocator());
+    } catch (const Error&) {
+      // Running out of memory is what the user has to know of.
+    }
+    throw;
+  }
 }
 
 }  // namespace meshgrad

@@ -51,7 +51,8 @@ TEST_CASE("gradients of leaves accumulate over tapes, as in a window") {
 TEST_CASE("what an entry kept is freed as soon as it is done, and nothing remains after") {
   Runtime runtime = make_runtime();
   const Variable x = leaf(runtime, 1.0);
-  const int64_t before = runtime.allocator().stats().by_tag[static_cast<size_t>(Tag::activations)].current;
+  const int64_t before =
+      runtime.allocator().stats().by_tag[static_cast<size_t>(Tag::activations)].allocated.current;
   {
     Tape tape(runtime);
     Variable y = x;
@@ -61,7 +62,8 @@ TEST_CASE("what an entry kept is freed as soon as it is done, and nothing remain
     CHECK(tape.size() == 0);
   }
   const int64_t gradient = x.gradient().bytes();
-  const int64_t after = runtime.allocator().stats().by_tag[static_cast<size_t>(Tag::activations)].current;
+  const int64_t after =
+      runtime.allocator().stats().by_tag[static_cast<size_t>(Tag::activations)].allocated.current;
   // What is left: the gradient of the leaf, in a block of its own (or adopted from the workspace).
   CHECK(after - before <= std::max<int64_t>(gradient, 64));
 }

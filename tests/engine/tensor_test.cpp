@@ -53,8 +53,8 @@ TEST_CASE("tensors are made empty, zero, or from host values, and are counted un
   CHECK(reinterpret_cast<uintptr_t>(copied.raw()) % 64 == 0);
   const MemoryStats stats = runtime.allocator().stats();
   CHECK(stats.requested.current == 120 + 24);
-  CHECK(stats.by_tag[static_cast<size_t>(Tag::gradients)].current >= 120);
-  CHECK(stats.by_tag[static_cast<size_t>(Tag::data)].current >= 24);
+  CHECK(stats.by_tag[static_cast<size_t>(Tag::gradients)].allocated.current >= 120);
+  CHECK(stats.by_tag[static_cast<size_t>(Tag::data)].allocated.current >= 24);
   const Tensor nothing = Tensor::empty(runtime, {0, 7}, DType::f32, Tag::data);
   CHECK(nothing.defined());
   CHECK(nothing.rows() == 0);
@@ -163,7 +163,7 @@ TEST_CASE("two runtimes live side by side") {
   Runtime first(options);
   options.threads = 3;
   options.seed = 2;
-  options.memory_limit = int64_t{64} << 20;
+  options.allocator.memory_limit = int64_t{64} << 20;
   options.log = [&](LogLevel level, std::string_view text) {
     second_log.emplace_back((level == LogLevel::warning ? "warning: " : "") + std::string(text));
   };

@@ -2,6 +2,7 @@
 #include "train/scratch_directory.h"
 
 #include <doctest/doctest.h>
+#include <meshgrad/engine/byte_size.h>
 #include <meshgrad/train/config_table.h>
 
 #include <nlohmann/json.hpp>
@@ -205,7 +206,7 @@ TEST_CASE("an override wins over the file and meets the same checks") {
   CHECK(config.data.noise_types == std::vector<int64_t>{0, 5});
   CHECK(config.optimizer.lr == 1.0);
   CHECK(config.model.activation == Activation::silu);
-  CHECK(config.memory.limit == (int64_t{3} << 29));
+  CHECK(config.memory.memory_limit == (int64_t{3} << 29));
   CHECK(config.precision == DType::f64);
   check_has(fault_of("", {"train.steps=x"}), "--set \"train.steps=x\": [train.steps] needed an integer");
   check_has(fault_of("", {"train.steps="}), "got nothing");

@@ -87,8 +87,7 @@ inline Config small_config(const std::filesystem::path& folder, const std::files
 
 inline TrainResult train_here(const Config& config, bool resume = false, std::function<bool()> stop = nullptr,
                               int threads = 1) {
-  Runtime runtime(
-      {.device = {}, .threads = threads, .memory_limit = config.memory.limit, .log = {}, .memory = {}});
+  Runtime runtime({.device = {}, .threads = threads, .allocator = config.memory, .log = {}, .memory = {}});
   TrainOptions options;
   options.resume = resume;
   options.observer.stop = std::move(stop);
@@ -112,8 +111,8 @@ inline std::string lasting_metrics(const std::filesystem::path& run) {
   std::string result;
   for (std::string line; std::getline(lines, line);) {
     auto row = nlohmann::ordered_json::parse(line);
-    for (const char* key :
-         {"steps_per_second", "memory_allocated_bytes", "memory_peak_bytes", "memory_reserved_bytes"})
+    for (const char* key : {"steps_per_second", "memory_allocated_bytes", "memory_peak_bytes",
+                            "memory_reserved_bytes", "memory_headroom_bytes", "memory_waste"})
       row.erase(key);
     result += row.dump() + "\n";
   }

@@ -13,7 +13,7 @@ namespace {
 
 using AddCommand = void (*)(CommandLine&);
 constexpr AddCommand kCommands[] = {add_convert, add_train,  add_evaluate, add_rollout,
-                                    add_verify,  add_config, add_info};
+                                    add_verify,  add_config, add_info,     add_memory};
 
 void add_everything(CommandLine& line) {
   line.app.name("meshgrad");

@@ -53,7 +53,8 @@ std::string to_text(const Evaluation& e) {
 }
 
 int run(const EvaluateCommand& command, const GlobalOptions& globals) {
-  Runtime runtime({.device = {}, .threads = command.threads});
+  Runtime runtime(
+      {.device = {}, .threads = command.threads, .allocator = allocator_options_from_environment()});
   const Predictor predictor(runtime, find_checkpoint(command.run, command.checkpoint), command.data);
   EvaluateOptions options = command.evaluate;
   if (command.boundary == "data") options.boundary = RolloutBoundary::data;

@@ -46,7 +46,8 @@ std::function<void(int64_t, int64_t)> progress_lines() {
 }
 
 int run(const RolloutCommand& command, const GlobalOptions& globals) {
-  Runtime runtime({.device = {}, .threads = command.threads});
+  Runtime runtime(
+      {.device = {}, .threads = command.threads, .allocator = allocator_options_from_environment()});
   const Predictor predictor(runtime, find_checkpoint(command.run, command.checkpoint), command.data);
   RolloutFilesOptions options = command.files;
   const int64_t steps = predictor.config().rollout.steps;

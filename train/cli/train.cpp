@@ -102,7 +102,7 @@ int run(const TrainCommand& command, const GlobalOptions& globals) {
   Runtime runtime({.device = device,
                    .threads = static_cast<int>(config.run.threads),
                    .seed = static_cast<uint64_t>(config.run.seed),
-                   .memory_limit = config.memory.limit,
+                   .allocator = allocator_options_from_environment(config.memory),
                    .log = {},
                    .memory = {}});
   catch_stop_signals();

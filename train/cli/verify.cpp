@@ -53,7 +53,8 @@ std::string to_json(const VerifyReport& report) {
 }
 
 int run(const VerifyOptions& options, const GlobalOptions&) {
-  Runtime runtime({.device = {}, .threads = options.threads});
+  Runtime runtime(
+      {.device = {}, .threads = options.threads, .allocator = allocator_options_from_environment()});
   const VerifyReport report =
       verify(runtime, options.file, options.precision == "f64" ? DType::f64 : DType::f32,
              options.path == "fused", !options.recompute_hidden);

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the caching allocator counts, and the snapshot that it can be checked against.
+#include <meshgrad/engine/allocator_heap.h>
+
+#include <algorithm>
+
+namespace meshgrad {
+
+/// A block was handed out (sign 1) or let go of (-1).
+void CachingAllocator::count_live(const Block& block, const Live& live, int64_t sign) {
+  const int64_t requested = sign * live.requested, allocated = sign * block.bytes;
+  for (MemoryCounters* counters :
+       {static_cast<MemoryCounters*>(&stats_), live.small ? &stats_.small : &stats_.large,
+        &live.heap->counters, &stats_.by_tag[static_cast<size_t>(live.tag)]}) {
+    counters->requested.add(requested);
+    counters->allocated.add(allocated);
+  }
+  stats_.live_allocations += sign;
+}
+
+void CachingAllocator::count_active(Heap& heap, Tag tag, bool small, int64_t bytes) {
+  stats_.active.add(bytes);
+  (small ? stats_.small : stats_.large).active.add(bytes);
+  heap.counters.active.add(bytes);
+  stats_.by_tag[static_cast<size_t>(tag)].active.add(bytes);
+}
+
+/// Brings the counters of mapped and free memory up to what the heap has now.
+void CachingAllocator::count_free(Heap& heap) {
+  const FreeBytes& free = heap.blocks.free_bytes();
+  FreeBytes& known = heap.counted;
+  const int64_t reserved = heap.blocks.mapped_bytes() - heap.counted_reserved;
+  const int64_t slabs = heap.blocks.slab_bytes() - heap.counted_slabs;
+  if (reserved != 0 || slabs != 0) {
+    stats_.reserved.add(reserved);
+    heap.counters.reserved.add(reserved);
+    stats_.small.reserved.add(slabs);
+    stats_.large.reserved.add(reserved - slabs);
+    heap.counted_reserved += reserved;
+    heap.counted_slabs += slabs;
+  }
+  const int64_t split = free.split - known.split, split_slab = free.slab - known.slab;
+  stats_.inactive_split.add(split);
+  heap.counters.inactive_split.add(split);
+  stats_.small.inactive_split.add(split_slab);
+  stats_.large.inactive_split.add(split - split_slab);
+  stats_.pinned.add(free.pinned - known.pinned);
+  known = free;
+}
+
+MemoryStats CachingAllocator::stats_locked() const {
+  MemoryStats stats = stats_;
+  stats.capacity = limit_;
+  for (const auto& heap : heaps_) {
+    stats.by_stream.push_back({heap->stream.id(), heap->counters});
+    stats.largest_free = std::max(stats.largest_free, heap->blocks.largest_free());
+    stats.holes += heap->blocks.holes();
+  }
+  return stats;
+}
+
+MemoryStats CachingAllocator::stats() const {
+  const std::lock_guard lock(mutex_);
+  return stats_locked();
+}
+
+MemorySnapshot CachingAllocator::snapshot() const {
+  const std::lock_guard lock(mutex_);
+  MemorySnapshot snapshot{stats_locked(), {}, {}};
+  for (const auto& heap : heaps_) {
+    append_segments(snapshot, *heap);
+    for (const auto& [address, fence] : heap->fences.all())
+      snapshot.pending.push_back({address, fence.end - address, heap->stream.id(), fence.small, fence.tag});
+  }
+  return snapshot;
+}
+
+/// A segment for each run of mapped blocks.
+void CachingAllocator::append_segments(MemorySnapshot& snapshot, const Heap& heap) const {
+  auto mapping = heap.blocks.mappings().begin();
+  for (const Block* block : heap.blocks.ranges()) {
+    const int64_t range = block->address;
+    MemorySnapshot::Segment* segment = nullptr;
+    for (; block != nullptr; block = block->next) {
+      if (block->state == Block::State::hole) {
+        segment = nullptr;
+        continue;
+      }
+      if (segment == nullptr)
+        segment = &snapshot.segments.emplace_back(
+            MemorySnapshot::Segment{block->address, 0, heap.stream.id(), range});
+      segment->bytes += block->bytes;
+      segment->blocks.push_back(describe(heap, *block));
+      for (; mapping != heap.blocks.mappings().end() && mapping->first < block->end(); ++mapping)
+        segment->mappings.push_back(mapping->first);
+    }
+  }
+}
+
+MemorySnapshot::Block CachingAllocator::describe(const Heap& heap, const Block& block) const {
+  MemorySnapshot::Block entry{.address = block.address,
+                              .bytes = block.bytes,
+                              .small = block.slab != Block::kNoSlab,
+                              .stream = heap.stream.id()};
+  if (block.state == Block::State::used) {
+    const auto& live = *static_cast<const Live*>(block.owner);
+    entry.state = MemorySnapshot::State::used;
+    entry.requested = live.requested;
+    entry.stream = live.home->stream.id();
+    entry.tag = live.tag;
+    entry.name = names_[live.name];
+  }
+  return entry;
+}
+
+void CachingAllocator::reset_peak() {
+  const std::lock_guard lock(mutex_);
+  const auto reset = [](MemoryCounters& counters) {
+    for (MemoryCounter* counter : {&counters.requested, &counters.allocated, &counters.active,
+                                   &counters.reserved, &counters.inactive_split})
+      counter->peak = counter->current;
+  };
+  reset(stats_);
+  reset(stats_.small);
+  reset(stats_.large);
+  for (MemoryCounters& counters : stats_.by_tag) reset(counters);
+  for (const auto& heap : heaps_) reset(heap->counters);
+  stats_.pinned.peak = stats_.pinned.current;
+}
+
+MemoryHistory CachingAllocator::history() const {
+  const std::lock_guard lock(mutex_);
+  MemoryHistory history = recorder_.history();
+  history.names = names_.all();
+  return history;
+}
+
+void CachingAllocator::record(MemoryEvent::Kind kind, const Block& block, const Live& live) {
+  recorder_.record({kind, live.tag, live.home->stream.id(), live.name, block.address, live.requested,
+                    MemoryRecorder::now()});
+}
+
+void CachingAllocator::record(MemoryEvent::Kind kind, const Heap& heap, int64_t address, int64_t bytes) {
+  if (!recorder_.records()) return;
+  recorder_.record({kind, Tag::host, heap.stream.id(), 0, address, bytes, MemoryRecorder::now()});
+}
+
+}  // namespace meshgrad

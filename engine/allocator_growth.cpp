@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the caching allocator finds a block: its heaps, the source, and what it can give back to the source.
+#include <meshgrad/engine/allocator_heap.h>
+
+#include <algorithm>
+#include <chrono>
+
+namespace meshgrad {
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+constexpr int64_t kPieces = 256;  // a mapping is at most this part of the limit
+
+int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+/// Of a source that cannot grow: segments large enough that calls of the source stay rare.
+int64_t segment_bytes(int64_t bytes) {
+  if (bytes <= kMiB) return 2 * kMiB;
+  if (bytes < 10 * kMiB) return 20 * kMiB;
+  return bytes;
+}
+
+/// Adds the time that it lives, and the calls that it stands for, to the statistics.
+class SourceCall {
+ public:
+  explicit SourceCall(MemoryStats& stats, int64_t calls = 1)
+      : stats_(stats), begin_(std::chrono::steady_clock::now()) {
+    stats_.source_calls += calls;
+  }
+  ~SourceCall() {
+    const auto spent = std::chrono::steady_clock::now() - begin_;
+    stats_.source_nanoseconds += std::chrono::duration_cast<std::chrono::nanoseconds>(spent).count();
+  }
+  SourceCall(const SourceCall&) = delete;
+  SourceCall& operator=(const SourceCall&) = delete;
+
+ private:
+  MemoryStats& stats_;
+  std::chrono::steady_clock::time_point begin_;
+};
+
+}  // namespace
+
+/// A block from the stream's own heap or, when memory is short, from wherever there is one.
+CachingAllocator::Found CachingAllocator::find(Heap& heap, const Request& request) {
+  if (Block* const block = take(heap, request)) return {&heap, block};
+  if (grow(heap, request)) return {&heap, take(heap, request)};
+  if (request.placement == Placement::slab) {
+    // No room for another slab, but perhaps for the block.
+    Request plain = request;
+    plain.placement = Placement::low;
+    return find(heap, plain);
+  }
+  const Found borrowed = borrow(heap, request);
+  if (borrowed.block != nullptr) return borrowed;
+  return flush_and_take(heap, request);
+}
+
+Block* CachingAllocator::take(Heap& heap, const Request& request) {
+  return heap.blocks.take(request.bytes, request.alignment, request.placement);
+}
+
+/// A free block of another stream's heap: its new stream will wait for the old one's work.
+CachingAllocator::Found CachingAllocator::borrow(const Heap& own, const Request& request) {
+  for (const auto& heap : heaps_) {
+    if (heap.get() == &own) continue;
+    if (Block* const block = heap->blocks.take(request.bytes, request.alignment, Placement::low)) {
+      ++stats_.borrows;
+      return {heap.get(), block};
+    }
+  }
+  return {};
+}
+
+/// Gives unused mappings back until the heap can grow.
+CachingAllocator::Found CachingAllocator::flush_and_take(Heap& heap, const Request& request) {
+  bool grown = false;
+  if (release_unused([&] { return grown = grow(heap, request); }) > 0) ++stats_.flushes;
+  return grown ? Found{&heap, take(heap, request)} : Found{};
+}
+
+bool CachingAllocator::grow(Heap& heap, const Request& request) {
+  return expandable_ ? grow_range(heap, request) : grow_segment(heap, request);
+}
+
+bool CachingAllocator::grow_range(Heap& heap, const Request& request) {
+  const auto plan = [&] {
+    return heap.blocks.plan_growth(request.bytes, request.alignment, request.placement,
+                                   source_->granularity());
+  };
+  Growth growth = plan();
+  if (growth.bytes == 0) {
+    const int64_t least = request.bytes + request.alignment + BlockHeap::kSlab;
+    if (!has_room(request.bytes) || !reserve_range(heap, least)) return false;
+    growth = plan();
+  }
+  if (collect_garbage(growth.bytes) > 0) growth = plan();
+  return has_room(growth.bytes) && map_growth(heap, growth);
+}
+
+/// One mapping; or several, if it is so large that not being able to give back parts of it would hurt.
+bool CachingAllocator::map_growth(Heap& heap, const Growth& growth) {
+  const int64_t granularity = source_->granularity();
+  const int64_t most = std::max(limit_ / kPieces / granularity, int64_t{1}) * granularity;
+  for (int64_t done = 0; done < growth.bytes; done += most) {
+    if (map(heap, growth.address + done, std::min(most, growth.bytes - done))) continue;
+    while (done > 0) unmap(heap, heap.blocks.mappings().at(growth.address + (done -= most)));
+    return false;
+  }
+  return true;
+}
+
+bool CachingAllocator::grow_segment(Heap& heap, const Request& request) {
+  const bool slab = request.placement == Placement::slab;
+  const int64_t least = slab ? BlockHeap::kSlab : request.bytes + request.alignment - BlockHeap::kRounding;
+  const int64_t exact = round_up(least, source_->granularity());
+  const int64_t ample = round_up(segment_bytes(least), source_->granularity());
+  collect_garbage(ample);
+  for (const int64_t bytes : {ample, exact}) {
+    if (!has_room(bytes)) continue;
+    const int64_t address = add_range(heap, bytes);
+    if (address == 0) continue;
+    if (map(heap, address, bytes)) return true;
+    remove_range(heap, address);
+    if (ample == exact) break;
+  }
+  return false;
+}
+
+/// Addresses for the heap to grow in: all that the limit could ever fill, or as many of them as there are.
+bool CachingAllocator::reserve_range(Heap& heap, int64_t least) {
+  const int64_t granularity = source_->granularity();
+  least = round_up(least, granularity);
+  // An eighth more than the memory, so that holes do not use up the addresses.
+  for (int64_t bytes = round_up(limit_ + limit_ / 8, granularity); bytes > least;
+       bytes = round_up(bytes / 2, granularity))
+    if (add_range(heap, bytes) != 0) return true;
+  return add_range(heap, least) != 0;
+}
+
+/// The address of a new range, 0 if there is none.
+int64_t CachingAllocator::add_range(Heap& heap, int64_t bytes) {
+  char* address = nullptr;
+  {
+    const SourceCall call(stats_);
+    address = source_->reserve(bytes);
+  }
+  if (address == nullptr) return 0;
+  const auto number = reinterpret_cast<int64_t>(address);
+  heap.blocks.add_range(number, bytes);
+  heap.ranges[number] = bytes;
+  return number;
+}
+
+void CachingAllocator::remove_range(Heap& heap, int64_t address) {
+  const auto range = heap.ranges.find(address);
+  heap.blocks.remove_range(address);
+  {
+    const SourceCall call(stats_);
+    source_->release(pointer_of(address), range->second);
+  }
+  heap.ranges.erase(range);
+}
+
+bool CachingAllocator::map(Heap& heap, int64_t address, int64_t bytes) {
+  bool mapped = false;
+  {
+    const SourceCall call(stats_);
+    mapped = source_->map(pointer_of(address), bytes);
+  }
+  if (!mapped) return false;
+  ++stats_.growths;
+  heap.blocks.map(address, bytes);
+  count_free(heap);
+  record(MemoryEvent::Kind::segment_map, heap, address, bytes);
+  return true;
+}
+
+void CachingAllocator::unmap(Heap& heap, const Mapping& mapping) {
+  const int64_t address = mapping.address, bytes = mapping.bytes;
+  heap.blocks.unmap(address);
+  heap.fences.take(address, address + bytes, [&](int64_t fenced, const StreamFences::Fence& fence) {
+    count_active(heap, fence.tag, fence.small, -fenced);
+  });
+  {
+    const SourceCall call(stats_);
+    source_->unmap(pointer_of(address), bytes);
+  }
+  if (!expandable_) remove_range(heap, address);
+  count_free(heap);
+  record(MemoryEvent::Kind::segment_unmap, heap, address, bytes);
+}
+
+/// Gives unused mappings of all heaps back, largest first, until `enough()` says so; returns the bytes.
+int64_t CachingAllocator::release_unused(const std::function<bool()>& enough) {
+  std::vector<std::pair<Heap*, Mapping>> unused;
+  for (const auto& heap : heaps_)
+    for (const Mapping& mapping : heap->blocks.unused_mappings()) unused.emplace_back(heap.get(), mapping);
+  std::stable_sort(unused.begin(), unused.end(),
+                   [](const auto& a, const auto& b) { return a.second.bytes > b.second.bytes; });
+  if (!unused.empty()) synchronize();
+  int64_t released = 0;
+  releasing_ = true;  // growth that `enough` tries must not release what is on this list
+  for (const auto& [heap, mapping] : unused) {
+    unmap(*heap, mapping);
+    released += mapping.bytes;
+    if (enough()) break;
+  }
+  releasing_ = false;
+  return released;
+}
+
+/// Keeps the promise of garbage_collection_threshold before `growth` bytes are mapped; returns the bytes
+/// given back.
+int64_t CachingAllocator::collect_garbage(int64_t growth) {
+  if (options_.garbage_collection_threshold <= 0.0 || releasing_) return 0;
+  const auto most = static_cast<int64_t>(options_.garbage_collection_threshold * static_cast<double>(limit_));
+  const auto below = [&] { return stats_.reserved.current + growth <= most; };
+  return below() ? 0 : release_unused(below);
+}
+
+int64_t CachingAllocator::release_cached() {
+  const std::lock_guard lock(mutex_);
+  return release_unused([] { return false; });
+}
+
+/// Waits until nothing that was ever queued uses memory of this allocator.
+void CachingAllocator::synchronize() {
+  const SourceCall call(stats_, 0);
+  for (const Stream& stream : streams_) source_->synchronize(stream);
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// A source that refuses: at every one of its calls in a run of 2,000 operations, and for lack of memory.
+#include <meshgrad/engine/allocator.h>
+#include <meshgrad/engine/error.h>
+
+#include <doctest/doctest.h>
+
+#include <array>
+
+#include "allocator_recount.h"
+
+namespace meshgrad {
+namespace {
+
+using test::Draws;
+using test::TestMemorySource;
+
+constexpr int64_t kKiB = 1024, kMiB = int64_t{1} << 20;
+
+Stream stream(int id) { return Stream(Device{}, id); }
+
+struct Operation {
+  enum class Kind { allocate, free, use, release } kind = Kind::allocate;
+  size_t slot = 0;
+  int64_t bytes = 0;
+  int on = 0;
+};
+
+/// The same for every run: what is live does not depend on what the source refuses.
+std::vector<Operation> make_trace(uint64_t seed) {
+  Draws draws(seed);
+  std::vector<Operation> trace;
+  std::vector<size_t> live, spare;
+  for (size_t slot = 0; slot < 60; ++slot) spare.push_back(slot);
+  while (trace.size() < 2'000) {
+    const double choice = draws.unit();
+    const bool growing = trace.size() / 250 % 2 == 0;
+    if (choice < (growing ? 0.5 : 0.3) && !spare.empty()) {
+      trace.push_back({Operation::Kind::allocate, spare.back(), draws.size(300 * kKiB),
+                       static_cast<int>(draws.below(2))});
+      live.push_back(spare.back());
+      spare.pop_back();
+    } else if (choice < 0.95 && !live.empty()) {
+      std::swap(live[draws.below(live.size())], live.back());
+      trace.push_back({Operation::Kind::free, live.back()});
+      spare.push_back(live.back());
+      live.pop_back();
+    } else if (choice < 0.99 && !live.empty()) {
+      trace.push_back(
+          {Operation::Kind::use, live[draws.below(live.size())], 0, static_cast<int>(draws.below(3))});
+    } else if (choice >= 0.993) {
+      trace.push_back({Operation::Kind::release});
+    }
+  }
+  return trace;
+}
+
+/// Everything that is where, relative to the first address of its reservation; and the bytes counted.
+std::vector<int64_t> shape_of(const MemorySnapshot& snapshot) {
+  std::vector<int64_t> shape{snapshot.stats.reserved.current, snapshot.stats.pinned.current,
+                             snapshot.stats.holes, snapshot.stats.live_allocations};
+  for (const MemorySnapshot::Segment& segment : snapshot.segments) {
+    shape.insert(shape.end(), {segment.stream, segment.address - segment.range, segment.bytes});
+    for (const int64_t mapping : segment.mappings) shape.push_back(mapping - segment.range);
+    for (const MemorySnapshot::Block& block : segment.blocks)
+      shape.insert(shape.end(), {block.address - segment.range, block.bytes,
+                                 static_cast<int64_t>(block.state), block.requested, block.stream});
+  }
+  for (const MemorySnapshot::Pending& pending : snapshot.pending) shape.push_back(pending.bytes);
+  return shape;
+}
+
+/// One run of the trace; `fail_at` is the call that is refused, 0 for none.
+class Run {
+ public:
+  Run(const std::vector<Operation>& trace, bool expandable, int64_t fail_at)
+      : trace_(trace),
+        source_(std::make_shared<TestMemorySource>(TestMemorySource::Options{
+            .capacity = 256 * kMiB, .granularity = 64 * kKiB, .expandable = expandable})),
+        allocator_(CachingAllocator::create(source_)),
+        storages_(60) {
+    if (fail_at > 0) source_->fail_at(fail_at);
+  }
+  /// Empty when all went well.
+  std::string play() {
+    for (size_t i = 0; i < trace_.size() && error_.empty(); ++i) {
+      play(trace_[i]);
+      const bool refused_now = source_->calls().refused > seen_refused_;
+      seen_refused_ = source_->calls().refused;
+      if (i % 100 == 0 || refused_now) audit();
+      if (i % 50 == 0) shapes.push_back(shape_of(allocator_->snapshot()));
+      stats = allocator_->stats();
+      counted.push_back({stats.requested.current, stats.allocated.current, stats.live_allocations});
+    }
+    calls = source_->calls().reserve + source_->calls().map;
+    for (StoragePtr& storage : storages_) storage.reset();
+    audit();
+    allocator_->release_cached();
+    audit();
+    if (source_->mapped_bytes() != 0 || source_->live_events() != 0) error_ += "leaked memory\n";
+    allocator_.reset();
+    if (!source_->reservations().empty()) error_ += "leaked addresses\n";
+    return error_;
+  }
+
+  int64_t calls = 0;  // of reserve and map
+  int64_t retried = 0;
+  MemoryStats stats;
+  std::vector<std::array<int64_t, 3>> counted;
+  std::vector<std::vector<int64_t>> shapes;
+
+ private:
+  void play(const Operation& operation) {
+    StoragePtr& storage = storages_[operation.slot];
+    switch (operation.kind) {
+      case Operation::Kind::allocate:
+        return allocate(operation, storage);
+      case Operation::Kind::free:
+        return storage.reset();
+      case Operation::Kind::use:
+        return allocator_->record_use(storage, stream(operation.on));
+      case Operation::Kind::release:
+        allocator_->release_cached();
+    }
+  }
+  void allocate(const Operation& operation, StoragePtr& storage) {
+    const auto take = [&] {
+      return allocator_->allocate(operation.bytes, 1, stream(operation.on), Tag::activations, "one");
+    };
+    const std::vector<int64_t> before =
+        source_->calls().refused == 0 ? shape_of(allocator_->snapshot()) : std::vector<int64_t>();
+    const int64_t flushes = allocator_->stats().flushes;
+    try {
+      storage = take();
+    } catch (const OutOfMemory&) {
+      ++retried;
+      audit();
+      if (allocator_->stats().flushes == flushes && shape_of(allocator_->snapshot()) != before)
+        error_ += "a refused allocation left a trace\n";
+      storage = take();  // the source refuses once
+    }
+  }
+  void audit() { error_ += test::recount(allocator_->snapshot(), *source_); }
+
+  const std::vector<Operation>& trace_;
+  std::shared_ptr<TestMemorySource> source_;
+  std::shared_ptr<CachingAllocator> allocator_;
+  std::vector<StoragePtr> storages_;
+  int64_t seen_refused_ = 0;
+  std::string error_;
+};
+
+TEST_CASE("a refusal at every call of the source: nothing lost, and after a retry all is as without it") {
+  for (const bool expandable : {true, false}) {
+    CAPTURE(expandable);
+    const std::vector<Operation> trace = make_trace(31);
+    Run plain(trace, expandable, 0);
+    REQUIRE(plain.play() == "");
+    CHECK(plain.calls > 20);
+    int64_t retried = 0, same = 0;
+    for (int64_t n = 1; n <= plain.calls; ++n) {
+      CAPTURE(n);
+      Run run(trace, expandable, n);
+      REQUIRE(run.play() == "");
+      REQUIRE(run.counted == plain.counted);  // live bytes, after each operation
+      retried += run.retried;
+      // When the caller had to try again, and nothing had been given back for it, the state is the same to
+      // the byte, and stays so.
+      const bool detour =
+          run.stats.flushes != plain.stats.flushes || run.stats.borrows != plain.stats.borrows;
+      if (expandable && !detour && run.retried > 0) {
+        REQUIRE(run.shapes == plain.shapes);
+        REQUIRE(run.stats.reserved.total == plain.stats.reserved.total);
+        REQUIRE(run.stats.reserved.peak == plain.stats.reserved.peak);
+        ++same;
+      }
+    }
+    if (expandable) {
+      CHECK(retried > 3);
+      CHECK(same > 3);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace meshgrad

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tests' own memory source: it sees what it is there to see, and its queues order work as queues do.
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <thread>
+
+#include "support.h"
+#include "test_memory_source.h"
+
+namespace meshgrad {
+namespace {
+
+using test::TestMemorySource;
+
+constexpr int64_t kPage = 65536;
+
+Stream stream(int id) { return Stream(Device{}, id); }
+
+TestMemorySource::Options small(int64_t pages, bool expandable = true) {
+  return {.capacity = pages * kPage, .granularity = kPage, .expandable = expandable};
+}
+
+/// The one violation since the last call; empty when there is none or more than one.
+class Violations {
+ public:
+  explicit Violations(const TestMemorySource& source) : source_(source) {}
+  std::string next() {
+    const std::vector<std::string> all = source_.violations();
+    const bool one = all.size() == seen_ + 1;
+    seen_ = all.size();
+    return one ? all.back() : std::string();
+  }
+
+ private:
+  const TestMemorySource& source_;
+  size_t seen_ = 0;
+};
+
+TEST_CASE("two views of one mapping show the same memory until it is unmapped") {
+  TestMemorySource source(small(8));
+  char* range = source.reserve(4 * kPage);
+  REQUIRE(source.map(range, 2 * kPage));
+  REQUIRE(source.map(range + 2 * kPage, kPage));
+  char* low = source.alias(range + kPage + 5);
+  char* high = source.alias(range + 2 * kPage);
+  REQUIRE(low != nullptr);
+  REQUIRE(high != nullptr);
+  CHECK(source.alias(range + 3 * kPage) == nullptr);
+  range[kPage + 5] = 'a';
+  CHECK(*low == 'a');
+  *high = 'b';
+  CHECK(range[2 * kPage] == 'b');
+  source.unmap(range, 2 * kPage);
+  CHECK(*low == 0);  // the pages are back with the system
+  CHECK(*high == 'b');
+  REQUIRE(source.map(range, 2 * kPage));
+  range[kPage + 5] = 'c';
+  CHECK(*low == 0);  // other pages stand there now
+  CHECK(source.reservations() == std::vector<std::pair<char*, int64_t>>{{range, 4 * kPage}});
+  CHECK(source.mappings() ==
+        std::vector<std::pair<char*, int64_t>>{{range, 2 * kPage}, {range + 2 * kPage, kPage}});
+  CHECK(source.violations().empty());
+}
+
+TEST_CASE("each breach of the contract is seen, and changes nothing") {
+  TestMemorySource source(small(8));
+  Violations violations(source);
+  using test::contains;
+  CHECK(source.reserve(kPage + 4096) == nullptr);
+  CHECK(contains(violations.next(), "reserve of"));
+  CHECK(source.reserve(0) == nullptr);
+  CHECK(contains(violations.next(), "reserve of 0"));
+  char* range = source.reserve(4 * kPage);
+  REQUIRE(source.map(range, 2 * kPage));
+  std::memset(range, 'x', 2 * kPage);
+
+  for (const auto& [address, bytes] : {std::pair{range + 2 * kPage, kPage / 2},
+                                       {range + 2 * kPage + 4096, kPage},
+                                       {range + 2 * kPage, int64_t{0}},
+                                       {range + 2 * kPage, 3 * kPage},
+                                       {range + 4 * kPage, kPage},
+                                       {range - kPage, kPage}}) {
+    CHECK_FALSE(source.map(address, bytes));
+    CHECK(contains(violations.next(), "not pages of a reservation"));
+  }
+  for (const auto& [first, pages] : {std::pair{0, 2}, {1, 1}, {1, 2}, {0, 4}}) {
+    CHECK_FALSE(source.map(range + first * kPage, pages * kPage));
+    CHECK(contains(violations.next(), "over what is mapped"));
+  }
+  for (const auto& [first, pages] : {std::pair{0, 1}, {1, 1}, {0, 4}, {2, 1}}) {
+    source.unmap(range + first * kPage, pages * kPage);
+    CHECK(contains(violations.next(), "no map() gave that"));
+  }
+  source.release(range, 4 * kPage);
+  CHECK(contains(violations.next(), "something is mapped"));
+  source.release(range, 2 * kPage);
+  CHECK(contains(violations.next(), "no reserve() gave that"));
+  source.release(range + kPage, 3 * kPage);
+  CHECK(contains(violations.next(), "no reserve() gave that"));
+  CHECK(source.mapped_bytes() == 2 * kPage);
+  CHECK(range[2 * kPage - 1] == 'x');
+
+  source.unmap(range, 2 * kPage);
+  source.unmap(range, 2 * kPage);
+  CHECK(contains(violations.next(), "no map() gave that"));
+  source.release(range, 4 * kPage);
+  source.release(range, 4 * kPage);
+  CHECK(contains(violations.next(), "no reserve() gave that"));
+  CHECK(source.mapped_bytes() == 0);
+}
+
+TEST_CASE("a reservation that does not expand is mapped whole") {
+  TestMemorySource source(small(8, false));
+  Violations violations(source);
+  char* range = source.reserve(4 * kPage);
+  CHECK_FALSE(source.map(range, 2 * kPage));
+  CHECK(test::contains(violations.next(), "does not expand"));
+  CHECK(source.map(range, 4 * kPage));
+  source.unmap(range, 4 * kPage);
+  source.release(range, 4 * kPage);
+  CHECK(violations.next().empty());
+}
+
+TEST_CASE("the n-th call is refused, once, and a capacity may shrink") {
+  TestMemorySource source(small(4));
+  source.fail_at(1);
+  CHECK(source.reserve(kPage) == nullptr);
+  source.fail_at(3);
+  char* range = source.reserve(4 * kPage);
+  REQUIRE(range != nullptr);
+  CHECK(source.map(range, kPage));
+  CHECK_FALSE(source.map(range + kPage, kPage));
+  CHECK(source.map(range + kPage, kPage));
+  source.set_capacity(2 * kPage);
+  CHECK(source.capacity() == 2 * kPage);
+  CHECK_FALSE(source.map(range + 2 * kPage, kPage));
+  source.unmap(range + kPage, kPage);
+  CHECK(source.map(range + 2 * kPage, kPage));
+  const TestMemorySource::Calls calls = source.calls();
+  CHECK(calls.reserve == 2);
+  CHECK(calls.map == 5);
+  CHECK(calls.unmap == 1);
+  CHECK(calls.refused == 3);
+  CHECK(source.violations().empty());
+}
+
+TEST_CASE("calls take as long as they are told") {
+  TestMemorySource source(small(4));
+  source.set_latency(std::chrono::milliseconds(10));
+  const auto start = std::chrono::steady_clock::now();
+  char* range = source.reserve(kPage);
+  source.map(range, kPage);
+  source.unmap(range, kPage);
+  source.release(range, kPage);
+  CHECK(std::chrono::steady_clock::now() - start >= std::chrono::milliseconds(40));
+}
+
+TEST_CASE("work follows what its stream did before and what it waits for, and nothing else") {
+  TestMemorySource source;
+  const uint64_t work = source.queue_work(stream(1));
+  CHECK(source.ordered_after(stream(1), work));
+  CHECK_FALSE(source.ordered_after(stream(2), work));
+  const uint64_t event = source.record(stream(1));
+  const uint64_t later = source.queue_work(stream(1));
+  source.wait(stream(2), event);
+  CHECK(source.ordered_after(stream(2), work));
+  CHECK_FALSE(source.ordered_after(stream(2), later));
+  CHECK_FALSE(source.ordered_after(stream(3), work));
+  // Through another stream, but only by an event that was recorded after it waited.
+  const uint64_t relay = source.record(stream(2));
+  source.wait(stream(3), relay);
+  CHECK(source.ordered_after(stream(3), work));
+  const uint64_t early = source.record(stream(4));
+  source.wait(stream(4), relay);
+  source.wait(stream(5), early);
+  CHECK_FALSE(source.ordered_after(stream(5), work));
+  CHECK(source.ordered_after(stream(4), work));
+  source.wait(stream(6), 0);  // no event: nothing to wait for
+  CHECK_FALSE(source.ordered_after(stream(6), work));
+  CHECK(source.violations().empty());
+}
+
+TEST_CASE("what the host knows to be done precedes everything") {
+  TestMemorySource source;
+  const uint64_t a = source.queue_work(stream(1));
+  const uint64_t first = source.record(stream(1));
+  source.wait(stream(2), first);
+  const uint64_t b = source.queue_work(stream(2));
+  const uint64_t second = source.record(stream(2));
+  const uint64_t c = source.queue_work(stream(2));
+  CHECK_FALSE(source.completed(first));
+  source.complete(second);  // and with it the first, which it waited for
+  CHECK(source.completed(first));
+  CHECK(source.completed(second));
+  CHECK(source.ordered_after(stream(3), a));
+  CHECK(source.ordered_after(stream(3), b));
+  CHECK_FALSE(source.ordered_after(stream(3), c));
+  const uint64_t third = source.record(stream(2));
+  CHECK_FALSE(source.completed(third));
+  source.synchronize(stream(2));
+  CHECK(source.completed(third));
+  CHECK(source.ordered_after(stream(3), c));
+  CHECK(source.calls().synchronize == 1);
+  CHECK(source.calls().record == 3);
+  CHECK(source.calls().wait == 1);
+}
+
+TEST_CASE("every event is forgotten exactly once") {
+  TestMemorySource source;
+  Violations violations(source);
+  const uint64_t a = source.record(stream(1));
+  const uint64_t b = source.record(stream(1));
+  CHECK(a != b);
+  CHECK(source.live_events() == 2);
+  source.forget(a);
+  CHECK(source.live_events() == 1);
+  source.forget(a);
+  CHECK(test::contains(violations.next(), "forgotten already"));
+  source.wait(stream(2), a);
+  CHECK(test::contains(violations.next(), "forgotten already"));
+  source.forget(99);
+  CHECK(test::contains(violations.next(), "none"));
+  CHECK(source.live_events() == 1);
+  source.complete(a);  // forgetting does not take it out of its queue
+  CHECK(source.completed(a));
+  CHECK_FALSE(source.completed(b));
+  source.forget(b);
+  CHECK(source.live_events() == 0);
+  CHECK(violations.next().empty());
+}
+
+TEST_CASE("questions may come from other threads") {
+  TestMemorySource source(small(64));
+  std::thread asker([&source] {
+    for (int i = 0; i < 2000; ++i) {
+      const uint64_t work = source.queue_work(stream(i % 3));
+      static_cast<void>(source.ordered_after(stream(0), work));
+      source.set_latency(std::chrono::nanoseconds(i % 2));
+    }
+  });
+  for (int i = 0; i < 500; ++i) {
+    char* range = source.reserve(kPage);
+    source.map(range, kPage);
+    *range = 'x';
+    const uint64_t event = source.record(stream(1));
+    source.wait(stream(2), event);
+    source.forget(event);
+    source.unmap(range, kPage);
+    source.release(range, kPage);
+  }
+  asker.join();
+  CHECK(source.violations().empty());
+  CHECK(source.mapped_bytes() == 0);
+}
+
+}  // namespace
+}  // namespace meshgrad
