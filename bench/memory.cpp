@@ -4,6 +4,7 @@
 
 #include <meshgrad/engine/cuda_memory.h>
 #include <meshgrad/engine/host_memory.h>
+#include <meshgrad/engine/placement_policy.h>
 #include <meshgrad/engine/random.h>
 #include <meshgrad/engine/simulated_memory.h>
 #include <meshgrad/train/memory/replay.h>
@@ -63,6 +64,36 @@ Workload engine_hit_path(int64_t history) {
       [](StoragePtr& storage) { storage.reset(); });
 }
 
+/// Where a block goes, without what the allocator adds: the lock, names, counters and the owner count.
+Workload placement_hit_path() {
+  struct Placer {
+    BlockHeap heap;
+    PlacementPolicy policy;
+    struct Handle {
+      Block* block = nullptr;
+      PlacementPolicy::Ticket ticket;
+    };
+    Handle allocate(int64_t bytes) {
+      Handle handle;
+      bytes = (bytes + BlockHeap::kRounding - 1) / BlockHeap::kRounding * BlockHeap::kRounding;
+      const Placement placement = policy.place(bytes, 0, handle.ticket);
+      while ((handle.block = heap.take(bytes, BlockHeap::kRounding, placement)) == nullptr) {
+        const Growth growth = heap.plan_growth(bytes, BlockHeap::kRounding, placement, BlockHeap::kSlab);
+        heap.map(growth.address, growth.bytes);
+      }
+      return handle;
+    }
+    void free(const Handle& handle) {
+      policy.freed(handle.block->bytes, handle.ticket);
+      heap.give_back(handle.block);
+    }
+  };
+  const auto placer = std::make_shared<Placer>();
+  placer->heap.add_range(0, kRoom);
+  return hit_path([=](int64_t bytes) { return placer->allocate(bytes); },
+                  [=](const Placer::Handle& handle) { placer->free(handle); });
+}
+
 Workload simulated_hit_path(std::string_view policy) {
   const auto trace = std::make_shared<MemoryTrace>();
   trace->streams = 1;
@@ -89,7 +120,8 @@ Workload mapping(const std::shared_ptr<MemorySource>& source, int64_t bytes) {
 std::vector<Benchmark> memory_benchmarks() {
   std::vector<Benchmark> all = {
       {"memory/hit_path/engine", [](Runtime&) { return engine_hit_path(0); }},
-      {"memory/hit_path/engine_with_history", [](Runtime&) { return engine_hit_path(1 << 20); }},
+      {"memory/hit_path/engine/placement_alone", [](Runtime&) { return placement_hit_path(); }},
+      {"memory/hit_path/engine/with_history", [](Runtime&) { return engine_hit_path(1 << 20); }},
   };
   for (const char* policy : {"pytorch-native", "pytorch-expandable", "rmm-pool"}) {
     all.push_back({fmt::format("memory/hit_path/simulated/{}", policy),

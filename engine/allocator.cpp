@@ -57,16 +57,15 @@ CachingAllocator::~CachingAllocator() {
 
 StoragePtr CachingAllocator::allocate(int64_t bytes, int64_t alignment, const Stream& stream, Tag tag,
                                       std::string_view name) {
-  Block* const block =
-      acquire({.stream = &stream, .requested = bytes, .alignment = alignment, .tag = tag}, name, false);
+  Request request{.stream = &stream, .requested = bytes, .alignment = alignment, .tag = tag};
+  Block* const block = acquire(request, name, false);
   return std::make_shared<Storage>(pointer_of(block->address), bytes, shared_from_this(), block);
 }
 
 void* CachingAllocator::allocate_raw(int64_t bytes, int64_t alignment, const Stream& stream, Tag tag,
                                      std::string_view name) {
-  Block* const block =
-      acquire({.stream = &stream, .requested = bytes, .alignment = alignment, .tag = tag}, name, true);
-  return pointer_of(block->address);
+  Request request{.stream = &stream, .requested = bytes, .alignment = alignment, .tag = tag};
+  return pointer_of(acquire(request, name, true)->address);
 }
 
 void CachingAllocator::free_raw(void* pointer) {
@@ -82,7 +81,7 @@ void CachingAllocator::free_raw(void* pointer) {
 }
 
 /// A block for the request, counted and named.
-Block* CachingAllocator::acquire(Request request, std::string_view name, bool raw) {
+Block* CachingAllocator::acquire(Request& request, std::string_view name, bool raw) {
   const int64_t bytes = request.requested, alignment = request.alignment;
   if (bytes < 0 || alignment <= 0 || (alignment & (alignment - 1)) != 0 || alignment > 4096) {
     throw invalid_argument("allocate", "bytes >= 0 and an alignment that is a power of two up to 4096",

@@ -56,8 +56,11 @@ class CachingAllocator : public std::enable_shared_from_this<CachingAllocator> {
   /// bytes.
   int64_t release_cached();
   MemoryStats stats() const;
-  /// Statistics and blocks of one instant.
-  MemorySnapshot snapshot() const;
+  /// The last AllocatorOptions::history events.
+  MemoryHistory history() const;
+  /// Statistics and blocks of one instant; with `history`, also the
+  /// events before it.
+  MemorySnapshot snapshot(MemoryHistory* history = nullptr) const;
   /// Peaks start anew from what is current.
   void reset_peak();
   /// Called (with the allocator unlocked) when memory runs out; returns true when it freed something. It may
@@ -65,8 +68,6 @@ class CachingAllocator : public std::enable_shared_from_this<CachingAllocator> {
   void on_out_of_memory(std::function<bool()> callback);
   /// What OutOfMemory tells the user to change, in this order.
   void advise(std::vector<std::string> advice);
-  /// The last AllocatorOptions::history events.
-  MemoryHistory history() const;
   /// What is where: totals, each tag's share, the largest live owners, fragmentation; lines of text.
   std::string report() const;
 
@@ -81,7 +82,7 @@ class CachingAllocator : public std::enable_shared_from_this<CachingAllocator> {
   struct Found;
 
   // allocator.cpp
-  Block* acquire(Request request, std::string_view name, bool raw);
+  Block* acquire(Request& request, std::string_view name, bool raw);
   Found ask_callbacks(Heap& heap, const Request& request, std::unique_lock<std::mutex>& lock);
   [[noreturn]] void give_up(Heap& heap, const Request& request);
   void claim(Heap& heap, Block* block, const Request& request);
@@ -104,8 +105,10 @@ class CachingAllocator : public std::enable_shared_from_this<CachingAllocator> {
   bool reserve_range(Heap& heap, int64_t least);
   int64_t add_range(Heap& heap, int64_t bytes);
   void remove_range(Heap& heap, int64_t address);
-  bool map(Heap& heap, int64_t address, int64_t bytes);
-  void unmap(Heap& heap, const Mapping& mapping);
+  bool map(const Mapping& piece);
+  void unmap(const Mapping& piece);
+  void enter(Heap& heap, const Mapping& mapping);
+  void leave(Heap& heap, const Mapping& mapping);
   int64_t release_unused(const std::function<bool()>& enough);
   int64_t collect_garbage(int64_t growth);
   bool has_room(int64_t bytes) const { return bytes <= limit_ - stats_.reserved.current; }
@@ -118,6 +121,7 @@ class CachingAllocator : public std::enable_shared_from_this<CachingAllocator> {
   void record(MemoryEvent::Kind kind, const Block& block, const Live& live);
   void record(MemoryEvent::Kind kind, const Heap& heap, int64_t address, int64_t bytes);
   MemoryStats stats_locked() const;
+  MemoryHistory history_locked() const;
   void append_segments(MemorySnapshot& snapshot, const Heap& heap) const;
   MemorySnapshot::Block describe(const Heap& heap, const Block& block) const;
   std::string report_locked() const;

@@ -64,7 +64,7 @@ MemoryStats CachingAllocator::stats() const {
   return stats_locked();
 }
 
-MemorySnapshot CachingAllocator::snapshot() const {
+MemorySnapshot CachingAllocator::snapshot(MemoryHistory* history) const {
   const std::lock_guard lock(mutex_);
   MemorySnapshot snapshot{stats_locked(), {}, {}};
   for (const auto& heap : heaps_) {
@@ -72,6 +72,7 @@ MemorySnapshot CachingAllocator::snapshot() const {
     for (const auto& [address, fence] : heap->fences.all())
       snapshot.pending.push_back({address, fence.end - address, heap->stream.id(), fence.small, fence.tag});
   }
+  if (history != nullptr) *history = history_locked();
   return snapshot;
 }
 
@@ -113,6 +114,17 @@ MemorySnapshot::Block CachingAllocator::describe(const Heap& heap, const Block& 
   return entry;
 }
 
+MemoryHistory CachingAllocator::history() const {
+  const std::lock_guard lock(mutex_);
+  return history_locked();
+}
+
+MemoryHistory CachingAllocator::history_locked() const {
+  MemoryHistory history = recorder_.history();
+  history.names = names_.all();
+  return history;
+}
+
 void CachingAllocator::reset_peak() {
   const std::lock_guard lock(mutex_);
   const auto reset = [](MemoryCounters& counters) {
@@ -126,13 +138,6 @@ void CachingAllocator::reset_peak() {
   for (MemoryCounters& counters : stats_.by_tag) reset(counters);
   for (const auto& heap : heaps_) reset(heap->counters);
   stats_.pinned.peak = stats_.pinned.current;
-}
-
-MemoryHistory CachingAllocator::history() const {
-  const std::lock_guard lock(mutex_);
-  MemoryHistory history = recorder_.history();
-  history.names = names_.all();
-  return history;
 }
 
 void CachingAllocator::record(MemoryEvent::Kind kind, const Block& block, const Live& live) {

@@ -98,15 +98,20 @@ bool CachingAllocator::grow_range(Heap& heap, const Request& request) {
   return has_room(growth.bytes) && map_growth(heap, growth);
 }
 
-/// One mapping; or several, if it is so large that not being able to give back parts of it would hurt.
+/// One mapping; or several, if it is so large that not being able to give back parts of it would hurt. The
+/// heap and the counters learn of them when all are there: a growth that is refused halfway changes nothing.
 bool CachingAllocator::map_growth(Heap& heap, const Growth& growth) {
   const int64_t granularity = source_->granularity();
   const int64_t most = std::max(limit_ / kPieces / granularity, int64_t{1}) * granularity;
-  for (int64_t done = 0; done < growth.bytes; done += most) {
-    if (map(heap, growth.address + done, std::min(most, growth.bytes - done))) continue;
-    while (done > 0) unmap(heap, heap.blocks.mappings().at(growth.address + (done -= most)));
+  std::vector<Mapping> pieces;
+  for (int64_t done = 0; done < growth.bytes; done += most)
+    pieces.push_back({growth.address + done, std::min(most, growth.bytes - done)});
+  for (size_t mapped = 0; mapped < pieces.size(); ++mapped) {
+    if (map(pieces[mapped])) continue;
+    while (mapped > 0) unmap(pieces[--mapped]);
     return false;
   }
+  for (const Mapping& piece : pieces) enter(heap, piece);
   return true;
 }
 
@@ -120,7 +125,10 @@ bool CachingAllocator::grow_segment(Heap& heap, const Request& request) {
     if (!has_room(bytes)) continue;
     const int64_t address = add_range(heap, bytes);
     if (address == 0) continue;
-    if (map(heap, address, bytes)) return true;
+    if (map({address, bytes})) {
+      enter(heap, {address, bytes});
+      return true;
+    }
     remove_range(heap, address);
     if (ample == exact) break;
   }
@@ -162,30 +170,32 @@ void CachingAllocator::remove_range(Heap& heap, int64_t address) {
   heap.ranges.erase(range);
 }
 
-bool CachingAllocator::map(Heap& heap, int64_t address, int64_t bytes) {
-  bool mapped = false;
-  {
-    const SourceCall call(stats_);
-    mapped = source_->map(pointer_of(address), bytes);
-  }
-  if (!mapped) return false;
-  ++stats_.growths;
-  heap.blocks.map(address, bytes);
-  count_free(heap);
-  record(MemoryEvent::Kind::segment_map, heap, address, bytes);
-  return true;
+bool CachingAllocator::map(const Mapping& piece) {
+  const SourceCall call(stats_);
+  return source_->map(pointer_of(piece.address), piece.bytes);
 }
 
-void CachingAllocator::unmap(Heap& heap, const Mapping& mapping) {
+void CachingAllocator::unmap(const Mapping& piece) {
+  const SourceCall call(stats_);
+  source_->unmap(pointer_of(piece.address), piece.bytes);
+}
+
+/// What the source has mapped becomes the heap's.
+void CachingAllocator::enter(Heap& heap, const Mapping& mapping) {
+  ++stats_.growths;
+  heap.blocks.map(mapping.address, mapping.bytes);
+  count_free(heap);
+  record(MemoryEvent::Kind::segment_map, heap, mapping.address, mapping.bytes);
+}
+
+/// Gives a mapping of which nothing is used back to the source.
+void CachingAllocator::leave(Heap& heap, const Mapping& mapping) {
   const int64_t address = mapping.address, bytes = mapping.bytes;
   heap.blocks.unmap(address);
   heap.fences.take(address, address + bytes, [&](int64_t fenced, const StreamFences::Fence& fence) {
     count_active(heap, fence.tag, fence.small, -fenced);
   });
-  {
-    const SourceCall call(stats_);
-    source_->unmap(pointer_of(address), bytes);
-  }
+  unmap(mapping);
   if (!expandable_) remove_range(heap, address);
   count_free(heap);
   record(MemoryEvent::Kind::segment_unmap, heap, address, bytes);
@@ -202,7 +212,7 @@ int64_t CachingAllocator::release_unused(const std::function<bool()>& enough) {
   int64_t released = 0;
   releasing_ = true;  // growth that `enough` tries must not release what is on this list
   for (const auto& [heap, mapping] : unused) {
-    unmap(*heap, mapping);
+    leave(*heap, mapping);
     released += mapping.bytes;
     if (enough()) break;
   }

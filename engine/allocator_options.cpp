@@ -12,6 +12,8 @@
 namespace meshgrad {
 namespace {
 
+constexpr int64_t kMostHistory = 100'000'000;  // as in the configuration
+
 /// Settings of PyTorch's allocator that this one does not have.
 struct Foreign {
   std::string_view name, advice;
@@ -68,6 +70,14 @@ int64_t parse_count(std::string_view key, std::string_view text) {
   return *count;
 }
 
+/// Room for all of it is taken at once, so a slip of the pen must not ask for a terabyte.
+int64_t parse_history(std::string_view key, std::string_view text) {
+  const int64_t events = parse_count(key, text);
+  if (events > kMostHistory)
+    refuse(key, fmt::format("at most {} events", kMostHistory), text, "write for example history:1000000");
+  return events;
+}
+
 void set(AllocatorOptions& options, std::string_view key, std::string_view text) {
   if (key == "memory_limit") {
     const std::optional<int64_t> bytes = parse_size(text);
@@ -85,7 +95,7 @@ void set(AllocatorOptions& options, std::string_view key, std::string_view text)
   } else if (key == "release_cached_every") {
     options.release_cached_every = parse_count(key, text);
   } else if (key == "history") {
-    options.history = parse_count(key, text);
+    options.history = parse_history(key, text);
   } else {
     for (const Foreign& foreign : kForeign)
       if (foreign.name == key) refuse(key, "a setting of this allocator", "one of PyTorch's", foreign.advice);

@@ -37,13 +37,22 @@ class Draws {
   uint64_t next_ = 0;
 };
 
-/// `operations`, or half of them where a sanitizer makes each of them many times as slow.
-constexpr int64_t scaled(int64_t operations) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  return operations / 2;
+#if defined(__SANITIZE_THREAD__)
+inline constexpr bool kThreadSanitizer = true;
 #else
-  return operations;
+inline constexpr bool kThreadSanitizer = false;
 #endif
+#if defined(__SANITIZE_ADDRESS__)
+inline constexpr bool kSanitizer = true;
+#else
+inline constexpr bool kSanitizer = kThreadSanitizer;
+#endif
+
+/// `operations`, or half of them where a sanitizer makes each of them many times as slow.
+constexpr int64_t scaled(int64_t operations) { return kSanitizer ? operations / 2 : operations; }
+/// The same for a test of one thread, in which ThreadSanitizer has little to find.
+constexpr int64_t scaled_for_one_thread(int64_t operations) {
+  return kThreadSanitizer ? operations / 10 : scaled(operations);
 }
 
 }  // namespace meshgrad::test

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // 100,000 random operations, and after each of them an audit: every counter equals a recount, no two live
-// blocks overlap, and every block still holds what was written to it. Under a sanitizer half of them.
+// blocks overlap, and every block still holds what was written to it. Under a sanitizer fewer of them.
 #include <meshgrad/engine/allocator.h>
+#include <meshgrad/engine/block_heap.h>
 #include <meshgrad/engine/error.h>
 
 #include <doctest/doctest.h>
@@ -83,11 +84,13 @@ class Worker {
 
   void step() {
     allocated = nullptr;
-    const double choice = draws_.unit();
     reset = false;
     short_ = short_ && pieces.size() > most_ / 2;  // then only free, until there is room again
-    // Many live pieces and few, in turn.
-    const size_t most = ++steps_ / 700 % 2 == 0 ? most_ : most_ / 4;
+    // Many live pieces, few, training, few.
+    const uint64_t phase = ++steps_ / 700 % 4;
+    if (phase == 2) return train();
+    const size_t most = phase == 0 ? most_ : most_ / 4;
+    const double choice = draws_.unit();
     if (choice < 0.5 && pieces.size() < most && !short_) {
       allocate();
     } else if (choice < 0.93 || pieces.size() > most) {
@@ -117,25 +120,46 @@ class Worker {
   int64_t refused = 0;
 
  private:
+  /// The same again and again, which the placement policy can foretell.
+  void train() {
+    constexpr int64_t kBytes[] = {600 * kKiB, 400 * kKiB, 300 * kKiB};
+    constexpr struct {
+      bool allocates;
+      size_t which;
+    } kStep[] = {{true, 0}, {true, 1}, {false, 0}, {true, 2}, {false, 1}, {false, 2}};
+    const auto [allocates, which] = kStep[steps_ % std::size(kStep)];
+    if (allocates) {
+      trained_[which] = allocate(kBytes[which], 1, Tag::activations, 0);
+      return;
+    }
+    for (size_t i = 0; i < pieces.size(); ++i)
+      if (pieces[i].number == trained_[which]) return free(i);
+  }
   void allocate() {
+    const auto tag = static_cast<Tag>(draws_.below(kTagCount));
+    const int64_t bytes = draws_.size(kMiB), alignment = int64_t{1} << draws_.below(13);
+    allocate(bytes, alignment, tag, static_cast<int>(draws_.below(kStreams)));
+  }
+  /// The new piece's number.
+  uint64_t allocate(int64_t bytes, int64_t alignment, Tag tag, int on) {
     Piece piece;
     piece.number = draws_.seed() << 32 | ++count_;
-    piece.tag = static_cast<Tag>(draws_.below(kTagCount));
-    piece.stream = static_cast<int>(draws_.below(kStreams));
-    const int64_t bytes = draws_.size(kMiB), alignment = int64_t{1} << draws_.below(13);
+    piece.tag = tag;
+    piece.stream = on;
     try {
       piece.storage = allocator_.allocate(bytes, alignment, stream(static_cast<size_t>(piece.stream)),
                                           piece.tag, piece.name());
     } catch (const OutOfMemory&) {
       ++refused;
       short_ = true;
-      return;
+      return piece.number;
     }
     if (piece.storage->bytes() != bytes || reinterpret_cast<intptr_t>(piece.bytes()) % alignment != 0)
       broken = true;
     piece.fill();
     pieces.push_back(std::move(piece));
     allocated = &pieces.back();
+    return allocated->number;
   }
 
   CachingAllocator& allocator_;
@@ -144,6 +168,7 @@ class Worker {
   size_t most_;
   uint64_t count_ = 0;
   uint64_t steps_ = 0;
+  std::array<uint64_t, 3> trained_{};  // numbers of the pieces that train() made last
   bool short_ = false;
 };
 
@@ -247,6 +272,21 @@ bool same_blocks(const MemorySnapshot& snapshot, const std::vector<Piece>& piece
                     });
 }
 
+/// In a slab; or above free memory that could have held it; or else low.
+Placement placement_of(const MemorySnapshot& snapshot, const Piece& piece) {
+  const auto address = reinterpret_cast<int64_t>(piece.storage->data());
+  bool room_below = false;
+  for (const MemorySnapshot::Segment& segment : snapshot.segments) {
+    for (const MemorySnapshot::Block& block : segment.blocks) {
+      if (block.address == address && block.small) return Placement::slab;
+      room_below = room_below || (segment.stream == piece.stream && block.address < address &&
+                                  block.state == MemorySnapshot::State::free && !block.small &&
+                                  block.bytes >= piece.storage->bytes() + 5'000);
+    }
+  }
+  return room_below ? Placement::high : Placement::low;
+}
+
 /// With nothing alive everything goes back, and nothing is left of it.
 void check_end(std::shared_ptr<CachingAllocator> allocator, TestMemorySource& source) {
   source.fail_at(0);
@@ -270,7 +310,8 @@ TEST_CASE("100,000 random operations of one thread, peaks and totals too") {
         CachingAllocator::create(source, {.garbage_collection_threshold = setting.garbage, .history = 300});
     Worker worker(*allocator, *source, 11, 200);
     Tracks tracks;
-    for (int64_t i = 0; i < test::scaled(25'000); ++i) {
+    std::array<int64_t, 3> placed{};
+    for (int64_t i = 0; i < test::scaled_for_one_thread(25'000); ++i) {
       CAPTURE(i);
       worker.step();
       const MemorySnapshot snapshot = allocator->snapshot();
@@ -278,7 +319,12 @@ TEST_CASE("100,000 random operations of one thread, peaks and totals too") {
       REQUIRE(tracks.check(snapshot, worker, allocator->history()) == "");
       REQUIRE(same_blocks(snapshot, worker.pieces));
       REQUIRE_FALSE(worker.broken);
+      if (worker.allocated != nullptr)
+        ++placed[static_cast<size_t>(placement_of(snapshot, *worker.allocated))];
     }
+    CHECK(placed[static_cast<size_t>(Placement::low)] > 50);
+    CHECK(placed[static_cast<size_t>(Placement::slab)] > 50);
+    if (setting.expandable) CHECK(placed[static_cast<size_t>(Placement::high)] > 5);
     const MemoryStats stats = allocator->stats();
     CHECK(worker.refused > 0);
     CHECK(stats.out_of_memory == worker.refused);

@@ -229,6 +229,29 @@ TEST_CASE("a flush that collects garbage on its way survives a source that refus
   CHECK(f.take(12 * kMiB)->bytes() == 12 * kMiB);
 }
 
+TEST_CASE("growth that a flush tries leaves the rest of the flush alone, though it is above the threshold") {
+  Fixture f(16 * kMiB, {.garbage_collection_threshold = 0.625}, true, kMiB);
+  // A page of hole, 3 free, 2 of hole, 1 used, 5 free, and the end: 9 MiB of at most 10.
+  StoragePtr first = f.take(kMiB), low = f.take(3 * kMiB), second = f.take(2 * kMiB);
+  const StoragePtr kept = f.take(kMiB);
+  first.reset();
+  second.reset();
+  CHECK(f.allocator->release_cached() == 3 * kMiB);
+  StoragePtr high = f.take(5 * kMiB);
+  low.reset();
+  high.reset();
+  REQUIRE(f.source->mapped_bytes() == 9 * kMiB);
+  REQUIRE(f.stats().holes == 2);
+  f.source->set_capacity(5 * kMiB);  // somebody else took the rest
+  // 1 MiB would do at the end. When the low pages are gone, the low hole needs 6 MiB: 2 above the threshold.
+  CHECK(f.refusal(6 * kMiB) != "");
+  CHECK(f.source->mapped_bytes() == kMiB);
+  CHECK(f.audit() == "");
+  f.source->set_capacity(16 * kMiB);
+  CHECK(f.take(6 * kMiB)->bytes() == 6 * kMiB);
+  CHECK(f.audit() == "");
+}
+
 TEST_CASE("callbacks are asked in order, until one has freed enough") {
   Fixture f(8 * kMiB);
   StoragePtr a = f.take(2 * kMiB), b = f.take(2 * kMiB), c = f.take(4 * kMiB);

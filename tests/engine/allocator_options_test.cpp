@@ -67,6 +67,11 @@ TEST_CASE("a value may be written in several ways") {
               .garbage_collection_threshold == value);
 }
 
+TEST_CASE("the longest history and no history are accepted") {
+  CHECK(parse_allocator_options("history:100000000").history == 100'000'000);
+  CHECK(parse_allocator_options("history:0").history == 0);
+}
+
 TEST_CASE("every bad form is refused, with what was needed, what was got, and an example") {
   struct Bad {
     const char *text, *where, *needed, *got;
@@ -91,6 +96,8 @@ TEST_CASE("every bad form is refused, with what was needed, what was got, and an
       {"release_cached_every:1.5", "release_cached_every", "a whole number >= 0", "got 1.5;"},
       {"history:many", "history", "a whole number >= 0", "got many;"},
       {"history:99999999999999999999", "history", "a whole number >= 0", "got 99999999999999999999;"},
+      {"history:100000001", "history", "at most 100000000 events", "got 100000001;"},
+      {"history:1000000000000", "history", "at most 100000000 events", "got 1000000000000;"},
       {"history", "history", "key:value,key:value", "got history;"},
       {"history=3", "history=3", "key:value,key:value", "got history=3;"},
       {",history:3", "empty entry", "key:value,key:value", "got ;"},

@@ -274,6 +274,32 @@ TEST_CASE("recorded training gives the known figures") {
   }
 }
 
+TEST_CASE("the engine's own policy stays as good as it was") {
+  struct Bound {
+    std::string trace;
+    double scale, ratio, min_capacity_ratio;
+  };
+  const Bound bounds[] = {
+      {"mgn_train", 1.0, 1.006, 1.004},      {"mgn_train", 0.5, 1.006, 1.006},
+      {"mgn_ckpt_eval", 1.0, 1.035, 1.02},   {"mgn_ckpt_eval", 0.5, 1.05, 1.05},
+      {"mgn_accumulate", 1.0, 1.01, 1.01},   {"mgn_accumulate", 0.5, 1.02, 1.02},
+      {"mgn_ckpt_accumulate", 1.0, 1.05, 1.04},
+  };
+  for (const Bound& bound : bounds) {
+    CAPTURE(bound.trace);
+    CAPTURE(bound.scale);
+    const MemoryTrace trace = read_memory_trace(traces(bound.trace + ".txt.gz"), bound.scale);
+    const ReplayReport report = replay_trace(trace, find_replay_policy("default"));
+    const ReplayReport first_fit = replay_trace(trace, find_replay_policy("first-fit"));
+    CHECK(report.ratio() <= bound.ratio);
+    CHECK(report.min_capacity_ratio() <= bound.min_capacity_ratio);
+    CHECK(static_cast<double>(report.unlimited.driver_calls) <=
+          1.2 * static_cast<double>(first_fit.unlimited.driver_calls));
+    CHECK(report.tight.completes);
+    CHECK(report.tight.flushes <= 2);
+  }
+}
+
 nlohmann::json replay_json(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), {"memory", "replay"});
   arguments.push_back("--json");

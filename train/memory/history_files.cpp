@@ -8,14 +8,6 @@
 #include <system_error>
 
 namespace meshgrad {
-namespace {
-
-int64_t events_ever(const MemoryHistory& history) {
-  return history.dropped + static_cast<int64_t>(history.events.size());
-}
-
-}  // namespace
-
 void write_memory_files(const std::filesystem::path& dir, const CachingAllocator& allocator) {
   std::error_code error;
   std::filesystem::create_directories(dir, error);
@@ -23,16 +15,8 @@ void write_memory_files(const std::filesystem::path& dir, const CachingAllocator
     throw data_error(dir.string(), "to make the directory", error.message(),
                      "give a directory that can be written");
   }
-  // The snapshot has to be of the end of the history. Other threads may allocate in between; they pause soon.
-  constexpr int kAttempts = 10;
-  MemoryHistory history = allocator.history();
-  MemorySnapshot snapshot;
-  int64_t events = -1;
-  for (int i = 0; i < kAttempts && events != events_ever(history); ++i) {
-    events = events_ever(history);
-    snapshot = allocator.snapshot();
-    history = allocator.history();
-  }
+  MemoryHistory history;
+  const MemorySnapshot snapshot = allocator.snapshot(&history);
   write_history_json(dir / "history.json", history);
   write_history_pickle(dir / "snapshot.pickle", snapshot, history, allocator.options());
   write_history_html(dir / "memory.html", snapshot, history);
