@@ -103,9 +103,6 @@ Block* CachingAllocator::acquire(Request& request, std::string_view name, bool r
   request.placement = heap.policy.place(request.bytes, owner, request.ticket);
   // Segments of a source that cannot grow have no common upper end.
   if (!expandable_ && request.placement == Placement::high) request.placement = Placement::low;
-  // Nor can what is larger than a slab lie in one.
-  if (request.placement == Placement::slab && request.bytes + request.alignment > BlockHeap::kSlab)
-    request.placement = Placement::low;
 
   const int64_t flushes = stats_.flushes;
   const bool possible = bytes <= limit_;

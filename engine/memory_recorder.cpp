@@ -19,7 +19,7 @@ NameTable::NameTable() {
 uint32_t NameTable::inside(uint32_t scope, std::string_view name) {
   if (name.empty()) return scope;
   Recent& recent = recent_[(reinterpret_cast<uintptr_t>(name.data()) / 8 + scope) % recent_.size()];
-  if (recent.number != 0 && recent.scope == scope && parts_[recent.number] == name) return recent.number;
+  if (recent.scope == scope && parts_[recent.number] == name) return recent.number;  // 0 has no part
   recent = {scope, find_or_add(scope, name)};
   return recent.number;
 }

@@ -20,6 +20,7 @@ constexpr float kWeighty = 0.025F;  // of the peak: the holes that lighter brief
 // Parameters and their gradients, which stay and would split large holes; but a heap mostly of small blocks
 // has no large holes to protect, and slabs waste their ends.
 constexpr int64_t kSmall = 256 << 10;
+static_assert(kSmall + 4096 <= BlockHeap::kSlab, "what goes to a slab fits in one, however it is aligned");
 constexpr int kSmallShare = 4;
 
 // In a first step forecasts are guesses, from layer to layer: believed when 64 more came true than did not, a

@@ -183,8 +183,16 @@ TEST_CASE("addresses whose memory was refused are given back, where they come wi
   Fixture f(8 * kMiB, {}, false);
   f.source->set_capacity(0);
   CHECK(f.refusal(kMiB) != "");
+  CHECK(f.source->calls().reserve == 2);  // ample, then exact
   CHECK(f.source->reservations().empty());
   CHECK(f.audit() == "");
+  f.source->set_capacity(kMiB);
+  CHECK(f.take(kMiB) != nullptr);
+  CHECK(f.source->mapped_bytes() == kMiB);
+  Fixture large(32 * kMiB, {}, false);
+  large.source->set_capacity(0);
+  CHECK(large.refusal(16 * kMiB) != "");
+  CHECK(large.source->calls().reserve == 1);  // ample is exact
 }
 
 TEST_CASE("sizes beyond all bounds are refused, whatever the source promises") {
@@ -202,7 +210,8 @@ TEST_CASE("garbage is collected above the threshold, and growth is planned with 
     f.take(16 * kMiB).reset();
     f.take(12 * kMiB, 1).reset();
     CHECK(f.source->mapped_bytes() == 28 * kMiB);
-    const StoragePtr held = f.take(8 * kMiB, 2);  // 36 of 64 would be more than half
+    // 36 of 64 would be more than half; a segment for 4 is one of 20.
+    const StoragePtr held = f.take((expandable ? 8 : 4) * kMiB, 2);
     CHECK(f.source->mapped_bytes() <= 32 * kMiB);
     CHECK(f.stats().flushes == 0);
     CHECK(f.audit() == "");

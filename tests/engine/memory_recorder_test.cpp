@@ -28,6 +28,18 @@ TEST_CASE("names are stored once, and joined inside their scopes") {
   CHECK(names.all() == std::vector<std::string>{"", "block", "block/mlp", "mlp", "other", "block/oth"});
 }
 
+TEST_CASE("equal names in other scopes are told apart, wherever their text lies") {
+  NameTable names;
+  const uint32_t outer = names.inside(0, "outer"), inner = names.inside(outer, "inner");
+  const std::string text(1024, 'x');
+  for (size_t at = 0; at + 3 <= text.size(); ++at) {
+    const uint32_t scope = at % 3 == 0 ? 0 : at % 3 == 1 ? outer : inner;
+    CHECK(names[names.inside(scope, std::string_view(text).substr(at, 3))] ==
+          (scope == 0 ? "xxx" : names[scope] + "/xxx"));
+  }
+  CHECK(names.all().size() == 6);
+}
+
 TEST_CASE("names that are made up without end do not fill the memory") {
   NameTable names;
   const uint32_t scope = names.inside(0, "scope");
