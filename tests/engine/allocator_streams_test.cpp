@@ -183,12 +183,13 @@ TEST_CASE("all 720 orders in which six events complete give the same answer, at 
   const Answer expected = ask(order, 0);
   CHECK_FALSE(expected.early);
   CHECK(expected.seen[1] == 1);  // the first request waited
+  constexpr int kStride = test::kThreadSanitizer ? 6 : test::kSanitizer ? 3 : 1;
   int runs = 0;
   do {
-    for (size_t before = 0; before <= order.size(); ++before, ++runs)
+    for (size_t before = 0; before <= order.size(); before += kStride, ++runs)
       if (const Answer answer = ask(order, before); !(answer == expected)) FAIL("another answer");
   } while (std::next_permutation(order.begin(), order.end()));
-  CHECK(runs == 5040);
+  CHECK(runs == 720 * (1 + 6 / kStride));
 }
 
 /// Knows what work may still use which addresses; each unmap is checked when it happens.
