@@ -191,8 +191,8 @@ class Run {
   }
   /// A growth is a call for the addresses and one for each 64 KiB of a slab at most.
   bool refusal_is_near() const {
-    const TestMemorySource::Calls calls = source_->calls();
-    return calls.refused == 0 && fail_at_ - calls.reserve - calls.map <= 40;
+    const TestMemorySource::Calls made = source_->calls();
+    return made.refused == 0 && fail_at_ - made.reserve - made.map <= 40;
   }
   void audit() { error_ += test::recount(allocator_->snapshot(), *source_); }
 
