@@ -3,6 +3,7 @@
 #include "benchmark.h"
 
 #include <meshgrad/engine/cuda_memory.h>
+#include <meshgrad/engine/error.h>
 #include <meshgrad/engine/host_memory.h>
 #include <meshgrad/engine/placement_policy.h>
 #include <meshgrad/engine/random.h>
@@ -81,6 +82,7 @@ Workload placement_hit_path() {
         const Growth growth = heap.plan_growth(bytes, BlockHeap::kRounding, placement, BlockHeap::kSlab);
         heap.map(growth.address, growth.bytes);
       }
+      policy.taken(bytes, handle.ticket);
       return handle;
     }
     void free(const Handle& handle) {
@@ -108,7 +110,8 @@ Workload mapping(const std::shared_ptr<MemorySource>& source, int64_t bytes) {
                                     [=](char* address) { source->release(address, bytes); });
   Workload work;
   work.run = [=] {
-    if (source->map(range.get(), bytes)) source->unmap(range.get(), bytes);
+    check_internal(source->map(range.get(), bytes), "the source has no memory for the benchmark");
+    source->unmap(range.get(), bytes);
   };
   work.bytes = static_cast<double>(bytes);
   work.description = fmt::format("map and unmap {} MiB", bytes >> 20);

@@ -109,7 +109,7 @@ Block* CachingAllocator::acquire(Request& request, std::string_view name, bool r
   Found found = possible ? find(heap, request) : Found{};
   const bool asked = possible && found.block == nullptr;
   if (asked) found = ask_callbacks(heap, request, lock);
-  if (found.block == nullptr) give_up(heap, request);
+  if (found.block == nullptr) give_up(request);
   if (asked || stats_.flushes > flushes) ++stats_.retries;
   claim(*found.heap, found.block, request);
   if (raw) raw_[pointer_of(found.block->address)] = found.block;
@@ -136,7 +136,6 @@ CachingAllocator::Found CachingAllocator::ask_callbacks(Heap& heap, const Reques
     lock.lock();
     std::erase(calling_, self);
     if (error) {
-      heap.policy.freed(request.bytes, request.ticket);
       std::rethrow_exception(error);
     }
     const Found found = freed ? find(heap, request) : Found{};
@@ -145,12 +144,12 @@ CachingAllocator::Found CachingAllocator::ask_callbacks(Heap& heap, const Reques
   return {};
 }
 
-void CachingAllocator::give_up(Heap& heap, const Request& request) {
+void CachingAllocator::give_up(const Request& request) {
   ++stats_.out_of_memory;
-  heap.policy.freed(request.bytes, request.ticket);
   if (recorder_.records()) {
     recorder_.record({MemoryEvent::Kind::out_of_memory, request.tag, request.stream->id(), request.name,
                       limit_ - stats_.allocated.current, request.requested, MemoryRecorder::now()});
+    shortage_ = {snapshot_locked(), history_locked()};
   }
   throw OutOfMemory(shortage(request));
 }
@@ -190,11 +189,12 @@ void CachingAllocator::claim(Heap& heap, Block* block, const Request& request) {
   live->name = request.name;
   live->ticket = request.ticket;
   block->owner = live;
+  request.home->policy.taken(request.bytes, request.ticket);
   ++stats_.allocations;
   count_live(*block, *live, +1);
   count_active(heap, live->tag, live->small, block->bytes);
   count_free(heap);
-  if (recorder_.records()) record(MemoryEvent::Kind::alloc, *block, *live);
+  if (recorder_.records()) note(MemoryEvent::Kind::alloc, *block, *live);
 }
 
 void CachingAllocator::give_back(Block* block) {
@@ -205,11 +205,11 @@ void CachingAllocator::give_back(Block* block) {
 void CachingAllocator::give_back_locked(Block* block) {
   auto* const live = static_cast<Live*>(block->owner);
   Heap& heap = *live->heap;
-  if (recorder_.records()) record(MemoryEvent::Kind::free_requested, *block, *live);
+  if (recorder_.records()) note(MemoryEvent::Kind::free_requested, *block, *live);
   count_live(*block, *live, -1);
   const bool shared = live->home != live->heap || !live->uses.empty();
   if (!shared || !add_fence(*block, *live)) count_active(heap, live->tag, live->small, -block->bytes);
-  if (recorder_.records()) record(MemoryEvent::Kind::free_completed, *block, *live);
+  if (recorder_.records()) note(MemoryEvent::Kind::free_completed, *block, *live);
   live->home->policy.freed(block->bytes, live->ticket);
   live->uses.clear();
   spare_lives_.push_back(live);
@@ -249,14 +249,19 @@ void CachingAllocator::record_use(const StoragePtr& storage, const Stream& strea
 
 /// The allocator's own copy of a stream; every stream that may still use something is among them.
 const Stream& CachingAllocator::know(const Stream& stream) {
-  for (const Stream& known : streams_)
-    if (known.id() == stream.id()) return known;
+  for (const Stream& known : streams_) {
+    if (known.id() != stream.id()) continue;
+    if (known.native() == stream.native()) return known;
+    throw invalid_argument("allocate", "an id of its own for every stream",
+                           fmt::format("two streams with id {}", stream.id()),
+                           "number them when making them");
+  }
   return streams_.emplace_back(stream);
 }
 
 CachingAllocator::Heap& CachingAllocator::heap_of(const Stream& stream) {
   for (const auto& heap : heaps_)
-    if (heap->stream.id() == stream.id()) return *heap;
+    if (heap->stream.id() == stream.id() && heap->stream.native() == stream.native()) return *heap;
   heaps_.push_back(std::make_unique<Heap>(know(stream)));
   return *heaps_.back();
 }

@@ -9,11 +9,13 @@
 #include <meshgrad/engine/storage.h>
 
 #include <mutex>
+#include <optional>
 #include <thread>
 
 namespace meshgrad {
 
 struct Growth;
+enum class Placement : uint8_t;
 struct Mapping;
 
 /// Thread-safe. Blocks are aligned to 512 bytes or more, and their sizes are multiples of 512.
@@ -56,11 +58,12 @@ class CachingAllocator : public std::enable_shared_from_this<CachingAllocator> {
   /// bytes.
   int64_t release_cached();
   MemoryStats stats() const;
+  /// Statistics and blocks of one instant.
+  MemorySnapshot snapshot() const;
   /// The last AllocatorOptions::history events.
   MemoryHistory history() const;
-  /// Statistics and blocks of one instant; with `history`, also the
-  /// events before it.
-  MemorySnapshot snapshot(MemoryHistory* history = nullptr) const;
+  /// Both, of one instant: now, or, if memory ran out since the last call, of the moment when it did.
+  MemoryRecord record();
   /// Peaks start anew from what is current.
   void reset_peak();
   /// Called (with the allocator unlocked) when memory runs out; returns true when it freed something. It may
@@ -84,7 +87,7 @@ class CachingAllocator : public std::enable_shared_from_this<CachingAllocator> {
   // allocator.cpp
   Block* acquire(Request& request, std::string_view name, bool raw);
   Found ask_callbacks(Heap& heap, const Request& request, std::unique_lock<std::mutex>& lock);
-  [[noreturn]] void give_up(Heap& heap, const Request& request);
+  [[noreturn]] void give_up(const Request& request);
   void claim(Heap& heap, Block* block, const Request& request);
   void wait_for(Heap& heap, const Block& block, const Stream& stream);
   void give_back(Block* block);
@@ -95,8 +98,8 @@ class CachingAllocator : public std::enable_shared_from_this<CachingAllocator> {
 
   // allocator_growth.cpp
   Found find(Heap& heap, const Request& request);
-  static Block* take(Heap& heap, const Request& request);
-  Found borrow(const Heap& own, const Request& request);
+  static Block* take(Heap& heap, const Request& request, Placement placement);
+  static Block* take_anywhere(Heap& heap, const Request& request);
   Found flush_and_take(Heap& heap, const Request& request);
   bool grow(Heap& heap, const Request& request);
   bool grow_range(Heap& heap, const Request& request);
@@ -118,9 +121,10 @@ class CachingAllocator : public std::enable_shared_from_this<CachingAllocator> {
   void count_live(const Block& block, const Live& live, int64_t sign);
   void count_active(Heap& heap, Tag tag, bool small, int64_t bytes);
   void count_free(Heap& heap);
-  void record(MemoryEvent::Kind kind, const Block& block, const Live& live);
-  void record(MemoryEvent::Kind kind, const Heap& heap, int64_t address, int64_t bytes);
+  void note(MemoryEvent::Kind kind, const Block& block, const Live& live);
+  void note(MemoryEvent::Kind kind, const Heap& heap, int64_t address, int64_t bytes);
   MemoryStats stats_locked() const;
+  MemorySnapshot snapshot_locked() const;
   MemoryHistory history_locked() const;
   void append_segments(MemorySnapshot& snapshot, const Heap& heap) const;
   MemorySnapshot::Block describe(const Heap& heap, const Block& block) const;
@@ -140,6 +144,7 @@ class CachingAllocator : public std::enable_shared_from_this<CachingAllocator> {
   NameTable names_;
   std::vector<uint32_t> scopes_;
   MemoryRecorder recorder_;
+  std::optional<MemoryRecord> shortage_;  // when memory last ran out, for record()
   std::vector<std::function<bool()>> callbacks_;
   std::vector<std::string> advice_;
   std::vector<std::thread::id> calling_;  // threads that are inside a callback

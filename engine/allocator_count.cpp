@@ -64,15 +64,25 @@ MemoryStats CachingAllocator::stats() const {
   return stats_locked();
 }
 
-MemorySnapshot CachingAllocator::snapshot(MemoryHistory* history) const {
+MemorySnapshot CachingAllocator::snapshot() const {
   const std::lock_guard lock(mutex_);
+  return snapshot_locked();
+}
+
+MemoryRecord CachingAllocator::record() {
+  const std::lock_guard lock(mutex_);
+  MemoryRecord record = shortage_ ? std::move(*shortage_) : MemoryRecord{snapshot_locked(), history_locked()};
+  shortage_.reset();
+  return record;
+}
+
+MemorySnapshot CachingAllocator::snapshot_locked() const {
   MemorySnapshot snapshot{stats_locked(), {}, {}};
   for (const auto& heap : heaps_) {
     append_segments(snapshot, *heap);
     for (const auto& [address, fence] : heap->fences.all())
       snapshot.pending.push_back({address, fence.end - address, heap->stream.id(), fence.small, fence.tag});
   }
-  if (history != nullptr) *history = history_locked();
   return snapshot;
 }
 
@@ -140,12 +150,12 @@ void CachingAllocator::reset_peak() {
   stats_.pinned.peak = stats_.pinned.current;
 }
 
-void CachingAllocator::record(MemoryEvent::Kind kind, const Block& block, const Live& live) {
+void CachingAllocator::note(MemoryEvent::Kind kind, const Block& block, const Live& live) {
   recorder_.record({kind, live.tag, live.home->stream.id(), live.name, block.address, live.requested,
                     MemoryRecorder::now()});
 }
 
-void CachingAllocator::record(MemoryEvent::Kind kind, const Heap& heap, int64_t address, int64_t bytes) {
+void CachingAllocator::note(MemoryEvent::Kind kind, const Heap& heap, int64_t address, int64_t bytes) {
   if (!recorder_.records()) return;
   recorder_.record({kind, Tag::host, heap.stream.id(), 0, address, bytes, MemoryRecorder::now()});
 }

@@ -43,40 +43,38 @@ class SourceCall {
 
 /// A block from the stream's own heap or, when memory is short, from wherever there is one.
 CachingAllocator::Found CachingAllocator::find(Heap& heap, const Request& request) {
-  if (Block* const block = take(heap, request)) return {&heap, block};
-  if (grow(heap, request)) return {&heap, take(heap, request)};
-  if (request.placement == Placement::slab) {
-    // No room for another slab, but perhaps for the block.
-    Request plain = request;
-    plain.placement = Placement::low;
-    return find(heap, plain);
-  }
-  const Found borrowed = borrow(heap, request);
-  if (borrowed.block != nullptr) return borrowed;
-  return flush_and_take(heap, request);
-}
-
-Block* CachingAllocator::take(Heap& heap, const Request& request) {
-  return heap.blocks.take(request.bytes, request.alignment, request.placement);
-}
-
-/// A free block of another stream's heap: its new stream will wait for the old one's work.
-CachingAllocator::Found CachingAllocator::borrow(const Heap& own, const Request& request) {
-  for (const auto& heap : heaps_) {
-    if (heap.get() == &own) continue;
-    if (Block* const block = heap->blocks.take(request.bytes, request.alignment, Placement::low)) {
+  if (Block* const block = take(heap, request, request.placement)) return {&heap, block};
+  if (grow(heap, request)) return {&heap, take(heap, request, request.placement)};
+  // Memory is short: any place will do, also that of another stream, which is then waited for.
+  if (Block* const block = take_anywhere(heap, request)) return {&heap, block};
+  for (const auto& other : heaps_) {
+    if (other.get() == &heap) continue;
+    if (Block* const block = take_anywhere(*other, request)) {
       ++stats_.borrows;
-      return {heap.get(), block};
+      return {other.get(), block};
     }
   }
-  return {};
+  if (request.placement != Placement::slab) return flush_and_take(heap, request);
+  Request plain = request;  // a slab may need more than there is
+  plain.placement = Placement::low;
+  if (grow(heap, plain)) return {&heap, take(heap, plain, plain.placement)};
+  return flush_and_take(heap, plain);
+}
+
+Block* CachingAllocator::take(Heap& heap, const Request& request, Placement placement) {
+  return heap.blocks.take(request.bytes, request.alignment, placement);
+}
+
+Block* CachingAllocator::take_anywhere(Heap& heap, const Request& request) {
+  Block* const block = take(heap, request, Placement::low);
+  return block != nullptr ? block : take(heap, request, Placement::slab);
 }
 
 /// Gives unused mappings back until the heap can grow.
 CachingAllocator::Found CachingAllocator::flush_and_take(Heap& heap, const Request& request) {
   bool grown = false;
   if (release_unused([&] { return grown = grow(heap, request); }) > 0) ++stats_.flushes;
-  return grown ? Found{&heap, take(heap, request)} : Found{};
+  return grown ? Found{&heap, take(heap, request, request.placement)} : Found{};
 }
 
 bool CachingAllocator::grow(Heap& heap, const Request& request) {
@@ -185,7 +183,7 @@ void CachingAllocator::enter(Heap& heap, const Mapping& mapping) {
   ++stats_.growths;
   heap.blocks.map(mapping.address, mapping.bytes);
   count_free(heap);
-  record(MemoryEvent::Kind::segment_map, heap, mapping.address, mapping.bytes);
+  note(MemoryEvent::Kind::segment_map, heap, mapping.address, mapping.bytes);
 }
 
 /// Gives a mapping of which nothing is used back to the source.
@@ -198,7 +196,7 @@ void CachingAllocator::leave(Heap& heap, const Mapping& mapping) {
   unmap(mapping);
   if (!expandable_) remove_range(heap, address);
   count_free(heap);
-  record(MemoryEvent::Kind::segment_unmap, heap, address, bytes);
+  note(MemoryEvent::Kind::segment_unmap, heap, address, bytes);
 }
 
 /// Gives unused mappings of all heaps back, largest first, until `enough()` says so; returns the bytes.
@@ -210,13 +208,14 @@ int64_t CachingAllocator::release_unused(const std::function<bool()>& enough) {
                    [](const auto& a, const auto& b) { return a.second.bytes > b.second.bytes; });
   if (!unused.empty()) synchronize();
   int64_t released = 0;
-  releasing_ = true;  // growth that `enough` tries must not release what is on this list
+  // Growth that `enough` tries must not release what is on this list.
+  releasing_ = true;
+  const std::unique_ptr<bool, void (*)(bool*)> end(&releasing_, [](bool* releasing) { *releasing = false; });
   for (const auto& [heap, mapping] : unused) {
     leave(*heap, mapping);
     released += mapping.bytes;
     if (enough()) break;
   }
-  releasing_ = false;
   return released;
 }
 

@@ -36,7 +36,7 @@ constexpr Foreign kForeign[] = {
     {"throw_on_cudamalloc_oom", "use memory_limit:SIZE: nothing beyond it is asked of the driver"},
     {"release_lock_on_cudamalloc", "leave it out: growth is rare, as one call serves it"},
     {"graph_capture_record_stream_reuse",
-     "leave it out: memory used on other streams is reused after a wait on the device, captured or not"},
+     "leave it out: memory used on other streams is reused after a wait on the device"},
 };
 
 [[noreturn]] void refuse(std::string_view where, std::string_view needed, std::string_view got,

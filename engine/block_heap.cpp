@@ -74,6 +74,13 @@ void BlockHeap::remove_range(int64_t address) {
   ranges_.erase(range);
 }
 
+/// After the block's first byte went up: most often it is still in the same mapping.
+void BlockHeap::find_mapping(Block* block) {
+  const Mapping& mapping = block->mapping_->second;
+  if (mapping.address + mapping.bytes <= block->address)
+    block->mapping_ = std::prev(mappings_.upper_bound(block->address));
+}
+
 /// Cuts an unindexed block in two; the second part, from `bytes` on, is returned.
 Block* BlockHeap::split(Block* block, int64_t bytes) {
   Block* const rest = make(block->address + bytes, block->bytes - bytes, block, block->next);
@@ -82,7 +89,7 @@ Block* BlockHeap::split(Block* block, int64_t bytes) {
   block->bytes = bytes;
   if (block->state != Block::State::hole) {
     rest->mapping_ = block->mapping_;
-    while (rest->mapping_->second.address + rest->mapping_->second.bytes <= rest->address) ++rest->mapping_;
+    find_mapping(rest);
   }
   return rest;
 }
@@ -94,7 +101,7 @@ Block* BlockHeap::split_front(Block* block, int64_t bytes) {
   front->mapping_ = block->mapping_;
   block->address += bytes;
   block->bytes -= bytes;
-  while (block->mapping_->second.address + block->mapping_->second.bytes <= block->address) ++block->mapping_;
+  find_mapping(block);
   if (front->previous == nullptr) ranges_[front->address] = front;
   return front;
 }

@@ -105,6 +105,7 @@ class BlockHeap {
   Block* make(int64_t address, int64_t bytes, Block* previous, Block* next);
   void destroy(Block* block);
   Block* split(Block* block, int64_t bytes);
+  void find_mapping(Block* block);
   Block* split_front(Block* block, int64_t bytes);
   void merge_next(Block* block);
   void merge_previous(Block* block);

@@ -143,4 +143,10 @@ struct MemoryHistory {
   int64_t dropped = 0;  ///< older events that the ring no longer holds
 };
 
+/// A snapshot and the events that led to it.
+struct MemoryRecord {
+  MemorySnapshot snapshot;
+  MemoryHistory history;
+};
+
 }  // namespace meshgrad

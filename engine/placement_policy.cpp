@@ -16,6 +16,8 @@ constexpr float kUnknown = std::numeric_limits<float>::infinity();
 
 // By replay of MeshGraphNet training, plain, accumulated and recomputed, at five scales each.
 constexpr float kBrief = 0.3F;      // of the peak: gone before the next rise to the peak is well under way
+constexpr float kWorth = 0.2F;      // of the bytes allocated lately: so much is brief, or two ends do not pay
+constexpr float kMemory = 16;       // peaks: how long "lately" is
 constexpr float kWeighty = 0.025F;  // of the peak: the holes that lighter brief blocks leave are soon filled
 // Parameters and their gradients, which stay and would split large holes; but a heap mostly of small blocks
 // has no large holes to protect, and slabs waste their ends.
@@ -85,14 +87,32 @@ Placement PlacementPolicy::place(int64_t bytes, uint64_t owner, Ticket& ticket) 
     last_.resize(kLast);
   }
   const float life = foretell(bytes, owner);
-  ticket = {births_++, clock_ += bytes};
-  live_ += bytes;
+  const int64_t most = std::max({recent_peak_, earlier_peak_, live_ + bytes});
+  const auto peak = static_cast<float>(most);
+  const bool small = bytes <= kSmall, weighty = static_cast<float>(bytes) >= kWeighty * peak;
+  ticket = {births_++, clock_ + bytes, !small && weighty && life < kBrief * peak};
+  if (small) return kSmallShare * (small_ + bytes) < most ? Placement::slab : Placement::low;
+  const bool pays = brief_bytes_ >= kWorth * recent_bytes_;
+  return trust_ >= kTrust && ticket.brief && pays ? Placement::high : Placement::low;
+}
+
+void PlacementPolicy::taken(int64_t bytes, const Ticket& ticket) {
+  clock_ += bytes;
   if (bytes <= kSmall) small_ += bytes;
-  peak_ = std::max(peak_, live_);
-  if (bytes <= kSmall) return kSmallShare * small_ < peak_ ? Placement::slab : Placement::low;
-  const auto peak = static_cast<float>(peak_);
-  const bool brief = life < kBrief * peak, weighty = static_cast<float>(bytes) >= kWeighty * peak;
-  return trust_ >= kTrust && brief && weighty ? Placement::high : Placement::low;
+  // A peak counts until the log has forgotten what led to it.
+  if (births_ - window_ > kLog) {
+    window_ = births_;
+    earlier_peak_ = recent_peak_;
+    recent_peak_ = 0;
+  }
+  live_ += bytes;
+  recent_peak_ = std::max(recent_peak_, live_);
+  recent_bytes_ += static_cast<float>(bytes);
+  if (ticket.brief) brief_bytes_ += static_cast<float>(bytes);
+  if (recent_bytes_ > kMemory * static_cast<float>(recent_peak_)) {
+    recent_bytes_ /= 2;
+    brief_bytes_ /= 2;
+  }
 }
 
 void PlacementPolicy::freed(int64_t bytes, const Ticket& ticket) {

@@ -21,12 +21,15 @@ class PlacementPolicy {
   struct Ticket {
     uint64_t number = 0;
     int64_t born = 0;
+    bool brief = false;  ///< large, and should soon be gone
   };
 
   /// To be called for each allocation, in order: `bytes` (rounded) are asked for; `owner` is a hash of tag
   /// and name, 0 when nothing is known.
   Placement place(int64_t bytes, uint64_t owner, Ticket& ticket);
-  /// To be called for each block that was placed, when it is given back.
+  /// To be called after place(), when there was room for the block.
+  void taken(int64_t bytes, const Ticket& ticket);
+  /// To be called for each block that was taken, when it is given back.
   void freed(int64_t bytes, const Ticket& ticket);
 
  private:
@@ -53,8 +56,11 @@ class PlacementPolicy {
   int64_t previous_bytes_ = 0;
   float size_now_ = 1, size_then_ = 1;  // running means of the latest blocks and of those followed
   int64_t clock_ = 0;                   // bytes ever allocated
-  int64_t live_ = 0, peak_ = 0;
-  int64_t small_ = 0;  // of the live bytes, those in small blocks
+  int64_t live_ = 0;
+  int64_t small_ = 0;                           // of the live bytes, those in small blocks
+  int64_t recent_peak_ = 0, earlier_peak_ = 0;  // of live_, since window_ and in as many births before
+  float recent_bytes_ = 0, brief_bytes_ = 0;  // allocated lately, and of these what was foretold to be brief
+  uint64_t window_ = 0;
 };
 
 }  // namespace meshgrad

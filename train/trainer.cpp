@@ -108,11 +108,11 @@ TrainResult Trainer::run() {
       if (state_.micro < config_.train.accumulate && stop_wanted()) return stopped();
     }
     finish_step(weight);
-    care_for_memory();
     const bool last = state_.step == total_steps_;
     const auto due = [&](int64_t every) { return every > 0 && (state_.step % every == 0 || last); };
     if (due(config_.train.validate_every)) validate();
     if (due(config_.train.checkpoint_every) || last) save_numbered();
+    care_for_memory();
     if (!last && stop_wanted()) return stopped();
   }
   return result(false);
@@ -356,14 +356,16 @@ void Trainer::advise_on_memory() {
     advice.emplace_back("set model.path = \"fused\", which keeps a fraction of the activations");
   else if (config_.model.keep_hidden)
     advice.emplace_back(
-        "set model.keep_hidden = false: hidden activations are computed again, with the same results; goes "
-        "on with "
-        "--resume");
-  if (config_.train.batch > 1)
+        "set model.keep_hidden = false: hidden activations are computed again, with the same results, also "
+        "in a run "
+        "that goes on from a checkpoint");
+  if (config_.train.batch % 2 == 0)
     advice.emplace_back(
         fmt::format("in a new run, set train.batch = {} and train.accumulate = {}: the same gradients from "
                     "smaller batches",
                     config_.train.batch / 2, config_.train.accumulate * 2));
+  else if (config_.train.batch > 1)
+    advice.emplace_back("in a new run, lower train.batch and raise train.accumulate");
   advice.emplace_back("in a new run, lower model.width or model.blocks");
   runtime_.allocator().advise(std::move(advice));
 }

@@ -132,7 +132,7 @@ TEST_CASE("each of PyTorch's names says what to use instead, or why it is not ne
       {"per_process_memory_fraction:0.5", "use memory_limit:SIZE, for example"},
       {"throw_on_cudamalloc_oom:True", "nothing beyond it is asked"},
       {"release_lock_on_cudamalloc:True", "growth is rare"},
-      {"graph_capture_record_stream_reuse:True", "captured or not"},
+      {"graph_capture_record_stream_reuse:True", "reused after a wait on the device"},
       {"pinned_use_cuda_host_register:True", "pinned host memory"},
       {"pinned_num_register_threads:8", "pinned host memory"},
       {"pinned_use_background_threads:True", "pinned host memory"},

@@ -224,5 +224,38 @@ TEST_CASE("every tag has a name of its own") {
   CHECK(std::adjacent_find(names.begin(), names.end()) == names.end());
 }
 
+TEST_CASE("when memory is short a small block goes wherever there is room, also in another stream's slab") {
+  Fixture f(8 * kMiB);
+  const Stream second{Device{}, 7};
+  const StoragePtr large = f.take(6 * kMiB);
+  const StoragePtr small = f.take(64 << 10);
+  REQUIRE(f.source->mapped_bytes() == 8 * kMiB);
+  const StoragePtr lent = f.allocator->allocate(64 << 10, 1, second, Tag::data);
+  CHECK(lent->bytes() == 64 << 10);
+  CHECK(f.allocator->stats().borrows == 1);
+  CHECK(f.allocator->stats().out_of_memory == 0);
+}
+
+TEST_CASE("two streams with one id are refused") {
+  Fixture f(8 * kMiB);
+  int first = 0, second = 0;
+  const StoragePtr block = f.allocator->allocate(1, 1, Stream(Device{}, 3, &first), Tag::data);
+  CHECK_THROWS_AS(f.allocator->allocate(1, 1, Stream(Device{}, 3, &second), Tag::data), InvalidArgument);
+  CHECK_THROWS_AS(f.allocator->record_use(block, Stream(Device{}, 3, &second)), InvalidArgument);
+}
+
+TEST_CASE("the record of an out-of-memory error is of the moment when it came") {
+  const auto allocator =
+      CachingAllocator::create(std::make_shared<HostMemorySource>(8 * kMiB), {.history = 100});
+  const Stream stream{Device{}};
+  StoragePtr held = allocator->allocate(6 * kMiB, 1, stream, Tag::activations, "held");
+  CHECK_THROWS_AS(allocator->allocate(4 * kMiB, 1, stream, Tag::data), OutOfMemory);
+  held.reset();
+  const MemoryRecord then = allocator->record();
+  CHECK(then.history.events.back().kind == MemoryEvent::Kind::out_of_memory);
+  CHECK(then.snapshot.stats.live_allocations == 1);
+  CHECK(allocator->record().snapshot.stats.live_allocations == 0);
+}
+
 }  // namespace
 }  // namespace meshgrad

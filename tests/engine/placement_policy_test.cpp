@@ -3,8 +3,6 @@
 #include <meshgrad/engine/random.h>
 
 #include <doctest/doctest.h>
-
-#include <algorithm>
 #include <vector>
 
 namespace meshgrad {
@@ -21,6 +19,7 @@ struct Placed {
 Placed place(PlacementPolicy& policy, int64_t bytes, uint64_t owner = 0) {
   Placed block{bytes, {}, Placement::low};
   block.placement = policy.place(bytes, owner, block.ticket);
+  policy.taken(bytes, block.ticket);
   return block;
 }
 
@@ -173,6 +172,15 @@ TEST_CASE("two policies that see the same say the same") {
     CHECK(first.scratch == second.scratch);
     CHECK(first.gradients == second.gradients);
   }
+}
+
+TEST_CASE("what found no room is forgotten") {
+  PlacementPolicy policy;
+  for (const int64_t unit : {40, 50, 30, 45}) train(policy, unit << 20);
+  PlacementPolicy::Ticket refused;
+  policy.place(int64_t{1} << 40, 0, refused);
+  const std::vector<Placement> scratch = train(policy, int64_t{35} << 20).scratch;
+  CHECK(count(scratch, Placement::high) > static_cast<int64_t>(scratch.size()) / 3);
 }
 
 }  // namespace

@@ -8,15 +8,14 @@
 #include <system_error>
 
 namespace meshgrad {
-void write_memory_files(const std::filesystem::path& dir, const CachingAllocator& allocator) {
+void write_memory_files(const std::filesystem::path& dir, CachingAllocator& allocator) {
   std::error_code error;
   std::filesystem::create_directories(dir, error);
   if (error) {
     throw data_error(dir.string(), "to make the directory", error.message(),
                      "give a directory that can be written");
   }
-  MemoryHistory history;
-  const MemorySnapshot snapshot = allocator.snapshot(&history);
+  const auto [snapshot, history] = allocator.record();
   write_history_json(dir / "history.json", history);
   write_history_pickle(dir / "snapshot.pickle", snapshot, history, allocator.options());
   write_history_html(dir / "memory.html", snapshot, history);

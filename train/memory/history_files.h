@@ -11,6 +11,6 @@ namespace meshgrad {
 /// memory.html (a page to look at) into `dir`, which is made where it is missing. The allocator should keep a
 /// history, AllocatorOptions::history > 0; without one the files show the present only. Throws DataError when
 /// a file cannot be written.
-void write_memory_files(const std::filesystem::path& dir, const CachingAllocator& allocator);
+void write_memory_files(const std::filesystem::path& dir, CachingAllocator& allocator);
 
 }  // namespace meshgrad
