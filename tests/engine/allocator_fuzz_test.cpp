@@ -326,7 +326,7 @@ TEST_CASE("100,000 random operations of one thread, peaks and totals too") {
     CHECK(placed[static_cast<size_t>(Placement::slab)] > 50);
     const int64_t high = placed[static_cast<size_t>(Placement::high)];
     if (!setting.expandable) CHECK(high == 0);
-    if (setting.expandable && !test::kThreadSanitizer) CHECK(high > 0);  // it takes time to learn
+    if (setting.expandable && !test::kSanitizer) CHECK(high > 0);  // it takes time to learn
     const MemoryStats stats = allocator->stats();
     CHECK(worker.refused > 0);
     CHECK(stats.out_of_memory == worker.refused);
