@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/allocator_heap.h>
+#include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/error.h>
 
 #include <fmt/format.h>
@@ -17,8 +18,6 @@ int64_t limit_of(const MemorySource& source, const AllocatorOptions& options) {
   const int64_t capacity = std::min(source.capacity(), kLargestLimit);
   return options.memory_limit > 0 ? std::min(options.memory_limit, capacity) : capacity;
 }
-
-int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 }  // namespace
 
@@ -135,9 +134,7 @@ CachingAllocator::Found CachingAllocator::ask_callbacks(Heap& heap, const Reques
     }
     lock.lock();
     std::erase(calling_, self);
-    if (error) {
-      std::rethrow_exception(error);
-    }
+    if (error) std::rethrow_exception(error);
     const Found found = freed ? find(heap, request) : Found{};
     if (found.block != nullptr) return found;
   }
@@ -185,16 +182,15 @@ void CachingAllocator::claim(Heap& heap, Block* block, const Request& request) {
   live->home = request.home;
   live->requested = request.requested;
   live->tag = request.tag;
-  live->small = block->slab != Block::kNoSlab;
   live->name = request.name;
   live->ticket = request.ticket;
   block->owner = live;
   request.home->policy.taken(request.bytes, request.ticket);
   ++stats_.allocations;
   count_live(*block, *live, +1);
-  count_active(heap, live->tag, live->small, block->bytes);
+  count_active(heap, live->tag, is_small(*block), block->bytes);
   count_free(heap);
-  if (recorder_.records()) note(MemoryEvent::Kind::alloc, *block, *live);
+  note(MemoryEvent::Kind::alloc, *block, *live);
 }
 
 void CachingAllocator::give_back(Block* block) {
@@ -205,11 +201,11 @@ void CachingAllocator::give_back(Block* block) {
 void CachingAllocator::give_back_locked(Block* block) {
   auto* const live = static_cast<Live*>(block->owner);
   Heap& heap = *live->heap;
-  if (recorder_.records()) note(MemoryEvent::Kind::free_requested, *block, *live);
+  note(MemoryEvent::Kind::free_requested, *block, *live);
   count_live(*block, *live, -1);
   const bool shared = live->home != live->heap || !live->uses.empty();
-  if (!shared || !add_fence(*block, *live)) count_active(heap, live->tag, live->small, -block->bytes);
-  if (recorder_.records()) note(MemoryEvent::Kind::free_completed, *block, *live);
+  if (!shared || !add_fence(*block, *live)) count_active(heap, live->tag, is_small(*block), -block->bytes);
+  note(MemoryEvent::Kind::free_completed, *block, *live);
   live->home->policy.freed(block->bytes, live->ticket);
   live->uses.clear();
   spare_lives_.push_back(live);
@@ -219,7 +215,7 @@ void CachingAllocator::give_back_locked(Block* block) {
 
 /// Remembers which streams other than the heap's may still use a block that is being freed; false if none.
 bool CachingAllocator::add_fence(const Block& block, const Live& live) {
-  StreamFences::Fence fence{block.end(), live.tag, live.small, {}};
+  StreamFences::Fence fence{block.end(), live.tag, is_small(block), {}};
   const auto add = [&](const Stream& stream) {
     if (stream.id() == live.heap->stream.id()) return;
     auto event = std::make_shared<const SourceEvent>(*source_, stream);

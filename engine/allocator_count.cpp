@@ -6,23 +6,23 @@
 
 namespace meshgrad {
 
+/// Whatever counts a block: all, its pool, its heap, its tag.
+std::array<MemoryCounters*, 4> CachingAllocator::counters_of(Heap& heap, Tag tag, bool small) {
+  return {&stats_, small ? &stats_.small : &stats_.large, &heap.counters,
+          &stats_.by_tag[static_cast<size_t>(tag)]};
+}
+
 /// A block was handed out (sign 1) or let go of (-1).
 void CachingAllocator::count_live(const Block& block, const Live& live, int64_t sign) {
-  const int64_t requested = sign * live.requested, allocated = sign * block.bytes;
-  for (MemoryCounters* counters :
-       {static_cast<MemoryCounters*>(&stats_), live.small ? &stats_.small : &stats_.large,
-        &live.heap->counters, &stats_.by_tag[static_cast<size_t>(live.tag)]}) {
-    counters->requested.add(requested);
-    counters->allocated.add(allocated);
+  for (MemoryCounters* counters : counters_of(*live.heap, live.tag, is_small(block))) {
+    counters->requested.add(sign * live.requested);
+    counters->allocated.add(sign * block.bytes);
   }
   stats_.live_allocations += sign;
 }
 
 void CachingAllocator::count_active(Heap& heap, Tag tag, bool small, int64_t bytes) {
-  stats_.active.add(bytes);
-  (small ? stats_.small : stats_.large).active.add(bytes);
-  heap.counters.active.add(bytes);
-  stats_.by_tag[static_cast<size_t>(tag)].active.add(bytes);
+  for (MemoryCounters* counters : counters_of(heap, tag, small)) counters->active.add(bytes);
 }
 
 /// Brings the counters of mapped and free memory up to what the heap has now.
@@ -109,10 +109,8 @@ void CachingAllocator::append_segments(MemorySnapshot& snapshot, const Heap& hea
 }
 
 MemorySnapshot::Block CachingAllocator::describe(const Heap& heap, const Block& block) const {
-  MemorySnapshot::Block entry{.address = block.address,
-                              .bytes = block.bytes,
-                              .small = block.slab != Block::kNoSlab,
-                              .stream = heap.stream.id()};
+  MemorySnapshot::Block entry{
+      .address = block.address, .bytes = block.bytes, .small = is_small(block), .stream = heap.stream.id()};
   if (block.state == Block::State::used) {
     const auto& live = *static_cast<const Live*>(block.owner);
     entry.state = MemorySnapshot::State::used;
@@ -151,6 +149,7 @@ void CachingAllocator::reset_peak() {
 }
 
 void CachingAllocator::note(MemoryEvent::Kind kind, const Block& block, const Live& live) {
+  if (!recorder_.records()) return;
   recorder_.record({kind, live.tag, live.home->stream.id(), live.name, block.address, live.requested,
                     MemoryRecorder::now()});
 }

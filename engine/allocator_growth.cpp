@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where the caching allocator finds a block: its heaps, the source, and what it can give back to the source.
 #include <meshgrad/engine/allocator_heap.h>
+#include <meshgrad/engine/byte_size.h>
 
 #include <algorithm>
 #include <chrono>
@@ -10,8 +11,6 @@ namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kPieces = 256;  // a mapping is at most this part of the limit
-
-int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 /// Of a source that cannot grow: segments large enough that calls of the source stay rare.
 int64_t segment_bytes(int64_t bytes) {

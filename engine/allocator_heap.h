@@ -27,7 +27,6 @@ struct CachingAllocator::Live {
   Heap* home = nullptr;  // of the stream that it was allocated for; another one when it was borrowed
   int64_t requested = 0;
   Tag tag = Tag::host;
-  bool small = false;
   uint32_t name = 0;
   PlacementPolicy::Ticket ticket;
   std::vector<const Stream*> uses;  // record_use()
@@ -50,6 +49,9 @@ struct CachingAllocator::Found {
   Heap* heap = nullptr;
   Block* block = nullptr;
 };
+
+/// Whether a block counts as small: it lies in a slab.
+inline bool is_small(const Block& block) { return block.slab != Block::kNoSlab; }
 
 inline char* pointer_of(int64_t address) { return reinterpret_cast<char*>(address); }
 

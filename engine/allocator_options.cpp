@@ -12,8 +12,6 @@
 namespace meshgrad {
 namespace {
 
-constexpr int64_t kMostHistory = 100'000'000;  // as in the configuration
-
 /// Settings of PyTorch's allocator that this one does not have.
 struct Foreign {
   std::string_view name, advice;
@@ -70,7 +68,6 @@ int64_t parse_count(std::string_view key, std::string_view text) {
   return *count;
 }
 
-/// Room for all of it is taken at once, so a slip of the pen must not ask for a terabyte.
 int64_t parse_history(std::string_view key, std::string_view text) {
   const int64_t events = parse_count(key, text);
   if (events > kMostHistory)

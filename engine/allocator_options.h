@@ -6,6 +6,9 @@
 
 namespace meshgrad {
 
+/// Most events that a setting may ask the history to keep; room for all of them is taken at once.
+inline constexpr int64_t kMostHistory = 100'000'000;
+
 struct AllocatorOptions {
   /// Bytes that may be mapped at once: simulates a smaller card, or leaves room for others on it. 0: all that
   /// the source has.

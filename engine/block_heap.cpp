@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/block_heap.h>
+#include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/error.h>
 
 #include <algorithm>
@@ -7,10 +8,11 @@
 namespace meshgrad {
 namespace {
 
-constexpr int64_t round_up(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) & ~(multiple - 1);  // multiple: a power of two
+// To a multiple of a power of two.
+constexpr int64_t align_down(int64_t address, int64_t alignment) { return address & ~(alignment - 1); }
+constexpr int64_t align_up(int64_t address, int64_t alignment) {
+  return align_down(address + alignment - 1, alignment);
 }
-constexpr int64_t round_down(int64_t value, int64_t multiple) { return value & ~(multiple - 1); }
 
 /// Every free block starts at a multiple of kRounding: what stricter alignment can cost on top.
 int64_t worst_case(int64_t bytes, int64_t alignment) {
@@ -206,7 +208,7 @@ Block* BlockHeap::find_free(int64_t bytes, int64_t alignment, Placement placemen
 /// Turns a part of a free block into a used one; what is left over stays free.
 Block* BlockHeap::carve(Block* block, int64_t bytes, int64_t alignment, bool high) {
   const int64_t address =
-      high ? round_down(block->end() - bytes, alignment) : round_up(block->address, alignment);
+      high ? align_down(block->end() - bytes, alignment) : align_up(block->address, alignment);
   const int64_t head = address - block->address, tail = block->end() - address - bytes;
   if (head == 0 && tail == 0) {
     // It keeps its place in the index, where it will most often be wanted again.
@@ -348,8 +350,6 @@ std::vector<Mapping> BlockHeap::unused_mappings() const {
   std::vector<Mapping> unused;
   for (const auto& [address, mapping] : mappings_)
     if (mapping.used == 0 && covered(mapping)) unused.push_back(mapping);
-  std::stable_sort(unused.begin(), unused.end(),
-                   [](const Mapping& a, const Mapping& b) { return a.bytes > b.bytes; });
   return unused;
 }
 

@@ -87,7 +87,7 @@ class BlockHeap {
   /// The mapping at `address`, of which nothing is used, becomes a hole.
   void unmap(int64_t address);
 
-  /// Mappings of which nothing is used, largest first.
+  /// Mappings of which nothing is used, by address.
   std::vector<Mapping> unused_mappings() const;
   /// Address, size and used bytes of every mapping, by address.
   const std::map<int64_t, Mapping>& mappings() const { return mappings_; }

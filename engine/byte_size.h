@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sizes in bytes as people write them.
+// Sizes in bytes: arithmetic, and as people write and read them.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -7,6 +7,13 @@
 #include <string_view>
 
 namespace meshgrad {
+
+/// The least multiple of `multiple` (> 0) that is not below `value` (>= 0).
+constexpr int64_t round_up(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+constexpr double mebibytes(int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
 /// Bytes of "8GiB", "1.5 GB", "4096B", or of "" and "0" (none); nothing for any other text.
 std::optional<int64_t> parse_size(std::string_view text);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The allocator in words: what is where, and what to do when there is no more.
 #include <meshgrad/engine/allocator_heap.h>
+#include <meshgrad/engine/byte_size.h>
 
 #include <fmt/format.h>
 
@@ -11,20 +12,17 @@ namespace {
 
 constexpr size_t kOwners = 5;
 
-double mib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
-
 std::string totals(const MemoryStats& stats) {
   std::string text = fmt::format(
       "  capacity {:.1f} MiB, reserved {:.1f} MiB, allocated {:.1f} MiB, free {:.1f} MiB within reserved and "
       "{:.1f} MiB beyond\n",
-      mib(stats.capacity), mib(stats.reserved.current), mib(stats.allocated.current), mib(stats.free_bytes()),
-      mib(stats.capacity - stats.reserved.current));
+      mebibytes(stats.capacity), mebibytes(stats.reserved.current), mebibytes(stats.allocated.current),
+      mebibytes(stats.free_bytes()), mebibytes(stats.capacity - stats.reserved.current));
   text += fmt::format(
-      "  fragmentation: largest free block {:.1f} MiB ({:.0f} % of the free bytes lie elsewhere), {:.1f} MiB "
-      "free "
-      "but pinned by neighbours in use, {:.1f} MiB lost to rounding, {} holes\n",
-      mib(stats.largest_free), 100.0 * stats.external_fragmentation(), mib(stats.pinned.current),
-      mib(stats.internal_fragmentation()), stats.holes);
+      "  fragmentation: largest free block {:.1f} MiB ({:.0f} % of the free bytes lie elsewhere), "
+      "{:.1f} MiB free but pinned by neighbours in use, {:.1f} MiB lost to rounding, {} holes\n",
+      mebibytes(stats.largest_free), 100.0 * stats.external_fragmentation(), mebibytes(stats.pinned.current),
+      mebibytes(stats.internal_fragmentation()), stats.holes);
   return text;
 }
 
@@ -39,7 +37,8 @@ std::string CachingAllocator::report_locked() const {
   std::string text = totals(stats_locked());
   for (int tag = 0; tag < kTagCount; ++tag) {
     const int64_t bytes = stats_.by_tag[static_cast<size_t>(tag)].allocated.current;
-    if (bytes > 0) text += fmt::format("  {:<14}{:>12.1f} MiB\n", name_of(static_cast<Tag>(tag)), mib(bytes));
+    if (bytes > 0)
+      text += fmt::format("  {:<14}{:>12.1f} MiB\n", name_of(static_cast<Tag>(tag)), mebibytes(bytes));
   }
   std::map<std::pair<uint32_t, Tag>, int64_t> owners;
   for (const auto& heap : heaps_) {
@@ -59,7 +58,7 @@ std::string CachingAllocator::report_locked() const {
   }
   std::sort(largest.rbegin(), largest.rend());
   for (size_t i = 0; i < std::min(kOwners, largest.size()); ++i) {
-    text += fmt::format("  largest owner {}: {:.1f} MiB in {}\n", i + 1, mib(largest[i].first),
+    text += fmt::format("  largest owner {}: {:.1f} MiB in {}\n", i + 1, mebibytes(largest[i].first),
                         largest[i].second);
   }
   return text;
@@ -70,7 +69,7 @@ std::string CachingAllocator::shortage(const Request& request) const {
   const std::string& name = names_[request.name];
   std::string text = fmt::format("[allocate{}{}] needed {} bytes for {} ({:.1f} MiB), and {} has no room\n{}",
                                  name.empty() ? "" : " ", name, request.requested, name_of(request.tag),
-                                 mib(request.requested), name_of(device()), report_locked());
+                                 mebibytes(request.requested), name_of(device()), report_locked());
   std::vector<std::string> advice = advice_;
   if (limit_ < source_->capacity()) advice.push_back("raise memory.limit");
   if (advice.empty()) advice.push_back("free what is not needed, or use a device with more memory");

@@ -212,7 +212,7 @@ constexpr ConfigKey kKeys[] = {
     {"memory", "release_cached_every",
      IntegerKey{member<&Config::memory, &AllocatorOptions::release_cached_every>(), 0, kMany}, "steps",
      "Unused memory is given back this often, 0 for never; for programs that share the device"},
-    {"memory", "history", IntegerKey{member<&Config::memory, &AllocatorOptions::history>(), 0, 100'000'000},
+    {"memory", "history", IntegerKey{member<&Config::memory, &AllocatorOptions::history>(), 0, kMostHistory},
      "events", "Allocator events to keep and write to memory/ in the run's folder, 0 for none"},
 
     {"rollout", "boundary", choice<&Config::rollout, &RolloutConfig::boundary>(kBoundaries), "",

@@ -62,8 +62,6 @@ Json to_json(const std::string& path, const ReplayReport& report, std::optional<
   return json;
 }
 
-double mib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
-
 std::string counted(int64_t count, std::string_view what) {
   return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
 }
@@ -71,7 +69,7 @@ std::string counted(int64_t count, std::string_view what) {
 std::string headline(const std::string& path, const MemoryTrace& trace) {
   return fmt::format("{}: {}, {}, {}, peak requested {:.1f} MiB\n", path,
                      counted(trace.allocations, "allocation"), counted(trace.steps, "step"),
-                     counted(trace.streams, "stream"), mib(trace.peak_requested));
+                     counted(trace.streams, "stream"), mebibytes(trace.peak_requested));
 }
 
 std::string run_columns(const ReplayRun& run) {
@@ -90,9 +88,9 @@ std::string table(const std::vector<ReplayReport>& reports, const std::string& c
   text += of_run + (capacity.empty() ? "" : of_run) + "\n";
   for (const ReplayReport& report : reports) {
     text += fmt::format("{:18}  {:9.1f}  {:6.4f}  {:5.2f}  {:12}  {:6.0f}  {:9.1f}  {:6.4f}", report.policy,
-                        mib(report.unlimited.peak_reserved), report.ratio(),
+                        mebibytes(report.unlimited.peak_reserved), report.ratio(),
                         report.unlimited.fragmentation_at_peak, report.unlimited.driver_calls,
-                        report.ns_per_operation, mib(report.min_capacity), report.min_capacity_ratio());
+                        report.ns_per_operation, mebibytes(report.min_capacity), report.min_capacity_ratio());
     text += run_columns(report.tight) + (report.at_capacity ? run_columns(*report.at_capacity) : "") + "\n";
   }
   return text;

@@ -8,6 +8,7 @@
 #include <system_error>
 
 namespace meshgrad {
+
 void write_memory_files(const std::filesystem::path& dir, CachingAllocator& allocator) {
   std::error_code error;
   std::filesystem::create_directories(dir, error);

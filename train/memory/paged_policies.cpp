@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Allocators over virtual memory: a range of addresses a pool and stream, mapped piece by piece.
+#include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/memory/simulated_blocks.h>
 #include <meshgrad/train/memory/simulated_policies.h>
@@ -14,10 +15,6 @@ constexpr int64_t kKiB = 1024;
 constexpr int64_t kMiB = 1024 * kKiB;
 constexpr int64_t kRounding = 512;
 constexpr int64_t kRange = int64_t{1} << 56;  // addresses a range has: more than any trace needs
-
-constexpr int64_t round_up(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 struct PagedRules {
   Fit fit = Fit::first;

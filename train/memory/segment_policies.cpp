@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Allocators over a driver that only gives whole segments: PyTorch's native one and RMM's pool.
+#include <meshgrad/engine/byte_size.h>
 #include <meshgrad/train/memory/simulated_blocks.h>
 #include <meshgrad/train/memory/simulated_policies.h>
 
@@ -10,10 +11,6 @@ namespace {
 
 constexpr int64_t kKiB = 1024;
 constexpr int64_t kMiB = 1024 * kKiB;
-
-constexpr int64_t round_up(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 /// Segments, cut on demand and joined again; blocks of different pools never meet in one segment.
 class Segments {
