@@ -100,47 +100,6 @@ struct EdgeUpdateSaved {
   void backward(Tape& tape) const;
 };
 
-/// S = h W_s for every node and R = h W_r for those that receive.
-void node_terms(Tape& tape, const Graph& graph, const Variable& nodes, const MlpParameters& p, Tensor& s,
-                Tensor& r) {
-  const int64_t hidden = p.first[0].value.width();
-  const DType dtype = nodes.value().dtype();
-  s = tape.scratch(Shape{graph.nodes, hidden}, dtype, "sender terms");
-  r = tape.scratch(Shape{graph.owned_nodes, hidden}, dtype, "receiver terms");
-  linear_forward({.rows = graph.nodes, .x = nodes.value(), .weight = p.first[0].value, .bias = {}, .y = s},
-                 tape.runtime(), tape.stream());
-  linear_forward({.rows = graph.owned_nodes,
-                  .x = nodes.value().row_range(0, graph.owned_nodes),
-                  .weight = p.first[1].value,
-                  .bias = {},
-                  .y = r},
-                 tape.runtime(), tape.stream());
-}
-
-/// The way back of node_terms: weight gradients, and the nodes' gradient.
-void node_terms_backward(Tape& tape, const Graph& graph, const Variable& nodes, const MlpParameters& p,
-                         const Tensor& d_s, const Tensor& d_r) {
-  const GradientTarget target = tape.gradient_for(nodes);
-  linear_backward({.rows = graph.nodes,
-                   .d_y = d_s,
-                   .x = nodes.value(),
-                   .weight = p.first[0].value,
-                   .d_x = target.tensor,
-                   .accumulate_d_x = target.accumulate,
-                   .d_weight = p.first[0].gradient,
-                   .d_bias = {}},
-                  tape.runtime(), tape.stream());
-  linear_backward({.rows = graph.owned_nodes,
-                   .d_y = d_r,
-                   .x = nodes.value().row_range(0, graph.owned_nodes),
-                   .weight = p.first[1].value,
-                   .d_x = target.tensor.defined() ? target.tensor.row_range(0, graph.owned_nodes) : Tensor(),
-                   .accumulate_d_x = true,
-                   .d_weight = p.first[1].gradient,
-                   .d_bias = {}},
-                  tape.runtime(), tape.stream());
-}
-
 void EdgeUpdateSaved::backward(Tape& tape) const {
   const Tensor d_edges_out = edges_out ? tape.take_gradient(edges_out) : Tensor();
   Tensor d_aggregate = tape.take_gradient(aggregate);
@@ -151,25 +110,23 @@ void EdgeUpdateSaved::backward(Tape& tape) const {
     fill_zero(d_aggregate, tape.stream());
   }
   const Shape edge_shape = edges.value().shape();
-  const int64_t hidden = parameters.first[0].value.width();
-  EdgeUpdateBackward args{
-      .graph = graph,
-      .sender_terms = {},
-      .receiver_terms = {},
-      .edges = {edges.value(), parameters.first[2].value},
-      .weights = weights_of(parameters),
-      .residual = true,
-      .aggregate_after_residual = options.aggregate_after_residual,
-      .saved = saved,
-      .d_edges_out = d_edges_out,
-      .d_aggregate = d_aggregate,
-      .d_edges = {},
-      .d_sender_terms = tape.scratch(Shape{graph->nodes, hidden}, dtype, "d_sender_terms"),
-      .d_receiver_terms = tape.scratch(Shape{graph->owned_nodes, hidden}, dtype, "d_receiver_terms"),
-      .d_edge_weight = parameters.first[2].gradient,
-      .d_weights = weight_gradients_of(parameters)};
-  if (!options.keep_hidden)
-    node_terms(tape, *graph, nodes, parameters, args.sender_terms, args.receiver_terms);
+  const GradientTarget d_nodes = tape.gradient_for(nodes);
+  EdgeUpdateBackward args{.graph = graph,
+                          .terms = {nodes.value(), parameters.first[0].value, parameters.first[1].value},
+                          .edges = {edges.value(), parameters.first[2].value},
+                          .weights = weights_of(parameters),
+                          .residual = true,
+                          .aggregate_after_residual = options.aggregate_after_residual,
+                          .saved = saved,
+                          .d_edges_out = d_edges_out,
+                          .d_aggregate = d_aggregate,
+                          .d_edges = {},
+                          .d_nodes = d_nodes.tensor,
+                          .accumulate_d_nodes = d_nodes.accumulate,
+                          .d_sender_weight = parameters.first[0].gradient,
+                          .d_receiver_weight = parameters.first[1].gradient,
+                          .d_edge_weight = parameters.first[2].gradient,
+                          .d_weights = weight_gradients_of(parameters)};
   if (edges.needs_gradient()) {
     // In place where the new edges' gradient is there: the residual's share costs no copy.
     args.d_edges = d_edges_out.defined()
@@ -178,7 +135,6 @@ void EdgeUpdateSaved::backward(Tape& tape) const {
   }
   edge_update_backward(args, tape.runtime(), tape.stream());
   if (edges.needs_gradient()) tape.give_gradient(edges, args.d_edges);
-  node_terms_backward(tape, *graph, nodes, parameters, args.d_sender_terms, args.d_receiver_terms);
 }
 
 }  // namespace
@@ -221,8 +177,7 @@ EdgeUpdate edge_update(Tape& tape, const Graph& graph, const Variable& nodes, co
   if (options.edges_out_needed) result.edges = tape.output(Shape{graph.edges, width}, dtype, true, "edges");
   result.aggregate = tape.output(Shape{graph.owned_nodes, width}, dtype, true, "aggregate");
   EdgeUpdateForward args{.graph = &graph,
-                         .sender_terms = {},
-                         .receiver_terms = {},
+                         .terms = {nodes.value(), parameters.first[0].value, parameters.first[1].value},
                          .edges = {edges.value(), parameters.first[2].value},
                          .weights = weights_of(parameters),
                          .residual = true,
@@ -230,7 +185,6 @@ EdgeUpdate edge_update(Tape& tape, const Graph& graph, const Variable& nodes, co
                          .edges_out = result.edges ? result.edges.value() : Tensor(),
                          .aggregate = result.aggregate.value(),
                          .saved = saved_for(tape, parameters, graph.edges, dtype, options.keep_hidden)};
-  node_terms(tape, graph, nodes, parameters, args.sender_terms, args.receiver_terms);
   edge_update_forward(args, tape.runtime(), tape.stream());
   if (tape.recording()) {
     tape.record("edge_update",

@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/device.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/gpu.h>
 
 #include <fmt/format.h>
 #include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <fstream>
-
-#ifdef MESHGRAD_HAVE_CUDA
-#include <cuda_runtime_api.h>
-#endif
 
 namespace meshgrad {
 namespace {
@@ -38,20 +36,7 @@ std::string name_of(Device device) {
   return device.kind == DeviceKind::cpu ? "cpu" : fmt::format("cuda:{}", device.index);
 }
 
-std::vector<CudaDevice> cuda_devices() {
-  std::vector<CudaDevice> devices;
-#ifdef MESHGRAD_HAVE_CUDA
-  int count = 0;
-  if (cudaGetDeviceCount(&count) != cudaSuccess) return devices;
-  for (int i = 0; i < count; ++i) {
-    cudaDeviceProp properties{};
-    if (cudaGetDeviceProperties(&properties, i) != cudaSuccess) continue;
-    devices.push_back({properties.name, static_cast<int64_t>(properties.totalGlobalMem), properties.major,
-                       properties.minor});
-  }
-#endif
-  return devices;
-}
+std::vector<CudaDevice> cuda_devices() { return gpu::devices(); }
 
 int available_cpus() {
   cpu_set_t mask;
@@ -84,18 +69,27 @@ Device resolve_device(const std::string& word, std::string* note) {
   }
   const std::vector<CudaDevice> devices = cuda_devices();
   if (named_cuda) {
-    throw device_error(
-        "run.device", word,
-        devices.empty() ? "no CUDA device on this machine" : "a build whose kernels run on the CPU only",
-        "set run.device = \"auto\" or \"cpu\"");
+    const std::string number = word == "cuda" ? "0" : word.substr(5);
+    int index = -1;
+    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), index);
+    if (error != std::errc() || end != number.data() + number.size() || index < 0) {
+      throw invalid_argument("run.device", "\"cuda:N\" with a number N", "\"" + word + "\"",
+                             "use \"cuda\" or \"cuda:0\"");
+    }
+    if (index >= static_cast<int>(devices.size())) {
+      throw device_error("run.device", word,
+                         devices.empty() ? "no CUDA device on this machine"
+                                         : fmt::format("{} CUDA devices on this machine", devices.size()),
+                         "set run.device = \"auto\" or \"cpu\"");
+    }
+    return {DeviceKind::cuda, index};
   }
-  if (word == "auto" && note != nullptr) {
-    *note = devices.empty()
-                ? "device: cpu (no CUDA device found)"
-                : fmt::format("device: cpu ({} was found, but this build computes on the CPU only)",
-                              devices.front().name);
+  if (word == "cpu" || devices.empty()) {
+    if (word == "auto" && note != nullptr) *note = "device: cpu (no CUDA device found)";
+    return Device{};
   }
-  return Device{};
+  if (note != nullptr) *note = fmt::format("device: cuda:0 ({})", devices.front().name);
+  return {DeviceKind::cuda, 0};
 }
 
 }  // namespace meshgrad

@@ -76,6 +76,26 @@ constexpr DType dtype_of() {
 template <class T>
 using Accumulator = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
+/// The dtype in which values stored as `dtype` are summed; that of biases, norm parameters, masters, weight
+/// gradients and targets beside activations of `dtype`.
+constexpr DType accumulator_of(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
+
+/// Calls `body.template operator()<T>()` with a GPU's storage type: f32, f16 or bf16. Throws InvalidArgument.
+template <class Body>
+decltype(auto) dispatch_gpu_storage(DType dtype, Body&& body) {
+  switch (dtype) {
+    case DType::f32:
+      return body.template operator()<float>();
+    case DType::f16:
+      return body.template operator()<half>();
+    case DType::bf16:
+      return body.template operator()<bfloat16>();
+    default:
+      throw invalid_argument("dtype", "storage in f32, f16 or bf16 on a GPU", name_of(dtype),
+                             "set precision = \"f32\", \"f16\" or \"bf16\"");
+  }
+}
+
 /// Calls `body.template operator()<T>()` with the storage type named by `dtype`: f32 or f64.
 /// Throws InvalidArgument for a dtype that no kernel stores activations in.
 template <class Body>

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/cuda_memory.h>
+#include <meshgrad/engine/error.h>
+#include <meshgrad/engine/gpu.h>
 #include <meshgrad/engine/host_memory.h>
 #include <meshgrad/engine/runtime.h>
 
@@ -12,15 +14,44 @@ std::shared_ptr<MemorySource> memory_of(const Device& device, const AllocatorOpt
                                      : make_cuda_memory(device.index);
 }
 
+std::shared_ptr<void> make_stream(const Device& device) {
+  if (device.kind == DeviceKind::cpu) return nullptr;
+  return {gpu::create_stream(device.index), gpu::destroy_stream};
+}
+
+/// The source, with the stream that its allocator waits for: storages may outlive the Runtime.
+std::shared_ptr<MemorySource> with_stream(std::shared_ptr<MemorySource> source,
+                                          const std::shared_ptr<void>& stream) {
+  struct Holder {
+    std::shared_ptr<void> stream;
+    std::shared_ptr<MemorySource> source;  // goes first
+  };
+  const auto holder = std::make_shared<Holder>(Holder{stream, std::move(source)});
+  return {holder, holder->source.get()};
+}
+
 }  // namespace
 
 Runtime::Runtime(RuntimeOptions options)
     : pool_(options.threads),
-      stream_(options.device, pool_),
-      allocator_(CachingAllocator::create(
-          options.memory ? std::move(options.memory) : memory_of(options.device, options.allocator),
-          options.allocator)),
+      native_stream_(make_stream(options.device)),
+      stream_(options.device, pool_, 0, native_stream_.get()),
+      allocator_(
+          CachingAllocator::create(with_stream(options.memory ? std::move(options.memory)
+                                                              : memory_of(options.device, options.allocator),
+                                               native_stream_),
+                                   options.allocator)),
       seed_(options.seed),
       log_(std::move(options.log)) {}
+
+/// What work on the stream was given to use may go when the Runtime is gone.
+Runtime::~Runtime() {
+  if (!stream_.on_gpu()) return;
+  try {
+    stream_.synchronize();
+  } catch (const Error&) {
+    // Who waited for the work has been told.
+  }
+}
 
 }  // namespace meshgrad

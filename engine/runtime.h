@@ -25,6 +25,9 @@ struct RuntimeOptions {
 class Runtime {
  public:
   explicit Runtime(RuntimeOptions options = {});
+  ~Runtime();
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
 
   Device device() const { return stream_.device(); }
   CachingAllocator& allocator() { return *allocator_; }
@@ -37,6 +40,7 @@ class Runtime {
 
  private:
   ThreadPool pool_;
+  std::shared_ptr<void> native_stream_;
   Stream stream_;
   std::shared_ptr<CachingAllocator> allocator_;
   uint64_t seed_;

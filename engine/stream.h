@@ -9,11 +9,13 @@ namespace meshgrad {
 class Stream {
  public:
   /// A stream for kernels. Streams of one allocator differ in their id.
-  Stream(Device device, ThreadPool& pool, int id = 0) : device_(device), pool_(&pool), id_(id) {}
+  Stream(Device device, ThreadPool& pool, int id = 0, void* native = nullptr)
+      : device_(device), pool_(&pool), id_(id), native_(native) {}
   /// A stream of somebody else's: for allocators only. `native` is the device's own handle (a cudaStream_t).
   explicit Stream(Device device, int id = 0, void* native = nullptr)
       : device_(device), id_(id), native_(native) {}
   Device device() const { return device_; }
+  bool on_gpu() const { return device_.kind == DeviceKind::cuda; }
   int id() const { return id_; }
   void* native() const { return native_; }
 
@@ -23,8 +25,8 @@ class Stream {
   }
   int threads() const { return pool_->threads(); }
 
-  /// Returns when all work queued so far is done; at once on the CPU.
-  void synchronize() const {}
+  /// Returns when all work queued so far is done; at once on the CPU. Throws DeviceError when it failed.
+  void synchronize() const;
 
  private:
   Device device_;
@@ -36,12 +38,19 @@ class Stream {
 /// A point in a stream's queue. On the CPU every event has passed as soon as it is recorded.
 class Event {
  public:
-  void record(const Stream& stream) { stream_id_ = stream.id(); }
-  bool passed() const { return true; }
+  Event() = default;
+  ~Event();
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  void record(const Stream& stream);
+  bool passed() const;
+  /// Makes what is queued on `stream` from now on wait, without stopping the host.
+  void hold_back(const Stream& stream) const;
   int stream_id() const { return stream_id_; }
 
  private:
   int stream_id_ = -1;
+  void* native_ = nullptr;
 };
 
 }  // namespace meshgrad

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/gpu.h>
 #include <meshgrad/engine/tensor.h>
 
 #include <algorithm>
@@ -88,16 +89,35 @@ Tensor Tensor::reshaped(const Shape& shape) const {
   return over(storage_, offset_, shape, dtype_);
 }
 
-void fill_zero(const Tensor& tensor, const Stream&) {
-  if (tensor.bytes() > 0) std::memset(tensor.raw(), 0, static_cast<size_t>(tensor.bytes()));
+void fill_zero(const Tensor& tensor, const Stream& stream) {
+  if (tensor.bytes() == 0) return;
+  if (tensor.device().kind == DeviceKind::cuda) {
+    gpu::fill(tensor.raw(), 0, tensor.bytes(), stream.native());
+  } else {
+    std::memset(tensor.raw(), 0, static_cast<size_t>(tensor.bytes()));
+  }
 }
 
-void copy(const Tensor& from, const Tensor& to, const Stream&) {
+void copy(const Tensor& from, const Tensor& to, const Stream& stream) {
   if (from.dtype() != to.dtype() || from.elements() != to.elements()) {
     throw invalid_argument("copy", std::string(name_of(to.dtype())) + to.shape().text(),
                            std::string(name_of(from.dtype())) + from.shape().text());
   }
-  if (to.bytes() > 0) std::memcpy(to.raw(), from.raw(), static_cast<size_t>(to.bytes()));
+  if (to.bytes() == 0) return;
+  if (from.device().kind == DeviceKind::cuda || to.device().kind == DeviceKind::cuda) {
+    gpu::copy(to.raw(), from.raw(), to.bytes(), stream.native());
+  } else {
+    std::memcpy(to.raw(), from.raw(), static_cast<size_t>(to.bytes()));
+  }
+}
+
+Tensor to_host(const Tensor& tensor, const Stream& stream) {
+  if (tensor.device().kind == DeviceKind::cpu) return tensor;
+  auto bytes = std::make_shared<std::vector<std::byte>>(static_cast<size_t>(tensor.bytes()));
+  const Tensor host = Tensor::borrow(bytes->data(), tensor.shape(), tensor.dtype(), [bytes] {});
+  copy(tensor, host, stream);
+  stream.synchronize();
+  return host;
 }
 
 }  // namespace meshgrad

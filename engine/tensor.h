@@ -86,8 +86,11 @@ class Tensor {
 
 /// Sets every byte to zero.
 void fill_zero(const Tensor& tensor, const Stream& stream);
-/// Copies elements of the same dtype and count; the two do not overlap.
+/// Copies elements of the same dtype and count, between any two devices; the two do not overlap. `stream` is
+/// the device's where one side is on one.
 void copy(const Tensor& from, const Tensor& to, const Stream& stream);
+/// The values where the host can read them: the tensor itself on the CPU; else a copy, after waiting for it.
+Tensor to_host(const Tensor& tensor, const Stream& stream);
 
 template <class T>
 Tensor Tensor::from(Runtime& runtime, std::span<const T> values, const Shape& shape, Tag tag,

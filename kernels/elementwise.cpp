@@ -7,46 +7,55 @@ namespace meshgrad {
 void activation_forward(const ActivationForward& args, const Stream& stream) {
   check_defined("activation.forward", "x", args.x);
   check_tensor("activation.forward", "y", args.y, args.x.dtype(), args.x.shape());
-  pick_table(args.y.device(), cpu::elementwise_kernels).activation_forward(args, stream);
+  pick_table(args.y.device(), cpu::elementwise_kernels, &GpuTables::elementwise)
+      .activation_forward(args, stream);
 }
 
 void activation_backward(const ActivationBackward& args, const Stream& stream) {
   check_defined("activation.backward", "x", args.x);
   check_tensor("activation.backward", "d_y", args.d_y, args.x.dtype(), args.x.shape());
   check_tensor("activation.backward", "d_x", args.d_x, args.x.dtype(), args.x.shape());
-  pick_table(args.d_x.device(), cpu::elementwise_kernels).activation_backward(args, stream);
+  pick_table(args.d_x.device(), cpu::elementwise_kernels, &GpuTables::elementwise)
+      .activation_backward(args, stream);
 }
 
 void norm_forward(const NormForward& args, const Stream& stream) {
   constexpr std::string_view kOp = "norm.forward";
   check_defined(kOp, "gain", args.gain);
-  const DType dtype = args.gain.dtype();
+  check_defined(kOp, "x", args.x);
+  const DType dtype = args.x.dtype();
+  const DType sums = accumulator_of(dtype);
   const int64_t width = args.gain.rows();
   if (args.norm == Norm::none) throw invalid_argument(kOp, "layer or rms", "none");
   check_tensor(kOp, "x", args.x, dtype, {args.rows.capacity, width});
-  check_optional(kOp, "bias", args.bias, dtype, {width});
+  check_tensor(kOp, "gain", args.gain, sums, {width});
+  check_optional(kOp, "bias", args.bias, sums, {width});
   check_tensor(kOp, "y", args.y, dtype, {args.rows.capacity, width});
-  pick_table(args.y.device(), cpu::elementwise_kernels).norm_forward(args, stream);
+  pick_table(args.y.device(), cpu::elementwise_kernels, &GpuTables::elementwise).norm_forward(args, stream);
 }
 
 void norm_backward(const NormBackward& args, Runtime& runtime, const Stream& stream) {
   constexpr std::string_view kOp = "norm.backward";
   check_defined(kOp, "gain", args.gain);
-  const DType dtype = args.gain.dtype();
+  check_defined(kOp, "x", args.x);
+  const DType dtype = args.x.dtype();
+  const DType sums = accumulator_of(dtype);
   const int64_t width = args.gain.rows();
   if (args.norm == Norm::none) throw invalid_argument(kOp, "layer or rms", "none");
   check_tensor(kOp, "x", args.x, dtype, {args.rows.capacity, width});
   check_tensor(kOp, "d_y", args.d_y, dtype, {args.rows.capacity, width});
   check_tensor(kOp, "d_x", args.d_x, dtype, {args.rows.capacity, width});
-  check_tensor(kOp, "d_gain", args.d_gain, dtype, {width});
-  check_optional(kOp, "d_bias", args.d_bias, dtype, {width});
-  pick_table(args.d_x.device(), cpu::elementwise_kernels).norm_backward(args, runtime, stream);
+  check_tensor(kOp, "gain", args.gain, sums, {width});
+  check_tensor(kOp, "d_gain", args.d_gain, sums, {width});
+  check_optional(kOp, "d_bias", args.d_bias, sums, {width});
+  pick_table(args.d_x.device(), cpu::elementwise_kernels, &GpuTables::elementwise)
+      .norm_backward(args, runtime, stream);
 }
 
 void axpby(const Axpby& args, const Stream& stream) {
   check_defined("axpby", "y", args.y);
   check_tensor("axpby", "x", args.x, args.y.dtype(), args.y.shape());
-  pick_table(args.y.device(), cpu::elementwise_kernels).axpby(args, stream);
+  pick_table(args.y.device(), cpu::elementwise_kernels, &GpuTables::elementwise).axpby(args, stream);
 }
 
 }  // namespace meshgrad

@@ -19,6 +19,18 @@ struct Graph {
   Tensor receiver_offsets;  ///< [owned_nodes + 1]: edges of receiver r are offsets[r] .. offsets[r+1]
   Tensor sender_offsets;    ///< [nodes + 1]
   Tensor sender_order;      ///< [edges]: edge numbers, ascending by (sender, edge)
+  /// i64 [3]: nodes, owned nodes and edges in device memory; the sizes above are then capacities, and
+  /// whatever lies behind the real counts is neither read nor written. Undefined: every row counts.
+  Tensor counts;
+
+  Rows node_rows() const { return {nodes, count(0)}; }
+  Rows owned_rows() const { return {owned_nodes, count(1)}; }
+  Rows edge_rows() const { return {edges, count(2)}; }
+
+ private:
+  const int64_t* count(int which) const {
+    return counts.defined() ? counts.data<int64_t>() + which : nullptr;
+  }
 };
 
 /// Builds a Graph from edges in any order; within a receiver they keep their order. `order` (if given)

@@ -12,9 +12,9 @@ void linear_forward(const LinearForward& args, Runtime& runtime, const Stream& s
   const int64_t out = args.weight.width();
   check_tensor(kOp, "weight", args.weight, dtype, {in, out});
   check_tensor(kOp, "x", args.x, dtype, {args.rows.capacity, in});
-  check_optional(kOp, "bias", args.bias, dtype, {out});
+  check_optional(kOp, "bias", args.bias, accumulator_of(dtype), {out});
   check_tensor(kOp, "y", args.y, dtype, {args.rows.capacity, out});
-  pick_table(args.y.device(), cpu::linear_kernels).forward(args, runtime, stream);
+  pick_table(args.y.device(), cpu::linear_kernels, &GpuTables::linear).forward(args, runtime, stream);
 }
 
 void linear_backward(const LinearBackward& args, Runtime& runtime, const Stream& stream) {
@@ -28,9 +28,9 @@ void linear_backward(const LinearBackward& args, Runtime& runtime, const Stream&
   check_optional(kOp, "x", args.x, dtype, {args.rows.capacity, in});
   check_tensor(kOp, "weight", args.weight, dtype, {in, out});
   check_optional(kOp, "d_x", args.d_x, dtype, {args.rows.capacity, in});
-  check_optional(kOp, "d_weight", args.d_weight, dtype, {in, out});
-  check_optional(kOp, "d_bias", args.d_bias, dtype, {out});
-  pick_table(args.d_y.device(), cpu::linear_kernels).backward(args, runtime, stream);
+  check_optional(kOp, "d_weight", args.d_weight, accumulator_of(dtype), {in, out});
+  check_optional(kOp, "d_bias", args.d_bias, accumulator_of(dtype), {out});
+  pick_table(args.d_y.device(), cpu::linear_kernels, &GpuTables::linear).backward(args, runtime, stream);
 }
 
 }  // namespace meshgrad

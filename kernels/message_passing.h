@@ -2,9 +2,10 @@
 // message_passing: the edge half of a MeshGraphNets block, fused: gather, MLP with its first layer split by
 // linearity, norm, residual and the sum over each receiver's edges, in one pass over the edges.
 //
-//   z_1 = S[sender] + R[receiver] + e W_e + b_1      (S = h W_s and R = h W_r are computed once a node:
-//   linear) y = norm(mlp(z_1)),  e' = e + y,  aggregate[r] = sum of y over the edges of receiver r, in edge
-//   order
+//   S = h W_s,  R = h W_r                             once a node
+//   z_1 = S[sender] + R[receiver] + e W_e + b_1       once an edge
+//   y = norm(mlp(z_1)),  e' = e + y
+//   aggregate[r] = sum of y over the edges of receiver r, in edge order
 //
 // Source: Pfaff, Fortunato, Sanchez-Gonzalez, Battaglia, "Learning mesh-based simulation with graph networks"
 // (2021), section 3.2. Storage and accumulation as in mlp.h; bit-identical for any number of threads.
@@ -14,11 +15,17 @@
 
 namespace meshgrad {
 
+/// The node half of the first layer: row ranges of the first weight, and what they multiply.
+struct NodeTerms {
+  Tensor nodes;            ///< h: [nodes, node_width]
+  Tensor sender_weight;    ///< W_s: [node_width, hidden]
+  Tensor receiver_weight;  ///< W_r: [node_width, hidden]
+};
+
 struct EdgeUpdateForward {
   const Graph* graph = nullptr;
-  Tensor sender_terms;    ///< S: [nodes, hidden]
-  Tensor receiver_terms;  ///< R: [owned_nodes, hidden]
-  MlpInput edges;         ///< e: [edges, in] and W_e
+  NodeTerms terms;
+  MlpInput edges;  ///< e: [edges, in] and W_e
   MlpWeights weights;
   bool residual = true;  ///< e' = e + y; false: e' = y
   /// Sums e' instead of y (PhysicsNeMo's convention).
@@ -30,8 +37,7 @@ struct EdgeUpdateForward {
 
 struct EdgeUpdateBackward {
   const Graph* graph = nullptr;
-  Tensor sender_terms;  ///< may be undefined, like receiver_terms, when `saved` is complete
-  Tensor receiver_terms;
+  NodeTerms terms;
   MlpInput edges;
   MlpWeights weights;
   bool residual = true;
@@ -41,9 +47,10 @@ struct EdgeUpdateBackward {
   Tensor d_aggregate;  ///< [owned_nodes, out]
   Tensor
       d_edges;  ///< [edges, in]: written, with the residual's share; may alias d_edges_out; may be undefined
-  Tensor d_sender_terms;    ///< [nodes, hidden]: written
-  Tensor d_receiver_terms;  ///< [owned_nodes, hidden]: written
-  Tensor d_edge_weight;     ///< [in, hidden], accumulated into
+  Tensor d_nodes;                             ///< [nodes, node_width]; may be undefined
+  bool accumulate_d_nodes = false;            ///< d_nodes += instead of d_nodes =
+  Tensor d_sender_weight, d_receiver_weight;  ///< accumulated into; may be undefined
+  Tensor d_edge_weight;                       ///< [in, hidden], accumulated into
   MlpWeightGradients d_weights;
 };
 

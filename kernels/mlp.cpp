@@ -36,7 +36,7 @@ int64_t check_mlp_weights(std::string_view op, const MlpWeights& weights, const 
                                        weights.biases.size()));
   }
   int64_t width = hidden;
-  check_optional(op, "first_bias", weights.first_bias, dtype, {width});
+  check_optional(op, "first_bias", weights.first_bias, accumulator_of(dtype), {width});
   for (size_t layer = 0; layer < weights.weights.size(); ++layer) {
     if (layer < saved.pre_activations.size()) {
       check_optional(op, "a saved pre-activation", saved.pre_activations[layer], dtype, {rows, width});
@@ -44,11 +44,11 @@ int64_t check_mlp_weights(std::string_view op, const MlpWeights& weights, const 
     check_defined(op, "a weight", weights.weights[layer]);
     check_tensor(op, "a weight", weights.weights[layer], dtype, {width, weights.weights[layer].width()});
     width = weights.weights[layer].width();
-    check_optional(op, "a bias", weights.biases[layer], dtype, {width});
+    check_optional(op, "a bias", weights.biases[layer], accumulator_of(dtype), {width});
   }
   if (weights.norm != Norm::none) {
-    check_tensor(op, "gain", weights.gain, dtype, {width});
-    check_optional(op, "norm_bias", weights.norm_bias, dtype, {width});
+    check_tensor(op, "gain", weights.gain, accumulator_of(dtype), {width});
+    check_optional(op, "norm_bias", weights.norm_bias, accumulator_of(dtype), {width});
     check_optional(op, "saved pre_norm", saved.pre_norm, dtype, {rows, width});
   }
   return width;
@@ -62,7 +62,7 @@ void check_mlp_gradients(std::string_view op, const MlpWeights& weights,
                            fmt::format("{}", gradients.weights.size()));
   }
   const auto check = [&](std::string_view name, const Tensor& gradient, const Tensor& weight) {
-    if (weight.defined()) check_optional(op, name, gradient, weight.dtype(), weight.shape());
+    if (weight.defined()) check_optional(op, name, gradient, accumulator_of(weight.dtype()), weight.shape());
   };
   check("d_first_bias", gradients.first_bias, weights.first_bias);
   for (size_t layer = 0; layer < weights.weights.size(); ++layer) {
@@ -84,7 +84,7 @@ void mlp_forward(const MlpForward& args, Runtime& runtime, const Stream& stream)
   const int64_t out = check_mlp_weights(kOp, args.weights, args.saved, rows, hidden, dtype);
   check_optional(kOp, "residual", args.residual, dtype, {rows, out});
   check_tensor(kOp, "out", args.out, dtype, {rows, out});
-  pick_table(args.out.device(), cpu::mlp_kernels).forward(args, runtime, stream);
+  pick_table(args.out.device(), cpu::mlp_kernels, &GpuTables::mlp).forward(args, runtime, stream);
 }
 
 void mlp_backward(const MlpBackward& args, Runtime& runtime, const Stream& stream) {
@@ -106,11 +106,11 @@ void mlp_backward(const MlpBackward& args, Runtime& runtime, const Stream& strea
   }
   for (size_t i = 0; i < inputs; ++i) {
     check_optional(kOp, "an input's gradient", args.d_inputs[i], dtype, args.inputs[i].x.shape());
-    check_optional(kOp, "a first weight's gradient", args.d_first_weights[i], dtype,
+    check_optional(kOp, "a first weight's gradient", args.d_first_weights[i], accumulator_of(dtype),
                    args.inputs[i].weight.shape());
   }
   check_mlp_gradients(kOp, args.weights, args.d_weights);
-  pick_table(args.d_out.device(), cpu::mlp_kernels).backward(args, runtime, stream);
+  pick_table(args.d_out.device(), cpu::mlp_kernels, &GpuTables::mlp).backward(args, runtime, stream);
 }
 
 }  // namespace meshgrad

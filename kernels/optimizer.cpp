@@ -17,7 +17,7 @@ void optimizer_step(const OptimizerStep& args, const Stream& stream) {
   if (args.clip_norm > 0.0) check_tensor(kOp, "squared_norm", args.squared_norm, DType::f64, {1});
   check_optional(kOp, "non_finite", args.non_finite, DType::i32, {1});
   if (args.step < 1) throw invalid_argument(kOp, "a step of 1 or more", std::to_string(args.step));
-  pick_table(args.parameters.device(), cpu::optimizer_kernels).step(args, stream);
+  pick_table(args.parameters.device(), cpu::optimizer_kernels, &GpuTables::optimizer).step(args, stream);
 }
 
 }  // namespace meshgrad

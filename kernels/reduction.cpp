@@ -13,7 +13,8 @@ void masked_loss_forward(const MaskedLossForward& args, const Stream& stream) {
   check_tensor(kOp, "mask", args.mask, DType::u8, {args.rows.capacity});
   check_tensor(kOp, "sum", args.sum, DType::f64, {1});
   check_tensor(kOp, "weight", args.weight, DType::f64, {1});
-  pick_table(args.prediction.device(), cpu::reduction_kernels).masked_loss_forward(args, stream);
+  pick_table(args.prediction.device(), cpu::reduction_kernels, &GpuTables::reduction)
+      .masked_loss_forward(args, stream);
 }
 
 void masked_loss_backward(const MaskedLossBackward& args, const Stream& stream) {
@@ -25,14 +26,15 @@ void masked_loss_backward(const MaskedLossBackward& args, const Stream& stream) 
   check_tensor(kOp, "mask", args.mask, DType::u8, {args.rows.capacity});
   check_tensor(kOp, "seed", args.seed, DType::f64, {1});
   check_tensor(kOp, "d_prediction", args.d_prediction, args.prediction.dtype(), shape);
-  pick_table(args.prediction.device(), cpu::reduction_kernels).masked_loss_backward(args, stream);
+  pick_table(args.prediction.device(), cpu::reduction_kernels, &GpuTables::reduction)
+      .masked_loss_backward(args, stream);
 }
 
 void sum_of_squares(const SumOfSquares& args, const Stream& stream) {
   check_defined("sum_of_squares", "x", args.x);
   check_tensor("sum_of_squares", "sum", args.sum, DType::f64, {1});
   check_optional("sum_of_squares", "non_finite", args.non_finite, DType::i32, {1});
-  pick_table(args.x.device(), cpu::reduction_kernels).sum_of_squares(args, stream);
+  pick_table(args.x.device(), cpu::reduction_kernels, &GpuTables::reduction).sum_of_squares(args, stream);
 }
 
 }  // namespace meshgrad

@@ -43,11 +43,7 @@ double magnitude(const Matrix& matrix) {
   return largest;
 }
 
-Runtime make_runtime(int threads) {
-  RuntimeOptions options;
-  options.threads = threads;
-  return Runtime(options);
-}
+Runtime make_runtime(int threads, Device device) { return Runtime({.device = device, .threads = threads}); }
 
 Matrix RandomMatrices::normal(int64_t rows, int64_t cols, double scale) {
   Matrix result(rows, cols);

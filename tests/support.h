@@ -51,8 +51,8 @@ double tolerance(DType dtype, int64_t terms_summed, double magnitude);
 /// Largest absolute value; 0 when empty.
 double magnitude(const Matrix& matrix);
 
-/// A runtime on the CPU. Seeds of tests are in the tests.
-Runtime make_runtime(int threads = 1);
+/// A runtime, on the CPU unless said. Seeds of tests are in the tests.
+Runtime make_runtime(int threads = 1, Device device = {});
 
 /// Random matrices that depend on the seed and on how many were drawn before.
 class RandomMatrices {

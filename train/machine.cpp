@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
+#include <meshgrad/engine/gpu.h>
 #include <meshgrad/train/machine.h>
 
 #include <fstream>
@@ -49,9 +50,7 @@ MachineInfo machine_info() {
   MachineInfo machine;
   machine.version = MESHGRAD_VERSION;
   machine.compiler = compiler();
-#if defined(MESHGRAD_HAVE_CUDA)
-  machine.cuda_build = true;
-#endif
+  machine.cuda_build = gpu::built();
   machine.cpu = cpu_model();
   machine.isa = vector_extensions();
   machine.cpus = available_cpus();

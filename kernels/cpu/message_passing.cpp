@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/kernels/cpu/mlp_tile.h>
+#include <meshgrad/kernels/linear.h>
 #include <meshgrad/kernels/message_passing.h>
 #include <meshgrad/kernels/segment_sum.h>
 
@@ -25,15 +26,62 @@ void zero_rows(const Tensor& tensor, int64_t begin, int64_t end) {
   std::fill_n(tensor.data<T>() + begin * tensor.width(), (end - begin) * tensor.width(), T(0));
 }
 
-template <class T, class Args>
-void first_layer_terms(const MlpTile<T>& mlp, const Args& args, int64_t edge, int64_t count, T* z) {
+/// S = h W_s for every node and R = h W_r for those that receive.
+struct Terms {
+  Tensor sender, receiver;
+  Terms() = default;
+  Terms(const Graph& graph, const NodeTerms& args, Runtime& runtime, const Stream& stream) {
+    const int64_t hidden = args.sender_weight.width();
+    const DType dtype = args.nodes.dtype();
+    sender = Tensor::empty(runtime, {graph.nodes, hidden}, dtype, Tag::workspace, "sender terms");
+    receiver = Tensor::empty(runtime, {graph.owned_nodes, hidden}, dtype, Tag::workspace, "receiver terms");
+    linear_kernels.forward(
+        {.rows = graph.nodes, .x = args.nodes, .weight = args.sender_weight, .bias = {}, .y = sender},
+        runtime, stream);
+    linear_kernels.forward({.rows = graph.owned_nodes,
+                            .x = args.nodes.row_range(0, graph.owned_nodes),
+                            .weight = args.receiver_weight,
+                            .bias = {},
+                            .y = receiver},
+                           runtime, stream);
+  }
+};
+
+/// The way back of Terms: weight gradients, and the nodes' gradient.
+void terms_backward(const EdgeUpdateBackward& args, const Terms& gradients, Runtime& runtime,
+                    const Stream& stream) {
+  const Graph& graph = *args.graph;
+  linear_kernels.backward({.rows = graph.nodes,
+                           .d_y = gradients.sender,
+                           .x = args.terms.nodes,
+                           .weight = args.terms.sender_weight,
+                           .d_x = args.d_nodes,
+                           .accumulate_d_x = args.accumulate_d_nodes,
+                           .d_weight = args.d_sender_weight,
+                           .d_bias = {}},
+                          runtime, stream);
+  linear_kernels.backward(
+      {.rows = graph.owned_nodes,
+       .d_y = gradients.receiver,
+       .x = args.terms.nodes.row_range(0, graph.owned_nodes),
+       .weight = args.terms.receiver_weight,
+       .d_x = args.d_nodes.defined() ? args.d_nodes.row_range(0, graph.owned_nodes) : Tensor(),
+       .accumulate_d_x = true,
+       .d_weight = args.d_receiver_weight,
+       .d_bias = {}},
+      runtime, stream);
+}
+
+template <class T>
+void first_layer_terms(const MlpTile<T>& mlp, const Graph& graph, const Terms& terms, int64_t edge,
+                       int64_t count, T* z) {
   const TileOps<T>& ops = tile_ops<T>();
   const int64_t width = mlp.first_width();
   mlp.start(count, z);
-  ops.gather_add(count, width, args.sender_terms.template data<T>(), width,
-                 args.graph->senders.template data<int32_t>() + edge, z, mlp.tile_row());
-  ops.gather_add(count, width, args.receiver_terms.template data<T>(), width,
-                 args.graph->receivers.template data<int32_t>() + edge, z, mlp.tile_row());
+  ops.gather_add(count, width, terms.sender.data<T>(), width, graph.senders.data<int32_t>() + edge, z,
+                 mlp.tile_row());
+  ops.gather_add(count, width, terms.receiver.data<T>(), width, graph.receivers.data<int32_t>() + edge, z,
+                 mlp.tile_row());
 }
 
 template <class T>
@@ -42,6 +90,7 @@ void edge_forward(const EdgeUpdateForward& args, Runtime& runtime, const Stream&
   const MlpTile<T> mlp(inputs, args.weights, args.saved, MlpTile<T>::Direction::forward, runtime);
   const TileOps<T>& ops = tile_ops<T>();
   const Graph& graph = *args.graph;
+  const Terms terms(graph, args.terms, runtime, stream);
   const int64_t out = mlp.out_width();
   const int64_t slabs = std::max<int64_t>(1, graph.edges / kForwardEdges);
   const int32_t* offsets = graph.receiver_offsets.data<int32_t>();
@@ -53,7 +102,7 @@ void edge_forward(const EdgeUpdateForward& args, Runtime& runtime, const Stream&
     zero_rows<T>(args.aggregate, begin, end);
     for (int64_t edge = offsets[begin]; edge < offsets[end]; edge += kTileRows) {
       const int64_t count = std::min<int64_t>(kTileRows, offsets[end] - edge);
-      first_layer_terms(mlp, args, edge, count, s.a);
+      first_layer_terms(mlp, graph, terms, edge, count, s.a);
       mlp.add_inputs(edge, count, s.a);
       T* y = mlp.finish_forward(edge, count, s);
       T* aggregate = args.aggregate.data<T>();
@@ -108,7 +157,13 @@ void edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Strea
   mlp.plan_gradients({args.d_edge_weight.defined()});
   const TileOps<T>& ops = tile_ops<T>();
   const Graph& graph = *args.graph;
+  const Terms terms = mlp.needs_recompute() ? Terms(graph, args.terms, runtime, stream) : Terms();
   const int64_t hidden = mlp.first_width();
+  Terms d_terms;
+  d_terms.sender =
+      Tensor::empty(runtime, {graph.nodes, hidden}, dtype_of<T>(), Tag::workspace, "d_sender_terms");
+  d_terms.receiver =
+      Tensor::empty(runtime, {graph.owned_nodes, hidden}, dtype_of<T>(), Tag::workspace, "d_receiver_terms");
   const int64_t slabs = gradient_slabs(graph.edges);
   const int32_t* offsets = graph.receiver_offsets.data<int32_t>();
   const int32_t* receivers = graph.receivers.data<int32_t>();
@@ -122,11 +177,11 @@ void edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Strea
     std::fill_n(sums, mlp.layout().size, T(0));
     const int64_t begin = first_receiver(graph, slab, slabs);
     const int64_t end = first_receiver(graph, slab + 1, slabs);
-    zero_rows<T>(args.d_receiver_terms, begin, end);
+    zero_rows<T>(d_terms.receiver, begin, end);
     for (int64_t edge = offsets[begin]; edge < offsets[end]; edge += kTileRows) {
       const int64_t count = std::min<int64_t>(kTileRows, offsets[end] - edge);
       if (mlp.needs_recompute()) {
-        first_layer_terms(mlp, args, edge, count, s.hidden[0]);
+        first_layer_terms(mlp, graph, terms, edge, count, s.hidden[0]);
         mlp.recompute(edge, count, s);
       } else {
         mlp.load_saved(edge, count, s);
@@ -134,7 +189,7 @@ void edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Strea
       start_gradient(args, edge, count, mlp.out_width(), s.a, mlp.tile_row());
       const T* d_z1 = mlp.backward(edge, count, s, sums);
       ops.copy(count, hidden, d_z1, mlp.tile_row(), d_first.data<T>() + edge * hidden, hidden);
-      ops.scatter_add(count, hidden, d_z1, mlp.tile_row(), receivers + edge, args.d_receiver_terms.data<T>(),
+      ops.scatter_add(count, hidden, d_z1, mlp.tile_row(), receivers + edge, d_terms.receiver.data<T>(),
                       hidden);
       if (args.d_edges.defined()) write_edge_gradient(args, mlp, edge, count, d_z1, s);
     }
@@ -144,8 +199,9 @@ void edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Strea
                                    .offsets = graph.sender_offsets,
                                    .order = graph.sender_order,
                                    .x = d_first,
-                                   .out = args.d_sender_terms},
+                                   .out = d_terms.sender},
                                   stream);
+  terms_backward(args, d_terms, runtime, stream);
 }
 
 }  // namespace

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a build without CUDA answers.
+#include <meshgrad/engine/cuda_memory.h>
+#include <meshgrad/engine/error.h>
+#include <meshgrad/engine/gpu.h>
+
+namespace meshgrad {
+namespace {
+
+[[noreturn]] void refuse() {
+  throw device_error("cuda", "a CUDA device", "a build without CUDA",
+                     "build with -DMESHGRAD_CUDA=ON, or use the CPU");
+}
+
+}  // namespace
+
+std::shared_ptr<MemorySource> make_cuda_virtual_memory(int) { refuse(); }
+std::shared_ptr<MemorySource> make_cuda_memory(int) { refuse(); }
+
+namespace gpu {
+
+bool built() noexcept { return false; }
+std::vector<CudaDevice> devices() { return {}; }
+void use(int) { refuse(); }
+int multiprocessors(int) { refuse(); }
+int shared_bytes(int) { refuse(); }
+void* create_stream(int) { refuse(); }
+void destroy_stream(void*) noexcept {}
+void synchronize(void*) { refuse(); }
+void* create_event(bool) { refuse(); }
+void destroy_event(void*) noexcept {}
+void record(void*, void*) { refuse(); }
+void wait(void*, void*) { refuse(); }
+bool passed(void*) { refuse(); }
+double milliseconds(void*, void*) { refuse(); }
+void copy(void*, const void*, int64_t, void*) { refuse(); }
+void fill(void*, int, int64_t, void*) { refuse(); }
+void* allocate_pinned(int64_t) { refuse(); }
+void free_pinned(void*) noexcept {}
+void* allocate(int64_t) { refuse(); }
+void free(void*) noexcept {}
+void begin_capture(void*) { refuse(); }
+void* end_capture(void*) { refuse(); }
+void abandon_capture(void*) noexcept {}
+void launch_graph(void*, void*) { refuse(); }
+void destroy_graph(void*) noexcept {}
+Counters counters() { return {}; }
+void count_launch() {}
+
+}  // namespace gpu
+}  // namespace meshgrad

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/gpu.h>
+#include <meshgrad/engine/stream.h>
+
+namespace meshgrad {
+
+void Stream::synchronize() const {
+  if (on_gpu()) gpu::synchronize(native_);
+}
+
+Event::~Event() {
+  if (native_ != nullptr) gpu::destroy_event(native_);
+}
+
+void Event::record(const Stream& stream) {
+  stream_id_ = stream.id();
+  if (!stream.on_gpu()) return;
+  if (native_ == nullptr) native_ = gpu::create_event();
+  gpu::record(native_, stream.native());
+}
+
+bool Event::passed() const { return native_ == nullptr || gpu::passed(native_); }
+
+void Event::hold_back(const Stream& stream) const {
+  if (native_ != nullptr && stream.on_gpu()) gpu::wait(stream.native(), native_);
+}
+
+}  // namespace meshgrad

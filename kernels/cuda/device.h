@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// What kernel sources are written in. They compile twice: with nvcc for a GPU, and with the host's compiler
+// for the tests' simulated device, whose simt.h provides CUDA's own names (threadIdx, __syncthreads,
+// __shfl_xor_sync, atomicAdd, ...). What CUDA spells as inline assembly or with types of its own has one name
+// here.
+//
+// A kernel is `__global__ void name(Args args)` with one plain struct, started by launch() alone. Shared
+// memory comes from MESHGRAD_SHARED (a fixed array) or dynamic_shared (one a kernel). Storage types are
+// float, half and bfloat16 of engine/dtype.h, read and written through to_float and to_storage.
+#pragma once
+#include <meshgrad/engine/dtype.h>
+#include <meshgrad/kernels/cuda/launch.h>
+
+#ifdef __CUDACC__
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#define MESHGRAD_SHARED(type, name, count) __shared__ type name[count]
+#else
+#include <simt.h>
+#define MESHGRAD_SHARED(type, name, count) type* const name = simt::static_shared<type>(count)
+#endif
+
+namespace meshgrad::cuda {
+
+/// Sixteen bytes: what one thread moves best.
+template <class T>
+struct alignas(16) Vector {
+  static constexpr int kSize = static_cast<int>(16 / sizeof(T));
+  T v[kSize];
+};
+
+#ifdef __CUDACC__
+
+__device__ inline float to_float(float x) { return x; }
+__device__ inline float to_float(half x) { return __half2float(__ushort_as_half(x.bits)); }
+__device__ inline float to_float(bfloat16 x) { return __bfloat162float(__ushort_as_bfloat16(x.bits)); }
+/// Rounds to nearest even.
+template <class T>
+__device__ T to_storage(float x) {
+  if constexpr (sizeof(T) == 4) {
+    return x;
+  } else {
+    T result;
+    if constexpr (dtype_of<T>() == DType::f16) {
+      result.bits = __half_as_ushort(__float2half_rn(x));
+    } else {
+      result.bits = __bfloat16_as_ushort(__float2bfloat16_rn(x));
+    }
+    return result;
+  }
+}
+/// Two neighbours in one register, the first in the low half.
+template <class T>
+__device__ uint32_t pack(float low, float high) {
+  if constexpr (dtype_of<T>() == DType::f16) {
+    const __half2 both = __floats2half2_rn(low, high);
+    return *reinterpret_cast<const uint32_t*>(&both);
+  } else {
+    const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<const uint32_t*>(&both);
+  }
+}
+
+/// The block's dynamic shared memory, 128-byte aligned; of the size given to launch().
+template <class T>
+__device__ T* dynamic_shared() {
+  extern __shared__ __align__(128) unsigned char meshgrad_dynamic_shared[];
+  return reinterpret_cast<T*>(meshgrad_dynamic_shared);
+}
+
+/// Copies 16 bytes from global to shared memory without a register in between; they may be read after commit,
+/// wait and a barrier. Both addresses are 16-byte aligned. `valid` false: writes zeros and reads nothing.
+__device__ inline void copy_async_16(void* shared, const void* global, bool valid = true) {
+  const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  const int bytes = valid ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(global), "r"(bytes)
+               : "memory");
+}
+__device__ inline void copy_async_commit() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
+/// Returns when at most `pending` of this thread's newest groups are still under way.
+template <int pending>
+__device__ void copy_async_wait() {
+  asm volatile("cp.async.wait_group %0;\n" ::"n"(pending) : "memory");
+}
+
+/// Four 8x8 matrices of 16-bit values from shared memory: lane l gives the address of row l % 8 of matrix l /
+/// 8 (16 bytes, aligned); r[i] gets row lane / 4, columns 2 (lane % 4) and the next of matrix i. PTX ISA,
+/// ldmatrix.
+__device__ inline void load_matrices(uint32_t (&r)[4], const void* row) {
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
+}
+/// As load_matrices, of the transposed matrices: rows 2 (lane % 4) and the next of column lane / 4.
+__device__ inline void load_matrices_transposed(uint32_t (&r)[4], const void* row) {
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
+}
+
+/// d += a b on tensor cores: a is 16x16 (rows), b 16x8 (columns), d 16x8 in f32. With g = lane / 4, q = lane
+/// % 4:
+///   a[0]: row g, columns 2q, 2q+1;  a[1]: row g+8, same;  a[2]: row g, columns 2q+8, 2q+9;  a[3]: row g+8,
+///   same b[0]: rows 2q, 2q+1 of column g;  b[1]: rows 2q+8, 2q+9 d[0], d[1]: row g, columns 2q, 2q+1;  d[2],
+///   d[3]: row g+8
+/// PTX ISA, "Matrix fragments for mma.m16n8k16 with floating point type".
+template <class T>
+__device__ void multiply_add(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  if constexpr (dtype_of<T>() == DType::f16) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  } else {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  }
+}
+
+#else
+
+using simt::copy_async_16;
+using simt::copy_async_commit;
+using simt::copy_async_wait;
+using simt::dynamic_shared;
+using simt::load_matrices;
+using simt::load_matrices_transposed;
+using simt::multiply_add;
+using simt::pack;
+using simt::to_float;
+using simt::to_storage;
+
+#endif
+
+/// Sum over the lanes of a warp, in all of them.
+__device__ inline float warp_sum(float x) {
+  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
+  return x;
+}
+
+}  // namespace meshgrad::cuda
