@@ -20,10 +20,8 @@ std::string MlpShape::text() const {
 MlpCase::MlpCase(Runtime& runtime, RandomMatrices& random, const MlpShape& mlp_shape, int64_t row_count,
                  DType type)
     : shape(mlp_shape), rows(row_count), dtype(type) {
-  const bool exact = shape.activation == Activation::relu || shape.activation == Activation::none;
   const auto weight = [&](int64_t in, int64_t out, int64_t fan_in) {
-    return exact ? random.grid(in, out, 0.25, 0.5)
-                 : stored_as(dtype, random.normal(in, out, 1.0 / std::sqrt(static_cast<double>(fan_in))));
+    return weight_values(random, in, out, fan_in);
   };
   const auto vector = [&](const Matrix& row) { return to_vector_if_given(runtime, row, dtype); };
   const int64_t all_inputs = std::accumulate(shape.inputs.begin(), shape.inputs.end(), int64_t{0});
@@ -54,6 +52,12 @@ MlpCase::MlpCase(Runtime& runtime, RandomMatrices& random, const MlpShape& mlp_s
 int64_t MlpCase::terms() const {
   const int64_t first = std::accumulate(shape.inputs.begin(), shape.inputs.end(), int64_t{1});
   return first + (shape.layers - 1) * shape.hidden + (shape.norm == Norm::none ? 0 : 2 * shape.out);
+}
+
+Matrix MlpCase::weight_values(RandomMatrices& random, int64_t in, int64_t out, int64_t fan_in) const {
+  const bool exact = shape.activation == Activation::relu || shape.activation == Activation::none;
+  return exact ? random.grid(in, out, 0.25, 0.5)
+               : stored_as(dtype, random.normal(in, out, 1.0 / std::sqrt(static_cast<double>(fan_in))));
 }
 
 Matrix MlpCase::values(RandomMatrices& random, int64_t value_rows, int64_t cols) const {

@@ -37,6 +37,8 @@ struct MlpCase {
   int64_t terms() const;
   /// Values of the kind that this case's activation is tested with, as they are stored.
   Matrix values(RandomMatrices& random, int64_t value_rows, int64_t cols) const;
+  /// A weight [in, out] of the same kind, for sums over `fan_in` terms.
+  Matrix weight_values(RandomMatrices& random, int64_t in, int64_t out, int64_t fan_in) const;
   /// Unwritten tensors for what forward can keep; `keep_hidden` false leaves the pre-activations out.
   MlpSaved saved(Runtime& runtime, bool keep_hidden) const;
 };

@@ -2,7 +2,6 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <memory>
 
 #include "mlp_case.h"
 
@@ -10,6 +9,7 @@ namespace meshgrad::test {
 namespace {
 
 struct EdgeShape {
+  int64_t node_width;
   MlpShape mlp;
   bool residual = true;
   bool aggregate_after_residual = false;
@@ -17,13 +17,13 @@ struct EdgeShape {
 
 const std::vector<EdgeShape>& shapes() {
   static const std::vector<EdgeShape> list = {
-      {{{128}, 128, 3, 128, Activation::relu, Norm::layer}, true, false},
-      {{{128}, 128, 3, 128, Activation::relu, Norm::layer}, true, true},
-      {{{33}, 33, 2, 33, Activation::silu, Norm::rms}, true, true},
-      {{{3}, 16, 3, 11, Activation::gelu, Norm::layer}, false, false},
-      {{{64}, 64, 4, 64, Activation::tanh, Norm::none}, true, false},
-      {{{1}, 2, 2, 1, Activation::tanh, Norm::none}, false, true},
-      {{{129}, 0, 1, 129, Activation::none, Norm::layer}, true, false}};
+      {128, {{128}, 128, 3, 128, Activation::relu, Norm::layer}, true, false},
+      {128, {{128}, 128, 3, 128, Activation::relu, Norm::layer}, true, true},
+      {33, {{33}, 33, 2, 33, Activation::silu, Norm::rms}, true, true},
+      {16, {{3}, 16, 3, 11, Activation::gelu, Norm::layer}, false, false},
+      {31, {{64}, 64, 4, 64, Activation::tanh, Norm::none}, true, false},
+      {1, {{1}, 2, 2, 1, Activation::tanh, Norm::none}, false, true},
+      {7, {{129}, 0, 1, 129, Activation::none, Norm::layer}, true, false}};
   return list;
 }
 
@@ -35,6 +35,8 @@ struct GraphSize {
 constexpr GraphSize kGraphSizes[] = {{0, 0},    {1, 0},   {1, 31},   {33, 0},    {33, 127},
                                      {211, 33}, {129, 1}, {31, 211}, {907, 5003}};
 
+struct EdgeGradients;
+
 struct EdgeCase {
   EdgeCase(Runtime& runtime, RandomMatrices& random, const EdgeShape& shape, reference::Edges edges,
            DType dtype)
@@ -42,8 +44,9 @@ struct EdgeCase {
         graph(to_graph(runtime, connectivity)),
         mlp(runtime, random, shape.mlp, graph.edges, dtype),
         update{mlp.judge, shape.residual, shape.aggregate_after_residual},
-        sender_terms(mlp.values(random, graph.nodes, mlp.first_width())),
-        receiver_terms(mlp.values(random, graph.owned_nodes, mlp.first_width())),
+        terms{mlp.values(random, graph.nodes, shape.node_width),
+              mlp.weight_values(random, shape.node_width, mlp.first_width(), shape.node_width),
+              mlp.weight_values(random, shape.node_width, mlp.first_width(), shape.node_width)},
         d_edges_out(mlp.values(random, graph.edges, shape.mlp.out)),
         d_aggregate(mlp.values(random, graph.owned_nodes, shape.mlp.out)) {}
 
@@ -51,19 +54,22 @@ struct EdgeCase {
   Graph graph;
   MlpCase mlp;
   reference::EdgeUpdate update;
-  Matrix sender_terms, receiver_terms, d_edges_out, d_aggregate;
+  reference::NodeTerms terms;
+  Matrix d_edges_out, d_aggregate;
 
   /// What small gradients are held against: a slope near 0, as of a saturated tanh, is a difference of larger
   /// values and carries their errors.
   double flowing() const { return std::max(magnitude(d_edges_out), magnitude(d_aggregate)); }
-  /// The most terms a sum has: the hub's edges, and what lies behind each.
-  int64_t terms() const { return mlp.terms() + graph.edges; }
+  /// Terms of one edge's row, and the most that a sum has: the hub's edges, and what lies behind each.
+  int64_t row_terms() const { return mlp.terms() + 2 * terms.nodes.cols; }
+  int64_t sum_terms() const { return row_terms() + graph.edges; }
 
   EdgeUpdateForward forward(Runtime& runtime, bool keep_hidden = true) const {
     EdgeUpdateForward args;
     args.graph = &graph;
-    args.sender_terms = to_tensor(runtime, sender_terms, mlp.dtype);
-    args.receiver_terms = to_tensor(runtime, receiver_terms, mlp.dtype);
+    args.terms = {to_tensor(runtime, terms.nodes, mlp.dtype),
+                  to_tensor(runtime, terms.sender_weight, mlp.dtype),
+                  to_tensor(runtime, terms.receiver_weight, mlp.dtype)};
     args.edges = mlp.inputs[0];
     args.weights = mlp.weights;
     args.residual = update.residual;
@@ -75,31 +81,66 @@ struct EdgeCase {
   }
 
   EdgeUpdateBackward backward(Runtime& runtime, const EdgeUpdateForward& done,
-                              const StartedGradients& gradients) const {
-    EdgeUpdateBackward args;
-    args.graph = &graph;
-    args.sender_terms = done.sender_terms;
-    args.receiver_terms = done.receiver_terms;
-    args.edges = done.edges;
-    args.weights = done.weights;
-    args.residual = done.residual;
-    args.aggregate_after_residual = done.aggregate_after_residual;
-    args.saved = done.saved;
-    args.d_edges_out = to_tensor(runtime, d_edges_out, mlp.dtype);
-    args.d_aggregate = to_tensor(runtime, d_aggregate, mlp.dtype);
-    args.d_edges = unwritten(runtime, {graph.edges, mlp.shape.inputs[0]}, mlp.dtype);
-    args.d_sender_terms = unwritten(runtime, {graph.nodes, mlp.first_width()}, mlp.dtype);
-    args.d_receiver_terms = unwritten(runtime, {graph.owned_nodes, mlp.first_width()}, mlp.dtype);
-    args.d_edge_weight = gradients.first_weights[0];
-    args.d_weights = gradients.weights;
-    return args;
-  }
+                              const EdgeGradients& gradients) const;
 
   reference::EdgeUpdateGradients judge_gradients() const {
-    return reference::edge_update_backward(update, connectivity, sender_terms, receiver_terms,
-                                           mlp.input_values[0], d_edges_out, d_aggregate);
+    return reference::edge_update_backward(update, connectivity, terms, mlp.input_values[0], d_edges_out,
+                                           d_aggregate);
   }
 };
+
+/// Gradients that already hold something: the MLP's, and those of the node half of the first weight.
+struct EdgeGradients : StartedGradients {
+  EdgeGradients(Runtime& runtime, RandomMatrices& random, const EdgeCase& edge)
+      : StartedGradients(runtime, random, edge.mlp),
+        sender_start(random.normal(edge.terms.sender_weight.rows, edge.terms.sender_weight.cols)),
+        receiver_start(random.normal(edge.terms.sender_weight.rows, edge.terms.sender_weight.cols)),
+        sender_weight(to_tensor(runtime, sender_start, accumulator_of(edge.mlp.dtype))),
+        receiver_weight(to_tensor(runtime, receiver_start, accumulator_of(edge.mlp.dtype))) {}
+  Matrix sender_start, receiver_start;
+  Tensor sender_weight, receiver_weight;
+
+  NamedTensors all() const {
+    NamedTensors result = named();
+    result.emplace_back("d_sender_weight", sender_weight);
+    result.emplace_back("d_receiver_weight", receiver_weight);
+    return result;
+  }
+};
+
+EdgeUpdateBackward EdgeCase::backward(Runtime& runtime, const EdgeUpdateForward& done,
+                                      const EdgeGradients& gradients) const {
+  EdgeUpdateBackward args;
+  args.graph = &graph;
+  args.terms = done.terms;
+  args.edges = done.edges;
+  args.weights = done.weights;
+  args.residual = done.residual;
+  args.aggregate_after_residual = done.aggregate_after_residual;
+  args.saved = done.saved;
+  args.d_edges_out = to_tensor(runtime, d_edges_out, mlp.dtype);
+  args.d_aggregate = to_tensor(runtime, d_aggregate, mlp.dtype);
+  args.d_edges = unwritten(runtime, {graph.edges, mlp.shape.inputs[0]}, mlp.dtype);
+  args.d_nodes = unwritten(runtime, {graph.nodes, terms.nodes.cols}, mlp.dtype);
+  args.d_sender_weight = gradients.sender_weight;
+  args.d_receiver_weight = gradients.receiver_weight;
+  args.d_edge_weight = gradients.first_weights[0];
+  args.d_weights = gradients.weights;
+  return args;
+}
+
+/// Every gradient of a backward pass against the judge's.
+void check_backward(const EdgeCase& edge, const EdgeUpdateBackward& args, const EdgeGradients& gradients,
+                    const reference::EdgeUpdateGradients& judge) {
+  const int64_t terms = 2 * edge.sum_terms();
+  if (args.d_edges.defined()) CHECK(difference(args.d_edges, judge.d_edges, terms, edge.flowing()) == "");
+  CHECK(difference(args.d_nodes, judge.d_nodes, terms, edge.flowing()) == "");
+  CHECK(difference(args.d_sender_weight, sum(gradients.sender_start, judge.d_sender_weight), terms,
+                   edge.flowing()) == "");
+  CHECK(difference(args.d_receiver_weight, sum(gradients.receiver_start, judge.d_receiver_weight), terms,
+                   edge.flowing()) == "");
+  check_gradients(gradients, in_order(edge.mlp, judge.mlp), terms, edge.flowing());
+}
 
 template <class Body>
 void for_each_case(Body&& body) {
@@ -131,16 +172,16 @@ TEST_CASE("edge update agrees with the judge") {
   for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices&, const EdgeCase& edge) {
     const EdgeUpdateForward args = edge.forward(runtime);
     backend.message_passing->edge_forward(args, runtime, runtime.stream());
-    const auto judge = reference::edge_update(edge.update, edge.connectivity, edge.sender_terms,
-                                              edge.receiver_terms, edge.mlp.input_values[0]);
-    CHECK(difference(args.edges_out, judge.edges_out, edge.mlp.terms()) == "");
-    CHECK(difference(args.aggregate, judge.aggregate, edge.terms()) == "");
+    const auto judge =
+        reference::edge_update(edge.update, edge.connectivity, edge.terms, edge.mlp.input_values[0]);
+    CHECK(difference(args.edges_out, judge.edges_out, edge.row_terms()) == "");
+    CHECK(difference(args.aggregate, judge.aggregate, edge.sum_terms()) == "");
     for (size_t layer = 0; layer < judge.mlp.pre_activations.size(); ++layer) {
       CHECK(difference(args.saved.pre_activations[layer], judge.mlp.pre_activations[layer],
-                       edge.mlp.terms()) == "");
+                       edge.row_terms()) == "");
     }
     if (edge.mlp.shape.norm != Norm::none) {
-      CHECK(difference(args.saved.pre_norm, judge.mlp.pre_norm, edge.mlp.terms()) == "");
+      CHECK(difference(args.saved.pre_norm, judge.mlp.pre_norm, edge.row_terms()) == "");
     }
   });
 }
@@ -149,16 +190,11 @@ TEST_CASE("edge update's gradients agree with the judge") {
   for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const EdgeCase& edge) {
     const EdgeUpdateForward done = edge.forward(runtime);
     backend.message_passing->edge_forward(done, runtime, runtime.stream());
-    const StartedGradients gradients(runtime, random, edge.mlp);
+    const EdgeGradients gradients(runtime, random, edge);
     const EdgeUpdateBackward args = edge.backward(runtime, done, gradients);
     backend.message_passing->edge_backward(args, runtime, runtime.stream());
 
-    const auto judge = edge.judge_gradients();
-    const int64_t terms = 2 * edge.terms();
-    CHECK(difference(args.d_edges, judge.d_edges, terms, edge.flowing()) == "");
-    CHECK(difference(args.d_sender_terms, judge.d_sender_terms, terms, edge.flowing()) == "");
-    CHECK(difference(args.d_receiver_terms, judge.d_receiver_terms, terms, edge.flowing()) == "");
-    check_gradients(gradients, in_order(edge.mlp, judge.mlp), terms, edge.flowing());
+    check_backward(edge, args, gradients, edge.judge_gradients());
   });
 }
 
@@ -175,13 +211,12 @@ TEST_CASE("edge update recomputes what was not kept, bit for bit") {
     std::vector<NamedTensors> results;
     for (const EdgeUpdateForward* done : {&kept, &dropped, static_cast<const EdgeUpdateForward*>(&nothing)}) {
       RandomMatrices same_start(random.seed() + 1);
-      const StartedGradients gradients(runtime, same_start, edge.mlp);
+      const EdgeGradients gradients(runtime, same_start, edge);
       const EdgeUpdateBackward args = edge.backward(runtime, *done, gradients);
       backend.message_passing->edge_backward(args, runtime, runtime.stream());
-      results.push_back(gradients.named());
+      results.push_back(gradients.all());
       results.back().emplace_back("d_edges", args.d_edges);
-      results.back().emplace_back("d_sender_terms", args.d_sender_terms);
-      results.back().emplace_back("d_receiver_terms", args.d_receiver_terms);
+      results.back().emplace_back("d_nodes", args.d_nodes);
     }
     check_equal_bits(results[0], results[1]);
     check_equal_bits(results[0], results[2]);
@@ -194,18 +229,16 @@ TEST_CASE("edge update: d_edges may lie where d_edges_out does") {
     const EdgeUpdateForward done = edge.forward(runtime);
     backend.message_passing->edge_forward(done, runtime, runtime.stream());
     RandomMatrices same_start(random.seed() + 1);
-    const StartedGradients apart(runtime, random, edge.mlp);
-    const StartedGradients together(runtime, random, edge.mlp);
+    const EdgeGradients apart(runtime, random, edge);
+    const EdgeGradients together(runtime, random, edge);
     const EdgeUpdateBackward a = edge.backward(runtime, done, apart);
     EdgeUpdateBackward b = edge.backward(runtime, done, together);
     b.d_edges = b.d_edges_out;
     backend.message_passing->edge_backward(a, runtime, runtime.stream());
     backend.message_passing->edge_backward(b, runtime, runtime.stream());
     CHECK(equal_bits(a.d_edges, b.d_edges));
-    CHECK(equal_bits(a.d_sender_terms, b.d_sender_terms));
-    CHECK(equal_bits(a.d_receiver_terms, b.d_receiver_terms));
-    check_gradients(together, in_order(edge.mlp, edge.judge_gradients().mlp), 2 * edge.terms(),
-                    edge.flowing());
+    CHECK(equal_bits(a.d_nodes, b.d_nodes));
+    check_backward(edge, b, together, edge.judge_gradients());
   });
 }
 
@@ -218,20 +251,50 @@ TEST_CASE("edge update of the last block: no edges out, no gradient for them, no
     backend.message_passing->edge_forward(full, runtime, runtime.stream());
     CHECK(equal_bits(done.aggregate, full.aggregate));
 
-    const StartedGradients gradients(runtime, random, edge.mlp);
+    const EdgeGradients gradients(runtime, random, edge);
     EdgeUpdateBackward args = edge.backward(runtime, done, gradients);
     args.d_edges_out = Tensor();
     const bool wanted = random.seed() % 2 == 0;
     if (!wanted) args.d_edges = Tensor();
     backend.message_passing->edge_backward(args, runtime, runtime.stream());
-    const auto judge =
-        reference::edge_update_backward(edge.update, edge.connectivity, edge.sender_terms,
-                                        edge.receiver_terms, edge.mlp.input_values[0], {}, edge.d_aggregate);
-    const int64_t terms = 2 * edge.terms();
-    if (wanted) CHECK(difference(args.d_edges, judge.d_edges, terms, edge.flowing()) == "");
-    CHECK(difference(args.d_sender_terms, judge.d_sender_terms, terms, edge.flowing()) == "");
-    CHECK(difference(args.d_receiver_terms, judge.d_receiver_terms, terms, edge.flowing()) == "");
-    check_gradients(gradients, in_order(edge.mlp, judge.mlp), terms, edge.flowing());
+    check_backward(edge, args, gradients,
+                   reference::edge_update_backward(edge.update, edge.connectivity, edge.terms,
+                                                   edge.mlp.input_values[0], {}, edge.d_aggregate));
+  });
+}
+
+TEST_CASE("edge update adds to the nodes' gradient where asked, and leaves out what nobody wants") {
+  for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const EdgeCase& edge) {
+    const EdgeUpdateForward done = edge.forward(runtime);
+    backend.message_passing->edge_forward(done, runtime, runtime.stream());
+    reference::EdgeUpdateGradients judge = edge.judge_gradients();
+
+    const EdgeGradients added(runtime, random, edge);
+    EdgeUpdateBackward args = edge.backward(runtime, done, added);
+    const Matrix start = edge.mlp.values(random, edge.graph.nodes, edge.terms.nodes.cols);
+    args.d_nodes = to_tensor(runtime, start, edge.mlp.dtype);
+    args.accumulate_d_nodes = true;
+    backend.message_passing->edge_backward(args, runtime, runtime.stream());
+    const Matrix alone = judge.d_nodes;
+    judge.d_nodes = sum(alone, start);
+    check_backward(edge, args, added, judge);
+
+    const EdgeGradients unused(runtime, random, edge);
+    args = edge.backward(runtime, done, unused);
+    const Tensor sender_weight = args.d_sender_weight, receiver_weight = args.d_receiver_weight;
+    (random.seed() % 2 == 0 ? args.d_sender_weight : args.d_receiver_weight) = Tensor();
+    if (random.seed() % 3 == 0) args.d_nodes = Tensor();
+    backend.message_passing->edge_backward(args, runtime, runtime.stream());
+    const int64_t terms = 2 * edge.sum_terms();
+    const auto check_optional = [&](const Tensor& wanted, const Tensor& memory, const Matrix& began,
+                                    const Matrix& gradient) {
+      const Matrix expected = wanted.defined() ? sum(began, gradient) : began;
+      CHECK(difference(memory, expected, terms, edge.flowing()) == "");
+    };
+    check_optional(args.d_sender_weight, sender_weight, unused.sender_start, judge.d_sender_weight);
+    check_optional(args.d_receiver_weight, receiver_weight, unused.receiver_start, judge.d_receiver_weight);
+    if (args.d_nodes.defined()) CHECK(difference(args.d_nodes, alone, terms, edge.flowing()) == "");
+    check_gradients(unused, in_order(edge.mlp, judge.mlp), terms, edge.flowing());
   });
 }
 
@@ -249,18 +312,13 @@ TEST_CASE("edge update with halo nodes, which send and never receive") {
       REQUIRE(edge.graph.nodes == 83);
       const EdgeUpdateForward done = edge.forward(runtime);
       backend.message_passing->edge_forward(done, runtime, runtime.stream());
-      const auto judge = reference::edge_update(edge.update, edges, edge.sender_terms, edge.receiver_terms,
-                                                edge.mlp.input_values[0]);
-      CHECK(difference(done.edges_out, judge.edges_out, edge.mlp.terms()) == "");
-      CHECK(difference(done.aggregate, judge.aggregate, edge.terms()) == "");
-      const StartedGradients gradients(runtime, random, edge.mlp);
+      const auto judge = reference::edge_update(edge.update, edges, edge.terms, edge.mlp.input_values[0]);
+      CHECK(difference(done.edges_out, judge.edges_out, edge.row_terms()) == "");
+      CHECK(difference(done.aggregate, judge.aggregate, edge.sum_terms()) == "");
+      const EdgeGradients gradients(runtime, random, edge);
       const EdgeUpdateBackward args = edge.backward(runtime, done, gradients);
       backend.message_passing->edge_backward(args, runtime, runtime.stream());
-      const auto judged = edge.judge_gradients();
-      CHECK(difference(args.d_sender_terms, judged.d_sender_terms, 2 * edge.terms(), edge.flowing()) == "");
-      CHECK(difference(args.d_receiver_terms, judged.d_receiver_terms, 2 * edge.terms(), edge.flowing()) ==
-            "");
-      CHECK(difference(args.d_edges, judged.d_edges, 2 * edge.terms(), edge.flowing()) == "");
+      check_backward(edge, args, gradients, edge.judge_gradients());
     }
   }
 }
@@ -272,30 +330,28 @@ TEST_CASE("edge update leaves the same bits for any number of threads, and in ev
         const std::string text = shape.mlp.text();
         CAPTURE(text);
         CAPTURE(name_of(dtype));
-        std::vector<std::unique_ptr<Runtime>> runtimes;
         std::vector<NamedTensors> results;
         for (const int threads : {1, 1, 2, 3, 5}) {
           RuntimeOptions options;
           options.threads = threads;
-          Runtime& runtime = *runtimes.emplace_back(std::make_unique<Runtime>(options));
+          Runtime runtime(options);
           RandomMatrices random(13);
           EdgeCase edge(runtime, random, shape, random_edges(random, 907, 5003), dtype);
           // Values off the grid: sums that are exact would hide a change of order.
-          edge.sender_terms = random.normal(907, edge.mlp.first_width());
+          edge.terms.nodes = random.normal(907, shape.node_width);
           edge.d_aggregate = random.normal(907, shape.mlp.out);
           edge.d_edges_out = random.normal(5003, shape.mlp.out);
           const EdgeUpdateForward done = edge.forward(runtime, threads != 3);
           backend.message_passing->edge_forward(done, runtime, runtime.stream());
-          const StartedGradients gradients(runtime, random, edge.mlp);
+          const EdgeGradients gradients(runtime, random, edge);
           const EdgeUpdateBackward args = edge.backward(runtime, done, gradients);
           backend.message_passing->edge_backward(args, runtime, runtime.stream());
-          NamedTensors all = gradients.named();
+          NamedTensors all = gradients.all();
           all.insert(all.end(), {{"edges_out", done.edges_out},
                                  {"aggregate", done.aggregate},
                                  {"pre_norm", done.saved.pre_norm},
                                  {"d_edges", args.d_edges},
-                                 {"d_sender_terms", args.d_sender_terms},
-                                 {"d_receiver_terms", args.d_receiver_terms}});
+                                 {"d_nodes", args.d_nodes}});
           results.push_back(std::move(all));
         }
         for (size_t i = 1; i < results.size(); ++i) check_equal_bits(results[0], results[i]);
@@ -307,7 +363,7 @@ TEST_CASE("edge update leaves the same bits for any number of threads, and in ev
 TEST_CASE("edge update says which argument does not fit") {
   Runtime runtime = make_runtime();
   RandomMatrices random(14);
-  const EdgeShape shape{{{6}, 8, 2, 6, Activation::relu, Norm::none}, true, false};
+  const EdgeShape shape{5, {{6}, 8, 2, 6, Activation::relu, Norm::none}, true, false};
   const EdgeCase edge(runtime, random, shape, random_edges(random, 7, 19), DType::f32);
   const auto forward_error = [&](auto&& change) {
     EdgeUpdateForward args = edge.forward(runtime);
@@ -317,15 +373,12 @@ TEST_CASE("edge update says which argument does not fit") {
   CHECK(forward_error([](EdgeUpdateForward&) {}) == "");
   std::string text = forward_error([](EdgeUpdateForward& a) { a.graph = nullptr; });
   CHECK_MESSAGE((contains(text, "edge_update.forward") && contains(text, "graph")), text);
+  text = forward_error([&](EdgeUpdateForward& a) { a.terms.nodes = unwritten(runtime, {6, 5}, DType::f32); });
+  CHECK_MESSAGE((contains(text, "nodes") && contains(text, "[7, 5]") && contains(text, "[6, 5]")), text);
   text = forward_error([&](EdgeUpdateForward& a) {
-    a.sender_terms = unwritten(runtime, {6, 8}, DType::f32);
+    a.terms.receiver_weight = unwritten(runtime, {5, 8}, DType::f64);
   });
-  CHECK_MESSAGE((contains(text, "sender_terms") && contains(text, "[7, 8]") && contains(text, "[6, 8]")),
-                text);
-  text = forward_error([&](EdgeUpdateForward& a) {
-    a.receiver_terms = unwritten(runtime, {7, 8}, DType::f64);
-  });
-  CHECK_MESSAGE((contains(text, "receiver_terms") && contains(text, "f32") && contains(text, "f64")), text);
+  CHECK_MESSAGE((contains(text, "receiver_weight") && contains(text, "f32") && contains(text, "f64")), text);
   text = forward_error([&](EdgeUpdateForward& a) { a.edges.x = unwritten(runtime, {18, 6}, DType::f32); });
   CHECK_MESSAGE((contains(text, "[19, 6]") && contains(text, "[18, 6]")), text);
   text = forward_error([&](EdgeUpdateForward& a) {
@@ -335,7 +388,7 @@ TEST_CASE("edge update says which argument does not fit") {
   text = forward_error([&](EdgeUpdateForward& a) { a.aggregate = unwritten(runtime, {19, 6}, DType::f32); });
   CHECK_MESSAGE((contains(text, "aggregate") && contains(text, "[7, 6]") && contains(text, "[19, 6]")), text);
 
-  const StartedGradients gradients(runtime, random, edge.mlp);
+  const EdgeGradients gradients(runtime, random, edge);
   const auto backward_error = [&](auto&& change) {
     EdgeUpdateBackward args = edge.backward(runtime, edge.forward(runtime, false), gradients);
     change(args);
@@ -343,9 +396,9 @@ TEST_CASE("edge update says which argument does not fit") {
   };
   CHECK(backward_error([](EdgeUpdateBackward&) {}) == "");
   text = backward_error([&](EdgeUpdateBackward& a) {
-    a.d_sender_terms = unwritten(runtime, {7, 7}, DType::f32);
+    a.d_sender_weight = unwritten(runtime, {5, 7}, DType::f32);
   });
-  CHECK_MESSAGE((contains(text, "edge_update.backward: d_sender_terms") && contains(text, "[7, 7]")), text);
+  CHECK_MESSAGE((contains(text, "edge_update.backward: d_sender_weight") && contains(text, "[5, 7]")), text);
   text = backward_error([&](EdgeUpdateBackward& a) {
     a.d_edges_out = unwritten(runtime, {7, 6}, DType::f32);
   });

@@ -2,6 +2,17 @@
 #include "reference/message_passing.h"
 
 namespace meshgrad::reference {
+namespace {
+
+Matrix first_rows(const Matrix& x, int64_t rows) {
+  Matrix result(rows, x.cols);
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < x.cols; ++j) result.at(i, j) = x.at(i, j);
+  }
+  return result;
+}
+
+}  // namespace
 
 Matrix gather(const Matrix& x, const std::vector<int32_t>& index) {
   Matrix result(static_cast<int64_t>(index.size()), x.cols);
@@ -47,6 +58,31 @@ EdgeUpdateGradients edge_update_backward(const EdgeUpdate& update, const Edges& 
   g.d_edge_weight = g.mlp.d_first_weights[0];
   g.d_sender_terms = scatter_add(g.mlp.d_first_terms, graph.senders, graph.nodes);
   g.d_receiver_terms = scatter_add(g.mlp.d_first_terms, graph.receivers, graph.owned_nodes);
+  return g;
+}
+
+EdgeUpdateResult edge_update(const EdgeUpdate& update, const Edges& graph, const NodeTerms& terms,
+                             const Matrix& edges) {
+  const Matrix owned = first_rows(terms.nodes, graph.owned_nodes);
+  return edge_update(update, graph, linear(terms.nodes, terms.sender_weight),
+                     linear(owned, terms.receiver_weight), edges);
+}
+
+EdgeUpdateGradients edge_update_backward(const EdgeUpdate& update, const Edges& graph, const NodeTerms& terms,
+                                         const Matrix& edges, const Matrix& d_edges_out,
+                                         const Matrix& d_aggregate) {
+  const Matrix owned = first_rows(terms.nodes, graph.owned_nodes);
+  EdgeUpdateGradients g =
+      edge_update_backward(update, graph, linear(terms.nodes, terms.sender_weight),
+                           linear(owned, terms.receiver_weight), edges, d_edges_out, d_aggregate);
+  const LinearGradients sender = linear_backward(terms.nodes, terms.sender_weight, g.d_sender_terms);
+  const LinearGradients receiver = linear_backward(owned, terms.receiver_weight, g.d_receiver_terms);
+  g.d_nodes = sender.d_x;
+  for (int64_t i = 0; i < graph.owned_nodes; ++i) {
+    for (int64_t j = 0; j < g.d_nodes.cols; ++j) g.d_nodes.at(i, j) += receiver.d_x.at(i, j);
+  }
+  g.d_sender_weight = sender.d_weight;
+  g.d_receiver_weight = receiver.d_weight;
   return g;
 }
 

@@ -34,10 +34,21 @@ EdgeUpdateResult edge_update(const EdgeUpdate& update, const Edges& graph, const
 struct EdgeUpdateGradients {
   Matrix d_edges, d_sender_terms, d_receiver_terms, d_edge_weight;
   MlpGradients mlp;
+  Matrix d_nodes, d_sender_weight, d_receiver_weight;  ///< only where NodeTerms were given
 };
 /// d_edges_out that is not given is zero.
 EdgeUpdateGradients edge_update_backward(const EdgeUpdate& update, const Edges& graph,
                                          const Matrix& sender_terms, const Matrix& receiver_terms,
+                                         const Matrix& edges, const Matrix& d_edges_out,
+                                         const Matrix& d_aggregate);
+
+/// Where the terms come from: nodes times a weight each, receivers being the first nodes.
+struct NodeTerms {
+  Matrix nodes, sender_weight, receiver_weight;
+};
+EdgeUpdateResult edge_update(const EdgeUpdate& update, const Edges& graph, const NodeTerms& terms,
+                             const Matrix& edges);
+EdgeUpdateGradients edge_update_backward(const EdgeUpdate& update, const Edges& graph, const NodeTerms& terms,
                                          const Matrix& edges, const Matrix& d_edges_out,
                                          const Matrix& d_aggregate);
 
