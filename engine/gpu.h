@@ -30,6 +30,9 @@ void record(void* event, void* stream);
 /// Makes the stream wait for the event; the host goes on.
 void wait(void* stream, void* event);
 bool passed(void* event);
+/// Returns when the event has passed: how the host keeps from running too far ahead. Counted when it has to
+/// wait.
+void await(void* event);
 /// Between two timing events that have passed.
 double milliseconds(void* from, void* to);
 
@@ -60,6 +63,7 @@ struct Counters {
   int64_t graph_launches = 0;  ///< replays
   int64_t captures = 0;
   int64_t synchronizations = 0;  ///< of the host with a stream, copies to pageable memory included
+  int64_t awaits = 0;            ///< of events that had not passed yet
 };
 Counters counters();
 void count_launch();

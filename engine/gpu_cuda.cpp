@@ -9,7 +9,7 @@
 namespace meshgrad::gpu {
 namespace {
 
-std::atomic<int64_t> launches, graph_launches, captures, synchronizations;
+std::atomic<int64_t> launches, graph_launches, captures, synchronizations, awaits;
 
 void check(cudaError_t error, const char* call) {
   if (error == cudaSuccess) return;
@@ -95,6 +95,11 @@ bool passed(void* event) {
   check(error, "cudaEventQuery");
   return true;
 }
+void await(void* event) {
+  if (passed(event)) return;
+  ++awaits;
+  check(cudaEventSynchronize(event_of(event)), "cudaEventSynchronize");
+}
 double milliseconds(void* from, void* to) {
   float result = 0;
   check(cudaEventElapsedTime(&result, event_of(from), event_of(to)), "cudaEventElapsedTime");
@@ -151,7 +156,7 @@ void launch_graph(void* graph, void* stream) {
 }
 void destroy_graph(void* graph) noexcept { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)); }
 
-Counters counters() { return {launches, graph_launches, captures, synchronizations}; }
+Counters counters() { return {launches, graph_launches, captures, synchronizations, awaits}; }
 void count_launch() { ++launches; }
 
 }  // namespace meshgrad::gpu

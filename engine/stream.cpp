@@ -21,6 +21,10 @@ void Event::record(const Stream& stream) {
 
 bool Event::passed() const { return native_ == nullptr || gpu::passed(native_); }
 
+void Event::await() const {
+  if (native_ != nullptr) gpu::await(native_);
+}
+
 void Event::hold_back(const Stream& stream) const {
   if (native_ != nullptr && stream.on_gpu()) gpu::wait(stream.native(), native_);
 }

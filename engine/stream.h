@@ -44,6 +44,8 @@ class Event {
   Event& operator=(const Event&) = delete;
   void record(const Stream& stream);
   bool passed() const;
+  /// Returns when it has passed.
+  void await() const;
   /// Makes what is queued on `stream` from now on wait, without stopping the host.
   void hold_back(const Stream& stream) const;
   int stream_id() const { return stream_id_; }
