@@ -96,8 +96,27 @@ decltype(auto) dispatch_gpu_storage(DType dtype, Body&& body) {
   }
 }
 
-/// Calls `body.template operator()<T>()` with the storage type named by `dtype`: f32 or f64.
-/// Throws InvalidArgument for a dtype that no kernel stores activations in.
+/// Calls `body.template operator()<T>()` with a storage type of the CPU's kernels: f32, f16, bf16 or, for
+/// checks, f64. Throws InvalidArgument.
+template <class Body>
+decltype(auto) dispatch_cpu_storage(DType dtype, Body&& body) {
+  switch (dtype) {
+    case DType::f32:
+      return body.template operator()<float>();
+    case DType::f16:
+      return body.template operator()<half>();
+    case DType::bf16:
+      return body.template operator()<bfloat16>();
+    case DType::f64:
+      return body.template operator()<double>();
+    default:
+      throw invalid_argument("dtype", "storage in f32, f16, bf16 or f64", name_of(dtype),
+                             "set precision = \"f32\", \"f16\" or \"bf16\"");
+  }
+}
+
+/// Calls `body.template operator()<T>()` with the type of masters, weight gradients and host data: f32 or
+/// f64. Throws InvalidArgument for another dtype.
 template <class Body>
 decltype(auto) dispatch_storage(DType dtype, Body&& body) {
   switch (dtype) {

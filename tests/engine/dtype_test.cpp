@@ -118,7 +118,14 @@ TEST_CASE("dtypes have names, sizes and types that agree") {
   CHECK_FALSE(is_floating(DType::u8));
 }
 
-TEST_CASE("dispatch_storage picks the type and refuses what no kernel stores in") {
+TEST_CASE("dispatch_cpu_storage picks the type and refuses what no kernel stores in") {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::f64}) {
+    CHECK(dispatch_cpu_storage(dtype, []<class T>() { return dtype_of<T>(); }) == dtype);
+  }
+  CHECK_THROWS_AS(dispatch_cpu_storage(DType::u8, []<class T>() { return sizeof(T); }), InvalidArgument);
+}
+
+TEST_CASE("dispatch_storage picks the type and refuses what no kernel sums in") {
   CHECK(dispatch_storage(DType::f32, []<class T>() { return sizeof(T); }) == 4);
   CHECK(dispatch_storage(DType::f64, []<class T>() { return sizeof(T); }) == 8);
   CHECK_THROWS_AS(dispatch_storage(DType::i32, []<class T>() { return sizeof(T); }), InvalidArgument);
