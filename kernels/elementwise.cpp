@@ -58,4 +58,19 @@ void axpby(const Axpby& args, const Stream& stream) {
   pick_table(args.y.device(), cpu::elementwise_kernels, &GpuTables::elementwise).axpby(args, stream);
 }
 
+void cast(const Cast& args, const Stream& stream) {
+  constexpr std::string_view kOp = "cast";
+  check_defined(kOp, "from", args.from);
+  check_defined(kOp, "to", args.to);
+  if (args.from.elements() != args.to.elements() || !is_floating(args.from.dtype()) ||
+      !is_floating(args.to.dtype())) {
+    const auto text = [](const Tensor& tensor) {
+      return std::string(name_of(tensor.dtype())) + tensor.shape().text();
+    };
+    throw invalid_argument(kOp, "as many elements of floating dtypes",
+                           text(args.from) + " and " + text(args.to));
+  }
+  pick_table(args.to.device(), cpu::elementwise_kernels, &GpuTables::elementwise).cast(args, stream);
+}
+
 }  // namespace meshgrad

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// elementwise: activations, sums, and the row-wise norms of the op-by-op path. Outputs may alias inputs of
-// the same shape. Norm statistics are in the accumulation type.
+// elementwise: activations, sums, conversions, and the row-wise norms of the op-by-op path. Outputs may alias
+// inputs of the same shape. Norm statistics are in the accumulation type.
 #pragma once
 #include <meshgrad/engine/tensor.h>
 #include <meshgrad/kernels/activation.h>
@@ -46,12 +46,18 @@ struct Axpby {
   Tensor y;
 };
 
+/// to = from, rounded to nearest even; f64, which only the CPU has, becomes 16 bits by way of f32.
+struct Cast {
+  Tensor from, to;  ///< as many elements
+};
+
 struct ElementwiseKernels {
   void (*activation_forward)(const ActivationForward&, const Stream&);
   void (*activation_backward)(const ActivationBackward&, const Stream&);
   void (*norm_forward)(const NormForward&, const Stream&);
   void (*norm_backward)(const NormBackward&, Runtime&, const Stream&);
   void (*axpby)(const Axpby&, const Stream&);
+  void (*cast)(const Cast&, const Stream&);
 };
 namespace cpu {
 extern const ElementwiseKernels elementwise_kernels;
@@ -62,5 +68,6 @@ void activation_backward(const ActivationBackward& args, const Stream& stream);
 void norm_forward(const NormForward& args, const Stream& stream);
 void norm_backward(const NormBackward& args, Runtime& runtime, const Stream& stream);
 void axpby(const Axpby& args, const Stream& stream);
+void cast(const Cast& args, const Stream& stream);
 
 }  // namespace meshgrad

@@ -95,6 +95,31 @@ void axpby_of(const Axpby& args, const Stream& stream) {
   });
 }
 
+/// Calls body<T>() with any floating type.
+template <class Body>
+void dispatch_floating(DType dtype, Body&& body) {
+  if (dtype == DType::f64) {
+    body.template operator()<double>();
+  } else {
+    dispatch_gpu_storage(dtype, body);
+  }
+}
+
+template <class From, class To>
+void cast_of(const Cast& args, const Stream& stream) {
+  over_chunks(stream, args.to.elements(), [&](int64_t begin, int64_t end) {
+    const From* from = args.from.data<From>();
+    To* to = args.to.data<To>();
+    for (int64_t i = begin; i < end; ++i) {
+      if constexpr (sizeof(From) + sizeof(To) >= 12) {
+        to[i] = static_cast<To>(from[i]);  // f64 with f32 or f64
+      } else {
+        to[i] = static_cast<To>(static_cast<float>(from[i]));
+      }
+    }
+  });
+}
+
 }  // namespace
 
 const ElementwiseKernels elementwise_kernels{
@@ -117,6 +142,12 @@ const ElementwiseKernels elementwise_kernels{
     .axpby =
         [](const Axpby& args, const Stream& stream) {
           dispatch_storage(args.y.dtype(), [&]<class T>() { axpby_of<T>(args, stream); });
+        },
+    .cast =
+        [](const Cast& args, const Stream& stream) {
+          dispatch_floating(args.from.dtype(), [&]<class From>() {
+            dispatch_floating(args.to.dtype(), [&]<class To>() { cast_of<From, To>(args, stream); });
+          });
         },
 };
 

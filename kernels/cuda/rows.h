@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows in kernels: how many there really are, and the part of a row that one lane holds. A row belongs to a
+// group of `lanes` neighbouring threads (a power of two, at most a warp), each of which holds every
+// `lanes`-th access of kElements values.
+#pragma once
+#include <meshgrad/engine/tensor.h>
+#include <meshgrad/kernels/cuda/device.h>
+
+namespace meshgrad::cuda {
+
+inline constexpr int kRowThreads = 128;  // of a block of row kernels
+inline constexpr int kRowWarps = kRowThreads / 32;
+
+__device__ inline int64_t real_rows(const Rows& rows) {
+  return rows.count != nullptr ? *rows.count : rows.capacity;
+}
+
+/// kElements values as floats: one scalar, or whole vectors from a 16-byte aligned address.
+template <int kElements, class T>
+__device__ void load_floats(const T* from, float (&to)[kElements]) {
+  if constexpr (kElements == 1) {
+    to[0] = to_float(from[0]);
+  } else {
+    constexpr int kSize = Vector<T>::kSize;
+    static_assert(kElements % kSize == 0);
+#pragma unroll
+    for (int part = 0; part < kElements; part += kSize) {
+      const Vector<T> vector = *reinterpret_cast<const Vector<T>*>(from + part);
+#pragma unroll
+      for (int i = 0; i < kSize; ++i) to[part + i] = to_float(vector.v[i]);
+    }
+  }
+}
+
+template <int kElements, class T>
+__device__ void store_floats(T* to, const float (&from)[kElements]) {
+  if constexpr (kElements == 1) {
+    to[0] = to_storage<T>(from[0]);
+  } else {
+    constexpr int kSize = Vector<T>::kSize;
+    static_assert(kElements % kSize == 0);
+#pragma unroll
+    for (int part = 0; part < kElements; part += kSize) {
+      Vector<T> vector;
+#pragma unroll
+      for (int i = 0; i < kSize; ++i) vector.v[i] = to_storage<T>(from[part + i]);
+      *reinterpret_cast<Vector<T>*>(to + part) = vector;
+    }
+  }
+}
+
+/// One lane's part of a row, in registers; kAccesses = 0: of a row of any width, read again at each use.
+template <class T, int kElements, int kAccesses>
+struct RowPart {
+  const T* row = nullptr;
+  int lane = 0, lanes = 1, width = 0;
+  float v[kAccesses > 0 ? kAccesses : 1][kElements];
+
+  __device__ int column(int access) const { return (access * lanes + lane) * kElements; }
+  __device__ int accesses() const {
+    return kAccesses > 0 ? kAccesses : (width + lanes * kElements - 1) / (lanes * kElements);
+  }
+  /// Nothing is read, and every value is 0, when `valid` is false.
+  __device__ void load(const T* from, bool valid) {
+    row = from;
+    if constexpr (kAccesses > 0) {
+#pragma unroll
+      for (int access = 0; access < kAccesses; ++access) {
+        if (valid && column(access) < width) {
+          load_floats(row + column(access), v[access]);
+        } else {
+#pragma unroll
+          for (int i = 0; i < kElements; ++i) v[access][i] = 0.0f;
+        }
+      }
+    } else {
+      if (!valid) width = 0;
+    }
+  }
+  /// The values of an access that lies within the row.
+  __device__ const float (&at(int access))[kElements] {
+    if constexpr (kAccesses > 0) {
+      return v[access];
+    } else {
+      load_floats(row + column(access), v[0]);
+      return v[0];
+    }
+  }
+};
+
+/// Sum over a group's lanes, in all of them; the whole warp takes part.
+__device__ inline float group_sum(float x, int lanes) {
+  for (int step = lanes / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
+  return x;
+}
+
+/// Sum over the groups of a warp, for each of a group's lanes.
+__device__ inline float sum_of_groups(float x, int lanes) {
+  for (int step = lanes; step < 32; step *= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
+  return x;
+}
+
+/// Lanes of a row's group.
+inline int lanes_of(int64_t width, int elements) {
+  int lanes = 1;
+  while (lanes < 32 && int64_t{lanes} * elements < width) lanes *= 2;
+  return lanes;
+}
+
+/// True when rows of `width` elements that start at these addresses can be read as vectors.
+template <class T>
+bool vectors_fit(int64_t width, std::initializer_list<const void*> addresses) {
+  bool fit = width % Vector<T>::kSize == 0;
+  for (const void* address : addresses) fit = fit && reinterpret_cast<uintptr_t>(address) % 16 == 0;
+  return fit;
+}
+
+/// Calls `body.template operator()<kElements, kAccesses>()` for rows of this width; wider ones than registers
+/// hold have kAccesses = 0.
+template <class T, class Body>
+void dispatch_row(int64_t width, bool vectors, Body&& body) {
+  constexpr int kVector = Vector<T>::kSize;
+  if (vectors && width <= 32 * kVector) {
+    body.template operator()<kVector, 1>();
+  } else if (vectors && width <= 1024) {
+    body.template operator()<kVector, 1024 / (32 * kVector)>();
+  } else if (width <= 128) {
+    body.template operator()<1, 4>();
+  } else if (width <= 1024) {
+    body.template operator()<1, 32>();
+  } else {
+    body.template operator()<1, 0>();
+  }
+}
+
+}  // namespace meshgrad::cuda
