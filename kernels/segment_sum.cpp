@@ -9,7 +9,7 @@ void segment_sum(const SegmentSum& args, const Stream& stream) {
   check_defined(kOp, "out", args.out);
   check_defined(kOp, "x", args.x);
   const DType dtype = args.out.dtype();
-  check_tensor(kOp, "offsets", args.offsets, DType::i32, {args.segments.capacity + 1});
+  check_optional(kOp, "offsets", args.offsets, DType::i32, {args.segments.capacity + 1});
   check_tensor(kOp, "out", args.out, dtype, {args.segments.capacity, args.out.width()});
   check_tensor(kOp, "x", args.x, dtype, {args.x.rows(), args.x.width()});
   if (args.order.defined()) check_tensor(kOp, "order", args.order, DType::i32, {args.order.rows()});

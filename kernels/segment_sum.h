@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // segment_sum and gather, each the other's transpose; the op-by-op path's scatter-add and concatenation.
-// Sums run in the order of the index, in the accumulation type: deterministic, no atomics.
+// Sums run in the order of the index, in the accumulation type; a GPU cuts long segments in slabs of fixed
+// length, whose sums it adds in order. Deterministic, no atomics.
 #pragma once
 #include <meshgrad/engine/tensor.h>
 
 namespace meshgrad {
 
-/// out[s] = sum over i in offsets[s] .. offsets[s+1] of x[order[i]]; without an order, of x[i].
+/// out[s] = sum over i in offsets[s] .. offsets[s+1] of x[order[i]]; without an order, of x[i]. Without
+/// offsets, segment s is row s alone: columns of x taken out.
 struct SegmentSum {
   Rows segments;
-  Tensor offsets;           ///< i32 [segments + 1]
+  Tensor offsets;           ///< i32 [segments + 1], or undefined
   Tensor order;             ///< i32 [items], or undefined
   Tensor x;                 ///< [items, width]
   Tensor out;               ///< [segments, width]

@@ -19,7 +19,7 @@ void over_rows(const Stream& stream, int64_t rows, Body&& body) {
 template <class T>
 void segment_sum_of(const SegmentSum& args, const Stream& stream) {
   const TileOps<T>& ops = tile_ops<T>();
-  const int32_t* offsets = args.offsets.data<int32_t>();
+  const int32_t* offsets = args.offsets.defined() ? args.offsets.data<int32_t>() : nullptr;
   const int32_t* order = args.order.defined() ? args.order.data<int32_t>() : nullptr;
   const int64_t width = args.out.width();
   const int64_t stride = args.x.width();
@@ -27,7 +27,9 @@ void segment_sum_of(const SegmentSum& args, const Stream& stream) {
   over_rows(stream, args.segments.value(), [&](int64_t segment) {
     T* out = args.out.data<T>() + segment * width;
     if (!args.accumulate) std::fill_n(out, width, T(0));
-    for (int32_t i = offsets[segment]; i < offsets[segment + 1]; ++i) {
+    const int64_t begin = offsets != nullptr ? offsets[segment] : segment;
+    const int64_t end = offsets != nullptr ? offsets[segment + 1] : segment + 1;
+    for (int64_t i = begin; i < end; ++i) {
       ops.add(1, width, x + (order != nullptr ? order[i] : i) * stride, 0, out, 0);
     }
   });

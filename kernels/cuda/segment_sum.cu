@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/kernels/cuda/rows.h>
+#include <meshgrad/kernels/cuda/tables.h>
+
+namespace meshgrad::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+/// Longer segments are summed by a whole block, in slabs of this many items that are added in order. Both
+/// numbers fix the order of a sum and so its bits; neither depends on the device.
+constexpr int kLongSegment = 512;
+constexpr int kSlab = 64;
+
+template <class T>
+struct SumArgs {
+  Rows segments;
+  const int32_t *offsets, *order;  // either may be null
+  const T* x;                      // at the first column
+  T* out;
+  int64_t stride;  // of x
+  int width, lanes;
+  bool accumulate;
+};
+
+/// The kElements columns at `column` of items [begin, end), added in order. Four loads are under way at once.
+template <class T, int kElements>
+__device__ void add_items(const SumArgs<T>& args, int64_t begin, int64_t end, int column,
+                          float (&sums)[kElements]) {
+  constexpr int kAtOnce = 4;
+  const auto item = [&](int64_t i) { return args.order != nullptr ? int64_t{args.order[i]} : i; };
+  int64_t i = begin;
+  for (; i + kAtOnce <= end; i += kAtOnce) {
+    float v[kAtOnce][kElements];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) load_floats(args.x + item(i + k) * args.stride + column, v[k]);
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) sums[e] += v[k][e];
+    }
+  }
+  for (; i < end; ++i) {
+    float v[kElements];
+    load_floats(args.x + item(i) * args.stride + column, v);
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) sums[e] += v[e];
+  }
+}
+
+template <class T, int kElements>
+__device__ void write_sum(const SumArgs<T>& args, int64_t segment, int column, float (&sums)[kElements]) {
+  T* const to = args.out + segment * args.width + column;
+  if (args.accumulate) {
+    float start[kElements];
+    load_floats(to, start);
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) sums[e] += start[e];
+  }
+  store_floats(to, sums);
+}
+
+/// One long segment by the whole block: each group sums a slab, the first group adds the slabs in order.
+template <class T, int kElements>
+__device__ void sum_long(const SumArgs<T>& args, int64_t segment, float (*slabs)[kElements]) {
+  const int lane = static_cast<int>(threadIdx.x) % args.lanes;
+  const int group = static_cast<int>(threadIdx.x) / args.lanes;
+  const int groups = kThreads / args.lanes;
+  const int64_t begin = args.offsets[segment], end = args.offsets[segment + 1];
+  for (int first = 0; first < args.width; first += args.lanes * kElements) {
+    const int column = first + lane * kElements;
+    const bool mine = column < args.width;
+    float total[kElements] = {};
+    for (int64_t round = begin; round < end; round += int64_t{groups} * kSlab) {
+      const int64_t slab = round + int64_t{group} * kSlab;
+      float sums[kElements] = {};
+      if (mine && slab < end) add_items(args, slab, slab + kSlab < end ? slab + kSlab : end, column, sums);
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) slabs[threadIdx.x][e] = sums[e];
+      __syncthreads();
+      if (group == 0) {
+        for (int g = 0; g < groups && round + int64_t{g} * kSlab < end; ++g) {
+#pragma unroll
+          for (int e = 0; e < kElements; ++e) total[e] += slabs[g * args.lanes + lane][e];
+        }
+      }
+      __syncthreads();
+    }
+    if (group == 0 && mine) write_sum(args, segment, column, total);
+  }
+}
+
+template <class T, int kElements>
+__global__ void segment_sum_kernel(SumArgs<T> args) {
+  MESHGRAD_SHARED(float, slabs, kThreads* kElements);
+  const int64_t segments = real_rows(args.segments);
+  const int lane = static_cast<int>(threadIdx.x) % args.lanes;
+  const int group = static_cast<int>(threadIdx.x) / args.lanes;
+  const int groups = kThreads / args.lanes;
+  const int64_t step = int64_t{gridDim.x} * groups;
+  int long_ones = 0;
+  for (int64_t segment = int64_t{blockIdx.x} * groups + group; segment < segments; segment += step) {
+    const int64_t begin = args.offsets != nullptr ? int64_t{args.offsets[segment]} : segment;
+    const int64_t end = args.offsets != nullptr ? int64_t{args.offsets[segment + 1]} : segment + 1;
+    if (end - begin > kLongSegment) {
+      long_ones = 1;
+      continue;
+    }
+    for (int column = lane * kElements; column < args.width; column += args.lanes * kElements) {
+      float sums[kElements] = {};
+      add_items(args, begin, end, column, sums);
+      write_sum(args, segment, column, sums);
+    }
+  }
+  if (__syncthreads_or(long_ones) == 0) return;
+  for (int64_t first = int64_t{blockIdx.x} * groups; first < segments; first += step) {
+    for (int64_t segment = first; segment < first + groups && segment < segments; ++segment) {
+      if (args.offsets[segment + 1] - args.offsets[segment] > kLongSegment)
+        sum_long(args, segment, reinterpret_cast<float(*)[kElements]>(slabs));
+    }
+  }
+}
+
+template <class T>
+struct GatherArgs {
+  Rows rows;
+  const int32_t* index;  // or null
+  const T* x;
+  T* out;          // at the first column
+  int64_t stride;  // of out
+  int width, lanes;
+};
+
+template <class T, int kElements>
+__global__ void gather_kernel(GatherArgs<T> args) {
+  using Access = std::conditional_t<kElements == 1, T, Vector<T>>;
+  const int64_t rows = real_rows(args.rows);
+  const int lane = static_cast<int>(threadIdx.x) % args.lanes;
+  const int group = static_cast<int>(threadIdx.x) / args.lanes;
+  const int groups = kThreads / args.lanes;
+  for (int64_t row = int64_t{blockIdx.x} * groups + group; row < rows; row += int64_t{gridDim.x} * groups) {
+    const int64_t from = args.index != nullptr ? int64_t{args.index[row]} : row;
+    for (int column = lane * kElements; column < args.width; column += args.lanes * kElements) {
+      *reinterpret_cast<Access*>(args.out + row * args.stride + column) =
+          *reinterpret_cast<const Access*>(args.x + from * args.width + column);
+    }
+  }
+}
+
+const int32_t* index_or_null(const Tensor& index) {
+  return index.defined() ? index.data<int32_t>() : nullptr;
+}
+
+/// Calls `body.template operator()<kElements>(lanes, shape)` for rows of this width.
+template <class T, class Body>
+void dispatch_width(int64_t rows, int64_t width, bool vectors, const Stream& stream, Body&& body) {
+  const auto call = [&]<int kElements>() {
+    const int lanes = lanes_of(width, kElements);
+    body.template operator()<kElements>(
+        lanes, LaunchShape{persistent_blocks(stream, rows, kThreads / lanes, 16), kThreads, 0});
+  };
+  if (vectors) {
+    call.template operator()<Vector<T>::kSize>();
+  } else {
+    call.template operator()<1>();
+  }
+}
+
+void segment_sum(const SegmentSum& args, const Stream& stream) {
+  const int64_t width = args.out.width(), stride = args.x.width();
+  if (width == 0) return;
+  dispatch_gpu_storage(args.out.dtype(), [&]<class T>() {
+    const T* x = args.x.data<T>() + args.x_column;
+    const bool vectors = vectors_fit<T>(width, {x, args.out.raw()}) && stride % Vector<T>::kSize == 0;
+    dispatch_width<T>(
+        args.segments.capacity, width, vectors, stream,
+        [&]<int kElements>(int lanes, const LaunchShape& shape) {
+          launch("segment_sum", segment_sum_kernel<T, kElements>, shape, stream,
+                 SumArgs<T>{args.segments, index_or_null(args.offsets), index_or_null(args.order), x,
+                            args.out.data<T>(), stride, static_cast<int>(width), lanes, args.accumulate});
+        });
+  });
+}
+
+void gather(const Gather& args, const Stream& stream) {
+  const int64_t width = args.x.width(), stride = args.out.width();
+  if (width == 0) return;
+  dispatch_gpu_storage(args.out.dtype(), [&]<class T>() {
+    T* out = args.out.data<T>() + args.out_column;
+    const bool vectors = vectors_fit<T>(width, {args.x.raw(), out}) && stride % Vector<T>::kSize == 0;
+    dispatch_width<T>(args.rows.capacity, width, vectors, stream,
+                      [&]<int kElements>(int lanes, const LaunchShape& shape) {
+                        launch("gather", gather_kernel<T, kElements>, shape, stream,
+                               GatherArgs<T>{args.rows, index_or_null(args.index), args.x.data<T>(), out,
+                                             stride, static_cast<int>(width), lanes});
+                      });
+  });
+}
+
+}  // namespace
+
+const SegmentSumKernels segment_sum_kernels{.segment_sum = segment_sum, .gather = gather};
+
+}  // namespace meshgrad::cuda
