@@ -132,7 +132,6 @@ __global__ void __launch_bounds__(kFusedThreads, W == 256 ? 1 : 2)
   using Order = ColumnSlabs<W>;
   Slabs<T, W, Order> slabs(args.weights[0], args.weights[1], dynamic_shared<uint32_t>());
   const int nodes = rows_of(args.capacities[0], args.counts[0]);
-  const int owned = rows_of(args.capacities[1], args.counts[1]);
   const auto blocks = static_cast<int>(gridDim.x);
   // The same number of rounds for all warps of a block: they may go in step.
   for (int tile = static_cast<int>(blockIdx.x); tile * kTermRows < nodes; tile += blocks * kFusedWarps) {
@@ -141,14 +140,15 @@ __global__ void __launch_bounds__(kFusedThreads, W == 256 ? 1 : 2)
     load_operand(a, args.nodes, lane_rows<2>(first, nodes));
 #pragma unroll 1
     for (int k = 0; k < slabs.kCount; ++k) {
+      const uint32_t* const slab = slabs.acquire(k);
       Sums<2, 1> sums;
       sums.clear();
-      const uint32_t* const slab = slabs.acquire(k);
 #pragma unroll
       for (int group = 0; group < kGroups; ++group) multiply_slice<T>(sums, a, group, slab + group * 16 * 32);
-      const int which = Order::matrix(k);
-      store_columns<T, W>(sums, which == 0 ? args.terms[0] : args.terms[1],
-                          lane_rows<2>(first, which == 0 ? nodes : owned), Order::column(k));
+      const bool sender = Order::matrix(k) == 0;
+      const int end = sender ? nodes : rows_of(args.capacities[1], args.counts[1]);
+      store_columns<T, W>(sums, sender ? args.terms[0] : args.terms[1], lane_rows<2>(first, end),
+                          Order::column(k));
     }
   }
 }
