@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// What tests ask of the simulated device beyond engine/gpu.h.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace simt {
+
+/// What one launch did. Requested bytes are those that threads asked for; of unique bytes each address counts
+/// once a launch. Global memory alone; atomic operations read and write.
+struct LaunchReport {
+  std::string name;
+  int64_t blocks = 0;
+  int threads = 0;
+  int shared_bytes = 0;  ///< dynamic and fixed
+  int64_t bytes_read = 0;
+  int64_t bytes_written = 0;
+  int64_t unique_bytes_read = 0;
+  int64_t unique_bytes_written = 0;
+  int64_t tensor_flops = 0;  ///< of multiply_add
+};
+
+/// Those of the launches that ended without an error since the last call, in the order they ran.
+std::vector<LaunchReport> take_reports();
+
+/// Begins the order of threads, blocks and streams anew.
+void set_seed(uint64_t seed);
+
+}  // namespace simt

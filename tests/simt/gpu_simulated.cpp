@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+// The simulated device behind engine/gpu.h: one device whose memory the host cannot touch, and whose streams
+// do their work when somebody waits for it.
+#include <fmt/format.h>
+#include <meshgrad/engine/error.h>
+#include <meshgrad/engine/gpu.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "arena.h"
+#include "runner.h"
+#include "streams.h"
+
+namespace meshgrad::gpu {
+namespace {
+
+using simt::arena;
+using simt::streams;
+using Lock = std::lock_guard<std::recursive_mutex>;
+
+std::atomic<int64_t> launches, graph_launches, captures, synchronizations;
+
+std::map<const char*, int64_t>& pinned() {
+  static auto& ranges = *new std::map<const char*, int64_t>;
+  return ranges;
+}
+std::map<const void*, int64_t>& exact() {
+  static auto& allocations = *new std::map<const void*, int64_t>;
+  return allocations;
+}
+
+std::shared_ptr<simt::Event>& event_of(void* event) {
+  return *static_cast<std::shared_ptr<simt::Event>*>(event);
+}
+
+DeviceError refusal(const std::string& needed, const std::string& got) {
+  return device_error("simulated device", needed, got, "see the call");
+}
+
+bool is_pageable(const void* memory) {
+  if (arena().contains(memory)) return false;
+  const auto found = pinned().upper_bound(static_cast<const char*>(memory));
+  if (found == pinned().begin()) return true;
+  const auto& [begin, bytes] = *std::prev(found);
+  return static_cast<const char*>(memory) >= begin + bytes;
+}
+
+void check_range(const void* memory, int64_t bytes) {
+  if (arena().contains(memory) && !arena().live(memory, bytes)) {
+    throw refusal(fmt::format("{} bytes of allocated device memory", bytes),
+                  arena().describe(static_cast<const char*>(memory)));
+  }
+}
+
+void refuse_in_capture(const char* what) {
+  if (streams().capturing()) streams().refuse(nullptr, what);
+}
+
+}  // namespace
+
+bool built() noexcept { return true; }
+std::vector<CudaDevice> devices() { return {{"simulated", simt::kDeviceBytes, 9, 0}}; }
+void use(int device) {
+  if (device != 0) throw refusal("device 0", std::to_string(device));
+}
+int multiprocessors(int) { return 3; }
+int shared_bytes(int) { return simt::kSharedBytes; }
+
+void* create_stream(int device) {
+  use(device);
+  const Lock lock(streams().lock);
+  return streams().create();
+}
+
+void destroy_stream(void* stream) noexcept {
+  const Lock lock(streams().lock);
+  try {
+    streams().flush(streams().of(stream));
+  } catch (const Error&) {
+    // Nobody is left who would ask.
+  }
+  streams().destroy(static_cast<simt::Stream*>(stream));
+}
+
+void synchronize(void* stream) {
+  ++synchronizations;
+  const Lock lock(streams().lock);
+  simt::Stream& queue = streams().of(stream);
+  if (queue.capture) streams().refuse(&queue, "a synchronisation with the stream");
+  streams().flush(queue);
+}
+
+void* create_event(bool) { return new std::shared_ptr<simt::Event>(std::make_shared<simt::Event>()); }
+void destroy_event(void* event) noexcept { delete static_cast<std::shared_ptr<simt::Event>*>(event); }
+void record(void* event, void* stream) {
+  const Lock lock(streams().lock);
+  streams().record(streams().of(stream), event_of(event));
+}
+void wait(void* stream, void* event) {
+  const Lock lock(streams().lock);
+  streams().wait(streams().of(stream), event_of(event));
+}
+bool passed(void* event) {
+  const Lock lock(streams().lock);
+  const std::shared_ptr<simt::Event>& asked = event_of(event);
+  refuse_in_capture("a question about an event");
+  if (asked->done < asked->recorded) streams().progress();
+  return asked->done >= asked->recorded;
+}
+double milliseconds(void* from, void* to) {
+  const Lock lock(streams().lock);
+  return std::chrono::duration<double, std::milli>(event_of(to)->time - event_of(from)->time).count();
+}
+
+void copy(void* to, const void* from, int64_t bytes, void* stream) {
+  if (bytes == 0) return;
+  const Lock lock(streams().lock);
+  simt::Stream& queue = streams().of(stream);
+  const bool to_pageable = is_pageable(to);
+  const bool from_pageable = is_pageable(from);
+  if ((to_pageable || from_pageable) && queue.capture) {
+    streams().refuse(&queue, "a copy from or to pageable memory");
+  }
+  check_range(to, bytes);
+  check_range(from, bytes);
+  const auto size = static_cast<size_t>(bytes);
+  if (from_pageable) {
+    const char* begin = static_cast<const char*>(from);
+    auto snapshot = std::make_shared<std::vector<char>>(begin, begin + bytes);
+    streams().enqueue(queue, [=] {
+      check_range(to, bytes);
+      std::memcpy(to, snapshot->data(), size);
+    });
+  } else {
+    streams().enqueue(queue, [=] {
+      check_range(to, bytes);
+      check_range(from, bytes);
+      std::memmove(to, from, size);
+    });
+  }
+  if (to_pageable) {
+    ++synchronizations;
+    streams().flush(queue);
+  }
+}
+
+void fill(void* to, int byte, int64_t bytes, void* stream) {
+  if (bytes == 0) return;
+  const Lock lock(streams().lock);
+  check_range(to, bytes);
+  streams().enqueue(streams().of(stream), [=] {
+    check_range(to, bytes);
+    std::memset(to, byte, static_cast<size_t>(bytes));
+  });
+}
+
+void* allocate_pinned(int64_t bytes) {
+  const Lock lock(streams().lock);
+  refuse_in_capture("an allocation");
+  void* memory = std::malloc(static_cast<size_t>(bytes));
+  if (memory == nullptr) throw refusal(fmt::format("{} bytes of pinned memory", bytes), "none");
+  std::memset(memory, simt::kPoison, static_cast<size_t>(bytes));
+  pinned()[static_cast<const char*>(memory)] = bytes;
+  return memory;
+}
+
+void free_pinned(void* memory) noexcept {
+  const Lock lock(streams().lock);
+  try {
+    streams().flush_all();
+  } catch (const Error&) {
+    // As the runtime does: freeing waits, and is not the place to hear of it.
+  }
+  pinned().erase(static_cast<const char*>(memory));
+  std::free(memory);
+}
+
+void* allocate(int64_t bytes) {
+  const Lock lock(streams().lock);
+  refuse_in_capture("an allocation");
+  // A page behind the last belongs to nobody.
+  char* memory =
+      arena().commit(bytes) ? arena().reserve(bytes + simt::kPageBytes, simt::kPageBytes, false) : nullptr;
+  if (memory == nullptr) throw refusal(fmt::format("{} bytes of device memory", bytes), "fewer");
+  arena().enter(memory, {bytes, simt::MemoryKind::global, "device memory"});
+  exact()[memory] = bytes;
+  return memory;
+}
+
+void free(void* memory) noexcept {
+  if (memory == nullptr) return;
+  const Lock lock(streams().lock);
+  try {
+    streams().flush_all();
+  } catch (const Error&) {
+    // As free_pinned.
+  }
+  const auto found = exact().find(memory);
+  if (found == exact().end()) std::abort();
+  arena().leave(static_cast<char*>(memory), false);
+  arena().release(static_cast<char*>(memory), found->second + simt::kPageBytes);
+  arena().uncommit(found->second);
+  exact().erase(found);
+}
+
+void begin_capture(void* stream) {
+  ++captures;
+  const Lock lock(streams().lock);
+  streams().begin_capture(streams().of(stream));
+}
+void* end_capture(void* stream) {
+  const Lock lock(streams().lock);
+  return streams().end_capture(streams().of(stream)).release();
+}
+void abandon_capture(void* stream) noexcept {
+  const Lock lock(streams().lock);
+  streams().abandon_capture(streams().of(stream));
+}
+void launch_graph(void* graph, void* stream) {
+  ++graph_launches;
+  const Lock lock(streams().lock);
+  for (const auto& body : static_cast<simt::Graph*>(graph)->bodies) {
+    streams().enqueue(streams().of(stream), body);
+  }
+}
+void destroy_graph(void* graph) noexcept { delete static_cast<simt::Graph*>(graph); }
+
+Counters counters() { return {launches, graph_launches, captures, synchronizations}; }
+void count_launch() { ++launches; }
+
+}  // namespace meshgrad::gpu
+
+namespace simt {
+
+void launch(const char* name, int64_t blocks, int threads, int shared_bytes, void* stream,
+            std::shared_ptr<void> body, size_t body_bytes, void (*call)(void*)) {
+  if (blocks < 1 || blocks > INT32_MAX || threads < 1 || threads > kMostThreads || shared_bytes < 0 ||
+      shared_bytes > kSharedBytes) {
+    throw meshgrad::device_error(
+        name,
+        fmt::format("1 to {} threads and at most {} bytes of shared memory", kMostThreads, kSharedBytes),
+        fmt::format("{} blocks of {} threads, {} bytes", blocks, threads, shared_bytes),
+        "change the launch's shape");
+  }
+  Launch started{name, blocks, threads, shared_bytes, std::move(body), body_bytes, call};
+  const std::lock_guard lock(streams().lock);
+  streams().enqueue(streams().of(stream), [started = std::move(started)] { run(started); });
+}
+
+}  // namespace simt

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "streams.h"
+
+#include <meshgrad/engine/error.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "arena.h"
+#include "runner.h"
+
+namespace simt {
+
+Streams& streams() {
+  static Streams& only = *new Streams;  // outlives what tests hold in static objects
+  return only;
+}
+
+Stream* Streams::create() {
+  auto* stream = new Stream;
+  streams_.insert(stream);
+  return stream;
+}
+
+void Streams::destroy(Stream* stream) {
+  streams_.erase(stream);
+  delete stream;
+}
+
+Stream& Streams::of(void* native) { return native == nullptr ? default_ : *static_cast<Stream*>(native); }
+
+void Streams::enqueue(Stream& stream, std::function<void()> body) {
+  if (stream.capture) {
+    stream.capture->graph.bodies.push_back(std::move(body));
+  } else {
+    stream.queue.push_back({std::move(body), nullptr, nullptr, 0});
+  }
+}
+
+void Streams::record(Stream& stream, const std::shared_ptr<Event>& event) {
+  event->capture = stream.capture;
+  if (!stream.capture) stream.queue.push_back({nullptr, event, nullptr, ++event->recorded});
+}
+
+void Streams::wait(Stream& stream, const std::shared_ptr<Event>& event) {
+  // A stream that waits for one under capture takes part in the capture.
+  if (const auto capture = event->capture.lock()) {
+    stream.capture = capture;
+  } else if (!stream.capture) {
+    stream.queue.push_back({nullptr, nullptr, event, event->recorded});
+  }
+}
+
+bool Streams::ready(const Stream& stream) const {
+  if (stream.queue.empty()) return false;
+  const Work& work = stream.queue.front();
+  return !work.wait || work.wait->done >= work.version;
+}
+
+void Streams::run_one(Stream& stream) {
+  const Work work = std::move(stream.queue.front());
+  stream.queue.pop_front();
+  if (work.record) {
+    work.record->done = work.version;
+    work.record->time = Clock::now();
+  }
+  if (!work.body) return;
+  try {
+    work.body();
+  } catch (...) {
+    for (const Work& rest : stream.queue) {
+      if (rest.record) rest.record->done = rest.version;
+    }
+    stream.queue.clear();
+    throw;
+  }
+}
+
+/// The stream whose turn it is. Lazy: the needed one, or one that it waits for.
+Stream* Streams::choose(Stream& needed, bool lazy) {
+  std::vector<Stream*> all;
+  if (ready(default_)) all.push_back(&default_);
+  for (Stream* stream : streams_) {
+    if (ready(*stream)) all.push_back(stream);
+  }
+  if (lazy && ready(needed)) return &needed;
+  if (lazy && !needed.queue.empty()) {
+    const std::shared_ptr<Event>& missing = needed.queue.front().wait;
+    const auto leads_there = [&](const Stream* stream) {
+      return std::any_of(stream->queue.begin(), stream->queue.end(),
+                         [&](const Work& work) { return work.record == missing; });
+    };
+    std::erase_if(all, [&](const Stream* stream) {
+      return !leads_there(stream) && std::any_of(all.begin(), all.end(), leads_there);
+    });
+  }
+  return all.empty() ? nullptr : all[next_random() % all.size()];
+}
+
+void Streams::flush(Stream& stream) {
+  if (stream.queue.empty()) return;
+  const OpenArena open;
+  const bool lazy = next_random() % 2 == 0;
+  while (!stream.queue.empty()) {
+    Stream* const next = choose(stream, lazy);
+    meshgrad::check_internal(next != nullptr, "a stream waits for an event that never comes");
+    run_one(*next);
+  }
+}
+
+void Streams::flush_all() {
+  flush(default_);
+  for (Stream* stream : std::vector<Stream*>(streams_.begin(), streams_.end())) flush(*stream);
+}
+
+void Streams::progress() {
+  Stream none;
+  Stream* const next = choose(none, false);
+  if (next == nullptr) return;
+  const OpenArena open;
+  run_one(*next);
+}
+
+void Streams::begin_capture(Stream& stream) {
+  if (stream.capture) refuse(&stream, "a second capture");
+  stream.capture = std::make_shared<Capture>();
+}
+
+std::unique_ptr<Graph> Streams::end_capture(Stream& stream) {
+  if (!stream.capture) {
+    throw meshgrad::device_error("simulated device", "a stream under capture", "one that is not",
+                                 "begin a capture first");
+  }
+  const std::shared_ptr<Capture> capture = stream.capture;
+  abandon_capture(stream);
+  if (capture->broken) {
+    throw meshgrad::device_error("simulated device", "a capture without a call that may not be in one",
+                                 "a broken capture", "see the error before this one");
+  }
+  return std::make_unique<Graph>(std::move(capture->graph));
+}
+
+void Streams::abandon_capture(Stream& stream) {
+  const std::shared_ptr<Capture> capture = std::exchange(stream.capture, nullptr);
+  for (Stream* other : streams_) {
+    if (other->capture == capture) other->capture = nullptr;
+  }
+}
+
+bool Streams::capturing() const {
+  return default_.capture != nullptr ||
+         std::any_of(streams_.begin(), streams_.end(),
+                     [](const Stream* stream) { return stream->capture != nullptr; });
+}
+
+void Streams::refuse(Stream* stream, const char* what) {
+  for (Stream* other : streams_) {
+    if (other->capture && (stream == nullptr || stream == other)) other->capture->broken = true;
+  }
+  throw meshgrad::device_error("simulated device", "calls that a capture allows", what,
+                               "do it before or after the capture");
+}
+
+}  // namespace simt

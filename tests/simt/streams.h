@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// The queues of the simulated device. Work waits in its stream until somebody needs it: a synchronisation, a
+// copy that the host waits for, a question about an event. Then streams take turns in seeded random order, as
+// far as events allow, or only those run that are needed: what does not wait for an event may come late.
+#pragma once
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace simt {
+
+using Clock = std::chrono::steady_clock;
+
+struct Capture;
+
+struct Event {
+  int64_t recorded = 0;  ///< how often it was recorded, and how often the queue has come to that
+  int64_t done = 0;
+  Clock::time_point time;
+  std::weak_ptr<Capture> capture;  ///< where it was last recorded, if that was in a capture
+};
+
+struct Work {
+  std::function<void()> body;
+  std::shared_ptr<Event> record;
+  std::shared_ptr<Event> wait;
+  int64_t version = 0;  ///< of the event
+};
+
+/// What a capture recorded, in the order it was asked for.
+struct Graph {
+  std::vector<std::function<void()>> bodies;
+};
+
+struct Capture {
+  Graph graph;
+  bool broken = false;
+};
+
+struct Stream {
+  std::deque<Work> queue;
+  std::shared_ptr<Capture> capture;
+};
+
+/// All calls hold the lock: the device does one thing at a time.
+class Streams {
+ public:
+  std::recursive_mutex lock;
+
+  Stream* create();
+  void destroy(Stream* stream);
+  /// Null is a stream of its own, not the one that others wait for.
+  Stream& of(void* native);
+
+  void enqueue(Stream& stream, std::function<void()> body);
+  void record(Stream& stream, const std::shared_ptr<Event>& event);
+  void wait(Stream& stream, const std::shared_ptr<Event>& event);
+  /// Runs until the stream is empty. Throws what its work threw; the rest of the stream is then forgotten.
+  void flush(Stream& stream);
+  void flush_all();
+  /// Some work, if there is any: for hosts that ask again and again.
+  void progress();
+
+  void begin_capture(Stream& stream);
+  std::unique_ptr<Graph> end_capture(Stream& stream);
+  void abandon_capture(Stream& stream);
+  bool capturing() const;
+  /// Ends a capture with an error: `what` may not be done on a stream under capture.
+  [[noreturn]] void refuse(Stream* stream, const char* what);
+
+ private:
+  bool ready(const Stream& stream) const;
+  void run_one(Stream& stream);
+  Stream* choose(Stream& needed, bool lazy);
+
+  Stream default_;
+  std::set<Stream*> streams_;
+};
+
+Streams& streams();
+
+}  // namespace simt
