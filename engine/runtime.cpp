@@ -42,7 +42,8 @@ Runtime::Runtime(RuntimeOptions options)
                                                native_stream_),
                                    options.allocator)),
       seed_(options.seed),
-      log_(std::move(options.log)) {}
+      log_(std::move(options.log)),
+      autotune_(options.autotune) {}
 
 /// What work on the stream was given to use may go when the Runtime is gone.
 Runtime::~Runtime() {

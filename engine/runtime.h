@@ -19,6 +19,7 @@ struct RuntimeOptions {
   uint64_t seed = 0;
   AllocatorOptions allocator{};
   LogSink log{};                           ///< where messages go; none by default
+  bool autotune = false;                   ///< measure what libraries offer, and keep the choices on disk
   std::shared_ptr<MemorySource> memory{};  ///< the host application's own; none: the device's
 };
 
@@ -34,6 +35,9 @@ class Runtime {
   const Stream& stream() const { return stream_; }
   ThreadPool& threads() { return pool_; }
   uint64_t seed() const { return seed_; }
+  bool autotune() const { return autotune_; }
+  /// What the GPU's kernels keep of libraries, which they alone know; empty until they need one.
+  std::shared_ptr<void>& gpu_libraries() { return gpu_libraries_; }
   void log(LogLevel level, std::string_view text) const {
     if (log_) log_(level, text);
   }
@@ -45,6 +49,8 @@ class Runtime {
   std::shared_ptr<CachingAllocator> allocator_;
   uint64_t seed_;
   LogSink log_;
+  bool autotune_;
+  std::shared_ptr<void> gpu_libraries_;
 };
 
 }  // namespace meshgrad

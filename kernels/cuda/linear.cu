@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Linear maps by gemm, which takes all rows of a tensor: where the real count lies in device memory, products
+// go through memory of their own, so that rows behind the count are neither written nor part of a sum.
+#include <meshgrad/kernels/cuda/column_sums.h>
+#include <meshgrad/kernels/cuda/gemm.h>
+#include <meshgrad/kernels/cuda/map.h>
+#include <meshgrad/kernels/cuda/tables.h>
+
+namespace meshgrad::cuda {
+namespace {
+
+template <class T>
+struct CopyWithZeros {
+  int64_t elements;  // of all rows
+  Rows rows;
+  int64_t width;
+  const T* from;
+  T* to;
+  template <int kElements>
+  __device__ void at(int64_t i) const {
+    const int64_t end = real_rows(rows) * width;
+    float v[kElements] = {};
+    if (i + kElements <= end) {
+      load_floats(from + i, v);
+    } else {
+      for (int k = 0; k < kElements && i + k < end; ++k) v[k] = to_float(from[i + k]);
+    }
+    store_floats(to + i, v);
+  }
+};
+
+/// The tensor, or a copy whose rows behind the real count are 0.
+Tensor real_rows_of(const Tensor& x, const Rows& rows, Runtime& runtime, const Stream& stream) {
+  if (rows.count == nullptr) return x;
+  const Tensor copy = Tensor::empty(runtime, x.shape(), x.dtype(), Tag::workspace, "real rows");
+  dispatch_gpu_storage(x.dtype(), [&]<class T>() {
+    launch_map<Vector<T>::kSize>("copy_with_zeros",
+                                 CopyWithZeros<T>{x.elements(), rows, x.width(), x.data<T>(), copy.data<T>()},
+                                 {x.raw(), copy.raw()}, stream);
+  });
+  return copy;
+}
+
+/// Runs `product` into `to`, or into other memory and its real rows to `to`.
+void write_rows(Gemm product, const Rows& rows, const Tensor& to, bool accumulate, Runtime& runtime,
+                const Stream& stream) {
+  product.c = to;
+  product.accumulate = accumulate;
+  if (rows.count == nullptr) {
+    gemm(product, runtime, stream);
+    return;
+  }
+  product.c = Tensor::empty(runtime, to.shape(), to.dtype(), Tag::workspace, "product");
+  product.accumulate = false;
+  gemm(product, runtime, stream);
+  segment_sum_kernels.segment_sum(
+      {.segments = rows, .offsets = {}, .order = {}, .x = product.c, .out = to, .accumulate = accumulate},
+      stream);
+}
+
+void forward(const LinearForward& args, Runtime& runtime, const Stream& stream) {
+  Tensor bias = args.bias;
+  if (bias.defined() && bias.dtype() != args.y.dtype()) {  // cuBLASLt's epilogue wants the result's dtype
+    bias = Tensor::empty(runtime, args.bias.shape(), args.y.dtype(), Tag::workspace, "bias");
+    elementwise_kernels.cast({args.bias, bias}, stream);
+  }
+  write_rows({.a = args.x, .b = args.weight, .c = {}, .bias = bias}, args.rows, args.y, args.accumulate,
+             runtime, stream);
+}
+
+void backward(const LinearBackward& args, Runtime& runtime, const Stream& stream) {
+  if (args.d_bias.defined()) add_column_sums(args.rows, args.d_y, args.d_bias, runtime, stream);
+  if (args.d_weight.defined()) {
+    gemm({.a = real_rows_of(args.x, args.rows, runtime, stream),
+          .b = real_rows_of(args.d_y, args.rows, runtime, stream),
+          .c = args.d_weight,
+          .transpose_a = true,
+          .accumulate = true,
+          .bias = {}},
+         runtime, stream);
+  }
+  if (args.d_x.defined()) {
+    write_rows({.a = args.d_y, .b = args.weight, .c = {}, .transpose_b = true, .bias = {}}, args.rows,
+               args.d_x, args.accumulate_d_x, runtime, stream);
+  }
+}
+
+}  // namespace
+
+const LinearKernels linear_kernels{.forward = forward, .backward = backward};
+
+}  // namespace meshgrad::cuda
