@@ -87,7 +87,7 @@ __device__ int64_t count_of(const Job& job) { return job.count == nullptr ? job.
 
 /// Every block works out the whole division from the real counts, so that no host has to know them: a job
 /// gets slices in proportion to the bytes it reads. False for a block too many.
-__device__ Unit find_unit(const Args& args, int32_t unit) {
+__device__ void find_unit(const Args& args, int32_t unit, Unit& found) {
   int64_t bytes = 0;
   for (int j = 0; j < args.job_count; ++j) {
     const Cut cut = cut_of(args.jobs[j].in, args.jobs[j].out);
@@ -105,17 +105,18 @@ __device__ Unit find_unit(const Args& args, int32_t unit) {
     if (unit < first + units) {
       const int32_t slice = (unit - first) / cut.tiles;
       const int64_t end = stages * (slice + 1) / slices * cut.stage_rows;
-      return {j,
-              slice,
-              static_cast<int32_t>(slices),
-              (unit - first) % cut.tiles,
-              first,
-              stages * slice / slices * cut.stage_rows,
-              end < count ? end : count};
+      found = {j,
+               slice,
+               static_cast<int32_t>(slices),
+               (unit - first) % cut.tiles,
+               first,
+               stages * slice / slices * cut.stage_rows,
+               end < count ? end : count};
+      return;
     }
     first += units;
   }
-  return {};
+  found = {};
 }
 
 /// Where eight columns of a stage's row lie. Chunks of a row are exchanged by the row's number, so that eight
@@ -323,7 +324,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor) weight_gra
   }
   // Shared, so that the rows' loop has the registers that it would lie in.
   MESHGRAD_SHARED(Unit, unit, 1);
-  if (threadIdx.x == 0) unit[0] = find_unit(args, block);
+  if (threadIdx.x == 0) find_unit(args, block, unit[0]);
   __syncthreads();
   if (unit[0].slices == 0) return;
   const Job& job = args.jobs[unit[0].job];
