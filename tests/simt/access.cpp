@@ -99,7 +99,7 @@ void check_against_write(const Cell& cell, const Access& access) {
   fail_race(access, cell.write_run, cell.write_at, "wrote");
 }
 
-void check_against_reads(const Cell& cell, const Access& access) {
+void check_against_reads(const Cell& cell, const Access& access, uint32_t oldest) {
   if (cell.read_run == runner.run) {
     const bool many = (cell.read_at & (kManyLanes | kManyWarps)) != 0;
     const bool other_warps = (cell.read_at & kManyWarps) != 0;
@@ -110,7 +110,7 @@ void check_against_reads(const Cell& cell, const Access& access) {
   } else if (!ordered_between_blocks(cell.read_run, thread_of(cell.read_at), epoch_of(cell.read_at))) {
     fail_race(access, cell.read_run, cell.read_at, "read");
   }
-  if (cell.foreign_run >= runner.first_run && cell.foreign_run != runner.run &&
+  if (cell.foreign_run >= oldest && cell.foreign_run != runner.run &&
       !ordered_between_blocks(cell.foreign_run, 0, 0)) {
     fail_race(access, cell.foreign_run, 0, "(or another) read");
   }
@@ -141,20 +141,23 @@ void note_read(Cell& cell) {
 /// One cell's part of an access; `size` is the cell's bytes.
 inline void visit(Cell& cell, const Page& page, const Access& access, int64_t size) {
   const Thread& me = *runner.current;
-  const bool written = cell.write_run >= runner.first_run;
+  // What an earlier launch did is ordered; shared memory is another one for each block.
+  const uint32_t oldest = page.kind == MemoryKind::shared ? runner.run : runner.first_run;
+  const bool written = cell.write_run >= oldest;
   if (page.kind == MemoryKind::shared && !access.write && cell.write_run != runner.run) {
     fail("shared memory that was written before it is read", access.text() + ", which was never written",
          "write it first; nothing of an earlier block is left");
   }
   if (written && (cell.write_at != me.at || cell.write_run != runner.run)) check_against_write(cell, access);
   if (access.write || access.atomic) {
-    if (cell.read_run >= runner.first_run && (cell.read_at != me.at || cell.read_run != runner.run)) {
-      check_against_reads(cell, access);
+    const bool mine_alone = cell.read_at == me.at && cell.read_run == runner.run && cell.foreign_run < oldest;
+    if (cell.read_run >= oldest && !mine_alone) {
+      check_against_reads(cell, access, oldest);
     }
     if (page.kind == MemoryKind::global && !written) runner.report.unique_bytes_written += size;
   }
   if (!access.write || access.atomic) {
-    if (page.kind == MemoryKind::global && cell.read_run < runner.first_run) {
+    if (page.kind == MemoryKind::global && cell.read_run < oldest) {
       runner.report.unique_bytes_read += size;
     }
     if (!access.atomic) note_read(cell);

@@ -22,7 +22,7 @@ using simt::arena;
 using simt::streams;
 using Lock = std::lock_guard<std::recursive_mutex>;
 
-std::atomic<int64_t> launches, graph_launches, captures, synchronizations;
+std::atomic<int64_t> launches, graph_launches, captures, synchronizations, awaits;
 
 std::map<const char*, int64_t>& pinned() {
   static auto& ranges = *new std::map<const char*, int64_t>;
@@ -110,6 +110,13 @@ bool passed(void* event) {
   refuse_in_capture("a question about an event");
   if (asked->done < asked->recorded) streams().progress();
   return asked->done >= asked->recorded;
+}
+void await(void* event) {
+  const Lock lock(streams().lock);
+  const std::shared_ptr<simt::Event>& asked = event_of(event);
+  refuse_in_capture("a wait for an event");
+  if (asked->done < asked->recorded) ++awaits;
+  while (asked->done < asked->recorded) streams().progress();
 }
 double milliseconds(void* from, void* to) {
   const Lock lock(streams().lock);
@@ -229,7 +236,7 @@ void launch_graph(void* graph, void* stream) {
 }
 void destroy_graph(void* graph) noexcept { delete static_cast<simt::Graph*>(graph); }
 
-Counters counters() { return {launches, graph_launches, captures, synchronizations}; }
+Counters counters() { return {launches, graph_launches, captures, synchronizations, awaits}; }
 void count_launch() { ++launches; }
 
 }  // namespace meshgrad::gpu

@@ -229,7 +229,7 @@ constexpr Bug small_bug(const char* name, const char* message) {
 
 const std::vector<Bug>& bugs() {
   static const std::vector<Bug> kBugs = {
-      bug<missing_barrier>("missing barrier", "a race"),
+      bug<missing_barrier>("missing barrier", "the shared array of planted_bugs.cu"),
       bug<missing_barrier_before_write>("missing barrier before a write", "a race"),
       bug<missing_warp_barrier>("missing warp barrier", "a race"),
       bug<warp_barrier_for_block>("a warp barrier where the block needs one", "a race"),
@@ -258,8 +258,8 @@ const std::vector<Bug>& bugs() {
       small_bug<copy_without_wait>("a copy without a wait", "under way"),
       small_bug<copy_waits_for_too_few>("a wait for too few groups", "under way"),
       small_bug<copy_without_commit>("a copy without a commit", "under way"),
-      small_bug<copy_without_barrier>("a copy without a barrier", "a race"),
-      small_bug<copy_over_what_is_read>("a copy over what is being read", "a race"),
+      small_bug<copy_without_barrier>("a copy without a barrier", "dynamic shared memory"),
+      small_bug<copy_over_what_is_read>("a copy over what is being read", "dynamic shared memory"),
       small_bug<misaligned_copy>("a misaligned copy", "16-byte aligned"),
       bug<ticket<1>>("a ticket without a fence before", "a race"),
       bug<ticket<2>>("a ticket without a fence behind", "a race"),

@@ -64,7 +64,7 @@ struct DeviceArray {
 std::vector<float> random_floats(int64_t count, uint64_t seed) {
   const Matrix values = RandomMatrices(seed).normal(1, count);
   std::vector<float> floats(static_cast<size_t>(count));
-  for (int64_t i = 0; i < count; ++i) floats[static_cast<size_t>(i)] = static_cast<float>(values(0, i));
+  for (int64_t i = 0; i < count; ++i) floats[static_cast<size_t>(i)] = static_cast<float>(values.v[static_cast<size_t>(i)]);
   return floats;
 }
 
@@ -95,7 +95,7 @@ int signal_of(Body&& body) {
 TEST_CASE("every planted bug is found, for every seed") {
   OwnStream stream;
   for (const planted::Bug& bug : planted::bugs()) {
-    CAPTURE(bug.name);
+    CAPTURE(std::string(bug.name));
     for (uint64_t seed = 1; seed <= 3; ++seed) {
       simt::set_seed(seed);
       DeviceArray<float> in(random_floats(kFloats, seed), stream);

@@ -87,11 +87,12 @@ int source_lane(const Thread& thread, int lane) {
 uint64_t shuffle_result(const Thread& thread, int lane) {
   const int from = source_lane(thread, lane);
   const Thread& source = lane_of(thread, from & (kWarp - 1));
-  if ((thread.mask >> (from & (kWarp - 1)) & 1u) == 0 || source.wait == Wait::exited) {
+  const bool in_mask = (thread.mask >> (from & (kWarp - 1)) & 1u) != 0;
+  if (!in_mask || source.wait == Wait::exited) {
     fail("shuffles that read lanes of the mask which take part",
          fmt::format("{} of thread {} at {} reads lane {}, which {}", name_of(thread.op),
                      runner.index_of(thread), text(thread.where), from,
-                     source.wait == Wait::exited ? "has exited" : "is not in the mask"),
+                     in_mask ? "has exited" : "is not in the mask"),
          "shuffle before lanes leave, with all of them in the mask");
   }
   return source.value;
