@@ -8,15 +8,15 @@
 namespace meshgrad {
 
 Variable linear(Tape& tape, const Variable& x, const Weight& weight, const Weight& bias) {
-  const int64_t rows = x.value().rows();
-  const Variable y = tape.output(Shape{rows, weight.value.width()}, x.value().dtype(), true, "linear");
+  const Rows rows = x.rows();
+  const Variable y = tape.output(rows, weight.value.width(), x.value().dtype(), true, "linear");
   linear_forward({.rows = rows, .x = x.value(), .weight = weight.value, .bias = bias.value, .y = y.value()},
                  tape.runtime(), tape.stream());
   tape.record("linear", [x, y, weight, bias](Tape& back) {
     const Tensor d_y = back.take_gradient(y);
     if (!d_y.defined()) return;
     const GradientTarget d_x = back.gradient_for(x);
-    linear_backward({.rows = d_y.rows(),
+    linear_backward({.rows = y.rows(),
                      .d_y = d_y,
                      .x = x.value(),
                      .weight = weight.value,
@@ -30,7 +30,8 @@ Variable linear(Tape& tape, const Variable& x, const Weight& weight, const Weigh
 }
 
 Variable activation(Tape& tape, const Variable& x, Activation kind) {
-  const Variable y = tape.output(x.value().shape(), x.value().dtype(), x.needs_gradient(), "activation");
+  const Variable y =
+      tape.output(x.rows(), x.value().width(), x.value().dtype(), x.needs_gradient(), "activation");
   activation_forward({.activation = kind, .x = x.value(), .y = y.value()}, tape.stream());
   tape.record("activation", [x, y, kind](Tape& back) {
     const Tensor d_y = back.take_gradient(y);
@@ -46,8 +47,8 @@ Variable activation(Tape& tape, const Variable& x, Activation kind) {
 
 Variable norm(Tape& tape, const Variable& x, Norm kind, const Weight& gain, const Weight& bias,
               double epsilon) {
-  const int64_t rows = x.value().rows();
-  const Variable y = tape.output(x.value().shape(), x.value().dtype(), true, "norm");
+  const Rows rows = x.rows();
+  const Variable y = tape.output(rows, x.value().width(), x.value().dtype(), true, "norm");
   norm_forward({.norm = kind,
                 .rows = rows,
                 .x = x.value(),
@@ -66,7 +67,7 @@ Variable norm(Tape& tape, const Variable& x, Norm kind, const Weight& gain, cons
                  : back.scratch(like.shape(), like.dtype(), "unwanted gradient");
     };
     norm_backward({.norm = kind,
-                   .rows = d_y.rows(),
+                   .rows = y.rows(),
                    .x = x.value(),
                    .gain = gain.value,
                    .d_y = d_y,
@@ -81,8 +82,8 @@ Variable norm(Tape& tape, const Variable& x, Norm kind, const Weight& gain, cons
 }
 
 Variable add(Tape& tape, const Variable& a, const Variable& b) {
-  const Variable y =
-      tape.output(a.value().shape(), a.value().dtype(), a.needs_gradient() || b.needs_gradient(), "add");
+  const Variable y = tape.output(a.rows(), a.value().width(), a.value().dtype(),
+                                 a.needs_gradient() || b.needs_gradient(), "add");
   copy(a.value(), y.value(), tape.stream());
   axpby({.a = 1.0, .x = b.value(), .b = 1.0, .y = y.value()}, tape.stream());
   tape.record("add", [a, b, y](Tape& back) {
@@ -111,7 +112,7 @@ void concat_backward(Tape& back, const ConcatPart& part, const Graph* graph, con
                      int64_t column) {
   const GradientTarget slot = back.gradient_for(part.x);
   if (!slot.tensor.defined()) return;
-  SegmentSum sum{.segments = part.x.value().rows(),
+  SegmentSum sum{.segments = part.x.rows(),
                  .offsets = {},
                  .order = {},
                  .x = d_y,
@@ -123,14 +124,9 @@ void concat_backward(Tape& back, const ConcatPart& part, const Graph* graph, con
     sum.order = graph->sender_order;
   } else if (part.rows == ConcatPart::Rows::receiver) {
     sum.offsets = graph->receiver_offsets;
-    sum.segments = graph->owned_nodes;
+    sum.segments = graph->owned_rows();
     sum.out = slot.tensor.row_range(0, graph->owned_nodes);
     if (!slot.accumulate) fill_zero(slot.tensor, back.stream());
-  } else {
-    // Every row is a segment of one: the columns of a concatenation, taken apart.
-    const Tensor offsets = back.scratch(Shape{d_y.rows() + 1}, DType::i32, "offsets");
-    for (int64_t i = 0; i <= d_y.rows(); ++i) offsets.data<int32_t>()[i] = static_cast<int32_t>(i);
-    sum.offsets = offsets;
   }
   segment_sum(sum, back.stream());
 }
@@ -147,8 +143,8 @@ Variable concat(Tape& tape, const std::vector<ConcatPart>& parts, const Graph* g
   if (parts.empty() || (gathers && graph == nullptr)) {
     throw invalid_argument("concat", "parts, and a graph for parts that gather", "none");
   }
-  const int64_t rows = gathers ? graph->edges : parts.front().x.value().rows();
-  const Variable y = tape.output(Shape{rows, width}, parts.front().x.value().dtype(), true, "concat");
+  const Rows rows = gathers ? graph->edge_rows() : parts.front().x.rows();
+  const Variable y = tape.output(rows, width, parts.front().x.value().dtype(), true, "concat");
   int64_t column = 0;
   for (const ConcatPart& part : parts) {
     gather({.rows = rows,
@@ -172,9 +168,9 @@ Variable concat(Tape& tape, const std::vector<ConcatPart>& parts, const Graph* g
 }
 
 Variable segment_sum(Tape& tape, const Variable& x, const Graph& graph) {
-  const Variable y = tape.output(Shape{graph.owned_nodes, x.value().width()}, x.value().dtype(),
-                                 x.needs_gradient(), "segment_sum");
-  segment_sum({.segments = graph.owned_nodes,
+  const Variable y = tape.output(graph.owned_rows(), x.value().width(), x.value().dtype(), x.needs_gradient(),
+                                 "segment_sum");
+  segment_sum({.segments = graph.owned_rows(),
                .offsets = graph.receiver_offsets,
                .order = {},
                .x = x.value(),
@@ -184,7 +180,7 @@ Variable segment_sum(Tape& tape, const Variable& x, const Graph& graph) {
     const Tensor d_y = back.take_gradient(y);
     if (!d_y.defined() || !x.needs_gradient()) return;
     const Tensor d_x = back.scratch(x.value().shape(), d_y.dtype(), "gradient");
-    gather({.rows = g->edges, .index = g->receivers, .x = d_y, .out = d_x}, back.stream());
+    gather({.rows = g->edge_rows(), .index = g->receivers, .x = d_y, .out = d_x}, back.stream());
     back.give_gradient(x, d_x);
   });
   return y;

@@ -70,7 +70,7 @@ struct MlpSavedForBackward {
     if (!d_out.defined()) return;
     // The residual's slot may take d_out over; an input that is the residual then accumulates in place.
     if (residual) tape.give_gradient(residual, d_out);
-    MlpBackward args{.rows = d_out.rows(),
+    MlpBackward args{.rows = out.rows(),
                      .inputs = {},
                      .weights = weights_of(parameters),
                      .saved = saved,
@@ -145,17 +145,17 @@ Variable mlp(Tape& tape, const std::vector<Variable>& inputs, const MlpParameter
     throw invalid_argument("mlp", std::to_string(parameters.first.size()) + " inputs",
                            std::to_string(inputs.size()));
   }
-  const int64_t rows = inputs.front().value().rows();
+  const Rows rows = inputs.front().rows();
   const DType dtype = inputs.front().value().dtype();
   MlpForward args{.rows = rows,
                   .inputs = {},
                   .weights = weights_of(parameters),
                   .residual = residual ? residual.value() : Tensor(),
                   .out = {},
-                  .saved = saved_for(tape, parameters, rows, dtype, keep_hidden)};
+                  .saved = saved_for(tape, parameters, rows.capacity, dtype, keep_hidden)};
   for (size_t i = 0; i < inputs.size(); ++i)
     args.inputs.push_back({inputs[i].value(), parameters.first[i].value});
-  const Variable out = tape.output(Shape{rows, out_width(parameters)}, dtype, true, "mlp");
+  const Variable out = tape.output(rows, out_width(parameters), dtype, true, "mlp");
   args.out = out.value();
   mlp_forward(args, tape.runtime(), tape.stream());
   if (tape.recording()) {
@@ -174,8 +174,8 @@ EdgeUpdate edge_update(Tape& tape, const Graph& graph, const Variable& nodes, co
   const DType dtype = edges.value().dtype();
   const int64_t width = out_width(parameters);
   EdgeUpdate result;
-  if (options.edges_out_needed) result.edges = tape.output(Shape{graph.edges, width}, dtype, true, "edges");
-  result.aggregate = tape.output(Shape{graph.owned_nodes, width}, dtype, true, "aggregate");
+  if (options.edges_out_needed) result.edges = tape.output(graph.edge_rows(), width, dtype, true, "edges");
+  result.aggregate = tape.output(graph.owned_rows(), width, dtype, true, "aggregate");
   EdgeUpdateForward args{.graph = &graph,
                          .terms = {nodes.value(), parameters.first[0].value, parameters.first[1].value},
                          .edges = {edges.value(), parameters.first[2].value},

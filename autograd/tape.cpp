@@ -6,9 +6,10 @@
 
 namespace meshgrad {
 
-Variable Tape::output(const Shape& shape, DType dtype, bool needs_gradient, std::string_view name) const {
-  return Variable(Tensor::empty(runtime_, shape, dtype, Tag::activations, name),
-                  needs_gradient && recording_);
+Variable Tape::output(Rows rows, int64_t width, DType dtype, bool needs_gradient,
+                      std::string_view name) const {
+  return Variable(Tensor::empty(runtime_, Shape{rows.capacity, width}, dtype, Tag::activations, name),
+                  needs_gradient && recording_, rows);
 }
 
 void Tape::record(std::string_view op, std::function<void(Tape&)> backward) {

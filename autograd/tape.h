@@ -30,8 +30,8 @@ class Tape {
   bool recording() const { return recording_; }
   size_t size() const { return entries_.size(); }
 
-  /// An op's output: uninitialised, of the activations' tag.
-  Variable output(const Shape& shape, DType dtype, bool needs_gradient, std::string_view name) const;
+  /// An op's output, [rows, width]: uninitialised, of the activations' tag.
+  Variable output(Rows rows, int64_t width, DType dtype, bool needs_gradient, std::string_view name) const;
   /// Notes that an op ran. `backward` owns what the op saved; it is called once and destroyed right after.
   void record(std::string_view op, std::function<void(Tape&)> backward);
 

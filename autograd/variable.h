@@ -14,12 +14,19 @@ class Variable {
   /// `needs_gradient`: backward fills `gradient()`, of dtype `gradient_dtype` (the value's, unless said).
   Variable(Tensor value, bool needs_gradient) : Variable(value, needs_gradient, value.dtype()) {}
   Variable(Tensor value, bool needs_gradient, DType gradient_dtype)
-      : state_(std::make_shared<State>(State{std::move(value), {}, gradient_dtype, needs_gradient})) {}
+      : state_(
+            std::make_shared<State>(State{std::move(value), {}, gradient_dtype, needs_gradient, nullptr})) {}
+  /// As the above; only the rows that `rows` counts are real.
+  Variable(Tensor value, bool needs_gradient, Rows rows) : Variable(std::move(value), needs_gradient) {
+    state_->count = rows.count;
+  }
 
   explicit operator bool() const { return state_ != nullptr; }
   const Tensor& value() const { return state_->value; }
   bool needs_gradient() const { return state_ != nullptr && state_->needs_gradient; }
   DType gradient_dtype() const { return state_->gradient_dtype; }
+  /// Those of the value, and how many of them are real.
+  Rows rows() const { return {state_->value.rows(), state_->count}; }
   /// Undefined until a backward pass reached it, and again after the op that made this value consumed it.
   const Tensor& gradient() const { return state_->gradient; }
 
@@ -30,6 +37,7 @@ class Variable {
     Tensor gradient;
     DType gradient_dtype;
     bool needs_gradient;
+    const int64_t* count;  // of the rows, in device memory; null: all of them
   };
   std::shared_ptr<State> state_;
 };

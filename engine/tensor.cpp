@@ -111,10 +111,15 @@ void copy(const Tensor& from, const Tensor& to, const Stream& stream) {
   }
 }
 
+Tensor host_tensor(const Shape& shape, DType dtype) {
+  const auto bytes =
+      std::make_shared<std::vector<std::byte>>(static_cast<size_t>(shape.elements() * size_of(dtype)));
+  return Tensor::borrow(bytes->data(), shape, dtype, [bytes] {});
+}
+
 Tensor to_host(const Tensor& tensor, const Stream& stream) {
   if (tensor.device().kind == DeviceKind::cpu) return tensor;
-  auto bytes = std::make_shared<std::vector<std::byte>>(static_cast<size_t>(tensor.bytes()));
-  const Tensor host = Tensor::borrow(bytes->data(), tensor.shape(), tensor.dtype(), [bytes] {});
+  const Tensor host = host_tensor(tensor.shape(), tensor.dtype());
   copy(tensor, host, stream);
   stream.synchronize();
   return host;

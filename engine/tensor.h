@@ -89,6 +89,8 @@ void fill_zero(const Tensor& tensor, const Stream& stream);
 /// Copies elements of the same dtype and count, between any two devices; the two do not overlap. `stream` is
 /// the device's where one side is on one.
 void copy(const Tensor& from, const Tensor& to, const Stream& stream);
+/// Zeros in the host's memory, beside any device and no part of its allocator's books.
+Tensor host_tensor(const Shape& shape, DType dtype);
 /// The values where the host can read them: the tensor itself on the CPU; else a copy, after waiting for it.
 Tensor to_host(const Tensor& tensor, const Stream& stream);
 

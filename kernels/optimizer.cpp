@@ -3,21 +3,49 @@
 #include <meshgrad/kernels/optimizer.h>
 
 namespace meshgrad {
+namespace {
 
-void optimizer_step(const OptimizerStep& args, const Stream& stream) {
-  constexpr std::string_view kOp = "optimizer.step";
+const OptimizerKernels& table_of(const Tensor& tensor) {
+  return pick_table(tensor.device(), cpu::optimizer_kernels, &GpuTables::optimizer);
+}
+
+}  // namespace
+
+void note_loss(const NoteLoss& args, const Stream& stream) {
+  constexpr std::string_view kOp = "note_loss";
+  check_tensor(kOp, "state", args.state, DType::u8, {kStepStateBytes});
+  check_tensor(kOp, "sum", args.sum, DType::f64, {1});
+  check_tensor(kOp, "window_weight", args.window_weight, DType::f64, {1});
+  check_tensor(kOp, "seed", args.seed, DType::f64, {1});
+  table_of(args.state).note_loss(args, stream);
+}
+
+void optimizer_decide(const OptimizerDecision& args, const Stream& stream) {
+  constexpr std::string_view kOp = "optimizer.decide";
+  check_tensor(kOp, "state", args.state, DType::u8, {kStepStateBytes});
+  check_tensor(kOp, "squared_norm", args.squared_norm, DType::f64, {1});
+  check_tensor(kOp, "non_finite", args.non_finite, DType::i32, {1});
+  table_of(args.state).decide(args, stream);
+}
+
+void optimizer_update(const OptimizerUpdate& args, const Stream& stream) {
+  constexpr std::string_view kOp = "optimizer.update";
+  check_tensor(kOp, "state", args.state, DType::u8, {kStepStateBytes});
   check_defined(kOp, "parameters", args.parameters);
   const DType dtype = args.parameters.dtype();
   const Shape flat{args.parameters.elements()};
-  check_tensor(kOp, "parameters", args.parameters, dtype, flat);
+  check_tensor(kOp, "parameters", args.parameters, accumulator_of(dtype), flat);
   check_tensor(kOp, "gradients", args.gradients, dtype, flat);
-  const bool adam = args.kind != OptimizerKind::sgd;
-  if (adam || args.momentum != 0.0) check_tensor(kOp, "first_moment", args.first_moment, dtype, flat);
+  const bool adam = args.settings.kind != OptimizerKind::sgd;
+  if (adam || args.settings.momentum != 0.0)
+    check_tensor(kOp, "first_moment", args.first_moment, dtype, flat);
   if (adam) check_tensor(kOp, "second_moment", args.second_moment, dtype, flat);
-  if (args.clip_norm > 0.0) check_tensor(kOp, "squared_norm", args.squared_norm, DType::f64, {1});
-  check_optional(kOp, "non_finite", args.non_finite, DType::i32, {1});
-  if (args.step < 1) throw invalid_argument(kOp, "a step of 1 or more", std::to_string(args.step));
-  pick_table(args.parameters.device(), cpu::optimizer_kernels, &GpuTables::optimizer).step(args, stream);
+  if (args.storage.defined()) {
+    const DType stored = args.storage.dtype() == DType::bf16 ? DType::bf16 : DType::f16;
+    check_tensor(kOp, "storage", args.storage, stored, flat);
+    check_tensor(kOp, "parameters beside storage", args.parameters, DType::f32, flat);
+  }
+  table_of(args.state).update(args, stream);
 }
 
 }  // namespace meshgrad

@@ -1,38 +1,56 @@
 // SPDX-License-Identifier: Apache-2.0
-// optimizer: one fused pass over the flat parameter arena: unscale, clip, step. Adam: Kingma, Ba 2015,
-// algorithm 1 with bias correction; AdamW: Loshchilov, Hutter 2019 (decay decoupled from the gradient); SGD
-// with heavy-ball momentum. Weight decay of Adam and SGD is added to the gradient.
+// optimizer: what ends a window of batches, without the host looking: the rules of step_state.h, and one
+// fused pass over the flat parameter arena: unscale, clip, step, write the 16-bit copy, clear the gradients.
+// Adam: Kingma, Ba 2015, algorithm 1 with bias correction; AdamW: Loshchilov, Hutter 2019 (decay decoupled
+// from the gradient); SGD with heavy-ball momentum. Weight decay of Adam and SGD is added to the gradient.
 #pragma once
 #include <meshgrad/engine/tensor.h>
+#include <meshgrad/kernels/step_state.h>
 
 namespace meshgrad {
 
-enum class OptimizerKind : uint8_t { adam, adamw, sgd };
+/// A StepState in device memory is a tensor u8 [kStepStateBytes].
+inline constexpr int64_t kStepStateBytes = sizeof(StepState);
 
-/// Reads gradients, updates parameters and state in place. All tensors are flat, of one length and dtype
-/// (f32, or f64 for checks). The update is skipped, and nothing changes, where `non_finite` is not 0.
-struct OptimizerStep {
-  OptimizerKind kind = OptimizerKind::adam;
+/// state, seed = note_loss(state, sum, window_weight)
+struct NoteLoss {
+  Tensor state;
+  Tensor sum;            ///< f64 [1]
+  Tensor window_weight;  ///< f64 [1]
+  Tensor seed;           ///< f64 [1], written
+};
+
+/// decide(state, settings, squared_norm, non_finite); the two are zero afterwards.
+struct OptimizerDecision {
+  OptimizerSettings settings;
+  Tensor state;
+  Tensor squared_norm;  ///< f64 [1]
+  Tensor non_finite;    ///< i32 [1]
+};
+
+/// Updates parameters and moments in place as `state` decided, and clears the gradients; where it decided to
+/// skip it only clears. Flat tensors of one length; the first four of one dtype, f32 (f64 for checks).
+struct OptimizerUpdate {
+  OptimizerSettings settings;
+  Tensor state;
   Tensor parameters;
   Tensor gradients;
   Tensor first_moment;   ///< Adam: m. SGD: the momentum buffer, or undefined when momentum = 0
   Tensor second_moment;  ///< Adam: v
-  double learning_rate = 0.0;
-  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.0, momentum = 0.0;
-  int64_t step = 1;             ///< 1 at the first update: bias correction
-  double gradient_scale = 1.0;  ///< gradients are multiplied by this first (1 / loss scale)
-  double clip_norm = 0.0;       ///< gradients times min(1, clip_norm / (norm + 1e-6)); 0: no clipping
-  Tensor squared_norm;          ///< f64 scalar [1]: sum of squares of `gradients`, needed for clipping
-  Tensor non_finite;            ///< i32 scalar [1], or undefined
+  Tensor storage;        ///< f16 or bf16: the parameters rounded; or undefined
 };
 
 struct OptimizerKernels {
-  void (*step)(const OptimizerStep&, const Stream&);
+  void (*note_loss)(const NoteLoss&, const Stream&);
+  void (*decide)(const OptimizerDecision&, const Stream&);
+  void (*update)(const OptimizerUpdate&, const Stream&);
 };
 namespace cpu {
 extern const OptimizerKernels optimizer_kernels;
 }
 
-void optimizer_step(const OptimizerStep& args, const Stream& stream);
+void note_loss(const NoteLoss& args, const Stream& stream);
+void optimizer_decide(const OptimizerDecision& args, const Stream& stream);
+void optimizer_update(const OptimizerUpdate& args, const Stream& stream);
 
 }  // namespace meshgrad

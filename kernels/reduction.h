@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // reduction: the masked loss and sums of squares. Partial sums are cut in fixed slabs and added in order, in
-// double, so that results do not depend on threads.
+// double, so that results do not depend on threads, nor on rows behind the real count. Beside predictions in
+// 16 bits the targets are f32.
 #pragma once
 #include <meshgrad/engine/tensor.h>
 
@@ -11,7 +12,7 @@ namespace meshgrad {
 struct MaskedLossForward {
   Rows rows;
   Tensor prediction;  ///< [rows, width]
-  Tensor target;      ///< [rows, width]
+  Tensor target;      ///< [rows, width], of accumulator_of(prediction)
   Tensor mask;        ///< u8 [rows]
   Tensor sum;         ///< f64 scalar [1], written
   Tensor weight;      ///< f64 scalar [1], written
@@ -31,16 +32,16 @@ struct SumOfSquares {
 };
 
 struct ReductionKernels {
-  void (*masked_loss_forward)(const MaskedLossForward&, const Stream&);
+  void (*masked_loss_forward)(const MaskedLossForward&, Runtime&, const Stream&);
   void (*masked_loss_backward)(const MaskedLossBackward&, const Stream&);
-  void (*sum_of_squares)(const SumOfSquares&, const Stream&);
+  void (*sum_of_squares)(const SumOfSquares&, Runtime&, const Stream&);
 };
 namespace cpu {
 extern const ReductionKernels reduction_kernels;
 }
 
-void masked_loss_forward(const MaskedLossForward& args, const Stream& stream);
+void masked_loss_forward(const MaskedLossForward& args, Runtime& runtime, const Stream& stream);
 void masked_loss_backward(const MaskedLossBackward& args, const Stream& stream);
-void sum_of_squares(const SumOfSquares& args, const Stream& stream);
+void sum_of_squares(const SumOfSquares& args, Runtime& runtime, const Stream& stream);
 
 }  // namespace meshgrad

@@ -16,7 +16,7 @@ struct EdgeSet {
 };
 
 struct Batch {
-  int64_t nodes = 0;
+  int64_t nodes = 0;                   ///< rows of the node tensors; see Graph::counts for the real ones
   std::vector<int64_t> graph_offsets;  ///< graphs + 1: nodes of graph g are offsets[g] .. offsets[g+1]
   Tensor node_features;                ///< [nodes, node_inputs], normalised
   std::vector<EdgeSet> edge_sets;
@@ -24,6 +24,8 @@ struct Batch {
   Tensor target;                  ///< [nodes, outputs], normalised; undefined in a rollout
   Tensor mask;                    ///< u8 [nodes]: 1 where the loss counts; undefined in a rollout
   std::vector<uint64_t> samples;  ///< sample id of each graph
+
+  Rows node_rows() const { return edge_sets.empty() ? Rows(nodes) : edge_sets.front().graph.node_rows(); }
 };
 
 }  // namespace meshgrad

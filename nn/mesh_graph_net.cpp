@@ -79,8 +79,8 @@ MeshGraphNet::MeshGraphNet(const MeshGraphNetOptions& options) : options_(option
 
 Variable MeshGraphNet::forward(Tape& tape, const Batch& batch) const {
   std::vector<Variable> edges;
-  for (const EdgeSet& set : batch.edge_sets) edges.emplace_back(set.features, false);
-  return forward(tape, batch, Variable(batch.node_features, false), edges);
+  for (const EdgeSet& set : batch.edge_sets) edges.emplace_back(set.features, false, set.graph.edge_rows());
+  return forward(tape, batch, Variable(batch.node_features, false, batch.node_rows()), edges);
 }
 
 Variable MeshGraphNet::forward(Tape& tape, const Batch& batch, const Variable& node_features,

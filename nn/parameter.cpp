@@ -37,14 +37,18 @@ size_t ParameterSet::add(std::string name, const Shape& shape, Initial initial, 
 }
 
 void ParameterSet::allocate(Runtime& runtime, DType dtype, uint64_t seed) {
-  values_ = Tensor::zeros(runtime, Shape{arena_}, dtype, Tag::parameters, "parameters");
-  gradients_ = Tensor::zeros(runtime, Shape{arena_}, dtype, Tag::gradients, "gradients");
+  const DType master = accumulator_of(dtype);
+  const Shape arena{arena_};
+  values_ = Tensor::empty(runtime, arena, master, Tag::parameters, "parameters");
+  gradients_ = Tensor::zeros(runtime, arena, master, Tag::gradients, "gradients");
+  if (dtype != master) storage_ = Tensor::empty(runtime, arena, dtype, Tag::parameters, "rounded parameters");
+  const Tensor host = host_tensor(arena, master);
   for (size_t i = 0; i < infos_.size(); ++i) {
     const ParameterInfo& info = infos_[i];
     const double bound = 1.0 / std::sqrt(static_cast<double>(info.fan_in));
     const uint64_t purpose = hash_of(info.name);
-    dispatch_storage(dtype, [&]<class T>() {
-      T* data = value(i).data<T>();
+    dispatch_storage(master, [&]<class T>() {
+      T* data = slice(host, i).data<T>();
       for (int64_t k = 0; k < info.shape.elements(); ++k) {
         switch (info.initial) {
           case Initial::uniform_fan_in:
@@ -60,6 +64,19 @@ void ParameterSet::allocate(Runtime& runtime, DType dtype, uint64_t seed) {
       }
     });
   }
+  set(values_, host, runtime.stream());
+}
+
+void ParameterSet::set(const Tensor& arena, const Tensor& host, const Stream& stream) const {
+  copy(host, arena, stream);
+  if (arena.raw() != values_.raw() || !storage_.defined()) return;
+  const Tensor rounded = host_tensor(storage_.shape(), storage_.dtype());
+  const auto round = [&](auto* to) {
+    using To = std::remove_pointer_t<decltype(to)>;
+    for (int64_t i = 0; i < arena_; ++i) to[i] = To(host.data<float>()[i]);
+  };
+  storage_.dtype() == DType::f16 ? round(rounded.data<half>()) : round(rounded.data<bfloat16>());
+  copy(rounded, storage_, stream);
 }
 
 int64_t ParameterSet::find(std::string_view name) const {
@@ -80,8 +97,8 @@ Tensor ParameterSet::slice(const Tensor& arena, size_t index) const {
   return arena.row_range(info.offset, info.offset + info.shape.elements()).reshaped(info.shape);
 }
 
-Tensor to_file_order(Runtime& runtime, const ParameterInfo& info, const Tensor& tensor) {
-  Tensor file = Tensor::empty(runtime, file_shape(info), tensor.dtype(), Tag::host, info.name);
+Tensor to_file_order(const ParameterInfo& info, const Tensor& tensor) {
+  Tensor file = host_tensor(file_shape(info), tensor.dtype());
   dispatch_storage(tensor.dtype(), [&]<class T>() {
     transposed_copy(tensor.data<T>(), info.is_matrix() ? info.shape[0] : 1,
                     info.shape.elements() / (info.is_matrix() ? info.shape[0] : 1), file.data<T>());

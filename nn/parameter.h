@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // ParameterSet: all parameters of a model in one flat arena, in order of use, and their gradients in another.
+// Both are f32 (f64 for checks). With storage in 16 bits a third arena holds the parameters rounded, from
+// which kernels read the matrices; vectors (biases, norms) they read from the masters.
 #pragma once
 #include <meshgrad/autograd/variable.h>
 
@@ -29,35 +31,43 @@ class ParameterSet {
  public:
   /// Declares a parameter, before allocate(). Names are unique. Returns its index.
   size_t add(std::string name, const Shape& shape, Initial initial, int64_t fan_in);
-  /// Makes the arenas, in `dtype` (f32; f64 for checks), and sets initial values, a function of (seed, name)
-  /// alone.
+  /// Makes the arenas for storage in `dtype`, and sets initial values, a function of (seed, name) alone.
   void allocate(Runtime& runtime, DType dtype, uint64_t seed);
 
   const std::vector<ParameterInfo>& parameters() const { return infos_; }
   /// Index of a name, or -1.
   int64_t find(std::string_view name) const;
+  /// The master.
   Tensor value(size_t index) const { return slice(values_, index); }
   Tensor gradient(size_t index) const { return slice(gradients_, index); }
-  Weight weight(size_t index) const { return {value(index), gradient(index)}; }
+  /// As ops take it.
+  Weight weight(size_t index) const {
+    const bool rounded = storage_.defined() && infos_[index].is_matrix();
+    return {slice(rounded ? storage_ : values_, index), gradient(index)};
+  }
+  /// Part of an arena that belongs to one parameter, in its shape.
+  Tensor slice(const Tensor& arena, size_t index) const;
   /// The arenas: [arena_elements()], with gaps of zeros so that each parameter begins on a cache line.
   const Tensor& values() const { return values_; }
   const Tensor& gradients() const { return gradients_; }
+  const Tensor& storage() const { return storage_; }  ///< undefined unless stored in 16 bits
+  /// Writes an arena from one on the host, of the same dtype; of the masters, also what follows from them.
+  void set(const Tensor& arena, const Tensor& host, const Stream& stream) const;
   int64_t arena_elements() const { return arena_; }
   /// Number of scalars that are trained.
   int64_t count() const;
 
  private:
-  Tensor slice(const Tensor& arena, size_t index) const;
   std::vector<ParameterInfo> infos_;
   int64_t arena_ = 0;
-  Tensor values_, gradients_;
+  Tensor values_, gradients_, storage_;
 };
 
-/// A parameter-shaped tensor (value, gradient or moment) as files hold it: a matrix as [out, in]. The result
-/// is f64 or f32 like the input, on the host.
-Tensor to_file_order(Runtime& runtime, const ParameterInfo& info, const Tensor& tensor);
-/// The way back: fills `tensor` ([in, out]) from a file's values ([out, in]), converting between f32 and f64.
-/// Throws DataError naming the parameter when the shape differs.
+/// A parameter-shaped tensor on the host (value, gradient or moment) as files hold it: a matrix as [out, in].
+/// The result is f64 or f32 like the input, on the host.
+Tensor to_file_order(const ParameterInfo& info, const Tensor& tensor);
+/// The way back: fills `tensor` ([in, out], on the host) from a file's values ([out, in]), converting between
+/// f32 and f64. Throws DataError naming the parameter when the shape differs.
 void from_file_order(const ParameterInfo& info, const Tensor& file, const Tensor& tensor);
 
 }  // namespace meshgrad

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 namespace meshgrad {
@@ -17,7 +18,7 @@ std::string exact(double value) { return fmt::format("{:a}", value); }
 /// Tensors to write, with the memory they borrow.
 class Contents {
  public:
-  explicit Contents(Runtime& runtime) : runtime_(runtime) {}
+  explicit Contents(const Stream& stream) : stream_(stream) {}
 
   void add(const std::string& name, const Tensor& tensor) {
     kept_.push_back(tensor);
@@ -31,16 +32,17 @@ class Contents {
 
   /// A parameter-shaped arena, parameter by parameter, in file order.
   void add_arena(const std::string& prefix, const ParameterSet& set, const Tensor& arena) {
-    for (const ParameterInfo& info : set.parameters()) {
-      const Tensor slice =
-          arena.row_range(info.offset, info.offset + info.shape.elements()).reshaped(info.shape);
-      add(prefix + info.name, to_file_order(runtime_, info, slice));
+    const Tensor host = to_host(arena, stream_);
+    for (size_t i = 0; i < set.parameters().size(); ++i) {
+      const ParameterInfo& info = set.parameters()[i];
+      add(prefix + info.name, to_file_order(info, set.slice(host, i)));
     }
   }
 
   void add_values(const std::string& name, const std::vector<double>& values) {
-    add(name,
-        Tensor::from<double>(runtime_, values, Shape{static_cast<int64_t>(values.size())}, Tag::host, name));
+    const Tensor tensor = host_tensor(Shape{static_cast<int64_t>(values.size())}, DType::f64);
+    std::copy(values.begin(), values.end(), tensor.data<double>());
+    add(name, tensor);
   }
 
   void add_normalizer(const std::string& name, const Normalizer& normalizer) {
@@ -52,28 +54,33 @@ class Contents {
   const std::vector<SafetensorsTensor>& tensors() const { return tensors_; }
 
  private:
-  Runtime& runtime_;
+  Stream stream_;
   std::vector<Tensor> kept_;
   std::vector<SafetensorsTensor> tensors_;
 };
 
-std::map<std::string, std::string> metadata_of(const Config& config, uint64_t fingerprint, const RunState& s,
-                                               int64_t optimizer_steps) {
-  return {{"format", "meshgrad checkpoint 1"},
-          {"config", to_toml(config)},
-          {"data_fingerprint", fmt::format("{:016x}", fingerprint)},
-          {"step", fmt::format("{}", s.step)},
-          {"micro", fmt::format("{}", s.micro)},
-          {"learned", fmt::format("{}", s.learned)},
-          {"skipped", fmt::format("{}", s.skipped)},
-          {"loss_count", fmt::format("{}", s.loss_count)},
-          {"best_step", fmt::format("{}", s.best_step)},
-          {"optimizer_steps", fmt::format("{}", optimizer_steps)},
-          {"window_loss", exact(s.window_loss)},
-          {"loss_sum", exact(s.loss_sum)},
-          {"last_loss", exact(s.last_loss)},
-          {"last_valid_loss", exact(s.last_valid_loss)},
-          {"best_valid_loss", exact(s.best_valid_loss)}};
+std::map<std::string, std::string> metadata_of(const Config& config, uint64_t fingerprint,
+                                               const RunState& s) {
+  std::map<std::string, std::string> metadata{{"format", "meshgrad checkpoint 1"},
+                                              {"config", to_toml(config)},
+                                              {"data_fingerprint", fmt::format("{:016x}", fingerprint)},
+                                              {"step", fmt::format("{}", s.step)},
+                                              {"micro", fmt::format("{}", s.micro)},
+                                              {"learned", fmt::format("{}", s.learned)},
+                                              {"skipped", fmt::format("{}", s.optimizer.skipped)},
+                                              {"loss_count", fmt::format("{}", s.optimizer.loss_count)},
+                                              {"best_step", fmt::format("{}", s.best_step)},
+                                              {"optimizer_steps", fmt::format("{}", s.optimizer.steps)},
+                                              {"window_loss", exact(s.optimizer.window_loss)},
+                                              {"loss_sum", exact(s.optimizer.loss_sum)},
+                                              {"last_loss", exact(s.optimizer.last_loss)},
+                                              {"last_valid_loss", exact(s.last_valid_loss)},
+                                              {"best_valid_loss", exact(s.best_valid_loss)}};
+  if (config.precision == DType::f16) {
+    metadata["loss_scale"] = exact(s.optimizer.loss_scale);
+    metadata["clean_steps"] = fmt::format("{}", s.optimizer.clean_steps);
+  }
+  return metadata;
 }
 
 void check_is_checkpoint(const SafetensorsView& view) {
@@ -97,8 +104,10 @@ double number(const SafetensorsView& view, const std::string& key) {
 }
 
 void load_arena(const SafetensorsView& view, const std::string& prefix, const ParameterSet& set,
-                const Tensor& arena) {
-  for (const ParameterInfo& info : set.parameters()) {
+                const Tensor& arena, const Stream& stream) {
+  const Tensor host = host_tensor(arena.shape(), arena.dtype());
+  for (size_t i = 0; i < set.parameters().size(); ++i) {
+    const ParameterInfo& info = set.parameters()[i];
     if (!view.contains(prefix + info.name)) {
       throw data_error(view.file, "parameter " + prefix + info.name, "none of this name",
                        "this is a checkpoint of another model: use the configuration it was trained with");
@@ -108,12 +117,12 @@ void load_arena(const SafetensorsView& view, const std::string& prefix, const Pa
     const Tensor file =
         Tensor::borrow(values.data(), Shape(std::span<const int64_t>(tensor.shape)), DType::f64);
     try {
-      from_file_order(info, file,
-                      arena.row_range(info.offset, info.offset + info.shape.elements()).reshaped(info.shape));
+      from_file_order(info, file, set.slice(host, i));
     } catch (const DataError& error) {
       throw DataError(view.file + " is a checkpoint of another model: " + error.what());
     }
   }
+  set.set(arena, host, stream);
 }
 
 void load_normalizer(const SafetensorsView& view, const std::string& name, Normalizer& normalizer) {
@@ -131,24 +140,22 @@ void load_normalizer(const SafetensorsView& view, const std::string& name, Norma
 
 }  // namespace
 
-void save_checkpoint(const fs::path& path, Runtime& runtime, const Config& config, uint64_t data_fingerprint,
-                     const ParameterSet& parameters, const Optimizer* optimizer,
+void save_checkpoint(const fs::path& path, const Stream& stream, const Config& config,
+                     uint64_t data_fingerprint, const ParameterSet& parameters, const Optimizer& optimizer,
                      const Normalizers& normalizers, const RunState& state) {
-  Contents contents(runtime);
+  Contents contents(stream);
   contents.add_arena("model.", parameters, parameters.values());
-  if (optimizer != nullptr) {
-    if (optimizer->first_moment().defined())
-      contents.add_arena("optimizer.first_moment.", parameters, optimizer->first_moment());
-    if (optimizer->second_moment().defined())
-      contents.add_arena("optimizer.second_moment.", parameters, optimizer->second_moment());
-    if (state.micro > 0) contents.add_arena("window.gradients.", parameters, parameters.gradients());
-  }
+  if (optimizer.first_moment().defined())
+    contents.add_arena("optimizer.first_moment.", parameters, optimizer.first_moment());
+  if (optimizer.second_moment().defined())
+    contents.add_arena("optimizer.second_moment.", parameters, optimizer.second_moment());
+  if (state.micro > 0) contents.add_arena("window.gradients.", parameters, parameters.gradients());
   contents.add_normalizer("nodes", normalizers.nodes);
   contents.add_normalizer("edges", normalizers.edges);
   contents.add_normalizer("targets", normalizers.targets);
-  write_safetensors(
-      path, contents.tensors(),
-      metadata_of(config, data_fingerprint, state, optimizer != nullptr ? optimizer->steps() : 0));
+  RunState now = state;
+  now.optimizer = optimizer.state();
+  write_safetensors(path, contents.tensors(), metadata_of(config, data_fingerprint, now));
 }
 
 Config checkpoint_config(const fs::path& path) {
@@ -163,31 +170,37 @@ uint64_t checkpoint_data_fingerprint(const fs::path& path) {
   return std::strtoull(file.view().metadata_at("data_fingerprint").c_str(), nullptr, 16);
 }
 
-RunState load_checkpoint(const fs::path& path, const ParameterSet& parameters, Optimizer* optimizer,
-                         Normalizers& normalizers) {
+RunState load_checkpoint(const fs::path& path, const Stream& stream, const ParameterSet& parameters,
+                         Optimizer* optimizer, Normalizers& normalizers) {
   const SafetensorsFile file(path);
   const SafetensorsView& view = file.view();
   check_is_checkpoint(view);
+  const auto whole = [&](const std::string& key) { return static_cast<int64_t>(number(view, key)); };
   RunState s;
-  s.step = static_cast<int64_t>(number(view, "step"));
-  s.micro = static_cast<int64_t>(number(view, "micro"));
-  s.learned = static_cast<int64_t>(number(view, "learned"));
-  s.skipped = static_cast<int64_t>(number(view, "skipped"));
-  s.loss_count = static_cast<int64_t>(number(view, "loss_count"));
-  s.best_step = static_cast<int64_t>(number(view, "best_step"));
-  s.window_loss = number(view, "window_loss");
-  s.loss_sum = number(view, "loss_sum");
-  s.last_loss = number(view, "last_loss");
+  s.step = whole("step");
+  s.micro = whole("micro");
+  s.learned = whole("learned");
+  s.best_step = whole("best_step");
   s.last_valid_loss = number(view, "last_valid_loss");
   s.best_valid_loss = number(view, "best_valid_loss");
-  load_arena(view, "model.", parameters, parameters.values());
+  s.optimizer.steps = whole("optimizer_steps");
+  s.optimizer.skipped = whole("skipped");
+  s.optimizer.loss_count = whole("loss_count");
+  s.optimizer.window_loss = number(view, "window_loss");
+  s.optimizer.loss_sum = number(view, "loss_sum");
+  s.optimizer.last_loss = number(view, "last_loss");
+  if (view.metadata.contains("loss_scale")) {
+    s.optimizer.loss_scale = number(view, "loss_scale");
+    s.optimizer.clean_steps = whole("clean_steps");
+  }
+  load_arena(view, "model.", parameters, parameters.values(), stream);
   if (optimizer != nullptr) {
     if (optimizer->first_moment().defined())
-      load_arena(view, "optimizer.first_moment.", parameters, optimizer->first_moment());
+      load_arena(view, "optimizer.first_moment.", parameters, optimizer->first_moment(), stream);
     if (optimizer->second_moment().defined())
-      load_arena(view, "optimizer.second_moment.", parameters, optimizer->second_moment());
-    optimizer->set_steps(static_cast<int64_t>(number(view, "optimizer_steps")));
-    if (s.micro > 0) load_arena(view, "window.gradients.", parameters, parameters.gradients());
+      load_arena(view, "optimizer.second_moment.", parameters, optimizer->second_moment(), stream);
+    if (s.micro > 0) load_arena(view, "window.gradients.", parameters, parameters.gradients(), stream);
+    optimizer->set_state(s.optimizer);
   }
   load_normalizer(view, "nodes", normalizers.nodes);
   load_normalizer(view, "edges", normalizers.edges);

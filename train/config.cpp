@@ -68,7 +68,7 @@ struct TypeDescriber {
   std::string operator()(const ChoiceKey& type) const {
     std::string text;
     for (const Choice& choice : type.choices) {
-      if (!choice.reserved) text += (text.empty() ? "" : "|") + std::string(choice.name);
+      text += (text.empty() ? "" : "|") + std::string(choice.name);
     }
     return text;
   }

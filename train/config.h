@@ -21,6 +21,7 @@ enum class ModelName : uint8_t { mesh_graph_net };
 enum class ScheduleName : uint8_t { constant, exponential, cosine };
 enum class NormalizeMode : uint8_t { dataset, online };
 enum class RecomputeMode : uint8_t { off };
+enum class GraphsMode : uint8_t { off, capture };
 enum class RolloutBoundary : uint8_t { data, initial };
 enum class RolloutFormat : uint8_t { vtu };
 
@@ -105,7 +106,8 @@ struct RolloutConfig {
 };
 
 struct Config {
-  DType precision = DType::f32;  ///< f32 or f64; a top-level key
+  DType precision = DType::f32;  ///< a top-level key, as is graphs
+  GraphsMode graphs = GraphsMode::off;
   RunConfig run;
   DataConfig data;
   ModelConfig model;

@@ -38,9 +38,7 @@ struct SchemaMaker {
   }
   void operator()(const ChoiceKey& type) const {
     entry["enum"] = Json::array();
-    for (const Choice& choice : type.choices) {
-      if (!choice.reserved) entry["enum"].push_back(choice.name);
-    }
+    for (const Choice& choice : type.choices) entry["enum"].push_back(choice.name);
   }
 
  private:

@@ -249,14 +249,11 @@ struct Assigner {
     const std::string& text = value.as_string().str;
     std::vector<std::string> names;
     for (const Choice& choice : type.choices) {
-      if (choice.name != text) {
-        if (!choice.reserved) names.emplace_back(choice.name);
-      } else if (choice.reserved) {
-        return complain(describe(value), text + " is not in this version, use one of the others");
-      } else {
+      if (choice.name == text) {
         type.set(config, choice.value);
         return std::nullopt;
       }
+      names.emplace_back(choice.name);
     }
     const std::string nearest = nearest_name(text, names);
     return complain(describe(value), nearest.empty() ? "" : fmt::format("did you mean \"{}\"?", nearest));

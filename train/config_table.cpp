@@ -32,12 +32,13 @@ constexpr bool is_device(std::string_view text) {
 }
 
 template <class Enum>
-constexpr Choice is(std::string_view name, Enum value, bool reserved = false) {
-  return {name, static_cast<int>(value), reserved};
+constexpr Choice is(std::string_view name, Enum value) {
+  return {name, static_cast<int>(value)};
 }
 
-constexpr Choice kPrecisions[] = {is("f32", DType::f32), is("f64", DType::f64), is("f16", DType::f16, true),
-                                  is("bf16", DType::bf16, true)};
+constexpr Choice kPrecisions[] = {is("f32", DType::f32), is("f64", DType::f64), is("f16", DType::f16),
+                                  is("bf16", DType::bf16)};
+constexpr Choice kGraphs[] = {is("off", GraphsMode::off), is("capture", GraphsMode::capture)};
 constexpr Choice kPredictions[] = {is("change", Prediction::change),
                                    is("second_change", Prediction::second_change)};
 constexpr Choice kModels[] = {is("mesh_graph_net", ModelName::mesh_graph_net)};
@@ -77,7 +78,11 @@ constexpr ConfigSection kSections[] = {
 
 constexpr ConfigKey kKeys[] = {
     {"", "precision", choice<&Config::precision>(kPrecisions), "",
-     "Type that activations, weights and gradients are stored in; f64 is for checks on the CPU"},
+     "Type that activations and the weights they meet are stored in; masters and sums are f32; f64 is for "
+     "checks on the CPU, f16 and bf16 need a GPU"},
+    {"", "graphs", choice<&Config::graphs>(kGraphs), "",
+     "Whether a GPU's kernels are launched one by one, or recorded once for each of a few batch sizes and "
+     "replayed as a whole; pays most for small meshes, and keeps memory for each size"},
 
     {"run", "dir", TextKey{member<&Config::run, &RunConfig::dir>(), true, "a folder"}, "",
      "Folder of the run: resolved configuration, metrics and checkpoints"},

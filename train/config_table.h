@@ -54,11 +54,10 @@ struct IntegerListKey {
 struct SizeKey {
   MemberOf<int64_t> member;
 };
-/// One spelling of an enumerator. A reserved one is refused as not in this version.
+/// One spelling of an enumerator.
 struct Choice {
   std::string_view name;
   int value;
-  bool reserved = false;
 };
 struct ChoiceKey {
   std::span<const Choice> choices;

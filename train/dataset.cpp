@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include <meshgrad/engine/error.h>
@@ -126,6 +127,18 @@ int64_t Dataset::frames(std::string_view split_name, int64_t i) const {
   }
   return file_->trajectory_record(in.first + i).frames;
 }
+
+Dataset::MeshSizes Dataset::largest_mesh(std::string_view split_name) const {
+  const SplitInfo& in = split(split_name);
+  MeshSizes most;
+  for (int64_t i = in.first; i < in.first + in.count; ++i) {
+    const MeshRecord& mesh = file_->mesh_record(file_->trajectory_record(i).mesh);
+    most.nodes = std::max<int64_t>(most.nodes, mesh.nodes);
+    most.edges = std::max<int64_t>(most.edges, mesh.edges);
+  }
+  return most;
+}
+
 TrajectoryView Dataset::trajectory(int64_t index) const {
   if (index < 0 || index >= trajectories()) {
     throw invalid_argument("trajectory of a data set", fmt::format("0..{}", trajectories() - 1),

@@ -131,6 +131,11 @@ class Dataset {
 
   /// Frames of trajectory i of a split; reads the index alone and verifies nothing.
   int64_t frames(std::string_view split, int64_t i) const;
+  /// The most nodes and the most edges that a mesh of a split has; likewise.
+  struct MeshSizes {
+    int64_t nodes = 0, edges = 0;
+  };
+  MeshSizes largest_mesh(std::string_view split) const;
 
   /// Over all nodes of the named types, all frames (or pairs, or triples of frames) of the training split.
   FieldStatistics field_stats(std::string_view name, NodeTypeMask types = kAllNodeTypes,

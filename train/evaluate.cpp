@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/train/evaluate.h>
+#include <meshgrad/train/precision.h>
 #include <meshgrad/train/trainer.h>
 
 #include <fmt/format.h>
@@ -47,8 +48,9 @@ Predictor::Predictor(Runtime& runtime, const std::filesystem::path& checkpoint, 
       features_(std::make_unique<FrameFeatures>(dataset_, config_.data)),
       model_(std::make_unique<MeshGraphNet>(model_options(config_.model, *features_))),
       normalizers_(features_->online_normalizers()) {
+  check_precision(runtime.device(), config_.precision);
   model_->allocate(runtime, config_.precision, 0);
-  state_ = load_checkpoint(checkpoint, model_->parameters(), nullptr, normalizers_);
+  state_ = load_checkpoint(checkpoint, runtime.stream(), model_->parameters(), nullptr, normalizers_);
 }
 
 std::vector<float> Predictor::predict(const TrajectoryView& trajectory, int64_t t,
@@ -56,7 +58,8 @@ std::vector<float> Predictor::predict(const TrajectoryView& trajectory, int64_t 
   const Batch batch =
       features_->prediction_batch(runtime_, config_.precision, trajectory, t, state, normalizers_);
   Tape tape(runtime_, Tape::Mode::evaluate);
-  return features_->advance(trajectory, state, model_->forward(tape, batch).value(), normalizers_);
+  const Tensor prediction = to_host(model_->forward(tape, batch).value(), runtime_.stream());
+  return features_->advance(trajectory, state, prediction, normalizers_);
 }
 
 void roll_out(

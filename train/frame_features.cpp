@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/random.h>
 #include <meshgrad/train/frame_features.h>
+#include <meshgrad/train/upload.h>
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 
 namespace meshgrad {
@@ -13,6 +15,77 @@ namespace {
 
 bool contains(const std::vector<int64_t>& values, int64_t value) {
   return std::find(values.begin(), values.end(), value) != values.end();
+}
+
+std::vector<TrajectoryView> views_of(const Dataset& dataset, std::string_view split,
+                                     const std::vector<Sample>& samples) {
+  std::vector<TrajectoryView> views;
+  for (const Sample& sample : samples) views.push_back(dataset.trajectory(split, sample.trajectory));
+  return views;
+}
+
+int64_t edges_of(const std::vector<TrajectoryView>& views) {
+  int64_t edges = 0;
+  for (const TrajectoryView& view : views) edges += view.mesh().edges;
+  return edges;
+}
+
+/// The first rows of a tensor to compute in T: in place, or beside it where the tensor stores 16 bits.
+template <class T>
+class RowsInPlace {
+ public:
+  RowsInPlace(const Tensor& tensor, int64_t rows) : tensor_(tensor.row_range(0, rows)) {
+    if (tensor.dtype() != dtype_of<T>()) wide_.resize(static_cast<size_t>(tensor_.elements()));
+  }
+  std::span<T> values() {
+    return tensor_.dtype() == dtype_of<T>() ? tensor_.values<T>() : std::span<T>(wide_);
+  }
+  void store() {
+    const auto round = [&](auto* to) {
+      using To = std::remove_pointer_t<decltype(to)>;
+      for (size_t i = 0; i < wide_.size(); ++i) to[i] = To(static_cast<float>(wide_[i]));
+    };
+    if (tensor_.dtype() == DType::f16) round(tensor_.data<half>());
+    if (tensor_.dtype() == DType::bf16) round(tensor_.data<bfloat16>());
+  }
+
+ private:
+  Tensor tensor_;
+  std::vector<T> wide_;
+};
+
+/// The values of a tensor on the host, widened to T where it stores 16 bits.
+template <class T>
+std::vector<T> read_rows(const Tensor& tensor) {
+  const auto widen = [&](const auto* from) {
+    std::vector<T> values(static_cast<size_t>(tensor.elements()));
+    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<T>(static_cast<float>(from[i]));
+    return values;
+  };
+  if (tensor.dtype() == DType::f16) return widen(tensor.data<half>());
+  if (tensor.dtype() == DType::bf16) return widen(tensor.data<bfloat16>());
+  return {tensor.data<T>(), tensor.data<T>() + tensor.elements()};
+}
+
+void write_unions(Batch& batch, const std::vector<TrajectoryView>& views) {
+  std::vector<MeshView> meshes;
+  batch.graph_offsets = {0};
+  for (const TrajectoryView& view : views) {
+    meshes.push_back(view.mesh());
+    batch.graph_offsets.push_back(batch.graph_offsets.back() + view.mesh().nodes);
+  }
+  write_union_graph(batch.edge_sets[0].graph, meshes);
+}
+
+/// A batch that `write` fills on the host, in the runtime's memory.
+Batch make_batch(Runtime& runtime, const BatchMemory& memory, const std::function<void(Batch&)>& write) {
+  const StoragePtr host = batch_memory_to_write(runtime, memory.bytes());
+  Batch batch = memory.batch(host);
+  write(batch);
+  Batch result = memory.batch(to_device(runtime, host, memory.bytes()));
+  result.graph_offsets = std::move(batch.graph_offsets);
+  result.samples = std::move(batch.samples);
+  return result;
 }
 
 NodeTypeMask mask_of(const std::vector<int64_t>& types) {
@@ -221,76 +294,89 @@ void FrameFeatures::write_targets(const TrajectoryView& trajectory, const Sample
   }
 }
 
-void FrameFeatures::allocate(Runtime& runtime, DType dtype, const std::vector<TrajectoryView>& views,
-                             Batch& batch) const {
-  std::vector<MeshView> meshes;
-  batch.graph_offsets = {0};
+BatchSizes FrameFeatures::sizes_of(const std::vector<TrajectoryView>& views, int64_t outputs) const {
+  BatchSizes sizes{.node_inputs = node_inputs_, .edge_inputs = edge_inputs(), .outputs = outputs};
   for (const TrajectoryView& view : views) {
-    meshes.push_back(view.mesh());
-    batch.graph_offsets.push_back(batch.graph_offsets.back() + view.mesh().nodes);
+    sizes.nodes += view.mesh().nodes;
+    sizes.edges += view.mesh().edges;
   }
-  batch.nodes = batch.graph_offsets.back();
-  EdgeSet set{"mesh", union_graph(runtime, meshes), {}};
-  set.features =
-      Tensor::empty(runtime, Shape{set.graph.edges, edge_inputs()}, dtype, Tag::data, "edge features");
-  batch.edge_sets.push_back(std::move(set));
-  batch.node_features =
-      Tensor::empty(runtime, Shape{batch.nodes, node_inputs_}, dtype, Tag::data, "node features");
+  if (sizes.nodes > std::numeric_limits<int32_t>::max() - 1 ||
+      sizes.edges > std::numeric_limits<int32_t>::max() - 1) {
+    throw config_error("train.batch", "a batch of fewer than 2^31 nodes and edges",
+                       fmt::format("{} nodes and {} edges", sizes.nodes, sizes.edges), "lower train.batch");
+  }
+  return sizes;
 }
 
-Batch FrameFeatures::training_batch(Runtime& runtime, DType dtype, std::string_view split,
-                                    const std::vector<Sample>& samples, const NoiseOptions& noise,
-                                    Normalizers& normalizers, bool learn) const {
-  std::vector<TrajectoryView> views;
-  for (const Sample& sample : samples) views.push_back(dataset_.trajectory(split, sample.trajectory));
-  Batch batch;
-  allocate(runtime, dtype, views, batch);
-  batch.target = Tensor::empty(runtime, Shape{batch.nodes, outputs_}, dtype, Tag::data, "target");
-  batch.mask = Tensor::empty(runtime, Shape{batch.nodes}, DType::u8, Tag::data, "loss mask");
-  dispatch_storage(dtype, [&]<class T>() {
-    T* edges = batch.edge_sets[0].features.template data<T>();
+BatchSizes FrameFeatures::training_sizes(std::string_view split, const std::vector<Sample>& samples) const {
+  return sizes_of(views_of(dataset_, split, samples), outputs_);
+}
+
+void FrameFeatures::write_training_batch(Batch& batch, std::string_view split,
+                                         const std::vector<Sample>& samples, const NoiseOptions& noise,
+                                         Normalizers& normalizers, bool learn) const {
+  const std::vector<TrajectoryView> views = views_of(dataset_, split, samples);
+  write_unions(batch, views);
+  const int64_t nodes = batch.graph_offsets.back();
+  const int64_t all_edges = edges_of(views);
+  const DType dtype = batch.node_features.dtype();
+  dispatch_storage(accumulator_of(dtype), [&]<class T>() {
+    RowsInPlace<T> node_rows(batch.node_features, nodes);
+    RowsInPlace<T> edge_rows(batch.edge_sets[0].features, all_edges);
+    RowsInPlace<T> target_rows(batch.target, nodes);
+    T* edges = edge_rows.values().data();
     for (size_t g = 0; g < views.size(); ++g) {
       const int64_t node = batch.graph_offsets[g];
       FieldState state = state_at(views[g], samples[g].frame);
       const std::vector<float> added = add_noise(views[g], samples[g], noise, state);
-      write_node_inputs(views[g], samples[g].frame, state,
-                        batch.node_features.template data<T>() + node * node_inputs_);
-      write_targets(views[g], samples[g], state, added, noise,
-                    batch.target.template data<T>() + node * outputs_);
+      write_node_inputs(views[g], samples[g].frame, state, node_rows.values().data() + node * node_inputs_);
+      write_targets(views[g], samples[g], state, added, noise, target_rows.values().data() + node * outputs_);
       write_edge_inputs(views[g].mesh(), edges);
       edges += views[g].mesh().edges * edge_inputs();
       const std::vector<uint8_t> mask = predicted_mask(views[g].mesh());
       std::copy(mask.begin(), mask.end(), batch.mask.data<uint8_t>() + node);
       batch.samples.push_back(views[g].sample_id(samples[g].frame));
     }
-    const auto node_values = batch.node_features.template values<T>();
-    const auto edge_values = batch.edge_sets[0].features.template values<T>();
-    const auto target_rows = batch.target.template values<T>();
     if (learn) {
-      normalizers.nodes.accumulate(std::span<const T>(node_values));
-      normalizers.edges.accumulate(std::span<const T>(edge_values));
-      normalizers.targets.accumulate(std::span<const T>(target_rows));
+      normalizers.nodes.accumulate(std::span<const T>(node_rows.values()));
+      normalizers.edges.accumulate(std::span<const T>(edge_rows.values()));
+      normalizers.targets.accumulate(std::span<const T>(target_rows.values()));
     }
-    normalizers.nodes.normalize(node_values);
-    normalizers.edges.normalize(edge_values);
-    normalizers.targets.normalize(target_rows);
+    normalizers.nodes.normalize(node_rows.values());
+    normalizers.edges.normalize(edge_rows.values());
+    normalizers.targets.normalize(target_rows.values());
+    node_rows.store();
+    edge_rows.store();
   });
-  return batch;
+}
+
+Batch FrameFeatures::training_batch(Runtime& runtime, DType dtype, std::string_view split,
+                                    const std::vector<Sample>& samples, const NoiseOptions& noise,
+                                    Normalizers& normalizers, bool learn) const {
+  const BatchMemory memory(training_sizes(split, samples), dtype, BatchMemory::Sizes::exact);
+  return make_batch(runtime, memory, [&](Batch& batch) {
+    write_training_batch(batch, split, samples, noise, normalizers, learn);
+  });
 }
 
 Batch FrameFeatures::prediction_batch(Runtime& runtime, DType dtype, const TrajectoryView& trajectory,
                                       int64_t t, const FieldState& state,
                                       const Normalizers& normalizers) const {
-  Batch batch;
-  allocate(runtime, dtype, {trajectory}, batch);
-  batch.samples.push_back(trajectory.sample_id(t));
-  dispatch_storage(dtype, [&]<class T>() {
-    write_node_inputs(trajectory, t, state, batch.node_features.template data<T>());
-    write_edge_inputs(trajectory.mesh(), batch.edge_sets[0].features.template data<T>());
-    normalizers.nodes.normalize(batch.node_features.template values<T>());
-    normalizers.edges.normalize(batch.edge_sets[0].features.template values<T>());
+  const BatchMemory memory(sizes_of({trajectory}, 0), dtype, BatchMemory::Sizes::exact);
+  return make_batch(runtime, memory, [&](Batch& batch) {
+    write_unions(batch, {trajectory});
+    batch.samples.push_back(trajectory.sample_id(t));
+    dispatch_storage(accumulator_of(dtype), [&]<class T>() {
+      RowsInPlace<T> node_rows(batch.node_features, memory.sizes().nodes);
+      RowsInPlace<T> edge_rows(batch.edge_sets[0].features, memory.sizes().edges);
+      write_node_inputs(trajectory, t, state, node_rows.values().data());
+      write_edge_inputs(trajectory.mesh(), edge_rows.values().data());
+      normalizers.nodes.normalize(node_rows.values());
+      normalizers.edges.normalize(edge_rows.values());
+      node_rows.store();
+      edge_rows.store();
+    });
   });
-  return batch;
 }
 
 std::vector<float> FrameFeatures::advance(const TrajectoryView& trajectory, const FieldState& state,
@@ -298,8 +384,8 @@ std::vector<float> FrameFeatures::advance(const TrajectoryView& trajectory, cons
   const std::vector<uint8_t> mask = predicted_mask(trajectory.mesh());
   const auto width = static_cast<size_t>(outputs_);
   std::vector<float> next = state.current;
-  dispatch_storage(prediction.dtype(), [&]<class T>() {
-    std::vector<T> change(prediction.data<T>(), prediction.data<T>() + prediction.elements());
+  dispatch_storage(accumulator_of(prediction.dtype()), [&]<class T>() {
+    std::vector<T> change = read_rows<T>(prediction);
     normalizers.targets.denormalize(std::span<T>(change));
     for (size_t i = 0; i < next.size(); ++i) {
       if (mask[i / width] == 0) continue;
@@ -312,26 +398,7 @@ std::vector<float> FrameFeatures::advance(const TrajectoryView& trajectory, cons
   return next;
 }
 
-Graph union_graph(Runtime& runtime, const std::vector<MeshView>& meshes) {
-  Graph graph;
-  for (const MeshView& mesh : meshes) {
-    graph.nodes += mesh.nodes;
-    graph.edges += mesh.edges;
-  }
-  if (graph.nodes > std::numeric_limits<int32_t>::max() - 1 ||
-      graph.edges > std::numeric_limits<int32_t>::max() - 1) {
-    throw config_error("train.batch", "a batch of fewer than 2^31 nodes and edges",
-                       fmt::format("{} nodes and {} edges", graph.nodes, graph.edges), "lower train.batch");
-  }
-  graph.owned_nodes = graph.nodes;
-  const auto make = [&](int64_t count, std::string_view name) {
-    return Tensor::empty(runtime, Shape{count}, DType::i32, Tag::data, name);
-  };
-  graph.senders = make(graph.edges, "senders");
-  graph.receivers = make(graph.edges, "receivers");
-  graph.receiver_offsets = make(graph.nodes + 1, "receiver_offsets");
-  graph.sender_offsets = make(graph.nodes + 1, "sender_offsets");
-  graph.sender_order = make(graph.edges, "sender_order");
+void write_union_graph(const Graph& graph, const std::vector<MeshView>& meshes) {
   int64_t node = 0;
   int64_t edge = 0;
   const auto append = [](std::span<const int32_t> from, size_t count, const Tensor& to, int64_t at,
@@ -349,7 +416,10 @@ Graph union_graph(Runtime& runtime, const std::vector<MeshView>& meshes) {
     node += mesh.nodes;
     edge += mesh.edges;
   }
-  return graph;
+  if (!graph.counts.defined()) return;
+  int64_t* counts = graph.counts.data<int64_t>();
+  counts[0] = counts[1] = node;
+  counts[2] = edge;
 }
 
 }  // namespace meshgrad

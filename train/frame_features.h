@@ -4,6 +4,7 @@
 #pragma once
 #include <meshgrad/nn/batch.h>
 #include <meshgrad/nn/normalizer.h>
+#include <meshgrad/train/batch_memory.h>
 #include <meshgrad/train/config.h>
 #include <meshgrad/train/dataset.h>
 #include <meshgrad/train/sampler.h>
@@ -44,8 +45,13 @@ class FrameFeatures {
   /// Empty ones, to be learned.
   Normalizers online_normalizers() const;
 
-  /// Training batch. With `learn`, statistics of the batch are added to the normalisers before they are
-  /// applied.
+  /// Sizes of a training batch of these samples.
+  BatchSizes training_sizes(std::string_view split, const std::vector<Sample>& samples) const;
+  /// Writes a training batch into `batch`, whose tensors lie on the host and are large enough. With `learn`,
+  /// statistics of the batch are added to the normalisers before they are applied.
+  void write_training_batch(Batch& batch, std::string_view split, const std::vector<Sample>& samples,
+                            const NoiseOptions& noise, Normalizers& normalizers, bool learn) const;
+  /// The same in memory of its own on the runtime's device.
   Batch training_batch(Runtime& runtime, DType dtype, std::string_view split,
                        const std::vector<Sample>& samples, const NoiseOptions& noise,
                        Normalizers& normalizers, bool learn) const;
@@ -55,8 +61,8 @@ class FrameFeatures {
 
   /// The state at frame t, from the data.
   FieldState state_at(const TrajectoryView& trajectory, int64_t t) const;
-  /// The next values of the predicted nodes, from a normalised prediction [nodes, outputs]; other nodes as in
-  /// `state.current`.
+  /// The next values of the predicted nodes, from a normalised prediction [nodes, outputs] on the host; other
+  /// nodes as in `state.current`.
   std::vector<float> advance(const TrajectoryView& trajectory, const FieldState& state,
                              const Tensor& prediction, const Normalizers& normalizers) const;
   /// Target fields at frame t side by side: [nodes, outputs].
@@ -83,7 +89,7 @@ class FrameFeatures {
   std::vector<float> add_noise(const TrajectoryView& trajectory, const Sample& sample,
                                const NoiseOptions& noise, FieldState& state) const;
   bool takes_noise(int32_t type) const;
-  void allocate(Runtime& runtime, DType dtype, const std::vector<TrajectoryView>& views, Batch& batch) const;
+  BatchSizes sizes_of(const std::vector<TrajectoryView>& views, int64_t outputs) const;
 
   const Dataset& dataset_;
   DataConfig config_;
@@ -93,7 +99,8 @@ class FrameFeatures {
   int64_t outputs_ = 0;
 };
 
-/// The disjoint union of meshes as one graph: indices of each moved behind those before it.
-Graph union_graph(Runtime& runtime, const std::vector<MeshView>& meshes);
+/// The disjoint union of meshes as one graph: indices of each moved behind those before it. The graph's
+/// tensors lie on the host and are large enough; `counts`, if it has them, are written too.
+void write_union_graph(const Graph& graph, const std::vector<MeshView>& meshes);
 
 }  // namespace meshgrad

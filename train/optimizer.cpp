@@ -2,73 +2,95 @@
 #include <meshgrad/kernels/reduction.h>
 #include <meshgrad/train/optimizer.h>
 
-#include <algorithm>
-#include <cmath>
-#include <numbers>
+#include <cstring>
 
 namespace meshgrad {
+namespace {
 
-double learning_rate(const ScheduleConfig& schedule, double peak, int64_t total_steps, int64_t step) {
-  if (step < schedule.warmup_steps) {
-    return peak * static_cast<double>(step + 1) / static_cast<double>(schedule.warmup_steps);
-  }
-  const int64_t span = schedule.decay_steps > 0 ? schedule.decay_steps : total_steps - schedule.warmup_steps;
-  // The last update runs at the final rate exactly.
-  const double progress = std::min(1.0, static_cast<double>(step - schedule.warmup_steps) /
-                                            static_cast<double>(std::max<int64_t>(1, span - 1)));
-  switch (schedule.name) {
+RateCurve curve_of(ScheduleName name) {
+  switch (name) {
     case ScheduleName::constant:
-      return peak;
+      return RateCurve::constant;
     case ScheduleName::exponential:
-      return peak * std::pow(schedule.final_lr / peak, progress);
+      return RateCurve::exponential;
     case ScheduleName::cosine:
-      return schedule.final_lr +
-             0.5 * (peak - schedule.final_lr) * (1.0 + std::cos(std::numbers::pi * progress));
+      return RateCurve::cosine;
   }
-  return peak;
+  return RateCurve::constant;
+}
+
+}  // namespace
+
+LearningRate learning_rate(const ScheduleConfig& schedule, double peak, int64_t total_steps) {
+  return {.curve = curve_of(schedule.name),
+          .peak = peak,
+          .last = schedule.final_lr,
+          .warmup_steps = schedule.warmup_steps,
+          .span = schedule.decay_steps > 0 ? schedule.decay_steps : total_steps - schedule.warmup_steps};
 }
 
 Optimizer::Optimizer(Runtime& runtime, const ParameterSet& parameters, const OptimizerConfig& config,
-                     double clip_norm)
-    : runtime_(runtime),
+                     double clip_norm, const LearningRate& rate)
+    : stream_(runtime.stream()),
+      settings_{.kind = config.name,
+                .beta1 = config.beta1,
+                .beta2 = config.beta2,
+                .epsilon = config.eps,
+                .weight_decay = config.weight_decay,
+                .momentum = config.momentum,
+                .clip_norm = clip_norm,
+                .rate = rate,
+                .scale_loss = parameters.storage().defined() && parameters.storage().dtype() == DType::f16},
       values_(parameters.values()),
       gradients_(parameters.gradients()),
-      config_(config),
-      clip_norm_(clip_norm) {
-  const auto moment = [&](std::string_view name) {
-    return Tensor::zeros(runtime, values_.shape(), values_.dtype(), Tag::optimizer, name);
+      storage_(parameters.storage()) {
+  const auto zeros = [&](const Shape& shape, DType dtype, std::string_view name) {
+    return Tensor::zeros(runtime, shape, dtype, Tag::optimizer, name);
   };
   const bool adam = config.name != OptimizerKind::sgd;
-  if (adam || config.momentum != 0.0) first_moment_ = moment("first moment");
-  if (adam) second_moment_ = moment("second moment");
-  squared_norm_ = Tensor::zeros(runtime, Shape{1}, DType::f64, Tag::optimizer, "squared norm");
-  non_finite_ = Tensor::zeros(runtime, Shape{1}, DType::i32, Tag::optimizer, "non-finite");
+  if (adam || config.momentum != 0.0) first_moment_ = zeros(values_.shape(), values_.dtype(), "first moment");
+  if (adam) second_moment_ = zeros(values_.shape(), values_.dtype(), "second moment");
+  squared_norm_ = zeros({1}, DType::f64, "squared norm");
+  non_finite_ = zeros({1}, DType::i32, "non-finite");
+  state_ = zeros({kStepStateBytes}, DType::u8, "step state");
+  StepState first;
+  if (settings_.scale_loss) first.loss_scale = kFirstLossScale;
+  set_state(first);
 }
 
-double Optimizer::step(double learning_rate) {
-  const Stream& stream = runtime_.stream();
-  fill_zero(squared_norm_, stream);
-  fill_zero(non_finite_, stream);
-  sum_of_squares({.x = gradients_, .sum = squared_norm_, .non_finite = non_finite_}, stream);
-  optimizer_step({.kind = config_.name,
-                  .parameters = values_,
-                  .gradients = gradients_,
-                  .first_moment = first_moment_,
-                  .second_moment = second_moment_,
-                  .learning_rate = learning_rate,
-                  .beta1 = config_.beta1,
-                  .beta2 = config_.beta2,
-                  .epsilon = config_.eps,
-                  .weight_decay = config_.weight_decay,
-                  .momentum = config_.momentum,
-                  .step = steps_ + 1,
-                  .clip_norm = clip_norm_,
-                  .squared_norm = squared_norm_,
-                  .non_finite = non_finite_},
-                 stream);
-  fill_zero(gradients_, stream);
-  if (*non_finite_.data<int32_t>() == 0) ++steps_;
-  return std::sqrt(*squared_norm_.data<double>());
+Tensor Optimizer::note_loss(Runtime& runtime, const Tensor& sum, const Tensor& window_weight) const {
+  const Tensor seed = Tensor::empty(runtime, Shape{1}, DType::f64, Tag::workspace, "seed");
+  meshgrad::note_loss({.state = state_, .sum = sum, .window_weight = window_weight, .seed = seed},
+                      runtime.stream());
+  return seed;
+}
+
+void Optimizer::step(Runtime& runtime) const {
+  const Stream& stream = runtime.stream();
+  sum_of_squares({.x = gradients_, .sum = squared_norm_, .non_finite = non_finite_}, runtime, stream);
+  optimizer_decide(
+      {.settings = settings_, .state = state_, .squared_norm = squared_norm_, .non_finite = non_finite_},
+      stream);
+  optimizer_update({.settings = settings_,
+                    .state = state_,
+                    .parameters = values_,
+                    .gradients = gradients_,
+                    .first_moment = first_moment_,
+                    .second_moment = second_moment_,
+                    .storage = storage_},
+                   stream);
+}
+
+StepState Optimizer::state() const {
+  const Tensor host = to_host(state_, stream_);
+  StepState state;
+  std::memcpy(&state, host.raw(), sizeof state);
+  return state;
+}
+
+void Optimizer::set_state(const StepState& state) {
+  StepState value = state;
+  copy(Tensor::borrow(&value, Shape{kStepStateBytes}, DType::u8), state_, stream_);
 }
 
 }  // namespace meshgrad

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Optimizer: the state beside the parameters, the learning-rate schedule, and the step.
+// Optimizer: the state beside the parameters, the learning-rate schedule, the loss scale, and the step.
 #pragma once
 #include <meshgrad/kernels/optimizer.h>
 #include <meshgrad/nn/parameter.h>
@@ -7,34 +7,40 @@
 
 namespace meshgrad {
 
-/// Learning rate of update `step` (0 for the first): linear warm-up over warmup_steps, then constant,
-/// exponential decay to final_lr, or half a cosine to final_lr, over decay_steps.
-double learning_rate(const ScheduleConfig& schedule, double peak, int64_t total_steps, int64_t step);
+/// Linear warm-up over warmup_steps, then constant, exponential decay to final_lr, or half a cosine to
+/// final_lr, over decay_steps (0: the rest of total_steps).
+LearningRate learning_rate(const ScheduleConfig& schedule, double peak, int64_t total_steps);
 
-/// Owns moments of the parameters' arena. One fused pass a step: unscale, clip by global norm, update.
+/// Owns moments of the parameters' arena and the StepState. Nothing here waits for the device but state().
 class Optimizer {
  public:
-  Optimizer(Runtime& runtime, const ParameterSet& parameters, const OptimizerConfig& config,
-            double clip_norm);
+  /// With parameters stored in f16 the loss is scaled.
+  Optimizer(Runtime& runtime, const ParameterSet& parameters, const OptimizerConfig& config, double clip_norm,
+            const LearningRate& rate);
 
-  /// Applies the gradients of the parameters' arena and clears them. Returns the norm before clipping. A step
-  /// with a non-finite gradient changes nothing, is not counted, and returns a non-finite norm.
-  double step(double learning_rate);
+  /// Adds a batch's loss (f64 [1]) to the window of `window_weight` (f64 [1]) loss terms; returns the seed of
+  /// its backward pass.
+  Tensor note_loss(Runtime& runtime, const Tensor& sum, const Tensor& window_weight) const;
+  /// Ends the window: applies the gradients of the parameters' arena and clears them. With a non-finite
+  /// gradient or loss it only clears them, and counts the window as skipped.
+  void step(Runtime& runtime) const;
 
-  int64_t steps() const { return steps_; }
-  void set_steps(int64_t steps) { steps_ = steps; }
+  /// Waits for the device.
+  StepState state() const;
+  void set_state(const StepState& state);
+  /// u8 [kStepStateBytes], in device memory.
+  const Tensor& state_tensor() const { return state_; }
+
   /// Moments, as arenas like the parameters'; undefined where the kind of optimizer has none.
   const Tensor& first_moment() const { return first_moment_; }
   const Tensor& second_moment() const { return second_moment_; }
 
  private:
-  Runtime& runtime_;
-  Tensor values_, gradients_;
-  OptimizerConfig config_;
-  double clip_norm_;
-  int64_t steps_ = 0;
+  Stream stream_;
+  OptimizerSettings settings_;
+  Tensor values_, gradients_, storage_;
   Tensor first_moment_, second_moment_;
-  Tensor squared_norm_, non_finite_;
+  Tensor state_, squared_norm_, non_finite_;
 };
 
 }  // namespace meshgrad

@@ -150,6 +150,10 @@ void PackedFile::read_description() {
 }
 
 const MeshRecord& PackedFile::mesh_record(uint64_t index) const {
+  if (index >= trailer_.mesh_count) {
+    throw data_error(where("trajectories"), "numbers of meshes in the file", std::to_string(index),
+                     kConvertAgain);
+  }
   return part<MeshRecord>(bytes_, trailer_.mesh_offset, trailer_.mesh_count)[index];
 }
 

@@ -142,6 +142,7 @@ class PackedFile {
   const TrajectoryRecord& trajectory(int64_t index) const;
   /// The same without verifying anything: sizes alone.
   const TrajectoryRecord& trajectory_record(int64_t index) const;
+  const MeshRecord& mesh_record(uint64_t index) const;
   /// Of a trajectory that was checked.
   FieldView field(int64_t trajectory_index, int64_t field_index) const;
   std::string_view trajectory_name(int64_t index) const;
@@ -150,7 +151,6 @@ class PackedFile {
   PackedFile(std::span<const std::byte> bytes, std::filesystem::path path);
   void read_trailer();
   void read_description();
-  const MeshRecord& mesh_record(uint64_t index) const;
   void check_mesh(uint64_t index) const;
   void check_trajectory(int64_t index) const;
   std::span<const std::byte> block(uint64_t offset, uint64_t bytes, const std::string& what) const;

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/train/formats/atomic_file.h>
 #include <meshgrad/train/memory/history_files.h>
+#include <meshgrad/train/precision.h>
 #include <meshgrad/train/report/environment.h>
 #include <meshgrad/train/report/memory_watch.h>
-#include <meshgrad/train/report/metrics_log.h>
-#include <meshgrad/train/report/tensorboard.h>
+#include <meshgrad/train/resume_check.h>
+#include <meshgrad/train/run_log.h>
+#include <meshgrad/train/step.h>
 #include <meshgrad/train/trainer.h>
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <optional>
 
@@ -30,14 +31,14 @@ class Trainer {
   void start();
   void resume();
   void remove_temporaries() const;
-  void check_same_model(const fs::path& checkpoint) const;
   bool warming_up() const;
   std::vector<Sample> samples_of(int64_t step, int64_t micro) const;
   int64_t window_weight() const;
   void train_batch(const std::vector<Sample>& samples, double weight);
-  void finish_step(int64_t weight);
-  void count_skipped(double gradient_norm);
-  void log_step(double gradient_norm, double rate);
+  void allocate();
+  void finish_step();
+  void look();
+  void note(const std::optional<StepState>& seen);
   void care_for_memory();
   void advise_on_memory();
   void validate();
@@ -63,11 +64,8 @@ class Trainer {
   std::optional<Optimizer> optimizer_;
   RunState state_;
   fs::path checkpoints_;
-  std::optional<MetricsLog> metrics_;
-  std::optional<TensorboardWriter> tensorboard_;
-  std::chrono::steady_clock::time_point log_time_;
-  int64_t log_step_ = 0;
-  int64_t skipped_in_a_row_ = 0;
+  std::optional<TrainStep> step_;
+  std::optional<RunLog> log_;
   MemoryWatch memory_watch_;
 };
 
@@ -89,6 +87,7 @@ Trainer::Trainer(Runtime& runtime, const Config& config, const TrainOptions& opt
       normalizers_(config.normalize.mode == NormalizeMode::dataset ? features_.dataset_normalizers(noise_)
                                                                    : features_.online_normalizers()),
       checkpoints_(fs::path(config.run.dir) / "checkpoints") {
+  check_precision(runtime.device(), config.precision);
   if (config.train.validate_every > 0) dataset_.split(config.data.valid_split);  // says which splits exist
 }
 
@@ -96,8 +95,6 @@ Trainer::Trainer(Runtime& runtime, const Config& config, const TrainOptions& opt
 TrainResult Trainer::run() {
   advise_on_memory();
   options_.resume ? resume() : start();
-  log_time_ = std::chrono::steady_clock::now();
-  log_step_ = state_.step;
   while (state_.step < total_steps_) {
     const int64_t weight = window_weight();
     while (state_.micro < config_.train.accumulate) {
@@ -107,7 +104,7 @@ TrainResult Trainer::run() {
       ++state_.micro;
       if (state_.micro < config_.train.accumulate && stop_wanted()) return stopped();
     }
-    finish_step(weight);
+    finish_step();
     const bool last = state_.step == total_steps_;
     const auto due = [&](int64_t every) { return every > 0 && (state_.step % every == 0 || last); };
     if (due(config_.train.validate_every)) validate();
@@ -137,12 +134,19 @@ void Trainer::start() {
   if (error)
     throw config_error("run.dir", "a folder that can be made", dir.string() + ": " + error.message(),
                        "choose another run.dir");
-  model_.allocate(runtime_, config_.precision, static_cast<uint64_t>(config_.run.seed));
-  optimizer_.emplace(runtime_, model_.parameters(), config_.optimizer, config_.train.clip_norm);
+  allocate();
   write_file_atomically(dir / "config.resolved.toml", to_toml(config_));
   write_environment(dir / "environment.json", options_.command, {{"device", name_of(runtime_.device())}});
-  metrics_ = MetricsLog::create(dir / "metrics.jsonl");
-  tensorboard_.emplace(dir / "tb");
+  log_.emplace(runtime_, dir, std::nullopt);
+}
+
+/// What the run keeps on the device.
+void Trainer::allocate() {
+  model_.allocate(runtime_, config_.precision, static_cast<uint64_t>(config_.run.seed));
+  optimizer_.emplace(runtime_, model_.parameters(), config_.optimizer, config_.train.clip_norm,
+                     learning_rate(config_.schedule, config_.optimizer.lr, total_steps_));
+  step_.emplace(runtime_, config_, dataset_, features_, model_, *optimizer_,
+                [this](const std::string& text) { tell(text); });
 }
 
 /// Removes what a killed process was writing when it died.
@@ -157,53 +161,21 @@ void Trainer::remove_temporaries() const {
 void Trainer::resume() {
   const fs::path dir = config_.run.dir;
   const fs::path checkpoint = find_checkpoint(dir, "last");
-  check_same_model(checkpoint);
-  model_.allocate(runtime_, config_.precision, static_cast<uint64_t>(config_.run.seed));
-  optimizer_.emplace(runtime_, model_.parameters(), config_.optimizer, config_.train.clip_norm);
-  state_ = load_checkpoint(checkpoint, model_.parameters(), &*optimizer_, normalizers_);
+  check_same_run(checkpoint, config_);
+  allocate();
+  state_ = load_checkpoint(checkpoint, runtime_.stream(), model_.parameters(), &*optimizer_, normalizers_);
   if (checkpoint_data_fingerprint(checkpoint) != dataset_.fingerprint()) {
     throw data_error(checkpoint.string(), "the data it was trained on",
                      config_.data.path + ", which has other content",
                      "give the same packed file, or start a new run");
   }
-  metrics_ = MetricsLog::resume(dir / "metrics.jsonl", state_.step);
-  tensorboard_.emplace(dir / "tb");
+  // The batches that are left of a last window may be none.
+  state_.optimizer.window_weight = state_.micro > 0 ? static_cast<double>(window_weight()) : 0.0;
+  optimizer_->set_state(state_.optimizer);
+  log_.emplace(runtime_, dir, state_.step);
   remove_temporaries();
   write_file_atomically(dir / "config.resolved.toml", to_toml(config_));
   tell(fmt::format("resumed {} at step {}", checkpoint.string(), state_.step));
-}
-
-void Trainer::check_same_model(const fs::path& checkpoint) const {
-  const Config saved = checkpoint_config(checkpoint);
-  const ModelConfig& was = saved.model;
-  const ModelConfig& now = config_.model;
-  const auto check = [&](std::string_view key, bool same) {
-    if (same) return;
-    throw config_error(key, "the value that " + checkpoint.string() + " was trained with", "another",
-                       "use the run's config.resolved.toml, or start a new run with another run.dir");
-  };
-  check("precision", saved.precision == config_.precision);
-  check("model.width", was.width == now.width);
-  check("model.blocks", was.blocks == now.blocks);
-  check("model.hidden_layers", was.hidden_layers == now.hidden_layers);
-  check("model.activation", was.activation == now.activation);
-  check("model.norm", was.norm == now.norm);
-  check("model.concat_order", was.concat_order == now.concat_order);
-  check("model.aggregate", was.aggregate == now.aggregate);
-  check("optimizer.name", saved.optimizer.name == config_.optimizer.name);
-  check("run.seed", saved.run.seed == config_.run.seed);
-  check("train.batch", saved.train.batch == config_.train.batch);
-  check("train.accumulate", saved.train.accumulate == config_.train.accumulate);
-  check("train.noise", saved.train.noise == config_.train.noise);
-  check("train.gamma", saved.train.gamma == config_.train.gamma);
-  check("normalize.mode", saved.normalize.mode == config_.normalize.mode);
-  check("data.train_split", saved.data.train_split == config_.data.train_split);
-  check("data.inputs", saved.data.inputs == config_.data.inputs);
-  check("data.targets", saved.data.targets == config_.data.targets);
-  check("data.predict", saved.data.predict == config_.data.predict);
-  check("data.node_types", saved.data.node_types == config_.data.node_types);
-  check("data.predicted_types", saved.data.predicted_types == config_.data.predicted_types);
-  check("data.noise_types", saved.data.noise_types == config_.data.noise_types);
 }
 
 /// Online normalisers first look at data, and the model waits.
@@ -238,86 +210,48 @@ int64_t Trainer::window_weight() const {
 void Trainer::train_batch(const std::vector<Sample>& samples, double weight) {
   const bool learn =
       config_.normalize.mode == NormalizeMode::online && state_.learned < config_.normalize.max_samples;
-  const Batch batch = features_.training_batch(runtime_, config_.precision, config_.data.train_split, samples,
-                                               noise_, normalizers_, learn);
+  step_->batch(samples, {.weight = weight, .noise = noise_, .learn = learn, .observe = warming_up()},
+               normalizers_);
   if (learn) state_.learned += static_cast<int64_t>(samples.size());
-  if (warming_up()) return;
-  Tape tape(runtime_);
-  const Variable prediction = model_.forward(tape, batch);
-  const LossSum loss = masked_loss(tape, prediction, batch.target, batch.mask);
-  const double sum = *loss.sum.value().data<double>();
-  if (!std::isfinite(sum)) {
-    throw data_error(fmt::format("step {}", state_.step), "a finite loss", fmt::format("{}", sum),
-                     "lower optimizer.lr, set train.clip_norm, or look for bad values in the data");
-  }
-  state_.window_loss += sum;
-  const Tensor seed = Tensor::empty(runtime_, Shape{1}, DType::f64, Tag::workspace, "seed");
-  *seed.data<double>() = 1.0 / weight;
-  tape.backward(loss.sum, seed);
+  look();
 }
 
-void Trainer::finish_step(int64_t weight) {
-  const double rate =
-      learning_rate(config_.schedule, config_.optimizer.lr, total_steps_, optimizer_->steps());
-  double norm = 0.0;
-  if (!warming_up()) {
-    norm = optimizer_->step(rate);
-    count_skipped(norm);
-    state_.last_loss = state_.window_loss / static_cast<double>(weight);
-    state_.loss_sum += state_.last_loss;
-    ++state_.loss_count;
-  }
-  state_.window_loss = 0.0;
+void Trainer::finish_step() {
+  if (!warming_up()) step_->finish_window();
   state_.micro = 0;
   ++state_.step;
-  if (state_.step % config_.train.log_every == 0 || state_.step == total_steps_ || state_.step == 1)
-    log_step(norm, rate);
+  look();
+  if (state_.step % config_.train.log_every == 0 || state_.step == total_steps_ || state_.step == 1) {
+    note(log_->flush());
+    log_->step(*optimizer_, state_.step,
+               std::min(sample_limit_, state_.step * config_.train.accumulate * config_.train.batch));
+  }
+  note(log_->poll());
   if (options_.observer.progress) {
     const MemoryStats memory = runtime_.allocator().stats();
-    options_.observer.progress(
-        {state_.step, total_steps_, state_.last_loss, rate, memory.allocated.current, memory.allocated.peak});
+    options_.observer.progress({state_.step, total_steps_, state_.optimizer.last_loss,
+                                state_.optimizer.learning_rate, memory.allocated.current,
+                                memory.allocated.peak});
   }
+}
+
+/// On the CPU the state of a step is there at once; a GPU is asked now and then, by the log.
+void Trainer::look() {
+  if (!runtime_.stream().on_gpu()) note(optimizer_->state());
 }
 
 /// A step or two may be left out, but a run whose gradients all overflow would go on for ever without
-/// learning.
-void Trainer::count_skipped(double gradient_norm) {
-  if (std::isfinite(gradient_norm)) {
-    skipped_in_a_row_ = 0;
-    return;
-  }
-  ++state_.skipped;
-  if (++skipped_in_a_row_ < kMostSkipped) return;
-  throw data_error(fmt::format("step {}", state_.step), "a finite gradient",
-                   fmt::format("{} steps in a row without one", skipped_in_a_row_),
-                   "lower optimizer.lr, set train.clip_norm, or look for bad values in the data");
-}
-
-void Trainer::log_step(double gradient_norm, double rate) {
-  const auto now = std::chrono::steady_clock::now();
-  const double seconds = std::chrono::duration<double>(now - log_time_).count();
-  const MemoryStats memory = runtime_.allocator().stats();
-  const double loss =
-      state_.loss_count > 0 ? state_.loss_sum / static_cast<double>(state_.loss_count) : std::nan("");
-  const double speed = seconds > 0.0 ? static_cast<double>(state_.step - log_step_) / seconds : 0.0;
-  metrics_->write(
-      {{"step", state_.step},
-       {"loss", loss},
-       {"learning_rate", rate},
-       {"gradient_norm", gradient_norm},
-       {"steps_per_second", speed},
-       {"samples", std::min(sample_limit_, state_.step * config_.train.accumulate * config_.train.batch)},
-       {"skipped_steps", state_.skipped},
-       {"memory_allocated_bytes", memory.allocated.current},
-       {"memory_peak_bytes", memory.allocated.peak},
-       {"memory_reserved_bytes", memory.reserved.current}});
-  const std::pair<std::string, double> scalars[] = {
-      {"train/loss", loss}, {"train/learning_rate", rate}, {"train/gradient_norm", gradient_norm}};
-  tensorboard_->scalars(state_.step, scalars);
-  state_.loss_sum = 0.0;
-  state_.loss_count = 0;
-  log_time_ = now;
-  log_step_ = state_.step;
+/// learning. A loss that is not finite is an error at once, unless 16 bits may have overflowed.
+void Trainer::note(const std::optional<StepState>& seen) {
+  if (!seen) return;
+  state_.optimizer = *seen;
+  const auto fail = [&](std::string_view needed, const std::string& got) {
+    throw data_error(fmt::format("step {}", state_.step), needed, got,
+                     "lower optimizer.lr, set train.clip_norm, or look for bad values in the data");
+  };
+  if (seen->bad_losses > 0 && config_.precision != DType::f16) fail("a finite loss", "another");
+  if (seen->skipped_in_a_row >= kMostSkipped)
+    fail("a finite gradient", fmt::format("{} steps in a row without one", seen->skipped_in_a_row));
 }
 
 /// Says how much memory an epoch took, and gives back what is not in use where the user wants that.
@@ -340,13 +274,14 @@ void Trainer::care_for_memory() {
   allocator.reset_peak();
   tell(memory.line);
   if (!memory.alarm.empty()) tell(memory.alarm);
-  metrics_->write({{"step", state_.step},
-                   {"epoch", memory.number},
-                   {"memory_allocated_bytes", memory.allocated},
-                   {"memory_reserved_bytes", memory.reserved},
-                   {"memory_peak_bytes", memory.peak},
-                   {"memory_headroom_bytes", memory.headroom},
-                   {"memory_waste", memory.waste}});
+  note(log_->flush());
+  log_->write({{"step", state_.step},
+               {"epoch", memory.number},
+               {"memory_allocated_bytes", memory.allocated},
+               {"memory_reserved_bytes", memory.reserved},
+               {"memory_peak_bytes", memory.peak},
+               {"memory_headroom_bytes", memory.headroom},
+               {"memory_waste", memory.waste}});
 }
 
 /// What a user can change when memory runs out: first what leaves the results as they are.
@@ -374,9 +309,9 @@ void Trainer::validate() {
   if (warming_up()) return;
   note_pause();
   state_.last_valid_loss = validation_loss(runtime_, model_, features_, normalizers_, dataset_, config_);
-  metrics_->write({{"step", state_.step}, {"valid_loss", state_.last_valid_loss}});
-  const std::pair<std::string, double> scalars[] = {{"valid/loss", state_.last_valid_loss}};
-  tensorboard_->scalars(state_.step, scalars);
+  note(log_->flush());
+  log_->write({{"step", state_.step}, {"valid_loss", state_.last_valid_loss}},
+              {{"valid/loss", state_.last_valid_loss}});
   const bool better = state_.last_valid_loss < state_.best_valid_loss;
   tell(fmt::format("step {}: validation loss {:.4g}{}", state_.step, state_.last_valid_loss,
                    better ? " (best so far)" : ""));
@@ -388,8 +323,10 @@ void Trainer::validate() {
 }
 
 void Trainer::save(bool best) {
-  save_checkpoint(checkpoints_ / (best ? "best.safetensors" : "last.safetensors"), runtime_, config_,
-                  dataset_.fingerprint(), model_.parameters(), &*optimizer_, normalizers_, state_);
+  note(log_->flush());
+  note(optimizer_->state());
+  save_checkpoint(checkpoints_ / (best ? "best.safetensors" : "last.safetensors"), runtime_.stream(), config_,
+                  dataset_.fingerprint(), model_.parameters(), *optimizer_, normalizers_, state_);
 }
 
 /// last.safetensors always is the newest; numbered copies are links to the same bytes, of which a few are
@@ -458,8 +395,8 @@ double validation_loss(Runtime& runtime, const MeshGraphNet& model, const FrameF
                                                 {}, normalizers, false);
     Tape tape(runtime, Tape::Mode::evaluate);
     const LossSum loss = masked_loss(tape, model.forward(tape, batch), batch.target, batch.mask);
-    sum += *loss.sum.value().data<double>();
-    weight += *loss.weight.data<double>();
+    sum += *to_host(loss.sum.value(), runtime.stream()).data<double>();
+    weight += *to_host(loss.weight, runtime.stream()).data<double>();
   }
   return weight > 0.0 ? sum / weight : std::nan("");
 }

@@ -2,6 +2,7 @@
 #include <meshgrad/nn/mesh_graph_net.h>
 #include <meshgrad/train/formats/safetensors.h>
 #include <meshgrad/train/optimizer.h>
+#include <meshgrad/train/precision.h>
 #include <meshgrad/train/verify.h>
 
 #include <fmt/format.h>
@@ -13,24 +14,62 @@
 namespace meshgrad {
 namespace {
 
-std::vector<double> to_doubles(const Tensor& tensor) {
-  std::vector<double> values(static_cast<size_t>(tensor.elements()));
-  dispatch_storage(tensor.dtype(),
-                   [&]<class T>() { std::copy_n(tensor.data<T>(), tensor.elements(), values.begin()); });
+/// Calls `body` with a pointer to the values of a tensor on the host.
+template <class Body>
+void with_values(const Tensor& tensor, Body&& body) {
+  switch (tensor.dtype()) {
+    case DType::f16:
+      return body(tensor.data<half>());
+    case DType::bf16:
+      return body(tensor.data<bfloat16>());
+    default:
+      dispatch_storage(tensor.dtype(), [&]<class T>() { body(tensor.data<T>()); });
+  }
+}
+
+template <class T>
+double to_double(T value) {
+  if constexpr (sizeof(T) == 2) {
+    return static_cast<double>(static_cast<float>(value));
+  } else {
+    return static_cast<double>(value);
+  }
+}
+
+/// The values divided by `scale`.
+std::vector<double> to_doubles(const Tensor& tensor, const Stream& stream, double scale = 1.0) {
+  const Tensor host = to_host(tensor, stream);
+  std::vector<double> values(static_cast<size_t>(host.elements()));
+  with_values(host, [&](const auto* from) {
+    for (size_t i = 0; i < values.size(); ++i) values[i] = to_double(from[i]) / scale;
+  });
   return values;
 }
 
-Tensor to_tensor(Runtime& runtime, const std::vector<double>& values, const Shape& shape, DType dtype,
-                 Tag tag, std::string_view name) {
-  Tensor tensor = Tensor::empty(runtime, shape, dtype, tag, name);
+Tensor to_host_tensor(const std::vector<double>& values, const Shape& shape, DType dtype,
+                      std::string_view name) {
+  const Tensor tensor = host_tensor(shape, dtype);
   if (tensor.elements() != static_cast<int64_t>(values.size())) {
     throw data_error(name, fmt::format("{} values", tensor.elements()), fmt::format("{}", values.size()),
                      "check how the file was written");
   }
-  dispatch_storage(dtype, [&]<class T>() {
-    std::transform(values.begin(), values.end(), tensor.data<T>(),
-                   [](double v) { return static_cast<T>(v); });
+  with_values(tensor, [&](auto* to) {
+    using To = std::remove_pointer_t<decltype(to)>;
+    for (size_t i = 0; i < values.size(); ++i) {
+      if constexpr (sizeof(To) == 2) {
+        to[i] = To(static_cast<float>(values[i]));
+      } else {
+        to[i] = static_cast<To>(values[i]);
+      }
+    }
   });
+  return tensor;
+}
+
+Tensor to_tensor(Runtime& runtime, const std::vector<double>& values, const Shape& shape, DType dtype,
+                 std::string_view name) {
+  const Tensor tensor = Tensor::empty(runtime, shape, dtype, Tag::data, name);
+  copy(to_host_tensor(values, shape, dtype, name), tensor, runtime.stream());
   return tensor;
 }
 
@@ -88,9 +127,20 @@ struct Tolerances {
   double forward, backward, adam_scalars, adam_parameters;
 };
 Tolerances tolerances_for(DType precision) {
-  // f32: seven times what PyTorch's own f32 deviates on such files.
-  return precision == DType::f64 ? Tolerances{1e-9, 1e-9, 1e-9, 1e-9} : Tolerances{5e-6, 2e-5, 2e-5, 2e-2};
+  switch (precision) {
+    case DType::f64:
+      return {1e-9, 1e-9, 1e-9, 1e-9};
+    case DType::f16:
+      return {1e-2, 4e-2, 4e-2, 4.0};
+    case DType::bf16:
+      return {8e-2, 3e-1, 3e-1, 4.0};
+    default:  // seven times what PyTorch's own f32 deviates on such files
+      return {5e-6, 2e-5, 2e-5, 2e-2};
+  }
 }
+
+/// Keeps gradients in the range of f16 without ever overflowing on such small models.
+double loss_scale_for(DType precision) { return precision == DType::f16 ? 256.0 : 1.0; }
 
 /// A reference file, loaded: the model, its batch and the inputs as leaf variables.
 struct Reference {
@@ -166,13 +216,13 @@ void load_batch(Runtime& runtime, DType precision, Reference& reference) {
   set.name = "mesh";
   set.graph = build_graph(runtime, batch.nodes, senders, receivers, &reference.edge_order);
   const SafetensorsTensor& features = view.at("in.edge_features");
-  const auto load = [&](const std::string& name, const std::vector<double>& values) {
-    return to_tensor(runtime, values, shape_of(view.at(name)), precision, Tag::data, name);
+  const auto load = [&](const std::string& name, const std::vector<double>& values, DType dtype) {
+    return to_tensor(runtime, values, shape_of(view.at(name)), dtype, name);
   };
-  set.features = load("in.edge_features", permuted(to_f64(features), reference.edge_order));
+  set.features = load("in.edge_features", permuted(to_f64(features), reference.edge_order), precision);
   batch.edge_sets.push_back(std::move(set));
-  batch.node_features = load("in.node_features", to_f64(view.at("in.node_features")));
-  batch.target = load("in.target", to_f64(view.at("in.target")));
+  batch.node_features = load("in.node_features", to_f64(view.at("in.node_features")), precision);
+  batch.target = load("in.target", to_f64(view.at("in.target")), accumulator_of(precision));
   const std::vector<int64_t> mask = to_i64(view.at("in.loss_mask"));
   const std::vector<uint8_t> mask_bytes(mask.begin(), mask.end());
   batch.mask =
@@ -182,65 +232,77 @@ void load_batch(Runtime& runtime, DType precision, Reference& reference) {
 void load_parameters(Runtime& runtime, DType precision, Reference& reference) {
   reference.model.allocate(runtime, precision, 0);
   const ParameterSet& set = reference.model.parameters();
+  const Tensor host = host_tensor(set.values().shape(), set.values().dtype());
   for (size_t i = 0; i < set.parameters().size(); ++i) {
     const ParameterInfo& info = set.parameters()[i];
     const SafetensorsTensor& tensor = reference.file.at("param." + info.name);
-    from_file_order(info,
-                    to_tensor(runtime, to_f64(tensor), shape_of(tensor), DType::f64, Tag::host, info.name),
-                    set.value(i));
+    from_file_order(info, to_host_tensor(to_f64(tensor), shape_of(tensor), DType::f64, info.name),
+                    set.slice(host, i));
   }
+  set.set(set.values(), host, runtime.stream());
 }
 
-struct StepOutcome {
-  Tensor prediction;
-  double loss_sum, loss_weight;
-};
+Optimizer make_optimizer(Runtime& runtime, const Reference& reference, DType precision) {
+  const SafetensorsView& view = reference.file.view();
+  OptimizerConfig config;
+  config.lr = metadata_number(view, "lr");
+  Optimizer optimizer(runtime, reference.model.parameters(), config, metadata_number(view, "clip_norm"),
+                      {.peak = config.lr});
+  StepState state;
+  state.loss_scale = loss_scale_for(precision);
+  optimizer.set_state(state);
+  return optimizer;
+}
 
-/// Forward and backward; gradients of the mean loss are added to the arenas.
-StepOutcome run_step(Runtime& runtime, Reference& reference, LatentTrace* trace) {
+/// Forward and backward; scaled gradients of the mean loss are added to the arenas. Returns the prediction.
+Tensor run_step(Runtime& runtime, const Optimizer& optimizer, const Reference& reference,
+                LatentTrace* trace) {
   Tape tape(runtime);
   const Variable prediction =
       reference.model.forward(tape, reference.batch, reference.nodes, {reference.edges}, trace);
   const LossSum loss = masked_loss(tape, prediction, reference.batch.target, reference.batch.mask);
-  const double weight = *loss.weight.data<double>();
-  const Tensor seed = Tensor::empty(runtime, Shape{1}, DType::f64, Tag::workspace, "seed");
-  *seed.data<double>() = 1.0 / weight;
-  const StepOutcome outcome{prediction.value(), *loss.sum.value().data<double>(), weight};
-  tape.backward(loss.sum, seed);
-  return outcome;
+  tape.backward(loss.sum, optimizer.note_loss(runtime, loss.sum.value(), loss.weight));
+  return prediction.value();
 }
 
-void compare_forward(const Reference& reference, const StepOutcome& outcome, const LatentTrace& trace,
-                     const Tolerances& tolerances, VerifyReport& report) {
+void compare_forward(const Stream& stream, const Reference& reference, const Tensor& ours, double mean_loss,
+                     const LatentTrace& trace, const Tolerances& tolerances, VerifyReport& report) {
   const SafetensorsView& view = reference.file.view();
   Comparison prediction("prediction", tolerances.forward);
-  prediction.add("out.prediction", to_doubles(outcome.prediction), to_f64(view.at("out.prediction")));
+  prediction.add("out.prediction", to_doubles(ours, stream), to_f64(view.at("out.prediction")));
   Comparison latents("latents", tolerances.forward);
   for (size_t depth = 0; depth < trace.nodes.size(); ++depth) {
     const std::string node = fmt::format("out.node_latent.{}", depth);
     const std::string edge = fmt::format("out.edge_latent.{}", depth);
-    latents.add(node, to_doubles(trace.nodes[depth]), to_f64(view.at(node)));
-    latents.add(edge, to_doubles(trace.edges[0][depth]),
+    latents.add(node, to_doubles(trace.nodes[depth], stream), to_f64(view.at(node)));
+    latents.add(edge, to_doubles(trace.edges[0][depth], stream),
                 permuted(to_f64(view.at(edge)), reference.edge_order));
   }
   Comparison loss("loss", tolerances.forward);
-  loss.add("out.loss", {outcome.loss_sum / outcome.loss_weight}, to_f64(view.at("out.loss")));
+  loss.add("out.loss", {mean_loss}, to_f64(view.at("out.loss")));
   for (Comparison* group : {&prediction, &latents, &loss}) report.groups.push_back(group->finish());
 }
 
-void compare_gradients(Runtime& runtime, const Reference& reference, const Tolerances& tolerances,
-                       VerifyReport& report) {
+/// The parameters' values or gradients as files hold them.
+void compare_arena(const Stream& stream, const Reference& reference, const Tensor& arena,
+                   const std::string& prefix, double scale, Comparison& comparison) {
+  const ParameterSet& set = reference.model.parameters();
+  const Tensor host = to_host(arena, stream);
+  for (size_t i = 0; i < set.parameters().size(); ++i) {
+    const ParameterInfo& info = set.parameters()[i];
+    comparison.add(prefix + info.name, to_doubles(to_file_order(info, set.slice(host, i)), stream, scale),
+                   to_f64(reference.file.view().at(prefix + info.name)));
+  }
+}
+
+void compare_gradients(const Stream& stream, const Reference& reference, double scale,
+                       const Tolerances& tolerances, VerifyReport& report) {
   const SafetensorsView& view = reference.file.view();
   Comparison gradients("gradients", tolerances.backward);
-  const ParameterSet& set = reference.model.parameters();
-  for (size_t i = 0; i < set.parameters().size(); ++i) {
-    const std::string name = "grad." + set.parameters()[i].name;
-    gradients.add(name, to_doubles(to_file_order(runtime, set.parameters()[i], set.gradient(i))),
-                  to_f64(view.at(name)));
-  }
-  gradients.add("grad.in.node_features", to_doubles(reference.nodes.gradient()),
+  compare_arena(stream, reference, reference.model.parameters().gradients(), "grad.", scale, gradients);
+  gradients.add("grad.in.node_features", to_doubles(reference.nodes.gradient(), stream, scale),
                 to_f64(view.at("grad.in.node_features")));
-  gradients.add("grad.in.edge_features", to_doubles(reference.edges.gradient()),
+  gradients.add("grad.in.edge_features", to_doubles(reference.edges.gradient(), stream, scale),
                 permuted(to_f64(view.at("grad.in.edge_features")), reference.edge_order));
   report.groups.push_back(gradients.finish());
 }
@@ -248,33 +310,30 @@ void compare_gradients(Runtime& runtime, const Reference& reference, const Toler
 void compare_adam(Runtime& runtime, Reference& reference, const Tolerances& tolerances,
                   VerifyReport& report) {
   const SafetensorsView& view = reference.file.view();
-  OptimizerConfig config;
-  config.lr = metadata_number(view, "lr");
-  Optimizer optimizer(runtime, reference.model.parameters(), config, metadata_number(view, "clip_norm"));
+  const Stream& stream = runtime.stream();
+  const Optimizer optimizer = make_optimizer(runtime, reference, report.precision);
   reference.nodes = Variable(reference.batch.node_features, false);
   reference.edges = Variable(reference.batch.edge_sets[0].features, false);
-  fill_zero(reference.model.parameters().gradients(), runtime.stream());
+  fill_zero(reference.model.parameters().gradients(), stream);
   std::vector<double> losses, norms;
   for (int64_t step = 0; step < report.steps; ++step) {
-    const StepOutcome outcome = run_step(runtime, reference, nullptr);
-    losses.push_back(outcome.loss_sum / outcome.loss_weight);
-    norms.push_back(optimizer.step(config.lr));
+    run_step(runtime, optimizer, reference, nullptr);
+    optimizer.step(runtime);
+    const StepState state = optimizer.state();
+    losses.push_back(state.last_loss);
+    norms.push_back(state.gradient_norm);
   }
   Comparison adam_losses("Adam losses", tolerances.adam_scalars);
   adam_losses.add("adam.losses", losses, to_f64(view.at("adam.losses")));
   Comparison adam_norms("gradient norms", tolerances.adam_scalars);
   adam_norms.add("adam.grad_norms", norms, to_f64(view.at("adam.grad_norms")));
   Comparison parameters("parameters after Adam", tolerances.adam_parameters);
-  const ParameterSet& set = reference.model.parameters();
-  for (size_t i = 0; i < set.parameters().size(); ++i) {
-    const std::string name = "adam.param." + set.parameters()[i].name;
-    parameters.add(name, to_doubles(to_file_order(runtime, set.parameters()[i], set.value(i))),
-                   to_f64(view.at(name)));
-  }
+  compare_arena(stream, reference, reference.model.parameters().values(), "adam.param.", 1.0, parameters);
   report.groups.push_back(adam_losses.finish());
   report.groups.push_back(adam_norms.finish());
-  // f32 parameters move by the learning rate a step: that is the scale a deviation is to be seen on.
-  report.groups.push_back(parameters.finish(report.precision == DType::f64 ? 0.0 : config.lr));
+  // Rounded parameters move by the learning rate a step: that is the scale a deviation is to be seen on.
+  report.groups.push_back(
+      parameters.finish(report.precision == DType::f64 ? 0.0 : metadata_number(view, "lr")));
 }
 
 }  // namespace
@@ -285,6 +344,7 @@ bool VerifyReport::passed() const {
 
 VerifyReport verify(Runtime& runtime, const std::string& file, DType precision, bool fused,
                     bool keep_hidden) {
+  check_precision(runtime.device(), precision);
   const SafetensorsFile safetensors(file);
   const MeshGraphNetOptions options = options_from(safetensors.view(), fused, keep_hidden);
   Reference reference{safetensors, MeshGraphNet(options), {}, {}, {}, {}};
@@ -304,9 +364,14 @@ VerifyReport verify(Runtime& runtime, const std::string& file, DType precision, 
   report.steps = static_cast<int64_t>(safetensors.at("adam.losses").elements());
   const Tolerances tolerances = tolerances_for(precision);
   LatentTrace trace;
-  const StepOutcome outcome = run_step(runtime, reference, &trace);
-  compare_forward(reference, outcome, trace, tolerances, report);
-  compare_gradients(runtime, reference, tolerances, report);
+  {
+    const Optimizer optimizer = make_optimizer(runtime, reference, precision);
+    const Tensor prediction = run_step(runtime, optimizer, reference, &trace);
+    const StepState state = optimizer.state();
+    compare_forward(runtime.stream(), reference, prediction, state.window_loss / state.window_weight, trace,
+                    tolerances, report);
+    compare_gradients(runtime.stream(), reference, state.loss_scale, tolerances, report);
+  }
   compare_adam(runtime, reference, tolerances, report);
   return report;
 }

@@ -9,26 +9,30 @@ namespace {
 
 constexpr int64_t kChunk = 16384;
 
+StepState& state_of(const Tensor& tensor) { return *static_cast<StepState*>(tensor.raw()); }
+
 template <class T>
-void adam(const OptimizerStep& args, T scale, int64_t begin, int64_t end) {
+void adam(const OptimizerUpdate& args, const StepState& state, int64_t begin, int64_t end) {
   T* w = args.parameters.data<T>();
   T* m = args.first_moment.data<T>();
   T* v = args.second_moment.data<T>();
-  const T* gradient = args.gradients.data<T>();
-  const auto beta1 = static_cast<T>(args.beta1);
-  const auto beta2 = static_cast<T>(args.beta2);
+  T* gradient = args.gradients.data<T>();
+  const OptimizerSettings& settings = args.settings;
+  const auto scale = static_cast<T>(state.gradient_factor);
+  const auto beta1 = static_cast<T>(settings.beta1);
+  const auto beta2 = static_cast<T>(settings.beta2);
   // Subtracted in double: 1 - 0.999f is off by 1e-5.
-  const auto rest1 = static_cast<T>(1.0 - args.beta1);
-  const auto rest2 = static_cast<T>(1.0 - args.beta2);
-  const auto step = static_cast<double>(args.step);
-  const auto rate = static_cast<T>(args.learning_rate / (1.0 - std::pow(args.beta1, step)));
-  const auto correction = static_cast<T>(1.0 / std::sqrt(1.0 - std::pow(args.beta2, step)));
-  const auto epsilon = static_cast<T>(args.epsilon);
-  const auto decay = static_cast<T>(args.weight_decay);
-  const bool decoupled = args.kind == OptimizerKind::adamw;
-  const auto shrink = static_cast<T>(1.0 - args.learning_rate * args.weight_decay);
+  const auto rest1 = static_cast<T>(1.0 - settings.beta1);
+  const auto rest2 = static_cast<T>(1.0 - settings.beta2);
+  const auto rate = static_cast<T>(state.step_size);
+  const auto correction = static_cast<T>(state.second_correction);
+  const auto epsilon = static_cast<T>(settings.epsilon);
+  const auto decay = static_cast<T>(settings.weight_decay);
+  const bool decoupled = settings.kind == OptimizerKind::adamw;
+  const auto shrink = static_cast<T>(state.shrink);
   for (int64_t i = begin; i < end; ++i) {
     T g = gradient[i] * scale;
+    gradient[i] = T(0);
     if (decoupled) {
       w[i] *= shrink;
     } else {
@@ -41,44 +45,66 @@ void adam(const OptimizerStep& args, T scale, int64_t begin, int64_t end) {
 }
 
 template <class T>
-void sgd(const OptimizerStep& args, T scale, int64_t begin, int64_t end) {
+void sgd(const OptimizerUpdate& args, const StepState& state, int64_t begin, int64_t end) {
   T* w = args.parameters.data<T>();
   T* m = args.first_moment.defined() ? args.first_moment.data<T>() : nullptr;
-  const T* gradient = args.gradients.data<T>();
+  T* gradient = args.gradients.data<T>();
+  const auto scale = static_cast<T>(state.gradient_factor);
   for (int64_t i = begin; i < end; ++i) {
-    T g = gradient[i] * scale + static_cast<T>(args.weight_decay) * w[i];
-    if (m != nullptr) g = m[i] = static_cast<T>(args.momentum) * m[i] + g;
-    w[i] -= static_cast<T>(args.learning_rate) * g;
+    T g = gradient[i] * scale + static_cast<T>(args.settings.weight_decay) * w[i];
+    gradient[i] = T(0);
+    if (m != nullptr) g = m[i] = static_cast<T>(args.settings.momentum) * m[i] + g;
+    w[i] -= static_cast<T>(state.step_size) * g;
   }
 }
 
 template <class T>
-void step_of(const OptimizerStep& args, const Stream& stream) {
-  if (args.non_finite.defined() && *args.non_finite.data<int32_t>() != 0) return;
-  double scale = args.gradient_scale;
-  if (args.clip_norm > 0.0) {
-    const double norm = std::sqrt(*args.squared_norm.data<double>()) * args.gradient_scale;
-    // The 1e-6 is PyTorch's clip_grad_norm_'s, so that runs can be compared.
-    scale *= std::min(1.0, args.clip_norm / (norm + 1e-6));
-  }
+void round_to(const Tensor& storage, const T* w, int64_t begin, int64_t end) {
+  const auto round = [&](auto* to) {
+    using To = std::remove_pointer_t<decltype(to)>;
+    for (int64_t i = begin; i < end; ++i) to[i] = To(static_cast<float>(w[i]));
+  };
+  storage.dtype() == DType::f16 ? round(storage.data<half>()) : round(storage.data<bfloat16>());
+}
+
+template <class T>
+void update_of(const OptimizerUpdate& args, const Stream& stream) {
+  const StepState& state = state_of(args.state);
   const int64_t n = args.parameters.elements();
   stream.parallel_for((n + kChunk - 1) / kChunk, [&](int64_t task) {
     const int64_t begin = task * kChunk;
     const int64_t end = std::min(n, begin + kChunk);
-    if (args.kind == OptimizerKind::sgd) {
-      sgd<T>(args, static_cast<T>(scale), begin, end);
-    } else {
-      adam<T>(args, static_cast<T>(scale), begin, end);
+    if (state.skip != 0) {
+      std::fill(args.gradients.data<T>() + begin, args.gradients.data<T>() + end, T(0));
+      return;
     }
+    if (args.settings.kind == OptimizerKind::sgd) {
+      sgd<T>(args, state, begin, end);
+    } else {
+      adam<T>(args, state, begin, end);
+    }
+    if (args.storage.defined()) round_to(args.storage, args.parameters.data<T>(), begin, end);
   });
 }
 
 }  // namespace
 
 const OptimizerKernels optimizer_kernels{
-    .step =
-        [](const OptimizerStep& args, const Stream& stream) {
-          dispatch_storage(args.parameters.dtype(), [&]<class T>() { step_of<T>(args, stream); });
+    .note_loss =
+        [](const NoteLoss& args, const Stream&) {
+          *args.seed.data<double>() =
+              note_loss(state_of(args.state), *args.sum.data<double>(), *args.window_weight.data<double>());
+        },
+    .decide =
+        [](const OptimizerDecision& args, const Stream&) {
+          decide(state_of(args.state), args.settings, *args.squared_norm.data<double>(),
+                 *args.non_finite.data<int32_t>() != 0);
+          *args.squared_norm.data<double>() = 0.0;
+          *args.non_finite.data<int32_t>() = 0;
+        },
+    .update =
+        [](const OptimizerUpdate& args, const Stream& stream) {
+          dispatch_storage(args.parameters.dtype(), [&]<class T>() { update_of<T>(args, stream); });
         },
 };
 

@@ -80,7 +80,7 @@ void sum_of_squares_of(const SumOfSquares& args, const Stream& stream) {
 
 const ReductionKernels reduction_kernels{
     .masked_loss_forward =
-        [](const MaskedLossForward& args, const Stream& stream) {
+        [](const MaskedLossForward& args, Runtime&, const Stream& stream) {
           dispatch_storage(args.prediction.dtype(),
                            [&]<class T>() { masked_loss_forward_of<T>(args, stream); });
         },
@@ -90,7 +90,7 @@ const ReductionKernels reduction_kernels{
                            [&]<class T>() { masked_loss_backward_of<T>(args, stream); });
         },
     .sum_of_squares =
-        [](const SumOfSquares& args, const Stream& stream) {
+        [](const SumOfSquares& args, Runtime&, const Stream& stream) {
           dispatch_storage(args.x.dtype(), [&]<class T>() { sum_of_squares_of<T>(args, stream); });
         },
 };

@@ -46,11 +46,9 @@ Batch square(Runtime& runtime) {
 double train_step(Runtime& runtime, const MeshGraphNet& model, const Batch& batch, Optimizer& optimizer) {
   Tape tape(runtime);
   const LossSum loss = masked_loss(tape, model.forward(tape, batch), batch.target, batch.mask);
-  const double weight = *loss.weight.data<double>();
-  const double seed = 1.0 / weight;
-  tape.backward(loss.sum, Tensor::from<double>(runtime, std::span(&seed, 1), Shape{1}, Tag::workspace));
-  optimizer.step(1e-3);
-  return *loss.sum.value().data<double>() / weight;
+  tape.backward(loss.sum, optimizer.note_loss(runtime, loss.sum.value(), loss.weight));
+  optimizer.step(runtime);
+  return optimizer.state().last_loss;
 }
 
 int run() {
@@ -66,7 +64,7 @@ int run() {
   shape.blocks = 2;
   MeshGraphNet model(shape);
   model.allocate(runtime, DType::f32, 1);
-  Optimizer optimizer(runtime, model.parameters(), OptimizerConfig{}, 0.0);
+  Optimizer optimizer(runtime, model.parameters(), OptimizerConfig{}, 0.0, {.peak = 1e-3});
   const Batch batch = square(runtime);
   double first = 0, last = 0;
   for (int step = 0; step < 3; ++step) {

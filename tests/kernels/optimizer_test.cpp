@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <memory>
 
@@ -11,129 +12,182 @@
 namespace meshgrad::test {
 namespace {
 
-struct Settings {
+struct Case {
   const char* name;
   OptimizerKind kind;
-  double weight_decay, momentum, gradient_scale, clip_norm;
+  double weight_decay, momentum, loss_scale, clip_norm;
 };
-constexpr Settings kSettings[] = {
-    {"adam", OptimizerKind::adam, 0.0, 0.0, 1.0, 0.0},
-    {"adam, decay, clipped", OptimizerKind::adam, 0.01, 0.0, 0.25, 0.5},
-    {"adamw", OptimizerKind::adamw, 0.1, 0.0, 1.0, 0.0},
-    {"adamw, unscaled, not clipped", OptimizerKind::adamw, 0.1, 0.0, 0.125, 1e6},
-    {"sgd", OptimizerKind::sgd, 0.0, 0.0, 1.0, 0.0},
-    {"sgd, decay, clipped", OptimizerKind::sgd, 0.1, 0.0, 1.0, 0.3},
-    {"sgd, momentum, unscaled", OptimizerKind::sgd, 0.01, 0.9, 0.5, 0.0}};
+constexpr Case kCases[] = {{"adam", OptimizerKind::adam, 0.0, 0.0, 1.0, 0.0},
+                           {"adam, decay, clipped", OptimizerKind::adam, 0.01, 0.0, 4.0, 0.5},
+                           {"adamw", OptimizerKind::adamw, 0.1, 0.0, 1.0, 0.0},
+                           {"adamw, unscaled, not clipped", OptimizerKind::adamw, 0.1, 0.0, 8.0, 1e6},
+                           {"sgd", OptimizerKind::sgd, 0.0, 0.0, 1.0, 0.0},
+                           {"sgd, decay, clipped", OptimizerKind::sgd, 0.1, 0.0, 1.0, 0.3},
+                           {"sgd, momentum, unscaled", OptimizerKind::sgd, 0.01, 0.9, 2.0, 0.0}};
+constexpr double kRate = 0.01;
 
-OptimizerStep step_of(const Settings& settings) {
-  OptimizerStep step;
-  step.kind = settings.kind;
-  step.learning_rate = 0.01;
-  step.weight_decay = settings.weight_decay;
-  step.momentum = settings.momentum;
-  step.gradient_scale = settings.gradient_scale;
-  step.clip_norm = settings.clip_norm;
+reference::OptimizerStep judged(const Case& c, double rate = kRate) {
+  reference::OptimizerStep step;
+  step.kind = c.kind;
+  step.learning_rate = rate;
+  step.weight_decay = c.weight_decay;
+  step.momentum = c.momentum;
+  step.gradient_scale = 1.0 / c.loss_scale;
+  step.clip_norm = c.clip_norm;
   return step;
 }
 
-/// Flat tensors of `size` that start as the judge's state; squared_norm follows the gradients.
-OptimizerStep with_tensors(Runtime& runtime, const OptimizerStep& settings,
-                           const reference::OptimizerState& state, DType dtype) {
-  const auto flat = [&](const std::vector<double>& values) {
-    return to_vector(runtime, Matrix(1, static_cast<int64_t>(values.size()), values), dtype);
-  };
-  OptimizerStep step = settings;
-  step.parameters = flat(state.parameters);
-  step.gradients = flat(state.parameters);
-  if (step.kind != OptimizerKind::sgd || step.momentum != 0.0) step.first_moment = flat(state.first_moment);
-  if (step.kind != OptimizerKind::sgd) step.second_moment = flat(state.second_moment);
-  step.squared_norm = Tensor::zeros(runtime, {1}, DType::f64, Tag::data);
-  return step;
+OptimizerSettings settings_of(const Case& c, double rate = kRate) {
+  return {.kind = c.kind,
+          .weight_decay = c.weight_decay,
+          .momentum = c.momentum,
+          .clip_norm = c.clip_norm,
+          .rate = {.peak = rate}};
 }
 
-void set_gradients(Runtime& runtime, OptimizerStep& step, const Matrix& gradients) {
-  copy(to_vector(runtime, gradients, step.parameters.dtype()), step.gradients, runtime.stream());
-  step.squared_norm.values<double>()[0] = reference::sum_of_squares(gradients.v);
+/// An optimizer's tensors on a backend's device.
+struct Stepper {
+  const Backend& backend;
+  Runtime& runtime;
+  OptimizerDecision decision;
+  OptimizerUpdate update;
+
+  Stepper(const Backend& b, Runtime& r, const OptimizerSettings& settings, const StepState& first,
+          const reference::OptimizerState& state, DType dtype)
+      : backend(b), runtime(r) {
+    const auto flat = [&](const std::vector<double>& values) {
+      return to_vector(r, Matrix(1, static_cast<int64_t>(values.size()), values), dtype);
+    };
+    decision = {settings,
+                {},
+                Tensor::zeros(r, {1}, DType::f64, Tag::data),
+                Tensor::zeros(r, {1}, DType::i32, Tag::data)};
+    update.settings = settings;
+    update.parameters = flat(state.parameters);
+    update.gradients = flat(state.parameters);
+    if (settings.kind != OptimizerKind::sgd || settings.momentum != 0.0)
+      update.first_moment = flat(state.first_moment);
+    if (settings.kind != OptimizerKind::sgd) update.second_moment = flat(state.second_moment);
+    update.state = decision.state = Tensor::from<uint8_t>(
+        r, std::span(reinterpret_cast<const uint8_t*>(&first), sizeof first), {kStepStateBytes}, Tag::data);
+  }
+
+  StepState state() const {
+    const Tensor host = to_host(update.state, runtime.stream());
+    StepState result;
+    std::memcpy(&result, host.raw(), sizeof result);
+    return result;
+  }
+  void set_scalars(double squared_norm, int32_t non_finite) {
+    copy(Tensor::borrow(&squared_norm, {1}, DType::f64), decision.squared_norm, runtime.stream());
+    copy(Tensor::borrow(&non_finite, {1}, DType::i32), decision.non_finite, runtime.stream());
+  }
+  void step(const Matrix& gradients, int32_t non_finite = 0) {
+    copy(to_vector(runtime, gradients, update.parameters.dtype()), update.gradients, runtime.stream());
+    set_scalars(reference::sum_of_squares(gradients.v), non_finite);
+    backend.optimizer->decide(decision, runtime.stream());
+    backend.optimizer->update(update, runtime.stream());
+  }
+};
+
+/// Of a window with a loss, so that a step is taken.
+StepState ready(double loss_scale = 1.0) {
+  StepState state;
+  state.window_loss = 3.0;
+  state.window_weight = 2.0;
+  state.loss_scale = loss_scale;
+  return state;
 }
 
-TEST_CASE("five steps of every optimizer agree with the judge") {
+reference::OptimizerState zero_moments(const Matrix& parameters) {
+  const std::vector<double> zeros(parameters.v.size(), 0.0);
+  return {parameters.v, zeros, zeros};
+}
+
+TEST_CASE("five steps of every optimizer agree with the judge, and leave no gradients") {
   for (const Backend& backend : backends()) {
-    for (const Settings& settings : kSettings) {
+    for (const Case& c : kCases) {
       for (const DType dtype : storage_types()) {
         for (const int64_t size : awkward_sizes_and(true, 40009)) {
-          CAPTURE(std::string(settings.name));
+          CAPTURE(std::string(c.name));
           CAPTURE(name_of(dtype));
           CAPTURE(size);
           Runtime runtime = make_runtime();
           RandomMatrices random(61);
           const Matrix start = stored_as(dtype, random.normal(1, size));
-          reference::OptimizerState state{start.v, std::vector<double>(start.v.size(), 0.0),
-                                          std::vector<double>(start.v.size(), 0.0)};
-          OptimizerStep step = with_tensors(runtime, step_of(settings), state, dtype);
-          for (step.step = 1; step.step <= 5; ++step.step) {
+          reference::OptimizerState state = zero_moments(start);
+          Stepper stepper(backend, runtime, settings_of(c), ready(c.loss_scale), state, dtype);
+          reference::OptimizerStep judge = judged(c);
+          for (judge.step = 1; judge.step <= 5; ++judge.step) {
             const Matrix gradients = stored_as(dtype, random.normal(1, size));
-            set_gradients(runtime, step, gradients);
-            backend.optimizer->step(step, runtime.stream());
-            reference::optimizer_step(step, gradients.v, state);
+            stepper.step(gradients);
+            reference::optimizer_step(judge, gradients.v, state);
           }
           // Ten roundings a step and value, of which the square root and the quotient are the largest.
-          CHECK(difference(step.parameters, Matrix(1, size, state.parameters), 50) == "");
-          if (step.first_moment.defined()) {
-            CHECK(difference(step.first_moment, Matrix(1, size, state.first_moment), 10) == "");
-          }
-          if (step.second_moment.defined()) {
-            CHECK(difference(step.second_moment, Matrix(1, size, state.second_moment), 10) == "");
-          }
+          CHECK(difference(stepper.update.parameters, Matrix(1, size, state.parameters), 50) == "");
+          if (stepper.update.first_moment.defined())
+            CHECK(difference(stepper.update.first_moment, Matrix(1, size, state.first_moment), 10) == "");
+          if (stepper.update.second_moment.defined())
+            CHECK(difference(stepper.update.second_moment, Matrix(1, size, state.second_moment), 10) == "");
+          CHECK(to_matrix(stepper.update.gradients).v == std::vector<double>(start.v.size(), 0.0));
+          CHECK(stepper.state().steps == 5);
         }
       }
     }
   }
 }
 
-TEST_CASE(
-    "a step moves what the parameters' last digit shows: f32 updates are not lost at large step numbers") {
+TEST_CASE("f32 updates are not lost at large step numbers") {
   for (const Backend& backend : backends()) {
-    Runtime runtime = make_runtime();
     // beta2^step in f32 would round 1 - 0.999^1 to 1.00004e-3, and 0.9^1e6 to 0.
     for (const int64_t number : {int64_t{1}, int64_t{2}, int64_t{1000}, int64_t{10000000}}) {
       CAPTURE(number);
+      Runtime runtime = make_runtime();
       reference::OptimizerState state{{0.0}, {0.25}, {0.5}};
-      OptimizerStep settings;
-      settings.learning_rate = 1.0;
-      settings.step = number;
-      OptimizerStep step = with_tensors(runtime, settings, state, DType::f32);
-      const Matrix gradient(1, 1, 0.5);
-      set_gradients(runtime, step, gradient);
-      backend.optimizer->step(step, runtime.stream());
-      reference::optimizer_step(settings, gradient.v, state);
-      CHECK(difference(step.parameters, Matrix(1, 1, state.parameters), 1) == "");
+      StepState first = ready();
+      first.steps = number - 1;
+      Stepper stepper(backend, runtime, settings_of(kCases[0], 1.0), first, state, DType::f32);
+      stepper.step(Matrix(1, 1, 0.5));
+      reference::OptimizerStep judge = judged(kCases[0], 1.0);
+      judge.step = number;
+      reference::optimizer_step(judge, {0.5}, state);
+      CHECK(difference(stepper.update.parameters, Matrix(1, 1, state.parameters), 1) == "");
     }
   }
 }
 
-TEST_CASE("a step with non_finite set changes nothing") {
+TEST_CASE("a skipped step changes nothing but the gradients, which it clears") {
   for (const Backend& backend : backends()) {
-    for (const Settings& settings : kSettings) {
-      CAPTURE(std::string(settings.name));
+    for (const Case& c : kCases) {
+      CAPTURE(std::string(c.name));
       Runtime runtime = make_runtime();
       RandomMatrices random(62);
       const reference::OptimizerState state{random.normal(1, 129).v, random.normal(1, 129).v,
                                             std::vector<double>(129, 0.5)};
-      OptimizerStep step = with_tensors(runtime, step_of(settings), state, DType::f32);
-      const OptimizerStep before = with_tensors(runtime, step_of(settings), state, DType::f32);
-      copy(unwritten(runtime, {129}, DType::f32), step.gradients, runtime.stream());
-      step.squared_norm.values<double>()[0] = std::numeric_limits<double>::quiet_NaN();
-      step.non_finite = Tensor::zeros(runtime, {1}, DType::i32, Tag::data);
-      step.non_finite.values<int32_t>()[0] = 1;
-      backend.optimizer->step(step, runtime.stream());
-      CHECK(equal_bits(step.parameters, before.parameters));
-      if (step.first_moment.defined()) CHECK(equal_bits(step.first_moment, before.first_moment));
-      if (step.second_moment.defined()) CHECK(equal_bits(step.second_moment, before.second_moment));
-
-      set_gradients(runtime, step, Matrix(1, 129, 1.0));
-      step.non_finite.values<int32_t>()[0] = 0;
-      backend.optimizer->step(step, runtime.stream());
-      CHECK_FALSE(equal_bits(step.parameters, before.parameters));
+      Stepper stepper(backend, runtime, settings_of(c), ready(c.loss_scale), state, DType::f32);
+      const Stepper before(backend, runtime, settings_of(c), ready(), state, DType::f32);
+      const auto check_unchanged = [&] {
+        CHECK(equal_bits(stepper.update.parameters, before.update.parameters));
+        if (stepper.update.first_moment.defined())
+          CHECK(equal_bits(stepper.update.first_moment, before.update.first_moment));
+        if (stepper.update.second_moment.defined())
+          CHECK(equal_bits(stepper.update.second_moment, before.update.second_moment));
+        CHECK(to_matrix(stepper.update.gradients).v == std::vector<double>(129, 0.0));
+        CHECK(stepper.state().steps == 0);
+      };
+      stepper.step(Matrix(1, 129, std::numeric_limits<double>::quiet_NaN()), 1);
+      check_unchanged();
+      CHECK(stepper.state().skipped == 1);
+      // A loss that is not finite skips as well.
+      Stepper bad(backend, runtime, settings_of(c), ready(c.loss_scale), state, DType::f32);
+      StepState infinite = ready(c.loss_scale);
+      infinite.window_loss = std::numeric_limits<double>::infinity();
+      Stepper other(backend, runtime, settings_of(c), infinite, state, DType::f32);
+      other.step(Matrix(1, 129, 1.0));
+      CHECK(other.state().skipped == 1);
+      CHECK(equal_bits(other.update.parameters, before.update.parameters));
+      bad.step(Matrix(1, 129, 1.0));
+      CHECK_FALSE(equal_bits(bad.update.parameters, before.update.parameters));
     }
   }
 }
@@ -141,21 +195,43 @@ TEST_CASE("a step with non_finite set changes nothing") {
 TEST_CASE("a clipped step of zero gradients is a step of zero, not NaN") {
   for (const Backend& backend : backends()) {
     Runtime runtime = make_runtime();
-    const reference::OptimizerState state{{1.0, 2.0}, {0.0, 0.0}, {0.0, 0.0}};
-    OptimizerStep settings;
-    settings.learning_rate = 0.1;
+    OptimizerSettings settings;
+    settings.rate.peak = 0.1;
     settings.clip_norm = 1.0;
-    OptimizerStep step = with_tensors(runtime, settings, state, DType::f64);
-    set_gradients(runtime, step, Matrix(1, 2, 0.0));
-    backend.optimizer->step(step, runtime.stream());
-    CHECK(to_matrix(step.parameters).v == std::vector<double>{1.0, 2.0});
+    Stepper stepper(backend, runtime, settings, ready(), {{1.0, 2.0}, {0.0, 0.0}, {0.0, 0.0}}, DType::f32);
+    stepper.step(Matrix(1, 2, 0.0));
+    CHECK(to_matrix(stepper.update.parameters).v == std::vector<double>{1.0, 2.0});
+  }
+}
+
+TEST_CASE("the copy in 16 bits is the rounded parameter") {
+  for (const Backend& backend : backends()) {
+    for (const Case& c : kCases) {
+      Runtime runtime = make_runtime();
+      RandomMatrices random(64);
+      const Matrix start = random.normal(1, 1003);
+      Stepper stepper(backend, runtime, settings_of(c), ready(), zero_moments(start), DType::f32);
+      for (const DType dtype : {DType::f16, DType::bf16}) {
+        stepper.update.storage = Tensor::zeros(runtime, {1003}, dtype, Tag::data);
+        stepper.step(random.normal(1, 1003));
+        const Tensor masters = to_host(stepper.update.parameters, runtime.stream());
+        const Tensor rounded = to_host(stepper.update.storage, runtime.stream());
+        int64_t different = 0;
+        for (int64_t i = 0; i < 1003; ++i) {
+          const float w = masters.data<float>()[i];
+          const uint16_t bits = dtype == DType::f16 ? half(w).bits : bfloat16(w).bits;
+          if (static_cast<const uint16_t*>(rounded.raw())[i] != bits) ++different;
+        }
+        CHECK(different == 0);
+      }
+    }
   }
 }
 
 TEST_CASE("optimizer leaves the same bits for any number of threads, and in every run") {
   for (const Backend& backend : backends()) {
-    for (const Settings& settings : kSettings) {
-      CAPTURE(std::string(settings.name));
+    for (const Case& c : kCases) {
+      CAPTURE(std::string(c.name));
       std::vector<std::unique_ptr<Runtime>> runtimes;
       std::vector<NamedTensors> results;
       for (const int threads : {1, 1, 2, 3, 5}) {
@@ -165,15 +241,107 @@ TEST_CASE("optimizer leaves the same bits for any number of threads, and in ever
         RandomMatrices random(63);
         const reference::OptimizerState state{random.normal(1, 100003).v, random.normal(1, 100003).v,
                                               std::vector<double>(100003, 0.5)};
-        OptimizerStep step = with_tensors(runtime, step_of(settings), state, DType::f32);
-        set_gradients(runtime, step, stored_as(DType::f32, random.normal(1, 100003)));
-        backend.optimizer->step(step, runtime.stream());
-        results.push_back({{"parameters", step.parameters}});
-        if (step.first_moment.defined()) results.back().emplace_back("first_moment", step.first_moment);
-        if (step.second_moment.defined()) results.back().emplace_back("second_moment", step.second_moment);
+        Stepper stepper(backend, runtime, settings_of(c), ready(c.loss_scale), state, DType::f32);
+        stepper.step(stored_as(DType::f32, random.normal(1, 100003)));
+        results.push_back({{"parameters", stepper.update.parameters}});
+        if (stepper.update.first_moment.defined())
+          results.back().emplace_back("first_moment", stepper.update.first_moment);
+        if (stepper.update.second_moment.defined())
+          results.back().emplace_back("second_moment", stepper.update.second_moment);
       }
       for (size_t i = 1; i < results.size(); ++i) check_equal_bits(results[0], results[i]);
     }
+  }
+}
+
+// The rules by themselves.
+
+TEST_CASE("the loss scale halves on a bad gradient, doubles after 2000 clean steps, and has two ends") {
+  OptimizerSettings settings;
+  settings.scale_loss = true;
+  settings.rate.peak = 1e-3;
+  StepState state = ready(kFirstLossScale);
+  const auto window = [&](bool bad) {
+    state.window_loss = 1.0;
+    decide(state, settings, 1.0, bad);
+  };
+  window(true);
+  CHECK(state.loss_scale == 32768.0);
+  CHECK(state.skip == 1);
+  for (int i = 0; i < 1999; ++i) window(false);
+  CHECK(state.loss_scale == 32768.0);
+  window(false);
+  CHECK(state.loss_scale == 65536.0);
+  for (int i = 0; i < 1999; ++i) window(false);
+  window(true);  // starts to count anew
+  CHECK(state.loss_scale == 32768.0);
+  for (int i = 0; i < 1999; ++i) window(false);
+  CHECK(state.loss_scale == 32768.0);
+  for (int i = 0; i < 100; ++i) window(true);
+  CHECK(state.loss_scale == 1.0);
+  CHECK(state.skipped_in_a_row == 100);
+  for (int i = 0; i < 40 * 2000; ++i) window(false);
+  CHECK(state.loss_scale == 16777216.0);
+  CHECK(state.skipped == 102);
+  CHECK(state.skipped_in_a_row == 0);
+
+  settings.scale_loss = false;
+  state = ready();
+  window(true);
+  for (int i = 0; i < 4000; ++i) window(false);
+  CHECK(state.loss_scale == 1.0);
+}
+
+TEST_CASE("unscaled before it is clipped, and a skipped step stands still in the schedule") {
+  OptimizerSettings settings;
+  settings.clip_norm = 0.5;
+  settings.rate = {.peak = 1.0, .warmup_steps = 10};
+  StepState state = ready(8.0);
+  decide(state, settings, 64.0, false);
+  CHECK(state.gradient_norm == 1.0);
+  CHECK(state.gradient_factor == doctest::Approx(0.5 / 8.0).epsilon(1e-5));
+  CHECK(state.learning_rate == doctest::Approx(0.1));
+  CHECK(state.last_loss == 1.5);
+  CHECK(state.window_loss == 0.0);
+  state.window_loss = 1.0;
+  decide(state, settings, 64.0, true);
+  CHECK(state.steps == 1);
+  CHECK(state.learning_rate == doctest::Approx(0.2));
+  state.window_loss = 1.0;
+  decide(state, settings, 64.0, false);
+  CHECK(state.learning_rate == doctest::Approx(0.2));
+  CHECK(state.steps == 2);
+  CHECK(state.loss_count == 3);
+}
+
+TEST_CASE("the learning rate ends where it is told to") {
+  const LearningRate cosine{RateCurve::cosine, 1e-2, 1e-4, 5, 20};
+  CHECK(rate_at(cosine, 0) == doctest::Approx(2e-3));
+  CHECK(rate_at(cosine, 5) == doctest::Approx(1e-2));
+  CHECK(rate_at(cosine, 24) == doctest::Approx(1e-4));
+  CHECK(rate_at(cosine, 1000) == doctest::Approx(1e-4));
+  const LearningRate exponential{RateCurve::exponential, 1e-2, 1e-4, 0, 3};
+  CHECK(rate_at(exponential, 1) == doctest::Approx(1e-3));
+  CHECK(rate_at(exponential, 2) == doctest::Approx(1e-4));
+  CHECK(rate_at({.peak = 0.5}, 7) == 0.5);
+}
+
+TEST_CASE("a batch's loss joins the window and seeds its backward pass") {
+  for (const Backend& backend : backends()) {
+    Runtime runtime = make_runtime();
+    Stepper stepper(backend, runtime, {}, ready(16.0), zero_moments(Matrix(1, 1, 1.0)), DType::f32);
+    const auto scalar = [&](double value) {
+      return Tensor::from<double>(runtime, std::span<const double>(&value, 1), {1}, Tag::data);
+    };
+    const Tensor seed = scalar(0.0);
+    backend.optimizer->note_loss({stepper.update.state, scalar(5.0), scalar(4.0), seed}, runtime.stream());
+    CHECK(to_matrix(seed).v == std::vector<double>{4.0});
+    CHECK(stepper.state().window_loss == 8.0);
+    CHECK(stepper.state().window_weight == 4.0);
+    CHECK(stepper.state().bad_losses == 0);
+    backend.optimizer->note_loss({stepper.update.state, scalar(std::nan("")), scalar(4.0), seed},
+                                 runtime.stream());
+    CHECK(stepper.state().bad_losses == 1);
   }
 }
 
@@ -183,30 +351,37 @@ TEST_CASE("optimizer says which argument does not fit") {
     return Tensor::zeros(runtime, {size}, dtype, Tag::data);
   };
   const auto error = [&](auto&& change) {
-    OptimizerStep args;
+    OptimizerUpdate args;
+    args.state = tensor(kStepStateBytes, DType::u8);
     args.parameters = tensor(9);
     args.gradients = tensor(9);
     args.first_moment = tensor(9);
     args.second_moment = tensor(9);
     change(args);
-    return invalid_argument_text([&] { optimizer_step(args, runtime.stream()); });
+    return invalid_argument_text([&] { optimizer_update(args, runtime.stream()); });
   };
-  CHECK(error([](OptimizerStep&) {}) == "");
-  std::string text = error([&](OptimizerStep& a) { a.gradients = tensor(8); });
+  CHECK(error([](OptimizerUpdate&) {}) == "");
+  std::string text = error([&](OptimizerUpdate& a) { a.gradients = tensor(8); });
   CHECK_MESSAGE(
-      (contains(text, "optimizer.step: gradients") && contains(text, "[9]") && contains(text, "[8]")), text);
-  text = error([&](OptimizerStep& a) { a.first_moment = tensor(9, DType::f64); });
+      (contains(text, "optimizer.update: gradients") && contains(text, "[9]") && contains(text, "[8]")),
+      text);
+  text = error([&](OptimizerUpdate& a) { a.first_moment = tensor(9, DType::f64); });
   CHECK_MESSAGE((contains(text, "first_moment") && contains(text, "f64")), text);
-  text = error([](OptimizerStep& a) { a.second_moment = Tensor(); });
+  text = error([](OptimizerUpdate& a) { a.second_moment = Tensor(); });
   CHECK_MESSAGE((contains(text, "second_moment") && contains(text, "none")), text);
-  text = error([](OptimizerStep& a) { a.clip_norm = 1.0; });
-  CHECK_MESSAGE(contains(text, "squared_norm"), text);
-  text = error([](OptimizerStep& a) { a.step = 0; });
-  CHECK_MESSAGE(contains(text, "a step of 1 or more"), text);
-  CHECK(error([](OptimizerStep& a) {
-          a.kind = OptimizerKind::sgd;
+  text = error([&](OptimizerUpdate& a) { a.state = tensor(8, DType::u8); });
+  CHECK_MESSAGE(contains(text, "optimizer.update: state"), text);
+  text = error([&](OptimizerUpdate& a) { a.storage = tensor(9); });
+  CHECK_MESSAGE((contains(text, "storage") && contains(text, "f16")), text);
+  CHECK(error([](OptimizerUpdate& a) {
+          a.settings.kind = OptimizerKind::sgd;
           a.first_moment = a.second_moment = Tensor();
         }) == "");
+  text = invalid_argument_text([&] {
+    optimizer_decide({{}, tensor(kStepStateBytes, DType::u8), tensor(1), tensor(1, DType::i32)},
+                     runtime.stream());
+  });
+  CHECK_MESSAGE(contains(text, "optimizer.decide: squared_norm"), text);
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ TEST_CASE("masked loss and its gradient agree with the judge") {
                                       mask_tensor(runtime, mask),
                                       unwritten(runtime, {1}, DType::f64),
                                       unwritten(runtime, {1}, DType::f64)};
-            backend.reduction->masked_loss_forward(forward, runtime.stream());
+            backend.reduction->masked_loss_forward(forward, runtime, runtime.stream());
             const auto judge = reference::masked_loss(prediction, target, mask);
             // Sums are in double whatever the storage.
             CHECK(std::abs(value_of(forward.sum) - judge.sum) <=
@@ -80,7 +80,7 @@ TEST_CASE("masked rows may hold anything") {
                                 mask_tensor(runtime, mask),
                                 unwritten(runtime, {1}, DType::f64),
                                 unwritten(runtime, {1}, DType::f64)};
-      backend.reduction->masked_loss_forward(forward, runtime.stream());
+      backend.reduction->masked_loss_forward(forward, runtime, runtime.stream());
       CHECK(value_of(forward.sum) > 0.0);
       CHECK(value_of(forward.weight) == 31.0);
       const Tensor d = unwritten(runtime, {33, 2}, dtype);
@@ -110,7 +110,7 @@ TEST_CASE("masked loss counts no rows behind the count and leaves their gradient
                                 mask_tensor(runtime, mask),
                                 unwritten(runtime, {1}, DType::f64),
                                 unwritten(runtime, {1}, DType::f64)};
-      backend.reduction->masked_loss_forward(forward, runtime.stream());
+      backend.reduction->masked_loss_forward(forward, runtime, runtime.stream());
       std::vector<uint8_t> counted = mask;
       std::fill(counted.begin() + count, counted.end(), uint8_t{0});
       const auto judge = reference::masked_loss(prediction, target, counted);
@@ -136,16 +136,16 @@ TEST_CASE("sum of squares adds up in double and flags what is not finite") {
         const Matrix x = stored_as(dtype, random.normal(1, size));
         const Tensor flag = Tensor::zeros(runtime, {1}, DType::i32, Tag::data);
         SumOfSquares args{to_vector(runtime, x, dtype), scalar(runtime, 3.0), flag};
-        backend.reduction->sum_of_squares(args, runtime.stream());
+        backend.reduction->sum_of_squares(args, runtime, runtime.stream());
         const double expected = reference::sum_of_squares(x.v) + 3.0;
         // The sum is in double whatever the storage.
         CHECK(std::abs(value_of(args.sum) - expected) <= tolerance(DType::f64, size, expected));
         CHECK(flag.values<int32_t>()[0] == 0);
         flag.values<int32_t>()[0] = 1;
-        backend.reduction->sum_of_squares(args, runtime.stream());
+        backend.reduction->sum_of_squares(args, runtime, runtime.stream());
         CHECK_MESSAGE(flag.values<int32_t>()[0] == 1, "a flag that is set stays set");
         args.non_finite = Tensor();
-        backend.reduction->sum_of_squares(args, runtime.stream());
+        backend.reduction->sum_of_squares(args, runtime, runtime.stream());
         CHECK(std::abs(value_of(args.sum) - (3.0 * (expected - 3.0) + 3.0)) <=
               tolerance(DType::f64, size, 3.0 * expected));
       }
@@ -167,13 +167,13 @@ TEST_CASE("sum of squares finds one bad element wherever it stands, and f32 squa
           x.at(0, at) = bad;
           const Tensor flag = Tensor::zeros(runtime, {1}, DType::i32, Tag::data);
           backend.reduction->sum_of_squares({to_vector(runtime, x, dtype), scalar(runtime, 0.0), flag},
-                                            runtime.stream());
+                                            runtime, runtime.stream());
           CHECK(flag.values<int32_t>()[0] == 1);
         }
       }
       const Tensor flag = Tensor::zeros(runtime, {1}, DType::i32, Tag::data);
       const Tensor sum = scalar(runtime, 0.0);
-      backend.reduction->sum_of_squares({to_vector(runtime, Matrix(1, 4, 1e30), dtype), sum, flag},
+      backend.reduction->sum_of_squares({to_vector(runtime, Matrix(1, 4, 1e30), dtype), sum, flag}, runtime,
                                         runtime.stream());
       CHECK(flag.values<int32_t>()[0] == 0);
       CHECK(value_of(sum) == doctest::Approx(4e60).epsilon(1e-6));
@@ -197,12 +197,12 @@ TEST_CASE("reductions leave the same bits for any number of threads, and in ever
                                   mask_tensor(runtime, random.mask(50021, 0.7)),
                                   unwritten(runtime, {1}, DType::f64),
                                   unwritten(runtime, {1}, DType::f64)};
-        backend.reduction->masked_loss_forward(forward, runtime.stream());
+        backend.reduction->masked_loss_forward(forward, runtime, runtime.stream());
         const Tensor d = unwritten(runtime, {50021, 3}, dtype);
         backend.reduction->masked_loss_backward(
             {50021, forward.prediction, forward.target, forward.mask, forward.sum, d}, runtime.stream());
         const Tensor squares = scalar(runtime, 0.1);
-        backend.reduction->sum_of_squares({forward.prediction, squares, Tensor()}, runtime.stream());
+        backend.reduction->sum_of_squares({forward.prediction, squares, Tensor()}, runtime, runtime.stream());
         results.push_back(
             {{"sum", forward.sum}, {"weight", forward.weight}, {"d_prediction", d}, {"squares", squares}});
       }
@@ -221,7 +221,7 @@ TEST_CASE("reductions say which argument does not fit") {
     MaskedLossForward args{3,    tensor({3, 2}),          tensor({3, 2}),
                            mask, tensor({1}, DType::f64), tensor({1}, DType::f64)};
     change(args);
-    return invalid_argument_text([&] { masked_loss_forward(args, runtime.stream()); });
+    return invalid_argument_text([&] { masked_loss_forward(args, runtime, runtime.stream()); });
   };
   CHECK(loss_error([](MaskedLossForward&) {}) == "");
   std::string text = loss_error([&](MaskedLossForward& a) { a.target = tensor({3, 3}); });
@@ -238,7 +238,7 @@ TEST_CASE("reductions say which argument does not fit") {
   });
   CHECK_MESSAGE((contains(text, "masked_loss.backward: d_prediction") && contains(text, "[2, 3]")), text);
   text = invalid_argument_text([&] {
-    sum_of_squares({tensor({3, 2}), tensor({2}, DType::f64), Tensor()}, runtime.stream());
+    sum_of_squares({tensor({3, 2}), tensor({2}, DType::f64), Tensor()}, runtime, runtime.stream());
   });
   CHECK_MESSAGE((contains(text, "sum_of_squares") && contains(text, "f64[1]") && contains(text, "f64[2]")),
                 text);

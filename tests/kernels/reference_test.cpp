@@ -278,7 +278,7 @@ TEST_CASE("judge: the masked loss, by hand and by differences") {
 }
 
 TEST_CASE("judge: sgd by hand, with momentum, decay, unscaling and clipping") {
-  OptimizerStep s;
+  reference::OptimizerStep s;
   s.kind = OptimizerKind::sgd;
   s.learning_rate = 0.5;
   reference::OptimizerState state{{1.0}, {}, {}};
@@ -292,7 +292,7 @@ TEST_CASE("judge: sgd by hand, with momentum, decay, unscaling and clipping") {
   CHECK(state.first_moment[0] == 7.0);
   CHECK(state.parameters[0] == 0.5);
 
-  s = OptimizerStep{};
+  s = reference::OptimizerStep{};
   s.kind = OptimizerKind::sgd;
   s.learning_rate = 1.0;
   s.gradient_scale = 0.5;
@@ -309,7 +309,7 @@ TEST_CASE("judge: sgd by hand, with momentum, decay, unscaling and clipping") {
 }
 
 TEST_CASE("judge: two steps of adam by hand, and where adamw differs") {
-  OptimizerStep s;
+  reference::OptimizerStep s;
   s.learning_rate = 0.5;
   s.beta1 = 0.5;
   s.beta2 = 0.75;
@@ -338,7 +338,7 @@ TEST_CASE("judge: two steps of adam by hand, and where adamw differs") {
   CHECK(state.first_moment[0] == 1.0);
   CHECK(state.parameters[0] == 0.25);
 
-  s = OptimizerStep{};
+  s = reference::OptimizerStep{};
   s.learning_rate = 0.5;
   s.beta1 = s.beta2 = 0.0;
   s.epsilon = 2.0;

@@ -144,7 +144,7 @@ TEST_CASE("parameters have the names and shapes of files, and initial values dep
   REQUIRE(set.find("processor.2.edge_mlp.linear_0.weight") >= 0);
   const auto index = static_cast<size_t>(set.find("processor.2.edge_mlp.linear_0.weight"));
   CHECK(set.value(index).shape() == Shape{72, 24});
-  CHECK(to_file_order(runtime, set.parameters()[index], set.value(index)).shape() == Shape{24, 72});
+  CHECK(to_file_order(set.parameters()[index], set.value(index)).shape() == Shape{24, 72});
   CHECK(set.find("node_decoder.norm.weight") < 0);
   CHECK(set.find("edge_encoder.norm.bias") >= 0);
   MeshGraphNetOptions deeper = small_options();
@@ -163,7 +163,7 @@ TEST_CASE("file order is the transpose, both ways") {
   const ParameterInfo info{"w", Shape{2, 3}, 0, Initial::zero, 2};
   const std::vector<double> values{1, 2, 3, 4, 5, 6};
   const Tensor tensor = Tensor::from<double>(runtime, values, {2, 3}, Tag::data);
-  const Tensor file = to_file_order(runtime, info, tensor);
+  const Tensor file = to_file_order(info, tensor);
   const auto transposed = file.values<double>();
   CHECK(std::vector<double>(transposed.begin(), transposed.end()) == std::vector<double>{1, 4, 2, 5, 3, 6});
   const Tensor back = Tensor::zeros(runtime, {2, 3}, DType::f64, Tag::data);

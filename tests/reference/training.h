@@ -18,7 +18,14 @@ Matrix masked_loss_backward(const Matrix& prediction, const Matrix& target, cons
 
 double sum_of_squares(const std::vector<double>& x);
 
-/// The settings are those of OptimizerStep; its tensors are not read.
+struct OptimizerStep {
+  OptimizerKind kind = OptimizerKind::adam;
+  double learning_rate = 0.0;
+  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.0, momentum = 0.0;
+  int64_t step = 1;             ///< 1 at the first update
+  double gradient_scale = 1.0;  ///< gradients are multiplied by this first
+  double clip_norm = 0.0;       ///< 0: no clipping
+};
 struct OptimizerState {
   std::vector<double> parameters, first_moment, second_moment;
 };

@@ -267,7 +267,12 @@ TEST_CASE("a union of meshes is the graph of their shifted edges") {
     for (const int32_t node : mesh.receivers) receivers.push_back(node + shift);
     shift += static_cast<int32_t>(mesh.nodes);
   }
-  const Graph ours = union_graph(f.runtime, meshes);
+  int64_t edges = 0;
+  for (const MeshView& mesh : meshes) edges += mesh.edges;
+  const BatchMemory memory({.nodes = shift, .edges = edges, .node_inputs = 1, .edge_inputs = 1}, DType::f32,
+                           BatchMemory::Sizes::exact);
+  const Graph ours = memory.batch(host_tensor({memory.bytes()}, DType::u8).storage()).edge_sets.front().graph;
+  write_union_graph(ours, meshes);
   const Graph built = build_graph(f.runtime, shift, senders, receivers);
   check_graph(ours);
   CHECK(ours.nodes == 11);

@@ -144,6 +144,10 @@ void add_settings(CLI::App& command, std::vector<std::string>& settings) {
 
 void add_json(CLI::App& command, bool& json) { command.add_flag("--json", json, "Print the result as JSON"); }
 
+void add_device(CLI::App& command, std::string& device) {
+  command.add_option("--device", device, "auto, cpu, cuda or cuda:N")->capture_default_str();
+}
+
 void add_threads(CLI::App& command, int& threads) {
   command.add_option("--threads", threads, "CPU threads, 0 for all; results do not depend on it")
       ->type_name("N")

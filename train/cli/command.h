@@ -37,6 +37,9 @@ void add_settings(CLI::App& command, std::vector<std::string>& settings);
 /// Adds --json.
 void add_json(CLI::App& command, bool& json);
 
+/// Adds --device, one of auto, cpu, cuda, cuda:N.
+void add_device(CLI::App& command, std::string& device);
+
 /// Adds --threads N, 0 for all.
 void add_threads(CLI::App& command, int& threads);
 

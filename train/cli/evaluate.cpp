@@ -2,6 +2,7 @@
 #include <meshgrad/train/cli/command.h>
 #include <meshgrad/train/cli/output.h>
 #include <meshgrad/train/evaluate.h>
+#include <meshgrad/train/precision.h>
 
 #include <fmt/format.h>
 
@@ -16,6 +17,7 @@ struct EvaluateCommand {
   std::string data;
   std::string boundary;
   EvaluateOptions evaluate;
+  std::string device = "auto";
   int threads = 0;
   bool json = false;
 };
@@ -53,9 +55,11 @@ std::string to_text(const Evaluation& e) {
 }
 
 int run(const EvaluateCommand& command, const GlobalOptions& globals) {
-  Runtime runtime(
-      {.device = {}, .threads = command.threads, .allocator = allocator_options_from_environment()});
-  const Predictor predictor(runtime, find_checkpoint(command.run, command.checkpoint), command.data);
+  const std::filesystem::path checkpoint = find_checkpoint(command.run, command.checkpoint);
+  Runtime runtime({.device = resolve_device_for(command.device, checkpoint_config(checkpoint).precision),
+                   .threads = command.threads,
+                   .allocator = allocator_options_from_environment()});
+  const Predictor predictor(runtime, checkpoint, command.data);
   EvaluateOptions options = command.evaluate;
   if (command.boundary == "data") options.boundary = RolloutBoundary::data;
   if (command.boundary == "initial") options.boundary = RolloutBoundary::initial;
@@ -84,6 +88,7 @@ void add_evaluate(CommandLine& line) {
       ->add_option("--boundary", options->boundary,
                    "Values of nodes that are not predicted (default: rollout.boundary)")
       ->check(CLI::IsMember({"data", "initial"}));
+  add_device(*evaluate, options->device);
   add_threads(*evaluate, options->threads);
   add_json(*evaluate, options->json);
   on_run(*evaluate, line, options, run);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/train/cli/command.h>
 #include <meshgrad/train/cli/output.h>
+#include <meshgrad/train/precision.h>
 #include <meshgrad/train/rollout_files.h>
 
 #include <fmt/format.h>
@@ -18,6 +19,7 @@ struct RolloutCommand {
   std::string boundary;
   std::string directory;
   RolloutFilesOptions files;
+  std::string device = "auto";
   int threads = 0;
   bool json = false;
 };
@@ -46,9 +48,11 @@ std::function<void(int64_t, int64_t)> progress_lines() {
 }
 
 int run(const RolloutCommand& command, const GlobalOptions& globals) {
-  Runtime runtime(
-      {.device = {}, .threads = command.threads, .allocator = allocator_options_from_environment()});
-  const Predictor predictor(runtime, find_checkpoint(command.run, command.checkpoint), command.data);
+  const std::filesystem::path checkpoint = find_checkpoint(command.run, command.checkpoint);
+  Runtime runtime({.device = resolve_device_for(command.device, checkpoint_config(checkpoint).precision),
+                   .threads = command.threads,
+                   .allocator = allocator_options_from_environment()});
+  const Predictor predictor(runtime, checkpoint, command.data);
   RolloutFilesOptions options = command.files;
   const int64_t steps = predictor.config().rollout.steps;
   if (options.steps == 0) options.steps = steps;
@@ -88,6 +92,7 @@ void add_rollout(CommandLine& line) {
       ->add_option("--boundary", options->boundary,
                    "Values of nodes that are not predicted (default: rollout.boundary)")
       ->check(CLI::IsMember({"data", "initial"}));
+  add_device(*rollout, options->device);
   add_threads(*rollout, options->threads);
   add_json(*rollout, options->json);
   on_run(*rollout, line, options, run);

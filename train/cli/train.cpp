@@ -2,6 +2,7 @@
 #include <meshgrad/train/cli/command.h>
 #include <meshgrad/train/cli/output.h>
 #include <meshgrad/train/cli/signals.h>
+#include <meshgrad/train/precision.h>
 #include <meshgrad/train/report/line_chart.h>
 #include <meshgrad/train/report/metrics_log.h>
 #include <meshgrad/train/report/progress.h>
@@ -37,7 +38,7 @@ std::string to_json(const TrainResult& result, const Config& config) {
                                     {"checkpoint", result.checkpoint.string()},
                                     {"step", result.state.step},
                                     {"parameters", result.parameters},
-                                    {"loss", result.state.last_loss},
+                                    {"loss", result.state.optimizer.last_loss},
                                     {"valid_loss", result.state.last_valid_loss},
                                     {"best_valid_loss", result.state.best_valid_loss},
                                     {"best_step", result.state.best_step},
@@ -47,9 +48,9 @@ std::string to_json(const TrainResult& result, const Config& config) {
 
 std::string to_text(const TrainResult& result, const Config& config) {
   const RunState& state = result.state;
-  std::string text =
-      fmt::format("run         {}\nstep        {} of {}\nparameters  {}\nloss        {:.4g}\n",
-                  config.run.dir, state.step, result.total_steps, result.parameters, state.last_loss);
+  std::string text = fmt::format("run         {}\nstep        {} of {}\nparameters  {}\nloss        {:.4g}\n",
+                                 config.run.dir, state.step, result.total_steps, result.parameters,
+                                 state.optimizer.last_loss);
   if (state.best_step >= 0) {
     text += fmt::format("validation  {:.4g} (best {:.4g} at step {})\n", state.last_valid_loss,
                         state.best_valid_loss, state.best_step);
@@ -97,7 +98,7 @@ class Notes {
 int run(const TrainCommand& command, const GlobalOptions& globals) {
   const Config config = load(command);
   std::string device_note;
-  const Device device = resolve_device(config.run.device, &device_note);
+  const Device device = resolve_device_for(config.run.device, config.precision, &device_note);
   if (!globals.quiet && !device_note.empty()) print_note(device_note);
   Runtime runtime({.device = device,
                    .threads = static_cast<int>(config.run.threads),

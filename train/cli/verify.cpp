@@ -13,6 +13,7 @@ namespace {
 struct VerifyOptions {
   std::string file;
   std::string precision = "f64";
+  std::string device = "cpu";
   std::string path = "fused";
   int threads = 0;
   bool recompute_hidden = false;
@@ -52,12 +53,19 @@ std::string to_json(const VerifyReport& report) {
   return json.dump(2) + "\n";
 }
 
+DType dtype_named(const std::string& name) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
+    if (name == name_of(dtype)) return dtype;
+  }
+  return DType::f64;
+}
+
 int run(const VerifyOptions& options, const GlobalOptions&) {
-  Runtime runtime(
-      {.device = {}, .threads = options.threads, .allocator = allocator_options_from_environment()});
-  const VerifyReport report =
-      verify(runtime, options.file, options.precision == "f64" ? DType::f64 : DType::f32,
-             options.path == "fused", !options.recompute_hidden);
+  Runtime runtime({.device = resolve_device(options.device),
+                   .threads = options.threads,
+                   .allocator = allocator_options_from_environment()});
+  const VerifyReport report = verify(runtime, options.file, dtype_named(options.precision),
+                                     options.path == "fused", !options.recompute_hidden);
   print_result(options.json ? to_json(report) : to_text(report));
   return report.passed() ? kExitOk : kExitFailed;
 }
@@ -67,17 +75,19 @@ int run(const VerifyOptions& options, const GlobalOptions&) {
 void add_verify(CommandLine& line) {
   CLI::App* verify = add_command(
       line.app, "verify", "Hold the engine against values that another framework computed",
-      {"meshgrad verify reference.safetensors", "meshgrad verify reference.safetensors --precision f32"});
+      {"meshgrad verify reference.safetensors", "meshgrad verify reference.safetensors --precision f32",
+       "meshgrad verify reference.safetensors --precision f16 --device cuda"});
   const auto options = std::make_shared<VerifyOptions>();
   verify->add_option("FILE", options->file, "Reference values, in safetensors form")->required();
   verify->add_option("--precision", options->precision, "Precision to compute in")
-      ->check(CLI::IsMember({"f64", "f32"}))
+      ->check(CLI::IsMember({"f64", "f32", "f16", "bf16"}))
       ->capture_default_str();
   verify->add_option("--path", options->path, "How to compute")
       ->check(CLI::IsMember({"fused", "op_by_op"}))
       ->capture_default_str();
   verify->add_flag("--recompute-hidden", options->recompute_hidden,
                    "Recompute hidden activations in backward");
+  add_device(*verify, options->device);
   add_threads(*verify, options->threads);
   add_json(*verify, options->json);
   on_run(*verify, line, options, run);

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/callback_memory.h>
+#include <meshgrad/engine/captured_work.h>
+#include <meshgrad/engine/error.h>
+#include <meshgrad/engine/gpu.h>
+
+#include <map>
+
+namespace meshgrad {
+namespace {
+
+constexpr int64_t kPage = 4096;
+constexpr int64_t kNoLimit = int64_t{1} << 46;
+
+/// Memory of `runtime`, counted in `bytes`. It belongs to the runtime's stream, on which every replay runs.
+std::shared_ptr<MemorySource> memory_of(Runtime& runtime, const std::string& name, int64_t& bytes) {
+  auto loans = std::make_shared<std::map<void*, StoragePtr>>();
+  MemoryCallbacks callbacks;
+  callbacks.allocate = [&runtime, &bytes, name, loans](int64_t size) {
+    StoragePtr loan = runtime.allocator().allocate(size, kPage, runtime.stream(), Tag::activations, name);
+    bytes += size;
+    void* address = loan->data();
+    loans->emplace(address, std::move(loan));
+    return address;
+  };
+  callbacks.free = [&bytes, loans](void* address, int64_t size) {
+    bytes -= size;
+    loans->erase(address);
+  };
+  return std::make_shared<CallbackMemorySource>(std::move(callbacks), runtime.device(), kNoLimit);
+}
+
+}  // namespace
+
+CapturedWork::CapturedWork(Runtime& runtime, std::string name, std::function<void(Runtime&)> work)
+    : runtime_(runtime), name_(std::move(name)), work_(std::move(work)) {
+  RuntimeOptions options;
+  options.device = runtime.device();
+  options.threads = 1;
+  options.seed = runtime.seed();
+  options.memory = memory_of(runtime, name_, bytes_);
+  own_.emplace(std::move(options));
+}
+
+CapturedWork::~CapturedWork() {
+  if (graph_ != nullptr) gpu::destroy_graph(graph_);
+}
+
+void CapturedWork::run() {
+  ++runs_;
+  if (runs_ == 2) record();
+  if (graph_ != nullptr) {
+    gpu::launch_graph(graph_, runtime_.stream().native());
+  } else {
+    queue();
+  }
+}
+
+void CapturedWork::queue() {
+  before_.record(runtime_.stream());
+  before_.hold_back(own_->stream());
+  work_(*own_);
+  after_.record(own_->stream());
+  after_.hold_back(runtime_.stream());
+}
+
+void CapturedWork::record() {
+  void* stream = own_->stream().native();
+  gpu::begin_capture(stream);
+  bool open = true;
+  try {
+    work_(*own_);
+    open = false;
+    graph_ = gpu::end_capture(stream);
+  } catch (const Error& error) {
+    if (open) gpu::abandon_capture(stream);
+    refusal_ = error.what();
+  }
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sums in two launches: each block adds a slab of fixed size, then one block adds the slabs. Which values
+// meet in which order depends on their places alone, and what lies behind the real count adds zero.
+#include <meshgrad/kernels/cuda/device.h>
+#include <meshgrad/kernels/cuda/tables.h>
+
+namespace meshgrad::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int64_t kRowsPerBlock = 2048;
+constexpr int64_t kElementsPerBlock = 8192;
+constexpr int kBlocksPerSm = 8;
+
+/// Sum over the block's threads, in thread 0; `sums` has room for one value a thread.
+__device__ inline double block_sum(double* sums, double x) {
+  const auto thread = static_cast<int>(threadIdx.x);
+  sums[thread] = x;
+  __syncthreads();
+  for (int half = kThreads / 2; half > 0; half /= 2) {
+    if (thread < half) sums[thread] += sums[thread + half];
+    __syncthreads();
+  }
+  const double total = sums[0];
+  __syncthreads();
+  return total;
+}
+
+struct Finish {
+  const double* first;   // [slabs]
+  const double* second;  // [slabs], or null
+  int64_t slabs;
+  double* first_sum;
+  double* second_sum;
+  bool add;             // to what first_sum holds
+  int32_t* non_finite;  // or null: set where first's total is not finite
+};
+__global__ void finish_kernel(Finish args) {
+  MESHGRAD_SHARED(double, sums, kThreads);
+  double first = 0.0;
+  double second = 0.0;
+  for (int64_t slab = threadIdx.x; slab < args.slabs; slab += kThreads) {
+    first += args.first[slab];
+    if (args.second != nullptr) second += args.second[slab];
+  }
+  first = block_sum(sums, first);
+  if (args.second != nullptr) second = block_sum(sums, second);
+  if (threadIdx.x != 0) return;
+  *args.first_sum = args.add ? *args.first_sum + first : first;
+  if (args.second != nullptr) *args.second_sum = second;
+  if (args.non_finite != nullptr && !is_finite(first)) *args.non_finite = 1;
+}
+
+struct LossSlabs {
+  int64_t capacity;
+  const int64_t* count;
+  int64_t width;
+  const void* prediction;
+  const float* target;
+  const uint8_t* mask;
+  double* sums;     // [slabs]
+  double* weights;  // [slabs]
+};
+template <class T>
+__global__ void loss_kernel(LossSlabs args) {
+  MESHGRAD_SHARED(double, sums, kThreads);
+  const int64_t rows = args.count == nullptr ? args.capacity : *args.count;
+  const int64_t begin = int64_t{blockIdx.x} * kRowsPerBlock;
+  const int64_t end = min(begin + kRowsPerBlock, rows);
+  const T* prediction = static_cast<const T*>(args.prediction);
+  double sum = 0.0;
+  double weight = 0.0;
+  for (int64_t row = begin + threadIdx.x; row < end; row += kThreads) {
+    if (args.mask[row] == 0) continue;
+    weight += 1.0;
+    for (int64_t i = row * args.width; i < (row + 1) * args.width; ++i) {
+      const double error = static_cast<double>(to_float(prediction[i])) - static_cast<double>(args.target[i]);
+      sum += error * error;
+    }
+  }
+  sum = block_sum(sums, sum);
+  weight = block_sum(sums, weight);
+  if (threadIdx.x != 0) return;
+  args.sums[blockIdx.x] = sum;
+  args.weights[blockIdx.x] = weight;
+}
+
+struct LossGradient {
+  int64_t capacity;
+  const int64_t* count;
+  int64_t width;
+  const void* prediction;
+  const float* target;
+  const uint8_t* mask;
+  const double* seed;
+  void* d_prediction;
+};
+template <class T>
+__global__ void loss_gradient_kernel(LossGradient args) {
+  const int64_t rows = args.count == nullptr ? args.capacity : *args.count;
+  const double factor = 2.0 * *args.seed;
+  const T* prediction = static_cast<const T*>(args.prediction);
+  T* d_prediction = static_cast<T*>(args.d_prediction);
+  const int64_t stride = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < rows * args.width; i += stride) {
+    float gradient = 0.0f;
+    if (args.mask[i / args.width] != 0) {
+      const double error = static_cast<double>(to_float(prediction[i])) - static_cast<double>(args.target[i]);
+      gradient = static_cast<float>(factor * error);
+    }
+    d_prediction[i] = to_storage<T>(gradient);
+  }
+}
+
+struct SquareSlabs {
+  int64_t elements;
+  const void* x;
+  double* sums;  // [slabs]
+};
+template <class T>
+__global__ void squares_kernel(SquareSlabs args) {
+  MESHGRAD_SHARED(double, sums, kThreads);
+  const int64_t begin = int64_t{blockIdx.x} * kElementsPerBlock;
+  const int64_t end = min(begin + kElementsPerBlock, args.elements);
+  const T* x = static_cast<const T*>(args.x);
+  double sum = 0.0;
+  for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
+    const auto value = static_cast<double>(to_float(x[i]));
+    sum += value * value;
+  }
+  sum = block_sum(sums, sum);
+  if (threadIdx.x == 0) args.sums[blockIdx.x] = sum;
+}
+
+Tensor slab_sums(Runtime& runtime, int64_t slabs) {
+  return Tensor::empty(runtime, Shape{slabs}, DType::f64, Tag::workspace, "partial sums");
+}
+
+void masked_loss_forward(const MaskedLossForward& args, Runtime& runtime, const Stream& stream) {
+  const int64_t slabs = blocks_for(args.rows.capacity, kRowsPerBlock);
+  const Tensor sums = slab_sums(runtime, slabs);
+  const Tensor weights = slab_sums(runtime, slabs);
+  dispatch_gpu_storage(args.prediction.dtype(), [&]<class T>() {
+    launch("masked_loss.forward", loss_kernel<T>, {.blocks = slabs, .threads = kThreads}, stream,
+           LossSlabs{args.rows.capacity, args.rows.count, args.prediction.width(), args.prediction.raw(),
+                     args.target.data<float>(), args.mask.data<uint8_t>(), sums.data<double>(),
+                     weights.data<double>()});
+  });
+  launch("masked_loss.finish", finish_kernel, {.blocks = 1, .threads = kThreads}, stream,
+         Finish{.first = sums.data<double>(),
+                .second = weights.data<double>(),
+                .slabs = slabs,
+                .first_sum = args.sum.data<double>(),
+                .second_sum = args.weight.data<double>(),
+                .add = false,
+                .non_finite = nullptr});
+}
+
+void masked_loss_backward(const MaskedLossBackward& args, const Stream& stream) {
+  const int64_t elements = args.rows.capacity * args.prediction.width();
+  dispatch_gpu_storage(args.prediction.dtype(), [&]<class T>() {
+    launch("masked_loss.backward", loss_gradient_kernel<T>,
+           {.blocks = persistent_blocks(stream, elements, kThreads, kBlocksPerSm), .threads = kThreads},
+           stream,
+           LossGradient{args.rows.capacity, args.rows.count, args.prediction.width(), args.prediction.raw(),
+                        args.target.data<float>(), args.mask.data<uint8_t>(), args.seed.data<double>(),
+                        args.d_prediction.raw()});
+  });
+}
+
+void sum_of_squares(const SumOfSquares& args, Runtime& runtime, const Stream& stream) {
+  const int64_t slabs = blocks_for(args.x.elements(), kElementsPerBlock);
+  const Tensor sums = slab_sums(runtime, slabs);
+  dispatch_gpu_storage(args.x.dtype(), [&]<class T>() {
+    launch("sum_of_squares", squares_kernel<T>, {.blocks = slabs, .threads = kThreads}, stream,
+           SquareSlabs{args.x.elements(), args.x.raw(), sums.data<double>()});
+  });
+  launch("sum_of_squares.finish", finish_kernel, {.blocks = 1, .threads = kThreads}, stream,
+         Finish{.first = sums.data<double>(),
+                .second = nullptr,
+                .slabs = slabs,
+                .first_sum = args.sum.data<double>(),
+                .second_sum = nullptr,
+                .add = true,
+                .non_finite = args.non_finite.defined() ? args.non_finite.data<int32_t>() : nullptr});
+}
+
+}  // namespace
+
+const ReductionKernels reduction_kernels{
+    .masked_loss_forward = masked_loss_forward,
+    .masked_loss_backward = masked_loss_backward,
+    .sum_of_squares = sum_of_squares,
+};
+
+}  // namespace meshgrad::cuda

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// StepState: all that changes from one optimizer step to the next, in the memory of the device, and the rules
+// by which it changes. The device decides by itself whether a step is taken and with which numbers, so that
+// the host never waits for it. Scalars only: both backends run the same functions.
+//
+// Loss scale: Micikevicius et al., "Mixed precision training" (2018), section 3.2, with the usual automatic
+// rule: halved when a gradient overflows, doubled after a long time without.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#ifdef __CUDACC__
+#define MESHGRAD_HOST_DEVICE __host__ __device__
+#else
+#define MESHGRAD_HOST_DEVICE
+#endif
+
+namespace meshgrad {
+
+enum class OptimizerKind : uint8_t { adam, adamw, sgd };
+enum class RateCurve : uint8_t { constant, exponential, cosine };
+
+/// Learning rate of each update: a linear warm-up, then a curve from `peak` to `last` over `span` updates.
+struct LearningRate {
+  RateCurve curve = RateCurve::constant;
+  double peak = 0.0;
+  double last = 0.0;
+  int64_t warmup_steps = 0;
+  int64_t span = 1;
+};
+
+struct OptimizerSettings {
+  OptimizerKind kind = OptimizerKind::adam;
+  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.0, momentum = 0.0;
+  double clip_norm = 0.0;  ///< gradients times min(1, clip_norm / (norm + 1e-6)); 0: no clipping
+  LearningRate rate;
+  bool scale_loss = false;  ///< adapt StepState::loss_scale; it stays as it is otherwise
+};
+
+inline constexpr double kFirstLossScale = 65536.0;
+inline constexpr double kLeastLossScale = 1.0;
+inline constexpr double kMostLossScale = 16777216.0;
+inline constexpr int64_t kLossScaleInterval = 2000;  // clean updates before the scale grows
+
+struct StepState {
+  // Since whoever logs last set these to zero; the first two members, so that one fill does it.
+  double loss_sum = 0.0;  ///< of windows with a finite loss
+  int64_t loss_count = 0;
+
+  // Of the window of batches that is under way.
+  double window_loss = 0.0;    ///< sum of squared errors
+  double window_weight = 0.0;  ///< loss terms of the whole window
+
+  // Of the run.
+  int64_t steps = 0;    ///< updates done: the learning rate and bias corrections follow these
+  int64_t skipped = 0;  ///< windows left out
+  int64_t skipped_in_a_row = 0;
+  int64_t clean_steps = 0;  ///< updates since the loss scale changed
+  double loss_scale = 1.0;
+  int64_t bad_losses = 0;  ///< batches whose loss was not finite
+
+  // Of the last window.
+  double last_loss = std::numeric_limits<double>::quiet_NaN();
+  double gradient_norm = 0.0;  ///< before clipping, of the unscaled gradients
+  double learning_rate = 0.0;
+
+  // What the update of the last window goes by.
+  double gradient_factor = 0.0;    ///< gradients are multiplied by it: 1 / loss scale, and clipping
+  double step_size = 0.0;          ///< learning rate, for adam over its first correction
+  double second_correction = 1.0;  ///< adam: 1 / sqrt(1 - beta2^step)
+  double shrink = 1.0;             ///< adamw: what decay leaves of a parameter
+  int64_t skip = 0;                ///< not 0: the update changes nothing
+};
+
+// Internal linkage: the tests' simulated device checks the kernels' copy and leaves the host's alone.
+
+/// The rate of update `step`, 0 for the first. The last update of the span runs at `last` exactly.
+MESHGRAD_HOST_DEVICE static inline double rate_at(const LearningRate& r, int64_t step) {
+  if (step < r.warmup_steps)
+    return r.peak * static_cast<double>(step + 1) / static_cast<double>(r.warmup_steps);
+  const int64_t steps = r.span > 2 ? r.span - 1 : 1;
+  double progress = static_cast<double>(step - r.warmup_steps) / static_cast<double>(steps);
+  if (progress > 1.0) progress = 1.0;
+  switch (r.curve) {
+    case RateCurve::constant:
+      return r.peak;
+    case RateCurve::exponential:
+      return r.peak * std::pow(r.last / r.peak, progress);
+    case RateCurve::cosine:
+      return r.last + 0.5 * (r.peak - r.last) * (1.0 + std::cos(3.14159265358979323846 * progress));
+  }
+  return r.peak;
+}
+
+/// x is neither infinite nor NaN.
+MESHGRAD_HOST_DEVICE static inline bool is_finite(double x) { return x - x == 0.0; }
+
+/// Adds a batch's loss to the window; returns the seed of its backward pass.
+MESHGRAD_HOST_DEVICE static inline double note_loss(StepState& s, double sum, double window_weight) {
+  s.window_loss += sum;
+  s.window_weight = window_weight;
+  if (!is_finite(sum)) ++s.bad_losses;
+  return s.loss_scale / window_weight;
+}
+
+/// Ends the window: whether there is an update, and its numbers. `squared_norm` is that of the gradients as
+/// they are, scaled.
+MESHGRAD_HOST_DEVICE static inline void decide(StepState& s, const OptimizerSettings& o, double squared_norm,
+                                               bool non_finite) {
+  s.last_loss = s.window_loss / s.window_weight;
+  if (is_finite(s.last_loss)) {
+    s.loss_sum += s.last_loss;
+    ++s.loss_count;
+  }
+  s.skip = non_finite || !is_finite(s.last_loss) ? 1 : 0;
+  s.window_loss = 0.0;
+  const double unscale = 1.0 / s.loss_scale;
+  s.gradient_norm = std::sqrt(squared_norm) * unscale;
+  s.learning_rate = rate_at(o.rate, s.steps);
+  if (s.skip != 0) {
+    ++s.skipped;
+    ++s.skipped_in_a_row;
+    s.clean_steps = 0;
+    if (o.scale_loss && s.loss_scale > kLeastLossScale) s.loss_scale *= 0.5;
+    return;
+  }
+  s.skipped_in_a_row = 0;
+  s.gradient_factor = unscale;
+  if (o.clip_norm > 0.0) {
+    // The 1e-6 is PyTorch's clip_grad_norm_'s, so that runs can be compared.
+    const double share = o.clip_norm / (s.gradient_norm + 1e-6);
+    if (share < 1.0) s.gradient_factor *= share;
+  }
+  ++s.steps;
+  s.step_size = s.learning_rate;
+  if (o.kind != OptimizerKind::sgd) {
+    const auto step = static_cast<double>(s.steps);
+    s.step_size /= 1.0 - std::pow(o.beta1, step);
+    s.second_correction = 1.0 / std::sqrt(1.0 - std::pow(o.beta2, step));
+  }
+  s.shrink = 1.0 - s.learning_rate * o.weight_decay;
+  if (!o.scale_loss) return;
+  if (++s.clean_steps < kLossScaleInterval) return;
+  s.clean_steps = 0;
+  if (s.loss_scale < kMostLossScale) s.loss_scale *= 2.0;
+}
+
+}  // namespace meshgrad

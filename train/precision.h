@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which storage each device computes in.
+#pragma once
+#include <meshgrad/engine/device.h>
+#include <meshgrad/engine/dtype.h>
+
+namespace meshgrad {
+
+/// Throws ConfigError unless kernels of the device store in `precision`: f32 or f64 on the CPU; f32, f16 or
+/// bf16 on a GPU.
+void check_precision(Device device, DType precision);
+
+/// resolve_device, but "auto" takes the CPU for f64.
+Device resolve_device_for(const std::string& word, DType precision, std::string* note = nullptr);
+
+}  // namespace meshgrad

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/byte_size.h>
+#include <meshgrad/train/step.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace meshgrad {
+
+void run_batch(Runtime& runtime, const MeshGraphNet& model, const Optimizer& optimizer, const Batch& batch,
+               const Tensor& window_weight) {
+  Tape tape(runtime);
+  const Variable prediction = model.forward(tape, batch);
+  const LossSum loss = masked_loss(tape, prediction, batch.target, batch.mask);
+  tape.backward(loss.sum, optimizer.note_loss(runtime, loss.sum.value(), window_weight));
+}
+
+int BatchClasses::class_of(const BatchSizes& batch) const {
+  int number = 0;
+  const auto holds = [&](int candidate) {
+    const BatchSizes most = capacity(candidate);
+    return batch.nodes <= most.nodes && batch.edges <= most.edges;
+  };
+  while (number + 1 < kClasses && holds(number + 1)) ++number;
+  return number;
+}
+
+BatchSizes BatchClasses::capacity(int number) const {
+  const auto part = [number](int64_t whole) { return ((whole - 1) >> number) + 1; };
+  BatchSizes sizes = largest_;
+  sizes.nodes = part(sizes.nodes);
+  sizes.edges = part(sizes.edges);
+  return sizes;
+}
+
+namespace {
+
+BatchSizes largest_batch(const Config& config, const Dataset& dataset, const FrameFeatures& features) {
+  const Dataset::MeshSizes mesh = dataset.largest_mesh(config.data.train_split);
+  return {.nodes = std::max<int64_t>(1, config.train.batch * mesh.nodes),
+          .edges = std::max<int64_t>(1, config.train.batch * mesh.edges),
+          .node_inputs = features.node_inputs(),
+          .edge_inputs = features.edge_inputs(),
+          .outputs = features.outputs()};
+}
+
+}  // namespace
+
+TrainStep::TrainStep(Runtime& runtime, const Config& config, const Dataset& dataset,
+                     const FrameFeatures& features, const MeshGraphNet& model, const Optimizer& optimizer,
+                     Note note, size_t most_captured)
+    : runtime_(runtime),
+      config_(config),
+      features_(features),
+      model_(model),
+      optimizer_(optimizer),
+      note_(std::move(note)),
+      most_captured_(most_captured),
+      uploader_(runtime),
+      classes_(largest_batch(config, dataset, features)) {
+  if (config.graphs != GraphsMode::capture) return;
+  if (!runtime.stream().on_gpu()) {
+    note_("graphs = \"capture\" needs a GPU: kernels run one by one");
+    return;
+  }
+  captured_update_ = std::make_unique<CapturedWork>(runtime, "optimizer step",
+                                                    [this](Runtime& own) { optimizer_.step(own); });
+}
+
+void TrainStep::batch(const std::vector<Sample>& samples, const Window& window, Normalizers& normalizers) {
+  const std::string& split = config_.data.train_split;
+  const BatchSizes sizes = features_.training_sizes(split, samples);
+  Captured* const captured = captured_update_ != nullptr && !window.observe ? &captured_for(sizes) : nullptr;
+  const BatchMemory memory = captured != nullptr
+                                 ? captured->memory
+                                 : BatchMemory(sizes, config_.precision, BatchMemory::Sizes::exact);
+  const StoragePtr staged = uploader_.stage(memory.bytes());
+  Batch host = memory.batch(staged);
+  features_.write_training_batch(host, split, samples, window.noise, normalizers, window.learn);
+  if (window.observe) return;
+  *memory.window_weight(staged).data<double>() = window.weight;
+  const StoragePtr piece =
+      uploader_.upload(staged, memory.bytes(), captured != nullptr ? captured->piece : nullptr);
+  if (captured != nullptr) {
+    run(*captured);
+  } else {
+    run_batch(runtime_, model_, optimizer_, memory.batch(piece), memory.window_weight(piece));
+  }
+}
+
+TrainStep::Captured& TrainStep::captured_for(const BatchSizes& sizes) {
+  const int number = classes_.class_of(sizes);
+  const auto known = std::find_if(captured_.begin(), captured_.end(),
+                                  [&](const Captured& captured) { return captured.number == number; });
+  if (known != captured_.end()) {
+    captured_.splice(captured_.begin(), captured_, known);
+    return captured_.front();
+  }
+  while (captured_.size() >= most_captured_) captured_.pop_back();
+  const BatchMemory memory(classes_.capacity(number), config_.precision, BatchMemory::Sizes::capacity);
+  Captured& captured = captured_.emplace_front(Captured{number, memory, {}, {}, nullptr});
+  captured.piece = device_batch_memory(runtime_, memory.bytes());
+  captured.batch = memory.batch(captured.piece);
+  captured.work = std::make_unique<CapturedWork>(runtime_, "captured step", [this, &captured](Runtime& own) {
+    run_batch(own, model_, optimizer_, captured.batch, captured.memory.window_weight(captured.piece));
+  });
+  return captured;
+}
+
+void TrainStep::run(Captured& captured) {
+  captured.work->run();
+  if (captured.told) return;
+  if (!captured.work->refusal().empty()) {
+    captured.told = true;
+    note_("a step cannot be captured, its kernels run one by one: " + captured.work->refusal());
+  }
+  if (!captured.work->recorded()) return;
+  captured.told = true;
+  const BatchSizes& most = captured.memory.sizes();
+  note_(fmt::format("captured the step of batches of up to {} nodes and {} edges, which keeps {:.1f} MiB",
+                    most.nodes, most.edges, mebibytes(captured.work->bytes() + captured.memory.bytes())));
+}
+
+void TrainStep::finish_window() {
+  if (captured_update_ != nullptr) {
+    captured_update_->run();
+  } else {
+    optimizer_.step(runtime_);
+  }
+}
+
+}  // namespace meshgrad

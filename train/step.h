@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// TrainStep: what one batch is to the device: upload, forward, loss, backward; and the end of a window. Only
+// queues work: nothing here waits for a result.
+//
+// With graphs = "capture" that work is recorded once for each of a few classes of batch sizes and replayed
+// for every batch of the class, since kernels read the real sizes on the device.
+#pragma once
+#include <meshgrad/engine/captured_work.h>
+#include <meshgrad/train/frame_features.h>
+#include <meshgrad/train/optimizer.h>
+#include <meshgrad/train/upload.h>
+
+#include <list>
+
+namespace meshgrad {
+
+/// Classes of batch sizes: the largest batch's sizes halved up to five times. A function of configuration and
+/// data alone, because sums may depend on capacities in their last bits.
+class BatchClasses {
+ public:
+  static constexpr int kClasses = 6;
+  explicit BatchClasses(const BatchSizes& largest) : largest_(largest) {}
+  /// The number of the smallest class that holds a batch.
+  int class_of(const BatchSizes& batch) const;
+  BatchSizes capacity(int number) const;
+
+ private:
+  BatchSizes largest_;
+};
+
+class TrainStep {
+ public:
+  using Note = std::function<void(const std::string&)>;
+  /// All of these outlive it. At most `most_captured` classes of batches stay captured, the ones used last.
+  TrainStep(Runtime& runtime, const Config& config, const Dataset& dataset, const FrameFeatures& features,
+            const MeshGraphNet& model, const Optimizer& optimizer, Note note,
+            size_t most_captured = BatchClasses::kClasses);
+
+  struct Window {
+    double weight = 0.0;  ///< loss terms of all its batches
+    NoiseOptions noise;
+    bool learn = false;    ///< the normalisers learn from its batches
+    bool observe = false;  ///< only that: the model waits
+  };
+  /// Adds the gradients of a batch, and its loss to the window's.
+  void batch(const std::vector<Sample>& samples, const Window& window, Normalizers& normalizers);
+  /// Applies the window's gradients.
+  void finish_window();
+
+ private:
+  /// What the batches of a class are computed by.
+  struct Captured {
+    int number = 0;
+    BatchMemory memory;
+    StoragePtr piece;  // on the device
+    Batch batch;
+    std::unique_ptr<CapturedWork> work;
+    bool told = false;
+  };
+  Captured& captured_for(const BatchSizes& sizes);
+  void run(Captured& captured);
+
+  Runtime& runtime_;
+  const Config& config_;
+  const FrameFeatures& features_;
+  const MeshGraphNet& model_;
+  const Optimizer& optimizer_;
+  Note note_;
+  size_t most_captured_;
+  Uploader uploader_;
+  BatchClasses classes_;
+  std::list<Captured> captured_;  // used last first
+  std::unique_ptr<CapturedWork> captured_update_;
+};
+
+/// Forward, loss and backward of a batch, in the memory of `runtime`.
+void run_batch(Runtime& runtime, const MeshGraphNet& model, const Optimizer& optimizer, const Batch& batch,
+               const Tensor& window_weight);
+
+}  // namespace meshgrad

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Uploader: how batches reach the device. The host writes into one of two pinned pieces while the device
+// still copies from the other.
+#pragma once
+#include <meshgrad/engine/tensor.h>
+
+#include <array>
+
+namespace meshgrad {
+
+class Uploader {
+ public:
+  explicit Uploader(Runtime& runtime) : runtime_(runtime) {}
+  ~Uploader();
+  Uploader(const Uploader&) = delete;
+  Uploader& operator=(const Uploader&) = delete;
+
+  /// Host memory to write a batch into, of `bytes` or more; on the CPU the very memory that is computed from.
+  /// Waits while the device still copies from it.
+  StoragePtr stage(int64_t bytes);
+  /// What was staged last, in device memory: `to` where it is given. Queued; the host goes on.
+  StoragePtr upload(const StoragePtr& staged, int64_t bytes, const StoragePtr& to = {});
+
+ private:
+  struct Piece {
+    StoragePtr memory;
+    Event copied;
+  };
+  Runtime& runtime_;
+  std::array<Piece, 2> pieces_;
+  size_t current_ = 0;
+};
+
+/// As stage() and upload(), for one batch now and then: from pageable memory, nothing kept.
+StoragePtr batch_memory_to_write(Runtime& runtime, int64_t bytes);
+StoragePtr device_batch_memory(Runtime& runtime, int64_t bytes);
+StoragePtr to_device(Runtime& runtime, const StoragePtr& host, int64_t bytes);
+
+}  // namespace meshgrad
