@@ -110,6 +110,16 @@ __device__ void store_columns(Sums<bands, 1>& sums, T* y, const LaneRows<bands>&
   }
 }
 
+/// Rows first, first + 1, .. below end; zeros behind them, where other warps may be writing.
+template <class T, int bands, int groups>
+__device__ void load_tile(Operand<bands, groups>& a, const T* x, int first, int end) {
+  if (first < end) {
+    load_operand(a, x + int64_t{first} * 32 * groups, lane_rows<bands>(0, end - first));
+  } else {
+    a = {};
+  }
+}
+
 __device__ int rows_of(int capacity, const int64_t* count) {
   return count == nullptr ? capacity : static_cast<int>(*count);
 }
@@ -137,7 +147,7 @@ __global__ void __launch_bounds__(kFusedThreads, W == 256 ? 1 : 2)
   for (int tile = static_cast<int>(blockIdx.x); tile * kTermRows < nodes; tile += blocks * kFusedWarps) {
     const int first = (tile + blocks * warp_index()) * kTermRows;
     Operand<2, kGroups> a;
-    load_operand(a, args.nodes, lane_rows<2>(first, nodes));
+    load_tile(a, args.nodes, first, nodes);
 #pragma unroll 1
     for (int k = 0; k < slabs.kCount; ++k) {
       const uint32_t* const slab = slabs.acquire(k);
@@ -291,8 +301,8 @@ template <class T, int W, class Weights>
 __device__ void multiply_tile(const BackwardArgs<T>& args, Weights& slabs, int first, int nodes, int owned) {
   const LaneRows<1> rows = lane_rows<1>(first, nodes);
   Operand<1, W / 32> d_terms[2];
-  load_operand(d_terms[0], static_cast<const T*>(args.d_sender_terms), rows);
-  load_operand(d_terms[1], args.d_receiver_terms, lane_rows<1>(first, owned));
+  load_tile(d_terms[0], args.d_sender_terms, first, nodes);
+  load_tile(d_terms[1], args.d_receiver_terms, first, owned);
 #pragma unroll 1
   for (int column = 0; column < W; column += 32) {
     Sums<1, 1> sums;

@@ -224,9 +224,11 @@ __device__ bool is_last(unsigned* ticket, int32_t expected) {
   MESHGRAD_SHARED(int, last, 1);
   __threadfence();
   __syncthreads();
-  if (threadIdx.x == 0) last[0] = atomicAdd(ticket, 1u) + 1 == static_cast<unsigned>(expected) ? 1 : 0;
+  if (threadIdx.x == 0) {
+    last[0] = atomicAdd(ticket, 1u) + 1 == static_cast<unsigned>(expected) ? 1 : 0;
+    __threadfence();
+  }
   __syncthreads();
-  __threadfence();
   return last[0] != 0;
 }
 
@@ -287,7 +289,8 @@ __device__ void finish(const Args& args, const Unit& unit, const Cut& cut, bool 
   float* const group_sum = tile + begin * slice_stride;
   const Parts slices{group_sum, size, cut.row_groups, slice_stride, int64_t{cut.pieces} * kPieceFloats};
   for (int at = static_cast<int>(threadIdx.x); at < vectors; at += kThreads) {
-    reinterpret_cast<Vector<float>*>(group_sum)[at] = add_up(slices, at);
+    const Vector<float> sum = add_up(slices, at);
+    reinterpret_cast<Vector<float>*>(group_sum)[at] = sum;
   }
   if (!is_last(args.tickets + args.units + unit.job * kMaxTiles + unit.tile, groups)) return;
   const Parts all{tile, groups, 1, group * slice_stride, 0};

