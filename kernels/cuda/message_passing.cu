@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The general path: one launch an op, any width.
+#include <meshgrad/kernels/cuda/fused.h>
 #include <meshgrad/kernels/cuda/layers.h>
 #include <meshgrad/kernels/cuda/rows.h>
 #include <meshgrad/kernels/cuda/tables.h>
@@ -107,6 +108,7 @@ void sum_over_receivers(const Graph& graph, const Tensor& x, const Tensor& out, 
 }
 
 void edge_forward(const EdgeUpdateForward& args, Runtime& runtime, const Stream& stream) {
+  if (fused_covers(args)) return fused_edge_forward(args, runtime, stream);
   const Graph& graph = *args.graph;
   const Layers layers{graph.edge_rows(), args.aggregate.dtype(), args.weights, runtime, stream};
   const std::vector<Tensor> z = places_of_sums(layers, args.edges.weight.width(), args.saved);
@@ -178,6 +180,7 @@ void node_gradients(const EdgeUpdateBackward& args, const Layers& layers, const 
 }
 
 void edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Stream& stream) {
+  if (fused_covers(args)) return fused_edge_backward(args, runtime, stream);
   const Graph& graph = *args.graph;
   const Layers layers{graph.edge_rows(), args.d_aggregate.dtype(), args.weights, runtime, stream};
   const bool complete = saved_is_complete(args.weights, args.saved);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The general path: one launch an op, any width.
+#include <meshgrad/kernels/cuda/fused.h>
 #include <meshgrad/kernels/cuda/layers.h>
 #include <meshgrad/kernels/cuda/tables.h>
 
@@ -17,6 +18,7 @@ void run(const Layers& layers, const std::vector<MlpInput>& inputs, const std::v
 
 void forward(const MlpForward& args, Runtime& runtime, const Stream& stream) {
   if (args.rows.capacity == 0) return;
+  if (fused_covers(args)) return fused_mlp_forward(args, runtime, stream);
   const Layers layers{args.rows, args.out.dtype(), args.weights, runtime, stream};
   std::vector<Tensor> z = places_of_sums(layers, args.inputs[0].weight.width(), args.saved);
   const bool direct = args.weights.norm == Norm::none && !args.residual.defined();
@@ -27,6 +29,7 @@ void forward(const MlpForward& args, Runtime& runtime, const Stream& stream) {
 
 void backward(const MlpBackward& args, Runtime& runtime, const Stream& stream) {
   if (args.rows.capacity == 0) return;
+  if (fused_covers(args)) return fused_mlp_backward(args, runtime, stream);
   const Layers layers{args.rows, args.d_out.dtype(), args.weights, runtime, stream};
   // Only a complete record is used: forward gives the same bits again.
   const bool complete = saved_is_complete(args.weights, args.saved);
