@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+# meshgrad_simulated: the library with the tests' simulated device (tests/simt) on the other side of the GPU
+# seam. To be included in the folder that uses it: how a source is compiled is known to its folder alone.
+if(MESHGRAD_SANITIZE OR NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  return()  # its fibers and its own answers to -fsanitize=thread allow no other sanitizer
+endif()
+find_package(Boost 1.71 QUIET COMPONENTS context)
+if(NOT TARGET Boost::context)
+  if(MESHGRAD_WERROR)
+    message(FATAL_ERROR "needed Boost.Context for the simulated device, got none; fix: scripts/setup --tests")
+  endif()
+  message(STATUS "meshgrad: no Boost.Context, so no tests on the simulated device; scripts/setup --tests installs it")
+  return()
+endif()
+
+# The host's compiler makes a call of each access to memory, which the runner answers; -g1 gives it lines.
+function(meshgrad_kernel_sources)
+  set_source_files_properties(${ARGN} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS
+    "-O2;-g1;-fsanitize=thread;--param=tsan-instrument-func-entry-exit=0;-Wno-unknown-pragmas")
+endfunction()
+
+file(GLOB runner_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/simt/*.cpp)
+list(FILTER runner_sources EXCLUDE REGEX "_test\\.cpp$")
+set_source_files_properties(${runner_sources} PROPERTIES COMPILE_OPTIONS "-O2")
+file(GLOB kernel_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu)
+meshgrad_kernel_sources(${kernel_sources})
+file(GLOB table_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cpp)
+list(FILTER table_sources EXCLUDE REGEX "_cuda\\.cpp$")
+
+meshgrad_gpu_side(simulated ${runner_sources} ${kernel_sources} ${table_sources})
+target_include_directories(meshgrad_gpu_simulated PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/simt)
+target_link_libraries(meshgrad_gpu_simulated PRIVATE Boost::context)
+meshgrad_library(meshgrad_simulated simulated STATIC)
+target_include_directories(meshgrad_simulated INTERFACE ${CMAKE_CURRENT_SOURCE_DIR}/simt)
+target_link_libraries(meshgrad_simulated PRIVATE Boost::context ${CMAKE_DL_LIBS})
