@@ -3,6 +3,7 @@
 #include <meshgrad/kernels/elementwise.h>
 
 #include <algorithm>
+#include <array>
 #include <vector>
 
 namespace meshgrad::cpu {
@@ -17,48 +18,64 @@ void over_chunks(const Stream& stream, int64_t n, Body&& body) {
                       [&](int64_t task) { body(task * kChunk, std::min(n, (task + 1) * kChunk)); });
 }
 
+/// Elements that are summed or rounded together, in a buffer on the stack.
+constexpr int64_t kPiece = 1024;
 template <class T>
+using Piece = std::array<T, static_cast<size_t>(kPiece)>;
+
+/// Calls body(offset, count) for pieces of at most kPiece elements.
+template <class Body>
+void over_pieces(const Stream& stream, int64_t n, Body&& body) {
+  over_chunks(stream, n, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; i += kPiece) body(i, std::min(kPiece, end - i));
+  });
+}
+
+template <class S>
 void activation_forward_of(const ActivationForward& args, const Stream& stream) {
-  over_chunks(stream, args.y.elements(), [&](int64_t begin, int64_t end) {
-    tile_ops<T>().activate(args.activation, 1, end - begin, args.x.data<T>() + begin, 0,
-                           args.y.data<T>() + begin, 0);
+  const TileOps<S>& ops = tile_ops<S>();
+  over_pieces(stream, args.y.elements(), [&](int64_t begin, int64_t n) {
+    Piece<Accumulator<S>> y;
+    ops.load(1, n, args.x.data<S>() + begin, 0, y.data(), 0);
+    ops.activate(args.activation, 1, n, y.data(), 0, y.data(), 0);
+    ops.store(1, n, y.data(), 0, args.y.data<S>() + begin, 0);
   });
 }
 
-template <class T>
+template <class S>
 void activation_backward_of(const ActivationBackward& args, const Stream& stream) {
-  const TileOps<T>& ops = tile_ops<T>();
-  over_chunks(stream, args.d_x.elements(), [&](int64_t begin, int64_t end) {
-    const int64_t n = end - begin;
-    const T* x = args.x.data<T>() + begin;
-    const T* d_y = args.d_y.data<T>() + begin;
-    T* d_x = args.d_x.data<T>() + begin;
-    if (args.accumulate) {
-      std::vector<T> slope(d_y, d_y + n);
-      ops.activate_backward(args.activation, 1, n, x, 0, slope.data(), 0);
-      ops.add(1, n, slope.data(), 0, d_x, 0);
-    } else {
-      if (d_x != d_y) ops.copy(1, n, d_y, 0, d_x, 0);
-      ops.activate_backward(args.activation, 1, n, x, 0, d_x, 0);
-    }
+  const TileOps<S>& ops = tile_ops<S>();
+  over_pieces(stream, args.d_x.elements(), [&](int64_t begin, int64_t n) {
+    Piece<Accumulator<S>> x, d_x;
+    ops.load(1, n, args.x.data<S>() + begin, 0, x.data(), 0);
+    ops.load(1, n, args.d_y.data<S>() + begin, 0, d_x.data(), 0);
+    ops.activate_backward(args.activation, 1, n, x.data(), 0, d_x.data(), 0);
+    (args.accumulate ? ops.add_to_stored : ops.store)(1, n, d_x.data(), 0, args.d_x.data<S>() + begin, 0);
   });
 }
 
-template <class T>
+template <class S>
 void norm_forward_of(const NormForward& args, const Stream& stream) {
+  using T = Accumulator<S>;
+  const TileOps<S>& ops = tile_ops<S>();
   const int64_t rows = args.rows.value();
   const int64_t width = args.x.width();
   stream.parallel_for((rows + kTileRows - 1) / kTileRows, [&](int64_t task) {
     const int64_t row = task * kTileRows;
-    tile_ops<T>().norm(args.norm, std::min(kTileRows, rows - row), width, args.x.data<T>() + row * width,
-                       width, args.gain.data<T>(), args.bias.defined() ? args.bias.data<T>() : nullptr,
-                       static_cast<T>(args.epsilon), args.y.data<T>() + row * width, width);
+    const int64_t count = std::min(kTileRows, rows - row);
+    std::vector<T> tile(static_cast<size_t>(count * width));
+    ops.load(count, width, args.x.data<S>() + row * width, width, tile.data(), width);
+    ops.norm(args.norm, count, width, tile.data(), width, args.gain.data<T>(),
+             args.bias.defined() ? args.bias.data<T>() : nullptr, static_cast<T>(args.epsilon), tile.data(),
+             width);
+    ops.store(count, width, tile.data(), width, args.y.data<S>() + row * width, width);
   });
 }
 
-template <class T>
+template <class S>
 void norm_backward_of(const NormBackward& args, Runtime& runtime, const Stream& stream) {
-  const TileOps<T>& ops = tile_ops<T>();
+  using T = Accumulator<S>;
+  const TileOps<S>& ops = tile_ops<S>();
   const int64_t rows = args.rows.value();
   const int64_t width = args.x.width();
   const int64_t slabs = gradient_slabs(rows);
@@ -67,42 +84,39 @@ void norm_backward_of(const NormBackward& args, Runtime& runtime, const Stream& 
       Tensor::zeros(runtime, Shape{slabs, 2 * width}, dtype_of<T>(), Tag::workspace, "gradient slabs");
   stream.parallel_for(slabs, [&](int64_t slab) {
     T* d_gain = sums.data<T>() + slab * 2 * width;
-    std::vector<T> tile(static_cast<size_t>(kTileRows * width));
+    std::vector<T> x(static_cast<size_t>(kTileRows * width)), d_x(x.size());
     for (int64_t row = slab * slab_rows; row < std::min(rows, (slab + 1) * slab_rows); row += kTileRows) {
       const int64_t count = std::min({kTileRows, rows - row, (slab + 1) * slab_rows - row});
-      ops.norm_backward(args.norm, count, width, args.x.data<T>() + row * width, width, args.gain.data<T>(),
-                        static_cast<T>(args.epsilon), args.d_y.data<T>() + row * width, width, tile.data(),
-                        width, d_gain, d_gain + width);
-      (args.accumulate ? ops.add : ops.copy)(count, width, tile.data(), width,
-                                             args.d_x.data<T>() + row * width, width);
+      ops.load(count, width, args.x.data<S>() + row * width, width, x.data(), width);
+      ops.load(count, width, args.d_y.data<S>() + row * width, width, d_x.data(), width);
+      ops.norm_backward(args.norm, count, width, x.data(), width, args.gain.data<T>(),
+                        static_cast<T>(args.epsilon), d_x.data(), width, d_x.data(), width, d_gain,
+                        d_gain + width);
+      (args.accumulate ? ops.add_to_stored : ops.store)(count, width, d_x.data(), width,
+                                                        args.d_x.data<S>() + row * width, width);
     }
   });
+  const TileOps<T>& total = tile_ops<T>();
   for (int64_t slab = 0; slab < slabs; ++slab) {
     const T* d_gain = sums.data<T>() + slab * 2 * width;
-    ops.add(1, width, d_gain, 0, args.d_gain.data<T>(), 0);
-    if (args.d_bias.defined()) ops.add(1, width, d_gain + width, 0, args.d_bias.data<T>(), 0);
+    total.add(1, width, d_gain, 0, args.d_gain.data<T>(), 0);
+    if (args.d_bias.defined()) total.add(1, width, d_gain + width, 0, args.d_bias.data<T>(), 0);
   }
 }
 
-template <class T>
+template <class S>
 void axpby_of(const Axpby& args, const Stream& stream) {
+  using T = Accumulator<S>;
+  const TileOps<S>& ops = tile_ops<S>();
   const T a = static_cast<T>(args.a);
   const T b = static_cast<T>(args.b);
-  over_chunks(stream, args.y.elements(), [&](int64_t begin, int64_t end) {
-    const T* x = args.x.data<T>();
-    T* y = args.y.data<T>();
-    for (int64_t i = begin; i < end; ++i) y[i] = a * x[i] + b * y[i];
+  over_pieces(stream, args.y.elements(), [&](int64_t begin, int64_t n) {
+    Piece<T> x, y;
+    ops.load(1, n, args.x.data<S>() + begin, 0, x.data(), 0);
+    ops.load(1, n, args.y.data<S>() + begin, 0, y.data(), 0);
+    for (size_t i = 0; i < static_cast<size_t>(n); ++i) y[i] = a * x[i] + b * y[i];
+    ops.store(1, n, y.data(), 0, args.y.data<S>() + begin, 0);
   });
-}
-
-/// Calls body<T>() with any floating type.
-template <class Body>
-void dispatch_floating(DType dtype, Body&& body) {
-  if (dtype == DType::f64) {
-    body.template operator()<double>();
-  } else {
-    dispatch_gpu_storage(dtype, body);
-  }
 }
 
 template <class From, class To>
@@ -125,28 +139,29 @@ void cast_of(const Cast& args, const Stream& stream) {
 const ElementwiseKernels elementwise_kernels{
     .activation_forward =
         [](const ActivationForward& args, const Stream& stream) {
-          dispatch_storage(args.y.dtype(), [&]<class T>() { activation_forward_of<T>(args, stream); });
+          dispatch_cpu_storage(args.y.dtype(), [&]<class S>() { activation_forward_of<S>(args, stream); });
         },
     .activation_backward =
         [](const ActivationBackward& args, const Stream& stream) {
-          dispatch_storage(args.d_x.dtype(), [&]<class T>() { activation_backward_of<T>(args, stream); });
+          dispatch_cpu_storage(args.d_x.dtype(), [&]<class S>() { activation_backward_of<S>(args, stream); });
         },
     .norm_forward =
         [](const NormForward& args, const Stream& stream) {
-          dispatch_storage(args.y.dtype(), [&]<class T>() { norm_forward_of<T>(args, stream); });
+          dispatch_cpu_storage(args.y.dtype(), [&]<class S>() { norm_forward_of<S>(args, stream); });
         },
     .norm_backward =
         [](const NormBackward& args, Runtime& runtime, const Stream& stream) {
-          dispatch_storage(args.d_x.dtype(), [&]<class T>() { norm_backward_of<T>(args, runtime, stream); });
+          dispatch_cpu_storage(args.d_x.dtype(),
+                               [&]<class S>() { norm_backward_of<S>(args, runtime, stream); });
         },
     .axpby =
         [](const Axpby& args, const Stream& stream) {
-          dispatch_storage(args.y.dtype(), [&]<class T>() { axpby_of<T>(args, stream); });
+          dispatch_cpu_storage(args.y.dtype(), [&]<class S>() { axpby_of<S>(args, stream); });
         },
     .cast =
         [](const Cast& args, const Stream& stream) {
-          dispatch_floating(args.from.dtype(), [&]<class From>() {
-            dispatch_floating(args.to.dtype(), [&]<class To>() { cast_of<From, To>(args, stream); });
+          dispatch_cpu_storage(args.from.dtype(), [&]<class From>() {
+            dispatch_cpu_storage(args.to.dtype(), [&]<class To>() { cast_of<From, To>(args, stream); });
           });
         },
 };

@@ -5,6 +5,7 @@
 #include <meshgrad/kernels/segment_sum.h>
 
 #include <algorithm>
+#include <vector>
 
 namespace meshgrad::cpu {
 namespace {
@@ -21,10 +22,38 @@ int64_t first_receiver(const Graph& graph, int64_t slab, int64_t slabs) {
   return std::lower_bound(offsets.begin(), offsets.end() - 1, target) - offsets.begin();
 }
 
-template <class T>
-void zero_rows(const Tensor& tensor, int64_t begin, int64_t end) {
-  std::fill_n(tensor.data<T>() + begin * tensor.width(), (end - begin) * tensor.width(), T(0));
-}
+/// Sums rows into those of their receivers, which come in order; a sum is rounded to storage once.
+template <class S>
+class ReceiverSums {
+  using T = Accumulator<S>;
+
+ public:
+  /// Rows [begin, end) of `target` become sums; those without an edge 0.
+  ReceiverSums(const Tensor& target, int64_t begin, int64_t end)
+      : to_(target.data<S>()), width_(target.width()), sum_(static_cast<size_t>(width_)) {
+    std::fill_n(to_ + begin * width_, (end - begin) * width_, S());
+  }
+  void add(int64_t rows, const T* y, int64_t y_row, const int32_t* receivers) {
+    for (int64_t row = 0, next = 0; row < rows; row = next) {
+      if (receivers[row] != receiver_) start(receivers[row]);
+      while (next < rows && receivers[next] == receiver_) ++next;
+      ops_.column_sums(next - row, width_, y + row * y_row, y_row, sum_.data());
+    }
+  }
+  void finish() { start(-1); }
+
+ private:
+  void start(int32_t receiver) {
+    if (receiver_ >= 0) ops_.store(1, width_, sum_.data(), 0, to_ + receiver_ * width_, 0);
+    std::fill(sum_.begin(), sum_.end(), T(0));
+    receiver_ = receiver;
+  }
+  const TileOps<S>& ops_ = tile_ops<S>();
+  S* to_;
+  int64_t width_;
+  int32_t receiver_ = -1;
+  std::vector<T> sum_;
+};
 
 /// S = h W_s for every node and R = h W_r for those that receive.
 struct Terms {
@@ -72,23 +101,23 @@ void terms_backward(const EdgeUpdateBackward& args, const Terms& gradients, Runt
       runtime, stream);
 }
 
-template <class T>
-void first_layer_terms(const MlpTile<T>& mlp, const Graph& graph, const Terms& terms, int64_t edge,
-                       int64_t count, T* z) {
-  const TileOps<T>& ops = tile_ops<T>();
+template <class S>
+void first_layer_terms(const MlpTile<S>& mlp, const Graph& graph, const Terms& terms, int64_t edge,
+                       int64_t count, Accumulator<S>* z) {
+  const TileOps<S>& ops = tile_ops<S>();
   const int64_t width = mlp.first_width();
   mlp.start(count, z);
-  ops.gather_add(count, width, terms.sender.data<T>(), width, graph.senders.data<int32_t>() + edge, z,
+  ops.gather_add(count, width, terms.sender.data<S>(), width, graph.senders.data<int32_t>() + edge, z,
                  mlp.tile_row());
-  ops.gather_add(count, width, terms.receiver.data<T>(), width, graph.receivers.data<int32_t>() + edge, z,
+  ops.gather_add(count, width, terms.receiver.data<S>(), width, graph.receivers.data<int32_t>() + edge, z,
                  mlp.tile_row());
 }
 
-template <class T>
+template <class S>
 void edge_forward(const EdgeUpdateForward& args, Runtime& runtime, const Stream& stream) {
   const std::vector<MlpInput> inputs{args.edges};
-  const MlpTile<T> mlp(inputs, args.weights, args.saved, MlpTile<T>::Direction::forward, runtime);
-  const TileOps<T>& ops = tile_ops<T>();
+  const MlpTile<S> mlp(inputs, args.weights, args.saved, MlpTile<S>::Direction::forward, runtime);
+  const TileOps<S>& ops = tile_ops<S>();
   const Graph& graph = *args.graph;
   const Terms terms(graph, args.terms, runtime, stream);
   const int64_t out = mlp.out_width();
@@ -96,88 +125,87 @@ void edge_forward(const EdgeUpdateForward& args, Runtime& runtime, const Stream&
   const int32_t* offsets = graph.receiver_offsets.data<int32_t>();
   const int32_t* receivers = graph.receivers.data<int32_t>();
   stream.parallel_for(slabs, [&](int64_t slab) {
-    TileScratch<T> s = mlp.scratch();
+    TileScratch<S> s = mlp.scratch();
     const int64_t begin = first_receiver(graph, slab, slabs);
     const int64_t end = first_receiver(graph, slab + 1, slabs);
-    zero_rows<T>(args.aggregate, begin, end);
+    ReceiverSums<S> sums(args.aggregate, begin, end);
     for (int64_t edge = offsets[begin]; edge < offsets[end]; edge += kTileRows) {
       const int64_t count = std::min<int64_t>(kTileRows, offsets[end] - edge);
       first_layer_terms(mlp, graph, terms, edge, count, s.a);
-      mlp.add_inputs(edge, count, s.a);
-      T* y = mlp.finish_forward(edge, count, s);
-      T* aggregate = args.aggregate.data<T>();
-      if (!args.aggregate_after_residual)
-        ops.scatter_add(count, out, y, mlp.tile_row(), receivers + edge, aggregate, out);
-      if (args.residual) ops.add(count, out, args.edges.x.data<T>() + edge * out, out, y, mlp.tile_row());
-      if (args.aggregate_after_residual)
-        ops.scatter_add(count, out, y, mlp.tile_row(), receivers + edge, aggregate, out);
+      mlp.add_inputs(edge, count, s, s.a);
+      auto* y = mlp.finish_forward(edge, count, s);
+      if (!args.aggregate_after_residual) sums.add(count, y, mlp.tile_row(), receivers + edge);
+      if (args.residual) ops.add(count, out, args.edges.x.data<S>() + edge * out, out, y, mlp.tile_row());
+      if (args.aggregate_after_residual) sums.add(count, y, mlp.tile_row(), receivers + edge);
       if (args.edges_out.defined())
-        ops.copy(count, out, y, mlp.tile_row(), args.edges_out.data<T>() + edge * out, out);
+        ops.store(count, out, y, mlp.tile_row(), args.edges_out.data<S>() + edge * out, out);
     }
+    sums.finish();
   });
 }
 
 /// The gradient of e' and y in a tile: what came from e' plus, where y or e' was summed, the aggregate's.
-template <class T>
-void start_gradient(const EdgeUpdateBackward& args, int64_t edge, int64_t count, int64_t out, T* d_y,
-                    int64_t row) {
-  const TileOps<T>& ops = tile_ops<T>();
+template <class S>
+void start_gradient(const EdgeUpdateBackward& args, int64_t edge, int64_t count, int64_t out,
+                    Accumulator<S>* d_y, int64_t row) {
+  const TileOps<S>& ops = tile_ops<S>();
   if (args.d_edges_out.defined()) {
-    ops.copy(count, out, args.d_edges_out.data<T>() + edge * out, out, d_y, row);
+    ops.load(count, out, args.d_edges_out.data<S>() + edge * out, out, d_y, row);
   } else {
     ops.broadcast(count, out, nullptr, d_y, row);
   }
-  ops.gather_add(count, out, args.d_aggregate.data<T>(), out, args.graph->receivers.data<int32_t>() + edge,
+  ops.gather_add(count, out, args.d_aggregate.data<S>(), out, args.graph->receivers.data<int32_t>() + edge,
                  d_y, row);
 }
 
 /// d_e = d_z1 W_e^T and, with a residual, the gradient of e'. Reads d_edges_out before it writes d_edges:
 /// they may be the same memory.
-template <class T>
-void write_edge_gradient(const EdgeUpdateBackward& args, const MlpTile<T>& mlp, int64_t edge, int64_t count,
-                         const T* d_z1, TileScratch<T>& s) {
-  const TileOps<T>& ops = tile_ops<T>();
+template <class S>
+void write_edge_gradient(const EdgeUpdateBackward& args, const MlpTile<S>& mlp, int64_t edge, int64_t count,
+                         const Accumulator<S>* d_z1, TileScratch<S>& s) {
+  const TileOps<S>& ops = tile_ops<S>();
   const int64_t in = args.d_edges.width();
-  mlp.input_gradient(0, count, d_z1, s.b);
+  mlp.input_gradient(0, count, d_z1, s);
   if (args.residual) {
     if (args.d_edges_out.defined())
-      ops.add(count, in, args.d_edges_out.data<T>() + edge * in, in, s.b, mlp.tile_row());
+      ops.add(count, in, args.d_edges_out.data<S>() + edge * in, in, s.b, mlp.tile_row());
     if (args.aggregate_after_residual) {
-      ops.gather_add(count, in, args.d_aggregate.data<T>(), in, args.graph->receivers.data<int32_t>() + edge,
+      ops.gather_add(count, in, args.d_aggregate.data<S>(), in, args.graph->receivers.data<int32_t>() + edge,
                      s.b, mlp.tile_row());
     }
   }
-  ops.copy(count, in, s.b, mlp.tile_row(), args.d_edges.data<T>() + edge * in, in);
+  ops.store(count, in, s.b, mlp.tile_row(), args.d_edges.data<S>() + edge * in, in);
 }
 
-template <class T>
+template <class S>
 void edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Stream& stream) {
+  using T = Accumulator<S>;
   const std::vector<MlpInput> inputs{args.edges};
-  MlpTile<T> mlp(inputs, args.weights, args.saved, MlpTile<T>::Direction::backward, runtime);
+  MlpTile<S> mlp(inputs, args.weights, args.saved, MlpTile<S>::Direction::backward, runtime);
   mlp.plan_gradients({args.d_edge_weight.defined()});
-  const TileOps<T>& ops = tile_ops<T>();
+  const TileOps<S>& ops = tile_ops<S>();
   const Graph& graph = *args.graph;
   const Terms terms = mlp.needs_recompute() ? Terms(graph, args.terms, runtime, stream) : Terms();
   const int64_t hidden = mlp.first_width();
   Terms d_terms;
   d_terms.sender =
-      Tensor::empty(runtime, {graph.nodes, hidden}, dtype_of<T>(), Tag::workspace, "d_sender_terms");
+      Tensor::empty(runtime, {graph.nodes, hidden}, dtype_of<S>(), Tag::workspace, "d_sender_terms");
   d_terms.receiver =
-      Tensor::empty(runtime, {graph.owned_nodes, hidden}, dtype_of<T>(), Tag::workspace, "d_receiver_terms");
+      Tensor::empty(runtime, {graph.owned_nodes, hidden}, dtype_of<S>(), Tag::workspace, "d_receiver_terms");
   const int64_t slabs = gradient_slabs(graph.edges);
   const int32_t* offsets = graph.receiver_offsets.data<int32_t>();
   const int32_t* receivers = graph.receivers.data<int32_t>();
   const Tensor gradients = Tensor::empty(runtime, Shape{slabs, mlp.layout().size}, dtype_of<T>(),
                                          Tag::workspace, "gradient slabs");
   const Tensor d_first =
-      Tensor::empty(runtime, Shape{graph.edges, hidden}, dtype_of<T>(), Tag::workspace, "d_z1");
+      Tensor::empty(runtime, Shape{graph.edges, hidden}, dtype_of<S>(), Tag::workspace, "d_z1");
   stream.parallel_for(slabs, [&](int64_t slab) {
-    TileScratch<T> s = mlp.scratch();
+    TileScratch<S> s = mlp.scratch();
     T* sums = gradients.data<T>() + slab * mlp.layout().size;
     std::fill_n(sums, mlp.layout().size, T(0));
     const int64_t begin = first_receiver(graph, slab, slabs);
     const int64_t end = first_receiver(graph, slab + 1, slabs);
-    zero_rows<T>(d_terms.receiver, begin, end);
+    ReceiverSums<S> d_receivers(d_terms.receiver, begin, end);
     for (int64_t edge = offsets[begin]; edge < offsets[end]; edge += kTileRows) {
       const int64_t count = std::min<int64_t>(kTileRows, offsets[end] - edge);
       if (mlp.needs_recompute()) {
@@ -186,13 +214,13 @@ void edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Strea
       } else {
         mlp.load_saved(edge, count, s);
       }
-      start_gradient(args, edge, count, mlp.out_width(), s.a, mlp.tile_row());
+      start_gradient<S>(args, edge, count, mlp.out_width(), s.a, mlp.tile_row());
       const T* d_z1 = mlp.backward(edge, count, s, sums);
-      ops.copy(count, hidden, d_z1, mlp.tile_row(), d_first.data<T>() + edge * hidden, hidden);
-      ops.scatter_add(count, hidden, d_z1, mlp.tile_row(), receivers + edge, d_terms.receiver.data<T>(),
-                      hidden);
+      ops.store(count, hidden, d_z1, mlp.tile_row(), d_first.data<S>() + edge * hidden, hidden);
+      d_receivers.add(count, d_z1, mlp.tile_row(), receivers + edge);
       if (args.d_edges.defined()) write_edge_gradient(args, mlp, edge, count, d_z1, s);
     }
+    d_receivers.finish();
   });
   mlp.reduce(gradients.data<T>(), slabs, {args.d_edge_weight}, args.d_weights, stream);
   segment_sum_kernels.segment_sum({.segments = graph.nodes,
@@ -209,13 +237,13 @@ void edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Strea
 const MessagePassingKernels message_passing_kernels{
     .edge_forward =
         [](const EdgeUpdateForward& args, Runtime& runtime, const Stream& stream) {
-          dispatch_storage(args.aggregate.dtype(),
-                           [&]<class T>() { edge_forward<T>(args, runtime, stream); });
+          dispatch_cpu_storage(args.aggregate.dtype(),
+                               [&]<class S>() { edge_forward<S>(args, runtime, stream); });
         },
     .edge_backward =
         [](const EdgeUpdateBackward& args, Runtime& runtime, const Stream& stream) {
-          dispatch_storage(args.d_aggregate.dtype(),
-                           [&]<class T>() { edge_backward<T>(args, runtime, stream); });
+          dispatch_cpu_storage(args.d_aggregate.dtype(),
+                               [&]<class S>() { edge_backward<S>(args, runtime, stream); });
         },
 };
 

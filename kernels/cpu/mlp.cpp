@@ -8,34 +8,36 @@ namespace {
 
 constexpr int64_t kForwardRows = 4 * kTileRows;  // rows of a task
 
-template <class T>
+template <class S>
 void forward(const MlpForward& args, Runtime& runtime, const Stream& stream) {
-  const MlpTile<T> mlp(args.inputs, args.weights, args.saved, MlpTile<T>::Direction::forward, runtime);
-  const TileOps<T>& ops = tile_ops<T>();
+  using T = Accumulator<S>;
+  const MlpTile<S> mlp(args.inputs, args.weights, args.saved, MlpTile<S>::Direction::forward, runtime);
+  const TileOps<S>& ops = tile_ops<S>();
   const int64_t rows = args.rows.value();
   const int64_t out = mlp.out_width();
   stream.parallel_for((rows + kForwardRows - 1) / kForwardRows, [&](int64_t task) {
-    TileScratch<T> s = mlp.scratch();
+    TileScratch<S> s = mlp.scratch();
     const int64_t end = std::min(rows, (task + 1) * kForwardRows);
     for (int64_t row = task * kForwardRows; row < end; row += kTileRows) {
       const int64_t count = std::min(kTileRows, end - row);
       mlp.start(count, s.a);
-      mlp.add_inputs(row, count, s.a);
+      mlp.add_inputs(row, count, s, s.a);
       T* y = mlp.finish_forward(row, count, s);
       if (args.residual.defined())
-        ops.add(count, out, args.residual.data<T>() + row * out, out, y, mlp.tile_row());
-      ops.copy(count, out, y, mlp.tile_row(), args.out.data<T>() + row * out, out);
+        ops.add(count, out, args.residual.data<S>() + row * out, out, y, mlp.tile_row());
+      ops.store(count, out, y, mlp.tile_row(), args.out.data<S>() + row * out, out);
     }
   });
 }
 
-template <class T>
+template <class S>
 void backward(const MlpBackward& args, Runtime& runtime, const Stream& stream) {
-  MlpTile<T> mlp(args.inputs, args.weights, args.saved, MlpTile<T>::Direction::backward, runtime);
+  using T = Accumulator<S>;
+  MlpTile<S> mlp(args.inputs, args.weights, args.saved, MlpTile<S>::Direction::backward, runtime);
   std::vector<bool> wanted;
   for (const Tensor& d_weight : args.d_first_weights) wanted.push_back(d_weight.defined());
   mlp.plan_gradients(wanted);
-  const TileOps<T>& ops = tile_ops<T>();
+  const TileOps<S>& ops = tile_ops<S>();
   const int64_t rows = args.rows.value();
   const int64_t out = mlp.out_width();
   const int64_t slabs = gradient_slabs(rows);
@@ -43,7 +45,7 @@ void backward(const MlpBackward& args, Runtime& runtime, const Stream& stream) {
   const Tensor gradients = Tensor::empty(runtime, Shape{slabs, mlp.layout().size}, dtype_of<T>(),
                                          Tag::workspace, "gradient slabs");
   stream.parallel_for(slabs, [&](int64_t slab) {
-    TileScratch<T> s = mlp.scratch();
+    TileScratch<S> s = mlp.scratch();
     T* sums = gradients.data<T>() + slab * mlp.layout().size;
     std::fill_n(sums, mlp.layout().size, T(0));
     const int64_t end = std::min(rows, (slab + 1) * slab_rows);
@@ -55,14 +57,14 @@ void backward(const MlpBackward& args, Runtime& runtime, const Stream& stream) {
       } else {
         mlp.load_saved(row, count, s);
       }
-      ops.copy(count, out, args.d_out.data<T>() + row * out, out, s.a, mlp.tile_row());
+      ops.load(count, out, args.d_out.data<S>() + row * out, out, s.a, mlp.tile_row());
       const T* d_z1 = mlp.backward(row, count, s, sums);
       for (size_t i = 0; i < args.inputs.size(); ++i) {
         if (!args.d_inputs[i].defined()) continue;
         const int64_t in = args.d_inputs[i].width();
-        mlp.input_gradient(i, count, d_z1, s.b);
-        T* to = args.d_inputs[i].data<T>() + row * in;
-        (args.accumulate[i] ? ops.add : ops.copy)(count, in, s.b, mlp.tile_row(), to, in);
+        mlp.input_gradient(i, count, d_z1, s);
+        S* to = args.d_inputs[i].data<S>() + row * in;
+        (args.accumulate[i] ? ops.add_to_stored : ops.store)(count, in, s.b, mlp.tile_row(), to, in);
       }
     }
   });
@@ -74,11 +76,11 @@ void backward(const MlpBackward& args, Runtime& runtime, const Stream& stream) {
 const MlpKernels mlp_kernels{
     .forward =
         [](const MlpForward& args, Runtime& runtime, const Stream& stream) {
-          dispatch_storage(args.out.dtype(), [&]<class T>() { forward<T>(args, runtime, stream); });
+          dispatch_cpu_storage(args.out.dtype(), [&]<class S>() { forward<S>(args, runtime, stream); });
         },
     .backward =
         [](const MlpBackward& args, Runtime& runtime, const Stream& stream) {
-          dispatch_storage(args.d_out.dtype(), [&]<class T>() { backward<T>(args, runtime, stream); });
+          dispatch_cpu_storage(args.d_out.dtype(), [&]<class S>() { backward<S>(args, runtime, stream); });
         },
 };
 

@@ -12,6 +12,11 @@ const T* data_or_null(const Tensor& tensor) {
   return tensor.defined() ? tensor.data<T>() : nullptr;
 }
 
+/// Tiles of a TileScratch without the hidden ones.
+template <class S>
+constexpr int64_t kFixedTiles = 3 + (std::is_same_v<S, Accumulator<S>> ? 0 : 1) +
+                                (std::is_same_v<Operand<S>, Accumulator<S>> ? 0 : 2);
+
 }  // namespace
 
 int64_t gradient_slabs(int64_t rows) {
@@ -21,33 +26,38 @@ int64_t gradient_slabs(int64_t rows) {
   return std::clamp<int64_t>((rows + 639) / 640, std::clamp<int64_t>(tiles, 1, 8), 128);
 }
 
-template <class T>
-PackedWeight<T>::PackedWeight(const Tensor& weight, bool transposed, Runtime& runtime) {
-  const int64_t panel = tile_ops<T>().panel;
+template <class S>
+PackedWeight<S>::PackedWeight(const Tensor& weight, bool transposed, Runtime& runtime) {
+  using To = Operand<S>;
+  Tensor source = weight;
+  if constexpr (!std::is_same_v<S, To>) {
+    source = Tensor::empty(runtime, weight.shape(), dtype_of<To>(), Tag::workspace, "widened weights");
+    tile_ops<S>().load(1, weight.elements(), weight.data<S>(), 0, source.template data<To>(), 0);
+  }
+  constexpr int64_t kStep = kDepth<S>;
+  const int64_t panel = tile_ops<S>().panel;
   const int64_t in = transposed ? weight.width() : weight.rows();
   const int64_t out = transposed ? weight.rows() : weight.width();
   const int64_t panels = (out + panel - 1) / panel;
-  row_stride_ = panel;
-  panel_stride_ = panel * in;
+  row_stride_ = panel * kStep;
+  panel_stride_ = row_stride_ * ((in + kStep - 1) / kStep);
   data_ =
-      Tensor::zeros(runtime, Shape{panels * panel_stride_}, dtype_of<T>(), Tag::workspace, "packed weights");
+      Tensor::zeros(runtime, Shape{panels * panel_stride_}, dtype_of<To>(), Tag::workspace, "packed weights");
+  const int64_t column_stride = transposed ? in : 1;
+  const int64_t row_stride = transposed ? 1 : out;
   for (int64_t p = 0; p < panels; ++p) {
     const int64_t first = p * panel;
     const int64_t columns = std::min(panel, out - first);
-    const T* from = weight.data<T>() + (transposed ? first * in : first);
-    T* to = data_.data<T>() + p * panel_stride_;
-    for (int64_t k = 0; k < in; ++k, to += panel) {
-      if (transposed) {
-        for (int64_t c = 0; c < columns; ++c) to[c] = from[c * in + k];
-      } else {
-        std::copy_n(from + k * out, columns, to);
-      }
+    for (int64_t k = 0; k < in; ++k) {
+      const To* from = source.template data<To>() + first * column_stride + k * row_stride;
+      To* to = data_.data<To>() + p * panel_stride_ + k / kStep * row_stride_ + k % kStep;
+      for (int64_t c = 0; c < columns; ++c) to[c * kStep] = from[c * column_stride];
     }
   }
 }
 
-template <class T>
-MlpTile<T>::MlpTile(const std::vector<MlpInput>& inputs, const MlpWeights& weights, const MlpSaved& saved,
+template <class S>
+MlpTile<S>::MlpTile(const std::vector<MlpInput>& inputs, const MlpWeights& weights, const MlpSaved& saved,
                     Direction direction, Runtime& runtime)
     : inputs_(inputs), weights_(weights), saved_(saved) {
   const bool backward = direction == Direction::backward;
@@ -66,87 +76,150 @@ MlpTile<T>::MlpTile(const std::vector<MlpInput>& inputs, const MlpWeights& weigh
     if (!backward || !saved_complete_) later_.emplace_back(weight, false, runtime);
     if (backward) later_transposed_.emplace_back(weight, true, runtime);
   }
-  scratch_tiles_ = 3 + (backward ? static_cast<int64_t>(widths_.size()) : 0);
+  scratch_tiles_ = kFixedTiles<S> + (backward ? static_cast<int64_t>(widths_.size()) : 0);
   scratch_ =
       Tensor::empty(runtime, Shape{runtime.stream().threads() * scratch_tiles_ * kTileRows * tile_row_},
                     dtype_of<T>(), Tag::workspace, "tiles");
 }
 
-template <class T>
-TileScratch<T> MlpTile<T>::scratch() const {
-  const int64_t tile = kTileRows * tile_row_;
-  T* base = scratch_.data<T>() + ThreadPool::worker() * scratch_tiles_ * tile;
-  TileScratch<T> s{base, base + tile, base + 2 * tile, {}};
-  for (int64_t i = 3; i < scratch_tiles_; ++i) s.hidden[static_cast<size_t>(i - 3)] = base + i * tile;
+template <class S>
+TileScratch<S> MlpTile<S>::scratch() const {
+  T* next = scratch_.data<T>() + ThreadPool::worker() * scratch_tiles_ * kTileRows * tile_row_;
+  const auto take = [&] { return std::exchange(next, next + kTileRows * tile_row_); };
+  TileScratch<S> s{take(), take(), take(), nullptr, nullptr, nullptr, {}};
+  if constexpr (!std::is_same_v<S, T>) s.x = take();
+  if constexpr (!std::is_same_v<Operand<S>, T>) {
+    s.left = reinterpret_cast<Operand<S>*>(take());
+    s.right = reinterpret_cast<Operand<S>*>(take());
+  }
+  for (int64_t i = 0; i < scratch_tiles_ - kFixedTiles<S>; ++i) s.hidden[static_cast<size_t>(i)] = take();
   return s;
 }
 
-template <class T>
-void MlpTile<T>::start(int64_t rows, T* z) const {
+template <class S>
+Factor<S> MlpTile<S>::by_rows(int64_t rows, int64_t width, const T* tile, TileScratch<S>& s) const {
+  if constexpr (kDepth<S> == 1) {
+    return {tile, tile_row_, 1, width};
+  } else {
+    ops_.store(rows, width, tile, tile_row_, s.left, tile_row_);
+    for (int64_t i = 0; width % 2 != 0 && i < rows; ++i) s.left[i * tile_row_ + width] = S();
+    return {s.left, tile_row_, 2, (width + 1) / 2};
+  }
+}
+
+template <class S>
+Factor<S> MlpTile<S>::input_by_rows(size_t input, int64_t first_row, int64_t rows, TileScratch<S>& s) const {
+  const int64_t in = inputs_[input].weight.rows();
+  const S* x = inputs_[input].x.template data<S>() + first_row * in;
+  if constexpr (std::is_same_v<S, Operand<S>>) {
+    if (in % kDepth<S> == 0) return {x, in, kDepth<S>, in / kDepth<S>};
+  }
+  if constexpr (!std::is_same_v<S, T>) ops_.load(rows, in, x, in, s.x, tile_row_);
+  return by_rows(rows, in, s.x, s);
+}
+
+template <class S>
+Factor<S> MlpTile<S>::by_columns(int64_t rows, int64_t width, const T* tile, TileScratch<S>& s) const {
+  if constexpr (kDepth<S> == 1) {
+    return {tile, 1, tile_row_, rows};
+  } else {
+    ops_.pair_rows(rows, width, tile, tile_row_, s.left, 2 * tile_row_);
+    return {s.left, 2, 2 * tile_row_, (rows + 1) / 2};
+  }
+}
+
+template <class S>
+Factor<S> MlpTile<S>::input_by_columns(size_t input, int64_t first_row, int64_t rows,
+                                       TileScratch<S>& s) const {
+  const int64_t in = inputs_[input].weight.rows();
+  const S* x = inputs_[input].x.template data<S>() + first_row * in;
+  if constexpr (kDepth<S> == 2) {
+    ops_.pair_stored_rows(rows, in, x, in, s.left, 2 * tile_row_);
+    return {s.left, 2, 2 * tile_row_, (rows + 1) / 2};
+  } else if constexpr (std::is_same_v<S, T>) {
+    return {x, 1, in, rows};
+  } else {
+    ops_.load(rows, in, x, in, s.x, tile_row_);
+    return by_columns(rows, in, s.x, s);
+  }
+}
+
+template <class S>
+PanelMatrix<Operand<S>> MlpTile<S>::as_panels(int64_t rows, int64_t width, const T* tile,
+                                              TileScratch<S>& s) const {
+  if constexpr (kDepth<S> == 1) {
+    return {tile, ops_.panel, tile_row_};
+  } else {
+    ops_.pair_rows(rows, width, tile, tile_row_, s.right, 2 * tile_row_);
+    return {s.right, 2 * ops_.panel, 2 * tile_row_};
+  }
+}
+
+template <class S>
+void MlpTile<S>::start(int64_t rows, T* z) const {
   ops_.broadcast(rows, first_width(), data_or_null<T>(weights_.first_bias), z, tile_row_);
 }
 
-template <class T>
-void MlpTile<T>::add_inputs(int64_t first_row, int64_t rows, T* z) const {
+template <class S>
+void MlpTile<S>::add_inputs(int64_t first_row, int64_t rows, TileScratch<S>& s, T* z) const {
   for (size_t i = 0; i < inputs_.size(); ++i) {
-    const int64_t in = inputs_[i].weight.rows();
-    ops_.gemm(rows, first_width(), in, inputs_[i].x.template data<T>() + first_row * in, in, 1,
-              first_[i].panels(), z, tile_row_, true);
+    product(rows, first_width(), input_by_rows(i, first_row, rows, s), first_[i].panels(), z, tile_row_,
+            true);
   }
 }
 
-template <class T>
-T* MlpTile<T>::finish_forward(int64_t first_row, int64_t rows, TileScratch<T>& s) const {
+template <class S>
+Accumulator<S>* MlpTile<S>::finish_forward(int64_t first_row, int64_t rows, TileScratch<S>& s) const {
   T* z = s.a;
   T* other = s.b;
+  const auto stored = [&](const Tensor& saved, int64_t width) {
+    return saved.defined() ? saved.template data<S>() + first_row * width : nullptr;
+  };
   for (size_t layer = 0; layer < later_.size(); ++layer) {
     const int64_t width = widths_[layer];
-    if (layer < saved_.pre_activations.size() && saved_.pre_activations[layer].defined()) {
-      ops_.copy(rows, width, z, tile_row_,
-                saved_.pre_activations[layer].template data<T>() + first_row * width, width);
-    }
+    S* saved = layer < saved_.pre_activations.size() ? stored(saved_.pre_activations[layer], width) : nullptr;
+    ops_.settle(rows, width, z, tile_row_, saved, width);
     ops_.activate(weights_.activation, rows, width, z, tile_row_, z, tile_row_);
     ops_.broadcast(rows, widths_[layer + 1], data_or_null<T>(weights_.biases[layer]), other, tile_row_);
-    ops_.gemm(rows, widths_[layer + 1], width, z, tile_row_, 1, later_[layer].panels(), other, tile_row_,
-              true);
+    product(rows, widths_[layer + 1], by_rows(rows, width, z, s), later_[layer].panels(), other, tile_row_,
+            true);
     std::swap(z, other);
   }
   if (weights_.norm == Norm::none) return z;
-  if (saved_.pre_norm.defined()) {
-    ops_.copy(rows, out_width(), z, tile_row_, saved_.pre_norm.template data<T>() + first_row * out_width(),
-              out_width());
-  }
+  ops_.settle(rows, out_width(), z, tile_row_, stored(saved_.pre_norm, out_width()), out_width());
   ops_.norm(weights_.norm, rows, out_width(), z, tile_row_, weights_.gain.template data<T>(),
             data_or_null<T>(weights_.norm_bias), static_cast<T>(weights_.epsilon), z, tile_row_);
   return z;
 }
 
-template <class T>
-void MlpTile<T>::load_saved(int64_t first_row, int64_t rows, TileScratch<T>& s) const {
+template <class S>
+void MlpTile<S>::load_saved(int64_t first_row, int64_t rows, TileScratch<S>& s) const {
   for (size_t layer = 0; layer < widths_.size(); ++layer) {
     const bool last = layer + 1 == widths_.size();
     if (last && weights_.norm == Norm::none) break;
     const Tensor& from = last ? saved_.pre_norm : saved_.pre_activations[layer];
-    ops_.copy(rows, widths_[layer], from.template data<T>() + first_row * widths_[layer], widths_[layer],
+    ops_.load(rows, widths_[layer], from.template data<S>() + first_row * widths_[layer], widths_[layer],
               s.hidden[layer], tile_row_);
   }
 }
 
-template <class T>
-void MlpTile<T>::recompute(int64_t first_row, int64_t rows, TileScratch<T>& s) const {
-  add_inputs(first_row, rows, s.hidden[0]);
+template <class S>
+void MlpTile<S>::recompute(int64_t first_row, int64_t rows, TileScratch<S>& s) const {
+  add_inputs(first_row, rows, s, s.hidden[0]);
+  ops_.settle(rows, first_width(), s.hidden[0], tile_row_, nullptr, 0);
   for (size_t layer = 0; layer < later_.size(); ++layer) {
     if (layer + 1 == later_.size() && weights_.norm == Norm::none) break;
+    T* next = s.hidden[layer + 1];
     ops_.activate(weights_.activation, rows, widths_[layer], s.hidden[layer], tile_row_, s.b, tile_row_);
-    ops_.broadcast(rows, widths_[layer + 1], data_or_null<T>(weights_.biases[layer]), s.hidden[layer + 1],
-                   tile_row_);
-    ops_.gemm(rows, widths_[layer + 1], widths_[layer], s.b, tile_row_, 1, later_[layer].panels(),
-              s.hidden[layer + 1], tile_row_, true);
+    ops_.broadcast(rows, widths_[layer + 1], data_or_null<T>(weights_.biases[layer]), next, tile_row_);
+    product(rows, widths_[layer + 1], by_rows(rows, widths_[layer], s.b, s), later_[layer].panels(), next,
+            tile_row_, true);
+    ops_.settle(rows, widths_[layer + 1], next, tile_row_, nullptr, 0);
   }
 }
 
-template <class T>
-T* MlpTile<T>::backward(int64_t first_row, int64_t rows, TileScratch<T>& s, T* gradients) const {
+template <class S>
+Accumulator<S>* MlpTile<S>::backward(int64_t first_row, int64_t rows, TileScratch<S>& s, T* gradients) const {
   T* d_z = s.a;
   T* other = s.c;
   if (weights_.norm != Norm::none) {
@@ -159,32 +232,31 @@ T* MlpTile<T>::backward(int64_t first_row, int64_t rows, TileScratch<T>& s, T* g
     const int64_t in = widths_[layer];
     const int64_t out = widths_[layer + 1];
     ops_.activate(weights_.activation, rows, in, s.hidden[layer], tile_row_, s.b, tile_row_);
-    ops_.gemm(in, out, rows, s.b, 1, tile_row_, {d_z, ops_.panel, tile_row_},
-              gradients + layout_.weights[layer], padded(out), true);
+    product(in, out, by_columns(rows, in, s.b, s), as_panels(rows, out, d_z, s),
+            gradients + layout_.weights[layer], padded(out), true);
     ops_.column_sums(rows, out, d_z, tile_row_, gradients + layout_.biases[layer]);
-    ops_.gemm(rows, in, out, d_z, tile_row_, 1, later_transposed_[layer].panels(), other, tile_row_, false);
+    product(rows, in, by_rows(rows, out, d_z, s), later_transposed_[layer].panels(), other, tile_row_, false);
     ops_.activate_backward(weights_.activation, rows, in, s.hidden[layer], tile_row_, other, tile_row_);
     std::swap(d_z, other);
   }
   ops_.column_sums(rows, first_width(), d_z, tile_row_, gradients + layout_.first_bias);
+  const PanelMatrix<Operand<S>> d_panels = as_panels(rows, first_width(), d_z, s);
   for (size_t i = 0; i < inputs_.size(); ++i) {
     if (layout_.first_weights[i] < 0) continue;
-    const int64_t in = inputs_[i].weight.rows();
-    ops_.gemm(in, first_width(), rows, inputs_[i].x.template data<T>() + first_row * in, 1, in,
-              {d_z, ops_.panel, tile_row_}, gradients + layout_.first_weights[i], padded(first_width()),
-              true);
+    product(inputs_[i].weight.rows(), first_width(), input_by_columns(i, first_row, rows, s), d_panels,
+            gradients + layout_.first_weights[i], padded(first_width()), true);
   }
   return d_z;
 }
 
-template <class T>
-void MlpTile<T>::input_gradient(size_t input, int64_t rows, const T* d_z1, T* out) const {
-  ops_.gemm(rows, inputs_[input].weight.rows(), first_width(), d_z1, tile_row_, 1,
-            first_transposed_[input].panels(), out, tile_row_, false);
+template <class S>
+void MlpTile<S>::input_gradient(size_t input, int64_t rows, const T* d_z1, TileScratch<S>& s) const {
+  product(rows, inputs_[input].weight.rows(), by_rows(rows, first_width(), d_z1, s),
+          first_transposed_[input].panels(), s.b, tile_row_, false);
 }
 
-template <class T>
-void MlpTile<T>::plan_gradients(const std::vector<bool>& wanted) {
+template <class S>
+void MlpTile<S>::plan_gradients(const std::vector<bool>& wanted) {
   int64_t size = 0;
   const auto take = [&size](int64_t elements) { return std::exchange(size, size + elements); };
   layout_.first_bias = take(padded(first_width()));
@@ -200,8 +272,8 @@ void MlpTile<T>::plan_gradients(const std::vector<bool>& wanted) {
   layout_.size = size;
 }
 
-template <class T>
-void MlpTile<T>::reduce(const T* gradients, int64_t slabs, const std::vector<Tensor>& d_first_weights,
+template <class S>
+void MlpTile<S>::reduce(const T* gradients, int64_t slabs, const std::vector<Tensor>& d_first_weights,
                         const MlpWeightGradients& d_weights, const Stream& stream) const {
   struct Part {
     T* to;
@@ -230,15 +302,15 @@ void MlpTile<T>::reduce(const T* gradients, int64_t slabs, const std::vector<Ten
     for (int64_t p = task * kRowsPerTask; p < std::min(count, (task + 1) * kRowsPerTask); ++p) {
       const Part& part = parts[static_cast<size_t>(p)];
       for (int64_t slab = 0; slab < slabs; ++slab) {
-        ops_.add(1, part.width, gradients + slab * layout_.size + part.from, 0, part.to, 0);
+        tile_ops<T>().add(1, part.width, gradients + slab * layout_.size + part.from, 0, part.to, 0);
       }
     }
   });
 }
 
-template class PackedWeight<float>;
-template class PackedWeight<double>;
 template class MlpTile<float>;
 template class MlpTile<double>;
+template class MlpTile<half>;
+template class MlpTile<bfloat16>;
 
 }  // namespace meshgrad::cpu

@@ -2,9 +2,11 @@
 // The vector primitives of the CPU kernels: small matrix products and row operations on tiles of rows that
 // stay in cache. Compiled once per instruction set by Google Highway and picked at run time.
 #pragma once
+#include <meshgrad/engine/dtype.h>
 #include <meshgrad/kernels/activation.h>
 
 #include <cstdint>
+#include <type_traits>
 
 namespace meshgrad::cpu {
 
@@ -15,8 +17,17 @@ inline constexpr int64_t kTileRows = 48;
 inline constexpr int64_t kPad = 64;
 constexpr int64_t padded(int64_t width) { return (width + kPad - 1) / kPad * kPad; }
 
-/// B of a product, as panels of kPanel<T> columns: element (k, panel p, column c) is at
-/// data[p * panel_stride + k * row_stride + c].
+/// What the matrix products of a storage type S read: bfloat16 itself, where the machine multiplies it in
+/// pairs; everything else in the type it is summed in.
+template <class S>
+using Operand = std::conditional_t<std::is_same_v<S, bfloat16>, bfloat16, Accumulator<S>>;
+/// Terms of a sum that a product takes in one step. In pairs, A's two terms lie side by side, and so do B's
+/// of one column.
+template <class S>
+inline constexpr int64_t kDepth = std::is_same_v<S, bfloat16> ? 2 : 1;
+
+/// B of a product, as panels of columns: the terms of (step k, panel p, column c) are at
+/// data[p * panel_stride + k * row_stride + c * depth].
 template <class T>
 struct PanelMatrix {
   const T* data;
@@ -24,19 +35,20 @@ struct PanelMatrix {
   int64_t row_stride;
 };
 
-/// One table per instruction set and type. "Tile" arguments are buffers with a leading dimension of at least
-/// padded(width); columns behind the width may hold anything and may be overwritten. Other pointers are
-/// exact.
-template <class T>
+/// One table per instruction set and storage type S; T is what S is summed in. "Tile" arguments are buffers
+/// of T with a leading dimension of at least padded(width); columns behind the width may hold anything and
+/// may be overwritten. Other pointers are exact. S may be T: then conversions are copies.
+template <class S>
 struct TileOps {
+  using T = Accumulator<S>;
   /// Columns of a panel.
   int64_t panel;
   const char* isa;
 
-  /// C[m, n] = or += sum_k A[m, k] B[k, n], k ascending. A[m, k] is at a[m * a_row + k * a_column]; C is a
-  /// tile.
-  void (*gemm)(int64_t m, int64_t n, int64_t k, const T* a, int64_t a_row, int64_t a_column, PanelMatrix<T> b,
-               T* c, int64_t c_row, bool accumulate);
+  /// C[m, n] = or += sum_k A[m, k] B[k, n], k ascending by steps. A[m, k] is at a[m * a_row + k * a_column];
+  /// C is a tile.
+  void (*gemm)(int64_t m, int64_t n, int64_t steps, const Operand<S>* a, int64_t a_row, int64_t a_column,
+               PanelMatrix<Operand<S>> b, T* c, int64_t c_row, bool accumulate);
   /// y = act(z), and d_z = d_h * act'(z) in place of d_h.
   void (*activate)(Activation, int64_t rows, int64_t width, const T* z, int64_t z_row, T* y, int64_t y_row);
   void (*activate_backward)(Activation, int64_t rows, int64_t width, const T* z, int64_t z_row, T* d,
@@ -50,24 +62,37 @@ struct TileOps {
                         T* d_bias);
   /// sums[j] += sum over rows of x[i, j].
   void (*column_sums)(int64_t rows, int64_t width, const T* x, int64_t x_row, T* sums);
-  /// y[i] = x[i]; y[i] += x[i], by rows.
-  void (*copy)(int64_t rows, int64_t width, const T* x, int64_t x_row, T* y, int64_t y_row);
-  void (*add)(int64_t rows, int64_t width, const T* x, int64_t x_row, T* y, int64_t y_row);
   /// y[i] = x (a row, or null for zeros).
   void (*broadcast)(int64_t rows, int64_t width, const T* x, T* y, int64_t y_row);
-  /// y[i] += x[index[i]], and y[index[i]] += x[i], i ascending.
-  void (*gather_add)(int64_t rows, int64_t width, const T* x, int64_t x_row, const int32_t* index, T* y,
+
+  /// Between storage and tiles, row by row: y = x, and y += x, rounded where y is storage.
+  void (*load)(int64_t rows, int64_t width, const S* x, int64_t x_row, T* y, int64_t y_row);
+  void (*store)(int64_t rows, int64_t width, const T* x, int64_t x_row, S* y, int64_t y_row);
+  void (*add)(int64_t rows, int64_t width, const S* x, int64_t x_row, T* y, int64_t y_row);
+  void (*add_to_stored)(int64_t rows, int64_t width, const T* x, int64_t x_row, S* y, int64_t y_row);
+  /// y[i] += x[index[i]].
+  void (*gather_add)(int64_t rows, int64_t width, const S* x, int64_t x_row, const int32_t* index, T* y,
                      int64_t y_row);
-  void (*scatter_add)(int64_t rows, int64_t width, const T* x, int64_t x_row, const int32_t* index, T* y,
-                      int64_t y_row);
+  /// Rounds a tile to what storage would hold, and stores it unless y is null.
+  void (*settle)(int64_t rows, int64_t width, T* x, int64_t x_row, S* y, int64_t y_row);
+
+  /// Rows 2r and 2r + 1 of x side by side: y[r * y_row + 2 j] and the one behind; an odd last row is paired
+  /// with zeros. For products over rows, in bfloat16; null elsewhere.
+  void (*pair_rows)(int64_t rows, int64_t width, const T* x, int64_t x_row, Operand<S>* y, int64_t y_row);
+  void (*pair_stored_rows)(int64_t rows, int64_t width, const S* x, int64_t x_row, Operand<S>* y,
+                           int64_t y_row);
 };
 
 /// The best table for this CPU.
-template <class T>
-const TileOps<T>& tile_ops();
+template <class S>
+const TileOps<S>& tile_ops();
 template <>
 const TileOps<float>& tile_ops<float>();
 template <>
 const TileOps<double>& tile_ops<double>();
+template <>
+const TileOps<half>& tile_ops<half>();
+template <>
+const TileOps<bfloat16>& tile_ops<bfloat16>();
 
 }  // namespace meshgrad::cpu
