@@ -22,18 +22,24 @@ double ordered_sum(const Stream& stream, int64_t n, Partial&& partial) {
   return total;
 }
 
-template <class T>
+/// Of an element in storage.
+template <class S>
+double value_of(S x) {
+  return static_cast<double>(static_cast<Accumulator<S>>(x));
+}
+
+template <class S>
 void masked_loss_forward_of(const MaskedLossForward& args, const Stream& stream) {
   const int64_t width = args.prediction.width();
   const uint8_t* mask = args.mask.data<uint8_t>();
-  const T* prediction = args.prediction.data<T>();
-  const T* target = args.target.data<T>();
+  const S* prediction = args.prediction.data<S>();
+  const auto* target = args.target.data<Accumulator<S>>();
   *args.sum.data<double>() = ordered_sum(stream, args.rows.value(), [&](int64_t begin, int64_t end) {
     double sum = 0.0;
     for (int64_t i = begin; i < end; ++i) {
       if (mask[i] == 0) continue;
       for (int64_t j = i * width; j < (i + 1) * width; ++j) {
-        const double error = static_cast<double>(prediction[j]) - static_cast<double>(target[j]);
+        const double error = value_of(prediction[j]) - value_of(target[j]);
         sum += error * error;
       }
     }
@@ -44,20 +50,20 @@ void masked_loss_forward_of(const MaskedLossForward& args, const Stream& stream)
   });
 }
 
-template <class T>
+template <class S>
 void masked_loss_backward_of(const MaskedLossBackward& args, const Stream& stream) {
   const int64_t width = args.prediction.width();
   const int64_t rows = args.rows.value();
   const uint8_t* mask = args.mask.data<uint8_t>();
   const double factor = 2.0 * *args.seed.data<double>();
   stream.parallel_for((rows + kSlab - 1) / kSlab, [&](int64_t slab) {
-    const T* prediction = args.prediction.data<T>();
-    const T* target = args.target.data<T>();
-    T* d_prediction = args.d_prediction.data<T>();
+    const S* prediction = args.prediction.data<S>();
+    const auto* target = args.target.data<Accumulator<S>>();
+    S* d_prediction = args.d_prediction.data<S>();
     for (int64_t i = slab * kSlab; i < std::min(rows, (slab + 1) * kSlab); ++i) {
       for (int64_t j = i * width; j < (i + 1) * width; ++j) {
-        const double error = static_cast<double>(prediction[j]) - static_cast<double>(target[j]);
-        d_prediction[j] = mask[i] != 0 ? static_cast<T>(factor * error) : T(0);
+        const double error = value_of(prediction[j]) - value_of(target[j]);
+        d_prediction[j] = mask[i] != 0 ? S(static_cast<Accumulator<S>>(factor * error)) : S();
       }
     }
   });
@@ -81,13 +87,13 @@ void sum_of_squares_of(const SumOfSquares& args, const Stream& stream) {
 const ReductionKernels reduction_kernels{
     .masked_loss_forward =
         [](const MaskedLossForward& args, Runtime&, const Stream& stream) {
-          dispatch_storage(args.prediction.dtype(),
-                           [&]<class T>() { masked_loss_forward_of<T>(args, stream); });
+          dispatch_cpu_storage(args.prediction.dtype(),
+                               [&]<class S>() { masked_loss_forward_of<S>(args, stream); });
         },
     .masked_loss_backward =
         [](const MaskedLossBackward& args, const Stream& stream) {
-          dispatch_storage(args.prediction.dtype(),
-                           [&]<class T>() { masked_loss_backward_of<T>(args, stream); });
+          dispatch_cpu_storage(args.prediction.dtype(),
+                               [&]<class S>() { masked_loss_backward_of<S>(args, stream); });
         },
     .sum_of_squares =
         [](const SumOfSquares& args, Runtime&, const Stream& stream) {
