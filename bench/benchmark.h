@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a benchmark is: a named piece of work that counts its own FLOPs and bytes.
+// What a benchmark is: a named piece of work that counts its own FLOPs and bytes, and says whether its
+// results are right before they are timed.
 #pragma once
+#include <meshgrad/engine/dtype.h>
 #include <meshgrad/engine/runtime.h>
 
 #include <functional>
@@ -9,40 +11,62 @@
 
 namespace meshgrad::bench {
 
+/// How large the work of a row is. Inputs repeat every `period` nodes, so that the judge answers for all rows
+/// (see inputs.h).
+struct Scale {
+  int64_t period = 127;
+  int64_t copies = 14;
+  int64_t width = 128;
+  int64_t blocks = 15;
+  int64_t nodes() const { return period * copies; }
+  int64_t edges() const { return 6 * nodes(); }
+};
+
+/// The size classes, with their part of a row's name: the standard step of 11k edges has none.
+struct SizeClass {
+  std::string name;
+  Scale scale;
+};
+/// `quick`: all classes are tiny, for a look at whether everything runs.
+std::vector<SizeClass> size_classes(bool quick);
+
 /// A prepared workload. `run` does it once.
 struct Workload {
   std::function<void()> run;
   double flops = 0.0;       ///< useful floating-point operations of one run (a multiply-add counts two)
   double bytes = 0.0;       ///< bytes that one run must read and write at least; 0: not counted
   std::string description;  ///< sizes, for people
+  bool cold = false;        ///< one kernel: what it reads is not left in the cache by the run before
+  std::function<std::string()>
+      check;  ///< runs, and tells how the result differs from the judge's; none: nothing to judge
+  std::function<void()> randomise;  ///< fills the inputs for the timing, after the check
 };
 
+/// One row. Those with an `other` time two workloads in turns and report how many times longer it takes.
 struct Benchmark {
   std::string name;  ///< "step/train/f32"
   std::function<Workload(Runtime&)> prepare;
+  std::function<Workload(Runtime&)> other{};
+  bool needs_yardsticks = true;
 };
 
-/// One measured row.
-struct Result {
-  std::string name, description;
-  int threads = 0;
-  int repeats = 0;
-  double ms_min = 0.0, ms = 0.0, ms_max = 0.0;  ///< ms is the median
-  double gflops = 0.0;                          ///< at the median
-  double gbytes = 0.0;                          ///< GB/s at the median
-  double peak_gflops =
-      0.0;  ///< fused multiply-adds of this machine, measured around this row; 0: not f32 or f64
-  double peak_fraction = 0.0;    ///< gflops / peak_gflops
-  double memory_peak_mib = 0.0;  ///< allocator's peak of all tags
+/// What a list of benchmarks is made for.
+struct Selection {
+  DeviceKind device = DeviceKind::cpu;
+  bool quick = false;
 };
 
 /// All benchmarks of this program, in the order of `list`.
-std::vector<Benchmark> all_benchmarks();
-std::vector<Benchmark> step_benchmarks();
-std::vector<Benchmark> family_benchmarks();
-std::vector<Benchmark> memory_benchmarks();
+std::vector<Benchmark> all_benchmarks(const Selection& selection);
+std::vector<Benchmark> step_benchmarks(const Selection& selection);
+std::vector<Benchmark> matrix_benchmarks(const Selection& selection);
+std::vector<Benchmark> row_benchmarks(const Selection& selection);
+std::vector<Benchmark> memory_benchmarks(const Selection& selection);
 
-/// FMA throughput of `threads` threads in f32, GFLOP/s, best of a few short bursts.
-double fma_peak(ThreadPool& pool);
+/// The storage types that a device's kernels have and that are worth a row.
+std::vector<DType> timed_types(DeviceKind device);
+
+/// "kernel/FAMILY[/SIZE]/DTYPE"
+std::string row_name(const std::string& family, const SizeClass& size, DType dtype);
 
 }  // namespace meshgrad::bench

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// meshgrad-bench: times what the engine does, beside a yardstick measured in the same run.
-#include "benchmark.h"
-
+// meshgrad-bench: times what the engine does, beside yardsticks measured in the same run. A row is held
+// against the judge first; one that is wrong is not timed.
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/gpu.h>
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -10,25 +10,50 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
-#include <nlohmann/json.hpp>
+
+#include "report.h"
+#include "yardstick.h"
 
 namespace meshgrad::bench {
 
-std::vector<Benchmark> all_benchmarks() {
-  std::vector<Benchmark> list = step_benchmarks();
-  for (const std::vector<Benchmark>& more : {family_benchmarks(), memory_benchmarks()})
+std::vector<SizeClass> size_classes(bool quick) {
+  const Scale tiny{.period = 31, .copies = 2, .width = 64, .blocks = 2};
+  if (quick) return {{"", tiny}, {"100k", tiny}, {"1M", tiny}};
+  return {{"", {.copies = 14}}, {"100k", {.copies = 131}}, {"1M", {.copies = 1312}}};
+}
+
+std::vector<DType> timed_types(DeviceKind device) {
+  if (device == DeviceKind::cpu) return {DType::f32};
+  return {DType::f32, DType::f16, DType::bf16};
+}
+
+std::string row_name(const std::string& family, const SizeClass& size, DType dtype) {
+  return fmt::format("kernel/{}{}/{}", family, size.name.empty() ? "" : "/" + size.name, name_of(dtype));
+}
+
+std::vector<Benchmark> all_benchmarks(const Selection& selection) {
+  std::vector<Benchmark> list = step_benchmarks(selection);
+  for (const auto& more :
+       {matrix_benchmarks(selection), row_benchmarks(selection), memory_benchmarks(selection)})
     list.insert(list.end(), more.begin(), more.end());
   return list;
 }
 
 namespace {
 
+constexpr int64_t kFlushBytes = int64_t{1} << 28;  // several times the largest cache
+constexpr int64_t kQuickFlushBytes = int64_t{1} << 12;
+constexpr int kBlockRuns = 20;
+constexpr int kBlockPairs = 10;
+constexpr int kLeastBlockPairs = 6;  // fewer have no 95 % interval
+
 struct Options {
-  std::string pattern;
-  std::string json;
+  std::vector<std::string> patterns;
+  std::string json, baseline;
+  std::string device = "auto";
   int threads = 0;
   double seconds = 3.0;
+  bool quick = false;
 };
 
 /// A pattern is a part of the name; `*` stands for anything.
@@ -45,83 +70,165 @@ bool matches(const std::string& name, const std::string& pattern) {
   return true;
 }
 
-Result measure(const Benchmark& benchmark, const Options& options) {
-  Runtime runtime(
-      {.device = {}, .threads = options.threads, .allocator = allocator_options_from_environment()});
-  const Workload work = benchmark.prepare(runtime);
-  const bool f32 = benchmark.name.ends_with("/f32");
-  const double peak_before = f32 && work.flops > 0.0 ? fma_peak(runtime.threads()) : 0.0;
-  work.run();  // warms caches, the allocator and the pages
-  runtime.allocator().reset_peak();
-  std::vector<double> ms;
-  const auto begin = std::chrono::steady_clock::now();
-  const auto elapsed = [](auto since) {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - since).count();
-  };
-  while (ms.size() < 3 || (elapsed(begin) < options.seconds && ms.size() < 10000)) {
-    const auto start = std::chrono::steady_clock::now();
-    work.run();
-    ms.push_back(1e3 * elapsed(start));
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// A mesh that does not fit must end a row, not the machine.
+AllocatorOptions allocator_options(Device device) {
+  AllocatorOptions options = allocator_options_from_environment();
+  if (device.kind == DeviceKind::cpu && options.memory_limit == 0) options.memory_limit = available_memory();
+  return options;
+}
+
+/// Checks, then fills in what is timed. Throws InternalError for a result that is not the judge's.
+void make_ready(const Workload& work, Result& result) {
+  if (work.check) {
+    const std::string difference = work.check();
+    if (!difference.empty()) throw internal_error("wrong: " + difference);
+    result.check = "judge";
   }
-  const double peak = f32 && work.flops > 0.0 ? std::max(peak_before, fma_peak(runtime.threads())) : 0.0;
-  std::sort(ms.begin(), ms.end());
-  Result result{.name = benchmark.name, .description = work.description};
-  result.threads = runtime.threads().threads();
+  if (work.randomise) work.randomise();
+}
+
+void time_alone(const Workload& work, Runtime& runtime, Timer& timer, const Options& options,
+                Result& result) {
+  timer.run(work.run, 1, work.cold);  // warms the allocator, the pages and the code
+  runtime.allocator().reset_peak();
+  const int64_t launches = gpu::counters().launches;
+  std::vector<double> ms = timer.run(work.run, 1, work.cold);
+  result.launches = gpu::counters().launches - launches;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto enough = [&] {
+    if (options.quick) return ms.size() >= 2;
+    return ms.size() > 3 && (seconds_since(begin) >= options.seconds || ms.size() >= 10000);
+  };
+  while (!enough()) {
+    const double fits = options.seconds * 1e3 / 10.0 / std::max(ms.back(), 1e-3);
+    const int count = options.quick ? 1 : static_cast<int>(std::clamp(fits, 1.0, double{kBlockRuns}));
+    const std::vector<double> more = timer.run(work.run, count, work.cold);
+    ms.insert(ms.end(), more.begin(), more.end());
+  }
+  ms.erase(ms.begin());  // the one whose launches were counted also set the batch size
+  const Interval interval = median_interval(ms);
   result.repeats = static_cast<int>(ms.size());
-  result.ms_min = ms.front();
-  result.ms = ms[ms.size() / 2];
-  result.ms_max = ms.back();
+  result.ms_min = *std::min_element(ms.begin(), ms.end());
+  result.ms_max = *std::max_element(ms.begin(), ms.end());
+  result.ms = interval.median;
+  result.ms_low = interval.low;
+  result.ms_high = interval.high;
   result.gflops = work.flops / result.ms / 1e6;
   result.gbytes = work.bytes / result.ms / 1e6;
-  result.peak_gflops = peak;
-  result.peak_fraction = peak > 0.0 ? result.gflops / peak : 0.0;
-  result.memory_peak_mib = static_cast<double>(runtime.allocator().stats().allocated.peak) / (1 << 20);
+  const MemoryStats stats = runtime.allocator().stats();
+  result.memory_peak_mib = static_cast<double>(stats.allocated.peak) / (1 << 20);
+  result.activations_mib =
+      static_cast<double>(stats.by_tag[static_cast<size_t>(Tag::activations)].allocated.peak) / (1 << 20);
+}
+
+/// Blocks of runs of the one and of the other, in turns: what the machine does meanwhile hits both alike.
+Ratio time_in_turns(const Workload& work, const Workload& other, Timer& timer, const Options& options) {
+  Ratio ratio{.times = {}, .blocks = 0, .block_runs = options.quick ? 2 : kBlockRuns};
+  std::vector<double> ratios;
+  timer.run(work.run, 1, work.cold);
+  timer.run(other.run, 1, other.cold);
+  const auto begin = std::chrono::steady_clock::now();
+  const int most = options.quick ? 1 : kBlockPairs;
+  for (int pair = 0; pair < most; ++pair) {
+    if (pair >= kLeastBlockPairs && seconds_since(begin) > 10.0 * options.seconds) break;
+    const double one = median_interval(timer.run(work.run, ratio.block_runs, work.cold)).median;
+    const double two = median_interval(timer.run(other.run, ratio.block_runs, other.cold)).median;
+    ratios.push_back(two / one);
+  }
+  ratio.blocks = static_cast<int>(ratios.size());
+  ratio.times = median_interval(ratios);
+  return ratio;
+}
+
+Result measure(const Benchmark& benchmark, Device device, const Options& options,
+               const Yardsticks& yardsticks) {
+  Result result{.name = benchmark.name, .description = {}};
+  try {
+    Runtime runtime({.device = device, .threads = options.threads, .allocator = allocator_options(device)});
+    const Workload work = benchmark.prepare(runtime);
+    result.description = work.description;
+    make_ready(work, result);
+    Timer timer(runtime, options.quick ? kQuickFlushBytes : kFlushBytes);
+    if (benchmark.other) {
+      const Workload other = benchmark.other(runtime);
+      make_ready(other, result);
+      result.ratio = time_in_turns(work, other, timer, options);
+      return result;
+    }
+    // On the CPU, which others may share, the peak belongs to the moment: it is measured around the row.
+    const bool cpu_peak =
+        device.kind == DeviceKind::cpu && benchmark.name.ends_with("/f32") && work.flops > 0.0;
+    const double before = cpu_peak ? fma_peak(runtime.threads()) : 0.0;
+    time_alone(work, runtime, timer, options, result);
+    if (cpu_peak) {
+      result.peak_gflops = std::max(before, fma_peak(runtime.threads()));
+    } else if (device.kind == DeviceKind::cuda && work.flops > 0.0) {
+      result.peak_gflops = yardsticks.gflops;
+    }
+    if (result.peak_gflops > 0.0) result.peak_fraction = result.gflops / result.peak_gflops;
+    if (work.bytes > 0.0 && benchmark.needs_yardsticks && !options.quick) {
+      result.copy_gbytes = yardsticks.gbytes;
+      result.copy_fraction = result.gbytes / yardsticks.gbytes;
+    }
+  } catch (const std::exception& error) {
+    result.error = error.what();
+  }
   return result;
 }
 
-void write_json(const std::vector<Result>& results, const std::string& path) {
-  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-  for (const Result& r : results) {
-    rows.push_back({{"name", r.name},
-                    {"description", r.description},
-                    {"threads", r.threads},
-                    {"repeats", r.repeats},
-                    {"ms", r.ms},
-                    {"ms_min", r.ms_min},
-                    {"ms_max", r.ms_max},
-                    {"gflops", r.gflops},
-                    {"gbytes_per_s", r.gbytes},
-                    {"peak_gflops", r.peak_gflops},
-                    {"peak_fraction", r.peak_fraction},
-                    {"memory_peak_mib", r.memory_peak_mib}});
-  }
-  std::ofstream file(path);
-  file << rows.dump(2) << "\n";
-  if (!file)
-    throw meshgrad::data_error(path, "a file that can be written", "an error",
-                               "name a file in a folder that exists");
+/// The yardsticks as rows of their own.
+std::vector<Result> yardstick_rows(const Yardsticks& y, Device device, const std::string& when) {
+  const bool gpu = device.kind == DeviceKind::cuda;
+  Result gemm{.name = (gpu ? "yardstick/gemm_f16/" : "yardstick/fma_f32/") + when,
+              .description = gpu ? "the library's f16 product, 8192^3" : "multiply-adds in registers"};
+  gemm.gflops = gemm.peak_gflops = y.gflops;
+  Result copy{.name = "yardstick/copy/" + when, .description = "bytes read and written"};
+  copy.gbytes = copy.copy_gbytes = y.gbytes;
+  return {gemm, copy};
 }
 
-int run(const Options& options) {
+int run(const Options& options, Device device) {
+  std::vector<Benchmark> chosen = all_benchmarks({device.kind, options.quick});
+  std::erase_if(chosen, [&](const Benchmark& b) {
+    return std::none_of(options.patterns.begin(), options.patterns.end(),
+                        [&](const std::string& pattern) { return matches(b.name, pattern); });
+  });
+  if (chosen.empty()) {
+    throw invalid_argument("meshgrad-bench run", "a pattern that a name contains",
+                           "\"" + options.patterns.front() + "\"", "see meshgrad-bench list");
+  }
+  const std::string device_name =
+      device.kind == DeviceKind::cpu ? "cpu" : cuda_devices().at(static_cast<size_t>(device.index)).name;
+  const bool with_yardsticks =
+      std::any_of(chosen.begin(), chosen.end(), [](const Benchmark& b) { return b.needs_yardsticks; });
   std::vector<Result> results;
-  fmt::print("{:<36}{:>9}{:>11}{:>11}{:>10}{:>9}{:>9}{:>10}\n", "name", "threads", "ms median", "ms min",
-             "GFLOP/s", "of peak", "GB/s", "peak MiB");
-  for (const Benchmark& benchmark : all_benchmarks()) {
-    if (!matches(benchmark.name, options.pattern)) continue;
-    const Result r = measure(benchmark, options);
-    fmt::print("{:<36}{:>9}{:>11.3f}{:>11.3f}{:>10.1f}{:>9}{:>9}{:>10.1f}\n", r.name, r.threads, r.ms,
-               r.ms_min, r.gflops,
-               r.peak_fraction > 0.0 ? fmt::format("{:.0f} %", 100.0 * r.peak_fraction) : "-",
-               r.gbytes > 0.0 ? fmt::format("{:.1f}", r.gbytes) : "-", r.memory_peak_mib);
-    std::fflush(stdout);
-    results.push_back(r);
-  }
-  if (results.empty()) {
-    throw meshgrad::invalid_argument("meshgrad-bench run", "a pattern that a name contains",
-                                     "\"" + options.pattern + "\"", "see meshgrad-bench list");
-  }
+  const int threads = options.threads > 0 ? options.threads : available_cpus();
+  const auto add = [&](Result result) {
+    result.device = device_name;
+    result.threads = threads;
+    print_row(result);
+    results.push_back(std::move(result));
+  };
+  Yardsticks yardsticks;
+  const auto measure_again = [&](const std::string& when) {
+    if (!with_yardsticks) return;
+    Runtime runtime({.device = device, .threads = options.threads, .allocator = allocator_options(device)});
+    yardsticks = measure_yardsticks(runtime, options.quick);
+    for (const Result& row : yardstick_rows(yardsticks, device, when)) add(row);
+  };
+  print_header();
+  measure_again("before");
+  for (const Benchmark& benchmark : chosen) add(measure(benchmark, device, options, yardsticks));
+  measure_again("after");
   if (!options.json.empty()) write_json(results, options.json);
-  return 0;
+  const auto failed =
+      std::count_if(results.begin(), results.end(), [](const Result& r) { return !r.error.empty(); });
+  const int slower = options.baseline.empty() ? 0 : compare(results, options.baseline);
+  return failed > 0 || slower > 0 ? 1 : 0;
 }
 
 }  // namespace
@@ -131,24 +238,36 @@ int main(int argc, char** argv) {
   using namespace meshgrad::bench;
   CLI::App app("Times kernels and whole steps; FLOPs are those of the matrix products in the split form");
   app.require_subcommand(1);
-  CLI::App* list = app.add_subcommand("list", "Names of all benchmarks");
+  Options options;
+  CLI::App* list = app.add_subcommand("list", "Names of all benchmarks of a device");
   CLI::App* run_command =
       app.add_subcommand("run", "Run the benchmarks whose name contains PATTERN (* is a wildcard)");
-  Options options;
-  run_command->add_option("PATTERN", options.pattern, "Part of a name")->required();
+  for (CLI::App* command : {list, run_command})
+    command->add_option("--device", options.device, "auto, cpu, cuda or cuda:N")->capture_default_str();
+  run_command->add_option("PATTERN", options.patterns, "Part of a name, or several")->required();
   run_command->add_option("--json", options.json, "Also write the rows to this file")->type_name("FILE");
+  run_command
+      ->add_option("--baseline", options.baseline,
+                   "Rows of an earlier run to compare with; exits 1 when slower")
+      ->type_name("FILE");
   run_command->add_option("--threads", options.threads, "CPU threads, 0 for all")->check(CLI::Range(0, 4096));
   run_command->add_option("--seconds", options.seconds, "Time to spend on each row")
       ->check(CLI::PositiveNumber);
+  run_command->add_flag("--quick", options.quick, "Tiny sizes, few repeats: does everything run?");
   try {
     app.parse(argc, argv);
+    const meshgrad::Device device = meshgrad::resolve_device(options.device);
     if (*list) {
-      for (const Benchmark& benchmark : all_benchmarks()) fmt::print("{}\n", benchmark.name);
+      for (const Benchmark& benchmark : all_benchmarks({device.kind, false}))
+        fmt::print("{}\n", benchmark.name);
       return 0;
     }
-    return run(options);
+    return run(options, device);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
+  } catch (const meshgrad::DeviceError& error) {
+    std::fprintf(stderr, "meshgrad-bench: error: %s\n", error.what());
+    return 3;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "meshgrad-bench: error: %s\n", error.what());
     return 2;

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The allocators: what a hit costs, and what the source's own calls cost.
-#include "benchmark.h"
-
 #include <meshgrad/engine/cuda_memory.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/host_memory.h>
@@ -13,6 +11,8 @@
 #include <fmt/format.h>
 
 #include <cmath>
+
+#include "benchmark.h"
 
 namespace meshgrad::bench {
 namespace {
@@ -120,7 +120,7 @@ Workload mapping(const std::shared_ptr<MemorySource>& source, int64_t bytes) {
 
 }  // namespace
 
-std::vector<Benchmark> memory_benchmarks() {
+std::vector<Benchmark> memory_benchmarks(const Selection&) {
   std::vector<Benchmark> all = {
       {"memory/hit_path/engine", [](Runtime&) { return engine_hit_path(0); }},
       {"memory/hit_path/engine/placement_alone", [](Runtime&) { return placement_hit_path(); }},
@@ -137,6 +137,7 @@ std::vector<Benchmark> memory_benchmarks() {
     all.push_back({fmt::format("memory/map/cuda/{}MiB", mib),
                    [mib](Runtime&) { return mapping(make_cuda_virtual_memory(0), mib << 20); }});
   }
+  for (Benchmark& benchmark : all) benchmark.needs_yardsticks = false;
   return all;
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The yardstick: multiply-adds that live in registers, on every thread at once.
-#include "benchmark.h"
-
 #include <chrono>
+
+#include "yardstick.h"
 
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
 #if defined(__x86_64__)

@@ -1,58 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole steps of the standard model on a triangulated square of 43 x 43 nodes: 1,849 nodes, 10,752 directed
-// edges, 15 blocks, width 128, node input 11, edge input 3, output 2.
-#include "benchmark.h"
-
-#include <meshgrad/engine/random.h>
+// Whole steps of the standard model (15 blocks, width 128, node input 11, edge input 3, output 2) on one
+// mesh, and the fused path beside the op-by-op path. The judge of a step is the op-by-op path in f64 on the
+// CPU, on the mesh's period.
 #include <meshgrad/nn/mesh_graph_net.h>
 #include <meshgrad/train/optimizer.h>
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <memory>
+
+#include "inputs.h"
+#include "support.h"
 
 namespace meshgrad::bench {
 namespace {
 
-constexpr int64_t kSide = 43;
+constexpr int64_t kNodeInputs = 11;
+constexpr int64_t kEdgeInputs = 3;
+constexpr int64_t kOutputs = 2;
+constexpr uint64_t kSeed = 1;
+constexpr double kLearningRate = 1e-4;
 
-Tensor random_tensor(Runtime& runtime, const Shape& shape, DType dtype, uint64_t purpose) {
-  Tensor tensor = Tensor::empty(runtime, shape, dtype, Tag::data, "benchmark input");
-  dispatch_storage(dtype, [&]<class T>() {
-    for (int64_t i = 0; i < tensor.elements(); ++i) {
-      tensor.data<T>()[i] = static_cast<T>(normal(7, purpose, static_cast<uint64_t>(i)));
-    }
-  });
-  return tensor;
-}
+struct Kind {
+  bool train = true;
+  ComputePath path = ComputePath::fused;
+  bool keep_hidden = true;
+};
 
-Batch square_batch(Runtime& runtime, DType dtype) {
-  std::vector<int32_t> senders, receivers;
-  const auto connect = [&](int64_t a, int64_t b) {
-    for (const auto& [from, to] : {std::pair{a, b}, std::pair{b, a}}) {
-      senders.push_back(static_cast<int32_t>(from));
-      receivers.push_back(static_cast<int32_t>(to));
-    }
-  };
-  for (int64_t y = 0; y < kSide; ++y) {
-    for (int64_t x = 0; x < kSide; ++x) {
-      const int64_t node = y * kSide + x;
-      if (x + 1 < kSide) connect(node, node + 1);
-      if (y + 1 < kSide) connect(node, node + kSide);
-      if (x + 1 < kSide && y + 1 < kSide) connect(node, node + kSide + 1);
-    }
-  }
-  Batch batch;
-  batch.nodes = kSide * kSide;
-  batch.graph_offsets = {0, batch.nodes};
-  EdgeSet set{"mesh", build_graph(runtime, batch.nodes, senders, receivers), {}};
-  set.features = random_tensor(runtime, Shape{set.graph.edges, 3}, dtype, 1);
-  batch.edge_sets.push_back(std::move(set));
-  batch.node_features = random_tensor(runtime, Shape{batch.nodes, 11}, dtype, 2);
-  batch.target = random_tensor(runtime, Shape{batch.nodes, 2}, dtype, 3);
-  const std::vector<uint8_t> mask(static_cast<size_t>(batch.nodes), 1);
-  batch.mask = Tensor::from<uint8_t>(runtime, mask, Shape{batch.nodes}, Tag::data, "mask");
-  return batch;
+MeshGraphNetOptions model_options(const Scale& scale, const Kind& kind) {
+  MeshGraphNetOptions options;
+  options.node_inputs = kNodeInputs;
+  options.edge_inputs = {kEdgeInputs};
+  options.edge_set_names = {"mesh"};
+  options.outputs = kOutputs;
+  options.width = scale.width;
+  options.blocks = scale.blocks;
+  options.path = kind.path;
+  options.keep_hidden = kind.keep_hidden;
+  return options;
 }
 
 /// FLOPs of the matrix products of a forward pass with the first layers split by linearity.
@@ -66,70 +52,188 @@ double forward_flops(const MeshGraphNetOptions& o, double nodes, double edges) {
   return 2.0 * (static_cast<double>(o.blocks) * block + encoders + decoder);
 }
 
-struct Setup {
+MeshGraphNet allocated(Runtime& runtime, const MeshGraphNetOptions& options, DType dtype) {
+  MeshGraphNet model(options);
+  model.allocate(runtime, dtype, kSeed);
+  return model;
+}
+
+Tensor mask_of(Runtime& runtime, int64_t nodes) {
+  const std::vector<uint8_t> ones(static_cast<size_t>(nodes), 1);
+  return Tensor::from<uint8_t>(runtime, ones, Shape{nodes}, Tag::data, "mask");
+}
+
+Tensor scalar(Runtime& runtime, double value) {
+  const std::vector<double> one = {value};
+  return Tensor::from<double>(runtime, one, Shape{1}, Tag::data, "scalar");
+}
+
+struct Step {
+  Runtime& runtime;
+  Case inputs;
   MeshGraphNetOptions options;
   MeshGraphNet model;
+  reference::Edges base_edges;
+  Input nodes, edges, target;
   Batch batch;
   Optimizer optimizer;
-  Setup(Runtime& runtime, const MeshGraphNetOptions& o, DType dtype)
-      : options(o),
-        model(allocated(runtime, o, dtype)),
-        batch(square_batch(runtime, dtype)),
-        optimizer(runtime, model.parameters(), {}, 1.0) {}
-  static MeshGraphNet allocated(Runtime& runtime, const MeshGraphNetOptions& o, DType dtype) {
-    MeshGraphNet model(o);
-    model.allocate(runtime, dtype, 1);
-    return model;
+  Tensor weight;
+
+  Step(Runtime& r, const Scale& scale, const Kind& kind, DType dtype, std::string_view name)
+      : runtime(r),
+        inputs(r, scale, dtype, name),
+        options(model_options(scale, kind)),
+        model(allocated(r, options, dtype)),
+        nodes(inputs.rows(scale.period, kNodeInputs)),
+        edges(inputs.rows(6 * scale.period, kEdgeInputs)),
+        target(inputs.rows(scale.period, kOutputs, accumulator_of(dtype))),
+        optimizer(r, model.parameters(), {}, 1.0, {.peak = kLearningRate, .last = kLearningRate}),
+        weight(scalar(r, static_cast<double>(scale.nodes()))) {
+    Torus torus = make_torus(r, scale);
+    base_edges = torus.base;
+    batch.nodes = scale.nodes();
+    batch.graph_offsets = {0, batch.nodes};
+    batch.edge_sets.push_back({"mesh", std::move(torus.graph), edges.tensor});
+    batch.node_features = nodes.tensor;
+    batch.target = target.tensor;
+    batch.mask = mask_of(r, batch.nodes);
+  }
+
+  /// Forward, loss and backward; returns the prediction.
+  Tensor gradients() const {
+    Tape tape(runtime);
+    const Variable prediction = model.forward(tape, batch);
+    const LossSum loss = masked_loss(tape, prediction, batch.target, batch.mask);
+    const Tensor seed = optimizer.note_loss(runtime, loss.sum.value(), weight);
+    const Tensor result = prediction.value();
+    tape.backward(loss.sum, seed);
+    return result;
+  }
+  void train() const {
+    gradients();
+    optimizer.step(runtime);
+  }
+  Tensor predict() const {
+    Tape tape(runtime, Tape::Mode::evaluate);
+    return model.forward(tape, batch).value();
   }
 };
 
-Workload prepare(Runtime& runtime, DType dtype, bool train, ComputePath path, bool keep_hidden) {
-  MeshGraphNetOptions options;
-  options.node_inputs = 11;
-  options.edge_inputs = {3};
-  options.edge_set_names = {"mesh"};
-  options.outputs = 2;
-  options.path = path;
-  options.keep_hidden = keep_hidden;
-  auto setup = std::make_shared<Setup>(runtime, options, dtype);
-  const auto edges = static_cast<double>(setup->batch.edge_sets[0].graph.edges);
+/// What the judge makes of one period: the prediction, and the gradients of the loss divided by its weight.
+struct Judged {
+  Matrix prediction;
+  std::vector<double> gradients;
+};
+Judged judge(const Step& step) {
+  Runtime cpu({.device = {}});
+  const int64_t period = step.nodes.base.rows;
+  MeshGraphNetOptions options = step.options;
+  options.path = ComputePath::op_by_op;
+  const MeshGraphNet model = allocated(cpu, options, DType::f64);
+  const auto tensor = [&](const Matrix& matrix) {
+    const Tensor t = Tensor::empty(cpu, Shape{matrix.rows, matrix.cols}, DType::f64, Tag::data);
+    fill_rows(t, matrix, cpu);
+    return t;
+  };
+  Batch batch;
+  batch.nodes = period;
+  batch.graph_offsets = {0, period};
+  batch.edge_sets.push_back({"mesh",
+                             build_graph(cpu, period, step.base_edges.senders, step.base_edges.receivers),
+                             tensor(step.edges.base)});
+  batch.node_features = tensor(step.nodes.base);
+  Tape tape(cpu);
+  const Variable prediction = model.forward(tape, batch);
+  const LossSum loss = masked_loss(tape, prediction, tensor(step.target.base), mask_of(cpu, period));
+  Judged result{Matrix(period, kOutputs, values_of(prediction.value(), cpu.stream())), {}};
+  tape.backward(loss.sum, scalar(cpu, 1.0 / static_cast<double>(period)));
+  result.gradients = values_of(model.parameters().gradients(), cpu.stream());
+  return result;
+}
+
+/// A step rounds, and what rounding moves across relu's kink changes a gradient by more than rounding: a
+/// share of about epsilon of the values, each by its whole size. So gradients are held as a whole, to the
+/// root.
+std::string gradient_difference(const Step& step, const std::vector<double>& expected) {
+  const std::vector<double> actual = values_of(step.model.parameters().gradients(), step.runtime.stream());
+  if (actual.size() != expected.size()) return "gradients: of another size than the judge's";
+  const double scale = step.optimizer.state().loss_scale;
+  double off = 0.0, all = 0.0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    off += std::pow(actual[i] / scale - expected[i], 2);
+    all += std::pow(expected[i], 2);
+  }
+  const double relative = std::sqrt(off / all);
+  const double allowed = 4.0 * std::sqrt(test::tolerance(step.inputs.storage(), 1, 1.0) / 8.0);
+  if (relative <= allowed) return {};
+  return fmt::format("gradients: {:.2g} from the judge's, relative to their norm; {:.2g} allowed", relative,
+                     allowed);
+}
+
+std::string check_step(Step& step, bool train) {
+  const Judged expected = judge(step);
+  const Tensor prediction = train ? step.gradients() : step.predict();
+  const int64_t terms = step.options.blocks * step.options.width;
+  const std::string text = step.inputs.check(
+      {}, [] {},
+      [&](Case& judged) { judged.expect("prediction", prediction, expected.prediction, terms, 1.0); });
+  if (!train) return text;
+  const std::string gradients = text.empty() ? gradient_difference(step, expected.gradients) : text;
+  fill_zero(step.model.parameters().gradients(), step.runtime.stream());
+  return gradients;
+}
+
+Workload prepare(Runtime& runtime, const Scale& scale, const Kind& kind, DType dtype, std::string_view name) {
+  const auto step = std::make_shared<Step>(runtime, scale, kind, dtype, name);
   Workload work;
-  work.flops = forward_flops(options, static_cast<double>(setup->batch.nodes), edges) * (train ? 3.0 : 1.0);
-  work.description = fmt::format("{} nodes, {} edges, {} blocks, width {}", setup->batch.nodes, edges,
-                                 options.blocks, options.width);
-  if (train) {
-    work.run = [&runtime, setup] {
-      Tape tape(runtime);
-      const Variable prediction = setup->model.forward(tape, setup->batch);
-      const LossSum loss = masked_loss(tape, prediction, setup->batch.target, setup->batch.mask);
-      const Tensor seed = Tensor::empty(runtime, Shape{1}, DType::f64, Tag::workspace, "seed");
-      *seed.data<double>() = 1.0 / *loss.weight.data<double>();
-      tape.backward(loss.sum, seed);
-      setup->optimizer.step(1e-4);
-    };
+  work.flops =
+      forward_flops(step->options, static_cast<double>(scale.nodes()), static_cast<double>(scale.edges())) *
+      (kind.train ? 3.0 : 1.0);
+  work.description = fmt::format("{} nodes, {} edges, {} blocks, width {}", scale.nodes(), scale.edges(),
+                                 scale.blocks, scale.width);
+  work.check = [step, kind] { return check_step(*step, kind.train); };
+  work.randomise = [step] { step->inputs.randomise(); };
+  if (kind.train) {
+    work.run = [step] { step->train(); };
   } else {
-    work.run = [&runtime, setup] {
-      Tape tape(runtime, Tape::Mode::evaluate);
-      setup->model.forward(tape, setup->batch);
-    };
+    work.run = [step] { step->predict(); };
   }
   return work;
 }
 
 }  // namespace
 
-std::vector<Benchmark> step_benchmarks() {
+std::vector<Benchmark> step_benchmarks(const Selection& selection) {
+  constexpr Kind kTrain{}, kTrainRecomputing{.keep_hidden = false}, kForward{.train = false};
+  constexpr Kind kTrainByOps{.path = ComputePath::op_by_op};
+  constexpr Kind kForwardByOps{.train = false, .path = ComputePath::op_by_op};
   std::vector<Benchmark> list;
-  const auto add = [&](const std::string& name, DType dtype, bool train, ComputePath path, bool keep) {
-    list.push_back({name, [=](Runtime& runtime) { return prepare(runtime, dtype, train, path, keep); }});
-  };
-  for (const DType dtype : {DType::f32, DType::f64}) {
-    const std::string suffix(name_of(dtype));
-    add("step/train/" + suffix, dtype, true, ComputePath::fused, true);
-    add("step/train_recompute_hidden/" + suffix, dtype, true, ComputePath::fused, false);
-    add("step/train_op_by_op/" + suffix, dtype, true, ComputePath::op_by_op, true);
-    add("step/forward/" + suffix, dtype, false, ComputePath::fused, true);
-    add("step/forward_op_by_op/" + suffix, dtype, false, ComputePath::op_by_op, true);
+  std::vector<DType> types = timed_types(selection.device);
+  if (selection.device == DeviceKind::cpu) types.push_back(DType::f64);
+  for (const SizeClass& size : size_classes(selection.quick)) {
+    for (const DType dtype : types) {
+      if (dtype == DType::f64 && !size.name.empty()) continue;  // for checks, not for large meshes
+      const auto part = [&](std::string_view what) {
+        return fmt::format("{}{}/{}", what, size.name.empty() ? "" : "/" + size.name, name_of(dtype));
+      };
+      const auto make = [=](const Kind& kind, const std::string& name) {
+        return
+            [=, scale = size.scale](Runtime& runtime) { return prepare(runtime, scale, kind, dtype, name); };
+      };
+      const auto add = [&](const std::string& name, const Kind& kind) {
+        list.push_back({name, make(kind, name)});
+      };
+      add(part("step/train"), kTrain);
+      add(part("step/train_recompute_hidden"), kTrainRecomputing);
+      add(part("step/train_op_by_op"), kTrainByOps);
+      add(part("step/forward"), kForward);
+      add(part("step/forward_op_by_op"), kForwardByOps);
+      for (const auto& [what, fused, by_ops] :
+           {std::tuple{"train", kTrain, kTrainByOps}, std::tuple{"forward", kForward, kForwardByOps}}) {
+        const std::string name = part(fmt::format("ratio/{}/op_by_op_over_fused", what));
+        list.push_back({name, make(fused, name), make(by_ops, name)});
+      }
+    }
   }
   return list;
 }

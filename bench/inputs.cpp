@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "inputs.h"
+
+#include <meshgrad/engine/gpu.h>
+#include <meshgrad/engine/random.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "support.h"
+
+namespace meshgrad::bench {
+namespace {
+
+/// Calls the body with any floating storage type.
+template <class Body>
+void visit_floating(DType dtype, Body&& body) {
+  if (dtype == DType::f64) return body.template operator()<double>();
+  dispatch_gpu_storage(dtype, body);
+}
+
+template <class T>
+T stored(double value) {
+  if constexpr (sizeof(T) == 2) {
+    return T(static_cast<float>(value));
+  } else {
+    return static_cast<T>(value);
+  }
+}
+
+template <class T>
+double read(T value) {
+  if constexpr (sizeof(T) == 2) {
+    return static_cast<double>(static_cast<float>(value));
+  } else {
+    return static_cast<double>(value);
+  }
+}
+
+void fill_bytes(const Tensor& tensor, int byte, const Stream& stream) {
+  if (tensor.device().kind == DeviceKind::cpu) {
+    std::memset(tensor.raw(), byte, static_cast<size_t>(tensor.bytes()));
+  } else {
+    gpu::fill(tensor.raw(), byte, tensor.bytes(), stream.native());
+  }
+}
+
+uint64_t hash_of(std::string_view text) {
+  uint64_t hash = 1469598103934665603ull;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
+  return hash;
+}
+
+}  // namespace
+
+void fill_rows(const Tensor& tensor, const Matrix& base, Runtime& runtime) {
+  visit_floating(tensor.dtype(), [&]<class T>() {
+    std::vector<T> values(base.v.size());
+    std::transform(base.v.begin(), base.v.end(), values.begin(), stored<T>);
+    const Tensor first = tensor.shape().rank() < 2 ? tensor : tensor.row_range(0, base.rows);
+    copy(Tensor::borrow(values.data(), Shape{static_cast<int64_t>(values.size())}, tensor.dtype()), first,
+         runtime.stream());
+    runtime.stream().synchronize();
+  });
+  if (tensor.shape().rank() < 2) return;
+  for (int64_t have = base.rows; have < tensor.rows(); have *= 2) {
+    const int64_t more = std::min(have, tensor.rows() - have);
+    copy(tensor.row_range(0, more), tensor.row_range(have, have + more), runtime.stream());
+  }
+}
+
+std::vector<double> values_of(const Tensor& tensor, const Stream& stream) {
+  const Tensor host = to_host(tensor, stream);
+  std::vector<double> values(static_cast<size_t>(host.elements()));
+  visit_floating(host.dtype(), [&]<class T>() {
+    const T* const from = host.data<T>();
+    for (size_t i = 0; i < values.size(); ++i) values[i] = read(from[i]);
+  });
+  return values;
+}
+
+Torus make_torus(Runtime& runtime, const Scale& scale) {
+  const auto nodes_of = [&](int64_t nodes, std::vector<int32_t>& senders, std::vector<int32_t>& receivers) {
+    const auto side = static_cast<int64_t>(std::lround(std::sqrt(static_cast<double>(scale.nodes()))));
+    for (int64_t node = 0; node < nodes; ++node) {
+      for (const int64_t offset : {int64_t{1}, int64_t{-1}, side, -side, side + 1, -side - 1}) {
+        senders.push_back(static_cast<int32_t>(((node + offset) % nodes + nodes) % nodes));
+        receivers.push_back(static_cast<int32_t>(node));
+      }
+    }
+  };
+  std::vector<int32_t> senders, receivers;
+  nodes_of(scale.nodes(), senders, receivers);
+  Torus torus{build_graph(runtime, scale.nodes(), senders, receivers), {scale.period, scale.period, {}, {}}};
+  nodes_of(scale.period, torus.base.senders, torus.base.receivers);
+  return torus;
+}
+
+Case::Case(Runtime& runtime, const Scale& scale, DType storage, std::string_view name)
+    : runtime_(runtime), scale_(scale), storage_(storage), seed_(hash_of(name)) {}
+
+Input Case::make(const Shape& shape, int64_t base_rows, DType dtype, double step, double around,
+                 double timed_scale) {
+  Input input{Tensor::empty(runtime_, shape, dtype, Tag::data, "benchmark input"),
+              Matrix(base_rows, shape.elements() / (shape.rank() < 2 ? 1 : shape.rows()))};
+  ++draws_;
+  for (size_t i = 0; i < input.base.v.size(); ++i) {
+    input.base.v[i] = around + step * (static_cast<double>(uniform_below(seed_, draws_, i, 3)) - 1.0);
+  }
+  fill_rows(input.tensor, input.base, runtime_);
+  inputs_.push_back({input.tensor, timed_scale, around, base_rows});
+  return input;
+}
+
+Input Case::rows(int64_t base_rows, int64_t width) { return rows(base_rows, width, storage_); }
+Input Case::rows(int64_t base_rows, int64_t width, DType dtype) {
+  return make(Shape{scale_.copies * base_rows, width}, base_rows, dtype, 1.0, 0.0, 1.0);
+}
+Input Case::weight(int64_t in, int64_t out) {
+  return make(Shape{in, out}, in, storage_, 0.125, 0.0, 1.0 / std::sqrt(static_cast<double>(in)));
+}
+Input Case::vector(int64_t width, double around) {
+  return make(Shape{width}, 1, accumulator(), 0.125, around, 0.1);
+}
+
+Tensor Case::written(const Shape& shape, DType dtype) {
+  written_.push_back(Tensor::empty(runtime_, shape, dtype, Tag::activations, "benchmark output"));
+  return written_.back();
+}
+Tensor Case::accumulated(const Shape& shape) {
+  accumulated_.push_back(Tensor::zeros(runtime_, shape, accumulator(), Tag::gradients, "benchmark sum"));
+  return accumulated_.back();
+}
+
+void Case::expect(std::string what, const Tensor& actual, const Matrix& expected, int64_t terms,
+                  double at_least) {
+  expectations_.push_back({std::move(what), actual, expected, static_cast<double>(terms), at_least, 1.0});
+}
+void Case::expect_total(std::string what, const Tensor& actual, const Matrix& of_one_copy, int64_t terms,
+                        double at_least) {
+  const auto copies = static_cast<double>(scale_.copies);
+  expectations_.push_back(
+      {std::move(what), actual, of_one_copy, static_cast<double>(terms) * copies, at_least, copies});
+}
+
+std::string Case::difference(const Expectation& e) const {
+  const std::vector<double> values = values_of(e.actual, runtime_.stream());
+  const size_t period = e.expected.v.size();
+  if (period == 0 || values.size() % period != 0) return e.what + ": of another size than the judge's";
+  const double magnitude = std::max(e.at_least, test::magnitude(e.expected)) * e.times;
+  const double allowed = test::tolerance(storage_, static_cast<int64_t>(e.terms), magnitude);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const double expected = e.times * e.expected.v[i % period];
+    if (std::abs(values[i] - expected) <= allowed) continue;  // a NaN does not pass
+    const auto width = static_cast<size_t>(e.expected.cols);
+    return fmt::format("{} [{}, {}]: {:.6g} where the judge has {:.6g}, {:.2g} allowed", e.what, i / width,
+                       i % width, values[i], expected, allowed);
+  }
+  return {};
+}
+
+std::string Case::check(const std::function<void()>& prepare, const std::function<void()>& run,
+                        const std::function<void(Case&)>& judge) {
+  constexpr int kNan = 0xff;  // all ones is a NaN of every floating type
+  for (const Tensor& tensor : written_) fill_bytes(tensor, kNan, stream());
+  if (prepare) prepare();
+  for (const Tensor& tensor : accumulated_) fill_zero(tensor, stream());
+  run();
+  judge(*this);
+  std::string text;
+  for (const Expectation& expectation : expectations_) {
+    if (text.empty()) text = difference(expectation);
+  }
+  expectations_.clear();
+  return text;
+}
+
+void Case::randomise() {
+  for (const Filled& input : inputs_) {
+    Matrix values(input.base_rows,
+                  input.tensor.elements() / (input.tensor.shape().rank() < 2 ? 1 : input.tensor.rows()));
+    ++draws_;
+    for (size_t i = 0; i < values.v.size(); ++i) {
+      values.v[i] = input.around + input.scale * normal(seed_, draws_, i);
+    }
+    fill_rows(input.tensor, values, runtime_);
+  }
+}
+
+}  // namespace meshgrad::bench

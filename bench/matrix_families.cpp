@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of the families that multiply matrices: linear, mlp, and the edge half of message passing, at the
+// sizes of one block of the standard model.
+#include <meshgrad/kernels/message_passing.h>
+
+#include <fmt/format.h>
+
+#include "inputs.h"
+
+namespace meshgrad::bench {
+namespace {
+
+constexpr int64_t kBaseEdges = 6;  // a node
+constexpr int kLayers = 3;
+
+std::string sizes(const Case& c, int64_t rows) { return fmt::format("{} rows of {}", rows, c.scale().width); }
+
+/// The shape of a forward or backward workload, once its parts are there.
+Workload finish(const std::shared_ptr<Case>& c, std::string description, double flops, double bytes,
+                const std::function<void()>& prepare, const std::function<void()>& run,
+                const std::function<void(Case&)>& judge) {
+  return {.run = run,
+          .flops = flops,
+          .bytes = bytes,
+          .description = std::move(description),
+          .cold = true,
+          .check = [=] { return c->check(prepare, run, judge); },
+          .randomise =
+              [=] {
+                c->randomise();
+                if (prepare) prepare();
+              }};
+}
+
+Workload linear_work(const std::shared_ptr<Case>& c, bool backward) {
+  const int64_t base = kBaseEdges * c->scale().period, rows = c->scale().edges(), width = c->scale().width;
+  const Input x = c->rows(base, width), w = c->weight(width, width), b = c->vector(width);
+  const auto element = static_cast<double>(size_of(c->storage()));
+  const double flops = 2.0 * static_cast<double>(rows * width * width);
+  const double row_bytes = element * static_cast<double>(rows * width);
+  Runtime& runtime = c->runtime();
+  if (!backward) {
+    const LinearForward args{.rows = rows,
+                             .x = x.tensor,
+                             .weight = w.tensor,
+                             .bias = b.tensor,
+                             .y = c->written({rows, width}, c->storage())};
+    return finish(
+        c, sizes(*c, rows), flops, 2.0 * row_bytes, {},
+        [&runtime, args] { linear_forward(args, runtime, runtime.stream()); },
+        [=](Case& judged) { judged.expect("y", args.y, reference::linear(x.base, w.base, b.base), width); });
+  }
+  const Input d_y = c->rows(base, width);
+  const LinearBackward args{.rows = rows,
+                            .d_y = d_y.tensor,
+                            .x = x.tensor,
+                            .weight = w.tensor,
+                            .d_x = c->written({rows, width}, c->storage()),
+                            .d_weight = c->accumulated({width, width}),
+                            .d_bias = c->accumulated({width})};
+  return finish(
+      c, sizes(*c, rows), 2.0 * flops, 3.0 * row_bytes, {},
+      [&runtime, args] { linear_backward(args, runtime, runtime.stream()); },
+      [=](Case& judged) {
+        const reference::LinearGradients g = reference::linear_backward(x.base, w.base, d_y.base);
+        judged.expect("d_x", args.d_x, g.d_x, width);
+        judged.expect_total("d_weight", args.d_weight, g.d_weight, base, 1.0);
+        judged.expect_total("d_bias", args.d_bias, g.d_bias, base, 1.0);
+      });
+}
+
+/// The standard MLP behind its first layer's weights: relu, two hidden layers, LayerNorm.
+struct MlpParts {
+  std::vector<Input> weights, biases;
+  Input first_bias, gain, norm_bias;
+  MlpWeights device;
+  reference::Mlp judge;
+  MlpWeightGradients gradients;
+};
+MlpParts make_mlp(Case& c) {
+  const int64_t width = c.scale().width;
+  MlpParts parts{{}, {}, c.vector(width), c.vector(width, 1.0), c.vector(width), {}, {}, {}};
+  parts.device.norm = parts.judge.norm = Norm::layer;
+  parts.device.activation = parts.judge.activation = Activation::relu;
+  parts.device.first_bias = parts.first_bias.tensor;
+  parts.judge.first_bias = parts.first_bias.base;
+  parts.gradients.first_bias = c.accumulated({width});
+  for (int layer = 1; layer < kLayers; ++layer) {
+    parts.weights.push_back(c.weight(width, width));
+    parts.biases.push_back(c.vector(width));
+    parts.device.weights.push_back(parts.weights.back().tensor);
+    parts.device.biases.push_back(parts.biases.back().tensor);
+    parts.judge.weights.push_back(parts.weights.back().base);
+    parts.judge.biases.push_back(parts.biases.back().base);
+    parts.gradients.weights.push_back(c.accumulated({width, width}));
+    parts.gradients.biases.push_back(c.accumulated({width}));
+  }
+  parts.device.gain = parts.gain.tensor;
+  parts.judge.gain = parts.gain.base;
+  parts.device.norm_bias = parts.norm_bias.tensor;
+  parts.judge.norm_bias = parts.norm_bias.base;
+  parts.gradients.gain = c.accumulated({width});
+  parts.gradients.norm_bias = c.accumulated({width});
+  return parts;
+}
+MlpSaved make_saved(Case& c, int64_t rows, bool keep_hidden) {
+  const int64_t width = c.scale().width;
+  MlpSaved saved;
+  for (int layer = 1; layer < kLayers; ++layer)
+    saved.pre_activations.push_back(keep_hidden ? c.written({rows, width}, c.storage()) : Tensor());
+  if (!keep_hidden) saved.pre_activations.clear();
+  if (keep_hidden) saved.pre_norm = c.written({rows, width}, c.storage());
+  return saved;
+}
+void expect_mlp_gradients(Case& judged, const MlpParts& parts, const reference::MlpGradients& g,
+                          int64_t terms, double at_least) {
+  judged.expect_total("d_first_bias", parts.gradients.first_bias, g.d_first_bias, terms, at_least);
+  for (size_t i = 0; i < parts.weights.size(); ++i) {
+    judged.expect_total("d_weight", parts.gradients.weights[i], g.d_weights[i], terms, at_least);
+    judged.expect_total("d_bias", parts.gradients.biases[i], g.d_biases[i], terms, at_least);
+  }
+  judged.expect_total("d_gain", parts.gradients.gain, g.d_gain, terms, at_least);
+  judged.expect_total("d_norm_bias", parts.gradients.norm_bias, g.d_norm_bias, terms, at_least);
+}
+
+/// The node update's MLP, of two inputs and with a residual, over as many rows as there are edges.
+Workload mlp_work(const std::shared_ptr<Case>& c, bool backward) {
+  const int64_t base = kBaseEdges * c->scale().period, rows = c->scale().edges(), width = c->scale().width;
+  const auto parts = std::make_shared<MlpParts>(make_mlp(*c));
+  const std::vector<Input> x = {c->rows(base, width), c->rows(base, width)};
+  const std::vector<Input> w = {c->weight(width, width), c->weight(width, width)};
+  parts->judge.first_weights = {w[0].base, w[1].base};
+  const auto row_bytes = static_cast<double>(size_of(c->storage()) * rows * width);
+  const double flops = 2.0 * 4.0 * static_cast<double>(rows * width * width);
+  Runtime& runtime = c->runtime();
+  MlpForward forward{.rows = rows,
+                     .inputs = {{x[0].tensor, w[0].tensor}, {x[1].tensor, w[1].tensor}},
+                     .weights = parts->device,
+                     .residual = x[0].tensor,
+                     .out = c->written({rows, width}, c->storage()),
+                     .saved = {}};
+  const int64_t terms = 2 * width * kLayers;
+  if (!backward) {
+    return finish(
+        c, sizes(*c, rows), flops, 3.0 * row_bytes, {},
+        [&runtime, forward] { mlp_forward(forward, runtime, runtime.stream()); },
+        [=](Case& judged) {
+          const Matrix y = reference::mlp(parts->judge, {x[0].base, x[1].base}).out;
+          judged.expect("out", forward.out, reference::sum(x[0].base, y), terms);
+        });
+  }
+  forward.saved = make_saved(*c, rows, true);
+  const Input d_out = c->rows(base, width);
+  const MlpBackward args{
+      .rows = rows,
+      .inputs = forward.inputs,
+      .weights = parts->device,
+      .saved = forward.saved,
+      .d_out = d_out.tensor,
+      .d_inputs = {c->written({rows, width}, c->storage()), c->written({rows, width}, c->storage())},
+      .accumulate = {false, false},
+      .d_first_weights = {c->accumulated({width, width}), c->accumulated({width, width})},
+      .d_weights = parts->gradients};
+  return finish(
+      c, sizes(*c, rows), 2.0 * flops, 8.0 * row_bytes,
+      [&runtime, forward] { mlp_forward(forward, runtime, runtime.stream()); },
+      [&runtime, args] { mlp_backward(args, runtime, runtime.stream()); },
+      [=](Case& judged) {
+        const reference::MlpGradients g =
+            reference::mlp_backward(parts->judge, {x[0].base, x[1].base}, {}, d_out.base);
+        double largest = 1.0;
+        for (const Matrix& m : g.d_first_weights)
+          for (const double v : m.v) largest = std::max(largest, std::abs(v));
+        for (size_t i = 0; i < 2; ++i) {
+          judged.expect("d_input", args.d_inputs[i], g.d_inputs[i], terms, 1.0);
+          judged.expect_total("d_first_weight", args.d_first_weights[i], g.d_first_weights[i], base, largest);
+        }
+        expect_mlp_gradients(judged, *parts, g, base, 1.0);
+      });
+}
+
+enum class EdgeWork : uint8_t { forward, backward, backward_recomputing };
+
+/// One block's edge update; in backward the aggregate's and the edges' gradients come in.
+Workload edge_work(const std::shared_ptr<Case>& c, EdgeWork what) {
+  const int64_t width = c->scale().width, period = c->scale().period;
+  const int64_t nodes = c->scale().nodes(), edges = c->scale().edges();
+  const auto parts = std::make_shared<MlpParts>(make_mlp(*c));
+  const auto torus = std::make_shared<Torus>(make_torus(c->runtime(), c->scale()));
+  const Input h = c->rows(period, width), e = c->rows(kBaseEdges * period, width);
+  const Input w_s = c->weight(width, width), w_r = c->weight(width, width), w_e = c->weight(width, width);
+  parts->judge.first_weights = {w_e.base};
+  const reference::EdgeUpdate update{parts->judge, true, false};
+  const reference::NodeTerms judged_terms{h.base, w_s.base, w_r.base};
+  const auto element = static_cast<double>(size_of(c->storage()));
+  const auto edge_bytes = element * static_cast<double>(edges * width),
+             index_bytes = 8.0 * static_cast<double>(edges);
+  const auto node_bytes = element * static_cast<double>(nodes * width);
+  const double flops =
+      2.0 * static_cast<double>(width * width) * static_cast<double>(kLayers * edges + 2 * nodes);
+  const std::string description = fmt::format("{} nodes, {} edges, width {}", nodes, edges, width);
+  const int64_t terms = 3 * width * kLayers;
+  Runtime& runtime = c->runtime();
+  EdgeUpdateForward forward{.graph = &torus->graph,
+                            .terms = {h.tensor, w_s.tensor, w_r.tensor},
+                            .edges = {e.tensor, w_e.tensor},
+                            .weights = parts->device,
+                            .edges_out = c->written({edges, width}, c->storage()),
+                            .aggregate = c->written({nodes, width}, c->storage()),
+                            .saved = {}};
+  if (what == EdgeWork::forward) {
+    return finish(
+        c, description, flops, 2.0 * edge_bytes + 2.0 * node_bytes + index_bytes, {},
+        [&runtime, forward, torus] { edge_update_forward(forward, runtime, runtime.stream()); },
+        [=](Case& judged) {
+          const auto result = reference::edge_update(update, torus->base, judged_terms, e.base);
+          judged.expect("edges_out", forward.edges_out, result.edges_out, terms);
+          judged.expect("aggregate", forward.aggregate, result.aggregate, terms);
+        });
+  }
+  const bool keep = what == EdgeWork::backward;
+  forward.saved = make_saved(*c, edges, keep);
+  const Input d_e = c->rows(kBaseEdges * period, width), d_aggregate = c->rows(period, width);
+  const EdgeUpdateBackward args{.graph = &torus->graph,
+                                .terms = forward.terms,
+                                .edges = forward.edges,
+                                .weights = parts->device,
+                                .saved = forward.saved,
+                                .d_edges_out = d_e.tensor,
+                                .d_aggregate = d_aggregate.tensor,
+                                .d_edges = c->written({edges, width}, c->storage()),
+                                .d_nodes = c->written({nodes, width}, c->storage()),
+                                .d_sender_weight = c->accumulated({width, width}),
+                                .d_receiver_weight = c->accumulated({width, width}),
+                                .d_edge_weight = c->accumulated({width, width}),
+                                .d_weights = parts->gradients};
+  return finish(
+      c, description, 2.0 * flops, (keep ? 6.0 : 3.0) * edge_bytes + 3.0 * node_bytes + index_bytes,
+      [&runtime, forward, torus] { edge_update_forward(forward, runtime, runtime.stream()); },
+      [&runtime, args, torus] { edge_update_backward(args, runtime, runtime.stream()); },
+      [=](Case& judged) {
+        const auto g = reference::edge_update_backward(update, torus->base, judged_terms, e.base, d_e.base,
+                                                       d_aggregate.base);
+        const int64_t base = kBaseEdges * period;
+        judged.expect("d_edges", args.d_edges, g.d_edges, terms, 1.0);
+        judged.expect("d_nodes", args.d_nodes, g.d_nodes, terms * kBaseEdges, 1.0);
+        judged.expect_total("d_sender_weight", args.d_sender_weight, g.d_sender_weight, base, 1.0);
+        judged.expect_total("d_receiver_weight", args.d_receiver_weight, g.d_receiver_weight, base, 1.0);
+        judged.expect_total("d_edge_weight", args.d_edge_weight, g.d_edge_weight, base, 1.0);
+        expect_mlp_gradients(judged, *parts, g.mlp, base, 1.0);
+      });
+}
+
+}  // namespace
+
+std::vector<Benchmark> matrix_benchmarks(const Selection& selection) {
+  using Make = std::function<Workload(const std::shared_ptr<Case>&)>;
+  const std::vector<std::pair<std::string, Make>> families = {
+      {"linear/forward", [](const auto& c) { return linear_work(c, false); }},
+      {"linear/backward", [](const auto& c) { return linear_work(c, true); }},
+      {"mlp/forward", [](const auto& c) { return mlp_work(c, false); }},
+      {"mlp/backward", [](const auto& c) { return mlp_work(c, true); }},
+      {"edge_update/forward", [](const auto& c) { return edge_work(c, EdgeWork::forward); }},
+      {"edge_update/backward", [](const auto& c) { return edge_work(c, EdgeWork::backward); }},
+      {"edge_update/backward_recomputing",
+       [](const auto& c) { return edge_work(c, EdgeWork::backward_recomputing); }}};
+  std::vector<Benchmark> list;
+  for (const auto& [family, make] : families) {
+    for (const SizeClass& size : size_classes(selection.quick)) {
+      for (const DType dtype : timed_types(selection.device)) {
+        const std::string name = row_name(family, size, dtype);
+        list.push_back({name, [=, make = make](Runtime& runtime) {
+                          return make(std::make_shared<Case>(runtime, size.scale, dtype, name));
+                        }});
+      }
+    }
+  }
+  return list;
+}
+
+}  // namespace meshgrad::bench

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "timing.h"
+
+#include <meshgrad/engine/gpu.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+
+namespace meshgrad::bench {
+namespace {
+
+constexpr double kConfidence = 0.95;
+
+/// A timing event of the device's.
+struct DeviceEvent {
+  void* native = gpu::create_event(true);
+  DeviceEvent() = default;
+  DeviceEvent(const DeviceEvent&) = delete;
+  DeviceEvent& operator=(const DeviceEvent&) = delete;
+  ~DeviceEvent() { gpu::destroy_event(native); }
+};
+
+}  // namespace
+
+Timer::Timer(Runtime& runtime, int64_t flush_bytes) : runtime_(runtime), flush_bytes_(flush_bytes) {
+  if (runtime.stream().on_gpu()) {
+    buffer_ = gpu::allocate(flush_bytes);  // not by the runtime's allocator, whose peak is reported
+  } else {
+    host_buffer_.resize(static_cast<size_t>(flush_bytes));
+  }
+}
+
+Timer::~Timer() {
+  if (buffer_ != nullptr) gpu::free(buffer_);
+}
+
+void Timer::flush() {
+  if (buffer_ != nullptr) {
+    gpu::fill(buffer_, 0, flush_bytes_, runtime_.stream().native());
+  } else {
+    std::memset(host_buffer_.data(), static_cast<int>(++host_buffer_[0]), host_buffer_.size());
+  }
+}
+
+std::vector<double> Timer::run(const std::function<void()>& work, int count, bool cold) {
+  std::vector<double> ms;
+  if (buffer_ == nullptr) {
+    for (int i = 0; i < count; ++i) {
+      if (cold) flush();
+      const auto start = std::chrono::steady_clock::now();
+      work();
+      ms.push_back(
+          std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
+    }
+    return ms;
+  }
+  void* const stream = runtime_.stream().native();
+  const std::vector<DeviceEvent> begin(static_cast<size_t>(count)), end(static_cast<size_t>(count));
+  for (size_t i = 0; i < begin.size(); ++i) {
+    if (cold) flush();
+    gpu::record(begin[i].native, stream);
+    work();
+    gpu::record(end[i].native, stream);
+  }
+  gpu::synchronize(stream);
+  for (size_t i = 0; i < begin.size(); ++i) ms.push_back(gpu::milliseconds(begin[i].native, end[i].native));
+  return ms;
+}
+
+Interval median_interval(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const auto n = static_cast<int>(values.size());
+  const auto at = [&](int i) { return values[static_cast<size_t>(i)]; };
+  Interval result{
+      .median = 0.5 * (at((n - 1) / 2) + at(n / 2)), .low = at(0), .high = at(n - 1), .coverage = 0.0};
+  // The k smallest and the k largest may be left out as long as P(fewer than k + 1 of n fall below the
+  // median) is at most 2.5 %.
+  double below = 0.0;
+  for (int k = 0; 2 * k < n - 1; ++k) {
+    below +=
+        std::exp(std::lgamma(n + 1.0) - std::lgamma(k + 1.0) - std::lgamma(n - k + 1.0) - n * std::log(2.0));
+    const double coverage = 1.0 - 2.0 * below;
+    if (k > 0 && coverage < kConfidence) break;
+    result = {result.median, at(k), at(n - 1 - k), coverage};
+  }
+  return result;
+}
+
+}  // namespace meshgrad::bench

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// How long a workload takes, and what can be said about it.
+#pragma once
+#include <vector>
+
+#include "benchmark.h"
+
+namespace meshgrad::bench {
+
+/// Times runs on a runtime's device: by its own events on a GPU, by the clock of the host on the CPU.
+class Timer {
+ public:
+  /// `flush_bytes`: what is written between cold runs; more than any cache holds.
+  Timer(Runtime& runtime, int64_t flush_bytes);
+  ~Timer();
+  Timer(const Timer&) = delete;
+  Timer& operator=(const Timer&) = delete;
+
+  /// Milliseconds of each of `count` runs. On a GPU they are queued one behind the other, and the host waits
+  /// once at the end: a step is timed as it runs in training. `cold`: the caches are overwritten before each.
+  std::vector<double> run(const std::function<void()>& work, int count, bool cold);
+
+ private:
+  void flush();
+  Runtime& runtime_;
+  int64_t flush_bytes_;
+  void* buffer_ = nullptr;  // of the device
+  std::vector<char> host_buffer_;
+};
+
+/// The median and the order statistics around it, between which the true median lies with a probability of
+/// `coverage` (95 % or more), whatever the distribution: P(the k-th smallest < median) is binomial. With
+/// fewer than 6 values the extremes are all there is, and coverage is below 95 %.
+struct Interval {
+  double median = 0.0, low = 0.0, high = 0.0, coverage = 0.0;
+};
+Interval median_interval(std::vector<double> values);
+
+}  // namespace meshgrad::bench
