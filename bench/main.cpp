@@ -216,7 +216,10 @@ int run(const Options& options, Device device) {
   Yardsticks yardsticks;
   const auto measure_again = [&](const std::string& when) {
     if (!with_yardsticks) return;
-    Runtime runtime({.device = device, .threads = options.threads, .allocator = allocator_options(device)});
+    Runtime runtime({.device = device,
+                     .threads = options.threads,
+                     .allocator = allocator_options(device),
+                     .autotune = !options.quick});  // the best that the library has
     yardsticks = measure_yardsticks(runtime, options.quick);
     for (const Result& row : yardstick_rows(yardsticks, device, when)) add(row);
   };
