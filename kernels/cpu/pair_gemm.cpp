@@ -19,10 +19,13 @@ template <int kM, int kV>
 MESHGRAD_PAIRS inline __attribute__((always_inline)) void micro_kernel(
     int64_t steps, const bfloat16* __restrict a, int64_t a_row, int64_t a_column,
     const bfloat16* __restrict b, int64_t b_row, float* __restrict c, int64_t c_row, bool accumulate) {
+  const __mmask16 mask = accumulate ? 0xffff : 0;
   __m512 sum[kM][kV];
+  // Unrolled early, or GCC carries the sums to and from the loop through the stack.
+#pragma GCC unroll 8
   for (int m = 0; m < kM; ++m) {
-    for (int v = 0; v < kV; ++v)
-      sum[m][v] = accumulate ? _mm512_loadu_ps(c + m * c_row + v * kLanes) : _mm512_setzero_ps();
+#pragma GCC unroll 8
+    for (int v = 0; v < kV; ++v) sum[m][v] = _mm512_maskz_loadu_ps(mask, c + m * c_row + v * kLanes);
   }
   for (int64_t k = 0; k < steps; ++k, a += a_column, b += b_row) {
     __m512i row[kV];
@@ -34,7 +37,9 @@ MESHGRAD_PAIRS inline __attribute__((always_inline)) void micro_kernel(
       for (int v = 0; v < kV; ++v) sum[m][v] = _mm512_dpbf16_ps(sum[m][v], factor, (__m512bh)row[v]);
     }
   }
+#pragma GCC unroll 8
   for (int m = 0; m < kM; ++m) {
+#pragma GCC unroll 8
     for (int v = 0; v < kV; ++v) _mm512_storeu_ps(c + m * c_row + v * kLanes, sum[m][v]);
   }
 }
