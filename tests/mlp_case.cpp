@@ -23,7 +23,9 @@ MlpCase::MlpCase(Runtime& runtime, RandomMatrices& random, const MlpShape& mlp_s
   const auto weight = [&](int64_t in, int64_t out, int64_t fan_in) {
     return weight_values(random, in, out, fan_in);
   };
-  const auto vector = [&](const Matrix& row) { return to_vector_if_given(runtime, row, dtype); };
+  const auto vector = [&](const Matrix& row) {
+    return to_vector_if_given(runtime, row, accumulator_of(dtype));
+  };
   const int64_t all_inputs = std::accumulate(shape.inputs.begin(), shape.inputs.end(), int64_t{0});
   for (const int64_t width : shape.inputs) {
     judge.first_weights.push_back(weight(width, first_width(), all_inputs));
@@ -54,16 +56,20 @@ int64_t MlpCase::terms() const {
   return first + (shape.layers - 1) * shape.hidden + (shape.norm == Norm::none ? 0 : 2 * shape.out);
 }
 
+bool MlpCase::fused(const Backend& backend) const {
+  return backend.device.kind == DeviceKind::cuda && size_of(dtype) == 2 && shape.layers > 1 &&
+         shape.activation == Activation::relu &&
+         (shape.hidden == 64 || shape.hidden == 128 || shape.hidden == 256);
+}
+
 Matrix MlpCase::weight_values(RandomMatrices& random, int64_t in, int64_t out, int64_t fan_in) const {
-  const bool exact = shape.activation == Activation::relu || shape.activation == Activation::none;
-  return exact ? random.grid(in, out, 0.25, 0.5)
-               : stored_as(dtype, random.normal(in, out, 1.0 / std::sqrt(static_cast<double>(fan_in))));
+  return exact() ? random.grid(in, out, size_of(dtype) == 2 ? 0.5 : 0.25, 0.5)
+                 : stored_as(dtype, random.normal(in, out, 1.0 / std::sqrt(static_cast<double>(fan_in))));
 }
 
 Matrix MlpCase::values(RandomMatrices& random, int64_t value_rows, int64_t cols) const {
-  const bool exact = shape.activation == Activation::relu || shape.activation == Activation::none;
-  return exact ? random.grid(value_rows, cols, 0.125, 1.0)
-               : stored_as(dtype, random.normal(value_rows, cols));
+  return exact() ? random.grid(value_rows, cols, size_of(dtype) == 2 ? 0.5 : 0.125, 1.0)
+                 : stored_as(dtype, random.normal(value_rows, cols));
 }
 
 MlpSaved MlpCase::saved(Runtime& runtime, bool keep_hidden) const {
@@ -75,11 +81,13 @@ MlpSaved MlpCase::saved(Runtime& runtime, bool keep_hidden) const {
   return saved;
 }
 
-StartedGradients::StartedGradients(Runtime& runtime, RandomMatrices& random, const MlpCase& mlp) {
+StartedGradients::StartedGradients(Runtime& runtime, RandomMatrices& random, const MlpCase& mlp)
+    : made_of(mlp.dtype) {
+  const DType dtype = accumulator_of(mlp.dtype);
   const auto like = [&](const Tensor& weight) {
     if (!weight.defined()) return Tensor();
-    start.push_back(stored_as(mlp.dtype, random.normal(1, weight.elements())));
-    return to_tensor(runtime, start.back(), mlp.dtype).reshaped(weight.shape());
+    start.push_back(stored_as(dtype, random.normal(1, weight.elements())));
+    return to_tensor(runtime, start.back(), dtype).reshaped(weight.shape());
   };
   for (const MlpInput& input : mlp.inputs) first_weights.push_back(like(input.weight));
   weights.first_bias = like(mlp.weights.first_bias);
@@ -128,7 +136,7 @@ void check_gradients(const StartedGradients& actual, const std::vector<Matrix>& 
     const auto& [name, tensor] = tensors[i];
     Matrix expected = judge[i];
     for (size_t k = 0; k < expected.v.size(); ++k) expected.v[k] += actual.start[i].v[k];
-    const std::string wrong = difference(tensor, expected, terms, at_least);
+    const std::string wrong = difference(tensor, expected, terms, at_least, actual.made_of);
     CHECK_MESSAGE(wrong.empty(), name, ": ", wrong);
   }
 }

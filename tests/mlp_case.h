@@ -35,6 +35,13 @@ struct MlpCase {
   int64_t first_width() const { return shape.layers == 1 ? shape.out : shape.hidden; }
   /// Terms that a value of the last layer has behind it.
   int64_t terms() const;
+  /// relu has a kink and a matrix product rounds: where it counts, values and weights are multiples of powers
+  /// of two, so few that first sums are exact, also in 16 bits, and no sum falls on the other side of 0 than
+  /// the judge's.
+  bool exact() const { return shape.activation == Activation::relu || shape.activation == Activation::none; }
+  /// True where a GPU's fused kernels take calls that save nothing: they round elsewhere than the general
+  /// path, so that the two agree within tolerance, not bit for bit.
+  bool fused(const Backend& backend) const;
   /// Values of the kind that this case's activation is tested with, as they are stored.
   Matrix values(RandomMatrices& random, int64_t value_rows, int64_t cols) const;
   /// A weight [in, out] of the same kind, for sums over `fan_in` terms.
@@ -52,6 +59,7 @@ struct StartedGradients {
   /// Name, tensor, and what it held at the start; in a fixed order.
   NamedTensors named() const;
   std::vector<Matrix> start;
+  DType made_of;  ///< what the gradients are summed from
 };
 
 /// The judge's gradients, in the order of StartedGradients::named().

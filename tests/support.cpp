@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support.h"
 
+#include <meshgrad/engine/gpu.h>
 #include <meshgrad/engine/random.h>
+#include <meshgrad/kernels/gpu_tables.h>
 
 #include <fmt/format.h>
 
@@ -9,16 +11,62 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
+#include <memory>
 #include <new>
+#include <type_traits>
 
 namespace meshgrad::test {
 
 const std::vector<Backend>& backends() {
-  static const std::vector<Backend> list = {{"cpu", &cpu::linear_kernels, &cpu::mlp_kernels,
-                                             &cpu::message_passing_kernels, &cpu::segment_sum_kernels,
-                                             &cpu::elementwise_kernels, &cpu::reduction_kernels,
-                                             &cpu::optimizer_kernels}};
+  static const std::vector<Backend> list = [] {
+    std::vector<Backend> found = {{"cpu",
+                                   Device{},
+                                   false,
+                                   {DType::f32, DType::f16, DType::bf16, DType::f64},
+                                   &cpu::linear_kernels,
+                                   &cpu::mlp_kernels,
+                                   &cpu::message_passing_kernels,
+                                   &cpu::segment_sum_kernels,
+                                   &cpu::elementwise_kernels,
+                                   &cpu::reduction_kernels,
+                                   &cpu::optimizer_kernels}};
+    const GpuTables* gpu = gpu_tables();
+    const std::vector<CudaDevice> devices = cuda_devices();
+    if (gpu != nullptr && !devices.empty()) {
+      const bool simulated = devices.front().name == "simulated";
+      if (simulated) found.clear();  // the CPU is the other binary's
+      found.push_back({"cuda",
+                       {DeviceKind::cuda, 0},
+                       simulated,
+                       {DType::f32, DType::f16, DType::bf16},
+                       gpu->linear,
+                       gpu->mlp,
+                       gpu->message_passing,
+                       gpu->segment_sum,
+                       gpu->elementwise,
+                       gpu->reduction,
+                       gpu->optimizer});
+    }
+    return found;
+  }();
   return list;
+}
+
+Runtime Backend::runtime(int threads) const { return make_runtime(threads, device); }
+
+std::vector<int64_t> Backend::sizes() const {
+  return slow ? std::vector<int64_t>{0, 1, 33, 129} : awkward_sizes();
+}
+
+std::vector<int64_t> Backend::sizes_and(bool narrow, int64_t rows) const {
+  std::vector<int64_t> all = sizes();
+  if (narrow) all.push_back(many(rows));
+  return all;
+}
+
+std::vector<int> Backend::thread_counts() const {
+  return device.kind == DeviceKind::cpu ? std::vector<int>{1, 1, 2, 3, 5} : std::vector<int>{1, 1};
 }
 
 std::vector<int64_t> awkward_sizes() { return {0, 1, 31, 33, 127, 129, 211}; }
@@ -31,10 +79,28 @@ std::vector<int64_t> awkward_sizes_and(bool narrow, int64_t many) {
 
 std::vector<DType> storage_types() { return {DType::f32, DType::f64}; }
 
+namespace {
+
+double epsilon_of(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+      return std::numeric_limits<double>::epsilon();
+    case DType::f16:
+      return 0x1p-10;
+    case DType::bf16:
+      return 0x1p-7;
+    default:
+      return static_cast<double>(std::numeric_limits<float>::epsilon());
+  }
+}
+
+}  // namespace
+
 double tolerance(DType dtype, int64_t terms_summed, double magnitude) {
-  const double epsilon = dtype == DType::f64 ? std::numeric_limits<double>::epsilon()
-                                             : static_cast<double>(std::numeric_limits<float>::epsilon());
-  return 8.0 * epsilon * std::sqrt(static_cast<double>(std::max<int64_t>(terms_summed, 1))) * magnitude;
+  const double terms = std::sqrt(static_cast<double>(std::max<int64_t>(terms_summed, 1)));
+  const double summed = 8.0 * terms * epsilon_of(accumulator_of(dtype));
+  const double stored = size_of(dtype) == 2 ? 8.0 * epsilon_of(dtype) : 0.0;
+  return (summed + stored) * magnitude;
 }
 
 double magnitude(const Matrix& matrix) {
@@ -80,27 +146,101 @@ std::vector<int32_t> RandomMatrices::indices(int64_t count, int64_t below) {
   return result;
 }
 
+namespace {
+
+/// Calls body<T>() with a floating type.
+template <class Body>
+void dispatch_floating(DType dtype, Body&& body) {
+  if (dtype == DType::f64) {
+    body.template operator()<double>();
+  } else {
+    dispatch_gpu_storage(dtype, body);
+  }
+}
+
+template <class T>
+T stored(double value) {
+  if constexpr (sizeof(T) == 2) {
+    return T(static_cast<float>(value));
+  } else {
+    return static_cast<T>(value);
+  }
+}
+template <class T>
+double read(T value) {
+  if constexpr (sizeof(T) == 2 && !std::is_integral_v<T>) {
+    return static_cast<double>(static_cast<float>(value));
+  } else {
+    return static_cast<double>(value);
+  }
+}
+
+/// The streams that write device tensors, by the tensors' memory.
+std::map<const void*, const Stream*>& writers() {
+  static std::map<const void*, const Stream*> streams;
+  return streams;
+}
+
+template <class T>
+Tensor uploaded(Runtime& runtime, const std::vector<T>& values, const Shape& shape) {
+  Tensor tensor = exact_tensor(runtime, shape, dtype_of<T>());
+  copy(Tensor::borrow(const_cast<T*>(values.data()), shape, dtype_of<T>()), tensor, runtime.stream());
+  return tensor;
+}
+
+}  // namespace
+
 Matrix stored_as(DType dtype, const Matrix& matrix) {
   Matrix result = matrix;
-  if (dtype == DType::f32) {
-    for (double& value : result.v) value = static_cast<double>(static_cast<float>(value));
-  }
+  dispatch_floating(dtype, [&]<class T>() {
+    for (double& value : result.v) value = read(stored<T>(value));
+  });
   return result;
 }
 
-Tensor exact_tensor(const Shape& shape, DType dtype) {
-  constexpr std::align_val_t kAlignment{64};
-  void* const data = ::operator new(static_cast<size_t>(shape.elements() * size_of(dtype)), kAlignment);
-  return Tensor::borrow(data, shape, dtype, [data] { ::operator delete(data, kAlignment); });
+Tensor exact_tensor(Runtime& runtime, const Shape& shape, DType dtype) {
+  const auto bytes = static_cast<size_t>(shape.elements() * size_of(dtype));
+  if (runtime.device().kind == DeviceKind::cpu) {
+    constexpr std::align_val_t kAlignment{64};
+    void* const data = ::operator new(bytes, kAlignment);
+    return Tensor::borrow(data, shape, dtype, [data] { ::operator delete(data, kAlignment); });
+  }
+  void* const data = gpu::allocate(std::max<int64_t>(1, static_cast<int64_t>(bytes)));
+  // A stream lives as long as its allocator's storages; the tensor may outlive the runtime.
+  const Tensor keeps_stream = Tensor::empty(runtime, {1}, DType::u8, Tag::data);
+  const auto stream = std::make_shared<const Stream>(runtime.stream());
+  writers()[data] = stream.get();
+  const auto release = [data, stream, keeps_stream] {
+    stream->synchronize();
+    writers().erase(data);
+    gpu::free(data);
+  };
+  return Tensor::borrow(data, shape, dtype, release, runtime.device());
 }
 
-Tensor to_tensor(Runtime&, const Matrix& matrix, DType dtype) {
-  const Tensor tensor = exact_tensor(Shape{matrix.rows, matrix.cols}, dtype);
-  dispatch_storage(dtype, [&]<class T>() {
-    std::transform(matrix.v.begin(), matrix.v.end(), tensor.data<T>(),
-                   [](double x) { return static_cast<T>(x); });
+Tensor to_tensor(Runtime& runtime, const Matrix& matrix, DType dtype) {
+  Tensor tensor;
+  dispatch_floating(dtype, [&]<class T>() {
+    std::vector<T> values(matrix.v.size());
+    std::transform(matrix.v.begin(), matrix.v.end(), values.begin(), stored<T>);
+    tensor = uploaded(runtime, values, {matrix.rows, matrix.cols});
   });
   return tensor;
+}
+
+Tensor to_index(Runtime& runtime, const std::vector<int32_t>& values) {
+  return uploaded(runtime, values, {static_cast<int64_t>(values.size())});
+}
+
+Tensor to_count(Runtime& runtime, int64_t count) {
+  return uploaded(runtime, std::vector<int64_t>{count}, {1});
+}
+
+Tensor to_host(const Tensor& tensor) {
+  if (tensor.device().kind == DeviceKind::cpu) return tensor;
+  const auto writer = writers().find(tensor.storage()->data());
+  check_internal(writer != writers().end(), "a tensor of tests/support, or to_host() with a stream");
+  return meshgrad::to_host(tensor, *writer->second);
 }
 
 Tensor to_vector(Runtime& runtime, const Matrix& row, DType dtype) {
@@ -114,47 +254,43 @@ Tensor to_vector_if_given(Runtime& runtime, const Matrix& row, DType dtype) {
 Matrix to_matrix(const Tensor& tensor) {
   const bool vector = tensor.shape().rank() < 2;
   Matrix result(vector ? 1 : tensor.rows(), vector ? tensor.elements() : tensor.width());
-  const auto read = [&]<class T>(const T* data) {
-    for (size_t i = 0; i < result.v.size(); ++i) result.v[i] = static_cast<double>(data[i]);
+  const Tensor host = to_host(tensor);
+  const auto fill = [&]<class T>() {
+    std::transform(host.data<T>(), host.data<T>() + host.elements(), result.v.begin(), read<T>);
   };
-  switch (tensor.dtype()) {
-    case DType::f32:
-      read(tensor.data<float>());
-      break;
-    case DType::f64:
-      read(tensor.data<double>());
-      break;
-    case DType::i32:
-      read(tensor.data<int32_t>());
-      break;
-    case DType::u8:
-      read(tensor.data<uint8_t>());
-      break;
-    default:
-      throw internal_error("to_matrix reads f32, f64, i32 and u8");
+  if (tensor.dtype() == DType::i32) {
+    fill.template operator()<int32_t>();
+  } else if (tensor.dtype() == DType::u8) {
+    fill.template operator()<uint8_t>();
+  } else {
+    dispatch_floating(tensor.dtype(), fill);
   }
   return result;
 }
 
-Tensor unwritten(Runtime&, const Shape& shape, DType dtype) {
-  const Tensor tensor = exact_tensor(shape, dtype);
-  dispatch_storage(dtype, [&]<class T>() {
-    std::fill_n(tensor.data<T>(), tensor.elements(), std::numeric_limits<T>::quiet_NaN());
+Tensor unwritten(Runtime& runtime, const Shape& shape, DType dtype) {
+  Tensor tensor;
+  dispatch_floating(dtype, [&]<class T>() {
+    const auto nan = stored<T>(std::numeric_limits<double>::quiet_NaN());
+    tensor = uploaded(runtime, std::vector<T>(static_cast<size_t>(shape.elements()), nan), shape);
   });
   return tensor;
 }
 
 bool equal_bits(const Tensor& a, const Tensor& b) {
   if (a.dtype() != b.dtype() || !(a.shape() == b.shape())) return false;
-  return a.bytes() == 0 || std::memcmp(a.raw(), b.raw(), static_cast<size_t>(a.bytes())) == 0;
+  return a.bytes() == 0 ||
+         std::memcmp(to_host(a).raw(), to_host(b).raw(), static_cast<size_t>(a.bytes())) == 0;
 }
 
-std::string difference(const Tensor& actual, const Matrix& expected, int64_t terms, double at_least) {
+std::string difference(const Tensor& actual, const Matrix& expected, int64_t terms, double at_least,
+                       std::optional<DType> made_of) {
   const Matrix values = to_matrix(actual);
   if (values.v.size() != expected.v.size()) {
     return fmt::format("{} elements instead of {}", values.v.size(), expected.v.size());
   }
-  const double allowed = tolerance(actual.dtype(), terms, std::max(at_least, magnitude(expected)));
+  const double allowed =
+      tolerance(made_of.value_or(actual.dtype()), terms, std::max(at_least, magnitude(expected)));
   for (size_t i = 0; i < values.v.size(); ++i) {
     const double error = std::abs(values.v[i] - expected.v[i]);
     if (error <= allowed) continue;  // written so that a NaN does not pass

@@ -10,6 +10,7 @@
 #include <meshgrad/kernels/reduction.h>
 #include <meshgrad/kernels/segment_sum.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,9 +20,12 @@ namespace meshgrad::test {
 
 using reference::Matrix;
 
-/// The kernel tables of one backend.
+/// One backend: its kernel tables, where its tensors lie, and what they store.
 struct Backend {
   std::string name;
+  Device device;
+  bool slow = false;  ///< the simulated device: tests take fewer and smaller cases
+  std::vector<DType> storage_types;
   const LinearKernels* linear;
   const MlpKernels* mlp;
   const MessagePassingKernels* message_passing;
@@ -29,16 +33,25 @@ struct Backend {
   const ElementwiseKernels* elementwise;
   const ReductionKernels* reduction;
   const OptimizerKernels* optimizer;
+
+  Runtime runtime(int threads = 1) const;
+  /// awkward_sizes; those that stand for all on a slow backend.
+  std::vector<int64_t> sizes() const;
+  /// Where `narrow` makes it cheap for the judge, also enough rows for partial sums of many slabs.
+  std::vector<int64_t> sizes_and(bool narrow, int64_t many) const;
+  int64_t many(int64_t rows) const { return slow ? rows / 8 : rows; }
+  /// Numbers of threads, two of them equal, that must not make a difference; two runs where threads are the
+  /// device's affair.
+  std::vector<int> thread_counts() const;
 };
+/// The CPU and, if there is one, a GPU; on the side of the simulated device, that alone.
 const std::vector<Backend>& backends();
 
 /// Nothing, one, and either side of a warp, a tile and a block; and a prime.
 std::vector<int64_t> awkward_sizes();
-/// awkward_sizes and, where `narrow` makes it cheap for the judge, enough rows for partial sums of many
-/// slabs.
 std::vector<int64_t> awkward_sizes_and(bool narrow, int64_t many);
 
-/// f32 and f64: what kernels store activations in.
+/// f32 and f64: what masters, gradients and losses are in on the CPU.
 std::vector<DType> storage_types();
 
 /// How far a value of the given magnitude may be from the judge's after sums over `terms_summed` terms in
@@ -46,6 +59,9 @@ std::vector<DType> storage_types();
 /// rounding errors of half an ulp each (Higham, Mary 2019): 8 sqrt(n) epsilon leaves a factor of 16 for
 /// unlucky ones and for the functions in between. `magnitude` is the largest value that took part, not the
 /// one compared: a small result of large terms carries the errors of the large.
+///
+/// Values stored in 16 bits are summed in f32 and rounded once when they are stored: 8 of their own epsilons
+/// stand for a result's rounding and for those of the values that it was made of, whatever their number.
 double tolerance(DType dtype, int64_t terms_summed, double magnitude);
 
 /// Largest absolute value; 0 when empty.
@@ -75,16 +91,23 @@ class RandomMatrices {
 /// The values as `dtype` stores them: what the judge must start from.
 Matrix stored_as(DType dtype, const Matrix& matrix);
 
-/// Uninitialised memory of exactly the tensor's size from the heap, not from the runtime's allocator: an
-/// access behind it is then seen by AddressSanitizer, where the allocator's next block would hide it.
-Tensor exact_tensor(const Shape& shape, DType dtype);
+/// Uninitialised memory of exactly the tensor's size on the runtime's device, not from its allocator: an
+/// access behind it is then seen by AddressSanitizer or the simulated device, where the allocator's next
+/// block would hide it.
+Tensor exact_tensor(Runtime& runtime, const Shape& shape, DType dtype);
 
 /// [rows, cols], or [cols] for a row vector that is a parameter; exact_tensors, as is what unwritten() gives.
 Tensor to_tensor(Runtime& runtime, const Matrix& matrix, DType dtype);
 Tensor to_vector(Runtime& runtime, const Matrix& row, DType dtype);
 /// Undefined when the matrix is not given.
 Tensor to_vector_if_given(Runtime& runtime, const Matrix& row, DType dtype);
-/// f32, f64, i32 and u8; rank 1 becomes one row.
+Tensor to_index(Runtime& runtime, const std::vector<int32_t>& values);
+/// i64 [1]: the real count of Rows, where kernels of the runtime's device can read it.
+Tensor to_count(Runtime& runtime, int64_t count);
+/// The tensor where the host can read it, when all work of its runtime is done. On a device: tensors made
+/// above; others by the engine's to_host.
+Tensor to_host(const Tensor& tensor);
+/// Floating types, i32 and u8; rank 1 becomes one row.
 Matrix to_matrix(const Tensor& tensor);
 
 /// An output that has not been written yet: every element is NaN, so that one left out is noticed.
@@ -94,8 +117,10 @@ Tensor unwritten(Runtime& runtime, const Shape& shape, DType dtype);
 bool equal_bits(const Tensor& a, const Tensor& b);
 
 /// Empty when every element of `actual` is within tolerance(dtype, terms, magnitude of expected or
-/// `at_least`); else names the first that is not.
-std::string difference(const Tensor& actual, const Matrix& expected, int64_t terms, double at_least = 0.0);
+/// `at_least`); else names the first that is not. `made_of` is the dtype of what `actual` was computed from,
+/// when that is less precise than itself.
+std::string difference(const Tensor& actual, const Matrix& expected, int64_t terms, double at_least = 0.0,
+                       std::optional<DType> made_of = {});
 
 /// Text of the InvalidArgument that `body` throws; empty when it throws nothing.
 template <class Body>

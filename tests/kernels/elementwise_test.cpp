@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <memory>
 
 #include "mlp_case.h"
 
@@ -18,13 +17,13 @@ TEST_CASE("activations and their slopes agree with the judge") {
   uint64_t seed = 900;
   for (const Backend& backend : backends()) {
     for (const Activation activation : kActivations) {
-      for (const DType dtype : storage_types()) {
-        for (const int64_t rows : awkward_sizes_and(true, 40009)) {
+      for (const DType dtype : backend.storage_types) {
+        for (const int64_t rows : backend.sizes_and(true, 40009)) {
           RandomMatrices random(seed++);
           CAPTURE(name_of(activation));
           CAPTURE(rows);
           CAPTURE(random.seed());
-          Runtime runtime = make_runtime();
+          Runtime runtime = backend.runtime();
           const Matrix x = stored_as(dtype, random.normal(rows, 3, 2.0));
           const Matrix d_y = stored_as(dtype, random.normal(rows, 3));
           const Matrix start = stored_as(dtype, random.normal(rows, 3));
@@ -51,9 +50,9 @@ TEST_CASE("activations and their slopes agree with the judge") {
 TEST_CASE("activations far from zero are neither NaN nor off") {
   for (const Backend& backend : backends()) {
     for (const Activation activation : kActivations) {
-      for (const DType dtype : storage_types()) {
+      for (const DType dtype : backend.storage_types) {
         CAPTURE(name_of(activation));
-        Runtime runtime = make_runtime();
+        Runtime runtime = backend.runtime();
         const Matrix x(1, 18,
                        {0.0, -0.0, 1e-30, -1e-30, 1e-5, -1e-5, 5.0, -5.0, 9.5, -9.5, 20.0, -20.0, 88.0, -88.0,
                         500.0, -500.0, 3e4, -3e4});
@@ -85,11 +84,11 @@ TEST_CASE("activations far from zero are neither NaN nor off") {
 TEST_CASE("activations let a NaN through") {
   for (const Backend& backend : backends()) {
     for (const Activation activation : kActivations) {
-      for (const DType dtype : storage_types()) {
+      for (const DType dtype : backend.storage_types) {
         CAPTURE(name_of(activation));
-        Runtime runtime = make_runtime();
+        Runtime runtime = backend.runtime();
         const Tensor nan = unwritten(runtime, {2, 9}, dtype);
-        const Tensor y = Tensor::zeros(runtime, {2, 9}, dtype, Tag::data);
+        const Tensor y = to_tensor(runtime, Matrix(2, 9), dtype);
         backend.elementwise->activation_forward({activation, nan, y}, runtime.stream());
         for (const double value : to_matrix(y).v) CHECK(std::isnan(value));
       }
@@ -101,7 +100,7 @@ TEST_CASE("activations may write over what they read") {
   for (const Backend& backend : backends()) {
     for (const Activation activation : kActivations) {
       CAPTURE(name_of(activation));
-      Runtime runtime = make_runtime();
+      Runtime runtime = backend.runtime();
       RandomMatrices random(41);
       const Matrix x = stored_as(DType::f32, random.normal(61, 7));
       const Matrix d_y = stored_as(DType::f32, random.normal(61, 7));
@@ -126,8 +125,8 @@ struct NormCase {
         forward{kind,
                 rows,
                 to_tensor(runtime, x, dtype),
-                to_vector(runtime, gain, dtype),
-                to_vector_if_given(runtime, bias, dtype),
+                to_vector(runtime, gain, accumulator_of(dtype)),
+                to_vector_if_given(runtime, bias, accumulator_of(dtype)),
                 1e-3,
                 unwritten(runtime, {rows, width}, dtype)},
         backward{kind,
@@ -138,8 +137,9 @@ struct NormCase {
                  1e-3,
                  unwritten(runtime, {rows, width}, dtype),
                  false,
-                 to_vector(runtime, Matrix(1, width, 0.5), dtype),
-                 kind == Norm::layer ? to_vector(runtime, Matrix(1, width, 0.25), dtype) : Tensor()} {}
+                 to_vector(runtime, Matrix(1, width, 0.5), accumulator_of(dtype)),
+                 kind == Norm::layer ? to_vector(runtime, Matrix(1, width, 0.25), accumulator_of(dtype))
+                                     : Tensor()} {}
   Matrix x, gain, bias, d_y, start;
   NormForward forward;
   NormBackward backward;
@@ -149,16 +149,16 @@ TEST_CASE("norms and their gradients agree with the judge") {
   uint64_t seed = 1000;
   for (const Backend& backend : backends()) {
     for (const Norm kind : {Norm::layer, Norm::rms}) {
-      for (const DType dtype : storage_types()) {
+      for (const DType dtype : backend.storage_types) {
         for (const int64_t width : {1, 2, 3, 11, 16, 33, 64, 128, 129}) {
-          for (const int64_t rows : awkward_sizes_and(width == 3 || width == 11, 20011)) {
+          for (const int64_t rows : backend.sizes_and(width == 3 || width == 11, 20011)) {
             RandomMatrices random(seed++);
             CAPTURE(name_of(kind));
             CAPTURE(name_of(dtype));
             CAPTURE(rows);
             CAPTURE(width);
             CAPTURE(random.seed());
-            Runtime runtime = make_runtime();
+            Runtime runtime = backend.runtime();
             NormCase c(runtime, random, kind, rows, width, dtype);
             backend.elementwise->norm_forward(c.forward, runtime.stream());
             // A row of width 1 or 2 can be nearly constant: its scale, up to 1 / sqrt(epsilon) = 32,
@@ -189,7 +189,7 @@ TEST_CASE("norms and their gradients agree with the judge") {
 
 TEST_CASE("layer norm of rows far from zero keeps its digits") {
   for (const Backend& backend : backends()) {
-    Runtime runtime = make_runtime();
+    Runtime runtime = backend.runtime();
     RandomMatrices random(42);
     Matrix x = random.normal(33, 64);
     for (double& value : x.v) value += 1000.0;  // E[x^2] - E[x]^2 would lose 20 of 24 bits
@@ -211,25 +211,27 @@ TEST_CASE("layer norm of rows far from zero keeps its digits") {
 TEST_CASE("norms may write over what they read and leave the rows behind the count alone") {
   for (const Backend& backend : backends()) {
     for (const Norm kind : {Norm::layer, Norm::rms}) {
-      for (const DType dtype : storage_types()) {
+      for (const DType dtype : backend.storage_types) {
         CAPTURE(name_of(kind));
-        Runtime runtime = make_runtime();
+        Runtime runtime = backend.runtime();
         RandomMatrices random(43);
         const int64_t count = 67;
         NormCase whole(runtime, random, kind, 97, 33, dtype);
         NormForward forward = whole.forward;
         forward.x = forward.y = to_tensor(runtime, whole.x, dtype);
-        forward.rows = Rows(97, &count);
+        const Tensor real = to_count(runtime, count);
+        forward.rows = Rows(97, real.data<int64_t>());
         backend.elementwise->norm_forward(whole.forward, runtime.stream());
         backend.elementwise->norm_forward(forward, runtime.stream());
         CHECK(equal_bits(forward.y.row_range(0, count), whole.forward.y.row_range(0, count)));
         CHECK(equal_bits(forward.y.row_range(count, 97), whole.forward.x.row_range(count, 97)));
 
         NormBackward backward = whole.backward;
-        backward.d_gain = Tensor::zeros(runtime, {33}, dtype, Tag::data);
-        backward.d_bias = kind == Norm::layer ? Tensor::zeros(runtime, {33}, dtype, Tag::data) : Tensor();
+        const auto zeros = [&] { return to_vector(runtime, Matrix(1, 33), accumulator_of(dtype)); };
+        backward.d_gain = zeros();
+        backward.d_bias = kind == Norm::layer ? zeros() : Tensor();
         backward.d_x = backward.d_y = to_tensor(runtime, whole.d_y, dtype);
-        backward.rows = Rows(97, &count);
+        backward.rows = forward.rows;
         const Tensor d_y = whole.backward.d_y;
         backend.elementwise->norm_backward(whole.backward, runtime, runtime.stream());
         backend.elementwise->norm_backward(backward, runtime, runtime.stream());
@@ -242,9 +244,9 @@ TEST_CASE("norms may write over what they read and leave the rows behind the cou
 
 TEST_CASE("axpby agrees with the judge, also onto its own input") {
   for (const Backend& backend : backends()) {
-    for (const DType dtype : storage_types()) {
-      for (const int64_t rows : awkward_sizes_and(true, 40009)) {
-        Runtime runtime = make_runtime();
+    for (const DType dtype : backend.storage_types) {
+      for (const int64_t rows : backend.sizes_and(true, 40009)) {
+        Runtime runtime = backend.runtime();
         RandomMatrices random(44);
         const Matrix x = stored_as(dtype, random.normal(rows, 5));
         const Matrix y = stored_as(dtype, random.normal(rows, 5));
@@ -265,25 +267,23 @@ TEST_CASE("axpby agrees with the judge, also onto its own input") {
 
 TEST_CASE("elementwise leaves the same bits for any number of threads, and in every run") {
   for (const Backend& backend : backends()) {
-    for (const DType dtype : storage_types()) {
-      std::vector<std::unique_ptr<Runtime>> runtimes;
+    for (const DType dtype : backend.storage_types) {
       std::vector<NamedTensors> results;
-      for (const int threads : {1, 1, 2, 3, 5}) {
-        RuntimeOptions options;
-        options.threads = threads;
-        Runtime& runtime = *runtimes.emplace_back(std::make_unique<Runtime>(options));
+      for (const int threads : backend.thread_counts()) {
+        Runtime runtime = backend.runtime(threads);
         NamedTensors result;
         for (const Norm kind : {Norm::layer, Norm::rms}) {
           RandomMatrices random(45);
-          const NormCase c(runtime, random, kind, 5003, 33, dtype);
+          const int64_t rows = backend.many(5003);
+          const NormCase c(runtime, random, kind, rows, 33, dtype);
           backend.elementwise->norm_forward(c.forward, runtime.stream());
           backend.elementwise->norm_backward(c.backward, runtime, runtime.stream());
           result.insert(result.end(),
                         {{"y", c.forward.y}, {"d_x", c.backward.d_x}, {"d_gain", c.backward.d_gain}});
           if (kind == Norm::layer) result.emplace_back("d_bias", c.backward.d_bias);
           for (const Activation activation : kActivations) {
-            const Tensor y = unwritten(runtime, {5003, 33}, dtype),
-                         d_x = unwritten(runtime, {5003, 33}, dtype);
+            const Tensor y = unwritten(runtime, {rows, 33}, dtype),
+                         d_x = unwritten(runtime, {rows, 33}, dtype);
             backend.elementwise->activation_forward({activation, c.forward.x, y}, runtime.stream());
             backend.elementwise->activation_backward({activation, c.forward.x, c.backward.d_y, d_x, false},
                                                      runtime.stream());

@@ -2,7 +2,6 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <memory>
 #include <numeric>
 
 #include "mlp_case.h"
@@ -11,11 +10,6 @@ namespace meshgrad::test {
 namespace {
 
 constexpr int64_t kWidths[] = {1, 2, 3, 16, 33, 64, 128, 129};
-
-Tensor index_tensor(Runtime& runtime, const std::vector<int32_t>& values) {
-  return Tensor::from<int32_t>(runtime, values, Shape{static_cast<int64_t>(values.size())}, Tag::data,
-                               "index");
-}
 
 /// Offsets of `segments` over `items`; some segments are empty, one is a hub.
 std::vector<int32_t> random_offsets(RandomMatrices& random, int64_t segments, int64_t items) {
@@ -59,15 +53,15 @@ TEST_CASE(
     "segment_sum agrees with the judge: with and without order, written and added, whole and in columns") {
   uint64_t seed = 700;
   for (const Backend& backend : backends()) {
-    for (const DType dtype : storage_types()) {
+    for (const DType dtype : backend.storage_types) {
       for (const int64_t width : kWidths) {
-        for (const int64_t items : awkward_sizes_and(width == 2, 20011)) {
+        for (const int64_t items : backend.sizes_and(width == 2, 20011)) {
           const int64_t segments = items == 0 ? 33 : (items * 2) / 3 + 1;
           RandomMatrices random(seed++);
           CAPTURE(random.seed());
           CAPTURE(width);
           CAPTURE(items);
-          Runtime runtime = make_runtime();
+          Runtime runtime = backend.runtime();
           const std::vector<int32_t> offsets = random_offsets(random, segments, items);
           const std::vector<int32_t> order = random_order(random, items);
           std::vector<int32_t> same(order.size());
@@ -76,7 +70,7 @@ TEST_CASE(
           const Matrix start = stored_as(dtype, random.normal(segments, width));
           SegmentSum args;
           args.segments = segments;
-          args.offsets = index_tensor(runtime, offsets);
+          args.offsets = to_index(runtime, offsets);
           args.x = to_tensor(runtime, x, dtype);
           args.x_column = 3;
           args.out = unwritten(runtime, {segments, width}, dtype);
@@ -85,7 +79,7 @@ TEST_CASE(
           CHECK(difference(args.out, reference::scatter_add(part, segment_of_rows(offsets, same), segments),
                            items) == "");
 
-          args.order = index_tensor(runtime, order);
+          args.order = to_index(runtime, order);
           const Matrix ordered = reference::scatter_add(part, segment_of_rows(offsets, order), segments);
           args.out = unwritten(runtime, {segments, width}, dtype);
           backend.segment_sum->segment_sum(args, runtime.stream());
@@ -104,20 +98,20 @@ TEST_CASE(
 TEST_CASE("gather agrees with the judge and touches its own columns only") {
   uint64_t seed = 800;
   for (const Backend& backend : backends()) {
-    for (const DType dtype : storage_types()) {
+    for (const DType dtype : backend.storage_types) {
       for (const int64_t width : kWidths) {
-        for (const int64_t rows : awkward_sizes_and(width == 2, 20011)) {
+        for (const int64_t rows : backend.sizes_and(width == 2, 20011)) {
           RandomMatrices random(seed++);
           CAPTURE(random.seed());
           CAPTURE(width);
           CAPTURE(rows);
-          Runtime runtime = make_runtime();
+          Runtime runtime = backend.runtime();
           const Matrix x = stored_as(dtype, random.normal(37, width));
           const std::vector<int32_t> index = random.indices(rows, 37);
           Matrix expected = stored_as(dtype, random.normal(rows, width + 4));
           Gather args;
           args.rows = rows;
-          args.index = index_tensor(runtime, index);
+          args.index = to_index(runtime, index);
           args.x = to_tensor(runtime, x, dtype);
           args.out = to_tensor(runtime, expected, dtype);
           args.out_column = 3;
@@ -135,7 +129,7 @@ TEST_CASE("gather agrees with the judge and touches its own columns only") {
 
 TEST_CASE("gather without an index copies rows") {
   for (const Backend& backend : backends()) {
-    Runtime runtime = make_runtime();
+    Runtime runtime = backend.runtime();
     RandomMatrices random(31);
     const Tensor x = to_tensor(runtime, random.normal(211, 33), DType::f32);
     Gather args;
@@ -149,51 +143,53 @@ TEST_CASE("gather without an index copies rows") {
 
 TEST_CASE("gather and segment_sum are each other's transpose") {
   for (const Backend& backend : backends()) {
-    Runtime runtime = make_runtime();
+    Runtime runtime = backend.runtime();
     RandomMatrices random(32);
     const reference::Edges edges = random_edges(random, 61, 307);
     const Graph graph = to_graph(runtime, edges);
-    const Matrix nodes = random.normal(61, 5);
-    const Matrix on_edges = random.normal(307, 5);
+    const DType dtype = backend.storage_types.back();
+    const Matrix nodes = stored_as(dtype, random.normal(61, 5));
+    const Matrix on_edges = stored_as(dtype, random.normal(307, 5));
     Gather gather_args;
     gather_args.rows = 307;
     gather_args.index = graph.senders;
-    gather_args.x = to_tensor(runtime, nodes, DType::f64);
-    gather_args.out = unwritten(runtime, {307, 5}, DType::f64);
+    gather_args.x = to_tensor(runtime, nodes, dtype);
+    gather_args.out = unwritten(runtime, {307, 5}, dtype);
     backend.segment_sum->gather(gather_args, runtime.stream());
     SegmentSum sum_args;
     sum_args.segments = 61;
     sum_args.offsets = graph.sender_offsets;
     sum_args.order = graph.sender_order;
-    sum_args.x = to_tensor(runtime, on_edges, DType::f64);
-    sum_args.out = unwritten(runtime, {61, 5}, DType::f64);
+    sum_args.x = to_tensor(runtime, on_edges, dtype);
+    sum_args.out = unwritten(runtime, {61, 5}, dtype);
     backend.segment_sum->segment_sum(sum_args, runtime.stream());
     const auto dot = [](const Matrix& a, const Matrix& b) {
       return std::inner_product(a.v.begin(), a.v.end(), b.v.begin(), 0.0);
     };
     const double over_edges = dot(on_edges, to_matrix(gather_args.out));
     const double over_nodes = dot(nodes, to_matrix(sum_args.out));
-    CHECK(std::abs(over_edges - over_nodes) <= tolerance(DType::f64, 307 * 5, 20.0));
+    CHECK(std::abs(over_edges - over_nodes) <= tolerance(dtype, 307 * 5, 20.0));
   }
 }
 
 TEST_CASE("segment_sum and gather leave the rows behind the count alone") {
   for (const Backend& backend : backends()) {
-    for (const DType dtype : storage_types()) {
-      Runtime runtime = make_runtime();
+    for (const DType dtype : backend.storage_types) {
+      Runtime runtime = backend.runtime();
       RandomMatrices random(33);
       const int64_t count = 41, capacity = 67;
       const std::vector<int32_t> offsets = random_offsets(random, capacity, 211);
       const Matrix x = stored_as(dtype, random.normal(211, 17));
       SegmentSum sum_args;
-      sum_args.segments = Rows(capacity, &count);
-      sum_args.offsets = index_tensor(runtime, offsets);
+      const Tensor real = to_count(runtime, count);
+      sum_args.segments = Rows(capacity, real.data<int64_t>());
+      sum_args.offsets = to_index(runtime, offsets);
       sum_args.x = to_tensor(runtime, x, dtype);
       sum_args.out = unwritten(runtime, {capacity, 17}, dtype);
       backend.segment_sum->segment_sum(sum_args, runtime.stream());
       Gather gather_args;
-      gather_args.rows = Rows(capacity, &count);
-      gather_args.index = index_tensor(runtime, random.indices(capacity, 211));
+      gather_args.rows = sum_args.segments;
+      gather_args.index = to_index(runtime, random.indices(capacity, 211));
       gather_args.x = sum_args.x;
       gather_args.out = unwritten(runtime, {capacity, 17}, dtype);
       backend.segment_sum->gather(gather_args, runtime.stream());
@@ -208,27 +204,25 @@ TEST_CASE("segment_sum and gather leave the rows behind the count alone") {
 
 TEST_CASE("segment_sum leaves the same bits for any number of threads, and in every run") {
   for (const Backend& backend : backends()) {
-    for (const DType dtype : storage_types()) {
-      std::vector<std::unique_ptr<Runtime>> runtimes;
+    for (const DType dtype : backend.storage_types) {
       std::vector<NamedTensors> results;
-      for (const int threads : {1, 1, 2, 3, 5}) {
-        RuntimeOptions options;
-        options.threads = threads;
-        Runtime& runtime = *runtimes.emplace_back(std::make_unique<Runtime>(options));
+      for (const int threads : backend.thread_counts()) {
+        Runtime runtime = backend.runtime(threads);
         RandomMatrices random(34);
-        const Graph graph = to_graph(runtime, random_edges(random, 907, 20011));
+        const int64_t edges = backend.many(20011);
+        const Graph graph = to_graph(runtime, random_edges(random, 907, edges));
         SegmentSum args;
         args.segments = 907;
         args.offsets = graph.sender_offsets;
         args.order = graph.sender_order;
-        args.x = to_tensor(runtime, random.normal(20011, 33), dtype);
+        args.x = to_tensor(runtime, random.normal(edges, 33), dtype);
         args.out = unwritten(runtime, {907, 33}, dtype);
         backend.segment_sum->segment_sum(args, runtime.stream());
         Gather gather_args;
-        gather_args.rows = 20011;
+        gather_args.rows = edges;
         gather_args.index = graph.senders;
         gather_args.x = args.out;
-        gather_args.out = unwritten(runtime, {20011, 33}, dtype);
+        gather_args.out = unwritten(runtime, {edges, 33}, dtype);
         backend.segment_sum->gather(gather_args, runtime.stream());
         results.push_back({{"segment_sum", args.out}, {"gather", gather_args.out}});
       }
@@ -245,14 +239,14 @@ TEST_CASE("segment_sum and gather say which argument does not fit") {
   const auto sum_error = [&](auto&& change) {
     SegmentSum args;
     args.segments = 2;
-    args.offsets = index_tensor(runtime, {0, 1, 5});
+    args.offsets = to_index(runtime, {0, 1, 5});
     args.x = tensor({5, 4});
     args.out = tensor({2, 4});
     change(args);
     return invalid_argument_text([&] { segment_sum(args, runtime.stream()); });
   };
   CHECK(sum_error([](SegmentSum&) {}) == "");
-  std::string text = sum_error([&](SegmentSum& a) { a.offsets = index_tensor(runtime, {0, 1}); });
+  std::string text = sum_error([&](SegmentSum& a) { a.offsets = to_index(runtime, {0, 1}); });
   CHECK_MESSAGE((contains(text, "segment_sum: offsets") && contains(text, "[3]") && contains(text, "[2]")),
                 text);
   text = sum_error([&](SegmentSum& a) { a.x_column = 1; });
@@ -265,7 +259,7 @@ TEST_CASE("segment_sum and gather say which argument does not fit") {
   const auto gather_error = [&](auto&& change) {
     Gather args;
     args.rows = 3;
-    args.index = index_tensor(runtime, {0, 1, 0});
+    args.index = to_index(runtime, {0, 1, 0});
     args.x = tensor({2, 4});
     args.out = tensor({3, 6});
     args.out_column = 2;
@@ -275,7 +269,7 @@ TEST_CASE("segment_sum and gather say which argument does not fit") {
   CHECK(gather_error([](Gather&) {}) == "");
   text = gather_error([](Gather& a) { a.out_column = 3; });
   CHECK_MESSAGE((contains(text, "gather") && contains(text, "3 + 4 of 6")), text);
-  text = gather_error([&](Gather& a) { a.index = index_tensor(runtime, {0, 1}); });
+  text = gather_error([&](Gather& a) { a.index = to_index(runtime, {0, 1}); });
   CHECK_MESSAGE((contains(text, "index") && contains(text, "[3]") && contains(text, "[2]")), text);
   text = gather_error([](Gather& a) { a.rows = 2; });
   CHECK_MESSAGE((contains(text, "out") && contains(text, "[3, 6]")), text);

@@ -20,8 +20,8 @@ TEST_CASE("every backend fills every entry of every table") {
     CHECK((edge_forward && edge_backward));
     const auto [sum, gather] = *backend.segment_sum;
     CHECK((sum && gather));
-    const auto [activation, activation_back, norm, norm_back, axpby] = *backend.elementwise;
-    CHECK((activation && activation_back && norm && norm_back && axpby));
+    const auto [activation, activation_back, norm, norm_back, axpby, cast] = *backend.elementwise;
+    CHECK((activation && activation_back && norm && norm_back && axpby && cast));
     const auto [loss, loss_back, squares] = *backend.reduction;
     CHECK((loss && loss_back && squares));
     const auto [step] = *backend.optimizer;
