@@ -9,6 +9,7 @@
 // run to run, whatever a node's degree. Rows at or behind the graph's real counts are neither read nor
 // written.
 #pragma once
+#include <meshgrad/kernels/cuda/weight_gradients.h>
 #include <meshgrad/kernels/message_passing.h>
 
 namespace meshgrad::cuda {
@@ -22,13 +23,18 @@ void node_terms_forward(const NodeTerms& terms, const Graph& graph, const Tensor
 
 struct NodeTermsBackward {
   const Graph* graph = nullptr;
-  Tensor sender_weight, receiver_weight;  ///< [node_width, hidden], 16-bit
+  Tensor sender_weight, receiver_weight;  ///< [node_width, hidden], 16-bit; unused without d_nodes
+  Tensor nodes;                           ///< h: [nodes, node_width]; unused without d_sender_weight
   Tensor d_first;                         ///< [edges, hidden]: dz_1 of each edge, in receiver order
   Tensor d_receiver_terms;                ///< [owned_nodes, hidden]; unused without d_nodes
   Tensor d_sender_terms;                  ///< [nodes, hidden], written: a node that sends nothing gets 0
-  Tensor d_nodes;                         ///< [nodes, node_width], or undefined: then only the sums
+  Tensor d_nodes;                         ///< [nodes, node_width]; may be undefined
   bool accumulate = false;                ///< d_nodes += instead of d_nodes =
+  Tensor d_sender_weight;                 ///< [node_width, hidden] f32, accumulated into; may be undefined
 };
-void node_terms_backward(const NodeTermsBackward& args, Runtime& runtime, const Stream& stream);
+/// In the same launch, the weight gradients and column sums of the whole edge update, as weight_gradients()
+/// does them; d_receiver_terms is complete, so the receiver weight's gradient is one of the jobs.
+void node_terms_backward(const NodeTermsBackward& args, std::span<const WeightGradientJob> jobs,
+                         std::span<const ColumnSumJob> sums, Runtime& runtime, const Stream& stream);
 
 }  // namespace meshgrad::cuda

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "support.h"
 
@@ -14,7 +15,8 @@ namespace meshgrad::cuda {
 [[gnu::weak]] bool node_terms_cover(DType, int64_t, int64_t);
 [[gnu::weak]] void node_terms_forward(const NodeTerms&, const Graph&, const Tensor&, const Tensor&, Runtime&,
                                       const Stream&);
-[[gnu::weak]] void node_terms_backward(const NodeTermsBackward&, Runtime&, const Stream&);
+[[gnu::weak]] void node_terms_backward(const NodeTermsBackward&, std::span<const WeightGradientJob>,
+                                       std::span<const ColumnSumJob>, Runtime&, const Stream&);
 }  // namespace meshgrad::cuda
 
 namespace meshgrad::test {
@@ -148,27 +150,56 @@ TEST_CASE("node terms agree with the judge at every node, in one launch" *
   });
 }
 
+/// A backward call with the weight gradients that go with it: the receiver's, and one of the edges; and a
+/// column sum.
 struct Backward {
-  Matrix d_first, d_receiver, sender_weight, receiver_weight, before;
+  Matrix h, d_first, d_receiver, sender_weight, receiver_weight, before, weight_before, partials;
   cuda::NodeTermsBackward args;
+  std::vector<cuda::WeightGradientJob> jobs;
+  cuda::ColumnSumJob sum;
+  void run(Runtime& runtime) const {
+    cuda::node_terms_backward(args, jobs, {&sum, 1}, runtime, runtime.stream());
+  }
 };
+
+/// Outputs as they are before a call.
+void reset(Runtime& runtime, Backward& backward, const Mesh& mesh, bool accumulate) {
+  const int64_t width = backward.h.cols;
+  const DType dtype = backward.args.d_first.dtype();
+  backward.args.accumulate = accumulate;
+  backward.args.d_nodes = accumulate ? with_spare_rows(runtime, backward.before, mesh.spare, dtype)
+                                     : unwritten(runtime, {mesh.graph.nodes, width}, dtype);
+  backward.args.d_sender_terms = unwritten(runtime, {mesh.graph.nodes, width}, dtype);
+  backward.args.d_sender_weight = to_tensor(runtime, backward.weight_before, DType::f32);
+  for (cuda::WeightGradientJob& job : backward.jobs) {
+    job.d_weight = to_tensor(runtime, backward.weight_before, DType::f32);
+  }
+  backward.sum.target = to_vector(runtime, Matrix(1, backward.partials.cols), DType::f32);
+}
 
 Backward make_backward(Runtime& runtime, RandomMatrices& random, const Mesh& mesh, int64_t width,
                        DType dtype) {
+  const auto edges = static_cast<int64_t>(mesh.edges.senders.size());
   Backward result;
-  result.d_first =
-      stored_as(dtype, random.normal(mesh.edges.senders.empty() ? 0 : mesh.graph.edges - mesh.spare, width));
+  result.h = stored_as(dtype, random.normal(mesh.edges.nodes, width));
+  result.d_first = stored_as(dtype, random.normal(edges, width));
   result.d_receiver = stored_as(dtype, random.normal(mesh.edges.owned_nodes, width));
   result.sender_weight = stored_as(dtype, random.normal(width, width, 0.125));
   result.receiver_weight = stored_as(dtype, random.normal(width, width, 0.125));
   result.before = stored_as(dtype, random.normal(mesh.edges.nodes, width));
-  result.args.graph = &mesh.graph;
-  result.args.sender_weight = to_tensor(runtime, result.sender_weight, dtype);
-  result.args.receiver_weight = to_tensor(runtime, result.receiver_weight, dtype);
-  result.args.d_first = with_spare_rows(runtime, result.d_first, mesh.spare, dtype);
-  result.args.d_receiver_terms = with_spare_rows(runtime, result.d_receiver, mesh.spare, dtype);
-  result.args.d_sender_terms = unwritten(runtime, {mesh.graph.nodes, width}, dtype);
-  result.args.d_nodes = with_spare_rows(runtime, result.before, mesh.spare, dtype);
+  result.weight_before = stored_as(DType::f32, random.normal(width, width));
+  result.partials = stored_as(DType::f32, random.normal(11, width));
+  cuda::NodeTermsBackward& args = result.args;
+  args.graph = &mesh.graph;
+  args.sender_weight = to_tensor(runtime, result.sender_weight, dtype);
+  args.receiver_weight = to_tensor(runtime, result.receiver_weight, dtype);
+  args.nodes = with_spare_rows(runtime, result.h, mesh.spare, dtype);
+  args.d_first = with_spare_rows(runtime, result.d_first, mesh.spare, dtype);
+  args.d_receiver_terms = with_spare_rows(runtime, result.d_receiver, mesh.spare, dtype);
+  result.jobs.push_back({args.nodes, args.d_receiver_terms, {}, mesh.graph.owned_rows()});
+  result.jobs.push_back({args.d_first, args.d_first, {}, mesh.graph.edge_rows()});
+  result.sum.partials = to_tensor(runtime, result.partials, DType::f32);
+  reset(runtime, result, mesh, false);
   return result;
 }
 
@@ -184,75 +215,95 @@ Matrix expected_d_nodes(const Backward& backward, const Matrix& d_sender) {
                         product(d_receiver, backward.receiver_weight));
 }
 
-TEST_CASE("node terms backward: sums over what a node sends, and the nodes' gradient, in one launch" *
+/// Checks d_weight += x^T d_z over the rows of d_z.
+void check_weight(const Backward& backward, Matrix x, const Matrix& d_z, const Tensor& d_weight) {
+  x.rows = d_z.rows;
+  x.v.resize(static_cast<size_t>(x.rows * x.cols));
+  const Matrix product = reference::linear_backward(x, Matrix(x.cols, d_z.cols), d_z).d_weight;
+  const double largest = std::max(magnitude(x) * magnitude(d_z), magnitude(backward.weight_before));
+  CHECK(difference(d_weight, reference::sum(product, backward.weight_before), d_z.rows + 1, largest) == "");
+}
+
+/// Checks all results against the judge; returns the sums.
+Matrix check_results(const Backward& backward, const Mesh& mesh, DType dtype) {
+  const int64_t edges = backward.d_first.rows, width = backward.h.cols;
+  const Matrix sums = reference::scatter_add(backward.d_first, mesh.edges.senders, mesh.edges.nodes);
+  const Matrix d_sender = without_spare_rows(backward.args.d_sender_terms, mesh.spare);
+  CHECK(error_of(d_sender, sums,
+                 allowed_error(dtype, edges + 1, magnitude(backward.d_first), magnitude(sums))) <= 1.0);
+  Matrix expected = expected_d_nodes(backward, d_sender);
+  if (backward.args.accumulate) expected = reference::sum(expected, backward.before);
+  const double term = std::max(magnitude(d_sender), magnitude(backward.d_receiver)) *
+                      std::max(magnitude(backward.sender_weight), magnitude(backward.receiver_weight));
+  CHECK(error_of(without_spare_rows(backward.args.d_nodes, mesh.spare), expected,
+                 allowed_error(dtype, 2 * width + 1, term, magnitude(expected))) <= 1.0);
+  check_weight(backward, backward.h, d_sender, backward.args.d_sender_weight);
+  check_weight(backward, backward.h, backward.d_receiver, backward.jobs[0].d_weight);
+  check_weight(backward, backward.d_first, backward.d_first, backward.jobs[1].d_weight);
+  Matrix column_sums(1, width);
+  for (int64_t row = 0; row < backward.partials.rows; ++row) {
+    for (int64_t c = 0; c < width; ++c) column_sums.at(0, c) += backward.partials.at(row, c);
+  }
+  CHECK(difference(backward.sum.target, column_sums, backward.partials.rows, magnitude(backward.partials)) ==
+        "");
+  return d_sender;
+}
+
+TEST_CASE("node terms backward: sums over what a node sends, all gradients, in one launch" *
           doctest::skip(cuda_devices().empty())) {
   for_each_mesh([](Runtime& runtime, RandomMatrices& random, const Mesh& mesh, int64_t width, DType dtype) {
     Backward backward = make_backward(runtime, random, mesh, width, dtype);
-    const Matrix sums = reference::scatter_add(backward.d_first, mesh.edges.senders, mesh.edges.nodes);
-    const double sums_allowed =
-        allowed_error(dtype, mesh.graph.edges + 1, magnitude(backward.d_first), magnitude(sums));
-    Matrix without_addition;
+    Matrix d_sender;
     for (const bool accumulate : {false, true}) {
       CAPTURE(accumulate);
-      backward.args.accumulate = accumulate;
-      if (!accumulate) backward.args.d_nodes = unwritten(runtime, {mesh.graph.nodes, width}, dtype);
-      if (accumulate) backward.args.d_nodes = with_spare_rows(runtime, backward.before, mesh.spare, dtype);
-      backward.args.d_sender_terms = unwritten(runtime, {mesh.graph.nodes, width}, dtype);
+      reset(runtime, backward, mesh, accumulate);
       const int64_t launches = gpu::counters().launches;
-      cuda::node_terms_backward(backward.args, runtime, runtime.stream());
+      backward.run(runtime);
       CHECK(gpu::counters().launches - launches == 1);
-      const Matrix d_sender = without_spare_rows(backward.args.d_sender_terms, mesh.spare);
-      CHECK(error_of(d_sender, sums, sums_allowed) <= 1.0);
-      Matrix expected = expected_d_nodes(backward, d_sender);
-      if (accumulate) expected = reference::sum(expected, backward.before);
-      const double term = std::max(magnitude(d_sender), magnitude(backward.d_receiver)) *
-                          std::max(magnitude(backward.sender_weight), magnitude(backward.receiver_weight));
-      CHECK(error_of(without_spare_rows(backward.args.d_nodes, mesh.spare), expected,
-                     allowed_error(dtype, 2 * width + 1, term, magnitude(expected))) <= 1.0);
+      d_sender = check_results(backward, mesh, dtype);
     }
+    // Without d_nodes, then without the sender weight's gradient: the rest is the same.
+    reset(runtime, backward, mesh, false);
     backward.args.d_nodes = {};
-    const Tensor again = unwritten(runtime, {mesh.graph.nodes, width}, dtype);
-    const Matrix first = without_spare_rows(backward.args.d_sender_terms, mesh.spare);
-    backward.args.d_sender_terms = again;
-    cuda::node_terms_backward(backward.args, runtime, runtime.stream());
-    CHECK(without_spare_rows(again, mesh.spare).v == first.v);
+    backward.run(runtime);
+    CHECK(without_spare_rows(backward.args.d_sender_terms, mesh.spare).v == d_sender.v);
+    check_weight(backward, backward.h, d_sender, backward.args.d_sender_weight);
+    reset(runtime, backward, mesh, false);
+    backward.args.d_sender_weight = {};
+    backward.run(runtime);
+    CHECK(without_spare_rows(backward.args.d_sender_terms, mesh.spare).v == d_sender.v);
+    check_weight(backward, backward.h, backward.d_receiver, backward.jobs[0].d_weight);
   });
 }
 
 TEST_CASE("nodes that send far more than others are summed by a block, with the same bits in every run" *
           doctest::skip(cuda_devices().empty())) {
   uint64_t seed = 9800;
-  for (const int64_t width : {64, 128, 256}) {
-    for (const int64_t hub_edges : {512, 513, width == 128 ? 1700 : 600}) {
-      CAPTURE(width);
-      CAPTURE(hub_edges);
-      RandomMatrices random(seed++);
-      Runtime runtime = make_runtime(1, kGpu);
-      // Three hubs: the first node, one inside the same tile behind an ordinary one, and the very last.
-      reference::Edges edges{45, 45, random.indices(150, 45), {}};
-      for (const int32_t hub : {0, 2, 44}) {
-        edges.senders.insert(edges.senders.begin() + hub, static_cast<size_t>(hub_edges), hub);
-      }
-      edges.receivers = random.indices(static_cast<int64_t>(edges.senders.size()), 45);
-      std::sort(edges.receivers.begin(), edges.receivers.end());
-      const Mesh mesh = make_mesh(runtime, edges, 0);
-      Backward backward = make_backward(runtime, random, mesh, width, DType::f16);
-      cuda::node_terms_backward(backward.args, runtime, runtime.stream());
-      const Matrix sums = reference::scatter_add(backward.d_first, edges.senders, edges.nodes);
-      const Matrix d_sender = to_matrix(backward.args.d_sender_terms);
-      CHECK(error_of(d_sender, sums,
-                     allowed_error(DType::f16, hub_edges + 150, magnitude(backward.d_first),
-                                   magnitude(sums))) <= 1.0);
-      const Matrix expected = expected_d_nodes(backward, d_sender);
-      const double term = magnitude(d_sender) * std::max(magnitude(backward.sender_weight), 1.0);
-      CHECK(error_of(to_matrix(backward.args.d_nodes), expected,
-                     allowed_error(DType::f16, 2 * width, term, magnitude(expected))) <= 1.0);
-
-      const Matrix d_nodes = to_matrix(backward.args.d_nodes);
-      cuda::node_terms_backward(backward.args, runtime, runtime.stream());
-      CHECK(to_matrix(backward.args.d_sender_terms).v == d_sender.v);
-      CHECK(to_matrix(backward.args.d_nodes).v == d_nodes.v);
+  constexpr std::pair<int64_t, int64_t> kHubs[] = {{64, 512}, {64, 513}, {128, 1100}, {256, 600}};
+  for (const auto& hub : kHubs) {
+    const int64_t width = hub.first, hub_edges = hub.second;
+    CAPTURE(width);
+    CAPTURE(hub_edges);
+    RandomMatrices random(seed++);
+    Runtime runtime = make_runtime(1, kGpu);
+    // Three hubs: the first node, one inside the same tile behind an ordinary one, and the very last.
+    reference::Edges edges{45, 45, random.indices(150, 45), {}};
+    for (const int32_t node : {0, 2, 44}) {
+      edges.senders.insert(edges.senders.begin() + node, static_cast<size_t>(hub_edges), node);
     }
+    edges.receivers = random.indices(static_cast<int64_t>(edges.senders.size()), 45);
+    std::sort(edges.receivers.begin(), edges.receivers.end());
+    const Mesh mesh = make_mesh(runtime, edges, 0);
+    Backward backward = make_backward(runtime, random, mesh, width, DType::f16);
+    backward.run(runtime);
+    const Matrix d_sender = check_results(backward, mesh, DType::f16);
+    const Matrix d_nodes = to_matrix(backward.args.d_nodes);
+    const Matrix d_weight = to_matrix(backward.args.d_sender_weight);
+    reset(runtime, backward, mesh, false);
+    backward.run(runtime);
+    CHECK(to_matrix(backward.args.d_sender_terms).v == d_sender.v);
+    CHECK(to_matrix(backward.args.d_nodes).v == d_nodes.v);
+    CHECK(to_matrix(backward.args.d_sender_weight).v == d_weight.v);
   }
 }
 

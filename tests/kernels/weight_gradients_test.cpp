@@ -206,6 +206,14 @@ TEST_CASE("rows that start between 16-byte addresses, and more jobs and sums tha
   }
 }
 
+TEST_CASE("a weight gradient over no real rows is left as it was" * doctest::skip(cuda_devices().empty())) {
+  Runtime runtime = make_runtime(1, kGpu);
+  RandomMatrices random(9600);
+  const Case only = make_case(runtime, random, DType::f16, 0, 64, 64, 70);
+  cuda::weight_gradients({&only.job, 1}, {}, runtime, runtime.stream());
+  CHECK(to_matrix(only.job.d_weight).v == only.expected.v);
+}
+
 TEST_CASE("weight gradients cover 16-bit storage up to their widest tile" *
           doctest::skip(cuda_devices().empty())) {
   CHECK(cuda::weight_gradients_cover(DType::f16, 1, cuda::kMaxWeightGradientWidth));
