@@ -78,8 +78,8 @@ constexpr ConfigSection kSections[] = {
 
 constexpr ConfigKey kKeys[] = {
     {"", "precision", choice<&Config::precision>(kPrecisions), "",
-     "Type that activations and the weights they meet are stored in; masters and sums are f32; f64 is for "
-     "checks on the CPU, f16 and bf16 need a GPU"},
+     "Type that activations and the weights they meet are stored in; masters and sums are f32 beside f16 and "
+     "bf16; f64 is for checks on the CPU"},
     {"", "graphs", choice<&Config::graphs>(kGraphs), "",
      "Whether a GPU's kernels are launched one by one, or recorded once for each of a few batch sizes and "
      "replayed as a whole; pays most for small meshes, and keeps memory for each size"},

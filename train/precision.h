@@ -6,7 +6,7 @@
 
 namespace meshgrad {
 
-/// Throws ConfigError unless kernels of the device store in `precision`: f32 or f64 on the CPU; f32, f16 or
+/// Throws ConfigError unless kernels of the device store in `precision`: all of them on the CPU; f32, f16 or
 /// bf16 on a GPU.
 void check_precision(Device device, DType precision);
 

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+// Training on a GPU, or on the simulated device where the test is linked with it: the same losses as on the
+// CPU, nothing waited for within a step, the same bits after a resume, captured or not.
+#include <doctest/doctest.h>
+#include <meshgrad/engine/error.h>
+#include <meshgrad/engine/gpu.h>
+#include <meshgrad/train/evaluate.h>
+#include <meshgrad/train/report/metrics_log.h>
+#include <meshgrad/train/step.h>
+#include <meshgrad/train/verify.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "train/small_run.h"
+
+namespace meshgrad {
+namespace {
+
+namespace fs = std::filesystem;
+using test::ScratchDirectory;
+
+bool has_device() {
+  const bool found = !cuda_devices().empty();
+  CHECK(found == !gpu::devices().empty());  // doctest wants one check of a test that has nothing to do
+  return found;
+}
+
+constexpr Device kGpu{DeviceKind::cuda, 0};
+
+Config tiny_config(const fs::path& folder) {
+  Config config = test::small_config(folder, test::pack_waves(folder, 4, 6));
+  config.run.device = "cuda";
+  config.model.width = 8;
+  config.train.steps = 4;
+  config.train.accumulate = 1;
+  config.train.validate_every = 0;
+  config.train.checkpoint_every = 0;
+  config.train.log_every = 1;
+  return config;
+}
+
+struct Run {
+  TrainResult result;
+  std::vector<std::string> messages;
+  gpu::Counters counted;  // by all of it
+};
+
+Run train_on(Device device, const Config& config, bool resume = false,
+             const std::function<void(TrainObserver&)>& observe = {}) {
+  Runtime runtime({.device = device, .threads = 1, .allocator = config.memory});
+  TrainOptions options;
+  options.resume = resume;
+  Run run;
+  options.observer.message = [&](const std::string& text) { run.messages.push_back(text); };
+  if (observe) observe(options.observer);
+  const gpu::Counters before = gpu::counters();
+  run.result = train(runtime, config, options);
+  const gpu::Counters after = gpu::counters();
+  run.counted = {after.launches - before.launches, after.graph_launches - before.graph_launches,
+                 after.captures - before.captures, after.synchronizations - before.synchronizations,
+                 after.awaits - before.awaits};
+  return run;
+}
+
+std::vector<double> losses_of(const Config& config) {
+  std::vector<double> losses;
+  for (const auto& row : read_metrics(fs::path(config.run.dir) / "metrics.jsonl"))
+    if (row.count("loss") > 0) losses.push_back(row.at("loss"));
+  return losses;
+}
+
+Config in(Config config, const fs::path& folder, const std::string& name) {
+  config.run.dir = (folder / name).string();
+  return config;
+}
+
+double largest_deviation(const std::vector<double>& a, const std::vector<double>& b) {
+  REQUIRE(a.size() == b.size());
+  REQUIRE(!a.empty());
+  double worst = 0.0;
+  for (size_t i = 0; i < a.size(); ++i) worst = std::max(worst, std::abs(a[i] - b[i]) / std::abs(b[i]));
+  return worst;
+}
+
+TEST_CASE("a device trains as the CPU does, fused and op by op; 16 bits follow f32") {
+  if (!has_device()) return;
+  const ScratchDirectory scratch;
+  const Config config = tiny_config(scratch.path);
+  Config cpu = in(config, scratch.path, "cpu");
+  cpu.train.validate_every = 4;
+  const double valid = train_on({}, cpu).result.state.last_valid_loss;
+  for (const ComputePath path : {ComputePath::fused, ComputePath::op_by_op}) {
+    const std::string name = path == ComputePath::fused ? "fused" : "op_by_op";
+    CAPTURE(name);
+    Config gpu = in(config, scratch.path, name);
+    gpu.model.path = path;
+    gpu.train.validate_every = 4;
+    CHECK(train_on(kGpu, gpu).result.state.last_valid_loss == doctest::Approx(valid).epsilon(1e-4));
+    CHECK(largest_deviation(losses_of(gpu), losses_of(cpu)) < 1e-4);
+  }
+  for (const DType precision : {DType::f16, DType::bf16}) {
+    CAPTURE(name_of(precision));
+    Config narrow = in(config, scratch.path, std::string(name_of(precision)));
+    narrow.precision = precision;
+    const Run run = train_on(kGpu, narrow);
+    CHECK(run.result.state.optimizer.steps + run.result.state.optimizer.skipped == 4);
+    CHECK(run.result.state.optimizer.loss_scale >= 1.0);
+    CHECK(std::abs(losses_of(narrow).front() / losses_of(cpu).front() - 1.0) < 0.05);
+  }
+}
+
+TEST_CASE("no step waits for the device") {
+  if (!has_device()) return;
+  const ScratchDirectory scratch;
+  for (const GraphsMode graphs : {GraphsMode::off, GraphsMode::capture}) {
+    Config config = in(tiny_config(scratch.path), scratch.path, graphs == GraphsMode::off ? "off" : "on");
+    config.graphs = graphs;
+    config.train.steps = 12;
+    config.train.log_every = 1000;
+    std::vector<gpu::Counters> after_steps;
+    train_on(kGpu, config, false, [&](TrainObserver& observer) {
+      observer.progress = [&](const TrainObserver::Progress&) { after_steps.push_back(gpu::counters()); };
+    });
+    REQUIRE(after_steps.size() == 12);
+    CHECK(after_steps[10].synchronizations == after_steps[0].synchronizations);
+    CHECK((after_steps[10].graph_launches > after_steps[9].graph_launches) ==
+          (graphs == GraphsMode::capture));
+    if (graphs == GraphsMode::capture) CHECK(after_steps[10].launches == after_steps[9].launches);
+  }
+}
+
+TEST_CASE("a run on a device that is stopped and resumed is the run without a break, captured or not") {
+  if (!has_device()) return;
+  const ScratchDirectory scratch;
+  for (const DType precision : {DType::f32, DType::f16}) {
+    for (const GraphsMode graphs : {GraphsMode::off, GraphsMode::capture}) {
+      CAPTURE(name_of(precision));
+      Config config = tiny_config(scratch.path);
+      config.precision = precision;
+      config.graphs = graphs;
+      config.train.steps = 6;
+      config.train.accumulate = 2;
+      config.train.log_every = 4;
+      fs::remove_all(config.run.dir);
+      fs::remove_all(scratch.path / "straight");
+      train_on(kGpu, config);
+      fs::rename(config.run.dir, scratch.path / "straight");
+      int64_t batches = 0;
+      const auto stop_at = [&](int64_t at) {
+        return [&batches, at](TrainObserver& observer) {
+          observer.stop = [&batches, at] { return ++batches == at; };
+        };
+      };
+      CHECK(train_on(kGpu, config, false, stop_at(3)).result.stopped);
+      CHECK(train_on(kGpu, config, true, stop_at(8)).result.stopped);
+      CHECK_FALSE(train_on(kGpu, config, true).result.stopped);
+      CHECK(test::checkpoint_bytes(config.run.dir, "last") ==
+            test::checkpoint_bytes(scratch.path / "straight", "last"));
+      CHECK(test::lasting_metrics(config.run.dir) == test::lasting_metrics(scratch.path / "straight"));
+    }
+  }
+}
+
+TEST_CASE("captured steps give the losses of steps that are not, from one capture a class") {
+  if (!has_device()) return;
+  const ScratchDirectory scratch;
+  Config config = tiny_config(scratch.path);
+  config.train.steps = 8;
+  config.train.batch = 1;  // meshes of two sizes, one by one
+  train_on(kGpu, in(config, scratch.path, "off"));
+  config.graphs = GraphsMode::capture;
+  const Run run = train_on(kGpu, in(config, scratch.path, "capture"));
+  CHECK(largest_deviation(losses_of(in(config, scratch.path, "capture")),
+                          losses_of(in(config, scratch.path, "off"))) < 1e-5);
+  CHECK(run.counted.captures == 2);  // 16 and 25 nodes: one class; and the optimizer's step
+  CHECK(std::count_if(run.messages.begin(), run.messages.end(), [](const std::string& text) {
+          return text.starts_with("captured the step of batches of up to 25 nodes");
+        }) == 1);
+}
+
+TEST_CASE("classes halve the largest batch, and hold what they are chosen for") {
+  const BatchClasses classes({.nodes = 1000, .edges = 6001});
+  CHECK(classes.class_of({.nodes = 1000, .edges = 6001}) == 0);
+  CHECK(classes.class_of({.nodes = 500, .edges = 3001}) == 1);
+  CHECK(classes.class_of({.nodes = 501, .edges = 3001}) == 0);
+  CHECK(classes.class_of({.nodes = 10, .edges = 3002}) == 0);
+  CHECK(classes.class_of({.nodes = 1, .edges = 0}) == 5);
+  CHECK(classes.capacity(5).nodes == 32);
+  CHECK(classes.capacity(5).edges == 188);
+}
+
+TEST_CASE("classes beyond the bound give way to those used last") {
+  if (!has_device()) return;
+  const ScratchDirectory scratch;
+  const Config config = [&] {
+    Config changed = tiny_config(scratch.path);
+    changed.graphs = GraphsMode::capture;
+    return changed;
+  }();
+  Runtime runtime({.device = kGpu, .threads = 1});
+  const Dataset dataset = Dataset::open(config.data.path);
+  const FrameFeatures features(dataset, config.data);
+  MeshGraphNet model(model_options(config.model, features));
+  model.allocate(runtime, DType::f32, 1);
+  const Optimizer optimizer(runtime, model.parameters(), {}, 0.0, {.peak = 1e-3});
+  Normalizers normalizers = features.dataset_normalizers({});
+  std::vector<std::string> notes;
+  const int64_t before = runtime.allocator().stats().allocated.current;
+  {
+    TrainStep step(
+        runtime, config, dataset, features, model, optimizer,
+        [&](const std::string& text) { notes.push_back(text); }, 1);
+    const std::vector<Sample> small{{0, 1, 0}}, large{{0, 1, 0}, {1, 1, 0}};
+    const auto run = [&](const std::vector<Sample>& samples) {
+      step.batch(samples, {.weight = 30.0, .noise = {}}, normalizers);
+    };
+    for (int i = 0; i < 3; ++i) run(large);
+    CHECK(notes.size() == 1);
+    const int64_t held = runtime.allocator().stats().allocated.current;
+    for (int i = 0; i < 3; ++i) run(small);
+    CHECK(notes.size() == 2);
+    CHECK(runtime.allocator().stats().allocated.current <= held);
+    run(large);
+    CHECK(notes.size() == 2);
+    run(large);
+    CHECK(notes.size() == 3);
+  }
+  runtime.stream().synchronize();
+  CHECK(runtime.allocator().stats().allocated.current == before);
+}
+
+TEST_CASE("a loss that is not finite stops the run; overflowing 16 bits only skip") {
+  if (!has_device()) return;
+  const ScratchDirectory scratch;
+  Config config = tiny_config(scratch.path);
+  config.train.steps = 30;
+  config.optimizer.lr = 1e3;
+  config.schedule.final_lr = 1e3;
+  config.optimizer.name = OptimizerKind::sgd;
+  config.train.clip_norm = 0.0;
+  CHECK(test::contains(test::message_of([&] { train_on(kGpu, config); }), "finite"));
+
+  config = in(tiny_config(scratch.path), scratch.path, "f16");
+  config.precision = DType::f16;
+  config.train.noise = 1e6;  // features beyond f16's range
+  config.train.steps = 3;
+  const RunState state = train_on(kGpu, config).result.state;
+  CHECK(state.optimizer.skipped == 3);
+  CHECK(state.optimizer.steps == 0);
+  CHECK(state.optimizer.loss_scale == kFirstLossScale / 8.0);
+}
+
+TEST_CASE("a device verifies, validates, evaluates and rolls out") {
+  if (!has_device()) return;
+  Runtime runtime({.device = kGpu, .threads = 1});
+  const std::string oracle = std::string(MESHGRAD_TEST_DATA) + "/oracles/mgn_small.safetensors";
+  for (const DType precision : {DType::f32, DType::f16, DType::bf16}) {
+    CAPTURE(name_of(precision));
+    for (const VerifyGroup& group : verify(runtime, oracle, precision).groups) {
+      CAPTURE(group.name);
+      CAPTURE(group.worst);
+      CHECK(group.relative <= group.tolerance);
+    }
+  }
+  const ScratchDirectory scratch;
+  Config config = tiny_config(scratch.path);
+  const fs::path checkpoint = train_on(kGpu, config).result.checkpoint;
+  Runtime host({.device = {}, .threads = 1});
+  const Predictor on_device(runtime, checkpoint), on_host(host, checkpoint);
+  const EvaluateOptions options{.split = "test"};
+  const Evaluation a = evaluate(on_device, options), b = evaluate(on_host, options);
+  CHECK(a.one_step_rmse == doctest::Approx(b.one_step_rmse).epsilon(1e-4));
+  CHECK(a.rollout_rmse.at("all") == doctest::Approx(b.rollout_rmse.at("all")).epsilon(1e-3));
+}
+
+TEST_CASE("a GPU says which precision it does not have") {
+  if (!has_device()) return;
+  const ScratchDirectory scratch;
+  Config config = tiny_config(scratch.path);
+  config.precision = DType::f64;
+  CHECK(test::contains(test::message_of([&] { train_on(kGpu, config); }), "f32, f16 or bf16 on a GPU"));
+}
+
+}  // namespace
+}  // namespace meshgrad
