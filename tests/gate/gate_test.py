@@ -37,7 +37,7 @@ if [ "$1" = train ]; then
   case "$2" in *cuda-f16) f=1.04 ;; *cuda-f32) f=${F32_FACTOR:-1.001} ;; *) f=1 ;; esac
   for step in 10 20 30 40 50 60; do
     awk -v s=$step -v f=$f 'BEGIN { printf "{\\"step\\": %d, \\"loss\\": %g}\\n", s, f * 100 / s }'
-  done >"$2/metrics.jsonl"
+  done | sed 's/-*nan/NaN/' >"$2/metrics.jsonl"
 fi
 """
 BENCH = """
