@@ -265,6 +265,85 @@ TEST_CASE("axpby agrees with the judge, also onto its own input") {
   }
 }
 
+TEST_CASE("norms of wide rows agree with the judge") {
+  uint64_t seed = 1200;
+  for (const Backend& backend : backends()) {
+    for (const Norm kind : {Norm::layer, Norm::rms}) {
+      for (const DType dtype : backend.storage_types) {
+        // Around what registers hold of a row, in vectors and one by one.
+        for (const int64_t width : {256, 264, 513, 1024, 1025, 1100}) {
+          RandomMatrices random(seed++);
+          CAPTURE(name_of(kind));
+          CAPTURE(name_of(dtype));
+          CAPTURE(width);
+          Runtime runtime = backend.runtime();
+          const NormCase c(runtime, random, kind, 37, width, dtype);
+          backend.elementwise->norm_forward(c.forward, runtime.stream());
+          CHECK(difference(c.forward.y, reference::norm(kind, c.x, c.gain, c.bias, 1e-3), width,
+                           magnitude(c.gain)) == "");
+          backend.elementwise->norm_backward(c.backward, runtime, runtime.stream());
+          const auto judge = reference::norm_backward(kind, c.x, c.gain, c.d_y, 1e-3);
+          const double flowing = magnitude(c.gain) * magnitude(c.d_y);
+          CHECK(difference(c.backward.d_x, judge.d_x, width, flowing) == "");
+          CHECK(difference(c.backward.d_gain, sum(judge.d_gain, Matrix(1, width, 0.5)), width + 37,
+                           flowing) == "");
+          if (kind == Norm::layer)
+            CHECK(difference(c.backward.d_bias, sum(judge.d_bias, Matrix(1, width, 0.25)), 38) == "");
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("elementwise takes rows that start at any element") {
+  for (const Backend& backend : backends()) {
+    for (const DType dtype : backend.storage_types) {
+      for (const int64_t width : {1, 2, 4, 12}) {  // where a row of 16 bits starts within 16 bytes differs
+        Runtime runtime = backend.runtime();
+        RandomMatrices random(46);
+        NormCase whole(runtime, random, Norm::layer, 67, width, dtype);
+        NormForward part = whole.forward;
+        part.rows = 66;
+        part.x = whole.forward.x.row_range(1, 67);
+        part.y = unwritten(runtime, {67, width}, dtype).row_range(1, 67);
+        backend.elementwise->norm_forward(whole.forward, runtime.stream());
+        backend.elementwise->norm_forward(part, runtime.stream());
+        CHECK(equal_bits(part.y, whole.forward.y.row_range(1, 67)));
+        const Tensor y = unwritten(runtime, {67, width}, dtype);
+        backend.elementwise->activation_forward({Activation::silu, part.x, y.row_range(1, 67)},
+                                                runtime.stream());
+        const Matrix expected = reference::activation(Activation::silu, to_matrix(part.x));
+        CHECK(difference(y.row_range(1, 67), expected, 1) == "");
+        CHECK(equal_bits(y.row_range(0, 1), unwritten(runtime, {1, width}, dtype)));
+      }
+    }
+  }
+}
+
+TEST_CASE("cast rounds to nearest even, into every storage type") {
+  for (const Backend& backend : backends()) {
+    for (const DType from : backend.storage_types) {
+      for (const DType to : backend.storage_types) {
+        for (const int64_t size : backend.sizes_and(true, 40009)) {
+          CAPTURE(name_of(from));
+          CAPTURE(name_of(to));
+          CAPTURE(size);
+          Runtime runtime = backend.runtime();
+          RandomMatrices random(47);
+          Matrix x = random.normal(1, size, 100.0);
+          const std::vector<double> special = {1e6,     -1e30,        65519.9,    65520.0,    1e-6, -0.0,
+                                               0x1p-25, 1.0009765625, 1.00390625, 1.01171875, 1e-40};
+          for (size_t i = 0; i < std::min(special.size(), x.v.size()); ++i) x.v[i] = special[i];
+          const Matrix stored = stored_as(from, x);
+          const Tensor result = unwritten(runtime, {1, size}, to);
+          backend.elementwise->cast({to_tensor(runtime, stored, from), result}, runtime.stream());
+          CHECK(equal_bits(result, to_tensor(runtime, stored_as(to, stored), to)));
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("elementwise leaves the same bits for any number of threads, and in every run") {
   for (const Backend& backend : backends()) {
     for (const DType dtype : backend.storage_types) {
@@ -330,6 +409,8 @@ TEST_CASE("elementwise says which argument does not fit") {
                  runtime.stream());
   });
   CHECK_MESSAGE(contains(text, "layer or rms"), text);
+  text = invalid_argument_text([&] { cast({tensor({3, 5}), tensor({3, 4})}, runtime.stream()); });
+  CHECK_MESSAGE((contains(text, "cast") && contains(text, "[3, 5]") && contains(text, "[3, 4]")), text);
   text = invalid_argument_text([&] { axpby({1.0, tensor({3, 5}), 1.0, tensor({3, 4})}, runtime.stream()); });
   CHECK_MESSAGE((contains(text, "axpby: x") && contains(text, "[3, 5]")), text);
 }

@@ -95,6 +95,61 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("segment_sum without offsets takes columns out of rows") {
+  for (const Backend& backend : backends()) {
+    for (const DType dtype : backend.storage_types) {
+      for (const int64_t width : kWidths) {
+        Runtime runtime = backend.runtime();
+        RandomMatrices random(35);
+        CAPTURE(width);
+        const Matrix x = stored_as(dtype, random.normal(131, width + 16));
+        const Matrix start = stored_as(dtype, random.normal(131, width));
+        SegmentSum args;
+        args.segments = 131;
+        args.x = to_tensor(runtime, x, dtype);
+        args.x_column = 8;
+        args.out = unwritten(runtime, {131, width}, dtype);
+        backend.segment_sum->segment_sum(args, runtime.stream());
+        CHECK(equal_bits(args.out, to_tensor(runtime, columns(x, 8, width), dtype)));
+        args.out = to_tensor(runtime, start, dtype);
+        args.accumulate = true;
+        backend.segment_sum->segment_sum(args, runtime.stream());
+        CHECK(difference(args.out, sum(start, columns(x, 8, width)), 2) == "");
+      }
+    }
+  }
+}
+
+TEST_CASE("segment_sum of segments longer than a block adds at once") {
+  for (const Backend& backend : backends()) {
+    for (const DType dtype : backend.storage_types) {
+      for (const int64_t width : {3, 8, 33, 128, 272}) {
+        Runtime runtime = backend.runtime();
+        RandomMatrices random(36);
+        CAPTURE(name_of(dtype));
+        CAPTURE(width);
+        std::vector<int32_t> offsets = {0};
+        for (const int32_t length : {0, 512, 1, 513, 0, 0, 2051, 7, 640, 576, 0})
+          offsets.push_back(offsets.back() + length);
+        const int64_t items = offsets.back(), segments = static_cast<int64_t>(offsets.size()) - 1;
+        const std::vector<int32_t> order = random_order(random, items);
+        const Matrix x = stored_as(dtype, random.normal(items, width));
+        const Matrix start = stored_as(dtype, random.normal(segments, width));
+        SegmentSum args;
+        args.segments = segments;
+        args.offsets = to_index(runtime, offsets);
+        args.order = to_index(runtime, order);
+        args.x = to_tensor(runtime, x, dtype);
+        args.out = to_tensor(runtime, start, dtype);
+        args.accumulate = true;
+        backend.segment_sum->segment_sum(args, runtime.stream());
+        const Matrix judge = sum(start, reference::scatter_add(x, segment_of_rows(offsets, order), segments));
+        CHECK(difference(args.out, judge, 2051) == "");
+      }
+    }
+  }
+}
+
 TEST_CASE("gather agrees with the judge and touches its own columns only") {
   uint64_t seed = 800;
   for (const Backend& backend : backends()) {
