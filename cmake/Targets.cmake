@@ -23,6 +23,8 @@ if(MESHGRAD_HAVE_CUDA)
   file(GLOB gpu_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/*/*_cuda.cpp ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu
     ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cpp)
   meshgrad_gpu_side(cuda ${gpu_sources})
+  # Kernels call the host's constexpr functions: std::bit_cast, size_of, name_of.
+  target_compile_options(meshgrad_gpu_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>)
   set(gpu_packages CUDA::cudart_static)
   target_link_libraries(meshgrad_gpu_cuda PRIVATE ${gpu_packages})
   set(gpu_side cuda)
