@@ -64,7 +64,8 @@ struct DeviceArray {
 std::vector<float> random_floats(int64_t count, uint64_t seed) {
   const Matrix values = RandomMatrices(seed).normal(1, count);
   std::vector<float> floats(static_cast<size_t>(count));
-  for (int64_t i = 0; i < count; ++i) floats[static_cast<size_t>(i)] = static_cast<float>(values.v[static_cast<size_t>(i)]);
+  for (int64_t i = 0; i < count; ++i)
+    floats[static_cast<size_t>(i)] = static_cast<float>(values.v[static_cast<size_t>(i)]);
   return floats;
 }
 
