@@ -23,29 +23,49 @@ template <int W>
 struct EdgeTile {
   static constexpr int kRows = TileShape<W>::kRows;
   static constexpr int kBands = TileShape<W>::kBands;
-  int first, end;
-  int sender, receiver;  ///< of edge first + lane; -1: none
+  TileRows<kBands> edges;
+  int sender, receiver;  ///< of the tile's edge `lane`; -1: none
   __device__ EdgeTile(const EdgeList& list, const EdgeRange& range, int round)
-      : first(range.edge_begin + round * kRows), end(range.edge_end) {
-    const int mine = first + lane_index();
-    const bool real = mine < end && lane_index() < kRows;
+      : edges{range.edge_begin + round * kRows, range.edge_end} {
+    const int mine = edges.first + lane_index();
+    const bool real = mine < edges.end && lane_index() < kRows;
     sender = real ? list.senders[mine] : -1;
     receiver = real ? list.receivers[mine] : -1;
   }
-  __device__ int count() const { return end - first; }
-  __device__ LaneRows<kBands> rows() const { return lane_rows<kBands>(first, end); }
+  __device__ int count() const { return edges.end - edges.first; }
+  __device__ LaneRows<kBands> rows() const { return edges.rows(); }
   __device__ LaneRows<kBands> receivers() const { return gathered_rows<kBands>(receiver); }
   __device__ LaneRows<kBands> senders() const { return gathered_rows<kBands>(sender); }
 };
 
-/// z_1 = b_1 + S[sender] + R[receiver] + e W_e.
+/// All widths of an edge update are alike.
 template <class T, int W>
-__device__ void first_layer(TileMlp<T, W>& mlp, const EdgeInputs<T>& args, const EdgeTile<W>& tile,
-                            typename TileMlp<T, W>::Wide& z, typename TileMlp<T, W>::WideOperand& e) {
+using EdgeMlp = TileMlp<T, W, false>;
+template <class T, int W>
+using EdgeMlpBackward = TileMlpBackward<T, W, false>;
+
+/// z_1 = b_1 + S[sender] + R[receiver] + e W_e. Group by group, so that sums come to be as the gathered rows
+/// arrive: all of them at once would not leave registers to load into.
+template <class T, int W>
+__device__ void first_layer(EdgeMlp<T, W>& mlp, const EdgeInputs<T>& args, const EdgeTile<W>& tile,
+                            typename EdgeMlp<T, W>::Wide& z, typename EdgeMlp<T, W>::WideOperand& e) {
   load_operand(e, args.edges, tile.rows());
-  start(z, mlp.vector(0));
-  add_rows(z, args.sender_terms, tile.senders());
-  add_rows(z, args.receiver_terms, tile.receivers());
+  const auto senders = tile.senders();
+  const auto receivers = tile.receivers();
+#pragma unroll
+  for (int group = 0; group < TileShape<W>::kGroups; ++group) {
+    const Eight bias = lane_values(mlp.vector(0), group);
+    const int column = 32 * group + lane_column();
+#pragma unroll
+    for (int band = 0; band < TileShape<W>::kBands; ++band)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const Eight s = unpack<T>(load_pairs(args.sender_terms, W, senders.v[band][half], column));
+        const Eight r = unpack<T>(load_pairs(args.receiver_terms, W, receivers.v[band][half], column));
+#pragma unroll
+        for (int i = 0; i < 8; ++i) z.at(band, half, group, i) = bias.v[i] + s.v[i] + r.v[i];
+      }
+  }
   multiply<T>(z, e, mlp.weights, 0);
 }
 
@@ -60,7 +80,7 @@ template <class T, int W>
 __global__ void __launch_bounds__(kFusedThreads, 1) edge_forward_kernel(EdgeForwardArgs<T> args) {
   const EdgeInputs<T>& in = args.inputs;
   const FusedShared<W> shared(in.matrix_words, ReceiverSums<T, W>::kStageFloats);
-  TileMlp<T, W> mlp(in.layers, shared);
+  EdgeMlp<T, W> mlp(in.layers, shared);
   const int part = static_cast<int>(blockIdx.x) * kFusedWarps + warp_index();
   const EdgeRange range = edge_range(in.list, part, static_cast<int>(gridDim.x) * kFusedWarps);
   const int rounds =
@@ -68,8 +88,8 @@ __global__ void __launch_bounds__(kFusedThreads, 1) edge_forward_kernel(EdgeForw
   ReceiverSums<T, W> sums(shared.warp, args.aggregate, range);
   for (int round = 0; round < rounds; ++round) {
     const EdgeTile<W> tile(in.list, range, round);
-    typename TileMlp<T, W>::Wide z;
-    typename TileMlp<T, W>::WideOperand h;
+    typename EdgeMlp<T, W>::Wide z;
+    typename EdgeMlp<T, W>::WideOperand h;
     first_layer(mlp, in, tile, z, h);
     mlp.hidden_layers(
         z, h, [](int, auto&) {}, [](int, auto&) {});
@@ -96,9 +116,9 @@ struct EdgeBackwardArgs {
 /// d_e = d_z_1 W_e^T and, with a residual, the gradient of e'. Reads d_edges_out where it writes d_edges, in
 /// the same lanes: the two may be one.
 template <class T, int W>
-__device__ void store_edge_gradient(TileMlp<T, W>& mlp, const EdgeBackwardArgs<T>& args,
-                                    const EdgeTile<W>& tile, typename TileMlp<T, W>::Wide& z,
-                                    const typename TileMlp<T, W>::WideOperand& d_z) {
+__device__ void store_edge_gradient(EdgeMlp<T, W>& mlp, const EdgeBackwardArgs<T>& args,
+                                    const EdgeTile<W>& tile, typename EdgeMlp<T, W>::Wide& z,
+                                    const typename EdgeMlp<T, W>::WideOperand& d_z) {
   z.clear();
   multiply_transposed<T>(z, d_z, mlp.weights, 0);
   if (args.inputs.residual) {
@@ -110,11 +130,11 @@ __device__ void store_edge_gradient(TileMlp<T, W>& mlp, const EdgeBackwardArgs<T
 
 template <class T, int W>
 __global__ void __launch_bounds__(kFusedThreads, 1) edge_backward_kernel(EdgeBackwardArgs<T> args) {
-  using Backward = TileMlpBackward<T, W>;
+  using Backward = EdgeMlpBackward<T, W>;
   constexpr int kWarpWords = Backward::kWarpWords + ReceiverSums<T, W>::kStageFloats;
   const EdgeInputs<T>& in = args.inputs;
   const FusedShared<W> shared(in.matrix_words, kWarpWords);
-  TileMlp<T, W> mlp(in.layers, shared);
+  EdgeMlp<T, W> mlp(in.layers, shared);
   Backward backward(mlp, args.leavings, shared.warp);
   const int part = static_cast<int>(blockIdx.x) * kFusedWarps + warp_index();
   const EdgeRange range = edge_range(in.list, part, static_cast<int>(gridDim.x) * kFusedWarps);
@@ -126,7 +146,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1) edge_backward_kernel(EdgeBac
     typename Backward::Wide z;
     typename Backward::WideOperand h;
     first_layer(mlp, in, tile, z, h);
-    backward.recompute(z, h, tile.rows());
+    backward.recompute(z, h, tile.edges);
     {
       const auto rows = tile.rows();
       const auto receivers = tile.receivers();
@@ -141,7 +161,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1) edge_backward_kernel(EdgeBac
         return d_y;
       });
     }
-    backward.layers_before(z, h, in.layers.layers - 1, tile.rows());
+    backward.layers_before(z, h, in.layers.layers - 1, tile.edges);
     sums.add(z, tile.receiver, tile.count());
     if (args.d_edges != nullptr) store_edge_gradient(mlp, args, tile, z, h);
   }
@@ -149,12 +169,12 @@ __global__ void __launch_bounds__(kFusedThreads, 1) edge_backward_kernel(EdgeBac
   backward.write_column_sums(kWarpWords);
 }
 
-int forward_warp_words(int64_t width) { return 8 * (static_cast<int>(width) + 4); }
+int forward_warp_words(int64_t width) { return 8 * (static_cast<int>(width) + 2); }
 int backward_warp_words(int64_t width) {
   const int stage = forward_warp_words(width);
-  if (width == 64) return TileMlpBackward<half, 64>::kWarpWords + stage;
+  if (width == 64) return EdgeMlpBackward<half, 64>::kWarpWords + stage;
   return stage +
-         (width == 128 ? TileMlpBackward<half, 128>::kWarpWords : TileMlpBackward<half, 256>::kWarpWords);
+         (width == 128 ? EdgeMlpBackward<half, 128>::kWarpWords : EdgeMlpBackward<half, 256>::kWarpWords);
 }
 
 template <class Args>
@@ -203,27 +223,35 @@ T* data_or_null(const Tensor& tensor) {
   return tensor.defined() ? tensor.data<T>() : nullptr;
 }
 
-/// The node half's gradients: of the nodes at once, of its weights as jobs.
-void terms_backward(const EdgeUpdateBackward& args, const Tensor& d_first, const Terms& d_terms,
-                    std::vector<WeightGradientJob>& jobs, Runtime& runtime, const Stream& stream) {
+/// All weights' gradients and the nodes', in one launch.
+void other_gradients(const EdgeUpdateBackward& args, const BackwardLeavings& leavings, const Terms& d_terms,
+                     Runtime& runtime, const Stream& stream) {
   const Graph& graph = *args.graph;
-  if (args.d_nodes.defined() || args.d_sender_weight.defined()) {
-    node_terms_backward({.graph = &graph,
-                         .sender_weight = args.terms.sender_weight,
-                         .receiver_weight = args.terms.receiver_weight,
-                         .d_first = d_first,
-                         .d_receiver_terms = d_terms.receiver,
-                         .d_sender_terms = d_terms.sender,
-                         .d_nodes = args.d_nodes,
-                         .accumulate = args.accumulate_d_nodes},
-                        runtime, stream);
-  }
-  if (args.d_sender_weight.defined())
-    jobs.push_back({args.terms.nodes, d_terms.sender, args.d_sender_weight, graph.node_rows()});
+  const Tensor& d_first = leavings.d_z.front();
+  std::vector<WeightGradientJob> jobs;
+  if (args.d_edge_weight.defined())
+    jobs.push_back({args.edges.x, d_first, args.d_edge_weight, graph.edge_rows()});
+  leavings.add_jobs(jobs, args.d_weights, graph.edge_rows());
   if (args.d_receiver_weight.defined()) {
     jobs.push_back({args.terms.nodes.row_range(0, graph.owned_nodes), d_terms.receiver,
                     args.d_receiver_weight, graph.owned_rows()});
   }
+  const std::vector<ColumnSumJob> sums = leavings.column_sums(args.d_weights);
+  if (!args.d_nodes.defined() && !args.d_sender_weight.defined()) {
+    weight_gradients(jobs, sums, runtime, stream);
+    return;
+  }
+  node_terms_backward({.graph = &graph,
+                       .sender_weight = args.terms.sender_weight,
+                       .receiver_weight = args.terms.receiver_weight,
+                       .nodes = args.terms.nodes,
+                       .d_first = d_first,
+                       .d_receiver_terms = d_terms.receiver,
+                       .d_sender_terms = d_terms.sender,
+                       .d_nodes = args.d_nodes,
+                       .accumulate = args.accumulate_d_nodes,
+                       .d_sender_weight = args.d_sender_weight},
+                      jobs, sums, runtime, stream);
 }
 
 }  // namespace
@@ -278,12 +306,7 @@ void fused_edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const
              stream, kernel_args);
     });
   }
-  std::vector<WeightGradientJob> jobs;
-  if (args.d_edge_weight.defined())
-    jobs.push_back({args.edges.x, leavings.d_z.front(), args.d_edge_weight, graph.edge_rows()});
-  leavings.add_jobs(jobs, args.d_weights, graph.edge_rows());
-  terms_backward(args, leavings.d_z.front(), d_terms, jobs, runtime, stream);
-  weight_gradients(jobs, leavings.column_sums(args.d_weights), runtime, stream);
+  other_gradients(args, leavings, d_terms, runtime, stream);
 }
 
 }  // namespace meshgrad::cuda

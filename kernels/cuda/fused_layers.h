@@ -86,6 +86,13 @@ void dispatch_fused(DType dtype, int64_t width, Body&& body) {
     with_width.template operator()<bfloat16>();
   }
 }
+/// Whether some input or the output is narrower than the hidden layers.
+inline bool any_narrow(std::span<const MlpInput> inputs, const MlpWeights& weights) {
+  const int64_t width = inputs.front().weight.width();
+  bool any = weights.weights.back().width() != width;
+  for (const MlpInput& input : inputs) any = any || input.weight.rows() != width;
+  return any;
+}
 
 template <class T>
 FusedLayers<T> fused_layers(std::span<const MlpInput> inputs, const MlpWeights& weights) {
@@ -130,6 +137,7 @@ struct BackwardLeavings {
       if (hidden[i].defined()) result.hidden[i] = hidden[i].template data<T>();
     for (size_t i = 0; i < d_z.size(); ++i)
       if (d_z[i].defined()) result.d_z[i] = d_z[i].template data<T>();
+    result.all_bits = 0xffffffffu;
     result.partials = partials.data<float>();
     return result;
   }

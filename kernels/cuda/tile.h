@@ -24,7 +24,13 @@ struct TileShape {
 };
 
 __device__ inline int lane_index() { return static_cast<int>(threadIdx.x) % 32; }
-__device__ inline int warp_index() { return static_cast<int>(threadIdx.x) / 32; }
+/// The same in all lanes, as a value that the compiler knows to be: what is computed from it need not be kept
+/// once a lane.
+__device__ inline int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
+__device__ inline int warp_index() { return uniform(static_cast<int>(threadIdx.x) / 32); }
+/// The lane's own value, which the compiler has to take for a new one: what follows from it is computed where
+/// it is used instead of being kept in registers all through the products in between.
+__device__ inline int renewed(int value) { return __shfl_sync(0xffffffffu, value, lane_index()); }
 /// The first of the lane's eight columns in group 0.
 __device__ inline int lane_column() { return 8 * (lane_index() % 4); }
 
@@ -61,20 +67,25 @@ template <int bands>
 struct LaneRows {
   int v[bands][2];
 };
-/// Rows first, first + 1, ... below end.
+/// A warp's tile of neighbouring rows, those below `end`.
 template <int bands>
-__device__ LaneRows<bands> lane_rows(int first, int end) {
-  LaneRows<bands> rows;
+struct TileRows {
+  int first, end;
+  /// To be asked at each use: the shuffle makes the compiler compute rows and addresses anew, see renewed.
+  __device__ LaneRows<bands> rows() const {
+    const int from = uniform(first) + lane_index() / 4;
+    LaneRows<bands> result;
 #pragma unroll
-  for (int band = 0; band < bands; ++band)
+    for (int band = 0; band < bands; ++band)
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = first + 16 * band + 8 * half + lane_index() / 4;
-      rows.v[band][half] = row < end ? row : -1;
-    }
-  return rows;
-}
-/// As lane_rows, of an index: lane i has that of the tile's row i.
+      for (int half = 0; half < 2; ++half) {
+        const int row = from + 16 * band + 8 * half;
+        result.v[band][half] = row < end ? row : -1;
+      }
+    return result;
+  }
+};
+/// Rows by an index, of which lane i has that of the tile's row i.
 template <int bands>
 __device__ LaneRows<bands> gathered_rows(int index) {
   LaneRows<bands> rows;
@@ -146,17 +157,21 @@ __device__ void load_operand(Operand<bands, groups>& a, const T* x, const LaneRo
 template <class T, int bands>
 __device__ void load_narrow_operand(Operand<bands, 1>& a, const T* x, int width,
                                     const LaneRows<bands>& rows) {
+  const int column = renewed(lane_column());
 #pragma unroll
   for (int band = 0; band < bands; ++band)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const auto words = load_narrow_pairs(x, width, rows.v[band][half], lane_column());
+      const auto words = load_narrow_pairs(x, width, rows.v[band][half], column);
 #pragma unroll
       for (int i = 0; i < 4; ++i) a.pair(band, half, 0, i) = words.v[i];
     }
 }
+/// `all_bits` is 0xffffffff, unknown to the compiler: the one move from an operand's order of registers to a
+/// vector's, which it would otherwise repeat at every product.
 template <class T, int bands, int groups>
-__device__ void store_operand(Operand<bands, groups>& a, T* y, const LaneRows<bands>& rows) {
+__device__ void store_operand(Operand<bands, groups>& a, T* y, const LaneRows<bands>& rows,
+                              uint32_t all_bits) {
 #pragma unroll
   for (int group = 0; group < groups; ++group)
 #pragma unroll
@@ -165,7 +180,7 @@ __device__ void store_operand(Operand<bands, groups>& a, T* y, const LaneRows<ba
       for (int half = 0; half < 2; ++half) {
         Vector<uint32_t> words;
 #pragma unroll
-        for (int i = 0; i < 4; ++i) words.v[i] = a.pair(band, half, group, i);
+        for (int i = 0; i < 4; ++i) words.v[i] = a.pair(band, half, group, i) & all_bits;
         store_pairs(y, 32 * groups, rows.v[band][half], 32 * group + lane_column(), words);
       }
 }
@@ -243,6 +258,7 @@ __device__ void store_rows(Sums<bands, groups>& sums, T* y, const LaneRows<bands
 template <class T, int bands>
 __device__ void store_narrow_rows(Sums<bands, 1>& sums, T* y, int width, const LaneRows<bands>& rows,
                                   bool add = false) {
+  const int column = renewed(lane_column());
 #pragma unroll
   for (int band = 0; band < bands; ++band)
 #pragma unroll
@@ -250,8 +266,8 @@ __device__ void store_narrow_rows(Sums<bands, 1>& sums, T* y, int width, const L
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         const int row = rows.v[band][half];
-        if (row < 0 || lane_column() + i >= width) continue;
-        T* to = y + int64_t{row} * width + lane_column() + i;
+        if (row < 0 || column + i >= width) continue;
+        T* to = y + int64_t{row} * width + column + i;
         *to = to_storage<T>(sums.at(band, half, 0, i) + (add ? to_float(*to) : 0.0f));
       }
 }

@@ -52,11 +52,12 @@ template <int W>
 __device__ int rounds_of(int mine) {
   if constexpr (W == 256) {
     MESHGRAD_SHARED(int, rounds, kFusedWarps);
-    if (lane_index() == 0) rounds[warp_index()] = mine;
+    const int warp = warp_index();
+    if (lane_index() == 0) rounds[warp] = mine;
     __syncthreads();
     for (int i = 0; i < kFusedWarps; ++i) mine = max(mine, rounds[i]);
   }
-  return mine;
+  return uniform(mine);
 }
 
 /// The tiles of a warp when rows are independent: in turn to all blocks first, so that few rows keep as many
@@ -66,7 +67,7 @@ struct TileDeal {
   static constexpr int kRows = TileShape<W>::kRows;
   int end, first, stride, rounds;
   __device__ TileDeal(const int64_t* count, int64_t capacity) {
-    end = static_cast<int>(count == nullptr ? capacity : *count);
+    end = uniform(static_cast<int>(count == nullptr ? capacity : *count));
     const int parts = static_cast<int>(gridDim.x) * kFusedWarps;
     const int part = warp_index() * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
     const int tiles = (end + kRows - 1) / kRows;
@@ -74,14 +75,14 @@ struct TileDeal {
     stride = parts * kRows;
     rounds = rounds_of<W>(part < tiles ? (tiles - part + parts - 1) / parts : 0);
   }
-  __device__ LaneRows<TileShape<W>::kBands> rows(int round) const {
-    return lane_rows<TileShape<W>::kBands>(first + round * stride, end);
-  }
+  __device__ TileRows<TileShape<W>::kBands> tile(int round) const { return {first + round * stride, end}; }
 };
 
-/// An MLP bound to a kernel's shared memory.
-template <class T, int W>
+/// An MLP bound to a kernel's shared memory. `narrow`: some input or the output may be narrower than W; code
+/// for that would take registers that the wide ones need.
+template <class T, int W, bool narrow>
 struct TileMlp {
+  static constexpr bool kNarrow = narrow;
   static constexpr int kBands = TileShape<W>::kBands;
   static constexpr int kGroups = TileShape<W>::kGroups;
   using Wide = Sums<kBands, kGroups>;
@@ -100,21 +101,24 @@ struct TileMlp {
   /// The matrix of a layer after the first.
   __device__ int matrix(int layer) const { return layers.inputs + layer - 1; }
   /// Layers whose sums are W wide: all, or all but the last.
-  __device__ int wide_layers() const { return layers.layers - (layers.out == W ? 0 : 1); }
+  __device__ int wide_layers() const { return layers.layers - (has_narrow_output() ? 1 : 0); }
+  __device__ bool has_narrow_output() const { return narrow && layers.out != W; }
+  __device__ bool has_narrow_input(int input) const {
+    return narrow && layers.weights.matrices[input].rows != W;
+  }
 
   /// z_1 of all inputs, each of width W or at most 32.
-  __device__ void first_layer(Wide& z, WideOperand& a, const T* const* inputs, const LaneRows<kBands>& rows) {
+  __device__ void first_layer(Wide& z, WideOperand& a, const T* const* inputs, const TileRows<kBands>& tile) {
     start(z, vector(0));
 #pragma unroll 1
     for (int input = 0; input < layers.inputs; ++input) {
-      const int width = layers.weights.matrices[input].rows;
-      if (width == W) {
-        load_operand(a, inputs[input], rows);
+      if (!has_narrow_input(input)) {
+        load_operand(a, inputs[input], tile.rows());
         multiply<T>(z, a, weights, input);
       } else {
-        Operand<kBands, 1> narrow;
-        load_narrow_operand(narrow, inputs[input], width, rows);
-        multiply<T>(z, narrow, weights, input);
+        Operand<kBands, 1> x;
+        load_narrow_operand(x, inputs[input], layers.weights.matrices[input].rows, tile.rows());
+        multiply<T>(z, x, weights, input);
       }
     }
   }

@@ -11,12 +11,13 @@ template <class T>
 struct FusedLeavings {
   T* hidden[kMaxFusedLayers - 1];  ///< h_1, h_2, ...: [rows, W]
   T* d_z[kMaxFusedLayers];         ///< d_z_1, d_z_2, ...: [rows, W]
+  uint32_t all_bits;               ///< see store_operand
   float* partials;                 ///< [blocks, kFusedVectors * W]: column sums
 };
 
-template <class T, int W>
+template <class T, int W, bool narrow>
 struct TileMlpBackward {
-  using Mlp = TileMlp<T, W>;
+  using Mlp = TileMlp<T, W, narrow>;
   using Wide = typename Mlp::Wide;
   using WideOperand = typename Mlp::WideOperand;
   static constexpr int kBands = Mlp::kBands;
@@ -41,11 +42,12 @@ struct TileMlpBackward {
   }
 
   /// From z_1 to z_last (in z), or with a narrow last layer to the last hidden activations (in h).
-  __device__ void recompute(Wide& z, WideOperand& h, const LaneRows<kBands>& rows) {
+  __device__ void recompute(Wide& z, WideOperand& h, const TileRows<kBands>& tile) {
     mlp.hidden_layers(
         z, h, [&](int layer, Wide& before) { save_mask(before, masks + (layer - 1) * kMaskWords); },
         [&](int layer, WideOperand& after) {
-          if (leavings.hidden[layer - 1] != nullptr) store_operand(after, leavings.hidden[layer - 1], rows);
+          if (leavings.hidden[layer - 1] != nullptr)
+            store_operand(after, leavings.hidden[layer - 1], tile.rows(), leavings.all_bits);
         });
   }
 
@@ -78,12 +80,13 @@ struct TileMlpBackward {
   }
 
   /// From d_z_last (in z), layer `layer`, to d_z_1 (in z, and rounded in d_z).
-  __device__ void layers_before(Wide& z, WideOperand& d_z, int layer, const LaneRows<kBands>& rows) {
+  __device__ void layers_before(Wide& z, WideOperand& d_z, int layer, const TileRows<kBands>& tile) {
 #pragma unroll 1
     for (;; --layer) {
       add_column_sums(z, sums + W * layer);
       to_operand<T>(z, d_z);
-      if (leavings.d_z[layer] != nullptr) store_operand(d_z, leavings.d_z[layer], rows);
+      if (leavings.d_z[layer] != nullptr)
+        store_operand(d_z, leavings.d_z[layer], tile.rows(), leavings.all_bits);
       if (layer == 0) return;
       z.clear();
       multiply_transposed<T>(z, d_z, mlp.weights, mlp.matrix(layer));
@@ -91,10 +94,10 @@ struct TileMlpBackward {
     }
   }
   /// d_z of the layer before a narrow last one, from d_y [rows, out].
-  __device__ void before_narrow(Wide& z, const T* d_y, const LaneRows<kBands>& rows) {
+  __device__ void before_narrow(Wide& z, const T* d_y, const TileRows<kBands>& tile) {
     const int layer = mlp.layers.layers - 1;
     Operand<kBands, 1> d_z;
-    load_narrow_operand(d_z, d_y, mlp.layers.out, rows);
+    load_narrow_operand(d_z, d_y, mlp.layers.out, tile.rows());
     Eight bias{};
 #pragma unroll
     for (int band = 0; band < kBands; ++band)

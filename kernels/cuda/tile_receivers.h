@@ -33,11 +33,11 @@ __device__ inline EdgeRange edge_range(const EdgeList& list, int part, int parts
     return edge == 0 ? 0 : list.receivers[edge - 1] + 1;
   };
   EdgeRange range;
-  range.receiver_begin = first_receiver(part);
-  range.receiver_end = first_receiver(part + 1);
+  range.receiver_begin = uniform(first_receiver(part));
+  range.receiver_end = uniform(first_receiver(part + 1));
   const bool any = range.receiver_begin < range.receiver_end;
-  range.edge_begin = any ? list.receiver_offsets[range.receiver_begin] : 0;
-  range.edge_end = any ? list.receiver_offsets[range.receiver_end] : 0;
+  range.edge_begin = uniform(any ? list.receiver_offsets[range.receiver_begin] : 0);
+  range.edge_end = uniform(any ? list.receiver_offsets[range.receiver_end] : 0);
   return range;
 }
 
@@ -45,9 +45,9 @@ __device__ inline EdgeRange edge_range(const EdgeList& list, int part, int parts
 template <class T, int W>
 class ReceiverSums {
  public:
-  static constexpr int kStageRow = W + 4;  // the four shift each row's banks: neither way conflicts
+  static constexpr int kStageRow = W + 2;  // the two shift each row's banks: neither way conflicts
   static constexpr int kStageFloats = 8 * kStageRow;
-  /// `stage` is the warp's own, 16-byte aligned; `out` is [owned_nodes, W].
+  /// `stage` is the warp's own, 8-byte aligned; `out` is [owned_nodes, W].
   __device__ ReceiverSums(float* stage, T* out, const EdgeRange& range)
       : stage_(stage), out_(out), receiver_(range.receiver_begin), end_(range.receiver_end) {}
 
@@ -62,11 +62,9 @@ class ReceiverSums {
 #pragma unroll
         for (int group = 0; group < groups; ++group)
 #pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            Vector<float> four;
-#pragma unroll
-            for (int k = 0; k < 4; ++k) four.v[k] = rows.at(band, half, group, 4 * i + k);
-            *reinterpret_cast<Vector<float>*>(to + 32 * group + 4 * i) = four;
+          for (int i = 0; i < 8; i += 2) {
+            *reinterpret_cast<Two*>(to + 32 * group + i) = {rows.at(band, half, group, i),
+                                                            rows.at(band, half, group, i + 1)};
           }
         __syncwarp();
         const int first = 16 * band + 8 * half;
@@ -82,44 +80,38 @@ class ReceiverSums {
   __device__ void finish() { finish_before(end_); }
 
  private:
-  static constexpr int kRun = W == 64 ? 2 : 4;  // neighbouring columns of a lane,
-  static constexpr int kRuns = W / 32 / kRun;   // so many times, 128 columns apart
-  struct alignas(4 * kRun) Floats {
-    float v[kRun];
+  static constexpr int kRuns = W / 64;  // two neighbouring columns of a lane, so many times
+  struct alignas(8) Two {
+    float a, b;
   };
-  struct alignas(2 * kRun) Stored {
-    T v[kRun];
+  struct alignas(4) Stored {
+    T a, b;
   };
 
   __device__ void finish_before(int receiver) {
     for (; receiver_ < receiver; ++receiver_) {
 #pragma unroll
       for (int run = 0; run < kRuns; ++run) {
-        Stored stored;
-#pragma unroll
-        for (int i = 0; i < kRun; ++i) {
-          stored.v[i] = to_storage<T>(sums_[run].v[i]);
-          sums_[run].v[i] = 0.0f;
-        }
-        T* to = out_ + int64_t{receiver_} * W + 128 * run + kRun * lane_index();
-        *reinterpret_cast<Stored*>(to) = stored;
+        T* to = out_ + int64_t{receiver_} * W + 64 * run + 2 * lane_index();
+        *reinterpret_cast<Stored*>(to) = {to_storage<T>(sums_[run].a), to_storage<T>(sums_[run].b)};
+        sums_[run] = {};
       }
     }
   }
   __device__ void add_row(int row) {
 #pragma unroll
     for (int run = 0; run < kRuns; ++run) {
-      const Floats values =
-          *reinterpret_cast<const Floats*>(stage_ + kStageRow * row + 128 * run + kRun * lane_index());
-#pragma unroll
-      for (int i = 0; i < kRun; ++i) sums_[run].v[i] += values.v[i];
+      const Two values =
+          *reinterpret_cast<const Two*>(stage_ + kStageRow * row + 64 * run + 2 * lane_index());
+      sums_[run].a += values.a;
+      sums_[run].b += values.b;
     }
   }
 
   float* stage_;
   T* out_;
   int receiver_, end_;
-  Floats sums_[kRuns] = {};
+  Two sums_[kRuns] = {};
 };
 
 }  // namespace meshgrad::cuda
