@@ -8,25 +8,40 @@
 namespace meshgrad {
 namespace {
 
+/// A normal value with the digits of a bfloat16.
+double value_of(uint64_t seed, uint64_t purpose, int64_t i) {
+  const auto value = static_cast<float>(normal(seed, purpose, static_cast<uint64_t>(i)));
+  return static_cast<double>(static_cast<float>(bfloat16(value)));
+}
+
+void draw(const Tensor& tensor, uint64_t seed, uint64_t purpose) {
+  dispatch_cpu_storage(tensor.dtype(), [&]<class S>() {
+    for (int64_t i = 0; i < tensor.elements(); ++i)
+      tensor.data<S>()[i] = S(static_cast<Accumulator<S>>(value_of(seed, purpose, i)));
+  });
+}
+
 /// Draws numbered tensors, each with values of its own.
 class Source {
  public:
-  Source(Runtime& runtime, uint64_t seed) : runtime_(runtime), seed_(seed) {}
-  Tensor tensor(const Shape& shape) {
-    Tensor t = Tensor::empty(runtime_, shape, DType::f64, Tag::data, "sample");
-    for (int64_t i = 0; i < t.elements(); ++i)
-      t.data<double>()[i] = normal(seed_, draws_, static_cast<uint64_t>(i));
-    ++draws_;
+  Source(Runtime& runtime, uint64_t seed, DType dtype) : runtime_(runtime), seed_(seed), dtype_(dtype) {}
+  Tensor tensor(const Shape& shape, DType dtype) {
+    Tensor t = Tensor::empty(runtime_, shape, dtype, Tag::data, "sample");
+    draw(t, seed_, draws_++);
     return t;
   }
-  Variable leaf(const Shape& shape) { return Variable(tensor(shape), true); }
+  Tensor target(const Shape& shape) { return tensor(shape, accumulator_of(dtype_)); }
+  Variable leaf(const Shape& shape) { return Variable(tensor(shape, dtype_), true); }
   Weight weight(const Shape& shape) {
-    return {tensor(shape), Tensor::zeros(runtime_, shape, DType::f64, Tag::gradients, "sample gradient")};
+    const DType sum = accumulator_of(dtype_);
+    return {tensor(shape, shape.rank() == 2 ? dtype_ : sum),
+            Tensor::zeros(runtime_, shape, sum, Tag::gradients, "sample gradient")};
   }
 
  private:
   Runtime& runtime_;
   uint64_t seed_;
+  DType dtype_;
   uint64_t draws_ = 0;
 };
 
@@ -136,7 +151,7 @@ void add_fused(Runtime& runtime, Source& source, std::vector<OpSample>& list) {
 
 void add_loss(Runtime& runtime, Source& source, std::vector<OpSample>& list) {
   const Variable prediction = source.leaf({5, 2});
-  const Tensor target = source.tensor({5, 2});
+  const Tensor target = source.target({5, 2});
   const std::vector<uint8_t> flags{1, 0, 1, 1, 0};
   const Tensor mask = Tensor::from<uint8_t>(runtime, flags, Shape{5}, Tag::data, "mask");
   list.push_back({"masked_loss", "", {prediction}, {}, [=](Tape& t) {
@@ -150,7 +165,7 @@ double weighted_sum(const std::vector<Variable>& outputs, uint64_t seed) {
   uint64_t purpose = 1000;
   for (const Variable& y : outputs) {
     for (int64_t i = 0; i < y.value().elements(); ++i) {
-      total += normal(seed, purpose, static_cast<uint64_t>(i)) * y.value().data<double>()[i];
+      total += value_of(seed, purpose, i) * y.value().data<double>()[i];
     }
     ++purpose;
   }
@@ -162,8 +177,9 @@ double evaluate(Runtime& runtime, const OpSample& sample, uint64_t seed) {
   return weighted_sum(sample.run(tape), seed);
 }
 
-/// Runs the op and walks back from sum_k c_k y_k.
-void run_backward(Runtime& runtime, const OpSample& sample, uint64_t seed) {
+}  // namespace
+
+std::vector<Tensor> gradients_of(Runtime& runtime, const OpSample& sample, uint64_t seed) {
   Tape tape(runtime);
   // Samples may share leaves, whose gradients accumulate.
   for (const Variable& input : sample.inputs) tape.take_gradient(input);
@@ -174,22 +190,22 @@ void run_backward(Runtime& runtime, const OpSample& sample, uint64_t seed) {
     back.take_gradient(sum);
     uint64_t purpose = 1000;
     for (const Variable& y : outputs) {
-      const Tensor d_y = back.scratch(y.value().shape(), DType::f64, "d_y");
-      for (int64_t i = 0; i < d_y.elements(); ++i)
-        d_y.data<double>()[i] = normal(seed, purpose, static_cast<uint64_t>(i));
+      const Tensor d_y = back.scratch(y.value().shape(), y.value().dtype(), "d_y");
+      draw(d_y, seed, purpose++);
       back.give_gradient(y, d_y);
-      ++purpose;
     }
   });
   const Tensor one = Tensor::zeros(runtime, {1}, DType::f64, Tag::workspace, "seed");
   *one.data<double>() = 1.0;
   tape.backward(sum, one);
+  std::vector<Tensor> gradients;
+  for (const Variable& input : sample.inputs) gradients.push_back(input.gradient());
+  for (const Weight& weight : sample.weights) gradients.push_back(weight.gradient);
+  return gradients;
 }
 
-}  // namespace
-
-std::vector<OpSample> all_op_samples(Runtime& runtime, uint64_t seed) {
-  Source source(runtime, seed);
+std::vector<OpSample> all_op_samples(Runtime& runtime, uint64_t seed, DType dtype) {
+  Source source(runtime, seed, dtype);
   std::vector<OpSample> list;
   add_basic(runtime, source, list);
   add_fused(runtime, source, list);
@@ -203,13 +219,14 @@ GradientCheck check_gradients(Runtime& runtime, const OpSample& sample, uint64_t
     std::string name;
     Tensor value, gradient;
   };
-  run_backward(runtime, sample, seed);
+  const std::vector<Tensor> gradients = gradients_of(runtime, sample, seed);
+  const size_t inputs = sample.inputs.size();
   std::vector<Checked> all;
-  for (size_t i = 0; i < sample.inputs.size(); ++i) {
-    all.push_back({"input " + std::to_string(i), sample.inputs[i].value(), sample.inputs[i].gradient()});
+  for (size_t i = 0; i < inputs; ++i) {
+    all.push_back({"input " + std::to_string(i), sample.inputs[i].value(), gradients[i]});
   }
   for (size_t i = 0; i < sample.weights.size(); ++i) {
-    all.push_back({"weight " + std::to_string(i), sample.weights[i].value, sample.weights[i].gradient});
+    all.push_back({"weight " + std::to_string(i), sample.weights[i].value, gradients[inputs + i]});
   }
   GradientCheck check;
   for (const Checked& checked : all) {

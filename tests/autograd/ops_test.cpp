@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 #include <meshgrad/autograd/gradcheck.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <set>
@@ -23,6 +24,34 @@ TEST_CASE("every op's gradients are the finite differences") {
       CAPTURE(check.worst);
       CHECK(check.elements > 0);
       CHECK(check.largest_error < 2e-7);
+    }
+  }
+}
+
+// Both start from the same values. A gradient is held against the largest of its sample: a small one is made
+// of those that flowed through the op, and carries their errors.
+TEST_CASE("every op's gradients in 16 bits are those in f64, but for rounding") {
+  Runtime runtime = make_runtime();
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    for (const uint64_t seed : {1, 2, 3}) {
+      const std::vector<OpSample> exact = all_op_samples(runtime, seed);
+      const std::vector<OpSample> stored = all_op_samples(runtime, seed, dtype);
+      REQUIRE(exact.size() == stored.size());
+      for (size_t i = 0; i < exact.size(); ++i) {
+        CAPTURE(name_of(dtype));
+        CAPTURE(seed);
+        CAPTURE(exact[i].op);
+        CAPTURE(exact[i].variant);
+        const std::vector<Tensor> expected = gradients_of(runtime, exact[i], seed);
+        const std::vector<Tensor> actual = gradients_of(runtime, stored[i], seed);
+        double largest = 0.0;
+        for (const Tensor& gradient : expected) largest = std::max(largest, magnitude(to_matrix(gradient)));
+        for (size_t k = 0; k < expected.size(); ++k) {
+          CAPTURE(k);
+          CHECK(actual[k].dtype() == (k < exact[i].inputs.size() ? dtype : DType::f32));
+          CHECK(difference(actual[k], to_matrix(expected[k]), 20, largest, dtype) == "");
+        }
+      }
     }
   }
 }
