@@ -181,7 +181,7 @@ void check_elsewhere(const Access& access) {
 }
 
 void visit_all(const Access& access) {
-  Arena& device = arena();
+  Arena& device = *runner.arena;
   const char* address = access.address;
   const char* end = address + access.bytes;
   if (!device.contains(address)) return check_elsewhere(access);

@@ -310,6 +310,7 @@ void* static_shared(size_t bytes, size_t alignment, Location where) {
 }
 
 void run(const Launch& launch) {
+  runner.arena = &arena();
   runner.launch = &launch;
   runner.error.clear();
   runner.report = {launch.name, launch.blocks, launch.threads, launch.shared_bytes, 0, 0, 0, 0, 0};

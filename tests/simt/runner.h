@@ -105,6 +105,7 @@ struct StaticArray {
 
 /// The state of the launch under way and of its block.
 struct Runner {
+  Arena* arena = nullptr;
   const Launch* launch = nullptr;
   LaunchReport report;
   uint32_t first_run = 0;  ///< of this launch
