@@ -13,10 +13,11 @@ if(NOT TARGET Boost::context)
   return()
 endif()
 
-# The host's compiler makes a call of each access to memory, which the runner answers; -g1 gives it lines.
+# The host's compiler makes a call of each access to memory and of each index outside its array, which the
+# runner answers; -g1 gives it lines.
 function(meshgrad_kernel_sources)
   set_source_files_properties(${ARGN} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS
-    "-O2;-g1;-fsanitize=thread;--param=tsan-instrument-func-entry-exit=0;-Wno-unknown-pragmas")
+    "-O2;-g1;-fsanitize=thread;-fsanitize=bounds-strict;--param=tsan-instrument-func-entry-exit=0;-Wno-unknown-pragmas")
 endfunction()
 
 file(GLOB runner_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/simt/*.cpp)

@@ -5,11 +5,34 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
+#include <cstdio>
+#include <cstdlib>
+
+#include <fmt/format.h>
 
 #include "runner.h"
 
 namespace {
+
+/// As the compiler lays it out.
+struct BadIndex {
+  const char* file;
+  uint32_t line;
+  uint32_t column;
+};
+
+[[noreturn]] void refuse(const BadIndex* place, uintptr_t index) {
+  const std::string where =
+      fmt::format("index {} at {}:{}", static_cast<intptr_t>(index), place->file, place->line);
+  if (!simt::in_kernel) {
+    std::fprintf(stderr, "%s is outside of its array\n", where.c_str());
+    std::abort();
+  }
+  simt::in_kernel = false;
+  simt::fail("indices inside of their array",
+             where + " by " + simt::name_of_thread(simt::thread_of(simt::runner.current->at)),
+             "check the loop's bound");
+}
 
 inline void check(const void* address, size_t bytes, bool write, const void* code) {
   if (simt::in_kernel) simt::access(address, static_cast<int64_t>(bytes), write, code);
@@ -83,5 +106,8 @@ SIMT_ATOMIC(32, uint32_t)
 SIMT_ATOMIC(64, uint64_t)
 void __tsan_atomic_thread_fence(int) { std::atomic_thread_fence(std::memory_order_seq_cst); }
 void __tsan_atomic_signal_fence(int) { std::atomic_signal_fence(std::memory_order_seq_cst); }
+
+void __ubsan_handle_out_of_bounds(const BadIndex* place, uintptr_t index) { refuse(place, index); }
+void __ubsan_handle_out_of_bounds_abort(const BadIndex* place, uintptr_t index) { refuse(place, index); }
 
 }  // extern "C"

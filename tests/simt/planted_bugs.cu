@@ -134,6 +134,11 @@ __global__ void past_dynamic_memory(Data data) {
   float* s = dynamic_shared<float>();
   s[threadIdx.x + 256 - 31] = data.in[threadIdx.x];
 }
+__global__ void past_local_array(Data data) {
+  Vector<float> v{};
+  for (unsigned i = 0; i <= threadIdx.x % 8; ++i) v.v[i] = data.in[i];
+  data.out[threadIdx.x] = v.v[0] + v.v[3];
+}
 __global__ void null_pointer(Data data) {
   const float* nothing = data.counter == nullptr ? data.in : nullptr;
   data.out[threadIdx.x] = nothing[threadIdx.x];
@@ -252,6 +257,7 @@ const std::vector<Bug>& bugs() {
       bug<vector_past_the_end>("a vector past the end", "inside of an allocation"),
       bug<past_fixed_array>("past a fixed array", "byte 256 of the shared array"),
       small_bug<past_dynamic_memory>("past dynamic memory", "byte 1024 of dynamic shared memory"),
+      bug<past_local_array>("past a local array", "index 4 at"),
       bug<null_pointer>("a null pointer", "accesses to device memory"),
       bug<uninitialised>("uninitialised shared memory", "never written"),
       bug<left_by_another_block>("shared memory of another block", "never written"),
