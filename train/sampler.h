@@ -18,6 +18,7 @@ struct Sample {
   int64_t trajectory = 0;  ///< within the split
   int64_t frame = 0;
   uint32_t visit = 0;  ///< how often it was drawn before
+  bool operator==(const Sample&) const = default;
 };
 
 /// Every pass visits every usable frame once, in an order shuffled by (seed, pass).

@@ -45,6 +45,13 @@ BatchSizes largest_batch(const Config& config, const Dataset& dataset, const Fra
           .outputs = features.outputs()};
 }
 
+/// Putting a batch together takes longer than a GPU takes for it: several at once.
+size_t batches_ahead(Runtime& runtime) {
+  constexpr int kMostAhead = 8;
+  if (!runtime.stream().on_gpu()) return 0;  // the CPU has no time to spare
+  return static_cast<size_t>(std::clamp(runtime.threads().threads() - 1, 1, kMostAhead));
+}
+
 }  // namespace
 
 TrainStep::TrainStep(Runtime& runtime, const Config& config, const Dataset& dataset,
@@ -57,7 +64,8 @@ TrainStep::TrainStep(Runtime& runtime, const Config& config, const Dataset& data
       optimizer_(optimizer),
       note_(std::move(note)),
       most_captured_(most_captured),
-      uploader_(runtime),
+      ahead_(batches_ahead(runtime)),
+      uploader_(runtime, ahead_ + 2),
       classes_(largest_batch(config, dataset, features)) {
   if (config.graphs != GraphsMode::capture) return;
   if (!runtime.stream().on_gpu()) {
@@ -68,29 +76,58 @@ TrainStep::TrainStep(Runtime& runtime, const Config& config, const Dataset& data
                                                     [this](Runtime& own) { optimizer_.step(own); });
 }
 
+TrainStep::Staged TrainStep::stage(const std::vector<Sample>& samples, bool observe) {
+  const BatchSizes sizes = features_.training_sizes(config_.data.train_split, samples);
+  const int number = captured_update_ != nullptr && !observe ? classes_.class_of(sizes) : -1;
+  const BatchMemory memory =
+      number < 0 ? BatchMemory(sizes, config_.precision, BatchMemory::Sizes::exact)
+                 : BatchMemory(classes_.capacity(number), config_.precision, BatchMemory::Sizes::capacity);
+  return {samples, number, memory, uploader_.stage(memory.bytes()), {}};
+}
+
+void TrainStep::write(const Staged& staged, const Window& window, Normalizers& normalizers) const {
+  Batch batch = staged.memory.batch(staged.host);
+  features_.write_training_batch(batch, config_.data.train_split, staged.samples, window.noise, normalizers,
+                                 window.learn);
+  *staged.memory.window_weight(staged.host).data<double>() = window.weight;
+}
+
+void TrainStep::expect(const std::vector<Sample>& samples, const Window& window, Normalizers& normalizers) {
+  check_internal(!window.learn && !window.observe && expected_.size() <= ahead_, "a batch not to expect");
+  Staged& staged = expected_.emplace_back(stage(samples, false));
+  staged.written = std::async(std::launch::async,
+                              [this, &staged, window, &normalizers] { write(staged, window, normalizers); });
+}
+
+TrainStep::Staged TrainStep::take(const std::vector<Sample>& samples, const Window& window,
+                                  Normalizers& normalizers) {
+  if (expected_.empty()) {
+    Staged staged = stage(samples, window.observe);
+    write(staged, window, normalizers);
+    return staged;
+  }
+  check_internal(expected_.front().samples == samples, "another batch than the expected one");
+  expected_.front().written.get();
+  Staged staged = std::move(expected_.front());
+  expected_.pop_front();
+  return staged;
+}
+
 void TrainStep::batch(const std::vector<Sample>& samples, const Window& window, Normalizers& normalizers) {
-  const std::string& split = config_.data.train_split;
-  const BatchSizes sizes = features_.training_sizes(split, samples);
-  Captured* const captured = captured_update_ != nullptr && !window.observe ? &captured_for(sizes) : nullptr;
-  const BatchMemory memory = captured != nullptr
-                                 ? captured->memory
-                                 : BatchMemory(sizes, config_.precision, BatchMemory::Sizes::exact);
-  const StoragePtr staged = uploader_.stage(memory.bytes());
-  Batch host = memory.batch(staged);
-  features_.write_training_batch(host, split, samples, window.noise, normalizers, window.learn);
+  const Staged staged = take(samples, window, normalizers);
   if (window.observe) return;
-  *memory.window_weight(staged).data<double>() = window.weight;
-  const StoragePtr piece =
-      uploader_.upload(staged, memory.bytes(), captured != nullptr ? captured->piece : nullptr);
-  if (captured != nullptr) {
-    run(*captured);
+  const int64_t bytes = staged.memory.bytes();
+  if (staged.number >= 0) {
+    Captured& captured = captured_for(staged.number);
+    uploader_.upload(staged.host, bytes, captured.piece);
+    run(captured);
   } else {
-    run_batch(runtime_, model_, optimizer_, memory.batch(piece), memory.window_weight(piece));
+    const StoragePtr piece = uploader_.upload(staged.host, bytes);
+    run_batch(runtime_, model_, optimizer_, staged.memory.batch(piece), staged.memory.window_weight(piece));
   }
 }
 
-TrainStep::Captured& TrainStep::captured_for(const BatchSizes& sizes) {
-  const int number = classes_.class_of(sizes);
+TrainStep::Captured& TrainStep::captured_for(int number) {
   const auto known = std::find_if(captured_.begin(), captured_.end(),
                                   [&](const Captured& captured) { return captured.number == number; });
   if (known != captured_.end()) {

@@ -3,13 +3,16 @@
 // queues work: nothing here waits for a result.
 //
 // With graphs = "capture" that work is recorded once for each of a few classes of batch sizes and replayed
-// for every batch of the class, since kernels read the real sizes on the device.
+// for every batch of the class, since kernels read the real sizes on the device. Batches that are expected
+// are put together by threads meanwhile.
 #pragma once
 #include <meshgrad/engine/captured_work.h>
 #include <meshgrad/train/frame_features.h>
 #include <meshgrad/train/optimizer.h>
 #include <meshgrad/train/upload.h>
 
+#include <deque>
+#include <future>
 #include <list>
 
 namespace meshgrad {
@@ -42,6 +45,11 @@ class TrainStep {
     bool learn = false;    ///< the normalisers learn from its batches
     bool observe = false;  ///< only that: the model waits
   };
+  /// How many batches behind the current one it pays to expect.
+  size_t ahead() const { return ahead_; }
+  /// Starts to put a batch together. Those that are asked for next must be those that were expected, in the
+  /// same order; the normalisers learn from none of them, and stay.
+  void expect(const std::vector<Sample>& samples, const Window& window, Normalizers& normalizers);
   /// Adds the gradients of a batch, and its loss to the window's.
   void batch(const std::vector<Sample>& samples, const Window& window, Normalizers& normalizers);
   /// Applies the window's gradients.
@@ -57,7 +65,18 @@ class TrainStep {
     std::unique_ptr<CapturedWork> work;
     bool told = false;
   };
-  Captured& captured_for(const BatchSizes& sizes);
+  /// A batch on the host.
+  struct Staged {
+    std::vector<Sample> samples;
+    int number;  // of its class, -1: not to be captured
+    BatchMemory memory;
+    StoragePtr host;
+    std::future<void> written;  // or nothing: by now
+  };
+  Staged stage(const std::vector<Sample>& samples, bool observe);
+  void write(const Staged& staged, const Window& window, Normalizers& normalizers) const;
+  Staged take(const std::vector<Sample>& samples, const Window& window, Normalizers& normalizers);
+  Captured& captured_for(int number);
   void run(Captured& captured);
 
   Runtime& runtime_;
@@ -67,10 +86,12 @@ class TrainStep {
   const Optimizer& optimizer_;
   Note note_;
   size_t most_captured_;
+  size_t ahead_;
   Uploader uploader_;
   BatchClasses classes_;
   std::list<Captured> captured_;  // used last first
   std::unique_ptr<CapturedWork> captured_update_;
+  std::deque<Staged> expected_;  // goes first: their threads use the others
 };
 
 /// Forward, loss and backward of a batch, in the memory of `runtime`.

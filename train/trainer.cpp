@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <optional>
 
 namespace meshgrad {
@@ -33,8 +34,10 @@ class Trainer {
   void remove_temporaries() const;
   bool warming_up() const;
   std::vector<Sample> samples_of(int64_t step, int64_t micro) const;
-  int64_t window_weight() const;
-  void train_batch(const std::vector<Sample>& samples, double weight);
+  int64_t window_weight(int64_t step);
+  TrainStep::Window window_of(int64_t step);
+  void expect_batches();
+  void train_batch(const std::vector<Sample>& samples);
   void allocate();
   void finish_step();
   void look();
@@ -64,6 +67,8 @@ class Trainer {
   std::optional<Optimizer> optimizer_;
   RunState state_;
   fs::path checkpoints_;
+  std::map<int64_t, int64_t> window_weights_;  // of windows that are under way or expected
+  int64_t expected_ = 0;                       // the next batch to expect
   std::optional<TrainStep> step_;
   std::optional<RunLog> log_;
   MemoryWatch memory_watch_;
@@ -96,11 +101,10 @@ TrainResult Trainer::run() {
   advise_on_memory();
   options_.resume ? resume() : start();
   while (state_.step < total_steps_) {
-    const int64_t weight = window_weight();
     while (state_.micro < config_.train.accumulate) {
       // The last window of the last pass may hold fewer batches.
       const std::vector<Sample> samples = samples_of(state_.step, state_.micro);
-      if (!samples.empty()) train_batch(samples, static_cast<double>(weight));
+      if (!samples.empty()) train_batch(samples);
       ++state_.micro;
       if (state_.micro < config_.train.accumulate && stop_wanted()) return stopped();
     }
@@ -170,7 +174,7 @@ void Trainer::resume() {
                      "give the same packed file, or start a new run");
   }
   // The batches that are left of a last window may be none.
-  state_.optimizer.window_weight = state_.micro > 0 ? static_cast<double>(window_weight()) : 0.0;
+  state_.optimizer.window_weight = state_.micro > 0 ? static_cast<double>(window_weight(state_.step)) : 0.0;
   optimizer_->set_state(state_.optimizer);
   log_.emplace(runtime_, dir, state_.step);
   remove_temporaries();
@@ -192,10 +196,12 @@ std::vector<Sample> Trainer::samples_of(int64_t step, int64_t micro) const {
 }
 
 /// Loss terms of the whole window, known before its first backward: so that it equals one large batch.
-int64_t Trainer::window_weight() const {
+int64_t Trainer::window_weight(int64_t step) {
+  const auto known = window_weights_.find(step);
+  if (known != window_weights_.end()) return known->second;
   int64_t weight = 0;
   for (int64_t micro = 0; micro < config_.train.accumulate; ++micro) {
-    for (const Sample& sample : samples_of(state_.step, micro)) {
+    for (const Sample& sample : samples_of(step, micro)) {
       weight +=
           features_.predicted_nodes(dataset_.trajectory(config_.data.train_split, sample.trajectory).mesh());
     }
@@ -204,15 +210,39 @@ int64_t Trainer::window_weight() const {
     throw data_error(config_.data.path, "nodes of the types in data.predicted_types", "a batch without any",
                      "set data.predicted_types to types that occur; see meshgrad info " + config_.data.path);
   }
-  return weight;
+  window_weights_.erase(window_weights_.begin(), window_weights_.lower_bound(state_.step));
+  return window_weights_[step] = weight;
 }
 
-void Trainer::train_batch(const std::vector<Sample>& samples, double weight) {
+TrainStep::Window Trainer::window_of(int64_t step) {
   const bool learn =
       config_.normalize.mode == NormalizeMode::online && state_.learned < config_.normalize.max_samples;
-  step_->batch(samples, {.weight = weight, .noise = noise_, .learn = learn, .observe = warming_up()},
-               normalizers_);
-  if (learn) state_.learned += static_cast<int64_t>(samples.size());
+  return {.weight = static_cast<double>(window_weight(step)),
+          .noise = noise_,
+          .learn = learn,
+          .observe = warming_up()};
+}
+
+/// Batches that come next are put together while the device works; not while normalisers learn from each.
+void Trainer::expect_batches() {
+  const int64_t now = state_.step * config_.train.accumulate + state_.micro;
+  expected_ = std::max(expected_, now);
+  const auto ahead = static_cast<int64_t>(step_->ahead());
+  for (; ahead > 0 && expected_ <= now + ahead; ++expected_) {
+    const int64_t step = expected_ / config_.train.accumulate;
+    if (step >= total_steps_) return;
+    const TrainStep::Window window = window_of(step);
+    if (window.learn || window.observe) return;
+    const std::vector<Sample> samples = samples_of(step, expected_ % config_.train.accumulate);
+    if (!samples.empty()) step_->expect(samples, window, normalizers_);
+  }
+}
+
+void Trainer::train_batch(const std::vector<Sample>& samples) {
+  expect_batches();
+  const TrainStep::Window window = window_of(state_.step);
+  step_->batch(samples, window, normalizers_);
+  if (window.learn) state_.learned += static_cast<int64_t>(samples.size());
   look();
 }
 

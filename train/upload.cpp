@@ -33,8 +33,8 @@ Uploader::~Uploader() {
 
 StoragePtr Uploader::stage(int64_t bytes) {
   if (!runtime_.stream().on_gpu()) return device_batch_memory(runtime_, bytes);
-  current_ = (current_ + 1) % pieces_.size();
-  Piece& piece = pieces_[current_];
+  Piece& piece = pieces_[next_];
+  next_ = (next_ + 1) % pieces_.size();
   piece.copied.await();
   if (piece.memory == nullptr || piece.memory->bytes() < bytes) {
     piece.memory = nullptr;
@@ -48,7 +48,9 @@ StoragePtr Uploader::upload(const StoragePtr& staged, int64_t bytes, const Stora
   if (!runtime_.stream().on_gpu()) return staged;
   const StoragePtr device = to != nullptr ? to : device_batch_memory(runtime_, bytes);
   copy(bytes_of(staged, bytes), bytes_of(device, bytes), runtime_.stream());
-  pieces_[current_].copied.record(runtime_.stream());
+  for (Piece& piece : pieces_) {
+    if (piece.memory == staged) piece.copied.record(runtime_.stream());
+  }
   return device;
 }
 

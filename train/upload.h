@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Uploader: how batches reach the device. The host writes into one of two pinned pieces while the device
-// still copies from the other.
+// Uploader: how batches reach the device. The host writes into pinned pieces in turn, while the device still
+// copies from those before.
 #pragma once
 #include <meshgrad/engine/tensor.h>
 
-#include <array>
+#include <vector>
 
 namespace meshgrad {
 
 class Uploader {
  public:
-  explicit Uploader(Runtime& runtime) : runtime_(runtime) {}
+  /// At most `pieces` - 1 are staged and not yet uploaded at once.
+  Uploader(Runtime& runtime, size_t pieces) : runtime_(runtime), pieces_(pieces) {}
   ~Uploader();
   Uploader(const Uploader&) = delete;
   Uploader& operator=(const Uploader&) = delete;
@@ -18,7 +19,7 @@ class Uploader {
   /// Host memory to write a batch into, of `bytes` or more; on the CPU the very memory that is computed from.
   /// Waits while the device still copies from it.
   StoragePtr stage(int64_t bytes);
-  /// What was staged last, in device memory: `to` where it is given. Queued; the host goes on.
+  /// What was staged, in device memory: `to` where it is given. Queued; the host goes on.
   StoragePtr upload(const StoragePtr& staged, int64_t bytes, const StoragePtr& to = {});
 
  private:
@@ -27,8 +28,8 @@ class Uploader {
     Event copied;
   };
   Runtime& runtime_;
-  std::array<Piece, 2> pieces_;
-  size_t current_ = 0;
+  std::vector<Piece> pieces_;
+  size_t next_ = 0;
 };
 
 /// As stage() and upload(), for one batch now and then: from pageable memory, nothing kept.

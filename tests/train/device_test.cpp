@@ -48,7 +48,7 @@ struct Run {
 
 Run train_on(Device device, const Config& config, bool resume = false,
              const std::function<void(TrainObserver&)>& observe = {}) {
-  Runtime runtime({.device = device, .threads = 1, .allocator = config.memory});
+  Runtime runtime({.device = device, .threads = 3, .allocator = config.memory});
   TrainOptions options;
   options.resume = resume;
   Run run;
