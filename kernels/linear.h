@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // linear: matrix products of rows with a weight, the op-by-op path and the node-level terms of the split
-// first layer. Weights lie in memory as [in, out]. All tensors of a call share one storage dtype (the
-// CPU's f32 or f64, a GPU's f32, f16 or bf16), but for biases and weight gradients, which have its
-// accumulator's (f32, f64 for f64); products are summed in that. Deterministic: the order of every sum
-// depends on the sizes and the device alone, not on threads. No two arguments overlap unless said so. Throws
+// first layer. Weights lie in memory as [in, out]. All tensors of a call share one storage dtype (f32,
+// f16 or bf16; f64 on the CPU), but for biases and weight gradients, which have its accumulator's (f32, f64
+// for f64); products are summed in that. Operands that a call makes itself (hidden activations and their
+// gradients) may be rounded to the storage dtype before they are multiplied. Deterministic: the order of
+// every sum depends on the sizes and the device alone, not on threads. No two arguments overlap unless said so. Throws
 // InvalidArgument on a shape or dtype that does not fit.
 #pragma once
 #include <meshgrad/engine/tensor.h>

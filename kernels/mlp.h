@@ -6,8 +6,8 @@
 //
 // The first layer takes several inputs, each with its own row range of the first weight, so that a
 // concatenation is never written. LayerNorm: Ba, Kiros, Hinton 2016; RMSNorm: Zhang, Sennrich 2019. Storage
-// and accumulation as in linear.h; norm statistics and every sum are in the accumulation type. Deterministic
-// for any thread count.
+// and accumulation as in linear.h; norm statistics and every sum are in the accumulation type. What can be
+// saved for backward is rounded to storage whether it is saved or not. Deterministic for any thread count.
 #pragma once
 #include <meshgrad/kernels/linear.h>
 
