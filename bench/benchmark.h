@@ -27,7 +27,7 @@ struct SizeClass {
   std::string name;
   Scale scale;
 };
-/// `quick`: all classes are tiny, for a look at whether everything runs.
+/// `quick`: one tiny class, for a look at whether everything runs.
 std::vector<SizeClass> size_classes(bool quick);
 
 /// A prepared workload. `run` does it once.
@@ -35,6 +35,7 @@ struct Workload {
   std::function<void()> run;
   double flops = 0.0;       ///< useful floating-point operations of one run (a multiply-add counts two)
   double bytes = 0.0;       ///< bytes that one run must read and write at least; 0: not counted
+  int warm_runs = 1;        ///< before anything is timed
   std::string description;  ///< sizes, for people
   bool cold = false;        ///< one kernel: what it reads is not left in the cache by the run before
   std::function<std::string()>
@@ -47,7 +48,7 @@ struct Benchmark {
   std::string name;  ///< "step/train/f32"
   std::function<Workload(Runtime&)> prepare;
   std::function<Workload(Runtime&)> other{};
-  bool needs_yardsticks = true;
+  bool on_host = false;  ///< work of the host's alone: timed by its clock, beside no yardstick
 };
 
 /// What a list of benchmarks is made for.

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <stdexcept>
 
 #include "report.h"
 #include "yardstick.h"
@@ -18,7 +19,7 @@ namespace meshgrad::bench {
 
 std::vector<SizeClass> size_classes(bool quick) {
   const Scale tiny{.period = 31, .copies = 2, .width = 64, .blocks = 2};
-  if (quick) return {{"", tiny}, {"100k", tiny}, {"1M", tiny}};
+  if (quick) return {{"", tiny}};
   return {{"", {.copies = 14}}, {"100k", {.copies = 131}}, {"1M", {.copies = 1312}}};
 }
 
@@ -81,11 +82,11 @@ AllocatorOptions allocator_options(Device device) {
   return options;
 }
 
-/// Checks, then fills in what is timed. Throws InternalError for a result that is not the judge's.
+/// Checks, then fills in what is timed. Throws for a result that is not the judge's.
 void make_ready(const Workload& work, Result& result) {
   if (work.check) {
     const std::string difference = work.check();
-    if (!difference.empty()) throw internal_error("wrong: " + difference);
+    if (!difference.empty()) throw std::runtime_error("wrong: " + difference);
     result.check = "judge";
   }
   if (work.randomise) work.randomise();
@@ -93,11 +94,12 @@ void make_ready(const Workload& work, Result& result) {
 
 void time_alone(const Workload& work, Runtime& runtime, Timer& timer, const Options& options,
                 Result& result) {
-  timer.run(work.run, 1, work.cold);  // warms the allocator, the pages and the code
+  timer.run(work.run, work.warm_runs, work.cold);  // warms the allocator, the pages and the code
   runtime.allocator().reset_peak();
-  const int64_t launches = gpu::counters().launches;
+  const auto started = [] { return gpu::counters().launches + gpu::counters().graph_launches; };
+  const int64_t launches = started();
   std::vector<double> ms = timer.run(work.run, 1, work.cold);
-  result.launches = gpu::counters().launches - launches;
+  result.launches = started() - launches;
   const auto begin = std::chrono::steady_clock::now();
   const auto enough = [&] {
     if (options.quick) return ms.size() >= 2;
@@ -129,8 +131,8 @@ void time_alone(const Workload& work, Runtime& runtime, Timer& timer, const Opti
 Ratio time_in_turns(const Workload& work, const Workload& other, Timer& timer, const Options& options) {
   Ratio ratio{.times = {}, .blocks = 0, .block_runs = options.quick ? 2 : kBlockRuns};
   std::vector<double> ratios;
-  timer.run(work.run, 1, work.cold);
-  timer.run(other.run, 1, other.cold);
+  timer.run(work.run, work.warm_runs, work.cold);
+  timer.run(other.run, other.warm_runs, other.cold);
   const auto begin = std::chrono::steady_clock::now();
   const int most = options.quick ? 1 : kBlockPairs;
   for (int pair = 0; pair < most; ++pair) {
@@ -152,7 +154,7 @@ Result measure(const Benchmark& benchmark, Device device, const Options& options
     const Workload work = benchmark.prepare(runtime);
     result.description = work.description;
     make_ready(work, result);
-    Timer timer(runtime, options.quick ? kQuickFlushBytes : kFlushBytes);
+    Timer timer(runtime, options.quick ? kQuickFlushBytes : kFlushBytes, benchmark.on_host);
     if (benchmark.other) {
       const Workload other = benchmark.other(runtime);
       make_ready(other, result);
@@ -170,7 +172,7 @@ Result measure(const Benchmark& benchmark, Device device, const Options& options
       result.peak_gflops = yardsticks.gflops;
     }
     if (result.peak_gflops > 0.0) result.peak_fraction = result.gflops / result.peak_gflops;
-    if (work.bytes > 0.0 && benchmark.needs_yardsticks && !options.quick) {
+    if (work.bytes > 0.0 && !benchmark.on_host && !options.quick) {
       result.copy_gbytes = yardsticks.gbytes;
       result.copy_fraction = result.gbytes / yardsticks.gbytes;
     }
@@ -204,7 +206,7 @@ int run(const Options& options, Device device) {
   const std::string device_name =
       device.kind == DeviceKind::cpu ? "cpu" : cuda_devices().at(static_cast<size_t>(device.index)).name;
   const bool with_yardsticks =
-      std::any_of(chosen.begin(), chosen.end(), [](const Benchmark& b) { return b.needs_yardsticks; });
+      std::any_of(chosen.begin(), chosen.end(), [](const Benchmark& b) { return !b.on_host; });
   std::vector<Result> results;
   const int threads = options.threads > 0 ? options.threads : available_cpus();
   const auto add = [&](Result result) {

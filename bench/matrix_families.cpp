@@ -15,6 +15,9 @@ constexpr int kLayers = 3;
 
 std::string sizes(const Case& c, int64_t rows) { return fmt::format("{} rows of {}", rows, c.scale().width); }
 
+/// Backward reads hidden activations that forward kept, or computes them again.
+enum class Work : uint8_t { forward, backward, backward_recomputing };
+
 /// The shape of a forward or backward workload, once its parts are there.
 Workload finish(const std::shared_ptr<Case>& c, std::string description, double flops, double bytes,
                 const std::function<void()>& prepare, const std::function<void()>& run,
@@ -124,7 +127,7 @@ void expect_mlp_gradients(Case& judged, const MlpParts& parts, const reference::
 }
 
 /// The node update's MLP, of two inputs and with a residual, over as many rows as there are edges.
-Workload mlp_work(const std::shared_ptr<Case>& c, bool backward) {
+Workload mlp_work(const std::shared_ptr<Case>& c, Work what) {
   const int64_t base = kBaseEdges * c->scale().period, rows = c->scale().edges(), width = c->scale().width;
   const auto parts = std::make_shared<MlpParts>(make_mlp(*c));
   const std::vector<Input> x = {c->rows(base, width), c->rows(base, width)};
@@ -140,7 +143,7 @@ Workload mlp_work(const std::shared_ptr<Case>& c, bool backward) {
                      .out = c->written({rows, width}, c->storage()),
                      .saved = {}};
   const int64_t terms = 2 * width * kLayers;
-  if (!backward) {
+  if (what == Work::forward) {
     return finish(
         c, sizes(*c, rows), flops, 3.0 * row_bytes, {},
         [&runtime, forward] { mlp_forward(forward, runtime, runtime.stream()); },
@@ -149,7 +152,8 @@ Workload mlp_work(const std::shared_ptr<Case>& c, bool backward) {
           judged.expect("out", forward.out, reference::sum(x[0].base, y), terms);
         });
   }
-  forward.saved = make_saved(*c, rows, true);
+  const bool keep = what == Work::backward;
+  forward.saved = make_saved(*c, rows, keep);
   const Input d_out = c->rows(base, width);
   const MlpBackward args{
       .rows = rows,
@@ -162,7 +166,7 @@ Workload mlp_work(const std::shared_ptr<Case>& c, bool backward) {
       .d_first_weights = {c->accumulated({width, width}), c->accumulated({width, width})},
       .d_weights = parts->gradients};
   return finish(
-      c, sizes(*c, rows), 2.0 * flops, 8.0 * row_bytes,
+      c, sizes(*c, rows), 2.0 * flops, (keep ? 8.0 : 5.0) * row_bytes,
       [&runtime, forward] { mlp_forward(forward, runtime, runtime.stream()); },
       [&runtime, args] { mlp_backward(args, runtime, runtime.stream()); },
       [=](Case& judged) {
@@ -179,10 +183,8 @@ Workload mlp_work(const std::shared_ptr<Case>& c, bool backward) {
       });
 }
 
-enum class EdgeWork : uint8_t { forward, backward, backward_recomputing };
-
 /// One block's edge update; in backward the aggregate's and the edges' gradients come in.
-Workload edge_work(const std::shared_ptr<Case>& c, EdgeWork what) {
+Workload edge_work(const std::shared_ptr<Case>& c, Work what) {
   const int64_t width = c->scale().width, period = c->scale().period;
   const int64_t nodes = c->scale().nodes(), edges = c->scale().edges();
   const auto parts = std::make_shared<MlpParts>(make_mlp(*c));
@@ -208,7 +210,7 @@ Workload edge_work(const std::shared_ptr<Case>& c, EdgeWork what) {
                             .edges_out = c->written({edges, width}, c->storage()),
                             .aggregate = c->written({nodes, width}, c->storage()),
                             .saved = {}};
-  if (what == EdgeWork::forward) {
+  if (what == Work::forward) {
     return finish(
         c, description, flops, 2.0 * edge_bytes + 2.0 * node_bytes + index_bytes, {},
         [&runtime, forward, torus] { edge_update_forward(forward, runtime, runtime.stream()); },
@@ -218,7 +220,7 @@ Workload edge_work(const std::shared_ptr<Case>& c, EdgeWork what) {
           judged.expect("aggregate", forward.aggregate, result.aggregate, terms);
         });
   }
-  const bool keep = what == EdgeWork::backward;
+  const bool keep = what == Work::backward;
   forward.saved = make_saved(*c, edges, keep);
   const Input d_e = c->rows(kBaseEdges * period, width), d_aggregate = c->rows(period, width);
   const EdgeUpdateBackward args{.graph = &torus->graph,
@@ -258,12 +260,13 @@ std::vector<Benchmark> matrix_benchmarks(const Selection& selection) {
   const std::vector<std::pair<std::string, Make>> families = {
       {"linear/forward", [](const auto& c) { return linear_work(c, false); }},
       {"linear/backward", [](const auto& c) { return linear_work(c, true); }},
-      {"mlp/forward", [](const auto& c) { return mlp_work(c, false); }},
-      {"mlp/backward", [](const auto& c) { return mlp_work(c, true); }},
-      {"edge_update/forward", [](const auto& c) { return edge_work(c, EdgeWork::forward); }},
-      {"edge_update/backward", [](const auto& c) { return edge_work(c, EdgeWork::backward); }},
+      {"mlp/forward", [](const auto& c) { return mlp_work(c, Work::forward); }},
+      {"mlp/backward", [](const auto& c) { return mlp_work(c, Work::backward); }},
+      {"mlp/backward_recomputing", [](const auto& c) { return mlp_work(c, Work::backward_recomputing); }},
+      {"edge_update/forward", [](const auto& c) { return edge_work(c, Work::forward); }},
+      {"edge_update/backward", [](const auto& c) { return edge_work(c, Work::backward); }},
       {"edge_update/backward_recomputing",
-       [](const auto& c) { return edge_work(c, EdgeWork::backward_recomputing); }}};
+       [](const auto& c) { return edge_work(c, Work::backward_recomputing); }}};
   std::vector<Benchmark> list;
   for (const auto& [family, make] : families) {
     for (const SizeClass& size : size_classes(selection.quick)) {

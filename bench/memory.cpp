@@ -137,7 +137,7 @@ std::vector<Benchmark> memory_benchmarks(const Selection&) {
     all.push_back({fmt::format("memory/map/cuda/{}MiB", mib),
                    [mib](Runtime&) { return mapping(make_cuda_virtual_memory(0), mib << 20); }});
   }
-  for (Benchmark& benchmark : all) benchmark.needs_yardsticks = false;
+  for (Benchmark& benchmark : all) benchmark.on_host = true;
   return all;
 }
 

@@ -32,7 +32,7 @@ struct Result {
   double copy_fraction = 0.0;    ///< gbytes / copy_gbytes
   double memory_peak_mib = 0.0;  ///< allocator's peak of all tags
   double activations_mib = 0.0;  ///< peak of activations
-  int64_t launches = 0;          ///< kernels of one run, on a GPU
+  int64_t launches = 0;          ///< kernels and replays that one run starts, on a GPU
   std::string check;  ///< "judge": equal to the judge's result before it was timed; "" : nothing to judge
   std::optional<Ratio> ratio;
   std::string error;  ///< why there are no figures

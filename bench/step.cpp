@@ -2,6 +2,7 @@
 // Whole steps of the standard model (15 blocks, width 128, node input 11, edge input 3, output 2) on one
 // mesh, and the fused path beside the op-by-op path. The judge of a step is the op-by-op path in f64 on the
 // CPU, on the mesh's period.
+#include <meshgrad/engine/captured_work.h>
 #include <meshgrad/nn/mesh_graph_net.h>
 #include <meshgrad/train/optimizer.h>
 
@@ -21,11 +22,13 @@ constexpr int64_t kEdgeInputs = 3;
 constexpr int64_t kOutputs = 2;
 constexpr uint64_t kSeed = 1;
 constexpr double kLearningRate = 1e-4;
+constexpr int kRunsBeforeReplay = 2;  // of CapturedWork: one to see, one to record
 
 struct Kind {
   bool train = true;
   ComputePath path = ComputePath::fused;
   bool keep_hidden = true;
+  bool captured = false;  ///< recorded once, then replayed; GPU only
 };
 
 MeshGraphNetOptions model_options(const Scale& scale, const Kind& kind) {
@@ -99,22 +102,22 @@ struct Step {
     batch.mask = mask_of(r, batch.nodes);
   }
 
-  /// Forward, loss and backward; returns the prediction.
-  Tensor gradients() const {
-    Tape tape(runtime);
+  /// Forward, loss and backward on a runtime of the same device; returns the prediction.
+  Tensor gradients(Runtime& on) const {
+    Tape tape(on);
     const Variable prediction = model.forward(tape, batch);
     const LossSum loss = masked_loss(tape, prediction, batch.target, batch.mask);
-    const Tensor seed = optimizer.note_loss(runtime, loss.sum.value(), weight);
+    const Tensor seed = optimizer.note_loss(on, loss.sum.value(), weight);
     const Tensor result = prediction.value();
     tape.backward(loss.sum, seed);
     return result;
   }
-  void train() const {
-    gradients();
-    optimizer.step(runtime);
+  void train(Runtime& on) const {
+    gradients(on);
+    optimizer.step(on);
   }
-  Tensor predict() const {
-    Tape tape(runtime, Tape::Mode::evaluate);
+  Tensor predict(Runtime& on) const {
+    Tape tape(on, Tape::Mode::evaluate);
     return model.forward(tape, batch).value();
   }
 };
@@ -170,17 +173,27 @@ std::string gradient_difference(const Step& step, const std::vector<double>& exp
                      allowed);
 }
 
-std::string check_step(Step& step, bool train) {
+/// A recorded step's gradients: those of the replay behind the recording.
+std::string check_captured(const Step& step, const std::vector<double>& expected) {
+  CapturedWork work(step.runtime, "judged step", [&](Runtime& on) { step.gradients(on); });
+  for (int run = 0; run < kRunsBeforeReplay; ++run) work.run();
+  fill_zero(step.model.parameters().gradients(), step.runtime.stream());
+  work.run();
+  return work.refusal().empty() ? gradient_difference(step, expected) : "not captured: " + work.refusal();
+}
+
+std::string check_step(Step& step, const Kind& kind) {
   const Judged expected = judge(step);
-  const Tensor prediction = train ? step.gradients() : step.predict();
+  const Tensor prediction = kind.train ? step.gradients(step.runtime) : step.predict(step.runtime);
   const int64_t terms = step.options.blocks * step.options.width;
-  const std::string text = step.inputs.check(
+  std::string text = step.inputs.check(
       {}, [] {},
       [&](Case& judged) { judged.expect("prediction", prediction, expected.prediction, terms, 1.0); });
-  if (!train) return text;
-  const std::string gradients = text.empty() ? gradient_difference(step, expected.gradients) : text;
+  if (!kind.train) return text;
+  if (text.empty()) text = gradient_difference(step, expected.gradients);
+  if (text.empty() && kind.captured) text = check_captured(step, expected.gradients);
   fill_zero(step.model.parameters().gradients(), step.runtime.stream());
-  return gradients;
+  return text;
 }
 
 Workload prepare(Runtime& runtime, const Scale& scale, const Kind& kind, DType dtype, std::string_view name) {
@@ -191,12 +204,18 @@ Workload prepare(Runtime& runtime, const Scale& scale, const Kind& kind, DType d
       (kind.train ? 3.0 : 1.0);
   work.description = fmt::format("{} nodes, {} edges, {} blocks, width {}", scale.nodes(), scale.edges(),
                                  scale.blocks, scale.width);
-  work.check = [step, kind] { return check_step(*step, kind.train); };
+  work.check = [step, kind] { return check_step(*step, kind); };
   work.randomise = [step] { step->inputs.randomise(); };
-  if (kind.train) {
-    work.run = [step] { step->train(); };
+  const auto once = [step, kind](Runtime& on) {
+    if (kind.train) return step->train(on);
+    step->predict(on);
+  };
+  if (kind.captured) {
+    const auto captured = std::make_shared<CapturedWork>(runtime, std::string(name), once);
+    work.run = [captured] { captured->run(); };
+    work.warm_runs = kRunsBeforeReplay;
   } else {
-    work.run = [step] { step->predict(); };
+    work.run = [&runtime, once] { once(runtime); };
   }
   return work;
 }
@@ -207,6 +226,8 @@ std::vector<Benchmark> step_benchmarks(const Selection& selection) {
   constexpr Kind kTrain{}, kTrainRecomputing{.keep_hidden = false}, kForward{.train = false};
   constexpr Kind kTrainByOps{.path = ComputePath::op_by_op};
   constexpr Kind kForwardByOps{.train = false, .path = ComputePath::op_by_op};
+  // The fused backward of a GPU recomputes; that of the CPU is faster on what forward kept.
+  const Kind fused_train = selection.device == DeviceKind::cuda ? kTrainRecomputing : kTrain;
   std::vector<Benchmark> list;
   std::vector<DType> types = timed_types(selection.device);
   if (selection.device == DeviceKind::cpu) types.push_back(DType::f64);
@@ -227,9 +248,17 @@ std::vector<Benchmark> step_benchmarks(const Selection& selection) {
       add(part("step/train_recompute_hidden"), kTrainRecomputing);
       add(part("step/train_op_by_op"), kTrainByOps);
       add(part("step/forward"), kForward);
+      if (selection.device == DeviceKind::cuda) {
+        Kind captured_train = fused_train, captured_forward = kForward;
+        captured_train.captured = captured_forward.captured = true;
+        add(part("step/train_captured"), captured_train);
+        add(part("step/forward_captured"), captured_forward);
+        const std::string name = part("ratio/train/launched_over_captured");
+        list.push_back({name, make(captured_train, name), make(fused_train, name)});
+      }
       add(part("step/forward_op_by_op"), kForwardByOps);
       for (const auto& [what, fused, by_ops] :
-           {std::tuple{"train", kTrain, kTrainByOps}, std::tuple{"forward", kForward, kForwardByOps}}) {
+           {std::tuple{"train", fused_train, kTrainByOps}, std::tuple{"forward", kForward, kForwardByOps}}) {
         const std::string name = part(fmt::format("ratio/{}/op_by_op_over_fused", what));
         list.push_back({name, make(fused, name), make(by_ops, name)});
       }

@@ -24,8 +24,9 @@ struct DeviceEvent {
 
 }  // namespace
 
-Timer::Timer(Runtime& runtime, int64_t flush_bytes) : runtime_(runtime), flush_bytes_(flush_bytes) {
-  if (runtime.stream().on_gpu()) {
+Timer::Timer(Runtime& runtime, int64_t flush_bytes, bool by_host)
+    : runtime_(runtime), flush_bytes_(flush_bytes) {
+  if (runtime.stream().on_gpu() && !by_host) {
     buffer_ = gpu::allocate(flush_bytes);  // not by the runtime's allocator, whose peak is reported
   } else {
     host_buffer_.resize(static_cast<size_t>(flush_bytes));

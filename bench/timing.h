@@ -11,7 +11,8 @@ namespace meshgrad::bench {
 class Timer {
  public:
   /// `flush_bytes`: what is written between cold runs; more than any cache holds.
-  Timer(Runtime& runtime, int64_t flush_bytes);
+  /// With `by_host` the host's clock, whatever the device.
+  Timer(Runtime& runtime, int64_t flush_bytes, bool by_host = false);
   ~Timer();
   Timer(const Timer&) = delete;
   Timer& operator=(const Timer&) = delete;
