@@ -23,7 +23,7 @@ inline int resident_words(int64_t rows, int64_t columns) {
 }
 /// Words of shared memory for all of an MLP's weights.
 inline int matrix_words(std::span<const MlpInput> inputs, const MlpWeights& weights) {
-  if (inputs.front().weight.width() == 256) return 2 * StreamedWeights<half, 256>::kSliceWords;
+  if (inputs.front().weight.width() == 256) return 2 * StreamedWeights<half, 256, false>::kSliceWords;
   int words = 0;
   for (const MlpInput& input : inputs) words += resident_words(input.weight.rows(), input.weight.width());
   for (const Tensor& weight : weights.weights) words += resident_words(weight.rows(), weight.width());

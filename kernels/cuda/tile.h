@@ -23,11 +23,12 @@ struct TileShape {
   static constexpr int kRows = 16 * kBands;
 };
 
-__device__ inline int lane_index() { return static_cast<int>(threadIdx.x) % 32; }
+/// Masked rather than divided, here and below: the compiler then knows that nothing is negative.
+__device__ inline int lane_index() { return static_cast<int>(threadIdx.x & 31); }
 /// The same in all lanes, as a value that the compiler knows to be: what is computed from it need not be kept
 /// once a lane.
 __device__ inline int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
-__device__ inline int warp_index() { return uniform(static_cast<int>(threadIdx.x) / 32); }
+__device__ inline int warp_index() { return uniform(static_cast<int>(threadIdx.x / 32)); }
 /// The lane's own value, which the compiler has to take for a new one: what follows from it is computed where
 /// it is used instead of being kept in registers all through the products in between.
 __device__ inline int renewed(int value) { return __shfl_sync(0xffffffffu, value, lane_index()); }

@@ -90,7 +90,7 @@ struct TileMlp {
 
   const FusedLayers<T>& layers;
   const float* vectors;
-  FusedWeights<T, W> weights;
+  FusedWeights<T, W, narrow> weights;
 
   __device__ TileMlp(const FusedLayers<T>& args, const FusedShared<W>& shared)
       : layers(args), vectors(shared.vectors), weights(args.weights, shared.matrices) {

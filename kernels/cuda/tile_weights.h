@@ -24,9 +24,9 @@ __device__ inline int position_of(int column) {
 template <int C>
 __device__ int swizzle(int row) {
   if constexpr (C == 32) {
-    return row / 2 % 4;
+    return row >> 1 & 3;
   } else {
-    return row % 8;
+    return row & 7;
   }
 }
 /// Words before chunk `even` + `odd` of a row: written so that rows of many chunks share few addresses.
@@ -34,22 +34,23 @@ __device__ inline int chunk_words(int even, int odd, int row_swizzle) {
   return 4 * ((even % 8) ^ (odd ^ row_swizzle)) + 4 * (even / 8 * 8);
 }
 
-/// Eight values of a row, as four pairs; zeros behind the matrix.
-template <class T>
+/// Eight values of a row, as four pairs; zeros behind the matrix, which only a narrow one has.
+template <bool narrow, class T>
 __device__ Vector<uint32_t> read_weight(const WeightMatrix<T>& matrix, int row, int column) {
-  if (row >= matrix.rows) row = -1;
-  if (matrix.columns % 8 != 0) return load_narrow_pairs(matrix.data, matrix.columns, row, column);
-  return column < matrix.columns ? load_pairs(matrix.data, matrix.columns, row, column) : Vector<uint32_t>{};
+  if constexpr (narrow) {
+    if (row >= matrix.rows || column >= matrix.columns) return {};
+    if (matrix.columns % 8 != 0) return load_narrow_pairs(matrix.data, matrix.columns, row, column);
+  }
+  return load_pairs(matrix.data, matrix.columns, row, column);
 }
 /// Puts them into a matrix of padded row width C.
 template <int C>
 __device__ void place_weight(uint32_t* shared, int row, int column, const Vector<uint32_t>& words) {
   const int to = position_of(row);
+  const int chunk = position_of(column) / 8 ^ swizzle<C>(to);
+  uint32_t* first = shared + C / 2 * to + column / 8 % 4;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int position = position_of(column + 2 * i);
-    shared[C / 2 * to + 4 * ((position / 8) ^ swizzle<C>(to)) + position % 8 / 2] = words.v[i];
-  }
+  for (int i = 0; i < 4; ++i) first[4 * (chunk ^ i)] = words.v[i];
 }
 
 /// sums += a W for 32 rows of W, `rows`, which face group `group` of a.
@@ -112,13 +113,13 @@ struct WeightSet {
 };
 
 /// All matrices in shared memory: warps go their own ways.
-template <class T, int W>
+template <class T, int W, bool narrow>
 class ResidentWeights {
  public:
   /// Every thread of the block; a barrier has to follow.
   __device__ ResidentWeights(const WeightSet<T>& set, uint32_t* shared) : set_(set), shared_(shared) {
     for (int i = 0; i < set.count; ++i) {
-      if (set.matrices[i].columns == W) {
+      if (!narrow || set.matrices[i].columns == W) {
         fill<W>(i);
       } else {
         fill<32>(i);
@@ -142,7 +143,7 @@ class ResidentWeights {
     for (int i = static_cast<int>(threadIdx.x); i < vectors; i += kFusedThreads) {
       const int row = i / (C / 8);
       const int column = 8 * (i % (C / 8));
-      place_weight<C>(shared_ + set_.first_word[matrix], row, column, read_weight(from, row, column));
+      place_weight<C>(shared_ + set_.first_word[matrix], row, column, read_weight<narrow>(from, row, column));
     }
   }
   const WeightSet<T>& set_;
@@ -151,7 +152,7 @@ class ResidentWeights {
 
 /// Slices of W times 32 values through a ring of two: the block's warps go in step, and every one of them
 /// takes part in every product. A slice is read ahead into registers while its predecessor is multiplied.
-template <class T, int W>
+template <class T, int W, bool narrow>
 class StreamedWeights {
  public:
   static constexpr int kSliceWords = 16 * W;
@@ -181,17 +182,19 @@ class StreamedWeights {
  private:
   template <int C>
   __device__ void fetch(int matrix, int group) {
+    const int thread = renewed(static_cast<int>(threadIdx.x)) & (kFusedThreads - 1);
 #pragma unroll
     for (int k = 0; k < kVectors; ++k) {
-      const int i = k * kFusedThreads + static_cast<int>(threadIdx.x);
-      ahead_[k] = read_weight(set_.matrices[matrix], 32 * group + i / (C / 8), 8 * (i % (C / 8)));
+      const int i = k * kFusedThreads + thread;
+      ahead_[k] = read_weight<narrow>(set_.matrices[matrix], 32 * group + i / (C / 8), 8 * (i % (C / 8)));
     }
   }
   template <int C>
   __device__ void deposit() {
+    const int thread = renewed(static_cast<int>(threadIdx.x)) & (kFusedThreads - 1);
 #pragma unroll
     for (int k = 0; k < kVectors; ++k) {
-      const int i = k * kFusedThreads + static_cast<int>(threadIdx.x);
+      const int i = k * kFusedThreads + thread;
       place_weight<C>(shared_ + turn_ * kSliceWords, i / (C / 8), 8 * (i % (C / 8)), ahead_[k]);
     }
   }
@@ -203,8 +206,9 @@ class StreamedWeights {
 };
 
 /// Three 128 x 128 matrices fit into a block's shared memory, one of 256 x 256 does not.
-template <class T, int W>
-using FusedWeights = std::conditional_t<W == 256, StreamedWeights<T, W>, ResidentWeights<T, W>>;
+template <class T, int W, bool narrow>
+using FusedWeights =
+    std::conditional_t<W == 256, StreamedWeights<T, W, narrow>, ResidentWeights<T, W, narrow>>;
 
 /// sums += a W.
 template <class T, int bands, int in_groups, int out_groups, class Weights>
