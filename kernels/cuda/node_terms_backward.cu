@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(kFusedThreads, kBlocksPerMultiprocessor<W>)
     return;
   }
   MESHGRAD_SHARED(gradients::Unit, unit, 1);
-  if (threadIdx.x == 0) gradients::find_unit(args.gradients, block, unit[0]);
+  if (threadIdx.x < 32) gradients::find_unit(args.gradients, block, unit[0]);
   __syncthreads();
   if (unit[0].slices == 0) return;
   constexpr int kOwnTiles = W > gradients::kTile ? gradients::kMaxTiles : 1;

@@ -104,36 +104,44 @@ __device__ inline int64_t cost_of(const Args& args, int32_t j, const Cut& cut) {
 }
 
 /// Every block works out the whole division from the real counts, so that no host has to know them: a job
-/// gets slices in proportion to the bytes it moves. No slices: a block too many.
+/// gets slices in proportion to the bytes it moves. No slices: a block too many. One warp calls; each of its
+/// lanes takes a job.
 __device__ inline void find_unit(const Args& args, int32_t unit, Unit& found) {
-  int64_t all = 0;
-  for (int j = 0; j < args.job_count; ++j) all += cost_of(args, j, cut_of(args.jobs[j].in, args.jobs[j].out));
-  int32_t first = 0;
-  for (int j = 0; j < args.job_count; ++j) {
-    const Job& job = args.jobs[j];
-    const Cut cut = cut_of(job.in, job.out);
-    const int64_t count = real_count(job.count, job.capacity);
-    const int64_t stages = (count + cut.stage_rows - 1) / cut.stage_rows;
-    if (stages == 0) continue;
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+  const int32_t j = lane < args.job_count ? lane : 0;
+  const Cut cut = cut_of(args.jobs[j].in, args.jobs[j].out);
+  const int64_t count = real_count(args.jobs[j].count, args.jobs[j].capacity);
+  const int64_t stages = (count + cut.stage_rows - 1) / cut.stage_rows;
+  const bool real = lane < args.job_count && stages > 0;
+  const int64_t cost = real ? cost_of(args, j, cut) : 0;
+  int64_t all = cost;
+  for (int step = 16; step > 0; step /= 2) all += __shfl_xor_sync(0xffffffffu, all, step);
+  int64_t slices = 0;
+  if (real) {
     const int32_t blocks_a_slice = args.makes_first && j == 0 ? 1 : cut.tiles;
-    int64_t slices = args.at_once * cost_of(args, j, cut) / (all * blocks_a_slice);
+    slices = args.at_once * cost / (all * blocks_a_slice);
     slices = slices < 1 ? 1 : slices < stages ? slices : stages;
-    const int32_t units = static_cast<int32_t>(slices) * cut.tiles;
-    if (unit < first + units) {
-      const int32_t slice = (unit - first) / cut.tiles;
-      const int64_t end = stages * (slice + 1) / slices * cut.stage_rows;
-      found = {j,
-               slice,
-               static_cast<int32_t>(slices),
-               (unit - first) % cut.tiles,
-               first,
-               stages * slice / slices * cut.stage_rows,
-               end < count ? end : count};
-      return;
-    }
-    first += units;
   }
-  found = {};
+  const int32_t units = static_cast<int32_t>(slices) * cut.tiles;
+  int32_t behind = units;  // units of this job and those before it
+  for (int step = 1; step < 32; step *= 2) {
+    const int32_t before = __shfl_up_sync(0xffffffffu, behind, step);
+    if (lane >= step) behind += before;
+  }
+  const int32_t first = behind - units;
+  if (unit >= first && unit < behind) {
+    const int32_t slice = (unit - first) / cut.tiles;
+    const int64_t end = stages * (slice + 1) / slices * cut.stage_rows;
+    found = {j,
+             slice,
+             static_cast<int32_t>(slices),
+             (unit - first) % cut.tiles,
+             first,
+             stages * slice / slices * cut.stage_rows,
+             end < count ? end : count};
+  } else if (lane == 31 && unit >= behind) {
+    found = {};
+  }
 }
 
 /// Where eight columns of a stage's row lie. Chunks of a row are exchanged by the row's number, so that eight

@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor) weight_gra
   }
   // Shared, so that the rows' loop has the registers that it would lie in.
   MESHGRAD_SHARED(Unit, unit, 1);
-  if (threadIdx.x == 0) find_unit(args, block, unit[0]);
+  if (threadIdx.x < 32) find_unit(args, block, unit[0]);
   __syncthreads();
   if (unit[0].slices > 0) add_unit<T>(args, unit[0], unit[0].tile);
 }
