@@ -17,6 +17,9 @@ constexpr int64_t kSharedWindow = kHugePage;
 /// Of a large allocation only the beginning is poisoned: it costs real memory.
 constexpr int64_t kMostPoison = int64_t{32} << 20;
 
+/// Cells begin with what one thread moves at most, and get finer as smaller accesses come.
+constexpr uint8_t kCoarsest = 4;
+
 int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
 char* map_or_die(int64_t bytes, int protection) {
@@ -99,6 +102,7 @@ void Arena::enter(char* address, Allocation allocation) {
   for (int64_t done = 0; done < allocation.bytes; done += kPageBytes) {
     Page& page = this->page(address + done);
     page.owner = owners_;
+    if (page.cells == nullptr) page.shift = kCoarsest;
     page.low = 0;
     page.high = static_cast<uint16_t>(std::min(kPageBytes, allocation.bytes - done));
     page.kind = allocation.kind;

@@ -21,8 +21,8 @@ inline constexpr int kStaticSharedBytes = 48 * 1024;
 /// NaN in every floating type, -1 in every integer.
 inline constexpr int kPoison = 0xff;
 
-/// The last accesses to 1, 2 or 4 bytes. A run is one block of one launch, counted over all launches, so that
-/// nothing has to be cleared. See Access in access.cpp.
+/// The last accesses to 1, 2, 4, 8 or 16 bytes. A run is one block of one launch, counted over all launches,
+/// so that nothing has to be cleared. See Access in access.cpp.
 struct Cell {
   uint32_t write_run;
   uint32_t write_at;
