@@ -22,7 +22,8 @@ struct SumArgs {
   bool accumulate;
 };
 
-/// The kElements columns at `column` of items [begin, end), added in order. Four loads are under way at once.
+/// The kElements columns at `column` of items [begin, end), added in order; of none where begin is behind
+/// end. Four loads are under way at once.
 template <class T, int kElements>
 __device__ void add_items(const SumArgs<T>& args, int64_t begin, int64_t end, int column,
                           float (&sums)[kElements]) {
@@ -73,7 +74,7 @@ __device__ void sum_long(const SumArgs<T>& args, int64_t segment, float (*slabs)
     for (int64_t round = begin; round < end; round += int64_t{groups} * kSlab) {
       const int64_t slab = round + int64_t{group} * kSlab;
       float sums[kElements] = {};
-      if (mine && slab < end) add_items(args, slab, slab + kSlab < end ? slab + kSlab : end, column, sums);
+      if (mine) add_items(args, slab, min(slab + kSlab, end), column, sums);
 #pragma unroll
       for (int e = 0; e < kElements; ++e) slabs[threadIdx.x][e] = sums[e];
       __syncthreads();
