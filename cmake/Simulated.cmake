@@ -22,7 +22,7 @@ endfunction()
 
 file(GLOB runner_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/simt/*.cpp)
 list(FILTER runner_sources EXCLUDE REGEX "_test\\.cpp$")
-set_source_files_properties(${runner_sources} PROPERTIES COMPILE_OPTIONS "-O2")
+set_source_files_properties(${runner_sources} PROPERTIES COMPILE_OPTIONS "-O3;-g1")
 file(GLOB kernel_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu)
 meshgrad_kernel_sources(${kernel_sources})
 file(GLOB table_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cpp)

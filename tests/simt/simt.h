@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA's own names for kernel sources that the host's compiler builds, and what kernels/cuda/device.h has of
-// its own. Kernels run on the simulated device (runner.h): each thread is a fiber, each load and store is
-// checked, because these sources are compiled with -fsanitize=thread and the runner answers the sanitizer's
-// calls.
+// its own. Kernels run on the simulated device (runner.h): each thread is a fiber, and each load and store is
+// checked (access.cpp), because these sources are compiled with -fsanitize=thread and the runner answers the
+// sanitizer's calls (hooks.cpp).
 //
-// Stricter than a GPU: threads of a block (warp) meet at one barrier (warp operation) of the source, none may
-// have exited, __activemask() names the caller alone, and only __syncthreads and __syncwarp order memory
-// within a block.
+// Stricter than a GPU: all threads of a block come to the same barrier of the source, and none may have
+// exited; all lanes of a mask that have not exited come to the same warp operation; __activemask() names the
+// caller alone; only __syncthreads and __syncwarp order memory within a block; shared memory starts as poison
+// that may not be read; indices stay inside of local arrays. Blocks run one after the other: a block cannot
+// wait for another one.
 #pragma once
 #include <math.h>
 #include <meshgrad/engine/dtype.h>
