@@ -17,37 +17,54 @@ Tensor mask_tensor(Runtime& runtime, const std::vector<uint8_t>& mask) {
 Tensor scalar(Runtime& runtime, double value) {
   return Tensor::from<double>(runtime, std::vector<double>{value}, Shape{1}, Tag::data, "scalar");
 }
-double value_of(const Tensor& tensor) { return tensor.values<double>()[0]; }
+double value_of(Runtime& runtime, const Tensor& tensor) {
+  return meshgrad::to_host(tensor, runtime.stream()).values<double>()[0];
+}
+Tensor flag_tensor(Runtime& runtime, int32_t value) {
+  return Tensor::from<int32_t>(runtime, std::span<const int32_t>(&value, 1), {1}, Tag::data);
+}
+int32_t flag_of(Runtime& runtime, const Tensor& tensor) {
+  return meshgrad::to_host(tensor, runtime.stream()).values<int32_t>()[0];
+}
+
+/// What a backend's gradients are in.
+std::vector<DType> gradient_types(const Backend& backend) {
+  std::vector<DType> types;
+  for (const DType dtype : backend.storage_types) {
+    if (accumulator_of(dtype) == dtype) types.push_back(dtype);
+  }
+  return types;
+}
 
 TEST_CASE("masked loss and its gradient agree with the judge") {
   uint64_t seed = 1200;
   for (const Backend& backend : backends()) {
-    for (const DType dtype : storage_types()) {
+    for (const DType dtype : backend.storage_types) {
       for (const int64_t width : {1, 2, 3, 33}) {
-        for (const int64_t rows : awkward_sizes_and(width <= 2, 20011)) {
+        for (const int64_t rows : backend.sizes_and(width <= 2, 20011)) {
           for (const double share : {0.0, 0.6, 1.0}) {
             RandomMatrices random(seed++);
             CAPTURE(width);
             CAPTURE(rows);
             CAPTURE(share);
             CAPTURE(random.seed());
-            Runtime runtime = make_runtime();
+            Runtime runtime = backend.runtime();
             const Matrix prediction = stored_as(dtype, random.normal(rows, width));
-            const Matrix target = stored_as(dtype, random.normal(rows, width));
+            const Matrix target = stored_as(accumulator_of(dtype), random.normal(rows, width));
             std::vector<uint8_t> mask = random.mask(rows, share);
             for (size_t i = 0; i < mask.size(); i += 3) mask[i] = static_cast<uint8_t>(mask[i] * 255);
             MaskedLossForward forward{rows,
                                       to_tensor(runtime, prediction, dtype),
-                                      to_tensor(runtime, target, dtype),
+                                      to_tensor(runtime, target, accumulator_of(dtype)),
                                       mask_tensor(runtime, mask),
                                       unwritten(runtime, {1}, DType::f64),
                                       unwritten(runtime, {1}, DType::f64)};
             backend.reduction->masked_loss_forward(forward, runtime, runtime.stream());
             const auto judge = reference::masked_loss(prediction, target, mask);
             // Sums are in double whatever the storage.
-            CHECK(std::abs(value_of(forward.sum) - judge.sum) <=
+            CHECK(std::abs(value_of(runtime, forward.sum) - judge.sum) <=
                   tolerance(DType::f64, rows * width, judge.sum));
-            CHECK(value_of(forward.weight) == judge.weight);
+            CHECK(value_of(runtime, forward.weight) == judge.weight);
 
             const MaskedLossBackward backward{
                 rows,         forward.prediction,     forward.target,
@@ -64,15 +81,16 @@ TEST_CASE("masked loss and its gradient agree with the judge") {
 
 TEST_CASE("masked rows may hold anything") {
   for (const Backend& backend : backends()) {
-    for (const DType dtype : storage_types()) {
-      Runtime runtime = make_runtime();
+    for (const DType dtype : backend.storage_types) {
+      Runtime runtime = backend.runtime();
       RandomMatrices random(51);
       const Tensor prediction = to_tensor(runtime, random.normal(33, 2), dtype);
-      const Tensor target = to_tensor(runtime, random.normal(33, 2), dtype);
+      const Tensor target = to_tensor(runtime, random.normal(33, 2), accumulator_of(dtype));
       std::vector<uint8_t> mask(33, 1);
       mask[7] = mask[32] = 0;
       for (const int64_t row : {7, 32}) {
-        copy(unwritten(runtime, {1, 2}, dtype), target.row_range(row, row + 1), runtime.stream());
+        copy(unwritten(runtime, {1, 2}, accumulator_of(dtype)), target.row_range(row, row + 1),
+             runtime.stream());
       }
       MaskedLossForward forward{33,
                                 prediction,
@@ -81,8 +99,8 @@ TEST_CASE("masked rows may hold anything") {
                                 unwritten(runtime, {1}, DType::f64),
                                 unwritten(runtime, {1}, DType::f64)};
       backend.reduction->masked_loss_forward(forward, runtime, runtime.stream());
-      CHECK(value_of(forward.sum) > 0.0);
-      CHECK(value_of(forward.weight) == 31.0);
+      CHECK(value_of(runtime, forward.sum) > 0.0);
+      CHECK(value_of(runtime, forward.weight) == 31.0);
       const Tensor d = unwritten(runtime, {33, 2}, dtype);
       backend.reduction->masked_loss_backward({33, prediction, target, forward.mask, scalar(runtime, 1.0), d},
                                               runtime.stream());
@@ -96,17 +114,18 @@ TEST_CASE("masked rows may hold anything") {
 
 TEST_CASE("masked loss counts no rows behind the count and leaves their gradient alone") {
   for (const Backend& backend : backends()) {
-    for (const DType dtype : storage_types()) {
-      Runtime runtime = make_runtime();
+    for (const DType dtype : backend.storage_types) {
+      Runtime runtime = backend.runtime();
       RandomMatrices random(52);
       const int64_t capacity = 129, count = 100;
       const Matrix prediction = stored_as(dtype, random.normal(capacity, 3));
-      const Matrix target = stored_as(dtype, random.normal(capacity, 3));
+      const Matrix target = stored_as(accumulator_of(dtype), random.normal(capacity, 3));
       std::vector<uint8_t> mask = random.mask(capacity, 0.5);
       std::fill(mask.begin() + count, mask.end(), uint8_t{1});
-      MaskedLossForward forward{Rows(capacity, &count),
+      const Tensor real = to_count(runtime, count);
+      MaskedLossForward forward{Rows(capacity, real.data<int64_t>()),
                                 to_tensor(runtime, prediction, dtype),
-                                to_tensor(runtime, target, dtype),
+                                to_tensor(runtime, target, accumulator_of(dtype)),
                                 mask_tensor(runtime, mask),
                                 unwritten(runtime, {1}, DType::f64),
                                 unwritten(runtime, {1}, DType::f64)};
@@ -114,8 +133,9 @@ TEST_CASE("masked loss counts no rows behind the count and leaves their gradient
       std::vector<uint8_t> counted = mask;
       std::fill(counted.begin() + count, counted.end(), uint8_t{0});
       const auto judge = reference::masked_loss(prediction, target, counted);
-      CHECK(std::abs(value_of(forward.sum) - judge.sum) <= tolerance(DType::f64, 3 * count, judge.sum));
-      CHECK(value_of(forward.weight) == judge.weight);
+      CHECK(std::abs(value_of(runtime, forward.sum) - judge.sum) <=
+            tolerance(DType::f64, 3 * count, judge.sum));
+      CHECK(value_of(runtime, forward.weight) == judge.weight);
       const Tensor d = unwritten(runtime, {capacity, 3}, dtype);
       backend.reduction->masked_loss_backward(
           {forward.rows, forward.prediction, forward.target, forward.mask, scalar(runtime, 1.0), d},
@@ -128,25 +148,26 @@ TEST_CASE("masked loss counts no rows behind the count and leaves their gradient
 
 TEST_CASE("sum of squares adds up in double and flags what is not finite") {
   for (const Backend& backend : backends()) {
-    for (const DType dtype : storage_types()) {
-      for (const int64_t size : {0, 1, 31, 33, 127, 129, 211, 70001}) {
+    for (const DType dtype : gradient_types(backend)) {
+      for (const int64_t size : backend.sizes_and(true, 70001)) {
         CAPTURE(size);
-        Runtime runtime = make_runtime();
+        Runtime runtime = backend.runtime();
         RandomMatrices random(53);
         const Matrix x = stored_as(dtype, random.normal(1, size));
-        const Tensor flag = Tensor::zeros(runtime, {1}, DType::i32, Tag::data);
+        Tensor flag = flag_tensor(runtime, 0);
         SumOfSquares args{to_vector(runtime, x, dtype), scalar(runtime, 3.0), flag};
         backend.reduction->sum_of_squares(args, runtime, runtime.stream());
         const double expected = reference::sum_of_squares(x.v) + 3.0;
         // The sum is in double whatever the storage.
-        CHECK(std::abs(value_of(args.sum) - expected) <= tolerance(DType::f64, size, expected));
-        CHECK(flag.values<int32_t>()[0] == 0);
-        flag.values<int32_t>()[0] = 1;
+        CHECK(std::abs(value_of(runtime, args.sum) - expected) <= tolerance(DType::f64, size, expected));
+        CHECK(flag_of(runtime, flag) == 0);
+        flag = flag_tensor(runtime, 1);
+        args.non_finite = flag;
         backend.reduction->sum_of_squares(args, runtime, runtime.stream());
-        CHECK_MESSAGE(flag.values<int32_t>()[0] == 1, "a flag that is set stays set");
+        CHECK_MESSAGE(flag_of(runtime, flag) == 1, "a flag that is set stays set");
         args.non_finite = Tensor();
         backend.reduction->sum_of_squares(args, runtime, runtime.stream());
-        CHECK(std::abs(value_of(args.sum) - (3.0 * (expected - 3.0) + 3.0)) <=
+        CHECK(std::abs(value_of(runtime, args.sum) - (3.0 * (expected - 3.0) + 3.0)) <=
               tolerance(DType::f64, size, 3.0 * expected));
       }
     }
@@ -155,8 +176,8 @@ TEST_CASE("sum of squares adds up in double and flags what is not finite") {
 
 TEST_CASE("sum of squares finds one bad element wherever it stands, and f32 squares do not overflow") {
   for (const Backend& backend : backends()) {
-    for (const DType dtype : storage_types()) {
-      Runtime runtime = make_runtime();
+    for (const DType dtype : gradient_types(backend)) {
+      Runtime runtime = backend.runtime();
       for (const int64_t at : {0, 1, 63, 64, 5001, 9999}) {
         for (const double bad :
              {std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(),
@@ -165,46 +186,50 @@ TEST_CASE("sum of squares finds one bad element wherever it stands, and f32 squa
           CAPTURE(bad);
           Matrix x(1, 10000, 1.0);
           x.at(0, at) = bad;
-          const Tensor flag = Tensor::zeros(runtime, {1}, DType::i32, Tag::data);
+          const Tensor flag = flag_tensor(runtime, 0);
           backend.reduction->sum_of_squares({to_vector(runtime, x, dtype), scalar(runtime, 0.0), flag},
                                             runtime, runtime.stream());
-          CHECK(flag.values<int32_t>()[0] == 1);
+          CHECK(flag_of(runtime, flag) == 1);
         }
       }
-      const Tensor flag = Tensor::zeros(runtime, {1}, DType::i32, Tag::data);
+      const Tensor flag = flag_tensor(runtime, 0);
       const Tensor sum = scalar(runtime, 0.0);
       backend.reduction->sum_of_squares({to_vector(runtime, Matrix(1, 4, 1e30), dtype), sum, flag}, runtime,
                                         runtime.stream());
-      CHECK(flag.values<int32_t>()[0] == 0);
-      CHECK(value_of(sum) == doctest::Approx(4e60).epsilon(1e-6));
+      CHECK(flag_of(runtime, flag) == 0);
+      CHECK(value_of(runtime, sum) == doctest::Approx(4e60).epsilon(1e-6));
     }
   }
 }
 
 TEST_CASE("reductions leave the same bits for any number of threads, and in every run") {
   for (const Backend& backend : backends()) {
-    for (const DType dtype : storage_types()) {
+    for (const DType dtype : backend.storage_types) {
       std::vector<std::unique_ptr<Runtime>> runtimes;
       std::vector<NamedTensors> results;
-      for (const int threads : {1, 1, 2, 3, 5}) {
+      const int64_t rows = backend.many(50021);
+      for (const int threads : backend.thread_counts()) {
         RuntimeOptions options;
+        options.device = backend.device;
         options.threads = threads;
         Runtime& runtime = *runtimes.emplace_back(std::make_unique<Runtime>(options));
         RandomMatrices random(54);
-        MaskedLossForward forward{50021,
-                                  to_tensor(runtime, random.normal(50021, 3), dtype),
-                                  to_tensor(runtime, random.normal(50021, 3), dtype),
-                                  mask_tensor(runtime, random.mask(50021, 0.7)),
+        MaskedLossForward forward{rows,
+                                  to_tensor(runtime, random.normal(rows, 3), dtype),
+                                  to_tensor(runtime, random.normal(rows, 3), accumulator_of(dtype)),
+                                  mask_tensor(runtime, random.mask(rows, 0.7)),
                                   unwritten(runtime, {1}, DType::f64),
                                   unwritten(runtime, {1}, DType::f64)};
         backend.reduction->masked_loss_forward(forward, runtime, runtime.stream());
-        const Tensor d = unwritten(runtime, {50021, 3}, dtype);
+        const Tensor d = unwritten(runtime, {rows, 3}, dtype);
         backend.reduction->masked_loss_backward(
-            {50021, forward.prediction, forward.target, forward.mask, forward.sum, d}, runtime.stream());
+            {rows, forward.prediction, forward.target, forward.mask, forward.sum, d}, runtime.stream());
         const Tensor squares = scalar(runtime, 0.1);
-        backend.reduction->sum_of_squares({forward.prediction, squares, Tensor()}, runtime, runtime.stream());
-        results.push_back(
-            {{"sum", forward.sum}, {"weight", forward.weight}, {"d_prediction", d}, {"squares", squares}});
+        backend.reduction->sum_of_squares({forward.target, squares, Tensor()}, runtime, runtime.stream());
+        results.push_back({{"sum", forward.sum},
+                           {"weight", forward.weight},
+                           {"d_prediction", d},
+                           {"squares", meshgrad::to_host(squares, runtime.stream())}});
       }
       for (size_t i = 1; i < results.size(); ++i) check_equal_bits(results[0], results[i]);
     }
