@@ -141,8 +141,9 @@ struct FusedGradients {
     const double flowing = magnitude(d_y) * std::max(magnitude(mlp.judge.gain), 1.0);
     Bounded d_z(last.d_x);
     if (mlp.norm != Norm::none) {
-      // Rows of a large z have a small scale; of any row the gradient is of the order of scale times d_y.
-      d_z = from_f32(last.d_x, mlp.width, 4.0 * std::max(magnitude(last.d_x), 1e-3 * flowing));
+      // A difference of terms no larger than d_y gain times a row's scale, which is 1 / sqrt(epsilon) at
+      // most.
+      d_z = from_f32(last.d_x, mlp.width, flowing / std::sqrt(mlp.judge.epsilon));
     }
     std::vector<Bounded> weights_and_biases;
     for (size_t layer = mlp.judge.weights.size(); layer-- > 0;) {
