@@ -81,9 +81,9 @@ struct TileMlpBackward {
 
   /// From d_z_last (in z), layer `layer`, to d_z_1 (in z, and rounded in d_z).
   __device__ void layers_before(Wide& z, WideOperand& d_z, int layer, const TileRows<kBands>& tile) {
+    add_column_sums(z, sums + W * layer);
 #pragma unroll 1
     for (;; --layer) {
-      add_column_sums(z, sums + W * layer);
       to_operand<T>(z, d_z);
       if (leavings.d_z[layer] != nullptr)
         store_operand(d_z, leavings.d_z[layer], tile.rows(), leavings.all_bits);
@@ -91,6 +91,7 @@ struct TileMlpBackward {
       z.clear();
       multiply_transposed<T>(z, d_z, mlp.weights, mlp.matrix(layer));
       apply_mask(z, masks + (layer - 1) * kMaskWords);
+      add_column_sums(z, sums + W * (layer - 1));
     }
   }
   /// d_z of the layer before a narrow last one, from d_y [rows, out].
