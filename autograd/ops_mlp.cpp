@@ -38,10 +38,9 @@ MlpWeightGradients weight_gradients_of(const MlpParameters& p) {
           .norm_bias = p.norm_bias.gradient};
 }
 
-/// Room for what backward wants to read, or nothing when it recomputes.
-MlpSaved saved_for(const Tape& tape, const MlpParameters& p, int64_t rows, DType dtype, bool keep_hidden) {
+/// Room for what backward wants to read.
+MlpSaved saved_for(const Tape& tape, const MlpParameters& p, int64_t rows, DType dtype) {
   MlpSaved saved;
-  if (!tape.recording() || !keep_hidden) return saved;
   const auto keep = [&](int64_t width) {
     return Tensor::empty(tape.runtime(), Shape{rows, width}, dtype, Tag::activations, "hidden");
   };
@@ -152,11 +151,13 @@ Variable mlp(Tape& tape, const std::vector<Variable>& inputs, const MlpParameter
                   .weights = weights_of(parameters),
                   .residual = residual ? residual.value() : Tensor(),
                   .out = {},
-                  .saved = saved_for(tape, parameters, rows.capacity, dtype, keep_hidden)};
+                  .saved = {}};
   for (size_t i = 0; i < inputs.size(); ++i)
     args.inputs.push_back({inputs[i].value(), parameters.first[i].value});
   const Variable out = tape.output(rows, out_width(parameters), dtype, true, "mlp");
   args.out = out.value();
+  if (tape.recording() && keep_hidden && saving_helps(args))
+    args.saved = saved_for(tape, parameters, rows.capacity, dtype);
   mlp_forward(args, tape.runtime(), tape.stream());
   if (tape.recording()) {
     tape.record("mlp", [saved = MlpSavedForBackward{inputs, parameters, residual, args.saved, out}](
@@ -184,7 +185,9 @@ EdgeUpdate edge_update(Tape& tape, const Graph& graph, const Variable& nodes, co
                          .aggregate_after_residual = options.aggregate_after_residual,
                          .edges_out = result.edges ? result.edges.value() : Tensor(),
                          .aggregate = result.aggregate.value(),
-                         .saved = saved_for(tape, parameters, graph.edges, dtype, options.keep_hidden)};
+                         .saved = {}};
+  if (tape.recording() && options.keep_hidden && saving_helps(args))
+    args.saved = saved_for(tape, parameters, graph.edges, dtype);
   edge_update_forward(args, tape.runtime(), tape.stream());
   if (tape.recording()) {
     tape.record("edge_update",

@@ -214,6 +214,7 @@ int run(const Options& options, Device device) {
     result.threads = threads;
     print_row(result);
     results.push_back(std::move(result));
+    if (!options.json.empty()) write_json(results, options.json);  // a run that is stopped leaves what it has
   };
   Yardsticks yardsticks;
   const auto measure_again = [&](const std::string& when) {
@@ -229,7 +230,6 @@ int run(const Options& options, Device device) {
   measure_again("before");
   for (const Benchmark& benchmark : chosen) add(measure(benchmark, device, options, yardsticks));
   measure_again("after");
-  if (!options.json.empty()) write_json(results, options.json);
   const auto failed =
       std::count_if(results.begin(), results.end(), [](const Result& r) { return !r.error.empty(); });
   const int slower = options.baseline.empty() ? 0 : compare(results, options.baseline);

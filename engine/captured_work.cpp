@@ -12,8 +12,10 @@ namespace {
 constexpr int64_t kPage = 4096;
 constexpr int64_t kNoLimit = int64_t{1} << 46;
 
-/// Memory of `runtime`, counted in `bytes`. It belongs to the runtime's stream, on which every replay runs.
-std::shared_ptr<MemorySource> memory_of(Runtime& runtime, const std::string& name, int64_t& bytes) {
+/// Memory of `runtime`, counted in `bytes`; `returns` counts what was given back. It belongs to the runtime's
+/// stream, on which every replay runs.
+std::shared_ptr<MemorySource> memory_of(Runtime& runtime, const std::string& name, int64_t& bytes,
+                                        int64_t& returns) {
   auto loans = std::make_shared<std::map<void*, StoragePtr>>();
   MemoryCallbacks callbacks;
   callbacks.allocate = [&runtime, &bytes, name, loans](int64_t size) {
@@ -23,8 +25,9 @@ std::shared_ptr<MemorySource> memory_of(Runtime& runtime, const std::string& nam
     loans->emplace(address, std::move(loan));
     return address;
   };
-  callbacks.free = [&bytes, loans](void* address, int64_t size) {
+  callbacks.free = [&bytes, &returns, loans](void* address, int64_t size) {
     bytes -= size;
+    ++returns;
     loans->erase(address);
   };
   return std::make_shared<CallbackMemorySource>(std::move(callbacks), runtime.device(), kNoLimit);
@@ -38,7 +41,9 @@ CapturedWork::CapturedWork(Runtime& runtime, std::string name, std::function<voi
   options.device = runtime.device();
   options.threads = 1;
   options.seed = runtime.seed();
-  options.memory = memory_of(runtime, name_, bytes_);
+  options.log = [&runtime](LogLevel level, std::string_view text) { runtime.log(level, text); };
+  options.autotune = runtime.autotune();
+  options.memory = memory_of(runtime, name_, bytes_, returns_);
   own_.emplace(std::move(options));
 }
 
@@ -68,10 +73,16 @@ void CapturedWork::record() {
   void* stream = own_->stream().native();
   gpu::begin_capture(stream);
   bool open = true;
+  const int64_t returns = returns_;
   try {
     work_(*own_);
     open = false;
     graph_ = gpu::end_capture(stream);
+    if (returns_ == returns) return;
+    // What was recorded first may use what was given back to make room for the rest.
+    gpu::destroy_graph(graph_);
+    graph_ = nullptr;
+    refusal_ = "memory ran short while it was recorded";
   } catch (const Error& error) {
     if (open) gpu::abandon_capture(stream);
     refusal_ = error.what();

@@ -35,6 +35,7 @@ class CapturedWork {
   std::string name_;
   std::function<void(Runtime&)> work_;
   int64_t bytes_ = 0;
+  int64_t returns_ = 0;
   int runs_ = 0;
   std::string refusal_;
   void* graph_ = nullptr;

@@ -30,6 +30,8 @@ int quota_cpus() {
   return static_cast<int>((quota + period - 1) / period);
 }
 
+constexpr int kLeastCapability = 8;  // what the kernels are compiled for
+
 }  // namespace
 
 std::string name_of(Device device) {
@@ -77,15 +79,29 @@ Device resolve_device(const std::string& word, std::string* note) {
                              "use \"cuda\" or \"cuda:0\"");
     }
     if (index >= static_cast<int>(devices.size())) {
-      throw device_error("run.device", word,
-                         devices.empty() ? "no CUDA device on this machine"
-                                         : fmt::format("{} CUDA devices on this machine", devices.size()),
-                         "set run.device = \"auto\" or \"cpu\"");
+      const std::string found = !gpu::built()     ? "a build without CUDA"
+                                : devices.empty() ? "no CUDA device that the driver shows"
+                                                  : fmt::format("devices 0 to {}", devices.size() - 1);
+      throw device_error("run.device", word, found,
+                         gpu::built()
+                             ? "see that `nvidia-smi` lists it and that its driver is of CUDA 13, or set "
+                               "run.device = \"auto\" or \"cpu\""
+                             : "build with -DMESHGRAD_CUDA=ON, or set run.device = \"auto\" or \"cpu\"");
+    }
+    const CudaDevice& device = devices[static_cast<size_t>(index)];
+    if (device.major < kLeastCapability) {
+      throw device_error("run.device", fmt::format("compute capability {}.0 or more", kLeastCapability),
+                         fmt::format("{} with {}.{}", device.name, device.major, device.minor),
+                         "set run.device = \"cpu\"");
     }
     return {DeviceKind::cuda, index};
   }
-  if (word == "cpu" || devices.empty()) {
-    if (word == "auto" && note != nullptr) *note = "device: cpu (no CUDA device found)";
+  if (word == "cpu" || devices.empty() || devices.front().major < kLeastCapability) {
+    if (word == "auto" && note != nullptr) {
+      *note = !gpu::built()     ? "device: cpu (a build without CUDA)"
+              : devices.empty() ? "device: cpu (no CUDA device found)"
+                                : fmt::format("device: cpu ({} is too old)", devices.front().name);
+    }
     return Device{};
   }
   if (note != nullptr) *note = fmt::format("device: cuda:0 ({})", devices.front().name);

@@ -119,7 +119,7 @@ Tensor host_tensor(const Shape& shape, DType dtype) {
 
 Tensor to_host(const Tensor& tensor, const Stream& stream) {
   if (tensor.device().kind == DeviceKind::cpu) return tensor;
-  const Tensor host = host_tensor(tensor.shape(), tensor.dtype());
+  Tensor host = host_tensor(tensor.shape(), tensor.dtype());
   copy(tensor, host, stream);
   stream.synchronize();
   return host;

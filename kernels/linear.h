@@ -4,8 +4,8 @@
 // f16 or bf16; f64 on the CPU), but for biases and weight gradients, which have its accumulator's (f32, f64
 // for f64); products are summed in that. Operands that a call makes itself (hidden activations and their
 // gradients) may be rounded to the storage dtype before they are multiplied. Deterministic: the order of
-// every sum depends on the sizes and the device alone, not on threads. No two arguments overlap unless said so. Throws
-// InvalidArgument on a shape or dtype that does not fit.
+// every sum depends on the sizes and the device alone, not on threads. No two arguments overlap unless said
+// so. Throws InvalidArgument on a shape or dtype that does not fit.
 #pragma once
 #include <meshgrad/engine/tensor.h>
 #include <meshgrad/kernels/activation.h>

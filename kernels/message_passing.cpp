@@ -31,6 +31,12 @@ int64_t check_common(std::string_view op, const Args& args, DType dtype) {
 
 }  // namespace
 
+bool saving_helps(const EdgeUpdateForward& args) {
+  check_defined("edge_update.forward", "aggregate", args.aggregate);
+  return pick_table(args.aggregate.device(), cpu::message_passing_kernels, &GpuTables::message_passing)
+      .saving_helps(args);
+}
+
 void edge_update_forward(const EdgeUpdateForward& args, Runtime& runtime, const Stream& stream) {
   constexpr std::string_view kOp = "edge_update.forward";
   check_defined(kOp, "aggregate", args.aggregate);

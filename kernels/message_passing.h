@@ -55,6 +55,7 @@ struct EdgeUpdateBackward {
 };
 
 struct MessagePassingKernels {
+  bool (*saving_helps)(const EdgeUpdateForward&);
   void (*edge_forward)(const EdgeUpdateForward&, Runtime&, const Stream&);
   void (*edge_backward)(const EdgeUpdateBackward&, Runtime&, const Stream&);
 };
@@ -62,6 +63,8 @@ namespace cpu {
 extern const MessagePassingKernels message_passing_kernels;
 }
 
+/// As for MlpForward.
+bool saving_helps(const EdgeUpdateForward& args);
 void edge_update_forward(const EdgeUpdateForward& args, Runtime& runtime, const Stream& stream);
 void edge_update_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Stream& stream);
 

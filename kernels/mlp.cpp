@@ -73,6 +73,11 @@ void check_mlp_gradients(std::string_view op, const MlpWeights& weights,
   check("d_norm_bias", gradients.norm_bias, weights.norm_bias);
 }
 
+bool saving_helps(const MlpForward& args) {
+  check_defined("mlp.forward", "out", args.out);
+  return pick_table(args.out.device(), cpu::mlp_kernels, &GpuTables::mlp).saving_helps(args);
+}
+
 void mlp_forward(const MlpForward& args, Runtime& runtime, const Stream& stream) {
   constexpr std::string_view kOp = "mlp.forward";
   check_defined(kOp, "out", args.out);

@@ -47,7 +47,7 @@ struct MlpInput {
   Tensor weight;  ///< [in_i, hidden]: a row range of the first weight
 };
 
-/// What forward leaves for backward. With `keep_hidden` false, the hidden tensors are undefined and backward
+/// What forward leaves for backward. Where the tensors are undefined, backward
 /// recomputes them in the tile, bit for bit.
 struct MlpSaved {
   std::vector<Tensor> pre_activations;  ///< z_1 .. z_{last-1}: [rows, hidden] each
@@ -79,6 +79,7 @@ struct MlpBackward {
 };
 
 struct MlpKernels {
+  bool (*saving_helps)(const MlpForward&);
   void (*forward)(const MlpForward&, Runtime&, const Stream&);
   void (*backward)(const MlpBackward&, Runtime&, const Stream&);
 };
@@ -88,6 +89,10 @@ extern const MlpKernels mlp_kernels;
 
 void mlp_forward(const MlpForward& args, Runtime& runtime, const Stream& stream);
 void mlp_backward(const MlpBackward& args, Runtime& runtime, const Stream& stream);
+
+/// False where the device's kernels compute hidden activations anew in any case (the fused ones on tensor
+/// cores): room for them would cost memory, and the faster kernels. `args.saved` is undefined.
+bool saving_helps(const MlpForward& args);
 
 /// True when `saved` holds all that backward would otherwise recompute.
 bool saved_is_complete(const MlpWeights& weights, const MlpSaved& saved);

@@ -108,6 +108,7 @@ struct RolloutConfig {
 struct Config {
   DType precision = DType::f32;  ///< a top-level key, as is graphs
   GraphsMode graphs = GraphsMode::off;
+  bool autotune = false;
   RunConfig run;
   DataConfig data;
   ModelConfig model;

@@ -83,6 +83,11 @@ constexpr ConfigKey kKeys[] = {
     {"", "graphs", choice<&Config::graphs>(kGraphs), "",
      "Whether a GPU's kernels are launched one by one, or recorded once for each of a few batch sizes and "
      "replayed as a whole; pays most for small meshes, and keeps memory for each size"},
+    {"", "autotune", BoolKey{member<&Config::autotune>()}, "",
+     "Whether a GPU's matrix products that are not fused are measured once for each shape, and the choices "
+     "kept "
+     "in the user's cache folder; makes first steps slower, and later runs may sum in another order than the "
+     "first"},
 
     {"run", "dir", TextKey{member<&Config::run, &RunConfig::dir>(), true, "a folder"}, "",
      "Folder of the run: resolved configuration, metrics and checkpoints"},
@@ -134,7 +139,7 @@ constexpr ConfigKey kKeys[] = {
      "Fused kernels, or one kernel an operation as a check"},
     {"model", "keep_hidden", BoolKey{member<&Config::model, &ModelConfig::keep_hidden>()}, "",
      "Whether the fused path keeps hidden activations for the backward pass; false computes them again and "
-     "needs less memory"},
+     "needs less memory. The fused kernels of a GPU never keep them"},
 
     {"train", "steps", IntegerKey{member<&Config::train, &TrainConfig::steps>(), 1, kMany}, "steps",
      "Optimizer steps"},

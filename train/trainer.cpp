@@ -322,8 +322,7 @@ void Trainer::advise_on_memory() {
   else if (config_.model.keep_hidden)
     advice.emplace_back(
         "set model.keep_hidden = false: hidden activations are computed again, with the same results, also "
-        "in a run "
-        "that goes on from a checkpoint");
+        "in a run that goes on from a checkpoint");
   if (config_.train.batch % 2 == 0)
     advice.emplace_back(
         fmt::format("in a new run, set train.batch = {} and train.accumulate = {}: the same gradients from "

@@ -235,6 +235,7 @@ void edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Strea
 }  // namespace
 
 const MessagePassingKernels message_passing_kernels{
+    .saving_helps = [](const EdgeUpdateForward&) { return true; },
     .edge_forward =
         [](const EdgeUpdateForward& args, Runtime& runtime, const Stream& stream) {
           dispatch_cpu_storage(args.aggregate.dtype(),

@@ -74,6 +74,7 @@ void backward(const MlpBackward& args, Runtime& runtime, const Stream& stream) {
 }  // namespace
 
 const MlpKernels mlp_kernels{
+    .saving_helps = [](const MlpForward&) { return true; },
     .forward =
         [](const MlpForward& args, Runtime& runtime, const Stream& stream) {
           dispatch_cpu_storage(args.out.dtype(), [&]<class S>() { forward<S>(args, runtime, stream); });

@@ -83,9 +83,9 @@ __device__ void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(pending) : "memory");
 }
 
-/// Four 8x8 matrices of 16-bit values from shared memory: lane l gives the address of row l % 8 of matrix l /
-/// 8 (16 bytes, aligned); r[i] gets row lane / 4, columns 2 (lane % 4) and the next of matrix i. PTX ISA,
-/// ldmatrix.
+/// Four 8x8 matrices of 16-bit values from shared memory. Each lane gives the address of a row (16 bytes,
+/// aligned): of matrix lane / 8, row lane % 8. r[i] gets of matrix i row lane / 4, columns 2 (lane % 4) and
+/// the next. PTX ISA, ldmatrix.
 __device__ inline void load_matrices(uint32_t (&r)[4], const void* row) {
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
@@ -102,11 +102,18 @@ __device__ inline void load_matrices_transposed(uint32_t (&r)[4], const void* ro
                : "memory");
 }
 
-/// d += a b on tensor cores: a is 16x16 (rows), b 16x8 (columns), d 16x8 in f32. With g = lane / 4, q = lane
-/// % 4:
-///   a[0]: row g, columns 2q, 2q+1;  a[1]: row g+8, same;  a[2]: row g, columns 2q+8, 2q+9;  a[3]: row g+8,
-///   same b[0]: rows 2q, 2q+1 of column g;  b[1]: rows 2q+8, 2q+9 d[0], d[1]: row g, columns 2q, 2q+1;  d[2],
-///   d[3]: row g+8
+// clang-format off
+/// d += a b on tensor cores: a is 16x16 (rows), b 16x8 (columns), d 16x8 in f32.
+/// With g = lane / 4 and q = lane % 4, a lane holds
+///   a[0]        row g,     columns 2q and 2q+1
+///   a[1]        row g + 8, columns 2q and 2q+1
+///   a[2]        row g,     columns 2q+8 and 2q+9
+///   a[3]        row g + 8, columns 2q+8 and 2q+9
+///   b[0]        column g,  rows 2q and 2q+1
+///   b[1]        column g,  rows 2q+8 and 2q+9
+///   d[0], d[1]  row g,     columns 2q and 2q+1
+///   d[2], d[3]  row g + 8, columns 2q and 2q+1
+// clang-format on
 /// PTX ISA, "Matrix fragments for mma.m16n8k16 with floating point type".
 template <class T>
 __device__ void multiply_add(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {

@@ -7,6 +7,7 @@
 #include <meshgrad/kernels/cuda/gemm.h>
 #include <meshgrad/kernels/gemm_choices.h>
 
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <memory>
@@ -145,6 +146,7 @@ Plan describe_product(const Gemm& args) {
 }
 
 uint32_t alignment_of(const Tensor& tensor) {
+  if (!tensor.defined()) return 16;
   uint32_t alignment = 16;
   while (reinterpret_cast<uintptr_t>(tensor.raw()) % alignment != 0) alignment /= 2;
   return alignment;
@@ -152,11 +154,12 @@ uint32_t alignment_of(const Tensor& tensor) {
 
 std::string name_of(const Gemm& args) {
   const GemmSizes s = sizes_of(args);
-  return fmt::format("{}{} {}{} {}{}{} {}x{}x{} aligned {} {} {}", meshgrad::name_of(args.a.dtype()),
+  return fmt::format("{}{} {}{} {}{}{} {}x{}x{} aligned {} {} {} {}", meshgrad::name_of(args.a.dtype()),
                      args.transpose_a ? "^T" : "", meshgrad::name_of(args.b.dtype()),
                      args.transpose_b ? "^T" : "", meshgrad::name_of(args.c.dtype()),
                      args.accumulate ? " added" : "", args.bias.defined() ? " bias" : "", s.m, s.n, s.k,
-                     alignment_of(args.a), alignment_of(args.b), alignment_of(args.c));
+                     alignment_of(args.a), alignment_of(args.b), alignment_of(args.c),
+                     alignment_of(args.bias));
 }
 
 /// What one Runtime keeps of the library.
@@ -233,7 +236,7 @@ std::vector<cublasLtMatmulHeuristicResult_t> Products::candidates(const Plan& pl
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(args.b));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(args.a));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(args.c));
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(args.c));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, std::min(alignment_of(args.c), alignment_of(args.bias)));
   std::vector<cublasLtMatmulHeuristicResult_t> found(kCandidates);
   int count = 0;
   const auto layout = [](const Plan::Owned& owned) { return of<cublasLtMatrixLayout_t>(owned); };

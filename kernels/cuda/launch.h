@@ -16,6 +16,11 @@
 
 namespace meshgrad::cuda {
 
+/// A device gives 48 KiB to fixed and dynamic shared memory together, unless it is asked for more; what is
+/// fixed in the kernel is not known here, and may be the rest.
+inline constexpr int kSharedWithoutAsking = 32 * 1024;
+inline constexpr int kSharedUnasked = 48 * 1024;
+
 struct LaunchShape {
   int64_t blocks = 1;
   int threads = 32;      ///< of a block
@@ -29,7 +34,7 @@ void launch(const char* name, void (*kernel)(Args), const LaunchShape& shape, co
   if (shape.blocks == 0) return;
 #ifdef __CUDACC__
   cudaError_t error = cudaSuccess;
-  if (shape.shared_bytes > 48 * 1024) {
+  if (shape.shared_bytes > kSharedWithoutAsking) {
     error = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, shape.shared_bytes);
   }

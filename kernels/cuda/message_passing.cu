@@ -201,7 +201,9 @@ void edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Strea
 
 }  // namespace
 
-const MessagePassingKernels message_passing_kernels{.edge_forward = edge_forward,
-                                                    .edge_backward = edge_backward};
+const MessagePassingKernels message_passing_kernels{
+    .saving_helps = [](const EdgeUpdateForward& args) { return !fused_covers(args); },
+    .edge_forward = edge_forward,
+    .edge_backward = edge_backward};
 
 }  // namespace meshgrad::cuda

@@ -55,6 +55,8 @@ void backward(const MlpBackward& args, Runtime& runtime, const Stream& stream) {
 
 }  // namespace
 
-const MlpKernels mlp_kernels{.forward = forward, .backward = backward};
+const MlpKernels mlp_kernels{.saving_helps = [](const MlpForward& args) { return !fused_covers(args); },
+                             .forward = forward,
+                             .backward = backward};
 
 }  // namespace meshgrad::cuda

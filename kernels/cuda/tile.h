@@ -280,7 +280,10 @@ __device__ void relu(Sums<bands, groups>& sums) {
 #pragma unroll
     for (int tile = 0; tile < 4 * groups; ++tile)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) sums.v[band][tile][i] = fmaxf(sums.v[band][tile][i], 0.0f);
+      for (int i = 0; i < 4; ++i) {
+        float& x = sums.v[band][tile][i];
+        x = x < 0.0f ? 0.0f : x;  // a NaN stays one, so that a broken run is noticed
+      }
 }
 
 /// One bit a sum: whether relu let it through. Words of a lane lie 32 apart in shared memory.
@@ -297,7 +300,7 @@ __device__ void save_mask(Sums<bands, groups>& sums, uint32_t* mask) {
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
       const int k = 32 * word + i;
-      if (sums.v[k / (16 * groups)][k / 4 % (4 * groups)][k % 4] > 0.0f) bits |= 1u << i;
+      if (!(sums.v[k / (16 * groups)][k / 4 % (4 * groups)][k % 4] <= 0.0f)) bits |= 1u << i;
     }
     mask[32 * word + lane_index()] = bits;
   }

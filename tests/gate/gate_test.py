@@ -188,6 +188,11 @@ class GateTest(unittest.TestCase):
         time.sleep(7)
         self.assertFalse(mark.exists())
 
+    def test_a_program_that_sees_no_gpu_is_a_failure(self):
+        self.fake("bin/meshgrad", "echo 'gpu       none'")
+        self.assertEqual(self.gate("environment").returncode, 1)
+        self.assertEqual(self.verdicts()["environment"], "failed")
+
     def test_a_group_ends_in_its_time(self):
         hang = TESTS.replace("echo \"[doctest] test cases", "sleep 30 #", 1)
         for name in ("engine_tests", "kernels_tests", "autograd_tests", "nn_tests", "train_tests"):

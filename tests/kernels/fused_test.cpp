@@ -347,5 +347,28 @@ TEST_CASE("fused edge update leaves the same bits in every run, in place, and wi
   }
 }
 
+TEST_CASE("what is no number passes relu, so that a broken run is noticed" *
+          doctest::skip(cuda_devices().empty())) {
+  Gpu gpu;
+  RandomMatrices random(77);
+  Matrix x = random.normal(33, 64);
+  x.at(5, 7) = std::numeric_limits<double>::infinity();
+  MlpForward args{.rows = 33,
+                  .inputs = {{gpu.tensor(x, DType::f16), gpu.tensor(random.normal(64, 64), DType::f16)}},
+                  .weights = {},
+                  .residual = {},
+                  .out = gpu.unwritten(33, 64, DType::f16),
+                  .saved = {}};
+  args.weights.weights = {gpu.tensor(random.normal(64, 64), DType::f16)};
+  args.weights.biases = {Tensor()};
+  REQUIRE(!saving_helps(args));  // the fused kernels take it
+  mlp_forward(args, gpu.runtime, gpu.stream());
+  const Matrix y = gpu.download(args.out);
+  for (int64_t row = 0; row < y.rows; ++row) {
+    const auto begin = y.v.begin() + row * y.cols;
+    CHECK(std::all_of(begin, begin + y.cols, [](double v) { return std::isfinite(v); }) == (row != 5));
+  }
+}
+
 }  // namespace
 }  // namespace meshgrad::test

@@ -14,10 +14,10 @@ TEST_CASE("every backend fills every entry of every table") {
     CAPTURE(backend.name);
     const auto [linear_forward, linear_backward] = *backend.linear;
     CHECK((linear_forward && linear_backward));
-    const auto [mlp_forward, mlp_backward] = *backend.mlp;
-    CHECK((mlp_forward && mlp_backward));
-    const auto [edge_forward, edge_backward] = *backend.message_passing;
-    CHECK((edge_forward && edge_backward));
+    const auto [mlp_saving, mlp_forward, mlp_backward] = *backend.mlp;
+    CHECK((mlp_saving && mlp_forward && mlp_backward));
+    const auto [edge_saving, edge_forward, edge_backward] = *backend.message_passing;
+    CHECK((edge_saving && edge_forward && edge_backward));
     const auto [sum, gather] = *backend.segment_sum;
     CHECK((sum && gather));
     const auto [activation, activation_back, norm, norm_back, axpby, cast] = *backend.elementwise;

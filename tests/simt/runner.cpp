@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/kernels/cuda/launch.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -299,6 +300,14 @@ void* static_shared(size_t bytes, size_t alignment, Location where) {
     fail(fmt::format("at most {} bytes of fixed shared memory, {} with dynamic", kStaticSharedBytes,
                      kSharedBytes),
          fmt::format("{} at {}", all, text(where)), "use dynamic shared memory, or smaller tiles");
+  }
+  const int64_t dynamic = runner.launch->shared_bytes;
+  if (dynamic <= meshgrad::cuda::kSharedWithoutAsking &&
+      static_cast<int64_t>(all) + dynamic > meshgrad::cuda::kSharedUnasked) {
+    fail(fmt::format("at most {} bytes of shared memory for a launch that asks for no more",
+                     meshgrad::cuda::kSharedUnasked),
+         fmt::format("{} dynamic and {} fixed, at {}", dynamic, all, text(where)),
+         "make more of it dynamic: launch() asks for more beyond kSharedWithoutAsking");
   }
   char* const memory = runner.next_static;
   const auto size = static_cast<int64_t>(bytes);

@@ -105,6 +105,7 @@ int run(const TrainCommand& command, const GlobalOptions& globals) {
                    .seed = static_cast<uint64_t>(config.run.seed),
                    .allocator = allocator_options_from_environment(config.memory),
                    .log = {},
+                   .autotune = config.autotune,
                    .memory = {}});
   catch_stop_signals();
   Progress progress(stderr, is_terminal(stderr), kProgressSeconds);
