@@ -152,7 +152,7 @@ Workload mlp_work(const std::shared_ptr<Case>& c, Work what) {
           judged.expect("out", forward.out, reference::sum(x[0].base, y), terms);
         });
   }
-  const bool keep = what == Work::backward;
+  const bool keep = what == Work::backward && saving_helps(forward);
   forward.saved = make_saved(*c, rows, keep);
   const Input d_out = c->rows(base, width);
   const MlpBackward args{
@@ -220,7 +220,7 @@ Workload edge_work(const std::shared_ptr<Case>& c, Work what) {
           judged.expect("aggregate", forward.aggregate, result.aggregate, terms);
         });
   }
-  const bool keep = what == Work::backward;
+  const bool keep = what == Work::backward && saving_helps(forward);
   forward.saved = make_saved(*c, edges, keep);
   const Input d_e = c->rows(kBaseEdges * period, width), d_aggregate = c->rows(period, width);
   const EdgeUpdateBackward args{.graph = &torus->graph,

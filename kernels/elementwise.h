@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // elementwise: activations, sums, conversions, and the row-wise norms of the op-by-op path. Outputs may alias
-// inputs of the same shape. Norm statistics are in the accumulation type.
+// inputs of the same shape. The tensors of a call share one storage dtype (f32, f16 or bf16; f64 on the CPU);
+// gain, bias and their gradients have its accumulator's (accumulator_of), in which sums and statistics run.
+// Deterministic: the order of every sum depends on the sizes and the device alone. Throws InvalidArgument on
+// a shape or dtype that does not fit.
 #pragma once
 #include <meshgrad/engine/tensor.h>
 #include <meshgrad/kernels/activation.h>

@@ -2,6 +2,8 @@
 // segment_sum and gather, each the other's transpose; the op-by-op path's scatter-add and concatenation.
 // Sums run in the order of the index, in the accumulation type; a GPU cuts long segments in slabs of fixed
 // length, whose sums it adds in order. Deterministic, no atomics.
+// x and out share one storage dtype (f32, f16 or bf16; f64 on the CPU). Throws InvalidArgument on a shape or
+// dtype that does not fit.
 #pragma once
 #include <meshgrad/engine/tensor.h>
 

@@ -65,7 +65,10 @@ TrainStep::TrainStep(Runtime& runtime, const Config& config, const Dataset& data
       note_(std::move(note)),
       most_captured_(most_captured),
       ahead_(batches_ahead(runtime)),
-      uploader_(runtime, ahead_ + 2),
+      uploader_(runtime, ahead_ + 2,
+                BatchMemory(largest_batch(config, dataset, features), config.precision,
+                            BatchMemory::Sizes::capacity)
+                    .bytes()),
       classes_(largest_batch(config, dataset, features)) {
   if (config.graphs != GraphsMode::capture) return;
   if (!runtime.stream().on_gpu()) {

@@ -2,6 +2,8 @@
 #include <meshgrad/engine/gpu.h>
 #include <meshgrad/train/upload.h>
 
+#include <algorithm>
+
 namespace meshgrad {
 namespace {
 
@@ -38,8 +40,7 @@ StoragePtr Uploader::stage(int64_t bytes) {
   piece.copied.await();
   if (piece.memory == nullptr || piece.memory->bytes() < bytes) {
     piece.memory = nullptr;
-    piece.memory =
-        pinned_memory(bytes + bytes / 4);  // meshes differ in size: not every larger one costs a call
+    piece.memory = pinned_memory(std::max(bytes, largest_));
   }
   return piece.memory;
 }

@@ -10,8 +10,10 @@ namespace meshgrad {
 
 class Uploader {
  public:
-  /// At most `pieces` - 1 are staged and not yet uploaded at once.
-  Uploader(Runtime& runtime, size_t pieces) : runtime_(runtime), pieces_(pieces) {}
+  /// At most `pieces` - 1 are staged and not yet uploaded at once. Each is made for `largest` bytes at first:
+  /// to make one anew would stop the device.
+  Uploader(Runtime& runtime, size_t pieces, int64_t largest)
+      : runtime_(runtime), largest_(largest), pieces_(pieces) {}
   ~Uploader();
   Uploader(const Uploader&) = delete;
   Uploader& operator=(const Uploader&) = delete;
@@ -28,6 +30,7 @@ class Uploader {
     Event copied;
   };
   Runtime& runtime_;
+  int64_t largest_;
   std::vector<Piece> pieces_;
   size_t next_ = 0;
 };

@@ -14,13 +14,6 @@ namespace {
 
 using reference::Edges;
 
-/// Whether there is a device to test on; a test case without one says so and ends.
-bool no_device() {
-  const bool none = gpu_tables() == nullptr || gpu::devices().empty();
-  if (none) CHECK(none);
-  return none;
-}
-
 struct MlpShapeOf {
   std::vector<int64_t> inputs;
   int64_t width, layers, out;
@@ -92,8 +85,7 @@ void check_mlp(const MlpShapeOf& shape, DType dtype, int64_t rows, int64_t capac
   }
 }
 
-TEST_CASE("fused mlp agrees with the judge") {
-  if (no_device()) return;
+TEST_CASE("fused mlp agrees with the judge" * doctest::skip(cuda_devices().empty())) {
   const std::vector<MlpShapeOf> shapes = {
       {{128, 128}, 128, 3, 128, Norm::layer, true}, {{64, 64, 64}, 64, 3, 64, Norm::layer, false},
       {{3}, 128, 3, 128, Norm::layer, false},       {{11, 64}, 64, 2, 64, Norm::rms, false},
@@ -107,8 +99,7 @@ TEST_CASE("fused mlp agrees with the judge") {
   check_mlp(shapes[5], DType::bf16, 0, 5, seed++);
 }
 
-TEST_CASE("fused mlp of width 256 agrees with the judge") {
-  if (no_device()) return;
+TEST_CASE("fused mlp of width 256 agrees with the judge" * doctest::skip(cuda_devices().empty())) {
   check_mlp({{256, 256}, 256, 3, 256, Norm::layer, true}, DType::f16, 33, 40, 950);
   check_mlp({{4}, 256, 3, 3, Norm::none, false}, DType::bf16, 17, 17, 951);
 }
@@ -286,8 +277,7 @@ void check_edges(const EdgeShapeOf& shape, int64_t nodes, int64_t edge_count, DT
   run.check_backward();
 }
 
-TEST_CASE("fused edge update agrees with the judge") {
-  if (no_device()) return;
+TEST_CASE("fused edge update agrees with the judge" * doctest::skip(cuda_devices().empty())) {
   const std::vector<EdgeShapeOf> shapes = {{64, 3},
                                            {64, 3, Norm::layer, true, true},
                                            {64, 3, Norm::layer, true, false, true},
@@ -304,14 +294,13 @@ TEST_CASE("fused edge update agrees with the judge") {
     check_edges(shapes[0], nodes, edges, DType::f16, nodes % 2, seed++);
 }
 
-TEST_CASE("fused edge update of width 256 agrees with the judge") {
-  if (no_device()) return;
+TEST_CASE("fused edge update of width 256 agrees with the judge" * doctest::skip(cuda_devices().empty())) {
   check_edges({256, 3}, 17, 67, DType::f16, 2, 1100);
   check_edges({256, 2, Norm::layer, true, true}, 9, 33, DType::bf16, 0, 1101);
 }
 
-TEST_CASE("fused edge update with halo nodes, which send and never receive") {
-  if (no_device()) return;
+TEST_CASE("fused edge update with halo nodes, which send and never receive" *
+          doctest::skip(cuda_devices().empty())) {
   RandomMatrices random(1200);
   Edges edges = random_edges(random, 41, 203);
   edges.nodes = 63;
@@ -323,8 +312,8 @@ TEST_CASE("fused edge update with halo nodes, which send and never receive") {
   }
 }
 
-TEST_CASE("fused edge update leaves the same bits in every run, in place, and with room behind") {
-  if (no_device()) return;
+TEST_CASE("fused edge update leaves the same bits in every run, in place, and with room behind" *
+          doctest::skip(cuda_devices().empty())) {
   RandomMatrices random(1300);
   const Edges edges = random_edges(random, 61, 307);
   for (const DType dtype : {DType::f16, DType::bf16}) {

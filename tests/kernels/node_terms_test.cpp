@@ -25,13 +25,6 @@ namespace {
 
 constexpr Device kGpu{DeviceKind::cuda, 0};
 
-/// Whether there is a device to test on; a test case without one says so and ends.
-bool no_device() {
-  const bool none = gpu_tables() == nullptr || cuda_devices().empty();
-  if (none) CHECK(none);
-  return none;
-}
-
 /// A graph, with `spare` nodes and edges of capacity behind what counts.
 struct Mesh {
   reference::Edges edges;
@@ -130,8 +123,8 @@ void for_each_mesh(Body&& body) {
   }
 }
 
-TEST_CASE("node terms agree with the judge at every node, in one launch") {
-  if (no_device()) return;
+TEST_CASE("node terms agree with the judge at every node, in one launch" *
+          doctest::skip(cuda_devices().empty())) {
   for_each_mesh([](Runtime& runtime, RandomMatrices& random, const Mesh& mesh, int64_t width, DType dtype) {
     const Matrix h = stored_as(dtype, random.normal(mesh.edges.nodes, width));
     const Matrix sender_weight = stored_as(dtype, random.normal(width, width, 0.125));
@@ -259,8 +252,8 @@ Matrix check_results(const Backward& backward, const Mesh& mesh, DType dtype) {
   return d_sender;
 }
 
-TEST_CASE("node terms backward: sums over what a node sends, all gradients, in one launch") {
-  if (no_device()) return;
+TEST_CASE("node terms backward: sums over what a node sends, all gradients, in one launch" *
+          doctest::skip(cuda_devices().empty())) {
   for_each_mesh([](Runtime& runtime, RandomMatrices& random, const Mesh& mesh, int64_t width, DType dtype) {
     Backward backward = make_backward(runtime, random, mesh, width, dtype);
     Matrix d_sender;
@@ -287,8 +280,8 @@ TEST_CASE("node terms backward: sums over what a node sends, all gradients, in o
   });
 }
 
-TEST_CASE("nodes that send far more than others are summed by a block, with the same bits in every run") {
-  if (no_device()) return;
+TEST_CASE("nodes that send far more than others are summed by a block, with the same bits in every run" *
+          doctest::skip(cuda_devices().empty())) {
   uint64_t seed = 9800;
   constexpr std::pair<int64_t, int64_t> kHubs[] = {{64, 512}, {64, 513}, {128, 700}, {256, 520}};
   for (const auto& hub : kHubs) {
@@ -318,8 +311,8 @@ TEST_CASE("nodes that send far more than others are summed by a block, with the 
   }
 }
 
-TEST_CASE("node terms cover equal widths of 64, 128 and 256 in 16 bits") {
-  if (no_device()) return;
+TEST_CASE("node terms cover equal widths of 64, 128 and 256 in 16 bits" *
+          doctest::skip(cuda_devices().empty())) {
   CHECK(cuda::node_terms_cover(DType::f16, 64, 64));
   CHECK(cuda::node_terms_cover(DType::bf16, 256, 256));
   CHECK_FALSE(cuda::node_terms_cover(DType::f32, 128, 128));

@@ -24,13 +24,6 @@ using cuda::WeightGradientJob;
 
 constexpr Device kGpu{DeviceKind::cuda, 0};
 
-/// Whether there is a device to test on; a test case without one says so and ends.
-bool no_device() {
-  const bool none = gpu_tables() == nullptr || cuda_devices().empty();
-  if (none) CHECK(none);
-  return none;
-}
-
 constexpr DType kTypes[] = {DType::f16, DType::bf16};
 
 /// One matrix job and what it must give.
@@ -77,8 +70,8 @@ struct Width {
   int64_t in, out;
 };
 
-TEST_CASE("a weight gradient agrees with the judge for wide, narrow and odd widths and rows") {
-  if (no_device()) return;
+TEST_CASE("a weight gradient agrees with the judge for wide, narrow and odd widths and rows" *
+          doctest::skip(cuda_devices().empty())) {
   Runtime runtime = make_runtime(1, kGpu);
   uint64_t seed = 9100;
   for (const Width& width : {Width{128, 128},
@@ -112,8 +105,8 @@ TEST_CASE("a weight gradient agrees with the judge for wide, narrow and odd widt
 }
 
 TEST_CASE(
-    "weight gradients of edges and nodes and column sums share a launch; rows behind a count are not read") {
-  if (no_device()) return;
+    "weight gradients of edges and nodes and column sums share a launch; rows behind a count are not read" *
+    doctest::skip(cuda_devices().empty())) {
   Runtime runtime = make_runtime(1, kGpu);
   for (const DType dtype : kTypes) {
     CAPTURE(name_of(dtype));
@@ -145,8 +138,8 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("weight gradients have the same bits in every run and under every capacity") {
-  if (no_device()) return;
+TEST_CASE("weight gradients have the same bits in every run and under every capacity" *
+          doctest::skip(cuda_devices().empty())) {
   Runtime runtime = make_runtime(1, kGpu);
   std::vector<Matrix> first;
   for (const int64_t hidden_rows : {0, 0, 1, 500}) {
@@ -171,8 +164,8 @@ TEST_CASE("weight gradients have the same bits in every run and under every capa
   }
 }
 
-TEST_CASE("rows that start between 16-byte addresses, and more jobs and sums than a launch takes") {
-  if (no_device()) return;
+TEST_CASE("rows that start between 16-byte addresses, and more jobs and sums than a launch takes" *
+          doctest::skip(cuda_devices().empty())) {
   Runtime runtime = make_runtime(1, kGpu);
   RandomMatrices random(9500);
   const int64_t rows = 77, count = cuda::kMaxWeightGradientJobs + 1;
@@ -216,8 +209,7 @@ TEST_CASE("rows that start between 16-byte addresses, and more jobs and sums tha
   }
 }
 
-TEST_CASE("a weight gradient over no real rows is left as it was") {
-  if (no_device()) return;
+TEST_CASE("a weight gradient over no real rows is left as it was" * doctest::skip(cuda_devices().empty())) {
   Runtime runtime = make_runtime(1, kGpu);
   RandomMatrices random(9600);
   const Case only = make_case(runtime, random, DType::f16, 0, 64, 64, 70);
@@ -225,8 +217,8 @@ TEST_CASE("a weight gradient over no real rows is left as it was") {
   CHECK(to_matrix(only.job.d_weight).v == only.expected.v);
 }
 
-TEST_CASE("weight gradients cover 16-bit storage up to their widest tile") {
-  if (no_device()) return;
+TEST_CASE("weight gradients cover 16-bit storage up to their widest tile" *
+          doctest::skip(cuda_devices().empty())) {
   CHECK(cuda::weight_gradients_cover(DType::f16, 1, cuda::kMaxWeightGradientWidth));
   CHECK(cuda::weight_gradients_cover(DType::bf16, cuda::kMaxWeightGradientWidth, 1));
   CHECK_FALSE(cuda::weight_gradients_cover(DType::f16, cuda::kMaxWeightGradientWidth + 1, 1));

@@ -20,12 +20,6 @@ namespace {
 namespace fs = std::filesystem;
 using test::ScratchDirectory;
 
-bool has_device() {
-  const bool found = !cuda_devices().empty();
-  CHECK(found == !gpu::devices().empty());  // doctest wants one check of a test that has nothing to do
-  return found;
-}
-
 constexpr Device kGpu{DeviceKind::cuda, 0};
 
 Config tiny_config(const fs::path& folder) {
@@ -83,8 +77,8 @@ double largest_deviation(const std::vector<double>& a, const std::vector<double>
   return worst;
 }
 
-TEST_CASE("a device trains as the CPU does, fused and op by op; 16 bits follow f32") {
-  if (!has_device()) return;
+TEST_CASE("a device trains as the CPU does, fused and op by op; 16 bits follow f32" *
+          doctest::skip(cuda_devices().empty())) {
   const ScratchDirectory scratch;
   const Config config = tiny_config(scratch.path);
   Config cpu = in(config, scratch.path, "cpu");
@@ -110,8 +104,7 @@ TEST_CASE("a device trains as the CPU does, fused and op by op; 16 bits follow f
   }
 }
 
-TEST_CASE("no step waits for the device") {
-  if (!has_device()) return;
+TEST_CASE("no step waits for the device" * doctest::skip(cuda_devices().empty())) {
   const ScratchDirectory scratch;
   for (const GraphsMode graphs : {GraphsMode::off, GraphsMode::capture}) {
     Config config = in(tiny_config(scratch.path), scratch.path, graphs == GraphsMode::off ? "off" : "on");
@@ -130,8 +123,8 @@ TEST_CASE("no step waits for the device") {
   }
 }
 
-TEST_CASE("a run on a device that is stopped and resumed is the run without a break, captured or not") {
-  if (!has_device()) return;
+TEST_CASE("a run on a device that is stopped and resumed is the run without a break, captured or not" *
+          doctest::skip(cuda_devices().empty())) {
   const ScratchDirectory scratch;
   for (const DType precision : {DType::f32, DType::f16}) {
     for (const GraphsMode graphs : {GraphsMode::off, GraphsMode::capture}) {
@@ -162,8 +155,8 @@ TEST_CASE("a run on a device that is stopped and resumed is the run without a br
   }
 }
 
-TEST_CASE("captured steps give the losses of steps that are not, from one capture a class") {
-  if (!has_device()) return;
+TEST_CASE("captured steps give the losses of steps that are not, from one capture a class" *
+          doctest::skip(cuda_devices().empty())) {
   struct Model {
     const char* name;
     DType precision;
@@ -207,8 +200,7 @@ TEST_CASE("classes halve the largest batch, and hold what they are chosen for") 
   CHECK(classes.capacity(5).edges == 188);
 }
 
-TEST_CASE("classes beyond the bound give way to those used last") {
-  if (!has_device()) return;
+TEST_CASE("classes beyond the bound give way to those used last" * doctest::skip(cuda_devices().empty())) {
   const ScratchDirectory scratch;
   const Config config = [&] {
     Config changed = tiny_config(scratch.path);
@@ -247,8 +239,8 @@ TEST_CASE("classes beyond the bound give way to those used last") {
   CHECK(runtime.allocator().stats().allocated.current == before);
 }
 
-TEST_CASE("a loss that is not finite stops the run; overflowing 16 bits only skip") {
-  if (!has_device()) return;
+TEST_CASE("a loss that is not finite stops the run; overflowing 16 bits only skip" *
+          doctest::skip(cuda_devices().empty())) {
   const ScratchDirectory scratch;
   Config config = tiny_config(scratch.path);
   config.train.steps = 30;
@@ -268,8 +260,7 @@ TEST_CASE("a loss that is not finite stops the run; overflowing 16 bits only ski
   CHECK(state.optimizer.loss_scale == kFirstLossScale / 8.0);
 }
 
-TEST_CASE("a device verifies, validates, evaluates and rolls out") {
-  if (!has_device()) return;
+TEST_CASE("a device verifies, validates, evaluates and rolls out" * doctest::skip(cuda_devices().empty())) {
   Runtime runtime({.device = kGpu, .threads = 1});
   const std::string oracle = std::string(MESHGRAD_TEST_DATA) + "/oracles/mgn_small.safetensors";
   for (const DType precision : {DType::f32, DType::f16, DType::bf16}) {
@@ -291,8 +282,7 @@ TEST_CASE("a device verifies, validates, evaluates and rolls out") {
   CHECK(a.rollout_rmse.at("all") == doctest::Approx(b.rollout_rmse.at("all")).epsilon(1e-3));
 }
 
-TEST_CASE("a GPU says which precision it does not have") {
-  if (!has_device()) return;
+TEST_CASE("a GPU says which precision it does not have" * doctest::skip(cuda_devices().empty())) {
   const ScratchDirectory scratch;
   Config config = tiny_config(scratch.path);
   config.precision = DType::f64;
