@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -20,6 +21,7 @@ namespace {
 
 constexpr size_t kMostWorkspace = size_t{32} << 20;  // what NVIDIA recommends for Hopper
 constexpr int kCandidates = 8;
+constexpr size_t kMostPlans = 512;
 constexpr int kTimedRuns = 5;
 
 /// The functions of libcublasLt that are used here.
@@ -152,14 +154,25 @@ uint32_t alignment_of(const Tensor& tensor) {
   return alignment;
 }
 
-std::string name_of(const Gemm& args) {
-  const GemmSizes s = sizes_of(args);
+std::string name_of(const Gemm& args, const GemmSizes& s) {
   return fmt::format("{}{} {}{} {}{}{} {}x{}x{} aligned {} {} {} {}", meshgrad::name_of(args.a.dtype()),
                      args.transpose_a ? "^T" : "", meshgrad::name_of(args.b.dtype()),
                      args.transpose_b ? "^T" : "", meshgrad::name_of(args.c.dtype()),
                      args.accumulate ? " added" : "", args.bias.defined() ? " bias" : "", s.m, s.n, s.k,
                      alignment_of(args.a), alignment_of(args.b), alignment_of(args.c),
                      alignment_of(args.bias));
+}
+
+/// Sizes that share a measured choice: meshes differ, and none of them is to be measured in the middle of a
+/// run when one much like it has been.
+GemmSizes class_of(const Gemm& args) {
+  const auto rounded = [](auto size) {
+    return static_cast<decltype(size)>(std::bit_ceil(static_cast<uint64_t>(size)));
+  };
+  GemmSizes s = sizes_of(args);
+  s.m = rounded(s.m);
+  s.k = rounded(s.k);
+  return s;
 }
 
 /// What one Runtime keeps of the library.
@@ -243,7 +256,7 @@ std::vector<cublasLtMatmulHeuristicResult_t> Products::candidates(const Plan& pl
   require(library().candidates(handle_, of<cublasLtMatmulDesc_t>(plan.description), layout(plan.first),
                                layout(plan.second), layout(plan.result), layout(plan.result), made,
                                kCandidates, found.data(), &count),
-          "cublasLtMatmulAlgoGetHeuristic for " + name_of(args));
+          "cublasLtMatmulAlgoGetHeuristic for " + name_of(args, sizes_of(args)));
   check_internal(count > 0, "an algorithm for every matrix product");
   found.resize(static_cast<size_t>(count));
   return found;
@@ -318,11 +331,13 @@ void Products::choose(Plan& plan, const Gemm& args, const std::string& name, Run
 }
 
 const Plan& Products::plan_for(const Gemm& args, Runtime& runtime, const Stream& stream) {
-  const std::string name = name_of(args);
+  const std::string name = name_of(args, sizes_of(args));
   const auto known = plans_.find(name);
   if (known != plans_.end()) return known->second;
+  if (plans_.size() >= kMostPlans) plans_.clear();  // as many mesh sizes: a plan costs microseconds
   Plan plan = describe_product(args);
-  if (!recall(plan, name)) choose(plan, args, name, runtime, stream);
+  const std::string group = name_of(args, class_of(args));
+  if (!recall(plan, group)) choose(plan, args, group, runtime, stream);
   return plans_.emplace(name, std::move(plan)).first->second;
 }
 
