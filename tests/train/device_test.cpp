@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
+#include <meshgrad/engine/random.h>
 #include <meshgrad/train/evaluate.h>
 #include <meshgrad/train/report/metrics_log.h>
 #include <meshgrad/train/step.h>
@@ -195,6 +196,19 @@ TEST_CASE("classes halve the largest batch, and hold what they are chosen for") 
   CHECK(classes.class_of({.nodes = 500, .edges = 3001}) == 1);
   CHECK(classes.class_of({.nodes = 501, .edges = 3001}) == 0);
   CHECK(classes.class_of({.nodes = 10, .edges = 3002}) == 0);
+  for (uint64_t shape = 0; shape < 1000; ++shape) {
+    const auto nodes = static_cast<int64_t>(1 + uniform_below(5, 0, shape, 1000));
+    const auto edges = static_cast<int64_t>(1 + uniform_below(5, 1, shape, 6001));
+    const int number = classes.class_of({.nodes = nodes, .edges = edges});
+    CAPTURE(nodes);
+    CAPTURE(edges);
+    REQUIRE((0 <= number && number < BatchClasses::kClasses));
+    const auto holds = [&](int of) {
+      return classes.capacity(of).nodes >= nodes && classes.capacity(of).edges >= edges;
+    };
+    CHECK(holds(number));
+    CHECK((number + 1 == BatchClasses::kClasses || !holds(number + 1)));
+  }
   CHECK(classes.class_of({.nodes = 1, .edges = 0}) == 5);
   CHECK(classes.capacity(5).nodes == 32);
   CHECK(classes.capacity(5).edges == 188);
