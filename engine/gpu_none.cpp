@@ -4,18 +4,21 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
 
+#include <string>
+
 namespace meshgrad {
 namespace {
 
-[[noreturn]] void refuse() {
-  throw device_error("cuda", "a CUDA device", "a build without CUDA",
-                     "build with -DMESHGRAD_CUDA=ON, or use the CPU");
+[[noreturn]] void refuse(const std::string& device = "a CUDA device") {
+  throw device_error("cuda", device, "a build without CUDA", "build with -DMESHGRAD_CUDA=ON, or use the CPU");
 }
 
 }  // namespace
 
-std::shared_ptr<MemorySource> make_cuda_virtual_memory(int) { refuse(); }
-std::shared_ptr<MemorySource> make_cuda_memory(int) { refuse(); }
+std::shared_ptr<MemorySource> make_cuda_virtual_memory(int device) {
+  refuse(name_of({DeviceKind::cuda, device}));
+}
+std::shared_ptr<MemorySource> make_cuda_memory(int device) { refuse(name_of({DeviceKind::cuda, device})); }
 
 namespace gpu {
 
