@@ -16,13 +16,6 @@
 namespace meshgrad::bench {
 namespace {
 
-/// Calls the body with any floating storage type.
-template <class Body>
-void visit_floating(DType dtype, Body&& body) {
-  if (dtype == DType::f64) return body.template operator()<double>();
-  dispatch_gpu_storage(dtype, body);
-}
-
 template <class T>
 T stored(double value) {
   if constexpr (sizeof(T) == 2) {
@@ -58,7 +51,7 @@ uint64_t hash_of(std::string_view text) {
 }  // namespace
 
 void fill_rows(const Tensor& tensor, const Matrix& base, Runtime& runtime) {
-  visit_floating(tensor.dtype(), [&]<class T>() {
+  dispatch_cpu_storage(tensor.dtype(), [&]<class T>() {
     std::vector<T> values(base.v.size());
     std::transform(base.v.begin(), base.v.end(), values.begin(), stored<T>);
     const Tensor first = tensor.shape().rank() < 2 ? tensor : tensor.row_range(0, base.rows);
@@ -76,7 +69,7 @@ void fill_rows(const Tensor& tensor, const Matrix& base, Runtime& runtime) {
 std::vector<double> values_of(const Tensor& tensor, const Stream& stream) {
   const Tensor host = to_host(tensor, stream);
   std::vector<double> values(static_cast<size_t>(host.elements()));
-  visit_floating(host.dtype(), [&]<class T>() {
+  dispatch_cpu_storage(host.dtype(), [&]<class T>() {
     const T* const from = host.data<T>();
     for (size_t i = 0; i < values.size(); ++i) values[i] = read(from[i]);
   });

@@ -91,28 +91,16 @@ decltype(auto) dispatch_gpu_storage(DType dtype, Body&& body) {
     case DType::bf16:
       return body.template operator()<bfloat16>();
     default:
-      throw invalid_argument("dtype", "storage in f32, f16 or bf16 on a GPU", name_of(dtype),
+      throw invalid_argument("dtype", "storage in f32, f16 or bf16", name_of(dtype),
                              "set precision = \"f32\", \"f16\" or \"bf16\"");
   }
 }
 
-/// Calls `body.template operator()<T>()` with a storage type of the CPU's kernels: f32, f16, bf16 or, for
-/// checks, f64. Throws InvalidArgument.
+/// The same with a storage type of the CPU's kernels: those and, for checks, f64.
 template <class Body>
 decltype(auto) dispatch_cpu_storage(DType dtype, Body&& body) {
-  switch (dtype) {
-    case DType::f32:
-      return body.template operator()<float>();
-    case DType::f16:
-      return body.template operator()<half>();
-    case DType::bf16:
-      return body.template operator()<bfloat16>();
-    case DType::f64:
-      return body.template operator()<double>();
-    default:
-      throw invalid_argument("dtype", "storage in f32, f16, bf16 or f64", name_of(dtype),
-                             "set precision = \"f32\", \"f16\" or \"bf16\"");
-  }
+  if (dtype == DType::f64) return body.template operator()<double>();
+  return dispatch_gpu_storage(dtype, body);
 }
 
 /// Calls `body.template operator()<T>()` with the type of masters, weight gradients and host data: f32 or

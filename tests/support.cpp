@@ -148,16 +148,6 @@ std::vector<int32_t> RandomMatrices::indices(int64_t count, int64_t below) {
 
 namespace {
 
-/// Calls body<T>() with a floating type.
-template <class Body>
-void dispatch_floating(DType dtype, Body&& body) {
-  if (dtype == DType::f64) {
-    body.template operator()<double>();
-  } else {
-    dispatch_gpu_storage(dtype, body);
-  }
-}
-
 template <class T>
 T stored(double value) {
   if constexpr (sizeof(T) == 2) {
@@ -192,7 +182,7 @@ Tensor uploaded(Runtime& runtime, const std::vector<T>& values, const Shape& sha
 
 Matrix stored_as(DType dtype, const Matrix& matrix) {
   Matrix result = matrix;
-  dispatch_floating(dtype, [&]<class T>() {
+  dispatch_cpu_storage(dtype, [&]<class T>() {
     for (double& value : result.v) value = read(stored<T>(value));
   });
   return result;
@@ -220,7 +210,7 @@ Tensor exact_tensor(Runtime& runtime, const Shape& shape, DType dtype) {
 
 Tensor to_tensor(Runtime& runtime, const Matrix& matrix, DType dtype) {
   Tensor tensor;
-  dispatch_floating(dtype, [&]<class T>() {
+  dispatch_cpu_storage(dtype, [&]<class T>() {
     std::vector<T> values(matrix.v.size());
     std::transform(matrix.v.begin(), matrix.v.end(), values.begin(), stored<T>);
     tensor = uploaded(runtime, values, {matrix.rows, matrix.cols});
@@ -263,14 +253,14 @@ Matrix to_matrix(const Tensor& tensor) {
   } else if (tensor.dtype() == DType::u8) {
     fill.template operator()<uint8_t>();
   } else {
-    dispatch_floating(tensor.dtype(), fill);
+    dispatch_cpu_storage(tensor.dtype(), fill);
   }
   return result;
 }
 
 Tensor unwritten(Runtime& runtime, const Shape& shape, DType dtype) {
   Tensor tensor;
-  dispatch_floating(dtype, [&]<class T>() {
+  dispatch_cpu_storage(dtype, [&]<class T>() {
     const auto nan = stored<T>(std::numeric_limits<double>::quiet_NaN());
     tensor = uploaded(runtime, std::vector<T>(static_cast<size_t>(shape.elements()), nan), shape);
   });

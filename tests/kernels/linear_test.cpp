@@ -9,8 +9,9 @@ namespace {
 struct Width {
   int64_t in, out;
 };
-constexpr Width kWidths[] = {{1, 1},   {2, 3},  {3, 16},    {11, 128}, {16, 33},
-                             {33, 64}, {64, 2}, {128, 128}, {129, 129}};
+// The last is wider than what a warp of a GPU holds in registers.
+constexpr Width kWidths[] = {{1, 1},   {2, 3},  {3, 16},    {11, 128},  {16, 33},
+                             {33, 64}, {64, 2}, {128, 128}, {129, 129}, {1, 1030}};
 
 template <class Body>
 void for_each_case(Body&& body) {
