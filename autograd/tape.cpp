@@ -8,12 +8,21 @@ namespace meshgrad {
 
 Variable Tape::output(Rows rows, int64_t width, DType dtype, bool needs_gradient,
                       std::string_view name) const {
-  return Variable(Tensor::empty(runtime_, Shape{rows.capacity, width}, dtype, Tag::activations, name),
-                  needs_gradient && recording_, rows);
+  const Variable result(Tensor::empty(runtime_, Shape{rows.capacity, width}, dtype, Tag::activations, name),
+                        needs_gradient && recording_, rows);
+  if (observer_) {
+    result.state_->name = name;
+    written_.push_back({std::string(name), result.value(), rows});
+  }
+  return result;
 }
 
 void Tape::record(std::string_view op, std::function<void(Tape&)> backward) {
-  if (recording_) entries_.push_back({std::string(op), std::move(backward)});
+  if (!recording_) return;
+  Entry& entry = entries_.emplace_back(Entry{std::string(op), std::move(backward), {}});
+  if (!observer_) return;
+  entry.scope = runtime_.allocator().scope();
+  tell(entry.op, entry.scope, false);
 }
 
 void Tape::backward(const Variable& sum, const Tensor& seed) {
@@ -30,6 +39,7 @@ void Tape::backward(const Variable& sum, const Tensor& seed) {
     entries_.pop_back();
     const MemoryScope scope(runtime_.allocator(), entry.op);
     entry.backward(*this);
+    if (observer_) tell(entry.op, entry.scope, true);
   }
 }
 
@@ -40,9 +50,13 @@ Tensor Tape::take_gradient(const Variable& variable) const {
 GradientTarget Tape::gradient_for(const Variable& variable) const {
   if (!variable.needs_gradient()) return {};
   Tensor& slot = variable.state_->gradient;
-  if (slot.defined()) return {slot, true};
+  if (slot.defined()) {
+    note_gradient(variable);
+    return {slot, true};
+  }
   slot = Tensor::empty(runtime_, variable.value().shape(), variable.gradient_dtype(), Tag::activations,
                        "gradient");
+  note_gradient(variable);
   return {slot, false};
 }
 
@@ -54,6 +68,16 @@ void Tape::give_gradient(const Variable& variable, const Tensor& gradient) const
   } else {
     slot = gradient;
   }
+  note_gradient(variable);
+}
+
+void Tape::note_gradient(const Variable& variable) const {
+  if (!observer_) return;
+  written_.push_back({"gradient of " + variable.state_->name, variable.gradient(), variable.rows()});
+}
+
+void Tape::tell(const std::string& op, const std::string& scope, bool backward) {
+  observer_({op, scope, backward, std::exchange(written_, {})});
 }
 
 Tensor Tape::scratch(const Shape& shape, DType dtype, std::string_view name) const {

@@ -16,8 +16,22 @@ struct GradientTarget {
   bool accumulate = false;
 };
 
+/// What an op just wrote, for those who look on.
+struct OpWritten {
+  struct Part {
+    std::string name;  ///< "edges"; on the way back "gradient of edges"
+    Tensor tensor;     ///< [rows, width]
+    Rows rows;
+  };
+  std::string op;
+  std::string scope;  ///< the MemoryScopes in which the op ran forward: "processor.3"
+  bool backward = false;
+  std::vector<Part> parts;  ///< but for gradients of weights and what an op keeps for itself
+};
+
 class Tape {
  public:
+  using Observer = std::function<void(const OpWritten&)>;
   enum class Mode { record, evaluate };
   /// In Mode::evaluate ops keep nothing and backward has nothing to do.
   explicit Tape(Runtime& runtime, Mode mode = Mode::record)
@@ -29,6 +43,9 @@ class Tape {
   const Stream& stream() const { return runtime_.stream(); }
   bool recording() const { return recording_; }
   size_t size() const { return entries_.size(); }
+
+  /// `observer` is called after each op of this recording tape, there and back, and may wait for the device.
+  void observe(Observer observer) { observer_ = std::move(observer); }
 
   /// An op's output, [rows, width]: uninitialised, of the activations' tag.
   Variable output(Rows rows, int64_t width, DType dtype, bool needs_gradient, std::string_view name) const;
@@ -56,10 +73,16 @@ class Tape {
   struct Entry {
     std::string op;
     std::function<void(Tape&)> backward;
+    std::string scope;  // if observed
   };
+  void note_gradient(const Variable& variable) const;
+  void tell(const std::string& op, const std::string& scope, bool backward);
+
   Runtime& runtime_;
   bool recording_;
   std::vector<Entry> entries_;
+  Observer observer_;
+  mutable std::vector<OpWritten::Part> written_;  // since the last op, if observed
 };
 
 }  // namespace meshgrad

@@ -4,6 +4,7 @@
 #include <meshgrad/engine/tensor.h>
 
 #include <memory>
+#include <string>
 
 namespace meshgrad {
 
@@ -14,8 +15,8 @@ class Variable {
   /// `needs_gradient`: backward fills `gradient()`, of dtype `gradient_dtype` (the value's, unless said).
   Variable(Tensor value, bool needs_gradient) : Variable(value, needs_gradient, value.dtype()) {}
   Variable(Tensor value, bool needs_gradient, DType gradient_dtype)
-      : state_(
-            std::make_shared<State>(State{std::move(value), {}, gradient_dtype, needs_gradient, nullptr})) {}
+      : state_(std::make_shared<State>(
+            State{std::move(value), {}, gradient_dtype, needs_gradient, nullptr, {}})) {}
   /// As the above; only the rows that `rows` counts are real.
   Variable(Tensor value, bool needs_gradient, Rows rows) : Variable(std::move(value), needs_gradient) {
     state_->count = rows.count;
@@ -38,6 +39,7 @@ class Variable {
     DType gradient_dtype;
     bool needs_gradient;
     const int64_t* count;  // of the rows, in device memory; null: all of them
+    std::string name;      // of an op's output
   };
   std::shared_ptr<State> state_;
 };

@@ -272,6 +272,11 @@ void CachingAllocator::advise(std::vector<std::string> advice) {
   advice_ = std::move(advice);
 }
 
+std::string CachingAllocator::scope() const {
+  const std::lock_guard lock(mutex_);
+  return scopes_.empty() ? std::string() : names_[scopes_.back()];
+}
+
 MemoryScope::MemoryScope(CachingAllocator& allocator, std::string_view name) : allocator_(allocator) {
   const std::lock_guard lock(allocator_.mutex_);
   auto& scopes = allocator_.scopes_;

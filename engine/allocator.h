@@ -71,6 +71,8 @@ class CachingAllocator : public std::enable_shared_from_this<CachingAllocator> {
   void on_out_of_memory(std::function<bool()> callback);
   /// What OutOfMemory tells the user to change, in this order.
   void advise(std::vector<std::string> advice);
+  /// Names of the open MemoryScopes, joined by '/'; empty outside of all.
+  std::string scope() const;
   /// What is where: totals, each tag's share, the largest live owners, fragmentation; lines of text.
   std::string report() const;
 
