@@ -2,19 +2,12 @@
 // StepState: all that changes from one optimizer step to the next, in the memory of the device, and the rules
 // by which it changes. The device decides by itself whether a step is taken and with which numbers, so that
 // the host never waits for it. Scalars only: both backends run the same functions.
-//
-// Loss scale: Micikevicius et al., "Mixed precision training" (2018), section 3.2, with the usual automatic
-// rule: halved when a gradient overflows, doubled after a long time without.
 #pragma once
+#include <meshgrad/kernels/loss_scale.h>
+
 #include <cmath>
 #include <cstdint>
 #include <limits>
-
-#ifdef __CUDACC__
-#define MESHGRAD_HOST_DEVICE __host__ __device__
-#else
-#define MESHGRAD_HOST_DEVICE
-#endif
 
 namespace meshgrad {
 
@@ -36,12 +29,8 @@ struct OptimizerSettings {
   double clip_norm = 0.0;  ///< gradients times min(1, clip_norm / (norm + 1e-6)); 0: no clipping
   LearningRate rate;
   bool scale_loss = false;  ///< adapt StepState::loss_scale; it stays as it is otherwise
+  LossScaleRule loss_scale = {};
 };
-
-inline constexpr double kFirstLossScale = 65536.0;
-inline constexpr double kLeastLossScale = 1.0;
-inline constexpr double kMostLossScale = 16777216.0;
-inline constexpr int64_t kLossScaleInterval = 2000;  // clean updates before the scale grows
 
 struct StepState {
   // Since whoever logs last set these to zero; the first two members, so that one fill does it.
@@ -56,9 +45,11 @@ struct StepState {
   int64_t steps = 0;    ///< updates done: the learning rate and bias corrections follow these
   int64_t skipped = 0;  ///< windows left out
   int64_t skipped_in_a_row = 0;
-  int64_t clean_steps = 0;  ///< updates since the loss scale changed
+  int64_t clean_steps = 0;  ///< updates since the last skip, or since the loss scale could grow
   double loss_scale = 1.0;
-  int64_t bad_losses = 0;  ///< batches whose loss was not finite
+  int64_t bad_losses = 0;   ///< batches whose loss was not finite
+  int64_t bad_window = -1;  ///< the last one left out, counted from 0; -1: none
+  double bad_scale = 1.0;   ///< its loss scale
 
   // Of the last window.
   double last_loss = std::numeric_limits<double>::quiet_NaN();
@@ -119,10 +110,12 @@ MESHGRAD_HOST_DEVICE static inline void decide(StepState& s, const OptimizerSett
   s.gradient_norm = std::sqrt(squared_norm) * unscale;
   s.learning_rate = rate_at(o.rate, s.steps);
   if (s.skip != 0) {
+    s.bad_window = s.steps + s.skipped;
+    s.bad_scale = s.loss_scale;
     ++s.skipped;
     ++s.skipped_in_a_row;
     s.clean_steps = 0;
-    if (o.scale_loss && s.loss_scale > kLeastLossScale) s.loss_scale *= 0.5;
+    if (o.scale_loss) s.loss_scale = scale_after_skip(o.loss_scale, s.loss_scale, s.skipped_in_a_row);
     return;
   }
   s.skipped_in_a_row = 0;
@@ -141,9 +134,8 @@ MESHGRAD_HOST_DEVICE static inline void decide(StepState& s, const OptimizerSett
   }
   s.shrink = 1.0 - s.learning_rate * o.weight_decay;
   if (!o.scale_loss) return;
-  if (++s.clean_steps < kLossScaleInterval) return;
-  s.clean_steps = 0;
-  if (s.loss_scale < kMostLossScale) s.loss_scale *= 2.0;
+  ++s.clean_steps;
+  s.loss_scale = scale_after_clean(o.loss_scale, s.loss_scale, s.clean_steps);
 }
 
 }  // namespace meshgrad

@@ -48,6 +48,7 @@ class MeshGraphNet {
 
   const MeshGraphNetOptions& options() const { return options_; }
   const ParameterSet& parameters() const { return parameters_; }
+  ParameterSet& parameters() { return parameters_; }
 
   /// [nodes, outputs]: the normalised prediction. The batch must outlive the tape's entries. `nodes` and
   /// `edges` stand for the batch's features, so that a caller can ask for their gradients.

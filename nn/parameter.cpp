@@ -40,8 +40,9 @@ void ParameterSet::allocate(Runtime& runtime, DType dtype, uint64_t seed) {
   const DType master = accumulator_of(dtype);
   const Shape arena{arena_};
   values_ = Tensor::empty(runtime, arena, master, Tag::parameters, "parameters");
-  gradients_ = Tensor::zeros(runtime, arena, master, Tag::gradients, "gradients");
+  allocate_gradients(runtime);
   if (dtype != master) storage_ = Tensor::empty(runtime, arena, dtype, Tag::parameters, "rounded parameters");
+  if (runtime.dry()) return;
   const Tensor host = host_tensor(arena, master);
   for (size_t i = 0; i < infos_.size(); ++i) {
     const ParameterInfo& info = infos_[i];
@@ -65,6 +66,10 @@ void ParameterSet::allocate(Runtime& runtime, DType dtype, uint64_t seed) {
     });
   }
   set(values_, host, runtime.stream());
+}
+
+void ParameterSet::allocate_gradients(Runtime& runtime) {
+  gradients_ = Tensor::zeros(runtime, values_.shape(), values_.dtype(), Tag::gradients, "gradients");
 }
 
 void ParameterSet::set(const Tensor& arena, const Tensor& host, const Stream& stream) const {

@@ -34,12 +34,17 @@ class ParameterSet {
   /// Makes the arenas for storage in `dtype`, and sets initial values, a function of (seed, name) alone.
   void allocate(Runtime& runtime, DType dtype, uint64_t seed);
 
+  /// Makes the gradients' arena, of zeros. allocate() makes it too.
+  void allocate_gradients(Runtime& runtime);
+  /// Gives its memory back. Until it is made again, every weight is as if frozen.
+  void release_gradients() { gradients_ = {}; }
+
   const std::vector<ParameterInfo>& parameters() const { return infos_; }
   /// Index of a name, or -1.
   int64_t find(std::string_view name) const;
   /// The master.
   Tensor value(size_t index) const { return slice(values_, index); }
-  Tensor gradient(size_t index) const { return slice(gradients_, index); }
+  Tensor gradient(size_t index) const { return gradients_.defined() ? slice(gradients_, index) : Tensor(); }
   /// As ops take it.
   Weight weight(size_t index) const {
     const bool rounded = storage_.defined() && infos_[index].is_matrix();

@@ -61,23 +61,28 @@ class Contents {
 
 std::map<std::string, std::string> metadata_of(const Config& config, uint64_t fingerprint,
                                                const RunState& s) {
-  std::map<std::string, std::string> metadata{{"format", "meshgrad checkpoint 1"},
-                                              {"config", to_toml(config)},
-                                              {"data_fingerprint", fmt::format("{:016x}", fingerprint)},
-                                              {"step", fmt::format("{}", s.step)},
-                                              {"micro", fmt::format("{}", s.micro)},
-                                              {"learned", fmt::format("{}", s.learned)},
-                                              {"skipped", fmt::format("{}", s.optimizer.skipped)},
-                                              {"loss_count", fmt::format("{}", s.optimizer.loss_count)},
-                                              {"best_step", fmt::format("{}", s.best_step)},
-                                              {"optimizer_steps", fmt::format("{}", s.optimizer.steps)},
-                                              {"window_loss", exact(s.optimizer.window_loss)},
-                                              {"loss_sum", exact(s.optimizer.loss_sum)},
-                                              {"last_loss", exact(s.optimizer.last_loss)},
-                                              {"last_valid_loss", exact(s.last_valid_loss)},
-                                              {"best_valid_loss", exact(s.best_valid_loss)}};
+  std::map<std::string, std::string> metadata{
+      {"format", "meshgrad checkpoint 1"},
+      {"config", to_toml(config)},
+      {"data_fingerprint", fmt::format("{:016x}", fingerprint)},
+      {"step", fmt::format("{}", s.step)},
+      {"micro", fmt::format("{}", s.micro)},
+      {"learned", fmt::format("{}", s.learned)},
+      {"skipped", fmt::format("{}", s.optimizer.skipped)},
+      {"skipped_in_a_row", fmt::format("{}", s.optimizer.skipped_in_a_row)},
+      {"bad_losses", fmt::format("{}", s.optimizer.bad_losses)},
+      {"bad_window", fmt::format("{}", s.optimizer.bad_window)},
+      {"loss_count", fmt::format("{}", s.optimizer.loss_count)},
+      {"best_step", fmt::format("{}", s.best_step)},
+      {"optimizer_steps", fmt::format("{}", s.optimizer.steps)},
+      {"window_loss", exact(s.optimizer.window_loss)},
+      {"loss_sum", exact(s.optimizer.loss_sum)},
+      {"last_loss", exact(s.optimizer.last_loss)},
+      {"last_valid_loss", exact(s.last_valid_loss)},
+      {"best_valid_loss", exact(s.best_valid_loss)}};
   if (config.precision == DType::f16) {
     metadata["loss_scale"] = exact(s.optimizer.loss_scale);
+    metadata["bad_scale"] = exact(s.optimizer.bad_scale);
     metadata["clean_steps"] = fmt::format("{}", s.optimizer.clean_steps);
   }
   return metadata;
@@ -185,12 +190,16 @@ RunState load_checkpoint(const fs::path& path, const Stream& stream, const Param
   s.best_valid_loss = number(view, "best_valid_loss");
   s.optimizer.steps = whole("optimizer_steps");
   s.optimizer.skipped = whole("skipped");
+  s.optimizer.skipped_in_a_row = whole("skipped_in_a_row");
+  s.optimizer.bad_losses = whole("bad_losses");
+  s.optimizer.bad_window = whole("bad_window");
   s.optimizer.loss_count = whole("loss_count");
   s.optimizer.window_loss = number(view, "window_loss");
   s.optimizer.loss_sum = number(view, "loss_sum");
   s.optimizer.last_loss = number(view, "last_loss");
   if (view.metadata.contains("loss_scale")) {
     s.optimizer.loss_scale = number(view, "loss_scale");
+    s.optimizer.bad_scale = number(view, "bad_scale");
     s.optimizer.clean_steps = whole("clean_steps");
   }
   load_arena(view, "model.", parameters, parameters.values(), stream);

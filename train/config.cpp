@@ -204,6 +204,20 @@ std::vector<Contradiction> contradictions(const Config& config) {
                      std::to_string(normalize.warmup_steps),
                      "lower normalize.warmup_steps or set normalize.mode = \"dataset\""});
   }
+  const LossScaleRule& scale = config.loss_scale.rule;
+  if (scale.initial < scale.floor || scale.initial > scale.cap) {
+    found.push_back({{"loss_scale.initial", "loss_scale.floor", "loss_scale.cap"},
+                     fmt::format("a number from loss_scale.floor = {} to loss_scale.cap = {}",
+                                 toml_number(scale.floor), toml_number(scale.cap)),
+                     toml_number(scale.initial),
+                     "move loss_scale.initial between the two, or the bounds apart"});
+  }
+  if (train.free_gradients && config.graphs == GraphsMode::capture) {
+    found.push_back({{"train.free_gradients", "graphs"},
+                     "false with graphs = \"capture\", whose recorded steps write to fixed addresses",
+                     "true",
+                     "set train.free_gradients = false or graphs = \"off\""});
+  }
   if (optimizer.momentum != 0 && optimizer.name != OptimizerKind::sgd) {
     found.push_back({{"optimizer.momentum", "optimizer.name"},
                      "0 unless optimizer.name is \"sgd\"",

@@ -70,6 +70,7 @@ struct TrainConfig {
   int64_t keep_checkpoints = 2;
   int64_t log_every = 10;
   double clip_norm = 1.0;  ///< 0: off
+  bool free_gradients = false;
 };
 
 struct OptimizerConfig {
@@ -80,6 +81,12 @@ struct OptimizerConfig {
   double eps = 1e-8;
   double weight_decay = 0;
   double momentum = 0;
+};
+
+/// The rule applies to f16; `max_skips` to every precision.
+struct LossScaleConfig {
+  LossScaleRule rule;
+  int64_t max_skips = 50;
 };
 
 struct ScheduleConfig {
@@ -115,6 +122,7 @@ struct Config {
   TrainConfig train;
   OptimizerConfig optimizer;
   ScheduleConfig schedule;
+  LossScaleConfig loss_scale;
   NormalizeConfig normalize;
   RecomputeConfig recompute;
   AllocatorOptions memory;  ///< keys memory.*; memory_limit is memory.limit

@@ -61,6 +61,13 @@ constexpr Choice kRecomputeModes[] = {is("off", RecomputeMode::off)};
 constexpr Choice kBoundaries[] = {is("data", RolloutBoundary::data), is("initial", RolloutBoundary::initial)};
 constexpr Choice kFormats[] = {is("vtu", RolloutFormat::vtu)};
 
+template <auto Member>
+constexpr auto loss_scale() {
+  return member<&Config::loss_scale, &LossScaleConfig::rule, Member>();
+}
+constexpr double kLeastScale = 1e-12;
+constexpr double kMostScale = 1e12;
+
 constexpr int64_t kMany = 1'000'000'000'000;
 
 constexpr ConfigSection kSections[] = {
@@ -70,6 +77,7 @@ constexpr ConfigSection kSections[] = {
     {"train", "The training loop"},
     {"optimizer", "How parameters follow gradients"},
     {"schedule", "The learning rate over the steps"},
+    {"loss_scale", "What gradients are multiplied by on their way, with precision = \"f16\""},
     {"normalize", "Means and standard deviations of inputs and targets"},
     {"recompute", "Activations computed again instead of kept"},
     {"memory", "Bounds on memory, and how it is cached"},
@@ -168,6 +176,9 @@ constexpr ConfigKey kKeys[] = {
      "Steps between lines of metrics.jsonl"},
     {"train", "clip_norm", FloatKey{member<&Config::train, &TrainConfig::clip_norm>(), 0, 1e12}, "",
      "Global norm to which gradients are clipped, 0 for off"},
+    {"train", "free_gradients", BoolKey{member<&Config::train, &TrainConfig::free_gradients>()}, "",
+     "Whether the memory of gradients is given back after each step instead of kept; costs an allocation a "
+     "step"},
 
     {"optimizer", "name", choice<&Config::optimizer, &OptimizerConfig::name>(kOptimizers), "", "Method"},
     {"optimizer", "lr", FloatKey{member<&Config::optimizer, &OptimizerConfig::lr>(), 0, 1000}, "",
@@ -194,6 +205,25 @@ constexpr ConfigKey kKeys[] = {
     {"schedule", "decay_steps",
      IntegerKey{member<&Config::schedule, &ScheduleConfig::decay_steps>(), 0, kMany}, "steps",
      "Step at which final_lr is reached, 0 for the last"},
+
+    {"loss_scale", "initial", FloatKey{loss_scale<&LossScaleRule::initial>(), kLeastScale, kMostScale}, "",
+     "Scale of the first step"},
+    {"loss_scale", "growth", FloatKey{loss_scale<&LossScaleRule::growth>(), 1, 65536}, "",
+     "Factor by which the scale rises after `interval` steps without an overflow, 1 for never"},
+    {"loss_scale", "backoff", FloatKey{loss_scale<&LossScaleRule::backoff>(), 1e-6, 1}, "",
+     "Factor by which it falls when a gradient or the loss is not finite, 1 for never"},
+    {"loss_scale", "interval", IntegerKey{loss_scale<&LossScaleRule::interval>(), 1, kMany}, "steps",
+     "Steps without an overflow after which it rises"},
+    {"loss_scale", "floor", FloatKey{loss_scale<&LossScaleRule::floor>(), kLeastScale, kMostScale}, "",
+     "It falls no further"},
+    {"loss_scale", "cap", FloatKey{loss_scale<&LossScaleRule::cap>(), kLeastScale, kMostScale}, "",
+     "It rises no further"},
+    {"loss_scale", "hysteresis", IntegerKey{loss_scale<&LossScaleRule::hysteresis>(), 1, kMany}, "steps",
+     "Skipped steps in a row at which it begins to fall; a step without an overflow starts the count anew"},
+    {"loss_scale", "max_skips",
+     IntegerKey{member<&Config::loss_scale, &LossScaleConfig::max_skips>(), 1, kMany}, "steps",
+     "Skipped steps in a row that end the run with a report of the first value that is not finite; in every "
+     "precision"},
 
     {"normalize", "mode", choice<&Config::normalize, &NormalizeConfig::mode>(kNormalizeModes), "",
      "Statistics of the packed file, or gathered while training"},

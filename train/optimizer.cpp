@@ -30,7 +30,7 @@ LearningRate learning_rate(const ScheduleConfig& schedule, double peak, int64_t 
 }
 
 Optimizer::Optimizer(Runtime& runtime, const ParameterSet& parameters, const OptimizerConfig& config,
-                     double clip_norm, const LearningRate& rate)
+                     double clip_norm, const LearningRate& rate, const LossScaleRule& loss_scale)
     : stream_(runtime.stream()),
       settings_{.kind = config.name,
                 .beta1 = config.beta1,
@@ -40,7 +40,8 @@ Optimizer::Optimizer(Runtime& runtime, const ParameterSet& parameters, const Opt
                 .momentum = config.momentum,
                 .clip_norm = clip_norm,
                 .rate = rate,
-                .scale_loss = parameters.storage().defined() && parameters.storage().dtype() == DType::f16},
+                .scale_loss = parameters.storage().defined() && parameters.storage().dtype() == DType::f16,
+                .loss_scale = loss_scale},
       values_(parameters.values()),
       gradients_(parameters.gradients()),
       storage_(parameters.storage()) {
@@ -54,7 +55,7 @@ Optimizer::Optimizer(Runtime& runtime, const ParameterSet& parameters, const Opt
   non_finite_ = zeros({1}, DType::i32, "non-finite");
   state_ = zeros({kStepStateBytes}, DType::u8, "step state");
   StepState first;
-  if (settings_.scale_loss) first.loss_scale = kFirstLossScale;
+  if (settings_.scale_loss) first.loss_scale = loss_scale.initial;
   set_state(first);
 }
 

@@ -16,7 +16,7 @@ class Optimizer {
  public:
   /// With parameters stored in f16 the loss is scaled.
   Optimizer(Runtime& runtime, const ParameterSet& parameters, const OptimizerConfig& config, double clip_norm,
-            const LearningRate& rate);
+            const LearningRate& rate, const LossScaleRule& loss_scale = {});
 
   /// Adds a batch's loss (f64 [1]) to the window of `window_weight` (f64 [1]) loss terms; returns the seed of
   /// its backward pass.
@@ -24,6 +24,9 @@ class Optimizer {
   /// Ends the window: applies the gradients of the parameters' arena and clears them. With a non-finite
   /// gradient or loss it only clears them, and counts the window as skipped.
   void step(Runtime& runtime) const;
+
+  /// Where the parameters' gradients are now, or nothing where they were given back.
+  void use_gradients(const Tensor& gradients) { gradients_ = gradients; }
 
   /// Waits for the device.
   StepState state() const;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
 #include <meshgrad/train/precision.h>
 
 namespace meshgrad {
@@ -11,6 +12,16 @@ void check_precision(Device device, DType precision) {
 
 Device resolve_device_for(const std::string& word, DType precision, std::string* note) {
   return resolve_device(word == "auto" && precision == DType::f64 ? "cpu" : word, note);
+}
+
+std::string describe_precision(DType precision, double loss_scale) {
+  if (precision != DType::f16 && precision != DType::bf16) return {};
+  const std::string scale =
+      precision == DType::f16 ? fmt::format("the loss scale is {}", loss_scale) : "bf16 needs no loss scale";
+  return fmt::format(
+      "precision {}: activations and the weight matrices they meet are stored in 16 bits; masters, gradients "
+      "of weights, moments and sums in f32; {}",
+      name_of(precision), scale);
 }
 
 }  // namespace meshgrad

@@ -13,4 +13,7 @@ void check_precision(Device device, DType precision);
 /// resolve_device, but "auto" takes the CPU for f64.
 Device resolve_device_for(const std::string& word, DType precision, std::string* note = nullptr);
 
+/// A line that says what is stored how in 16 bits; empty for other precisions.
+std::string describe_precision(DType precision, double loss_scale);
+
 }  // namespace meshgrad

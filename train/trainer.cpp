@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/train/formats/atomic_file.h>
 #include <meshgrad/train/memory/history_files.h>
+#include <meshgrad/train/non_finite.h>
 #include <meshgrad/train/precision.h>
 #include <meshgrad/train/report/environment.h>
 #include <meshgrad/train/report/memory_watch.h>
@@ -8,11 +9,11 @@
 #include <meshgrad/train/run_log.h>
 #include <meshgrad/train/step.h>
 #include <meshgrad/train/trainer.h>
+#include <meshgrad/train/validation.h>
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <optional>
 
@@ -20,8 +21,6 @@ namespace meshgrad {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr int64_t kMostSkipped = 50;  // in a row
 
 class Trainer {
  public:
@@ -42,6 +41,9 @@ class Trainer {
   void finish_step();
   void look();
   void note(const std::optional<StepState>& seen);
+  [[noreturn]] void fail(std::string_view needed, const std::string& got, const StepState& seen);
+  std::optional<NonFinite> search_window(int64_t step, double loss_scale);
+  void give_back_gradients();
   void care_for_memory();
   void advise_on_memory();
   void validate();
@@ -100,6 +102,9 @@ Trainer::Trainer(Runtime& runtime, const Config& config, const TrainOptions& opt
 TrainResult Trainer::run() {
   advise_on_memory();
   options_.resume ? resume() : start();
+  const std::string stored = describe_precision(config_.precision, optimizer_->state().loss_scale);
+  if (!stored.empty()) tell(stored);
+  if (state_.micro == 0 && !warming_up()) give_back_gradients();
   while (state_.step < total_steps_) {
     while (state_.micro < config_.train.accumulate) {
       // The last window of the last pass may hold fewer batches.
@@ -148,7 +153,8 @@ void Trainer::start() {
 void Trainer::allocate() {
   model_.allocate(runtime_, config_.precision, static_cast<uint64_t>(config_.run.seed));
   optimizer_.emplace(runtime_, model_.parameters(), config_.optimizer, config_.train.clip_norm,
-                     learning_rate(config_.schedule, config_.optimizer.lr, total_steps_));
+                     learning_rate(config_.schedule, config_.optimizer.lr, total_steps_),
+                     config_.loss_scale.rule);
   step_.emplace(runtime_, config_, dataset_, features_, model_, *optimizer_,
                 [this](const std::string& text) { tell(text); });
 }
@@ -241,13 +247,20 @@ void Trainer::expect_batches() {
 void Trainer::train_batch(const std::vector<Sample>& samples) {
   expect_batches();
   const TrainStep::Window window = window_of(state_.step);
+  if (!window.observe && !model_.parameters().gradients().defined()) {
+    model_.parameters().allocate_gradients(runtime_);
+    optimizer_->use_gradients(model_.parameters().gradients());
+  }
   step_->batch(samples, window, normalizers_);
   if (window.learn) state_.learned += static_cast<int64_t>(samples.size());
   look();
 }
 
 void Trainer::finish_step() {
-  if (!warming_up()) step_->finish_window();
+  if (!warming_up()) {
+    step_->finish_window();
+    give_back_gradients();
+  }
   state_.micro = 0;
   ++state_.step;
   look();
@@ -275,13 +288,53 @@ void Trainer::look() {
 void Trainer::note(const std::optional<StepState>& seen) {
   if (!seen) return;
   state_.optimizer = *seen;
-  const auto fail = [&](std::string_view needed, const std::string& got) {
-    throw data_error(fmt::format("step {}", state_.step), needed, got,
-                     "lower optimizer.lr, set train.clip_norm, or look for bad values in the data");
-  };
-  if (seen->bad_losses > 0 && config_.precision != DType::f16) fail("a finite loss", "another");
-  if (seen->skipped_in_a_row >= kMostSkipped)
-    fail("a finite gradient", fmt::format("{} steps in a row without one", seen->skipped_in_a_row));
+  if (seen->bad_losses > 0 && config_.precision != DType::f16) fail("a finite loss", "another", *seen);
+  if (seen->skipped_in_a_row >= config_.loss_scale.max_skips) {
+    fail("a finite gradient", fmt::format("{} steps in a row without one", seen->skipped_in_a_row), *seen);
+  }
+}
+
+/// Ends the run with the first value that is not finite when the window that was left out last is computed
+/// again: its weights are what they were, unless a GPU was seen so late that steps were taken since.
+void Trainer::fail(std::string_view needed, const std::string& got, const StepState& seen) {
+  step_.reset();  // gives back what captured steps keep
+  const bool open = !is_finite(seen.window_loss);
+  const int64_t window = open ? seen.steps + seen.skipped : seen.bad_window;
+  const bool warmed_up = config_.normalize.mode == NormalizeMode::online;
+  const int64_t step = window + (warmed_up ? config_.normalize.warmup_steps : 0);
+  const double scale = open ? seen.loss_scale : seen.bad_scale;
+  std::string found = "every value is finite when it is computed again";
+  std::string fix = "lower optimizer.lr, set train.clip_norm, or look for bad values in the data";
+  try {
+    if (const auto first = search_window(step, scale)) {
+      found = first->text();
+      fix = first->fix(config_.precision);
+    }
+  } catch (const Error& error) {
+    found = std::string("it cannot be computed again: ") + error.what();
+  }
+  throw data_error(fmt::format("step {}", step + 1), needed,
+                   fmt::format("{}; loss scale {}; {}", got, scale, found), fix);
+}
+
+std::optional<NonFinite> Trainer::search_window(int64_t step, double loss_scale) {
+  if (!model_.parameters().gradients().defined()) model_.parameters().allocate_gradients(runtime_);
+  fill_zero(model_.parameters().gradients(), runtime_.stream());
+  const auto weight = static_cast<double>(window_weight(step));
+  for (int64_t micro = 0; micro < config_.train.accumulate; ++micro) {
+    const std::vector<Sample> samples = samples_of(step, micro);
+    if (samples.empty()) continue;
+    const Batch batch = features_.training_batch(runtime_, config_.precision, config_.data.train_split,
+                                                 samples, noise_, normalizers_, false);
+    if (const auto found = find_non_finite(runtime_, model_, batch, loss_scale / weight)) return found;
+  }
+  return std::nullopt;
+}
+
+void Trainer::give_back_gradients() {
+  if (!config_.train.free_gradients) return;
+  optimizer_->use_gradients({});
+  model_.parameters().release_gradients();
 }
 
 /// Says how much memory an epoch took, and gives back what is not in use where the user wants that.
@@ -408,26 +461,6 @@ MeshGraphNetOptions model_options(const ModelConfig& config, const FrameFeatures
           .aggregate = config.aggregate,
           .path = config.path,
           .keep_hidden = config.keep_hidden};
-}
-
-double validation_loss(Runtime& runtime, const MeshGraphNet& model, const FrameFeatures& features,
-                       Normalizers& normalizers, const Dataset& dataset, const Config& config) {
-  const Sampler sampler(dataset, config.data.valid_split, config.data.predict, 0);
-  const int64_t wanted = config.train.validate_samples > 0
-                             ? std::min(config.train.validate_samples, sampler.samples())
-                             : sampler.samples();
-  double sum = 0.0;
-  double weight = 0.0;
-  for (int64_t i = 0; i < wanted; ++i) {
-    const Sample sample = sampler.in_order(i * sampler.samples() / wanted);
-    const Batch batch = features.training_batch(runtime, config.precision, config.data.valid_split, {sample},
-                                                {}, normalizers, false);
-    Tape tape(runtime, Tape::Mode::evaluate);
-    const LossSum loss = masked_loss(tape, model.forward(tape, batch), batch.target, batch.mask);
-    sum += *to_host(loss.sum.value(), runtime.stream()).data<double>();
-    weight += *to_host(loss.weight, runtime.stream()).data<double>();
-  }
-  return weight > 0.0 ? sum / weight : std::nan("");
 }
 
 TrainResult train(Runtime& runtime, const Config& config, const TrainOptions& options) {

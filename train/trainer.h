@@ -44,9 +44,4 @@ struct TrainResult {
 /// the loss is no longer finite.
 TrainResult train(Runtime& runtime, const Config& config, const TrainOptions& options);
 
-/// Mean over samples' predicted nodes of the squared normalised error, without noise; the same samples every
-/// time.
-double validation_loss(Runtime& runtime, const MeshGraphNet& model, const FrameFeatures& features,
-                       Normalizers& normalizers, const Dataset& dataset, const Config& config);
-
 }  // namespace meshgrad

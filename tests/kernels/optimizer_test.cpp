@@ -23,7 +23,9 @@ constexpr Case kCases[] = {{"adam", OptimizerKind::adam, 0.0, 0.0, 1.0, 0.0},
                            {"adamw, unscaled, not clipped", OptimizerKind::adamw, 0.1, 0.0, 8.0, 1e6},
                            {"sgd", OptimizerKind::sgd, 0.0, 0.0, 1.0, 0.0},
                            {"sgd, decay, clipped", OptimizerKind::sgd, 0.1, 0.0, 1.0, 0.3},
-                           {"sgd, momentum, unscaled", OptimizerKind::sgd, 0.01, 0.9, 2.0, 0.0}};
+                           {"sgd, momentum, unscaled", OptimizerKind::sgd, 0.01, 0.9, 2.0, 0.0},
+                           // Norms of 1e-5 to 3e-3 once unscaled: clipped before that, all would be.
+                           {"sgd, scaled high, clipped", OptimizerKind::sgd, 0.0, 0.0, 65536.0, 1e-4}};
 constexpr double kRate = 0.01;
 
 reference::OptimizerStep judged(const Case& c, double rate = kRate) {
@@ -271,7 +273,7 @@ TEST_CASE("the loss scale halves on a bad gradient, doubles after 2000 clean ste
   OptimizerSettings settings;
   settings.scale_loss = true;
   settings.rate.peak = 1e-3;
-  StepState state = ready(kFirstLossScale);
+  StepState state = ready(LossScaleRule().initial);
   const auto window = [&](bool bad) {
     state.window_loss = 1.0;
     decide(state, settings, 1.0, bad);

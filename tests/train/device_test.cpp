@@ -110,13 +110,18 @@ TEST_CASE("no step waits for the device" * doctest::skip(cuda_devices().empty())
   for (const GraphsMode graphs : {GraphsMode::off, GraphsMode::capture}) {
     Config config = in(tiny_config(scratch.path), scratch.path, graphs == GraphsMode::off ? "off" : "on");
     config.graphs = graphs;
+    config.precision = DType::f16;  // and skips, which the device decides on alone
+    config.loss_scale.rule = {.initial = 1e9, .interval = 2, .cap = 1e9};
+    config.train.free_gradients = graphs == GraphsMode::off;
     config.train.steps = 12;
     config.train.log_every = 1000;
     std::vector<gpu::Counters> after_steps;
-    train_on(kGpu, config, false, [&](TrainObserver& observer) {
+    const Run run = train_on(kGpu, config, false, [&](TrainObserver& observer) {
       observer.progress = [&](const TrainObserver::Progress&) { after_steps.push_back(gpu::counters()); };
     });
     REQUIRE(after_steps.size() == 12);
+    CHECK(run.result.state.optimizer.skipped > 2);
+    CHECK(run.result.state.optimizer.steps + run.result.state.optimizer.skipped == 12);
     CHECK(after_steps[10].synchronizations == after_steps[0].synchronizations);
     CHECK((after_steps[10].graph_launches > after_steps[9].graph_launches) ==
           (graphs == GraphsMode::capture));
@@ -271,7 +276,7 @@ TEST_CASE("a loss that is not finite stops the run; overflowing 16 bits only ski
   const RunState state = train_on(kGpu, config).result.state;
   CHECK(state.optimizer.skipped == 3);
   CHECK(state.optimizer.steps == 0);
-  CHECK(state.optimizer.loss_scale == kFirstLossScale / 8.0);
+  CHECK(state.optimizer.loss_scale == LossScaleRule().initial / 8.0);
 }
 
 TEST_CASE("a device verifies, validates, evaluates and rolls out" * doctest::skip(cuda_devices().empty())) {
