@@ -122,6 +122,7 @@ class CachingAllocator : public std::enable_shared_from_this<CachingAllocator> {
   // allocator_count.cpp, memory_report.cpp
   std::array<MemoryCounters*, 4> counters_of(Heap& heap, Tag tag, bool small);
   void count_live(const Block& block, const Live& live, int64_t sign);
+  void note_tags_at_peak();
   void count_active(Heap& heap, Tag tag, bool small, int64_t bytes);
   void count_free(Heap& heap);
   void note(MemoryEvent::Kind kind, const Block& block, const Live& live);

@@ -14,11 +14,18 @@ std::array<MemoryCounters*, 4> CachingAllocator::counters_of(Heap& heap, Tag tag
 
 /// A block was handed out (sign 1) or let go of (-1).
 void CachingAllocator::count_live(const Block& block, const Live& live, int64_t sign) {
+  const int64_t peak = stats_.allocated.peak;
   for (MemoryCounters* counters : counters_of(*live.heap, live.tag, is_small(block))) {
     counters->requested.add(sign * live.requested);
     counters->allocated.add(sign * block.bytes);
   }
   stats_.live_allocations += sign;
+  if (stats_.allocated.peak > peak) note_tags_at_peak();
+}
+
+void CachingAllocator::note_tags_at_peak() {
+  for (size_t tag = 0; tag < stats_.by_tag.size(); ++tag)
+    stats_.tags_at_peak[tag] = stats_.by_tag[tag].allocated.current;
 }
 
 void CachingAllocator::count_active(Heap& heap, Tag tag, bool small, int64_t bytes) {
@@ -141,6 +148,7 @@ void CachingAllocator::reset_peak() {
       counter->peak = counter->current;
   };
   reset(stats_);
+  note_tags_at_peak();
   reset(stats_.small);
   reset(stats_.large);
   for (MemoryCounters& counters : stats_.by_tag) reset(counters);

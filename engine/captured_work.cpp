@@ -44,6 +44,7 @@ CapturedWork::CapturedWork(Runtime& runtime, std::string name, std::function<voi
   options.log = [&runtime](LogLevel level, std::string_view text) { runtime.log(level, text); };
   options.autotune = runtime.autotune();
   options.memory = memory_of(runtime, name_, bytes_, returns_);
+  options.dry = runtime.dry();
   own_.emplace(std::move(options));
 }
 
@@ -53,7 +54,7 @@ CapturedWork::~CapturedWork() {
 
 void CapturedWork::run() {
   ++runs_;
-  if (runs_ == 2) record();
+  if (runs_ == 2 && !runtime_.dry()) record();
   if (graph_ != nullptr) {
     gpu::launch_graph(graph_, runtime_.stream().native());
   } else {

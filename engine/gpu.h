@@ -14,10 +14,16 @@ bool built() noexcept;
 std::vector<CudaDevice> devices();
 /// The device of this thread's next calls.
 void use(int device);
-/// Streaming multiprocessors: how many blocks a persistent kernel starts.
+/// Streaming multiprocessors: how many blocks a persistent kernel starts. Where there is no device at all,
+/// those of an H200, for plans.
 int multiprocessors(int device);
-/// Shared memory that one block may have, in bytes.
+/// Shared memory that one block may have, in bytes; likewise.
 int shared_bytes(int device);
+/// Of the device, by all that use it.
+struct DeviceMemory {
+  int64_t total = 0, free = 0;
+};
+DeviceMemory memory(int device);
 
 void* create_stream(int device);
 void destroy_stream(void* stream) noexcept;

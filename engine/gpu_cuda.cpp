@@ -21,8 +21,13 @@ void check(cudaError_t error, const char* call) {
 cudaStream_t stream_of(void* stream) { return static_cast<cudaStream_t>(stream); }
 cudaEvent_t event_of(void* event) { return static_cast<cudaEvent_t>(event); }
 
-int attribute(cudaDeviceAttr which, int device) {
+/// Without any device `planned` stands in for it.
+int attribute(cudaDeviceAttr which, int device, int planned) {
   int value = 0;
+  if (cudaGetDeviceCount(&value) != cudaSuccess || value == 0) {
+    cudaGetLastError();
+    return planned;
+  }
   check(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
   return value;
 }
@@ -58,8 +63,20 @@ std::vector<CudaDevice> devices() {
 }
 
 void use(int device) { check(cudaSetDevice(device), "cudaSetDevice"); }
-int multiprocessors(int device) { return attribute(cudaDevAttrMultiProcessorCount, device); }
-int shared_bytes(int device) { return attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device); }
+int multiprocessors(int device) {
+  constexpr int kPlanned = 132;
+  return attribute(cudaDevAttrMultiProcessorCount, device, kPlanned);
+}
+int shared_bytes(int device) {
+  constexpr int kPlanned = 227 * 1024;
+  return attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device, kPlanned);
+}
+DeviceMemory memory(int device) {
+  use(device);
+  size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  return {static_cast<int64_t>(total), static_cast<int64_t>(free)};
+}
 
 void* create_stream(int device) {
   use(device);

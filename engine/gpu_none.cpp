@@ -27,6 +27,7 @@ std::vector<CudaDevice> devices() { return {}; }
 void use(int) { refuse(); }
 int multiprocessors(int) { refuse(); }
 int shared_bytes(int) { refuse(); }
+DeviceMemory memory(int) { refuse(); }
 void* create_stream(int) { refuse(); }
 void destroy_stream(void*) noexcept {}
 void synchronize(void*) { refuse(); }

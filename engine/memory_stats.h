@@ -57,6 +57,8 @@ struct MemoryStats : MemoryCounters {
   MemoryCounters small, large;
   std::vector<OfStream> by_stream;
   std::array<MemoryCounters, kTagCount> by_tag;
+  /// Allocated bytes of each tag when allocated.peak was reached: they add up to it.
+  std::array<int64_t, kTagCount> tags_at_peak{};
 
   MemoryCounter pinned;  ///< free bytes of mappings that cannot be given back, as something in them is used
   int64_t largest_free = 0;  ///< bytes of the largest free block

@@ -4,19 +4,27 @@
 #include <meshgrad/engine/gpu.h>
 #include <meshgrad/engine/host_memory.h>
 #include <meshgrad/engine/runtime.h>
+#include <meshgrad/engine/simulated_memory.h>
 
 namespace meshgrad {
 namespace {
 
-std::shared_ptr<MemorySource> memory_of(const Device& device, const AllocatorOptions& options) {
+constexpr int64_t kCountedMemory = int64_t{1} << 46;  // of a dry runtime: more than any device has
+
+std::shared_ptr<MemorySource> memory_of(const RuntimeOptions& options) {
+  if (options.memory != nullptr) return options.memory;
+  const Device& device = options.device;
+  const bool expandable = options.allocator.expandable_segments || device.kind == DeviceKind::cpu;
+  if (options.dry) {
+    return std::make_shared<SimulatedMemorySource>(kCountedMemory, expandable, int64_t{2} << 20, device);
+  }
   if (device.kind == DeviceKind::cpu) return std::make_shared<HostMemorySource>();
-  return options.expandable_segments ? make_cuda_virtual_memory(device.index)
-                                     : make_cuda_memory(device.index);
+  return expandable ? make_cuda_virtual_memory(device.index) : make_cuda_memory(device.index);
 }
 
-std::shared_ptr<void> make_stream(const Device& device) {
-  if (device.kind == DeviceKind::cpu) return nullptr;
-  return {gpu::create_stream(device.index), gpu::destroy_stream};
+std::shared_ptr<void> make_stream(const RuntimeOptions& options) {
+  if (options.device.kind == DeviceKind::cpu || options.dry) return nullptr;
+  return {gpu::create_stream(options.device.index), gpu::destroy_stream};
 }
 
 /// The source, with the stream that its allocator waits for: storages may outlive the Runtime.
@@ -33,14 +41,11 @@ std::shared_ptr<MemorySource> with_stream(std::shared_ptr<MemorySource> source,
 }  // namespace
 
 Runtime::Runtime(RuntimeOptions options)
-    : pool_(options.threads),
-      native_stream_(make_stream(options.device)),
+    : pool_(options.threads, options.dry ? ThreadPool::Work::leave_out : ThreadPool::Work::run),
+      native_stream_(make_stream(options)),
       stream_(options.device, pool_, 0, native_stream_.get()),
       allocator_(
-          CachingAllocator::create(with_stream(options.memory ? std::move(options.memory)
-                                                              : memory_of(options.device, options.allocator),
-                                               native_stream_),
-                                   options.allocator)),
+          CachingAllocator::create(with_stream(memory_of(options), native_stream_), options.allocator)),
       seed_(options.seed),
       log_(std::move(options.log)),
       autotune_(options.autotune) {}

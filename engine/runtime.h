@@ -21,6 +21,9 @@ struct RuntimeOptions {
   LogSink log{};                           ///< where messages go; none by default
   bool autotune = false;                   ///< measure what libraries offer, and keep the choices on disk
   std::shared_ptr<MemorySource> memory{};  ///< the host application's own; none: the device's
+  /// Work is left out and memory is only counted: shows what a program would take, also on a device that is
+  /// not there. No value may be read.
+  bool dry = false;
 };
 
 class Runtime {
@@ -36,6 +39,7 @@ class Runtime {
   ThreadPool& threads() { return pool_; }
   uint64_t seed() const { return seed_; }
   bool autotune() const { return autotune_; }
+  bool dry() const { return stream_.dry(); }
   /// What the GPU's kernels keep of libraries, which they alone know; empty until they need one.
   std::shared_ptr<void>& gpu_libraries() { return gpu_libraries_; }
   void log(LogLevel level, std::string_view text) const {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory that is not there: for replaying traces larger than this machine, at the speed of the algorithm
-// alone.
+// alone, and for runs that only count what they take.
 #pragma once
 #include <meshgrad/engine/memory_source.h>
 
@@ -20,10 +20,10 @@ class SimulatedMemorySource final : public MemorySource {
 
   /// `granularity` is a power of two of 4096 or more.
   explicit SimulatedMemorySource(int64_t capacity, bool expandable = true,
-                                 int64_t granularity = int64_t{2} << 20)
-      : capacity_(capacity), granularity_(granularity), expandable_(expandable) {}
+                                 int64_t granularity = int64_t{2} << 20, Device device = {})
+      : capacity_(capacity), granularity_(granularity), expandable_(expandable), device_(device) {}
 
-  Device device() const override { return Device{}; }
+  Device device() const override { return device_; }
   int64_t capacity() const override { return capacity_; }
   int64_t mapped_bytes() const override { return mapped_; }
   int64_t granularity() const override { return granularity_; }
@@ -40,6 +40,7 @@ class SimulatedMemorySource final : public MemorySource {
   int64_t capacity_;
   int64_t granularity_;
   bool expandable_;
+  Device device_;
   int64_t next_ = int64_t{1} << 40;
   int64_t mapped_ = 0;
   Calls calls_;

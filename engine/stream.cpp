@@ -5,7 +5,7 @@
 namespace meshgrad {
 
 void Stream::synchronize() const {
-  if (on_gpu()) gpu::synchronize(native_);
+  if (on_gpu() && !dry()) gpu::synchronize(native_);
 }
 
 Event::~Event() {
@@ -14,7 +14,7 @@ Event::~Event() {
 
 void Event::record(const Stream& stream) {
   stream_id_ = stream.id();
-  if (!stream.on_gpu()) return;
+  if (!stream.on_gpu() || stream.dry()) return;
   if (native_ == nullptr) native_ = gpu::create_event();
   gpu::record(native_, stream.native());
 }

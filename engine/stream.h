@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // An ordered queue of work on a device. On the CPU work runs at once, on the thread pool.
+//
+// All that reads or writes a tensor's memory is work on a stream: a dry stream leaves it out, so that the
+// same code shows what memory it takes without any (RuntimeOptions::dry).
 #pragma once
 #include <meshgrad/engine/device.h>
 #include <meshgrad/engine/thread_pool.h>
@@ -24,6 +27,13 @@ class Stream {
     pool_->parallel_for(tasks, body);
   }
   int threads() const { return pool_->threads(); }
+  /// CPU only: runs `body` here and now.
+  template <class Body>
+  void run(Body&& body) const {
+    if (!dry()) body();
+  }
+  /// Whether work is left out.
+  bool dry() const { return pool_ != nullptr && pool_->leaves_out(); }
 
   /// Returns when all work queued so far is done; at once on the CPU. Throws DeviceError when it failed.
   void synchronize() const;

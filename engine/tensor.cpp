@@ -61,6 +61,13 @@ Tensor Tensor::borrow(void* data, const Shape& shape, DType dtype, std::function
               0, shape, dtype);
 }
 
+Tensor Tensor::without_memory(const Shape& shape, DType dtype) {
+  Tensor tensor;
+  tensor.shape_ = shape;
+  tensor.dtype_ = dtype;
+  return tensor;
+}
+
 Tensor Tensor::over(StoragePtr storage, int64_t offset, const Shape& shape, DType dtype) {
   check_internal(offset >= 0 && offset + shape.elements() * size_of(dtype) <= storage->bytes(),
                  "a tensor reaches past its storage");
@@ -90,7 +97,7 @@ Tensor Tensor::reshaped(const Shape& shape) const {
 }
 
 void fill_zero(const Tensor& tensor, const Stream& stream) {
-  if (tensor.bytes() == 0) return;
+  if (tensor.bytes() == 0 || stream.dry()) return;
   if (tensor.device().kind == DeviceKind::cuda) {
     gpu::fill(tensor.raw(), 0, tensor.bytes(), stream.native());
   } else {
@@ -103,7 +110,7 @@ void copy(const Tensor& from, const Tensor& to, const Stream& stream) {
     throw invalid_argument("copy", std::string(name_of(to.dtype())) + to.shape().text(),
                            std::string(name_of(from.dtype())) + from.shape().text());
   }
-  if (to.bytes() == 0) return;
+  if (to.bytes() == 0 || stream.dry()) return;
   if (from.device().kind == DeviceKind::cuda || to.device().kind == DeviceKind::cuda) {
     gpu::copy(to.raw(), from.raw(), to.bytes(), stream.native());
   } else {
@@ -118,6 +125,7 @@ Tensor host_tensor(const Shape& shape, DType dtype) {
 }
 
 Tensor to_host(const Tensor& tensor, const Stream& stream) {
+  check_internal(!stream.dry(), "values of work that was left out");
   if (tensor.device().kind == DeviceKind::cpu) return tensor;
   Tensor host = host_tensor(tensor.shape(), tensor.dtype());
   copy(tensor, host, stream);

@@ -15,9 +15,10 @@ thread_local Working working;
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads) {
-  const int count = threads > 0 ? threads : available_cpus();
-  for (int i = 1; i < count; ++i) helpers_.emplace_back([this, i] { helper_loop(i); });
+ThreadPool::ThreadPool(int threads, Work work)
+    : threads_(threads > 0 ? threads : available_cpus()), work_(work) {
+  if (leaves_out()) return;
+  for (int i = 1; i < threads_; ++i) helpers_.emplace_back([this, i] { helper_loop(i); });
 }
 
 ThreadPool::~ThreadPool() {
@@ -48,7 +49,7 @@ void ThreadPool::run_inline(int64_t tasks, const std::function<void(int64_t)>& b
 }
 
 void ThreadPool::parallel_for(int64_t tasks, const std::function<void(int64_t)>& body) {
-  if (tasks <= 0) return;
+  if (tasks <= 0 || leaves_out()) return;
   if (working.pool != nullptr || helpers_.empty() || tasks == 1) return run_inline(tasks, body);
   const std::lock_guard call(call_mutex_);
   {

@@ -17,13 +17,18 @@ namespace meshgrad {
 /// its partial sums, by task number alone.
 class ThreadPool {
  public:
+  enum class Work : uint8_t {
+    run,
+    leave_out  ///< the pool counts its threads and starts none; tasks are not called
+  };
   /// `threads` >= 1 counts the caller; 0 means available_cpus().
-  explicit ThreadPool(int threads = 0);
+  explicit ThreadPool(int threads = 0, Work work = Work::run);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  int threads() const { return static_cast<int>(helpers_.size()) + 1; }
+  int threads() const { return threads_; }
+  bool leaves_out() const { return work_ == Work::leave_out; }
 
   /// Blocks until every task is done. The first exception that a task throws is rethrown here, after the
   /// others have ended. A call from inside a task runs its tasks on that thread.
@@ -38,6 +43,8 @@ class ThreadPool {
   void helper_loop(int worker);
   void run_tasks();
 
+  int threads_;
+  Work work_;
   std::vector<std::thread> helpers_;
   std::mutex call_mutex_;  // one parallel_for at a time
   std::mutex mutex_;

@@ -32,7 +32,9 @@ PackedWeight<S>::PackedWeight(const Tensor& weight, bool transposed, Runtime& ru
   Tensor source = weight;
   if constexpr (!std::is_same_v<S, To>) {
     source = Tensor::empty(runtime, weight.shape(), dtype_of<To>(), Tag::workspace, "widened weights");
-    tile_ops<S>().load(1, weight.elements(), weight.data<S>(), 0, source.template data<To>(), 0);
+    runtime.stream().run([&] {
+      tile_ops<S>().load(1, weight.elements(), weight.data<S>(), 0, source.template data<To>(), 0);
+    });
   }
   constexpr int64_t kStep = kDepth<S>;
   const int64_t panel = tile_ops<S>().panel;
@@ -45,15 +47,17 @@ PackedWeight<S>::PackedWeight(const Tensor& weight, bool transposed, Runtime& ru
       Tensor::zeros(runtime, Shape{panels * panel_stride_}, dtype_of<To>(), Tag::workspace, "packed weights");
   const int64_t column_stride = transposed ? in : 1;
   const int64_t row_stride = transposed ? 1 : out;
-  for (int64_t p = 0; p < panels; ++p) {
-    const int64_t first = p * panel;
-    const int64_t columns = std::min(panel, out - first);
-    for (int64_t k = 0; k < in; ++k) {
-      const To* from = source.template data<To>() + first * column_stride + k * row_stride;
-      To* to = data_.data<To>() + p * panel_stride_ + k / kStep * row_stride_ + k % kStep;
-      for (int64_t c = 0; c < columns; ++c) to[c * kStep] = from[c * column_stride];
+  runtime.stream().run([&] {
+    for (int64_t p = 0; p < panels; ++p) {
+      const int64_t first = p * panel;
+      const int64_t columns = std::min(panel, out - first);
+      for (int64_t k = 0; k < in; ++k) {
+        const To* from = source.template data<To>() + first * column_stride + k * row_stride;
+        To* to = data_.data<To>() + p * panel_stride_ + k / kStep * row_stride_ + k % kStep;
+        for (int64_t c = 0; c < columns; ++c) to[c * kStep] = from[c * column_stride];
+      }
     }
-  }
+  });
 }
 
 template <class S>

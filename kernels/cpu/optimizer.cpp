@@ -91,16 +91,20 @@ void update_of(const OptimizerUpdate& args, const Stream& stream) {
 
 const OptimizerKernels optimizer_kernels{
     .note_loss =
-        [](const NoteLoss& args, const Stream&) {
-          *args.seed.data<double>() =
-              note_loss(state_of(args.state), *args.sum.data<double>(), *args.window_weight.data<double>());
+        [](const NoteLoss& args, const Stream& stream) {
+          stream.run([&] {
+            *args.seed.data<double>() =
+                note_loss(state_of(args.state), *args.sum.data<double>(), *args.window_weight.data<double>());
+          });
         },
     .decide =
-        [](const OptimizerDecision& args, const Stream&) {
-          decide(state_of(args.state), args.settings, *args.squared_norm.data<double>(),
-                 *args.non_finite.data<int32_t>() != 0);
-          *args.squared_norm.data<double>() = 0.0;
-          *args.non_finite.data<int32_t>() = 0;
+        [](const OptimizerDecision& args, const Stream& stream) {
+          stream.run([&] {
+            decide(state_of(args.state), args.settings, *args.squared_norm.data<double>(),
+                   *args.non_finite.data<int32_t>() != 0);
+            *args.squared_norm.data<double>() = 0.0;
+            *args.non_finite.data<int32_t>() = 0;
+          });
         },
     .update =
         [](const OptimizerUpdate& args, const Stream& stream) {

@@ -22,6 +22,10 @@ double ordered_sum(const Stream& stream, int64_t n, Partial&& partial) {
   return total;
 }
 
+void store(const Stream& stream, const Tensor& to, double value) {
+  stream.run([&] { *to.data<double>() = value; });
+}
+
 /// Of an element in storage.
 template <class S>
 double value_of(S x) {
@@ -34,7 +38,7 @@ void masked_loss_forward_of(const MaskedLossForward& args, const Stream& stream)
   const uint8_t* mask = args.mask.data<uint8_t>();
   const S* prediction = args.prediction.data<S>();
   const auto* target = args.target.data<Accumulator<S>>();
-  *args.sum.data<double>() = ordered_sum(stream, args.rows.value(), [&](int64_t begin, int64_t end) {
+  const double total = ordered_sum(stream, args.rows.value(), [&](int64_t begin, int64_t end) {
     double sum = 0.0;
     for (int64_t i = begin; i < end; ++i) {
       if (mask[i] == 0) continue;
@@ -45,9 +49,11 @@ void masked_loss_forward_of(const MaskedLossForward& args, const Stream& stream)
     }
     return sum;
   });
-  *args.weight.data<double>() = ordered_sum(stream, args.rows.value(), [&](int64_t begin, int64_t end) {
+  store(stream, args.sum, total);
+  const double counted = ordered_sum(stream, args.rows.value(), [&](int64_t begin, int64_t end) {
     return static_cast<double>(std::count_if(mask + begin, mask + end, [](uint8_t m) { return m != 0; }));
   });
+  store(stream, args.weight, counted);
 }
 
 template <class S>
@@ -55,8 +61,8 @@ void masked_loss_backward_of(const MaskedLossBackward& args, const Stream& strea
   const int64_t width = args.prediction.width();
   const int64_t rows = args.rows.value();
   const uint8_t* mask = args.mask.data<uint8_t>();
-  const double factor = 2.0 * *args.seed.data<double>();
   stream.parallel_for((rows + kSlab - 1) / kSlab, [&](int64_t slab) {
+    const double factor = 2.0 * *args.seed.data<double>();
     const S* prediction = args.prediction.data<S>();
     const auto* target = args.target.data<Accumulator<S>>();
     S* d_prediction = args.d_prediction.data<S>();
@@ -77,9 +83,11 @@ void sum_of_squares_of(const SumOfSquares& args, const Stream& stream) {
     for (int64_t i = begin; i < end; ++i) partial += static_cast<double>(x[i]) * static_cast<double>(x[i]);
     return partial;
   });
-  *args.sum.data<double>() += sum;
-  // Squares of finite f32 values cannot overflow a double; f64 ones can, and are as useless when they do.
-  if (args.non_finite.defined() && !std::isfinite(sum)) *args.non_finite.data<int32_t>() = 1;
+  stream.run([&] {
+    *args.sum.data<double>() += sum;
+    // Squares of finite f32 values cannot overflow a double; f64 ones can, and are as useless when they do.
+    if (args.non_finite.defined() && !std::isfinite(sum)) *args.non_finite.data<int32_t>() = 1;
+  });
 }
 
 }  // namespace

@@ -198,7 +198,7 @@ class Products {
     if (args.bias.defined())
       describe(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(args.bias.raw()));
     require(multiply(plan, args, args.c, runtime, stream), "cublasLtMatmul");
-    gpu::count_launch();
+    if (!stream.dry()) gpu::count_launch();
   }
 
  private:
@@ -225,6 +225,7 @@ cublasStatus_t Products::multiply(const Plan& plan, const Gemm& args, const Tens
     workspace = Tensor::empty(runtime, Shape{static_cast<int64_t>(plan.workspace)}, DType::u8, Tag::workspace,
                               "cuBLASLt");
   }
+  if (stream.dry()) return CUBLAS_STATUS_SUCCESS;
   const float one = 1.0f, beta = args.accumulate ? 1.0f : 0.0f;
   const auto layout = [](const Plan::Owned& owned) { return of<cublasLtMatrixLayout_t>(owned); };
   return library().multiply(handle_, of<cublasLtMatmulDesc_t>(plan.description), &one, args.b.raw(),
@@ -311,7 +312,7 @@ void Products::choose(Plan& plan, const Gemm& args, const std::string& name, Run
   plan.workspace = found.front().workspaceSize;
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   cudaStreamIsCapturing(static_cast<cudaStream_t>(stream.native()), &capture);
-  if (!runtime.autotune() || capture != cudaStreamCaptureStatusNone) return;
+  if (!runtime.autotune() || stream.dry() || capture != cudaStreamCaptureStatusNone) return;
   // Into other memory: what is added to would change at every run.
   const Tensor c = Tensor::empty(runtime, args.c.shape(), args.c.dtype(), Tag::workspace, "measured product");
   double best = std::numeric_limits<double>::infinity();
@@ -348,6 +349,11 @@ void gemm(const Gemm& args, Runtime& runtime, const Stream& stream) {
   if (sizes.m == 0 || sizes.n == 0) return;
   if (sizes.k == 0) {
     check_internal(args.accumulate, "a matrix product over something");
+    return;
+  }
+  if (stream.dry() && gpu::devices().empty()) {  // nobody to ask: as much as a product may take
+    Tensor::empty(runtime, Shape{static_cast<int64_t>(kMostWorkspace)}, DType::u8, Tag::workspace,
+                  "cuBLASLt");
     return;
   }
   std::shared_ptr<void>& slot = runtime.gpu_libraries();

@@ -31,7 +31,7 @@ struct LaunchShape {
 template <class Args>
 void launch(const char* name, void (*kernel)(Args), const LaunchShape& shape, const Stream& stream,
             const Args& args) {
-  if (shape.blocks == 0) return;
+  if (shape.blocks == 0 || stream.dry()) return;
 #ifdef __CUDACC__
   cudaError_t error = cudaSuccess;
   if (shape.shared_bytes > kSharedWithoutAsking) {

@@ -69,6 +69,7 @@ class Arena {
   /// Device memory that counts; false when the device is full.
   bool commit(int64_t bytes);
   void uncommit(int64_t bytes) { committed_ -= bytes; }
+  int64_t committed() const { return committed_; }
 
   /// From now on accesses to these bytes are allowed; `address` begins a page.
   void enter(char* address, Allocation allocation);

@@ -52,6 +52,7 @@ void gemm(const Gemm& args, Runtime&, const Stream& stream) {
     check_internal(args.accumulate, "a matrix product over something");
     return;
   }
+  if (stream.dry()) return;
   const auto operand = [](const Tensor& matrix, bool transpose) {
     const int64_t width = matrix.width();
     return transpose ? Operand{matrix.raw(), 1, width} : Operand{matrix.raw(), width, 1};

@@ -69,6 +69,11 @@ void use(int device) {
 }
 int multiprocessors(int) { return 3; }
 int shared_bytes(int) { return simt::kSharedBytes; }
+DeviceMemory memory(int device) {
+  use(device);
+  const Lock lock(streams().lock);
+  return {simt::kDeviceBytes, simt::kDeviceBytes - arena().committed()};
+}
 
 void* create_stream(int device) {
   use(device);
