@@ -44,6 +44,8 @@ class Tensor {
                        Device device = {});
   /// A tensor over a storage that is already there, from byte `offset`.
   static Tensor over(StoragePtr storage, int64_t offset, const Shape& shape, DType dtype);
+  /// Shape and dtype alone, of a value that nobody reads: not defined().
+  static Tensor without_memory(const Shape& shape, DType dtype);
   /// A copy of host values.
   template <class T>
   static Tensor from(Runtime& runtime, std::span<const T> values, const Shape& shape, Tag tag,
