@@ -186,7 +186,7 @@ std::vector<Tensor> gradients_of(Runtime& runtime, const OpSample& sample, uint6
   for (const Weight& weight : sample.weights) fill_zero(weight.gradient, runtime.stream());
   const std::vector<Variable> outputs = sample.run(tape);
   const Variable sum(Tensor::zeros(runtime, {1}, DType::f64, Tag::activations, "sum"), true);
-  tape.record("weighted_sum", [outputs, sum, seed](Tape& back) {
+  tape.record({.op = "weighted_sum", .inputs = outputs}, [outputs, sum, seed](Tape& back) {
     back.take_gradient(sum);
     uint64_t purpose = 1000;
     for (const Variable& y : outputs) {

@@ -65,7 +65,8 @@ struct EdgeUpdate {
 EdgeUpdate edge_update(Tape& tape, const Graph& graph, const Variable& nodes, const Variable& edges,
                        const MlpParameters& parameters, const EdgeUpdateOptions& options);
 
-/// Sum of squared errors over the rows whose mask is not 0, and how many those are: both f64 [1].
+/// Sum of squared errors over the rows whose mask is not 0, and how many those are: both f64 [1]. Where a
+/// segment is run again for its backward, the weight is not written.
 struct LossSum {
   Variable sum;
   Tensor weight;

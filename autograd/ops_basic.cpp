@@ -10,30 +10,35 @@ namespace meshgrad {
 Variable linear(Tape& tape, const Variable& x, const Weight& weight, const Weight& bias) {
   const Rows rows = x.rows();
   const Variable y = tape.output(rows, weight.value.width(), x.value().dtype(), true, "linear");
-  linear_forward({.rows = rows, .x = x.value(), .weight = weight.value, .bias = bias.value, .y = y.value()},
-                 tape.runtime(), tape.stream());
-  tape.record("linear", [x, y, weight, bias](Tape& back) {
-    const Tensor d_y = back.take_gradient(y);
-    if (!d_y.defined()) return;
-    const GradientTarget d_x = back.gradient_for(x);
-    linear_backward({.rows = y.rows(),
-                     .d_y = d_y,
-                     .x = x.value(),
-                     .weight = weight.value,
-                     .d_x = d_x.tensor,
-                     .accumulate_d_x = d_x.accumulate,
-                     .d_weight = weight.gradient,
-                     .d_bias = bias.gradient},
-                    back.runtime(), back.stream());
-  });
+  if (tape.runs()) {
+    linear_forward({.rows = rows, .x = x.value(), .weight = weight.value, .bias = bias.value, .y = y.value()},
+                   tape.runtime(), tape.stream());
+  }
+  tape.record({.op = "linear", .inputs = {x}, .rereads_inputs = true, .product = true},
+              [x, y, weight, bias](Tape& back) {
+                const Tensor d_y = back.take_gradient(y);
+                if (!d_y.defined()) return;
+                const GradientTarget d_x = back.gradient_for(x);
+                linear_backward({.rows = y.rows(),
+                                 .d_y = d_y,
+                                 .x = x.value(),
+                                 .weight = weight.value,
+                                 .d_x = d_x.tensor,
+                                 .accumulate_d_x = d_x.accumulate,
+                                 .d_weight = weight.gradient,
+                                 .d_bias = bias.gradient},
+                                back.runtime(), back.stream());
+              });
   return y;
 }
 
 Variable activation(Tape& tape, const Variable& x, Activation kind) {
   const Variable y =
       tape.output(x.rows(), x.value().width(), x.value().dtype(), x.needs_gradient(), "activation");
-  activation_forward({.activation = kind, .x = x.value(), .y = y.value()}, tape.stream());
-  tape.record("activation", [x, y, kind](Tape& back) {
+  if (tape.runs()) {
+    activation_forward({.activation = kind, .x = x.value(), .y = y.value()}, tape.stream());
+  }
+  tape.record({.op = "activation", .inputs = {x}, .rereads_inputs = true}, [x, y, kind](Tape& back) {
     const Tensor d_y = back.take_gradient(y);
     if (!d_y.defined() || !x.needs_gradient()) return;
     const bool fresh = Tape::slot_empty(x);
@@ -49,44 +54,49 @@ Variable norm(Tape& tape, const Variable& x, Norm kind, const Weight& gain, cons
               double epsilon) {
   const Rows rows = x.rows();
   const Variable y = tape.output(rows, x.value().width(), x.value().dtype(), true, "norm");
-  norm_forward({.norm = kind,
-                .rows = rows,
-                .x = x.value(),
-                .gain = gain.value,
-                .bias = bias.value,
-                .epsilon = epsilon,
-                .y = y.value()},
-               tape.stream());
-  tape.record("norm", [x, y, kind, gain, bias, epsilon](Tape& back) {
-    const Tensor d_y = back.take_gradient(y);
-    if (!d_y.defined()) return;
-    const GradientTarget slot = back.gradient_for(x);
-    const auto or_scratch = [&](const Tensor& wanted, const Tensor& like) {
-      return wanted.defined() || !like.defined()
-                 ? wanted
-                 : back.scratch(like.shape(), like.dtype(), "unwanted gradient");
-    };
-    norm_backward({.norm = kind,
-                   .rows = y.rows(),
-                   .x = x.value(),
-                   .gain = gain.value,
-                   .d_y = d_y,
-                   .epsilon = epsilon,
-                   .d_x = or_scratch(slot.tensor, x.value()),
-                   .accumulate = slot.accumulate,
-                   .d_gain = or_scratch(gain.gradient, gain.value),
-                   .d_bias = or_scratch(bias.gradient, bias.value)},
-                  back.runtime(), back.stream());
-  });
+  if (tape.runs()) {
+    norm_forward({.norm = kind,
+                  .rows = rows,
+                  .x = x.value(),
+                  .gain = gain.value,
+                  .bias = bias.value,
+                  .epsilon = epsilon,
+                  .y = y.value()},
+                 tape.stream());
+  }
+  tape.record({.op = "norm", .inputs = {x}, .rereads_inputs = true},
+              [x, y, kind, gain, bias, epsilon](Tape& back) {
+                const Tensor d_y = back.take_gradient(y);
+                if (!d_y.defined()) return;
+                const GradientTarget slot = back.gradient_for(x);
+                const auto or_scratch = [&](const Tensor& wanted, const Tensor& like) {
+                  return wanted.defined() || !like.defined()
+                             ? wanted
+                             : back.scratch(like.shape(), like.dtype(), "unwanted gradient");
+                };
+                norm_backward({.norm = kind,
+                               .rows = y.rows(),
+                               .x = x.value(),
+                               .gain = gain.value,
+                               .d_y = d_y,
+                               .epsilon = epsilon,
+                               .d_x = or_scratch(slot.tensor, x.value()),
+                               .accumulate = slot.accumulate,
+                               .d_gain = or_scratch(gain.gradient, gain.value),
+                               .d_bias = or_scratch(bias.gradient, bias.value)},
+                              back.runtime(), back.stream());
+              });
   return y;
 }
 
 Variable add(Tape& tape, const Variable& a, const Variable& b) {
   const Variable y = tape.output(a.rows(), a.value().width(), a.value().dtype(),
                                  a.needs_gradient() || b.needs_gradient(), "add");
-  copy(a.value(), y.value(), tape.stream());
-  axpby({.a = 1.0, .x = b.value(), .b = 1.0, .y = y.value()}, tape.stream());
-  tape.record("add", [a, b, y](Tape& back) {
+  if (tape.runs()) {
+    copy(a.value(), y.value(), tape.stream());
+    axpby({.a = 1.0, .x = b.value(), .b = 1.0, .y = y.value()}, tape.stream());
+  }
+  tape.record({.op = "add", .inputs = {a, b}}, [a, b, y](Tape& back) {
     const Tensor d_y = back.take_gradient(y);
     if (!d_y.defined()) return;
     // One of the two may take the tensor over; the other then needs a copy of its own.
@@ -145,8 +155,11 @@ Variable concat(Tape& tape, const std::vector<ConcatPart>& parts, const Graph* g
   }
   const Rows rows = gathers ? graph->edge_rows() : parts.front().x.rows();
   const Variable y = tape.output(rows, width, parts.front().x.value().dtype(), true, "concat");
+  OpUse use{.op = "concat"};
   int64_t column = 0;
   for (const ConcatPart& part : parts) {
+    use.inputs.push_back(part.x);
+    if (!tape.runs()) continue;
     gather({.rows = rows,
             .index = index_of(part.rows, graph),
             .x = part.x.value(),
@@ -155,7 +168,7 @@ Variable concat(Tape& tape, const std::vector<ConcatPart>& parts, const Graph* g
            tape.stream());
     column += part.x.value().width();
   }
-  tape.record("concat", [parts, graph, y](Tape& back) {
+  tape.record(use, [parts, graph, y](Tape& back) {
     const Tensor d_y = back.take_gradient(y);
     if (!d_y.defined()) return;
     int64_t from = 0;
@@ -170,13 +183,15 @@ Variable concat(Tape& tape, const std::vector<ConcatPart>& parts, const Graph* g
 Variable segment_sum(Tape& tape, const Variable& x, const Graph& graph) {
   const Variable y = tape.output(graph.owned_rows(), x.value().width(), x.value().dtype(), x.needs_gradient(),
                                  "segment_sum");
-  segment_sum({.segments = graph.owned_rows(),
-               .offsets = graph.receiver_offsets,
-               .order = {},
-               .x = x.value(),
-               .out = y.value()},
-              tape.stream());
-  tape.record("segment_sum", [x, y, g = &graph](Tape& back) {
+  if (tape.runs()) {
+    segment_sum({.segments = graph.owned_rows(),
+                 .offsets = graph.receiver_offsets,
+                 .order = {},
+                 .x = x.value(),
+                 .out = y.value()},
+                tape.stream());
+  }
+  tape.record({.op = "segment_sum", .inputs = {x}}, [x, y, g = &graph](Tape& back) {
     const Tensor d_y = back.take_gradient(y);
     if (!d_y.defined() || !x.needs_gradient()) return;
     const Tensor d_x = back.scratch(x.value().shape(), d_y.dtype(), "gradient");

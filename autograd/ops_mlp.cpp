@@ -42,7 +42,7 @@ MlpWeightGradients weight_gradients_of(const MlpParameters& p) {
 MlpSaved saved_for(const Tape& tape, const MlpParameters& p, int64_t rows, DType dtype) {
   MlpSaved saved;
   const auto keep = [&](int64_t width) {
-    return Tensor::empty(tape.runtime(), Shape{rows, width}, dtype, Tag::activations, "hidden");
+    return Tensor::empty(tape.runtime(), Shape{rows, width}, dtype, tape.tag(), "hidden");
   };
   int64_t width = p.first.front().value.width();
   for (const Weight& weight : p.weights) {
@@ -156,13 +156,16 @@ Variable mlp(Tape& tape, const std::vector<Variable>& inputs, const MlpParameter
     args.inputs.push_back({inputs[i].value(), parameters.first[i].value});
   const Variable out = tape.output(rows, out_width(parameters), dtype, true, "mlp");
   args.out = out.value();
-  if (tape.recording() && keep_hidden && saving_helps(args))
-    args.saved = saved_for(tape, parameters, rows.capacity, dtype);
-  mlp_forward(args, tape.runtime(), tape.stream());
-  if (tape.recording()) {
-    tape.record("mlp", [saved = MlpSavedForBackward{inputs, parameters, residual, args.saved, out}](
-                           Tape& back) { saved.backward(back); });
+  if (tape.runs()) {
+    if (tape.recording() && keep_hidden && saving_helps(args))
+      args.saved = saved_for(tape, parameters, rows.capacity, dtype);
+    mlp_forward(args, tape.runtime(), tape.stream());
   }
+  OpUse use{.op = "mlp", .inputs = inputs, .rereads_inputs = true, .product = true};
+  if (residual) use.inputs.push_back(residual);
+  tape.record(use, [saved = MlpSavedForBackward{inputs, parameters, residual, args.saved, out}](Tape& back) {
+    saved.backward(back);
+  });
   return out;
 }
 
@@ -186,14 +189,15 @@ EdgeUpdate edge_update(Tape& tape, const Graph& graph, const Variable& nodes, co
                          .edges_out = result.edges ? result.edges.value() : Tensor(),
                          .aggregate = result.aggregate.value(),
                          .saved = {}};
-  if (tape.recording() && options.keep_hidden && saving_helps(args))
-    args.saved = saved_for(tape, parameters, graph.edges, dtype);
-  edge_update_forward(args, tape.runtime(), tape.stream());
-  if (tape.recording()) {
-    tape.record("edge_update",
-                [saved = EdgeUpdateSaved{&graph, nodes, edges, parameters, options, args.saved, result.edges,
-                                         result.aggregate}](Tape& back) { saved.backward(back); });
+  if (tape.runs()) {
+    if (!args.aggregate.defined()) args.aggregate = tape.scratch(args.aggregate.shape(), dtype, "unread");
+    if (tape.recording() && options.keep_hidden && saving_helps(args))
+      args.saved = saved_for(tape, parameters, graph.edges, dtype);
+    edge_update_forward(args, tape.runtime(), tape.stream());
   }
+  tape.record({.op = "edge_update", .inputs = {nodes, edges}, .rereads_inputs = true, .product = true},
+              [saved = EdgeUpdateSaved{&graph, nodes, edges, parameters, options, args.saved, result.edges,
+                                       result.aggregate}](Tape& back) { saved.backward(back); });
   return result;
 }
 

@@ -1,32 +1,80 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/autograd/tape.h>
+#include <meshgrad/autograd/segment_plan.h>
 #include <meshgrad/kernels/elementwise.h>
 
 #include <utility>
 
 namespace meshgrad {
 
-Variable Tape::output(Rows rows, int64_t width, DType dtype, bool needs_gradient,
-                      std::string_view name) const {
-  const Variable result(Tensor::empty(runtime_, Shape{rows.capacity, width}, dtype, Tag::activations, name),
-                        needs_gradient && recording_, rows);
+Tape::Tape(const Tape& outer, Kind kind, std::shared_ptr<SegmentPlan> plan)
+    : runtime_(outer.runtime_),
+      kind_(kind),
+      tag_(kind == Kind::record ? Tag::recompute : outer.tag_),
+      observer_(outer.observer_),
+      shared_(outer.shared_),
+      plan_(std::move(plan)) {}
+
+Variable Tape::output(const Shape& shape, Rows rows, DType dtype, bool needs_gradient,
+                      std::string_view name) {
+  const SegmentPlan::Output* known = follows() ? &plan_->output(next_op_, made_.size()) : nullptr;
+  const bool written = known == nullptr || known->needed;
+  const Tensor value = written                 ? Tensor::empty(runtime_, shape, dtype, tag_, name)
+                       : known->kept.defined() ? known->kept
+                                               : Tensor::without_memory(shape, dtype);
+  const Variable result(value, needs_gradient && kind_ != Kind::evaluate, rows);
+  if (plan_ != nullptr) {
+    result.state_->id = ++shared_->ids;
+    made_.push_back(result);
+  }
   if (observer_) {
     result.state_->name = name;
-    written_.push_back({std::string(name), result.value(), rows});
+    if (written) written_.push_back({std::string(name), value, rows});
   }
   return result;
 }
 
-void Tape::record(std::string_view op, std::function<void(Tape&)> backward) {
-  if (!recording_) return;
-  Entry& entry = entries_.emplace_back(Entry{std::string(op), std::move(backward), {}});
-  if (!observer_) return;
-  entry.scope = runtime_.allocator().scope();
-  tell(entry.op, entry.scope, false);
+bool Tape::runs() const { return !follows() || plan_->op(next_op_).runs; }
+
+void Tape::record(const OpUse& use, std::function<void(Tape&)> backward) {
+  if (kind_ == Kind::evaluate) return;
+  if (runs()) ++(tag_ == Tag::recompute ? shared_->counts.recomputed : shared_->counts.forwards);
+  if (plan_ != nullptr) {
+    follows() ? follow(use) : note(use);
+    made_.clear();
+  }
+  const std::string scope = observer_ ? runtime_.allocator().scope() : std::string();
+  if (kind_ == Kind::record) entries_.push_back({std::string(use.op), std::move(backward), scope});
+  if (observer_) tell(std::string(use.op), scope, false);
+}
+
+/// The first run of a segment.
+void Tape::note(const OpUse& use) {
+  SegmentPlan::Op op;
+  op.name = use.op;
+  op.rereads_inputs = use.rereads_inputs;
+  for (const Variable& input : use.inputs) {
+    if (input && input.state_->id != 0) op.inputs.push_back(input.state_->id);
+  }
+  for (const Variable& made : made_) {
+    SegmentPlan::Output& output = op.outputs.emplace_back();
+    output.id = made.state_->id;
+    if (use.product && plan_->keeps_products) output.kept = made.value();
+    if (shared_->check) output.hash = hash_of(made, stream());
+  }
+  plan_->ops.push_back(std::move(op));
+}
+
+/// The second run.
+void Tape::follow(const OpUse& use) {
+  plan_->check_op(next_op_, use.op, made_.size());
+  for (size_t i = 0; shared_->check && i < made_.size(); ++i) {
+    if (plan_->output(next_op_, i).needed) plan_->compare(next_op_, i, hash_of(made_[i], stream()));
+  }
+  ++next_op_;
 }
 
 void Tape::backward(const Variable& sum, const Tensor& seed) {
-  if (!recording_) throw invalid_argument("backward", "a tape that records", "one that evaluates");
+  if (kind_ != Kind::record) throw invalid_argument("backward", "a tape that records", "one that evaluates");
   if (seed.dtype() != sum.value().dtype() || !(seed.shape() == sum.value().shape())) {
     throw invalid_argument(
         "backward",
@@ -34,6 +82,10 @@ void Tape::backward(const Variable& sum, const Tensor& seed) {
         std::string(name_of(seed.dtype())) + seed.shape().text());
   }
   sum.state_->gradient = seed;
+  walk();
+}
+
+void Tape::walk() {
   while (!entries_.empty()) {
     const Entry entry = std::move(entries_.back());
     entries_.pop_back();

@@ -4,6 +4,7 @@
 #include <meshgrad/autograd/variable.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,28 +30,64 @@ struct OpWritten {
   std::vector<Part> parts;  ///< but for gradients of weights and what an op keeps for itself
 };
 
+struct SegmentPlan;
+
+/// An op for those who run it again: what it read, and what its backward will read of that. A backward must
+/// not read the values of the op's own outputs.
+struct OpUse {
+  std::string_view op;
+  std::vector<Variable> inputs;
+  bool rereads_inputs = false;  ///< backward reads the inputs' values, not only their shapes
+  bool product = false;         ///< a matrix product, or a fused call of several
+};
+
+/// How often ops ran on a tape and its inner ones.
+struct OpCounts {
+  int64_t forwards = 0;    ///< for the first time
+  int64_t recomputed = 0;  ///< again, for a backward
+  int64_t segments = 0;    ///< segments that were run again
+};
+
 class Tape {
  public:
   using Observer = std::function<void(const OpWritten&)>;
   enum class Mode { record, evaluate };
   /// In Mode::evaluate ops keep nothing and backward has nothing to do.
   explicit Tape(Runtime& runtime, Mode mode = Mode::record)
-      : runtime_(runtime), recording_(mode == Mode::record) {}
+      : runtime_(runtime),
+        kind_(mode == Mode::record ? Kind::record : Kind::evaluate),
+        shared_(std::make_shared<Shared>()) {}
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
 
   Runtime& runtime() const { return runtime_; }
   const Stream& stream() const { return runtime_.stream(); }
-  bool recording() const { return recording_; }
+  /// True where ops save what their backward wants.
+  bool recording() const { return kind_ == Kind::record; }
+  bool evaluating() const { return kind_ == Kind::evaluate; }
   size_t size() const { return entries_.size(); }
+  const OpCounts& counts() const { return shared_->counts; }
 
   /// `observer` is called after each op of this recording tape, there and back, and may wait for the device.
   void observe(Observer observer) { observer_ = std::move(observer); }
 
-  /// An op's output, [rows, width]: uninitialised, of the activations' tag.
-  Variable output(Rows rows, int64_t width, DType dtype, bool needs_gradient, std::string_view name) const;
+  /// Compares what segments compute again to what they computed first, bit for bit, and throws InternalError
+  /// naming segment and op where they differ. Waits for the device after each op.
+  void check_recomputation() { shared_->check = true; }
+
+  // For ops, in this order:
+  /// An op's output, [rows, width]: uninitialised, of the activations' tag. Its value has no memory where an
+  /// inner tape knows that nobody will read it.
+  Variable output(Rows rows, int64_t width, DType dtype, bool needs_gradient, std::string_view name) {
+    return output(Shape{rows.capacity, width}, rows, dtype, needs_gradient, name);
+  }
+  Variable output(const Shape& shape, Rows rows, DType dtype, bool needs_gradient, std::string_view name);
+  /// False when an inner tape has all it needs of this op without running its kernels again.
+  bool runs() const;
+  /// What an op saves for its backward carries this tag.
+  Tag tag() const { return tag_; }
   /// Notes that an op ran. `backward` owns what the op saved; it is called once and destroyed right after.
-  void record(std::string_view op, std::function<void(Tape&)> backward);
+  void record(const OpUse& use, std::function<void(Tape&)> backward);
 
   /// Walks back once from `sum`, whose gradient is `seed`: f64 [1] in device memory (loss scale / window
   /// weight). Gradients of leaf variables and weights are accumulated; entries are gone afterwards.
@@ -70,6 +107,19 @@ class Tape {
   Tensor scratch(const Shape& shape, DType dtype, std::string_view name) const;
 
  private:
+  friend class SegmentRun;
+  enum class Kind : uint8_t {
+    record,
+    evaluate,
+    forget  // the first run of a segment: gradients will be wanted, but nothing is kept
+  };
+  struct Shared {
+    OpCounts counts;
+    uint64_t ids = 0;
+    bool check = false;
+  };
+  /// An inner tape.
+  Tape(const Tape& outer, Kind kind, std::shared_ptr<SegmentPlan> plan);
   struct Entry {
     std::string op;
     std::function<void(Tape&)> backward;
@@ -77,11 +127,21 @@ class Tape {
   };
   void note_gradient(const Variable& variable) const;
   void tell(const std::string& op, const std::string& scope, bool backward);
+  bool follows() const { return kind_ == Kind::record && plan_ != nullptr; }
+  void note(const OpUse& use);
+  void follow(const OpUse& use);
+  void walk();
 
   Runtime& runtime_;
-  bool recording_;
+  Kind kind_;
+  Tag tag_ = Tag::activations;
   std::vector<Entry> entries_;
   Observer observer_;
+  std::shared_ptr<Shared> shared_;
+  // Of inner tapes: written by one that forgets, followed by one that records.
+  std::shared_ptr<SegmentPlan> plan_;
+  std::vector<Variable> made_;  // since the last op
+  size_t next_op_ = 0;
   mutable std::vector<OpWritten::Part> written_;  // since the last op, if observed
 };
 

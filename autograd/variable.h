@@ -16,7 +16,7 @@ class Variable {
   Variable(Tensor value, bool needs_gradient) : Variable(value, needs_gradient, value.dtype()) {}
   Variable(Tensor value, bool needs_gradient, DType gradient_dtype)
       : state_(std::make_shared<State>(
-            State{std::move(value), {}, gradient_dtype, needs_gradient, nullptr, {}})) {}
+            State{std::move(value), {}, gradient_dtype, needs_gradient, nullptr, {}, 0})) {}
   /// As the above; only the rows that `rows` counts are real.
   Variable(Tensor value, bool needs_gradient, Rows rows) : Variable(std::move(value), needs_gradient) {
     state_->count = rows.count;
@@ -33,6 +33,7 @@ class Variable {
 
  private:
   friend class Tape;
+  friend class SegmentRun;
   struct State {
     Tensor value;
     Tensor gradient;
@@ -40,6 +41,7 @@ class Variable {
     bool needs_gradient;
     const int64_t* count;  // of the rows, in device memory; null: all of them
     std::string name;      // of an op's output
+    uint64_t id;           // of an op's output, in a root tape and all its inner ones; 0: made elsewhere
   };
   std::shared_ptr<State> state_;
 };

@@ -77,56 +77,108 @@ MeshGraphNet::MeshGraphNet(const MeshGraphNetOptions& options) : options_(option
   decoder_.push_back(make("node_decoder", {width}, {}, options.outputs, Norm::none));
 }
 
-Variable MeshGraphNet::forward(Tape& tape, const Batch& batch) const {
-  std::vector<Variable> edges;
-  for (const EdgeSet& set : batch.edge_sets) edges.emplace_back(set.features, false, set.graph.edge_rows());
-  return forward(tape, batch, Variable(batch.node_features, false, batch.node_rows()), edges);
+std::string MeshGraphNet::stage_name(int64_t stage) const {
+  if (stage == 0) return "encoder";
+  return stage <= options_.blocks ? "processor." + std::to_string(stage - 1) : "decoder";
+}
+
+std::vector<Variable> MeshGraphNet::inputs(const Batch& batch) const {
+  std::vector<Variable> features{Variable(batch.node_features, false, batch.node_rows())};
+  for (const EdgeSet& set : batch.edge_sets)
+    features.emplace_back(set.features, false, set.graph.edge_rows());
+  return features;
+}
+
+void MeshGraphNet::check_recomputed(const std::vector<RecomputedStages>& recomputed) const {
+  int64_t done = 0;
+  for (const RecomputedStages& segment : recomputed) {
+    if (segment.begin < done || segment.end <= segment.begin || segment.end > stages()) {
+      throw invalid_argument("MeshGraphNet: recomputed stages",
+                             "segments in order within 0.." + std::to_string(stages()),
+                             std::to_string(segment.begin) + ".." + std::to_string(segment.end));
+    }
+    done = segment.end;
+  }
+}
+
+Variable MeshGraphNet::forward(Tape& tape, const Batch& batch,
+                               const std::vector<RecomputedStages>& recomputed) const {
+  check_recomputed(recomputed);
+  std::vector<Variable> values = inputs(batch);
+  int64_t stage = 0;
+  for (const RecomputedStages& segment : recomputed) {
+    for (; stage < segment.begin; ++stage) values = run_stage(tape, batch, stage, values);
+    std::string name = stage_name(segment.begin);
+    if (segment.end - segment.begin > 1) name += ".." + stage_name(segment.end - 1);
+    values = checkpoint(
+        tape, name,
+        [this, &batch, segment](Tape& inner, std::vector<Variable> inside) {
+          for (int64_t s = segment.begin; s < segment.end; ++s) inside = run_stage(inner, batch, s, inside);
+          return inside;
+        },
+        values, segment.keep);
+    stage = segment.end;
+  }
+  for (; stage < stages(); ++stage) values = run_stage(tape, batch, stage, values);
+  return values.front();
 }
 
 Variable MeshGraphNet::forward(Tape& tape, const Batch& batch, const Variable& node_features,
                                const std::vector<Variable>& edge_features, LatentTrace* trace) const {
-  if (batch.edge_sets.size() != options_.edge_inputs.size() ||
-      edge_features.size() != batch.edge_sets.size()) {
+  std::vector<Variable> values{node_features};
+  values.insert(values.end(), edge_features.begin(), edge_features.end());
+  for (int64_t stage = 0; stage < stages(); ++stage) {
+    values = run_stage(tape, batch, stage, values, trace != nullptr);
+    if (trace == nullptr || stage + 1 == stages()) continue;
+    trace->nodes.push_back(values.front().value());
+    trace->edges.resize(values.size() - 1);
+    for (size_t set = 0; set + 1 < values.size(); ++set) trace->edges[set].push_back(values[set + 1].value());
+  }
+  return values.front();
+}
+
+std::vector<Variable> MeshGraphNet::run_stage(Tape& tape, const Batch& batch, int64_t stage,
+                                              const std::vector<Variable>& before,
+                                              bool keep_last_edges) const {
+  if (batch.edge_sets.size() != options_.edge_inputs.size() || before.size() != batch.edge_sets.size() + 1) {
     throw invalid_argument("MeshGraphNet", std::to_string(options_.edge_inputs.size()) + " edge sets",
                            std::to_string(batch.edge_sets.size()));
   }
-  const auto note = [&](const Variable& nodes, const std::vector<Variable>& edges) {
-    if (trace == nullptr) return;
-    trace->nodes.push_back(nodes.value());
-    trace->edges.resize(edges.size());
-    for (size_t set = 0; set < edges.size(); ++set) trace->edges[set].push_back(edges[set].value());
-  };
-  Variable nodes;
-  std::vector<Variable> edges;
-  {
-    const MemoryScope scope(tape.runtime().allocator(), "encoder");
-    nodes =
-        node_encoder_[0].forward(tape, parameters_, {node_features}, {}, options_.path, options_.keep_hidden);
-    for (size_t set = 0; set < edge_features.size(); ++set) {
-      edges.push_back(edge_encoders_[set].forward(tape, parameters_, {edge_features[set]}, {}, options_.path,
-                                                  options_.keep_hidden));
-    }
+  const MemoryScope scope(tape.runtime().allocator(), stage_name(stage));
+  if (stage == 0) return encode(tape, before);
+  if (stage <= options_.blocks) {
+    return run_block(tape, batch, static_cast<size_t>(stage - 1), before,
+                     keep_last_edges || stage < options_.blocks);
   }
-  note(nodes, edges);
-  for (size_t b = 0; b < blocks_.size(); ++b) {
-    const MemoryScope scope(tape.runtime().allocator(), "processor." + std::to_string(b));
-    nodes = run_block(tape, batch, b, nodes, edges, trace != nullptr || b + 1 < blocks_.size());
-    note(nodes, edges);
-  }
-  const MemoryScope scope(tape.runtime().allocator(), "decoder");
-  return decoder_[0].forward(tape, parameters_, {nodes}, {}, options_.path, options_.keep_hidden);
+  std::vector<Variable> after(before.size());
+  after.front() =
+      decoder_[0].forward(tape, parameters_, {before.front()}, {}, options_.path, options_.keep_hidden);
+  return after;
 }
 
-Variable MeshGraphNet::run_block(Tape& tape, const Batch& batch, size_t index, const Variable& nodes,
-                                 std::vector<Variable>& edges, bool keep_edges) const {
+std::vector<Variable> MeshGraphNet::encode(Tape& tape, const std::vector<Variable>& features) const {
+  std::vector<Variable> after;
+  for (const Variable& feature : features) {
+    const Mlp& encoder = after.empty() ? node_encoder_[0] : edge_encoders_[after.size() - 1];
+    after.push_back(encoder.forward(tape, parameters_, {feature}, {}, options_.path, options_.keep_hidden));
+  }
+  return after;
+}
+
+std::vector<Variable> MeshGraphNet::run_block(Tape& tape, const Batch& batch, size_t index,
+                                              const std::vector<Variable>& before, bool keep_edges) const {
+  const Variable& nodes = before.front();
   std::vector<Variable> inputs{nodes};
-  for (size_t set = 0; set < edges.size(); ++set) {
-    EdgeUpdate update = update_edges(tape, batch.edge_sets[set].graph, blocks_[index].edges[set], nodes,
-                                     edges[set], keep_edges);
-    edges[set] = update.edges;
+  std::vector<Variable> after{Variable()};
+  for (size_t set = 0; set < batch.edge_sets.size(); ++set) {
+    const EdgeUpdate update = update_edges(tape, batch.edge_sets[set].graph, blocks_[index].edges[set], nodes,
+                                           before[set + 1], keep_edges);
+    after.push_back(update.edges);
     inputs.push_back(update.aggregate);
   }
-  return blocks_[index].nodes.forward(tape, parameters_, inputs, nodes, options_.path, options_.keep_hidden);
+  after.front() =
+      blocks_[index].nodes.forward(tape, parameters_, inputs, nodes, options_.path, options_.keep_hidden);
+  return after;
 }
 
 EdgeUpdate MeshGraphNet::update_edges(Tape& tape, const Graph& graph, const Mlp& mlp, const Variable& nodes,

@@ -3,6 +3,7 @@
 // Source: Pfaff et al., "Learning mesh-based simulation with graph networks" (2021), section 3.2 and appendix
 // A.1.
 #pragma once
+#include <meshgrad/autograd/checkpoint.h>
 #include <meshgrad/nn/batch.h>
 #include <meshgrad/nn/mlp.h>
 
@@ -40,6 +41,14 @@ struct LatentTrace {
   std::vector<std::vector<Tensor>> edges;  ///< [edge set][depth]
 };
 
+/// Stages [begin, end) of a model that are computed again for the backward pass, as one segment.
+struct RecomputedStages {
+  int64_t begin = 0;
+  int64_t end = 0;
+  Keep keep = Keep::inputs;
+  bool operator==(const RecomputedStages&) const = default;
+};
+
 class MeshGraphNet {
  public:
   /// Throws InvalidArgument for sizes below 1, or edge sets without a name each.
@@ -50,19 +59,33 @@ class MeshGraphNet {
   const ParameterSet& parameters() const { return parameters_; }
   ParameterSet& parameters() { return parameters_; }
 
+  /// What a forward pass goes through, in order: "encoder", "processor.0", ..., "decoder".
+  int64_t stages() const { return options_.blocks + 2; }
+  std::string stage_name(int64_t stage) const;
+
   /// [nodes, outputs]: the normalised prediction. The batch must outlive the tape's entries. `nodes` and
-  /// `edges` stand for the batch's features, so that a caller can ask for their gradients.
+  /// `edges` stand for the batch's features, so that a caller can ask for their gradients. With a trace
+  /// nothing is recomputed.
   Variable forward(Tape& tape, const Batch& batch, const Variable& nodes, const std::vector<Variable>& edges,
                    LatentTrace* trace = nullptr) const;
-  Variable forward(Tape& tape, const Batch& batch) const;
+  /// `recomputed`: in order, not overlapping. Gradients do not depend on it, to the last bit.
+  Variable forward(Tape& tape, const Batch& batch,
+                   const std::vector<RecomputedStages>& recomputed = {}) const;
+  /// The variables in front of the first stage, and those behind a stage from those before it: the nodes',
+  /// then each edge set's, absent when nobody reads them any more.
+  std::vector<Variable> inputs(const Batch& batch) const;
+  std::vector<Variable> run_stage(Tape& tape, const Batch& batch, int64_t stage,
+                                  const std::vector<Variable>& before, bool keep_last_edges = false) const;
 
  private:
   struct Block {
     std::vector<Mlp> edges;
     Mlp nodes;
   };
-  Variable run_block(Tape& tape, const Batch& batch, size_t index, const Variable& nodes,
-                     std::vector<Variable>& edges, bool keep_edges) const;
+  std::vector<Variable> encode(Tape& tape, const std::vector<Variable>& features) const;
+  std::vector<Variable> run_block(Tape& tape, const Batch& batch, size_t index,
+                                  const std::vector<Variable>& before, bool keep_edges) const;
+  void check_recomputed(const std::vector<RecomputedStages>& recomputed) const;
   EdgeUpdate update_edges(Tape& tape, const Graph& graph, const Mlp& mlp, const Variable& nodes,
                           const Variable& edges, bool keep_edges) const;
 

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/autograd/checkpoint.h>
+#include <meshgrad/autograd/segment_plan.h>
+
+#include <utility>
+
+namespace meshgrad {
+
+/// A segment between its first run and its second.
+class SegmentRun {
+ public:
+  static std::vector<Variable> first(Tape& tape, std::string_view name, const Segment& segment,
+                                     const std::vector<Variable>& inputs, Keep keep);
+
+ private:
+  void run(Tape& tape, std::string_view name, Keep keep);
+  void stand_in(Tape& tape);
+  void note(Tape& tape, std::string_view name);
+  void second(Tape& tape);
+
+  Segment segment_;
+  std::vector<Variable> inputs_, outputs_;
+  std::vector<bool> fresh_;  // per output: made by the segment, not handed through
+  std::shared_ptr<SegmentPlan> plan_;
+};
+
+std::vector<Variable> SegmentRun::first(Tape& tape, std::string_view name, const Segment& segment,
+                                        const std::vector<Variable>& inputs, Keep keep) {
+  SegmentRun self;
+  self.segment_ = segment;
+  self.inputs_ = inputs;
+  tape.runs() ? self.run(tape, name, keep) : self.stand_in(tape);
+  self.note(tape, name);
+  const std::vector<Variable> outputs = self.outputs_;
+  if (tape.kind_ == Tape::Kind::record) {
+    const std::string scope = tape.observer_ ? tape.runtime_.allocator().scope() : std::string();
+    tape.entries_.push_back(
+        {std::string(name), [self = std::move(self)](Tape& back) mutable { self.second(back); }, scope});
+  }
+  return outputs;
+}
+
+void SegmentRun::run(Tape& tape, std::string_view name, Keep keep) {
+  plan_ = std::make_shared<SegmentPlan>();
+  plan_->name = name;
+  // Within a segment that forgets everything nothing is kept.
+  plan_->keeps_products = keep == Keep::products && tape.kind_ == Tape::Kind::record;
+  Tape forgetful(tape, Tape::Kind::forget, plan_);
+  outputs_ = segment_(forgetful, inputs_);
+  plan_->decide();
+  const std::unordered_set<uint64_t> made = plan_->made();
+  for (const Variable& output : outputs_) fresh_.push_back(output && made.contains(output.state_->id));
+}
+
+/// Nobody reads the outputs of this inner segment: it waits for its own backward.
+void SegmentRun::stand_in(Tape& tape) {
+  const SegmentPlan::Op& known = tape.plan_->op(tape.next_op_);
+  plan_ = known.nested;
+  for (const Variable& prototype : known.prototypes) {
+    fresh_.push_back(static_cast<bool>(prototype));
+    Variable& output = outputs_.emplace_back();
+    if (!prototype) continue;
+    output.state_ = std::make_shared<Variable::State>(*prototype.state_);
+    output.state_->id = ++tape.shared_->ids;
+  }
+}
+
+/// What the plan of an outer segment has to know of this one.
+void SegmentRun::note(Tape& tape, std::string_view name) {
+  if (tape.plan_ == nullptr) return;
+  if (tape.follows()) return tape.plan_->check_op(tape.next_op_++, name, outputs_.size());
+  SegmentPlan::Op op;
+  op.name = name;
+  op.inputs = plan_->outside();
+  op.rereads_inputs = true;
+  op.nested = plan_;
+  bool stands_alone = true;
+  for (size_t i = 0; i < outputs_.size(); ++i) {
+    op.outputs.push_back({.id = fresh_[i] ? outputs_[i].state_->id : 0, .kept = {}, .hash = {}});
+    Variable& prototype = op.prototypes.emplace_back();
+    if (!outputs_[i]) continue;
+    stands_alone = stands_alone && fresh_[i];
+    prototype.state_ = std::make_shared<Variable::State>(*outputs_[i].state_);
+    prototype.state_->value =
+        Tensor::without_memory(outputs_[i].value().shape(), outputs_[i].value().dtype());
+  }
+  if (!stands_alone) op.prototypes.clear();
+  tape.plan_->ops.push_back(std::move(op));
+}
+
+void SegmentRun::second(Tape& tape) {
+  std::vector<Tensor> gradients(outputs_.size());
+  bool reached = false;
+  for (size_t i = 0; i < outputs_.size(); ++i) {
+    if (fresh_[i]) gradients[i] = tape.take_gradient(outputs_[i]);
+    reached = reached || gradients[i].defined();
+  }
+  outputs_.clear();
+  if (!reached) return;
+  ++tape.shared_->counts.segments;
+  Tape again(tape, Tape::Kind::record, plan_);
+  {
+    const std::vector<Variable> outputs = segment_(again, inputs_);
+    plan_->check_end(again.next_op_, outputs.size() == gradients.size());
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (gradients[i].defined()) outputs[i].state_->gradient = std::move(gradients[i]);
+    }
+  }
+  // From here on entries alone hold what they need, and let go of it one by one.
+  segment_ = nullptr;
+  inputs_.clear();
+  again.plan_.reset();
+  plan_.reset();
+  again.walk();
+}
+
+std::vector<Variable> checkpoint(Tape& tape, std::string_view name, const Segment& segment,
+                                 const std::vector<Variable>& inputs, Keep keep) {
+  return tape.evaluating() ? segment(tape, inputs) : SegmentRun::first(tape, name, segment, inputs, keep);
+}
+
+}  // namespace meshgrad

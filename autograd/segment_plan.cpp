@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/autograd/segment_plan.h>
+
+#include <algorithm>
+
+namespace meshgrad {
+
+void SegmentPlan::decide() {
+  std::unordered_set<uint64_t> needed;
+  for (const Op& op : ops) {
+    if (op.rereads_inputs) needed.insert(op.inputs.begin(), op.inputs.end());
+  }
+  for (auto op = ops.rbegin(); op != ops.rend(); ++op) {
+    op->runs = op->nested != nullptr && op->prototypes.empty();
+    for (Output& output : op->outputs) {
+      output.needed = !output.kept.defined() && needed.contains(output.id);
+      op->runs = op->runs || output.needed;
+    }
+    if (op->runs) needed.insert(op->inputs.begin(), op->inputs.end());
+  }
+}
+
+std::unordered_set<uint64_t> SegmentPlan::made() const {
+  std::unordered_set<uint64_t> ids;
+  for (const Op& op : ops) {
+    for (const Output& output : op.outputs) {
+      if (output.id != 0) ids.insert(output.id);
+    }
+  }
+  return ids;
+}
+
+std::vector<uint64_t> SegmentPlan::outside() const {
+  const std::unordered_set<uint64_t> inside = made();
+  std::vector<uint64_t> ids;
+  for (const Op& op : ops) {
+    std::copy_if(op.inputs.begin(), op.inputs.end(), std::back_inserter(ids),
+                 [&](uint64_t id) { return !inside.contains(id); });
+  }
+  return ids;
+}
+
+namespace {
+
+InvalidArgument another_run(const SegmentPlan& plan, const std::string& needed, const std::string& got) {
+  return invalid_argument("segment " + plan.name, needed + " in its second run, as in its first", got,
+                          "let its ops depend on nothing that changes between the two");
+}
+
+std::string text_of(std::string_view op, size_t outputs) {
+  return std::string(op) + " with " + std::to_string(outputs) + " outputs";
+}
+
+}  // namespace
+
+const SegmentPlan::Op& SegmentPlan::op(size_t index) const {
+  if (index < ops.size()) return ops[index];
+  throw another_run(*this, std::to_string(ops.size()) + " ops", "more");
+}
+
+const SegmentPlan::Output& SegmentPlan::output(size_t of, size_t index) const {
+  const Op& known = op(of);
+  if (index < known.outputs.size()) return known.outputs[index];
+  throw another_run(*this, text_of(known.name, known.outputs.size()), "more outputs");
+}
+
+void SegmentPlan::check_op(size_t index, std::string_view now, size_t outputs) const {
+  const Op& known = op(index);
+  if (known.name == now && known.outputs.size() == outputs) return;
+  throw another_run(*this, text_of(known.name, known.outputs.size()), text_of(now, outputs));
+}
+
+void SegmentPlan::check_end(size_t ops_seen, bool as_many_outputs) const {
+  if (ops_seen == ops.size() && as_many_outputs) return;
+  throw another_run(*this, std::to_string(ops.size()) + " ops and as many outputs",
+                    std::to_string(ops_seen) + " ops");
+}
+
+void SegmentPlan::compare(size_t of, size_t index, uint64_t hash) const {
+  const Op& known = op(of);
+  if (known.outputs[index].hash == hash) return;
+  throw internal_error("segment " + name + ", op " + std::to_string(of) + ", " + known.name + ": output " +
+                       std::to_string(index) + " has other bits than in the first run");
+}
+
+uint64_t hash_of(const Variable& variable, const Stream& stream) {
+  const Tensor& value = variable.value();
+  int64_t rows = value.rows();
+  if (const int64_t* count = variable.rows().count; count != nullptr) {
+    const Tensor real = Tensor::borrow(const_cast<int64_t*>(count), Shape{1}, DType::i64, {}, value.device());
+    rows = std::min(rows, *to_host(real, stream).data<int64_t>());
+  }
+  const Tensor host = to_host(value, stream);
+  const auto* bytes = static_cast<const unsigned char*>(host.raw());
+  uint64_t hash = 14695981039346656037U;  // FNV-1a
+  for (int64_t i = 0; i < rows * host.width() * size_of(host.dtype()); ++i) {
+    hash = (hash ^ bytes[i]) * 1099511628211U;
+  }
+  return hash;
+}
+
+}  // namespace meshgrad

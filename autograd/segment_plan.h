@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the first run of a segment leaves for the second: which ops there were, and which are run again.
+#pragma once
+#include <meshgrad/autograd/tape.h>
+
+#include <unordered_set>
+
+namespace meshgrad {
+
+struct SegmentPlan {
+  struct Output {
+    uint64_t id = 0;               ///< 0: handed through
+    bool needed = true;            ///< by an op that runs again, or by a backward
+    Tensor kept;                   ///< by policy
+    std::optional<uint64_t> hash;  ///< of the first run's value, when recomputation is checked
+  };
+  struct Op {
+    std::string name;
+    std::vector<uint64_t> inputs;
+    bool rereads_inputs = false;
+    bool runs = true;
+    std::vector<Output> outputs;
+    // Of an op that is a segment itself:
+    std::shared_ptr<SegmentPlan> nested;
+    std::vector<Variable> prototypes;  ///< its outputs without their values; none: it always runs
+  };
+  std::string name;
+  bool keeps_products = false;
+  std::vector<Op> ops;
+
+  /// Decides what is run again, when all ops are known.
+  void decide();
+  std::unordered_set<uint64_t> made() const;
+  /// What the ops read and none of them made.
+  std::vector<uint64_t> outside() const;
+
+  // Of the second run; all throw InvalidArgument where it is not like the first:
+  const Op& op(size_t index) const;
+  const Output& output(size_t op, size_t index) const;
+  void check_op(size_t index, std::string_view op, size_t outputs) const;
+  void check_end(size_t ops_seen, bool as_many_outputs) const;
+  /// Throws InternalError unless the value has the bits of the first run's.
+  void compare(size_t op, size_t index, uint64_t hash) const;
+};
+
+/// Of the bytes of the real rows; waits for the device.
+uint64_t hash_of(const Variable& variable, const Stream& stream);
+
+}  // namespace meshgrad

@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+// Segments that are computed again: the same bits as without, the ops that run again and no others, and
+// memory that is really not kept.
+#include <doctest/doctest.h>
+#include <meshgrad/autograd/checkpoint.h>
+#include <meshgrad/autograd/gradcheck.h>
+
+#include "support.h"
+
+using namespace meshgrad;
+using namespace meshgrad::test;
+
+namespace {
+
+constexpr uint64_t kSeed = 5;
+
+/// What backward of c . run(tape) leaves in the inputs' and the weights' gradients, bit by bit.
+std::vector<Tensor> gradients(Runtime& runtime, OpSample sample,
+                              const std::function<std::vector<Variable>(Tape&)>& run) {
+  sample.run = run;
+  std::vector<Tensor> copies;
+  for (const Tensor& gradient : gradients_of(runtime, sample, kSeed)) {
+    Tensor& copied = copies.emplace_back();
+    if (!gradient.defined()) continue;
+    copied = Tensor::empty(runtime, gradient.shape(), gradient.dtype(), Tag::data);
+    copy(gradient, copied, runtime.stream());
+  }
+  return copies;
+}
+
+bool equal(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
+  if (a.size() != b.size()) return false;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (a[i].defined() != b[i].defined()) return false;
+    if (a[i].defined() && !equal_bits(a[i], b[i])) return false;
+  }
+  return true;
+}
+
+Variable leaf(Runtime& runtime, int64_t rows, int64_t width, uint64_t seed, bool needs_gradient = true) {
+  return Variable(to_tensor(runtime, RandomMatrices(seed).normal(rows, width), DType::f64), needs_gradient);
+}
+
+/// y = tanh(x) n times.
+Variable tanhs(Tape& tape, Variable x, int n) {
+  for (int i = 0; i < n; ++i) x = activation(tape, x, Activation::tanh);
+  return x;
+}
+
+/// Sum of squares of y, walked back.
+void backward(Tape& tape, const Variable& y) {
+  Runtime& runtime = tape.runtime();
+  const Tensor mask = Tensor::empty(runtime, {y.value().rows()}, DType::u8, Tag::data);
+  for (uint8_t& m : mask.values<uint8_t>()) m = 1;
+  const LossSum loss =
+      masked_loss(tape, y, Tensor::zeros(runtime, y.value().shape(), DType::f64, Tag::data), mask);
+  const Tensor seed = Tensor::zeros(runtime, {1}, DType::f64, Tag::data);
+  *seed.data<double>() = 0.5;
+  tape.backward(loss.sum, seed);
+}
+
+/// The gradient of sum(run(x)^2) / 2 by x, and what was counted.
+struct Outcome {
+  std::vector<double> gradient;
+  OpCounts counts;
+};
+Outcome outcome(const std::function<Variable(Tape&, const Variable&)>& run) {
+  Runtime runtime = make_runtime();
+  const Variable x = leaf(runtime, 5, 3, 1);
+  Tape tape(runtime);
+  backward(tape, run(tape, x));
+  return {to_matrix(x.gradient()).v, tape.counts()};
+}
+
+int64_t bytes_now(Runtime& runtime, Tag tag) {
+  return runtime.allocator().stats().by_tag[static_cast<size_t>(tag)].requested.current;
+}
+
+}  // namespace
+
+TEST_CASE("every op in a segment has the gradients that it has outside, to the last bit") {
+  Runtime runtime = make_runtime();
+  for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
+    for (const OpSample& sample : all_op_samples(runtime, 3, dtype)) {
+      CAPTURE(name_of(dtype));
+      CAPTURE(sample.op);
+      CAPTURE(sample.variant);
+      const Segment once = [&](Tape& tape, const std::vector<Variable>&) { return sample.run(tape); };
+      const auto plain = gradients(runtime, sample, [&](Tape& tape) { return once(tape, {}); });
+      for (const Keep keep : {Keep::inputs, Keep::products}) {
+        CHECK(equal(plain, gradients(runtime, sample, [&](Tape& tape) {
+                      return checkpoint(tape, "one", once, sample.inputs, keep);
+                    })));
+        const Segment inner = [&](Tape& tape, const std::vector<Variable>& inputs) {
+          return checkpoint(tape, "inner", once, inputs, keep);
+        };
+        CHECK(equal(plain, gradients(runtime, sample, [&](Tape& tape) {
+                      return checkpoint(tape, "outer", inner, sample.inputs, keep);
+                    })));
+      }
+    }
+  }
+}
+
+TEST_CASE("ops whose values nobody reads again are not run again") {
+  const auto plain = outcome([](Tape& tape, const Variable& x) { return tanhs(tape, x, 12); });
+  CHECK(plain.counts.forwards == 13);  // and the loss
+  CHECK(plain.counts.recomputed == 0);
+  const auto segments = outcome([](Tape& tape, Variable x) {
+    for (int i = 0; i < 3; ++i) {
+      x = checkpoint(tape, "four",
+                     [](Tape& inner, const std::vector<Variable>& in) {
+                       return std::vector{tanhs(inner, in[0], 4)};
+                     },
+                     {x})
+              .front();
+    }
+    return x;
+  });
+  CHECK(segments.gradient == plain.gradient);
+  CHECK(segments.counts.forwards == 13);
+  CHECK(segments.counts.segments == 3);
+  CHECK(segments.counts.recomputed == 9);  // of four activations the last one's output is not needed
+}
+
+TEST_CASE("a segment keeps its inputs alone, and backward frees what it made again") {
+  Runtime runtime = make_runtime();
+  const Variable x = leaf(runtime, 1000, 64, 1);
+  const int64_t bytes = x.value().bytes();
+  const auto run = [&](bool recompute) {
+    Tape tape(runtime);
+    Variable y = x;
+    for (int i = 0; i < 4; ++i) {
+      const Segment four = [](Tape& inner, const std::vector<Variable>& in) {
+        return std::vector{tanhs(inner, in[0], 4)};
+      };
+      y = recompute ? checkpoint(tape, "four", four, {y})[0] : four(tape, {y})[0];
+    }
+    CHECK(bytes_now(runtime, Tag::activations) == (recompute ? 4 : 16) * bytes);
+    runtime.allocator().reset_peak();
+    backward(tape, y);
+    const auto& again = runtime.allocator().stats().by_tag[static_cast<size_t>(Tag::recompute)].requested;
+    CHECK(again.current == 0);
+    CHECK(again.peak == (recompute ? 3 * bytes : 0));
+    tape.take_gradient(x);
+  };
+  run(false);
+  run(true);
+}
+
+TEST_CASE("nested segments give the same gradients, and inner ones wait for their own backward") {
+  const auto plain = outcome([](Tape& tape, const Variable& x) { return tanhs(tape, x, 12); });
+  const Segment three = [](Tape& tape, const std::vector<Variable>& in) {
+    return std::vector{tanhs(tape, in[0], 3)};
+  };
+  const Segment six = [&](Tape& tape, const std::vector<Variable>& in) {
+    return checkpoint(tape, "second", three, checkpoint(tape, "first", three, in));
+  };
+  const auto nested = outcome([&](Tape& tape, const Variable& x) {
+    return checkpoint(tape, "b", six, checkpoint(tape, "a", six, {x}))[0];
+  });
+  CHECK(nested.gradient == plain.gradient);
+  CHECK(nested.counts.segments == 2 + 4);
+  // Of each outer segment the first inner one runs to give the second its input; the second does not run.
+  // Then each inner one runs again but for its last op.
+  CHECK(nested.counts.recomputed == 2 * 3 + 4 * 2);
+}
+
+TEST_CASE(
+    "inputs without gradients, absent ones, variables and weights from outside, and outputs of all kinds") {
+  Runtime runtime = make_runtime();
+  const Variable x = leaf(runtime, 4, 3, 1), fixed = leaf(runtime, 4, 3, 2, false),
+                 outer = leaf(runtime, 4, 3, 3);
+  const Weight weight{to_tensor(runtime, RandomMatrices(4).normal(3, 3), DType::f64),
+                      Tensor::zeros(runtime, {3, 3}, DType::f64, Tag::gradients)};
+  const Weight frozen{to_tensor(runtime, RandomMatrices(5).normal(3, 3), DType::f64), {}};
+  const auto run = [&](bool recompute) {
+    fill_zero(weight.gradient, runtime.stream());
+    Tape tape(runtime);
+    const Variable made = activation(tape, outer, Activation::silu);
+    const Segment segment = [&](Tape& inner, const std::vector<Variable>& in) {
+      CHECK_FALSE(in[2]);
+      const Variable a = linear(inner, add(inner, in[0], in[1]), weight, {});
+      const Variable b = linear(inner, add(inner, a, made), frozen, {});
+      const Variable unused = activation(inner, a, Activation::gelu);
+      return std::vector{b, in[0], Variable(), b, unused, made};
+    };
+    const std::vector<Variable> inputs{x, fixed, Variable()};
+    const std::vector<Variable> out =
+        recompute ? checkpoint(tape, "all kinds", segment, inputs) : segment(tape, inputs);
+    REQUIRE(out.size() == 6);
+    CHECK_FALSE(out[2]);
+    Variable y = add(tape, out[0], out[1]);
+    y = add(tape, activation(tape, out[3], Activation::tanh), y);
+    backward(tape, add(tape, y, out[5]));
+    CHECK_FALSE(fixed.gradient().defined());
+    std::vector<std::vector<double>> all{to_matrix(tape.take_gradient(x)).v,
+                                         to_matrix(tape.take_gradient(outer)).v,
+                                         to_matrix(weight.gradient).v};
+    return all;
+  };
+  const auto plain = run(false);
+  CHECK(magnitude(to_matrix(weight.gradient)) > 0.1);
+  CHECK(run(true) == plain);
+  CHECK(run(true) == plain);
+  CHECK(run(false) == plain);
+}
+
+TEST_CASE("an inner segment may read what an outer one made, and hand variables through") {
+  Runtime runtime = make_runtime();
+  const Variable x = leaf(runtime, 4, 3, 1);
+  const auto run = [&](bool recompute) {
+    Tape tape(runtime);
+    const auto call = [&](Tape& on, const Segment& segment, const std::vector<Variable>& in) {
+      return recompute ? checkpoint(on, "segment", segment, in) : segment(on, in);
+    };
+    const Segment outer = [&](Tape& on, const std::vector<Variable>& in) {
+      const Variable made = tanhs(on, in[0], 2);
+      const Segment inner = [made](Tape& innermost, const std::vector<Variable>& i) {
+        return std::vector{add(innermost, tanhs(innermost, i[0], 2), made), i[0]};
+      };
+      const std::vector<Variable> out = call(on, inner, {activation(on, in[0], Activation::silu)});
+      return std::vector{add(on, out[0], out[1])};
+    };
+    backward(tape, call(tape, outer, {tanhs(tape, x, 1)})[0]);
+    return to_matrix(tape.take_gradient(x)).v;
+  };
+  CHECK(run(true) == run(false));
+}
+
+TEST_CASE("a tape that evaluates runs a segment plainly") {
+  Runtime runtime = make_runtime();
+  const Variable x = leaf(runtime, 5, 3, 1);
+  Tape tape(runtime, Tape::Mode::evaluate);
+  int calls = 0;
+  const Segment segment = [&](Tape& inner, const std::vector<Variable>& in) {
+    ++calls;
+    CHECK(&inner == &tape);
+    return std::vector{tanhs(inner, in[0], 4)};
+  };
+  const Variable y = checkpoint(tape, "segment", segment, {x})[0];
+  CHECK(calls == 1);
+  CHECK(tape.size() == 0);
+  CHECK_FALSE(y.needs_gradient());
+  CHECK(bytes_now(runtime, Tag::activations) == y.value().bytes());
+}
+
+TEST_CASE("a segment that no gradient reached is not run again") {
+  const auto counted = outcome([](Tape& tape, const Variable& x) {
+    checkpoint(
+        tape, "unused",
+        [](Tape& inner, const std::vector<Variable>& in) { return std::vector{tanhs(inner, in[0], 4)}; },
+        {x});
+    return tanhs(tape, x, 1);
+  });
+  CHECK(counted.counts.segments == 0);
+  CHECK(counted.counts.recomputed == 0);
+}
+
+TEST_CASE("with products kept, only what lies between them is run again") {
+  Runtime runtime = make_runtime();
+  const Variable x = leaf(runtime, 6, 4, 1);
+  std::vector<Weight> weights;
+  for (uint64_t i = 0; i < 3; ++i) {
+    weights.push_back({to_tensor(runtime, RandomMatrices(10 + i).normal(4, 4), DType::f64),
+                       Tensor::zeros(runtime, {4, 4}, DType::f64, Tag::gradients)});
+  }
+  const Segment layers = [&](Tape& tape, const std::vector<Variable>& in) {
+    Variable z = in[0];
+    for (const Weight& weight : weights) z = activation(tape, linear(tape, z, weight, {}), Activation::silu);
+    return std::vector{z};
+  };
+  const auto counts = [&](Keep keep) {
+    Tape tape(runtime);
+    backward(tape, checkpoint(tape, "layers", layers, {x}, keep)[0]);
+    tape.take_gradient(x);
+    return tape.counts();
+  };
+  CHECK(counts(Keep::inputs).recomputed == 5);
+  CHECK(counts(Keep::products).recomputed == 2);
+}
+
+TEST_CASE("a check of the second run finds another value, and names segment and op") {
+  Runtime runtime = make_runtime();
+  const Variable x = leaf(runtime, 5, 3, 1);
+  const Weight weight{to_tensor(runtime, RandomMatrices(4).normal(3, 3), DType::f64), {}};
+  const Segment segment = [&](Tape& tape, const std::vector<Variable>& in) {
+    return std::vector{tanhs(tape, linear(tape, tanhs(tape, in[0], 1), weight, {}), 2)};
+  };
+  for (const bool change : {false, true}) {
+    Tape tape(runtime);
+    tape.check_recomputation();
+    const Variable y = checkpoint(tape, "processor.3", segment, {x})[0];
+    if (!change) {
+      backward(tape, y);
+      CHECK(tape.counts().recomputed == 3);
+      continue;
+    }
+    double& element = weight.value.values<double>()[0];
+    element = std::nextafter(element, 10.0);
+    CHECK_THROWS_WITH_AS(backward(tape, y), doctest::Contains("segment processor.3, op 1, linear"),
+                         InternalError);
+  }
+}
+
+TEST_CASE("a segment that does something else the second time is an error that says what") {
+  Runtime runtime = make_runtime();
+  const Variable x = leaf(runtime, 5, 3, 1);
+  const auto message = [&](const std::function<Variable(Tape&, const Variable&)>& second) {
+    Tape tape(runtime);
+    int calls = 0;
+    const Segment segment = [&](Tape& inner, const std::vector<Variable>& in) {
+      return std::vector{calls++ == 0 ? tanhs(inner, in[0], 2) : second(inner, in[0])};
+    };
+    const Variable y = checkpoint(tape, "fickle", segment, {x})[0];
+    return invalid_argument_text([&] { backward(tape, y); });
+  };
+  CHECK(contains(message([](Tape& t, const Variable& v) { return tanhs(t, v, 3); }), "needed 2 ops"));
+  CHECK(contains(message([](Tape& t, const Variable& v) { return tanhs(t, v, 1); }), "got 1 ops"));
+  CHECK(contains(message([](Tape& t, const Variable& v) { return add(t, tanhs(t, v, 1), v); }),
+                 "needed activation with 1 outputs in its second run, as in its first, got add"));
+}

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model whose blocks are computed again: the same gradients for every way to cut it, in less memory.
+#include <doctest/doctest.h>
+#include <meshgrad/nn/mesh_graph_net.h>
+
+#include <future>
+
+#include "support.h"
+
+using namespace meshgrad;
+using namespace meshgrad::test;
+
+namespace {
+
+/// A model, and two batches of one window.
+struct Window {
+  Runtime runtime = make_runtime();
+  MeshGraphNetOptions options;
+  MeshGraphNet model;
+  std::vector<Batch> batches;
+  Tensor seed;
+
+  Window(const MeshGraphNetOptions& o, DType dtype, int64_t nodes, int64_t edges) : options(o), model(o) {
+    model.allocate(runtime, dtype, 7);
+    for (uint64_t i = 0; i < 2; ++i)
+      batches.push_back(batch(dtype, nodes + static_cast<int64_t>(i), edges, i));
+    seed = Tensor::zeros(runtime, {1}, DType::f64, Tag::data);
+    *seed.data<double>() = 0.125;
+  }
+
+  Tensor random(RandomMatrices& from, int64_t rows, int64_t width, DType dtype) {
+    return to_tensor(runtime, stored_as(dtype, from.normal(rows, width)), dtype);
+  }
+  Batch batch(DType dtype, int64_t nodes, int64_t edges, uint64_t number) {
+    RandomMatrices from(20 + number);
+    Batch batch;
+    batch.nodes = nodes;
+    batch.graph_offsets = {0, nodes};
+    for (size_t set = 0; set < options.edge_inputs.size(); ++set) {
+      batch.edge_sets.push_back(
+          {options.edge_set_names[set],
+           build_graph(runtime, nodes, from.indices(edges, nodes), from.indices(edges, nodes)),
+           random(from, edges, options.edge_inputs[set], dtype)});
+    }
+    batch.node_features = random(from, nodes, options.node_inputs, dtype);
+    batch.target = random(from, nodes, options.outputs, accumulator_of(dtype));
+    batch.mask = Tensor::empty(runtime, {nodes}, DType::u8, Tag::data);
+    for (int64_t i = 0; i < nodes; ++i) batch.mask.data<uint8_t>()[i] = i % 3 != 0;
+    return batch;
+  }
+
+  OpCounts add_gradients(const Batch& batch, const std::vector<RecomputedStages>& recomputed) {
+    Tape tape(runtime);
+    const LossSum loss = masked_loss(tape, model.forward(tape, batch, recomputed), batch.target, batch.mask);
+    tape.backward(loss.sum, seed);
+    return tape.counts();
+  }
+  /// Gradients of the window; both of its batches are cut another way.
+  Tensor gradients(const std::vector<RecomputedStages>& first, const std::vector<RecomputedStages>& second) {
+    fill_zero(model.parameters().gradients(), runtime.stream());
+    add_gradients(batches[0], first);
+    add_gradients(batches[1], second);
+    return model.parameters().gradients();
+  }
+  Tensor plain() {
+    const Tensor gradients_now = gradients({}, {});
+    const Tensor copied = Tensor::empty(runtime, gradients_now.shape(), gradients_now.dtype(), Tag::data);
+    copy(gradients_now, copied, runtime.stream());
+    return copied;
+  }
+};
+
+MeshGraphNetOptions options_of(int64_t blocks, int64_t width) {
+  MeshGraphNetOptions options;
+  options.node_inputs = 2;
+  options.edge_inputs = {2};
+  options.edge_set_names = {"mesh"};
+  options.outputs = 1;
+  options.width = width;
+  options.blocks = blocks;
+  options.hidden_layers = 1;
+  return options;
+}
+
+/// Bit b of `cuts`: a segment ends behind block b; the last one ends with the last block.
+std::vector<RecomputedStages> segments(int64_t blocks, uint32_t cuts, Keep keep = Keep::inputs) {
+  std::vector<RecomputedStages> result;
+  int64_t begin = 1;
+  for (int64_t b = 0; b < blocks; ++b) {
+    if (b + 1 < blocks && (cuts >> b & 1U) == 0) continue;
+    result.push_back({begin, b + 2, keep});
+    begin = b + 2;
+  }
+  return result;
+}
+
+/// Of how many ways to cut 15 blocks the gradients are others: both batches of a window together go through
+/// all, one being cut where the other is not.
+int64_t different_ways(DType dtype) {
+  constexpr int64_t kBlocks = 15;
+  constexpr uint32_t kWays = 1U << (kBlocks - 1);
+  Window window(options_of(kBlocks, 2), dtype, 3, 4);
+  const Tensor plain = window.plain();
+  int64_t different = magnitude(to_matrix(plain)) > 0.0 ? 0 : kWays;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  constexpr uint32_t kStride = 34;  // a sample, where all would take minutes
+#else
+  constexpr uint32_t kStride = 2;
+#endif
+  for (uint32_t cuts = 0; cuts < kWays; cuts += kStride) {
+    const Tensor cut = window.gradients(segments(kBlocks, cuts), segments(kBlocks, kWays - 1 - cuts));
+    different += equal_bits(plain, cut) ? 0 : 1;
+  }
+  return different;
+}
+
+int64_t peak_of(Runtime& runtime, Tag tag) {
+  return runtime.allocator().stats().by_tag[static_cast<size_t>(tag)].requested.peak;
+}
+
+}  // namespace
+
+TEST_CASE("gradients are the same to the last bit for every way to cut 15 blocks into segments") {
+  const DType dtypes[] = {DType::f64, DType::f32, DType::f16, DType::bf16};
+  std::vector<std::future<int64_t>> different;
+  for (const DType dtype : dtypes)
+    different.push_back(std::async(std::launch::async, [dtype] { return different_ways(dtype); }));
+  for (size_t i = 0; i < different.size(); ++i) {
+    CAPTURE(name_of(dtypes[i]));
+    CHECK(different[i].get() == 0);
+  }
+}
+
+TEST_CASE(
+    "gradients are the same on every path, with any norm, two edge sets, and encoder and decoder inside") {
+  for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
+    for (const ComputePath path : {ComputePath::fused, ComputePath::op_by_op}) {
+      for (const Norm norm : {Norm::none, Norm::layer, Norm::rms}) {
+        for (const bool keep_hidden : {true, false}) {
+          MeshGraphNetOptions options = options_of(4, 9);
+          options.path = path;
+          options.norm = norm;
+          options.keep_hidden = keep_hidden;
+          options.hidden_layers = norm == Norm::layer ? 2 : 1;
+          options.aggregate = keep_hidden ? AggregateOrder::before_residual : AggregateOrder::after_residual;
+          options.activation = keep_hidden ? Activation::relu : Activation::gelu;
+          if (norm == Norm::layer) {
+            options.edge_inputs = {3, 2};
+            options.edge_set_names = {"mesh", "world"};
+          }
+          Window window(options, dtype, 31, 97);
+          const Tensor plain = window.plain();
+          CAPTURE(name_of(dtype));
+          CAPTURE(name_of(norm));
+          for (const Keep keep : {Keep::inputs, Keep::products}) {
+            CHECK(equal_bits(plain, window.gradients(segments(4, 7, keep), segments(4, 2, keep))));
+            CHECK(equal_bits(plain,
+                             window.gradients({{0, 6, keep}}, {{0, 1, keep}, {1, 4, keep}, {5, 6, keep}})));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a block that is computed again runs the ops that its backward needs, and no others") {
+  MeshGraphNetOptions options = options_of(3, 8);
+  options.hidden_layers = 2;
+  const auto counts = [&](ComputePath path, const std::vector<RecomputedStages>& recomputed) {
+    options.path = path;
+    Window window(options, DType::f32, 10, 30);
+    return window.add_gradients(window.batches[0], recomputed);
+  };
+  // Fused: edge_update gives the node update its input; the node update is not run again.
+  const OpCounts fused = counts(ComputePath::fused, segments(3, 3));
+  CHECK(fused.forwards == 2 + 3 * 2 + 1 + 1);
+  CHECK(fused.segments == 3);
+  CHECK(fused.recomputed == 3);
+  CHECK(counts(ComputePath::fused, segments(3, 0)).recomputed == 5);
+  CHECK(counts(ComputePath::fused, {}).recomputed == 0);
+  CHECK(counts(ComputePath::fused, segments(3, 3, Keep::products)).recomputed == 0);
+  // Op by op: concat, 3 linear, 2 activations and norm of the edges, their sum; concat, 3 linear, 2
+  // activations of the nodes. Not the new edges, nor the nodes' norm and residual.
+  const OpCounts single = counts(ComputePath::op_by_op, segments(3, 3));
+  CHECK(single.segments == 3);
+  CHECK(single.recomputed == 3 * (8 + 6));
+  CHECK(counts(ComputePath::op_by_op, segments(3, 3, Keep::products)).recomputed == 3 * (8 - 3 + 6 - 3));
+}
+
+TEST_CASE("cut into segments, a step needs the memory of the boundaries and of one segment") {
+  MeshGraphNetOptions options = options_of(12, 32);
+  options.hidden_layers = 2;
+  for (const ComputePath path : {ComputePath::fused, ComputePath::op_by_op}) {
+    options.path = path;
+    const auto peak = [&](const std::vector<RecomputedStages>& recomputed) {
+      Window window(options, DType::f32, 200, 1200);
+      window.runtime.allocator().reset_peak();
+      window.add_gradients(window.batches[0], recomputed);
+      return peak_of(window.runtime, Tag::activations) + peak_of(window.runtime, Tag::recompute);
+    };
+    const int64_t all = peak({});
+    CHECK(peak(segments(12, 0x7ff)) < all * (path == ComputePath::fused ? 45 : 25) / 100);
+    CHECK(peak(segments(12, 0x444)) < all * 55 / 100);
+  }
+}
+
+TEST_CASE("recomputed stages that overlap are an error") {
+  Window window(options_of(3, 4), DType::f32, 5, 9);
+  for (const std::vector<RecomputedStages>& bad :
+       {std::vector<RecomputedStages>{{1, 3}, {2, 4}}, {{2, 2}}, {{4, 6}}, {{-1, 2}}}) {
+    CHECK(contains(invalid_argument_text([&] { window.add_gradients(window.batches[0], bad); }),
+                   "segments in order within 0..5"));
+  }
+}
