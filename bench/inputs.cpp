@@ -16,24 +16,6 @@
 namespace meshgrad::bench {
 namespace {
 
-template <class T>
-T stored(double value) {
-  if constexpr (sizeof(T) == 2) {
-    return T(static_cast<float>(value));
-  } else {
-    return static_cast<T>(value);
-  }
-}
-
-template <class T>
-double read(T value) {
-  if constexpr (sizeof(T) == 2) {
-    return static_cast<double>(static_cast<float>(value));
-  } else {
-    return static_cast<double>(value);
-  }
-}
-
 void fill_bytes(const Tensor& tensor, int byte, const Stream& stream) {
   if (tensor.device().kind == DeviceKind::cpu) {
     std::memset(tensor.raw(), byte, static_cast<size_t>(tensor.bytes()));
@@ -53,7 +35,7 @@ uint64_t hash_of(std::string_view text) {
 void fill_rows(const Tensor& tensor, const Matrix& base, Runtime& runtime) {
   dispatch_cpu_storage(tensor.dtype(), [&]<class T>() {
     std::vector<T> values(base.v.size());
-    std::transform(base.v.begin(), base.v.end(), values.begin(), stored<T>);
+    std::transform(base.v.begin(), base.v.end(), values.begin(), test::stored<T>);
     const Tensor first = tensor.shape().rank() < 2 ? tensor : tensor.row_range(0, base.rows);
     copy(Tensor::borrow(values.data(), Shape{static_cast<int64_t>(values.size())}, tensor.dtype()), first,
          runtime.stream());
@@ -71,7 +53,7 @@ std::vector<double> values_of(const Tensor& tensor, const Stream& stream) {
   std::vector<double> values(static_cast<size_t>(host.elements()));
   dispatch_cpu_storage(host.dtype(), [&]<class T>() {
     const T* const from = host.data<T>();
-    for (size_t i = 0; i < values.size(); ++i) values[i] = read(from[i]);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = test::read_stored(from[i]);
   });
   return values;
 }

@@ -99,8 +99,8 @@ double epsilon_of(DType dtype) {
 double tolerance(DType dtype, int64_t terms_summed, double magnitude) {
   const double terms = std::sqrt(static_cast<double>(std::max<int64_t>(terms_summed, 1)));
   const double summed = 8.0 * terms * epsilon_of(accumulator_of(dtype));
-  const double stored = size_of(dtype) == 2 ? 8.0 * epsilon_of(dtype) : 0.0;
-  return (summed + stored) * magnitude;
+  const double rounded = size_of(dtype) == 2 ? 8.0 * epsilon_of(dtype) : 0.0;
+  return (summed + rounded) * magnitude;
 }
 
 double magnitude(const Matrix& matrix) {
@@ -148,23 +148,6 @@ std::vector<int32_t> RandomMatrices::indices(int64_t count, int64_t below) {
 
 namespace {
 
-template <class T>
-T stored(double value) {
-  if constexpr (sizeof(T) == 2) {
-    return T(static_cast<float>(value));
-  } else {
-    return static_cast<T>(value);
-  }
-}
-template <class T>
-double read(T value) {
-  if constexpr (sizeof(T) == 2 && !std::is_integral_v<T>) {
-    return static_cast<double>(static_cast<float>(value));
-  } else {
-    return static_cast<double>(value);
-  }
-}
-
 /// The streams that write device tensors, by the tensors' memory.
 std::map<const void*, const Stream*>& writers() {
   static std::map<const void*, const Stream*> streams;
@@ -183,7 +166,7 @@ Tensor uploaded(Runtime& runtime, const std::vector<T>& values, const Shape& sha
 Matrix stored_as(DType dtype, const Matrix& matrix) {
   Matrix result = matrix;
   dispatch_cpu_storage(dtype, [&]<class T>() {
-    for (double& value : result.v) value = read(stored<T>(value));
+    for (double& value : result.v) value = read_stored(stored<T>(value));
   });
   return result;
 }
@@ -246,7 +229,7 @@ Matrix to_matrix(const Tensor& tensor) {
   Matrix result(vector ? 1 : tensor.rows(), vector ? tensor.elements() : tensor.width());
   const Tensor host = to_host(tensor);
   const auto fill = [&]<class T>() {
-    std::transform(host.data<T>(), host.data<T>() + host.elements(), result.v.begin(), read<T>);
+    std::transform(host.data<T>(), host.data<T>() + host.elements(), result.v.begin(), read_stored<T>);
   };
   if (tensor.dtype() == DType::i32) {
     fill.template operator()<int32_t>();
@@ -316,6 +299,13 @@ Graph to_graph(Runtime& runtime, const reference::Edges& edges) {
   Graph graph = build_graph(runtime, edges.nodes, edges.senders, edges.receivers);
   graph.owned_nodes = edges.owned_nodes;
   graph.receiver_offsets = graph.receiver_offsets.row_range(0, edges.owned_nodes + 1);
+  for (Tensor* const index : {&graph.senders, &graph.receivers, &graph.receiver_offsets,
+                              &graph.sender_offsets, &graph.sender_order}) {
+    const Tensor host = to_host(*index, runtime.stream());
+    *index =
+        uploaded(runtime, std::vector<int32_t>(host.data<int32_t>(), host.data<int32_t>() + host.elements()),
+                 host.shape());
+  }
   return graph;
 }
 

@@ -88,6 +88,24 @@ class RandomMatrices {
   uint64_t draws_ = 0;
 };
 
+/// A value as T stores it.
+template <class T>
+T stored(double value) {
+  if constexpr (sizeof(T) == 2) {
+    return T(static_cast<float>(value));
+  } else {
+    return static_cast<T>(value);
+  }
+}
+template <class T>
+double read_stored(T value) {
+  if constexpr (std::is_integral_v<T> || sizeof(T) > 2) {
+    return static_cast<double>(value);
+  } else {
+    return static_cast<double>(static_cast<float>(value));
+  }
+}
+
 /// The values as `dtype` stores them: what the judge must start from.
 Matrix stored_as(DType dtype, const Matrix& matrix);
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <meshgrad/engine/gpu.h>
+#include <meshgrad/kernels/cpu_isa.h>
 #include <meshgrad/train/machine.h>
 
 #include <fstream>
@@ -16,20 +18,6 @@ std::string cpu_model() {
     if (line.rfind("model name", 0) == 0 && colon != std::string::npos) return line.substr(colon + 2);
   }
   return "";
-}
-
-std::vector<std::string> vector_extensions() {
-  std::vector<std::string> found;
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("sse4.2")) found.emplace_back("sse4.2");
-  if (__builtin_cpu_supports("avx")) found.emplace_back("avx");
-  if (__builtin_cpu_supports("avx2")) found.emplace_back("avx2");
-  if (__builtin_cpu_supports("fma")) found.emplace_back("fma");
-  if (__builtin_cpu_supports("avx512f")) found.emplace_back("avx512f");
-#elif defined(__aarch64__)
-  found.emplace_back("neon");
-#endif
-  return found;
 }
 
 std::string compiler() {
@@ -52,7 +40,8 @@ MachineInfo machine_info() {
   machine.compiler = compiler();
   machine.cuda_build = gpu::built();
   machine.cpu = cpu_model();
-  machine.isa = vector_extensions();
+  for (const cpu::Isa isa : cpu::machine_isas()) machine.isas.emplace_back(cpu::name_of(isa));
+  machine.isa = cpu::name_of(cpu::isa());
   machine.cpus = available_cpus();
   machine.memory_bytes = available_memory();
   machine.gpus = cuda_devices();
@@ -73,6 +62,7 @@ std::string to_json(const MachineInfo& machine) {
       {"cuda_build", machine.cuda_build},
       {"cpu", machine.cpu},
       {"isa", machine.isa},
+      {"isas", machine.isas},
       {"cpus", machine.cpus},
       {"memory_bytes", machine.memory_bytes},
       {"gpus", gpus},
@@ -85,7 +75,7 @@ std::string to_text(const MachineInfo& machine) {
   std::string text = fmt::format("meshgrad  {} ({}, {})\n", machine.version, machine.compiler,
                                  machine.cuda_build ? "with CUDA" : "without CUDA");
   text += fmt::format("cpu       {}\n", machine.cpu.empty() ? "unknown" : machine.cpu);
-  text += fmt::format("isa       {}\n", fmt::join(machine.isa, " "));
+  text += fmt::format("isa       {} (of {})\n", machine.isa, fmt::join(machine.isas, ", "));
   text += fmt::format("cpus      {}\n", machine.cpus);
   text += fmt::format("memory    {}\n", gibibytes(machine.memory_bytes));
   for (const CudaDevice& gpu : machine.gpus) {

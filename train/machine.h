@@ -12,10 +12,11 @@ struct MachineInfo {
   std::string version;   ///< of meshgrad
   std::string compiler;  ///< "gcc 12.2.0"
   bool cuda_build = false;
-  std::string cpu;               ///< model name; may be empty
-  std::vector<std::string> isa;  ///< vector extensions that meshgrad can use here, narrowest first
-  int cpus = 0;                  ///< that this process may run on
-  int64_t memory_bytes = 0;      ///< that this process may use
+  std::string cpu;                ///< model name; may be empty
+  std::string isa;                ///< whose instructions the CPU's kernels use
+  std::vector<std::string> isas;  ///< those that MESHGRAD_CPU_ISA may name here, narrowest first
+  int cpus = 0;                   ///< that this process may run on
+  int64_t memory_bytes = 0;       ///< that this process may use
   std::vector<CudaDevice> gpus;
   std::string default_device;  ///< what device = "auto" comes to
 };

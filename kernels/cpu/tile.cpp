@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/kernels/cpu/pair_gemm.h>
 #include <meshgrad/kernels/cpu/tile.h>
+#include <meshgrad/kernels/cpu_isa.h>
 
 #include <bit>
 #include <cmath>
@@ -472,26 +473,24 @@ HWY_EXPORT(table_f64);
 HWY_EXPORT(table_f16);
 HWY_EXPORT(table_bf16);
 
+// isa() settles what may be chosen.
 template <>
 const TileOps<float>& tile_ops<float>() {
-  static const TileOps<float>& ops = *HWY_DYNAMIC_DISPATCH(table_f32)();
-  return ops;
+  return (isa(), *HWY_DYNAMIC_DISPATCH(table_f32)());
 }
 template <>
 const TileOps<double>& tile_ops<double>() {
-  static const TileOps<double>& ops = *HWY_DYNAMIC_DISPATCH(table_f64)();
-  return ops;
+  return (isa(), *HWY_DYNAMIC_DISPATCH(table_f64)());
 }
 template <>
 const TileOps<half>& tile_ops<half>() {
-  static const TileOps<half>& ops = *HWY_DYNAMIC_DISPATCH(table_f16)();
-  return ops;
+  return (isa(), *HWY_DYNAMIC_DISPATCH(table_f16)());
 }
 template <>
 const TileOps<bfloat16>& tile_ops<bfloat16>() {
   static const TileOps<bfloat16> ops = [] {
-    TileOps<bfloat16> best = *HWY_DYNAMIC_DISPATCH(table_bf16)();
-    if (best.panel == kPairPanel && cpu_multiplies_pairs()) best.gemm = pair_gemm;
+    TileOps<bfloat16> best = (isa(), *HWY_DYNAMIC_DISPATCH(table_bf16)());
+    if (best.panel == kPairPanel && isa() == Isa::avx512_bf16) best.gemm = pair_gemm;
     return best;
   }();
   return ops;

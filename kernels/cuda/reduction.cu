@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums in two launches: each block adds a slab of fixed size, then one block adds the slabs. Which values
 // meet in which order depends on their places alone, and what lies behind the real count adds zero.
-#include <meshgrad/kernels/cuda/device.h>
+#include <meshgrad/kernels/cuda/rows.h>
 #include <meshgrad/kernels/cuda/tables.h>
 
 namespace meshgrad::cuda {
@@ -52,8 +52,7 @@ __global__ void finish_kernel(Finish args) {
 }
 
 struct LossSlabs {
-  int64_t capacity;
-  const int64_t* count;
+  Rows rows;
   int64_t width;
   const void* prediction;
   const float* target;
@@ -64,7 +63,7 @@ struct LossSlabs {
 template <class T>
 __global__ void loss_kernel(LossSlabs args) {
   MESHGRAD_SHARED(double, sums, kThreads);
-  const int64_t rows = args.count == nullptr ? args.capacity : *args.count;
+  const int64_t rows = real_rows(args.rows);
   const int64_t begin = int64_t{blockIdx.x} * kRowsPerBlock;
   const int64_t end = min(begin + kRowsPerBlock, rows);
   const T* prediction = static_cast<const T*>(args.prediction);
@@ -86,8 +85,7 @@ __global__ void loss_kernel(LossSlabs args) {
 }
 
 struct LossGradient {
-  int64_t capacity;
-  const int64_t* count;
+  Rows rows;
   int64_t width;
   const void* prediction;
   const float* target;
@@ -97,7 +95,7 @@ struct LossGradient {
 };
 template <class T>
 __global__ void loss_gradient_kernel(LossGradient args) {
-  const int64_t rows = args.count == nullptr ? args.capacity : *args.count;
+  const int64_t rows = real_rows(args.rows);
   const double factor = 2.0 * *args.seed;
   const T* prediction = static_cast<const T*>(args.prediction);
   T* d_prediction = static_cast<T*>(args.d_prediction);
@@ -142,9 +140,8 @@ void masked_loss_forward(const MaskedLossForward& args, Runtime& runtime, const 
   const Tensor weights = slab_sums(runtime, slabs);
   dispatch_gpu_storage(args.prediction.dtype(), [&]<class T>() {
     launch("masked_loss.forward", loss_kernel<T>, {.blocks = slabs, .threads = kThreads}, stream,
-           LossSlabs{args.rows.capacity, args.rows.count, args.prediction.width(), args.prediction.raw(),
-                     args.target.data<float>(), args.mask.data<uint8_t>(), sums.data<double>(),
-                     weights.data<double>()});
+           LossSlabs{args.rows, args.prediction.width(), args.prediction.raw(), args.target.data<float>(),
+                     args.mask.data<uint8_t>(), sums.data<double>(), weights.data<double>()});
   });
   launch("masked_loss.finish", finish_kernel, {.blocks = 1, .threads = kThreads}, stream,
          Finish{.first = sums.data<double>(),
@@ -162,9 +159,8 @@ void masked_loss_backward(const MaskedLossBackward& args, const Stream& stream) 
     launch("masked_loss.backward", loss_gradient_kernel<T>,
            {.blocks = persistent_blocks(stream, elements, kThreads, kBlocksPerSm), .threads = kThreads},
            stream,
-           LossGradient{args.rows.capacity, args.rows.count, args.prediction.width(), args.prediction.raw(),
-                        args.target.data<float>(), args.mask.data<uint8_t>(), args.seed.data<double>(),
-                        args.d_prediction.raw()});
+           LossGradient{args.rows, args.prediction.width(), args.prediction.raw(), args.target.data<float>(),
+                        args.mask.data<uint8_t>(), args.seed.data<double>(), args.d_prediction.raw()});
   });
 }
 

@@ -45,6 +45,9 @@ pattern=$2
 while [ $# -gt 1 ]; do [ "$1" = --json ] && file=$2; shift; done
 cat >"$file" <<END
 [{"name": "yardstick/copy/before", "gbytes_per_s": 4000.0},
+ {"name": "step/train_captured/f16", "description": "10 nodes", "ms": 2.0, "launches": 3},
+ {"name": "step/train/f16", "description": "10 nodes", "ms": 3.0, "launches": 3},
+ {"name": "step/train/100k/f16", "description": "100 nodes", "ms": 1.0, "launches": 3},
  {"name": "kernel/x/f16", "ms": 1.0, "launches": ${LAUNCHES:-3}}]
 END
 """
@@ -59,8 +62,13 @@ case "$*" in
   *"import torch"*) exit ${TORCH_MISSING:-0} ;;
   *meshgraphnet.py*)
     while [ $# -gt 1 ]; do [ "$1" = --json ] && file=$2; shift; done
-    echo '[{"name": "peer", "ms": 2.0}]' >"$file" ;;
+    echo '[{"name": "peer/pytorch/train/eager/60/f16", "description": "10 nodes", "ms": 6.0}]' >"$file" ;;
 esac
+"""
+NCU = """
+echo '==PROF== Connected to process 1'
+echo '"ID","Kernel Name","Metric Name","Metric Value"'
+for metric in 1 2 3 4 5; do echo '"0","edge_forward","dram__bytes_read.sum","1,024"'; done
 """
 
 
@@ -79,6 +87,7 @@ class GateTest(unittest.TestCase):
         self.fake("bin/meshgrad-bench", BENCH)
         self.fake("tools/nvidia-smi", NVIDIA_SMI)
         self.fake("tools/compute-sanitizer", SANITIZER)
+        self.fake("tools/ncu", NCU)
         self.out = self.folder / "out"
 
     def tearDown(self):
@@ -129,7 +138,7 @@ class GateTest(unittest.TestCase):
         files = [path for path in self.out.rglob("*") if path.is_file()]
         self.assertEqual(len(files), 8)
         self.assertTrue(all(path.parent == self.out and re.fullmatch(r"[\w.-]+", path.name) for path in files))
-        self.assertEqual(len(self.verdicts()), 11)  # the summary holds both
+        self.assertEqual(len(self.verdicts()), 12)  # the summary holds both
 
     def test_default_folder_names_the_gpu_and_the_day(self):
         path = f"{self.bundle / 'tools'}:/usr/bin:/bin"
@@ -242,6 +251,18 @@ class GateTest(unittest.TestCase):
         self.assertEqual(self.verdicts()["peers"], "ok")
         peers = json.loads((self.out / "peers.json").read_text())
         self.assertTrue(peers["rows"] and peers["meshgrad"])
+        self.assertEqual(peers["ratios"][0], {"peer": "peer/pytorch/train/eager/60/f16",
+                                              "ours": "step/train_captured/f16", "ratio": 3.0})
+
+    def test_counters_are_kept_or_refused(self):
+        self.gate("counters")
+        self.assertEqual(self.verdicts()["counters"], "ok")
+        self.assertEqual(len((self.out / "counters.csv").read_text().splitlines()), 6)
+        self.fake("tools/ncu", "echo 'ERR_NVGPUCTRPERM: no permission'; exit 1")
+        self.assertEqual(self.gate("counters").returncode, 0)
+        self.assertEqual(self.verdicts()["counters"], "refused")
+        self.fake("tools/ncu", "echo 'nothing was profiled'")
+        self.assertEqual(self.gate("counters").returncode, 1)
 
     def test_long_logs_keep_their_ends(self):
         self.fake("bin/kernels_tests", TESTS + "echo begin-mark; yes 0123456789 | head -c 8000000; echo end-mark")

@@ -125,6 +125,34 @@ TEST_CASE("info describes the machine, and global flags may follow a command") {
   check_has(run("--quiet info").out, "device    ");
 }
 
+TEST_CASE("every instruction set of this CPU agrees with the reference") {
+  const auto machine = nlohmann::json::parse(run("info --json").out);
+  REQUIRE(machine["isas"].size() >= 1);
+  for (const auto& isa : machine["isas"]) {
+    setenv("MESHGRAD_CPU_ISA", isa.get<std::string>().c_str(), 1);
+    CHECK(nlohmann::json::parse(run("info --json").out)["isa"] == isa);
+    for (const char* precision : {"f64", "f32", "f16", "bf16"}) {
+      CAPTURE(precision);
+      const Outcome outcome = run(std::string("verify " MESHGRAD_SOURCE_DIR
+                                              "/tests/data/oracles/mgn_small.safetensors --precision ") +
+                                  precision);
+      CAPTURE(outcome.out);
+      CHECK(outcome.code == 0);
+    }
+  }
+  setenv("MESHGRAD_CPU_ISA", "mmx", 1);
+  check_fails("info", 2, "[MESHGRAD_CPU_ISA] needed scalar");
+  unsetenv("MESHGRAD_CPU_ISA");
+}
+
+TEST_CASE("a command says which device auto chose") {
+  const std::string verify =
+      "verify " MESHGRAD_SOURCE_DIR "/tests/data/oracles/mgn_small.safetensors --precision f32";
+  check_has(run(verify + " --device auto").err, "meshgrad: device: ");
+  CHECK(run(verify + " --device auto --quiet").err.empty());
+  CHECK(run(verify + " --device cpu").err.empty());
+}
+
 TEST_CASE("no colour codes where stderr is no terminal") {
   CHECK(run("confg").err.find('\033') == std::string::npos);
 }

@@ -3,6 +3,7 @@
 #include <meshgrad/train/cli/command.h>
 #include <meshgrad/train/cli/output.h>
 #include <meshgrad/train/cli/signals.h>
+#include <meshgrad/train/precision.h>
 
 #include <algorithm>
 #include <new>
@@ -146,6 +147,13 @@ void add_json(CLI::App& command, bool& json) { command.add_flag("--json", json, 
 
 void add_device(CLI::App& command, std::string& device) {
   command.add_option("--device", device, "auto, cpu, cuda or cuda:N")->capture_default_str();
+}
+
+Device chosen_device(const std::string& word, DType precision, const GlobalOptions& globals) {
+  std::string note;
+  const Device device = resolve_device_for(word, precision, &note);
+  if (!globals.quiet && !note.empty()) print_note(note);
+  return device;
 }
 
 void add_threads(CLI::App& command, int& threads) {

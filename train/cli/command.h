@@ -2,6 +2,8 @@
 // What every command shares. A command is one file here with a function `add_NAME`, listed below and in
 // cli.cpp.
 #pragma once
+#include <meshgrad/engine/device.h>
+#include <meshgrad/engine/dtype.h>
 #include <meshgrad/train/cli/cli.h>
 
 #include <CLI/CLI.hpp>
@@ -39,6 +41,10 @@ void add_json(CLI::App& command, bool& json);
 
 /// Adds --device, one of auto, cpu, cuda, cuda:N.
 void add_device(CLI::App& command, std::string& device);
+
+/// The device of such a word, for a precision, with a line on stderr that says what "auto" chose. Throws
+/// ConfigError and DeviceError.
+Device chosen_device(const std::string& word, DType precision, const GlobalOptions& globals);
 
 /// Adds --threads N, 0 for all.
 void add_threads(CLI::App& command, int& threads);

@@ -2,7 +2,6 @@
 #include <meshgrad/train/cli/command.h>
 #include <meshgrad/train/cli/output.h>
 #include <meshgrad/train/evaluate.h>
-#include <meshgrad/train/precision.h>
 
 #include <fmt/format.h>
 
@@ -56,7 +55,7 @@ std::string to_text(const Evaluation& e) {
 
 int run(const EvaluateCommand& command, const GlobalOptions& globals) {
   const std::filesystem::path checkpoint = find_checkpoint(command.run, command.checkpoint);
-  Runtime runtime({.device = resolve_device_for(command.device, checkpoint_config(checkpoint).precision),
+  Runtime runtime({.device = chosen_device(command.device, checkpoint_config(checkpoint).precision, globals),
                    .threads = command.threads,
                    .allocator = allocator_options_from_environment()});
   const Predictor predictor(runtime, checkpoint, command.data);

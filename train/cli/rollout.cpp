@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/train/cli/command.h>
 #include <meshgrad/train/cli/output.h>
-#include <meshgrad/train/precision.h>
 #include <meshgrad/train/rollout_files.h>
 
 #include <fmt/format.h>
@@ -49,7 +48,7 @@ std::function<void(int64_t, int64_t)> progress_lines() {
 
 int run(const RolloutCommand& command, const GlobalOptions& globals) {
   const std::filesystem::path checkpoint = find_checkpoint(command.run, command.checkpoint);
-  Runtime runtime({.device = resolve_device_for(command.device, checkpoint_config(checkpoint).precision),
+  Runtime runtime({.device = chosen_device(command.device, checkpoint_config(checkpoint).precision, globals),
                    .threads = command.threads,
                    .allocator = allocator_options_from_environment()});
   const Predictor predictor(runtime, checkpoint, command.data);

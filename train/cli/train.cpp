@@ -2,7 +2,6 @@
 #include <meshgrad/train/cli/command.h>
 #include <meshgrad/train/cli/output.h>
 #include <meshgrad/train/cli/signals.h>
-#include <meshgrad/train/precision.h>
 #include <meshgrad/train/report/line_chart.h>
 #include <meshgrad/train/report/metrics_log.h>
 #include <meshgrad/train/report/progress.h>
@@ -99,10 +98,7 @@ class Notes {
 
 int run(const TrainCommand& command, const GlobalOptions& globals) {
   const Config config = load(command);
-  std::string device_note;
-  const Device device = resolve_device_for(config.run.device, config.precision, &device_note);
-  if (!globals.quiet && !device_note.empty()) print_note(device_note);
-  Runtime runtime({.device = device,
+  Runtime runtime({.device = chosen_device(config.run.device, config.precision, globals),
                    .threads = static_cast<int>(config.run.threads),
                    .seed = static_cast<uint64_t>(config.run.seed),
                    .allocator = allocator_options_from_environment(config.memory),

@@ -60,12 +60,13 @@ DType dtype_named(const std::string& name) {
   return DType::f64;
 }
 
-int run(const VerifyOptions& options, const GlobalOptions&) {
-  Runtime runtime({.device = resolve_device(options.device),
+int run(const VerifyOptions& options, const GlobalOptions& globals) {
+  const DType precision = dtype_named(options.precision);
+  Runtime runtime({.device = chosen_device(options.device, precision, globals),
                    .threads = options.threads,
                    .allocator = allocator_options_from_environment()});
-  const VerifyReport report = verify(runtime, options.file, dtype_named(options.precision),
-                                     options.path == "fused", !options.recompute_hidden);
+  const VerifyReport report =
+      verify(runtime, options.file, precision, options.path == "fused", !options.recompute_hidden);
   print_result(options.json ? to_json(report) : to_text(report));
   return report.passed() ? kExitOk : kExitFailed;
 }

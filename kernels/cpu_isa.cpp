@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <hwy/targets.h>
+#include <meshgrad/engine/error.h>
+#include <meshgrad/kernels/cpu/pair_gemm.h>
+#include <meshgrad/kernels/cpu_isa.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace meshgrad::cpu {
+
+std::string_view name_of(Isa isa) {
+  constexpr std::string_view kNames[] = {"scalar", "avx2", "avx512", "avx512_bf16"};
+  return kNames[static_cast<size_t>(isa)];
+}
+
+const std::vector<Isa>& machine_isas() {
+  static const std::vector<Isa> found = [] {
+    std::vector<Isa> isas{Isa::scalar};
+#if defined(__x86_64__)
+    const int64_t targets = hwy::SupportedTargets();
+    if ((targets & HWY_AVX2) != 0) isas.push_back(Isa::avx2);
+    if ((targets & HWY_AVX3) != 0) isas.push_back(Isa::avx512);
+    if ((targets & HWY_AVX3) != 0 && cpu_multiplies_pairs()) isas.push_back(Isa::avx512_bf16);
+#endif
+    return isas;
+  }();
+  return found;
+}
+
+namespace {
+
+Isa chosen_isa() {
+  const std::vector<Isa>& found = machine_isas();
+  const char* const wanted = std::getenv("MESHGRAD_CPU_ISA");
+  if (wanted == nullptr || *wanted == '\0') return found.back();
+  const auto named =
+      std::find_if(found.begin(), found.end(), [&](Isa isa) { return name_of(isa) == wanted; });
+  if (named != found.end()) return *named;
+  std::vector<std::string_view> names;
+  for (const Isa isa : found) names.push_back(name_of(isa));
+  throw config_error("MESHGRAD_CPU_ISA", fmt::format("{} on this CPU", fmt::join(names, ", ")), wanted,
+                     "name one of these, or leave the variable unset");
+}
+
+}  // namespace
+
+Isa isa() {
+  static const Isa chosen = [] {
+    const Isa best = chosen_isa();
+#if defined(__x86_64__)
+    if (best < Isa::avx512) hwy::DisableTargets(HWY_AVX3);
+    if (best < Isa::avx2) hwy::DisableTargets(HWY_AVX2);
+#endif
+    return best;
+  }();
+  return chosen;
+}
+
+}  // namespace meshgrad::cpu
