@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training on the CPU with storage in 16 bits.
+// Training with storage in 16 bits, on the CPU but where a case names cuda.
 #include <doctest/doctest.h>
 #include <meshgrad/train/report/metrics_log.h>
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "train/small_run.h"
 
@@ -76,6 +77,122 @@ TEST_CASE("a run in 16 bits does not depend on threads, nor on being stopped and
     CHECK(test::train_here(config, false, [&] { return ++batches == 40; }).stopped);
     CHECK_FALSE(test::train_here(config, true).stopped);
     CHECK(test::lasting_metrics(config.run.dir) == test::lasting_metrics(dir + "-straight"));
+  }
+}
+
+/// Bytes of activations that a forward pass of the small model keeps.
+int64_t kept_by_forward(Device device, DType precision, ComputePath path, const fs::path& data) {
+  Config config = test::small_config({}, data);
+  config.model.path = path;
+  Runtime runtime({.device = device, .threads = 1});
+  const Dataset dataset = Dataset::open(config.data.path);
+  const FrameFeatures features(dataset, config.data);
+  MeshGraphNet model(model_options(config.model, features));
+  model.allocate(runtime, precision, 1);
+  Normalizers normalizers = features.dataset_normalizers({});
+  const Batch batch =
+      features.training_batch(runtime, precision, "train", {{0, 1, 0}}, {}, normalizers, false);
+  Tape tape(runtime);
+  const Variable prediction = model.forward(tape, batch);
+  CHECK(prediction.value().dtype() == precision);
+  return runtime.allocator().stats().by_tag[static_cast<size_t>(Tag::activations)].requested.current;
+}
+
+TEST_CASE("activations in 16 bits take half the bytes of those in f32, to the byte") {
+  const ScratchDirectory scratch;
+  const fs::path data = test::pack_waves(scratch.path, 5, 4);
+  std::vector<Device> devices{Device{}};
+  if (!cuda_devices().empty()) devices.push_back({DeviceKind::cuda, 0});
+  for (const Device device : devices) {
+    for (const ComputePath path : {ComputePath::fused, ComputePath::op_by_op}) {
+      const int64_t single = kept_by_forward(device, DType::f32, path, data);
+      CHECK(single > 10000);
+      CHECK(2 * kept_by_forward(device, DType::f16, path, data) == single);
+      CHECK(2 * kept_by_forward(device, DType::bf16, path, data) == single);
+    }
+  }
+}
+
+TEST_CASE("a run whose loss scale rises and overflows again is the same after any stop, within windows too") {
+  const ScratchDirectory scratch;
+  Config config = config_of(scratch.path, test::pack_waves(scratch.path), DType::f16);
+  config.loss_scale.rule = {.initial = 1e9, .growth = 4.0, .interval = 3, .cap = 1e12, .hysteresis = 2};
+  const TrainResult straight = test::train_here(config);
+  CHECK(straight.state.optimizer.skipped > 10);
+  CHECK(straight.state.optimizer.steps > 10);
+  fs::rename(config.run.dir, scratch.path / "straight");
+  std::set<double> scales;
+  for (const auto& row : read_metrics(scratch.path / "straight" / "metrics.jsonl"))
+    if (row.count("loss_scale") > 0) scales.insert(row.at("loss_scale"));
+  CHECK(scales.size() > 3);
+  int64_t batches = 0;
+  const auto stop = [&] { return ++batches % 7 == 0; };
+  bool stopped = test::train_here(config, false, stop).stopped;
+  int64_t pieces = 1;
+  for (; stopped && pieces < 20; ++pieces) stopped = test::train_here(config, true, stop).stopped;
+  CHECK(pieces == 13);
+  CHECK(test::checkpoint_bytes(config.run.dir, "last") ==
+        test::checkpoint_bytes(scratch.path / "straight", "last"));
+  CHECK(test::lasting_metrics(config.run.dir) == test::lasting_metrics(scratch.path / "straight"));
+}
+
+TEST_CASE("gradients that are given back between windows leave the same run, and no bytes") {
+  const ScratchDirectory scratch;
+  const fs::path data = test::pack_waves(scratch.path);
+  for (const DType precision : {DType::f32, DType::f16}) {
+    Config config = config_of(scratch.path, data, precision);
+    config.train.steps = 6;
+    config.train.validate_every = 2;
+    test::train_here(config);
+    const fs::path kept = scratch.path / ("kept-" + std::string(name_of(precision)));
+    fs::rename(config.run.dir, kept);
+    config.train.free_gradients = true;
+    std::vector<int64_t> between, within;
+    const auto piece = [&](bool resume, int64_t last) {
+      Runtime runtime({.device = {}, .threads = 1});
+      const auto gradients = [&] {
+        return runtime.allocator().stats().by_tag[static_cast<size_t>(Tag::gradients)].allocated.current;
+      };
+      TrainOptions options;
+      options.resume = resume;
+      options.observer.progress = [&](const TrainObserver::Progress&) { between.push_back(gradients()); };
+      options.observer.stop = [&] {
+        if (const int64_t bytes = gradients(); bytes > 0) within.push_back(bytes);
+        return static_cast<int64_t>(within.size()) == last;
+      };
+      return train(runtime, config, options).stopped;
+    };
+    CHECK(piece(false, 5));  // in the middle of the third window
+    CHECK_FALSE(piece(true, -1));
+    CHECK(between == std::vector<int64_t>(6, 0));
+    CHECK(within.size() == 12);  // behind the first and the second batch of each window
+    CHECK(test::lasting_metrics(config.run.dir) == test::lasting_metrics(kept));
+    const SafetensorsFile a(kept / "checkpoints" / "last.safetensors");
+    const SafetensorsFile b(fs::path(config.run.dir) / "checkpoints" / "last.safetensors");
+    for (const SafetensorsTensor& tensor : a.view().tensors)
+      CHECK(to_f64(tensor) == to_f64(b.view().at(tensor.name)));
+  }
+}
+
+TEST_CASE("a run in 16 bits says what is stored how, once; others say nothing of it") {
+  const ScratchDirectory scratch;
+  const fs::path data = test::pack_waves(scratch.path, 4, 6);
+  for (const DType precision : {DType::f32, DType::f16, DType::bf16}) {
+    Config config = config_of(scratch.path, data, precision);
+    config.train.steps = 1;
+    config.train.validate_every = 0;
+    config.loss_scale.rule.initial = 1024.0;
+    std::vector<std::string> lines;
+    Runtime runtime({.device = {}, .threads = 1});
+    TrainOptions options;
+    options.observer.message = [&](const std::string& text) {
+      if (text.starts_with("precision ")) lines.push_back(text);
+    };
+    train(runtime, config, options);
+    REQUIRE(lines.size() == (precision == DType::f32 ? 0 : 1));
+    if (precision == DType::f16) CHECK(test::contains(lines[0], "16 bits; masters, gradients of weights"));
+    if (precision == DType::f16) CHECK(test::contains(lines[0], "the loss scale is 1024"));
+    if (precision == DType::bf16) CHECK(test::contains(lines[0], "no loss scale"));
   }
 }
 
