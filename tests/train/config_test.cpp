@@ -219,6 +219,11 @@ TEST_CASE("keys that contradict one another") {
   check_has(fault_of("[data]\nnoise_types = []"), "[train.noise] needed 0");
   check_has(fault_of("[normalize]\nmode = \"online\"\nwarmup_steps = 100000"), "[normalize.warmup_steps]");
   check_has(fault_of("[optimizer]\nmomentum = 0.9"), "[optimizer.momentum] needed 0 unless");
+  check_has(fault_of("[loss_scale]\ninitial = 4\nfloor = 8"),
+            "run.toml:2: [loss_scale.initial] needed a number from loss_scale.floor = 8.0");
+  check_has(fault_of("[loss_scale]\ncap = 1024"), "[loss_scale.initial] needed a number");
+  check_has(fault_of("graphs = \"capture\"\n[train]\nfree_gradients = true"),
+            "run.toml:3: [train.free_gradients] needed false with graphs = \"capture\", whose recorded");
   CHECK(fault_of("[train]\nsteps = 10\n[schedule]\nwarmup_steps = 10\n").empty());
   CHECK(fault_of("[optimizer]\nlr = 1e-7\n[schedule]\nname = \"constant\"\n").empty());
   // a key that is wrong in itself is not blamed twice
