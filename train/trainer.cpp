@@ -74,6 +74,7 @@ class Trainer {
   std::optional<TrainStep> step_;
   std::optional<RunLog> log_;
   MemoryWatch memory_watch_;
+  std::vector<float> step_seconds_;  // of this process
 };
 
 Trainer::Trainer(Runtime& runtime, const Config& config, const TrainOptions& options)
@@ -106,6 +107,7 @@ TrainResult Trainer::run() {
   if (!stored.empty()) tell(stored);
   if (state_.micro == 0 && !warming_up()) give_back_gradients();
   while (state_.step < total_steps_) {
+    const auto begin = std::chrono::steady_clock::now();
     while (state_.micro < config_.train.accumulate) {
       // The last window of the last pass may hold fewer batches.
       const std::vector<Sample> samples = samples_of(state_.step, state_.micro);
@@ -114,6 +116,7 @@ TrainResult Trainer::run() {
       if (state_.micro < config_.train.accumulate && stop_wanted()) return stopped();
     }
     finish_step();
+    step_seconds_.push_back(std::chrono::duration<float>(std::chrono::steady_clock::now() - begin).count());
     const bool last = state_.step == total_steps_;
     const auto due = [&](int64_t every) { return every > 0 && (state_.step % every == 0 || last); };
     if (due(config_.train.validate_every)) validate();
@@ -442,7 +445,15 @@ void Trainer::note_pause() const {
 }
 
 TrainResult Trainer::result(bool was_stopped) const {
-  return {was_stopped, state_, checkpoints_ / "last.safetensors", model_.parameters().count(), total_steps_};
+  TrainResult result{was_stopped, state_, checkpoints_ / "last.safetensors", model_.parameters().count(),
+                     total_steps_};
+  if (step_seconds_.empty()) return result;
+  result.first_step_seconds = step_seconds_.front();
+  std::vector<float> others(step_seconds_.begin() + (step_seconds_.size() > 1 ? 1 : 0), step_seconds_.end());
+  const auto middle = others.begin() + static_cast<std::ptrdiff_t>(others.size() / 2);
+  std::nth_element(others.begin(), middle, others.end());
+  result.median_step_seconds = *middle;
+  return result;
 }
 
 }  // namespace

@@ -36,6 +36,10 @@ struct TrainResult {
   std::filesystem::path checkpoint;  ///< the last one written
   int64_t parameters = 0;
   int64_t total_steps = 0;  ///< of the whole run
+  /// Seconds until the host is done with a step, without validation and checkpoints: the first step of this
+  /// process (with tuning and captures, on a GPU), and the median of the others.
+  double first_step_seconds = 0.0;
+  double median_step_seconds = 0.0;
 };
 
 /// Trains as `config` says and writes the run directory: config.resolved.toml, environment.json,
