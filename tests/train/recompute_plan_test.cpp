@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// The planner against all ways there are.
+#include <doctest/doctest.h>
+#include <meshgrad/engine/random.h>
+#include <meshgrad/train/recompute_plan.h>
+
+#include <chrono>
+
+#include "support.h"
+
+namespace meshgrad {
+namespace {
+
+std::vector<StageCost> random_costs(uint64_t seed, int64_t stages, bool alike) {
+  std::vector<StageCost> costs;
+  for (int64_t stage = 0; stage < stages; ++stage) {
+    uint64_t draws = 0;
+    const auto draw = [&](uint64_t below) {
+      const auto of = static_cast<uint64_t>(alike ? 0 : stage);
+      return static_cast<int64_t>(1 + uniform_below(seed, of, draws++, below));
+    };
+    StageCost cost;
+    cost.outputs = draw(40);
+    cost.kept_products = cost.outputs + draw(60);
+    cost.again = draw(80);
+    cost.kept = cost.outputs + cost.again + draw(40);
+    cost.again_products = draw(30);
+    cost.backward = draw(20);
+    cost.products_s = 0.5 * static_cast<double>(draw(20));
+    cost.again_s = cost.products_s + 0.5 * static_cast<double>(draw(20));
+    cost.forward_s = cost.again_s + 0.5 * static_cast<double>(draw(5));
+    cost.may_recompute = alike || draw(8) > 1;
+    costs.push_back(cost);
+  }
+  return costs;
+}
+
+/// Calls `body` with every way to deal with the stages from `stage` on, behind those in `way`.
+void for_all_ways(std::span<const StageCost> costs, std::vector<RecomputedStages>& way, int64_t stage,
+                  const std::function<void(const std::vector<RecomputedStages>&)>& body) {
+  if (stage == static_cast<int64_t>(costs.size())) return body(way);
+  for_all_ways(costs, way, stage + 1, body);
+  for (int64_t end = stage + 1; end <= static_cast<int64_t>(costs.size()); ++end) {
+    if (!costs[static_cast<size_t>(end - 1)].may_recompute) break;
+    for (const Keep keep : {Keep::inputs, Keep::products}) {
+      if (keep == Keep::products && end > stage + 1) continue;
+      way.push_back({stage, end, keep});
+      for_all_ways(costs, way, end, body);
+      way.pop_back();
+    }
+  }
+}
+
+TEST_CASE("the planner finds what trying all ways finds, on up to 8 stages and any budget") {
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    const auto stages = static_cast<int64_t>(1 + seed % 8);
+    const std::vector<StageCost> costs = random_costs(seed, stages, seed % 3 == 0);
+    int64_t least = cost_of(costs, {}).peak;
+    std::vector<RecomputedStages> way;
+    for_all_ways(costs, way, 0, [&](const auto& w) { least = std::min(least, cost_of(costs, w).peak); });
+    CAPTURE(seed);
+    CHECK(least_budget(costs) == least);
+    CHECK_FALSE(plan_recomputation(costs, least - 1));
+    for (int step = 0; step <= 8; ++step) {
+      const int64_t budget = least + (cost_of(costs, {}).peak - least) * step / 8;
+      double best = 1e300;
+      for_all_ways(costs, way, 0, [&](const auto& w) {
+        const RecomputePlan tried = cost_of(costs, w);
+        if (tried.peak <= budget) best = std::min(best, tried.seconds);
+      });
+      const auto plan = plan_recomputation(costs, budget);
+      REQUIRE(plan);
+      const RecomputePlan again = cost_of(costs, plan->stages);
+      CHECK(again.peak <= budget);
+      CHECK(again.peak == plan->peak);
+      CHECK(again.seconds == plan->seconds);
+      CHECK(plan->seconds == best);
+    }
+  }
+}
+
+TEST_CASE("no uniform choice is faster in as much memory, and planning 15 blocks takes milliseconds") {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    const std::vector<StageCost> costs = random_costs(100 + seed, 17, true);
+    for (int64_t every = 1; every <= 17; ++every) {
+      std::vector<RecomputedStages> uniform;
+      for (int64_t stage = 0; stage + every < 17; stage += every) uniform.push_back({stage, stage + every});
+      const RecomputePlan fixed = cost_of(costs, uniform);
+      const auto start = std::chrono::steady_clock::now();
+      const auto plan = plan_recomputation(costs, fixed.peak);
+      const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      REQUIRE(plan);
+      CHECK(plan->peak <= fixed.peak);
+      CHECK(plan->seconds <= fixed.seconds);
+      CHECK(seconds < 0.05);
+    }
+  }
+}
+
+TEST_CASE("what may not be recomputed is not, and nothing is when all fits") {
+  std::vector<StageCost> costs = random_costs(7, 8, true);
+  costs[3].may_recompute = false;
+  const auto tight = plan_recomputation(costs, least_budget(costs));
+  REQUIRE(tight);
+  for (const RecomputedStages& segment : tight->stages) CHECK((segment.end <= 3 || segment.begin > 3));
+  const auto loose = plan_recomputation(costs, cost_of(costs, {}).peak);
+  REQUIRE(loose);
+  CHECK(loose->stages.empty());
+  CHECK(loose->seconds == 0.0);
+}
+
+}  // namespace
+}  // namespace meshgrad
