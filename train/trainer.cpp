@@ -120,8 +120,8 @@ TrainResult Trainer::run() {
     const bool last = state_.step == total_steps_;
     const auto due = [&](int64_t every) { return every > 0 && (state_.step % every == 0 || last); };
     if (due(config_.train.validate_every)) validate();
+    care_for_memory();  // before the checkpoint: a run killed in between would lack its line
     if (due(config_.train.checkpoint_every) || last) save_numbered();
-    care_for_memory();
     if (!last && stop_wanted()) return stopped();
   }
   return result(false);
