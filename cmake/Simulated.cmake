@@ -14,10 +14,10 @@ if(NOT TARGET Boost::context)
 endif()
 
 # The host's compiler makes a call of each access to memory and of each index outside its array, which the
-# runner answers; -g1 gives it lines. Registers start as NaN or a large number.
+# runner answers; -g1 gives it lines.
 function(meshgrad_kernel_sources)
   set_source_files_properties(${ARGN} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS
-    "-O2;-g1;-fsanitize=thread;-fsanitize=bounds-strict;-ftrivial-auto-var-init=pattern;--param=tsan-instrument-func-entry-exit=0;-Wno-unknown-pragmas")
+    "-O2;-g1;-fsanitize=thread;-fsanitize=bounds-strict;--param=tsan-instrument-func-entry-exit=0;-Wno-unknown-pragmas")
 endfunction()
 
 file(GLOB runner_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/simt/*.cpp)

@@ -27,25 +27,21 @@ __device__ Statistics statistics(Part& x, bool centred, float epsilon) {
   constexpr int kElements = static_cast<int>(sizeof(x.v[0]) / sizeof(float));
   float sum = 0.0f;
   if (centred) {
-#pragma unroll
-    for (int access = 0; access < x.accesses(); ++access) {
-      if (x.column(access) >= x.width) continue;
+    x.each([&](int access, int) {
       const auto& v = x.at(access);
 #pragma unroll
       for (int i = 0; i < kElements; ++i) sum += v[i];
-    }
+    });
     sum = group_sum(sum, x.lanes);
   }
   const float count = static_cast<float>(x.width > 0 ? x.width : 1);
   const float mean = sum / count;
   float squares = 0.0f;
-#pragma unroll
-  for (int access = 0; access < x.accesses(); ++access) {
-    if (x.column(access) >= x.width) continue;
+  x.each([&](int access, int) {
     const auto& v = x.at(access);
 #pragma unroll
     for (int i = 0; i < kElements; ++i) squares += (v[i] - mean) * (v[i] - mean);
-  }
+  });
   squares = group_sum(squares, x.lanes);
   return {mean, 1.0f / sqrtf(squares / count + epsilon)};
 }
@@ -65,10 +61,7 @@ __global__ void norm_forward(Forward<T> args) {
     x.load(args.x + row * args.width, row < rows);
     const Statistics s = statistics(x, args.centred, args.epsilon);
     if (row >= rows) continue;
-#pragma unroll
-    for (int access = 0; access < x.accesses(); ++access) {
-      const int column = x.column(access);
-      if (column >= x.width) continue;
+    x.each([&](int access, int column) {
       const auto& v = x.at(access);
       float y[kElements], add[kElements] = {};
       if (args.residual != nullptr) load_floats(args.residual + row * args.width + column, add);
@@ -79,7 +72,7 @@ __global__ void norm_forward(Forward<T> args) {
         y[i] += add[i];
       }
       store_floats(args.y + row * args.width + column, y);
-    }
+    });
   }
 }
 
@@ -104,10 +97,7 @@ struct Means {
 template <int kElements, class Part>
 __device__ Means means(Part& x, Part& d_y, const float* gain, const Statistics& s, bool centred) {
   float direct = 0.0f, through_scale = 0.0f;
-#pragma unroll
-  for (int access = 0; access < x.accesses(); ++access) {
-    const int column = x.column(access);
-    if (column >= x.width) continue;
+  x.each([&](int access, int column) {
     const auto& v = x.at(access);
     const auto& d = d_y.at(access);
 #pragma unroll
@@ -116,7 +106,7 @@ __device__ Means means(Part& x, Part& d_y, const float* gain, const Statistics& 
       direct += g;
       through_scale += g * ((v[i] - s.mean) * s.scale);
     }
-  }
+  });
   const float count = static_cast<float>(x.width > 0 ? x.width : 1);
   through_scale = group_sum(through_scale, x.lanes) / count;
   return {centred ? group_sum(direct, x.lanes) / count : 0.0f, through_scale};
@@ -146,10 +136,7 @@ __global__ void norm_backward(Backward<T> args) {
     const Statistics s = statistics(x, args.centred, args.epsilon);
     const Means m = means<kElements>(x, d_y, args.gain, s, args.centred);
     if (row >= rows) continue;
-#pragma unroll
-    for (int access = 0; access < x.accesses(); ++access) {
-      const int column = x.column(access);
-      if (column >= x.width) continue;
+    x.each([&](int access, int column) {
       const auto& v = x.at(access);
       const auto& d = d_y.at(access);
       T* const to = args.d_x + row * args.width + column;
@@ -168,7 +155,7 @@ __global__ void norm_backward(Backward<T> args) {
         }
       }
       store_floats(to, d_x);
-    }
+    });
   }
   if constexpr (kAccesses > 0) {
     leave_partials(x, d_gain, dynamic_shared<float>(), partials);

@@ -60,6 +60,14 @@ struct RowPart {
   __device__ int accesses() const {
     return kAccesses > 0 ? kAccesses : (width + lanes * kElements - 1) / (lanes * kElements);
   }
+  /// Calls body(access, column) for each access of this lane within the row.
+  template <class Body>
+  __device__ void each(const Body& body) const {
+#pragma unroll
+    for (int access = 0; access < accesses(); ++access) {
+      if (column(access) < width) body(access, column(access));
+    }
+  }
   /// Nothing is read, and every value is 0, when `valid` is false.
   __device__ void load(const T* from, bool valid) {
     row = from;

@@ -79,7 +79,7 @@ constexpr Cut cut_of(int32_t in, int32_t out) {
   cut.pieces = pieces_in * cut.pieces_out;
   cut.stage_rows = cut.panels == 2 ? 64 : 32;
   const int32_t idle = kWarps / cut.pieces, steps = cut.stage_rows / 16;
-  cut.row_groups = idle < steps ? idle : steps;
+  cut.row_groups = std::min(idle, steps);
   return cut;
 }
 
@@ -120,7 +120,7 @@ __device__ inline void find_unit(const Args& args, int32_t unit, Unit& found) {
   if (real) {
     const int32_t blocks_a_slice = args.makes_first && j == 0 ? 1 : cut.tiles;
     slices = args.at_once * cost / (all * blocks_a_slice);
-    slices = slices < 1 ? 1 : slices < stages ? slices : stages;
+    slices = max(int64_t{1}, min(slices, stages));
   }
   const int32_t units = static_cast<int32_t>(slices) * cut.tiles;
   int32_t behind = units;  // units of this job and those before it
