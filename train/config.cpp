@@ -32,7 +32,10 @@ std::string comment_of(const ConfigKey& key) {
 struct LiteralPrinter {
   Config& config;
   std::string operator()(const BoolKey& type) const { return type.member(config) ? "true" : "false"; }
-  std::string operator()(const IntegerKey& type) const { return std::to_string(type.member(config)); }
+  std::string operator()(const IntegerKey& type) const {
+    const int64_t value = type.member(config);
+    return value == 0 && !type.word.empty() ? toml_quoted(type.word) : std::to_string(value);
+  }
   std::string operator()(const FloatKey& type) const { return toml_number(type.member(config)); }
   std::string operator()(const TextKey& type) const { return toml_quoted(type.member(config)); }
   std::string operator()(const TextListKey& type) const {
@@ -53,7 +56,8 @@ struct LiteralPrinter {
 struct TypeDescriber {
   std::string operator()(const BoolKey&) const { return "true or false"; }
   std::string operator()(const IntegerKey& type) const {
-    return fmt::format("an integer from {} to {}", type.minimum, bound(static_cast<double>(type.maximum)));
+    return fmt::format("an integer from {} to {}{}", type.minimum, bound(static_cast<double>(type.maximum)),
+                       type.word.empty() ? std::string() : fmt::format(", or \"{}\"", type.word));
   }
   std::string operator()(const FloatKey& type) const {
     return fmt::format("a number from {} to {}", type.minimum, bound(type.maximum));
@@ -186,6 +190,12 @@ std::vector<Contradiction> contradictions(const Config& config) {
                      std::to_string(schedule.warmup_steps),
                      "lower schedule.warmup_steps or raise train.steps"});
   }
+  if (config.plan.min_batch > config.plan.max_batch) {
+    found.push_back({{"plan.min_batch", "plan.max_batch"},
+                     fmt::format("at most plan.max_batch = {}", config.plan.max_batch),
+                     std::to_string(config.plan.min_batch),
+                     "lower plan.min_batch or raise plan.max_batch"});
+  }
   if (schedule.name == ScheduleName::exponential && schedule.final_lr <= 0) {
     found.push_back({{"schedule.final_lr", "schedule.name"},
                      "more than 0, as exponential decay never arrives there",
@@ -217,6 +227,18 @@ std::vector<Contradiction> contradictions(const Config& config) {
                      "false with graphs = \"capture\", whose recorded steps write to fixed addresses",
                      "true",
                      "set train.free_gradients = false or graphs = \"off\""});
+  }
+  if (config.recompute.mode == RecomputeMode::budget && config.recompute.budget == 0) {
+    found.push_back({{"recompute.budget", "recompute.mode"},
+                     "a size, as recompute.mode is \"budget\"",
+                     "none",
+                     "set recompute.budget = \"2GiB\", or recompute.mode = \"auto\""});
+  }
+  if (config.recompute.check && config.graphs == GraphsMode::capture) {
+    found.push_back({{"recompute.check", "graphs"},
+                     "false with graphs = \"capture\", whose recorded steps cannot wait to compare",
+                     "true",
+                     "set recompute.check = false or graphs = \"off\""});
   }
   if (optimizer.momentum != 0 && optimizer.name != OptimizerKind::sgd) {
     found.push_back({{"optimizer.momentum", "optimizer.name"},

@@ -20,7 +20,7 @@ enum class Prediction : uint8_t {
 enum class ModelName : uint8_t { mesh_graph_net };
 enum class ScheduleName : uint8_t { constant, exponential, cosine };
 enum class NormalizeMode : uint8_t { dataset, online };
-enum class RecomputeMode : uint8_t { off };
+enum class RecomputeMode : uint8_t { off, block, every, sqrt, budget, automatic };
 enum class GraphsMode : uint8_t { off, capture };
 enum class RolloutBoundary : uint8_t { data, initial };
 enum class RolloutFormat : uint8_t { vtu };
@@ -56,6 +56,9 @@ struct ModelConfig {
   ComputePath path = ComputePath::fused;
   bool keep_hidden = true;
 };
+
+/// train.batch = "auto": as many as fit (see plan.h); a run's resolved configuration has the number.
+inline constexpr int64_t kAutoBatch = 0;
 
 struct TrainConfig {
   int64_t steps = 100000;
@@ -104,6 +107,17 @@ struct NormalizeConfig {
 
 struct RecomputeConfig {
   RecomputeMode mode = RecomputeMode::off;
+  int64_t every = 4;
+  int64_t budget = 0;  ///< bytes
+  std::vector<std::string> include = {"processor"};
+  Keep policy = Keep::inputs;
+  bool check = false;
+};
+
+struct PlanConfig {
+  double target_utilization = 0.9;
+  int64_t min_batch = 1;
+  int64_t max_batch = 4096;
 };
 
 struct RolloutConfig {
@@ -126,6 +140,7 @@ struct Config {
   NormalizeConfig normalize;
   RecomputeConfig recompute;
   AllocatorOptions memory;  ///< keys memory.*; memory_limit is memory.limit
+  PlanConfig plan;
   RolloutConfig rollout;
 };
 

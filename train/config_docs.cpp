@@ -13,7 +13,12 @@ using Json = nlohmann::ordered_json;
 struct SchemaMaker {
   Json& entry;
   void operator()(const BoolKey&) const { entry["type"] = "boolean"; }
-  void operator()(const IntegerKey& type) const { integer(entry, type.minimum, type.maximum); }
+  void operator()(const IntegerKey& type) const {
+    if (type.word.empty()) return integer(entry, type.minimum, type.maximum);
+    Json number;
+    integer(number, type.minimum, type.maximum);
+    entry["anyOf"] = {number, {{"enum", {type.word}}}};
+  }
   void operator()(const FloatKey& type) const {
     entry["type"] = "number";
     entry["minimum"] = type.minimum;

@@ -190,6 +190,10 @@ struct Assigner {
     return std::nullopt;
   }
   Result operator()(const IntegerKey& type) const {
+    if (!type.word.empty() && value.is_string() && value.as_string().str == type.word) {
+      type.member(config) = 0;
+      return std::nullopt;
+    }
     if (!value.is_integer() || !in_range(value.as_integer(), type)) return mismatch();
     type.member(config) = value.as_integer();
     return std::nullopt;
@@ -413,6 +417,8 @@ class Reader {
       for (std::string name; std::getline(names, name, ',');) list += toml_quoted(name) + ",";
       return list + "]";
     }
+    const auto* integer = std::get_if<IntegerKey>(&key.type);
+    if (integer != nullptr && !typed.empty() && typed == integer->word) return toml_quoted(typed);
     const bool text = std::holds_alternative<TextKey>(key.type) ||
                       std::holds_alternative<SizeKey>(key.type) ||
                       std::holds_alternative<ChoiceKey>(key.type);

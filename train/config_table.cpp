@@ -57,7 +57,11 @@ constexpr Choice kSchedules[] = {is("constant", ScheduleName::constant),
                                  is("cosine", ScheduleName::cosine)};
 constexpr Choice kNormalizeModes[] = {is("dataset", NormalizeMode::dataset),
                                       is("online", NormalizeMode::online)};
-constexpr Choice kRecomputeModes[] = {is("off", RecomputeMode::off)};
+constexpr Choice kRecomputeModes[] = {
+    is("off", RecomputeMode::off),       is("block", RecomputeMode::block),
+    is("every", RecomputeMode::every),   is("sqrt", RecomputeMode::sqrt),
+    is("budget", RecomputeMode::budget), is("auto", RecomputeMode::automatic)};
+constexpr Choice kKeeps[] = {is("inputs", Keep::inputs), is("products", Keep::products)};
 constexpr Choice kBoundaries[] = {is("data", RolloutBoundary::data), is("initial", RolloutBoundary::initial)};
 constexpr Choice kFormats[] = {is("vtu", RolloutFormat::vtu)};
 
@@ -81,6 +85,7 @@ constexpr ConfigSection kSections[] = {
     {"normalize", "Means and standard deviations of inputs and targets"},
     {"recompute", "Activations computed again instead of kept"},
     {"memory", "Bounds on memory, and how it is cached"},
+    {"plan", "Bounds of train.batch = \"auto\" and of meshgrad plan"},
     {"rollout", "Predictions fed back as inputs"},
 };
 
@@ -153,8 +158,9 @@ constexpr ConfigKey kKeys[] = {
      "Optimizer steps"},
     {"train", "epochs", IntegerKey{member<&Config::train, &TrainConfig::epochs>(), 0, kMany}, "passes",
      "Passes over the training split, 0 for train.steps to decide; the last step takes the samples left"},
-    {"train", "batch", IntegerKey{member<&Config::train, &TrainConfig::batch>(), 1, 1'000'000}, "samples",
-     "Samples in a forward and backward pass"},
+    {"train", "batch", IntegerKey{member<&Config::train, &TrainConfig::batch>(), 1, 1'000'000, "auto"},
+     "samples",
+     "Samples in a forward and backward pass; auto: as many as the plan says fit when the run starts"},
     {"train", "accumulate", IntegerKey{member<&Config::train, &TrainConfig::accumulate>(), 1, 1'000'000},
      "batches", "Batches whose gradients make one optimizer step, as if they were one large batch"},
     {"train", "noise", FloatKey{member<&Config::train, &TrainConfig::noise>(), 0, 1e12}, "unit of the field",
@@ -235,7 +241,23 @@ constexpr ConfigKey kKeys[] = {
      "Samples after which statistics stand still (online)"},
 
     {"recompute", "mode", choice<&Config::recompute, &RecomputeConfig::mode>(kRecomputeModes), "",
-     "Which blocks are computed again in the backward pass"},
+     "Which parts of the model keep their inputs alone and are computed again in the backward pass, with the "
+     "same gradients to the last bit: none, each block, every few blocks as one, as many as the root of "
+     "their "
+     "number, what is fastest within recompute.budget, or what is fastest within the memory there is; the "
+     "last part is kept, as its backward pass comes at once"},
+    {"recompute", "every", IntegerKey{member<&Config::recompute, &RecomputeConfig::every>(), 1, 1024},
+     "blocks", "Blocks that are computed again together (every)"},
+    {"recompute", "budget", SizeKey{member<&Config::recompute, &RecomputeConfig::budget>()}, "",
+     "What a batch's forward and backward pass may take beside parameters, optimizer and data (budget)"},
+    {"recompute", "include", TextListKey{member<&Config::recompute, &RecomputeConfig::include>()}, "",
+     "What may be computed again: encoder, processor, processor.0, decoder and so on, * for any text"},
+    {"recompute", "policy", choice<&Config::recompute, &RecomputeConfig::policy>(kKeeps), "",
+     "What a part keeps: its inputs, or also its matrix products, so that gathers, norms and activations are "
+     "redone and no product is; a fused call counts as one product"},
+    {"recompute", "check", BoolKey{member<&Config::recompute, &RecomputeConfig::check>()}, "",
+     "Whether what is computed again is compared to the first time, bit for bit; slow, for looking for "
+     "faults"},
 
     {"memory", "limit", SizeKey{member<&Config::memory, &AllocatorOptions::memory_limit>()}, "",
      "Memory that a run may take, empty for no bound of its own; simulates a smaller card"},
@@ -254,6 +276,14 @@ constexpr ConfigKey kKeys[] = {
      "Unused memory is given back this often, 0 for never; for programs that share the device"},
     {"memory", "history", IntegerKey{member<&Config::memory, &AllocatorOptions::history>(), 0, kMostHistory},
      "events", "Allocator events to keep and write to memory/ in the run's folder, 0 for none"},
+
+    {"plan", "target_utilization",
+     FloatKey{member<&Config::plan, &PlanConfig::target_utilization>(), 0.01, 1.0}, "",
+     "Share of the memory that a step may take; the rest is for what the allocator keeps for reuse"},
+    {"plan", "min_batch", IntegerKey{member<&Config::plan, &PlanConfig::min_batch>(), 1, 1'000'000},
+     "samples", "A run whose batch would be smaller does not start"},
+    {"plan", "max_batch", IntegerKey{member<&Config::plan, &PlanConfig::max_batch>(), 1, 1'000'000},
+     "samples", "The most samples that are planned for, also where more fit"},
 
     {"rollout", "boundary", choice<&Config::rollout, &RolloutConfig::boundary>(kBoundaries), "",
      "Values at nodes that are not predicted: from the data at each step, or held at the initial state"},

@@ -26,6 +26,7 @@ struct IntegerKey {
   MemberOf<int64_t> member;
   int64_t minimum;
   int64_t maximum;
+  std::string_view word = {};  ///< stands for 0, which then is below the minimum
 };
 /// A finite number; both ends are allowed.
 struct FloatKey {

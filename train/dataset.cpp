@@ -129,14 +129,18 @@ int64_t Dataset::frames(std::string_view split_name, int64_t i) const {
 }
 
 Dataset::MeshSizes Dataset::largest_mesh(std::string_view split_name) const {
-  const SplitInfo& in = split(split_name);
   MeshSizes most;
-  for (int64_t i = in.first; i < in.first + in.count; ++i) {
-    const MeshRecord& mesh = file_->mesh_record(file_->trajectory_record(i).mesh);
-    most.nodes = std::max<int64_t>(most.nodes, mesh.nodes);
-    most.edges = std::max<int64_t>(most.edges, mesh.edges);
+  for (int64_t i = 0; i < size(split_name); ++i) {
+    const MeshSizes mesh = mesh_sizes(split_name, i);
+    most.nodes = std::max(most.nodes, mesh.nodes);
+    most.edges = std::max(most.edges, mesh.edges);
   }
   return most;
+}
+
+Dataset::MeshSizes Dataset::mesh_sizes(std::string_view split_name, int64_t i) const {
+  const MeshRecord& mesh = file_->mesh_record(file_->trajectory_record(split(split_name).first + i).mesh);
+  return {static_cast<int64_t>(mesh.nodes), static_cast<int64_t>(mesh.edges)};
 }
 
 TrajectoryView Dataset::trajectory(int64_t index) const {

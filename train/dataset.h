@@ -136,6 +136,8 @@ class Dataset {
     int64_t nodes = 0, edges = 0;
   };
   MeshSizes largest_mesh(std::string_view split) const;
+  /// Of the mesh of trajectory i of a split; likewise.
+  MeshSizes mesh_sizes(std::string_view split, int64_t i) const;
 
   /// Over all nodes of the named types, all frames (or pairs, or triples of frames) of the training split.
   FieldStatistics field_stats(std::string_view name, NodeTypeMask types = kAllNodeTypes,

@@ -9,9 +9,10 @@
 namespace meshgrad {
 
 void run_batch(Runtime& runtime, const MeshGraphNet& model, const Optimizer& optimizer, const Batch& batch,
-               const Tensor& window_weight) {
+               const Tensor& window_weight, const Recomputation& recomputation) {
   Tape tape(runtime);
-  const Variable prediction = model.forward(tape, batch);
+  if (recomputation.check) tape.check_recomputation();
+  const Variable prediction = model.forward(tape, batch, recomputation.stages);
   const LossSum loss = masked_loss(tape, prediction, batch.target, batch.mask);
   tape.backward(loss.sum, optimizer.note_loss(runtime, loss.sum.value(), window_weight));
 }
@@ -34,8 +35,6 @@ BatchSizes BatchClasses::capacity(int number) const {
   return sizes;
 }
 
-namespace {
-
 BatchSizes largest_batch(const Config& config, const Dataset& dataset, const FrameFeatures& features) {
   const Dataset::MeshSizes mesh = dataset.largest_mesh(config.data.train_split);
   return {.nodes = std::max<int64_t>(1, config.train.batch * mesh.nodes),
@@ -44,6 +43,8 @@ BatchSizes largest_batch(const Config& config, const Dataset& dataset, const Fra
           .edge_inputs = features.edge_inputs(),
           .outputs = features.outputs()};
 }
+
+namespace {
 
 /// Putting a batch together takes longer than a GPU takes for it: several at once.
 size_t batches_ahead(Runtime& runtime) {
@@ -62,6 +63,7 @@ TrainStep::TrainStep(Runtime& runtime, const Config& config, const Dataset& data
       features_(features),
       model_(model),
       optimizer_(optimizer),
+      recomputation_(choose_recomputation(runtime, config, largest_batch(config, dataset, features), model)),
       note_(std::move(note)),
       most_captured_(most_captured),
       ahead_(batches_ahead(runtime)),
@@ -70,6 +72,7 @@ TrainStep::TrainStep(Runtime& runtime, const Config& config, const Dataset& data
                             BatchMemory::Sizes::capacity)
                     .bytes()),
       classes_(largest_batch(config, dataset, features)) {
+  if (const std::string text = describe(recomputation_, model); !text.empty()) note_(text);
   if (config.graphs != GraphsMode::capture) return;
   if (!runtime.stream().on_gpu()) {
     note_("graphs = \"capture\" needs a GPU: kernels run one by one");
@@ -126,7 +129,8 @@ void TrainStep::batch(const std::vector<Sample>& samples, const Window& window, 
     run(captured);
   } else {
     const StoragePtr piece = uploader_.upload(staged.host, bytes);
-    run_batch(runtime_, model_, optimizer_, staged.memory.batch(piece), staged.memory.window_weight(piece));
+    run_batch(runtime_, model_, optimizer_, staged.memory.batch(piece), staged.memory.window_weight(piece),
+              recomputation_);
   }
 }
 
@@ -143,7 +147,8 @@ TrainStep::Captured& TrainStep::captured_for(int number) {
   captured.piece = device_batch_memory(runtime_, memory.bytes());
   captured.batch = memory.batch(captured.piece);
   captured.work = std::make_unique<CapturedWork>(runtime_, "captured step", [this, &captured](Runtime& own) {
-    run_batch(own, model_, optimizer_, captured.batch, captured.memory.window_weight(captured.piece));
+    run_batch(own, model_, optimizer_, captured.batch, captured.memory.window_weight(captured.piece),
+              recomputation_);
   });
   return captured;
 }

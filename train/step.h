@@ -9,6 +9,7 @@
 #include <meshgrad/engine/captured_work.h>
 #include <meshgrad/train/frame_features.h>
 #include <meshgrad/train/optimizer.h>
+#include <meshgrad/train/recompute.h>
 #include <meshgrad/train/upload.h>
 
 #include <deque>
@@ -84,6 +85,7 @@ class TrainStep {
   const FrameFeatures& features_;
   const MeshGraphNet& model_;
   const Optimizer& optimizer_;
+  Recomputation recomputation_;
   Note note_;
   size_t most_captured_;
   size_t ahead_;
@@ -94,8 +96,11 @@ class TrainStep {
   std::deque<Staged> expected_;  // goes first: their threads use the others
 };
 
+/// The most nodes and edges of a batch of the training split: as if all its samples had the largest mesh.
+BatchSizes largest_batch(const Config& config, const Dataset& dataset, const FrameFeatures& features);
+
 /// Forward, loss and backward of a batch, in the memory of `runtime`.
 void run_batch(Runtime& runtime, const MeshGraphNet& model, const Optimizer& optimizer, const Batch& batch,
-               const Tensor& window_weight);
+               const Tensor& window_weight, const Recomputation& recomputation = {});
 
 }  // namespace meshgrad

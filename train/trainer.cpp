@@ -2,6 +2,7 @@
 #include <meshgrad/train/formats/atomic_file.h>
 #include <meshgrad/train/memory/history_files.h>
 #include <meshgrad/train/non_finite.h>
+#include <meshgrad/train/plan.h>
 #include <meshgrad/train/precision.h>
 #include <meshgrad/train/report/environment.h>
 #include <meshgrad/train/report/memory_watch.h>
@@ -14,6 +15,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <optional>
 
@@ -370,23 +372,13 @@ void Trainer::care_for_memory() {
                {"memory_waste", memory.waste}});
 }
 
-/// What a user can change when memory runs out: first what leaves the results as they are.
+/// What OutOfMemory tells the user to change.
 void Trainer::advise_on_memory() {
   std::vector<std::string> advice;
-  if (config_.model.path == ComputePath::op_by_op)
-    advice.emplace_back("set model.path = \"fused\", which keeps a fraction of the activations");
-  else if (config_.model.keep_hidden)
-    advice.emplace_back(
-        "set model.keep_hidden = false: hidden activations are computed again, with the same results, also "
-        "in a run that goes on from a checkpoint");
-  if (config_.train.batch % 2 == 0)
-    advice.emplace_back(
-        fmt::format("in a new run, set train.batch = {} and train.accumulate = {}: the same gradients from "
-                    "smaller batches",
-                    config_.train.batch / 2, config_.train.accumulate * 2));
-  else if (config_.train.batch > 1)
-    advice.emplace_back("in a new run, lower train.batch and raise train.accumulate");
-  advice.emplace_back("in a new run, lower model.width or model.blocks");
+  const StepProbe probe(dataset_, features_, runtime_.device());
+  Config here = config_;
+  here.run.threads = runtime_.threads().threads();
+  for (const MemoryChange& change : memory_ladder(probe, here)) advice.push_back(change.line());
   runtime_.allocator().advise(std::move(advice));
 }
 
@@ -474,8 +466,11 @@ MeshGraphNetOptions model_options(const ModelConfig& config, const FrameFeatures
           .keep_hidden = config.keep_hidden};
 }
 
-TrainResult train(Runtime& runtime, const Config& config, const TrainOptions& options) {
-  require_data_path(config);
+TrainResult train(Runtime& runtime, const Config& asked, const TrainOptions& options) {
+  require_data_path(asked);
+  std::string note;
+  const Config config = resolve_batch(runtime, asked, options.resume, note);
+  if (!note.empty() && options.observer.message) options.observer.message(note);
   const fs::path memory_dir = fs::path(config.run.dir) / "memory";
   const bool history = runtime.allocator().options().history > 0;
   try {

@@ -52,7 +52,7 @@ void check_fails(const std::string& arguments, int code, const std::string& part
 TEST_CASE("help and version are results") {
   const std::string commands[] = {
       "",       "convert", "config", "config default", "config effective", "config schema", "config docs",
-      "verify", "info"};
+      "verify", "info",    "plan"};
   for (const std::string& command : commands) {
     CAPTURE(command);
     const Outcome outcome = run(command + " --help");

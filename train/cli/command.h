@@ -65,6 +65,7 @@ void add_rollout(CommandLine& line);
 void add_config(CommandLine& line);
 void add_info(CommandLine& line);
 void add_memory(CommandLine& line);
+void add_plan(CommandLine& line);
 void add_verify(CommandLine& line);
 
 }  // namespace meshgrad::cli
