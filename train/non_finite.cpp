@@ -99,8 +99,9 @@ std::string NonFinite::text() const {
     place = fmt::format("{} of op {}{}", phase == Phase::forward ? "forward" : "backward", op,
                         scope.empty() ? std::string() : " in " + scope);
   }
+  const std::string shown = std::isnan(value) ? "nan" : fmt::format("{}", value);  // a NaN has a sign, too
   return fmt::format("{}: {} holds {} in row {}, and {} of its {} values are not finite", place, tensor,
-                     value, row, count, elements);
+                     shown, row, count, elements);
 }
 
 std::string NonFinite::fix(DType precision) const {
