@@ -169,12 +169,20 @@ MemoryBudget memory_budget(const StepProbe& probe, const Config& config, const M
   budget.available = usable - budget.fixed();
   budget.batch_size =
       largest_batch_that(budget.max_batch, [&](int64_t batch) { return peak(batch) <= usable; });
-  // The line through batch_size and the next, which does not fit: so batch_size follows from it.
   const int64_t at = std::max<int64_t>(1, budget.batch_size);
-  const int64_t peak_here = peak(at);
-  budget.per_graph = std::max<int64_t>(1, peak(at + 1) - peak_here);
-  budget.activation = peak_here - budget.fixed() - at * budget.per_graph;
+  const int64_t first = peak(1), last = peak(at);
+  const auto draw_line = [&](int64_t per_graph, int64_t through) {
+    budget.per_graph = std::max<int64_t>(1, per_graph);
+    budget.activation = (through == 1 ? first : last) - budget.fixed() - through * budget.per_graph;
+  };
+  if (at > 1) draw_line((last - first + at - 2) / (at - 1), 1);
+  // Memory is not quite linear: where that line leads elsewhere, the one to the batch that does not fit.
+  if (at == 1 || budget.fitting() != budget.batch_size) draw_line(peak(at + 1) - last, at);
   return budget;
+}
+
+int64_t MemoryBudget::fitting() const {
+  return std::clamp<int64_t>((available - activation) / per_graph, 0, max_batch);
 }
 
 std::string MemoryChange::line() const {

@@ -30,11 +30,12 @@ struct MemoryBudget {
   int64_t total = 0, context = 0;
   int64_t parameters = 0, embeddings = 0, optimizer = 0, gradients = 0, teacher = 0;
   int64_t activation = 0;  ///< of a step, whatever the batch; may be negative, as memory is not quite linear
-  int64_t per_graph = 0;   ///< of one more sample, near batch_size
+  int64_t per_graph = 0;   ///< of one more sample
   int64_t available = 0;
   int64_t batch_size = 0;
   int64_t max_batch = 0;
   PlanMode mode = PlanMode::predicted;
+  int64_t fitting() const;  ///< batch_size, from the fields
   int64_t fixed() const { return parameters + embeddings + optimizer + gradients + teacher; }
 };
 
