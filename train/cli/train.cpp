@@ -57,8 +57,8 @@ std::string to_text(const TrainResult& result, const Config& config) {
     text += fmt::format("validation  {:.4g} (best {:.4g} at step {})\n", state.last_valid_loss,
                         state.best_valid_loss, state.best_step);
   }
-  text += fmt::format("step time   first {:.3g} s, median of the others {:.3g} s\n", result.first_step_seconds,
-                      result.median_step_seconds);
+  text += fmt::format("step time   first {:.3g} s, median of the others {:.3g} s\n",
+                      result.first_step_seconds, result.median_step_seconds);
   if (state.optimizer.skipped > 0) text += fmt::format("skipped     {} steps\n", state.optimizer.skipped);
   return text + fmt::format("checkpoint  {}\nloss curve  {}\n", result.checkpoint.string(),
                             (std::filesystem::path(config.run.dir) / "loss.svg").string());
