@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs that compute blocks again: the same run to the last bit, in less memory.
+#include <doctest/doctest.h>
+#include <meshgrad/engine/error.h>
+#include <meshgrad/train/recompute.h>
+
+#include <algorithm>
+
+#include "support.h"
+#include "train/small_run.h"
+
+namespace meshgrad {
+namespace {
+
+using test::contains;
+using test::message_of;
+using test::ScratchDirectory;
+
+MeshGraphNet model_of(int64_t blocks) {
+  return MeshGraphNet({.node_inputs = 2,
+                       .edge_inputs = {3},
+                       .edge_set_names = {"mesh"},
+                       .outputs = 2,
+                       .width = 4,
+                       .blocks = blocks});
+}
+
+std::vector<RecomputedStages> segments(int64_t blocks, RecomputeMode mode, int64_t every = 4,
+                                       const std::vector<std::string>& include = {"processor"}) {
+  Config config;
+  config.recompute.mode = mode;
+  config.recompute.every = every;
+  config.recompute.include = include;
+  return uniform_segments(config, model_of(blocks));
+}
+
+using Stages = std::vector<RecomputedStages>;
+
+TEST_CASE("modes cut the included blocks; the last segment is kept") {
+  CHECK(segments(15, RecomputeMode::off).empty());
+  const Stages blocks = segments(15, RecomputeMode::block);
+  REQUIRE(blocks.size() == 14);
+  CHECK(blocks.front() == RecomputedStages{1, 2});
+  CHECK(blocks.back() == RecomputedStages{14, 15});
+  CHECK(segments(15, RecomputeMode::every, 4) == Stages{{1, 5}, {5, 9}, {9, 13}});
+  CHECK(segments(15, RecomputeMode::every, 1) == blocks);
+  CHECK(segments(15, RecomputeMode::every, 15).empty());
+  CHECK(segments(15, RecomputeMode::sqrt) == segments(15, RecomputeMode::every, 4));
+  CHECK(segments(9, RecomputeMode::sqrt) == Stages{{1, 4}, {4, 7}});
+  CHECK(segments(1, RecomputeMode::block).empty());
+  // Encoder and decoder are segments of their own; what is left out cuts.
+  CHECK(segments(4, RecomputeMode::every, 3, {"*"}) == Stages{{0, 1}, {1, 4}, {4, 5}});
+  CHECK(segments(6, RecomputeMode::every, 4, {"processor.0", "processor.1", "processor.3", "*.5"}) ==
+        Stages{{1, 3}, {4, 5}});
+  CHECK(segments(12, RecomputeMode::every, 9, {"processor.1*"}) == Stages{{2, 3}});
+  CHECK(segments(12, RecomputeMode::block, 1, {"*co*"}) == Stages{{0, 1}});
+  CHECK(contains(message_of([] {
+                   segments(3, RecomputeMode::block, 1, {"processor", "proc"});
+                 }),
+                 "[recompute.include] needed names of parts of the model, got \"proc\"; fix: name encoder, "
+                 "processor, processor.2 or decoder"));
+}
+
+/// The tensors of a run's last checkpoint, by name.
+std::map<std::string, std::string> tensors_of(const Config& config) {
+  const SafetensorsFile file(std::filesystem::path(config.run.dir) / "checkpoints/last.safetensors");
+  std::map<std::string, std::string> tensors;
+  for (const SafetensorsTensor& tensor : file.view().tensors)
+    tensors[tensor.name] = {reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size()};
+  return tensors;
+}
+
+Config with(Config config, const std::string& name, RecomputeMode mode, Keep policy = Keep::inputs) {
+  config.run.dir = (std::filesystem::path(config.run.dir).parent_path() / name).string();
+  config.recompute.mode = mode;
+  config.recompute.policy = policy;
+  return config;
+}
+
+TEST_CASE("a run is the same to the last bit with recomputation, which may change at a resume") {
+  for (const DType precision : {DType::f32, DType::bf16}) {
+    for (const ComputePath path : {ComputePath::fused, ComputePath::op_by_op}) {
+      const ScratchDirectory scratch;
+      Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
+      config.model.blocks = 3;
+      config.train.steps = 6;
+      config.train.validate_every = 3;
+      config.precision = precision;
+      config.model.path = path;
+      CAPTURE(name_of(precision));
+      test::train_here(config);
+      const auto plain = tensors_of(config);
+      REQUIRE(plain.size() > 10);
+      Config block = with(config, "block", RecomputeMode::block);
+      block.recompute.check = true;
+      test::train_here(block);
+      CHECK(tensors_of(block) == plain);
+      CHECK(test::lasting_metrics(block.run.dir) == test::lasting_metrics(config.run.dir));
+      Config changed = with(config, "changed", RecomputeMode::sqrt, Keep::products);
+      int64_t left = 3 * config.train.accumulate;
+      test::train_here(changed, false, [&] { return --left <= 0; });
+      changed = with(config, "changed", RecomputeMode::every);
+      changed.recompute.every = 1;
+      changed.recompute.include = {"*"};
+      test::train_here(changed, true);
+      CHECK(tensors_of(changed) == plain);
+    }
+  }
+}
+
+TEST_CASE("a run that does not fit says that recomputation helps, and then it fits") {
+  const ScratchDirectory scratch;
+  Config config = test::small_config(scratch.path, test::pack_waves(scratch.path, 12));
+  config.model.blocks = 8;
+  config.model.width = 32;
+  config.train.steps = 2;
+  config.train.batch = 4;
+  config.train.accumulate = 1;
+  config.train.validate_every = 0;
+  const auto peak = [&](const Config& one) {
+    Runtime runtime({.device = {}, .threads = 1, .allocator = one.memory});
+    train(runtime, one, {});
+    return runtime.allocator().stats().reserved.peak;
+  };
+  for (const ComputePath path : {ComputePath::fused, ComputePath::op_by_op}) {
+    config.model.path = path;
+    const std::string name = path == ComputePath::fused ? "fused" : "op_by_op";
+    const int64_t all = peak(with(config, name, RecomputeMode::off));
+    const int64_t block = peak(with(config, name + "_block", RecomputeMode::block));
+    CHECK(block < all * 3 / 4);
+    Config limited = with(config, name + "_limited", RecomputeMode::off);
+    limited.memory.memory_limit = (all + block) / 2;
+    const std::string message = message_of([&] { test::train_here(limited); });
+    CHECK(contains(message, "recompute.mode = "));
+    limited = with(limited, name + "_limited_block", RecomputeMode::block);
+    CHECK(test::train_here(limited).state.step == 2);
+    CHECK(tensors_of(limited) == tensors_of(with(config, name, RecomputeMode::off)));
+  }
+}
+
+TEST_CASE("a run says what it computes again") {
+  const ScratchDirectory scratch;
+  Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
+  config.model.blocks = 5;
+  config.train.steps = 1;
+  config.recompute.mode = RecomputeMode::every;
+  config.recompute.every = 2;
+  std::vector<std::string> messages;
+  TrainOptions options;
+  options.observer.message = [&](const std::string& text) { messages.push_back(text); };
+  Runtime runtime({.device = {}, .threads = 1});
+  train(runtime, config, options);
+  CHECK(std::count(messages.begin(), messages.end(),
+                   "the backward pass computes 4 of 7 stages again, in 2 segments: "
+                   "processor.0..processor.1, processor.2..processor.3") == 1);
+}
+
+TEST_CASE("on a device, captured or not, a run with recomputation is the same to the last bit" *
+          doctest::skip(cuda_devices().empty())) {
+  const ScratchDirectory scratch;
+  Config config = test::small_config(scratch.path, test::pack_waves(scratch.path, 4, 6));
+  config.run.device = "cuda";
+  config.model.width = 8;
+  config.model.blocks = 3;
+  config.train.steps = 4;
+  config.train.accumulate = 2;
+  config.train.validate_every = 0;
+  const auto train_on_device = [](const Config& one) {
+    Runtime runtime({.device = {DeviceKind::cuda, 0}, .threads = 2, .allocator = one.memory});
+    train(runtime, one, {});
+  };
+  for (const DType precision : {DType::f32, DType::f16, DType::bf16}) {
+    for (const GraphsMode graphs : {GraphsMode::off, GraphsMode::capture}) {
+      config.precision = precision;
+      config.graphs = graphs;
+      const std::string name =
+          std::string(name_of(precision)) + (graphs == GraphsMode::off ? "" : "_captured");
+      CAPTURE(name);
+      const Config off = with(config, name, RecomputeMode::off);
+      train_on_device(off);
+      for (const Keep keep : {Keep::inputs, Keep::products}) {
+        const Config again =
+            with(config, name + (keep == Keep::inputs ? "_inputs" : "_products"), RecomputeMode::block, keep);
+        train_on_device(again);
+        CHECK(tensors_of(again) == tensors_of(off));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace meshgrad

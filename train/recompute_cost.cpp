@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/random.h>
+#include <meshgrad/train/recompute_cost.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+namespace meshgrad {
+namespace {
+
+RuntimeOptions dry_options(Device device, int threads) {
+  RuntimeOptions options;
+  options.device = device;
+  options.threads = threads;
+  options.dry = true;
+  return options;
+}
+
+MeshGraphNet allocated(Runtime& runtime, const MeshGraphNetOptions& options, DType precision) {
+  MeshGraphNet model(options);
+  model.allocate(runtime, precision, 0);
+  return model;
+}
+
+/// Walks back from gradients, of whatever values, of all outputs.
+void walk_back(Tape& tape, std::vector<Variable>&& outputs) {
+  Runtime& runtime = tape.runtime();
+  const Variable end(Tensor::zeros(runtime, {1}, DType::f64, Tag::workspace, "end"), true);
+  const Tensor seed = Tensor::zeros(runtime, {1}, DType::f64, Tag::workspace, "seed");
+  tape.record({.op = "end", .inputs = outputs}, [outputs = std::move(outputs), end](Tape& back) {
+    back.take_gradient(end);
+    for (const Variable& output : outputs) {
+      if (!output) continue;
+      const Tensor d_output = back.scratch(output.value().shape(), output.value().dtype(), "gradient");
+      fill_zero(d_output, back.stream());
+      back.give_gradient(output, d_output);
+    }
+  });
+  tape.backward(end, seed);
+}
+
+/// The stage's outputs, it alone being a segment.
+std::vector<Variable> run(Tape& tape, const MeshGraphNet& model, const Batch& batch, int64_t stage,
+                          const std::vector<Variable>& before, std::optional<Keep> segment) {
+  if (!segment) return model.run_stage(tape, batch, stage, before);
+  return checkpoint(
+      tape, model.stage_name(stage),
+      [&, stage](Tape& inner, const std::vector<Variable>& in) {
+        return model.run_stage(inner, batch, stage, in);
+      },
+      before, *segment);
+}
+
+}  // namespace
+
+DryModel::DryModel(Device device, int threads, const MeshGraphNetOptions& options, DType precision,
+                   const BatchSizes& sizes)
+    : runtime_(dry_options(device, threads)),
+      model_(allocated(runtime_, options, precision)),
+      memory_(sizes, precision, BatchMemory::Sizes::exact),
+      piece_(runtime_.allocator().allocate(memory_.bytes(), 512, runtime_.stream(), Tag::data, "batch")),
+      batch_(memory_.batch(piece_)) {}
+
+int64_t DryModel::peak(const std::vector<RecomputedStages>& stages) {
+  CachingAllocator& allocator = runtime_.allocator();
+  const int64_t before = allocator.stats().allocated.current;
+  allocator.reset_peak();
+  {
+    Tape tape(runtime_);
+    const LossSum loss = masked_loss(tape, model_.forward(tape, batch_, stages), batch_.target, batch_.mask);
+    tape.backward(loss.sum, Tensor::zeros(runtime_, {1}, DType::f64, Tag::workspace, "seed"));
+  }
+  return allocator.stats().allocated.peak - before;
+}
+
+DryModel::Taken DryModel::run_stage(int64_t stage, const std::vector<Variable>& before,
+                                    std::optional<Keep> segment) {
+  CachingAllocator& allocator = runtime_.allocator();
+  const int64_t start = allocator.stats().allocated.current;
+  Taken taken;
+  {
+    Tape tape(runtime_);
+    std::vector<Variable> after = run(tape, model_, batch_, stage, before, segment);
+    taken.kept = allocator.stats().allocated.current - start;
+    allocator.reset_peak();
+    walk_back(tape, std::move(after));
+    taken.peak = allocator.stats().allocated.peak - start;
+  }
+  Tape tape(runtime_);
+  for (const Variable& variable : before) {
+    if (variable) tape.take_gradient(variable);
+  }
+  return taken;
+}
+
+StageCost DryModel::cost_of(int64_t stage, const std::vector<Variable>& before) {
+  const Taken all = run_stage(stage, before, std::nullopt);
+  const Taken inputs = run_stage(stage, before, Keep::inputs);
+  const Taken products = run_stage(stage, before, Keep::products);
+  StageCost cost;
+  cost.kept = all.kept;
+  cost.outputs = inputs.kept;
+  cost.kept_products = products.kept;
+  cost.backward = all.peak - all.kept;
+  cost.again = std::max<int64_t>(0, inputs.peak - cost.backward);
+  cost.again_products = std::max<int64_t>(0, products.peak - products.kept - cost.backward);
+  return cost;
+}
+
+std::vector<StageCost> DryModel::costs() {
+  std::vector<StageCost> costs;
+  Tape tape(runtime_, Tape::Mode::evaluate);
+  std::vector<Variable> before = model_.inputs(batch_);
+  for (int64_t stage = 0; stage < model_.stages(); ++stage) {
+    costs.push_back(cost_of(stage, before));
+    std::vector<Variable> after = model_.run_stage(tape, batch_, stage, before);
+    before.clear();
+    for (const Variable& variable : after)
+      before.push_back(variable ? Variable(variable.value(), true, variable.rows()) : Variable());
+  }
+  return costs;
+}
+
+BlockSeconds measure_block(Runtime& runtime, MeshGraphNetOptions options, DType precision,
+                           const BatchSizes& sizes) {
+  constexpr int64_t kMostEdges = 20000;  // enough for times to be in proportion
+  constexpr int64_t kBlock = 1;          // of two: the last one has no new edges
+  constexpr int kRuns = 4;
+  const double share = std::min(1.0, static_cast<double>(kMostEdges) / static_cast<double>(sizes.edges));
+  const auto nodes = std::max<int64_t>(1, std::llround(share * static_cast<double>(sizes.nodes)));
+  const auto edges = std::max<int64_t>(1, std::llround(share * static_cast<double>(sizes.edges)));
+  options.blocks = 2;
+  const MeshGraphNet model = allocated(runtime, options, precision);
+  std::vector<int32_t> senders, receivers;
+  for (int64_t e = 0; e < edges; ++e) {
+    receivers.push_back(static_cast<int32_t>(e * nodes / edges));
+    senders.push_back(
+        static_cast<int32_t>(uniform_below(1, 0, static_cast<uint64_t>(e), static_cast<uint64_t>(nodes))));
+  }
+  Batch batch;
+  batch.nodes = nodes;
+  batch.edge_sets.push_back({"mesh", build_graph(runtime, nodes, senders, receivers), {}});
+  const auto zeros = [&](int64_t rows) {
+    return Variable(Tensor::zeros(runtime, {rows, options.width}, precision, Tag::data, "probe"), true);
+  };
+  const std::vector<Variable> before{zeros(nodes), zeros(edges)};
+  const auto seconds_of = [&](bool back, std::optional<Keep> segment) {
+    const auto start = std::chrono::steady_clock::now();
+    {
+      Tape tape(runtime);
+      std::vector<Variable> after = run(tape, model, batch, kBlock, before, segment);
+      if (back) walk_back(tape, std::move(after));
+    }
+    runtime.stream().synchronize();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  double forward = 0, plain = 0, inputs = 0, products = 0;
+  for (int run = 0; run < kRuns; ++run) {
+    // The first is slower than the others, and is not counted by a minimum.
+    const auto least = [&](double& known, double now) { known = run == 0 ? now : std::min(known, now); };
+    least(forward, seconds_of(false, {}));
+    least(plain, seconds_of(true, {}));
+    least(inputs, seconds_of(true, Keep::inputs));
+    least(products, seconds_of(true, Keep::products));
+  }
+  return {forward / share, std::max(0.0, inputs - plain) / share, std::max(0.0, products - plain) / share};
+}
+
+}  // namespace meshgrad
