@@ -189,6 +189,41 @@ TEST_CASE("two runtimes live side by side") {
   CHECK_NOTHROW(Runtime().log(LogLevel::info, "nobody listens"));
 }
 
+TEST_CASE("a dry runtime counts memory that is not there, leaves work out, and says whose the peak was") {
+  constexpr int64_t kMany = int64_t{1} << 44;  // bytes: more than any machine has
+  for (const Device device : {Device{}, Device{DeviceKind::cuda, 7}}) {
+    Runtime runtime({.device = device, .threads = 1000, .dry = true});
+    CHECK(runtime.dry());
+    CHECK(runtime.device() == device);
+    CHECK(runtime.stream().threads() == 1000);
+    int runs = 0;
+    runtime.stream().parallel_for(5, [&](int64_t) { ++runs; });
+    runtime.stream().run([&] { ++runs; });
+    CHECK(runs == 0);
+    const Tensor kept = Tensor::zeros(runtime, {4096}, DType::u8, Tag::parameters);
+    {
+      const Tensor brief = Tensor::zeros(runtime, {kMany}, DType::u8, Tag::workspace);
+      copy(brief, Tensor::empty(runtime, {kMany}, DType::u8, Tag::data), runtime.stream());
+      CHECK_THROWS_AS(to_host(brief, runtime.stream()), InternalError);
+    }
+    const Tensor later = Tensor::zeros(runtime, {8192}, DType::u8, Tag::activations);
+    Event event;
+    event.record(runtime.stream());
+    event.await();
+    runtime.stream().synchronize();
+    const MemoryStats stats = runtime.allocator().stats();
+    CHECK(stats.allocated.peak == 2 * kMany + 4096);
+    CHECK(stats.reserved.peak >= stats.allocated.peak);
+    CHECK(stats.tags_at_peak[static_cast<size_t>(Tag::parameters)] == 4096);
+    CHECK(stats.tags_at_peak[static_cast<size_t>(Tag::workspace)] == kMany);
+    CHECK(stats.tags_at_peak[static_cast<size_t>(Tag::data)] == kMany);
+    CHECK(stats.tags_at_peak[static_cast<size_t>(Tag::activations)] == 0);
+    runtime.allocator().reset_peak();
+    CHECK(runtime.allocator().stats().tags_at_peak[static_cast<size_t>(Tag::activations)] == 8192);
+    CHECK(runtime.allocator().stats().tags_at_peak[static_cast<size_t>(Tag::data)] == 0);
+  }
+}
+
 TEST_CASE("a shape of more bytes than can be counted is an error, and so is memory that nobody has") {
   CHECK_THROWS_WITH_AS((Shape{int64_t{1} << 40, int64_t{1} << 30}),
                        doctest::Contains("fewer bytes than 2^63"), InvalidArgument);

@@ -84,7 +84,7 @@ TEST_CASE("a wrong command line exits 2 and says what was meant") {
 TEST_CASE("a wrong configuration exits 2 with all its faults") {
   check_fails("config effective /nonexistent.toml", 2, "[/nonexistent.toml] needed a TOML file");
   check_fails("config effective --set train.batch=0", 2,
-              "[train.batch] needed an integer from 1 to 1e6, got 0");
+              "[train.batch] needed an integer from 1 to 1e6, or \"auto\", got 0");
   const Outcome outcome = run("config effective -s train.batch=0 -s model.widht=3");
   CHECK(outcome.code == 2);
   check_has(outcome.err, "meshgrad: error: defaults: 2 faults\n");

@@ -107,6 +107,22 @@ TEST_CASE("the table is in order") {
   for (const ConfigSection& known : config_sections()) CHECK(sections.count(known.name) == 1);
 }
 
+TEST_CASE("train.batch is a number or auto") {
+  for (const char* text : {"[train]\nbatch = \"auto\"", ""}) {
+    const std::vector<std::string> overrides =
+        *text == '\0' ? std::vector<std::string>{"train.batch=auto"} : std::vector<std::string>{};
+    const Config config = parse_config(text, "run.toml", overrides);
+    CHECK(config.train.batch == kAutoBatch);
+    check_has(to_toml(config), "\nbatch = \"auto\"\n");
+    CHECK(to_toml(parse_config(to_toml(config), "again.toml")) == to_toml(config));
+  }
+  for (const char* text : {"0", "\"0\"", "\"\"", "\"automatic\"", "[\"auto\"]"}) {
+    CHECK_THROWS_AS(parse_config(std::string("[train]\nbatch = ") + text, "run.toml"), ConfigError);
+  }
+  CHECK_THROWS_AS(parse_config("", "run.toml", {"train.accumulate=auto"}), ConfigError);
+  CHECK_THROWS_AS(parse_config("", "run.toml", {"plan.min_batch=9", "plan.max_batch=8"}), ConfigError);
+}
+
 TEST_CASE("values are of their type, an integer also where a number is asked for") {
   CHECK(parse_config("[train]\nnoise = 1", "run.toml").train.noise == 1.0);
   CHECK(parse_config("[data]\nnoise_types = []\n[train]\nnoise = 0", "run.toml").data.noise_types.empty());
@@ -148,7 +164,7 @@ TEST_CASE("values are of their type, an integer also where a number is asked for
     check_has(fault_of(text), "needed ");
   }
   check_has(fault_of("[train]\nbatch = 2.0"),
-            "run.toml:2: [train.batch] needed an integer from 1 to 1e6, got 2.0");
+            "run.toml:2: [train.batch] needed an integer from 1 to 1e6, or \"auto\", got 2.0");
 }
 
 TEST_CASE("all faults of a file are told at once, by line") {
@@ -277,7 +293,7 @@ TEST_CASE("the schema names every key with its default") {
     REQUIRE(home["properties"].contains(std::string(key.name)));
     const auto& entry = home["properties"][std::string(key.name)];
     CHECK(entry["default"].dump() == nlohmann::json::parse(toml_literal(key, Config{})).dump());
-    CHECK((entry.contains("type") || entry.contains("enum")));
+    CHECK((entry.contains("type") || entry.contains("enum") || entry.contains("anyOf")));
   }
 }
 

@@ -42,7 +42,7 @@ class Draw {
 Config random_config(const fs::path& folder, uint64_t number, Device device) {
   Draw draw(number);
   const bool on_gpu = device.kind == DeviceKind::cuda;
-  const fs::path data = folder / ("data" + std::to_string(number));
+  const fs::path data = folder / ((on_gpu ? "gpu" : "cpu") + std::to_string(number));
   fs::create_directories(data);
   Config config = test::small_config(
       data, test::pack_waves(data, static_cast<int>(on_gpu ? draw.from(3, 5) : draw.from(3, 30)), 6));
