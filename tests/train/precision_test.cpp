@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <numeric>
 #include <set>
 
 #include "train/small_run.h"
@@ -35,26 +37,43 @@ Config config_of(const fs::path& folder, const fs::path& data, DType precision) 
 TEST_CASE("in 16 bits the CPU learns what it learns in f32, skips nothing and keeps f32 masters") {
   const ScratchDirectory scratch;
   const fs::path data = test::pack_waves(scratch.path);
-  const Config single = config_of(scratch.path, data, DType::f32);
-  const TrainResult reference = test::train_here(single);
-  const std::vector<double> expected = losses_of(single.run.dir);
-  REQUIRE(expected.size() == 30);
-  CHECK(expected.back() < 0.7 * expected.front());
+  std::map<DType, std::vector<double>> valid;  // of each seed
+  for (const int64_t seed : {3, 4, 5}) {
+    CAPTURE(seed);
+    const fs::path folder = scratch.path / std::to_string(seed);
+    Config single = config_of(folder, data, DType::f32);
+    single.run.seed = seed;
+    valid[DType::f32].push_back(test::train_here(single).state.last_valid_loss);
+    const std::vector<double> expected = losses_of(single.run.dir);
+    REQUIRE(expected.size() == 30);
+    // Single batches differ by more than a short run learns.
+    CHECK(std::accumulate(expected.end() - 10, expected.end(), 0.0) <
+          0.95 * std::accumulate(expected.begin(), expected.begin() + 10, 0.0));
+    for (const DType precision : {DType::f16, DType::bf16}) {
+      CAPTURE(name_of(precision));
+      Config config = config_of(folder, data, precision);
+      config.run.seed = seed;
+      const TrainResult result = test::train_here(config);
+      CHECK(result.state.optimizer.skipped == 0);
+      valid[precision].push_back(result.state.last_valid_loss);
+      const std::vector<double> losses = losses_of(config.run.dir);
+      REQUIRE(losses.size() == expected.size());
+      double largest = 0.0;
+      for (size_t i = 0; i < losses.size(); ++i)
+        largest = std::max(largest, std::abs(losses[i] / expected[i] - 1.0));
+      CHECK(largest < (precision == DType::f16 ? 0.02 : 0.1));
+      CHECK(largest > 0.0);
+      CHECK(valid[precision].back() == doctest::Approx(valid[DType::f32].back()).epsilon(0.1));
+      const SafetensorsFile checkpoint(fs::path(config.run.dir) / "checkpoints" / "last.safetensors");
+      CHECK(checkpoint.view().at("model.processor.0.edge_mlp.linear_0.weight").dtype ==
+            SafetensorsDtype::f32);
+    }
+  }
+  const auto [least, most] = std::minmax_element(valid[DType::f32].begin(), valid[DType::f32].end());
   for (const DType precision : {DType::f16, DType::bf16}) {
-    CAPTURE(name_of(precision));
-    const Config config = config_of(scratch.path, data, precision);
-    const TrainResult result = test::train_here(config);
-    CHECK(result.state.optimizer.skipped == 0);
-    const std::vector<double> losses = losses_of(config.run.dir);
-    REQUIRE(losses.size() == expected.size());
-    double largest = 0.0;
-    for (size_t i = 0; i < losses.size(); ++i)
-      largest = std::max(largest, std::abs(losses[i] / expected[i] - 1.0));
-    CHECK(largest < (precision == DType::f16 ? 0.02 : 0.1));
-    CHECK(largest > 0.0);
-    CHECK(result.state.last_valid_loss == doctest::Approx(reference.state.last_valid_loss).epsilon(0.1));
-    const SafetensorsFile checkpoint(fs::path(config.run.dir) / "checkpoints" / "last.safetensors");
-    CHECK(checkpoint.view().at("model.processor.0.edge_mlp.linear_0.weight").dtype == SafetensorsDtype::f32);
+    const double mean = (valid[precision][0] + valid[precision][1] + valid[precision][2]) / 3.0;
+    CHECK(mean > *least);
+    CHECK(mean < *most);
   }
 }
 
