@@ -138,6 +138,72 @@ TEST_CASE("a run that does not fit says that recomputation helps, and then it fi
   }
 }
 
+TEST_CASE(
+    "a budget is kept to, by what is fastest within it; what is too small is an error that says what is "
+    "not") {
+  const ScratchDirectory scratch;
+  Config config = test::small_config(scratch.path, test::pack_waves(scratch.path, 12));
+  config.model.blocks = 8;
+  config.model.width = 32;
+  config.train.steps = 2;
+  config.train.batch = 4;
+  config.train.accumulate = 1;
+  config.train.validate_every = 0;
+  /// What steps take beside what the run keeps.
+  const auto taken = [](const Config& one) {
+    Runtime runtime({.device = {}, .threads = 1, .allocator = one.memory});
+    TrainOptions options;
+    int64_t most = 0;
+    options.observer.progress = [&](const TrainObserver::Progress& progress) {
+      most = std::max(most, progress.memory_peak - progress.memory_now);
+      runtime.allocator().reset_peak();
+    };
+    train(runtime, one, options);
+    return most;
+  };
+  for (const ComputePath path : {ComputePath::fused, ComputePath::op_by_op}) {
+    config.model.path = path;
+    const std::string name = path == ComputePath::fused ? "fused" : "op_by_op";
+    const Config off = with(config, name, RecomputeMode::off);
+    const int64_t all = taken(off);
+    for (const int percent : {90, 60, 45}) {
+      Config budget = with(config, name + std::to_string(percent), RecomputeMode::budget);
+      budget.recompute.budget = all * percent / 100;
+      CAPTURE(percent);
+      CHECK(taken(budget) <= budget.recompute.budget);
+      CHECK(tensors_of(budget) == tensors_of(off));
+    }
+    Config small = with(config, name + "_small", RecomputeMode::budget);
+    small.recompute.budget = all / 100;
+    const std::string message = message_of([&] { test::train_here(small); });
+    CHECK(contains(message, "[recompute.budget] needed at least "));
+  }
+}
+
+TEST_CASE("auto computes nothing again where all fits, and enough where it does not") {
+  const MeshGraphNet model({.node_inputs = 2,
+                            .edge_inputs = {3},
+                            .edge_set_names = {"mesh"},
+                            .outputs = 2,
+                            .width = 32,
+                            .blocks = 8});
+  const BatchSizes sizes{.nodes = 700, .edges = 4000, .node_inputs = 2, .edge_inputs = 3, .outputs = 2};
+  Config config;
+  config.recompute.mode = RecomputeMode::automatic;
+  const auto choose = [&](int64_t limit) {
+    Runtime runtime({.device = {}, .threads = 1, .allocator = {.memory_limit = limit}});
+    return choose_recomputation(runtime, config, sizes, model);
+  };
+  const Recomputation roomy = choose(int64_t{1} << 30);
+  CHECK(roomy.stages.empty());
+  const Recomputation tight = choose(int64_t{16} << 20);
+  CHECK_FALSE(tight.stages.empty());
+  CHECK(tight.predicted > 0);
+  CHECK(tight.predicted <= int64_t{16} << 20);
+  config.recompute.include = {"decoder"};
+  CHECK(choose(int64_t{16} << 20).stages.size() <= 1);
+}
+
 TEST_CASE("a run says what it computes again") {
   const ScratchDirectory scratch;
   Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
