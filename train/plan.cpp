@@ -33,6 +33,11 @@ bool has_16_bits(const Config& config) {
   return config.precision == DType::f16 || config.precision == DType::bf16;
 }
 
+/// What has to fit: what is mapped. recompute.mode = "auto" fills what it may with what is handed out.
+int64_t needed(const Config& config, const StepMemory& step) {
+  return config.recompute.mode == RecomputeMode::automatic ? step.live : step.reserved;
+}
+
 /// The largest batch up to `most` that fits; 0: none.
 template <class Fits>
 int64_t largest_batch_that(int64_t most, Fits&& fits) {
@@ -113,8 +118,10 @@ void add_grid(MemoryPlan& plan, const StepProbe& probe, const Config& config, in
   batches.erase(std::unique(batches.begin(), batches.end()), batches.end());
   for (const int64_t batch : batches) {
     try {
-      const int64_t bytes = probe.predict(with_batch(config, batch)).reserved + correction;
-      plan.grid.push_back({.batch = batch, .bytes = bytes, .fits = bytes <= plan.usable});
+      const StepMemory step = probe.predict(with_batch(config, batch));
+      plan.grid.push_back({.batch = batch,
+                           .bytes = step.reserved + correction,
+                           .fits = needed(config, step) + correction <= plan.usable});
     } catch (const ConfigError&) {
       return;  // recompute.budget cannot be kept to
     }
@@ -154,7 +161,7 @@ MemoryBudget memory_budget(const StepProbe& probe, const Config& config, const M
   const int64_t usable = usable_bytes(room, config);
   const auto peak = [&](int64_t batch) {
     try {
-      return probe.predict(with_batch(config, batch)).reserved + correction;
+      return needed(config, probe.predict(with_batch(config, batch))) + correction;
     } catch (const ConfigError&) {
       return usable + 1;  // recompute.budget cannot be kept to
     }
@@ -268,6 +275,7 @@ MemoryPlan plan_memory(const Config& asked, const PlanOptions& options) {
     plan.budget = memory_budget(probe, config, plan.room, correction);
   }
   plan.budget.mode = plan.mode;
+  plan.fits = needed(config, plan.step) <= plan.usable;
   add_choices(plan, probe, config);
   add_grid(plan, probe, config, correction);
   plan.changes = memory_ladder(probe, step);

@@ -60,6 +60,7 @@ struct MemoryPlan {
   int64_t batch = 0;     ///< of the step below: train.batch, or for "auto" the one that fits
   StepMemory step;       ///< predicted or measured, as `mode` says
   StepMemory predicted;  ///< the same, predicted
+  bool fits = false;
   MemoryRoom room;
   int64_t usable = 0;  ///< target_utilization * (total - context): what a step may take
   MemoryBudget budget;

@@ -106,9 +106,8 @@ std::string to_text(const MemoryBudget& b) {
 }
 
 std::string to_text(const MemoryPlan& plan) {
-  const bool fits = plan.step.reserved <= plan.usable;
   std::string text = fmt::format("{} plan for {}: a step of batch {} {} in {:.3f} MiB of {:.3f}\n",
-                                 name_of(plan.mode), name_of(plan.device), plan.batch, fits_text(fits),
+                                 name_of(plan.mode), name_of(plan.device), plan.batch, fits_text(plan.fits),
                                  mebibytes(plan.usable), mebibytes(plan.room.total));
   text += table(plan) + "\n" + choices(plan) + "\n" + grid(plan) + "\n";
   if (!plan.changes.empty()) text += "to save memory, in this order:\n";
@@ -136,6 +135,7 @@ std::string to_json(const MemoryPlan& plan) {
       {"device", name_of(plan.device)},
       {"mode", name_of(plan.mode)},
       {"batch", plan.batch},
+      {"fits", plan.fits},
       {"usable", plan.usable},
       {"step", to_json(plan.step)},
       {"predicted", to_json(plan.predicted)},

@@ -253,6 +253,28 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("running out of memory prints the changes of the plan, with what they save") {
+  const ScratchDirectory scratch;
+  Case c(scratch.path, 403, {});
+  c.config.model.path = ComputePath::fused;
+  c.config.model.keep_hidden = true;
+  c.config.model.blocks = 6;
+  c.config.model.width = 64;
+  c.config.train.batch = 8;
+  const std::vector<MemoryChange> changes = memory_ladder(c.probe, c.config);
+  REQUIRE(changes.size() > 2);
+  c.config.memory.memory_limit = c.probe.predict(c.config).reserved * 6 / 10;
+  std::string said;
+  try {
+    stats_of_run(c.config, {});
+  } catch (const OutOfMemory& error) {
+    said = error.what();
+  }
+  CAPTURE(said);
+  for (size_t i = 0; i < changes.size(); ++i)
+    CHECK(contains(said, "\n  " + std::to_string(i + 1) + ". " + changes[i].line() + "\n"));
+}
+
 TEST_CASE("a run whose batch would be smaller than plan.min_batch does not start") {
   const ScratchDirectory scratch;
   Config config = random_config(scratch.path, 402, {});
