@@ -41,6 +41,8 @@ struct Workload {
   std::function<std::string()>
       check;  ///< runs, and tells how the result differs from the judge's; none: nothing to judge
   std::function<void()> randomise;  ///< fills the inputs for the timing, after the check
+  /// The peak of activations and of what is computed again, together; none: of activations alone.
+  std::function<int64_t()> activation_bytes{};
 };
 
 /// One row. Those with an `other` time two workloads in turns and report how many times longer it takes.
@@ -63,6 +65,7 @@ std::vector<Benchmark> step_benchmarks(const Selection& selection);
 std::vector<Benchmark> matrix_benchmarks(const Selection& selection);
 std::vector<Benchmark> row_benchmarks(const Selection& selection);
 std::vector<Benchmark> memory_benchmarks(const Selection& selection);
+std::vector<Benchmark> recompute_benchmarks(const Selection& selection);
 
 /// The storage types that a device's kernels have and that are worth a row.
 std::vector<DType> timed_types(DeviceKind device);

@@ -34,8 +34,8 @@ std::string row_name(const std::string& family, const SizeClass& size, DType dty
 
 std::vector<Benchmark> all_benchmarks(const Selection& selection) {
   std::vector<Benchmark> list = step_benchmarks(selection);
-  for (const auto& more :
-       {matrix_benchmarks(selection), row_benchmarks(selection), memory_benchmarks(selection)})
+  for (const auto& more : {matrix_benchmarks(selection), row_benchmarks(selection),
+                           memory_benchmarks(selection), recompute_benchmarks(selection)})
     list.insert(list.end(), more.begin(), more.end());
   return list;
 }
@@ -123,8 +123,10 @@ void time_alone(const Workload& work, Runtime& runtime, Timer& timer, const Opti
   result.gbytes = work.bytes / result.ms / 1e6;
   const MemoryStats stats = runtime.allocator().stats();
   result.memory_peak_mib = static_cast<double>(stats.allocated.peak) / (1 << 20);
-  result.activations_mib =
-      static_cast<double>(stats.by_tag[static_cast<size_t>(Tag::activations)].allocated.peak) / (1 << 20);
+  const int64_t activations = work.activation_bytes
+                                  ? work.activation_bytes()
+                                  : stats.by_tag[static_cast<size_t>(Tag::activations)].allocated.peak;
+  result.activations_mib = static_cast<double>(activations) / (1 << 20);
 }
 
 /// Blocks of runs of the one and of the other, in turns: what the machine does meanwhile hits both alike.

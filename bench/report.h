@@ -31,7 +31,7 @@ struct Result {
   double copy_gbytes = 0.0;      ///< the copy yardstick of this run
   double copy_fraction = 0.0;    ///< gbytes / copy_gbytes
   double memory_peak_mib = 0.0;  ///< allocator's peak of all tags
-  double activations_mib = 0.0;  ///< peak of activations
+  double activations_mib = 0.0;  ///< peak of activations, and of what is computed again (memory/recompute)
   int64_t launches = 0;          ///< kernels and replays that one run starts, on a GPU
   std::string check;  ///< "judge": equal to the judge's result before it was timed; "" : nothing to judge
   std::optional<Ratio> ratio;

@@ -192,10 +192,13 @@ TEST_CASE("cut into segments, a step needs the memory of the boundaries and of o
   options.hidden_layers = 2;
   for (const ComputePath path : {ComputePath::fused, ComputePath::op_by_op}) {
     options.path = path;
+    int64_t data = 0;  // no graph is copied
     const auto peak = [&](const std::vector<RecomputedStages>& recomputed) {
       Window window(options, DType::f32, 200, 1200);
       window.runtime.allocator().reset_peak();
       window.add_gradients(window.batches[0], recomputed);
+      CHECK((data == 0 || data == peak_of(window.runtime, Tag::data)));
+      data = peak_of(window.runtime, Tag::data);
       return peak_of(window.runtime, Tag::activations) + peak_of(window.runtime, Tag::recompute);
     };
     const int64_t all = peak({});
