@@ -102,7 +102,10 @@ Block* CachingAllocator::acquire(Request& request, std::string_view name, bool r
   request.placement = heap.policy.place(request.bytes, owner, request.ticket);
   // Segments of a source that cannot grow have no common upper end.
   if (!expandable_ && request.placement == Placement::high) request.placement = Placement::low;
+  // Where steps are planned nothing is left to set apart: what stays lies low, and close together.
+  if (options_.plan_steps) request.placement = Placement::low;
 
+  if (step_ != nullptr && &step_->heap == &heap) step_->place(request);
   const int64_t flushes = stats_.flushes;
   const bool possible = bytes <= limit_;
   Found found = possible ? find(heap, request) : Found{};
@@ -184,6 +187,8 @@ void CachingAllocator::claim(Heap& heap, Block* block, const Request& request) {
   live->tag = request.tag;
   live->name = request.name;
   live->ticket = request.ticket;
+  live->step = steps_;
+  live->entry = request.entry;
   block->owner = live;
   request.home->policy.taken(request.bytes, request.ticket);
   ++stats_.allocations;
@@ -207,6 +212,7 @@ void CachingAllocator::give_back_locked(Block* block) {
   if (!shared || !add_fence(*block, *live)) count_active(heap, live->tag, is_small(*block), -block->bytes);
   note(MemoryEvent::Kind::free_completed, *block, *live);
   live->home->policy.freed(block->bytes, live->ticket);
+  if (live->entry >= 0 && step_ != nullptr && live->step == step_->number) step_->plan.freed(live->entry);
   live->uses.clear();
   spare_lives_.push_back(live);
   heap.blocks.give_back(block);

@@ -14,6 +14,7 @@
 
 namespace meshgrad {
 
+class StepPlan;
 struct Growth;
 enum class Placement : uint8_t;
 struct Mapping;
@@ -57,6 +58,14 @@ class CachingAllocator : public std::enable_shared_from_this<CachingAllocator> {
   /// Gives every mapping that nothing uses back to the source, after waiting for the device; returns the
   /// bytes.
   int64_t release_cached();
+
+  /// Until end_step(), allocations on `stream` follow the plan: the first time they are recorded, later each
+  /// gets its planned place, as long as the step asks for what it asked for then and the place is free; all
+  /// else is allocated as ever. PlannedStep calls them.
+  void begin_step(StepPlan& plan, const Stream& stream);
+  /// `complete`: what was recorded is the whole step, of which the plan is now made; what the recording left
+  /// unused is given back.
+  void end_step(bool complete);
   MemoryStats stats() const;
   /// Statistics and blocks of one instant.
   MemorySnapshot snapshot() const;
@@ -82,6 +91,7 @@ class CachingAllocator : public std::enable_shared_from_this<CachingAllocator> {
   struct Heap;
   struct Live;
   struct Request;
+  struct Step;
   CachingAllocator(std::shared_ptr<MemorySource> source, const AllocatorOptions& options);
 
   struct Found;
@@ -151,6 +161,8 @@ class CachingAllocator : public std::enable_shared_from_this<CachingAllocator> {
   std::optional<MemoryRecord> shortage_;  // when memory last ran out, for record()
   std::vector<std::function<bool()>> callbacks_;
   std::vector<std::string> advice_;
+  std::unique_ptr<Step> step_;
+  int64_t steps_ = 0;                     // begun so far
   std::vector<std::thread::id> calling_;  // threads that are inside a callback
   bool releasing_ = false;                // inside release_unused()
   MemoryStats stats_;
@@ -167,6 +179,28 @@ class MemoryScope {
 
  private:
   CachingAllocator& allocator_;
+};
+
+/// A step that follows a plan, or makes it: `PlannedStep step(allocator, plan, stream); ... step.done();`.
+class PlannedStep {
+ public:
+  PlannedStep(CachingAllocator& allocator, StepPlan& plan, const Stream& stream) : allocator_(allocator) {
+    allocator_.begin_step(plan, stream);
+  }
+  /// A recording without done() is dropped.
+  ~PlannedStep() {
+    if (!done_) allocator_.end_step(false);
+  }
+  PlannedStep(const PlannedStep&) = delete;
+  PlannedStep& operator=(const PlannedStep&) = delete;
+  void done() {
+    done_ = true;
+    allocator_.end_step(true);
+  }
+
+ private:
+  CachingAllocator& allocator_;
+  bool done_ = false;
 };
 
 /// One block whose pieces keep their addresses until the Pool is released: for captured or planned steps.

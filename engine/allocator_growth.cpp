@@ -42,6 +42,9 @@ class SourceCall {
 
 /// A block from the stream's own heap or, when memory is short, from wherever there is one.
 CachingAllocator::Found CachingAllocator::find(Heap& heap, const Request& request) {
+  if (request.address >= 0 && request.address % request.alignment == 0) {
+    if (Block* const block = heap.blocks.take_at(request.address, request.bytes)) return {&heap, block};
+  }
   if (Block* const block = take(heap, request, request.placement)) return {&heap, block};
   if (grow(heap, request)) return {&heap, take(heap, request, request.placement)};
   // Memory is short: any place will do, also that of another stream, which is then waited for.

@@ -4,6 +4,7 @@
 #include <meshgrad/engine/allocator.h>
 #include <meshgrad/engine/block_heap.h>
 #include <meshgrad/engine/placement_policy.h>
+#include <meshgrad/engine/step_plan.h>
 #include <meshgrad/engine/stream_fences.h>
 
 namespace meshgrad {
@@ -29,6 +30,7 @@ struct CachingAllocator::Live {
   Tag tag = Tag::host;
   uint32_t name = 0;
   PlacementPolicy::Ticket ticket;
+  int64_t step = 0, entry = -1;     // in the plan of the step that recorded it
   std::vector<const Stream*> uses;  // record_use()
 };
 
@@ -42,6 +44,18 @@ struct CachingAllocator::Request {
   uint32_t name = 0;
   Placement placement = Placement::low;
   PlacementPolicy::Ticket ticket{};
+  int64_t address = -1;  // where a plan wants it
+  int64_t entry = -1;    // under which a plan records it
+};
+
+/// A step under way that is recorded, or follows its plan.
+struct CachingAllocator::Step {
+  StepPlan& plan;
+  Heap& heap;
+  int64_t number = 0;
+  int64_t base = -1;  // address of the region; -1: it is recorded, or has left its plan
+  size_t next = 0;    // entry
+  void place(Request& request);
 };
 
 /// A block and the heap that it was found in.

@@ -91,6 +91,8 @@ void set(AllocatorOptions& options, std::string_view key, std::string_view text)
     options.garbage_collection_threshold = *fraction;
   } else if (key == "release_cached_every") {
     options.release_cached_every = parse_count(key, text);
+  } else if (key == "plan_steps") {
+    options.plan_steps = parse_switch(key, text);
   } else if (key == "history") {
     options.history = parse_history(key, text);
   } else {
@@ -100,7 +102,9 @@ void set(AllocatorOptions& options, std::string_view key, std::string_view text)
       refuse(key, "a setting of this allocator", "one of PyTorch's",
              "leave it out: it is about pinned host memory");
     refuse(key,
-           "memory_limit, expandable_segments, garbage_collection_threshold, release_cached_every or history",
+           "memory_limit, expandable_segments, garbage_collection_threshold, release_cached_every, "
+           "plan_steps or "
+           "history",
            key, "see docs/allocator.md");
   }
 }

@@ -22,6 +22,9 @@ struct AllocatorOptions {
   /// Give unused memory back after every n steps of a trainer; 0: never. Costs a wait for the device and the
   /// mapping of the same memory again; for codes that share the device with a solver between steps.
   int64_t release_cached_every = 0;
+  /// A trainer's steps on batches of like sizes take their memory at places computed from the first of them
+  /// (StepPlan): little more is mapped than lives at once.
+  bool plan_steps = false;
   /// Events that the history keeps; 0: none.
   int64_t history = 0;
 };

@@ -206,9 +206,7 @@ Block* BlockHeap::find_free(int64_t bytes, int64_t alignment, Placement placemen
 }
 
 /// Turns a part of a free block into a used one; what is left over stays free.
-Block* BlockHeap::carve(Block* block, int64_t bytes, int64_t alignment, bool high) {
-  const int64_t address =
-      high ? align_down(block->end() - bytes, alignment) : align_up(block->address, alignment);
+Block* BlockHeap::carve(Block* block, int64_t address, int64_t bytes) {
   const int64_t head = address - block->address, tail = block->end() - address - bytes;
   if (head == 0 && tail == 0) {
     // It keeps its place in the index, where it will most often be wanted again.
@@ -248,7 +246,17 @@ Block* BlockHeap::take(int64_t bytes, int64_t alignment, Placement placement) {
   Block* block = find_free(bytes, alignment, placement);
   if (block == nullptr && placement == Placement::slab && worst_case(bytes, alignment) <= kSlab)
     block = make_slab();
-  return block == nullptr ? nullptr : carve(block, bytes, alignment, placement == Placement::high);
+  if (block == nullptr) return nullptr;
+  return carve(block,
+               placement == Placement::high ? align_down(block->end() - bytes, alignment)
+                                            : align_up(block->address, alignment),
+               bytes);
+}
+
+Block* BlockHeap::take_at(int64_t address, int64_t bytes) {
+  auto* const block = static_cast<Block*>(blocks_.at_or_below(address));
+  const bool fits = is(block, Block::State::free) && address + bytes <= block->end();
+  return fits ? carve(block, address, bytes) : nullptr;
 }
 
 /// Makes an unindexed block free, joined with its free neighbours. Until these are out of the totals the

@@ -76,6 +76,8 @@ class BlockHeap {
   /// A block of `bytes` (a multiple of kRounding) at a multiple of `alignment` (a power of two) out of free
   /// memory; nullptr when none fits.
   Block* take(int64_t bytes, int64_t alignment, Placement placement);
+  /// The block [address, address + bytes), outside of slabs; nullptr unless all of it is free.
+  Block* take_at(int64_t address, int64_t bytes);
   /// Makes a used block free and merges it with its neighbours.
   void give_back(Block* block);
 
@@ -121,7 +123,7 @@ class BlockHeap {
   void merge_free(Block* block);
   void count_used(const Block& block, int64_t sign);
   Block* find_free(int64_t bytes, int64_t alignment, Placement placement) const;
-  Block* carve(Block* block, int64_t bytes, int64_t alignment, bool high);
+  Block* carve(Block* block, int64_t address, int64_t bytes);
   Block* make_slab();
 
   BlockIndex blocks_;                 // free blocks outside of slabs, by their bytes

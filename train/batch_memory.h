@@ -9,6 +9,7 @@ struct BatchSizes {
   int64_t nodes = 0, edges = 0;
   int64_t node_inputs = 0, edge_inputs = 0;
   int64_t outputs = 0;  ///< 0: to predict, without target and mask
+  bool operator==(const BatchSizes&) const = default;
 };
 
 /// Where each tensor lies in the piece: the same for every piece of these sizes.

@@ -129,9 +129,27 @@ void TrainStep::batch(const std::vector<Sample>& samples, const Window& window, 
     run(captured);
   } else {
     const StoragePtr piece = uploader_.upload(staged.host, bytes);
-    run_batch(runtime_, model_, optimizer_, staged.memory.batch(piece), staged.memory.window_weight(piece),
-              recomputation_);
+    const auto work = [&] {
+      run_batch(runtime_, model_, optimizer_, staged.memory.batch(piece), staged.memory.window_weight(piece),
+                recomputation_);
+    };
+    if (!config_.memory.plan_steps) return work();
+    PlannedStep step(runtime_.allocator(), plan_for(staged.memory.sizes()), runtime_.stream());
+    work();
+    step.done();
   }
+}
+
+StepPlan& TrainStep::plan_for(const BatchSizes& sizes) {
+  const auto known =
+      std::find_if(plans_.begin(), plans_.end(), [&](const auto& plan) { return plan.first == sizes; });
+  if (known == plans_.end()) {
+    if (plans_.size() >= kMostPlans) plans_.pop_back();
+    plans_.emplace_front(sizes, StepPlan());
+  } else {
+    plans_.splice(plans_.begin(), plans_, known);
+  }
+  return plans_.front().second;
 }
 
 TrainStep::Captured& TrainStep::captured_for(int number) {

@@ -7,6 +7,7 @@
 // are put together by threads meanwhile.
 #pragma once
 #include <meshgrad/engine/captured_work.h>
+#include <meshgrad/engine/step_plan.h>
 #include <meshgrad/train/frame_features.h>
 #include <meshgrad/train/optimizer.h>
 #include <meshgrad/train/recompute.h>
@@ -78,6 +79,7 @@ class TrainStep {
   void write(const Staged& staged, const Window& window, Normalizers& normalizers) const;
   Staged take(const std::vector<Sample>& samples, const Window& window, Normalizers& normalizers);
   Captured& captured_for(int number);
+  StepPlan& plan_for(const BatchSizes& sizes);
   void run(Captured& captured);
 
   Runtime& runtime_;
@@ -93,7 +95,9 @@ class TrainStep {
   BatchClasses classes_;
   std::list<Captured> captured_;  // used last first
   std::unique_ptr<CapturedWork> captured_update_;
-  std::deque<Staged> expected_;  // goes first: their threads use the others
+  static constexpr size_t kMostPlans = 16;
+  std::list<std::pair<BatchSizes, StepPlan>> plans_;  // used last first
+  std::deque<Staged> expected_;                       // goes first: their threads use the others
 };
 
 /// The most nodes and edges of a batch of the training split: as if all its samples had the largest mesh.

@@ -28,11 +28,12 @@ bool contains(const std::string& text, std::string_view part) { return text.find
 TEST_CASE("every key is read") {
   const AllocatorOptions options = parse_allocator_options(
       "memory_limit:8GiB,expandable_segments:False,garbage_collection_threshold:0.75,"
-      "release_cached_every:7,history:1000");
+      "release_cached_every:7,plan_steps:True,history:1000");
   CHECK(options.memory_limit == 8 * kGiB);
   CHECK_FALSE(options.expandable_segments);
   CHECK(options.garbage_collection_threshold == 0.75);
   CHECK(options.release_cached_every == 7);
+  CHECK(options.plan_steps);
   CHECK(options.history == 1000);
 }
 

@@ -73,23 +73,45 @@ TEST_CASE("saving checkpoints adds nothing to the peak") {
   CHECK(peak(stats_of(saving)) == peak(stats_of(f.in("quiet"))));
 }
 
+/// Of the run's last checkpoint.
+std::vector<double> weights_of(const Config& config) {
+  const SafetensorsFile file(fs::path(config.run.dir) / "checkpoints" / "last.safetensors");
+  std::vector<double> all;
+  for (const SafetensorsTensor& tensor : file.view().tensors) {
+    if (!tensor.name.starts_with("model.")) continue;
+    const std::vector<double> values = to_f64(tensor);
+    all.insert(all.end(), values.begin(), values.end());
+  }
+  return all;
+}
+
 TEST_CASE("release_cached_every gives memory back, and changes nothing else") {
   Fixture f;
   const Config plain = f.in("plain");
   Config releasing = f.in("releasing");
   releasing.memory.release_cached_every = 2;
   CHECK(stats_of(releasing).back().growths > stats_of(plain).back().growths);
-  const auto weights = [](const Config& config) {
-    const SafetensorsFile file(fs::path(config.run.dir) / "checkpoints" / "last.safetensors");
-    std::vector<double> all;
-    for (const SafetensorsTensor& tensor : file.view().tensors) {
-      if (!tensor.name.starts_with("model.")) continue;
-      const std::vector<double> values = to_f64(tensor);
-      all.insert(all.end(), values.begin(), values.end());
-    }
-    return all;
-  };
-  CHECK(weights(releasing) == weights(plain));
+  CHECK(weights_of(releasing) == weights_of(plain));
+}
+
+TEST_CASE("planned steps map little more than lives at once, and change nothing else") {
+  constexpr int64_t kPage = int64_t{2} << 20;
+  Fixture f(30);
+  f.config.model.width = 64;
+  const Config plain = f.in("plain");
+  for (const bool recompute : {false, true}) {
+    CAPTURE(recompute);
+    Config planned = f.in(recompute ? "recomputing" : "planned");
+    planned.memory.plan_steps = true;
+    if (recompute) planned.recompute.mode = RecomputeMode::block;
+    const MemoryStats stats = stats_of(planned).back();
+    const int64_t live = stats.allocated.peak;
+    MESSAGE("live at most " << live << " bytes, reserved " << stats.reserved.current);
+    CHECK(live > 10 * kPage);
+    CHECK(stats.reserved.current <= live + std::max(live / 500, kPage));
+    if (!recompute) static_cast<void>(stats_of(plain));
+    CHECK(weights_of(planned) == weights_of(plain));
+  }
 }
 
 TEST_CASE("a line at the end of an epoch, in the log and in the metrics") {
