@@ -18,7 +18,9 @@ struct LaunchReport {
   int64_t bytes_written = 0;
   int64_t unique_bytes_read = 0;
   int64_t unique_bytes_written = 0;
-  int64_t tensor_flops = 0;  ///< of multiply_add
+  int64_t tensor_flops = 0;     ///< of multiply_add
+  int64_t warp_operations = 0;  ///< shuffles, votes, fragments, __syncwarp; once a lane
+  int64_t barriers = 0;         ///< once a thread
 };
 
 /// Those of the launches that ended without an error since the last call, in the order they ran.

@@ -239,6 +239,7 @@ int barrier(Vote vote, int predicate, Location where) {
   me.where = where;
   runner.votes += predicate != 0;
   ++runner.at_barrier;
+  ++runner.report.barriers;
   check_barrier_against_exits();
   if (runner.at_barrier == runner.launch->threads) {
     const int all = runner.launch->threads;

@@ -242,6 +242,7 @@ uint64_t warp_operation(WarpOp op, unsigned mask, uint64_t value, int argument, 
   Thread& me = *runner.current;
   Warp& warp = runner.warp_of(me);
   const int lane = runner.index_of(me) % kWarp;
+  ++runner.report.warp_operations;
   me.op = op;
   me.mask = mask;
   me.value = value;

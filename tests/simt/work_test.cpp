@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// A loop that runs once too often changes no result, and still costs time. So what kernels do on small
+// problems is kept in work.txt: how often lanes exchange and blocks wait, and the bytes that are touched.
+// With MESHGRAD_RECORD_WORK set the file is written anew: look at what changed.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <meshgrad/nn/mesh_graph_net.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "device.h"
+#include "support.h"
+
+namespace meshgrad::test {
+namespace {
+
+constexpr const char* kFile = MESHGRAD_SOURCE_DIR "/tests/simt/work.txt";
+
+struct Work {
+  int64_t launches = 0, warp_operations = 0, barriers = 0, bytes_read = 0, bytes_written = 0;
+};
+using WorkTable = std::map<std::string, Work>;  // by "problem kernel"
+
+struct Problem {
+  const char* name;
+  DType dtype;
+  int64_t width, nodes, edges;
+  ComputePath path;
+};
+constexpr Problem kProblems[] = {
+    {"fused_64_f16", DType::f16, 64, 64, 4800, ComputePath::fused},
+    {"fused_128_bf16", DType::bf16, 128, 96, 512, ComputePath::fused},
+    {"fused_256_f16", DType::f16, 256, 48, 256, ComputePath::fused},
+    {"general_33_f32", DType::f32, 33, 64, 4800, ComputePath::fused},
+    {"general_96_f16", DType::f16, 96, 96, 512, ComputePath::fused},
+    {"op_by_op_40_f32", DType::f32, 40, 64, 512, ComputePath::op_by_op},
+};
+
+/// Forward and backward of a model of two blocks.
+void add_work(const Problem& problem, WorkTable& table) {
+  Runtime runtime = make_runtime(1, {DeviceKind::cuda, 0});
+  RandomMatrices random(7);
+  MeshGraphNet model({.node_inputs = 4,
+                      .edge_inputs = {3},
+                      .edge_set_names = {"mesh"},
+                      .outputs = 2,
+                      .width = problem.width,
+                      .blocks = 2,
+                      .path = problem.path});
+  model.allocate(runtime, problem.dtype, 1);
+  const auto values = [&](int64_t rows, int64_t width, DType dtype) {
+    return to_tensor(runtime, stored_as(dtype, random.normal(rows, width)), dtype);
+  };
+  Batch batch;
+  EdgeSet edges;
+  edges.graph = to_graph(runtime, random_edges(random, problem.nodes, problem.edges));
+  edges.features = values(problem.edges, 3, problem.dtype);
+  batch.nodes = problem.nodes;
+  batch.node_features = values(problem.nodes, 4, problem.dtype);
+  batch.target = values(problem.nodes, 2, accumulator_of(problem.dtype));
+  const std::vector<uint8_t> mask(static_cast<size_t>(problem.nodes), 1);
+  batch.mask = Tensor::from<uint8_t>(runtime, mask, Shape{problem.nodes}, Tag::data);
+  batch.edge_sets.push_back(std::move(edges));
+  const double one[] = {1.0};
+  const Tensor seed = Tensor::from<double>(runtime, one, Shape{1}, Tag::workspace);
+  runtime.stream().synchronize();
+  simt::take_reports();
+  Tape tape(runtime);
+  tape.backward(masked_loss(tape, model.forward(tape, batch), batch.target, batch.mask).sum, seed);
+  runtime.stream().synchronize();
+  for (const simt::LaunchReport& report : simt::take_reports()) {
+    Work& work = table[fmt::format("{} {}", problem.name, report.name)];
+    ++work.launches;
+    work.warp_operations += report.warp_operations;
+    work.barriers += report.barriers;
+    work.bytes_read += report.unique_bytes_read;
+    work.bytes_written += report.unique_bytes_written;
+  }
+}
+
+WorkTable read_table() {
+  WorkTable table;
+  std::ifstream file(kFile);
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string problem, kernel;
+    Work work;
+    if (line.starts_with('#') || !(words >> problem >> kernel)) continue;
+    words >> work.launches >> work.warp_operations >> work.barriers >> work.bytes_read >> work.bytes_written;
+    table[problem + " " + kernel] = work;
+  }
+  return table;
+}
+
+void write_table(const WorkTable& table) {
+  std::ofstream file(kFile);
+  file << "# What the kernels do in forward and backward of two blocks (work_test.cpp):\n"
+          "# problem kernel launches warp_operations barriers bytes_read bytes_written\n";
+  for (const auto& [name, work] : table) {
+    file << fmt::format("{} {} {} {} {} {}\n", name, work.launches, work.warp_operations, work.barriers,
+                        work.bytes_read, work.bytes_written);
+  }
+}
+
+TEST_CASE("kernels do no more than they did") {
+  WorkTable found;
+  for (const Problem& problem : kProblems) add_work(problem, found);
+  if (std::getenv("MESHGRAD_RECORD_WORK") != nullptr) write_table(found);
+  const WorkTable kept = read_table();
+  CHECK(found.size() == kept.size());
+  for (const auto& [name, work] : kept) {
+    CAPTURE(name);
+    const Work& now = found[name];
+    CHECK(now.launches == work.launches);
+    CHECK(now.warp_operations == work.warp_operations);
+    CHECK(now.barriers == work.barriers);
+    // A compiler may leave out reads of what is not used.
+    CHECK(now.bytes_read <= work.bytes_read);
+    CHECK(now.bytes_written == work.bytes_written);
+  }
+}
+
+}  // namespace
+}  // namespace meshgrad::test
