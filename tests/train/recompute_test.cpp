@@ -204,6 +204,21 @@ TEST_CASE("auto computes nothing again where all fits, and enough where it does 
   CHECK(choose(int64_t{16} << 20).stages.size() <= 1);
 }
 
+TEST_CASE("keys of recomputation that contradict one another are errors") {
+  const auto message = [](const std::string& text) {
+    return message_of([&] { parse_config("[recompute]\n" + text, "config.toml"); });
+  };
+  CHECK(contains(message("mode = \"budget\"\n"), "[recompute.budget] needed a size"));
+  CHECK(message("mode = \"budget\"\nbudget = \"1GiB\"\n").empty());
+  CHECK(contains(message_of([] { parse_config("graphs = \"capture\"\n[recompute]\ncheck = true\n", "c"); }),
+                 "[recompute.check] needed false with graphs"));
+  const Config config =
+      parse_config("[recompute]\nmode = \"auto\"\npolicy = \"products\"\ninclude = [\"processor.1\"]\n", "c");
+  CHECK(config.recompute.mode == RecomputeMode::automatic);
+  CHECK(config.recompute.policy == Keep::products);
+  CHECK(config.recompute.include == std::vector<std::string>{"processor.1"});
+}
+
 TEST_CASE("a run says what it computes again") {
   const ScratchDirectory scratch;
   Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
