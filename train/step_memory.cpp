@@ -16,6 +16,7 @@ RuntimeOptions runtime_options(const Config& config, Device device) {
   options.seed = static_cast<uint64_t>(config.run.seed);
   options.autotune = config.autotune;
   options.allocator.expandable_segments = config.memory.expandable_segments;
+  options.allocator.plan_steps = config.memory.plan_steps;
   return options;
 }
 
@@ -60,11 +61,21 @@ Recomputation recomputation_of(const Config& config, Device device, const FrameF
   }
 }
 
-void run_dry(Runtime& runtime, const Config& config, const Kept& kept, const BatchSizes& sizes) {
+void run_dry(Runtime& runtime, const Config& config, const Kept& kept, const BatchSizes& sizes,
+             StepPlan& plan) {
   const BatchMemory memory(sizes, config.precision, BatchMemory::Sizes::exact);
   const StoragePtr piece = device_batch_memory(runtime, memory.bytes());
-  run_batch(runtime, kept.model, kept.optimizer, memory.batch(piece), memory.window_weight(piece),
-            kept.recomputation);
+  const auto work = [&] {
+    run_batch(runtime, kept.model, kept.optimizer, memory.batch(piece), memory.window_weight(piece),
+              kept.recomputation);
+  };
+  if (config.memory.plan_steps) {
+    PlannedStep step(runtime.allocator(), plan, runtime.stream());
+    work();
+    step.done();
+  } else {
+    work();
+  }
   kept.optimizer.step(runtime);
 }
 
@@ -139,7 +150,8 @@ StepMemory StepProbe::predict(const Config& config, Batches batches) const {
     const CapturedSteps steps(runtime, config, kept, classes, last);
     return memory_of(runtime);
   }
-  for (int step = 0; step < 2; ++step) run_dry(runtime, config, kept, largest);
+  StepPlan plan;
+  for (int step = 0; step < 2; ++step) run_dry(runtime, config, kept, largest, plan);
   return memory_of(runtime);
 }
 

@@ -60,6 +60,7 @@ Config random_config(const fs::path& folder, uint64_t number, Device device) {
   config.optimizer.name = optimizers[draw.from(0, 2)];
   config.train.batch = draw.from(1, on_gpu ? 2 : 5);
   config.train.accumulate = 1;
+  config.memory.plan_steps = draw.from(0, 2) == 0;
   config.train.validate_every = 0;
   config.train.checkpoint_every = 0;
   return config;
