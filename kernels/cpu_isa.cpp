@@ -51,8 +51,10 @@ Isa isa() {
   static const Isa chosen = [] {
     const Isa best = chosen_isa();
 #if defined(__x86_64__)
-    if (best < Isa::avx512) hwy::DisableTargets(HWY_AVX3);
-    if (best < Isa::avx2) hwy::DisableTargets(HWY_AVX2);
+    // The better a target, the lower its bit.
+    if (best >= Isa::avx512) hwy::DisableTargets(HWY_AVX3 - 1);
+    if (best == Isa::avx2) hwy::DisableTargets(HWY_AVX2 - 1);
+    if (best == Isa::scalar) hwy::DisableTargets(HWY_SCALAR - 1);
 #endif
     return best;
   }();

@@ -275,8 +275,8 @@ constexpr ConfigKey kKeys[] = {
      IntegerKey{member<&Config::memory, &AllocatorOptions::release_cached_every>(), 0, kMany}, "steps",
      "Unused memory is given back this often, 0 for never; for programs that share the device"},
     {"memory", "plan_steps", BoolKey{member<&Config::memory, &AllocatorOptions::plan_steps>()}, "",
-     "Whether steps on batches of like sizes take their memory at places computed from the first of them, so "
-     "that little more is mapped than lives at once"},
+     "Whether steps on batches whose sizes come again take their memory at places computed once, so that "
+     "little more is mapped than lives at once"},
     {"memory", "history", IntegerKey{member<&Config::memory, &AllocatorOptions::history>(), 0, kMostHistory},
      "events", "Allocator events to keep and write to memory/ in the run's folder, 0 for none"},
 

@@ -133,23 +133,28 @@ void TrainStep::batch(const std::vector<Sample>& samples, const Window& window, 
       run_batch(runtime_, model_, optimizer_, staged.memory.batch(piece), staged.memory.window_weight(piece),
                 recomputation_);
     };
-    if (!config_.memory.plan_steps) return work();
-    PlannedStep step(runtime_.allocator(), plan_for(staged.memory.sizes()), runtime_.stream());
+    StepPlan* const plan = config_.memory.plan_steps ? plan_for(staged.memory.sizes()) : nullptr;
+    if (plan == nullptr) return work();
+    PlannedStep step(runtime_.allocator(), *plan, runtime_.stream());
     work();
     step.done();
   }
 }
 
-StepPlan& TrainStep::plan_for(const BatchSizes& sizes) {
-  const auto known =
-      std::find_if(plans_.begin(), plans_.end(), [&](const auto& plan) { return plan.first == sizes; });
-  if (known == plans_.end()) {
-    if (plans_.size() >= kMostPlans) plans_.pop_back();
-    plans_.emplace_front(sizes, StepPlan());
-  } else {
-    plans_.splice(plans_.begin(), plans_, known);
+/// A recording gives memory back and waits for the device, so sizes that may never come again get none.
+StepPlan* TrainStep::plan_for(const BatchSizes& sizes) {
+  const auto of_sizes = [&](const auto& plan) { return plan.first == sizes; };
+  const auto planned = std::find_if(plans_.begin(), plans_.end(), of_sizes);
+  if (planned != plans_.end()) return &planned->second;
+  if (plans_.size() >= kMostPlans) return nullptr;
+  const auto seen = std::find(seen_once_.begin(), seen_once_.end(), sizes);
+  if (seen == seen_once_.end()) {
+    if (seen_once_.size() >= kMostPlans) seen_once_.pop_front();
+    seen_once_.push_back(sizes);
+    return nullptr;
   }
-  return plans_.front().second;
+  seen_once_.erase(seen);
+  return &plans_.emplace_back(sizes, StepPlan()).second;
 }
 
 TrainStep::Captured& TrainStep::captured_for(int number) {

@@ -79,7 +79,7 @@ class TrainStep {
   void write(const Staged& staged, const Window& window, Normalizers& normalizers) const;
   Staged take(const std::vector<Sample>& samples, const Window& window, Normalizers& normalizers);
   Captured& captured_for(int number);
-  StepPlan& plan_for(const BatchSizes& sizes);
+  StepPlan* plan_for(const BatchSizes& sizes);
   void run(Captured& captured);
 
   Runtime& runtime_;
@@ -96,8 +96,9 @@ class TrainStep {
   std::list<Captured> captured_;  // used last first
   std::unique_ptr<CapturedWork> captured_update_;
   static constexpr size_t kMostPlans = 16;
-  std::list<std::pair<BatchSizes, StepPlan>> plans_;  // used last first
-  std::deque<Staged> expected_;                       // goes first: their threads use the others
+  std::list<std::pair<BatchSizes, StepPlan>> plans_;
+  std::deque<BatchSizes> seen_once_;  // the last ones
+  std::deque<Staged> expected_;       // goes first: their threads use the others
 };
 
 /// The most nodes and edges of a batch of the training split: as if all its samples had the largest mesh.

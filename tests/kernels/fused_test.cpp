@@ -90,7 +90,7 @@ TEST_CASE("fused mlp agrees with the judge" * doctest::skip(cuda_devices().empty
       {{128, 128}, 128, 3, 128, Norm::layer, true}, {{64, 64, 64}, 64, 3, 64, Norm::layer, false},
       {{3}, 128, 3, 128, Norm::layer, false},       {{11, 64}, 64, 2, 64, Norm::rms, false},
       {{128}, 128, 3, 2, Norm::none, false},        {{64}, 64, 4, 64, Norm::none, true},
-      {{32, 1}, 64, 4, 32, Norm::none, false}};
+      {{32, 1}, 64, 4, 32, Norm::none, false},      {{8, 24}, 64, 3, 16, Norm::none, false}};
   uint64_t seed = 900;
   for (const DType dtype : {DType::f16, DType::bf16}) {
     for (const MlpShapeOf& shape : shapes) check_mlp(shape, dtype, shape.width == 64 ? 129 : 33, 140, seed++);
