@@ -34,8 +34,9 @@ std::vector<Variable> SegmentRun::first(Tape& tape, std::string_view name, const
   const std::vector<Variable> outputs = self.outputs_;
   if (tape.kind_ == Tape::Kind::record) {
     const std::string scope = tape.observer_ ? tape.runtime_.allocator().scope() : std::string();
-    tape.entries_.push_back(
-        {std::string(name), [self = std::move(self)](Tape& back) mutable { self.second(back); }, scope});
+    tape.entries_.push_back({std::string(name),
+                             [self = std::move(self)](Tape& back) mutable { self.second(back); }, scope,
+                             true});
   }
   return outputs;
 }

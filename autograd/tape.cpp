@@ -89,7 +89,8 @@ void Tape::walk() {
   while (!entries_.empty()) {
     const Entry entry = std::move(entries_.back());
     entries_.pop_back();
-    const MemoryScope scope(runtime_.allocator(), entry.op);
+    std::optional<MemoryScope> scope;  // a segment opens its own as it runs again
+    if (!entry.segment) scope.emplace(runtime_.allocator(), entry.op);
     entry.backward(*this);
     if (observer_) tell(entry.op, entry.scope, true);
   }

@@ -124,6 +124,7 @@ class Tape {
     std::string op;
     std::function<void(Tape&)> backward;
     std::string scope;  // if observed
+    bool segment = false;
   };
   void note_gradient(const Variable& variable) const;
   void tell(const std::string& op, const std::string& scope, bool backward);

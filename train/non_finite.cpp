@@ -121,13 +121,13 @@ std::string NonFinite::fix(DType precision) const {
 }
 
 std::optional<NonFinite> find_non_finite(Runtime& runtime, const MeshGraphNet& model, const Batch& batch,
-                                         double seed) {
+                                         double seed, const std::vector<RecomputedStages>& stages) {
   Search search(runtime, model.parameters());
   search.look_at_given(batch);
   if (search.found()) return search.found();
   Tape tape(runtime);
   tape.observe([&](const OpWritten& op) { search.look_at(op); });
-  const Variable prediction = model.forward(tape, batch);
+  const Variable prediction = model.forward(tape, batch, stages);
   const LossSum loss = masked_loss(tape, prediction, batch.target, batch.mask);
   search.look(Phase::forward, "", "masked_loss", "loss", loss.sum.value(), 1);
   if (search.found()) return search.found();

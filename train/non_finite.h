@@ -4,6 +4,7 @@
 #include <meshgrad/nn/mesh_graph_net.h>
 
 #include <optional>
+#include <vector>
 
 namespace meshgrad {
 
@@ -26,8 +27,9 @@ struct NonFinite {
 
 /// Computes a batch's forward pass, loss, and backward pass from `seed` = loss scale / window weight, and
 /// looks at what is given, at what each op writes, and at the weights' gradients behind each op. Waits for
-/// the device all the time. Gradients are added to the parameters', as in a step.
+/// the device all the time. Gradients are added to the parameters', as in a step, and `stages` are computed
+/// again, as in a step.
 std::optional<NonFinite> find_non_finite(Runtime& runtime, const MeshGraphNet& model, const Batch& batch,
-                                         double seed);
+                                         double seed, const std::vector<RecomputedStages>& stages = {});
 
 }  // namespace meshgrad

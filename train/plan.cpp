@@ -91,7 +91,13 @@ void add_choices(MemoryPlan& plan, const StepProbe& probe, const Config& config)
   for (int i = 0; i < 4; ++i) {
     const Config chosen = with_choice(with_batch(config, plan.batch), i % 2 == 1, i >= 2);
     MemoryPlan::Choice choice{.name = std::string(kNames[i]), .settings = settings_of(chosen)};
-    choice.predicted = probe.predict(chosen);
+    try {
+      choice.predicted = probe.predict(chosen);
+    } catch (const ConfigError&) {  // recompute.budget cannot be kept to
+      choice.possible = false;
+      plan.choices.push_back(std::move(choice));
+      continue;
+    }
     int64_t correction = 0;
     if (plan.mode == PlanMode::measured) {
       choice.measured = measured_step(probe, chosen);

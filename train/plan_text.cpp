@@ -55,6 +55,10 @@ std::string choices(const MemoryPlan& plan) {
   if (measured) text += fmt::format("{:>11} {:>11} ", "measured", "reserved");
   text += fmt::format("{:>13}  settings\n", "largest batch");
   for (const MemoryPlan::Choice& choice : plan.choices) {
+    if (!choice.possible) {
+      text += fmt::format("  {:<14} {:>23} {}\n", choice.name, "over recompute.budget", choice.settings);
+      continue;
+    }
     text += fmt::format("  {:<14} {}", choice.name, columns(choice.predicted));
     if (measured)
       text += choice.measured ? columns(*choice.measured) : fmt::format("{:>23} ", "out of memory");
@@ -121,7 +125,7 @@ std::string to_json(const MemoryPlan& plan) {
   for (const MemoryPlan::Choice& choice : plan.choices) {
     choices.push_back({{"name", choice.name},
                        {"settings", choice.settings},
-                       {"predicted", to_json(choice.predicted)},
+                       {"predicted", choice.possible ? to_json(choice.predicted) : Json()},
                        {"measured", choice.measured ? to_json(*choice.measured) : Json()},
                        {"batch_size", choice.batch_size},
                        {"fits", choice.fits}});

@@ -84,7 +84,8 @@ std::vector<RecomputedStages> uniform_segments(const Config& config, const MeshG
       segments.push_back({stage, stage + 1, config.recompute.policy});
     }
   }
-  if (!segments.empty()) segments.pop_back();
+  // Behind the last block there is only the decoder.
+  if (!segments.empty() && segments.back().end >= model.stages() - 1) segments.pop_back();
   return segments;
 }
 

@@ -15,8 +15,8 @@ struct Recomputation {
 /// The stages that recompute.include names, in order. Throws ConfigError for a name that fits none.
 std::vector<bool> included_stages(const Config& config, const MeshGraphNet& model);
 
-/// Segments of recompute.mode = "block", "every" or "sqrt"; none when it is "off". The last one is left out:
-/// its backward pass comes at once. Encoder and decoder are segments of their own.
+/// Segments of recompute.mode = "block", "every" or "sqrt"; none when it is "off". One that ends the model is
+/// left out: its backward pass comes at once. Encoder and decoder are segments of their own.
 std::vector<RecomputedStages> uniform_segments(const Config& config, const MeshGraphNet& model);
 
 /// What recompute.* make of a model, for batches of up to `largest` on the runtime's device. "budget" and

@@ -72,7 +72,11 @@ TrainStep::TrainStep(Runtime& runtime, const Config& config, const Dataset& data
                             BatchMemory::Sizes::capacity)
                     .bytes()),
       classes_(largest_batch(config, dataset, features)) {
-  if (const std::string text = describe(recomputation_, model); !text.empty()) note_(text);
+  if (const std::string text = describe(recomputation_, model); !text.empty()) {
+    note_(text);
+  } else if (config.recompute.mode != RecomputeMode::off) {
+    note_("the backward pass computes nothing again: recompute.* leaves nothing to, or memory is enough");
+  }
   if (config.graphs != GraphsMode::capture) return;
   if (!runtime.stream().on_gpu()) {
     note_("graphs = \"capture\" needs a GPU: kernels run one by one");

@@ -47,6 +47,7 @@ class TrainStep {
     bool learn = false;    ///< the normalisers learn from its batches
     bool observe = false;  ///< only that: the model waits
   };
+  const Recomputation& recomputation() const { return recomputation_; }
   /// How many batches behind the current one it pays to expect.
   size_t ahead() const { return ahead_; }
   /// Starts to put a batch together. Those that are asked for next must be those that were expected, in the

@@ -44,7 +44,7 @@ class Trainer {
   void look();
   void note(const std::optional<StepState>& seen);
   [[noreturn]] void fail(std::string_view needed, const std::string& got, const StepState& seen);
-  std::optional<NonFinite> search_window(int64_t step, double loss_scale);
+  std::optional<NonFinite> search_window(int64_t step, double loss_scale, const Recomputation& recomputation);
   void give_back_gradients();
   void care_for_memory();
   void advise_on_memory();
@@ -302,6 +302,7 @@ void Trainer::note(const std::optional<StepState>& seen) {
 /// Ends the run with the first value that is not finite when the window that was left out last is computed
 /// again: its weights are what they were, unless a GPU was seen so late that steps were taken since.
 void Trainer::fail(std::string_view needed, const std::string& got, const StepState& seen) {
+  const Recomputation recomputation = step_ ? step_->recomputation() : Recomputation();
   step_.reset();  // gives back what captured steps keep
   const bool open = !is_finite(seen.window_loss);
   const int64_t window = open ? seen.steps + seen.skipped : seen.bad_window;
@@ -311,7 +312,7 @@ void Trainer::fail(std::string_view needed, const std::string& got, const StepSt
   std::string found = "every value is finite when it is computed again";
   std::string fix = "lower optimizer.lr, set train.clip_norm, or look for bad values in the data";
   try {
-    if (const auto first = search_window(step, scale)) {
+    if (const auto first = search_window(step, scale, recomputation)) {
       found = first->text();
       fix = first->fix(config_.precision);
     }
@@ -322,7 +323,8 @@ void Trainer::fail(std::string_view needed, const std::string& got, const StepSt
                    fmt::format("{}; loss scale {}; {}", got, scale, found), fix);
 }
 
-std::optional<NonFinite> Trainer::search_window(int64_t step, double loss_scale) {
+std::optional<NonFinite> Trainer::search_window(int64_t step, double loss_scale,
+                                                const Recomputation& recomputation) {
   if (!model_.parameters().gradients().defined()) model_.parameters().allocate_gradients(runtime_);
   fill_zero(model_.parameters().gradients(), runtime_.stream());
   const auto weight = static_cast<double>(window_weight(step));
@@ -331,7 +333,8 @@ std::optional<NonFinite> Trainer::search_window(int64_t step, double loss_scale)
     if (samples.empty()) continue;
     const Batch batch = features_.training_batch(runtime_, config_.precision, config_.data.train_split,
                                                  samples, noise_, normalizers_, false);
-    if (const auto found = find_non_finite(runtime_, model_, batch, loss_scale / weight)) return found;
+    const auto found = find_non_finite(runtime_, model_, batch, loss_scale / weight, recomputation.stages);
+    if (found) return found;
   }
   return std::nullopt;
 }
@@ -378,6 +381,8 @@ void Trainer::advise_on_memory() {
   const StepProbe probe(dataset_, features_, runtime_.device());
   Config here = config_;
   here.run.threads = runtime_.threads().threads();
+  here.memory = runtime_.allocator().options();
+  here.memory.memory_limit = runtime_.allocator().stats().capacity;
   for (const MemoryChange& change : memory_ladder(probe, here)) advice.push_back(change.line());
   runtime_.allocator().advise(std::move(advice));
 }

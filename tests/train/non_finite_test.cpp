@@ -52,7 +52,15 @@ struct Fixture {
 
   std::optional<NonFinite> search(double seed) {
     fill_zero(model.parameters().gradients(), runtime.stream());
-    return find_non_finite(runtime, model, batch, seed);
+    const std::optional<NonFinite> found = find_non_finite(runtime, model, batch, seed);
+    // The same where everything is computed again.
+    fill_zero(model.parameters().gradients(), runtime.stream());
+    std::vector<RecomputedStages> stages;
+    for (int64_t stage = 0; stage < model.stages(); ++stage) stages.push_back({stage, stage + 1});
+    const std::optional<NonFinite> again = find_non_finite(runtime, model, batch, seed, stages);
+    CHECK(found.has_value() == again.has_value());
+    if (found && again) CHECK(found->text() == again->text());
+    return found;
   }
 
   /// Multiplies one parameter.

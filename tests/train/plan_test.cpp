@@ -63,6 +63,10 @@ Config random_config(const fs::path& folder, uint64_t number, Device device) {
   config.memory.plan_steps = draw.from(0, 2) == 0;
   config.train.validate_every = 0;
   config.train.checkpoint_every = 0;
+  const RecomputeMode modes[] = {RecomputeMode::off, RecomputeMode::block, RecomputeMode::every,
+                                 RecomputeMode::sqrt};
+  config.recompute.mode = modes[draw.from(0, 3)];
+  config.recompute.every = draw.from(1, 3);
   return config;
 }
 
@@ -188,6 +192,7 @@ TEST_CASE("changes come in order, each saves what it says, and those that save n
   const ScratchDirectory scratch;
   Case c(scratch.path, 301, {});
   c.config.precision = DType::f32;
+  c.config.recompute.mode = RecomputeMode::off;
   c.config.model.path = ComputePath::op_by_op;
   c.config.model.keep_hidden = true;
   c.config.model.blocks = 4;
@@ -252,6 +257,33 @@ TEST_CASE(
     run(true, config.train.steps + 1);
     CHECK(load_config(resolved.string()).train.batch == batch);
   }
+}
+
+TEST_CASE("a budget that 16 bits keep to and f32 cannot is no obstacle to a plan") {
+  const ScratchDirectory scratch;
+  Case c(scratch.path, 302, {});
+  c.config.model.width = 32;
+  c.config.model.blocks = 4;
+  c.config.train.batch = 4;
+  c.config.precision = DType::bf16;
+  c.config.recompute.mode = RecomputeMode::budget;
+  const auto kept = [&](DType precision) {
+    Config config = c.config;
+    config.precision = precision;
+    try {
+      return c.probe.predict(config).live > 0;
+    } catch (const ConfigError&) {
+      return false;
+    }
+  };
+  c.config.recompute.budget = 1 << 14;
+  while (!kept(DType::bf16)) c.config.recompute.budget += c.config.recompute.budget / 8;
+  REQUIRE_FALSE(kept(DType::f32));
+  const MemoryPlan plan = plan_memory(c.config, {.device_memory = int64_t{1} << 30});
+  REQUIRE(plan.choices.size() == 4);
+  CHECK_FALSE(plan.choices[1].possible);
+  CHECK(plan.choices[3].possible);
+  CHECK(contains(to_text(plan), "over recompute.budget"));
 }
 
 TEST_CASE("running out of memory prints the changes of the plan, with what they save") {

@@ -54,6 +54,8 @@ TEST_CASE("modes cut the included blocks; the last segment is kept") {
         Stages{{1, 3}, {4, 5}});
   CHECK(segments(12, RecomputeMode::every, 9, {"processor.1*"}) == Stages{{2, 3}});
   CHECK(segments(12, RecomputeMode::block, 1, {"*co*"}) == Stages{{0, 1}});
+  CHECK(segments(6, RecomputeMode::block, 1, {"encoder"}) == Stages{{0, 1}});
+  CHECK(segments(6, RecomputeMode::block, 1, {"processor.0", "processor.3"}) == Stages{{1, 2}, {4, 5}});
   CHECK(contains(message_of([] {
                    segments(3, RecomputeMode::block, 1, {"processor", "proc"});
                  }),
