@@ -76,11 +76,13 @@ void SegmentRun::note(Tape& tape, std::string_view name) {
   op.rereads_inputs = true;
   op.nested = plan_;
   bool stands_alone = true;
+  std::unordered_set<uint64_t> seen;
   for (size_t i = 0; i < outputs_.size(); ++i) {
     op.outputs.push_back({.id = fresh_[i] ? outputs_[i].state_->id : 0, .kept = {}, .hash = {}});
     Variable& prototype = op.prototypes.emplace_back();
     if (!outputs_[i]) continue;
-    stands_alone = stands_alone && fresh_[i];
+    // Two prototypes of one value would be two slots for its gradient.
+    stands_alone = stands_alone && fresh_[i] && seen.insert(outputs_[i].state_->id).second;
     prototype.state_ = std::make_shared<Variable::State>(*outputs_[i].state_);
     prototype.state_->value =
         Tensor::without_memory(outputs_[i].value().shape(), outputs_[i].value().dtype());

@@ -254,6 +254,23 @@ TEST_CASE("an inner segment may read what an outer one made, and hand variables 
   CHECK(run(true) == run(false));
 }
 
+TEST_CASE("an inner segment may return one value twice") {
+  const auto run = [](bool segments) {
+    return outcome([segments](Tape& tape, const Variable& x) {
+      const Segment twice = [](Tape& inner, const std::vector<Variable>& inputs) {
+        const Variable y = tanhs(inner, inputs[0], 1);
+        return std::vector<Variable>{y, y};
+      };
+      const Segment sum = [=](Tape& outer, const std::vector<Variable>& inputs) {
+        const auto both = segments ? checkpoint(outer, "inner", twice, inputs) : twice(outer, inputs);
+        return std::vector<Variable>{add(outer, both[0], both[1])};
+      };
+      return segments ? checkpoint(tape, "outer", sum, {x})[0] : sum(tape, {x})[0];
+    });
+  };
+  CHECK(run(true).gradient == run(false).gradient);
+}
+
 TEST_CASE("a tape that evaluates runs a segment plainly") {
   Runtime runtime = make_runtime();
   const Variable x = leaf(runtime, 5, 3, 1);
