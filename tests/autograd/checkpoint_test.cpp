@@ -165,7 +165,7 @@ TEST_CASE("a segment keeps its inputs alone, and backward frees what it made aga
     CHECK(bytes_now(runtime, Tag::activations) == (recompute ? 4 : 16) * bytes);
     runtime.allocator().reset_peak();
     backward(tape, y);
-    const auto& again = runtime.allocator().stats().by_tag[static_cast<size_t>(Tag::recompute)].requested;
+    const auto again = runtime.allocator().stats().by_tag[static_cast<size_t>(Tag::recompute)].requested;
     CHECK(again.current == 0);
     CHECK(again.peak == (recompute ? 3 * bytes : 0));
     tape.take_gradient(x);
