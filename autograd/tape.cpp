@@ -21,7 +21,7 @@ Variable Tape::output(const Shape& shape, Rows rows, DType dtype, bool needs_gra
   const Tensor value = written                 ? Tensor::empty(runtime_, shape, dtype, tag_, name)
                        : known->kept.defined() ? known->kept
                                                : Tensor::without_memory(shape, dtype);
-  const Variable result(value, needs_gradient && kind_ != Kind::evaluate, rows);
+  Variable result(value, needs_gradient && kind_ != Kind::evaluate, rows);
   if (plan_ != nullptr) {
     result.state_->id = ++shared_->ids;
     made_.push_back(result);
