@@ -138,7 +138,10 @@ Workload prepare(Runtime& runtime, const Scale& scale, const Kind& kind, DType d
 std::vector<Benchmark> recompute_benchmarks(const Selection& selection) {
   Scale scale = size_classes(selection.quick).front().scale;
   scale.copies *= kMeshes;
-  if (selection.quick) scale.blocks = 5;
+  if (selection.quick) {
+    scale.copies = 1;
+    scale.blocks = 5;
+  }
   constexpr ComputePath kByOps = ComputePath::op_by_op;
   const std::vector<Kind> kinds = {{"op_by_op/off", kByOps},
                                    {"op_by_op/block", kByOps, true, 1},
