@@ -152,8 +152,10 @@ std::vector<Benchmark> recompute_benchmarks(const Selection& selection) {
                                    {"fused_in_tile/off", ComputePath::fused, false},
                                    {"fused_in_tile/block", ComputePath::fused, false, 1},
                                    {"fused_in_tile/every_4", ComputePath::fused, false, 4}};
+  std::vector<DType> types = timed_types(selection.device);
+  if (selection.quick) types = {types.back()};
   std::vector<Benchmark> list;
-  for (const DType dtype : timed_types(selection.device)) {
+  for (const DType dtype : types) {
     for (const Kind& kind : kinds) {
       list.push_back({fmt::format("memory/recompute/{}/{}", kind.name, name_of(dtype)),
                       [=](Runtime& runtime) { return prepare(runtime, scale, kind, dtype); }});
