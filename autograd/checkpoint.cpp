@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/autograd/checkpoint.h>
+#include <meshgrad/autograd/offload.h>
 #include <meshgrad/autograd/segment_plan.h>
 
 #include <utility>
@@ -17,11 +18,14 @@ class SegmentRun {
   void stand_in(Tape& tape);
   void note(Tape& tape, std::string_view name);
   void second(Tape& tape);
+  std::vector<Offload::Holder> inputs_held(bool lend) const;
+  std::vector<Offload::Holder> all_held() const;
 
   Segment segment_;
   std::vector<Variable> inputs_, outputs_;
   std::vector<bool> fresh_;  // per output: made by the segment, not handed through
   std::shared_ptr<SegmentPlan> plan_;
+  int64_t number_ = -1;  // if what it keeps may leave the device's memory
 };
 
 std::vector<Variable> SegmentRun::first(Tape& tape, std::string_view name, const Segment& segment,
@@ -29,8 +33,11 @@ std::vector<Variable> SegmentRun::first(Tape& tape, std::string_view name, const
   SegmentRun self;
   self.segment_ = segment;
   self.inputs_ = inputs;
+  Offload* const offload = tape.root_offload();
+  if (offload != nullptr) offload->begin_segment(self.inputs_held(true));
   tape.runs() ? self.run(tape, name, keep) : self.stand_in(tape);
   self.note(tape, name);
+  if (offload != nullptr) self.number_ = offload->end_segment(self.all_held());
   const std::vector<Variable> outputs = self.outputs_;
   if (tape.kind_ == Tape::Kind::record) {
     const std::string scope = tape.observer_ ? tape.runtime_.allocator().scope() : std::string();
@@ -41,13 +48,39 @@ std::vector<Variable> SegmentRun::first(Tape& tape, std::string_view name, const
   return outputs;
 }
 
+/// `lend`: the segment may read them from now on; else no longer.
+std::vector<Offload::Holder> SegmentRun::inputs_held(bool lend) const {
+  std::vector<Offload::Holder> held;
+  for (const Variable& input : inputs_) {
+    if (!input) continue;
+    input.state_->lent = lend;
+    held.push_back({{input.state_, &input.state_->value}, &input.state_->stays});
+  }
+  return held;
+}
+
+/// Inputs, and outputs of ops.
+std::vector<Offload::Holder> SegmentRun::all_held() const {
+  std::vector<Offload::Holder> held = inputs_held(false);
+  for (SegmentPlan::Op& op : plan_->ops) {
+    for (SegmentPlan::Output& output : op.outputs)
+      if (output.kept.defined()) held.push_back({{plan_, &output.kept}, nullptr});
+  }
+  return held;
+}
+
 void SegmentRun::run(Tape& tape, std::string_view name, Keep keep) {
   plan_ = std::make_shared<SegmentPlan>();
   plan_->name = name;
   // Within a segment that forgets everything nothing is kept.
-  plan_->keeps_products = keep == Keep::products && tape.kind_ == Tape::Kind::record;
+  if (tape.kind_ == Tape::Kind::record) plan_->keep = keep;
   Tape forgetful(tape, Tape::Kind::forget, plan_);
   outputs_ = segment_(forgetful, inputs_);
+  // Within a segment that runs again this is the second run: what the third is compared to must be the first.
+  if (tape.shared_->check && tape.follows()) {
+    const std::shared_ptr<SegmentPlan>& known = tape.plan_->op(tape.next_op_).nested;
+    if (known != nullptr) known->compare(*plan_);
+  }
   plan_->decide();
   const std::unordered_set<uint64_t> made = plan_->made();
   for (const Variable& output : outputs_) fresh_.push_back(output && made.contains(output.state_->id));
@@ -99,7 +132,12 @@ void SegmentRun::second(Tape& tape) {
     reached = reached || gradients[i].defined();
   }
   outputs_.clear();
-  if (!reached) return;
+  Offload* const offload = number_ >= 0 ? tape.shared_->offload.get() : nullptr;
+  if (!reached) {
+    if (offload != nullptr) offload->forget(number_);
+    return;
+  }
+  if (offload != nullptr) offload->bring_back(number_);
   ++tape.shared_->counts.segments;
   Tape again(tape, Tape::Kind::record, plan_);
   {
@@ -114,6 +152,7 @@ void SegmentRun::second(Tape& tape) {
   inputs_.clear();
   again.plan_.reset();
   plan_.reset();
+  if (offload != nullptr) offload->forget(number_);
   again.walk();
 }
 

@@ -2,7 +2,7 @@
 // Segments of a forward pass that are computed again on the way back instead of being kept. Source of the
 // method: Chen, Xu, Zhang, Guestrin, "Training deep nets with sublinear memory cost" (2016).
 #pragma once
-#include <meshgrad/autograd/tape.h>
+#include <meshgrad/autograd/keep.h>
 
 namespace meshgrad {
 
@@ -11,17 +11,11 @@ namespace meshgrad {
 /// weights and anything else; absent variables are allowed on either side.
 using Segment = std::function<std::vector<Variable>(Tape&, const std::vector<Variable>&)>;
 
-/// What a segment keeps beside its inputs.
-enum class Keep : uint8_t {
-  inputs,   ///< nothing
-  products  ///< the outputs of its matrix products (a fused op is one): gathers, norms and the like are
-            ///< redone
-};
-
-/// Runs `segment` and keeps what `keep` says. Backward runs it again, on an inner tape and on the same
-/// variables, but for the ops whose outputs neither a backward function nor such an op reads; then it walks
-/// back through it. Gradients are added where, and in the order in which, they would be without: they are
-/// the same to the last bit. A fused op that is not run again redoes its hidden activations in the tile.
+/// Runs `segment` and keeps its inputs, and what `keep` says. Backward runs it again, on an inner tape and on
+/// the same variables, but for the ops whose outputs neither a backward function nor such an op reads; then
+/// it walks back through it. Gradients are added where, and in the order in which, they would be without:
+/// they are the same to the last bit. A fused op that is not run again redoes its hidden activations in the
+/// tile.
 ///
 /// Segments nest. On a tape that evaluates, this is a plain call.
 std::vector<Variable> checkpoint(Tape& tape, std::string_view name, const Segment& segment,

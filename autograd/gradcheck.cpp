@@ -32,6 +32,8 @@ class Source {
   }
   Tensor target(const Shape& shape) { return tensor(shape, accumulator_of(dtype_)); }
   Variable leaf(const Shape& shape) { return Variable(tensor(shape, dtype_), true); }
+  /// In the dtype that sums are in.
+  Variable wide_leaf(const Shape& shape) { return Variable(target(shape), true); }
   Weight weight(const Shape& shape) {
     const DType sum = accumulator_of(dtype_);
     return {tensor(shape, shape.rank() == 2 ? dtype_ : sum),
@@ -159,6 +161,34 @@ void add_loss(Runtime& runtime, Source& source, std::vector<OpSample>& list) {
                   }});
 }
 
+void add_unroll(Runtime& runtime, Source& source, std::vector<OpSample>& list) {
+  const Variable before = source.wide_leaf({5, 2});
+  const Variable prediction = source.leaf({5, 2});
+  const Tensor target = source.target({5, 2});
+  const std::vector<uint8_t> flags{1, 0, 1, 1, 0};
+  const Tensor mask = Tensor::from<uint8_t>(runtime, flags, Shape{5}, Tag::data, "mask");
+  list.push_back({"masked_loss", "errors", {before, prediction}, {}, [=](Tape& t) {
+                    const LossSum loss = masked_loss(t, Variable(), {before, prediction}, mask);
+                    return std::vector{masked_loss(t, loss.sum, {before}, mask).sum};
+                  }});
+  list.push_back({"deviation", "first", {prediction}, {}, [=](Tape& t) {
+                    return std::vector{deviation(t, {}, prediction, target, mask)};
+                  }});
+  list.push_back({"deviation", "two in a row", {before, prediction}, {}, [=](Tape& t) {
+                    const Variable after = deviation(t, before, prediction, target, mask);
+                    return std::vector{after, deviation(t, before, after, {}, mask)};
+                  }});
+  const Tensor given = source.leaf({5, 4}).value();
+  const std::vector<int32_t> columns{1, -1, 0, 1};
+  const Tensor map = Tensor::from<int32_t>(runtime, columns, Shape{4}, Tag::data, "source");
+  const Tensor ratio = source.target({4});
+  // Used twice, so that the second gradient is added to the first.
+  list.push_back({"shift_columns", "", {before}, {}, [=](Tape& t) {
+                    return std::vector{shift_columns(t, given, before, map, ratio),
+                                       shift_columns(t, given, before, map, ratio)};
+                  }});
+}
+
 /// sum_k c_k y_k with the c of `seed`.
 double weighted_sum(const std::vector<Variable>& outputs, uint64_t seed) {
   double total = 0.0;
@@ -210,6 +240,7 @@ std::vector<OpSample> all_op_samples(Runtime& runtime, uint64_t seed, DType dtyp
   add_basic(runtime, source, list);
   add_fused(runtime, source, list);
   add_loss(runtime, source, list);
+  add_unroll(runtime, source, list);
   return list;
 }
 

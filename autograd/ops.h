@@ -72,5 +72,20 @@ struct LossSum {
   Tensor weight;
 };
 LossSum masked_loss(Tape& tape, const Variable& prediction, const Tensor& target, const Tensor& mask);
+/// The sum of the squares of errors that are there already, those of several predictions together, added to
+/// `before`, another loss's sum, which may be absent. The weight is that of these errors alone.
+LossSum masked_loss(Tape& tape, const Variable& before, const std::vector<Variable>& errors,
+                    const Tensor& mask);
+
+/// before + prediction - target where mask is not 0, else 0, in the accumulator of the prediction's dtype:
+/// how far a state that was `before` off is off after the prediction. `before` may be absent, `target`
+/// undefined: 0.
+Variable deviation(Tape& tape, const Variable& before, const Variable& prediction, const Tensor& target,
+                   const Tensor& mask);
+
+/// `given` with shift[:, source[c]] * ratio[c] added to each column c whose source is not -1: a model's
+/// inputs from the data, moved to its own state.
+Variable shift_columns(Tape& tape, const Tensor& given, const Variable& shift, const Tensor& source,
+                       const Tensor& ratio);
 
 }  // namespace meshgrad

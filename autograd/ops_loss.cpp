@@ -35,4 +35,46 @@ LossSum masked_loss(Tape& tape, const Variable& prediction, const Tensor& target
   return loss;
 }
 
+LossSum masked_loss(Tape& tape, const Variable& before, const std::vector<Variable>& errors,
+                    const Tensor& mask) {
+  if (errors.empty()) throw invalid_argument("masked_loss", "one error or more", "none");
+  LossSum loss{tape.output(Shape{1}, Rows{1}, DType::f64, true, "loss"),
+               Tensor::empty(tape.runtime(), Shape{1}, DType::f64, tape.tag(), "loss weight")};
+  const bool runs = tape.runs();
+  if (runs && before) {
+    copy(before.value(), loss.sum.value(), tape.stream());
+    fill_zero(loss.weight, tape.stream());
+  }
+  for (size_t i = 0; runs && i < errors.size(); ++i) {
+    masked_loss_forward({.rows = errors[i].rows(),
+                         .prediction = errors[i].value(),
+                         .target = {},
+                         .mask = mask,
+                         .sum = loss.sum.value(),
+                         .weight = loss.weight,
+                         .accumulate = i > 0 || before},
+                        tape.runtime(), tape.stream());
+  }
+  OpUse use{.op = "masked_loss", .inputs = errors, .rereads_inputs = true};
+  if (before) use.inputs.push_back(before);
+  tape.record(use, [before, errors, mask, sum = loss.sum](Tape& back) {
+    const Tensor seed = back.take_gradient(sum);
+    if (!seed.defined()) return;
+    for (const Variable& error : errors) {
+      if (!error.needs_gradient()) continue;
+      const Tensor d_error = back.scratch(error.value().shape(), error.value().dtype(), "d_error");
+      masked_loss_backward({.rows = error.rows(),
+                            .prediction = error.value(),
+                            .target = {},
+                            .mask = mask,
+                            .seed = seed,
+                            .d_prediction = d_error},
+                           back.stream());
+      back.give_gradient(error, d_error);
+    }
+    if (before) back.give_gradient(before, seed);
+  });
+  return loss;
+}
+
 }  // namespace meshgrad

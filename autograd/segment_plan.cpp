@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/autograd/segment_plan.h>
+#include <meshgrad/engine/random.h>
 
 #include <algorithm>
 
@@ -13,7 +14,9 @@ void SegmentPlan::decide() {
   for (auto op = ops.rbegin(); op != ops.rend(); ++op) {
     op->runs = op->nested != nullptr && op->prototypes.empty();
     for (Output& output : op->outputs) {
-      output.needed = !output.kept.defined() && needed.contains(output.id);
+      const bool read = needed.contains(output.id);
+      if (!read) output.kept = {};
+      output.needed = read && !output.kept.defined();
       op->runs = op->runs || output.needed;
     }
     if (op->runs) needed.insert(op->inputs.begin(), op->inputs.end());
@@ -83,20 +86,22 @@ void SegmentPlan::compare(size_t of, size_t index, uint64_t hash) const {
                        std::to_string(index) + " has other bits than in the first run");
 }
 
+void SegmentPlan::compare(const SegmentPlan& other) const {
+  for (size_t i = 0; i < ops.size(); ++i) {
+    const Op& another = other.op(i);
+    if (ops[i].nested != nullptr && another.nested != nullptr) ops[i].nested->compare(*another.nested);
+    for (size_t k = 0; k < std::min(ops[i].outputs.size(), another.outputs.size()); ++k) {
+      if (ops[i].outputs[k].hash && another.outputs[k].hash) compare(i, k, *another.outputs[k].hash);
+    }
+  }
+}
+
 uint64_t hash_of(const Variable& variable, const Stream& stream) {
   const Tensor& value = variable.value();
-  int64_t rows = value.rows();
-  if (const int64_t* count = variable.rows().count; count != nullptr) {
-    const Tensor real = Tensor::borrow(const_cast<int64_t*>(count), Shape{1}, DType::i64, {}, value.device());
-    rows = std::min(rows, *to_host(real, stream).data<int64_t>());
-  }
   const Tensor host = to_host(value, stream);
-  const auto* bytes = static_cast<const unsigned char*>(host.raw());
-  uint64_t hash = 14695981039346656037U;  // FNV-1a
-  for (int64_t i = 0; i < rows * host.width() * size_of(host.dtype()); ++i) {
-    hash = (hash ^ bytes[i]) * 1099511628211U;
-  }
-  return hash;
+  const int64_t elements = real_rows(variable.rows(), value.device(), stream) * host.width();
+  return hash_of(
+      {static_cast<const char*>(host.raw()), static_cast<size_t>(elements * size_of(host.dtype()))});
 }
 
 }  // namespace meshgrad

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the first run of a segment leaves for the second: which ops there were, and which are run again.
 #pragma once
-#include <meshgrad/autograd/tape.h>
+#include <meshgrad/autograd/keep.h>
 
 #include <unordered_set>
 
@@ -11,7 +11,7 @@ struct SegmentPlan {
   struct Output {
     uint64_t id = 0;               ///< 0: handed through
     bool needed = true;            ///< by an op that runs again, or by a backward
-    Tensor kept;                   ///< by policy
+    Tensor kept;                   ///< as `keep` says, if it is read again
     std::optional<uint64_t> hash;  ///< of the first run's value, when recomputation is checked
   };
   struct Op {
@@ -25,7 +25,7 @@ struct SegmentPlan {
     std::vector<Variable> prototypes;  ///< its outputs without their values; none: it always runs
   };
   std::string name;
-  bool keeps_products = false;
+  Keep keep;
   std::vector<Op> ops;
 
   /// Decides what is run again, when all ops are known.
@@ -41,6 +41,8 @@ struct SegmentPlan {
   void check_end(size_t ops_seen, bool as_many_outputs) const;
   /// Throws InternalError unless the value has the bits of the first run's.
   void compare(size_t op, size_t index, uint64_t hash) const;
+  /// Likewise for all values of another run of this segment, and of segments in it.
+  void compare(const SegmentPlan& other) const;
 };
 
 /// Of the bytes of the real rows; waits for the device.

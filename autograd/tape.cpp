@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/autograd/offload.h>
 #include <meshgrad/autograd/segment_plan.h>
 #include <meshgrad/kernels/elementwise.h>
 
@@ -22,6 +23,7 @@ Variable Tape::output(const Shape& shape, Rows rows, DType dtype, bool needs_gra
                        : known->kept.defined() ? known->kept
                                                : Tensor::without_memory(shape, dtype);
   Variable result(value, needs_gradient && kind_ != Kind::evaluate, rows);
+  result.state_->stays = false;
   if (plan_ != nullptr) {
     result.state_->id = ++shared_->ids;
     made_.push_back(result);
@@ -37,6 +39,7 @@ bool Tape::runs() const { return !follows() || plan_->op(next_op_).runs; }
 
 void Tape::record(const OpUse& use, std::function<void(Tape&)> backward) {
   if (kind_ == Kind::evaluate) return;
+  if (shared_->offload != nullptr) note_readers(use);
   if (runs()) ++(tag_ == Tag::recompute ? shared_->counts.recomputed : shared_->counts.forwards);
   if (plan_ != nullptr) {
     follows() ? follow(use) : note(use);
@@ -45,6 +48,19 @@ void Tape::record(const OpUse& use, std::function<void(Tape&)> backward) {
   const std::string scope = observer_ ? runtime_.allocator().scope() : std::string();
   if (kind_ == Kind::record) entries_.push_back({std::string(use.op), std::move(backward), scope});
   if (observer_) tell(std::string(use.op), scope, false);
+}
+
+void Tape::offload(OffloadStore& store) { shared_->offload = std::make_shared<Offload>(runtime_, store); }
+
+/// What an op outside of segments will read again stays; so does what a segment reads that is no input of it.
+void Tape::note_readers(const OpUse& use) const {
+  const bool reads = plan_ == nullptr ? use.rereads_inputs : kind_ == Kind::forget;
+  if (!reads) return;
+  for (const Variable& input : use.inputs) {
+    // Outputs of segments have numbers, too; within one they mean values of its own.
+    const bool outside = plan_ == nullptr || (input && input.state_->id == 0);
+    if (input && outside && !input.state_->lent) input.state_->stays = true;
+  }
 }
 
 /// The first run of a segment.
@@ -58,7 +74,7 @@ void Tape::note(const OpUse& use) {
   for (const Variable& made : made_) {
     SegmentPlan::Output& output = op.outputs.emplace_back();
     output.id = made.state_->id;
-    if (use.product && plan_->keeps_products) output.kept = made.value();
+    if (plan_->keep.covers(use)) output.kept = made.value();
     if (shared_->check) output.hash = hash_of(made, stream());
   }
   plan_->ops.push_back(std::move(op));

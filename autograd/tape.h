@@ -31,6 +31,8 @@ struct OpWritten {
 };
 
 struct SegmentPlan;
+class Offload;
+class OffloadStore;
 
 /// An op for those who run it again: what it read, and what its backward will read of that. A backward must
 /// not read the values of the op's own outputs.
@@ -75,6 +77,12 @@ class Tape {
   /// naming segment and op where they differ. Waits for the device after each op.
   void check_recomputation() { shared_->check = true; }
 
+  /// What segments of this recording tape keep waits in `store`, from when the next segment has run until
+  /// shortly before the second run. That goes for values that ops made, and that nobody else keeps: who holds
+  /// the tensor, or an op whose backward reads it, keeps it in memory. A value that was a segment's input is
+  /// from then on read by segments alone. The store outlives the tape; call it before the first segment.
+  void offload(OffloadStore& store);
+
   // For ops, in this order:
   /// An op's output, [rows, width]: uninitialised, of the activations' tag. Its value has no memory where an
   /// inner tape knows that nobody will read it.
@@ -117,6 +125,7 @@ class Tape {
     OpCounts counts;
     uint64_t ids = 0;
     bool check = false;
+    std::shared_ptr<Offload> offload;
   };
   /// An inner tape.
   Tape(const Tape& outer, Kind kind, std::shared_ptr<SegmentPlan> plan);
@@ -129,6 +138,8 @@ class Tape {
   void note_gradient(const Variable& variable) const;
   void tell(const std::string& op, const std::string& scope, bool backward);
   bool follows() const { return kind_ == Kind::record && plan_ != nullptr; }
+  Offload* root_offload() const { return plan_ == nullptr && recording() ? shared_->offload.get() : nullptr; }
+  void note_readers(const OpUse& use) const;
   void note(const OpUse& use);
   void follow(const OpUse& use);
   void walk();

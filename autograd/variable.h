@@ -42,6 +42,8 @@ class Variable {
     const int64_t* count;  // of the rows, in device memory; null: all of them
     std::string name;      // of an op's output
     uint64_t id;           // of an op's output, in a root tape and all its inner ones; 0: made elsewhere
+    bool stays = true;     // in memory: somebody reads the value who is no segment
+    bool lent = false;     // to the segment that runs now, as an input
   };
   std::shared_ptr<State> state_;
 };

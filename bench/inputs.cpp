@@ -24,12 +24,6 @@ void fill_bytes(const Tensor& tensor, int byte, const Stream& stream) {
   }
 }
 
-uint64_t hash_of(std::string_view text) {
-  uint64_t hash = 1469598103934665603ull;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
-  return hash;
-}
-
 }  // namespace
 
 void fill_rows(const Tensor& tensor, const Matrix& base, Runtime& runtime) {
@@ -58,21 +52,29 @@ std::vector<double> values_of(const Tensor& tensor, const Stream& stream) {
   return values;
 }
 
-Torus make_torus(Runtime& runtime, const Scale& scale) {
-  const auto nodes_of = [&](int64_t nodes, std::vector<int32_t>& senders, std::vector<int32_t>& receivers) {
-    const auto side = static_cast<int64_t>(std::lround(std::sqrt(static_cast<double>(scale.nodes()))));
-    for (int64_t node = 0; node < nodes; ++node) {
-      for (const int64_t offset : {int64_t{1}, int64_t{-1}, side, -side, side + 1, -side - 1}) {
-        senders.push_back(static_cast<int32_t>(((node + offset) % nodes + nodes) % nodes));
-        receivers.push_back(static_cast<int32_t>(node));
-      }
+namespace {
+
+/// Node i hears from i +- 1, i +- side and i +- (side + 1), modulo the nodes or, in a square, within it.
+reference::Edges mesh_edges(int64_t nodes, int64_t side, bool square) {
+  reference::Edges edges{nodes, nodes, {}, {}};
+  for (int64_t node = 0; node < nodes; ++node) {
+    for (const auto& [down, right] : {std::pair{0, 1}, {0, -1}, {1, 0}, {-1, 0}, {1, 1}, {-1, -1}}) {
+      const int64_t row = node / side + down, column = node % side + right;
+      if (square && (row < 0 || row >= side || column < 0 || column >= side)) continue;
+      const int64_t sender = node + down * side + right;
+      edges.senders.push_back(static_cast<int32_t>((sender % nodes + nodes) % nodes));
+      edges.receivers.push_back(static_cast<int32_t>(node));
     }
-  };
-  std::vector<int32_t> senders, receivers;
-  nodes_of(scale.nodes(), senders, receivers);
-  Torus torus{build_graph(runtime, scale.nodes(), senders, receivers), {scale.period, scale.period, {}, {}}};
-  nodes_of(scale.period, torus.base.senders, torus.base.receivers);
-  return torus;
+  }
+  return edges;
+}
+
+}  // namespace
+
+Mesh make_mesh(Runtime& runtime, const Scale& scale) {
+  const reference::Edges all = mesh_edges(scale.nodes(), scale.side(), scale.square);
+  return {build_graph(runtime, scale.nodes(), all.senders, all.receivers),
+          mesh_edges(scale.period, scale.side(), scale.square)};
 }
 
 Case::Case(Runtime& runtime, const Scale& scale, DType storage, std::string_view name)

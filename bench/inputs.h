@@ -21,12 +21,13 @@ struct Input {
 };
 
 /// A triangulated torus: node i hears from i +- 1, i +- s and i +- (s + 1), s near the root of the number of
-/// nodes, six edges a node in order of receiver. Modulo the period it is `base`.
-struct Torus {
+/// nodes, six edges a node in order of receiver. Modulo the period it is `base`. Or a triangulated square,
+/// whose nodes hear from those of these neighbours that lie within it.
+struct Mesh {
   Graph graph;
   reference::Edges base;
 };
-Torus make_torus(Runtime& runtime, const Scale& scale);
+Mesh make_mesh(Runtime& runtime, const Scale& scale);
 
 /// Makes, and later refills, the tensors of one workload.
 ///

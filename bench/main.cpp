@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // meshgrad-bench: times what the engine does, beside yardsticks measured in the same run. A row is held
 // against the judge first; one that is wrong is not timed.
+#include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
 
@@ -23,10 +24,7 @@ std::vector<SizeClass> size_classes(bool quick) {
   return {{"", {.copies = 14}}, {"100k", {.copies = 131}}, {"1M", {.copies = 1312}}};
 }
 
-std::vector<DType> timed_types(DeviceKind device) {
-  if (device == DeviceKind::cpu) return {DType::f32};
-  return {DType::f32, DType::f16, DType::bf16};
-}
+std::vector<DType> timed_types() { return {DType::f32, DType::f16, DType::bf16}; }
 
 std::string row_name(const std::string& family, const SizeClass& size, DType dtype) {
   return fmt::format("kernel/{}{}/{}", family, size.name.empty() ? "" : "/" + size.name, name_of(dtype));
@@ -34,8 +32,9 @@ std::string row_name(const std::string& family, const SizeClass& size, DType dty
 
 std::vector<Benchmark> all_benchmarks(const Selection& selection) {
   std::vector<Benchmark> list = step_benchmarks(selection);
-  for (const auto& more : {matrix_benchmarks(selection), row_benchmarks(selection),
-                           memory_benchmarks(selection), recompute_benchmarks(selection)})
+  for (const auto& more :
+       {matrix_benchmarks(selection), row_benchmarks(selection), memory_benchmarks(selection),
+        recompute_benchmarks(selection), data_benchmarks(selection), scaling_benchmarks(selection)})
     list.insert(list.end(), more.begin(), more.end());
   return list;
 }
@@ -92,6 +91,14 @@ void make_ready(const Workload& work, Result& result) {
   if (work.randomise) work.randomise();
 }
 
+/// What the CPU gave to `runs` runs.
+void note_cpu(const CpuTime& before, size_t runs, Result& result) {
+  const CpuTime after = cpu_time();
+  const double ran = after.ran - before.ran, waited = after.waited - before.waited;
+  result.cpu_s = ran / static_cast<double>(runs);
+  if (after.counted && ran > 0.0) result.cpu_share = ran / (ran + waited);
+}
+
 void time_alone(const Workload& work, Runtime& runtime, Timer& timer, const Options& options,
                 Result& result) {
   timer.run(work.run, work.warm_runs, work.cold);  // warms the allocator, the pages and the code
@@ -100,6 +107,7 @@ void time_alone(const Workload& work, Runtime& runtime, Timer& timer, const Opti
   const int64_t launches = started();
   std::vector<double> ms = timer.run(work.run, 1, work.cold);
   result.launches = started() - launches;
+  const CpuTime cpu_before = cpu_time();
   const auto begin = std::chrono::steady_clock::now();
   const auto enough = [&] {
     if (options.quick) return ms.size() >= 2;
@@ -112,6 +120,7 @@ void time_alone(const Workload& work, Runtime& runtime, Timer& timer, const Opti
     ms.insert(ms.end(), more.begin(), more.end());
   }
   ms.erase(ms.begin());  // the one whose launches were counted also set the batch size
+  if (!runtime.stream().on_gpu() && !work.cold) note_cpu(cpu_before, ms.size(), result);
   const Interval interval = median_interval(ms);
   result.repeats = static_cast<int>(ms.size());
   result.ms_min = *std::min_element(ms.begin(), ms.end());
@@ -123,10 +132,13 @@ void time_alone(const Workload& work, Runtime& runtime, Timer& timer, const Opti
   result.gbytes = work.bytes / result.ms / 1e6;
   const MemoryStats stats = runtime.allocator().stats();
   result.memory_peak_mib = static_cast<double>(stats.allocated.peak) / (1 << 20);
-  const int64_t activations = work.activation_bytes
-                                  ? work.activation_bytes()
-                                  : stats.by_tag[static_cast<size_t>(Tag::activations)].allocated.peak;
-  result.activations_mib = static_cast<double>(activations) / (1 << 20);
+  const StepBytes bytes = work.step_bytes
+                              ? work.step_bytes()
+                              : StepBytes{stats.by_tag[static_cast<size_t>(Tag::activations)].allocated.peak,
+                                          stats.reserved.peak};
+  result.activations_mib = mebibytes(bytes.activations);
+  result.reserved_mib = mebibytes(bytes.reserved);
+  result.offloaded_mib = mebibytes(bytes.offloaded);
 }
 
 /// Blocks of runs of the one and of the other, in turns: what the machine does meanwhile hits both alike.
@@ -153,6 +165,12 @@ Result measure(const Benchmark& benchmark, Device device, const Options& options
   Result result{.name = benchmark.name, .description = {}};
   try {
     Runtime runtime({.device = device, .threads = options.threads, .allocator = allocator_options(device)});
+    if (benchmark.figures) {
+      const Figures figures = benchmark.figures(runtime);
+      result.description = figures.description;
+      result.figures = figures.values;
+      return result;
+    }
     const Workload work = benchmark.prepare(runtime);
     result.description = work.description;
     make_ready(work, result);
@@ -238,6 +256,14 @@ int run(const Options& options, Device device) {
   return failed > 0 || slower > 0 ? 1 : 0;
 }
 
+/// The multiply-adds that the CPU does at this moment: what a measurement beside others is judged by.
+int peak(const Options& options) {
+  meshgrad::Runtime runtime({.device = {}, .threads = options.threads});
+  fmt::print("{:.1f} GFLOP/s, multiply-adds in f32 on {} threads\n", fma_peak(runtime.threads()),
+             runtime.threads().threads());
+  return 0;
+}
+
 }  // namespace
 }  // namespace meshgrad::bench
 
@@ -257,12 +283,15 @@ int main(int argc, char** argv) {
       ->add_option("--baseline", options.baseline,
                    "Rows of an earlier run to compare with; exits 1 when slower")
       ->type_name("FILE");
-  run_command->add_option("--threads", options.threads, "CPU threads, 0 for all")->check(CLI::Range(0, 4096));
+  CLI::App* peak_command = app.add_subcommand("peak", "The CPU's multiply-adds a second, at this moment");
+  for (CLI::App* command : {run_command, peak_command})
+    command->add_option("--threads", options.threads, "CPU threads, 0 for all")->check(CLI::Range(0, 4096));
   run_command->add_option("--seconds", options.seconds, "Time to spend on each row")
       ->check(CLI::PositiveNumber);
   run_command->add_flag("--quick", options.quick, "Tiny sizes, few repeats: does everything run?");
   try {
     app.parse(argc, argv);
+    if (*peak_command) return peak(options);
     const meshgrad::Device device = meshgrad::resolve_device(options.device);
     if (*list) {
       for (const Benchmark& benchmark : all_benchmarks({device.kind, false}))

@@ -188,7 +188,7 @@ Workload edge_work(const std::shared_ptr<Case>& c, Work what) {
   const int64_t width = c->scale().width, period = c->scale().period;
   const int64_t nodes = c->scale().nodes(), edges = c->scale().edges();
   const auto parts = std::make_shared<MlpParts>(make_mlp(*c));
-  const auto torus = std::make_shared<Torus>(make_torus(c->runtime(), c->scale()));
+  const auto mesh = std::make_shared<Mesh>(make_mesh(c->runtime(), c->scale()));
   const Input h = c->rows(period, width), e = c->rows(kBaseEdges * period, width);
   const Input w_s = c->weight(width, width), w_r = c->weight(width, width), w_e = c->weight(width, width);
   parts->judge.first_weights = {w_e.base};
@@ -203,7 +203,7 @@ Workload edge_work(const std::shared_ptr<Case>& c, Work what) {
   const std::string description = fmt::format("{} nodes, {} edges, width {}", nodes, edges, width);
   const int64_t terms = 3 * width * kLayers;
   Runtime& runtime = c->runtime();
-  EdgeUpdateForward forward{.graph = &torus->graph,
+  EdgeUpdateForward forward{.graph = &mesh->graph,
                             .terms = {h.tensor, w_s.tensor, w_r.tensor},
                             .edges = {e.tensor, w_e.tensor},
                             .weights = parts->device,
@@ -213,9 +213,9 @@ Workload edge_work(const std::shared_ptr<Case>& c, Work what) {
   if (what == Work::forward) {
     return finish(
         c, description, flops, 2.0 * edge_bytes + 2.0 * node_bytes + index_bytes, {},
-        [&runtime, forward, torus] { edge_update_forward(forward, runtime, runtime.stream()); },
+        [&runtime, forward, mesh] { edge_update_forward(forward, runtime, runtime.stream()); },
         [=](Case& judged) {
-          const auto result = reference::edge_update(update, torus->base, judged_terms, e.base);
+          const auto result = reference::edge_update(update, mesh->base, judged_terms, e.base);
           judged.expect("edges_out", forward.edges_out, result.edges_out, terms);
           judged.expect("aggregate", forward.aggregate, result.aggregate, terms);
         });
@@ -223,7 +223,7 @@ Workload edge_work(const std::shared_ptr<Case>& c, Work what) {
   const bool keep = what == Work::backward && saving_helps(forward);
   forward.saved = make_saved(*c, edges, keep);
   const Input d_e = c->rows(kBaseEdges * period, width), d_aggregate = c->rows(period, width);
-  const EdgeUpdateBackward args{.graph = &torus->graph,
+  const EdgeUpdateBackward args{.graph = &mesh->graph,
                                 .terms = forward.terms,
                                 .edges = forward.edges,
                                 .weights = parts->device,
@@ -238,10 +238,10 @@ Workload edge_work(const std::shared_ptr<Case>& c, Work what) {
                                 .d_weights = parts->gradients};
   return finish(
       c, description, 2.0 * flops, (keep ? 6.0 : 3.0) * edge_bytes + 3.0 * node_bytes + index_bytes,
-      [&runtime, forward, torus] { edge_update_forward(forward, runtime, runtime.stream()); },
-      [&runtime, args, torus] { edge_update_backward(args, runtime, runtime.stream()); },
+      [&runtime, forward, mesh] { edge_update_forward(forward, runtime, runtime.stream()); },
+      [&runtime, args, mesh] { edge_update_backward(args, runtime, runtime.stream()); },
       [=](Case& judged) {
-        const auto g = reference::edge_update_backward(update, torus->base, judged_terms, e.base, d_e.base,
+        const auto g = reference::edge_update_backward(update, mesh->base, judged_terms, e.base, d_e.base,
                                                        d_aggregate.base);
         const int64_t base = kBaseEdges * period;
         judged.expect("d_edges", args.d_edges, g.d_edges, terms, 1.0);
@@ -270,7 +270,7 @@ std::vector<Benchmark> matrix_benchmarks(const Selection& selection) {
   std::vector<Benchmark> list;
   for (const auto& [family, make] : families) {
     for (const SizeClass& size : size_classes(selection.quick)) {
-      for (const DType dtype : timed_types(selection.device)) {
+      for (const DType dtype : timed_types()) {
         const std::string name = row_name(family, size, dtype);
         list.push_back({name, [=, make = make](Runtime& runtime) {
                           return make(std::make_shared<Case>(runtime, size.scale, dtype, name));

@@ -24,6 +24,10 @@ Json to_json(const Result& r) {
     row["error"] = r.error;
     return row;
   }
+  if (!r.figures.empty()) {
+    for (const auto& [name, value] : r.figures) row[name] = value;
+    return row;
+  }
   row["check"] = r.check;
   if (r.ratio) {
     row.update({{"ratio", r.ratio->times.median},
@@ -46,8 +50,12 @@ Json to_json(const Result& r) {
               {"peak_fraction", r.peak_fraction},
               {"copy_gbytes_per_s", r.copy_gbytes},
               {"copy_fraction", r.copy_fraction},
+              {"cpu_s", r.cpu_s},
+              {"cpu_share", r.cpu_share},
               {"memory_peak_mib", r.memory_peak_mib},
               {"activations_peak_mib", r.activations_mib},
+              {"reserved_peak_mib", r.reserved_mib},
+              {"offloaded_peak_mib", r.offloaded_mib},
               {"launches", r.launches}});
   return row;
 }
@@ -67,22 +75,27 @@ Json read_rows(const std::string& path) {
 }  // namespace
 
 void print_header() {
-  fmt::print("{:<44}{:>4}{:>11}{:>11}{:>11}{:>10}{:>8}{:>9}{:>8}{:>10}\n", "name", "thr", "ms median",
-             "ms min", "GFLOP/s", "of peak", "GB/s", "of copy", "launch", "peak MiB");
+  fmt::print("{:<44}{:>4}{:>11}{:>11}{:>11}{:>10}{:>8}{:>9}{:>8}{:>10}{:>10}{:>10}\n", "name", "thr",
+             "ms median", "ms min", "GFLOP/s", "of peak", "GB/s", "of copy", "launch", "peak MiB", "activ.",
+             "reserved");
 }
 
 void print_row(const Result& r) {
   if (!r.error.empty()) {
     fmt::print("{:<44} {}\n", r.name, r.error);
+  } else if (!r.figures.empty()) {
+    fmt::print("{}: {}\n", r.name, r.description);
+    for (const auto& [name, value] : r.figures) fmt::print("  {:<40}{:>14.6g}\n", name, value);
   } else if (r.ratio) {
     fmt::print("{:<44}{:>4} {:.3f} times [{:.3f}, {:.3f}], {:.1f} % of {} pairs of blocks of {}\n", r.name,
                r.threads, r.ratio->times.median, r.ratio->times.low, r.ratio->times.high,
                100.0 * r.ratio->times.coverage, r.ratio->blocks, r.ratio->block_runs);
   } else {
-    fmt::print("{:<44}{:>4}{:>11.4f}{:>11.4f}{:>11.1f}{:>10}{:>8}{:>9}{:>8}{:>10.1f}\n", r.name, r.threads,
-               r.ms, r.ms_min, r.gflops, share(r.peak_fraction),
+    fmt::print("{:<44}{:>4}{:>11.4f}{:>11.4f}{:>11.1f}{:>10}{:>8}{:>9}{:>8}{:>10.1f}{:>10.1f}{:>10.1f}\n",
+               r.name, r.threads, r.ms, r.ms_min, r.gflops, share(r.peak_fraction),
                r.gbytes > 0.0 ? fmt::format("{:.0f}", r.gbytes) : "-", share(r.copy_fraction),
-               r.launches > 0 ? fmt::format("{}", r.launches) : "-", r.memory_peak_mib);
+               r.launches > 0 ? fmt::format("{}", r.launches) : "-", r.memory_peak_mib, r.activations_mib,
+               r.reserved_mib);
   }
   std::fflush(stdout);
 }

@@ -3,6 +3,7 @@
 #pragma once
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "timing.h"
@@ -30,12 +31,17 @@ struct Result {
   double peak_fraction = 0.0;    ///< gflops / peak_gflops
   double copy_gbytes = 0.0;      ///< the copy yardstick of this run
   double copy_fraction = 0.0;    ///< gbytes / copy_gbytes
+  double cpu_s = 0.0;            ///< CPU seconds of a run, of all threads; work of the CPU's that is not cold
+  double cpu_share = 0.0;        ///< of the CPU time that its threads asked for; 0: not counted
   double memory_peak_mib = 0.0;  ///< allocator's peak of all tags
   double activations_mib = 0.0;  ///< peak of activations, and of what is computed again (memory/recompute)
+  double reserved_mib = 0.0;     ///< the most that was mapped
+  double offloaded_mib = 0.0;    ///< that waited outside of the device's memory
   int64_t launches = 0;          ///< kernels and replays that one run starts, on a GPU
   std::string check;  ///< "judge": equal to the judge's result before it was timed; "" : nothing to judge
   std::optional<Ratio> ratio;
-  std::string error;  ///< why there are no figures
+  std::vector<std::pair<std::string, double>> figures;  ///< of a row that measures by itself; else empty
+  std::string error;                                    ///< why there are no figures
 };
 
 void print_header();

@@ -44,11 +44,11 @@ Workload finish(const std::shared_ptr<Case>& c, double flops, double bytes, cons
 
 Workload segment_sum_work(const std::shared_ptr<Case>& c) {
   const Sizes n(*c);
-  const auto torus = std::make_shared<Torus>(make_torus(c->runtime(), c->scale()));
+  const auto mesh = std::make_shared<Mesh>(make_mesh(c->runtime(), c->scale()));
   const Input x = c->rows(n.base, n.width);
   const int64_t nodes = c->scale().nodes();
   const SegmentSum args{.segments = nodes,
-                        .offsets = torus->graph.receiver_offsets,
+                        .offsets = mesh->graph.receiver_offsets,
                         .order = {},
                         .x = x.tensor,
                         .out = c->written({nodes, n.width}, c->storage())};
@@ -56,17 +56,17 @@ Workload segment_sum_work(const std::shared_ptr<Case>& c) {
   return finish(
       c, n.elements, n.bytes * 7.0 / 6.0, [&stream, args] { segment_sum(args, stream); },
       [=](Case& judged) {
-        judged.expect("out", args.out,
-                      reference::scatter_add(x.base, torus->base.receivers, torus->base.nodes), 6);
+        judged.expect("out", args.out, reference::scatter_add(x.base, mesh->base.receivers, mesh->base.nodes),
+                      6);
       });
 }
 
 Workload gather_work(const std::shared_ptr<Case>& c) {
   const Sizes n(*c);
-  const auto torus = std::make_shared<Torus>(make_torus(c->runtime(), c->scale()));
+  const auto mesh = std::make_shared<Mesh>(make_mesh(c->runtime(), c->scale()));
   const Input x = c->rows(c->scale().period, n.width);
   const Gather args{.rows = n.rows,
-                    .index = torus->graph.senders,
+                    .index = mesh->graph.senders,
                     .x = x.tensor,
                     .out = c->written({n.rows, n.width}, c->storage())};
   const Stream& stream = c->stream();
@@ -74,7 +74,7 @@ Workload gather_work(const std::shared_ptr<Case>& c) {
       c, 0.0, n.bytes * 7.0 / 6.0 + 4.0 * static_cast<double>(n.rows),
       [&stream, args] { gather(args, stream); },
       [=](Case& judged) {
-        judged.expect("out", args.out, reference::gather(x.base, torus->base.senders), 1);
+        judged.expect("out", args.out, reference::gather(x.base, mesh->base.senders), 1);
       });
 }
 
@@ -294,7 +294,7 @@ std::vector<Benchmark> row_benchmarks(const Selection& selection) {
   std::vector<Benchmark> list;
   for (const auto& [family, make] : families) {
     for (const SizeClass& size : size_classes(selection.quick)) {
-      for (const DType dtype : timed_types(selection.device)) {
+      for (const DType dtype : timed_types()) {
         const bool stores_nothing = family == "sum_of_squares" || family == "adam";
         if (stores_nothing && dtype != DType::f32) continue;  // the same work for every storage type
         const std::string name = row_name(family, size, dtype);

@@ -88,15 +88,15 @@ struct Step {
         options(model_options(scale, kind)),
         model(allocated(r, options, dtype)),
         nodes(inputs.rows(scale.period, kNodeInputs)),
-        edges(inputs.rows(6 * scale.period, kEdgeInputs)),
+        edges(inputs.rows(scale.base_edges(), kEdgeInputs)),
         target(inputs.rows(scale.period, kOutputs, accumulator_of(dtype))),
         optimizer(r, model.parameters(), {}, 1.0, {.peak = kLearningRate, .last = kLearningRate}),
         weight(scalar(r, static_cast<double>(scale.nodes()))) {
-    Torus torus = make_torus(r, scale);
-    base_edges = torus.base;
+    Mesh mesh = make_mesh(r, scale);
+    base_edges = mesh.base;
     batch.nodes = scale.nodes();
     batch.graph_offsets = {0, batch.nodes};
-    batch.edge_sets.push_back({"mesh", std::move(torus.graph), edges.tensor});
+    batch.edge_sets.push_back({"mesh", std::move(mesh.graph), edges.tensor});
     batch.node_features = nodes.tensor;
     batch.target = target.tensor;
     batch.mask = mask_of(r, batch.nodes);
@@ -229,14 +229,19 @@ std::vector<Benchmark> step_benchmarks(const Selection& selection) {
   // The fused backward of a GPU recomputes; that of the CPU is faster on what forward kept.
   const Kind fused_train = selection.device == DeviceKind::cuda ? kTrainRecomputing : kTrain;
   std::vector<Benchmark> list;
-  std::vector<DType> types = timed_types(selection.device);
-  if (selection.device == DeviceKind::cpu) types.push_back(DType::f64);
+  std::vector<DType> types = timed_types();
+  const bool on_cpu = selection.device == DeviceKind::cpu;
+  if (on_cpu) types.push_back(DType::f64);
   std::vector<SizeClass> sizes = size_classes(selection.quick);
+  if (!selection.quick) sizes.front().scale = {.period = 43 * 43, .copies = 1, .square = true};
   if (!selection.quick)  // two meshes of 1,885 nodes: MeshGraphNets' cylinder flow
     sizes.insert(sizes.begin() + 1, {"2x1885", {.period = 145, .copies = 26}});
+  if (!selection.quick && on_cpu)  // 500 nodes
+    sizes.insert(sizes.begin() + 1, {"small", {.period = 125, .copies = 4, .width = 64, .blocks = 6}});
   for (const SizeClass& size : sizes) {
     for (const DType dtype : types) {
       if (dtype == DType::f64 && !size.name.empty()) continue;  // for checks, not for large meshes
+      if (on_cpu && dtype != DType::f32 && !size.name.empty() && size.name != "small") continue;
       const auto part = [&](std::string_view what) {
         return fmt::format("{}{}/{}", what, size.name.empty() ? "" : "/" + size.name, name_of(dtype));
       };

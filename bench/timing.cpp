@@ -7,6 +7,9 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
 
 namespace meshgrad::bench {
 namespace {
@@ -68,6 +71,18 @@ std::vector<double> Timer::run(const std::function<void()>& work, int count, boo
   gpu::synchronize(stream);
   for (size_t i = 0; i < begin.size(); ++i) ms.push_back(gpu::milliseconds(begin[i].native, end[i].native));
   return ms;
+}
+
+CpuTime cpu_time() {
+  CpuTime time{.ran = static_cast<double>(std::clock()) / CLOCKS_PER_SEC};
+  std::error_code ignored;
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task", ignored)) {
+    double ran_ns = 0.0, waited_ns = 0.0;
+    if (!(std::ifstream(thread.path() / "schedstat") >> ran_ns >> waited_ns)) continue;
+    time.waited += waited_ns / 1e9;
+    time.counted = time.counted || ran_ns > 0.0;
+  }
+  return time;
 }
 
 Interval median_interval(std::vector<double> values) {

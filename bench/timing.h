@@ -29,6 +29,15 @@ class Timer {
   std::vector<char> host_buffer_;
 };
 
+/// What the threads of this process have had of the CPU so far.
+struct CpuTime {
+  double ran = 0.0;  ///< seconds on a core
+  double waited =
+      0.0;  ///< seconds ready to run, while others had the cores; 0 where the system does not count it
+  bool counted = false;  ///< whether `waited` was counted
+};
+CpuTime cpu_time();
+
 /// The median and the order statistics around it, between which the true median lies with a probability of
 /// `coverage` (95 % or more), whatever the distribution: P(the k-th smallest < median) is binomial. With
 /// fewer than 6 values the extremes are all there is, and coverage is below 95 %.

@@ -1,34 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/cgroup.h>
+#include <meshgrad/engine/cpu_affinity.h>
 #include <meshgrad/engine/device.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
 
 #include <fmt/format.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <fstream>
 
 namespace meshgrad {
 namespace {
-
-std::string first_line(const char* path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
-/// CPUs of the cgroup (version 2) quota, or 0 where there is none.
-int quota_cpus() {
-  const std::string line = first_line("/sys/fs/cgroup/cpu.max");
-  long quota = 0;
-  long period = 0;
-  if (std::sscanf(line.c_str(), "%ld %ld", &quota, &period) != 2 || quota <= 0 || period <= 0) return 0;
-  return static_cast<int>((quota + period - 1) / period);
-}
 
 constexpr int kLeastCapability = 8;  // what the kernels are compiled for
 
@@ -41,12 +27,10 @@ std::string name_of(Device device) {
 std::vector<CudaDevice> cuda_devices() { return gpu::devices(); }
 
 int available_cpus() {
-  cpu_set_t mask;
-  CPU_ZERO(&mask);
-  int cpus = sched_getaffinity(0, sizeof mask, &mask) == 0 ? CPU_COUNT(&mask)
-                                                           : static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
-  const int quota = quota_cpus();
-  if (quota > 0) cpus = std::min(cpus, quota);
+  int cpus = static_cast<int>(allowed_cpus().size());
+  if (cpus == 0) cpus = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  const double quota = cgroup_limits().cpus;
+  if (quota > 0.0) cpus = static_cast<int>(std::min<double>(cpus, std::ceil(quota)));
   return std::max(1, cpus);
 }
 
@@ -57,10 +41,8 @@ int64_t available_memory() {
     long long kibibytes = 0;
     if (std::sscanf(line.c_str(), "MemAvailable: %lld kB", &kibibytes) == 1) bytes = kibibytes * 1024;
   }
-  const std::string limit = first_line("/sys/fs/cgroup/memory.max");
-  if (!limit.empty() && limit != "max")
-    bytes = std::min<int64_t>(bytes, std::strtoll(limit.c_str(), nullptr, 10));
-  return bytes;
+  const int64_t limit = cgroup_limits().memory_bytes;
+  return limit > 0 ? std::min(bytes, limit) : bytes;
 }
 
 Device resolve_device(const std::string& word, std::string* note) {

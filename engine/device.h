@@ -29,11 +29,12 @@ struct CudaDevice {
 /// Never throws: a machine without a GPU is an ordinary machine.
 std::vector<CudaDevice> cuda_devices();
 
-/// CPUs this process may run on: its affinity mask, cut to the cgroup's quota (rounded up); at least 1.
+/// CPUs this process may run on: the calling thread's affinity mask, cut to the control groups' quota
+/// (rounded up; cgroup.h); at least 1.
 int available_cpus();
 
-/// Bytes of memory this process may still use: what the machine has available, or the cgroup's limit where
-/// that is lower.
+/// Bytes of memory this process may still use: what the machine has available, or its control groups' limit
+/// where that is lower.
 int64_t available_memory();
 
 /// Resolves `"auto"`, `"cpu"`, `"cuda"` or `"cuda:N"`. With "auto", `note` (if given) receives one line

@@ -83,4 +83,10 @@ double normal(uint64_t seed, uint64_t purpose, uint64_t index) {
   return box_muller(philox({mix(seed)}, counter_of(index, purpose)));
 }
 
+uint64_t hash_of(std::string_view bytes) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (const char c : bytes) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  return hash;
+}
+
 }  // namespace meshgrad

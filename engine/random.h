@@ -5,6 +5,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <string_view>
 
 namespace meshgrad {
 
@@ -28,6 +29,9 @@ uint64_t uniform_below(uint64_t seed, uint64_t purpose, uint64_t index, uint64_t
 /// needs no memory. A Feistel network over the next power of four, walked until it lands inside (Black,
 /// Rogaway 2002).
 uint64_t shuffled(uint64_t seed, uint64_t round, uint64_t index, uint64_t count);
+
+/// A fixed function of bytes (FNV-1a): for the purpose that a name stands for, and to compare values by.
+uint64_t hash_of(std::string_view bytes);
 
 /// Standard normal for a numbered draw of a numbered purpose.
 double normal(uint64_t seed, uint64_t purpose, uint64_t index);

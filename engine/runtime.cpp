@@ -41,7 +41,8 @@ std::shared_ptr<MemorySource> with_stream(std::shared_ptr<MemorySource> source,
 }  // namespace
 
 Runtime::Runtime(RuntimeOptions options)
-    : pool_(options.threads, options.dry ? ThreadPool::Work::leave_out : ThreadPool::Work::run),
+    : pool_(options.threads, options.dry ? ThreadPool::Work::leave_out : ThreadPool::Work::run,
+            options.pin ? ThreadPool::Pin::workers : ThreadPool::Pin::none),
       native_stream_(make_stream(options)),
       stream_(options.device, pool_, 0, native_stream_.get()),
       allocator_(

@@ -15,7 +15,8 @@ using LogSink = std::function<void(LogLevel, std::string_view)>;
 
 struct RuntimeOptions {
   Device device{};
-  int threads = 0;  ///< 0: every CPU this process may use
+  int threads = 0;   ///< 0: every CPU this process may use
+  bool pin = false;  ///< each thread on a CPU of its own (ThreadPool::Pin::workers)
   uint64_t seed = 0;
   AllocatorOptions allocator{};
   LogSink log{};                           ///< where messages go; none by default

@@ -23,9 +23,7 @@ class Stream {
   void* native() const { return native_; }
 
   /// CPU only: runs tasks 0..n-1 in any order and returns when all are done.
-  void parallel_for(int64_t tasks, const std::function<void(int64_t)>& body) const {
-    pool_->parallel_for(tasks, body);
-  }
+  void parallel_for(int64_t tasks, TaskRef body) const { pool_->parallel_for(tasks, body); }
   int threads() const { return pool_->threads(); }
   /// CPU only: runs `body` here and now.
   template <class Body>

@@ -101,7 +101,13 @@ void fill_zero(const Tensor& tensor, const Stream& stream) {
   if (tensor.device().kind == DeviceKind::cuda) {
     gpu::fill(tensor.raw(), 0, tensor.bytes(), stream.native());
   } else {
-    std::memset(tensor.raw(), 0, static_cast<size_t>(tensor.bytes()));
+    // By slabs, on all threads: each of which has the first touch of pages that are its own from then on.
+    constexpr int64_t kSlab = int64_t{1} << 20;
+    auto* const bytes = static_cast<char*>(tensor.raw());
+    stream.parallel_for((tensor.bytes() + kSlab - 1) / kSlab, [&](int64_t slab) {
+      const int64_t begin = slab * kSlab;
+      std::memset(bytes + begin, 0, static_cast<size_t>(std::min(kSlab, tensor.bytes() - begin)));
+    });
   }
 }
 
@@ -131,6 +137,12 @@ Tensor to_host(const Tensor& tensor, const Stream& stream) {
   copy(tensor, host, stream);
   stream.synchronize();
   return host;
+}
+
+int64_t real_rows(const Rows& rows, Device device, const Stream& stream) {
+  if (rows.count == nullptr) return rows.capacity;
+  const Tensor count = Tensor::borrow(const_cast<int64_t*>(rows.count), Shape{1}, DType::i64, {}, device);
+  return std::min(rows.capacity, *to_host(count, stream).data<int64_t>());
 }
 
 }  // namespace meshgrad

@@ -117,5 +117,7 @@ struct Rows {
   /// CPU only: the rows to process.
   int64_t value() const { return count == nullptr ? capacity : *count; }
 };
+/// How many rows are real; waits where their count lies on a device.
+int64_t real_rows(const Rows& rows, Device device, const Stream& stream);
 
 }  // namespace meshgrad

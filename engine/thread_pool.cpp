@@ -1,41 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/cpu_affinity.h>
 #include <meshgrad/engine/device.h>
-#include <meshgrad/engine/thread_pool.h>
+#include <meshgrad/engine/error.h>
+#include <meshgrad/engine/thread_team.h>
+
+#include <exception>
 
 namespace meshgrad {
 namespace {
 
-/// What the calling thread is doing, so that a task which calls parallel_for does not wait for the pool that
-/// runs it.
-struct Working {
-  const ThreadPool* pool = nullptr;
-  int worker = 0;
-};
-thread_local Working working;
+std::vector<int> cpus_to_pin(int threads) {
+  std::vector<int> cpus = allowed_cpus();
+  if (threads > static_cast<int>(cpus.size())) {
+    throw invalid_argument(
+        "run.pin",
+        "no more threads than the " + std::to_string(cpus.size()) + " CPUs that this process may use",
+        std::to_string(threads), "set run.threads lower, or run.pin = false");
+  }
+  return cpus;
+}
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads, Work work)
+ThreadPool::ThreadPool(int threads, Work work, Pin pin)
     : threads_(threads > 0 ? threads : available_cpus()), work_(work) {
   if (leaves_out()) return;
-  for (int i = 1; i < threads_; ++i) helpers_.emplace_back([this, i] { helper_loop(i); });
+  const std::vector<int> cpus = pin == Pin::workers ? cpus_to_pin(threads_) : std::vector<int>();
+  if (threads_ > 1) {
+    team_ = ThreadTeam::of_process();
+    helpers_ = team_->helpers(threads_ - 1);
+    if (!cpus.empty()) team_->pin(cpus);
+  }
+  if (!cpus.empty()) caller_ = std::make_unique<PinnedThread>(cpus.front());
 }
 
 ThreadPool::~ThreadPool() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  wake_.notify_all();
-  for (std::thread& helper : helpers_) helper.join();
+  if (team_ != nullptr && pinned()) team_->unpin();
 }
 
-int ThreadPool::worker() { return working.worker; }
+int ThreadPool::worker() { return working_on().worker; }
 
-void ThreadPool::run_inline(int64_t tasks, const std::function<void(int64_t)>& body) {
-  const Working before = working;
+ThreadCounters ThreadPool::counters() const {
+  return team_ != nullptr ? team_->counters() : ThreadCounters{};
+}
+
+void ThreadPool::run_inline(int64_t tasks, TaskRef body) {
+  const WorkingOn before = working_on();
   // Inside a task of this pool the thread keeps its number; elsewhere it is this pool's only worker.
-  if (before.pool != this) working = {this, 0};
+  if (before.pool != this) working_on() = {this, 0};
   std::exception_ptr error;
   for (int64_t i = 0; i < tasks; ++i) {
     try {
@@ -44,58 +56,14 @@ void ThreadPool::run_inline(int64_t tasks, const std::function<void(int64_t)>& b
       if (!error) error = std::current_exception();
     }
   }
-  working = before;
+  working_on() = before;
   if (error) std::rethrow_exception(error);
 }
 
-void ThreadPool::parallel_for(int64_t tasks, const std::function<void(int64_t)>& body) {
+void ThreadPool::parallel_for(int64_t tasks, TaskRef body) {
   if (tasks <= 0 || leaves_out()) return;
-  if (working.pool != nullptr || helpers_.empty() || tasks == 1) return run_inline(tasks, body);
-  const std::lock_guard call(call_mutex_);
-  {
-    const std::lock_guard lock(mutex_);
-    body_ = &body;
-    tasks_ = tasks;
-    next_.store(0, std::memory_order_relaxed);
-    busy_ = static_cast<int>(helpers_.size());
-    error_ = nullptr;
-    ++generation_;
-  }
-  wake_.notify_all();
-  working = {this, 0};
-  run_tasks();
-  working = {};
-  std::unique_lock lock(mutex_);
-  done_.wait(lock, [this] { return busy_ == 0; });
-  body_ = nullptr;
-  if (error_) std::rethrow_exception(error_);
-}
-
-void ThreadPool::run_tasks() {
-  for (int64_t i = next_.fetch_add(1); i < tasks_; i = next_.fetch_add(1)) {
-    try {
-      (*body_)(i);
-    } catch (...) {
-      const std::lock_guard lock(mutex_);
-      if (!error_) error_ = std::current_exception();
-    }
-  }
-}
-
-void ThreadPool::helper_loop(int worker) {
-  working = {this, worker};
-  uint64_t seen = 0;
-  for (;;) {
-    {
-      std::unique_lock lock(mutex_);
-      wake_.wait(lock, [&] { return stop_ || generation_ != seen; });
-      if (stop_) return;
-      seen = generation_;
-    }
-    run_tasks();
-    const std::lock_guard lock(mutex_);
-    if (--busy_ == 0) done_.notify_one();
-  }
+  if (working_on().pool != nullptr || helpers_.empty() || tasks == 1) return run_inline(tasks, body);
+  team_->run(helpers_, tasks, body, this);
 }
 
 }  // namespace meshgrad

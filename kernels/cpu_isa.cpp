@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 #include <hwy/targets.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/kernels/cpu/pair_gemm.h>
 #include <meshgrad/kernels/cpu_isa.h>
 
 #include <algorithm>
@@ -23,7 +22,7 @@ const std::vector<Isa>& machine_isas() {
     const int64_t targets = hwy::SupportedTargets();
     if ((targets & HWY_AVX2) != 0) isas.push_back(Isa::avx2);
     if ((targets & HWY_AVX3) != 0) isas.push_back(Isa::avx512);
-    if ((targets & HWY_AVX3) != 0 && cpu_multiplies_pairs()) isas.push_back(Isa::avx512_bf16);
+    if ((targets & HWY_AVX3) != 0 && __builtin_cpu_supports("avx512bf16")) isas.push_back(Isa::avx512_bf16);
 #endif
     return isas;
   }();

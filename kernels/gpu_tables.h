@@ -9,6 +9,7 @@
 #include <meshgrad/kernels/optimizer.h>
 #include <meshgrad/kernels/reduction.h>
 #include <meshgrad/kernels/segment_sum.h>
+#include <meshgrad/kernels/unroll.h>
 
 namespace meshgrad {
 
@@ -20,6 +21,7 @@ struct GpuTables {
   const ElementwiseKernels* elementwise;
   const ReductionKernels* reduction;
   const OptimizerKernels* optimizer;
+  const UnrollKernels* unroll;
 };
 
 /// Null in a build without CUDA.

@@ -9,7 +9,7 @@ void masked_loss_forward(const MaskedLossForward& args, Runtime& runtime, const 
   check_defined(kOp, "prediction", args.prediction);
   const Shape shape{args.rows.capacity, args.prediction.width()};
   check_tensor(kOp, "prediction", args.prediction, args.prediction.dtype(), shape);
-  check_tensor(kOp, "target", args.target, accumulator_of(args.prediction.dtype()), shape);
+  check_optional(kOp, "target", args.target, accumulator_of(args.prediction.dtype()), shape);
   check_tensor(kOp, "mask", args.mask, DType::u8, {args.rows.capacity});
   check_tensor(kOp, "sum", args.sum, DType::f64, {1});
   check_tensor(kOp, "weight", args.weight, DType::f64, {1});
@@ -22,7 +22,7 @@ void masked_loss_backward(const MaskedLossBackward& args, const Stream& stream) 
   check_defined(kOp, "prediction", args.prediction);
   const Shape shape{args.rows.capacity, args.prediction.width()};
   check_tensor(kOp, "prediction", args.prediction, args.prediction.dtype(), shape);
-  check_tensor(kOp, "target", args.target, accumulator_of(args.prediction.dtype()), shape);
+  check_optional(kOp, "target", args.target, accumulator_of(args.prediction.dtype()), shape);
   check_tensor(kOp, "mask", args.mask, DType::u8, {args.rows.capacity});
   check_tensor(kOp, "seed", args.seed, DType::f64, {1});
   check_tensor(kOp, "d_prediction", args.d_prediction, args.prediction.dtype(), shape);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // reduction: the masked loss and sums of squares. Partial sums are cut in fixed slabs and added in order, in
 // double, so that results do not depend on threads, nor on rows behind the real count. Beside predictions in
-// 16 bits the targets are f32.
+// 16 bits the targets are f32; a target that is undefined counts as 0.
 #pragma once
 #include <meshgrad/engine/tensor.h>
 
@@ -11,11 +11,12 @@ namespace meshgrad {
 /// the caller divides by the weight of its whole window.
 struct MaskedLossForward {
   Rows rows;
-  Tensor prediction;  ///< [rows, width]
-  Tensor target;      ///< [rows, width], of accumulator_of(prediction)
-  Tensor mask;        ///< u8 [rows]
-  Tensor sum;         ///< f64 scalar [1], written
-  Tensor weight;      ///< f64 scalar [1], written
+  Tensor prediction;        ///< [rows, width]
+  Tensor target;            ///< [rows, width], of accumulator_of(prediction)
+  Tensor mask;              ///< u8 [rows]
+  Tensor sum;               ///< f64 scalar [1], written
+  Tensor weight;            ///< f64 scalar [1], written
+  bool accumulate = false;  ///< both are added to instead
 };
 /// d_prediction = seed * 2 (prediction - target) where mask != 0, else 0.
 struct MaskedLossBackward {

@@ -15,14 +15,30 @@ struct EdgeSet {
   Tensor features;  ///< [edges, edge_inputs], in the graph's order
 };
 
+/// What training that is unrolled over several steps needs beside the first one: the data where the model's
+/// own predictions lead. Without further steps all of it is empty.
+struct Unroll {
+  struct Step {
+    Tensor node_features;  ///< as Batch::node_features
+    Tensor target;         ///< as Batch::target
+  };
+  std::vector<Step> further;  ///< behind the first step
+  Tensor source;              ///< i32 [node_inputs]: the output that an input follows, -1: none
+  Tensor ratio;  ///< [node_inputs], in the target's dtype: how much of a normalised input one normalised
+                 ///< output is
+  bool second_change =
+      false;  ///< outputs change a velocity; what is off is then the sum of what velocities are off
+};
+
 struct Batch {
   int64_t nodes = 0;                   ///< rows of the node tensors; see Graph::counts for the real ones
   std::vector<int64_t> graph_offsets;  ///< graphs + 1: nodes of graph g are offsets[g] .. offsets[g+1]
   Tensor node_features;                ///< [nodes, node_inputs], normalised
   std::vector<EdgeSet> edge_sets;
-  Tensor graph_features;          ///< [graphs, ...], or undefined
-  Tensor target;                  ///< [nodes, outputs], normalised; undefined in a rollout
-  Tensor mask;                    ///< u8 [nodes]: 1 where the loss counts; undefined in a rollout
+  Tensor graph_features;  ///< [graphs, ...], or undefined
+  Tensor target;          ///< [nodes, outputs], normalised; undefined in a rollout
+  Tensor mask;            ///< u8 [nodes]: 1 where the loss counts; undefined in a rollout
+  Unroll unroll;
   std::vector<uint64_t> samples;  ///< sample id of each graph
 
   Rows node_rows() const { return edge_sets.empty() ? Rows(nodes) : edge_sets.front().graph.node_rows(); }

@@ -102,9 +102,10 @@ void MeshGraphNet::check_recomputed(const std::vector<RecomputedStages>& recompu
 }
 
 Variable MeshGraphNet::forward(Tape& tape, const Batch& batch,
-                               const std::vector<RecomputedStages>& recomputed) const {
+                               const std::vector<RecomputedStages>& recomputed, const Variable& nodes) const {
   check_recomputed(recomputed);
   std::vector<Variable> values = inputs(batch);
+  if (nodes) values.front() = nodes;
   int64_t stage = 0;
   for (const RecomputedStages& segment : recomputed) {
     for (; stage < segment.begin; ++stage) values = run_stage(tape, batch, stage, values);

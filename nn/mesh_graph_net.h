@@ -68,9 +68,10 @@ class MeshGraphNet {
   /// nothing is recomputed.
   Variable forward(Tape& tape, const Batch& batch, const Variable& nodes, const std::vector<Variable>& edges,
                    LatentTrace* trace = nullptr) const;
-  /// `recomputed`: in order, not overlapping. Gradients do not depend on it, to the last bit.
-  Variable forward(Tape& tape, const Batch& batch,
-                   const std::vector<RecomputedStages>& recomputed = {}) const;
+  /// `recomputed`: in order, not overlapping. Gradients do not depend on it, to the last bit. `nodes`, where
+  /// it is given, stands for the batch's node features.
+  Variable forward(Tape& tape, const Batch& batch, const std::vector<RecomputedStages>& recomputed = {},
+                   const Variable& nodes = {}) const;
   /// The variables in front of the first stage, and those behind a stage from those before it: the nodes',
   /// then each edge set's, absent when nobody reads them any more.
   std::vector<Variable> inputs(const Batch& batch) const;

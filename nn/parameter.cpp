@@ -9,12 +9,6 @@ namespace {
 
 constexpr int64_t kAlignElements = 16;  // 64 bytes of f32
 
-uint64_t hash_of(std::string_view name) {  // FNV-1a: any fixed function of the name will do
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  return hash;
-}
-
 Shape file_shape(const ParameterInfo& info) {
   return info.is_matrix() ? Shape{info.shape[1], info.shape[0]} : info.shape;
 }

@@ -30,7 +30,8 @@ const std::vector<Backend>& backends() {
                                    &cpu::segment_sum_kernels,
                                    &cpu::elementwise_kernels,
                                    &cpu::reduction_kernels,
-                                   &cpu::optimizer_kernels}};
+                                   &cpu::optimizer_kernels,
+                                   &cpu::unroll_kernels}};
     const GpuTables* gpu = gpu_tables();
     const std::vector<CudaDevice> devices = cuda_devices();
     if (gpu != nullptr && !devices.empty()) {
@@ -46,7 +47,8 @@ const std::vector<Backend>& backends() {
                        gpu->segment_sum,
                        gpu->elementwise,
                        gpu->reduction,
-                       gpu->optimizer});
+                       gpu->optimizer,
+                       gpu->unroll});
     }
     return found;
   }();

@@ -9,6 +9,7 @@
 #include <meshgrad/kernels/optimizer.h>
 #include <meshgrad/kernels/reduction.h>
 #include <meshgrad/kernels/segment_sum.h>
+#include <meshgrad/kernels/unroll.h>
 
 #include <optional>
 #include <string>
@@ -33,6 +34,7 @@ struct Backend {
   const ElementwiseKernels* elementwise;
   const ReductionKernels* reduction;
   const OptimizerKernels* optimizer;
+  const UnrollKernels* unroll;
 
   Runtime runtime(int threads = 1) const;
   /// awkward_sizes; those that stand for all on a slow backend.

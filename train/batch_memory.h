@@ -8,7 +8,9 @@ namespace meshgrad {
 struct BatchSizes {
   int64_t nodes = 0, edges = 0;
   int64_t node_inputs = 0, edge_inputs = 0;
-  int64_t outputs = 0;  ///< 0: to predict, without target and mask
+  int64_t outputs = 0;         ///< 0: to predict, without target and mask
+  int64_t steps = 1;           ///< that a sample is unrolled over
+  bool second_change = false;  ///< Unroll::second_change
   bool operator==(const BatchSizes&) const = default;
 };
 
@@ -38,6 +40,11 @@ class BatchMemory {
   int64_t bytes_ = 0;
   int64_t senders_, receivers_, receiver_offsets_, sender_offsets_, sender_order_;
   int64_t edge_features_, node_features_, target_, mask_, counts_, window_weight_;
+  struct Further {
+    int64_t node_features, target;
+  };
+  std::vector<Further> further_;
+  int64_t source_ = 0, ratio_ = 0;
 };
 
 }  // namespace meshgrad

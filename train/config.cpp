@@ -63,7 +63,12 @@ struct TypeDescriber {
     return fmt::format("a number from {} to {}", type.minimum, bound(type.maximum));
   }
   std::string operator()(const TextKey& type) const { return std::string(type.form); }
-  std::string operator()(const TextListKey&) const { return "a list of names, each once, at least one"; }
+  std::string operator()(const TextListKey& type) const {
+    const std::string text =
+        type.least > 0 ? "a list of names, each once, at least one" : "a list of names, each once";
+    if (type.names == nullptr) return text;
+    return fmt::format("{}: {}", text, fmt::join(type.names(), ", "));
+  }
   std::string operator()(const IntegerListKey& type) const {
     return fmt::format("a list of integers from {} to {}, each once{}", type.minimum, type.maximum,
                        type.least > 0 ? fmt::format(", at least {}", type.least) : std::string());
@@ -87,6 +92,34 @@ void check_types(const char* name, const std::vector<int64_t>& types, int64_t cl
                      std::to_string(type),
                      "raise data.node_types or leave that type out"});
     return;
+  }
+}
+
+/// Of recompute.*, with one another and with graphs.
+void check_recompute(const Config& config, std::vector<Contradiction>& found) {
+  if (config.recompute.mode == RecomputeMode::budget && config.recompute.budget == 0) {
+    found.push_back({{"recompute.budget", "recompute.mode"},
+                     "a size, as recompute.mode is \"budget\"",
+                     "none",
+                     "set recompute.budget = \"2GiB\", or recompute.mode = \"auto\""});
+  }
+  if (config.recompute.offload != OffloadTo::none && config.recompute.mode == RecomputeMode::off) {
+    found.push_back({{"recompute.offload", "recompute.mode"},
+                     "\"none\", as recompute.mode is \"off\" and nothing waits to be computed again",
+                     "another",
+                     "set recompute.mode = \"block\", or recompute.offload = \"none\""});
+  }
+  if (config.recompute.offload == OffloadTo::file && config.graphs == GraphsMode::capture) {
+    found.push_back({{"recompute.offload", "graphs"},
+                     "\"none\" or \"host\" with graphs = \"capture\", whose recorded steps read no files",
+                     "\"file\"",
+                     "set recompute.offload = \"host\" or graphs = \"off\""});
+  }
+  if (config.recompute.check && config.graphs == GraphsMode::capture) {
+    found.push_back({{"recompute.check", "graphs"},
+                     "false with graphs = \"capture\", whose recorded steps cannot wait to compare",
+                     "true",
+                     "set recompute.check = false or graphs = \"off\""});
   }
 }
 
@@ -228,18 +261,7 @@ std::vector<Contradiction> contradictions(const Config& config) {
                      "true",
                      "set train.free_gradients = false or graphs = \"off\""});
   }
-  if (config.recompute.mode == RecomputeMode::budget && config.recompute.budget == 0) {
-    found.push_back({{"recompute.budget", "recompute.mode"},
-                     "a size, as recompute.mode is \"budget\"",
-                     "none",
-                     "set recompute.budget = \"2GiB\", or recompute.mode = \"auto\""});
-  }
-  if (config.recompute.check && config.graphs == GraphsMode::capture) {
-    found.push_back({{"recompute.check", "graphs"},
-                     "false with graphs = \"capture\", whose recorded steps cannot wait to compare",
-                     "true",
-                     "set recompute.check = false or graphs = \"off\""});
-  }
+  check_recompute(config, found);
   if (optimizer.momentum != 0 && optimizer.name != OptimizerKind::sgd) {
     found.push_back({{"optimizer.momentum", "optimizer.name"},
                      "0 unless optimizer.name is \"sgd\"",

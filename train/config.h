@@ -21,6 +21,10 @@ enum class ModelName : uint8_t { mesh_graph_net };
 enum class ScheduleName : uint8_t { constant, exponential, cosine };
 enum class NormalizeMode : uint8_t { dataset, online };
 enum class RecomputeMode : uint8_t { off, block, every, sqrt, budget, automatic };
+enum class RecomputePolicy : uint8_t { inputs, products };
+enum class OffloadTo : uint8_t { none, host, file };
+/// What unrolled training computes again as a whole.
+enum class SegmentUnit : uint8_t { block, frame, sequence };
 enum class GraphsMode : uint8_t { off, capture };
 enum class RolloutBoundary : uint8_t { data, initial };
 enum class RolloutFormat : uint8_t { vtu };
@@ -30,6 +34,7 @@ struct RunConfig {
   int64_t seed = 0;
   std::string device = "auto";  ///< for `resolve_device`
   int64_t threads = 0;          ///< 0: all that are available
+  bool pin = false;
 };
 
 struct DataConfig {
@@ -86,6 +91,10 @@ struct OptimizerConfig {
   double momentum = 0;
 };
 
+struct UnrollConfig {
+  int64_t steps = 1;
+};
+
 /// The rule applies to f16; `max_skips` to every precision.
 struct LossScaleConfig {
   LossScaleRule rule;
@@ -110,7 +119,11 @@ struct RecomputeConfig {
   int64_t every = 4;
   int64_t budget = 0;  ///< bytes
   std::vector<std::string> include = {"processor"};
-  Keep policy = Keep::inputs;
+  RecomputePolicy policy = RecomputePolicy::inputs;
+  std::vector<std::string> keep;  ///< ops, of Keep::names()
+  OffloadTo offload = OffloadTo::none;
+  std::string offload_dir;  ///< empty: the run's
+  SegmentUnit segments = SegmentUnit::block;
   bool check = false;
 };
 
@@ -134,6 +147,7 @@ struct Config {
   DataConfig data;
   ModelConfig model;
   TrainConfig train;
+  UnrollConfig unroll;
   OptimizerConfig optimizer;
   ScheduleConfig schedule;
   LossScaleConfig loss_scale;

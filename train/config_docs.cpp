@@ -29,9 +29,12 @@ struct SchemaMaker {
     if (type.required) entry["minLength"] = 1;
     entry["maxLength"] = kLongestText;
   }
-  void operator()(const TextListKey&) const {
-    list(1);
+  void operator()(const TextListKey& type) const {
+    list(type.least);
     entry["items"] = {{"type", "string"}, {"minLength", 1}};
+    if (type.names == nullptr) return;
+    entry["items"] = {{"enum", Json::array()}};
+    for (const std::string_view name : type.names()) entry["items"]["enum"].push_back(name);
   }
   void operator()(const IntegerListKey& type) const {
     list(type.least);

@@ -215,13 +215,18 @@ struct Assigner {
     return std::nullopt;
   }
   Result operator()(const TextListKey& type) const {
-    if (!value.is_array() || value.as_array().empty()) return mismatch();
+    if (!value.is_array() || value.as_array().size() < type.least) return mismatch();
     std::vector<std::string> texts;
     for (const toml::value& element : value.as_array()) {
       if (!element.is_string()) return complain(describe(element) + " in the list");
       const std::string& text = element.as_string().str;
       if (Result complaint = check_text(text)) return complaint;
       if (text.empty()) return complain("an empty name");
+      if (type.names != nullptr) {
+        const std::vector<std::string> names(type.names().begin(), type.names().end());
+        if (std::find(names.begin(), names.end(), text) == names.end())
+          return complain(describe(element) + " in the list", did_you_mean(text, names));
+      }
       texts.push_back(text);
     }
     if (std::set(texts.begin(), texts.end()).size() != texts.size()) return complain("a name twice");
@@ -259,11 +264,14 @@ struct Assigner {
       }
       names.emplace_back(choice.name);
     }
-    const std::string nearest = nearest_name(text, names);
-    return complain(describe(value), nearest.empty() ? "" : fmt::format("did you mean \"{}\"?", nearest));
+    return complain(describe(value), did_you_mean(text, names));
   }
 
  private:
+  static std::string did_you_mean(const std::string& text, const std::vector<std::string>& names) {
+    const std::string nearest = nearest_name(text, names);
+    return nearest.empty() ? "" : fmt::format("did you mean \"{}\"?", nearest);
+  }
   template <class T, class Key>
   static bool in_range(T number, const Key& type) {
     return number >= type.minimum && number <= type.maximum;

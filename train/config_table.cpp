@@ -61,7 +61,12 @@ constexpr Choice kRecomputeModes[] = {
     is("off", RecomputeMode::off),       is("block", RecomputeMode::block),
     is("every", RecomputeMode::every),   is("sqrt", RecomputeMode::sqrt),
     is("budget", RecomputeMode::budget), is("auto", RecomputeMode::automatic)};
-constexpr Choice kKeeps[] = {is("inputs", Keep::inputs), is("products", Keep::products)};
+constexpr Choice kPolicies[] = {is("inputs", RecomputePolicy::inputs),
+                                is("products", RecomputePolicy::products)};
+constexpr Choice kOffloads[] = {is("none", OffloadTo::none), is("host", OffloadTo::host),
+                                is("file", OffloadTo::file)};
+constexpr Choice kSegmentUnits[] = {is("block", SegmentUnit::block), is("frame", SegmentUnit::frame),
+                                    is("sequence", SegmentUnit::sequence)};
 constexpr Choice kBoundaries[] = {is("data", RolloutBoundary::data), is("initial", RolloutBoundary::initial)};
 constexpr Choice kFormats[] = {is("vtu", RolloutFormat::vtu)};
 
@@ -79,6 +84,7 @@ constexpr ConfigSection kSections[] = {
     {"data", "What is read, and what is predicted from what"},
     {"model", "The network"},
     {"train", "The training loop"},
+    {"unroll", "Predictions fed back as inputs while training"},
     {"optimizer", "How parameters follow gradients"},
     {"schedule", "The learning rate over the steps"},
     {"loss_scale", "What gradients are multiplied by on their way, with precision = \"f16\""},
@@ -111,6 +117,8 @@ constexpr ConfigKey kKeys[] = {
      "Device to train on; auto takes a GPU that is there and this build can use, else the CPU"},
     {"run", "threads", IntegerKey{member<&Config::run, &RunConfig::threads>(), 0, 4096}, "threads",
      "CPU threads, 0 for all that are available; results do not depend on it"},
+    {"run", "pin", BoolKey{member<&Config::run, &RunConfig::pin>()}, "",
+     "Whether each thread stays on a CPU of its own, of those that the process may use"},
 
     {"data", "path", TextKey{member<&Config::data, &DataConfig::path>()}, "",
      "Packed file written by `meshgrad convert`; needed to train"},
@@ -186,6 +194,10 @@ constexpr ConfigKey kKeys[] = {
      "Whether the memory of gradients is given back after each step instead of kept; costs an allocation a "
      "step"},
 
+    {"unroll", "steps", IntegerKey{member<&Config::unroll, &UnrollConfig::steps>(), 1, 1000}, "steps",
+     "Predictions in a row that a sample is trained on, each made from what the one before it led to; the "
+     "loss is that of all of them, and its gradients flow back through the state between them"},
+
     {"optimizer", "name", choice<&Config::optimizer, &OptimizerConfig::name>(kOptimizers), "", "Method"},
     {"optimizer", "lr", FloatKey{member<&Config::optimizer, &OptimizerConfig::lr>(), 0, 1000}, "",
      "Learning rate at the start of the schedule"},
@@ -252,9 +264,21 @@ constexpr ConfigKey kKeys[] = {
      "What a batch's forward and backward pass may take beside parameters, optimizer and data (budget)"},
     {"recompute", "include", TextListKey{member<&Config::recompute, &RecomputeConfig::include>()}, "",
      "What may be computed again: encoder, processor, processor.0, decoder and so on, * for any text"},
-    {"recompute", "policy", choice<&Config::recompute, &RecomputeConfig::policy>(kKeeps), "",
+    {"recompute", "policy", choice<&Config::recompute, &RecomputeConfig::policy>(kPolicies), "",
      "What a part keeps: its inputs, or also its matrix products, so that gathers, norms and activations are "
      "redone and no product is; a fused call counts as one product"},
+    {"recompute", "keep", TextListKey{member<&Config::recompute, &RecomputeConfig::keep>(), 0, &Keep::names},
+     "",
+     "Ops whose outputs a part keeps, too, so that they are not redone; what nothing would read is not kept"},
+    {"recompute", "offload", choice<&Config::recompute, &RecomputeConfig::offload>(kOffloads), "",
+     "Where what a part keeps waits until it is computed again: in the device's memory, in the host's (of a "
+     "GPU), or in a file (on the CPU); copied meanwhile, and back before it is used"},
+    {"recompute", "offload_dir", TextKey{member<&Config::recompute, &RecomputeConfig::offload_dir>()}, "",
+     "Folder of that file, which has no name and is gone with the process; empty for the run's folder"},
+    {"recompute", "segments", choice<&Config::recompute, &RecomputeConfig::segments>(kSegmentUnits), "",
+     "With unroll.steps above 1, what is computed again as a whole: nothing but what recompute.mode says, "
+     "within "
+     "each of the model's calls; also each call; or also runs of as many calls as the root of their number"},
     {"recompute", "check", BoolKey{member<&Config::recompute, &RecomputeConfig::check>()}, "",
      "Whether what is computed again is compared to the first time, bit for bit; slow, for looking for "
      "faults"},

@@ -43,7 +43,9 @@ struct TextKey {
 };
 inline constexpr size_t kLongestText = 4096;
 struct TextListKey {
-  MemberOf<std::vector<std::string>> member;  ///< at least one, none empty, none twice
+  MemberOf<std::vector<std::string>> member;               ///< none empty, none twice
+  size_t least = 1;                                        ///< the fewest elements
+  std::span<const std::string_view> (*names)() = nullptr;  ///< the only ones that may be listed; null: any
 };
 struct IntegerListKey {
   MemberOf<std::vector<int64_t>> member;  ///< none twice

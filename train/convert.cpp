@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/train/convert.h>
+#include <meshgrad/train/host_memory_error.h>
 
 #include <fmt/format.h>
 
@@ -223,9 +224,7 @@ class Packer {
   ConvertReport report_;
 };
 
-}  // namespace
-
-ConvertReport convert(const ConvertOptions& options) {
+ConvertReport pack(const ConvertOptions& options) {
   Warnings warnings;
   const WarningCallback warn = [&](const std::string& text) { warnings.add(text); };
   Inputs inputs = open_inputs(options, warn);
@@ -254,6 +253,13 @@ ConvertReport convert(const ConvertOptions& options) {
   report.input_bytes = inputs.bytes;
   report.warnings = warnings.texts();
   return report;
+}
+
+}  // namespace
+
+ConvertReport convert(const ConvertOptions& options) {
+  return with_host_memory_named(options.input, true, "for a trajectory and its index",
+                                [&] { return pack(options); });
 }
 
 }  // namespace meshgrad

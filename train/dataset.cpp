@@ -119,6 +119,11 @@ TrajectoryView Dataset::trajectory(std::string_view split_name, int64_t i) const
   return trajectory(in.first + i);
 }
 
+void Dataset::read_ahead(std::string_view split_name, int64_t i) const {
+  const SplitInfo& in = split(split_name);
+  if (i >= 0 && i < in.count) file_->read_ahead(in.first + i);
+}
+
 int64_t Dataset::frames(std::string_view split_name, int64_t i) const {
   const SplitInfo& in = split(split_name);
   if (i < 0 || i >= in.count) {

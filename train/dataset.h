@@ -129,6 +129,10 @@ class Dataset {
   TrajectoryView trajectory(std::string_view split, int64_t i) const;
   TrajectoryView trajectory(int64_t index) const;
 
+  /// Says that trajectory i of a split is needed soon: what of the file was never read is read from the disk
+  /// meanwhile. Costs nothing once it was.
+  void read_ahead(std::string_view split, int64_t i) const;
+
   /// Frames of trajectory i of a split; reads the index alone and verifies nothing.
   int64_t frames(std::string_view split, int64_t i) const;
   /// The most nodes and the most edges that a mesh of a split has; likewise.

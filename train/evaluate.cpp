@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/train/evaluate.h>
+#include <meshgrad/train/host_memory_error.h>
 #include <meshgrad/train/precision.h>
 #include <meshgrad/train/trainer.h>
 
@@ -85,7 +86,9 @@ void roll_out(
   }
 }
 
-Evaluation evaluate(const Predictor& predictor, const EvaluateOptions& options) {
+namespace {
+
+Evaluation errors_of(const Predictor& predictor, const EvaluateOptions& options) {
   const FrameFeatures& features = predictor.features();
   const Dataset& dataset = predictor.dataset();
   Evaluation result;
@@ -126,6 +129,13 @@ Evaluation evaluate(const Predictor& predictor, const EvaluateOptions& options) 
   result.hold_rmse = hold.root_mean();
   for (const auto& [name, error] : rollouts) result.rollout_rmse[name] = error.root_mean();
   return result;
+}
+
+}  // namespace
+
+Evaluation evaluate(const Predictor& predictor, const EvaluateOptions& options) {
+  return with_host_memory_named(predictor.dataset().path(), !predictor.runtime().stream().on_gpu(),
+                                "to evaluate", [&] { return errors_of(predictor, options); });
 }
 
 }  // namespace meshgrad

@@ -19,6 +19,7 @@ class Predictor {
   Predictor& operator=(const Predictor&) = delete;
 
   const Config& config() const { return config_; }
+  Runtime& runtime() const { return runtime_; }
   const Dataset& dataset() const { return dataset_; }
   const FrameFeatures& features() const { return *features_; }
   int64_t step() const { return state_.step; }

@@ -294,6 +294,44 @@ void FrameFeatures::write_targets(const TrajectoryView& trajectory, const Sample
   }
 }
 
+template <class T>
+void FrameFeatures::write_further(const Batch& batch, const std::vector<TrajectoryView>& views,
+                                  const std::vector<Sample>& samples, const Normalizers& normalizers) const {
+  const Unroll& unroll = batch.unroll;
+  const int64_t nodes = batch.graph_offsets.back();
+  for (size_t k = 0; k < unroll.further.size(); ++k) {
+    RowsInPlace<T> node_rows(unroll.further[k].node_features, nodes);
+    RowsInPlace<T> target_rows(unroll.further[k].target, nodes);
+    for (size_t g = 0; g < views.size(); ++g) {
+      const int64_t node = batch.graph_offsets[g];
+      Sample sample = samples[g];
+      sample.frame += static_cast<int64_t>(k) + 1;
+      const FieldState state = state_at(views[g], sample.frame);
+      const std::vector<float> no_noise(state.current.size());
+      write_node_inputs(views[g], sample.frame, state, node_rows.values().data() + node * node_inputs_);
+      write_targets(views[g], sample, state, no_noise, {}, target_rows.values().data() + node * outputs_);
+    }
+    normalizers.nodes.normalize(node_rows.values());
+    normalizers.targets.normalize(target_rows.values());
+    node_rows.store();
+  }
+  if (unroll.further.empty()) return;
+  const std::span<int32_t> source = unroll.source.values<int32_t>();
+  const std::span<T> ratio = unroll.ratio.values<T>();
+  std::fill(source.begin(), source.end(), -1);
+  std::fill(ratio.begin(), ratio.end(), T(0));
+  size_t column = 0;
+  for (const Input& input : inputs_) {
+    for (int c = 0; c < input.field.components; ++c, ++column) {
+      if (input.target_column < 0) continue;
+      source[column] = static_cast<int32_t>(input.target_column + c);
+      ratio[column] =
+          static_cast<T>(normalizers.targets.standard_deviation(static_cast<size_t>(source[column])) /
+                         normalizers.nodes.standard_deviation(column));
+    }
+  }
+}
+
 BatchSizes FrameFeatures::sizes_of(const std::vector<TrajectoryView>& views, int64_t outputs) const {
   BatchSizes sizes{.node_inputs = node_inputs_, .edge_inputs = edge_inputs(), .outputs = outputs};
   for (const TrajectoryView& view : views) {
@@ -308,8 +346,12 @@ BatchSizes FrameFeatures::sizes_of(const std::vector<TrajectoryView>& views, int
   return sizes;
 }
 
-BatchSizes FrameFeatures::training_sizes(std::string_view split, const std::vector<Sample>& samples) const {
-  return sizes_of(views_of(dataset_, split, samples), outputs_);
+BatchSizes FrameFeatures::training_sizes(std::string_view split, const std::vector<Sample>& samples,
+                                         int64_t steps) const {
+  BatchSizes sizes = sizes_of(views_of(dataset_, split, samples), outputs_);
+  sizes.steps = steps;
+  sizes.second_change = config_.predict == Prediction::second_change;
+  return sizes;
 }
 
 void FrameFeatures::write_training_batch(Batch& batch, std::string_view split,
@@ -347,13 +389,14 @@ void FrameFeatures::write_training_batch(Batch& batch, std::string_view split,
     normalizers.targets.normalize(target_rows.values());
     node_rows.store();
     edge_rows.store();
+    write_further<T>(batch, views, samples, normalizers);
   });
 }
 
 Batch FrameFeatures::training_batch(Runtime& runtime, DType dtype, std::string_view split,
                                     const std::vector<Sample>& samples, const NoiseOptions& noise,
-                                    Normalizers& normalizers, bool learn) const {
-  const BatchMemory memory(training_sizes(split, samples), dtype, BatchMemory::Sizes::exact);
+                                    Normalizers& normalizers, bool learn, int64_t steps) const {
+  const BatchMemory memory(training_sizes(split, samples, steps), dtype, BatchMemory::Sizes::exact);
   return make_batch(runtime, memory, [&](Batch& batch) {
     write_training_batch(batch, split, samples, noise, normalizers, learn);
   });

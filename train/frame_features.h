@@ -45,16 +45,18 @@ class FrameFeatures {
   /// Empty ones, to be learned.
   Normalizers online_normalizers() const;
 
-  /// Sizes of a training batch of these samples.
-  BatchSizes training_sizes(std::string_view split, const std::vector<Sample>& samples) const;
+  /// Sizes of a training batch of these samples, each unrolled over `steps`.
+  BatchSizes training_sizes(std::string_view split, const std::vector<Sample>& samples,
+                            int64_t steps = 1) const;
   /// Writes a training batch into `batch`, whose tensors lie on the host and are large enough. With `learn`,
-  /// statistics of the batch are added to the normalisers before they are applied.
+  /// statistics of the batch's first step are added to the normalisers before they are applied. Noise is in
+  /// the first step alone: the frames behind it, one for each of the batch's further steps, are the data's.
   void write_training_batch(Batch& batch, std::string_view split, const std::vector<Sample>& samples,
                             const NoiseOptions& noise, Normalizers& normalizers, bool learn) const;
   /// The same in memory of its own on the runtime's device.
   Batch training_batch(Runtime& runtime, DType dtype, std::string_view split,
                        const std::vector<Sample>& samples, const NoiseOptions& noise,
-                       Normalizers& normalizers, bool learn) const;
+                       Normalizers& normalizers, bool learn, int64_t steps = 1) const;
   /// A batch of one graph for prediction: inputs from `state`, other fields from frame t.
   Batch prediction_batch(Runtime& runtime, DType dtype, const TrajectoryView& trajectory, int64_t t,
                          const FieldState& state, const Normalizers& normalizers) const;
@@ -86,6 +88,9 @@ class FrameFeatures {
   template <class T>
   void write_targets(const TrajectoryView& trajectory, const Sample& sample, const FieldState& state,
                      const std::vector<float>& noise, const NoiseOptions& options, T* rows) const;
+  template <class T>
+  void write_further(const Batch& batch, const std::vector<TrajectoryView>& views,
+                     const std::vector<Sample>& samples, const Normalizers& normalizers) const;
   std::vector<float> add_noise(const TrajectoryView& trajectory, const Sample& sample,
                                const NoiseOptions& noise, FieldState& state) const;
   bool takes_noise(int32_t type) const;

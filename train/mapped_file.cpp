@@ -10,6 +10,7 @@
 #include <utility>
 
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/host_memory_error.h>
 #include <meshgrad/train/mapped_file.h>
 
 namespace meshgrad {
@@ -44,6 +45,7 @@ MappedFile::MappedFile(const std::filesystem::path& path) {
     const int error = errno;
     if (mapping == MAP_FAILED) {
       ::close(descriptor);
+      if (error == ENOMEM) throw host_out_of_memory(path, "for the addresses of the file");
       throw open_error(path, error);
     }
     data_ = static_cast<const std::byte*>(mapping);

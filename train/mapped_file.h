@@ -11,7 +11,8 @@ namespace meshgrad {
 /// while it is mapped must not be read.
 class MappedFile {
  public:
-  /// Throws DataError when the file is missing, not a regular file, or not readable.
+  /// Throws DataError when the file is missing, not a regular file, or not readable, and OutOfMemory where
+  /// the process may have no more addresses.
   explicit MappedFile(const std::filesystem::path& path);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <meshgrad/kernels/reduction.h>
 #include <meshgrad/train/non_finite.h>
+#include <meshgrad/train/unroll.h>
 
 #include <cmath>
 
@@ -26,6 +27,12 @@ class Search {
       look(Phase::given, "batch", "", "edge features of " + set.name, set.features, set.graph.edge_rows());
     }
     look(Phase::given, "batch", "", "target", batch.target, batch.node_rows(), batch.mask);
+    for (size_t k = 0; k < batch.unroll.further.size(); ++k) {
+      const Unroll::Step& step = batch.unroll.further[k];
+      const std::string of = fmt::format(" of unrolled step {}", k + 1);
+      look(Phase::given, "batch", "", "node features" + of, step.node_features, batch.node_rows());
+      look(Phase::given, "batch", "", "target" + of, step.target, batch.node_rows(), batch.mask);
+    }
     for (size_t i = 0; i < parameters_.parameters().size(); ++i) {
       const std::string& name = parameters_.parameters()[i].name;
       const Tensor stored = parameters_.weight(i).value;
@@ -46,7 +53,7 @@ class Search {
   void look(Phase phase, const std::string& scope, const std::string& op, const std::string& name,
             const Tensor& tensor, const Rows& rows, const Tensor& mask = {}) {
     if (found_ || !tensor.defined() || tensor.elements() == 0) return;
-    const int64_t real = real_rows(rows, tensor.device());
+    const int64_t real = real_rows(rows, tensor.device(), runtime_.stream());
     const Tensor host = to_host(tensor, runtime_.stream());
     const Tensor counts = mask.defined() ? to_host(mask, runtime_.stream()) : Tensor();
     NonFinite here{.phase = phase, .scope = scope, .op = op, .tensor = name};
@@ -66,12 +73,6 @@ class Search {
   }
 
  private:
-  int64_t real_rows(const Rows& rows, Device device) const {
-    if (rows.count == nullptr) return rows.capacity;
-    const Tensor count = Tensor::borrow(const_cast<int64_t*>(rows.count), {1}, DType::i64, {}, device);
-    return *to_host(count, runtime_.stream()).data<int64_t>();
-  }
-
   void look_at_weight_gradients(const OpWritten& op) {
     const Tensor& gradients = parameters_.gradients();
     if (found_ || !gradients.defined()) return;
@@ -121,18 +122,17 @@ std::string NonFinite::fix(DType precision) const {
 }
 
 std::optional<NonFinite> find_non_finite(Runtime& runtime, const MeshGraphNet& model, const Batch& batch,
-                                         double seed, const std::vector<RecomputedStages>& stages) {
+                                         double seed, const Recomputation& recomputation) {
   Search search(runtime, model.parameters());
   search.look_at_given(batch);
   if (search.found()) return search.found();
   Tape tape(runtime);
   tape.observe([&](const OpWritten& op) { search.look_at(op); });
-  const Variable prediction = model.forward(tape, batch, stages);
-  const LossSum loss = masked_loss(tape, prediction, batch.target, batch.mask);
-  search.look(Phase::forward, "", "masked_loss", "loss", loss.sum.value(), 1);
+  const Variable loss = batch_loss(tape, model, batch, recomputation);
+  search.look(Phase::forward, "", "masked_loss", "loss", loss.value(), 1);
   if (search.found()) return search.found();
-  tape.backward(loss.sum, Tensor::from<double>(runtime, std::span<const double>(&seed, 1), Shape{1},
-                                               Tag::workspace, "seed"));
+  tape.backward(loss, Tensor::from<double>(runtime, std::span<const double>(&seed, 1), Shape{1},
+                                           Tag::workspace, "seed"));
   return search.found();
 }
 

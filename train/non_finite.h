@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where a number first is not finite as a batch is computed: what the report of a failed run is made of.
 #pragma once
-#include <meshgrad/nn/mesh_graph_net.h>
+#include <meshgrad/train/recompute.h>
 
 #include <optional>
 #include <vector>
@@ -27,9 +27,9 @@ struct NonFinite {
 
 /// Computes a batch's forward pass, loss, and backward pass from `seed` = loss scale / window weight, and
 /// looks at what is given, at what each op writes, and at the weights' gradients behind each op. Waits for
-/// the device all the time. Gradients are added to the parameters', as in a step, and `stages` are computed
-/// again, as in a step.
+/// the device all the time. Gradients are added to the parameters', and parts are computed again, as in a
+/// step.
 std::optional<NonFinite> find_non_finite(Runtime& runtime, const MeshGraphNet& model, const Batch& batch,
-                                         double seed, const std::vector<RecomputedStages>& stages = {});
+                                         double seed, const Recomputation& recomputation = {});
 
 }  // namespace meshgrad

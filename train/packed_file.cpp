@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
+#include <sys/mman.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -252,6 +253,18 @@ FieldView PackedFile::field(int64_t trajectory_index, int64_t field_index) const
   view.values = part<float>(bytes_, record.offset + layout->fields[static_cast<size_t>(field_index)],
                             frames * nodes * static_cast<uint64_t>(info.components));
   return view;
+}
+
+void PackedFile::read_ahead(int64_t index) const {
+  if (!mapping_ || trajectory_checked_[static_cast<size_t>(index)].load(std::memory_order_relaxed) != 0)
+    return;
+  const TrajectoryRecord& record = trajectory_record(index);
+  if (record.offset > bytes_.size() || record.bytes > bytes_.size() - record.offset)
+    return;                         // told when read
+  constexpr uint64_t kPage = 4096;  // or a part of a page, where pages are larger: then nothing happens
+  const uint64_t begin = record.offset / kPage * kPage;
+  ::posix_madvise(const_cast<std::byte*>(bytes_.data() + begin), record.offset + record.bytes - begin,
+                  POSIX_MADV_WILLNEED);
 }
 
 std::string_view PackedFile::trajectory_name(int64_t index) const {

@@ -146,6 +146,8 @@ class PackedFile {
   /// Of a trajectory that was checked.
   FieldView field(int64_t trajectory_index, int64_t field_index) const;
   std::string_view trajectory_name(int64_t index) const;
+  /// Asks the system to read a trajectory that was not yet checked, meanwhile; at once back, never an error.
+  void read_ahead(int64_t index) const;
 
  private:
   PackedFile(std::span<const std::byte> bytes, std::filesystem::path path);

@@ -111,7 +111,22 @@ void add_choices(MemoryPlan& plan, const StepProbe& probe, const Config& config)
   }
 }
 
-/// Powers of two until two in a row do not fit, and the largest batch that does.
+/// Powers of two that the data has frames for, and what the configuration says.
+std::vector<int64_t> steps_of_grid(const Dataset& dataset, const Config& config) {
+  int64_t most = 0;
+  for (int64_t i = 0; i < dataset.size(config.data.train_split); ++i) {
+    const FrameRange frames = usable_frames(config.data.predict, dataset.frames(config.data.train_split, i));
+    most = std::max(most, frames.end - frames.first);
+  }
+  std::vector<int64_t> steps{config.unroll.steps};
+  for (const int64_t power : {1, 2, 4, 8}) {
+    if (power <= most && power != config.unroll.steps) steps.push_back(power);
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+/// Batches: powers of two until two in a row do not fit, and the largest that does.
 void add_grid(MemoryPlan& plan, const StepProbe& probe, const Config& config, int64_t correction) {
   std::vector<int64_t> batches;
   for (int64_t batch = 1; batch <= plan.budget.max_batch; batch *= 2) {
@@ -122,14 +137,20 @@ void add_grid(MemoryPlan& plan, const StepProbe& probe, const Config& config, in
   if (plan.budget.batch_size > 0) batches.push_back(plan.budget.batch_size);
   std::sort(batches.begin(), batches.end());
   batches.erase(std::unique(batches.begin(), batches.end()), batches.end());
+  const std::vector<int64_t> all_steps = steps_of_grid(probe.dataset(), config);
   for (const int64_t batch : batches) {
-    try {
-      const StepMemory step = probe.predict(with_batch(config, batch));
-      plan.grid.push_back({.batch = batch,
-                           .bytes = step.reserved + correction,
-                           .fits = needed(config, step) + correction <= plan.usable});
-    } catch (const ConfigError&) {
-      return;  // recompute.budget cannot be kept to
+    Config cell = with_batch(config, batch);
+    for (const int64_t steps : all_steps) {
+      cell.unroll.steps = steps;
+      try {
+        const StepMemory step = probe.predict(cell);
+        plan.grid.push_back({.batch = batch,
+                             .steps = steps,
+                             .bytes = step.reserved + correction,
+                             .fits = needed(config, step) + correction <= plan.usable});
+      } catch (const ConfigError&) {
+        break;  // recompute.budget cannot be kept to
+      }
     }
   }
 }
@@ -230,6 +251,14 @@ std::vector<MemoryChange> memory_ladder(const StepProbe& probe, const Config& co
       "results, "
       "also in a run that goes on from a checkpoint",
       next);
+  if (now.unroll.steps > 1) {
+    next = now;
+    next.recompute.segments = SegmentUnit::frame;
+    offer(
+        "set recompute.segments = \"frame\": each of the model's calls is computed again, with the same "
+        "results, also in a run that goes on from a checkpoint",
+        next);
+  }
   next = now;
   next.graphs = GraphsMode::off;
   offer("set graphs = \"off\": nothing is kept for batches of other sizes", next);

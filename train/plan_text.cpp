@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <utility>
 
 namespace meshgrad {
 namespace {
@@ -40,6 +41,8 @@ std::string table(const MemoryPlan& plan) {
   if (plan.mode == PlanMode::measured)
     text += fmt::format("; predicted: total {:.3f} MiB, reserved {:.3f} MiB", mebibytes(plan.predicted.live),
                         mebibytes(plan.predicted.reserved));
+  if (plan.step.offloaded > 0)
+    text += fmt::format("; {:.3f} MiB wait outside (recompute.offload)", mebibytes(plan.step.offloaded));
   if (plan.room.context > 0)
     text += fmt::format("; {:.3f} MiB of the device are in use by its context and others",
                         mebibytes(plan.room.context));
@@ -72,19 +75,25 @@ std::string choices(const MemoryPlan& plan) {
 }
 
 std::string grid(const MemoryPlan& plan) {
-  std::string text = fmt::format("  {:>7} {:>6} {:>13}\n", "batch", "steps", "reserved, MiB");
+  const auto trimmed = [](std::string line) { return line.substr(0, line.find_last_not_of(' ') + 1) + "\n"; };
+  std::string head = fmt::format("  {:>7}", "batch"), row, rows;
+  int64_t batch = 0;
   for (const MemoryPlan::Cell& cell : plan.grid) {
-    text += fmt::format("  {:>7} {:>6} {:>13.3f}  {}\n", cell.batch, cell.steps, mebibytes(cell.bytes),
-                        fits_text(cell.fits));
+    if (cell.batch != batch && !row.empty()) rows += trimmed(std::exchange(row, {}));
+    if (row.empty()) row = fmt::format("  {:>7}", cell.batch);
+    if (rows.empty()) head += fmt::format(" {:>7} {:<15}", cell.steps, cell.steps == 1 ? "step" : "steps");
+    row += fmt::format(" {:>10.1f} {:<12}", mebibytes(cell.bytes), fits_text(cell.fits));
+    batch = cell.batch;
   }
-  return text;
+  return "  reserved, MiB, by samples of a batch and by steps that a sample is unrolled over\n" +
+         trimmed(head) + rows + trimmed(row);
 }
 
 Json to_json(const StepMemory& step) {
   Json tags = Json::object();
   for (int tag = 0; tag < kTagCount; ++tag)
     tags[std::string(meshgrad::name_of(static_cast<Tag>(tag)))] = step.by_tag[static_cast<size_t>(tag)];
-  return {{"total", step.live}, {"tags", tags}, {"reserved", step.reserved}};
+  return {{"total", step.live}, {"tags", tags}, {"reserved", step.reserved}, {"offloaded", step.offloaded}};
 }
 
 Json to_json(const MemoryBudget& budget) {

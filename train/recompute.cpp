@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/byte_size.h>
 #include <meshgrad/train/recompute.h>
-#include <meshgrad/train/recompute_cost.h>
+#include <meshgrad/train/recompute_fit.h>
 
 #include <fmt/format.h>
 
@@ -49,6 +49,12 @@ int64_t segment_length(const Config& config, int64_t blocks) {
 
 }  // namespace
 
+Keep kept_outputs(const RecomputeConfig& config) {
+  Keep keep = config.policy == RecomputePolicy::products ? Keep::products : Keep::inputs;
+  for (const std::string& op : config.keep) keep = keep | Keep::outputs_of(op);
+  return keep;
+}
+
 std::vector<bool> included_stages(const Config& config, const MeshGraphNet& model) {
   std::vector<bool> included(static_cast<size_t>(model.stages()));
   for (const std::string& pattern : config.recompute.include) {
@@ -81,7 +87,7 @@ std::vector<RecomputedStages> uniform_segments(const Config& config, const MeshG
     if (goes_on) {
       ++segments.back().end;
     } else {
-      segments.push_back({stage, stage + 1, config.recompute.policy});
+      segments.push_back({stage, stage + 1, kept_outputs(config.recompute)});
     }
   }
   // Behind the last block there is only the decoder.
@@ -94,36 +100,20 @@ namespace {
 /// The stages' costs with what recompute.include allows. On a runtime that computes nothing, times are those
 /// that are usual in proportion.
 std::vector<StageCost> costs_of(Runtime& runtime, const Config& config, const BatchSizes& largest,
-                                const MeshGraphNet& model, DryModel& dry) {
-  std::vector<StageCost> costs = dry.costs();
+                                const MeshGraphNet& model, DryModel& dry, Keep partial, bool offload) {
+  std::vector<StageCost> costs = dry.costs(partial);
   const std::vector<bool> included = included_stages(config, model);
   constexpr BlockSeconds kUsual{1.0, 0.9, 0.4};
   const BlockSeconds block =
-      runtime.dry() ? kUsual : measure_block(runtime, model.options(), config.precision, largest);
+      runtime.dry() ? kUsual : measure_block(runtime, model.options(), config.precision, largest, partial);
   for (size_t stage = 0; stage < costs.size(); ++stage) {
     costs[stage].may_recompute = included[stage];
     costs[stage].forward_s = block.forward;
     costs[stage].again_s = block.again;
-    costs[stage].products_s = block.products;
+    costs[stage].partial_s = block.partial;
+    if (offload) costs[stage].outputs = 0;  // they are gone before the next stage but one
   }
   return costs;
-}
-
-/// The fastest choice that takes at most `room` bytes when it is run dry; the smallest if none does.
-Recomputation fit(std::span<const StageCost> costs, DryModel& dry, int64_t room) {
-  constexpr int kTries = 6;
-  const int64_t least = least_budget(costs);
-  int64_t budget = room;
-  Recomputation choice;
-  // Stages run by themselves are a little off what they take in a row.
-  for (int i = 0; i < kTries; ++i) {
-    const auto plan = plan_recomputation(costs, std::max(budget, least));
-    choice.stages = plan->stages;
-    choice.predicted = dry.peak(choice.stages);
-    if (choice.predicted <= room || budget <= least) break;
-    budget -= choice.predicted - room;
-  }
-  return choice;
 }
 
 /// What a batch may take beside what the run keeps already.
@@ -137,47 +127,91 @@ int64_t room_for_batch(Runtime& runtime, const Config& config, int64_t batch_byt
   return config.graphs == GraphsMode::capture && runtime.stream().on_gpu() ? room / 2 : room;
 }
 
+/// On which sides of the seam something is gained.
+OffloadTo checked_offload(const Config& config, Device device) {
+  const OffloadTo to = config.recompute.offload;
+  const bool on_gpu = device.kind == DeviceKind::cuda;
+  if (to == OffloadTo::file && on_gpu) {
+    throw config_error("recompute.offload", "\"host\" or \"none\" on a GPU", "\"file\"",
+                       "set recompute.offload = \"host\": the host's memory is nearer than a disk");
+  }
+  // The values are in the host's memory already.
+  return to == OffloadTo::host && !on_gpu ? OffloadTo::none : to;
+}
+
 }  // namespace
 
 Recomputation choose_recomputation(Runtime& runtime, const Config& config, const BatchSizes& largest,
                                    const MeshGraphNet& model) {
   const RecomputeMode mode = config.recompute.mode;
-  if (mode != RecomputeMode::budget && mode != RecomputeMode::automatic)
-    return {uniform_segments(config, model), config.recompute.check};
+  Recomputation choice{.check = config.recompute.check,
+                       .segments = config.recompute.segments,
+                       .offload = checked_offload(config, runtime.device())};
+  const bool offload = choice.offload != OffloadTo::none;
+  const bool uniform = mode != RecomputeMode::budget && mode != RecomputeMode::automatic;
+  if (uniform) choice.stages = uniform_segments(config, model);
+  if (uniform && !offload) return choice;
   DryModel dry(runtime.device(), runtime.threads().threads(), model.options(), config.precision, largest);
+  const auto note_peak = [&] {
+    const DryModel::Peak peak = dry.peak(choice);
+    choice.predicted = peak.bytes;
+    choice.offloaded = peak.offloaded;
+  };
+  note_peak();
+  if (uniform) return choice;
   const bool given = mode == RecomputeMode::budget;
   const int64_t room = given ? config.recompute.budget : room_for_batch(runtime, config, dry.batch_bytes());
-  if (dry.peak({}) <= room) return {{}, config.recompute.check};
-  Recomputation choice = fit(costs_of(runtime, config, largest, model, dry), dry, room);
-  choice.check = config.recompute.check;
+  if (choice.predicted <= room) return choice;
+  const Keep keep = kept_outputs(config.recompute);
+  const Keep partial = keep == Keep::inputs ? Keep::products : keep;
+  const std::vector<StageCost> costs = costs_of(runtime, config, largest, model, dry, partial, offload);
+  choice.stages = fit_recomputation(costs, dry, {.room = room, .partial = partial, .like = choice});
+  note_peak();
   if (given && choice.predicted > room) {
     throw config_error("recompute.budget", fmt::format("at least {:.1f} MiB", mebibytes(choice.predicted)),
                        fmt::format("{:.1f} MiB", mebibytes(room)),
-                       "raise it, lower train.batch, or let recompute.include name more");
+                       largest.steps > 1 && choice.segments == SegmentUnit::block
+                           ? "raise it, lower train.batch, or set recompute.segments = \"frame\""
+                           : "raise it, lower train.batch, or let recompute.include name more");
   }
   return choice;
 }
 
-std::string describe(const Recomputation& recomputation, const MeshGraphNet& model) {
+int64_t sequence_length(int64_t steps) {
+  return static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(steps))));
+}
+
+std::string describe(const Recomputation& recomputation, const MeshGraphNet& model, int64_t steps) {
   const std::vector<RecomputedStages>& stages = recomputation.stages;
-  if (stages.empty()) return {};
-  int64_t count = 0, keeping_products = 0;
+  std::string calls;
+  if (steps > 1 && recomputation.segments != SegmentUnit::block) {
+    const bool sequences = recomputation.segments == SegmentUnit::sequence;
+    calls = fmt::format("the backward pass computes {} of the model's {} calls again{}", steps - 1, steps,
+                        sequences ? fmt::format(", in runs of {}", sequence_length(steps)) : "");
+    if (!stages.empty()) calls += "; within a call, ";
+  }
+  if (stages.empty()) return calls;
+  int64_t count = 0, keeping_outputs = 0;
   std::string names;
   for (size_t i = 0; i < stages.size(); ++i) {
     const RecomputedStages& segment = stages[i];
     count += segment.end - segment.begin;
-    if (segment.keep == Keep::products) ++keeping_products;
+    if (segment.keep != Keep::inputs) ++keeping_outputs;
     if (stages.size() > 6 && i == 3) names += ", ...";
     if (stages.size() > 6 && i >= 3 && i + 1 < stages.size()) continue;
     names += (i > 0 ? ", " : "") + model.stage_name(segment.begin);
     if (segment.end - segment.begin > 1) names += ".." + model.stage_name(segment.end - 1);
   }
-  return fmt::format("the backward pass computes {} of {} stages again, in {} segment{}{}: {}", count,
-                     model.stages(), stages.size(), stages.size() == 1 ? "" : "s",
-                     keeping_products == 0
-                         ? std::string()
-                         : fmt::format(" ({} of them keep matrix products)", keeping_products),
-                     names);
+  std::string waits;
+  if (recomputation.offload != OffloadTo::none) {
+    waits = fmt::format("; up to {:.1f} MiB that they keep wait in {}", mebibytes(recomputation.offloaded),
+                        recomputation.offload == OffloadTo::host ? "the host's memory" : "a file");
+  }
+  return fmt::format("{}the backward pass computes {} of {} stages again, in {} segment{}{}: {}{}", calls,
+                     count, model.stages(), stages.size(), stages.size() == 1 ? "" : "s",
+                     keeping_outputs == 0 ? std::string()
+                                          : fmt::format(" ({} of them keep outputs of ops)", keeping_outputs),
+                     names, waits);
 }
 
 }  // namespace meshgrad

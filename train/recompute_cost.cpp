@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/autograd/offload_store.h>
 #include <meshgrad/engine/random.h>
 #include <meshgrad/train/recompute_cost.h>
+#include <meshgrad/train/unroll.h>
 
 #include <algorithm>
 #include <chrono>
@@ -62,16 +64,18 @@ DryModel::DryModel(Device device, int threads, const MeshGraphNetOptions& option
       piece_(runtime_.allocator().allocate(memory_.bytes(), 512, runtime_.stream(), Tag::data, "batch")),
       batch_(memory_.batch(piece_)) {}
 
-int64_t DryModel::peak(const std::vector<RecomputedStages>& stages) {
+DryModel::Peak DryModel::peak(const Recomputation& recomputation) {
   CachingAllocator& allocator = runtime_.allocator();
   const int64_t before = allocator.stats().allocated.current;
   allocator.reset_peak();
+  const std::unique_ptr<OffloadStore> store = make_counting_store();
   {
     Tape tape(runtime_);
-    const LossSum loss = masked_loss(tape, model_.forward(tape, batch_, stages), batch_.target, batch_.mask);
-    tape.backward(loss.sum, Tensor::zeros(runtime_, {1}, DType::f64, Tag::workspace, "seed"));
+    if (recomputation.offload != OffloadTo::none) tape.offload(*store);
+    const Variable loss = batch_loss(tape, model_, batch_, recomputation);
+    tape.backward(loss, Tensor::zeros(runtime_, {1}, DType::f64, Tag::workspace, "seed"));
   }
-  return allocator.stats().allocated.peak - before;
+  return {allocator.stats().allocated.peak - before, store->peak_bytes()};
 }
 
 DryModel::Taken DryModel::run_stage(int64_t stage, const std::vector<Variable>& before,
@@ -94,26 +98,26 @@ DryModel::Taken DryModel::run_stage(int64_t stage, const std::vector<Variable>& 
   return taken;
 }
 
-StageCost DryModel::cost_of(int64_t stage, const std::vector<Variable>& before) {
+StageCost DryModel::cost_of(int64_t stage, const std::vector<Variable>& before, Keep partial) {
   const Taken all = run_stage(stage, before, std::nullopt);
   const Taken inputs = run_stage(stage, before, Keep::inputs);
-  const Taken products = run_stage(stage, before, Keep::products);
+  const Taken some = run_stage(stage, before, partial);
   StageCost cost;
   cost.kept = all.kept;
   cost.outputs = inputs.kept;
-  cost.kept_products = products.kept;
+  cost.kept_partial = some.kept;
   cost.backward = all.peak - all.kept;
   cost.again = std::max<int64_t>(0, inputs.peak - cost.backward);
-  cost.again_products = std::max<int64_t>(0, products.peak - products.kept - cost.backward);
+  cost.again_partial = std::max<int64_t>(0, some.peak - some.kept - cost.backward);
   return cost;
 }
 
-std::vector<StageCost> DryModel::costs() {
+std::vector<StageCost> DryModel::costs(Keep partial) {
   std::vector<StageCost> costs;
   Tape tape(runtime_, Tape::Mode::evaluate);
   std::vector<Variable> before = model_.inputs(batch_);
   for (int64_t stage = 0; stage < model_.stages(); ++stage) {
-    costs.push_back(cost_of(stage, before));
+    costs.push_back(cost_of(stage, before, partial));
     std::vector<Variable> after = model_.run_stage(tape, batch_, stage, before);
     before.clear();
     for (const Variable& variable : after)
@@ -123,7 +127,7 @@ std::vector<StageCost> DryModel::costs() {
 }
 
 BlockSeconds measure_block(Runtime& runtime, MeshGraphNetOptions options, DType precision,
-                           const BatchSizes& sizes) {
+                           const BatchSizes& sizes, Keep partial) {
   constexpr int64_t kMostEdges = 5000;  // enough for times to be in proportion
   constexpr int64_t kBlock = 1;         // of two: the last one has no new edges
   constexpr int kRuns = 6;
@@ -155,20 +159,20 @@ BlockSeconds measure_block(Runtime& runtime, MeshGraphNetOptions options, DType 
     runtime.stream().synchronize();
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
-  double forward = 0, plain = 0, inputs = 0, products = 0;
+  double forward = 0, plain = 0, inputs = 0, some = 0;
   for (int run = 0; run < kRuns; ++run) {
     // The first is slower than the others, and is not counted by a minimum.
     const auto least = [&](double& known, double now) { known = run == 0 ? now : std::min(known, now); };
     least(forward, seconds_of(false, {}));
     least(plain, seconds_of(true, {}));
     least(inputs, seconds_of(true, Keep::inputs));
-    least(products, seconds_of(true, Keep::products));
+    least(some, seconds_of(true, partial));
   }
   // On a busy machine a difference can be anything; a second run is about a forward pass.
   const auto between = [&](double low, double seconds) {
     return std::clamp(seconds, low * forward, 1.2 * forward) / share;
   };
-  return {forward / share, between(0.5, inputs - plain), between(0.1, products - plain)};
+  return {forward / share, between(0.5, inputs - plain), between(0.1, some - plain)};
 }
 
 }  // namespace meshgrad

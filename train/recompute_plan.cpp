@@ -23,8 +23,8 @@ struct PieceCost {
 PieceCost cost_of(std::span<const StageCost> costs, const Piece& piece) {
   const StageCost& last = costs[static_cast<size_t>(piece.end - 1)];
   if (!piece.segment) return {last.kept, last.kept + last.backward, 0.0};
-  if (*piece.segment == Keep::products) {
-    return {last.kept_products, last.kept_products + last.again_products + last.backward, last.products_s};
+  if (*piece.segment != Keep::inputs) {
+    return {last.kept_partial, last.kept_partial + last.again_partial + last.backward, last.partial_s};
   }
   PieceCost cost{.left = last.outputs, .peak = last.again, .seconds = last.again_s};
   int64_t most_backward = last.backward;
@@ -78,7 +78,8 @@ RecomputePlan cost_of(std::span<const StageCost> costs, const std::vector<Recomp
   return plan;
 }
 
-std::optional<RecomputePlan> plan_recomputation(std::span<const StageCost> costs, int64_t budget) {
+std::optional<RecomputePlan> plan_recomputation(std::span<const StageCost> costs, int64_t budget,
+                                                Keep partial) {
   const auto stages = static_cast<int64_t>(costs.size());
   std::vector<std::vector<Way>> up_to(costs.size() + 1);
   up_to[0].push_back({});
@@ -97,7 +98,7 @@ std::optional<RecomputePlan> plan_recomputation(std::span<const StageCost> costs
     };
     go_on({begin, begin + 1, {}});
     if (!costs[static_cast<size_t>(begin)].may_recompute) continue;
-    go_on({begin, begin + 1, Keep::products});
+    go_on({begin, begin + 1, partial});
     for (int64_t end = begin + 1; end <= stages && costs[static_cast<size_t>(end - 1)].may_recompute; ++end)
       go_on({begin, end, Keep::inputs});
   }

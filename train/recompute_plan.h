@@ -13,15 +13,15 @@ namespace meshgrad {
 /// Bytes and seconds of one stage.
 struct StageCost {
   bool may_recompute = true;
-  int64_t kept = 0;           ///< what it keeps when nothing is recomputed, its outputs among them
-  int64_t outputs = 0;        ///< what the next stage reads
-  int64_t kept_products = 0;  ///< what a segment of it alone keeps by Keep::products, its outputs among them
-  int64_t again = 0;          ///< what the second run makes when it is the last stage of its segment
-  int64_t again_products = 0;
-  int64_t backward = 0;   ///< what its backward takes beside all that
-  double forward_s = 0;   ///< of a second run that makes its outputs too: others of the segment read them
-  double again_s = 0;     ///< of a second run as the last stage of its segment
-  double products_s = 0;  ///< of a second run that has the products
+  int64_t kept = 0;          ///< what it keeps when nothing is recomputed, its outputs among them
+  int64_t outputs = 0;       ///< what the next stage reads
+  int64_t kept_partial = 0;  ///< what a segment of it alone keeps that keeps some outputs, its own among them
+  int64_t again = 0;         ///< what the second run makes when it is the last stage of its segment
+  int64_t again_partial = 0;
+  int64_t backward = 0;  ///< what its backward takes beside all that
+  double forward_s = 0;  ///< of a second run that makes its outputs too: others of the segment read them
+  double again_s = 0;    ///< of a second run as the last stage of its segment
+  double partial_s = 0;  ///< of a second run that has those outputs
 };
 
 struct RecomputePlan {
@@ -30,13 +30,14 @@ struct RecomputePlan {
   double seconds = 0;  ///< what second runs add
 };
 
-/// What segments cost. Those that keep products have one stage each.
+/// What segments cost. Those that keep more than inputs have one stage each.
 RecomputePlan cost_of(std::span<const StageCost> costs, const std::vector<RecomputedStages>& stages);
 
-/// Of all ways to leave each stage alone, to keep its products, to keep its inputs, or to have it begin
-/// nothing and be part of the segment before it: the fastest whose peak is at most `budget`. Nothing when
-/// none is.
-std::optional<RecomputePlan> plan_recomputation(std::span<const StageCost> costs, int64_t budget);
+/// Of all ways to leave each stage alone, to keep the outputs in `partial`, to keep its inputs, or to have it
+/// begin nothing and be part of the segment before it: the fastest whose peak is at most `budget`. Nothing
+/// when none is.
+std::optional<RecomputePlan> plan_recomputation(std::span<const StageCost> costs, int64_t budget,
+                                                Keep partial = Keep::products);
 
 /// The least budget that plan_recomputation can keep to.
 int64_t least_budget(std::span<const StageCost> costs);

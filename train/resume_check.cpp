@@ -27,6 +27,7 @@ void check_same_run(const std::filesystem::path& checkpoint, const Config& confi
   check("train.accumulate", saved.train.accumulate == config.train.accumulate);
   check("train.noise", saved.train.noise == config.train.noise);
   check("train.gamma", saved.train.gamma == config.train.gamma);
+  check("unroll.steps", saved.unroll.steps == config.unroll.steps);
   check("normalize.mode", saved.normalize.mode == config.normalize.mode);
   check("data.train_split", saved.data.train_split == config.data.train_split);
   check("data.inputs", saved.data.inputs == config.data.inputs);

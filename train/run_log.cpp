@@ -48,18 +48,22 @@ RunLog::RunLog(Runtime& runtime, const std::filesystem::path& dir, std::optional
       late_(runtime),
       step_(resumed_at.value_or(0)) {}
 
-void RunLog::step(const Optimizer& optimizer, int64_t step, int64_t samples) {
+void RunLog::step(const Optimizer& optimizer, int64_t step, int64_t samples, double data_seconds) {
   const auto now = std::chrono::steady_clock::now();
   const double seconds = std::chrono::duration<double>(now - time_).count();
   const MemoryStats memory = runtime_.allocator().stats();
-  pending_ = Pending{.step = step,
-                     .samples = samples,
-                     .steps_per_second = seconds > 0.0 ? static_cast<double>(step - step_) / seconds : 0.0,
-                     .allocated = memory.allocated.current,
-                     .peak = memory.allocated.peak,
-                     .reserved = memory.reserved.current};
+  pending_ =
+      Pending{.step = step,
+              .samples = samples,
+              .steps_per_second = seconds > 0.0 ? static_cast<double>(step - step_) / seconds : 0.0,
+              .data_wait_seconds =
+                  step > step_ ? (data_seconds - data_seconds_) / static_cast<double>(step - step_) : 0.0,
+              .allocated = memory.allocated.current,
+              .peak = memory.allocated.peak,
+              .reserved = memory.reserved.current};
   time_ = now;
   step_ = step;
+  data_seconds_ = data_seconds;
   late_.request(optimizer.state_tensor());
   constexpr int64_t kSums = offsetof(StepState, loss_count) + sizeof(StepState::loss_count);
   fill_zero(optimizer.state_tensor().row_range(0, kSums), runtime_.stream());
@@ -79,6 +83,7 @@ std::optional<StepState> RunLog::finish() {
                  {"learning_rate", s.learning_rate},
                  {"gradient_norm", s.gradient_norm},
                  {"steps_per_second", line.steps_per_second},
+                 {"data_wait_seconds", line.data_wait_seconds},
                  {"samples", line.samples},
                  {"skipped_steps", s.skipped}};
   if (s.loss_scale != 1.0) row.emplace_back("loss_scale", s.loss_scale);

@@ -36,7 +36,8 @@ class RunLog {
   RunLog(Runtime& runtime, const std::filesystem::path& dir, std::optional<int64_t> resumed_at);
 
   /// A line for a step that is queued: asks the device for its numbers, and starts new sums there.
-  void step(const Optimizer& optimizer, int64_t step, int64_t samples);
+  /// `data_seconds` were waited for data so far (TrainStep::data_seconds).
+  void step(const Optimizer& optimizer, int64_t step, int64_t samples, double data_seconds);
   /// Writes the line that is under way if its numbers have arrived; then they are returned.
   std::optional<StepState> poll();
   /// The same, waiting for them.
@@ -48,7 +49,7 @@ class RunLog {
  private:
   struct Pending {
     int64_t step, samples;
-    double steps_per_second;
+    double steps_per_second, data_wait_seconds;
     int64_t allocated, peak, reserved;
   };
   std::optional<StepState> finish();
@@ -60,6 +61,7 @@ class RunLog {
   std::optional<Pending> pending_;
   std::chrono::steady_clock::time_point time_ = std::chrono::steady_clock::now();
   int64_t step_;
+  double data_seconds_ = 0.0;
 };
 
 }  // namespace meshgrad

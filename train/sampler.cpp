@@ -6,22 +6,25 @@
 
 namespace meshgrad {
 
-FrameRange usable_frames(Prediction predict, int64_t frames) {
+FrameRange usable_frames(Prediction predict, int64_t frames, int64_t steps) {
   const int64_t first = predict == Prediction::second_change ? 1 : 0;
-  return {first, std::max(first, frames - 1)};
+  return {first, std::max(first, frames - steps)};
 }
 
-Sampler::Sampler(const Dataset& dataset, std::string_view split, Prediction predict, uint64_t seed)
+Sampler::Sampler(const Dataset& dataset, std::string_view split, Prediction predict, uint64_t seed,
+                 int64_t steps)
     : seed_(seed), predict_(predict) {
   first_sample_.push_back(0);
   for (int64_t i = 0; i < dataset.size(split); ++i) {
-    const FrameRange range = usable_frames(predict, dataset.frames(split, i));
+    const FrameRange range = usable_frames(predict, dataset.frames(split, i), steps);
     first_sample_.push_back(first_sample_.back() + range.end - range.first);
   }
   if (samples() == 0) {
+    const int64_t frames = steps + (predict == Prediction::second_change ? 2 : 1);
     throw data_error(dataset.path().string() + ": split " + std::string(split),
-                     "trajectories of at least 2 frames (3 for second_change)", "none",
-                     "convert data with more frames, or choose another split");
+                     "trajectories of at least " + std::to_string(frames) + " frames", "none",
+                     steps > 1 ? "lower unroll.steps, or convert data with more frames"
+                               : "convert data with more frames, or choose another split");
   }
 }
 

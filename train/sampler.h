@@ -7,12 +7,13 @@
 
 namespace meshgrad {
 
-/// Frames of a trajectory that have all the neighbours a prediction needs: [first, end).
+/// Frames of a trajectory from which `steps` predictions in a row have all the neighbours they need: [first,
+/// end).
 struct FrameRange {
   int64_t first = 0;
   int64_t end = 0;
 };
-FrameRange usable_frames(Prediction predict, int64_t frames);
+FrameRange usable_frames(Prediction predict, int64_t frames, int64_t steps = 1);
 
 struct Sample {
   int64_t trajectory = 0;  ///< within the split
@@ -24,8 +25,9 @@ struct Sample {
 /// Every pass visits every usable frame once, in an order shuffled by (seed, pass).
 class Sampler {
  public:
-  /// Throws DataError when the split has no usable frame.
-  Sampler(const Dataset& dataset, std::string_view split, Prediction predict, uint64_t seed);
+  /// Of frames that `steps` predictions can start from. Throws DataError when the split has none.
+  Sampler(const Dataset& dataset, std::string_view split, Prediction predict, uint64_t seed,
+          int64_t steps = 1);
   int64_t samples() const { return first_sample_.back(); }
   /// The sample at a position in the endless sequence of passes.
   Sample at(int64_t position) const;

@@ -1,20 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/byte_size.h>
 #include <meshgrad/train/step.h>
+#include <meshgrad/train/unroll.h>
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 
 namespace meshgrad {
 
 void run_batch(Runtime& runtime, const MeshGraphNet& model, const Optimizer& optimizer, const Batch& batch,
-               const Tensor& window_weight, const Recomputation& recomputation) {
+               const Tensor& window_weight, const Recomputation& recomputation, OffloadStore* store) {
   Tape tape(runtime);
+  if (store != nullptr) tape.offload(*store);
   if (recomputation.check) tape.check_recomputation();
-  const Variable prediction = model.forward(tape, batch, recomputation.stages);
-  const LossSum loss = masked_loss(tape, prediction, batch.target, batch.mask);
-  tape.backward(loss.sum, optimizer.note_loss(runtime, loss.sum.value(), window_weight));
+  const Variable loss = batch_loss(tape, model, batch, recomputation);
+  tape.backward(loss, optimizer.note_loss(runtime, loss.value(), window_weight));
+}
+
+std::unique_ptr<OffloadStore> make_offload_store(const Runtime& runtime, const Config& config,
+                                                 const Recomputation& recomputation) {
+  if (recomputation.offload == OffloadTo::none || !has_segments(recomputation, config.unroll.steps))
+    return nullptr;
+  if (runtime.dry()) return make_counting_store();
+  if (recomputation.offload == OffloadTo::host) return make_host_store(runtime.device());
+  const bool named = !config.recompute.offload_dir.empty();
+  std::filesystem::path folder = named ? config.recompute.offload_dir : config.run.dir;
+  // A plan that is measured comes before the run's folder.
+  while (!named && folder.has_parent_path() && !std::filesystem::exists(folder))
+    folder = folder.parent_path();
+  if (!named && !std::filesystem::exists(folder)) folder = ".";
+  return make_file_store(folder, recomputation.offloaded, "recompute.offload_dir");
 }
 
 int BatchClasses::class_of(const BatchSizes& batch) const {
@@ -41,7 +58,9 @@ BatchSizes largest_batch(const Config& config, const Dataset& dataset, const Fra
           .edges = std::max<int64_t>(1, config.train.batch * mesh.edges),
           .node_inputs = features.node_inputs(),
           .edge_inputs = features.edge_inputs(),
-          .outputs = features.outputs()};
+          .outputs = features.outputs(),
+          .steps = config.unroll.steps,
+          .second_change = config.data.predict == Prediction::second_change};
 }
 
 namespace {
@@ -64,6 +83,7 @@ TrainStep::TrainStep(Runtime& runtime, const Config& config, const Dataset& data
       model_(model),
       optimizer_(optimizer),
       recomputation_(choose_recomputation(runtime, config, largest_batch(config, dataset, features), model)),
+      store_(make_offload_store(runtime, config, recomputation_)),
       note_(std::move(note)),
       most_captured_(most_captured),
       ahead_(batches_ahead(runtime)),
@@ -72,10 +92,15 @@ TrainStep::TrainStep(Runtime& runtime, const Config& config, const Dataset& data
                             BatchMemory::Sizes::capacity)
                     .bytes()),
       classes_(largest_batch(config, dataset, features)) {
-  if (const std::string text = describe(recomputation_, model); !text.empty()) {
+  if (const std::string text = describe(recomputation_, model, config.unroll.steps); !text.empty()) {
     note_(text);
   } else if (config.recompute.mode != RecomputeMode::off) {
     note_("the backward pass computes nothing again: recompute.* leaves nothing to, or memory is enough");
+  }
+  if (config.recompute.offload != recomputation_.offload) {
+    note_(
+        "recompute.offload = \"host\" moves nothing on the CPU: values are in the host's memory already; "
+        "\"file\" does");
   }
   if (config.graphs != GraphsMode::capture) return;
   if (!runtime.stream().on_gpu()) {
@@ -87,7 +112,7 @@ TrainStep::TrainStep(Runtime& runtime, const Config& config, const Dataset& data
 }
 
 TrainStep::Staged TrainStep::stage(const std::vector<Sample>& samples, bool observe) {
-  const BatchSizes sizes = features_.training_sizes(config_.data.train_split, samples);
+  const BatchSizes sizes = features_.training_sizes(config_.data.train_split, samples, config_.unroll.steps);
   const int number = captured_update_ != nullptr && !observe ? classes_.class_of(sizes) : -1;
   const BatchMemory memory =
       number < 0 ? BatchMemory(sizes, config_.precision, BatchMemory::Sizes::exact)
@@ -124,7 +149,9 @@ TrainStep::Staged TrainStep::take(const std::vector<Sample>& samples, const Wind
 }
 
 void TrainStep::batch(const std::vector<Sample>& samples, const Window& window, Normalizers& normalizers) {
+  const auto begin = std::chrono::steady_clock::now();
   const Staged staged = take(samples, window, normalizers);
+  data_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   if (window.observe) return;
   const int64_t bytes = staged.memory.bytes();
   if (staged.number >= 0) {
@@ -135,7 +162,7 @@ void TrainStep::batch(const std::vector<Sample>& samples, const Window& window, 
     const StoragePtr piece = uploader_.upload(staged.host, bytes);
     const auto work = [&] {
       run_batch(runtime_, model_, optimizer_, staged.memory.batch(piece), staged.memory.window_weight(piece),
-                recomputation_);
+                recomputation_, store_.get());
     };
     StepPlan* const plan = config_.memory.plan_steps ? plan_for(staged.memory.sizes()) : nullptr;
     if (plan == nullptr) return work();
@@ -168,14 +195,19 @@ TrainStep::Captured& TrainStep::captured_for(int number) {
     captured_.splice(captured_.begin(), captured_, known);
     return captured_.front();
   }
-  while (captured_.size() >= most_captured_) captured_.pop_back();
+  while (captured_.size() >= most_captured_) {
+    // A replay may still copy from and to the store's memory.
+    if (captured_.back().store != nullptr) runtime_.stream().synchronize();
+    captured_.pop_back();
+  }
   const BatchMemory memory(classes_.capacity(number), config_.precision, BatchMemory::Sizes::capacity);
-  Captured& captured = captured_.emplace_front(Captured{number, memory, {}, {}, nullptr});
+  Captured& captured = captured_.emplace_front(Captured{number, memory, {}, {}, nullptr, nullptr});
   captured.piece = device_batch_memory(runtime_, memory.bytes());
   captured.batch = memory.batch(captured.piece);
+  captured.store = make_offload_store(runtime_, config_, recomputation_);
   captured.work = std::make_unique<CapturedWork>(runtime_, "captured step", [this, &captured](Runtime& own) {
     run_batch(own, model_, optimizer_, captured.batch, captured.memory.window_weight(captured.piece),
-              recomputation_);
+              recomputation_, captured.store.get());
   });
   return captured;
 }
@@ -192,6 +224,13 @@ void TrainStep::run(Captured& captured) {
   const BatchSizes& most = captured.memory.sizes();
   note_(fmt::format("captured the step of batches of up to {} nodes and {} edges, which keeps {:.1f} MiB",
                     most.nodes, most.edges, mebibytes(captured.work->bytes() + captured.memory.bytes())));
+}
+
+int64_t TrainStep::offloaded_bytes() const {
+  int64_t bytes = store_ != nullptr ? store_->peak_bytes() : 0;
+  for (const Captured& captured : captured_)
+    bytes += captured.store != nullptr ? captured.store->peak_bytes() : 0;
+  return bytes;
 }
 
 void TrainStep::finish_window() {

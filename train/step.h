@@ -6,6 +6,7 @@
 // for every batch of the class, since kernels read the real sizes on the device. Batches that are expected
 // are put together by threads meanwhile.
 #pragma once
+#include <meshgrad/autograd/offload_store.h>
 #include <meshgrad/engine/captured_work.h>
 #include <meshgrad/engine/step_plan.h>
 #include <meshgrad/train/frame_features.h>
@@ -48,6 +49,8 @@ class TrainStep {
     bool observe = false;  ///< only that: the model waits
   };
   const Recomputation& recomputation() const { return recomputation_; }
+  /// Bytes that waited outside of the device's memory, at most.
+  int64_t offloaded_bytes() const;
   /// How many batches behind the current one it pays to expect.
   size_t ahead() const { return ahead_; }
   /// Starts to put a batch together. Those that are asked for next must be those that were expected, in the
@@ -57,6 +60,8 @@ class TrainStep {
   void batch(const std::vector<Sample>& samples, const Window& window, Normalizers& normalizers);
   /// Applies the window's gradients.
   void finish_window();
+  /// Seconds so far in which the host had nothing but data to do: it waited for a batch, or put one together.
+  double data_seconds() const { return data_seconds_; }
 
  private:
   /// What the batches of a class are computed by.
@@ -65,6 +70,7 @@ class TrainStep {
     BatchMemory memory;
     StoragePtr piece;  // on the device
     Batch batch;
+    std::unique_ptr<OffloadStore> store;  // of its own, as what was recorded knows its addresses
     std::unique_ptr<CapturedWork> work;
     bool told = false;
   };
@@ -89,9 +95,11 @@ class TrainStep {
   const MeshGraphNet& model_;
   const Optimizer& optimizer_;
   Recomputation recomputation_;
+  std::unique_ptr<OffloadStore> store_;
   Note note_;
   size_t most_captured_;
   size_t ahead_;
+  double data_seconds_ = 0.0;
   Uploader uploader_;
   BatchClasses classes_;
   std::list<Captured> captured_;  // used last first
@@ -107,6 +115,12 @@ BatchSizes largest_batch(const Config& config, const Dataset& dataset, const Fra
 
 /// Forward, loss and backward of a batch, in the memory of `runtime`.
 void run_batch(Runtime& runtime, const MeshGraphNet& model, const Optimizer& optimizer, const Batch& batch,
-               const Tensor& window_weight, const Recomputation& recomputation = {});
+               const Tensor& window_weight, const Recomputation& recomputation = {},
+               OffloadStore* store = nullptr);
+
+/// Where what segments keep waits, as `recomputation` says; null: nowhere else. Throws ConfigError for a
+/// folder that cannot hold it.
+std::unique_ptr<OffloadStore> make_offload_store(const Runtime& runtime, const Config& config,
+                                                 const Recomputation& recomputation);
 
 }  // namespace meshgrad

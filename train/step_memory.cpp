@@ -39,9 +39,9 @@ struct Kept {
   }
 };
 
-StepMemory memory_of(Runtime& runtime) {
+StepMemory memory_of(Runtime& runtime, int64_t offloaded) {
   const MemoryStats stats = runtime.allocator().stats();
-  return {stats.allocated.peak, stats.tags_at_peak, stats.reserved.peak};
+  return {stats.allocated.peak, stats.tags_at_peak, stats.reserved.peak, offloaded};
 }
 
 /// What a run within memory.limit would choose.
@@ -62,12 +62,12 @@ Recomputation recomputation_of(const Config& config, Device device, const FrameF
 }
 
 void run_dry(Runtime& runtime, const Config& config, const Kept& kept, const BatchSizes& sizes,
-             StepPlan& plan) {
+             StepPlan& plan, OffloadStore* store) {
   const BatchMemory memory(sizes, config.precision, BatchMemory::Sizes::exact);
   const StoragePtr piece = device_batch_memory(runtime, memory.bytes());
   const auto work = [&] {
     run_batch(runtime, kept.model, kept.optimizer, memory.batch(piece), memory.window_weight(piece),
-              kept.recomputation);
+              kept.recomputation, store);
   };
   if (config.memory.plan_steps) {
     PlannedStep step(runtime.allocator(), plan, runtime.stream());
@@ -84,6 +84,7 @@ struct CapturedSteps {
   struct Class {
     StoragePtr piece;
     Batch batch;
+    std::unique_ptr<OffloadStore> store;
     std::unique_ptr<CapturedWork> work;  // goes first
   };
   std::vector<std::unique_ptr<Class>> classes;
@@ -96,15 +97,21 @@ struct CapturedSteps {
       Class& made = *classes.emplace_back(std::make_unique<Class>());
       made.piece = device_batch_memory(runtime, memory.bytes());
       made.batch = memory.batch(made.piece);
+      made.store = make_offload_store(runtime, config, kept.recomputation);
       made.work = std::make_unique<CapturedWork>(runtime, "captured step", [&, memory](Runtime& own) {
         run_batch(own, kept.model, kept.optimizer, made.batch, memory.window_weight(made.piece),
-                  kept.recomputation);
+                  kept.recomputation, made.store.get());
       });
       made.work->run();
     }
     update = std::make_unique<CapturedWork>(runtime, "optimizer step",
                                             [&](Runtime& own) { kept.optimizer.step(own); });
     update->run();
+  }
+  int64_t offloaded_bytes() const {
+    int64_t bytes = 0;
+    for (const auto& made : classes) bytes += made->store != nullptr ? made->store->peak_bytes() : 0;
+    return bytes;
   }
 };
 
@@ -148,11 +155,12 @@ StepMemory StepProbe::predict(const Config& config, Batches batches) const {
     const BatchClasses classes(largest);
     const int last = batches == Batches::largest ? 0 : last_class(config, dataset_, classes);
     const CapturedSteps steps(runtime, config, kept, classes, last);
-    return memory_of(runtime);
+    return memory_of(runtime, steps.offloaded_bytes());
   }
   StepPlan plan;
-  for (int step = 0; step < 2; ++step) run_dry(runtime, config, kept, largest, plan);
-  return memory_of(runtime);
+  const std::unique_ptr<OffloadStore> store = make_offload_store(runtime, config, kept.recomputation);
+  for (int step = 0; step < 2; ++step) run_dry(runtime, config, kept, largest, plan, store.get());
+  return memory_of(runtime, store != nullptr ? store->peak_bytes() : 0);
 }
 
 StepMemory StepProbe::measure(const Config& config) const {
@@ -166,10 +174,11 @@ StepMemory StepProbe::measure(const Config& config) const {
 
   const std::string& split = config.data.train_split;
   const int64_t trajectory = pick_trajectory(dataset_, split, std::greater<std::pair<int64_t, int64_t>>());
-  const FrameRange frames = usable_frames(config.data.predict, dataset_.frames(split, trajectory));
+  const FrameRange frames =
+      usable_frames(config.data.predict, dataset_.frames(split, trajectory), config.unroll.steps);
   if (frames.end <= frames.first) {
     throw data_error(config.data.path, "frames to train on in the trajectory of the largest mesh", "too few",
-                     "plan with --mode static");
+                     "plan with --mode static, or lower unroll.steps");
   }
   std::vector<Sample> samples;
   for (int64_t i = 0; i < config.train.batch; ++i)
@@ -181,7 +190,7 @@ StepMemory StepProbe::measure(const Config& config) const {
     step.finish_window();
   }
   runtime.stream().synchronize();
-  return memory_of(runtime);
+  return memory_of(runtime, step.offloaded_bytes());
 }
 
 int64_t StepProbe::most_samples(const Config& config) const {

@@ -12,6 +12,7 @@ struct StepMemory {
   int64_t live = 0;                         ///< handed out
   std::array<int64_t, kTagCount> by_tag{};  ///< of them; they add up to `live`
   int64_t reserved = 0;                     ///< the most that was mapped: what is kept for reuse, too
+  int64_t offloaded = 0;                    ///< waits elsewhere (recompute.offload)
   int64_t of(Tag tag) const { return by_tag[static_cast<size_t>(tag)]; }
 };
 

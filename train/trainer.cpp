@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/train/formats/atomic_file.h>
+#include <meshgrad/train/host_memory_error.h>
 #include <meshgrad/train/memory/history_files.h>
 #include <meshgrad/train/non_finite.h>
 #include <meshgrad/train/plan.h>
@@ -85,8 +86,8 @@ Trainer::Trainer(Runtime& runtime, const Config& config, const TrainOptions& opt
       options_(options),
       dataset_(Dataset::open(config.data.path)),
       features_(dataset_, config.data),
-      sampler_(dataset_, config.data.train_split, config.data.predict,
-               static_cast<uint64_t>(config.run.seed)),
+      sampler_(dataset_, config.data.train_split, config.data.predict, static_cast<uint64_t>(config.run.seed),
+               config.unroll.steps),
       sample_limit_(config.train.epochs > 0 ? config.train.epochs * sampler_.samples()
                                             : std::numeric_limits<int64_t>::max()),
       total_steps_(config.train.epochs > 0
@@ -213,8 +214,8 @@ int64_t Trainer::window_weight(int64_t step) {
   int64_t weight = 0;
   for (int64_t micro = 0; micro < config_.train.accumulate; ++micro) {
     for (const Sample& sample : samples_of(step, micro)) {
-      weight +=
-          features_.predicted_nodes(dataset_.trajectory(config_.data.train_split, sample.trajectory).mesh());
+      const TrajectoryView view = dataset_.trajectory(config_.data.train_split, sample.trajectory);
+      weight += config_.unroll.steps * features_.predicted_nodes(view.mesh());
     }
   }
   if (weight == 0) {
@@ -235,8 +236,14 @@ TrainStep::Window Trainer::window_of(int64_t step) {
 }
 
 /// Batches that come next are put together while the device works; not while normalisers learn from each.
+/// The disk is asked for their data before, on the CPU too, whose threads have no time for the rest.
 void Trainer::expect_batches() {
   const int64_t now = state_.step * config_.train.accumulate + state_.micro;
+  const int64_t next = now + static_cast<int64_t>(step_->ahead()) + 1;
+  if (next / config_.train.accumulate < total_steps_) {
+    for (const Sample& sample : samples_of(next / config_.train.accumulate, next % config_.train.accumulate))
+      dataset_.read_ahead(config_.data.train_split, sample.trajectory);
+  }
   expected_ = std::max(expected_, now);
   const auto ahead = static_cast<int64_t>(step_->ahead());
   for (; ahead > 0 && expected_ <= now + ahead; ++expected_) {
@@ -272,7 +279,8 @@ void Trainer::finish_step() {
   if (state_.step % config_.train.log_every == 0 || state_.step == total_steps_ || state_.step == 1) {
     note(log_->flush());
     log_->step(*optimizer_, state_.step,
-               std::min(sample_limit_, state_.step * config_.train.accumulate * config_.train.batch));
+               std::min(sample_limit_, state_.step * config_.train.accumulate * config_.train.batch),
+               step_->data_seconds());
   }
   note(log_->poll());
   if (options_.observer.progress) {
@@ -332,8 +340,8 @@ std::optional<NonFinite> Trainer::search_window(int64_t step, double loss_scale,
     const std::vector<Sample> samples = samples_of(step, micro);
     if (samples.empty()) continue;
     const Batch batch = features_.training_batch(runtime_, config_.precision, config_.data.train_split,
-                                                 samples, noise_, normalizers_, false);
-    const auto found = find_non_finite(runtime_, model_, batch, loss_scale / weight, recomputation.stages);
+                                                 samples, noise_, normalizers_, false, config_.unroll.steps);
+    const auto found = find_non_finite(runtime_, model_, batch, loss_scale / weight, recomputation);
     if (found) return found;
   }
   return std::nullopt;
@@ -444,32 +452,18 @@ void Trainer::note_pause() const {
 TrainResult Trainer::result(bool was_stopped) const {
   TrainResult result{was_stopped, state_, checkpoints_ / "last.safetensors", model_.parameters().count(),
                      total_steps_};
+  if (step_) result.offloaded_bytes = step_->offloaded_bytes();
   if (step_seconds_.empty()) return result;
   result.first_step_seconds = step_seconds_.front();
   std::vector<float> others(step_seconds_.begin() + (step_seconds_.size() > 1 ? 1 : 0), step_seconds_.end());
   const auto middle = others.begin() + static_cast<std::ptrdiff_t>(others.size() / 2);
   std::nth_element(others.begin(), middle, others.end());
   result.median_step_seconds = *middle;
+  result.data_wait_seconds = step_->data_seconds() / static_cast<double>(step_seconds_.size());
   return result;
 }
 
 }  // namespace
-
-MeshGraphNetOptions model_options(const ModelConfig& config, const FrameFeatures& features) {
-  return {.node_inputs = features.node_inputs(),
-          .edge_inputs = {features.edge_inputs()},
-          .edge_set_names = {"mesh"},
-          .outputs = features.outputs(),
-          .width = config.width,
-          .blocks = config.blocks,
-          .hidden_layers = config.hidden_layers,
-          .activation = config.activation,
-          .norm = config.norm,
-          .concat_order = config.concat_order,
-          .aggregate = config.aggregate,
-          .path = config.path,
-          .keep_hidden = config.keep_hidden};
-}
 
 TrainResult train(Runtime& runtime, const Config& asked, const TrainOptions& options) {
   require_data_path(asked);
@@ -479,7 +473,9 @@ TrainResult train(Runtime& runtime, const Config& asked, const TrainOptions& opt
   const fs::path memory_dir = fs::path(config.run.dir) / "memory";
   const bool history = runtime.allocator().options().history > 0;
   try {
-    const TrainResult result = Trainer(runtime, config, options).run();
+    const TrainResult result =
+        with_host_memory_named(config.data.path, !runtime.stream().on_gpu(), "to train",
+                               [&] { return Trainer(runtime, config, options).run(); });
     if (history) write_memory_files(memory_dir, runtime.allocator());
     return result;
   } catch (const OutOfMemory&) {

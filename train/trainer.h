@@ -40,6 +40,8 @@ struct TrainResult {
   /// process (with tuning and captures, on a GPU), and the median of the others.
   double first_step_seconds = 0.0;
   double median_step_seconds = 0.0;
+  int64_t offloaded_bytes = 0;     ///< that waited outside of the device's memory at once (recompute.offload)
+  double data_wait_seconds = 0.0;  ///< a step, in the mean: the host waited for data, or put it together
 };
 
 /// Trains as `config` says and writes the run directory: config.resolved.toml, environment.json,

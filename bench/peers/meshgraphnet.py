@@ -1,15 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The step that `meshgrad-bench run step/` times, in plain PyTorch: the same model, mesh, loss and optimizer, and
-rows of the same fields. A row says what PyTorch did on the machine and in the run that made it, and nothing else.
+"""The step that `meshgrad-bench run step/` times, in PyTorch: the same model, mesh, loss and optimizer, and rows of
+the same fields. A row says what PyTorch did on the machine and in the run that made it, and nothing else.
 
 The model is MeshGraphNets (Pfaff et al. 2021): concatenated inputs [sender, receiver, edge] and [node, aggregate],
 MLPs of two hidden layers with ReLU and a LayerNorm (none in the decoder), residuals, sums over a receiver's edges
 of what the edge MLP put out. With --amp, matrix products run under autocast; masters, LayerNorm, loss and Adam are
 f32, and f16 scales the loss.
+
+--framework takes the model from PyTorch Geometric (pyg_model.py) or PhysicsNeMo (physicsnemo_model.py); its prediction
+is held against the plain model's, with the same weights, before it is timed. Everything else is shared.
 """
 import argparse
+import glob
 import json
+import math
 import sys
 import time
 
@@ -19,7 +24,10 @@ LEARNING_RATE, CLIP_NORM = 1e-4, 1.0
 
 def parse(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--edges", type=int, default=10668, help="of one mesh; six a node (default %(default)s)")
+    parser.add_argument("--framework", choices=["pytorch", "pyg", "physicsnemo"], default="pytorch")
+    parser.add_argument("--square", type=int, default=43, metavar="S", help="mesh: a triangulated square of S x S "
+                        "nodes (default %(default)s)")
+    parser.add_argument("--edges", type=int, help="mesh: a triangulated torus of so many edges, six a node")
     parser.add_argument("--batch", type=int, default=1, help="meshes in a step (default %(default)s)")
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--blocks", type=int, default=15)
@@ -28,19 +36,29 @@ def parse(arguments):
     parser.add_argument("--amp", choices=["f16", "bf16"], help="autocast to this type")
     parser.add_argument("--checkpoint", action="store_true", help="every block is computed again in backward")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--threads", type=int, default=0, help="CPU threads, 0 for PyTorch's own choice")
+    parser.add_argument("--memory", action="store_true",
+                        help="times nothing: the peak of all tensors' bytes over two steps, by PyTorch's profiler; CPU")
     parser.add_argument("--seconds", type=float, default=3.0, help="of timing (default %(default)s)")
     parser.add_argument("--json", metavar="FILE", help="also write the row to this file")
     options = parser.parse_args(arguments)
-    if options.edges < 6 or min(options.batch, options.width, options.blocks) < 1:
-        parser.error("needed at least 6 edges, and 1 of batch, width and blocks")
+    if (options.edges or 6) < 6 or min(options.square - 1, options.batch, options.width, options.blocks) < 1:
+        parser.error("needed at least 6 edges, a square of 2 x 2, and 1 of batch, width and blocks")
+    if options.framework == "physicsnemo" and options.compile:
+        parser.error("needed --framework pytorch or pyg with --compile: PhysicsNeMo compiles its parts by itself")
+    if options.framework != "pytorch" and options.checkpoint:
+        parser.error("needed --framework pytorch with --checkpoint")
+    if options.memory and options.device != "cpu":
+        parser.error("needed --device cpu with --memory: on a GPU every row has the peak of its allocator")
     return options
 
 
 def row_name(options):
-    """peer/pytorch/train/eager/10668/f32"""
-    how = ("compiled" if options.compile else "eager") + ("_checkpoint" if options.checkpoint else "")
-    work = "forward" if options.forward else "train"
-    return f"peer/pytorch/{work}/{how}/{options.edges * options.batch}/{options.amp or 'f32'}"
+    """peer/pytorch/train/eager/10752/f32"""
+    how = "concat_trick" if options.framework == "physicsnemo" else "compiled" if options.compile else "eager"
+    how += "_checkpoint" if options.checkpoint else ""
+    work = ("memory/" if options.memory else "") + ("forward" if options.forward else "train")
+    return f"peer/{options.framework}/{work}/{how}/{mesh_sizes(options)[1]}/{options.amp or 'f32'}"
 
 
 def parameter_count(width, blocks):
@@ -62,11 +80,27 @@ def split_flops(width, blocks, nodes, edges):
     return 2.0 * (blocks * block + ends)
 
 
-def torus(nodes):
-    """The mesh of meshgrad-bench: node i hears from i +- 1, i +- s and i +- (s + 1), sorted by receiver."""
+def mesh(options):
+    """One mesh of meshgrad-bench: node i hears from i +- 1, i +- s and i +- (s + 1), modulo the nodes of a torus or
+    within a square, sorted by receiver. The number of nodes, and the edges' senders and receivers."""
+    nodes = options.square ** 2 if options.edges is None else options.edges // 6
     side = round(nodes ** 0.5)
-    offsets = [1, -1, side, -side, side + 1, -side - 1]
-    return [(i + o) % nodes for i in range(nodes) for o in offsets], [i for i in range(nodes) for _ in offsets]
+    senders, receivers = [], []
+    for node in range(nodes):
+        for down, right in ((0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, -1)):
+            row, column = node // side + down, node % side + right
+            if options.edges is None and not (0 <= row < side and 0 <= column < side):
+                continue
+            senders.append((node + down * side + right) % nodes)
+            receivers.append(node)
+    return nodes, senders, receivers
+
+
+def mesh_sizes(options):
+    """Nodes and edges of a step."""
+    one, s = options.edges, options.square
+    nodes, edges = (s * s, 2 * (3 * s - 1) * (s - 1)) if one is None else (one // 6, one // 6 * 6)
+    return nodes * options.batch, edges * options.batch
 
 
 def median_interval(values):
@@ -85,37 +119,23 @@ def median_interval(values):
     return middle, values[low], values[n - 1 - low]
 
 
-def build_model(torch, options, senders, receivers):
-    """The network over one fixed mesh."""
+def make_mlp(torch, options, inputs, outputs, norm=True):
+    nn, width = torch.nn, options.width
+    layers = [nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, outputs)]
+    return nn.Sequential(*layers, *([nn.LayerNorm(outputs)] if norm else []))
+
+
+def build_network(torch, options, make_block):
+    """Encoders, blocks of (nodes, edges) -> (nodes, edges), decoder."""
     nn = torch.nn
-
-    class Mlp(nn.Module):
-        def __init__(self, inputs, outputs, norm=True):
-            super().__init__()
-            width = options.width
-            layers = [nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(),
-                      nn.Linear(width, outputs)]
-            self.layers = nn.Sequential(*layers, *([nn.LayerNorm(outputs)] if norm else []))
-
-        def forward(self, x):
-            return self.layers(x)
-
-    class Block(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.edges, self.nodes = Mlp(3 * options.width, options.width), Mlp(2 * options.width, options.width)
-
-        def forward(self, h, e):
-            message = self.edges(torch.cat([h[senders], h[receivers], e], dim=1))
-            aggregate = torch.zeros_like(h, dtype=message.dtype).index_add(0, receivers, message)
-            return h + self.nodes(torch.cat([h, aggregate], dim=1)), e + message
 
     class MeshGraphNet(nn.Module):
         def __init__(self):
             super().__init__()
-            self.encode_nodes, self.encode_edges = Mlp(NODE_INPUTS, options.width), Mlp(EDGE_INPUTS, options.width)
-            self.blocks = nn.ModuleList(Block() for _ in range(options.blocks))
-            self.decode = Mlp(options.width, OUTPUTS, norm=False)
+            self.encode_nodes = make_mlp(torch, options, NODE_INPUTS, options.width)
+            self.encode_edges = make_mlp(torch, options, EDGE_INPUTS, options.width)
+            self.blocks = nn.ModuleList(make_block() for _ in range(options.blocks))
+            self.decode = make_mlp(torch, options, options.width, OUTPUTS, norm=False)
 
         def forward(self, nodes, edges):
             from torch.utils.checkpoint import checkpoint
@@ -130,23 +150,75 @@ def build_model(torch, options, senders, receivers):
     return MeshGraphNet()
 
 
+def build_plain(torch, options, senders, receivers, sum_updated=False):
+    """The network over one fixed mesh. `sum_updated`: nodes get the sums of edges with their residuals.
+
+    Rows are gathered by index_select: h[senders] takes longer on a CPU, forward and backward.
+    """
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.edges = make_mlp(torch, options, 3 * options.width, options.width)
+            self.nodes = make_mlp(torch, options, 2 * options.width, options.width)
+
+        def forward(self, h, e):
+            message = self.edges(torch.cat([h.index_select(0, senders), h.index_select(0, receivers), e], dim=1))
+            updated = e + message
+            summed = updated if sum_updated else message
+            aggregate = torch.zeros_like(h, dtype=summed.dtype).index_add(0, receivers, summed)
+            return h + self.nodes(torch.cat([h, aggregate], dim=1)), updated
+
+    return build_network(torch, options, Block)
+
+
+def build_model(torch, options, senders, receivers):
+    """The framework's model, and one that computes the same in plain PyTorch, with the same weights; None for itself."""
+    if options.framework == "pytorch":
+        return build_plain(torch, options, senders, receivers), None
+    if options.framework == "pyg":
+        import pyg_model
+        model = pyg_model.build(torch, options, senders, receivers, build_network, make_mlp)
+        plain = build_plain(torch, options, senders, receivers)
+        plain.load_state_dict(model.state_dict())
+        return model, plain
+    import physicsnemo_model
+    model = physicsnemo_model.build(torch, options, senders, receivers, (NODE_INPUTS, EDGE_INPUTS, OUTPUTS))
+    plain = build_plain(torch, options, senders, receivers, sum_updated=True)
+    plain.load_state_dict(physicsnemo_model.plain_weights(torch, model, options.blocks))
+    return model, plain
+
+
+def difference(torch, model, plain, inputs):
+    """How far the model's prediction is from the plain one's, relative to that."""
+    with torch.no_grad():
+        expected = plain(*inputs)
+        return float((model(*inputs) - expected).abs().max() / expected.abs().max())
+
+
 def prepare(torch, options):
-    """A function that does one step, and the model's parameter count."""
+    """A function that does one step, the model's parameter count, and what it was checked against."""
     torch.manual_seed(0)
     device = options.device
-    one = options.edges // 6
-    senders, receivers = torus(one)
+    one, senders, receivers = mesh(options)
     shift = [one * copy for copy in range(options.batch) for _ in senders]
     index = [torch.tensor([a + s for a, s in zip(side * options.batch, shift)], device=device)
              for side in (senders, receivers)]
-    nodes, edges = one * options.batch, 6 * one * options.batch
-    model = build_model(torch, options, *index).to(device)
+    nodes, edges = mesh_sizes(options)
+    model, plain = build_model(torch, options, *index)
+    model = model.to(device)
     count = sum(parameter.numel() for parameter in model.parameters())
     x, e = torch.randn(nodes, NODE_INPUTS, device=device), torch.randn(edges, EDGE_INPUTS, device=device)
     target = torch.randn(nodes, OUTPUTS, device=device)
+    check = ""
+    if plain is not None and not options.memory:
+        off = difference(torch, model, plain.to(device), (x, e))
+        if not off <= 1e-3:  # nor a NaN
+            raise RuntimeError(f"the prediction is {off:.2g} from plain PyTorch's")
+        check = "plain PyTorch"
+    del plain
     kind = torch.device(device).type
     amp = {"f16": torch.float16, "bf16": torch.bfloat16, None: torch.float32}[options.amp]
-    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, **({"fused": True} if kind == "cuda" else {}))
+    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, fused=True)
     scales = kind == "cuda" and options.amp == "f16"
     scaler = (torch.amp.GradScaler(kind, enabled=scales) if hasattr(torch.amp, "GradScaler")
               else torch.cuda.amp.GradScaler(enabled=scales))
@@ -171,18 +243,57 @@ def prepare(torch, options):
         return loss
 
     model.train(not options.forward)
-    return (predict if options.forward else train), count
+    return (predict if options.forward else train), count, check
+
+
+def scheduled():
+    """Seconds that the threads of this process ran, and waited for a core meanwhile taken; None where not counted."""
+    ran = waited = 0
+    for path in glob.glob("/proc/self/task/*/schedstat"):
+        try:
+            with open(path) as file:
+                values = file.read().split()
+        except OSError:  # a thread that has just ended
+            continue
+        ran, waited = ran + int(values[0]), waited + int(values[1])
+    return (ran / 1e9, waited / 1e9) if ran > 0 else None
+
+
+def cpu_fields(before, after, cpu_seconds, runs):
+    """CPU seconds of a run, and the share that its threads got of the CPU time that they asked for; 0: not counted."""
+    share = 0.0
+    if before and after:
+        ran, waited = after[0] - before[0], after[1] - before[1]
+        share = ran / (ran + waited) if ran > 0 else 0.0
+    return {"cpu_s": cpu_seconds / runs, "cpu_share": share}
+
+
+def tensor_bytes_peak(torch, make_step):
+    """Peak of the bytes of all tensors, weights and optimizer state too: everything is made while PyTorch's profiler
+    records each allocation. The first step makes Adam's moments, the second has them."""
+    from torch.profiler import ProfilerActivity, profile
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        step, count, _ = make_step()
+        for _ in range(2):
+            step()
+    events = [(event.start_ns(), event.nbytes()) for event in recorded.profiler.kineto_results.events()
+              if event.name() == "[memory]"]
+    now = peak = 0
+    for _, change in sorted(events, key=lambda event: event[0]):  # stable: those of one moment stay in order
+        now += change
+        peak = max(peak, now)
+    return peak, count
 
 
 def time_steps(torch, options, step):
-    """Milliseconds of steps queued one behind the other, and the peak of memory in MiB."""
+    """Milliseconds of steps queued one behind the other, the peak of memory in MiB, and what the CPU gave."""
     on_gpu = torch.device(options.device).type == "cuda"
     for _ in range(3):  # compiles, and fills the allocator
         step()
     if on_gpu:
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
-    ms, begin = [], time.perf_counter()
+    ms, begin, before, cpu = [], time.perf_counter(), scheduled(), time.process_time()
     while len(ms) < 4 or (time.perf_counter() - begin < options.seconds and len(ms) < 10000):
         if on_gpu:
             marks = [torch.cuda.Event(enable_timing=True) for _ in range(6)]
@@ -196,40 +307,77 @@ def time_steps(torch, options, step):
             start = time.perf_counter()
             step()
             ms.append(1e3 * (time.perf_counter() - start))
-    return ms, torch.cuda.max_memory_allocated() / 2 ** 20 if on_gpu else 0.0
+    cpu = cpu_fields(before, scheduled(), time.process_time() - cpu, len(ms))
+    return ms, torch.cuda.max_memory_allocated() / 2 ** 20 if on_gpu else 0.0, {} if on_gpu else cpu
+
+
+def describe(options):
+    nodes, edges = mesh_sizes(options)
+    return f"{nodes} nodes, {edges} edges, {options.blocks} blocks, width {options.width}"
+
+
+def framework_versions(torch, options):
+    """Of PyTorch, and of what the model comes from."""
+    versions = f"PyTorch {torch.__version__}"
+    if options.framework != "pytorch":
+        import torch_geometric
+        versions += f", PyTorch Geometric {torch_geometric.__version__}"
+    if options.framework == "physicsnemo":
+        import physicsnemo
+        versions += f", PhysicsNeMo {physicsnemo.__version__}"
+    return versions
 
 
 def make_row(options, ms, memory_mib, device, threads, version):
-    one = options.edges // 6
-    nodes, edges = one * options.batch, 6 * one * options.batch
+    nodes, edges = mesh_sizes(options)
     median, low, high = median_interval(ms)
     flops = split_flops(options.width, options.blocks, nodes, edges) * (1 if options.forward else 3)
     return {"name": row_name(options),
-            "description": f"{nodes} nodes, {edges} edges, {options.blocks} blocks, width {options.width}",
-            "device": device, "threads": threads, "framework": f"PyTorch {version}", "check": "",
+            "description": describe(options),
+            "device": device, "threads": threads, "framework": version, "check": "",
             "repeats": len(ms), "ms": median, "ms_min": min(ms), "ms_max": max(ms), "ms_low": low, "ms_high": high,
             "gflops": flops / median / 1e6, "memory_peak_mib": memory_mib}
+
+
+def run(torch, options):
+    """The row, and whether the loss was finite."""
+    device = torch.cuda.get_device_name() if torch.device(options.device).type == "cuda" else "cpu"
+    version, threads = framework_versions(torch, options), torch.get_num_threads()
+    expected = parameter_count(options.width, options.blocks)
+    if options.memory:
+        peak, count = tensor_bytes_peak(torch, lambda: prepare(torch, options))
+        row = {"name": row_name(options), "description": describe(options), "device": device, "threads": threads,
+               "framework": version, "tensor_bytes_peak": peak, "memory_peak_mib": peak / 2 ** 20}
+    else:
+        step, count, check = prepare(torch, options)
+        ms, memory, cpu = time_steps(torch, options, step)
+        row = {**make_row(options, ms, memory, device, threads, version), "check": check, **cpu}
+        if not math.isfinite(float(step().detach().float().sum())):
+            raise RuntimeError("the last step gave no finite number")
+    if count != expected:
+        raise RuntimeError(f"{count} parameters, where meshgrad has {expected}")
+    return {**row, "parameters": count}
 
 
 def main(arguments=None):
     options = parse(arguments)
     try:
         import torch
+        if options.threads:
+            torch.set_num_threads(options.threads)
+        row = run(torch, options)
     except ImportError as error:
-        print(f"meshgraphnet.py: error: [torch] needed PyTorch, got {error}; fix: run where it is installed",
-              file=sys.stderr)
+        print(f"meshgraphnet.py: error: [{options.framework}] needed its packages, got {error}; fix: run where they are "
+              "installed (scripts/peers --venv DIR)", file=sys.stderr)
         return 1
-    step, count = prepare(torch, options)
-    expected = parameter_count(options.width, options.blocks)
-    if count != expected:
-        print(f"meshgraphnet.py: error: {count} parameters, where meshgrad has {expected}", file=sys.stderr)
+    except RuntimeError as error:
+        print(f"meshgraphnet.py: error: [{row_name(options)}] {error}", file=sys.stderr)
         return 1
-    ms, memory = time_steps(torch, options, step)
-    on_gpu = torch.device(options.device).type == "cuda"
-    row = make_row(options, ms, memory, torch.cuda.get_device_name() if on_gpu else "cpu", torch.get_num_threads(),
-                   torch.__version__)
-    print(f"{row['name']}: {row['ms']:.3f} ms [{row['ms_low']:.3f}, {row['ms_high']:.3f}], "
-          f"{row['gflops']:.0f} GFLOP/s, {row['memory_peak_mib']:.0f} MiB")
+    if options.memory:
+        print(f"{row['name']}: {row['memory_peak_mib']:.0f} MiB of tensors at the peak, {row['parameters']} parameters")
+    else:
+        print(f"{row['name']}: {row['ms']:.3f} ms [{row['ms_low']:.3f}, {row['ms_high']:.3f}], "
+              f"{row['gflops']:.0f} GFLOP/s, {row['memory_peak_mib']:.0f} MiB, {row['parameters']} parameters")
     if options.json:
         with open(options.json, "w") as file:
             json.dump([row], file, indent=1)

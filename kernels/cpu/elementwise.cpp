@@ -36,8 +36,7 @@ void activation_forward_of(const ActivationForward& args, const Stream& stream) 
   const TileOps<S>& ops = tile_ops<S>();
   over_pieces(stream, args.y.elements(), [&](int64_t begin, int64_t n) {
     Piece<Accumulator<S>> y;
-    ops.load(1, n, args.x.data<S>() + begin, 0, y.data(), 0);
-    ops.activate(args.activation, 1, n, y.data(), 0, y.data(), 0);
+    ops.activate(args.activation, 1, n, args.x.data<S>() + begin, 0, y.data(), 0);
     ops.store(1, n, y.data(), 0, args.y.data<S>() + begin, 0);
   });
 }
@@ -46,10 +45,9 @@ template <class S>
 void activation_backward_of(const ActivationBackward& args, const Stream& stream) {
   const TileOps<S>& ops = tile_ops<S>();
   over_pieces(stream, args.d_x.elements(), [&](int64_t begin, int64_t n) {
-    Piece<Accumulator<S>> x, d_x;
-    ops.load(1, n, args.x.data<S>() + begin, 0, x.data(), 0);
+    Piece<Accumulator<S>> d_x;
     ops.load(1, n, args.d_y.data<S>() + begin, 0, d_x.data(), 0);
-    ops.activate_backward(args.activation, 1, n, x.data(), 0, d_x.data(), 0);
+    ops.activate_backward(args.activation, 1, n, args.x.data<S>() + begin, 0, d_x.data(), 0);
     (args.accumulate ? ops.add_to_stored : ops.store)(1, n, d_x.data(), 0, args.d_x.data<S>() + begin, 0);
   });
 }
@@ -66,9 +64,8 @@ void norm_forward_of(const NormForward& args, const Stream& stream) {
     std::vector<T> tile(static_cast<size_t>(count * width));
     ops.load(count, width, args.x.data<S>() + row * width, width, tile.data(), width);
     ops.norm(args.norm, count, width, tile.data(), width, args.gain.data<T>(),
-             args.bias.defined() ? args.bias.data<T>() : nullptr, static_cast<T>(args.epsilon), tile.data(),
-             width);
-    ops.store(count, width, tile.data(), width, args.y.data<S>() + row * width, width);
+             args.bias.defined() ? args.bias.data<T>() : nullptr, static_cast<T>(args.epsilon),
+             {.out = args.y.data<S>() + row * width});
   });
 }
 
@@ -84,14 +81,13 @@ void norm_backward_of(const NormBackward& args, Runtime& runtime, const Stream& 
       Tensor::zeros(runtime, Shape{slabs, 2 * width}, dtype_of<T>(), Tag::workspace, "gradient slabs");
   stream.parallel_for(slabs, [&](int64_t slab) {
     T* d_gain = sums.data<T>() + slab * 2 * width;
-    std::vector<T> x(static_cast<size_t>(kTileRows * width)), d_x(x.size());
+    std::vector<T> d_x(static_cast<size_t>(kTileRows * width));
     for (int64_t row = slab * slab_rows; row < std::min(rows, (slab + 1) * slab_rows); row += kTileRows) {
       const int64_t count = std::min({kTileRows, rows - row, (slab + 1) * slab_rows - row});
-      ops.load(count, width, args.x.data<S>() + row * width, width, x.data(), width);
       ops.load(count, width, args.d_y.data<S>() + row * width, width, d_x.data(), width);
-      ops.norm_backward(args.norm, count, width, x.data(), width, args.gain.data<T>(),
+      ops.norm_backward(args.norm, count, width, args.x.data<S>() + row * width, width, args.gain.data<T>(),
                         static_cast<T>(args.epsilon), d_x.data(), width, d_x.data(), width, d_gain,
-                        d_gain + width);
+                        d_gain + width, nullptr);
       (args.accumulate ? ops.add_to_stored : ops.store)(count, width, d_x.data(), width,
                                                         args.d_x.data<S>() + row * width, width);
     }

@@ -101,23 +101,21 @@ void terms_backward(const EdgeUpdateBackward& args, const Terms& gradients, Runt
       runtime, stream);
 }
 
+/// What z_1 of a tile's edges is beside W_e e, in the tile s.a.
 template <class S>
-void first_layer_terms(const MlpTile<S>& mlp, const Graph& graph, const Terms& terms, int64_t edge,
-                       int64_t count, Accumulator<S>* z) {
-  const TileOps<S>& ops = tile_ops<S>();
-  const int64_t width = mlp.first_width();
-  mlp.start(count, z);
-  ops.gather_add(count, width, terms.sender.data<S>(), width, graph.senders.data<int32_t>() + edge, z,
-                 mlp.tile_row());
-  ops.gather_add(count, width, terms.receiver.data<S>(), width, graph.receivers.data<int32_t>() + edge, z,
-                 mlp.tile_row());
+Start<Accumulator<S>> first_layer_terms(const MlpTile<S>& mlp, const Graph& graph, const Terms& terms,
+                                        int64_t edge, int64_t count, TileScratch<S>& s) {
+  tile_ops<S>().gather_sum(count, mlp.first_width(), mlp.first_bias(),
+                           {terms.sender.data<S>(), graph.senders.data<int32_t>() + edge},
+                           {terms.receiver.data<S>(), graph.receivers.data<int32_t>() + edge}, s.a,
+                           mlp.tile_row());
+  return {s.a, mlp.tile_row()};
 }
 
 template <class S>
 void edge_forward(const EdgeUpdateForward& args, Runtime& runtime, const Stream& stream) {
   const std::vector<MlpInput> inputs{args.edges};
   const MlpTile<S> mlp(inputs, args.weights, args.saved, MlpTile<S>::Direction::forward, runtime);
-  const TileOps<S>& ops = tile_ops<S>();
   const Graph& graph = *args.graph;
   const Terms terms(graph, args.terms, runtime, stream);
   const int64_t out = mlp.out_width();
@@ -131,14 +129,14 @@ void edge_forward(const EdgeUpdateForward& args, Runtime& runtime, const Stream&
     ReceiverSums<S> sums(args.aggregate, begin, end);
     for (int64_t edge = offsets[begin]; edge < offsets[end]; edge += kTileRows) {
       const int64_t count = std::min<int64_t>(kTileRows, offsets[end] - edge);
-      first_layer_terms(mlp, graph, terms, edge, count, s.a);
-      mlp.add_inputs(edge, count, s, s.a);
-      auto* y = mlp.finish_forward(edge, count, s);
-      if (!args.aggregate_after_residual) sums.add(count, y, mlp.tile_row(), receivers + edge);
-      if (args.residual) ops.add(count, out, args.edges.x.data<S>() + edge * out, out, y, mlp.tile_row());
-      if (args.aggregate_after_residual) sums.add(count, y, mlp.tile_row(), receivers + edge);
-      if (args.edges_out.defined())
-        ops.store(count, out, y, mlp.tile_row(), args.edges_out.data<S>() + edge * out, out);
+      const auto start = first_layer_terms(mlp, graph, terms, edge, count, s);
+      const Product<S> last = mlp.before_last(edge, count, start, s);
+      NormResult<S> result{.tile = s.a, .tile_row = mlp.tile_row()};
+      if (args.residual) result.residual = args.edges.x.data<S>() + edge * out;
+      result.residual_in_tile = args.aggregate_after_residual;
+      if (args.edges_out.defined()) result.out = args.edges_out.data<S>() + edge * out;
+      mlp.finish(edge, last, result, s);
+      sums.add(count, s.a, mlp.tile_row(), receivers + edge);
     }
     sums.finish();
   });
@@ -146,35 +144,31 @@ void edge_forward(const EdgeUpdateForward& args, Runtime& runtime, const Stream&
 
 /// The gradient of e' and y in a tile: what came from e' plus, where y or e' was summed, the aggregate's.
 template <class S>
-void start_gradient(const EdgeUpdateBackward& args, int64_t edge, int64_t count, int64_t out,
-                    Accumulator<S>* d_y, int64_t row) {
-  const TileOps<S>& ops = tile_ops<S>();
-  if (args.d_edges_out.defined()) {
-    ops.load(count, out, args.d_edges_out.data<S>() + edge * out, out, d_y, row);
-  } else {
-    ops.broadcast(count, out, nullptr, d_y, row);
-  }
-  ops.gather_add(count, out, args.d_aggregate.data<S>(), out, args.graph->receivers.data<int32_t>() + edge,
-                 d_y, row);
+void start_gradient(const EdgeUpdateBackward& args, int64_t edge, int64_t count, Accumulator<S>* tile,
+                    int64_t row) {
+  const int64_t out = args.d_aggregate.width();
+  const S* from_edges = args.d_edges_out.defined() ? args.d_edges_out.data<S>() + edge * out : nullptr;
+  tile_ops<S>().gather_sum(count, out, nullptr, {from_edges},
+                           {args.d_aggregate.data<S>(), args.graph->receivers.data<int32_t>() + edge}, tile,
+                           row);
 }
 
 /// d_e = d_z1 W_e^T and, with a residual, the gradient of e'. Reads d_edges_out before it writes d_edges:
 /// they may be the same memory.
 template <class S>
 void write_edge_gradient(const EdgeUpdateBackward& args, const MlpTile<S>& mlp, int64_t edge, int64_t count,
-                         const Accumulator<S>* d_z1, TileScratch<S>& s) {
-  const TileOps<S>& ops = tile_ops<S>();
+                         const LayerGradient<S>& d_z1, TileScratch<S>& s) {
   const int64_t in = args.d_edges.width();
-  mlp.input_gradient(0, count, d_z1, s);
-  if (args.residual) {
-    if (args.d_edges_out.defined())
-      ops.add(count, in, args.d_edges_out.data<S>() + edge * in, in, s.b, mlp.tile_row());
-    if (args.aggregate_after_residual) {
-      ops.gather_add(count, in, args.d_aggregate.data<S>(), in, args.graph->receivers.data<int32_t>() + edge,
-                     s.b, mlp.tile_row());
-    }
+  Product<S> product = mlp.input_gradient(0, count, d_z1);
+  StoredResult<S> to{args.d_edges.data<S>() + edge * in, in};
+  if (args.residual && args.aggregate_after_residual) {
+    start_gradient<S>(args, edge, count, s.b, mlp.tile_row());
+    product.start = {s.b, mlp.tile_row()};
+  } else if (args.residual && args.d_edges_out.defined()) {
+    to.added = args.d_edges_out.data<S>() + edge * in;
+    to.added_stride = in;
   }
-  ops.store(count, in, s.b, mlp.tile_row(), args.d_edges.data<S>() + edge * in, in);
+  products<S>().stored(product, to);
 }
 
 template <class S>
@@ -183,7 +177,6 @@ void edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Strea
   const std::vector<MlpInput> inputs{args.edges};
   MlpTile<S> mlp(inputs, args.weights, args.saved, MlpTile<S>::Direction::backward, runtime);
   mlp.plan_gradients({args.d_edge_weight.defined()});
-  const TileOps<S>& ops = tile_ops<S>();
   const Graph& graph = *args.graph;
   const Terms terms = mlp.needs_recompute() ? Terms(graph, args.terms, runtime, stream) : Terms();
   const int64_t hidden = mlp.first_width();
@@ -208,16 +201,12 @@ void edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Strea
     ReceiverSums<S> d_receivers(d_terms.receiver, begin, end);
     for (int64_t edge = offsets[begin]; edge < offsets[end]; edge += kTileRows) {
       const int64_t count = std::min<int64_t>(kTileRows, offsets[end] - edge);
-      if (mlp.needs_recompute()) {
-        first_layer_terms(mlp, graph, terms, edge, count, s.hidden[0]);
-        mlp.recompute(edge, count, s);
-      } else {
-        mlp.load_saved(edge, count, s);
-      }
-      start_gradient<S>(args, edge, count, mlp.out_width(), s.a, mlp.tile_row());
-      const T* d_z1 = mlp.backward(edge, count, s, sums);
-      ops.store(count, hidden, d_z1, mlp.tile_row(), d_first.data<S>() + edge * hidden, hidden);
-      d_receivers.add(count, d_z1, mlp.tile_row(), receivers + edge);
+      Start<T> start;
+      if (mlp.needs_recompute()) start = first_layer_terms(mlp, graph, terms, edge, count, s);
+      mlp.find_hidden(edge, count, start, s);
+      start_gradient<S>(args, edge, count, s.a, mlp.tile_row());
+      const LayerGradient<S> d_z1 = mlp.backward(edge, count, s, sums, d_first.data<S>() + edge * hidden);
+      d_receivers.add(count, d_z1.tile, mlp.tile_row(), receivers + edge);
       if (args.d_edges.defined()) write_edge_gradient(args, mlp, edge, count, d_z1, s);
     }
     d_receivers.finish();

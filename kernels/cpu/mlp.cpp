@@ -10,9 +10,7 @@ constexpr int64_t kForwardRows = 4 * kTileRows;  // rows of a task
 
 template <class S>
 void forward(const MlpForward& args, Runtime& runtime, const Stream& stream) {
-  using T = Accumulator<S>;
   const MlpTile<S> mlp(args.inputs, args.weights, args.saved, MlpTile<S>::Direction::forward, runtime);
-  const TileOps<S>& ops = tile_ops<S>();
   const int64_t rows = args.rows.value();
   const int64_t out = mlp.out_width();
   stream.parallel_for((rows + kForwardRows - 1) / kForwardRows, [&](int64_t task) {
@@ -20,12 +18,10 @@ void forward(const MlpForward& args, Runtime& runtime, const Stream& stream) {
     const int64_t end = std::min(rows, (task + 1) * kForwardRows);
     for (int64_t row = task * kForwardRows; row < end; row += kTileRows) {
       const int64_t count = std::min(kTileRows, end - row);
-      mlp.start(count, s.a);
-      mlp.add_inputs(row, count, s, s.a);
-      T* y = mlp.finish_forward(row, count, s);
-      if (args.residual.defined())
-        ops.add(count, out, args.residual.data<S>() + row * out, out, y, mlp.tile_row());
-      ops.store(count, out, y, mlp.tile_row(), args.out.data<S>() + row * out, out);
+      const Product<S> last = mlp.before_last(row, count, mlp.first_start(), s);
+      NormResult<S> result{.out = args.out.data<S>() + row * out};
+      if (args.residual.defined()) result.residual = args.residual.data<S>() + row * out;
+      mlp.finish(row, last, result, s);
     }
   });
 }
@@ -37,7 +33,6 @@ void backward(const MlpBackward& args, Runtime& runtime, const Stream& stream) {
   std::vector<bool> wanted;
   for (const Tensor& d_weight : args.d_first_weights) wanted.push_back(d_weight.defined());
   mlp.plan_gradients(wanted);
-  const TileOps<S>& ops = tile_ops<S>();
   const int64_t rows = args.rows.value();
   const int64_t out = mlp.out_width();
   const int64_t slabs = gradient_slabs(rows);
@@ -51,20 +46,15 @@ void backward(const MlpBackward& args, Runtime& runtime, const Stream& stream) {
     const int64_t end = std::min(rows, (slab + 1) * slab_rows);
     for (int64_t row = slab * slab_rows; row < end; row += kTileRows) {
       const int64_t count = std::min(kTileRows, end - row);
-      if (mlp.needs_recompute()) {
-        mlp.start(count, s.hidden[0]);
-        mlp.recompute(row, count, s);
-      } else {
-        mlp.load_saved(row, count, s);
-      }
-      ops.load(count, out, args.d_out.data<S>() + row * out, out, s.a, mlp.tile_row());
-      const T* d_z1 = mlp.backward(row, count, s, sums);
+      mlp.find_hidden(row, count, mlp.first_start(), s);
+      tile_ops<S>().load(count, out, args.d_out.data<S>() + row * out, out, s.a, mlp.tile_row());
+      const LayerGradient<S> d_z1 = mlp.backward(row, count, s, sums);
       for (size_t i = 0; i < args.inputs.size(); ++i) {
         if (!args.d_inputs[i].defined()) continue;
         const int64_t in = args.d_inputs[i].width();
-        mlp.input_gradient(i, count, d_z1, s);
         S* to = args.d_inputs[i].data<S>() + row * in;
-        (args.accumulate[i] ? ops.add_to_stored : ops.store)(count, in, s.b, mlp.tile_row(), to, in);
+        products<S>().stored(mlp.input_gradient(i, count, d_z1),
+                             {to, in, args.accumulate[i] ? to : nullptr, in});
       }
     }
   });

@@ -7,15 +7,19 @@
 namespace meshgrad::cpu {
 namespace {
 
-template <class T>
-const T* data_or_null(const Tensor& tensor) {
-  return tensor.defined() ? tensor.data<T>() : nullptr;
-}
-
 /// Tiles of a TileScratch without the hidden ones.
+constexpr int64_t kFixedTiles = 7;
+
+/// Saved tensors of this size are written past the caches, which have better use for their room until the
+/// backward pass.
+constexpr int64_t kStreamedBytes = int64_t{1} << 22;
+
 template <class S>
-constexpr int64_t kFixedTiles = 3 + (std::is_same_v<S, Accumulator<S>> ? 0 : 1) +
-                                (std::is_same_v<Operand<S>, Accumulator<S>> ? 0 : 2);
+bool is_aligned(const S* rows, int64_t width) {
+  constexpr size_t kLine = 64;
+  return reinterpret_cast<uintptr_t>(rows) % kLine == 0 &&
+         static_cast<size_t>(width) * sizeof(S) % kLine == 0;
+}
 
 }  // namespace
 
@@ -37,7 +41,7 @@ PackedWeight<S>::PackedWeight(const Tensor& weight, bool transposed, Runtime& ru
     });
   }
   constexpr int64_t kStep = kDepth<S>;
-  const int64_t panel = tile_ops<S>().panel;
+  const int64_t panel = products<S>().panel;
   const int64_t in = transposed ? weight.width() : weight.rows();
   const int64_t out = transposed ? weight.rows() : weight.width();
   const int64_t panels = (out + panel - 1) / panel;
@@ -69,7 +73,8 @@ MlpTile<S>::MlpTile(const std::vector<MlpInput>& inputs, const MlpWeights& weigh
   for (const Tensor& weight : weights.weights) widths_.push_back(weight.width());
   int64_t widest = *std::max_element(widths_.begin(), widths_.end());
   for (const MlpInput& input : inputs) widest = std::max(widest, input.weight.rows());
-  tile_row_ = padded(widest);
+  // Not a power of two, or rows of one column would share few of the cache's sets.
+  tile_row_ = padded(widest) + kPad / 4;
 
   saved_complete_ = saved_is_complete(weights, saved);
   for (const MlpInput& input : inputs) {
@@ -80,183 +85,229 @@ MlpTile<S>::MlpTile(const std::vector<MlpInput>& inputs, const MlpWeights& weigh
     if (!backward || !saved_complete_) later_.emplace_back(weight, false, runtime);
     if (backward) later_transposed_.emplace_back(weight, true, runtime);
   }
-  scratch_tiles_ = kFixedTiles<S> + (backward ? static_cast<int64_t>(widths_.size()) : 0);
+  pack_biases(runtime);
+  hidden_tiles_ = backward && !saved_complete_ ? static_cast<int64_t>(widths_.size()) : 0;
+  const int64_t tiles = runtime.stream().threads() * (kFixedTiles + hidden_tiles_);
   scratch_ =
-      Tensor::empty(runtime, Shape{runtime.stream().threads() * scratch_tiles_ * kTileRows * tile_row_},
-                    dtype_of<T>(), Tag::workspace, "tiles");
+      Tensor::empty(runtime, Shape{tiles * kTileRows * tile_row_}, dtype_of<T>(), Tag::workspace, "tiles");
+}
+
+template <class S>
+void MlpTile<S>::pack_biases(Runtime& runtime) {
+  std::vector<Tensor> biases{weights_.first_bias};
+  biases.insert(biases.end(), weights_.biases.begin(), weights_.biases.end());
+  const auto layers = static_cast<int64_t>(biases.size());
+  biases_ = Tensor::zeros(runtime, Shape{layers, tile_row_}, dtype_of<T>(), Tag::workspace, "packed biases");
+  for (const Tensor& bias : biases) {
+    const auto layer = static_cast<int64_t>(has_bias_.size());
+    has_bias_.push_back(bias.defined());
+    if (!bias.defined()) continue;
+    runtime.stream().run([&] {
+      std::copy_n(bias.template data<T>(), bias.elements(), biases_.template data<T>() + layer * tile_row_);
+    });
+  }
 }
 
 template <class S>
 TileScratch<S> MlpTile<S>::scratch() const {
-  T* next = scratch_.data<T>() + ThreadPool::worker() * scratch_tiles_ * kTileRows * tile_row_;
-  const auto take = [&] { return std::exchange(next, next + kTileRows * tile_row_); };
-  TileScratch<S> s{take(), take(), take(), nullptr, nullptr, nullptr, {}};
-  if constexpr (!std::is_same_v<S, T>) s.x = take();
-  if constexpr (!std::is_same_v<Operand<S>, T>) {
-    s.left = reinterpret_cast<Operand<S>*>(take());
-    s.right = reinterpret_cast<Operand<S>*>(take());
-  }
-  for (int64_t i = 0; i < scratch_tiles_ - kFixedTiles<S>; ++i) s.hidden[static_cast<size_t>(i)] = take();
+  const int64_t tile = kTileRows * tile_row_;
+  T* next = scratch_.data<T>() + ThreadPool::worker() * (kFixedTiles + hidden_tiles_) * tile;
+  const auto take = [&] { return std::exchange(next, next + tile); };
+  const auto operand = [&] { return reinterpret_cast<Operand<S>*>(take()); };
+  TileScratch<S> s{take(), take(), operand(), operand(), operand(), operand(), operand(), {}};
+  for (int64_t i = 0; i < hidden_tiles_; ++i)
+    s.hidden[static_cast<size_t>(i)] = {reinterpret_cast<S*>(take()), tile_row_};
   return s;
 }
 
 template <class S>
-Factor<S> MlpTile<S>::by_rows(int64_t rows, int64_t width, const T* tile, TileScratch<S>& s) const {
-  if constexpr (kDepth<S> == 1) {
-    return {tile, tile_row_, 1, width};
-  } else {
-    ops_.store(rows, width, tile, tile_row_, s.left, tile_row_);
-    for (int64_t i = 0; width % 2 != 0 && i < rows; ++i) s.left[i * tile_row_ + width] = S();
-    return {s.left, tile_row_, 2, (width + 1) / 2};
+void MlpTile<S>::end_rows([[maybe_unused]] int64_t rows, [[maybe_unused]] int64_t width,
+                          [[maybe_unused]] Operand<S>* operand) const {
+  if constexpr (kDepth<S> == 2) {
+    for (int64_t i = 0; width % 2 != 0 && i < rows; ++i) operand[i * tile_row_ + width] = S();
   }
 }
 
 template <class S>
-Factor<S> MlpTile<S>::input_by_rows(size_t input, int64_t first_row, int64_t rows, TileScratch<S>& s) const {
+Factor<Operand<S>> MlpTile<S>::input_by_rows(size_t input, int64_t first_row, int64_t rows,
+                                             TileScratch<S>& s) const {
   const int64_t in = inputs_[input].weight.rows();
   const S* x = inputs_[input].x.template data<S>() + first_row * in;
   if constexpr (std::is_same_v<S, Operand<S>>) {
     if (in % kDepth<S> == 0) return {x, in, kDepth<S>, in / kDepth<S>};
-  }
-  if constexpr (!std::is_same_v<S, T>) ops_.load(rows, in, x, in, s.x, tile_row_);
-  return by_rows(rows, in, s.x, s);
-}
-
-template <class S>
-Factor<S> MlpTile<S>::by_columns(int64_t rows, int64_t width, const T* tile, TileScratch<S>& s) const {
-  if constexpr (kDepth<S> == 1) {
-    return {tile, 1, tile_row_, rows};
+    for (int64_t i = 0; i < rows; ++i) std::copy_n(x + i * in, in, s.input + i * tile_row_);
+    end_rows(rows, in, s.input);
   } else {
-    ops_.pair_rows(rows, width, tile, tile_row_, s.left, 2 * tile_row_);
-    return {s.left, 2, 2 * tile_row_, (rows + 1) / 2};
+    ops_.load(rows, in, x, in, s.input, tile_row_);
   }
+  return by_rows(s.input, in);
 }
 
 template <class S>
-Factor<S> MlpTile<S>::input_by_columns(size_t input, int64_t first_row, int64_t rows,
-                                       TileScratch<S>& s) const {
+Factor<Operand<S>> MlpTile<S>::input_by_columns(size_t input, int64_t first_row, int64_t rows,
+                                                TileScratch<S>& s) const {
   const int64_t in = inputs_[input].weight.rows();
-  const S* x = inputs_[input].x.template data<S>() + first_row * in;
-  if constexpr (kDepth<S> == 2) {
-    ops_.pair_stored_rows(rows, in, x, in, s.left, 2 * tile_row_);
-    return {s.left, 2, 2 * tile_row_, (rows + 1) / 2};
-  } else if constexpr (std::is_same_v<S, T>) {
+  S* x = inputs_[input].x.template data<S>() + first_row * in;
+  if constexpr (std::is_same_v<S, T>) {
     return {x, 1, in, rows};
   } else {
-    ops_.load(rows, in, x, in, s.x, tile_row_);
-    return by_columns(rows, in, s.x, s);
+    return by_columns({x, in}, Activation::none, rows, in, s);
   }
 }
 
 template <class S>
-PanelMatrix<Operand<S>> MlpTile<S>::as_panels(int64_t rows, int64_t width, const T* tile,
-                                              TileScratch<S>& s) const {
-  if constexpr (kDepth<S> == 1) {
-    return {tile, ops_.panel, tile_row_};
+Factor<Operand<S>> MlpTile<S>::by_columns(const Hidden<S>& z, Activation activation, int64_t rows,
+                                          int64_t width, TileScratch<S>& s) const {
+  if constexpr (kDepth<S> == 2) {
+    ops_.pair_activated_rows(activation, rows, width, z.rows, z.stride, s.columns, 2 * tile_row_);
+    return {s.columns, 2, 2 * tile_row_, (rows + 1) / 2};
   } else {
-    ops_.pair_rows(rows, width, tile, tile_row_, s.right, 2 * tile_row_);
-    return {s.right, 2 * ops_.panel, 2 * tile_row_};
+    ops_.activate(activation, rows, width, z.rows, z.stride, s.columns, tile_row_);
+    return {s.columns, 1, tile_row_, rows};
   }
 }
 
 template <class S>
-void MlpTile<S>::start(int64_t rows, T* z) const {
-  ops_.broadcast(rows, first_width(), data_or_null<T>(weights_.first_bias), z, tile_row_);
-}
-
-template <class S>
-void MlpTile<S>::add_inputs(int64_t first_row, int64_t rows, TileScratch<S>& s, T* z) const {
-  for (size_t i = 0; i < inputs_.size(); ++i) {
-    product(rows, first_width(), input_by_rows(i, first_row, rows, s), first_[i].panels(), z, tile_row_,
-            true);
-  }
-}
-
-template <class S>
-Accumulator<S>* MlpTile<S>::finish_forward(int64_t first_row, int64_t rows, TileScratch<S>& s) const {
-  T* z = s.a;
-  T* other = s.b;
-  const auto stored = [&](const Tensor& saved, int64_t width) {
-    return saved.defined() ? saved.template data<S>() + first_row * width : nullptr;
-  };
-  for (size_t layer = 0; layer < later_.size(); ++layer) {
-    const int64_t width = widths_[layer];
-    S* saved = layer < saved_.pre_activations.size() ? stored(saved_.pre_activations[layer], width) : nullptr;
-    ops_.settle(rows, width, z, tile_row_, saved, width);
-    ops_.activate(weights_.activation, rows, width, z, tile_row_, z, tile_row_);
-    ops_.broadcast(rows, widths_[layer + 1], data_or_null<T>(weights_.biases[layer]), other, tile_row_);
-    product(rows, widths_[layer + 1], by_rows(rows, width, z, s), later_[layer].panels(), other, tile_row_,
-            true);
-    std::swap(z, other);
-  }
-  if (weights_.norm == Norm::none) return z;
-  ops_.settle(rows, out_width(), z, tile_row_, stored(saved_.pre_norm, out_width()), out_width());
-  ops_.norm(weights_.norm, rows, out_width(), z, tile_row_, weights_.gain.template data<T>(),
-            data_or_null<T>(weights_.norm_bias), static_cast<T>(weights_.epsilon), z, tile_row_);
-  return z;
-}
-
-template <class S>
-void MlpTile<S>::load_saved(int64_t first_row, int64_t rows, TileScratch<S>& s) const {
+typename MlpTile<S>::HiddenRows MlpTile<S>::saved_rows(int64_t first_row) const {
+  HiddenRows rows;
   for (size_t layer = 0; layer < widths_.size(); ++layer) {
     const bool last = layer + 1 == widths_.size();
-    if (last && weights_.norm == Norm::none) break;
-    const Tensor& from = last ? saved_.pre_norm : saved_.pre_activations[layer];
-    ops_.load(rows, widths_[layer], from.template data<S>() + first_row * widths_[layer], widths_[layer],
-              s.hidden[layer], tile_row_);
+    if (!last && layer >= saved_.pre_activations.size()) continue;
+    const Tensor& saved = last ? saved_.pre_norm : saved_.pre_activations[layer];
+    if (!saved.defined()) continue;
+    S* const first = saved.template data<S>() + first_row * widths_[layer];
+    rows[layer] = {first, widths_[layer],
+                   saved.bytes() >= kStreamedBytes && is_aligned(first, widths_[layer])};
   }
+  return rows;
 }
 
 template <class S>
-void MlpTile<S>::recompute(int64_t first_row, int64_t rows, TileScratch<S>& s) const {
-  add_inputs(first_row, rows, s, s.hidden[0]);
-  ops_.settle(rows, first_width(), s.hidden[0], tile_row_, nullptr, 0);
+Product<S> MlpTile<S>::run_hidden(int64_t first_row, int64_t rows, Start<T> start, const HiddenRows& keep,
+                                  TileScratch<S>& s) const {
+  Product<S> product{rows, first_width(), {}, {}, start};
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    if (i > 0) {
+      products_.sum(product, s.a, tile_row_);
+      product.start = {s.a, tile_row_};
+    }
+    product.a = input_by_rows(i, first_row, rows, s);
+    product.b = first_[i].panels();
+  }
   for (size_t layer = 0; layer < later_.size(); ++layer) {
-    if (layer + 1 == later_.size() && weights_.norm == Norm::none) break;
-    T* next = s.hidden[layer + 1];
-    ops_.activate(weights_.activation, rows, widths_[layer], s.hidden[layer], tile_row_, s.b, tile_row_);
-    ops_.broadcast(rows, widths_[layer + 1], data_or_null<T>(weights_.biases[layer]), next, tile_row_);
-    product(rows, widths_[layer + 1], by_rows(rows, widths_[layer], s.b, s), later_[layer].panels(), next,
-            tile_row_, true);
-    ops_.settle(rows, widths_[layer + 1], next, tile_row_, nullptr, 0);
+    Operand<S>* const h = layer % 2 == 0 ? s.left : s.right;
+    products_.hidden(product, {.activation = weights_.activation,
+                               .z = keep[layer].rows,
+                               .z_stride = keep[layer].stride,
+                               .stream_z = keep[layer].stream,
+                               .h = h,
+                               .h_stride = tile_row_});
+    end_rows(rows, widths_[layer], h);
+    product = {
+        rows, widths_[layer + 1], by_rows(h, widths_[layer]), later_[layer].panels(), {bias(layer + 1), 0}};
+  }
+  return product;
+}
+
+template <class S>
+void MlpTile<S>::finish(int64_t first_row, const Product<S>& last, const NormResult<S>& result,
+                        TileScratch<S>& s) const {
+  const int64_t out = out_width();
+  if (weights_.norm != Norm::none) {
+    const Hidden<S> saved = saved_rows(first_row)[widths_.size() - 1];
+    products_.hidden(last, {.z = saved.rows,
+                            .z_stride = saved.stride,
+                            .stream_z = saved.stream,
+                            .tile = s.b,
+                            .tile_stride = tile_row_});
+    return ops_.norm(weights_.norm, last.m, out, s.b, tile_row_, weights_.gain.template data<T>(),
+                     weights_.norm_bias.defined() ? weights_.norm_bias.template data<T>() : nullptr,
+                     static_cast<T>(weights_.epsilon), result);
+  }
+  // Both are rare: the product is simply made twice.
+  if (result.out != nullptr) products_.stored(last, {result.out, out, result.residual, out});
+  if (result.tile == nullptr) return;
+  products_.sum(last, result.tile, result.tile_row);
+  if (result.residual_in_tile && result.residual != nullptr)
+    ops_.add(last.m, out, result.residual, out, result.tile, result.tile_row);
+}
+
+template <class S>
+void MlpTile<S>::find_hidden(int64_t first_row, int64_t rows, Start<T> start, TileScratch<S>& s) const {
+  if (saved_complete_) {
+    s.hidden = saved_rows(first_row);
+    return;
+  }
+  const Product<S> last = run_hidden(first_row, rows, start, s.hidden, s);
+  const Hidden<S>& z = s.hidden[widths_.size() - 1];
+  if (weights_.norm != Norm::none) products_.hidden(last, {.z = z.rows, .z_stride = z.stride});
+}
+
+template <class S>
+LayerGradient<S> MlpTile<S>::last_gradient(int64_t rows, TileScratch<S>& s, T* gradients, S* stored) const {
+  const int64_t out = out_width();
+  T* const bias_sums = gradients + (later_transposed_.empty() ? layout_.first_bias : layout_.biases.back());
+  if (weights_.norm != Norm::none) {
+    const Hidden<S>& z = s.hidden[widths_.size() - 1];
+    ops_.norm_backward(weights_.norm, rows, out, z.rows, z.stride, weights_.gain.template data<T>(),
+                       static_cast<T>(weights_.epsilon), s.a, tile_row_, s.a, tile_row_,
+                       gradients + layout_.gain,
+                       layout_.norm_bias >= 0 ? gradients + layout_.norm_bias : nullptr, bias_sums);
+  } else {
+    ops_.column_sums(rows, out, s.a, tile_row_, bias_sums);
+  }
+  if (later_transposed_.empty() && stored != nullptr) ops_.store(rows, out, s.a, tile_row_, stored, out);
+  if constexpr (kTilesAreOperands) {
+    return {by_rows(s.a, out), as_panels(s.a), s.a};
+  } else {
+    ops_.store(rows, out, s.a, tile_row_, s.left, tile_row_);
+    end_rows(rows, out, s.left);
+    ops_.pair_rows(rows, out, s.a, tile_row_, s.panels, 2 * tile_row_);
+    return {by_rows(s.left, out), as_panels(s.panels), s.a};
   }
 }
 
 template <class S>
-Accumulator<S>* MlpTile<S>::backward(int64_t first_row, int64_t rows, TileScratch<S>& s, T* gradients) const {
-  T* d_z = s.a;
-  T* other = s.c;
-  if (weights_.norm != Norm::none) {
-    ops_.norm_backward(weights_.norm, rows, out_width(), s.hidden[widths_.size() - 1], tile_row_,
-                       weights_.gain.template data<T>(), static_cast<T>(weights_.epsilon), d_z, tile_row_,
-                       d_z, tile_row_, gradients + layout_.gain,
-                       layout_.norm_bias >= 0 ? gradients + layout_.norm_bias : nullptr);
-  }
+LayerGradient<S> MlpTile<S>::backward(int64_t first_row, int64_t rows, TileScratch<S>& s, T* gradients,
+                                      S* stored) const {
+  LayerGradient<S> d = last_gradient(rows, s, gradients, stored);
   for (size_t layer = later_transposed_.size(); layer-- > 0;) {
     const int64_t in = widths_[layer];
-    const int64_t out = widths_[layer + 1];
-    ops_.activate(weights_.activation, rows, in, s.hidden[layer], tile_row_, s.b, tile_row_);
-    product(in, out, by_columns(rows, in, s.b, s), as_panels(rows, out, d_z, s),
-            gradients + layout_.weights[layer], padded(out), true);
-    ops_.column_sums(rows, out, d_z, tile_row_, gradients + layout_.biases[layer]);
-    product(rows, in, by_rows(rows, out, d_z, s), later_transposed_[layer].panels(), other, tile_row_, false);
-    ops_.activate_backward(weights_.activation, rows, in, s.hidden[layer], tile_row_, other, tile_row_);
-    std::swap(d_z, other);
+    const Hidden<S>& z = s.hidden[layer];
+    add_weight_gradient(in, widths_[layer + 1], by_columns(z, weights_.activation, rows, in, s), d.panels,
+                        gradients + layout_.weights[layer]);
+    Operand<S>* const next = d.rows.data == s.left ? s.right : s.left;
+    GradientResult<S> to{.activation = weights_.activation, .z = z.rows, .z_stride = z.stride};
+    to.column_sums = gradients + (layer == 0 ? layout_.first_bias : layout_.biases[layer - 1]);
+    if (layer == 0) {
+      to.stored = stored;
+      to.stored_stride = in;
+      to.tile = s.b;
+    }
+    if constexpr (kTilesAreOperands) {
+      to.tile = next;
+    } else {
+      to.rows = next;
+      to.rows_stride = tile_row_;
+      to.pairs = s.panels;
+      to.pairs_stride = 2 * tile_row_;
+    }
+    to.tile_stride = tile_row_;
+    products_.gradient({rows, in, d.rows, later_transposed_[layer].panels(), {}}, to);
+    end_rows(rows, in, next);
+    d = {by_rows(next, in), as_panels(kTilesAreOperands ? next : s.panels), to.tile};
   }
-  ops_.column_sums(rows, first_width(), d_z, tile_row_, gradients + layout_.first_bias);
-  const PanelMatrix<Operand<S>> d_panels = as_panels(rows, first_width(), d_z, s);
   for (size_t i = 0; i < inputs_.size(); ++i) {
     if (layout_.first_weights[i] < 0) continue;
-    product(inputs_[i].weight.rows(), first_width(), input_by_columns(i, first_row, rows, s), d_panels,
-            gradients + layout_.first_weights[i], padded(first_width()), true);
+    add_weight_gradient(inputs_[i].weight.rows(), first_width(), input_by_columns(i, first_row, rows, s),
+                        d.panels, gradients + layout_.first_weights[i]);
   }
-  return d_z;
+  return d;
 }
 
 template <class S>
-void MlpTile<S>::input_gradient(size_t input, int64_t rows, const T* d_z1, TileScratch<S>& s) const {
-  product(rows, inputs_[input].weight.rows(), by_rows(rows, first_width(), d_z1, s),
-          first_transposed_[input].panels(), s.b, tile_row_, false);
+Product<S> MlpTile<S>::input_gradient(size_t input, int64_t rows, const LayerGradient<S>& d_z1) const {
+  return {rows, inputs_[input].weight.rows(), d_z1.rows, first_transposed_[input].panels(), {}};
 }
 
 template <class S>

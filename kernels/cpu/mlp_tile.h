@@ -2,7 +2,7 @@
 // The engine behind mlp, linear and message_passing on the CPU: an MLP applied to one tile of rows, forward
 // and backward, with weights packed once a call and gradients accumulated by slab.
 #pragma once
-#include <meshgrad/kernels/cpu/tile.h>
+#include <meshgrad/kernels/cpu/products.h>
 #include <meshgrad/kernels/mlp.h>
 
 #include <array>
@@ -33,25 +33,28 @@ struct GradientLayout {
   int64_t size = 0;
 };
 
-/// Scratch tiles of one thread. Those of the products' operands exist where tiles are not operands
-/// themselves.
+/// Rows of pre-activations: saved ones, or those of a tile.
 template <class S>
-struct TileScratch {
-  using T = Accumulator<S>;
-  T* a;  ///< three tiles of the widest layer
-  T* b;
-  T* c;
-  T* x;  ///< an input, widened
-  Operand<S>* left;
-  Operand<S>* right;
-  std::array<T*, kMaxMlpLayers> hidden;  ///< z_1 .. z_last, for backward
+struct Hidden {
+  S* rows = nullptr;
+  int64_t stride = 0;
+  bool stream = false;  ///< see HiddenResult
 };
 
-/// A of a product: see TileOps::gemm.
+/// Scratch of one thread: tiles of the widest layer, and operands of products.
 template <class S>
-struct Factor {
-  const Operand<S>* data;
-  int64_t row, column, steps;
+struct TileScratch {
+  Accumulator<S>*a, *b;
+  Operand<S>*input, *left, *right, *columns, *panels;
+  std::array<Hidden<S>, kMaxMlpLayers> hidden;  ///< z_1 .. z_last, for backward
+};
+
+/// d_z of a layer, in the shapes that products want.
+template <class S>
+struct LayerGradient {
+  Factor<Operand<S>> rows;         ///< as A [rows, width]
+  PanelMatrix<Operand<S>> panels;  ///< as B [rows, width]
+  const Accumulator<S>* tile;      ///< that of d_z_1; others may have none
 };
 
 /// Everything of one MLP call that threads share; read-only while tiles run. Activations are stored in S and
@@ -70,22 +73,29 @@ class MlpTile {
   int64_t out_width() const { return widths_.back(); }
   TileScratch<S> scratch() const;  ///< of the calling worker
 
-  /// z_1 of the tile holds what is added to the inputs' products (bias, gathered terms); adds them.
-  void add_inputs(int64_t first_row, int64_t rows, TileScratch<S>& s, T* z) const;
-  /// First-layer bias into every row of a tile.
-  void start(int64_t rows, T* z) const;
-  /// Runs the layers on s.a = z_1, saving what was asked for; returns the tile that holds y.
-  T* finish_forward(int64_t first_row, int64_t rows, TileScratch<S>& s) const;
+  /// The first layer's bias, as a row of a tile; null for none.
+  const T* first_bias() const { return bias(0); }
+  /// What z_1 is beside the inputs' products, where nothing else is added.
+  Start<T> first_start() const { return {first_bias(), 0}; }
 
-  /// Recomputes or loads z_1 .. z_last into s.hidden. `z1` (hidden[0]) holds the added terms when
-  /// recomputing.
+  /// Runs the layers up to the last, saving what was asked for, and returns the product that is left: z_last
+  /// before it is rounded. `start` is what z_1 is beside the inputs' products; it may be s.a.
+  Product<S> before_last(int64_t first_row, int64_t rows, Start<T> start, TileScratch<S>& s) const {
+    return run_hidden(first_row, rows, start, saved_rows(first_row), s);
+  }
+  /// z_last, saved if that was asked for, and what a norm makes of it; without one it is y itself.
+  void finish(int64_t first_row, const Product<S>& last, const NormResult<S>& result,
+              TileScratch<S>& s) const;
+
+  /// Finds z_1 .. z_last for backward: as saved, or computed again from `start`.
   bool needs_recompute() const { return !saved_complete_; }
-  void load_saved(int64_t first_row, int64_t rows, TileScratch<S>& s) const;
-  void recompute(int64_t first_row, int64_t rows, TileScratch<S>& s) const;
-  /// From d_y in s.a to d_z_1, whose tile is returned; adds weight gradients to `gradients` (a slab's part).
-  T* backward(int64_t first_row, int64_t rows, TileScratch<S>& s, T* gradients) const;
-  /// d_x of an input into the tile s.b (overwritten), from the d_z_1 tile.
-  void input_gradient(size_t input, int64_t rows, const T* d_z1, TileScratch<S>& s) const;
+  void find_hidden(int64_t first_row, int64_t rows, Start<T> start, TileScratch<S>& s) const;
+  /// From d_y in s.a to d_z_1, which also goes to `stored` unless that is null; adds weight gradients to
+  /// `gradients` (a slab's part). The result lies in `s`.
+  LayerGradient<S> backward(int64_t first_row, int64_t rows, TileScratch<S>& s, T* gradients,
+                            S* stored = nullptr) const;
+  /// d_x of an input, as a product.
+  Product<S> input_gradient(size_t input, int64_t rows, const LayerGradient<S>& d_z1) const;
 
   const GradientLayout& layout() const { return layout_; }
   /// Chooses which first-layer weight gradients are wanted; before any backward.
@@ -95,29 +105,49 @@ class MlpTile {
               const MlpWeightGradients& d_weights, const Stream& stream) const;
 
  private:
-  /// A tile, or an input's rows, as A [rows, width].
-  Factor<S> by_rows(int64_t rows, int64_t width, const T* tile, TileScratch<S>& s) const;
-  Factor<S> input_by_rows(size_t input, int64_t first_row, int64_t rows, TileScratch<S>& s) const;
-  /// The same, as A [width, rows] of a weight gradient; and the tile that is its B [rows, width].
-  Factor<S> by_columns(int64_t rows, int64_t width, const T* tile, TileScratch<S>& s) const;
-  Factor<S> input_by_columns(size_t input, int64_t first_row, int64_t rows, TileScratch<S>& s) const;
-  PanelMatrix<Operand<S>> as_panels(int64_t rows, int64_t width, const T* tile, TileScratch<S>& s) const;
-  /// c [m, n] (=, +=) A B.
-  void product(int64_t m, int64_t n, const Factor<S>& a, const PanelMatrix<Operand<S>>& b, T* c,
-               int64_t c_row, bool accumulate) const {
-    ops_.gemm(m, n, a.steps, a.data, a.row, a.column, b, c, c_row, accumulate);
+  static constexpr bool kTilesAreOperands = std::is_same_v<Operand<S>, T>;
+  /// An input's rows as A [rows, width], and as A [width, rows] of its weight's gradient.
+  Factor<Operand<S>> input_by_rows(size_t input, int64_t first_row, int64_t rows, TileScratch<S>& s) const;
+  Factor<Operand<S>> input_by_columns(size_t input, int64_t first_row, int64_t rows, TileScratch<S>& s) const;
+  /// act(z) as A [width, rows].
+  Factor<Operand<S>> by_columns(const Hidden<S>& z, Activation activation, int64_t rows, int64_t width,
+                                TileScratch<S>& s) const;
+  Factor<Operand<S>> by_rows(const Operand<S>* rows, int64_t width) const {
+    return {rows, tile_row_, kDepth<S>, (width + kDepth<S> - 1) / kDepth<S>};
   }
+  PanelMatrix<Operand<S>> as_panels(const Operand<S>* rows) const {
+    return {rows, products_.panel * kDepth<S>, tile_row_ * kDepth<S>};
+  }
+  using HiddenRows = std::array<Hidden<S>, kMaxMlpLayers>;
+  HiddenRows saved_rows(int64_t first_row) const;
+  Product<S> run_hidden(int64_t first_row, int64_t rows, Start<T> start, const HiddenRows& keep,
+                        TileScratch<S>& s) const;
+  LayerGradient<S> last_gradient(int64_t rows, TileScratch<S>& s, T* gradients, S* stored) const;
+  /// What is behind rows of an odd width is multiplied, too.
+  void end_rows(int64_t rows, int64_t width, Operand<S>* operand) const;
+  /// Adds A^T B over the tile's rows to a weight's gradient.
+  void add_weight_gradient(int64_t in, int64_t out, const Factor<Operand<S>>& a,
+                           const PanelMatrix<Operand<S>>& b, T* gradient) const {
+    products_.sum({in, out, a, b, {gradient, padded(out)}}, gradient, padded(out));
+  }
+  const T* bias(size_t layer) const {
+    return has_bias_[layer] ? biases_.data<T>() + static_cast<int64_t>(layer) * tile_row_ : nullptr;
+  }
+  void pack_biases(Runtime& runtime);
 
   const TileOps<S>& ops_ = tile_ops<S>();
+  const Products<S>& products_ = products<S>();
   const std::vector<MlpInput>& inputs_;
   const MlpWeights& weights_;
   const MlpSaved& saved_;
   bool saved_complete_ = false;
   std::vector<int64_t> widths_;  // of z_1 .. z_last
   std::vector<PackedWeight<S>> first_, first_transposed_, later_, later_transposed_;
+  Tensor biases_;  // rows of a tile
+  std::vector<bool> has_bias_;
   GradientLayout layout_;
   int64_t tile_row_ = 0;
-  int64_t scratch_tiles_ = 0;
+  int64_t hidden_tiles_ = 0;
   Tensor scratch_;
 };
 

@@ -22,8 +22,8 @@ double ordered_sum(const Stream& stream, int64_t n, Partial&& partial) {
   return total;
 }
 
-void store(const Stream& stream, const Tensor& to, double value) {
-  stream.run([&] { *to.data<double>() = value; });
+void store(const Stream& stream, const Tensor& to, double value, bool accumulate) {
+  stream.run([&] { *to.data<double>() = accumulate ? *to.data<double>() + value : value; });
 }
 
 /// Of an element in storage.
@@ -32,28 +32,39 @@ double value_of(S x) {
   return static_cast<double>(static_cast<Accumulator<S>>(x));
 }
 
+/// The target, or null where there is none.
+template <class S>
+const Accumulator<S>* target_of(const Tensor& target) {
+  return target.defined() ? target.data<Accumulator<S>>() : nullptr;
+}
+
+template <class S>
+double error_of(const S* prediction, const Accumulator<S>* target, int64_t i) {
+  return target != nullptr ? value_of(prediction[i]) - value_of(target[i]) : value_of(prediction[i]);
+}
+
 template <class S>
 void masked_loss_forward_of(const MaskedLossForward& args, const Stream& stream) {
   const int64_t width = args.prediction.width();
   const uint8_t* mask = args.mask.data<uint8_t>();
   const S* prediction = args.prediction.data<S>();
-  const auto* target = args.target.data<Accumulator<S>>();
+  const auto* target = target_of<S>(args.target);
   const double total = ordered_sum(stream, args.rows.value(), [&](int64_t begin, int64_t end) {
     double sum = 0.0;
     for (int64_t i = begin; i < end; ++i) {
       if (mask[i] == 0) continue;
       for (int64_t j = i * width; j < (i + 1) * width; ++j) {
-        const double error = value_of(prediction[j]) - value_of(target[j]);
+        const double error = error_of(prediction, target, j);
         sum += error * error;
       }
     }
     return sum;
   });
-  store(stream, args.sum, total);
+  store(stream, args.sum, total, args.accumulate);
   const double counted = ordered_sum(stream, args.rows.value(), [&](int64_t begin, int64_t end) {
     return static_cast<double>(std::count_if(mask + begin, mask + end, [](uint8_t m) { return m != 0; }));
   });
-  store(stream, args.weight, counted);
+  store(stream, args.weight, counted, args.accumulate);
 }
 
 template <class S>
@@ -64,11 +75,11 @@ void masked_loss_backward_of(const MaskedLossBackward& args, const Stream& strea
   stream.parallel_for((rows + kSlab - 1) / kSlab, [&](int64_t slab) {
     const double factor = 2.0 * *args.seed.data<double>();
     const S* prediction = args.prediction.data<S>();
-    const auto* target = args.target.data<Accumulator<S>>();
+    const auto* target = target_of<S>(args.target);
     S* d_prediction = args.d_prediction.data<S>();
     for (int64_t i = slab * kSlab; i < std::min(rows, (slab + 1) * kSlab); ++i) {
       for (int64_t j = i * width; j < (i + 1) * width; ++j) {
-        const double error = value_of(prediction[j]) - value_of(target[j]);
+        const double error = error_of(prediction, target, j);
         d_prediction[j] = mask[i] != 0 ? S(static_cast<Accumulator<S>>(factor * error)) : S();
       }
     }

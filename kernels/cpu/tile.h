@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The vector primitives of the CPU kernels: small matrix products and row operations on tiles of rows that
-// stay in cache. Compiled once per instruction set by Google Highway and picked at run time.
+// The vector primitives of the CPU kernels: row operations on tiles of rows that stay in cache (products.h
+// has the matrix products). Compiled once per instruction set by Google Highway and picked at run time.
 #pragma once
 #include <meshgrad/engine/dtype.h>
 #include <meshgrad/kernels/activation.h>
@@ -11,14 +11,14 @@
 namespace meshgrad::cpu {
 
 /// Rows that travel together through all layers: 48 rows of 128 floats are 24 KiB, and a multiple of the 6
-/// rows that the matrix kernel holds in registers.
+/// rows that a product holds in registers.
 inline constexpr int64_t kTileRows = 48;
 /// Columns of a tile buffer are padded to this, so that vectors may run past the width.
 inline constexpr int64_t kPad = 64;
 constexpr int64_t padded(int64_t width) { return (width + kPad - 1) / kPad * kPad; }
 
-/// What the matrix products of a storage type S read: bfloat16 itself, where the machine multiplies it in
-/// pairs; everything else in the type it is summed in.
+/// What the matrix products of a storage type S read: bfloat16 itself, in pairs (a CPU that does not multiply
+/// them widens them in registers); everything else in the type it is summed in.
 template <class S>
 using Operand = std::conditional_t<std::is_same_v<S, bfloat16>, bfloat16, Accumulator<S>>;
 /// Terms of a sum that a product takes in one step. In pairs, A's two terms lie side by side, and so do B's
@@ -26,13 +26,22 @@ using Operand = std::conditional_t<std::is_same_v<S, bfloat16>, bfloat16, Accumu
 template <class S>
 inline constexpr int64_t kDepth = std::is_same_v<S, bfloat16> ? 2 : 1;
 
-/// B of a product, as panels of columns: the terms of (step k, panel p, column c) are at
-/// data[p * panel_stride + k * row_stride + c * depth].
-template <class T>
-struct PanelMatrix {
-  const T* data;
-  int64_t panel_stride;
-  int64_t row_stride;
+/// Rows of storage that are added up: row index[i] for row i, or row i itself (null). No rows: zeros.
+template <class S>
+struct Gathered {
+  const S* rows = nullptr;
+  const int32_t* index = nullptr;
+};
+
+/// Where y = norm(z) * gain + bias goes. Null: not wanted.
+template <class S>
+struct NormResult {
+  using T = Accumulator<S>;
+  const S* residual = nullptr;  ///< [rows, width]
+  S* out = nullptr;             ///< [rows, width]: y, with the residual if there is one
+  T* tile = nullptr;            ///< y
+  int64_t tile_row = 0;
+  bool residual_in_tile = false;  ///< there, too
 };
 
 /// One table per instruction set and storage type S; T is what S is summed in. "Tile" arguments are buffers
@@ -41,46 +50,35 @@ struct PanelMatrix {
 template <class S>
 struct TileOps {
   using T = Accumulator<S>;
-  /// Columns of a panel.
-  int64_t panel;
   const char* isa;
 
-  /// C[m, n] = or += sum_k A[m, k] B[k, n], k ascending by steps. A[m, k] is at a[m * a_row + k * a_column];
-  /// C is a tile.
-  void (*gemm)(int64_t m, int64_t n, int64_t steps, const Operand<S>* a, int64_t a_row, int64_t a_column,
-               PanelMatrix<Operand<S>> b, T* c, int64_t c_row, bool accumulate);
   /// y = act(z), and d_z = d_h * act'(z) in place of d_h.
-  void (*activate)(Activation, int64_t rows, int64_t width, const T* z, int64_t z_row, T* y, int64_t y_row);
-  void (*activate_backward)(Activation, int64_t rows, int64_t width, const T* z, int64_t z_row, T* d,
+  void (*activate)(Activation, int64_t rows, int64_t width, const S* z, int64_t z_row, T* y, int64_t y_row);
+  void (*activate_backward)(Activation, int64_t rows, int64_t width, const S* z, int64_t z_row, T* d,
                             int64_t d_row);
-  /// y = norm(z) * gain + bias.
   void (*norm)(Norm, int64_t rows, int64_t width, const T* z, int64_t z_row, const T* gain, const T* bias,
-               T epsilon, T* y, int64_t y_row);
-  /// d_z from d_y (may be the same tile); adds to d_gain and d_bias.
-  void (*norm_backward)(Norm, int64_t rows, int64_t width, const T* z, int64_t z_row, const T* gain,
+               T epsilon, const NormResult<S>&);
+  /// d_z from d_y (may be the same tile); adds to d_gain, d_bias and, unless it is null, d_z_sums.
+  void (*norm_backward)(Norm, int64_t rows, int64_t width, const S* z, int64_t z_row, const T* gain,
                         T epsilon, const T* d_y, int64_t d_y_row, T* d_z, int64_t d_z_row, T* d_gain,
-                        T* d_bias);
+                        T* d_bias, T* d_z_sums);
   /// sums[j] += sum over rows of x[i, j].
   void (*column_sums)(int64_t rows, int64_t width, const T* x, int64_t x_row, T* sums);
-  /// y[i] = x (a row, or null for zeros).
-  void (*broadcast)(int64_t rows, int64_t width, const T* x, T* y, int64_t y_row);
 
   /// Between storage and tiles, row by row: y = x, and y += x, rounded where y is storage.
   void (*load)(int64_t rows, int64_t width, const S* x, int64_t x_row, T* y, int64_t y_row);
   void (*store)(int64_t rows, int64_t width, const T* x, int64_t x_row, S* y, int64_t y_row);
   void (*add)(int64_t rows, int64_t width, const S* x, int64_t x_row, T* y, int64_t y_row);
   void (*add_to_stored)(int64_t rows, int64_t width, const T* x, int64_t x_row, S* y, int64_t y_row);
-  /// y[i] += x[index[i]].
-  void (*gather_add)(int64_t rows, int64_t width, const S* x, int64_t x_row, const int32_t* index, T* y,
+  /// y[i] = start (a row of a tile, or null for zeros) + a[i] + b[i].
+  void (*gather_sum)(int64_t rows, int64_t width, const T* start, Gathered<S> a, Gathered<S> b, T* y,
                      int64_t y_row);
-  /// Rounds a tile to what storage would hold, and stores it unless y is null.
-  void (*settle)(int64_t rows, int64_t width, T* x, int64_t x_row, S* y, int64_t y_row);
 
-  /// Rows 2r and 2r + 1 of x side by side: y[r * y_row + 2 j] and the one behind; an odd last row is paired
-  /// with zeros. For products over rows, in bfloat16; null elsewhere.
+  /// Rows 2r and 2r + 1 of x, or of act(x), side by side: y[r * y_row + 2 j] and the one behind; an odd last
+  /// row is paired with zeros. For products over rows, in bfloat16; null elsewhere.
   void (*pair_rows)(int64_t rows, int64_t width, const T* x, int64_t x_row, Operand<S>* y, int64_t y_row);
-  void (*pair_stored_rows)(int64_t rows, int64_t width, const S* x, int64_t x_row, Operand<S>* y,
-                           int64_t y_row);
+  void (*pair_activated_rows)(Activation, int64_t rows, int64_t width, const S* x, int64_t x_row,
+                              Operand<S>* y, int64_t y_row);
 };
 
 /// The best table for this CPU.

@@ -32,7 +32,7 @@ struct Finish {
   int64_t slabs;
   double* first_sum;
   double* second_sum;
-  bool add;             // to what first_sum holds
+  bool add;             // to what the sums hold
   int32_t* non_finite;  // or null: set where first's total is not finite
 };
 __global__ void finish_kernel(Finish args) {
@@ -47,15 +47,22 @@ __global__ void finish_kernel(Finish args) {
   if (args.second != nullptr) second = block_sum(sums, second);
   if (threadIdx.x != 0) return;
   *args.first_sum = args.add ? *args.first_sum + first : first;
-  if (args.second != nullptr) *args.second_sum = second;
+  if (args.second != nullptr) *args.second_sum = args.add ? *args.second_sum + second : second;
   if (args.non_finite != nullptr && !is_finite(first)) *args.non_finite = 1;
+}
+
+/// Of prediction i; a target that is null counts as 0.
+template <class T>
+__device__ double error_at(const T* prediction, const float* target, int64_t i) {
+  const auto value = static_cast<double>(to_float(prediction[i]));
+  return target != nullptr ? value - static_cast<double>(target[i]) : value;
 }
 
 struct LossSlabs {
   Rows rows;
   int64_t width;
   const void* prediction;
-  const float* target;
+  const float* target;  // or null
   const uint8_t* mask;
   double* sums;     // [slabs]
   double* weights;  // [slabs]
@@ -73,7 +80,7 @@ __global__ void loss_kernel(LossSlabs args) {
     if (args.mask[row] == 0) continue;
     weight += 1.0;
     for (int64_t i = row * args.width; i < (row + 1) * args.width; ++i) {
-      const double error = static_cast<double>(to_float(prediction[i])) - static_cast<double>(args.target[i]);
+      const double error = error_at(prediction, args.target, i);
       sum += error * error;
     }
   }
@@ -88,7 +95,7 @@ struct LossGradient {
   Rows rows;
   int64_t width;
   const void* prediction;
-  const float* target;
+  const float* target;  // or null
   const uint8_t* mask;
   const double* seed;
   void* d_prediction;
@@ -103,7 +110,7 @@ __global__ void loss_gradient_kernel(LossGradient args) {
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < rows * args.width; i += stride) {
     float gradient = 0.0f;
     if (args.mask[i / args.width] != 0) {
-      const double error = static_cast<double>(to_float(prediction[i])) - static_cast<double>(args.target[i]);
+      const double error = error_at(prediction, args.target, i);
       gradient = static_cast<float>(factor * error);
     }
     d_prediction[i] = to_storage<T>(gradient);
@@ -134,13 +141,15 @@ Tensor slab_sums(Runtime& runtime, int64_t slabs) {
   return Tensor::empty(runtime, Shape{slabs}, DType::f64, Tag::workspace, "partial sums");
 }
 
+const float* target_of(const Tensor& target) { return target.defined() ? target.data<float>() : nullptr; }
+
 void masked_loss_forward(const MaskedLossForward& args, Runtime& runtime, const Stream& stream) {
   const int64_t slabs = blocks_for(args.rows.capacity, kRowsPerBlock);
   const Tensor sums = slab_sums(runtime, slabs);
   const Tensor weights = slab_sums(runtime, slabs);
   dispatch_gpu_storage(args.prediction.dtype(), [&]<class T>() {
     launch("masked_loss.forward", loss_kernel<T>, {.blocks = slabs, .threads = kThreads}, stream,
-           LossSlabs{args.rows, args.prediction.width(), args.prediction.raw(), args.target.data<float>(),
+           LossSlabs{args.rows, args.prediction.width(), args.prediction.raw(), target_of(args.target),
                      args.mask.data<uint8_t>(), sums.data<double>(), weights.data<double>()});
   });
   launch("masked_loss.finish", finish_kernel, {.blocks = 1, .threads = kThreads}, stream,
@@ -149,7 +158,7 @@ void masked_loss_forward(const MaskedLossForward& args, Runtime& runtime, const 
                 .slabs = slabs,
                 .first_sum = args.sum.data<double>(),
                 .second_sum = args.weight.data<double>(),
-                .add = false,
+                .add = args.accumulate,
                 .non_finite = nullptr});
 }
 
@@ -159,7 +168,7 @@ void masked_loss_backward(const MaskedLossBackward& args, const Stream& stream) 
     launch("masked_loss.backward", loss_gradient_kernel<T>,
            {.blocks = persistent_blocks(stream, elements, kThreads, kBlocksPerSm), .threads = kThreads},
            stream,
-           LossGradient{args.rows, args.prediction.width(), args.prediction.raw(), args.target.data<float>(),
+           LossGradient{args.rows, args.prediction.width(), args.prediction.raw(), target_of(args.target),
                         args.mask.data<uint8_t>(), args.seed.data<double>(), args.d_prediction.raw()});
   });
 }

@@ -11,5 +11,6 @@ extern const SegmentSumKernels segment_sum_kernels;
 extern const ElementwiseKernels elementwise_kernels;
 extern const ReductionKernels reduction_kernels;
 extern const OptimizerKernels optimizer_kernels;
+extern const UnrollKernels unroll_kernels;
 
 }  // namespace meshgrad::cuda

@@ -87,7 +87,8 @@ TEST_CASE("every op in a segment has the gradients that it has outside, to the l
       CAPTURE(sample.variant);
       const Segment once = [&](Tape& tape, const std::vector<Variable>&) { return sample.run(tape); };
       const auto plain = gradients(runtime, sample, [&](Tape& tape) { return once(tape, {}); });
-      for (const Keep keep : {Keep::inputs, Keep::products}) {
+      for (const Keep keep : {Keep::inputs, Keep::products, Keep::outputs_of("concat"),
+                              Keep::outputs_of("norm") | Keep::outputs_of("edge_update")}) {
         CHECK(equal(plain, gradients(runtime, sample, [&](Tape& tape) {
                       return checkpoint(tape, "one", once, sample.inputs, keep);
                     })));
@@ -321,6 +322,102 @@ TEST_CASE("with products kept, only what lies between them is run again") {
   };
   CHECK(counts(Keep::inputs).recomputed == 5);
   CHECK(counts(Keep::products).recomputed == 2);
+}
+
+TEST_CASE("ops that are named are kept, and the ops that only they need are not run again") {
+  Runtime runtime = make_runtime();
+  const Variable x = leaf(runtime, 6, 4, 1);
+  const Weight weight{to_tensor(runtime, RandomMatrices(10).normal(4, 4), DType::f64),
+                      Tensor::zeros(runtime, {4, 4}, DType::f64, Tag::gradients)};
+  const Segment layers = [&](Tape& tape, const std::vector<Variable>& in) {
+    Variable z = in[0];
+    for (int i = 0; i < 3; ++i) z = activation(tape, linear(tape, z, weight, {}), Activation::silu);
+    return std::vector{z};
+  };
+  struct Taken {
+    int64_t recomputed, kept;
+  };
+  const auto taken = [&](Keep keep) {
+    Tape tape(runtime);
+    const Variable y = checkpoint(tape, "layers", layers, {x}, keep)[0];
+    const int64_t bytes = bytes_now(runtime, Tag::activations) / x.value().bytes();
+    backward(tape, y);
+    tape.take_gradient(x);
+    return Taken{tape.counts().recomputed, bytes - 1};  // beside the output
+  };
+  CHECK(taken(Keep::outputs_of("linear")).recomputed == 2);
+  CHECK(taken(Keep::outputs_of("linear")).kept == 3);
+  // The last activation's output is not read again, so it is not kept beside the others.
+  CHECK(taken(Keep::outputs_of("activation")).recomputed == 3);
+  CHECK(taken(Keep::outputs_of("activation")).kept == 2);
+  const Keep both = Keep::outputs_of("activation") | Keep::outputs_of("linear");
+  CHECK(taken(both).recomputed == 0);
+  CHECK(taken(both).kept == 5);
+  CHECK(taken(Keep::outputs_of("norm")).recomputed == 5);
+  CHECK(contains(
+      invalid_argument_text([] { Keep::outputs_of("gemm"); }),
+      "needed an op: linear, activation, norm, add, concat, segment_sum, mlp, edge_update, got gemm"));
+  CHECK_FALSE(Keep::products == Keep::inputs);
+  CHECK_FALSE(Keep::products == Keep::outputs_of("linear"));
+}
+
+TEST_CASE("an output that is named, but that nothing would read again, is not kept") {
+  Runtime runtime = make_runtime();
+  const Variable x = leaf(runtime, 6, 4, 1);
+  const auto bytes = [&](Keep keep) {
+    Tape tape(runtime);
+    const Variable y = checkpoint(
+        tape, "sums",
+        [](Tape& inner, const std::vector<Variable>& in) {
+          return std::vector{add(inner, add(inner, in[0], in[0]), in[0])};
+        },
+        {x}, keep)[0];
+    return bytes_now(runtime, Tag::activations);
+  };
+  CHECK(bytes(Keep::outputs_of("add")) == bytes(Keep::inputs));
+}
+
+TEST_CASE("all ops that a model is made of can be named") {
+  Runtime runtime = make_runtime();
+  const std::vector<std::string> behind_models{"masked_loss", "deviation", "shift_columns"};
+  for (const OpSample& sample : all_op_samples(runtime, 3, DType::f64)) {
+    const bool named = std::count(Keep::names().begin(), Keep::names().end(), sample.op) == 1;
+    CAPTURE(sample.op);
+    CHECK(named == (std::count(behind_models.begin(), behind_models.end(), sample.op) == 0));
+  }
+}
+
+TEST_CASE("a check of segments in segments holds the third run against the first") {
+  Runtime runtime = make_runtime();
+  const Variable x = leaf(runtime, 5, 3, 1);
+  const Weight weight{to_tensor(runtime, RandomMatrices(4).normal(3, 3), DType::f64), {}};
+  int runs = 0, changed_in = 0;
+  const Segment inner = [&](Tape& tape, const std::vector<Variable>& in) {
+    double& element = weight.value.values<double>()[0];
+    const double before = element;
+    // From the second run on another value, the same in both: only the first tells that it is wrong.
+    if (++runs >= changed_in) element = std::nextafter(element, 10.0);
+    const Variable y = tanhs(tape, linear(tape, in[0], weight, {}), 2);
+    element = before;
+    return std::vector{y};
+  };
+  const Segment outer = [&](Tape& tape, const std::vector<Variable>& in) {
+    return std::vector{tanhs(tape, checkpoint(tape, "inner", inner, in)[0], 2)};
+  };
+  for (const int change : {100, 2, 3}) {
+    runs = 0;
+    changed_in = change;
+    Tape tape(runtime);
+    tape.check_recomputation();
+    const Variable y = checkpoint(tape, "outer", outer, {x})[0];
+    if (change == 100) {
+      backward(tape, y);
+      CHECK(runs == 3);
+      continue;
+    }
+    CHECK_THROWS_WITH_AS(backward(tape, y), doctest::Contains("segment inner, op 0, linear"), InternalError);
+    CHECK(runs == change);
+  }
 }
 
 TEST_CASE("a check of the second run finds another value, and names segment and op") {

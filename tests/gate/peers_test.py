@@ -26,12 +26,20 @@ class PeersTest(unittest.TestCase):
         self.assertAlmostEqual(flops / 192.94334581332018e9, 0.346248762, places=6)
 
     def test_the_mesh_has_six_edges_a_node_in_order_of_receiver(self):
-        senders, receivers = peer.torus(35)
+        nodes, senders, receivers = peer.mesh(peer.parse(["--edges", "210"]))
+        self.assertEqual(nodes, 35)
         self.assertEqual(receivers, sorted(receivers))
         self.assertEqual(len(senders), 6 * 35)
         edges = set(zip(senders, receivers))
         self.assertTrue(all((b, a) in edges for a, b in edges))
         self.assertEqual(sorted(s for s, r in zip(senders, receivers) if r == 0), [1, 6, 7, 28, 29, 34])
+
+    def test_the_square_has_borders(self):
+        options = peer.parse([])
+        nodes, senders, receivers = peer.mesh(options)
+        self.assertEqual((nodes, len(senders)), (1849, 10752))
+        self.assertEqual(peer.mesh_sizes(options), (1849, 10752))
+        self.assertEqual(sorted(s for s, r in zip(senders, receivers) if r == 0), [1, 43, 44])
 
     def test_interval_of_the_median(self):
         self.assertEqual(peer.median_interval([3.0, 1.0, 2.0]), (2.0, 1.0, 3.0))
@@ -43,10 +51,28 @@ class PeersTest(unittest.TestCase):
     def test_options_and_names(self):
         options = peer.parse(["--edges", "600", "--amp", "f16", "--checkpoint", "--compile"])
         self.assertEqual(peer.row_name(options), "peer/pytorch/train/compiled_checkpoint/600/f16")
-        self.assertEqual(peer.row_name(peer.parse(["--forward"])), "peer/pytorch/forward/eager/10668/f32")
-        for wrong in (["--edges", "5"], ["--batch", "0"], ["--amp", "f8"], ["--bogus"]):
+        self.assertEqual(peer.row_name(peer.parse(["--forward"])), "peer/pytorch/forward/eager/10752/f32")
+        self.assertEqual(peer.row_name(peer.parse(["--framework", "pyg", "--compile"])),
+                         "peer/pyg/train/compiled/10752/f32")
+        self.assertEqual(peer.row_name(peer.parse(["--framework", "physicsnemo", "--forward", "--amp", "bf16"])),
+                         "peer/physicsnemo/forward/concat_trick/10752/bf16")
+        self.assertEqual(peer.row_name(peer.parse(["--memory", "--device", "cpu", "--batch", "4", "--checkpoint"])),
+                         "peer/pytorch/memory/train/eager_checkpoint/43008/f32")
+        for wrong in (["--edges", "5"], ["--batch", "0"], ["--amp", "f8"], ["--bogus"], ["--framework", "dgl"],
+                      ["--framework", "physicsnemo", "--compile"], ["--framework", "pyg", "--checkpoint"],
+                      ["--memory", "--device", "cuda"]):
             with contextlib.redirect_stderr(io.StringIO()), self.assertRaises(SystemExit):
                 peer.parse(wrong)
+
+    def test_shares_of_the_cpu_time_asked_for(self):
+        before, after = (10.0, 1.0), (13.0, 2.0)  # ran 3 s, waited 1 s
+        self.assertEqual(peer.cpu_fields(before, after, 4.0, 2), {"cpu_s": 2.0, "cpu_share": 0.75})
+        self.assertEqual(peer.cpu_fields(None, None, 4.0, 2), {"cpu_s": 2.0, "cpu_share": 0.0})
+        fields = peer.cpu_fields((0.0, 0.0), (1.0, 0.0), 1.0, 1)
+        self.assertEqual(fields["cpu_share"], 1.0)
+        report = (ROOT / "bench" / "report.cpp").read_text()
+        for field in fields:
+            self.assertIn(f'"{field}"', report)
 
     def test_fields_are_those_of_meshgrad_bench(self):
         row = peer.make_row(peer.parse(["--edges", "605", "--batch", "2"]), [2.0, 1.0, 3.0], 5.0, "gpu", 1, "2.0")

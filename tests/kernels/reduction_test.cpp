@@ -79,6 +79,37 @@ TEST_CASE("masked loss and its gradient agree with the judge") {
   }
 }
 
+TEST_CASE("a loss without a target is that of a target of 0, and is added where that is wanted") {
+  for (const Backend& backend : backends()) {
+    for (const DType dtype : backend.storage_types) {
+      Runtime runtime = backend.runtime();
+      RandomMatrices random(49);
+      const int64_t rows = backend.many(20011);
+      const Matrix prediction = stored_as(dtype, random.normal(rows, 2));
+      const Matrix zeros(rows, 2);
+      const std::vector<uint8_t> mask = random.mask(rows, 0.6);
+      MaskedLossForward forward{rows,
+                                to_tensor(runtime, prediction, dtype),
+                                {},
+                                mask_tensor(runtime, mask),
+                                scalar(runtime, 3.0),
+                                scalar(runtime, 4.0),
+                                true};
+      backend.reduction->masked_loss_forward(forward, runtime, runtime.stream());
+      const auto judge = reference::masked_loss(prediction, zeros, mask);
+      CHECK(std::abs(value_of(runtime, forward.sum) - (3.0 + judge.sum)) <=
+            tolerance(DType::f64, rows * 2, judge.sum));
+      CHECK(value_of(runtime, forward.weight) == 4.0 + judge.weight);
+      const MaskedLossBackward backward{
+          rows,         forward.prediction,   {},
+          forward.mask, scalar(runtime, 0.3), unwritten(runtime, {rows, 2}, dtype)};
+      backend.reduction->masked_loss_backward(backward, runtime.stream());
+      CHECK(difference(backward.d_prediction, reference::masked_loss_backward(prediction, zeros, mask, 0.3),
+                       1) == "");
+    }
+  }
+}
+
 TEST_CASE("masked rows may hold anything") {
   for (const Backend& backend : backends()) {
     for (const DType dtype : backend.storage_types) {

@@ -277,6 +277,33 @@ TEST_CASE("judge: the masked loss, by hand and by differences") {
   CHECK(reference::sum_of_squares({3, -4}) == 25.0);
 }
 
+TEST_CASE("judge: deviations and shifted columns, by hand and by differences") {
+  Matrix before(3, 1, {1, 2, 3}), prediction(3, 1, {10, 20, 30});
+  const Matrix target(3, 1, {4, 5, 6});
+  const std::vector<uint8_t> mask = {1, 0, 7};
+  const auto after = [&] { return reference::deviation(before, prediction, target, mask); };
+  CHECK(after().v == std::vector<double>{7, 0, 27});
+  const Matrix weights(3, 1, {0.5, 2, -1});
+  const auto weighted = [](const Matrix& matrix, const Matrix& by) {
+    double sum = 0.0;
+    for (size_t i = 0; i < matrix.v.size(); ++i) sum += matrix.v[i] * by.v[i];
+    return sum;
+  };
+  const auto objective = [&] { return weighted(after(), weights); };
+  check_gradient("before", before, reference::masked(weights, mask), objective);
+  check_gradient("prediction", prediction, reference::masked(weights, mask), objective);
+
+  const Matrix given(2, 4, {1, 2, 3, 4, 5, 6, 7, 8});
+  Matrix shift(2, 2, {10, 20, 30, 40});
+  const Matrix ratio(1, 4, {2, 3, 0.5, 9});
+  const std::vector<int32_t> source = {1, 0, 0, -1};
+  const auto shifted = [&] { return reference::shift_columns(given, shift, source, ratio); };
+  CHECK(shifted().v == std::vector<double>{41, 32, 8, 4, 85, 96, 22, 8});
+  const Matrix d_shifted(2, 4, {1, -1, 2, 3, 4, 5, -6, 7});
+  check_gradient("shift", shift, reference::shift_columns_backward(d_shifted, 2, source, ratio),
+                 [&] { return weighted(shifted(), d_shifted); });
+}
+
 TEST_CASE("judge: sgd by hand, with momentum, decay, unscaling and clipping") {
   reference::OptimizerStep s;
   s.kind = OptimizerKind::sgd;

@@ -26,6 +26,8 @@ TEST_CASE("every backend fills every entry of every table") {
     CHECK((loss && loss_back && squares));
     const auto [note_loss, decide, update] = *backend.optimizer;
     CHECK((note_loss && decide && update));
+    const auto [deviation, deviation_back, shift, shift_back] = *backend.unroll;
+    CHECK((deviation && deviation_back && shift && shift_back));
   }
 }
 

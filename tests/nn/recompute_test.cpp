@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model whose blocks are computed again: the same gradients for every way to cut it, in less memory.
 #include <doctest/doctest.h>
+#include <meshgrad/engine/random.h>
 #include <meshgrad/nn/mesh_graph_net.h>
 
 #include <future>
@@ -114,6 +115,14 @@ int64_t different_ways(DType dtype) {
   return different;
 }
 
+/// Each op with a chance of one half.
+Keep random_keep(uint64_t& draws) {
+  Keep keep;
+  for (const std::string_view op : Keep::names())
+    if (uniform_below(11, 0, draws++, 2) == 1) keep = keep | Keep::outputs_of(op);
+  return keep;
+}
+
 int64_t peak_of(Runtime& runtime, Tag tag) {
   return runtime.allocator().stats().by_tag[static_cast<size_t>(tag)].requested.peak;
 }
@@ -133,6 +142,7 @@ TEST_CASE("gradients are the same to the last bit for every way to cut 15 blocks
 
 TEST_CASE(
     "gradients are the same on every path, with any norm, two edge sets, and encoder and decoder inside") {
+  uint64_t draws = 0;
   for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
     for (const ComputePath path : {ComputePath::fused, ComputePath::op_by_op}) {
       for (const Norm norm : {Norm::none, Norm::layer, Norm::rms}) {
@@ -152,7 +162,7 @@ TEST_CASE(
           const Tensor plain = window.plain();
           CAPTURE(name_of(dtype));
           CAPTURE(name_of(norm));
-          for (const Keep keep : {Keep::inputs, Keep::products}) {
+          for (const Keep keep : {Keep::inputs, Keep::products, random_keep(draws), random_keep(draws)}) {
             CHECK(equal_bits(plain, window.gradients(segments(4, 7, keep), segments(4, 2, keep))));
             CHECK(equal_bits(plain,
                              window.gradients({{0, 6, keep}}, {{0, 1, keep}, {1, 4, keep}, {5, 6, keep}})));
@@ -185,6 +195,19 @@ TEST_CASE("a block that is computed again runs the ops that its backward needs, 
   CHECK(single.segments == 3);
   CHECK(single.recomputed == 3 * (8 + 6));
   CHECK(counts(ComputePath::op_by_op, segments(3, 3, Keep::products)).recomputed == 3 * (8 - 3 + 6 - 3));
+  const auto named = [](std::initializer_list<const char*> ops) {
+    Keep keep;
+    for (const char* op : ops) keep = keep | Keep::outputs_of(op);
+    return segments(3, 3, keep);
+  };
+  CHECK(counts(ComputePath::op_by_op, named({"linear"})).recomputed == 3 * (8 - 3 + 6 - 3));
+  CHECK(counts(ComputePath::op_by_op, named({"linear", "activation"})).recomputed == 3 * (8 - 5 + 6 - 5));
+  // With the nodes' concat there, the aggregate is not needed either.
+  CHECK(counts(ComputePath::op_by_op, named({"concat"})).recomputed == 3 * (8 - 3 + 6 - 1));
+  // The nodes' concat needs the aggregate, which needs the edges' norm and all before it.
+  CHECK(counts(ComputePath::op_by_op, named({"segment_sum"})).recomputed == 3 * (8 - 2 + 6));
+  CHECK(counts(ComputePath::fused, named({"edge_update"})).recomputed == 0);
+  CHECK(counts(ComputePath::fused, named({"mlp"})).recomputed == 3);
 }
 
 TEST_CASE("cut into segments, a step needs the memory of the boundaries and of one segment") {

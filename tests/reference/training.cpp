@@ -31,6 +31,48 @@ Matrix masked_loss_backward(const Matrix& prediction, const Matrix& target, cons
   return d;
 }
 
+Matrix deviation(const Matrix& before, const Matrix& prediction, const Matrix& target,
+                 const std::vector<uint8_t>& mask) {
+  Matrix after(prediction.rows, prediction.cols);
+  for (int64_t i = 0; i < after.rows; ++i) {
+    for (int64_t j = 0; j < after.cols; ++j)
+      after.at(i, j) = before.at(i, j) + prediction.at(i, j) - target.at(i, j);
+  }
+  return masked(after, mask);
+}
+
+Matrix masked(Matrix gradient, const std::vector<uint8_t>& mask) {
+  for (int64_t i = 0; i < gradient.rows; ++i) {
+    for (int64_t j = 0; j < gradient.cols; ++j)
+      if (mask[static_cast<size_t>(i)] == 0) gradient.at(i, j) = 0.0;
+  }
+  return gradient;
+}
+
+Matrix shift_columns(const Matrix& given, const Matrix& shift, const std::vector<int32_t>& source,
+                     const Matrix& ratio) {
+  Matrix shifted = given;
+  for (int64_t i = 0; i < given.rows; ++i) {
+    for (int64_t c = 0; c < given.cols; ++c) {
+      const int32_t from = source[static_cast<size_t>(c)];
+      if (from >= 0) shifted.at(i, c) += ratio.at(0, c) * shift.at(i, from);
+    }
+  }
+  return shifted;
+}
+
+Matrix shift_columns_backward(const Matrix& d_shifted, int64_t width, const std::vector<int32_t>& source,
+                              const Matrix& ratio) {
+  Matrix d_shift(d_shifted.rows, width);
+  for (int64_t i = 0; i < d_shifted.rows; ++i) {
+    for (int64_t c = 0; c < d_shifted.cols; ++c) {
+      const int32_t from = source[static_cast<size_t>(c)];
+      if (from >= 0) d_shift.at(i, from) += ratio.at(0, c) * d_shifted.at(i, c);
+    }
+  }
+  return d_shift;
+}
+
 double sum_of_squares(const std::vector<double>& x) {
   double total = 0.0;
   for (const double value : x) total += value * value;

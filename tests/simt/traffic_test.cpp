@@ -3,13 +3,10 @@
 // that the design says it has to move.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
-#include <meshgrad/nn/mesh_graph_net.h>
 
 #include <cmath>
-#include <functional>
 
-#include "device.h"
-#include "support.h"
+#include "model_run.h"
 
 namespace meshgrad::test {
 namespace {
@@ -225,58 +222,16 @@ TEST_CASE("a block moves the rows that its design says, in eight launches") {
   CHECK(bytes <= 1.03 * (design + 15.0 * share * kRow));
 }
 
-struct StepCost {
-  int64_t launches;
-  int64_t activations;  ///< bytes, at the end of forward
-};
-
-/// Forward and backward of a whole model as training runs it.
-StepCost cost_of(int64_t blocks, const std::function<Graph(Runtime&)>& make_graph) {
-  Runtime runtime = make_runtime(1, {DeviceKind::cuda, 0});
-  RandomMatrices random(99);
-  MeshGraphNet model({.node_inputs = 4,
-                      .edge_inputs = {3},
-                      .edge_set_names = {"mesh"},
-                      .outputs = 2,
-                      .width = kWidth,
-                      .blocks = blocks});
-  model.allocate(runtime, kType, 1);
-  const auto values = [&](int64_t rows, int64_t width, DType dtype) {
-    return to_tensor(runtime, stored_as(dtype, random.normal(rows, width)), dtype);
-  };
-  Batch batch;
-  EdgeSet edges;
-  edges.graph = make_graph(runtime);
-  edges.features = values(edges.graph.edges, 3, kType);
-  batch.nodes = edges.graph.nodes;
-  batch.node_features = values(edges.graph.nodes, 4, kType);
-  batch.target = values(edges.graph.nodes, 2, DType::f32);
-  const std::vector<uint8_t> mask(static_cast<size_t>(edges.graph.nodes), 1);
-  batch.mask = Tensor::from<uint8_t>(runtime, mask, Shape{edges.graph.nodes}, Tag::data);
-  batch.edge_sets.push_back(std::move(edges));
-  const double one[] = {1.0};
-  const Tensor seed = Tensor::from<double>(runtime, one, Shape{1}, Tag::workspace);
-  runtime.stream().synchronize();
-  simt::take_reports();
-  Tape tape(runtime);
-  const LossSum loss = masked_loss(tape, model.forward(tape, batch), batch.target, batch.mask);
-  const int64_t activations =
-      runtime.allocator().stats().by_tag[static_cast<size_t>(Tag::activations)].allocated.current;
-  tape.backward(loss.sum, seed);
-  runtime.stream().synchronize();
-  return {static_cast<int64_t>(simt::take_reports().size()), activations};
-}
-
 TEST_CASE(
     "a model in 16 bits trains on the fused kernels: eight launches and 400 bytes an edge for each block") {
   const auto mesh = [](Runtime& runtime) { return grid_mesh(runtime, 16); };
-  const StepCost two = cost_of(2, mesh);
-  const StepCost three = cost_of(3, mesh);
+  const ModelRun two = run_model({.width = kWidth, .blocks = 2}, kType, mesh);
+  const ModelRun three = run_model({.width = kWidth, .blocks = 3}, kType, mesh);
+  const size_t launches = three.launches.size() - two.launches.size();
   constexpr double kEdges = 1410;
   const double bytes = static_cast<double>(three.activations - two.activations) / kEdges;
-  MESSAGE(fmt::format("a block: {} launches, {:.0f} bytes of activations an edge",
-                      three.launches - two.launches, bytes));
-  CHECK(three.launches - two.launches <= 8);
+  MESSAGE(fmt::format("a block: {} launches, {:.0f} bytes of activations an edge", launches, bytes));
+  CHECK(launches <= 8);
   CHECK(bytes <= 400.0);
   CHECK(bytes >= 256.0);  // the edges themselves: nothing hides elsewhere
 }

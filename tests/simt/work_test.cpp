@@ -4,15 +4,13 @@
 // With MESHGRAD_RECORD_WORK set the file is written anew: look at what changed.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
-#include <meshgrad/nn/mesh_graph_net.h>
 
 #include <cstdlib>
 #include <fstream>
 #include <map>
 #include <sstream>
 
-#include "device.h"
-#include "support.h"
+#include "model_run.h"
 
 namespace meshgrad::test {
 namespace {
@@ -41,37 +39,12 @@ constexpr Problem kProblems[] = {
 
 /// Forward and backward of a model of two blocks.
 void add_work(const Problem& problem, WorkTable& table) {
-  Runtime runtime = make_runtime(1, {DeviceKind::cuda, 0});
-  RandomMatrices random(7);
-  MeshGraphNet model({.node_inputs = 4,
-                      .edge_inputs = {3},
-                      .edge_set_names = {"mesh"},
-                      .outputs = 2,
-                      .width = problem.width,
-                      .blocks = 2,
-                      .path = problem.path});
-  model.allocate(runtime, problem.dtype, 1);
-  const auto values = [&](int64_t rows, int64_t width, DType dtype) {
-    return to_tensor(runtime, stored_as(dtype, random.normal(rows, width)), dtype);
-  };
-  Batch batch;
-  EdgeSet edges;
-  edges.graph = to_graph(runtime, random_edges(random, problem.nodes, problem.edges));
-  edges.features = values(problem.edges, 3, problem.dtype);
-  batch.nodes = problem.nodes;
-  batch.node_features = values(problem.nodes, 4, problem.dtype);
-  batch.target = values(problem.nodes, 2, accumulator_of(problem.dtype));
-  const std::vector<uint8_t> mask(static_cast<size_t>(problem.nodes), 1);
-  batch.mask = Tensor::from<uint8_t>(runtime, mask, Shape{problem.nodes}, Tag::data);
-  batch.edge_sets.push_back(std::move(edges));
-  const double one[] = {1.0};
-  const Tensor seed = Tensor::from<double>(runtime, one, Shape{1}, Tag::workspace);
-  runtime.stream().synchronize();
-  simt::take_reports();
-  Tape tape(runtime);
-  tape.backward(masked_loss(tape, model.forward(tape, batch), batch.target, batch.mask).sum, seed);
-  runtime.stream().synchronize();
-  for (const simt::LaunchReport& report : simt::take_reports()) {
+  const ModelRun run = run_model(
+      {.width = problem.width, .blocks = 2, .path = problem.path}, problem.dtype, [&](Runtime& runtime) {
+        RandomMatrices random(7);
+        return to_graph(runtime, random_edges(random, problem.nodes, problem.edges));
+      });
+  for (const simt::LaunchReport& report : run.launches) {
     Work& work = table[fmt::format("{} {}", problem.name, report.name)];
     ++work.launches;
     work.warp_operations += report.warp_operations;

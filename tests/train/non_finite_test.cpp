@@ -57,7 +57,7 @@ struct Fixture {
     fill_zero(model.parameters().gradients(), runtime.stream());
     std::vector<RecomputedStages> stages;
     for (int64_t stage = 0; stage < model.stages(); ++stage) stages.push_back({stage, stage + 1});
-    const std::optional<NonFinite> again = find_non_finite(runtime, model, batch, seed, stages);
+    const std::optional<NonFinite> again = find_non_finite(runtime, model, batch, seed, {stages});
     CHECK(found.has_value() == again.has_value());
     if (found && again) CHECK(found->text() == again->text());
     return found;
@@ -210,6 +210,13 @@ Config failing_config(const fs::path& folder, Device device) {
   return config;
 }
 
+Config overflowing_config(const fs::path& folder, Device device) {
+  Config config = failing_config(folder, device);
+  config.precision = DType::f16;
+  config.train.noise = 1e6;  // features beyond 65504
+  return config;
+}
+
 std::string failure_of(const Config& config, Device device, bool resume = false) {
   Runtime runtime({.device = device, .threads = 1});
   TrainOptions options;
@@ -222,10 +229,8 @@ TEST_CASE("a run ends after max_skips skipped steps in a row, and says where the
     for (const GraphsMode graphs : {GraphsMode::off, GraphsMode::capture}) {
       if (graphs == GraphsMode::capture && device.kind == DeviceKind::cpu) continue;
       const ScratchDirectory scratch;
-      Config config = failing_config(scratch.path, device);
-      config.precision = DType::f16;
+      Config config = overflowing_config(scratch.path, device);
       config.graphs = graphs;
-      config.train.noise = 1e6;  // features beyond 65504
       config.loss_scale.max_skips = 4;
       const std::string text = failure_of(config, device);
       CAPTURE(text);
@@ -239,9 +244,7 @@ TEST_CASE("a run ends after max_skips skipped steps in a row, and says where the
 
 TEST_CASE("skips in a row are counted over a stop and a resume") {
   const ScratchDirectory scratch;
-  Config config = failing_config(scratch.path, {});
-  config.precision = DType::f16;
-  config.train.noise = 1e6;
+  Config config = overflowing_config(scratch.path, {});
   config.loss_scale.max_skips = 4;
   int64_t batches = 0;
   CHECK(test::train_here(config, false, [&] { return ++batches == 5; }).stopped);
@@ -264,9 +267,7 @@ TEST_CASE("a loss that is not finite is reported by the batch that gave it, also
 
 TEST_CASE("the program exits 1 with the report") {
   const ScratchDirectory scratch;
-  Config config = failing_config(scratch.path, {});
-  config.precision = DType::f16;
-  config.train.noise = 1e6;
+  Config config = overflowing_config(scratch.path, {});
   config.loss_scale.max_skips = 2;
   const test::Outcome outcome =
       test::run_meshgrad({"train", test::write_config(scratch.path, config), "--quiet"});

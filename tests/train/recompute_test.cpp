@@ -72,7 +72,8 @@ std::map<std::string, std::string> tensors_of(const Config& config) {
   return tensors;
 }
 
-Config with(Config config, const std::string& name, RecomputeMode mode, Keep policy = Keep::inputs) {
+Config with(Config config, const std::string& name, RecomputeMode mode,
+            RecomputePolicy policy = RecomputePolicy::inputs) {
   config.run.dir = (std::filesystem::path(config.run.dir).parent_path() / name).string();
   config.recompute.mode = mode;
   config.recompute.policy = policy;
@@ -98,7 +99,8 @@ TEST_CASE("a run is the same to the last bit with recomputation, which may chang
       test::train_here(block);
       CHECK(tensors_of(block) == plain);
       CHECK(test::lasting_metrics(block.run.dir) == test::lasting_metrics(config.run.dir));
-      Config changed = with(config, "changed", RecomputeMode::sqrt, Keep::products);
+      Config changed = with(config, "changed", RecomputeMode::sqrt, RecomputePolicy::products);
+      changed.recompute.keep = {"norm", "concat"};
       int64_t left = 3 * config.train.accumulate;
       test::train_here(changed, false, [&] { return --left <= 0; });
       changed = with(config, "changed", RecomputeMode::every);
@@ -110,15 +112,21 @@ TEST_CASE("a run is the same to the last bit with recomputation, which may chang
   }
 }
 
-TEST_CASE("a run that does not fit says that recomputation helps, and then it fits") {
-  const ScratchDirectory scratch;
-  Config config = test::small_config(scratch.path, test::pack_waves(scratch.path, 12));
+/// Eight blocks, so that most of the memory is activations.
+Config deep_config(const std::filesystem::path& folder) {
+  Config config = test::small_config(folder, test::pack_waves(folder, 12));
   config.model.blocks = 8;
   config.model.width = 32;
   config.train.steps = 2;
   config.train.batch = 4;
   config.train.accumulate = 1;
   config.train.validate_every = 0;
+  return config;
+}
+
+TEST_CASE("a run that does not fit says that recomputation helps, and then it fits") {
+  const ScratchDirectory scratch;
+  Config config = deep_config(scratch.path);
   const auto peak = [&](const Config& one) {
     Runtime runtime({.device = {}, .threads = 1, .allocator = one.memory});
     train(runtime, one, {});
@@ -144,13 +152,7 @@ TEST_CASE(
     "a budget is kept to, by what is fastest within it; what is too small is an error that says what is "
     "not") {
   const ScratchDirectory scratch;
-  Config config = test::small_config(scratch.path, test::pack_waves(scratch.path, 12));
-  config.model.blocks = 8;
-  config.model.width = 32;
-  config.train.steps = 2;
-  config.train.batch = 4;
-  config.train.accumulate = 1;
-  config.train.validate_every = 0;
+  Config config = deep_config(scratch.path);
   /// What steps take beside what the run keeps.
   const auto taken = [](const Config& one) {
     Runtime runtime({.device = {}, .threads = 1, .allocator = one.memory});
@@ -214,10 +216,22 @@ TEST_CASE("keys of recomputation that contradict one another are errors") {
   CHECK(message("mode = \"budget\"\nbudget = \"1GiB\"\n").empty());
   CHECK(contains(message_of([] { parse_config("graphs = \"capture\"\n[recompute]\ncheck = true\n", "c"); }),
                  "[recompute.check] needed false with graphs"));
+  CHECK(
+      contains(message("offload = \"file\"\n"), "[recompute.offload] needed \"none\", as recompute.mode is"));
+  CHECK(contains(message_of([] {
+                   parse_config("graphs = \"capture\"\n[recompute]\nmode = \"block\"\noffload = \"file\"\n",
+                                "c");
+                 }),
+                 "[recompute.offload] needed \"none\" or \"host\" with graphs = \"capture\""));
+  CHECK(contains(message("keep = [\"lineer\"]\n"),
+                 "[recompute.keep] needed a list of names, each once: linear, activation, norm, add, concat, "
+                 "segment_sum, mlp, edge_update, got \"lineer\" in the list; fix: did you mean \"linear\"?"));
+  CHECK(kept_outputs(parse_config("[recompute]\nkeep = [\"linear\", \"concat\"]\n", "c").recompute) ==
+        (Keep::outputs_of("concat") | Keep::outputs_of("linear")));
   const Config config =
       parse_config("[recompute]\nmode = \"auto\"\npolicy = \"products\"\ninclude = [\"processor.1\"]\n", "c");
   CHECK(config.recompute.mode == RecomputeMode::automatic);
-  CHECK(config.recompute.policy == Keep::products);
+  CHECK(kept_outputs(config.recompute) == Keep::products);
   CHECK(config.recompute.include == std::vector<std::string>{"processor.1"});
 }
 
@@ -261,9 +275,10 @@ TEST_CASE("on a device, captured or not, a run with recomputation is the same to
       CAPTURE(name);
       const Config off = with(config, name, RecomputeMode::off);
       train_on_device(off);
-      for (const Keep keep : {Keep::inputs, Keep::products}) {
-        const Config again =
-            with(config, name + (keep == Keep::inputs ? "_inputs" : "_products"), RecomputeMode::block, keep);
+      for (const RecomputePolicy policy : {RecomputePolicy::inputs, RecomputePolicy::products}) {
+        Config again = with(config, name + (policy == RecomputePolicy::inputs ? "_inputs" : "_products"),
+                            RecomputeMode::block, policy);
+        if (policy == RecomputePolicy::inputs) again.recompute.offload = OffloadTo::host;
         train_on_device(again);
         CHECK(tensors_of(again) == tensors_of(off));
       }

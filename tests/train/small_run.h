@@ -111,8 +111,9 @@ inline std::string lasting_metrics(const std::filesystem::path& run) {
   std::string result;
   for (std::string line; std::getline(lines, line);) {
     auto row = nlohmann::ordered_json::parse(line);
-    for (const char* key : {"steps_per_second", "memory_allocated_bytes", "memory_peak_bytes",
-                            "memory_reserved_bytes", "memory_headroom_bytes", "memory_waste"})
+    for (const char* key :
+         {"steps_per_second", "data_wait_seconds", "memory_allocated_bytes", "memory_peak_bytes",
+          "memory_reserved_bytes", "memory_headroom_bytes", "memory_waste"})
       row.erase(key);
     result += row.dump() + "\n";
   }

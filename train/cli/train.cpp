@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/byte_size.h>
 #include <meshgrad/train/cli/command.h>
 #include <meshgrad/train/cli/output.h>
 #include <meshgrad/train/cli/signals.h>
@@ -10,8 +11,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 namespace meshgrad::cli {
 namespace {
@@ -32,11 +36,12 @@ Config load(const TrainCommand& command) {
   return load_config(command.config, settings);
 }
 
-std::string to_json(const TrainResult& result, const Config& config) {
+std::string to_json(const TrainResult& result, const Config& config, double start_seconds) {
   const nlohmann::ordered_json json{{"run", config.run.dir},
                                     {"checkpoint", result.checkpoint.string()},
                                     {"step", result.state.step},
                                     {"parameters", result.parameters},
+                                    {"unroll_steps", config.unroll.steps},
                                     {"loss", result.state.optimizer.last_loss},
                                     {"valid_loss", result.state.last_valid_loss},
                                     {"best_valid_loss", result.state.best_valid_loss},
@@ -44,24 +49,51 @@ std::string to_json(const TrainResult& result, const Config& config) {
                                     {"skipped_steps", result.state.optimizer.skipped},
                                     {"first_step_seconds", result.first_step_seconds},
                                     {"median_step_seconds", result.median_step_seconds},
+                                    {"offloaded_bytes", result.offloaded_bytes},
+                                    {"data_wait_seconds", result.data_wait_seconds},
+                                    {"start_seconds", start_seconds},
                                     {"stopped", result.stopped}};
   return json.dump(2) + "\n";
 }
 
-std::string to_text(const TrainResult& result, const Config& config) {
+std::string to_text(const TrainResult& result, const Config& config, double start_seconds) {
   const RunState& state = result.state;
   std::string text = fmt::format("run         {}\nstep        {} of {}\nparameters  {}\nloss        {:.4g}\n",
                                  config.run.dir, state.step, result.total_steps, result.parameters,
                                  state.optimizer.last_loss);
+  if (config.unroll.steps > 1) text += fmt::format("unrolled    {} steps a sample\n", config.unroll.steps);
   if (state.best_step >= 0) {
     text += fmt::format("validation  {:.4g} (best {:.4g} at step {})\n", state.last_valid_loss,
                         state.best_valid_loss, state.best_step);
   }
   text += fmt::format("step time   first {:.3g} s, median of the others {:.3g} s\n",
                       result.first_step_seconds, result.median_step_seconds);
+  if (result.offloaded_bytes > 0) {
+    text += fmt::format("offloaded   {:.1f} MiB at most\n", mebibytes(result.offloaded_bytes));
+  }
+  text += fmt::format("data wait   {:.3g} ms a step\n", 1e3 * result.data_wait_seconds);
+  if (start_seconds > 0.0)
+    text += fmt::format("start       first step began after {:.2f} s\n", start_seconds);
   if (state.optimizer.skipped > 0) text += fmt::format("skipped     {} steps\n", state.optimizer.skipped);
   return text + fmt::format("checkpoint  {}\nloss curve  {}\n", result.checkpoint.string(),
                             (std::filesystem::path(config.run.dir) / "loss.svg").string());
+}
+
+/// Since the system started this process, to a hundredth of a second; 0 where it does not say.
+double seconds_of_process() {
+  std::ifstream file("/proc/self/stat");
+  std::string line;
+  std::getline(file, line);
+  // The name in brackets may hold blanks; the start is the 20th field behind it, in ticks since boot.
+  const size_t name_end = line.rfind(')');
+  if (name_end == std::string::npos) return 0.0;
+  std::istringstream fields(line.substr(name_end + 1));
+  std::string field;
+  for (int i = 0; i < 20; ++i) fields >> field;
+  timespec now{};
+  clock_gettime(CLOCK_BOOTTIME, &now);
+  const double start = std::strtod(field.c_str(), nullptr) / static_cast<double>(sysconf(_SC_CLK_TCK));
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec) - start;
 }
 
 /// Training and validation loss over steps, from the metrics of the run.
@@ -104,6 +136,7 @@ int run(const TrainCommand& command, const GlobalOptions& globals) {
   const Config config = load(command);
   Runtime runtime({.device = chosen_device(config.run.device, config.precision, globals),
                    .threads = static_cast<int>(config.run.threads),
+                   .pin = config.run.pin,
                    .seed = static_cast<uint64_t>(config.run.seed),
                    .allocator = allocator_options_from_environment(config.memory),
                    .log = {},
@@ -122,23 +155,26 @@ int run(const TrainCommand& command, const GlobalOptions& globals) {
   options.observer.message = [&](const std::string& text) { notes(text); };
   options.observer.stop = stop_requested;
   options.observer.pause = [&] { progress.skip_pause(); };
-  if (!globals.quiet) {
-    options.observer.progress = [&](const TrainObserver::Progress& p) {
+  double start_seconds = 0.0;  // until the first step was done; then until it began
+  options.observer.progress = [&](const TrainObserver::Progress& p) {
+    if (start_seconds == 0.0) start_seconds = seconds_of_process();
+    if (!globals.quiet) {
       progress.update({.step = p.step,
                        .total = p.steps,
                        .loss = p.loss,
                        .learning_rate = p.learning_rate,
                        .memory_now = static_cast<uint64_t>(p.memory_now),
                        .memory_peak = static_cast<uint64_t>(p.memory_peak)});
-    };
-  }
+    }
+  };
   const TrainResult result = train(runtime, config, options);
+  if (start_seconds > 0.0) start_seconds = std::max(0.0, start_seconds - result.first_step_seconds);
   progress.finish();
   draw_losses(config.run.dir);
   if (command.json) {
-    print_result(to_json(result, config));
+    print_result(to_json(result, config, start_seconds));
   } else {
-    print_result(to_text(result, config));
+    print_result(to_text(result, config, start_seconds));
   }
   return result.stopped ? kExitCheckpointed : kExitOk;
 }

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Activations of one value.
+#pragma once
+#include <meshgrad/kernels/activation.h>
+
+namespace meshgrad::cpu {
+
+template <class T>
+inline T activation_value(Activation activation, T x) {
+  switch (activation) {
+    case Activation::none:
+      return x;
+    case Activation::relu:
+      return x <= T(0) ? T(0) : x;
+    case Activation::silu:
+      return x / (T(1) + std::exp(-x));
+    case Activation::gelu:
+      return x * T(0.5) * (T(1) + std::erf(x * T(0.5 * std::numbers::sqrt2)));
+    case Activation::tanh:
+      return std::tanh(x);
+  }
+  return x;
+}
+
+template <class T>
+inline T activation_slope(Activation activation, T x) {
+  switch (activation) {
+    case Activation::none:
+      return T(1);
+    case Activation::relu:
+      return x > T(0) ? T(1) : T(0);
+    case Activation::silu: {
+      const T s = T(1) / (T(1) + std::exp(-x));
+      return s * (T(1) + x * (T(1) - s));
+    }
+    case Activation::gelu: {
+      const T phi = std::exp(T(-0.5) * x * x) * T(0.5 * std::numbers::inv_sqrtpi * std::numbers::sqrt2);
+      return T(0.5) * (T(1) + std::erf(x * T(0.5 * std::numbers::sqrt2))) + x * phi;
+    }
+    case Activation::tanh: {
+      const T y = std::tanh(x);
+      return T(1) - y * y;
+    }
+  }
+  return T(1);
+}
+
+}  // namespace meshgrad::cpu

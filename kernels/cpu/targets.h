@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// The instruction sets that Highway compiles for, before its headers: AVX2, AVX-512 and plain scalar code for
+// everything else. The row operations end in masked loads and stores, which only these keep from touching
+// memory behind the row.
+#pragma once
+#if defined(__x86_64__)
+#define HWY_BASELINE_TARGETS HWY_SCALAR
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
+#else
+#define HWY_COMPILE_ONLY_SCALAR
+#endif

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+// How many threads there are, where they run, and that a process has one team of them.
+#include <doctest/doctest.h>
+#include <meshgrad/engine/cgroup.h>
+#include <meshgrad/engine/cpu_affinity.h>
+#include <meshgrad/engine/error.h>
+#include <meshgrad/engine/tensor.h>
+#include <pthread.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <fstream>
+#include <functional>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+
+namespace meshgrad {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A machine's control groups, as files.
+struct FakeGroups {
+  fs::path root = fs::temp_directory_path() / ("meshgrad-groups-" + std::to_string(getpid()));
+  FakeGroups() { fs::remove_all(root); }
+  ~FakeGroups() { fs::remove_all(root); }
+  void write(const std::string& path, const std::string& text) const {
+    fs::create_directories((root / path).parent_path());
+    std::ofstream(root / path) << text << "\n";
+  }
+};
+
+/// Threads of this process, as the system counts them.
+size_t threads_of_process() {
+  const fs::directory_iterator tasks("/proc/self/task");
+  return static_cast<size_t>(std::distance(begin(tasks), end(tasks)));
+}
+
+/// Runs `body` once on each worker at the same time.
+void on_each_worker(ThreadPool& pool, const std::function<void(int)>& body) {
+  std::atomic<int> begun{0};
+  pool.parallel_for(pool.threads(), [&](int64_t) {
+    for (++begun; begun < pool.threads();) std::this_thread::yield();
+    body(ThreadPool::worker());
+  });
+}
+
+TEST_CASE("control groups of version 2: the lowest limits on the way up") {
+  FakeGroups groups;
+  CHECK(cgroup_limits(groups.root).cpus == 0.0);
+  groups.write("proc/self/cgroup", "0::/jobs/one");
+  groups.write("sys/fs/cgroup/jobs/cpu.max", "250000 100000");
+  groups.write("sys/fs/cgroup/jobs/one/cpu.max", "max 100000");
+  groups.write("sys/fs/cgroup/jobs/memory.max", "max");
+  groups.write("sys/fs/cgroup/jobs/one/memory.max", "1073741824");
+  const CgroupLimits limits = cgroup_limits(groups.root);
+  CHECK(limits.cpus == 2.5);
+  CHECK(limits.memory_bytes == int64_t{1} << 30);
+  CHECK(limits.memory_file == (groups.root / "sys/fs/cgroup/jobs/one/memory.max").string());
+  groups.write("sys/fs/cgroup/jobs/one/cpu.max", "50000 100000");
+  groups.write("sys/fs/cgroup/memory.max", "4096");
+  CHECK(cgroup_limits(groups.root).cpus == 0.5);
+  CHECK(cgroup_limits(groups.root).memory_bytes == 4096);
+}
+
+TEST_CASE("control groups of version 1, also in a container that does not show the group's folder") {
+  FakeGroups groups;
+  groups.write("proc/self/cgroup", "5:memory:/docker/abc\n4:cpu,cpuacct:/docker/abc\n0::/");
+  groups.write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1");
+  groups.write("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000");
+  groups.write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712");
+  CHECK(cgroup_limits(groups.root).cpus == 0.0);
+  CHECK(cgroup_limits(groups.root).memory_bytes == 0);
+  groups.write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "150000");
+  groups.write("sys/fs/cgroup/memory/docker/abc/memory.limit_in_bytes", "2097152");
+  CHECK(cgroup_limits(groups.root).cpus == 1.5);
+  CHECK(cgroup_limits(groups.root).memory_bytes == 2097152);
+}
+
+TEST_CASE("groups that are not understood limit nothing") {
+  FakeGroups groups;
+  groups.write("proc/self/cgroup", "nonsense\n::\n3:cpu\n0::/a");
+  groups.write("sys/fs/cgroup/a/cpu.max", "many few");
+  groups.write("sys/fs/cgroup/a/memory.max", "-5");
+  CHECK(cgroup_limits(groups.root).cpus == 0.0);
+  CHECK(cgroup_limits(groups.root).memory_bytes == 0);
+}
+
+TEST_CASE("threads are as many as the affinity mask has CPUs") {
+  const std::vector<int> all = allowed_cpus();
+  REQUIRE(!all.empty());
+  CHECK(available_cpus() <= static_cast<int>(all.size()));
+  std::thread restricted([&] {
+    CHECK(set_affinity(pthread_self(), {all.back()}));
+    CHECK(allowed_cpus() == std::vector<int>{all.back()});
+    CHECK(available_cpus() == 1);
+    CHECK(ThreadPool().threads() == 1);
+    CHECK_THROWS_WITH_AS(ThreadPool(2, ThreadPool::Work::run, ThreadPool::Pin::workers),
+                         doctest::Contains("run.pin"), InvalidArgument);
+  });
+  restricted.join();
+}
+
+TEST_CASE("pinned workers stay on one CPU each of the mask, and the maker is released at the end") {
+  const std::vector<int> all = allowed_cpus();
+  const int threads = static_cast<int>(all.size());
+  std::vector<std::vector<int>> seen(all.size());
+  const auto look = [](std::vector<int>& cpus) {
+    cpu_set_t mask;
+    sched_getaffinity(0, sizeof mask, &mask);
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+      if (CPU_ISSET(cpu, &mask)) cpus.push_back(cpu);
+  };
+  {
+    Runtime runtime({.threads = threads, .pin = true});
+    CHECK(runtime.threads().pinned());
+    CHECK(allowed_cpus() == all);  // what the process may use is no less
+    CHECK(available_cpus() >= 1);
+    on_each_worker(runtime.threads(), [&](int worker) { look(seen[static_cast<size_t>(worker)]); });
+    for (size_t i = 0; i < seen.size(); ++i) CHECK(seen[i] == std::vector<int>{all[i]});
+    // A pool that came later has the same helpers; one that does not pin lets the pins be.
+    ThreadPool other(threads);
+    std::vector<int> helper;
+    on_each_worker(other, [&](int worker) {
+      if (worker == threads - 1) look(helper);
+    });
+    CHECK(helper == std::vector<int>{all.back()});
+  }
+  std::vector<int> after;
+  look(after);
+  CHECK(after == all);
+  ThreadPool loose(2);
+  std::vector<int> helper;
+  on_each_worker(loose, [&](int worker) {
+    if (worker == 1) look(helper);
+  });
+  CHECK(helper == all);
+}
+
+TEST_CASE("two Runtimes have one team of threads, as large as the larger needs") {
+  const size_t before = threads_of_process();
+  {
+    Runtime one({.threads = 4});
+    CHECK(threads_of_process() == before + 3);
+    Runtime two({.threads = 4});
+    Runtime small({.threads = 2});
+    Runtime dry({.threads = 64, .dry = true});
+    CHECK(threads_of_process() == before + 3);
+    Runtime large({.threads = 6});
+    CHECK(threads_of_process() == before + 5);
+    std::set<std::thread::id> ids;
+    std::mutex mutex;
+    for (Runtime* runtime : {&one, &two, &small, &large}) {
+      on_each_worker(runtime->threads(), [&](int) {
+        const std::lock_guard lock(mutex);
+        ids.insert(std::this_thread::get_id());
+      });
+    }
+    CHECK(ids.size() == 6);
+  }
+  CHECK(threads_of_process() == before);
+}
+
+TEST_CASE("calls of two pools take turns: never more threads work than the larger pool has") {
+  Runtime one({.threads = 3});
+  Runtime two({.threads = 3});
+  std::atomic<int> working{0}, most{0};
+  const auto drive = [&](Runtime& runtime) {
+    for (int call = 0; call < 100; ++call) {
+      runtime.stream().parallel_for(12, [&](int64_t) {
+        const int now = ++working;
+        for (int seen = most; seen < now && !most.compare_exchange_weak(seen, now);) {
+        }
+        std::this_thread::sleep_for(std::chrono::microseconds(20));
+        --working;
+      });
+    }
+  };
+  std::thread other([&] { drive(two); });
+  drive(one);
+  other.join();
+  CHECK(most <= 3);
+  CHECK(one.threads().counters().waits > 0);
+}
+
+TEST_CASE("each worker begins with its own share of the tasks, call after call") {
+  ThreadPool pool(4);
+  for (int call = 0; call < 20; ++call) {
+    std::atomic<int> begun{0};
+    std::vector<int64_t> first(4, -1);
+    pool.parallel_for(42, [&](int64_t task) {
+      int64_t& mine = first[static_cast<size_t>(ThreadPool::worker())];
+      if (mine >= 0) return;
+      mine = task;
+      for (++begun; begun < 4;) std::this_thread::yield();
+    });
+    CHECK(first == std::vector<int64_t>{0, 11, 22, 32});
+  }
+}
+
+TEST_CASE("a large tensor is first touched by slabs, on all threads") {
+  Runtime runtime({.threads = 2});
+  constexpr int64_t kBytes = (int64_t{5} << 20) + 77;
+  const int64_t before = runtime.threads().counters().tasks;
+  const Tensor tensor = Tensor::zeros(runtime, Shape{kBytes}, DType::u8, Tag::data, "large");
+  CHECK(runtime.threads().counters().tasks - before == 6);
+  const auto* bytes = static_cast<const char*>(tensor.raw());
+  CHECK(std::all_of(bytes, bytes + kBytes, [](char byte) { return byte == 0; }));
+  std::fill_n(static_cast<char*>(tensor.raw()), kBytes, 'x');
+  fill_zero(tensor, runtime.stream());
+  CHECK(std::all_of(bytes, bytes + kBytes, [](char byte) { return byte == 0; }));
+}
+
+TEST_CASE("idle helpers burn no time, and wake again") {
+  ThreadPool pool(2);
+  std::atomic<int64_t> total{0};
+  pool.parallel_for(8, [&](int64_t task) { total += task; });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // they go to sleep
+  const auto cpu_time = [] {
+    timespec time{};
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  };
+  const double before = cpu_time();
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  CHECK(cpu_time() - before < 0.01);
+  pool.parallel_for(8, [&](int64_t task) { total += task; });
+  CHECK(total == 56);
+}
+
+TEST_CASE("a call with helpers allocates nothing and hands its body over by reference") {
+  struct Body {
+    std::atomic<int64_t>* total;
+    Body(std::atomic<int64_t>* t) : total(t) {}
+    Body(const Body&) = delete;
+    void operator()(int64_t task) const { *total += task; }
+  };
+  ThreadPool pool(3);
+  std::atomic<int64_t> total{0};
+  const Body body(&total);
+  pool.parallel_for(10, body);
+  CHECK(total == 45);
+}
+
+}  // namespace
+}  // namespace meshgrad

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+// What products do with their sums in registers, against the same done one after the other.
+#include <doctest/doctest.h>
+#include <meshgrad/kernels/cpu/products.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "support.h"
+
+namespace meshgrad::test {
+namespace {
+
+using cpu::kDepth;
+using cpu::kTileRows;
+using cpu::Operand;
+
+constexpr int64_t kStride = 144;  // of tiles and operands, in elements
+constexpr float kUntouched = -12345.0f;
+
+template <class S>
+using T = Accumulator<S>;
+
+/// Operands of a product, and its sums by plain loops over them.
+template <class S>
+struct Case {
+  int64_t m, n, k, steps;
+  std::vector<Operand<S>> a, b;
+  std::vector<T<S>> start;
+  std::vector<double> sums;
+
+  Case(RandomMatrices& random, int64_t rows, int64_t columns, int64_t depth)
+      : m(rows),
+        n(columns),
+        k(depth),
+        steps((depth + kDepth<S> - 1) / kDepth<S>),
+        a(static_cast<size_t>(kTileRows * kStride)),
+        b(static_cast<size_t>(2 * kStride * (depth + 1))),
+        start(static_cast<size_t>(kTileRows * kStride)),
+        sums(static_cast<size_t>(rows * columns)) {
+    const int64_t panel = cpu::products<S>().panel;
+    const Matrix x = random.normal(m, k), w = random.normal(k, n), s = random.normal(m, n);
+    for (int64_t i = 0; i < m; ++i) {
+      for (int64_t j = 0; j < n; ++j) {
+        const auto at = [](int64_t row, int64_t column, int64_t width) {
+          return static_cast<size_t>(row * width + column);
+        };
+        start[at(i, j, kStride)] = static_cast<T<S>>(s.v[at(i, j, n)]);
+        double sum = static_cast<double>(start[at(i, j, kStride)]);
+        for (int64_t l = 0; l < k; ++l) {
+          Operand<S>& left = a[at(i, l, kStride)];
+          left = Operand<S>(static_cast<T<S>>(x.v[at(i, l, k)]));
+          Operand<S>& right =
+              b[static_cast<size_t>(j / panel * panel_stride() + l / kDepth<S> * row_stride() +
+                                    j % panel * kDepth<S> + l % kDepth<S>)];
+          right = Operand<S>(static_cast<T<S>>(w.v[at(l, j, n)]));
+          sum += static_cast<double>(static_cast<T<S>>(left)) * static_cast<double>(static_cast<T<S>>(right));
+        }
+        sums[at(i, j, n)] = sum;
+      }
+    }
+  }
+  int64_t row_stride() const { return cpu::products<S>().panel * kDepth<S>; }
+  int64_t panel_stride() const { return row_stride() * steps; }
+  cpu::Product<S> product() const {
+    return {m,
+            n,
+            {a.data(), kStride, kDepth<S>, steps},
+            {b.data(), panel_stride(), row_stride()},
+            {start.data(), kStride}};
+  }
+};
+
+template <class V>
+double number(V value) {
+  if constexpr (sizeof(V) == 2) {
+    return static_cast<double>(static_cast<float>(value));
+  } else {
+    return static_cast<double>(value);
+  }
+}
+
+template <class S>
+double close(double value) {
+  const double unit = sizeof(S) == 2 ? (std::is_same_v<S, half> ? 0x1p-10 : 0x1p-7)
+                                     : 64.0 * static_cast<double>(std::numeric_limits<T<S>>::epsilon());
+  return unit * (1.0 + std::abs(value));
+}
+
+template <class S>
+void check_products() {
+  RandomMatrices random(17);
+  const cpu::Products<S>& products = cpu::products<S>();
+  for (const auto& [m, n, k] : {std::tuple<int64_t, int64_t, int64_t>{48, 128, 128},
+                                {1, 1, 1},
+                                {13, 37, 5},
+                                {7, 64, 3},
+                                {47, 100, 33},
+                                {2, 17, 2}}) {
+    CAPTURE(m);
+    CAPTURE(n);
+    const Case<S> c(random, m, n, k);
+    const auto at = [](int64_t i, int64_t j, int64_t stride) { return static_cast<size_t>(i * stride + j); };
+    std::vector<T<S>> tile(kTileRows * kStride), d(tile.size()), sums(2 * kStride, T<S>(1));
+    std::vector<S> z(static_cast<size_t>(m * n) + 64, S(kUntouched)), out(z), stored(z);
+    std::vector<Operand<S>> h(tile.size()), rows(h), pairs(2 * h.size());
+    products.sum(c.product(), tile.data(), kStride);
+    for (int64_t i = 0; i < m; ++i)
+      for (int64_t j = 0; j < n; ++j) {
+        const double sum = c.sums[at(i, j, n)];
+        REQUIRE(std::abs(number(tile[at(i, j, kStride)]) - sum) <= close<T<S>>(sum) * 16);
+      }
+
+    // Pre-activations as stored, and what the next product reads: bit for bit from them.
+    products.hidden(c.product(), {.activation = Activation::relu,
+                                  .z = z.data(),
+                                  .z_stride = n,
+                                  .tile = d.data(),
+                                  .tile_stride = kStride,
+                                  .h = h.data(),
+                                  .h_stride = kStride});
+    for (int64_t i = 0; i < m; ++i)
+      for (int64_t j = 0; j < n; ++j) {
+        const double stored_z = number(z[at(i, j, n)]);
+        REQUIRE(std::abs(stored_z - number(tile[at(i, j, kStride)])) <= close<S>(stored_z));
+        REQUIRE(number(d[at(i, j, kStride)]) == stored_z);
+        REQUIRE(number(h[at(i, j, kStride)]) == std::max(stored_z, 0.0));
+      }
+    CHECK(number(z[static_cast<size_t>(m * n)]) == number(S(kUntouched)));
+
+    products.stored(c.product(), {out.data(), n, z.data(), n});
+    cpu::GradientResult<S> gradient{.activation = Activation::relu, .z = z.data(), .z_stride = n};
+    gradient.tile = d.data();
+    gradient.tile_stride = gradient.rows_stride = kStride;
+    gradient.column_sums = sums.data();
+    gradient.stored = stored.data();
+    gradient.stored_stride = n;
+    gradient.rows = rows.data();
+    gradient.pairs = pairs.data();
+    gradient.pairs_stride = 2 * kStride;
+    products.gradient(c.product(), gradient);
+    for (int64_t j = 0; j < n; ++j) {
+      double column = 1.0;
+      for (int64_t i = 0; i < m; ++i) {
+        const double sum = number(tile[at(i, j, kStride)]);
+        const double expected = number(z[at(i, j, n)]) > 0.0 ? sum : 0.0;
+        const double got = number(d[at(i, j, kStride)]);
+        const double with_z = sum + number(z[at(i, j, n)]);
+        column += got;
+        REQUIRE(got == expected);
+        REQUIRE(std::abs(number(out[at(i, j, n)]) - with_z) <= close<S>(with_z));
+        REQUIRE(std::abs(number(stored[at(i, j, n)]) - got) <= close<S>(got));
+        if constexpr (kDepth<S> == 2) {
+          REQUIRE(rows[at(i, j, kStride)].bits == stored[at(i, j, n)].bits);
+          REQUIRE(pairs[at(i / 2, 2 * j + i % 2, 2 * kStride)].bits == stored[at(i, j, n)].bits);
+        }
+      }
+      REQUIRE(std::abs(number(sums[static_cast<size_t>(j)]) - column) <= close<T<S>>(column) * 16);
+      if constexpr (kDepth<S> == 2) {
+        if (m % 2 == 1) REQUIRE(pairs[at(m / 2, 2 * j + 1, 2 * kStride)].bits == 0);
+      }
+    }
+    CHECK(number(out[static_cast<size_t>(m * n)]) == number(S(kUntouched)));
+    CHECK(number(stored[static_cast<size_t>(m * n)]) == number(S(kUntouched)));
+  }
+}
+
+TEST_CASE("products end in tiles, storage, operands and column sums as if done one by one") {
+  check_products<float>();
+  check_products<double>();
+  check_products<half>();
+  check_products<bfloat16>();
+}
+
+template <class S>
+void check_streaming() {
+  RandomMatrices random(5);
+  const Case<S> c(random, 48, 128, 64);
+  alignas(64) S cached[48 * 128], streamed[48 * 128];
+  cpu::products<S>().hidden(c.product(), {.z = cached, .z_stride = 128});
+  cpu::products<S>().hidden(c.product(), {.z = streamed, .z_stride = 128, .stream_z = true});
+  CHECK(std::memcmp(cached, streamed, sizeof(cached)) == 0);
+}
+
+TEST_CASE("what is written past the caches is the same") {
+  check_streaming<float>();
+  check_streaming<double>();
+  check_streaming<half>();
+  check_streaming<bfloat16>();
+}
+
+}  // namespace
+}  // namespace meshgrad::test
