@@ -8,12 +8,40 @@
 #include <algorithm>
 #include <cstdlib>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 namespace meshgrad::cpu {
 
 std::string_view name_of(Isa isa) {
-  constexpr std::string_view kNames[] = {"scalar", "avx2", "avx512", "avx512_bf16"};
+  constexpr std::string_view kNames[] = {"scalar", "avx2", "avx512", "avx512_bf16", "amx"};
   return kNames[static_cast<size_t>(isa)];
 }
+
+namespace {
+
+#if defined(__x86_64__)
+/// Whether the CPU has AMX for bfloat16, and Linux lets this process use it: the registers are 8 KiB of state
+/// that a process has to ask for (Documentation/arch/x86/xstate.rst).
+bool has_amx() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  constexpr unsigned kTile = 1u << 24, kBf16 = 1u << 22;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kTile) == 0 || (d & kBf16) == 0) return false;
+#if defined(__linux__)
+  constexpr long kRequestState = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestState, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+#endif
+
+}  // namespace
 
 const std::vector<Isa>& machine_isas() {
   static const std::vector<Isa> found = [] {
@@ -22,7 +50,9 @@ const std::vector<Isa>& machine_isas() {
     const int64_t targets = hwy::SupportedTargets();
     if ((targets & HWY_AVX2) != 0) isas.push_back(Isa::avx2);
     if ((targets & HWY_AVX3) != 0) isas.push_back(Isa::avx512);
-    if ((targets & HWY_AVX3) != 0 && __builtin_cpu_supports("avx512bf16")) isas.push_back(Isa::avx512_bf16);
+    if ((targets & HWY_AVX3) == 0 || !__builtin_cpu_supports("avx512bf16")) return isas;
+    isas.push_back(Isa::avx512_bf16);
+    if (has_amx()) isas.push_back(Isa::amx);
 #endif
     return isas;
   }();

@@ -13,6 +13,7 @@ enum class Isa : uint8_t {
   avx2,
   avx512,
   avx512_bf16,  ///< AVX-512, and bfloat16 products in its own instruction
+  amx,          ///< the same, and bfloat16 products in AMX where their rows fill its registers
 };
 std::string_view name_of(Isa isa);
 

@@ -293,56 +293,57 @@ HWY_NOINLINE void panel(const Product<S>& p, int64_t column, const Operand<S>* b
   if (row < p.m) block<S, 1, kV, kWhole>(p, row, column, b, end);
 }
 
-template <class S, class End>
-HWY_INLINE void panels(const Product<S>& p, const End& end) {
-  const auto lanes = static_cast<int64_t>(hn::Lanes(Wide<Accumulator<S>>()));
-  const Operand<S>* b = p.b.data;
-  for (int64_t column = 0; column < p.n; column += kVectors * lanes, b += p.b.panel_stride) {
-    if (p.n - column >= kVectors * lanes) {
-      panel<S, kVectors, true>(p, column, b, end);
-    } else if (p.n - column > lanes) {
-      panel<S, kVectors, false>(p, column, b, end);
-    } else {
-      panel<S, 1, false>(p, column, b, end);
+/// How a product of S is computed, and ended; products_amx-inl.h has another way.
+template <class S>
+struct InVectors {
+  template <class End>
+  static HWY_INLINE void run(const Product<S>& p, const End& end) {
+    const auto lanes = static_cast<int64_t>(hn::Lanes(Wide<Accumulator<S>>()));
+    const Operand<S>* b = p.b.data;
+    for (int64_t column = 0; column < p.n; column += kVectors * lanes, b += p.b.panel_stride) {
+      if (p.n - column >= kVectors * lanes) {
+        panel<S, kVectors, true>(p, column, b, end);
+      } else if (p.n - column > lanes) {
+        panel<S, kVectors, false>(p, column, b, end);
+      } else {
+        panel<S, 1, false>(p, column, b, end);
+      }
     }
   }
-}
+  static void sum(const Product<S>& p, Accumulator<S>* c, int64_t c_stride) {
+    run(p, SumEnd<S>{c, c_stride});
+  }
+};
 
-template <class S>
-void sum(const Product<S>& p, Accumulator<S>* c, int64_t c_stride) {
-  panels(p, SumEnd<S>{c, c_stride});
-}
-template <class S>
+template <class S, class Way>
 void hidden(const Product<S>& p, const HiddenResult<S>& result) {
   if (result.activation == Activation::relu) {
-    panels(p, HiddenEnd<S, true>{result});
+    Way::run(p, HiddenEnd<S, true>{result});
   } else {
-    panels(p, HiddenEnd<S, false>{result});
+    Way::run(p, HiddenEnd<S, false>{result});
   }
   if (result.stream_z) hwy::FlushStream();
 }
-template <class S>
+template <class S, class Way>
 void gradient(const Product<S>& p, const GradientResult<S>& result) {
   if (result.activation == Activation::relu) {
-    panels(p, GradientEnd<S, true>{result});
+    Way::run(p, GradientEnd<S, true>{result});
   } else {
-    panels(p, GradientEnd<S, false>{result});
+    Way::run(p, GradientEnd<S, false>{result});
   }
 }
-template <class S>
+template <class S, class Way>
 void stored(const Product<S>& p, const StoredResult<S>& result) {
-  panels(p, StoredEnd<S>{result});
+  Way::run(p, StoredEnd<S>{result});
 }
 
-template <class S>
+template <class S, class Way = InVectors<S>>
 const Products<S>* table() {
   static const Products<S> products{
       .panel = kVectors * static_cast<int64_t>(hn::Lanes(Wide<Accumulator<S>>())),
-      .sum = sum<S>,
-      .hidden = hidden<S>,
-      .gradient = gradient<S>,
-      .stored = stored<S>};
+      .sum = Way::sum,
+      .hidden = hidden<S, Way>,
+      .gradient = gradient<S, Way>,
+      .stored = stored<S, Way>};
   return &products;
 }
-
-#undef MESHGRAD_UNROLL

@@ -5,6 +5,7 @@
 #include <meshgrad/kernels/cpu_isa.h>
 
 #include <algorithm>
+#include <array>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -21,6 +22,9 @@ namespace meshgrad::cpu::HWY_NAMESPACE {
 namespace plain {
 #define MESHGRAD_PAIRS 0
 #include <meshgrad/kernels/cpu/products-inl.h>
+#if HWY_TARGET == HWY_AVX3
+#include <meshgrad/kernels/cpu/products_amx-inl.h>
+#endif
 #undef MESHGRAD_PAIRS
 }  // namespace plain
 const Products<float>* products_f32() { return plain::table<float>(); }
@@ -37,9 +41,16 @@ namespace meshgrad::cpu {
 namespace HWY_NAMESPACE::pairs {
 #define MESHGRAD_PAIRS 1
 #include <meshgrad/kernels/cpu/products-inl.h>
+#include <meshgrad/kernels/cpu/products_amx-inl.h>
 #undef MESHGRAD_PAIRS
 }  // namespace HWY_NAMESPACE::pairs
 const Products<bfloat16>* products_of_pairs() { return HWY_NAMESPACE::pairs::table<bfloat16>(); }
+const Products<bfloat16>* products_of_amx() {
+  return HWY_NAMESPACE::pairs::table<bfloat16, HWY_NAMESPACE::pairs::InAmx>();
+}
+const Products<bfloat16>* emulated_amx() {
+  return HWY_NAMESPACE::plain::table<bfloat16, HWY_NAMESPACE::plain::InAmx>();
+}
 }  // namespace meshgrad::cpu
 HWY_POP_ATTRIBUTES
 #endif
@@ -52,6 +63,8 @@ HWY_EXPORT(products_f16);
 HWY_EXPORT(products_bf16);
 #if defined(__x86_64__)
 const Products<bfloat16>* products_of_pairs();
+const Products<bfloat16>* products_of_amx();
+const Products<bfloat16>* emulated_amx();
 #endif
 
 // isa() settles what may be chosen.
@@ -70,9 +83,17 @@ const Products<half>& products<half>() {
 template <>
 const Products<bfloat16>& products<bfloat16>() {
 #if defined(__x86_64__)
+  if (isa() == Isa::amx) return *products_of_amx();
   if (isa() == Isa::avx512_bf16) return *products_of_pairs();
 #endif
   return *HWY_DYNAMIC_DISPATCH(products_bf16)();
+}
+
+const Products<bfloat16>* emulated_amx_products() {
+#if defined(__x86_64__)
+  if (isa() >= Isa::avx512) return emulated_amx();
+#endif
+  return nullptr;
 }
 }  // namespace meshgrad::cpu
 #endif

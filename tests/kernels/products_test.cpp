@@ -89,11 +89,12 @@ double close(double value) {
 }
 
 template <class S>
-void check_products() {
+void check_products(const cpu::Products<S>& products) {
   RandomMatrices random(17);
-  const cpu::Products<S>& products = cpu::products<S>();
   for (const auto& [m, n, k] : {std::tuple<int64_t, int64_t, int64_t>{48, 128, 128},
                                 {1, 1, 1},
+                                {21, 33, 96},
+                                {33, 128, 32},
                                 {13, 37, 5},
                                 {7, 64, 3},
                                 {47, 100, 33},
@@ -167,10 +168,16 @@ void check_products() {
 }
 
 TEST_CASE("products end in tiles, storage, operands and column sums as if done one by one") {
-  check_products<float>();
-  check_products<double>();
-  check_products<half>();
-  check_products<bfloat16>();
+  check_products(cpu::products<float>());
+  check_products(cpu::products<double>());
+  check_products(cpu::products<half>());
+  check_products(cpu::products<bfloat16>());
+}
+
+TEST_CASE("products in AMX, emulated, end like others") {
+  const cpu::Products<bfloat16>* const amx = cpu::emulated_amx_products();
+  if (amx == nullptr) return;
+  check_products(*amx);
 }
 
 template <class S>

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+// bfloat16 products by AMX: eight registers of up to 16 rows of 64 bytes, and an instruction that adds the
+// product of two of them to a third (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1,
+// chapter 18). products.cpp includes this behind products-inl.h. Unit is the machine's, or its emulation.
+
+inline constexpr int64_t kAmxRows = 16;     // of a register
+inline constexpr int64_t kAmxColumns = 16;  // sums in a row, or pairs of B
+inline constexpr int64_t kAmxSteps = 16;    // pairs in a row of A
+
+/// The shape of the registers: 0 to 3 are sums and 4 and 5 rows of A, each as many as there are; 6 and 7 are
+/// B's. In the layout that ldtilecfg reads.
+struct alignas(64) AmxShape {
+  uint8_t palette = 1;
+  uint8_t start_row = 0;
+  uint8_t reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+
+  AmxShape() = default;
+  AmxShape(int64_t upper, int64_t lower) {
+    rows[0] = rows[1] = rows[4] = static_cast<uint8_t>(upper);
+    // A register without rows would be an error to configure; it is not used.
+    rows[2] = rows[3] = rows[5] = static_cast<uint8_t>(std::max<int64_t>(lower, 1));
+  }
+};
+
+#if MESHGRAD_PAIRS
+/// The machine's. Strides are in bytes.
+struct AmxUnit {
+  static void configure(const AmxShape& shape) { asm volatile("ldtilecfg %0" ::"m"(shape)); }
+  static void release() { asm volatile("tilerelease" ::: "memory"); }
+  template <int kTo>
+  static void zero() {
+    asm volatile("tilezero %%tmm%c0" ::"i"(kTo));
+  }
+  template <int kTo>
+  static void load(const void* from, int64_t stride) {
+    asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(kTo) : "memory");
+  }
+  template <int kFrom>
+  static void store(void* to, int64_t stride) {
+    asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride), "i"(kFrom) : "memory");
+  }
+  template <int kSum, int kA, int kB>
+  static void multiply_add() {
+    asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kSum), "i"(kA), "i"(kB));
+  }
+};
+#else
+/// In plain code, for tests on machines without it.
+struct AmxUnit {
+  struct Register {
+    int rows;
+    alignas(64) std::array<std::array<uint32_t, 16>, 16> words;
+  };
+  static std::array<Register, 8>& registers() {
+    static thread_local std::array<Register, 8> all;
+    return all;
+  }
+  static void configure(const AmxShape& shape) {
+    for (size_t i = 0; i < 8; ++i) {
+      registers()[i] = {};
+      registers()[i].rows = shape.rows[i];
+    }
+  }
+  static void release() {}
+  template <int kTo>
+  static void zero() {
+    registers()[kTo].words = {};
+  }
+  template <int kTo>
+  static void load(const void* from, int64_t stride) {
+    for (int i = 0; i < registers()[kTo].rows; ++i)
+      std::memcpy(&registers()[kTo].words[i], static_cast<const char*>(from) + i * stride, 64);
+  }
+  template <int kFrom>
+  static void store(void* to, int64_t stride) {
+    for (int i = 0; i < registers()[kFrom].rows; ++i)
+      std::memcpy(static_cast<char*>(to) + i * stride, &registers()[kFrom].words[i], 64);
+  }
+  template <int kSum, int kA, int kB>
+  static void multiply_add() {
+    const auto lower = [](uint32_t pair) { return std::bit_cast<float>(pair << 16); };
+    const auto upper = [](uint32_t pair) { return std::bit_cast<float>(pair & 0xffff0000u); };
+    const Register &a = registers()[kA], &b = registers()[kB];
+    for (int m = 0; m < registers()[kSum].rows; ++m) {
+      for (size_t n = 0; n < 16; ++n) {
+        uint32_t& word = registers()[kSum].words[m][n];
+        float even = 0.0f, odd = 0.0f;
+        for (size_t k = 0; k < 16; ++k) {
+          even += lower(a.words[m][k]) * lower(b.words[k][n]);
+          odd += upper(a.words[m][k]) * upper(b.words[k][n]);
+        }
+        word = std::bit_cast<uint32_t>(std::bit_cast<float>(word) + (even + odd));
+      }
+    }
+  }
+};
+#endif
+
+/// Rows of A, and where a block's B begins.
+struct AmxFactors {
+  const bfloat16* a;
+  int64_t a_row;
+  const bfloat16* b;
+  int64_t b_row;
+  int64_t steps;
+};
+
+/// Sums of up to 32 rows by 32 columns, in registers 0 to 3.
+template <bool kLower>
+HWY_INLINE void amx_multiply(const AmxFactors& f) {
+  constexpr auto kBytes = static_cast<int64_t>(sizeof(bfloat16));
+  const bfloat16 *a = f.a, *b = f.b;
+  for (int64_t k = 0; k < f.steps; k += kAmxSteps, a += 2 * kAmxSteps, b += kAmxSteps * f.b_row) {
+    AmxUnit::load<4>(a, f.a_row * kBytes);
+    AmxUnit::load<6>(b, f.b_row * kBytes);
+    AmxUnit::multiply_add<0, 4, 6>();
+    AmxUnit::load<7>(b + 2 * kAmxColumns, f.b_row * kBytes);
+    AmxUnit::multiply_add<1, 4, 7>();
+    if constexpr (kLower) {
+      AmxUnit::load<5>(a + kAmxRows * f.a_row, f.a_row * kBytes);
+      AmxUnit::multiply_add<2, 5, 6>();
+      AmxUnit::multiply_add<3, 5, 7>();
+    }
+  }
+}
+
+/// Registers 0 to 3 from and to a tile of floats.
+template <bool kLower>
+HWY_INLINE void amx_start(const float* from, int64_t stride) {
+  if (from == nullptr) {
+    AmxUnit::zero<0>();
+    AmxUnit::zero<1>();
+    if constexpr (kLower) {
+      AmxUnit::zero<2>();
+      AmxUnit::zero<3>();
+    }
+    return;
+  }
+  const auto bytes = stride * static_cast<int64_t>(sizeof(float));
+  AmxUnit::load<0>(from, bytes);
+  AmxUnit::load<1>(from + kAmxColumns, bytes);
+  if constexpr (kLower) {
+    AmxUnit::load<2>(from + kAmxRows * stride, bytes);
+    AmxUnit::load<3>(from + kAmxRows * stride + kAmxColumns, bytes);
+  }
+}
+template <bool kLower>
+HWY_INLINE void amx_end(float* to, int64_t stride) {
+  const auto bytes = stride * static_cast<int64_t>(sizeof(float));
+  AmxUnit::store<0>(to, bytes);
+  AmxUnit::store<1>(to + kAmxColumns, bytes);
+  if constexpr (kLower) {
+    AmxUnit::store<2>(to + kAmxRows * stride, bytes);
+    AmxUnit::store<3>(to + kAmxRows * stride + kAmxColumns, bytes);
+  }
+}
+
+constexpr int64_t kAmxBlockRows = 2 * kAmxRows;
+constexpr int64_t kAmxBlockColumns = 2 * kAmxColumns;
+
+/// Calls body(first row, rows) over blocks of rows, the registers shaped for them.
+template <class Body>
+HWY_INLINE void amx_rows(int64_t m, const Body& body) {
+  AmxUnit::configure(AmxShape());
+  for (int64_t row = 0; row < m; row += kAmxBlockRows) {
+    const int64_t rows = std::min(kAmxBlockRows, m - row);
+    if (rows % kAmxRows != 0)
+      AmxUnit::configure(AmxShape(std::min(rows, kAmxRows), std::max<int64_t>(rows - kAmxRows, 0)));
+    body(row, rows);
+  }
+  AmxUnit::release();
+}
+
+/// The column's place in B: panels are blocks side by side.
+HWY_INLINE const bfloat16* amx_b(const Product<bfloat16>& p, int64_t column) {
+  const int64_t panel = kVectors * static_cast<int64_t>(hn::Lanes(Wide<float>()));
+  return p.b.data + column / panel * p.b.panel_stride + column % panel * 2;
+}
+
+/// What products.h makes of sums, from a block of them in memory.
+template <int kM, bool kWhole, class End>
+HWY_INLINE void amx_end_rows(const Product<bfloat16>& p, int64_t row, int64_t column, const float* sums,
+                             const End& end) {
+  constexpr int kV = kAmxBlockColumns / 16;
+  const Wide<float> d;
+  Vec<float> sum[kM][kV];
+  MESHGRAD_UNROLL
+  for (int m = 0; m < kM; ++m) {
+    MESHGRAD_UNROLL
+    for (int v = 0; v < kV; ++v)
+      sum[m][v] = hn::Load(d, sums + m * kAmxBlockColumns + v * static_cast<int64_t>(hn::Lanes(d)));
+  }
+  end.template end<kWhole>(Block<float, kM, kV>{row, column, p.n, sum});
+}
+
+template <bool kWhole, class End>
+HWY_NOINLINE void amx_end_block(const Product<bfloat16>& p, int64_t row, int64_t rows, int64_t column,
+                                const float* sums, const End& end) {
+  constexpr int kTogether = 8;
+  int64_t m = 0;
+  for (; m + kTogether <= rows; m += kTogether)
+    amx_end_rows<kTogether, kWhole>(p, row + m, column, sums + m * kAmxBlockColumns, end);
+  for (; m + 2 <= rows; m += 2)
+    amx_end_rows<2, kWhole>(p, row + m, column, sums + m * kAmxBlockColumns, end);
+  if (m < rows) amx_end_rows<1, kWhole>(p, row + m, column, sums + m * kAmxBlockColumns, end);
+}
+
+template <bool kLower, class End>
+HWY_INLINE void amx_block(const Product<bfloat16>& p, int64_t row, int64_t rows, int64_t column,
+                          const End& end) {
+  alignas(64) float sums[kAmxBlockRows * kAmxBlockColumns];
+  amx_start<kLower>(p.start.rows == nullptr ? nullptr : p.start.rows + row * p.start.stride + column,
+                    p.start.stride);
+  amx_multiply<kLower>(
+      {p.a.data + row * p.a.row, p.a.row, amx_b(p, column), p.b.row_stride, p.a.steps});
+  amx_end<kLower>(sums, kAmxBlockColumns);
+  if (p.n - column >= kAmxBlockColumns) {
+    amx_end_block<true>(p, row, rows, column, sums, end);
+  } else {
+    amx_end_block<false>(p, row, rows, column, sums, end);
+  }
+}
+
+/// Whether AMX takes this product: rows of whole registers. It must not depend on m: a row's sums are the same
+/// in whatever tile it comes.
+inline bool amx_takes(const Product<bfloat16>& p) {
+  return p.a.column == 2 && p.a.steps > 0 && p.a.steps % kAmxSteps == 0;
+}
+
+/// 16 columns of 16 pairs become rows.
+HWY_INLINE void amx_turn(const bfloat16* from, int64_t from_row, bfloat16* to, int64_t to_row) {
+#if MESHGRAD_PAIRS
+  // A vector takes 16 bytes of rows r, r + 4, r + 8 and r + 12; 4 x 4 words in each are then turned.
+  using Words = uint32_t __attribute__((vector_size(64)));
+  using Quarter = uint32_t __attribute__((vector_size(16)));
+  const auto quarter = [&](int64_t row, int64_t column) HWY_ATTR {
+    Quarter q;
+    std::memcpy(&q, from + row * from_row + 2 * column, sizeof(q));
+    return q;
+  };
+  for (int64_t column = 0; column < 16; column += 4) {
+    Words x[4];
+    MESHGRAD_UNROLL
+    for (int r = 0; r < 4; ++r) {
+      const Quarter parts[4] = {quarter(r, column), quarter(r + 4, column), quarter(r + 8, column),
+                                quarter(r + 12, column)};
+      x[r] = __builtin_shufflevector(
+          __builtin_shufflevector(parts[0], parts[1], 0, 1, 2, 3, 4, 5, 6, 7),
+          __builtin_shufflevector(parts[2], parts[3], 0, 1, 2, 3, 4, 5, 6, 7), 0, 1, 2, 3, 4, 5, 6, 7, 8, 9,
+          10, 11, 12, 13, 14, 15);
+    }
+    const auto lower = [&](Words a, Words b) HWY_ATTR {
+      return __builtin_shufflevector(a, b, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29);
+    };
+    const auto upper = [&](Words a, Words b) HWY_ATTR {
+      return __builtin_shufflevector(a, b, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
+    };
+    const Words left = lower(x[0], x[2]), left_upper = upper(x[0], x[2]);
+    const Words right = lower(x[1], x[3]), right_upper = upper(x[1], x[3]);
+    const Words turned[4] = {lower(left, right), upper(left, right), lower(left_upper, right_upper),
+                             upper(left_upper, right_upper)};
+    MESHGRAD_UNROLL
+    for (int c = 0; c < 4; ++c) std::memcpy(to + (column + c) * to_row, &turned[c], sizeof(Words));
+  }
+#else
+  for (int64_t m = 0; m < 16; ++m)
+    for (int64_t k = 0; k < 16; ++k) std::memcpy(to + m * to_row + 2 * k, from + k * from_row + 2 * m, 4);
+#endif
+}
+
+/// Weight gradients: A is given by columns, and turned a block of rows at a time.
+inline void amx_sum_by_columns(const Product<bfloat16>& p, float* c, int64_t c_stride) {
+  constexpr int64_t kMostSteps = 64;
+  alignas(64) bfloat16 a[kAmxBlockRows * 2 * kMostSteps];
+  amx_rows(p.m, [&](int64_t row, int64_t rows) HWY_ATTR {
+    for (int64_t first = 0; first < p.a.steps; first += kMostSteps) {
+      const int64_t steps = std::min(kMostSteps, p.a.steps - first);
+      for (int64_t m = 0; m < rows; m += kAmxRows)
+        for (int64_t k = 0; k < steps; k += kAmxSteps)
+          amx_turn(p.a.data + (row + m) * 2 + (first + k) * p.a.column, p.a.column,
+                   a + m * 2 * kMostSteps + 2 * k, 2 * kMostSteps);
+      for (int64_t column = 0; column < p.n; column += kAmxBlockColumns) {
+        float* const to = c + row * c_stride + column;
+        const float* start = p.start.rows == nullptr ? nullptr : p.start.rows + row * p.start.stride + column;
+        const AmxFactors factors{a, 2 * kMostSteps, amx_b(p, column) + first * p.b.row_stride, p.b.row_stride,
+                                 steps};
+        if (rows > kAmxRows) {
+          amx_start<true>(first > 0 ? to : start, first > 0 ? c_stride : p.start.stride);
+          amx_multiply<true>(factors);
+          amx_end<true>(to, c_stride);
+        } else {
+          amx_start<false>(first > 0 ? to : start, first > 0 ? c_stride : p.start.stride);
+          amx_multiply<false>(factors);
+          amx_end<false>(to, c_stride);
+        }
+      }
+    }
+  });
+}
+
+struct InAmx {
+  template <class End>
+  static HWY_INLINE void run(const Product<bfloat16>& p, const End& end) {
+    if (!amx_takes(p)) return InVectors<bfloat16>::run(p, end);
+    amx_rows(p.m, [&](int64_t row, int64_t rows) HWY_ATTR {
+      for (int64_t column = 0; column < p.n; column += kAmxBlockColumns) {
+        if (rows > kAmxRows) {
+          amx_block<true>(p, row, rows, column, end);
+        } else {
+          amx_block<false>(p, row, rows, column, end);
+        }
+      }
+    });
+  }
+  static void sum(const Product<bfloat16>& p, float* c, int64_t c_stride) {
+    const int64_t whole = p.a.steps / kAmxSteps * kAmxSteps;
+    const bool by_columns = p.a.row == 2 && p.a.column != 2;
+    if (!by_columns || whole == 0) return run(p, SumEnd<bfloat16>{c, c_stride});
+    Product<bfloat16> part = p;
+    part.a.steps = whole;
+    amx_sum_by_columns(part, c, c_stride);
+    if (whole == p.a.steps) return;
+    part.a = {p.a.data + whole * p.a.column, p.a.row, p.a.column, p.a.steps - whole};
+    part.b.data += whole * p.b.row_stride;
+    part.start = {c, c_stride};
+    InVectors<bfloat16>::sum(part, c, c_stride);
+  }
+};
