@@ -58,9 +58,9 @@ void norm_forward_of(const NormForward& args, const Stream& stream) {
   const TileOps<S>& ops = tile_ops<S>();
   const int64_t rows = args.rows.value();
   const int64_t width = args.x.width();
-  stream.parallel_for((rows + kTileRows - 1) / kTileRows, [&](int64_t task) {
-    const int64_t row = task * kTileRows;
-    const int64_t count = std::min(kTileRows, rows - row);
+  stream.parallel_for((rows + kTileRows<S> - 1) / kTileRows<S>, [&](int64_t task) {
+    const int64_t row = task * kTileRows<S>;
+    const int64_t count = std::min(kTileRows<S>, rows - row);
     std::vector<T> tile(static_cast<size_t>(count * width));
     ops.load(count, width, args.x.data<S>() + row * width, width, tile.data(), width);
     ops.norm(args.norm, count, width, tile.data(), width, args.gain.data<T>(),
@@ -81,9 +81,9 @@ void norm_backward_of(const NormBackward& args, Runtime& runtime, const Stream& 
       Tensor::zeros(runtime, Shape{slabs, 2 * width}, dtype_of<T>(), Tag::workspace, "gradient slabs");
   stream.parallel_for(slabs, [&](int64_t slab) {
     T* d_gain = sums.data<T>() + slab * 2 * width;
-    std::vector<T> d_x(static_cast<size_t>(kTileRows * width));
-    for (int64_t row = slab * slab_rows; row < std::min(rows, (slab + 1) * slab_rows); row += kTileRows) {
-      const int64_t count = std::min({kTileRows, rows - row, (slab + 1) * slab_rows - row});
+    std::vector<T> d_x(static_cast<size_t>(kTileRows<S> * width));
+    for (int64_t row = slab * slab_rows; row < std::min(rows, (slab + 1) * slab_rows); row += kTileRows<S>) {
+      const int64_t count = std::min({kTileRows<S>, rows - row, (slab + 1) * slab_rows - row});
       ops.load(count, width, args.d_y.data<S>() + row * width, width, d_x.data(), width);
       ops.norm_backward(args.norm, count, width, args.x.data<S>() + row * width, width, args.gain.data<T>(),
                         static_cast<T>(args.epsilon), d_x.data(), width, d_x.data(), width, d_gain,

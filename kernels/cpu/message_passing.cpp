@@ -10,7 +10,8 @@
 namespace meshgrad::cpu {
 namespace {
 
-constexpr int64_t kForwardEdges = 4 * kTileRows;  // edges of a task, about
+template <class S>
+constexpr int64_t kForwardEdges = 4 * kTileRows<S>;  // edges of a task, about
 
 /// First receiver of a slab: the edges are cut into equal parts, each moved to the next receiver's first
 /// edge, so that every receiver's sum belongs to one slab and runs in edge order.
@@ -119,7 +120,7 @@ void edge_forward(const EdgeUpdateForward& args, Runtime& runtime, const Stream&
   const Graph& graph = *args.graph;
   const Terms terms(graph, args.terms, runtime, stream);
   const int64_t out = mlp.out_width();
-  const int64_t slabs = std::max<int64_t>(1, graph.edges / kForwardEdges);
+  const int64_t slabs = std::max<int64_t>(1, graph.edges / kForwardEdges<S>);
   const int32_t* offsets = graph.receiver_offsets.data<int32_t>();
   const int32_t* receivers = graph.receivers.data<int32_t>();
   stream.parallel_for(slabs, [&](int64_t slab) {
@@ -127,8 +128,8 @@ void edge_forward(const EdgeUpdateForward& args, Runtime& runtime, const Stream&
     const int64_t begin = first_receiver(graph, slab, slabs);
     const int64_t end = first_receiver(graph, slab + 1, slabs);
     ReceiverSums<S> sums(args.aggregate, begin, end);
-    for (int64_t edge = offsets[begin]; edge < offsets[end]; edge += kTileRows) {
-      const int64_t count = std::min<int64_t>(kTileRows, offsets[end] - edge);
+    for (int64_t edge = offsets[begin]; edge < offsets[end]; edge += kTileRows<S>) {
+      const int64_t count = std::min(kTileRows<S>, offsets[end] - edge);
       const auto start = first_layer_terms(mlp, graph, terms, edge, count, s);
       const Product<S> last = mlp.before_last(edge, count, start, s);
       NormResult<S> result{.tile = s.a, .tile_row = mlp.tile_row()};
@@ -199,8 +200,8 @@ void edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Strea
     const int64_t begin = first_receiver(graph, slab, slabs);
     const int64_t end = first_receiver(graph, slab + 1, slabs);
     ReceiverSums<S> d_receivers(d_terms.receiver, begin, end);
-    for (int64_t edge = offsets[begin]; edge < offsets[end]; edge += kTileRows) {
-      const int64_t count = std::min<int64_t>(kTileRows, offsets[end] - edge);
+    for (int64_t edge = offsets[begin]; edge < offsets[end]; edge += kTileRows<S>) {
+      const int64_t count = std::min(kTileRows<S>, offsets[end] - edge);
       Start<T> start;
       if (mlp.needs_recompute()) start = first_layer_terms(mlp, graph, terms, edge, count, s);
       mlp.find_hidden(edge, count, start, s);

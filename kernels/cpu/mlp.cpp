@@ -6,18 +6,19 @@
 namespace meshgrad::cpu {
 namespace {
 
-constexpr int64_t kForwardRows = 4 * kTileRows;  // rows of a task
+template <class S>
+constexpr int64_t kForwardRows = 4 * kTileRows<S>;  // rows of a task
 
 template <class S>
 void forward(const MlpForward& args, Runtime& runtime, const Stream& stream) {
   const MlpTile<S> mlp(args.inputs, args.weights, args.saved, MlpTile<S>::Direction::forward, runtime);
   const int64_t rows = args.rows.value();
   const int64_t out = mlp.out_width();
-  stream.parallel_for((rows + kForwardRows - 1) / kForwardRows, [&](int64_t task) {
+  stream.parallel_for((rows + kForwardRows<S> - 1) / kForwardRows<S>, [&](int64_t task) {
     TileScratch<S> s = mlp.scratch();
-    const int64_t end = std::min(rows, (task + 1) * kForwardRows);
-    for (int64_t row = task * kForwardRows; row < end; row += kTileRows) {
-      const int64_t count = std::min(kTileRows, end - row);
+    const int64_t end = std::min(rows, (task + 1) * kForwardRows<S>);
+    for (int64_t row = task * kForwardRows<S>; row < end; row += kTileRows<S>) {
+      const int64_t count = std::min(kTileRows<S>, end - row);
       const Product<S> last = mlp.before_last(row, count, mlp.first_start(), s);
       NormResult<S> result{.out = args.out.data<S>() + row * out};
       if (args.residual.defined()) result.residual = args.residual.data<S>() + row * out;
@@ -44,8 +45,8 @@ void backward(const MlpBackward& args, Runtime& runtime, const Stream& stream) {
     T* sums = gradients.data<T>() + slab * mlp.layout().size;
     std::fill_n(sums, mlp.layout().size, T(0));
     const int64_t end = std::min(rows, (slab + 1) * slab_rows);
-    for (int64_t row = slab * slab_rows; row < end; row += kTileRows) {
-      const int64_t count = std::min(kTileRows, end - row);
+    for (int64_t row = slab * slab_rows; row < end; row += kTileRows<S>) {
+      const int64_t count = std::min(kTileRows<S>, end - row);
       mlp.find_hidden(row, count, mlp.first_start(), s);
       tile_ops<S>().load(count, out, args.d_out.data<S>() + row * out, out, s.a, mlp.tile_row());
       const LayerGradient<S> d_z1 = mlp.backward(row, count, s, sums);

@@ -26,7 +26,7 @@ bool is_aligned(const S* rows, int64_t width) {
 int64_t gradient_slabs(int64_t rows) {
   // 640 rows feed a 128 x 128 accumulator long enough to hide its set-up; fewer rows are still worth eight
   // slabs for the threads' sake, and 128 slabs feed any machine.
-  const int64_t tiles = (rows + kTileRows - 1) / kTileRows;
+  const int64_t tiles = (rows + kTileRows<float> - 1) / kTileRows<float>;
   return std::clamp<int64_t>((rows + 639) / 640, std::clamp<int64_t>(tiles, 1, 8), 128);
 }
 
@@ -89,7 +89,7 @@ MlpTile<S>::MlpTile(const std::vector<MlpInput>& inputs, const MlpWeights& weigh
   hidden_tiles_ = backward && !saved_complete_ ? static_cast<int64_t>(widths_.size()) : 0;
   const int64_t tiles = runtime.stream().threads() * (kFixedTiles + hidden_tiles_);
   scratch_ =
-      Tensor::empty(runtime, Shape{tiles * kTileRows * tile_row_}, dtype_of<T>(), Tag::workspace, "tiles");
+      Tensor::empty(runtime, Shape{tiles * kTileRows<S> * tile_row_}, dtype_of<T>(), Tag::workspace, "tiles");
 }
 
 template <class S>
@@ -110,7 +110,7 @@ void MlpTile<S>::pack_biases(Runtime& runtime) {
 
 template <class S>
 TileScratch<S> MlpTile<S>::scratch() const {
-  const int64_t tile = kTileRows * tile_row_;
+  const int64_t tile = kTileRows<S> * tile_row_;
   T* next = scratch_.data<T>() + ThreadPool::worker() * (kFixedTiles + hidden_tiles_) * tile;
   const auto take = [&] { return std::exchange(next, next + tile); };
   const auto operand = [&] { return reinterpret_cast<Operand<S>*>(take()); };

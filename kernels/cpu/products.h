@@ -97,9 +97,9 @@ struct Products {
   void (*stored)(const Product<S>&, const StoredResult<S>&);
 };
 
-/// The best table for this CPU. That of bfloat16 multiplies in AMX (tdpbf16ps) where there is that, or pairs in
-/// AVX-512's own instruction (vdpbf16ps); both take subnormal numbers as 0, and may write 0 for them. AMX adds
-/// in another order: the same bits for a row in whatever tile it comes, other bits than without AMX.
+/// The best table for this CPU. That of bfloat16 multiplies in AMX (tdpbf16ps) where there is that, or pairs
+/// in AVX-512's own instruction (vdpbf16ps); both take subnormal numbers as 0, and may write 0 for them. AMX
+/// adds in another order: the same bits for a row in whatever tile it comes, other bits than without AMX.
 template <class S>
 const Products<S>& products();
 template <>

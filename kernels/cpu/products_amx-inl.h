@@ -14,13 +14,14 @@ struct alignas(64) AmxShape {
   uint8_t start_row = 0;
   uint8_t reserved[14] = {};
   uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+  uint8_t rows[16] = {};
 
-  AmxShape() = default;
-  AmxShape(int64_t upper, int64_t lower) {
-    rows[0] = rows[1] = rows[4] = static_cast<uint8_t>(upper);
+  AmxShape(int64_t sum_rows, int64_t steps) {
+    rows[0] = rows[1] = rows[4] = static_cast<uint8_t>(std::min(sum_rows, kAmxRows));
     // A register without rows would be an error to configure; it is not used.
-    rows[2] = rows[3] = rows[5] = static_cast<uint8_t>(std::max<int64_t>(lower, 1));
+    rows[2] = rows[3] = rows[5] = static_cast<uint8_t>(std::max<int64_t>(sum_rows - kAmxRows, 1));
+    row_bytes[4] = row_bytes[5] = static_cast<uint16_t>(4 * steps);
+    rows[6] = rows[7] = static_cast<uint8_t>(steps);
   }
 };
 
@@ -50,7 +51,7 @@ struct AmxUnit {
 /// In plain code, for tests on machines without it.
 struct AmxUnit {
   struct Register {
-    int rows;
+    size_t rows, row_bytes;
     alignas(64) std::array<std::array<uint32_t, 16>, 16> words;
   };
   static std::array<Register, 8>& registers() {
@@ -61,6 +62,7 @@ struct AmxUnit {
     for (size_t i = 0; i < 8; ++i) {
       registers()[i] = {};
       registers()[i].rows = shape.rows[i];
+      registers()[i].row_bytes = shape.row_bytes[i];
     }
   }
   static void release() {}
@@ -70,24 +72,27 @@ struct AmxUnit {
   }
   template <int kTo>
   static void load(const void* from, int64_t stride) {
-    for (int i = 0; i < registers()[kTo].rows; ++i)
-      std::memcpy(&registers()[kTo].words[i], static_cast<const char*>(from) + i * stride, 64);
+    Register& to = registers()[kTo];
+    for (size_t i = 0; i < to.rows; ++i)
+      std::memcpy(&to.words[i], static_cast<const char*>(from) + static_cast<int64_t>(i) * stride,
+                  to.row_bytes);
   }
   template <int kFrom>
   static void store(void* to, int64_t stride) {
-    for (int i = 0; i < registers()[kFrom].rows; ++i)
-      std::memcpy(static_cast<char*>(to) + i * stride, &registers()[kFrom].words[i], 64);
+    const Register& from = registers()[kFrom];
+    for (size_t i = 0; i < from.rows; ++i)
+      std::memcpy(static_cast<char*>(to) + static_cast<int64_t>(i) * stride, &from.words[i], from.row_bytes);
   }
   template <int kSum, int kA, int kB>
   static void multiply_add() {
     const auto lower = [](uint32_t pair) { return std::bit_cast<float>(pair << 16); };
     const auto upper = [](uint32_t pair) { return std::bit_cast<float>(pair & 0xffff0000u); };
     const Register &a = registers()[kA], &b = registers()[kB];
-    for (int m = 0; m < registers()[kSum].rows; ++m) {
+    for (size_t m = 0; m < registers()[kSum].rows; ++m) {
       for (size_t n = 0; n < 16; ++n) {
         uint32_t& word = registers()[kSum].words[m][n];
         float even = 0.0f, odd = 0.0f;
-        for (size_t k = 0; k < 16; ++k) {
+        for (size_t k = 0; k < b.rows; ++k) {
           even += lower(a.words[m][k]) * lower(b.words[k][n]);
           odd += upper(a.words[m][k]) * upper(b.words[k][n]);
         }
@@ -160,14 +165,13 @@ HWY_INLINE void amx_end(float* to, int64_t stride) {
 constexpr int64_t kAmxBlockRows = 2 * kAmxRows;
 constexpr int64_t kAmxBlockColumns = 2 * kAmxColumns;
 
-/// Calls body(first row, rows) over blocks of rows, the registers shaped for them.
+/// Calls body(first row, rows) over blocks of rows, the registers shaped for them and for `steps` at once.
 template <class Body>
-HWY_INLINE void amx_rows(int64_t m, const Body& body) {
-  AmxUnit::configure(AmxShape());
+HWY_INLINE void amx_rows(int64_t m, int64_t steps, const Body& body) {
+  AmxUnit::configure(AmxShape(kAmxBlockRows, steps));
   for (int64_t row = 0; row < m; row += kAmxBlockRows) {
     const int64_t rows = std::min(kAmxBlockRows, m - row);
-    if (rows % kAmxRows != 0)
-      AmxUnit::configure(AmxShape(std::min(rows, kAmxRows), std::max<int64_t>(rows - kAmxRows, 0)));
+    if (rows % kAmxRows != 0) AmxUnit::configure(AmxShape(rows, steps));
     body(row, rows);
   }
   AmxUnit::release();
@@ -202,8 +206,7 @@ HWY_NOINLINE void amx_end_block(const Product<bfloat16>& p, int64_t row, int64_t
   int64_t m = 0;
   for (; m + kTogether <= rows; m += kTogether)
     amx_end_rows<kTogether, kWhole>(p, row + m, column, sums + m * kAmxBlockColumns, end);
-  for (; m + 2 <= rows; m += 2)
-    amx_end_rows<2, kWhole>(p, row + m, column, sums + m * kAmxBlockColumns, end);
+  for (; m + 2 <= rows; m += 2) amx_end_rows<2, kWhole>(p, row + m, column, sums + m * kAmxBlockColumns, end);
   if (m < rows) amx_end_rows<1, kWhole>(p, row + m, column, sums + m * kAmxBlockColumns, end);
 }
 
@@ -213,8 +216,7 @@ HWY_INLINE void amx_block(const Product<bfloat16>& p, int64_t row, int64_t rows,
   alignas(64) float sums[kAmxBlockRows * kAmxBlockColumns];
   amx_start<kLower>(p.start.rows == nullptr ? nullptr : p.start.rows + row * p.start.stride + column,
                     p.start.stride);
-  amx_multiply<kLower>(
-      {p.a.data + row * p.a.row, p.a.row, amx_b(p, column), p.b.row_stride, p.a.steps});
+  amx_multiply<kLower>({p.a.data + row * p.a.row, p.a.row, amx_b(p, column), p.b.row_stride, p.a.steps});
   amx_end<kLower>(sums, kAmxBlockColumns);
   if (p.n - column >= kAmxBlockColumns) {
     amx_end_block<true>(p, row, rows, column, sums, end);
@@ -223,8 +225,8 @@ HWY_INLINE void amx_block(const Product<bfloat16>& p, int64_t row, int64_t rows,
   }
 }
 
-/// Whether AMX takes this product: rows of whole registers. It must not depend on m: a row's sums are the same
-/// in whatever tile it comes.
+/// Whether AMX takes this product: rows of whole registers. It must not depend on m: a row's sums are the
+/// same in whatever tile it comes.
 inline bool amx_takes(const Product<bfloat16>& p) {
   return p.a.column == 2 && p.a.steps > 0 && p.a.steps % kAmxSteps == 0;
 }
@@ -246,10 +248,9 @@ HWY_INLINE void amx_turn(const bfloat16* from, int64_t from_row, bfloat16* to, i
     for (int r = 0; r < 4; ++r) {
       const Quarter parts[4] = {quarter(r, column), quarter(r + 4, column), quarter(r + 8, column),
                                 quarter(r + 12, column)};
-      x[r] = __builtin_shufflevector(
-          __builtin_shufflevector(parts[0], parts[1], 0, 1, 2, 3, 4, 5, 6, 7),
-          __builtin_shufflevector(parts[2], parts[3], 0, 1, 2, 3, 4, 5, 6, 7), 0, 1, 2, 3, 4, 5, 6, 7, 8, 9,
-          10, 11, 12, 13, 14, 15);
+      x[r] = __builtin_shufflevector(__builtin_shufflevector(parts[0], parts[1], 0, 1, 2, 3, 4, 5, 6, 7),
+                                     __builtin_shufflevector(parts[2], parts[3], 0, 1, 2, 3, 4, 5, 6, 7), 0,
+                                     1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     }
     const auto lower = [&](Words a, Words b) HWY_ATTR {
       return __builtin_shufflevector(a, b, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29);
@@ -270,31 +271,27 @@ HWY_INLINE void amx_turn(const bfloat16* from, int64_t from_row, bfloat16* to, i
 #endif
 }
 
-/// Weight gradients: A is given by columns, and turned a block of rows at a time.
+/// Weight gradients: A is given by columns, and turned a block of rows at a time. Whole registers, or less
+/// than one.
 inline void amx_sum_by_columns(const Product<bfloat16>& p, float* c, int64_t c_stride) {
-  constexpr int64_t kMostSteps = 64;
-  alignas(64) bfloat16 a[kAmxBlockRows * 2 * kMostSteps];
-  amx_rows(p.m, [&](int64_t row, int64_t rows) HWY_ATTR {
-    for (int64_t first = 0; first < p.a.steps; first += kMostSteps) {
-      const int64_t steps = std::min(kMostSteps, p.a.steps - first);
-      for (int64_t m = 0; m < rows; m += kAmxRows)
-        for (int64_t k = 0; k < steps; k += kAmxSteps)
-          amx_turn(p.a.data + (row + m) * 2 + (first + k) * p.a.column, p.a.column,
-                   a + m * 2 * kMostSteps + 2 * k, 2 * kMostSteps);
-      for (int64_t column = 0; column < p.n; column += kAmxBlockColumns) {
-        float* const to = c + row * c_stride + column;
-        const float* start = p.start.rows == nullptr ? nullptr : p.start.rows + row * p.start.stride + column;
-        const AmxFactors factors{a, 2 * kMostSteps, amx_b(p, column) + first * p.b.row_stride, p.b.row_stride,
-                                 steps};
-        if (rows > kAmxRows) {
-          amx_start<true>(first > 0 ? to : start, first > 0 ? c_stride : p.start.stride);
-          amx_multiply<true>(factors);
-          amx_end<true>(to, c_stride);
-        } else {
-          amx_start<false>(first > 0 ? to : start, first > 0 ? c_stride : p.start.stride);
-          amx_multiply<false>(factors);
-          amx_end<false>(to, c_stride);
-        }
+  constexpr int64_t kRow = kTileRows<bfloat16>;
+  alignas(64) bfloat16 a[kAmxBlockRows * kRow];
+  amx_rows(p.m, std::min(kAmxSteps, p.a.steps), [&](int64_t row, int64_t rows) HWY_ATTR {
+    for (int64_t m = 0; m < rows; m += kAmxRows)
+      for (int64_t k = 0; k < p.a.steps; k += kAmxSteps)
+        amx_turn(p.a.data + (row + m) * 2 + k * p.a.column, p.a.column, a + m * kRow + 2 * k, kRow);
+    for (int64_t column = 0; column < p.n; column += kAmxBlockColumns) {
+      const float* start = p.start.rows == nullptr ? nullptr : p.start.rows + row * p.start.stride + column;
+      float* const to = c + row * c_stride + column;
+      const AmxFactors factors{a, kRow, amx_b(p, column), p.b.row_stride, p.a.steps};
+      if (rows > kAmxRows) {
+        amx_start<true>(start, p.start.stride);
+        amx_multiply<true>(factors);
+        amx_end<true>(to, c_stride);
+      } else {
+        amx_start<false>(start, p.start.stride);
+        amx_multiply<false>(factors);
+        amx_end<false>(to, c_stride);
       }
     }
   });
@@ -304,7 +301,7 @@ struct InAmx {
   template <class End>
   static HWY_INLINE void run(const Product<bfloat16>& p, const End& end) {
     if (!amx_takes(p)) return InVectors<bfloat16>::run(p, end);
-    amx_rows(p.m, [&](int64_t row, int64_t rows) HWY_ATTR {
+    amx_rows(p.m, kAmxSteps, [&](int64_t row, int64_t rows) HWY_ATTR {
       for (int64_t column = 0; column < p.n; column += kAmxBlockColumns) {
         if (rows > kAmxRows) {
           amx_block<true>(p, row, rows, column, end);
@@ -315,16 +312,17 @@ struct InAmx {
     });
   }
   static void sum(const Product<bfloat16>& p, float* c, int64_t c_stride) {
-    const int64_t whole = p.a.steps / kAmxSteps * kAmxSteps;
-    const bool by_columns = p.a.row == 2 && p.a.column != 2;
-    if (!by_columns || whole == 0) return run(p, SumEnd<bfloat16>{c, c_stride});
+    const bool rows_of_a_tile = p.a.row == 2 && p.a.column != 2 && 2 * p.a.steps <= kTileRows<bfloat16>;
+    if (!rows_of_a_tile) return run(p, SumEnd<bfloat16>{c, c_stride});
     Product<bfloat16> part = p;
-    part.a.steps = whole;
-    amx_sum_by_columns(part, c, c_stride);
-    if (whole == p.a.steps) return;
-    part.a = {p.a.data + whole * p.a.column, p.a.row, p.a.column, p.a.steps - whole};
-    part.b.data += whole * p.b.row_stride;
-    part.start = {c, c_stride};
-    InVectors<bfloat16>::sum(part, c, c_stride);
+    part.a.steps = p.a.steps / kAmxSteps * kAmxSteps;
+    if (part.a.steps > 0) {
+      amx_sum_by_columns(part, c, c_stride);
+      part.a.data += part.a.steps * p.a.column;
+      part.b.data += part.a.steps * p.b.row_stride;
+      part.start = {c, c_stride};
+    }
+    part.a.steps = p.a.steps - part.a.steps;
+    if (part.a.steps > 0) amx_sum_by_columns(part, c, c_stride);
   }
 };

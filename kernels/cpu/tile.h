@@ -10,9 +10,6 @@
 
 namespace meshgrad::cpu {
 
-/// Rows that travel together through all layers: 48 rows of 128 floats are 24 KiB, and a multiple of the 6
-/// rows that a product holds in registers.
-inline constexpr int64_t kTileRows = 48;
 /// Columns of a tile buffer are padded to this, so that vectors may run past the width.
 inline constexpr int64_t kPad = 64;
 constexpr int64_t padded(int64_t width) { return (width + kPad - 1) / kPad * kPad; }
@@ -25,6 +22,11 @@ using Operand = std::conditional_t<std::is_same_v<S, bfloat16>, bfloat16, Accumu
 /// of one column.
 template <class S>
 inline constexpr int64_t kDepth = std::is_same_v<S, bfloat16> ? 2 : 1;
+/// Rows that travel together through all layers: 48 rows of 128 floats are 24 KiB, and a multiple of the 6
+/// rows that a product holds in registers; 64 of bfloat16 fill AMX's registers as rows and, in pairs, as
+/// steps.
+template <class S>
+inline constexpr int64_t kTileRows = kDepth<S> == 2 ? 64 : 48;
 
 /// Rows of storage that are added up: row index[i] for row i, or row i itself (null). No rows: zeros.
 template <class S>

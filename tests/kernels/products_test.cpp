@@ -35,9 +35,9 @@ struct Case {
         n(columns),
         k(depth),
         steps((depth + kDepth<S> - 1) / kDepth<S>),
-        a(static_cast<size_t>(kTileRows * kStride)),
+        a(static_cast<size_t>(kTileRows<S> * kStride)),
         b(static_cast<size_t>(2 * kStride * (depth + 1))),
-        start(static_cast<size_t>(kTileRows * kStride)),
+        start(static_cast<size_t>(kTileRows<S> * kStride)),
         sums(static_cast<size_t>(rows * columns)) {
     const int64_t panel = cpu::products<S>().panel;
     const Matrix x = random.normal(m, k), w = random.normal(k, n), s = random.normal(m, n);
@@ -103,7 +103,7 @@ void check_products(const cpu::Products<S>& products) {
     CAPTURE(n);
     const Case<S> c(random, m, n, k);
     const auto at = [](int64_t i, int64_t j, int64_t stride) { return static_cast<size_t>(i * stride + j); };
-    std::vector<T<S>> tile(kTileRows * kStride), d(tile.size()), sums(2 * kStride, T<S>(1));
+    std::vector<T<S>> tile(kTileRows<S> * kStride), d(tile.size()), sums(2 * kStride, T<S>(1));
     std::vector<S> z(static_cast<size_t>(m * n) + 64, S(kUntouched)), out(z), stored(z);
     std::vector<Operand<S>> h(tile.size()), rows(h), pairs(2 * h.size());
     products.sum(c.product(), tile.data(), kStride);
@@ -174,10 +174,84 @@ TEST_CASE("products end in tiles, storage, operands and column sums as if done o
   check_products(cpu::products<bfloat16>());
 }
 
+/// Weight gradients: A by columns, as rows in pairs, and sums that go on from where they are.
+void check_sums_by_columns(const cpu::Products<bfloat16>& products) {
+  RandomMatrices random(3);
+  for (const auto& [m, n, rows] :
+       {std::tuple<int64_t, int64_t, int64_t>{128, 128, 64}, {128, 64, 48}, {5, 33, 41}, {40, 128, 1}}) {
+    CAPTURE(m);
+    CAPTURE(rows);
+    const Matrix x = random.normal(rows, m), d = random.normal(rows, n), start = random.normal(m, n);
+    const int64_t steps = (rows + 1) / 2, panel_stride = 2 * products.panel * 32;
+    std::vector<bfloat16> a(64 * 2 * kStride), b(static_cast<size_t>(3 * panel_stride));
+    std::vector<float> c(128 * kStride), expected(c.size());
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t j = 0; j < m; ++j)
+        a[static_cast<size_t>(i / 2 * 2 * kStride + 2 * j + i % 2)] =
+            bfloat16(static_cast<float>(x.v[static_cast<size_t>(i * m + j)]));
+      for (int64_t j = 0; j < n; ++j)
+        b[static_cast<size_t>(j / products.panel * panel_stride + i / 2 * 2 * products.panel +
+                              j % products.panel * 2 + i % 2)] =
+            bfloat16(static_cast<float>(d.v[static_cast<size_t>(i * n + j)]));
+    }
+    // What is behind the last step must not be read, or not count.
+    for (int64_t j = 0; j < 2 * kStride; ++j)
+      a[static_cast<size_t>(steps * 2 * kStride + j)] = bfloat16(std::numeric_limits<float>::quiet_NaN());
+    for (int64_t i = 0; i < m; ++i)
+      for (int64_t j = 0; j < n; ++j)
+        c[static_cast<size_t>(i * kStride + j)] = static_cast<float>(start.v[static_cast<size_t>(i * n + j)]);
+    products.sum({m,
+                  n,
+                  {a.data(), 2, 2 * kStride, steps},
+                  {b.data(), panel_stride, 2 * products.panel},
+                  {c.data(), kStride}},
+                 c.data(), kStride);
+    for (int64_t i = 0; i < m; ++i)
+      for (int64_t j = 0; j < n; ++j) {
+        double sum = start.v[static_cast<size_t>(i * n + j)];
+        for (int64_t r = 0; r < rows; ++r) {
+          const auto rounded = [&](const Matrix& from, int64_t width, int64_t column) {
+            return number(bfloat16(static_cast<float>(from.v[static_cast<size_t>(r * width + column)])));
+          };
+          sum += rounded(x, m, i) * rounded(d, n, j);
+        }
+        REQUIRE(std::abs(c[static_cast<size_t>(i * kStride + j)] - sum) <= 16.0 * close<float>(sum));
+      }
+  }
+}
+
+TEST_CASE("weight gradients of bfloat16 go on from what they are") {
+  check_sums_by_columns(cpu::products<bfloat16>());
+}
+
 TEST_CASE("products in AMX, emulated, end like others") {
   const cpu::Products<bfloat16>* const amx = cpu::emulated_amx_products();
   if (amx == nullptr) return;
   check_products(*amx);
+  check_sums_by_columns(*amx);
+}
+
+TEST_CASE("a row's sums do not depend on the rows beside it") {
+  // What is computed again comes in other tiles.
+  RandomMatrices random(11);
+  const auto check = [&](const cpu::Products<bfloat16>& products) {
+    Case<bfloat16> c(random, 64, 128, 128);
+    std::vector<float> all(64 * kStride), part(all.size());
+    products.sum(c.product(), all.data(), kStride);
+    for (const auto& [first, rows] :
+         {std::pair<int64_t, int64_t>{0, 64}, {1, 1}, {5, 17}, {16, 33}, {31, 33}, {60, 4}}) {
+      cpu::Product<bfloat16> product = c.product();
+      product.m = rows;
+      product.a.data += first * kStride;
+      product.start.rows += first * kStride;
+      products.sum(product, part.data(), kStride);
+      for (int64_t i = 0; i < rows; ++i)
+        REQUIRE(std::memcmp(&part[static_cast<size_t>(i * kStride)],
+                            &all[static_cast<size_t>((first + i) * kStride)], 128 * sizeof(float)) == 0);
+    }
+  };
+  check(cpu::products<bfloat16>());
+  if (cpu::emulated_amx_products() != nullptr) check(*cpu::emulated_amx_products());
 }
 
 template <class S>
