@@ -197,28 +197,38 @@ void gather_sum(int64_t rows, int64_t width, const Accumulator<S>* start, Gather
   }
 }
 
-template <class From>
-HWY_INLINE void pair_rows_of(Activation activation, int64_t rows, int64_t width, const From* x, int64_t x_row,
-                             bfloat16* y, int64_t y_row) {
+/// `bits_of(part, from)` makes the bits of bfloat16 of a vector of x.
+template <class From, class BitsOf>
+HWY_INLINE void pair_rows_of(int64_t rows, int64_t width, const From* x, int64_t x_row, bfloat16* y,
+                             int64_t y_row, const BitsOf& bits_of) {
   const Bits bits;
   for (int64_t i = 0; i < rows; i += 2, x += 2 * x_row, y += y_row) {
     const bool paired = i + 1 < rows;
     over_row<float>(width, [&](int64_t j, auto part) HWY_ATTR {
-      auto pair = bfloat16_bits(activated<float>(activation, load(part, x + j)));
-      if (paired) {
-        const auto lower = bfloat16_bits(activated<float>(activation, load(part, x + x_row + j)));
-        pair = hn::Or(pair, hn::ShiftLeft<16>(lower));
-      }
+      auto pair = bits_of(part, x + j);
+      if (paired) pair = hn::Or(pair, hn::ShiftLeft<16>(bits_of(part, x + x_row + j)));
       hn::BlendedStore(pair, hn::RebindMask(bits, part.mask), bits, reinterpret_cast<uint32_t*>(y + 2 * j));
     });
   }
 }
 void pair_rows(int64_t rows, int64_t width, const float* x, int64_t x_row, bfloat16* y, int64_t y_row) {
-  pair_rows_of(Activation::none, rows, width, x, x_row, y, y_row);
+  pair_rows_of(rows, width, x, x_row, y, y_row,
+               [](auto part, const float* from) HWY_ATTR { return bfloat16_bits(load(part, from)); });
 }
 void pair_activated_rows(Activation activation, int64_t rows, int64_t width, const bfloat16* x, int64_t x_row,
                          bfloat16* y, int64_t y_row) {
-  pair_rows_of(activation, rows, width, x, x_row, y, y_row);
+  if (activation == Activation::relu || activation == Activation::none) {
+    // As integers: what relu makes 0 lies between -0 and -infinity, not NaN behind them.
+    const Bits bits;
+    const auto zeros = hn::Set(bits, activation == Activation::relu ? 0x7f81u : 0u);
+    return pair_rows_of(rows, width, x, x_row, y, y_row, [&](auto part, const bfloat16* from) HWY_ATTR {
+      const auto x_bits = load_bits(part, from);
+      return hn::IfThenZeroElse(hn::Lt(hn::Sub(x_bits, hn::Set(bits, 0x8000u)), zeros), x_bits);
+    });
+  }
+  pair_rows_of(rows, width, x, x_row, y, y_row, [&](auto part, const bfloat16* from) HWY_ATTR {
+    return bfloat16_bits(activated<float>(activation, load(part, from)));
+  });
 }
 
 template <class S>

@@ -26,7 +26,7 @@ inline constexpr int64_t kDepth = std::is_same_v<S, bfloat16> ? 2 : 1;
 /// rows that a product holds in registers; 64 of bfloat16 fill AMX's registers as rows and, in pairs, as
 /// steps.
 template <class S>
-inline constexpr int64_t kTileRows = kDepth<S> == 2 ? 64 : 48;
+inline constexpr int64_t kTileRows = kDepth<S> == 2 ? 64 : 96;
 
 /// Rows of storage that are added up: row index[i] for row i, or row i itself (null). No rows: zeros.
 template <class S>

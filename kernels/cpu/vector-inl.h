@@ -99,11 +99,19 @@ HWY_INLINE hn::Vec<HalfBits> narrow(Floats x) {
 
 // Masks of 16-bit lanes are AVX-512's alone; elsewhere the last vector of a row goes through the stack.
 template <class S>
-requires(sizeof(S) == 2) HWY_INLINE Floats load(const Part<float>& part, const S* x) {
-  if (part.whole) return widen<S>(hn::LoadU(HalfBits(), reinterpret_cast<const uint16_t*>(x)));
+HWY_INLINE hn::Vec<HalfBits> load_half(const Part<float>& part, const S* x) {
+  if (part.whole) return hn::LoadU(HalfBits(), reinterpret_cast<const uint16_t*>(x));
   uint16_t lanes[HWY_MAX_BYTES / sizeof(float)] = {};
   std::memcpy(lanes, x, part.count * sizeof(S));
-  return widen<S>(hn::LoadU(HalfBits(), lanes));
+  return hn::LoadU(HalfBits(), lanes);
+}
+template <class S>
+requires(sizeof(S) == 2) HWY_INLINE Floats load(const Part<float>& part, const S* x) {
+  return widen<S>(load_half(part, x));
+}
+template <class S>
+HWY_INLINE hn::Vec<Bits> load_bits(const Part<float>& part, const S* x) {
+  return hn::PromoteTo(Bits(), load_half(part, x));
 }
 template <class S>
 requires(sizeof(S) == 2) HWY_INLINE void store(const Part<float>& part, Floats value, S* y) {

@@ -95,6 +95,26 @@ TEST_CASE("rows are paired for products of bfloat16, an odd last one with zeros"
   }
 }
 
+TEST_CASE("activations of paired rows are those of numbers, whatever their bits") {
+  const std::vector<float> special{0.0f,     -0.0f,     1.5f, -1.5f, 3e38f, -3e38f, 1e-40f,
+                                   INFINITY, -INFINITY, NAN,  -NAN,  2.0f,  -2.0f};
+  const auto width = static_cast<int64_t>(special.size());
+  std::vector<bfloat16> x, paired(64), tanh_paired(64);
+  for (const float value : special) x.emplace_back(value);
+  const cpu::TileOps<bfloat16>& ops = cpu::tile_ops<bfloat16>();
+  ops.pair_activated_rows(Activation::relu, 1, width, x.data(), width, paired.data(), 64);
+  ops.pair_activated_rows(Activation::tanh, 1, width, x.data(), width, tanh_paired.data(), 64);
+  for (size_t i = 0; i < special.size(); ++i) {
+    const auto value = static_cast<float>(x[i]);
+    CAPTURE(value);
+    const auto relu = static_cast<float>(paired[2 * i]);
+    CHECK((std::isnan(value) ? std::isnan(relu) : relu == std::max(value, 0.0f)));
+    const auto tanh = static_cast<float>(tanh_paired[2 * i]);
+    CHECK((std::isnan(value) ? std::isnan(tanh) : std::abs(tanh - std::tanh(value)) <= 0x1p-8f));
+    CHECK(paired[2 * i + 1].bits == 0);
+  }
+}
+
 TEST_CASE("f16 overflows to infinity and is not clamped; what is summed on the way may be larger") {
   Runtime runtime = make_runtime();
   const Matrix x(1, 2, {400.0, 400.0});
