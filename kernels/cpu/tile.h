@@ -22,9 +22,9 @@ using Operand = std::conditional_t<std::is_same_v<S, bfloat16>, bfloat16, Accumu
 /// of one column.
 template <class S>
 inline constexpr int64_t kDepth = std::is_same_v<S, bfloat16> ? 2 : 1;
-/// Rows that travel together through all layers: 48 rows of 128 floats are 24 KiB, and a multiple of the 6
-/// rows that a product holds in registers; 64 of bfloat16 fill AMX's registers as rows and, in pairs, as
-/// steps.
+/// Rows that travel together through all layers. 96 are a multiple of the 6 rows that a product holds in
+/// registers, and enough that a weight's gradient is not read and written for little; their tiles stay in the
+/// second cache. 64 of bfloat16 fill AMX's registers as rows and, in pairs, as steps.
 template <class S>
 inline constexpr int64_t kTileRows = kDepth<S> == 2 ? 64 : 96;
 
