@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The op-by-op path: one kernel an op, everything an op reads is kept, as a general framework does.
+// The op-by-op path: one kernel an op, and what its backward reads is kept, as a general framework does.
 #include <meshgrad/autograd/ops.h>
 #include <meshgrad/kernels/elementwise.h>
 #include <meshgrad/kernels/linear.h>
@@ -15,10 +15,10 @@ Variable linear(Tape& tape, const Variable& x, const Weight& weight, const Weigh
                    tape.runtime(), tape.stream());
   }
   tape.record({.op = "linear", .inputs = {x}, .rereads_inputs = true, .product = true},
-              [x, y, weight, bias](Tape& back) {
+              [x, y = y.slot(), weight, bias](Tape& back) {
                 const Tensor d_y = back.take_gradient(y);
                 if (!d_y.defined()) return;
-                const GradientTarget d_x = back.gradient_for(x);
+                const GradientTarget d_x = back.gradient_for(x.slot());
                 linear_backward({.rows = y.rows(),
                                  .d_y = d_y,
                                  .x = x.value(),
@@ -38,15 +38,19 @@ Variable activation(Tape& tape, const Variable& x, Activation kind) {
   if (tape.runs()) {
     activation_forward({.activation = kind, .x = x.value(), .y = y.value()}, tape.stream());
   }
-  tape.record({.op = "activation", .inputs = {x}, .rereads_inputs = true}, [x, y, kind](Tape& back) {
-    const Tensor d_y = back.take_gradient(y);
-    if (!d_y.defined() || !x.needs_gradient()) return;
-    const bool fresh = Tape::slot_empty(x);
-    const Tensor d_x = fresh ? d_y : back.gradient_for(x).tensor;
-    activation_backward({.activation = kind, .x = x.value(), .d_y = d_y, .d_x = d_x, .accumulate = !fresh},
-                        back.stream());
-    if (fresh) back.give_gradient(x, d_x);
-  });
+  // relu is where it is positive: the next op keeps y anyway, and nothing has to keep x.
+  const bool by_output = kind == Activation::relu;
+  tape.record({.op = "activation", .inputs = {x}, .rereads_inputs = !by_output, .rereads_outputs = by_output},
+              [read = by_output ? y : x, x = x.slot(), y = y.slot(), kind](Tape& back) {
+                const Tensor d_y = back.take_gradient(y);
+                if (!d_y.defined() || !x.needs_gradient()) return;
+                const bool fresh = !x.gradient().defined();
+                const Tensor d_x = fresh ? d_y : back.gradient_for(x).tensor;
+                activation_backward(
+                    {.activation = kind, .x = read.value(), .d_y = d_y, .d_x = d_x, .accumulate = !fresh},
+                    back.stream());
+                if (fresh) back.give_gradient(x, d_x);
+              });
   return y;
 }
 
@@ -65,10 +69,10 @@ Variable norm(Tape& tape, const Variable& x, Norm kind, const Weight& gain, cons
                  tape.stream());
   }
   tape.record({.op = "norm", .inputs = {x}, .rereads_inputs = true},
-              [x, y, kind, gain, bias, epsilon](Tape& back) {
+              [x, y = y.slot(), kind, gain, bias, epsilon](Tape& back) {
                 const Tensor d_y = back.take_gradient(y);
                 if (!d_y.defined()) return;
-                const GradientTarget slot = back.gradient_for(x);
+                const GradientTarget slot = back.gradient_for(x.slot());
                 const auto or_scratch = [&](const Tensor& wanted, const Tensor& like) {
                   return wanted.defined() || !like.defined()
                              ? wanted
@@ -96,11 +100,11 @@ Variable add(Tape& tape, const Variable& a, const Variable& b) {
     copy(a.value(), y.value(), tape.stream());
     axpby({.a = 1.0, .x = b.value(), .b = 1.0, .y = y.value()}, tape.stream());
   }
-  tape.record({.op = "add", .inputs = {a, b}}, [a, b, y](Tape& back) {
+  tape.record({.op = "add", .inputs = {a, b}}, [a = a.slot(), b = b.slot(), y = y.slot()](Tape& back) {
     const Tensor d_y = back.take_gradient(y);
     if (!d_y.defined()) return;
     // One of the two may take the tensor over; the other then needs a copy of its own.
-    if (a.needs_gradient() && b.needs_gradient() && Tape::slot_empty(b)) {
+    if (a.needs_gradient() && b.needs_gradient() && !b.gradient().defined()) {
       copy(d_y, back.gradient_for(b).tensor, back.stream());
     } else {
       back.give_gradient(b, d_y);
@@ -118,7 +122,13 @@ const Tensor& index_of(ConcatPart::Rows rows, const Graph* graph) {
   return rows == ConcatPart::Rows::sender ? graph->senders : graph->receivers;
 }
 
-void concat_backward(Tape& back, const ConcatPart& part, const Graph* graph, const Tensor& d_y,
+/// A part of a concatenation as its backward needs it.
+struct ConcatSlot {
+  GradientSlot x;
+  ConcatPart::Rows rows;
+};
+
+void concat_backward(Tape& back, const ConcatSlot& part, const Graph* graph, const Tensor& d_y,
                      int64_t column) {
   const GradientTarget slot = back.gradient_for(part.x);
   if (!slot.tensor.defined()) return;
@@ -156,9 +166,11 @@ Variable concat(Tape& tape, const std::vector<ConcatPart>& parts, const Graph* g
   const Rows rows = gathers ? graph->edge_rows() : parts.front().x.rows();
   const Variable y = tape.output(rows, width, parts.front().x.value().dtype(), true, "concat");
   OpUse use{.op = "concat"};
+  std::vector<ConcatSlot> slots;
   int64_t column = 0;
   for (const ConcatPart& part : parts) {
     use.inputs.push_back(part.x);
+    slots.push_back({part.x.slot(), part.rows});
     if (!tape.runs()) continue;
     gather({.rows = rows,
             .index = index_of(part.rows, graph),
@@ -168,13 +180,13 @@ Variable concat(Tape& tape, const std::vector<ConcatPart>& parts, const Graph* g
            tape.stream());
     column += part.x.value().width();
   }
-  tape.record(use, [parts, graph, y](Tape& back) {
+  tape.record(use, [slots = std::move(slots), graph, y = y.slot()](Tape& back) {
     const Tensor d_y = back.take_gradient(y);
     if (!d_y.defined()) return;
     int64_t from = 0;
-    for (const ConcatPart& part : parts) {
+    for (const ConcatSlot& part : slots) {
       concat_backward(back, part, graph, d_y, from);
-      from += part.x.value().width();
+      from += part.x.shape().width();
     }
   });
   return y;
@@ -191,10 +203,10 @@ Variable segment_sum(Tape& tape, const Variable& x, const Graph& graph) {
                  .out = y.value()},
                 tape.stream());
   }
-  tape.record({.op = "segment_sum", .inputs = {x}}, [x, y, g = &graph](Tape& back) {
+  tape.record({.op = "segment_sum", .inputs = {x}}, [x = x.slot(), y = y.slot(), g = &graph](Tape& back) {
     const Tensor d_y = back.take_gradient(y);
     if (!d_y.defined() || !x.needs_gradient()) return;
-    const Tensor d_x = back.scratch(x.value().shape(), d_y.dtype(), "gradient");
+    const Tensor d_x = back.scratch(x.shape(), d_y.dtype(), "gradient");
     gather({.rows = g->edge_rows(), .index = g->receivers, .x = d_y, .out = d_x}, back.stream());
     back.give_gradient(x, d_x);
   });

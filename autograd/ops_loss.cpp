@@ -18,7 +18,7 @@ LossSum masked_loss(Tape& tape, const Variable& prediction, const Tensor& target
                         tape.runtime(), tape.stream());
   }
   tape.record({.op = "masked_loss", .inputs = {prediction}, .rereads_inputs = true},
-              [prediction, target, mask, sum = loss.sum](Tape& back) {
+              [prediction, target, mask, sum = loss.sum.slot()](Tape& back) {
                 const Tensor seed = back.take_gradient(sum);
                 if (!seed.defined() || !prediction.needs_gradient()) return;
                 const Tensor d_prediction =
@@ -30,7 +30,7 @@ LossSum masked_loss(Tape& tape, const Variable& prediction, const Tensor& target
                                       .seed = seed,
                                       .d_prediction = d_prediction},
                                      back.stream());
-                back.give_gradient(prediction, d_prediction);
+                back.give_gradient(prediction.slot(), d_prediction);
               });
   return loss;
 }
@@ -57,7 +57,7 @@ LossSum masked_loss(Tape& tape, const Variable& before, const std::vector<Variab
   }
   OpUse use{.op = "masked_loss", .inputs = errors, .rereads_inputs = true};
   if (before) use.inputs.push_back(before);
-  tape.record(use, [before, errors, mask, sum = loss.sum](Tape& back) {
+  tape.record(use, [before = before.slot(), errors, mask, sum = loss.sum.slot()](Tape& back) {
     const Tensor seed = back.take_gradient(sum);
     if (!seed.defined()) return;
     for (const Variable& error : errors) {
@@ -70,7 +70,7 @@ LossSum masked_loss(Tape& tape, const Variable& before, const std::vector<Variab
                             .seed = seed,
                             .d_prediction = d_error},
                            back.stream());
-      back.give_gradient(error, d_error);
+      back.give_gradient(error.slot(), d_error);
     }
     if (before) back.give_gradient(before, seed);
   });

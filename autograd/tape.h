@@ -34,13 +34,14 @@ struct SegmentPlan;
 class Offload;
 class OffloadStore;
 
-/// An op for those who run it again: what it read, and what its backward will read of that. A backward must
-/// not read the values of the op's own outputs.
+/// An op for those who run it again: what it read, and which values its backward will read. Of variables
+/// whose values it does not read, a backward owns the slots alone, so that nothing keeps those values for it.
 struct OpUse {
   std::string_view op;
   std::vector<Variable> inputs;
-  bool rereads_inputs = false;  ///< backward reads the inputs' values, not only their shapes
-  bool product = false;         ///< a matrix product, or a fused call of several
+  bool rereads_inputs = false;   ///< backward reads the inputs' values
+  bool rereads_outputs = false;  ///< backward reads the values of the op's own outputs
+  bool product = false;          ///< a matrix product, or a fused call of several
 };
 
 /// How often ops ran on a tape and its inner ones.
@@ -103,14 +104,12 @@ class Tape {
 
   // For the backward functions of ops:
   /// The gradient that reached an op's output, taken from its slot; undefined when nothing used the output.
-  Tensor take_gradient(const Variable& variable) const;
+  Tensor take_gradient(const GradientSlot& slot) const;
   /// The slot of an input's gradient; the first request allocates it.
-  GradientTarget gradient_for(const Variable& variable) const;
+  GradientTarget gradient_for(const GradientSlot& slot) const;
   /// Adds a finished gradient; an empty slot takes over the tensor itself, which the caller then no longer
   /// owns.
-  void give_gradient(const Variable& variable, const Tensor& gradient) const;
-  /// True when the slot holds nothing yet.
-  static bool slot_empty(const Variable& variable) { return !variable.state_->gradient.defined(); }
+  void give_gradient(const GradientSlot& slot, const Tensor& gradient) const;
   /// Scratch memory of an op.
   Tensor scratch(const Shape& shape, DType dtype, std::string_view name) const;
 
@@ -135,7 +134,7 @@ class Tape {
     std::string scope;  // if observed
     bool segment = false;
   };
-  void note_gradient(const Variable& variable) const;
+  void note_gradient(const GradientSlot& slot) const;
   void tell(const std::string& op, const std::string& scope, bool backward);
   bool follows() const { return kind_ == Kind::record && plan_ != nullptr; }
   Offload* root_offload() const { return plan_ == nullptr && recording() ? shared_->offload.get() : nullptr; }
