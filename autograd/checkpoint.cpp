@@ -40,12 +40,9 @@ std::vector<Variable> SegmentRun::first(Tape& tape, std::string_view name, const
   for (const Variable& output : outputs) self.outputs_.push_back(output.slot());
   self.note(tape, name, outputs);
   if (offload != nullptr) self.number_ = offload->end_segment(self.all_held());
-  if (tape.kind_ == Tape::Kind::record) {
-    const std::string scope = tape.observer_ ? tape.runtime_.allocator().scope() : std::string();
-    tape.entries_.push_back({std::string(name),
-                             [self = std::move(self)](Tape& back) mutable { self.second(back); }, scope,
-                             true});
-  }
+  if (tape.kind_ == Tape::Kind::record)
+    tape.push(
+        name, [self = std::move(self)](Tape& back) mutable { self.second(back); }, true);
   return outputs;
 }
 

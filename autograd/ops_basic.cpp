@@ -9,12 +9,12 @@ namespace meshgrad {
 
 Variable linear(Tape& tape, const Variable& x, const Weight& weight, const Weight& bias) {
   const Rows rows = x.rows();
-  const Variable y = tape.output(rows, weight.value.width(), x.value().dtype(), true, "linear");
+  Variable y = tape.output(rows, weight.value.width(), x.value().dtype(), true, "linear");
   if (tape.runs()) {
     linear_forward({.rows = rows, .x = x.value(), .weight = weight.value, .bias = bias.value, .y = y.value()},
                    tape.runtime(), tape.stream());
   }
-  tape.record({.op = "linear", .inputs = {x}, .rereads_inputs = true, .product = true},
+  tape.record({.op = "linear", .inputs = {&x, 1}, .rereads_inputs = true, .product = true},
               [x, y = y.slot(), weight, bias](Tape& back) {
                 const Tensor d_y = back.take_gradient(y);
                 if (!d_y.defined()) return;
@@ -33,31 +33,31 @@ Variable linear(Tape& tape, const Variable& x, const Weight& weight, const Weigh
 }
 
 Variable activation(Tape& tape, const Variable& x, Activation kind) {
-  const Variable y =
-      tape.output(x.rows(), x.value().width(), x.value().dtype(), x.needs_gradient(), "activation");
+  Variable y = tape.output(x.rows(), x.value().width(), x.value().dtype(), x.needs_gradient(), "activation");
   if (tape.runs()) {
     activation_forward({.activation = kind, .x = x.value(), .y = y.value()}, tape.stream());
   }
   // relu is where it is positive: the next op keeps y anyway, and nothing has to keep x.
   const bool by_output = kind == Activation::relu;
-  tape.record({.op = "activation", .inputs = {x}, .rereads_inputs = !by_output, .rereads_outputs = by_output},
-              [read = by_output ? y : x, x = x.slot(), y = y.slot(), kind](Tape& back) {
-                const Tensor d_y = back.take_gradient(y);
-                if (!d_y.defined() || !x.needs_gradient()) return;
-                const bool fresh = !x.gradient().defined();
-                const Tensor d_x = fresh ? d_y : back.gradient_for(x).tensor;
-                activation_backward(
-                    {.activation = kind, .x = read.value(), .d_y = d_y, .d_x = d_x, .accumulate = !fresh},
-                    back.stream());
-                if (fresh) back.give_gradient(x, d_x);
-              });
+  tape.record(
+      {.op = "activation", .inputs = {&x, 1}, .rereads_inputs = !by_output, .rereads_outputs = by_output},
+      [read = by_output ? y : x, x = x.slot(), y = y.slot(), kind](Tape& back) {
+        const Tensor d_y = back.take_gradient(y);
+        if (!d_y.defined() || !x.needs_gradient()) return;
+        const bool fresh = !x.gradient().defined();
+        const Tensor d_x = fresh ? d_y : back.gradient_for(x).tensor;
+        activation_backward(
+            {.activation = kind, .x = read.value(), .d_y = d_y, .d_x = d_x, .accumulate = !fresh},
+            back.stream());
+        if (fresh) back.give_gradient(x, d_x);
+      });
   return y;
 }
 
 Variable norm(Tape& tape, const Variable& x, Norm kind, const Weight& gain, const Weight& bias,
               double epsilon) {
   const Rows rows = x.rows();
-  const Variable y = tape.output(rows, x.value().width(), x.value().dtype(), true, "norm");
+  Variable y = tape.output(rows, x.value().width(), x.value().dtype(), true, "norm");
   if (tape.runs()) {
     norm_forward({.norm = kind,
                   .rows = rows,
@@ -68,7 +68,7 @@ Variable norm(Tape& tape, const Variable& x, Norm kind, const Weight& gain, cons
                   .y = y.value()},
                  tape.stream());
   }
-  tape.record({.op = "norm", .inputs = {x}, .rereads_inputs = true},
+  tape.record({.op = "norm", .inputs = {&x, 1}, .rereads_inputs = true},
               [x, y = y.slot(), kind, gain, bias, epsilon](Tape& back) {
                 const Tensor d_y = back.take_gradient(y);
                 if (!d_y.defined()) return;
@@ -94,13 +94,14 @@ Variable norm(Tape& tape, const Variable& x, Norm kind, const Weight& gain, cons
 }
 
 Variable add(Tape& tape, const Variable& a, const Variable& b) {
-  const Variable y = tape.output(a.rows(), a.value().width(), a.value().dtype(),
-                                 a.needs_gradient() || b.needs_gradient(), "add");
+  Variable y = tape.output(a.rows(), a.value().width(), a.value().dtype(),
+                           a.needs_gradient() || b.needs_gradient(), "add");
   if (tape.runs()) {
     copy(a.value(), y.value(), tape.stream());
     axpby({.a = 1.0, .x = b.value(), .b = 1.0, .y = y.value()}, tape.stream());
   }
-  tape.record({.op = "add", .inputs = {a, b}}, [a = a.slot(), b = b.slot(), y = y.slot()](Tape& back) {
+  const Variable inputs[] = {a, b};
+  tape.record({.op = "add", .inputs = inputs}, [a = a.slot(), b = b.slot(), y = y.slot()](Tape& back) {
     const Tensor d_y = back.take_gradient(y);
     if (!d_y.defined()) return;
     // One of the two may take the tensor over; the other then needs a copy of its own.
@@ -164,12 +165,12 @@ Variable concat(Tape& tape, const std::vector<ConcatPart>& parts, const Graph* g
     throw invalid_argument("concat", "parts, and a graph for parts that gather", "none");
   }
   const Rows rows = gathers ? graph->edge_rows() : parts.front().x.rows();
-  const Variable y = tape.output(rows, width, parts.front().x.value().dtype(), true, "concat");
-  OpUse use{.op = "concat"};
+  Variable y = tape.output(rows, width, parts.front().x.value().dtype(), true, "concat");
+  std::vector<Variable> inputs;
   std::vector<ConcatSlot> slots;
   int64_t column = 0;
   for (const ConcatPart& part : parts) {
-    use.inputs.push_back(part.x);
+    inputs.push_back(part.x);
     slots.push_back({part.x.slot(), part.rows});
     if (!tape.runs()) continue;
     gather({.rows = rows,
@@ -180,21 +181,22 @@ Variable concat(Tape& tape, const std::vector<ConcatPart>& parts, const Graph* g
            tape.stream());
     column += part.x.value().width();
   }
-  tape.record(use, [slots = std::move(slots), graph, y = y.slot()](Tape& back) {
-    const Tensor d_y = back.take_gradient(y);
-    if (!d_y.defined()) return;
-    int64_t from = 0;
-    for (const ConcatSlot& part : slots) {
-      concat_backward(back, part, graph, d_y, from);
-      from += part.x.shape().width();
-    }
-  });
+  tape.record({.op = "concat", .inputs = inputs},
+              [slots = std::move(slots), graph, y = y.slot()](Tape& back) {
+                const Tensor d_y = back.take_gradient(y);
+                if (!d_y.defined()) return;
+                int64_t from = 0;
+                for (const ConcatSlot& part : slots) {
+                  concat_backward(back, part, graph, d_y, from);
+                  from += part.x.shape().width();
+                }
+              });
   return y;
 }
 
 Variable segment_sum(Tape& tape, const Variable& x, const Graph& graph) {
-  const Variable y = tape.output(graph.owned_rows(), x.value().width(), x.value().dtype(), x.needs_gradient(),
-                                 "segment_sum");
+  Variable y = tape.output(graph.owned_rows(), x.value().width(), x.value().dtype(), x.needs_gradient(),
+                           "segment_sum");
   if (tape.runs()) {
     segment_sum({.segments = graph.owned_rows(),
                  .offsets = graph.receiver_offsets,
@@ -203,7 +205,7 @@ Variable segment_sum(Tape& tape, const Variable& x, const Graph& graph) {
                  .out = y.value()},
                 tape.stream());
   }
-  tape.record({.op = "segment_sum", .inputs = {x}}, [x = x.slot(), y = y.slot(), g = &graph](Tape& back) {
+  tape.record({.op = "segment_sum", .inputs = {&x, 1}}, [x = x.slot(), y = y.slot(), g = &graph](Tape& back) {
     const Tensor d_y = back.take_gradient(y);
     if (!d_y.defined() || !x.needs_gradient()) return;
     const Tensor d_x = back.scratch(x.shape(), d_y.dtype(), "gradient");

@@ -161,10 +161,11 @@ Variable mlp(Tape& tape, const std::vector<Variable>& inputs, const MlpParameter
       args.saved = saved_for(tape, parameters, rows.capacity, dtype);
     mlp_forward(args, tape.runtime(), tape.stream());
   }
-  OpUse use{.op = "mlp", .inputs = inputs, .rereads_inputs = true, .product = true};
-  if (residual) use.inputs.push_back(residual);
-  tape.record(use, [saved = MlpSavedForBackward{inputs, parameters, residual.slot(), args.saved, out.slot()}](
-                       Tape& back) { saved.backward(back); });
+  std::vector<Variable> read = inputs;
+  if (residual) read.push_back(residual);
+  tape.record({.op = "mlp", .inputs = read, .rereads_inputs = true, .product = true},
+              [saved = MlpSavedForBackward{inputs, parameters, residual.slot(), args.saved, out.slot()}](
+                  Tape& back) { saved.backward(back); });
   return out;
 }
 
@@ -194,8 +195,9 @@ EdgeUpdate edge_update(Tape& tape, const Graph& graph, const Variable& nodes, co
       args.saved = saved_for(tape, parameters, graph.edges, dtype);
     edge_update_forward(args, tape.runtime(), tape.stream());
   }
+  const Variable read[] = {nodes, edges};
   tape.record(
-      {.op = "edge_update", .inputs = {nodes, edges}, .rereads_inputs = true, .product = true},
+      {.op = "edge_update", .inputs = read, .rereads_inputs = true, .product = true},
       [saved = EdgeUpdateSaved{&graph, nodes, edges, parameters, options, args.saved, result.edges.slot(),
                                result.aggregate.slot()}](Tape& back) { saved.backward(back); });
   return result;

@@ -18,23 +18,22 @@ Variable deviation(Tape& tape, const Variable& before, const Variable& predictio
                        .after = after.value()},
                       tape.stream());
   }
-  OpUse use{.op = "deviation", .inputs = {prediction}};
-  if (before) use.inputs.push_back(before);
-  tape.record(
-      use, [before = before.slot(), prediction = prediction.slot(), mask, after = after.slot()](Tape& back) {
-        const Tensor d_after = back.take_gradient(after);
-        if (!d_after.defined()) return;
-        const GradientTarget d_before = back.gradient_for(before);
-        const GradientTarget d_prediction = back.gradient_for(prediction);
-        deviation_backward({.rows = after.rows(),
-                            .d_after = d_after,
-                            .mask = mask,
-                            .d_before = d_before.tensor,
-                            .accumulate_d_before = d_before.accumulate,
-                            .d_prediction = d_prediction.tensor,
-                            .accumulate_d_prediction = d_prediction.accumulate},
-                           back.stream());
-      });
+  const Variable inputs[] = {prediction, before};
+  tape.record({.op = "deviation", .inputs = inputs}, [before = before.slot(), prediction = prediction.slot(),
+                                                      mask, after = after.slot()](Tape& back) {
+    const Tensor d_after = back.take_gradient(after);
+    if (!d_after.defined()) return;
+    const GradientTarget d_before = back.gradient_for(before);
+    const GradientTarget d_prediction = back.gradient_for(prediction);
+    deviation_backward({.rows = after.rows(),
+                        .d_after = d_after,
+                        .mask = mask,
+                        .d_before = d_before.tensor,
+                        .accumulate_d_before = d_before.accumulate,
+                        .d_prediction = d_prediction.tensor,
+                        .accumulate_d_prediction = d_prediction.accumulate},
+                       back.stream());
+  });
   return after;
 }
 
@@ -51,7 +50,7 @@ Variable shift_columns(Tape& tape, const Tensor& given, const Variable& shift, c
                    .shifted = shifted.value()},
                   tape.stream());
   }
-  tape.record({.op = "shift_columns", .inputs = {shift}},
+  tape.record({.op = "shift_columns", .inputs = {&shift, 1}},
               [shift = shift.slot(), source, ratio, shifted = shifted.slot()](Tape& back) {
                 const Tensor d_shifted = back.take_gradient(shifted);
                 if (!d_shifted.defined()) return;

@@ -11,9 +11,11 @@ Tape::Tape(const Tape& outer, Kind kind, std::shared_ptr<SegmentPlan> plan)
     : runtime_(outer.runtime_),
       kind_(kind),
       tag_(kind == Kind::record ? Tag::recompute : outer.tag_),
+      entries_(outer.recycling()),
       observer_(outer.observer_),
       shared_(outer.shared_),
-      plan_(std::move(plan)) {}
+      plan_(std::move(plan)),
+      made_(outer.recycling()) {}
 
 Variable Tape::output(const Shape& shape, Rows rows, DType dtype, bool needs_gradient,
                       std::string_view name) {
@@ -22,7 +24,7 @@ Variable Tape::output(const Shape& shape, Rows rows, DType dtype, bool needs_gra
   const Tensor value = written                 ? Tensor::empty(runtime_, shape, dtype, tag_, name)
                        : known->kept.defined() ? known->kept
                                                : Tensor::without_memory(shape, dtype);
-  Variable result(value, needs_gradient && kind_ != Kind::evaluate, rows);
+  Variable result(value, needs_gradient && kind_ != Kind::evaluate, rows, recycling());
   result.state_->stays = false;
   if (plan_ != nullptr) result.state_->id = ++shared_->ids;
   if (kind_ != Kind::evaluate) made_.push_back(result);
@@ -35,15 +37,11 @@ Variable Tape::output(const Shape& shape, Rows rows, DType dtype, bool needs_gra
 
 bool Tape::runs() const { return !follows() || plan_->op(next_op_).runs; }
 
-void Tape::record(const OpUse& use, std::function<void(Tape&)> backward) {
-  if (kind_ == Kind::evaluate) return;
+void Tape::note_op(const OpUse& use) {
   if (shared_->offload != nullptr) note_readers(use);
   if (runs()) ++(tag_ == Tag::recompute ? shared_->counts.recomputed : shared_->counts.forwards);
   if (plan_ != nullptr) follows() ? follow(use) : note(use);
   made_.clear();
-  const std::string scope = observer_ ? runtime_.allocator().scope() : std::string();
-  if (kind_ == Kind::record) entries_.push_back({std::string(use.op), std::move(backward), scope});
-  if (observer_) tell(std::string(use.op), scope, false);
 }
 
 void Tape::offload(OffloadStore& store) { shared_->offload = std::make_shared<Offload>(runtime_, store); }
@@ -107,7 +105,7 @@ void Tape::walk() {
     entries_.pop_back();
     std::optional<MemoryScope> scope;  // a segment opens its own as it runs again
     if (!entry.segment) scope.emplace(runtime_.allocator(), entry.op);
-    entry.backward(*this);
+    entry.backward(entry.saved.get(), *this);
     if (observer_) tell(entry.op, entry.scope, true);
   }
 }
@@ -142,8 +140,8 @@ void Tape::note_gradient(const GradientSlot& slot) const {
   written_.push_back({"gradient of " + slot.state_->name, slot.gradient(), slot.rows()});
 }
 
-void Tape::tell(const std::string& op, const std::string& scope, bool backward) {
-  observer_({op, scope, backward, std::exchange(written_, {})});
+void Tape::tell(std::string_view op, std::string scope, bool backward) {
+  observer_({std::string(op), std::move(scope), backward, std::exchange(written_, {})});
 }
 
 Tensor Tape::scratch(const Shape& shape, DType dtype, std::string_view name) const {

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 namespace meshgrad {
 
@@ -35,7 +36,7 @@ class GradientSlot {
     Tensor gradient;
     std::string name;  // of an op's output, if observed
   };
-  explicit GradientSlot(State state) : state_(std::make_shared<State>(std::move(state))) {}
+  explicit GradientSlot(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
   std::shared_ptr<State> state_;
 };
@@ -45,10 +46,10 @@ class Variable {
  public:
   Variable() = default;
   /// `needs_gradient`: backward fills `gradient()`, of the value's shape and dtype.
-  Variable(Tensor value, bool needs_gradient) : Variable(std::move(value), needs_gradient, nullptr) {}
+  Variable(Tensor value, bool needs_gradient) : Variable(std::move(value), needs_gradient, Rows()) {}
   /// As the above; only the rows that `rows` counts are real.
   Variable(Tensor value, bool needs_gradient, Rows rows)
-      : Variable(std::move(value), needs_gradient, rows.count) {}
+      : Variable(std::move(value), needs_gradient, rows, std::allocator<std::byte>()) {}
 
   explicit operator bool() const { return state_ != nullptr; }
   const Tensor& value() const { return state_->value; }
@@ -66,9 +67,11 @@ class Variable {
     bool stays = true;  // in memory: somebody reads the value who is no segment
     bool lent = false;  // to the segment that runs now, as an input
   };
-  Variable(Tensor value, bool needs_gradient, const int64_t* count)
-      : slot_({value.shape(), value.dtype(), needs_gradient, count, {}, {}}),
-        state_(std::make_shared<State>(State{std::move(value)})) {}
+  template <class Allocator>
+  Variable(Tensor value, bool needs_gradient, Rows rows, const Allocator& memory)
+      : slot_(std::allocate_shared<GradientSlot::State>(
+            memory, GradientSlot::State{value.shape(), value.dtype(), needs_gradient, rows.count, {}, {}})),
+        state_(std::allocate_shared<State>(memory, State{std::move(value)})) {}
 
   GradientSlot slot_;
   std::shared_ptr<State> state_;
