@@ -14,15 +14,16 @@ class SegmentRun {
                                      const std::vector<Variable>& inputs, Keep keep);
 
  private:
-  void run(Tape& tape, std::string_view name, Keep keep);
-  void stand_in(Tape& tape);
-  void note(Tape& tape, std::string_view name);
+  std::vector<Variable> run(Tape& tape, std::string_view name, Keep keep);
+  std::vector<Variable> stand_in(Tape& tape);
+  void note(Tape& tape, std::string_view name, const std::vector<Variable>& outputs) const;
   void second(Tape& tape);
   std::vector<Offload::Holder> inputs_held(bool lend) const;
   std::vector<Offload::Holder> all_held() const;
 
   Segment segment_;
-  std::vector<Variable> inputs_, outputs_;
+  std::vector<Variable> inputs_;
+  std::vector<GradientSlot> outputs_;
   std::vector<bool> fresh_;  // per output: made by the segment, not handed through
   std::shared_ptr<SegmentPlan> plan_;
   int64_t number_ = -1;  // if what it keeps may leave the device's memory
@@ -35,16 +36,13 @@ std::vector<Variable> SegmentRun::first(Tape& tape, std::string_view name, const
   self.inputs_ = inputs;
   Offload* const offload = tape.root_offload();
   if (offload != nullptr) offload->begin_segment(self.inputs_held(true));
-  tape.runs() ? self.run(tape, name, keep) : self.stand_in(tape);
-  self.note(tape, name);
+  std::vector<Variable> outputs = tape.runs() ? self.run(tape, name, keep) : self.stand_in(tape);
+  for (const Variable& output : outputs) self.outputs_.push_back(output.slot());
+  self.note(tape, name, outputs);
   if (offload != nullptr) self.number_ = offload->end_segment(self.all_held());
-  const std::vector<Variable> outputs = self.outputs_;
-  if (tape.kind_ == Tape::Kind::record) {
-    const std::string scope = tape.observer_ ? tape.runtime_.allocator().scope() : std::string();
-    tape.entries_.push_back({std::string(name),
-                             [self = std::move(self)](Tape& back) mutable { self.second(back); }, scope,
-                             true});
-  }
+  if (tape.kind_ == Tape::Kind::record)
+    tape.push(
+        name, [self = std::move(self)](Tape& back) mutable { self.second(back); }, true);
   return outputs;
 }
 
@@ -69,13 +67,13 @@ std::vector<Offload::Holder> SegmentRun::all_held() const {
   return held;
 }
 
-void SegmentRun::run(Tape& tape, std::string_view name, Keep keep) {
+std::vector<Variable> SegmentRun::run(Tape& tape, std::string_view name, Keep keep) {
   plan_ = std::make_shared<SegmentPlan>();
   plan_->name = name;
   // Within a segment that forgets everything nothing is kept.
   if (tape.kind_ == Tape::Kind::record) plan_->keep = keep;
   Tape forgetful(tape, Tape::Kind::forget, plan_);
-  outputs_ = segment_(forgetful, inputs_);
+  std::vector<Variable> outputs = segment_(forgetful, inputs_);
   // Within a segment that runs again this is the second run: what the third is compared to must be the first.
   if (tape.shared_->check && tape.follows()) {
     const std::shared_ptr<SegmentPlan>& known = tape.plan_->op(tape.next_op_).nested;
@@ -83,26 +81,30 @@ void SegmentRun::run(Tape& tape, std::string_view name, Keep keep) {
   }
   plan_->decide();
   const std::unordered_set<uint64_t> made = plan_->made();
-  for (const Variable& output : outputs_) fresh_.push_back(output && made.contains(output.state_->id));
+  for (const Variable& output : outputs) fresh_.push_back(output && made.contains(output.state_->id));
+  return outputs;
 }
 
 /// Nobody reads the outputs of this inner segment: it waits for its own backward.
-void SegmentRun::stand_in(Tape& tape) {
+std::vector<Variable> SegmentRun::stand_in(Tape& tape) {
   const SegmentPlan::Op& known = tape.plan_->op(tape.next_op_);
   plan_ = known.nested;
-  for (const Variable& prototype : known.prototypes) {
-    fresh_.push_back(static_cast<bool>(prototype));
-    Variable& output = outputs_.emplace_back();
-    if (!prototype) continue;
-    output.state_ = std::make_shared<Variable::State>(*prototype.state_);
+  std::vector<Variable> outputs;
+  for (const GradientSlot& like : known.prototypes) {
+    fresh_.push_back(static_cast<bool>(like));
+    Variable& output = outputs.emplace_back();
+    if (!like) continue;
+    output = Variable(Tensor::without_memory(like.shape(), like.dtype()), like.needs_gradient(), like.rows());
+    output.slot_.state_->name = like.state_->name;
     output.state_->id = ++tape.shared_->ids;
   }
+  return outputs;
 }
 
 /// What the plan of an outer segment has to know of this one.
-void SegmentRun::note(Tape& tape, std::string_view name) {
+void SegmentRun::note(Tape& tape, std::string_view name, const std::vector<Variable>& outputs) const {
   if (tape.plan_ == nullptr) return;
-  if (tape.follows()) return tape.plan_->check_op(tape.next_op_++, name, outputs_.size());
+  if (tape.follows()) return tape.plan_->check_op(tape.next_op_++, name, outputs.size());
   SegmentPlan::Op op;
   op.name = name;
   op.inputs = plan_->outside();
@@ -110,15 +112,11 @@ void SegmentRun::note(Tape& tape, std::string_view name) {
   op.nested = plan_;
   bool stands_alone = true;
   std::unordered_set<uint64_t> seen;
-  for (size_t i = 0; i < outputs_.size(); ++i) {
-    op.outputs.push_back({.id = fresh_[i] ? outputs_[i].state_->id : 0, .kept = {}, .hash = {}});
-    Variable& prototype = op.prototypes.emplace_back();
-    if (!outputs_[i]) continue;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    op.outputs.push_back({.id = fresh_[i] ? outputs[i].state_->id : 0, .kept = {}, .hash = {}});
+    op.prototypes.push_back(outputs_[i]);
     // Two prototypes of one value would be two slots for its gradient.
-    stands_alone = stands_alone && fresh_[i] && seen.insert(outputs_[i].state_->id).second;
-    prototype.state_ = std::make_shared<Variable::State>(*outputs_[i].state_);
-    prototype.state_->value =
-        Tensor::without_memory(outputs_[i].value().shape(), outputs_[i].value().dtype());
+    if (outputs[i]) stands_alone = stands_alone && fresh_[i] && seen.insert(outputs[i].state_->id).second;
   }
   if (!stands_alone) op.prototypes.clear();
   tape.plan_->ops.push_back(std::move(op));
@@ -144,7 +142,7 @@ void SegmentRun::second(Tape& tape) {
     const std::vector<Variable> outputs = segment_(again, inputs_);
     plan_->check_end(again.next_op_, outputs.size() == gradients.size());
     for (size_t i = 0; i < outputs.size(); ++i) {
-      if (gradients[i].defined()) outputs[i].state_->gradient = std::move(gradients[i]);
+      if (gradients[i].defined()) outputs[i].slot_.state_->gradient = std::move(gradients[i]);
     }
   }
   // From here on entries alone hold what they need, and let go of it one by one.

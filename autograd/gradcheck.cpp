@@ -212,17 +212,17 @@ double evaluate(Runtime& runtime, const OpSample& sample, uint64_t seed) {
 std::vector<Tensor> gradients_of(Runtime& runtime, const OpSample& sample, uint64_t seed) {
   Tape tape(runtime);
   // Samples may share leaves, whose gradients accumulate.
-  for (const Variable& input : sample.inputs) tape.take_gradient(input);
+  for (const Variable& input : sample.inputs) tape.take_gradient(input.slot());
   for (const Weight& weight : sample.weights) fill_zero(weight.gradient, runtime.stream());
   const std::vector<Variable> outputs = sample.run(tape);
   const Variable sum(Tensor::zeros(runtime, {1}, DType::f64, Tag::activations, "sum"), true);
-  tape.record({.op = "weighted_sum", .inputs = outputs}, [outputs, sum, seed](Tape& back) {
+  tape.record({.op = "weighted_sum", .inputs = outputs}, [outputs, sum = sum.slot(), seed](Tape& back) {
     back.take_gradient(sum);
     uint64_t purpose = 1000;
     for (const Variable& y : outputs) {
       const Tensor d_y = back.scratch(y.value().shape(), y.value().dtype(), "d_y");
       draw(d_y, seed, purpose++);
-      back.give_gradient(y, d_y);
+      back.give_gradient(y.slot(), d_y);
     }
   });
   const Tensor one = Tensor::zeros(runtime, {1}, DType::f64, Tag::workspace, "seed");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The op-by-op path: one kernel an op, everything an op reads is kept, as a general framework does.
+// The op-by-op path: one kernel an op, and what its backward reads is kept, as a general framework does.
 #include <meshgrad/autograd/ops.h>
 #include <meshgrad/kernels/elementwise.h>
 #include <meshgrad/kernels/linear.h>
@@ -9,16 +9,16 @@ namespace meshgrad {
 
 Variable linear(Tape& tape, const Variable& x, const Weight& weight, const Weight& bias) {
   const Rows rows = x.rows();
-  const Variable y = tape.output(rows, weight.value.width(), x.value().dtype(), true, "linear");
+  Variable y = tape.output(rows, weight.value.width(), x.value().dtype(), true, "linear");
   if (tape.runs()) {
     linear_forward({.rows = rows, .x = x.value(), .weight = weight.value, .bias = bias.value, .y = y.value()},
                    tape.runtime(), tape.stream());
   }
-  tape.record({.op = "linear", .inputs = {x}, .rereads_inputs = true, .product = true},
-              [x, y, weight, bias](Tape& back) {
+  tape.record({.op = "linear", .inputs = {&x, 1}, .rereads_inputs = true, .product = true},
+              [x, y = y.slot(), weight, bias](Tape& back) {
                 const Tensor d_y = back.take_gradient(y);
                 if (!d_y.defined()) return;
-                const GradientTarget d_x = back.gradient_for(x);
+                const GradientTarget d_x = back.gradient_for(x.slot());
                 linear_backward({.rows = y.rows(),
                                  .d_y = d_y,
                                  .x = x.value(),
@@ -33,27 +33,31 @@ Variable linear(Tape& tape, const Variable& x, const Weight& weight, const Weigh
 }
 
 Variable activation(Tape& tape, const Variable& x, Activation kind) {
-  const Variable y =
-      tape.output(x.rows(), x.value().width(), x.value().dtype(), x.needs_gradient(), "activation");
+  Variable y = tape.output(x.rows(), x.value().width(), x.value().dtype(), x.needs_gradient(), "activation");
   if (tape.runs()) {
     activation_forward({.activation = kind, .x = x.value(), .y = y.value()}, tape.stream());
   }
-  tape.record({.op = "activation", .inputs = {x}, .rereads_inputs = true}, [x, y, kind](Tape& back) {
-    const Tensor d_y = back.take_gradient(y);
-    if (!d_y.defined() || !x.needs_gradient()) return;
-    const bool fresh = Tape::slot_empty(x);
-    const Tensor d_x = fresh ? d_y : back.gradient_for(x).tensor;
-    activation_backward({.activation = kind, .x = x.value(), .d_y = d_y, .d_x = d_x, .accumulate = !fresh},
-                        back.stream());
-    if (fresh) back.give_gradient(x, d_x);
-  });
+  // relu is where it is positive: the next op keeps y anyway, and nothing has to keep x.
+  const bool by_output = kind == Activation::relu;
+  tape.record(
+      {.op = "activation", .inputs = {&x, 1}, .rereads_inputs = !by_output, .rereads_outputs = by_output},
+      [read = by_output ? y : x, x = x.slot(), y = y.slot(), kind](Tape& back) {
+        const Tensor d_y = back.take_gradient(y);
+        if (!d_y.defined() || !x.needs_gradient()) return;
+        const bool fresh = !x.gradient().defined();
+        const Tensor d_x = fresh ? d_y : back.gradient_for(x).tensor;
+        activation_backward(
+            {.activation = kind, .x = read.value(), .d_y = d_y, .d_x = d_x, .accumulate = !fresh},
+            back.stream());
+        if (fresh) back.give_gradient(x, d_x);
+      });
   return y;
 }
 
 Variable norm(Tape& tape, const Variable& x, Norm kind, const Weight& gain, const Weight& bias,
               double epsilon) {
   const Rows rows = x.rows();
-  const Variable y = tape.output(rows, x.value().width(), x.value().dtype(), true, "norm");
+  Variable y = tape.output(rows, x.value().width(), x.value().dtype(), true, "norm");
   if (tape.runs()) {
     norm_forward({.norm = kind,
                   .rows = rows,
@@ -64,11 +68,11 @@ Variable norm(Tape& tape, const Variable& x, Norm kind, const Weight& gain, cons
                   .y = y.value()},
                  tape.stream());
   }
-  tape.record({.op = "norm", .inputs = {x}, .rereads_inputs = true},
-              [x, y, kind, gain, bias, epsilon](Tape& back) {
+  tape.record({.op = "norm", .inputs = {&x, 1}, .rereads_inputs = true},
+              [x, y = y.slot(), kind, gain, bias, epsilon](Tape& back) {
                 const Tensor d_y = back.take_gradient(y);
                 if (!d_y.defined()) return;
-                const GradientTarget slot = back.gradient_for(x);
+                const GradientTarget slot = back.gradient_for(x.slot());
                 const auto or_scratch = [&](const Tensor& wanted, const Tensor& like) {
                   return wanted.defined() || !like.defined()
                              ? wanted
@@ -90,17 +94,18 @@ Variable norm(Tape& tape, const Variable& x, Norm kind, const Weight& gain, cons
 }
 
 Variable add(Tape& tape, const Variable& a, const Variable& b) {
-  const Variable y = tape.output(a.rows(), a.value().width(), a.value().dtype(),
-                                 a.needs_gradient() || b.needs_gradient(), "add");
+  Variable y = tape.output(a.rows(), a.value().width(), a.value().dtype(),
+                           a.needs_gradient() || b.needs_gradient(), "add");
   if (tape.runs()) {
     copy(a.value(), y.value(), tape.stream());
     axpby({.a = 1.0, .x = b.value(), .b = 1.0, .y = y.value()}, tape.stream());
   }
-  tape.record({.op = "add", .inputs = {a, b}}, [a, b, y](Tape& back) {
+  const Variable inputs[] = {a, b};
+  tape.record({.op = "add", .inputs = inputs}, [a = a.slot(), b = b.slot(), y = y.slot()](Tape& back) {
     const Tensor d_y = back.take_gradient(y);
     if (!d_y.defined()) return;
     // One of the two may take the tensor over; the other then needs a copy of its own.
-    if (a.needs_gradient() && b.needs_gradient() && Tape::slot_empty(b)) {
+    if (a.needs_gradient() && b.needs_gradient() && !b.gradient().defined()) {
       copy(d_y, back.gradient_for(b).tensor, back.stream());
     } else {
       back.give_gradient(b, d_y);
@@ -118,7 +123,13 @@ const Tensor& index_of(ConcatPart::Rows rows, const Graph* graph) {
   return rows == ConcatPart::Rows::sender ? graph->senders : graph->receivers;
 }
 
-void concat_backward(Tape& back, const ConcatPart& part, const Graph* graph, const Tensor& d_y,
+/// A part of a concatenation as its backward needs it.
+struct ConcatSlot {
+  GradientSlot x;
+  ConcatPart::Rows rows;
+};
+
+void concat_backward(Tape& back, const ConcatSlot& part, const Graph* graph, const Tensor& d_y,
                      int64_t column) {
   const GradientTarget slot = back.gradient_for(part.x);
   if (!slot.tensor.defined()) return;
@@ -154,11 +165,13 @@ Variable concat(Tape& tape, const std::vector<ConcatPart>& parts, const Graph* g
     throw invalid_argument("concat", "parts, and a graph for parts that gather", "none");
   }
   const Rows rows = gathers ? graph->edge_rows() : parts.front().x.rows();
-  const Variable y = tape.output(rows, width, parts.front().x.value().dtype(), true, "concat");
-  OpUse use{.op = "concat"};
+  Variable y = tape.output(rows, width, parts.front().x.value().dtype(), true, "concat");
+  std::vector<Variable> inputs;
+  std::vector<ConcatSlot> slots;
   int64_t column = 0;
   for (const ConcatPart& part : parts) {
-    use.inputs.push_back(part.x);
+    inputs.push_back(part.x);
+    slots.push_back({part.x.slot(), part.rows});
     if (!tape.runs()) continue;
     gather({.rows = rows,
             .index = index_of(part.rows, graph),
@@ -168,21 +181,22 @@ Variable concat(Tape& tape, const std::vector<ConcatPart>& parts, const Graph* g
            tape.stream());
     column += part.x.value().width();
   }
-  tape.record(use, [parts, graph, y](Tape& back) {
-    const Tensor d_y = back.take_gradient(y);
-    if (!d_y.defined()) return;
-    int64_t from = 0;
-    for (const ConcatPart& part : parts) {
-      concat_backward(back, part, graph, d_y, from);
-      from += part.x.value().width();
-    }
-  });
+  tape.record({.op = "concat", .inputs = inputs},
+              [slots = std::move(slots), graph, y = y.slot()](Tape& back) {
+                const Tensor d_y = back.take_gradient(y);
+                if (!d_y.defined()) return;
+                int64_t from = 0;
+                for (const ConcatSlot& part : slots) {
+                  concat_backward(back, part, graph, d_y, from);
+                  from += part.x.shape().width();
+                }
+              });
   return y;
 }
 
 Variable segment_sum(Tape& tape, const Variable& x, const Graph& graph) {
-  const Variable y = tape.output(graph.owned_rows(), x.value().width(), x.value().dtype(), x.needs_gradient(),
-                                 "segment_sum");
+  Variable y = tape.output(graph.owned_rows(), x.value().width(), x.value().dtype(), x.needs_gradient(),
+                           "segment_sum");
   if (tape.runs()) {
     segment_sum({.segments = graph.owned_rows(),
                  .offsets = graph.receiver_offsets,
@@ -191,10 +205,10 @@ Variable segment_sum(Tape& tape, const Variable& x, const Graph& graph) {
                  .out = y.value()},
                 tape.stream());
   }
-  tape.record({.op = "segment_sum", .inputs = {x}}, [x, y, g = &graph](Tape& back) {
+  tape.record({.op = "segment_sum", .inputs = {&x, 1}}, [x = x.slot(), y = y.slot(), g = &graph](Tape& back) {
     const Tensor d_y = back.take_gradient(y);
     if (!d_y.defined() || !x.needs_gradient()) return;
-    const Tensor d_x = back.scratch(x.value().shape(), d_y.dtype(), "gradient");
+    const Tensor d_x = back.scratch(x.shape(), d_y.dtype(), "gradient");
     gather({.rows = g->edge_rows(), .index = g->receivers, .x = d_y, .out = d_x}, back.stream());
     back.give_gradient(x, d_x);
   });

@@ -17,8 +17,8 @@ LossSum masked_loss(Tape& tape, const Variable& prediction, const Tensor& target
                          .weight = loss.weight},
                         tape.runtime(), tape.stream());
   }
-  tape.record({.op = "masked_loss", .inputs = {prediction}, .rereads_inputs = true},
-              [prediction, target, mask, sum = loss.sum](Tape& back) {
+  tape.record({.op = "masked_loss", .inputs = {&prediction, 1}, .rereads_inputs = true},
+              [prediction, target, mask, sum = loss.sum.slot()](Tape& back) {
                 const Tensor seed = back.take_gradient(sum);
                 if (!seed.defined() || !prediction.needs_gradient()) return;
                 const Tensor d_prediction =
@@ -30,7 +30,7 @@ LossSum masked_loss(Tape& tape, const Variable& prediction, const Tensor& target
                                       .seed = seed,
                                       .d_prediction = d_prediction},
                                      back.stream());
-                back.give_gradient(prediction, d_prediction);
+                back.give_gradient(prediction.slot(), d_prediction);
               });
   return loss;
 }
@@ -55,25 +55,27 @@ LossSum masked_loss(Tape& tape, const Variable& before, const std::vector<Variab
                          .accumulate = i > 0 || before},
                         tape.runtime(), tape.stream());
   }
-  OpUse use{.op = "masked_loss", .inputs = errors, .rereads_inputs = true};
-  if (before) use.inputs.push_back(before);
-  tape.record(use, [before, errors, mask, sum = loss.sum](Tape& back) {
-    const Tensor seed = back.take_gradient(sum);
-    if (!seed.defined()) return;
-    for (const Variable& error : errors) {
-      if (!error.needs_gradient()) continue;
-      const Tensor d_error = back.scratch(error.value().shape(), error.value().dtype(), "d_error");
-      masked_loss_backward({.rows = error.rows(),
-                            .prediction = error.value(),
-                            .target = {},
-                            .mask = mask,
-                            .seed = seed,
-                            .d_prediction = d_error},
-                           back.stream());
-      back.give_gradient(error, d_error);
-    }
-    if (before) back.give_gradient(before, seed);
-  });
+  std::vector<Variable> inputs = errors;
+  if (before) inputs.push_back(before);
+  tape.record({.op = "masked_loss", .inputs = inputs, .rereads_inputs = true},
+              [before = before.slot(), errors, mask, sum = loss.sum.slot()](Tape& back) {
+                const Tensor seed = back.take_gradient(sum);
+                if (!seed.defined()) return;
+                for (const Variable& error : errors) {
+                  if (!error.needs_gradient()) continue;
+                  const Tensor d_error =
+                      back.scratch(error.value().shape(), error.value().dtype(), "d_error");
+                  masked_loss_backward({.rows = error.rows(),
+                                        .prediction = error.value(),
+                                        .target = {},
+                                        .mask = mask,
+                                        .seed = seed,
+                                        .d_prediction = d_error},
+                                       back.stream());
+                  back.give_gradient(error.slot(), d_error);
+                }
+                if (before) back.give_gradient(before, seed);
+              });
   return loss;
 }
 

@@ -60,9 +60,9 @@ int64_t out_width(const MlpParameters& p) {
 struct MlpSavedForBackward {
   std::vector<Variable> inputs;
   MlpParameters parameters;
-  Variable residual;
+  GradientSlot residual;
   MlpSaved saved;
-  Variable out;
+  GradientSlot out;
 
   void backward(Tape& tape) const {
     const Tensor d_out = tape.take_gradient(out);
@@ -80,7 +80,7 @@ struct MlpSavedForBackward {
                      .d_weights = weight_gradients_of(parameters)};
     for (size_t i = 0; i < inputs.size(); ++i) {
       args.inputs.push_back({inputs[i].value(), parameters.first[i].value});
-      const GradientTarget target = tape.gradient_for(inputs[i]);
+      const GradientTarget target = tape.gradient_for(inputs[i].slot());
       args.d_inputs.push_back(target.tensor);
       args.accumulate.push_back(target.accumulate);
     }
@@ -94,7 +94,7 @@ struct EdgeUpdateSaved {
   MlpParameters parameters;
   EdgeUpdateOptions options;
   MlpSaved saved;
-  Variable edges_out, aggregate;
+  GradientSlot edges_out, aggregate;
 
   void backward(Tape& tape) const;
 };
@@ -103,13 +103,13 @@ void EdgeUpdateSaved::backward(Tape& tape) const {
   const Tensor d_edges_out = edges_out ? tape.take_gradient(edges_out) : Tensor();
   Tensor d_aggregate = tape.take_gradient(aggregate);
   if (!d_edges_out.defined() && !d_aggregate.defined()) return;
-  const DType dtype = aggregate.value().dtype();
+  const DType dtype = aggregate.dtype();
   if (!d_aggregate.defined()) {
-    d_aggregate = tape.scratch(aggregate.value().shape(), dtype, "no gradient");
+    d_aggregate = tape.scratch(aggregate.shape(), dtype, "no gradient");
     fill_zero(d_aggregate, tape.stream());
   }
   const Shape edge_shape = edges.value().shape();
-  const GradientTarget d_nodes = tape.gradient_for(nodes);
+  const GradientTarget d_nodes = tape.gradient_for(nodes.slot());
   EdgeUpdateBackward args{.graph = graph,
                           .terms = {nodes.value(), parameters.first[0].value, parameters.first[1].value},
                           .edges = {edges.value(), parameters.first[2].value},
@@ -133,7 +133,7 @@ void EdgeUpdateSaved::backward(Tape& tape) const {
                        : Tensor::empty(tape.runtime(), edge_shape, dtype, Tag::activations, "gradient");
   }
   edge_update_backward(args, tape.runtime(), tape.stream());
-  if (edges.needs_gradient()) tape.give_gradient(edges, args.d_edges);
+  if (edges.needs_gradient()) tape.give_gradient(edges.slot(), args.d_edges);
 }
 
 }  // namespace
@@ -161,11 +161,11 @@ Variable mlp(Tape& tape, const std::vector<Variable>& inputs, const MlpParameter
       args.saved = saved_for(tape, parameters, rows.capacity, dtype);
     mlp_forward(args, tape.runtime(), tape.stream());
   }
-  OpUse use{.op = "mlp", .inputs = inputs, .rereads_inputs = true, .product = true};
-  if (residual) use.inputs.push_back(residual);
-  tape.record(use, [saved = MlpSavedForBackward{inputs, parameters, residual, args.saved, out}](Tape& back) {
-    saved.backward(back);
-  });
+  std::vector<Variable> read = inputs;
+  if (residual) read.push_back(residual);
+  tape.record({.op = "mlp", .inputs = read, .rereads_inputs = true, .product = true},
+              [saved = MlpSavedForBackward{inputs, parameters, residual.slot(), args.saved, out.slot()}](
+                  Tape& back) { saved.backward(back); });
   return out;
 }
 
@@ -195,9 +195,11 @@ EdgeUpdate edge_update(Tape& tape, const Graph& graph, const Variable& nodes, co
       args.saved = saved_for(tape, parameters, graph.edges, dtype);
     edge_update_forward(args, tape.runtime(), tape.stream());
   }
-  tape.record({.op = "edge_update", .inputs = {nodes, edges}, .rereads_inputs = true, .product = true},
-              [saved = EdgeUpdateSaved{&graph, nodes, edges, parameters, options, args.saved, result.edges,
-                                       result.aggregate}](Tape& back) { saved.backward(back); });
+  const Variable read[] = {nodes, edges};
+  tape.record(
+      {.op = "edge_update", .inputs = read, .rereads_inputs = true, .product = true},
+      [saved = EdgeUpdateSaved{&graph, nodes, edges, parameters, options, args.saved, result.edges.slot(),
+                               result.aggregate.slot()}](Tape& back) { saved.backward(back); });
   return result;
 }
 

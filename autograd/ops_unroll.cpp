@@ -18,9 +18,9 @@ Variable deviation(Tape& tape, const Variable& before, const Variable& predictio
                        .after = after.value()},
                       tape.stream());
   }
-  OpUse use{.op = "deviation", .inputs = {prediction}};
-  if (before) use.inputs.push_back(before);
-  tape.record(use, [before, prediction, mask, after](Tape& back) {
+  const Variable inputs[] = {prediction, before};
+  tape.record({.op = "deviation", .inputs = inputs}, [before = before.slot(), prediction = prediction.slot(),
+                                                      mask, after = after.slot()](Tape& back) {
     const Tensor d_after = back.take_gradient(after);
     if (!d_after.defined()) return;
     const GradientTarget d_before = back.gradient_for(before);
@@ -50,19 +50,20 @@ Variable shift_columns(Tape& tape, const Tensor& given, const Variable& shift, c
                    .shifted = shifted.value()},
                   tape.stream());
   }
-  tape.record({.op = "shift_columns", .inputs = {shift}}, [shift, source, ratio, shifted](Tape& back) {
-    const Tensor d_shifted = back.take_gradient(shifted);
-    if (!d_shifted.defined()) return;
-    const GradientTarget d_shift = back.gradient_for(shift);
-    if (!d_shift.tensor.defined()) return;
-    shift_backward({.rows = shift.rows(),
-                    .d_shifted = d_shifted,
-                    .source = source,
-                    .ratio = ratio,
-                    .d_shift = d_shift.tensor,
-                    .accumulate = d_shift.accumulate},
-                   back.stream());
-  });
+  tape.record({.op = "shift_columns", .inputs = {&shift, 1}},
+              [shift = shift.slot(), source, ratio, shifted = shifted.slot()](Tape& back) {
+                const Tensor d_shifted = back.take_gradient(shifted);
+                if (!d_shifted.defined()) return;
+                const GradientTarget d_shift = back.gradient_for(shift);
+                if (!d_shift.tensor.defined()) return;
+                shift_backward({.rows = shift.rows(),
+                                .d_shifted = d_shifted,
+                                .source = source,
+                                .ratio = ratio,
+                                .d_shift = d_shift.tensor,
+                                .accumulate = d_shift.accumulate},
+                               back.stream());
+              });
   return shifted;
 }
 

@@ -10,6 +10,8 @@ void SegmentPlan::decide() {
   std::unordered_set<uint64_t> needed;
   for (const Op& op : ops) {
     if (op.rereads_inputs) needed.insert(op.inputs.begin(), op.inputs.end());
+    if (!op.rereads_outputs) continue;
+    for (const Output& output : op.outputs) needed.insert(output.id);
   }
   for (auto op = ops.rbegin(); op != ops.rend(); ++op) {
     op->runs = op->nested != nullptr && op->prototypes.empty();

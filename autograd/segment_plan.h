@@ -18,11 +18,12 @@ struct SegmentPlan {
     std::string name;
     std::vector<uint64_t> inputs;
     bool rereads_inputs = false;
+    bool rereads_outputs = false;
     bool runs = true;
     std::vector<Output> outputs;
     // Of an op that is a segment itself:
     std::shared_ptr<SegmentPlan> nested;
-    std::vector<Variable> prototypes;  ///< its outputs without their values; none: it always runs
+    std::vector<GradientSlot> prototypes;  ///< like its outputs'; none: it always runs
   };
   std::string name;
   Keep keep;

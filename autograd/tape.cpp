@@ -11,9 +11,11 @@ Tape::Tape(const Tape& outer, Kind kind, std::shared_ptr<SegmentPlan> plan)
     : runtime_(outer.runtime_),
       kind_(kind),
       tag_(kind == Kind::record ? Tag::recompute : outer.tag_),
+      entries_(outer.recycling()),
       observer_(outer.observer_),
       shared_(outer.shared_),
-      plan_(std::move(plan)) {}
+      plan_(std::move(plan)),
+      made_(outer.recycling()) {}
 
 Variable Tape::output(const Shape& shape, Rows rows, DType dtype, bool needs_gradient,
                       std::string_view name) {
@@ -22,14 +24,12 @@ Variable Tape::output(const Shape& shape, Rows rows, DType dtype, bool needs_gra
   const Tensor value = written                 ? Tensor::empty(runtime_, shape, dtype, tag_, name)
                        : known->kept.defined() ? known->kept
                                                : Tensor::without_memory(shape, dtype);
-  Variable result(value, needs_gradient && kind_ != Kind::evaluate, rows);
+  Variable result(value, needs_gradient && kind_ != Kind::evaluate, rows, recycling());
   result.state_->stays = false;
-  if (plan_ != nullptr) {
-    result.state_->id = ++shared_->ids;
-    made_.push_back(result);
-  }
+  if (plan_ != nullptr) result.state_->id = ++shared_->ids;
+  if (kind_ != Kind::evaluate) made_.push_back(result);
   if (observer_) {
-    result.state_->name = name;
+    result.slot_.state_->name = name;
     if (written) written_.push_back({std::string(name), value, rows});
   }
   return result;
@@ -37,23 +37,20 @@ Variable Tape::output(const Shape& shape, Rows rows, DType dtype, bool needs_gra
 
 bool Tape::runs() const { return !follows() || plan_->op(next_op_).runs; }
 
-void Tape::record(const OpUse& use, std::function<void(Tape&)> backward) {
-  if (kind_ == Kind::evaluate) return;
+void Tape::note_op(const OpUse& use) {
   if (shared_->offload != nullptr) note_readers(use);
   if (runs()) ++(tag_ == Tag::recompute ? shared_->counts.recomputed : shared_->counts.forwards);
-  if (plan_ != nullptr) {
-    follows() ? follow(use) : note(use);
-    made_.clear();
-  }
-  const std::string scope = observer_ ? runtime_.allocator().scope() : std::string();
-  if (kind_ == Kind::record) entries_.push_back({std::string(use.op), std::move(backward), scope});
-  if (observer_) tell(std::string(use.op), scope, false);
+  if (plan_ != nullptr) follows() ? follow(use) : note(use);
+  made_.clear();
 }
 
 void Tape::offload(OffloadStore& store) { shared_->offload = std::make_shared<Offload>(runtime_, store); }
 
 /// What an op outside of segments will read again stays; so does what a segment reads that is no input of it.
 void Tape::note_readers(const OpUse& use) const {
+  if (plan_ == nullptr && use.rereads_outputs) {
+    for (const Variable& made : made_) made.state_->stays = true;
+  }
   const bool reads = plan_ == nullptr ? use.rereads_inputs : kind_ == Kind::forget;
   if (!reads) return;
   for (const Variable& input : use.inputs) {
@@ -68,6 +65,7 @@ void Tape::note(const OpUse& use) {
   SegmentPlan::Op op;
   op.name = use.op;
   op.rereads_inputs = use.rereads_inputs;
+  op.rereads_outputs = use.rereads_outputs;
   for (const Variable& input : use.inputs) {
     if (input && input.state_->id != 0) op.inputs.push_back(input.state_->id);
   }
@@ -97,7 +95,7 @@ void Tape::backward(const Variable& sum, const Tensor& seed) {
         "a seed like the sum: " + std::string(name_of(sum.value().dtype())) + sum.value().shape().text(),
         std::string(name_of(seed.dtype())) + seed.shape().text());
   }
-  sum.state_->gradient = seed;
+  sum.slot_.state_->gradient = seed;
   walk();
 }
 
@@ -107,46 +105,43 @@ void Tape::walk() {
     entries_.pop_back();
     std::optional<MemoryScope> scope;  // a segment opens its own as it runs again
     if (!entry.segment) scope.emplace(runtime_.allocator(), entry.op);
-    entry.backward(*this);
+    entry.backward(entry.saved.get(), *this);
     if (observer_) tell(entry.op, entry.scope, true);
   }
 }
 
-Tensor Tape::take_gradient(const Variable& variable) const {
-  return std::exchange(variable.state_->gradient, Tensor());
+Tensor Tape::take_gradient(const GradientSlot& slot) const {
+  return std::exchange(slot.state_->gradient, Tensor());
 }
 
-GradientTarget Tape::gradient_for(const Variable& variable) const {
-  if (!variable.needs_gradient()) return {};
-  Tensor& slot = variable.state_->gradient;
-  if (slot.defined()) {
-    note_gradient(variable);
-    return {slot, true};
-  }
-  slot = Tensor::empty(runtime_, variable.value().shape(), variable.gradient_dtype(), Tag::activations,
-                       "gradient");
-  note_gradient(variable);
-  return {slot, false};
+GradientTarget Tape::gradient_for(const GradientSlot& slot) const {
+  if (!slot.needs_gradient()) return {};
+  Tensor& gradient = slot.state_->gradient;
+  const bool accumulate = gradient.defined();
+  if (!accumulate)
+    gradient = Tensor::empty(runtime_, slot.shape(), slot.dtype(), Tag::activations, "gradient");
+  note_gradient(slot);
+  return {gradient, accumulate};
 }
 
-void Tape::give_gradient(const Variable& variable, const Tensor& gradient) const {
-  if (!variable.needs_gradient()) return;
-  Tensor& slot = variable.state_->gradient;
-  if (slot.defined()) {
-    axpby({.a = 1.0, .x = gradient, .b = 1.0, .y = slot}, stream());
+void Tape::give_gradient(const GradientSlot& slot, const Tensor& gradient) const {
+  if (!slot.needs_gradient()) return;
+  Tensor& sum = slot.state_->gradient;
+  if (sum.defined()) {
+    axpby({.a = 1.0, .x = gradient, .b = 1.0, .y = sum}, stream());
   } else {
-    slot = gradient;
+    sum = gradient;
   }
-  note_gradient(variable);
+  note_gradient(slot);
 }
 
-void Tape::note_gradient(const Variable& variable) const {
+void Tape::note_gradient(const GradientSlot& slot) const {
   if (!observer_) return;
-  written_.push_back({"gradient of " + variable.state_->name, variable.gradient(), variable.rows()});
+  written_.push_back({"gradient of " + slot.state_->name, slot.gradient(), slot.rows()});
 }
 
-void Tape::tell(const std::string& op, const std::string& scope, bool backward) {
-  observer_({op, scope, backward, std::exchange(written_, {})});
+void Tape::tell(std::string_view op, std::string scope, bool backward) {
+  observer_({std::string(op), std::move(scope), backward, std::exchange(written_, {})});
 }
 
 Tensor Tape::scratch(const Shape& shape, DType dtype, std::string_view name) const {

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -34,13 +35,14 @@ struct SegmentPlan;
 class Offload;
 class OffloadStore;
 
-/// An op for those who run it again: what it read, and what its backward will read of that. A backward must
-/// not read the values of the op's own outputs.
+/// An op for those who run it again: what it read, and which values its backward will read. Of variables
+/// whose values it does not read, a backward owns the slots alone, so that nothing keeps those values for it.
 struct OpUse {
   std::string_view op;
-  std::vector<Variable> inputs;
-  bool rereads_inputs = false;  ///< backward reads the inputs' values, not only their shapes
-  bool product = false;         ///< a matrix product, or a fused call of several
+  std::span<const Variable> inputs;
+  bool rereads_inputs = false;   ///< backward reads the inputs' values
+  bool rereads_outputs = false;  ///< backward reads the values of the op's own outputs
+  bool product = false;          ///< a matrix product, or a fused call of several
 };
 
 /// How often ops ran on a tape and its inner ones.
@@ -58,7 +60,9 @@ class Tape {
   explicit Tape(Runtime& runtime, Mode mode = Mode::record)
       : runtime_(runtime),
         kind_(mode == Mode::record ? Kind::record : Kind::evaluate),
-        shared_(std::make_shared<Shared>()) {}
+        entries_(recycling()),
+        shared_(make_recycled<Shared>(recycling())),
+        made_(recycling()) {}
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
 
@@ -94,8 +98,15 @@ class Tape {
   bool runs() const;
   /// What an op saves for its backward carries this tag.
   Tag tag() const { return tag_; }
-  /// Notes that an op ran. `backward` owns what the op saved; it is called once and destroyed right after.
-  void record(const OpUse& use, std::function<void(Tape&)> backward);
+  /// Notes that an op ran. `backward(Tape&)` owns what the op saved; it is called once and destroyed right
+  /// after.
+  template <class Backward>
+  void record(const OpUse& use, Backward backward) {
+    if (kind_ == Kind::evaluate) return;
+    note_op(use);
+    if (kind_ == Kind::record) push(use.op, std::move(backward));
+    if (observer_) tell(use.op, runtime_.allocator().scope(), false);
+  }
 
   /// Walks back once from `sum`, whose gradient is `seed`: f64 [1] in device memory (loss scale / window
   /// weight). Gradients of leaf variables and weights are accumulated; entries are gone afterwards.
@@ -103,14 +114,12 @@ class Tape {
 
   // For the backward functions of ops:
   /// The gradient that reached an op's output, taken from its slot; undefined when nothing used the output.
-  Tensor take_gradient(const Variable& variable) const;
+  Tensor take_gradient(const GradientSlot& slot) const;
   /// The slot of an input's gradient; the first request allocates it.
-  GradientTarget gradient_for(const Variable& variable) const;
+  GradientTarget gradient_for(const GradientSlot& slot) const;
   /// Adds a finished gradient; an empty slot takes over the tensor itself, which the caller then no longer
   /// owns.
-  void give_gradient(const Variable& variable, const Tensor& gradient) const;
-  /// True when the slot holds nothing yet.
-  static bool slot_empty(const Variable& variable) { return !variable.state_->gradient.defined(); }
+  void give_gradient(const GradientSlot& slot, const Tensor& gradient) const;
   /// Scratch memory of an op.
   Tensor scratch(const Shape& shape, DType dtype, std::string_view name) const;
 
@@ -131,12 +140,21 @@ class Tape {
   Tape(const Tape& outer, Kind kind, std::shared_ptr<SegmentPlan> plan);
   struct Entry {
     std::string op;
-    std::function<void(Tape&)> backward;
+    std::shared_ptr<void> saved;
+    void (*backward)(void* saved, Tape&);
     std::string scope;  // if observed
     bool segment = false;
   };
-  void note_gradient(const Variable& variable) const;
-  void tell(const std::string& op, const std::string& scope, bool backward);
+  template <class Backward>
+  void push(std::string_view op, Backward backward, bool segment = false) {
+    entries_.push_back({std::string(op), make_recycled<Backward>(recycling(), std::move(backward)),
+                        [](void* saved, Tape& tape) { (*static_cast<Backward*>(saved))(tape); },
+                        observer_ ? runtime_.allocator().scope() : std::string(), segment});
+  }
+  const Recycling<std::byte>& recycling() const { return runtime_.allocator().recycling(); }
+  void note_op(const OpUse& use);
+  void note_gradient(const GradientSlot& slot) const;
+  void tell(std::string_view op, std::string scope, bool backward);
   bool follows() const { return kind_ == Kind::record && plan_ != nullptr; }
   Offload* root_offload() const { return plan_ == nullptr && recording() ? shared_->offload.get() : nullptr; }
   void note_readers(const OpUse& use) const;
@@ -147,12 +165,12 @@ class Tape {
   Runtime& runtime_;
   Kind kind_;
   Tag tag_ = Tag::activations;
-  std::vector<Entry> entries_;
+  std::vector<Entry, Recycling<Entry>> entries_;
   Observer observer_;
   std::shared_ptr<Shared> shared_;
   // Of inner tapes: written by one that forgets, followed by one that records.
   std::shared_ptr<SegmentPlan> plan_;
-  std::vector<Variable> made_;  // since the last op
+  std::vector<Variable, Recycling<Variable>> made_;  // since the last op
   size_t next_op_ = 0;
   mutable std::vector<OpWritten::Part> written_;  // since the last op, if observed
 };

@@ -5,46 +5,75 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 namespace meshgrad {
+
+/// Where the gradient of a value is gathered. It knows the value's shape, dtype and rows, and does not keep
+/// the value: that is all a backward needs of what it does not read. A handle; copies share the slot. A
+/// default-constructed one is of an absent variable.
+class GradientSlot {
+ public:
+  GradientSlot() = default;
+  explicit operator bool() const { return state_ != nullptr; }
+  bool needs_gradient() const { return state_ != nullptr && state_->needs_gradient; }
+  const Shape& shape() const { return state_->shape; }
+  DType dtype() const { return state_->dtype; }
+  /// Those of the value, and how many of them are real.
+  Rows rows() const { return {state_->shape.rows(), state_->count}; }
+  /// Undefined until a backward pass reached it, and again after the op that made the value consumed it.
+  const Tensor& gradient() const { return state_->gradient; }
+
+ private:
+  friend class Variable;
+  friend class Tape;
+  friend class SegmentRun;
+  struct State {
+    Shape shape;
+    DType dtype;
+    bool needs_gradient;
+    const int64_t* count;  // of the rows, in device memory; null: all of them
+    Tensor gradient;
+    std::string name;  // of an op's output, if observed
+  };
+  explicit GradientSlot(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+  std::shared_ptr<State> state_;
+};
 
 /// A handle; copies share the value and the slot. A default-constructed Variable is absent.
 class Variable {
  public:
   Variable() = default;
-  /// `needs_gradient`: backward fills `gradient()`, of dtype `gradient_dtype` (the value's, unless said).
-  Variable(Tensor value, bool needs_gradient) : Variable(value, needs_gradient, value.dtype()) {}
-  Variable(Tensor value, bool needs_gradient, DType gradient_dtype)
-      : state_(std::make_shared<State>(
-            State{std::move(value), {}, gradient_dtype, needs_gradient, nullptr, {}, 0})) {}
+  /// `needs_gradient`: backward fills `gradient()`, of the value's shape and dtype.
+  Variable(Tensor value, bool needs_gradient) : Variable(std::move(value), needs_gradient, Rows()) {}
   /// As the above; only the rows that `rows` counts are real.
-  Variable(Tensor value, bool needs_gradient, Rows rows) : Variable(std::move(value), needs_gradient) {
-    state_->count = rows.count;
-  }
+  Variable(Tensor value, bool needs_gradient, Rows rows)
+      : Variable(std::move(value), needs_gradient, rows, std::allocator<std::byte>()) {}
 
   explicit operator bool() const { return state_ != nullptr; }
   const Tensor& value() const { return state_->value; }
-  bool needs_gradient() const { return state_ != nullptr && state_->needs_gradient; }
-  DType gradient_dtype() const { return state_->gradient_dtype; }
-  /// Those of the value, and how many of them are real.
-  Rows rows() const { return {state_->value.rows(), state_->count}; }
-  /// Undefined until a backward pass reached it, and again after the op that made this value consumed it.
-  const Tensor& gradient() const { return state_->gradient; }
+  const GradientSlot& slot() const { return slot_; }
+  bool needs_gradient() const { return slot_.needs_gradient(); }
+  Rows rows() const { return slot_.rows(); }
+  const Tensor& gradient() const { return slot_.gradient(); }
 
  private:
   friend class Tape;
   friend class SegmentRun;
   struct State {
     Tensor value;
-    Tensor gradient;
-    DType gradient_dtype;
-    bool needs_gradient;
-    const int64_t* count;  // of the rows, in device memory; null: all of them
-    std::string name;      // of an op's output
-    uint64_t id;           // of an op's output, in a root tape and all its inner ones; 0: made elsewhere
-    bool stays = true;     // in memory: somebody reads the value who is no segment
-    bool lent = false;     // to the segment that runs now, as an input
+    uint64_t id = 0;    // of an op's output, in a root tape and all its inner ones; 0: made elsewhere
+    bool stays = true;  // in memory: somebody reads the value who is no segment
+    bool lent = false;  // to the segment that runs now, as an input
   };
+  template <class Allocator>
+  Variable(Tensor value, bool needs_gradient, Rows rows, const Allocator& memory)
+      : slot_(std::allocate_shared<GradientSlot::State>(
+            memory, GradientSlot::State{value.shape(), value.dtype(), needs_gradient, rows.count, {}, {}})),
+        state_(std::allocate_shared<State>(memory, State{std::move(value)})) {}
+
+  GradientSlot slot_;
   std::shared_ptr<State> state_;
 };
 

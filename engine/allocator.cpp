@@ -58,7 +58,7 @@ StoragePtr CachingAllocator::allocate(int64_t bytes, int64_t alignment, const St
                                       std::string_view name) {
   Request request{.stream = &stream, .requested = bytes, .alignment = alignment, .tag = tag};
   Block* const block = acquire(request, name, false);
-  return std::make_shared<Storage>(pointer_of(block->address), bytes, shared_from_this(), block);
+  return make_recycled<Storage>(recycling_, pointer_of(block->address), bytes, shared_from_this(), block);
 }
 
 void* CachingAllocator::allocate_raw(int64_t bytes, int64_t alignment, const Stream& stream, Tag tag,

@@ -6,6 +6,7 @@
 #include <meshgrad/engine/memory_recorder.h>
 #include <meshgrad/engine/memory_source.h>
 #include <meshgrad/engine/memory_stats.h>
+#include <meshgrad/engine/recycling.h>
 #include <meshgrad/engine/storage.h>
 
 #include <mutex>
@@ -82,6 +83,8 @@ class CachingAllocator : public std::enable_shared_from_this<CachingAllocator> {
   void advise(std::vector<std::string> advice);
   /// Names of the open MemoryScopes, joined by '/'; empty outside of all.
   std::string scope() const;
+  /// Memory of the host for what goes with the allocations, such as their owner counts.
+  const Recycling<std::byte>& recycling() const { return recycling_; }
   /// What is where: totals, each tag's share, the largest live owners, fragmentation; lines of text.
   std::string report() const;
 
@@ -149,6 +152,7 @@ class CachingAllocator : public std::enable_shared_from_this<CachingAllocator> {
   const AllocatorOptions options_;
   const int64_t limit_;
   const bool expandable_;
+  const Recycling<std::byte> recycling_;
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<Heap>> heaps_;
   std::deque<Stream> streams_;  // every stream that may still use something

@@ -15,7 +15,7 @@ struct ActivationForward {
   Activation activation = Activation::relu;
   Tensor x, y;
 };
-/// d_x = d_y * act'(x); accumulate: d_x +=
+/// d_x = d_y * act'(x); accumulate: d_x +=. relu's x may be its output: they are positive alike.
 struct ActivationBackward {
   Activation activation = Activation::relu;
   Tensor x, d_y, d_x;

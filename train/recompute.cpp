@@ -111,7 +111,7 @@ std::vector<StageCost> costs_of(Runtime& runtime, const Config& config, const Ba
     costs[stage].forward_s = block.forward;
     costs[stage].again_s = block.again;
     costs[stage].partial_s = block.partial;
-    if (offload) costs[stage].outputs = 0;  // they are gone before the next stage but one
+    if (offload) costs[stage].inputs = 0;  // they are gone before the next stage but one
   }
   return costs;
 }

@@ -25,16 +25,22 @@ MeshGraphNet allocated(Runtime& runtime, const MeshGraphNetOptions& options, DTy
   return model;
 }
 
+std::vector<GradientSlot> slots_of(const std::vector<Variable>& variables) {
+  std::vector<GradientSlot> slots;
+  for (const Variable& variable : variables) slots.push_back(variable.slot());
+  return slots;
+}
+
 /// Walks back from gradients, of whatever values, of all outputs.
-void walk_back(Tape& tape, std::vector<Variable>&& outputs) {
+void walk_back(Tape& tape, const std::vector<GradientSlot>& outputs) {
   Runtime& runtime = tape.runtime();
   const Variable end(Tensor::zeros(runtime, {1}, DType::f64, Tag::workspace, "end"), true);
   const Tensor seed = Tensor::zeros(runtime, {1}, DType::f64, Tag::workspace, "seed");
-  tape.record({.op = "end", .inputs = outputs}, [outputs = std::move(outputs), end](Tape& back) {
+  tape.record({.op = "end"}, [outputs, end = end.slot()](Tape& back) {
     back.take_gradient(end);
-    for (const Variable& output : outputs) {
+    for (const GradientSlot& output : outputs) {
       if (!output) continue;
-      const Tensor d_output = back.scratch(output.value().shape(), output.value().dtype(), "gradient");
+      const Tensor d_output = back.scratch(output.shape(), output.dtype(), "gradient");
       fill_zero(d_output, back.stream());
       back.give_gradient(output, d_output);
     }
@@ -82,19 +88,21 @@ DryModel::Taken DryModel::run_stage(int64_t stage, const std::vector<Variable>& 
                                     std::optional<Keep> segment) {
   CachingAllocator& allocator = runtime_.allocator();
   const int64_t start = allocator.stats().allocated.current;
-  Taken taken;
-  {
-    Tape tape(runtime_);
-    std::vector<Variable> after = run(tape, model_, batch_, stage, before, segment);
-    taken.kept = allocator.stats().allocated.current - start;
-    allocator.reset_peak();
-    walk_back(tape, std::move(after));
-    taken.peak = allocator.stats().allocated.peak - start;
-  }
   Tape tape(runtime_);
+  std::vector<Variable> inputs;
+  for (const Variable& variable : before)
+    inputs.push_back(variable ? Variable(variable.value(), stage > 0, variable.rows()) : Variable());
+  const std::vector<GradientSlot> into = slots_of(inputs);
+  const std::vector<GradientSlot> from = slots_of(run(tape, model_, batch_, stage, inputs, segment));
+  inputs.clear();
+  Taken taken;
   for (const Variable& variable : before) {
-    if (variable) tape.take_gradient(variable);
+    if (variable && variable.value().storage().use_count() > 1) taken.held += variable.value().bytes();
   }
+  taken.kept = allocator.stats().allocated.current - start;
+  allocator.reset_peak();
+  walk_back(tape, from);
+  taken.peak = allocator.stats().allocated.peak - start;
   return taken;
 }
 
@@ -103,8 +111,11 @@ StageCost DryModel::cost_of(int64_t stage, const std::vector<Variable>& before, 
   const Taken inputs = run_stage(stage, before, Keep::inputs);
   const Taken some = run_stage(stage, before, partial);
   StageCost cost;
+  if (stage > 0) {  // what goes into the first is the batch's
+    cost.inputs = inputs.held;
+    cost.held = all.held;
+  }
   cost.kept = all.kept;
-  cost.outputs = inputs.kept;
   cost.kept_partial = some.kept;
   cost.backward = all.peak - all.kept;
   cost.again = std::max<int64_t>(0, inputs.peak - cost.backward);
@@ -119,9 +130,7 @@ std::vector<StageCost> DryModel::costs(Keep partial) {
   for (int64_t stage = 0; stage < model_.stages(); ++stage) {
     costs.push_back(cost_of(stage, before, partial));
     std::vector<Variable> after = model_.run_stage(tape, batch_, stage, before);
-    before.clear();
-    for (const Variable& variable : after)
-      before.push_back(variable ? Variable(variable.value(), true, variable.rows()) : Variable());
+    before = std::move(after);
   }
   return costs;
 }
@@ -154,7 +163,7 @@ BlockSeconds measure_block(Runtime& runtime, MeshGraphNetOptions options, DType 
     {
       Tape tape(runtime);
       std::vector<Variable> after = run(tape, model, batch, kBlock, before, segment);
-      if (back) walk_back(tape, std::move(after));
+      if (back) walk_back(tape, slots_of(after));
     }
     runtime.stream().synchronize();
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

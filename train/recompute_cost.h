@@ -25,7 +25,8 @@ class DryModel {
 
  private:
   struct Taken {
-    int64_t kept = 0, peak = 0;
+    int64_t held = 0;            ///< of the inputs
+    int64_t kept = 0, peak = 0;  ///< beside inputs
   };
   Taken run_stage(int64_t stage, const std::vector<Variable>& before, std::optional<Keep> segment);
   StageCost cost_of(int64_t stage, const std::vector<Variable>& before, Keep partial);

@@ -21,16 +21,21 @@ struct PieceCost {
 };
 
 PieceCost cost_of(std::span<const StageCost> costs, const Piece& piece) {
+  const StageCost& first = costs[static_cast<size_t>(piece.begin)];
   const StageCost& last = costs[static_cast<size_t>(piece.end - 1)];
-  if (!piece.segment) return {last.kept, last.kept + last.backward, 0.0};
-  if (*piece.segment != Keep::inputs) {
-    return {last.kept_partial, last.kept_partial + last.again_partial + last.backward, last.partial_s};
+  if (!piece.segment) {
+    const int64_t left = last.held + last.kept;
+    return {left, left + last.backward, 0.0};
   }
-  PieceCost cost{.left = last.outputs, .peak = last.again, .seconds = last.again_s};
+  if (*piece.segment != Keep::inputs) {
+    const int64_t left = last.inputs + last.kept_partial;
+    return {left, left + last.again_partial + last.backward, last.partial_s};
+  }
+  PieceCost cost{.left = first.inputs, .peak = first.inputs + last.again, .seconds = last.again_s};
   int64_t most_backward = last.backward;
   for (int64_t stage = piece.begin; stage + 1 < piece.end; ++stage) {
     const StageCost& inner = costs[static_cast<size_t>(stage)];
-    cost.peak += inner.kept;
+    cost.peak += inner.kept + costs[static_cast<size_t>(stage + 1)].held;
     cost.seconds += inner.forward_s;
     most_backward = std::max(most_backward, inner.backward);
   }
@@ -118,7 +123,7 @@ std::optional<RecomputePlan> plan_recomputation(std::span<const StageCost> costs
 
 int64_t least_budget(std::span<const StageCost> costs) {
   int64_t enough = 0;
-  for (const StageCost& cost : costs) enough += cost.kept + cost.backward;
+  for (const StageCost& cost : costs) enough += cost.held + cost.kept + cost.backward;
   int64_t too_little = -1;
   while (enough - too_little > 1) {
     const int64_t middle = too_little + (enough - too_little) / 2;

@@ -10,12 +10,13 @@
 
 namespace meshgrad {
 
-/// Bytes and seconds of one stage.
+/// Bytes and seconds of one stage. Who keeps a value pays for it: not who made it, but who reads it.
 struct StageCost {
   bool may_recompute = true;
-  int64_t kept = 0;          ///< what it keeps when nothing is recomputed, its outputs among them
-  int64_t outputs = 0;       ///< what the next stage reads
-  int64_t kept_partial = 0;  ///< what a segment of it alone keeps that keeps some outputs, its own among them
+  int64_t inputs = 0;        ///< of its inputs: a segment that it begins keeps them
+  int64_t held = 0;          ///< those of them that it keeps itself when it is not recomputed
+  int64_t kept = 0;          ///< what it then keeps beside them
+  int64_t kept_partial = 0;  ///< what a segment of it alone that keeps some outputs keeps beside inputs
   int64_t again = 0;         ///< what the second run makes when it is the last stage of its segment
   int64_t again_partial = 0;
   int64_t backward = 0;  ///< what its backward takes beside all that

@@ -169,7 +169,7 @@ TEST_CASE("a segment keeps its inputs alone, and backward frees what it made aga
     const auto again = runtime.allocator().stats().by_tag[static_cast<size_t>(Tag::recompute)].requested;
     CHECK(again.current == 0);
     CHECK(again.peak == (recompute ? 3 * bytes : 0));
-    tape.take_gradient(x);
+    tape.take_gradient(x.slot());
   };
   run(false);
   run(true);
@@ -221,8 +221,8 @@ TEST_CASE(
     y = add(tape, activation(tape, out[3], Activation::tanh), y);
     backward(tape, add(tape, y, out[5]));
     CHECK_FALSE(fixed.gradient().defined());
-    std::vector<std::vector<double>> all{to_matrix(tape.take_gradient(x)).v,
-                                         to_matrix(tape.take_gradient(outer)).v,
+    std::vector<std::vector<double>> all{to_matrix(tape.take_gradient(x.slot())).v,
+                                         to_matrix(tape.take_gradient(outer.slot())).v,
                                          to_matrix(weight.gradient).v};
     return all;
   };
@@ -250,7 +250,7 @@ TEST_CASE("an inner segment may read what an outer one made, and hand variables 
       return std::vector{add(on, out[0], out[1])};
     };
     backward(tape, call(tape, outer, {tanhs(tape, x, 1)})[0]);
-    return to_matrix(tape.take_gradient(x)).v;
+    return to_matrix(tape.take_gradient(x.slot())).v;
   };
   CHECK(run(true) == run(false));
 }
@@ -317,7 +317,7 @@ TEST_CASE("with products kept, only what lies between them is run again") {
   const auto counts = [&](Keep keep) {
     Tape tape(runtime);
     backward(tape, checkpoint(tape, "layers", layers, {x}, keep)[0]);
-    tape.take_gradient(x);
+    tape.take_gradient(x.slot());
     return tape.counts();
   };
   CHECK(counts(Keep::inputs).recomputed == 5);
@@ -342,7 +342,7 @@ TEST_CASE("ops that are named are kept, and the ops that only they need are not 
     const Variable y = checkpoint(tape, "layers", layers, {x}, keep)[0];
     const int64_t bytes = bytes_now(runtime, Tag::activations) / x.value().bytes();
     backward(tape, y);
-    tape.take_gradient(x);
+    tape.take_gradient(x.slot());
     return Taken{tape.counts().recomputed, bytes - 1};  // beside the output
   };
   CHECK(taken(Keep::outputs_of("linear")).recomputed == 2);

@@ -85,7 +85,7 @@ struct Layers {
     Tape tape(runtime);
     prepare(tape);
     backward(tape, run(tape));
-    std::vector<std::vector<double>> all{host_values(tape.take_gradient(x))};
+    std::vector<std::vector<double>> all{host_values(tape.take_gradient(x.slot()))};
     for (const Weight& weight : weights) {
       all.push_back(host_values(weight.gradient));
       fill_zero(weight.gradient, runtime.stream());
@@ -207,6 +207,11 @@ TEST_CASE("a value that somebody else holds or reads stays, and nothing is count
          const Variable read = activation(tape, y, Activation::silu);
          return add(tape, checkpoint(tape, "b", last, checkpoint(tape, "a", segment, {y}))[0], read);
        }},
+      {"read by the op that made it",
+       [&](Tape& tape) {
+         const Variable y = activation(tape, linear(tape, layers.x, layers.weights[0], {}), Activation::relu);
+         return checkpoint(tape, "b", last, checkpoint(tape, "a", segment, {y}))[0];
+       }},
       {"read by a segment that does not take it", [&](Tape& tape) {
          const Variable y = layers.layer(tape, layers.x, 0);
          const Variable z = checkpoint(tape, "a", segment, {y})[0];
@@ -289,7 +294,7 @@ TEST_CASE("on a GPU nothing waits for the host, and a step can be captured" *
     Tape tape(runtime);
     tape.offload(*store);
     layers.backward(tape, layers.forward(tape));
-    tape.take_gradient(layers.x);
+    tape.take_gradient(layers.x.slot());
   };
   const auto check_weights = [&] {
     for (size_t i = 0; i < layers.weights.size(); ++i) {

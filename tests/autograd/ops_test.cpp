@@ -49,7 +49,7 @@ TEST_CASE("every op's gradients in 16 bits are those in f64, but for rounding") 
         for (size_t k = 0; k < expected.size(); ++k) {
           CAPTURE(k);
           const size_t inputs = stored[i].inputs.size();
-          CHECK(actual[k].dtype() == (k < inputs ? stored[i].inputs[k].gradient_dtype() : DType::f32));
+          CHECK(actual[k].dtype() == (k < inputs ? stored[i].inputs[k].value().dtype() : DType::f32));
           CHECK(difference(actual[k], to_matrix(expected[k]), 20, largest, dtype) == "");
         }
       }

@@ -68,6 +68,28 @@ TEST_CASE("what an entry kept is freed as soon as it is done, and nothing remain
   CHECK(after - before <= std::max<int64_t>(gradient, 64));
 }
 
+TEST_CASE("an entry keeps the values that its backward reads, and no others") {
+  Runtime runtime = make_runtime();
+  const Variable x = leaf(runtime, 1.0);
+  const auto kept = [&](const std::function<void(Tape&, const Variable&)>& op) {
+    Tape tape(runtime);
+    op(tape, add(tape, x, x));
+    const auto& tags = runtime.allocator().stats().by_tag;
+    return tags[static_cast<size_t>(Tag::activations)].requested.current / x.value().bytes();
+  };
+  CHECK(kept([](Tape& t, const Variable& y) { add(t, y, y); }) == 0);
+  CHECK(kept([](Tape& t, const Variable& y) { concat(t, {{y}, {y}}); }) == 0);
+  CHECK(kept([](Tape& t, const Variable& y) { activation(t, y, Activation::tanh); }) == 1);
+  // relu: its output, which the next one is its input to.
+  CHECK(kept([](Tape& t, const Variable& y) { activation(t, y, Activation::relu); }) == 1);
+  CHECK(kept([](Tape& t, const Variable& y) {
+          activation(t, activation(t, y, Activation::relu), Activation::tanh);
+        }) == 1);
+  CHECK(kept([](Tape& t, const Variable& y) {
+          activation(t, activation(t, y, Activation::tanh), Activation::relu);
+        }) == 2);
+}
+
 TEST_CASE("a tape that evaluates keeps nothing and refuses to walk back") {
   Runtime runtime = make_runtime();
   const Variable x = leaf(runtime, 1.0);

@@ -203,7 +203,7 @@ TEST_CASE(
           cost.forward_s = 1.0;
           cost.again_s = 0.9;
           cost.partial_s = 0.4;
-          if (offload) cost.outputs = 0;
+          if (offload) cost.inputs = 0;
         }
         Recomputation like;
         if (offload) like.offload = OffloadTo::file;

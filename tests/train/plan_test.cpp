@@ -241,18 +241,24 @@ TEST_CASE(
     wanted.train.batch = on_gpu ? 2 : 5;
     config.memory.memory_limit = Case(wanted, device).probe.predict(wanted).reserved * 10 / 9 + 4096;
     std::vector<std::string> said;
+    int64_t most = 0;  // handed out
     const auto run = [&](bool resume, int64_t steps) {
       config.train.steps = steps;
       Runtime runtime({.device = device, .threads = 2, .allocator = config.memory});
       TrainOptions options;
       options.resume = resume;
       options.observer.message = [&](const std::string& text) { said.push_back(text); };
+      options.observer.progress = [&](const TrainObserver::Progress&) {
+        most = std::max(most, runtime.allocator().stats().allocated.peak);
+      };
       train(runtime, config, options);
       return runtime.allocator().stats();
     };
+    // What is left beside the steps is for the holes between blocks: meshes differ, and nothing is planned.
     const MemoryStats stats = run(false, config.train.steps);
-    CHECK(static_cast<double>(stats.reserved.peak) <=
+    CHECK(static_cast<double>(most) <=
           config.plan.target_utilization * static_cast<double>(config.memory.memory_limit));
+    CHECK(stats.reserved.peak <= config.memory.memory_limit);
     REQUIRE_FALSE(said.empty());
     CHECK(said.front().starts_with("train.batch = "));
     const fs::path resolved = fs::path(config.run.dir) / "config.resolved.toml";

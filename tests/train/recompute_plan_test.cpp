@@ -20,10 +20,11 @@ std::vector<StageCost> random_costs(uint64_t seed, int64_t stages, bool alike) {
       return static_cast<int64_t>(1 + uniform_below(seed, of, draws++, below));
     };
     StageCost cost;
-    cost.outputs = draw(40);
-    cost.kept_partial = cost.outputs + draw(60);
+    cost.inputs = draw(40);
+    cost.held = draw(2) == 1 ? cost.inputs : 0;
+    cost.kept_partial = draw(60);
     cost.again = draw(80);
-    cost.kept = cost.outputs + cost.again + draw(40);
+    cost.kept = cost.again + draw(40);
     cost.again_partial = draw(30);
     cost.backward = draw(20);
     cost.partial_s = 0.5 * static_cast<double>(draw(20));
