@@ -71,7 +71,7 @@ struct Benchmark {
   std::function<Workload(Runtime&)> prepare;
   std::function<Workload(Runtime&)> other{};
   bool on_host = false;  ///< work of the host's alone: timed by its clock, beside no yardstick
-  std::function<Figures(const Runtime&)> figures{};  ///< measures by itself, instead of `prepare`
+  std::function<Figures(Runtime&)> figures{};  ///< measures by itself, instead of `prepare`
 };
 
 /// What a list of benchmarks is made for.
@@ -89,6 +89,7 @@ std::vector<Benchmark> memory_benchmarks(const Selection& selection);
 std::vector<Benchmark> recompute_benchmarks(const Selection& selection);
 std::vector<Benchmark> data_benchmarks(const Selection& selection);
 std::vector<Benchmark> scaling_benchmarks(const Selection& selection);
+std::vector<Benchmark> size_benchmarks(const Selection& selection);
 
 /// The storage types that a device's kernels have and that are worth a row.
 std::vector<DType> timed_types();

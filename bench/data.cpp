@@ -12,8 +12,11 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "benchmark.h"
@@ -222,7 +225,38 @@ Figures small_graphs(int64_t graphs) {
   return figures;
 }
 
-/// From the call of train() to the first step: without the start of a process, which `meshgrad train` tells.
+/// A run of one step of the standard model.
+Config one_step(const fs::path& data, const fs::path& run) {
+  Config config;
+  config.run.dir = run.string();
+  config.run.device = "cpu";
+  config.data.path = data.string();
+  config.train.steps = 1;
+  config.train.batch = 1;
+  config.train.validate_every = 0;
+  return config;
+}
+
+/// Seconds from the start of the process `meshgrad train` until its first step begins, as it tells; none
+/// where the program is not beside this one.
+std::optional<double> start_of_program(const Config& config, const fs::path& folder) {
+  std::error_code ignored;
+  const fs::path program = fs::read_symlink("/proc/self/exe", ignored).parent_path() / "meshgrad";
+  if (!fs::exists(program, ignored)) return std::nullopt;
+  const fs::path file = folder / "config.toml";
+  std::ofstream(file) << to_toml(config);
+  const std::string command = fmt::format("'{}' train '{}' --quiet --json", program.string(), file.string());
+  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "re"), pclose);
+  std::string text;
+  for (int c = 0; pipe != nullptr && (c = std::fgetc(pipe.get())) != EOF;) text += static_cast<char>(c);
+  const auto result = nlohmann::json::parse(text, nullptr, false);
+  if (!result.is_object() || !result.contains("start_seconds")) {
+    throw data_error(program.string(), "the summary of a run", "none", "run it to see why: " + command);
+  }
+  return result["start_seconds"].get<double>();
+}
+
+/// From the call of train() to the first step, and from the start of the program.
 Figures first_step(int64_t trajectories, int side) {
   const ScratchFolder folder;
   const fs::path path = folder.path / "squares.mgd";
@@ -230,25 +264,26 @@ Figures first_step(int64_t trajectories, int side) {
   Figures figures{fmt::format("the standard model, {} trajectories of {} nodes, {} frames", trajectories,
                               side * side, kLongFrames),
                   {}};
-  figures.values.emplace_back("file_mib", static_cast<double>(fs::file_size(path)) / (1 << 20));
-  for (const bool cold : {true, false}) {
-    Config config;
-    config.run.dir = (folder.path / (cold ? "cold" : "warm")).string();
-    config.data.path = path.string();
-    config.train.steps = 1;
-    config.train.batch = 1;
-    config.train.validate_every = 0;
+  const auto add = [&](const std::string& name, double value) { figures.values.emplace_back(name, value); };
+  add("file_mib", static_cast<double>(fs::file_size(path)) / (1 << 20));
+  for (const std::string state : {"cold", "warm"}) {
+    const bool cold = state == "cold";
+    const Config config = one_step(path, folder.path / state);
     if (cold) make_cold(path);
     double seconds = 0.0;
     const auto start = std::chrono::steady_clock::now();
-    Runtime runtime;
-    TrainOptions options;
-    options.observer.progress = [&](const TrainObserver::Progress&) { seconds = seconds_since(start); };
-    const TrainResult result = train(runtime, config, options);
-    figures.values.emplace_back(cold ? "until_first_step_cold_ms" : "until_first_step_warm_ms",
-                                1e3 * (seconds - result.first_step_seconds));
-    figures.values.emplace_back(cold ? "first_step_cold_ms" : "first_step_warm_ms",
-                                1e3 * result.first_step_seconds);
+    {
+      Runtime runtime;
+      TrainOptions options;
+      options.observer.progress = [&](const TrainObserver::Progress&) { seconds = seconds_since(start); };
+      const TrainResult result = train(runtime, config, options);
+      add("until_first_step_" + state + "_ms", 1e3 * (seconds - result.first_step_seconds));
+      add("first_step_" + state + "_ms", 1e3 * result.first_step_seconds);
+    }
+    if (cold) make_cold(path);
+    const auto program = start_of_program(one_step(path, folder.path / ("program_" + state)), folder.path);
+    if (program) add("program_until_first_step_" + state + "_ms", 1e3 * *program);
+    if (!program && cold) figures.description += "; no program meshgrad beside this one";
   }
   return figures;
 }

@@ -3,6 +3,7 @@
 #pragma once
 #include <meshgrad/train/convert.h>
 #include <meshgrad/train/formats/safetensors.h>
+#include <meshgrad/train/report/metrics_log.h>
 #include <meshgrad/train/trainer.h>
 
 #include <cmath>
@@ -103,6 +104,14 @@ inline std::string write_config(const std::filesystem::path& folder, const Confi
 
 inline std::string checkpoint_bytes(const std::filesystem::path& run, const std::string& name) {
   return read_text(run / "checkpoints" / (name + ".safetensors"));
+}
+
+/// The training loss of each logged step of a run.
+inline std::vector<double> losses_of(const std::filesystem::path& run) {
+  std::vector<double> losses;
+  for (const auto& row : read_metrics(run / "metrics.jsonl"))
+    if (row.count("loss") > 0) losses.push_back(row.at("loss"));
+  return losses;
 }
 
 /// A run's metrics without what depends on the clock and the machine.
