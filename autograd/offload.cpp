@@ -6,6 +6,17 @@
 
 namespace meshgrad {
 
+/// Where a value is:
+///
+///              start_write()            leave(), settled
+///       here -----------------> leaving -----------------> away
+///        ^ ^                       |                        |
+///        | +--- drop(): others ----+                        | start_read()
+///        |      hold it, or it is wanted                    v
+///        +-------------------- arrive() ----------------- coming
+///
+/// It is in the device's memory but when it is away; its holders see it when it is here or leaving. drop()
+/// also ends what is away or coming: nobody will read it. What was away once stays when it is back.
 struct Offload::Value {
   enum class Where : uint8_t { here, leaving, away, coming };
   std::vector<Holder> holders;

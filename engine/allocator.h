@@ -79,7 +79,8 @@ class CachingAllocator : public std::enable_shared_from_this<CachingAllocator> {
   /// Called (with the allocator unlocked) when memory runs out; returns true when it freed something. It may
   /// use the allocator; what it allocates itself calls no callbacks. What it throws leaves allocate().
   void on_out_of_memory(std::function<bool()> callback);
-  /// What OutOfMemory tells the user to change, in this order.
+  /// What OutOfMemory tells the user to change, in this order; without any, to raise the limit, where there
+  /// is one.
   void advise(std::vector<std::string> advice);
   /// Names of the open MemoryScopes, joined by '/'; empty outside of all.
   std::string scope() const;

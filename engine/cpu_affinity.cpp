@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/cpu_affinity.h>
+#include <meshgrad/engine/error.h>
 
 #include <pthread.h>
 #include <sched.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <climits>
+#include <string>
+#include <system_error>
 
 namespace meshgrad {
 namespace {
@@ -41,17 +45,34 @@ thread_local Pinned pinned;
 
 std::vector<int> allowed_cpus() { return pinned.depth > 0 ? pinned.before : cpus_of_thread(); }
 
-bool set_affinity(std::thread::native_handle_type thread, const std::vector<int>& cpus) {
-  if (cpus.empty()) return false;
+namespace {
+
+/// 0, or why not.
+int try_affinity(std::thread::native_handle_type thread, const std::vector<int>& cpus) {
+  if (cpus.empty()) return EINVAL;
   Mask mask(static_cast<size_t>(*std::max_element(cpus.begin(), cpus.end()) / kWordBits + 1));
   for (const int cpu : cpus) mask[static_cast<size_t>(cpu / kWordBits)] |= 1UL << (cpu % kWordBits);
-  return pthread_setaffinity_np(thread, mask.size() * sizeof mask[0], set_of(mask)) == 0;
+  return pthread_setaffinity_np(thread, mask.size() * sizeof mask[0], set_of(mask));
+}
+
+}  // namespace
+
+bool set_affinity(std::thread::native_handle_type thread, const std::vector<int>& cpus) {
+  return try_affinity(thread, cpus) == 0;
+}
+
+void pin_thread(std::thread::native_handle_type thread, int cpu) {
+  const int error = try_affinity(thread, {cpu});
+  if (error == 0) return;
+  throw ThreadsRefused(ThreadsRefused::Asked::pin,
+                       "a system that keeps a thread on CPU " + std::to_string(cpu),
+                       std::generic_category().message(error));
 }
 
 PinnedThread::PinnedThread(int cpu) : thread_(std::this_thread::get_id()) {
   if (pinned.depth == 0) pinned.before = cpus_of_thread();
+  pin_thread(pthread_self(), cpu);
   ++pinned.depth;
-  set_affinity(pthread_self(), {cpu});
 }
 
 PinnedThread::~PinnedThread() {

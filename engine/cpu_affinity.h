@@ -12,8 +12,11 @@ std::vector<int> allowed_cpus();
 
 /// Lets a thread run on these CPUs alone; false where the system does not allow it.
 bool set_affinity(std::thread::native_handle_type thread, const std::vector<int>& cpus);
+/// Keeps it on one CPU. Throws ThreadsRefused where the system does not allow it.
+void pin_thread(std::thread::native_handle_type thread, int cpu);
 
-/// Keeps the thread that makes it on one CPU, until the same thread destroys it.
+/// Keeps the thread that makes it on one CPU, until the same thread destroys it. Throws what pin_thread
+/// throws.
 class PinnedThread {
  public:
   explicit PinnedThread(int cpu);

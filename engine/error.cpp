@@ -2,6 +2,7 @@
 #include <meshgrad/engine/error.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace meshgrad {
 namespace {
@@ -50,6 +51,15 @@ DeviceError device_error(std::string_view where, std::string_view needed, std::s
                          std::string_view fix) {
   return DeviceError(text_of(where, needed, got, fix));
 }
+
+ThreadsRefused::ThreadsRefused(Asked what, std::string what_needed, std::string what_got)
+    : InvalidArgument(text_of(what == Asked::pin ? "pinned threads" : "threads", what_needed, what_got,
+                              what == Asked::pin ? "use fewer threads, or do not pin them"
+                                                 : "use fewer threads, or raise the limit (ulimit -u, or the "
+                                                   "control group's pids.max)")),
+      asked(what),
+      needed(std::move(what_needed)),
+      got(std::move(what_got)) {}
 
 InternalError internal_error(std::string_view what, const char* file, int line) {
   return InternalError(std::string(what) + " (" + file + ":" + std::to_string(line) +

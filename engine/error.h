@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Errors: six kinds, each thrown as its own type so that a caller can catch what it can mend.
 #pragma once
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -34,6 +35,14 @@ struct OutOfMemory : Error {
 };
 struct DeviceError : Error {
   explicit DeviceError(const std::string& text) : Error(ErrorKind::device, text) {}
+};
+/// Threads that cannot be had as they were asked for: so many (RuntimeOptions::threads), or each on a CPU of
+/// its own (RuntimeOptions::pin).
+struct ThreadsRefused : InvalidArgument {
+  enum class Asked : uint8_t { count, pin };
+  ThreadsRefused(Asked what, std::string what_needed, std::string what_got);
+  Asked asked;
+  std::string needed, got;
 };
 struct InternalError : Error {
   explicit InternalError(const std::string& text) : Error(ErrorKind::internal, text) {}

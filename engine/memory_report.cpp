@@ -71,7 +71,7 @@ std::string CachingAllocator::shortage(const Request& request) const {
                                  name.empty() ? "" : " ", name, request.requested, name_of(request.tag),
                                  mebibytes(request.requested), name_of(device()), report_locked());
   std::vector<std::string> advice = advice_;
-  if (limit_ < source_->capacity()) advice.push_back("raise memory.limit");
+  if (advice.empty() && limit_ < source_->capacity()) advice.push_back("raise the memory limit");
   if (advice.empty()) advice.push_back("free what is not needed, or use a device with more memory");
   text += advice.size() == 1 ? "fix: " + advice[0] : "fix: in this order,";
   for (size_t i = 0; advice.size() > 1 && i < advice.size(); ++i)

@@ -69,6 +69,11 @@ class Tensor {
     check_internal(dtype_ == dtype_of<T>(), "a tensor was read as another dtype");
     return static_cast<T*>(raw());
   }
+  /// The same, or null where the tensor is undefined.
+  template <class T>
+  T* data_or_null() const {
+    return defined() ? data<T>() : nullptr;
+  }
   template <class T>
   std::span<T> values() const {
     return {data<T>(), static_cast<size_t>(elements())};

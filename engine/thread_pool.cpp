@@ -12,10 +12,10 @@ namespace {
 std::vector<int> cpus_to_pin(int threads) {
   std::vector<int> cpus = allowed_cpus();
   if (threads > static_cast<int>(cpus.size())) {
-    throw invalid_argument(
-        "run.pin",
+    throw ThreadsRefused(
+        ThreadsRefused::Asked::pin,
         "no more threads than the " + std::to_string(cpus.size()) + " CPUs that this process may use",
-        std::to_string(threads), "set run.threads lower, or run.pin = false");
+        std::to_string(threads));
   }
   return cpus;
 }
@@ -26,12 +26,12 @@ ThreadPool::ThreadPool(int threads, Work work, Pin pin)
     : threads_(threads > 0 ? threads : available_cpus()), work_(work) {
   if (leaves_out()) return;
   const std::vector<int> cpus = pin == Pin::workers ? cpus_to_pin(threads_) : std::vector<int>();
+  if (!cpus.empty()) caller_ = std::make_unique<PinnedThread>(cpus.front());
   if (threads_ > 1) {
     team_ = ThreadTeam::of_process();
     helpers_ = team_->helpers(threads_ - 1);
     if (!cpus.empty()) team_->pin(cpus);
   }
-  if (!cpus.empty()) caller_ = std::make_unique<PinnedThread>(cpus.front());
 }
 
 ThreadPool::~ThreadPool() {

@@ -56,8 +56,9 @@ class ThreadPool {
     none,
     workers  ///< while the pool lives: worker i on the i-th CPU that the maker may use; worker 0 is the maker
   };
-  /// `threads` >= 1 counts the caller; 0 means available_cpus(). Throws InvalidArgument where more workers
-  /// than CPUs are to be pinned. Helpers serve all pools, so one that pins them does so for all.
+  /// `threads` >= 1 counts the caller; 0 means available_cpus(). Throws ThreadsRefused where the system
+  /// starts no more threads, where more workers than CPUs are to be pinned, or one cannot be. Helpers serve
+  /// all pools, so one that pins them does so for all.
   explicit ThreadPool(int threads = 0, Work work = Work::run, Pin pin = Pin::none);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;

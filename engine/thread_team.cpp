@@ -56,9 +56,8 @@ std::vector<TeamHelper*> ThreadTeam::helpers(int count) {
     try {
       helper.thread = std::thread([this, &helper] { helper_loop(helper); });
     } catch (const std::system_error& error) {
-      throw config_error(
-          "run.threads", std::to_string(count + 1) + " threads", error.what(),
-          "use fewer threads, or raise the limit (ulimit -u, or the control group's pids.max)");
+      throw ThreadsRefused(ThreadsRefused::Asked::count, std::to_string(count + 1) + " threads",
+                           error.what());
     }
     helpers_.push_back(std::move(started));
     place(helper);
@@ -75,16 +74,22 @@ std::vector<TeamHelper*> ThreadTeam::helpers(int count) {
 /// A new thread has the affinity of the one that started it, which may be pinned.
 void ThreadTeam::place(TeamHelper& helper) {
   const auto worker = static_cast<size_t>(helper.worker);
-  const bool to_pin = pins_ > 0 && worker < cpus_.size();
-  set_affinity(helper.thread.native_handle(),
-               to_pin ? std::vector<int>{cpus_[worker]} : helper.unpinned_cpus);
+  const auto thread = helper.thread.native_handle();
+  if (pins_ > 0 && worker < cpus_.size()) return pin_thread(thread, cpus_[worker]);
+  set_affinity(thread, helper.unpinned_cpus);
 }
 
 void ThreadTeam::pin(const std::vector<int>& cpus) {
   const std::lock_guard lock(helpers_mutex_);
   if (++pins_ > 1) return;
   cpus_ = cpus;
-  for (const auto& helper : helpers_) place(*helper);
+  try {
+    for (const auto& helper : helpers_) place(*helper);
+  } catch (const ThreadsRefused&) {
+    --pins_;
+    for (const auto& helper : helpers_) place(*helper);
+    throw;
+  }
 }
 
 void ThreadTeam::unpin() {

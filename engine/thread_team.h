@@ -42,10 +42,11 @@ class ThreadTeam {
   ThreadTeam(const ThreadTeam&) = delete;
   ThreadTeam& operator=(const ThreadTeam&) = delete;
 
-  /// The first `count` helpers; those that are missing are started.
+  /// The first `count` helpers; those that are missing are started. Throws ThreadsRefused where there is none
+  /// to be had, or one cannot be held as the others are.
   std::vector<TeamHelper*> helpers(int count);
   /// Holds helper i, worker i + 1, on cpus[i + 1] until as many calls of unpin(); the first caller's `cpus`
-  /// count.
+  /// count. Throws ThreadsRefused where the system does not allow it; then nothing is held.
   void pin(const std::vector<int>& cpus);
   void unpin();
 

@@ -2,7 +2,24 @@
 #include <meshgrad/kernels/check.h>
 #include <meshgrad/kernels/unroll.h>
 
+#include <fmt/format.h>
+
+#include <string>
+
 namespace meshgrad {
+namespace {
+
+/// Values are at hand on the CPU alone.
+void check_source(std::string_view op, const Tensor& source, int64_t width, const Stream& stream) {
+  if (source.device().kind != DeviceKind::cpu || stream.dry()) return;
+  for (const int32_t column : source.values<int32_t>()) {
+    if (column < width) continue;
+    throw invalid_argument(std::string(op) + ": source", fmt::format("columns below {}", width),
+                           std::to_string(column));
+  }
+}
+
+}  // namespace
 
 void deviation_forward(const DeviationForward& args, const Stream& stream) {
   constexpr std::string_view kOp = "deviation.forward";
@@ -40,6 +57,7 @@ void shift_forward(const ShiftForward& args, const Stream& stream) {
   check_tensor(kOp, "shift", args.shift, sums, {args.rows.capacity, args.shift.width()});
   check_tensor(kOp, "source", args.source, DType::i32, {columns});
   check_tensor(kOp, "ratio", args.ratio, sums, {columns});
+  check_source(kOp, args.source, args.shift.width(), stream);
   check_tensor(kOp, "shifted", args.shifted, args.given.dtype(), {args.rows.capacity, columns});
   pick_table(args.shifted.device(), cpu::unroll_kernels, &GpuTables::unroll).shift_forward(args, stream);
 }
@@ -53,6 +71,7 @@ void shift_backward(const ShiftBackward& args, const Stream& stream) {
   check_tensor(kOp, "d_shifted", args.d_shifted, args.d_shifted.dtype(), {args.rows.capacity, columns});
   check_tensor(kOp, "source", args.source, DType::i32, {columns});
   check_tensor(kOp, "ratio", args.ratio, sums, {columns});
+  check_source(kOp, args.source, args.d_shift.width(), stream);
   check_tensor(kOp, "d_shift", args.d_shift, sums, {args.rows.capacity, args.d_shift.width()});
   pick_table(args.d_shift.device(), cpu::unroll_kernels, &GpuTables::unroll).shift_backward(args, stream);
 }

@@ -32,7 +32,7 @@ struct ShiftForward {
   Rows rows;
   Tensor given;    ///< [rows, columns]
   Tensor shift;    ///< [rows, width], of accumulator_of(given)
-  Tensor source;   ///< i32 [columns], each below width
+  Tensor source;   ///< i32 [columns], each below width: checked on the CPU, the caller's promise on a GPU
   Tensor ratio;    ///< [columns], as `shift`
   Tensor shifted;  ///< [rows, columns], written
 };

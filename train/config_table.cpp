@@ -278,7 +278,8 @@ constexpr ConfigKey kKeys[] = {
     {"recompute", "segments", choice<&Config::recompute, &RecomputeConfig::segments>(kSegmentUnits), "",
      "With unroll.steps above 1, what is computed again as a whole: nothing but what recompute.mode says, "
      "within "
-     "each of the model's calls; also each call; or also runs of as many calls as the root of their number"},
+     "each frame that is predicted; also each frame; or also runs of as many frames as the root of their "
+     "number"},
     {"recompute", "check", BoolKey{member<&Config::recompute, &RecomputeConfig::check>()}, "",
      "Whether what is computed again is compared to the first time, bit for bit; slow, for looking for "
      "faults"},

@@ -50,8 +50,8 @@ std::string describe_host_memory(const fs::path& data) {
                      size_text(bytes_of(data)), size_text(available_memory()), cgroup, addresses_text);
 }
 
-OutOfMemory host_out_of_memory(const fs::path& data, const std::string& needed) {
-  return OutOfMemory(
+HostOutOfMemory host_out_of_memory(const fs::path& data, const std::string& needed) {
+  return HostOutOfMemory(
       fmt::format("[{}] needed memory of the host {}, got none: {}; fix: raise the limit, or "
                   "end what else takes memory",
                   data.string(), needed, describe_host_memory(data)));

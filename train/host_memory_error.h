@@ -14,8 +14,12 @@ namespace meshgrad {
 /// RLIMIT_AS (`ulimit -v`), each named also where it sets no limit.
 std::string describe_host_memory(const std::filesystem::path& data);
 
+/// One that ends with that description.
+struct HostOutOfMemory : OutOfMemory {
+  using OutOfMemory::OutOfMemory;
+};
 /// `needed` says for what there is none.
-OutOfMemory host_out_of_memory(const std::filesystem::path& data, const std::string& needed);
+HostOutOfMemory host_out_of_memory(const std::filesystem::path& data, const std::string& needed);
 
 /// Runs `work`; std::bad_alloc becomes the error above, and an OutOfMemory of the engine, where that computes
 /// on the host, ends with the same description.
@@ -26,10 +30,11 @@ auto with_host_memory_named(const std::filesystem::path& data, bool on_host, con
     return work();
   } catch (const std::bad_alloc&) {
     throw host_out_of_memory(data, needed);
+  } catch (const HostOutOfMemory&) {
+    throw;
   } catch (const OutOfMemory& error) {
-    const std::string text = error.what();
-    if (!on_host || text.find("ulimit -v") != std::string::npos) throw;
-    throw OutOfMemory(text + "\n" + describe_host_memory(data));
+    if (!on_host) throw;
+    throw HostOutOfMemory(std::string(error.what()) + "\n" + describe_host_memory(data));
   }
 }
 

@@ -255,13 +255,24 @@ std::vector<MemoryChange> memory_ladder(const StepProbe& probe, const Config& co
     next = now;
     next.recompute.segments = SegmentUnit::frame;
     offer(
-        "set recompute.segments = \"frame\": each of the model's calls is computed again, with the same "
+        "set recompute.segments = \"frame\": each frame of a sample is computed again, with the same "
         "results, also in a run that goes on from a checkpoint",
         next);
   }
   next = now;
   next.graphs = GraphsMode::off;
   offer("set graphs = \"off\": nothing is kept for batches of other sizes", next);
+  if (now.recompute.mode != RecomputeMode::off || now.recompute.segments != SegmentUnit::block) {
+    const bool on_gpu = probe.device().kind == DeviceKind::cuda;
+    next = now;
+    next.recompute.offload = on_gpu ? OffloadTo::host : OffloadTo::file;
+    offer(on_gpu ? "set recompute.offload = \"host\": what is kept to compute again waits in the host's "
+                   "memory, with the same results, also in a run that goes on from a checkpoint"
+                 : "set recompute.offload = \"file\": what is kept to compute again waits in a file in "
+                   "recompute.offload_dir, with the same results, also in a run that goes on from a "
+                   "checkpoint",
+          next);
+  }
   if (now.train.batch > 1) {
     next = with_batch(now, (now.train.batch + 1) / 2);
     const bool even = now.train.batch % 2 == 0;

@@ -183,14 +183,14 @@ int64_t sequence_length(int64_t steps) {
 
 std::string describe(const Recomputation& recomputation, const MeshGraphNet& model, int64_t steps) {
   const std::vector<RecomputedStages>& stages = recomputation.stages;
-  std::string calls;
+  std::string frames;
   if (steps > 1 && recomputation.segments != SegmentUnit::block) {
     const bool sequences = recomputation.segments == SegmentUnit::sequence;
-    calls = fmt::format("the backward pass computes {} of the model's {} calls again{}", steps - 1, steps,
-                        sequences ? fmt::format(", in runs of {}", sequence_length(steps)) : "");
-    if (!stages.empty()) calls += "; within a call, ";
+    frames = fmt::format("the backward pass computes {} of {} frames again{}", steps - 1, steps,
+                         sequences ? fmt::format(", in runs of {}", sequence_length(steps)) : "");
+    if (!stages.empty()) frames += "; within a frame, ";
   }
-  if (stages.empty()) return calls;
+  if (stages.empty()) return frames;
   int64_t count = 0, keeping_outputs = 0;
   std::string names;
   for (size_t i = 0; i < stages.size(); ++i) {
@@ -207,7 +207,7 @@ std::string describe(const Recomputation& recomputation, const MeshGraphNet& mod
     waits = fmt::format("; up to {:.1f} MiB that they keep wait in {}", mebibytes(recomputation.offloaded),
                         recomputation.offload == OffloadTo::host ? "the host's memory" : "a file");
   }
-  return fmt::format("{}the backward pass computes {} of {} stages again, in {} segment{}{}: {}{}", calls,
+  return fmt::format("{}the backward pass computes {} of {} stages again, in {} segment{}{}: {}{}", frames,
                      count, model.stages(), stages.size(), stages.size() == 1 ? "" : "s",
                      keeping_outputs == 0 ? std::string()
                                           : fmt::format(" ({} of them keep outputs of ops)", keeping_outputs),

@@ -10,7 +10,7 @@ struct Recomputation {
   std::vector<RecomputedStages> stages;
   bool check = false;                         ///< compare what is computed again, bit for bit
   int64_t predicted = 0;                      ///< bytes that a batch takes, if that was asked for
-  SegmentUnit segments = SegmentUnit::block;  ///< of unrolled training: what holds those of each model call
+  SegmentUnit segments = SegmentUnit::block;  ///< of unrolled training: what holds those of each frame
   OffloadTo offload = OffloadTo::none;        ///< where what segments keep waits, if anything is gained by it
   int64_t offloaded = 0;                      ///< bytes that wait there, of the largest batch
 };
@@ -36,7 +36,7 @@ std::vector<RecomputedStages> uniform_segments(const Config& config, const MeshG
 Recomputation choose_recomputation(Runtime& runtime, const Config& config, const BatchSizes& largest,
                                    const MeshGraphNet& model);
 
-/// The model's calls that make a segment with segments = sequence.
+/// The frames that make a segment with segments = sequence.
 int64_t sequence_length(int64_t steps);
 
 /// Of a batch that is unrolled over `steps`, for people; empty when nothing is computed again.

@@ -392,6 +392,8 @@ void Trainer::advise_on_memory() {
   here.memory = runtime_.allocator().options();
   here.memory.memory_limit = runtime_.allocator().stats().capacity;
   for (const MemoryChange& change : memory_ladder(probe, here)) advice.push_back(change.line());
+  if (runtime_.allocator().options().memory_limit == here.memory.memory_limit)
+    advice.push_back("raise memory.limit");
   runtime_.allocator().advise(std::move(advice));
 }
 

@@ -7,7 +7,7 @@
 namespace meshgrad {
 namespace {
 
-/// What a step begins with, each absent at first: how far the state is off; with second changes, how far the
+/// What a frame begins with, each absent at first: how far the state is off; with second changes, how far the
 /// fields are off; the loss so far.
 struct State {
   Variable deviation, position, loss;
@@ -18,13 +18,13 @@ std::vector<Variable> variables_of(const State& state) {
 }
 State state_of(const std::vector<Variable>& variables) { return {variables[0], variables[1], variables[2]}; }
 
-/// The steps of a batch, by number. Segments hold copies; what those refer to outlives the tape's entries.
-class Steps {
+/// The frames of a batch, by number. Segments hold copies; what those refer to outlives the tape's entries.
+class Frames {
  public:
-  Steps(const MeshGraphNet& model, const Batch& batch, const Recomputation& recomputation)
+  Frames(const MeshGraphNet& model, const Batch& batch, const Recomputation& recomputation)
       : model_(&model), batch_(&batch), stages_(recomputation.stages), unit_(recomputation.segments) {}
 
-  /// Steps [begin, end), each with its loss behind it, so that gradients meet in one order whatever the
+  /// Frames [begin, end), each with its loss behind it, so that gradients meet in one order whatever the
   /// segments are. The last one's backward comes at once: it is none.
   State run(Tape& tape, int64_t begin, int64_t end, State state,
             std::vector<Tensor>* values = nullptr) const {
@@ -33,7 +33,7 @@ class Steps {
       state.deviation = again ? predict_twice(tape, k, state.deviation) : predict(tape, k, state.deviation);
       Variable error = state.deviation;
       if (batch_->unroll.second_change) {
-        // The first step's velocity is off by what its position is.
+        // The first frame's velocity is off by what its position is.
         if (state.position) error = deviation(tape, state.position, error, {}, batch_->mask);
         state.position = error;
       }
@@ -47,30 +47,30 @@ class Steps {
   State run_twice(Tape& tape, int64_t begin, int64_t end, const State& state) const {
     return state_of(checkpoint(
         tape, name(begin) + ".." + name(end - 1),
-        [steps = *this, begin, end](Tape& inner, const std::vector<Variable>& inside) {
-          return variables_of(steps.run(inner, begin, end, state_of(inside)));
+        [frames = *this, begin, end](Tape& inner, const std::vector<Variable>& inside) {
+          return variables_of(frames.run(inner, begin, end, state_of(inside)));
         },
         variables_of(state)));
   }
 
  private:
-  static std::string name(int64_t step) { return "frame." + std::to_string(step); }
+  static std::string name(int64_t frame) { return "frame." + std::to_string(frame); }
 
-  /// The deviation behind a step from the one before it.
-  Variable predict(Tape& tape, int64_t step, const Variable& before) const {
-    const MemoryScope scope(tape.runtime().allocator(), name(step));
+  /// The deviation behind a frame from the one before it.
+  Variable predict(Tape& tape, int64_t frame, const Variable& before) const {
+    const MemoryScope scope(tape.runtime().allocator(), name(frame));
     const Unroll& unroll = batch_->unroll;
-    if (step == 0)
+    if (frame == 0)
       return deviation(tape, {}, model_->forward(tape, *batch_, stages_), batch_->target, batch_->mask);
-    const Unroll::Step& data = unroll.further[static_cast<size_t>(step - 1)];
+    const Unroll::Step& data = unroll.further[static_cast<size_t>(frame - 1)];
     const Variable nodes = shift_columns(tape, data.node_features, before, unroll.source, unroll.ratio);
     return deviation(tape, before, model_->forward(tape, *batch_, stages_, nodes), data.target, batch_->mask);
   }
-  Variable predict_twice(Tape& tape, int64_t step, const Variable& before) const {
-    const Segment segment = [steps = *this, step](Tape& inner, const std::vector<Variable>& inside) {
-      return std::vector{steps.predict(inner, step, inside.front())};
+  Variable predict_twice(Tape& tape, int64_t frame, const Variable& before) const {
+    const Segment segment = [frames = *this, frame](Tape& inner, const std::vector<Variable>& inside) {
+      return std::vector{frames.predict(inner, frame, inside.front())};
     };
-    return checkpoint(tape, name(step), segment, {before}).front();
+    return checkpoint(tape, name(frame), segment, {before}).front();
   }
 
   const MeshGraphNet* model_;
@@ -88,13 +88,13 @@ Variable batch_loss(Tape& tape, const MeshGraphNet& model, const Batch& batch,
   check_internal(errors == nullptr || (count > 1 && !sequences), "a batch whose errors cannot be had");
   if (count == 1)
     return masked_loss(tape, model.forward(tape, batch, recomputation.stages), batch.target, batch.mask).sum;
-  const Steps steps(model, batch, recomputation);
+  const Frames frames(model, batch, recomputation);
   const int64_t length = sequences ? sequence_length(count) : count;
   State state;
   for (int64_t begin = 0; begin < count; begin += length) {
     const int64_t end = std::min(begin + length, count);
-    state = end < count ? steps.run_twice(tape, begin, end, state)
-                        : steps.run(tape, begin, end, std::move(state), errors);
+    state = end < count ? frames.run_twice(tape, begin, end, state)
+                        : frames.run(tape, begin, end, std::move(state), errors);
   }
   return state.loss;
 }

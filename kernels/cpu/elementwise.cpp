@@ -63,9 +63,8 @@ void norm_forward_of(const NormForward& args, const Stream& stream) {
     const int64_t count = std::min(kTileRows<S>, rows - row);
     std::vector<T> tile(static_cast<size_t>(count * width));
     ops.load(count, width, args.x.data<S>() + row * width, width, tile.data(), width);
-    ops.norm(args.norm, count, width, tile.data(), width, args.gain.data<T>(),
-             args.bias.defined() ? args.bias.data<T>() : nullptr, static_cast<T>(args.epsilon),
-             {.out = args.y.data<S>() + row * width});
+    ops.norm(args.norm, count, width, tile.data(), width, args.gain.data<T>(), args.bias.data_or_null<T>(),
+             static_cast<T>(args.epsilon), {.out = args.y.data<S>() + row * width});
   });
 }
 

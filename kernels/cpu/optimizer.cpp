@@ -47,7 +47,7 @@ void adam(const OptimizerUpdate& args, const StepState& state, int64_t begin, in
 template <class T>
 void sgd(const OptimizerUpdate& args, const StepState& state, int64_t begin, int64_t end) {
   T* w = args.parameters.data<T>();
-  T* m = args.first_moment.defined() ? args.first_moment.data<T>() : nullptr;
+  T* m = args.first_moment.data_or_null<T>();
   T* gradient = args.gradients.data<T>();
   const auto scale = static_cast<T>(state.gradient_factor);
   for (int64_t i = begin; i < end; ++i) {

@@ -32,12 +32,6 @@ double value_of(S x) {
   return static_cast<double>(static_cast<Accumulator<S>>(x));
 }
 
-/// The target, or null where there is none.
-template <class S>
-const Accumulator<S>* target_of(const Tensor& target) {
-  return target.defined() ? target.data<Accumulator<S>>() : nullptr;
-}
-
 template <class S>
 double error_of(const S* prediction, const Accumulator<S>* target, int64_t i) {
   return target != nullptr ? value_of(prediction[i]) - value_of(target[i]) : value_of(prediction[i]);
@@ -48,7 +42,7 @@ void masked_loss_forward_of(const MaskedLossForward& args, const Stream& stream)
   const int64_t width = args.prediction.width();
   const uint8_t* mask = args.mask.data<uint8_t>();
   const S* prediction = args.prediction.data<S>();
-  const auto* target = target_of<S>(args.target);
+  const auto* target = args.target.data_or_null<Accumulator<S>>();
   const double total = ordered_sum(stream, args.rows.value(), [&](int64_t begin, int64_t end) {
     double sum = 0.0;
     for (int64_t i = begin; i < end; ++i) {
@@ -75,7 +69,7 @@ void masked_loss_backward_of(const MaskedLossBackward& args, const Stream& strea
   stream.parallel_for((rows + kSlab - 1) / kSlab, [&](int64_t slab) {
     const double factor = 2.0 * *args.seed.data<double>();
     const S* prediction = args.prediction.data<S>();
-    const auto* target = target_of<S>(args.target);
+    const auto* target = args.target.data_or_null<Accumulator<S>>();
     S* d_prediction = args.d_prediction.data<S>();
     for (int64_t i = slab * kSlab; i < std::min(rows, (slab + 1) * kSlab); ++i) {
       for (int64_t j = i * width; j < (i + 1) * width; ++j) {

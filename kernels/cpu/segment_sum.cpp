@@ -24,8 +24,8 @@ template <class S>
 void segment_sum_of(const SegmentSum& args, const Stream& stream) {
   using T = Accumulator<S>;
   const TileOps<S>& ops = tile_ops<S>();
-  const int32_t* offsets = args.offsets.defined() ? args.offsets.data<int32_t>() : nullptr;
-  const int32_t* order = args.order.defined() ? args.order.data<int32_t>() : nullptr;
+  const int32_t* offsets = args.offsets.data_or_null<int32_t>();
+  const int32_t* order = args.order.data_or_null<int32_t>();
   const int64_t width = args.out.width();
   const int64_t stride = args.x.width();
   const S* x = args.x.data<S>() + args.x_column;
@@ -47,7 +47,7 @@ void segment_sum_of(const SegmentSum& args, const Stream& stream) {
 
 template <class T>
 void gather_of(const Gather& args, const Stream& stream) {
-  const int32_t* index = args.index.defined() ? args.index.data<int32_t>() : nullptr;
+  const int32_t* index = args.index.data_or_null<int32_t>();
   const int64_t width = args.x.width();
   over_rows<T>(stream, args.rows.value(), 0, [&](int64_t i, T*) {
     std::copy_n(args.x.data<T>() + (index != nullptr ? index[i] : i) * width, width,

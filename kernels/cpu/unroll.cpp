@@ -16,12 +16,6 @@ void for_rows(const Stream& stream, const Rows& rows, Body&& body) {
   });
 }
 
-/// Null where the tensor is undefined.
-template <class T>
-T* data_or_null(const Tensor& tensor) {
-  return tensor.defined() ? tensor.data<T>() : nullptr;
-}
-
 /// Puts a value into a place that may not be wanted.
 template <class S>
 void give(S* to, int64_t at, bool accumulate, Accumulator<S> value) {
@@ -36,8 +30,8 @@ void deviation_forward_of(const DeviationForward& args, const Stream& stream) {
   const int64_t width = args.prediction.width();
   const uint8_t* mask = args.mask.data<uint8_t>();
   const S* prediction = args.prediction.data<S>();
-  const A* before = data_or_null<A>(args.before);
-  const A* target = data_or_null<A>(args.target);
+  const A* before = args.before.data_or_null<A>();
+  const A* target = args.target.data_or_null<A>();
   A* after = args.after.data<A>();
   for_rows(stream, args.rows, [&](int64_t row) {
     for (int64_t i = row * width; i < (row + 1) * width; ++i) {
@@ -57,8 +51,8 @@ void deviation_backward_of(const DeviationBackward& args, const Stream& stream) 
   const int64_t width = args.d_after.width();
   const uint8_t* mask = args.mask.data<uint8_t>();
   const A* d_after = args.d_after.data<A>();
-  A* d_before = data_or_null<A>(args.d_before);
-  S* d_prediction = data_or_null<S>(args.d_prediction);
+  A* d_before = args.d_before.data_or_null<A>();
+  S* d_prediction = args.d_prediction.data_or_null<S>();
   for_rows(stream, args.rows, [&](int64_t row) {
     for (int64_t i = row * width; i < (row + 1) * width; ++i) {
       const A gradient = mask[row] != 0 ? d_after[i] : A(0);

@@ -218,11 +218,6 @@ EdgeInputs<T> edge_inputs(const Args& args, const Terms& terms) {
           .aggregate_after_residual = args.aggregate_after_residual};
 }
 
-template <class T>
-T* data_or_null(const Tensor& tensor) {
-  return tensor.defined() ? tensor.data<T>() : nullptr;
-}
-
 /// All weights' gradients and the nodes', in one launch.
 void other_gradients(const EdgeUpdateBackward& args, const BackwardLeavings& leavings, const Terms& d_terms,
                      Runtime& runtime, const Stream& stream) {
@@ -272,7 +267,7 @@ void fused_edge_forward(const EdgeUpdateForward& args, Runtime& runtime, const S
   node_terms_forward(args.terms, *args.graph, terms.sender, terms.receiver, runtime, stream);
   dispatch_fused(dtype, width, [&]<class T, int W>() {
     const EdgeForwardArgs<T> kernel_args{.inputs = edge_inputs<T>(args, terms),
-                                         .edges_out = data_or_null<T>(args.edges_out),
+                                         .edges_out = args.edges_out.data_or_null<T>(),
                                          .aggregate = args.aggregate.data<T>()};
     launch("edge_forward", edge_forward_kernel<T, W>,
            {.blocks = gpu::multiprocessors(stream.device().index),
@@ -294,9 +289,9 @@ void fused_edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const
     node_terms_forward(args.terms, graph, terms.sender, terms.receiver, runtime, stream);
     dispatch_fused(dtype, width, [&]<class T, int W>() {
       const EdgeBackwardArgs<T> kernel_args{.inputs = edge_inputs<T>(args, terms),
-                                            .d_edges_out = data_or_null<T>(args.d_edges_out),
+                                            .d_edges_out = args.d_edges_out.data_or_null<T>(),
                                             .d_aggregate = args.d_aggregate.data<T>(),
-                                            .d_edges = data_or_null<T>(args.d_edges),
+                                            .d_edges = args.d_edges.data_or_null<T>(),
                                             .d_receiver_terms = d_terms.receiver.data<T>(),
                                             .leavings = leavings.pointers<T>()};
       launch("edge_backward", edge_backward_kernel<T, W>,

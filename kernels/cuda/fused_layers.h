@@ -105,7 +105,7 @@ FusedLayers<T> fused_layers(std::span<const MlpInput> inputs, const MlpWeights& 
     set.first_word[set.count++] = word;
     word += resident_words(weight.rows(), weight.width());
   };
-  const auto values = [](const Tensor& vector) { return vector.defined() ? vector.data<float>() : nullptr; };
+  const auto values = [](const Tensor& vector) { return vector.data_or_null<float>(); };
   for (const MlpInput& input : inputs) add(input.weight);
   for (const Tensor& weight : weights.weights) add(weight);
   result.vectors[0] = values(weights.first_bias);

@@ -59,7 +59,7 @@ void fused_mlp_forward(const MlpForward& args, Runtime&, const Stream& stream) {
                                   .count = args.rows.count,
                                   .capacity = args.rows.capacity,
                                   .inputs = {},
-                                  .residual = args.residual.defined() ? args.residual.data<T>() : nullptr,
+                                  .residual = args.residual.data_or_null<T>(),
                                   .out = args.out.data<T>()};
     for (size_t i = 0; i < args.inputs.size(); ++i)
       kernel_args.inputs[i] = args.inputs[i].x.template data<T>();

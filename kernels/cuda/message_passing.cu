@@ -57,15 +57,14 @@ void add_rows(const char* name, const Rows& rows, const Tensor& own, const Index
   const int64_t width = out.width();
   if (width == 0) return;
   dispatch_gpu_storage(out.dtype(), [&]<class T>() {
-    const auto data = [](const Tensor& x) { return x.defined() ? x.data<T>() : nullptr; };
+    const auto data = [](const Tensor& x) { return x.data_or_null<T>(); };
     const auto run = [&]<int kElements>() {
       const int lanes = lanes_of(width, kElements);
       launch(name, sum_of_rows<T, kElements>,
              {persistent_blocks(stream, rows.capacity, kRowThreads / lanes, 16), kRowThreads, 0}, stream,
              SumOfRows<T>{rows, data(own), data(first.x), data(second.x), first.index.data<int32_t>(),
                           second.x.defined() ? second.index.data<int32_t>() : nullptr,
-                          bias.defined() ? bias.data<float>() : nullptr, data(out), static_cast<int>(width),
-                          lanes});
+                          bias.data_or_null<float>(), data(out), static_cast<int>(width), lanes});
     };
     if (vectors_fit<T>(width, {data(own), data(first.x), data(second.x), out.raw()})) {
       run.template operator()<Vector<T>::kSize>();

@@ -169,7 +169,7 @@ void norm_rows(const NormForward& args, const Tensor& residual, const Stream& st
   const int64_t width = args.x.width();
   if (width == 0) return;
   dispatch_gpu_storage(args.x.dtype(), [&]<class T>() {
-    const T* add = residual.defined() ? residual.data<T>() : nullptr;
+    const T* add = residual.data_or_null<T>();
     dispatch_row<T>(
         width, vectors_fit<T>(width, {args.x.raw(), add, args.y.raw()}), [&]<int kElements, int kAccesses>() {
           const int lanes = lanes_of(width, kElements);
@@ -177,7 +177,7 @@ void norm_rows(const NormForward& args, const Tensor& residual, const Stream& st
                  {persistent_blocks(stream, args.rows.capacity, kRowThreads / lanes, 16), kRowThreads, 0},
                  stream,
                  Forward<T>{args.rows, args.x.data<T>(), args.gain.data<float>(),
-                            args.bias.defined() ? args.bias.data<float>() : nullptr, add, args.y.data<T>(),
+                            args.bias.data_or_null<float>(), add, args.y.data<T>(),
                             static_cast<float>(args.epsilon), static_cast<int>(width), lanes,
                             args.norm == Norm::layer});
         });

@@ -80,7 +80,7 @@ StepState* state_of(const Tensor& tensor) { return static_cast<StepState*>(tenso
 
 void update(const OptimizerUpdate& args, const Stream& stream) {
   const OptimizerSettings& o = args.settings;
-  const auto pointer = [](const Tensor& tensor) { return tensor.defined() ? tensor.data<float>() : nullptr; };
+  const auto pointer = [](const Tensor& tensor) { return tensor.data_or_null<float>(); };
   const UpdateArgs kernel_args{.state = state_of(args.state),
                                .elements = args.parameters.elements(),
                                .adam = o.kind != OptimizerKind::sgd,

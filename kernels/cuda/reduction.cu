@@ -141,16 +141,15 @@ Tensor slab_sums(Runtime& runtime, int64_t slabs) {
   return Tensor::empty(runtime, Shape{slabs}, DType::f64, Tag::workspace, "partial sums");
 }
 
-const float* target_of(const Tensor& target) { return target.defined() ? target.data<float>() : nullptr; }
-
 void masked_loss_forward(const MaskedLossForward& args, Runtime& runtime, const Stream& stream) {
   const int64_t slabs = blocks_for(args.rows.capacity, kRowsPerBlock);
   const Tensor sums = slab_sums(runtime, slabs);
   const Tensor weights = slab_sums(runtime, slabs);
   dispatch_gpu_storage(args.prediction.dtype(), [&]<class T>() {
     launch("masked_loss.forward", loss_kernel<T>, {.blocks = slabs, .threads = kThreads}, stream,
-           LossSlabs{args.rows, args.prediction.width(), args.prediction.raw(), target_of(args.target),
-                     args.mask.data<uint8_t>(), sums.data<double>(), weights.data<double>()});
+           LossSlabs{args.rows, args.prediction.width(), args.prediction.raw(),
+                     args.target.data_or_null<float>(), args.mask.data<uint8_t>(), sums.data<double>(),
+                     weights.data<double>()});
   });
   launch("masked_loss.finish", finish_kernel, {.blocks = 1, .threads = kThreads}, stream,
          Finish{.first = sums.data<double>(),
@@ -168,8 +167,9 @@ void masked_loss_backward(const MaskedLossBackward& args, const Stream& stream) 
     launch("masked_loss.backward", loss_gradient_kernel<T>,
            {.blocks = persistent_blocks(stream, elements, kThreads, kBlocksPerSm), .threads = kThreads},
            stream,
-           LossGradient{args.rows, args.prediction.width(), args.prediction.raw(), target_of(args.target),
-                        args.mask.data<uint8_t>(), args.seed.data<double>(), args.d_prediction.raw()});
+           LossGradient{args.rows, args.prediction.width(), args.prediction.raw(),
+                        args.target.data_or_null<float>(), args.mask.data<uint8_t>(),
+                        args.seed.data<double>(), args.d_prediction.raw()});
   });
 }
 
@@ -187,7 +187,7 @@ void sum_of_squares(const SumOfSquares& args, Runtime& runtime, const Stream& st
                 .first_sum = args.sum.data<double>(),
                 .second_sum = nullptr,
                 .add = true,
-                .non_finite = args.non_finite.defined() ? args.non_finite.data<int32_t>() : nullptr});
+                .non_finite = args.non_finite.data_or_null<int32_t>()});
 }
 
 }  // namespace

@@ -147,10 +147,6 @@ __global__ void gather_kernel(GatherArgs<T> args) {
   }
 }
 
-const int32_t* index_or_null(const Tensor& index) {
-  return index.defined() ? index.data<int32_t>() : nullptr;
-}
-
 /// Calls `body.template operator()<kElements>(lanes, shape)` for rows of this width.
 template <class T, class Body>
 void dispatch_width(int64_t rows, int64_t width, bool vectors, const Stream& stream, Body&& body) {
@@ -172,13 +168,13 @@ void segment_sum(const SegmentSum& args, const Stream& stream) {
   dispatch_gpu_storage(args.out.dtype(), [&]<class T>() {
     const T* x = args.x.data<T>() + args.x_column;
     const bool vectors = vectors_fit<T>(width, {x, args.out.raw()}) && stride % Vector<T>::kSize == 0;
-    dispatch_width<T>(
-        args.segments.capacity, width, vectors, stream,
-        [&]<int kElements>(int lanes, const LaunchShape& shape) {
-          launch("segment_sum", segment_sum_kernel<T, kElements>, shape, stream,
-                 SumArgs<T>{args.segments, index_or_null(args.offsets), index_or_null(args.order), x,
-                            args.out.data<T>(), stride, static_cast<int>(width), lanes, args.accumulate});
-        });
+    dispatch_width<T>(args.segments.capacity, width, vectors, stream,
+                      [&]<int kElements>(int lanes, const LaunchShape& shape) {
+                        launch("segment_sum", segment_sum_kernel<T, kElements>, shape, stream,
+                               SumArgs<T>{args.segments, args.offsets.data_or_null<int32_t>(),
+                                          args.order.data_or_null<int32_t>(), x, args.out.data<T>(), stride,
+                                          static_cast<int>(width), lanes, args.accumulate});
+                      });
   });
 }
 
@@ -191,8 +187,8 @@ void gather(const Gather& args, const Stream& stream) {
     dispatch_width<T>(args.rows.capacity, width, vectors, stream,
                       [&]<int kElements>(int lanes, const LaunchShape& shape) {
                         launch("gather", gather_kernel<T, kElements>, shape, stream,
-                               GatherArgs<T>{args.rows, index_or_null(args.index), args.x.data<T>(), out,
-                                             stride, static_cast<int>(width), lanes});
+                               GatherArgs<T>{args.rows, args.index.data_or_null<int32_t>(), args.x.data<T>(),
+                                             out, stride, static_cast<int>(width), lanes});
                       });
   });
 }

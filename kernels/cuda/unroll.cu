@@ -114,11 +114,6 @@ __global__ void shift_gradient_kernel(ShiftGradient<T> args) {
   });
 }
 
-template <class T>
-T* data_or_null(const Tensor& tensor) {
-  return tensor.defined() ? tensor.data<T>() : nullptr;
-}
-
 LaunchShape shape_for(const Stream& stream, int64_t elements) {
   return {.blocks = persistent_blocks(stream, elements, kThreads, kBlocksPerSm), .threads = kThreads};
 }
@@ -128,8 +123,8 @@ void deviation_forward(const DeviationForward& args, const Stream& stream) {
   dispatch_gpu_storage(args.prediction.dtype(), [&]<class T>() {
     launch(
         "deviation.forward", deviation_kernel<T>, shape_for(stream, args.rows.capacity * width), stream,
-        Deviation<T>{args.rows, width, args.prediction.data<T>(), data_or_null<float>(args.before),
-                     data_or_null<float>(args.target), args.mask.data<uint8_t>(), args.after.data<float>()});
+        Deviation<T>{args.rows, width, args.prediction.data<T>(), args.before.data_or_null<float>(),
+                     args.target.data_or_null<float>(), args.mask.data<uint8_t>(), args.after.data<float>()});
   });
 }
 
@@ -140,7 +135,7 @@ void deviation_backward(const DeviationBackward& args, const Stream& stream) {
     launch("deviation.backward", deviation_gradient_kernel<T>, shape_for(stream, args.rows.capacity * width),
            stream,
            DeviationGradient<T>{args.rows, width, args.d_after.data<float>(), args.mask.data<uint8_t>(),
-                                data_or_null<float>(args.d_before), data_or_null<T>(args.d_prediction),
+                                args.d_before.data_or_null<float>(), args.d_prediction.data_or_null<T>(),
                                 args.accumulate_d_before, args.accumulate_d_prediction});
   });
 }

@@ -28,7 +28,7 @@ bool starts_rows_on_16_bytes(const Tensor& x) {
 Job job_of(const WeightGradientJob& job) {
   return {job.x.raw(),
           job.d_z.raw(),
-          job.d_weight.defined() ? job.d_weight.data<float>() : nullptr,
+          job.d_weight.data_or_null<float>(),
           job.rows.count,
           job.rows.capacity,
           static_cast<int32_t>(job.x.width()),

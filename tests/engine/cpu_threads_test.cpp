@@ -5,6 +5,7 @@
 #include <meshgrad/engine/cpu_affinity.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/tensor.h>
+#include <meshgrad/engine/thread_team.h>
 #include <pthread.h>
 #include <sched.h>
 #include <unistd.h>
@@ -18,6 +19,9 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <vector>
+
+#include "counted_new.h"
 
 namespace meshgrad {
 namespace {
@@ -36,9 +40,22 @@ struct FakeGroups {
 };
 
 /// Threads of this process, as the system counts them.
-size_t threads_of_process() {
-  const fs::directory_iterator tasks("/proc/self/task");
-  return static_cast<size_t>(std::distance(begin(tasks), end(tasks)));
+std::set<std::string> threads_of_process() {
+  std::set<std::string> threads;
+  for (const auto& task : fs::directory_iterator("/proc/self/task")) threads.insert(task.path().filename());
+  return threads;
+}
+
+/// How many there are beside those of `before`, which others may have ended. One that was joined may still be
+/// listed for a moment: it is waited for.
+int64_t threads_beside(const std::set<std::string>& before, int64_t expected) {
+  int64_t found = -1;
+  for (int attempt = 0; attempt < 2000 && found != expected; ++attempt) {
+    if (attempt > 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const std::set<std::string> now = threads_of_process();
+    found = std::count_if(now.begin(), now.end(), [&](const auto& id) { return before.count(id) == 0; });
+  }
+  return found;
 }
 
 /// Runs `body` once on each worker at the same time.
@@ -101,9 +118,32 @@ TEST_CASE("threads are as many as the affinity mask has CPUs") {
     CHECK(available_cpus() == 1);
     CHECK(ThreadPool().threads() == 1);
     CHECK_THROWS_WITH_AS(ThreadPool(2, ThreadPool::Work::run, ThreadPool::Pin::workers),
-                         doctest::Contains("run.pin"), InvalidArgument);
+                         "[pinned threads] needed no more threads than the 1 CPUs that this process may use, "
+                         "got 2; fix: use fewer threads, or do not pin them",
+                         ThreadsRefused);
+    CHECK(ThreadPool(1, ThreadPool::Work::run, ThreadPool::Pin::workers).pinned());
   });
   restricted.join();
+}
+
+TEST_CASE("a pin that the system does not allow is an error, and leaves threads as they were") {
+  constexpr int kNoCpu = 100'000;
+  const std::vector<int> all = allowed_cpus();
+  CHECK_THROWS_WITH_AS(PinnedThread{kNoCpu}, doctest::Contains("a thread on CPU 100000"), ThreadsRefused);
+  CHECK(allowed_cpus() == all);
+  ThreadTeam team;
+  const TeamHelper& helper = *team.helpers(2).front();
+  const auto cpus_of_helper = [&] {
+    cpu_set_t mask;
+    pthread_getaffinity_np(const_cast<std::thread&>(helper.thread).native_handle(), sizeof mask, &mask);
+    return static_cast<size_t>(CPU_COUNT(&mask));
+  };
+  CHECK_THROWS_AS(team.pin({all.front(), all.front(), kNoCpu}), ThreadsRefused);
+  CHECK(cpus_of_helper() == all.size());
+  team.pin({all.front(), all.front(), all.front()});
+  CHECK(cpus_of_helper() == 1);
+  team.unpin();
+  CHECK(cpus_of_helper() == all.size());
 }
 
 TEST_CASE("pinned workers stay on one CPU each of the mask, and the maker is released at the end") {
@@ -143,16 +183,16 @@ TEST_CASE("pinned workers stay on one CPU each of the mask, and the maker is rel
 }
 
 TEST_CASE("two Runtimes have one team of threads, as large as the larger needs") {
-  const size_t before = threads_of_process();
+  const std::set<std::string> before = threads_of_process();
   {
     Runtime one({.threads = 4});
-    CHECK(threads_of_process() == before + 3);
+    CHECK(threads_beside(before, 3) == 3);
     Runtime two({.threads = 4});
     Runtime small({.threads = 2});
     Runtime dry({.threads = 64, .dry = true});
-    CHECK(threads_of_process() == before + 3);
+    CHECK(threads_beside(before, 3) == 3);
     Runtime large({.threads = 6});
-    CHECK(threads_of_process() == before + 5);
+    CHECK(threads_beside(before, 5) == 5);
     std::set<std::thread::id> ids;
     std::mutex mutex;
     for (Runtime* runtime : {&one, &two, &small, &large}) {
@@ -163,7 +203,7 @@ TEST_CASE("two Runtimes have one team of threads, as large as the larger needs")
     }
     CHECK(ids.size() == 6);
   }
-  CHECK(threads_of_process() == before);
+  CHECK(threads_beside(before, 0) == 0);
 }
 
 TEST_CASE("calls of two pools take turns: never more threads work than the larger pool has") {
@@ -243,8 +283,16 @@ TEST_CASE("a call with helpers allocates nothing and hands its body over by refe
   ThreadPool pool(3);
   std::atomic<int64_t> total{0};
   const Body body(&total);
-  pool.parallel_for(10, body);
-  CHECK(total == 45);
+  allocations = 0;
+  counting = true;
+  for (int call = 0; call < 10; ++call) pool.parallel_for(10, body);
+  counting = false;
+  CHECK(allocations == 0);
+  CHECK(total == 450);
+  counting = true;
+  pool.parallel_for(10, std::function<void(int64_t)>([body = std::vector<int64_t>(10)](int64_t) {}));
+  counting = false;
+  CHECK(allocations > 0);  // what counts is in place
 }
 
 }  // namespace

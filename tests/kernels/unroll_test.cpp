@@ -269,6 +269,16 @@ TEST_CASE("deviations and shifts say which argument does not fit") {
                    runtime.stream());
   });
   CHECK_MESSAGE((contains(text, "shift.backward: source") && contains(text, "[2]")), text);
+  const auto shift = [&](const std::vector<int32_t>& columns) {
+    return invalid_argument_text([&] {
+      shift_forward({2, tensor({2, 2}, DType::f32), tensor({2, 1}, DType::f32), to_index(runtime, columns),
+                     tensor({2}, DType::f32), tensor({2, 2}, DType::f32)},
+                    runtime.stream());
+    });
+  };
+  CHECK(shift({0, -1}) == "");
+  text = shift({0, 1});
+  CHECK_MESSAGE((contains(text, "shift.forward: source") && contains(text, "columns below 1, got 1")), text);
 }
 
 }  // namespace

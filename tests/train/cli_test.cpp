@@ -153,6 +153,17 @@ TEST_CASE("a command says which device auto chose") {
   CHECK(run(verify + " --device cpu").err.empty());
 }
 
+TEST_CASE("what the engine refuses of threads is named by its key") {
+  const test::ScratchDirectory scratch;
+  const std::string file = (scratch.path / "config.toml").string();
+  std::ofstream(file) << "[data]\npath = \"none.mgd\"\n";
+  const Outcome outcome =
+      run("train " + file + " --set run.device=cpu --set run.pin=true --set run.threads=4000");
+  CHECK(outcome.code == 2);
+  check_has(outcome.err, "[run.pin] needed no more threads than the ");
+  check_has(outcome.err, "got 4000; fix: set run.threads lower, or run.pin = false");
+}
+
 TEST_CASE("no colour codes where stderr is no terminal") {
   CHECK(run("confg").err.find('\033') == std::string::npos);
 }

@@ -80,6 +80,28 @@ TEST_CASE("std::bad_alloc of any work on data becomes that error, and others pas
   const auto elsewhere = []() -> int { throw OutOfMemory("of the device"); };
   CHECK_THROWS_WITH_AS(with_host_memory_named(packed, false, "", elsewhere), "of the device", OutOfMemory);
   CHECK(with_host_memory_named(packed, true, "", [] { return 7; }) == 7);
+  // Described once, whatever the text says.
+  const auto named = [&]() -> int { throw host_out_of_memory(packed, "to map"); };
+  const auto count = [](const std::string& text) {
+    size_t found = 0;
+    for (size_t at = text.find("no cgroup limit"); at != std::string::npos;
+         at = text.find("no cgroup limit", at + 1))
+      ++found;
+    for (size_t at = text.find("the cgroup limit is"); at != std::string::npos;
+         at = text.find("the cgroup limit is", at + 1))
+      ++found;
+    return found;
+  };
+  const auto text_of = [&](const std::function<int()>& work) -> std::string {
+    try {
+      with_host_memory_named(packed, true, "", work);
+    } catch (const HostOutOfMemory& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  CHECK(count(text_of(named)) == 1);
+  CHECK(count(text_of([]() -> int { throw OutOfMemory("raise ulimit -v"); })) == 1);
 }
 
 }  // namespace

@@ -203,9 +203,15 @@ TEST_CASE("changes come in order, each saves what it says, and those that save n
   c.config.model.blocks = 4;
   c.config.train.batch = 4;
   const std::vector<MemoryChange> changes = memory_ladder(c.probe, c.config);
-  REQUIRE(changes.size() == 6);
-  const char* const order[] = {"model.path = \"fused\"", "keep_hidden = false",  "recompute.mode = \"block\"",
-                               "train.batch = 2",        "precision = \"bf16\"", "model.blocks = 2"};
+  REQUIRE(changes.size() == 7);
+  const bool on_gpu = c.probe.device().kind == DeviceKind::cuda;
+  const char* const order[] = {"model.path = \"fused\"",
+                               "keep_hidden = false",
+                               "recompute.mode = \"block\"",
+                               on_gpu ? "recompute.offload = \"host\"" : "recompute.offload = \"file\"",
+                               "train.batch = 2",
+                               "precision = \"bf16\"",
+                               "model.blocks = 2"};
   int64_t bytes = c.probe.predict(c.config).live;
   for (size_t i = 0; i < changes.size(); ++i) {
     CHECK_MESSAGE(contains(changes[i].text, order[i]), changes[i].text);
@@ -216,6 +222,7 @@ TEST_CASE("changes come in order, each saves what it says, and those that save n
   c.config.model.path = ComputePath::fused;
   c.config.model.keep_hidden = false;
   c.config.recompute.mode = RecomputeMode::block;
+  c.config.recompute.offload = on_gpu ? OffloadTo::host : OffloadTo::file;
   c.config.train.batch = 2;
   c.config.precision = DType::bf16;
   c.config.model.blocks = 2;

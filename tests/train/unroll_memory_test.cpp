@@ -137,9 +137,9 @@ TEST_CASE("a budget holds for all steps together, and auto does what it asks for
   const std::string message = message_of([&] { choose(SegmentUnit::block, 1 << 20); });
   CHECK_MESSAGE(contains(message, "or set recompute.segments = \"frame\""), message);
   CHECK(contains(describe({.segments = SegmentUnit::sequence}, model, 7),
-                 "the backward pass computes 6 of the model's 7 calls again, in runs of 3"));
+                 "the backward pass computes 6 of 7 frames again, in runs of 3"));
   CHECK(contains(describe({.stages = {{1, 2}}, .segments = SegmentUnit::frame}, model, 4),
-                 "computes 3 of the model's 4 calls again; within a call, the backward pass computes 1 of "));
+                 "computes 3 of 4 frames again; within a frame, the backward pass computes 1 of "));
   CHECK(describe({.segments = SegmentUnit::frame}, model, 1).empty());
 }
 
