@@ -17,7 +17,7 @@ namespace meshgrad {
 template <class T, size_t capacity>
 class Few {
  public:
-  using value_type = T;
+  using value_type = T;  // NOLINT(readability-identifier-naming): as in std::vector
   Few() = default;
   Few(std::initializer_list<T> values) : Few(std::span<const T>(values.begin(), values.size())) {}
   Few(const std::vector<T>& values)  // NOLINT(google-explicit-constructor): it stands for one
