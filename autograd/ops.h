@@ -29,17 +29,17 @@ struct ConcatPart {
 };
 /// [rows, sum of the parts' widths]: the parts side by side. With sender and receiver parts, rows are the
 /// graph's edges, and the graph must outlive the tape's entries.
-Variable concat(Tape& tape, const std::vector<ConcatPart>& parts, const Graph* graph = nullptr);
+Variable concat(Tape& tape, const PerInput<ConcatPart>& parts, const Graph* graph = nullptr);
 
 /// out[r] = sum over the edges of receiver r: [edges, width] -> [owned_nodes, width].
 Variable segment_sum(Tape& tape, const Variable& x, const Graph& graph);
 
 /// An MLP's weights as the ops take them: `first` holds, per input, a row range of the first weight.
 struct MlpParameters {
-  std::vector<Weight> first;
+  PerInput<Weight> first;
   Weight first_bias;
-  std::vector<Weight> weights;  ///< layers 1..
-  std::vector<Weight> biases;
+  PerLayer<Weight> weights;  ///< layers 1..
+  PerLayer<Weight> biases;
   Activation activation = Activation::relu;
   Norm norm = Norm::none;
   Weight gain, norm_bias;
@@ -48,7 +48,7 @@ struct MlpParameters {
 
 /// The fused MLP over several inputs: out = residual + mlp(inputs). `residual` may be absent. With
 /// `keep_hidden` false, backward recomputes hidden activations in the tile: same bits, less memory.
-Variable mlp(Tape& tape, const std::vector<Variable>& inputs, const MlpParameters& parameters,
+Variable mlp(Tape& tape, const PerInput<Variable>& inputs, const MlpParameters& parameters,
              const Variable& residual, bool keep_hidden);
 
 struct EdgeUpdateOptions {

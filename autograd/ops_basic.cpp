@@ -154,7 +154,7 @@ void concat_backward(Tape& back, const ConcatSlot& part, const Graph* graph, con
 
 }  // namespace
 
-Variable concat(Tape& tape, const std::vector<ConcatPart>& parts, const Graph* graph) {
+Variable concat(Tape& tape, const PerInput<ConcatPart>& parts, const Graph* graph) {
   int64_t width = 0;
   bool gathers = false;
   for (const ConcatPart& part : parts) {
@@ -166,8 +166,8 @@ Variable concat(Tape& tape, const std::vector<ConcatPart>& parts, const Graph* g
   }
   const Rows rows = gathers ? graph->edge_rows() : parts.front().x.rows();
   Variable y = tape.output(rows, width, parts.front().x.value().dtype(), true, "concat");
-  std::vector<Variable> inputs;
-  std::vector<ConcatSlot> slots;
+  PerInput<Variable> inputs;
+  PerInput<ConcatSlot> slots;
   int64_t column = 0;
   for (const ConcatPart& part : parts) {
     inputs.push_back(part.x);
@@ -181,16 +181,15 @@ Variable concat(Tape& tape, const std::vector<ConcatPart>& parts, const Graph* g
            tape.stream());
     column += part.x.value().width();
   }
-  tape.record({.op = "concat", .inputs = inputs},
-              [slots = std::move(slots), graph, y = y.slot()](Tape& back) {
-                const Tensor d_y = back.take_gradient(y);
-                if (!d_y.defined()) return;
-                int64_t from = 0;
-                for (const ConcatSlot& part : slots) {
-                  concat_backward(back, part, graph, d_y, from);
-                  from += part.x.shape().width();
-                }
-              });
+  tape.record({.op = "concat", .inputs = inputs}, [slots, graph, y = y.slot()](Tape& back) {
+    const Tensor d_y = back.take_gradient(y);
+    if (!d_y.defined()) return;
+    int64_t from = 0;
+    for (const ConcatSlot& part : slots) {
+      concat_backward(back, part, graph, d_y, from);
+      from += part.x.shape().width();
+    }
+  });
   return y;
 }
 

@@ -7,16 +7,20 @@
 namespace meshgrad {
 namespace {
 
-std::vector<Tensor> values_of(const std::vector<Weight>& weights) {
-  std::vector<Tensor> values;
-  for (const Weight& weight : weights) values.push_back(weight.value);
-  return values;
+/// Values or gradients of weights.
+template <class List>
+List tensors_of(const auto& weights, Tensor Weight::*which) {
+  List tensors;
+  for (const Weight& weight : weights) tensors.push_back(weight.*which);
+  return tensors;
 }
 
-std::vector<Tensor> gradients_of(const std::vector<Weight>& weights) {
-  std::vector<Tensor> gradients;
-  for (const Weight& weight : weights) gradients.push_back(weight.gradient);
-  return gradients;
+PerLayer<Tensor> values_of(const PerLayer<Weight>& weights) {
+  return tensors_of<PerLayer<Tensor>>(weights, &Weight::value);
+}
+
+PerLayer<Tensor> gradients_of(const PerLayer<Weight>& weights) {
+  return tensors_of<PerLayer<Tensor>>(weights, &Weight::gradient);
 }
 
 MlpWeights weights_of(const MlpParameters& p) {
@@ -58,7 +62,7 @@ int64_t out_width(const MlpParameters& p) {
 }
 
 struct MlpSavedForBackward {
-  std::vector<Variable> inputs;
+  PerInput<Variable> inputs;
   MlpParameters parameters;
   GradientSlot residual;
   MlpSaved saved;
@@ -76,7 +80,7 @@ struct MlpSavedForBackward {
                      .d_out = d_out,
                      .d_inputs = {},
                      .accumulate = {},
-                     .d_first_weights = gradients_of(parameters.first),
+                     .d_first_weights = tensors_of<std::vector<Tensor>>(parameters.first, &Weight::gradient),
                      .d_weights = weight_gradients_of(parameters)};
     for (size_t i = 0; i < inputs.size(); ++i) {
       args.inputs.push_back({inputs[i].value(), parameters.first[i].value});
@@ -138,7 +142,7 @@ void EdgeUpdateSaved::backward(Tape& tape) const {
 
 }  // namespace
 
-Variable mlp(Tape& tape, const std::vector<Variable>& inputs, const MlpParameters& parameters,
+Variable mlp(Tape& tape, const PerInput<Variable>& inputs, const MlpParameters& parameters,
              const Variable& residual, bool keep_hidden) {
   if (inputs.empty() || inputs.size() != parameters.first.size()) {
     throw invalid_argument("mlp", std::to_string(parameters.first.size()) + " inputs",
@@ -161,8 +165,8 @@ Variable mlp(Tape& tape, const std::vector<Variable>& inputs, const MlpParameter
       args.saved = saved_for(tape, parameters, rows.capacity, dtype);
     mlp_forward(args, tape.runtime(), tape.stream());
   }
-  std::vector<Variable> read = inputs;
-  if (residual) read.push_back(residual);
+  Few<Variable, kMaxMlpInputs + 1> read{residual};
+  for (const Variable& input : inputs) read.push_back(input);
   tape.record({.op = "mlp", .inputs = read, .rereads_inputs = true, .product = true},
               [saved = MlpSavedForBackward{inputs, parameters, residual.slot(), args.saved, out.slot()}](
                   Tape& back) { saved.backward(back); });

@@ -87,6 +87,11 @@ class Tape {
   /// from then on read by segments alone. The store outlives the tape; call it before the first segment.
   void offload(OffloadStore& store);
 
+  /// A value from outside that needs no gradient.
+  Variable input(Tensor value, Rows rows) const {
+    return Variable(std::move(value), false, rows, recycling());
+  }
+
   // For ops, in this order:
   /// An op's output, [rows, width]: uninitialised, of the activations' tag. Its value has no memory where an
   /// inner tape knows that nobody will read it.

@@ -13,7 +13,7 @@ namespace meshgrad {
 template <class T>
 class Recycling {
  public:
-  using value_type = T;
+  using value_type = T;  // NOLINT(readability-identifier-naming): the standard library asks for it
   Recycling()
       : memory_(std::make_shared<std::pmr::synchronized_pool_resource>(
             std::pmr::pool_options{.max_blocks_per_chunk = 0, .largest_required_pool_block = kLargest})) {}

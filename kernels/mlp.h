@@ -9,6 +9,7 @@
 // and accumulation as in linear.h; norm statistics and every sum are in the accumulation type. What can be
 // saved for backward is rounded to storage whether it is saved or not. Deterministic for any thread count.
 #pragma once
+#include <meshgrad/engine/few.h>
 #include <meshgrad/kernels/linear.h>
 
 #include <vector>
@@ -18,11 +19,17 @@ namespace meshgrad {
 inline constexpr int kMaxMlpInputs = 8;
 inline constexpr int kMaxMlpLayers = 8;
 
+/// One of something for each input, and for each layer.
+template <class T>
+using PerInput = Few<T, kMaxMlpInputs>;
+template <class T>
+using PerLayer = Few<T, kMaxMlpLayers>;
+
 /// One MLP's weights. Layer 0's weight is held by the inputs (see MlpInput).
 struct MlpWeights {
-  Tensor first_bias;            ///< [hidden] (or [out] with a single layer)
-  std::vector<Tensor> weights;  ///< layers 1..: [in, out]
-  std::vector<Tensor> biases;   ///< layers 1..: [out]
+  Tensor first_bias;         ///< [hidden] (or [out] with a single layer)
+  PerLayer<Tensor> weights;  ///< layers 1..: [in, out]
+  PerLayer<Tensor> biases;   ///< layers 1..: [out]
   Activation activation = Activation::relu;
   Norm norm = Norm::none;
   Tensor gain;            ///< [out]; undefined with Norm::none
@@ -31,12 +38,12 @@ struct MlpWeights {
   int layers() const { return 1 + static_cast<int>(weights.size()); }
 };
 
-/// Gradients of MlpWeights, same shapes, accumulated into; an undefined one is not wanted. The vectors are as
+/// Gradients of MlpWeights, same shapes, accumulated into; an undefined one is not wanted. The lists are as
 /// long as the weights'.
 struct MlpWeightGradients {
   Tensor first_bias;
-  std::vector<Tensor> weights;
-  std::vector<Tensor> biases;
+  PerLayer<Tensor> weights;
+  PerLayer<Tensor> biases;
   Tensor gain;
   Tensor norm_bias;
 };
@@ -50,8 +57,8 @@ struct MlpInput {
 /// What forward leaves for backward. Where the tensors are undefined, backward
 /// recomputes them in the tile, bit for bit.
 struct MlpSaved {
-  std::vector<Tensor> pre_activations;  ///< z_1 .. z_{last-1}: [rows, hidden] each
-  Tensor pre_norm;                      ///< z_last: [rows, out]; only with a norm
+  PerLayer<Tensor> pre_activations;  ///< z_1 .. z_{last-1}: [rows, hidden] each
+  Tensor pre_norm;                   ///< z_last: [rows, out]; only with a norm
 };
 
 struct MlpForward {
@@ -72,8 +79,8 @@ struct MlpBackward {
   /// Per input: where dx goes (may be undefined) and whether it is added. `d_inputs[i]` may alias `d_out`
   /// when the input is also the residual: then the residual's share is added with accumulate = true and costs
   /// no copy.
-  std::vector<Tensor> d_inputs;
-  std::vector<bool> accumulate;         ///< per input: dx += instead of dx =
+  PerInput<Tensor> d_inputs;
+  PerInput<bool> accumulate;            ///< per input: dx += instead of dx =
   std::vector<Tensor> d_first_weights;  ///< per input: [in_i, hidden], accumulated into
   MlpWeightGradients d_weights;
 };

@@ -82,10 +82,10 @@ std::string MeshGraphNet::stage_name(int64_t stage) const {
   return stage <= options_.blocks ? "processor." + std::to_string(stage - 1) : "decoder";
 }
 
-std::vector<Variable> MeshGraphNet::inputs(const Batch& batch) const {
-  std::vector<Variable> features{Variable(batch.node_features, false, batch.node_rows())};
+PerInput<Variable> MeshGraphNet::inputs(const Tape& tape, const Batch& batch) const {
+  PerInput<Variable> features{tape.input(batch.node_features, batch.node_rows())};
   for (const EdgeSet& set : batch.edge_sets)
-    features.emplace_back(set.features, false, set.graph.edge_rows());
+    features.push_back(tape.input(set.features, set.graph.edge_rows()));
   return features;
 }
 
@@ -104,7 +104,7 @@ void MeshGraphNet::check_recomputed(const std::vector<RecomputedStages>& recompu
 Variable MeshGraphNet::forward(Tape& tape, const Batch& batch,
                                const std::vector<RecomputedStages>& recomputed, const Variable& nodes) const {
   check_recomputed(recomputed);
-  std::vector<Variable> values = inputs(batch);
+  PerInput<Variable> values = inputs(tape, batch);
   if (nodes) values.front() = nodes;
   int64_t stage = 0;
   for (const RecomputedStages& segment : recomputed) {
@@ -113,7 +113,8 @@ Variable MeshGraphNet::forward(Tape& tape, const Batch& batch,
     if (segment.end - segment.begin > 1) name += ".." + stage_name(segment.end - 1);
     values = checkpoint(
         tape, name,
-        [this, &batch, segment](Tape& inner, std::vector<Variable> inside) {
+        [this, &batch, segment](Tape& inner, const std::vector<Variable>& given) -> std::vector<Variable> {
+          PerInput<Variable> inside = given;
           for (int64_t s = segment.begin; s < segment.end; ++s) inside = run_stage(inner, batch, s, inside);
           return inside;
         },
@@ -126,8 +127,8 @@ Variable MeshGraphNet::forward(Tape& tape, const Batch& batch,
 
 Variable MeshGraphNet::forward(Tape& tape, const Batch& batch, const Variable& node_features,
                                const std::vector<Variable>& edge_features, LatentTrace* trace) const {
-  std::vector<Variable> values{node_features};
-  values.insert(values.end(), edge_features.begin(), edge_features.end());
+  PerInput<Variable> values{node_features};
+  for (const Variable& edges : edge_features) values.push_back(edges);
   for (int64_t stage = 0; stage < stages(); ++stage) {
     values = run_stage(tape, batch, stage, values, trace != nullptr);
     if (trace == nullptr || stage + 1 == stages()) continue;
@@ -138,9 +139,8 @@ Variable MeshGraphNet::forward(Tape& tape, const Batch& batch, const Variable& n
   return values.front();
 }
 
-std::vector<Variable> MeshGraphNet::run_stage(Tape& tape, const Batch& batch, int64_t stage,
-                                              const std::vector<Variable>& before,
-                                              bool keep_last_edges) const {
+PerInput<Variable> MeshGraphNet::run_stage(Tape& tape, const Batch& batch, int64_t stage,
+                                           const PerInput<Variable>& before, bool keep_last_edges) const {
   if (batch.edge_sets.size() != options_.edge_inputs.size() || before.size() != batch.edge_sets.size() + 1) {
     throw invalid_argument("MeshGraphNet", std::to_string(options_.edge_inputs.size()) + " edge sets",
                            std::to_string(batch.edge_sets.size()));
@@ -151,14 +151,14 @@ std::vector<Variable> MeshGraphNet::run_stage(Tape& tape, const Batch& batch, in
     return run_block(tape, batch, static_cast<size_t>(stage - 1), before,
                      keep_last_edges || stage < options_.blocks);
   }
-  std::vector<Variable> after(before.size());
-  after.front() =
-      decoder_[0].forward(tape, parameters_, {before.front()}, {}, options_.path, options_.keep_hidden);
+  PerInput<Variable> after{
+      decoder_[0].forward(tape, parameters_, {before.front()}, {}, options_.path, options_.keep_hidden)};
+  while (after.size() < before.size()) after.push_back({});
   return after;
 }
 
-std::vector<Variable> MeshGraphNet::encode(Tape& tape, const std::vector<Variable>& features) const {
-  std::vector<Variable> after;
+PerInput<Variable> MeshGraphNet::encode(Tape& tape, const PerInput<Variable>& features) const {
+  PerInput<Variable> after;
   for (const Variable& feature : features) {
     const Mlp& encoder = after.empty() ? node_encoder_[0] : edge_encoders_[after.size() - 1];
     after.push_back(encoder.forward(tape, parameters_, {feature}, {}, options_.path, options_.keep_hidden));
@@ -166,11 +166,11 @@ std::vector<Variable> MeshGraphNet::encode(Tape& tape, const std::vector<Variabl
   return after;
 }
 
-std::vector<Variable> MeshGraphNet::run_block(Tape& tape, const Batch& batch, size_t index,
-                                              const std::vector<Variable>& before, bool keep_edges) const {
+PerInput<Variable> MeshGraphNet::run_block(Tape& tape, const Batch& batch, size_t index,
+                                           const PerInput<Variable>& before, bool keep_edges) const {
   const Variable& nodes = before.front();
-  std::vector<Variable> inputs{nodes};
-  std::vector<Variable> after{Variable()};
+  PerInput<Variable> inputs{nodes};
+  PerInput<Variable> after{Variable()};
   for (size_t set = 0; set < batch.edge_sets.size(); ++set) {
     const EdgeUpdate update = update_edges(tape, batch.edge_sets[set].graph, blocks_[index].edges[set], nodes,
                                            before[set + 1], keep_edges);
@@ -193,7 +193,7 @@ EdgeUpdate MeshGraphNet::update_edges(Tape& tape, const Graph& graph, const Mlp&
   }
   const ConcatPart calls[] = {
       {nodes, ConcatPart::Rows::sender}, {nodes, ConcatPart::Rows::receiver}, {edges, ConcatPart::Rows::own}};
-  std::vector<ConcatPart> parts;
+  PerInput<ConcatPart> parts;
   for (const size_t input : mlp.file_order()) parts.push_back(calls[input]);
   const Variable y = mlp.forward_concatenated(tape, parameters_, concat(tape, parts, &graph));
   const Variable edges_out = add(tape, edges, y);

@@ -74,18 +74,18 @@ class MeshGraphNet {
                    const Variable& nodes = {}) const;
   /// The variables in front of the first stage, and those behind a stage from those before it: the nodes',
   /// then each edge set's, absent when nobody reads them any more.
-  std::vector<Variable> inputs(const Batch& batch) const;
-  std::vector<Variable> run_stage(Tape& tape, const Batch& batch, int64_t stage,
-                                  const std::vector<Variable>& before, bool keep_last_edges = false) const;
+  PerInput<Variable> inputs(const Tape& tape, const Batch& batch) const;
+  PerInput<Variable> run_stage(Tape& tape, const Batch& batch, int64_t stage,
+                               const PerInput<Variable>& before, bool keep_last_edges = false) const;
 
  private:
   struct Block {
     std::vector<Mlp> edges;
     Mlp nodes;
   };
-  std::vector<Variable> encode(Tape& tape, const std::vector<Variable>& features) const;
-  std::vector<Variable> run_block(Tape& tape, const Batch& batch, size_t index,
-                                  const std::vector<Variable>& before, bool keep_edges) const;
+  PerInput<Variable> encode(Tape& tape, const PerInput<Variable>& features) const;
+  PerInput<Variable> run_block(Tape& tape, const Batch& batch, size_t index, const PerInput<Variable>& before,
+                               bool keep_edges) const;
   void check_recomputed(const std::vector<RecomputedStages>& recomputed) const;
   EdgeUpdate update_edges(Tape& tape, const Graph& graph, const Mlp& mlp, const Variable& nodes,
                           const Variable& edges, bool keep_edges) const;

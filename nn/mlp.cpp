@@ -49,10 +49,10 @@ MlpParameters Mlp::parameters(const ParameterSet& set) const {
   return p;
 }
 
-Variable Mlp::forward(Tape& tape, const ParameterSet& set, const std::vector<Variable>& inputs,
+Variable Mlp::forward(Tape& tape, const ParameterSet& set, const PerInput<Variable>& inputs,
                       const Variable& residual, ComputePath path, bool keep_hidden) const {
   if (path == ComputePath::fused) return mlp(tape, inputs, parameters(set), residual, keep_hidden);
-  std::vector<ConcatPart> parts;
+  PerInput<ConcatPart> parts;
   for (const size_t input : order_) parts.push_back({inputs[input], ConcatPart::Rows::own});
   const Variable x = parts.size() == 1 ? parts.front().x : concat(tape, parts);
   const Variable y = forward_concatenated(tape, set, x);

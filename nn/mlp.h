@@ -33,7 +33,7 @@ class Mlp {
   MlpParameters parameters(const ParameterSet& set) const;
 
   /// residual + mlp(inputs); `residual` may be absent.
-  Variable forward(Tape& tape, const ParameterSet& set, const std::vector<Variable>& inputs,
+  Variable forward(Tape& tape, const ParameterSet& set, const PerInput<Variable>& inputs,
                    const Variable& residual, ComputePath path, bool keep_hidden) const;
   /// The op-by-op path on a concatenation that is already written: columns in the file's order.
   Variable forward_concatenated(Tape& tape, const ParameterSet& set, const Variable& x) const;

@@ -27,6 +27,7 @@ MeshGraphNet allocated(Runtime& runtime, const MeshGraphNetOptions& options, DTy
 
 std::vector<GradientSlot> slots_of(const std::vector<Variable>& variables) {
   std::vector<GradientSlot> slots;
+  slots.reserve(variables.size());
   for (const Variable& variable : variables) slots.push_back(variable.slot());
   return slots;
 }
@@ -90,6 +91,7 @@ DryModel::Taken DryModel::run_stage(int64_t stage, const std::vector<Variable>& 
   const int64_t start = allocator.stats().allocated.current;
   Tape tape(runtime_);
   std::vector<Variable> inputs;
+  inputs.reserve(before.size());
   for (const Variable& variable : before)
     inputs.push_back(variable ? Variable(variable.value(), stage > 0, variable.rows()) : Variable());
   const std::vector<GradientSlot> into = slots_of(inputs);
@@ -126,7 +128,7 @@ StageCost DryModel::cost_of(int64_t stage, const std::vector<Variable>& before, 
 std::vector<StageCost> DryModel::costs(Keep partial) {
   std::vector<StageCost> costs;
   Tape tape(runtime_, Tape::Mode::evaluate);
-  std::vector<Variable> before = model_.inputs(batch_);
+  std::vector<Variable> before = model_.inputs(tape, batch_);
   for (int64_t stage = 0; stage < model_.stages(); ++stage) {
     costs.push_back(cost_of(stage, before, partial));
     std::vector<Variable> after = model_.run_stage(tape, batch_, stage, before);
