@@ -80,7 +80,7 @@ struct MlpSavedForBackward {
                      .d_out = d_out,
                      .d_inputs = {},
                      .accumulate = {},
-                     .d_first_weights = tensors_of<std::vector<Tensor>>(parameters.first, &Weight::gradient),
+                     .d_first_weights = tensors_of<PerInput<Tensor>>(parameters.first, &Weight::gradient),
                      .d_weights = weight_gradients_of(parameters)};
     for (size_t i = 0; i < inputs.size(); ++i) {
       args.inputs.push_back({inputs[i].value(), parameters.first[i].value});

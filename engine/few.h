@@ -19,6 +19,14 @@ class Few {
  public:
   using value_type = T;  // NOLINT(readability-identifier-naming): as in std::vector
   Few() = default;
+  Few(const Few&) = default;
+  Few& operator=(const Few&) = default;
+  Few(Few&& from) noexcept : values_(std::move(from.values_)), size_(std::exchange(from.size_, 0)) {}
+  Few& operator=(Few&& from) noexcept {
+    values_ = std::move(from.values_);
+    size_ = std::exchange(from.size_, 0);
+    return *this;
+  }
   Few(std::initializer_list<T> values) : Few(std::span<const T>(values.begin(), values.size())) {}
   Few(const std::vector<T>& values)  // NOLINT(google-explicit-constructor): it stands for one
       : Few(std::span<const T>(values)) {}

@@ -14,9 +14,7 @@ template <class T>
 class Recycling {
  public:
   using value_type = T;  // NOLINT(readability-identifier-naming): the standard library asks for it
-  Recycling()
-      : memory_(std::make_shared<std::pmr::synchronized_pool_resource>(
-            std::pmr::pool_options{.max_blocks_per_chunk = 0, .largest_required_pool_block = kLargest})) {}
+  Recycling() : memory_(make_memory()) {}
   template <class U>
   Recycling(const Recycling<U>& other) : memory_(other.memory_) {}  // NOLINT(google-explicit-constructor)
   T* allocate(size_t n) { return static_cast<T*>(memory_->allocate(n * sizeof(T), alignof(T))); }
@@ -29,7 +27,16 @@ class Recycling {
  private:
   template <class U>
   friend class Recycling;
-  static constexpr size_t kLargest = size_t{1} << 18;  // larger ones come from the heap
+  static std::shared_ptr<std::pmr::memory_resource> make_memory() {
+#if defined(__SANITIZE_ADDRESS__)
+    // What is used after it was freed shall be seen.
+    return {std::pmr::new_delete_resource(), [](std::pmr::memory_resource*) {}};
+#else
+    constexpr size_t kLargest = size_t{1} << 18;  // larger ones come from the heap
+    return std::make_shared<std::pmr::synchronized_pool_resource>(
+        std::pmr::pool_options{.max_blocks_per_chunk = 0, .largest_required_pool_block = kLargest});
+#endif
+  }
   std::shared_ptr<std::pmr::memory_resource> memory_;
 };
 

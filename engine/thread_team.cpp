@@ -37,11 +37,15 @@ std::shared_ptr<ThreadTeam> ThreadTeam::of_process() {
   return team;
 }
 
+namespace {
+void stop(TeamHelper& helper) {
+  helper.call.store(TeamHelper::stop);
+  helper.call.notify_one();
+}
+}  // namespace
+
 ThreadTeam::~ThreadTeam() {
-  for (const auto& helper : helpers_) {
-    helper->call.store(TeamHelper::stop);
-    helper->call.notify_one();
-  }
+  for (const auto& helper : helpers_) stop(*helper);
   for (const auto& helper : helpers_) helper->thread.join();
 }
 
@@ -60,7 +64,14 @@ std::vector<TeamHelper*> ThreadTeam::helpers(int count) {
                            error.what());
     }
     helpers_.push_back(std::move(started));
-    place(helper);
+    try {
+      place(helper);
+    } catch (const ThreadsRefused&) {
+      stop(helper);
+      helper.thread.join();
+      helpers_.pop_back();
+      throw;
+    }
   }
   // Where threads have to share CPUs, one that only looks keeps another from working.
   const bool fit = static_cast<int>(helpers_.size()) < available_cpus();

@@ -7,12 +7,9 @@
 namespace meshgrad {
 namespace {
 
-void check_inputs(std::string_view op, const std::vector<MlpInput>& inputs, int64_t rows, int64_t hidden,
+void check_inputs(std::string_view op, const PerInput<MlpInput>& inputs, int64_t rows, int64_t hidden,
                   DType dtype) {
-  if (inputs.empty() || inputs.size() > kMaxMlpInputs) {
-    throw invalid_argument(op, fmt::format("1 to {} inputs", kMaxMlpInputs),
-                           fmt::format("{}", inputs.size()));
-  }
+  if (inputs.empty()) throw invalid_argument(op, fmt::format("1 to {} inputs", kMaxMlpInputs), "none");
   for (const MlpInput& input : inputs) {
     check_defined(op, "an input's weight", input.weight);
     check_tensor(op, "an input's weight", input.weight, dtype, {input.weight.rows(), hidden});

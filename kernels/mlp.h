@@ -63,7 +63,7 @@ struct MlpSaved {
 
 struct MlpForward {
   Rows rows;
-  std::vector<MlpInput> inputs;  ///< 1 .. kMaxMlpInputs
+  PerInput<MlpInput> inputs;  ///< at least one
   MlpWeights weights;
   Tensor residual;  ///< [rows, out], or undefined; may be one of the inputs
   Tensor out;       ///< [rows, out]
@@ -72,7 +72,7 @@ struct MlpForward {
 
 struct MlpBackward {
   Rows rows;
-  std::vector<MlpInput> inputs;
+  PerInput<MlpInput> inputs;
   MlpWeights weights;
   MlpSaved saved;
   Tensor d_out;  ///< [rows, out]
@@ -80,8 +80,8 @@ struct MlpBackward {
   /// when the input is also the residual: then the residual's share is added with accumulate = true and costs
   /// no copy.
   PerInput<Tensor> d_inputs;
-  PerInput<bool> accumulate;            ///< per input: dx += instead of dx =
-  std::vector<Tensor> d_first_weights;  ///< per input: [in_i, hidden], accumulated into
+  PerInput<bool> accumulate;         ///< per input: dx += instead of dx =
+  PerInput<Tensor> d_first_weights;  ///< per input: [in_i, hidden], accumulated into
   MlpWeightGradients d_weights;
 };
 

@@ -94,6 +94,7 @@ DryModel::Taken DryModel::run_stage(int64_t stage, const std::vector<Variable>& 
   inputs.reserve(before.size());
   for (const Variable& variable : before)
     inputs.push_back(variable ? Variable(variable.value(), stage > 0, variable.rows()) : Variable());
+  // Holds the inputs' gradients: they last until the stage before has walked back.
   const std::vector<GradientSlot> into = slots_of(inputs);
   const std::vector<GradientSlot> from = slots_of(run(tape, model_, batch_, stage, inputs, segment));
   inputs.clear();

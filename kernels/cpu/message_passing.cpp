@@ -5,7 +5,6 @@
 #include <meshgrad/kernels/segment_sum.h>
 
 #include <algorithm>
-#include <vector>
 
 namespace meshgrad::cpu {
 namespace {
@@ -29,31 +28,31 @@ class ReceiverSums {
   using T = Accumulator<S>;
 
  public:
-  /// Rows [begin, end) of `target` become sums; those without an edge 0.
-  ReceiverSums(const Tensor& target, int64_t begin, int64_t end)
-      : to_(target.data<S>()), width_(target.width()), sum_(static_cast<size_t>(width_)) {
+  /// Rows [begin, end) of `target` become sums; those without an edge 0. `sum` is a row of scratch.
+  ReceiverSums(const Tensor& target, int64_t begin, int64_t end, T* sum)
+      : to_(target.data<S>()), width_(target.width()), sum_(sum) {
     std::fill_n(to_ + begin * width_, (end - begin) * width_, S());
   }
   void add(int64_t rows, const T* y, int64_t y_row, const int32_t* receivers) {
     for (int64_t row = 0, next = 0; row < rows; row = next) {
       if (receivers[row] != receiver_) start(receivers[row]);
       while (next < rows && receivers[next] == receiver_) ++next;
-      ops_.column_sums(next - row, width_, y + row * y_row, y_row, sum_.data());
+      ops_.column_sums(next - row, width_, y + row * y_row, y_row, sum_);
     }
   }
   void finish() { start(-1); }
 
  private:
   void start(int32_t receiver) {
-    if (receiver_ >= 0) ops_.store(1, width_, sum_.data(), 0, to_ + receiver_ * width_, 0);
-    std::fill(sum_.begin(), sum_.end(), T(0));
+    if (receiver_ >= 0) ops_.store(1, width_, sum_, 0, to_ + receiver_ * width_, 0);
+    std::fill_n(sum_, width_, T(0));
     receiver_ = receiver;
   }
   const TileOps<S>& ops_ = tile_ops<S>();
   S* to_;
   int64_t width_;
   int32_t receiver_ = -1;
-  std::vector<T> sum_;
+  T* sum_;
 };
 
 /// S = h W_s for every node and R = h W_r for those that receive.
@@ -115,7 +114,7 @@ Start<Accumulator<S>> first_layer_terms(const MlpTile<S>& mlp, const Graph& grap
 
 template <class S>
 void edge_forward(const EdgeUpdateForward& args, Runtime& runtime, const Stream& stream) {
-  const std::vector<MlpInput> inputs{args.edges};
+  const PerInput<MlpInput> inputs{args.edges};
   const MlpTile<S> mlp(inputs, args.weights, args.saved, MlpTile<S>::Direction::forward, runtime);
   const Graph& graph = *args.graph;
   const Terms terms(graph, args.terms, runtime, stream);
@@ -127,7 +126,7 @@ void edge_forward(const EdgeUpdateForward& args, Runtime& runtime, const Stream&
     TileScratch<S> s = mlp.scratch();
     const int64_t begin = first_receiver(graph, slab, slabs);
     const int64_t end = first_receiver(graph, slab + 1, slabs);
-    ReceiverSums<S> sums(args.aggregate, begin, end);
+    ReceiverSums<S> sums(args.aggregate, begin, end, s.row);
     for (int64_t edge = offsets[begin]; edge < offsets[end]; edge += kTileRows<S>) {
       const int64_t count = std::min(kTileRows<S>, offsets[end] - edge);
       const auto start = first_layer_terms(mlp, graph, terms, edge, count, s);
@@ -175,7 +174,7 @@ void write_edge_gradient(const EdgeUpdateBackward& args, const MlpTile<S>& mlp, 
 template <class S>
 void edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Stream& stream) {
   using T = Accumulator<S>;
-  const std::vector<MlpInput> inputs{args.edges};
+  const PerInput<MlpInput> inputs{args.edges};
   MlpTile<S> mlp(inputs, args.weights, args.saved, MlpTile<S>::Direction::backward, runtime);
   mlp.plan_gradients({args.d_edge_weight.defined()});
   const Graph& graph = *args.graph;
@@ -199,7 +198,7 @@ void edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Strea
     std::fill_n(sums, mlp.layout().size, T(0));
     const int64_t begin = first_receiver(graph, slab, slabs);
     const int64_t end = first_receiver(graph, slab + 1, slabs);
-    ReceiverSums<S> d_receivers(d_terms.receiver, begin, end);
+    ReceiverSums<S> d_receivers(d_terms.receiver, begin, end, s.row);
     for (int64_t edge = offsets[begin]; edge < offsets[end]; edge += kTileRows<S>) {
       const int64_t count = std::min(kTileRows<S>, offsets[end] - edge);
       Start<T> start;

@@ -31,7 +31,7 @@ template <class S>
 void backward(const MlpBackward& args, Runtime& runtime, const Stream& stream) {
   using T = Accumulator<S>;
   MlpTile<S> mlp(args.inputs, args.weights, args.saved, MlpTile<S>::Direction::backward, runtime);
-  std::vector<bool> wanted;
+  PerInput<bool> wanted;
   for (const Tensor& d_weight : args.d_first_weights) wanted.push_back(d_weight.defined());
   mlp.plan_gradients(wanted);
   const int64_t rows = args.rows.value();

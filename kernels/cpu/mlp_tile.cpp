@@ -65,7 +65,7 @@ PackedWeight<S>::PackedWeight(const Tensor& weight, bool transposed, Runtime& ru
 }
 
 template <class S>
-MlpTile<S>::MlpTile(const std::vector<MlpInput>& inputs, const MlpWeights& weights, const MlpSaved& saved,
+MlpTile<S>::MlpTile(const PerInput<MlpInput>& inputs, const MlpWeights& weights, const MlpSaved& saved,
                     Direction direction, Runtime& runtime)
     : inputs_(inputs), weights_(weights), saved_(saved) {
   const bool backward = direction == Direction::backward;
@@ -78,45 +78,49 @@ MlpTile<S>::MlpTile(const std::vector<MlpInput>& inputs, const MlpWeights& weigh
 
   saved_complete_ = saved_is_complete(weights, saved);
   for (const MlpInput& input : inputs) {
-    if (!backward || !saved_complete_) first_.emplace_back(input.weight, false, runtime);
-    if (backward) first_transposed_.emplace_back(input.weight, true, runtime);
+    if (!backward || !saved_complete_) first_.push_back({input.weight, false, runtime});
+    if (backward) first_transposed_.push_back({input.weight, true, runtime});
   }
   for (const Tensor& weight : weights.weights) {
-    if (!backward || !saved_complete_) later_.emplace_back(weight, false, runtime);
-    if (backward) later_transposed_.emplace_back(weight, true, runtime);
+    if (!backward || !saved_complete_) later_.push_back({weight, false, runtime});
+    if (backward) later_transposed_.push_back({weight, true, runtime});
   }
   pack_biases(runtime);
   hidden_tiles_ = backward && !saved_complete_ ? static_cast<int64_t>(widths_.size()) : 0;
-  const int64_t tiles = runtime.stream().threads() * (kFixedTiles + hidden_tiles_);
-  scratch_ =
-      Tensor::empty(runtime, Shape{tiles * kTileRows<S> * tile_row_}, dtype_of<T>(), Tag::workspace, "tiles");
+  scratch_ = Tensor::empty(runtime, Shape{runtime.stream().threads() * scratch_size()}, dtype_of<T>(),
+                           Tag::workspace, "tiles");
 }
 
 template <class S>
 void MlpTile<S>::pack_biases(Runtime& runtime) {
-  std::vector<Tensor> biases{weights_.first_bias};
-  biases.insert(biases.end(), weights_.biases.begin(), weights_.biases.end());
-  const auto layers = static_cast<int64_t>(biases.size());
+  const auto layers = static_cast<int64_t>(1 + weights_.biases.size());
   biases_ = Tensor::zeros(runtime, Shape{layers, tile_row_}, dtype_of<T>(), Tag::workspace, "packed biases");
-  for (const Tensor& bias : biases) {
+  const auto pack = [&](const Tensor& bias) {
     const auto layer = static_cast<int64_t>(has_bias_.size());
     has_bias_.push_back(bias.defined());
-    if (!bias.defined()) continue;
+    if (!bias.defined()) return;
     runtime.stream().run([&] {
       std::copy_n(bias.template data<T>(), bias.elements(), biases_.template data<T>() + layer * tile_row_);
     });
-  }
+  };
+  pack(weights_.first_bias);
+  for (const Tensor& bias : weights_.biases) pack(bias);
+}
+
+template <class S>
+int64_t MlpTile<S>::scratch_size() const {
+  return ((kFixedTiles + hidden_tiles_) * kTileRows<S> + 1) * tile_row_;
 }
 
 template <class S>
 TileScratch<S> MlpTile<S>::scratch() const {
-  const int64_t tile = kTileRows<S> * tile_row_;
-  T* next = scratch_.data<T>() + ThreadPool::worker() * (kFixedTiles + hidden_tiles_) * tile;
-  const auto take = [&] { return std::exchange(next, next + tile); };
+  T* next = scratch_.data<T>() + ThreadPool::worker() * scratch_size();
+  const auto take = [&] { return std::exchange(next, next + kTileRows<S> * tile_row_); };
   const auto operand = [&] { return reinterpret_cast<Operand<S>*>(take()); };
-  TileScratch<S> s{take(), take(), operand(), operand(), operand(), operand(), operand(), {}};
+  TileScratch<S> s{take(), take(), operand(), operand(), operand(), operand(), operand(), nullptr, {}};
   for (int64_t i = 0; i < hidden_tiles_; ++i)
     s.hidden[static_cast<size_t>(i)] = {reinterpret_cast<S*>(take()), tile_row_};
+  s.row = next;
   return s;
 }
 
@@ -311,7 +315,7 @@ Product<S> MlpTile<S>::input_gradient(size_t input, int64_t rows, const LayerGra
 }
 
 template <class S>
-void MlpTile<S>::plan_gradients(const std::vector<bool>& wanted) {
+void MlpTile<S>::plan_gradients(const PerInput<bool>& wanted) {
   int64_t size = 0;
   const auto take = [&size](int64_t elements) { return std::exchange(size, size + elements); };
   layout_.first_bias = take(padded(first_width()));
@@ -328,18 +332,18 @@ void MlpTile<S>::plan_gradients(const std::vector<bool>& wanted) {
 }
 
 template <class S>
-void MlpTile<S>::reduce(const T* gradients, int64_t slabs, const std::vector<Tensor>& d_first_weights,
+void MlpTile<S>::reduce(const T* gradients, int64_t slabs, const PerInput<Tensor>& d_first_weights,
                         const MlpWeightGradients& d_weights, const Stream& stream) const {
   struct Part {
     T* to;
     int64_t from;  // offset in a slab
-    int64_t width;
+    int64_t first_row, rows, width;
   };
-  std::vector<Part> parts;  // rows of the destinations
-  const auto add_part = [&parts](const Tensor& to, int64_t from, int64_t rows, int64_t width) {
+  Few<Part, kMaxMlpInputs + 2 * kMaxMlpLayers + 3> parts;
+  int64_t all_rows = 0;  // of the destinations, one behind the other
+  const auto add_part = [&](const Tensor& to, int64_t from, int64_t rows, int64_t width) {
     if (!to.defined() || from < 0) return;
-    for (int64_t r = 0; r < rows; ++r)
-      parts.push_back({to.template data<T>() + r * width, from + r * padded(width), width});
+    parts.push_back({to.template data<T>(), from, std::exchange(all_rows, all_rows + rows), rows, width});
   };
   add_part(d_weights.first_bias, layout_.first_bias, 1, first_width());
   for (size_t i = 0; i < inputs_.size(); ++i) {
@@ -352,13 +356,14 @@ void MlpTile<S>::reduce(const T* gradients, int64_t slabs, const std::vector<Ten
   add_part(d_weights.gain, layout_.gain, 1, out_width());
   add_part(d_weights.norm_bias, layout_.norm_bias, 1, out_width());
   constexpr int64_t kRowsPerTask = 16;
-  const auto count = static_cast<int64_t>(parts.size());
-  stream.parallel_for((count + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t task) {
-    for (int64_t p = task * kRowsPerTask; p < std::min(count, (task + 1) * kRowsPerTask); ++p) {
-      const Part& part = parts[static_cast<size_t>(p)];
-      for (int64_t slab = 0; slab < slabs; ++slab) {
-        tile_ops<T>().add(1, part.width, gradients + slab * layout_.size + part.from, 0, part.to, 0);
-      }
+  stream.parallel_for((all_rows + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t task) {
+    const Part* part = parts.begin();
+    for (int64_t row = task * kRowsPerTask; row < std::min(all_rows, (task + 1) * kRowsPerTask); ++row) {
+      while (row >= part->first_row + part->rows) ++part;
+      const int64_t r = row - part->first_row;
+      const T* const from = gradients + part->from + r * padded(part->width);
+      for (int64_t slab = 0; slab < slabs; ++slab)
+        tile_ops<T>().add(1, part->width, from + slab * layout_.size, 0, part->to + r * part->width, 0);
     }
   });
 }

@@ -26,9 +26,9 @@ class PackedWeight {
 
 /// Where one slab's gradients lie in its part of the accumulator; widths are padded.
 struct GradientLayout {
-  std::vector<int64_t> first_weights;  ///< per input, -1: not wanted
+  PerInput<int64_t> first_weights;  ///< -1: not wanted
   int64_t first_bias = 0;
-  std::vector<int64_t> weights, biases;
+  PerLayer<int64_t> weights, biases;
   int64_t gain = -1, norm_bias = -1;
   int64_t size = 0;
 };
@@ -46,6 +46,7 @@ template <class S>
 struct TileScratch {
   Accumulator<S>*a, *b;
   Operand<S>*input, *left, *right, *columns, *panels;
+  Accumulator<S>* row;                          ///< one alone
   std::array<Hidden<S>, kMaxMlpLayers> hidden;  ///< z_1 .. z_last, for backward
 };
 
@@ -65,7 +66,7 @@ class MlpTile {
  public:
   using T = Accumulator<S>;
   enum class Direction { forward, backward };
-  MlpTile(const std::vector<MlpInput>& inputs, const MlpWeights& weights, const MlpSaved& saved,
+  MlpTile(const PerInput<MlpInput>& inputs, const MlpWeights& weights, const MlpSaved& saved,
           Direction direction, Runtime& runtime);
 
   int64_t tile_row() const { return tile_row_; }  ///< leading dimension of tiles
@@ -99,9 +100,9 @@ class MlpTile {
 
   const GradientLayout& layout() const { return layout_; }
   /// Chooses which first-layer weight gradients are wanted; before any backward.
-  void plan_gradients(const std::vector<bool>& wanted);
+  void plan_gradients(const PerInput<bool>& wanted);
   /// Adds the slabs' gradients, in order, to the destination tensors.
-  void reduce(const T* gradients, int64_t slabs, const std::vector<Tensor>& d_first_weights,
+  void reduce(const T* gradients, int64_t slabs, const PerInput<Tensor>& d_first_weights,
               const MlpWeightGradients& d_weights, const Stream& stream) const;
 
  private:
@@ -134,17 +135,19 @@ class MlpTile {
     return has_bias_[layer] ? biases_.data<T>() + static_cast<int64_t>(layer) * tile_row_ : nullptr;
   }
   void pack_biases(Runtime& runtime);
+  int64_t scratch_size() const;  // of a worker, in T
 
   const TileOps<S>& ops_ = tile_ops<S>();
   const Products<S>& products_ = products<S>();
-  const std::vector<MlpInput>& inputs_;
+  const PerInput<MlpInput>& inputs_;
   const MlpWeights& weights_;
   const MlpSaved& saved_;
   bool saved_complete_ = false;
-  std::vector<int64_t> widths_;  // of z_1 .. z_last
-  std::vector<PackedWeight<S>> first_, first_transposed_, later_, later_transposed_;
+  PerLayer<int64_t> widths_;  // of z_1 .. z_last
+  PerInput<PackedWeight<S>> first_, first_transposed_;
+  PerLayer<PackedWeight<S>> later_, later_transposed_;
   Tensor biases_;  // rows of a tile
-  std::vector<bool> has_bias_;
+  PerLayer<bool> has_bias_;
   GradientLayout layout_;
   int64_t tile_row_ = 0;
   int64_t hidden_tiles_ = 0;

@@ -17,7 +17,9 @@ struct PanelMatrix {
   int64_t row_stride;
 };
 
-/// A of a product: the terms of (row m, step k) are at data[m * row + k * column].
+/// A of a product: the terms of (row m, step k) are at data[m * row + k * column]. Rows (column = kDepth) are
+/// read exactly; A by columns (row = kDepth) is readable up to multiples of 16 rows and 16 steps, like a
+/// tile.
 template <class T>
 struct Factor {
   const T* data;
@@ -31,7 +33,7 @@ struct Start {
   int64_t stride = 0;
 };
 
-/// C [m, n] = start + A B, summed by steps in ascending order.
+/// C [m, n] = start + A B, summed by steps in ascending order, but for AMX (see products()).
 template <class S>
 struct Product {
   int64_t m, n;

@@ -312,7 +312,8 @@ struct InAmx {
     });
   }
   static void sum(const Product<bfloat16>& p, float* c, int64_t c_stride) {
-    const bool rows_of_a_tile = p.a.row == 2 && p.a.column != 2 && 2 * p.a.steps <= kTileRows<bfloat16>;
+    const bool rows_of_a_tile =
+        p.a.row == 2 && p.a.column != 2 && p.a.steps > 0 && 2 * p.a.steps <= kTileRows<bfloat16>;
     if (!rows_of_a_tile) return run(p, SumEnd<bfloat16>{c, c_stride});
     Product<bfloat16> part = p;
     part.a.steps = p.a.steps / kAmxSteps * kAmxSteps;

@@ -8,7 +8,7 @@ namespace meshgrad::cuda {
 namespace {
 
 /// z_1 and the sums after it; the last one only if `last`.
-void run(const Layers& layers, const std::vector<MlpInput>& inputs, const std::vector<Tensor>& z, bool last) {
+void run(const Layers& layers, const PerInput<MlpInput>& inputs, const std::vector<Tensor>& z, bool last) {
   if (z.size() > 1 || last) {
     for (size_t i = 0; i < inputs.size(); ++i)
       add_input(layers, inputs[i], i == 0 ? layers.weights.first_bias : Tensor(), z[0], i > 0);

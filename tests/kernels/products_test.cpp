@@ -3,6 +3,10 @@
 #include <doctest/doctest.h>
 #include <meshgrad/kernels/cpu/products.h>
 
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -94,6 +98,8 @@ void check_products(const cpu::Products<S>& products) {
   for (const auto& [m, n, k] : {std::tuple<int64_t, int64_t, int64_t>{48, 128, 128},
                                 {1, 1, 1},
                                 {21, 33, 96},
+                                {64, 96, 63},
+                                {50, 128, 31},
                                 {33, 128, 32},
                                 {13, 37, 5},
                                 {7, 64, 3},
@@ -226,9 +232,90 @@ TEST_CASE("weight gradients of bfloat16 go on from what they are") {
 
 TEST_CASE("products in AMX, emulated, end like others") {
   const cpu::Products<bfloat16>* const amx = cpu::emulated_amx_products();
-  if (amx == nullptr) return;
+  if (amx == nullptr) {
+    MESSAGE("the emulation needs AVX-512");
+    return;
+  }
   check_products(*amx);
   check_sums_by_columns(*amx);
+}
+
+/// Bytes in front of a page that nobody may read or write.
+class Guarded {
+ public:
+  explicit Guarded(size_t bytes) : bytes_(bytes) {
+    const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    size_ = (bytes + page - 1) / page * page + page;
+    base_ =
+        static_cast<char*>(mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    REQUIRE(base_ != MAP_FAILED);
+    REQUIRE(mprotect(base_ + size_ - page, page, PROT_NONE) == 0);
+    end_ = base_ + size_ - page;
+  }
+  ~Guarded() { munmap(base_, size_); }
+  Guarded(const Guarded&) = delete;
+  Guarded& operator=(const Guarded&) = delete;
+  template <class V>
+  V* data() const {
+    return reinterpret_cast<V*>(end_ - bytes_);
+  }
+
+ private:
+  size_t bytes_, size_ = 0;
+  char *base_ = nullptr, *end_ = nullptr;
+};
+
+/// A by rows, z and results lie where a step's tensors end.
+template <class S>
+void check_ends(const cpu::Products<S>& products) {
+  RandomMatrices random(23);
+  for (const auto& [m, n, k] : {std::tuple<int64_t, int64_t, int64_t>{21, 48, 64}, {64, 40, 32}, {1, 3, 6}}) {
+    CAPTURE(m);
+    const Case<S> c(random, m, n, k);
+    const Guarded a(static_cast<size_t>(m * k) * sizeof(Operand<S>));
+    for (int64_t i = 0; i < m; ++i)
+      std::copy_n(&c.a[static_cast<size_t>(i * kStride)], k, a.data<Operand<S>>() + i * k);
+    cpu::Product<S> product = c.product();
+    product.a = {a.data<Operand<S>>(), k, kDepth<S>, c.steps};
+    const Guarded z(static_cast<size_t>(m * n) * sizeof(S)), out(static_cast<size_t>(m * n) * sizeof(S));
+    products.hidden(product, {.activation = Activation::relu, .z = z.data<S>(), .z_stride = n});
+    products.stored(product, {out.data<S>(), n, z.data<S>(), n});
+    std::vector<T<S>> tile(kTileRows<S> * kStride), sums(2 * kStride);
+    std::vector<Operand<S>> rows(tile.size()), pairs(2 * tile.size());
+    cpu::GradientResult<S> gradient{.activation = Activation::relu, .z = z.data<S>(), .z_stride = n};
+    gradient.tile = tile.data();
+    gradient.tile_stride = gradient.rows_stride = kStride;
+    gradient.column_sums = sums.data();
+    gradient.stored = out.data<S>();
+    gradient.stored_stride = n;
+    gradient.rows = rows.data();
+    gradient.pairs = pairs.data();
+    gradient.pairs_stride = 2 * kStride;
+    products.gradient(product, gradient);
+    // No start, and one row for all.
+    product.start = {};
+    products.sum(product, tile.data(), kStride);
+    product.start = {c.start.data(), 0};
+    std::vector<T<S>> moved(tile.size());
+    products.sum(product, moved.data(), kStride);
+    for (int64_t i = 0; i < m; ++i)
+      for (int64_t j = 0; j < n; ++j) {
+        const auto at = static_cast<size_t>(i * kStride + j);
+        const double shift = number(c.start[static_cast<size_t>(j)]);
+        const double sum = c.sums[static_cast<size_t>(i * n + j)] - number(c.start[at]);
+        REQUIRE(std::abs(number(tile[at]) - sum) <= close<T<S>>(sum) * 16);
+        REQUIRE(std::abs(number(moved[at]) - sum - shift) <=
+                close<T<S>>(std::abs(sum) + std::abs(shift)) * 16);
+      }
+  }
+}
+
+TEST_CASE("products read and write nothing behind tensors that end with them") {
+  check_ends(cpu::products<float>());
+  check_ends(cpu::products<double>());
+  check_ends(cpu::products<half>());
+  check_ends(cpu::products<bfloat16>());
+  if (cpu::emulated_amx_products() != nullptr) check_ends(*cpu::emulated_amx_products());
 }
 
 TEST_CASE("a row's sums do not depend on the rows beside it") {
