@@ -116,6 +116,20 @@ NamedTensors StartedGradients::named() const {
   return result;
 }
 
+void check_saved(const MlpSaved& saved, const reference::Mlp& mlp, const reference::MlpResult& judge,
+                 int64_t terms) {
+  REQUIRE(saved.pre_activations.size() == judge.pre_activations.size());
+  for (size_t layer = 0; layer < judge.pre_activations.size(); ++layer) {
+    const Tensor& kept = saved.pre_activations[layer];
+    const Matrix& z = judge.pre_activations[layer];
+    std::string wrong = difference(kept, z, terms);
+    if (!wrong.empty() && mlp.activation == Activation::relu)
+      wrong = difference(kept, reference::activation(Activation::relu, z), terms);
+    CHECK(wrong == "");
+  }
+  if (mlp.norm != Norm::none) CHECK(difference(saved.pre_norm, judge.pre_norm, terms) == "");
+}
+
 std::vector<Matrix> in_order(const MlpCase& mlp, const reference::MlpGradients& gradients) {
   std::vector<Matrix> result = gradients.d_first_weights;
   result.push_back(gradients.d_first_bias);

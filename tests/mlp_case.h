@@ -62,6 +62,10 @@ struct StartedGradients {
   DType made_of;  ///< what the gradients are summed from
 };
 
+/// Checks what forward kept for backward: of relu, either z or max(z, 0).
+void check_saved(const MlpSaved& saved, const reference::Mlp& mlp, const reference::MlpResult& judge,
+                 int64_t terms);
+
 /// The judge's gradients, in the order of StartedGradients::named().
 std::vector<Matrix> in_order(const MlpCase& mlp, const reference::MlpGradients& gradients);
 

@@ -10,7 +10,7 @@ namespace meshgrad::cpu {
 namespace {
 
 template <class S>
-constexpr int64_t kForwardEdges = 4 * kTileRows<S>;  // edges of a task, about
+constexpr int64_t kForwardEdges = 2 * kTileRows<S>;  // edges of a task, about
 
 /// First receiver of a slab: the edges are cut into equal parts, each moved to the next receiver's first
 /// edge, so that every receiver's sum belongs to one slab and runs in edge order.
@@ -129,6 +129,7 @@ void edge_forward(const EdgeUpdateForward& args, Runtime& runtime, const Stream&
     ReceiverSums<S> sums(args.aggregate, begin, end, s.row);
     for (int64_t edge = offsets[begin]; edge < offsets[end]; edge += kTileRows<S>) {
       const int64_t count = std::min(kTileRows<S>, offsets[end] - edge);
+      mlp.begin_tile(edge, count, {}, s);
       const auto start = first_layer_terms(mlp, graph, terms, edge, count, s);
       const Product<S> last = mlp.before_last(edge, count, start, s);
       NormResult<S> result{.tile = s.a, .tile_row = mlp.tile_row()};
@@ -188,19 +189,18 @@ void edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Strea
   const int64_t slabs = gradient_slabs(graph.edges);
   const int32_t* offsets = graph.receiver_offsets.data<int32_t>();
   const int32_t* receivers = graph.receivers.data<int32_t>();
-  const Tensor gradients = Tensor::empty(runtime, Shape{slabs, mlp.layout().size}, dtype_of<T>(),
-                                         Tag::workspace, "gradient slabs");
+  const Tensor gradients = mlp.slabs_of_gradients(slabs, runtime);
   const Tensor d_first =
       Tensor::empty(runtime, Shape{graph.edges, hidden}, dtype_of<S>(), Tag::workspace, "d_z1");
   stream.parallel_for(slabs, [&](int64_t slab) {
     TileScratch<S> s = mlp.scratch();
-    T* sums = gradients.data<T>() + slab * mlp.layout().size;
-    std::fill_n(sums, mlp.layout().size, T(0));
+    SlabGradients sums = mlp.begin_slab(gradients, slab);
     const int64_t begin = first_receiver(graph, slab, slabs);
     const int64_t end = first_receiver(graph, slab + 1, slabs);
     ReceiverSums<S> d_receivers(d_terms.receiver, begin, end, s.row);
     for (int64_t edge = offsets[begin]; edge < offsets[end]; edge += kTileRows<S>) {
       const int64_t count = std::min(kTileRows<S>, offsets[end] - edge);
+      mlp.begin_tile(edge, count, args.d_edges_out, s);
       Start<T> start;
       if (mlp.needs_recompute()) start = first_layer_terms(mlp, graph, terms, edge, count, s);
       mlp.find_hidden(edge, count, start, s);
@@ -210,8 +210,9 @@ void edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Strea
       if (args.d_edges.defined()) write_edge_gradient(args, mlp, edge, count, d_z1, s);
     }
     d_receivers.finish();
+    mlp.end_slab(sums);
   });
-  mlp.reduce(gradients.data<T>(), slabs, {args.d_edge_weight}, args.d_weights, stream);
+  mlp.reduce(gradients, {args.d_edge_weight}, args.d_weights, stream);
   segment_sum_kernels.segment_sum({.segments = graph.nodes,
                                    .offsets = graph.sender_offsets,
                                    .order = graph.sender_order,

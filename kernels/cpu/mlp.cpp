@@ -7,29 +7,24 @@ namespace meshgrad::cpu {
 namespace {
 
 template <class S>
-constexpr int64_t kForwardRows = 4 * kTileRows<S>;  // rows of a task
-
-template <class S>
 void forward(const MlpForward& args, Runtime& runtime, const Stream& stream) {
   const MlpTile<S> mlp(args.inputs, args.weights, args.saved, MlpTile<S>::Direction::forward, runtime);
   const int64_t rows = args.rows.value();
   const int64_t out = mlp.out_width();
-  stream.parallel_for((rows + kForwardRows<S> - 1) / kForwardRows<S>, [&](int64_t task) {
+  stream.parallel_for((rows + kTileRows<S> - 1) / kTileRows<S>, [&](int64_t tile) {
     TileScratch<S> s = mlp.scratch();
-    const int64_t end = std::min(rows, (task + 1) * kForwardRows<S>);
-    for (int64_t row = task * kForwardRows<S>; row < end; row += kTileRows<S>) {
-      const int64_t count = std::min(kTileRows<S>, end - row);
-      const Product<S> last = mlp.before_last(row, count, mlp.first_start(), s);
-      NormResult<S> result{.out = args.out.data<S>() + row * out};
-      if (args.residual.defined()) result.residual = args.residual.data<S>() + row * out;
-      mlp.finish(row, last, result, s);
-    }
+    const int64_t row = tile * kTileRows<S>;
+    const int64_t count = std::min(kTileRows<S>, rows - row);
+    mlp.begin_tile(row, count, {}, s);
+    const Product<S> last = mlp.before_last(row, count, mlp.first_start(), s);
+    NormResult<S> result{.out = args.out.data<S>() + row * out};
+    if (args.residual.defined()) result.residual = args.residual.data<S>() + row * out;
+    mlp.finish(row, last, result, s);
   });
 }
 
 template <class S>
 void backward(const MlpBackward& args, Runtime& runtime, const Stream& stream) {
-  using T = Accumulator<S>;
   MlpTile<S> mlp(args.inputs, args.weights, args.saved, MlpTile<S>::Direction::backward, runtime);
   PerInput<bool> wanted;
   for (const Tensor& d_weight : args.d_first_weights) wanted.push_back(d_weight.defined());
@@ -38,15 +33,14 @@ void backward(const MlpBackward& args, Runtime& runtime, const Stream& stream) {
   const int64_t out = mlp.out_width();
   const int64_t slabs = gradient_slabs(rows);
   const int64_t slab_rows = (rows + slabs - 1) / slabs;
-  const Tensor gradients = Tensor::empty(runtime, Shape{slabs, mlp.layout().size}, dtype_of<T>(),
-                                         Tag::workspace, "gradient slabs");
+  const Tensor gradients = mlp.slabs_of_gradients(slabs, runtime);
   stream.parallel_for(slabs, [&](int64_t slab) {
     TileScratch<S> s = mlp.scratch();
-    T* sums = gradients.data<T>() + slab * mlp.layout().size;
-    std::fill_n(sums, mlp.layout().size, T(0));
+    SlabGradients sums = mlp.begin_slab(gradients, slab);
     const int64_t end = std::min(rows, (slab + 1) * slab_rows);
     for (int64_t row = slab * slab_rows; row < end; row += kTileRows<S>) {
       const int64_t count = std::min(kTileRows<S>, end - row);
+      mlp.begin_tile(row, count, args.d_out, s);
       mlp.find_hidden(row, count, mlp.first_start(), s);
       tile_ops<S>().load(count, out, args.d_out.data<S>() + row * out, out, s.a, mlp.tile_row());
       const LayerGradient<S> d_z1 = mlp.backward(row, count, s, sums);
@@ -58,8 +52,9 @@ void backward(const MlpBackward& args, Runtime& runtime, const Stream& stream) {
                              {to, in, args.accumulate[i] ? to : nullptr, in});
       }
     }
+    mlp.end_slab(sums);
   });
-  mlp.reduce(gradients.data<T>(), slabs, args.d_first_weights, args.d_weights, stream);
+  mlp.reduce(gradients, args.d_first_weights, args.d_weights, stream);
 }
 
 }  // namespace

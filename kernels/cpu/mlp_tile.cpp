@@ -24,10 +24,13 @@ bool is_aligned(const S* rows, int64_t width) {
 }  // namespace
 
 int64_t gradient_slabs(int64_t rows) {
-  // 640 rows feed a 128 x 128 accumulator long enough to hide its set-up; fewer rows are still worth eight
-  // slabs for the threads' sake, and 128 slabs feed any machine.
+  // About 640 rows feed a 128 x 128 accumulator long enough to hide its set-up. A multiple of eight shares
+  // out evenly between most numbers of threads, for whose sake fewer rows are still worth eight slabs; 128
+  // feed any machine.
+  constexpr int64_t kShare = 8;
   const int64_t tiles = (rows + kTileRows<float> - 1) / kTileRows<float>;
-  return std::clamp<int64_t>((rows + 639) / 640, std::clamp<int64_t>(tiles, 1, 8), 128);
+  if (tiles <= kShare) return std::max<int64_t>(tiles, 1);
+  return std::clamp<int64_t>((rows + kShare * 320) / (kShare * 640), 1, 16) * kShare;
 }
 
 template <class S>
@@ -117,7 +120,7 @@ TileScratch<S> MlpTile<S>::scratch() const {
   T* next = scratch_.data<T>() + ThreadPool::worker() * scratch_size();
   const auto take = [&] { return std::exchange(next, next + kTileRows<S> * tile_row_); };
   const auto operand = [&] { return reinterpret_cast<Operand<S>*>(take()); };
-  TileScratch<S> s{take(), take(), operand(), operand(), operand(), operand(), operand(), nullptr, {}};
+  TileScratch<S> s{take(), take(), operand(), operand(), operand(), operand(), operand(), nullptr, {}, {}};
   for (int64_t i = 0; i < hidden_tiles_; ++i)
     s.hidden[static_cast<size_t>(i)] = {reinterpret_cast<S*>(take()), tile_row_};
   s.row = next;
@@ -166,6 +169,9 @@ Factor<Operand<S>> MlpTile<S>::by_columns(const Hidden<S>& z, Activation activat
     ops_.pair_activated_rows(activation, rows, width, z.rows, z.stride, s.columns, 2 * tile_row_);
     return {s.columns, 2, 2 * tile_row_, (rows + 1) / 2};
   } else {
+    if constexpr (std::is_same_v<S, T>) {
+      if (activation == Activation::relu) return {z.rows, 1, z.stride, rows};  // kept as act(z)
+    }
     ops_.activate(activation, rows, width, z.rows, z.stride, s.columns, tile_row_);
     return {s.columns, 1, tile_row_, rows};
   }
@@ -189,11 +195,12 @@ typename MlpTile<S>::HiddenRows MlpTile<S>::saved_rows(int64_t first_row) const 
 template <class S>
 Product<S> MlpTile<S>::run_hidden(int64_t first_row, int64_t rows, Start<T> start, const HiddenRows& keep,
                                   TileScratch<S>& s) const {
-  Product<S> product{rows, first_width(), {}, {}, start};
+  Product<S> product{rows, first_width(), {}, {}, start, s.fetch.next()};
   for (size_t i = 0; i < inputs_.size(); ++i) {
     if (i > 0) {
       products_.sum(product, s.a, tile_row_);
       product.start = {s.a, tile_row_};
+      product.ahead = s.fetch.next();
     }
     product.a = input_by_rows(i, first_row, rows, s);
     product.b = first_[i].panels();
@@ -207,8 +214,12 @@ Product<S> MlpTile<S>::run_hidden(int64_t first_row, int64_t rows, Start<T> star
                                .h = h,
                                .h_stride = tile_row_});
     end_rows(rows, widths_[layer], h);
-    product = {
-        rows, widths_[layer + 1], by_rows(h, widths_[layer]), later_[layer].panels(), {bias(layer + 1), 0}};
+    product = {rows,
+               widths_[layer + 1],
+               by_rows(h, widths_[layer]),
+               later_[layer].panels(),
+               {bias(layer + 1), 0},
+               s.fetch.next()};
   }
   return product;
 }
@@ -234,6 +245,23 @@ void MlpTile<S>::finish(int64_t first_row, const Product<S>& last, const NormRes
   products_.sum(last, result.tile, result.tile_row);
   if (result.residual_in_tile && result.residual != nullptr)
     ops_.add(last.m, out, result.residual, out, result.tile, result.tile_row);
+}
+
+template <class S>
+void MlpTile<S>::begin_tile(int64_t first_row, int64_t rows, const Tensor& d_out, TileScratch<S>& s) const {
+  const int64_t behind = first_row + rows;
+  const bool reads_saved = saved_complete_ && !later_transposed_.empty();
+  s.fetch.clear();
+  if (reads_saved) {
+    for (size_t layer = later_transposed_.size() - 1; layer-- > 0;)
+      s.fetch.add(saved_.pre_activations[layer], first_row, rows);
+    for (const MlpInput& input : inputs_) s.fetch.add(input.x, first_row, rows);
+    s.fetch.add(saved_.pre_norm, behind, rows);
+    s.fetch.add(saved_.pre_activations.back(), behind, rows);
+  } else {
+    for (const MlpInput& input : inputs_) s.fetch.add(input.x, behind, rows);
+  }
+  s.fetch.add(d_out, behind, rows);
 }
 
 template <class S>
@@ -272,17 +300,17 @@ LayerGradient<S> MlpTile<S>::last_gradient(int64_t rows, TileScratch<S>& s, T* g
 }
 
 template <class S>
-LayerGradient<S> MlpTile<S>::backward(int64_t first_row, int64_t rows, TileScratch<S>& s, T* gradients,
-                                      S* stored) const {
-  LayerGradient<S> d = last_gradient(rows, s, gradients, stored);
+LayerGradient<S> MlpTile<S>::backward(int64_t first_row, int64_t rows, TileScratch<S>& s,
+                                      SlabGradients<T>& slab, S* stored) const {
+  LayerGradient<S> d = last_gradient(rows, s, slab.sums, stored);
   for (size_t layer = later_transposed_.size(); layer-- > 0;) {
     const int64_t in = widths_[layer];
     const Hidden<S>& z = s.hidden[layer];
     add_weight_gradient(in, widths_[layer + 1], by_columns(z, weights_.activation, rows, in, s), d.panels,
-                        gradients + layout_.weights[layer]);
+                        slab, layout_.weights[layer], s.fetch);
     Operand<S>* const next = d.rows.data == s.left ? s.right : s.left;
     GradientResult<S> to{.activation = weights_.activation, .z = z.rows, .z_stride = z.stride};
-    to.column_sums = gradients + (layer == 0 ? layout_.first_bias : layout_.biases[layer - 1]);
+    to.column_sums = slab.sums + (layer == 0 ? layout_.first_bias : layout_.biases[layer - 1]);
     if (layer == 0) {
       to.stored = stored;
       to.stored_stride = in;
@@ -297,15 +325,16 @@ LayerGradient<S> MlpTile<S>::backward(int64_t first_row, int64_t rows, TileScrat
       to.pairs_stride = 2 * tile_row_;
     }
     to.tile_stride = tile_row_;
-    products_.gradient({rows, in, d.rows, later_transposed_[layer].panels(), {}}, to);
+    products_.gradient({rows, in, d.rows, later_transposed_[layer].panels(), {}, s.fetch.next()}, to);
     end_rows(rows, in, next);
     d = {by_rows(next, in), as_panels(kTilesAreOperands ? next : s.panels), to.tile};
   }
   for (size_t i = 0; i < inputs_.size(); ++i) {
     if (layout_.first_weights[i] < 0) continue;
     add_weight_gradient(inputs_[i].weight.rows(), first_width(), input_by_columns(i, first_row, rows, s),
-                        d.panels, gradients + layout_.first_weights[i]);
+                        d.panels, slab, layout_.first_weights[i], s.fetch);
   }
+  slab.has_tiles = true;
   return d;
 }
 
@@ -319,20 +348,21 @@ void MlpTile<S>::plan_gradients(const PerInput<bool>& wanted) {
   int64_t size = 0;
   const auto take = [&size](int64_t elements) { return std::exchange(size, size + elements); };
   layout_.first_bias = take(padded(first_width()));
+  for (size_t layer = 1; layer < widths_.size(); ++layer)
+    layout_.biases.push_back(take(padded(widths_[layer])));
+  if (weights_.norm != Norm::none) layout_.gain = take(padded(out_width()));
+  if (weights_.norm == Norm::layer) layout_.norm_bias = take(padded(out_width()));
+  layout_.row_sums = size;
   for (size_t i = 0; i < inputs_.size(); ++i) {
     layout_.first_weights.push_back(wanted[i] ? take(inputs_[i].weight.rows() * padded(first_width())) : -1);
   }
-  for (size_t layer = 0; layer + 1 < widths_.size(); ++layer) {
-    layout_.weights.push_back(take(widths_[layer] * padded(widths_[layer + 1])));
-    layout_.biases.push_back(take(padded(widths_[layer + 1])));
-  }
-  if (weights_.norm != Norm::none) layout_.gain = take(padded(out_width()));
-  if (weights_.norm == Norm::layer) layout_.norm_bias = take(padded(out_width()));
+  for (size_t layer = 1; layer < widths_.size(); ++layer)
+    layout_.weights.push_back(take(widths_[layer - 1] * padded(widths_[layer])));
   layout_.size = size;
 }
 
 template <class S>
-void MlpTile<S>::reduce(const T* gradients, int64_t slabs, const PerInput<Tensor>& d_first_weights,
+void MlpTile<S>::reduce(const Tensor& slabs, const PerInput<Tensor>& d_first_weights,
                         const MlpWeightGradients& d_weights, const Stream& stream) const {
   struct Part {
     T* to;
@@ -361,8 +391,8 @@ void MlpTile<S>::reduce(const T* gradients, int64_t slabs, const PerInput<Tensor
     for (int64_t row = task * kRowsPerTask; row < std::min(all_rows, (task + 1) * kRowsPerTask); ++row) {
       while (row >= part->first_row + part->rows) ++part;
       const int64_t r = row - part->first_row;
-      const T* const from = gradients + part->from + r * padded(part->width);
-      for (int64_t slab = 0; slab < slabs; ++slab)
+      const T* const from = slabs.data<T>() + part->from + r * padded(part->width);
+      for (int64_t slab = 0; slab < slabs.rows(); ++slab)
         tile_ops<T>().add(1, part->width, from + slab * layout_.size, 0, part->to + r * part->width, 0);
     }
   });

@@ -24,13 +24,23 @@ class PackedWeight {
   int64_t row_stride_ = 0;
 };
 
-/// Where one slab's gradients lie in its part of the accumulator; widths are padded.
+/// Where one slab's gradients lie in its part of the accumulator: sums of rows, then the weights'; widths are
+/// padded.
 struct GradientLayout {
-  PerInput<int64_t> first_weights;  ///< -1: not wanted
   int64_t first_bias = 0;
-  PerLayer<int64_t> weights, biases;
+  PerLayer<int64_t> biases;
   int64_t gain = -1, norm_bias = -1;
+  int64_t row_sums = 0;             ///< size of all these
+  PerInput<int64_t> first_weights;  ///< -1: not wanted
+  PerLayer<int64_t> weights;
   int64_t size = 0;
+};
+
+/// One slab's gradients. The first tile writes those of weights, the others add to them.
+template <class T>
+struct SlabGradients {
+  T* sums;
+  bool has_tiles = false;
 };
 
 /// Rows of pre-activations: saved ones, or those of a tile.
@@ -41,6 +51,25 @@ struct Hidden {
   bool stream = false;  ///< see HiddenResult
 };
 
+/// Memory that tiles read soon, in that order: each product fetches one piece, so that the next pass over it
+/// need not wait.
+class FetchQueue {
+ public:
+  void clear() { waiting_.clear(), taken_ = 0; }
+  /// Rows from `first` of x, those that there are; none of a tensor that is undefined.
+  void add(const Tensor& x, int64_t first, int64_t count) {
+    if (!x.defined() || first >= x.rows()) return;
+    const int64_t row = x.bytes() / x.rows();
+    waiting_.push_back(
+        {static_cast<const std::byte*>(x.raw()) + first * row, std::min(count, x.rows() - first) * row});
+  }
+  Ahead next() { return taken_ < waiting_.size() ? waiting_[taken_++] : Ahead{}; }
+
+ private:
+  Few<Ahead, kMaxMlpInputs + kMaxMlpLayers + 2> waiting_;
+  size_t taken_ = 0;
+};
+
 /// Scratch of one thread: tiles of the widest layer, and operands of products.
 template <class S>
 struct TileScratch {
@@ -48,6 +77,7 @@ struct TileScratch {
   Operand<S>*input, *left, *right, *columns, *panels;
   Accumulator<S>* row;                          ///< one alone
   std::array<Hidden<S>, kMaxMlpLayers> hidden;  ///< z_1 .. z_last, for backward
+  FetchQueue fetch;
 };
 
 /// d_z of a layer, in the shapes that products want.
@@ -79,6 +109,10 @@ class MlpTile {
   /// What z_1 is beside the inputs' products, where nothing else is added.
   Start<T> first_start() const { return {first_bias(), 0}; }
 
+  /// Begins a tile: lets its products fetch what is read later, and what the tile of as many rows behind it
+  /// begins with; `d_out` (undefined in forward) is read first of all.
+  void begin_tile(int64_t first_row, int64_t rows, const Tensor& d_out, TileScratch<S>& s) const;
+
   /// Runs the layers up to the last, saving what was asked for, and returns the product that is left: z_last
   /// before it is rounded. `start` is what z_1 is beside the inputs' products; it may be s.a.
   Product<S> before_last(int64_t first_row, int64_t rows, Start<T> start, TileScratch<S>& s) const {
@@ -91,18 +125,30 @@ class MlpTile {
   /// Finds z_1 .. z_last for backward: as saved, or computed again from `start`.
   bool needs_recompute() const { return !saved_complete_; }
   void find_hidden(int64_t first_row, int64_t rows, Start<T> start, TileScratch<S>& s) const;
-  /// From d_y in s.a to d_z_1, which also goes to `stored` unless that is null; adds weight gradients to
-  /// `gradients` (a slab's part). The result lies in `s`.
-  LayerGradient<S> backward(int64_t first_row, int64_t rows, TileScratch<S>& s, T* gradients,
+  /// From d_y in s.a to d_z_1, which also goes to `stored` unless that is null; adds weight gradients to the
+  /// slab's. The result lies in `s`.
+  LayerGradient<S> backward(int64_t first_row, int64_t rows, TileScratch<S>& s, SlabGradients<T>& slab,
                             S* stored = nullptr) const;
   /// d_x of an input, as a product.
   Product<S> input_gradient(size_t input, int64_t rows, const LayerGradient<S>& d_z1) const;
 
-  const GradientLayout& layout() const { return layout_; }
   /// Chooses which first-layer weight gradients are wanted; before any backward.
   void plan_gradients(const PerInput<bool>& wanted);
+  /// Room for the gradients of all slabs, of which each is begun, and ended behind its last tile.
+  Tensor slabs_of_gradients(int64_t slabs, Runtime& runtime) const {
+    return Tensor::empty(runtime, Shape{slabs, layout_.size}, dtype_of<T>(), Tag::workspace,
+                         "gradient slabs");
+  }
+  SlabGradients<T> begin_slab(const Tensor& slabs, int64_t slab) const {
+    T* const sums = slabs.data<T>() + slab * layout_.size;
+    std::fill_n(sums, layout_.row_sums, T(0));
+    return {sums};
+  }
+  void end_slab(const SlabGradients<T>& slab) const {
+    if (!slab.has_tiles) std::fill_n(slab.sums, layout_.size, T(0));
+  }
   /// Adds the slabs' gradients, in order, to the destination tensors.
-  void reduce(const T* gradients, int64_t slabs, const PerInput<Tensor>& d_first_weights,
+  void reduce(const Tensor& slabs, const PerInput<Tensor>& d_first_weights,
               const MlpWeightGradients& d_weights, const Stream& stream) const;
 
  private:
@@ -128,8 +174,11 @@ class MlpTile {
   void end_rows(int64_t rows, int64_t width, Operand<S>* operand) const;
   /// Adds A^T B over the tile's rows to a weight's gradient.
   void add_weight_gradient(int64_t in, int64_t out, const Factor<Operand<S>>& a,
-                           const PanelMatrix<Operand<S>>& b, T* gradient) const {
-    products_.sum({in, out, a, b, {gradient, padded(out)}}, gradient, padded(out));
+                           const PanelMatrix<Operand<S>>& b, const SlabGradients<T>& slab, int64_t offset,
+                           FetchQueue& fetch) const {
+    T* const to = slab.sums + offset;
+    products_.sum({in, out, a, b, {slab.has_tiles ? to : nullptr, padded(out)}, fetch.next()}, to,
+                  padded(out));
   }
   const T* bias(size_t layer) const {
     return has_bias_[layer] ? biases_.data<T>() + static_cast<int64_t>(layer) * tile_row_ : nullptr;

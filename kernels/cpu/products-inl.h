@@ -112,6 +112,17 @@ struct HiddenEnd {
       MESHGRAD_UNROLL
       for (int v = 0; v < kV; ++v) z[m][v] = rounded<S, T>(z[m][v]);
     }
+    if (to.tile != nullptr) {
+      block.each(to.tile, to.tile_stride,
+                 [&](int m, int v, T* at) HWY_ATTR { hn::StoreU(z[m][v], Wide<T>(), at); });
+    }
+    if constexpr (kRelu) {
+      MESHGRAD_UNROLL
+      for (int m = 0; m < kM; ++m) {
+        MESHGRAD_UNROLL
+        for (int v = 0; v < kV; ++v) z[m][v] = activated<T>(Activation::relu, z[m][v]);
+      }
+    }
     if (kWhole && to.stream_z) {
       block.each(to.z, to.z_stride, [&](int m, int v, S* at) HWY_ATTR { write_past_caches<T>(z[m][v], at); });
     } else if (to.z != nullptr) {
@@ -119,13 +130,9 @@ struct HiddenEnd {
         write_exact<kWhole, T>(part_of<T, kWhole>(block.columns - block.column - v * lanes), z[m][v], at);
       });
     }
-    if (to.tile != nullptr) {
-      block.each(to.tile, to.tile_stride,
-                 [&](int m, int v, T* at) HWY_ATTR { hn::StoreU(z[m][v], Wide<T>(), at); });
-    }
     if (to.h == nullptr) return;
     block.each(to.h, to.h_stride, [&](int m, int v, Operand<S>* at) HWY_ATTR {
-      write_operand<T>(activated<T>(kRelu ? Activation::relu : to.activation, z[m][v]), at);
+      write_operand<T>(kRelu ? z[m][v] : activated<T>(to.activation, z[m][v]), at);
     });
   }
 };
@@ -260,9 +267,24 @@ HWY_INLINE void multiply_add(const Operand<S>* HWY_RESTRICT a, int64_t a_row,
   }
 }
 
+/// Where a product that fetches memory is; each step fetches the line it has come to, so most come several
+/// times, which costs less than to count.
+struct Fetch {
+  const char* next;
+  int64_t advance;  // bytes a step
+
+  Fetch(const Ahead& ahead, const void* otherwise, int64_t steps)
+      : next(static_cast<const char*>(ahead.bytes > 0 ? ahead.data : otherwise)),
+        advance(std::min<int64_t>(ahead.bytes / std::max<int64_t>(steps, 1) + 1, 64)) {}
+  HWY_INLINE void step() {
+    __builtin_prefetch(next, 0, 2);
+    next += advance;
+  }
+};
+
 template <class S, int kM, int kV, bool kWhole, class End>
 HWY_INLINE void block(const Product<S>& p, int64_t row, int64_t column, const Operand<S>* HWY_RESTRICT b,
-                      const End& end) {
+                      Fetch& fetch, const End& end) {
   using T = Accumulator<S>;
   const Wide<T> d;
   Vec<T> sum[kM][kV];
@@ -278,19 +300,24 @@ HWY_INLINE void block(const Product<S>& p, int64_t row, int64_t column, const Op
                [&](int m, int v, const T* from) HWY_ATTR { sum[m][v] = hn::LoadU(d, from); });
   }
   const Operand<S>* a = p.a.data + row * p.a.row;
-  for (int64_t k = 0; k < p.a.steps; ++k, a += p.a.column, b += p.b.row_stride)
+  Fetch here = fetch;
+  for (int64_t k = 0; k < p.a.steps; ++k, a += p.a.column, b += p.b.row_stride) {
     multiply_add<S, kM, kV>(a, p.a.row, b, sum);
+    here.step();
+  }
+  fetch = here;
   end.template end<kWhole>(block);
 }
 
 /// Blocks begin at even rows: rows are paired within them.
 template <class S, int kV, bool kWhole, class End>
-HWY_NOINLINE void panel(const Product<S>& p, int64_t column, const Operand<S>* b, const End& end) {
+HWY_NOINLINE void panel(const Product<S>& p, int64_t column, const Operand<S>* b, Fetch& fetch,
+                        const End& end) {
   int64_t row = 0;
-  for (; row + kRows <= p.m; row += kRows) block<S, kRows, kV, kWhole>(p, row, column, b, end);
-  if (row + 4 <= p.m) block<S, 4, kV, kWhole>(p, row, column, b, end), row += 4;
-  if (row + 2 <= p.m) block<S, 2, kV, kWhole>(p, row, column, b, end), row += 2;
-  if (row < p.m) block<S, 1, kV, kWhole>(p, row, column, b, end);
+  for (; row + kRows <= p.m; row += kRows) block<S, kRows, kV, kWhole>(p, row, column, b, fetch, end);
+  if (row + 4 <= p.m) block<S, 4, kV, kWhole>(p, row, column, b, fetch, end), row += 4;
+  if (row + 2 <= p.m) block<S, 2, kV, kWhole>(p, row, column, b, fetch, end), row += 2;
+  if (row < p.m) block<S, 1, kV, kWhole>(p, row, column, b, fetch, end);
 }
 
 /// How a product of S is computed, and ended; products_amx-inl.h has another way.
@@ -300,13 +327,14 @@ struct InVectors {
   static HWY_INLINE void run(const Product<S>& p, const End& end) {
     const auto lanes = static_cast<int64_t>(hn::Lanes(Wide<Accumulator<S>>()));
     const Operand<S>* b = p.b.data;
+    Fetch fetch(p.ahead, b, (p.m + kRows - 1) / kRows * ((p.n - 1) / (kVectors * lanes) + 1) * p.a.steps);
     for (int64_t column = 0; column < p.n; column += kVectors * lanes, b += p.b.panel_stride) {
       if (p.n - column >= kVectors * lanes) {
-        panel<S, kVectors, true>(p, column, b, end);
+        panel<S, kVectors, true>(p, column, b, fetch, end);
       } else if (p.n - column > lanes) {
-        panel<S, kVectors, false>(p, column, b, end);
+        panel<S, kVectors, false>(p, column, b, fetch, end);
       } else {
-        panel<S, 1, false>(p, column, b, end);
+        panel<S, 1, false>(p, column, b, fetch, end);
       }
     }
   }

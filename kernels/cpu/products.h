@@ -33,6 +33,12 @@ struct Start {
   int64_t stride = 0;
 };
 
+/// Memory that is read soon: a product may fetch it into the second cache while it multiplies.
+struct Ahead {
+  const void* data = nullptr;
+  int64_t bytes = 0;
+};
+
 /// C [m, n] = start + A B, summed by steps in ascending order, but for AMX (see products()).
 template <class S>
 struct Product {
@@ -40,16 +46,18 @@ struct Product {
   Factor<Operand<S>> a;
   PanelMatrix<Operand<S>> b;
   Start<Accumulator<S>> start;
+  Ahead ahead = {};
 };
 
 // What becomes of C. Null pointers: not wanted, where they are the default and nothing else is said. Tiles
 // and operands are buffers as in tile.h, with a stride of their own; pointers to S are exact.
 
-/// z = C rounded to storage, and h = act(z) rounded to an operand, as rows of the next product's A.
+/// z = C rounded to storage, and h = act(z) rounded to an operand, as rows of the next product's A. What is
+/// kept of z for backward is max(z, 0) where act is relu (see MlpSaved).
 template <class S>
 struct HiddenResult {
   Activation activation = Activation::none;
-  S* z = nullptr;
+  S* z = nullptr;  ///< kept
   int64_t z_stride = 0;
   bool stream_z = false;  ///< past the caches: z and its rows are aligned to 64 bytes, and not read soon
   Accumulator<S>* tile = nullptr;  ///< z, widened

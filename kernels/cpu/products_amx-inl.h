@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // bfloat16 products by AMX: eight registers of up to 16 rows of 64 bytes, and an instruction that adds the
 // product of two of them to a third (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1,
-// chapter 18). products.cpp includes this behind products-inl.h. Unit is the machine's, or its emulation.
+// chapter 18). products.cpp includes this behind products-inl.h. AmxUnit is the machine's, or its emulation.
 
 inline constexpr int64_t kAmxRows = 16;     // of a register
 inline constexpr int64_t kAmxColumns = 16;  // sums in a row, or pairs of B
@@ -162,6 +162,22 @@ HWY_INLINE void amx_end(float* to, int64_t stride) {
   }
 }
 
+/// A block of sums, from where they start to memory.
+template <bool kLower>
+HWY_INLINE void amx_sums(const AmxFactors& factors, Start<float> start, float* to, int64_t stride) {
+  amx_start<kLower>(start.rows, start.stride);
+  amx_multiply<kLower>(factors);
+  amx_end<kLower>(to, stride);
+}
+HWY_INLINE void amx_sums(int64_t rows, const AmxFactors& factors, Start<float> start, float* to,
+                         int64_t stride) {
+  if (rows > kAmxRows) {
+    amx_sums<true>(factors, start, to, stride);
+  } else {
+    amx_sums<false>(factors, start, to, stride);
+  }
+}
+
 constexpr int64_t kAmxBlockRows = 2 * kAmxRows;
 constexpr int64_t kAmxBlockColumns = 2 * kAmxColumns;
 
@@ -181,6 +197,11 @@ HWY_INLINE void amx_rows(int64_t m, int64_t steps, const Body& body) {
 HWY_INLINE const bfloat16* amx_b(const Product<bfloat16>& p, int64_t column) {
   const int64_t panel = kVectors * static_cast<int64_t>(hn::Lanes(Wide<float>()));
   return p.b.data + column / panel * p.b.panel_stride + column % panel * 2;
+}
+
+HWY_INLINE Start<float> amx_start_of(const Product<bfloat16>& p, int64_t row, int64_t column) {
+  if (p.start.rows == nullptr) return {};
+  return {p.start.rows + row * p.start.stride + column, p.start.stride};
 }
 
 /// What products.h makes of sums, from a block of them in memory.
@@ -210,14 +231,12 @@ HWY_NOINLINE void amx_end_block(const Product<bfloat16>& p, int64_t row, int64_t
   if (m < rows) amx_end_rows<1, kWhole>(p, row + m, column, sums + m * kAmxBlockColumns, end);
 }
 
-template <bool kLower, class End>
+template <class End>
 HWY_INLINE void amx_block(const Product<bfloat16>& p, int64_t row, int64_t rows, int64_t column,
                           const End& end) {
   alignas(64) float sums[kAmxBlockRows * kAmxBlockColumns];
-  amx_start<kLower>(p.start.rows == nullptr ? nullptr : p.start.rows + row * p.start.stride + column,
-                    p.start.stride);
-  amx_multiply<kLower>({p.a.data + row * p.a.row, p.a.row, amx_b(p, column), p.b.row_stride, p.a.steps});
-  amx_end<kLower>(sums, kAmxBlockColumns);
+  amx_sums(rows, {p.a.data + row * p.a.row, p.a.row, amx_b(p, column), p.b.row_stride, p.a.steps},
+           amx_start_of(p, row, column), sums, kAmxBlockColumns);
   if (p.n - column >= kAmxBlockColumns) {
     amx_end_block<true>(p, row, rows, column, sums, end);
   } else {
@@ -281,18 +300,8 @@ inline void amx_sum_by_columns(const Product<bfloat16>& p, float* c, int64_t c_s
       for (int64_t k = 0; k < p.a.steps; k += kAmxSteps)
         amx_turn(p.a.data + (row + m) * 2 + k * p.a.column, p.a.column, a + m * kRow + 2 * k, kRow);
     for (int64_t column = 0; column < p.n; column += kAmxBlockColumns) {
-      const float* start = p.start.rows == nullptr ? nullptr : p.start.rows + row * p.start.stride + column;
-      float* const to = c + row * c_stride + column;
-      const AmxFactors factors{a, kRow, amx_b(p, column), p.b.row_stride, p.a.steps};
-      if (rows > kAmxRows) {
-        amx_start<true>(start, p.start.stride);
-        amx_multiply<true>(factors);
-        amx_end<true>(to, c_stride);
-      } else {
-        amx_start<false>(start, p.start.stride);
-        amx_multiply<false>(factors);
-        amx_end<false>(to, c_stride);
-      }
+      amx_sums(rows, {a, kRow, amx_b(p, column), p.b.row_stride, p.a.steps}, amx_start_of(p, row, column),
+               c + row * c_stride + column, c_stride);
     }
   });
 }
@@ -302,13 +311,7 @@ struct InAmx {
   static HWY_INLINE void run(const Product<bfloat16>& p, const End& end) {
     if (!amx_takes(p)) return InVectors<bfloat16>::run(p, end);
     amx_rows(p.m, kAmxSteps, [&](int64_t row, int64_t rows) HWY_ATTR {
-      for (int64_t column = 0; column < p.n; column += kAmxBlockColumns) {
-        if (rows > kAmxRows) {
-          amx_block<true>(p, row, rows, column, end);
-        } else {
-          amx_block<false>(p, row, rows, column, end);
-        }
-      }
+      for (int64_t column = 0; column < p.n; column += kAmxBlockColumns) amx_block(p, row, rows, column, end);
     });
   }
   static void sum(const Product<bfloat16>& p, float* c, int64_t c_stride) {

@@ -63,13 +63,7 @@ TEST_CASE("edge update agrees with the judge") {
         reference::edge_update(edge.update, edge.connectivity, edge.terms, edge.mlp.input_values[0]);
     CHECK(difference(args.edges_out, judge.edges_out, edge.row_terms()) == "");
     CHECK(difference(args.aggregate, judge.aggregate, edge.sum_terms()) == "");
-    for (size_t layer = 0; layer < judge.mlp.pre_activations.size(); ++layer) {
-      CHECK(difference(args.saved.pre_activations[layer], judge.mlp.pre_activations[layer],
-                       edge.row_terms()) == "");
-    }
-    if (edge.mlp.shape.norm != Norm::none) {
-      CHECK(difference(args.saved.pre_norm, judge.mlp.pre_norm, edge.row_terms()) == "");
-    }
+    check_saved(args.saved, edge.mlp.judge, judge.mlp, edge.row_terms());
   });
 }
 

@@ -119,7 +119,7 @@ void check_products(const cpu::Products<S>& products) {
         REQUIRE(std::abs(number(tile[at(i, j, kStride)]) - sum) <= close<T<S>>(sum) * 16);
       }
 
-    // Pre-activations as stored, and what the next product reads: bit for bit from them.
+    // What is kept of pre-activations, and what the next product reads: bit for bit from them.
     products.hidden(c.product(), {.activation = Activation::relu,
                                   .z = z.data(),
                                   .z_stride = n,
@@ -129,10 +129,10 @@ void check_products(const cpu::Products<S>& products) {
                                   .h_stride = kStride});
     for (int64_t i = 0; i < m; ++i)
       for (int64_t j = 0; j < n; ++j) {
-        const double stored_z = number(z[at(i, j, n)]);
-        REQUIRE(std::abs(stored_z - number(tile[at(i, j, kStride)])) <= close<S>(stored_z));
-        REQUIRE(number(d[at(i, j, kStride)]) == stored_z);
-        REQUIRE(number(h[at(i, j, kStride)]) == std::max(stored_z, 0.0));
+        const double rounded = number(d[at(i, j, kStride)]);
+        REQUIRE(std::abs(rounded - number(tile[at(i, j, kStride)])) <= close<S>(rounded));
+        REQUIRE(number(z[at(i, j, n)]) == std::max(rounded, 0.0));
+        REQUIRE(number(h[at(i, j, kStride)]) == std::max(rounded, 0.0));
       }
     CHECK(number(z[static_cast<size_t>(m * n)]) == number(S(kUntouched)));
 
