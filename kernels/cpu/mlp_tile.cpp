@@ -54,13 +54,15 @@ PackedWeight<S>::PackedWeight(const Tensor& weight, bool transposed, Runtime& ru
       Tensor::zeros(runtime, Shape{panels * panel_stride_}, dtype_of<To>(), Tag::workspace, "packed weights");
   const int64_t column_stride = transposed ? in : 1;
   const int64_t row_stride = transposed ? 1 : out;
-  runtime.stream().run([&] {
-    for (int64_t p = 0; p < panels; ++p) {
-      const int64_t first = p * panel;
-      const int64_t columns = std::min(panel, out - first);
-      for (int64_t k = 0; k < in; ++k) {
-        const To* from = source.template data<To>() + first * column_stride + k * row_stride;
-        To* to = data_.data<To>() + p * panel_stride_ + k / kStep * row_stride_ + k % kStep;
+  runtime.stream().parallel_for(panels, [&](int64_t p) {
+    const int64_t first = p * panel;
+    const int64_t columns = std::min(panel, out - first);
+    for (int64_t k = 0; k < in; ++k) {
+      const To* from = source.template data<To>() + first * column_stride + k * row_stride;
+      To* to = data_.data<To>() + p * panel_stride_ + k / kStep * row_stride_ + k % kStep;
+      if (kStep == 1 && !transposed) {
+        std::copy_n(from, columns, to);
+      } else {
         for (int64_t c = 0; c < columns; ++c) to[c * kStep] = from[c * column_stride];
       }
     }
@@ -387,13 +389,17 @@ void MlpTile<S>::reduce(const Tensor& slabs, const PerInput<Tensor>& d_first_wei
   add_part(d_weights.norm_bias, layout_.norm_bias, 1, out_width());
   constexpr int64_t kRowsPerTask = 16;
   stream.parallel_for((all_rows + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t task) {
+    const int64_t end = std::min(all_rows, (task + 1) * kRowsPerTask);
     const Part* part = parts.begin();
-    for (int64_t row = task * kRowsPerTask; row < std::min(all_rows, (task + 1) * kRowsPerTask); ++row) {
+    for (int64_t row = task * kRowsPerTask; row < end;) {
       while (row >= part->first_row + part->rows) ++part;
       const int64_t r = row - part->first_row;
+      const int64_t rows = std::min(end, part->first_row + part->rows) - row;
       const T* const from = slabs.data<T>() + part->from + r * padded(part->width);
       for (int64_t slab = 0; slab < slabs.rows(); ++slab)
-        tile_ops<T>().add(1, part->width, from + slab * layout_.size, 0, part->to + r * part->width, 0);
+        tile_ops<T>().add(rows, part->width, from + slab * layout_.size, padded(part->width),
+                          part->to + r * part->width, part->width);
+      row += rows;
     }
   });
 }

@@ -158,6 +158,37 @@ void column_sums(int64_t rows, int64_t width, const T* x, int64_t x_row, T* sums
   });
 }
 
+/// Columns of kVectors vectors at once, the sums in registers.
+template <int kVectors, class S>
+HWY_INLINE void sum_columns(const Part<Accumulator<S>>& part, int64_t count, const int32_t* index, const S* x,
+                            int64_t x_row, bool accumulate, S* y) {
+  using T = Accumulator<S>;
+  const Wide<T> d;
+  const size_t lanes = hn::Lanes(d);
+  Vec<T> sum[kVectors];
+  for (size_t v = 0; v < kVectors; ++v) sum[v] = accumulate ? load(part, y + v * lanes) : hn::Zero(d);
+  for (int64_t i = 0; i < count; ++i) {
+    const S* const row = x + (index != nullptr ? index[i] : i) * x_row;
+    for (size_t v = 0; v < kVectors; ++v) sum[v] = hn::Add(sum[v], load(part, row + v * lanes));
+  }
+  for (size_t v = 0; v < kVectors; ++v) store(part, sum[v], y + v * lanes);
+}
+
+template <class S>
+void sum_rows(int64_t count, const int32_t* index, int64_t width, const S* x, int64_t x_row, bool accumulate,
+              S* y) {
+  using T = Accumulator<S>;
+  constexpr int kTogether = 8;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(Wide<T>()));
+  const Part<T> all{hn::FirstN(Wide<T>(), hn::Lanes(Wide<T>())), hn::Lanes(Wide<T>()), true};
+  int64_t j = 0;
+  for (; j + kTogether * lanes <= width; j += kTogether * lanes)
+    sum_columns<kTogether>(all, count, index, x + j, x_row, accumulate, y + j);
+  over_row<T>(width - j, [&](int64_t behind, auto part) HWY_ATTR {
+    sum_columns<1>(part, count, index, x + j + behind, x_row, accumulate, y + j + behind);
+  });
+}
+
 template <class From, class To>
 void copy(int64_t rows, int64_t width, const From* x, int64_t x_row, To* y, int64_t y_row) {
   for (int64_t i = 0; i < rows; ++i) {
@@ -245,6 +276,7 @@ const TileOps<S>* table() {
                       .store = copy<T, S>,
                       .add = add<S, T>,
                       .add_to_stored = add<T, S>,
+                      .sum_rows = sum_rows<S>,
                       .gather_sum = gather_sum<S>,
                       .pair_rows = nullptr,
                       .pair_activated_rows = nullptr};

@@ -72,6 +72,10 @@ struct TileOps {
   void (*store)(int64_t rows, int64_t width, const T* x, int64_t x_row, S* y, int64_t y_row);
   void (*add)(int64_t rows, int64_t width, const S* x, int64_t x_row, T* y, int64_t y_row);
   void (*add_to_stored)(int64_t rows, int64_t width, const T* x, int64_t x_row, S* y, int64_t y_row);
+  /// y = the sum of rows index[0..count) of x, or of rows 0..count (null), and of y itself with `accumulate`;
+  /// in that order, rounded once.
+  void (*sum_rows)(int64_t count, const int32_t* index, int64_t width, const S* x, int64_t x_row,
+                   bool accumulate, S* y);
   /// y[i] = start (a row of a tile, or null for zeros) + a[i] + b[i].
   void (*gather_sum)(int64_t rows, int64_t width, const T* start, Gathered<S> a, Gathered<S> b, T* y,
                      int64_t y_row);
