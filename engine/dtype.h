@@ -64,7 +64,7 @@ struct half {
 template <class T>
 constexpr DType dtype_of() {
   if constexpr (std::is_same_v<T, half>) return DType::f16;
-  if constexpr (std::is_same_v<T, bfloat16>) return DType::bf16;
+  if constexpr (std::is_base_of_v<bfloat16, T>) return DType::bf16;
   if constexpr (std::is_same_v<T, float>) return DType::f32;
   if constexpr (std::is_same_v<T, double>) return DType::f64;
   if constexpr (std::is_same_v<T, int32_t>) return DType::i32;

@@ -228,12 +228,12 @@ const MessagePassingKernels message_passing_kernels{
     .saving_helps = [](const EdgeUpdateForward&) { return true; },
     .edge_forward =
         [](const EdgeUpdateForward& args, Runtime& runtime, const Stream& stream) {
-          dispatch_cpu_storage(args.aggregate.dtype(),
+          dispatch_products(args.aggregate.dtype(),
                                [&]<class S>() { edge_forward<S>(args, runtime, stream); });
         },
     .edge_backward =
         [](const EdgeUpdateBackward& args, Runtime& runtime, const Stream& stream) {
-          dispatch_cpu_storage(args.d_aggregate.dtype(),
+          dispatch_products(args.d_aggregate.dtype(),
                                [&]<class S>() { edge_backward<S>(args, runtime, stream); });
         },
 };

@@ -63,11 +63,11 @@ const MlpKernels mlp_kernels{
     .saving_helps = [](const MlpForward&) { return true; },
     .forward =
         [](const MlpForward& args, Runtime& runtime, const Stream& stream) {
-          dispatch_cpu_storage(args.out.dtype(), [&]<class S>() { forward<S>(args, runtime, stream); });
+          dispatch_products(args.out.dtype(), [&]<class S>() { forward<S>(args, runtime, stream); });
         },
     .backward =
         [](const MlpBackward& args, Runtime& runtime, const Stream& stream) {
-          dispatch_cpu_storage(args.d_out.dtype(), [&]<class S>() { backward<S>(args, runtime, stream); });
+          dispatch_products(args.d_out.dtype(), [&]<class S>() { backward<S>(args, runtime, stream); });
         },
 };
 

@@ -408,5 +408,6 @@ template class MlpTile<float>;
 template class MlpTile<double>;
 template class MlpTile<half>;
 template class MlpTile<bfloat16>;
+template class MlpTile<WideBfloat16>;
 
 }  // namespace meshgrad::cpu

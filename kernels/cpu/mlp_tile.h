@@ -203,6 +203,13 @@ class MlpTile {
   Tensor scratch_;
 };
 
+/// Calls `body.template operator()<S>()` with the storage type of kernels that multiply.
+template <class Body>
+decltype(auto) dispatch_products(DType dtype, Body&& body) {
+  if (dtype == DType::bf16 && !multiplies_pairs()) return body.template operator()<WideBfloat16>();
+  return dispatch_cpu_storage(dtype, body);
+}
+
 /// Slabs of a backward pass over `rows` rows: cut by the problem, so that sums do not depend on threads.
 int64_t gradient_slabs(int64_t rows);
 

@@ -25,7 +25,7 @@ HWY_INLINE Part<T> part_of(int64_t columns) {
 template <class S>
 HWY_INLINE hn::Vec<HalfBits> to_operand(Vec<float> x) {
 #if MESHGRAD_PAIRS
-  if constexpr (std::is_same_v<S, bfloat16>)
+  if constexpr (kIsBfloat16<S>)
     return hn::Vec<HalfBits>{(__m256i)_mm512_cvtneps_pbh(x.raw)};  // NOLINT
 #endif
   return narrow<S>(x);
@@ -216,8 +216,8 @@ struct StoredEnd {
   }
 };
 
-/// Adds a step's products. Pairs of bfloat16 are widened where nothing multiplies them: a bfloat16 is the
-/// upper half of a float.
+/// Adds a step's products. Pairs of bfloat16 are widened where nothing multiplies them, for the sake of AMX's
+/// emulation: a bfloat16 is the upper half of a float.
 template <class S, int kM, int kV>
 HWY_INLINE void multiply_add(const Operand<S>* HWY_RESTRICT a, int64_t a_row,
                              const Operand<S>* HWY_RESTRICT b, Vec<Accumulator<S>> (&sum)[kM][kV]) {

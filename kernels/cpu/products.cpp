@@ -30,7 +30,7 @@ namespace plain {
 const Products<float>* products_f32() { return plain::table<float>(); }
 const Products<double>* products_f64() { return plain::table<double>(); }
 const Products<half>* products_f16() { return plain::table<half>(); }
-const Products<bfloat16>* products_bf16() { return plain::table<bfloat16>(); }
+const Products<WideBfloat16>* products_wide_bf16() { return plain::table<WideBfloat16>(); }
 }  // namespace meshgrad::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -60,7 +60,7 @@ namespace meshgrad::cpu {
 HWY_EXPORT(products_f32);
 HWY_EXPORT(products_f64);
 HWY_EXPORT(products_f16);
-HWY_EXPORT(products_bf16);
+HWY_EXPORT(products_wide_bf16);
 #if defined(__x86_64__)
 const Products<bfloat16>* products_of_pairs();
 const Products<bfloat16>* products_of_amx();
@@ -81,12 +81,19 @@ const Products<half>& products<half>() {
   return (isa(), *HWY_DYNAMIC_DISPATCH(products_f16)());
 }
 template <>
+const Products<WideBfloat16>& products<WideBfloat16>() {
+  return (isa(), *HWY_DYNAMIC_DISPATCH(products_wide_bf16)());
+}
+
+bool multiplies_pairs() { return isa() >= Isa::avx512_bf16; }
+
+template <>
 const Products<bfloat16>& products<bfloat16>() {
 #if defined(__x86_64__)
   if (isa() == Isa::amx) return *products_of_amx();
   if (isa() == Isa::avx512_bf16) return *products_of_pairs();
 #endif
-  return *HWY_DYNAMIC_DISPATCH(products_bf16)();
+  throw internal_error("this CPU does not multiply pairs of bfloat16");
 }
 
 const Products<bfloat16>* emulated_amx_products() {

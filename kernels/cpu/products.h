@@ -107,9 +107,13 @@ struct Products {
   void (*stored)(const Product<S>&, const StoredResult<S>&);
 };
 
-/// The best table for this CPU. That of bfloat16 multiplies in AMX (tdpbf16ps) where there is that, or pairs
-/// in AVX-512's own instruction (vdpbf16ps); both take subnormal numbers as 0, and may write 0 for them. AMX
-/// adds in another order: the same bits for a row in whatever tile it comes, other bits than without AMX.
+/// Whether this CPU multiplies pairs of bfloat16; elsewhere they are stored as WideBfloat16.
+bool multiplies_pairs();
+
+/// The best table for this CPU. That of bfloat16, where this multiplies pairs, does so in AMX (tdpbf16ps) where
+/// there is that, or in AVX-512's own instruction (vdpbf16ps); both take subnormal numbers as 0, and may write 0
+/// for them. AMX adds in another order: the same bits for a row in whatever tile it comes, other bits than
+/// without AMX.
 template <class S>
 const Products<S>& products();
 template <>
@@ -120,6 +124,8 @@ template <>
 const Products<half>& products<half>();
 template <>
 const Products<bfloat16>& products<bfloat16>();
+template <>
+const Products<WideBfloat16>& products<WideBfloat16>();
 
 /// That of AMX with its unit in plain code, for tests on machines without it; null without AVX-512.
 const Products<bfloat16>* emulated_amx_products();

@@ -292,6 +292,7 @@ const TileOps<float>* table_f32() { return table<float>(); }
 const TileOps<double>* table_f64() { return table<double>(); }
 const TileOps<half>* table_f16() { return table<half>(); }
 const TileOps<bfloat16>* table_bf16() { return table<bfloat16>(); }
+const TileOps<WideBfloat16>* table_wide_bf16() { return table<WideBfloat16>(); }
 
 }  // namespace meshgrad::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -302,6 +303,7 @@ HWY_EXPORT(table_f32);
 HWY_EXPORT(table_f64);
 HWY_EXPORT(table_f16);
 HWY_EXPORT(table_bf16);
+HWY_EXPORT(table_wide_bf16);
 
 // isa() settles what may be chosen.
 template <>
@@ -319,6 +321,10 @@ const TileOps<half>& tile_ops<half>() {
 template <>
 const TileOps<bfloat16>& tile_ops<bfloat16>() {
   return (isa(), *HWY_DYNAMIC_DISPATCH(table_bf16)());
+}
+template <>
+const TileOps<WideBfloat16>& tile_ops<WideBfloat16>() {
+  return (isa(), *HWY_DYNAMIC_DISPATCH(table_wide_bf16)());
 }
 }  // namespace meshgrad::cpu
 #endif

@@ -14,8 +14,15 @@ namespace meshgrad::cpu {
 inline constexpr int64_t kPad = 64;
 constexpr int64_t padded(int64_t width) { return (width + kPad - 1) / kPad * kPad; }
 
-/// What the matrix products of a storage type S read: bfloat16 itself, in pairs (a CPU that does not multiply
-/// them widens them in registers); everything else in the type it is summed in.
+/// bfloat16 in memory that products read as float, like half: for CPUs that do not multiply pairs of them.
+struct WideBfloat16 : bfloat16 {
+  using bfloat16::bfloat16;
+};
+template <class S>
+inline constexpr bool kIsBfloat16 = std::is_base_of_v<bfloat16, S>;
+
+/// What the matrix products of a storage type S read: bfloat16 itself, in pairs; everything else in the type it
+/// is summed in.
 template <class S>
 using Operand = std::conditional_t<std::is_same_v<S, bfloat16>, bfloat16, Accumulator<S>>;
 /// Terms of a sum that a product takes in one step. In pairs, A's two terms lie side by side, and so do B's
@@ -98,5 +105,7 @@ template <>
 const TileOps<half>& tile_ops<half>();
 template <>
 const TileOps<bfloat16>& tile_ops<bfloat16>();
+template <>
+const TileOps<WideBfloat16>& tile_ops<WideBfloat16>();
 
 }  // namespace meshgrad::cpu

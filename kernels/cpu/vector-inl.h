@@ -12,6 +12,7 @@
 #include <hwy/highway.h>
 #include <meshgrad/engine/dtype.h>
 #include <meshgrad/kernels/cpu/activation_math.h>
+#include <meshgrad/kernels/cpu/tile.h>
 
 #include <bit>
 #include <cstring>
@@ -72,7 +73,7 @@ HWY_INLINE hn::Vec<Bits> bfloat16_bits(Floats x) {
 template <class S>
 HWY_INLINE Floats widen(hn::Vec<HalfBits> stored) {
   const Wide<float> d;
-  if constexpr (std::is_same_v<S, bfloat16>) {
+  if constexpr (kIsBfloat16<S>) {
     return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(Bits(), stored)));
   } else {
 #if HWY_TARGET == HWY_SCALAR
@@ -86,7 +87,7 @@ HWY_INLINE Floats widen(hn::Vec<HalfBits> stored) {
 template <class S>
 HWY_INLINE hn::Vec<HalfBits> narrow(Floats x) {
   const HalfBits d;
-  if constexpr (std::is_same_v<S, bfloat16>) {
+  if constexpr (kIsBfloat16<S>) {
     return hn::DemoteTo(d, hn::BitCast(hn::RebindToSigned<Bits>(), bfloat16_bits(x)));
   } else {
 #if HWY_TARGET == HWY_SCALAR

@@ -29,13 +29,14 @@ using T = Accumulator<S>;
 /// Operands of a product, and its sums by plain loops over them.
 template <class S>
 struct Case {
-  int64_t m, n, k, steps;
+  int64_t panel, m, n, k, steps;
   std::vector<Operand<S>> a, b;
   std::vector<T<S>> start;
   std::vector<double> sums;
 
-  Case(RandomMatrices& random, int64_t rows, int64_t columns, int64_t depth)
-      : m(rows),
+  Case(RandomMatrices& random, const cpu::Products<S>& products, int64_t rows, int64_t columns, int64_t depth)
+      : panel(products.panel),
+        m(rows),
         n(columns),
         k(depth),
         steps((depth + kDepth<S> - 1) / kDepth<S>),
@@ -43,7 +44,6 @@ struct Case {
         b(static_cast<size_t>(2 * kStride * (depth + 1))),
         start(static_cast<size_t>(kTileRows<S> * kStride)),
         sums(static_cast<size_t>(rows * columns)) {
-    const int64_t panel = cpu::products<S>().panel;
     const Matrix x = random.normal(m, k), w = random.normal(k, n), s = random.normal(m, n);
     for (int64_t i = 0; i < m; ++i) {
       for (int64_t j = 0; j < n; ++j) {
@@ -65,7 +65,7 @@ struct Case {
       }
     }
   }
-  int64_t row_stride() const { return cpu::products<S>().panel * kDepth<S>; }
+  int64_t row_stride() const { return panel * kDepth<S>; }
   int64_t panel_stride() const { return row_stride() * steps; }
   cpu::Product<S> product() const {
     return {m,
@@ -75,6 +75,14 @@ struct Case {
             {start.data(), kStride}};
   }
 };
+
+/// The tables that multiply pairs of bfloat16 on this machine: the one in use, and the emulation of AMX.
+std::vector<const cpu::Products<bfloat16>*> of_pairs() {
+  std::vector<const cpu::Products<bfloat16>*> tables;
+  if (cpu::multiplies_pairs()) tables.push_back(&cpu::products<bfloat16>());
+  if (cpu::emulated_amx_products() != nullptr) tables.push_back(cpu::emulated_amx_products());
+  return tables;
+}
 
 template <class V>
 double number(V value) {
@@ -107,7 +115,7 @@ void check_products(const cpu::Products<S>& products) {
                                 {2, 17, 2}}) {
     CAPTURE(m);
     CAPTURE(n);
-    const Case<S> c(random, m, n, k);
+    const Case<S> c(random, products, m, n, k);
     const auto at = [](int64_t i, int64_t j, int64_t stride) { return static_cast<size_t>(i * stride + j); };
     std::vector<T<S>> tile(kTileRows<S> * kStride), d(tile.size()), sums(2 * kStride, T<S>(1));
     std::vector<S> z(static_cast<size_t>(m * n) + 64, S(kUntouched)), out(z), stored(z);
@@ -177,7 +185,8 @@ TEST_CASE("products end in tiles, storage, operands and column sums as if done o
   check_products(cpu::products<float>());
   check_products(cpu::products<double>());
   check_products(cpu::products<half>());
-  check_products(cpu::products<bfloat16>());
+  check_products(cpu::products<cpu::WideBfloat16>());
+  for (const auto* products : of_pairs()) check_products(*products);
 }
 
 /// Weight gradients: A by columns, as rows in pairs, and sums that go on from where they are.
@@ -226,18 +235,10 @@ void check_sums_by_columns(const cpu::Products<bfloat16>& products) {
   }
 }
 
-TEST_CASE("weight gradients of bfloat16 go on from what they are") {
-  check_sums_by_columns(cpu::products<bfloat16>());
-}
-
-TEST_CASE("products in AMX, emulated, end like others") {
-  const cpu::Products<bfloat16>* const amx = cpu::emulated_amx_products();
-  if (amx == nullptr) {
-    MESSAGE("the emulation needs AVX-512");
-    return;
-  }
-  check_products(*amx);
-  check_sums_by_columns(*amx);
+TEST_CASE("weight gradients of pairs go on from what they are") {
+  const auto all = of_pairs();
+  if (all.empty()) MESSAGE("pairs need AVX-512, were it only for the emulation of AMX");
+  for (const auto* products : all) check_sums_by_columns(*products);
 }
 
 /// Bytes in front of a page that nobody may read or write.
@@ -271,7 +272,7 @@ void check_ends(const cpu::Products<S>& products) {
   RandomMatrices random(23);
   for (const auto& [m, n, k] : {std::tuple<int64_t, int64_t, int64_t>{21, 48, 64}, {64, 40, 32}, {1, 3, 6}}) {
     CAPTURE(m);
-    const Case<S> c(random, m, n, k);
+    const Case<S> c(random, products, m, n, k);
     const Guarded a(static_cast<size_t>(m * k) * sizeof(Operand<S>));
     for (int64_t i = 0; i < m; ++i)
       std::copy_n(&c.a[static_cast<size_t>(i * kStride)], k, a.data<Operand<S>>() + i * k);
@@ -314,15 +315,15 @@ TEST_CASE("products read and write nothing behind tensors that end with them") {
   check_ends(cpu::products<float>());
   check_ends(cpu::products<double>());
   check_ends(cpu::products<half>());
-  check_ends(cpu::products<bfloat16>());
-  if (cpu::emulated_amx_products() != nullptr) check_ends(*cpu::emulated_amx_products());
+  check_ends(cpu::products<cpu::WideBfloat16>());
+  for (const auto* products : of_pairs()) check_ends(*products);
 }
 
 TEST_CASE("a row's sums do not depend on the rows beside it") {
   // What is computed again comes in other tiles.
   RandomMatrices random(11);
   const auto check = [&](const cpu::Products<bfloat16>& products) {
-    Case<bfloat16> c(random, 64, 128, 128);
+    Case<bfloat16> c(random, products, 64, 128, 128);
     std::vector<float> all(64 * kStride), part(all.size());
     products.sum(c.product(), all.data(), kStride);
     for (const auto& [first, rows] :
@@ -337,25 +338,25 @@ TEST_CASE("a row's sums do not depend on the rows beside it") {
                             &all[static_cast<size_t>((first + i) * kStride)], 128 * sizeof(float)) == 0);
     }
   };
-  check(cpu::products<bfloat16>());
-  if (cpu::emulated_amx_products() != nullptr) check(*cpu::emulated_amx_products());
+  for (const auto* products : of_pairs()) check(*products);
 }
 
 template <class S>
-void check_streaming() {
+void check_streaming(const cpu::Products<S>& products) {
   RandomMatrices random(5);
-  const Case<S> c(random, 48, 128, 64);
+  const Case<S> c(random, products, 48, 128, 64);
   alignas(64) S cached[48 * 128], streamed[48 * 128];
-  cpu::products<S>().hidden(c.product(), {.z = cached, .z_stride = 128});
-  cpu::products<S>().hidden(c.product(), {.z = streamed, .z_stride = 128, .stream_z = true});
+  products.hidden(c.product(), {.z = cached, .z_stride = 128});
+  products.hidden(c.product(), {.z = streamed, .z_stride = 128, .stream_z = true});
   CHECK(std::memcmp(cached, streamed, sizeof(cached)) == 0);
 }
 
 TEST_CASE("what is written past the caches is the same") {
-  check_streaming<float>();
-  check_streaming<double>();
-  check_streaming<half>();
-  check_streaming<bfloat16>();
+  check_streaming(cpu::products<float>());
+  check_streaming(cpu::products<double>());
+  check_streaming(cpu::products<half>());
+  check_streaming(cpu::products<cpu::WideBfloat16>());
+  for (const auto* products : of_pairs()) check_streaming(*products);
 }
 
 }  // namespace
