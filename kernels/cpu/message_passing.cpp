@@ -229,12 +229,12 @@ const MessagePassingKernels message_passing_kernels{
     .edge_forward =
         [](const EdgeUpdateForward& args, Runtime& runtime, const Stream& stream) {
           dispatch_products(args.aggregate.dtype(),
-                               [&]<class S>() { edge_forward<S>(args, runtime, stream); });
+                            [&]<class S>() { edge_forward<S>(args, runtime, stream); });
         },
     .edge_backward =
         [](const EdgeUpdateBackward& args, Runtime& runtime, const Stream& stream) {
           dispatch_products(args.d_aggregate.dtype(),
-                               [&]<class S>() { edge_backward<S>(args, runtime, stream); });
+                            [&]<class S>() { edge_backward<S>(args, runtime, stream); });
         },
 };
 

@@ -25,8 +25,7 @@ HWY_INLINE Part<T> part_of(int64_t columns) {
 template <class S>
 HWY_INLINE hn::Vec<HalfBits> to_operand(Vec<float> x) {
 #if MESHGRAD_PAIRS
-  if constexpr (kIsBfloat16<S>)
-    return hn::Vec<HalfBits>{(__m256i)_mm512_cvtneps_pbh(x.raw)};  // NOLINT
+  if constexpr (kIsBfloat16<S>) return hn::Vec<HalfBits>{(__m256i)_mm512_cvtneps_pbh(x.raw)};  // NOLINT
 #endif
   return narrow<S>(x);
 }

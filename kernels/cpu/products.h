@@ -110,10 +110,10 @@ struct Products {
 /// Whether this CPU multiplies pairs of bfloat16; elsewhere they are stored as WideBfloat16.
 bool multiplies_pairs();
 
-/// The best table for this CPU. That of bfloat16, where this multiplies pairs, does so in AMX (tdpbf16ps) where
-/// there is that, or in AVX-512's own instruction (vdpbf16ps); both take subnormal numbers as 0, and may write 0
-/// for them. AMX adds in another order: the same bits for a row in whatever tile it comes, other bits than
-/// without AMX.
+/// The best table for this CPU. That of bfloat16, where this multiplies pairs, does so in AMX (tdpbf16ps)
+/// where there is that, or in AVX-512's own instruction (vdpbf16ps); both take subnormal numbers as 0, and
+/// may write 0 for them. AMX adds in another order: the same bits for a row in whatever tile it comes, other
+/// bits than without AMX.
 template <class S>
 const Products<S>& products();
 template <>

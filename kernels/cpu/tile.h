@@ -21,8 +21,8 @@ struct WideBfloat16 : bfloat16 {
 template <class S>
 inline constexpr bool kIsBfloat16 = std::is_base_of_v<bfloat16, S>;
 
-/// What the matrix products of a storage type S read: bfloat16 itself, in pairs; everything else in the type it
-/// is summed in.
+/// What the matrix products of a storage type S read: bfloat16 itself, in pairs; everything else in the type
+/// it is summed in.
 template <class S>
 using Operand = std::conditional_t<std::is_same_v<S, bfloat16>, bfloat16, Accumulator<S>>;
 /// Terms of a sum that a product takes in one step. In pairs, A's two terms lie side by side, and so do B's
