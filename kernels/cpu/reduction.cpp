@@ -2,23 +2,29 @@
 #include <meshgrad/kernels/reduction.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <vector>
 
 namespace meshgrad::cpu {
 namespace {
 
 constexpr int64_t kSlab = 8192;  // elements or rows of a partial sum: fixed, so that threads change nothing
 
-/// Adds `partial(begin, end)` over fixed slabs, in order.
+/// Adds `partial(begin, end)` over fixed slabs, in order; those of a round lie on the stack.
 template <class Partial>
 double ordered_sum(const Stream& stream, int64_t n, Partial&& partial) {
-  std::vector<double> sums(static_cast<size_t>((n + kSlab - 1) / kSlab));
-  stream.parallel_for(static_cast<int64_t>(sums.size()), [&](int64_t slab) {
-    sums[static_cast<size_t>(slab)] = partial(slab * kSlab, std::min(n, (slab + 1) * kSlab));
-  });
+  constexpr int64_t kRound = 1024;
+  std::array<double, kRound> sums;
+  const int64_t slabs = (n + kSlab - 1) / kSlab;
   double total = 0.0;
-  for (const double sum : sums) total += sum;
+  for (int64_t first = 0; first < slabs; first += kRound) {
+    const int64_t count = std::min(kRound, slabs - first);
+    stream.parallel_for(count, [&](int64_t i) {
+      const int64_t begin = (first + i) * kSlab;
+      sums[static_cast<size_t>(i)] = partial(begin, std::min(n, begin + kSlab));
+    });
+    for (int64_t i = 0; i < count; ++i) total += sums[static_cast<size_t>(i)];
+  }
   return total;
 }
 

@@ -205,6 +205,21 @@ TEST_CASE("sum of squares adds up in double and flags what is not finite") {
   }
 }
 
+TEST_CASE("sum of squares of more elements than the CPU adds in one round") {
+  constexpr int64_t kSize = (int64_t{9} << 20) + 5;
+  Runtime runtime = make_runtime();
+  const Tensor x = Tensor::empty(runtime, Shape{kSize}, DType::f32, Tag::workspace, "x");
+  double expected = 0.0;
+  for (int64_t i = 0; i < kSize; ++i) {
+    const int64_t value = i % 5;
+    x.data<float>()[i] = static_cast<float>(value);
+    expected += static_cast<double>(value * value);
+  }
+  const Tensor sum = scalar(runtime, 0.0);
+  sum_of_squares({x, sum, Tensor()}, runtime, runtime.stream());
+  CHECK(value_of(runtime, sum) == expected);
+}
+
 TEST_CASE("sum of squares finds one bad element wherever it stands, and f32 squares do not overflow") {
   for (const Backend& backend : backends()) {
     for (const DType dtype : gradient_types(backend)) {
