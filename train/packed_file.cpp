@@ -242,7 +242,8 @@ FieldView PackedFile::field(int64_t trajectory_index, int64_t field_index) const
   const TrajectoryRecord& record = trajectory(trajectory_index);
   const FieldInfo& info = metadata_.fields[static_cast<size_t>(field_index)];
   const uint64_t nodes = mesh_record(record.mesh).nodes;
-  const auto layout = trajectory_layout(metadata_.fields, record.frames, nodes);
+  const uint64_t offset =
+      field_offset(metadata_.fields, static_cast<size_t>(field_index), record.frames, nodes);
   const uint64_t frames = info.dynamic ? record.frames : 1;
   FieldView view;
   view.name = info.name;
@@ -250,8 +251,8 @@ FieldView PackedFile::field(int64_t trajectory_index, int64_t field_index) const
   view.frames = static_cast<int64_t>(frames);
   view.nodes = static_cast<int64_t>(nodes);
   view.dynamic = info.dynamic;
-  view.values = part<float>(bytes_, record.offset + layout->fields[static_cast<size_t>(field_index)],
-                            frames * nodes * static_cast<uint64_t>(info.components));
+  view.values =
+      part<float>(bytes_, record.offset + offset, frames * nodes * static_cast<uint64_t>(info.components));
   return view;
 }
 

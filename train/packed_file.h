@@ -110,6 +110,8 @@ struct TrajectoryLayout {
 };
 std::optional<TrajectoryLayout> trajectory_layout(const std::vector<FieldInfo>& fields, uint64_t frames,
                                                   uint64_t nodes);
+/// Where one field starts, of a trajectory whose layout is known to fit.
+uint64_t field_offset(const std::vector<FieldInfo>& fields, size_t field, uint64_t frames, uint64_t nodes);
 
 uint64_t block_checksum(MeshRecord record, std::span<const std::byte> block);
 uint64_t block_checksum(TrajectoryRecord record, std::span<const std::byte> block);

@@ -81,6 +81,10 @@ PackedMetadata metadata_of(const Json& json) {
   return metadata;
 }
 
+uint64_t add_field(LayoutBuilder& builder, const FieldInfo& field, uint64_t frames, uint64_t nodes) {
+  return builder.add(nodes, static_cast<uint64_t>(field.components), field.dynamic ? frames : 1);
+}
+
 }  // namespace
 
 std::optional<MeshLayout> mesh_layout(const MeshRecord& mesh) {
@@ -104,13 +108,16 @@ std::optional<TrajectoryLayout> trajectory_layout(const std::vector<FieldInfo>& 
                                                   uint64_t nodes) {
   LayoutBuilder builder;
   TrajectoryLayout layout;
-  for (const FieldInfo& field : fields) {
-    layout.fields.push_back(
-        builder.add(nodes, static_cast<uint64_t>(field.components), field.dynamic ? frames : 1));
-  }
+  for (const FieldInfo& field : fields) layout.fields.push_back(add_field(builder, field, frames, nodes));
   layout.bytes = builder.bytes();
   if (builder.failed()) return std::nullopt;
   return layout;
+}
+
+uint64_t field_offset(const std::vector<FieldInfo>& fields, size_t field, uint64_t frames, uint64_t nodes) {
+  LayoutBuilder builder;
+  for (size_t before = 0; before < field; ++before) add_field(builder, fields[before], frames, nodes);
+  return add_field(builder, fields[field], frames, nodes);
 }
 
 uint64_t block_checksum(MeshRecord record, std::span<const std::byte> block) {
