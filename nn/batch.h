@@ -2,6 +2,7 @@
 // Batch: several graphs as one disjoint union, with what a training step needs beside them.
 #pragma once
 #include <meshgrad/kernels/graph.h>
+#include <meshgrad/kernels/mlp.h>
 
 #include <string>
 #include <vector>
@@ -34,10 +35,10 @@ struct Batch {
   int64_t nodes = 0;                   ///< rows of the node tensors; see Graph::counts for the real ones
   std::vector<int64_t> graph_offsets;  ///< graphs + 1: nodes of graph g are offsets[g] .. offsets[g+1]
   Tensor node_features;                ///< [nodes, node_inputs], normalised
-  std::vector<EdgeSet> edge_sets;
-  Tensor graph_features;  ///< [graphs, ...], or undefined
-  Tensor target;          ///< [nodes, outputs], normalised; undefined in a rollout
-  Tensor mask;            ///< u8 [nodes]: 1 where the loss counts; undefined in a rollout
+  Few<EdgeSet, kMaxMlpInputs - 1> edge_sets;  ///< a node MLP takes the nodes beside them
+  Tensor graph_features;                      ///< [graphs, ...], or undefined
+  Tensor target;                              ///< [nodes, outputs], normalised; undefined in a rollout
+  Tensor mask;                                ///< u8 [nodes]: 1 where the loss counts; undefined in a rollout
   Unroll unroll;
   std::vector<uint64_t> samples;  ///< sample id of each graph
 

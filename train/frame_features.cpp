@@ -17,33 +17,24 @@ bool contains(const std::vector<int64_t>& values, int64_t value) {
   return std::find(values.begin(), values.end(), value) != values.end();
 }
 
-std::vector<TrajectoryView> views_of(const Dataset& dataset, std::string_view split,
-                                     const std::vector<Sample>& samples) {
-  std::vector<TrajectoryView> views;
-  for (const Sample& sample : samples) views.push_back(dataset.trajectory(split, sample.trajectory));
-  return views;
-}
-
-int64_t edges_of(const std::vector<TrajectoryView>& views) {
-  int64_t edges = 0;
-  for (const TrajectoryView& view : views) edges += view.mesh().edges;
-  return edges;
-}
-
 /// The first rows of a tensor to compute in T: in place, or beside it where the tensor stores 16 bits.
 template <class T>
 class RowsInPlace {
  public:
-  RowsInPlace(const Tensor& tensor, int64_t rows) : tensor_(tensor.row_range(0, rows)) {
-    if (tensor.dtype() != dtype_of<T>()) wide_.resize(static_cast<size_t>(tensor_.elements()));
+  RowsInPlace(const Tensor& tensor, int64_t rows, std::vector<float>& wide)
+      : tensor_(tensor.row_range(0, rows)), wide_(wide) {
+    wide_.resize(tensor.dtype() == dtype_of<T>() ? 0 : static_cast<size_t>(tensor_.elements()));
   }
   std::span<T> values() {
-    return tensor_.dtype() == dtype_of<T>() ? tensor_.values<T>() : std::span<T>(wide_);
+    if constexpr (std::is_same_v<T, float>) {
+      if (tensor_.dtype() != DType::f32) return wide_;
+    }
+    return tensor_.values<T>();
   }
   void store() {
     const auto round = [&](auto* to) {
       using To = std::remove_pointer_t<decltype(to)>;
-      for (size_t i = 0; i < wide_.size(); ++i) to[i] = To(static_cast<float>(wide_[i]));
+      for (size_t i = 0; i < wide_.size(); ++i) to[i] = To(wide_[i]);
     };
     if (tensor_.dtype() == DType::f16) round(tensor_.data<half>());
     if (tensor_.dtype() == DType::bf16) round(tensor_.data<bfloat16>());
@@ -51,7 +42,7 @@ class RowsInPlace {
 
  private:
   Tensor tensor_;
-  std::vector<T> wide_;
+  std::vector<float>& wide_;
 };
 
 /// The values of a tensor on the host, widened to T where it stores 16 bits.
@@ -67,25 +58,12 @@ std::vector<T> read_rows(const Tensor& tensor) {
   return {tensor.data<T>(), tensor.data<T>() + tensor.elements()};
 }
 
-void write_unions(Batch& batch, const std::vector<TrajectoryView>& views) {
-  std::vector<MeshView> meshes;
-  batch.graph_offsets = {0};
-  for (const TrajectoryView& view : views) {
-    meshes.push_back(view.mesh());
-    batch.graph_offsets.push_back(batch.graph_offsets.back() + view.mesh().nodes);
-  }
-  write_union_graph(batch.edge_sets[0].graph, meshes);
-}
-
 /// A batch that `write` fills on the host, in the runtime's memory.
-Batch make_batch(Runtime& runtime, const BatchMemory& memory, const std::function<void(Batch&)>& write) {
+Batch make_batch(Runtime& runtime, const BatchMemory& memory,
+                 const std::function<void(const Batch&)>& write) {
   const StoragePtr host = batch_memory_to_write(runtime, memory.bytes());
-  Batch batch = memory.batch(host);
-  write(batch);
-  Batch result = memory.batch(to_device(runtime, host, memory.bytes()));
-  result.graph_offsets = std::move(batch.graph_offsets);
-  result.samples = std::move(batch.samples);
-  return result;
+  write(memory.batch(host));
+  return memory.batch(to_device(runtime, host, memory.bytes()));
 }
 
 NodeTypeMask mask_of(const std::vector<int64_t>& types) {
@@ -170,9 +148,16 @@ Normalizers FrameFeatures::dataset_normalizers(const NoiseOptions& noise) const 
 }
 
 std::vector<float> FrameFeatures::target_values(const TrajectoryView& trajectory, int64_t t) const {
+  std::vector<float> values;
+  read_targets(trajectory, t, values);
+  return values;
+}
+
+void FrameFeatures::read_targets(const TrajectoryView& trajectory, int64_t t,
+                                 std::vector<float>& values) const {
   const auto nodes = static_cast<size_t>(trajectory.mesh().nodes);
   const auto width = static_cast<size_t>(outputs_);
-  std::vector<float> values(nodes * width);
+  values.resize(nodes * width);
   size_t column = 0;
   for (const FieldInfo& field : targets_) {
     const std::span<const float> frame = trajectory.field(field.name).frame(t);
@@ -183,20 +168,29 @@ std::vector<float> FrameFeatures::target_values(const TrajectoryView& trajectory
     }
     column += components;
   }
-  return values;
 }
 
 FieldState FrameFeatures::state_at(const TrajectoryView& trajectory, int64_t t) const {
-  FieldState state{target_values(trajectory, t), {}};
-  if (config_.predict == Prediction::second_change) state.previous = target_values(trajectory, t - 1);
+  FieldState state;
+  read_state(trajectory, t, state);
   return state;
+}
+
+void FrameFeatures::read_state(const TrajectoryView& trajectory, int64_t t, FieldState& state) const {
+  read_targets(trajectory, t, state.current);
+  state.previous.clear();
+  if (config_.predict == Prediction::second_change) read_targets(trajectory, t - 1, state.previous);
 }
 
 std::vector<uint8_t> FrameFeatures::predicted_mask(const MeshView& mesh) const {
   std::vector<uint8_t> mask(mesh.node_type.size());
-  std::transform(mesh.node_type.begin(), mesh.node_type.end(), mask.begin(),
-                 [&](int32_t type) { return static_cast<uint8_t>(contains(config_.predicted_types, type)); });
+  write_mask(mesh, mask.data());
   return mask;
+}
+
+void FrameFeatures::write_mask(const MeshView& mesh, uint8_t* rows) const {
+  std::transform(mesh.node_type.begin(), mesh.node_type.end(), rows,
+                 [&](int32_t type) { return static_cast<uint8_t>(contains(config_.predicted_types, type)); });
 }
 
 int64_t FrameFeatures::predicted_nodes(const MeshView& mesh) const {
@@ -206,10 +200,11 @@ int64_t FrameFeatures::predicted_nodes(const MeshView& mesh) const {
 
 bool FrameFeatures::takes_noise(int32_t type) const { return contains(config_.noise_types, type); }
 
-std::vector<float> FrameFeatures::add_noise(const TrajectoryView& trajectory, const Sample& sample,
-                                            const NoiseOptions& noise, FieldState& state) const {
-  std::vector<float> added(state.current.size(), 0.0f);
-  if (noise.deviation <= 0.0) return added;
+void FrameFeatures::add_noise(const TrajectoryView& trajectory, const Sample& sample,
+                              const NoiseOptions& noise, SampleScratch& scratch) const {
+  std::vector<float>& current = scratch.state.current;
+  scratch.noise.assign(current.size(), 0.0f);
+  if (noise.deviation <= 0.0) return;
   const auto types = trajectory.mesh().node_type;
   const auto width = static_cast<size_t>(outputs_);
   const uint64_t id = trajectory.sample_id(sample.frame);
@@ -221,12 +216,11 @@ std::vector<float> FrameFeatures::add_noise(const TrajectoryView& trajectory, co
         const auto column = static_cast<size_t>(input.target_column + c);
         const double draw = training_noise(noise.seed, sample.visit, id, static_cast<uint32_t>(i),
                                            static_cast<uint32_t>(column));
-        added[i * width + column] = static_cast<float>(noise.deviation * draw);
-        state.current[i * width + column] += added[i * width + column];
+        scratch.noise[i * width + column] = static_cast<float>(noise.deviation * draw);
+        current[i * width + column] += scratch.noise[i * width + column];
       }
     }
   }
-  return added;
 }
 
 template <class T>
@@ -281,13 +275,14 @@ void FrameFeatures::write_edge_inputs(const MeshView& mesh, T* rows) const {
 
 template <class T>
 void FrameFeatures::write_targets(const TrajectoryView& trajectory, const Sample& sample,
-                                  const FieldState& state, const std::vector<float>& noise,
-                                  const NoiseOptions& options, T* rows) const {
-  const std::vector<float> next = target_values(trajectory, sample.frame + 1);
+                                  const NoiseOptions& options, SampleScratch& scratch, T* rows) const {
+  read_targets(trajectory, sample.frame + 1, scratch.next);
+  const FieldState& state = scratch.state;
   const bool second = config_.predict == Prediction::second_change;
-  for (size_t i = 0; i < next.size(); ++i) {
+  for (size_t i = 0; i < scratch.next.size(); ++i) {
     // The target takes (1 - gamma) of the noise; with gamma = 1 the model learns to remove all of it.
-    const double goal = static_cast<double>(next[i]) + (1.0 - options.gamma) * static_cast<double>(noise[i]);
+    const double goal =
+        static_cast<double>(scratch.next[i]) + (1.0 - options.gamma) * static_cast<double>(scratch.noise[i]);
     const auto current = static_cast<double>(state.current[i]);
     rows[i] = static_cast<T>(second ? goal - 2.0 * current + static_cast<double>(state.previous[i])
                                     : goal - current);
@@ -295,24 +290,25 @@ void FrameFeatures::write_targets(const TrajectoryView& trajectory, const Sample
 }
 
 template <class T>
-void FrameFeatures::write_further(const Batch& batch, const std::vector<TrajectoryView>& views,
-                                  const std::vector<Sample>& samples, const Normalizers& normalizers) const {
+void FrameFeatures::write_further(const Batch& batch, std::string_view split,
+                                  const std::vector<Sample>& samples, const Normalizers& normalizers,
+                                  int64_t nodes, SampleScratch& scratch) const {
   const Unroll& unroll = batch.unroll;
-  const int64_t nodes = batch.graph_offsets.back();
   for (size_t k = 0; k < unroll.further.size(); ++k) {
-    RowsInPlace<T> node_rows(unroll.further[k].node_features, nodes);
-    RowsInPlace<T> target_rows(unroll.further[k].target, nodes);
-    for (size_t g = 0; g < views.size(); ++g) {
-      const int64_t node = batch.graph_offsets[g];
-      Sample sample = samples[g];
+    RowsInPlace<T> node_rows(unroll.further[k].node_features, nodes, scratch.wide_nodes);
+    const std::span<T> target_rows = unroll.further[k].target.row_range(0, nodes).values<T>();
+    int64_t node = 0;
+    for (Sample sample : samples) {
+      const TrajectoryView view = dataset_.trajectory(split, sample.trajectory);
       sample.frame += static_cast<int64_t>(k) + 1;
-      const FieldState state = state_at(views[g], sample.frame);
-      const std::vector<float> no_noise(state.current.size());
-      write_node_inputs(views[g], sample.frame, state, node_rows.values().data() + node * node_inputs_);
-      write_targets(views[g], sample, state, no_noise, {}, target_rows.values().data() + node * outputs_);
+      read_state(view, sample.frame, scratch.state);
+      add_noise(view, sample, {}, scratch);
+      write_node_inputs(view, sample.frame, scratch.state, node_rows.values().data() + node * node_inputs_);
+      write_targets(view, sample, {}, scratch, target_rows.data() + node * outputs_);
+      node += view.mesh().nodes;
     }
     normalizers.nodes.normalize(node_rows.values());
-    normalizers.targets.normalize(target_rows.values());
+    normalizers.targets.normalize(target_rows);
     node_rows.store();
   }
   if (unroll.further.empty()) return;
@@ -332,64 +328,70 @@ void FrameFeatures::write_further(const Batch& batch, const std::vector<Trajecto
   }
 }
 
-BatchSizes FrameFeatures::sizes_of(const std::vector<TrajectoryView>& views, int64_t outputs) const {
-  BatchSizes sizes{.node_inputs = node_inputs_, .edge_inputs = edge_inputs(), .outputs = outputs};
-  for (const TrajectoryView& view : views) {
-    sizes.nodes += view.mesh().nodes;
-    sizes.edges += view.mesh().edges;
-  }
-  if (sizes.nodes > std::numeric_limits<int32_t>::max() - 1 ||
-      sizes.edges > std::numeric_limits<int32_t>::max() - 1) {
+BatchSizes FrameFeatures::sizes_of(const Dataset::MeshSizes& meshes, int64_t outputs) const {
+  if (meshes.nodes > std::numeric_limits<int32_t>::max() - 1 ||
+      meshes.edges > std::numeric_limits<int32_t>::max() - 1) {
     throw config_error("train.batch", "a batch of fewer than 2^31 nodes and edges",
-                       fmt::format("{} nodes and {} edges", sizes.nodes, sizes.edges), "lower train.batch");
+                       fmt::format("{} nodes and {} edges", meshes.nodes, meshes.edges), "lower train.batch");
   }
-  return sizes;
+  return {.nodes = meshes.nodes,
+          .edges = meshes.edges,
+          .node_inputs = node_inputs_,
+          .edge_inputs = edge_inputs(),
+          .outputs = outputs};
 }
 
 BatchSizes FrameFeatures::training_sizes(std::string_view split, const std::vector<Sample>& samples,
                                          int64_t steps) const {
-  BatchSizes sizes = sizes_of(views_of(dataset_, split, samples), outputs_);
+  Dataset::MeshSizes meshes;
+  for (const Sample& sample : samples) {
+    const TrajectoryView view = dataset_.trajectory(split, sample.trajectory);
+    meshes.nodes += view.mesh().nodes;
+    meshes.edges += view.mesh().edges;
+  }
+  BatchSizes sizes = sizes_of(meshes, outputs_);
   sizes.steps = steps;
   sizes.second_change = config_.predict == Prediction::second_change;
   return sizes;
 }
 
-void FrameFeatures::write_training_batch(Batch& batch, std::string_view split,
+void FrameFeatures::write_training_batch(const Batch& batch, std::string_view split,
                                          const std::vector<Sample>& samples, const NoiseOptions& noise,
-                                         Normalizers& normalizers, bool learn) const {
-  const std::vector<TrajectoryView> views = views_of(dataset_, split, samples);
-  write_unions(batch, views);
-  const int64_t nodes = batch.graph_offsets.back();
-  const int64_t all_edges = edges_of(views);
+                                         Normalizers& normalizers, bool learn, SampleScratch& scratch) const {
+  Dataset::MeshSizes all;
+  for (const Sample& sample : samples) {
+    const TrajectoryView view = dataset_.trajectory(split, sample.trajectory);
+    all = append_to_union(batch.edge_sets[0].graph, view.mesh(), all);
+  }
   const DType dtype = batch.node_features.dtype();
   dispatch_storage(accumulator_of(dtype), [&]<class T>() {
-    RowsInPlace<T> node_rows(batch.node_features, nodes);
-    RowsInPlace<T> edge_rows(batch.edge_sets[0].features, all_edges);
-    RowsInPlace<T> target_rows(batch.target, nodes);
+    RowsInPlace<T> node_rows(batch.node_features, all.nodes, scratch.wide_nodes);
+    RowsInPlace<T> edge_rows(batch.edge_sets[0].features, all.edges, scratch.wide_edges);
+    const std::span<T> target_rows = batch.target.row_range(0, all.nodes).values<T>();
     T* edges = edge_rows.values().data();
-    for (size_t g = 0; g < views.size(); ++g) {
-      const int64_t node = batch.graph_offsets[g];
-      FieldState state = state_at(views[g], samples[g].frame);
-      const std::vector<float> added = add_noise(views[g], samples[g], noise, state);
-      write_node_inputs(views[g], samples[g].frame, state, node_rows.values().data() + node * node_inputs_);
-      write_targets(views[g], samples[g], state, added, noise, target_rows.values().data() + node * outputs_);
-      write_edge_inputs(views[g].mesh(), edges);
-      edges += views[g].mesh().edges * edge_inputs();
-      const std::vector<uint8_t> mask = predicted_mask(views[g].mesh());
-      std::copy(mask.begin(), mask.end(), batch.mask.data<uint8_t>() + node);
-      batch.samples.push_back(views[g].sample_id(samples[g].frame));
+    int64_t node = 0;
+    for (const Sample& sample : samples) {
+      const TrajectoryView view = dataset_.trajectory(split, sample.trajectory);
+      read_state(view, sample.frame, scratch.state);
+      add_noise(view, sample, noise, scratch);
+      write_node_inputs(view, sample.frame, scratch.state, node_rows.values().data() + node * node_inputs_);
+      write_targets(view, sample, noise, scratch, target_rows.data() + node * outputs_);
+      write_edge_inputs(view.mesh(), edges);
+      edges += view.mesh().edges * edge_inputs();
+      write_mask(view.mesh(), batch.mask.data<uint8_t>() + node);
+      node += view.mesh().nodes;
     }
     if (learn) {
       normalizers.nodes.accumulate(std::span<const T>(node_rows.values()));
       normalizers.edges.accumulate(std::span<const T>(edge_rows.values()));
-      normalizers.targets.accumulate(std::span<const T>(target_rows.values()));
+      normalizers.targets.accumulate(std::span<const T>(target_rows));
     }
     normalizers.nodes.normalize(node_rows.values());
     normalizers.edges.normalize(edge_rows.values());
-    normalizers.targets.normalize(target_rows.values());
+    normalizers.targets.normalize(target_rows);
     node_rows.store();
     edge_rows.store();
-    write_further<T>(batch, views, samples, normalizers);
+    write_further<T>(batch, split, samples, normalizers, all.nodes, scratch);
   });
 }
 
@@ -397,29 +399,41 @@ Batch FrameFeatures::training_batch(Runtime& runtime, DType dtype, std::string_v
                                     const std::vector<Sample>& samples, const NoiseOptions& noise,
                                     Normalizers& normalizers, bool learn, int64_t steps) const {
   const BatchMemory memory(training_sizes(split, samples, steps), dtype, BatchMemory::Sizes::exact);
-  return make_batch(runtime, memory, [&](Batch& batch) {
-    write_training_batch(batch, split, samples, noise, normalizers, learn);
+  SampleScratch scratch;
+  Batch batch = make_batch(runtime, memory, [&](const Batch& host) {
+    write_training_batch(host, split, samples, noise, normalizers, learn, scratch);
   });
+  batch.graph_offsets = {0};
+  for (const Sample& sample : samples) {
+    const TrajectoryView view = dataset_.trajectory(split, sample.trajectory);
+    batch.graph_offsets.push_back(batch.graph_offsets.back() + view.mesh().nodes);
+    batch.samples.push_back(view.sample_id(sample.frame));
+  }
+  return batch;
 }
 
 Batch FrameFeatures::prediction_batch(Runtime& runtime, DType dtype, const TrajectoryView& trajectory,
                                       int64_t t, const FieldState& state,
                                       const Normalizers& normalizers) const {
-  const BatchMemory memory(sizes_of({trajectory}, 0), dtype, BatchMemory::Sizes::exact);
-  return make_batch(runtime, memory, [&](Batch& batch) {
-    write_unions(batch, {trajectory});
-    batch.samples.push_back(trajectory.sample_id(t));
+  const MeshView& mesh = trajectory.mesh();
+  const BatchMemory memory(sizes_of({mesh.nodes, mesh.edges}, 0), dtype, BatchMemory::Sizes::exact);
+  SampleScratch scratch;
+  Batch result = make_batch(runtime, memory, [&](const Batch& batch) {
+    append_to_union(batch.edge_sets[0].graph, mesh, {});
     dispatch_storage(accumulator_of(dtype), [&]<class T>() {
-      RowsInPlace<T> node_rows(batch.node_features, memory.sizes().nodes);
-      RowsInPlace<T> edge_rows(batch.edge_sets[0].features, memory.sizes().edges);
+      RowsInPlace<T> node_rows(batch.node_features, memory.sizes().nodes, scratch.wide_nodes);
+      RowsInPlace<T> edge_rows(batch.edge_sets[0].features, memory.sizes().edges, scratch.wide_edges);
       write_node_inputs(trajectory, t, state, node_rows.values().data());
-      write_edge_inputs(trajectory.mesh(), edge_rows.values().data());
+      write_edge_inputs(mesh, edge_rows.values().data());
       normalizers.nodes.normalize(node_rows.values());
       normalizers.edges.normalize(edge_rows.values());
       node_rows.store();
       edge_rows.store();
     });
   });
+  result.graph_offsets = {0, mesh.nodes};
+  result.samples = {trajectory.sample_id(t)};
+  return result;
 }
 
 std::vector<float> FrameFeatures::advance(const TrajectoryView& trajectory, const FieldState& state,
@@ -441,28 +455,24 @@ std::vector<float> FrameFeatures::advance(const TrajectoryView& trajectory, cons
   return next;
 }
 
-void write_union_graph(const Graph& graph, const std::vector<MeshView>& meshes) {
-  int64_t node = 0;
-  int64_t edge = 0;
-  const auto append = [](std::span<const int32_t> from, size_t count, const Tensor& to, int64_t at,
-                         int64_t shift) {
-    std::transform(from.begin(), from.begin() + static_cast<std::ptrdiff_t>(count), to.data<int32_t>() + at,
+Dataset::MeshSizes append_to_union(const Graph& graph, const MeshView& mesh,
+                                   const Dataset::MeshSizes& before) {
+  const auto append = [](std::span<const int32_t> from, const Tensor& to, int64_t at, int64_t shift) {
+    std::transform(from.begin(), from.end(), to.data<int32_t>() + at,
                    [shift](int32_t value) { return static_cast<int32_t>(value + shift); });
   };
-  graph.receiver_offsets.data<int32_t>()[0] = graph.sender_offsets.data<int32_t>()[0] = 0;
-  for (const MeshView& mesh : meshes) {
-    append(mesh.senders, mesh.senders.size(), graph.senders, edge, node);
-    append(mesh.receivers, mesh.receivers.size(), graph.receivers, edge, node);
-    append(mesh.sender_order, mesh.sender_order.size(), graph.sender_order, edge, edge);
-    append(mesh.receiver_offsets, mesh.receiver_offsets.size(), graph.receiver_offsets, node, edge);
-    append(mesh.sender_offsets, mesh.sender_offsets.size(), graph.sender_offsets, node, edge);
-    node += mesh.nodes;
-    edge += mesh.edges;
+  append(mesh.senders, graph.senders, before.edges, before.nodes);
+  append(mesh.receivers, graph.receivers, before.edges, before.nodes);
+  append(mesh.sender_order, graph.sender_order, before.edges, before.edges);
+  append(mesh.receiver_offsets, graph.receiver_offsets, before.nodes, before.edges);
+  append(mesh.sender_offsets, graph.sender_offsets, before.nodes, before.edges);
+  const Dataset::MeshSizes all{before.nodes + mesh.nodes, before.edges + mesh.edges};
+  if (graph.counts.defined()) {
+    int64_t* counts = graph.counts.data<int64_t>();
+    counts[0] = counts[1] = all.nodes;
+    counts[2] = all.edges;
   }
-  if (!graph.counts.defined()) return;
-  int64_t* counts = graph.counts.data<int64_t>();
-  counts[0] = counts[1] = node;
-  counts[2] = edge;
+  return all;
 }
 
 }  // namespace meshgrad

@@ -23,6 +23,14 @@ struct FieldState {
   std::vector<float> previous;  ///< the same one frame before; empty unless second differences are predicted
 };
 
+/// What a sample is put together in. Kept from one batch to the next, it asks the heap for nothing.
+struct SampleScratch {
+  FieldState state;
+  std::vector<float> noise;                   ///< that `state.current` has: [nodes, outputs]
+  std::vector<float> next;                    ///< the values one frame behind
+  std::vector<float> wide_nodes, wide_edges;  ///< rows of a batch that stores 16 bits
+};
+
 /// Noise for a sample; none in validation and rollouts.
 struct NoiseOptions {
   double deviation = 0.0;
@@ -51,9 +59,10 @@ class FrameFeatures {
   /// Writes a training batch into `batch`, whose tensors lie on the host and are large enough. With `learn`,
   /// statistics of the batch's first step are added to the normalisers before they are applied. Noise is in
   /// the first step alone: the frames behind it, one for each of the batch's further steps, are the data's.
-  void write_training_batch(Batch& batch, std::string_view split, const std::vector<Sample>& samples,
-                            const NoiseOptions& noise, Normalizers& normalizers, bool learn) const;
-  /// The same in memory of its own on the runtime's device.
+  void write_training_batch(const Batch& batch, std::string_view split, const std::vector<Sample>& samples,
+                            const NoiseOptions& noise, Normalizers& normalizers, bool learn,
+                            SampleScratch& scratch) const;
+  /// The same in memory of its own on the runtime's device, with offsets and sample ids.
   Batch training_batch(Runtime& runtime, DType dtype, std::string_view split,
                        const std::vector<Sample>& samples, const NoiseOptions& noise,
                        Normalizers& normalizers, bool learn, int64_t steps = 1) const;
@@ -86,15 +95,18 @@ class FrameFeatures {
   template <class T>
   void write_edge_inputs(const MeshView& mesh, T* rows) const;
   template <class T>
-  void write_targets(const TrajectoryView& trajectory, const Sample& sample, const FieldState& state,
-                     const std::vector<float>& noise, const NoiseOptions& options, T* rows) const;
+  void write_targets(const TrajectoryView& trajectory, const Sample& sample, const NoiseOptions& options,
+                     SampleScratch& scratch, T* rows) const;
   template <class T>
-  void write_further(const Batch& batch, const std::vector<TrajectoryView>& views,
-                     const std::vector<Sample>& samples, const Normalizers& normalizers) const;
-  std::vector<float> add_noise(const TrajectoryView& trajectory, const Sample& sample,
-                               const NoiseOptions& noise, FieldState& state) const;
+  void write_further(const Batch& batch, std::string_view split, const std::vector<Sample>& samples,
+                     const Normalizers& normalizers, int64_t nodes, SampleScratch& scratch) const;
+  void write_mask(const MeshView& mesh, uint8_t* rows) const;
+  void read_targets(const TrajectoryView& trajectory, int64_t t, std::vector<float>& values) const;
+  void read_state(const TrajectoryView& trajectory, int64_t t, FieldState& state) const;
+  void add_noise(const TrajectoryView& trajectory, const Sample& sample, const NoiseOptions& noise,
+                 SampleScratch& scratch) const;
   bool takes_noise(int32_t type) const;
-  BatchSizes sizes_of(const std::vector<TrajectoryView>& views, int64_t outputs) const;
+  BatchSizes sizes_of(const Dataset::MeshSizes& meshes, int64_t outputs) const;
 
   const Dataset& dataset_;
   DataConfig config_;
@@ -104,8 +116,10 @@ class FrameFeatures {
   int64_t outputs_ = 0;
 };
 
-/// The disjoint union of meshes as one graph: indices of each moved behind those before it. The graph's
-/// tensors lie on the host and are large enough; `counts`, if it has them, are written too.
-void write_union_graph(const Graph& graph, const std::vector<MeshView>& meshes);
+/// The disjoint union of meshes as one graph, mesh by mesh: writes one with its indices moved behind those of
+/// the meshes before it, and returns the sizes of them all. The graph's tensors lie on the host and are large
+/// enough; `counts`, if it has them, are written too.
+Dataset::MeshSizes append_to_union(const Graph& graph, const MeshView& mesh,
+                                   const Dataset::MeshSizes& before);
 
 }  // namespace meshgrad

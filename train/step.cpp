@@ -117,28 +117,31 @@ TrainStep::Staged TrainStep::stage(const std::vector<Sample>& samples, bool obse
   const BatchMemory memory =
       number < 0 ? BatchMemory(sizes, config_.precision, BatchMemory::Sizes::exact)
                  : BatchMemory(classes_.capacity(number), config_.precision, BatchMemory::Sizes::capacity);
-  return {samples, number, memory, uploader_.stage(memory.bytes()), {}};
+  return {{}, number, memory, uploader_.stage(memory.bytes()), {}};
 }
 
-void TrainStep::write(const Staged& staged, const Window& window, Normalizers& normalizers) const {
-  Batch batch = staged.memory.batch(staged.host);
-  features_.write_training_batch(batch, config_.data.train_split, staged.samples, window.noise, normalizers,
-                                 window.learn);
+void TrainStep::write(const Staged& staged, const std::vector<Sample>& samples, const Window& window,
+                      Normalizers& normalizers, SampleScratch& scratch) const {
+  features_.write_training_batch(staged.memory.batch(staged.host), config_.data.train_split, samples,
+                                 window.noise, normalizers, window.learn, scratch);
   *staged.memory.window_weight(staged.host).data<double>() = window.weight;
 }
 
 void TrainStep::expect(const std::vector<Sample>& samples, const Window& window, Normalizers& normalizers) {
   check_internal(!window.learn && !window.observe && expected_.size() <= ahead_, "a batch not to expect");
   Staged& staged = expected_.emplace_back(stage(samples, false));
-  staged.written = std::async(std::launch::async,
-                              [this, &staged, window, &normalizers] { write(staged, window, normalizers); });
+  staged.samples = samples;
+  staged.written = std::async(std::launch::async, [this, &staged, window, &normalizers] {
+    SampleScratch scratch;
+    write(staged, staged.samples, window, normalizers, scratch);
+  });
 }
 
 TrainStep::Staged TrainStep::take(const std::vector<Sample>& samples, const Window& window,
                                   Normalizers& normalizers) {
   if (expected_.empty()) {
     Staged staged = stage(samples, window.observe);
-    write(staged, window, normalizers);
+    write(staged, samples, window, normalizers, scratch_);
     return staged;
   }
   check_internal(expected_.front().samples == samples, "another batch than the expected one");

@@ -76,14 +76,15 @@ class TrainStep {
   };
   /// A batch on the host.
   struct Staged {
-    std::vector<Sample> samples;
-    int number;  // of its class, -1: not to be captured
+    std::vector<Sample> samples;  // when it was expected
+    int number;                   // of its class, -1: not to be captured
     BatchMemory memory;
     StoragePtr host;
     std::future<void> written;  // or nothing: by now
   };
   Staged stage(const std::vector<Sample>& samples, bool observe);
-  void write(const Staged& staged, const Window& window, Normalizers& normalizers) const;
+  void write(const Staged& staged, const std::vector<Sample>& samples, const Window& window,
+             Normalizers& normalizers, SampleScratch& scratch) const;
   Staged take(const std::vector<Sample>& samples, const Window& window, Normalizers& normalizers);
   Captured& captured_for(int number);
   StepPlan* plan_for(const BatchSizes& sizes);
@@ -100,6 +101,7 @@ class TrainStep {
   size_t most_captured_;
   size_t ahead_;
   double data_seconds_ = 0.0;
+  SampleScratch scratch_;  // for batches that were not expected
   Uploader uploader_;
   BatchClasses classes_;
   std::list<Captured> captured_;  // used last first
