@@ -17,7 +17,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <map>
 #include <optional>
 
 namespace meshgrad {
@@ -35,11 +34,11 @@ class Trainer {
   void resume();
   void remove_temporaries() const;
   bool warming_up() const;
-  std::vector<Sample> samples_of(int64_t step, int64_t micro) const;
+  void list_samples(int64_t step, int64_t micro, std::vector<Sample>& samples) const;
   int64_t window_weight(int64_t step);
   TrainStep::Window window_of(int64_t step);
   void expect_batches();
-  void train_batch(const std::vector<Sample>& samples);
+  void train_batch();
   void allocate();
   void finish_step();
   void look();
@@ -72,8 +71,10 @@ class Trainer {
   std::optional<Optimizer> optimizer_;
   RunState state_;
   fs::path checkpoints_;
-  std::map<int64_t, int64_t> window_weights_;  // of windows that are under way or expected
-  int64_t expected_ = 0;                       // the next batch to expect
+  std::vector<std::pair<int64_t, int64_t>> window_weights_;  // of windows that are under way or expected
+  std::vector<Sample> samples_;                              // of the batch
+  std::vector<Sample> others_;                               // of one that is only looked at, or expected
+  int64_t expected_ = 0;                                     // the next batch to expect
   std::optional<TrainStep> step_;
   std::optional<RunLog> log_;
   MemoryWatch memory_watch_;
@@ -113,8 +114,8 @@ TrainResult Trainer::run() {
     const auto begin = std::chrono::steady_clock::now();
     while (state_.micro < config_.train.accumulate) {
       // The last window of the last pass may hold fewer batches.
-      const std::vector<Sample> samples = samples_of(state_.step, state_.micro);
-      if (!samples.empty()) train_batch(samples);
+      list_samples(state_.step, state_.micro, samples_);
+      if (!samples_.empty()) train_batch();
       ++state_.micro;
       if (state_.micro < config_.train.accumulate && stop_wanted()) return stopped();
     }
@@ -199,21 +200,23 @@ bool Trainer::warming_up() const {
   return config_.normalize.mode == NormalizeMode::online && state_.step < config_.normalize.warmup_steps;
 }
 
-std::vector<Sample> Trainer::samples_of(int64_t step, int64_t micro) const {
-  std::vector<Sample> samples;
+/// Into a list that is kept, so that a step asks the heap for nothing.
+void Trainer::list_samples(int64_t step, int64_t micro, std::vector<Sample>& samples) const {
+  samples.clear();
   const int64_t first = (step * config_.train.accumulate + micro) * config_.train.batch;
   const int64_t end = std::min(first + config_.train.batch, sample_limit_);
   for (int64_t position = first; position < end; ++position) samples.push_back(sampler_.at(position));
-  return samples;
 }
 
 /// Loss terms of the whole window, known before its first backward: so that it equals one large batch.
 int64_t Trainer::window_weight(int64_t step) {
-  const auto known = window_weights_.find(step);
+  const auto known = std::find_if(window_weights_.begin(), window_weights_.end(),
+                                  [&](const auto& window) { return window.first == step; });
   if (known != window_weights_.end()) return known->second;
   int64_t weight = 0;
   for (int64_t micro = 0; micro < config_.train.accumulate; ++micro) {
-    for (const Sample& sample : samples_of(step, micro)) {
+    list_samples(step, micro, others_);
+    for (const Sample& sample : others_) {
       const TrajectoryView view = dataset_.trajectory(config_.data.train_split, sample.trajectory);
       weight += config_.unroll.steps * features_.predicted_nodes(view.mesh());
     }
@@ -222,8 +225,8 @@ int64_t Trainer::window_weight(int64_t step) {
     throw data_error(config_.data.path, "nodes of the types in data.predicted_types", "a batch without any",
                      "set data.predicted_types to types that occur; see meshgrad info " + config_.data.path);
   }
-  window_weights_.erase(window_weights_.begin(), window_weights_.lower_bound(state_.step));
-  return window_weights_[step] = weight;
+  std::erase_if(window_weights_, [&](const auto& window) { return window.first < state_.step; });
+  return window_weights_.emplace_back(step, weight).second;
 }
 
 TrainStep::Window Trainer::window_of(int64_t step) {
@@ -241,8 +244,8 @@ void Trainer::expect_batches() {
   const int64_t now = state_.step * config_.train.accumulate + state_.micro;
   const int64_t next = now + static_cast<int64_t>(step_->ahead()) + 1;
   if (next / config_.train.accumulate < total_steps_) {
-    for (const Sample& sample : samples_of(next / config_.train.accumulate, next % config_.train.accumulate))
-      dataset_.read_ahead(config_.data.train_split, sample.trajectory);
+    list_samples(next / config_.train.accumulate, next % config_.train.accumulate, others_);
+    for (const Sample& sample : others_) dataset_.read_ahead(config_.data.train_split, sample.trajectory);
   }
   expected_ = std::max(expected_, now);
   const auto ahead = static_cast<int64_t>(step_->ahead());
@@ -251,20 +254,20 @@ void Trainer::expect_batches() {
     if (step >= total_steps_) return;
     const TrainStep::Window window = window_of(step);
     if (window.learn || window.observe) return;
-    const std::vector<Sample> samples = samples_of(step, expected_ % config_.train.accumulate);
-    if (!samples.empty()) step_->expect(samples, window, normalizers_);
+    list_samples(step, expected_ % config_.train.accumulate, others_);
+    if (!others_.empty()) step_->expect(others_, window, normalizers_);
   }
 }
 
-void Trainer::train_batch(const std::vector<Sample>& samples) {
+void Trainer::train_batch() {
   expect_batches();
   const TrainStep::Window window = window_of(state_.step);
   if (!window.observe && !model_.parameters().gradients().defined()) {
     model_.parameters().allocate_gradients(runtime_);
     optimizer_->use_gradients(model_.parameters().gradients());
   }
-  step_->batch(samples, window, normalizers_);
-  if (window.learn) state_.learned += static_cast<int64_t>(samples.size());
+  step_->batch(samples_, window, normalizers_);
+  if (window.learn) state_.learned += static_cast<int64_t>(samples_.size());
   look();
 }
 
@@ -337,10 +340,10 @@ std::optional<NonFinite> Trainer::search_window(int64_t step, double loss_scale,
   fill_zero(model_.parameters().gradients(), runtime_.stream());
   const auto weight = static_cast<double>(window_weight(step));
   for (int64_t micro = 0; micro < config_.train.accumulate; ++micro) {
-    const std::vector<Sample> samples = samples_of(step, micro);
-    if (samples.empty()) continue;
+    list_samples(step, micro, samples_);
+    if (samples_.empty()) continue;
     const Batch batch = features_.training_batch(runtime_, config_.precision, config_.data.train_split,
-                                                 samples, noise_, normalizers_, false, config_.unroll.steps);
+                                                 samples_, noise_, normalizers_, false, config_.unroll.steps);
     const auto found = find_non_finite(runtime_, model_, batch, loss_scale / weight, recomputation);
     if (found) return found;
   }

@@ -132,5 +132,24 @@ TEST_CASE("a steady step asks neither the memory source nor the heap, and waits 
   }
 }
 
+TEST_CASE("what a run does around its steady steps asks the heap for nothing either") {
+  const test::ScratchDirectory scratch;
+  Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
+  config.train.steps = 60;
+  config.train.accumulate = 1;
+  config.train.log_every = 60;
+  config.train.validate_every = config.train.checkpoint_every = 0;
+  allocations = 0;
+  int64_t steps = 0;
+  test::train_here(config, false, [&] {
+    ++steps;
+    counting = steps >= 40 && steps < 55;
+    return false;
+  });
+  CHECK(steps == 59);
+  MESSAGE("heap allocations around 15 steps of a run: ", allocations.load());
+  if (kUsesMemoryAgain) CHECK(allocations == 0);
+}
+
 }  // namespace
 }  // namespace meshgrad
