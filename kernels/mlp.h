@@ -58,7 +58,7 @@ struct MlpInput {
 /// recomputes them in the tile, bit for bit. A kernel may keep max(z, 0) instead of z where the activation is
 /// relu: that is the layer's output, and where it is positive tells the slope.
 struct MlpSaved {
-  PerLayer<Tensor> pre_activations;  ///< z_1 .. z_{last-1}: [rows, hidden] each
+  PerLayer<Tensor> pre_activations;  ///< z_1 .. z_{last-1}, or their max(z, 0): [rows, hidden] each
   Tensor pre_norm;                   ///< z_last: [rows, out]; only with a norm
 };
 

@@ -172,7 +172,9 @@ Factor<Operand<S>> MlpTile<S>::by_columns(const Hidden<S>& z, Activation activat
     return {s.columns, 2, 2 * tile_row_, (rows + 1) / 2};
   } else {
     if constexpr (std::is_same_v<S, T>) {
-      if (activation == Activation::relu) return {z.rows, 1, z.stride, rows};  // kept as act(z)
+      // Of relu, act(z) is what is kept.
+      if (activation == Activation::relu || activation == Activation::none)
+        return {z.rows, 1, z.stride, rows};
     }
     ops_.activate(activation, rows, width, z.rows, z.stride, s.columns, tile_row_);
     return {s.columns, 1, tile_row_, rows};
@@ -257,13 +259,15 @@ void MlpTile<S>::begin_tile(int64_t first_row, int64_t rows, const Tensor& d_out
   if (reads_saved) {
     for (size_t layer = later_transposed_.size() - 1; layer-- > 0;)
       s.fetch.add(saved_.pre_activations[layer], first_row, rows);
-    for (const MlpInput& input : inputs_) s.fetch.add(input.x, first_row, rows);
+    for (size_t i = 0; i < inputs_.size(); ++i)
+      if (layout_.first_weights[i] >= 0) s.fetch.add(inputs_[i].x, first_row, rows);
     s.fetch.add(saved_.pre_norm, behind, rows);
+    s.fetch.add(d_out, behind, rows);
     s.fetch.add(saved_.pre_activations.back(), behind, rows);
   } else {
     for (const MlpInput& input : inputs_) s.fetch.add(input.x, behind, rows);
+    s.fetch.add(d_out, behind, rows);
   }
-  s.fetch.add(d_out, behind, rows);
 }
 
 template <class S>
@@ -397,8 +401,8 @@ void MlpTile<S>::reduce(const Tensor& slabs, const PerInput<Tensor>& d_first_wei
       const int64_t rows = std::min(end, part->first_row + part->rows) - row;
       const T* const from = slabs.data<T>() + part->from + r * padded(part->width);
       for (int64_t slab = 0; slab < slabs.rows(); ++slab)
-        tile_ops<T>().add(rows, part->width, from + slab * layout_.size, padded(part->width),
-                          part->to + r * part->width, part->width);
+        tile_ops<T>().add_to_stored(rows, part->width, from + slab * layout_.size, padded(part->width),
+                                    part->to + r * part->width, part->width);
       row += rows;
     }
   });

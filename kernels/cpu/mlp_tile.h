@@ -43,7 +43,7 @@ struct SlabGradients {
   bool has_tiles = false;
 };
 
-/// Rows of pre-activations: saved ones, or those of a tile.
+/// Rows of pre-activations, or of what is kept of them (see MlpSaved): saved ones, or those of a tile.
 template <class S>
 struct Hidden {
   S* rows = nullptr;
@@ -51,8 +51,8 @@ struct Hidden {
   bool stream = false;  ///< see HiddenResult
 };
 
-/// Memory that tiles read soon, in that order: each product fetches one piece, so that the next pass over it
-/// need not wait.
+/// Memory that tiles read soon, in that order: one product after the other fetches a piece, so that the pass
+/// that reads it need not wait.
 class FetchQueue {
  public:
   void clear() { waiting_.clear(), taken_ = 0; }
@@ -110,7 +110,7 @@ class MlpTile {
   Start<T> first_start() const { return {first_bias(), 0}; }
 
   /// Begins a tile: lets its products fetch what is read later, and what the tile of as many rows behind it
-  /// begins with; `d_out` (undefined in forward) is read first of all.
+  /// begins with, such as its `d_out` (undefined in forward).
   void begin_tile(int64_t first_row, int64_t rows, const Tensor& d_out, TileScratch<S>& s) const;
 
   /// Runs the layers up to the last, saving what was asked for, and returns the product that is left: z_last

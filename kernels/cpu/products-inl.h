@@ -266,19 +266,26 @@ HWY_INLINE void multiply_add(const Operand<S>* HWY_RESTRICT a, int64_t a_row,
   }
 }
 
-/// Where a product that fetches memory is; each step fetches the line it has come to, so most come several
-/// times, which costs less than to count.
+/// How far a product that fetches memory has come, on its way through a piece in so many steps.
 struct Fetch {
-  const char* next;
-  int64_t advance;  // bytes a step
+  uintptr_t next;     // an address: it may end behind its piece
+  uintptr_t advance;  // bytes a step; 0 where there is nothing to fetch
 
   Fetch(const Ahead& ahead, const void* otherwise, int64_t steps)
-      : next(static_cast<const char*>(ahead.bytes > 0 ? ahead.data : otherwise)),
-        advance(std::min<int64_t>(ahead.bytes / std::max<int64_t>(steps, 1) + 1, 64)) {}
+      : next(reinterpret_cast<uintptr_t>(ahead.bytes > 0 ? ahead.data : otherwise)),
+        advance(steps > 0 ? static_cast<uintptr_t>((ahead.bytes + steps - 1) / steps) : 0) {}
+  /// The line it has come to: many steps fetch the same one, which costs less than to count.
   HWY_INLINE void step() {
-    __builtin_prefetch(next, 0, 2);
+    fetch(next);
     next += advance;
   }
+  /// All lines of a step that takes long.
+  HWY_INLINE void wide_step() {
+    constexpr uintptr_t kLine = 64;
+    for (uintptr_t line = next; line < next + advance; line += kLine) fetch(line);
+    next += advance;
+  }
+  static HWY_INLINE void fetch(uintptr_t at) { __builtin_prefetch(reinterpret_cast<const void*>(at), 0, 2); }
 };
 
 template <class S, int kM, int kV, bool kWhole, class End>

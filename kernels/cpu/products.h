@@ -17,9 +17,8 @@ struct PanelMatrix {
   int64_t row_stride;
 };
 
-/// A of a product: the terms of (row m, step k) are at data[m * row + k * column]. Rows (column = kDepth) are
-/// read exactly; A by columns (row = kDepth) is readable up to multiples of 16 rows and 16 steps, like a
-/// tile.
+/// A of a product: the terms of (row m, step k) are at data[m * row + k * column]. It is read exactly, but
+/// for pairs by columns (row = 2): they are readable up to multiples of 16 rows and 16 steps, like a tile.
 template <class T>
 struct Factor {
   const T* data;
@@ -33,7 +32,7 @@ struct Start {
   int64_t stride = 0;
 };
 
-/// Memory that is read soon: a product may fetch it into the second cache while it multiplies.
+/// Memory that is read soon: a product fetches it into the second cache while it multiplies.
 struct Ahead {
   const void* data = nullptr;
   int64_t bytes = 0;
@@ -66,8 +65,8 @@ struct HiddenResult {
   int64_t h_stride = 0;
 };
 
-/// d = C act'(z), the gradient of a hidden layer. z and column_sums must be given and, of bfloat16, rows and
-/// pairs.
+/// d = C act'(z), the gradient of a hidden layer; z may be what is kept of it. z and column_sums must be
+/// given and, of bfloat16, rows and pairs.
 template <class S>
 struct GradientResult {
   using T = Accumulator<S>;
@@ -107,7 +106,7 @@ struct Products {
   void (*stored)(const Product<S>&, const StoredResult<S>&);
 };
 
-/// Whether this CPU multiplies pairs of bfloat16; elsewhere they are stored as WideBfloat16.
+/// Whether this CPU multiplies pairs of bfloat16; elsewhere kernels take bf16 as WideBfloat16.
 bool multiplies_pairs();
 
 /// The best table for this CPU. That of bfloat16, where this multiplies pairs, does so in AMX (tdpbf16ps)

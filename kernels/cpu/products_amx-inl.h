@@ -114,7 +114,7 @@ struct AmxFactors {
 
 /// Sums of up to 32 rows by 32 columns, in registers 0 to 3.
 template <bool kLower>
-HWY_INLINE void amx_multiply(const AmxFactors& f) {
+HWY_INLINE void amx_multiply(const AmxFactors& f, Fetch& fetch) {
   constexpr auto kBytes = static_cast<int64_t>(sizeof(bfloat16));
   const bfloat16 *a = f.a, *b = f.b;
   for (int64_t k = 0; k < f.steps; k += kAmxSteps, a += 2 * kAmxSteps, b += kAmxSteps * f.b_row) {
@@ -128,6 +128,7 @@ HWY_INLINE void amx_multiply(const AmxFactors& f) {
       AmxUnit::multiply_add<2, 5, 6>();
       AmxUnit::multiply_add<3, 5, 7>();
     }
+    fetch.wide_step();
   }
 }
 
@@ -164,17 +165,18 @@ HWY_INLINE void amx_end(float* to, int64_t stride) {
 
 /// A block of sums, from where they start to memory.
 template <bool kLower>
-HWY_INLINE void amx_sums(const AmxFactors& factors, Start<float> start, float* to, int64_t stride) {
+HWY_INLINE void amx_sums(const AmxFactors& factors, Fetch& fetch, Start<float> start, float* to,
+                         int64_t stride) {
   amx_start<kLower>(start.rows, start.stride);
-  amx_multiply<kLower>(factors);
+  amx_multiply<kLower>(factors, fetch);
   amx_end<kLower>(to, stride);
 }
-HWY_INLINE void amx_sums(int64_t rows, const AmxFactors& factors, Start<float> start, float* to,
+HWY_INLINE void amx_sums(int64_t rows, const AmxFactors& factors, Fetch& fetch, Start<float> start, float* to,
                          int64_t stride) {
   if (rows > kAmxRows) {
-    amx_sums<true>(factors, start, to, stride);
+    amx_sums<true>(factors, fetch, start, to, stride);
   } else {
-    amx_sums<false>(factors, start, to, stride);
+    amx_sums<false>(factors, fetch, start, to, stride);
   }
 }
 
@@ -197,6 +199,13 @@ HWY_INLINE void amx_rows(int64_t m, int64_t steps, const Body& body) {
 HWY_INLINE const bfloat16* amx_b(const Product<bfloat16>& p, int64_t column) {
   const int64_t panel = kVectors * static_cast<int64_t>(hn::Lanes(Wide<float>()));
   return p.b.data + column / panel * p.b.panel_stride + column % panel * 2;
+}
+
+/// What a product fetches in its blocks' steps.
+inline Fetch amx_fetch(const Product<bfloat16>& p) {
+  const auto pieces = [](int64_t all, int64_t piece) { return (all + piece - 1) / piece; };
+  return {p.ahead, p.b.data,
+          pieces(p.m, kAmxBlockRows) * pieces(p.n, kAmxBlockColumns) * pieces(p.a.steps, kAmxSteps)};
 }
 
 HWY_INLINE Start<float> amx_start_of(const Product<bfloat16>& p, int64_t row, int64_t column) {
@@ -232,10 +241,10 @@ HWY_NOINLINE void amx_end_block(const Product<bfloat16>& p, int64_t row, int64_t
 }
 
 template <class End>
-HWY_INLINE void amx_block(const Product<bfloat16>& p, int64_t row, int64_t rows, int64_t column,
+HWY_INLINE void amx_block(const Product<bfloat16>& p, int64_t row, int64_t rows, int64_t column, Fetch& fetch,
                           const End& end) {
   alignas(64) float sums[kAmxBlockRows * kAmxBlockColumns];
-  amx_sums(rows, {p.a.data + row * p.a.row, p.a.row, amx_b(p, column), p.b.row_stride, p.a.steps},
+  amx_sums(rows, {p.a.data + row * p.a.row, p.a.row, amx_b(p, column), p.b.row_stride, p.a.steps}, fetch,
            amx_start_of(p, row, column), sums, kAmxBlockColumns);
   if (p.n - column >= kAmxBlockColumns) {
     amx_end_block<true>(p, row, rows, column, sums, end);
@@ -295,13 +304,14 @@ HWY_INLINE void amx_turn(const bfloat16* from, int64_t from_row, bfloat16* to, i
 inline void amx_sum_by_columns(const Product<bfloat16>& p, float* c, int64_t c_stride) {
   constexpr int64_t kRow = kTileRows<bfloat16>;
   alignas(64) bfloat16 a[kAmxBlockRows * kRow];
+  Fetch fetch = amx_fetch(p);
   amx_rows(p.m, std::min(kAmxSteps, p.a.steps), [&](int64_t row, int64_t rows) HWY_ATTR {
     for (int64_t m = 0; m < rows; m += kAmxRows)
       for (int64_t k = 0; k < p.a.steps; k += kAmxSteps)
         amx_turn(p.a.data + (row + m) * 2 + k * p.a.column, p.a.column, a + m * kRow + 2 * k, kRow);
     for (int64_t column = 0; column < p.n; column += kAmxBlockColumns) {
-      amx_sums(rows, {a, kRow, amx_b(p, column), p.b.row_stride, p.a.steps}, amx_start_of(p, row, column),
-               c + row * c_stride + column, c_stride);
+      amx_sums(rows, {a, kRow, amx_b(p, column), p.b.row_stride, p.a.steps}, fetch,
+               amx_start_of(p, row, column), c + row * c_stride + column, c_stride);
     }
   });
 }
@@ -310,8 +320,10 @@ struct InAmx {
   template <class End>
   static HWY_INLINE void run(const Product<bfloat16>& p, const End& end) {
     if (!amx_takes(p)) return InVectors<bfloat16>::run(p, end);
+    Fetch fetch = amx_fetch(p);
     amx_rows(p.m, kAmxSteps, [&](int64_t row, int64_t rows) HWY_ATTR {
-      for (int64_t column = 0; column < p.n; column += kAmxBlockColumns) amx_block(p, row, rows, column, end);
+      for (int64_t column = 0; column < p.n; column += kAmxBlockColumns)
+        amx_block(p, row, rows, column, fetch, end);
     });
   }
   static void sum(const Product<bfloat16>& p, float* c, int64_t c_stride) {
@@ -325,6 +337,7 @@ struct InAmx {
       part.a.data += part.a.steps * p.a.column;
       part.b.data += part.a.steps * p.b.row_stride;
       part.start = {c, c_stride};
+      part.ahead = {};
     }
     part.a.steps = p.a.steps - part.a.steps;
     if (part.a.steps > 0) amx_sum_by_columns(part, c, c_stride);

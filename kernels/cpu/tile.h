@@ -18,6 +18,7 @@ constexpr int64_t padded(int64_t width) { return (width + kPad - 1) / kPad * kPa
 struct WideBfloat16 : bfloat16 {
   using bfloat16::bfloat16;
 };
+static_assert(sizeof(WideBfloat16) == sizeof(bfloat16) && std::is_trivially_copyable_v<WideBfloat16>);
 template <class S>
 inline constexpr bool kIsBfloat16 = std::is_base_of_v<bfloat16, S>;
 

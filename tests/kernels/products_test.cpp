@@ -189,8 +189,8 @@ TEST_CASE("products end in tiles, storage, operands and column sums as if done o
   for (const auto* products : of_pairs()) check_products(*products);
 }
 
-/// Weight gradients: A by columns, as rows in pairs, and sums that go on from where they are.
-void check_sums_by_columns(const cpu::Products<bfloat16>& products) {
+/// Weight gradients: A by columns, as rows in pairs, and sums that begin, or go on from where they are.
+void check_sums_by_columns(const cpu::Products<bfloat16>& products, bool begin) {
   RandomMatrices random(3);
   for (const auto& [m, n, rows] :
        {std::tuple<int64_t, int64_t, int64_t>{128, 128, 64}, {128, 64, 48}, {5, 33, 41}, {40, 128, 1}}) {
@@ -214,16 +214,18 @@ void check_sums_by_columns(const cpu::Products<bfloat16>& products) {
       a[static_cast<size_t>(steps * 2 * kStride + j)] = bfloat16(std::numeric_limits<float>::quiet_NaN());
     for (int64_t i = 0; i < m; ++i)
       for (int64_t j = 0; j < n; ++j)
-        c[static_cast<size_t>(i * kStride + j)] = static_cast<float>(start.v[static_cast<size_t>(i * n + j)]);
+        c[static_cast<size_t>(i * kStride + j)] =
+            begin ? std::numeric_limits<float>::quiet_NaN()
+                  : static_cast<float>(start.v[static_cast<size_t>(i * n + j)]);
     products.sum({m,
                   n,
                   {a.data(), 2, 2 * kStride, steps},
                   {b.data(), panel_stride, 2 * products.panel},
-                  {c.data(), kStride}},
+                  {begin ? nullptr : c.data(), kStride}},
                  c.data(), kStride);
     for (int64_t i = 0; i < m; ++i)
       for (int64_t j = 0; j < n; ++j) {
-        double sum = start.v[static_cast<size_t>(i * n + j)];
+        double sum = begin ? 0.0 : start.v[static_cast<size_t>(i * n + j)];
         for (int64_t r = 0; r < rows; ++r) {
           const auto rounded = [&](const Matrix& from, int64_t width, int64_t column) {
             return number(bfloat16(static_cast<float>(from.v[static_cast<size_t>(r * width + column)])));
@@ -235,10 +237,12 @@ void check_sums_by_columns(const cpu::Products<bfloat16>& products) {
   }
 }
 
-TEST_CASE("weight gradients of pairs go on from what they are") {
+TEST_CASE("weight gradients of pairs begin, or go on from what they are") {
   const auto all = of_pairs();
   if (all.empty()) MESSAGE("pairs need AVX-512, were it only for the emulation of AMX");
-  for (const auto* products : all) check_sums_by_columns(*products);
+  for (const auto* products : all) {
+    for (const bool begin : {true, false}) check_sums_by_columns(*products, begin);
+  }
 }
 
 /// Bytes in front of a page that nobody may read or write.
@@ -293,6 +297,16 @@ void check_ends(const cpu::Products<S>& products) {
     gradient.pairs = pairs.data();
     gradient.pairs_stride = 2 * kStride;
     products.gradient(product, gradient);
+    if constexpr (kDepth<S> == 1) {
+      // A by columns: its steps are the rows of x that end with the tensor.
+      const int64_t steps = std::min(m, c.steps);
+      const Operand<S>* const x = a.data<Operand<S>>() + (m - steps) * k;
+      products.sum({k, n, {x, 1, k, steps}, product.b, {}}, tile.data(), kStride);
+      double sum = 0.0;
+      for (int64_t step = 0; step < steps; ++step)
+        sum += number(x[step * k + k - 1]) * number(c.b[static_cast<size_t>(step * c.row_stride())]);
+      REQUIRE(std::abs(number(tile[static_cast<size_t>((k - 1) * kStride)]) - sum) <= close<T<S>>(sum) * 16);
+    }
     // No start, and one row for all.
     product.start = {};
     products.sum(product, tile.data(), kStride);
@@ -346,9 +360,12 @@ void check_streaming(const cpu::Products<S>& products) {
   RandomMatrices random(5);
   const Case<S> c(random, products, 48, 128, 64);
   alignas(64) S cached[48 * 128], streamed[48 * 128];
-  products.hidden(c.product(), {.z = cached, .z_stride = 128});
-  products.hidden(c.product(), {.z = streamed, .z_stride = 128, .stream_z = true});
-  CHECK(std::memcmp(cached, streamed, sizeof(cached)) == 0);
+  for (const Activation activation : {Activation::none, Activation::relu}) {
+    products.hidden(c.product(), {.activation = activation, .z = cached, .z_stride = 128});
+    products.hidden(c.product(),
+                    {.activation = activation, .z = streamed, .z_stride = 128, .stream_z = true});
+    CHECK(std::memcmp(cached, streamed, sizeof(cached)) == 0);
+  }
 }
 
 TEST_CASE("what is written past the caches is the same") {

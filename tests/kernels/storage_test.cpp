@@ -71,6 +71,7 @@ void check_conversions() {
 TEST_CASE("vectors convert to and from 16 bits as half and bfloat16 do") {
   check_conversions<half>();
   check_conversions<bfloat16>();
+  check_conversions<cpu::WideBfloat16>();
 }
 
 TEST_CASE("rows are paired for products of bfloat16, an odd last one with zeros") {
