@@ -10,7 +10,7 @@ namespace meshgrad::cpu {
 namespace {
 
 template <class S>
-constexpr int64_t kForwardEdges = 2 * kTileRows<S> - 8;  // edges of a task, about: seldom a few too many
+constexpr int64_t kForwardEdges = 2 * kTileRows<S>;  // edges of a task, about
 
 /// First receiver of a slab: the edges are cut into equal parts, each moved to the next receiver's first
 /// edge, so that every receiver's sum belongs to one slab and runs in edge order.
