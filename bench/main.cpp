@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <set>
 #include <stdexcept>
 
 #include "report.h"
@@ -216,9 +217,13 @@ std::vector<Result> yardstick_rows(const Yardsticks& y, Device device, const std
 
 int run(const Options& options, Device device) {
   std::vector<Benchmark> chosen = all_benchmarks({device.kind, options.quick});
+  // A whole name is that row alone, though others may end in it.
+  std::set<std::string> whole;
+  for (const Benchmark& b : chosen) whole.insert(b.name);
   std::erase_if(chosen, [&](const Benchmark& b) {
-    return std::none_of(options.patterns.begin(), options.patterns.end(),
-                        [&](const std::string& pattern) { return matches(b.name, pattern); });
+    return std::none_of(options.patterns.begin(), options.patterns.end(), [&](const std::string& pattern) {
+      return whole.contains(pattern) ? b.name == pattern : matches(b.name, pattern);
+    });
   });
   if (chosen.empty()) {
     throw invalid_argument("meshgrad-bench run", "a pattern that a name contains",
@@ -274,11 +279,11 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   Options options;
   CLI::App* list = app.add_subcommand("list", "Names of all benchmarks of a device");
-  CLI::App* run_command =
-      app.add_subcommand("run", "Run the benchmarks whose name contains PATTERN (* is a wildcard)");
+  CLI::App* run_command = app.add_subcommand(
+      "run", "Run the benchmark named PATTERN, or those whose name contains it (* is a wildcard)");
   for (CLI::App* command : {list, run_command})
     command->add_option("--device", options.device, "auto, cpu, cuda or cuda:N")->capture_default_str();
-  run_command->add_option("PATTERN", options.patterns, "Part of a name, or several")->required();
+  run_command->add_option("PATTERN", options.patterns, "A name or part of one, or several")->required();
   run_command->add_option("--json", options.json, "Also write the rows to this file")->type_name("FILE");
   run_command
       ->add_option("--baseline", options.baseline,

@@ -37,7 +37,7 @@ class ReceiverSums {
     for (int64_t row = 0, next = 0; row < rows; row = next) {
       if (receivers[row] != receiver_) start(receivers[row]);
       while (next < rows && receivers[next] == receiver_) ++next;
-      ops_.column_sums(next - row, width_, y + row * y_row, y_row, sum_);
+      tile_ops<T>().sum_rows(next - row, nullptr, width_, y + row * y_row, y_row, true, sum_);
     }
   }
   void finish() { start(-1); }

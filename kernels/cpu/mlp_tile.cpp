@@ -50,8 +50,11 @@ PackedWeight<S>::PackedWeight(const Tensor& weight, bool transposed, Runtime& ru
   const int64_t panels = (out + panel - 1) / panel;
   row_stride_ = panel * kStep;
   panel_stride_ = row_stride_ * ((in + kStep - 1) / kStep);
-  data_ =
-      Tensor::zeros(runtime, Shape{panels * panel_stride_}, dtype_of<To>(), Tag::workspace, "packed weights");
+  const Shape shape{panels * panel_stride_};
+  constexpr std::string_view kLabel = "packed weights";
+  const bool whole = out % panel == 0 && in % kStep == 0;
+  data_ = whole ? Tensor::empty(runtime, shape, dtype_of<To>(), Tag::workspace, kLabel)
+                : Tensor::zeros(runtime, shape, dtype_of<To>(), Tag::workspace, kLabel);
   const int64_t column_stride = transposed ? in : 1;
   const int64_t row_stride = transposed ? 1 : out;
   runtime.stream().parallel_for(panels, [&](int64_t p) {
@@ -292,7 +295,7 @@ LayerGradient<S> MlpTile<S>::last_gradient(int64_t rows, TileScratch<S>& s, T* g
                        gradients + layout_.gain,
                        layout_.norm_bias >= 0 ? gradients + layout_.norm_bias : nullptr, bias_sums);
   } else {
-    ops_.column_sums(rows, out, s.a, tile_row_, bias_sums);
+    tile_ops<T>().sum_rows(rows, nullptr, out, s.a, tile_row_, true, bias_sums);
   }
   if (later_transposed_.empty() && stored != nullptr) ops_.store(rows, out, s.a, tile_row_, stored, out);
   if constexpr (kTilesAreOperands) {
@@ -397,12 +400,12 @@ void MlpTile<S>::reduce(const Tensor& slabs, const PerInput<Tensor>& d_first_wei
     const Part* part = parts.begin();
     for (int64_t row = task * kRowsPerTask; row < end;) {
       while (row >= part->first_row + part->rows) ++part;
-      const int64_t r = row - part->first_row;
+      int64_t r = row - part->first_row;
       const int64_t rows = std::min(end, part->first_row + part->rows) - row;
-      const T* const from = slabs.data<T>() + part->from + r * padded(part->width);
-      for (int64_t slab = 0; slab < slabs.rows(); ++slab)
-        tile_ops<T>().add_to_stored(rows, part->width, from + slab * layout_.size, padded(part->width),
-                                    part->to + r * part->width, part->width);
+      const T* const from = slabs.data<T>() + part->from;
+      for (const int64_t last = r + rows; r < last; ++r)
+        tile_ops<T>().sum_rows(slabs.rows(), nullptr, part->width, from + r * padded(part->width),
+                               layout_.size, true, part->to + r * part->width);
       row += rows;
     }
   });

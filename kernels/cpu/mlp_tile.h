@@ -5,6 +5,7 @@
 #include <meshgrad/kernels/cpu/products.h>
 #include <meshgrad/kernels/mlp.h>
 
+#include <algorithm>
 #include <array>
 
 namespace meshgrad::cpu {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/kernels/cpu/tile.h>
 #include <meshgrad/kernels/optimizer.h>
 
 #include <algorithm>
@@ -58,13 +59,11 @@ void sgd(const OptimizerUpdate& args, const StepState& state, int64_t begin, int
   }
 }
 
-template <class T>
-void round_to(const Tensor& storage, const T* w, int64_t begin, int64_t end) {
-  const auto round = [&](auto* to) {
-    using To = std::remove_pointer_t<decltype(to)>;
-    for (int64_t i = begin; i < end; ++i) to[i] = To(static_cast<float>(w[i]));
-  };
-  storage.dtype() == DType::f16 ? round(storage.data<half>()) : round(storage.data<bfloat16>());
+void round_to(const Tensor& storage, const float* w, int64_t begin, int64_t end) {
+  dispatch_cpu_storage(storage.dtype(), [&]<class S>() {
+    if constexpr (std::is_same_v<Accumulator<S>, float>)
+      tile_ops<S>().store(1, end - begin, w + begin, 0, storage.data<S>() + begin, 0);
+  });
 }
 
 template <class T>
@@ -83,7 +82,9 @@ void update_of(const OptimizerUpdate& args, const Stream& stream) {
     } else {
       adam<T>(args, state, begin, end);
     }
-    if (args.storage.defined()) round_to(args.storage, args.parameters.data<T>(), begin, end);
+    if constexpr (std::is_same_v<T, float>) {
+      if (args.storage.defined()) round_to(args.storage, args.parameters.data<T>(), begin, end);
+    }
   });
 }
 

@@ -47,15 +47,10 @@ HWY_INLINE void write_past_caches(Vec<T> x, S* to) {
     hn::Stream(x, Wide<T>(), to);
   }
 }
-/// Vectors of exact rows.
+/// To exact rows.
 template <bool kWhole, class T, class S>
 HWY_INLINE void write_exact(const Part<T>& part, Vec<T> x, S* to) {
   kWhole ? write_operand<T>(x, to) : store(part, x, to);
-}
-template <bool kWhole, class T, class S>
-HWY_INLINE Vec<T> read_exact(const Part<T>& part, const S* from) {
-  if constexpr (kWhole && sizeof(S) != 2) return hn::LoadU(Wide<T>(), from);
-  return load(part, from);
 }
 /// Rounded to storage, and back.
 template <class S, class T>
@@ -148,7 +143,7 @@ struct GradientEnd {
     const auto part = [&](int v)
                           HWY_ATTR { return part_of<T, kWhole>(block.columns - block.column - v * lanes); };
     block.each(to.z, to.z_stride, [&](int m, int v, const S* at) HWY_ATTR {
-      const Vec<T> z = read_exact<kWhole, T>(part(v), at);
+      const Vec<T> z = load(part(v), at);
       d[m][v] = through_activation<T>(kRelu ? Activation::relu : to.activation, z, d[m][v]);
     });
     MESHGRAD_UNROLL
@@ -206,9 +201,8 @@ struct StoredEnd {
     const auto part = [&](int v)
                           HWY_ATTR { return part_of<T, kWhole>(block.columns - block.column - v * lanes); };
     if (to.added != nullptr) {
-      block.each(to.added, to.added_stride, [&](int m, int v, const S* at) HWY_ATTR {
-        x[m][v] = hn::Add(x[m][v], read_exact<kWhole, T>(part(v), at));
-      });
+      block.each(to.added, to.added_stride,
+                 [&](int m, int v, const S* at) HWY_ATTR { x[m][v] = hn::Add(x[m][v], load(part(v), at)); });
     }
     block.each(to.out, to.out_stride,
                [&](int m, int v, S* at) HWY_ATTR { write_exact<kWhole, T>(part(v), x[m][v], at); });

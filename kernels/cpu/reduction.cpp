@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
+#include <numeric>
 
 namespace meshgrad::cpu {
 namespace {
@@ -86,13 +88,21 @@ void masked_loss_backward_of(const MaskedLossBackward& args, const Stream& strea
   });
 }
 
+double square_of(double x) { return x * x; }
+
 template <class T>
 void sum_of_squares_of(const SumOfSquares& args, const Stream& stream) {
   const T* x = args.x.data<T>();
   const double sum = ordered_sum(stream, args.x.elements(), [&](int64_t begin, int64_t end) {
-    double partial = 0.0;
-    for (int64_t i = begin; i < end; ++i) partial += static_cast<double>(x[i]) * static_cast<double>(x[i]);
-    return partial;
+    // Several sums side by side: an addition need not wait for the one before.
+    constexpr int64_t kSums = 8;
+    double partial[kSums] = {};
+    int64_t i = begin;
+    for (; i + kSums <= end; i += kSums) {
+      for (int64_t j = 0; j < kSums; ++j) partial[j] += square_of(static_cast<double>(x[i + j]));
+    }
+    for (int64_t j = 0; i + j < end; ++j) partial[j] += square_of(static_cast<double>(x[i + j]));
+    return std::accumulate(std::begin(partial), std::end(partial), 0.0);
   });
   stream.run([&] {
     *args.sum.data<double>() += sum;

@@ -149,15 +149,6 @@ void norm_backward(Norm kind, int64_t rows, int64_t width, const S* z, int64_t z
   }
 }
 
-template <class T>
-void column_sums(int64_t rows, int64_t width, const T* x, int64_t x_row, T* sums) {
-  over_row<T>(width, [&](int64_t j, auto part) HWY_ATTR {
-    auto sum = load(part, sums + j);
-    for (int64_t i = 0; i < rows; ++i) sum = hn::Add(sum, load(part, x + i * x_row + j));
-    store(part, sum, sums + j);
-  });
-}
-
 /// Columns of kVectors vectors at once, the sums in registers.
 template <int kVectors, class S>
 HWY_INLINE void sum_columns(const Part<Accumulator<S>>& part, int64_t count, const int32_t* index, const S* x,
@@ -232,13 +223,12 @@ void gather_sum(int64_t rows, int64_t width, const Accumulator<S>* start, Gather
 template <class From, class BitsOf>
 HWY_INLINE void pair_rows_of(int64_t rows, int64_t width, const From* x, int64_t x_row, bfloat16* y,
                              int64_t y_row, const BitsOf& bits_of) {
-  const Bits bits;
   for (int64_t i = 0; i < rows; i += 2, x += 2 * x_row, y += y_row) {
     const bool paired = i + 1 < rows;
     over_row<float>(width, [&](int64_t j, auto part) HWY_ATTR {
       auto pair = bits_of(part, x + j);
       if (paired) pair = hn::Or(pair, hn::ShiftLeft<16>(bits_of(part, x + x_row + j)));
-      hn::BlendedStore(pair, hn::RebindMask(bits, part.mask), bits, reinterpret_cast<uint32_t*>(y + 2 * j));
+      store(part, hn::BitCast(Wide<float>(), pair), reinterpret_cast<float*>(y + 2 * j));
     });
   }
 }
@@ -271,7 +261,6 @@ const TileOps<S>* table() {
                       .activate_backward = activate_backward<S>,
                       .norm = norm<S>,
                       .norm_backward = norm_backward<S>,
-                      .column_sums = column_sums<T>,
                       .load = copy<S, T>,
                       .store = copy<T, S>,
                       .add = add<S, T>,

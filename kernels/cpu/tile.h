@@ -72,16 +72,14 @@ struct TileOps {
   void (*norm_backward)(Norm, int64_t rows, int64_t width, const S* z, int64_t z_row, const T* gain,
                         T epsilon, const T* d_y, int64_t d_y_row, T* d_z, int64_t d_z_row, T* d_gain,
                         T* d_bias, T* d_z_sums);
-  /// sums[j] += sum over rows of x[i, j].
-  void (*column_sums)(int64_t rows, int64_t width, const T* x, int64_t x_row, T* sums);
 
   /// Between storage and tiles, row by row: y = x, and y += x, rounded where y is storage.
   void (*load)(int64_t rows, int64_t width, const S* x, int64_t x_row, T* y, int64_t y_row);
   void (*store)(int64_t rows, int64_t width, const T* x, int64_t x_row, S* y, int64_t y_row);
   void (*add)(int64_t rows, int64_t width, const S* x, int64_t x_row, T* y, int64_t y_row);
   void (*add_to_stored)(int64_t rows, int64_t width, const T* x, int64_t x_row, S* y, int64_t y_row);
-  /// y = the sum of rows index[0..count) of x, or of rows 0..count (null), and of y itself with `accumulate`;
-  /// in that order, rounded once.
+  /// y = y (with `accumulate`) + rows index[0..count) of x, or its first rows (null): in that order, rounded
+  /// once.
   void (*sum_rows)(int64_t count, const int32_t* index, int64_t width, const S* x, int64_t x_row,
                    bool accumulate, S* y);
   /// y[i] = start (a row of a tile, or null for zeros) + a[i] + b[i].

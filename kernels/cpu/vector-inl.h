@@ -46,13 +46,14 @@ HWY_INLINE void over_row(int64_t width, Body&& body) {
   }
 }
 
+// Masks are for the last vector of a row: AVX2's masked stores are slow on some CPUs.
 template <class T>
 HWY_INLINE hn::Vec<Wide<T>> load(const Part<T>& part, const T* x) {
-  return hn::MaskedLoad(part.mask, Wide<T>(), x);
+  return part.whole ? hn::LoadU(Wide<T>(), x) : hn::MaskedLoad(part.mask, Wide<T>(), x);
 }
 template <class T>
 HWY_INLINE void store(const Part<T>& part, hn::Vec<Wide<T>> value, T* y) {
-  hn::BlendedStore(value, part.mask, Wide<T>(), y);
+  part.whole ? hn::StoreU(value, Wide<T>(), y) : hn::BlendedStore(value, part.mask, Wide<T>(), y);
 }
 
 using Floats = hn::Vec<Wide<float>>;

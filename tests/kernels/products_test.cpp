@@ -237,10 +237,10 @@ void check_sums_by_columns(const cpu::Products<bfloat16>& products, bool begin) 
   }
 }
 
-TEST_CASE("weight gradients of pairs begin, or go on from what they are") {
-  const auto all = of_pairs();
-  if (all.empty()) MESSAGE("pairs need AVX-512, were it only for the emulation of AMX");
-  for (const auto* products : all) {
+// Pairs need AVX-512, were it only for the emulation of AMX.
+TEST_CASE("weight gradients of pairs begin, or go on from what they are" *
+          doctest::skip(of_pairs().empty())) {
+  for (const auto* products : of_pairs()) {
     for (const bool begin : {true, false}) check_sums_by_columns(*products, begin);
   }
 }
@@ -333,26 +333,32 @@ TEST_CASE("products read and write nothing behind tensors that end with them") {
   for (const auto* products : of_pairs()) check_ends(*products);
 }
 
-TEST_CASE("a row's sums do not depend on the rows beside it") {
-  // What is computed again comes in other tiles.
+/// What is computed again comes in other tiles.
+template <class S>
+void check_rows_alone(const cpu::Products<S>& products) {
   RandomMatrices random(11);
-  const auto check = [&](const cpu::Products<bfloat16>& products) {
-    Case<bfloat16> c(random, products, 64, 128, 128);
-    std::vector<float> all(64 * kStride), part(all.size());
-    products.sum(c.product(), all.data(), kStride);
-    for (const auto& [first, rows] :
-         {std::pair<int64_t, int64_t>{0, 64}, {1, 1}, {5, 17}, {16, 33}, {31, 33}, {60, 4}}) {
-      cpu::Product<bfloat16> product = c.product();
-      product.m = rows;
-      product.a.data += first * kStride;
-      product.start.rows += first * kStride;
-      products.sum(product, part.data(), kStride);
-      for (int64_t i = 0; i < rows; ++i)
-        REQUIRE(std::memcmp(&part[static_cast<size_t>(i * kStride)],
-                            &all[static_cast<size_t>((first + i) * kStride)], 128 * sizeof(float)) == 0);
-    }
-  };
-  for (const auto* products : of_pairs()) check(*products);
+  const Case<S> c(random, products, 64, 128, 128);
+  std::vector<T<S>> all(64 * kStride), part(all.size());
+  products.sum(c.product(), all.data(), kStride);
+  for (const auto& [first, rows] :
+       {std::pair<int64_t, int64_t>{0, 64}, {1, 1}, {5, 17}, {16, 33}, {31, 33}, {60, 4}}) {
+    cpu::Product<S> product = c.product();
+    product.m = rows;
+    product.a.data += first * kStride;
+    product.start.rows += first * kStride;
+    products.sum(product, part.data(), kStride);
+    for (int64_t i = 0; i < rows; ++i)
+      REQUIRE(std::memcmp(&part[static_cast<size_t>(i * kStride)],
+                          &all[static_cast<size_t>((first + i) * kStride)], 128 * sizeof(T<S>)) == 0);
+  }
+}
+
+TEST_CASE("a row's sums do not depend on the rows beside it") {
+  check_rows_alone(cpu::products<float>());
+  check_rows_alone(cpu::products<double>());
+  check_rows_alone(cpu::products<half>());
+  check_rows_alone(cpu::products<cpu::WideBfloat16>());
+  for (const auto* products : of_pairs()) check_rows_alone(*products);
 }
 
 template <class S>
