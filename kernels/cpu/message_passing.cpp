@@ -37,7 +37,7 @@ class ReceiverSums {
     for (int64_t row = 0, next = 0; row < rows; row = next) {
       if (receivers[row] != receiver_) start(receivers[row]);
       while (next < rows && receivers[next] == receiver_) ++next;
-      tile_ops<T>().sum_rows(next - row, nullptr, width_, y + row * y_row, y_row, true, sum_);
+      in_tiles_.sum_rows(next - row, nullptr, width_, y + row * y_row, y_row, true, sum_);
     }
   }
   void finish() { start(-1); }
@@ -49,6 +49,7 @@ class ReceiverSums {
     receiver_ = receiver;
   }
   const TileOps<S>& ops_ = tile_ops<S>();
+  const TileOps<T>& in_tiles_ = tile_ops<T>();
   S* to_;
   int64_t width_;
   int32_t receiver_ = -1;

@@ -34,42 +34,54 @@ int64_t gradient_slabs(int64_t rows) {
 }
 
 template <class S>
-PackedWeight<S>::PackedWeight(const Tensor& weight, bool transposed, Runtime& runtime) {
-  using To = Operand<S>;
-  Tensor source = weight;
-  if constexpr (!std::is_same_v<S, To>) {
-    source = Tensor::empty(runtime, weight.shape(), dtype_of<To>(), Tag::workspace, "widened weights");
-    runtime.stream().run([&] {
-      tile_ops<S>().load(1, weight.elements(), weight.data<S>(), 0, source.template data<To>(), 0);
-    });
-  }
+PackedWeight<S>::PackedWeight(const Tensor& weight, bool transposed, Runtime& runtime)
+    : weight_(&weight),
+      transposed_(transposed),
+      panel_(products<S>().panel),
+      steps_(transposed ? weight.width() : weight.rows()),
+      columns_(transposed ? weight.rows() : weight.width()) {
   constexpr int64_t kStep = kDepth<S>;
-  const int64_t panel = products<S>().panel;
-  const int64_t in = transposed ? weight.width() : weight.rows();
-  const int64_t out = transposed ? weight.rows() : weight.width();
-  const int64_t panels = (out + panel - 1) / panel;
-  row_stride_ = panel * kStep;
-  panel_stride_ = row_stride_ * ((in + kStep - 1) / kStep);
-  const Shape shape{panels * panel_stride_};
-  constexpr std::string_view kLabel = "packed weights";
-  const bool whole = out % panel == 0 && in % kStep == 0;
-  data_ = whole ? Tensor::empty(runtime, shape, dtype_of<To>(), Tag::workspace, kLabel)
-                : Tensor::zeros(runtime, shape, dtype_of<To>(), Tag::workspace, kLabel);
-  const int64_t column_stride = transposed ? in : 1;
-  const int64_t row_stride = transposed ? 1 : out;
-  runtime.stream().parallel_for(panels, [&](int64_t p) {
-    const int64_t first = p * panel;
-    const int64_t columns = std::min(panel, out - first);
-    for (int64_t k = 0; k < in; ++k) {
-      const To* from = source.template data<To>() + first * column_stride + k * row_stride;
-      To* to = data_.data<To>() + p * panel_stride_ + k / kStep * row_stride_ + k % kStep;
-      if (kStep == 1 && !transposed) {
-        std::copy_n(from, columns, to);
-      } else {
-        for (int64_t c = 0; c < columns; ++c) to[c * kStep] = from[c * column_stride];
-      }
+  row_stride_ = panel_ * kStep;
+  panel_stride_ = row_stride_ * ((steps_ + kStep - 1) / kStep);
+  data_ = Tensor::empty(runtime, Shape{count() * panel_stride_}, dtype_of<Operand<S>>(), Tag::workspace,
+                        "packed weights");
+}
+
+template <class S>
+void PackedWeight<S>::pack(int64_t panel) const {
+  using To = Operand<S>;
+  constexpr int64_t kStep = kDepth<S>;
+  const int64_t first = panel * panel_;
+  const int64_t columns = std::min(panel_, columns_ - first);
+  To* const to = data_.data<To>() + panel * panel_stride_;
+  if (columns < panel_ || steps_ % kStep != 0) std::fill_n(to, panel_stride_, To());
+  if (!transposed_) {
+    const S* const from = weight_->data<S>() + first;
+    if constexpr (kStep == 2) {
+      tile_ops<S>().pair_activated_rows(Activation::none, steps_, columns, from, columns_, to, row_stride_);
+    } else {
+      tile_ops<S>().load(steps_, columns, from, columns_, to, row_stride_);
     }
-  });
+    return;
+  }
+  constexpr int64_t kPiece = 256;
+  for (int64_t c = 0; c < columns; ++c) {
+    for (int64_t begin = 0; begin < steps_; begin += kPiece) {
+      const int64_t count = std::min(kPiece, steps_ - begin);
+      const S* const stored = weight_->data<S>() + (first + c) * steps_ + begin;
+      const To* from;
+      [[maybe_unused]] To widened[kPiece];
+      if constexpr (std::is_same_v<S, To>) {
+        from = stored;
+      } else {
+        tile_ops<S>().load(1, count, stored, 0, widened, 0);
+        from = widened;
+      }
+      To* const column = to + begin / kStep * row_stride_ + c * kStep;
+      for (int64_t k = 0; k < count; k += kStep)
+        std::copy_n(from + k, std::min(kStep, count - k), column + k / kStep * row_stride_);
+    }
+  }
 }
 
 template <class S>
@@ -93,10 +105,26 @@ MlpTile<S>::MlpTile(const PerInput<MlpInput>& inputs, const MlpWeights& weights,
     if (!backward || !saved_complete_) later_.push_back({weight, false, runtime});
     if (backward) later_transposed_.push_back({weight, true, runtime});
   }
+  pack_weights(runtime.stream());
   pack_biases(runtime);
   hidden_tiles_ = backward && !saved_complete_ ? static_cast<int64_t>(widths_.size()) : 0;
   scratch_ = Tensor::empty(runtime, Shape{runtime.stream().threads() * scratch_size()}, dtype_of<T>(),
                            Tag::workspace, "tiles");
+}
+
+template <class S>
+void MlpTile<S>::pack_weights(const Stream& stream) const {
+  Few<const PackedWeight<S>*, 2 * (kMaxMlpInputs + kMaxMlpLayers)> all;
+  int64_t panels = 0;
+  const auto add = [&](const auto& weights) {
+    for (const PackedWeight<S>& weight : weights) all.push_back(&weight), panels += weight.count();
+  };
+  add(first_), add(first_transposed_), add(later_), add(later_transposed_);
+  stream.parallel_for(panels, [&](int64_t panel) {
+    const auto* weight = all.begin();
+    while (panel >= (*weight)->count()) panel -= (*weight++)->count();
+    (*weight)->pack(panel);
+  });
 }
 
 template <class S>
@@ -295,7 +323,7 @@ LayerGradient<S> MlpTile<S>::last_gradient(int64_t rows, TileScratch<S>& s, T* g
                        gradients + layout_.gain,
                        layout_.norm_bias >= 0 ? gradients + layout_.norm_bias : nullptr, bias_sums);
   } else {
-    tile_ops<T>().sum_rows(rows, nullptr, out, s.a, tile_row_, true, bias_sums);
+    in_tiles_.sum_rows(rows, nullptr, out, s.a, tile_row_, true, bias_sums);
   }
   if (later_transposed_.empty() && stored != nullptr) ops_.store(rows, out, s.a, tile_row_, stored, out);
   if constexpr (kTilesAreOperands) {
@@ -404,8 +432,8 @@ void MlpTile<S>::reduce(const Tensor& slabs, const PerInput<Tensor>& d_first_wei
       const int64_t rows = std::min(end, part->first_row + part->rows) - row;
       const T* const from = slabs.data<T>() + part->from;
       for (const int64_t last = r + rows; r < last; ++r)
-        tile_ops<T>().sum_rows(slabs.rows(), nullptr, part->width, from + r * padded(part->width),
-                               layout_.size, true, part->to + r * part->width);
+        in_tiles_.sum_rows(slabs.rows(), nullptr, part->width, from + r * padded(part->width), layout_.size,
+                           true, part->to + r * part->width);
       row += rows;
     }
   });

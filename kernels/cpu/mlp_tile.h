@@ -14,13 +14,18 @@ namespace meshgrad::cpu {
 template <class S>
 class PackedWeight {
  public:
-  /// W [in, out], or its transpose [out, in] as seen by the product.
+  /// Room for W [in, out], or its transpose [out, in] as seen by the product. `weight` stays where it is.
   PackedWeight() = default;
   PackedWeight(const Tensor& weight, bool transposed, Runtime& runtime);
+  int64_t count() const { return (columns_ + panel_ - 1) / panel_; }
+  void pack(int64_t panel) const;  ///< once, for each
   PanelMatrix<Operand<S>> panels() const { return {data_.data<Operand<S>>(), panel_stride_, row_stride_}; }
 
  private:
   Tensor data_;
+  const Tensor* weight_ = nullptr;
+  bool transposed_ = false;
+  int64_t panel_ = 1, steps_ = 0, columns_ = 0;
   int64_t panel_stride_ = 0;
   int64_t row_stride_ = 0;
 };
@@ -184,10 +189,12 @@ class MlpTile {
   const T* bias(size_t layer) const {
     return has_bias_[layer] ? biases_.data<T>() + static_cast<int64_t>(layer) * tile_row_ : nullptr;
   }
+  void pack_weights(const Stream& stream) const;
   void pack_biases(Runtime& runtime);
   int64_t scratch_size() const;  // of a worker, in T
 
   const TileOps<S>& ops_ = tile_ops<S>();
+  const TileOps<T>& in_tiles_ = tile_ops<T>();
   const Products<S>& products_ = products<S>();
   const PerInput<MlpInput>& inputs_;
   const MlpWeights& weights_;

@@ -47,7 +47,7 @@ HWY_INLINE void write_past_caches(Vec<T> x, S* to) {
     hn::Stream(x, Wide<T>(), to);
   }
 }
-/// To exact rows.
+/// Writes to exact rows.
 template <bool kWhole, class T, class S>
 HWY_INLINE void write_exact(const Part<T>& part, Vec<T> x, S* to) {
   kWhole ? write_operand<T>(x, to) : store(part, x, to);

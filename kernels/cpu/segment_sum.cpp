@@ -24,12 +24,13 @@ void segment_sum_of(const SegmentSum& args, const Stream& stream) {
   const int64_t width = args.out.width();
   const int64_t stride = args.x.width();
   const S* x = args.x.data<S>() + args.x_column;
+  const TileOps<S>& ops = tile_ops<S>();
   over_rows(stream, args.segments.value(), [&](int64_t segment) {
     const int64_t begin = offsets != nullptr ? offsets[segment] : segment;
     const int64_t end = offsets != nullptr ? offsets[segment + 1] : segment + 1;
-    tile_ops<S>().sum_rows(end - begin, order != nullptr ? order + begin : nullptr, width,
-                           order != nullptr ? x : x + begin * stride, stride, args.accumulate,
-                           args.out.data<S>() + segment * width);
+    ops.sum_rows(end - begin, order != nullptr ? order + begin : nullptr, width,
+                 order != nullptr ? x : x + begin * stride, stride, args.accumulate,
+                 args.out.data<S>() + segment * width);
   });
 }
 

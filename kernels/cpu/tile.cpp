@@ -51,7 +51,8 @@ HWY_INLINE void row_statistics(Norm norm, int64_t width, const From* z, T epsilo
   const auto center = hn::Set(d, mean);
   auto squares = hn::Zero(d);
   over_row<T>(width, [&](int64_t j, auto part) HWY_ATTR {
-    const auto x = hn::IfThenElseZero(part.mask, hn::Sub(load(part, z + j), center));
+    const auto from_mean = hn::Sub(load(part, z + j), center);
+    const auto x = part.whole ? from_mean : hn::IfThenElseZero(part.mask, from_mean);
     squares = hn::MulAdd(x, x, squares);
   });
   const T variance = hn::GetLane(hn::SumOfLanes(d, squares)) / static_cast<T>(width);

@@ -46,7 +46,7 @@ HWY_INLINE void over_row(int64_t width, Body&& body) {
   }
 }
 
-// Masks are for the last vector of a row: AVX2's masked stores are slow on some CPUs.
+// Masks are for the last vector of a row: AVX2's masked stores, and less so loads, are slow on some CPUs.
 template <class T>
 HWY_INLINE hn::Vec<Wide<T>> load(const Part<T>& part, const T* x) {
   return part.whole ? hn::LoadU(Wide<T>(), x) : hn::MaskedLoad(part.mask, Wide<T>(), x);
