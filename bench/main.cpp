@@ -226,7 +226,7 @@ int run(const Options& options, Device device) {
     });
   });
   if (chosen.empty()) {
-    throw invalid_argument("meshgrad-bench run", "a pattern that a name contains",
+    throw invalid_argument("meshgrad-bench run", "a name, or a part of one",
                            "\"" + options.patterns.front() + "\"", "see meshgrad-bench list");
   }
   const std::string device_name =
