@@ -85,6 +85,16 @@ std::vector<const cpu::Products<bfloat16>*> of_pairs() {
   return tables;
 }
 
+/// Calls body(table) for the products of every storage type on this machine.
+template <class Body>
+void with_all_products(const Body& body) {
+  body(cpu::products<float>());
+  body(cpu::products<double>());
+  body(cpu::products<half>());
+  body(cpu::products<cpu::WideBfloat16>());
+  for (const auto* products : of_pairs()) body(*products);
+}
+
 template <class V>
 double number(V value) {
   if constexpr (sizeof(V) == 2) {
@@ -183,11 +193,7 @@ void check_products(const cpu::Products<S>& products) {
 }
 
 TEST_CASE("products end in tiles, storage, operands and column sums as if done one by one") {
-  check_products(cpu::products<float>());
-  check_products(cpu::products<double>());
-  check_products(cpu::products<half>());
-  check_products(cpu::products<cpu::WideBfloat16>());
-  for (const auto* products : of_pairs()) check_products(*products);
+  with_all_products([](const auto& products) { check_products(products); });
 }
 
 /// Weight gradients: A by columns, as rows in pairs, and sums that begin, or go on from where they are.
@@ -327,11 +333,7 @@ void check_ends(const cpu::Products<S>& products) {
 }
 
 TEST_CASE("products read and write nothing behind tensors that end with them") {
-  check_ends(cpu::products<float>());
-  check_ends(cpu::products<double>());
-  check_ends(cpu::products<half>());
-  check_ends(cpu::products<cpu::WideBfloat16>());
-  for (const auto* products : of_pairs()) check_ends(*products);
+  with_all_products([](const auto& products) { check_ends(products); });
 }
 
 /// What is computed again comes in other tiles.
@@ -355,11 +357,7 @@ void check_rows_alone(const cpu::Products<S>& products) {
 }
 
 TEST_CASE("a row's sums do not depend on the rows beside it") {
-  check_rows_alone(cpu::products<float>());
-  check_rows_alone(cpu::products<double>());
-  check_rows_alone(cpu::products<half>());
-  check_rows_alone(cpu::products<cpu::WideBfloat16>());
-  for (const auto* products : of_pairs()) check_rows_alone(*products);
+  with_all_products([](const auto& products) { check_rows_alone(products); });
 }
 
 template <class S>
@@ -376,11 +374,7 @@ void check_streaming(const cpu::Products<S>& products) {
 }
 
 TEST_CASE("what is written past the caches is the same") {
-  check_streaming(cpu::products<float>());
-  check_streaming(cpu::products<double>());
-  check_streaming(cpu::products<half>());
-  check_streaming(cpu::products<cpu::WideBfloat16>());
-  for (const auto* products : of_pairs()) check_streaming(*products);
+  with_all_products([](const auto& products) { check_streaming(products); });
 }
 
 }  // namespace
