@@ -93,11 +93,10 @@ void norm_backward_of(const NormBackward& args, Runtime& runtime, const Stream& 
   });
   const TileOps<T>& total = tile_ops<T>();
   stream.run([&] {
-    for (int64_t slab = 0; slab < slabs; ++slab) {
-      const T* d_gain = sums.data<T>() + slab * 2 * width;
-      total.add(1, width, d_gain, 0, args.d_gain.data<T>(), 0);
-      if (args.d_bias.defined()) total.add(1, width, d_gain + width, 0, args.d_bias.data<T>(), 0);
-    }
+    const T* d_gain = sums.data<T>();
+    total.sum_rows(slabs, nullptr, width, d_gain, 2 * width, true, args.d_gain.data<T>());
+    if (args.d_bias.defined())
+      total.sum_rows(slabs, nullptr, width, d_gain + width, 2 * width, true, args.d_bias.data<T>());
   });
 }
 
