@@ -3,6 +3,7 @@
 #include <meshgrad/autograd/offload.h>
 #include <meshgrad/autograd/segment_plan.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace meshgrad {
@@ -10,33 +11,32 @@ namespace meshgrad {
 /// A segment between its first run and its second.
 class SegmentRun {
  public:
-  static std::vector<Variable> first(Tape& tape, std::string_view name, const Segment& segment,
-                                     const std::vector<Variable>& inputs, Keep keep);
+  static Variables first(Tape& tape, std::string_view name, Segment segment, const Variables& inputs,
+                         Keep keep);
 
  private:
-  std::vector<Variable> run(Tape& tape, std::string_view name, Keep keep);
-  std::vector<Variable> stand_in(Tape& tape);
-  void note(Tape& tape, std::string_view name, const std::vector<Variable>& outputs) const;
+  SegmentRun(Segment segment, const Variables& inputs) : segment_(std::move(segment)), inputs_(inputs) {}
+  Variables run(Tape& tape, std::string_view name, Keep keep);
+  Variables stand_in(Tape& tape);
+  void note(Tape& tape, std::string_view name, const Variables& outputs) const;
   void second(Tape& tape);
   std::vector<Offload::Holder> inputs_held(bool lend) const;
   std::vector<Offload::Holder> all_held() const;
 
-  Segment segment_;
-  std::vector<Variable> inputs_;
-  std::vector<GradientSlot> outputs_;
-  std::vector<bool> fresh_;  // per output: made by the segment, not handed through
+  std::optional<Segment> segment_;
+  Variables inputs_;
+  Few<GradientSlot, kMaxSegmentValues> outputs_;
+  Few<bool, kMaxSegmentValues> fresh_;  // per output: made by the segment, not handed through
   std::shared_ptr<SegmentPlan> plan_;
   int64_t number_ = -1;  // if what it keeps may leave the device's memory
 };
 
-std::vector<Variable> SegmentRun::first(Tape& tape, std::string_view name, const Segment& segment,
-                                        const std::vector<Variable>& inputs, Keep keep) {
-  SegmentRun self;
-  self.segment_ = segment;
-  self.inputs_ = inputs;
+Variables SegmentRun::first(Tape& tape, std::string_view name, Segment segment, const Variables& inputs,
+                            Keep keep) {
+  SegmentRun self(std::move(segment), inputs);
   Offload* const offload = tape.root_offload();
   if (offload != nullptr) offload->begin_segment(self.inputs_held(true));
-  std::vector<Variable> outputs = tape.runs() ? self.run(tape, name, keep) : self.stand_in(tape);
+  const Variables outputs = tape.runs() ? self.run(tape, name, keep) : self.stand_in(tape);
   for (const Variable& output : outputs) self.outputs_.push_back(output.slot());
   self.note(tape, name, outputs);
   if (offload != nullptr) self.number_ = offload->end_segment(self.all_held());
@@ -67,34 +67,34 @@ std::vector<Offload::Holder> SegmentRun::all_held() const {
   return held;
 }
 
-std::vector<Variable> SegmentRun::run(Tape& tape, std::string_view name, Keep keep) {
-  plan_ = std::make_shared<SegmentPlan>();
-  plan_->name = name;
+Variables SegmentRun::run(Tape& tape, std::string_view name, Keep keep) {
+  plan_ = make_recycled<SegmentPlan>(tape.recycling(), tape.recycling(), name, tape.shared_->ids);
   // Within a segment that forgets everything nothing is kept.
   if (tape.kind_ == Tape::Kind::record) plan_->keep = keep;
   Tape forgetful(tape, Tape::Kind::forget, plan_);
-  std::vector<Variable> outputs = segment_(forgetful, inputs_);
+  const Variables outputs = (*segment_)(forgetful, inputs_);
   // Within a segment that runs again this is the second run: what the third is compared to must be the first.
   if (tape.shared_->check && tape.follows()) {
     const std::shared_ptr<SegmentPlan>& known = tape.plan_->op(tape.next_op_).nested;
     if (known != nullptr) known->compare(*plan_);
   }
-  plan_->decide();
-  const std::unordered_set<uint64_t> made = plan_->made();
-  for (const Variable& output : outputs) fresh_.push_back(output && made.contains(output.state_->id));
+  plan_->decide(tape.shared_->ids);
+  for (const Variable& output : outputs) fresh_.push_back(output && plan_->made(output.state_->id));
   return outputs;
 }
 
 /// Nobody reads the outputs of this inner segment: it waits for its own backward.
-std::vector<Variable> SegmentRun::stand_in(Tape& tape) {
+Variables SegmentRun::stand_in(Tape& tape) {
   const SegmentPlan::Op& known = tape.plan_->op(tape.next_op_);
   plan_ = known.nested;
-  std::vector<Variable> outputs;
+  Variables outputs;
   for (const GradientSlot& like : known.prototypes) {
     fresh_.push_back(static_cast<bool>(like));
-    Variable& output = outputs.emplace_back();
+    outputs.push_back({});
     if (!like) continue;
-    output = Variable(Tensor::without_memory(like.shape(), like.dtype()), like.needs_gradient(), like.rows());
+    Variable& output = outputs.back();
+    output = Variable(Tensor::without_memory(like.shape(), like.dtype()), like.needs_gradient(), like.rows(),
+                      tape.recycling());
     output.slot_.state_->name = like.state_->name;
     output.state_->id = ++tape.shared_->ids;
   }
@@ -102,31 +102,31 @@ std::vector<Variable> SegmentRun::stand_in(Tape& tape) {
 }
 
 /// What the plan of an outer segment has to know of this one.
-void SegmentRun::note(Tape& tape, std::string_view name, const std::vector<Variable>& outputs) const {
+void SegmentRun::note(Tape& tape, std::string_view name, const Variables& outputs) const {
   if (tape.plan_ == nullptr) return;
   if (tape.follows()) return tape.plan_->check_op(tape.next_op_++, name, outputs.size());
-  SegmentPlan::Op op;
-  op.name = name;
-  op.inputs = plan_->outside();
+  SegmentPlan::Op& op = tape.plan_->add_op(name);
+  plan_->add_outside(op.inputs);
   op.rereads_inputs = true;
   op.nested = plan_;
   bool stands_alone = true;
-  std::unordered_set<uint64_t> seen;
   for (size_t i = 0; i < outputs.size(); ++i) {
-    op.outputs.push_back({.id = fresh_[i] ? outputs[i].state_->id : 0, .kept = {}, .hash = {}});
     op.prototypes.push_back(outputs_[i]);
+    const uint64_t id = fresh_[i] ? outputs[i].state_->id : 0;
     // Two prototypes of one value would be two slots for its gradient.
-    if (outputs[i]) stands_alone = stands_alone && fresh_[i] && seen.insert(outputs[i].state_->id).second;
+    const auto same = [id](const SegmentPlan::Output& other) { return other.id == id; };
+    const bool again = std::any_of(op.outputs.begin(), op.outputs.end(), same);
+    if (outputs[i]) stands_alone = stands_alone && fresh_[i] && !again;
+    op.outputs.push_back({.id = id, .kept = {}, .hash = {}});
   }
   if (!stands_alone) op.prototypes.clear();
-  tape.plan_->ops.push_back(std::move(op));
 }
 
 void SegmentRun::second(Tape& tape) {
-  std::vector<Tensor> gradients(outputs_.size());
+  Few<Tensor, kMaxSegmentValues> gradients;
   bool reached = false;
   for (size_t i = 0; i < outputs_.size(); ++i) {
-    if (fresh_[i]) gradients[i] = tape.take_gradient(outputs_[i]);
+    gradients.push_back(fresh_[i] ? tape.take_gradient(outputs_[i]) : Tensor());
     reached = reached || gradients[i].defined();
   }
   outputs_.clear();
@@ -139,14 +139,14 @@ void SegmentRun::second(Tape& tape) {
   ++tape.shared_->counts.segments;
   Tape again(tape, Tape::Kind::record, plan_);
   {
-    const std::vector<Variable> outputs = segment_(again, inputs_);
+    const Variables outputs = (*segment_)(again, inputs_);
     plan_->check_end(again.next_op_, outputs.size() == gradients.size());
     for (size_t i = 0; i < outputs.size(); ++i) {
       if (gradients[i].defined()) outputs[i].slot_.state_->gradient = std::move(gradients[i]);
     }
   }
   // From here on entries alone hold what they need, and let go of it one by one.
-  segment_ = nullptr;
+  segment_.reset();
   inputs_.clear();
   again.plan_.reset();
   plan_.reset();
@@ -154,9 +154,9 @@ void SegmentRun::second(Tape& tape) {
   again.walk();
 }
 
-std::vector<Variable> checkpoint(Tape& tape, std::string_view name, const Segment& segment,
-                                 const std::vector<Variable>& inputs, Keep keep) {
-  return tape.evaluating() ? segment(tape, inputs) : SegmentRun::first(tape, name, segment, inputs, keep);
+Variables run_segment(Tape& tape, std::string_view name, Segment segment, const Variables& inputs,
+                      Keep keep) {
+  return SegmentRun::first(tape, name, std::move(segment), inputs, keep);
 }
 
 }  // namespace meshgrad

@@ -66,7 +66,7 @@ Variable norm(Tape& tape, const Variable& x, Norm kind, const Weight& gain, cons
                   .bias = bias.value,
                   .epsilon = epsilon,
                   .y = y.value()},
-                 tape.stream());
+                 tape.runtime(), tape.stream());
   }
   tape.record({.op = "norm", .inputs = {&x, 1}, .rereads_inputs = true},
               [x, y = y.slot(), kind, gain, bias, epsilon](Tape& back) {

@@ -35,7 +35,7 @@ LossSum masked_loss(Tape& tape, const Variable& prediction, const Tensor& target
   return loss;
 }
 
-LossSum masked_loss(Tape& tape, const Variable& before, const std::vector<Variable>& errors,
+LossSum masked_loss(Tape& tape, const Variable& before, const PerInput<Variable>& errors,
                     const Tensor& mask) {
   if (errors.empty()) throw invalid_argument("masked_loss", "one error or more", "none");
   LossSum loss{tape.output(Shape{1}, Rows{1}, DType::f64, true, "loss"),
@@ -55,7 +55,7 @@ LossSum masked_loss(Tape& tape, const Variable& before, const std::vector<Variab
                          .accumulate = i > 0 || before},
                         tape.runtime(), tape.stream());
   }
-  std::vector<Variable> inputs = errors;
+  Few<Variable, kMaxMlpInputs + 1> inputs(std::span(errors.begin(), errors.end()));
   if (before) inputs.push_back(before);
   tape.record({.op = "masked_loss", .inputs = inputs, .rereads_inputs = true},
               [before = before.slot(), errors, mask, sum = loss.sum.slot()](Tape& back) {

@@ -6,50 +6,40 @@
 
 namespace meshgrad {
 
-void SegmentPlan::decide() {
-  std::unordered_set<uint64_t> needed;
+void SegmentPlan::decide(uint64_t last) {
+  std::vector<bool, Recycling<bool>> needed(last - before, false, ops.get_allocator());
+  const auto need = [&](uint64_t id) {
+    if (made(id)) needed[id - before - 1] = true;
+  };
   for (const Op& op : ops) {
-    if (op.rereads_inputs) needed.insert(op.inputs.begin(), op.inputs.end());
+    if (op.rereads_inputs) std::for_each(op.inputs.begin(), op.inputs.end(), need);
     if (!op.rereads_outputs) continue;
-    for (const Output& output : op.outputs) needed.insert(output.id);
+    for (const Output& output : op.outputs) need(output.id);
   }
   for (auto op = ops.rbegin(); op != ops.rend(); ++op) {
     op->runs = op->nested != nullptr && op->prototypes.empty();
     for (Output& output : op->outputs) {
-      const bool read = needed.contains(output.id);
+      const bool read = made(output.id) && needed[output.id - before - 1];
       if (!read) output.kept = {};
       output.needed = read && !output.kept.defined();
       op->runs = op->runs || output.needed;
     }
-    if (op->runs) needed.insert(op->inputs.begin(), op->inputs.end());
+    if (op->runs) std::for_each(op->inputs.begin(), op->inputs.end(), need);
   }
 }
 
-std::unordered_set<uint64_t> SegmentPlan::made() const {
-  std::unordered_set<uint64_t> ids;
-  for (const Op& op : ops) {
-    for (const Output& output : op.outputs) {
-      if (output.id != 0) ids.insert(output.id);
-    }
-  }
-  return ids;
-}
-
-std::vector<uint64_t> SegmentPlan::outside() const {
-  const std::unordered_set<uint64_t> inside = made();
-  std::vector<uint64_t> ids;
+void SegmentPlan::add_outside(List<uint64_t>& ids) const {
   for (const Op& op : ops) {
     std::copy_if(op.inputs.begin(), op.inputs.end(), std::back_inserter(ids),
-                 [&](uint64_t id) { return !inside.contains(id); });
+                 [&](uint64_t id) { return !made(id); });
   }
-  return ids;
 }
 
 namespace {
 
 InvalidArgument another_run(const SegmentPlan& plan, const std::string& needed, const std::string& got) {
-  return invalid_argument("segment " + plan.name, needed + " in its second run, as in its first", got,
-                          "let its ops depend on nothing that changes between the two");
+  return invalid_argument("segment " + std::string(plan.name), needed + " in its second run, as in its first",
+                          got, "let its ops depend on nothing that changes between the two");
 }
 
 std::string text_of(std::string_view op, size_t outputs) {
@@ -84,8 +74,9 @@ void SegmentPlan::check_end(size_t ops_seen, bool as_many_outputs) const {
 void SegmentPlan::compare(size_t of, size_t index, uint64_t hash) const {
   const Op& known = op(of);
   if (known.outputs[index].hash == hash) return;
-  throw internal_error("segment " + name + ", op " + std::to_string(of) + ", " + known.name + ": output " +
-                       std::to_string(index) + " has other bits than in the first run");
+  throw internal_error("segment " + std::string(name) + ", op " + std::to_string(of) + ", " +
+                       std::string(known.name) + ": output " + std::to_string(index) +
+                       " has other bits than in the first run");
 }
 
 void SegmentPlan::compare(const SegmentPlan& other) const {

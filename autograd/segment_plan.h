@@ -3,11 +3,11 @@
 #pragma once
 #include <meshgrad/autograd/keep.h>
 
-#include <unordered_set>
-
 namespace meshgrad {
 
 struct SegmentPlan {
+  template <class T>
+  using List = std::vector<T, Recycling<T>>;
   struct Output {
     uint64_t id = 0;               ///< 0: handed through
     bool needed = true;            ///< by an op that runs again, or by a backward
@@ -15,25 +15,32 @@ struct SegmentPlan {
     std::optional<uint64_t> hash;  ///< of the first run's value, when recomputation is checked
   };
   struct Op {
-    std::string name;
-    std::vector<uint64_t> inputs;
+    Op(const Recycling<std::byte>& memory, std::string_view op)
+        : name(op, memory), inputs(memory), outputs(memory), prototypes(memory) {}
+    RecycledString name;
+    List<uint64_t> inputs;
     bool rereads_inputs = false;
     bool rereads_outputs = false;
     bool runs = true;
-    std::vector<Output> outputs;
+    List<Output> outputs;
     // Of an op that is a segment itself:
     std::shared_ptr<SegmentPlan> nested;
-    std::vector<GradientSlot> prototypes;  ///< like its outputs'; none: it always runs
+    List<GradientSlot> prototypes;  ///< like its outputs'; none: it always runs
   };
-  std::string name;
+  RecycledString name;
   Keep keep;
-  std::vector<Op> ops;
+  List<Op> ops;
+  uint64_t before;  ///< the values up to this number were made before
 
-  /// Decides what is run again, when all ops are known.
-  void decide();
-  std::unordered_set<uint64_t> made() const;
-  /// What the ops read and none of them made.
-  std::vector<uint64_t> outside() const;
+  SegmentPlan(const Recycling<std::byte>& memory, std::string_view segment, uint64_t made_before)
+      : name(segment, memory), ops(memory), before(made_before) {}
+  Op& add_op(std::string_view op) { return ops.emplace_back(Recycling<std::byte>(ops.get_allocator()), op); }
+  /// Decides what is run again, when all ops are known. `last`: the number of the last value that they made.
+  void decide(uint64_t last);
+  /// True of a value that one of the ops made.
+  bool made(uint64_t id) const { return id > before; }
+  /// Adds what the ops read and none of them made.
+  void add_outside(List<uint64_t>& ids) const;
 
   // Of the second run; all throw InvalidArgument where it is not like the first:
   const Op& op(size_t index) const;

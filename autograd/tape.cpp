@@ -62,8 +62,7 @@ void Tape::note_readers(const OpUse& use) const {
 
 /// The first run of a segment.
 void Tape::note(const OpUse& use) {
-  SegmentPlan::Op op;
-  op.name = use.op;
+  SegmentPlan::Op& op = plan_->add_op(use.op);
   op.rereads_inputs = use.rereads_inputs;
   op.rereads_outputs = use.rereads_outputs;
   for (const Variable& input : use.inputs) {
@@ -75,7 +74,6 @@ void Tape::note(const OpUse& use) {
     if (plan_->keep.covers(use)) output.kept = made.value();
     if (shared_->check) output.hash = hash_of(made, stream());
   }
-  plan_->ops.push_back(std::move(op));
 }
 
 /// The second run.

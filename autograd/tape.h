@@ -144,7 +144,7 @@ class Tape {
   /// An inner tape.
   Tape(const Tape& outer, Kind kind, std::shared_ptr<SegmentPlan> plan);
   struct Entry {
-    std::string op;
+    RecycledString op;
     std::shared_ptr<void> saved;
     void (*backward)(void* saved, Tape&);
     std::string scope;  // if observed
@@ -152,7 +152,8 @@ class Tape {
   };
   template <class Backward>
   void push(std::string_view op, Backward backward, bool segment = false) {
-    entries_.push_back({std::string(op), make_recycled<Backward>(recycling(), std::move(backward)),
+    entries_.push_back({RecycledString(op, recycling()),
+                        make_recycled<Backward>(recycling(), std::move(backward)),
                         [](void* saved, Tape& tape) { (*static_cast<Backward*>(saved))(tape); },
                         observer_ ? runtime_.allocator().scope() : std::string(), segment});
   }

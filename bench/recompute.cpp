@@ -97,10 +97,10 @@ struct Step {
   /// The two outputs are the first two of the inputs.
   void unroll(Runtime& runtime, const Scale& scale, int64_t steps) {
     const DType sums = accumulator_of(batch.node_features.dtype());
-    for (int64_t step = 1; step < steps; ++step) {
-      batch.unroll.further.push_back(
-          {inputs.rows(scale.period, 11).tensor, inputs.rows(scale.period, 2, sums).tensor});
-    }
+    batch.unroll.further = steps - 1;
+    const int64_t rows = batch.unroll.further * Unroll::step_rows(scale.period);  // of one copy
+    batch.unroll.node_features = inputs.rows(rows, 11).tensor;
+    batch.unroll.target = inputs.rows(rows, 2, sums).tensor;
     std::vector<int32_t> source(11, -1);
     source[0] = 0;
     source[1] = 1;

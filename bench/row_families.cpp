@@ -113,9 +113,9 @@ Workload norm_work(const std::shared_ptr<Case>& c) {
                          .gain = gain.tensor,
                          .bias = bias.tensor,
                          .y = c->written({n.rows, n.width}, c->storage())};
-  const Stream& stream = c->stream();
+  Runtime& runtime = c->runtime();
   return finish(
-      c, 8.0 * n.elements, 2.0 * n.bytes, [&stream, args] { norm_forward(args, stream); },
+      c, 8.0 * n.elements, 2.0 * n.bytes, [&runtime, args] { norm_forward(args, runtime, runtime.stream()); },
       [=](Case& judged) {
         judged.expect("y", args.y, reference::norm(Norm::layer, x.base, gain.base, bias.base, args.epsilon),
                       n.width);

@@ -4,8 +4,8 @@ target_link_libraries(meshgrad_engine PUBLIC Threads::Threads PRIVATE fmt::fmt)
 target_link_libraries(meshgrad_kernels PRIVATE fmt::fmt PkgConfig::libhwy)
 target_link_libraries(meshgrad_autograd PRIVATE fmt::fmt)
 target_link_libraries(meshgrad_nn PRIVATE fmt::fmt)
-set(train_packages fmt::fmt toml11::toml11 nlohmann_json::nlohmann_json CLI11::CLI11 ZLIB::ZLIB PNG::PNG
-    PkgConfig::libzip PkgConfig::libxxhash)
+set(train_packages fmt::fmt toml11::toml11 nlohmann_json::nlohmann_json ZLIB::ZLIB PNG::PNG PkgConfig::libzip
+    PkgConfig::libxxhash)
 target_link_libraries(meshgrad_train PRIVATE ${train_packages})
 if(HDF5_FOUND)
   target_include_directories(meshgrad_train PRIVATE ${HDF5_C_INCLUDE_DIRS})
@@ -25,8 +25,9 @@ if(MESHGRAD_SANITIZE MATCHES "address")
 endif()
 
 # Command-line and configuration code runs once: a quick build is worth more than its speed.
-file(GLOB once_sources ${PROJECT_SOURCE_DIR}/train/cli/*.cpp ${PROJECT_SOURCE_DIR}/train/config*.cpp)
-set_source_files_properties(${once_sources} PROPERTIES COMPILE_OPTIONS "-O1")
+file(GLOB cli_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/train/main.cpp ${PROJECT_SOURCE_DIR}/train/cli/*.cpp)
+file(GLOB config_sources ${PROJECT_SOURCE_DIR}/train/config*.cpp)
+set_source_files_properties(${cli_sources} ${config_sources} PROPERTIES COMPILE_OPTIONS "-O1")
 
 if(MESHGRAD_HAVE_CUDA)
   file(GLOB gpu_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/*/*_cuda.cpp ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu
@@ -51,6 +52,7 @@ target_include_directories(meshgrad PUBLIC $<INSTALL_INTERFACE:include>)
 set_target_properties(meshgrad PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
 target_link_libraries(meshgrad PRIVATE ${gpu_packages})
 
-add_executable(meshgrad_cli train/main.cpp)
+add_executable(meshgrad_cli ${cli_sources})
 set_target_properties(meshgrad_cli PROPERTIES OUTPUT_NAME meshgrad)
-target_link_libraries(meshgrad_cli PRIVATE meshgrad meshgrad_options)
+target_compile_definitions(meshgrad_cli PRIVATE MESHGRAD_VERSION="${PROJECT_VERSION}")
+target_link_libraries(meshgrad_cli PRIVATE meshgrad meshgrad_options fmt::fmt nlohmann_json::nlohmann_json CLI11::CLI11)

@@ -166,7 +166,7 @@ class CachingAllocator : public std::enable_shared_from_this<CachingAllocator> {
   std::optional<MemoryRecord> shortage_;  // when memory last ran out, for record()
   std::vector<std::function<bool()>> callbacks_;
   std::vector<std::string> advice_;
-  std::unique_ptr<Step> step_;
+  std::shared_ptr<Step> step_;
   int64_t steps_ = 0;                     // begun so far
   std::vector<std::thread::id> calling_;  // threads that are inside a callback
   bool releasing_ = false;                // inside release_unused()

@@ -10,7 +10,7 @@ void CachingAllocator::begin_step(StepPlan& plan, const Stream& stream) {
   const std::lock_guard lock(mutex_);
   check_internal(step_ == nullptr, "one planned step at a time");
   Heap& heap = heap_of(stream);
-  step_ = std::make_unique<Step>(Step{plan, heap, ++steps_});
+  step_ = make_recycled<Step>(recycling_, Step{plan, heap, ++steps_});
   if (!plan.ready()) return plan.start();
   if (plan.bytes() == 0 || plan.bytes() > limit_) return;
   // The region is found as one block, and free again at once: the step's blocks are taken out of it.

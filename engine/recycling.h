@@ -4,6 +4,7 @@
 #pragma once
 #include <memory>
 #include <memory_resource>
+#include <string>
 #include <utility>
 
 namespace meshgrad {
@@ -39,6 +40,8 @@ class Recycling {
   }
   std::shared_ptr<std::pmr::memory_resource> memory_;
 };
+
+using RecycledString = std::basic_string<char, std::char_traits<char>, Recycling<char>>;
 
 /// As std::make_shared.
 template <class T, class... Arguments>

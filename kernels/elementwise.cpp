@@ -19,7 +19,7 @@ void activation_backward(const ActivationBackward& args, const Stream& stream) {
       .activation_backward(args, stream);
 }
 
-void norm_forward(const NormForward& args, const Stream& stream) {
+void norm_forward(const NormForward& args, Runtime& runtime, const Stream& stream) {
   constexpr std::string_view kOp = "norm.forward";
   check_defined(kOp, "gain", args.gain);
   check_defined(kOp, "x", args.x);
@@ -31,7 +31,8 @@ void norm_forward(const NormForward& args, const Stream& stream) {
   check_tensor(kOp, "gain", args.gain, sums, {width});
   check_optional(kOp, "bias", args.bias, sums, {width});
   check_tensor(kOp, "y", args.y, dtype, {args.rows.capacity, width});
-  pick_table(args.y.device(), cpu::elementwise_kernels, &GpuTables::elementwise).norm_forward(args, stream);
+  pick_table(args.y.device(), cpu::elementwise_kernels, &GpuTables::elementwise)
+      .norm_forward(args, runtime, stream);
 }
 
 void norm_backward(const NormBackward& args, Runtime& runtime, const Stream& stream) {

@@ -57,7 +57,7 @@ struct Cast {
 struct ElementwiseKernels {
   void (*activation_forward)(const ActivationForward&, const Stream&);
   void (*activation_backward)(const ActivationBackward&, const Stream&);
-  void (*norm_forward)(const NormForward&, const Stream&);
+  void (*norm_forward)(const NormForward&, Runtime&, const Stream&);
   void (*norm_backward)(const NormBackward&, Runtime&, const Stream&);
   void (*axpby)(const Axpby&, const Stream&);
   void (*cast)(const Cast&, const Stream&);
@@ -68,7 +68,7 @@ extern const ElementwiseKernels elementwise_kernels;
 
 void activation_forward(const ActivationForward& args, const Stream& stream);
 void activation_backward(const ActivationBackward& args, const Stream& stream);
-void norm_forward(const NormForward& args, const Stream& stream);
+void norm_forward(const NormForward& args, Runtime& runtime, const Stream& stream);
 void norm_backward(const NormBackward& args, Runtime& runtime, const Stream& stream);
 void axpby(const Axpby& args, const Stream& stream);
 void cast(const Cast& args, const Stream& stream);

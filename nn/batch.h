@@ -23,12 +23,25 @@ struct Unroll {
     Tensor node_features;  ///< as Batch::node_features
     Tensor target;         ///< as Batch::target
   };
-  std::vector<Step> further;  ///< behind the first step
-  Tensor source;              ///< i32 [node_inputs]: the output that an input follows, -1: none
+  int64_t further = 0;   ///< steps behind the first
+  Tensor node_features;  ///< [further * step_rows(nodes), node_inputs]: step after step
+  Tensor target;         ///< likewise
+  Tensor source;         ///< i32 [node_inputs]: the output that an input follows, -1: none
   Tensor ratio;  ///< [node_inputs], in the target's dtype: how much of a normalised input one normalised
                  ///< output is
   bool second_change =
       false;  ///< outputs change a velocity; what is off is then the sum of what velocities are off
+
+  /// Rows of a step with those that nobody reads, so that each begins at a multiple of 256 bytes.
+  static int64_t step_rows(int64_t nodes) {
+    constexpr int64_t kMultiple = 128;  // of 2 bytes
+    return (nodes + kMultiple - 1) / kMultiple * kMultiple;
+  }
+  /// That after `number` others behind the first.
+  Step step(int64_t number, int64_t nodes) const {
+    const int64_t begin = number * step_rows(nodes);
+    return {node_features.row_range(begin, begin + nodes), target.row_range(begin, begin + nodes)};
+  }
 };
 
 struct Batch {

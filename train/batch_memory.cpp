@@ -22,15 +22,17 @@ BatchMemory::BatchMemory(const BatchSizes& sizes, DType dtype, Sizes kind)
   sender_offsets_ = place((sizes.nodes + 1) * index);
   sender_order_ = place(sizes.edges * index);
   edge_features_ = place(sizes.edges * sizes.edge_inputs * size_of(dtype));
-  const int64_t features = sizes.nodes * sizes.node_inputs * size_of(dtype);
-  const int64_t targets = sizes.nodes * sizes.outputs * size_of(accumulator_of(dtype));
-  node_features_ = place(features);
-  target_ = place(targets);
+  const int64_t feature = sizes.node_inputs * size_of(dtype);
+  const int64_t target = sizes.outputs * size_of(accumulator_of(dtype));
+  node_features_ = place(sizes.nodes * feature);
+  target_ = place(sizes.nodes * target);
   mask_ = place(sizes.nodes);
   counts_ = place(3 * size_of(DType::i64));
   window_weight_ = place(size_of(DType::f64));
   if (sizes.steps <= 1) return;
-  for (int64_t step = 1; step < sizes.steps; ++step) further_.push_back({place(features), place(targets)});
+  const int64_t further = (sizes.steps - 1) * Unroll::step_rows(sizes.nodes);
+  further_node_features_ = place(further * feature);
+  further_target_ = place(further * target);
   source_ = place(sizes.node_inputs * index);
   ratio_ = place(sizes.node_inputs * size_of(accumulator_of(dtype)));
 }
@@ -57,12 +59,11 @@ Batch BatchMemory::batch(const StoragePtr& piece) const {
     batch.target = over(target_, {sizes_.nodes, sizes_.outputs}, accumulator_of(dtype_));
     batch.mask = over(mask_, {sizes_.nodes}, DType::u8);
   }
-  if (further_.empty()) return batch;
-  for (const Further& step : further_) {
-    batch.unroll.further.push_back(
-        {over(step.node_features, batch.node_features.shape(), dtype_),
-         over(step.target, {sizes_.nodes, sizes_.outputs}, accumulator_of(dtype_))});
-  }
+  if (sizes_.steps <= 1) return batch;
+  batch.unroll.further = sizes_.steps - 1;
+  const int64_t rows = batch.unroll.further * Unroll::step_rows(sizes_.nodes);
+  batch.unroll.node_features = over(further_node_features_, {rows, sizes_.node_inputs}, dtype_);
+  batch.unroll.target = over(further_target_, {rows, sizes_.outputs}, accumulator_of(dtype_));
   batch.unroll.source = over(source_, {sizes_.node_inputs}, DType::i32);
   batch.unroll.ratio = over(ratio_, {sizes_.node_inputs}, accumulator_of(dtype_));
   batch.unroll.second_change = sizes_.second_change;

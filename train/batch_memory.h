@@ -40,11 +40,7 @@ class BatchMemory {
   int64_t bytes_ = 0;
   int64_t senders_, receivers_, receiver_offsets_, sender_offsets_, sender_order_;
   int64_t edge_features_, node_features_, target_, mask_, counts_, window_weight_;
-  struct Further {
-    int64_t node_features, target;
-  };
-  std::vector<Further> further_;
-  int64_t source_ = 0, ratio_ = 0;
+  int64_t further_node_features_ = 0, further_target_ = 0, source_ = 0, ratio_ = 0;
 };
 
 }  // namespace meshgrad

@@ -294,13 +294,14 @@ void FrameFeatures::write_further(const Batch& batch, std::string_view split,
                                   const std::vector<Sample>& samples, const Normalizers& normalizers,
                                   int64_t nodes, SampleScratch& scratch) const {
   const Unroll& unroll = batch.unroll;
-  for (size_t k = 0; k < unroll.further.size(); ++k) {
-    RowsInPlace<T> node_rows(unroll.further[k].node_features, nodes, scratch.wide_nodes);
-    const std::span<T> target_rows = unroll.further[k].target.row_range(0, nodes).values<T>();
+  for (int64_t k = 0; k < unroll.further; ++k) {
+    const Unroll::Step step = unroll.step(k, batch.nodes);
+    RowsInPlace<T> node_rows(step.node_features, nodes, scratch.wide_nodes);
+    const std::span<T> target_rows = step.target.row_range(0, nodes).values<T>();
     int64_t node = 0;
     for (Sample sample : samples) {
       const TrajectoryView view = dataset_.trajectory(split, sample.trajectory);
-      sample.frame += static_cast<int64_t>(k) + 1;
+      sample.frame += k + 1;
       read_state(view, sample.frame, scratch.state);
       add_noise(view, sample, {}, scratch);
       write_node_inputs(view, sample.frame, scratch.state, node_rows.values().data() + node * node_inputs_);
@@ -311,7 +312,7 @@ void FrameFeatures::write_further(const Batch& batch, std::string_view split,
     normalizers.targets.normalize(target_rows);
     node_rows.store();
   }
-  if (unroll.further.empty()) return;
+  if (unroll.further == 0) return;
   const std::span<int32_t> source = unroll.source.values<int32_t>();
   const std::span<T> ratio = unroll.ratio.values<T>();
   std::fill(source.begin(), source.end(), -1);

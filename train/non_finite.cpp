@@ -27,8 +27,8 @@ class Search {
       look(Phase::given, "batch", "", "edge features of " + set.name, set.features, set.graph.edge_rows());
     }
     look(Phase::given, "batch", "", "target", batch.target, batch.node_rows(), batch.mask);
-    for (size_t k = 0; k < batch.unroll.further.size(); ++k) {
-      const Unroll::Step& step = batch.unroll.further[k];
+    for (int64_t k = 0; k < batch.unroll.further; ++k) {
+      const Unroll::Step step = batch.unroll.step(k, batch.nodes);
       const std::string of = fmt::format(" of unrolled step {}", k + 1);
       look(Phase::given, "batch", "", "node features" + of, step.node_features, batch.node_rows());
       look(Phase::given, "batch", "", "target" + of, step.target, batch.node_rows(), batch.mask);

@@ -25,7 +25,7 @@ MeshGraphNet allocated(Runtime& runtime, const MeshGraphNetOptions& options, DTy
   return model;
 }
 
-std::vector<GradientSlot> slots_of(const std::vector<Variable>& variables) {
+std::vector<GradientSlot> slots_of(const Variables& variables) {
   std::vector<GradientSlot> slots;
   slots.reserve(variables.size());
   for (const Variable& variable : variables) slots.push_back(variable.slot());
@@ -50,14 +50,12 @@ void walk_back(Tape& tape, const std::vector<GradientSlot>& outputs) {
 }
 
 /// The stage's outputs, it alone being a segment.
-std::vector<Variable> run(Tape& tape, const MeshGraphNet& model, const Batch& batch, int64_t stage,
-                          const std::vector<Variable>& before, std::optional<Keep> segment) {
+Variables run(Tape& tape, const MeshGraphNet& model, const Batch& batch, int64_t stage,
+              const Variables& before, std::optional<Keep> segment) {
   if (!segment) return model.run_stage(tape, batch, stage, before);
   return checkpoint(
       tape, model.stage_name(stage),
-      [&, stage](Tape& inner, const std::vector<Variable>& in) {
-        return model.run_stage(inner, batch, stage, in);
-      },
+      [&, stage](Tape& inner, const Variables& in) { return model.run_stage(inner, batch, stage, in); },
       before, *segment);
 }
 
@@ -85,13 +83,11 @@ DryModel::Peak DryModel::peak(const Recomputation& recomputation) {
   return {allocator.stats().allocated.peak - before, store->peak_bytes()};
 }
 
-DryModel::Taken DryModel::run_stage(int64_t stage, const std::vector<Variable>& before,
-                                    std::optional<Keep> segment) {
+DryModel::Taken DryModel::run_stage(int64_t stage, const Variables& before, std::optional<Keep> segment) {
   CachingAllocator& allocator = runtime_.allocator();
   const int64_t start = allocator.stats().allocated.current;
   Tape tape(runtime_);
-  std::vector<Variable> inputs;
-  inputs.reserve(before.size());
+  Variables inputs;
   for (const Variable& variable : before)
     inputs.push_back(variable ? Variable(variable.value(), stage > 0, variable.rows()) : Variable());
   // Holds the inputs' gradients: they last until the stage before has walked back.
@@ -109,7 +105,7 @@ DryModel::Taken DryModel::run_stage(int64_t stage, const std::vector<Variable>& 
   return taken;
 }
 
-StageCost DryModel::cost_of(int64_t stage, const std::vector<Variable>& before, Keep partial) {
+StageCost DryModel::cost_of(int64_t stage, const Variables& before, Keep partial) {
   const Taken all = run_stage(stage, before, std::nullopt);
   const Taken inputs = run_stage(stage, before, Keep::inputs);
   const Taken some = run_stage(stage, before, partial);
@@ -129,10 +125,10 @@ StageCost DryModel::cost_of(int64_t stage, const std::vector<Variable>& before, 
 std::vector<StageCost> DryModel::costs(Keep partial) {
   std::vector<StageCost> costs;
   Tape tape(runtime_, Tape::Mode::evaluate);
-  std::vector<Variable> before = model_.inputs(tape, batch_);
+  Variables before = model_.inputs(tape, batch_);
   for (int64_t stage = 0; stage < model_.stages(); ++stage) {
     costs.push_back(cost_of(stage, before, partial));
-    std::vector<Variable> after = model_.run_stage(tape, batch_, stage, before);
+    Variables after = model_.run_stage(tape, batch_, stage, before);
     before = std::move(after);
   }
   return costs;
@@ -160,12 +156,12 @@ BlockSeconds measure_block(Runtime& runtime, MeshGraphNetOptions options, DType 
   const auto zeros = [&](int64_t rows) {
     return Variable(Tensor::zeros(runtime, {rows, options.width}, precision, Tag::data, "probe"), true);
   };
-  const std::vector<Variable> before{zeros(nodes), zeros(edges)};
+  const Variables before{zeros(nodes), zeros(edges)};
   const auto seconds_of = [&](bool back, std::optional<Keep> segment) {
     const auto start = std::chrono::steady_clock::now();
     {
       Tape tape(runtime);
-      std::vector<Variable> after = run(tape, model, batch, kBlock, before, segment);
+      Variables after = run(tape, model, batch, kBlock, before, segment);
       if (back) walk_back(tape, slots_of(after));
     }
     runtime.stream().synchronize();

@@ -28,8 +28,8 @@ class DryModel {
     int64_t held = 0;            ///< of the inputs
     int64_t kept = 0, peak = 0;  ///< beside inputs
   };
-  Taken run_stage(int64_t stage, const std::vector<Variable>& before, std::optional<Keep> segment);
-  StageCost cost_of(int64_t stage, const std::vector<Variable>& before, Keep partial);
+  Taken run_stage(int64_t stage, const Variables& before, std::optional<Keep> segment);
+  StageCost cost_of(int64_t stage, const Variables& before, Keep partial);
 
   Runtime runtime_;
   MeshGraphNet model_;

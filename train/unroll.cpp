@@ -13,16 +13,14 @@ struct State {
   Variable deviation, position, loss;
 };
 // As segments take and return it.
-std::vector<Variable> variables_of(const State& state) {
-  return {state.deviation, state.position, state.loss};
-}
-State state_of(const std::vector<Variable>& variables) { return {variables[0], variables[1], variables[2]}; }
+Variables variables_of(const State& state) { return {state.deviation, state.position, state.loss}; }
+State state_of(const Variables& variables) { return {variables[0], variables[1], variables[2]}; }
 
 /// The frames of a batch, by number. Segments hold copies; what those refer to outlives the tape's entries.
 class Frames {
  public:
   Frames(const MeshGraphNet& model, const Batch& batch, const Recomputation& recomputation)
-      : model_(&model), batch_(&batch), stages_(recomputation.stages), unit_(recomputation.segments) {}
+      : model_(&model), batch_(&batch), stages_(&recomputation.stages), unit_(recomputation.segments) {}
 
   /// Frames [begin, end), each with its loss behind it, so that gradients meet in one order whatever the
   /// segments are. The last one's backward comes at once: it is none.
@@ -46,8 +44,8 @@ class Frames {
   /// The same as one segment.
   State run_twice(Tape& tape, int64_t begin, int64_t end, const State& state) const {
     return state_of(checkpoint(
-        tape, name(begin) + ".." + name(end - 1),
-        [frames = *this, begin, end](Tape& inner, const std::vector<Variable>& inside) {
+        tape, "frames." + std::to_string(begin) + ".." + std::to_string(end - 1),
+        [frames = *this, begin, end](Tape& inner, const Variables& inside) {
           return variables_of(frames.run(inner, begin, end, state_of(inside)));
         },
         variables_of(state)));
@@ -61,21 +59,22 @@ class Frames {
     const MemoryScope scope(tape.runtime().allocator(), name(frame));
     const Unroll& unroll = batch_->unroll;
     if (frame == 0)
-      return deviation(tape, {}, model_->forward(tape, *batch_, stages_), batch_->target, batch_->mask);
-    const Unroll::Step& data = unroll.further[static_cast<size_t>(frame - 1)];
+      return deviation(tape, {}, model_->forward(tape, *batch_, *stages_), batch_->target, batch_->mask);
+    const Unroll::Step data = unroll.step(frame - 1, batch_->nodes);
     const Variable nodes = shift_columns(tape, data.node_features, before, unroll.source, unroll.ratio);
-    return deviation(tape, before, model_->forward(tape, *batch_, stages_, nodes), data.target, batch_->mask);
+    return deviation(tape, before, model_->forward(tape, *batch_, *stages_, nodes), data.target,
+                     batch_->mask);
   }
   Variable predict_twice(Tape& tape, int64_t frame, const Variable& before) const {
-    const Segment segment = [frames = *this, frame](Tape& inner, const std::vector<Variable>& inside) {
-      return std::vector{frames.predict(inner, frame, inside.front())};
+    const auto segment = [frames = *this, frame](Tape& inner, const Variables& inside) {
+      return Variables{frames.predict(inner, frame, inside.front())};
     };
     return checkpoint(tape, name(frame), segment, {before}).front();
   }
 
   const MeshGraphNet* model_;
   const Batch* batch_;
-  std::vector<RecomputedStages> stages_;
+  const std::vector<RecomputedStages>* stages_;
   SegmentUnit unit_;
 };
 
@@ -83,7 +82,7 @@ class Frames {
 
 Variable batch_loss(Tape& tape, const MeshGraphNet& model, const Batch& batch,
                     const Recomputation& recomputation, std::vector<Tensor>* errors) {
-  const auto count = static_cast<int64_t>(batch.unroll.further.size()) + 1;
+  const int64_t count = batch.unroll.further + 1;
   const bool sequences = recomputation.segments == SegmentUnit::sequence;
   check_internal(errors == nullptr || (count > 1 && !sequences), "a batch whose errors cannot be had");
   if (count == 1)

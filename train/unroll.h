@@ -18,7 +18,8 @@ namespace meshgrad {
 /// Sum over a batch's frames of the squared errors of its predicted nodes: of the fields, in standard
 /// deviations of the target. That of a batch without further frames is the masked loss of the prediction.
 /// `errors`, if it is given, gets the errors of each frame, [nodes, outputs]: then there must be further
-/// frames, and no sequences that are computed again.
+/// frames, and no sequences that are computed again. Model, batch and `recomputation` outlive the tape's
+/// entries.
 Variable batch_loss(Tape& tape, const MeshGraphNet& model, const Batch& batch,
                     const Recomputation& recomputation, std::vector<Tensor>* errors = nullptr);
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <vector>
 
 namespace meshgrad::cpu {
 namespace {
@@ -52,18 +51,30 @@ void activation_backward_of(const ActivationBackward& args, const Stream& stream
   });
 }
 
+/// Scratch memory: kTileRows rows for each worker.
 template <class S>
-void norm_forward_of(const NormForward& args, const Stream& stream) {
+Tensor tile_per_worker(int64_t width, Runtime& runtime, const Stream& stream) {
+  return Tensor::empty(runtime, Shape{stream.threads(), kTileRows<S> * width}, dtype_of<Accumulator<S>>(),
+                       Tag::workspace, "tiles");
+}
+template <class S>
+Accumulator<S>* own_tile(const Tensor& tiles) {
+  return tiles.data<Accumulator<S>>() + ThreadPool::worker() * tiles.width();
+}
+
+template <class S>
+void norm_forward_of(const NormForward& args, Runtime& runtime, const Stream& stream) {
   using T = Accumulator<S>;
   const TileOps<S>& ops = tile_ops<S>();
   const int64_t rows = args.rows.value();
   const int64_t width = args.x.width();
+  const Tensor tiles = tile_per_worker<S>(width, runtime, stream);
   stream.parallel_for((rows + kTileRows<S> - 1) / kTileRows<S>, [&](int64_t task) {
     const int64_t row = task * kTileRows<S>;
     const int64_t count = std::min(kTileRows<S>, rows - row);
-    std::vector<T> tile(static_cast<size_t>(count * width));
-    ops.load(count, width, args.x.data<S>() + row * width, width, tile.data(), width);
-    ops.norm(args.norm, count, width, tile.data(), width, args.gain.data<T>(), args.bias.data_or_null<T>(),
+    T* const tile = own_tile<S>(tiles);
+    ops.load(count, width, args.x.data<S>() + row * width, width, tile, width);
+    ops.norm(args.norm, count, width, tile, width, args.gain.data<T>(), args.bias.data_or_null<T>(),
              static_cast<T>(args.epsilon), {.out = args.y.data<S>() + row * width});
   });
 }
@@ -78,16 +89,17 @@ void norm_backward_of(const NormBackward& args, Runtime& runtime, const Stream& 
   const int64_t slab_rows = (rows + slabs - 1) / slabs;
   const Tensor sums =
       Tensor::zeros(runtime, Shape{slabs, 2 * width}, dtype_of<T>(), Tag::workspace, "gradient slabs");
+  const Tensor tiles = tile_per_worker<S>(width, runtime, stream);
   stream.parallel_for(slabs, [&](int64_t slab) {
     T* d_gain = sums.data<T>() + slab * 2 * width;
-    std::vector<T> d_x(static_cast<size_t>(kTileRows<S> * width));
+    T* const d_x = own_tile<S>(tiles);
     for (int64_t row = slab * slab_rows; row < std::min(rows, (slab + 1) * slab_rows); row += kTileRows<S>) {
       const int64_t count = std::min({kTileRows<S>, rows - row, (slab + 1) * slab_rows - row});
-      ops.load(count, width, args.d_y.data<S>() + row * width, width, d_x.data(), width);
+      ops.load(count, width, args.d_y.data<S>() + row * width, width, d_x, width);
       ops.norm_backward(args.norm, count, width, args.x.data<S>() + row * width, width, args.gain.data<T>(),
-                        static_cast<T>(args.epsilon), d_x.data(), width, d_x.data(), width, d_gain,
-                        d_gain + width, nullptr);
-      (args.accumulate ? ops.add_to_stored : ops.store)(count, width, d_x.data(), width,
+                        static_cast<T>(args.epsilon), d_x, width, d_x, width, d_gain, d_gain + width,
+                        nullptr);
+      (args.accumulate ? ops.add_to_stored : ops.store)(count, width, d_x, width,
                                                         args.d_x.data<S>() + row * width, width);
     }
   });
@@ -142,8 +154,8 @@ const ElementwiseKernels elementwise_kernels{
           dispatch_cpu_storage(args.d_x.dtype(), [&]<class S>() { activation_backward_of<S>(args, stream); });
         },
     .norm_forward =
-        [](const NormForward& args, const Stream& stream) {
-          dispatch_cpu_storage(args.y.dtype(), [&]<class S>() { norm_forward_of<S>(args, stream); });
+        [](const NormForward& args, Runtime& runtime, const Stream& stream) {
+          dispatch_cpu_storage(args.y.dtype(), [&]<class S>() { norm_forward_of<S>(args, runtime, stream); });
         },
     .norm_backward =
         [](const NormBackward& args, Runtime& runtime, const Stream& stream) {

@@ -116,7 +116,8 @@ void cast(const Cast& args, const Stream& stream) {
 const ElementwiseKernels elementwise_kernels{
     .activation_forward = activation_forward,
     .activation_backward = activation_backward,
-    .norm_forward = [](const NormForward& args, const Stream& stream) { norm_rows(args, Tensor(), stream); },
+    .norm_forward = [](const NormForward& args, Runtime&,
+                       const Stream& stream) { norm_rows(args, Tensor(), stream); },
     .norm_backward = norm_rows_backward,
     .axpby = axpby,
     .cast = cast,

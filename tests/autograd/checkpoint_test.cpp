@@ -85,14 +85,14 @@ TEST_CASE("every op in a segment has the gradients that it has outside, to the l
       CAPTURE(name_of(dtype));
       CAPTURE(sample.op);
       CAPTURE(sample.variant);
-      const Segment once = [&](Tape& tape, const std::vector<Variable>&) { return sample.run(tape); };
+      const auto once = [&](Tape& tape, const Variables&) { return sample.run(tape); };
       const auto plain = gradients(runtime, sample, [&](Tape& tape) { return once(tape, {}); });
       for (const Keep keep : {Keep::inputs, Keep::products, Keep::outputs_of("concat"),
                               Keep::outputs_of("norm") | Keep::outputs_of("edge_update")}) {
         CHECK(equal(plain, gradients(runtime, sample, [&](Tape& tape) {
                       return checkpoint(tape, "one", once, sample.inputs, keep);
                     })));
-        const Segment inner = [&](Tape& tape, const std::vector<Variable>& inputs) {
+        const auto inner = [&](Tape& tape, const Variables& inputs) {
           return checkpoint(tape, "inner", once, inputs, keep);
         };
         CHECK(equal(plain, gradients(runtime, sample, [&](Tape& tape) {
@@ -106,7 +106,7 @@ TEST_CASE("every op in a segment has the gradients that it has outside, to the l
 TEST_CASE("of an op that runs again, the outputs that nobody reads are left out") {
   Runtime runtime = make_runtime();
   for (const OpSample& sample : all_op_samples(runtime, 3, DType::f32)) {
-    const Segment both = [&](Tape& tape, const std::vector<Variable>&) {
+    const auto both = [&](Tape& tape, const Variables&) {
       std::vector<Variable> outputs = sample.run(tape);
       for (Variable& output : outputs) output = activation(tape, output, Activation::tanh);
       return outputs;
@@ -114,8 +114,8 @@ TEST_CASE("of an op that runs again, the outputs that nobody reads are left out"
     if (sample.op != "edge_update") continue;
     const size_t count = both(*std::make_unique<Tape>(runtime), {}).size();
     for (size_t read = 0; read < count; ++read) {
-      const Segment one = [&](Tape& tape, const std::vector<Variable>&) {
-        return std::vector{activation(tape, sample.run(tape)[read], Activation::tanh)};
+      const auto one = [&](Tape& tape, const Variables&) {
+        return Variables{activation(tape, sample.run(tape)[read], Activation::tanh)};
       };
       CAPTURE(sample.variant);
       CAPTURE(read);
@@ -136,10 +136,7 @@ TEST_CASE("ops whose values nobody reads again are not run again") {
   const auto segments = outcome([](Tape& tape, Variable x) {
     for (int i = 0; i < 3; ++i) {
       x = checkpoint(tape, "four",
-                     [](Tape& inner, const std::vector<Variable>& in) {
-                       return std::vector{tanhs(inner, in[0], 4)};
-                     },
-                     {x})
+                     [](Tape& inner, const Variables& in) { return Variables{tanhs(inner, in[0], 4)}; }, {x})
               .front();
     }
     return x;
@@ -158,9 +155,7 @@ TEST_CASE("a segment keeps its inputs alone, and backward frees what it made aga
     Tape tape(runtime);
     Variable y = x;
     for (int i = 0; i < 4; ++i) {
-      const Segment four = [](Tape& inner, const std::vector<Variable>& in) {
-        return std::vector{tanhs(inner, in[0], 4)};
-      };
+      const auto four = [](Tape& inner, const Variables& in) { return Variables{tanhs(inner, in[0], 4)}; };
       y = recompute ? checkpoint(tape, "four", four, {y})[0] : four(tape, {y})[0];
     }
     CHECK(bytes_now(runtime, Tag::activations) == (recompute ? 4 : 16) * bytes);
@@ -177,10 +172,8 @@ TEST_CASE("a segment keeps its inputs alone, and backward frees what it made aga
 
 TEST_CASE("nested segments give the same gradients, and inner ones wait for their own backward") {
   const auto plain = outcome([](Tape& tape, const Variable& x) { return tanhs(tape, x, 12); });
-  const Segment three = [](Tape& tape, const std::vector<Variable>& in) {
-    return std::vector{tanhs(tape, in[0], 3)};
-  };
-  const Segment six = [&](Tape& tape, const std::vector<Variable>& in) {
+  const auto three = [](Tape& tape, const Variables& in) { return Variables{tanhs(tape, in[0], 3)}; };
+  const auto six = [&](Tape& tape, const Variables& in) {
     return checkpoint(tape, "second", three, checkpoint(tape, "first", three, in));
   };
   const auto nested = outcome([&](Tape& tape, const Variable& x) {
@@ -205,16 +198,15 @@ TEST_CASE(
     fill_zero(weight.gradient, runtime.stream());
     Tape tape(runtime);
     const Variable made = activation(tape, outer, Activation::silu);
-    const Segment segment = [&](Tape& inner, const std::vector<Variable>& in) {
+    const auto segment = [&](Tape& inner, const Variables& in) {
       CHECK_FALSE(in[2]);
       const Variable a = linear(inner, add(inner, in[0], in[1]), weight, {});
       const Variable b = linear(inner, add(inner, a, made), frozen, {});
       const Variable unused = activation(inner, a, Activation::gelu);
-      return std::vector{b, in[0], Variable(), b, unused, made};
+      return Variables{b, in[0], Variable(), b, unused, made};
     };
-    const std::vector<Variable> inputs{x, fixed, Variable()};
-    const std::vector<Variable> out =
-        recompute ? checkpoint(tape, "all kinds", segment, inputs) : segment(tape, inputs);
+    const Variables inputs{x, fixed, Variable()};
+    const Variables out = recompute ? checkpoint(tape, "all kinds", segment, inputs) : segment(tape, inputs);
     REQUIRE(out.size() == 6);
     CHECK_FALSE(out[2]);
     Variable y = add(tape, out[0], out[1]);
@@ -238,16 +230,16 @@ TEST_CASE("an inner segment may read what an outer one made, and hand variables 
   const Variable x = leaf(runtime, 4, 3, 1);
   const auto run = [&](bool recompute) {
     Tape tape(runtime);
-    const auto call = [&](Tape& on, const Segment& segment, const std::vector<Variable>& in) {
+    const auto call = [&](Tape& on, const auto& segment, const Variables& in) {
       return recompute ? checkpoint(on, "segment", segment, in) : segment(on, in);
     };
-    const Segment outer = [&](Tape& on, const std::vector<Variable>& in) {
+    const auto outer = [&](Tape& on, const Variables& in) {
       const Variable made = tanhs(on, in[0], 2);
-      const Segment inner = [made](Tape& innermost, const std::vector<Variable>& i) {
-        return std::vector{add(innermost, tanhs(innermost, i[0], 2), made), i[0]};
+      const auto inner = [made](Tape& innermost, const Variables& i) {
+        return Variables{add(innermost, tanhs(innermost, i[0], 2), made), i[0]};
       };
-      const std::vector<Variable> out = call(on, inner, {activation(on, in[0], Activation::silu)});
-      return std::vector{add(on, out[0], out[1])};
+      const Variables out = call(on, inner, {activation(on, in[0], Activation::silu)});
+      return Variables{add(on, out[0], out[1])};
     };
     backward(tape, call(tape, outer, {tanhs(tape, x, 1)})[0]);
     return to_matrix(tape.take_gradient(x.slot())).v;
@@ -258,13 +250,13 @@ TEST_CASE("an inner segment may read what an outer one made, and hand variables 
 TEST_CASE("an inner segment may return one value twice") {
   const auto run = [](bool segments) {
     return outcome([segments](Tape& tape, const Variable& x) {
-      const Segment twice = [](Tape& inner, const std::vector<Variable>& inputs) {
+      const auto twice = [](Tape& inner, const Variables& inputs) {
         const Variable y = tanhs(inner, inputs[0], 1);
-        return std::vector<Variable>{y, y};
+        return Variables{y, y};
       };
-      const Segment sum = [=](Tape& outer, const std::vector<Variable>& inputs) {
+      const auto sum = [=](Tape& outer, const Variables& inputs) {
         const auto both = segments ? checkpoint(outer, "inner", twice, inputs) : twice(outer, inputs);
-        return std::vector<Variable>{add(outer, both[0], both[1])};
+        return Variables{add(outer, both[0], both[1])};
       };
       return segments ? checkpoint(tape, "outer", sum, {x})[0] : sum(tape, {x})[0];
     });
@@ -277,10 +269,10 @@ TEST_CASE("a tape that evaluates runs a segment plainly") {
   const Variable x = leaf(runtime, 5, 3, 1);
   Tape tape(runtime, Tape::Mode::evaluate);
   int calls = 0;
-  const Segment segment = [&](Tape& inner, const std::vector<Variable>& in) {
+  const auto segment = [&](Tape& inner, const Variables& in) {
     ++calls;
     CHECK(&inner == &tape);
-    return std::vector{tanhs(inner, in[0], 4)};
+    return Variables{tanhs(inner, in[0], 4)};
   };
   const Variable y = checkpoint(tape, "segment", segment, {x})[0];
   CHECK(calls == 1);
@@ -291,10 +283,8 @@ TEST_CASE("a tape that evaluates runs a segment plainly") {
 
 TEST_CASE("a segment that no gradient reached is not run again") {
   const auto counted = outcome([](Tape& tape, const Variable& x) {
-    checkpoint(
-        tape, "unused",
-        [](Tape& inner, const std::vector<Variable>& in) { return std::vector{tanhs(inner, in[0], 4)}; },
-        {x});
+    checkpoint(tape, "unused",
+               [](Tape& inner, const Variables& in) { return Variables{tanhs(inner, in[0], 4)}; }, {x});
     return tanhs(tape, x, 1);
   });
   CHECK(counted.counts.segments == 0);
@@ -309,10 +299,10 @@ TEST_CASE("with products kept, only what lies between them is run again") {
     weights.push_back({to_tensor(runtime, RandomMatrices(10 + i).normal(4, 4), DType::f64),
                        Tensor::zeros(runtime, {4, 4}, DType::f64, Tag::gradients)});
   }
-  const Segment layers = [&](Tape& tape, const std::vector<Variable>& in) {
+  const auto layers = [&](Tape& tape, const Variables& in) {
     Variable z = in[0];
     for (const Weight& weight : weights) z = activation(tape, linear(tape, z, weight, {}), Activation::silu);
-    return std::vector{z};
+    return Variables{z};
   };
   const auto counts = [&](Keep keep) {
     Tape tape(runtime);
@@ -329,10 +319,10 @@ TEST_CASE("ops that are named are kept, and the ops that only they need are not 
   const Variable x = leaf(runtime, 6, 4, 1);
   const Weight weight{to_tensor(runtime, RandomMatrices(10).normal(4, 4), DType::f64),
                       Tensor::zeros(runtime, {4, 4}, DType::f64, Tag::gradients)};
-  const Segment layers = [&](Tape& tape, const std::vector<Variable>& in) {
+  const auto layers = [&](Tape& tape, const Variables& in) {
     Variable z = in[0];
     for (int i = 0; i < 3; ++i) z = activation(tape, linear(tape, z, weight, {}), Activation::silu);
-    return std::vector{z};
+    return Variables{z};
   };
   struct Taken {
     int64_t recomputed, kept;
@@ -368,8 +358,8 @@ TEST_CASE("an output that is named, but that nothing would read again, is not ke
     Tape tape(runtime);
     const Variable y = checkpoint(
         tape, "sums",
-        [](Tape& inner, const std::vector<Variable>& in) {
-          return std::vector{add(inner, add(inner, in[0], in[0]), in[0])};
+        [](Tape& inner, const Variables& in) {
+          return Variables{add(inner, add(inner, in[0], in[0]), in[0])};
         },
         {x}, keep)[0];
     return bytes_now(runtime, Tag::activations);
@@ -392,17 +382,17 @@ TEST_CASE("a check of segments in segments holds the third run against the first
   const Variable x = leaf(runtime, 5, 3, 1);
   const Weight weight{to_tensor(runtime, RandomMatrices(4).normal(3, 3), DType::f64), {}};
   int runs = 0, changed_in = 0;
-  const Segment inner = [&](Tape& tape, const std::vector<Variable>& in) {
+  const auto inner = [&](Tape& tape, const Variables& in) {
     double& element = weight.value.values<double>()[0];
     const double before = element;
     // From the second run on another value, the same in both: only the first tells that it is wrong.
     if (++runs >= changed_in) element = std::nextafter(element, 10.0);
     const Variable y = tanhs(tape, linear(tape, in[0], weight, {}), 2);
     element = before;
-    return std::vector{y};
+    return Variables{y};
   };
-  const Segment outer = [&](Tape& tape, const std::vector<Variable>& in) {
-    return std::vector{tanhs(tape, checkpoint(tape, "inner", inner, in)[0], 2)};
+  const auto outer = [&](Tape& tape, const Variables& in) {
+    return Variables{tanhs(tape, checkpoint(tape, "inner", inner, in)[0], 2)};
   };
   for (const int change : {100, 2, 3}) {
     runs = 0;
@@ -424,8 +414,8 @@ TEST_CASE("a check of the second run finds another value, and names segment and 
   Runtime runtime = make_runtime();
   const Variable x = leaf(runtime, 5, 3, 1);
   const Weight weight{to_tensor(runtime, RandomMatrices(4).normal(3, 3), DType::f64), {}};
-  const Segment segment = [&](Tape& tape, const std::vector<Variable>& in) {
-    return std::vector{tanhs(tape, linear(tape, tanhs(tape, in[0], 1), weight, {}), 2)};
+  const auto segment = [&](Tape& tape, const Variables& in) {
+    return Variables{tanhs(tape, linear(tape, tanhs(tape, in[0], 1), weight, {}), 2)};
   };
   for (const bool change : {false, true}) {
     Tape tape(runtime);
@@ -449,8 +439,8 @@ TEST_CASE("a segment that does something else the second time is an error that s
   const auto message = [&](const std::function<Variable(Tape&, const Variable&)>& second) {
     Tape tape(runtime);
     int calls = 0;
-    const Segment segment = [&](Tape& inner, const std::vector<Variable>& in) {
-      return std::vector{calls++ == 0 ? tanhs(inner, in[0], 2) : second(inner, in[0])};
+    const auto segment = [&](Tape& inner, const Variables& in) {
+      return Variables{calls++ == 0 ? tanhs(inner, in[0], 2) : second(inner, in[0])};
     };
     const Variable y = checkpoint(tape, "fickle", segment, {x})[0];
     return invalid_argument_text([&] { backward(tape, y); });

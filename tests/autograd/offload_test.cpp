@@ -69,10 +69,8 @@ struct Layers {
     for (size_t i = 1; i < weights.size(); ++i) {
       y = checkpoint(
           tape, "layer",
-          [this, i](Tape& inner, const std::vector<Variable>& in) {
-            return std::vector{layer(inner, in[0], i)};
-          },
-          {y}, keep)[0];
+          [this, i](Tape& inner, const Variables& in) { return Variables{layer(inner, in[0], i)}; }, {y},
+          keep)[0];
     }
     return y;
   }
@@ -183,12 +181,10 @@ TEST_CASE("a dry run counts what a real one moves, and takes as much memory") {
 
 TEST_CASE("a value that somebody else holds or reads stays, and nothing is counted as gone") {
   Layers layers({}, 4);
-  const Segment segment = [&](Tape& tape, const std::vector<Variable>& in) {
-    return std::vector{layers.layer(tape, in[0], 1)};
+  const auto segment = [&](Tape& tape, const Variables& in) {
+    return Variables{layers.layer(tape, in[0], 1)};
   };
-  const Segment last = [&](Tape& tape, const std::vector<Variable>& in) {
-    return std::vector{layers.layer(tape, in[0], 2)};
-  };
+  const auto last = [&](Tape& tape, const Variables& in) { return Variables{layers.layer(tape, in[0], 2)}; };
   std::vector<Tensor> held;
   const std::vector<std::pair<const char*, std::function<Variable(Tape&)>>> cases = {
       {"held",
@@ -215,8 +211,8 @@ TEST_CASE("a value that somebody else holds or reads stays, and nothing is count
       {"read by a segment that does not take it", [&](Tape& tape) {
          const Variable y = layers.layer(tape, layers.x, 0);
          const Variable z = checkpoint(tape, "a", segment, {y})[0];
-         const Segment reader = [&, y](Tape& inner, const std::vector<Variable>& in) {
-           return std::vector{layers.layer(inner, add(inner, in[0], y), 2)};
+         const auto reader = [&, y](Tape& inner, const Variables& in) {
+           return Variables{layers.layer(inner, add(inner, in[0], y), 2)};
          };
          return checkpoint(tape, "b", reader, {z})[0];
        }}};
@@ -233,8 +229,8 @@ TEST_CASE("a value that somebody else holds or reads stays, and nothing is count
 
 TEST_CASE("an op that reads what a segment took before finds nothing there, and says so") {
   Layers layers({}, 4);
-  const Segment segment = [&](Tape& tape, const std::vector<Variable>& in) {
-    return std::vector{layers.layer(tape, in[0], 1)};
+  const auto segment = [&](Tape& tape, const Variables& in) {
+    return Variables{layers.layer(tape, in[0], 1)};
   };
   const std::unique_ptr<OffloadStore> store = make_counting_store();
   Tape tape(layers.runtime);
@@ -252,11 +248,11 @@ TEST_CASE(
     CAPTURE(name_of(device));
     Layers layers(device, 6);
     const auto run = [&](Tape& tape) {
-      const auto segment = [&](size_t i, const std::vector<Variable>& in) {
+      const auto segment = [&](size_t i, const Variables& in) {
         return checkpoint(
             tape, "sum",
-            [&layers, i](Tape& inner, const std::vector<Variable>& v) {
-              return std::vector{layers.layer(inner, v.size() == 1 ? v[0] : add(inner, v[0], v[1]), i)};
+            [&layers, i](Tape& inner, const Variables& v) {
+              return Variables{layers.layer(inner, v.size() == 1 ? v[0] : add(inner, v[0], v[1]), i)};
             },
             in)[0];
       };

@@ -82,7 +82,7 @@ TEST_CASE("the mean and the variance of a row are not those of 16 bits") {
                            to_vector(runtime, zeros, DType::f32),
                            1e-5,
                            unwritten(runtime, {9, 96}, dtype)};
-    backend.elementwise->norm_forward(args, runtime.stream());
+    backend.elementwise->norm_forward(args, runtime, runtime.stream());
     CHECK(difference(args.y, reference::norm(Norm::layer, x, ones, zeros, 1e-5), 96) == "");
   });
 }

@@ -160,7 +160,7 @@ TEST_CASE("norms and their gradients agree with the judge") {
             CAPTURE(random.seed());
             Runtime runtime = backend.runtime();
             NormCase c(runtime, random, kind, rows, width, dtype);
-            backend.elementwise->norm_forward(c.forward, runtime.stream());
+            backend.elementwise->norm_forward(c.forward, runtime, runtime.stream());
             // A row of width 1 or 2 can be nearly constant: its scale, up to 1 / sqrt(epsilon) = 32,
             // multiplies the rounding of x.
             const double scale = width < 11 ? 32.0 : 1.0;
@@ -202,7 +202,7 @@ TEST_CASE("layer norm of rows far from zero keeps its digits") {
                            to_vector(runtime, zeros, DType::f32),
                            1e-5,
                            unwritten(runtime, {33, 64}, DType::f32)};
-    backend.elementwise->norm_forward(args, runtime.stream());
+    backend.elementwise->norm_forward(args, runtime, runtime.stream());
     // The mean is rounded at the size of x: an error of 1000 epsilon in every normalised value.
     CHECK(difference(args.y, reference::norm(Norm::layer, x, ones, zeros, 1e-5), 1, 1000.0) == "");
   }
@@ -221,8 +221,8 @@ TEST_CASE("norms may write over what they read and leave the rows behind the cou
         forward.x = forward.y = to_tensor(runtime, whole.x, dtype);
         const Tensor real = to_count(runtime, count);
         forward.rows = Rows(97, real.data<int64_t>());
-        backend.elementwise->norm_forward(whole.forward, runtime.stream());
-        backend.elementwise->norm_forward(forward, runtime.stream());
+        backend.elementwise->norm_forward(whole.forward, runtime, runtime.stream());
+        backend.elementwise->norm_forward(forward, runtime, runtime.stream());
         CHECK(equal_bits(forward.y.row_range(0, count), whole.forward.y.row_range(0, count)));
         CHECK(equal_bits(forward.y.row_range(count, 97), whole.forward.x.row_range(count, 97)));
 
@@ -278,7 +278,7 @@ TEST_CASE("norms of wide rows agree with the judge") {
           CAPTURE(width);
           Runtime runtime = backend.runtime();
           const NormCase c(runtime, random, kind, 37, width, dtype);
-          backend.elementwise->norm_forward(c.forward, runtime.stream());
+          backend.elementwise->norm_forward(c.forward, runtime, runtime.stream());
           CHECK(difference(c.forward.y, reference::norm(kind, c.x, c.gain, c.bias, 1e-3), width,
                            magnitude(c.gain)) == "");
           backend.elementwise->norm_backward(c.backward, runtime, runtime.stream());
@@ -306,8 +306,8 @@ TEST_CASE("elementwise takes rows that start at any element") {
         part.rows = 66;
         part.x = whole.forward.x.row_range(1, 67);
         part.y = unwritten(runtime, {67, width}, dtype).row_range(1, 67);
-        backend.elementwise->norm_forward(whole.forward, runtime.stream());
-        backend.elementwise->norm_forward(part, runtime.stream());
+        backend.elementwise->norm_forward(whole.forward, runtime, runtime.stream());
+        backend.elementwise->norm_forward(part, runtime, runtime.stream());
         CHECK(equal_bits(part.y, whole.forward.y.row_range(1, 67)));
         const Tensor y = unwritten(runtime, {67, width}, dtype);
         backend.elementwise->activation_forward({Activation::silu, part.x, y.row_range(1, 67)},
@@ -355,7 +355,7 @@ TEST_CASE("elementwise leaves the same bits for any number of threads, and in ev
           RandomMatrices random(45);
           const int64_t rows = backend.many(5003);
           const NormCase c(runtime, random, kind, rows, 33, dtype);
-          backend.elementwise->norm_forward(c.forward, runtime.stream());
+          backend.elementwise->norm_forward(c.forward, runtime, runtime.stream());
           backend.elementwise->norm_backward(c.backward, runtime, runtime.stream());
           result.insert(result.end(),
                         {{"y", c.forward.y}, {"d_x", c.backward.d_x}, {"d_gain", c.backward.d_gain}});
@@ -393,7 +393,7 @@ TEST_CASE("elementwise says which argument does not fit") {
   });
   CHECK_MESSAGE((contains(text, "activation.backward: d_x") && contains(text, "f64")), text);
   text = invalid_argument_text([&] {
-    norm_forward({Norm::layer, 3, tensor({3, 5}), tensor({4}), tensor({4}), 1e-5, tensor({3, 4})},
+    norm_forward({Norm::layer, 3, tensor({3, 5}), tensor({4}), tensor({4}), 1e-5, tensor({3, 4})}, runtime,
                  runtime.stream());
   });
   CHECK_MESSAGE((contains(text, "norm.forward: x") && contains(text, "[3, 4]") && contains(text, "[3, 5]")),
@@ -405,7 +405,7 @@ TEST_CASE("elementwise says which argument does not fit") {
   });
   CHECK_MESSAGE((contains(text, "norm.backward: d_gain") && contains(text, "[5]")), text);
   text = invalid_argument_text([&] {
-    norm_forward({Norm::none, 3, tensor({3, 4}), tensor({4}), tensor({4}), 1e-5, tensor({3, 4})},
+    norm_forward({Norm::none, 3, tensor({3, 4}), tensor({4}), tensor({4}), 1e-5, tensor({3, 4})}, runtime,
                  runtime.stream());
   });
   CHECK_MESSAGE(contains(text, "layer or rms"), text);

@@ -29,7 +29,7 @@ struct Steady {
   Runtime runtime;
   Dataset dataset = Dataset::open(config.data.path);
   FrameFeatures features{dataset, config.data};
-  Sampler sampler{dataset, config.data.train_split, config.data.predict, 3};
+  Sampler sampler{dataset, config.data.train_split, config.data.predict, 3, config.unroll.steps};
   NoiseOptions noise{config.train.noise, config.train.gamma, 3};
   Normalizers normalizers = features.dataset_normalizers(noise);
   MeshGraphNet model{model_options(config.model, features)};
@@ -38,17 +38,18 @@ struct Steady {
   std::vector<Sample> samples = std::vector<Sample>(2);
   int64_t position = 0;
 
-  explicit Steady(int threads, int blocks = 2)
-      : config(config_of(scratch.path, blocks)), runtime({.threads = threads}) {
+  explicit Steady(
+      int threads, void (*change)(Config&) = [](Config&) {})
+      : config(config_of(scratch.path, change)), runtime({.threads = threads}) {
     model.allocate(runtime, DType::f32, 3);
     optimizer.emplace(runtime, model.parameters(), config.optimizer, 1.0,
                       learning_rate(config.schedule, 1e-3, 1000));
     step.emplace(runtime, config, dataset, features, model, *optimizer, [](const std::string&) {});
     run(40);
   }
-  static Config config_of(const std::filesystem::path& folder, int blocks) {
+  static Config config_of(const std::filesystem::path& folder, void (*change)(Config&)) {
     Config config = test::small_config(folder, test::pack_waves(folder));
-    config.model.blocks = blocks;
+    change(config);
     return config;
   }
   void run(int64_t steps) {
@@ -112,12 +113,37 @@ TEST_CASE("a steady step on one thread makes no system call") {
 
 TEST_CASE("a steady step asks neither the memory source nor the heap, and waits for no lock") {
   struct Case {
-    int threads, blocks;
+    const char* what;
+    int threads;
+    void (*change)(Config&);
   };
-  for (const auto [threads, blocks] : {Case{1, 2}, Case{2, 2}, Case{1, 15}}) {
-    CAPTURE(threads);
-    CAPTURE(blocks);
-    Steady steady(threads, blocks);
+  const Case cases[] = {
+      {"one thread", 1, [](Config&) {}},
+      {"two threads", 2, [](Config&) {}},
+      {"15 blocks", 1, [](Config& config) { config.model.blocks = 15; }},
+      {"op by op", 1, [](Config& config) { config.model.path = ComputePath::op_by_op; }},
+      {"blocks computed again", 1, [](Config& config) { config.recompute.mode = RecomputeMode::block; }},
+      {"segments of four blocks that keep products", 1,
+       [](Config& config) {
+         config.model.blocks = 15;
+         config.recompute = {.mode = RecomputeMode::every, .policy = RecomputePolicy::products};
+       }},
+      {"planned steps", 1, [](Config& config) { config.memory.plan_steps = true; }},
+      {"three frames", 1, [](Config& config) { config.unroll.steps = 3; }},
+      {"three frames, each computed again", 1,
+       [](Config& config) {
+         config.unroll.steps = 3;
+         config.recompute = {.mode = RecomputeMode::block, .segments = SegmentUnit::frame};
+       }},
+      {"three frames, in sequences", 1,
+       [](Config& config) {
+         config.unroll.steps = 3;
+         config.recompute = {.mode = RecomputeMode::block, .segments = SegmentUnit::sequence};
+       }},
+  };
+  for (const Case& c : cases) {
+    CAPTURE(std::string(c.what));
+    Steady steady(c.threads, c.change);
     const MemoryStats before = steady.runtime.allocator().stats();
     const ThreadCounters threads_before = steady.runtime.threads().counters();
     constexpr int64_t kSteps = 20;
@@ -126,8 +152,7 @@ TEST_CASE("a steady step asks neither the memory source nor the heap, and waits 
     CHECK(after.source_calls == before.source_calls);
     CHECK(after.reserved.current == before.reserved.current);
     CHECK(steady.runtime.threads().counters().waits == threads_before.waits);
-    MESSAGE("threads: ", threads, ", blocks: ", blocks,
-            ", heap allocations a step: ", static_cast<double>(heap) / kSteps);
+    MESSAGE(std::string(c.what), ": heap allocations a step: ", static_cast<double>(heap) / kSteps);
     if (kUsesMemoryAgain) CHECK(heap == 0);
   }
 }

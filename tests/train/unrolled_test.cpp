@@ -37,14 +37,14 @@ TEST_CASE("a batch of several steps holds the data's frames behind the first, wi
     };
     const Batch unrolled = batch_of({{0, 2, 0}, {1, 4, 0}}, noise, 3);
     const Batch first = batch_of({{0, 2, 0}, {1, 4, 0}}, noise, 1);
-    CHECK(first.unroll.further.empty());
+    CHECK(first.unroll.further == 0);
     CHECK(test::equal_bits(unrolled.node_features, first.node_features));
     CHECK(test::equal_bits(unrolled.target, first.target));
-    REQUIRE(unrolled.unroll.further.size() == 2);
+    REQUIRE(unrolled.unroll.further == 2);
     CHECK(unrolled.unroll.second_change == (predict == Prediction::second_change));
     for (int64_t k = 1; k < 3; ++k) {
       const Batch data = batch_of({{0, 2 + k, 0}, {1, 4 + k, 0}}, {}, 1);
-      const Unroll::Step& step = unrolled.unroll.further[static_cast<size_t>(k - 1)];
+      const Unroll::Step step = unrolled.unroll.step(k - 1, unrolled.nodes);
       CHECK(test::equal_bits(step.node_features, data.node_features));
       CHECK(test::equal_bits(step.target, data.target));
     }
@@ -280,7 +280,7 @@ TEST_CASE("the first value that is not finite is found in a later step, too") {
     batch.unroll.ratio = ratio;
     const float nan = std::numeric_limits<float>::quiet_NaN();
     copy(Tensor::from<float>(c.runtime, std::vector<float>{nan, nan}, {1, 2}, Tag::data, "nan"),
-         batch.unroll.further[1].target.row_range(5, 6), c.runtime.stream());
+         batch.unroll.step(1, batch.nodes).target.row_range(5, 6), c.runtime.stream());
     const auto given = find_non_finite(c.runtime, c.model, batch, 1.0);
     REQUIRE(given.has_value());
     CHECK_MESSAGE(contains(given->text(), "batch: target of unrolled step 2 holds nan in row 5"),
