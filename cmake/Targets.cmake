@@ -19,7 +19,7 @@ set_source_files_properties(${vector_sources} PROPERTIES COMPILE_OPTIONS "-O3;-f
 # operands in front of pages that nobody may read, and scripts/nightly runs them under valgrind, too (without AVX-512).
 if(MESHGRAD_SANITIZE MATCHES "address")
   set_property(SOURCE ${PROJECT_SOURCE_DIR}/kernels/cpu/products.cpp APPEND PROPERTY COMPILE_OPTIONS
-               "-fno-sanitize=all;-O2;-g0")
+               "-fno-sanitize=all;-O1;-g0")
   # -O3 of what the sanitizers add takes minutes.
   set_property(SOURCE ${PROJECT_SOURCE_DIR}/kernels/cpu/tile.cpp APPEND PROPERTY COMPILE_OPTIONS "-O1")
 endif()
@@ -28,6 +28,12 @@ endif()
 file(GLOB cli_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/train/main.cpp ${PROJECT_SOURCE_DIR}/train/cli/*.cpp)
 file(GLOB config_sources ${PROJECT_SOURCE_DIR}/train/config*.cpp)
 set_source_files_properties(${cli_sources} ${config_sources} PROPERTIES COMPILE_OPTIONS "-O1")
+# So does most of train/; what the sanitizers add to it takes minutes to optimise.
+if(MESHGRAD_SANITIZE MATCHES "address")
+  file(GLOB train_sources ${PROJECT_SOURCE_DIR}/train/*.cpp ${PROJECT_SOURCE_DIR}/train/formats/*.cpp
+    ${PROJECT_SOURCE_DIR}/train/report/*.cpp)
+  set_source_files_properties(${cli_sources} ${train_sources} PROPERTIES COMPILE_OPTIONS "-O0")
+endif()
 
 if(MESHGRAD_HAVE_CUDA)
   file(GLOB gpu_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/*/*_cuda.cpp ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu
