@@ -8,7 +8,7 @@
 namespace meshgrad {
 
 inline constexpr size_t kMaxSegmentValues = 8;
-/// What goes into a segment, and what comes out of it.
+/// What goes into a segment, and what comes out of it: as many at most, or InvalidArgument is thrown.
 using Variables = Few<Variable, kMaxSegmentValues>;
 
 /// A segment's function. It lies in memory that is used again.

@@ -73,7 +73,8 @@ struct LossSum {
 };
 LossSum masked_loss(Tape& tape, const Variable& prediction, const Tensor& target, const Tensor& mask);
 /// The sum of the squares of errors that are there already, those of several predictions together, added to
-/// `before`, another loss's sum, which may be absent. The weight is that of these errors alone.
+/// `before`, another loss's sum, which may be absent. The weight is that of these errors alone, which are
+/// kMaxMlpInputs at most.
 LossSum masked_loss(Tape& tape, const Variable& before, const PerInput<Variable>& errors, const Tensor& mask);
 
 /// before + prediction - target where mask is not 0, else 0, in the accumulator of the prediction's dtype:

@@ -6,7 +6,8 @@
 
 namespace meshgrad {
 
-void SegmentPlan::decide(uint64_t last) {
+void SegmentPlan::decide(uint64_t last_made) {
+  last = last_made;
   std::vector<bool, Recycling<bool>> needed(last - before, false, ops.get_allocator());
   const auto need = [&](uint64_t id) {
     if (made(id)) needed[id - before - 1] = true;

@@ -30,15 +30,15 @@ struct SegmentPlan {
   RecycledString name;
   Keep keep;
   List<Op> ops;
-  uint64_t before;  ///< the values up to this number were made before
+  // Its ops and segments in it made the values of the numbers behind `before`, up to `last`.
+  uint64_t before, last;
 
   SegmentPlan(const Recycling<std::byte>& memory, std::string_view segment, uint64_t made_before)
-      : name(segment, memory), ops(memory), before(made_before) {}
+      : name(segment, memory), ops(memory), before(made_before), last(made_before) {}
   Op& add_op(std::string_view op) { return ops.emplace_back(Recycling<std::byte>(ops.get_allocator()), op); }
-  /// Decides what is run again, when all ops are known. `last`: the number of the last value that they made.
-  void decide(uint64_t last);
-  /// True of a value that one of the ops made.
-  bool made(uint64_t id) const { return id > before; }
+  /// Decides what is run again, when all ops are known. `last_made`: the number of the last value.
+  void decide(uint64_t last_made);
+  bool made(uint64_t id) const { return id > before && id <= last; }
   /// Adds what the ops read and none of them made.
   void add_outside(List<uint64_t>& ids) const;
 

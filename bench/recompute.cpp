@@ -98,7 +98,7 @@ struct Step {
   void unroll(Runtime& runtime, const Scale& scale, int64_t steps) {
     const DType sums = accumulator_of(batch.node_features.dtype());
     batch.unroll.further = steps - 1;
-    const int64_t rows = batch.unroll.further * Unroll::step_rows(scale.period);  // of one copy
+    const int64_t rows = batch.unroll.further * Unroll::step_rows(scale.period);
     batch.unroll.node_features = inputs.rows(rows, 11).tensor;
     batch.unroll.target = inputs.rows(rows, 2, sums).tensor;
     std::vector<int32_t> source(11, -1);

@@ -3,7 +3,6 @@
 find_dependency(fmt)
 find_dependency(toml11)
 find_dependency(nlohmann_json)
-find_dependency(CLI11)
 find_dependency(ZLIB)
 find_dependency(PNG)
 find_dependency(PkgConfig)

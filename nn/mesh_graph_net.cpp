@@ -5,6 +5,7 @@ namespace meshgrad {
 namespace {
 
 constexpr size_t kLongestName = 64;  // of a segment
+static_assert(std::is_same_v<Variables, PerInput<Variable>>);
 
 void check_options(const MeshGraphNetOptions& o) {
   const auto need = [](std::string_view key, int64_t value, int64_t least) {

@@ -62,7 +62,7 @@ class Process {
   Outcome wait() {
     int status = 0;
     if (running_) {
-      waitpid(child_, &status, 0);
+      if (child_ < 0 || waitpid(child_, &status, 0) != child_) status = -1;  // it never started
       ended(status);
     }
     return {code_, read_text(out()), read_text(err())};
