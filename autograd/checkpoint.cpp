@@ -25,8 +25,8 @@ class SegmentRun {
 
   std::optional<Segment> segment_;
   Variables inputs_;
-  Few<GradientSlot, kMaxSegmentValues> outputs_;
-  Few<bool, kMaxSegmentValues> fresh_;  // per output: made by the segment, not handed through
+  PerInput<GradientSlot> outputs_;
+  PerInput<bool> fresh_;  // per output: made by the segment, not handed through
   std::shared_ptr<SegmentPlan> plan_;
   int64_t number_ = -1;  // if what it keeps may leave the device's memory
 };
@@ -123,7 +123,7 @@ void SegmentRun::note(Tape& tape, std::string_view name, const Variables& output
 }
 
 void SegmentRun::second(Tape& tape) {
-  Few<Tensor, kMaxSegmentValues> gradients;
+  PerInput<Tensor> gradients;
   bool reached = false;
   for (size_t i = 0; i < outputs_.size(); ++i) {
     gradients.push_back(fresh_[i] ? tape.take_gradient(outputs_[i]) : Tensor());

@@ -3,13 +3,12 @@
 // method: Chen, Xu, Zhang, Guestrin, "Training deep nets with sublinear memory cost" (2016).
 #pragma once
 #include <meshgrad/autograd/keep.h>
-#include <meshgrad/engine/few.h>
+#include <meshgrad/kernels/mlp.h>
 
 namespace meshgrad {
 
-inline constexpr size_t kMaxSegmentValues = 8;
-/// What goes into a segment, and what comes out of it: as many at most, or InvalidArgument is thrown.
-using Variables = Few<Variable, kMaxSegmentValues>;
+/// What goes into a segment, and what comes out of it: kMaxMlpInputs at most, or InvalidArgument is thrown.
+using Variables = PerInput<Variable>;
 
 /// A segment's function. It lies in memory that is used again.
 class Segment {

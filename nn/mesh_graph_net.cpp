@@ -4,9 +4,6 @@
 namespace meshgrad {
 namespace {
 
-constexpr size_t kLongestName = 64;  // of a segment
-static_assert(std::is_same_v<Variables, PerInput<Variable>>);
-
 void check_options(const MeshGraphNetOptions& o) {
   const auto need = [](std::string_view key, int64_t value, int64_t least) {
     if (value < least) {
@@ -112,14 +109,10 @@ Variable MeshGraphNet::forward(Tape& tape, const Batch& batch,
   int64_t stage = 0;
   for (const RecomputedStages& segment : recomputed) {
     for (; stage < segment.begin; ++stage) values = run_stage(tape, batch, stage, values);
-    Few<char, kLongestName> name;
-    const auto append = [&](std::string_view part) {
-      for (const char c : part) name.push_back(c);
-    };
-    append(stage_name(segment.begin));
-    if (segment.end - segment.begin > 1) append(".." + stage_name(segment.end - 1));
+    RecycledString name(stage_name(segment.begin), tape.runtime().allocator().recycling());
+    if (segment.end - segment.begin > 1) name.append("..").append(stage_name(segment.end - 1));
     values = checkpoint(
-        tape, {name.begin(), name.size()},
+        tape, name,
         [this, &batch, segment](Tape& inner, Variables inside) {
           for (int64_t s = segment.begin; s < segment.end; ++s) inside = run_stage(inner, batch, s, inside);
           return inside;

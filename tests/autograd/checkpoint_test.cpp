@@ -129,6 +129,20 @@ TEST_CASE("of an op that runs again, the outputs that nobody reads are left out"
   }
 }
 
+TEST_CASE("a segment may read what another tape made, whatever its number there") {
+  Runtime runtime = make_runtime();
+  const Variable x = leaf(runtime, 5, 3, 1);
+  Tape earlier(runtime);
+  const auto many = [](Tape& tape, const Variables& in) { return Variables{tanhs(tape, in[0], 2000)}; };
+  const Variable made = checkpoint(earlier, "many", many, {x})[0];
+  Tape tape(runtime);
+  const auto reads = [&](Tape& inner, const Variables& in) { return Variables{add(inner, in[0], made)}; };
+  const Variable z = leaf(runtime, 5, 3, 2);
+  backward(tape, checkpoint(tape, "reads", reads, {z})[0]);
+  const Matrix sum = to_matrix(add(tape, z, made).value());
+  CHECK(equal_bits(z.gradient(), to_tensor(runtime, sum, DType::f64)));
+}
+
 TEST_CASE("ops whose values nobody reads again are not run again") {
   const auto plain = outcome([](Tape& tape, const Variable& x) { return tanhs(tape, x, 12); });
   CHECK(plain.counts.forwards == 13);  // and the loss

@@ -144,6 +144,8 @@ TEST_CASE("a steady step asks neither the memory source nor the heap, and waits 
   for (const Case& c : cases) {
     CAPTURE(std::string(c.what));
     Steady steady(c.threads, c.change);
+    CHECK(has_segments(steady.step->recomputation(), steady.config.unroll.steps) ==
+          (steady.config.recompute.mode != RecomputeMode::off));
     const MemoryStats before = steady.runtime.allocator().stats();
     const ThreadCounters threads_before = steady.runtime.threads().counters();
     constexpr int64_t kSteps = 20;
