@@ -136,11 +136,14 @@ TEST_CASE("a segment may read what another tape made, whatever its number there"
   const auto many = [](Tape& tape, const Variables& in) { return Variables{tanhs(tape, in[0], 2000)}; };
   const Variable made = checkpoint(earlier, "many", many, {x})[0];
   Tape tape(runtime);
-  const auto reads = [&](Tape& inner, const Variables& in) { return Variables{add(inner, in[0], made)}; };
+  const auto reads = [&](Tape& inner, const Variables& in) {
+    return Variables{tanhs(inner, add(inner, in[0], made), 1)};
+  };
   const Variable z = leaf(runtime, 5, 3, 2);
   backward(tape, checkpoint(tape, "reads", reads, {z})[0]);
-  const Matrix sum = to_matrix(add(tape, z, made).value());
-  CHECK(equal_bits(z.gradient(), to_tensor(runtime, sum, DType::f64)));
+  const Variable alone = leaf(runtime, 5, 3, 2);
+  backward(tape, tanhs(tape, add(tape, alone, made), 1));
+  CHECK(equal_bits(z.gradient(), alone.gradient()));
 }
 
 TEST_CASE("ops whose values nobody reads again are not run again") {
