@@ -20,7 +20,7 @@
 namespace meshgrad::bench {
 
 std::vector<SizeClass> size_classes(bool quick) {
-  const Scale tiny{.period = 31, .copies = 2, .width = 64, .blocks = 2};
+  const Scale tiny{.period = 31, .copies = 1, .width = 64, .blocks = 2};
   if (quick) return {{"", tiny}};
   return {{"", {.copies = 14}}, {"100k", {.copies = 131}}, {"1M", {.copies = 1312}}};
 }
@@ -145,7 +145,7 @@ void time_alone(const Workload& work, Runtime& runtime, Timer& timer, const Opti
 
 /// Blocks of runs of the one and of the other, in turns: what the machine does meanwhile hits both alike.
 Ratio time_in_turns(const Workload& work, const Workload& other, Timer& timer, const Options& options) {
-  Ratio ratio{.times = {}, .blocks = 0, .block_runs = options.quick ? 2 : kBlockRuns};
+  Ratio ratio{.times = {}, .blocks = 0, .block_runs = options.quick ? 1 : kBlockRuns};
   std::vector<double> ratios;
   timer.run(work.run, work.warm_runs, work.cold);
   timer.run(other.run, other.warm_runs, other.cold);
