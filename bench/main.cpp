@@ -20,7 +20,7 @@
 namespace meshgrad::bench {
 
 std::vector<SizeClass> size_classes(bool quick) {
-  const Scale tiny{.period = 31, .copies = 1, .width = 64, .blocks = 2};
+  const Scale tiny{.period = 31, .copies = 2, .width = 64, .blocks = 2};
   if (quick) return {{"", tiny}};
   return {{"", {.copies = 14}}, {"100k", {.copies = 131}}, {"1M", {.copies = 1312}}};
 }
