@@ -55,7 +55,7 @@ LossSum masked_loss(Tape& tape, const Variable& before, const PerInput<Variable>
                          .accumulate = i > 0 || before},
                         tape.runtime(), tape.stream());
   }
-  Few<Variable, kMaxMlpInputs + 1> inputs(std::span(errors.begin(), errors.end()));
+  InlineVector<Variable, kMaxMlpInputs + 1> inputs(std::span(errors.begin(), errors.end()));
   if (before) inputs.push_back(before);
   tape.record({.op = "masked_loss", .inputs = inputs, .rereads_inputs = true},
               [before = before.slot(), errors, mask, sum = loss.sum.slot()](Tape& back) {

@@ -165,7 +165,7 @@ Variable mlp(Tape& tape, const PerInput<Variable>& inputs, const MlpParameters& 
       args.saved = saved_for(tape, parameters, rows.capacity, dtype);
     mlp_forward(args, tape.runtime(), tape.stream());
   }
-  Few<Variable, kMaxMlpInputs + 1> read{residual};
+  InlineVector<Variable, kMaxMlpInputs + 1> read{residual};
   for (const Variable& input : inputs) read.push_back(input);
   tape.record({.op = "mlp", .inputs = read, .rereads_inputs = true, .product = true},
               [saved = MlpSavedForBackward{inputs, parameters, residual.slot(), args.saved, out.slot()}](

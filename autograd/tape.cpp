@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/autograd/offload.h>
-#include <meshgrad/autograd/segment_plan.h>
+#include <meshgrad/autograd/offload/offload.h>
+#include <meshgrad/autograd/recompute/segment_plan.h>
 #include <meshgrad/kernels/elementwise.h>
 
 #include <utility>

@@ -3,9 +3,9 @@
 // that takes of the memory, beside reading the whole file.
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/random.h>
-#include <meshgrad/train/frame_features.h>
-#include <meshgrad/train/packed_file_writer.h>
-#include <meshgrad/train/trainer.h>
+#include <meshgrad/train/data/packed_file_writer.h>
+#include <meshgrad/train/run/trainer.h>
+#include <meshgrad/train/task/frame_features.h>
 
 #include <fcntl.h>
 #include <fmt/format.h>

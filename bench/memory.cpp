@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The allocators: what a hit costs, and what the source's own calls cost.
-#include <meshgrad/engine/cuda_memory.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/engine/host_memory.h>
-#include <meshgrad/engine/placement_policy.h>
+#include <meshgrad/engine/memory/detail/placement_policy.h>
+#include <meshgrad/engine/memory/source_counted.h>
+#include <meshgrad/engine/memory/source_cuda.h>
+#include <meshgrad/engine/memory/source_host.h>
 #include <meshgrad/engine/random.h>
-#include <meshgrad/engine/simulated_memory.h>
-#include <meshgrad/train/memory/replay.h>
+#include <meshgrad/train/replay/replay.h>
 
 #include <fmt/format.h>
 

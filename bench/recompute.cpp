@@ -3,9 +3,9 @@
 // size, of which ever more is computed again, and of one mesh, unrolled over ever more steps. A row is right
 // when its gradients are those of the same step without recomputation, to the last bit.
 #include <meshgrad/nn/mesh_graph_net.h>
-#include <meshgrad/train/optimizer.h>
-#include <meshgrad/train/recompute_cost.h>
-#include <meshgrad/train/step.h>
+#include <meshgrad/train/planning/recompute_cost.h>
+#include <meshgrad/train/run/optimizer.h>
+#include <meshgrad/train/run/step.h>
 
 #include <fmt/format.h>
 

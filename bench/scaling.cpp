@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How work and the multiply-add peak grow with threads, measured in turns, so that what the machine does
 // meanwhile hits all alike.
-#include <meshgrad/engine/cpu_affinity.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/threads/cpu_affinity.h>
 
 #include <fmt/format.h>
 

@@ -2,8 +2,8 @@
 #include "standard_step.h"
 
 #include <meshgrad/engine/captured_work.h>
-#include <meshgrad/train/optimizer.h>
-#include <meshgrad/train/recompute_cost.h>
+#include <meshgrad/train/planning/recompute_cost.h>
+#include <meshgrad/train/run/optimizer.h>
 
 #include <fmt/format.h>
 

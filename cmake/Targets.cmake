@@ -18,26 +18,26 @@ set_source_files_properties(${vector_sources} PROPERTIES COMPILE_OPTIONS "-O3;-f
 # With its unrolled blocks under AddressSanitizer this one file takes as long to compile as half of the rest. Its tests put
 # operands in front of pages that nobody may read, and scripts/nightly runs them under valgrind, too (without AVX-512).
 if(MESHGRAD_SANITIZE MATCHES "address")
-  set_property(SOURCE ${PROJECT_SOURCE_DIR}/kernels/cpu/products.cpp APPEND PROPERTY COMPILE_OPTIONS
+  set_property(SOURCE ${PROJECT_SOURCE_DIR}/kernels/cpu/gemm.cpp APPEND PROPERTY COMPILE_OPTIONS
                "-fno-sanitize=all;-O1;-g0")
   # -O3 of what the sanitizers add takes minutes.
-  set_property(SOURCE ${PROJECT_SOURCE_DIR}/kernels/cpu/tile.cpp APPEND PROPERTY COMPILE_OPTIONS "-O1")
+  set_property(SOURCE ${PROJECT_SOURCE_DIR}/kernels/cpu/row_ops.cpp APPEND PROPERTY COMPILE_OPTIONS "-O1")
 endif()
 
 # Command-line and configuration code runs once: a quick build is worth more than its speed.
 file(GLOB cli_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/train/main.cpp ${PROJECT_SOURCE_DIR}/train/cli/*.cpp)
-file(GLOB config_sources ${PROJECT_SOURCE_DIR}/train/config*.cpp)
+file(GLOB config_sources ${PROJECT_SOURCE_DIR}/train/config/*.cpp)
 set_source_files_properties(${cli_sources} ${config_sources} PROPERTIES COMPILE_OPTIONS "-O1")
 # What the sanitizers add to train/ takes minutes to optimise, and its tests are quick without; replay is not.
 if(MESHGRAD_SANITIZE MATCHES "address")
-  file(GLOB train_sources ${PROJECT_SOURCE_DIR}/train/*.cpp ${PROJECT_SOURCE_DIR}/train/formats/*.cpp
-    ${PROJECT_SOURCE_DIR}/train/report/*.cpp)
+  file(GLOB_RECURSE train_sources ${PROJECT_SOURCE_DIR}/train/*.cpp)
+  list(FILTER train_sources EXCLUDE REGEX "/train/replay/")
   set_source_files_properties(${cli_sources} ${train_sources} PROPERTIES COMPILE_OPTIONS "-O0")
 endif()
 
 if(MESHGRAD_HAVE_CUDA)
-  file(GLOB gpu_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/*/*_cuda.cpp ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu
-    ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cpp)
+  file(GLOB_RECURSE gpu_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/engine/*_cuda.cpp
+    ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cpp)
   meshgrad_gpu_side(cuda ${gpu_sources})
   # Kernels call the host's constexpr functions: std::bit_cast, size_of, name_of.
   target_compile_options(meshgrad_gpu_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/engine/callback_memory.h>
 #include <meshgrad/engine/captured_work.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
+#include <meshgrad/engine/memory/source_callback.h>
 
 #include <map>
 

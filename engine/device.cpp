@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/engine/cgroup.h>
-#include <meshgrad/engine/cpu_affinity.h>
 #include <meshgrad/engine/device.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
+#include <meshgrad/engine/threads/cgroup.h>
+#include <meshgrad/engine/threads/cpu_affinity.h>
 
 #include <fmt/format.h>
 #include <unistd.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a build without CUDA answers.
-#include <meshgrad/engine/cuda_memory.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
+#include <meshgrad/engine/memory/source_cuda.h>
 
 #include <string>
 

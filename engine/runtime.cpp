@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/engine/cuda_memory.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
-#include <meshgrad/engine/host_memory.h>
+#include <meshgrad/engine/memory/source_counted.h>
+#include <meshgrad/engine/memory/source_cuda.h>
+#include <meshgrad/engine/memory/source_host.h>
 #include <meshgrad/engine/runtime.h>
-#include <meshgrad/engine/simulated_memory.h>
 
 namespace meshgrad {
 namespace {

@@ -2,7 +2,7 @@
 // Everything that work on one device needs, handed down explicitly: nothing in meshgrad is a global, and two
 // Runtimes live side by side in one process.
 #pragma once
-#include <meshgrad/engine/allocator.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 
 #include <functional>
 #include <memory>

@@ -5,7 +5,7 @@
 // same code shows what memory it takes without any (RuntimeOptions::dry).
 #pragma once
 #include <meshgrad/engine/device.h>
-#include <meshgrad/engine/thread_pool.h>
+#include <meshgrad/engine/threads/thread_pool.h>
 
 namespace meshgrad {
 

@@ -9,7 +9,7 @@
 #include <meshgrad/kernels/optimizer.h>
 #include <meshgrad/kernels/reduction.h>
 #include <meshgrad/kernels/segment_sum.h>
-#include <meshgrad/kernels/unroll.h>
+#include <meshgrad/kernels/state_error.h>
 
 namespace meshgrad {
 

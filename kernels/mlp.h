@@ -9,7 +9,7 @@
 // and accumulation as in linear.h; norm statistics and every sum are in the accumulation type. What can be
 // saved for backward is rounded to storage whether it is saved or not. Deterministic for any thread count.
 #pragma once
-#include <meshgrad/engine/few.h>
+#include <meshgrad/engine/inline_vector.h>
 #include <meshgrad/kernels/linear.h>
 
 #include <vector>
@@ -21,9 +21,9 @@ inline constexpr int kMaxMlpLayers = 8;
 
 /// One of something for each input, and for each layer.
 template <class T>
-using PerInput = Few<T, kMaxMlpInputs>;
+using PerInput = InlineVector<T, kMaxMlpInputs>;
 template <class T>
-using PerLayer = Few<T, kMaxMlpLayers>;
+using PerLayer = InlineVector<T, kMaxMlpLayers>;
 
 /// One MLP's weights. Layer 0's weight is held by the inputs (see MlpInput).
 struct MlpWeights {

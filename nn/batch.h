@@ -48,10 +48,10 @@ struct Batch {
   int64_t nodes = 0;                   ///< rows of the node tensors; see Graph::counts for the real ones
   std::vector<int64_t> graph_offsets;  ///< graphs + 1: nodes of graph g are offsets[g] .. offsets[g+1]
   Tensor node_features;                ///< [nodes, node_inputs], normalised
-  Few<EdgeSet, kMaxMlpInputs - 1> edge_sets;  ///< a node MLP takes the nodes beside them
-  Tensor graph_features;                      ///< [graphs, ...], or undefined
-  Tensor target;                              ///< [nodes, outputs], normalised; undefined in a rollout
-  Tensor mask;                                ///< u8 [nodes]: 1 where the loss counts; undefined in a rollout
+  InlineVector<EdgeSet, kMaxMlpInputs - 1> edge_sets;  ///< a node MLP takes the nodes beside them
+  Tensor graph_features;                               ///< [graphs, ...], or undefined
+  Tensor target;  ///< [nodes, outputs], normalised; undefined in a rollout
+  Tensor mask;    ///< u8 [nodes]: 1 where the loss counts; undefined in a rollout
   Unroll unroll;
   std::vector<uint64_t> samples;  ///< sample id of each graph
 

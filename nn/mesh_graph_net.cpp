@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/engine/recycling.h>
+#include <meshgrad/engine/memory/detail/pool_allocator.h>
 #include <meshgrad/nn/mesh_graph_net.h>
 
 namespace meshgrad {

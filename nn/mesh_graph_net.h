@@ -3,7 +3,7 @@
 // Source: Pfaff et al., "Learning mesh-based simulation with graph networks" (2021), section 3.2 and appendix
 // A.1.
 #pragma once
-#include <meshgrad/autograd/checkpoint.h>
+#include <meshgrad/autograd/recompute/checkpoint.h>
 #include <meshgrad/nn/batch.h>
 #include <meshgrad/nn/mlp.h>
 

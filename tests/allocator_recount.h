@@ -2,7 +2,7 @@
 // An allocator's books, audited: every counter is computed again from the blocks of the same instant. And
 // what the tests that deal in random operations share.
 #pragma once
-#include <meshgrad/engine/memory_stats.h>
+#include <meshgrad/engine/memory/stats.h>
 #include <meshgrad/engine/random.h>
 
 #include <cmath>

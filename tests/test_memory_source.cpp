@@ -3,7 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <meshgrad/engine/host_memory.h>
+#include <meshgrad/engine/memory/source_host.h>
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -3,7 +3,7 @@
 // are mapped, faulting everywhere else. Its streams are queues of numbers that run when a test says so. It
 // holds its caller to the contract of MemorySource, and can refuse, dawdle and count.
 #pragma once
-#include <meshgrad/engine/memory_source.h>
+#include <meshgrad/engine/memory/source.h>
 
 #include <chrono>
 #include <map>

@@ -8,7 +8,7 @@
 //       -Wl,-rpath,$PWD/build/release -lxsmm -lxsmmnoblas -ldnnl -ldl -lpthread && taskset -c 0
 //       /tmp/matrix_libraries
 #include <libxsmm.h>
-#include <meshgrad/kernels/cpu/products.h>
+#include <meshgrad/kernels/cpu/gemm.h>
 #include <meshgrad/kernels/cpu_isa.h>
 
 #include <algorithm>

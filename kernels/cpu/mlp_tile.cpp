@@ -114,7 +114,7 @@ MlpTile<S>::MlpTile(const PerInput<MlpInput>& inputs, const MlpWeights& weights,
 
 template <class S>
 void MlpTile<S>::pack_weights(const Stream& stream) const {
-  Few<const PackedWeight<S>*, 2 * (kMaxMlpInputs + kMaxMlpLayers)> all;
+  InlineVector<const PackedWeight<S>*, 2 * (kMaxMlpInputs + kMaxMlpLayers)> all;
   int64_t panels = 0;
   const auto add = [&](const auto& weights) {
     for (const PackedWeight<S>& weight : weights) all.push_back(&weight), panels += weight.count();
@@ -406,7 +406,7 @@ void MlpTile<S>::reduce(const Tensor& slabs, const PerInput<Tensor>& d_first_wei
     int64_t from;  // offset in a slab
     int64_t first_row, rows, width;
   };
-  Few<Part, kMaxMlpInputs + 2 * kMaxMlpLayers + 3> parts;
+  InlineVector<Part, kMaxMlpInputs + 2 * kMaxMlpLayers + 3> parts;
   int64_t all_rows = 0;  // of the destinations, one behind the other
   const auto add_part = [&](const Tensor& to, int64_t from, int64_t rows, int64_t width) {
     if (!to.defined() || from < 0) return;

@@ -2,7 +2,7 @@
 // The engine behind mlp, linear and message_passing on the CPU: an MLP applied to one tile of rows, forward
 // and backward, with weights packed once a call and gradients accumulated by slab.
 #pragma once
-#include <meshgrad/kernels/cpu/products.h>
+#include <meshgrad/kernels/cpu/gemm.h>
 #include <meshgrad/kernels/mlp.h>
 
 #include <algorithm>
@@ -72,7 +72,7 @@ class FetchQueue {
   Ahead next() { return taken_ < waiting_.size() ? waiting_[taken_++] : Ahead{}; }
 
  private:
-  Few<Ahead, kMaxMlpInputs + kMaxMlpLayers + 2> waiting_;
+  InlineVector<Ahead, kMaxMlpInputs + kMaxMlpLayers + 2> waiting_;
   size_t taken_ = 0;
 };
 

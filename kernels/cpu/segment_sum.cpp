@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/kernels/cpu/tile.h>
+#include <meshgrad/kernels/cpu/row_ops.h>
 #include <meshgrad/kernels/segment_sum.h>
 
 #include <algorithm>

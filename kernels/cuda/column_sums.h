@@ -3,7 +3,7 @@
 // the blocks. How rows are cut depends on their real count and the device alone: the same bits in every run
 // and for any capacity.
 #pragma once
-#include <meshgrad/kernels/cuda/rows.h>
+#include <meshgrad/kernels/cuda/row_access.h>
 
 namespace meshgrad::cuda {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/kernels/cuda/activation.h>
-#include <meshgrad/kernels/cuda/map.h>
+#include <meshgrad/kernels/cuda/elementwise_launch.h>
 #include <meshgrad/kernels/cuda/norm.h>
 #include <meshgrad/kernels/cuda/tables.h>
 

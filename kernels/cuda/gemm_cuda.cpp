@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 #include <meshgrad/engine/gpu.h>
 #include <meshgrad/kernels/cuda/gemm.h>
-#include <meshgrad/kernels/gemm_choices.h>
+#include <meshgrad/kernels/gemm_tuning.h>
 
 #include <algorithm>
 #include <array>

@@ -2,8 +2,8 @@
 // Linear maps by gemm, which takes all rows of a tensor: where the real count lies in device memory, products
 // go through memory of their own, so that rows behind the count are neither written nor part of a sum.
 #include <meshgrad/kernels/cuda/column_sums.h>
+#include <meshgrad/kernels/cuda/elementwise_launch.h>
 #include <meshgrad/kernels/cuda/gemm.h>
-#include <meshgrad/kernels/cuda/map.h>
 #include <meshgrad/kernels/cuda/tables.h>
 
 namespace meshgrad::cuda {

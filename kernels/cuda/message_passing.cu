@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The general path: one launch an op, any width.
-#include <meshgrad/kernels/cuda/fused.h>
-#include <meshgrad/kernels/cuda/layers.h>
-#include <meshgrad/kernels/cuda/rows.h>
+#include <meshgrad/kernels/cuda/fused/fused.h>
+#include <meshgrad/kernels/cuda/row_access.h>
 #include <meshgrad/kernels/cuda/tables.h>
+#include <meshgrad/kernels/cuda/unfused_mlp.h>
 
 namespace meshgrad::cuda {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/kernels/cuda/rows.h>
+#include <meshgrad/kernels/cuda/row_access.h>
 #include <meshgrad/kernels/cuda/tables.h>
 
 namespace meshgrad::cuda {

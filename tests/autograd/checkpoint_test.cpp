@@ -2,8 +2,8 @@
 // Segments that are computed again: the same bits as without, the ops that run again and no others, and
 // memory that is really not kept.
 #include <doctest/doctest.h>
-#include <meshgrad/autograd/checkpoint.h>
-#include <meshgrad/autograd/gradcheck.h>
+#include <meshgrad/autograd/recompute/checkpoint.h>
+#include "gradcheck.h"
 
 #include "support.h"
 

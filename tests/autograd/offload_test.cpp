@@ -2,9 +2,9 @@
 // What segments keep waits elsewhere: the same gradients, less memory, each value moved once, and nothing
 // taken away from somebody who reads it.
 #include <doctest/doctest.h>
-#include <meshgrad/autograd/checkpoint.h>
-#include <meshgrad/autograd/offload.h>
+#include <meshgrad/autograd/offload/offload.h>
 #include <meshgrad/autograd/ops.h>
+#include <meshgrad/autograd/recompute/checkpoint.h>
 #include <meshgrad/engine/captured_work.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>

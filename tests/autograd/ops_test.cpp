@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
-#include <meshgrad/autograd/gradcheck.h>
+#include "gradcheck.h"
 
 #include <algorithm>
 #include <cmath>

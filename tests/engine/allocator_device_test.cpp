@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The allocator over a device's own memory, with work in flight on it: what a block holds is checked by the
 // device, in the order of its streams. On the simulated device and on a real one alike.
-#include <meshgrad/engine/allocator.h>
-#include <meshgrad/engine/cuda_memory.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
+#include <meshgrad/engine/memory/source_cuda.h>
 
 #include <doctest/doctest.h>
 

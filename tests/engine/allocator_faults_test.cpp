@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A source that refuses: at every one of its calls in a run of 2,000 operations, and for lack of memory.
-#include <meshgrad/engine/allocator.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 
 #include <doctest/doctest.h>
 

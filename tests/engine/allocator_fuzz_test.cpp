@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // 100,000 random operations, and after each of them an audit: every counter equals a recount, no two live
 // blocks overlap, and every block still holds what was written to it. Under a sanitizer fewer of them.
-#include <meshgrad/engine/allocator.h>
-#include <meshgrad/engine/block_heap.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
+#include <meshgrad/engine/memory/detail/block_heap.h>
 
 #include <doctest/doctest.h>
 

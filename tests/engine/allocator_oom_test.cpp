@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // When memory runs short: what is tried, in which order, what is said, and that life goes on.
-#include <meshgrad/engine/allocator.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/engine/simulated_memory.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
+#include <meshgrad/engine/memory/source_counted.h>
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>

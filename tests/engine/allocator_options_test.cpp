@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/engine/allocator_options.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/memory/options.h>
 
 #include <doctest/doctest.h>
 

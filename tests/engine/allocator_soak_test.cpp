@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Training for a long time on meshes of changing size: nothing creeps.
-#include <meshgrad/engine/allocator.h>
-#include <meshgrad/engine/simulated_memory.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
+#include <meshgrad/engine/memory/source_counted.h>
 
 #include <doctest/doctest.h>
 

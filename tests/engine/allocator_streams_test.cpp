@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory that several streams use: nothing is handed out before the work that may still use it, and what is
 // handed out does not depend on how fast that work is.
-#include <meshgrad/engine/allocator.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 
 #include <doctest/doctest.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/engine/allocator.h>
-#include <meshgrad/engine/host_memory.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
+#include <meshgrad/engine/memory/source_host.h>
 
 #include <doctest/doctest.h>
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The allocator as others use it: raw pointers, owners that outlive it, two of them, somebody else's memory.
-#include <meshgrad/engine/allocator.h>
-#include <meshgrad/engine/callback_memory.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
+#include <meshgrad/engine/memory/source_callback.h>
 
 #include <doctest/doctest.h>
 

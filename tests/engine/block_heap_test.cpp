@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layouts worked out by hand, then random operations beside a model that keeps a byte for every 512.
-#include <meshgrad/engine/block_heap.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/memory/detail/block_heap.h>
 
 #include <doctest/doctest.h>
 

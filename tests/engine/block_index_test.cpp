@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/engine/block_index.h>
+#include <meshgrad/engine/memory/detail/block_index.h>
 
 #include <doctest/doctest.h>
 

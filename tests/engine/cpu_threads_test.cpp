@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // How many threads there are, where they run, and that a process has one team of them.
 #include <doctest/doctest.h>
-#include <meshgrad/engine/cgroup.h>
-#include <meshgrad/engine/cpu_affinity.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/tensor.h>
-#include <meshgrad/engine/thread_team.h>
+#include <meshgrad/engine/threads/cgroup.h>
+#include <meshgrad/engine/threads/cpu_affinity.h>
+#include <meshgrad/engine/threads/thread_team.h>
 #include <pthread.h>
 #include <sched.h>
 #include <unistd.h>

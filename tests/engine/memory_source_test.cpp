@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every memory source keeps the contract of MemorySource; then what each promises on its own.
-#include <meshgrad/engine/callback_memory.h>
-#include <meshgrad/engine/cuda_memory.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/engine/host_memory.h>
-#include <meshgrad/engine/simulated_memory.h>
+#include <meshgrad/engine/memory/source_callback.h>
+#include <meshgrad/engine/memory/source_counted.h>
+#include <meshgrad/engine/memory/source_cuda.h>
+#include <meshgrad/engine/memory/source_host.h>
 
 #include <doctest/doctest.h>
 #include <sys/mman.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/engine/placement_policy.h>
+#include <meshgrad/engine/memory/detail/placement_policy.h>
 #include <meshgrad/engine/random.h>
 
 #include <doctest/doctest.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
+#include <meshgrad/engine/memory/step_plan.h>
 #include <meshgrad/engine/random.h>
 #include <meshgrad/engine/runtime.h>
-#include <meshgrad/engine/step_plan.h>
 #include <meshgrad/engine/tensor.h>
 
 #include <algorithm>

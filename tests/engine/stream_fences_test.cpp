@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/engine/stream_fences.h>
+#include <meshgrad/engine/memory/stream_fences.h>
 
 #include <doctest/doctest.h>
 

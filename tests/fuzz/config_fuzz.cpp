@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Configuration files: any bytes give a Config or a ConfigError; a Config is written and read back unchanged.
-#include <meshgrad/train/config.h>
+#include <meshgrad/train/config/config.h>
 
 #include <string>
 

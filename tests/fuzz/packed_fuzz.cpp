@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Packed files: raw, and with every checksum made right again, so that the checks behind them have to hold.
-#include <meshgrad/train/packed_file.h>
+#include <meshgrad/train/data/packed_file.h>
 #include <xxhash.h>
 
 #include <cstring>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // TFRecord framing: any file as it is, and once more with the CRCs of its first record mended, so that what
 // lies behind them is reached too.
-#include <meshgrad/train/formats/crc32c.h>
-#include <meshgrad/train/formats/tfrecord.h>
+#include <meshgrad/train/io/crc32c.h>
+#include <meshgrad/train/io/tfrecord.h>
 
 #include <cstring>
 #include <vector>

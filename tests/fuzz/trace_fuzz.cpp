@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Traces of allocations in each of their formats.
-#include <meshgrad/train/memory/trace.h>
+#include <meshgrad/train/replay/trace.h>
 
 #include <vector>
 

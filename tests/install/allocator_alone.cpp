@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // An application that uses the allocator and nothing else of the engine: over its own memory, capped, and
 // shared with another library that knows only pointers.
-#include <meshgrad/engine/allocator.h>
-#include <meshgrad/engine/callback_memory.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
+#include <meshgrad/engine/memory/source_callback.h>
 
 #include <cstdio>
 #include <cstdlib>

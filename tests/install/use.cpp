@@ -7,7 +7,7 @@
 #include <meshgrad/engine/runtime.h>
 #include <meshgrad/kernels/graph.h>
 #include <meshgrad/nn/mesh_graph_net.h>
-#include <meshgrad/train/optimizer.h>
+#include <meshgrad/train/run/optimizer.h>
 
 #include <cstdint>
 #include <cstdio>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Storage in 16 bits on the CPU: what vectors convert is what half and bfloat16 say, number by number.
 #include <doctest/doctest.h>
-#include <meshgrad/kernels/cpu/tile.h>
+#include <meshgrad/kernels/cpu/row_ops.h>
 
 #include <bit>
 #include <cmath>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The simulated device's memory behind engine/cuda_memory.h.
+// The simulated device's memory behind engine/memory/source_cuda.h.
 #include <fmt/format.h>
-#include <meshgrad/engine/callback_memory.h>
-#include <meshgrad/engine/cuda_memory.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
+#include <meshgrad/engine/memory/source_callback.h>
+#include <meshgrad/engine/memory/source_cuda.h>
 
 #include <mutex>
 #include <vector>

@@ -4,7 +4,7 @@
 
 #include <doctest/doctest.h>
 #include <meshgrad/train/cli/signals.h>
-#include <meshgrad/train/config.h>
+#include <meshgrad/train/config/config.h>
 #include <sys/wait.h>
 #include <unistd.h>
 

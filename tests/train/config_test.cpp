@@ -3,7 +3,7 @@
 
 #include <doctest/doctest.h>
 #include <meshgrad/engine/byte_size.h>
-#include <meshgrad/train/config_table.h>
+#include <meshgrad/train/config/config_table.h>
 
 #include <nlohmann/json.hpp>
 #include <random>

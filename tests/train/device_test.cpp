@@ -5,10 +5,10 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
 #include <meshgrad/engine/random.h>
-#include <meshgrad/train/evaluate.h>
-#include <meshgrad/train/report/metrics_log.h>
-#include <meshgrad/train/step.h>
-#include <meshgrad/train/verify.h>
+#include <meshgrad/train/io/metrics_log.h>
+#include <meshgrad/train/run/evaluate.h>
+#include <meshgrad/train/run/step.h>
+#include <meshgrad/train/run/verify.h>
 
 #include <algorithm>
 #include <cmath>

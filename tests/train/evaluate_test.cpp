@@ -2,8 +2,8 @@
 // evaluate and rollout against errors computed directly from the data, with a model that predicts no change.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/evaluate.h>
-#include <meshgrad/train/rollout_files.h>
+#include <meshgrad/train/report/rollout_files.h>
+#include <meshgrad/train/run/evaluate.h>
 
 #include <algorithm>
 #include <cmath>

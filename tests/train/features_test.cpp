@@ -3,9 +3,9 @@
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/random.h>
-#include <meshgrad/train/frame_features.h>
-#include <meshgrad/train/packed_file_writer.h>
-#include <meshgrad/train/sampler.h>
+#include <meshgrad/train/data/packed_file_writer.h>
+#include <meshgrad/train/task/frame_features.h>
+#include <meshgrad/train/task/sampler.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // When the host has no memory left, the data set, its size and the limits are named.
 #include <doctest/doctest.h>
-#include <meshgrad/train/host_memory_error.h>
-#include <meshgrad/train/packed_file.h>
+#include <meshgrad/train/data/packed_file.h>
+#include <meshgrad/train/io/host_memory_error.h>
 
 #include <new>
 

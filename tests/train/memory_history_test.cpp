@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The files that show what an allocator did.
 #include <meshgrad/engine/error.h>
-#include <meshgrad/engine/host_memory.h>
+#include <meshgrad/engine/memory/source_host.h>
 #include <meshgrad/engine/random.h>
-#include <meshgrad/train/memory/history_files.h>
-#include <meshgrad/train/memory/history_html.h>
-#include <meshgrad/train/memory/history_json.h>
-#include <meshgrad/train/memory/history_pickle.h>
-#include <meshgrad/train/memory/history_timeline.h>
-#include <meshgrad/train/memory/trace.h>
+#include <meshgrad/train/replay/trace.h>
+#include <meshgrad/train/report/history_files.h>
+#include <meshgrad/train/report/history_html.h>
+#include <meshgrad/train/report/history_json.h>
+#include <meshgrad/train/report/history_pickle.h>
+#include <meshgrad/train/report/history_timeline.h>
 
 #include <doctest/doctest.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `meshgrad memory replay`: what it prints, and its errors.
 #include <doctest/doctest.h>
-#include <meshgrad/train/memory/replay.h>
+#include <meshgrad/train/replay/replay.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>

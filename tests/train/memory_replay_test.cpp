@@ -3,8 +3,8 @@
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/random.h>
-#include <meshgrad/train/memory/replay.h>
-#include <meshgrad/train/memory/simulated_policies.h>
+#include <meshgrad/train/replay/replay.h>
+#include <meshgrad/train/replay/simulated_policies.h>
 
 #include <cmath>
 #include <map>

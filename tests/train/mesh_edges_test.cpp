@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/formats/mesh_edges.h>
+#include <meshgrad/train/data/mesh_edges.h>
 
 #include <set>
 #include <utility>

@@ -3,7 +3,7 @@
 // and on a GPU (cuda) or the simulated device where there is one.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/non_finite.h>
+#include <meshgrad/train/run/non_finite.h>
 
 #include <cmath>
 #include <limits>

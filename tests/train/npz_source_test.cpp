@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/convert.h>
-#include <meshgrad/train/formats/npz_source.h>
+#include <meshgrad/train/data/convert.h>
+#include <meshgrad/train/data/sources/npz_source.h>
 #include <zip.h>
 
 #include <map>

@@ -2,8 +2,8 @@
 // The packed file: what is written comes back, and no damaged file is read past its end.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/dataset.h>
-#include <meshgrad/train/packed_file_writer.h>
+#include <meshgrad/train/data/dataset.h>
+#include <meshgrad/train/data/packed_file_writer.h>
 
 #include <cmath>
 #include <cstring>

@@ -2,7 +2,7 @@
 // Weights of NVIDIA PhysicsNeMo under its conventions: a file of values that its own code computed.
 #include <doctest/doctest.h>
 #include <meshgrad/nn/mesh_graph_net.h>
-#include <meshgrad/train/formats/safetensors.h>
+#include <meshgrad/train/io/safetensors.h>
 
 #include <cmath>
 

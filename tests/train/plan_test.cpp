@@ -6,8 +6,8 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
 #include <meshgrad/engine/random.h>
-#include <meshgrad/train/plan.h>
-#include <meshgrad/train/step.h>
+#include <meshgrad/train/planning/plan.h>
+#include <meshgrad/train/run/step.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A small data set and a small run on it, for tests that train.
 #pragma once
-#include <meshgrad/train/convert.h>
-#include <meshgrad/train/formats/safetensors.h>
-#include <meshgrad/train/report/metrics_log.h>
-#include <meshgrad/train/trainer.h>
+#include <meshgrad/train/data/convert.h>
+#include <meshgrad/train/io/metrics_log.h>
+#include <meshgrad/train/io/safetensors.h>
+#include <meshgrad/train/run/trainer.h>
 
 #include <cmath>
 #include <functional>

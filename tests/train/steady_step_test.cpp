@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a training step does beside arithmetic, once it has come before: nothing that asks the system.
 #include <doctest/doctest.h>
-#include <meshgrad/train/step.h>
+#include <meshgrad/train/run/step.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -17,7 +17,7 @@ namespace meshgrad {
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__)
-constexpr bool kUsesMemoryAgain = false;  // engine/recycling.h
+constexpr bool kUsesMemoryAgain = false;  // engine/memory/detail/pool_allocator.h
 #else
 constexpr bool kUsesMemoryAgain = true;
 #endif

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/formats/tfrecord.h>
-#include <meshgrad/train/report/environment.h>
-#include <meshgrad/train/report/tensorboard.h>
+#include <meshgrad/train/io/tensorboard.h>
+#include <meshgrad/train/io/tfrecord.h>
+#include <meshgrad/train/run/environment.h>
 
 #include <cstring>
 #include <map>

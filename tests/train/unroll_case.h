@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model with unrolled batches of waves, for the tests of unrolled training.
 #pragma once
-#include <meshgrad/train/unroll.h>
+#include <meshgrad/train/task/unrolled_loss.h>
 
 #include <algorithm>
 

@@ -3,7 +3,7 @@
 // the same gradients whatever is computed again.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/plan.h>
+#include <meshgrad/train/planning/plan.h>
 
 #include <cmath>
 

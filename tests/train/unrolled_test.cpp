@@ -3,8 +3,8 @@
 // and runs. On the CPU, and on a GPU (cuda) or the simulated device where there is one.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/non_finite.h>
-#include <meshgrad/train/report/metrics_log.h>
+#include <meshgrad/train/io/metrics_log.h>
+#include <meshgrad/train/run/non_finite.h>
 
 #include <cmath>
 

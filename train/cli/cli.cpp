@@ -3,7 +3,7 @@
 #include <meshgrad/train/cli/command.h>
 #include <meshgrad/train/cli/output.h>
 #include <meshgrad/train/cli/signals.h>
-#include <meshgrad/train/precision.h>
+#include <meshgrad/train/run/precision.h>
 
 #include <algorithm>
 #include <new>

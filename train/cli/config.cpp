@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/train/cli/command.h>
 #include <meshgrad/train/cli/output.h>
-#include <meshgrad/train/config_table.h>
+#include <meshgrad/train/config/config_table.h>
 
 namespace meshgrad::cli {
 namespace {

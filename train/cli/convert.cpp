@@ -4,7 +4,7 @@
 #include <meshgrad/train/cli/command.h>
 #include <meshgrad/train/cli/describe.h>
 #include <meshgrad/train/cli/output.h>
-#include <meshgrad/train/convert.h>
+#include <meshgrad/train/data/convert.h>
 #include <meshgrad/train/report/progress.h>
 
 #include <chrono>

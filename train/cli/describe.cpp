@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 #include <meshgrad/train/cli/describe.h>
-#include <meshgrad/train/formats/safetensors.h>
-#include <meshgrad/train/packed_file.h>
+#include <meshgrad/train/data/packed_file.h>
+#include <meshgrad/train/io/safetensors.h>
 #include <meshgrad/train/report/progress.h>
 
 #include <algorithm>

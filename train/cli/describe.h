@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Words and JSON for what packed data and files of weights contain.
 #pragma once
-#include <meshgrad/train/dataset.h>
+#include <meshgrad/train/data/dataset.h>
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>

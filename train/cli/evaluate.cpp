@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/train/cli/command.h>
 #include <meshgrad/train/cli/output.h>
-#include <meshgrad/train/evaluate.h>
+#include <meshgrad/train/run/evaluate.h>
 
 #include <fmt/format.h>
 

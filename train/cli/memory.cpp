@@ -4,7 +4,7 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/cli/command.h>
 #include <meshgrad/train/cli/output.h>
-#include <meshgrad/train/memory/replay.h>
+#include <meshgrad/train/replay/replay.h>
 
 #include <algorithm>
 #include <chrono>

@@ -3,7 +3,7 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/cli/command.h>
 #include <meshgrad/train/cli/output.h>
-#include <meshgrad/train/plan.h>
+#include <meshgrad/train/planning/plan.h>
 
 namespace meshgrad::cli {
 namespace {

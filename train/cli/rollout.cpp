@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/train/cli/command.h>
 #include <meshgrad/train/cli/output.h>
-#include <meshgrad/train/rollout_files.h>
+#include <meshgrad/train/report/rollout_files.h>
 
 #include <fmt/format.h>
 

@@ -3,10 +3,10 @@
 #include <meshgrad/train/cli/command.h>
 #include <meshgrad/train/cli/output.h>
 #include <meshgrad/train/cli/signals.h>
+#include <meshgrad/train/io/metrics_log.h>
 #include <meshgrad/train/report/line_chart.h>
-#include <meshgrad/train/report/metrics_log.h>
 #include <meshgrad/train/report/progress.h>
-#include <meshgrad/train/trainer.h>
+#include <meshgrad/train/run/trainer.h>
 
 #include <fmt/format.h>
 #include <unistd.h>

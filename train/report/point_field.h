@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Values at the nodes of one frame, as the writers of files and pictures take them.
 #pragma once
-#include <meshgrad/train/dataset.h>
+#include <meshgrad/train/data/dataset.h>
 
 #include <span>
 #include <string>

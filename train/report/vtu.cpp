@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/formats/atomic_file.h>
+#include <meshgrad/train/io/atomic_file.h>
 #include <meshgrad/train/report/vtu.h>
 
 #include <numeric>

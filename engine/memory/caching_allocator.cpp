@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/byte_size.h>
+#include <meshgrad/engine/error.h>
+#include <meshgrad/engine/memory/detail/caching_allocator_heap.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+
+namespace meshgrad {
+namespace {
+
+/// Sums of sizes below it do not overflow, even for a source that says INT64_MAX.
+constexpr int64_t kLargestLimit = int64_t{1} << 60;
+
+int64_t limit_of(const MemorySource& source, const AllocatorOptions& options) {
+  const int64_t capacity = std::min(source.capacity(), kLargestLimit);
+  return options.memory_limit > 0 ? std::min(options.memory_limit, capacity) : capacity;
+}
+
+}  // namespace
+
+Storage::Storage(void* data, int64_t bytes, std::shared_ptr<CachingAllocator> allocator, Block* block)
+    : data_(data),
+      bytes_(bytes),
+      device_(allocator->device()),
+      block_(block),
+      allocator_(std::move(allocator)) {}
+
+Storage::~Storage() {
+  if (block_ != nullptr) allocator_->give_back(block_);
+  if (release_) release_();
+}
+
+std::shared_ptr<CachingAllocator> CachingAllocator::create(std::shared_ptr<MemorySource> source,
+                                                           const AllocatorOptions& options) {
+  return std::shared_ptr<CachingAllocator>(new CachingAllocator(std::move(source), options));
+}
+
+CachingAllocator::CachingAllocator(std::shared_ptr<MemorySource> source, const AllocatorOptions& options)
+    : source_(std::move(source)),
+      options_(options),
+      limit_(limit_of(*source_, options)),
+      expandable_(options.expandable_segments && source_->expandable()),
+      recorder_(options.history) {}
+
+CachingAllocator::~CachingAllocator() {
+  synchronize();
+  for (const auto& heap : heaps_) {
+    for (const auto& [address, mapping] : heap->blocks.mappings())
+      source_->unmap(pointer_of(address), mapping.bytes);
+    for (const auto& [address, bytes] : heap->ranges) source_->release(pointer_of(address), bytes);
+  }
+}
+
+StoragePtr CachingAllocator::allocate(int64_t bytes, int64_t alignment, const Stream& stream, Tag tag,
+                                      std::string_view name) {
+  Request request{.stream = &stream, .requested = bytes, .alignment = alignment, .tag = tag};
+  Block* const block = acquire(request, name, false);
+  return make_recycled<Storage>(recycling_, pointer_of(block->address), bytes, shared_from_this(), block);
+}
+
+void* CachingAllocator::allocate_raw(int64_t bytes, int64_t alignment, const Stream& stream, Tag tag,
+                                     std::string_view name) {
+  Request request{.stream = &stream, .requested = bytes, .alignment = alignment, .tag = tag};
+  return pointer_of(acquire(request, name, true)->address);
+}
+
+void CachingAllocator::free_raw(void* pointer) {
+  const std::lock_guard lock(mutex_);
+  const auto found = raw_.find(pointer);
+  if (found == raw_.end()) {
+    throw invalid_argument("free_raw", "a pointer of allocate_raw that was not freed yet",
+                           fmt::format("{}", pointer));
+  }
+  Block* const block = found->second;
+  raw_.erase(found);
+  give_back_locked(block);
+}
+
+/// A block for the request, counted and named.
+Block* CachingAllocator::acquire(Request& request, std::string_view name, bool raw) {
+  const int64_t bytes = request.requested, alignment = request.alignment;
+  if (bytes < 0 || alignment <= 0 || (alignment & (alignment - 1)) != 0 || alignment > 4096) {
+    throw invalid_argument("allocate", "bytes >= 0 and an alignment that is a power of two up to 4096",
+                           fmt::format("{} bytes aligned to {}", bytes, alignment));
+  }
+  if (request.stream->device() != device()) {
+    throw invalid_argument("allocate", "a stream of " + name_of(device()),
+                           "one of " + name_of(request.stream->device()));
+  }
+  std::unique_lock lock(mutex_);
+  Heap& heap = heap_of(*request.stream);
+  request.home = &heap;
+  request.bytes = round_up(std::clamp<int64_t>(bytes, 1, limit_), BlockHeap::kRounding);
+  request.alignment = std::max(alignment, BlockHeap::kRounding);
+  request.name = names_.inside(scopes_.empty() ? 0 : scopes_.back(), name);
+  // 0 stands for "no name": the policy then goes by sizes alone.
+  const uint64_t owner =
+      request.name == 0 ? 0 : uint64_t{request.name} * kTagCount + static_cast<uint64_t>(request.tag);
+  request.placement = heap.policy.place(request.bytes, owner, request.ticket);
+  // Segments of a source that cannot grow have no common upper end.
+  if (!expandable_ && request.placement == Placement::high) request.placement = Placement::low;
+  // Where steps are planned nothing is left to set apart: what stays lies low, and close together.
+  if (options_.plan_steps) request.placement = Placement::low;
+
+  if (step_ != nullptr && &step_->heap == &heap) step_->place(request);
+  const int64_t flushes = stats_.flushes;
+  const bool possible = bytes <= limit_;
+  Found found = possible ? find(heap, request) : Found{};
+  const bool asked = possible && found.block == nullptr;
+  if (asked) found = ask_callbacks(heap, request, lock);
+  if (found.block == nullptr) give_up(request);
+  if (asked || stats_.flushes > flushes) ++stats_.retries;
+  claim(*found.heap, found.block, request);
+  if (raw) raw_[pointer_of(found.block->address)] = found.block;
+  return found.block;
+}
+
+/// Calls the callbacks in order, unlocked, until one of them has freed enough.
+CachingAllocator::Found CachingAllocator::ask_callbacks(Heap& heap, const Request& request,
+                                                        std::unique_lock<std::mutex>& lock) {
+  // What a callback allocates itself calls none: it would call itself for ever.
+  const std::thread::id self = std::this_thread::get_id();
+  if (std::find(calling_.begin(), calling_.end(), self) != calling_.end()) return {};
+  for (size_t i = 0; i < callbacks_.size(); ++i) {
+    const std::function<bool()> callback = callbacks_[i];
+    calling_.push_back(self);
+    lock.unlock();
+    bool freed = false;
+    std::exception_ptr error;
+    try {
+      freed = callback();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    lock.lock();
+    std::erase(calling_, self);
+    if (error) std::rethrow_exception(error);
+    const Found found = freed ? find(heap, request) : Found{};
+    if (found.block != nullptr) return found;
+  }
+  return {};
+}
+
+void CachingAllocator::give_up(const Request& request) {
+  ++stats_.out_of_memory;
+  if (recorder_.records()) {
+    recorder_.record({MemoryEvent::Kind::out_of_memory, request.tag, request.stream->id(), request.name,
+                      limit_ - stats_.allocated.current, request.requested, MemoryRecorder::now()});
+    shortage_ = {snapshot_locked(), history_locked()};
+  }
+  throw OutOfMemory(shortage(request));
+}
+
+/// Makes `stream`, which will write the block, wait for those that may still use it.
+void CachingAllocator::wait_for(Heap& heap, const Block& block, const Stream& stream) {
+  if (heap.stream.id() != stream.id()) {
+    const SourceEvent event(*source_, heap.stream);
+    if (event.id() != 0) {
+      source_->wait(stream, event.id());
+      ++stats_.stream_waits;
+    }
+  }
+  heap.fences.take(block.address, block.end(), [&](int64_t bytes, const StreamFences::Fence& fence) {
+    count_active(heap, fence.tag, fence.small, -bytes);
+    for (const SourceEventPtr& event : fence.events) {
+      if (event->stream() == stream.id()) continue;
+      source_->wait(stream, event->id());
+      ++stats_.stream_waits;
+    }
+  });
+}
+
+void CachingAllocator::claim(Heap& heap, Block* block, const Request& request) {
+  if (&heap != request.home || !heap.fences.empty()) wait_for(heap, *block, *request.stream);
+  if (spare_lives_.empty()) {
+    lives_.emplace_back();
+    spare_lives_.push_back(&lives_.back());
+  }
+  Live* const live = spare_lives_.back();
+  spare_lives_.pop_back();
+  live->heap = &heap;
+  live->home = request.home;
+  live->requested = request.requested;
+  live->tag = request.tag;
+  live->name = request.name;
+  live->ticket = request.ticket;
+  live->step = steps_;
+  live->entry = request.entry;
+  block->owner = live;
+  request.home->policy.taken(request.bytes, request.ticket);
+  ++stats_.allocations;
+  count_live(*block, *live, +1);
+  count_active(heap, live->tag, is_small(*block), block->bytes);
+  count_free(heap);
+  note(MemoryEvent::Kind::alloc, *block, *live);
+}
+
+void CachingAllocator::give_back(Block* block) {
+  const std::lock_guard lock(mutex_);
+  give_back_locked(block);
+}
+
+void CachingAllocator::give_back_locked(Block* block) {
+  auto* const live = static_cast<Live*>(block->owner);
+  Heap& heap = *live->heap;
+  note(MemoryEvent::Kind::free_requested, *block, *live);
+  count_live(*block, *live, -1);
+  const bool shared = live->home != live->heap || !live->uses.empty();
+  if (!shared || !add_fence(*block, *live)) count_active(heap, live->tag, is_small(*block), -block->bytes);
+  note(MemoryEvent::Kind::free_completed, *block, *live);
+  live->home->policy.freed(block->bytes, live->ticket);
+  if (live->entry >= 0 && step_ != nullptr && live->step == step_->number) step_->plan.freed(live->entry);
+  live->uses.clear();
+  spare_lives_.push_back(live);
+  heap.blocks.give_back(block);
+  count_free(heap);
+}
+
+/// Remembers which streams other than the heap's may still use a block that is being freed; false if none.
+bool CachingAllocator::add_fence(const Block& block, const Live& live) {
+  StreamFences::Fence fence{block.end(), live.tag, is_small(block), {}};
+  const auto add = [&](const Stream& stream) {
+    if (stream.id() == live.heap->stream.id()) return;
+    auto event = std::make_shared<const SourceEvent>(*source_, stream);
+    if (event->id() != 0) fence.events.push_back(std::move(event));
+  };
+  add(live.home->stream);
+  for (const Stream* stream : live.uses)
+    if (stream->id() != live.home->stream.id()) add(*stream);
+  if (fence.events.empty()) return false;
+  live.heap->fences.add(block.address, std::move(fence));
+  return true;
+}
+
+void CachingAllocator::record_use(const StoragePtr& storage, const Stream& stream) {
+  if (storage == nullptr || storage->allocator_.get() != this) {
+    throw invalid_argument("record_use", "a storage of this allocator", "another");
+  }
+  if (stream.device() != device()) {
+    throw invalid_argument("record_use", "a stream of " + name_of(device()),
+                           "one of " + name_of(stream.device()));
+  }
+  const std::lock_guard lock(mutex_);
+  auto& uses = static_cast<Live*>(storage->block_->owner)->uses;
+  const Stream* const known = &know(stream);
+  if (std::find(uses.begin(), uses.end(), known) == uses.end()) uses.push_back(known);
+}
+
+/// The allocator's own copy of a stream; every stream that may still use something is among them.
+const Stream& CachingAllocator::know(const Stream& stream) {
+  for (const Stream& known : streams_) {
+    if (known.id() != stream.id()) continue;
+    if (known.native() == stream.native()) return known;
+    throw invalid_argument("allocate", "an id of its own for every stream",
+                           fmt::format("two streams with id {}", stream.id()),
+                           "number them when making them");
+  }
+  return streams_.emplace_back(stream);
+}
+
+CachingAllocator::Heap& CachingAllocator::heap_of(const Stream& stream) {
+  for (const auto& heap : heaps_)
+    if (heap->stream.id() == stream.id() && heap->stream.native() == stream.native()) return *heap;
+  heaps_.push_back(std::make_unique<Heap>(know(stream)));
+  return *heaps_.back();
+}
+
+void CachingAllocator::on_out_of_memory(std::function<bool()> callback) {
+  const std::lock_guard lock(mutex_);
+  callbacks_.push_back(std::move(callback));
+}
+
+void CachingAllocator::advise(std::vector<std::string> advice) {
+  const std::lock_guard lock(mutex_);
+  advice_ = std::move(advice);
+}
+
+std::string CachingAllocator::scope() const {
+  const std::lock_guard lock(mutex_);
+  return scopes_.empty() ? std::string() : names_[scopes_.back()];
+}
+
+MemoryScope::MemoryScope(CachingAllocator& allocator, std::string_view name) : allocator_(allocator) {
+  const std::lock_guard lock(allocator_.mutex_);
+  auto& scopes = allocator_.scopes_;
+  scopes.push_back(allocator_.names_.inside(scopes.empty() ? 0 : scopes.back(), name));
+}
+
+MemoryScope::~MemoryScope() {
+  const std::lock_guard lock(allocator_.mutex_);
+  allocator_.scopes_.pop_back();
+}
+
+Pool::Pool(CachingAllocator& allocator, int64_t bytes, const Stream& stream, Tag tag, std::string_view name)
+    : block_(allocator.allocate(bytes, 4096, stream, tag, name)) {}
+
+StoragePtr Pool::allocate(int64_t bytes) {
+  const int64_t begin = round_up(used_, 64);
+  if (bytes < 0 || bytes > block_->bytes() - begin) {
+    throw OutOfMemory(fmt::format("[pool] needed {} bytes, got {} left of {}; fix: make the pool larger",
+                                  bytes, block_->bytes() - begin, block_->bytes()));
+  }
+  used_ = begin + bytes;
+  return std::make_shared<Storage>(static_cast<char*>(block_->data()) + begin, bytes, block_->device(),
+                                   [keep = block_] { (void)keep; });
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cuda.h>
+#include <cudaTypedefs.h>
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+#include <meshgrad/engine/error.h>
+#include <meshgrad/engine/memory/source_callback.h>
+#include <meshgrad/engine/memory/source_cuda.h>
+
+#include <string>
+#include <vector>
+
+namespace meshgrad {
+namespace {
+
+constexpr int64_t kPage = int64_t{2} << 20;
+
+cudaStream_t native(const Stream& stream) { return static_cast<cudaStream_t>(stream.native()); }
+
+/// The driver's functions, found by name: linked, they would keep the program from starting without a driver.
+struct Driver {
+  PFN_cuInit_v2000 init = nullptr;
+  PFN_cuDeviceGetAttribute_v2000 device_attribute = nullptr;
+  PFN_cuDevicePrimaryCtxRetain_v7000 retain_context = nullptr;
+  PFN_cuDevicePrimaryCtxRelease_v11000 release_context = nullptr;
+  PFN_cuCtxPushCurrent_v4000 push_context = nullptr;
+  PFN_cuCtxPopCurrent_v4000 pop_context = nullptr;
+  PFN_cuMemGetAllocationGranularity_v10020 granularity = nullptr;
+  PFN_cuMemAddressReserve_v10020 reserve = nullptr;
+  PFN_cuMemAddressFree_v10020 free = nullptr;
+  PFN_cuMemCreate_v10020 create = nullptr;
+  PFN_cuMemRelease_v10020 release = nullptr;
+  PFN_cuMemMap_v10020 map = nullptr;
+  PFN_cuMemUnmap_v10020 unmap = nullptr;
+  PFN_cuMemSetAccess_v10020 set_access = nullptr;
+};
+
+/// `version` is that in which the function got its present form: the number in the type's name.
+template <class Function>
+void load(Function& function, const char* name, unsigned version) {
+  void* entry = nullptr;
+  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+  const cudaError_t error =
+      cudaGetDriverEntryPointByVersion(name, &entry, version, cudaEnableDefault, &found);
+  if (error != cudaSuccess || found != cudaDriverEntryPointSuccess || entry == nullptr) {
+    throw device_error("cuda memory", fmt::format("{} in the driver", name),
+                       error == cudaSuccess ? "none" : cudaGetErrorString(error), "update the NVIDIA driver");
+  }
+  function = reinterpret_cast<Function>(entry);
+}
+
+Driver load_driver() {
+  Driver driver;
+  load(driver.init, "cuInit", 2000);
+  load(driver.device_attribute, "cuDeviceGetAttribute", 2000);
+  load(driver.retain_context, "cuDevicePrimaryCtxRetain", 7000);
+  load(driver.release_context, "cuDevicePrimaryCtxRelease", 11000);
+  load(driver.push_context, "cuCtxPushCurrent", 4000);
+  load(driver.pop_context, "cuCtxPopCurrent", 4000);
+  load(driver.granularity, "cuMemGetAllocationGranularity", 10020);
+  load(driver.reserve, "cuMemAddressReserve", 10020);
+  load(driver.free, "cuMemAddressFree", 10020);
+  load(driver.create, "cuMemCreate", 10020);
+  load(driver.release, "cuMemRelease", 10020);
+  load(driver.map, "cuMemMap", 10020);
+  load(driver.unmap, "cuMemUnmap", 10020);
+  load(driver.set_access, "cuMemSetAccess", 10020);
+  return driver;
+}
+
+/// A device's primary context, which it shares with the runtime and with other libraries, held for as long as
+/// this lives.
+class Context {
+ public:
+  explicit Context(int device) : device_(device) {
+    const auto devices = static_cast<int>(cuda_devices().size());
+    if (device < 0 || device >= devices) {
+      throw device_error("cuda memory", name_of(this->device()), fmt::format("{} CUDA devices", devices),
+                         "use the CPU, or a device that `nvidia-smi -L` lists");
+    }
+    driver_ = load_driver();
+    check(driver_.init(0), "cuInit");
+    check(driver_.retain_context(&context_, device), "cuDevicePrimaryCtxRetain");
+  }
+  ~Context() { driver_.release_context(device_); }
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  const Driver& driver() const { return driver_; }
+  Device device() const { return {DeviceKind::cuda, device_}; }
+
+  void check(CUresult result, const char* call) const {
+    if (result == CUDA_SUCCESS) return;
+    throw device_error(name_of(device()), fmt::format("{} to succeed", call),
+                       fmt::format("CUDA error {}", static_cast<int>(result)),
+                       "see that `nvidia-smi` works and that the device is not in exclusive use");
+  }
+
+ private:
+  int device_;
+  Driver driver_;
+  CUcontext context_ = nullptr;
+  friend class InContext;
+};
+
+/// The context is the thread's current one while this lives; then the caller's is again, or none. Setting the
+/// device and setting it back would make a context on the caller's device where it had none, and replace one
+/// that is not the device's primary. A capture on this or another thread is not broken by calls that
+/// allocate.
+class InContext {
+ public:
+  explicit InContext(const Context& context)
+      : driver_(context.driver_), pushed_(driver_.push_context(context.context_) == CUDA_SUCCESS) {
+    if (pushed_) cudaThreadExchangeStreamCaptureMode(&mode_);
+  }
+  ~InContext() {
+    if (!pushed_) return;
+    cudaThreadExchangeStreamCaptureMode(&mode_);
+    CUcontext popped = nullptr;
+    driver_.pop_context(&popped);
+  }
+  InContext(const InContext&) = delete;
+  InContext& operator=(const InContext&) = delete;
+  /// False when the context is gone (a device reset): the runtime would then use some other device.
+  explicit operator bool() const { return pushed_; }
+
+ private:
+  const Driver& driver_;
+  bool pushed_;
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+int64_t total_memory(const Context& context) {
+  const InContext current(context);
+  size_t free = 0;
+  size_t total = 0;
+  const cudaError_t error = current ? cudaMemGetInfo(&free, &total) : cudaErrorContextIsDestroyed;
+  if (error != cudaSuccess) {
+    throw device_error(name_of(context.device()), "the size of its memory", cudaGetErrorString(error),
+                       "see that `nvidia-smi` works");
+  }
+  return static_cast<int64_t>(total);
+}
+
+/// Events that are used again and again: making one costs more than recording it.
+class EventPool {
+ public:
+  explicit EventPool(const Context& context) : context_(context) {}
+  ~EventPool() {
+    const InContext current(context_);
+    if (!current) return;
+    for (cudaEvent_t event : events_) cudaEventDestroy(event);
+  }
+  EventPool(const EventPool&) = delete;
+  EventPool& operator=(const EventPool&) = delete;
+
+  uint64_t record(const Stream& stream) {
+    const InContext current(context_);
+    if (!current) return 0;
+    const uint64_t event = take();
+    if (event != 0 && cudaEventRecord(events_[event - 1], native(stream)) == cudaSuccess) return event;
+    // To wait here and now is as safe as an event that waits later.
+    if (event != 0) unused_.push_back(event);
+    if (cudaStreamSynchronize(native(stream)) == cudaSuccess) cudaGetLastError();
+    return 0;
+  }
+
+  void wait(const Stream& stream, uint64_t event) {
+    if (event == 0) return;
+    const InContext current(context_);
+    if (!current) return;
+    if (cudaStreamWaitEvent(native(stream), events_[event - 1], cudaEventWaitDefault) == cudaSuccess) return;
+    if (cudaEventSynchronize(events_[event - 1]) == cudaSuccess) cudaGetLastError();
+  }
+
+  void forget(uint64_t event) {
+    if (event != 0) unused_.push_back(event);
+  }
+
+  void synchronize(const Stream& stream) {
+    const InContext current(context_);
+    if (current) cudaStreamSynchronize(native(stream));
+  }
+
+ private:
+  uint64_t take() {
+    if (unused_.empty()) {
+      cudaEvent_t event = nullptr;
+      if (cudaEventCreateWithFlags(&event, cudaEventDisableTiming) != cudaSuccess) return 0;
+      events_.push_back(event);
+      return events_.size();
+    }
+    const uint64_t event = unused_.back();
+    unused_.pop_back();
+    return event;
+  }
+
+  const Context& context_;
+  std::vector<cudaEvent_t> events_;  // the first is event 1
+  std::vector<uint64_t> unused_;
+};
+
+CUmemAllocationProp memory_of(Device device) {
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  properties.location.id = device.index;
+  return properties;
+}
+
+class CudaVirtualMemorySource final : public MemorySource {
+ public:
+  explicit CudaVirtualMemorySource(int device) : context_(device), events_(context_) {
+    int supported = 0;
+    context_.check(
+        driver_.device_attribute(&supported, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device),
+        "cuDeviceGetAttribute");
+    if (supported == 0) {
+      throw device_error("memory.expandable_segments", "a device with virtual memory management",
+                         name_of(context_.device()) + ", which has none", "set expandable_segments to false");
+    }
+    size_t smallest = 0;
+    context_.check(driver_.granularity(&smallest, &properties_, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
+                   "cuMemGetAllocationGranularity");
+    const auto unit = static_cast<int64_t>(smallest);
+    granularity_ = (kPage + unit - 1) / unit * unit;
+    capacity_ = total_memory(context_);
+  }
+
+  Device device() const override { return context_.device(); }
+  int64_t capacity() const override { return capacity_; }
+  int64_t mapped_bytes() const override { return mapped_; }
+  int64_t granularity() const override { return granularity_; }
+  bool expandable() const override { return true; }
+
+  char* reserve(int64_t bytes) override {
+    const InContext current(context_);
+    CUdeviceptr address = 0;
+    const CUresult result = driver_.reserve(&address, static_cast<size_t>(bytes), 0, 0, 0);
+    return result == CUDA_SUCCESS ? reinterpret_cast<char*>(address) : nullptr;
+  }
+
+  bool map(char* address, int64_t bytes) override {
+    const InContext current(context_);
+    const auto size = static_cast<size_t>(bytes);
+    CUmemGenericAllocationHandle handle = 0;
+    if (driver_.create(&handle, size, &properties_, 0) != CUDA_SUCCESS) return false;
+    const bool mapped = driver_.map(pointer(address), size, 0, handle, 0) == CUDA_SUCCESS;
+    // The mapping keeps the memory: cuMemUnmap alone frees it from here on.
+    driver_.release(handle);
+    if (!mapped) return false;
+    if (driver_.set_access(pointer(address), size, &access_, 1) != CUDA_SUCCESS) {
+      driver_.unmap(pointer(address), size);
+      return false;
+    }
+    mapped_ += bytes;
+    return true;
+  }
+
+  void unmap(char* address, int64_t bytes) override {
+    const InContext current(context_);
+    driver_.unmap(pointer(address), static_cast<size_t>(bytes));
+    mapped_ -= bytes;
+  }
+
+  void release(char* address, int64_t bytes) override {
+    const InContext current(context_);
+    driver_.free(pointer(address), static_cast<size_t>(bytes));
+  }
+
+  uint64_t record(const Stream& stream) override { return events_.record(stream); }
+  void wait(const Stream& stream, uint64_t event) override { events_.wait(stream, event); }
+  void forget(uint64_t event) override { events_.forget(event); }
+  void synchronize(const Stream& stream) override { events_.synchronize(stream); }
+
+ private:
+  static CUdeviceptr pointer(char* address) { return reinterpret_cast<CUdeviceptr>(address); }
+
+  Context context_;
+  const Driver& driver_ = context_.driver();
+  EventPool events_;
+  const CUmemAllocationProp properties_ = memory_of(context_.device());
+  const CUmemAccessDesc access_{properties_.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  int64_t capacity_ = 0;
+  int64_t granularity_ = 0;
+  int64_t mapped_ = 0;
+};
+
+/// What the callbacks of plain CUDA memory share; the last of them destroys it.
+struct PlainCuda {
+  explicit PlainCuda(int device) : context(device), events(context) {}
+  Context context;
+  EventPool events;
+};
+
+void* allocate(const Context& context, int64_t bytes) {
+  const InContext current(context);
+  if (!current) return nullptr;
+  void* memory = nullptr;
+  const cudaError_t error = cudaMalloc(&memory, static_cast<size_t>(bytes));
+  if (error == cudaSuccess) return memory;
+  // Refused memory is answered here; left standing, it would be taken for the error of somebody's next
+  // launch.
+  if (error == cudaErrorMemoryAllocation) cudaGetLastError();
+  return nullptr;
+}
+
+void free_memory(const Context& context, void* memory) {
+  const InContext current(context);
+  if (current) cudaFree(memory);
+}
+
+}  // namespace
+
+std::shared_ptr<MemorySource> make_cuda_virtual_memory(int device) {
+  return std::make_shared<CudaVirtualMemorySource>(device);
+}
+
+std::shared_ptr<MemorySource> make_cuda_memory(int device) {
+  const auto cuda = std::make_shared<PlainCuda>(device);
+  MemoryCallbacks callbacks;
+  callbacks.allocate = [cuda](int64_t bytes) { return allocate(cuda->context, bytes); };
+  callbacks.free = [cuda](void* memory, int64_t) { free_memory(cuda->context, memory); };
+  callbacks.record = [cuda](const Stream& stream) { return cuda->events.record(stream); };
+  callbacks.wait = [cuda](const Stream& stream, uint64_t event) { cuda->events.wait(stream, event); };
+  callbacks.forget = [cuda](uint64_t event) { cuda->events.forget(event); };
+  callbacks.synchronize = [cuda](const Stream& stream) { cuda->events.synchronize(stream); };
+  const int64_t capacity = total_memory(cuda->context);
+  return std::make_shared<CallbackMemorySource>(std::move(callbacks), cuda->context.device(), capacity,
+                                                kPage);
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/memory/source_host.h>
+
+#include <sys/mman.h>
+
+namespace meshgrad {
+namespace {
+
+// NORESERVE: the system counts pages when they are touched, not addresses.
+constexpr int kAddressesOnly = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+
+/// Huge pages spare the faults of a first touch; where there are none, nothing is lost. Said of whole
+/// reservations and again of what was unmapped: only neighbours with equal advice are one area to the system,
+/// which allows a process 65,530 of them.
+void advise_huge_pages(char* address, int64_t bytes) {
+  madvise(address, static_cast<size_t>(bytes), MADV_HUGEPAGE);
+}
+
+}  // namespace
+
+char* reserve_addresses(int64_t bytes, int64_t alignment) {
+  if (bytes <= 0 || bytes > INT64_MAX - alignment) return nullptr;
+  void* memory = mmap(nullptr, static_cast<size_t>(bytes + alignment), PROT_NONE, kAddressesOnly, -1, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  char* begin = static_cast<char*>(memory);
+  const int64_t before = -reinterpret_cast<intptr_t>(begin) & (alignment - 1);
+  if (before > 0) munmap(begin, static_cast<size_t>(before));
+  munmap(begin + before + bytes, static_cast<size_t>(alignment - before));
+  return begin + before;
+}
+
+bool drop_mapping(char* address, int64_t bytes) {
+  return mmap(address, static_cast<size_t>(bytes), PROT_NONE, kAddressesOnly | MAP_FIXED, -1, 0) !=
+         MAP_FAILED;
+}
+
+HostMemorySource::HostMemorySource(int64_t capacity)
+    : capacity_(capacity > 0 ? capacity : available_memory()) {}
+
+char* HostMemorySource::reserve(int64_t bytes) {
+  char* address = reserve_addresses(bytes, kPage);
+  if (address != nullptr) advise_huge_pages(address, bytes);
+  return address;
+}
+
+bool HostMemorySource::map(char* address, int64_t bytes) {
+  if (bytes > capacity_ - mapped_) return false;
+  if (mprotect(address, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE) != 0) {
+    // It may have changed a part before it failed.
+    mprotect(address, static_cast<size_t>(bytes), PROT_NONE);
+    return false;
+  }
+  mapped_ += bytes;
+  return true;
+}
+
+void HostMemorySource::unmap(char* address, int64_t bytes) {
+  // Replaced rather than emptied: this also uncharges it where the system does not overcommit, and works on
+  // locked pages.
+  if (drop_mapping(address, bytes)) {
+    advise_huge_pages(address, bytes);
+  } else {
+    madvise(address, static_cast<size_t>(bytes), MADV_DONTNEED);
+  }
+  mapped_ -= bytes;
+}
+
+void HostMemorySource::release(char* address, int64_t bytes) { munmap(address, static_cast<size_t>(bytes)); }
+
+}  // namespace meshgrad

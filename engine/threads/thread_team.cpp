@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/device.h>
+#include <meshgrad/engine/error.h>
+#include <meshgrad/engine/threads/cpu_affinity.h>
+#include <meshgrad/engine/threads/thread_team.h>
+
+#include <chrono>
+#include <system_error>
+
+namespace meshgrad {
+namespace {
+
+// Longer than what lies between two calls of a step, short enough that an idle process costs nothing.
+constexpr int64_t kLookNanoseconds = 50'000;
+
+void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace
+
+WorkingOn& working_on() {
+  thread_local WorkingOn working;
+  return working;
+}
+
+std::shared_ptr<ThreadTeam> ThreadTeam::of_process() {
+  static std::mutex mutex;
+  static std::weak_ptr<ThreadTeam> known;
+  const std::lock_guard lock(mutex);
+  std::shared_ptr<ThreadTeam> team = known.lock();
+  if (team == nullptr) known = team = std::make_shared<ThreadTeam>();
+  return team;
+}
+
+namespace {
+void stop(TeamHelper& helper) {
+  helper.call.store(TeamHelper::stop);
+  helper.call.notify_one();
+}
+}  // namespace
+
+ThreadTeam::~ThreadTeam() {
+  for (const auto& helper : helpers_) stop(*helper);
+  for (const auto& helper : helpers_) helper->thread.join();
+}
+
+std::vector<TeamHelper*> ThreadTeam::helpers(int count) {
+  const std::lock_guard lock(helpers_mutex_);
+  while (static_cast<int>(helpers_.size()) < count) {
+    auto started = std::make_unique<TeamHelper>();
+    TeamHelper& helper = *started;
+    helper.worker = static_cast<int>(helpers_.size()) + 1;
+    helper.unpinned_cpus = allowed_cpus();
+    helpers_.reserve(helpers_.size() + 1);
+    try {
+      helper.thread = std::thread([this, &helper] { helper_loop(helper); });
+    } catch (const std::system_error& error) {
+      throw ThreadsRefused(ThreadsRefused::Asked::count, std::to_string(count + 1) + " threads",
+                           error.what());
+    }
+    helpers_.push_back(std::move(started));
+    try {
+      place(helper);
+    } catch (const ThreadsRefused&) {
+      stop(helper);
+      helper.thread.join();
+      helpers_.pop_back();
+      throw;
+    }
+  }
+  // Where threads have to share CPUs, one that only looks keeps another from working.
+  const bool fit = static_cast<int>(helpers_.size()) < available_cpus();
+  look_nanoseconds_.store(fit ? kLookNanoseconds : 0, std::memory_order_relaxed);
+  std::vector<TeamHelper*> first;
+  first.reserve(static_cast<size_t>(count));
+  for (int i = 0; i < count; ++i) first.push_back(helpers_[static_cast<size_t>(i)].get());
+  return first;
+}
+
+/// A new thread has the affinity of the one that started it, which may be pinned.
+void ThreadTeam::place(TeamHelper& helper) {
+  const auto worker = static_cast<size_t>(helper.worker);
+  const auto thread = helper.thread.native_handle();
+  if (pins_ > 0 && worker < cpus_.size()) return pin_thread(thread, cpus_[worker]);
+  set_affinity(thread, helper.unpinned_cpus);
+}
+
+void ThreadTeam::pin(const std::vector<int>& cpus) {
+  const std::lock_guard lock(helpers_mutex_);
+  if (++pins_ > 1) return;
+  cpus_ = cpus;
+  try {
+    for (const auto& helper : helpers_) place(*helper);
+  } catch (const ThreadsRefused&) {
+    --pins_;
+    for (const auto& helper : helpers_) place(*helper);
+    throw;
+  }
+}
+
+void ThreadTeam::unpin() {
+  const std::lock_guard lock(helpers_mutex_);
+  if (--pins_ > 0) return;
+  for (const auto& helper : helpers_) place(*helper);
+}
+
+TaskShare& ThreadTeam::share(int worker) {
+  return worker == 0 ? callers_share_ : job_.helpers[static_cast<size_t>(worker) - 1]->share;
+}
+
+void ThreadTeam::run(std::span<TeamHelper* const> helpers, int64_t tasks, TaskRef body, const void* pool) {
+  std::unique_lock turn(call_mutex_, std::try_to_lock);
+  if (!turn.owns_lock()) {
+    waits_.fetch_add(1, std::memory_order_relaxed);
+    turn.lock();
+  }
+  calls_.fetch_add(1, std::memory_order_relaxed);
+  tasks_.fetch_add(tasks, std::memory_order_relaxed);
+  job_ = {
+      &body, pool,
+      helpers.first(static_cast<size_t>(std::min<int64_t>(static_cast<int64_t>(helpers.size()), tasks - 1)))};
+  const auto workers = static_cast<int64_t>(job_.helpers.size()) + 1;
+  for (int64_t w = 0; w < workers; ++w) {
+    TaskShare& mine = share(static_cast<int>(w));
+    mine.next.store(tasks / workers * w + std::min(w, tasks % workers), std::memory_order_relaxed);
+    mine.end = tasks / workers * (w + 1) + std::min(w + 1, tasks % workers);
+  }
+  busy_.store(static_cast<uint32_t>(workers - 1), std::memory_order_relaxed);
+  for (TeamHelper* helper : job_.helpers) offer(*helper);
+  const WorkingOn before = working_on();
+  working_on() = {pool, 0};
+  work(0);
+  working_on() = before;
+  for (TeamHelper* helper : job_.helpers) {
+    uint32_t offered = TeamHelper::offered;
+    if (helper->call.compare_exchange_strong(offered, TeamHelper::none))
+      busy_.fetch_sub(1, std::memory_order_acq_rel);
+  }
+  if (!look_for([this] { return busy_.load(std::memory_order_acquire) == 0; })) {
+    caller_asleep_.store(true);
+    uint32_t busy = busy_.load();
+    if (busy != 0) sleeps_.fetch_add(1, std::memory_order_relaxed);
+    for (; busy != 0; busy = busy_.load()) busy_.wait(busy);
+    caller_asleep_.store(false, std::memory_order_relaxed);
+  }
+  if (error_ != nullptr) std::rethrow_exception(std::exchange(error_, nullptr));
+}
+
+void ThreadTeam::offer(TeamHelper& helper) {
+  // In one order with the helper's going to sleep: it sees the offer, or is seen asleep.
+  helper.call.store(TeamHelper::offered);
+  if (helper.asleep.load()) helper.call.notify_one();
+}
+
+/// The worker's own share, then what is left of the others'.
+void ThreadTeam::work(int worker) {
+  const int workers = static_cast<int>(job_.helpers.size()) + 1;
+  for (int i = 0; i < workers; ++i) {
+    TaskShare& from = share((worker + i) % workers);
+    while (from.next.load(std::memory_order_relaxed) < from.end) {
+      const int64_t task = from.next.fetch_add(1, std::memory_order_relaxed);
+      if (task >= from.end) break;
+      try {
+        (*job_.body)(task);
+      } catch (...) {
+        const std::lock_guard lock(error_mutex_);
+        if (error_ == nullptr) error_ = std::current_exception();
+      }
+    }
+  }
+}
+
+template <class Done>
+bool ThreadTeam::look_for(const Done& done) const {
+  using Clock = std::chrono::steady_clock;
+  if (done()) return true;
+  const auto end = Clock::now() + std::chrono::nanoseconds(look_nanoseconds_.load(std::memory_order_relaxed));
+  do {
+    for (int i = 0; i < 16; ++i) {
+      relax();
+      if (done()) return true;
+    }
+  } while (Clock::now() < end);
+  return false;
+}
+
+void ThreadTeam::helper_loop(TeamHelper& helper) {
+  for (;;) {
+    if (!look_for([&] { return helper.call.load(std::memory_order_relaxed) != TeamHelper::none; })) {
+      helper.asleep.store(true);
+      if (helper.call.load() == TeamHelper::none) sleeps_.fetch_add(1, std::memory_order_relaxed);
+      helper.call.wait(TeamHelper::none);
+      helper.asleep.store(false, std::memory_order_relaxed);
+    }
+    uint32_t offered = TeamHelper::offered;
+    if (!helper.call.compare_exchange_strong(offered, TeamHelper::taken)) {
+      if (offered == TeamHelper::stop) return;
+      continue;  // withdrawn
+    }
+    working_on() = {job_.pool, helper.worker};
+    work(helper.worker);
+    // The team ends when no call is under way, so nobody asks this helper to stop meanwhile.
+    helper.call.store(TeamHelper::none);
+    if (busy_.fetch_sub(1) == 1 && caller_asleep_.load()) busy_.notify_one();
+  }
+}
+
+ThreadCounters ThreadTeam::counters() const {
+  return {.calls = calls_.load(std::memory_order_relaxed),
+          .tasks = tasks_.load(std::memory_order_relaxed),
+          .sleeps = sleeps_.load(std::memory_order_relaxed),
+          .waits = waits_.load(std::memory_order_relaxed)};
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// The host's side of the fused kernels: which MLPs they take, and an MLP as their argument.
+#pragma once
+#include <meshgrad/kernels/cuda/fused/fused.h>
+#include <meshgrad/kernels/cuda/fused/tile_mlp_backward.h>
+#include <meshgrad/kernels/cuda/fused/weight_gradients.h>
+
+#include <limits>
+#include <span>
+
+namespace meshgrad::cuda {
+
+/// Rows of 16-byte vectors, or undefined.
+inline bool aligned(const Tensor& tensor) {
+  return !tensor.defined() || reinterpret_cast<uintptr_t>(tensor.raw()) % 16 == 0;
+}
+inline bool few_enough(int64_t rows) { return rows <= std::numeric_limits<int32_t>::max() - (1 << 20); }
+
+/// Words of shared memory that a weight takes when it stays there.
+inline int resident_words(int64_t rows, int64_t columns) {
+  const auto padded = [](int64_t n) { return (n + 31) / 32 * 32; };
+  return static_cast<int>(padded(rows) * padded(columns) / 2);
+}
+/// Words of shared memory for all of an MLP's weights.
+inline int matrix_words(std::span<const MlpInput> inputs, const MlpWeights& weights) {
+  if (inputs.front().weight.width() == 256) return 2 * StreamedWeights<half, 256, false>::kSliceWords;
+  int words = 0;
+  for (const MlpInput& input : inputs) words += resident_words(input.weight.rows(), input.weight.width());
+  for (const Tensor& weight : weights.weights) words += resident_words(weight.rows(), weight.width());
+  return words;
+}
+/// Shared memory of a block, as FusedShared cuts it.
+inline int shared_bytes(int64_t width, int matrices, int warp_words) {
+  return static_cast<int>(4 * (kFusedVectors * width + matrices + kFusedWarps * warp_words));
+}
+
+inline bool nothing_saved(const MlpSaved& saved) {
+  bool nothing = !saved.pre_norm.defined();
+  for (const Tensor& z : saved.pre_activations) nothing = nothing && !z.defined();
+  return nothing;
+}
+
+/// Everything about an MLP that both its directions ask; `warp_words` of shared memory beside the weights.
+inline bool layers_covered(std::span<const MlpInput> inputs, const MlpWeights& weights, const MlpSaved& saved,
+                           int (*warp_words)(int64_t width)) {
+  if (inputs.empty() || inputs.size() > kMaxFusedInputs) return false;
+  const Tensor& first = inputs.front().weight;
+  const int64_t width = first.width();
+  const int layers = weights.layers();
+  if (first.dtype() != DType::f16 && first.dtype() != DType::bf16) return false;
+  if (width != 64 && width != 128 && width != 256) return false;
+  if (layers < 2 || layers > kMaxFusedLayers || weights.activation != Activation::relu) return false;
+  if (!nothing_saved(saved)) return false;
+  for (const MlpInput& input : inputs) {
+    const int64_t in = input.weight.rows();
+    if ((in != width && (in < 1 || in > 32)) || !aligned(input.weight)) return false;
+    if (in == width && !aligned(input.x)) return false;
+  }
+  for (const Tensor& weight : weights.weights) {
+    if (weight.rows() != width || !aligned(weight)) return false;
+  }
+  for (size_t i = 0; i + 1 < weights.weights.size(); ++i) {
+    if (weights.weights[i].width() != width) return false;
+  }
+  const int64_t out = weights.weights.back().width();
+  if (out != width && (out < 1 || out > 32 || weights.norm != Norm::none)) return false;
+  return shared_bytes(width, matrix_words(inputs, weights), warp_words(width)) <=
+         gpu::shared_bytes(first.device().index);
+}
+
+/// Calls `body.template operator()<T, W>()`.
+template <class Body>
+void dispatch_fused(DType dtype, int64_t width, Body&& body) {
+  const auto with_width = [&]<class T>() {
+    if (width == 64) {
+      body.template operator()<T, 64>();
+    } else if (width == 128) {
+      body.template operator()<T, 128>();
+    } else {
+      body.template operator()<T, 256>();
+    }
+  };
+  if (dtype == DType::f16) {
+    with_width.template operator()<half>();
+  } else {
+    with_width.template operator()<bfloat16>();
+  }
+}
+/// Whether some input or the output is narrower than the hidden layers.
+inline bool any_narrow(std::span<const MlpInput> inputs, const MlpWeights& weights) {
+  const int64_t width = inputs.front().weight.width();
+  bool any = weights.weights.back().width() != width;
+  for (const MlpInput& input : inputs) any = any || input.weight.rows() != width;
+  return any;
+}
+
+template <class T>
+FusedLayers<T> fused_layers(std::span<const MlpInput> inputs, const MlpWeights& weights) {
+  FusedLayers<T> result{};
+  int word = 0;
+  const auto add = [&](const Tensor& weight) {
+    WeightSet<T>& set = result.weights;
+    set.matrices[set.count] = {weight.data<T>(), static_cast<int>(weight.rows()),
+                               static_cast<int>(weight.width())};
+    set.first_word[set.count++] = word;
+    word += resident_words(weight.rows(), weight.width());
+  };
+  const auto values = [](const Tensor& vector) { return vector.data_or_null<float>(); };
+  for (const MlpInput& input : inputs) add(input.weight);
+  for (const Tensor& weight : weights.weights) add(weight);
+  result.vectors[0] = values(weights.first_bias);
+  for (size_t i = 0; i < weights.biases.size(); ++i) result.vectors[i + 1] = values(weights.biases[i]);
+  if (weights.norm != Norm::none) {
+    result.vectors[kFusedGain] = values(weights.gain);
+    result.vectors[kFusedNormBias] = values(weights.norm_bias);
+  }
+  result.inputs = static_cast<int>(inputs.size());
+  result.layers = weights.layers();
+  result.out = static_cast<int>(weights.weights.back().width());
+  result.norm = weights.norm;
+  result.epsilon = static_cast<float>(weights.epsilon);
+  return result;
+}
+
+/// Workspace that a backward kernel leaves for the weight gradients, and the jobs that make them of it.
+struct BackwardLeavings {
+  std::vector<Tensor> hidden, d_z;  ///< by layer; undefined: not wanted
+  Tensor partials;
+
+  /// d_z of every layer but those that `d_z_wanted` leaves out.
+  BackwardLeavings(int64_t rows, int64_t width, DType dtype, const MlpWeights& weights,
+                   const MlpWeightGradients& gradients, int64_t blocks, Runtime& runtime);
+  template <class T>
+  FusedLeavings<T> pointers() const {
+    FusedLeavings<T> result{};
+    for (size_t i = 0; i < hidden.size(); ++i)
+      if (hidden[i].defined()) result.hidden[i] = hidden[i].template data<T>();
+    for (size_t i = 0; i < d_z.size(); ++i)
+      if (d_z[i].defined()) result.d_z[i] = d_z[i].template data<T>();
+    result.all_bits = 0xffffffffu;
+    result.partials = partials.data<float>();
+    return result;
+  }
+  /// Jobs of the layers after the first.
+  void add_jobs(std::vector<WeightGradientJob>& jobs, const MlpWeightGradients& gradients,
+                const Rows& rows) const;
+  std::vector<ColumnSumJob> column_sums(const MlpWeightGradients& gradients) const;
+};
+
+}  // namespace meshgrad::cuda

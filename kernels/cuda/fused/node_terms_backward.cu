@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+// A block makes the terms of a slice of the nodes, then the same slice's share of the sender weight's
+// gradient, which needs the terms of no other block; other blocks of the launch meanwhile work at the other
+// weights' gradients. A warp walks the edges that its tile's nodes send as one list, many rows ahead, and
+// ends a sum where a node's edges end; what it wrote is the product's operand. Nodes that send very much come
+// first, with the block's warps on each.
+#include <meshgrad/kernels/cuda/fused/node_terms_tile.h>
+#include <meshgrad/kernels/cuda/fused/weight_gradient_units.h>
+
+namespace meshgrad::cuda {
+namespace {
+
+using namespace node_tiles;
+
+static_assert(gradients::kThreads == kFusedThreads);
+
+/// A node that sends more edges is summed by a whole block.
+constexpr int kLongSegment = 512;
+
+template <int W>
+constexpr int kBlocksPerMultiprocessor = W == 256 ? 1 : 2;
+
+template <class T>
+struct BackwardArgs {
+  gradients::Args gradients;  ///< job 0: the sender's weight
+  const T* weights[2];
+  const T* d_first;
+  const T* d_receiver_terms;
+  T* d_sender_terms;
+  T* d_nodes;  ///< null: only the sums are wanted
+  const int32_t* offsets;
+  const int32_t* order;
+  const int64_t* counts[2];
+  int capacities[2];
+  bool accumulate;
+};
+
+/// A lane's share of a row of W values.
+template <class T, int W>
+struct alignas(W / 32 * sizeof(T)) Few {
+  T v[W / 32];
+};
+
+/// A lane's share of the sum of the rows order[begin], order[begin + 1], ...; after each of them calls
+/// done(position behind it, sum), which may end the sum and begin another.
+template <class T, int W, class Done>
+__device__ void sum_rows(const T* rows, const int32_t* order, int begin, int end, float (&sum)[W / 32],
+                         const Done& done) {
+  constexpr int kAhead = W == 256 ? 8 : 16;  // rows on their way
+  const int lane = lane_index();
+  for (int chunk = begin; chunk < end; chunk += 32) {
+    const int mine = chunk + lane < end ? order[chunk + lane] : 0;
+    for (int first = 0; first < 32 && chunk + first < end; first += kAhead) {
+      Few<T, W> row[kAhead];
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        const int64_t from = __shfl_sync(0xffffffffu, mine, first + i);
+        if (chunk + first + i < end) row[i] = reinterpret_cast<const Few<T, W>*>(rows + from * W)[lane];
+      }
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        if (chunk + first + i >= end) break;
+        for (int c = 0; c < W / 32; ++c) sum[c] += to_float(row[i].v[c]);
+        done(chunk + first + i + 1, sum);
+      }
+    }
+  }
+}
+
+template <class T, int W>
+__device__ void store_sum(const BackwardArgs<T>& args, int node, const float (&sum)[W / 32]) {
+  Few<T, W> rounded;
+  for (int c = 0; c < W / 32; ++c) rounded.v[c] = to_storage<T>(sum[c]);
+  reinterpret_cast<Few<T, W>*>(args.d_sender_terms + int64_t{node} * W)[lane_index()] = rounded;
+}
+
+/// One node by the whole block: each warp a fixed share of its edges, the shares added in order.
+template <class T, int W>
+__device__ void sum_long_segment(const BackwardArgs<T>& args, int node, int begin, int end) {
+  MESHGRAD_SHARED(float, shares, kFusedWarps* W);
+  constexpr int kColumns = W / 32;
+  const int length = end - begin, share = length / kFusedWarps + 1;
+  const int from = begin + min(share * warp_index(), length);
+  float sum[kColumns] = {};
+  sum_rows<T, W>(args.d_first, args.order, from, min(from + share, end), sum, [](int, float(&)[kColumns]) {});
+  float* const mine = shares + lane_index() * kColumns;
+  for (int c = 0; c < kColumns; ++c) mine[warp_index() * W + c] = sum[c];
+  __syncthreads();
+  if (warp_index() == 0) {
+    for (int w = 1; w < kFusedWarps; ++w) {
+      for (int c = 0; c < kColumns; ++c) sum[c] += mine[w * W + c];
+    }
+    store_sum<T, W>(args, node, sum);
+  }
+  __syncthreads();
+}
+
+constexpr int kSumRows = 16;  ///< nodes of a warp's tile, backward
+
+/// Lane i gets where the edges of the tile's node i begin, and of the next behind the last.
+__device__ inline int tile_offset(const int32_t* offsets, int first, int end) {
+  return first < end ? offsets[min(first + min(lane_index(), kSumRows), end)] : 0;
+}
+/// One bit a node that sends more than a warp should sum.
+__device__ inline unsigned long_segments(int offset) {
+  const int next = __shfl_down_sync(0xffffffffu, offset, 1);
+  return __ballot_sync(0xffffffffu, lane_index() < kSumRows && next - offset > kLongSegment);
+}
+
+/// All long segments of the nodes first .. end - 1, by the whole block.
+template <class T, int W>
+__device__ void sum_long_segments(const BackwardArgs<T>& args, int first, int end) {
+  bool any = false;
+  for (int node = first + kSumRows * warp_index(); node < end; node += kSumRows * kFusedWarps) {
+    any = long_segments(tile_offset(args.offsets, node, end)) != 0 || any;
+  }
+  if (__syncthreads_or(any ? 1 : 0) == 0) return;
+  for (int node = first; node < end; node += kSumRows) {
+    const int offset = tile_offset(args.offsets, node, end);
+    const unsigned found = long_segments(offset);
+    for (int i = 0; i < kSumRows; ++i) {
+      const int begin_edge = __shfl_sync(0xffffffffu, offset, i);
+      const int end_edge = __shfl_sync(0xffffffffu, offset, i + 1);
+      if ((found >> i & 1u) != 0) sum_long_segment<T, W>(args, node + i, begin_edge, end_edge);
+    }
+  }
+}
+
+/// The other segments of one warp's tile.
+template <class T, int W>
+__device__ void sum_short_segments(const BackwardArgs<T>& args, int first, int end_node) {
+  const int offset = tile_offset(args.offsets, first, end_node);
+  const unsigned skip = long_segments(offset);
+  const int rows = min(kSumRows, end_node - first);
+  for (int i = 0; i < rows; ++i) {
+    if ((skip >> i & 1u) != 0) continue;
+    int last = i + 1;
+    while (last < rows && (skip >> last & 1u) == 0) ++last;
+    // Nodes i .. last - 1 send the edges from `begin` on, without a gap.
+    const int begin = __shfl_sync(0xffffffffu, offset, i), end = __shfl_sync(0xffffffffu, offset, last);
+    int node_end = __shfl_sync(0xffffffffu, offset, i + 1);
+    const auto end_sums = [&](int position, float(&sum)[W / 32]) {
+      while (i < last && position == node_end) {
+        store_sum<T, W>(args, first + i, sum);
+        for (float& x : sum) x = 0.0f;
+        ++i;
+        node_end = __shfl_sync(0xffffffffu, offset, min(i + 1, kSumRows));
+      }
+    };
+    float sum[W / 32] = {};
+    end_sums(begin, sum);
+    sum_rows<T, W>(args.d_first, args.order, begin, end, sum, end_sums);
+  }
+}
+
+/// d_nodes of one warp's tile.
+template <class T, int W, class Weights>
+__device__ void multiply_tile(const BackwardArgs<T>& args, Weights& slabs, int first, int nodes, int owned) {
+  const LaneRows<1> rows = rows_from<1>(first, nodes);
+  Operand<1, W / 32> d_terms[2];
+  load_tile(d_terms[0], args.d_sender_terms, first, nodes);
+  load_tile(d_terms[1], args.d_receiver_terms, first, owned);
+#pragma unroll 1
+  for (int column = 0; column < W; column += 32) {
+    Sums<1, 1> sums;
+    sums.clear();
+    if (args.accumulate) add_columns<T, W>(sums, args.d_nodes, rows, column);
+    multiply_transposed_slice<T>(sums, d_terms[0], 0, slabs.acquire(column / 16));
+    multiply_transposed_slice<T>(sums, d_terms[1], 0, slabs.acquire(column / 16 + 1));
+    store_columns<T, W>(sums, args.d_nodes, rows, column);
+  }
+}
+
+/// d_sender_terms and d_nodes of the nodes first .. end - 1. All threads of the block.
+template <class T, int W>
+__device__ void make_terms(const BackwardArgs<T>& args, int first, int end) {
+  sum_long_segments<T, W>(args, first, end);
+  constexpr int kBlockRows = kSumRows * kFusedWarps;
+  if (args.d_nodes == nullptr) {
+    for (int node = first + kSumRows * warp_index(); node < end; node += kBlockRows) {
+      sum_short_segments<T, W>(args, node, end);
+    }
+    return;
+  }
+  const int owned = min(end, rows_of(args.capacities[1], args.counts[1]));
+  Slabs<T, W, RowSlabs<W>> slabs(args.weights[0], args.weights[1], dynamic_shared<uint32_t>());
+  // The same number of rounds for all warps: they may go in step.
+  for (int round = first; round < end; round += kBlockRows) {
+    const int node = round + kSumRows * warp_index();
+    sum_short_segments<T, W>(args, node, end);
+    __syncwarp();  // what other lanes wrote is read
+    multiply_tile<T, W>(args, slabs, node, end, owned);
+  }
+}
+
+template <class T, int W>
+__global__ void __launch_bounds__(kFusedThreads, kBlocksPerMultiprocessor<W>)
+    node_terms_backward_kernel(BackwardArgs<T> args) {
+  const auto block = static_cast<int32_t>(blockIdx.x);
+  if (block >= args.gradients.units) {
+    gradients::sum_columns(args.gradients, block - args.gradients.units);
+    return;
+  }
+  MESHGRAD_SHARED(gradients::Unit, unit, 1);
+  if (threadIdx.x < 32) gradients::find_unit(args.gradients, block, unit[0]);
+  __syncthreads();
+  if (unit[0].slices == 0) return;
+  constexpr int kOwnTiles = W > gradients::kTile ? gradients::kMaxTiles : 1;
+  if (unit[0].job == 0) {
+    if (unit[0].tile > 0) return;
+    make_terms<T, W>(args, static_cast<int>(unit[0].begin), static_cast<int>(unit[0].end));
+    if (args.gradients.jobs[0].d_weight == nullptr) return;
+    __syncthreads();  // other warps' sums are read, and the weights' place is used anew
+  }
+  const int first = unit[0].tile, tiles = unit[0].job == 0 ? kOwnTiles : 1;
+#pragma unroll 1
+  for (int tile = first; tile < first + tiles; ++tile) gradients::add_unit<T>(args.gradients, unit[0], tile);
+}
+
+}  // namespace
+
+void node_terms_backward(const NodeTermsBackward& backward, std::span<const WeightGradientJob> jobs,
+                         std::span<const ColumnSumJob> sums, Runtime& runtime, const Stream& stream) {
+  const Graph& graph = *backward.graph;
+  const Tensor& x = backward.d_sender_weight.defined() ? backward.nodes : backward.d_sender_terms;
+  std::vector<WeightGradientJob> all = {
+      {x, backward.d_sender_terms, backward.d_sender_weight, graph.node_rows()}};
+  const size_t jobs_now = std::min<size_t>(jobs.size(), kMaxWeightGradientJobs - 1);
+  const size_t sums_now = std::min<size_t>(sums.size(), kMaxColumnSumJobs);
+  all.insert(all.end(), jobs.begin(), jobs.begin() + static_cast<std::ptrdiff_t>(jobs_now));
+  dispatch(backward.d_sender_terms.dtype(), backward.d_sender_terms.width(), [&]<class T, int W>() {
+    const Rows edges = graph.edge_rows();
+    const int64_t at_once =
+        int64_t{kBlocksPerMultiprocessor<W>} * gpu::multiprocessors(stream.device().index);
+    const gradients::Plan plan(all, sums.first(sums_now), at_once, &edges, runtime, stream);
+    BackwardArgs<T> args{};
+    args.gradients = plan.args;
+    args.d_first = backward.d_first.data<T>();
+    args.d_sender_terms = backward.d_sender_terms.data<T>();
+    args.offsets = graph.sender_offsets.data<int32_t>();
+    args.order = graph.sender_order.data<int32_t>();
+    args.accumulate = backward.accumulate;
+    set_rows(args, graph);
+    if (backward.d_nodes.defined()) {
+      args.weights[0] = backward.sender_weight.data<T>();
+      args.weights[1] = backward.receiver_weight.data<T>();
+      args.d_receiver_terms = backward.d_receiver_terms.data<T>();
+      args.d_nodes = backward.d_nodes.data<T>();
+    }
+    const int shared_bytes = std::max(Slabs<T, W, RowSlabs<W>>::kBytes, gradients::kSharedBytes);
+    launch("node_terms_backward", node_terms_backward_kernel<T, W>,
+           {plan.blocks, kFusedThreads, shared_bytes}, stream, args);
+  });
+  weight_gradients(jobs.subspan(jobs_now), sums.subspan(sums_now), runtime, stream);
+}
+
+}  // namespace meshgrad::cuda

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sums over each receiver's edges inside fused edge kernels: a warp owns whole receivers, so that every sum
+// runs in edge order in one place, without atomics.
+#pragma once
+#include <meshgrad/kernels/cuda/fused/tile.h>
+
+namespace meshgrad::cuda {
+
+/// The connectivity that edge kernels read, and the real counts.
+struct EdgeList {
+  const int32_t* senders;
+  const int32_t* receivers;
+  const int32_t* receiver_offsets;
+  const int64_t* edge_count;   ///< null: edge_capacity
+  const int64_t* owned_count;  ///< null: owned_capacity
+  int64_t edge_capacity, owned_capacity;
+};
+
+/// One warp's receivers and their edges.
+struct EdgeRange {
+  int receiver_begin, receiver_end;
+  int edge_begin, edge_end;
+};
+
+/// Part `part` of `parts`: an equal share of the edges, its ends moved to the next receiver's first edge. The
+/// parts have every owned receiver once, those without edges too.
+__device__ inline EdgeRange edge_range(const EdgeList& list, int part, int parts) {
+  const int64_t edges = list.edge_count == nullptr ? list.edge_capacity : *list.edge_count;
+  const int64_t owned = list.owned_count == nullptr ? list.owned_capacity : *list.owned_count;
+  const auto first_receiver = [&](int which) {
+    if (which == parts) return static_cast<int>(owned);
+    const int64_t edge = edges * which / parts;
+    return edge == 0 ? 0 : list.receivers[edge - 1] + 1;
+  };
+  EdgeRange range;
+  range.receiver_begin = uniform(first_receiver(part));
+  range.receiver_end = uniform(first_receiver(part + 1));
+  const bool any = range.receiver_begin < range.receiver_end;
+  range.edge_begin = uniform(any ? list.receiver_offsets[range.receiver_begin] : 0);
+  range.edge_end = uniform(any ? list.receiver_offsets[range.receiver_end] : 0);
+  return range;
+}
+
+/// Adds up rows by receiver, tile by tile, and writes each sum once it is complete.
+template <class T, int W>
+class ReceiverSums {
+ public:
+  static constexpr int kStageRow = W + 2;  // the two shift each row's banks: neither way conflicts
+  static constexpr int kStageFloats = 8 * kStageRow;
+  /// `stage` is the warp's own, 8-byte aligned; `out` is [owned_nodes, W].
+  __device__ ReceiverSums(float* stage, T* out, const EdgeRange& range)
+      : stage_(stage), out_(out), receiver_(range.receiver_begin), end_(range.receiver_end) {}
+
+  /// The tile's first `count` rows; lane i brings the receiver of row i.
+  template <int bands, int groups>
+  __device__ void add(Sums<bands, groups>& rows, int receiver, int count) {
+#pragma unroll
+    for (int band = 0; band < bands; ++band)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float* to = stage_ + kStageRow * (lane_index() / 4) + lane_column();
+#pragma unroll
+        for (int group = 0; group < groups; ++group)
+#pragma unroll
+          for (int i = 0; i < 8; i += 2) {
+            *reinterpret_cast<Two*>(to + 32 * group + i) = {rows.at(band, half, group, i),
+                                                            rows.at(band, half, group, i + 1)};
+          }
+        __syncwarp();
+        const int first = 16 * band + 8 * half;
+#pragma unroll 1
+        for (int row = 0; row < 8 && first + row < count; ++row) {
+          finish_before(__shfl_sync(0xffffffffu, receiver, first + row));
+          add_row(row);
+        }
+        __syncwarp();
+      }
+  }
+  /// Writes what is left, zeros for receivers without edges.
+  __device__ void finish() { finish_before(end_); }
+
+ private:
+  static constexpr int kRuns = W / 64;  // two neighbouring columns of a lane, so many times
+  struct alignas(8) Two {
+    float a, b;
+  };
+  struct alignas(4) Stored {
+    T a, b;
+  };
+
+  __device__ void finish_before(int receiver) {
+    for (; receiver_ < receiver; ++receiver_) {
+#pragma unroll
+      for (int run = 0; run < kRuns; ++run) {
+        T* to = out_ + int64_t{receiver_} * W + 64 * run + 2 * lane_index();
+        *reinterpret_cast<Stored*>(to) = {to_storage<T>(sums_[run].a), to_storage<T>(sums_[run].b)};
+        sums_[run] = {};
+      }
+    }
+  }
+  __device__ void add_row(int row) {
+#pragma unroll
+    for (int run = 0; run < kRuns; ++run) {
+      const Two values =
+          *reinterpret_cast<const Two*>(stage_ + kStageRow * row + 64 * run + 2 * lane_index());
+      sums_[run].a += values.a;
+      sums_[run].b += values.b;
+    }
+  }
+
+  float* stage_;
+  T* out_;
+  int receiver_, end_;
+  Two sums_[kRuns] = {};
+};
+
+}  // namespace meshgrad::cuda

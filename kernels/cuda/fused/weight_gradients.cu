@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/kernels/cuda/fused/weight_gradient_units.h>
+
+namespace meshgrad::cuda {
+namespace gradients {
+namespace {
+
+constexpr int kBlocksPerMultiprocessor = 2;
+
+template <class T>
+__global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor) weight_gradients_kernel(Args args) {
+  const auto block = static_cast<int32_t>(blockIdx.x);
+  if (block >= args.units) {
+    sum_columns(args, block - args.units);
+    return;
+  }
+  // Shared, so that the rows' loop has the registers that it would lie in.
+  MESHGRAD_SHARED(Unit, unit, 1);
+  if (threadIdx.x < 32) find_unit(args, block, unit[0]);
+  __syncthreads();
+  if (unit[0].slices > 0) add_unit<T>(args, unit[0], unit[0].tile);
+}
+
+bool starts_rows_on_16_bytes(const Tensor& x) {
+  return x.width() * size_of(x.dtype()) % 16 == 0 && reinterpret_cast<uintptr_t>(x.raw()) % 16 == 0;
+}
+
+Job job_of(const WeightGradientJob& job) {
+  return {job.x.raw(),
+          job.d_z.raw(),
+          job.d_weight.data_or_null<float>(),
+          job.rows.count,
+          job.rows.capacity,
+          static_cast<int32_t>(job.x.width()),
+          static_cast<int32_t>(job.d_z.width()),
+          starts_rows_on_16_bytes(job.x),
+          starts_rows_on_16_bytes(job.d_z)};
+}
+
+template <class T>
+void start(std::span<const WeightGradientJob> jobs, std::span<const ColumnSumJob> sums, Runtime& runtime,
+           const Stream& stream) {
+  const int64_t at_once = int64_t{kBlocksPerMultiprocessor} * gpu::multiprocessors(stream.device().index);
+  const Plan plan(jobs, sums, at_once, nullptr, runtime, stream);
+  launch("weight_gradients", weight_gradients_kernel<T>, {plan.blocks, kThreads, kSharedBytes}, stream,
+         plan.args);
+}
+
+}  // namespace
+
+Plan::Plan(std::span<const WeightGradientJob> jobs, std::span<const ColumnSumJob> sums, int64_t at_once,
+           const Rows* edges, Runtime& runtime, const Stream& stream) {
+  // Upper bounds of the units that find_unit deals out: of its shares, and of the stages that there are.
+  int64_t by_share = at_once, by_rows = 0;
+  for (const WeightGradientJob& job : jobs) {
+    args.jobs[args.job_count++] = job_of(job);
+    const Job& added = args.jobs[args.job_count - 1];
+    const Cut cut = cut_of(added.in, added.out);
+    const bool made = edges != nullptr && args.job_count == 1;
+    by_share += made ? at_once * (cut.tiles - 1) + cut.tiles : cut.tiles;
+    by_rows += blocks_for(added.capacity, cut.stage_rows) * cut.tiles;
+  }
+  args.units = static_cast<int32_t>(std::min(by_share, by_rows));
+  args.at_once = static_cast<int32_t>(at_once);
+  args.makes_first = edges != nullptr;
+  if (edges != nullptr) {
+    args.edge_count = edges->count;
+    args.edge_capacity = edges->capacity;
+  }
+  blocks = args.units;
+  for (size_t s = 0; s < sums.size(); ++s) {
+    const ColumnSumJob& sum = sums[s];
+    args.sums[s] = {sum.partials.data<float>() + sum.first_column, sum.target.data<float>(),
+                    sum.partials.rows(), sum.partials.width(), static_cast<int32_t>(sum.target.elements())};
+    blocks += blocks_for(sum.target.elements(), 32);
+  }
+  if (args.units == 0) return;
+  partials = Tensor::empty(runtime, {args.units, kUnitFloats}, DType::f32, Tag::workspace,
+                           "weight gradient partials");
+  tickets = Tensor::empty(runtime, {args.units + args.job_count * kMaxTiles}, DType::i32, Tag::workspace,
+                          "weight gradient tickets");
+  args.partials = partials.data<float>();
+  args.tickets = static_cast<unsigned*>(tickets.raw());
+  fill_zero(tickets, stream);
+}
+
+}  // namespace gradients
+
+bool weight_gradients_cover(DType dtype, int64_t in, int64_t out) {
+  return size_of(dtype) == 2 && is_floating(dtype) && in >= 1 && in <= kMaxWeightGradientWidth && out >= 1 &&
+         out <= kMaxWeightGradientWidth;
+}
+
+void weight_gradients(std::span<const WeightGradientJob> jobs, std::span<const ColumnSumJob> sums,
+                      Runtime& runtime, const Stream& stream) {
+  const bool is_f16 = jobs.empty() || jobs.front().x.dtype() == DType::f16;
+  while (!jobs.empty() || !sums.empty()) {
+    const size_t now = std::min<size_t>(jobs.size(), kMaxWeightGradientJobs);
+    const size_t sums_now = std::min<size_t>(sums.size(), kMaxColumnSumJobs);
+    const auto start_as = is_f16 ? gradients::start<half> : gradients::start<bfloat16>;
+    start_as(jobs.first(now), sums.first(sums_now), runtime, stream);
+    jobs = jobs.subspan(now);
+    sums = sums.subspan(sums_now);
+  }
+}
+
+}  // namespace meshgrad::cuda

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/kernels/check.h>
+#include <meshgrad/kernels/state_error.h>
+
+#include <fmt/format.h>
+
+#include <string>
+
+namespace meshgrad {
+namespace {
+
+/// Values are at hand on the CPU alone.
+void check_source(std::string_view op, const Tensor& source, int64_t width, const Stream& stream) {
+  if (source.device().kind != DeviceKind::cpu || stream.dry()) return;
+  for (const int32_t column : source.values<int32_t>()) {
+    if (column < width) continue;
+    throw invalid_argument(std::string(op) + ": source", fmt::format("columns below {}", width),
+                           std::to_string(column));
+  }
+}
+
+}  // namespace
+
+void deviation_forward(const DeviationForward& args, const Stream& stream) {
+  constexpr std::string_view kOp = "deviation.forward";
+  check_defined(kOp, "prediction", args.prediction);
+  const Shape shape{args.rows.capacity, args.prediction.width()};
+  const DType sums = accumulator_of(args.prediction.dtype());
+  check_tensor(kOp, "prediction", args.prediction, args.prediction.dtype(), shape);
+  check_optional(kOp, "before", args.before, sums, shape);
+  check_optional(kOp, "target", args.target, sums, shape);
+  check_tensor(kOp, "mask", args.mask, DType::u8, {args.rows.capacity});
+  check_tensor(kOp, "after", args.after, sums, shape);
+  pick_table(args.after.device(), cpu::unroll_kernels, &GpuTables::unroll).deviation_forward(args, stream);
+}
+
+void deviation_backward(const DeviationBackward& args, const Stream& stream) {
+  constexpr std::string_view kOp = "deviation.backward";
+  check_defined(kOp, "d_after", args.d_after);
+  const Shape shape{args.rows.capacity, args.d_after.width()};
+  const DType sums = args.d_after.dtype();
+  const DType stored = args.d_prediction.defined() ? args.d_prediction.dtype() : sums;
+  check_tensor(kOp, "d_after", args.d_after, accumulator_of(stored), shape);
+  check_tensor(kOp, "mask", args.mask, DType::u8, {args.rows.capacity});
+  check_optional(kOp, "d_before", args.d_before, sums, shape);
+  check_optional(kOp, "d_prediction", args.d_prediction, stored, shape);
+  pick_table(args.d_after.device(), cpu::unroll_kernels, &GpuTables::unroll).deviation_backward(args, stream);
+}
+
+void shift_forward(const ShiftForward& args, const Stream& stream) {
+  constexpr std::string_view kOp = "shift.forward";
+  check_defined(kOp, "given", args.given);
+  check_defined(kOp, "shift", args.shift);
+  const int64_t columns = args.given.width();
+  const DType sums = accumulator_of(args.given.dtype());
+  check_tensor(kOp, "given", args.given, args.given.dtype(), {args.rows.capacity, columns});
+  check_tensor(kOp, "shift", args.shift, sums, {args.rows.capacity, args.shift.width()});
+  check_tensor(kOp, "source", args.source, DType::i32, {columns});
+  check_tensor(kOp, "ratio", args.ratio, sums, {columns});
+  check_source(kOp, args.source, args.shift.width(), stream);
+  check_tensor(kOp, "shifted", args.shifted, args.given.dtype(), {args.rows.capacity, columns});
+  pick_table(args.shifted.device(), cpu::unroll_kernels, &GpuTables::unroll).shift_forward(args, stream);
+}
+
+void shift_backward(const ShiftBackward& args, const Stream& stream) {
+  constexpr std::string_view kOp = "shift.backward";
+  check_defined(kOp, "d_shifted", args.d_shifted);
+  check_defined(kOp, "d_shift", args.d_shift);
+  const int64_t columns = args.d_shifted.width();
+  const DType sums = accumulator_of(args.d_shifted.dtype());
+  check_tensor(kOp, "d_shifted", args.d_shifted, args.d_shifted.dtype(), {args.rows.capacity, columns});
+  check_tensor(kOp, "source", args.source, DType::i32, {columns});
+  check_tensor(kOp, "ratio", args.ratio, sums, {columns});
+  check_source(kOp, args.source, args.d_shift.width(), stream);
+  check_tensor(kOp, "d_shift", args.d_shift, sums, {args.rows.capacity, args.d_shift.width()});
+  pick_table(args.d_shift.device(), cpu::unroll_kernels, &GpuTables::unroll).shift_backward(args, stream);
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gradcheck.h"
+#include <meshgrad/engine/random.h>
+
+#include <cmath>
+#include <memory>
+
+namespace meshgrad {
+namespace {
+
+/// A normal value with the digits of a bfloat16.
+double value_of(uint64_t seed, uint64_t purpose, int64_t i) {
+  const auto value = static_cast<float>(normal(seed, purpose, static_cast<uint64_t>(i)));
+  return static_cast<double>(static_cast<float>(bfloat16(value)));
+}
+
+void draw(const Tensor& tensor, uint64_t seed, uint64_t purpose) {
+  dispatch_cpu_storage(tensor.dtype(), [&]<class S>() {
+    for (int64_t i = 0; i < tensor.elements(); ++i)
+      tensor.data<S>()[i] = S(static_cast<Accumulator<S>>(value_of(seed, purpose, i)));
+  });
+}
+
+/// Draws numbered tensors, each with values of its own.
+class Source {
+ public:
+  Source(Runtime& runtime, uint64_t seed, DType dtype) : runtime_(runtime), seed_(seed), dtype_(dtype) {}
+  Tensor tensor(const Shape& shape, DType dtype) {
+    Tensor t = Tensor::empty(runtime_, shape, dtype, Tag::data, "sample");
+    draw(t, seed_, draws_++);
+    return t;
+  }
+  Tensor target(const Shape& shape) { return tensor(shape, accumulator_of(dtype_)); }
+  Variable leaf(const Shape& shape) { return Variable(tensor(shape, dtype_), true); }
+  /// In the dtype that sums are in.
+  Variable wide_leaf(const Shape& shape) { return Variable(target(shape), true); }
+  Weight weight(const Shape& shape) {
+    const DType sum = accumulator_of(dtype_);
+    return {tensor(shape, shape.rank() == 2 ? dtype_ : sum),
+            Tensor::zeros(runtime_, shape, sum, Tag::gradients, "sample gradient")};
+  }
+
+ private:
+  Runtime& runtime_;
+  uint64_t seed_;
+  DType dtype_;
+  uint64_t draws_ = 0;
+};
+
+std::shared_ptr<Graph> sample_graph(Runtime& runtime) {
+  // Node 3 receives nothing, node 4 sends nothing, node 0 is connected to itself and receives most.
+  const std::vector<int32_t> senders{1, 2, 3, 0, 1, 0, 2, 5, 5};
+  const std::vector<int32_t> receivers{0, 0, 0, 0, 2, 4, 4, 1, 5};
+  return std::make_shared<Graph>(build_graph(runtime, 6, senders, receivers));
+}
+
+MlpParameters sample_mlp(Source& source, const std::vector<int64_t>& inputs, Activation activation,
+                         Norm norm) {
+  constexpr int64_t kHidden = 5;
+  constexpr int64_t kOut = 4;
+  MlpParameters p;
+  for (const int64_t in : inputs) p.first.push_back(source.weight({in, kHidden}));
+  p.first_bias = source.weight({kHidden});
+  p.weights = {source.weight({kHidden, kHidden}), source.weight({kHidden, kOut})};
+  p.biases = {source.weight({kHidden}), source.weight({kOut})};
+  p.activation = activation;
+  p.norm = norm;
+  if (norm != Norm::none) p.gain = source.weight({kOut});
+  if (norm == Norm::layer) p.norm_bias = source.weight({kOut});
+  return p;
+}
+
+std::vector<Weight> weights_of(const MlpParameters& p) {
+  std::vector<Weight> all = p.first;
+  all.push_back(p.first_bias);
+  all.insert(all.end(), p.weights.begin(), p.weights.end());
+  all.insert(all.end(), p.biases.begin(), p.biases.end());
+  if (p.gain.value.defined()) all.push_back(p.gain);
+  if (p.norm_bias.value.defined()) all.push_back(p.norm_bias);
+  return all;
+}
+
+void add_basic(Runtime& runtime, Source& source, std::vector<OpSample>& list) {
+  const Variable x = source.leaf({7, 4});
+  const Variable z = source.leaf({7, 4});
+  const Weight w = source.weight({4, 3});
+  const Weight b = source.weight({3});
+  list.push_back({"linear", "bias", {x}, {w, b}, [=](Tape& t) { return std::vector{linear(t, x, w, b)}; }});
+  for (const Activation kind : {Activation::relu, Activation::silu, Activation::gelu, Activation::tanh}) {
+    // Used twice, so that the second gradient is added to the first.
+    list.push_back({"activation", std::string(name_of(kind)), {x}, {}, [=](Tape& t) {
+                      return std::vector{add(t, activation(t, x, kind), activation(t, x, kind))};
+                    }});
+  }
+  const Weight gain = source.weight({4});
+  const Weight shift = source.weight({4});
+  list.push_back({"norm", "layer", {x}, {gain, shift}, [=](Tape& t) {
+                    return std::vector{norm(t, x, Norm::layer, gain, shift, 1e-5)};
+                  }});
+  list.push_back({"norm", "rms", {x}, {gain}, [=](Tape& t) {
+                    return std::vector{norm(t, x, Norm::rms, gain, {}, 1e-5)};
+                  }});
+  list.push_back({"add", "", {x, z}, {}, [=](Tape& t) { return std::vector{add(t, x, z), add(t, z, z)}; }});
+  const auto graph = sample_graph(runtime);
+  const Variable nodes = source.leaf({6, 3});
+  const Variable edges = source.leaf({9, 2});
+  list.push_back({"concat", "sender, receiver, edge", {nodes, edges}, {}, [=](Tape& t) {
+                    return std::vector{concat(t,
+                                              {{nodes, ConcatPart::Rows::sender},
+                                               {nodes, ConcatPart::Rows::receiver},
+                                               {edges, ConcatPart::Rows::own}},
+                                              graph.get())};
+                  }});
+  list.push_back(
+      {"segment_sum", "", {edges}, {}, [=](Tape& t) { return std::vector{segment_sum(t, edges, *graph)}; }});
+}
+
+void add_fused(Runtime& runtime, Source& source, std::vector<OpSample>& list) {
+  const auto graph = sample_graph(runtime);
+  for (const bool keep : {true, false}) {
+    for (const Norm kind : {Norm::none, Norm::layer, Norm::rms}) {
+      const std::string variant = std::string(name_of(kind)) + (keep ? ", kept" : ", recomputed");
+      const Variable x = source.leaf({7, 4});
+      const Variable z = source.leaf({7, 3});
+      const MlpParameters p = sample_mlp(source, {4, 3}, Activation::silu, kind);
+      list.push_back({"mlp", variant, {x, z}, weights_of(p), [=](Tape& t) {
+                        return std::vector{mlp(t, {x, z}, p, x, keep)};
+                      }});
+      const Variable nodes = source.leaf({6, 3});
+      const Variable edges = source.leaf({9, 4});
+      const MlpParameters q = sample_mlp(source, {3, 3, 4}, Activation::gelu, kind);
+      for (const bool after : {false, true}) {
+        list.push_back({"edge_update",
+                        variant + (after ? ", after residual" : ""),
+                        {nodes, edges},
+                        weights_of(q),
+                        [=](Tape& t) {
+                          const EdgeUpdate u =
+                              edge_update(t, *graph, nodes, edges, q,
+                                          {.aggregate_after_residual = after, .keep_hidden = keep});
+                          return std::vector{u.edges, u.aggregate};
+                        }});
+      }
+      list.push_back(
+          {"edge_update", variant + ", aggregate only", {nodes, edges}, weights_of(q), [=](Tape& t) {
+             return std::vector{
+                 edge_update(t, *graph, nodes, edges, q, {.keep_hidden = keep, .edges_out_needed = false})
+                     .aggregate};
+           }});
+    }
+  }
+}
+
+void add_loss(Runtime& runtime, Source& source, std::vector<OpSample>& list) {
+  const Variable prediction = source.leaf({5, 2});
+  const Tensor target = source.target({5, 2});
+  const std::vector<uint8_t> flags{1, 0, 1, 1, 0};
+  const Tensor mask = Tensor::from<uint8_t>(runtime, flags, Shape{5}, Tag::data, "mask");
+  list.push_back({"masked_loss", "", {prediction}, {}, [=](Tape& t) {
+                    return std::vector{masked_loss(t, prediction, target, mask).sum};
+                  }});
+}
+
+void add_unroll(Runtime& runtime, Source& source, std::vector<OpSample>& list) {
+  const Variable before = source.wide_leaf({5, 2});
+  const Variable prediction = source.leaf({5, 2});
+  const Tensor target = source.target({5, 2});
+  const std::vector<uint8_t> flags{1, 0, 1, 1, 0};
+  const Tensor mask = Tensor::from<uint8_t>(runtime, flags, Shape{5}, Tag::data, "mask");
+  list.push_back({"masked_loss", "errors", {before, prediction}, {}, [=](Tape& t) {
+                    const LossSum loss = masked_loss(t, Variable(), {before, prediction}, mask);
+                    return std::vector{masked_loss(t, loss.sum, {before}, mask).sum};
+                  }});
+  list.push_back({"deviation", "first", {prediction}, {}, [=](Tape& t) {
+                    return std::vector{deviation(t, {}, prediction, target, mask)};
+                  }});
+  list.push_back({"deviation", "two in a row", {before, prediction}, {}, [=](Tape& t) {
+                    const Variable after = deviation(t, before, prediction, target, mask);
+                    return std::vector{after, deviation(t, before, after, {}, mask)};
+                  }});
+  const Tensor given = source.leaf({5, 4}).value();
+  const std::vector<int32_t> columns{1, -1, 0, 1};
+  const Tensor map = Tensor::from<int32_t>(runtime, columns, Shape{4}, Tag::data, "source");
+  const Tensor ratio = source.target({4});
+  // Used twice, so that the second gradient is added to the first.
+  list.push_back({"shift_columns", "", {before}, {}, [=](Tape& t) {
+                    return std::vector{shift_columns(t, given, before, map, ratio),
+                                       shift_columns(t, given, before, map, ratio)};
+                  }});
+}
+
+/// sum_k c_k y_k with the c of `seed`.
+double weighted_sum(const std::vector<Variable>& outputs, uint64_t seed) {
+  double total = 0.0;
+  uint64_t purpose = 1000;
+  for (const Variable& y : outputs) {
+    for (int64_t i = 0; i < y.value().elements(); ++i) {
+      total += value_of(seed, purpose, i) * y.value().data<double>()[i];
+    }
+    ++purpose;
+  }
+  return total;
+}
+
+double evaluate(Runtime& runtime, const OpSample& sample, uint64_t seed) {
+  Tape tape(runtime, Tape::Mode::evaluate);
+  return weighted_sum(sample.run(tape), seed);
+}
+
+}  // namespace
+
+std::vector<Tensor> gradients_of(Runtime& runtime, const OpSample& sample, uint64_t seed) {
+  Tape tape(runtime);
+  // Samples may share leaves, whose gradients accumulate.
+  for (const Variable& input : sample.inputs) tape.take_gradient(input.slot());
+  for (const Weight& weight : sample.weights) fill_zero(weight.gradient, runtime.stream());
+  const std::vector<Variable> outputs = sample.run(tape);
+  const Variable sum(Tensor::zeros(runtime, {1}, DType::f64, Tag::activations, "sum"), true);
+  tape.record({.op = "weighted_sum", .inputs = outputs}, [outputs, sum = sum.slot(), seed](Tape& back) {
+    back.take_gradient(sum);
+    uint64_t purpose = 1000;
+    for (const Variable& y : outputs) {
+      const Tensor d_y = back.scratch(y.value().shape(), y.value().dtype(), "d_y");
+      draw(d_y, seed, purpose++);
+      back.give_gradient(y.slot(), d_y);
+    }
+  });
+  const Tensor one = Tensor::zeros(runtime, {1}, DType::f64, Tag::workspace, "seed");
+  *one.data<double>() = 1.0;
+  tape.backward(sum, one);
+  std::vector<Tensor> gradients;
+  for (const Variable& input : sample.inputs) gradients.push_back(input.gradient());
+  for (const Weight& weight : sample.weights) gradients.push_back(weight.gradient);
+  return gradients;
+}
+
+std::vector<OpSample> all_op_samples(Runtime& runtime, uint64_t seed, DType dtype) {
+  Source source(runtime, seed, dtype);
+  std::vector<OpSample> list;
+  add_basic(runtime, source, list);
+  add_fused(runtime, source, list);
+  add_loss(runtime, source, list);
+  add_unroll(runtime, source, list);
+  return list;
+}
+
+GradientCheck check_gradients(Runtime& runtime, const OpSample& sample, uint64_t seed) {
+  constexpr double kStep = 1e-6;
+  struct Checked {
+    std::string name;
+    Tensor value, gradient;
+  };
+  const std::vector<Tensor> gradients = gradients_of(runtime, sample, seed);
+  const size_t inputs = sample.inputs.size();
+  std::vector<Checked> all;
+  for (size_t i = 0; i < inputs; ++i) {
+    all.push_back({"input " + std::to_string(i), sample.inputs[i].value(), gradients[i]});
+  }
+  for (size_t i = 0; i < sample.weights.size(); ++i) {
+    all.push_back({"weight " + std::to_string(i), sample.weights[i].value, gradients[inputs + i]});
+  }
+  GradientCheck check;
+  for (const Checked& checked : all) {
+    for (int64_t i = 0; i < checked.value.elements(); ++i) {
+      double& x = checked.value.data<double>()[i];
+      const double middle = x;
+      x = middle + kStep;
+      const double above = evaluate(runtime, sample, seed);
+      x = middle - kStep;
+      const double below = evaluate(runtime, sample, seed);
+      x = middle;
+      const double numeric = (above - below) / (2.0 * kStep);
+      const double analytic = checked.gradient.defined() ? checked.gradient.data<double>()[i] : 0.0;
+      const double error = std::abs(analytic - numeric) / (1.0 + std::abs(analytic));
+      ++check.elements;
+      if (!(error <= check.largest_error)) {
+        check.largest_error = error;
+        check.worst = checked.name + ", element " + std::to_string(i);
+      }
+    }
+  }
+  return check;
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <meshgrad/engine/byte_size.h>
+#include <meshgrad/train/config/config_table.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <fstream>
+
+namespace meshgrad {
+namespace {
+
+/// A large power of ten as "1e12", anything else in full.
+std::string bound(double value) {
+  const auto zeros = static_cast<int>(std::log10(std::max(value, 1.0)));
+  return value < 1e6 || std::pow(10, zeros) != value ? fmt::format("{}", value) : fmt::format("1e{}", zeros);
+}
+
+template <class T, class Print>
+std::string list_of(const std::vector<T>& values, Print print) {
+  std::string text = "[";
+  for (const T& value : values) text += (text.size() > 1 ? ", " : "") + print(value);
+  return text + "]";
+}
+
+std::string comment_of(const ConfigKey& key) {
+  const std::string unit = key.unit.empty() ? std::string() : fmt::format(" [{}]", key.unit);
+  return fmt::format("# {}{} ({})\n", key.help, unit, describe_type(key));
+}
+
+struct LiteralPrinter {
+  Config& config;
+  std::string operator()(const BoolKey& type) const { return type.member(config) ? "true" : "false"; }
+  std::string operator()(const IntegerKey& type) const {
+    const int64_t value = type.member(config);
+    return value == 0 && !type.word.empty() ? toml_quoted(type.word) : std::to_string(value);
+  }
+  std::string operator()(const FloatKey& type) const { return toml_number(type.member(config)); }
+  std::string operator()(const TextKey& type) const { return toml_quoted(type.member(config)); }
+  std::string operator()(const TextListKey& type) const {
+    return list_of(type.member(config), [](const std::string& text) { return toml_quoted(text); });
+  }
+  std::string operator()(const IntegerListKey& type) const {
+    return list_of(type.member(config), [](int64_t value) { return std::to_string(value); });
+  }
+  std::string operator()(const SizeKey& type) const { return toml_quoted(format_size(type.member(config))); }
+  std::string operator()(const ChoiceKey& type) const {
+    for (const Choice& choice : type.choices) {
+      if (choice.value == type.get(config)) return toml_quoted(choice.name);
+    }
+    throw internal_error("a configuration holds an enumerator that its table does not name");
+  }
+};
+
+struct TypeDescriber {
+  std::string operator()(const BoolKey&) const { return "true or false"; }
+  std::string operator()(const IntegerKey& type) const {
+    return fmt::format("an integer from {} to {}{}", type.minimum, bound(static_cast<double>(type.maximum)),
+                       type.word.empty() ? std::string() : fmt::format(", or \"{}\"", type.word));
+  }
+  std::string operator()(const FloatKey& type) const {
+    return fmt::format("a number from {} to {}", type.minimum, bound(type.maximum));
+  }
+  std::string operator()(const TextKey& type) const { return std::string(type.form); }
+  std::string operator()(const TextListKey& type) const {
+    const std::string text =
+        type.least > 0 ? "a list of names, each once, at least one" : "a list of names, each once";
+    if (type.names == nullptr) return text;
+    return fmt::format("{}: {}", text, fmt::join(type.names(), ", "));
+  }
+  std::string operator()(const IntegerListKey& type) const {
+    return fmt::format("a list of integers from {} to {}, each once{}", type.minimum, type.maximum,
+                       type.least > 0 ? fmt::format(", at least {}", type.least) : std::string());
+  }
+  std::string operator()(const SizeKey&) const { return "a size such as \"8GiB\" or \"500MB\", or \"\""; }
+  std::string operator()(const ChoiceKey& type) const {
+    std::string text;
+    for (const Choice& choice : type.choices) {
+      text += (text.empty() ? "" : "|") + std::string(choice.name);
+    }
+    return text;
+  }
+};
+
+void check_types(const char* name, const std::vector<int64_t>& types, int64_t classes,
+                 std::vector<Contradiction>& found) {
+  for (const int64_t type : types) {
+    if (type < classes) continue;
+    found.push_back({{name, "data.node_types"},
+                     fmt::format("node types below data.node_types = {}", classes),
+                     std::to_string(type),
+                     "raise data.node_types or leave that type out"});
+    return;
+  }
+}
+
+/// Of recompute.*, with one another and with graphs.
+void check_recompute(const Config& config, std::vector<Contradiction>& found) {
+  if (config.recompute.mode == RecomputeMode::budget && config.recompute.budget == 0) {
+    found.push_back({{"recompute.budget", "recompute.mode"},
+                     "a size, as recompute.mode is \"budget\"",
+                     "none",
+                     "set recompute.budget = \"2GiB\", or recompute.mode = \"auto\""});
+  }
+  if (config.recompute.offload != OffloadTo::none && config.recompute.mode == RecomputeMode::off) {
+    found.push_back({{"recompute.offload", "recompute.mode"},
+                     "\"none\", as recompute.mode is \"off\" and nothing waits to be computed again",
+                     "another",
+                     "set recompute.mode = \"block\", or recompute.offload = \"none\""});
+  }
+  if (config.recompute.offload == OffloadTo::file && config.graphs == GraphsMode::capture) {
+    found.push_back({{"recompute.offload", "graphs"},
+                     "\"none\" or \"host\" with graphs = \"capture\", whose recorded steps read no files",
+                     "\"file\"",
+                     "set recompute.offload = \"host\" or graphs = \"off\""});
+  }
+  if (config.recompute.check && config.graphs == GraphsMode::capture) {
+    found.push_back({{"recompute.check", "graphs"},
+                     "false with graphs = \"capture\", whose recorded steps cannot wait to compare",
+                     "true",
+                     "set recompute.check = false or graphs = \"off\""});
+  }
+}
+
+}  // namespace
+
+std::string toml_number(double value) {
+  std::string text = fmt::format("{}", value);
+  if (text.find_first_of(".en") == std::string::npos) text += ".0";
+  return text;
+}
+
+std::string toml_quoted(std::string_view text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      quoted += '\\';
+      quoted += c;
+    } else if (byte < 0x20 || byte == 0x7f) {
+      quoted += fmt::format("\\u{:04X}", byte);
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted + '"';
+}
+
+std::string describe_type(const ConfigKey& key) { return std::visit(TypeDescriber{}, key.type); }
+
+std::string toml_literal(const ConfigKey& key, const Config& config) {
+  Config copy = config;  // the accessors reach a member for reading and for writing
+  return std::visit(LiteralPrinter{copy}, key.type);
+}
+
+std::string to_toml(const Config& config, TomlComments comments) {
+  const bool commented = comments == TomlComments::on;
+  std::string text;
+  std::string_view section;
+  for (const ConfigKey& key : config_keys()) {
+    if (key.section != section) {
+      section = key.section;
+      text += fmt::format("\n[{}]\n", section);
+    }
+    if (commented) text += comment_of(key);
+    text += fmt::format("{} = {}\n", key.name, toml_literal(key, config));
+  }
+  return text;
+}
+
+std::string to_toml(const Config& config) { return to_toml(config, TomlComments::off); }
+
+std::string advice_for_key(const std::string& section, const std::string& name) {
+  std::vector<std::string> siblings;
+  std::vector<std::string> all;
+  std::vector<std::string> namesakes;
+  for (const ConfigKey& key : config_keys()) {
+    if (key.section == section) siblings.emplace_back(key.name);
+    if (key.name == name) namesakes.push_back(full_name(key));
+    all.push_back(full_name(key));
+  }
+  const std::string dot = section.empty() ? "" : section + ".";
+  std::string meant = nearest_name(name, siblings);
+  if (!meant.empty()) meant = dot + meant;
+  if (meant.empty() && !namesakes.empty()) meant = namesakes.front();
+  if (meant.empty()) meant = nearest_name(dot + name, all);
+  return meant.empty() ? "`meshgrad config default` lists all keys" : fmt::format("did you mean {}?", meant);
+}
+
+std::string advice_for_section(const std::string& name) {
+  std::vector<std::string> names;
+  for (const ConfigSection& section : config_sections()) names.emplace_back(section.name);
+  const std::string meant = nearest_name(name, names);
+  return meant.empty() ? "`meshgrad config default` lists all sections"
+                       : fmt::format("did you mean [{}]?", meant);
+}
+
+bool is_section(const std::string& name) {
+  const auto sections = config_sections();
+  return std::any_of(sections.begin(), sections.end(),
+                     [&](const auto& section) { return section.name == name; });
+}
+
+std::vector<Contradiction> contradictions(const Config& config) {
+  std::vector<Contradiction> found;
+  const DataConfig& data = config.data;
+  const TrainConfig& train = config.train;
+  const OptimizerConfig& optimizer = config.optimizer;
+  const ScheduleConfig& schedule = config.schedule;
+  const NormalizeConfig& normalize = config.normalize;
+  check_types("data.predicted_types", data.predicted_types, data.node_types, found);
+  check_types("data.noise_types", data.noise_types, data.node_types, found);
+  if (train.noise > 0 && data.noise_types.empty()) {
+    found.push_back({{"train.noise", "data.noise_types"},
+                     "0 where data.noise_types is empty",
+                     toml_number(train.noise),
+                     "set train.noise = 0 or name node types in data.noise_types"});
+  }
+  if (train.epochs == 0 && schedule.warmup_steps > train.steps) {
+    found.push_back({{"schedule.warmup_steps", "train.steps"},
+                     fmt::format("at most train.steps = {}", train.steps),
+                     std::to_string(schedule.warmup_steps),
+                     "lower schedule.warmup_steps or raise train.steps"});
+  }
+  if (config.plan.min_batch > config.plan.max_batch) {
+    found.push_back({{"plan.min_batch", "plan.max_batch"},
+                     fmt::format("at most plan.max_batch = {}", config.plan.max_batch),
+                     std::to_string(config.plan.min_batch),
+                     "lower plan.min_batch or raise plan.max_batch"});
+  }
+  if (schedule.name == ScheduleName::exponential && schedule.final_lr <= 0) {
+    found.push_back({{"schedule.final_lr", "schedule.name"},
+                     "more than 0, as exponential decay never arrives there",
+                     toml_number(schedule.final_lr),
+                     "set schedule.final_lr = 1e-6 or schedule.name = \"cosine\""});
+  }
+  if (schedule.name != ScheduleName::constant && schedule.final_lr > optimizer.lr) {
+    found.push_back({{"schedule.final_lr", "optimizer.lr", "schedule.name"},
+                     fmt::format("at most optimizer.lr = {}", toml_number(optimizer.lr)),
+                     toml_number(schedule.final_lr),
+                     "lower schedule.final_lr or set schedule.name = \"constant\""});
+  }
+  if (train.epochs == 0 && normalize.mode == NormalizeMode::online && normalize.warmup_steps >= train.steps) {
+    found.push_back({{"normalize.warmup_steps", "train.steps", "normalize.mode"},
+                     fmt::format("fewer than train.steps = {}", train.steps),
+                     std::to_string(normalize.warmup_steps),
+                     "lower normalize.warmup_steps or set normalize.mode = \"dataset\""});
+  }
+  const LossScaleRule& scale = config.loss_scale.rule;
+  if (scale.initial < scale.floor || scale.initial > scale.cap) {
+    found.push_back({{"loss_scale.initial", "loss_scale.floor", "loss_scale.cap"},
+                     fmt::format("a number from loss_scale.floor = {} to loss_scale.cap = {}",
+                                 toml_number(scale.floor), toml_number(scale.cap)),
+                     toml_number(scale.initial),
+                     "move loss_scale.initial between the two, or the bounds apart"});
+  }
+  if (train.free_gradients && config.graphs == GraphsMode::capture) {
+    found.push_back({{"train.free_gradients", "graphs"},
+                     "false with graphs = \"capture\", whose recorded steps write to fixed addresses",
+                     "true",
+                     "set train.free_gradients = false or graphs = \"off\""});
+  }
+  check_recompute(config, found);
+  if (optimizer.momentum != 0 && optimizer.name != OptimizerKind::sgd) {
+    found.push_back({{"optimizer.momentum", "optimizer.name"},
+                     "0 unless optimizer.name is \"sgd\"",
+                     toml_number(optimizer.momentum),
+                     "use optimizer.beta1 with adam and adamw"});
+  }
+  return found;
+}
+
+Config load_config(const std::string& path, const std::vector<std::string>& overrides) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text(kLargestConfigFile + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (!file.is_open() || file.bad()) {
+    throw config_error(path, "a TOML file that can be read", "none",
+                       "check the path, or make one: meshgrad config default > " + path);
+  }
+  text.resize(static_cast<size_t>(file.gcount()));
+  return parse_config(text, path, overrides);
+}
+
+void require_data_path(const Config& config) {
+  if (!config.data.path.empty()) return;
+  throw config_error(
+      "data.path", "a packed file to train on", "none",
+      "pack data with `meshgrad convert`, then set data.path or pass --set data.path=FILE.mgd");
+}
+
+}  // namespace meshgrad

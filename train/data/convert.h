@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Packs simulation data of any known format into one file (.mgd) that Dataset opens.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <meshgrad/train/data/dataset.h>
+#include <meshgrad/train/data/sources/trajectory_source.h>
+
+namespace meshgrad {
+
+enum class SplitBy { automatic, trajectory, time };
+
+struct ConvertProgress {
+  int64_t trajectories = 0;  ///< records read so far
+  int64_t total_trajectories = 0;
+  uint64_t bytes = 0;  ///< of input
+  uint64_t total_bytes = 0;
+};
+
+struct ConvertOptions {
+  std::filesystem::path input;  ///< a folder or a file
+  std::filesystem::path output;
+  std::string format = "auto";  ///< auto, deepmind, npz or hdf5
+  /// Fractions of train, valid and test. Empty: the splits of the files where there are several (train,
+  /// valid, test), else 0.8, 0.1, 0.1.
+  std::vector<double> split;
+  /// automatic: by trajectory, in order; by time (contiguous ranges of frames) where there are fewer
+  /// trajectories than splits.
+  SplitBy split_by = SplitBy::automatic;
+  std::vector<std::string> fields;           ///< names of the rows of HDF5 nodal_data; empty: from the file
+  double dt = 0;                             ///< seconds between frames; 0: as in the file
+  std::map<std::string, std::string> units;  ///< field -> unit
+  std::function<void(const ConvertProgress&)> progress;  ///< called after every record
+};
+
+struct ConvertReport {
+  std::string format;
+  int64_t trajectories = 0;
+  int64_t frames = 0;
+  int64_t meshes = 0;
+  int64_t nodes_min = 0, nodes_max = 0;  ///< of a trajectory
+  double nodes_mean = 0;
+  int64_t edges_min = 0, edges_max = 0;  ///< directed
+  double edges_mean = 0;
+  std::array<int64_t, kNodeTypes> node_types{};  ///< nodes of each type, summed over trajectories
+  int dim = 0;
+  double dt = 0;
+  std::vector<FieldInfo> fields;
+  std::vector<SplitInfo> splits;
+  std::vector<int64_t> split_frames;  ///< in the order of splits
+  std::string statistics_split;
+  uint64_t input_bytes = 0;
+  uint64_t output_bytes = 0;
+  std::vector<std::string> warnings;  ///< what was repaired or assumed; like ones are counted, not repeated
+};
+
+/// Reads one trajectory at a time; memory does not grow with the data. The output appears when all is well,
+/// or not at all. Throws DataError for bad data (naming file, record and field), ConfigError for bad options.
+ConvertReport convert(const ConvertOptions& options);
+
+}  // namespace meshgrad

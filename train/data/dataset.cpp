@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/train/data/dataset.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include <meshgrad/engine/error.h>
+#include <meshgrad/train/data/packed_file.h>
+
+namespace meshgrad {
+namespace {
+
+template <class Items>
+ConfigError unknown_name(const std::filesystem::path& path, const char* kind, std::string_view name,
+                         const Items& items) {
+  std::vector<std::string> names;
+  for (const auto& item : items) names.push_back(item.name);
+  std::string all;
+  for (const std::string& known : names) all += (all.empty() ? "" : ", ") + known;
+  const std::string near = nearest_name(name, names);
+  const std::string fix = near.empty() ? fmt::format("use one of: {}", all)
+                                       : fmt::format("did you mean \"{}\"? It has: {}", near, all);
+  return config_error(path.string(), fmt::format("a {} that exists", kind), fmt::format("\"{}\"", name), fix);
+}
+
+template <class Items>
+int64_t find_name(const Items& items, std::string_view name) {
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (items[i].name == name) return static_cast<int64_t>(i);
+  }
+  return -1;
+}
+
+void append(FieldStatistics& to, const Moments& moments) {
+  to.count = moments.count;
+  to.mean.push_back(moments.mean);
+  to.std.push_back(moments.standard_deviation());
+}
+
+}  // namespace
+
+std::span<const float> FieldView::frame(int64_t t) const {
+  if (t < 0 || (dynamic && t >= frames)) {
+    throw invalid_argument(fmt::format("frame of field {}", name), fmt::format("0..{}", frames - 1),
+                           fmt::format("{}", t));
+  }
+  const auto size = static_cast<size_t>(nodes * components);
+  return values.subspan(dynamic ? static_cast<size_t>(t) * size : 0, size);
+}
+
+TrajectoryView::TrajectoryView(const PackedFile* file, int64_t index)
+    : file_(file), index_(index), mesh_(file->mesh(file->trajectory(index).mesh)) {}
+
+std::string_view TrajectoryView::name() const { return file_->trajectory_name(index_); }
+int64_t TrajectoryView::frames() const { return file_->trajectory(index_).frames; }
+int64_t TrajectoryView::first_frame() const {
+  return static_cast<int64_t>(file_->trajectory(index_).first_frame);
+}
+double TrajectoryView::dt() const { return file_->trajectory(index_).dt; }
+
+FieldView TrajectoryView::field(std::string_view name) const {
+  const auto& fields = file_->metadata().fields;
+  const int64_t index = find_name(fields, name);
+  if (index < 0) throw unknown_name(file_->path(), "field", name, fields);
+  return file_->field(index_, index);
+}
+
+FieldView TrajectoryView::field(int64_t field_index) const {
+  const auto count = static_cast<int64_t>(file_->metadata().fields.size());
+  if (field_index < 0 || field_index >= count) {
+    throw invalid_argument("field of a trajectory", fmt::format("0..{}", count - 1),
+                           fmt::format("{}", field_index));
+  }
+  return file_->field(index_, field_index);
+}
+
+Dataset Dataset::open(const std::filesystem::path& path) { return Dataset(PackedFile::open(path)); }
+
+const std::filesystem::path& Dataset::path() const { return file_->path(); }
+const std::vector<SplitInfo>& Dataset::splits() const { return file_->metadata().splits; }
+const std::vector<FieldInfo>& Dataset::fields() const { return file_->metadata().fields; }
+const std::string& Dataset::source() const { return file_->metadata().source; }
+int Dataset::dim() const { return file_->metadata().dim; }
+double Dataset::dt() const { return file_->metadata().dt; }
+int64_t Dataset::trajectories() const { return static_cast<int64_t>(file_->trailer().trajectory_count); }
+int64_t Dataset::meshes() const { return static_cast<int64_t>(file_->trailer().mesh_count); }
+uint64_t Dataset::bytes() const { return file_->trailer().file_bytes; }
+uint64_t Dataset::fingerprint() const {
+  return file_->trailer().content_hash ^ (file_->trailer().description_hash * 0x9e3779b97f4a7c15ULL);
+}
+
+bool Dataset::has_split(std::string_view name) const { return find_name(splits(), name) >= 0; }
+int64_t Dataset::size(std::string_view name) const { return split(name).count; }
+
+const SplitInfo& Dataset::split(std::string_view name) const {
+  const int64_t index = find_name(splits(), name);
+  if (index < 0) throw unknown_name(path(), "split", name, splits());
+  return splits()[static_cast<size_t>(index)];
+}
+
+int64_t Dataset::field_index(std::string_view name) const {
+  const int64_t index = find_name(fields(), name);
+  if (index < 0) throw unknown_name(path(), "field", name, fields());
+  return index;
+}
+
+const FieldInfo& Dataset::field(std::string_view name) const {
+  return fields()[static_cast<size_t>(field_index(name))];
+}
+
+TrajectoryView Dataset::trajectory(std::string_view split_name, int64_t i) const {
+  const SplitInfo& in = split(split_name);
+  if (i < 0 || i >= in.count) {
+    throw invalid_argument(fmt::format("trajectory of split {}", split_name),
+                           fmt::format("0..{}", in.count - 1), fmt::format("{}", i));
+  }
+  return trajectory(in.first + i);
+}
+
+void Dataset::read_ahead(std::string_view split_name, int64_t i) const {
+  const SplitInfo& in = split(split_name);
+  if (i >= 0 && i < in.count) file_->read_ahead(in.first + i);
+}
+
+int64_t Dataset::frames(std::string_view split_name, int64_t i) const {
+  const SplitInfo& in = split(split_name);
+  if (i < 0 || i >= in.count) {
+    throw invalid_argument(fmt::format("trajectory of split {}", split_name),
+                           fmt::format("0..{}", in.count - 1), fmt::format("{}", i));
+  }
+  return file_->trajectory_record(in.first + i).frames;
+}
+
+Dataset::MeshSizes Dataset::largest_mesh(std::string_view split_name) const {
+  MeshSizes most;
+  for (int64_t i = 0; i < size(split_name); ++i) {
+    const MeshSizes mesh = mesh_sizes(split_name, i);
+    most.nodes = std::max(most.nodes, mesh.nodes);
+    most.edges = std::max(most.edges, mesh.edges);
+  }
+  return most;
+}
+
+Dataset::MeshSizes Dataset::mesh_sizes(std::string_view split_name, int64_t i) const {
+  const MeshRecord& mesh = file_->mesh_record(file_->trajectory_record(split(split_name).first + i).mesh);
+  return {static_cast<int64_t>(mesh.nodes), static_cast<int64_t>(mesh.edges)};
+}
+
+TrajectoryView Dataset::trajectory(int64_t index) const {
+  if (index < 0 || index >= trajectories()) {
+    throw invalid_argument("trajectory of a data set", fmt::format("0..{}", trajectories() - 1),
+                           fmt::format("{}", index));
+  }
+  return TrajectoryView(file_.get(), index);
+}
+
+FieldStatistics Dataset::field_stats(std::string_view name, NodeTypeMask types, Quantity which) const {
+  const FieldMoments& moments = file_->statistics().fields[static_cast<size_t>(field_index(name))];
+  FieldStatistics result;
+  for (int component = 0; component < moments.components; ++component) {
+    Moments total;
+    for (int type = 0; type < kNodeTypes; ++type) {
+      if ((types & node_type_bit(type)) != 0) total.merge(moments.at(which, type, component));
+    }
+    append(result, total);
+  }
+  return result;
+}
+
+FieldStatistics Dataset::edge_stats() const {
+  FieldStatistics result;
+  for (const Moments& moments : file_->statistics().edges) append(result, moments);
+  return result;
+}
+
+const std::array<double, kNodeTypes>& Dataset::node_type_counts() const {
+  return file_->statistics().node_type_counts;
+}
+const std::string& Dataset::statistics_split() const { return file_->metadata().statistics_split; }
+
+}  // namespace meshgrad

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// A packed data set (.mgd), memory-mapped: meshes with sorted edges, fields over time, splits, statistics.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <meshgrad/train/data/mesh_edges.h>
+#include <meshgrad/train/data/statistics.h>
+
+namespace meshgrad {
+
+class PackedFile;
+
+/// One field of the file's schema; the same for all trajectories.
+struct FieldInfo {
+  std::string name;
+  int components = 0;
+  bool dynamic = true;  ///< false: one frame that holds for all times
+  std::string unit;     ///< empty when unknown
+};
+
+struct SplitInfo {
+  std::string name;
+  int64_t first = 0;  ///< index of its first trajectory within the file
+  int64_t count = 0;
+};
+
+/// A mesh inside the mapped file; valid as long as the Dataset it came from (or a copy of it) lives.
+/// Edges are directed, unique and sorted by (receiver, sender); each connection appears both ways.
+struct MeshView {
+  int64_t index = 0;  ///< number of this mesh within the file; trajectories on one mesh share it
+  int64_t nodes = 0;
+  int64_t edges = 0;
+  int dim = 0;  ///< 2 or 3
+  CellKind cell_kind = CellKind::none;
+  int nodes_per_cell = 0;                     ///< of cell_kind; 0 when there are no cells
+  std::span<const float> positions;           ///< [nodes, dim]
+  std::span<const int32_t> node_type;         ///< [nodes], 0..8
+  std::span<const int32_t> senders;           ///< [edges]
+  std::span<const int32_t> receivers;         ///< [edges], ascending
+  std::span<const int32_t> receiver_offsets;  ///< [nodes + 1]: edges of receiver n are [n], [n + 1] - 1
+  std::span<const int32_t> sender_offsets;    ///< [nodes + 1] into sender_order
+  std::span<const int32_t> sender_order;      ///< [edges]: edge numbers sorted by sender, then by number
+  std::span<const int32_t> cells;             ///< [cells, nodes_per_cell]; empty when edges were given
+};
+
+/// One field of one trajectory: float32 [frames, nodes, components].
+struct FieldView {
+  std::string_view name;
+  int components = 0;
+  int64_t frames = 0;  ///< 1 when the field is static
+  int64_t nodes = 0;
+  bool dynamic = true;
+  std::span<const float> values;
+
+  /// [nodes, components] at time index t; a static field gives its one frame for every t.
+  /// Throws InvalidArgument when t is out of range.
+  std::span<const float> frame(int64_t t) const;
+};
+
+/// One trajectory; a light view, valid as long as the Dataset it came from (or a copy of it) lives.
+class TrajectoryView {
+ public:
+  std::string_view name() const;            ///< where it came from: "train.tfrecord: record 3"
+  int64_t index() const { return index_; }  ///< within the file
+  int64_t frames() const;
+  int64_t first_frame() const;  ///< of the recorded trajectory; > 0 where it was split by time
+  double dt() const;            ///< seconds between frames; 0 when unknown
+  const MeshView& mesh() const { return mesh_; }
+  /// Throws ConfigError naming the fields that exist.
+  FieldView field(std::string_view name) const;
+  /// By position in Dataset::fields().
+  FieldView field(int64_t field_index) const;
+  /// A stable identity of a sample: index within the file * 2^32 + frame.
+  uint64_t sample_id(int64_t frame) const {
+    return (static_cast<uint64_t>(index_) << 32U) + static_cast<uint64_t>(frame);
+  }
+
+ private:
+  friend class Dataset;
+  TrajectoryView(const PackedFile* file, int64_t index);
+  const PackedFile* file_;
+  int64_t index_;
+  MeshView mesh_;
+};
+
+/// Mean and standard deviation (of the population) per component, over the training split.
+struct FieldStatistics {
+  double count = 0;  ///< observations per component; 0: no such node, then mean and std are 0
+  std::vector<double> mean;
+  std::vector<double> std;
+};
+
+/// A packed data set. Copies share one mapping; all calls are safe from several threads.
+class Dataset {
+ public:
+  /// Maps the file and reads its header; the cost does not depend on the amount of data.
+  /// Throws DataError when the file is missing, of another kind or version, cut short or damaged.
+  static Dataset open(const std::filesystem::path& path);
+
+  const std::filesystem::path& path() const;
+  const std::vector<SplitInfo>& splits() const;
+  const std::vector<FieldInfo>& fields() const;
+  const std::string& source() const;  ///< what was converted, for people
+  int dim() const;
+  double dt() const;             ///< of the first trajectory; 0 when unknown
+  int64_t trajectories() const;  ///< of all splits
+  int64_t meshes() const;        ///< distinct ones
+  uint64_t bytes() const;        ///< size of the file
+  /// A value that changes with any content: checkpoints keep it to recognise the data they were trained on.
+  uint64_t fingerprint() const;
+
+  bool has_split(std::string_view split) const;
+  /// Number of trajectories. Throws ConfigError naming the splits that exist.
+  int64_t size(std::string_view split) const;
+  /// Throws ConfigError for an unknown split or field, saying which exist.
+  const SplitInfo& split(std::string_view name) const;
+  int64_t field_index(std::string_view name) const;
+  const FieldInfo& field(std::string_view name) const;
+
+  /// Trajectory i of a split, or of the file. The first touch verifies its checksum and that of its mesh and
+  /// throws DataError when one is wrong.
+  TrajectoryView trajectory(std::string_view split, int64_t i) const;
+  TrajectoryView trajectory(int64_t index) const;
+
+  /// Says that trajectory i of a split is needed soon: what of the file was never read is read from the disk
+  /// meanwhile. Costs nothing once it was.
+  void read_ahead(std::string_view split, int64_t i) const;
+
+  /// Frames of trajectory i of a split; reads the index alone and verifies nothing.
+  int64_t frames(std::string_view split, int64_t i) const;
+  /// The most nodes and the most edges that a mesh of a split has; likewise.
+  struct MeshSizes {
+    int64_t nodes = 0, edges = 0;
+  };
+  MeshSizes largest_mesh(std::string_view split) const;
+  /// Of the mesh of trajectory i of a split; likewise.
+  MeshSizes mesh_sizes(std::string_view split, int64_t i) const;
+
+  /// Over all nodes of the named types, all frames (or pairs, or triples of frames) of the training split.
+  FieldStatistics field_stats(std::string_view name, NodeTypeMask types = kAllNodeTypes,
+                              Quantity which = Quantity::value) const;
+  /// Edge features [relative position (sender minus receiver), norm], over the training split's meshes, each
+  /// counted once a trajectory.
+  FieldStatistics edge_stats() const;
+  /// (frame, node) pairs of each type in the training split.
+  const std::array<double, kNodeTypes>& node_type_counts() const;
+  /// The split the statistics were taken from: "train", or the first one when there is no "train".
+  const std::string& statistics_split() const;
+
+ private:
+  explicit Dataset(std::shared_ptr<const PackedFile> file) : file_(std::move(file)) {}
+  std::shared_ptr<const PackedFile> file_;
+};
+
+}  // namespace meshgrad

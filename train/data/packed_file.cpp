@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include <meshgrad/engine/error.h>
+#include <meshgrad/train/data/packed_file.h>
+
+namespace meshgrad {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "packed files are mapped as they are");
+
+constexpr const char* kConvertAgain = "copy the file again, or convert the data again";
+
+template <class T>
+std::span<const T> part(std::span<const std::byte> block, uint64_t offset, uint64_t count) {
+  return {reinterpret_cast<const T*>(block.data() + offset), static_cast<size_t>(count)};
+}
+
+bool all_below(std::span<const int32_t> numbers, uint64_t limit) {
+  return std::all_of(numbers.begin(), numbers.end(),
+                     [&](int32_t n) { return n >= 0 && static_cast<uint64_t>(n) < limit; });
+}
+
+bool are_offsets(std::span<const int32_t> offsets, uint64_t edges) {
+  return offsets.front() == 0 && static_cast<uint64_t>(offsets.back()) == edges &&
+         std::is_sorted(offsets.begin(), offsets.end());
+}
+
+// Every edge must have the receiver in whose range it lies. In sender_order, edges of one sender ascend and
+// have it as their sender, so that it is a permutation; together all ends are existing nodes.
+bool edges_fit_offsets(const MeshView& mesh) {
+  for (size_t n = 0; n < static_cast<size_t>(mesh.nodes); ++n) {
+    for (int32_t e = mesh.receiver_offsets[n]; e < mesh.receiver_offsets[n + 1]; ++e) {
+      if (mesh.receivers[static_cast<size_t>(e)] != static_cast<int32_t>(n)) return false;
+    }
+    for (int32_t i = mesh.sender_offsets[n]; i < mesh.sender_offsets[n + 1]; ++i) {
+      const int32_t edge = mesh.sender_order[static_cast<size_t>(i)];
+      if (mesh.senders[static_cast<size_t>(edge)] != static_cast<int32_t>(n)) return false;
+      if (i > mesh.sender_offsets[n] && edge <= mesh.sender_order[static_cast<size_t>(i) - 1]) return false;
+    }
+  }
+  return true;
+}
+
+bool is_consistent(const MeshView& mesh) {
+  const auto nodes = static_cast<uint64_t>(mesh.nodes);
+  const auto edges = static_cast<uint64_t>(mesh.edges);
+  return all_below(mesh.node_type, kNodeTypes) && all_below(mesh.cells, nodes) &&
+         all_below(mesh.sender_order, edges) && are_offsets(mesh.receiver_offsets, edges) &&
+         are_offsets(mesh.sender_offsets, edges) && edges_fit_offsets(mesh);
+}
+
+}  // namespace
+
+std::string PackedFile::where(std::string_view what) const {
+  return path_.string() + ": " + std::string(what);
+}
+
+PackedFile::PackedFile(std::span<const std::byte> bytes, std::filesystem::path path)
+    : bytes_(bytes), path_(std::move(path)) {
+  read_trailer();
+  read_description();
+  mesh_checked_ = std::vector<std::atomic<uint8_t>>(trailer_.mesh_count);
+  trajectory_checked_ = std::vector<std::atomic<uint8_t>>(trailer_.trajectory_count);
+}
+
+std::shared_ptr<const PackedFile> PackedFile::open(const std::filesystem::path& path) {
+  MappedFile mapping(path);
+  std::shared_ptr<PackedFile> file(new PackedFile(mapping.bytes(), path));
+  file->mapping_.emplace(std::move(mapping));
+  return file;
+}
+
+std::shared_ptr<const PackedFile> PackedFile::from_bytes(std::span<const std::byte> bytes, std::string name) {
+  return std::shared_ptr<const PackedFile>(new PackedFile(bytes, std::move(name)));
+}
+
+std::span<const std::byte> PackedFile::block(uint64_t offset, uint64_t bytes, const std::string& what) const {
+  if (offset % kPackedAlignment != 0 || offset > bytes_.size() || bytes > bytes_.size() - offset) {
+    throw data_error(where(what), "a place inside the file",
+                     fmt::format("{} bytes at {} of {}", bytes, offset, bytes_.size()), kConvertAgain);
+  }
+  return bytes_.subspan(offset, bytes);
+}
+
+void PackedFile::read_trailer() {
+  PackedHeader header;
+  if (bytes_.size() < sizeof header) {
+    throw data_error(path_.string(), "a packed file (.mgd)", fmt::format("{} bytes", bytes_.size()),
+                     kConvertAgain);
+  }
+  std::memcpy(&header, bytes_.data(), sizeof header);
+  if (header.magic != kPackedMagic) {
+    throw data_error(path_.string(), "a packed file (.mgd)", "another kind of file",
+                     "pack it first with `meshgrad convert`");
+  }
+  if (header.version != kPackedVersion || header.trailer_bytes != sizeof trailer_) {
+    throw data_error(path_.string(), fmt::format("a packed file of version {}", kPackedVersion),
+                     fmt::format("version {}", header.version),
+                     "convert the data again with this version of meshgrad");
+  }
+  if (bytes_.size() < sizeof header + sizeof trailer_) {
+    throw data_error(path_.string(), "a whole file", fmt::format("only {} bytes", bytes_.size()),
+                     kConvertAgain);
+  }
+  std::memcpy(&trailer_, bytes_.data() + bytes_.size() - sizeof trailer_, sizeof trailer_);
+  if (trailer_.magic != kPackedMagic || trailer_.file_bytes != bytes_.size() ||
+      trailer_.trailer_hash != XXH3_64bits(&trailer_, sizeof trailer_ - sizeof trailer_.trailer_hash)) {
+    throw data_error(path_.string(), "a whole file",
+                     fmt::format("one that is cut short or damaged at its end ({} bytes)", bytes_.size()),
+                     kConvertAgain);
+  }
+}
+
+void PackedFile::read_description() {
+  const PackedTrailer& t = trailer_;
+  // Counts are bounded before they are multiplied.
+  if (t.mesh_count > bytes_.size() / sizeof(MeshRecord) ||
+      t.trajectory_count > bytes_.size() / sizeof(TrajectoryRecord)) {
+    throw data_error(where("index"), "records inside the file", "more than fit", kConvertAgain);
+  }
+  block(t.mesh_offset, t.mesh_count * sizeof(MeshRecord), "mesh index");
+  block(t.trajectory_offset, t.trajectory_count * sizeof(TrajectoryRecord), "trajectory index");
+  const auto numbers = block(t.statistics_offset, t.statistics_bytes, "statistics");
+  const auto text = block(t.metadata_offset, t.metadata_bytes, "metadata");
+  const uint64_t hash =
+      XXH3_64bits_withSeed(text.data(), text.size(), XXH3_64bits(numbers.data(), numbers.size()));
+  if (hash != t.description_hash || numbers.size() % sizeof(double) != 0) {
+    throw data_error(where("metadata"), "the checksum written with it", "another one", kConvertAgain);
+  }
+  metadata_ =
+      metadata_from_json({reinterpret_cast<const char*>(text.data()), text.size()}, where("metadata"));
+  statistics_ = statistics_from_numbers(part<double>(numbers, 0, numbers.size() / sizeof(double)), metadata_,
+                                        where("statistics"));
+  int64_t next = 0;
+  for (const SplitInfo& split : metadata_.splits) {
+    if (split.first != next || split.count < 0 ||
+        split.count > static_cast<int64_t>(t.trajectory_count) - split.first) {
+      throw data_error(where("split " + split.name), "trajectories inside the file",
+                       fmt::format("{} from {}", split.count, split.first), kConvertAgain);
+    }
+    next = split.first + split.count;
+  }
+}
+
+const MeshRecord& PackedFile::mesh_record(uint64_t index) const {
+  if (index >= trailer_.mesh_count) {
+    throw data_error(where("trajectories"), "numbers of meshes in the file", std::to_string(index),
+                     kConvertAgain);
+  }
+  return part<MeshRecord>(bytes_, trailer_.mesh_offset, trailer_.mesh_count)[index];
+}
+
+const TrajectoryRecord& PackedFile::trajectory_record(int64_t index) const {
+  return part<TrajectoryRecord>(bytes_, trailer_.trajectory_offset,
+                                trailer_.trajectory_count)[static_cast<size_t>(index)];
+}
+
+MeshView PackedFile::mesh(int64_t index) const {
+  const auto at = static_cast<uint64_t>(index);
+  check_internal(at < trailer_.mesh_count, "mesh index out of range");
+  check_mesh(at);
+  const MeshRecord& record = mesh_record(at);
+  const auto data = bytes_.subspan(record.offset, record.bytes);
+  const MeshLayout layout = *mesh_layout(record);
+  MeshView view;
+  view.index = index;
+  view.nodes = record.nodes;
+  view.edges = record.edges;
+  view.dim = record.dim;
+  view.cell_kind = static_cast<CellKind>(record.cell_kind);
+  view.nodes_per_cell = nodes_per_cell(view.cell_kind);
+  view.positions = part<float>(data, layout.positions, uint64_t{record.nodes} * record.dim);
+  view.node_type = part<int32_t>(data, layout.node_type, record.nodes);
+  view.senders = part<int32_t>(data, layout.senders, record.edges);
+  view.receivers = part<int32_t>(data, layout.receivers, record.edges);
+  view.receiver_offsets = part<int32_t>(data, layout.receiver_offsets, uint64_t{record.nodes} + 1);
+  view.sender_offsets = part<int32_t>(data, layout.sender_offsets, uint64_t{record.nodes} + 1);
+  view.sender_order = part<int32_t>(data, layout.sender_order, record.edges);
+  view.cells =
+      part<int32_t>(data, layout.cells, uint64_t{record.cells} * static_cast<uint64_t>(view.nodes_per_cell));
+  if (mesh_checked_[at].load(std::memory_order_acquire) == 0) {
+    if (!is_consistent(view)) {
+      throw data_error(where(fmt::format("mesh {}", at)), "edges and cells of existing nodes", "others",
+                       kConvertAgain);
+    }
+    mesh_checked_[at].store(1, std::memory_order_release);
+  }
+  return view;
+}
+
+void PackedFile::check_mesh(uint64_t index) const {
+  if (mesh_checked_[index].load(std::memory_order_acquire) != 0) return;
+  const std::string what = fmt::format("mesh {}", index);
+  const MeshRecord& record = mesh_record(index);
+  const auto data = block(record.offset, record.bytes, what);
+  const auto layout = mesh_layout(record);
+  constexpr uint32_t kMax = 0x7fffffffU;
+  if (!layout || layout->bytes != record.bytes || record.dim != metadata_.dim || record.nodes > kMax ||
+      record.edges > kMax || record.cell_kind > static_cast<uint16_t>(CellKind::hexahedron)) {
+    throw data_error(where(what), "a consistent record", "sizes that do not fit", kConvertAgain);
+  }
+  if (block_checksum(record, data) != record.checksum) {
+    throw data_error(where(what), "the checksum written with it", "another one", kConvertAgain);
+  }
+}
+
+void PackedFile::check_trajectory(int64_t index) const {
+  auto& checked = trajectory_checked_[static_cast<size_t>(index)];
+  if (checked.load(std::memory_order_acquire) != 0) return;
+  const TrajectoryRecord& record = trajectory_record(index);
+  const std::string what = fmt::format("trajectory {} ({})", index, trajectory_name(index));
+  const auto data = block(record.offset, record.bytes, what);
+  if (record.mesh >= trailer_.mesh_count || record.frames == 0) {
+    throw data_error(where(what), "a mesh of this file and frames", fmt::format("mesh {}", record.mesh),
+                     kConvertAgain);
+  }
+  const auto layout = trajectory_layout(metadata_.fields, record.frames, mesh_record(record.mesh).nodes);
+  if (!layout || layout->bytes != record.bytes) {
+    throw data_error(where(what), "a consistent record", "sizes that do not fit", kConvertAgain);
+  }
+  if (block_checksum(record, data) != record.checksum) {
+    throw data_error(where(what), "the checksum written with it", "another one", kConvertAgain);
+  }
+  mesh(record.mesh);
+  checked.store(1, std::memory_order_release);
+}
+
+const TrajectoryRecord& PackedFile::trajectory(int64_t index) const {
+  check_trajectory(index);
+  return trajectory_record(index);
+}
+
+FieldView PackedFile::field(int64_t trajectory_index, int64_t field_index) const {
+  const TrajectoryRecord& record = trajectory(trajectory_index);
+  const FieldInfo& info = metadata_.fields[static_cast<size_t>(field_index)];
+  const uint64_t nodes = mesh_record(record.mesh).nodes;
+  const uint64_t offset =
+      field_offset(metadata_.fields, static_cast<size_t>(field_index), record.frames, nodes);
+  const uint64_t frames = info.dynamic ? record.frames : 1;
+  FieldView view;
+  view.name = info.name;
+  view.components = info.components;
+  view.frames = static_cast<int64_t>(frames);
+  view.nodes = static_cast<int64_t>(nodes);
+  view.dynamic = info.dynamic;
+  view.values =
+      part<float>(bytes_, record.offset + offset, frames * nodes * static_cast<uint64_t>(info.components));
+  return view;
+}
+
+void PackedFile::read_ahead(int64_t index) const {
+  if (!mapping_ || trajectory_checked_[static_cast<size_t>(index)].load(std::memory_order_relaxed) != 0)
+    return;
+  const TrajectoryRecord& record = trajectory_record(index);
+  if (record.offset > bytes_.size() || record.bytes > bytes_.size() - record.offset)
+    return;                         // told when read
+  constexpr uint64_t kPage = 4096;  // or a part of a page, where pages are larger: then nothing happens
+  const uint64_t begin = record.offset / kPage * kPage;
+  ::posix_madvise(const_cast<std::byte*>(bytes_.data() + begin), record.offset + record.bytes - begin,
+                  POSIX_MADV_WILLNEED);
+}
+
+std::string_view PackedFile::trajectory_name(int64_t index) const {
+  const auto& name = trajectory_record(index).name;
+  return {name.data(), static_cast<size_t>(std::find(name.begin(), name.end(), '\0') - name.begin())};
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include <meshgrad/engine/error.h>
+#include <meshgrad/train/data/packed_file_writer.h>
+
+namespace meshgrad {
+namespace {
+
+template <class T>
+void copy_part(std::vector<std::byte>& block, uint64_t offset, std::span<const T> values) {
+  if (!values.empty()) std::memcpy(block.data() + offset, values.data(), values.size_bytes());
+}
+
+template <class T>
+std::span<const std::byte> bytes_of(const std::vector<T>& values) {
+  return std::as_bytes(std::span<const T>(values));
+}
+
+uint32_t narrow(int64_t value, const char* what) {
+  if (value < 0 || value > std::numeric_limits<int32_t>::max()) {
+    throw data_error(what, "at most 2147483647", fmt::format("{}", value),
+                     "cut the data into smaller pieces");
+  }
+  return static_cast<uint32_t>(value);
+}
+
+// The last 79 bytes (the record's number is at the end), cut between characters.
+void copy_name(std::array<char, 80>& to, std::string_view name) {
+  if (name.size() >= to.size()) name.remove_prefix(name.size() - to.size() + 1);
+  while (!name.empty() && (static_cast<unsigned char>(name.front()) & 0xc0U) == 0x80U) name.remove_prefix(1);
+  std::copy(name.begin(), name.end(), to.begin());
+}
+
+}  // namespace
+
+PackedFileWriter::PackedFileWriter(std::filesystem::path target, int dim, std::vector<FieldInfo> fields)
+    : file_(std::move(target)) {
+  metadata_.dim = dim;
+  metadata_.fields = std::move(fields);
+  const PackedHeader header;
+  file_.write(std::as_bytes(std::span(&header, 1)));
+}
+
+uint64_t PackedFileWriter::append_section(std::span<const std::byte> bytes) {
+  static constexpr std::array<std::byte, kPackedAlignment> kZeros{};
+  const uint64_t offset = file_.size();
+  file_.write(bytes);
+  const uint64_t past = file_.size() % kPackedAlignment;
+  if (past != 0) file_.write(std::span(kZeros).first(kPackedAlignment - past));
+  return offset;
+}
+
+uint64_t PackedFileWriter::append_block() { return append_section(block_); }
+
+PackedFileWriter::MeshKey PackedFileWriter::mesh_key(const PackedMesh& mesh,
+                                                     std::span<const int32_t> given_edges) {
+  const std::array<uint64_t, 5> shape{static_cast<uint64_t>(mesh.dim), static_cast<uint64_t>(mesh.cell_kind),
+                                      mesh.node_type.size(), mesh.cells.size(), given_edges.size()};
+  MeshKey key{0, 0};
+  const auto mix = [&](const void* data, size_t bytes) {
+    const std::array<uint64_t, 2> seed{key.low, key.high};
+    const XXH128_hash_t hash = XXH3_128bits_withSeed(data, bytes, XXH3_64bits(seed.data(), sizeof seed));
+    key = {hash.low64 ^ (key.low * 3), hash.high64 ^ (key.high * 5)};
+  };
+  mix(shape.data(), sizeof shape);
+  mix(mesh.positions.data(), mesh.positions.size_bytes());
+  mix(mesh.node_type.data(), mesh.node_type.size_bytes());
+  mix(mesh.cells.data(), mesh.cells.size_bytes());
+  mix(given_edges.data(), given_edges.size_bytes());
+  return key;
+}
+
+int64_t PackedFileWriter::find_mesh(const MeshKey& key) const {
+  const auto found = mesh_numbers_.find(key);
+  return found == mesh_numbers_.end() ? -1 : found->second;
+}
+
+int64_t PackedFileWriter::add_mesh(const MeshKey& key, const PackedMesh& mesh, const MeshEdges& edges) {
+  check_internal(find_mesh(key) < 0, "a mesh was added twice");
+  MeshRecord record;
+  record.nodes = narrow(static_cast<int64_t>(mesh.node_type.size()), "nodes of a mesh");
+  record.edges = narrow(static_cast<int64_t>(edges.senders.size()), "edges of a mesh");
+  const int width = nodes_per_cell(mesh.cell_kind);
+  record.cells = width == 0 ? 0 : narrow(static_cast<int64_t>(mesh.cells.size()) / width, "cells of a mesh");
+  record.dim = static_cast<uint16_t>(mesh.dim);
+  record.cell_kind = static_cast<uint16_t>(mesh.cell_kind);
+  const MeshLayout layout = mesh_layout(record).value();
+  record.bytes = layout.bytes;
+  block_.assign(layout.bytes, std::byte{0});
+  copy_part(block_, layout.positions, mesh.positions);
+  copy_part(block_, layout.node_type, mesh.node_type);
+  copy_part<int32_t>(block_, layout.senders, edges.senders);
+  copy_part<int32_t>(block_, layout.receivers, edges.receivers);
+  copy_part<int32_t>(block_, layout.receiver_offsets, edges.receiver_offsets);
+  copy_part<int32_t>(block_, layout.sender_offsets, edges.sender_offsets);
+  copy_part<int32_t>(block_, layout.sender_order, edges.sender_order);
+  if (width > 0) copy_part(block_, layout.cells, mesh.cells);
+  record.offset = append_block();
+  record.checksum = block_checksum(record, block_);
+  meshes_.push_back(record);
+  const auto number = static_cast<int64_t>(meshes_.size()) - 1;
+  mesh_numbers_.emplace(key, number);
+  return number;
+}
+
+void PackedFileWriter::add_trajectory(const Trajectory& trajectory) {
+  check_internal(trajectory.mesh >= 0 && static_cast<size_t>(trajectory.mesh) < meshes_.size() &&
+                     trajectory.fields.size() == metadata_.fields.size(),
+                 "a trajectory that does not fit the file");
+  TrajectoryRecord record;
+  record.mesh = static_cast<uint32_t>(trajectory.mesh);
+  record.frames = narrow(trajectory.frames, "frames of a trajectory");
+  record.first_frame = static_cast<uint64_t>(trajectory.first_frame);
+  record.dt = trajectory.dt;
+  copy_name(record.name, trajectory.name);
+  const uint64_t nodes = meshes_[record.mesh].nodes;
+  const TrajectoryLayout layout = trajectory_layout(metadata_.fields, record.frames, nodes).value();
+  record.bytes = layout.bytes;
+  block_.assign(layout.bytes, std::byte{0});
+  for (size_t f = 0; f < metadata_.fields.size(); ++f) {
+    const FieldInfo& info = metadata_.fields[f];
+    const uint64_t frames = info.dynamic ? record.frames : 1;
+    check_internal(trajectory.fields[f].size() == frames * nodes * static_cast<uint64_t>(info.components),
+                   "a field of another size than its trajectory");
+    copy_part(block_, layout.fields[f], trajectory.fields[f]);
+  }
+  record.offset = append_block();
+  record.checksum = block_checksum(record, block_);
+  trajectories_.emplace_back(trajectory.split, record);
+}
+
+PackedFileWriter::Summary PackedFileWriter::finish(const std::vector<std::string>& split_order,
+                                                   const DataStatistics& statistics,
+                                                   const std::string& statistics_split,
+                                                   const std::string& source) {
+  std::vector<std::string> names = split_order;
+  for (const auto& [split, record] : trajectories_) {
+    if (std::find(names.begin(), names.end(), split) == names.end()) names.push_back(split);
+  }
+  std::vector<TrajectoryRecord> ordered;
+  ordered.reserve(trajectories_.size());
+  for (const std::string& name : names) {
+    const auto first = static_cast<int64_t>(ordered.size());
+    for (const auto& [split, record] : trajectories_) {
+      if (split == name) ordered.push_back(record);
+    }
+    const int64_t count = static_cast<int64_t>(ordered.size()) - first;
+    if (count > 0) metadata_.splits.push_back({name, first, count});
+  }
+  metadata_.dt = ordered.empty() ? 0.0 : ordered.front().dt;
+  metadata_.statistics_split = statistics_split;
+  metadata_.source = source;
+  std::vector<uint64_t> checksums;
+  checksums.reserve(meshes_.size() + ordered.size());
+  for (const MeshRecord& mesh : meshes_) checksums.push_back(mesh.checksum);
+  for (const TrajectoryRecord& trajectory : ordered) checksums.push_back(trajectory.checksum);
+
+  const std::vector<double> numbers = statistics_to_numbers(statistics);
+  const std::string text = metadata_to_json(metadata_);
+  PackedTrailer trailer;
+  trailer.mesh_count = meshes_.size();
+  trailer.mesh_offset = append_section(bytes_of(meshes_));
+  trailer.trajectory_count = ordered.size();
+  trailer.trajectory_offset = append_section(bytes_of(ordered));
+  trailer.statistics_bytes = numbers.size() * sizeof(double);
+  trailer.statistics_offset = append_section(bytes_of(numbers));
+  trailer.metadata_bytes = text.size();
+  trailer.metadata_offset = append_section(std::as_bytes(std::span(text)));
+  trailer.content_hash = XXH3_64bits(checksums.data(), checksums.size() * sizeof(uint64_t));
+  trailer.description_hash =
+      XXH3_64bits_withSeed(text.data(), text.size(), XXH3_64bits(numbers.data(), trailer.statistics_bytes));
+  trailer.file_bytes = file_.size() + sizeof trailer;
+  trailer.trailer_hash = XXH3_64bits(&trailer, sizeof trailer - sizeof trailer.trailer_hash);
+  file_.write(std::as_bytes(std::span(&trailer, 1)));
+  file_.commit();
+  return {metadata_.splits, static_cast<int64_t>(meshes_.size()), trailer.file_bytes};
+}
+
+}  // namespace meshgrad

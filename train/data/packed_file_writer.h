@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writes a packed file (packed_file.h) as trajectories come, one at a time.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <meshgrad/train/data/mesh_edges.h>
+#include <meshgrad/train/data/packed_file.h>
+#include <meshgrad/train/io/atomic_file.h>
+
+namespace meshgrad {
+
+/// A mesh as it goes into the file; spans are read during the call only.
+struct PackedMesh {
+  int dim = 2;
+  CellKind cell_kind = CellKind::none;
+  std::span<const float> positions;    ///< [nodes, dim]
+  std::span<const int32_t> node_type;  ///< [nodes], 0..8
+  std::span<const int32_t> cells;      ///< [cells, nodes_per_cell(cell_kind)]
+};
+
+/// Memory does not grow with the data, only with the number of trajectories and meshes. Nothing appears at
+/// the target before finish() returns; without it, or after an error, the target is as it was.
+class PackedFileWriter {
+ public:
+  PackedFileWriter(std::filesystem::path target, int dim, std::vector<FieldInfo> fields);
+
+  /// Identifies a mesh by its whole content (positions, node types, cells, and given edges).
+  struct MeshKey {
+    uint64_t low, high;
+    auto operator<=>(const MeshKey&) const = default;
+  };
+  static MeshKey mesh_key(const PackedMesh& mesh, std::span<const int32_t> given_edges);
+  /// The mesh's number, or -1 when it is not in the file yet.
+  int64_t find_mesh(const MeshKey& key) const;
+  /// Writes a mesh that is not in the file yet; its number.
+  int64_t add_mesh(const MeshKey& key, const PackedMesh& mesh, const MeshEdges& edges);
+
+  struct Trajectory {
+    std::string name;
+    std::string split;
+    int64_t mesh = 0;
+    int64_t frames = 0;
+    int64_t first_frame = 0;
+    double dt = 0;
+    std::vector<std::span<const float>> fields;  ///< [frames or 1, nodes, components] each, in schema order
+  };
+  void add_trajectory(const Trajectory& trajectory);
+
+  struct Summary {
+    std::vector<SplitInfo> splits;
+    int64_t meshes = 0;
+    uint64_t bytes = 0;
+  };
+  /// Writes the index and puts the file in place. Trajectories are grouped by split, in the given order of
+  /// splits (those not named follow), and keep their order within one.
+  Summary finish(const std::vector<std::string>& split_order, const DataStatistics& statistics,
+                 const std::string& statistics_split, const std::string& source);
+
+ private:
+  uint64_t append_block();
+  uint64_t append_section(std::span<const std::byte> bytes);
+
+  AtomicFile file_;
+  PackedMetadata metadata_;
+  std::vector<MeshRecord> meshes_;
+  std::map<MeshKey, int64_t> mesh_numbers_;
+  std::vector<std::pair<std::string, TrajectoryRecord>> trajectories_;  ///< with their splits
+  std::vector<std::byte> block_;                                        ///< the block under construction
+};
+
+}  // namespace meshgrad

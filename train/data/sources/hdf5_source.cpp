@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/train/data/sources/hdf5_source.h>
+
+#include <meshgrad/engine/error.h>
+
+#ifdef MESHGRAD_HAVE_HDF5
+#include <fmt/format.h>
+#include <hdf5.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <utility>
+
+namespace meshgrad {
+namespace {
+
+// Closes an HDF5 object with the function that belongs to its kind.
+class Handle {
+ public:
+  Handle(hid_t id, herr_t (*close)(hid_t)) : id_(id), close_(close) {}
+  ~Handle() {
+    if (id_ >= 0) close_(id_);
+  }
+  Handle(Handle&& other) noexcept : id_(std::exchange(other.id_, -1)), close_(other.close_) {}
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+  Handle& operator=(Handle&&) = delete;
+  hid_t id() const { return id_; }
+  explicit operator bool() const { return id_ >= 0; }
+
+ private:
+  hid_t id_;
+  herr_t (*close_)(hid_t);
+};
+
+// The HDF5 library prints its errors unless told otherwise; the application's setting is put back.
+class Quiet {
+ public:
+  Quiet() {
+    H5Eget_auto2(H5E_DEFAULT, &function_, &data_);
+    H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+  }
+  ~Quiet() { H5Eset_auto2(H5E_DEFAULT, function_, data_); }
+  Quiet(const Quiet&) = delete;
+  Quiet& operator=(const Quiet&) = delete;
+
+ private:
+  H5E_auto2_t function_ = nullptr;
+  void* data_ = nullptr;
+};
+
+std::vector<std::string> split_names(const std::string& text) {
+  std::vector<std::string> names(1);
+  for (const char c : text) {
+    if (c == ',') {
+      names.emplace_back();
+    } else if (c != ' ' && c != '\0') {
+      names.back() += c;
+    }
+  }
+  if (names.back().empty()) names.pop_back();
+  return names;
+}
+
+// A string attribute: one text of names with commas, or several strings.
+std::vector<std::string> read_names(hid_t object, const char* attribute_name) {
+  if (H5Aexists(object, attribute_name) <= 0) return {};
+  const Handle attribute(H5Aopen(object, attribute_name, H5P_DEFAULT), H5Aclose);
+  const Handle type(H5Aget_type(attribute.id()), H5Tclose);
+  const Handle space(H5Aget_space(attribute.id()), H5Sclose);
+  if (!attribute || !type || !space || H5Tget_class(type.id()) != H5T_STRING) return {};
+  const hssize_t points = H5Sget_simple_extent_npoints(space.id());
+  if (points < 1 || points > 65535) return {};
+  const auto count = static_cast<size_t>(points);
+  std::string all;
+  if (H5Tis_variable_str(type.id()) > 0) {
+    std::vector<char*> texts(count, nullptr);
+    const Handle memory(H5Tcopy(H5T_C_S1), H5Tclose);
+    H5Tset_size(memory.id(), H5T_VARIABLE);
+    H5Tset_cset(memory.id(), H5Tget_cset(type.id()));
+    if (H5Aread(attribute.id(), memory.id(), texts.data()) < 0) return {};
+    for (const char* text : texts) all += std::string(text == nullptr ? "" : text) + ",";
+    H5Dvlen_reclaim(memory.id(), space.id(), H5P_DEFAULT, texts.data());
+  } else {
+    const size_t width = H5Tget_size(type.id());
+    std::string texts(width * count, '\0');
+    if (H5Aread(attribute.id(), type.id(), texts.data()) < 0) return {};
+    for (size_t i = 0; i < count; ++i) all += texts.substr(i * width, width) + ",";
+  }
+  std::vector<std::string> names = split_names(all);
+  std::erase(names, "");
+  return names;
+}
+
+double read_number(hid_t object, const char* attribute_name) {
+  if (H5Aexists(object, attribute_name) <= 0) return 0;
+  const Handle attribute(H5Aopen(object, attribute_name, H5P_DEFAULT), H5Aclose);
+  const Handle space(H5Aget_space(attribute.id()), H5Sclose);
+  double value = 0;
+  const bool single = attribute && space && H5Sget_simple_extent_npoints(space.id()) == 1;
+  return single && H5Aread(attribute.id(), H5T_NATIVE_DOUBLE, &value) >= 0 ? value : 0;
+}
+
+template <class T>
+struct Array {
+  std::vector<hsize_t> shape;
+  std::vector<T> values;
+};
+
+template <class T>
+Array<T> read_array(hid_t group, const char* name, int rank, hid_t memory_type, const std::string& where) {
+  const std::string here = where + ": " + name;
+  const auto broken = [&](std::string_view needed, std::string_view got) {
+    return data_error(here, needed, got,
+                      "write it as data/{id}/nodal_data [features, frames, nodes] and "
+                      "data/{id}/mesh_edge [2, edges]");
+  };
+  if (H5Lexists(group, name, H5P_DEFAULT) <= 0) throw broken("this data set", "none");
+  const Handle dataset(H5Dopen2(group, name, H5P_DEFAULT), H5Dclose);
+  if (!dataset) throw broken("a data set", "something else");
+  const Handle space(H5Dget_space(dataset.id()), H5Sclose);
+  const Handle type(H5Dget_type(dataset.id()), H5Tclose);
+  const H5T_class_t kind = type ? H5Tget_class(type.id()) : H5T_NO_CLASS;
+  if (kind != H5T_INTEGER && kind != H5T_FLOAT) throw broken("numbers", "other data");
+  if (!space || H5Sget_simple_extent_ndims(space.id()) != rank) {
+    throw broken(fmt::format("{} dimensions", rank), "another number of them");
+  }
+  Array<T> array;
+  array.shape.resize(static_cast<size_t>(rank));
+  H5Sget_simple_extent_dims(space.id(), array.shape.data(), nullptr);
+  hsize_t count = 1;
+  bool overflow = false;
+  for (const hsize_t dim : array.shape) overflow |= __builtin_mul_overflow(count, dim, &count);
+  // A shape far beyond what is stored, even well compressed, is not allocated.
+  const hsize_t stored = H5Dget_storage_size(dataset.id());
+  if (overflow || count == 0 || count / 1032 > stored + 4096)
+    throw broken("data", "an empty or unwritten data set");
+  array.values.resize(count);
+  if (H5Dread(dataset.id(), memory_type, H5S_ALL, H5S_ALL, H5P_DEFAULT, array.values.data()) < 0) {
+    throw broken("readable data", "a read error (damaged, or compressed by an unknown filter)");
+  }
+  return array;
+}
+
+std::vector<std::string> group_names(hid_t data, const std::string& where) {
+  H5G_info_t info;
+  if (H5Gget_info(data, &info) < 0 || info.nlinks == 0) {
+    throw data_error(where, "at least one group data/{id}", "none", "write one group for each trajectory");
+  }
+  std::vector<std::string> names;
+  for (hsize_t i = 0; i < info.nlinks; ++i) {
+    const ssize_t size =
+        H5Lget_name_by_idx(data, ".", H5_INDEX_NAME, H5_ITER_INC, i, nullptr, 0, H5P_DEFAULT);
+    if (size <= 0) continue;
+    std::string name(static_cast<size_t>(size) + 1, '\0');
+    H5Lget_name_by_idx(data, ".", H5_INDEX_NAME, H5_ITER_INC, i, name.data(), name.size(), H5P_DEFAULT);
+    name.pop_back();
+    names.push_back(name);
+  }
+  // Numbers in the order of their values: a shorter one is smaller.
+  std::sort(names.begin(), names.end(), [](const std::string& a, const std::string& b) {
+    return a.size() != b.size() ? a.size() < b.size() : a < b;
+  });
+  return names;
+}
+
+class Hdf5Source : public TrajectorySource {
+ public:
+  Hdf5Source(std::filesystem::path path, std::vector<std::string> fields, WarningCallback warn)
+      : path_(std::move(path)),
+        fields_(std::move(fields)),
+        warn_(std::move(warn)),
+        file_(open_file(path_)),
+        data_(open_data(file_, path_)),
+        ids_(group_names(data_.id(), path_.string())) {}
+
+  int64_t records() const override { return static_cast<int64_t>(ids_.size()); }
+  uint64_t bytes_read() const override { return bytes_; }
+
+  std::optional<RawTrajectory> next() override {
+    if (record_ == ids_.size()) return std::nullopt;
+    const Quiet quiet;
+    const std::string where = fmt::format("{}: data/{}", path_.string(), ids_[record_]);
+    const Handle group(H5Gopen2(data_.id(), ids_[record_].c_str(), H5P_DEFAULT), H5Gclose);
+    if (!group) throw data_error(where, "a group", "something else", "keep only groups in data/");
+    RawTrajectory t = read_group(group.id(), where);
+    t.name = where;
+    t.record = static_cast<int64_t>(record_++);
+    return t;
+  }
+
+ private:
+  static Handle open_file(const std::filesystem::path& path) {
+    const Quiet quiet;
+    Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose);
+    if (!file)
+      throw data_error(path.string(), "an HDF5 file", "another kind, or a damaged one", "copy it again");
+    return file;
+  }
+  static Handle open_data(const Handle& file, const std::filesystem::path& path) {
+    const Quiet quiet;
+    Handle data(H5Gopen2(file.id(), "data", H5P_DEFAULT), H5Gclose);
+    if (!data) {
+      throw data_error(
+          path.string(), "the group data/", "none",
+          "write data/{id}/nodal_data [features, frames, nodes] and data/{id}/mesh_edge [2, edges]");
+    }
+    return data;
+  }
+
+  std::vector<std::string> row_names(hid_t group, size_t rows, const std::string& where) const {
+    std::vector<std::string> names = fields_;
+    for (const hid_t object : {group, data_.id(), file_.id()}) {
+      for (const char* attribute : {"features", "feature_names"}) {
+        if (names.empty()) names = read_names(object, attribute);
+      }
+    }
+    if (names.size() == rows) return names;
+    throw data_error(where + ": nodal_data", fmt::format("{} names, one for each row", rows),
+                     names.empty() ? "no attribute \"features\"" : fmt::format("{}", fmt::join(names, ",")),
+                     "give them: --fields x,y,z,velocity_x,velocity_y,node_type");
+  }
+
+  RawTrajectory read_group(hid_t group, const std::string& where) {
+    const auto nodal = read_array<float>(group, "nodal_data", 3, H5T_NATIVE_FLOAT, where);
+    const auto edges = read_array<int32_t>(group, "mesh_edge", 2, H5T_NATIVE_INT32, where);
+    if (edges.shape[0] != 2) {
+      throw data_error(where + ": mesh_edge", "[2, edges]", fmt::format("[{}]", fmt::join(edges.shape, ", ")),
+                       "transpose it");
+    }
+    bytes_ += nodal.values.size() * sizeof(float) + edges.values.size() * sizeof(int32_t);
+    RawTrajectory t;
+    t.frames = static_cast<int64_t>(nodal.shape[1]);
+    t.nodes = static_cast<int64_t>(nodal.shape[2]);
+    t.edges = edges.values;
+    t.dt = read_number(group, "dt");
+    if (t.dt == 0) t.dt = read_number(file_.id(), "dt");
+    for (RowGroup& rows : group_rows(row_names(group, nodal.shape[0], where))) {
+      if (rows.name == "mesh_pos") {
+        read_positions(nodal, rows, t);
+      } else if (rows.name == "node_type") {
+        read_types(nodal, rows.rows[0], t);
+      } else {
+        t.fields.push_back(
+            {rows.name, static_cast<int>(rows.rows.size()), true, "", gather(nodal, rows.rows, t.frames)});
+      }
+    }
+    if (t.dim == 0) {
+      throw data_error(where + ": nodal_data", "rows x and y (and z) for the positions", "none of that name",
+                       "name the rows: --fields x,y,z,...");
+    }
+    return t;
+  }
+
+  // [frames, nodes, rows] of the named rows, the first `frames` frames.
+  static std::vector<float> gather(const Array<float>& nodal, const std::vector<size_t>& rows,
+                                   int64_t frames) {
+    const size_t nodes = nodal.shape[2];
+    std::vector<float> values(static_cast<size_t>(frames) * nodes * rows.size());
+    for (size_t c = 0; c < rows.size(); ++c) {
+      const float* row = nodal.values.data() + rows[c] * nodal.shape[1] * nodes;
+      for (size_t i = 0; i < static_cast<size_t>(frames) * nodes; ++i) values[i * rows.size() + c] = row[i];
+    }
+    return values;
+  }
+
+  void read_positions(const Array<float>& nodal, RowGroup& rows, RawTrajectory& t) {
+    if (rows.rows.size() == 3 && drops_z(nodal, rows.rows[2])) rows.rows.pop_back();
+    t.dim = static_cast<int>(rows.rows.size());
+    t.positions = gather(nodal, rows.rows, 1);
+    std::vector<float> all = gather(nodal, rows.rows, t.frames);
+    for (size_t i = t.positions.size(); i < all.size(); ++i) {
+      if (all[i] == all[i - t.positions.size()]) continue;
+      t.fields.push_back({"world_pos", t.dim, true, "", std::move(all)});
+      return;
+    }
+  }
+
+  // Decided by the first trajectory, so that all have as many dimensions.
+  bool drops_z(const Array<float>& nodal, size_t row) {
+    if (dim_ == 0) {
+      const auto first =
+          nodal.values.begin() + static_cast<std::ptrdiff_t>(row * nodal.shape[1] * nodal.shape[2]);
+      const auto last = first + static_cast<std::ptrdiff_t>(nodal.shape[1] * nodal.shape[2]);
+      const bool flat = std::all_of(first, last, [&](float z) { return z == *first; });
+      dim_ = flat ? 2 : 3;
+      if (flat && warn_) warn_(fmt::format("[{}] z is the same everywhere: read as 2-D", path_.string()));
+    }
+    return dim_ == 2;
+  }
+
+  static void read_types(const Array<float>& nodal, size_t row, RawTrajectory& t) {
+    for (const float value : gather(nodal, {row}, 1)) {
+      const bool is_type = value >= 0 && value < 1e6F && value == std::floor(value);
+      t.node_type.push_back(is_type ? static_cast<int32_t>(value) : -1);
+    }
+  }
+
+  std::filesystem::path path_;
+  std::vector<std::string> fields_;
+  WarningCallback warn_;
+  Handle file_;
+  Handle data_;
+  std::vector<std::string> ids_;
+  size_t record_ = 0;
+  uint64_t bytes_ = 0;
+  int dim_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<TrajectorySource> open_hdf5(const std::filesystem::path& path,
+                                            const std::vector<std::string>& fields,
+                                            const WarningCallback& warn) {
+  if (!std::filesystem::exists(path))
+    throw data_error(path.string(), "an HDF5 file", "nothing", "check the path");
+  return std::make_unique<Hdf5Source>(path, fields, warn);
+}
+
+}  // namespace meshgrad
+
+#else
+
+namespace meshgrad {
+
+std::unique_ptr<TrajectorySource> open_hdf5(const std::filesystem::path& path,
+                                            const std::vector<std::string>&, const WarningCallback&) {
+  throw data_error(path.string(), "a build of meshgrad with HDF5", "one without it",
+                   "install libhdf5-dev and build again, or convert the file to NPZ");
+}
+
+}  // namespace meshgrad
+
+#endif

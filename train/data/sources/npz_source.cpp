@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <zip.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <meshgrad/engine/error.h>
+#include <meshgrad/train/data/sources/npy.h>
+#include <meshgrad/train/data/sources/npz_source.h>
+#include <meshgrad/train/io/mapped_file.h>
+
+namespace meshgrad {
+namespace {
+
+struct ZipCloser {
+  void operator()(zip_t* archive) const { zip_discard(archive); }
+};
+struct ZipFileCloser {
+  void operator()(zip_file_t* file) const { zip_fclose(file); }
+};
+using ZipArchive = std::unique_ptr<zip_t, ZipCloser>;
+using ZipFile = std::unique_ptr<zip_file_t, ZipFileCloser>;
+
+DataError broken_zip(std::string_view where, std::string_view got) {
+  return data_error(where, "an NPZ file (a zip of .npy arrays)", got,
+                    "copy it again, or save it with numpy.savez");
+}
+
+ZipArchive open_zip(std::span<const std::byte> bytes, const std::string& name) {
+  zip_error_t error;
+  zip_error_init(&error);
+  zip_t* archive = nullptr;
+  if (zip_source_t* source = zip_source_buffer_create(bytes.data(), bytes.size(), 0, &error)) {
+    archive = zip_open_from_source(source, ZIP_RDONLY, &error);
+    if (archive == nullptr) zip_source_free(source);
+  }
+  const std::string text = archive == nullptr ? zip_error_strerror(&error) : "";
+  zip_error_fini(&error);
+  if (archive == nullptr) throw broken_zip(name, text);
+  return ZipArchive(archive);
+}
+
+std::vector<std::byte> read_entry(zip_t* archive, zip_uint64_t index, const zip_stat_t& status,
+                                  size_t file_bytes, const std::string& where) {
+  constexpr zip_uint64_t kNeeded = ZIP_STAT_SIZE | ZIP_STAT_COMP_SIZE;
+  // Deflate packs at most 1032 : 1, so a larger claim is false; it also bounds what is allocated.
+  if ((status.valid & kNeeded) != kNeeded || status.comp_size > file_bytes ||
+      status.size / 1032 > status.comp_size + 1) {
+    throw broken_zip(where, "an entry with a false size");
+  }
+  std::vector<std::byte> content(status.size);
+  const ZipFile file(zip_fopen_index(archive, index, 0));
+  if (file == nullptr) throw broken_zip(where, zip_strerror(archive));
+  size_t got = 0;
+  while (got < content.size()) {
+    const zip_int64_t part = zip_fread(file.get(), content.data() + got, content.size() - got);
+    if (part <= 0) throw broken_zip(where, "an entry that is cut short or damaged");
+    got += static_cast<size_t>(part);
+  }
+  // The CRC of an entry is compared at its end.
+  std::byte past{};
+  if (zip_fread(file.get(), &past, 1) != 0) throw broken_zip(where, "an entry whose checksum is wrong");
+  return content;
+}
+
+struct NpzEntry {
+  std::string name;
+  std::vector<std::byte> bytes;
+  NpyArray array;
+};
+
+std::vector<NpzEntry> read_npz(std::span<const std::byte> bytes, const std::string& name) {
+  const ZipArchive archive = open_zip(bytes, name);
+  const zip_int64_t count = zip_get_num_entries(archive.get(), 0);
+  std::vector<NpzEntry> entries;
+  for (zip_int64_t i = 0; i < count; ++i) {
+    zip_stat_t status;
+    zip_stat_init(&status);
+    if (zip_stat_index(archive.get(), static_cast<zip_uint64_t>(i), 0, &status) != 0 ||
+        (status.valid & ZIP_STAT_NAME) == 0) {
+      throw broken_zip(name, zip_strerror(archive.get()));
+    }
+    NpzEntry entry;
+    entry.name = status.name;
+    if (!entry.name.ends_with(".npy")) continue;
+    entry.name.resize(entry.name.size() - 4);
+    const std::string where = fmt::format("{}: array {}", name, entry.name);
+    entry.bytes = read_entry(archive.get(), static_cast<zip_uint64_t>(i), status, bytes.size(), where);
+    entry.array = parse_npy(entry.bytes, where);
+    entries.push_back(std::move(entry));
+  }
+  return entries;
+}
+
+std::string shape_text(const NpyArray& array) { return fmt::format("[{}]", fmt::join(array.shape, ", ")); }
+
+// [rows, columns] of an array whose leading ones are dropped.
+std::optional<std::pair<int64_t, int64_t>> as_matrix(const NpyArray& array) {
+  std::vector<int64_t> shape = array.shape;
+  while (shape.size() > 2 && shape.front() == 1) shape.erase(shape.begin());
+  if (shape.size() == 1) return std::pair{shape[0], int64_t{1}};
+  if (shape.size() != 2) return std::nullopt;
+  return std::pair{shape[0], shape[1]};
+}
+
+class NpzReader {
+ public:
+  NpzReader(std::span<const std::byte> bytes, const std::string& name)
+      : entries_(read_npz(bytes, name)), name_(name) {}
+
+  RawTrajectory read() {
+    RawTrajectory t;
+    t.name = name_;
+    read_positions(t);
+    if (const NpzEntry* types = find("node_type")) {
+      const auto [rows, columns] = matrix(*types, "[nodes, 1]");
+      if (rows * columns != t.nodes) throw wrong_shape(*types, fmt::format("{} node types", t.nodes));
+      t.node_type = to_indices(types->array, where(*types));
+    }
+    if (const NpzEntry* cells = find("cells")) {
+      t.nodes_per_cell =
+          static_cast<int>(std::min<int64_t>(matrix(*cells, "[cells, nodes of a cell]").second, 65535));
+      t.cells = to_indices(cells->array, where(*cells));
+    } else if (const NpzEntry* edges = find("mesh_edge")) {
+      if (matrix(*edges, "[2, edges]").first != 2) throw wrong_shape(*edges, "[2, edges]");
+      t.edges = to_indices(edges->array, where(*edges));
+    }
+    for (const NpzEntry& entry : entries_) {
+      if (entry.name == "dt" && entry.array.size() == 1) {
+        t.dt = static_cast<double>(to_floats(entry.array).front());
+      } else if (!is_mesh(entry.name)) {
+        read_field(entry, t);
+      }
+    }
+    // Arrays come in the order of the zip; sorted names make files of one data set agree.
+    std::sort(t.fields.begin(), t.fields.end(),
+              [](const RawField& a, const RawField& b) { return a.name < b.name; });
+    return t;
+  }
+
+ private:
+  static bool is_mesh(std::string_view name) {
+    return name == "mesh_pos" || name == "node_type" || name == "cells" || name == "mesh_edge";
+  }
+
+  const NpzEntry* find(std::string_view name) const {
+    const auto found =
+        std::find_if(entries_.begin(), entries_.end(), [&](const NpzEntry& e) { return e.name == name; });
+    return found == entries_.end() ? nullptr : &*found;
+  }
+
+  std::string where(const NpzEntry& entry) const { return fmt::format("{}: array {}", name_, entry.name); }
+
+  DataError wrong_shape(const NpzEntry& entry, std::string_view needed) const {
+    return data_error(where(entry), needed, shape_text(entry.array), "save the array in that shape");
+  }
+
+  std::pair<int64_t, int64_t> matrix(const NpzEntry& entry, std::string_view needed) const {
+    const auto shape = as_matrix(entry.array);
+    if (!shape || shape->first < 1 || shape->second < 1) throw wrong_shape(entry, needed);
+    return *shape;
+  }
+
+  void read_positions(RawTrajectory& t) const {
+    const NpzEntry* positions = find("mesh_pos");
+    if (positions == nullptr) {
+      std::string names;
+      for (const NpzEntry& entry : entries_) names += (names.empty() ? "" : ", ") + entry.name;
+      throw data_error(name_, "an array \"mesh_pos\"", names.empty() ? "no arrays" : names,
+                       "save the arrays under DeepMind's names: mesh_pos, node_type, cells, and the fields");
+    }
+    const auto [nodes, dim] = matrix(*positions, "[nodes, 2] or [nodes, 3]");
+    if (dim != 2 && dim != 3) throw wrong_shape(*positions, "[nodes, 2] or [nodes, 3]");
+    t.nodes = nodes;
+    t.dim = static_cast<int>(dim);
+    t.positions = to_floats(positions->array);
+  }
+
+  void read_field(const NpzEntry& entry, RawTrajectory& t) {
+    const std::vector<int64_t>& shape = entry.array.shape;
+    const char* needed = "[frames, nodes, components]";
+    RawField field;
+    field.name = entry.name;
+    int64_t frames = 1;
+    int64_t components = 1;
+    if (shape.size() == 3 && shape[1] == t.nodes) {
+      frames = shape[0];
+      components = shape[2];
+      field.dynamic = frames > 1;
+    } else if (!shape.empty() && shape.size() <= 2 && shape[0] == t.nodes) {
+      components = shape.size() == 2 ? shape[1] : 1;
+      field.dynamic = false;
+    } else if (shape.size() == 2 && shape[1] == t.nodes) {
+      frames = shape[0];
+    } else {
+      throw wrong_shape(entry, fmt::format("{} with {} nodes", needed, t.nodes));
+    }
+    if (frames < 1 || components < 1 || components > 65535) throw wrong_shape(entry, needed);
+    if (field.dynamic && frames != t.frames) {
+      if (t.frames != 1)
+        throw wrong_shape(entry, fmt::format("{} frames, as the arrays before it", t.frames));
+      t.frames = frames;
+    }
+    field.components = static_cast<int>(components);
+    field.values = to_floats(entry.array);
+    t.fields.push_back(std::move(field));
+  }
+
+  std::vector<NpzEntry> entries_;
+  std::string name_;
+};
+
+class NpzSource : public TrajectorySource {
+ public:
+  explicit NpzSource(std::filesystem::path path) : path_(std::move(path)) {}
+
+  int64_t records() const override { return 1; }
+  uint64_t bytes_read() const override { return bytes_; }
+  std::optional<RawTrajectory> next() override {
+    if (bytes_ > 0) return std::nullopt;
+    const MappedFile file(path_);
+    if (file.bytes().empty()) throw broken_zip(path_.string(), "an empty file");
+    bytes_ = file.bytes().size();
+    return trajectory_of_npz(file.bytes(), path_.string());
+  }
+
+ private:
+  std::filesystem::path path_;
+  uint64_t bytes_ = 0;
+};
+
+}  // namespace
+
+RawTrajectory trajectory_of_npz(std::span<const std::byte> file, const std::string& name) {
+  return NpzReader(file, name).read();
+}
+
+std::unique_ptr<TrajectorySource> open_npz(const std::filesystem::path& path) {
+  return std::make_unique<NpzSource>(path);
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// NPZ files (a zip of .npy arrays) with DeepMind's keys: mesh_pos, node_type, cells, or mesh_edge, and
+// fields.
+#pragma once
+#include <cstddef>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+
+#include <meshgrad/train/data/sources/trajectory_source.h>
+
+namespace meshgrad {
+
+/// One trajectory a file. `mesh_pos` [nodes, dim], `node_type` [nodes] and `cells` [cells, nodes_per_cell],
+/// each with or without a leading 1, `node_type` with or without a trailing 1; `mesh_edge` [2, edges] in the
+/// place of cells. Every other array is a field: [frames, nodes, components] or, with one component, [frames,
+/// nodes]; a field [nodes, components], [1, nodes, components] or [nodes] is static. Throws DataError naming
+/// file and array.
+std::unique_ptr<TrajectorySource> open_npz(const std::filesystem::path& path);
+
+/// The trajectory in the bytes of an NPZ file; defined for any bytes.
+RawTrajectory trajectory_of_npz(std::span<const std::byte> file, const std::string& name);
+
+}  // namespace meshgrad

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// A run's numbers as JSON lines: one flat object a line, readable by jq, pandas and a human, also while
+// training runs.
+#pragma once
+#include <meshgrad/train/io/append_file.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace meshgrad {
+
+using MetricValue = std::variant<bool, std::int64_t, double, std::string>;
+
+/// One line: keys and values in the order written. Every line of a log has an integer "step".
+using MetricsRow = std::vector<std::pair<std::string, MetricValue>>;
+
+/// One line of JSON without its newline. Doubles are written with as many digits as read back the same value;
+/// a double that is not finite becomes null, because JSON has no other word for it.
+std::string metrics_line(const MetricsRow& row);
+
+/// Appends rows to a file. Each line reaches the operating system, in one write, before `write` returns, so
+/// that a killed process leaves at most one incomplete line, the last.
+class MetricsLog {
+ public:
+  /// A fresh log: an existing file is emptied. DataError when the file cannot be written.
+  static MetricsLog create(const std::filesystem::path& path);
+  /// Continues a log: keeps the lines up to the first that has a "step" beyond `last_step` or is incomplete,
+  /// and drops the rest, so that the resumed run repeats them. A missing file is created.
+  static MetricsLog resume(const std::filesystem::path& path, std::int64_t last_step);
+
+  /// Appends one line; DataError when the disk is full. InvalidArgument for a row without an integer "step".
+  void write(const MetricsRow& row);
+
+ private:
+  explicit MetricsLog(AppendFile file) : file_(std::move(file)) {}
+
+  AppendFile file_;
+};
+
+/// The numbers of a log, a map a line: numbers as they are, true and false as 1 and 0, null as NaN; strings
+/// are left out. An incomplete last line is ignored; any other bad line is a DataError that names it.
+std::vector<std::map<std::string, double>> read_metrics(const std::filesystem::path& path);
+
+}  // namespace meshgrad

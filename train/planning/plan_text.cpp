@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// A memory plan as text and as JSON.
+#include <meshgrad/engine/byte_size.h>
+#include <meshgrad/train/planning/plan.h>
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+namespace meshgrad {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string_view name_of(PlanMode mode) { return mode == PlanMode::measured ? "measured" : "static"; }
+
+/// Megabytes with all their digits: what follows from the line follows exactly.
+std::string megabytes(int64_t bytes) {
+  constexpr int64_t kMega = 1'000'000;
+  std::string text =
+      fmt::format("{}{}.{:06}", bytes < 0 ? "-" : "", std::abs(bytes) / kMega, std::abs(bytes) % kMega);
+  while (text.back() == '0' && text[text.size() - 2] != '.') text.pop_back();
+  return text;
+}
+
+std::string_view fits_text(bool fits) { return fits ? "fits" : "does not fit"; }
+
+std::string table(const MemoryPlan& plan) {
+  const auto row = [&](std::string_view name, int64_t bytes) {
+    return fmt::format("  {:<14} {:>12.3f} {:>7.1f} %\n", name, mebibytes(bytes),
+                       100.0 * static_cast<double>(bytes) / static_cast<double>(plan.step.live));
+  };
+  std::string text = fmt::format("  {:<14} {:>12} {:>9}\n", "when most is used", "MiB", "share");
+  for (int tag = 0; tag < kTagCount; ++tag) {
+    const int64_t bytes = plan.step.by_tag[static_cast<size_t>(tag)];
+    if (bytes > 0) text += row(meshgrad::name_of(static_cast<Tag>(tag)), bytes);
+  }
+  text += row("total", plan.step.live);
+  text += fmt::format("reserved {:.3f} MiB, with what is kept for reuse", mebibytes(plan.step.reserved));
+  if (plan.mode == PlanMode::measured)
+    text += fmt::format("; predicted: total {:.3f} MiB, reserved {:.3f} MiB", mebibytes(plan.predicted.live),
+                        mebibytes(plan.predicted.reserved));
+  if (plan.step.offloaded > 0)
+    text += fmt::format("; {:.3f} MiB wait outside (recompute.offload)", mebibytes(plan.step.offloaded));
+  if (plan.room.context > 0)
+    text += fmt::format("; {:.3f} MiB of the device are in use by its context and others",
+                        mebibytes(plan.room.context));
+  return text + "\n";
+}
+
+std::string choices(const MemoryPlan& plan) {
+  const bool measured = plan.mode == PlanMode::measured;
+  const auto columns = [](const StepMemory& step) {
+    return fmt::format("{:>11.3f} {:>11.3f} ", mebibytes(step.live), mebibytes(step.reserved));
+  };
+  std::string text = fmt::format("  {:<14} {:>11} {:>11} ", "predicted, MiB", "total", "reserved");
+  if (measured) text += fmt::format("{:>11} {:>11} ", "measured", "reserved");
+  text += fmt::format("{:>13}  settings\n", "largest batch");
+  for (const MemoryPlan::Choice& choice : plan.choices) {
+    if (!choice.possible) {
+      text += fmt::format("  {:<14} {:>23} {}\n", choice.name, "over recompute.budget", choice.settings);
+      continue;
+    }
+    text += fmt::format("  {:<14} {}", choice.name, columns(choice.predicted));
+    if (measured)
+      text += choice.measured ? columns(*choice.measured) : fmt::format("{:>23} ", "out of memory");
+    text += fmt::format("{:>13}  {}\n", choice.batch_size, choice.settings);
+  }
+  if (plan.recommended < 0) return text + "recommended: none, as no choice fits; see below what else saves\n";
+  const MemoryPlan::Choice& best = plan.choices[static_cast<size_t>(plan.recommended)];
+  return text + fmt::format("recommended: {}, {}\n", best.name,
+                            plan.recommended == 0 ? "as the step fits with nothing computed again"
+                                                  : "the first in this order that fits");
+}
+
+std::string grid(const MemoryPlan& plan) {
+  const auto trimmed = [](std::string line) { return line.substr(0, line.find_last_not_of(' ') + 1) + "\n"; };
+  std::string head = fmt::format("  {:>7}", "batch"), row, rows;
+  int64_t batch = 0;
+  for (const MemoryPlan::Cell& cell : plan.grid) {
+    if (cell.batch != batch && !row.empty()) rows += trimmed(std::exchange(row, {}));
+    if (row.empty()) row = fmt::format("  {:>7}", cell.batch);
+    if (rows.empty()) head += fmt::format(" {:>7} {:<15}", cell.steps, cell.steps == 1 ? "step" : "steps");
+    row += fmt::format(" {:>10.1f} {:<12}", mebibytes(cell.bytes), fits_text(cell.fits));
+    batch = cell.batch;
+  }
+  return "  reserved, MiB, by samples of a batch and by steps that a sample is unrolled over\n" +
+         trimmed(head) + rows + trimmed(row);
+}
+
+Json to_json(const StepMemory& step) {
+  Json tags = Json::object();
+  for (int tag = 0; tag < kTagCount; ++tag)
+    tags[std::string(meshgrad::name_of(static_cast<Tag>(tag)))] = step.by_tag[static_cast<size_t>(tag)];
+  return {{"total", step.live}, {"tags", tags}, {"reserved", step.reserved}, {"offloaded", step.offloaded}};
+}
+
+Json to_json(const MemoryBudget& budget) {
+  return {{"total", budget.total},           {"static", budget.fixed() + budget.context},
+          {"params", budget.parameters},     {"embed", budget.embeddings},
+          {"opt", budget.optimizer},         {"grad", budget.gradients},
+          {"teacher", budget.teacher},       {"context", budget.context},
+          {"activation", budget.activation}, {"per_graph", budget.per_graph},
+          {"available", budget.available},   {"max_batch", budget.max_batch},
+          {"batch_size", budget.batch_size}, {"mode", name_of(budget.mode)}};
+}
+
+}  // namespace
+
+std::string to_text(const MemoryBudget& b) {
+  const auto mb = [](int64_t bytes) { return megabytes(bytes); };
+  return fmt::format(
+      "MemoryBudget(total={}MB static={}MB [params={} embed={} opt={} grad={} teacher={} context={}] "
+      "activation={}MB per_graph={}MB available={}MB max_batch={} batch_size={} mode={})",
+      mb(b.total), mb(b.fixed() + b.context), mb(b.parameters), mb(b.embeddings), mb(b.optimizer),
+      mb(b.gradients), mb(b.teacher), mb(b.context), mb(b.activation), mb(b.per_graph), mb(b.available),
+      b.max_batch, b.batch_size, name_of(b.mode));
+}
+
+std::string to_text(const MemoryPlan& plan) {
+  std::string text = fmt::format("{} plan for {}: a step of batch {} {} in {:.3f} MiB of {:.3f}\n",
+                                 name_of(plan.mode), name_of(plan.device), plan.batch, fits_text(plan.fits),
+                                 mebibytes(plan.usable), mebibytes(plan.room.total));
+  text += table(plan) + "\n" + choices(plan) + "\n" + grid(plan) + "\n";
+  if (!plan.changes.empty()) text += "to save memory, in this order:\n";
+  for (size_t i = 0; i < plan.changes.size(); ++i)
+    text += fmt::format("  {}. {}\n", i + 1, plan.changes[i].line());
+  return text + to_text(plan.budget) + "\n";
+}
+
+std::string to_json(const MemoryPlan& plan) {
+  Json choices = Json::array(), grid = Json::array(), changes = Json::array();
+  for (const MemoryPlan::Choice& choice : plan.choices) {
+    choices.push_back({{"name", choice.name},
+                       {"settings", choice.settings},
+                       {"predicted", choice.possible ? to_json(choice.predicted) : Json()},
+                       {"measured", choice.measured ? to_json(*choice.measured) : Json()},
+                       {"batch_size", choice.batch_size},
+                       {"fits", choice.fits}});
+  }
+  for (const MemoryPlan::Cell& cell : plan.grid)
+    grid.push_back(
+        {{"batch", cell.batch}, {"steps", cell.steps}, {"bytes", cell.bytes}, {"fits", cell.fits}});
+  for (const MemoryChange& change : plan.changes)
+    changes.push_back({{"change", change.text}, {"before", change.before}, {"after", change.after}});
+  const Json json = {
+      {"device", name_of(plan.device)},
+      {"mode", name_of(plan.mode)},
+      {"batch", plan.batch},
+      {"fits", plan.fits},
+      {"usable", plan.usable},
+      {"step", to_json(plan.step)},
+      {"predicted", to_json(plan.predicted)},
+      {"context", plan.room.context},
+      {"choices", choices},
+      {"recommended",
+       plan.recommended < 0 ? Json() : Json(plan.choices[static_cast<size_t>(plan.recommended)].name)},
+      {"grid", grid},
+      {"changes", changes},
+      {"budget", to_json(plan.budget)},
+  };
+  return json.dump(2) + "\n";
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine's own allocator, over memory that is only counted.
+#pragma once
+#include <meshgrad/train/replay/replayed_allocator.h>
+
+#include <memory>
+
+namespace meshgrad {
+
+/// `trace` gives the streams and names, and must outlive the result.
+std::unique_ptr<ReplayedAllocator> make_default_allocator(const MemoryTrace& trace, int64_t capacity);
+
+}  // namespace meshgrad

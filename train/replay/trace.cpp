@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <meshgrad/engine/error.h>
+#include <meshgrad/train/replay/trace_builder.h>
+#include <zlib.h>
+
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <memory>
+#include <optional>
+
+namespace meshgrad {
+namespace {
+
+constexpr std::string_view kRmmHeader = "Thread,Time,Action,Pointer,Size,Stream";
+
+/// Cuts the next line off `text`, without its end.
+std::string_view take_line(std::string_view& text) {
+  const size_t end = std::min(text.find('\n'), text.size());
+  std::string_view line = text.substr(0, end);
+  text.remove_prefix(std::min(end + 1, text.size()));
+  if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+  return line;
+}
+
+/// Cuts the next word off `line`; empty at its end.
+std::string_view take_word(std::string_view& line) {
+  const auto is_blank = [](char c) { return c == ' ' || c == '\t'; };
+  size_t begin = 0;
+  while (begin < line.size() && is_blank(line[begin])) ++begin;
+  size_t end = begin;
+  while (end < line.size() && !is_blank(line[end])) ++end;
+  const std::string_view word = line.substr(begin, end - begin);
+  line.remove_prefix(end);
+  return word;
+}
+
+template <class Number>
+std::optional<Number> to_number(std::string_view word, int base = 10) {
+  Number number{};
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number, base);
+  if (error != std::errc() || end != word.data() + word.size()) return std::nullopt;
+  return number;
+}
+
+/// A pointer as printf writes it: "0x7f00", "7f00", "(nil)".
+std::optional<uint64_t> to_pointer(std::string_view word) {
+  if (word == "(nil)") return 0;
+  if (word.starts_with("0x") || word.starts_with("0X")) word.remove_prefix(2);
+  return to_number<uint64_t>(word, 16);
+}
+
+/// A line as errors show it.
+std::string shown(std::string_view line) {
+  constexpr size_t kLongest = 60;
+  std::string text;
+  for (const char c : line.substr(0, kLongest)) text += c >= ' ' && c < '\x7f' ? c : '?';
+  return '"' + text + (line.size() > kLongest ? "...\"" : "\"");
+}
+
+/// False when the words are none of the format's.
+bool take_plain_line(std::string_view line, TraceBuilder& builder) {
+  std::string_view rest = line;
+  const std::string_view action = take_word(rest);
+  if (action.empty() || action.front() == '#') return true;
+  const std::string_view words[] = {take_word(rest), take_word(rest), take_word(rest)};
+  if (action.size() != 1 || !take_word(rest).empty()) return false;
+  const std::optional<uint64_t> block = to_number<uint64_t>(words[0]);
+  if (!block) return false;
+  if (action == "a") {
+    const std::optional<int64_t> bytes = to_number<int64_t>(words[1]);
+    const std::optional<uint64_t> stream = words[2].empty() ? 0 : to_number<uint64_t>(words[2]);
+    if (!bytes || !stream) return false;
+    builder.allocate(*block, *bytes, *stream);
+    return true;
+  }
+  if (!words[1].empty()) return false;
+  if (action == "s") {
+    builder.step();
+    return true;
+  }
+  if (action != "f") return false;
+  if (!builder.free(*block)) {
+    builder.fail("the free of a block that is in use", fmt::format("{}, which is not", *block),
+                 "record from the start, and every free only once");
+  }
+  return true;
+}
+
+using RmmFields = std::array<std::string_view, 6>;
+
+std::optional<RmmFields> split_fields(std::string_view line) {
+  RmmFields fields;
+  for (size_t i = 0; i < fields.size(); ++i) {
+    const size_t comma = line.find(',');
+    if ((comma == std::string_view::npos) != (i + 1 == fields.size())) return std::nullopt;
+    fields[i] = line.substr(0, comma);
+    line.remove_prefix(std::min(fields[i].size() + 1, line.size()));
+  }
+  return fields;
+}
+
+/// False when the line is none of RMM's.
+bool take_rmm_line(std::string_view line, TraceBuilder& builder) {
+  if (line.empty() || line == kRmmHeader) return true;  // logs of several runs, one behind the other
+  const std::optional<RmmFields> fields = split_fields(line);
+  if (!fields) return false;
+  const std::string_view action = (*fields)[2];
+  const std::optional<uint64_t> pointer = to_pointer((*fields)[3]);
+  const std::optional<int64_t> bytes = to_number<int64_t>((*fields)[4]);
+  const std::optional<uint64_t> stream = to_pointer((*fields)[5]);
+  if (!pointer || !bytes || !stream) return false;
+  if (action == "allocate failure") return true;
+  if (action == "allocate") {
+    if (*pointer != 0) builder.allocate(*pointer, *bytes, *stream);
+    return true;
+  }
+  if (action != "free" && action != "deallocate") return false;
+  if (*pointer != 0 && !builder.free(*pointer)) {
+    builder.fail("the free of a block that is in use", fmt::format("{}, which is not", (*fields)[3]),
+                 "log from the start of the program");
+  }
+  return true;
+}
+
+/// The whole file, decompressed where it is gzip's.
+std::string read_all(const std::filesystem::path& path) {
+  const auto fail = [&](std::string_view needed, std::string_view got, std::string_view fix) {
+    return data_error(path.string(), needed, got, fix);
+  };
+  errno = 0;
+  const std::unique_ptr<gzFile_s, int (*)(gzFile)> file(gzopen(path.c_str(), "rb"), gzclose);
+  if (!file) throw fail("a trace", std::strerror(errno), "check the path");
+  std::string text;
+  constexpr size_t kChunk = size_t{1} << 20;
+  gzbuffer(file.get(), kChunk);
+  for (;;) {
+    const size_t size = text.size();
+    text.resize(size + kChunk);
+    const int count = gzread(file.get(), text.data() + size, kChunk);
+    text.resize(size + static_cast<size_t>(std::max(count, 0)));
+    int code = Z_OK;
+    const std::string problem = gzerror(file.get(), &code);
+    if (code == Z_ERRNO) throw fail("a trace", std::strerror(errno), "check the path");
+    if (code != Z_OK) throw fail("a whole gzip file", problem, "copy it again");
+    if (count == 0) return text;
+  }
+}
+
+bool starts_with_line(std::string_view text, std::string_view line) { return take_line(text) == line; }
+
+}  // namespace
+
+MemoryTrace parse_plain_trace(std::string_view text, const std::string& name, double scale) {
+  TraceBuilder builder(name, "line", scale);
+  for (int64_t line = 1; !text.empty(); ++line) {
+    builder.at(line);
+    const std::string_view words = take_line(text);
+    if (!take_plain_line(words, builder)) {
+      builder.fail(R"("a ID BYTES [STREAM]", "f ID", "s STEP" or "# comment")", shown(words),
+                   "correct or remove the line");
+    }
+  }
+  return builder.finish();
+}
+
+MemoryTrace parse_rmm_trace(std::string_view text, const std::string& name, double scale) {
+  TraceBuilder builder(name, "line", scale);
+  for (int64_t line = 1; !text.empty(); ++line) {
+    builder.at(line);
+    const std::string_view fields = take_line(text);
+    if (!take_rmm_line(fields, builder)) {
+      builder.fail(fmt::format("{} with the action allocate, free or \"allocate failure\"", kRmmHeader),
+                   shown(fields), "correct or remove the line");
+    }
+  }
+  return builder.finish();
+}
+
+MemoryTrace parse_memory_trace(std::string_view text, const std::string& name, double scale) {
+  const size_t first = text.find_first_not_of(" \t\r\n");
+  if (first == std::string_view::npos) throw data_error(name, "a trace", "an empty file", "record again");
+  const bool pickle = text[0] == '\x80';
+  if (pickle || text.starts_with("PK\x03\x04")) {
+    throw data_error(name, "plain text, RMM's CSV or an allocator's history in JSON",
+                     pickle ? "a Python pickle" : "a zip file",
+                     "for a snapshot of PyTorch: scripts/pytorch-trace SNAPSHOT.pickle > trace.txt");
+  }
+  if (text[first] == '{') return parse_history_trace(text, name, scale);
+  if (starts_with_line(text.substr(first), kRmmHeader)) return parse_rmm_trace(text, name, scale);
+  return parse_plain_trace(text, name, scale);
+}
+
+MemoryTrace read_memory_trace(const std::filesystem::path& path, double scale) {
+  return parse_memory_trace(read_all(path), path.string(), scale);
+}
+
+}  // namespace meshgrad

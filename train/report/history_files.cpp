@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/error.h>
+#include <meshgrad/train/report/history_files.h>
+#include <meshgrad/train/report/history_html.h>
+#include <meshgrad/train/report/history_json.h>
+#include <meshgrad/train/report/history_pickle.h>
+
+#include <system_error>
+
+namespace meshgrad {
+
+void write_memory_files(const std::filesystem::path& dir, CachingAllocator& allocator) {
+  std::error_code error;
+  std::filesystem::create_directories(dir, error);
+  if (error) {
+    throw data_error(dir.string(), "to make the directory", error.message(),
+                     "give a directory that can be written");
+  }
+  const auto [snapshot, history] = allocator.record();
+  write_history_json(dir / "history.json", history);
+  write_history_pickle(dir / "snapshot.pickle", snapshot, history, allocator.options());
+  write_history_html(dir / "memory.html", snapshot, history);
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/train/io/safetensors.h>
+#include <meshgrad/train/run/checkpoint.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace meshgrad {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Doubles as text that reads back to the same bits.
+std::string exact(double value) { return fmt::format("{:a}", value); }
+
+/// Tensors to write, with the memory they borrow.
+class Contents {
+ public:
+  explicit Contents(const Stream& stream) : stream_(stream) {}
+
+  void add(const std::string& name, const Tensor& tensor) {
+    kept_.push_back(tensor);
+    std::vector<int64_t> shape;
+    for (int axis = 0; axis < tensor.shape().rank(); ++axis) shape.push_back(tensor.shape()[axis]);
+    tensors_.push_back({name,
+                        safetensors_dtype(tensor.dtype()),
+                        shape,
+                        {static_cast<const std::byte*>(tensor.raw()), static_cast<size_t>(tensor.bytes())}});
+  }
+
+  /// A parameter-shaped arena, parameter by parameter, in file order.
+  void add_arena(const std::string& prefix, const ParameterSet& set, const Tensor& arena) {
+    const Tensor host = to_host(arena, stream_);
+    for (size_t i = 0; i < set.parameters().size(); ++i) {
+      const ParameterInfo& info = set.parameters()[i];
+      add(prefix + info.name, to_file_order(info, set.slice(host, i)));
+    }
+  }
+
+  void add_values(const std::string& name, const std::vector<double>& values) {
+    const Tensor tensor = host_tensor(Shape{static_cast<int64_t>(values.size())}, DType::f64);
+    std::copy(values.begin(), values.end(), tensor.data<double>());
+    add(name, tensor);
+  }
+
+  void add_normalizer(const std::string& name, const Normalizer& normalizer) {
+    add_values("normalizer." + name + ".count", {normalizer.count()});
+    add_values("normalizer." + name + ".mean", normalizer.means());
+    add_values("normalizer." + name + ".squared_deviation", normalizer.squared_deviations());
+  }
+
+  const std::vector<SafetensorsTensor>& tensors() const { return tensors_; }
+
+ private:
+  Stream stream_;
+  std::vector<Tensor> kept_;
+  std::vector<SafetensorsTensor> tensors_;
+};
+
+std::map<std::string, std::string> metadata_of(const Config& config, uint64_t fingerprint,
+                                               const RunState& s) {
+  std::map<std::string, std::string> metadata{
+      {"format", "meshgrad checkpoint 1"},
+      {"config", to_toml(config)},
+      {"data_fingerprint", fmt::format("{:016x}", fingerprint)},
+      {"step", fmt::format("{}", s.step)},
+      {"micro", fmt::format("{}", s.micro)},
+      {"learned", fmt::format("{}", s.learned)},
+      {"skipped", fmt::format("{}", s.optimizer.skipped)},
+      {"skipped_in_a_row", fmt::format("{}", s.optimizer.skipped_in_a_row)},
+      {"bad_losses", fmt::format("{}", s.optimizer.bad_losses)},
+      {"bad_window", fmt::format("{}", s.optimizer.bad_window)},
+      {"loss_count", fmt::format("{}", s.optimizer.loss_count)},
+      {"best_step", fmt::format("{}", s.best_step)},
+      {"optimizer_steps", fmt::format("{}", s.optimizer.steps)},
+      {"window_loss", exact(s.optimizer.window_loss)},
+      {"loss_sum", exact(s.optimizer.loss_sum)},
+      {"last_loss", exact(s.optimizer.last_loss)},
+      {"last_valid_loss", exact(s.last_valid_loss)},
+      {"best_valid_loss", exact(s.best_valid_loss)}};
+  if (config.precision == DType::f16) {
+    metadata["loss_scale"] = exact(s.optimizer.loss_scale);
+    metadata["bad_scale"] = exact(s.optimizer.bad_scale);
+    metadata["clean_steps"] = fmt::format("{}", s.optimizer.clean_steps);
+  }
+  return metadata;
+}
+
+void check_is_checkpoint(const SafetensorsView& view) {
+  const auto format = view.metadata.find("format");
+  if (format == view.metadata.end() || format->second != "meshgrad checkpoint 1") {
+    throw data_error(view.file, "a checkpoint written by meshgrad train",
+                     format == view.metadata.end() ? "another safetensors file" : format->second,
+                     "name a file from a run's checkpoints folder");
+  }
+}
+
+double number(const SafetensorsView& view, const std::string& key) {
+  const std::string& text = view.metadata_at(key);
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  if (text.empty() || *end != '\0') {
+    throw data_error(view.file + ": " + key, "a number", "\"" + text + "\"",
+                     "use another checkpoint of the run");
+  }
+  return value;
+}
+
+void load_arena(const SafetensorsView& view, const std::string& prefix, const ParameterSet& set,
+                const Tensor& arena, const Stream& stream) {
+  const Tensor host = host_tensor(arena.shape(), arena.dtype());
+  for (size_t i = 0; i < set.parameters().size(); ++i) {
+    const ParameterInfo& info = set.parameters()[i];
+    if (!view.contains(prefix + info.name)) {
+      throw data_error(view.file, "parameter " + prefix + info.name, "none of this name",
+                       "this is a checkpoint of another model: use the configuration it was trained with");
+    }
+    const SafetensorsTensor& tensor = view.at(prefix + info.name);
+    std::vector<double> values = to_f64(tensor);
+    const Tensor file =
+        Tensor::borrow(values.data(), Shape(std::span<const int64_t>(tensor.shape)), DType::f64);
+    try {
+      from_file_order(info, file, set.slice(host, i));
+    } catch (const DataError& error) {
+      throw DataError(view.file + " is a checkpoint of another model: " + error.what());
+    }
+  }
+  set.set(arena, host, stream);
+}
+
+void load_normalizer(const SafetensorsView& view, const std::string& name, Normalizer& normalizer) {
+  const std::string prefix = "normalizer." + name;
+  const std::vector<double> count = to_f64(view.at(prefix + ".count"));
+  const std::vector<double> mean = to_f64(view.at(prefix + ".mean"));
+  const std::vector<double> squares = to_f64(view.at(prefix + ".squared_deviation"));
+  if (count.size() != 1 || mean.size() != normalizer.width() || squares.size() != normalizer.width()) {
+    throw data_error(view.file + ": " + prefix, fmt::format("{} columns", normalizer.width()),
+                     fmt::format("{}", mean.size()),
+                     "use the data and the configuration the checkpoint was trained with");
+  }
+  normalizer.restore(count[0], mean, squares);
+}
+
+}  // namespace
+
+void save_checkpoint(const fs::path& path, const Stream& stream, const Config& config,
+                     uint64_t data_fingerprint, const ParameterSet& parameters, const Optimizer& optimizer,
+                     const Normalizers& normalizers, const RunState& state) {
+  Contents contents(stream);
+  contents.add_arena("model.", parameters, parameters.values());
+  if (optimizer.first_moment().defined())
+    contents.add_arena("optimizer.first_moment.", parameters, optimizer.first_moment());
+  if (optimizer.second_moment().defined())
+    contents.add_arena("optimizer.second_moment.", parameters, optimizer.second_moment());
+  if (state.micro > 0) contents.add_arena("window.gradients.", parameters, parameters.gradients());
+  contents.add_normalizer("nodes", normalizers.nodes);
+  contents.add_normalizer("edges", normalizers.edges);
+  contents.add_normalizer("targets", normalizers.targets);
+  RunState now = state;
+  now.optimizer = optimizer.state();
+  write_safetensors(path, contents.tensors(), metadata_of(config, data_fingerprint, now));
+}
+
+Config checkpoint_config(const fs::path& path) {
+  const SafetensorsFile file(path);
+  check_is_checkpoint(file.view());
+  return parse_config(file.view().metadata_at("config"), path.string() + " (its configuration)");
+}
+
+uint64_t checkpoint_data_fingerprint(const fs::path& path) {
+  const SafetensorsFile file(path);
+  check_is_checkpoint(file.view());
+  return std::strtoull(file.view().metadata_at("data_fingerprint").c_str(), nullptr, 16);
+}
+
+RunState load_checkpoint(const fs::path& path, const Stream& stream, const ParameterSet& parameters,
+                         Optimizer* optimizer, Normalizers& normalizers) {
+  const SafetensorsFile file(path);
+  const SafetensorsView& view = file.view();
+  check_is_checkpoint(view);
+  const auto whole = [&](const std::string& key) { return static_cast<int64_t>(number(view, key)); };
+  RunState s;
+  s.step = whole("step");
+  s.micro = whole("micro");
+  s.learned = whole("learned");
+  s.best_step = whole("best_step");
+  s.last_valid_loss = number(view, "last_valid_loss");
+  s.best_valid_loss = number(view, "best_valid_loss");
+  s.optimizer.steps = whole("optimizer_steps");
+  s.optimizer.skipped = whole("skipped");
+  s.optimizer.skipped_in_a_row = whole("skipped_in_a_row");
+  s.optimizer.bad_losses = whole("bad_losses");
+  s.optimizer.bad_window = whole("bad_window");
+  s.optimizer.loss_count = whole("loss_count");
+  s.optimizer.window_loss = number(view, "window_loss");
+  s.optimizer.loss_sum = number(view, "loss_sum");
+  s.optimizer.last_loss = number(view, "last_loss");
+  if (view.metadata.contains("loss_scale")) {
+    s.optimizer.loss_scale = number(view, "loss_scale");
+    s.optimizer.bad_scale = number(view, "bad_scale");
+    s.optimizer.clean_steps = whole("clean_steps");
+  }
+  load_arena(view, "model.", parameters, parameters.values(), stream);
+  if (optimizer != nullptr) {
+    if (optimizer->first_moment().defined())
+      load_arena(view, "optimizer.first_moment.", parameters, optimizer->first_moment(), stream);
+    if (optimizer->second_moment().defined())
+      load_arena(view, "optimizer.second_moment.", parameters, optimizer->second_moment(), stream);
+    if (s.micro > 0) load_arena(view, "window.gradients.", parameters, parameters.gradients(), stream);
+    optimizer->set_state(s.optimizer);
+  }
+  load_normalizer(view, "nodes", normalizers.nodes);
+  load_normalizer(view, "edges", normalizers.edges);
+  load_normalizer(view, "targets", normalizers.targets);
+  return s;
+}
+
+fs::path find_checkpoint(const fs::path& run, const std::string& word) {
+  if (word != "best" && word != "last") {
+    if (fs::exists(word)) return word;
+    throw config_error("checkpoint", "best, last or a file", "\"" + word + "\", which does not exist",
+                       "see " + (run / "checkpoints").string());
+  }
+  for (const std::string& name :
+       word == "best" ? std::vector<std::string>{"best", "last"} : std::vector<std::string>{"last"}) {
+    const fs::path path = run / "checkpoints" / (name + ".safetensors");
+    if (fs::exists(path)) return path;
+  }
+  throw config_error(run.string(), "a run with checkpoints/last.safetensors",
+                     fs::exists(run) ? "a folder without" : "no such folder",
+                     "name the folder that meshgrad train wrote (run.dir)");
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checkpoint files: everything that a run needs to go on as if it had not stopped, as one safetensors file.
+// Tensors: model.NAME, optimizer.first_moment.NAME, optimizer.second_moment.NAME (matrices as [out, in]),
+// window.gradients.NAME inside an accumulation window,
+// normalizer.{nodes,edges,targets}.{mean,squared_deviation,count}. Metadata: the resolved configuration and
+// the counters below. The same state gives the same bytes.
+#pragma once
+#include <meshgrad/nn/mesh_graph_net.h>
+#include <meshgrad/nn/normalizer.h>
+#include <meshgrad/train/run/optimizer.h>
+#include <meshgrad/train/task/frame_features.h>
+
+#include <filesystem>
+#include <limits>
+
+namespace meshgrad {
+
+/// Where a run stands. Sampler and noise depend on these counters and the seed alone.
+struct RunState {
+  int64_t step = 0;     ///< windows done (optimizer steps, and skipped or warm-up ones)
+  int64_t micro = 0;    ///< batches done within the current window
+  int64_t learned = 0;  ///< samples that online normalisers have seen
+  StepState optimizer;  ///< the device's part, as it was last looked at
+  double last_valid_loss = std::numeric_limits<double>::quiet_NaN();
+  double best_valid_loss = std::numeric_limits<double>::infinity();
+  int64_t best_step = -1;
+};
+
+/// Writes through a temporary file, fsync and rename: a killed process or a full disk leaves the old file as
+/// it was. Throws DataError when the file cannot be written. Waits for the device.
+void save_checkpoint(const std::filesystem::path& path, const Stream& stream, const Config& config,
+                     uint64_t data_fingerprint, const ParameterSet& parameters, const Optimizer& optimizer,
+                     const Normalizers& normalizers, const RunState& state);
+
+/// The configuration in a checkpoint. Throws DataError when the file is none.
+Config checkpoint_config(const std::filesystem::path& path);
+uint64_t checkpoint_data_fingerprint(const std::filesystem::path& path);
+
+/// Loads into a model (and optimizer, unless null) of the same architecture. Throws DataError naming the file
+/// and the parameter when it is a checkpoint of another model.
+RunState load_checkpoint(const std::filesystem::path& path, const Stream& stream,
+                         const ParameterSet& parameters, Optimizer* optimizer, Normalizers& normalizers);
+
+/// The file of a run that `word` names: "best", "last", or a path. Throws ConfigError when there is none.
+std::filesystem::path find_checkpoint(const std::filesystem::path& run, const std::string& word);
+
+}  // namespace meshgrad

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/train/run/memory_watch.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace meshgrad {
+namespace {
+
+constexpr double kGrowth = 0.05;  // of waste, that raises an alarm
+
+std::string gib(int64_t bytes) { return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30)); }
+
+}  // namespace
+
+MemoryWatch::Epoch MemoryWatch::end_epoch(int64_t number, const MemoryStats& stats) {
+  Epoch epoch{.number = number,
+              .allocated = stats.allocated.current,
+              .reserved = stats.reserved.current,
+              .peak = stats.allocated.peak,
+              .headroom = stats.capacity - stats.reserved.peak};
+  if (stats.reserved.peak > 0)
+    epoch.waste = 1.0 - static_cast<double>(stats.allocated.peak) / static_cast<double>(stats.reserved.peak);
+  epoch.line = fmt::format("epoch {}: memory {} allocated, {} reserved, peak {}, headroom {}", number,
+                           gib(epoch.allocated), gib(epoch.reserved), gib(epoch.peak), gib(epoch.headroom));
+  if (least_epoch_ == 0 || epoch.waste < least_waste_) {
+    least_epoch_ = number;
+    least_waste_ = alarmed_waste_ = epoch.waste;
+  } else if (epoch.waste >= alarmed_waste_ + kGrowth) {
+    alarmed_waste_ = epoch.waste;
+    epoch.alarm = fmt::format(
+        "memory: fragmentation has grown from {:.0f} % of what is reserved (epoch {}) to {:.0f} % (epoch "
+        "{}); {} "
+        "reserved for {} at most in use; fix: set memory.history, and see in memory/memory.html what holds "
+        "it",
+        100.0 * least_waste_, least_epoch_, 100.0 * epoch.waste, number, gib(stats.reserved.peak),
+        gib(stats.allocated.peak));
+  }
+  return epoch;
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <meshgrad/kernels/reduction.h>
+#include <meshgrad/train/run/non_finite.h>
+#include <meshgrad/train/task/unrolled_loss.h>
+
+#include <cmath>
+
+namespace meshgrad {
+namespace {
+
+using Phase = NonFinite::Phase;
+
+class Search {
+ public:
+  Search(Runtime& runtime, const ParameterSet& parameters)
+      : runtime_(runtime),
+        parameters_(parameters),
+        sum_(Tensor::empty(runtime, Shape{1}, DType::f64, Tag::workspace, "sum of squares")),
+        flag_(Tensor::zeros(runtime, Shape{1}, DType::i32, Tag::workspace, "non-finite")) {}
+
+  const std::optional<NonFinite>& found() const { return found_; }
+
+  void look_at_given(const Batch& batch) {
+    look(Phase::given, "batch", "", "node features", batch.node_features, batch.node_rows());
+    for (const EdgeSet& set : batch.edge_sets) {
+      look(Phase::given, "batch", "", "edge features of " + set.name, set.features, set.graph.edge_rows());
+    }
+    look(Phase::given, "batch", "", "target", batch.target, batch.node_rows(), batch.mask);
+    for (int64_t k = 0; k < batch.unroll.further; ++k) {
+      const Unroll::Step step = batch.unroll.step(k, batch.nodes);
+      const std::string of = fmt::format(" of unrolled step {}", k + 1);
+      look(Phase::given, "batch", "", "node features" + of, step.node_features, batch.node_rows());
+      look(Phase::given, "batch", "", "target" + of, step.target, batch.node_rows(), batch.mask);
+    }
+    for (size_t i = 0; i < parameters_.parameters().size(); ++i) {
+      const std::string& name = parameters_.parameters()[i].name;
+      const Tensor stored = parameters_.weight(i).value;
+      look(Phase::given, "parameters", "", name, parameters_.value(i), stored.rows());
+      look(Phase::given, "parameters", "", fmt::format("{} in {}", name, name_of(stored.dtype())), stored,
+           stored.rows());
+    }
+  }
+
+  void look_at(const OpWritten& op) {
+    const Phase phase = op.backward ? Phase::backward : Phase::forward;
+    for (const OpWritten::Part& part : op.parts)
+      look(phase, op.scope, op.op, part.name, part.tensor, part.rows);
+    if (op.backward) look_at_weight_gradients(op);
+  }
+
+  /// `mask`, if it is there: rows where it is 0 do not count.
+  void look(Phase phase, const std::string& scope, const std::string& op, const std::string& name,
+            const Tensor& tensor, const Rows& rows, const Tensor& mask = {}) {
+    if (found_ || !tensor.defined() || tensor.elements() == 0) return;
+    const int64_t real = real_rows(rows, tensor.device(), runtime_.stream());
+    const Tensor host = to_host(tensor, runtime_.stream());
+    const Tensor counts = mask.defined() ? to_host(mask, runtime_.stream()) : Tensor();
+    NonFinite here{.phase = phase, .scope = scope, .op = op, .tensor = name};
+    dispatch_cpu_storage(host.dtype(), [&]<class T>() {
+      const int64_t width = host.width();
+      for (int64_t i = 0; i < real * width; ++i) {
+        if (counts.defined() && counts.data<uint8_t>()[i / width] == 0) continue;
+        const auto value = static_cast<double>(static_cast<Accumulator<T>>(host.data<T>()[i]));
+        ++here.elements;
+        if (std::isfinite(value)) continue;
+        if (here.count++ > 0) continue;
+        here.row = i / width;
+        here.value = value;
+      }
+    });
+    if (here.count > 0) found_ = here;
+  }
+
+ private:
+  void look_at_weight_gradients(const OpWritten& op) {
+    const Tensor& gradients = parameters_.gradients();
+    if (found_ || !gradients.defined()) return;
+    fill_zero(sum_, runtime_.stream());
+    sum_of_squares({.x = gradients, .sum = sum_, .non_finite = flag_}, runtime_, runtime_.stream());
+    if (*to_host(flag_, runtime_.stream()).data<int32_t>() == 0) return;
+    for (size_t i = 0; i < parameters_.parameters().size(); ++i) {
+      const Tensor gradient = parameters_.gradient(i);
+      look(Phase::backward, op.scope, op.op, "gradient of " + parameters_.parameters()[i].name, gradient,
+           gradient.rows());
+    }
+  }
+
+  Runtime& runtime_;
+  const ParameterSet& parameters_;
+  Tensor sum_, flag_;
+  std::optional<NonFinite> found_;
+};
+
+}  // namespace
+
+std::string NonFinite::text() const {
+  std::string place = scope;
+  if (phase != Phase::given) {
+    place = fmt::format("{} of op {}{}", phase == Phase::forward ? "forward" : "backward", op,
+                        scope.empty() ? std::string() : " in " + scope);
+  }
+  const std::string shown = std::isnan(value) ? "nan" : fmt::format("{}", value);  // a NaN has a sign, too
+  return fmt::format("{}: {} holds {} in row {}, and {} of its {} values are not finite", place, tensor,
+                     shown, row, count, elements);
+}
+
+std::string NonFinite::fix(DType precision) const {
+  const std::string_view wider =
+      precision == DType::f16 ? "set precision = \"bf16\", as f16 ends at 65504; or " : "";
+  switch (phase) {
+    case Phase::given:
+      if (scope == "parameters") return "lower optimizer.lr or set train.clip_norm, in a new run";
+      return fmt::format("{}look for bad values in the data, or lower train.noise", wider);
+    case Phase::forward:
+      return fmt::format("{}lower optimizer.lr or set train.clip_norm", wider);
+    case Phase::backward:
+      break;
+  }
+  return precision == DType::f16 ? "lower loss_scale.floor, or set precision = \"bf16\""
+                                 : "lower optimizer.lr or set train.clip_norm";
+}
+
+std::optional<NonFinite> find_non_finite(Runtime& runtime, const MeshGraphNet& model, const Batch& batch,
+                                         double seed, const Recomputation& recomputation) {
+  Search search(runtime, model.parameters());
+  search.look_at_given(batch);
+  if (search.found()) return search.found();
+  Tape tape(runtime);
+  tape.observe([&](const OpWritten& op) { search.look_at(op); });
+  const Variable loss = batch_loss(tape, model, batch, recomputation);
+  search.look(Phase::forward, "", "masked_loss", "loss", loss.value(), 1);
+  if (search.found()) return search.found();
+  tape.backward(loss, Tensor::from<double>(runtime, std::span<const double>(&seed, 1), Shape{1},
+                                           Tag::workspace, "seed"));
+  return search.found();
+}
+
+}  // namespace meshgrad

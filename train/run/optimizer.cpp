@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/kernels/reduction.h>
+#include <meshgrad/train/run/optimizer.h>
+
+#include <cstring>
+
+namespace meshgrad {
+namespace {
+
+RateCurve curve_of(ScheduleName name) {
+  switch (name) {
+    case ScheduleName::constant:
+      return RateCurve::constant;
+    case ScheduleName::exponential:
+      return RateCurve::exponential;
+    case ScheduleName::cosine:
+      return RateCurve::cosine;
+  }
+  return RateCurve::constant;
+}
+
+}  // namespace
+
+LearningRate learning_rate(const ScheduleConfig& schedule, double peak, int64_t total_steps) {
+  return {.curve = curve_of(schedule.name),
+          .peak = peak,
+          .last = schedule.final_lr,
+          .warmup_steps = schedule.warmup_steps,
+          .span = schedule.decay_steps > 0 ? schedule.decay_steps : total_steps - schedule.warmup_steps};
+}
+
+Optimizer::Optimizer(Runtime& runtime, const ParameterSet& parameters, const OptimizerConfig& config,
+                     double clip_norm, const LearningRate& rate, const LossScaleRule& loss_scale)
+    : stream_(runtime.stream()),
+      settings_{.kind = config.name,
+                .beta1 = config.beta1,
+                .beta2 = config.beta2,
+                .epsilon = config.eps,
+                .weight_decay = config.weight_decay,
+                .momentum = config.momentum,
+                .clip_norm = clip_norm,
+                .rate = rate,
+                .scale_loss = parameters.storage().defined() && parameters.storage().dtype() == DType::f16,
+                .loss_scale = loss_scale},
+      values_(parameters.values()),
+      gradients_(parameters.gradients()),
+      storage_(parameters.storage()) {
+  const auto zeros = [&](const Shape& shape, DType dtype, std::string_view name) {
+    return Tensor::zeros(runtime, shape, dtype, Tag::optimizer, name);
+  };
+  const bool adam = config.name != OptimizerKind::sgd;
+  if (adam || config.momentum != 0.0) first_moment_ = zeros(values_.shape(), values_.dtype(), "first moment");
+  if (adam) second_moment_ = zeros(values_.shape(), values_.dtype(), "second moment");
+  squared_norm_ = zeros({1}, DType::f64, "squared norm");
+  non_finite_ = zeros({1}, DType::i32, "non-finite");
+  state_ = zeros({kStepStateBytes}, DType::u8, "step state");
+  StepState first;
+  if (settings_.scale_loss) first.loss_scale = loss_scale.initial;
+  set_state(first);
+}
+
+Tensor Optimizer::note_loss(Runtime& runtime, const Tensor& sum, const Tensor& window_weight) const {
+  const Tensor seed = Tensor::empty(runtime, Shape{1}, DType::f64, Tag::workspace, "seed");
+  meshgrad::note_loss({.state = state_, .sum = sum, .window_weight = window_weight, .seed = seed},
+                      runtime.stream());
+  return seed;
+}
+
+void Optimizer::step(Runtime& runtime) const {
+  const Stream& stream = runtime.stream();
+  sum_of_squares({.x = gradients_, .sum = squared_norm_, .non_finite = non_finite_}, runtime, stream);
+  optimizer_decide(
+      {.settings = settings_, .state = state_, .squared_norm = squared_norm_, .non_finite = non_finite_},
+      stream);
+  optimizer_update({.settings = settings_,
+                    .state = state_,
+                    .parameters = values_,
+                    .gradients = gradients_,
+                    .first_moment = first_moment_,
+                    .second_moment = second_moment_,
+                    .storage = storage_},
+                   stream);
+}
+
+StepState Optimizer::state() const {
+  const Tensor host = to_host(state_, stream_);
+  StepState state;
+  std::memcpy(&state, host.raw(), sizeof state);
+  return state;
+}
+
+void Optimizer::set_state(const StepState& state) {
+  StepState value = state;
+  copy(Tensor::borrow(&value, Shape{kStepStateBytes}, DType::u8), state_, stream_);
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Optimizer: the state beside the parameters, the learning-rate schedule, the loss scale, and the step.
+#pragma once
+#include <meshgrad/kernels/optimizer.h>
+#include <meshgrad/nn/parameter.h>
+#include <meshgrad/train/config/config.h>
+
+namespace meshgrad {
+
+/// Linear warm-up over warmup_steps, then constant, exponential decay to final_lr, or half a cosine to
+/// final_lr, over decay_steps (0: the rest of total_steps).
+LearningRate learning_rate(const ScheduleConfig& schedule, double peak, int64_t total_steps);
+
+/// Owns moments of the parameters' arena and the StepState. Nothing here waits for the device but state().
+class Optimizer {
+ public:
+  /// With parameters stored in f16 the loss is scaled.
+  Optimizer(Runtime& runtime, const ParameterSet& parameters, const OptimizerConfig& config, double clip_norm,
+            const LearningRate& rate, const LossScaleRule& loss_scale = {});
+
+  /// Adds a batch's loss (f64 [1]) to the window of `window_weight` (f64 [1]) loss terms; returns the seed of
+  /// its backward pass.
+  Tensor note_loss(Runtime& runtime, const Tensor& sum, const Tensor& window_weight) const;
+  /// Ends the window: applies the gradients of the parameters' arena and clears them. With a non-finite
+  /// gradient or loss it only clears them, and counts the window as skipped.
+  void step(Runtime& runtime) const;
+
+  /// Where the parameters' gradients are now, or nothing where they were given back.
+  void use_gradients(const Tensor& gradients) { gradients_ = gradients; }
+
+  /// Waits for the device.
+  StepState state() const;
+  void set_state(const StepState& state);
+  /// u8 [kStepStateBytes], in device memory.
+  const Tensor& state_tensor() const { return state_; }
+
+  /// Moments, as arenas like the parameters'; undefined where the kind of optimizer has none.
+  const Tensor& first_moment() const { return first_moment_; }
+  const Tensor& second_moment() const { return second_moment_; }
+
+ private:
+  Stream stream_;
+  OptimizerSettings settings_;
+  Tensor values_, gradients_, storage_;
+  Tensor first_moment_, second_moment_;
+  Tensor state_, squared_norm_, non_finite_;
+};
+
+}  // namespace meshgrad

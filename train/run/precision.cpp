@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <meshgrad/train/run/precision.h>
+
+namespace meshgrad {
+
+void check_precision(Device device, DType precision) {
+  if (device.kind == DeviceKind::cpu || precision != DType::f64) return;
+  throw config_error("precision", "f32, f16 or bf16 on a GPU", name_of(precision),
+                     "set precision = \"f32\", or run.device = \"cpu\" for checks in f64");
+}
+
+Device resolve_device_for(const std::string& word, DType precision, std::string* note) {
+  return resolve_device(word == "auto" && precision == DType::f64 ? "cpu" : word, note);
+}
+
+std::string describe_precision(DType precision, double loss_scale) {
+  if (precision != DType::f16 && precision != DType::bf16) return {};
+  const std::string scale =
+      precision == DType::f16 ? fmt::format("the loss scale is {}", loss_scale) : "bf16 needs no loss scale";
+  return fmt::format(
+      "precision {}: activations and the weight matrices they meet are stored in 16 bits; masters, gradients "
+      "of weights, moments and sums in f32; {}",
+      name_of(precision), scale);
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/gpu.h>
+#include <meshgrad/train/run/run_log.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+
+namespace meshgrad {
+namespace {
+
+Tensor late_memory(const Runtime& runtime) {
+  if (!runtime.stream().on_gpu()) return host_tensor(Shape{kStepStateBytes}, DType::u8);
+  void* memory = gpu::allocate_pinned(kStepStateBytes);
+  return Tensor::borrow(memory, Shape{kStepStateBytes}, DType::u8, [memory] { gpu::free_pinned(memory); });
+}
+
+}  // namespace
+
+LateState::LateState(Runtime& runtime) : runtime_(runtime), memory_(late_memory(runtime)) {}
+
+/// The device may still be writing.
+LateState::~LateState() {
+  try {
+    arrived_.await();
+  } catch (const Error&) {
+    // A device that failed writes no more.
+  }
+}
+
+void LateState::request(const Tensor& state) {
+  copy(state, memory_, runtime_.stream());
+  arrived_.record(runtime_.stream());
+}
+
+StepState LateState::take() const {
+  arrived_.await();
+  StepState state;
+  std::memcpy(&state, memory_.raw(), sizeof state);
+  return state;
+}
+
+RunLog::RunLog(Runtime& runtime, const std::filesystem::path& dir, std::optional<int64_t> resumed_at)
+    : runtime_(runtime),
+      metrics_(resumed_at ? MetricsLog::resume(dir / "metrics.jsonl", *resumed_at)
+                          : MetricsLog::create(dir / "metrics.jsonl")),
+      tensorboard_(dir / "tb"),
+      late_(runtime),
+      step_(resumed_at.value_or(0)) {}
+
+void RunLog::step(const Optimizer& optimizer, int64_t step, int64_t samples, double data_seconds) {
+  const auto now = std::chrono::steady_clock::now();
+  const double seconds = std::chrono::duration<double>(now - time_).count();
+  const MemoryStats memory = runtime_.allocator().stats();
+  pending_ =
+      Pending{.step = step,
+              .samples = samples,
+              .steps_per_second = seconds > 0.0 ? static_cast<double>(step - step_) / seconds : 0.0,
+              .data_wait_seconds =
+                  step > step_ ? (data_seconds - data_seconds_) / static_cast<double>(step - step_) : 0.0,
+              .allocated = memory.allocated.current,
+              .peak = memory.allocated.peak,
+              .reserved = memory.reserved.current};
+  time_ = now;
+  step_ = step;
+  data_seconds_ = data_seconds;
+  late_.request(optimizer.state_tensor());
+  constexpr int64_t kSums = offsetof(StepState, loss_count) + sizeof(StepState::loss_count);
+  fill_zero(optimizer.state_tensor().row_range(0, kSums), runtime_.stream());
+}
+
+std::optional<StepState> RunLog::poll() { return pending_ && late_.arrived() ? finish() : std::nullopt; }
+
+std::optional<StepState> RunLog::flush() { return pending_ ? finish() : std::nullopt; }
+
+std::optional<StepState> RunLog::finish() {
+  const StepState s = late_.take();
+  const Pending line = *pending_;
+  pending_.reset();
+  const double loss = s.loss_count > 0 ? s.loss_sum / static_cast<double>(s.loss_count) : std::nan("");
+  MetricsRow row{{"step", line.step},
+                 {"loss", loss},
+                 {"learning_rate", s.learning_rate},
+                 {"gradient_norm", s.gradient_norm},
+                 {"steps_per_second", line.steps_per_second},
+                 {"data_wait_seconds", line.data_wait_seconds},
+                 {"samples", line.samples},
+                 {"skipped_steps", s.skipped}};
+  if (s.loss_scale != 1.0) row.emplace_back("loss_scale", s.loss_scale);
+  row.insert(row.end(), {{"memory_allocated_bytes", line.allocated},
+                         {"memory_peak_bytes", line.peak},
+                         {"memory_reserved_bytes", line.reserved}});
+  metrics_.write(row);
+  const std::pair<std::string, double> scalars[] = {{"train/loss", loss},
+                                                    {"train/learning_rate", s.learning_rate},
+                                                    {"train/gradient_norm", s.gradient_norm}};
+  tensorboard_.scalars(line.step, scalars);
+  return s;
+}
+
+void RunLog::write(const MetricsRow& row, const std::vector<std::pair<std::string, double>>& scalars) {
+  metrics_.write(row);
+  if (!scalars.empty()) tensorboard_.scalars(std::get<int64_t>(row.front().second), scalars);
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// RunLog: the numbers of a run, as metrics.jsonl and for TensorBoard. What the device knows of a step arrives
+// later; the line is written then, and the host never waits for it within a step.
+#pragma once
+#include <meshgrad/train/io/metrics_log.h>
+#include <meshgrad/train/io/tensorboard.h>
+#include <meshgrad/train/run/optimizer.h>
+
+#include <chrono>
+#include <optional>
+
+namespace meshgrad {
+
+/// A StepState on its way from the device.
+class LateState {
+ public:
+  explicit LateState(Runtime& runtime);
+  ~LateState();
+  LateState(const LateState&) = delete;
+  LateState& operator=(const LateState&) = delete;
+  /// Queues the copy.
+  void request(const Tensor& state);
+  bool arrived() const { return arrived_.passed(); }
+  /// What was requested last; waits for it.
+  StepState take() const;
+
+ private:
+  Runtime& runtime_;
+  Tensor memory_;  // pinned
+  Event arrived_;
+};
+
+class RunLog {
+ public:
+  /// Starts the files in a run's folder, or goes on behind `resumed_at`.
+  RunLog(Runtime& runtime, const std::filesystem::path& dir, std::optional<int64_t> resumed_at);
+
+  /// A line for a step that is queued: asks the device for its numbers, and starts new sums there.
+  /// `data_seconds` were waited for data so far (TrainStep::data_seconds).
+  void step(const Optimizer& optimizer, int64_t step, int64_t samples, double data_seconds);
+  /// Writes the line that is under way if its numbers have arrived; then they are returned.
+  std::optional<StepState> poll();
+  /// The same, waiting for them.
+  std::optional<StepState> flush();
+
+  /// Another line, behind those under way: call flush() before.
+  void write(const MetricsRow& row, const std::vector<std::pair<std::string, double>>& scalars = {});
+
+ private:
+  struct Pending {
+    int64_t step, samples;
+    double steps_per_second, data_wait_seconds;
+    int64_t allocated, peak, reserved;
+  };
+  std::optional<StepState> finish();
+
+  Runtime& runtime_;
+  MetricsLog metrics_;
+  TensorboardWriter tensorboard_;
+  LateState late_;
+  std::optional<Pending> pending_;
+  std::chrono::steady_clock::time_point time_ = std::chrono::steady_clock::now();
+  int64_t step_;
+  double data_seconds_ = 0.0;
+};
+
+}  // namespace meshgrad
