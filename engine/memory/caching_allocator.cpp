@@ -273,7 +273,7 @@ void CachingAllocator::on_out_of_memory(std::function<bool()> callback) {
   callbacks_.push_back(std::move(callback));
 }
 
-void CachingAllocator::advise(std::vector<std::string> advice) {
+void CachingAllocator::advise(std::function<std::vector<std::string>()> advice) {
   const std::lock_guard lock(mutex_);
   advice_ = std::move(advice);
 }

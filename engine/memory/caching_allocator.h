@@ -80,8 +80,8 @@ class CachingAllocator : public std::enable_shared_from_this<CachingAllocator> {
   /// use the allocator; what it allocates itself calls no callbacks. What it throws leaves allocate().
   void on_out_of_memory(std::function<bool()> callback);
   /// What OutOfMemory tells the user to change, in this order; without any, to raise the limit, where there
-  /// is one.
-  void advise(std::vector<std::string> advice);
+  /// is one. Called with the allocator locked: it must not use this allocator.
+  void advise(std::function<std::vector<std::string>()> advice);
   /// Names of the open MemoryScopes, joined by '/'; empty outside of all.
   std::string scope() const;
   /// Memory of the host for what goes with the allocations, such as their owner counts.
@@ -165,7 +165,7 @@ class CachingAllocator : public std::enable_shared_from_this<CachingAllocator> {
   MemoryRecorder recorder_;
   std::optional<MemoryRecord> shortage_;  // when memory last ran out, for record()
   std::vector<std::function<bool()>> callbacks_;
-  std::vector<std::string> advice_;
+  std::function<std::vector<std::string>()> advice_;
   std::shared_ptr<Step> step_;
   int64_t steps_ = 0;                     // begun so far
   std::vector<std::thread::id> calling_;  // threads that are inside a callback

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where commands print: results to stdout, everything else to stderr.
 #pragma once
+#include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -14,6 +16,9 @@ void print_error(std::string_view text, bool color);
 
 /// Writes a line to stderr that is neither a result nor an error.
 void print_note(std::string_view text);
+
+/// Writes a note "UNIT 7 of 20" every two seconds.
+std::function<void(int64_t done, int64_t total)> progress_lines(std::string unit);
 
 /// Whether stderr should be coloured: it is a terminal, TERM is not "dumb" and NO_COLOR is not set.
 bool stderr_takes_color();

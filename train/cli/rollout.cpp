@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
 #include <nlohmann/json.hpp>
 
 namespace meshgrad::cli {
@@ -24,8 +23,12 @@ struct RolloutCommand {
 };
 
 std::string to_json(const RolloutFiles& files) {
-  nlohmann::ordered_json json{
-      {"series", files.series.string()}, {"steps", files.steps}, {"rmse", files.rmse}};
+  nlohmann::ordered_json json{{"series", files.series.string()},
+                              {"steps", files.steps},
+                              {"compared", files.compared},
+                              {"rmse", files.rmse}};
+  for (const FieldError& field : files.fields)
+    json["fields"][field.name] = {{"unit", field.unit}, {"rmse", field.rmse}};
   for (const auto& picture : files.pictures) json["pictures"].push_back(picture.string());
   return json.dump(2) + "\n";
 }
@@ -33,17 +36,13 @@ std::string to_json(const RolloutFiles& files) {
 std::string to_text(const RolloutFiles& files) {
   std::string text = fmt::format("{} steps, RMSE {:.4e}\nseries    {}  (open in ParaView)\n", files.steps,
                                  files.rmse, files.series.string());
+  if (files.compared < files.steps)
+    text += fmt::format(
+        "note      the data ends after {} steps: boundary values are held from there on, and RMSE "
+        "is over these steps\n",
+        files.compared);
   for (const auto& picture : files.pictures) text += fmt::format("picture   {}\n", picture.string());
   return text;
-}
-
-std::function<void(int64_t, int64_t)> progress_lines() {
-  using Clock = std::chrono::steady_clock;
-  return [last = Clock::now()](int64_t done, int64_t total) mutable {
-    if (Clock::now() - last < std::chrono::seconds(2)) return;
-    last = Clock::now();
-    print_note(fmt::format("step {} of {}", done, total));
-  };
 }
 
 int run(const RolloutCommand& command, const GlobalOptions& globals) {
@@ -61,7 +60,7 @@ int run(const RolloutCommand& command, const GlobalOptions& globals) {
                           ? std::filesystem::path(command.directory)
                           : std::filesystem::path(command.run) /
                                 fmt::format("rollout_{}_{}", options.split, options.trajectory);
-  if (!globals.quiet) options.progress = progress_lines();
+  if (!globals.quiet) options.progress = progress_lines("step");
   const RolloutFiles files = write_rollout(predictor, options);
   print_result(command.json ? to_json(files) : to_text(files));
   return kExitOk;
@@ -80,7 +79,10 @@ void add_rollout(CommandLine& line) {
   rollout->add_option("--trajectory", options->files.trajectory, "Number of the trajectory within the split")
       ->type_name("N")
       ->capture_default_str();
-  rollout->add_option("--steps", options->files.steps, "Steps, 0 for rollout.steps or the whole trajectory")
+  rollout
+      ->add_option(
+          "--steps", options->files.steps,
+          "Steps (0: rollout.steps, or the whole trajectory; beyond the data, boundary values are held)")
       ->type_name("N")
       ->check(CLI::NonNegativeNumber);
   rollout->add_option("-o,--output", options->directory, "Folder to write to (default: inside the run)")

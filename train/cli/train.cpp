@@ -6,7 +6,7 @@
 #include <meshgrad/train/io/metrics_log.h>
 #include <meshgrad/train/report/line_chart.h>
 #include <meshgrad/train/report/progress.h>
-#include <meshgrad/train/run/trainer.h>
+#include <meshgrad/train/train.h>
 
 #include <fmt/format.h>
 #include <unistd.h>

@@ -95,6 +95,14 @@ void check_types(const char* name, const std::vector<int64_t>& types, int64_t cl
   }
 }
 
+void check_task(const Config& config, std::vector<Contradiction>& found) {
+  if (config.task.name != TaskName::steady_field || config.unroll.steps == 1) return;
+  found.push_back({{"unroll.steps", "task.name"},
+                   "1 with task.name = \"steady_field\", which has no time",
+                   std::to_string(config.unroll.steps),
+                   "set unroll.steps = 1, or task.name = \"mesh_dynamics\""});
+}
+
 /// Of recompute.*, with one another and with graphs.
 void check_recompute(const Config& config, std::vector<Contradiction>& found) {
   if (config.recompute.mode == RecomputeMode::budget && config.recompute.budget == 0) {
@@ -261,6 +269,7 @@ std::vector<Contradiction> contradictions(const Config& config) {
                      "true",
                      "set train.free_gradients = false or graphs = \"off\""});
   }
+  check_task(config, found);
   check_recompute(config, found);
   if (optimizer.momentum != 0 && optimizer.name != OptimizerKind::sgd) {
     found.push_back({{"optimizer.momentum", "optimizer.name"},

@@ -49,17 +49,15 @@ struct DataConfig {
   std::vector<int64_t> noise_types = {0};
 };
 
-struct ModelConfig {
+enum class TaskName : uint8_t { mesh_dynamics, steady_field };
+
+struct TaskConfig {
+  TaskName name = TaskName::mesh_dynamics;
+};
+
+/// The options of the model that `name` names; train/run/make_model.h makes it.
+struct ModelConfig : MeshGraphNetOptions {
   ModelName name = ModelName::mesh_graph_net;
-  int64_t width = 128;
-  int64_t blocks = 15;
-  int64_t hidden_layers = 2;
-  Activation activation = Activation::relu;
-  Norm norm = Norm::layer;
-  ConcatOrder concat_order = ConcatOrder::sender_receiver_edge;
-  AggregateOrder aggregate = AggregateOrder::before_residual;
-  ComputePath path = ComputePath::fused;
-  bool keep_hidden = true;
 };
 
 /// train.batch = "auto": as many as fit (see plan.h); a run's resolved configuration has the number.
@@ -144,6 +142,7 @@ struct Config {
   GraphsMode graphs = GraphsMode::off;
   bool autotune = false;
   RunConfig run;
+  TaskConfig task;
   DataConfig data;
   ModelConfig model;
   TrainConfig train;

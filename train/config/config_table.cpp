@@ -41,6 +41,8 @@ constexpr Choice kPrecisions[] = {is("f32", DType::f32), is("f64", DType::f64), 
 constexpr Choice kGraphs[] = {is("off", GraphsMode::off), is("capture", GraphsMode::capture)};
 constexpr Choice kPredictions[] = {is("change", Prediction::change),
                                    is("second_change", Prediction::second_change)};
+constexpr Choice kTasks[] = {is("mesh_dynamics", TaskName::mesh_dynamics),
+                             is("steady_field", TaskName::steady_field)};
 constexpr Choice kModels[] = {is("mesh_graph_net", ModelName::mesh_graph_net)};
 constexpr Choice kActivations[] = {is("relu", Activation::relu), is("silu", Activation::silu),
                                    is("gelu", Activation::gelu), is("tanh", Activation::tanh)};
@@ -81,6 +83,7 @@ constexpr int64_t kMany = 1'000'000'000'000;
 
 constexpr ConfigSection kSections[] = {
     {"run", "Where a run lives and what it runs on"},
+    {"task", "What a sample is, and what is learned from it"},
     {"data", "What is read, and what is predicted from what"},
     {"model", "The network"},
     {"train", "The training loop"},
@@ -119,6 +122,10 @@ constexpr ConfigKey kKeys[] = {
      "CPU threads, 0 for all that are available; results do not depend on it"},
     {"run", "pin", BoolKey{member<&Config::run, &RunConfig::pin>()}, "",
      "Whether each thread stays on a CPU of its own, of those that the process may use"},
+
+    {"task", "name", choice<&Config::task, &TaskConfig::name>(kTasks), "",
+     "mesh_dynamics predicts how fields change from frame to frame; steady_field predicts fields of a mesh "
+     "without time"},
 
     {"data", "path", TextKey{member<&Config::data, &DataConfig::path>()}, "",
      "Packed file written by `meshgrad convert`; needed to train"},

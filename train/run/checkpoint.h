@@ -5,10 +5,9 @@
 // normalizer.{nodes,edges,targets}.{mean,squared_deviation,count}. Metadata: the resolved configuration and
 // the counters below. The same state gives the same bytes.
 #pragma once
-#include <meshgrad/nn/mesh_graph_net.h>
 #include <meshgrad/nn/normalizer.h>
 #include <meshgrad/train/run/optimizer.h>
-#include <meshgrad/train/task/frame_features.h>
+#include <meshgrad/train/task/task.h>
 
 #include <filesystem>
 #include <limits>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/gpu.h>
-#include <meshgrad/train/run/upload.h>
+#include <meshgrad/train/task/upload.h>
 
 #include <algorithm>
 
