@@ -15,10 +15,11 @@ endif()
 # would not be vectors.
 file(GLOB vector_sources ${PROJECT_SOURCE_DIR}/kernels/cpu/*.cpp)
 set_source_files_properties(${vector_sources} PROPERTIES COMPILE_OPTIONS "-O3;-fno-math-errno")
-# With its unrolled blocks under AddressSanitizer this one file takes as long to compile as half of the rest. Its tests put
+# With their unrolled blocks under AddressSanitizer these take as long to compile as half of the rest. Their tests put
 # operands in front of pages that nobody may read, and scripts/nightly runs them under valgrind, too (without AVX-512).
 if(MESHGRAD_SANITIZE MATCHES "address")
-  set_property(SOURCE ${PROJECT_SOURCE_DIR}/kernels/cpu/gemm.cpp APPEND PROPERTY COMPILE_OPTIONS
+  file(GLOB gemm_sources ${PROJECT_SOURCE_DIR}/kernels/cpu/gemm*.cpp)
+  set_property(SOURCE ${gemm_sources} APPEND PROPERTY COMPILE_OPTIONS
                "-fno-sanitize=all;-O1;-g0")
   # -O3 of what the sanitizers add takes minutes.
   set_property(SOURCE ${PROJECT_SOURCE_DIR}/kernels/cpu/row_ops.cpp APPEND PROPERTY COMPILE_OPTIONS "-O1")
