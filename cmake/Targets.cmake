@@ -15,24 +15,21 @@ endif()
 # would not be vectors.
 file(GLOB vector_sources ${PROJECT_SOURCE_DIR}/kernels/cpu/*.cpp)
 set_source_files_properties(${vector_sources} PROPERTIES COMPILE_OPTIONS "-O3;-fno-math-errno")
-# With its unrolled blocks under AddressSanitizer this one file takes as long to compile as half of the rest. Its tests put
+# With their unrolled blocks under AddressSanitizer these take as long to compile as half of the rest. Their tests put
 # operands in front of pages that nobody may read, and scripts/nightly runs them under valgrind, too (without AVX-512).
 if(MESHGRAD_SANITIZE MATCHES "address")
-  set_property(SOURCE ${PROJECT_SOURCE_DIR}/kernels/cpu/gemm.cpp APPEND PROPERTY COMPILE_OPTIONS
+  file(GLOB gemm_sources ${PROJECT_SOURCE_DIR}/kernels/cpu/gemm*.cpp)
+  set_property(SOURCE ${gemm_sources} APPEND PROPERTY COMPILE_OPTIONS
                "-fno-sanitize=all;-O1;-g0")
   # -O3 of what the sanitizers add takes minutes.
   set_property(SOURCE ${PROJECT_SOURCE_DIR}/kernels/cpu/row_ops.cpp APPEND PROPERTY COMPILE_OPTIONS "-O1")
 endif()
 
-# Command-line and configuration code runs once: a quick build is worth more than its speed.
-file(GLOB cli_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/train/main.cpp ${PROJECT_SOURCE_DIR}/train/cli/*.cpp)
-file(GLOB config_sources ${PROJECT_SOURCE_DIR}/train/config/*.cpp)
-set_source_files_properties(${cli_sources} ${config_sources} PROPERTIES COMPILE_OPTIONS "-O1")
 # What the sanitizers add to train/ takes minutes to optimise, and its tests are quick without; replay is not.
 if(MESHGRAD_SANITIZE MATCHES "address")
-  file(GLOB_RECURSE train_sources ${PROJECT_SOURCE_DIR}/train/*.cpp)
-  list(FILTER train_sources EXCLUDE REGEX "/train/replay/")
-  set_source_files_properties(${cli_sources} ${train_sources} PROPERTIES COMPILE_OPTIONS "-O0")
+  target_compile_options(meshgrad_train PRIVATE -O0)
+  file(GLOB replay_sources ${PROJECT_SOURCE_DIR}/train/replay/*.cpp)
+  set_source_files_properties(${replay_sources} PROPERTIES COMPILE_OPTIONS "-O1")
 endif()
 
 if(MESHGRAD_HAVE_CUDA)
@@ -58,7 +55,11 @@ target_include_directories(meshgrad PUBLIC $<INSTALL_INTERFACE:include>)
 set_target_properties(meshgrad PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
 target_link_libraries(meshgrad PRIVATE ${gpu_packages})
 
+file(GLOB cli_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/train/main.cpp ${PROJECT_SOURCE_DIR}/train/cli/*.cpp)
 add_executable(meshgrad_cli ${cli_sources})
+meshgrad_unity(meshgrad_cli)
+# The command line runs once: a quick build is worth more than its speed.
+target_compile_options(meshgrad_cli PRIVATE $<IF:$<BOOL:${MESHGRAD_SANITIZE}>,-O0,-O1>)
 set_target_properties(meshgrad_cli PROPERTIES OUTPUT_NAME meshgrad)
 target_compile_definitions(meshgrad_cli PRIVATE MESHGRAD_VERSION="${PROJECT_VERSION}")
 target_link_libraries(meshgrad_cli PRIVATE meshgrad meshgrad_options fmt::fmt nlohmann_json::nlohmann_json CLI11::CLI11)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The files that show what an allocator did.
+#include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/memory/source_host.h>
 #include <meshgrad/engine/random.h>
@@ -25,10 +26,8 @@ using Kind = MemoryEvent::Kind;
 using Json = nlohmann::json;
 using State = MemorySnapshot::State;
 
-constexpr int64_t kMiB = int64_t{1} << 20;
-
-struct Fixture {
-  explicit Fixture(int64_t history, int64_t limit = 256 * kMiB)
+struct HistoryFixture {
+  explicit HistoryFixture(int64_t history, int64_t limit = 256 * kMiB)
       : allocator(CachingAllocator::create(std::make_shared<HostMemorySource>(limit), {.history = history})) {
   }
   StoragePtr take(int64_t bytes, Tag tag, std::string_view name) {
@@ -126,7 +125,7 @@ TEST_CASE("JSON: read back, it is the history") {
 
 TEST_CASE("the ring's last events, in order, are what the files hold") {
   const test::ScratchDirectory scratch;
-  Fixture f(8);
+  HistoryFixture f(8);
   f.work(3, 20);
   write_memory_files(scratch.path / "deep" / "memory", *f.allocator);
   const Json json = Json::parse(test::read_text(scratch.path / "deep/memory/history.json"));
@@ -147,7 +146,7 @@ TEST_CASE("the ring's last events, in order, are what the files hold") {
 TEST_CASE("a folder that cannot be made is an error that says so") {
   const test::ScratchDirectory scratch;
   std::ofstream(scratch.path / "file") << "in the way";
-  const Fixture f(8);
+  const HistoryFixture f(8);
   std::string text;
   try {
     write_memory_files(scratch.path / "file" / "memory", *f.allocator);
@@ -210,7 +209,7 @@ print(sum(size for size, _ in live.values()), len(live), sorted({f['name'] for _
 
 TEST_CASE("pickle: Python reads it, and the viewer's reader knows every opcode in it") {
   const test::ScratchDirectory scratch;
-  Fixture f(1'000'000);
+  HistoryFixture f(1'000'000);
   f.work(5, 3000);
   CHECK_THROWS_AS(f.take(1000 * kMiB, Tag::workspace, "too much"), OutOfMemory);
   f.held.resize(10);
@@ -274,7 +273,7 @@ TEST_CASE("the peak of a history that lost its beginning, from the snapshot") {
 }
 
 TEST_CASE("forwards from the first event and back from the snapshot, a peak is the same") {
-  Fixture f(1'000'000);
+  HistoryFixture f(1'000'000);
   f.work(7, 2000);
   f.held.resize(15);
   f.allocator->release_cached();

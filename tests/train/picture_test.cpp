@@ -10,6 +10,7 @@
 #include <cmath>
 #include <limits>
 
+#include "support.h"
 #include "train/scratch_directory.h"
 
 using namespace meshgrad;
@@ -17,6 +18,8 @@ using meshgrad::test::read_text;
 using meshgrad::test::ScratchDirectory;
 
 namespace {
+
+using test::contains;
 
 constexpr Colour kWhite = {255, 255, 255};
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -44,8 +47,6 @@ Image raster(const MeshView& mesh, const std::vector<float>& values, int width =
 int distance(Colour a, Colour b) {
   return std::max({std::abs(a.red - b.red), std::abs(a.green - b.green), std::abs(a.blue - b.blue)});
 }
-
-bool has(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
 
 std::vector<std::string> labels(const std::vector<Tick>& ticks) {
   std::vector<std::string> result;
@@ -193,15 +194,15 @@ TEST_CASE("a chart draws its series, skips what cannot be drawn and needs nothin
   const ChartSeries both[] = {train, validation};
   write_line_chart(scratch.path / "loss.svg", both, {"Loss", "step", "loss & more"});
   const std::string svg = read_text(scratch.path / "loss.svg");
-  CHECK(has(svg, "<svg xmlns=\"http://www.w3.org/2000/svg\""));
+  CHECK(contains(svg, "<svg xmlns=\"http://www.w3.org/2000/svg\""));
   CHECK(svg.ends_with("</svg>\n"));
-  CHECK(has(svg, "train &lt;a&gt;"));
-  CHECK(has(svg, "loss &amp; more"));
-  CHECK(has(svg, "<polygon"));  // the band of the long series
+  CHECK(contains(svg, "train &lt;a&gt;"));
+  CHECK(contains(svg, "loss &amp; more"));
+  CHECK(contains(svg, "<polygon"));  // the band of the long series
   CHECK(std::ranges::count(svg, '\n') < 60);
-  CHECK_FALSE(has(svg, "nan"));
-  CHECK_FALSE(has(svg, "inf"));
-  CHECK_FALSE(has(svg, "href"));
+  CHECK_FALSE(contains(svg, "nan"));
+  CHECK_FALSE(contains(svg, "inf"));
+  CHECK_FALSE(contains(svg, "href"));
   std::size_t circles = 0;
   for (std::size_t at = svg.find("<circle"); at != svg.npos; at = svg.find("<circle", at + 1)) ++circles;
   CHECK(circles == 2);
@@ -215,8 +216,8 @@ TEST_CASE("a chart of nothing, of one point and of constants is still a chart") 
       const ChartSeries one[] = {{"s", x, y}};
       const std::string svg = line_chart_svg(one, {"t", "x", "y"}, log_y);
       CHECK(svg.ends_with("</svg>\n"));
-      CHECK_FALSE(has(svg, "nan"));
-      CHECK_FALSE(has(svg, "inf\""));
+      CHECK_FALSE(contains(svg, "nan"));
+      CHECK_FALSE(contains(svg, "inf\""));
     }
   }
   const ChartSeries uneven[] = {{"s", {1}, {}}};

@@ -12,9 +12,9 @@ namespace {
 
 using Stages = std::vector<RecomputedStages>;
 
-class Fit {
+class StageSearch {
  public:
-  Fit(std::span<const StageCost> costs, DryModel& dry, const FitOptions& options)
+  StageSearch(std::span<const StageCost> costs, DryModel& dry, const FitOptions& options)
       : costs_(costs), dry_(dry), options_(options) {}
 
   Stages run() {
@@ -82,7 +82,7 @@ class Fit {
 
 std::vector<RecomputedStages> fit_recomputation(std::span<const StageCost> costs, DryModel& dry,
                                                 const FitOptions& options) {
-  return Fit(costs, dry, options).run();
+  return StageSearch(costs, dry, options).run();
 }
 
 }  // namespace meshgrad

@@ -9,9 +9,6 @@
 namespace meshgrad {
 namespace {
 
-constexpr int64_t kKiB = 1024;
-constexpr int64_t kMiB = 1024 * kKiB;
-
 /// Segments, cut on demand and joined again; blocks of different pools never meet in one segment.
 class Segments {
  public:

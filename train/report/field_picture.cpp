@@ -34,12 +34,12 @@ constexpr double kCaptionSize = 15;
 constexpr double kTitleSize = 13;
 constexpr double kLabelSize = 11;
 
-struct Layout {
+struct PanelLayout {
   int plot_width, plot_height, image_width, image_height, top;
 };
 
-Layout lay_out(const Projection& projection, std::size_t panels, bool caption, int width) {
-  Layout layout{};
+PanelLayout lay_out(const Projection& projection, std::size_t panels, bool caption, int width) {
+  PanelLayout layout{};
   const int beside = 2 * kMargin + kBarGap + kBarWidth + kBarLabels;
   const double aspect = projection.spread_y / projection.spread_x;
   layout.plot_width = std::max(width, kMinWidth) - beside;
@@ -95,7 +95,7 @@ Image draw_fields(const MeshView& mesh, std::span<const FieldPanel> panels, cons
   check_mesh("draw_fields", mesh);
   for (const FieldPanel& panel : panels) check_field("draw_fields", mesh, {panel.title, 1, panel.values});
   const Projection projection = project(mesh);
-  const Layout layout = lay_out(projection, panels.size(), !caption.empty(), width);
+  const PanelLayout layout = lay_out(projection, panels.size(), !caption.empty(), width);
   Image image(layout.image_width, layout.image_height, kPaper);
   if (!caption.empty()) draw_text(image, kMargin, kMargin + kCaptionSize, kCaptionSize, caption, kInk);
   int y = layout.top;

@@ -5,6 +5,7 @@
 #include <meshgrad/train/report/history_html.h>
 #include <meshgrad/train/report/history_page.h>
 #include <meshgrad/train/report/history_timeline.h>
+#include <meshgrad/train/report/xml_text.h>
 
 #include <algorithm>
 #include <cmath>
@@ -18,7 +19,7 @@
 namespace meshgrad {
 namespace {
 
-using Sample = MemoryTimeline::Sample;
+using MemorySample = MemoryTimeline::Sample;
 
 // What keeps the page small: this many blocks are drawn one by one, and so many ranges are drawn at all.
 constexpr size_t kMostBlocks = 5000;
@@ -44,24 +45,6 @@ std::string count_text(int64_t count, std::string_view of) {
 std::string percent_text(int64_t part, int64_t whole) {
   return whole > 0 ? fmt::format("{:.1f} %", 100.0 * static_cast<double>(part) / static_cast<double>(whole))
                    : "-";
-}
-
-std::string escaped(std::string_view text) {
-  std::string safe;
-  for (const char c : text) {
-    if (c == '&') {
-      safe += "&amp;";
-    } else if (c == '<') {
-      safe += "&lt;";
-    } else if (c == '>') {
-      safe += "&gt;";
-    } else if (c == '"') {
-      safe += "&quot;";
-    } else {
-      safe += c;
-    }
-  }
-  return safe;
 }
 
 /// The name as the page shows it; of a long one the end, as the outermost scopes are much the same for all.
@@ -144,7 +127,9 @@ std::vector<MemoryTimeline::Range> drawn_ranges(std::vector<MemoryTimeline::Rang
 std::vector<int> shown_tags(const MemoryTimeline& timeline) {
   std::vector<int> shown;
   for (int tag = 0; tag < kTagCount; ++tag) {
-    const auto holds = [tag](const Sample& sample) { return sample.in_use[static_cast<size_t>(tag)] != 0; };
+    const auto holds = [tag](const MemorySample& sample) {
+      return sample.in_use[static_cast<size_t>(tag)] != 0;
+    };
     if (std::any_of(timeline.samples.begin(), timeline.samples.end(), holds)) shown.push_back(tag);
   }
   return shown;
@@ -158,9 +143,9 @@ std::string drawing_data(const MemoryTimeline& timeline, const std::vector<int>&
   nlohmann::json data;
   for (int tag = 0; tag < kTagCount; ++tag) data["tags"].push_back(name_of(static_cast<Tag>(tag)));
   data["shown"] = shown;
-  const Sample& peak = timeline.peak;
+  const MemorySample& peak = timeline.peak;
   data["peak"] = {peak.event, microseconds(peak.nanoseconds), peak.total()};
-  for (const Sample& sample : timeline.samples) {
+  for (const MemorySample& sample : timeline.samples) {
     nlohmann::json row = {sample.event, microseconds(sample.nanoseconds), sample.reserved};
     for (const int tag : shown) row.push_back(sample.in_use[static_cast<size_t>(tag)]);
     data["samples"].push_back(std::move(row));
@@ -209,7 +194,8 @@ std::string tile(std::string_view value, std::string_view caption, bool alarm = 
 
 std::string tiles(const MemoryTimeline& timeline, const MemoryStats& stats) {
   int64_t most_reserved = 0;
-  for (const Sample& sample : timeline.samples) most_reserved = std::max(most_reserved, sample.reserved);
+  for (const MemorySample& sample : timeline.samples)
+    most_reserved = std::max(most_reserved, sample.reserved);
   const int64_t peak = timeline.peak.total();
   std::string text = "<div class=\"tiles\">\n";
   text += tile(size_text(peak), "in use at the peak, as asked for");
@@ -245,7 +231,7 @@ std::string owners(const MemoryTimeline& timeline) {
     text += fmt::format(
         "<tr><td class=\"name\">{}</td><td>{}</td><td class=\"number\">{}</td>"
         "<td class=\"number\">{}</td><td class=\"number\">{}</td></tr>\n",
-        escaped(shown_name(timeline.names, owner.first)), chip(static_cast<int>(owner.second)),
+        escaped_xml(shown_name(timeline.names, owner.first)), chip(static_cast<int>(owner.second)),
         size_text(held.bytes), percent_text(held.bytes, timeline.peak.total()), held.blocks);
   }
   text += "</table>\n";

@@ -91,9 +91,9 @@ std::string as_utf8(const std::string& text) {
 }
 
 /// Writes [{name, filename, line}], each once for each name and tag.
-class Frames {
+class TraceFrames {
  public:
-  explicit Frames(Pickle& pickle) : pickle_(pickle) {}
+  explicit TraceFrames(Pickle& pickle) : pickle_(pickle) {}
 
   void set(const std::string& name, Tag tag) {
     pickle_.text("frames");
@@ -132,7 +132,7 @@ std::string_view action_of(MemoryEvent::Kind kind) {
   return kind == MemoryEvent::Kind::out_of_memory ? "oom" : name_of(kind);
 }
 
-void write_block(Pickle& pickle, Frames& frames, const MemorySnapshot::Block& block) {
+void write_block(Pickle& pickle, TraceFrames& frames, const MemorySnapshot::Block& block) {
   const bool used = block.state == MemorySnapshot::State::used;
   pickle.begin_dict();
   pickle.set_integer("address", block.address);
@@ -144,7 +144,7 @@ void write_block(Pickle& pickle, Frames& frames, const MemorySnapshot::Block& bl
   pickle.append();
 }
 
-void write_segment(Pickle& pickle, Frames& frames, const MemorySnapshot::Segment& segment,
+void write_segment(Pickle& pickle, TraceFrames& frames, const MemorySnapshot::Segment& segment,
                    const AllocatorOptions& options) {
   int64_t allocated = 0, requested = 0;
   bool small = true;
@@ -178,7 +178,7 @@ void write_segment(Pickle& pickle, Frames& frames, const MemorySnapshot::Segment
   pickle.append();
 }
 
-void write_event(Pickle& pickle, Frames& frames, const MemoryEvent& event,
+void write_event(Pickle& pickle, TraceFrames& frames, const MemoryEvent& event,
                  const std::vector<std::string>& names) {
   const bool short_of_memory = event.kind == MemoryEvent::Kind::out_of_memory;
   pickle.begin_dict();
@@ -194,7 +194,7 @@ void write_event(Pickle& pickle, Frames& frames, const MemoryEvent& event,
 }
 
 /// One list of events for each device, with a last one that says where the snapshot was taken.
-void write_traces(Pickle& pickle, Frames& frames, const MemorySnapshot& snapshot,
+void write_traces(Pickle& pickle, TraceFrames& frames, const MemorySnapshot& snapshot,
                   const MemoryHistory& history) {
   pickle.begin_list();
   pickle.begin_list();
@@ -227,7 +227,7 @@ void write_history_pickle(const std::filesystem::path& path, const MemorySnapsho
                           const MemoryHistory& history, const AllocatorOptions& options) {
   AtomicFile file(path);
   Pickle pickle(file);
-  Frames frames(pickle);
+  TraceFrames frames(pickle);
   pickle.begin_dict();
   pickle.text("segments");
   pickle.begin_list();

@@ -20,7 +20,7 @@
 namespace meshgrad {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 /// The value of the first line `key : value` of a file such as /proc/cpuinfo; empty when there is none.
 std::string proc_value(const char* file, std::string_view key) {
@@ -35,39 +35,41 @@ std::string proc_value(const char* file, std::string_view key) {
   return {};
 }
 
-Json or_null(std::string value) { return value.empty() ? Json(nullptr) : Json(std::move(value)); }
+OrderedJson or_null(std::string value) {
+  return value.empty() ? OrderedJson(nullptr) : OrderedJson(std::move(value));
+}
 
 /// The instruction sets that can change a kernel's path, of those the processor reports.
-Json cpu_flags() {
+OrderedJson cpu_flags() {
   constexpr std::string_view kRelevant[] = {
       "avx",         "avx2",        "fma",      "f16c",     "avx512f", "avx512bw", "avx512vl", "avx512_vnni",
       "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_int8", "asimd",   "sve",      "bf16"};
   std::istringstream flags(proc_value("/proc/cpuinfo", "flags") + " " +
                            proc_value("/proc/cpuinfo", "Features"));
-  Json found = Json::array();
+  OrderedJson found = OrderedJson::array();
   for (std::string flag; flags >> flag;) {
     if (std::ranges::find(kRelevant, flag) != std::end(kRelevant)) found.push_back(flag);
   }
   return found;
 }
 
-Json memory_value(std::string_view key) {
+OrderedJson memory_value(std::string_view key) {
   const std::string text = proc_value("/proc/meminfo", key);  // "65842112 kB"
-  return text.empty() ? Json(nullptr) : Json(std::strtoull(text.c_str(), nullptr, 10) * 1024);
+  return text.empty() ? OrderedJson(nullptr) : OrderedJson(std::strtoull(text.c_str(), nullptr, 10) * 1024);
 }
 
 /// The first number of a control file; null when there is no such file or it says "max".
-Json limit_of(const char* file) {
+OrderedJson limit_of(const char* file) {
   std::ifstream input(file);
   double value = 0;
   if (!(input >> value) || value >= 9e18 || value < 0) return nullptr;
   return static_cast<std::uint64_t>(value);
 }
 
-Json cgroup_facts() {
-  Json memory = limit_of("/sys/fs/cgroup/memory.max");
+OrderedJson cgroup_facts() {
+  OrderedJson memory = limit_of("/sys/fs/cgroup/memory.max");
   if (memory.is_null()) memory = limit_of("/sys/fs/cgroup/memory/memory.limit_in_bytes");
-  Json cpus = nullptr;
+  OrderedJson cpus = nullptr;
   double quota = 0;
   double period = 0;
   if (std::ifstream input("/sys/fs/cgroup/cpu.max"); input >> quota >> period && period > 0)
@@ -75,7 +77,7 @@ Json cgroup_facts() {
   return {{"memory_bytes", std::move(memory)}, {"cpus", std::move(cpus)}};
 }
 
-Json host_facts() {
+OrderedJson host_facts() {
   utsname system{};
   if (::uname(&system) != 0) return nullptr;
   std::string name;
@@ -89,7 +91,7 @@ Json host_facts() {
           {"kernel", fmt::format("{} {} {}", system.sysname, system.release, system.machine)}};
 }
 
-Json build_commit() {
+OrderedJson build_commit() {
 #ifdef MESHGRAD_COMMIT
   return MESHGRAD_COMMIT;
 #else
@@ -98,8 +100,8 @@ Json build_commit() {
 }
 
 /// By name, not by prefix: job systems also keep secrets in variables.
-Json relevant_variables() {
-  Json result = Json::object();
+OrderedJson relevant_variables() {
+  OrderedJson result = OrderedJson::object();
   for (const char* name : {"OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "CUDA_VISIBLE_DEVICES",
                            "SLURM_JOB_ID", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_NODELIST",
                            "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "MESHGRAD_ALLOC_CONF"}) {
@@ -113,22 +115,22 @@ Json relevant_variables() {
 std::string environment_json(std::span<const std::string> command,
                              const std::map<std::string, std::string>& extra) {
   std::error_code ignored;
-  Json facts;
+  OrderedJson facts;
   const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
   facts["time"] = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(now));
   facts["command"] = std::vector<std::string>(command.begin(), command.end());
   facts["directory"] = std::filesystem::current_path(ignored).string();
   facts["commit"] = build_commit();
-  facts["machine"] = Json::parse(to_json(machine_info()));
+  facts["machine"] = OrderedJson::parse(to_json(machine_info()));
   facts["cpu_flags"] = cpu_flags();
   facts["host"] = host_facts();
   facts["memory"] = {{"total_bytes", memory_value("MemTotal")},
                      {"available_bytes", memory_value("MemAvailable")}};
   facts["cgroup"] = cgroup_facts();
   facts["variables"] = relevant_variables();
-  facts["extra"] = Json::object();
+  facts["extra"] = OrderedJson::object();
   for (const auto& [key, value] : extra) facts["extra"][key] = value;
-  return facts.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return facts.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 
 void write_environment(const std::filesystem::path& path, std::span<const std::string> command,

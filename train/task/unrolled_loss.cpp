@@ -18,9 +18,9 @@ Variables variables_of(const State& state) { return {state.error, state.position
 State state_of(const Variables& variables) { return {variables[0], variables[1], variables[2]}; }
 
 /// The frames of a batch, by number. Segments hold copies; what those refer to outlives the tape's entries.
-class Frames {
+class FrameRuns {
  public:
-  Frames(const Model& model, const Batch& batch, bool second_change, const Recomputation& recomputation)
+  FrameRuns(const Model& model, const Batch& batch, bool second_change, const Recomputation& recomputation)
       : model_(&model),
         batch_(&batch),
         stages_(&recomputation.stages),
@@ -111,7 +111,7 @@ Variable unrolled_loss(Tape& tape, const Model& model, const Batch& batch, const
     const Values values = forward(model, tape, batch.graph, recomputation.stages);
     return masked_loss(tape, values.front(), batch.tensor("target"), batch.tensor("mask")).sum;
   }
-  const Frames run(model, batch, frames.second_change, recomputation);
+  const FrameRuns run(model, batch, frames.second_change, recomputation);
   const int64_t length = sequences ? sequence_length(frames.count) : frames.count;
   State state;
   for (int64_t begin = 0; begin < frames.count; begin += length) {
