@@ -58,10 +58,18 @@ target_include_directories(meshgrad PUBLIC $<INSTALL_INTERFACE:include>)
 set_target_properties(meshgrad PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
 target_link_libraries(meshgrad PRIVATE ${gpu_packages})
 
+# The simulated allocators of `meshgrad memory replay`, for the program, the benchmarks and the tests: not part of
+# libmeshgrad. Whoever links this also links the engine, real or simulated, after it.
+file(GLOB replay_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/train/replay/*.cpp)
+add_library(meshgrad_replay STATIC ${replay_sources})
+target_include_directories(meshgrad_replay PRIVATE $<TARGET_PROPERTY:meshgrad,INTERFACE_INCLUDE_DIRECTORIES>)
+target_link_libraries(meshgrad_replay PUBLIC ZLIB::ZLIB
+  PRIVATE meshgrad_options fmt::fmt nlohmann_json::nlohmann_json)
+
 add_executable(meshgrad_cli ${cli_sources})
 set_target_properties(meshgrad_cli PROPERTIES OUTPUT_NAME meshgrad)
 target_compile_definitions(meshgrad_cli PRIVATE MESHGRAD_VERSION="${PROJECT_VERSION}")
-target_link_libraries(meshgrad_cli PRIVATE meshgrad meshgrad_options fmt::fmt nlohmann_json::nlohmann_json CLI11::CLI11)
+target_link_libraries(meshgrad_cli PRIVATE meshgrad_replay meshgrad meshgrad_options fmt::fmt nlohmann_json::nlohmann_json CLI11::CLI11)
 if(MESHGRAD_TIDY)
-  set_target_properties(meshgrad_cli PROPERTIES CXX_CLANG_TIDY "clang-tidy;--quiet")
+  set_target_properties(meshgrad_cli meshgrad_replay PROPERTIES CXX_CLANG_TIDY "clang-tidy;--quiet")
 endif()
