@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/train/io/atomic_file.h>
 #include <meshgrad/train/report/field_picture.h>
 #include <meshgrad/train/report/rollout_files.h>
 #include <meshgrad/train/report/vtu.h>
@@ -99,12 +100,13 @@ class RolloutWriter {
 
   void draw(const std::vector<FieldFrame>& fields, double time) {
     for (const FieldFrame& field : fields) {
-      const fs::path path = options_.directory / fmt::format("{}_step_{:05}.png", field.info.name, step_);
+      const fs::path path = options_.directory / fmt::format("{}_step_{:05}.svg", field.info.name, step_);
       const std::string caption =
           fmt::format("{}, step {} of a rollout{}", field.info.name, step_,
                       trajectory_.dt() > 0.0 ? fmt::format(", t = {:.3g} s", time) : "");
-      write_png(path, draw_comparison(
-                          trajectory_.mesh(), {field.info.name, field.info.components, field.ours},
+      write_file_atomically(
+          path,
+          draw_comparison(trajectory_.mesh(), {field.info.name, field.info.components, field.ours},
                           {field.info.name, field.info.components, field.truth}, {caption, field.info.unit}));
       files_.pictures.push_back(path);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rollout as files that people look at: a series for ParaView and pictures.
+// The files of a rollout: a series for ParaView, and pictures.
 #pragma once
 #include <meshgrad/train/run/evaluate.h>
 
@@ -16,7 +16,7 @@ struct RolloutFilesOptions {
 
 struct RolloutFiles {
   std::filesystem::path series;                 ///< rollout.pvd
-  std::vector<std::filesystem::path> pictures;  ///< prediction, truth and error, PNG
+  std::vector<std::filesystem::path> pictures;  ///< prediction, truth and error, SVG
   int64_t steps = 0;
   double rmse = 0.0;  ///< over all steps, predicted nodes and components
 };
