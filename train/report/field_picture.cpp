@@ -34,6 +34,14 @@ constexpr int kCaptionSize = 20, kTitleSize = 17, kLabelSize = 14;
 // Pixels of a field's PNG to one of the picture, for screens with more of them and for zooming in.
 constexpr int kPixelDensity = 2;
 
+struct FieldPanel {
+  std::string title;
+  std::span<const float> values;  // [nodes]
+  ColourMap map;
+  double low, high;  // the ends of the colour bar; values outside take the colour of the end
+  std::string_view unit;
+};
+
 struct Layout {
   int plot_width, plot_height, image_width, image_height, top;
 };
@@ -104,12 +112,8 @@ std::vector<float> magnitude(std::span<const float> values, int components) {
   return result;
 }
 
-}  // namespace
-
-std::string draw_fields(const MeshView& mesh, std::span<const FieldPanel> panels, const std::string& caption,
+std::string draw_panels(const MeshView& mesh, std::span<const FieldPanel> panels, const std::string& caption,
                         int width) {
-  check_mesh("draw_fields", mesh);
-  for (const FieldPanel& panel : panels) check_field("draw_fields", mesh, {panel.title, 1, panel.values});
   const Projection projection = project(mesh);
   const Layout layout = lay_out(projection, panels.size(), !caption.empty(), width);
   const auto [w, h] = std::pair(layout.plot_width, layout.plot_height);
@@ -137,8 +141,11 @@ std::string draw_fields(const MeshView& mesh, std::span<const FieldPanel> panels
   return svg + "</svg>\n";
 }
 
+}  // namespace
+
 std::string draw_comparison(const MeshView& mesh, const PointField& prediction, const PointField& truth,
                             const ComparisonText& text, int width) {
+  check_mesh("draw_comparison", mesh);
   check_field("draw_comparison", mesh, prediction);
   check_field("draw_comparison", mesh, truth);
   if (prediction.components != truth.components) {
@@ -169,7 +176,7 @@ std::string draw_comparison(const MeshView& mesh, const PointField& prediction, 
   const FieldPanel panels[] = {{"prediction", predicted, ColourMap::viridis, low, high, text.unit},
                                {"truth", expected, ColourMap::viridis, low, high, text.unit},
                                {error_title, error, ColourMap::magma, 0, worst, text.unit}};
-  return draw_fields(mesh, panels, text.caption, width);
+  return draw_panels(mesh, panels, text.caption, width);
 }
 
 }  // namespace meshgrad

@@ -117,7 +117,7 @@ Json shortages_json(const MemoryTimeline& timeline) {
   Json shortages = Json::array();
   const int64_t start = timeline.samples.front().nanoseconds;
   for (const MemoryTimeline::Shortage& shortage : timeline.shortages) {
-    shortages.push_back({(shortage.nanoseconds - start) / 1000, shortage.asked, shortage.free,
+    shortages.push_back({(shortage.nanoseconds - start) / 1000, shortage.requested, shortage.free,
                          static_cast<int>(shortage.tag), shown_name(timeline.names, shortage.name)});
   }
   return shortages;
@@ -146,7 +146,7 @@ void add_map(Json& data, const MemoryTimeline& timeline) {
   }
 }
 
-/// "owners": [[name, tag, bytes, blocks]...] of those that hold most at the peak, and how many "more_owners".
+/// "owners": [[name, tag, bytes, blocks]...], the largest at the peak, and the number of "more_owners".
 void add_owners(Json& data, const MemoryTimeline& timeline) {
   struct Owner {
     int64_t bytes = 0;
@@ -232,7 +232,7 @@ std::string history_page(const MemorySnapshot& snapshot, const MemoryHistory& hi
   add_owners(data, timeline);
   data["by_tag"] = tags_json(timeline, snapshot.stats);
   data["stats"] = stats_json(snapshot.stats);
-  return make_page(kMemoryPage, data);
+  return make_page(kMemoryPage, data.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 }  // namespace meshgrad

@@ -28,7 +28,7 @@ struct Band {
   double x, mean, low, high;
 };
 
-/// Data to pixels, with the logarithm where asked for.
+/// Data to pixels, with a linear or a logarithmic y axis.
 class Axes {
  public:
   Axes(std::span<const std::vector<Point>> lines, bool log_y) : log_y_(log_y) {

@@ -2,15 +2,12 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/report/page.h>
 
-#include <nlohmann/json.hpp>
-
 namespace meshgrad {
 
-std::string make_page(std::string_view page, const nlohmann::json& data) {
+std::string make_page(std::string_view page, std::string_view json) {
   constexpr std::string_view kPlace = "id=\"data\">";
   const size_t at = page.find(kPlace);
   check_internal(at != page.npos, "a page without an element #data");
-  const std::string json = data.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   std::string text(page.substr(0, at + kPlace.size()));
   text.reserve(page.size() + json.size());
   for (const char c : json) c == '<' ? text += "\\u003c" : text += c;  // only "</" could end the element
