@@ -20,13 +20,14 @@
 #include <optional>
 
 #include "benchmark.h"
+#include "timing.h"
 
 namespace meshgrad::bench {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kSeed = 5;
+constexpr uint64_t kDataSeed = 5;
 constexpr int64_t kFrames = 4;
 constexpr int64_t kLongFrames = 600;
 constexpr int64_t kBatch = 32;
@@ -52,13 +53,14 @@ void write_graphs(const fs::path& path, int64_t graphs) {
   std::vector<int32_t> types, cells;
   for (int64_t g = 0; g < graphs; ++g) {
     const auto graph = static_cast<uint64_t>(g);
-    const auto nodes = 20 + static_cast<int64_t>(41.0 * uniform(kSeed, 0, graph));
+    const auto nodes = 20 + static_cast<int64_t>(41.0 * uniform(kDataSeed, 0, graph));
     positions.clear();
     velocity.clear();
     types.assign(static_cast<size_t>(nodes), 0);
     cells.clear();
     for (int64_t n = 0; n < nodes; ++n) {
-      positions.push_back(static_cast<float>(n / 2) + 0.3f * static_cast<float>(uniform(kSeed, 1, graph)));
+      positions.push_back(static_cast<float>(n / 2) +
+                          0.3f * static_cast<float>(uniform(kDataSeed, 1, graph)));
       positions.push_back(static_cast<float>(n % 2));
       if (n < 2) types[static_cast<size_t>(n)] = 4;
       if (n + 2 >= nodes) continue;
@@ -144,10 +146,6 @@ void make_cold(const fs::path& path) {
   ::close(file);
 }
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
 /// MiB of a line of /proc/self/status.
 double status_mib(const std::string& key) {
   std::ifstream status("/proc/self/status");
@@ -169,7 +167,7 @@ struct Reader {
       : runtime(own),
         dataset(Dataset::open(path)),
         features(dataset, config),
-        sampler(dataset, config.train_split, config.predict, kSeed),
+        sampler(dataset, config.train_split, config.predict, kDataSeed),
         normalizers(features.dataset_normalizers({})) {}
   void batch(int64_t first, int64_t end) {
     std::vector<Sample> samples;

@@ -43,7 +43,6 @@ std::vector<Benchmark> all_benchmarks(const Selection& selection) {
 
 namespace {
 
-constexpr int64_t kFlushBytes = int64_t{1} << 28;  // several times the largest cache
 constexpr int64_t kQuickFlushBytes = int64_t{1} << 12;
 constexpr int kBlockRuns = 20;
 constexpr int kBlockPairs = 10;
@@ -70,10 +69,6 @@ bool matches(const std::string& name, const std::string& pattern) {
     begin = end + 1;
   }
   return true;
-}
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 /// A mesh that does not fit must end a row, not the machine.

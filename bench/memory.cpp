@@ -20,10 +20,12 @@ namespace {
 constexpr size_t kLive = 10000;
 constexpr size_t kPairs = 1000;
 constexpr int64_t kRoom = int64_t{1} << 50;
-constexpr uint64_t kSeed = 11;
+constexpr uint64_t kBlockSeed = 11;
 
 /// 512 B to 4 MiB, every octave as likely.
-int64_t block_size(uint64_t i) { return static_cast<int64_t>(std::exp2(9.0 + 13.0 * uniform(kSeed, 0, i))); }
+int64_t block_size(uint64_t i) {
+  return static_cast<int64_t>(std::exp2(9.0 + 13.0 * uniform(kBlockSeed, 0, i)));
+}
 
 /// Batches of blocks that find room between live ones: asked for, then let go of in another order.
 template <class Allocate, class Free>
@@ -45,7 +47,7 @@ Workload hit_path(Allocate allocate, Free free) {
     state->live[at] = Handle{};
   }
   state->batch.resize(kPairs);
-  for (size_t i = 0; i < kPairs; ++i) state->order.push_back(shuffled(kSeed, 1, i, kPairs));
+  for (size_t i = 0; i < kPairs; ++i) state->order.push_back(shuffled(kBlockSeed, 1, i, kPairs));
   Workload work;
   work.run = [=] {
     for (size_t i = 0; i < kPairs; ++i) state->batch[i] = allocate(state->sizes[i]);

@@ -60,7 +60,7 @@ Recomputation recomputation_of(Runtime& runtime, const Scale& scale, const Kind&
   return choose_recomputation(limited, config, sizes, model);
 }
 
-struct Step {
+struct RecomputeStep {
   Case inputs;
   MeshGraphNet model;
   Batch batch;
@@ -69,7 +69,7 @@ struct Step {
   Recomputation recomputed;
   std::unique_ptr<OffloadStore> store;
 
-  Step(Runtime& runtime, const Scale& scale, const Kind& kind, DType dtype)
+  RecomputeStep(Runtime& runtime, const Scale& scale, const Kind& kind, DType dtype)
       : inputs(runtime, scale, dtype, kind.name),
         model(make_model(runtime, scale, kind, dtype)),
         optimizer(runtime, model.parameters(), {}, 1.0, {.peak = 1e-4, .last = 1e-4}),
@@ -159,7 +159,7 @@ int64_t peak_of(const MemoryHistory& history, std::initializer_list<Tag> tags) {
 /// Of the second step on a runtime of its own, which remembers every allocation of the first.
 StepBytes step_bytes(const Runtime& like, int threads, const Scale& scale, const Kind& kind, DType dtype) {
   Runtime runtime({.device = like.device(), .threads = threads, .allocator = {.history = kHistory}});
-  const Step step(runtime, scale, kind, dtype);
+  const RecomputeStep step(runtime, scale, kind, dtype);
   // To choose what is computed again may have taken more than a step does.
   runtime.allocator().release_cached();
   runtime.allocator().reset_peak();
@@ -173,7 +173,7 @@ StepBytes step_bytes(const Runtime& like, int threads, const Scale& scale, const
 }
 
 Workload prepare(Runtime& runtime, const Scale& scale, const Kind& kind, DType dtype) {
-  const auto step = std::make_shared<Step>(runtime, scale, kind, dtype);
+  const auto step = std::make_shared<RecomputeStep>(runtime, scale, kind, dtype);
   Workload work;
   work.description = fmt::format("{} nodes, {} edges, {} blocks, width {}", scale.nodes(), scale.edges(),
                                  scale.blocks, scale.width);

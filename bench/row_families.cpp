@@ -189,8 +189,8 @@ Workload loss_work(const std::shared_ptr<Case>& c, bool backward) {
           judged.expect_total("weight", weight, Matrix(1, 1, loss.weight), n.base);
         });
   }
-  constexpr double kSeed = 0.25;
-  const std::vector<double> seed = {kSeed};
+  constexpr double kLossSeed = 0.25;
+  const std::vector<double> seed = {kLossSeed};
   const MaskedLossBackward args{.rows = n.rows,
                                 .prediction = prediction.tensor,
                                 .target = target.tensor,
@@ -203,7 +203,7 @@ Workload loss_work(const std::shared_ptr<Case>& c, bool backward) {
       [&runtime, args] { masked_loss_backward(args, runtime.stream()); },
       [=](Case& judged) {
         judged.expect("d_prediction", args.d_prediction,
-                      reference::masked_loss_backward(prediction.base, target.base, base_mask, kSeed), 2);
+                      reference::masked_loss_backward(prediction.base, target.base, base_mask, kLossSeed), 2);
       });
 }
 

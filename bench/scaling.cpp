@@ -17,7 +17,6 @@ namespace meshgrad::bench {
 namespace {
 
 constexpr int kRounds = 9;
-constexpr int64_t kFlushBytes = int64_t{1} << 28;
 
 /// One workload on some number of pinned threads.
 struct Lane {

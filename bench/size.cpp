@@ -34,10 +34,6 @@ struct Way {
   StepKind kind;
 };
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
 std::vector<double> step_ms(Runtime& runtime, const Workload& work) {
   Timer timer(runtime, 4096);
   std::vector<double> ms;

@@ -20,8 +20,8 @@ namespace {
 
 constexpr int64_t kNodeInputs = 11;
 constexpr int64_t kEdgeInputs = 3;
-constexpr int64_t kOutputs = 2;
-constexpr uint64_t kSeed = 1;
+constexpr int64_t kModelOutputs = 2;
+constexpr uint64_t kModelSeed = 1;
 constexpr double kLearningRate = 1e-4;
 constexpr int kRunsBeforeReplay = 2;  // of CapturedWork: one to see, one to record
 
@@ -33,7 +33,7 @@ MeshGraphNetOptions model_options(const Scale& scale, const StepKind& kind) {
   options.node_inputs = kNodeInputs;
   options.edge_inputs = {kEdgeInputs};
   options.edge_set_names = {"mesh"};
-  options.outputs = kOutputs;
+  options.outputs = kModelOutputs;
   options.width = scale.width;
   options.blocks = scale.blocks;
   options.path = kind.path;
@@ -54,7 +54,7 @@ double forward_flops(const MeshGraphNetOptions& o, double nodes, double edges) {
 
 MeshGraphNet allocated(Runtime& runtime, const MeshGraphNetOptions& options, DType dtype) {
   MeshGraphNet model(options);
-  model.allocate(runtime, dtype, kSeed);
+  model.allocate(runtime, dtype, kModelSeed);
   return model;
 }
 
@@ -145,7 +145,7 @@ struct Step {
         recomputed(segments_of(kind, model)),
         nodes(inputs.rows(scale.period, kNodeInputs)),
         edges(inputs.rows(scale.base_edges(), kEdgeInputs)),
-        target(inputs.rows(scale.period, kOutputs, accumulator_of(dtype))),
+        target(inputs.rows(scale.period, kModelOutputs, accumulator_of(dtype))),
         optimizer(r, model.parameters(), {}, 1.0, {.peak = kLearningRate, .last = kLearningRate}),
         weight(scalar(r, static_cast<double>(scale.nodes()))) {
     Mesh mesh = make_mesh(r, scale);
@@ -214,7 +214,8 @@ Judged judge(const Step& step) {
   const Variable prediction = model.forward(tape, batch);
   const Tensor mask = Tensor::from<uint8_t>(cpu, part.answers, Shape{nodes}, Tag::data, "mask");
   const LossSum loss = masked_loss(tape, prediction, tensor(step.target.base, part.nodes), mask);
-  Judged result{answers_of(part, Matrix(nodes, kOutputs, values_of(prediction.value(), cpu.stream()))), {}};
+  Judged result{answers_of(part, Matrix(nodes, kModelOutputs, values_of(prediction.value(), cpu.stream()))),
+                {}};
   tape.backward(loss.sum, scalar(cpu, 1.0 / static_cast<double>(part.answered())));
   result.gradients = values_of(model.parameters().gradients(), cpu.stream());
   return result;
@@ -275,7 +276,7 @@ class OnlyJudged {
 /// The rows of a prediction that the judge answers for: all of them, or those of its corner.
 Tensor judged_rows(const Step& step, const Tensor& prediction) {
   if (step.judged.whole) return prediction;
-  const Matrix all(prediction.rows(), kOutputs, values_of(prediction, step.runtime.stream()));
+  const Matrix all(prediction.rows(), kModelOutputs, values_of(prediction, step.runtime.stream()));
   const Matrix picked = answers_of(step.judged, rows_of(all, step.judged.nodes));
   return Tensor::from<double>(step.runtime, picked.v, Shape{picked.rows, picked.cols}, Tag::data,
                               "judged rows");
@@ -329,7 +330,7 @@ int64_t step_bytes(Runtime& runtime, const Scale& scale, const StepKind& kind, D
                          .edges = scale.edges(),
                          .node_inputs = kNodeInputs,
                          .edge_inputs = kEdgeInputs,
-                         .outputs = kOutputs};
+                         .outputs = kModelOutputs};
   const MeshGraphNetOptions options = model_options(scale, kind);
   Runtime counted({.device = runtime.device(), .threads = runtime.threads().threads(), .dry = true});
   const MeshGraphNet model = allocated(counted, options, dtype);

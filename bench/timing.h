@@ -1,11 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // How long a workload takes, and what can be said about it.
 #pragma once
+#include <chrono>
+#include <cstdint>
 #include <vector>
 
 #include "benchmark.h"
 
 namespace meshgrad::bench {
+
+/// What a cold run has written in front of it: several times the largest cache.
+inline constexpr int64_t kFlushBytes = int64_t{1} << 28;
+
+inline double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
 
 /// Times runs on a runtime's device: by its own events on a GPU, by the clock of the host on the CPU.
 class Timer {

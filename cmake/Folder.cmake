@@ -21,6 +21,11 @@ if(MESHGRAD_SANITIZE)
   endif()
 endif()
 
+# Sources of one target are compiled twelve at a time, headers once. Those with options of their own stay alone.
+function(meshgrad_unity target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${MESHGRAD_UNITY} UNITY_BUILD_BATCH_SIZE 12)
+endfunction()
+
 function(meshgrad_folder name)
   set(root ${PROJECT_BINARY_DIR}/include/${name})
   file(MAKE_DIRECTORY ${root}/meshgrad)
@@ -30,6 +35,7 @@ function(meshgrad_folder name)
   # What exists once a side of the GPU seam: see meshgrad_gpu.
   list(FILTER sources EXCLUDE REGEX "_(cuda|none)\\.cpp$|/cuda/")
   add_library(meshgrad_${name} OBJECT ${sources})
+  meshgrad_unity(meshgrad_${name})
   target_include_directories(meshgrad_${name} PUBLIC $<BUILD_INTERFACE:${root}>)
   target_link_libraries(meshgrad_${name} PRIVATE $<BUILD_INTERFACE:meshgrad_options>)
   target_compile_definitions(meshgrad_${name} PRIVATE

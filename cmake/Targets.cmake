@@ -24,15 +24,9 @@ if(MESHGRAD_SANITIZE MATCHES "address")
   set_property(SOURCE ${PROJECT_SOURCE_DIR}/kernels/cpu/row_ops.cpp APPEND PROPERTY COMPILE_OPTIONS "-O1")
 endif()
 
-# Command-line and configuration code runs once: a quick build is worth more than its speed.
-file(GLOB cli_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/train/main.cpp ${PROJECT_SOURCE_DIR}/train/cli/*.cpp)
-file(GLOB config_sources ${PROJECT_SOURCE_DIR}/train/config/*.cpp)
-set_source_files_properties(${cli_sources} ${config_sources} PROPERTIES COMPILE_OPTIONS "-O1")
 # What the sanitizers add to train/ takes minutes to optimise, and its tests are quick without; replay is not.
 if(MESHGRAD_SANITIZE MATCHES "address")
-  file(GLOB_RECURSE train_sources ${PROJECT_SOURCE_DIR}/train/*.cpp)
-  list(FILTER train_sources EXCLUDE REGEX "/train/replay/")
-  set_source_files_properties(${cli_sources} ${train_sources} PROPERTIES COMPILE_OPTIONS "-O0")
+  target_compile_options(meshgrad_train PRIVATE -O0)
 endif()
 
 if(MESHGRAD_HAVE_CUDA)
@@ -71,11 +65,16 @@ target_sources(meshgrad_train PRIVATE ${page_source})
 # libmeshgrad. Whoever links this also links the engine, real or simulated, after it.
 file(GLOB replay_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/train/replay/*.cpp)
 add_library(meshgrad_replay STATIC ${replay_sources})
+meshgrad_unity(meshgrad_replay)
 target_include_directories(meshgrad_replay PRIVATE $<TARGET_PROPERTY:meshgrad,INTERFACE_INCLUDE_DIRECTORIES>)
 target_link_libraries(meshgrad_replay PUBLIC ZLIB::ZLIB
   PRIVATE meshgrad_options fmt::fmt nlohmann_json::nlohmann_json)
 
+file(GLOB cli_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/train/main.cpp ${PROJECT_SOURCE_DIR}/train/cli/*.cpp)
 add_executable(meshgrad_cli ${cli_sources})
+meshgrad_unity(meshgrad_cli)
+# The command line runs once: a quick build is worth more than its speed.
+target_compile_options(meshgrad_cli PRIVATE $<IF:$<BOOL:${MESHGRAD_SANITIZE}>,-O0,-O1>)
 set_target_properties(meshgrad_cli PROPERTIES OUTPUT_NAME meshgrad)
 target_compile_definitions(meshgrad_cli PRIVATE MESHGRAD_VERSION="${PROJECT_VERSION}")
 target_link_libraries(meshgrad_cli PRIVATE meshgrad_replay meshgrad meshgrad_options fmt::fmt nlohmann_json::nlohmann_json CLI11::CLI11)

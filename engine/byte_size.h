@@ -8,6 +8,10 @@
 
 namespace meshgrad {
 
+inline constexpr int64_t kKiB = 1024;
+inline constexpr int64_t kMiB = 1024 * kKiB;
+inline constexpr int64_t kGiB = 1024 * kMiB;
+
 /// The least multiple of `multiple` (> 0) that is not below `value` (>= 0).
 constexpr int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;

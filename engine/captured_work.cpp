@@ -10,7 +10,7 @@ namespace meshgrad {
 namespace {
 
 constexpr int64_t kPage = 4096;
-constexpr int64_t kNoLimit = int64_t{1} << 46;
+constexpr int64_t kAddressSpace = int64_t{1} << 46;
 
 /// Memory of `runtime`, counted in `bytes`; `returns` counts what was given back. It belongs to the runtime's
 /// stream, on which every replay runs.
@@ -30,7 +30,7 @@ std::shared_ptr<MemorySource> memory_of(Runtime& runtime, const std::string& nam
     ++returns;
     loans->erase(address);
   };
-  return std::make_shared<CallbackMemorySource>(std::move(callbacks), runtime.device(), kNoLimit);
+  return std::make_shared<CallbackMemorySource>(std::move(callbacks), runtime.device(), kAddressSpace);
 }
 
 }  // namespace

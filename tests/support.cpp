@@ -277,8 +277,32 @@ std::string difference(const Tensor& actual, const Matrix& expected, int64_t ter
   return {};
 }
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
+std::vector<DType> Backend::gradient_types() const {
+  std::vector<DType> types;
+  for (const DType dtype : storage_types) {
+    if (accumulator_of(dtype) == dtype) types.push_back(dtype);
+  }
+  return types;
+}
+
+Tensor mask_tensor(Runtime& runtime, const std::vector<uint8_t>& mask) {
+  return Tensor::from<uint8_t>(runtime, mask, Shape{static_cast<int64_t>(mask.size())}, Tag::data, "mask");
+}
+
+std::vector<Device> devices() {
+  std::vector<Device> found{Device{}};
+  if (!cuda_devices().empty()) found.push_back({DeviceKind::cuda, 0});
+  return found;
+}
+
+bool contains(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
+
+size_t count_of(std::string_view text, std::string_view part) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + part.size())) ++count;
+  return count;
 }
 
 reference::Edges random_edges(RandomMatrices& random, int64_t nodes, int64_t edges) {

@@ -13,6 +13,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "reference/message_passing.h"
@@ -37,6 +38,8 @@ struct Backend {
   const UnrollKernels* unroll;
 
   Runtime runtime(int threads = 1) const;
+  /// What its masters and gradients are in.
+  std::vector<DType> gradient_types() const;
   /// awkward_sizes; those that stand for all on a slow backend.
   std::vector<int64_t> sizes() const;
   /// Where `narrow` makes it cheap for the judge, also enough rows for partial sums of many slabs.
@@ -48,6 +51,12 @@ struct Backend {
 };
 /// The CPU and, if there is one, a GPU; on the side of the simulated device, that alone.
 const std::vector<Backend>& backends();
+
+/// The CPU and, if there is one, the first GPU.
+std::vector<Device> devices();
+
+/// A mask of rows, as kernels take it.
+Tensor mask_tensor(Runtime& runtime, const std::vector<uint8_t>& mask);
 
 /// Nothing, one, and either side of a warp, a tile and a block; and a prime.
 std::vector<int64_t> awkward_sizes();
@@ -152,7 +161,9 @@ std::string invalid_argument_text(Body&& body) {
   }
   return {};
 }
-bool contains(const std::string& text, const std::string& part);
+bool contains(std::string_view text, std::string_view part);
+/// How often `part` occurs in `text`, without overlaps.
+size_t count_of(std::string_view text, std::string_view part);
 
 /// Random edges sorted by receiver, among them self loops and parallel edges, a hub that receives and sends
 /// an eighth of all, and (of 4 nodes or more) a last node without edges.

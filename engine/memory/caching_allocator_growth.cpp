@@ -9,7 +9,6 @@
 namespace meshgrad {
 namespace {
 
-constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kPieces = 256;  // a mapping is at most this part of the limit
 
 /// Of a source that cannot grow: segments large enough that calls of the source stay rare.

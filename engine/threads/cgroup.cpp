@@ -13,7 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Version 1 has no word for "none": it shows the largest multiple of a page instead.
-constexpr int64_t kNoLimit = int64_t{1} << 60;
+constexpr int64_t kUnlimitedFrom = int64_t{1} << 60;
 
 std::string first_line(const fs::path& path) {
   std::ifstream file(path);
@@ -29,7 +29,7 @@ void limit_cpus(CgroupLimits& limits, double quota, double period) {
 
 void limit_memory(CgroupLimits& limits, const fs::path& file) {
   const int64_t bytes = std::strtoll(first_line(file).c_str(), nullptr, 10);  // of "max" it makes 0
-  if (bytes <= 0 || bytes >= kNoLimit) return;
+  if (bytes <= 0 || bytes >= kUnlimitedFrom) return;
   if (limits.memory_bytes != 0 && bytes >= limits.memory_bytes) return;
   limits.memory_bytes = bytes;
   limits.memory_file = file.string();

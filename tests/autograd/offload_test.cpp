@@ -100,10 +100,6 @@ struct Layers {
   }
 };
 
-std::vector<Device> devices() {
-  return cuda_devices().empty() ? std::vector<Device>{{}} : std::vector<Device>{{}, {DeviceKind::cuda, 0}};
-}
-
 std::unique_ptr<OffloadStore> store_for(Device device, const Folder& folder) {
   return device.kind == DeviceKind::cuda ? make_host_store(device) : make_file_store(folder.path, 0, "key");
 }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/memory/options.h>
 
@@ -10,8 +11,6 @@
 
 namespace meshgrad {
 namespace {
-
-constexpr int64_t kGiB = int64_t{1} << 30;
 
 /// The message of the ConfigError; empty when the text is accepted.
 std::string refusal(std::string_view text) {

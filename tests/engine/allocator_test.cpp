@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/memory/source_host.h>
 
@@ -13,8 +14,6 @@ namespace meshgrad {
 namespace {
 
 using test::contains;
-
-constexpr int64_t kMiB = int64_t{1} << 20;
 
 struct Fixture {
   explicit Fixture(int64_t limit)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The allocator as others use it: raw pointers, owners that outlive it, two of them, somebody else's memory.
+#include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/memory/source_callback.h>
@@ -15,11 +16,8 @@
 namespace meshgrad {
 namespace {
 
+using test::stream;
 using test::TestMemorySource;
-
-constexpr int64_t kKiB = 1024, kMiB = int64_t{1} << 20;
-
-Stream stream(int id) { return Stream(Device{}, id); }
 
 std::shared_ptr<TestMemorySource> make_source(int64_t capacity = 16 * kMiB) {
   return std::make_shared<TestMemorySource>(

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layouts worked out by hand, then random operations beside a model that keeps a byte for every 512.
+#include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/memory/detail/block_heap.h>
 
@@ -13,7 +14,6 @@
 namespace meshgrad {
 namespace {
 
-constexpr int64_t kKiB = 1024, kMiB = int64_t{1} << 20;
 constexpr int64_t kBase = int64_t{1} << 40;
 
 struct Free {

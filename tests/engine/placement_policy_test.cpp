@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/memory/detail/placement_policy.h>
 #include <meshgrad/engine/random.h>
 
@@ -7,8 +8,6 @@
 
 namespace meshgrad {
 namespace {
-
-constexpr int64_t kMiB = int64_t{1} << 20;
 
 struct Placed {
   int64_t bytes = 0;

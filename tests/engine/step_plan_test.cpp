@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
+#include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/memory/step_plan.h>
 #include <meshgrad/engine/random.h>
 #include <meshgrad/engine/runtime.h>
@@ -11,7 +12,7 @@
 namespace meshgrad {
 namespace {
 
-constexpr int64_t kKiB = 1024, kPage = 2048 * kKiB;
+constexpr int64_t kFencePage = 2048 * kKiB;
 
 /// Blocks that live at the same time lie apart, within the region.
 void check_places(const StepPlan& plan) {
@@ -100,7 +101,7 @@ TEST_CASE("a step that is the same every time takes little more than what lives 
   const MemoryStats stats = allocator.stats();
   CHECK(stats.allocated.current == before);
   CHECK(stats.allocated.peak == before + plan.peak());
-  const int64_t spare = std::max(plan.peak() / 500, kPage);
+  const int64_t spare = std::max(plan.peak() / 500, kFencePage);
   CHECK(stats.reserved.current <= before + plan.peak() + spare);
 }
 

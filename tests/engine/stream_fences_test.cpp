@@ -11,23 +11,22 @@ namespace meshgrad {
 namespace {
 
 using test::Draws;
+using test::stream;
 using test::TestMemorySource;
-
-Stream stream(int id) { return Stream(Device{}, id); }
 
 SourceEventPtr event_on(TestMemorySource& source, int id) {
   return std::make_shared<const SourceEvent>(source, stream(id));
 }
 
-struct Piece {
+struct FenceBlock {
   int64_t bytes;
   Tag tag;
   std::vector<uint64_t> events;
-  bool operator==(const Piece&) const = default;
+  bool operator==(const FenceBlock&) const = default;
 };
 
-std::vector<Piece> take(StreamFences& fences, int64_t begin, int64_t end) {
-  std::vector<Piece> pieces;
+std::vector<FenceBlock> take(StreamFences& fences, int64_t begin, int64_t end) {
+  std::vector<FenceBlock> pieces;
   fences.take(begin, end, [&](int64_t bytes, const StreamFences::Fence& fence) {
     pieces.push_back({bytes, fence.tag, {}});
     for (const SourceEventPtr& event : fence.events) pieces.back().events.push_back(event->id());
@@ -59,7 +58,7 @@ TEST_CASE("a reuse takes the part that it covers, and leaves the rest with its e
     CHECK(take(fences, 300, 400).empty());
     CHECK(fences.all().size() == 3);
     // The middle of the first: 20 bytes, and two ends stay.
-    CHECK(take(fences, 140, 160) == std::vector<Piece>{{20, Tag::data, {1, 2}}});
+    CHECK(take(fences, 140, 160) == std::vector<FenceBlock>{{20, Tag::data, {1, 2}}});
     CHECK(take(fences, 140, 160).empty());
     CHECK(fences.all().size() == 4);
     CHECK(fences.all().at(100).end == 140);
@@ -68,9 +67,9 @@ TEST_CASE("a reuse takes the part that it covers, and leaves the rest with its e
     CHECK(source.live_events() == 4);
     // Across two borders.
     CHECK(take(fences, 130, 250) ==
-          std::vector<Piece>{{10, Tag::data, {1, 2}}, {40, Tag::data, {1, 2}}, {50, Tag::host, {3}}});
+          std::vector<FenceBlock>{{10, Tag::data, {1, 2}}, {40, Tag::data, {1, 2}}, {50, Tag::host, {3}}});
     CHECK(take(fences, 0, 1000) ==
-          std::vector<Piece>{{30, Tag::data, {1, 2}}, {50, Tag::host, {3}}, {100, Tag::workspace, {4}}});
+          std::vector<FenceBlock>{{30, Tag::data, {1, 2}}, {50, Tag::host, {3}}, {100, Tag::workspace, {4}}});
     CHECK(fences.empty());
     CHECK(source.live_events() == 0);
     fences.add(0, {10, Tag::data, false, {event_on(source, 1)}});
@@ -92,7 +91,7 @@ TEST_CASE("random fences and reuses beside a map of the bytes") {
     int64_t expected = 0, taken = 0;
     for (int64_t at = begin; at < end; ++at) expected += event_of[static_cast<size_t>(at)] != 0;
     std::array<uint64_t, 256> seen{};
-    for (const Piece& piece : take(fences, begin, end)) {
+    for (const FenceBlock& piece : take(fences, begin, end)) {
       taken += piece.bytes;
       seen[piece.events[0] % 256] += static_cast<uint64_t>(piece.bytes);
     }

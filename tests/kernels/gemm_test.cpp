@@ -29,13 +29,14 @@ using T = Accumulator<S>;
 
 /// Operands of a product, and its sums by plain loops over them.
 template <class S>
-struct Case {
+struct GemmCase {
   int64_t panel, m, n, k, steps;
   std::vector<Operand<S>> a, b;
   std::vector<T<S>> start;
   std::vector<double> sums;
 
-  Case(RandomMatrices& random, const cpu::Products<S>& products, int64_t rows, int64_t columns, int64_t depth)
+  GemmCase(RandomMatrices& random, const cpu::Products<S>& products, int64_t rows, int64_t columns,
+           int64_t depth)
       : panel(products.panel),
         m(rows),
         n(columns),
@@ -126,7 +127,7 @@ void check_products(const cpu::Products<S>& products) {
                                 {2, 17, 2}}) {
     CAPTURE(m);
     CAPTURE(n);
-    const Case<S> c(random, products, m, n, k);
+    const GemmCase<S> c(random, products, m, n, k);
     const auto at = [](int64_t i, int64_t j, int64_t stride) { return static_cast<size_t>(i * stride + j); };
     std::vector<T<S>> tile(kTileRows<S> * kStride), d(tile.size()), sums(2 * kStride, T<S>(1));
     std::vector<S> z(static_cast<size_t>(m * n) + 64, S(kUntouched)), out(z), stored(z);
@@ -283,7 +284,7 @@ void check_ends(const cpu::Products<S>& products) {
   RandomMatrices random(23);
   for (const auto& [m, n, k] : {std::tuple<int64_t, int64_t, int64_t>{21, 48, 64}, {64, 40, 32}, {1, 3, 6}}) {
     CAPTURE(m);
-    const Case<S> c(random, products, m, n, k);
+    const GemmCase<S> c(random, products, m, n, k);
     const Guarded a(static_cast<size_t>(m * k) * sizeof(Operand<S>));
     for (int64_t i = 0; i < m; ++i)
       std::copy_n(&c.a[static_cast<size_t>(i * kStride)], k, a.data<Operand<S>>() + i * k);
@@ -340,7 +341,7 @@ TEST_CASE("products read and write nothing behind tensors that end with them") {
 template <class S>
 void check_rows_alone(const cpu::Products<S>& products) {
   RandomMatrices random(11);
-  const Case<S> c(random, products, 64, 128, 128);
+  const GemmCase<S> c(random, products, 64, 128, 128);
   std::vector<T<S>> all(64 * kStride), part(all.size());
   products.sum(c.product(), all.data(), kStride);
   for (const auto& [first, rows] :
@@ -363,7 +364,7 @@ TEST_CASE("a row's sums do not depend on the rows beside it") {
 template <class S>
 void check_streaming(const cpu::Products<S>& products) {
   RandomMatrices random(5);
-  const Case<S> c(random, products, 48, 128, 64);
+  const GemmCase<S> c(random, products, 48, 128, 64);
   alignas(64) S cached[48 * 128], streamed[48 * 128];
   for (const Activation activation : {Activation::none, Activation::relu}) {
     products.hidden(c.product(), {.activation = activation, .z = cached, .z_stride = 128});

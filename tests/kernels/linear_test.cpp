@@ -6,18 +6,18 @@
 namespace meshgrad::test {
 namespace {
 
-struct Width {
+struct LinearShape {
   int64_t in, out;
 };
 // The last is wider than what a warp of a GPU holds in registers.
-constexpr Width kWidths[] = {{1, 1},   {2, 3},  {3, 16},    {11, 128},  {16, 33},
-                             {33, 64}, {64, 2}, {128, 128}, {129, 129}, {1, 1030}};
+constexpr LinearShape kLinearShapes[] = {{1, 1},   {2, 3},  {3, 16},    {11, 128},  {16, 33},
+                                         {33, 64}, {64, 2}, {128, 128}, {129, 129}, {1, 1030}};
 
 template <class Body>
-void for_each_case(Body&& body) {
+void for_each_linear(Body&& body) {
   uint64_t seed = 600;
   for (const Backend& backend : backends()) {
-    for (const Width& width : kWidths) {
+    for (const LinearShape& width : kLinearShapes) {
       for (const DType dtype : backend.storage_types) {
         for (const int64_t rows : backend.sizes_and(width.in * width.out <= 64, 5003)) {
           const uint64_t this_seed = seed++;
@@ -37,8 +37,8 @@ void for_each_case(Body&& body) {
 }
 
 TEST_CASE("linear forward agrees with the judge, with and without bias, written and added") {
-  for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random, int64_t rows,
-                   Width width, DType dtype) {
+  for_each_linear([](const Backend& backend, Runtime& runtime, RandomMatrices& random, int64_t rows,
+                     LinearShape width, DType dtype) {
     const Matrix x = stored_as(dtype, random.normal(rows, width.in));
     const Matrix weight = stored_as(dtype, random.normal(width.in, width.out));
     const Matrix bias = stored_as(dtype, random.normal(1, width.out));
@@ -63,8 +63,8 @@ TEST_CASE("linear forward agrees with the judge, with and without bias, written 
 }
 
 TEST_CASE("linear backward agrees with the judge; each output may be left out") {
-  for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random, int64_t rows,
-                   Width width, DType dtype) {
+  for_each_linear([](const Backend& backend, Runtime& runtime, RandomMatrices& random, int64_t rows,
+                     LinearShape width, DType dtype) {
     const Matrix x = stored_as(dtype, random.normal(rows, width.in));
     const Matrix weight = stored_as(dtype, random.normal(width.in, width.out));
     const Matrix d_y = stored_as(dtype, random.normal(rows, width.out));
@@ -151,7 +151,7 @@ TEST_CASE("linear leaves the rows behind the count alone, whatever they hold") {
 TEST_CASE("linear leaves the same bits for any number of threads, and in every run") {
   for (const Backend& backend : backends()) {
     for (const DType dtype : backend.storage_types) {
-      for (const Width& width : {Width{384, 128}, Width{33, 5}}) {
+      for (const LinearShape& width : {LinearShape{384, 128}, LinearShape{33, 5}}) {
         std::vector<NamedTensors> results;
         for (const int threads : backend.thread_counts()) {
           Runtime runtime = backend.runtime(threads);

@@ -8,7 +8,7 @@
 namespace meshgrad::test {
 namespace {
 
-const std::vector<EdgeShape>& shapes() {
+const std::vector<EdgeShape>& edge_shapes() {
   static const std::vector<EdgeShape> list = {
       {128, {{128}, 128, 3, 128, Activation::relu, Norm::layer}, true, false},
       {128, {{128}, 128, 3, 128, Activation::relu, Norm::layer}, true, true},
@@ -30,10 +30,10 @@ constexpr GraphSize kGraphSizes[] = {
     {211, 33}, {129, 1}, {31, 211}, {907, 5003}, {2, 900}};  // more slabs than receivers
 
 template <class Body>
-void for_each_case(Body&& body) {
+void for_each_edge_case(Body&& body) {
   uint64_t seed = 400;
   for (const Backend& backend : backends()) {
-    for (const EdgeShape& shape : shapes()) {
+    for (const EdgeShape& shape : edge_shapes()) {
       for (const DType dtype : backend.storage_types) {
         for (const GraphSize& size : kGraphSizes) {
           if (size.edges > 500 && backend.slow) continue;
@@ -58,7 +58,7 @@ void for_each_case(Body&& body) {
 }
 
 TEST_CASE("edge update agrees with the judge") {
-  for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices&, const EdgeCase& edge) {
+  for_each_edge_case([](const Backend& backend, Runtime& runtime, RandomMatrices&, const EdgeCase& edge) {
     const EdgeUpdateForward args = edge.forward(runtime);
     backend.message_passing->edge_forward(args, runtime, runtime.stream());
     const auto judge =
@@ -70,85 +70,90 @@ TEST_CASE("edge update agrees with the judge") {
 }
 
 TEST_CASE("edge update's gradients agree with the judge") {
-  for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const EdgeCase& edge) {
-    const EdgeUpdateForward done = edge.forward(runtime);
-    backend.message_passing->edge_forward(done, runtime, runtime.stream());
-    const EdgeGradients gradients(runtime, random, edge);
-    const EdgeUpdateBackward args = edge.backward(runtime, done, gradients);
-    backend.message_passing->edge_backward(args, runtime, runtime.stream());
+  for_each_edge_case(
+      [](const Backend& backend, Runtime& runtime, RandomMatrices& random, const EdgeCase& edge) {
+        const EdgeUpdateForward done = edge.forward(runtime);
+        backend.message_passing->edge_forward(done, runtime, runtime.stream());
+        const EdgeGradients gradients(runtime, random, edge);
+        const EdgeUpdateBackward args = edge.backward(runtime, done, gradients);
+        backend.message_passing->edge_backward(args, runtime, runtime.stream());
 
-    check_backward(edge, args, gradients, edge.judge_gradients());
-  });
+        check_backward(edge, args, gradients, edge.judge_gradients());
+      });
 }
 
 TEST_CASE("edge update recomputes what was not kept, bit for bit") {
-  for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const EdgeCase& edge) {
-    const EdgeUpdateForward kept = edge.forward(runtime, true);
-    const EdgeUpdateForward dropped = edge.forward(runtime, false);
-    backend.message_passing->edge_forward(kept, runtime, runtime.stream());
-    backend.message_passing->edge_forward(dropped, runtime, runtime.stream());
-    check_equal_bits({{"edges_out", kept.edges_out}, {"aggregate", kept.aggregate}},
-                     {{"edges_out", dropped.edges_out}, {"aggregate", dropped.aggregate}});
-    EdgeUpdateForward nothing = dropped;
-    nothing.saved = MlpSaved{};
-    std::vector<NamedTensors> results;
-    std::vector<const EdgeUpdateForward*> records = {&kept, &dropped};
-    if (!edge.mlp.fused(backend)) records.push_back(&nothing);
-    for (const EdgeUpdateForward* done : records) {
-      RandomMatrices same_start(random.seed() + 1);
-      const EdgeGradients gradients(runtime, same_start, edge);
-      const EdgeUpdateBackward args = edge.backward(runtime, *done, gradients);
-      backend.message_passing->edge_backward(args, runtime, runtime.stream());
-      results.push_back(gradients.all());
-      results.back().emplace_back("d_edges", args.d_edges);
-      results.back().emplace_back("d_nodes", args.d_nodes);
-    }
-    for (size_t i = 1; i < results.size(); ++i) check_equal_bits(results[0], results[i]);
-  });
+  for_each_edge_case(
+      [](const Backend& backend, Runtime& runtime, RandomMatrices& random, const EdgeCase& edge) {
+        const EdgeUpdateForward kept = edge.forward(runtime, true);
+        const EdgeUpdateForward dropped = edge.forward(runtime, false);
+        backend.message_passing->edge_forward(kept, runtime, runtime.stream());
+        backend.message_passing->edge_forward(dropped, runtime, runtime.stream());
+        check_equal_bits({{"edges_out", kept.edges_out}, {"aggregate", kept.aggregate}},
+                         {{"edges_out", dropped.edges_out}, {"aggregate", dropped.aggregate}});
+        EdgeUpdateForward nothing = dropped;
+        nothing.saved = MlpSaved{};
+        std::vector<NamedTensors> results;
+        std::vector<const EdgeUpdateForward*> records = {&kept, &dropped};
+        if (!edge.mlp.fused(backend)) records.push_back(&nothing);
+        for (const EdgeUpdateForward* done : records) {
+          RandomMatrices same_start(random.seed() + 1);
+          const EdgeGradients gradients(runtime, same_start, edge);
+          const EdgeUpdateBackward args = edge.backward(runtime, *done, gradients);
+          backend.message_passing->edge_backward(args, runtime, runtime.stream());
+          results.push_back(gradients.all());
+          results.back().emplace_back("d_edges", args.d_edges);
+          results.back().emplace_back("d_nodes", args.d_nodes);
+        }
+        for (size_t i = 1; i < results.size(); ++i) check_equal_bits(results[0], results[i]);
+      });
 }
 
 TEST_CASE("edge update: d_edges may lie where d_edges_out does") {
-  for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const EdgeCase& edge) {
-    if (edge.mlp.shape.inputs[0] != edge.mlp.shape.out) return;
-    const EdgeUpdateForward done = edge.forward(runtime);
-    backend.message_passing->edge_forward(done, runtime, runtime.stream());
-    RandomMatrices same_start(random.seed() + 1);
-    const EdgeGradients apart(runtime, random, edge);
-    const EdgeGradients together(runtime, random, edge);
-    const EdgeUpdateBackward a = edge.backward(runtime, done, apart);
-    EdgeUpdateBackward b = edge.backward(runtime, done, together);
-    b.d_edges = b.d_edges_out;
-    backend.message_passing->edge_backward(a, runtime, runtime.stream());
-    backend.message_passing->edge_backward(b, runtime, runtime.stream());
-    CHECK(equal_bits(a.d_edges, b.d_edges));
-    CHECK(equal_bits(a.d_nodes, b.d_nodes));
-    check_backward(edge, b, together, edge.judge_gradients());
-  });
+  for_each_edge_case(
+      [](const Backend& backend, Runtime& runtime, RandomMatrices& random, const EdgeCase& edge) {
+        if (edge.mlp.shape.inputs[0] != edge.mlp.shape.out) return;
+        const EdgeUpdateForward done = edge.forward(runtime);
+        backend.message_passing->edge_forward(done, runtime, runtime.stream());
+        RandomMatrices same_start(random.seed() + 1);
+        const EdgeGradients apart(runtime, random, edge);
+        const EdgeGradients together(runtime, random, edge);
+        const EdgeUpdateBackward a = edge.backward(runtime, done, apart);
+        EdgeUpdateBackward b = edge.backward(runtime, done, together);
+        b.d_edges = b.d_edges_out;
+        backend.message_passing->edge_backward(a, runtime, runtime.stream());
+        backend.message_passing->edge_backward(b, runtime, runtime.stream());
+        CHECK(equal_bits(a.d_edges, b.d_edges));
+        CHECK(equal_bits(a.d_nodes, b.d_nodes));
+        check_backward(edge, b, together, edge.judge_gradients());
+      });
 }
 
 TEST_CASE("edge update of the last block: no edges out, no gradient for them, none wanted for the edges") {
-  for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const EdgeCase& edge) {
-    EdgeUpdateForward done = edge.forward(runtime);
-    EdgeUpdateForward full = edge.forward(runtime);
-    done.edges_out = Tensor();
-    backend.message_passing->edge_forward(done, runtime, runtime.stream());
-    backend.message_passing->edge_forward(full, runtime, runtime.stream());
-    CHECK(equal_bits(done.aggregate, full.aggregate));
+  for_each_edge_case(
+      [](const Backend& backend, Runtime& runtime, RandomMatrices& random, const EdgeCase& edge) {
+        EdgeUpdateForward done = edge.forward(runtime);
+        EdgeUpdateForward full = edge.forward(runtime);
+        done.edges_out = Tensor();
+        backend.message_passing->edge_forward(done, runtime, runtime.stream());
+        backend.message_passing->edge_forward(full, runtime, runtime.stream());
+        CHECK(equal_bits(done.aggregate, full.aggregate));
 
-    const EdgeGradients gradients(runtime, random, edge);
-    EdgeUpdateBackward args = edge.backward(runtime, done, gradients);
-    args.d_edges_out = Tensor();
-    const bool wanted = random.seed() % 2 == 0;
-    if (!wanted) args.d_edges = Tensor();
-    backend.message_passing->edge_backward(args, runtime, runtime.stream());
-    check_backward(edge, args, gradients,
-                   reference::edge_update_backward(edge.update, edge.connectivity, edge.terms,
-                                                   edge.mlp.input_values[0], {}, edge.d_aggregate));
-  });
+        const EdgeGradients gradients(runtime, random, edge);
+        EdgeUpdateBackward args = edge.backward(runtime, done, gradients);
+        args.d_edges_out = Tensor();
+        const bool wanted = random.seed() % 2 == 0;
+        if (!wanted) args.d_edges = Tensor();
+        backend.message_passing->edge_backward(args, runtime, runtime.stream());
+        check_backward(edge, args, gradients,
+                       reference::edge_update_backward(edge.update, edge.connectivity, edge.terms,
+                                                       edge.mlp.input_values[0], {}, edge.d_aggregate));
+      });
 }
 
 TEST_CASE("edge update adds to the nodes' gradient where asked, and leaves out what nobody wants") {
-  for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const EdgeCase& edge) {
+  for_each_edge_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random,
+                        const EdgeCase& edge) {
     const EdgeUpdateForward done = edge.forward(runtime);
     backend.message_passing->edge_forward(done, runtime, runtime.stream());
     reference::EdgeUpdateGradients judge = edge.judge_gradients();
@@ -191,7 +196,7 @@ TEST_CASE("edge update with halo nodes, which send and never receive") {
       edges.nodes = 83;
       for (size_t e = 0; e < edges.senders.size(); e += 3)
         edges.senders[e] = static_cast<int32_t>(61 + e % 22);
-      const EdgeCase edge(runtime, random, shapes()[2], edges, dtype);
+      const EdgeCase edge(runtime, random, edge_shapes()[2], edges, dtype);
       REQUIRE(edge.graph.owned_nodes == 61);
       REQUIRE(edge.graph.nodes == 83);
       const EdgeUpdateForward done = edge.forward(runtime);
@@ -210,7 +215,7 @@ TEST_CASE("edge update with halo nodes, which send and never receive") {
 TEST_CASE("edge update leaves the same bits for any number of threads, and in every run") {
   for (const Backend& backend : backends()) {
     for (const DType dtype : backend.storage_types) {
-      for (const EdgeShape& shape : {shapes()[0], shapes()[2]}) {
+      for (const EdgeShape& shape : {edge_shapes()[0], edge_shapes()[2]}) {
         const std::string text = shape.mlp.text();
         CAPTURE(text);
         CAPTURE(name_of(dtype));

@@ -9,7 +9,7 @@
 namespace meshgrad::test {
 namespace {
 
-const std::vector<MlpShape>& shapes() {
+const std::vector<MlpShape>& mlp_shapes() {
   static const std::vector<MlpShape> list = {
       {{11}, 128, 3, 128, Activation::relu, Norm::layer},        // an encoder
       {{128, 128}, 128, 3, 128, Activation::relu, Norm::layer},  // a node update
@@ -27,10 +27,10 @@ const std::vector<MlpShape>& shapes() {
 
 /// Calls body with every shape, storage type and number of rows; seeds differ.
 template <class Body>
-void for_each_case(Body&& body) {
+void for_each_mlp(Body&& body) {
   uint64_t seed = 100;
   for (const Backend& backend : backends()) {
-    for (const MlpShape& shape : shapes()) {
+    for (const MlpShape& shape : mlp_shapes()) {
       for (const DType dtype : backend.storage_types) {
         for (const int64_t rows : backend.sizes_and(shape.hidden <= 16 && shape.out <= 16, 5003)) {
           const std::string text = shape.text();
@@ -79,7 +79,7 @@ MlpBackward backward_args(Runtime& runtime, const MlpCase& mlp, const MlpSaved& 
 }
 
 TEST_CASE("mlp forward agrees with the judge, saved tensors included") {
-  for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const MlpCase& mlp) {
+  for_each_mlp([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const MlpCase& mlp) {
     MlpForward args = forward_args(runtime, mlp);
     const Matrix residual = mlp.values(random, mlp.rows, mlp.shape.out);
     const bool with_residual = random.seed() % 2 == 0;
@@ -95,7 +95,7 @@ TEST_CASE("mlp forward agrees with the judge, saved tensors included") {
 // Gradients are held against those that flowed in, when they are smaller: a slope near 0, as of a saturated
 // tanh, is a difference of larger values and carries their errors.
 TEST_CASE("mlp backward agrees with the judge and adds to what the gradients hold") {
-  for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const MlpCase& mlp) {
+  for_each_mlp([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const MlpCase& mlp) {
     const MlpForward forward = forward_args(runtime, mlp);
     backend.mlp->forward(forward, runtime, runtime.stream());
     const Matrix d_out = mlp.values(random, mlp.rows, mlp.shape.out);
@@ -122,7 +122,7 @@ TEST_CASE("mlp backward agrees with the judge and adds to what the gradients hol
 }
 
 TEST_CASE("mlp backward recomputes what was not kept, bit for bit") {
-  for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const MlpCase& mlp) {
+  for_each_mlp([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const MlpCase& mlp) {
     const MlpForward kept = forward_args(runtime, mlp, true);
     const MlpForward dropped = forward_args(runtime, mlp, false);
     backend.mlp->forward(kept, runtime, runtime.stream());
@@ -149,7 +149,7 @@ TEST_CASE("mlp backward recomputes what was not kept, bit for bit") {
 }
 
 TEST_CASE("mlp backward adds into d_out when the input is also the residual") {
-  for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const MlpCase& mlp) {
+  for_each_mlp([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const MlpCase& mlp) {
     if (mlp.shape.inputs[0] != mlp.shape.out) return;
     MlpForward forward = forward_args(runtime, mlp);
     forward.residual = mlp.inputs[0].x;

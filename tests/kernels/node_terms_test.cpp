@@ -91,23 +91,24 @@ double allowed_error(DType dtype, int64_t terms, double largest_term, double lar
   return tolerance(DType::f32, terms, std::max(largest_term, largest_result)) + half_ulp * largest_result;
 }
 
-struct Case {
+struct NodeTermsCase {
   int64_t width;
   DType dtype;
   int64_t nodes, owned, edges;
   int64_t spare;
 };
 /// With halo nodes, hubs, nodes without edges; more tiles than the simulated device has warps.
-constexpr Case kCases[] = {{64, DType::f16, 1, 1, 0, 0},         {64, DType::bf16, 1, 1, 1, 45},
-                           {64, DType::f16, 33, 20, 211, 0},     {64, DType::f16, 801, 750, 1603, 0},
-                           {128, DType::f16, 31, 31, 100, 45},   {128, DType::bf16, 129, 100, 700, 0},
-                           {128, DType::f16, 401, 350, 1201, 3}, {256, DType::f16, 33, 20, 211, 1},
-                           {256, DType::bf16, 129, 129, 300, 0}};
+constexpr NodeTermsCase kNodeTermsCases[] = {
+    {64, DType::f16, 1, 1, 0, 0},         {64, DType::bf16, 1, 1, 1, 45},
+    {64, DType::f16, 33, 20, 211, 0},     {64, DType::f16, 801, 750, 1603, 0},
+    {128, DType::f16, 31, 31, 100, 45},   {128, DType::bf16, 129, 100, 700, 0},
+    {128, DType::f16, 401, 350, 1201, 3}, {256, DType::f16, 33, 20, 211, 1},
+    {256, DType::bf16, 129, 129, 300, 0}};
 
 template <class Body>
 void for_each_mesh(Body&& body) {
   uint64_t seed = 9600;
-  for (const Case& one : kCases) {
+  for (const NodeTermsCase& one : kNodeTermsCases) {
     CAPTURE(one.width);
     CAPTURE(name_of(one.dtype));
     CAPTURE(one.nodes);

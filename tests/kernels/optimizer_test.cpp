@@ -12,23 +12,24 @@
 namespace meshgrad::test {
 namespace {
 
-struct Case {
+struct OptimizerCase {
   const char* name;
   OptimizerKind kind;
   double weight_decay, momentum, loss_scale, clip_norm;
 };
-constexpr Case kCases[] = {{"adam", OptimizerKind::adam, 0.0, 0.0, 1.0, 0.0},
-                           {"adam, decay, clipped", OptimizerKind::adam, 0.01, 0.0, 4.0, 0.5},
-                           {"adamw", OptimizerKind::adamw, 0.1, 0.0, 1.0, 0.0},
-                           {"adamw, unscaled, not clipped", OptimizerKind::adamw, 0.1, 0.0, 8.0, 1e6},
-                           {"sgd", OptimizerKind::sgd, 0.0, 0.0, 1.0, 0.0},
-                           {"sgd, decay, clipped", OptimizerKind::sgd, 0.1, 0.0, 1.0, 0.3},
-                           {"sgd, momentum, unscaled", OptimizerKind::sgd, 0.01, 0.9, 2.0, 0.0},
-                           // Norms of 1e-5 to 3e-3 once unscaled: clipped before that, all would be.
-                           {"sgd, scaled high, clipped", OptimizerKind::sgd, 0.0, 0.0, 65536.0, 1e-4}};
+constexpr OptimizerCase kOptimizerCases[] = {
+    {"adam", OptimizerKind::adam, 0.0, 0.0, 1.0, 0.0},
+    {"adam, decay, clipped", OptimizerKind::adam, 0.01, 0.0, 4.0, 0.5},
+    {"adamw", OptimizerKind::adamw, 0.1, 0.0, 1.0, 0.0},
+    {"adamw, unscaled, not clipped", OptimizerKind::adamw, 0.1, 0.0, 8.0, 1e6},
+    {"sgd", OptimizerKind::sgd, 0.0, 0.0, 1.0, 0.0},
+    {"sgd, decay, clipped", OptimizerKind::sgd, 0.1, 0.0, 1.0, 0.3},
+    {"sgd, momentum, unscaled", OptimizerKind::sgd, 0.01, 0.9, 2.0, 0.0},
+    // Norms of 1e-5 to 3e-3 once unscaled: clipped before that, all would be.
+    {"sgd, scaled high, clipped", OptimizerKind::sgd, 0.0, 0.0, 65536.0, 1e-4}};
 constexpr double kRate = 0.01;
 
-reference::OptimizerStep judged(const Case& c, double rate = kRate) {
+reference::OptimizerStep judged(const OptimizerCase& c, double rate = kRate) {
   reference::OptimizerStep step;
   step.kind = c.kind;
   step.learning_rate = rate;
@@ -39,7 +40,7 @@ reference::OptimizerStep judged(const Case& c, double rate = kRate) {
   return step;
 }
 
-OptimizerSettings settings_of(const Case& c, double rate = kRate) {
+OptimizerSettings settings_of(const OptimizerCase& c, double rate = kRate) {
   return {.kind = c.kind,
           .weight_decay = c.weight_decay,
           .momentum = c.momentum,
@@ -92,15 +93,6 @@ struct Stepper {
   }
 };
 
-/// What a backend's masters and gradients are in.
-std::vector<DType> gradient_types(const Backend& backend) {
-  std::vector<DType> types;
-  for (const DType dtype : backend.storage_types) {
-    if (accumulator_of(dtype) == dtype) types.push_back(dtype);
-  }
-  return types;
-}
-
 /// Of a window with a loss, so that a step is taken.
 StepState ready(double loss_scale = 1.0) {
   StepState state;
@@ -117,8 +109,8 @@ reference::OptimizerState zero_moments(const Matrix& parameters) {
 
 TEST_CASE("five steps of every optimizer agree with the judge, and leave no gradients") {
   for (const Backend& backend : backends()) {
-    for (const Case& c : kCases) {
-      for (const DType dtype : gradient_types(backend)) {
+    for (const OptimizerCase& c : kOptimizerCases) {
+      for (const DType dtype : backend.gradient_types()) {
         for (const int64_t size : backend.sizes_and(true, 40009)) {
           CAPTURE(std::string(c.name));
           CAPTURE(name_of(dtype));
@@ -157,9 +149,9 @@ TEST_CASE("f32 updates are not lost at large step numbers") {
       reference::OptimizerState state{{0.0}, {0.25}, {0.5}};
       StepState first = ready();
       first.steps = number - 1;
-      Stepper stepper(backend, runtime, settings_of(kCases[0], 1.0), first, state, DType::f32);
+      Stepper stepper(backend, runtime, settings_of(kOptimizerCases[0], 1.0), first, state, DType::f32);
       stepper.step(Matrix(1, 1, 0.5));
-      reference::OptimizerStep judge = judged(kCases[0], 1.0);
+      reference::OptimizerStep judge = judged(kOptimizerCases[0], 1.0);
       judge.step = number;
       reference::optimizer_step(judge, {0.5}, state);
       CHECK(difference(stepper.update.parameters, Matrix(1, 1, state.parameters), 1) == "");
@@ -169,7 +161,7 @@ TEST_CASE("f32 updates are not lost at large step numbers") {
 
 TEST_CASE("a skipped step changes nothing but the gradients, which it clears") {
   for (const Backend& backend : backends()) {
-    for (const Case& c : kCases) {
+    for (const OptimizerCase& c : kOptimizerCases) {
       CAPTURE(std::string(c.name));
       Runtime runtime = backend.runtime();
       RandomMatrices random(62);
@@ -217,7 +209,7 @@ TEST_CASE("a clipped step of zero gradients is a step of zero, not NaN") {
 
 TEST_CASE("the copy in 16 bits is the rounded parameter") {
   for (const Backend& backend : backends()) {
-    for (const Case& c : kCases) {
+    for (const OptimizerCase& c : kOptimizerCases) {
       Runtime runtime = backend.runtime();
       RandomMatrices random(64);
       const Matrix start = random.normal(1, 1003);
@@ -241,7 +233,7 @@ TEST_CASE("the copy in 16 bits is the rounded parameter") {
 
 TEST_CASE("optimizer leaves the same bits for any number of threads, and in every run") {
   for (const Backend& backend : backends()) {
-    for (const Case& c : kCases) {
+    for (const OptimizerCase& c : kOptimizerCases) {
       CAPTURE(std::string(c.name));
       std::vector<std::unique_ptr<Runtime>> runtimes;
       std::vector<NamedTensors> results;

@@ -11,9 +11,6 @@
 namespace meshgrad::test {
 namespace {
 
-Tensor mask_tensor(Runtime& runtime, const std::vector<uint8_t>& mask) {
-  return Tensor::from<uint8_t>(runtime, mask, Shape{static_cast<int64_t>(mask.size())}, Tag::data, "mask");
-}
 Tensor scalar(Runtime& runtime, double value) {
   return Tensor::from<double>(runtime, std::vector<double>{value}, Shape{1}, Tag::data, "scalar");
 }
@@ -25,15 +22,6 @@ Tensor flag_tensor(Runtime& runtime, int32_t value) {
 }
 int32_t flag_of(Runtime& runtime, const Tensor& tensor) {
   return meshgrad::to_host(tensor, runtime.stream()).values<int32_t>()[0];
-}
-
-/// What a backend's gradients are in.
-std::vector<DType> gradient_types(const Backend& backend) {
-  std::vector<DType> types;
-  for (const DType dtype : backend.storage_types) {
-    if (accumulator_of(dtype) == dtype) types.push_back(dtype);
-  }
-  return types;
 }
 
 TEST_CASE("masked loss and its gradient agree with the judge") {
@@ -179,7 +167,7 @@ TEST_CASE("masked loss counts no rows behind the count and leaves their gradient
 
 TEST_CASE("sum of squares adds up in double and flags what is not finite") {
   for (const Backend& backend : backends()) {
-    for (const DType dtype : gradient_types(backend)) {
+    for (const DType dtype : backend.gradient_types()) {
       for (const int64_t size : backend.sizes_and(true, 70001)) {
         CAPTURE(size);
         Runtime runtime = backend.runtime();
@@ -222,7 +210,7 @@ TEST_CASE("sum of squares of more elements than the CPU adds in one round") {
 
 TEST_CASE("sum of squares finds one bad element wherever it stands, and f32 squares do not overflow") {
   for (const Backend& backend : backends()) {
-    for (const DType dtype : gradient_types(backend)) {
+    for (const DType dtype : backend.gradient_types()) {
       Runtime runtime = backend.runtime();
       for (const int64_t at : {0, 1, 63, 64, 5001, 9999}) {
         for (const double bad :

@@ -17,8 +17,8 @@ using reference::Edges;
 using reference::EdgeUpdate;
 using reference::Mlp;
 
-constexpr Activation kActivations[] = {Activation::none, Activation::relu, Activation::silu, Activation::gelu,
-                                       Activation::tanh};
+constexpr Activation kEveryActivation[] = {Activation::none, Activation::relu, Activation::silu,
+                                           Activation::gelu, Activation::tanh};
 constexpr Norm kNorms[] = {Norm::none, Norm::layer, Norm::rms};
 
 /// Edges 1 -> 0, 2 -> 0 and 0 -> 1; nothing arrives at node 2.
@@ -187,7 +187,7 @@ TEST_CASE("judge: activations at known points") {
 
 TEST_CASE("judge: slopes of activations are differences of the activations") {
   RandomMatrices random(1);
-  for (const Activation activation : kActivations) {
+  for (const Activation activation : kEveryActivation) {
     Matrix x = random.normal(3, 5);
     const Matrix d_y = random.normal(3, 5);
     check_gradient(std::string(name_of(activation)), x, reference::activation_backward(activation, x, d_y),
@@ -197,7 +197,7 @@ TEST_CASE("judge: slopes of activations are differences of the activations") {
 
 TEST_CASE("judge: mlp gradients are differences of the mlp") {
   RandomMatrices random(2);
-  for (const Activation activation : kActivations) {
+  for (const Activation activation : kEveryActivation) {
     for (const Norm norm : kNorms) {
       for (const int64_t layers : {1, 2, 3}) {
         CAPTURE(name_of(activation));

@@ -11,10 +11,6 @@ namespace {
 
 constexpr int64_t kSpare = 29;
 
-Tensor mask_tensor(Runtime& runtime, const std::vector<uint8_t>& mask) {
-  return Tensor::from<uint8_t>(runtime, mask, Shape{static_cast<int64_t>(mask.size())}, Tag::data, "mask");
-}
-
 /// The first rows.
 Matrix head(const Matrix& matrix, int64_t rows) {
   return {

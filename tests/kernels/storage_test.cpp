@@ -77,18 +77,18 @@ TEST_CASE("vectors convert to and from 16 bits as half and bfloat16 do") {
 TEST_CASE("rows are paired for products of bfloat16, an odd last one with zeros") {
   Runtime runtime = make_runtime();
   RandomMatrices random(31);
-  constexpr int64_t kWidth = 21, kRows = 5, kStride = 64;
+  constexpr int64_t kWidth = 21, kRows = 5, kPairStride = 64;
   const Matrix values = stored_as(DType::bf16, random.normal(kRows, kWidth));
   const Tensor wide = to_tensor(runtime, values, DType::f32);
   const Tensor stored = to_tensor(runtime, values, DType::bf16);
-  std::vector<bfloat16> of_tile(3 * kStride), of_stored(3 * kStride);
+  std::vector<bfloat16> of_tile(3 * kPairStride), of_stored(3 * kPairStride);
   const cpu::TileOps<bfloat16>& ops = cpu::tile_ops<bfloat16>();
-  ops.pair_rows(kRows, kWidth, wide.data<float>(), kWidth, of_tile.data(), kStride);
+  ops.pair_rows(kRows, kWidth, wide.data<float>(), kWidth, of_tile.data(), kPairStride);
   ops.pair_activated_rows(Activation::none, kRows, kWidth, stored.data<bfloat16>(), kWidth, of_stored.data(),
-                          kStride);
+                          kPairStride);
   for (int64_t row = 0; row < 6; ++row) {
     for (int64_t column = 0; column < kWidth; ++column) {
-      const auto at = static_cast<size_t>(row / 2 * kStride + 2 * column + row % 2);
+      const auto at = static_cast<size_t>(row / 2 * kPairStride + 2 * column + row % 2);
       const double expected = row < kRows ? values.v[static_cast<size_t>(row * kWidth + column)] : 0.0;
       CHECK(static_cast<double>(static_cast<float>(of_tile[at])) == expected);
       CHECK(of_stored[at].bits == of_tile[at].bits);

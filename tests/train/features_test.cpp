@@ -103,13 +103,13 @@ Normalizers identity(const FrameFeatures& features) {
   return {plain(features.node_inputs()), plain(features.edge_inputs()), plain(features.outputs())};
 }
 
-struct Fixture {
+struct DataFixture {
   test::ScratchDirectory scratch;
   Dataset dataset = hand_made(scratch.path);
   Runtime runtime{RuntimeOptions{.device = {}, .threads = 1}};
 };
 
-Batch batch_of(Fixture& f, const FrameFeatures& features, const std::vector<Sample>& samples,
+Batch batch_of(DataFixture& f, const FrameFeatures& features, const std::vector<Sample>& samples,
                const NoiseOptions& noise, const std::string& split = "train") {
   Normalizers none = identity(features);
   return features.training_batch(f.runtime, DType::f64, split, samples, noise, none, false);
@@ -117,7 +117,7 @@ Batch batch_of(Fixture& f, const FrameFeatures& features, const std::vector<Samp
 
 TEST_CASE(
     "inputs are fields in the order of the config, then the one-hot type; edges are relative positions") {
-  Fixture f;
+  DataFixture f;
   const FrameFeatures features(f.dataset, hand_config());
   REQUIRE(features.node_inputs() == 1 + 2 + 9);
   REQUIRE(features.outputs() == 2);
@@ -141,7 +141,7 @@ TEST_CASE(
 }
 
 TEST_CASE("several targets lie side by side in the order of the config") {
-  Fixture f;
+  DataFixture f;
   DataConfig config = hand_config();
   config.targets = {"v", "p"};
   const FrameFeatures features(f.dataset, config);
@@ -154,7 +154,8 @@ TEST_CASE("several targets lie side by side in the order of the config") {
 }
 
 /// The noise of a sample on v: zero where the type takes none.
-double noise_on(const Fixture& f, const NoiseOptions& noise, const Sample& sample, size_t node, size_t c) {
+double noise_on(const DataFixture& f, const NoiseOptions& noise, const Sample& sample, size_t node,
+                size_t c) {
   if (kTypes[node] == 4) return 0.0;
   const uint64_t id = f.dataset.trajectory("train", 0).sample_id(sample.frame);
   const double draw =
@@ -163,7 +164,7 @@ double noise_on(const Fixture& f, const NoiseOptions& noise, const Sample& sampl
 }
 
 TEST_CASE("the change and its noise: input + n, target - gamma n") {
-  Fixture f;
+  DataFixture f;
   const FrameFeatures features(f.dataset, hand_config());
   const Sample sample{0, 2, 4};
   for (const double gamma : {1.0, 0.25, 0.0}) {
@@ -184,7 +185,7 @@ TEST_CASE("the change and its noise: input + n, target - gamma n") {
 }
 
 TEST_CASE("the second change: the input is the last change, the target takes (1 + gamma) of the noise") {
-  Fixture f;
+  DataFixture f;
   const FrameFeatures features(f.dataset, hand_config(Prediction::second_change));
   const Sample sample{0, 3, 0};
   const NoiseOptions noise{0.5, 0.25, 3};
@@ -209,7 +210,7 @@ std::pair<double, double> two_pass(const std::vector<double>& values) {
 }
 
 TEST_CASE("normalisers of the data set: fields over all nodes, targets over predicted ones, with the noise") {
-  Fixture f;
+  DataFixture f;
   const auto change = [](int64_t t, int64_t n, int64_t c) {
     return velocity(t + 1, n, c) - velocity(t, n, c);
   };
@@ -239,7 +240,7 @@ TEST_CASE("normalisers of the data set: fields over all nodes, targets over pred
 }
 
 TEST_CASE("a prediction is taken back to the field's unit, on predicted nodes only") {
-  Fixture f;
+  DataFixture f;
   for (const Prediction predict : {Prediction::change, Prediction::second_change}) {
     const FrameFeatures features(f.dataset, hand_config(predict));
     const TrajectoryView trajectory = f.dataset.trajectory("train", 0);
@@ -256,7 +257,7 @@ TEST_CASE("a prediction is taken back to the field's unit, on predicted nodes on
 }
 
 TEST_CASE("a union of meshes is the graph of their shifted edges") {
-  Fixture f;
+  DataFixture f;
   const std::vector<MeshView> meshes{f.dataset.trajectory("valid", 0).mesh(),
                                      f.dataset.trajectory("train", 0).mesh(),
                                      f.dataset.trajectory("valid", 0).mesh()};
@@ -290,7 +291,7 @@ TEST_CASE("a union of meshes is the graph of their shifted edges") {
 }
 
 TEST_CASE("a batch is its samples one behind the other") {
-  Fixture f;
+  DataFixture f;
   const FrameFeatures features(f.dataset, hand_config());
   const NoiseOptions noise{0.5, 1.0, 1};
   const std::vector<Sample> samples{{0, 1, 2}, {1, 0, 0}};
@@ -342,7 +343,7 @@ TEST_CASE("an online normaliser equals two passes over all rows, and a constant 
 }
 
 TEST_CASE("a learning batch adds its rows before it is normalised, others add none") {
-  Fixture f;
+  DataFixture f;
   const FrameFeatures features(f.dataset, hand_config());
   Normalizers learned = features.online_normalizers();
   std::vector<double> changes;
@@ -360,7 +361,7 @@ TEST_CASE("a learning batch adds its rows before it is normalised, others add no
 }
 
 TEST_CASE("fields and types that do not exist are named") {
-  Fixture f;
+  DataFixture f;
   DataConfig config = hand_config();
   config.inputs = {"speed"};
   CHECK(test::contains(message_of([&] { FrameFeatures(f.dataset, config); }), "speed"));
@@ -370,7 +371,7 @@ TEST_CASE("fields and types that do not exist are named") {
 }
 
 TEST_CASE("every pass of the sampler visits every frame once, in another order") {
-  Fixture f;
+  DataFixture f;
   for (const Prediction predict : {Prediction::change, Prediction::second_change}) {
     const Sampler sampler(f.dataset, "valid", predict, 5);
     const int64_t first = predict == Prediction::change ? 0 : 1;

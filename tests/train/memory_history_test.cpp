@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The files that show what an allocator did.
+#include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/memory/source_host.h>
 #include <meshgrad/engine/random.h>
@@ -15,6 +16,7 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 
+#include "support.h"
 #include "train/process.h"
 
 namespace meshgrad {
@@ -24,10 +26,8 @@ using Kind = MemoryEvent::Kind;
 using Json = nlohmann::json;
 using State = MemorySnapshot::State;
 
-constexpr int64_t kMiB = int64_t{1} << 20;
-
-struct Fixture {
-  explicit Fixture(int64_t history, int64_t limit = 256 * kMiB)
+struct HistoryFixture {
+  explicit HistoryFixture(int64_t history, int64_t limit = 256 * kMiB)
       : allocator(CachingAllocator::create(std::make_shared<HostMemorySource>(limit), {.history = history})) {
   }
   StoragePtr take(int64_t bytes, Tag tag, std::string_view name) {
@@ -139,7 +139,7 @@ TEST_CASE("JSON: read back, it is the history") {
 
 TEST_CASE("the ring's last events, in order, are what the files hold") {
   const test::ScratchDirectory scratch;
-  Fixture f(8);
+  HistoryFixture f(8);
   f.work(3, 20);
   write_memory_files(scratch.path / "deep" / "memory", *f.allocator);
   const Json json = Json::parse(test::read_text(scratch.path / "deep/memory/history.json"));
@@ -159,7 +159,7 @@ TEST_CASE("the ring's last events, in order, are what the files hold") {
 TEST_CASE("a folder that cannot be made is an error that says so") {
   const test::ScratchDirectory scratch;
   std::ofstream(scratch.path / "file") << "in the way";
-  const Fixture f(8);
+  const HistoryFixture f(8);
   std::string text;
   try {
     write_memory_files(scratch.path / "file" / "memory", *f.allocator);
@@ -215,7 +215,7 @@ TEST_CASE("the peak of a history that lost its beginning, from the snapshot") {
 }
 
 TEST_CASE("forwards from the first event and back from the snapshot, a peak is the same") {
-  Fixture f(1'000'000);
+  HistoryFixture f(1'000'000);
   f.work(7, 2000);
   f.held.resize(15);
   f.allocator->release_cached();
@@ -276,12 +276,6 @@ TEST_CASE("a thinned curve keeps the highest, the lowest and the last of each sh
   }
 }
 
-size_t count_of(const std::string& text, const std::string& part) {
-  size_t count = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size())) ++count;
-  return count;
-}
-
 TEST_CASE("HTML: one file that loads nothing, and in which no name can be markup") {
   MemoryHistory history = small_history();
   history.names[1] = "</script><script>alert(1)</script>";
@@ -291,21 +285,21 @@ TEST_CASE("HTML: one file that loads nothing, and in which no name can be markup
   CHECK(page.ends_with("</html>\n"));
   CHECK(page.find("alert(1)</script>") == std::string::npos);
   CHECK(page.find("<img") == std::string::npos);
-  CHECK(count_of(page, "<script") == 3);  // the data, and two of the page's
-  CHECK(count_of(page, "</script>") == 3);
-  CHECK(count_of(page, "<style>") == 2);
+  CHECK(test::count_of(page, "<script") == 3);  // the data, and two of the page's
+  CHECK(test::count_of(page, "</script>") == 3);
+  CHECK(test::count_of(page, "<style>") == 2);
   CHECK(page.find("src=\"") == std::string::npos);
   CHECK(page.find("href") == std::string::npos);
   // The only address is a name, that of SVG.
-  CHECK(count_of(page, "http") == 1);
-  CHECK(count_of(page, "http://www.w3.org/2000/svg") == 1);
+  CHECK(test::count_of(page, "http") == 1);
+  CHECK(test::count_of(page, "http://www.w3.org/2000/svg") == 1);
   CHECK(data_of(page).at("names") ==
         Json{history.names[1], "<img src=x onerror=\"alert('2')\">& \xef\xbf\xbd"});
   // What the script looks for is in the page.
   for (const char* id :
        {"coverage", "tiles", "timeline", "layout", "scale", "map", "owners", "tags", "totals"}) {
     CAPTURE(id);
-    CHECK(count_of(page, "id=\"" + std::string(id) + "\"") == 1);
+    CHECK(test::count_of(page, "id=\"" + std::string(id) + "\"") == 1);
     CHECK(page.find('\'' + std::string(id) + '\'') != std::string::npos);
   }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // scripts/memory-pickle on histories that the library wrote.
 #include <doctest/doctest.h>
+#include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/memory/source_host.h>
@@ -13,17 +14,17 @@
 namespace meshgrad {
 namespace {
 
-test::Outcome run_script(const std::string& name, std::vector<std::string> arguments) {
+test::Outcome run_memory_script(const std::string& name, std::vector<std::string> arguments) {
   return test::Process(std::move(arguments), MESHGRAD_SOURCE_DIR "/scripts/" + name).wait();
 }
 
-void write(const std::string& path, const std::string& bytes) {
+void write_bytes(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
 /// Blocks of many sizes come and go, memory runs out, and in the end eleven blocks stay.
-struct Recorded {
-  explicit Recorded(int64_t history)
+struct RecordedHistory {
+  explicit RecordedHistory(int64_t history)
       : allocator(
             CachingAllocator::create(std::make_shared<HostMemorySource>(256 * kMiB), {.history = history})) {
     for (int64_t i = 0; i < 3000; ++i) {
@@ -44,7 +45,6 @@ struct Recorded {
   }
   std::string history_path() const { return (scratch.path / "history.json").string(); }
 
-  static constexpr int64_t kMiB = int64_t{1} << 20;
   const test::ScratchDirectory scratch;
   Stream stream{Device{}};
   std::shared_ptr<CachingAllocator> allocator;
@@ -103,13 +103,13 @@ print(sum(size for size, _ in live.values()), len(live), sorted({f['name'] for _
 )py";
 
 TEST_CASE("Python reads the pickle, and the viewer's reader knows every opcode in it") {
-  const Recorded recorded(1'000'000);
+  const RecordedHistory recorded(1'000'000);
   const MemoryHistory history = recorded.allocator->history();
   CHECK(history.dropped == 0);
-  const test::Outcome pickle = run_script("memory-pickle", {recorded.history_path()});
+  const test::Outcome pickle = run_memory_script("memory-pickle", {recorded.history_path()});
   REQUIRE_MESSAGE(pickle.code == 0, pickle.err);
   const std::string path = (recorded.scratch.path / "snapshot.pickle").string();
-  write(path, pickle.out);
+  write_bytes(path, pickle.out);
   const test::Outcome python =
       test::Process({"python3", "-c", kCheckPickle, path, std::to_string(history.events.size())},
                     "/usr/bin/env")
@@ -119,18 +119,18 @@ TEST_CASE("Python reads the pickle, and the viewer's reader knows every opcode i
         std::to_string(recorded.allocator->stats().requested.current) + " 11 activations 'last \\ufffd'\n");
 
   // As a snapshot of PyTorch it is the trace that the history is.
-  const test::Outcome trace = run_script("pytorch-trace", {path});
+  const test::Outcome trace = run_memory_script("pytorch-trace", {path});
   CHECK_MESSAGE(trace.code == 0, trace.err);
   CHECK(parse_memory_trace(trace.out, "trace").peak_requested ==
         read_memory_trace(recorded.history_path()).peak_requested);
 }
 
 TEST_CASE("of a history that lost its beginning the segments still show all blocks") {
-  const Recorded recorded(8);
-  const test::Outcome pickle = run_script("memory-pickle", {recorded.history_path()});
+  const RecordedHistory recorded(8);
+  const test::Outcome pickle = run_memory_script("memory-pickle", {recorded.history_path()});
   REQUIRE_MESSAGE(pickle.code == 0, pickle.err);
   const std::string path = (recorded.scratch.path / "snapshot.pickle").string();
-  write(path, pickle.out);
+  write_bytes(path, pickle.out);
   const char* const count = R"py(
 import pickle, sys
 s = pickle.load(open(sys.argv[1], 'rb'))
@@ -145,8 +145,8 @@ TEST_CASE("what is no history is refused with a fix") {
   const test::ScratchDirectory scratch;
   const std::string path = (scratch.path / "history.json").string();
   const auto check_fails = [&](const std::string& text, const std::string& part) {
-    write(path, text);
-    const test::Outcome outcome = run_script("memory-pickle", {path});
+    write_bytes(path, text);
+    const test::Outcome outcome = run_memory_script("memory-pickle", {path});
     CAPTURE(outcome.err);
     CHECK(outcome.code == 1);
     CHECK(outcome.out.empty());
@@ -161,7 +161,7 @@ TEST_CASE("what is no history is refused with a fix") {
   check_fails(R"({"format": "meshgrad-memory-history", "version": 1, "names": [], "events": []})",
               "KeyError");
   std::filesystem::remove(path);
-  CHECK(run_script("memory-pickle", {path}).err.find("No such file") != std::string::npos);
+  CHECK(run_memory_script("memory-pickle", {path}).err.find("No such file") != std::string::npos);
 }
 
 }  // namespace

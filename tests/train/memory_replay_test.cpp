@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Traces replayed: the simulated policies against figures worked out by hand and known ones.
 #include <doctest/doctest.h>
+#include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/random.h>
 #include <meshgrad/train/replay/replay.h>
@@ -12,8 +13,6 @@
 
 namespace meshgrad {
 namespace {
-
-constexpr int64_t kMiB = int64_t{1} << 20;
 
 std::string traces(const std::string& name) { return std::string(MESHGRAD_TEST_DATA) + "/traces/" + name; }
 

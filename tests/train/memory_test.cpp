@@ -27,10 +27,10 @@ std::vector<MemoryStats> stats_of(const Config& config) {
   return stats;
 }
 
-struct Fixture {
+struct MemoryFixture {
   test::ScratchDirectory scratch;
   Config config;
-  explicit Fixture(int side = 7) {
+  explicit MemoryFixture(int side = 7) {
     config = test::small_config(scratch.path, test::pack_waves(scratch.path, side, 6));
     config.train.steps = 8;
     config.train.checkpoint_every = 0;
@@ -44,7 +44,7 @@ struct Fixture {
 };
 
 TEST_CASE("what is alive after a step is the same after every step, and reserved memory does not creep") {
-  Fixture f;
+  MemoryFixture f;
   f.config.train.validate_every = 2;
   f.config.train.checkpoint_every = 3;
   const std::vector<MemoryStats> stats = stats_of(f.config);
@@ -62,7 +62,7 @@ TEST_CASE("what is alive after a step is the same after every step, and reserved
 }
 
 TEST_CASE("saving checkpoints adds nothing to the peak") {
-  Fixture f(20);
+  MemoryFixture f(20);
   Config saving = f.in("saving");
   saving.train.checkpoint_every = 1;
   const auto peak = [](const std::vector<MemoryStats>& stats) {
@@ -86,7 +86,7 @@ std::vector<double> weights_of(const Config& config) {
 }
 
 TEST_CASE("release_cached_every gives memory back, and changes nothing else") {
-  Fixture f;
+  MemoryFixture f;
   const Config plain = f.in("plain");
   Config releasing = f.in("releasing");
   releasing.memory.release_cached_every = 2;
@@ -96,7 +96,7 @@ TEST_CASE("release_cached_every gives memory back, and changes nothing else") {
 
 TEST_CASE("planned steps map little more than lives at once, and change nothing else") {
   constexpr int64_t kPage = int64_t{2} << 20;
-  Fixture f(30);
+  MemoryFixture f(30);
   f.config.model.width = 64;
   const Config plain = f.in("plain");
   for (const bool recompute : {false, true}) {
@@ -115,7 +115,7 @@ TEST_CASE("planned steps map little more than lives at once, and change nothing 
 }
 
 TEST_CASE("a line at the end of an epoch, in the log and in the metrics") {
-  Fixture f;
+  MemoryFixture f;
   f.config.train.log_every = 1;
   std::vector<std::string> lines;
   Runtime runtime({.device = {}, .threads = 1});
@@ -134,7 +134,7 @@ TEST_CASE("a line at the end of an epoch, in the log and in the metrics") {
 }
 
 TEST_CASE("with 60 % of the memory it needs a run fails, says what to do, and doing it lets it go on") {
-  Fixture f(40);
+  MemoryFixture f(40);
   f.config.model.width = 64;
   f.config.train.steps = 2;
   f.config.train.checkpoint_every = 1;
@@ -161,7 +161,7 @@ TEST_CASE("with 60 % of the memory it needs a run fails, says what to do, and do
 }
 
 TEST_CASE("memory.history leaves its files, also when memory runs out") {
-  Fixture f(30);
+  MemoryFixture f(30);
   f.config.memory.history = 1000;
   stats_of(f.config);
   const fs::path dir = fs::path(f.config.run.dir) / "memory";
@@ -176,7 +176,7 @@ TEST_CASE("memory.history leaves its files, also when memory runs out") {
 }
 
 TEST_CASE("MESHGRAD_ALLOC_CONF is obeyed, and what is wrong with it is said") {
-  Fixture f(30);
+  MemoryFixture f(30);
   const std::string file = test::write_config(f.scratch.path, f.config);
   const auto train_with = [&](const char* text) {
     setenv("MESHGRAD_ALLOC_CONF", text, 1);

@@ -18,12 +18,10 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::contains;
+using test::devices;
 using test::message_of;
 using test::ScratchDirectory;
-
-std::vector<Device> devices() {
-  return cuda_devices().empty() ? std::vector<Device>{{}} : std::vector<Device>{{}, {DeviceKind::cuda, 0}};
-}
+using test::tensors_of;
 
 Config small(const fs::path& folder, Device device) {
   const bool on_gpu = device.kind == DeviceKind::cuda;
@@ -46,14 +44,6 @@ std::vector<std::string> run(const Config& config, Device device, TrainResult* r
   const TrainResult done = train(runtime, config, options);
   if (result != nullptr) *result = done;
   return messages;
-}
-
-std::map<std::string, std::string> tensors_of(const Config& config) {
-  const SafetensorsFile file(fs::path(config.run.dir) / "checkpoints/last.safetensors");
-  std::map<std::string, std::string> tensors;
-  for (const SafetensorsTensor& tensor : file.view().tensors)
-    tensors[tensor.name] = {reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size()};
-  return tensors;
 }
 
 bool any_contains(const std::vector<std::string>& texts, const std::string& part) {

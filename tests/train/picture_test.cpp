@@ -12,6 +12,7 @@
 #include <cmath>
 #include <limits>
 
+#include "support.h"
 #include "train/process.h"
 
 using namespace meshgrad;
@@ -19,6 +20,9 @@ using meshgrad::test::read_text;
 using meshgrad::test::ScratchDirectory;
 
 namespace {
+
+using test::contains;
+using test::count_of;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
@@ -59,14 +63,6 @@ struct Decoded {
     height = static_cast<int>(header.height);
   }
 };
-
-std::size_t count_of(const std::string& text, std::string_view part) {
-  std::size_t count = 0;
-  for (std::size_t at = text.find(part); at != text.npos; at = text.find(part, at + part.size())) ++count;
-  return count;
-}
-
-bool has(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
 
 std::vector<std::string> labels(const std::vector<Tick>& ticks) {
   std::vector<std::string> result;
@@ -248,15 +244,15 @@ TEST_CASE("a chart draws its series, skips what cannot be drawn and needs nothin
   const ChartSeries both[] = {train, validation};
   write_line_chart(scratch.path / "loss.svg", both, {"Loss", "step", "loss & more"});
   const std::string svg = read_text(scratch.path / "loss.svg");
-  CHECK(has(svg, "<svg xmlns=\"http://www.w3.org/2000/svg\""));
+  CHECK(contains(svg, "<svg xmlns=\"http://www.w3.org/2000/svg\""));
   CHECK(svg.ends_with("</svg>\n"));
-  CHECK(has(svg, "train &lt;a&gt;"));
-  CHECK(has(svg, "loss &amp; more"));
-  CHECK(has(svg, "<polygon"));  // the band of the long series
+  CHECK(contains(svg, "train &lt;a&gt;"));
+  CHECK(contains(svg, "loss &amp; more"));
+  CHECK(contains(svg, "<polygon"));  // the band of the long series
   CHECK(std::ranges::count(svg, '\n') < 60);
-  CHECK_FALSE(has(svg, "nan"));
-  CHECK_FALSE(has(svg, "inf"));
-  CHECK_FALSE(has(svg, "href"));
+  CHECK_FALSE(contains(svg, "nan"));
+  CHECK_FALSE(contains(svg, "inf"));
+  CHECK_FALSE(contains(svg, "href"));
   CHECK(count_of(svg, "<circle") == 2);
 }
 
@@ -268,8 +264,8 @@ TEST_CASE("a chart of nothing, of one point and of constants is still a chart") 
       const ChartSeries one[] = {{"s", x, y}};
       const std::string svg = line_chart_svg(one, {"t", "x", "y"}, log_y);
       CHECK(svg.ends_with("</svg>\n"));
-      CHECK_FALSE(has(svg, "nan"));
-      CHECK_FALSE(has(svg, "inf\""));
+      CHECK_FALSE(contains(svg, "nan"));
+      CHECK_FALSE(contains(svg, "inf\""));
     }
   }
   const ChartSeries uneven[] = {{"s", {1}, {}}};

@@ -15,6 +15,7 @@ namespace {
 using test::contains;
 using test::message_of;
 using test::ScratchDirectory;
+using test::tensors_of;
 
 MeshGraphNet model_of(int64_t blocks) {
   return MeshGraphNet({.node_inputs = 2,
@@ -64,13 +65,6 @@ TEST_CASE("modes cut the included blocks; the last segment is kept") {
 }
 
 /// The tensors of a run's last checkpoint, by name.
-std::map<std::string, std::string> tensors_of(const Config& config) {
-  const SafetensorsFile file(std::filesystem::path(config.run.dir) / "checkpoints/last.safetensors");
-  std::map<std::string, std::string> tensors;
-  for (const SafetensorsTensor& tensor : file.view().tensors)
-    tensors[tensor.name] = {reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size()};
-  return tensors;
-}
 
 Config with(Config config, const std::string& name, RecomputeMode mode,
             RecomputePolicy policy = RecomputePolicy::inputs) {

@@ -149,4 +149,13 @@ inline void change_tensors(const std::filesystem::path& from, const std::filesys
   write_safetensors(to, tensors, file.view().metadata);
 }
 
+/// The bytes of every tensor in the last checkpoint of a run, by name.
+inline std::map<std::string, std::string> tensors_of(const Config& config) {
+  const SafetensorsFile file(std::filesystem::path(config.run.dir) / "checkpoints/last.safetensors");
+  std::map<std::string, std::string> tensors;
+  for (const SafetensorsTensor& tensor : file.view().tensors)
+    tensors[tensor.name] = {reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size()};
+  return tensors;
+}
+
 }  // namespace meshgrad::test

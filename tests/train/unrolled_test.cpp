@@ -15,17 +15,12 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::contains;
+using test::devices;
 using test::message_of;
 using test::ScratchDirectory;
 using test::UnrollCase;
 
 constexpr Prediction kPredictions[] = {Prediction::change, Prediction::second_change};
-
-std::vector<Device> devices() {
-  std::vector<Device> found{Device{}};
-  if (!cuda_devices().empty()) found.push_back({DeviceKind::cuda, 0});
-  return found;
-}
 
 TEST_CASE("a batch of several steps holds the data's frames behind the first, without noise") {
   for (const Prediction predict : kPredictions) {
@@ -342,7 +337,7 @@ struct DeviceRuns {
 TEST_CASE("a device trains unrolled samples as the CPU does, captured or not, and goes on after a break" *
           doctest::skip(cuda_devices().empty())) {
   DeviceRuns runs;
-  constexpr Device kGpu{DeviceKind::cuda, 0};
+  constexpr Device kFirstGpu{DeviceKind::cuda, 0};
   const Config cpu = runs.named("cpu");
   DeviceRuns::run(cpu, {});
   const std::vector<double> expected = DeviceRuns::losses(cpu);
@@ -352,21 +347,21 @@ TEST_CASE("a device trains unrolled samples as the CPU does, captured or not, an
   for (const GraphsMode graphs : {GraphsMode::off, GraphsMode::capture}) {
     runs.config.graphs = graphs;
     const Config straight = runs.named(graphs == GraphsMode::off ? "off" : "captured");
-    DeviceRuns::run(straight, kGpu);
+    DeviceRuns::run(straight, kFirstGpu);
     captured = DeviceRuns::losses(straight);
     REQUIRE(captured.size() == expected.size());
     for (size_t i = 0; i < captured.size(); ++i)
       CHECK(captured[i] == doctest::Approx(expected[i]).epsilon(1e-3));
   }
   Config broken = runs.named("broken");
-  DeviceRuns::run(broken, kGpu, false, 2);
+  DeviceRuns::run(broken, kFirstGpu, false, 2);
   broken.recompute.segments = SegmentUnit::frame;
-  DeviceRuns::run(broken, kGpu, true);
+  DeviceRuns::run(broken, kFirstGpu, true);
   CHECK(DeviceRuns::losses(broken) == captured);
   runs.config.precision = DType::f16;
   runs.config.train.steps = 1;
   const Config narrow = runs.named("narrow");
-  DeviceRuns::run(narrow, kGpu);
+  DeviceRuns::run(narrow, kFirstGpu);
   CHECK(DeviceRuns::losses(narrow).front() == doctest::Approx(expected.front()).epsilon(0.05));
 }
 

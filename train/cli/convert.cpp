@@ -56,7 +56,7 @@ std::string to_text(const ConvertReport& report, const std::string& output) {
 }
 
 /// One line a second on stderr: enough for a terminal and for a log.
-std::function<void(const ConvertProgress&)> progress_lines() {
+std::function<void(const ConvertProgress&)> convert_progress() {
   using Clock = std::chrono::steady_clock;
   return [last = Clock::now()](const ConvertProgress& progress) mutable {
     const auto now = Clock::now();
@@ -77,7 +77,7 @@ int run(const Options& options, const GlobalOptions& globals) {
     }
     convert_options.units[unit.substr(0, equals)] = unit.substr(equals + 1);
   }
-  if (!globals.quiet) convert_options.progress = progress_lines();
+  if (!globals.quiet) convert_options.progress = convert_progress();
   const ConvertReport report = convert(convert_options);
   if (!globals.quiet) {
     for (const std::string& warning : report.warnings) print_note("warning: " + warning);

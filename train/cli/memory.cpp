@@ -97,7 +97,7 @@ std::string table(const std::vector<ReplayReport>& reports, const std::string& c
 }
 
 /// A progress line before each policy, once the command has run for a while.
-std::function<void(const std::string&)> progress_lines(bool quiet) {
+std::function<void(const std::string&)> replay_progress(bool quiet) {
   using Clock = std::chrono::steady_clock;
   return [quiet, last = Clock::now()](const std::string& text) mutable {
     constexpr std::chrono::seconds kPatience{2};
@@ -114,7 +114,7 @@ int run(const ReplayCommand& command, const GlobalOptions& globals) {
     throw invalid_argument("--scale", "a factor above 0, up to 1e6", fmt::format("{}", command.scale),
                            "for example --scale 0.5");
   }
-  const auto progress = progress_lines(globals.quiet);
+  const auto progress = replay_progress(globals.quiet);
   Json json = Json::array();
   std::string text;
   for (const std::string& path : command.traces) {

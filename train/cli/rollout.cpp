@@ -37,7 +37,7 @@ std::string to_text(const RolloutFiles& files) {
   return text;
 }
 
-std::function<void(int64_t, int64_t)> progress_lines() {
+std::function<void(int64_t, int64_t)> rollout_progress() {
   using Clock = std::chrono::steady_clock;
   return [last = Clock::now()](int64_t done, int64_t total) mutable {
     if (Clock::now() - last < std::chrono::seconds(2)) return;
@@ -61,7 +61,7 @@ int run(const RolloutCommand& command, const GlobalOptions& globals) {
                           ? std::filesystem::path(command.directory)
                           : std::filesystem::path(command.run) /
                                 fmt::format("rollout_{}_{}", options.split, options.trajectory);
-  if (!globals.quiet) options.progress = progress_lines();
+  if (!globals.quiet) options.progress = rollout_progress();
   const RolloutFiles files = write_rollout(predictor, options);
   print_result(command.json ? to_json(files) : to_text(files));
   return kExitOk;

@@ -8,14 +8,14 @@
 namespace meshgrad {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 struct SchemaMaker {
-  Json& entry;
+  OrderedJson& entry;
   void operator()(const BoolKey&) const { entry["type"] = "boolean"; }
   void operator()(const IntegerKey& type) const {
     if (type.word.empty()) return integer(entry, type.minimum, type.maximum);
-    Json number;
+    OrderedJson number;
     integer(number, type.minimum, type.maximum);
     entry["anyOf"] = {number, {{"enum", {type.word}}}};
   }
@@ -33,7 +33,7 @@ struct SchemaMaker {
     list(type.least);
     entry["items"] = {{"type", "string"}, {"minLength", 1}};
     if (type.names == nullptr) return;
-    entry["items"] = {{"enum", Json::array()}};
+    entry["items"] = {{"enum", OrderedJson::array()}};
     for (const std::string_view name : type.names()) entry["items"]["enum"].push_back(name);
   }
   void operator()(const IntegerListKey& type) const {
@@ -45,12 +45,12 @@ struct SchemaMaker {
     entry["pattern"] = "^(0?|[0-9]+(\\.[0-9]*)? *([TGMK]iB|[TGMk]?B))$";
   }
   void operator()(const ChoiceKey& type) const {
-    entry["enum"] = Json::array();
+    entry["enum"] = OrderedJson::array();
     for (const Choice& choice : type.choices) entry["enum"].push_back(choice.name);
   }
 
  private:
-  static void integer(Json& target, int64_t minimum, int64_t maximum) {
+  static void integer(OrderedJson& target, int64_t minimum, int64_t maximum) {
     target["type"] = "integer";
     target["minimum"] = minimum;
     target["maximum"] = maximum;
@@ -62,8 +62,8 @@ struct SchemaMaker {
   }
 };
 
-Json object_schema() {
-  return {{"type", "object"}, {"additionalProperties", false}, {"properties", Json::object()}};
+OrderedJson object_schema() {
+  return {{"type", "object"}, {"additionalProperties", false}, {"properties", OrderedJson::object()}};
 }
 
 /// A cell of a Markdown table: '|' would end it.
@@ -85,19 +85,19 @@ void append_rows(std::string& text, std::string_view section) {
 }  // namespace
 
 std::string config_schema() {
-  Json schema = {{"$schema", "http://json-schema.org/draft-04/schema#"}, {"title", "meshgrad run"}};
+  OrderedJson schema = {{"$schema", "http://json-schema.org/draft-04/schema#"}, {"title", "meshgrad run"}};
   schema.update(object_schema());
   for (const ConfigSection& section : config_sections()) {
-    Json& entry = schema["properties"][std::string(section.name)] = object_schema();
+    OrderedJson& entry = schema["properties"][std::string(section.name)] = object_schema();
     entry["description"] = section.help;
   }
   for (const ConfigKey& key : config_keys()) {
-    Json& home = key.section.empty() ? schema : schema["properties"][std::string(key.section)];
-    Json& entry = home["properties"][std::string(key.name)];
+    OrderedJson& home = key.section.empty() ? schema : schema["properties"][std::string(key.section)];
+    OrderedJson& entry = home["properties"][std::string(key.name)];
     entry["description"] =
         key.unit.empty() ? std::string(key.help) : fmt::format("{} [{}]", key.help, key.unit);
     std::visit(SchemaMaker{entry}, key.type);
-    entry["default"] = Json::parse(toml_literal(key, Config{}));  // these literals are JSON as well
+    entry["default"] = OrderedJson::parse(toml_literal(key, Config{}));  // these literals are JSON as well
   }
   return schema.dump(2) + "\n";
 }

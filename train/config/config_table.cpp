@@ -61,8 +61,8 @@ constexpr Choice kRecomputeModes[] = {
     is("off", RecomputeMode::off),       is("block", RecomputeMode::block),
     is("every", RecomputeMode::every),   is("sqrt", RecomputeMode::sqrt),
     is("budget", RecomputeMode::budget), is("auto", RecomputeMode::automatic)};
-constexpr Choice kPolicies[] = {is("inputs", RecomputePolicy::inputs),
-                                is("products", RecomputePolicy::products)};
+constexpr Choice kKeepPolicies[] = {is("inputs", RecomputePolicy::inputs),
+                                    is("products", RecomputePolicy::products)};
 constexpr Choice kOffloads[] = {is("none", OffloadTo::none), is("host", OffloadTo::host),
                                 is("file", OffloadTo::file)};
 constexpr Choice kSegmentUnits[] = {is("block", SegmentUnit::block), is("frame", SegmentUnit::frame),
@@ -264,7 +264,7 @@ constexpr ConfigKey kKeys[] = {
      "What a batch's forward and backward pass may take beside parameters, optimizer and data (budget)"},
     {"recompute", "include", TextListKey{member<&Config::recompute, &RecomputeConfig::include>()}, "",
      "What may be computed again: encoder, processor, processor.0, decoder and so on, * for any text"},
-    {"recompute", "policy", choice<&Config::recompute, &RecomputeConfig::policy>(kPolicies), "",
+    {"recompute", "policy", choice<&Config::recompute, &RecomputeConfig::policy>(kKeepPolicies), "",
      "What a part keeps: its inputs, or also its matrix products, so that gathers, norms and activations are "
      "redone and no product is; a fused call counts as one product"},
     {"recompute", "keep", TextListKey{member<&Config::recompute, &RecomputeConfig::keep>(), 0, &Keep::names},

@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr const char* kConvertAgain = "convert the data again";
+constexpr const char* kConvertFix = "convert the data again";
 
 // Adds parts of rows x columns numbers of 4 bytes, each aligned; remembers an overflow.
 class LayoutBuilder {
@@ -149,13 +149,13 @@ PackedMetadata metadata_from_json(std::string_view text, std::string_view where)
   try {
     metadata = metadata_of(Json::parse(text));
   } catch (const Json::exception& error) {
-    throw data_error(where, "the metadata of a packed file", error.what(), kConvertAgain);
+    throw data_error(where, "the metadata of a packed file", error.what(), kConvertFix);
   }
   const bool fields_fit =
       std::all_of(metadata.fields.begin(), metadata.fields.end(),
                   [](const FieldInfo& field) { return field.components >= 1 && field.components <= 65535; });
   if (metadata.dim < 2 || metadata.dim > 3 || !fields_fit || metadata.fields.size() > 4096) {
-    throw data_error(where, "2 or 3 dimensions and fields of 1..65535 components", "others", kConvertAgain);
+    throw data_error(where, "2 or 3 dimensions and fields of 1..65535 components", "others", kConvertFix);
   }
   return metadata;
 }
@@ -176,7 +176,7 @@ DataStatistics statistics_from_numbers(std::span<const double> numbers, const Pa
   }
   if (numbers.size() != expected) {
     throw data_error(where, std::to_string(expected) + " statistics", std::to_string(numbers.size()),
-                     kConvertAgain);
+                     kConvertFix);
   }
   DataStatistics statistics;
   std::copy_n(numbers.begin(), kNodeTypes, statistics.node_type_counts.begin());

@@ -11,7 +11,7 @@
 namespace meshgrad {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 std::string_view name_of(PlanMode mode) { return mode == PlanMode::measured ? "measured" : "static"; }
 
@@ -89,14 +89,14 @@ std::string grid(const MemoryPlan& plan) {
          trimmed(head) + rows + trimmed(row);
 }
 
-Json to_json(const StepMemory& step) {
-  Json tags = Json::object();
+OrderedJson to_json(const StepMemory& step) {
+  OrderedJson tags = OrderedJson::object();
   for (int tag = 0; tag < kTagCount; ++tag)
     tags[std::string(meshgrad::name_of(static_cast<Tag>(tag)))] = step.by_tag[static_cast<size_t>(tag)];
   return {{"total", step.live}, {"tags", tags}, {"reserved", step.reserved}, {"offloaded", step.offloaded}};
 }
 
-Json to_json(const MemoryBudget& budget) {
+OrderedJson to_json(const MemoryBudget& budget) {
   return {{"total", budget.total},           {"static", budget.fixed() + budget.context},
           {"params", budget.parameters},     {"embed", budget.embeddings},
           {"opt", budget.optimizer},         {"grad", budget.gradients},
@@ -130,12 +130,12 @@ std::string to_text(const MemoryPlan& plan) {
 }
 
 std::string to_json(const MemoryPlan& plan) {
-  Json choices = Json::array(), grid = Json::array(), changes = Json::array();
+  OrderedJson choices = OrderedJson::array(), grid = OrderedJson::array(), changes = OrderedJson::array();
   for (const MemoryPlan::Choice& choice : plan.choices) {
     choices.push_back({{"name", choice.name},
                        {"settings", choice.settings},
-                       {"predicted", choice.possible ? to_json(choice.predicted) : Json()},
-                       {"measured", choice.measured ? to_json(*choice.measured) : Json()},
+                       {"predicted", choice.possible ? to_json(choice.predicted) : OrderedJson()},
+                       {"measured", choice.measured ? to_json(*choice.measured) : OrderedJson()},
                        {"batch_size", choice.batch_size},
                        {"fits", choice.fits}});
   }
@@ -144,7 +144,7 @@ std::string to_json(const MemoryPlan& plan) {
         {{"batch", cell.batch}, {"steps", cell.steps}, {"bytes", cell.bytes}, {"fits", cell.fits}});
   for (const MemoryChange& change : plan.changes)
     changes.push_back({{"change", change.text}, {"before", change.before}, {"after", change.after}});
-  const Json json = {
+  const OrderedJson json = {
       {"device", name_of(plan.device)},
       {"mode", name_of(plan.mode)},
       {"batch", plan.batch},
@@ -154,8 +154,9 @@ std::string to_json(const MemoryPlan& plan) {
       {"predicted", to_json(plan.predicted)},
       {"context", plan.room.context},
       {"choices", choices},
-      {"recommended",
-       plan.recommended < 0 ? Json() : Json(plan.choices[static_cast<size_t>(plan.recommended)].name)},
+      {"recommended", plan.recommended < 0
+                          ? OrderedJson()
+                          : OrderedJson(plan.choices[static_cast<size_t>(plan.recommended)].name)},
       {"grid", grid},
       {"changes", changes},
       {"budget", to_json(plan.budget)},

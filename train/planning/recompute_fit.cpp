@@ -20,9 +20,9 @@ enum class Deal : uint8_t {
   follows  ///< part of the segment of the stage before it; where there is none it begins one
 };
 
-class Fit {
+class StageSearch {
  public:
-  Fit(std::span<const StageCost> costs, DryModel& dry, const FitOptions& options)
+  StageSearch(std::span<const StageCost> costs, DryModel& dry, const FitOptions& options)
       : costs_(costs), dry_(dry), options_(options) {}
 
   Stages run() {
@@ -166,7 +166,7 @@ class Fit {
 
 std::vector<RecomputedStages> fit_recomputation(std::span<const StageCost> costs, DryModel& dry,
                                                 const FitOptions& options) {
-  return Fit(costs, dry, options).run();
+  return StageSearch(costs, dry, options).run();
 }
 
 }  // namespace meshgrad

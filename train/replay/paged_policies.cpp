@@ -11,9 +11,7 @@
 namespace meshgrad {
 namespace {
 
-constexpr int64_t kKiB = 1024;
-constexpr int64_t kMiB = 1024 * kKiB;
-constexpr int64_t kRounding = 512;
+constexpr int64_t kPageRounding = 512;
 constexpr int64_t kRange = int64_t{1} << 56;  // bytes of addresses in a range: more than any trace needs
 
 struct PagedRules {
@@ -153,7 +151,7 @@ class PagedPolicy : public ReplayedAllocator {
   PagedPolicy(int64_t capacity, const PagedRules& rules) : capacity_(capacity), rules_(rules) {}
 
   void* allocate(const MemoryTrace::Event& request) override {
-    const int64_t bytes = round_up(request.bytes, kRounding);
+    const int64_t bytes = round_up(request.bytes, kPageRounding);
     const size_t index = 2 * size_t{request.stream} + (bytes <= rules_.border ? 0 : 1);
     Range& range = range_at(index);
     SimulatedBlock* block = range.allocate(bytes);

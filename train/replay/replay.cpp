@@ -19,7 +19,7 @@ std::unique_ptr<ReplayedAllocator> make(const MemoryTrace&, int64_t capacity) {
   return simulate(capacity);
 }
 
-constexpr ReplayPolicy kPolicies[] = {
+constexpr ReplayPolicy kReplayPolicies[] = {
     {"default", "this engine's allocator", make_default_allocator},
     {"pytorch-native", "PyTorch's segments", make<simulate_pytorch_native>},
     {"pytorch-expandable", "PyTorch's expandable segments", make<simulate_pytorch_expandable>},
@@ -82,11 +82,11 @@ double median_ns_per_operation(const MemoryTrace& trace, const ReplayPolicy& pol
 
 }  // namespace
 
-std::span<const ReplayPolicy> replay_policies() { return kPolicies; }
+std::span<const ReplayPolicy> replay_policies() { return kReplayPolicies; }
 
 const ReplayPolicy& find_replay_policy(std::string_view name) {
   std::vector<std::string> names;
-  for (const ReplayPolicy& policy : kPolicies) {
+  for (const ReplayPolicy& policy : kReplayPolicies) {
     if (policy.name == name) return policy;
     names.emplace_back(policy.name);
   }

@@ -9,9 +9,6 @@
 namespace meshgrad {
 namespace {
 
-constexpr int64_t kKiB = 1024;
-constexpr int64_t kMiB = 1024 * kKiB;
-
 /// Segments, split on demand and merged on free; a segment belongs to one pool.
 class Segments {
  public:

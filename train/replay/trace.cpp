@@ -53,7 +53,7 @@ std::optional<uint64_t> to_pointer(std::string_view word) {
 }
 
 /// A line for an error message.
-std::string shown(std::string_view line) {
+std::string shown_line(std::string_view line) {
   constexpr size_t kLongest = 60;
   std::string text;
   for (const char c : line.substr(0, kLongest)) text += c >= ' ' && c < '\x7f' ? c : '?';
@@ -159,7 +159,7 @@ MemoryTrace parse_plain_trace(std::string_view text, const std::string& name, do
     builder.at(line);
     const std::string_view words = next_line(text);
     if (!parse_plain_line(words, builder)) {
-      builder.fail(R"("a ID BYTES [STREAM]", "f ID", "s STEP" or "# comment")", shown(words),
+      builder.fail(R"("a ID BYTES [STREAM]", "f ID", "s STEP" or "# comment")", shown_line(words),
                    "correct or remove the line");
     }
   }
@@ -173,7 +173,7 @@ MemoryTrace parse_rmm_trace(std::string_view text, const std::string& name, doub
     const std::string_view fields = next_line(text);
     if (!parse_rmm_line(fields, builder)) {
       builder.fail(fmt::format("{} with the action allocate, free or \"allocate failure\"", kRmmHeader),
-                   shown(fields), "correct or remove the line");
+                   shown_line(fields), "correct or remove the line");
     }
   }
   return builder.finish();

@@ -42,12 +42,12 @@ struct FieldPanel {
   std::string_view unit;
 };
 
-struct Layout {
+struct PanelLayout {
   int plot_width, plot_height, image_width, image_height, top;
 };
 
-Layout lay_out(const Projection& projection, std::size_t panels, bool caption, int width) {
-  Layout layout{};
+PanelLayout lay_out(const Projection& projection, std::size_t panels, bool caption, int width) {
+  PanelLayout layout{};
   const int beside = 2 * kMargin + kBarGap + kBarWidth + kBarLabels;
   const double aspect = projection.spread_y / projection.spread_x;
   layout.plot_width = std::max(width, kMinWidth) - beside;
@@ -115,7 +115,7 @@ std::vector<float> magnitude(std::span<const float> values, int components) {
 std::string draw_panels(const MeshView& mesh, std::span<const FieldPanel> panels, const std::string& caption,
                         int width) {
   const Projection projection = project(mesh);
-  const Layout layout = lay_out(projection, panels.size(), !caption.empty(), width);
+  const PanelLayout layout = lay_out(projection, panels.size(), !caption.empty(), width);
   const auto [w, h] = std::pair(layout.plot_width, layout.plot_height);
   std::string svg = svg_start(layout.image_width, layout.image_height);
   svg += fmt::format(

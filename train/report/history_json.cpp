@@ -10,13 +10,15 @@
 namespace meshgrad {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 /// Names may hold any bytes; JSON holds UTF-8 only.
-std::string utf8(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string utf8(const OrderedJson& json) {
+  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+}
 
-Json block_json(const MemorySnapshot::Block& block) {
-  Json json = {{"address", block.address}, {"bytes", block.bytes}};
+OrderedJson block_json(const MemorySnapshot::Block& block) {
+  OrderedJson json = {{"address", block.address}, {"bytes", block.bytes}};
   if (block.state != MemorySnapshot::State::used) return json;
   json["requested"] = block.requested;
   json["tag"] = name_of(block.tag);
@@ -24,11 +26,11 @@ Json block_json(const MemorySnapshot::Block& block) {
   return json;
 }
 
-Json segment_json(const MemorySnapshot::Segment& segment) {
+OrderedJson segment_json(const MemorySnapshot::Segment& segment) {
   const bool small = std::ranges::all_of(segment.blocks, &MemorySnapshot::Block::small);
-  Json json = {
+  OrderedJson json = {
       {"address", segment.address}, {"bytes", segment.bytes}, {"stream", segment.stream}, {"small", small}};
-  json["blocks"] = Json::array();
+  json["blocks"] = OrderedJson::array();
   for (const MemorySnapshot::Block& block : segment.blocks) json["blocks"].push_back(block_json(block));
   return json;
 }
@@ -61,9 +63,9 @@ void write_history_json(const std::filesystem::path& path, const MemorySnapshot&
     file.write(fmt::format("{}{}", separator, utf8(segment_json(segment))));
     separator = ",\n";
   }
-  const Json settings = {{"memory_limit", options.memory_limit},
-                         {"expandable_segments", options.expandable_segments},
-                         {"garbage_collection_threshold", options.garbage_collection_threshold}};
+  const OrderedJson settings = {{"memory_limit", options.memory_limit},
+                                {"expandable_segments", options.expandable_segments},
+                                {"garbage_collection_threshold", options.garbage_collection_threshold}};
   file.write(fmt::format("\n],\n\"settings\": {}}}\n", utf8(settings)));
   file.commit();
 }

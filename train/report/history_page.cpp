@@ -13,7 +13,7 @@ namespace meshgrad {
 namespace {
 
 using Json = nlohmann::json;
-using Sample = MemoryTimeline::Sample;
+using MemorySample = MemoryTimeline::Sample;
 
 // Limits that keep the page small: blocks drawn one by one, ranges drawn at all, owners listed, characters of
 // a name.
@@ -94,7 +94,9 @@ std::vector<MemoryTimeline::Range> drawn_ranges(std::vector<MemoryTimeline::Rang
 std::vector<int> shown_tags(const MemoryTimeline& timeline) {
   std::vector<int> shown;
   for (int tag = 0; tag < kTagCount; ++tag) {
-    const auto holds = [tag](const Sample& sample) { return sample.in_use[static_cast<size_t>(tag)] != 0; };
+    const auto holds = [tag](const MemorySample& sample) {
+      return sample.in_use[static_cast<size_t>(tag)] != 0;
+    };
     if (std::any_of(timeline.samples.begin(), timeline.samples.end(), holds)) shown.push_back(tag);
   }
   return shown;
@@ -104,7 +106,7 @@ std::vector<int> shown_tags(const MemoryTimeline& timeline) {
 Json samples_json(const MemoryTimeline& timeline, const std::vector<int>& shown) {
   Json samples = Json::array();
   const int64_t start = timeline.samples.front().nanoseconds;
-  for (const Sample& sample : timeline.samples) {
+  for (const MemorySample& sample : timeline.samples) {
     Json row = {sample.event, (sample.nanoseconds - start) / 1000, sample.reserved};
     for (const int tag : shown) row.push_back(sample.in_use[static_cast<size_t>(tag)]);
     samples.push_back(std::move(row));
@@ -213,7 +215,7 @@ Json stats_json(const MemoryStats& stats) {
 std::string history_page(const MemorySnapshot& snapshot, const MemoryHistory& history) {
   const MemoryTimeline timeline = make_timeline(snapshot, history);
   const std::vector<int> shown = shown_tags(timeline);
-  const Sample& peak = timeline.peak;
+  const MemorySample& peak = timeline.peak;
   Json data;
   for (int tag = 0; tag < kTagCount; ++tag) data["tags"].push_back(name_of(static_cast<Tag>(tag)));
   data["shown"] = shown;

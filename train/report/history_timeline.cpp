@@ -10,15 +10,15 @@ namespace meshgrad {
 namespace {
 
 using Kind = MemoryEvent::Kind;
-using Sample = MemoryTimeline::Sample;
+using MemorySample = MemoryTimeline::Sample;
 
 // Slices of time, each of which keeps at most four samples.
-constexpr int64_t kSlices = 800;
+constexpr int64_t kTimeSlices = 800;
 
 bool is_complete(const MemoryHistory& history) { return history.dropped == 0 && !history.events.empty(); }
 
 /// Applies the event; with `sign` -1 undoes it.
-void apply(Sample& sample, const MemoryEvent& event, int64_t sign) {
+void apply(MemorySample& sample, const MemoryEvent& event, int64_t sign) {
   int64_t& in_use = sample.in_use[static_cast<size_t>(event.tag)];
   if (event.kind == Kind::alloc) in_use += sign * event.bytes;
   if (event.kind == Kind::free_requested) in_use -= sign * event.bytes;
@@ -26,8 +26,8 @@ void apply(Sample& sample, const MemoryEvent& event, int64_t sign) {
   if (event.kind == Kind::segment_unmap) sample.reserved -= sign * event.bytes;
 }
 
-Sample first_sample(const MemorySnapshot& snapshot, const MemoryHistory& history) {
-  Sample sample;
+MemorySample first_sample(const MemorySnapshot& snapshot, const MemoryHistory& history) {
+  MemorySample sample;
   if (!history.events.empty()) sample.nanoseconds = history.events.front().nanoseconds;
   if (is_complete(history)) return sample;
   for (const MemorySnapshot::Segment& segment : snapshot.segments) {
@@ -47,9 +47,9 @@ class Downsampler {
  public:
   Downsampler(int64_t begin, int64_t end) : begin_(begin), span_(std::max<int64_t>(end - begin, 0) + 1) {}
 
-  void add(const Sample& sample) {
+  void add(const MemorySample& sample) {
     const double part = static_cast<double>(sample.nanoseconds - begin_) / static_cast<double>(span_);
-    const auto slice = static_cast<int64_t>(part * static_cast<double>(kSlices));
+    const auto slice = static_cast<int64_t>(part * static_cast<double>(kTimeSlices));
     const int64_t total = sample.total();
     if (empty_ || slice != slice_) {
       flush();
@@ -63,7 +63,7 @@ class Downsampler {
     if (sample.reserved > fullest_.reserved) fullest_ = sample;
     last_ = sample;
   }
-  std::vector<Sample> finish() {
+  std::vector<MemorySample> finish() {
     flush();
     return std::move(samples_);
   }
@@ -71,7 +71,7 @@ class Downsampler {
  private:
   void flush() {
     if (empty_) return;
-    std::array<Sample, 4> kept = {lowest_, highest_, fullest_, last_};
+    std::array<MemorySample, 4> kept = {lowest_, highest_, fullest_, last_};
     std::sort(kept.begin(), kept.end(), [](const auto& a, const auto& b) { return a.event < b.event; });
     samples_.insert(samples_.end(), kept.begin(), std::unique(kept.begin(), kept.end()));
   }
@@ -79,13 +79,13 @@ class Downsampler {
   int64_t begin_, span_;
   int64_t slice_ = 0;
   bool empty_ = true;
-  Sample lowest_, highest_, fullest_, last_;
+  MemorySample lowest_, highest_, fullest_, last_;
   int64_t lowest_total_ = 0, highest_total_ = 0;
-  std::vector<Sample> samples_;
+  std::vector<MemorySample> samples_;
 };
 
 void follow(MemoryTimeline& timeline, const MemorySnapshot& snapshot, const MemoryHistory& history) {
-  Sample now = first_sample(snapshot, history);
+  MemorySample now = first_sample(snapshot, history);
   int64_t end = now.nanoseconds;
   for (const MemoryEvent& event : history.events) end = std::max(end, event.nanoseconds);
   Downsampler downsampler(now.nanoseconds, end);
@@ -111,9 +111,9 @@ void follow(MemoryTimeline& timeline, const MemorySnapshot& snapshot, const Memo
 }
 
 /// Blocks in use and memory mapped, at a time that moves from event to event.
-class Layout {
+class TimelineLayout {
  public:
-  explicit Layout(std::vector<std::string>& names) : names_(names) {}
+  explicit TimelineLayout(std::vector<std::string>& names) : names_(names) {}
 
   void start_from(const MemorySnapshot& snapshot) {
     std::unordered_map<std::string, uint32_t> numbers;
@@ -187,7 +187,7 @@ MemoryTimeline make_timeline(const MemorySnapshot& snapshot, const MemoryHistory
   MemoryTimeline timeline;
   timeline.names = history.names;
   follow(timeline, snapshot, history);
-  Layout layout(timeline.names);
+  TimelineLayout layout(timeline.names);
   const auto peak = history.events.begin() + timeline.peak.event;
   if (is_complete(history)) {
     std::for_each(history.events.begin(), peak, [&](const MemoryEvent& event) { layout.apply(event); });

@@ -16,7 +16,7 @@ namespace {
 
 constexpr double kWidth = 880, kHeight = 420;
 constexpr double kLeft = 78, kRight = 24, kTop = 52, kBottom = 58;
-constexpr std::size_t kSlices = 250;
+constexpr std::size_t kPointSlices = 250;
 constexpr std::size_t kManyPoints = 300;
 constexpr std::string_view kColours[] = {"#2f81f7", "#e8833a", "#3fa45b", "#b565d8"};
 
@@ -87,7 +87,7 @@ std::vector<Point> usable_points(const ChartSeries& series, bool log_y) {
 
 std::vector<Band> slices(std::span<const Point> points, bool log_y) {
   std::vector<Band> bands;
-  const std::size_t each = (points.size() + kSlices - 1) / kSlices;
+  const std::size_t each = (points.size() + kPointSlices - 1) / kPointSlices;
   for (std::size_t begin = 0; begin < points.size(); begin += each) {
     const auto part = points.subspan(begin, std::min(each, points.size() - begin));
     Band band{0, 0, part[0].y, part[0].y};

@@ -22,7 +22,7 @@
 namespace meshgrad {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 /// The value of the first line `key : value` of a file such as /proc/cpuinfo; empty when there is none.
 std::string proc_value(const char* file, std::string_view key) {
@@ -49,39 +49,41 @@ std::string gibibytes(int64_t bytes) {
   return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (1024.0 * 1024.0 * 1024.0));
 }
 
-Json or_null(std::string value) { return value.empty() ? Json(nullptr) : Json(std::move(value)); }
+OrderedJson or_null(std::string value) {
+  return value.empty() ? OrderedJson(nullptr) : OrderedJson(std::move(value));
+}
 
 /// Of the CPU features that the processor reports, those that decide which kernels run.
-Json cpu_flags() {
+OrderedJson cpu_flags() {
   constexpr std::string_view kRelevant[] = {
       "avx",         "avx2",        "fma",      "f16c",     "avx512f", "avx512bw", "avx512vl", "avx512_vnni",
       "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_int8", "asimd",   "sve",      "bf16"};
   std::istringstream flags(proc_value("/proc/cpuinfo", "flags") + " " +
                            proc_value("/proc/cpuinfo", "Features"));
-  Json found = Json::array();
+  OrderedJson found = OrderedJson::array();
   for (std::string flag; flags >> flag;) {
     if (std::ranges::find(kRelevant, flag) != std::end(kRelevant)) found.push_back(flag);
   }
   return found;
 }
 
-Json memory_value(std::string_view key) {
+OrderedJson memory_value(std::string_view key) {
   const std::string text = proc_value("/proc/meminfo", key);  // "65842112 kB"
-  return text.empty() ? Json(nullptr) : Json(std::strtoull(text.c_str(), nullptr, 10) * 1024);
+  return text.empty() ? OrderedJson(nullptr) : OrderedJson(std::strtoull(text.c_str(), nullptr, 10) * 1024);
 }
 
 /// The first number of a control file; null when there is no such file or it says "max".
-Json limit_of(const char* file) {
+OrderedJson limit_of(const char* file) {
   std::ifstream input(file);
   double value = 0;
   if (!(input >> value) || value >= 9e18 || value < 0) return nullptr;
   return static_cast<std::uint64_t>(value);
 }
 
-Json cgroup_facts() {
-  Json memory = limit_of("/sys/fs/cgroup/memory.max");
+OrderedJson cgroup_facts() {
+  OrderedJson memory = limit_of("/sys/fs/cgroup/memory.max");
   if (memory.is_null()) memory = limit_of("/sys/fs/cgroup/memory/memory.limit_in_bytes");
-  Json cpus = nullptr;
+  OrderedJson cpus = nullptr;
   double quota = 0;
   double period = 0;
   if (std::ifstream input("/sys/fs/cgroup/cpu.max"); input >> quota >> period && period > 0)
@@ -89,7 +91,7 @@ Json cgroup_facts() {
   return {{"memory_bytes", std::move(memory)}, {"cpus", std::move(cpus)}};
 }
 
-Json host_facts() {
+OrderedJson host_facts() {
   utsname system{};
   if (::uname(&system) != 0) return nullptr;
   std::string name;
@@ -103,7 +105,7 @@ Json host_facts() {
           {"kernel", fmt::format("{} {} {}", system.sysname, system.release, system.machine)}};
 }
 
-Json build_commit() {
+OrderedJson build_commit() {
 #ifdef MESHGRAD_COMMIT
   return MESHGRAD_COMMIT;
 #else
@@ -111,8 +113,8 @@ Json build_commit() {
 #endif
 }
 
-Json machine_facts(const MachineInfo& machine) {
-  Json gpus = Json::array();
+OrderedJson machine_facts(const MachineInfo& machine) {
+  OrderedJson gpus = OrderedJson::array();
   for (const CudaDevice& gpu : machine.gpus) {
     gpus.push_back({{"name", gpu.name},
                     {"memory_bytes", gpu.memory_bytes},
@@ -133,8 +135,8 @@ Json machine_facts(const MachineInfo& machine) {
 }
 
 /// By name, not by prefix: job systems also keep secrets in variables.
-Json relevant_variables() {
-  Json result = Json::object();
+OrderedJson relevant_variables() {
+  OrderedJson result = OrderedJson::object();
   for (const char* name : {"OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "CUDA_VISIBLE_DEVICES",
                            "SLURM_JOB_ID", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_NODELIST",
                            "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "MESHGRAD_ALLOC_CONF"}) {
@@ -143,8 +145,8 @@ Json relevant_variables() {
   return result;
 }
 
-std::string dumped(const Json& json) {
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+std::string dumped(const OrderedJson& json) {
+  return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 
 }  // namespace
@@ -184,7 +186,7 @@ std::string to_text(const MachineInfo& machine) {
 std::string environment_json(std::span<const std::string> command,
                              const std::map<std::string, std::string>& extra) {
   std::error_code ignored;
-  Json facts;
+  OrderedJson facts;
   const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
   facts["time"] = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(now));
   facts["command"] = std::vector<std::string>(command.begin(), command.end());
@@ -197,7 +199,7 @@ std::string environment_json(std::span<const std::string> command,
                      {"available_bytes", memory_value("MemAvailable")}};
   facts["cgroup"] = cgroup_facts();
   facts["variables"] = relevant_variables();
-  facts["extra"] = Json::object();
+  facts["extra"] = OrderedJson::object();
   for (const auto& [key, value] : extra) facts["extra"][key] = value;
   return dumped(facts);
 }

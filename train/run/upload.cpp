@@ -7,8 +7,6 @@
 namespace meshgrad {
 namespace {
 
-constexpr int64_t kAlign = 256;
-
 Tensor bytes_of(const StoragePtr& storage, int64_t bytes) {
   return Tensor::over(storage, 0, Shape{bytes}, DType::u8);
 }
@@ -21,7 +19,7 @@ StoragePtr pinned_memory(int64_t bytes) {
 }  // namespace
 
 StoragePtr device_batch_memory(Runtime& runtime, int64_t bytes) {
-  return runtime.allocator().allocate(bytes, kAlign, runtime.stream(), Tag::data, "batch");
+  return runtime.allocator().allocate(bytes, BatchMemory::kAlignment, runtime.stream(), Tag::data, "batch");
 }
 
 /// The device may still be copying.

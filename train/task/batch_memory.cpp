@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/byte_size.h>
 #include <meshgrad/train/task/batch_memory.h>
 
 namespace meshgrad {
 
-namespace {
-constexpr int64_t kAlign = 256;
-}
-
 int64_t BatchMemory::place(int64_t bytes) {
   const int64_t at = bytes_;
-  bytes_ += (bytes + kAlign - 1) / kAlign * kAlign;
+  bytes_ += round_up(bytes, kAlignment);
   return at;
 }
 

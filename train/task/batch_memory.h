@@ -17,6 +17,8 @@ struct BatchSizes {
 /// Where each tensor lies in the piece: the same for every piece of these sizes.
 class BatchMemory {
  public:
+  /// Of each tensor in the piece, and of the piece, in bytes.
+  static constexpr int64_t kAlignment = 256;
   enum class Sizes : uint8_t {
     exact,    ///< of one batch
     capacity  ///< the most of many: the batch carries its real counts (Graph::counts)

@@ -17,9 +17,9 @@ Variables variables_of(const State& state) { return {state.deviation, state.posi
 State state_of(const Variables& variables) { return {variables[0], variables[1], variables[2]}; }
 
 /// The frames of a batch, by number. Segments hold copies; what those refer to outlives the tape's entries.
-class Frames {
+class FrameRuns {
  public:
-  Frames(const MeshGraphNet& model, const Batch& batch, const Recomputation& recomputation)
+  FrameRuns(const MeshGraphNet& model, const Batch& batch, const Recomputation& recomputation)
       : model_(&model), batch_(&batch), stages_(&recomputation.stages), unit_(recomputation.segments) {}
 
   /// Frames [begin, end), each with its loss behind it, so that gradients meet in one order whatever the
@@ -87,7 +87,7 @@ Variable batch_loss(Tape& tape, const MeshGraphNet& model, const Batch& batch,
   check_internal(errors == nullptr || (count > 1 && !sequences), "a batch whose errors cannot be had");
   if (count == 1)
     return masked_loss(tape, model.forward(tape, batch, recomputation.stages), batch.target, batch.mask).sum;
-  const Frames frames(model, batch, recomputation);
+  const FrameRuns frames(model, batch, recomputation);
   const int64_t length = sequences ? sequence_length(count) : count;
   State state;
   for (int64_t begin = 0; begin < count; begin += length) {
