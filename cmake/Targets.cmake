@@ -28,8 +28,6 @@ endif()
 # What the sanitizers add to train/ takes minutes to optimise, and its tests are quick without; replay is not.
 if(MESHGRAD_SANITIZE MATCHES "address")
   target_compile_options(meshgrad_train PRIVATE -O0)
-  file(GLOB replay_sources ${PROJECT_SOURCE_DIR}/train/replay/*.cpp)
-  set_source_files_properties(${replay_sources} PROPERTIES COMPILE_OPTIONS "-O1")
 endif()
 
 if(MESHGRAD_HAVE_CUDA)
@@ -55,6 +53,24 @@ target_include_directories(meshgrad PUBLIC $<INSTALL_INTERFACE:include>)
 set_target_properties(meshgrad PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
 target_link_libraries(meshgrad PRIVATE ${gpu_packages})
 
+# The memory page: its HTML, style sheets and scripts as one string in the library.
+set(page_source ${PROJECT_BINARY_DIR}/memory_page.cpp)
+file(GLOB page_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/train/report/page/*)
+add_custom_command(OUTPUT ${page_source}
+  COMMAND ${CMAKE_COMMAND} -DPAGE=${PROJECT_SOURCE_DIR}/train/report/page/memory.html -DNAME=kMemoryPage
+    -DHEADER=meshgrad/train/report/page.h -DOUTPUT=${page_source} -P ${PROJECT_SOURCE_DIR}/cmake/EmbedPage.cmake
+  DEPENDS ${page_files} ${PROJECT_SOURCE_DIR}/cmake/EmbedPage.cmake VERBATIM)
+target_sources(meshgrad_train PRIVATE ${page_source})
+
+# The simulated allocators of `meshgrad memory replay`, for the program, the benchmarks and the tests: not part of
+# libmeshgrad. Whoever links this also links the engine, real or simulated, after it.
+file(GLOB replay_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/train/replay/*.cpp)
+add_library(meshgrad_replay STATIC ${replay_sources})
+meshgrad_unity(meshgrad_replay)
+target_include_directories(meshgrad_replay PRIVATE $<TARGET_PROPERTY:meshgrad,INTERFACE_INCLUDE_DIRECTORIES>)
+target_link_libraries(meshgrad_replay PUBLIC ZLIB::ZLIB
+  PRIVATE meshgrad_options fmt::fmt nlohmann_json::nlohmann_json)
+
 file(GLOB cli_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/train/main.cpp ${PROJECT_SOURCE_DIR}/train/cli/*.cpp)
 add_executable(meshgrad_cli ${cli_sources})
 meshgrad_unity(meshgrad_cli)
@@ -62,7 +78,7 @@ meshgrad_unity(meshgrad_cli)
 target_compile_options(meshgrad_cli PRIVATE $<IF:$<BOOL:${MESHGRAD_SANITIZE}>,-O0,-O1>)
 set_target_properties(meshgrad_cli PROPERTIES OUTPUT_NAME meshgrad)
 target_compile_definitions(meshgrad_cli PRIVATE MESHGRAD_VERSION="${PROJECT_VERSION}")
-target_link_libraries(meshgrad_cli PRIVATE meshgrad meshgrad_options fmt::fmt nlohmann_json::nlohmann_json CLI11::CLI11)
+target_link_libraries(meshgrad_cli PRIVATE meshgrad_replay meshgrad meshgrad_options fmt::fmt nlohmann_json::nlohmann_json CLI11::CLI11)
 if(MESHGRAD_TIDY)
-  set_target_properties(meshgrad_cli PROPERTIES CXX_CLANG_TIDY "clang-tidy;--quiet")
+  set_target_properties(meshgrad_cli meshgrad_replay PROPERTIES CXX_CLANG_TIDY "clang-tidy;--quiet")
 endif()

@@ -299,6 +299,12 @@ bool contains(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
 }
 
+size_t count_of(std::string_view text, std::string_view part) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + part.size())) ++count;
+  return count;
+}
+
 reference::Edges random_edges(RandomMatrices& random, int64_t nodes, int64_t edges) {
   reference::Edges result{nodes, nodes, {}, {}};
   if (nodes == 0) return result;

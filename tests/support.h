@@ -162,6 +162,8 @@ std::string invalid_argument_text(Body&& body) {
   return {};
 }
 bool contains(std::string_view text, std::string_view part);
+/// How often `part` occurs in `text`, without overlaps.
+size_t count_of(std::string_view text, std::string_view part);
 
 /// Random edges sorted by receiver, among them self loops and parallel edges, a hub that receives and sends
 /// an eighth of all, and (of 4 nodes or more) a last node without edges.

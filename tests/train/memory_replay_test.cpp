@@ -34,7 +34,7 @@ MemoryTrace trace_of(const std::string& words) {
   return parse_memory_trace(text, "trace");
 }
 
-/// What a policy should come to: reserved MiB and calls of the run without limit, smallest capacity in MiB.
+/// Expected of a policy: reserved MiB and driver calls of the run without a limit, smallest capacity in MiB.
 struct Expected {
   double reserved;
   int64_t calls;

@@ -165,7 +165,7 @@ TEST_CASE("memory.history leaves its files, also when memory runs out") {
   f.config.memory.history = 1000;
   stats_of(f.config);
   const fs::path dir = fs::path(f.config.run.dir) / "memory";
-  for (const char* name : {"history.json", "snapshot.pickle", "memory.html"}) CHECK(fs::exists(dir / name));
+  for (const char* name : {"history.json", "memory.html"}) CHECK(fs::exists(dir / name));
   fs::remove_all(dir);
   f.config.run.dir = (f.scratch.path / "short").string();
   f.config.memory.memory_limit = int64_t{4} << 20;

@@ -2,7 +2,7 @@
 #include <meshgrad/train/cli/command.h>
 #include <meshgrad/train/cli/describe.h>
 #include <meshgrad/train/cli/output.h>
-#include <meshgrad/train/run/machine.h>
+#include <meshgrad/train/run/environment.h>
 
 namespace meshgrad::cli {
 namespace {

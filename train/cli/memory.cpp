@@ -96,7 +96,7 @@ std::string table(const std::vector<ReplayReport>& reports, const std::string& c
   return text;
 }
 
-/// A line before each policy, once the command has taken so long that somebody may wonder.
+/// A progress line before each policy, once the command has run for a while.
 std::function<void(const std::string&)> replay_progress(bool quiet) {
   using Clock = std::chrono::steady_clock;
   return [quiet, last = Clock::now()](const std::string& text) mutable {

@@ -12,12 +12,12 @@ namespace {
 using Kind = MemoryEvent::Kind;
 using MemorySample = MemoryTimeline::Sample;
 
-/// Each slice of time leaves at most four samples.
+// Slices of time, each of which keeps at most four samples.
 constexpr int64_t kTimeSlices = 800;
 
-bool starts_at_birth(const MemoryHistory& history) { return history.dropped == 0 && !history.events.empty(); }
+bool is_complete(const MemoryHistory& history) { return history.dropped == 0 && !history.events.empty(); }
 
-/// Adds what the event changed; with `sign` -1 takes it back.
+/// Applies the event; with `sign` -1 undoes it.
 void apply(MemorySample& sample, const MemoryEvent& event, int64_t sign) {
   int64_t& in_use = sample.in_use[static_cast<size_t>(event.tag)];
   if (event.kind == Kind::alloc) in_use += sign * event.bytes;
@@ -29,7 +29,7 @@ void apply(MemorySample& sample, const MemoryEvent& event, int64_t sign) {
 MemorySample first_sample(const MemorySnapshot& snapshot, const MemoryHistory& history) {
   MemorySample sample;
   if (!history.events.empty()) sample.nanoseconds = history.events.front().nanoseconds;
-  if (starts_at_birth(history)) return sample;
+  if (is_complete(history)) return sample;
   for (const MemorySnapshot::Segment& segment : snapshot.segments) {
     sample.reserved += segment.bytes;
     for (const MemorySnapshot::Block& block : segment.blocks) {
@@ -41,10 +41,11 @@ MemorySample first_sample(const MemorySnapshot& snapshot, const MemoryHistory& h
   return sample;
 }
 
-/// Keeps the lowest, the highest and the last sample of each slice of time, and that with most reserved.
-class Thinner {
+/// Downsamples: of each slice of time the lowest, the highest, the last sample, and the one with most
+/// reserved.
+class Downsampler {
  public:
-  Thinner(int64_t begin, int64_t end) : begin_(begin), span_(std::max<int64_t>(end - begin, 0) + 1) {}
+  Downsampler(int64_t begin, int64_t end) : begin_(begin), span_(std::max<int64_t>(end - begin, 0) + 1) {}
 
   void add(const MemorySample& sample) {
     const double part = static_cast<double>(sample.nanoseconds - begin_) / static_cast<double>(span_);
@@ -87,15 +88,15 @@ void follow(MemoryTimeline& timeline, const MemorySnapshot& snapshot, const Memo
   MemorySample now = first_sample(snapshot, history);
   int64_t end = now.nanoseconds;
   for (const MemoryEvent& event : history.events) end = std::max(end, event.nanoseconds);
-  Thinner thinner(now.nanoseconds, end);
-  thinner.add(now);
+  Downsampler downsampler(now.nanoseconds, end);
+  downsampler.add(now);
   timeline.peak = now;
   int64_t peak_total = now.total();
   for (const MemoryEvent& event : history.events) {
     apply(now, event, 1);
     ++now.event;
     now.nanoseconds = std::max(now.nanoseconds, event.nanoseconds);  // clocks are set back at times
-    thinner.add(now);
+    downsampler.add(now);
     if (event.kind == Kind::alloc && now.total() > peak_total) {
       timeline.peak = now;
       peak_total = now.total();
@@ -103,13 +104,13 @@ void follow(MemoryTimeline& timeline, const MemorySnapshot& snapshot, const Memo
     if (event.kind == Kind::out_of_memory)
       timeline.shortages.push_back({now.nanoseconds, event.bytes, event.address, event.tag, event.name});
   }
-  timeline.samples = thinner.finish();
+  timeline.samples = downsampler.finish();
   if (timeline.shortages.size() > MemoryTimeline::kMostShortages)
     timeline.shortages.erase(timeline.shortages.begin(),
                              timeline.shortages.end() - MemoryTimeline::kMostShortages);
 }
 
-/// Blocks in use and memory mapped, at one event or another.
+/// Blocks in use and memory mapped, at a time that moves from event to event.
 class TimelineLayout {
  public:
   explicit TimelineLayout(std::vector<std::string>& names) : names_(names) {}
@@ -131,13 +132,13 @@ class TimelineLayout {
       }
     }
   }
-  void forward(const MemoryEvent& event) {
+  void apply(const MemoryEvent& event) {
     if (event.kind == Kind::alloc) add_block(event);
     if (event.kind == Kind::free_requested) blocks_.erase(event.address);
     if (event.kind == Kind::segment_map) map(event);
     if (event.kind == Kind::segment_unmap) mapped_.erase(event.address);
   }
-  void back(const MemoryEvent& event) {
+  void undo(const MemoryEvent& event) {
     if (event.kind == Kind::alloc) blocks_.erase(event.address);
     if (event.kind == Kind::free_requested) add_block(event);
     if (event.kind == Kind::segment_map) mapped_.erase(event.address);
@@ -173,7 +174,7 @@ class TimelineLayout {
 
   std::vector<std::string>& names_;
   std::unordered_map<int64_t, MemoryTimeline::Block> blocks_;
-  std::map<int64_t, MemoryTimeline::Range> mapped_;  // what one call mapped; unmapped likewise
+  std::map<int64_t, MemoryTimeline::Range> mapped_;  // one entry per mapping; an unmap removes one
 };
 
 }  // namespace
@@ -188,11 +189,11 @@ MemoryTimeline make_timeline(const MemorySnapshot& snapshot, const MemoryHistory
   follow(timeline, snapshot, history);
   TimelineLayout layout(timeline.names);
   const auto peak = history.events.begin() + timeline.peak.event;
-  if (starts_at_birth(history)) {
-    std::for_each(history.events.begin(), peak, [&](const MemoryEvent& event) { layout.forward(event); });
+  if (is_complete(history)) {
+    std::for_each(history.events.begin(), peak, [&](const MemoryEvent& event) { layout.apply(event); });
   } else {
     layout.start_from(snapshot);
-    for (auto event = history.events.end(); event != peak;) layout.back(*--event);
+    for (auto event = history.events.end(); event != peak;) layout.undo(*--event);
   }
   timeline.blocks = layout.blocks();
   timeline.mapped = layout.mapped();

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/train/io/atomic_file.h>
 #include <meshgrad/train/report/field_picture.h>
 #include <meshgrad/train/report/rollout_files.h>
 #include <meshgrad/train/report/vtu.h>

@@ -17,7 +17,7 @@ struct RolloutFilesOptions {
 
 struct RolloutFiles {
   std::filesystem::path series;                 ///< rollout.pvd
-  std::vector<std::filesystem::path> pictures;  ///< prediction, truth and error, PNG
+  std::vector<std::filesystem::path> pictures;  ///< prediction, truth and error, SVG
   int64_t steps = 0;
   int64_t compared = 0;            ///< steps for which the data has the truth
   double rmse = 0.0;               ///< over the compared steps, predicted nodes and components

@@ -2,8 +2,8 @@
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/io/atomic_file.h>
+#include <meshgrad/train/report/markup.h>
 #include <meshgrad/train/report/vtu.h>
-#include <meshgrad/train/report/xml_text.h>
 
 #include <numeric>
 #include <set>
@@ -52,7 +52,7 @@ std::vector<float> padded_to_three(std::span<const float> values) {
 
 void add_vectors(VtuDocument& document, std::string_view name, int components,
                  std::span<const float> values) {
-  const std::string attributes = fmt::format("Name=\"{}\" NumberOfComponents=\"{}\"", escaped_xml(name),
+  const std::string attributes = fmt::format("Name=\"{}\" NumberOfComponents=\"{}\"", escape_markup(name),
                                              components == 2 ? 3 : components);
   if (components == 2) {
     document.array<float>("Float32", attributes, padded_to_three(values));
@@ -159,7 +159,7 @@ void write_pvd(const std::filesystem::path& path, std::span<const PvdEntry> entr
       "header_type=\"UInt64\">\n  <Collection>\n";
   for (const PvdEntry& entry : entries) {
     xml += fmt::format("    <DataSet timestep=\"{}\" part=\"0\" file=\"{}\"/>\n", entry.time,
-                       escaped_xml(entry.file));
+                       escape_markup(entry.file));
   }
   xml += "  </Collection>\n</VTKFile>\n";
   write_file_atomically(path, xml);

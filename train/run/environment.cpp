@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <meshgrad/engine/gpu.h>
+#include <meshgrad/kernels/cpu_isa.h>
 #include <meshgrad/train/io/atomic_file.h>
 #include <meshgrad/train/run/environment.h>
-#include <meshgrad/train/run/machine.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -35,11 +37,23 @@ std::string proc_value(const char* file, std::string_view key) {
   return {};
 }
 
+std::string compiler() {
+#if defined(__clang__)
+  return fmt::format("clang {}.{}.{}", __clang_major__, __clang_minor__, __clang_patchlevel__);
+#else
+  return fmt::format("gcc {}.{}.{}", __GNUC__, __GNUC_MINOR__, __GNUC_PATCHLEVEL__);
+#endif
+}
+
+std::string gibibytes(int64_t bytes) {
+  return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (1024.0 * 1024.0 * 1024.0));
+}
+
 OrderedJson or_null(std::string value) {
   return value.empty() ? OrderedJson(nullptr) : OrderedJson(std::move(value));
 }
 
-/// The instruction sets that can change a kernel's path, of those the processor reports.
+/// Of the CPU features that the processor reports, those that decide which kernels run.
 OrderedJson cpu_flags() {
   constexpr std::string_view kRelevant[] = {
       "avx",         "avx2",        "fma",      "f16c",     "avx512f", "avx512bw", "avx512vl", "avx512_vnni",
@@ -99,6 +113,27 @@ OrderedJson build_commit() {
 #endif
 }
 
+OrderedJson machine_facts(const MachineInfo& machine) {
+  OrderedJson gpus = OrderedJson::array();
+  for (const CudaDevice& gpu : machine.gpus) {
+    gpus.push_back({{"name", gpu.name},
+                    {"memory_bytes", gpu.memory_bytes},
+                    {"compute_capability", fmt::format("{}.{}", gpu.major, gpu.minor)}});
+  }
+  return {
+      {"version", machine.version},
+      {"compiler", machine.compiler},
+      {"cuda_build", machine.cuda_build},
+      {"cpu", machine.cpu},
+      {"isa", machine.isa},
+      {"isas", machine.isas},
+      {"cpus", machine.cpus},
+      {"memory_bytes", machine.memory_bytes},
+      {"gpus", gpus},
+      {"default_device", machine.default_device},
+  };
+}
+
 /// By name, not by prefix: job systems also keep secrets in variables.
 OrderedJson relevant_variables() {
   OrderedJson result = OrderedJson::object();
@@ -110,7 +145,43 @@ OrderedJson relevant_variables() {
   return result;
 }
 
+std::string dumped(const OrderedJson& json) {
+  return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
+}
+
 }  // namespace
+
+MachineInfo machine_info() {
+  MachineInfo machine;
+  machine.version = MESHGRAD_VERSION;
+  machine.compiler = compiler();
+  machine.cuda_build = gpu::built();
+  machine.cpu = proc_value("/proc/cpuinfo", "model name");
+  for (const cpu::Isa isa : cpu::machine_isas()) machine.isas.emplace_back(cpu::name_of(isa));
+  machine.isa = cpu::name_of(cpu::isa());
+  machine.cpus = available_cpus();
+  machine.memory_bytes = available_memory();
+  machine.gpus = cuda_devices();
+  machine.default_device = name_of(resolve_device("auto"));
+  return machine;
+}
+
+std::string to_json(const MachineInfo& machine) { return dumped(machine_facts(machine)); }
+
+std::string to_text(const MachineInfo& machine) {
+  std::string text = fmt::format("meshgrad  {} ({}, {})\n", machine.version, machine.compiler,
+                                 machine.cuda_build ? "with CUDA" : "without CUDA");
+  text += fmt::format("cpu       {}\n", machine.cpu.empty() ? "unknown" : machine.cpu);
+  text += fmt::format("isa       {} (of {})\n", machine.isa, fmt::join(machine.isas, ", "));
+  text += fmt::format("cpus      {}\n", machine.cpus);
+  text += fmt::format("memory    {}\n", gibibytes(machine.memory_bytes));
+  for (const CudaDevice& gpu : machine.gpus) {
+    text += fmt::format("gpu       {}, {}, compute capability {}.{}\n", gpu.name, gibibytes(gpu.memory_bytes),
+                        gpu.major, gpu.minor);
+  }
+  if (machine.gpus.empty()) text += "gpu       none\n";
+  return text + fmt::format("device    {} (what device = \"auto\" resolves to)\n", machine.default_device);
+}
 
 std::string environment_json(std::span<const std::string> command,
                              const std::map<std::string, std::string>& extra) {
@@ -121,7 +192,7 @@ std::string environment_json(std::span<const std::string> command,
   facts["command"] = std::vector<std::string>(command.begin(), command.end());
   facts["directory"] = std::filesystem::current_path(ignored).string();
   facts["commit"] = build_commit();
-  facts["machine"] = OrderedJson::parse(to_json(machine_info()));
+  facts["machine"] = machine_facts(machine_info());
   facts["cpu_flags"] = cpu_flags();
   facts["host"] = host_facts();
   facts["memory"] = {{"total_bytes", memory_value("MemTotal")},
@@ -130,7 +201,7 @@ std::string environment_json(std::span<const std::string> command,
   facts["variables"] = relevant_variables();
   facts["extra"] = OrderedJson::object();
   for (const auto& [key, value] : extra) facts["extra"][key] = value;
-  return facts.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
+  return dumped(facts);
 }
 
 void write_environment(const std::filesystem::path& path, std::span<const std::string> command,
