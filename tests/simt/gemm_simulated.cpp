@@ -49,7 +49,7 @@ void gemm(const Gemm& args, Runtime&, const Stream& stream) {
   const GemmSizes sizes = sizes_of(args);
   if (sizes.m == 0 || sizes.n == 0) return;
   if (sizes.k == 0) {
-    check_internal(args.accumulate, "a matrix product over something");
+    check_internal(args.accumulate, "a matrix multiplication with k > 0");
     return;
   }
   if (stream.dry()) return;

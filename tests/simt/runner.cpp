@@ -303,10 +303,10 @@ void* static_shared(size_t bytes, size_t alignment, Location where) {
          fmt::format("{} at {}", all, text(where)), "use dynamic shared memory, or smaller tiles");
   }
   const int64_t dynamic = runner.launch->shared_bytes;
-  if (dynamic <= meshgrad::cuda::kSharedWithoutAsking &&
-      static_cast<int64_t>(all) + dynamic > meshgrad::cuda::kSharedUnasked) {
+  if (dynamic <= meshgrad::cuda::kSharedOptInBytes &&
+      static_cast<int64_t>(all) + dynamic > meshgrad::cuda::kDefaultSharedBytes) {
     fail(fmt::format("at most {} bytes of shared memory for a launch that asks for no more",
-                     meshgrad::cuda::kSharedUnasked),
+                     meshgrad::cuda::kDefaultSharedBytes),
          fmt::format("{} dynamic and {} fixed, at {}", dynamic, all, text(where)),
          "make more of it dynamic: launch() asks for more beyond kSharedWithoutAsking");
   }
