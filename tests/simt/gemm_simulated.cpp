@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands in for cuBLASLt on the simulated device: loops that nothing checks, which its reports say.
+// Replaces cuBLASLt on the simulated device by loops on the host, which are not checked.
 #include <meshgrad/kernels/cuda/gemm.h>
 #include <meshgrad/kernels/cuda/launch.h>
 

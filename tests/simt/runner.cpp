@@ -64,7 +64,7 @@ void enter(Thread& thread) {
   runner.stack_begin = stack_of(index);
 }
 
-/// `slot` is where whoever is resumed stores the context of the one that left.
+/// `slot` receives the context of the fiber that left; the fiber that is resumed stores it.
 void jump(context::fcontext_t to, context::fcontext_t* slot) {
   const context::transfer_t from = context::jump_fcontext(to, slot);
   *static_cast<context::fcontext_t*>(from.data) = from.fctx;
@@ -312,7 +312,7 @@ void* static_shared(size_t bytes, size_t alignment, Location where) {
   }
   char* const memory = runner.next_static;
   const auto size = static_cast<int64_t>(bytes);
-  // A page between two arrays belongs to nobody.
+  // A page between two arrays that belongs to neither.
   runner.next_static += (size + kPageBytes - 1) / kPageBytes * kPageBytes + kPageBytes;
   arena().enter(memory, {size, MemoryKind::shared, "the shared array of " + text(where)});
   runner.static_arrays.push_back({where, memory, bytes});
