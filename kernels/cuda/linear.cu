@@ -63,8 +63,8 @@ void gemm_rows(Gemm call, const Rows& rows, const Tensor& to, bool accumulate, R
 
 void forward(const LinearForward& args, Runtime& runtime, const Stream& stream) {
   Tensor bias = args.bias;
-  if (bias.defined() &&
-      bias.dtype() != args.y.dtype()) {  // cuBLASLt's bias epilogue needs the result's dtype
+  // cuBLASLt's bias epilogue needs the result's dtype.
+  if (bias.defined() && bias.dtype() != args.y.dtype()) {
     bias = Tensor::empty(runtime, args.bias.shape(), args.y.dtype(), Tag::workspace, "bias");
     elementwise_kernels.cast({args.bias, bias}, stream);
   }

@@ -47,8 +47,9 @@ struct UpdateArgs {
 /// second_correction of the state contain Adam's bias corrections, computed once per step in f64.
 ///
 ///   SGD    g += decay w;  m = momentum m + g;  w -= rate m
-///   Adam   g += decay w;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  w -= rate m / (sqrt(v) c +
-///   epsilon) AdamW  w *= shrink instead of g += decay w
+///   Adam   g += decay w;  m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
+///          w -= rate m / (sqrt(v) second_correction + epsilon)
+///   AdamW  as Adam, with w *= shrink instead of g += decay w
 /// Kingma & Ba, 2015; Loshchilov & Hutter, "Decoupled Weight Decay Regularization", 2019.
 __device__ inline float updated_parameter(const UpdateArgs& args, const StepState& state, float w, float g,
                                           int64_t i) {

@@ -136,8 +136,7 @@ bool vectors_fit(int64_t width, std::initializer_list<const void*> addresses) {
 ///
 ///   vectors, one per lane      up to 128 columns of f32, 256 of 16 bits
 ///   vectors, 32 values a lane  up to 1024
-///   scalars, 4 or 32 a lane    up to 128 or 1024, where the width or an address is not a multiple of 16
-///   bytes
+///   scalars, 4 or 32 a lane    up to 128 or 1024; for widths or addresses that 16 bytes do not divide
 template <class T, class Body>
 void dispatch_row(int64_t width, bool vectors, Body&& body) {
   constexpr int kVector = Vector<T>::kSize;

@@ -115,8 +115,7 @@ Tensor layers_backward(const Layers& layers, const std::vector<Tensor>& z, const
                         .d_x = d_h,
                         .d_weight = gradients.weights[layer - 1],
                         .d_bias = gradients.biases[layer - 1]};
-    // Activations are recomputed from z instead of saved as well: one elementwise launch against [rows,
-    // width].
+    // h is recomputed from z instead of saved as well: an elementwise launch instead of a matrix in memory.
     if (step.d_weight.defined()) step.x = activated(layers, z[layer - 1]);
     linear_kernels.backward(step, layers.runtime, layers.stream);
     elementwise_kernels.activation_backward(

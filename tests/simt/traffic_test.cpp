@@ -214,8 +214,8 @@ TEST_CASE("a block moves the rows that its design needs, in eight launches") {
                           {"node_terms_backward", {6, 4}, {0, 2}, 2, 1, 1, 5}},
                          graph, 0.03);
   // The gathers of S and, by senders, of d_z_1. The design's figure (variant E: 16 rows an edge and 14 a
-  // node) leaves out 15 rows a node: the operands of the node layers' weight gradients, and recomputed S and
-  // R.
+  // node) leaves out 15 rows a node: the operands of the node layers' weight gradients, and S and R, which
+  // are recomputed.
   bytes += (1.0 - share) * kRow + kRow;
   design = (16.0 + 14.0 * share) * kRow;
   MESSAGE(fmt::format("backward, gathers in full: {:.0f} of the design's {:.0f}", bytes, design));
