@@ -308,7 +308,7 @@ void* static_shared(size_t bytes, size_t alignment, Location where) {
     fail(fmt::format("at most {} bytes of shared memory for a launch that asks for no more",
                      meshgrad::cuda::kDefaultSharedBytes),
          fmt::format("{} dynamic and {} fixed, at {}", dynamic, all, text(where)),
-         "make more of it dynamic: launch() asks for more beyond kSharedWithoutAsking");
+         "make more of it dynamic: launch() opts in to more above kSharedOptInBytes");
   }
   char* const memory = runner.next_static;
   const auto size = static_cast<int64_t>(bytes);
