@@ -311,7 +311,7 @@ TEST_CASE("nodes that send far more than others are summed by a block, with the 
   }
 }
 
-TEST_CASE("node terms cover equal widths of 64, 128 and 256 in 16 bits" *
+TEST_CASE("node terms support equal widths of 64, 128 and 256 in 16 bits" *
           doctest::skip(cuda_devices().empty())) {
   CHECK(cuda::node_terms_support(DType::f16, 64, 64));
   CHECK(cuda::node_terms_support(DType::bf16, 256, 256));

@@ -217,7 +217,7 @@ TEST_CASE("a weight gradient over no real rows is left as it was" * doctest::ski
   CHECK(to_matrix(only.job.d_weight).v == only.expected.v);
 }
 
-TEST_CASE("weight gradients cover 16-bit storage up to their widest tile" *
+TEST_CASE("weight gradients support 16-bit storage up to their widest tile" *
           doctest::skip(cuda_devices().empty())) {
   CHECK(cuda::weight_gradients_support(DType::f16, 1, cuda::kMaxWeightGradientWidth));
   CHECK(cuda::weight_gradients_support(DType::bf16, cuda::kMaxWeightGradientWidth, 1));
