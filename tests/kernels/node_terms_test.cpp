@@ -13,7 +13,7 @@
 
 namespace meshgrad::cuda {
 // Not there in a build without CUDA; the tests then have nothing to call.
-[[gnu::weak]] bool node_terms_cover(DType, int64_t, int64_t);
+[[gnu::weak]] bool node_terms_support(DType, int64_t, int64_t);
 [[gnu::weak]] void node_terms_forward(const NodeTerms&, const Graph&, const Tensor&, const Tensor&, Runtime&,
                                       const Stream&);
 [[gnu::weak]] void node_terms_backward(const NodeTermsBackward&, std::span<const WeightGradientJob>,
@@ -312,13 +312,13 @@ TEST_CASE("nodes that send far more than others are summed by a block, with the 
   }
 }
 
-TEST_CASE("node terms cover equal widths of 64, 128 and 256 in 16 bits" *
+TEST_CASE("node terms support equal widths of 64, 128 and 256 in 16 bits" *
           doctest::skip(cuda_devices().empty())) {
-  CHECK(cuda::node_terms_cover(DType::f16, 64, 64));
-  CHECK(cuda::node_terms_cover(DType::bf16, 256, 256));
-  CHECK_FALSE(cuda::node_terms_cover(DType::f32, 128, 128));
-  CHECK_FALSE(cuda::node_terms_cover(DType::f16, 64, 128));
-  CHECK_FALSE(cuda::node_terms_cover(DType::f16, 96, 96));
+  CHECK(cuda::node_terms_support(DType::f16, 64, 64));
+  CHECK(cuda::node_terms_support(DType::bf16, 256, 256));
+  CHECK_FALSE(cuda::node_terms_support(DType::f32, 128, 128));
+  CHECK_FALSE(cuda::node_terms_support(DType::f16, 64, 128));
+  CHECK_FALSE(cuda::node_terms_support(DType::f16, 96, 96));
 }
 
 }  // namespace

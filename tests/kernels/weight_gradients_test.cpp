@@ -11,7 +11,7 @@
 
 namespace meshgrad::cuda {
 // Not there in a build without CUDA; the tests then have nothing to call.
-[[gnu::weak]] bool weight_gradients_cover(DType, int64_t, int64_t);
+[[gnu::weak]] bool weight_gradients_support(DType, int64_t, int64_t);
 [[gnu::weak]] void weight_gradients(std::span<const WeightGradientJob>, std::span<const ColumnSumJob>,
                                     Runtime&, const Stream&);
 }  // namespace meshgrad::cuda
@@ -217,13 +217,13 @@ TEST_CASE("a weight gradient over no real rows is left as it was" * doctest::ski
   CHECK(to_matrix(only.job.d_weight).v == only.expected.v);
 }
 
-TEST_CASE("weight gradients cover 16-bit storage up to their widest tile" *
+TEST_CASE("weight gradients support 16-bit storage up to their widest tile" *
           doctest::skip(cuda_devices().empty())) {
-  CHECK(cuda::weight_gradients_cover(DType::f16, 1, cuda::kMaxWeightGradientWidth));
-  CHECK(cuda::weight_gradients_cover(DType::bf16, cuda::kMaxWeightGradientWidth, 1));
-  CHECK_FALSE(cuda::weight_gradients_cover(DType::f16, cuda::kMaxWeightGradientWidth + 1, 1));
-  CHECK_FALSE(cuda::weight_gradients_cover(DType::f16, 128, cuda::kMaxWeightGradientWidth + 1));
-  CHECK_FALSE(cuda::weight_gradients_cover(DType::f32, 128, 128));
+  CHECK(cuda::weight_gradients_support(DType::f16, 1, cuda::kMaxWeightGradientWidth));
+  CHECK(cuda::weight_gradients_support(DType::bf16, cuda::kMaxWeightGradientWidth, 1));
+  CHECK_FALSE(cuda::weight_gradients_support(DType::f16, cuda::kMaxWeightGradientWidth + 1, 1));
+  CHECK_FALSE(cuda::weight_gradients_support(DType::f16, 128, cuda::kMaxWeightGradientWidth + 1));
+  CHECK_FALSE(cuda::weight_gradients_support(DType::f32, 128, 128));
 }
 
 }  // namespace

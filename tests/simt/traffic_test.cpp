@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a message-passing block moves, launch by launch, as the simulated device counts it, against the rows
-// that the design says it has to move.
+// The memory traffic of a message-passing block, launch by launch, as the simulated device counts it, against
+// the rows that the design needs.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -132,7 +132,7 @@ class Block {
   std::vector<MlpInput> node_inputs_;
 };
 
-/// What a launch has to move, each byte once: rows of edges and of nodes, 16-bit matrices, indices an edge
+/// What a launch must move, each byte once: rows of edges and of nodes, 16-bit matrices, indices an edge
 /// and a node.
 struct Launch {
   std::string name;
@@ -141,8 +141,8 @@ struct Launch {
   } read, written;
   int64_t matrices;
   int64_t edge_indices, node_indices;
-  /// Weight gradients, which are read and written, and as many partial sums of them on a device that runs so
-  /// few blocks at one time.
+  /// Weight gradients, which are read and written, and as many partial sums of them on a device with so few
+  /// multiprocessors.
   int64_t gradients;
 };
 
@@ -181,7 +181,7 @@ double check_launches(const std::vector<simt::LaunchReport>& reports, const std:
   return sum / edges;
 }
 
-TEST_CASE("a block moves the rows that its design says, in eight launches") {
+TEST_CASE("a block moves the rows that its design needs, in eight launches") {
   Runtime runtime = make_runtime(1, {DeviceKind::cuda, 0});
   Block block(runtime, 16);
   const Graph& graph = block.graph();
@@ -197,8 +197,8 @@ TEST_CASE("a block moves the rows that its design says, in eight launches") {
                                  {"edge_forward", {1, 2}, {1, 1}, 3, 2, 1, 0},
                                  {"mlp_forward", {0, 2}, {0, 1}, 4, 0, 0, 0}},
                                 graph, 0.03);
-  // The design's figure (4.2 rows and two indices at 0.15 nodes an edge) has the gather of S find nothing in
-  // a cache: a row an edge instead of one a node.
+  // The design's figure (4.2 rows and two indices at 0.15 nodes per edge) assumes that the gather of S misses
+  // every cache: a row per edge instead of one per node.
   bytes += (1.0 - share) * kRow;
   double design = (3.0 + 8.0 * share) * kRow + 8.0;
   MESSAGE(fmt::format("forward, gathers in full: {:.0f} of the design's {:.0f}", bytes, design));
@@ -214,8 +214,8 @@ TEST_CASE("a block moves the rows that its design says, in eight launches") {
                           {"node_terms_backward", {6, 4}, {0, 2}, 2, 1, 1, 5}},
                          graph, 0.03);
   // The gathers of S and, by senders, of d_z_1. The design's figure (variant E: 16 rows an edge and 14 a
-  // node) leaves out 15 rows a node: the operands of the node layers' weight gradients, and S and R computed
-  // anew.
+  // node) leaves out 15 rows a node: the operands of the node layers' weight gradients, and S and R, which
+  // are recomputed.
   bytes += (1.0 - share) * kRow + kRow;
   design = (16.0 + 14.0 * share) * kRow;
   MESSAGE(fmt::format("backward, gathers in full: {:.0f} of the design's {:.0f}", bytes, design));
@@ -233,7 +233,7 @@ TEST_CASE(
   MESSAGE(fmt::format("a block: {} launches, {:.0f} bytes of activations an edge", launches, bytes));
   CHECK(launches <= 8);
   CHECK(bytes <= 400.0);
-  CHECK(bytes >= 256.0);  // the edges themselves: nothing hides elsewhere
+  CHECK(bytes >= 256.0);  // the edges themselves: no traffic is missing from the count
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A loop that runs once too often changes no result, and still costs time. So what kernels do on small
-// problems is kept in work.txt: how often lanes exchange and blocks wait, and the bytes that are touched.
-// With MESHGRAD_RECORD_WORK set the file is written anew: look at what changed.
+// A loop that runs once too often changes no result, and still costs time. So the work of kernels on small
+// problems is recorded in work.txt: warp operations, barriers, and the bytes that are read and written. With
+// MESHGRAD_RECORD_WORK set the file is rewritten: review what changed.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -82,9 +82,9 @@ TEST_CASE("kernels do no more than they did") {
   WorkTable found;
   for (const Problem& problem : kProblems) add_work(problem, found);
   if (std::getenv("MESHGRAD_RECORD_WORK") != nullptr) write_table(found);
-  const WorkTable kept = read_table();
-  CHECK(found.size() == kept.size());
-  for (const auto& [name, work] : kept) {
+  const WorkTable recorded = read_table();
+  CHECK(found.size() == recorded.size());
+  for (const auto& [name, work] : recorded) {
     CAPTURE(name);
     const Work& now = found[name];
     CHECK(now.launches == work.launches);
