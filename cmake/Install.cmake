@@ -17,7 +17,7 @@ install(TARGETS ${programs})
 foreach(folder IN LISTS folders)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder}/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/meshgrad/${folder}
     FILES_MATCHING PATTERN "*.h"
-    PATTERN "cpu" EXCLUDE PATTERN "cuda" EXCLUDE PATTERN "cli" EXCLUDE PATTERN "check.h" EXCLUDE PATTERN "gpu_tables.h" EXCLUDE
+    PATTERN "cpu" EXCLUDE PATTERN "cuda" EXCLUDE PATTERN "cli" EXCLUDE PATTERN "check.h" EXCLUDE PATTERN "tables.h" EXCLUDE
     PATTERN "gemm_tuning.h" EXCLUDE
     PATTERN "caching_allocator_heap.h" EXCLUDE)
 endforeach()

@@ -62,9 +62,6 @@ struct ElementwiseKernels {
   void (*axpby)(const Axpby&, const Stream&);
   void (*cast)(const Cast&, const Stream&);
 };
-namespace cpu {
-extern const ElementwiseKernels elementwise_kernels;
-}
 
 void activation_forward(const ActivationForward& args, const Stream& stream);
 void activation_backward(const ActivationBackward& args, const Stream& stream);

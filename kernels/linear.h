@@ -38,9 +38,6 @@ struct LinearKernels {
   void (*forward)(const LinearForward&, Runtime&, const Stream&);
   void (*backward)(const LinearBackward&, Runtime&, const Stream&);
 };
-namespace cpu {
-extern const LinearKernels linear_kernels;
-}
 
 void linear_forward(const LinearForward& args, Runtime& runtime, const Stream& stream);
 void linear_backward(const LinearBackward& args, Runtime& runtime, const Stream& stream);

@@ -59,9 +59,6 @@ struct MessagePassingKernels {
   void (*edge_forward)(const EdgeUpdateForward&, Runtime&, const Stream&);
   void (*edge_backward)(const EdgeUpdateBackward&, Runtime&, const Stream&);
 };
-namespace cpu {
-extern const MessagePassingKernels message_passing_kernels;
-}
 
 /// As for MlpForward.
 bool saving_helps(const EdgeUpdateForward& args);

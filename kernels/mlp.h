@@ -91,9 +91,6 @@ struct MlpKernels {
   void (*forward)(const MlpForward&, Runtime&, const Stream&);
   void (*backward)(const MlpBackward&, Runtime&, const Stream&);
 };
-namespace cpu {
-extern const MlpKernels mlp_kernels;
-}
 
 void mlp_forward(const MlpForward& args, Runtime& runtime, const Stream& stream);
 void mlp_backward(const MlpBackward& args, Runtime& runtime, const Stream& stream);

@@ -45,9 +45,6 @@ struct OptimizerKernels {
   void (*decide)(const OptimizerDecision&, const Stream&);
   void (*update)(const OptimizerUpdate&, const Stream&);
 };
-namespace cpu {
-extern const OptimizerKernels optimizer_kernels;
-}
 
 void note_loss(const NoteLoss& args, const Stream& stream);
 void optimizer_decide(const OptimizerDecision& args, const Stream& stream);

@@ -37,9 +37,6 @@ struct ReductionKernels {
   void (*masked_loss_backward)(const MaskedLossBackward&, const Stream&);
   void (*sum_of_squares)(const SumOfSquares&, Runtime&, const Stream&);
 };
-namespace cpu {
-extern const ReductionKernels reduction_kernels;
-}
 
 void masked_loss_forward(const MaskedLossForward& args, Runtime& runtime, const Stream& stream);
 void masked_loss_backward(const MaskedLossBackward& args, const Stream& stream);

@@ -34,9 +34,6 @@ struct SegmentSumKernels {
   void (*segment_sum)(const SegmentSum&, const Stream&);
   void (*gather)(const Gather&, const Stream&);
 };
-namespace cpu {
-extern const SegmentSumKernels segment_sum_kernels;
-}
 
 void segment_sum(const SegmentSum& args, const Stream& stream);
 void gather(const Gather& args, const Stream& stream);

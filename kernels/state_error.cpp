@@ -31,7 +31,7 @@ void deviation_forward(const DeviationForward& args, const Stream& stream) {
   check_optional(kOp, "target", args.target, sums, shape);
   check_tensor(kOp, "mask", args.mask, DType::u8, {args.rows.capacity});
   check_tensor(kOp, "after", args.after, sums, shape);
-  pick_table(args.after.device(), cpu::unroll_kernels, &GpuTables::unroll).deviation_forward(args, stream);
+  kernels::tables(args.after.device()).state_error.deviation_forward(args, stream);
 }
 
 void deviation_backward(const DeviationBackward& args, const Stream& stream) {
@@ -44,7 +44,7 @@ void deviation_backward(const DeviationBackward& args, const Stream& stream) {
   check_tensor(kOp, "mask", args.mask, DType::u8, {args.rows.capacity});
   check_optional(kOp, "d_before", args.d_before, sums, shape);
   check_optional(kOp, "d_prediction", args.d_prediction, stored, shape);
-  pick_table(args.d_after.device(), cpu::unroll_kernels, &GpuTables::unroll).deviation_backward(args, stream);
+  kernels::tables(args.d_after.device()).state_error.deviation_backward(args, stream);
 }
 
 void shift_forward(const ShiftForward& args, const Stream& stream) {
@@ -59,7 +59,7 @@ void shift_forward(const ShiftForward& args, const Stream& stream) {
   check_tensor(kOp, "ratio", args.ratio, sums, {columns});
   check_source(kOp, args.source, args.shift.width(), stream);
   check_tensor(kOp, "shifted", args.shifted, args.given.dtype(), {args.rows.capacity, columns});
-  pick_table(args.shifted.device(), cpu::unroll_kernels, &GpuTables::unroll).shift_forward(args, stream);
+  kernels::tables(args.shifted.device()).state_error.shift_forward(args, stream);
 }
 
 void shift_backward(const ShiftBackward& args, const Stream& stream) {
@@ -73,7 +73,7 @@ void shift_backward(const ShiftBackward& args, const Stream& stream) {
   check_tensor(kOp, "ratio", args.ratio, sums, {columns});
   check_source(kOp, args.source, args.d_shift.width(), stream);
   check_tensor(kOp, "d_shift", args.d_shift, sums, {args.rows.capacity, args.d_shift.width()});
-  pick_table(args.d_shift.device(), cpu::unroll_kernels, &GpuTables::unroll).shift_backward(args, stream);
+  kernels::tables(args.d_shift.device()).state_error.shift_backward(args, stream);
 }
 
 }  // namespace meshgrad

@@ -45,15 +45,12 @@ struct ShiftBackward {
   bool accumulate = false;
 };
 
-struct UnrollKernels {
+struct StateErrorKernels {
   void (*deviation_forward)(const DeviationForward&, const Stream&);
   void (*deviation_backward)(const DeviationBackward&, const Stream&);
   void (*shift_forward)(const ShiftForward&, const Stream&);
   void (*shift_backward)(const ShiftBackward&, const Stream&);
 };
-namespace cpu {
-extern const UnrollKernels unroll_kernels;
-}
 
 void deviation_forward(const DeviationForward& args, const Stream& stream);
 void deviation_backward(const DeviationBackward& args, const Stream& stream);

@@ -2,14 +2,7 @@
 // What the tests of engine, kernels, autograd and nn share: sizes, tolerances, reproducible random values,
 // and the way between tensors and the judge's matrices.
 #pragma once
-#include <meshgrad/kernels/elementwise.h>
-#include <meshgrad/kernels/linear.h>
-#include <meshgrad/kernels/message_passing.h>
-#include <meshgrad/kernels/mlp.h>
-#include <meshgrad/kernels/optimizer.h>
-#include <meshgrad/kernels/reduction.h>
-#include <meshgrad/kernels/segment_sum.h>
-#include <meshgrad/kernels/state_error.h>
+#include <meshgrad/kernels/tables.h>
 
 #include <optional>
 #include <string>
@@ -27,14 +20,7 @@ struct Backend {
   Device device;
   bool slow = false;  ///< the simulated device: tests take fewer and smaller cases
   std::vector<DType> storage_types;
-  const LinearKernels* linear;
-  const MlpKernels* mlp;
-  const MessagePassingKernels* message_passing;
-  const SegmentSumKernels* segment_sum;
-  const ElementwiseKernels* elementwise;
-  const ReductionKernels* reduction;
-  const OptimizerKernels* optimizer;
-  const UnrollKernels* unroll;
+  const KernelTables* kernels;
 
   Runtime runtime(int threads = 1) const;
   /// awkward_sizes; those that stand for all on a slow backend.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A linear map is an MLP of one layer; `accumulate` is a residual that lies where the result goes.
-#include <meshgrad/kernels/linear.h>
-#include <meshgrad/kernels/mlp.h>
+#include <meshgrad/kernels/tables.h>
 
 namespace meshgrad::cpu {
 namespace {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/kernels/cpu/mlp_tile.h>
-#include <meshgrad/kernels/linear.h>
-#include <meshgrad/kernels/message_passing.h>
-#include <meshgrad/kernels/segment_sum.h>
+#include <meshgrad/kernels/tables.h>
 
 #include <algorithm>
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/kernels/cpu/mlp_tile.h>
+#include <meshgrad/kernels/tables.h>
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/kernels/cpu/row_ops.h>
-#include <meshgrad/kernels/optimizer.h>
+#include <meshgrad/kernels/tables.h>
 
 #include <algorithm>
 #include <cmath>

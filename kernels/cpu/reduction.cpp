@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/kernels/reduction.h>
+#include <meshgrad/kernels/tables.h>
 
 #include <algorithm>
 #include <array>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/kernels/state_error.h>
+#include <meshgrad/kernels/tables.h>
 
 #include <algorithm>
 
@@ -100,7 +100,7 @@ void shift_backward_of(const ShiftBackward& args, const Stream& stream) {
 
 }  // namespace
 
-const UnrollKernels unroll_kernels{
+const StateErrorKernels state_error_kernels{
     .deviation_forward =
         [](const DeviationForward& args, const Stream& stream) {
           dispatch_cpu_storage(args.prediction.dtype(),

@@ -2,8 +2,8 @@
 // The general path: one launch an op, any width.
 #include <meshgrad/kernels/cuda/fused/fused.h>
 #include <meshgrad/kernels/cuda/row_access.h>
-#include <meshgrad/kernels/cuda/tables.h>
 #include <meshgrad/kernels/cuda/unfused_mlp.h>
+#include <meshgrad/kernels/tables.h>
 
 namespace meshgrad::cuda {
 namespace {

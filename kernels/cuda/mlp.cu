@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The general path: one launch an op, any width.
 #include <meshgrad/kernels/cuda/fused/fused.h>
-#include <meshgrad/kernels/cuda/tables.h>
 #include <meshgrad/kernels/cuda/unfused_mlp.h>
+#include <meshgrad/kernels/tables.h>
 
 namespace meshgrad::cuda {
 namespace {

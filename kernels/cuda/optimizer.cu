@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/kernels/cuda/device.h>
-#include <meshgrad/kernels/cuda/tables.h>
+#include <meshgrad/kernels/tables.h>
 
 namespace meshgrad::cuda {
 namespace {

@@ -2,7 +2,7 @@
 // Sums in two launches: each block adds a slab of fixed size, then one block adds the slabs. Which values
 // meet in which order depends on their places alone, and what lies behind the real count adds zero.
 #include <meshgrad/kernels/cuda/row_access.h>
-#include <meshgrad/kernels/cuda/tables.h>
+#include <meshgrad/kernels/tables.h>
 
 namespace meshgrad::cuda {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/kernels/cuda/norm.h>
-#include <meshgrad/kernels/cuda/tables.h>
 #include <meshgrad/kernels/cuda/unfused_mlp.h>
+#include <meshgrad/kernels/tables.h>
 
 namespace meshgrad::cuda {
 namespace {

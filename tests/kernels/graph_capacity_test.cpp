@@ -77,7 +77,7 @@ TEST_CASE("edge update leaves the rows behind the graph's real sizes alone, what
           for (Tensor& z : done.saved.pre_activations)
             z = unwritten(runtime, {z.rows() + kSpare, z.width()}, dtype);
           if (!keep) done.saved = MlpSaved{};
-          backend.message_passing->edge_forward(done, runtime, runtime.stream());
+          backend.kernels->message_passing.edge_forward(done, runtime, runtime.stream());
           const auto judge = reference::edge_update(edge.update, edges, edge.terms, edge.mlp.input_values[0]);
           check(done.edges_out, judge.edges_out, edge.row_terms());
           check(done.aggregate, judge.aggregate, edge.sum_terms());
@@ -91,7 +91,7 @@ TEST_CASE("edge update leaves the rows behind the graph's real sizes alone, what
           args.d_aggregate = spacious(edge.d_aggregate);
           args.d_edges = unwritten(runtime, done.edges.x.shape(), dtype);
           args.d_nodes = unwritten(runtime, done.terms.nodes.shape(), dtype);
-          backend.message_passing->edge_backward(args, runtime, runtime.stream());
+          backend.kernels->message_passing.edge_backward(args, runtime, runtime.stream());
           const auto judged = edge.judge_gradients();
           check(args.d_edges, judged.d_edges, 2 * edge.sum_terms());
           check(args.d_nodes, judged.d_nodes, 2 * edge.sum_terms());

@@ -169,7 +169,7 @@ TEST_CASE("every backend's kernel leaves the state that the host's rule leaves, 
         int32_t overflow = random() % 3 == 0 ? 1 : 0;
         copy(Tensor::borrow(&squared_norm, {1}, DType::f64), args.squared_norm, runtime.stream());
         copy(Tensor::borrow(&overflow, {1}, DType::i32), args.non_finite, runtime.stream());
-        backend.optimizer->decide(args, runtime.stream());
+        backend.kernels->optimizer.decide(args, runtime.stream());
         decide(expected, settings, squared_norm, overflow != 0);
         const Tensor host = meshgrad::to_host(args.state, runtime.stream());
         StepState actual;
@@ -209,7 +209,7 @@ TEST_CASE("a scale that is a power of two changes no bit of an update") {
                            .storage = {}};
       decide(state, args.settings, squared_norm, false);
       copy(Tensor::borrow(&state, {kStepStateBytes}, DType::u8), args.state, runtime.stream());
-      backend.optimizer->update(args, runtime.stream());
+      backend.kernels->optimizer.update(args, runtime.stream());
       return args.parameters;
     };
     CHECK(equal_bits(updated(1.0), updated(65536.0)));

@@ -60,7 +60,7 @@ void for_each_case(Body&& body) {
 TEST_CASE("edge update agrees with the judge") {
   for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices&, const EdgeCase& edge) {
     const EdgeUpdateForward args = edge.forward(runtime);
-    backend.message_passing->edge_forward(args, runtime, runtime.stream());
+    backend.kernels->message_passing.edge_forward(args, runtime, runtime.stream());
     const auto judge =
         reference::edge_update(edge.update, edge.connectivity, edge.terms, edge.mlp.input_values[0]);
     CHECK(difference(args.edges_out, judge.edges_out, edge.row_terms()) == "");
@@ -72,10 +72,10 @@ TEST_CASE("edge update agrees with the judge") {
 TEST_CASE("edge update's gradients agree with the judge") {
   for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const EdgeCase& edge) {
     const EdgeUpdateForward done = edge.forward(runtime);
-    backend.message_passing->edge_forward(done, runtime, runtime.stream());
+    backend.kernels->message_passing.edge_forward(done, runtime, runtime.stream());
     const EdgeGradients gradients(runtime, random, edge);
     const EdgeUpdateBackward args = edge.backward(runtime, done, gradients);
-    backend.message_passing->edge_backward(args, runtime, runtime.stream());
+    backend.kernels->message_passing.edge_backward(args, runtime, runtime.stream());
 
     check_backward(edge, args, gradients, edge.judge_gradients());
   });
@@ -85,8 +85,8 @@ TEST_CASE("edge update recomputes what was not kept, bit for bit") {
   for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const EdgeCase& edge) {
     const EdgeUpdateForward kept = edge.forward(runtime, true);
     const EdgeUpdateForward dropped = edge.forward(runtime, false);
-    backend.message_passing->edge_forward(kept, runtime, runtime.stream());
-    backend.message_passing->edge_forward(dropped, runtime, runtime.stream());
+    backend.kernels->message_passing.edge_forward(kept, runtime, runtime.stream());
+    backend.kernels->message_passing.edge_forward(dropped, runtime, runtime.stream());
     check_equal_bits({{"edges_out", kept.edges_out}, {"aggregate", kept.aggregate}},
                      {{"edges_out", dropped.edges_out}, {"aggregate", dropped.aggregate}});
     EdgeUpdateForward nothing = dropped;
@@ -98,7 +98,7 @@ TEST_CASE("edge update recomputes what was not kept, bit for bit") {
       RandomMatrices same_start(random.seed() + 1);
       const EdgeGradients gradients(runtime, same_start, edge);
       const EdgeUpdateBackward args = edge.backward(runtime, *done, gradients);
-      backend.message_passing->edge_backward(args, runtime, runtime.stream());
+      backend.kernels->message_passing.edge_backward(args, runtime, runtime.stream());
       results.push_back(gradients.all());
       results.back().emplace_back("d_edges", args.d_edges);
       results.back().emplace_back("d_nodes", args.d_nodes);
@@ -111,15 +111,15 @@ TEST_CASE("edge update: d_edges may lie where d_edges_out does") {
   for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const EdgeCase& edge) {
     if (edge.mlp.shape.inputs[0] != edge.mlp.shape.out) return;
     const EdgeUpdateForward done = edge.forward(runtime);
-    backend.message_passing->edge_forward(done, runtime, runtime.stream());
+    backend.kernels->message_passing.edge_forward(done, runtime, runtime.stream());
     RandomMatrices same_start(random.seed() + 1);
     const EdgeGradients apart(runtime, random, edge);
     const EdgeGradients together(runtime, random, edge);
     const EdgeUpdateBackward a = edge.backward(runtime, done, apart);
     EdgeUpdateBackward b = edge.backward(runtime, done, together);
     b.d_edges = b.d_edges_out;
-    backend.message_passing->edge_backward(a, runtime, runtime.stream());
-    backend.message_passing->edge_backward(b, runtime, runtime.stream());
+    backend.kernels->message_passing.edge_backward(a, runtime, runtime.stream());
+    backend.kernels->message_passing.edge_backward(b, runtime, runtime.stream());
     CHECK(equal_bits(a.d_edges, b.d_edges));
     CHECK(equal_bits(a.d_nodes, b.d_nodes));
     check_backward(edge, b, together, edge.judge_gradients());
@@ -131,8 +131,8 @@ TEST_CASE("edge update of the last block: no edges out, no gradient for them, no
     EdgeUpdateForward done = edge.forward(runtime);
     EdgeUpdateForward full = edge.forward(runtime);
     done.edges_out = Tensor();
-    backend.message_passing->edge_forward(done, runtime, runtime.stream());
-    backend.message_passing->edge_forward(full, runtime, runtime.stream());
+    backend.kernels->message_passing.edge_forward(done, runtime, runtime.stream());
+    backend.kernels->message_passing.edge_forward(full, runtime, runtime.stream());
     CHECK(equal_bits(done.aggregate, full.aggregate));
 
     const EdgeGradients gradients(runtime, random, edge);
@@ -140,7 +140,7 @@ TEST_CASE("edge update of the last block: no edges out, no gradient for them, no
     args.d_edges_out = Tensor();
     const bool wanted = random.seed() % 2 == 0;
     if (!wanted) args.d_edges = Tensor();
-    backend.message_passing->edge_backward(args, runtime, runtime.stream());
+    backend.kernels->message_passing.edge_backward(args, runtime, runtime.stream());
     check_backward(edge, args, gradients,
                    reference::edge_update_backward(edge.update, edge.connectivity, edge.terms,
                                                    edge.mlp.input_values[0], {}, edge.d_aggregate));
@@ -150,7 +150,7 @@ TEST_CASE("edge update of the last block: no edges out, no gradient for them, no
 TEST_CASE("edge update adds to the nodes' gradient where asked, and leaves out what nobody wants") {
   for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const EdgeCase& edge) {
     const EdgeUpdateForward done = edge.forward(runtime);
-    backend.message_passing->edge_forward(done, runtime, runtime.stream());
+    backend.kernels->message_passing.edge_forward(done, runtime, runtime.stream());
     reference::EdgeUpdateGradients judge = edge.judge_gradients();
 
     const EdgeGradients added(runtime, random, edge);
@@ -158,7 +158,7 @@ TEST_CASE("edge update adds to the nodes' gradient where asked, and leaves out w
     const Matrix start = edge.mlp.values(random, edge.graph.nodes, edge.terms.nodes.cols);
     args.d_nodes = to_tensor(runtime, start, edge.mlp.dtype);
     args.accumulate_d_nodes = true;
-    backend.message_passing->edge_backward(args, runtime, runtime.stream());
+    backend.kernels->message_passing.edge_backward(args, runtime, runtime.stream());
     const Matrix alone = judge.d_nodes;
     judge.d_nodes = sum(alone, start);
     check_backward(edge, args, added, judge);
@@ -168,7 +168,7 @@ TEST_CASE("edge update adds to the nodes' gradient where asked, and leaves out w
     const Tensor sender_weight = args.d_sender_weight, receiver_weight = args.d_receiver_weight;
     (random.seed() % 2 == 0 ? args.d_sender_weight : args.d_receiver_weight) = Tensor();
     if (random.seed() % 3 == 0) args.d_nodes = Tensor();
-    backend.message_passing->edge_backward(args, runtime, runtime.stream());
+    backend.kernels->message_passing.edge_backward(args, runtime, runtime.stream());
     const int64_t terms = 2 * edge.sum_terms();
     const auto check_optional = [&](const Tensor& wanted, const Tensor& memory, const Matrix& began,
                                     const Matrix& gradient) {
@@ -195,13 +195,13 @@ TEST_CASE("edge update with halo nodes, which send and never receive") {
       REQUIRE(edge.graph.owned_nodes == 61);
       REQUIRE(edge.graph.nodes == 83);
       const EdgeUpdateForward done = edge.forward(runtime);
-      backend.message_passing->edge_forward(done, runtime, runtime.stream());
+      backend.kernels->message_passing.edge_forward(done, runtime, runtime.stream());
       const auto judge = reference::edge_update(edge.update, edges, edge.terms, edge.mlp.input_values[0]);
       CHECK(difference(done.edges_out, judge.edges_out, edge.row_terms()) == "");
       CHECK(difference(done.aggregate, judge.aggregate, edge.sum_terms()) == "");
       const EdgeGradients gradients(runtime, random, edge);
       const EdgeUpdateBackward args = edge.backward(runtime, done, gradients);
-      backend.message_passing->edge_backward(args, runtime, runtime.stream());
+      backend.kernels->message_passing.edge_backward(args, runtime, runtime.stream());
       check_backward(edge, args, gradients, edge.judge_gradients());
     }
   }
@@ -225,10 +225,10 @@ TEST_CASE("edge update leaves the same bits for any number of threads, and in ev
           edge.d_aggregate = random.normal(edge.graph.nodes, shape.mlp.out);
           edge.d_edges_out = random.normal(edge.graph.edges, shape.mlp.out);
           const EdgeUpdateForward done = edge.forward(runtime, threads != 3);
-          backend.message_passing->edge_forward(done, runtime, runtime.stream());
+          backend.kernels->message_passing.edge_forward(done, runtime, runtime.stream());
           const EdgeGradients gradients(runtime, random, edge);
           const EdgeUpdateBackward args = edge.backward(runtime, done, gradients);
-          backend.message_passing->edge_backward(args, runtime, runtime.stream());
+          backend.kernels->message_passing.edge_backward(args, runtime, runtime.stream());
           NamedTensors all = gradients.all();
           all.insert(all.end(), {{"edges_out", done.edges_out},
                                  {"aggregate", done.aggregate},

@@ -84,7 +84,7 @@ TEST_CASE("mlp forward agrees with the judge, saved tensors included") {
     const Matrix residual = mlp.values(random, mlp.rows, mlp.shape.out);
     const bool with_residual = random.seed() % 2 == 0;
     if (with_residual) args.residual = to_tensor(runtime, residual, mlp.dtype);
-    backend.mlp->forward(args, runtime, runtime.stream());
+    backend.kernels->mlp.forward(args, runtime, runtime.stream());
 
     const auto judge = reference::mlp(mlp.judge, mlp.input_values);
     CHECK(difference(args.out, with_residual ? sum(judge.out, residual) : judge.out, mlp.terms()) == "");
@@ -97,7 +97,7 @@ TEST_CASE("mlp forward agrees with the judge, saved tensors included") {
 TEST_CASE("mlp backward agrees with the judge and adds to what the gradients hold") {
   for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const MlpCase& mlp) {
     const MlpForward forward = forward_args(runtime, mlp);
-    backend.mlp->forward(forward, runtime, runtime.stream());
+    backend.kernels->mlp.forward(forward, runtime, runtime.stream());
     const Matrix d_out = mlp.values(random, mlp.rows, mlp.shape.out);
     const StartedGradients gradients(runtime, random, mlp);
     MlpBackward args =
@@ -108,7 +108,7 @@ TEST_CASE("mlp backward agrees with the judge and adds to what the gradients hol
     args.d_inputs[last] = to_tensor(runtime, start, mlp.dtype);
     args.accumulate[last] = true;
     if (last > 0) args.d_inputs[0] = Tensor();
-    backend.mlp->backward(args, runtime, runtime.stream());
+    backend.kernels->mlp.backward(args, runtime, runtime.stream());
 
     const auto judge = reference::mlp_backward(mlp.judge, mlp.input_values, {}, d_out);
     const int64_t terms = 2 * mlp.terms();
@@ -125,8 +125,8 @@ TEST_CASE("mlp backward recomputes what was not kept, bit for bit") {
   for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const MlpCase& mlp) {
     const MlpForward kept = forward_args(runtime, mlp, true);
     const MlpForward dropped = forward_args(runtime, mlp, false);
-    backend.mlp->forward(kept, runtime, runtime.stream());
-    backend.mlp->forward(dropped, runtime, runtime.stream());
+    backend.kernels->mlp.forward(kept, runtime, runtime.stream());
+    backend.kernels->mlp.forward(dropped, runtime, runtime.stream());
     if (!mlp.fused(backend) || mlp.shape.norm != Norm::none) CHECK(equal_bits(kept.out, dropped.out));
 
     MlpSaved undefined_hidden = dropped.saved;
@@ -140,7 +140,7 @@ TEST_CASE("mlp backward recomputes what was not kept, bit for bit") {
       RandomMatrices same_start(random.seed() + 1);
       const StartedGradients gradients(runtime, same_start, mlp);
       const MlpBackward args = backward_args(runtime, mlp, saved, d_out, gradients);
-      backend.mlp->backward(args, runtime, runtime.stream());
+      backend.kernels->mlp.backward(args, runtime, runtime.stream());
       results.push_back(gradients.named());
       for (const Tensor& d_input : args.d_inputs) results.back().emplace_back("d_input", d_input);
     }
@@ -153,7 +153,7 @@ TEST_CASE("mlp backward adds into d_out when the input is also the residual") {
     if (mlp.shape.inputs[0] != mlp.shape.out) return;
     MlpForward forward = forward_args(runtime, mlp);
     forward.residual = mlp.inputs[0].x;
-    backend.mlp->forward(forward, runtime, runtime.stream());
+    backend.kernels->mlp.forward(forward, runtime, runtime.stream());
     const auto judged = reference::mlp(mlp.judge, mlp.input_values);
     CHECK(difference(forward.out, sum(judged.out, mlp.input_values[0]), mlp.terms()) == "");
 
@@ -163,7 +163,7 @@ TEST_CASE("mlp backward adds into d_out when the input is also the residual") {
         backward_args(runtime, mlp, forward.saved, to_tensor(runtime, d_out, mlp.dtype), gradients);
     args.d_inputs[0] = args.d_out;
     args.accumulate[0] = true;
-    backend.mlp->backward(args, runtime, runtime.stream());
+    backend.kernels->mlp.backward(args, runtime, runtime.stream());
     const auto judge = reference::mlp_backward(mlp.judge, mlp.input_values, {}, d_out);
     CHECK(difference(args.d_out, sum(judge.d_inputs[0], d_out), 2 * mlp.terms(), magnitude(d_out)) == "");
     for (size_t i = 1; i < mlp.inputs.size(); ++i) {
@@ -185,7 +185,7 @@ TEST_CASE("mlp needs no bias and computes only the gradients that are wanted") {
       std::fill(bias->v.begin(), bias->v.end(), 0.0);
     }
     const MlpForward forward = forward_args(runtime, mlp);
-    backend.mlp->forward(forward, runtime, runtime.stream());
+    backend.kernels->mlp.forward(forward, runtime, runtime.stream());
     CHECK(difference(forward.out, reference::mlp(mlp.judge, mlp.input_values).out, mlp.terms()) == "");
 
     const Matrix d_out = mlp.values(random, mlp.rows, mlp.shape.out);
@@ -201,7 +201,7 @@ TEST_CASE("mlp needs no bias and computes only the gradients that are wanted") {
     args.d_first_weights = {to_tensor(runtime, Matrix(5, 33), accumulator_of(dtype)), Tensor()};
     args.d_weights.weights = {Tensor(), to_tensor(runtime, Matrix(33, 17), accumulator_of(dtype))};
     args.d_weights.biases = {Tensor(), Tensor()};
-    backend.mlp->backward(args, runtime, runtime.stream());
+    backend.kernels->mlp.backward(args, runtime, runtime.stream());
     CHECK(difference(args.d_inputs[1], judge.d_inputs[1], 2 * mlp.terms()) == "");
     CHECK(difference(args.d_first_weights[0], judge.d_first_weights[0], 300, 0.0, dtype) == "");
     CHECK(difference(args.d_weights.weights[1], judge.d_weights[1], 300, 0.0, dtype) == "");
@@ -228,13 +228,13 @@ TEST_CASE("mlp leaves the rows behind the count alone, whatever they hold") {
       const Tensor real = to_count(runtime, count);
       forward.rows = Rows(capacity, real.data<int64_t>());
       const Tensor nan = poison(forward.out);
-      backend.mlp->forward(forward, runtime, runtime.stream());
+      backend.kernels->mlp.forward(forward, runtime, runtime.stream());
       const StartedGradients gradients(runtime, random, mlp);
       MlpBackward args =
           backward_args(runtime, mlp, forward.saved, to_tensor(runtime, d_out, dtype), gradients);
       args.rows = forward.rows;
       poison(args.d_out);
-      backend.mlp->backward(args, runtime, runtime.stream());
+      backend.kernels->mlp.backward(args, runtime, runtime.stream());
 
       CHECK(equal_bits(behind(forward.out), nan));
       CHECK(equal_bits(behind(forward.saved.pre_norm), nan));
@@ -274,11 +274,11 @@ TEST_CASE("mlp leaves the same bits for any number of threads, and in every run"
                  runtime.stream());
           }
           const MlpForward forward = forward_args(runtime, mlp, threads != 3);
-          backend.mlp->forward(forward, runtime, runtime.stream());
+          backend.kernels->mlp.forward(forward, runtime, runtime.stream());
           const StartedGradients gradients(runtime, random, mlp);
           const Tensor d_out = to_tensor(runtime, random.normal(mlp.rows, shape.out), dtype);
           const MlpBackward args = backward_args(runtime, mlp, forward.saved, d_out, gradients);
-          backend.mlp->backward(args, runtime, runtime.stream());
+          backend.kernels->mlp.backward(args, runtime, runtime.stream());
           results.push_back(gradients.named());
           results.back().emplace_back("out", forward.out);
           results.back().emplace_back("pre_norm", forward.saved.pre_norm);

@@ -87,8 +87,8 @@ struct Stepper {
   void step(const Matrix& gradients, int32_t non_finite = 0) {
     copy(to_vector(runtime, gradients, update.parameters.dtype()), update.gradients, runtime.stream());
     set_scalars(reference::sum_of_squares(gradients.v), non_finite);
-    backend.optimizer->decide(decision, runtime.stream());
-    backend.optimizer->update(update, runtime.stream());
+    backend.kernels->optimizer.decide(decision, runtime.stream());
+    backend.kernels->optimizer.update(update, runtime.stream());
   }
 };
 
@@ -347,13 +347,14 @@ TEST_CASE("a batch's loss joins the window and seeds its backward pass") {
       return Tensor::from<double>(runtime, std::span<const double>(&value, 1), {1}, Tag::data);
     };
     const Tensor seed = scalar(0.0);
-    backend.optimizer->note_loss({stepper.update.state, scalar(5.0), scalar(4.0), seed}, runtime.stream());
+    backend.kernels->optimizer.note_loss({stepper.update.state, scalar(5.0), scalar(4.0), seed},
+                                         runtime.stream());
     CHECK(to_matrix(meshgrad::to_host(seed, runtime.stream())).v == std::vector<double>{4.0});
     CHECK(stepper.state().window_loss == 8.0);
     CHECK(stepper.state().window_weight == 4.0);
     CHECK(stepper.state().bad_losses == 0);
-    backend.optimizer->note_loss({stepper.update.state, scalar(std::nan("")), scalar(4.0), seed},
-                                 runtime.stream());
+    backend.kernels->optimizer.note_loss({stepper.update.state, scalar(std::nan("")), scalar(4.0), seed},
+                                         runtime.stream());
     CHECK(stepper.state().bad_losses == 1);
   }
 }

@@ -281,7 +281,7 @@ TEST_CASE("judge: deviations and shifted columns, by hand and by differences") {
   Matrix before(3, 1, {1, 2, 3}), prediction(3, 1, {10, 20, 30});
   const Matrix target(3, 1, {4, 5, 6});
   const std::vector<uint8_t> mask = {1, 0, 7};
-  const auto after = [&] { return reference::deviation(before, prediction, target, mask); };
+  const auto after = [&] { return reference::accumulate_error(before, prediction, target, mask); };
   CHECK(after().v == std::vector<double>{7, 0, 27});
   const Matrix weights(3, 1, {0.5, 2, -1});
   const auto weighted = [](const Matrix& matrix, const Matrix& by) {
@@ -297,10 +297,10 @@ TEST_CASE("judge: deviations and shifted columns, by hand and by differences") {
   Matrix shift(2, 2, {10, 20, 30, 40});
   const Matrix ratio(1, 4, {2, 3, 0.5, 9});
   const std::vector<int32_t> source = {1, 0, 0, -1};
-  const auto shifted = [&] { return reference::shift_columns(given, shift, source, ratio); };
+  const auto shifted = [&] { return reference::add_columns(given, shift, source, ratio); };
   CHECK(shifted().v == std::vector<double>{41, 32, 8, 4, 85, 96, 22, 8});
   const Matrix d_shifted(2, 4, {1, -1, 2, 3, 4, 5, -6, 7});
-  check_gradient("shift", shift, reference::shift_columns_backward(d_shifted, 2, source, ratio),
+  check_gradient("shift", shift, reference::add_columns_backward(d_shifted, 2, source, ratio),
                  [&] { return weighted(shifted(), d_shifted); });
 }
 

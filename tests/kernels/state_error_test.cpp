@@ -79,9 +79,9 @@ TEST_CASE("deviations agree with the judge, with and without what is optional") 
                                     .target = first ? target.tensor : Tensor(),
                                     .mask = mask_tensor(runtime, mask),
                                     .after = unwritten(runtime, {rows.capacity, width}, sums)};
-        backend.unroll->deviation_forward(args, runtime.stream());
-        const Matrix judge = reference::deviation(first ? zeros : before.values, prediction.values,
-                                                  first ? target.values : zeros, mask);
+        backend.kernels->state_error.deviation_forward(args, runtime.stream());
+        const Matrix judge = reference::accumulate_error(first ? zeros : before.values, prediction.values,
+                                                         first ? target.values : zeros, mask);
         CHECK(difference(head(args.after, real), head(judge, real), 3) == "");
         check_spare(runtime, args.after, real);
       }
@@ -100,14 +100,14 @@ TEST_CASE("masked rows of a deviation may hold anything, and are 0") {
                                   .target = unwritten(runtime, {3, 2}, sums),
                                   .mask = mask_tensor(runtime, {0, 0, 0}),
                                   .after = unwritten(runtime, {3, 2}, sums)};
-      backend.unroll->deviation_forward(args, runtime.stream());
+      backend.kernels->state_error.deviation_forward(args, runtime.stream());
       CHECK(to_matrix(args.after).v == std::vector<double>(6, 0.0));
       const DeviationBackward back{.rows = 3,
                                    .d_after = args.before,
                                    .mask = args.mask,
                                    .d_before = unwritten(runtime, {3, 2}, sums),
                                    .d_prediction = unwritten(runtime, {3, 2}, dtype)};
-      backend.unroll->deviation_backward(back, runtime.stream());
+      backend.kernels->state_error.deviation_backward(back, runtime.stream());
       CHECK(to_matrix(back.d_before).v == std::vector<double>(6, 0.0));
       CHECK(to_matrix(back.d_prediction).v == std::vector<double>(6, 0.0));
     }
@@ -135,7 +135,7 @@ TEST_CASE("the gradients of a deviation are what is masked, written or added") {
             .accumulate_d_before = add_before,
             .d_prediction = add_prediction ? prediction.tensor : unwritten(runtime, shape, dtype),
             .accumulate_d_prediction = add_prediction};
-        backend.unroll->deviation_backward(args, runtime.stream());
+        backend.kernels->state_error.deviation_backward(args, runtime.stream());
         const auto expected = [&](bool add, const Stored& start) {
           return add ? sum(head(start.values, real), judge) : judge;
         };
@@ -151,11 +151,11 @@ TEST_CASE("the gradients of a deviation are what is masked, written or added") {
                           .mask = mask_tensor(runtime, mask),
                           .d_before = unwritten(runtime, {rows.capacity, kWidth}, sums),
                           .d_prediction = {}};
-    backend.unroll->deviation_backward(one, runtime.stream());
+    backend.kernels->state_error.deviation_backward(one, runtime.stream());
     CHECK(difference(head(one.d_before, real), judge, 1) == "");
     one.d_before = {};
     one.d_prediction = unwritten(runtime, {rows.capacity, kWidth}, dtype);
-    backend.unroll->deviation_backward(one, runtime.stream());
+    backend.kernels->state_error.deviation_backward(one, runtime.stream());
     CHECK(difference(head(one.d_prediction, real), judge, 1) == "");
   });
 }
@@ -177,13 +177,12 @@ TEST_CASE("shifted columns and their gradient agree with the judge") {
                                  .source = to_index(runtime, source),
                                  .ratio = to_vector(runtime, ratio, sums),
                                  .shifted = unwritten(runtime, {rows.capacity, columns}, dtype)};
-      backend.unroll->shift_forward(forward, runtime.stream());
-      const Matrix judge = reference::shift_columns(given.values, shift.values, source, ratio);
+      backend.kernels->state_error.shift_forward(forward, runtime.stream());
+      const Matrix judge = reference::add_columns(given.values, shift.values, source, ratio);
       CHECK(difference(head(forward.shifted, real), head(judge, real), 2) == "");
       check_spare(runtime, forward.shifted, real);
 
-      const Matrix d_judge =
-          head(reference::shift_columns_backward(given.values, width, source, ratio), real);
+      const Matrix d_judge = head(reference::add_columns_backward(given.values, width, source, ratio), real);
       for (const bool accumulate : {false, true}) {
         const Stored start(runtime, random, rows.capacity, width, sums);
         const ShiftBackward back{
@@ -193,7 +192,7 @@ TEST_CASE("shifted columns and their gradient agree with the judge") {
             .ratio = forward.ratio,
             .d_shift = accumulate ? start.tensor : unwritten(runtime, {rows.capacity, width}, sums),
             .accumulate = accumulate};
-        backend.unroll->shift_backward(back, runtime.stream());
+        backend.kernels->state_error.shift_backward(back, runtime.stream());
         const Matrix expected = accumulate ? sum(head(start.values, real), d_judge) : d_judge;
         CHECK(difference(head(back.d_shift, real), expected, 5, magnitude(given.values)) == "");
         if (!accumulate) check_spare(runtime, back.d_shift, real);
@@ -214,20 +213,20 @@ TEST_CASE("deviations and shifts leave the same bits for any number of threads")
       const Stored given(runtime, random, rows, 3, DType::f16);
       const Tensor after = unwritten(runtime, {rows, 2}, DType::f32);
       const Tensor shifted = unwritten(runtime, {rows, 3}, DType::f16);
-      backend.unroll->deviation_forward({.rows = rows,
-                                         .before = before.tensor,
-                                         .prediction = prediction.tensor,
-                                         .target = before.tensor,
-                                         .mask = mask_tensor(runtime, random.mask(rows, 0.5)),
-                                         .after = after},
-                                        runtime.stream());
-      backend.unroll->shift_forward({.rows = rows,
-                                     .given = given.tensor,
-                                     .shift = after,
-                                     .source = to_index(runtime, {1, -1, 0}),
-                                     .ratio = to_vector(runtime, Matrix(1, 3, 0.37), DType::f32),
-                                     .shifted = shifted},
-                                    runtime.stream());
+      backend.kernels->state_error.deviation_forward({.rows = rows,
+                                                      .before = before.tensor,
+                                                      .prediction = prediction.tensor,
+                                                      .target = before.tensor,
+                                                      .mask = mask_tensor(runtime, random.mask(rows, 0.5)),
+                                                      .after = after},
+                                                     runtime.stream());
+      backend.kernels->state_error.shift_forward({.rows = rows,
+                                                  .given = given.tensor,
+                                                  .shift = after,
+                                                  .source = to_index(runtime, {1, -1, 0}),
+                                                  .ratio = to_vector(runtime, Matrix(1, 3, 0.37), DType::f32),
+                                                  .shifted = shifted},
+                                                 runtime.stream());
       results.push_back({{"after", to_host(after)}, {"shifted", to_host(shifted)}});
     }
     for (size_t i = 1; i < results.size(); ++i) check_equal_bits(results[0], results[i]);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/gpu.h>
 #include <meshgrad/kernels/cuda/fused/weight_gradients.h>
-#include <meshgrad/kernels/gpu_tables.h>
+#include <meshgrad/kernels/tables.h>
 
 #include <doctest/doctest.h>
 

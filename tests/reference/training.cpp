@@ -31,8 +31,8 @@ Matrix masked_loss_backward(const Matrix& prediction, const Matrix& target, cons
   return d;
 }
 
-Matrix deviation(const Matrix& before, const Matrix& prediction, const Matrix& target,
-                 const std::vector<uint8_t>& mask) {
+Matrix accumulate_error(const Matrix& before, const Matrix& prediction, const Matrix& target,
+                        const std::vector<uint8_t>& mask) {
   Matrix after(prediction.rows, prediction.cols);
   for (int64_t i = 0; i < after.rows; ++i) {
     for (int64_t j = 0; j < after.cols; ++j)
@@ -49,8 +49,8 @@ Matrix masked(Matrix gradient, const std::vector<uint8_t>& mask) {
   return gradient;
 }
 
-Matrix shift_columns(const Matrix& given, const Matrix& shift, const std::vector<int32_t>& source,
-                     const Matrix& ratio) {
+Matrix add_columns(const Matrix& given, const Matrix& shift, const std::vector<int32_t>& source,
+                   const Matrix& ratio) {
   Matrix shifted = given;
   for (int64_t i = 0; i < given.rows; ++i) {
     for (int64_t c = 0; c < given.cols; ++c) {
@@ -61,8 +61,8 @@ Matrix shift_columns(const Matrix& given, const Matrix& shift, const std::vector
   return shifted;
 }
 
-Matrix shift_columns_backward(const Matrix& d_shifted, int64_t width, const std::vector<int32_t>& source,
-                              const Matrix& ratio) {
+Matrix add_columns_backward(const Matrix& d_shifted, int64_t width, const std::vector<int32_t>& source,
+                            const Matrix& ratio) {
   Matrix d_shift(d_shifted.rows, width);
   for (int64_t i = 0; i < d_shifted.rows; ++i) {
     for (int64_t c = 0; c < d_shifted.cols; ++c) {
