@@ -83,8 +83,8 @@ struct Selection {
 /// All benchmarks of this program, in the order of `list`.
 std::vector<Benchmark> all_benchmarks(const Selection& selection);
 std::vector<Benchmark> step_benchmarks(const Selection& selection);
-std::vector<Benchmark> matrix_benchmarks(const Selection& selection);
-std::vector<Benchmark> row_benchmarks(const Selection& selection);
+/// One call of each kernel. Throws InternalError when one has no row.
+std::vector<Benchmark> kernel_benchmarks(const Selection& selection);
 std::vector<Benchmark> memory_benchmarks(const Selection& selection);
 std::vector<Benchmark> recompute_benchmarks(const Selection& selection);
 std::vector<Benchmark> data_benchmarks(const Selection& selection);

@@ -34,9 +34,8 @@ std::string row_name(const std::string& family, const SizeClass& size, DType dty
 std::vector<Benchmark> all_benchmarks(const Selection& selection) {
   std::vector<Benchmark> list = step_benchmarks(selection);
   for (const auto& more :
-       {matrix_benchmarks(selection), row_benchmarks(selection), memory_benchmarks(selection),
-        recompute_benchmarks(selection), data_benchmarks(selection), scaling_benchmarks(selection),
-        size_benchmarks(selection)})
+       {kernel_benchmarks(selection), memory_benchmarks(selection), recompute_benchmarks(selection),
+        data_benchmarks(selection), scaling_benchmarks(selection), size_benchmarks(selection)})
     list.insert(list.end(), more.begin(), more.end());
   return list;
 }

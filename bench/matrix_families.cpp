@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "inputs.h"
+#include "families.h"
 
 namespace meshgrad::bench {
 namespace {
@@ -255,30 +255,18 @@ Workload edge_work(const std::shared_ptr<Case>& c, Work what) {
 
 }  // namespace
 
-std::vector<Benchmark> matrix_benchmarks(const Selection& selection) {
-  using Make = std::function<Workload(const std::shared_ptr<Case>&)>;
-  const std::vector<std::pair<std::string, Make>> families = {
-      {"linear/forward", [](const auto& c) { return linear_work(c, false); }},
-      {"linear/backward", [](const auto& c) { return linear_work(c, true); }},
-      {"mlp/forward", [](const auto& c) { return mlp_work(c, Work::forward); }},
-      {"mlp/backward", [](const auto& c) { return mlp_work(c, Work::backward); }},
-      {"mlp/backward_recomputing", [](const auto& c) { return mlp_work(c, Work::backward_recomputing); }},
-      {"edge_update/forward", [](const auto& c) { return edge_work(c, Work::forward); }},
-      {"edge_update/backward", [](const auto& c) { return edge_work(c, Work::backward); }},
-      {"edge_update/backward_recomputing",
-       [](const auto& c) { return edge_work(c, Work::backward_recomputing); }}};
-  std::vector<Benchmark> list;
-  for (const auto& [family, make] : families) {
-    for (const SizeClass& size : size_classes(selection.quick)) {
-      for (const DType dtype : timed_types()) {
-        const std::string name = row_name(family, size, dtype);
-        list.push_back({name, [=, make = make](Runtime& runtime) {
-                          return make(std::make_shared<Case>(runtime, size.scale, dtype, name));
-                        }});
-      }
-    }
-  }
-  return list;
+std::vector<Family> matrix_families() {
+  const auto mlp = [](Work what) { return [=](const auto& c) { return mlp_work(c, what); }; };
+  const auto edge_update = [](Work what) { return [=](const auto& c) { return edge_work(c, what); }; };
+  return {
+      {"linear/forward", "linear_forward", [](const auto& c) { return linear_work(c, false); }},
+      {"linear/backward", "linear_backward", [](const auto& c) { return linear_work(c, true); }},
+      {"mlp/forward", "mlp_forward", mlp(Work::forward)},
+      {"mlp/backward", "mlp_backward", mlp(Work::backward)},
+      {"mlp/backward_recomputing", "mlp_backward", mlp(Work::backward_recomputing)},
+      {"edge_update/forward", "edge_update_forward", edge_update(Work::forward)},
+      {"edge_update/backward", "edge_update_backward", edge_update(Work::backward)},
+      {"edge_update/backward_recomputing", "edge_update_backward", edge_update(Work::backward_recomputing)}};
 }
 
 }  // namespace meshgrad::bench

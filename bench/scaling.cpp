@@ -87,7 +87,7 @@ Figures scale(const Benchmark& benchmark, bool quick) {
 std::vector<Benchmark> scaling_benchmarks(const Selection& selection) {
   if (selection.device != DeviceKind::cpu) return {};
   std::vector<Benchmark> list;
-  for (const auto& family : {step_benchmarks(selection), matrix_benchmarks(selection)}) {
+  for (const auto& family : {step_benchmarks(selection), kernel_benchmarks(selection)}) {
     for (const Benchmark& benchmark : family) {
       for (const char* name : {"step/train/f32", "step/forward/f32", "kernel/linear/forward/f32",
                                "kernel/linear/backward/f32", "kernel/edge_update/forward/f32"}) {
