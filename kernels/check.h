@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Contract checks shared by the families' front doors. Not for use outside kernels/.
+// Argument checks of the dispatch functions in kernels/*.cpp. Not for use outside kernels/.
+// `op` and `argument` appear in the message: `[linear.forward: x] needed f32[5, 3], got f32[5, 4]`.
 #pragma once
 #include <meshgrad/kernels/tables.h>
 
@@ -8,10 +9,11 @@ namespace meshgrad {
 /// Throws InvalidArgument naming op and argument unless the tensor is defined and has this dtype and shape.
 void check_tensor(std::string_view op, std::string_view argument, const Tensor& tensor, DType dtype,
                   const Shape& shape);
-/// As check_tensor; an undefined tensor is fine.
+/// As check_tensor, but accepts an undefined tensor.
 void check_optional(std::string_view op, std::string_view argument, const Tensor& tensor, DType dtype,
                     const Shape& shape);
-/// Throws InvalidArgument unless the tensor is defined; for the argument that fixes sizes for the others.
+/// Throws InvalidArgument unless the tensor is defined. For the argument that the others' sizes are checked
+/// against, whose own shape is arbitrary.
 void check_defined(std::string_view op, std::string_view argument, const Tensor& tensor);
 
 }  // namespace meshgrad

@@ -22,7 +22,7 @@ void check_source(std::string_view op, const Tensor& source, int64_t width, cons
 }  // namespace
 
 void deviation_forward(const DeviationForward& args, const Stream& stream) {
-  constexpr std::string_view kOp = "deviation.forward";
+  constexpr std::string_view kOp = "accumulate_error.forward";
   check_defined(kOp, "prediction", args.prediction);
   const Shape shape{args.rows.capacity, args.prediction.width()};
   const DType sums = accumulator_of(args.prediction.dtype());
@@ -35,7 +35,7 @@ void deviation_forward(const DeviationForward& args, const Stream& stream) {
 }
 
 void deviation_backward(const DeviationBackward& args, const Stream& stream) {
-  constexpr std::string_view kOp = "deviation.backward";
+  constexpr std::string_view kOp = "accumulate_error.backward";
   check_defined(kOp, "d_after", args.d_after);
   const Shape shape{args.rows.capacity, args.d_after.width()};
   const DType sums = args.d_after.dtype();
@@ -48,7 +48,7 @@ void deviation_backward(const DeviationBackward& args, const Stream& stream) {
 }
 
 void shift_forward(const ShiftForward& args, const Stream& stream) {
-  constexpr std::string_view kOp = "shift.forward";
+  constexpr std::string_view kOp = "add_columns.forward";
   check_defined(kOp, "given", args.given);
   check_defined(kOp, "shift", args.shift);
   const int64_t columns = args.given.width();
@@ -63,7 +63,7 @@ void shift_forward(const ShiftForward& args, const Stream& stream) {
 }
 
 void shift_backward(const ShiftBackward& args, const Stream& stream) {
-  constexpr std::string_view kOp = "shift.backward";
+  constexpr std::string_view kOp = "add_columns.backward";
   check_defined(kOp, "d_shifted", args.d_shifted);
   check_defined(kOp, "d_shift", args.d_shift);
   const int64_t columns = args.d_shifted.width();

@@ -16,7 +16,7 @@
 #include <hwy/foreach_target.h>
 #include <meshgrad/kernels/cpu/simd-inl.h>
 
-// Each in a namespace of its own: what both define must not be found by the arguments' namespace.
+// Each variant in a namespace of its own: argument-dependent lookup must not find the other's functions.
 HWY_BEFORE_NAMESPACE();
 namespace meshgrad::cpu::HWY_NAMESPACE {
 namespace plain {
@@ -34,7 +34,7 @@ const Products<WideBfloat16>* products_wide_bf16() { return plain::table<WideBfl
 }  // namespace meshgrad::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-// Highway 1.0 has no target for AVX-512's bfloat16: its AVX-512 once more, with that instruction set added.
+// Highway 1.0 has no target with bfloat16 dot products: its AVX-512 target again, with avx512bf16 added.
 #if defined(__x86_64__) && HWY_TARGET == HWY_AVX3
 HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR_AVX3 ",avx512bf16")
 namespace meshgrad::cpu {
@@ -67,7 +67,7 @@ const Products<bfloat16>* products_of_amx();
 const Products<bfloat16>* emulated_amx();
 #endif
 
-// isa() settles what may be chosen.
+// isa() must run first: it limits the targets that the dispatch may choose.
 template <>
 const Products<float>& products<float>() {
   return (isa(), *HWY_DYNAMIC_DISPATCH(products_f32)());

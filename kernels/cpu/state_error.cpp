@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Rows have two or three components, so plain loops: vectors would be mostly empty.
 #include <meshgrad/kernels/tables.h>
 
 #include <algorithm>
@@ -6,7 +7,7 @@
 namespace meshgrad::cpu {
 namespace {
 
-/// Calls body(row) for every real row.
+/// Calls body(row) for every real row, kSlab rows to a task.
 template <class Body>
 void for_rows(const Stream& stream, const Rows& rows, Body&& body) {
   constexpr int64_t kSlab = 4096;
@@ -16,9 +17,9 @@ void for_rows(const Stream& stream, const Rows& rows, Body&& body) {
   });
 }
 
-/// Puts a value into a place that may not be wanted.
+/// Writes or adds a value to an output that may be absent (null).
 template <class S>
-void give(S* to, int64_t at, bool accumulate, Accumulator<S> value) {
+void write_optional(S* to, int64_t at, bool accumulate, Accumulator<S> value) {
   if (to == nullptr) return;
   if (accumulate) value += static_cast<Accumulator<S>>(to[at]);
   to[at] = S(value);
@@ -39,6 +40,7 @@ void deviation_forward_of(const DeviationForward& args, const Stream& stream) {
         after[i] = A(0);
         continue;
       }
+      // prediction - target first: both are near each other, and `before` may be larger.
       const A error = static_cast<A>(prediction[i]) - (target != nullptr ? target[i] : A(0));
       after[i] = before != nullptr ? before[i] + error : error;
     }
@@ -56,8 +58,8 @@ void deviation_backward_of(const DeviationBackward& args, const Stream& stream) 
   for_rows(stream, args.rows, [&](int64_t row) {
     for (int64_t i = row * width; i < (row + 1) * width; ++i) {
       const A gradient = mask[row] != 0 ? d_after[i] : A(0);
-      give(d_before, i, args.accumulate_d_before, gradient);
-      give(d_prediction, i, args.accumulate_d_prediction, gradient);
+      write_optional(d_before, i, args.accumulate_d_before, gradient);
+      write_optional(d_prediction, i, args.accumulate_d_prediction, gradient);
     }
   });
 }
@@ -80,6 +82,8 @@ void shift_forward_of(const ShiftForward& args, const Stream& stream) {
   });
 }
 
+/// Sums over columns in ascending order, so the result is deterministic. columns * width is small: a search
+/// per output costs less than an inverted index.
 template <class S>
 void shift_backward_of(const ShiftBackward& args, const Stream& stream) {
   using A = Accumulator<S>;
@@ -93,7 +97,7 @@ void shift_backward_of(const ShiftBackward& args, const Stream& stream) {
       A sum = A(0);
       for (int64_t c = 0; c < columns; ++c)
         if (source[c] == s) sum += ratio[c] * static_cast<A>(d_shifted[row * columns + c]);
-      give(d_shift, row * width + s, args.accumulate, sum);
+      write_optional(d_shift, row * width + s, args.accumulate, sum);
     }
   });
 }

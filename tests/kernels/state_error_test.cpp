@@ -245,20 +245,20 @@ TEST_CASE("deviations and shifts say which argument does not fit") {
   };
   CHECK(deviation_error([](DeviationForward&) {}) == "");
   std::string text = deviation_error([&](DeviationForward& a) { a.before = tensor({2, 3}, DType::f16); });
-  CHECK_MESSAGE((contains(text, "deviation.forward: before") && contains(text, "f32")), text);
+  CHECK_MESSAGE((contains(text, "accumulate_error.forward: before") && contains(text, "f32")), text);
   text = deviation_error([&](DeviationForward& a) { a.mask = mask_tensor(runtime, {1}); });
   CHECK_MESSAGE((contains(text, "mask") && contains(text, "[2]")), text);
   text = invalid_argument_text([&] {
     deviation_backward({.rows = 2, .d_after = tensor({2, 3}, DType::f16), .mask = mask}, runtime.stream());
   });
-  CHECK_MESSAGE((contains(text, "deviation.backward: d_after") && contains(text, "f32")), text);
+  CHECK_MESSAGE((contains(text, "accumulate_error.backward: d_after") && contains(text, "f32")), text);
   const Tensor source = to_index(runtime, {0, -1});
   text = invalid_argument_text([&] {
     shift_forward({2, tensor({2, 2}, DType::f16), tensor({2, 1}, DType::f32), source, tensor({2}, DType::f16),
                    tensor({2, 2}, DType::f16)},
                   runtime.stream());
   });
-  CHECK_MESSAGE((contains(text, "shift.forward: ratio") && contains(text, "f32")), text);
+  CHECK_MESSAGE((contains(text, "add_columns.forward: ratio") && contains(text, "f32")), text);
   text = invalid_argument_text([&] {
     shift_backward({.rows = 2,
                     .d_shifted = tensor({2, 2}, DType::f32),
@@ -267,7 +267,7 @@ TEST_CASE("deviations and shifts say which argument does not fit") {
                     .d_shift = tensor({2, 1}, DType::f32)},
                    runtime.stream());
   });
-  CHECK_MESSAGE((contains(text, "shift.backward: source") && contains(text, "[2]")), text);
+  CHECK_MESSAGE((contains(text, "add_columns.backward: source") && contains(text, "[2]")), text);
   const auto shift = [&](const std::vector<int32_t>& columns) {
     return invalid_argument_text([&] {
       shift_forward({2, tensor({2, 2}, DType::f32), tensor({2, 1}, DType::f32), to_index(runtime, columns),
@@ -277,7 +277,8 @@ TEST_CASE("deviations and shifts say which argument does not fit") {
   };
   CHECK(shift({0, -1}) == "");
   text = shift({0, 1});
-  CHECK_MESSAGE((contains(text, "shift.forward: source") && contains(text, "columns below 1, got 1")), text);
+  CHECK_MESSAGE((contains(text, "add_columns.forward: source") && contains(text, "columns below 1, got 1")),
+                text);
 }
 
 }  // namespace

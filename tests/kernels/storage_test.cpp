@@ -41,7 +41,7 @@ std::vector<float> telling_floats() {
 
 template <class S>
 void check_conversions() {
-  const cpu::TileOps<S>& ops = cpu::tile_ops<S>();
+  const cpu::RowOps<S>& ops = cpu::row_ops<S>();
   const std::vector<float> values = telling_floats<S>();
   // An odd width, so that the last vector of a row is a part of one.
   constexpr int64_t kWidth = 37;
@@ -82,7 +82,7 @@ TEST_CASE("rows are paired for products of bfloat16, an odd last one with zeros"
   const Tensor wide = to_tensor(runtime, values, DType::f32);
   const Tensor stored = to_tensor(runtime, values, DType::bf16);
   std::vector<bfloat16> of_tile(3 * kStride), of_stored(3 * kStride);
-  const cpu::TileOps<bfloat16>& ops = cpu::tile_ops<bfloat16>();
+  const cpu::RowOps<bfloat16>& ops = cpu::row_ops<bfloat16>();
   ops.pair_rows(kRows, kWidth, wide.data<float>(), kWidth, of_tile.data(), kStride);
   ops.pair_activated_rows(Activation::none, kRows, kWidth, stored.data<bfloat16>(), kWidth, of_stored.data(),
                           kStride);
@@ -102,7 +102,7 @@ TEST_CASE("activations of paired rows are those of numbers, whatever their bits"
   const auto width = static_cast<int64_t>(special.size());
   std::vector<bfloat16> x, paired(64), tanh_paired(64);
   for (const float value : special) x.emplace_back(value);
-  const cpu::TileOps<bfloat16>& ops = cpu::tile_ops<bfloat16>();
+  const cpu::RowOps<bfloat16>& ops = cpu::row_ops<bfloat16>();
   ops.pair_activated_rows(Activation::relu, 1, width, x.data(), width, paired.data(), 64);
   ops.pair_activated_rows(Activation::tanh, 1, width, x.data(), width, tanh_paired.data(), 64);
   for (size_t i = 0; i < special.size(); ++i) {
