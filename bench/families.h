@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Families of rows: one call of a kernel, at every size and in every storage type.
+// The kernel/ rows: one call of a kernel, at every size and in every storage type.
 #pragma once
 #include "inputs.h"
 
@@ -14,7 +14,7 @@ struct Family {
 };
 std::vector<Benchmark> benchmarks_of(const std::vector<Family>& families, const Selection& selection);
 
-/// The families that multiply matrices, move rows about, and carry a step's state.
+/// Matrix multiplications; row operations; the state error and the optimizer.
 std::vector<Family> matrix_families();
 std::vector<Family> row_families();
 std::vector<Family> state_families();
@@ -32,7 +32,7 @@ struct RowSizes {
   explicit RowSizes(const Case& c);
 };
 
-/// A workload that leaves nothing in the cache and is checked against the reference implementation.
+/// A workload that is timed with flushed caches and checked against the reference implementation.
 Workload row_workload(const std::shared_ptr<Case>& c, double flops, double bytes,
                       const std::function<void()>& run, const std::function<void(Case&)>& reference);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of the families that move rows about: sums by receiver, gathers, activations, norms and losses. They
+// Rows of the row-wise families: sums by receiver, gathers, activations, norms and losses. They
 // are bound by memory: what counts are bytes.
 #include <meshgrad/kernels/elementwise.h>
 #include <meshgrad/kernels/reduction.h>
@@ -24,9 +24,9 @@ Workload segment_sum_work(const std::shared_ptr<Case>& c) {
   const Stream& stream = c->stream();
   return row_workload(
       c, n.elements, n.bytes * 7.0 / 6.0, [&stream, args] { segment_sum(args, stream); },
-      [=](Case& judged) {
-        judged.expect("out", args.out, reference::scatter_add(x.base, mesh->base.receivers, mesh->base.nodes),
-                      6);
+      [=](Case& checked) {
+        checked.expect("out", args.out,
+                       reference::scatter_add(x.base, mesh->base.receivers, mesh->base.nodes), 6);
       });
 }
 
@@ -42,8 +42,8 @@ Workload gather_work(const std::shared_ptr<Case>& c) {
   return row_workload(
       c, 0.0, n.bytes * 7.0 / 6.0 + 4.0 * static_cast<double>(n.rows),
       [&stream, args] { gather(args, stream); },
-      [=](Case& judged) {
-        judged.expect("out", args.out, reference::gather(x.base, mesh->base.senders), 1);
+      [=](Case& checked) {
+        checked.expect("out", args.out, reference::gather(x.base, mesh->base.senders), 1);
       });
 }
 
@@ -55,7 +55,9 @@ Workload activation_work(const std::shared_ptr<Case>& c) {
   const Stream& stream = c->stream();
   return row_workload(
       c, 0.0, 2.0 * n.bytes, [&stream, args] { activation_forward(args, stream); },
-      [=](Case& judged) { judged.expect("y", args.y, reference::activation(Activation::relu, x.base), 1); });
+      [=](Case& checked) {
+        checked.expect("y", args.y, reference::activation(Activation::relu, x.base), 1);
+      });
 }
 
 Workload activation_backward_work(const std::shared_ptr<Case>& c) {
@@ -68,8 +70,9 @@ Workload activation_backward_work(const std::shared_ptr<Case>& c) {
   const Stream& stream = c->stream();
   return row_workload(
       c, 0.0, 3.0 * n.bytes, [&stream, args] { activation_backward(args, stream); },
-      [=](Case& judged) {
-        judged.expect("d_x", args.d_x, reference::activation_backward(Activation::relu, x.base, d_y.base), 1);
+      [=](Case& checked) {
+        checked.expect("d_x", args.d_x, reference::activation_backward(Activation::relu, x.base, d_y.base),
+                       1);
       });
 }
 
@@ -85,9 +88,9 @@ Workload norm_work(const std::shared_ptr<Case>& c) {
   Runtime& runtime = c->runtime();
   return row_workload(
       c, 8.0 * n.elements, 2.0 * n.bytes, [&runtime, args] { norm_forward(args, runtime, runtime.stream()); },
-      [=](Case& judged) {
-        judged.expect("y", args.y, reference::norm(Norm::layer, x.base, gain.base, bias.base, args.epsilon),
-                      n.width);
+      [=](Case& checked) {
+        checked.expect("y", args.y, reference::norm(Norm::layer, x.base, gain.base, bias.base, args.epsilon),
+                       n.width);
       });
 }
 
@@ -106,11 +109,11 @@ Workload norm_backward_work(const std::shared_ptr<Case>& c) {
   return row_workload(
       c, 12.0 * n.elements, 3.0 * n.bytes,
       [&runtime, args] { norm_backward(args, runtime, runtime.stream()); },
-      [=](Case& judged) {
+      [=](Case& checked) {
         const auto g = reference::norm_backward(Norm::layer, x.base, gain.base, d_y.base, args.epsilon);
-        judged.expect("d_x", args.d_x, g.d_x, n.width, 1.0);
-        judged.expect_total("d_gain", args.d_gain, g.d_gain, n.base, 1.0);
-        judged.expect_total("d_bias", args.d_bias, g.d_bias, n.base, 1.0);
+        checked.expect("d_x", args.d_x, g.d_x, n.width, 1.0);
+        checked.expect_total("d_gain", args.d_gain, g.d_gain, n.base, 1.0);
+        checked.expect_total("d_bias", args.d_bias, g.d_bias, n.base, 1.0);
       });
 }
 
@@ -122,10 +125,10 @@ Workload axpby_work(const std::shared_ptr<Case>& c) {
   const Stream& stream = c->stream();
   return row_workload(
       c, 3.0 * n.elements, 3.0 * n.bytes, [&stream, args] { axpby(args, stream); },
-      [=](Case& judged) {
+      [=](Case& checked) {
         Matrix expected = reference::sum(x.base, y.base);
         for (double& value : expected.v) value *= 0.5;
-        judged.expect("y", args.y, expected, 1);
+        checked.expect("y", args.y, expected, 1);
       });
 }
 
@@ -138,7 +141,7 @@ Workload cast_work(const std::shared_ptr<Case>& c) {
   return row_workload(
       c, 0.0, n.bytes + n.elements * static_cast<double>(size_of(c->accumulator())),
       [&stream, args] { cast(args, stream); },
-      [=](Case& judged) { judged.expect("to", args.to, from.base, 1); });
+      [=](Case& checked) { checked.expect("to", args.to, from.base, 1); });
 }
 
 /// The loss of predictions of two components; targets are in the accumulation type.
@@ -164,10 +167,10 @@ Workload loss_work(const std::shared_ptr<Case>& c, bool backward) {
     return row_workload(
         c, 3.0 * rows * kOutputs, bytes,
         [&runtime, args] { masked_loss_forward(args, runtime, runtime.stream()); },
-        [=](Case& judged) {
+        [=](Case& checked) {
           const reference::Loss loss = reference::masked_loss(prediction.base, target.base, base_mask);
-          judged.expect_total("sum", sum, Matrix(1, 1, loss.sum), n.base);
-          judged.expect_total("weight", weight, Matrix(1, 1, loss.weight), n.base);
+          checked.expect_total("sum", sum, Matrix(1, 1, loss.sum), n.base);
+          checked.expect_total("weight", weight, Matrix(1, 1, loss.weight), n.base);
         });
   }
   constexpr double kSeed = 0.25;
@@ -182,9 +185,9 @@ Workload loss_work(const std::shared_ptr<Case>& c, bool backward) {
   return row_workload(
       c, 3.0 * rows * kOutputs, bytes + written,
       [&runtime, args] { masked_loss_backward(args, runtime.stream()); },
-      [=](Case& judged) {
-        judged.expect("d_prediction", args.d_prediction,
-                      reference::masked_loss_backward(prediction.base, target.base, base_mask, kSeed), 2);
+      [=](Case& checked) {
+        checked.expect("d_prediction", args.d_prediction,
+                       reference::masked_loss_backward(prediction.base, target.base, base_mask, kSeed), 2);
       });
 }
 
@@ -199,9 +202,9 @@ Workload sum_of_squares_work(const std::shared_ptr<Case>& c) {
   const auto run = [&runtime, args] { sum_of_squares(args, runtime, runtime.stream()); };
   Workload work =
       row_workload(c, 2.0 * n.elements, n.elements * static_cast<double>(size_of(c->accumulator())), run,
-                   [=](Case& judged) {
-                     judged.expect_total("sum", args.sum, Matrix(1, 1, reference::sum_of_squares(x.base.v)),
-                                         n.base * n.width);
+                   [=](Case& checked) {
+                     checked.expect_total("sum", args.sum, Matrix(1, 1, reference::sum_of_squares(x.base.v)),
+                                          n.base * n.width);
                    });
   work.check = [&runtime, args, check = work.check] {
     fill_zero(args.sum, runtime.stream());

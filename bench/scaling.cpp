@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How work and the multiply-add peak grow with threads, measured in turns, so that what the machine does
-// meanwhile hits all alike.
+// How work and the multiply-add peak grow with threads, measured interleaved, so that other load on the
+// machine affects all alike.
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/threads/cpu_affinity.h>
 
@@ -10,8 +10,8 @@
 #include <functional>
 #include <memory>
 
+#include "machine_peak.h"
 #include "timing.h"
-#include "yardstick.h"
 
 namespace meshgrad::bench {
 namespace {
@@ -45,7 +45,7 @@ Figures scale(const Benchmark& benchmark, bool quick) {
     lane.work = benchmark.prepare(*lane.runtime);
     if (lane.work.check) {
       const std::string difference = lane.work.check();
-      if (!difference.empty()) throw invalid_argument(benchmark.name, "the judge's result", difference);
+      if (!difference.empty()) throw invalid_argument(benchmark.name, "the reference's result", difference);
     }
     if (lane.work.randomise) lane.work.randomise();
     lane.timer = std::make_unique<Timer>(*lane.runtime, quick ? 4096 : kFlushBytes);

@@ -148,9 +148,9 @@ Tensor scalar(const Case& c, double value) {
   return Tensor::from<double>(c.runtime(), std::vector<double>{value}, {1}, Tag::data);
 }
 
-/// One Adam update of as many parameters as a row tensor has elements. It clears the gradients, so that what
-/// is timed is an update by nothing, of the same reads and writes; decay rates of 1 then keep the moments
-/// from falling into denormal numbers.
+/// One Adam update of as many parameters as a row tensor has elements. The first run clears the gradients, so
+/// timed runs update by zero, with the same reads and writes; decay rates of 1 keep the moments from becoming
+/// denormal.
 Workload adam_work(const std::shared_ptr<Case>& c) {
   const RowSizes n(*c);
   const DType dtype = c->accumulator();
@@ -170,8 +170,8 @@ Workload adam_work(const std::shared_ptr<Case>& c) {
                        .second_moment = second,
                        .storage = {}};
   const Stream& stream = c->stream();
-  const auto judged_run = [&stream, args] { optimizer_update(args, stream); };
-  const auto judge = [=, settings = args.settings](Case& judged) {
+  const auto checked_run = [&stream, args] { optimizer_update(args, stream); };
+  const auto ref = [=, settings = args.settings](Case& checked) {
     Matrix p = parameters.base, m = gradients.base, v = gradients.base;
     for (size_t i = 0; i < p.v.size(); ++i) {
       const double g = state.gradient_factor * gradients.base.v[i];
@@ -179,20 +179,20 @@ Workload adam_work(const std::shared_ptr<Case>& c) {
       v.v[i] = (1.0 - settings.beta2) * g * g;
       p.v[i] -= state.step_size * m.v[i] / (std::sqrt(v.v[i]) * state.second_correction + settings.epsilon);
     }
-    judged.expect("parameters", parameters.tensor, p, 8);
-    judged.expect("first_moment", first.reshaped({n.rows, n.width}), m, 2);
-    judged.expect("second_moment", second.reshaped({n.rows, n.width}), v, 2);
-    judged.expect("gradients", gradients.tensor, Matrix(n.base, n.width), 1);
+    checked.expect("parameters", parameters.tensor, p, 8);
+    checked.expect("first_moment", first.reshaped({n.rows, n.width}), m, 2);
+    checked.expect("second_moment", second.reshaped({n.rows, n.width}), v, 2);
+    checked.expect("gradients", gradients.tensor, Matrix(n.base, n.width), 1);
   };
   args.settings.beta1 = args.settings.beta2 = 1.0;
   Workload work = row_workload(
       c, 0.0, 8.0 * n.elements * static_cast<double>(size_of(dtype)),
-      [&stream, args] { optimizer_update(args, stream); }, judge);
-  work.check = [=] { return c->check({}, judged_run, judge); };
+      [&stream, args] { optimizer_update(args, stream); }, ref);
+  work.check = [=] { return c->check({}, checked_run, ref); };
   return work;
 }
 
-/// A few scalars: what is timed is a launch.
+/// A few scalars: this times a launch.
 Workload scalar_workload(const std::shared_ptr<Case>& c, const std::function<void()>& run,
                          const std::function<void(Case&)>& reference) {
   Workload work = row_workload(c, 0.0, 0.0, run, reference);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is stored in 16 bits is not summed in 16 bits: sums that f16 and bf16 could not make. Ones added up
-// one by one stand still at 2048 in f16 and at 256 in bf16, where the next one is rounded away.
+// 16-bit storage is not summed in 16 bits: sums that f16 and bf16 could not represent on the way. Adding ones
+// stops growing at 2048 in f16 and at 256 in bf16, where the next one is rounded away.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -42,7 +42,8 @@ TEST_CASE("a segment of thousands of ones is summed whole") {
   });
 }
 
-TEST_CASE("products over thousands of inputs are summed whole, and gradients of weights are kept in f32") {
+TEST_CASE(
+    "matrix multiplications over thousands of inputs are summed whole, and gradients of weights are in f32") {
   for_each_narrow_type([](const Backend& backend, Runtime& runtime, DType dtype) {
     const Tensor ones = to_tensor(runtime, Matrix(3, kMany, 1.0), dtype);
     const Tensor weight = to_tensor(runtime, Matrix(kMany, 2, 1.0), dtype);

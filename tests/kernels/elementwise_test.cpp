@@ -13,7 +13,7 @@ namespace {
 constexpr Activation kActivations[] = {Activation::none, Activation::relu, Activation::silu, Activation::gelu,
                                        Activation::tanh};
 
-TEST_CASE("activations and their slopes agree with the judge") {
+TEST_CASE("activations and their slopes agree with the reference") {
   uint64_t seed = 900;
   for (const Backend& backend : backends()) {
     for (const Activation activation : kActivations) {
@@ -32,15 +32,15 @@ TEST_CASE("activations and their slopes agree with the judge") {
           backend.kernels->elementwise.activation_forward(forward, runtime.stream());
           CHECK(difference(forward.y, reference::activation(activation, x), 1) == "");
 
-          const Matrix judge = reference::activation_backward(activation, x, d_y);
+          const Matrix ref = reference::activation_backward(activation, x, d_y);
           ActivationBackward backward{activation, forward.x, to_tensor(runtime, d_y, dtype),
                                       unwritten(runtime, {rows, 3}, dtype), false};
           backend.kernels->elementwise.activation_backward(backward, runtime.stream());
-          CHECK(difference(backward.d_x, judge, 1, magnitude(d_y)) == "");
+          CHECK(difference(backward.d_x, ref, 1, magnitude(d_y)) == "");
           backward.d_x = to_tensor(runtime, start, dtype);
           backward.accumulate = true;
           backend.kernels->elementwise.activation_backward(backward, runtime.stream());
-          CHECK(difference(backward.d_x, sum(start, judge), 2, magnitude(d_y)) == "");
+          CHECK(difference(backward.d_x, sum(start, ref), 2, magnitude(d_y)) == "");
         }
       }
     }
@@ -145,7 +145,7 @@ struct NormCase {
   NormBackward backward;
 };
 
-TEST_CASE("norms and their gradients agree with the judge") {
+TEST_CASE("norms and their gradients agree with the reference") {
   uint64_t seed = 1000;
   for (const Backend& backend : backends()) {
     for (const Norm kind : {Norm::layer, Norm::rms}) {
@@ -167,19 +167,19 @@ TEST_CASE("norms and their gradients agree with the judge") {
             CHECK(difference(c.forward.y, reference::norm(kind, c.x, c.gain, c.bias, 1e-3), width,
                              scale * magnitude(c.gain)) == "");
 
-            const auto judge = reference::norm_backward(kind, c.x, c.gain, c.d_y, 1e-3);
+            const auto ref = reference::norm_backward(kind, c.x, c.gain, c.d_y, 1e-3);
             const double flowing = scale * magnitude(c.gain) * magnitude(c.d_y);
             backend.kernels->elementwise.norm_backward(c.backward, runtime, runtime.stream());
-            CHECK(difference(c.backward.d_x, judge.d_x, width, flowing) == "");
-            CHECK(difference(c.backward.d_gain, sum(judge.d_gain, Matrix(1, width, 0.5)), width + rows,
+            CHECK(difference(c.backward.d_x, ref.d_x, width, flowing) == "");
+            CHECK(difference(c.backward.d_gain, sum(ref.d_gain, Matrix(1, width, 0.5)), width + rows,
                              flowing) == "");
             if (kind == Norm::layer) {
-              CHECK(difference(c.backward.d_bias, sum(judge.d_bias, Matrix(1, width, 0.25)), rows + 1) == "");
+              CHECK(difference(c.backward.d_bias, sum(ref.d_bias, Matrix(1, width, 0.25)), rows + 1) == "");
             }
             c.backward.d_x = to_tensor(runtime, c.start, dtype);
             c.backward.accumulate = true;
             backend.kernels->elementwise.norm_backward(c.backward, runtime, runtime.stream());
-            CHECK(difference(c.backward.d_x, sum(judge.d_x, c.start), width + 1, flowing) == "");
+            CHECK(difference(c.backward.d_x, sum(ref.d_x, c.start), width + 1, flowing) == "");
           }
         }
       }
@@ -242,7 +242,7 @@ TEST_CASE("norms may write over what they read and leave the rows behind the cou
   }
 }
 
-TEST_CASE("axpby agrees with the judge, also onto its own input") {
+TEST_CASE("axpby agrees with the reference, also onto its own input") {
   for (const Backend& backend : backends()) {
     for (const DType dtype : backend.storage_types) {
       for (const int64_t rows : backend.sizes_and(true, 40009)) {
@@ -265,7 +265,7 @@ TEST_CASE("axpby agrees with the judge, also onto its own input") {
   }
 }
 
-TEST_CASE("norms of wide rows agree with the judge") {
+TEST_CASE("norms of wide rows agree with the reference") {
   uint64_t seed = 1200;
   for (const Backend& backend : backends()) {
     for (const Norm kind : {Norm::layer, Norm::rms}) {
@@ -282,13 +282,13 @@ TEST_CASE("norms of wide rows agree with the judge") {
           CHECK(difference(c.forward.y, reference::norm(kind, c.x, c.gain, c.bias, 1e-3), width,
                            magnitude(c.gain)) == "");
           backend.kernels->elementwise.norm_backward(c.backward, runtime, runtime.stream());
-          const auto judge = reference::norm_backward(kind, c.x, c.gain, c.d_y, 1e-3);
+          const auto ref = reference::norm_backward(kind, c.x, c.gain, c.d_y, 1e-3);
           const double flowing = magnitude(c.gain) * magnitude(c.d_y);
-          CHECK(difference(c.backward.d_x, judge.d_x, width, flowing) == "");
-          CHECK(difference(c.backward.d_gain, sum(judge.d_gain, Matrix(1, width, 0.5)), width + 37,
-                           flowing) == "");
+          CHECK(difference(c.backward.d_x, ref.d_x, width, flowing) == "");
+          CHECK(difference(c.backward.d_gain, sum(ref.d_gain, Matrix(1, width, 0.5)), width + 37, flowing) ==
+                "");
           if (kind == Norm::layer)
-            CHECK(difference(c.backward.d_bias, sum(judge.d_bias, Matrix(1, width, 0.25)), 38) == "");
+            CHECK(difference(c.backward.d_bias, sum(ref.d_bias, Matrix(1, width, 0.25)), 38) == "");
         }
       }
     }

@@ -36,7 +36,7 @@ void for_each_case(Body&& body) {
   }
 }
 
-TEST_CASE("linear forward agrees with the judge, with and without bias, written and added") {
+TEST_CASE("linear forward agrees with the reference, with and without bias, written and added") {
   for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random, int64_t rows,
                    Width width, DType dtype) {
     const Matrix x = stored_as(dtype, random.normal(rows, width.in));
@@ -62,7 +62,7 @@ TEST_CASE("linear forward agrees with the judge, with and without bias, written 
   });
 }
 
-TEST_CASE("linear backward agrees with the judge; each output may be left out") {
+TEST_CASE("linear backward agrees with the reference; each output may be left out") {
   for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random, int64_t rows,
                    Width width, DType dtype) {
     const Matrix x = stored_as(dtype, random.normal(rows, width.in));
@@ -71,7 +71,7 @@ TEST_CASE("linear backward agrees with the judge; each output may be left out") 
     const Matrix start_x = stored_as(dtype, random.normal(rows, width.in));
     const Matrix start_weight = stored_as(dtype, random.normal(width.in, width.out));
     const Matrix start_bias = stored_as(dtype, random.normal(1, width.out));
-    const auto judge = reference::linear_backward(x, weight, d_y);
+    const auto ref = reference::linear_backward(x, weight, d_y);
     LinearBackward all;
     all.rows = rows;
     all.d_y = to_tensor(runtime, d_y, dtype);
@@ -81,16 +81,16 @@ TEST_CASE("linear backward agrees with the judge; each output may be left out") 
     all.d_weight = to_tensor(runtime, start_weight, accumulator_of(dtype));
     all.d_bias = to_vector(runtime, start_bias, accumulator_of(dtype));
     backend.kernels->linear.backward(all, runtime, runtime.stream());
-    CHECK(difference(all.d_x, judge.d_x, width.out) == "");
-    CHECK(difference(all.d_weight, sum(start_weight, judge.d_weight), rows + 1) == "");
-    CHECK(difference(all.d_bias, sum(start_bias, judge.d_bias), rows + 1) == "");
+    CHECK(difference(all.d_x, ref.d_x, width.out) == "");
+    CHECK(difference(all.d_weight, sum(start_weight, ref.d_weight), rows + 1) == "");
+    CHECK(difference(all.d_bias, sum(start_bias, ref.d_bias), rows + 1) == "");
 
     LinearBackward only = all;
     only.d_weight = only.d_bias = Tensor();
     only.d_x = to_tensor(runtime, start_x, dtype);
     only.accumulate_d_x = true;
     backend.kernels->linear.backward(only, runtime, runtime.stream());
-    CHECK(difference(only.d_x, sum(start_x, judge.d_x), width.out + 1) == "");
+    CHECK(difference(only.d_x, sum(start_x, ref.d_x), width.out + 1) == "");
 
     only.d_x = Tensor();
     only.d_weight = to_tensor(runtime, start_weight, accumulator_of(dtype));
@@ -138,12 +138,12 @@ TEST_CASE("linear leaves the rows behind the count alone, whatever they hold") {
       backward.d_weight = to_tensor(runtime, Matrix(33, 17), accumulator_of(dtype));
       backward.d_bias = to_vector(runtime, Matrix(1, 17), accumulator_of(dtype));
       backend.kernels->linear.backward(backward, runtime, runtime.stream());
-      const auto judge = reference::linear_backward(x, weight, d_y);
-      CHECK(difference(backward.d_x.row_range(0, count), judge.d_x, 17) == "");
+      const auto ref = reference::linear_backward(x, weight, d_y);
+      CHECK(difference(backward.d_x.row_range(0, count), ref.d_x, 17) == "");
       CHECK(equal_bits(backward.d_x.row_range(count, capacity),
                        unwritten(runtime, {capacity - count, 33}, dtype)));
-      CHECK(difference(backward.d_weight, judge.d_weight, count) == "");
-      CHECK(difference(backward.d_bias, judge.d_bias, count) == "");
+      CHECK(difference(backward.d_weight, ref.d_weight, count) == "");
+      CHECK(difference(backward.d_bias, ref.d_bias, count) == "");
     }
   }
 }

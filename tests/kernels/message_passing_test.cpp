@@ -37,7 +37,7 @@ void for_each_case(Body&& body) {
       for (const DType dtype : backend.storage_types) {
         for (const GraphSize& size : kGraphSizes) {
           if (size.edges > 500 && backend.slow) continue;
-          if (size.edges > 1000 && shape.mlp.hidden > 33) continue;  // the judge is slow
+          if (size.edges > 1000 && shape.mlp.hidden > 33) continue;  // the reference is slow
           if (backend.slow && size.nodes > 1 && size.edges < 100) continue;
           const std::string text = shape.mlp.text();
           const uint64_t this_seed = seed++;
@@ -57,19 +57,19 @@ void for_each_case(Body&& body) {
   }
 }
 
-TEST_CASE("edge update agrees with the judge") {
+TEST_CASE("edge update agrees with the reference") {
   for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices&, const EdgeCase& edge) {
     const EdgeUpdateForward args = edge.forward(runtime);
     backend.kernels->message_passing.edge_forward(args, runtime, runtime.stream());
-    const auto judge =
+    const auto ref =
         reference::edge_update(edge.update, edge.connectivity, edge.terms, edge.mlp.input_values[0]);
-    CHECK(difference(args.edges_out, judge.edges_out, edge.row_terms()) == "");
-    CHECK(difference(args.aggregate, judge.aggregate, edge.sum_terms()) == "");
-    check_saved(args.saved, edge.mlp.judge, judge.mlp, edge.row_terms());
+    CHECK(difference(args.edges_out, ref.edges_out, edge.row_terms()) == "");
+    CHECK(difference(args.aggregate, ref.aggregate, edge.sum_terms()) == "");
+    check_saved(args.saved, edge.mlp.ref, ref.mlp, edge.row_terms());
   });
 }
 
-TEST_CASE("edge update's gradients agree with the judge") {
+TEST_CASE("edge update's gradients agree with the reference") {
   for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const EdgeCase& edge) {
     const EdgeUpdateForward done = edge.forward(runtime);
     backend.kernels->message_passing.edge_forward(done, runtime, runtime.stream());
@@ -77,11 +77,11 @@ TEST_CASE("edge update's gradients agree with the judge") {
     const EdgeUpdateBackward args = edge.backward(runtime, done, gradients);
     backend.kernels->message_passing.edge_backward(args, runtime, runtime.stream());
 
-    check_backward(edge, args, gradients, edge.judge_gradients());
+    check_backward(edge, args, gradients, edge.reference_gradients());
   });
 }
 
-TEST_CASE("edge update recomputes what was not kept, bit for bit") {
+TEST_CASE("edge update recomputes what was not saved, bit for bit") {
   for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const EdgeCase& edge) {
     const EdgeUpdateForward kept = edge.forward(runtime, true);
     const EdgeUpdateForward dropped = edge.forward(runtime, false);
@@ -122,7 +122,7 @@ TEST_CASE("edge update: d_edges may lie where d_edges_out does") {
     backend.kernels->message_passing.edge_backward(b, runtime, runtime.stream());
     CHECK(equal_bits(a.d_edges, b.d_edges));
     CHECK(equal_bits(a.d_nodes, b.d_nodes));
-    check_backward(edge, b, together, edge.judge_gradients());
+    check_backward(edge, b, together, edge.reference_gradients());
   });
 }
 
@@ -147,11 +147,11 @@ TEST_CASE("edge update of the last block: no edges out, no gradient for them, no
   });
 }
 
-TEST_CASE("edge update adds to the nodes' gradient where asked, and leaves out what nobody wants") {
+TEST_CASE("edge update adds to the nodes' gradient if asked to, and skips outputs that are not needed") {
   for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const EdgeCase& edge) {
     const EdgeUpdateForward done = edge.forward(runtime);
     backend.kernels->message_passing.edge_forward(done, runtime, runtime.stream());
-    reference::EdgeUpdateGradients judge = edge.judge_gradients();
+    reference::EdgeUpdateGradients ref = edge.reference_gradients();
 
     const EdgeGradients added(runtime, random, edge);
     EdgeUpdateBackward args = edge.backward(runtime, done, added);
@@ -159,9 +159,9 @@ TEST_CASE("edge update adds to the nodes' gradient where asked, and leaves out w
     args.d_nodes = to_tensor(runtime, start, edge.mlp.dtype);
     args.accumulate_d_nodes = true;
     backend.kernels->message_passing.edge_backward(args, runtime, runtime.stream());
-    const Matrix alone = judge.d_nodes;
-    judge.d_nodes = sum(alone, start);
-    check_backward(edge, args, added, judge);
+    const Matrix alone = ref.d_nodes;
+    ref.d_nodes = sum(alone, start);
+    check_backward(edge, args, added, ref);
 
     const EdgeGradients unused(runtime, random, edge);
     args = edge.backward(runtime, done, unused);
@@ -175,10 +175,10 @@ TEST_CASE("edge update adds to the nodes' gradient where asked, and leaves out w
       const Matrix expected = wanted.defined() ? sum(began, gradient) : began;
       CHECK(difference(memory, expected, terms, edge.flowing(), edge.mlp.dtype) == "");
     };
-    check_optional(args.d_sender_weight, sender_weight, unused.sender_start, judge.d_sender_weight);
-    check_optional(args.d_receiver_weight, receiver_weight, unused.receiver_start, judge.d_receiver_weight);
+    check_optional(args.d_sender_weight, sender_weight, unused.sender_start, ref.d_sender_weight);
+    check_optional(args.d_receiver_weight, receiver_weight, unused.receiver_start, ref.d_receiver_weight);
     if (args.d_nodes.defined()) CHECK(difference(args.d_nodes, alone, terms, edge.flowing()) == "");
-    check_gradients(unused, in_order(edge.mlp, judge.mlp), terms, edge.flowing());
+    check_gradients(unused, in_order(edge.mlp, ref.mlp), terms, edge.flowing());
   });
 }
 
@@ -196,13 +196,13 @@ TEST_CASE("edge update with halo nodes, which send and never receive") {
       REQUIRE(edge.graph.nodes == 83);
       const EdgeUpdateForward done = edge.forward(runtime);
       backend.kernels->message_passing.edge_forward(done, runtime, runtime.stream());
-      const auto judge = reference::edge_update(edge.update, edges, edge.terms, edge.mlp.input_values[0]);
-      CHECK(difference(done.edges_out, judge.edges_out, edge.row_terms()) == "");
-      CHECK(difference(done.aggregate, judge.aggregate, edge.sum_terms()) == "");
+      const auto ref = reference::edge_update(edge.update, edges, edge.terms, edge.mlp.input_values[0]);
+      CHECK(difference(done.edges_out, ref.edges_out, edge.row_terms()) == "");
+      CHECK(difference(done.aggregate, ref.aggregate, edge.sum_terms()) == "");
       const EdgeGradients gradients(runtime, random, edge);
       const EdgeUpdateBackward args = edge.backward(runtime, done, gradients);
       backend.kernels->message_passing.edge_backward(args, runtime, runtime.stream());
-      check_backward(edge, args, gradients, edge.judge_gradients());
+      check_backward(edge, args, gradients, edge.reference_gradients());
     }
   }
 }
@@ -220,7 +220,7 @@ TEST_CASE("edge update leaves the same bits for any number of threads, and in ev
           RandomMatrices random(13);
           EdgeCase edge(runtime, random, shape, random_edges(random, backend.many(907), backend.many(5003)),
                         dtype);
-          // Values off the grid: sums that are exact would hide a change of order.
+          // Values off the grid: exact sums would hide a change of order.
           edge.terms.nodes = random.normal(edge.graph.nodes, shape.node_width);
           edge.d_aggregate = random.normal(edge.graph.nodes, shape.mlp.out);
           edge.d_edges_out = random.normal(edge.graph.edges, shape.mlp.out);

@@ -28,7 +28,7 @@ constexpr Case kCases[] = {{"adam", OptimizerKind::adam, 0.0, 0.0, 1.0, 0.0},
                            {"sgd, scaled high, clipped", OptimizerKind::sgd, 0.0, 0.0, 65536.0, 1e-4}};
 constexpr double kRate = 0.01;
 
-reference::OptimizerStep judged(const Case& c, double rate = kRate) {
+reference::OptimizerStep reference_step(const Case& c, double rate = kRate) {
   reference::OptimizerStep step;
   step.kind = c.kind;
   step.learning_rate = rate;
@@ -92,7 +92,7 @@ struct Stepper {
   }
 };
 
-/// What a backend's masters and gradients are in.
+/// The dtype of a backend's master weights and gradients.
 std::vector<DType> gradient_types(const Backend& backend) {
   std::vector<DType> types;
   for (const DType dtype : backend.storage_types) {
@@ -101,7 +101,7 @@ std::vector<DType> gradient_types(const Backend& backend) {
   return types;
 }
 
-/// Of a window with a loss, so that a step is taken.
+/// The state of a step with a finite loss, so that it is not skipped.
 StepState ready(double loss_scale = 1.0) {
   StepState state;
   state.window_loss = 3.0;
@@ -115,7 +115,7 @@ reference::OptimizerState zero_moments(const Matrix& parameters) {
   return {parameters.v, zeros, zeros};
 }
 
-TEST_CASE("five steps of every optimizer agree with the judge, and leave no gradients") {
+TEST_CASE("five steps of every optimizer agree with the reference, and leave no gradients") {
   for (const Backend& backend : backends()) {
     for (const Case& c : kCases) {
       for (const DType dtype : gradient_types(backend)) {
@@ -128,11 +128,11 @@ TEST_CASE("five steps of every optimizer agree with the judge, and leave no grad
           const Matrix start = stored_as(dtype, random.normal(1, size));
           reference::OptimizerState state = zero_moments(start);
           Stepper stepper(backend, runtime, settings_of(c), ready(c.loss_scale), state, dtype);
-          reference::OptimizerStep judge = judged(c);
-          for (judge.step = 1; judge.step <= 5; ++judge.step) {
+          reference::OptimizerStep ref = reference_step(c);
+          for (ref.step = 1; ref.step <= 5; ++ref.step) {
             const Matrix gradients = stored_as(dtype, random.normal(1, size));
             stepper.step(gradients);
-            reference::optimizer_step(judge, gradients.v, state);
+            reference::optimizer_step(ref, gradients.v, state);
           }
           // Ten roundings a step and value, of which the square root and the quotient are the largest.
           CHECK(difference(stepper.update.parameters, Matrix(1, size, state.parameters), 50) == "");
@@ -159,9 +159,9 @@ TEST_CASE("f32 updates are not lost at large step numbers") {
       first.steps = number - 1;
       Stepper stepper(backend, runtime, settings_of(kCases[0], 1.0), first, state, DType::f32);
       stepper.step(Matrix(1, 1, 0.5));
-      reference::OptimizerStep judge = judged(kCases[0], 1.0);
-      judge.step = number;
-      reference::optimizer_step(judge, {0.5}, state);
+      reference::OptimizerStep ref = reference_step(kCases[0], 1.0);
+      ref.step = number;
+      reference::optimizer_step(ref, {0.5}, state);
       CHECK(difference(stepper.update.parameters, Matrix(1, 1, state.parameters), 1) == "");
     }
   }
@@ -286,7 +286,7 @@ TEST_CASE("the loss scale halves on a bad gradient, doubles after 2000 clean ste
   window(false);
   CHECK(state.loss_scale == 65536.0);
   for (int i = 0; i < 1999; ++i) window(false);
-  window(true);  // starts to count anew
+  window(true);  // restarts the count
   CHECK(state.loss_scale == 32768.0);
   for (int i = 0; i < 1999; ++i) window(false);
   CHECK(state.loss_scale == 32768.0);

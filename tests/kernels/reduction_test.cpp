@@ -27,7 +27,7 @@ int32_t flag_of(Runtime& runtime, const Tensor& tensor) {
   return meshgrad::to_host(tensor, runtime.stream()).values<int32_t>()[0];
 }
 
-/// What a backend's gradients are in.
+/// The dtypes of a backend's gradients.
 std::vector<DType> gradient_types(const Backend& backend) {
   std::vector<DType> types;
   for (const DType dtype : backend.storage_types) {
@@ -36,7 +36,7 @@ std::vector<DType> gradient_types(const Backend& backend) {
   return types;
 }
 
-TEST_CASE("masked loss and its gradient agree with the judge") {
+TEST_CASE("masked loss and its gradient agree with the reference") {
   uint64_t seed = 1200;
   for (const Backend& backend : backends()) {
     for (const DType dtype : backend.storage_types) {
@@ -60,11 +60,11 @@ TEST_CASE("masked loss and its gradient agree with the judge") {
                                       unwritten(runtime, {1}, DType::f64),
                                       unwritten(runtime, {1}, DType::f64)};
             backend.kernels->reduction.masked_loss_forward(forward, runtime, runtime.stream());
-            const auto judge = reference::masked_loss(prediction, target, mask);
+            const auto ref = reference::masked_loss(prediction, target, mask);
             // Sums are in double whatever the storage.
-            CHECK(std::abs(value_of(runtime, forward.sum) - judge.sum) <=
-                  tolerance(DType::f64, rows * width, judge.sum));
-            CHECK(value_of(runtime, forward.weight) == judge.weight);
+            CHECK(std::abs(value_of(runtime, forward.sum) - ref.sum) <=
+                  tolerance(DType::f64, rows * width, ref.sum));
+            CHECK(value_of(runtime, forward.weight) == ref.weight);
 
             const MaskedLossBackward backward{
                 rows,         forward.prediction,     forward.target,
@@ -96,10 +96,10 @@ TEST_CASE("a loss without a target is that of a target of 0, and is added where 
                                 scalar(runtime, 4.0),
                                 true};
       backend.kernels->reduction.masked_loss_forward(forward, runtime, runtime.stream());
-      const auto judge = reference::masked_loss(prediction, zeros, mask);
-      CHECK(std::abs(value_of(runtime, forward.sum) - (3.0 + judge.sum)) <=
-            tolerance(DType::f64, rows * 2, judge.sum));
-      CHECK(value_of(runtime, forward.weight) == 4.0 + judge.weight);
+      const auto ref = reference::masked_loss(prediction, zeros, mask);
+      CHECK(std::abs(value_of(runtime, forward.sum) - (3.0 + ref.sum)) <=
+            tolerance(DType::f64, rows * 2, ref.sum));
+      CHECK(value_of(runtime, forward.weight) == 4.0 + ref.weight);
       const MaskedLossBackward backward{
           rows,         forward.prediction,   {},
           forward.mask, scalar(runtime, 0.3), unwritten(runtime, {rows, 2}, dtype)};
@@ -163,10 +163,9 @@ TEST_CASE("masked loss counts no rows behind the count and leaves their gradient
       backend.kernels->reduction.masked_loss_forward(forward, runtime, runtime.stream());
       std::vector<uint8_t> counted = mask;
       std::fill(counted.begin() + count, counted.end(), uint8_t{0});
-      const auto judge = reference::masked_loss(prediction, target, counted);
-      CHECK(std::abs(value_of(runtime, forward.sum) - judge.sum) <=
-            tolerance(DType::f64, 3 * count, judge.sum));
-      CHECK(value_of(runtime, forward.weight) == judge.weight);
+      const auto ref = reference::masked_loss(prediction, target, counted);
+      CHECK(std::abs(value_of(runtime, forward.sum) - ref.sum) <= tolerance(DType::f64, 3 * count, ref.sum));
+      CHECK(value_of(runtime, forward.weight) == ref.weight);
       const Tensor d = unwritten(runtime, {capacity, 3}, dtype);
       backend.kernels->reduction.masked_loss_backward(
           {forward.rows, forward.prediction, forward.target, forward.mask, scalar(runtime, 1.0), d},

@@ -50,7 +50,8 @@ Matrix columns(const Matrix& x, int64_t begin, int64_t width) {
 }
 
 TEST_CASE(
-    "segment_sum agrees with the judge: with and without order, written and added, whole and in columns") {
+    "segment_sum agrees with the reference: with and without order, written and added, whole and in "
+    "columns") {
   uint64_t seed = 700;
   for (const Backend& backend : backends()) {
     for (const DType dtype : backend.storage_types) {
@@ -95,7 +96,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("segment_sum without offsets takes columns out of rows") {
+TEST_CASE("segment_sum without offsets copies a range of columns") {
   for (const Backend& backend : backends()) {
     for (const DType dtype : backend.storage_types) {
       for (const int64_t width : kWidths) {
@@ -143,14 +144,14 @@ TEST_CASE("segment_sum of segments longer than a block adds at once") {
         args.out = to_tensor(runtime, start, dtype);
         args.accumulate = true;
         backend.kernels->segment_sum.segment_sum(args, runtime.stream());
-        const Matrix judge = sum(start, reference::scatter_add(x, segment_of_rows(offsets, order), segments));
-        CHECK(difference(args.out, judge, 2051) == "");
+        const Matrix ref = sum(start, reference::scatter_add(x, segment_of_rows(offsets, order), segments));
+        CHECK(difference(args.out, ref, 2051) == "");
       }
     }
   }
 }
 
-TEST_CASE("gather agrees with the judge and touches its own columns only") {
+TEST_CASE("gather agrees with the reference and touches its own columns only") {
   uint64_t seed = 800;
   for (const Backend& backend : backends()) {
     for (const DType dtype : backend.storage_types) {
@@ -171,9 +172,9 @@ TEST_CASE("gather agrees with the judge and touches its own columns only") {
           args.out = to_tensor(runtime, expected, dtype);
           args.out_column = 3;
           backend.kernels->segment_sum.gather(args, runtime.stream());
-          const Matrix judge = reference::gather(x, index);
+          const Matrix ref = reference::gather(x, index);
           for (int64_t i = 0; i < rows; ++i) {
-            for (int64_t j = 0; j < width; ++j) expected.at(i, j + 3) = judge.at(i, j);
+            for (int64_t j = 0; j < width; ++j) expected.at(i, j + 3) = ref.at(i, j);
           }
           CHECK(equal_bits(args.out, to_tensor(runtime, expected, dtype)));
         }

@@ -31,7 +31,7 @@ struct Stored {
       : values(stored_as(dtype, random.normal(rows, width))), tensor(to_tensor(runtime, values, dtype)) {}
 };
 
-/// Calls body(runtime, dtype, accumulator, random, rows, rows there is memory for) on every backend.
+/// Calls body(backend, runtime, dtype, random, real rows, rows with spare capacity) for every case.
 template <class Body>
 void for_sizes(uint64_t seed, Body&& body) {
   for (const Backend& backend : backends()) {
@@ -53,7 +53,7 @@ void for_sizes(uint64_t seed, Body&& body) {
   }
 }
 
-/// What lies behind the real rows was not written.
+/// Checks that rows past the real ones were not written.
 void check_spare(Runtime& runtime, const Tensor& tensor, int64_t rows) {
   const int64_t spare = tensor.rows() - rows;
   if (spare == 0) return;
@@ -61,7 +61,7 @@ void check_spare(Runtime& runtime, const Tensor& tensor, int64_t rows) {
                    unwritten(runtime, {spare, tensor.width()}, tensor.dtype())));
 }
 
-TEST_CASE("deviations agree with the judge, with and without what is optional") {
+TEST_CASE("state errors agree with the reference, with and without optional arguments") {
   for_sizes(2100, [](const Backend& backend, Runtime& runtime, DType dtype, RandomMatrices& random,
                      int64_t real, const Rows& rows) {
     for (const int64_t width : {1, 2, 3}) {
@@ -80,16 +80,16 @@ TEST_CASE("deviations agree with the judge, with and without what is optional") 
                                     .mask = mask_tensor(runtime, mask),
                                     .after = unwritten(runtime, {rows.capacity, width}, sums)};
         backend.kernels->state_error.deviation_forward(args, runtime.stream());
-        const Matrix judge = reference::accumulate_error(first ? zeros : before.values, prediction.values,
-                                                         first ? target.values : zeros, mask);
-        CHECK(difference(head(args.after, real), head(judge, real), 3) == "");
+        const Matrix ref = reference::accumulate_error(first ? zeros : before.values, prediction.values,
+                                                       first ? target.values : zeros, mask);
+        CHECK(difference(head(args.after, real), head(ref, real), 3) == "");
         check_spare(runtime, args.after, real);
       }
     }
   });
 }
 
-TEST_CASE("masked rows of a deviation may hold anything, and are 0") {
+TEST_CASE("masked rows of a state error may hold anything, and are 0") {
   for (const Backend& backend : backends()) {
     for (const DType dtype : backend.storage_types) {
       Runtime runtime = backend.runtime();
@@ -114,14 +114,14 @@ TEST_CASE("masked rows of a deviation may hold anything, and are 0") {
   }
 }
 
-TEST_CASE("the gradients of a deviation are what is masked, written or added") {
+TEST_CASE("the gradients of a state error are masked, and written or added") {
   for_sizes(2200, [](const Backend& backend, Runtime& runtime, DType dtype, RandomMatrices& random,
                      int64_t real, const Rows& rows) {
     constexpr int64_t kWidth = 2;
     const DType sums = accumulator_of(dtype);
     const Stored d_after(runtime, random, rows.capacity, kWidth, sums);
     const std::vector<uint8_t> mask = random.mask(rows.capacity, 0.6);
-    const Matrix judge = head(reference::masked(d_after.values, mask), real);
+    const Matrix ref = head(reference::masked(d_after.values, mask), real);
     for (const bool add_before : {false, true}) {
       for (const bool add_prediction : {false, true}) {
         const Stored before(runtime, random, rows.capacity, kWidth, sums);
@@ -137,7 +137,7 @@ TEST_CASE("the gradients of a deviation are what is masked, written or added") {
             .accumulate_d_prediction = add_prediction};
         backend.kernels->state_error.deviation_backward(args, runtime.stream());
         const auto expected = [&](bool add, const Stored& start) {
-          return add ? sum(head(start.values, real), judge) : judge;
+          return add ? sum(head(start.values, real), ref) : ref;
         };
         CHECK(difference(head(args.d_before, real), expected(add_before, before), 2) == "");
         CHECK(difference(head(args.d_prediction, real), expected(add_prediction, prediction), 2) == "");
@@ -152,15 +152,15 @@ TEST_CASE("the gradients of a deviation are what is masked, written or added") {
                           .d_before = unwritten(runtime, {rows.capacity, kWidth}, sums),
                           .d_prediction = {}};
     backend.kernels->state_error.deviation_backward(one, runtime.stream());
-    CHECK(difference(head(one.d_before, real), judge, 1) == "");
+    CHECK(difference(head(one.d_before, real), ref, 1) == "");
     one.d_before = {};
     one.d_prediction = unwritten(runtime, {rows.capacity, kWidth}, dtype);
     backend.kernels->state_error.deviation_backward(one, runtime.stream());
-    CHECK(difference(head(one.d_prediction, real), judge, 1) == "");
+    CHECK(difference(head(one.d_prediction, real), ref, 1) == "");
   });
 }
 
-TEST_CASE("shifted columns and their gradient agree with the judge") {
+TEST_CASE("added columns and their gradient agree with the reference") {
   for_sizes(2300, [](const Backend& backend, Runtime& runtime, DType dtype, RandomMatrices& random,
                      int64_t real, const Rows& rows) {
     const DType sums = accumulator_of(dtype);
@@ -178,11 +178,11 @@ TEST_CASE("shifted columns and their gradient agree with the judge") {
                                  .ratio = to_vector(runtime, ratio, sums),
                                  .shifted = unwritten(runtime, {rows.capacity, columns}, dtype)};
       backend.kernels->state_error.shift_forward(forward, runtime.stream());
-      const Matrix judge = reference::add_columns(given.values, shift.values, source, ratio);
-      CHECK(difference(head(forward.shifted, real), head(judge, real), 2) == "");
+      const Matrix ref = reference::add_columns(given.values, shift.values, source, ratio);
+      CHECK(difference(head(forward.shifted, real), head(ref, real), 2) == "");
       check_spare(runtime, forward.shifted, real);
 
-      const Matrix d_judge = head(reference::add_columns_backward(given.values, width, source, ratio), real);
+      const Matrix d_ref = head(reference::add_columns_backward(given.values, width, source, ratio), real);
       for (const bool accumulate : {false, true}) {
         const Stored start(runtime, random, rows.capacity, width, sums);
         const ShiftBackward back{
@@ -193,7 +193,7 @@ TEST_CASE("shifted columns and their gradient agree with the judge") {
             .d_shift = accumulate ? start.tensor : unwritten(runtime, {rows.capacity, width}, sums),
             .accumulate = accumulate};
         backend.kernels->state_error.shift_backward(back, runtime.stream());
-        const Matrix expected = accumulate ? sum(head(start.values, real), d_judge) : d_judge;
+        const Matrix expected = accumulate ? sum(head(start.values, real), d_ref) : d_ref;
         CHECK(difference(head(back.d_shift, real), expected, 5, magnitude(given.values)) == "");
         if (!accumulate) check_spare(runtime, back.d_shift, real);
       }
@@ -201,7 +201,7 @@ TEST_CASE("shifted columns and their gradient agree with the judge") {
   });
 }
 
-TEST_CASE("deviations and shifts leave the same bits for any number of threads") {
+TEST_CASE("state errors and added columns leave the same bits for any number of threads") {
   for (const Backend& backend : backends()) {
     std::vector<NamedTensors> results;
     for (const int threads : backend.thread_counts()) {
@@ -233,7 +233,7 @@ TEST_CASE("deviations and shifts leave the same bits for any number of threads")
   }
 }
 
-TEST_CASE("deviations and shifts say which argument does not fit") {
+TEST_CASE("state errors and added columns say which argument does not fit") {
   Runtime runtime = make_runtime();
   const auto tensor = [&](const Shape& shape, DType dtype) { return unwritten(runtime, shape, dtype); };
   const Tensor mask = mask_tensor(runtime, {1, 1});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Storage in 16 bits on the CPU: what vectors convert is what half and bfloat16 say, number by number.
+// 16-bit storage on the CPU: vector conversions equal those of half and bfloat16, number by number.
 #include <doctest/doctest.h>
 #include <meshgrad/kernels/cpu/row_ops.h>
 
@@ -43,7 +43,7 @@ template <class S>
 void check_conversions() {
   const cpu::RowOps<S>& ops = cpu::row_ops<S>();
   const std::vector<float> values = telling_floats<S>();
-  // An odd width, so that the last vector of a row is a part of one.
+  // An odd width, so that the last vector of a row is partial.
   constexpr int64_t kWidth = 37;
   const int64_t rows = static_cast<int64_t>(values.size()) / kWidth;
   std::vector<S> stored(static_cast<size_t>(rows * kWidth));
@@ -74,7 +74,7 @@ TEST_CASE("vectors convert to and from 16 bits as half and bfloat16 do") {
   check_conversions<cpu::WideBfloat16>();
 }
 
-TEST_CASE("rows are paired for products of bfloat16, an odd last one with zeros") {
+TEST_CASE("rows are interleaved in pairs for bfloat16, an odd last one with zeros") {
   Runtime runtime = make_runtime();
   RandomMatrices random(31);
   constexpr int64_t kWidth = 21, kRows = 5, kStride = 64;

@@ -10,7 +10,7 @@
 #include "support.h"
 
 namespace meshgrad::cuda {
-// Not there in a build without CUDA; the tests then have nothing to call.
+// Absent in a build without CUDA: the tests are then skipped.
 [[gnu::weak]] bool weight_gradients_cover(DType, int64_t, int64_t);
 [[gnu::weak]] void weight_gradients(std::span<const WeightGradientJob>, std::span<const ColumnSumJob>,
                                     Runtime&, const Stream&);
@@ -70,7 +70,7 @@ struct Width {
   int64_t in, out;
 };
 
-TEST_CASE("a weight gradient agrees with the judge for wide, narrow and odd widths and rows" *
+TEST_CASE("a weight gradient agrees with the reference for wide, narrow and odd widths and rows" *
           doctest::skip(cuda_devices().empty())) {
   Runtime runtime = make_runtime(1, kGpu);
   uint64_t seed = 9100;

@@ -94,7 +94,7 @@ double adam_direction(const OptimizerStep& s, double g, double& m, double& v) {
 void optimizer_step(const OptimizerStep& s, const std::vector<double>& gradients, OptimizerState& state) {
   double scale = s.gradient_scale;
   const double norm = std::sqrt(sum_of_squares(gradients)) * s.gradient_scale;
-  // torch.nn.utils.clip_grad_norm_ adds 1e-6 to the norm, and so does everybody who compares runs with it.
+  // torch.nn.utils.clip_grad_norm_ adds 1e-6 to the norm, and runs are compared with PyTorch's.
   if (s.clip_norm > 0.0) scale *= std::min(1.0, s.clip_norm / (norm + 1e-6));
   for (size_t i = 0; i < gradients.size(); ++i) {
     double& p = state.parameters[i];
