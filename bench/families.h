@@ -22,8 +22,6 @@ std::vector<Family> state_families();
 /// Throws InternalError naming a kernel that no family times.
 void check_every_kernel_is_timed(const std::vector<Family>& families);
 
-constexpr int64_t kOutputs = 2;  ///< components of a prediction
-
 /// The sizes of a row workload: as many rows as the mesh has edges.
 struct RowSizes {
   int64_t base, rows, width;

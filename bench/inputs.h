@@ -14,6 +14,8 @@ namespace meshgrad::bench {
 
 using reference::Matrix;
 
+constexpr int64_t kOutputs = 2;  ///< components of a prediction
+
 /// A tensor and the period of rows that it repeats.
 struct Input {
   Tensor tensor;

@@ -20,7 +20,6 @@ namespace {
 
 constexpr int64_t kNodeInputs = 11;
 constexpr int64_t kEdgeInputs = 3;
-constexpr int64_t kOutputs = 2;
 constexpr uint64_t kSeed = 1;
 constexpr double kLearningRate = 1e-4;
 constexpr int kRunsBeforeReplay = 2;  // of CapturedWork: one to see, one to record

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The reference implementations themselves: cases of three nodes worked out by hand, and every backward
-// backward function against central differences of its forward function.
+// function against central differences of its forward function.
 #include <doctest/doctest.h>
 
 #include <cmath>
