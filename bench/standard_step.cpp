@@ -25,7 +25,7 @@ constexpr uint64_t kModelSeed = 1;
 constexpr double kLearningRate = 1e-4;
 constexpr int kRunsBeforeReplay = 2;  // of CapturedWork: one to see, one to record
 
-/// The side of the corner that is judged of a larger square: the blocks see as far to two of its sides.
+/// The side of the corner of a larger square that is checked: far enough that the blocks do not see past it.
 int64_t corner_side(const Scale& scale) { return 2 * scale.blocks + 13; }
 
 MeshGraphNetOptions model_options(const Scale& scale, const StepKind& kind) {
@@ -74,7 +74,8 @@ std::vector<RecomputedStages> segments_of(const StepKind& kind, const MeshGraphN
   return uniform_segments(config, model);
 }
 
-/// What the judge goes through: nodes and edges of the period, by number, and which of them it answers for.
+/// What the reference goes through: nodes and edges of the period, by number, and which of them it answers
+/// for.
 struct Part {
   std::vector<int64_t> nodes, edges;
   reference::Edges mesh;
@@ -131,7 +132,7 @@ struct Step {
   MeshGraphNetOptions options;
   MeshGraphNet model;
   std::vector<RecomputedStages> recomputed;
-  Part judged;
+  Part checked;
   Input nodes, edges, target;
   Batch batch;
   Optimizer optimizer;
@@ -149,8 +150,8 @@ struct Step {
         optimizer(r, model.parameters(), {}, 1.0, {.peak = kLearningRate, .last = kLearningRate}),
         weight(scalar(r, static_cast<double>(scale.nodes()))) {
     Mesh mesh = make_mesh(r, scale);
-    judged = scale.square && scale.side() > corner_side(scale) ? last_corner(mesh.base, scale)
-                                                               : whole_period(mesh.base);
+    checked = scale.square && scale.side() > corner_side(scale) ? last_corner(mesh.base, scale)
+                                                                : whole_period(mesh.base);
     batch.nodes = scale.nodes();
     batch.graph_offsets = {0, batch.nodes};
     batch.edge_sets.push_back({"mesh", std::move(mesh.graph), edges.tensor});
@@ -179,9 +180,9 @@ struct Step {
   }
 };
 
-/// What the judge makes of its part: the prediction of the nodes that it answers for, and the gradients of
-/// their loss divided by its weight.
-struct Judged {
+/// The reference's result on its part of the mesh: predictions of the nodes that it computes exactly, and the
+/// gradients of their loss divided by its weight.
+struct ReferenceStep {
   Matrix prediction;
   std::vector<double> gradients;
 };
@@ -191,9 +192,9 @@ Matrix answers_of(const Part& part, const Matrix& of_nodes) {
     if (part.answers[i] != 0) rows.push_back(static_cast<int64_t>(i));
   return rows_of(of_nodes, rows);
 }
-Judged judge(const Step& step) {
+ReferenceStep reference_step(const Step& step) {
   Runtime cpu({.device = {}});
-  const Part& part = step.judged;
+  const Part& part = step.checked;
   const auto nodes = static_cast<int64_t>(part.nodes.size());
   MeshGraphNetOptions options = step.options;
   options.path = ComputePath::op_by_op;
@@ -226,7 +227,7 @@ Judged judge(const Step& step) {
 /// root.
 std::string gradient_difference(const Step& step, const std::vector<double>& expected) {
   const std::vector<double> actual = values_of(step.model.parameters().gradients(), step.runtime.stream());
-  if (actual.size() != expected.size()) return "gradients: of another size than the judge's";
+  if (actual.size() != expected.size()) return "gradients: of another size than the reference's";
   const double scale = step.optimizer.state().loss_scale;
   double off = 0.0, all = 0.0;
   for (size_t i = 0; i < expected.size(); ++i) {
@@ -236,37 +237,37 @@ std::string gradient_difference(const Step& step, const std::vector<double>& exp
   const double relative = std::sqrt(off / all);
   const double allowed = 4.0 * std::sqrt(test::tolerance(step.inputs.storage(), 1, 1.0) / 8.0);
   if (relative <= allowed) return {};
-  return fmt::format("gradients: {:.2g} from the judge's, relative to their norm; {:.2g} allowed", relative,
-                     allowed);
+  return fmt::format("gradients: {:.2g} from the reference's, relative to their norm; {:.2g} allowed",
+                     relative, allowed);
 }
 
 /// A recorded step's gradients: those of the replay behind the recording.
 std::string check_captured(const Step& step, const std::vector<double>& expected) {
-  CapturedWork work(step.runtime, "judged step", [&](Runtime& on) { step.gradients(on); });
+  CapturedWork work(step.runtime, "checked step", [&](Runtime& on) { step.gradients(on); });
   for (int run = 0; run < kRunsBeforeReplay; ++run) work.run();
   fill_zero(step.model.parameters().gradients(), step.runtime.stream());
   work.run();
   return work.refusal().empty() ? gradient_difference(step, expected) : "not captured: " + work.refusal();
 }
 
-/// Lets the nodes that the judge answers for alone count, as long as it lives.
-class OnlyJudged {
+/// Lets the nodes that the reference answers for alone count, as long as it lives.
+class OnlyCheckedNodes {
  public:
-  explicit OnlyJudged(Step& step) : step_(step), mask_(step.batch.mask), weight_(step.weight) {
-    const Part& part = step.judged;
+  explicit OnlyCheckedNodes(Step& step) : step_(step), mask_(step.batch.mask), weight_(step.weight) {
+    const Part& part = step.checked;
     if (part.whole) return;
     std::vector<uint8_t> mask(static_cast<size_t>(step.batch.nodes), 0);
     for (size_t i = 0; i < part.nodes.size(); ++i) mask[static_cast<size_t>(part.nodes[i])] = part.answers[i];
     step.batch.mask =
-        Tensor::from<uint8_t>(step.runtime, mask, Shape{step.batch.nodes}, Tag::data, "judged nodes");
+        Tensor::from<uint8_t>(step.runtime, mask, Shape{step.batch.nodes}, Tag::data, "checked nodes");
     step.weight = scalar(step.runtime, static_cast<double>(part.answered()));
   }
-  ~OnlyJudged() {
+  ~OnlyCheckedNodes() {
     step_.batch.mask = mask_;
     step_.weight = weight_;
   }
-  OnlyJudged(const OnlyJudged&) = delete;
-  OnlyJudged& operator=(const OnlyJudged&) = delete;
+  OnlyCheckedNodes(const OnlyCheckedNodes&) = delete;
+  OnlyCheckedNodes& operator=(const OnlyCheckedNodes&) = delete;
 
  private:
   Step& step_;
@@ -279,18 +280,18 @@ Tensor judged_rows(const Step& step, const Tensor& prediction) {
   const Matrix all(prediction.rows(), kModelOutputs, values_of(prediction, step.runtime.stream()));
   const Matrix picked = answers_of(step.judged, rows_of(all, step.judged.nodes));
   return Tensor::from<double>(step.runtime, picked.v, Shape{picked.rows, picked.cols}, Tag::data,
-                              "judged rows");
+                              "checked rows");
 }
 
 std::string check_step(Step& step, const StepKind& kind) {
-  const Judged expected = judge(step);
-  const OnlyJudged only(step);
+  const ReferenceStep expected = reference_step(step);
+  const OnlyCheckedNodes only(step);
   const Tensor prediction =
-      judged_rows(step, kind.train ? step.gradients(step.runtime) : step.predict(step.runtime));
+      checked_rows(step, kind.train ? step.gradients(step.runtime) : step.predict(step.runtime));
   const int64_t terms = step.options.blocks * step.options.width;
   std::string text = step.inputs.check(
       {}, [] {},
-      [&](Case& judged) { judged.expect("prediction", prediction, expected.prediction, terms, 1.0); });
+      [&](Case& checked) { checked.expect("prediction", prediction, expected.prediction, terms, 1.0); });
   if (!kind.train) return text;
   if (text.empty()) text = gradient_difference(step, expected.gradients);
   if (text.empty() && kind.captured) text = check_captured(step, expected.gradients);

@@ -49,7 +49,7 @@ function(meshgrad_folder name)
   set_property(GLOBAL APPEND PROPERTY MESHGRAD_FOLDERS ${name})
 endfunction()
 
-# One side of the GPU seam (engine/gpu.h, kernels/gpu_tables.h): every engine has exactly one of them. The
+# One side of the GPU seam (engine/gpu.h, kernels/tables.h): every engine has exactly one of them. The
 # kernels' sources in kernels/cuda/ compile with nvcc, and with the host's compiler for the simulated device.
 function(meshgrad_gpu_side name)
   add_library(meshgrad_gpu_${name} OBJECT ${ARGN})

@@ -33,8 +33,7 @@ int64_t check_common(std::string_view op, const Args& args, DType dtype) {
 
 bool saving_helps(const EdgeUpdateForward& args) {
   check_defined("edge_update.forward", "aggregate", args.aggregate);
-  return pick_table(args.aggregate.device(), cpu::message_passing_kernels, &GpuTables::message_passing)
-      .saving_helps(args);
+  return kernels::tables(args.aggregate.device()).message_passing.saving_helps(args);
 }
 
 void edge_update_forward(const EdgeUpdateForward& args, Runtime& runtime, const Stream& stream) {
@@ -44,8 +43,7 @@ void edge_update_forward(const EdgeUpdateForward& args, Runtime& runtime, const 
   const int64_t out = check_common(kOp, args, dtype);
   check_tensor(kOp, "aggregate", args.aggregate, dtype, {args.graph->owned_nodes, out});
   check_optional(kOp, "edges_out", args.edges_out, dtype, {args.graph->edges, out});
-  pick_table(args.aggregate.device(), cpu::message_passing_kernels, &GpuTables::message_passing)
-      .edge_forward(args, runtime, stream);
+  kernels::tables(args.aggregate.device()).message_passing.edge_forward(args, runtime, stream);
 }
 
 void edge_update_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Stream& stream) {
@@ -64,8 +62,7 @@ void edge_update_backward(const EdgeUpdateBackward& args, Runtime& runtime, cons
                  args.terms.receiver_weight.shape());
   check_optional(kOp, "d_edge_weight", args.d_edge_weight, accumulator_of(dtype), args.edges.weight.shape());
   check_mlp_gradients(kOp, args.weights, args.d_weights);
-  pick_table(args.d_aggregate.device(), cpu::message_passing_kernels, &GpuTables::message_passing)
-      .edge_backward(args, runtime, stream);
+  kernels::tables(args.d_aggregate.device()).message_passing.edge_backward(args, runtime, stream);
 }
 
 }  // namespace meshgrad

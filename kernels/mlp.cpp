@@ -72,7 +72,7 @@ void check_mlp_gradients(std::string_view op, const MlpWeights& weights,
 
 bool saving_helps(const MlpForward& args) {
   check_defined("mlp.forward", "out", args.out);
-  return pick_table(args.out.device(), cpu::mlp_kernels, &GpuTables::mlp).saving_helps(args);
+  return kernels::tables(args.out.device()).mlp.saving_helps(args);
 }
 
 void mlp_forward(const MlpForward& args, Runtime& runtime, const Stream& stream) {
@@ -86,7 +86,7 @@ void mlp_forward(const MlpForward& args, Runtime& runtime, const Stream& stream)
   const int64_t out = check_mlp_weights(kOp, args.weights, args.saved, rows, hidden, dtype);
   check_optional(kOp, "residual", args.residual, dtype, {rows, out});
   check_tensor(kOp, "out", args.out, dtype, {rows, out});
-  pick_table(args.out.device(), cpu::mlp_kernels, &GpuTables::mlp).forward(args, runtime, stream);
+  kernels::tables(args.out.device()).mlp.forward(args, runtime, stream);
 }
 
 void mlp_backward(const MlpBackward& args, Runtime& runtime, const Stream& stream) {
@@ -112,7 +112,7 @@ void mlp_backward(const MlpBackward& args, Runtime& runtime, const Stream& strea
                    args.inputs[i].weight.shape());
   }
   check_mlp_gradients(kOp, args.weights, args.d_weights);
-  pick_table(args.d_out.device(), cpu::mlp_kernels, &GpuTables::mlp).backward(args, runtime, stream);
+  kernels::tables(args.d_out.device()).mlp.backward(args, runtime, stream);
 }
 
 }  // namespace meshgrad

@@ -5,9 +5,7 @@
 namespace meshgrad {
 namespace {
 
-const OptimizerKernels& table_of(const Tensor& tensor) {
-  return pick_table(tensor.device(), cpu::optimizer_kernels, &GpuTables::optimizer);
-}
+const OptimizerKernels& table_of(const Tensor& tensor) { return kernels::tables(tensor.device()).optimizer; }
 
 }  // namespace
 

@@ -18,7 +18,7 @@ void segment_sum(const SegmentSum& args, const Stream& stream) {
                            std::to_string(args.x_column) + " + " + std::to_string(args.out.width()) + " of " +
                                std::to_string(args.x.width()));
   }
-  pick_table(args.out.device(), cpu::segment_sum_kernels, &GpuTables::segment_sum).segment_sum(args, stream);
+  kernels::tables(args.out.device()).segment_sum.segment_sum(args, stream);
 }
 
 void gather(const Gather& args, const Stream& stream) {
@@ -33,7 +33,7 @@ void gather(const Gather& args, const Stream& stream) {
                            std::to_string(args.out_column) + " + " + std::to_string(args.x.width()) + " of " +
                                std::to_string(args.out.width()));
   }
-  pick_table(args.out.device(), cpu::segment_sum_kernels, &GpuTables::segment_sum).gather(args, stream);
+  kernels::tables(args.out.device()).segment_sum.gather(args, stream);
 }
 
 }  // namespace meshgrad

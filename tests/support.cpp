@@ -3,7 +3,6 @@
 
 #include <meshgrad/engine/gpu.h>
 #include <meshgrad/engine/random.h>
-#include <meshgrad/kernels/gpu_tables.h>
 
 #include <fmt/format.h>
 
@@ -20,35 +19,14 @@ namespace meshgrad::test {
 
 const std::vector<Backend>& backends() {
   static const std::vector<Backend> list = [] {
-    std::vector<Backend> found = {{"cpu",
-                                   Device{},
-                                   false,
-                                   {DType::f32, DType::f16, DType::bf16, DType::f64},
-                                   &cpu::linear_kernels,
-                                   &cpu::mlp_kernels,
-                                   &cpu::message_passing_kernels,
-                                   &cpu::segment_sum_kernels,
-                                   &cpu::elementwise_kernels,
-                                   &cpu::reduction_kernels,
-                                   &cpu::optimizer_kernels,
-                                   &cpu::unroll_kernels}};
-    const GpuTables* gpu = gpu_tables();
+    std::vector<Backend> found = {
+        {"cpu", Device{}, false, {DType::f32, DType::f16, DType::bf16, DType::f64}, &kernels::cpu_tables()}};
+    const KernelTables* gpu = kernels::gpu_tables();
     const std::vector<CudaDevice> devices = cuda_devices();
     if (gpu != nullptr && !devices.empty()) {
       const bool simulated = devices.front().name == "simulated";
       if (simulated) found.clear();  // the CPU is the other binary's
-      found.push_back({"cuda",
-                       {DeviceKind::cuda, 0},
-                       simulated,
-                       {DType::f32, DType::f16, DType::bf16},
-                       gpu->linear,
-                       gpu->mlp,
-                       gpu->message_passing,
-                       gpu->segment_sum,
-                       gpu->elementwise,
-                       gpu->reduction,
-                       gpu->optimizer,
-                       gpu->unroll});
+      found.push_back({"cuda", {DeviceKind::cuda, 0}, simulated, {DType::f32, DType::f16, DType::bf16}, gpu});
     }
     return found;
   }();

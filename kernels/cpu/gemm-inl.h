@@ -2,17 +2,17 @@
 // Products by register blocks, for one instruction set; gemm_*.cpp include this within a namespace of each.
 // MESHGRAD_PAIRS is 1 where bfloat16 has instructions, and not defined elsewhere.
 
-// 6 rows by 4 vectors fill 24 of the 32 registers of AVX-512; by 2, 12 of 16 elsewhere.
+// 6 rows by 4 vectors use 24 of AVX-512's 32 registers for sums; 6 by 2 use 12 of 16 elsewhere.
 inline constexpr int kRows = 6;
 inline constexpr int kVectors = HWY_MAX_BYTES >= 64 ? 4 : 2;
 
 template <class T>
 using Vec = hn::Vec<Wide<T>>;
 
-// Loops over a block's sums must be unrolled early, or GCC carries the sums through the stack.
+// Without early unrolling of the loops over a block's sums GCC keeps the sums in memory.
 #define MESHGRAD_UNROLL _Pragma("GCC unroll 16")
 
-/// The columns of a block's vectors: all of them, or those that are within the row.
+/// The lanes of a vector that lie within the row, of which `columns` are left. kWhole: all.
 template <class T, bool kWhole>
 HWY_INLINE Part<T> part_of(int64_t columns) {
   const Wide<T> d;
@@ -21,7 +21,7 @@ HWY_INLINE Part<T> part_of(int64_t columns) {
   return {hn::FirstN(d, count), count, kWhole || count == lanes};
 }
 
-/// An operand in 16 bits from what sums are made of.
+/// Rounds floats to a 16-bit operand; in hardware where there are bfloat16 instructions.
 template <class S>
 HWY_INLINE hn::Vec<HalfBits> to_operand(Vec<float> x) {
 #if MESHGRAD_PAIRS
@@ -30,7 +30,7 @@ HWY_INLINE hn::Vec<HalfBits> to_operand(Vec<float> x) {
   return narrow<S>(x);
 }
 
-/// Whole vectors of a tile or an operand.
+/// Writes a whole vector to a tile or an operand, whose rows are padded.
 template <class T, class S>
 HWY_INLINE void write_operand(Vec<T> x, S* to) {
   if constexpr (sizeof(S) == 2) {
@@ -39,6 +39,7 @@ HWY_INLINE void write_operand(Vec<T> x, S* to) {
     hn::StoreU(x, Wide<T>(), to);
   }
 }
+/// The same by a non-temporal store, which does not evict other data from the caches.
 template <class T, class S>
 HWY_INLINE void write_past_caches(Vec<T> x, S* to) {
   if constexpr (sizeof(S) == 2) {
@@ -47,26 +48,27 @@ HWY_INLINE void write_past_caches(Vec<T> x, S* to) {
     hn::Stream(x, Wide<T>(), to);
   }
 }
-/// Writes to exact rows.
+/// Writes to exact rows: nothing past the width may be touched.
 template <bool kWhole, class T, class S>
 HWY_INLINE void write_exact(const Part<T>& part, Vec<T> x, S* to) {
   kWhole ? write_operand<T>(x, to) : store(part, x, to);
 }
-/// Rounded to storage, and back.
+/// x rounded to storage and widened again.
 template <class S, class T>
 HWY_INLINE Vec<T> rounded(Vec<T> x) {
   if constexpr (sizeof(S) == 2) return widen<S>(to_operand<S>(x));
   return x;
 }
 
-/// A block of sums: its first row and column, and the columns of the whole product.
+/// A block of sums: its first row and column, and the number of columns of C.
 template <class T, int kM, int kV>
 struct Block {
   using Sums = Vec<T>[kM][kV];
   int64_t row, column, columns;
   Sums& sum;
 
-  /// Calls body(row, its first element in `to`, vector, its column).
+  /// Calls body(m, v, address in `to`) for each vector of sums; `to` is a matrix with leading dimension
+  /// `stride`.
   template <class To, class Body>
   HWY_INLINE void each(To* to, int64_t stride, const Body& body) const {
     const auto lanes = static_cast<int64_t>(hn::Lanes(Wide<T>()));
@@ -79,7 +81,9 @@ struct Block {
   }
 };
 
-/// Sums that end in a tile.
+// Epilogues. `block` holds the sums in registers; kWhole says that all its columns are within C.
+
+/// C to a tile.
 template <class S>
 struct SumEnd {
   using T = Accumulator<S>;
@@ -92,6 +96,7 @@ struct SumEnd {
   }
 };
 
+/// See HiddenResult. With relu, one value serves as saved z and as h.
 template <class S, bool kRelu>
 struct HiddenEnd {
   using T = Accumulator<S>;
@@ -131,6 +136,8 @@ struct HiddenEnd {
   }
 };
 
+/// See GradientResult. Column sums add rows in ascending order within a block, and blocks come in ascending
+/// order.
 template <class S, bool kRelu>
 struct GradientEnd {
   using T = Accumulator<S>;
@@ -165,6 +172,7 @@ struct GradientEnd {
     if constexpr (kDepth<S> == 2) write_operands(block);
   }
 
+  /// d as bfloat16 twice: as rows, and with rows 2r and 2r + 1 interleaved. Blocks start at even rows.
   template <int kM, int kV>
   HWY_INLINE void write_operands(const Block<T, kM, kV>& block) const {
     const auto lanes = static_cast<int64_t>(hn::Lanes(Wide<T>()));
@@ -189,6 +197,7 @@ struct GradientEnd {
   }
 };
 
+/// See StoredResult.
 template <class S>
 struct StoredEnd {
   using T = Accumulator<S>;
@@ -209,8 +218,8 @@ struct StoredEnd {
   }
 };
 
-/// Adds a step's products. Pairs of bfloat16 are widened where nothing multiplies them, for the sake of AMX's
-/// emulation: a bfloat16 is the upper half of a float.
+/// One step: sum[m][v] += a[m] * b[v]. Without bfloat16 instructions, pairs are widened (a bfloat16 is the
+/// upper half of a float): needed only where AMX is emulated.
 template <class S, int kM, int kV>
 HWY_INLINE void multiply_add(const Operand<S>* HWY_RESTRICT a, int64_t a_row,
                              const Operand<S>* HWY_RESTRICT b, Vec<Accumulator<S>> (&sum)[kM][kV]) {
@@ -260,20 +269,20 @@ HWY_INLINE void multiply_add(const Operand<S>* HWY_RESTRICT a, int64_t a_row,
   }
 }
 
-/// How far a product that fetches memory has come, on its way through a piece in so many steps.
+/// Walks through a piece of memory to prefetch, in as many steps as the multiplication has.
 struct Fetch {
-  uintptr_t next;     // an address: it may end behind its piece
-  uintptr_t advance;  // bytes a step; 0 where there is nothing to fetch
+  uintptr_t next;     // an integer, since it may run past the piece
+  uintptr_t advance;  // bytes per step; 0 if there is nothing to prefetch
 
   Fetch(const Ahead& ahead, const void* otherwise, int64_t steps)
       : next(reinterpret_cast<uintptr_t>(ahead.bytes > 0 ? ahead.data : otherwise)),
         advance(steps > 0 ? static_cast<uintptr_t>((ahead.bytes + steps - 1) / steps) : 0) {}
-  /// The line it has come to: many steps fetch the same one, which costs less than to count.
+  /// Prefetches the current line. Consecutive steps may prefetch the same one: cheaper than a branch.
   HWY_INLINE void step() {
     fetch(next);
     next += advance;
   }
-  /// All lines of a step that takes long.
+  /// For AMX, whose steps are long: all lines of a step.
   HWY_INLINE void wide_step() {
     constexpr uintptr_t kLine = 64;
     for (uintptr_t line = next; line < next + advance; line += kLine) fetch(line);
@@ -282,6 +291,7 @@ struct Fetch {
   static HWY_INLINE void fetch(uintptr_t at) { __builtin_prefetch(reinterpret_cast<const void*>(at), 0, 2); }
 };
 
+/// One block of C: initial sums, all steps, epilogue.
 template <class S, int kM, int kV, bool kWhole, class End>
 HWY_INLINE void block(const Product<S>& p, int64_t row, int64_t column, const Operand<S>* HWY_RESTRICT b,
                       Fetch& fetch, const End& end) {
@@ -300,7 +310,7 @@ HWY_INLINE void block(const Product<S>& p, int64_t row, int64_t column, const Op
                [&](int m, int v, const T* from) HWY_ATTR { sum[m][v] = hn::LoadU(d, from); });
   }
   const Operand<S>* a = p.a.data + row * p.a.row;
-  Fetch here = fetch;
+  Fetch here = fetch;  // a local copy stays in registers
   for (int64_t k = 0; k < p.a.steps; ++k, a += p.a.column, b += p.b.row_stride) {
     multiply_add<S, kM, kV>(a, p.a.row, b, sum);
     here.step();
@@ -309,7 +319,8 @@ HWY_INLINE void block(const Product<S>& p, int64_t row, int64_t column, const Op
   end.template end<kWhole>(block);
 }
 
-/// Blocks begin at even rows: rows are paired within them.
+/// All rows of a panel, in blocks of 6, 4, 2 and 1: blocks start at even rows, as epilogues interleave rows
+/// in pairs. A row's sums do not depend on its block.
 template <class S, int kV, bool kWhole, class End>
 HWY_NOINLINE void panel(const Product<S>& p, int64_t column, const Operand<S>* b, Fetch& fetch,
                         const End& end) {
@@ -343,6 +354,7 @@ struct InVectors {
   }
 };
 
+// relu, the usual activation, is a template parameter of its epilogues: the others switch per vector.
 template <class S, class Way>
 void hidden(const Product<S>& p, const HiddenResult<S>& result) {
   if (result.activation == Activation::relu) {

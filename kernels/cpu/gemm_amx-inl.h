@@ -7,8 +7,8 @@ inline constexpr int64_t kAmxRows = 16;     // of a register
 inline constexpr int64_t kAmxColumns = 16;  // sums in a row, or pairs of B
 inline constexpr int64_t kAmxSteps = 16;    // pairs in a row of A
 
-/// The shape of the registers: 0 to 3 are sums and 4 and 5 rows of A, each as many as there are; 6 and 7 are
-/// B's. In the layout that ldtilecfg reads.
+/// The configuration that ldtilecfg reads: rows and bytes per row of each register, for blocks of `sum_rows`
+/// rows and `steps` pairs.
 struct alignas(64) AmxShape {
   uint8_t palette = 1;
   uint8_t start_row = 0;
@@ -18,7 +18,7 @@ struct alignas(64) AmxShape {
 
   AmxShape(int64_t sum_rows, int64_t steps) {
     rows[0] = rows[1] = rows[4] = static_cast<uint8_t>(std::min(sum_rows, kAmxRows));
-    // A register without rows would be an error to configure; it is not used.
+    // Configuring a register with no rows faults, so an unused one gets a row.
     rows[2] = rows[3] = rows[5] = static_cast<uint8_t>(std::max<int64_t>(sum_rows - kAmxRows, 1));
     row_bytes[4] = row_bytes[5] = static_cast<uint16_t>(4 * steps);
     rows[6] = rows[7] = static_cast<uint8_t>(steps);
@@ -26,7 +26,7 @@ struct alignas(64) AmxShape {
 };
 
 #if MESHGRAD_PAIRS
-/// The machine's. Strides are in bytes.
+/// The hardware's. Strides are in bytes.
 struct AmxUnit {
   static void configure(const AmxShape& shape) { asm volatile("ldtilecfg %0" ::"m"(shape)); }
   static void release() { asm volatile("tilerelease" ::: "memory"); }
@@ -48,7 +48,7 @@ struct AmxUnit {
   }
 };
 #else
-/// In plain code, for tests on machines without it.
+/// Emulation, for tests on machines without AMX: even and odd terms are summed apart, as the hardware does.
 struct AmxUnit {
   struct Register {
     size_t rows, row_bytes;
@@ -103,7 +103,7 @@ struct AmxUnit {
 };
 #endif
 
-/// Rows of A, and where a block's B begins.
+/// A block's operands: rows of A, and B from the block's first column on.
 struct AmxFactors {
   const bfloat16* a;
   int64_t a_row;
@@ -112,7 +112,7 @@ struct AmxFactors {
   int64_t steps;
 };
 
-/// Sums of up to 32 rows by 32 columns, in registers 0 to 3.
+/// Adds all steps of a block to registers 0 to 3. kLower: it has more than 16 rows.
 template <bool kLower>
 HWY_INLINE void amx_multiply(const AmxFactors& f, Fetch& fetch) {
   constexpr auto kBytes = static_cast<int64_t>(sizeof(bfloat16));
@@ -132,7 +132,7 @@ HWY_INLINE void amx_multiply(const AmxFactors& f, Fetch& fetch) {
   }
 }
 
-/// Registers 0 to 3 from and to a tile of floats.
+/// Loads the initial sums into registers 0 to 3, and stores them.
 template <bool kLower>
 HWY_INLINE void amx_start(const float* from, int64_t stride) {
   if (from == nullptr) {
@@ -163,7 +163,7 @@ HWY_INLINE void amx_end(float* to, int64_t stride) {
   }
 }
 
-/// A block of sums, from where they start to memory.
+/// One block: initial sums, all steps, to memory.
 template <bool kLower>
 HWY_INLINE void amx_sums(const AmxFactors& factors, Fetch& fetch, Start<float> start, float* to,
                          int64_t stride) {
@@ -183,7 +183,7 @@ HWY_INLINE void amx_sums(int64_t rows, const AmxFactors& factors, Fetch& fetch, 
 constexpr int64_t kAmxBlockRows = 2 * kAmxRows;
 constexpr int64_t kAmxBlockColumns = 2 * kAmxColumns;
 
-/// Calls body(first row, rows) over blocks of rows, the registers shaped for them and for `steps` at once.
+/// Calls body(first row, rows) for blocks of up to 32 rows, with the registers configured for them.
 template <class Body>
 HWY_INLINE void amx_rows(int64_t m, int64_t steps, const Body& body) {
   AmxUnit::configure(AmxShape(kAmxBlockRows, steps));
@@ -195,13 +195,13 @@ HWY_INLINE void amx_rows(int64_t m, int64_t steps, const Body& body) {
   AmxUnit::release();
 }
 
-/// The column's place in B: panels are blocks side by side.
+/// B from a column on. A panel of B is 64 columns, two blocks.
 HWY_INLINE const bfloat16* amx_b(const Product<bfloat16>& p, int64_t column) {
   const int64_t panel = kVectors * static_cast<int64_t>(hn::Lanes(Wide<float>()));
   return p.b.data + column / panel * p.b.panel_stride + column % panel * 2;
 }
 
-/// What a product fetches in its blocks' steps.
+/// Divides the memory to prefetch among all steps of all blocks.
 inline Fetch amx_fetch(const Product<bfloat16>& p) {
   const auto pieces = [](int64_t all, int64_t piece) { return (all + piece - 1) / piece; };
   return {p.ahead, p.b.data,
@@ -213,7 +213,8 @@ HWY_INLINE Start<float> amx_start_of(const Product<bfloat16>& p, int64_t row, in
   return {p.start.rows + row * p.start.stride + column, p.start.stride};
 }
 
-/// What products.h makes of sums, from a block of them in memory.
+/// Loads kM rows of a block's sums from memory into vectors, for an epilogue: AMX registers cannot be read
+/// otherwise.
 template <int kM, bool kWhole, class End>
 HWY_INLINE void amx_end_rows(const Product<bfloat16>& p, int64_t row, int64_t column, const float* sums,
                              const End& end) {
@@ -253,16 +254,17 @@ HWY_INLINE void amx_block(const Product<bfloat16>& p, int64_t row, int64_t rows,
   }
 }
 
-/// Whether AMX takes this product: rows of whole registers. It must not depend on m: a row's sums are the
-/// same in whatever tile it comes.
+/// Whether AMX computes this multiplication: only if steps fill registers. This must not depend on m: a row
+/// must get the same bits in whichever tile it is computed.
 inline bool amx_takes(const Product<bfloat16>& p) {
   return p.a.column == 2 && p.a.steps > 0 && p.a.steps % kAmxSteps == 0;
 }
 
-/// 16 columns of 16 pairs become rows.
+/// Transposes 16 x 16 pairs (32-bit words).
 HWY_INLINE void amx_turn(const bfloat16* from, int64_t from_row, bfloat16* to, int64_t to_row) {
 #if MESHGRAD_PAIRS
-  // A vector takes 16 bytes of rows r, r + 4, r + 8 and r + 12; 4 x 4 words in each are then turned.
+  // A vector holds 16 bytes of rows r, r + 4, r + 8 and r + 12; then 4 x 4 words are transposed in each
+  // quarter.
   using Words = uint32_t __attribute__((vector_size(64)));
   using Quarter = uint32_t __attribute__((vector_size(16)));
   const auto quarter = [&](int64_t row, int64_t column) HWY_ATTR {
@@ -299,8 +301,8 @@ HWY_INLINE void amx_turn(const bfloat16* from, int64_t from_row, bfloat16* to, i
 #endif
 }
 
-/// Weight gradients: A is given by columns, and turned a block of rows at a time. Whole registers, or less
-/// than one.
+/// Weight gradients, whose A is transposed: AMX needs it by rows, so a block of 32 rows is transposed into a
+/// buffer first. The steps must fill registers, or be fewer than one holds.
 inline void amx_sum_by_columns(const Product<bfloat16>& p, float* c, int64_t c_stride) {
   constexpr int64_t kRow = kTileRows<bfloat16>;
   alignas(64) bfloat16 a[kAmxBlockRows * kRow];
@@ -316,6 +318,7 @@ inline void amx_sum_by_columns(const Product<bfloat16>& p, float* c, int64_t c_s
   });
 }
 
+/// Multiplication by AMX; falls back to vectors where amx_takes() says no.
 struct InAmx {
   template <class End>
   static HWY_INLINE void run(const Product<bfloat16>& p, const End& end) {
@@ -327,6 +330,8 @@ struct InAmx {
     });
   }
   static void sum(const Product<bfloat16>& p, float* c, int64_t c_stride) {
+    // Tiles are readable up to whole registers. The steps that do not fill one come last, with a
+    // configuration of their own.
     const bool rows_of_a_tile =
         p.a.row == 2 && p.a.column != 2 && p.a.steps > 0 && 2 * p.a.steps <= kTileRows<bfloat16>;
     if (!rows_of_a_tile) return run(p, SumEnd<bfloat16>{c, c_stride});

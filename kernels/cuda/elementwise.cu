@@ -3,7 +3,7 @@
 #include <meshgrad/kernels/cuda/activation.h>
 #include <meshgrad/kernels/cuda/elementwise_launch.h>
 #include <meshgrad/kernels/cuda/norm.h>
-#include <meshgrad/kernels/cuda/tables.h>
+#include <meshgrad/kernels/tables.h>
 
 namespace meshgrad::cuda {
 namespace {

@@ -5,7 +5,7 @@
 #include <meshgrad/kernels/cuda/column_sums.h>
 #include <meshgrad/kernels/cuda/elementwise_launch.h>
 #include <meshgrad/kernels/cuda/gemm.h>
-#include <meshgrad/kernels/cuda/tables.h>
+#include <meshgrad/kernels/tables.h>
 
 namespace meshgrad::cuda {
 namespace {

@@ -3,8 +3,8 @@
 // launch per operation, any width, activation and storage type. Formulas in message_passing.h.
 #include <meshgrad/kernels/cuda/fused/fused.h>
 #include <meshgrad/kernels/cuda/row_access.h>
-#include <meshgrad/kernels/cuda/tables.h>
 #include <meshgrad/kernels/cuda/unfused_mlp.h>
+#include <meshgrad/kernels/tables.h>
 
 namespace meshgrad::cuda {
 namespace {

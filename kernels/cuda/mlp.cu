@@ -2,8 +2,8 @@
 // MLPs by the fused kernels where these support the call, otherwise by the general path: one launch per
 // operation, any width, activation and storage type.
 #include <meshgrad/kernels/cuda/fused/fused.h>
-#include <meshgrad/kernels/cuda/tables.h>
 #include <meshgrad/kernels/cuda/unfused_mlp.h>
+#include <meshgrad/kernels/tables.h>
 
 namespace meshgrad::cuda {
 namespace {

@@ -3,7 +3,7 @@
 // StepState in device memory (step_state.h, shared with the CPU), and one launch updates a whole array of
 // parameters.
 #include <meshgrad/kernels/cuda/device.h>
-#include <meshgrad/kernels/cuda/tables.h>
+#include <meshgrad/kernels/tables.h>
 
 namespace meshgrad::cuda {
 namespace {

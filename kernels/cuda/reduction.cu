@@ -3,7 +3,7 @@
 // order of additions depends on the values' indices alone, not on the device; rows behind the real count add
 // zero. f64 keeps the rounding of a sum over 1e8 values far below that of its f32 terms.
 #include <meshgrad/kernels/cuda/row_access.h>
-#include <meshgrad/kernels/cuda/tables.h>
+#include <meshgrad/kernels/tables.h>
 
 namespace meshgrad::cuda {
 namespace {

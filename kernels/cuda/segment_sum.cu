@@ -3,7 +3,7 @@
 // over its columns: neither atomics nor shuffles, and each sum runs in item order. Segments of a mesh are
 // about as long as one another (a node has about six edges); only a hub node takes the path of a whole block.
 #include <meshgrad/kernels/cuda/row_access.h>
-#include <meshgrad/kernels/cuda/tables.h>
+#include <meshgrad/kernels/tables.h>
 
 namespace meshgrad::cuda {
 namespace {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One thread per element: node states have a few columns, too few for vector accesses to pay.
 #include <meshgrad/kernels/cuda/row_access.h>
-#include <meshgrad/kernels/cuda/tables.h>
 #include <meshgrad/kernels/state_error.h>
+#include <meshgrad/kernels/tables.h>
 
 namespace meshgrad::cuda {
 namespace {
@@ -167,7 +167,7 @@ void shift_backward(const ShiftBackward& args, const Stream& stream) {
 
 }  // namespace
 
-const UnrollKernels unroll_kernels{
+const StateErrorKernels state_error_kernels{
     .deviation_forward = deviation_forward,
     .deviation_backward = deviation_backward,
     .shift_forward = shift_forward,

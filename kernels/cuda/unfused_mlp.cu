@@ -3,8 +3,8 @@
 //   d_W_l += h_{l-1}^T d_z_l,  d_b_l += column sums of d_z_l,  d_z_{l-1} = (d_z_l W_l^T) * f'(z_{l-1})
 // d_h becomes d_z in place, so at most two [rows, width] gradients are alive.
 #include <meshgrad/kernels/cuda/norm.h>
-#include <meshgrad/kernels/cuda/tables.h>
 #include <meshgrad/kernels/cuda/unfused_mlp.h>
+#include <meshgrad/kernels/tables.h>
 
 namespace meshgrad::cuda {
 namespace {

@@ -33,7 +33,7 @@ def ran(what):
 def write(name, ms, **more):
     row = {{"name": name, "description": "10 nodes", "ms": ms, "ms_min": ms, "cpu_s": 2 * ms / 1e3, "cpu_share": 0.99,
            "memory_peak_mib": ms, **more}}
-    pathlib.Path(value("--json")).write_text(json.dumps([{{"name": "yardstick/fma_f32/before"}}, row][-1 if more else 0:]))
+    pathlib.Path(value("--json")).write_text(json.dumps([{{"name": "peak/fma_f32/before"}}, row][-1 if more else 0:]))
 """
 BENCH = COMMON + """
 ran(sys.argv[1])

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What products do with their sums in registers, against the same done one after the other.
+// Matrix multiplication with fused epilogues, against the same operations one after the other.
 #include <doctest/doctest.h>
 #include <meshgrad/kernels/cpu/gemm.h>
 #include <meshgrad/kernels/cpu_isa.h>
@@ -28,7 +28,7 @@ constexpr float kUntouched = -12345.0f;
 template <class S>
 using T = Accumulator<S>;
 
-/// Operands of a product, and its sums by plain loops over them.
+/// Operands of a matrix multiplication, and its sums by plain loops.
 template <class S>
 struct GemmCase {
   int64_t panel, m, n, k, steps;
@@ -79,7 +79,7 @@ struct GemmCase {
   }
 };
 
-/// The tables that multiply pairs of bfloat16 on this machine: the one in use, and the emulation of AMX.
+/// This machine's tables for pairs of bfloat16: the one in use, and the emulation of AMX.
 std::vector<const cpu::Products<bfloat16>*> of_pairs() {
   std::vector<const cpu::Products<bfloat16>*> tables;
   if (cpu::multiplies_pairs()) tables.push_back(&cpu::products<bfloat16>());
@@ -87,7 +87,7 @@ std::vector<const cpu::Products<bfloat16>*> of_pairs() {
   return tables;
 }
 
-/// Calls body(table) for the products of every storage type on this machine.
+/// Calls body(table) for every table of this machine.
 template <class Body>
 void with_all_products(const Body& body) {
   body(cpu::products<float>());
@@ -140,7 +140,7 @@ void check_products(const cpu::Products<S>& products) {
         REQUIRE(std::abs(number(tile[at(i, j, kStride)]) - sum) <= close<T<S>>(sum) * 16);
       }
 
-    // What is kept of pre-activations, and what the next product reads: bit for bit from them.
+    // Saved pre-activations and the next operand follow from the sums bit for bit.
     products.hidden(c.product(), {.activation = Activation::relu,
                                   .z = z.data(),
                                   .z_stride = n,
@@ -194,11 +194,11 @@ void check_products(const cpu::Products<S>& products) {
   }
 }
 
-TEST_CASE("products end in tiles, storage, operands and column sums as if done one by one") {
+TEST_CASE("epilogues write tiles, storage, operands and column sums as if done one by one") {
   with_all_products([](const auto& products) { check_products(products); });
 }
 
-/// Weight gradients: A by columns, as rows in pairs, and sums that begin, or go on from where they are.
+/// Weight gradients: A transposed, with rows in pairs; sums start from zero or from existing ones.
 void check_sums_by_columns(const cpu::Products<bfloat16>& products, bool begin) {
   RandomMatrices random(3);
   for (const auto& [m, n, rows] :
@@ -218,7 +218,7 @@ void check_sums_by_columns(const cpu::Products<bfloat16>& products, bool begin) 
                               j % products.panel * 2 + i % 2)] =
             bfloat16(static_cast<float>(d.v[static_cast<size_t>(i * n + j)]));
     }
-    // What is behind the last step must not be read, or not count.
+    // Elements past the last step must not be read, or not count.
     for (int64_t j = 0; j < 2 * kStride; ++j)
       a[static_cast<size_t>(steps * 2 * kStride + j)] = bfloat16(std::numeric_limits<float>::quiet_NaN());
     for (int64_t i = 0; i < m; ++i)
@@ -246,15 +246,15 @@ void check_sums_by_columns(const cpu::Products<bfloat16>& products, bool begin) 
   }
 }
 
-TEST_CASE("weight gradients of pairs begin, or go on from what they are") {
-  // Pairs need AVX-512, were it only for the emulation of AMX.
+TEST_CASE("weight gradients of pairs start from zero or from existing sums") {
+  // Pairs need AVX-512, even for the emulation of AMX.
   CHECK(of_pairs().empty() == (cpu::isa() < cpu::Isa::avx512));
   for (const auto* products : of_pairs()) {
     for (const bool begin : {true, false}) check_sums_by_columns(*products, begin);
   }
 }
 
-/// Bytes in front of a page that nobody may read or write.
+/// Bytes right before an inaccessible page.
 class Guarded {
  public:
   explicit Guarded(size_t bytes) : bytes_(bytes) {
@@ -334,11 +334,11 @@ void check_ends(const cpu::Products<S>& products) {
   }
 }
 
-TEST_CASE("products read and write nothing behind tensors that end with them") {
+TEST_CASE("matrix multiplication accesses nothing past the end of its tensors") {
   with_all_products([](const auto& products) { check_ends(products); });
 }
 
-/// What is computed again comes in other tiles.
+/// Recomputation may put a row into another tile.
 template <class S>
 void check_rows_alone(const cpu::Products<S>& products) {
   RandomMatrices random(11);
@@ -375,7 +375,7 @@ void check_streaming(const cpu::Products<S>& products) {
   }
 }
 
-TEST_CASE("what is written past the caches is the same") {
+TEST_CASE("non-temporal stores write the same values") {
   with_all_products([](const auto& products) { check_streaming(products); });
 }
 

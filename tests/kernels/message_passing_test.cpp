@@ -37,7 +37,7 @@ void for_each_edge_case(Body&& body) {
       for (const DType dtype : backend.storage_types) {
         for (const GraphSize& size : kGraphSizes) {
           if (size.edges > 500 && backend.slow) continue;
-          if (size.edges > 1000 && shape.mlp.hidden > 33) continue;  // the judge is slow
+          if (size.edges > 1000 && shape.mlp.hidden > 33) continue;  // the reference is slow
           if (backend.slow && size.nodes > 1 && size.edges < 100) continue;
           const std::string text = shape.mlp.text();
           const uint64_t this_seed = seed++;
@@ -60,12 +60,12 @@ void for_each_edge_case(Body&& body) {
 TEST_CASE("edge update agrees with the judge") {
   for_each_edge_case([](const Backend& backend, Runtime& runtime, RandomMatrices&, const EdgeCase& edge) {
     const EdgeUpdateForward args = edge.forward(runtime);
-    backend.message_passing->edge_forward(args, runtime, runtime.stream());
-    const auto judge =
+    backend.kernels->message_passing.edge_forward(args, runtime, runtime.stream());
+    const auto ref =
         reference::edge_update(edge.update, edge.connectivity, edge.terms, edge.mlp.input_values[0]);
-    CHECK(difference(args.edges_out, judge.edges_out, edge.row_terms()) == "");
-    CHECK(difference(args.aggregate, judge.aggregate, edge.sum_terms()) == "");
-    check_saved(args.saved, edge.mlp.judge, judge.mlp, edge.row_terms());
+    CHECK(difference(args.edges_out, ref.edges_out, edge.row_terms()) == "");
+    CHECK(difference(args.aggregate, ref.aggregate, edge.sum_terms()) == "");
+    check_saved(args.saved, edge.mlp.ref, ref.mlp, edge.row_terms());
   });
 }
 
@@ -155,35 +155,35 @@ TEST_CASE("edge update adds to the nodes' gradient where asked, and leaves out w
   for_each_edge_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random,
                         const EdgeCase& edge) {
     const EdgeUpdateForward done = edge.forward(runtime);
-    backend.message_passing->edge_forward(done, runtime, runtime.stream());
-    reference::EdgeUpdateGradients judge = edge.judge_gradients();
+    backend.kernels->message_passing.edge_forward(done, runtime, runtime.stream());
+    reference::EdgeUpdateGradients ref = edge.reference_gradients();
 
     const EdgeGradients added(runtime, random, edge);
     EdgeUpdateBackward args = edge.backward(runtime, done, added);
     const Matrix start = edge.mlp.values(random, edge.graph.nodes, edge.terms.nodes.cols);
     args.d_nodes = to_tensor(runtime, start, edge.mlp.dtype);
     args.accumulate_d_nodes = true;
-    backend.message_passing->edge_backward(args, runtime, runtime.stream());
-    const Matrix alone = judge.d_nodes;
-    judge.d_nodes = sum(alone, start);
-    check_backward(edge, args, added, judge);
+    backend.kernels->message_passing.edge_backward(args, runtime, runtime.stream());
+    const Matrix alone = ref.d_nodes;
+    ref.d_nodes = sum(alone, start);
+    check_backward(edge, args, added, ref);
 
     const EdgeGradients unused(runtime, random, edge);
     args = edge.backward(runtime, done, unused);
     const Tensor sender_weight = args.d_sender_weight, receiver_weight = args.d_receiver_weight;
     (random.seed() % 2 == 0 ? args.d_sender_weight : args.d_receiver_weight) = Tensor();
     if (random.seed() % 3 == 0) args.d_nodes = Tensor();
-    backend.message_passing->edge_backward(args, runtime, runtime.stream());
+    backend.kernels->message_passing.edge_backward(args, runtime, runtime.stream());
     const int64_t terms = 2 * edge.sum_terms();
     const auto check_optional = [&](const Tensor& wanted, const Tensor& memory, const Matrix& began,
                                     const Matrix& gradient) {
       const Matrix expected = wanted.defined() ? sum(began, gradient) : began;
       CHECK(difference(memory, expected, terms, edge.flowing(), edge.mlp.dtype) == "");
     };
-    check_optional(args.d_sender_weight, sender_weight, unused.sender_start, judge.d_sender_weight);
-    check_optional(args.d_receiver_weight, receiver_weight, unused.receiver_start, judge.d_receiver_weight);
+    check_optional(args.d_sender_weight, sender_weight, unused.sender_start, ref.d_sender_weight);
+    check_optional(args.d_receiver_weight, receiver_weight, unused.receiver_start, ref.d_receiver_weight);
     if (args.d_nodes.defined()) CHECK(difference(args.d_nodes, alone, terms, edge.flowing()) == "");
-    check_gradients(unused, in_order(edge.mlp, judge.mlp), terms, edge.flowing());
+    check_gradients(unused, in_order(edge.mlp, ref.mlp), terms, edge.flowing());
   });
 }
 
@@ -200,14 +200,14 @@ TEST_CASE("edge update with halo nodes, which send and never receive") {
       REQUIRE(edge.graph.owned_nodes == 61);
       REQUIRE(edge.graph.nodes == 83);
       const EdgeUpdateForward done = edge.forward(runtime);
-      backend.message_passing->edge_forward(done, runtime, runtime.stream());
-      const auto judge = reference::edge_update(edge.update, edges, edge.terms, edge.mlp.input_values[0]);
-      CHECK(difference(done.edges_out, judge.edges_out, edge.row_terms()) == "");
-      CHECK(difference(done.aggregate, judge.aggregate, edge.sum_terms()) == "");
+      backend.kernels->message_passing.edge_forward(done, runtime, runtime.stream());
+      const auto ref = reference::edge_update(edge.update, edges, edge.terms, edge.mlp.input_values[0]);
+      CHECK(difference(done.edges_out, ref.edges_out, edge.row_terms()) == "");
+      CHECK(difference(done.aggregate, ref.aggregate, edge.sum_terms()) == "");
       const EdgeGradients gradients(runtime, random, edge);
       const EdgeUpdateBackward args = edge.backward(runtime, done, gradients);
-      backend.message_passing->edge_backward(args, runtime, runtime.stream());
-      check_backward(edge, args, gradients, edge.judge_gradients());
+      backend.kernels->message_passing.edge_backward(args, runtime, runtime.stream());
+      check_backward(edge, args, gradients, edge.reference_gradients());
     }
   }
 }
@@ -225,15 +225,15 @@ TEST_CASE("edge update leaves the same bits for any number of threads, and in ev
           RandomMatrices random(13);
           EdgeCase edge(runtime, random, shape, random_edges(random, backend.many(907), backend.many(5003)),
                         dtype);
-          // Values off the grid: sums that are exact would hide a change of order.
+          // Values off the grid: exact sums would hide a change of order.
           edge.terms.nodes = random.normal(edge.graph.nodes, shape.node_width);
           edge.d_aggregate = random.normal(edge.graph.nodes, shape.mlp.out);
           edge.d_edges_out = random.normal(edge.graph.edges, shape.mlp.out);
           const EdgeUpdateForward done = edge.forward(runtime, threads != 3);
-          backend.message_passing->edge_forward(done, runtime, runtime.stream());
+          backend.kernels->message_passing.edge_forward(done, runtime, runtime.stream());
           const EdgeGradients gradients(runtime, random, edge);
           const EdgeUpdateBackward args = edge.backward(runtime, done, gradients);
-          backend.message_passing->edge_backward(args, runtime, runtime.stream());
+          backend.kernels->message_passing.edge_backward(args, runtime, runtime.stream());
           NamedTensors all = gradients.all();
           all.insert(all.end(), {{"edges_out", done.edges_out},
                                  {"aggregate", done.aggregate},

@@ -88,8 +88,8 @@ struct Stepper {
   void step(const Matrix& gradients, int32_t non_finite = 0) {
     copy(to_vector(runtime, gradients, update.parameters.dtype()), update.gradients, runtime.stream());
     set_scalars(reference::sum_of_squares(gradients.v), non_finite);
-    backend.optimizer->decide(decision, runtime.stream());
-    backend.optimizer->update(update, runtime.stream());
+    backend.kernels->optimizer.decide(decision, runtime.stream());
+    backend.kernels->optimizer.update(update, runtime.stream());
   }
 };
 
@@ -107,7 +107,7 @@ reference::OptimizerState zero_moments(const Matrix& parameters) {
   return {parameters.v, zeros, zeros};
 }
 
-TEST_CASE("five steps of every optimizer agree with the judge, and leave no gradients") {
+TEST_CASE("five steps of every optimizer agree with the reference, and leave no gradients") {
   for (const Backend& backend : backends()) {
     for (const OptimizerCase& c : kOptimizerCases) {
       for (const DType dtype : backend.gradient_types()) {
@@ -120,11 +120,11 @@ TEST_CASE("five steps of every optimizer agree with the judge, and leave no grad
           const Matrix start = stored_as(dtype, random.normal(1, size));
           reference::OptimizerState state = zero_moments(start);
           Stepper stepper(backend, runtime, settings_of(c), ready(c.loss_scale), state, dtype);
-          reference::OptimizerStep judge = judged(c);
-          for (judge.step = 1; judge.step <= 5; ++judge.step) {
+          reference::OptimizerStep ref = reference_step(c);
+          for (ref.step = 1; ref.step <= 5; ++ref.step) {
             const Matrix gradients = stored_as(dtype, random.normal(1, size));
             stepper.step(gradients);
-            reference::optimizer_step(judge, gradients.v, state);
+            reference::optimizer_step(ref, gradients.v, state);
           }
           // Ten roundings a step and value, of which the square root and the quotient are the largest.
           CHECK(difference(stepper.update.parameters, Matrix(1, size, state.parameters), 50) == "");
@@ -278,7 +278,7 @@ TEST_CASE("the loss scale halves on a bad gradient, doubles after 2000 clean ste
   window(false);
   CHECK(state.loss_scale == 65536.0);
   for (int i = 0; i < 1999; ++i) window(false);
-  window(true);  // starts to count anew
+  window(true);  // restarts the count
   CHECK(state.loss_scale == 32768.0);
   for (int i = 0; i < 1999; ++i) window(false);
   CHECK(state.loss_scale == 32768.0);
@@ -339,13 +339,14 @@ TEST_CASE("a batch's loss joins the window and seeds its backward pass") {
       return Tensor::from<double>(runtime, std::span<const double>(&value, 1), {1}, Tag::data);
     };
     const Tensor seed = scalar(0.0);
-    backend.optimizer->note_loss({stepper.update.state, scalar(5.0), scalar(4.0), seed}, runtime.stream());
+    backend.kernels->optimizer.note_loss({stepper.update.state, scalar(5.0), scalar(4.0), seed},
+                                         runtime.stream());
     CHECK(to_matrix(meshgrad::to_host(seed, runtime.stream())).v == std::vector<double>{4.0});
     CHECK(stepper.state().window_loss == 8.0);
     CHECK(stepper.state().window_weight == 4.0);
     CHECK(stepper.state().bad_losses == 0);
-    backend.optimizer->note_loss({stepper.update.state, scalar(std::nan("")), scalar(4.0), seed},
-                                 runtime.stream());
+    backend.kernels->optimizer.note_loss({stepper.update.state, scalar(std::nan("")), scalar(4.0), seed},
+                                         runtime.stream());
     CHECK(stepper.state().bad_losses == 1);
   }
 }

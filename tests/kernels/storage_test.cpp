@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Storage in 16 bits on the CPU: what vectors convert is what half and bfloat16 say, number by number.
+// 16-bit storage on the CPU: vector conversions equal those of half and bfloat16, number by number.
 #include <doctest/doctest.h>
 #include <meshgrad/kernels/cpu/row_ops.h>
 
@@ -41,9 +41,9 @@ std::vector<float> telling_floats() {
 
 template <class S>
 void check_conversions() {
-  const cpu::TileOps<S>& ops = cpu::tile_ops<S>();
+  const cpu::RowOps<S>& ops = cpu::row_ops<S>();
   const std::vector<float> values = telling_floats<S>();
-  // An odd width, so that the last vector of a row is a part of one.
+  // An odd width, so that the last vector of a row is partial.
   constexpr int64_t kWidth = 37;
   const int64_t rows = static_cast<int64_t>(values.size()) / kWidth;
   std::vector<S> stored(static_cast<size_t>(rows * kWidth));
@@ -74,7 +74,7 @@ TEST_CASE("vectors convert to and from 16 bits as half and bfloat16 do") {
   check_conversions<cpu::WideBfloat16>();
 }
 
-TEST_CASE("rows are paired for products of bfloat16, an odd last one with zeros") {
+TEST_CASE("rows are interleaved in pairs for bfloat16, an odd last one with zeros") {
   Runtime runtime = make_runtime();
   RandomMatrices random(31);
   constexpr int64_t kWidth = 21, kRows = 5, kPairStride = 64;
@@ -102,7 +102,7 @@ TEST_CASE("activations of paired rows are those of numbers, whatever their bits"
   const auto width = static_cast<int64_t>(special.size());
   std::vector<bfloat16> x, paired(64), tanh_paired(64);
   for (const float value : special) x.emplace_back(value);
-  const cpu::TileOps<bfloat16>& ops = cpu::tile_ops<bfloat16>();
+  const cpu::RowOps<bfloat16>& ops = cpu::row_ops<bfloat16>();
   ops.pair_activated_rows(Activation::relu, 1, width, x.data(), width, paired.data(), 64);
   ops.pair_activated_rows(Activation::tanh, 1, width, x.data(), width, tanh_paired.data(), 64);
   for (size_t i = 0; i < special.size(); ++i) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/gpu.h>
 #include <meshgrad/kernels/cuda/fused/weight_gradients.h>
-#include <meshgrad/kernels/gpu_tables.h>
+#include <meshgrad/kernels/tables.h>
 
 #include <doctest/doctest.h>
 
@@ -70,7 +70,7 @@ struct WeightShape {
   int64_t in, out;
 };
 
-TEST_CASE("a weight gradient agrees with the judge for wide, narrow and odd widths and rows" *
+TEST_CASE("a weight gradient agrees with the reference for wide, narrow and odd widths and rows" *
           doctest::skip(cuda_devices().empty())) {
   Runtime runtime = make_runtime(1, kFirstGpu);
   uint64_t seed = 9100;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "yardstick.h"
+#include "machine_peak.h"
 
 #include <meshgrad/engine/gpu.h>
 #include <meshgrad/kernels/linear.h>
@@ -27,8 +27,8 @@ double best(std::vector<double> ms) { return *std::min_element(ms.begin(), ms.en
 double copy_peak(Runtime& runtime, bool quick) {
   const bool on_gpu = runtime.stream().on_gpu();
   const int64_t bytes = quick ? kQuickBytes : on_gpu ? kCopyBytes : kHostCopyBytes;
-  const Tensor from = Tensor::zeros(runtime, Shape{bytes}, DType::u8, Tag::workspace, "copy yardstick");
-  const Tensor to = Tensor::zeros(runtime, Shape{bytes}, DType::u8, Tag::workspace, "copy yardstick");
+  const Tensor from = Tensor::zeros(runtime, Shape{bytes}, DType::u8, Tag::workspace, "copy");
+  const Tensor to = Tensor::zeros(runtime, Shape{bytes}, DType::u8, Tag::workspace, "copy");
   Timer timer(runtime, 1);
   const auto copy_once = [&] {
     if (on_gpu) return gpu::copy(to.raw(), from.raw(), bytes, runtime.stream().native());
@@ -45,7 +45,7 @@ double copy_peak(Runtime& runtime, bool quick) {
 
 double gemm_peak(Runtime& runtime, bool quick) {
   const int64_t n = quick ? kQuickGemm : kGemm;
-  Case inputs(runtime, {.period = n, .copies = 1}, DType::f16, "gemm yardstick");
+  Case inputs(runtime, {.period = n, .copies = 1}, DType::f16, "gemm");
   const Input x = inputs.rows(n, n), weight = inputs.weight(n, n);
   inputs.randomise();
   const LinearForward args{
@@ -57,7 +57,7 @@ double gemm_peak(Runtime& runtime, bool quick) {
   return 2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n) / ms.median / 1e6;
 }
 
-Yardsticks measure_yardsticks(Runtime& runtime, bool quick) {
+MachinePeaks measure_machine_peaks(Runtime& runtime, bool quick) {
   const double gflops = runtime.stream().on_gpu() ? gemm_peak(runtime, quick) : fma_peak(runtime.threads());
   return {gflops, copy_peak(runtime, quick)};
 }
