@@ -84,8 +84,7 @@ TEST_CASE("a run whose boundaries wait elsewhere is the same to the last bit") {
           if (keeps) moved.recompute.keep = {"linear", "norm", "edge_update"};
           TrainResult result;
           const auto messages = run(moved, device, &result);
-          CHECK(any_contains(messages, on_gpu ? "that they keep wait in the host's memory"
-                                              : "that they keep wait in a file"));
+          CHECK(any_contains(messages, on_gpu ? "are offloaded to host memory" : "are offloaded to a file"));
           CHECK(result.offloaded_bytes > 0);
           CHECK(tensors_of(moved) == plain);
         }
@@ -133,7 +132,7 @@ TEST_CASE("where nothing would be gained, or cannot be, a run says so") {
   config.train.steps = 1;
   config.recompute.offload = OffloadTo::host;
   TrainResult result;
-  CHECK(any_contains(run(config, {}, &result), "recompute.offload = \"host\" moves nothing on the CPU"));
+  CHECK(any_contains(run(config, {}, &result), "recompute.offload = \"host\" has no effect on the CPU"));
   CHECK(result.offloaded_bytes == 0);
   config.run.dir += "_file";
   config.recompute.offload = OffloadTo::file;

@@ -202,7 +202,7 @@ TEST_CASE("a run in 16 bits says what is stored how, once; others say nothing of
     };
     train(runtime, config, options);
     REQUIRE(lines.size() == (precision == DType::f32 ? 0 : 1));
-    if (precision == DType::f16) CHECK(test::contains(lines[0], "16 bits; masters, gradients of weights"));
+    if (precision == DType::f16) CHECK(test::contains(lines[0], "16 bits; master weights, weight gradients"));
     if (precision == DType::f16) CHECK(test::contains(lines[0], "the loss scale is 1024"));
     if (precision == DType::bf16) CHECK(test::contains(lines[0], "no loss scale"));
   }

@@ -236,41 +236,39 @@ std::vector<MemoryChange> memory_ladder(const StepProbe& probe, const Config& co
   };
   Config next = now;
   next.model.path = ComputePath::fused;
-  offer("set model.path = \"fused\", which keeps a fraction of the activations", next);
+  offer("set model.path = \"fused\", which saves a fraction of the activations", next);
   next = now;
   next.model.keep_hidden = false;
   offer(
-      "set model.keep_hidden = false: hidden activations are computed again, with the same results, also in "
-      "a "
-      "run that goes on from a checkpoint",
+      "set model.keep_hidden = false: hidden activations are recomputed; same results, safe to change when "
+      "resuming",
       next);
   next = now;
   next.recompute.mode = RecomputeMode::block;
   offer(
-      "set recompute.mode = \"block\": blocks are computed again in the backward pass, with the same "
-      "results, "
-      "also in a run that goes on from a checkpoint",
+      "set recompute.mode = \"block\": blocks are recomputed in the backward pass; same results, safe to "
+      "change when resuming",
       next);
   if (now.unroll.steps > 1) {
     next = now;
     next.recompute.segments = SegmentUnit::frame;
     offer(
-        "set recompute.segments = \"frame\": each frame of a sample is computed again, with the same "
-        "results, also in a run that goes on from a checkpoint",
+        "set recompute.segments = \"frame\": each frame of a sample is recomputed; same results, safe to "
+        "change when resuming",
         next);
   }
   next = now;
   next.graphs = GraphsMode::off;
-  offer("set graphs = \"off\": nothing is kept for batches of other sizes", next);
+  offer("set graphs = \"off\": no memory is held for other batch sizes", next);
   if (now.recompute.mode != RecomputeMode::off || now.recompute.segments != SegmentUnit::block) {
     const bool on_gpu = probe.device().kind == DeviceKind::cuda;
     next = now;
     next.recompute.offload = on_gpu ? OffloadTo::host : OffloadTo::file;
-    offer(on_gpu ? "set recompute.offload = \"host\": what is kept to compute again waits in the host's "
-                   "memory, with the same results, also in a run that goes on from a checkpoint"
-                 : "set recompute.offload = \"file\": what is kept to compute again waits in a file in "
-                   "recompute.offload_dir, with the same results, also in a run that goes on from a "
-                   "checkpoint",
+    offer(on_gpu
+              ? "set recompute.offload = \"host\": tensors saved for recomputation are offloaded to host "
+                "memory; same results, safe to change when resuming"
+              : "set recompute.offload = \"file\": tensors saved for recomputation are offloaded to a file "
+                "in recompute.offload_dir; same results, safe to change when resuming",
           next);
   }
   if (now.train.batch > 1) {

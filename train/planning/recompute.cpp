@@ -186,7 +186,7 @@ std::string describe(const Recomputation& recomputation, const MeshGraphNet& mod
   std::string frames;
   if (steps > 1 && recomputation.segments != SegmentUnit::block) {
     const bool sequences = recomputation.segments == SegmentUnit::sequence;
-    frames = fmt::format("the backward pass computes {} of {} frames again{}", steps - 1, steps,
+    frames = fmt::format("recomputing {} of {} frames in backward{}", steps - 1, steps,
                          sequences ? fmt::format(", in runs of {}", sequence_length(steps)) : "");
     if (!stages.empty()) frames += "; within a frame, ";
   }
@@ -202,16 +202,16 @@ std::string describe(const Recomputation& recomputation, const MeshGraphNet& mod
     names += (i > 0 ? ", " : "") + model.stage_name(segment.begin);
     if (segment.end - segment.begin > 1) names += ".." + model.stage_name(segment.end - 1);
   }
-  std::string waits;
+  std::string offloaded;
   if (recomputation.offload != OffloadTo::none) {
-    waits = fmt::format("; up to {:.1f} MiB that they keep wait in {}", mebibytes(recomputation.offloaded),
-                        recomputation.offload == OffloadTo::host ? "the host's memory" : "a file");
+    offloaded = fmt::format("; up to {:.1f} MiB are offloaded to {}", mebibytes(recomputation.offloaded),
+                            recomputation.offload == OffloadTo::host ? "host memory" : "a file");
   }
-  return fmt::format("{}the backward pass computes {} of {} stages again, in {} segment{}{}: {}{}", frames,
-                     count, model.stages(), stages.size(), stages.size() == 1 ? "" : "s",
-                     keeping_outputs == 0 ? std::string()
-                                          : fmt::format(" ({} of them keep outputs of ops)", keeping_outputs),
-                     names, waits);
+  return fmt::format(
+      "{}recomputing {} of {} stages in backward, in {} segment{}{}: {}{}", frames, count, model.stages(),
+      stages.size(), stages.size() == 1 ? "" : "s",
+      keeping_outputs == 0 ? std::string() : fmt::format(" ({} of them save op outputs)", keeping_outputs),
+      names, offloaded);
 }
 
 }  // namespace meshgrad

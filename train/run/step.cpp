@@ -95,12 +95,12 @@ TrainStep::TrainStep(Runtime& runtime, const Config& config, const Dataset& data
   if (const std::string text = describe(recomputation_, model, config.unroll.steps); !text.empty()) {
     note_(text);
   } else if (config.recompute.mode != RecomputeMode::off) {
-    note_("the backward pass computes nothing again: recompute.* leaves nothing to, or memory is enough");
+    note_("nothing is recomputed: recompute.* selects no stages, or everything fits");
   }
   if (config.recompute.offload != recomputation_.offload) {
     note_(
-        "recompute.offload = \"host\" moves nothing on the CPU: values are in the host's memory already; "
-        "\"file\" does");
+        "recompute.offload = \"host\" has no effect on the CPU, whose tensors are in host memory already; "
+        "use \"file\"");
   }
   if (config.graphs != GraphsMode::capture) return;
   if (!runtime.stream().on_gpu()) {
