@@ -47,7 +47,8 @@ WORDS = [
     (r"bad losses|skipped in a row", "non_finite_losses, consecutive_skips"),
     (r"(?:comes|come) at once", "runs immediately"),
     (r"what is off", "the error"),
-    (r"(?P<fine>standard |std )?deviations?", "error (predicted minus data); standard deviation"),
+    (r"(?:state|carried) deviations?|deviations? (?:forward|backward|of the state|from the data)|Deviation(?:Forward|Backward)",
+     "state error (predicted minus data)"),
     (r"(?:go|goes|going|went) on from", "resume from"),
     (r"follow gradients", "the optimizer"),
     (r"shall", "is to, must"),
@@ -86,8 +87,6 @@ def faults(root):
         seen += 1
         for pattern, better in words:
             for found in pattern.finditer(text):
-                if found.groupdict().get("fine"):
-                    continue
                 line = text.count("\n", 0, found.start()) + 1
                 yield path, f"{path}:{line}: \"{' '.join(re.split(GAP, found.group()))}\"; write: {better}"
     if seen == 0:

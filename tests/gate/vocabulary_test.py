@@ -33,7 +33,7 @@ class VocabularyTest(unittest.TestCase):
 
     def test_the_fields_own_words(self):
         self.assertEqual(self.check("// recomputed in the backward pass; master weights; standard deviation\n"), [])
-        self.assertEqual(self.check("double standard_deviation;  // std_deviations\n"), [])
+        self.assertEqual(self.check("double standard_deviation;  // of squared deviations\n"), [])
         self.assertEqual(self.check("// a dry run; a runtime; foreground; in turn\n"), [])
 
     def test_an_empty_tree_is_a_fault(self):
