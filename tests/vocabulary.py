@@ -22,7 +22,8 @@ WORDS = [
     (r"the way back|on (?:its|their) way back|there and back", "the backward pass; forward and backward"),
     (r"(?:nobody|somebody|whoever|no one)", "unused, not needed: only people are somebody"),
     (r"who look on|those who", "observers"),
-    (r"recycl(?:e|es|ed|ing)|memory that is used again|asks? (?:\w+ )?the heap|the heap (?:is|was) asked", "pooled memory; no heap allocation"),
+    (r"recycl(?:e|es|ed|ing)|memory that is used again|asks? (?:\w+ )?the heap|the heap (?:is|was) asked",
+     "pooled memory; no heap allocation"),
     (r"what is kept|hidden kept|all kept|kept hidden", "saved for backward; cached by the allocator"),
     (r"masters", "master weights"),
     (r"matrix products?", "matrix multiplication, GEMM"),
@@ -47,7 +48,8 @@ WORDS = [
     (r"bad losses|skipped in a row", "non_finite_losses, consecutive_skips"),
     (r"(?:comes|come) at once", "runs immediately"),
     (r"what is off", "the error"),
-    (r"(?:state|carried) deviations?|deviations? (?:forward|backward|of the state|from the data)|Deviation(?:Forward|Backward)",
+    (r"(?:state|carried) deviations?|deviations? (?:forward|backward|of the state|from the data)|"
+     r"Deviation(?:Forward|Backward)",
      "state error (predicted minus data)"),
     (r"(?:go|goes|going|went) on from", "resume from"),
     (r"follow gradients", "the optimizer"),
@@ -106,7 +108,7 @@ def main():
     else:
         for _, fault in sorted(found, key=lambda f: f[1]):
             print(fault)
-    print(f"{len(found)} places with words that the field does not use" if found else "the field's own words throughout")
+    print(f"{len(found)} places with private words" if found else "the field's own words throughout")
     return 1 if found else 0
 
 

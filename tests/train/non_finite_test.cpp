@@ -53,7 +53,7 @@ struct Fixture {
   std::optional<NonFinite> search(double seed) {
     fill_zero(model.parameters().gradients(), runtime.stream());
     const std::optional<NonFinite> found = find_non_finite(runtime, model, batch, seed);
-    // The same where everything is computed again.
+    // The same where everything is recomputed.
     fill_zero(model.parameters().gradients(), runtime.stream());
     std::vector<RecomputedStages> stages;
     for (int64_t stage = 0; stage < model.stages(); ++stage) stages.push_back({stage, stage + 1});
@@ -173,7 +173,7 @@ TEST_CASE("backward overflows are named by block, op and tensor, those of weight
   for (const Device device : devices()) {
     for (const ComputePath path : {ComputePath::fused, ComputePath::op_by_op}) {
       Fixture f(device, DType::f16, path);
-      // The decoder's last layer makes small errors of the outputs large on their way back.
+      // The decoder's last layer makes small errors of the outputs large in backward.
       double seed = 1e3;
       while (!f.search(seed) && seed < 1e12) seed *= 8.0;
       const std::optional<NonFinite> found = f.search(seed);

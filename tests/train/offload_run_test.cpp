@@ -61,7 +61,7 @@ bool any_contains(const std::vector<std::string>& texts, const std::string& part
                      [&](const std::string& text) { return contains(text, part); });
 }
 
-TEST_CASE("a run whose boundaries wait elsewhere is the same to the last bit") {
+TEST_CASE("a run with offloaded boundaries is bit-identical") {
   for (const Device device : devices()) {
     const bool on_gpu = device.kind == DeviceKind::cuda;
     for (const DType precision : {DType::f32, DType::f16, DType::bf16}) {
@@ -113,7 +113,7 @@ TEST_CASE("of 15 blocks the boundaries' share of the device's memory goes away, 
       const StepMemory all = probe.measure(config), few = probe.measure(moved);
       const StepMemory predicted = probe.predict(moved);
       const auto step = [](const StepMemory& m) { return m.of(Tag::activations) + m.of(Tag::recompute); };
-      // 13 of 14 boundaries wait; three are in memory: two on their way, and the one that is used.
+      // 13 of 14 boundaries are offloaded; three are in memory: two in flight, and the one in use.
       CHECK(few.offloaded > 0);
       CHECK(step(all) - step(few) > few.offloaded * 10 / 13);
       CHECK(few.live < all.live);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs that compute blocks again: the same run to the last bit, in less memory.
+// Runs with recomputed blocks: bit-identical, in less memory.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/planning/recompute.h>

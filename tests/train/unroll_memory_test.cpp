@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What unrolled training takes of memory: one model a step, or with segments one model and little more; and
-// the same gradients whatever is computed again.
+// the same gradients whatever is recomputed.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/planning/plan.h>
