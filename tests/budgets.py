@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Budgets of the sources: size of files and functions, macros, layers of includes, licence lines.
+"""Limits for the sources: sizes of files and functions, macros, order of includes, licence lines.
 
 usage: tests/budgets.py [ROOT]      exits 1 and lists every excess
 """

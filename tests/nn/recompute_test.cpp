@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model whose blocks are computed again: the same gradients for every way to cut it, in less memory.
+// A model with recomputed blocks: the same gradients for every way to cut it, in less memory.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/random.h>
 #include <meshgrad/nn/mesh_graph_net.h>
@@ -173,7 +173,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a block that is computed again runs the ops that its backward needs, and no others") {
+TEST_CASE("a recomputed block runs the ops that its backward needs, and no others") {
   MeshGraphNetOptions options = options_of(3, 8);
   options.hidden_layers = 2;
   const auto counts = [&](ComputePath path, const std::vector<RecomputedStages>& recomputed) {
@@ -202,7 +202,7 @@ TEST_CASE("a block that is computed again runs the ops that its backward needs, 
   };
   CHECK(counts(ComputePath::op_by_op, named({"linear"})).recomputed == 3 * (8 - 3 + 6 - 3));
   CHECK(counts(ComputePath::op_by_op, named({"linear", "activation"})).recomputed == 3 * (8 - 5 + 6 - 5));
-  // Nobody reads what relu made its outputs from.
+  // relu's inputs are unused in backward.
   CHECK(counts(ComputePath::op_by_op, named({"activation"})).recomputed == 3 * (8 - 4 + 6 - 4));
   // With the nodes' concat there, the aggregate is not needed either.
   CHECK(counts(ComputePath::op_by_op, named({"concat"})).recomputed == 3 * (8 - 3 + 6 - 1));

@@ -101,6 +101,8 @@ TEST_CASE("the table is in order") {
     CHECK(find_key(name) == &key);
     CHECK_FALSE(key.help.empty());
     CHECK_FALSE(key.help.ends_with('.'));
+    CHECK(key.help.find(". ") == key.help.npos);  // one sentence, of at most 25 words
+    CHECK(std::count(key.help.begin(), key.help.end(), ' ') < 25);
     if (key.section != section) {
       CHECK(sections.insert(key.section).second);  // the keys of a section lie together
     }

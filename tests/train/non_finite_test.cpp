@@ -49,7 +49,7 @@ struct NonFiniteFixture {
   std::optional<NonFinite> search(double seed) {
     fill_zero(model.parameters().gradients(), runtime.stream());
     const std::optional<NonFinite> found = find_non_finite(runtime, model, batch, seed);
-    // The same where everything is computed again.
+    // The same where everything is recomputed.
     fill_zero(model.parameters().gradients(), runtime.stream());
     std::vector<RecomputedStages> stages;
     for (int64_t stage = 0; stage < model.stages(); ++stage) stages.push_back({stage, stage + 1});

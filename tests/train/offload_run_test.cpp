@@ -51,7 +51,7 @@ bool any_contains(const std::vector<std::string>& texts, const std::string& part
                      [&](const std::string& text) { return contains(text, part); });
 }
 
-TEST_CASE("a run whose boundaries wait elsewhere is the same to the last bit") {
+TEST_CASE("a run with offloaded boundaries is bit-identical") {
   for (const Device device : devices()) {
     const bool on_gpu = device.kind == DeviceKind::cuda;
     for (const DType precision : {DType::f32, DType::f16, DType::bf16}) {
@@ -74,8 +74,7 @@ TEST_CASE("a run whose boundaries wait elsewhere is the same to the last bit") {
           if (keeps) moved.recompute.keep = {"linear", "norm", "edge_update"};
           TrainResult result;
           const auto messages = run(moved, device, &result);
-          CHECK(any_contains(messages, on_gpu ? "that they keep wait in the host's memory"
-                                              : "that they keep wait in a file"));
+          CHECK(any_contains(messages, on_gpu ? "are offloaded to host memory" : "are offloaded to a file"));
           CHECK(result.offloaded_bytes > 0);
           CHECK(tensors_of(moved) == plain);
         }
@@ -104,7 +103,7 @@ TEST_CASE("of 15 blocks the boundaries' share of the device's memory goes away, 
       const StepMemory all = probe.measure(config), few = probe.measure(moved);
       const StepMemory predicted = probe.predict(moved);
       const auto step = [](const StepMemory& m) { return m.of(Tag::activations) + m.of(Tag::recompute); };
-      // 13 of 14 boundaries wait; three are in memory: two on their way, and the one that is used.
+      // 13 of 14 boundaries are offloaded; three are in memory: two in flight, and the one in use.
       CHECK(few.offloaded > 0);
       CHECK(step(all) - step(few) > few.offloaded * 10 / 13);
       CHECK(few.live < all.live);
@@ -123,7 +122,7 @@ TEST_CASE("where nothing would be gained, or cannot be, a run says so") {
   config.train.steps = 1;
   config.recompute.offload = OffloadTo::host;
   TrainResult result;
-  CHECK(any_contains(run(config, {}, &result), "recompute.offload = \"host\" moves nothing on the CPU"));
+  CHECK(any_contains(run(config, {}, &result), "recompute.offload = \"host\" has no effect on the CPU"));
   CHECK(result.offloaded_bytes == 0);
   config.run.dir += "_file";
   config.recompute.offload = OffloadTo::file;

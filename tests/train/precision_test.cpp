@@ -27,7 +27,7 @@ Config config_of(const fs::path& folder, const fs::path& data, DType precision) 
 
 // 30 steps of Adam move the weights by 30 learning rates at most, whatever the precision; what differs is the
 // rounding of each loss and the side of relu on which a few pre-activations fall.
-TEST_CASE("in 16 bits the CPU learns what it learns in f32, skips nothing and keeps f32 masters") {
+TEST_CASE("in 16 bits the CPU learns what it learns in f32, skips nothing and keeps f32 master weights") {
   const ScratchDirectory scratch;
   const fs::path data = test::pack_waves(scratch.path);
   std::map<DType, std::vector<double>> valid;  // of each seed
@@ -148,7 +148,7 @@ TEST_CASE("a run whose loss scale rises and overflows again is the same after an
   CHECK(test::lasting_metrics(config.run.dir) == test::lasting_metrics(scratch.path / "straight"));
 }
 
-TEST_CASE("gradients that are given back between windows leave the same run, and no bytes") {
+TEST_CASE("gradients that are freed between windows leave the same run, and no bytes") {
   const ScratchDirectory scratch;
   const fs::path data = test::pack_waves(scratch.path);
   for (const DType precision : {DType::f32, DType::f16}) {
@@ -202,7 +202,7 @@ TEST_CASE("a run in 16 bits says what is stored how, once; others say nothing of
     };
     train(runtime, config, options);
     REQUIRE(lines.size() == (precision == DType::f32 ? 0 : 1));
-    if (precision == DType::f16) CHECK(test::contains(lines[0], "16 bits; masters, gradients of weights"));
+    if (precision == DType::f16) CHECK(test::contains(lines[0], "16 bits; master weights, weight gradients"));
     if (precision == DType::f16) CHECK(test::contains(lines[0], "the loss scale is 1024"));
     if (precision == DType::bf16) CHECK(test::contains(lines[0], "no loss scale"));
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs that compute blocks again: the same run to the last bit, in less memory.
+// Runs with recomputed blocks: bit-identical, in less memory.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/planning/recompute.h>
@@ -178,7 +178,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("auto computes nothing again where all fits, and enough where it does not") {
+TEST_CASE("auto recomputes nothing if everything fits, and enough otherwise") {
   const MeshGraphNet model({.node_inputs = 2,
                             .edge_inputs = {3},
                             .edge_set_names = {"mesh"},
@@ -229,7 +229,7 @@ TEST_CASE("keys of recomputation that contradict one another are errors") {
   CHECK(config.recompute.include == std::vector<std::string>{"processor.1"});
 }
 
-TEST_CASE("a run says what it computes again") {
+TEST_CASE("a run says what it recomputes") {
   const ScratchDirectory scratch;
   Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
   config.model.blocks = 5;
@@ -242,7 +242,7 @@ TEST_CASE("a run says what it computes again") {
   Runtime runtime({.device = {}, .threads = 1});
   train(runtime, config, options);
   CHECK(std::count(messages.begin(), messages.end(),
-                   "the backward pass computes 4 of 7 stages again, in 2 segments: "
+                   "recomputing 4 of 7 stages in backward, in 2 segments: "
                    "processor.0..processor.1, processor.2..processor.3") == 1);
 }
 

@@ -122,7 +122,7 @@ TEST_CASE("a steady step asks neither the memory source nor the heap, and waits 
       {"two threads", 2, [](Config&) {}},
       {"15 blocks", 1, [](Config& config) { config.model.blocks = 15; }},
       {"op by op", 1, [](Config& config) { config.model.path = ComputePath::op_by_op; }},
-      {"blocks computed again", 1, [](Config& config) { config.recompute.mode = RecomputeMode::block; }},
+      {"recomputed blocks", 1, [](Config& config) { config.recompute.mode = RecomputeMode::block; }},
       {"segments of four blocks that keep products", 1,
        [](Config& config) {
          config.model.blocks = 15;
@@ -130,7 +130,7 @@ TEST_CASE("a steady step asks neither the memory source nor the heap, and waits 
        }},
       {"planned steps", 1, [](Config& config) { config.memory.plan_steps = true; }},
       {"three frames", 1, [](Config& config) { config.unroll.steps = 3; }},
-      {"three frames, each computed again", 1,
+      {"three frames, each recomputed", 1,
        [](Config& config) {
          config.unroll.steps = 3;
          config.recompute = {.mode = RecomputeMode::block, .segments = SegmentUnit::frame};
@@ -159,7 +159,7 @@ TEST_CASE("a steady step asks neither the memory source nor the heap, and waits 
   }
 }
 
-TEST_CASE("what a run does around its steady steps asks the heap for nothing either") {
+TEST_CASE("the work of a run around its steady steps makes no heap allocations either") {
   const test::ScratchDirectory scratch;
   Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
   config.train.steps = 60;

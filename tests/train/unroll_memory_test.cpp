@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What unrolled training takes of memory: one model a step, or with segments one model and little more; and
-// the same gradients whatever is computed again.
+// the same gradients whatever is recomputed.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/planning/plan.h>
@@ -19,7 +19,7 @@ using test::UnrollCase;
 
 constexpr SegmentUnit kUnits[] = {SegmentUnit::block, SegmentUnit::frame, SegmentUnit::sequence};
 
-TEST_CASE("gradients are the same to the last bit whatever is computed again") {
+TEST_CASE("gradients are bit-identical whatever is recomputed") {
   for (const DType precision : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
     for (const Prediction predict : {Prediction::change, Prediction::second_change}) {
       for (const ComputePath path : {ComputePath::fused, ComputePath::op_by_op}) {
@@ -48,7 +48,7 @@ TEST_CASE("gradients are the same to the last bit whatever is computed again") {
   }
 }
 
-TEST_CASE("a frame is computed again once, one in a sequence twice, and the last of either once less") {
+TEST_CASE("a frame is recomputed once, one in a sequence twice, and the last of either once less") {
   UnrollCase c({});
   // Of one more frame: what a forward pass runs, and what runs again where it is a segment.
   const auto counts = [&](int64_t steps, SegmentUnit unit) {
@@ -137,9 +137,9 @@ TEST_CASE("a budget holds for all steps together, and auto does what it asks for
   const std::string message = message_of([&] { choose(SegmentUnit::block, 1 << 20); });
   CHECK_MESSAGE(contains(message, "or set recompute.segments = \"frame\""), message);
   CHECK(contains(describe({.segments = SegmentUnit::sequence}, model, 7),
-                 "the backward pass computes 6 of 7 frames again, in runs of 3"));
+                 "recomputing 6 of 7 frames in backward, in runs of 3"));
   CHECK(contains(describe({.stages = {{1, 2}}, .segments = SegmentUnit::frame}, model, 4),
-                 "computes 3 of 4 frames again; within a frame, the backward pass computes 1 of "));
+                 "recomputing 3 of 4 frames in backward; within a frame, recomputing 1 of "));
   CHECK(describe({.segments = SegmentUnit::frame}, model, 1).empty());
 }
 

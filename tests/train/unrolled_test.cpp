@@ -283,7 +283,7 @@ TEST_CASE("the first value that is not finite is found in a later step, too") {
   }
 }
 
-TEST_CASE("on a device, too, gradients do not depend on what is computed again" *
+TEST_CASE("on a device, too, gradients do not depend on recomputation" *
           doctest::skip(cuda_devices().empty())) {
   for (const DType precision : {DType::f32, DType::bf16}) {
     UnrollCase c({.predict = Prediction::second_change,

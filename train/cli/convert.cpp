@@ -90,14 +90,14 @@ int run(const Options& options, const GlobalOptions& globals) {
 
 void add_convert(CommandLine& line) {
   CLI::App* command =
-      add_command(line.app, "convert", "Pack simulation data into one file to train on",
+      add_command(line.app, "convert", "Convert simulation data into one packed file for training",
                   {"meshgrad convert data/cylinder_flow -o cylinder.mgd --unit velocity=m/s",
                    "meshgrad convert flow.npz -o flow.mgd --split 0.8,0.1,0.1 --by time",
                    "meshgrad convert runs.h5 -o runs.mgd --fields density,velocity_x,velocity_y"});
   const auto options = std::make_shared<Options>();
   ConvertOptions& convert = options->convert;
-  command->add_option("INPUT", convert.input, "A file, or a folder of them")->type_name("")->required();
-  command->add_option("-o,--output", convert.output, "The packed file to write")
+  command->add_option("INPUT", convert.input, "File or folder")->type_name("")->required();
+  command->add_option("-o,--output", convert.output, "Packed file to write")
       ->type_name("OUT.mgd")
       ->required();
   command->add_option("--split", convert.split, "Fractions of train, valid and test")
@@ -106,7 +106,7 @@ void add_convert(CommandLine& line) {
       ->allow_extra_args(false);
   static const std::map<std::string, SplitBy> kSplitBy = {
       {"auto", SplitBy::automatic}, {"trajectory", SplitBy::trajectory}, {"time", SplitBy::time}};
-  command->add_option("--by", convert.split_by, "How --split cuts: auto, trajectory or time")
+  command->add_option("--by", convert.split_by, "Unit of --split: auto, trajectory or time")
       ->type_name("NAME")
       ->transform(CLI::CheckedTransformer(kSplitBy).description(""));
   command->add_option("--format", convert.format, "Format of the input: auto, deepmind, npz or hdf5")
@@ -116,7 +116,7 @@ void add_convert(CommandLine& line) {
       ->type_name("A,B,...")
       ->delimiter(',')
       ->allow_extra_args(false);
-  command->add_option("--dt", convert.dt, "Seconds between frames, where the input does not say")
+  command->add_option("--dt", convert.dt, "Seconds between frames, if the input does not contain it")
       ->type_name("S")
       ->check(CLI::NonNegativeNumber.description(""));
   command->add_option("--unit", options->units, "Unit of a field, for reports and pictures; may be repeated")

@@ -104,10 +104,10 @@ void add_evaluate(CommandLine& line) {
       line.app, "evaluate", "Errors of a trained model in physical units, per field",
       {"meshgrad evaluate runs/cylinder --split test", "meshgrad evaluate runs/cylinder --stride 5 --json"});
   const auto options = std::make_shared<EvaluateCommand>();
-  evaluate->add_option("RUN", options->run, "Folder of the run")->required();
+  evaluate->add_option("RUN", options->run, "Run directory")->required();
   evaluate->add_option("--split", options->evaluate.split, "Split of the data")->capture_default_str();
   evaluate->add_option("--checkpoint", options->checkpoint, "best, last or a file")->capture_default_str();
-  evaluate->add_option("--data", options->data, "Another packed file than the run's")->type_name("FILE");
+  evaluate->add_option("--data", options->data, "Packed file to use instead of the run's")->type_name("FILE");
   evaluate->add_option("--stride", options->evaluate.stride, "One-step errors from every N-th frame")
       ->type_name("N")
       ->check(CLI::PositiveNumber)

@@ -15,7 +15,7 @@ void print_result(std::string_view text) {
   const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
   if (written && std::fflush(stdout) == 0) return;
   throw data_error("stdout", "to write the result", std::strerror(errno),
-                   "free some space or write elsewhere");
+                   "free disk space or redirect the output to another disk");
 }
 
 void print_error(std::string_view text, bool color) {

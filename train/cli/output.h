@@ -8,10 +8,10 @@
 
 namespace meshgrad::cli {
 
-/// Writes a result to stdout. Throws DataError when stdout does not take it, say on a full disk.
+/// Writes a result to stdout. Throws DataError if writing fails, for example on a full disk.
 void print_result(std::string_view text);
 
-/// Writes `meshgrad: error: text` to stderr, the word in red if `color`.
+/// Writes `meshgrad: error: text` to stderr, with "error:" in red if `color`.
 void print_error(std::string_view text, bool color);
 
 /// Writes a line to stderr that is neither a result nor an error.

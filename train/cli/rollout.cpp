@@ -70,13 +70,13 @@ int run(const RolloutCommand& command, const GlobalOptions& globals) {
 
 void add_rollout(CommandLine& line) {
   CLI::App* rollout =
-      add_command(line.app, "rollout", "Feed predictions back as inputs, and write what ParaView opens",
+      add_command(line.app, "rollout", "Feed predictions back as inputs, and write files for ParaView",
                   {"meshgrad rollout runs/cylinder --split test --trajectory 0",
                    "meshgrad rollout runs/cylinder --steps 50 -o out"});
   const auto options = std::make_shared<RolloutCommand>();
-  rollout->add_option("RUN", options->run, "Folder of the run")->required();
+  rollout->add_option("RUN", options->run, "Run directory")->required();
   rollout->add_option("--split", options->files.split, "Split of the data")->capture_default_str();
-  rollout->add_option("--trajectory", options->files.trajectory, "Number of the trajectory within the split")
+  rollout->add_option("--trajectory", options->files.trajectory, "Index of the trajectory within the split")
       ->type_name("N")
       ->capture_default_str();
   rollout
@@ -85,10 +85,10 @@ void add_rollout(CommandLine& line) {
           "Steps (0: rollout.steps, or the whole trajectory; beyond the data, boundary values are held)")
       ->type_name("N")
       ->check(CLI::NonNegativeNumber);
-  rollout->add_option("-o,--output", options->directory, "Folder to write to (default: inside the run)")
+  rollout->add_option("-o,--output", options->directory, "Output folder (default: inside the run directory)")
       ->type_name("DIR");
   rollout->add_option("--checkpoint", options->checkpoint, "best, last or a file")->capture_default_str();
-  rollout->add_option("--data", options->data, "Another packed file than the run's")->type_name("FILE");
+  rollout->add_option("--data", options->data, "Packed file to use instead of the run's")->type_name("FILE");
   rollout
       ->add_option("--boundary", options->boundary,
                    "Values of nodes that are not predicted (default: rollout.boundary)")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The configuration of a run: plain structs that mirror the sections of a TOML file. Every key, with its
-// range, unit and meaning, is listed once, in config_table.cpp; docs/config.md is made from there.
+// range, unit and meaning, is listed once, in config_table.cpp; docs/config.md is generated from it.
 #pragma once
 #include <meshgrad/engine/dtype.h>
 #include <meshgrad/kernels/activation.h>
@@ -23,7 +23,7 @@ enum class NormalizeMode : uint8_t { dataset, online };
 enum class RecomputeMode : uint8_t { off, block, every, sqrt, budget, automatic };
 enum class RecomputePolicy : uint8_t { inputs, products };
 enum class OffloadTo : uint8_t { none, host, file };
-/// What unrolled training computes again as a whole.
+/// The unit that unrolled training recomputes as a whole.
 enum class SegmentUnit : uint8_t { block, frame, sequence };
 enum class GraphsMode : uint8_t { off, capture };
 enum class RolloutBoundary : uint8_t { data, initial };
@@ -120,7 +120,7 @@ struct RecomputeConfig {
   RecomputePolicy policy = RecomputePolicy::inputs;
   std::vector<std::string> keep;  ///< ops, of Keep::names()
   OffloadTo offload = OffloadTo::none;
-  std::string offload_dir;  ///< empty: the run's
+  std::string offload_dir;  ///< empty: the run directory
   SegmentUnit segments = SegmentUnit::block;
   bool check = false;
 };
@@ -158,11 +158,10 @@ struct Config {
 };
 
 /// Reads TOML from `text`; `name` stands for the file in errors. Absent keys keep their defaults. `overrides`
-/// are "section.key=value" and win over the text; a value of a text key needs no quotes, a list key also
-/// takes "a,b". Throws ConfigError that lists every fault as `name:line: [key] needed X, got Y; fix: Z`: keys
-/// that are not known (with the nearest one), wrong types (an integer serves as a float, nothing else is
-/// converted), ranges, choices, and keys that contradict each other. Total: any bytes give a Config or a
-/// ConfigError.
+/// are "section.key=value" and take precedence; a text value needs no quotes, a list may be "a,b". Throws
+/// ConfigError, which lists every fault as `name:line: [key] needed X, got Y; fix: Z`: unknown keys (with the
+/// nearest known one), wrong types (an integer is converted to a float, nothing else is converted), ranges,
+/// choices, and contradictory keys. Any bytes give a Config or a ConfigError.
 Config parse_config(const std::string& text, const std::string& name,
                     const std::vector<std::string>& overrides = {});
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The key table as a JSON Schema and as a page of the manual.
+// The key table as a JSON Schema and as docs/config.md.
 #include <fmt/format.h>
 #include <meshgrad/train/config/config_table.h>
 
@@ -114,16 +114,19 @@ std::string config_summary() {
 std::string config_markdown() {
   std::string text =
       "# Configuration\n\n"
-      "A run is described by one TOML file. Absent keys take their defaults; `--set section.key=value` wins "
-      "over\n"
-      "the file. `meshgrad config default` writes a file with every key, `meshgrad config effective FILE` "
-      "shows\n"
-      "what a file comes to, and `meshgrad config schema` is a JSON Schema for editors.\n\n"
-      "Text needs quotes in a file (`device = \"cpu\"`) and none behind `--set` (`--set run.device=cpu`). "
-      "An\n"
-      "integer serves where a number is asked for; nothing else is converted. Paths are relative to the "
-      "current\n"
-      "folder. This page is written by `meshgrad config docs`.\n\n"
+      "One TOML file describes a run. Absent keys have their defaults; `--set section.key=value` overrides "
+      "the "
+      "file.\n"
+      "`meshgrad config default` writes a file with every key, `meshgrad config effective FILE` shows the "
+      "resulting\n"
+      "values, and `meshgrad config schema` is a JSON Schema for editors. The [glossary](glossary.md) "
+      "explains "
+      "the terms.\n\n"
+      "Text is quoted in a file (`device = \"cpu\"`) and unquoted after `--set` (`--set run.device=cpu`). "
+      "An integer\n"
+      "is accepted where a number is expected; there is no other conversion. Paths are relative to the "
+      "current folder.\n"
+      "`meshgrad config docs` generates this page.\n\n"
       "## Top level\n\nBefore the first section of the file.\n\n";
   append_rows(text, "");
   for (const ConfigSection& section : config_sections()) {

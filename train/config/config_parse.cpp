@@ -19,7 +19,7 @@ constexpr int kMostDotsInLine = 256;
 constexpr int kMostCommas = 1024;
 constexpr size_t kMostFaults = 50;
 constexpr size_t kLongestExcerpt = 2000;
-constexpr int64_t kAfterFile = int64_t{1} << 40;  // sorts faults of overrides behind those of lines
+constexpr int64_t kAfterFile = int64_t{1} << 40;  // sorts faults of overrides after those of lines
 
 struct Fault {
   int64_t line = 0;
@@ -55,7 +55,7 @@ size_t utf8_length(const std::string& text, size_t at) {
   return overlong || surrogate || beyond ? 0 : length;
 }
 
-/// Where `text` stops being UTF-8: a line, or 0 when it is all well.
+/// The first line of `text` that is not UTF-8, or 0.
 int64_t line_of_bad_utf8(const std::string& text) {
   for (size_t at = 0; at < text.size();) {
     const size_t length = utf8_length(text, at);
@@ -66,9 +66,9 @@ int64_t line_of_bad_utf8(const std::string& text) {
   return 0;
 }
 
-/// The library descends by recursion, computes 0b... in a signed integer, takes quadratic time over a list
-/// and reads out of bounds where a literal string is not UTF-8: text that would lead it there is refused
-/// first. Returns what is wrong and its line.
+/// The library parses recursively, computes 0b... in a signed integer, takes quadratic time over a list
+/// and reads out of bounds if a literal string is not UTF-8. Such text is refused before it is parsed.
+/// Returns the fault and its line.
 std::optional<SyntaxError> find_hostile(const std::string& text) {
   if (text.size() > kLargestConfigFile) return SyntaxError{1, "a file above 64 KiB", ""};
   if (const int64_t bad = line_of_bad_utf8(text); bad != 0)
@@ -117,7 +117,7 @@ SyntaxError syntax_error_of(int64_t line, const std::string& what) {
   error.line = line;
   const size_t end = std::min(what.find('\n'), what.size());
   error.message = without_prefix(what.substr(0, end));
-  const size_t name_line = what.find('\n', end + 1);  // behind " --> file"
+  const size_t name_line = what.find('\n', end + 1);  // after " --> file"
   if (name_line != std::string::npos && what.size() - name_line < kLongestExcerpt) {
     error.excerpt = what.substr(name_line);
   }
@@ -294,7 +294,7 @@ class Reader {
   void read(const std::string& text) {
     const auto parsed = parse_toml(text, name_);
     if (const auto* error = std::get_if<SyntaxError>(&parsed)) {
-      const std::string fault = config_error("syntax", "TOML", error->message, "mend this line").what();
+      const std::string fault = config_error("syntax", "TOML", error->message, "fix this line").what();
       add(error->line, place(error->line), fault + error->excerpt);
       return;
     }
@@ -416,7 +416,7 @@ class Reader {
         config_error(brief(full), "a known key", "an unknown one", advice_for_key(section, name)).what());
   }
 
-  /// What was typed behind the '=' of an override as a TOML literal: text and lists need no quotes.
+  /// The value of an override, the text after its '=', as a TOML literal: text and lists need no quotes.
   static std::string literal_for(const ConfigKey& key, const std::string& typed) {
     const char first = typed.empty() ? '\0' : typed.front();
     const bool quoted = first == '"' || first == '\'' || first == '[';
