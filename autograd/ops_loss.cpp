@@ -17,7 +17,7 @@ LossSum masked_loss(Tape& tape, const Variable& prediction, const Tensor& target
                          .weight = loss.weight},
                         tape.runtime(), tape.stream());
   }
-  tape.record({.op = "masked_loss", .inputs = {&prediction, 1}, .rereads_inputs = true},
+  tape.record({.op = "masked_loss", .inputs = {&prediction, 1}, .backward_reads_inputs = true},
               [prediction, target, mask, sum = loss.sum.slot()](Tape& back) {
                 const Tensor seed = back.take_gradient(sum);
                 if (!seed.defined() || !prediction.needs_gradient()) return;
@@ -57,7 +57,7 @@ LossSum masked_loss(Tape& tape, const Variable& before, const PerInput<Variable>
   }
   InlineVector<Variable, kMaxMlpInputs + 1> inputs(std::span(errors.begin(), errors.end()));
   if (before) inputs.push_back(before);
-  tape.record({.op = "masked_loss", .inputs = inputs, .rereads_inputs = true},
+  tape.record({.op = "masked_loss", .inputs = inputs, .backward_reads_inputs = true},
               [before = before.slot(), errors, mask, sum = loss.sum.slot()](Tape& back) {
                 const Tensor seed = back.take_gradient(sum);
                 if (!seed.defined()) return;

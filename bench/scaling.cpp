@@ -19,7 +19,7 @@ namespace {
 constexpr int kRounds = 9;
 constexpr int64_t kFlushBytes = int64_t{1} << 28;
 
-/// One workload on some number of pinned threads.
+/// One workload on some number of threads.
 struct Lane {
   int threads;
   std::unique_ptr<Runtime> runtime;
@@ -41,7 +41,7 @@ Figures scale(const Benchmark& benchmark, bool quick) {
   std::vector<Lane> lanes;
   for (const int threads : thread_counts()) {
     Lane& lane = lanes.emplace_back(Lane{.threads = threads, .runtime = {}, .work = {}, .timer = {}});
-    lane.runtime = std::make_unique<Runtime>(RuntimeOptions{.threads = threads, .pin = true});
+    lane.runtime = std::make_unique<Runtime>(RuntimeOptions{.threads = threads});
     lane.work = benchmark.prepare(*lane.runtime);
     if (lane.work.check) {
       const std::string difference = lane.work.check();

@@ -2,6 +2,7 @@
 #include "standard_step.h"
 
 #include <meshgrad/engine/captured_work.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/train/planning/recompute_cost.h>
 #include <meshgrad/train/run/optimizer.h>
 

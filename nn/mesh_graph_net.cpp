@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/engine/memory/detail/pool_allocator.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/nn/mesh_graph_net.h>
 
 namespace meshgrad {
@@ -110,7 +110,7 @@ Variable MeshGraphNet::forward(Tape& tape, const Batch& batch,
   int64_t stage = 0;
   for (const RecomputedStages& segment : recomputed) {
     for (; stage < segment.begin; ++stage) values = run_stage(tape, batch, stage, values);
-    RecycledString name(stage_name(segment.begin), tape.runtime().allocator().recycling());
+    std::string name = stage_name(segment.begin);
     if (segment.end - segment.begin > 1) name.append("..").append(stage_name(segment.end - 1));
     values = checkpoint(
         tape, name,

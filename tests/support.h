@@ -2,6 +2,7 @@
 // What the tests of engine, kernels, autograd and nn share: sizes, tolerances, reproducible random values,
 // and the way between tensors and the judge's matrices.
 #pragma once
+#include <meshgrad/engine/runtime.h>
 #include <meshgrad/kernels/elementwise.h>
 #include <meshgrad/kernels/linear.h>
 #include <meshgrad/kernels/message_passing.h>

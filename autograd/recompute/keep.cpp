@@ -6,29 +6,29 @@
 namespace meshgrad {
 namespace {
 
-constexpr std::string_view kNames[] = {"linear", "activation",  "norm", "add",
-                                       "concat", "segment_sum", "mlp",  "edge_update"};
+constexpr std::string_view kOps[] = {"linear", "activation",  "norm", "add",
+                                     "concat", "segment_sum", "mlp",  "edge_update"};
 
 uint32_t bit_of(std::string_view op) {
-  const auto* const found = std::find(std::begin(kNames), std::end(kNames), op);
-  return found == std::end(kNames) ? 0 : 1U << (found - std::begin(kNames));
+  const auto* const found = std::find(std::begin(kOps), std::end(kOps), op);
+  return found == std::end(kOps) ? 0 : 1U << (found - std::begin(kOps));
 }
 
 }  // namespace
 
-std::span<const std::string_view> Keep::names() { return kNames; }
+std::span<const std::string_view> Keep::names() { return kOps; }
 
 Keep Keep::outputs_of(std::string_view op) {
   const uint32_t bit = bit_of(op);
   if (bit != 0) return Keep(bit);
   std::string known;
-  for (const std::string_view name : kNames) known += (known.empty() ? "" : ", ") + std::string(name);
+  for (const std::string_view name : kOps) known += (known.empty() ? "" : ", ") + std::string(name);
   throw invalid_argument("Keep", "an op: " + known, std::string(op));
 }
 
 bool Keep::covers(const OpUse& use) const {
   if (ops_ == 0) return false;
-  return (use.product && (ops_ & kProducts) != 0) || (ops_ & bit_of(use.op)) != 0;
+  return (use.matmul && (ops_ & kProducts) != 0) || (ops_ & bit_of(use.op)) != 0;
 }
 
 }  // namespace meshgrad

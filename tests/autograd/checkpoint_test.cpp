@@ -3,6 +3,7 @@
 // memory that is really not kept.
 #include <doctest/doctest.h>
 #include <meshgrad/autograd/recompute/checkpoint.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include "gradcheck.h"
 
 #include "support.h"

@@ -8,6 +8,7 @@
 #include <meshgrad/engine/captured_work.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <sys/resource.h>
 
 #include <csignal>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 #include <meshgrad/autograd/ops.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 
 #include "support.h"
 

@@ -112,28 +112,6 @@ TEST_CASE("a lent storage is given back once, when the last holder goes") {
   CHECK(released == 1);
 }
 
-TEST_CASE("a pool's pieces keep the pool's block, and its block keeps the allocator") {
-  const auto source = make_source();
-  auto allocator = CachingAllocator::create(source);
-  StoragePtr piece;
-  {
-    Pool pool(*allocator, 4096, stream(0), Tag::workspace, "plan");
-    piece = pool.allocate(100);
-    CHECK(pool.allocate(4096 - 128)->bytes() == 4096 - 128);
-    CHECK_THROWS_AS(pool.allocate(1), OutOfMemory);
-    CHECK_THROWS_AS(pool.allocate(-1), OutOfMemory);
-    CHECK_THROWS_AS(pool.allocate(INT64_MAX), OutOfMemory);
-    CHECK(pool.used() == 4096);
-    pool.rewind();
-    CHECK(pool.allocate(100)->data() == piece->data());
-  }
-  allocator.reset();
-  std::memset(piece->data(), 1, 100);
-  CHECK(source->mapped_bytes() > 0);
-  piece.reset();
-  CHECK(source->mapped_bytes() == 0);
-}
-
 TEST_CASE("an application's own memory serves, to the byte, and is given back") {
   std::multiset<int64_t> lent;
   MemoryCallbacks callbacks;

@@ -19,7 +19,7 @@ struct Placed {
 Placed place(PlacementPolicy& policy, int64_t bytes, uint64_t owner = 0) {
   Placed block{bytes, {}, Placement::low};
   block.placement = policy.place(bytes, owner, block.ticket);
-  policy.taken(bytes, block.ticket);
+  policy.allocated(bytes, block.ticket);
   return block;
 }
 

@@ -28,7 +28,7 @@ struct Piece {
 
 std::vector<Piece> take(StreamFences& fences, int64_t begin, int64_t end) {
   std::vector<Piece> pieces;
-  fences.take(begin, end, [&](int64_t bytes, const StreamFences::Fence& fence) {
+  fences.remove(begin, end, [&](int64_t bytes, const StreamFences::Fence& fence) {
     pieces.push_back({bytes, fence.tag, {}});
     for (const SourceEventPtr& event : fence.events) pieces.back().events.push_back(event->id());
   });

@@ -2,6 +2,7 @@
 // Runs that compute blocks again: the same run to the last bit, in less memory.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/train/planning/recompute.h>
 
 #include <algorithm>

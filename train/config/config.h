@@ -34,7 +34,6 @@ struct RunConfig {
   int64_t seed = 0;
   std::string device = "auto";  ///< for `resolve_device`
   int64_t threads = 0;          ///< 0: all that are available
-  bool pin = false;
 };
 
 struct DataConfig {
@@ -166,6 +165,10 @@ struct Config {
 /// ConfigError.
 Config parse_config(const std::string& text, const std::string& name,
                     const std::vector<std::string>& overrides = {});
+
+/// `parse_config` of a configuration saved in a checkpoint, perhaps by an earlier version: keys that were
+/// removed since are ignored.
+Config parse_saved_config(const std::string& text, const std::string& name);
 
 /// `parse_config` of a file. Throws ConfigError when it cannot be read.
 Config load_config(const std::string& path, const std::vector<std::string>& overrides = {});

@@ -117,8 +117,6 @@ constexpr ConfigKey kKeys[] = {
      "Device to train on; auto takes a GPU that is there and this build can use, else the CPU"},
     {"run", "threads", IntegerKey{member<&Config::run, &RunConfig::threads>(), 0, 4096}, "threads",
      "CPU threads, 0 for all that are available; results do not depend on it"},
-    {"run", "pin", BoolKey{member<&Config::run, &RunConfig::pin>()}, "",
-     "Whether each thread stays on a CPU of its own, of those that the process may use"},
 
     {"data", "path", TextKey{member<&Config::data, &DataConfig::path>()}, "",
      "Packed file written by `meshgrad convert`; needed to train"},
@@ -302,7 +300,7 @@ constexpr ConfigKey kKeys[] = {
     {"memory", "plan_steps", BoolKey{member<&Config::memory, &AllocatorOptions::plan_steps>()}, "",
      "Whether steps on batches whose sizes come again take their memory at places computed once, so that "
      "little more is mapped than lives at once"},
-    {"memory", "history", IntegerKey{member<&Config::memory, &AllocatorOptions::history>(), 0, kMostHistory},
+    {"memory", "history", IntegerKey{member<&Config::memory, &AllocatorOptions::history>(), 0, kMaxHistory},
      "events", "Allocator events to keep and write to memory/ in the run's folder, 0 for none"},
 
     {"plan", "target_utilization",

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/autograd/offload/offload_store.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/random.h>
 #include <meshgrad/train/planning/recompute_cost.h>
 #include <meshgrad/train/task/unrolled_loss.h>

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 #include <utility>
