@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Segments that are computed again: the same bits as without, the ops that run again and no others, and
-// memory that is really not kept.
+// Activation recomputation: bit-identical gradients, no op recomputed that is not needed, and memory that is freed.
 #include <doctest/doctest.h>
 #include <meshgrad/autograd/recompute/checkpoint.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
@@ -15,7 +14,7 @@ namespace {
 
 constexpr uint64_t kSeed = 5;
 
-/// What backward of c . run(tape) leaves in the inputs' and the weights' gradients, bit by bit.
+/// Gradients of c . run(tape) for the inputs and the weights.
 std::vector<Tensor> gradients(Runtime& runtime, OpSample sample,
                               const std::function<std::vector<Variable>(Tape&)>& run) {
   sample.run = run;
@@ -104,7 +103,7 @@ TEST_CASE("every op in a segment has the gradients that it has outside, to the l
   }
 }
 
-TEST_CASE("of an op that runs again, the outputs that nobody reads are left out") {
+TEST_CASE("unused outputs of a recomputed op are skipped") {
   Runtime runtime = make_runtime();
   for (const OpSample& sample : all_op_samples(runtime, 3, DType::f32)) {
     const auto both = [&](Tape& tape, const Variables&) {
@@ -130,7 +129,7 @@ TEST_CASE("of an op that runs again, the outputs that nobody reads are left out"
   }
 }
 
-TEST_CASE("a segment may read what another tape made, whatever its number there") {
+TEST_CASE("a segment may read a value of another tape, whatever its id there") {
   for (const int ops : {1, 2000}) {  // the number of one of the segment's own, and one far beyond
     CAPTURE(ops);
     Runtime runtime = make_runtime();
@@ -150,7 +149,7 @@ TEST_CASE("a segment may read what another tape made, whatever its number there"
   }
 }
 
-TEST_CASE("ops whose values nobody reads again are not run again") {
+TEST_CASE("ops whose values are not needed are not recomputed") {
   const auto plain = outcome([](Tape& tape, const Variable& x) { return tanhs(tape, x, 12); });
   CHECK(plain.counts.forwards == 13);  // and the loss
   CHECK(plain.counts.recomputed == 0);
@@ -168,7 +167,7 @@ TEST_CASE("ops whose values nobody reads again are not run again") {
   CHECK(segments.counts.recomputed == 9);  // of four activations the last one's output is not needed
 }
 
-TEST_CASE("a segment keeps its inputs alone, and backward frees what it made again") {
+TEST_CASE("a segment saves only its inputs, and backward frees what it recomputed") {
   Runtime runtime = make_runtime();
   const Variable x = leaf(runtime, 1000, 64, 1);
   const int64_t bytes = x.value().bytes();
@@ -191,7 +190,7 @@ TEST_CASE("a segment keeps its inputs alone, and backward frees what it made aga
   run(true);
 }
 
-TEST_CASE("nested segments give the same gradients, and inner ones wait for their own backward") {
+TEST_CASE("nested segments give the same gradients, and inner ones are recomputed in their own backward") {
   const auto plain = outcome([](Tape& tape, const Variable& x) { return tanhs(tape, x, 12); });
   const auto three = [](Tape& tape, const Variables& in) { return Variables{tanhs(tape, in[0], 3)}; };
   const auto six = [&](Tape& tape, const Variables& in) {
@@ -203,7 +202,7 @@ TEST_CASE("nested segments give the same gradients, and inner ones wait for thei
   CHECK(nested.gradient == plain.gradient);
   CHECK(nested.counts.segments == 2 + 4);
   // Of each outer segment the first inner one runs to give the second its input; the second does not run.
-  // Then each inner one runs again but for its last op.
+  // Then each inner segment is recomputed except for its last op.
   CHECK(nested.counts.recomputed == 2 * 3 + 4 * 2);
 }
 
@@ -246,7 +245,7 @@ TEST_CASE(
   CHECK(run(false) == plain);
 }
 
-TEST_CASE("an inner segment may read what an outer one made, and hand variables through") {
+TEST_CASE("an inner segment may read values of the outer one, and pass variables through") {
   Runtime runtime = make_runtime();
   const Variable x = leaf(runtime, 4, 3, 1);
   const auto run = [&](bool recompute) {
@@ -302,7 +301,7 @@ TEST_CASE("a tape that evaluates runs a segment plainly") {
   CHECK(bytes_now(runtime, Tag::activations) == y.value().bytes());
 }
 
-TEST_CASE("a segment that no gradient reached is not run again") {
+TEST_CASE("a segment that no gradient reaches is not recomputed") {
   const auto counted = outcome([](Tape& tape, const Variable& x) {
     checkpoint(tape, "unused",
                [](Tape& inner, const Variables& in) { return Variables{tanhs(inner, in[0], 4)}; }, {x});
@@ -312,7 +311,7 @@ TEST_CASE("a segment that no gradient reached is not run again") {
   CHECK(counted.counts.recomputed == 0);
 }
 
-TEST_CASE("with products kept, only what lies between them is run again") {
+TEST_CASE("with matrix multiplications saved, only the ops between them are recomputed") {
   Runtime runtime = make_runtime();
   const Variable x = leaf(runtime, 6, 4, 1);
   std::vector<Weight> weights;
@@ -335,7 +334,7 @@ TEST_CASE("with products kept, only what lies between them is run again") {
   CHECK(counts(Keep::products).recomputed == 2);
 }
 
-TEST_CASE("ops that are named are kept, and the ops that only they need are not run again") {
+TEST_CASE("outputs of named ops are saved, and ops that only they need are not recomputed") {
   Runtime runtime = make_runtime();
   const Variable x = leaf(runtime, 6, 4, 1);
   const Weight weight{to_tensor(runtime, RandomMatrices(10).normal(4, 4), DType::f64),
@@ -345,26 +344,26 @@ TEST_CASE("ops that are named are kept, and the ops that only they need are not 
     for (int i = 0; i < 3; ++i) z = activation(tape, linear(tape, z, weight, {}), Activation::silu);
     return Variables{z};
   };
-  struct Taken {
+  struct Cost {
     int64_t recomputed, kept;
   };
-  const auto taken = [&](Keep keep) {
+  const auto cost = [&](Keep keep) {
     Tape tape(runtime);
     const Variable y = checkpoint(tape, "layers", layers, {x}, keep)[0];
     const int64_t bytes = bytes_now(runtime, Tag::activations) / x.value().bytes();
     backward(tape, y);
     tape.take_gradient(x.slot());
-    return Taken{tape.counts().recomputed, bytes - 1};  // beside the output
+    return Cost{tape.counts().recomputed, bytes - 1};  // beside the output
   };
-  CHECK(taken(Keep::outputs_of("linear")).recomputed == 2);
-  CHECK(taken(Keep::outputs_of("linear")).kept == 3);
+  CHECK(cost(Keep::outputs_of("linear")).recomputed == 2);
+  CHECK(cost(Keep::outputs_of("linear")).kept == 3);
   // The last activation's output is not read again, so it is not kept beside the others.
-  CHECK(taken(Keep::outputs_of("activation")).recomputed == 3);
-  CHECK(taken(Keep::outputs_of("activation")).kept == 2);
+  CHECK(cost(Keep::outputs_of("activation")).recomputed == 3);
+  CHECK(cost(Keep::outputs_of("activation")).kept == 2);
   const Keep both = Keep::outputs_of("activation") | Keep::outputs_of("linear");
-  CHECK(taken(both).recomputed == 0);
-  CHECK(taken(both).kept == 5);
-  CHECK(taken(Keep::outputs_of("norm")).recomputed == 5);
+  CHECK(cost(both).recomputed == 0);
+  CHECK(cost(both).kept == 5);
+  CHECK(cost(Keep::outputs_of("norm")).recomputed == 5);
   CHECK(contains(
       invalid_argument_text([] { Keep::outputs_of("gemm"); }),
       "needed an op: linear, activation, norm, add, concat, segment_sum, mlp, edge_update, got gemm"));
@@ -372,7 +371,7 @@ TEST_CASE("ops that are named are kept, and the ops that only they need are not 
   CHECK_FALSE(Keep::products == Keep::outputs_of("linear"));
 }
 
-TEST_CASE("an output that is named, but that nothing would read again, is not kept") {
+TEST_CASE("an output of a named op that is not needed is not saved") {
   Runtime runtime = make_runtime();
   const Variable x = leaf(runtime, 6, 4, 1);
   const auto bytes = [&](Keep keep) {
@@ -398,7 +397,7 @@ TEST_CASE("all ops that a model is made of can be named") {
   }
 }
 
-TEST_CASE("a check of segments in segments holds the third run against the first") {
+TEST_CASE("a check of segments in segments compares the third run with the first") {
   Runtime runtime = make_runtime();
   const Variable x = leaf(runtime, 5, 3, 1);
   const Weight weight{to_tensor(runtime, RandomMatrices(4).normal(3, 3), DType::f64), {}};
@@ -431,7 +430,7 @@ TEST_CASE("a check of segments in segments holds the third run against the first
   }
 }
 
-TEST_CASE("a check of the second run finds another value, and names segment and op") {
+TEST_CASE("the check of recomputation finds a different value, and names segment and op") {
   Runtime runtime = make_runtime();
   const Variable x = leaf(runtime, 5, 3, 1);
   const Weight weight{to_tensor(runtime, RandomMatrices(4).normal(3, 3), DType::f64), {}};
@@ -454,7 +453,7 @@ TEST_CASE("a check of the second run finds another value, and names segment and 
   }
 }
 
-TEST_CASE("a segment that does something else the second time is an error that says what") {
+TEST_CASE("a segment whose second run differs throws an error that names the difference") {
   Runtime runtime = make_runtime();
   const Variable x = leaf(runtime, 5, 3, 1);
   const auto message = [&](const std::function<Variable(Tape&, const Variable&)>& second) {

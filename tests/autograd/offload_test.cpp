@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What segments keep waits elsewhere: the same gradients, less memory, each value moved once, and nothing
-// taken away from somebody who reads it.
+// Offload: the same gradients, less memory, each value moved once, and no value offloaded that is still read.
 #include <doctest/doctest.h>
 #include <meshgrad/autograd/offload/offload.h>
 #include <meshgrad/autograd/ops.h>
@@ -111,7 +110,7 @@ std::unique_ptr<OffloadStore> store_for(Device device, const Folder& folder) {
 
 }  // namespace
 
-TEST_CASE("values that wait elsewhere give the same gradients, again and again, with anything kept") {
+TEST_CASE("offloaded values give the same gradients, step after step, whatever is saved") {
   const Folder folder;
   for (const Device device : devices()) {
     CAPTURE(name_of(device));
@@ -130,7 +129,7 @@ TEST_CASE("values that wait elsewhere give the same gradients, again and again, 
   }
 }
 
-TEST_CASE("each boundary but the last leaves once, and two of them are in memory at a time") {
+TEST_CASE("each boundary but the last is offloaded once, and two of them are in memory at a time") {
   const Folder folder;
   for (const Device device : devices()) {
     CAPTURE(name_of(device));
@@ -161,7 +160,7 @@ TEST_CASE("each boundary but the last leaves once, and two of them are in memory
   }
 }
 
-TEST_CASE("a dry run counts what a real one moves, and takes as much memory") {
+TEST_CASE("a dry run counts the bytes that a real one moves, and as much memory") {
   const Folder folder;
   for (const Keep keep : {Keep::inputs, Keep::products}) {
     Layers layers({}, 9, 100, 16);
@@ -180,7 +179,7 @@ TEST_CASE("a dry run counts what a real one moves, and takes as much memory") {
   }
 }
 
-TEST_CASE("a value that somebody else holds or reads stays, and nothing is counted as gone") {
+TEST_CASE("a value with other owners or readers is not offloaded, and not counted") {
   Layers layers({}, 4);
   const auto segment = [&](Tape& tape, const Variables& in) {
     return Variables{layers.layer(tape, in[0], 1)};
@@ -221,14 +220,14 @@ TEST_CASE("a value that somebody else holds or reads stays, and nothing is count
     CAPTURE(name);
     const auto plain = layers.gradients([](Tape&) {}, run);
     const std::unique_ptr<OffloadStore> store = make_counting_store();
-    // Nothing is really gone: a value that is taken away would be missing.
+    // The counting store copies nothing, so an offloaded value would be missing.
     CHECK(layers.gradients([&](Tape& tape) { tape.offload(*store); }, run) == plain);
     CHECK(store->bytes() == 0);
     held.clear();
   }
 }
 
-TEST_CASE("an op that reads what a segment took before finds nothing there, and says so") {
+TEST_CASE("an op that reads an offloaded input of a segment throws") {
   Layers layers({}, 4);
   const auto segment = [&](Tape& tape, const Variables& in) {
     return Variables{layers.layer(tape, in[0], 1)};
@@ -260,7 +259,7 @@ TEST_CASE(
       const Variable first = layers.layer(tape, layers.x, 0);
       Variable y = first;
       for (size_t i = 1; i < 5; ++i) y = segment(i, {y});
-      segment(3, {y});  // nobody reads what it makes
+      segment(3, {y});  // its outputs are not used
       return segment(5, {y, first});
     };
     const auto plain = layers.gradients([](Tape&) {}, run);
@@ -282,7 +281,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("on a GPU nothing waits for the host, and a step can be captured" *
+TEST_CASE("on a GPU the host waits for nothing, and a step can be captured" *
           doctest::skip(cuda_devices().empty())) {
   Layers layers({DeviceKind::cuda, 0});
   const auto plain = layers.gradients([](Tape&) {}, [&](Tape& tape) { return layers.forward(tape); });
@@ -315,7 +314,7 @@ TEST_CASE("on a GPU nothing waits for the host, and a step can be captured" *
   CHECK(captured.recorded());
 }
 
-TEST_CASE("a file for values leaves no name behind, and one that cannot be made says so at once") {
+TEST_CASE("the temporary file has no name, and failing to create it throws at once") {
   const Folder folder;
   {
     Layers layers({});

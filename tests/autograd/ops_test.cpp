@@ -73,7 +73,7 @@ TEST_CASE("every op that ops.h declares is in the list") {
   CHECK(declared == listed);
 }
 
-TEST_CASE("hidden activations kept or recomputed give the same bits") {
+TEST_CASE("hidden activations saved or recomputed give the same bits") {
   Runtime runtime = make_runtime(2);
   const auto run = [&](bool keep) {
     std::vector<double> all;

@@ -36,7 +36,7 @@ struct Fixture {
   std::shared_ptr<CachingAllocator> allocator;
 };
 
-TEST_CASE("a freed block is used again, without another call of the source") {
+TEST_CASE("a freed block is reused without another call of the source") {
   Fixture f(64 * kMiB);
   void* const first = f.take(1000)->data();
   const int64_t calls = f.allocator->stats().source_calls;
@@ -76,7 +76,7 @@ TEST_CASE("out of memory says what was asked, where the memory is, and what to d
   CHECK(f.take(kMiB) != nullptr);
 }
 
-TEST_CASE("the cache is given back before memory is called short") {
+TEST_CASE("cached memory is unmapped before OutOfMemory is thrown") {
   Fixture f(8 * kMiB);
   StoragePtr unused = f.take(4 * kMiB);
   const StoragePtr held = f.take(kMiB);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The allocator as others use it: raw pointers, owners that outlive it, two of them, somebody else's memory.
+// The allocator as host applications use it: raw pointers, owners that outlive it, two of them, borrowed memory.
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/memory/source_callback.h>
@@ -100,7 +100,7 @@ TEST_CASE("two allocators may share a source, each with a limit") {
   CHECK(allocator->stats().reserved.current + other->stats().reserved.current == source->mapped_bytes());
 }
 
-TEST_CASE("a lent storage is given back once, when the last holder goes") {
+TEST_CASE("a borrowed storage is released once, with its last owner") {
   int released = 0;
   char buffer[8];
   StoragePtr storage = std::make_shared<Storage>(buffer, 8, Device{}, [&] { ++released; });
@@ -112,7 +112,7 @@ TEST_CASE("a lent storage is given back once, when the last holder goes") {
   CHECK(released == 1);
 }
 
-TEST_CASE("an application's own memory serves, to the byte, and is given back") {
+TEST_CASE("an application's memory is used to the last byte, and freed") {
   std::multiset<int64_t> lent;
   MemoryCallbacks callbacks;
   callbacks.allocate = [&](int64_t bytes) {

@@ -207,7 +207,7 @@ class HeapFuzz {
     if (choice < 0.55) {
       take();
     } else if (choice < 0.95) {
-      if (!live_.empty()) give_back(draws_.below(live_.size()));
+      if (!live_.empty()) free_block(draws_.below(live_.size()));
     } else if (choice < 0.98) {
       map_anywhere();
     } else {
@@ -217,7 +217,7 @@ class HeapFuzz {
   void check();
   BlockHeap& heap() { return heap_; }
   size_t live() const { return live_.size(); }
-  void give_back(size_t number) {
+  void free_block(size_t number) {
     bytes_.set(live_[number]->address, live_[number]->bytes, ByteMap::free);
     heap_.free(live_[number]);
     live_[number] = live_.back();
@@ -359,9 +359,9 @@ TEST_CASE("random operations beside a map of the bytes") {
     }
     CHECK(fuzz.grown > 5);
     CHECK(fuzz.slabs_seen >= 1);
-    while (fuzz.live() > 0) fuzz.give_back(0);
+    while (fuzz.live() > 0) fuzz.free_block(0);
     fuzz.check();
-    // With nothing in use all of it can be given back, and is one hole again.
+    // With nothing in use everything can be unmapped, and the range is one hole.
     for (const Mapping& mapping : fuzz.heap().unused_mappings()) fuzz.heap().unmap(mapping.address);
     CHECK(fuzz.heap().mapped_bytes() == 0);
     CHECK(free_of(fuzz.heap()) == Free{0, 0, 0, 0});

@@ -23,7 +23,7 @@ TEST_CASE("an inline vector holds what a vector holds, up to its capacity") {
   CHECK(list.back() == "e");
 }
 
-TEST_CASE("an inline vector lets go of what it holds when it is cleared or written over") {
+TEST_CASE("an inline vector destroys its values when it is cleared or assigned") {
   const auto held = std::make_shared<int>(1);
   InlineVector<std::shared_ptr<int>, 2> list{held, held};
   CHECK(held.use_count() == 3);

@@ -26,7 +26,7 @@ struct Piece {
   bool operator==(const Piece&) const = default;
 };
 
-std::vector<Piece> take(StreamFences& fences, int64_t begin, int64_t end) {
+std::vector<Piece> remove(StreamFences& fences, int64_t begin, int64_t end) {
   std::vector<Piece> pieces;
   fences.remove(begin, end, [&](int64_t bytes, const StreamFences::Fence& fence) {
     pieces.push_back({bytes, fence.tag, {}});
@@ -47,7 +47,7 @@ TEST_CASE("an event belongs to its stream, and is forgotten with its last holder
   CHECK(source.violations().empty());
 }
 
-TEST_CASE("a reuse takes the part that it covers, and leaves the rest with its events") {
+TEST_CASE("reuse removes the part that it covers; the rest keeps its events") {
   TestMemorySource source;
   {
     StreamFences fences;
@@ -55,21 +55,21 @@ TEST_CASE("a reuse takes the part that it covers, and leaves the rest with its e
     fences.add(100, {200, Tag::data, true, {event_on(source, 1), event_on(source, 2)}});
     fences.add(200, {300, Tag::host, false, {event_on(source, 1)}});
     fences.add(400, {500, Tag::workspace, false, {event_on(source, 3)}});
-    CHECK(take(fences, 0, 100).empty());
-    CHECK(take(fences, 300, 400).empty());
+    CHECK(remove(fences, 0, 100).empty());
+    CHECK(remove(fences, 300, 400).empty());
     CHECK(fences.all().size() == 3);
-    // The middle of the first: 20 bytes, and two ends stay.
-    CHECK(take(fences, 140, 160) == std::vector<Piece>{{20, Tag::data, {1, 2}}});
-    CHECK(take(fences, 140, 160).empty());
+    // The middle of the first: 20 bytes, and both ends remain.
+    CHECK(remove(fences, 140, 160) == std::vector<Piece>{{20, Tag::data, {1, 2}}});
+    CHECK(remove(fences, 140, 160).empty());
     CHECK(fences.all().size() == 4);
     CHECK(fences.all().at(100).end == 140);
     CHECK(fences.all().at(160).end == 200);
     CHECK(fences.all().at(160).small);
     CHECK(source.live_events() == 4);
     // Across two borders.
-    CHECK(take(fences, 130, 250) ==
+    CHECK(remove(fences, 130, 250) ==
           std::vector<Piece>{{10, Tag::data, {1, 2}}, {40, Tag::data, {1, 2}}, {50, Tag::host, {3}}});
-    CHECK(take(fences, 0, 1000) ==
+    CHECK(remove(fences, 0, 1000) ==
           std::vector<Piece>{{30, Tag::data, {1, 2}}, {50, Tag::host, {3}}, {100, Tag::workspace, {4}}});
     CHECK(fences.empty());
     CHECK(source.live_events() == 0);
@@ -89,14 +89,14 @@ TEST_CASE("random fences and reuses beside a map of the bytes") {
     CAPTURE(i);
     const auto begin = static_cast<int64_t>(draws.below(250));
     const int64_t end = begin + 1 + static_cast<int64_t>(draws.below(static_cast<size_t>(256 - begin)));
-    int64_t expected = 0, taken = 0;
+    int64_t expected = 0, removed = 0;
     for (int64_t at = begin; at < end; ++at) expected += event_of[static_cast<size_t>(at)] != 0;
     std::array<uint64_t, 256> seen{};
-    for (const Piece& piece : take(fences, begin, end)) {
-      taken += piece.bytes;
+    for (const Piece& piece : remove(fences, begin, end)) {
+      removed += piece.bytes;
       seen[piece.events[0] % 256] += static_cast<uint64_t>(piece.bytes);
     }
-    REQUIRE(taken == expected);
+    REQUIRE(removed == expected);
     for (int64_t at = begin; at < end; ++at) {
       uint64_t& event = event_of[static_cast<size_t>(at)];
       if (event != 0) --seen[event % 256];
