@@ -10,19 +10,6 @@
 
 namespace meshgrad {
 
-/// y = x W + b, [rows, in] -> [rows, out]; `bias` may be absent.
-Variable linear(Tape& tape, const Variable& x, const Weight& weight, const Weight& bias);
-
-/// y = activation(x), elementwise.
-Variable activation(Tape& tape, const Variable& x, Activation kind);
-
-/// y = norm(x) * gain + bias, row by row; `bias` is absent for rms. `epsilon` is added to the variance.
-Variable norm(Tape& tape, const Variable& x, Norm kind, const Weight& gain, const Weight& bias,
-              double epsilon);
-
-/// a + b, of the same shape.
-Variable add(Tape& tape, const Variable& a, const Variable& b);
-
 /// One part of a concatenation: the columns of x, or of rows of x gathered by the graph's senders or
 /// receivers.
 struct ConcatPart {
@@ -30,12 +17,6 @@ struct ConcatPart {
   Variable x;
   Rows rows = Rows::own;
 };
-/// The parts side by side: [rows, sum of widths]. With sender or receiver parts, rows are the graph's edges.
-/// Throws InvalidArgument without parts, or when parts gather and there is no graph.
-Variable concat(Tape& tape, const PerInput<ConcatPart>& parts, const Graph* graph = nullptr);
-
-/// out[r] = sum over the edges of receiver r: [edges, width] -> [owned_nodes, width].
-Variable segment_sum(Tape& tape, const Variable& x, const Graph& graph);
 
 /// An MLP's weights. The first layer's weight is split by rows, one part per input, so that the inputs need
 /// not be concatenated.
@@ -50,30 +31,56 @@ struct MlpParameters {
   double epsilon = 1e-5;
 };
 
-/// Fused MLP over several inputs: out = residual + mlp(inputs). `residual` may be absent. Without
-/// `keep_hidden`, backward recomputes hidden activations: the same bits, less memory.
-Variable mlp(Tape& tape, const PerInput<Variable>& inputs, const MlpParameters& parameters,
-             const Variable& residual, bool keep_hidden);
-
 struct EdgeUpdateOptions {
   bool aggregate_after_residual = false;  ///< sum e + mlp(e) at the receivers instead of mlp(e)
   bool keep_hidden = true;                ///< save hidden activations for backward
   bool edges_out_needed = true;           ///< false when the new edges are unused (the last block)
 };
+
 struct EdgeUpdate {
   Variable edges;      ///< [edges, width]; absent without edges_out_needed
   Variable aggregate;  ///< [owned_nodes, width]
 };
+
+struct LossSum {
+  Variable sum;   ///< f64 [1]: the sum of squared errors over the rows whose mask is not 0
+  Tensor weight;  ///< f64 [1]: the number of those rows; not written when recomputation skips the op
+};
+
+namespace ops {
+
+/// y = x W + b, [rows, in] -> [rows, out]; `bias` may be absent.
+Variable linear(Tape& tape, const Variable& x, const Weight& weight, const Weight& bias);
+
+/// y = activation(x), elementwise.
+Variable activation(Tape& tape, const Variable& x, Activation kind);
+
+/// y = norm(x) * gain + bias, row by row; `bias` is absent for rms. `epsilon` is added to the variance.
+Variable norm(Tape& tape, const Variable& x, Norm kind, const Weight& gain, const Weight& bias,
+              double epsilon);
+
+/// a + b, of the same shape.
+Variable add(Tape& tape, const Variable& a, const Variable& b);
+
+/// The parts side by side: [rows, sum of widths]. With sender or receiver parts, rows are the graph's
+/// edges. Throws InvalidArgument without parts, or when parts gather and there is no graph.
+Variable concat(Tape& tape, const PerInput<ConcatPart>& parts, const Graph* graph = nullptr);
+
+/// out[r] = sum over the edges of receiver r: [edges, width] -> [owned_nodes, width].
+Variable segment_sum(Tape& tape, const Variable& x, const Graph& graph);
+
+/// Fused MLP over several inputs: out = residual + mlp(inputs). `residual` may be absent. Without
+/// `keep_hidden`, backward recomputes hidden activations: the same bits, less memory.
+Variable mlp(Tape& tape, const PerInput<Variable>& inputs, const MlpParameters& parameters,
+             const Variable& residual, bool keep_hidden);
+
 /// Fused edge half of a message-passing block (kernels/message_passing.h has the formulas):
 /// `parameters.first` = {sender, receiver, edge} parts of the first weight. Throws InvalidArgument for
 /// another number of parts.
 EdgeUpdate edge_update(Tape& tape, const Graph& graph, const Variable& nodes, const Variable& edges,
                        const MlpParameters& parameters, const EdgeUpdateOptions& options);
 
-struct LossSum {
-  Variable sum;   ///< f64 [1]: the sum of squared errors over the rows whose mask is not 0
-  Tensor weight;  ///< f64 [1]: the number of those rows; not written when recomputation skips the op
-};
+/// Squared error of the prediction, [rows, width], where the mask, u8 [rows], is not 0.
 LossSum masked_loss(Tape& tape, const Variable& prediction, const Tensor& target, const Tensor& mask);
 /// The same for errors that are already computed: the sum over all `errors` plus `before`, the sum of an
 /// earlier loss, which may be absent. The weight counts the rows of `errors` alone. At least one error, at
@@ -81,14 +88,15 @@ LossSum masked_loss(Tape& tape, const Variable& prediction, const Tensor& target
 LossSum masked_loss(Tape& tape, const Variable& before, const PerInput<Variable>& errors, const Tensor& mask);
 
 /// State error of an unrolled prediction: before + prediction - target where the mask is not 0, else 0, in
-/// the accumulator dtype. `before` is the state error ahead of the prediction and may be absent; an undefined
-/// `target` counts as 0.
-Variable deviation(Tape& tape, const Variable& before, const Variable& prediction, const Tensor& target,
-                   const Tensor& mask);
+/// the accumulator dtype. `before` is the state error ahead of the prediction and may be absent; an
+/// undefined `target` counts as 0.
+Variable accumulate_error(Tape& tape, const Variable& before, const Variable& prediction,
+                          const Tensor& target, const Tensor& mask);
 
-/// `given` with shift[:, source[c]] * ratio[c] added to each column c whose source is not -1. Moves a model's
-/// inputs from the data to the model's own predicted state.
-Variable shift_columns(Tape& tape, const Tensor& given, const Variable& shift, const Tensor& source,
-                       const Tensor& ratio);
+/// `given` with shift[:, source[c]] * ratio[c] added to each column c whose source is not -1. Moves a
+/// model's inputs from the data to the model's own predicted state.
+Variable add_columns(Tape& tape, const Tensor& given, const Variable& shift, const Tensor& source,
+                     const Tensor& ratio);
 
+}  // namespace ops
 }  // namespace meshgrad

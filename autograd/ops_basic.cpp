@@ -5,7 +5,7 @@
 #include <meshgrad/kernels/linear.h>
 #include <meshgrad/kernels/segment_sum.h>
 
-namespace meshgrad {
+namespace meshgrad::ops {
 
 Variable linear(Tape& tape, const Variable& x, const Weight& weight, const Weight& bias) {
   const Rows rows = x.rows();
@@ -51,7 +51,7 @@ Variable activation(Tape& tape, const Variable& x, Activation kind) {
                 activation_backward(
                     {.activation = kind, .x = read.value(), .d_y = d_y, .d_x = d_x, .accumulate = !fresh},
                     back.stream());
-                if (fresh) back.give_gradient(x, d_x);
+                if (fresh) back.add_gradient(x, d_x);
               });
   return y;
 }
@@ -110,9 +110,9 @@ Variable add(Tape& tape, const Variable& a, const Variable& b) {
     if (a.needs_gradient() && b.needs_gradient() && !b.gradient().defined()) {
       copy(d_y, back.gradient_for(b).tensor, back.stream());
     } else {
-      back.give_gradient(b, d_y);
+      back.add_gradient(b, d_y);
     }
-    if (a.needs_gradient()) back.give_gradient(a, d_y);
+    if (a.needs_gradient()) back.add_gradient(a, d_y);
   });
   return y;
 }
@@ -151,7 +151,7 @@ void concat_backward(Tape& back, const ConcatSlot& part, const Graph* graph, con
     sum.out = slot.tensor.row_range(0, graph->owned_nodes);
     if (!slot.accumulate) fill_zero(slot.tensor, back.stream());
   }
-  segment_sum(sum, back.stream());
+  meshgrad::segment_sum(sum, back.stream());
 }
 
 }  // namespace
@@ -199,21 +199,21 @@ Variable segment_sum(Tape& tape, const Variable& x, const Graph& graph) {
   Variable y = tape.output(graph.owned_rows(), x.value().width(), x.value().dtype(), x.needs_gradient(),
                            "segment_sum");
   if (tape.runs()) {
-    segment_sum({.segments = graph.owned_rows(),
-                 .offsets = graph.receiver_offsets,
-                 .order = {},
-                 .x = x.value(),
-                 .out = y.value()},
-                tape.stream());
+    meshgrad::segment_sum({.segments = graph.owned_rows(),
+                           .offsets = graph.receiver_offsets,
+                           .order = {},
+                           .x = x.value(),
+                           .out = y.value()},
+                          tape.stream());
   }
   tape.record({.op = "segment_sum", .inputs = {&x, 1}}, [x = x.slot(), y = y.slot(), g = &graph](Tape& back) {
     const Tensor d_y = back.take_gradient(y);
     if (!d_y.defined() || !x.needs_gradient()) return;
     const Tensor d_x = back.scratch(x.shape(), d_y.dtype(), "gradient");
     gather({.rows = g->edge_rows(), .index = g->receivers, .x = d_y, .out = d_x}, back.stream());
-    back.give_gradient(x, d_x);
+    back.add_gradient(x, d_x);
   });
   return y;
 }
 
-}  // namespace meshgrad
+}  // namespace meshgrad::ops

@@ -2,7 +2,7 @@
 #include <meshgrad/autograd/ops.h>
 #include <meshgrad/kernels/reduction.h>
 
-namespace meshgrad {
+namespace meshgrad::ops {
 
 LossSum masked_loss(Tape& tape, const Variable& prediction, const Tensor& target, const Tensor& mask) {
   const Rows rows = prediction.rows();
@@ -30,7 +30,7 @@ LossSum masked_loss(Tape& tape, const Variable& prediction, const Tensor& target
                                       .seed = seed,
                                       .d_prediction = d_prediction},
                                      back.stream());
-                back.give_gradient(prediction.slot(), d_prediction);
+                back.add_gradient(prediction.slot(), d_prediction);
               });
   return loss;
 }
@@ -72,11 +72,11 @@ LossSum masked_loss(Tape& tape, const Variable& before, const PerInput<Variable>
                                         .seed = seed,
                                         .d_prediction = d_error},
                                        back.stream());
-                  back.give_gradient(error.slot(), d_error);
+                  back.add_gradient(error.slot(), d_error);
                 }
-                if (before) back.give_gradient(before, seed);
+                if (before) back.add_gradient(before, seed);
               });
   return loss;
 }
 
-}  // namespace meshgrad
+}  // namespace meshgrad::ops

@@ -4,7 +4,7 @@
 #include <meshgrad/kernels/linear.h>
 #include <meshgrad/kernels/message_passing.h>
 
-namespace meshgrad {
+namespace meshgrad::ops {
 namespace {
 
 /// The values or the gradients of weights.
@@ -72,7 +72,7 @@ struct MlpSavedForBackward {
     const Tensor d_out = tape.take_gradient(out);
     if (!d_out.defined()) return;
     // The residual's slot may take d_out itself; an input that is the residual then accumulates in place.
-    if (residual) tape.give_gradient(residual, d_out);
+    if (residual) tape.add_gradient(residual, d_out);
     MlpBackward args{.rows = out.rows(),
                      .inputs = {},
                      .weights = weights_of(parameters),
@@ -137,7 +137,7 @@ void EdgeUpdateSaved::backward(Tape& tape) const {
                        : Tensor::empty(tape.runtime(), edge_shape, dtype, Tag::activations, "gradient");
   }
   edge_update_backward(args, tape.runtime(), tape.stream());
-  if (edges.needs_gradient()) tape.give_gradient(edges.slot(), args.d_edges);
+  if (edges.needs_gradient()) tape.add_gradient(edges.slot(), args.d_edges);
 }
 
 }  // namespace
@@ -207,4 +207,4 @@ EdgeUpdate edge_update(Tape& tape, const Graph& graph, const Variable& nodes, co
   return result;
 }
 
-}  // namespace meshgrad
+}  // namespace meshgrad::ops

@@ -140,7 +140,7 @@ GradientTarget Tape::gradient_for(const GradientSlot& slot) const {
   return {gradient, accumulate};
 }
 
-void Tape::give_gradient(const GradientSlot& slot, const Tensor& gradient) const {
+void Tape::add_gradient(const GradientSlot& slot, const Tensor& gradient) const {
   if (!slot.needs_gradient()) return;
   Tensor& sum = slot.state_->gradient;
   if (sum.defined()) {

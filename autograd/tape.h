@@ -121,7 +121,7 @@ class Tape {
   /// Where to write the gradient of an input; allocated by the first call.
   GradientTarget gradient_for(const GradientSlot& slot) const;
   /// Adds a finished gradient. An empty slot takes the tensor itself, which the caller must then not modify.
-  void give_gradient(const GradientSlot& slot, const Tensor& gradient) const;
+  void add_gradient(const GradientSlot& slot, const Tensor& gradient) const;
   /// Scratch memory of an op, with the workspace tag.
   Tensor scratch(const Shape& shape, DType dtype, std::string_view name) const;
 

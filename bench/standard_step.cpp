@@ -164,7 +164,7 @@ struct Step {
   Tensor gradients(Runtime& on) const {
     Tape tape(on);
     const Variable prediction = model.forward(tape, batch, recomputed);
-    const LossSum loss = masked_loss(tape, prediction, batch.target, batch.mask);
+    const LossSum loss = ops::masked_loss(tape, prediction, batch.target, batch.mask);
     const Tensor seed = optimizer.note_loss(on, loss.sum.value(), weight);
     const Tensor result = prediction.value();
     tape.backward(loss.sum, seed);
@@ -214,7 +214,7 @@ Judged judge(const Step& step) {
   Tape tape(cpu);
   const Variable prediction = model.forward(tape, batch);
   const Tensor mask = Tensor::from<uint8_t>(cpu, part.answers, Shape{nodes}, Tag::data, "mask");
-  const LossSum loss = masked_loss(tape, prediction, tensor(step.target.base, part.nodes), mask);
+  const LossSum loss = ops::masked_loss(tape, prediction, tensor(step.target.base, part.nodes), mask);
   Judged result{answers_of(part, Matrix(nodes, kOutputs, values_of(prediction.value(), cpu.stream()))), {}};
   tape.backward(loss.sum, scalar(cpu, 1.0 / static_cast<double>(part.answered())));
   result.gradients = values_of(model.parameters().gradients(), cpu.stream());

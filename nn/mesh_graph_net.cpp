@@ -186,18 +186,18 @@ EdgeUpdate MeshGraphNet::update_edges(Tape& tape, const Graph& graph, const Mlp&
                                       const Variable& edges, bool keep_edges) const {
   const bool after = options_.aggregate == AggregateOrder::after_residual;
   if (options_.path == ComputePath::fused) {
-    return edge_update(tape, graph, nodes, edges, mlp.parameters(parameters_),
-                       {.aggregate_after_residual = after,
-                        .keep_hidden = options_.keep_hidden,
-                        .edges_out_needed = keep_edges});
+    return ops::edge_update(tape, graph, nodes, edges, mlp.parameters(parameters_),
+                            {.aggregate_after_residual = after,
+                             .keep_hidden = options_.keep_hidden,
+                             .edges_out_needed = keep_edges});
   }
   const ConcatPart calls[] = {
       {nodes, ConcatPart::Rows::sender}, {nodes, ConcatPart::Rows::receiver}, {edges, ConcatPart::Rows::own}};
   PerInput<ConcatPart> parts;
   for (const size_t input : mlp.file_order()) parts.push_back(calls[input]);
-  const Variable y = mlp.forward_concatenated(tape, parameters_, concat(tape, parts, &graph));
-  const Variable edges_out = add(tape, edges, y);
-  return {edges_out, segment_sum(tape, after ? edges_out : y, graph)};
+  const Variable y = mlp.forward_concatenated(tape, parameters_, ops::concat(tape, parts, &graph));
+  const Variable edges_out = ops::add(tape, edges, y);
+  return {edges_out, ops::segment_sum(tape, after ? edges_out : y, graph)};
 }
 
 }  // namespace meshgrad

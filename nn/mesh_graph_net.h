@@ -45,7 +45,7 @@ struct LatentTrace {
 struct RecomputedStages {
   int64_t begin = 0;
   int64_t end = 0;
-  Keep keep = Keep::inputs;
+  SavePolicy keep = SavePolicy::inputs;
   bool operator==(const RecomputedStages&) const = default;
 };
 

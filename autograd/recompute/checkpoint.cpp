@@ -12,11 +12,11 @@ namespace meshgrad {
 class SegmentRun {
  public:
   static Variables first(Tape& tape, std::string_view name, Segment segment, const Variables& inputs,
-                         Keep keep);
+                         SavePolicy saves);
 
  private:
   SegmentRun(Segment segment, const Variables& inputs) : segment_(std::move(segment)), inputs_(inputs) {}
-  Variables run(Tape& tape, std::string_view name, Keep keep);
+  Variables run(Tape& tape, std::string_view name, SavePolicy saves);
   Variables placeholders(Tape& tape);
   void add_to_outer_plan(Tape& tape, std::string_view name, const Variables& outputs) const;
   void second(Tape& tape);
@@ -32,11 +32,11 @@ class SegmentRun {
 };
 
 Variables SegmentRun::first(Tape& tape, std::string_view name, Segment segment, const Variables& inputs,
-                            Keep keep) {
+                            SavePolicy saves) {
   SegmentRun self(std::move(segment), inputs);
   Offload* const offload = tape.root_offload();
   if (offload != nullptr) offload->begin_segment(self.input_values(true));
-  const Variables outputs = tape.runs() ? self.run(tape, name, keep) : self.placeholders(tape);
+  const Variables outputs = tape.runs() ? self.run(tape, name, saves) : self.placeholders(tape);
   for (const Variable& output : outputs) self.outputs_.push_back(output.slot());
   self.add_to_outer_plan(tape, name, outputs);
   if (offload != nullptr) self.offload_id_ = offload->end_segment(self.saved_values());
@@ -67,10 +67,10 @@ std::vector<Offload::Holder> SegmentRun::saved_values() const {
   return held;
 }
 
-Variables SegmentRun::run(Tape& tape, std::string_view name, Keep keep) {
+Variables SegmentRun::run(Tape& tape, std::string_view name, SavePolicy saves) {
   plan_ = std::make_shared<SegmentPlan>(name, tape.shared_->ids);
   // In the first run of an outer segment nothing is saved.
-  if (tape.kind_ == Tape::Kind::record) plan_->saves = keep;
+  if (tape.kind_ == Tape::Kind::record) plan_->saves = saves;
   Tape first_run(tape, Tape::Kind::first_run, plan_);
   const Variables outputs = segment_(first_run, inputs_);
   // Inside the second run of an outer segment, this is the second of three runs; the third is compared with
@@ -156,9 +156,9 @@ void SegmentRun::second(Tape& tape) {
 }
 
 Variables checkpoint(Tape& tape, std::string_view name, const Segment& segment, const Variables& inputs,
-                     Keep keep) {
+                     SavePolicy saves) {
   if (tape.evaluating()) return segment(tape, inputs);
-  return SegmentRun::first(tape, name, segment, inputs, keep);
+  return SegmentRun::first(tape, name, segment, inputs, saves);
 }
 
 }  // namespace meshgrad

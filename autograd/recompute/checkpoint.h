@@ -3,7 +3,7 @@
 // pass instead of saving their activations. Method: Chen, Xu, Zhang, Guestrin, "Training deep nets with
 // sublinear memory cost" (2016).
 #pragma once
-#include <meshgrad/autograd/recompute/keep.h>
+#include <meshgrad/autograd/recompute/save_policy.h>
 #include <meshgrad/kernels/mlp.h>
 
 #include <functional>
@@ -15,8 +15,8 @@ using Variables = PerInput<Variable>;
 
 using Segment = std::function<Variables(Tape&, const Variables&)>;
 
-/// Runs `segment` and saves only its inputs, and the outputs that `keep` names. Backward runs it again, on an
-/// inner tape and the same variables, and walks back through it. Ops whose outputs neither a backward
+/// Runs `segment` and saves only its inputs, and the outputs that `saves` names. Backward runs it again, on
+/// an inner tape and the same variables, and walks back through it. Ops whose outputs neither a backward
 /// function nor another recomputed op reads are skipped. Gradients are accumulated in the same places and
 /// order as without recomputation, so they are bit-identical. A fused op that is skipped recomputes its
 /// hidden activations inside its backward kernel.
@@ -28,6 +28,6 @@ using Segment = std::function<Variables(Tape&, const Variables&)>;
 /// Segments nest. On a tape that evaluates, this is a plain call. Throws InvalidArgument in backward when the
 /// second run calls other ops than the first.
 Variables checkpoint(Tape& tape, std::string_view name, const Segment& segment, const Variables& inputs,
-                     Keep keep = Keep::inputs);
+                     SavePolicy saves = SavePolicy::inputs);
 
 }  // namespace meshgrad

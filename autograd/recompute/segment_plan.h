@@ -2,7 +2,7 @@
 // SegmentPlan: what the first run of a recomputed segment records for the second: its ops, and which of them
 // must run again. Private to the tape and checkpoint().
 #pragma once
-#include <meshgrad/autograd/recompute/keep.h>
+#include <meshgrad/autograd/recompute/save_policy.h>
 
 #include <memory>
 #include <optional>
@@ -31,7 +31,7 @@ struct SegmentPlan {
     std::vector<GradientSlot> prototypes;  ///< slots like those of its outputs; empty: it always runs
   };
   std::string name;
-  Keep saves;
+  SavePolicy saves;
   std::vector<Op> ops;
   uint64_t before, last;  ///< ids in (before, last] were made by its ops and nested segments
 

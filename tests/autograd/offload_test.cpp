@@ -61,10 +61,10 @@ struct Layers {
   Tensor zeros(const Shape& shape) { return Tensor::zeros(runtime, shape, DType::f32, Tag::gradients); }
 
   Variable layer(Tape& tape, const Variable& in, size_t i) const {
-    return activation(tape, linear(tape, in, weights[i], {}), Activation::tanh);
+    return ops::activation(tape, ops::linear(tape, in, weights[i], {}), Activation::tanh);
   }
   /// Each layer a segment, behind one that is none.
-  Variable forward(Tape& tape, Keep keep = Keep::inputs) const {
+  Variable forward(Tape& tape, SavePolicy keep = SavePolicy::inputs) const {
     Variable y = layer(tape, x, 0);
     for (size_t i = 1; i < weights.size(); ++i) {
       y = checkpoint(
@@ -75,7 +75,7 @@ struct Layers {
     return y;
   }
   void backward(Tape& tape, const Variable& y) const {
-    tape.backward(masked_loss(tape, y, target, mask).sum, seed);
+    tape.backward(ops::masked_loss(tape, y, target, mask).sum, seed);
   }
   /// All gradients, which start anew.
   std::vector<std::vector<double>> gradients(const std::function<void(Tape&)>& prepare,
@@ -118,8 +118,9 @@ TEST_CASE("offloaded values give the same gradients, step after step, whatever i
     const std::unique_ptr<OffloadStore> store = store_for(device, folder);
     const auto plain = layers.gradients([](Tape&) {}, [&](Tape& tape) { return layers.forward(tape); });
     CHECK(magnitude(Matrix{1, 1, {plain[0][0]}}) > 0.0);
-    for (const Keep keep : {Keep::inputs, Keep::products, Keep::outputs_of("activation"),
-                            Keep::outputs_of("linear") | Keep::outputs_of("activation")}) {
+    for (const SavePolicy keep :
+         {SavePolicy::inputs, SavePolicy::matmuls, SavePolicy::outputs_of("activation"),
+          SavePolicy::outputs_of("linear") | SavePolicy::outputs_of("activation")}) {
       for (int step = 0; step < 3; ++step) {
         CHECK(layers.gradients([&](Tape& tape) { tape.offload(*store); },
                                [&](Tape& tape) { return layers.forward(tape, keep); }) == plain);
@@ -155,14 +156,14 @@ TEST_CASE("each boundary but the last is offloaded once, and two of them are in 
     CHECK(store->written_bytes() == store->peak_bytes());
     // What is kept and is the next one's input, too, is one value.
     layers.gradients([&](Tape& tape) { tape.offload(*store); },
-                     [&](Tape& tape) { return layers.forward(tape, Keep::outputs_of("activation")); });
+                     [&](Tape& tape) { return layers.forward(tape, SavePolicy::outputs_of("activation")); });
     CHECK(store->written_bytes() == 2 * store->peak_bytes());
   }
 }
 
 TEST_CASE("a dry run counts the bytes that a real one moves, and as much memory") {
   const Folder folder;
-  for (const Keep keep : {Keep::inputs, Keep::products}) {
+  for (const SavePolicy keep : {SavePolicy::inputs, SavePolicy::matmuls}) {
     Layers layers({}, 9, 100, 16);
     const std::unique_ptr<OffloadStore> real = make_file_store(folder.path, 0, "key");
     const std::unique_ptr<OffloadStore> counted = make_counting_store();
@@ -200,19 +201,20 @@ TEST_CASE("a value with other owners or readers is not offloaded, and not counte
       {"read by an op",
        [&](Tape& tape) {
          const Variable y = layers.layer(tape, layers.x, 0);
-         const Variable read = activation(tape, y, Activation::silu);
-         return add(tape, checkpoint(tape, "b", last, checkpoint(tape, "a", segment, {y}))[0], read);
+         const Variable read = ops::activation(tape, y, Activation::silu);
+         return ops::add(tape, checkpoint(tape, "b", last, checkpoint(tape, "a", segment, {y}))[0], read);
        }},
       {"read by the op that made it",
        [&](Tape& tape) {
-         const Variable y = activation(tape, linear(tape, layers.x, layers.weights[0], {}), Activation::relu);
+         const Variable y =
+             ops::activation(tape, ops::linear(tape, layers.x, layers.weights[0], {}), Activation::relu);
          return checkpoint(tape, "b", last, checkpoint(tape, "a", segment, {y}))[0];
        }},
       {"read by a segment that does not take it", [&](Tape& tape) {
          const Variable y = layers.layer(tape, layers.x, 0);
          const Variable z = checkpoint(tape, "a", segment, {y})[0];
          const auto reader = [&, y](Tape& inner, const Variables& in) {
-           return Variables{layers.layer(inner, add(inner, in[0], y), 2)};
+           return Variables{layers.layer(inner, ops::add(inner, in[0], y), 2)};
          };
          return checkpoint(tape, "b", reader, {z})[0];
        }}};
@@ -237,7 +239,8 @@ TEST_CASE("an op that reads an offloaded input of a segment throws") {
   tape.offload(*store);
   const Variable y = layers.layer(tape, layers.x, 0);
   checkpoint(tape, "b", segment, checkpoint(tape, "a", segment, {y}));
-  CHECK(contains(invalid_argument_text([&] { activation(tape, y, Activation::silu); }), "needed a tensor"));
+  CHECK(contains(invalid_argument_text([&] { ops::activation(tape, y, Activation::silu); }),
+                 "needed a tensor"));
 }
 
 TEST_CASE(
@@ -252,7 +255,7 @@ TEST_CASE(
         return checkpoint(
             tape, "sum",
             [&layers, i](Tape& inner, const Variables& v) {
-              return Variables{layers.layer(inner, v.size() == 1 ? v[0] : add(inner, v[0], v[1]), i)};
+              return Variables{layers.layer(inner, v.size() == 1 ? v[0] : ops::add(inner, v[0], v[1]), i)};
             },
             in)[0];
       };

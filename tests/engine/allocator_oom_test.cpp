@@ -282,7 +282,8 @@ TEST_CASE("callbacks are asked in order, until one has freed enough") {
   CHECK(order == "ab");
 }
 
-TEST_CASE("a callback may allocate, free, release, and add a callback; its own allocations call no callbacks") {
+TEST_CASE(
+    "a callback may allocate, free, release, and add a callback; its own allocations call no callbacks") {
   Fixture f(8 * kMiB);
   StoragePtr spare = f.take(6 * kMiB);
   int calls = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that several streams use: no block is reused before work that may still use it is done, and addresses do not
-// depend on how fast that work is.
+// Memory that several streams use: no block is reused before work that may still use it is done, and
+// addresses do not depend on how fast that work is.
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The allocator as host applications use it: raw pointers, owners that outlive it, two of them, borrowed memory.
+// The allocator as host applications use it: raw pointers, owners that outlive it, two of them, borrowed
+// memory.
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/memory/source_callback.h>

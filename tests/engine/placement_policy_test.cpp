@@ -73,7 +73,8 @@ TEST_CASE("large blocks go low until something has been learned") {
 }
 
 TEST_CASE(
-    "a pattern that repeats at changing scales is learned: short-lived blocks go high, long-lived ones low, small ones "
+    "a pattern that repeats at changing scales is learned: short-lived blocks go high, long-lived ones low, "
+    "small ones "
     "to slabs") {
   PlacementPolicy policy;
   for (uint32_t i = 0; i < 8; ++i) train(policy, random_unit(i));
@@ -120,11 +121,14 @@ int count_right(bool named) {
   int right = 0;
   for (uint32_t step = 0; step < 140; ++step) {
     const bool short_lived = uniform(5, 6, step) < 0.5;
-    const auto owner = [&](int i) { return named ? static_cast<uint64_t>(2 * i + (short_lived ? 1 : 2)) : 0; };
+    const auto owner = [&](int i) {
+      return named ? static_cast<uint64_t>(2 * i + (short_lived ? 1 : 2)) : 0;
+    };
     std::vector<Placed> kept;
     for (int i = 0; i < 24; ++i) {
       const Placed block = place(policy, 8 * kMiB, owner(i));
-      if (step >= 40 && (i == 2 || i == 3) && block.placement == (short_lived ? Placement::high : Placement::low))
+      if (step >= 40 && (i == 2 || i == 3) &&
+          block.placement == (short_lived ? Placement::high : Placement::low))
         ++right;
       if (short_lived && i >= 3) {
         free(policy, block);

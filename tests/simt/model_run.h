@@ -45,7 +45,7 @@ inline ModelRun run_model(MeshGraphNetOptions options, DType dtype,
   runtime.stream().synchronize();
   simt::take_reports();
   Tape tape(runtime);
-  const LossSum loss = masked_loss(tape, model.forward(tape, batch), batch.target, batch.mask);
+  const LossSum loss = ops::masked_loss(tape, model.forward(tape, batch), batch.target, batch.mask);
   ModelRun run;
   run.activations =
       runtime.allocator().stats().by_tag[static_cast<size_t>(Tag::activations)].allocated.current;

@@ -119,7 +119,7 @@ struct RecomputeConfig {
   int64_t budget = 0;  ///< bytes
   std::vector<std::string> include = {"processor"};
   RecomputePolicy policy = RecomputePolicy::inputs;
-  std::vector<std::string> keep;  ///< ops, of Keep::names()
+  std::vector<std::string> keep;  ///< ops, of SavePolicy::names()
   OffloadTo offload = OffloadTo::none;
   std::string offload_dir;  ///< empty: the run's
   SegmentUnit segments = SegmentUnit::block;

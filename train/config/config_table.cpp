@@ -265,8 +265,8 @@ constexpr ConfigKey kKeys[] = {
     {"recompute", "policy", choice<&Config::recompute, &RecomputeConfig::policy>(kPolicies), "",
      "What a part keeps: its inputs, or also its matrix products, so that gathers, norms and activations are "
      "redone and no product is; a fused call counts as one product"},
-    {"recompute", "keep", TextListKey{member<&Config::recompute, &RecomputeConfig::keep>(), 0, &Keep::names},
-     "",
+    {"recompute", "keep",
+     TextListKey{member<&Config::recompute, &RecomputeConfig::keep>(), 0, &SavePolicy::names}, "",
      "Ops whose outputs a part keeps, too, so that they are not redone; what nothing would read is not kept"},
     {"recompute", "offload", choice<&Config::recompute, &RecomputeConfig::offload>(kOffloads), "",
      "Where what a part keeps waits until it is computed again: in the device's memory, in the host's (of a "

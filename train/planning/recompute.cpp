@@ -50,9 +50,9 @@ int64_t segment_length(const Config& config, int64_t blocks) {
 
 }  // namespace
 
-Keep kept_outputs(const RecomputeConfig& config) {
-  Keep keep = config.policy == RecomputePolicy::products ? Keep::products : Keep::inputs;
-  for (const std::string& op : config.keep) keep = keep | Keep::outputs_of(op);
+SavePolicy kept_outputs(const RecomputeConfig& config) {
+  SavePolicy keep = config.policy == RecomputePolicy::products ? SavePolicy::matmuls : SavePolicy::inputs;
+  for (const std::string& op : config.keep) keep = keep | SavePolicy::outputs_of(op);
   return keep;
 }
 
@@ -101,7 +101,7 @@ namespace {
 /// The stages' costs with what recompute.include allows. On a runtime that computes nothing, times are those
 /// that are usual in proportion.
 std::vector<StageCost> costs_of(Runtime& runtime, const Config& config, const BatchSizes& largest,
-                                const MeshGraphNet& model, DryModel& dry, Keep partial, bool offload) {
+                                const MeshGraphNet& model, DryModel& dry, SavePolicy partial, bool offload) {
   std::vector<StageCost> costs = dry.costs(partial);
   const std::vector<bool> included = included_stages(config, model);
   constexpr BlockSeconds kUsual{1.0, 0.9, 0.4};
@@ -163,8 +163,8 @@ Recomputation choose_recomputation(Runtime& runtime, const Config& config, const
   const bool given = mode == RecomputeMode::budget;
   const int64_t room = given ? config.recompute.budget : room_for_batch(runtime, config, dry.batch_bytes());
   if (choice.predicted <= room) return choice;
-  const Keep keep = kept_outputs(config.recompute);
-  const Keep partial = keep == Keep::inputs ? Keep::products : keep;
+  const SavePolicy keep = kept_outputs(config.recompute);
+  const SavePolicy partial = keep == SavePolicy::inputs ? SavePolicy::matmuls : keep;
   const std::vector<StageCost> costs = costs_of(runtime, config, largest, model, dry, partial, offload);
   choice.stages = fit_recomputation(costs, dry, {.room = room, .partial = partial, .like = choice});
   note_peak();
@@ -197,7 +197,7 @@ std::string describe(const Recomputation& recomputation, const MeshGraphNet& mod
   for (size_t i = 0; i < stages.size(); ++i) {
     const RecomputedStages& segment = stages[i];
     count += segment.end - segment.begin;
-    if (segment.keep != Keep::inputs) ++keeping_outputs;
+    if (segment.keep != SavePolicy::inputs) ++keeping_outputs;
     if (stages.size() > 6 && i == 3) names += ", ...";
     if (stages.size() > 6 && i >= 3 && i + 1 < stages.size()) continue;
     names += (i > 0 ? ", " : "") + model.stage_name(segment.begin);

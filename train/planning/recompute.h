@@ -21,7 +21,7 @@ inline bool has_segments(const Recomputation& recomputation, int64_t steps) {
 }
 
 /// What a segment keeps beside its inputs.
-Keep kept_outputs(const RecomputeConfig& config);
+SavePolicy kept_outputs(const RecomputeConfig& config);
 
 /// The stages that recompute.include names, in order. Throws ConfigError for a name that fits none.
 std::vector<bool> included_stages(const Config& config, const MeshGraphNet& model);

@@ -44,7 +44,7 @@ void walk_back(Tape& tape, const std::vector<GradientSlot>& outputs) {
       if (!output) continue;
       const Tensor d_output = back.scratch(output.shape(), output.dtype(), "gradient");
       fill_zero(d_output, back.stream());
-      back.give_gradient(output, d_output);
+      back.add_gradient(output, d_output);
     }
   });
   tape.backward(end, seed);
@@ -52,7 +52,7 @@ void walk_back(Tape& tape, const std::vector<GradientSlot>& outputs) {
 
 /// The stage's outputs, it alone being a segment.
 Variables run(Tape& tape, const MeshGraphNet& model, const Batch& batch, int64_t stage,
-              const Variables& before, std::optional<Keep> segment) {
+              const Variables& before, std::optional<SavePolicy> segment) {
   if (!segment) return model.run_stage(tape, batch, stage, before);
   return checkpoint(
       tape, model.stage_name(stage),
@@ -84,7 +84,8 @@ DryModel::Peak DryModel::peak(const Recomputation& recomputation) {
   return {allocator.stats().allocated.peak - before, store->peak_bytes()};
 }
 
-DryModel::Taken DryModel::run_stage(int64_t stage, const Variables& before, std::optional<Keep> segment) {
+DryModel::Taken DryModel::run_stage(int64_t stage, const Variables& before,
+                                    std::optional<SavePolicy> segment) {
   CachingAllocator& allocator = runtime_.allocator();
   const int64_t start = allocator.stats().allocated.current;
   Tape tape(runtime_);
@@ -106,9 +107,9 @@ DryModel::Taken DryModel::run_stage(int64_t stage, const Variables& before, std:
   return taken;
 }
 
-StageCost DryModel::cost_of(int64_t stage, const Variables& before, Keep partial) {
+StageCost DryModel::cost_of(int64_t stage, const Variables& before, SavePolicy partial) {
   const Taken all = run_stage(stage, before, std::nullopt);
-  const Taken inputs = run_stage(stage, before, Keep::inputs);
+  const Taken inputs = run_stage(stage, before, SavePolicy::inputs);
   const Taken some = run_stage(stage, before, partial);
   StageCost cost;
   if (stage > 0) {  // what goes into the first is the batch's
@@ -123,7 +124,7 @@ StageCost DryModel::cost_of(int64_t stage, const Variables& before, Keep partial
   return cost;
 }
 
-std::vector<StageCost> DryModel::costs(Keep partial) {
+std::vector<StageCost> DryModel::costs(SavePolicy partial) {
   std::vector<StageCost> costs;
   Tape tape(runtime_, Tape::Mode::evaluate);
   Variables before = model_.inputs(tape, batch_);
@@ -136,7 +137,7 @@ std::vector<StageCost> DryModel::costs(Keep partial) {
 }
 
 BlockSeconds measure_block(Runtime& runtime, MeshGraphNetOptions options, DType precision,
-                           const BatchSizes& sizes, Keep partial) {
+                           const BatchSizes& sizes, SavePolicy partial) {
   constexpr int64_t kMostEdges = 5000;  // enough for times to be in proportion
   constexpr int64_t kBlock = 1;         // of two: the last one has no new edges
   constexpr int kRuns = 6;
@@ -158,7 +159,7 @@ BlockSeconds measure_block(Runtime& runtime, MeshGraphNetOptions options, DType 
     return Variable(Tensor::zeros(runtime, {rows, options.width}, precision, Tag::data, "probe"), true);
   };
   const Variables before{zeros(nodes), zeros(edges)};
-  const auto seconds_of = [&](bool back, std::optional<Keep> segment) {
+  const auto seconds_of = [&](bool back, std::optional<SavePolicy> segment) {
     const auto start = std::chrono::steady_clock::now();
     {
       Tape tape(runtime);
@@ -174,7 +175,7 @@ BlockSeconds measure_block(Runtime& runtime, MeshGraphNetOptions options, DType 
     const auto least = [&](double& known, double now) { known = run == 0 ? now : std::min(known, now); };
     least(forward, seconds_of(false, {}));
     least(plain, seconds_of(true, {}));
-    least(inputs, seconds_of(true, Keep::inputs));
+    least(inputs, seconds_of(true, SavePolicy::inputs));
     least(some, seconds_of(true, partial));
   }
   // On a busy machine a difference can be anything; a second run is about a forward pass.

@@ -21,15 +21,15 @@ class DryModel {
   int64_t batch_bytes() const { return memory_.bytes(); }
   /// Bytes of every stage; all of them may be recomputed, and seconds are 0. `partial` is what segments may
   /// keep beside their inputs.
-  std::vector<StageCost> costs(Keep partial = Keep::products);
+  std::vector<StageCost> costs(SavePolicy partial = SavePolicy::matmuls);
 
  private:
   struct Taken {
     int64_t held = 0;            ///< of the inputs
     int64_t kept = 0, peak = 0;  ///< beside inputs
   };
-  Taken run_stage(int64_t stage, const Variables& before, std::optional<Keep> segment);
-  StageCost cost_of(int64_t stage, const Variables& before, Keep partial);
+  Taken run_stage(int64_t stage, const Variables& before, std::optional<SavePolicy> segment);
+  StageCost cost_of(int64_t stage, const Variables& before, SavePolicy partial);
 
   Runtime runtime_;
   MeshGraphNet model_;
@@ -45,6 +45,6 @@ struct BlockSeconds {
 };
 /// Of a model's blocks on the runtime's device, with batches of the sizes' proportions.
 BlockSeconds measure_block(Runtime& runtime, MeshGraphNetOptions options, DType precision,
-                           const BatchSizes& sizes, Keep partial);
+                           const BatchSizes& sizes, SavePolicy partial);
 
 }  // namespace meshgrad

@@ -68,7 +68,8 @@ class Fit {
   int64_t bytes_of(const Stages& stages) {
     std::string known;
     for (const RecomputedStages& segment : stages)
-      known += fmt::format("{}-{}{} ", segment.begin, segment.end, segment.keep == Keep::inputs ? "" : "+");
+      known +=
+          fmt::format("{}-{}{} ", segment.begin, segment.end, segment.keep == SavePolicy::inputs ? "" : "+");
     const auto [found, added] = known_bytes_.try_emplace(known);
     if (added) {
       Recomputation tried = options_.like;
@@ -132,11 +133,11 @@ class Fit {
       if (deals[i] == Deal::keep || !costs_[i].may_recompute) continue;
       const auto stage = static_cast<int64_t>(i);
       const bool goes_on = deals[i] == Deal::follows && !stages.empty() && stages.back().end == stage &&
-                           stages.back().keep == Keep::inputs;
+                           stages.back().keep == SavePolicy::inputs;
       if (goes_on) {
         ++stages.back().end;
       } else {
-        stages.push_back({stage, stage + 1, deals[i] == Deal::some ? options_.partial : Keep::inputs});
+        stages.push_back({stage, stage + 1, deals[i] == Deal::some ? options_.partial : SavePolicy::inputs});
       }
     }
     return stages;
@@ -147,7 +148,8 @@ class Fit {
     for (const RecomputedStages& segment : stages) {
       for (int64_t stage = segment.begin; stage < segment.end; ++stage)
         deals[static_cast<size_t>(stage)] = Deal::follows;
-      deals[static_cast<size_t>(segment.begin)] = segment.keep == Keep::inputs ? Deal::begins : Deal::some;
+      deals[static_cast<size_t>(segment.begin)] =
+          segment.keep == SavePolicy::inputs ? Deal::begins : Deal::some;
     }
     return deals;
   }

@@ -8,7 +8,7 @@ namespace meshgrad {
 
 struct FitOptions {
   int64_t room = 0;  ///< bytes that a batch may take, run dry
-  Keep partial = Keep::products;
+  SavePolicy partial = SavePolicy::matmuls;
   Recomputation like;  ///< but for its stages
 };
 

@@ -38,7 +38,7 @@ RecomputePlan cost_of(std::span<const StageCost> costs, const std::vector<Recomp
 /// begin nothing and be part of the segment before it: the fastest whose peak is at most `budget`. Nothing
 /// when none is.
 std::optional<RecomputePlan> plan_recomputation(std::span<const StageCost> costs, int64_t budget,
-                                                Keep partial = Keep::products);
+                                                SavePolicy partial = SavePolicy::matmuls);
 
 /// The least budget that plan_recomputation can keep to.
 int64_t least_budget(std::span<const StageCost> costs);

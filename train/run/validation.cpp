@@ -18,7 +18,7 @@ double validation_loss(Runtime& runtime, const MeshGraphNet& model, const FrameF
     const Batch batch = features.training_batch(runtime, config.precision, config.data.valid_split, {sample},
                                                 {}, normalizers, false);
     Tape tape(runtime, Tape::Mode::evaluate);
-    const LossSum loss = masked_loss(tape, model.forward(tape, batch), batch.target, batch.mask);
+    const LossSum loss = ops::masked_loss(tape, model.forward(tape, batch), batch.target, batch.mask);
     sum += *to_host(loss.sum.value(), runtime.stream()).data<double>();
     weight += *to_host(loss.weight, runtime.stream()).data<double>();
   }

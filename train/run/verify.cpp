@@ -263,7 +263,7 @@ Tensor run_step(Runtime& runtime, const Optimizer& optimizer, const Reference& r
   Tape tape(runtime);
   const Variable prediction =
       reference.model.forward(tape, reference.batch, reference.nodes, {reference.edges}, trace);
-  const LossSum loss = masked_loss(tape, prediction, reference.batch.target, reference.batch.mask);
+  const LossSum loss = ops::masked_loss(tape, prediction, reference.batch.target, reference.batch.mask);
   tape.backward(loss.sum, optimizer.note_loss(runtime, loss.sum.value(), loss.weight));
   return prediction.value();
 }

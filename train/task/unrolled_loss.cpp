@@ -33,10 +33,10 @@ class Frames {
       Variable error = state.deviation;
       if (batch_->unroll.second_change) {
         // The first frame's velocity is off by what its position is.
-        if (state.position) error = deviation(tape, state.position, error, {}, batch_->mask);
+        if (state.position) error = ops::accumulate_error(tape, state.position, error, {}, batch_->mask);
         state.position = error;
       }
-      state.loss = masked_loss(tape, state.loss, {error}, batch_->mask).sum;
+      state.loss = ops::masked_loss(tape, state.loss, {error}, batch_->mask).sum;
       if (values != nullptr) values->push_back(error.value());
     }
     return state;
@@ -60,11 +60,12 @@ class Frames {
     const MemoryScope scope(tape.runtime().allocator(), name(frame));
     const Unroll& unroll = batch_->unroll;
     if (frame == 0)
-      return deviation(tape, {}, model_->forward(tape, *batch_, *stages_), batch_->target, batch_->mask);
+      return ops::accumulate_error(tape, {}, model_->forward(tape, *batch_, *stages_), batch_->target,
+                                   batch_->mask);
     const Unroll::Step data = unroll.step(frame - 1, batch_->nodes);
-    const Variable nodes = shift_columns(tape, data.node_features, before, unroll.source, unroll.ratio);
-    return deviation(tape, before, model_->forward(tape, *batch_, *stages_, nodes), data.target,
-                     batch_->mask);
+    const Variable nodes = ops::add_columns(tape, data.node_features, before, unroll.source, unroll.ratio);
+    return ops::accumulate_error(tape, before, model_->forward(tape, *batch_, *stages_, nodes), data.target,
+                                 batch_->mask);
   }
   Variable predict_twice(Tape& tape, int64_t frame, const Variable& before) const {
     const auto segment = [frames = *this, frame](Tape& inner, const Variables& inside) {
@@ -87,7 +88,8 @@ Variable batch_loss(Tape& tape, const MeshGraphNet& model, const Batch& batch,
   const bool sequences = recomputation.segments == SegmentUnit::sequence;
   check_internal(errors == nullptr || (count > 1 && !sequences), "a batch whose errors cannot be had");
   if (count == 1)
-    return masked_loss(tape, model.forward(tape, batch, recomputation.stages), batch.target, batch.mask).sum;
+    return ops::masked_loss(tape, model.forward(tape, batch, recomputation.stages), batch.target, batch.mask)
+        .sum;
   const Frames frames(model, batch, recomputation);
   const int64_t length = sequences ? sequence_length(count) : count;
   State state;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/autograd/recompute/keep.h>
+#include <meshgrad/autograd/recompute/save_policy.h>
 
 #include <algorithm>
 
@@ -16,19 +16,19 @@ uint32_t bit_of(std::string_view op) {
 
 }  // namespace
 
-std::span<const std::string_view> Keep::names() { return kOps; }
+std::span<const std::string_view> SavePolicy::names() { return kOps; }
 
-Keep Keep::outputs_of(std::string_view op) {
+SavePolicy SavePolicy::outputs_of(std::string_view op) {
   const uint32_t bit = bit_of(op);
-  if (bit != 0) return Keep(bit);
+  if (bit != 0) return SavePolicy(bit);
   std::string known;
   for (const std::string_view name : kOps) known += (known.empty() ? "" : ", ") + std::string(name);
-  throw invalid_argument("Keep", "an op: " + known, std::string(op));
+  throw invalid_argument("SavePolicy", "an op: " + known, std::string(op));
 }
 
-bool Keep::covers(const OpUse& use) const {
+bool SavePolicy::covers(const OpUse& use) const {
   if (ops_ == 0) return false;
-  return (use.matmul && (ops_ & kProducts) != 0) || (ops_ & bit_of(use.op)) != 0;
+  return (use.matmul && (ops_ & kMatmuls) != 0) || (ops_ & bit_of(use.op)) != 0;
 }
 
 }  // namespace meshgrad
