@@ -57,7 +57,7 @@ Runtime::~Runtime() {
   try {
     stream_.synchronize();
   } catch (const Error&) {
-    // A destructor must not throw; whoever waits for results gets the error there.
+    // A destructor must not throw; a later wait for results throws the error.
   }
 }
 

@@ -154,7 +154,7 @@ TEST_CASE("each boundary but the last is offloaded once, and two of them are in 
     // Inputs of all segments but the last; the first layer is none.
     CHECK(store->peak_bytes() == (kLayers - 2) * bytes);
     CHECK(store->written_bytes() == store->peak_bytes());
-    // What is kept and is the next one's input, too, is one value.
+    // A saved output that is also the next segment's input is one value.
     layers.gradients([&](Tape& tape) { tape.offload(*store); },
                      [&](Tape& tape) { return layers.forward(tape, SavePolicy::outputs_of("activation")); });
     CHECK(store->written_bytes() == 2 * store->peak_bytes());

@@ -30,9 +30,9 @@ struct Step {
   std::vector<Placement> kept, scratch, gradients;
 };
 
-/// A training step on a mesh of `unit` bytes a tensor: each layer keeps an activation for the backward pass
-/// and needs two blocks for scratch, of which one is as large as what is kept; then the layers go in reverse,
-/// each with a small gradient that lives until the end.
+/// A training step on a mesh of `unit` bytes per tensor: each layer saves an activation for the backward pass
+/// and uses two scratch blocks, one as large as the activation; then the layers run in reverse, each with a
+/// small gradient that lives until the end.
 Step train(PlacementPolicy& policy, int64_t unit) {
   constexpr int kLayers = 12;
   Step step;
@@ -113,8 +113,8 @@ TEST_CASE("forecasts that do not come true are not followed") {
   CHECK(high < 50);
 }
 
-/// Steps of two kinds in random order, alike in sizes: one gives every block back at once, the other keeps
-/// all. How many of 200 blocks near the beginning of a step, before anything was freed, were placed for their
+/// Steps of two kinds in random order, with equal sizes: one frees every block at once, the other frees none.
+/// Returns how many of 200 blocks near the beginning of a step, before the first free, were placed for their
 /// kind.
 int count_right(bool named) {
   PlacementPolicy policy;

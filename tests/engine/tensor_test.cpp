@@ -190,7 +190,7 @@ TEST_CASE("two runtimes live side by side") {
   CHECK_NOTHROW(Runtime().log(LogLevel::info, "no sink"));
 }
 
-TEST_CASE("a dry runtime counts memory that is not there, leaves work out, and says whose the peak was") {
+TEST_CASE("a dry run counts memory without having it, skips work, and attributes its peak") {
   constexpr int64_t kMany = int64_t{1} << 44;  // bytes: more than any machine has
   for (const Device device : {Device{}, Device{DeviceKind::cuda, 7}}) {
     Runtime runtime({.device = device, .threads = 1000, .dry = true});
