@@ -2,7 +2,7 @@
 #include <meshgrad/autograd/ops.h>
 #include <meshgrad/kernels/reduction.h>
 
-namespace meshgrad {
+namespace meshgrad::ops {
 
 LossSum masked_loss(Tape& tape, const Variable& prediction, const Tensor& target, const Tensor& mask) {
   const Rows rows = prediction.rows();
@@ -17,7 +17,7 @@ LossSum masked_loss(Tape& tape, const Variable& prediction, const Tensor& target
                          .weight = loss.weight},
                         tape.runtime(), tape.stream());
   }
-  tape.record({.op = "masked_loss", .inputs = {&prediction, 1}, .rereads_inputs = true},
+  tape.record({.op = "masked_loss", .inputs = {&prediction, 1}, .backward_reads_inputs = true},
               [prediction, target, mask, sum = loss.sum.slot()](Tape& back) {
                 const Tensor seed = back.take_gradient(sum);
                 if (!seed.defined() || !prediction.needs_gradient()) return;
@@ -30,7 +30,7 @@ LossSum masked_loss(Tape& tape, const Variable& prediction, const Tensor& target
                                       .seed = seed,
                                       .d_prediction = d_prediction},
                                      back.stream());
-                back.give_gradient(prediction.slot(), d_prediction);
+                back.add_gradient(prediction.slot(), d_prediction);
               });
   return loss;
 }
@@ -57,7 +57,7 @@ LossSum masked_loss(Tape& tape, const Variable& before, const PerInput<Variable>
   }
   InlineVector<Variable, kMaxMlpInputs + 1> inputs(std::span(errors.begin(), errors.end()));
   if (before) inputs.push_back(before);
-  tape.record({.op = "masked_loss", .inputs = inputs, .rereads_inputs = true},
+  tape.record({.op = "masked_loss", .inputs = inputs, .backward_reads_inputs = true},
               [before = before.slot(), errors, mask, sum = loss.sum.slot()](Tape& back) {
                 const Tensor seed = back.take_gradient(sum);
                 if (!seed.defined()) return;
@@ -72,11 +72,11 @@ LossSum masked_loss(Tape& tape, const Variable& before, const PerInput<Variable>
                                         .seed = seed,
                                         .d_prediction = d_error},
                                        back.stream());
-                  back.give_gradient(error.slot(), d_error);
+                  back.add_gradient(error.slot(), d_error);
                 }
-                if (before) back.give_gradient(before, seed);
+                if (before) back.add_gradient(before, seed);
               });
   return loss;
 }
 
-}  // namespace meshgrad
+}  // namespace meshgrad::ops

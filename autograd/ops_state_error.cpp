@@ -2,13 +2,13 @@
 #include <meshgrad/autograd/ops.h>
 #include <meshgrad/kernels/state_error.h>
 
-namespace meshgrad {
+namespace meshgrad::ops {
 
-Variable deviation(Tape& tape, const Variable& before, const Variable& prediction, const Tensor& target,
-                   const Tensor& mask) {
+Variable accumulate_error(Tape& tape, const Variable& before, const Variable& prediction,
+                          const Tensor& target, const Tensor& mask) {
   Variable after =
       tape.output(prediction.rows(), prediction.value().width(), accumulator_of(prediction.value().dtype()),
-                  before.needs_gradient() || prediction.needs_gradient(), "deviation");
+                  before.needs_gradient() || prediction.needs_gradient(), "state error");
   if (tape.runs()) {
     deviation_forward({.rows = prediction.rows(),
                        .before = before ? before.value() : Tensor(),
@@ -19,26 +19,27 @@ Variable deviation(Tape& tape, const Variable& before, const Variable& predictio
                       tape.stream());
   }
   const Variable inputs[] = {prediction, before};
-  tape.record({.op = "deviation", .inputs = inputs}, [before = before.slot(), prediction = prediction.slot(),
-                                                      mask, after = after.slot()](Tape& back) {
-    const Tensor d_after = back.take_gradient(after);
-    if (!d_after.defined()) return;
-    const GradientTarget d_before = back.gradient_for(before);
-    const GradientTarget d_prediction = back.gradient_for(prediction);
-    deviation_backward({.rows = after.rows(),
-                        .d_after = d_after,
-                        .mask = mask,
-                        .d_before = d_before.tensor,
-                        .accumulate_d_before = d_before.accumulate,
-                        .d_prediction = d_prediction.tensor,
-                        .accumulate_d_prediction = d_prediction.accumulate},
-                       back.stream());
-  });
+  tape.record(
+      {.op = "accumulate_error", .inputs = inputs},
+      [before = before.slot(), prediction = prediction.slot(), mask, after = after.slot()](Tape& back) {
+        const Tensor d_after = back.take_gradient(after);
+        if (!d_after.defined()) return;
+        const GradientTarget d_before = back.gradient_for(before);
+        const GradientTarget d_prediction = back.gradient_for(prediction);
+        deviation_backward({.rows = after.rows(),
+                            .d_after = d_after,
+                            .mask = mask,
+                            .d_before = d_before.tensor,
+                            .accumulate_d_before = d_before.accumulate,
+                            .d_prediction = d_prediction.tensor,
+                            .accumulate_d_prediction = d_prediction.accumulate},
+                           back.stream());
+      });
   return after;
 }
 
-Variable shift_columns(Tape& tape, const Tensor& given, const Variable& shift, const Tensor& source,
-                       const Tensor& ratio) {
+Variable add_columns(Tape& tape, const Tensor& given, const Variable& shift, const Tensor& source,
+                     const Tensor& ratio) {
   Variable shifted =
       tape.output(shift.rows(), given.width(), given.dtype(), shift.needs_gradient(), "shifted");
   if (tape.runs()) {
@@ -50,7 +51,7 @@ Variable shift_columns(Tape& tape, const Tensor& given, const Variable& shift, c
                    .shifted = shifted.value()},
                   tape.stream());
   }
-  tape.record({.op = "shift_columns", .inputs = {&shift, 1}},
+  tape.record({.op = "add_columns", .inputs = {&shift, 1}},
               [shift = shift.slot(), source, ratio, shifted = shifted.slot()](Tape& back) {
                 const Tensor d_shifted = back.take_gradient(shifted);
                 if (!d_shifted.defined()) return;
@@ -67,4 +68,4 @@ Variable shift_columns(Tape& tape, const Tensor& given, const Variable& shift, c
   return shifted;
 }
 
-}  // namespace meshgrad
+}  // namespace meshgrad::ops

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The allocators: what a hit costs, and what the source's own calls cost.
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/memory/detail/placement_policy.h>
 #include <meshgrad/engine/memory/source_counted.h>
 #include <meshgrad/engine/memory/source_cuda.h>
@@ -80,16 +81,16 @@ Workload placement_hit_path() {
       Handle handle;
       bytes = (bytes + BlockHeap::kRounding - 1) / BlockHeap::kRounding * BlockHeap::kRounding;
       const Placement placement = policy.place(bytes, 0, handle.ticket);
-      while ((handle.block = heap.take(bytes, BlockHeap::kRounding, placement)) == nullptr) {
+      while ((handle.block = heap.allocate(bytes, BlockHeap::kRounding, placement)) == nullptr) {
         const Growth growth = heap.plan_growth(bytes, BlockHeap::kRounding, placement, BlockHeap::kSlab);
         heap.map(growth.address, growth.bytes);
       }
-      policy.taken(bytes, handle.ticket);
+      policy.allocated(bytes, handle.ticket);
       return handle;
     }
     void free(const Handle& handle) {
       policy.freed(handle.block->bytes, handle.ticket);
-      heap.give_back(handle.block);
+      heap.free(handle.block);
     }
   };
   const auto placer = std::make_shared<Placer>();

@@ -2,6 +2,7 @@
 // What recomputation saves and costs: training steps of the standard model on four meshes of the standard
 // size, of which ever more is computed again, and of one mesh, unrolled over ever more steps. A row is right
 // when its gradients are those of the same step without recomputation, to the last bit.
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/nn/mesh_graph_net.h>
 #include <meshgrad/train/planning/recompute_cost.h>
 #include <meshgrad/train/run/optimizer.h>

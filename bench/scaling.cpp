@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kRounds = 9;
 
-/// One workload on some number of pinned threads.
+/// One workload on some number of threads.
 struct Lane {
   int threads;
   std::unique_ptr<Runtime> runtime;
@@ -40,7 +40,7 @@ Figures scale(const Benchmark& benchmark, bool quick) {
   std::vector<Lane> lanes;
   for (const int threads : thread_counts()) {
     Lane& lane = lanes.emplace_back(Lane{.threads = threads, .runtime = {}, .work = {}, .timer = {}});
-    lane.runtime = std::make_unique<Runtime>(RuntimeOptions{.threads = threads, .pin = true});
+    lane.runtime = std::make_unique<Runtime>(RuntimeOptions{.threads = threads});
     lane.work = benchmark.prepare(*lane.runtime);
     if (lane.work.check) {
       const std::string difference = lane.work.check();

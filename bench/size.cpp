@@ -4,6 +4,7 @@
 // proportion.
 #include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 
 #include <fmt/format.h>
 

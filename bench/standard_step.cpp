@@ -2,6 +2,7 @@
 #include "standard_step.h"
 
 #include <meshgrad/engine/captured_work.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/train/planning/recompute_cost.h>
 #include <meshgrad/train/run/optimizer.h>
 
@@ -164,7 +165,7 @@ struct Step {
   Tensor gradients(Runtime& on) const {
     Tape tape(on);
     const Variable prediction = model.forward(tape, batch, recomputed);
-    const LossSum loss = masked_loss(tape, prediction, batch.target, batch.mask);
+    const LossSum loss = ops::masked_loss(tape, prediction, batch.target, batch.mask);
     const Tensor seed = optimizer.note_loss(on, loss.sum.value(), weight);
     const Tensor result = prediction.value();
     tape.backward(loss.sum, seed);

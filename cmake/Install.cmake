@@ -19,7 +19,7 @@ foreach(folder IN LISTS folders)
     FILES_MATCHING PATTERN "*.h"
     PATTERN "cpu" EXCLUDE PATTERN "cuda" EXCLUDE PATTERN "cli" EXCLUDE PATTERN "replay" EXCLUDE PATTERN "check.h" EXCLUDE PATTERN "gpu_tables.h" EXCLUDE
     PATTERN "gemm_tuning.h" EXCLUDE
-    PATTERN "caching_allocator_heap.h" EXCLUDE)
+    PATTERN "detail" EXCLUDE)
 endforeach()
 
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/meshgradConfig.cmake.in

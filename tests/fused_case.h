@@ -3,6 +3,7 @@
 // For the tests of fused kernels of nodes and edges.
 #pragma once
 #include <doctest/doctest.h>
+#include <meshgrad/engine/runtime.h>
 
 #include <algorithm>
 #include <cmath>

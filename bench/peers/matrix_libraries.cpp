@@ -16,6 +16,7 @@
 #include <cstdio>
 #include <functional>
 #include <oneapi/dnnl/dnnl.hpp>
+#include <unordered_map>
 #include <vector>
 
 namespace {

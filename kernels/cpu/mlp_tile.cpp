@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/runtime.h>
 #include <meshgrad/kernels/cpu/mlp_tile.h>
 
 #include <algorithm>

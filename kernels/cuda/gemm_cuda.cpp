@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <meshgrad/engine/gpu.h>
+#include <meshgrad/engine/runtime.h>
 #include <meshgrad/kernels/cuda/gemm.h>
 #include <meshgrad/kernels/gemm_tuning.h>
 

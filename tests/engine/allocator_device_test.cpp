@@ -37,7 +37,7 @@ class DeviceStreams {
   void order(int earlier, int later) const {
     Event event;
     event.record(at(earlier));
-    event.hold_back(at(later));
+    event.make_wait(at(later));
   }
   void synchronize() const {
     for (void* native : native_) gpu::synchronize(native);

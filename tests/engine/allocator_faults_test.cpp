@@ -219,8 +219,7 @@ TEST_CASE("a refusal at every call of the source: nothing lost, and after a retr
       REQUIRE(run.play() == "");
       REQUIRE(run.counted == plain.counted);  // live bytes, after each operation
       retried += run.retried;
-      // When the caller had to try again, and nothing had been given back for it, the state is the same to
-      // the byte, and stays so.
+      // After a retry for which nothing was unmapped, the state is the same to the byte, and remains so.
       const bool detour =
           run.stats.flushes != plain.stats.flushes || run.stats.borrows != plain.stats.borrows;
       if (setting.expandable && !detour && run.retried > 0) {

@@ -119,7 +119,7 @@ class Worker {
   int64_t refused = 0;
 
  private:
-  /// The same again and again, which the placement policy can foretell.
+  /// A repeated pattern, which the placement policy can predict.
   void train() {
     constexpr int64_t kBytes[] = {600 * kKiB, 400 * kKiB, 300 * kKiB};
     constexpr struct {

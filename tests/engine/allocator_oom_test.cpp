@@ -81,7 +81,7 @@ TEST_CASE(
   CHECK(f.audit() == "");
 }
 
-TEST_CASE("a flush gives back the largest first, and no more than is needed") {
+TEST_CASE("a flush unmaps the largest mappings first, and no more than needed") {
   for (const bool expandable : {true, false}) {
     CAPTURE(expandable);
     SmallAllocator f(100 * kMiB, {.history = 100}, expandable);
@@ -227,7 +227,7 @@ TEST_CASE("a flush that collects garbage on its way survives a source that refus
   StoragePtr kept[8];
   for (int on = 0; on < 6; ++on) f.take((6 - on) * 256 * kKiB, on).reset();
   kept[0] = f.take(kMiB);
-  f.source->set_capacity(2 * kMiB);  // somebody else took the rest
+  f.source->set_capacity(2 * kMiB);  // another program uses the rest
   CHECK(f.refusal(15 * kMiB) != "");
   CHECK(f.refusal(12 * kMiB) != "");
   CHECK(f.audit() == "");
@@ -248,7 +248,7 @@ TEST_CASE("growth that a flush tries leaves the rest of the flush alone, though 
   high.reset();
   REQUIRE(f.source->mapped_bytes() == 9 * kMiB);
   REQUIRE(f.stats().holes == 2);
-  f.source->set_capacity(5 * kMiB);  // somebody else took the rest
+  f.source->set_capacity(5 * kMiB);  // another program uses the rest
   // 1 MiB would do at the end. When the low pages are gone, the low hole needs 6 MiB: 2 above the threshold.
   CHECK(f.refusal(6 * kMiB) != "");
   CHECK(f.source->mapped_bytes() == kMiB);
@@ -271,12 +271,12 @@ TEST_CASE("callbacks are asked in order, until one has freed enough") {
     });
   };
   frees('a', a), frees('b', b), frees('c', c);
-  const StoragePtr taken = f.take(4 * kMiB);
+  const StoragePtr used = f.take(4 * kMiB);
   CHECK(order == "ab");
   CHECK(c != nullptr);
   CHECK(f.stats().retries == 1);
   CHECK(f.audit() == "");
-  CHECK(f.refusal(16 * kMiB) != "");  // more than there is: nobody is asked
+  CHECK(f.refusal(16 * kMiB) != "");  // more than the capacity: no callback is called
   CHECK(order == "ab");
 }
 
@@ -294,7 +294,7 @@ TEST_CASE("a callback may allocate, free, release, and add a callback; what it a
     f.allocator->release_cached();
     return had;
   });
-  const StoragePtr taken = f.take(6 * kMiB);
+  const StoragePtr used = f.take(6 * kMiB);
   CHECK(calls == 1);
   CHECK(inner.find("[allocate inner]") == 0);
   CHECK(f.audit() == "");

@@ -69,7 +69,7 @@ TEST_CASE("memory used on other streams is reused at once, behind a wait for eac
   CHECK(f.source->live_events() == 0);
   CHECK(f.source->calls().synchronize == 0);
   CHECK(f.allocator->snapshot().pending.empty());
-  block.reset();  // the new owner was on its own: nobody else is waited for
+  block.reset();  // only one stream used it: no other is waited for
   CHECK(f.source->calls().record == 2);
   CHECK(f.allocator->stats().active.current == 0);
 }
@@ -280,7 +280,7 @@ std::string run_random(uint64_t seed, bool expandable, MemoryStats& stats) {
       }
       auto* const address = static_cast<char*>(one.storage->data());
       const int64_t bytes = std::max<int64_t>(one.storage->bytes(), 1);
-      if (!watched->free_for(address, bytes, stream(on))) return "handed out early: " + std::to_string(i);
+      if (!watched->free_for(address, bytes, stream(on))) return "reused early: " + std::to_string(i);
       watched->forget_work(address, bytes);
       one.users.push_back(on);
       one.work.push_back(source->queue_work(stream(on)));  // follows all that was there before
@@ -310,7 +310,7 @@ std::string run_random(uint64_t seed, bool expandable, MemoryStats& stats) {
   return source->live_events() == 0 && source->mapped_bytes() == 0 ? "" : "something was left";
 }
 
-TEST_CASE("nothing is handed out early, nor unmapped, whatever four streams do") {
+TEST_CASE("no memory is reused or unmapped early, whatever four streams do") {
   for (const bool expandable : {true, false}) {
     for (const uint64_t seed : {1, 2, 3}) {
       CAPTURE(expandable);

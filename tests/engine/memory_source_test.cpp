@@ -277,7 +277,7 @@ TEST_CASE("a CUDA device that is not there is an error that names it") {
   }
 }
 
-TEST_CASE("host memory is as large as the machine unless told otherwise, and counts to its last page") {
+TEST_CASE("host memory is as large as the machine unless a capacity is given, and counts to its last page") {
   const int64_t available = available_memory();
   const int64_t capacity = HostMemorySource().capacity();
   CHECK(std::abs(capacity - available) < available / 4);  // others use the machine too
@@ -362,7 +362,7 @@ TEST_CASE("neighbouring mappings of host memory are one area to the system, also
   source.release(range, (kPages + 1) * kHugePage);
 }
 
-TEST_CASE("an application's memory is asked for within its cap and given back as it was given") {
+TEST_CASE("an application's memory is allocated within its capacity and freed as it was allocated") {
   Application application(0);
   CallbackMemorySource source(application.callbacks(), Device{}, 3 * kMiB, kMiB);
   CHECK_FALSE(source.expandable());

@@ -60,8 +60,8 @@ TEST_CASE("planned places of blocks with any lives never overlap") {
   CHECK(worst < 1.1);
 }
 
-/// A step in the manner of training: every block of the network keeps three tensors and uses scratch, the way
-/// back frees them in turn. `scale` makes its tensors larger.
+/// A step like training's: every block of the network saves three tensors and uses scratch; the backward pass
+/// frees them one after the other. `scale` makes its tensors larger.
 void step(Runtime& runtime, int64_t scale, std::vector<void*>& addresses) {
   const auto tensor = [&](int64_t kib, Tag tag) {
     Tensor made = Tensor::empty(runtime, Shape{kib * kKiB * scale}, DType::u8, tag, "tensor");

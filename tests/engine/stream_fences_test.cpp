@@ -46,7 +46,7 @@ TEST_CASE("an event belongs to its stream, and is forgotten with its last holder
   CHECK(source.violations().empty());
 }
 
-TEST_CASE("a reuse takes the part that it covers, and leaves the rest with its events") {
+TEST_CASE("reuse removes the part that it covers; the rest keeps its events") {
   TestMemorySource source;
   {
     StreamFences fences;
@@ -54,8 +54,8 @@ TEST_CASE("a reuse takes the part that it covers, and leaves the rest with its e
     fences.add(100, {200, Tag::data, true, {event_on(source, 1), event_on(source, 2)}});
     fences.add(200, {300, Tag::host, false, {event_on(source, 1)}});
     fences.add(400, {500, Tag::workspace, false, {event_on(source, 3)}});
-    CHECK(take(fences, 0, 100).empty());
-    CHECK(take(fences, 300, 400).empty());
+    CHECK(remove(fences, 0, 100).empty());
+    CHECK(remove(fences, 300, 400).empty());
     CHECK(fences.all().size() == 3);
     // The middle of the first: 20 bytes, and two ends stay.
     CHECK(take(fences, 140, 160) == std::vector<FenceBlock>{{20, Tag::data, {1, 2}}});
@@ -88,14 +88,14 @@ TEST_CASE("random fences and reuses beside a map of the bytes") {
     CAPTURE(i);
     const auto begin = static_cast<int64_t>(draws.below(250));
     const int64_t end = begin + 1 + static_cast<int64_t>(draws.below(static_cast<size_t>(256 - begin)));
-    int64_t expected = 0, taken = 0;
+    int64_t expected = 0, removed = 0;
     for (int64_t at = begin; at < end; ++at) expected += event_of[static_cast<size_t>(at)] != 0;
     std::array<uint64_t, 256> seen{};
     for (const FenceBlock& piece : take(fences, begin, end)) {
       taken += piece.bytes;
       seen[piece.events[0] % 256] += static_cast<uint64_t>(piece.bytes);
     }
-    REQUIRE(taken == expected);
+    REQUIRE(removed == expected);
     for (int64_t at = begin; at < end; ++at) {
       uint64_t& event = event_of[static_cast<size_t>(at)];
       if (event != 0) --seen[event % 256];

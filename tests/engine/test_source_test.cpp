@@ -144,7 +144,7 @@ TEST_CASE("the n-th call is refused, once, and a capacity may shrink") {
   CHECK(source.violations().empty());
 }
 
-TEST_CASE("calls take as long as they are told") {
+TEST_CASE("calls take the time that was set") {
   TestMemorySource source(small(4));
   source.set_latency(std::chrono::milliseconds(10));
   const auto start = std::chrono::steady_clock::now();
@@ -221,7 +221,7 @@ TEST_CASE("every event is forgotten exactly once") {
   source.forget(99);
   CHECK(test::contains(violations.next(), "none"));
   CHECK(source.live_events() == 1);
-  source.complete(a);  // forgetting does not take it out of its queue
+  source.complete(a);  // forget() does not remove it from the queue
   CHECK(source.completed(a));
   CHECK_FALSE(source.completed(b));
   source.forget(b);

@@ -45,7 +45,7 @@ Batch square(Runtime& runtime) {
 
 double train_step(Runtime& runtime, const MeshGraphNet& model, const Batch& batch, Optimizer& optimizer) {
   Tape tape(runtime);
-  const LossSum loss = masked_loss(tape, model.forward(tape, batch), batch.target, batch.mask);
+  const LossSum loss = ops::masked_loss(tape, model.forward(tape, batch), batch.target, batch.mask);
   tape.backward(loss.sum, optimizer.note_loss(runtime, loss.sum.value(), loss.weight));
   optimizer.step(runtime);
   return optimizer.state().last_loss;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a block keeps for its backward pass, byte by byte: as many rows as a careful hand would keep.
 #include <doctest/doctest.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/nn/mesh_graph_net.h>
 
 #include "support.h"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/random.h>
 #include <meshgrad/nn/mesh_graph_net.h>
 
@@ -71,7 +72,7 @@ Outcome run(const MeshGraphNetOptions& options, int threads, DType dtype, int64_
   Outcome outcome;
   outcome.activation_bytes =
       runtime.allocator().stats().by_tag[static_cast<size_t>(Tag::activations)].requested.current;
-  const LossSum loss = masked_loss(tape, prediction, batch.target, batch.mask);
+  const LossSum loss = ops::masked_loss(tape, prediction, batch.target, batch.mask);
   const Tensor seed = Tensor::zeros(runtime, {1}, DType::f64, Tag::data);
   *seed.data<double>() = 1.0 / *loss.weight.data<double>();
   const Matrix predicted = to_matrix(prediction.value());

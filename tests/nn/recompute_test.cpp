@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model with recomputed blocks: the same gradients for every way to cut it, in less memory.
 #include <doctest/doctest.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/random.h>
 #include <meshgrad/nn/mesh_graph_net.h>
 
@@ -52,7 +53,8 @@ struct Window {
 
   OpCounts add_gradients(const Batch& batch, const std::vector<RecomputedStages>& recomputed) {
     Tape tape(runtime);
-    const LossSum loss = masked_loss(tape, model.forward(tape, batch, recomputed), batch.target, batch.mask);
+    const LossSum loss =
+        ops::masked_loss(tape, model.forward(tape, batch, recomputed), batch.target, batch.mask);
     tape.backward(loss.sum, seed);
     return tape.counts();
   }
@@ -84,7 +86,7 @@ MeshGraphNetOptions options_of(int64_t blocks, int64_t width) {
 }
 
 /// Bit b of `cuts`: a segment ends behind block b; the last one ends with the last block.
-std::vector<RecomputedStages> segments(int64_t blocks, uint32_t cuts, Keep keep = Keep::inputs) {
+std::vector<RecomputedStages> segments(int64_t blocks, uint32_t cuts, SavePolicy keep = SavePolicy::inputs) {
   std::vector<RecomputedStages> result;
   int64_t begin = 1;
   for (int64_t b = 0; b < blocks; ++b) {
@@ -116,10 +118,10 @@ int64_t different_ways(DType dtype) {
 }
 
 /// Each op with a chance of one half.
-Keep random_keep(uint64_t& draws) {
-  Keep keep;
-  for (const std::string_view op : Keep::names())
-    if (uniform_below(11, 0, draws++, 2) == 1) keep = keep | Keep::outputs_of(op);
+SavePolicy random_keep(uint64_t& draws) {
+  SavePolicy keep;
+  for (const std::string_view op : SavePolicy::names())
+    if (uniform_below(11, 0, draws++, 2) == 1) keep = keep | SavePolicy::outputs_of(op);
   return keep;
 }
 
@@ -162,7 +164,8 @@ TEST_CASE(
           const Tensor plain = window.plain();
           CAPTURE(name_of(dtype));
           CAPTURE(name_of(norm));
-          for (const Keep keep : {Keep::inputs, Keep::products, random_keep(draws), random_keep(draws)}) {
+          for (const SavePolicy keep :
+               {SavePolicy::inputs, SavePolicy::matmuls, random_keep(draws), random_keep(draws)}) {
             CHECK(equal_bits(plain, window.gradients(segments(4, 7, keep), segments(4, 2, keep))));
             CHECK(equal_bits(plain,
                              window.gradients({{0, 6, keep}}, {{0, 1, keep}, {1, 4, keep}, {5, 6, keep}})));
@@ -188,16 +191,16 @@ TEST_CASE("a recomputed block runs the ops that its backward needs, and no other
   CHECK(fused.recomputed == 3);
   CHECK(counts(ComputePath::fused, segments(3, 0)).recomputed == 5);
   CHECK(counts(ComputePath::fused, {}).recomputed == 0);
-  CHECK(counts(ComputePath::fused, segments(3, 3, Keep::products)).recomputed == 0);
+  CHECK(counts(ComputePath::fused, segments(3, 3, SavePolicy::matmuls)).recomputed == 0);
   // Op by op: concat, 3 linear, 2 activations and norm of the edges, their sum; concat, 3 linear, 2
   // activations of the nodes. Not the new edges, nor the nodes' norm and residual.
   const OpCounts single = counts(ComputePath::op_by_op, segments(3, 3));
   CHECK(single.segments == 3);
   CHECK(single.recomputed == 3 * (8 + 6));
-  CHECK(counts(ComputePath::op_by_op, segments(3, 3, Keep::products)).recomputed == 3 * (8 - 3 + 6 - 3));
+  CHECK(counts(ComputePath::op_by_op, segments(3, 3, SavePolicy::matmuls)).recomputed == 3 * (8 - 3 + 6 - 3));
   const auto named = [](std::initializer_list<const char*> ops) {
-    Keep keep;
-    for (const char* op : ops) keep = keep | Keep::outputs_of(op);
+    SavePolicy keep;
+    for (const char* op : ops) keep = keep | SavePolicy::outputs_of(op);
     return segments(3, 3, keep);
   };
   CHECK(counts(ComputePath::op_by_op, named({"linear"})).recomputed == 3 * (8 - 3 + 6 - 3));

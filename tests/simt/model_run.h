@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Forward and backward of a whole model on the simulated device, as training runs them.
 #pragma once
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/nn/mesh_graph_net.h>
 
 #include <functional>
@@ -44,7 +45,7 @@ inline ModelRun run_model(MeshGraphNetOptions options, DType dtype,
   runtime.stream().synchronize();
   simt::take_reports();
   Tape tape(runtime);
-  const LossSum loss = masked_loss(tape, model.forward(tape, batch), batch.target, batch.mask);
+  const LossSum loss = ops::masked_loss(tape, model.forward(tape, batch), batch.target, batch.mask);
   ModelRun run;
   run.activations =
       runtime.allocator().stats().by_tag[static_cast<size_t>(Tag::activations)].allocated.current;

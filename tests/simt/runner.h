@@ -5,6 +5,7 @@
 #include <simt.h>
 
 #include <boost/context/detail/fcontext.hpp>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <unordered_map>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What training does to memory: nothing is left behind, nothing creeps, and running out of it is survivable.
 #include <doctest/doctest.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

@@ -161,8 +161,8 @@ void for_all_ways(int64_t stages, std::vector<RecomputedStages>& way, int64_t st
   if (stage == stages) return body(way);
   for_all_ways(stages, way, stage + 1, body);
   for (int64_t end = stage + 1; end <= stages; ++end) {
-    for (const Keep keep : {Keep::inputs, Keep::products}) {
-      if (keep == Keep::products && end > stage + 1) continue;
+    for (const SavePolicy keep : {SavePolicy::inputs, SavePolicy::matmuls}) {
+      if (keep == SavePolicy::matmuls && end > stage + 1) continue;
       way.push_back({stage, end, keep});
       for_all_ways(stages, way, end, body);
       way.pop_back();

@@ -91,7 +91,7 @@ TEST_CASE("PhysicsNeMo's weights, prediction and gradients, with both of its con
   Tape tape(runtime);
   const Variable prediction = model.forward(tape, batch);
   CHECK(largest_error(prediction.value(), to_f64(file.at("out.prediction"))) < 1e-12);
-  const LossSum loss = masked_loss(tape, prediction, batch.target, batch.mask);
+  const LossSum loss = ops::masked_loss(tape, prediction, batch.target, batch.mask);
   // Their loss is a mean over nodes and components.
   const Tensor seed = Tensor::zeros(runtime, {1}, DType::f64, Tag::data);
   *seed.data<double>() = 1.0 / static_cast<double>(batch.target.elements());

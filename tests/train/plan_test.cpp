@@ -5,6 +5,7 @@
 #include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/random.h>
 #include <meshgrad/train/planning/plan.h>
 #include <meshgrad/train/run/step.h>

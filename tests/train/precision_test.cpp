@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Training with storage in 16 bits, on the CPU but where a case names cuda.
 #include <doctest/doctest.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/train/io/metrics_log.h>
 
 #include <algorithm>

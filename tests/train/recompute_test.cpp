@@ -2,6 +2,7 @@
 // Runs with recomputed blocks: bit-identical, in less memory.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/train/planning/recompute.h>
 
 #include <algorithm>
@@ -221,11 +222,11 @@ TEST_CASE("keys of recomputation that contradict one another are errors") {
                  "[recompute.keep] needed a list of names, each once: linear, activation, norm, add, concat, "
                  "segment_sum, mlp, edge_update, got \"lineer\" in the list; fix: did you mean \"linear\"?"));
   CHECK(kept_outputs(parse_config("[recompute]\nkeep = [\"linear\", \"concat\"]\n", "c").recompute) ==
-        (Keep::outputs_of("concat") | Keep::outputs_of("linear")));
+        (SavePolicy::outputs_of("concat") | SavePolicy::outputs_of("linear")));
   const Config config =
       parse_config("[recompute]\nmode = \"auto\"\npolicy = \"products\"\ninclude = [\"processor.1\"]\n", "c");
   CHECK(config.recompute.mode == RecomputeMode::automatic);
-  CHECK(kept_outputs(config.recompute) == Keep::products);
+  CHECK(kept_outputs(config.recompute) == SavePolicy::matmuls);
   CHECK(config.recompute.include == std::vector<std::string>{"processor.1"});
 }
 

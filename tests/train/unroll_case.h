@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model with unrolled batches of waves, for the tests of unrolled training.
 #pragma once
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/train/task/unrolled_loss.h>
 
 #include <algorithm>

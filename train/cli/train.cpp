@@ -137,18 +137,15 @@ Runtime runtime_of(const Config& config, const GlobalOptions& globals) {
   try {
     return Runtime({.device = chosen_device(config.run.device, config.precision, globals),
                     .threads = static_cast<int>(config.run.threads),
-                    .pin = config.run.pin,
                     .seed = static_cast<uint64_t>(config.run.seed),
                     .allocator = allocator_options_from_environment(config.memory),
                     .log = {},
                     .autotune = config.autotune,
                     .memory = {}});
-  } catch (const ThreadsRefused& error) {
-    const bool pin = error.asked == ThreadsRefused::Asked::pin;
-    throw config_error(pin ? "run.pin" : "run.threads", error.needed, error.got,
-                       pin ? "set run.threads lower, or run.pin = false"
-                           : "set run.threads lower, or raise the limit (ulimit -u, or the control group's "
-                             "pids.max)");
+  } catch (const ThreadsUnavailable& error) {
+    throw config_error(
+        "run.threads", error.needed, error.got,
+        "set run.threads lower, or raise the limit (ulimit -u, or the control group's pids.max)");
   }
 }
 

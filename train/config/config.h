@@ -34,7 +34,6 @@ struct RunConfig {
   int64_t seed = 0;
   std::string device = "auto";  ///< for `resolve_device`
   int64_t threads = 0;          ///< 0: all that are available
-  bool pin = false;
 };
 
 struct DataConfig {
@@ -118,7 +117,7 @@ struct RecomputeConfig {
   int64_t budget = 0;  ///< bytes
   std::vector<std::string> include = {"processor"};
   RecomputePolicy policy = RecomputePolicy::inputs;
-  std::vector<std::string> keep;  ///< ops, of Keep::names()
+  std::vector<std::string> keep;  ///< ops, of SavePolicy::names()
   OffloadTo offload = OffloadTo::none;
   std::string offload_dir;  ///< empty: the run directory
   SegmentUnit segments = SegmentUnit::block;
@@ -164,6 +163,10 @@ struct Config {
 /// choices, and contradictory keys. Any bytes give a Config or a ConfigError.
 Config parse_config(const std::string& text, const std::string& name,
                     const std::vector<std::string>& overrides = {});
+
+/// `parse_config` of a configuration saved in a checkpoint, perhaps by an earlier version: keys that were
+/// removed since are ignored.
+Config parse_saved_config(const std::string& text, const std::string& name);
 
 /// `parse_config` of a file. Throws ConfigError when it cannot be read.
 Config load_config(const std::string& path, const std::vector<std::string>& overrides = {});

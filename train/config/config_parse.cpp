@@ -289,7 +289,7 @@ struct Assigner {
 /// Gathers values and faults from the text, then from the overrides.
 class Reader {
  public:
-  explicit Reader(std::string name) : name_(std::move(name)) {}
+  Reader(std::string name, bool saved) : name_(std::move(name)), saved_(saved) {}
 
   void read(const std::string& text) {
     const auto parsed = parse_toml(text, name_);
@@ -393,6 +393,13 @@ class Reader {
       const int64_t line = value.location().line();
       if (const ConfigKey* key = find_key(section + "." + name)) {
         assign(*key, value, line, place(line));
+      } else if (section + "." + name == kRemovedPin) {
+        // Files of earlier versions name every key; the value that had no effect is no reason to refuse them.
+        if (saved_ || (value.is_boolean() && !value.as_boolean())) continue;
+        add(line, place(line),
+            config_error(kRemovedPin, "no such key any more", describe(value),
+                         "leave it out; to pin threads, start meshgrad under taskset or numactl")
+                .what());
       } else {
         unknown_key(section, name, line, place(line));
       }
@@ -437,6 +444,7 @@ class Reader {
   }
 
   std::string name_;
+  bool saved_;  // text of a checkpoint
   Config config_;
   std::vector<Fault> faults_;
   std::map<std::string, Origin> origins_;  // keys that were set, and where
@@ -446,9 +454,15 @@ class Reader {
 
 }  // namespace
 
+Config parse_saved_config(const std::string& text, const std::string& name) {
+  Reader reader(name, true);
+  reader.read(text);
+  return reader.finish();
+}
+
 Config parse_config(const std::string& text, const std::string& name,
                     const std::vector<std::string>& overrides) {
-  Reader reader(name);
+  Reader reader(name, false);
   reader.read(text);
   for (const std::string& setting : overrides) reader.override_with(setting);
   return reader.finish();

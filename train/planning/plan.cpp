@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/gpu.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/train/config/config_table.h>
 #include <meshgrad/train/planning/plan.h>
 #include <meshgrad/train/run/checkpoint.h>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/byte_size.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/train/planning/recompute.h>
 #include <meshgrad/train/planning/recompute_fit.h>
 
@@ -37,9 +38,9 @@ int64_t segment_length(const Config& config, int64_t blocks) {
 
 }  // namespace
 
-Keep kept_outputs(const RecomputeConfig& config) {
-  Keep keep = config.policy == RecomputePolicy::products ? Keep::products : Keep::inputs;
-  for (const std::string& op : config.keep) keep = keep | Keep::outputs_of(op);
+SavePolicy kept_outputs(const RecomputeConfig& config) {
+  SavePolicy keep = config.policy == RecomputePolicy::products ? SavePolicy::matmuls : SavePolicy::inputs;
+  for (const std::string& op : config.keep) keep = keep | SavePolicy::outputs_of(op);
   return keep;
 }
 

@@ -34,7 +34,7 @@ void run_backward(Tape& tape, const std::vector<GradientSlot>& outputs) {
       if (!output) continue;
       const Tensor d_output = back.scratch(output.shape(), output.dtype(), "gradient");
       fill_zero(d_output, back.stream());
-      back.give_gradient(output, d_output);
+      back.add_gradient(output, d_output);
     }
   });
   tape.backward(end, seed);
@@ -115,7 +115,7 @@ StageCost DryModel::cost_of(int64_t stage, const Values& before, Keep partial) {
   return cost;
 }
 
-std::vector<StageCost> DryModel::costs(Keep partial) {
+std::vector<StageCost> DryModel::costs(SavePolicy partial) {
   std::vector<StageCost> costs;
   Tape tape(runtime_, Tape::Mode::evaluate);
   Values before = input_values(tape, batch_.graph);

@@ -58,7 +58,8 @@ class StageSearch {
   int64_t bytes_of(const Stages& stages) {
     std::string known;
     for (const RecomputedStages& segment : stages)
-      known += fmt::format("{}-{}{} ", segment.begin, segment.end, segment.keep == Keep::inputs ? "" : "+");
+      known +=
+          fmt::format("{}-{}{} ", segment.begin, segment.end, segment.keep == SavePolicy::inputs ? "" : "+");
     const auto [found, added] = known_bytes_.try_emplace(known);
     if (added) {
       Recomputation tried = options_.like;

@@ -39,7 +39,7 @@ RecomputePlan cost_of(std::span<const StageCost> costs, const std::vector<Recomp
 /// The fastest choice whose peak is at most `budget` bytes; nothing when there is none. Each stage is either
 /// not recomputed, a partial segment, the first of a segment, or joins the segment of the stage before it.
 std::optional<RecomputePlan> plan_recomputation(std::span<const StageCost> costs, int64_t budget,
-                                                Keep partial = Keep::products);
+                                                SavePolicy partial = SavePolicy::matmuls);
 
 /// The least budget for which plan_recomputation has an answer.
 int64_t least_budget(std::span<const StageCost> costs);

@@ -166,7 +166,7 @@ void save_checkpoint(const fs::path& path, const Stream& stream, const Config& c
 Config checkpoint_config(const fs::path& path) {
   const SafetensorsFile file(path);
   check_is_checkpoint(file.view());
-  return parse_config(file.view().metadata_at("config"), path.string() + " (its configuration)");
+  return parse_saved_config(file.view().metadata_at("config"), path.string() + " (its configuration)");
 }
 
 uint64_t checkpoint_data_fingerprint(const fs::path& path) {
