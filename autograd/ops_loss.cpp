@@ -9,13 +9,13 @@ LossSum masked_loss(Tape& tape, const Variable& prediction, const Tensor& target
   LossSum loss{tape.output(Shape{1}, Rows{1}, DType::f64, true, "loss"),
                Tensor::empty(tape.runtime(), Shape{1}, DType::f64, tape.tag(), "loss weight")};
   if (tape.runs()) {
-    masked_loss_forward({.rows = rows,
-                         .prediction = prediction.value(),
-                         .target = target,
-                         .mask = mask,
-                         .sum = loss.sum.value(),
-                         .weight = loss.weight},
-                        tape.runtime(), tape.stream());
+    kernels::masked_loss_forward({.rows = rows,
+                                  .prediction = prediction.value(),
+                                  .target = target,
+                                  .mask = mask,
+                                  .sum = loss.sum.value(),
+                                  .weight = loss.weight},
+                                 tape.runtime(), tape.stream());
   }
   tape.record({.op = "masked_loss", .inputs = {&prediction, 1}, .backward_reads_inputs = true},
               [prediction, target, mask, sum = loss.sum.slot()](Tape& back) {
@@ -23,13 +23,13 @@ LossSum masked_loss(Tape& tape, const Variable& prediction, const Tensor& target
                 if (!seed.defined() || !prediction.needs_gradient()) return;
                 const Tensor d_prediction =
                     back.scratch(prediction.value().shape(), prediction.value().dtype(), "d_prediction");
-                masked_loss_backward({.rows = prediction.rows(),
-                                      .prediction = prediction.value(),
-                                      .target = target,
-                                      .mask = mask,
-                                      .seed = seed,
-                                      .d_prediction = d_prediction},
-                                     back.stream());
+                kernels::masked_loss_backward({.rows = prediction.rows(),
+                                               .prediction = prediction.value(),
+                                               .target = target,
+                                               .mask = mask,
+                                               .seed = seed,
+                                               .d_prediction = d_prediction},
+                                              back.stream());
                 back.add_gradient(prediction.slot(), d_prediction);
               });
   return loss;
@@ -46,14 +46,14 @@ LossSum masked_loss(Tape& tape, const Variable& before, const PerInput<Variable>
     fill_zero(loss.weight, tape.stream());
   }
   for (size_t i = 0; runs && i < errors.size(); ++i) {
-    masked_loss_forward({.rows = errors[i].rows(),
-                         .prediction = errors[i].value(),
-                         .target = {},
-                         .mask = mask,
-                         .sum = loss.sum.value(),
-                         .weight = loss.weight,
-                         .accumulate = i > 0 || before},
-                        tape.runtime(), tape.stream());
+    kernels::masked_loss_forward({.rows = errors[i].rows(),
+                                  .prediction = errors[i].value(),
+                                  .target = {},
+                                  .mask = mask,
+                                  .sum = loss.sum.value(),
+                                  .weight = loss.weight,
+                                  .accumulate = i > 0 || before},
+                                 tape.runtime(), tape.stream());
   }
   InlineVector<Variable, kMaxMlpInputs + 1> inputs(std::span(errors.begin(), errors.end()));
   if (before) inputs.push_back(before);
@@ -65,13 +65,13 @@ LossSum masked_loss(Tape& tape, const Variable& before, const PerInput<Variable>
                   if (!error.needs_gradient()) continue;
                   const Tensor d_error =
                       back.scratch(error.value().shape(), error.value().dtype(), "d_error");
-                  masked_loss_backward({.rows = error.rows(),
-                                        .prediction = error.value(),
-                                        .target = {},
-                                        .mask = mask,
-                                        .seed = seed,
-                                        .d_prediction = d_error},
-                                       back.stream());
+                  kernels::masked_loss_backward({.rows = error.rows(),
+                                                 .prediction = error.value(),
+                                                 .target = {},
+                                                 .mask = mask,
+                                                 .seed = seed,
+                                                 .d_prediction = d_error},
+                                                back.stream());
                   back.add_gradient(error.slot(), d_error);
                 }
                 if (before) back.add_gradient(before, seed);

@@ -88,7 +88,7 @@ struct MlpSavedForBackward {
       args.d_inputs.push_back(target.tensor);
       args.accumulate.push_back(target.accumulate);
     }
-    mlp_backward(args, tape.runtime(), tape.stream());
+    kernels::mlp_backward(args, tape.runtime(), tape.stream());
   }
 };
 
@@ -136,7 +136,7 @@ void EdgeUpdateSaved::backward(Tape& tape) const {
                        ? d_edges_out
                        : Tensor::empty(tape.runtime(), edge_shape, dtype, Tag::activations, "gradient");
   }
-  edge_update_backward(args, tape.runtime(), tape.stream());
+  kernels::edge_update_backward(args, tape.runtime(), tape.stream());
   if (edges.needs_gradient()) tape.add_gradient(edges.slot(), args.d_edges);
 }
 
@@ -161,9 +161,9 @@ Variable mlp(Tape& tape, const PerInput<Variable>& inputs, const MlpParameters& 
   const Variable out = tape.output(rows, out_width(parameters), dtype, true, "mlp");
   args.out = out.value();
   if (tape.runs()) {
-    if (tape.recording() && keep_hidden && saving_helps(args))
+    if (tape.recording() && keep_hidden && kernels::saves_hidden(args))
       args.saved = saved_for(tape, parameters, rows.capacity, dtype);
-    mlp_forward(args, tape.runtime(), tape.stream());
+    kernels::mlp_forward(args, tape.runtime(), tape.stream());
   }
   InlineVector<Variable, kMaxMlpInputs + 1> read{residual};
   for (const Variable& input : inputs) read.push_back(input);
@@ -195,9 +195,9 @@ EdgeUpdate edge_update(Tape& tape, const Graph& graph, const Variable& nodes, co
                          .saved = {}};
   if (tape.runs()) {
     if (!args.aggregate.defined()) args.aggregate = tape.scratch(args.aggregate.shape(), dtype, "unused");
-    if (tape.recording() && options.keep_hidden && saving_helps(args))
+    if (tape.recording() && options.keep_hidden && kernels::saves_hidden(args))
       args.saved = saved_for(tape, parameters, graph.edges, dtype);
-    edge_update_forward(args, tape.runtime(), tape.stream());
+    kernels::edge_update_forward(args, tape.runtime(), tape.stream());
   }
   const Variable read[] = {nodes, edges};
   tape.record(

@@ -10,13 +10,13 @@ Variable accumulate_error(Tape& tape, const Variable& before, const Variable& pr
       tape.output(prediction.rows(), prediction.value().width(), accumulator_of(prediction.value().dtype()),
                   before.needs_gradient() || prediction.needs_gradient(), "state error");
   if (tape.runs()) {
-    deviation_forward({.rows = prediction.rows(),
-                       .before = before ? before.value() : Tensor(),
-                       .prediction = prediction.value(),
-                       .target = target,
-                       .mask = mask,
-                       .after = after.value()},
-                      tape.stream());
+    kernels::accumulate_error_forward({.rows = prediction.rows(),
+                                       .before = before ? before.value() : Tensor(),
+                                       .prediction = prediction.value(),
+                                       .target = target,
+                                       .mask = mask,
+                                       .after = after.value()},
+                                      tape.stream());
   }
   const Variable inputs[] = {prediction, before};
   tape.record(
@@ -26,14 +26,14 @@ Variable accumulate_error(Tape& tape, const Variable& before, const Variable& pr
         if (!d_after.defined()) return;
         const GradientTarget d_before = back.gradient_for(before);
         const GradientTarget d_prediction = back.gradient_for(prediction);
-        deviation_backward({.rows = after.rows(),
-                            .d_after = d_after,
-                            .mask = mask,
-                            .d_before = d_before.tensor,
-                            .accumulate_d_before = d_before.accumulate,
-                            .d_prediction = d_prediction.tensor,
-                            .accumulate_d_prediction = d_prediction.accumulate},
-                           back.stream());
+        kernels::accumulate_error_backward({.rows = after.rows(),
+                                            .d_after = d_after,
+                                            .mask = mask,
+                                            .d_before = d_before.tensor,
+                                            .accumulate_d_before = d_before.accumulate,
+                                            .d_prediction = d_prediction.tensor,
+                                            .accumulate_d_prediction = d_prediction.accumulate},
+                                           back.stream());
       });
   return after;
 }
@@ -43,13 +43,13 @@ Variable add_columns(Tape& tape, const Tensor& given, const Variable& shift, con
   Variable shifted =
       tape.output(shift.rows(), given.width(), given.dtype(), shift.needs_gradient(), "shifted");
   if (tape.runs()) {
-    shift_forward({.rows = shift.rows(),
-                   .given = given,
-                   .shift = shift.value(),
-                   .source = source,
-                   .ratio = ratio,
-                   .shifted = shifted.value()},
-                  tape.stream());
+    kernels::add_columns_forward({.rows = shift.rows(),
+                                  .given = given,
+                                  .shift = shift.value(),
+                                  .source = source,
+                                  .ratio = ratio,
+                                  .shifted = shifted.value()},
+                                 tape.stream());
   }
   tape.record({.op = "add_columns", .inputs = {&shift, 1}},
               [shift = shift.slot(), source, ratio, shifted = shifted.slot()](Tape& back) {
@@ -57,13 +57,13 @@ Variable add_columns(Tape& tape, const Tensor& given, const Variable& shift, con
                 if (!d_shifted.defined()) return;
                 const GradientTarget d_shift = back.gradient_for(shift);
                 if (!d_shift.tensor.defined()) return;
-                shift_backward({.rows = shift.rows(),
-                                .d_shifted = d_shifted,
-                                .source = source,
-                                .ratio = ratio,
-                                .d_shift = d_shift.tensor,
-                                .accumulate = d_shift.accumulate},
-                               back.stream());
+                kernels::add_columns_backward({.rows = shift.rows(),
+                                               .d_shifted = d_shifted,
+                                               .source = source,
+                                               .ratio = ratio,
+                                               .d_shift = d_shift.tensor,
+                                               .accumulate = d_shift.accumulate},
+                                              back.stream());
               });
   return shifted;
 }

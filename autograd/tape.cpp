@@ -144,7 +144,7 @@ void Tape::add_gradient(const GradientSlot& slot, const Tensor& gradient) const 
   if (!slot.needs_gradient()) return;
   Tensor& sum = slot.state_->gradient;
   if (sum.defined()) {
-    axpby({.a = 1.0, .x = gradient, .b = 1.0, .y = sum}, stream());
+    kernels::axpby({.a = 1.0, .x = gradient, .b = 1.0, .y = sum}, stream());
   } else {
     sum = gradient;
   }

@@ -50,7 +50,7 @@ double gemm_peak(Runtime& runtime, bool quick) {
   inputs.randomise();
   const LinearForward args{
       .rows = n, .x = x.tensor, .weight = weight.tensor, .bias = {}, .y = inputs.written({n, n}, DType::f16)};
-  const auto run = [&] { linear_forward(args, runtime, runtime.stream()); };
+  const auto run = [&] { kernels::linear_forward(args, runtime, runtime.stream()); };
   Timer timer(runtime, 1);
   timer.run(run, 3, false);
   const Interval ms = median_interval(timer.run(run, quick ? 1 : kRepeats, false));

@@ -50,7 +50,7 @@ Workload linear_work(const std::shared_ptr<Case>& c, bool backward) {
                              .y = c->written({rows, width}, c->storage())};
     return finish(
         c, sizes(*c, rows), flops, 2.0 * row_bytes, {},
-        [&runtime, args] { linear_forward(args, runtime, runtime.stream()); },
+        [&runtime, args] { kernels::linear_forward(args, runtime, runtime.stream()); },
         [=](Case& checked) {
           checked.expect("y", args.y, reference::linear(x.base, w.base, b.base), width);
         });
@@ -65,7 +65,7 @@ Workload linear_work(const std::shared_ptr<Case>& c, bool backward) {
                             .d_bias = c->accumulated({width})};
   return finish(
       c, sizes(*c, rows), 2.0 * flops, 3.0 * row_bytes, {},
-      [&runtime, args] { linear_backward(args, runtime, runtime.stream()); },
+      [&runtime, args] { kernels::linear_backward(args, runtime, runtime.stream()); },
       [=](Case& checked) {
         const reference::LinearGradients g = reference::linear_backward(x.base, w.base, d_y.base);
         checked.expect("d_x", args.d_x, g.d_x, width);
@@ -149,13 +149,13 @@ Workload mlp_work(const std::shared_ptr<Case>& c, Work what) {
   if (what == Work::forward) {
     return finish(
         c, sizes(*c, rows), flops, 3.0 * row_bytes, {},
-        [&runtime, forward] { mlp_forward(forward, runtime, runtime.stream()); },
+        [&runtime, forward] { kernels::mlp_forward(forward, runtime, runtime.stream()); },
         [=](Case& checked) {
           const Matrix y = reference::mlp(parts->ref, {x[0].base, x[1].base}).out;
           checked.expect("out", forward.out, reference::sum(x[0].base, y), terms);
         });
   }
-  const bool saves = what == Work::backward && saving_helps(forward);
+  const bool saves = what == Work::backward && kernels::saves_hidden(forward);
   forward.saved = make_saved(*c, rows, saves);
   const Input d_out = c->rows(base, width);
   const MlpBackward args{
@@ -170,8 +170,8 @@ Workload mlp_work(const std::shared_ptr<Case>& c, Work what) {
       .d_weights = parts->gradients};
   return finish(
       c, sizes(*c, rows), 2.0 * flops, (saves ? 8.0 : 5.0) * row_bytes,
-      [&runtime, forward] { mlp_forward(forward, runtime, runtime.stream()); },
-      [&runtime, args] { mlp_backward(args, runtime, runtime.stream()); },
+      [&runtime, forward] { kernels::mlp_forward(forward, runtime, runtime.stream()); },
+      [&runtime, args] { kernels::mlp_backward(args, runtime, runtime.stream()); },
       [=](Case& checked) {
         const reference::MlpGradients g =
             reference::mlp_backward(parts->ref, {x[0].base, x[1].base}, {}, d_out.base);
@@ -217,14 +217,14 @@ Workload edge_work(const std::shared_ptr<Case>& c, Work what) {
   if (what == Work::forward) {
     return finish(
         c, description, flops, 2.0 * edge_bytes + 2.0 * node_bytes + index_bytes, {},
-        [&runtime, forward, mesh] { edge_update_forward(forward, runtime, runtime.stream()); },
+        [&runtime, forward, mesh] { kernels::edge_update_forward(forward, runtime, runtime.stream()); },
         [=](Case& checked) {
           const auto result = reference::edge_update(update, mesh->base, ref_terms, e.base);
           checked.expect("edges_out", forward.edges_out, result.edges_out, terms);
           checked.expect("aggregate", forward.aggregate, result.aggregate, terms);
         });
   }
-  const bool saves = what == Work::backward && saving_helps(forward);
+  const bool saves = what == Work::backward && kernels::saves_hidden(forward);
   forward.saved = make_saved(*c, edges, saves);
   const Input d_e = c->rows(kBaseEdges * period, width), d_aggregate = c->rows(period, width);
   const EdgeUpdateBackward args{.graph = &mesh->graph,
@@ -242,8 +242,8 @@ Workload edge_work(const std::shared_ptr<Case>& c, Work what) {
                                 .d_weights = parts->gradients};
   return finish(
       c, description, 2.0 * flops, (saves ? 6.0 : 3.0) * edge_bytes + 3.0 * node_bytes + index_bytes,
-      [&runtime, forward, mesh] { edge_update_forward(forward, runtime, runtime.stream()); },
-      [&runtime, args, mesh] { edge_update_backward(args, runtime, runtime.stream()); },
+      [&runtime, forward, mesh] { kernels::edge_update_forward(forward, runtime, runtime.stream()); },
+      [&runtime, args, mesh] { kernels::edge_update_backward(args, runtime, runtime.stream()); },
       [=](Case& checked) {
         const auto g = reference::edge_update_backward(update, mesh->base, ref_terms, e.base, d_e.base,
                                                        d_aggregate.base);

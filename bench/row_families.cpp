@@ -23,7 +23,7 @@ Workload segment_sum_work(const std::shared_ptr<Case>& c) {
                         .out = c->written({nodes, n.width}, c->storage())};
   const Stream& stream = c->stream();
   return row_workload(
-      c, n.elements, n.bytes * 7.0 / 6.0, [&stream, args] { segment_sum(args, stream); },
+      c, n.elements, n.bytes * 7.0 / 6.0, [&stream, args] { kernels::segment_sum(args, stream); },
       [=](Case& checked) {
         checked.expect("out", args.out,
                        reference::scatter_add(x.base, mesh->base.receivers, mesh->base.nodes), 6);
@@ -41,7 +41,7 @@ Workload gather_work(const std::shared_ptr<Case>& c) {
   const Stream& stream = c->stream();
   return row_workload(
       c, 0.0, n.bytes * 7.0 / 6.0 + 4.0 * static_cast<double>(n.rows),
-      [&stream, args] { gather(args, stream); },
+      [&stream, args] { kernels::gather(args, stream); },
       [=](Case& checked) {
         checked.expect("out", args.out, reference::gather(x.base, mesh->base.senders), 1);
       });
@@ -54,7 +54,7 @@ Workload activation_work(const std::shared_ptr<Case>& c) {
       .activation = Activation::relu, .x = x.tensor, .y = c->written({n.rows, n.width}, c->storage())};
   const Stream& stream = c->stream();
   return row_workload(
-      c, 0.0, 2.0 * n.bytes, [&stream, args] { activation_forward(args, stream); },
+      c, 0.0, 2.0 * n.bytes, [&stream, args] { kernels::activation_forward(args, stream); },
       [=](Case& checked) {
         checked.expect("y", args.y, reference::activation(Activation::relu, x.base), 1);
       });
@@ -69,7 +69,7 @@ Workload activation_backward_work(const std::shared_ptr<Case>& c) {
                                 .d_x = c->written({n.rows, n.width}, c->storage())};
   const Stream& stream = c->stream();
   return row_workload(
-      c, 0.0, 3.0 * n.bytes, [&stream, args] { activation_backward(args, stream); },
+      c, 0.0, 3.0 * n.bytes, [&stream, args] { kernels::activation_backward(args, stream); },
       [=](Case& checked) {
         checked.expect("d_x", args.d_x, reference::activation_backward(Activation::relu, x.base, d_y.base),
                        1);
@@ -87,7 +87,8 @@ Workload norm_work(const std::shared_ptr<Case>& c) {
                          .y = c->written({n.rows, n.width}, c->storage())};
   Runtime& runtime = c->runtime();
   return row_workload(
-      c, 8.0 * n.elements, 2.0 * n.bytes, [&runtime, args] { norm_forward(args, runtime, runtime.stream()); },
+      c, 8.0 * n.elements, 2.0 * n.bytes,
+      [&runtime, args] { kernels::norm_forward(args, runtime, runtime.stream()); },
       [=](Case& checked) {
         checked.expect("y", args.y, reference::norm(Norm::layer, x.base, gain.base, bias.base, args.epsilon),
                        n.width);
@@ -108,7 +109,7 @@ Workload norm_backward_work(const std::shared_ptr<Case>& c) {
   Runtime& runtime = c->runtime();
   return row_workload(
       c, 12.0 * n.elements, 3.0 * n.bytes,
-      [&runtime, args] { norm_backward(args, runtime, runtime.stream()); },
+      [&runtime, args] { kernels::norm_backward(args, runtime, runtime.stream()); },
       [=](Case& checked) {
         const auto g = reference::norm_backward(Norm::layer, x.base, gain.base, d_y.base, args.epsilon);
         checked.expect("d_x", args.d_x, g.d_x, n.width, 1.0);
@@ -124,7 +125,7 @@ Workload axpby_work(const std::shared_ptr<Case>& c) {
   const Axpby args{.a = 0.5, .x = x.tensor, .b = 0.5, .y = y.tensor};
   const Stream& stream = c->stream();
   return row_workload(
-      c, 3.0 * n.elements, 3.0 * n.bytes, [&stream, args] { axpby(args, stream); },
+      c, 3.0 * n.elements, 3.0 * n.bytes, [&stream, args] { kernels::axpby(args, stream); },
       [=](Case& checked) {
         Matrix expected = reference::sum(x.base, y.base);
         for (double& value : expected.v) value *= 0.5;
@@ -140,7 +141,7 @@ Workload cast_work(const std::shared_ptr<Case>& c) {
   const Stream& stream = c->stream();
   return row_workload(
       c, 0.0, n.bytes + n.elements * static_cast<double>(size_of(c->accumulator())),
-      [&stream, args] { cast(args, stream); },
+      [&stream, args] { kernels::cast(args, stream); },
       [=](Case& checked) { checked.expect("to", args.to, from.base, 1); });
 }
 
@@ -166,7 +167,7 @@ Workload loss_work(const std::shared_ptr<Case>& c, bool backward) {
                                  .weight = weight};
     return row_workload(
         c, 3.0 * rows * kOutputs, bytes,
-        [&runtime, args] { masked_loss_forward(args, runtime, runtime.stream()); },
+        [&runtime, args] { kernels::masked_loss_forward(args, runtime, runtime.stream()); },
         [=](Case& checked) {
           const reference::Loss loss = reference::masked_loss(prediction.base, target.base, base_mask);
           checked.expect_total("sum", sum, Matrix(1, 1, loss.sum), n.base);
@@ -184,7 +185,7 @@ Workload loss_work(const std::shared_ptr<Case>& c, bool backward) {
   const double written = rows * static_cast<double>(kOutputs * size_of(c->storage()));
   return row_workload(
       c, 3.0 * rows * kOutputs, bytes + written,
-      [&runtime, args] { masked_loss_backward(args, runtime.stream()); },
+      [&runtime, args] { kernels::masked_loss_backward(args, runtime.stream()); },
       [=](Case& judged) {
         judged.expect("d_prediction", args.d_prediction,
                       reference::masked_loss_backward(prediction.base, target.base, base_mask, kLossSeed), 2);
@@ -199,7 +200,7 @@ Workload sum_of_squares_work(const std::shared_ptr<Case>& c) {
                           .sum = Tensor::zeros(c->runtime(), {1}, DType::f64, Tag::data),
                           .non_finite = {}};
   Runtime& runtime = c->runtime();
-  const auto run = [&runtime, args] { sum_of_squares(args, runtime, runtime.stream()); };
+  const auto run = [&runtime, args] { kernels::sum_of_squares(args, runtime, runtime.stream()); };
   Workload work =
       row_workload(c, 2.0 * n.elements, n.elements * static_cast<double>(size_of(c->accumulator())), run,
                    [=](Case& checked) {

@@ -215,7 +215,7 @@ ReferenceStep reference_step(const Step& step) {
   Tape tape(cpu);
   const Variable prediction = model.forward(tape, batch);
   const Tensor mask = Tensor::from<uint8_t>(cpu, part.answers, Shape{nodes}, Tag::data, "mask");
-  const LossSum loss = masked_loss(tape, prediction, tensor(step.target.base, part.nodes), mask);
+  const LossSum loss = ops::masked_loss(tape, prediction, tensor(step.target.base, part.nodes), mask);
   Judged result{answers_of(part, Matrix(nodes, kModelOutputs, values_of(prediction.value(), cpu.stream()))),
                 {}};
   tape.backward(loss.sum, scalar(cpu, 1.0 / static_cast<double>(part.answered())));

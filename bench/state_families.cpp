@@ -40,18 +40,18 @@ Workload accumulate_error_work(const std::shared_ptr<Case>& c) {
   const Input before = c->rows(n.base, kOutputs, sums), target = c->rows(n.base, kOutputs, sums);
   const Input prediction = c->rows(n.base, kOutputs);
   const Mask mask(*c, n);
-  const DeviationForward args{.rows = n.rows,
-                              .before = before.tensor,
-                              .prediction = prediction.tensor,
-                              .target = target.tensor,
-                              .mask = mask.tensor,
-                              .after = c->written({n.rows, kOutputs}, sums)};
+  const AccumulateErrorForward args{.rows = n.rows,
+                                    .before = before.tensor,
+                                    .prediction = prediction.tensor,
+                                    .target = target.tensor,
+                                    .mask = mask.tensor,
+                                    .after = c->written({n.rows, kOutputs}, sums)};
   const Stream& stream = c->stream();
   const double bytes = 3.0 * bytes_of(n.rows, kOutputs, sums) + bytes_of(n.rows, kOutputs, c->storage()) +
                        static_cast<double>(n.rows);
   Workload work = row_workload(
       c, 2.0 * static_cast<double>(n.rows * kOutputs), bytes,
-      [&stream, args] { deviation_forward(args, stream); },
+      [&stream, args] { kernels::accumulate_error_forward(args, stream); },
       [=](Case& checked) {
         checked.expect("after", args.after,
                        reference::accumulate_error(before.base, prediction.base, target.base, mask.base), 3);
@@ -65,16 +65,16 @@ Workload accumulate_error_backward_work(const std::shared_ptr<Case>& c) {
   const DType sums = c->accumulator();
   const Input d_after = c->rows(n.base, kOutputs, sums);
   const Mask mask(*c, n);
-  const DeviationBackward args{.rows = n.rows,
-                               .d_after = d_after.tensor,
-                               .mask = mask.tensor,
-                               .d_before = c->written({n.rows, kOutputs}, sums),
-                               .d_prediction = c->written({n.rows, kOutputs}, c->storage())};
+  const AccumulateErrorBackward args{.rows = n.rows,
+                                     .d_after = d_after.tensor,
+                                     .mask = mask.tensor,
+                                     .d_before = c->written({n.rows, kOutputs}, sums),
+                                     .d_prediction = c->written({n.rows, kOutputs}, c->storage())};
   const Stream& stream = c->stream();
   const double bytes = 2.0 * bytes_of(n.rows, kOutputs, sums) + bytes_of(n.rows, kOutputs, c->storage()) +
                        static_cast<double>(n.rows);
   Workload work = row_workload(
-      c, 0.0, bytes, [&stream, args] { deviation_backward(args, stream); },
+      c, 0.0, bytes, [&stream, args] { kernels::accumulate_error_backward(args, stream); },
       [=](Case& checked) {
         const Matrix expected = reference::masked(d_after.base, mask.base);
         checked.expect("d_before", args.d_before, expected, 1);
@@ -97,17 +97,17 @@ Workload add_columns_work(const std::shared_ptr<Case>& c) {
   const Input given = c->rows(n.base, kColumns), shift = c->rows(n.base, kOutputs, c->accumulator());
   const Input ratio = c->vector(kColumns, 1.0);
   const std::vector<int32_t> source = source_of_columns();
-  const ShiftForward args{.rows = n.rows,
-                          .given = given.tensor,
-                          .shift = shift.tensor,
-                          .source = Tensor::from<int32_t>(c->runtime(), source, {kColumns}, Tag::data),
-                          .ratio = ratio.tensor,
-                          .shifted = c->written({n.rows, kColumns}, c->storage())};
+  const AddColumnsForward args{.rows = n.rows,
+                               .given = given.tensor,
+                               .shift = shift.tensor,
+                               .source = Tensor::from<int32_t>(c->runtime(), source, {kColumns}, Tag::data),
+                               .ratio = ratio.tensor,
+                               .shifted = c->written({n.rows, kColumns}, c->storage())};
   const Stream& stream = c->stream();
   Workload work = row_workload(
       c, 2.0 * static_cast<double>(n.rows * kOutputs),
       2.0 * bytes_of(n.rows, kColumns, c->storage()) + bytes_of(n.rows, kOutputs, c->accumulator()),
-      [&stream, args] { shift_forward(args, stream); },
+      [&stream, args] { kernels::add_columns_forward(args, stream); },
       [=](Case& checked) {
         checked.expect("shifted", args.shifted,
                        reference::add_columns(given.base, shift.base, source, ratio.base), 2);
@@ -121,16 +121,16 @@ Workload add_columns_backward_work(const std::shared_ptr<Case>& c) {
   const RowSizes n(*c);
   const Input d_shifted = c->rows(n.base, kColumns), ratio = c->vector(kColumns, 1.0);
   const std::vector<int32_t> source = source_of_columns();
-  const ShiftBackward args{.rows = n.rows,
-                           .d_shifted = d_shifted.tensor,
-                           .source = Tensor::from<int32_t>(c->runtime(), source, {kColumns}, Tag::data),
-                           .ratio = ratio.tensor,
-                           .d_shift = c->written({n.rows, kOutputs}, c->accumulator())};
+  const AddColumnsBackward args{.rows = n.rows,
+                                .d_shifted = d_shifted.tensor,
+                                .source = Tensor::from<int32_t>(c->runtime(), source, {kColumns}, Tag::data),
+                                .ratio = ratio.tensor,
+                                .d_shift = c->written({n.rows, kOutputs}, c->accumulator())};
   const Stream& stream = c->stream();
   Workload work = row_workload(
       c, 2.0 * static_cast<double>(n.rows * kOutputs),
       bytes_of(n.rows, kOutputs, c->storage()) + bytes_of(n.rows, kOutputs, c->accumulator()),
-      [&stream, args] { shift_backward(args, stream); },
+      [&stream, args] { kernels::add_columns_backward(args, stream); },
       [=](Case& checked) {
         checked.expect("d_shift", args.d_shift,
                        reference::add_columns_backward(d_shifted.base, kOutputs, source, ratio.base), 2);
@@ -170,7 +170,7 @@ Workload adam_work(const std::shared_ptr<Case>& c) {
                        .second_moment = second,
                        .storage = {}};
   const Stream& stream = c->stream();
-  const auto checked_run = [&stream, args] { optimizer_update(args, stream); };
+  const auto checked_run = [&stream, args] { kernels::optimizer_update(args, stream); };
   const auto ref = [=, settings = args.settings](Case& checked) {
     Matrix p = parameters.base, m = gradients.base, v = gradients.base;
     for (size_t i = 0; i < p.v.size(); ++i) {
@@ -187,7 +187,7 @@ Workload adam_work(const std::shared_ptr<Case>& c) {
   args.settings.beta1 = args.settings.beta2 = 1.0;
   Workload work = row_workload(
       c, 0.0, 8.0 * n.elements * static_cast<double>(size_of(dtype)),
-      [&stream, args] { optimizer_update(args, stream); }, ref);
+      [&stream, args] { kernels::optimizer_update(args, stream); }, ref);
   work.check = [=] { return c->check({}, checked_run, ref); };
   return work;
 }
@@ -209,7 +209,7 @@ Workload note_loss_work(const std::shared_ptr<Case>& c) {
                       .seed = c->written({1}, DType::f64)};
   const Stream& stream = c->stream();
   return scalar_workload(
-      c, [&stream, args] { note_loss(args, stream); },
+      c, [&stream, args] { kernels::note_loss(args, stream); },
       [=](Case& checked) { checked.expect("seed", args.seed, Matrix(1, 1, 4.0 / 8.0), 1); });
 }
 
@@ -223,7 +223,7 @@ Workload optimizer_decide_work(const std::shared_ptr<Case>& c) {
                                .non_finite = Tensor::zeros(c->runtime(), {1}, DType::i32, Tag::data)};
   const Stream& stream = c->stream();
   return scalar_workload(
-      c, [&stream, args] { optimizer_decide(args, stream); },
+      c, [&stream, args] { kernels::optimizer_decide(args, stream); },
       [=](Case& checked) {
         const Tensor host = to_host(args.state, stream);
         const StepState& after = *static_cast<const StepState*>(host.raw());
@@ -236,10 +236,10 @@ Workload optimizer_decide_work(const std::shared_ptr<Case>& c) {
 }  // namespace
 
 std::vector<Family> state_families() {
-  return {{"accumulate_error/forward", "deviation_forward", accumulate_error_work},
-          {"accumulate_error/backward", "deviation_backward", accumulate_error_backward_work},
-          {"add_columns/forward", "shift_columns_forward", add_columns_work},
-          {"add_columns/backward", "shift_columns_backward", add_columns_backward_work},
+  return {{"accumulate_error/forward", "accumulate_error_forward", accumulate_error_work},
+          {"accumulate_error/backward", "accumulate_error_backward", accumulate_error_backward_work},
+          {"add_columns/forward", "add_columns_forward", add_columns_work},
+          {"add_columns/backward", "add_columns_backward", add_columns_backward_work},
           {"adam", "optimizer_update", adam_work, true},
           {"note_loss", "note_loss", note_loss_work, true},
           {"optimizer_decide", "optimizer_decide", optimizer_decide_work, true}};

@@ -66,11 +66,13 @@ struct ElementwiseKernels {
   void (*cast)(const Cast&, const Stream&);
 };
 
+namespace kernels {
 void activation_forward(const ActivationForward& args, const Stream& stream);
 void activation_backward(const ActivationBackward& args, const Stream& stream);
 void norm_forward(const NormForward& args, Runtime& runtime, const Stream& stream);
 void norm_backward(const NormBackward& args, Runtime& runtime, const Stream& stream);
 void axpby(const Axpby& args, const Stream& stream);
 void cast(const Cast& args, const Stream& stream);
+}  // namespace kernels
 
 }  // namespace meshgrad

@@ -4,7 +4,7 @@
 
 namespace meshgrad {
 
-void linear_forward(const LinearForward& args, Runtime& runtime, const Stream& stream) {
+void kernels::linear_forward(const LinearForward& args, Runtime& runtime, const Stream& stream) {
   constexpr std::string_view kOp = "linear.forward";
   check_defined(kOp, "weight", args.weight);
   const DType dtype = args.weight.dtype();
@@ -17,7 +17,7 @@ void linear_forward(const LinearForward& args, Runtime& runtime, const Stream& s
   kernels::tables(args.y.device()).linear.forward(args, runtime, stream);
 }
 
-void linear_backward(const LinearBackward& args, Runtime& runtime, const Stream& stream) {
+void kernels::linear_backward(const LinearBackward& args, Runtime& runtime, const Stream& stream) {
   constexpr std::string_view kOp = "linear.backward";
   check_defined(kOp, "weight", args.weight);
   const DType dtype = args.weight.dtype();

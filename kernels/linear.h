@@ -41,7 +41,9 @@ struct LinearKernels {
   void (*backward)(const LinearBackward&, Runtime&, const Stream&);
 };
 
+namespace kernels {
 void linear_forward(const LinearForward& args, Runtime& runtime, const Stream& stream);
 void linear_backward(const LinearBackward& args, Runtime& runtime, const Stream& stream);
+}  // namespace kernels
 
 }  // namespace meshgrad

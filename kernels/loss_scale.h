@@ -32,8 +32,8 @@ struct LossScaleRule {
 
 /// The scale after a skipped step, the last of `skipped_in_a_row` consecutive ones.
 MESHGRAD_HOST_DEVICE static inline double scale_after_skip(const LossScaleRule& rule, double scale,
-                                                           int64_t skipped_in_a_row) {
-  if (skipped_in_a_row < rule.hysteresis) return scale;
+                                                           int64_t consecutive_skips) {
+  if (consecutive_skips < rule.hysteresis) return scale;
   const double less = scale * rule.backoff;
   return less > rule.floor ? less : rule.floor;
 }

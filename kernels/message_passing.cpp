@@ -31,12 +31,12 @@ int64_t check_common(std::string_view op, const Args& args, DType dtype) {
 
 }  // namespace
 
-bool saving_helps(const EdgeUpdateForward& args) {
+bool kernels::saves_hidden(const EdgeUpdateForward& args) {
   check_defined("edge_update.forward", "aggregate", args.aggregate);
-  return kernels::tables(args.aggregate.device()).message_passing.saving_helps(args);
+  return kernels::tables(args.aggregate.device()).message_passing.saves_hidden(args);
 }
 
-void edge_update_forward(const EdgeUpdateForward& args, Runtime& runtime, const Stream& stream) {
+void kernels::edge_update_forward(const EdgeUpdateForward& args, Runtime& runtime, const Stream& stream) {
   constexpr std::string_view kOp = "edge_update.forward";
   check_defined(kOp, "aggregate", args.aggregate);
   const DType dtype = args.aggregate.dtype();
@@ -46,7 +46,7 @@ void edge_update_forward(const EdgeUpdateForward& args, Runtime& runtime, const 
   kernels::tables(args.aggregate.device()).message_passing.edge_forward(args, runtime, stream);
 }
 
-void edge_update_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Stream& stream) {
+void kernels::edge_update_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Stream& stream) {
   constexpr std::string_view kOp = "edge_update.backward";
   check_defined(kOp, "d_aggregate", args.d_aggregate);
   const DType dtype = args.d_aggregate.dtype();

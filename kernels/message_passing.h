@@ -56,14 +56,16 @@ struct EdgeUpdateBackward {
 };
 
 struct MessagePassingKernels {
-  bool (*saving_helps)(const EdgeUpdateForward&);
+  bool (*saves_hidden)(const EdgeUpdateForward&);
   void (*edge_forward)(const EdgeUpdateForward&, Runtime&, const Stream&);
   void (*edge_backward)(const EdgeUpdateBackward&, Runtime&, const Stream&);
 };
 
+namespace kernels {
 /// As for mlp (mlp.h).
-bool saving_helps(const EdgeUpdateForward& args);
+bool saves_hidden(const EdgeUpdateForward& args);
 void edge_update_forward(const EdgeUpdateForward& args, Runtime& runtime, const Stream& stream);
 void edge_update_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Stream& stream);
+}  // namespace kernels
 
 }  // namespace meshgrad

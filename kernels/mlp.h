@@ -87,17 +87,19 @@ struct MlpBackward {
 };
 
 struct MlpKernels {
-  bool (*saving_helps)(const MlpForward&);
+  bool (*saves_hidden)(const MlpForward&);
   void (*forward)(const MlpForward&, Runtime&, const Stream&);
   void (*backward)(const MlpBackward&, Runtime&, const Stream&);
 };
 
+namespace kernels {
 void mlp_forward(const MlpForward& args, Runtime& runtime, const Stream& stream);
 void mlp_backward(const MlpBackward& args, Runtime& runtime, const Stream& stream);
 
 /// Whether the device's kernel for these arguments uses saved activations. False for the fused GPU kernels,
 /// which always recompute them: saving would cost memory and select slower kernels. `args.saved` is not read.
-bool saving_helps(const MlpForward& args);
+bool saves_hidden(const MlpForward& args);
+}  // namespace kernels
 
 /// True when `saved` holds everything that backward needs, so nothing is recomputed.
 bool saved_is_complete(const MlpWeights& weights, const MlpSaved& saved);

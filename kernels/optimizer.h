@@ -50,8 +50,10 @@ struct OptimizerKernels {
   void (*update)(const OptimizerUpdate&, const Stream&);
 };
 
+namespace kernels {
 void note_loss(const NoteLoss& args, const Stream& stream);
 void optimizer_decide(const OptimizerDecision& args, const Stream& stream);
 void optimizer_update(const OptimizerUpdate& args, const Stream& stream);
+}  // namespace kernels
 
 }  // namespace meshgrad

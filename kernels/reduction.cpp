@@ -4,7 +4,7 @@
 
 namespace meshgrad {
 
-void masked_loss_forward(const MaskedLossForward& args, Runtime& runtime, const Stream& stream) {
+void kernels::masked_loss_forward(const MaskedLossForward& args, Runtime& runtime, const Stream& stream) {
   constexpr std::string_view kOp = "masked_loss.forward";
   check_defined(kOp, "prediction", args.prediction);
   const Shape shape{args.rows.capacity, args.prediction.width()};
@@ -16,7 +16,7 @@ void masked_loss_forward(const MaskedLossForward& args, Runtime& runtime, const 
   kernels::tables(args.prediction.device()).reduction.masked_loss_forward(args, runtime, stream);
 }
 
-void masked_loss_backward(const MaskedLossBackward& args, const Stream& stream) {
+void kernels::masked_loss_backward(const MaskedLossBackward& args, const Stream& stream) {
   constexpr std::string_view kOp = "masked_loss.backward";
   check_defined(kOp, "prediction", args.prediction);
   const Shape shape{args.rows.capacity, args.prediction.width()};
@@ -28,7 +28,7 @@ void masked_loss_backward(const MaskedLossBackward& args, const Stream& stream) 
   kernels::tables(args.prediction.device()).reduction.masked_loss_backward(args, stream);
 }
 
-void sum_of_squares(const SumOfSquares& args, Runtime& runtime, const Stream& stream) {
+void kernels::sum_of_squares(const SumOfSquares& args, Runtime& runtime, const Stream& stream) {
   check_defined("sum_of_squares", "x", args.x);
   check_tensor("sum_of_squares", "sum", args.sum, DType::f64, {1});
   check_optional("sum_of_squares", "non_finite", args.non_finite, DType::i32, {1});

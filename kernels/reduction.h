@@ -39,8 +39,10 @@ struct ReductionKernels {
   void (*sum_of_squares)(const SumOfSquares&, Runtime&, const Stream&);
 };
 
+namespace kernels {
 void masked_loss_forward(const MaskedLossForward& args, Runtime& runtime, const Stream& stream);
 void masked_loss_backward(const MaskedLossBackward& args, const Stream& stream);
 void sum_of_squares(const SumOfSquares& args, Runtime& runtime, const Stream& stream);
+}  // namespace kernels
 
 }  // namespace meshgrad

@@ -4,7 +4,7 @@
 
 namespace meshgrad {
 
-void segment_sum(const SegmentSum& args, const Stream& stream) {
+void kernels::segment_sum(const SegmentSum& args, const Stream& stream) {
   constexpr std::string_view kOp = "segment_sum";
   check_defined(kOp, "out", args.out);
   check_defined(kOp, "x", args.x);
@@ -21,7 +21,7 @@ void segment_sum(const SegmentSum& args, const Stream& stream) {
   kernels::tables(args.out.device()).segment_sum.segment_sum(args, stream);
 }
 
-void gather(const Gather& args, const Stream& stream) {
+void kernels::gather(const Gather& args, const Stream& stream) {
   constexpr std::string_view kOp = "gather";
   check_defined(kOp, "x", args.x);
   check_defined(kOp, "out", args.out);

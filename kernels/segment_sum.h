@@ -34,7 +34,9 @@ struct SegmentSumKernels {
   void (*gather)(const Gather&, const Stream&);
 };
 
+namespace kernels {
 void segment_sum(const SegmentSum& args, const Stream& stream);
 void gather(const Gather& args, const Stream& stream);
+}  // namespace kernels
 
 }  // namespace meshgrad

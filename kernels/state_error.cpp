@@ -21,7 +21,7 @@ void check_source(std::string_view op, const Tensor& source, int64_t width, cons
 
 }  // namespace
 
-void deviation_forward(const DeviationForward& args, const Stream& stream) {
+void kernels::accumulate_error_forward(const AccumulateErrorForward& args, const Stream& stream) {
   constexpr std::string_view kOp = "accumulate_error.forward";
   check_defined(kOp, "prediction", args.prediction);
   const Shape shape{args.rows.capacity, args.prediction.width()};
@@ -31,10 +31,10 @@ void deviation_forward(const DeviationForward& args, const Stream& stream) {
   check_optional(kOp, "target", args.target, sums, shape);
   check_tensor(kOp, "mask", args.mask, DType::u8, {args.rows.capacity});
   check_tensor(kOp, "after", args.after, sums, shape);
-  kernels::tables(args.after.device()).state_error.deviation_forward(args, stream);
+  kernels::tables(args.after.device()).state_error.accumulate_error_forward(args, stream);
 }
 
-void deviation_backward(const DeviationBackward& args, const Stream& stream) {
+void kernels::accumulate_error_backward(const AccumulateErrorBackward& args, const Stream& stream) {
   constexpr std::string_view kOp = "accumulate_error.backward";
   check_defined(kOp, "d_after", args.d_after);
   const Shape shape{args.rows.capacity, args.d_after.width()};
@@ -44,10 +44,10 @@ void deviation_backward(const DeviationBackward& args, const Stream& stream) {
   check_tensor(kOp, "mask", args.mask, DType::u8, {args.rows.capacity});
   check_optional(kOp, "d_before", args.d_before, sums, shape);
   check_optional(kOp, "d_prediction", args.d_prediction, stored, shape);
-  kernels::tables(args.d_after.device()).state_error.deviation_backward(args, stream);
+  kernels::tables(args.d_after.device()).state_error.accumulate_error_backward(args, stream);
 }
 
-void shift_forward(const ShiftForward& args, const Stream& stream) {
+void kernels::add_columns_forward(const AddColumnsForward& args, const Stream& stream) {
   constexpr std::string_view kOp = "add_columns.forward";
   check_defined(kOp, "given", args.given);
   check_defined(kOp, "shift", args.shift);
@@ -59,10 +59,10 @@ void shift_forward(const ShiftForward& args, const Stream& stream) {
   check_tensor(kOp, "ratio", args.ratio, sums, {columns});
   check_source(kOp, args.source, args.shift.width(), stream);
   check_tensor(kOp, "shifted", args.shifted, args.given.dtype(), {args.rows.capacity, columns});
-  kernels::tables(args.shifted.device()).state_error.shift_forward(args, stream);
+  kernels::tables(args.shifted.device()).state_error.add_columns_forward(args, stream);
 }
 
-void shift_backward(const ShiftBackward& args, const Stream& stream) {
+void kernels::add_columns_backward(const AddColumnsBackward& args, const Stream& stream) {
   constexpr std::string_view kOp = "add_columns.backward";
   check_defined(kOp, "d_shifted", args.d_shifted);
   check_defined(kOp, "d_shift", args.d_shift);
@@ -73,7 +73,7 @@ void shift_backward(const ShiftBackward& args, const Stream& stream) {
   check_tensor(kOp, "ratio", args.ratio, sums, {columns});
   check_source(kOp, args.source, args.d_shift.width(), stream);
   check_tensor(kOp, "d_shift", args.d_shift, sums, {args.rows.capacity, args.d_shift.width()});
-  kernels::tables(args.d_shift.device()).state_error.shift_backward(args, stream);
+  kernels::tables(args.d_shift.device()).state_error.add_columns_backward(args, stream);
 }
 
 }  // namespace meshgrad

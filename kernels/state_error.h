@@ -9,7 +9,7 @@
 namespace meshgrad {
 
 /// The error after a frame: after = before + prediction - target where mask != 0, else 0.
-struct DeviationForward {
+struct AccumulateErrorForward {
   Rows rows;
   Tensor before;      ///< [rows, width], of accumulator_of(prediction); undefined: zeros
   Tensor prediction;  ///< [rows, width]
@@ -19,7 +19,7 @@ struct DeviationForward {
 };
 /// d_before = d_prediction = d_after where mask != 0, else 0. Each is written or added to, and may be
 /// undefined.
-struct DeviationBackward {
+struct AccumulateErrorBackward {
   Rows rows;
   Tensor d_after;   ///< [rows, width], of accumulator_of(d_prediction)
   Tensor mask;      ///< u8 [rows]
@@ -30,7 +30,7 @@ struct DeviationBackward {
 };
 /// Adds scaled columns of the state error to a model's inputs, which were computed from data:
 /// shifted[r][c] = given[r][c] + ratio[c] * shift[r][source[c]], or given[r][c] where source[c] < 0.
-struct ShiftForward {
+struct AddColumnsForward {
   Rows rows;
   Tensor given;    ///< [rows, columns]
   Tensor shift;    ///< [rows, width], of accumulator_of(given)
@@ -39,7 +39,7 @@ struct ShiftForward {
   Tensor shifted;  ///< [rows, columns], written
 };
 /// d_shift[r][s] = sum over the columns c of source s, in order, of ratio[c] * d_shifted[r][c].
-struct ShiftBackward {
+struct AddColumnsBackward {
   Rows rows;
   Tensor d_shifted;      ///< [rows, columns]
   Tensor source, ratio;  ///< as in forward
@@ -48,15 +48,17 @@ struct ShiftBackward {
 };
 
 struct StateErrorKernels {
-  void (*deviation_forward)(const DeviationForward&, const Stream&);
-  void (*deviation_backward)(const DeviationBackward&, const Stream&);
-  void (*shift_forward)(const ShiftForward&, const Stream&);
-  void (*shift_backward)(const ShiftBackward&, const Stream&);
+  void (*accumulate_error_forward)(const AccumulateErrorForward&, const Stream&);
+  void (*accumulate_error_backward)(const AccumulateErrorBackward&, const Stream&);
+  void (*add_columns_forward)(const AddColumnsForward&, const Stream&);
+  void (*add_columns_backward)(const AddColumnsBackward&, const Stream&);
 };
 
-void deviation_forward(const DeviationForward& args, const Stream& stream);
-void deviation_backward(const DeviationBackward& args, const Stream& stream);
-void shift_forward(const ShiftForward& args, const Stream& stream);
-void shift_backward(const ShiftBackward& args, const Stream& stream);
+namespace kernels {
+void accumulate_error_forward(const AccumulateErrorForward& args, const Stream& stream);
+void accumulate_error_backward(const AccumulateErrorBackward& args, const Stream& stream);
+void add_columns_forward(const AddColumnsForward& args, const Stream& stream);
+void add_columns_backward(const AddColumnsBackward& args, const Stream& stream);
+}  // namespace kernels
 
 }  // namespace meshgrad

@@ -46,12 +46,12 @@ struct StepState {
   // Of the run.
   int64_t steps = 0;    ///< updates made; the learning rate and bias corrections depend on it
   int64_t skipped = 0;  ///< steps skipped because a gradient or the loss was not finite
-  int64_t skipped_in_a_row = 0;
+  int64_t consecutive_skips = 0;
   int64_t clean_steps = 0;  ///< updates since the last skip or growth of the loss scale
   double loss_scale = 1.0;
-  int64_t bad_losses = 0;   ///< micro-batches whose loss was not finite
-  int64_t bad_window = -1;  ///< index of the last skipped step, counted from 0; -1: none
-  double bad_scale = 1.0;   ///< loss scale of that step
+  int64_t non_finite_losses = 0;    ///< micro-batches whose loss was not finite
+  int64_t last_skipped_step = -1;   ///< index of the last skipped step, counted from 0; -1: none
+  double last_skipped_scale = 1.0;  ///< loss scale of that step
 
   // Of the last finished step.
   double last_loss = std::numeric_limits<double>::quiet_NaN();
@@ -93,7 +93,7 @@ MESHGRAD_HOST_DEVICE static inline bool is_finite(double x) { return x - x == 0.
 MESHGRAD_HOST_DEVICE static inline double note_loss(StepState& s, double sum, double window_weight) {
   s.window_loss += sum;
   s.window_weight = window_weight;
-  if (!is_finite(sum)) ++s.bad_losses;
+  if (!is_finite(sum)) ++s.non_finite_losses;
   return s.loss_scale / window_weight;
 }
 
@@ -112,15 +112,15 @@ MESHGRAD_HOST_DEVICE static inline void decide(StepState& s, const OptimizerSett
   s.gradient_norm = std::sqrt(squared_norm) * unscale;
   s.learning_rate = rate_at(o.rate, s.steps);
   if (s.skip != 0) {
-    s.bad_window = s.steps + s.skipped;
-    s.bad_scale = s.loss_scale;
+    s.last_skipped_step = s.steps + s.skipped;
+    s.last_skipped_scale = s.loss_scale;
     ++s.skipped;
-    ++s.skipped_in_a_row;
+    ++s.consecutive_skips;
     s.clean_steps = 0;
-    if (o.scale_loss) s.loss_scale = scale_after_skip(o.loss_scale, s.loss_scale, s.skipped_in_a_row);
+    if (o.scale_loss) s.loss_scale = scale_after_skip(o.loss_scale, s.loss_scale, s.consecutive_skips);
     return;
   }
-  s.skipped_in_a_row = 0;
+  s.consecutive_skips = 0;
   s.gradient_factor = unscale;
   if (o.clip_norm > 0.0) {
     // The 1e-6 is PyTorch's clip_grad_norm_'s, so that runs can be compared.

@@ -71,13 +71,13 @@ void visit_kernels(const KernelTables& all, const Visit& visit) {
   }
   {
     const auto& [saves_hidden, forward, backward] = mlp;
-    visit("mlp", "saving_helps", saves_hidden);
+    visit("mlp", "saves_hidden", saves_hidden);
     visit("mlp", "mlp_forward", forward);
     visit("mlp", "mlp_backward", backward);
   }
   {
     const auto& [saves_hidden, forward, backward] = edges;
-    visit("message_passing", "saving_helps", saves_hidden);
+    visit("message_passing", "saves_hidden", saves_hidden);
     visit("message_passing", "edge_update_forward", forward);
     visit("message_passing", "edge_update_backward", backward);
   }
@@ -109,10 +109,10 @@ void visit_kernels(const KernelTables& all, const Visit& visit) {
   }
   {
     const auto& [accumulate, accumulate_back, add, add_back] = state_error;
-    visit("state_error", "deviation_forward", accumulate);
-    visit("state_error", "deviation_backward", accumulate_back);
-    visit("state_error", "shift_columns_forward", add);
-    visit("state_error", "shift_columns_backward", add_back);
+    visit("state_error", "accumulate_error_forward", accumulate);
+    visit("state_error", "accumulate_error_backward", accumulate_back);
+    visit("state_error", "add_columns_forward", add);
+    visit("state_error", "add_columns_backward", add_back);
   }
 }
 

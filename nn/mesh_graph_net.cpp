@@ -95,7 +95,8 @@ struct MessagePassingBlock {
   std::vector<Mlp> edges;
   std::vector<Mlp> nodes;  // one
 
-  MessagePassingBlock(const MlpFactory& factory, const MeshGraphNetOptions& o, const ModelSizes& sizes, int64_t number)
+  MessagePassingBlock(const MlpFactory& factory, const MeshGraphNetOptions& o, const ModelSizes& sizes,
+                      int64_t number)
       : options(o), edges_needed(o.keep_last_edges || number + 1 < o.blocks) {
     const int64_t width = o.width;
     const size_t sets = sizes.edge_inputs.size();
@@ -138,19 +139,19 @@ struct MessagePassingBlock {
                           const Variable& latents, const Variable& own) const {
     const bool after = options.aggregate == AggregateOrder::after_residual;
     if (options.path == ComputePath::fused) {
-      return edge_update(tape, graph, latents, own, mlp.parameters(parameters),
-                         {.aggregate_after_residual = after,
-                          .keep_hidden = options.keep_hidden,
-                          .edges_out_needed = edges_needed});
+      return ops::edge_update(tape, graph, latents, own, mlp.parameters(parameters),
+                              {.aggregate_after_residual = after,
+                               .keep_hidden = options.keep_hidden,
+                               .edges_out_needed = edges_needed});
     }
     const ConcatPart calls[] = {{latents, ConcatPart::Rows::sender},
                                 {latents, ConcatPart::Rows::receiver},
                                 {own, ConcatPart::Rows::own}};
     PerInput<ConcatPart> parts;
     for (const size_t input : mlp.file_order()) parts.push_back(calls[input]);
-    const Variable y = mlp.forward_concatenated(tape, parameters, concat(tape, parts, &graph));
-    const Variable edges_out = add(tape, own, y);
-    return {edges_out, segment_sum(tape, after ? edges_out : y, graph)};
+    const Variable y = mlp.forward_concatenated(tape, parameters, ops::concat(tape, parts, &graph));
+    const Variable edges_out = ops::add(tape, own, y);
+    return {edges_out, ops::segment_sum(tape, after ? edges_out : y, graph)};
   }
 };
 
@@ -175,7 +176,8 @@ Model make_mesh_graph_net(const MeshGraphNetOptions& options, const ModelSizes& 
   const MlpFactory factory(model.parameters, options, sizes);
   model.stages.push_back({"encoder", false, Encoder(factory, options, sizes)});
   for (int64_t b = 0; b < options.blocks; ++b)
-    model.stages.push_back({"processor." + std::to_string(b), true, MessagePassingBlock(factory, options, sizes, b)});
+    model.stages.push_back(
+        {"processor." + std::to_string(b), true, MessagePassingBlock(factory, options, sizes, b)});
   model.stages.push_back(
       {"decoder", false,
        Decoder{options, factory.make("node_decoder", {options.width}, {}, sizes.outputs, Norm::none)}});

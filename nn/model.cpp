@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/memory/detail/pool_allocator.h>
 #include <meshgrad/nn/model.h>
 

@@ -42,7 +42,7 @@ struct ModelSizes {
 struct RecomputedStages {
   int64_t begin = 0;
   int64_t end = 0;
-  Keep keep = Keep::inputs;
+  SavePolicy keep = SavePolicy::inputs;
   bool operator==(const RecomputedStages&) const = default;
 };
 

@@ -2,6 +2,7 @@
 // Shared by the tests of engine, kernels, autograd and nn: sizes, tolerances, reproducible random values, and
 // conversions between tensors and the reference implementation's matrices.
 #pragma once
+#include <meshgrad/engine/runtime.h>
 #include <meshgrad/kernels/tables.h>
 
 #include <optional>

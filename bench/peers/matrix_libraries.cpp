@@ -47,7 +47,7 @@ int main() {
                            w = values(kWidth * kWidth);
   std::vector<float> c(a.size()), h(a.size());
 
-  const Products<float>& ours = products<float>();
+  const GemmOps<float>& ours = gemm_ops<float>();
   std::vector<float> packed(w.size());
   for (int64_t k = 0; k < kWidth; ++k) {
     for (int64_t j = 0; j < kWidth; ++j) {
@@ -55,11 +55,11 @@ int main() {
           w[static_cast<size_t>(k * kWidth + j)];
     }
   }
-  const Product<float> product{kRows,
-                               kWidth,
-                               {a.data(), kStride, 1, kWidth},
-                               {packed.data(), ours.panel * kWidth, ours.panel},
-                               {bias.data(), 0}};
+  const Gemm<float> product{kRows,
+                            kWidth,
+                            {a.data(), kStride, 1, kWidth},
+                            {packed.data(), ours.panel * kWidth, ours.panel},
+                            {bias.data(), 0}};
   const HiddenResult<float> hidden{
       .activation = meshgrad::Activation::relu, .h = h.data(), .h_stride = kStride};
 

@@ -252,7 +252,7 @@ std::string CachingAllocator::out_of_memory_text(const Request& request) const {
   std::string text = fmt::format("[allocate{}{}] needed {} bytes for {} ({:.1f} MiB), and {} has no room\n{}",
                                  name.empty() ? "" : " ", name, request.requested, name_of(request.tag),
                                  mebibytes(request.requested), name_of(device()), report_locked());
-  std::vector<std::string> advice = advice_;
+  std::vector<std::string> advice = advice_ ? advice_() : std::vector<std::string>();
   if (advice.empty() && limit_ < source_->capacity()) advice.push_back("raise the memory limit");
   if (advice.empty()) advice.push_back("free what is not needed, or use a device with more memory");
   text += advice.size() == 1 ? "fix: " + advice[0] : "fix: in this order,";

@@ -85,25 +85,25 @@ struct Block {
 
 /// C to a tile.
 template <class S>
-struct SumEnd {
+struct SumEpilogue {
   using T = Accumulator<S>;
   T* c;
   int64_t stride;
 
   template <bool kWhole, int kM, int kV>
-  HWY_INLINE void end(const Block<T, kM, kV>& block) const {
+  HWY_INLINE void apply(const Block<T, kM, kV>& block) const {
     block.each(c, stride, [&](int m, int v, T* to) HWY_ATTR { hn::StoreU(block.sum[m][v], Wide<T>(), to); });
   }
 };
 
 /// See HiddenResult. With relu, one value serves as saved z and as h.
 template <class S, bool kRelu>
-struct HiddenEnd {
+struct HiddenEpilogue {
   using T = Accumulator<S>;
   HiddenResult<S> to;
 
   template <bool kWhole, int kM, int kV>
-  HWY_INLINE void end(const Block<T, kM, kV>& block) const {
+  HWY_INLINE void apply(const Block<T, kM, kV>& block) const {
     const auto lanes = static_cast<int64_t>(hn::Lanes(Wide<T>()));
     auto& z = block.sum;
     MESHGRAD_UNROLL
@@ -139,12 +139,12 @@ struct HiddenEnd {
 /// See GradientResult. Column sums add rows in ascending order within a block, and blocks come in ascending
 /// order.
 template <class S, bool kRelu>
-struct GradientEnd {
+struct GradientEpilogue {
   using T = Accumulator<S>;
   GradientResult<S> to;
 
   template <bool kWhole, int kM, int kV>
-  HWY_INLINE void end(const Block<T, kM, kV>& block) const {
+  HWY_INLINE void apply(const Block<T, kM, kV>& block) const {
     const auto lanes = static_cast<int64_t>(hn::Lanes(Wide<T>()));
     auto& d = block.sum;
     const auto part = [&](int v)
@@ -199,12 +199,12 @@ struct GradientEnd {
 
 /// See StoredResult.
 template <class S>
-struct StoredEnd {
+struct StoreEpilogue {
   using T = Accumulator<S>;
   StoredResult<S> to;
 
   template <bool kWhole, int kM, int kV>
-  HWY_INLINE void end(const Block<T, kM, kV>& block) const {
+  HWY_INLINE void apply(const Block<T, kM, kV>& block) const {
     const auto lanes = static_cast<int64_t>(hn::Lanes(Wide<T>()));
     auto& x = block.sum;
     const auto part = [&](int v)
@@ -270,13 +270,13 @@ HWY_INLINE void multiply_add(const Operand<S>* HWY_RESTRICT a, int64_t a_row,
 }
 
 /// Walks through a piece of memory to prefetch, in as many steps as the multiplication has.
-struct Fetch {
+struct Prefetcher {
   uintptr_t next;     // an integer, since it may run past the piece
   uintptr_t advance;  // bytes per step; 0 if there is nothing to prefetch
 
-  Fetch(const Ahead& ahead, const void* otherwise, int64_t steps)
-      : next(reinterpret_cast<uintptr_t>(ahead.bytes > 0 ? ahead.data : otherwise)),
-        advance(steps > 0 ? static_cast<uintptr_t>((ahead.bytes + steps - 1) / steps) : 0) {}
+  Prefetcher(const Prefetch& prefetch, const void* otherwise, int64_t steps)
+      : next(reinterpret_cast<uintptr_t>(prefetch.bytes > 0 ? prefetch.data : otherwise)),
+        advance(steps > 0 ? static_cast<uintptr_t>((prefetch.bytes + steps - 1) / steps) : 0) {}
   /// Prefetches the current line. Consecutive steps may prefetch the same one: cheaper than a branch.
   HWY_INLINE void step() {
     fetch(next);
@@ -292,9 +292,9 @@ struct Fetch {
 };
 
 /// One block of C: initial sums, all steps, epilogue.
-template <class S, int kM, int kV, bool kWhole, class End>
-HWY_INLINE void block(const Product<S>& p, int64_t row, int64_t column, const Operand<S>* HWY_RESTRICT b,
-                      Fetch& fetch, const End& end) {
+template <class S, int kM, int kV, bool kWhole, class Epilogue>
+HWY_INLINE void block(const Gemm<S>& p, int64_t row, int64_t column, const Operand<S>* HWY_RESTRICT b,
+                      Prefetcher& fetch, const Epilogue& epilogue) {
   using T = Accumulator<S>;
   const Wide<T> d;
   Vec<T> sum[kM][kV];
@@ -310,80 +310,81 @@ HWY_INLINE void block(const Product<S>& p, int64_t row, int64_t column, const Op
                [&](int m, int v, const T* from) HWY_ATTR { sum[m][v] = hn::LoadU(d, from); });
   }
   const Operand<S>* a = p.a.data + row * p.a.row;
-  Fetch here = fetch;  // a local copy stays in registers
+  Prefetcher here = fetch;  // a local copy stays in registers
   for (int64_t k = 0; k < p.a.steps; ++k, a += p.a.column, b += p.b.row_stride) {
     multiply_add<S, kM, kV>(a, p.a.row, b, sum);
     here.step();
   }
   fetch = here;
-  end.template end<kWhole>(block);
+  epilogue.template apply<kWhole>(block);
 }
 
 /// All rows of a panel, in blocks of 6, 4, 2 and 1: blocks start at even rows, as epilogues interleave rows
 /// in pairs. A row's sums do not depend on its block.
-template <class S, int kV, bool kWhole, class End>
-HWY_NOINLINE void panel(const Product<S>& p, int64_t column, const Operand<S>* b, Fetch& fetch,
-                        const End& end) {
+template <class S, int kV, bool kWhole, class Epilogue>
+HWY_NOINLINE void panel(const Gemm<S>& p, int64_t column, const Operand<S>* b, Prefetcher& fetch,
+                        const Epilogue& epilogue) {
   int64_t row = 0;
-  for (; row + kRows <= p.m; row += kRows) block<S, kRows, kV, kWhole>(p, row, column, b, fetch, end);
-  if (row + 4 <= p.m) block<S, 4, kV, kWhole>(p, row, column, b, fetch, end), row += 4;
-  if (row + 2 <= p.m) block<S, 2, kV, kWhole>(p, row, column, b, fetch, end), row += 2;
-  if (row < p.m) block<S, 1, kV, kWhole>(p, row, column, b, fetch, end);
+  for (; row + kRows <= p.m; row += kRows) block<S, kRows, kV, kWhole>(p, row, column, b, fetch, epilogue);
+  if (row + 4 <= p.m) block<S, 4, kV, kWhole>(p, row, column, b, fetch, epilogue), row += 4;
+  if (row + 2 <= p.m) block<S, 2, kV, kWhole>(p, row, column, b, fetch, epilogue), row += 2;
+  if (row < p.m) block<S, 1, kV, kWhole>(p, row, column, b, fetch, epilogue);
 }
 
 /// How a product of S is computed, and ended; gemm_amx-inl.h has another way.
 template <class S>
-struct InVectors {
-  template <class End>
-  static HWY_INLINE void run(const Product<S>& p, const End& end) {
+struct VectorGemm {
+  template <class Epilogue>
+  static HWY_INLINE void run(const Gemm<S>& p, const Epilogue& epilogue) {
     const auto lanes = static_cast<int64_t>(hn::Lanes(Wide<Accumulator<S>>()));
     const Operand<S>* b = p.b.data;
-    Fetch fetch(p.ahead, b, (p.m + kRows - 1) / kRows * ((p.n - 1) / (kVectors * lanes) + 1) * p.a.steps);
+    Prefetcher fetch(p.prefetch, b,
+                     (p.m + kRows - 1) / kRows * ((p.n - 1) / (kVectors * lanes) + 1) * p.a.steps);
     for (int64_t column = 0; column < p.n; column += kVectors * lanes, b += p.b.panel_stride) {
       if (p.n - column >= kVectors * lanes) {
-        panel<S, kVectors, true>(p, column, b, fetch, end);
+        panel<S, kVectors, true>(p, column, b, fetch, epilogue);
       } else if (p.n - column > lanes) {
-        panel<S, kVectors, false>(p, column, b, fetch, end);
+        panel<S, kVectors, false>(p, column, b, fetch, epilogue);
       } else {
-        panel<S, 1, false>(p, column, b, fetch, end);
+        panel<S, 1, false>(p, column, b, fetch, epilogue);
       }
     }
   }
-  static void sum(const Product<S>& p, Accumulator<S>* c, int64_t c_stride) {
-    run(p, SumEnd<S>{c, c_stride});
+  static void sum(const Gemm<S>& p, Accumulator<S>* c, int64_t c_stride) {
+    run(p, SumEpilogue<S>{c, c_stride});
   }
 };
 
 // relu, the usual activation, is a template parameter of its epilogues: the others switch per vector.
-template <class S, class Way>
-void hidden(const Product<S>& p, const HiddenResult<S>& result) {
+template <class S, class Method>
+void hidden(const Gemm<S>& p, const HiddenResult<S>& result) {
   if (result.activation == Activation::relu) {
-    Way::run(p, HiddenEnd<S, true>{result});
+    Method::run(p, HiddenEpilogue<S, true>{result});
   } else {
-    Way::run(p, HiddenEnd<S, false>{result});
+    Method::run(p, HiddenEpilogue<S, false>{result});
   }
   if (result.stream_z) hwy::FlushStream();
 }
-template <class S, class Way>
-void gradient(const Product<S>& p, const GradientResult<S>& result) {
+template <class S, class Method>
+void gradient(const Gemm<S>& p, const GradientResult<S>& result) {
   if (result.activation == Activation::relu) {
-    Way::run(p, GradientEnd<S, true>{result});
+    Method::run(p, GradientEpilogue<S, true>{result});
   } else {
-    Way::run(p, GradientEnd<S, false>{result});
+    Method::run(p, GradientEpilogue<S, false>{result});
   }
 }
-template <class S, class Way>
-void stored(const Product<S>& p, const StoredResult<S>& result) {
-  Way::run(p, StoredEnd<S>{result});
+template <class S, class Method>
+void stored(const Gemm<S>& p, const StoredResult<S>& result) {
+  Method::run(p, StoreEpilogue<S>{result});
 }
 
-template <class S, class Way = InVectors<S>>
-const Products<S>* table() {
-  static const Products<S> products{
+template <class S, class Method = VectorGemm<S>>
+const GemmOps<S>* table() {
+  static const GemmOps<S> gemm_ops{
       .panel = kVectors * static_cast<int64_t>(hn::Lanes(Wide<Accumulator<S>>())),
-      .sum = Way::sum,
-      .hidden = hidden<S, Way>,
-      .gradient = gradient<S, Way>,
-      .stored = stored<S, Way>};
-  return &products;
+      .sum = Method::sum,
+      .hidden = hidden<S, Method>,
+      .gradient = gradient<S, Method>,
+      .stored = stored<S, Method>};
+  return &gemm_ops;
 }

@@ -21,7 +21,7 @@ struct PanelMatrix {
 /// depth. It is read exactly, except transposed pairs (row = 2), which must be readable up to multiples of 16
 /// rows and 16 steps, like a tile.
 template <class T>
-struct Factor {
+struct StridedMatrix {
   const T* data;
   int64_t row, column, steps;
 };
@@ -29,25 +29,25 @@ struct Factor {
 /// Initial value of the accumulators: rows of a tile, one row for all (stride 0: a bias), or zeros (null).
 /// Must be readable like a tile.
 template <class T>
-struct Start {
+struct InitialSums {
   const T* rows = nullptr;
   int64_t stride = 0;
 };
 
 /// Memory that will be read soon: a multiplication prefetches it into the L2 cache while it computes.
-struct Ahead {
+struct Prefetch {
   const void* data = nullptr;
   int64_t bytes = 0;
 };
 
 /// C [m, n] = start + A B. Steps are summed in ascending order, except by AMX.
 template <class S>
-struct Product {
+struct Gemm {
   int64_t m, n;
-  Factor<Operand<S>> a;
+  StridedMatrix<Operand<S>> a;
   PanelMatrix<Operand<S>> b;
-  Start<Accumulator<S>> start;
-  Ahead ahead = {};
+  InitialSums<Accumulator<S>> start;
+  Prefetch prefetch = {};
 };
 
 // Epilogues: what is done with C before it leaves registers. An output whose default is null is optional.
@@ -99,32 +99,32 @@ struct StoredResult {
 
 /// The multiplications, by epilogue: one table per instruction set and storage type.
 template <class S>
-struct Products {
+struct GemmOps {
   using T = Accumulator<S>;
-  int64_t panel;                                           ///< columns of a panel of B; divides kPad
-  void (*sum)(const Product<S>&, T* c, int64_t c_stride);  ///< a tile of sums; c may alias start
-  void (*hidden)(const Product<S>&, const HiddenResult<S>&);
-  void (*gradient)(const Product<S>&, const GradientResult<S>&);
-  void (*stored)(const Product<S>&, const StoredResult<S>&);
+  int64_t panel;                                        ///< columns of a panel of B; divides kPad
+  void (*sum)(const Gemm<S>&, T* c, int64_t c_stride);  ///< a tile of sums; c may alias start
+  void (*hidden)(const Gemm<S>&, const HiddenResult<S>&);
+  void (*gradient)(const Gemm<S>&, const GradientResult<S>&);
+  void (*stored)(const Gemm<S>&, const StoredResult<S>&);
 };
 
 /// Whether this CPU has bfloat16 dot products of pairs. Otherwise kernels use WideBfloat16 for bf16.
-bool multiplies_pairs();
+bool multiplies_bf16_pairs();
 
 /// The best table for this CPU. For bfloat16 pairs it uses AMX (tdpbf16ps) if available, else AVX-512
 /// (vdpbf16ps); both treat subnormal numbers as 0. AMX adds in another order: its bits differ from those
 /// without AMX, but a row gets the same bits in whichever tile it is computed.
 template <class S>
-const Products<S>& products();
+const GemmOps<S>& gemm_ops();
 template <>
-const Products<float>& products<float>();
+const GemmOps<float>& gemm_ops<float>();
 template <>
-const Products<double>& products<double>();
+const GemmOps<double>& gemm_ops<double>();
 template <>
-const Products<half>& products<half>();
+const GemmOps<half>& gemm_ops<half>();
 template <>
-const Products<bfloat16>& products<bfloat16>();
+const GemmOps<bfloat16>& gemm_ops<bfloat16>();
 template <>
-const Products<WideBfloat16>& products<WideBfloat16>();
+const GemmOps<WideBfloat16>& gemm_ops<WideBfloat16>();
 
 }  // namespace meshgrad::cpu

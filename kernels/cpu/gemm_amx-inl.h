@@ -114,7 +114,7 @@ struct AmxFactors {
 
 /// Adds all steps of a block to registers 0 to 3. kLower: it has more than 16 rows.
 template <bool kLower>
-HWY_INLINE void amx_multiply(const AmxFactors& f, Fetch& fetch) {
+HWY_INLINE void amx_multiply(const AmxFactors& f, Prefetcher& fetch) {
   constexpr auto kBytes = static_cast<int64_t>(sizeof(bfloat16));
   const bfloat16 *a = f.a, *b = f.b;
   for (int64_t k = 0; k < f.steps; k += kAmxSteps, a += 2 * kAmxSteps, b += kAmxSteps * f.b_row) {
@@ -165,14 +165,14 @@ HWY_INLINE void amx_end(float* to, int64_t stride) {
 
 /// One block: initial sums, all steps, to memory.
 template <bool kLower>
-HWY_INLINE void amx_sums(const AmxFactors& factors, Fetch& fetch, Start<float> start, float* to,
+HWY_INLINE void amx_sums(const AmxFactors& factors, Prefetcher& fetch, InitialSums<float> start, float* to,
                          int64_t stride) {
   amx_start<kLower>(start.rows, start.stride);
   amx_multiply<kLower>(factors, fetch);
   amx_end<kLower>(to, stride);
 }
-HWY_INLINE void amx_sums(int64_t rows, const AmxFactors& factors, Fetch& fetch, Start<float> start, float* to,
-                         int64_t stride) {
+HWY_INLINE void amx_sums(int64_t rows, const AmxFactors& factors, Prefetcher& fetch, InitialSums<float> start,
+                         float* to, int64_t stride) {
   if (rows > kAmxRows) {
     amx_sums<true>(factors, fetch, start, to, stride);
   } else {
@@ -196,28 +196,28 @@ HWY_INLINE void amx_rows(int64_t m, int64_t steps, const Body& body) {
 }
 
 /// B from a column on. A panel of B is 64 columns, two blocks.
-HWY_INLINE const bfloat16* amx_b(const Product<bfloat16>& p, int64_t column) {
+HWY_INLINE const bfloat16* amx_b(const Gemm<bfloat16>& p, int64_t column) {
   const int64_t panel = kVectors * static_cast<int64_t>(hn::Lanes(Wide<float>()));
   return p.b.data + column / panel * p.b.panel_stride + column % panel * 2;
 }
 
 /// Divides the memory to prefetch among all steps of all blocks.
-inline Fetch amx_fetch(const Product<bfloat16>& p) {
+inline Prefetcher amx_fetch(const Gemm<bfloat16>& p) {
   const auto pieces = [](int64_t all, int64_t piece) { return (all + piece - 1) / piece; };
-  return {p.ahead, p.b.data,
+  return {p.prefetch, p.b.data,
           pieces(p.m, kAmxBlockRows) * pieces(p.n, kAmxBlockColumns) * pieces(p.a.steps, kAmxSteps)};
 }
 
-HWY_INLINE Start<float> amx_start_of(const Product<bfloat16>& p, int64_t row, int64_t column) {
+HWY_INLINE InitialSums<float> amx_start_of(const Gemm<bfloat16>& p, int64_t row, int64_t column) {
   if (p.start.rows == nullptr) return {};
   return {p.start.rows + row * p.start.stride + column, p.start.stride};
 }
 
 /// Loads kM rows of a block's sums from memory into vectors, for an epilogue: AMX registers cannot be read
 /// otherwise.
-template <int kM, bool kWhole, class End>
-HWY_INLINE void amx_end_rows(const Product<bfloat16>& p, int64_t row, int64_t column, const float* sums,
-                             const End& end) {
+template <int kM, bool kWhole, class Epilogue>
+HWY_INLINE void amx_epilogue_rows(const Gemm<bfloat16>& p, int64_t row, int64_t column, const float* sums,
+                                  const Epilogue& epilogue) {
   constexpr int kV = kAmxBlockColumns / 16;
   const Wide<float> d;
   Vec<float> sum[kM][kV];
@@ -227,36 +227,37 @@ HWY_INLINE void amx_end_rows(const Product<bfloat16>& p, int64_t row, int64_t co
     for (int v = 0; v < kV; ++v)
       sum[m][v] = hn::Load(d, sums + m * kAmxBlockColumns + v * static_cast<int64_t>(hn::Lanes(d)));
   }
-  end.template end<kWhole>(Block<float, kM, kV>{row, column, p.n, sum});
+  epilogue.template apply<kWhole>(Block<float, kM, kV>{row, column, p.n, sum});
 }
 
-template <bool kWhole, class End>
-HWY_NOINLINE void amx_end_block(const Product<bfloat16>& p, int64_t row, int64_t rows, int64_t column,
-                                const float* sums, const End& end) {
+template <bool kWhole, class Epilogue>
+HWY_NOINLINE void amx_epilogue_block(const Gemm<bfloat16>& p, int64_t row, int64_t rows, int64_t column,
+                                     const float* sums, const Epilogue& epilogue) {
   constexpr int kTogether = 8;
   int64_t m = 0;
   for (; m + kTogether <= rows; m += kTogether)
-    amx_end_rows<kTogether, kWhole>(p, row + m, column, sums + m * kAmxBlockColumns, end);
-  for (; m + 2 <= rows; m += 2) amx_end_rows<2, kWhole>(p, row + m, column, sums + m * kAmxBlockColumns, end);
-  if (m < rows) amx_end_rows<1, kWhole>(p, row + m, column, sums + m * kAmxBlockColumns, end);
+    amx_epilogue_rows<kTogether, kWhole>(p, row + m, column, sums + m * kAmxBlockColumns, epilogue);
+  for (; m + 2 <= rows; m += 2)
+    amx_epilogue_rows<2, kWhole>(p, row + m, column, sums + m * kAmxBlockColumns, epilogue);
+  if (m < rows) amx_epilogue_rows<1, kWhole>(p, row + m, column, sums + m * kAmxBlockColumns, epilogue);
 }
 
-template <class End>
-HWY_INLINE void amx_block(const Product<bfloat16>& p, int64_t row, int64_t rows, int64_t column, Fetch& fetch,
-                          const End& end) {
+template <class Epilogue>
+HWY_INLINE void amx_block(const Gemm<bfloat16>& p, int64_t row, int64_t rows, int64_t column,
+                          Prefetcher& fetch, const Epilogue& epilogue) {
   alignas(64) float sums[kAmxBlockRows * kAmxBlockColumns];
   amx_sums(rows, {p.a.data + row * p.a.row, p.a.row, amx_b(p, column), p.b.row_stride, p.a.steps}, fetch,
            amx_start_of(p, row, column), sums, kAmxBlockColumns);
   if (p.n - column >= kAmxBlockColumns) {
-    amx_end_block<true>(p, row, rows, column, sums, end);
+    amx_epilogue_block<true>(p, row, rows, column, sums, epilogue);
   } else {
-    amx_end_block<false>(p, row, rows, column, sums, end);
+    amx_epilogue_block<false>(p, row, rows, column, sums, epilogue);
   }
 }
 
 /// Whether AMX computes this multiplication: only if steps fill registers. This must not depend on m: a row
 /// must get the same bits in whichever tile it is computed.
-inline bool amx_takes(const Product<bfloat16>& p) {
+inline bool amx_takes(const Gemm<bfloat16>& p) {
   return p.a.column == 2 && p.a.steps > 0 && p.a.steps % kAmxSteps == 0;
 }
 
@@ -303,10 +304,10 @@ HWY_INLINE void amx_turn(const bfloat16* from, int64_t from_row, bfloat16* to, i
 
 /// Weight gradients, whose A is transposed: AMX needs it by rows, so a block of 32 rows is transposed into a
 /// buffer first. The steps must fill registers, or be fewer than one holds.
-inline void amx_sum_by_columns(const Product<bfloat16>& p, float* c, int64_t c_stride) {
+inline void amx_sum_by_columns(const Gemm<bfloat16>& p, float* c, int64_t c_stride) {
   constexpr int64_t kRow = kTileRows<bfloat16>;
   alignas(64) bfloat16 a[kAmxBlockRows * kRow];
-  Fetch fetch = amx_fetch(p);
+  Prefetcher fetch = amx_fetch(p);
   amx_rows(p.m, std::min(kAmxSteps, p.a.steps), [&](int64_t row, int64_t rows) HWY_ATTR {
     for (int64_t m = 0; m < rows; m += kAmxRows)
       for (int64_t k = 0; k < p.a.steps; k += kAmxSteps)
@@ -319,30 +320,30 @@ inline void amx_sum_by_columns(const Product<bfloat16>& p, float* c, int64_t c_s
 }
 
 /// Multiplication by AMX; falls back to vectors where amx_takes() says no.
-struct InAmx {
-  template <class End>
-  static HWY_INLINE void run(const Product<bfloat16>& p, const End& end) {
-    if (!amx_takes(p)) return InVectors<bfloat16>::run(p, end);
-    Fetch fetch = amx_fetch(p);
+struct AmxGemm {
+  template <class Epilogue>
+  static HWY_INLINE void run(const Gemm<bfloat16>& p, const Epilogue& epilogue) {
+    if (!amx_takes(p)) return VectorGemm<bfloat16>::run(p, epilogue);
+    Prefetcher fetch = amx_fetch(p);
     amx_rows(p.m, kAmxSteps, [&](int64_t row, int64_t rows) HWY_ATTR {
       for (int64_t column = 0; column < p.n; column += kAmxBlockColumns)
-        amx_block(p, row, rows, column, fetch, end);
+        amx_block(p, row, rows, column, fetch, epilogue);
     });
   }
-  static void sum(const Product<bfloat16>& p, float* c, int64_t c_stride) {
+  static void sum(const Gemm<bfloat16>& p, float* c, int64_t c_stride) {
     // Tiles are readable up to whole registers. The steps that do not fill one come last, with a
     // configuration of their own.
     const bool rows_of_a_tile =
         p.a.row == 2 && p.a.column != 2 && p.a.steps > 0 && 2 * p.a.steps <= kTileRows<bfloat16>;
-    if (!rows_of_a_tile) return run(p, SumEnd<bfloat16>{c, c_stride});
-    Product<bfloat16> part = p;
+    if (!rows_of_a_tile) return run(p, SumEpilogue<bfloat16>{c, c_stride});
+    Gemm<bfloat16> part = p;
     part.a.steps = p.a.steps / kAmxSteps * kAmxSteps;
     if (part.a.steps > 0) {
       amx_sum_by_columns(part, c, c_stride);
       part.a.data += part.a.steps * p.a.column;
       part.b.data += part.a.steps * p.b.row_stride;
       part.start = {c, c_stride};
-      part.ahead = {};
+      part.prefetch = {};
     }
     part.a.steps = p.a.steps - part.a.steps;
     if (part.a.steps > 0) amx_sum_by_columns(part, c, c_stride);

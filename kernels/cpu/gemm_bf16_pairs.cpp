@@ -28,9 +28,9 @@ namespace HWY_NAMESPACE::pairs {
 #include <meshgrad/kernels/cpu/gemm_amx-inl.h>
 #undef MESHGRAD_PAIRS
 }  // namespace HWY_NAMESPACE::pairs
-const Products<bfloat16>* products_of_pairs() { return HWY_NAMESPACE::pairs::table<bfloat16>(); }
-const Products<bfloat16>* products_of_amx() {
-  return HWY_NAMESPACE::pairs::table<bfloat16, HWY_NAMESPACE::pairs::InAmx>();
+const GemmOps<bfloat16>* gemm_bf16_pairs() { return HWY_NAMESPACE::pairs::table<bfloat16>(); }
+const GemmOps<bfloat16>* gemm_amx() {
+  return HWY_NAMESPACE::pairs::table<bfloat16, HWY_NAMESPACE::pairs::AmxGemm>();
 }
 }  // namespace meshgrad::cpu
 HWY_POP_ATTRIBUTES
@@ -39,17 +39,17 @@ HWY_POP_ATTRIBUTES
 #if HWY_ONCE
 namespace meshgrad::cpu {
 #if defined(__x86_64__)
-const Products<bfloat16>* products_of_pairs();
-const Products<bfloat16>* products_of_amx();
+const GemmOps<bfloat16>* gemm_bf16_pairs();
+const GemmOps<bfloat16>* gemm_amx();
 #endif
 
-bool multiplies_pairs() { return isa() >= Isa::avx512_bf16; }
+bool multiplies_bf16_pairs() { return isa() >= Isa::avx512_bf16; }
 
 template <>
-const Products<bfloat16>& products<bfloat16>() {
+const GemmOps<bfloat16>& gemm_ops<bfloat16>() {
 #if defined(__x86_64__)
-  if (isa() == Isa::amx) return *products_of_amx();
-  if (isa() == Isa::avx512_bf16) return *products_of_pairs();
+  if (isa() == Isa::amx) return *gemm_amx();
+  if (isa() == Isa::avx512_bf16) return *gemm_bf16_pairs();
 #endif
   throw internal_error("this CPU does not multiply pairs of bfloat16");
 }

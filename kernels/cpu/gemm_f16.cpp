@@ -17,17 +17,17 @@ namespace meshgrad::cpu::HWY_NAMESPACE {
 namespace plain {
 #include <meshgrad/kernels/cpu/gemm-inl.h>
 }  // namespace plain
-const Products<half>* products_f16() { return plain::table<half>(); }
+const GemmOps<half>* gemm_f16() { return plain::table<half>(); }
 }  // namespace meshgrad::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace meshgrad::cpu {
-HWY_EXPORT(products_f16);
+HWY_EXPORT(gemm_f16);
 
 template <>
-const Products<half>& products<half>() {
-  return (isa(), *HWY_DYNAMIC_DISPATCH(products_f16)());  // isa() must run first: it limits the targets
+const GemmOps<half>& gemm_ops<half>() {
+  return (isa(), *HWY_DYNAMIC_DISPATCH(gemm_f16)());  // isa() must run first: it limits the targets
 }
 }  // namespace meshgrad::cpu
 #endif

@@ -17,17 +17,17 @@ namespace meshgrad::cpu::HWY_NAMESPACE {
 namespace plain {
 #include <meshgrad/kernels/cpu/gemm-inl.h>
 }  // namespace plain
-const Products<float>* products_f32() { return plain::table<float>(); }
+const GemmOps<float>* gemm_f32() { return plain::table<float>(); }
 }  // namespace meshgrad::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace meshgrad::cpu {
-HWY_EXPORT(products_f32);
+HWY_EXPORT(gemm_f32);
 
 template <>
-const Products<float>& products<float>() {
-  return (isa(), *HWY_DYNAMIC_DISPATCH(products_f32)());  // isa() must run first: it limits the targets
+const GemmOps<float>& gemm_ops<float>() {
+  return (isa(), *HWY_DYNAMIC_DISPATCH(gemm_f32)());  // isa() must run first: it limits the targets
 }
 }  // namespace meshgrad::cpu
 #endif

@@ -17,17 +17,17 @@ namespace meshgrad::cpu::HWY_NAMESPACE {
 namespace plain {
 #include <meshgrad/kernels/cpu/gemm-inl.h>
 }  // namespace plain
-const Products<double>* products_f64() { return plain::table<double>(); }
+const GemmOps<double>* gemm_f64() { return plain::table<double>(); }
 }  // namespace meshgrad::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace meshgrad::cpu {
-HWY_EXPORT(products_f64);
+HWY_EXPORT(gemm_f64);
 
 template <>
-const Products<double>& products<double>() {
-  return (isa(), *HWY_DYNAMIC_DISPATCH(products_f64)());  // isa() must run first: it limits the targets
+const GemmOps<double>& gemm_ops<double>() {
+  return (isa(), *HWY_DYNAMIC_DISPATCH(gemm_f64)());  // isa() must run first: it limits the targets
 }
 }  // namespace meshgrad::cpu
 #endif

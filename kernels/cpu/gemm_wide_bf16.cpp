@@ -17,17 +17,17 @@ namespace meshgrad::cpu::HWY_NAMESPACE {
 namespace plain {
 #include <meshgrad/kernels/cpu/gemm-inl.h>
 }  // namespace plain
-const Products<WideBfloat16>* products_wide_bf16() { return plain::table<WideBfloat16>(); }
+const GemmOps<WideBfloat16>* gemm_wide_bf16() { return plain::table<WideBfloat16>(); }
 }  // namespace meshgrad::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace meshgrad::cpu {
-HWY_EXPORT(products_wide_bf16);
+HWY_EXPORT(gemm_wide_bf16);
 
 template <>
-const Products<WideBfloat16>& products<WideBfloat16>() {
-  return (isa(), *HWY_DYNAMIC_DISPATCH(products_wide_bf16)());  // isa() must run first: it limits the targets
+const GemmOps<WideBfloat16>& gemm_ops<WideBfloat16>() {
+  return (isa(), *HWY_DYNAMIC_DISPATCH(gemm_wide_bf16)());  // isa() must run first: it limits the targets
 }
 }  // namespace meshgrad::cpu
 #endif

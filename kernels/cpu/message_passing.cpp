@@ -116,8 +116,8 @@ void terms_backward(const EdgeUpdateBackward& args, const Terms& gradients, Runt
 /// S[sender] + R[receiver] + b_1 of a tile's edges, into the tile s.a: the initial sums of z_1, to which e
 /// W_e is added.
 template <class S>
-Start<Accumulator<S>> first_layer_terms(const MlpTile<S>& mlp, const Graph& graph, const Terms& terms,
-                                        int64_t edge, int64_t count, TileScratch<S>& s) {
+InitialSums<Accumulator<S>> first_layer_terms(const MlpTile<S>& mlp, const Graph& graph, const Terms& terms,
+                                              int64_t edge, int64_t count, TileScratch<S>& s) {
   row_ops<S>().gather_sum(count, mlp.first_width(), mlp.first_bias(),
                           {terms.sender.data<S>(), graph.senders.data<int32_t>() + edge},
                           {terms.receiver.data<S>(), graph.receivers.data<int32_t>() + edge}, s.a,
@@ -144,7 +144,7 @@ void edge_forward(const EdgeUpdateForward& args, Runtime& runtime, const Stream&
       const int64_t count = std::min(kTileRows<S>, offsets[end] - edge);
       mlp.begin_tile(edge, count, {}, s);
       const auto start = first_layer_terms(mlp, graph, terms, edge, count, s);
-      const Product<S> last = mlp.forward_to_last(edge, count, start, s);
+      const Gemm<S> last = mlp.forward_to_last(edge, count, start, s);
       NormResult<S> result{.tile = s.a, .tile_row = mlp.tile_row()};
       if (args.residual) result.residual = args.edges.x.data<S>() + edge * out;
       result.residual_in_tile = args.aggregate_after_residual;
@@ -173,7 +173,7 @@ template <class S>
 void write_edge_gradient(const EdgeUpdateBackward& args, const MlpTile<S>& mlp, int64_t edge, int64_t count,
                          const LayerGradient<S>& d_z1, TileScratch<S>& s) {
   const int64_t in = args.d_edges.width();
-  Product<S> product = mlp.input_gradient(0, count, d_z1);
+  Gemm<S> product = mlp.input_gradient(0, count, d_z1);
   StoredResult<S> to{args.d_edges.data<S>() + edge * in, in};
   if (args.residual && args.aggregate_after_residual) {
     start_gradient<S>(args, edge, count, s.b, mlp.tile_row());
@@ -182,7 +182,7 @@ void write_edge_gradient(const EdgeUpdateBackward& args, const MlpTile<S>& mlp, 
     to.added = args.d_edges_out.data<S>() + edge * in;
     to.added_stride = in;
   }
-  products<S>().stored(product, to);
+  gemm_ops<S>().stored(product, to);
 }
 
 template <class S>
@@ -215,7 +215,7 @@ void edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Strea
     for (int64_t edge = offsets[begin]; edge < offsets[end]; edge += kTileRows<S>) {
       const int64_t count = std::min(kTileRows<S>, offsets[end] - edge);
       mlp.begin_tile(edge, count, args.d_edges_out, s);
-      Start<T> start;
+      InitialSums<T> start;
       if (mlp.needs_recompute()) start = first_layer_terms(mlp, graph, terms, edge, count, s);
       mlp.load_or_recompute_hidden(edge, count, start, s);
       start_gradient<S>(args, edge, count, s.a, mlp.tile_row());
@@ -240,16 +240,16 @@ void edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Strea
 }  // namespace
 
 const MessagePassingKernels message_passing_kernels{
-    .saving_helps = [](const EdgeUpdateForward&) { return true; },
+    .saves_hidden = [](const EdgeUpdateForward&) { return true; },
     .edge_forward =
         [](const EdgeUpdateForward& args, Runtime& runtime, const Stream& stream) {
-          dispatch_products(args.aggregate.dtype(),
-                            [&]<class S>() { edge_forward<S>(args, runtime, stream); });
+          dispatch_gemm_storage(args.aggregate.dtype(),
+                                [&]<class S>() { edge_forward<S>(args, runtime, stream); });
         },
     .edge_backward =
         [](const EdgeUpdateBackward& args, Runtime& runtime, const Stream& stream) {
-          dispatch_products(args.d_aggregate.dtype(),
-                            [&]<class S>() { edge_backward<S>(args, runtime, stream); });
+          dispatch_gemm_storage(args.d_aggregate.dtype(),
+                                [&]<class S>() { edge_backward<S>(args, runtime, stream); });
         },
 };
 

@@ -19,7 +19,7 @@ void forward(const MlpForward& args, Runtime& runtime, const Stream& stream) {
     const int64_t row = tile * kTileRows<S>;
     const int64_t count = std::min(kTileRows<S>, rows - row);
     mlp.begin_tile(row, count, {}, s);
-    const Product<S> last = mlp.forward_to_last(row, count, mlp.first_start(), s);
+    const Gemm<S> last = mlp.forward_to_last(row, count, mlp.first_start(), s);
     NormResult<S> result{.out = args.out.data<S>() + row * out};
     if (args.residual.defined()) result.residual = args.residual.data<S>() + row * out;
     mlp.finish(row, last, result, s);
@@ -51,7 +51,7 @@ void backward(const MlpBackward& args, Runtime& runtime, const Stream& stream) {
         if (!args.d_inputs[i].defined()) continue;
         const int64_t in = args.d_inputs[i].width();
         S* to = args.d_inputs[i].data<S>() + row * in;
-        products<S>().stored(mlp.input_gradient(i, count, d_z1),
+        gemm_ops<S>().stored(mlp.input_gradient(i, count, d_z1),
                              {to, in, args.accumulate[i] ? to : nullptr, in});
       }
     }
@@ -63,14 +63,14 @@ void backward(const MlpBackward& args, Runtime& runtime, const Stream& stream) {
 }  // namespace
 
 const MlpKernels mlp_kernels{
-    .saving_helps = [](const MlpForward&) { return true; },
+    .saves_hidden = [](const MlpForward&) { return true; },
     .forward =
         [](const MlpForward& args, Runtime& runtime, const Stream& stream) {
-          dispatch_products(args.out.dtype(), [&]<class S>() { forward<S>(args, runtime, stream); });
+          dispatch_gemm_storage(args.out.dtype(), [&]<class S>() { forward<S>(args, runtime, stream); });
         },
     .backward =
         [](const MlpBackward& args, Runtime& runtime, const Stream& stream) {
-          dispatch_products(args.d_out.dtype(), [&]<class S>() { backward<S>(args, runtime, stream); });
+          dispatch_gemm_storage(args.d_out.dtype(), [&]<class S>() { backward<S>(args, runtime, stream); });
         },
 };
 

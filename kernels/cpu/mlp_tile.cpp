@@ -39,7 +39,7 @@ template <class S>
 PackedWeight<S>::PackedWeight(const Tensor& weight, bool transposed, Runtime& runtime)
     : weight_(&weight),
       transposed_(transposed),
-      panel_(products<S>().panel),
+      panel_(gemm_ops<S>().panel),
       steps_(transposed ? weight.width() : weight.rows()),
       columns_(transposed ? weight.rows() : weight.width()) {
   constexpr int64_t kStep = kDepth<S>;
@@ -180,8 +180,8 @@ void MlpTile<S>::pad_odd_rows([[maybe_unused]] int64_t rows, [[maybe_unused]] in
 
 /// Read in place where rows are operands already; otherwise widened, or padded to whole pairs, into s.input.
 template <class S>
-Factor<Operand<S>> MlpTile<S>::input_by_rows(size_t input, int64_t first_row, int64_t rows,
-                                             TileScratch<S>& s) const {
+StridedMatrix<Operand<S>> MlpTile<S>::input_by_rows(size_t input, int64_t first_row, int64_t rows,
+                                                    TileScratch<S>& s) const {
   const int64_t in = inputs_[input].weight.rows();
   const S* x = inputs_[input].x.template data<S>() + first_row * in;
   if constexpr (std::is_same_v<S, Operand<S>>) {
@@ -195,8 +195,8 @@ Factor<Operand<S>> MlpTile<S>::input_by_rows(size_t input, int64_t first_row, in
 }
 
 template <class S>
-Factor<Operand<S>> MlpTile<S>::input_by_columns(size_t input, int64_t first_row, int64_t rows,
-                                                TileScratch<S>& s) const {
+StridedMatrix<Operand<S>> MlpTile<S>::input_by_columns(size_t input, int64_t first_row, int64_t rows,
+                                                       TileScratch<S>& s) const {
   const int64_t in = inputs_[input].weight.rows();
   S* x = inputs_[input].x.template data<S>() + first_row * in;
   if constexpr (std::is_same_v<S, T>) {
@@ -207,8 +207,8 @@ Factor<Operand<S>> MlpTile<S>::input_by_columns(size_t input, int64_t first_row,
 }
 
 template <class S>
-Factor<Operand<S>> MlpTile<S>::by_columns(const Hidden<S>& z, Activation activation, int64_t rows,
-                                          int64_t width, TileScratch<S>& s) const {
+StridedMatrix<Operand<S>> MlpTile<S>::by_columns(const Hidden<S>& z, Activation activation, int64_t rows,
+                                                 int64_t width, TileScratch<S>& s) const {
   if constexpr (kDepth<S> == 2) {
     ops_.pair_activated_rows(activation, rows, width, z.rows, z.stride, s.columns, 2 * tile_row_);
     return {s.columns, 2, 2 * tile_row_, (rows + 1) / 2};
@@ -244,26 +244,26 @@ typename MlpTile<S>::HiddenRows MlpTile<S>::saved_rows(int64_t first_row) const 
 /// last one, and that of each later layer, ends in the hidden epilogue, which writes the next operand; left
 /// and right take turns as input and output.
 template <class S>
-Product<S> MlpTile<S>::run_hidden(int64_t first_row, int64_t rows, Start<T> start, const HiddenRows& saved,
-                                  TileScratch<S>& s) const {
-  Product<S> product{rows, first_width(), {}, {}, start, s.prefetch.next()};
+Gemm<S> MlpTile<S>::run_hidden(int64_t first_row, int64_t rows, InitialSums<T> start, const HiddenRows& saved,
+                               TileScratch<S>& s) const {
+  Gemm<S> product{rows, first_width(), {}, {}, start, s.prefetch.next()};
   for (size_t i = 0; i < inputs_.size(); ++i) {
     if (i > 0) {
-      products_.sum(product, s.a, tile_row_);
+      gemm_.sum(product, s.a, tile_row_);
       product.start = {s.a, tile_row_};
-      product.ahead = s.prefetch.next();
+      product.prefetch = s.prefetch.next();
     }
     product.a = input_by_rows(i, first_row, rows, s);
     product.b = first_[i].panels();
   }
   for (size_t layer = 0; layer < later_.size(); ++layer) {
     Operand<S>* const h = layer % 2 == 0 ? s.left : s.right;
-    products_.hidden(product, {.activation = weights_.activation,
-                               .z = saved[layer].rows,
-                               .z_stride = saved[layer].stride,
-                               .stream_z = saved[layer].stream,
-                               .h = h,
-                               .h_stride = tile_row_});
+    gemm_.hidden(product, {.activation = weights_.activation,
+                           .z = saved[layer].rows,
+                           .z_stride = saved[layer].stride,
+                           .stream_z = saved[layer].stream,
+                           .h = h,
+                           .h_stride = tile_row_});
     pad_odd_rows(rows, widths_[layer], h);
     product = {rows,
                widths_[layer + 1],
@@ -276,24 +276,24 @@ Product<S> MlpTile<S>::run_hidden(int64_t first_row, int64_t rows, Start<T> star
 }
 
 template <class S>
-void MlpTile<S>::finish(int64_t first_row, const Product<S>& last, const NormResult<S>& result,
+void MlpTile<S>::finish(int64_t first_row, const Gemm<S>& last, const NormResult<S>& result,
                         TileScratch<S>& s) const {
   const int64_t out = out_width();
   if (weights_.norm != Norm::none) {
     const Hidden<S> saved = saved_rows(first_row)[widths_.size() - 1];
-    products_.hidden(last, {.z = saved.rows,
-                            .z_stride = saved.stride,
-                            .stream_z = saved.stream,
-                            .tile = s.b,
-                            .tile_stride = tile_row_});
+    gemm_.hidden(last, {.z = saved.rows,
+                        .z_stride = saved.stride,
+                        .stream_z = saved.stream,
+                        .tile = s.b,
+                        .tile_stride = tile_row_});
     return ops_.norm(weights_.norm, last.m, out, s.b, tile_row_, weights_.gain.template data<T>(),
                      weights_.norm_bias.defined() ? weights_.norm_bias.template data<T>() : nullptr,
                      static_cast<T>(weights_.epsilon), result);
   }
   // Without a norm: to storage, to a tile, or (rare) both, for which it is simply computed twice.
-  if (result.out != nullptr) products_.stored(last, {result.out, out, result.residual, out});
+  if (result.out != nullptr) gemm_.stored(last, {result.out, out, result.residual, out});
   if (result.tile == nullptr) return;
-  products_.sum(last, result.tile, result.tile_row);
+  gemm_.sum(last, result.tile, result.tile_row);
   if (result.residual_in_tile && result.residual != nullptr)
     ops_.add(last.m, out, result.residual, out, result.tile, result.tile_row);
 }
@@ -321,15 +321,15 @@ void MlpTile<S>::begin_tile(int64_t first_row, int64_t rows, const Tensor& d_out
 }
 
 template <class S>
-void MlpTile<S>::load_or_recompute_hidden(int64_t first_row, int64_t rows, Start<T> start,
+void MlpTile<S>::load_or_recompute_hidden(int64_t first_row, int64_t rows, InitialSums<T> start,
                                           TileScratch<S>& s) const {
   if (saved_complete_) {
     s.hidden = saved_rows(first_row);
     return;
   }
-  const Product<S> last = run_hidden(first_row, rows, start, s.hidden, s);
+  const Gemm<S> last = run_hidden(first_row, rows, start, s.hidden, s);
   const Hidden<S>& z = s.hidden[widths_.size() - 1];
-  if (weights_.norm != Norm::none) products_.hidden(last, {.z = z.rows, .z_stride = z.stride});
+  if (weights_.norm != Norm::none) gemm_.hidden(last, {.z = z.rows, .z_stride = z.stride});
 }
 
 template <class S>
@@ -386,7 +386,7 @@ LayerGradient<S> MlpTile<S>::backward(int64_t first_row, int64_t rows, TileScrat
       to.pairs_stride = 2 * tile_row_;
     }
     to.tile_stride = tile_row_;
-    products_.gradient({rows, in, d.rows, later_transposed_[layer].panels(), {}, s.prefetch.next()}, to);
+    gemm_.gradient({rows, in, d.rows, later_transposed_[layer].panels(), {}, s.prefetch.next()}, to);
     pad_odd_rows(rows, in, next);
     d = {by_rows(next, in), as_panels(kTilesAreOperands ? next : s.panels), to.tile};
   }
@@ -400,7 +400,7 @@ LayerGradient<S> MlpTile<S>::backward(int64_t first_row, int64_t rows, TileScrat
 }
 
 template <class S>
-Product<S> MlpTile<S>::input_gradient(size_t input, int64_t rows, const LayerGradient<S>& d_z1) const {
+Gemm<S> MlpTile<S>::input_gradient(size_t input, int64_t rows, const LayerGradient<S>& d_z1) const {
   return {rows, inputs_[input].weight.rows(), d_z1.rows, first_transposed_[input].panels(), {}};
 }
 

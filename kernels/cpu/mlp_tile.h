@@ -74,10 +74,10 @@ class PrefetchQueue {
     pieces_.push_back(
         {static_cast<const std::byte*>(x.raw()) + first * row, std::min(count, x.rows() - first) * row});
   }
-  Ahead next() { return next_ < pieces_.size() ? pieces_[next_++] : Ahead{}; }
+  Prefetch next() { return next_ < pieces_.size() ? pieces_[next_++] : Prefetch{}; }
 
  private:
-  InlineVector<Ahead, kMaxMlpInputs + kMaxMlpLayers + 2> pieces_;
+  InlineVector<Prefetch, kMaxMlpInputs + kMaxMlpLayers + 2> pieces_;
   size_t next_ = 0;
 };
 
@@ -96,7 +96,7 @@ struct TileScratch {
 /// d_z of a layer, in the layouts that the next multiplications need.
 template <class S>
 struct LayerGradient {
-  Factor<Operand<S>> rows;         ///< as A [rows, width]: for d of the layer below
+  StridedMatrix<Operand<S>> rows;  ///< as A [rows, width]: for d of the layer below
   PanelMatrix<Operand<S>> panels;  ///< as B [rows, width]: for the weight gradient
   const Accumulator<S>* tile;      ///< in the accumulation type; may be null except for d_z_1
 };
@@ -119,7 +119,7 @@ class MlpTile {
   /// The first layer's bias, padded like a row of a tile; null if there is none.
   const T* first_bias() const { return bias(0); }
   /// Initial sums of z_1 when nothing but the bias is added to the inputs' terms.
-  Start<T> first_start() const { return {first_bias(), 0}; }
+  InitialSums<T> first_start() const { return {first_bias(), 0}; }
 
   /// Begins a tile: queues prefetches of what it reads later and of what the next tile reads first, such as
   /// `d_out` (undefined in forward).
@@ -127,22 +127,22 @@ class MlpTile {
 
   /// Runs all layers but the last, saving pre-activations if asked to, and returns the last layer's
   /// multiplication, z_last, for finish(). `start` holds the initial sums of z_1; it may be s.a.
-  Product<S> forward_to_last(int64_t first_row, int64_t rows, Start<T> start, TileScratch<S>& s) const {
+  Gemm<S> forward_to_last(int64_t first_row, int64_t rows, InitialSums<T> start, TileScratch<S>& s) const {
     return run_hidden(first_row, rows, start, saved_rows(first_row), s);
   }
   /// Computes z_last, saves it if asked to, and writes y: its norm, or z_last itself without a norm.
-  void finish(int64_t first_row, const Product<S>& last, const NormResult<S>& result,
-              TileScratch<S>& s) const;
+  void finish(int64_t first_row, const Gemm<S>& last, const NormResult<S>& result, TileScratch<S>& s) const;
 
   /// Makes z_1 .. z_last available in s.hidden for backward: as saved, or recomputed from `start`.
   bool needs_recompute() const { return !saved_complete_; }
-  void load_or_recompute_hidden(int64_t first_row, int64_t rows, Start<T> start, TileScratch<S>& s) const;
+  void load_or_recompute_hidden(int64_t first_row, int64_t rows, InitialSums<T> start,
+                                TileScratch<S>& s) const;
   /// Backward of all layers: from d_y in s.a to d_z_1, which is also written to `stored` unless that is null.
   /// Adds weight gradients to the slab's. The result points into `s`.
   LayerGradient<S> backward(int64_t first_row, int64_t rows, TileScratch<S>& s, SlabGradients<T>& slab,
                             S* stored = nullptr) const;
   /// d_x = d_z_1 W^T of an input, as a multiplication still to be run.
-  Product<S> input_gradient(size_t input, int64_t rows, const LayerGradient<S>& d_z1) const;
+  Gemm<S> input_gradient(size_t input, int64_t rows, const LayerGradient<S>& d_z1) const;
 
   /// Lays out a slab's gradients. wanted[i]: whether d of input i's weight is computed. Before any
   /// backward().
@@ -168,34 +168,36 @@ class MlpTile {
  private:
   static constexpr bool kTilesAreOperands = std::is_same_v<Operand<S>, T>;
   /// An input's rows as A [rows, width], and transposed, as A [width, rows] of its weight's gradient.
-  Factor<Operand<S>> input_by_rows(size_t input, int64_t first_row, int64_t rows, TileScratch<S>& s) const;
-  Factor<Operand<S>> input_by_columns(size_t input, int64_t first_row, int64_t rows, TileScratch<S>& s) const;
+  StridedMatrix<Operand<S>> input_by_rows(size_t input, int64_t first_row, int64_t rows,
+                                          TileScratch<S>& s) const;
+  StridedMatrix<Operand<S>> input_by_columns(size_t input, int64_t first_row, int64_t rows,
+                                             TileScratch<S>& s) const;
   /// act(z) transposed, as A [width, rows] of the next weight's gradient.
-  Factor<Operand<S>> by_columns(const Hidden<S>& z, Activation activation, int64_t rows, int64_t width,
-                                TileScratch<S>& s) const;
+  StridedMatrix<Operand<S>> by_columns(const Hidden<S>& z, Activation activation, int64_t rows, int64_t width,
+                                       TileScratch<S>& s) const;
   /// A tile's rows as A [rows, width].
-  Factor<Operand<S>> by_rows(const Operand<S>* rows, int64_t width) const {
+  StridedMatrix<Operand<S>> by_rows(const Operand<S>* rows, int64_t width) const {
     return {rows, tile_row_, kDepth<S>, (width + kDepth<S> - 1) / kDepth<S>};
   }
   /// A tile's rows as B: a panel is a range of columns of the tile, so nothing is packed.
   PanelMatrix<Operand<S>> as_panels(const Operand<S>* rows) const {
-    return {rows, products_.panel * kDepth<S>, tile_row_ * kDepth<S>};
+    return {rows, gemm_.panel * kDepth<S>, tile_row_ * kDepth<S>};
   }
   using HiddenRows = std::array<Hidden<S>, kMaxMlpLayers>;
   HiddenRows saved_rows(int64_t first_row) const;
-  Product<S> run_hidden(int64_t first_row, int64_t rows, Start<T> start, const HiddenRows& saved,
-                        TileScratch<S>& s) const;
+  Gemm<S> run_hidden(int64_t first_row, int64_t rows, InitialSums<T> start, const HiddenRows& saved,
+                     TileScratch<S>& s) const;
   /// d_z_last from d_y in s.a: the norm's backward, and the last bias's gradient.
   LayerGradient<S> last_gradient(int64_t rows, TileScratch<S>& s, T* gradients, S* stored) const;
   /// Pairs read one element past rows of an odd width: sets it to 0.
   void pad_odd_rows(int64_t rows, int64_t width, Operand<S>* operand) const;
   /// Adds A^T B over the tile's rows to a weight's gradient.
-  void add_weight_gradient(int64_t in, int64_t out, const Factor<Operand<S>>& a,
+  void add_weight_gradient(int64_t in, int64_t out, const StridedMatrix<Operand<S>>& a,
                            const PanelMatrix<Operand<S>>& b, const SlabGradients<T>& slab, int64_t offset,
                            PrefetchQueue& prefetch) const {
     T* const to = slab.sums + offset;
-    products_.sum({in, out, a, b, {slab.has_tiles ? to : nullptr, padded(out)}, prefetch.next()}, to,
-                  padded(out));
+    gemm_.sum({in, out, a, b, {slab.has_tiles ? to : nullptr, padded(out)}, prefetch.next()}, to,
+              padded(out));
   }
   const T* bias(size_t layer) const {
     return has_bias_[layer] ? biases_.data<T>() + static_cast<int64_t>(layer) * tile_row_ : nullptr;
@@ -206,7 +208,7 @@ class MlpTile {
 
   const RowOps<S>& ops_ = row_ops<S>();
   const RowOps<T>& accumulator_ops_ = row_ops<T>();
-  const Products<S>& products_ = products<S>();
+  const GemmOps<S>& gemm_ = gemm_ops<S>();
   const PerInput<MlpInput>& inputs_;
   const MlpWeights& weights_;
   const MlpSaved& saved_;
@@ -225,8 +227,8 @@ class MlpTile {
 /// Calls `body.template operator()<S>()` with the storage type for matrix multiplication: bf16 becomes
 /// WideBfloat16 on CPUs without bfloat16 dot products.
 template <class Body>
-decltype(auto) dispatch_products(DType dtype, Body&& body) {
-  if (dtype == DType::bf16 && !multiplies_pairs()) return body.template operator()<WideBfloat16>();
+decltype(auto) dispatch_gemm_storage(DType dtype, Body&& body) {
+  if (dtype == DType::bf16 && !multiplies_bf16_pairs()) return body.template operator()<WideBfloat16>();
   return dispatch_cpu_storage(dtype, body);
 }
 

@@ -26,7 +26,7 @@ void write_optional(S* to, int64_t at, bool accumulate, Accumulator<S> value) {
 }
 
 template <class S>
-void accumulate_error_forward_of(const DeviationForward& args, const Stream& stream) {
+void accumulate_error_forward_of(const AccumulateErrorForward& args, const Stream& stream) {
   using A = Accumulator<S>;
   const int64_t width = args.prediction.width();
   const uint8_t* mask = args.mask.data<uint8_t>();
@@ -48,7 +48,7 @@ void accumulate_error_forward_of(const DeviationForward& args, const Stream& str
 }
 
 template <class S>
-void accumulate_error_backward_of(const DeviationBackward& args, const Stream& stream) {
+void accumulate_error_backward_of(const AccumulateErrorBackward& args, const Stream& stream) {
   using A = Accumulator<S>;
   const int64_t width = args.d_after.width();
   const uint8_t* mask = args.mask.data<uint8_t>();
@@ -65,7 +65,7 @@ void accumulate_error_backward_of(const DeviationBackward& args, const Stream& s
 }
 
 template <class S>
-void add_columns_forward_of(const ShiftForward& args, const Stream& stream) {
+void add_columns_forward_of(const AddColumnsForward& args, const Stream& stream) {
   using A = Accumulator<S>;
   const int64_t columns = args.given.width(), width = args.shift.width();
   const int32_t* source = args.source.data<int32_t>();
@@ -85,7 +85,7 @@ void add_columns_forward_of(const ShiftForward& args, const Stream& stream) {
 /// Sums over columns in ascending order, so the result is deterministic. columns * width is small: a search
 /// per output costs less than an inverted index.
 template <class S>
-void add_columns_backward_of(const ShiftBackward& args, const Stream& stream) {
+void add_columns_backward_of(const AddColumnsBackward& args, const Stream& stream) {
   using A = Accumulator<S>;
   const int64_t columns = args.d_shifted.width(), width = args.d_shift.width();
   const int32_t* source = args.source.data<int32_t>();
@@ -105,24 +105,24 @@ void add_columns_backward_of(const ShiftBackward& args, const Stream& stream) {
 }  // namespace
 
 const StateErrorKernels state_error_kernels{
-    .deviation_forward =
-        [](const DeviationForward& args, const Stream& stream) {
+    .accumulate_error_forward =
+        [](const AccumulateErrorForward& args, const Stream& stream) {
           dispatch_cpu_storage(args.prediction.dtype(),
                                [&]<class S>() { accumulate_error_forward_of<S>(args, stream); });
         },
-    .deviation_backward =
-        [](const DeviationBackward& args, const Stream& stream) {
+    .accumulate_error_backward =
+        [](const AccumulateErrorBackward& args, const Stream& stream) {
           const Tensor& stored = args.d_prediction.defined() ? args.d_prediction : args.d_after;
           dispatch_cpu_storage(stored.dtype(),
                                [&]<class S>() { accumulate_error_backward_of<S>(args, stream); });
         },
-    .shift_forward =
-        [](const ShiftForward& args, const Stream& stream) {
+    .add_columns_forward =
+        [](const AddColumnsForward& args, const Stream& stream) {
           dispatch_cpu_storage(args.given.dtype(),
                                [&]<class S>() { add_columns_forward_of<S>(args, stream); });
         },
-    .shift_backward =
-        [](const ShiftBackward& args, const Stream& stream) {
+    .add_columns_backward =
+        [](const AddColumnsBackward& args, const Stream& stream) {
           dispatch_cpu_storage(args.d_shifted.dtype(),
                                [&]<class S>() { add_columns_backward_of<S>(args, stream); });
         },

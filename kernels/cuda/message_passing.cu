@@ -209,7 +209,7 @@ void edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Strea
 }  // namespace
 
 const MessagePassingKernels message_passing_kernels{
-    .saving_helps = [](const EdgeUpdateForward& args) { return !fused_supports(args); },
+    .saves_hidden = [](const EdgeUpdateForward& args) { return !fused_supports(args); },
     .edge_forward = edge_forward,
     .edge_backward = edge_backward};
 

@@ -58,7 +58,7 @@ void backward(const MlpBackward& args, Runtime& runtime, const Stream& stream) {
 
 }  // namespace
 
-const MlpKernels mlp_kernels{.saving_helps = [](const MlpForward& args) { return !fused_supports(args); },
+const MlpKernels mlp_kernels{.saves_hidden = [](const MlpForward& args) { return !fused_supports(args); },
                              .forward = forward,
                              .backward = backward};
 

@@ -81,7 +81,7 @@ struct ShiftArgs {
 };
 /// shifted[row, c] = given[row, c] + ratio[c] shift[row, source[c]]; a negative source copies the bits.
 template <class T>
-__global__ void shift_kernel(ShiftArgs<T> args) {
+__global__ void add_columns_kernel(ShiftArgs<T> args) {
   for_elements(args.rows, args.columns, [&](int64_t row, int64_t i) {
     const int64_t column = i - row * args.columns;
     const int32_t source = args.source[column];
@@ -107,7 +107,7 @@ struct ShiftGradientArgs {
 /// d_shift[row, k] (+)= sum of ratio[c] d_shifted[row, c] over the columns c with source[c] == k. A search
 /// over the columns instead of atomics: the sum has a fixed order.
 template <class T>
-__global__ void shift_gradient_kernel(ShiftGradientArgs<T> args) {
+__global__ void add_columns_gradient_kernel(ShiftGradientArgs<T> args) {
   for_elements(args.rows, args.width, [&](int64_t row, int64_t i) {
     const int64_t own = i - row * args.width;
     float sum = 0.0f;
@@ -123,21 +123,22 @@ LaunchShape shape_for(const Stream& stream, int64_t elements) {
   return {.blocks = persistent_blocks(stream, elements, kThreads, kBlocksPerSm), .threads = kThreads};
 }
 
-void deviation_forward(const DeviationForward& args, const Stream& stream) {
+void accumulate_error_forward(const AccumulateErrorForward& args, const Stream& stream) {
   const int64_t width = args.prediction.width();
   dispatch_gpu_storage(args.prediction.dtype(), [&]<class T>() {
-    launch("deviation.forward", state_error_kernel<T>, shape_for(stream, args.rows.capacity * width), stream,
+    launch("accumulate_error.forward", state_error_kernel<T>, shape_for(stream, args.rows.capacity * width),
+           stream,
            StateErrorArgs<T>{args.rows, width, args.prediction.data<T>(), args.before.data_or_null<float>(),
                              args.target.data_or_null<float>(), args.mask.data<uint8_t>(),
                              args.after.data<float>()});
   });
 }
 
-void deviation_backward(const DeviationBackward& args, const Stream& stream) {
+void accumulate_error_backward(const AccumulateErrorBackward& args, const Stream& stream) {
   const int64_t width = args.d_after.width();
   const Tensor& stored = args.d_prediction.defined() ? args.d_prediction : args.d_after;
   dispatch_gpu_storage(stored.dtype(), [&]<class T>() {
-    launch("deviation.backward", state_error_gradient_kernel<T>,
+    launch("accumulate_error.backward", state_error_gradient_kernel<T>,
            shape_for(stream, args.rows.capacity * width), stream,
            StateErrorGradientArgs<T>{args.rows, width, args.d_after.data<float>(), args.mask.data<uint8_t>(),
                                      args.d_before.data_or_null<float>(), args.d_prediction.data_or_null<T>(),
@@ -145,20 +146,21 @@ void deviation_backward(const DeviationBackward& args, const Stream& stream) {
   });
 }
 
-void shift_forward(const ShiftForward& args, const Stream& stream) {
+void add_columns_forward(const AddColumnsForward& args, const Stream& stream) {
   const int64_t columns = args.given.width();
   dispatch_gpu_storage(args.given.dtype(), [&]<class T>() {
     launch(
-        "shift.forward", shift_kernel<T>, shape_for(stream, args.rows.capacity * columns), stream,
+        "add_columns.forward", add_columns_kernel<T>, shape_for(stream, args.rows.capacity * columns), stream,
         ShiftArgs<T>{args.rows, columns, args.shift.width(), args.given.data<T>(), args.shift.data<float>(),
                      args.source.data<int32_t>(), args.ratio.data<float>(), args.shifted.data<T>()});
   });
 }
 
-void shift_backward(const ShiftBackward& args, const Stream& stream) {
+void add_columns_backward(const AddColumnsBackward& args, const Stream& stream) {
   const int64_t width = args.d_shift.width();
   dispatch_gpu_storage(args.d_shifted.dtype(), [&]<class T>() {
-    launch("shift.backward", shift_gradient_kernel<T>, shape_for(stream, args.rows.capacity * width), stream,
+    launch("add_columns.backward", add_columns_gradient_kernel<T>,
+           shape_for(stream, args.rows.capacity * width), stream,
            ShiftGradientArgs<T>{args.rows, args.d_shifted.width(), width, args.d_shifted.data<T>(),
                                 args.source.data<int32_t>(), args.ratio.data<float>(),
                                 args.d_shift.data<float>(), args.accumulate});
@@ -168,10 +170,10 @@ void shift_backward(const ShiftBackward& args, const Stream& stream) {
 }  // namespace
 
 const StateErrorKernels state_error_kernels{
-    .deviation_forward = deviation_forward,
-    .deviation_backward = deviation_backward,
-    .shift_forward = shift_forward,
-    .shift_backward = shift_backward,
+    .accumulate_error_forward = accumulate_error_forward,
+    .accumulate_error_backward = accumulate_error_backward,
+    .add_columns_forward = add_columns_forward,
+    .add_columns_backward = add_columns_backward,
 };
 
 }  // namespace meshgrad::cuda

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 #include <meshgrad/engine/byte_size.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/memory/step_plan.h>
 #include <meshgrad/engine/random.h>
 #include <meshgrad/engine/runtime.h>

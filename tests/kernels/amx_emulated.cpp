@@ -21,8 +21,8 @@ namespace HWY_NAMESPACE::plain {
 #include <meshgrad/kernels/cpu/gemm-inl.h>
 #include <meshgrad/kernels/cpu/gemm_amx-inl.h>
 }  // namespace HWY_NAMESPACE::plain
-const Products<bfloat16>* emulated_amx() {
-  return HWY_NAMESPACE::plain::table<bfloat16, HWY_NAMESPACE::plain::InAmx>();
+const GemmOps<bfloat16>* emulated_amx() {
+  return HWY_NAMESPACE::plain::table<bfloat16, HWY_NAMESPACE::plain::AmxGemm>();
 }
 }  // namespace meshgrad::cpu
 HWY_AFTER_NAMESPACE();
@@ -31,10 +31,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace meshgrad::cpu {
 #if defined(__x86_64__)
-const Products<bfloat16>* emulated_amx();
+const GemmOps<bfloat16>* emulated_amx();
 #endif
 
-const Products<bfloat16>* emulated_amx_products() {
+const GemmOps<bfloat16>* emulated_amx_gemm() {
 #if defined(__x86_64__)
   if (isa() >= Isa::avx512) return emulated_amx();
 #endif

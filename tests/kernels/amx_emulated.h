@@ -5,6 +5,6 @@
 namespace meshgrad::cpu {
 
 /// The matrix products of bf16 by AMX, with its unit in plain code; null without AVX-512.
-const Products<bfloat16>* emulated_amx_products();
+const GemmOps<bfloat16>* emulated_amx_gemm();
 
 }  // namespace meshgrad::cpu

@@ -382,36 +382,39 @@ TEST_CASE("elementwise says which argument does not fit") {
     return unwritten(runtime, shape, dtype);
   };
   std::string text = invalid_argument_text([&] {
-    activation_forward({Activation::relu, tensor({3, 4}), tensor({4, 3})}, runtime.stream());
+    kernels::activation_forward({Activation::relu, tensor({3, 4}), tensor({4, 3})}, runtime.stream());
   });
   CHECK_MESSAGE(
       (contains(text, "activation.forward: y") && contains(text, "[3, 4]") && contains(text, "[4, 3]")),
       text);
   text = invalid_argument_text([&] {
-    activation_backward({Activation::relu, tensor({3, 4}), tensor({3, 4}), tensor({3, 4}, DType::f64), false},
-                        runtime.stream());
+    kernels::activation_backward(
+        {Activation::relu, tensor({3, 4}), tensor({3, 4}), tensor({3, 4}, DType::f64), false},
+        runtime.stream());
   });
   CHECK_MESSAGE((contains(text, "activation.backward: d_x") && contains(text, "f64")), text);
   text = invalid_argument_text([&] {
-    norm_forward({Norm::layer, 3, tensor({3, 5}), tensor({4}), tensor({4}), 1e-5, tensor({3, 4})}, runtime,
-                 runtime.stream());
+    kernels::norm_forward({Norm::layer, 3, tensor({3, 5}), tensor({4}), tensor({4}), 1e-5, tensor({3, 4})},
+                          runtime, runtime.stream());
   });
   CHECK_MESSAGE((contains(text, "norm.forward: x") && contains(text, "[3, 4]") && contains(text, "[3, 5]")),
                 text);
   text = invalid_argument_text([&] {
-    norm_backward({Norm::layer, 3, tensor({3, 4}), tensor({4}), tensor({3, 4}), 1e-5, tensor({3, 4}), false,
-                   tensor({5}), tensor({4})},
-                  runtime, runtime.stream());
+    kernels::norm_backward({Norm::layer, 3, tensor({3, 4}), tensor({4}), tensor({3, 4}), 1e-5, tensor({3, 4}),
+                            false, tensor({5}), tensor({4})},
+                           runtime, runtime.stream());
   });
   CHECK_MESSAGE((contains(text, "norm.backward: d_gain") && contains(text, "[5]")), text);
   text = invalid_argument_text([&] {
-    norm_forward({Norm::none, 3, tensor({3, 4}), tensor({4}), tensor({4}), 1e-5, tensor({3, 4})}, runtime,
-                 runtime.stream());
+    kernels::norm_forward({Norm::none, 3, tensor({3, 4}), tensor({4}), tensor({4}), 1e-5, tensor({3, 4})},
+                          runtime, runtime.stream());
   });
   CHECK_MESSAGE(contains(text, "layer or rms"), text);
-  text = invalid_argument_text([&] { cast({tensor({3, 5}), tensor({3, 4})}, runtime.stream()); });
+  text = invalid_argument_text([&] { kernels::cast({tensor({3, 5}), tensor({3, 4})}, runtime.stream()); });
   CHECK_MESSAGE((contains(text, "cast") && contains(text, "[3, 5]") && contains(text, "[3, 4]")), text);
-  text = invalid_argument_text([&] { axpby({1.0, tensor({3, 5}), 1.0, tensor({3, 4})}, runtime.stream()); });
+  text = invalid_argument_text([&] {
+    kernels::axpby({1.0, tensor({3, 5}), 1.0, tensor({3, 4})}, runtime.stream());
+  });
   CHECK_MESSAGE((contains(text, "axpby: x") && contains(text, "[3, 5]")), text);
 }
 

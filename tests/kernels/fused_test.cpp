@@ -351,8 +351,8 @@ TEST_CASE("what is no number passes relu, so that a broken run is noticed" *
                   .saved = {}};
   args.weights.weights = {gpu.tensor(random.normal(64, 64), DType::f16)};
   args.weights.biases = {Tensor()};
-  REQUIRE(!saving_helps(args));  // the fused kernels take it
-  mlp_forward(args, gpu.runtime, gpu.stream());
+  REQUIRE(!kernels::saves_hidden(args));  // the fused kernels take it
+  kernels::mlp_forward(args, gpu.runtime, gpu.stream());
   const Matrix y = gpu.download(args.out);
   for (int64_t row = 0; row < y.rows; ++row) {
     const auto begin = y.v.begin() + row * y.cols;

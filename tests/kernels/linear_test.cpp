@@ -198,7 +198,7 @@ TEST_CASE("linear says which argument does not fit") {
     args.weight = tensor({4, 6});
     args.y = tensor({9, 6});
     change(args);
-    return invalid_argument_text([&] { linear_forward(args, runtime, runtime.stream()); });
+    return invalid_argument_text([&] { kernels::linear_forward(args, runtime, runtime.stream()); });
   };
   CHECK(forward_error([](LinearForward&) {}) == "");
   std::string text = forward_error([&](LinearForward& a) { a.x = tensor({9, 5}); });
@@ -228,7 +228,7 @@ TEST_CASE("linear says which argument does not fit") {
     args.d_x = tensor({9, 4});
     args.d_weight = tensor({4, 6});
     change(args);
-    return invalid_argument_text([&] { linear_backward(args, runtime, runtime.stream()); });
+    return invalid_argument_text([&] { kernels::linear_backward(args, runtime, runtime.stream()); });
   };
   CHECK(backward_error([](LinearBackward&) {}) == "");
   text = backward_error([&](LinearBackward& a) { a.d_weight = tensor({6, 4}); });

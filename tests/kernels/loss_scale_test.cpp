@@ -133,9 +133,9 @@ TEST_CASE("hysteresis lets the scale fall at the third skip in a row, and scatte
   CHECK(scale_after(true) == 65536.0);
   CHECK(scale_after(true) == 32768.0);
   CHECK(scale_after(true) == 16384.0);
-  CHECK(state.skipped_in_a_row == 4);
-  CHECK(state.bad_scale == 32768.0);
-  CHECK(state.bad_window == state.steps + state.skipped - 1);
+  CHECK(state.consecutive_skips == 4);
+  CHECK(state.last_skipped_scale == 32768.0);
+  CHECK(state.last_skipped_step == state.steps + state.skipped - 1);
 }
 
 TEST_CASE("the scale ends at a floor and a cap that are no power of the factors") {
@@ -176,10 +176,10 @@ TEST_CASE("every backend's kernel leaves the state that the host's rule leaves, 
         StepState actual;
         std::memcpy(&actual, host.raw(), sizeof actual);
         CHECK(actual.loss_scale == expected.loss_scale);
-        CHECK(actual.bad_scale == expected.bad_scale);
+        CHECK(actual.last_skipped_scale == expected.last_skipped_scale);
         CHECK(actual.gradient_factor == doctest::Approx(expected.gradient_factor));
-        for (const auto member : {&StepState::steps, &StepState::skipped, &StepState::skipped_in_a_row,
-                                  &StepState::clean_steps, &StepState::skip, &StepState::bad_window})
+        for (const auto member : {&StepState::steps, &StepState::skipped, &StepState::consecutive_skips,
+                                  &StepState::clean_steps, &StepState::skip, &StepState::last_skipped_step})
           CHECK(actual.*member == expected.*member);
       }
     }

@@ -152,39 +152,39 @@ TEST_CASE("edge update of the last block: no edges out, no gradient for them, no
 }
 
 TEST_CASE("edge update adds to the nodes' gradient where asked, and leaves out what nobody wants") {
-  for_each_edge_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random,
-                        const EdgeCase& edge) {
-    const EdgeUpdateForward done = edge.forward(runtime);
-    backend.kernels->message_passing.edge_forward(done, runtime, runtime.stream());
-    reference::EdgeUpdateGradients ref = edge.reference_gradients();
+  for_each_edge_case(
+      [](const Backend& backend, Runtime& runtime, RandomMatrices& random, const EdgeCase& edge) {
+        const EdgeUpdateForward done = edge.forward(runtime);
+        backend.kernels->message_passing.edge_forward(done, runtime, runtime.stream());
+        reference::EdgeUpdateGradients ref = edge.reference_gradients();
 
-    const EdgeGradients added(runtime, random, edge);
-    EdgeUpdateBackward args = edge.backward(runtime, done, added);
-    const Matrix start = edge.mlp.values(random, edge.graph.nodes, edge.terms.nodes.cols);
-    args.d_nodes = to_tensor(runtime, start, edge.mlp.dtype);
-    args.accumulate_d_nodes = true;
-    backend.kernels->message_passing.edge_backward(args, runtime, runtime.stream());
-    const Matrix alone = ref.d_nodes;
-    ref.d_nodes = sum(alone, start);
-    check_backward(edge, args, added, ref);
+        const EdgeGradients added(runtime, random, edge);
+        EdgeUpdateBackward args = edge.backward(runtime, done, added);
+        const Matrix start = edge.mlp.values(random, edge.graph.nodes, edge.terms.nodes.cols);
+        args.d_nodes = to_tensor(runtime, start, edge.mlp.dtype);
+        args.accumulate_d_nodes = true;
+        backend.kernels->message_passing.edge_backward(args, runtime, runtime.stream());
+        const Matrix alone = ref.d_nodes;
+        ref.d_nodes = sum(alone, start);
+        check_backward(edge, args, added, ref);
 
-    const EdgeGradients unused(runtime, random, edge);
-    args = edge.backward(runtime, done, unused);
-    const Tensor sender_weight = args.d_sender_weight, receiver_weight = args.d_receiver_weight;
-    (random.seed() % 2 == 0 ? args.d_sender_weight : args.d_receiver_weight) = Tensor();
-    if (random.seed() % 3 == 0) args.d_nodes = Tensor();
-    backend.kernels->message_passing.edge_backward(args, runtime, runtime.stream());
-    const int64_t terms = 2 * edge.sum_terms();
-    const auto check_optional = [&](const Tensor& wanted, const Tensor& memory, const Matrix& began,
-                                    const Matrix& gradient) {
-      const Matrix expected = wanted.defined() ? sum(began, gradient) : began;
-      CHECK(difference(memory, expected, terms, edge.flowing(), edge.mlp.dtype) == "");
-    };
-    check_optional(args.d_sender_weight, sender_weight, unused.sender_start, ref.d_sender_weight);
-    check_optional(args.d_receiver_weight, receiver_weight, unused.receiver_start, ref.d_receiver_weight);
-    if (args.d_nodes.defined()) CHECK(difference(args.d_nodes, alone, terms, edge.flowing()) == "");
-    check_gradients(unused, in_order(edge.mlp, ref.mlp), terms, edge.flowing());
-  });
+        const EdgeGradients unused(runtime, random, edge);
+        args = edge.backward(runtime, done, unused);
+        const Tensor sender_weight = args.d_sender_weight, receiver_weight = args.d_receiver_weight;
+        (random.seed() % 2 == 0 ? args.d_sender_weight : args.d_receiver_weight) = Tensor();
+        if (random.seed() % 3 == 0) args.d_nodes = Tensor();
+        backend.kernels->message_passing.edge_backward(args, runtime, runtime.stream());
+        const int64_t terms = 2 * edge.sum_terms();
+        const auto check_optional = [&](const Tensor& wanted, const Tensor& memory, const Matrix& began,
+                                        const Matrix& gradient) {
+          const Matrix expected = wanted.defined() ? sum(began, gradient) : began;
+          CHECK(difference(memory, expected, terms, edge.flowing(), edge.mlp.dtype) == "");
+        };
+        check_optional(args.d_sender_weight, sender_weight, unused.sender_start, ref.d_sender_weight);
+        check_optional(args.d_receiver_weight, receiver_weight, unused.receiver_start, ref.d_receiver_weight);
+        if (args.d_nodes.defined()) CHECK(difference(args.d_nodes, alone, terms, edge.flowing()) == "");
+        check_gradients(unused, in_order(edge.mlp, ref.mlp), terms, edge.flowing());
+      });
 }
 
 TEST_CASE("edge update with halo nodes, which send and never receive") {
@@ -256,7 +256,7 @@ TEST_CASE("edge update says which argument does not fit") {
   const auto forward_error = [&](auto&& change) {
     EdgeUpdateForward args = edge.forward(runtime);
     change(args);
-    return invalid_argument_text([&] { edge_update_forward(args, runtime, runtime.stream()); });
+    return invalid_argument_text([&] { kernels::edge_update_forward(args, runtime, runtime.stream()); });
   };
   CHECK(forward_error([](EdgeUpdateForward&) {}) == "");
   std::string text = forward_error([](EdgeUpdateForward& a) { a.graph = nullptr; });
@@ -280,7 +280,7 @@ TEST_CASE("edge update says which argument does not fit") {
   const auto backward_error = [&](auto&& change) {
     EdgeUpdateBackward args = edge.backward(runtime, edge.forward(runtime, false), gradients);
     change(args);
-    return invalid_argument_text([&] { edge_update_backward(args, runtime, runtime.stream()); });
+    return invalid_argument_text([&] { kernels::edge_update_backward(args, runtime, runtime.stream()); });
   };
   CHECK(backward_error([](EdgeUpdateBackward&) {}) == "");
   text = backward_error([&](EdgeUpdateBackward& a) {

@@ -296,7 +296,7 @@ TEST_CASE("mlp says which argument does not fit") {
   const auto forward_error = [&](auto&& change) {
     MlpForward args = forward_args(runtime, mlp);
     change(args);
-    return invalid_argument_text([&] { mlp_forward(args, runtime, runtime.stream()); });
+    return invalid_argument_text([&] { kernels::mlp_forward(args, runtime, runtime.stream()); });
   };
   CHECK(forward_error([](MlpForward&) {}) == "");
   std::string text = forward_error([&](MlpForward& a) {
@@ -324,7 +324,7 @@ TEST_CASE("mlp says which argument does not fit") {
   const auto backward_error = [&](auto&& change) {
     MlpBackward args = backward_args(runtime, mlp, MlpSaved{}, d_out, gradients);
     change(args);
-    return invalid_argument_text([&] { mlp_backward(args, runtime, runtime.stream()); });
+    return invalid_argument_text([&] { kernels::mlp_backward(args, runtime, runtime.stream()); });
   };
   CHECK(backward_error([](MlpBackward&) {}) == "");
   text = backward_error([&](MlpBackward& a) { a.d_inputs = {a.d_inputs.front()}; });

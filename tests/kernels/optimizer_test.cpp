@@ -284,11 +284,11 @@ TEST_CASE("the loss scale halves on a bad gradient, doubles after 2000 clean ste
   CHECK(state.loss_scale == 32768.0);
   for (int i = 0; i < 100; ++i) window(true);
   CHECK(state.loss_scale == 1.0);
-  CHECK(state.skipped_in_a_row == 100);
+  CHECK(state.consecutive_skips == 100);
   for (int i = 0; i < 40 * 2000; ++i) window(false);
   CHECK(state.loss_scale == 16777216.0);
   CHECK(state.skipped == 102);
-  CHECK(state.skipped_in_a_row == 0);
+  CHECK(state.consecutive_skips == 0);
 
   settings.scale_loss = false;
   state = ready();
@@ -344,10 +344,10 @@ TEST_CASE("a batch's loss joins the window and seeds its backward pass") {
     CHECK(to_matrix(meshgrad::to_host(seed, runtime.stream())).v == std::vector<double>{4.0});
     CHECK(stepper.state().window_loss == 8.0);
     CHECK(stepper.state().window_weight == 4.0);
-    CHECK(stepper.state().bad_losses == 0);
+    CHECK(stepper.state().non_finite_losses == 0);
     backend.kernels->optimizer.note_loss({stepper.update.state, scalar(std::nan("")), scalar(4.0), seed},
                                          runtime.stream());
-    CHECK(stepper.state().bad_losses == 1);
+    CHECK(stepper.state().non_finite_losses == 1);
   }
 }
 
@@ -364,7 +364,7 @@ TEST_CASE("optimizer says which argument does not fit") {
     args.first_moment = tensor(9);
     args.second_moment = tensor(9);
     change(args);
-    return invalid_argument_text([&] { optimizer_update(args, runtime.stream()); });
+    return invalid_argument_text([&] { kernels::optimizer_update(args, runtime.stream()); });
   };
   CHECK(error([](OptimizerUpdate&) {}) == "");
   std::string text = error([&](OptimizerUpdate& a) { a.gradients = tensor(8); });
@@ -384,8 +384,8 @@ TEST_CASE("optimizer says which argument does not fit") {
           a.first_moment = a.second_moment = Tensor();
         }) == "");
   text = invalid_argument_text([&] {
-    optimizer_decide({{}, tensor(kStepStateBytes, DType::u8), tensor(1), tensor(1, DType::i32)},
-                     runtime.stream());
+    kernels::optimizer_decide({{}, tensor(kStepStateBytes, DType::u8), tensor(1), tensor(1, DType::i32)},
+                              runtime.stream());
   });
   CHECK_MESSAGE(contains(text, "optimizer.decide: squared_norm"), text);
 }

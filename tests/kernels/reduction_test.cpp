@@ -203,7 +203,7 @@ TEST_CASE("sum of squares of more elements than the CPU adds in one round") {
     expected += static_cast<double>(value * value);
   }
   const Tensor sum = scalar(runtime, 0.0);
-  sum_of_squares({x, sum, Tensor()}, runtime, runtime.stream());
+  kernels::sum_of_squares({x, sum, Tensor()}, runtime, runtime.stream());
   CHECK(value_of(runtime, sum) == expected);
 }
 
@@ -280,7 +280,7 @@ TEST_CASE("reductions say which argument does not fit") {
     MaskedLossForward args{3,    tensor({3, 2}),          tensor({3, 2}),
                            mask, tensor({1}, DType::f64), tensor({1}, DType::f64)};
     change(args);
-    return invalid_argument_text([&] { masked_loss_forward(args, runtime, runtime.stream()); });
+    return invalid_argument_text([&] { kernels::masked_loss_forward(args, runtime, runtime.stream()); });
   };
   CHECK(loss_error([](MaskedLossForward&) {}) == "");
   std::string text = loss_error([&](MaskedLossForward& a) { a.target = tensor({3, 3}); });
@@ -292,12 +292,12 @@ TEST_CASE("reductions say which argument does not fit") {
   text = loss_error([&](MaskedLossForward& a) { a.sum = tensor({1}); });
   CHECK_MESSAGE((contains(text, "sum") && contains(text, "f64")), text);
   text = invalid_argument_text([&] {
-    masked_loss_backward({3, tensor({3, 2}), tensor({3, 2}), mask, scalar(runtime, 1.0), tensor({2, 3})},
-                         runtime.stream());
+    kernels::masked_loss_backward(
+        {3, tensor({3, 2}), tensor({3, 2}), mask, scalar(runtime, 1.0), tensor({2, 3})}, runtime.stream());
   });
   CHECK_MESSAGE((contains(text, "masked_loss.backward: d_prediction") && contains(text, "[2, 3]")), text);
   text = invalid_argument_text([&] {
-    sum_of_squares({tensor({3, 2}), tensor({2}, DType::f64), Tensor()}, runtime, runtime.stream());
+    kernels::sum_of_squares({tensor({3, 2}), tensor({2}, DType::f64), Tensor()}, runtime, runtime.stream());
   });
   CHECK_MESSAGE((contains(text, "sum_of_squares") && contains(text, "f64[1]") && contains(text, "f64[2]")),
                 text);

@@ -299,7 +299,7 @@ TEST_CASE("segment_sum and gather say which argument does not fit") {
     args.x = tensor({5, 4});
     args.out = tensor({2, 4});
     change(args);
-    return invalid_argument_text([&] { segment_sum(args, runtime.stream()); });
+    return invalid_argument_text([&] { kernels::segment_sum(args, runtime.stream()); });
   };
   CHECK(sum_error([](SegmentSum&) {}) == "");
   std::string text = sum_error([&](SegmentSum& a) { a.offsets = to_index(runtime, {0, 1}); });
@@ -320,7 +320,7 @@ TEST_CASE("segment_sum and gather say which argument does not fit") {
     args.out = tensor({3, 6});
     args.out_column = 2;
     change(args);
-    return invalid_argument_text([&] { gather(args, runtime.stream()); });
+    return invalid_argument_text([&] { kernels::gather(args, runtime.stream()); });
   };
   CHECK(gather_error([](Gather&) {}) == "");
   text = gather_error([](Gather& a) { a.out_column = 3; });

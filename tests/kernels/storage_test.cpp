@@ -127,7 +127,7 @@ TEST_CASE("f16 overflows to infinity and is not clamped; what is summed on the w
     args.x = to_tensor(runtime, x, dtype);
     args.weight = to_tensor(runtime, weight, dtype);
     args.y = unwritten(runtime, {1, 3}, dtype);
-    linear_forward(args, runtime, runtime.stream());
+    kernels::linear_forward(args, runtime, runtime.stream());
     const Matrix y = to_matrix(args.y);
     CAPTURE(name_of(dtype));
     CHECK(args.y.bytes() == 3 * size_of(dtype));

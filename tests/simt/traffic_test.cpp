@@ -63,14 +63,14 @@ class Block {
     edges.weights = edge_weights_;
     edges.edges_out = normal(graph_.edges, kType);
     edges.aggregate = aggregate_;
-    edge_update_forward(edges, runtime_, runtime_.stream());
+    kernels::edge_update_forward(edges, runtime_, runtime_.stream());
     MlpForward nodes;
     nodes.rows = graph_.node_rows();
     nodes.inputs = node_inputs_;
     nodes.weights = node_weights_;
     nodes.residual = terms_.nodes;
     nodes.out = normal(graph_.nodes, kType);
-    mlp_forward(nodes, runtime_, runtime_.stream());
+    kernels::mlp_forward(nodes, runtime_, runtime_.stream());
     runtime_.stream().synchronize();
   }
 
@@ -86,7 +86,7 @@ class Block {
     nodes.accumulate = {true, false};
     nodes.d_first_weights = {normal(kWidth, DType::f32), normal(kWidth, DType::f32)};
     nodes.d_weights = weight_gradients();
-    mlp_backward(nodes, runtime_, runtime_.stream());
+    kernels::mlp_backward(nodes, runtime_, runtime_.stream());
     EdgeUpdateBackward edges;
     edges.graph = &graph_;
     edges.terms = terms_;
@@ -101,7 +101,7 @@ class Block {
     edges.d_receiver_weight = normal(kWidth, DType::f32);
     edges.d_edge_weight = normal(kWidth, DType::f32);
     edges.d_weights = weight_gradients();
-    edge_update_backward(edges, runtime_, runtime_.stream());
+    kernels::edge_update_backward(edges, runtime_, runtime_.stream());
     runtime_.stream().synchronize();
   }
 

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/random.h>
+#include <meshgrad/engine/runtime.h>
 #include <meshgrad/train/data/packed_file_writer.h>
 #include <meshgrad/train/task/frame_features.h>
 #include <meshgrad/train/task/sampler.h>

@@ -269,7 +269,7 @@ TEST_CASE("the first value that is not finite is found in a later step, too") {
       const auto found = find_non_finite(c.runtime, c.model, batch, 1.0, {.segments = unit});
       REQUIRE(found.has_value());
       CHECK(found->phase == NonFinite::Phase::forward);
-      CHECK_MESSAGE(contains(found->text(), "forward of op shift_columns in frame.1: shifted holds "),
+      CHECK_MESSAGE(contains(found->text(), "forward of op add_columns in frame.1: shifted holds "),
                     found->text());
     }
     batch.unroll.ratio = ratio;

@@ -273,8 +273,9 @@ constexpr ConfigKey kKeys[] = {
     {"recompute", "policy", choice<&Config::recompute, &RecomputeConfig::policy>(kKeepPolicies), "",
      "What a part keeps: its inputs, or also its matrix products, so that gathers, norms and activations are "
      "redone and no product is; a fused call counts as one product"},
-    {"recompute", "keep", TextListKey{member<&Config::recompute, &RecomputeConfig::keep>(), 0, &Keep::names},
-     "", "Ops whose outputs a recomputed segment also saves"},
+    {"recompute", "keep",
+     TextListKey{member<&Config::recompute, &RecomputeConfig::keep>(), 0, &SavePolicy::names}, "",
+     "Ops whose outputs a recomputed segment also saves"},
     {"recompute", "offload", choice<&Config::recompute, &RecomputeConfig::offload>(kOffloads), "",
      "Where the tensors saved for recomputation are offloaded: nowhere, to host memory (GPU), or "
      "to a file (CPU)"},

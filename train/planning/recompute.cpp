@@ -88,7 +88,7 @@ namespace {
 
 /// The stages' costs with what recompute.include allows. Seconds are in the proportion that second runs
 /// usually have to a block's forward pass: nothing is timed, so that the choice is the same from run to run.
-std::vector<StageCost> costs_of(const Config& config, const Model& model, DryModel& dry, Keep partial,
+std::vector<StageCost> costs_of(const Config& config, const Model& model, DryModel& dry, SavePolicy partial,
                                 bool offload) {
   std::vector<StageCost> costs = dry.costs(partial);
   const std::vector<bool> included = included_stages(config, model);
@@ -149,8 +149,8 @@ Recomputation choose_recomputation(Runtime& runtime, const Config& config, const
   const bool given = mode == RecomputeMode::budget;
   const int64_t room = given ? config.recompute.budget : room_for_batch(runtime, config, dry.batch_bytes());
   if (choice.predicted_bytes <= room) return choice;
-  const Keep keep = kept_outputs(config.recompute);
-  const Keep partial = keep == Keep::inputs ? Keep::products : keep;
+  const SavePolicy keep = kept_outputs(config.recompute);
+  const SavePolicy partial = keep == SavePolicy::inputs ? SavePolicy::matmuls : keep;
   const std::vector<StageCost> costs = costs_of(config, model, dry, partial, offload);
   choice.stages = fit_recomputation(costs, dry, {.room = room, .partial = partial, .like = choice});
   note_peak();
@@ -196,7 +196,7 @@ std::string describe(const Recomputation& recomputation, const Model& model, int
   int64_t count = 0, partial = 0;
   for (const RecomputedStages& segment : stages) {
     count += segment.end - segment.begin;
-    if (segment.keep != Keep::inputs) ++partial;
+    if (segment.keep != SavePolicy::inputs) ++partial;
   }
   text +=
       fmt::format("the backward pass recomputes {} of {} stages, in {} segment{}{}: {}", count,

@@ -6,7 +6,7 @@
 namespace meshgrad {
 
 /// The outputs that a segment saves beside its inputs.
-Keep kept_outputs(const RecomputeConfig& config);
+SavePolicy kept_outputs(const RecomputeConfig& config);
 
 /// For each stage, whether recompute.include names it. Throws ConfigError for a name that fits none.
 std::vector<bool> included_stages(const Config& config, const Model& model);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/autograd/offload/offload_store.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/train/planning/recompute_cost.h>
 #include <meshgrad/train/run/make_model.h>
 
@@ -42,7 +43,7 @@ void run_backward(Tape& tape, const std::vector<GradientSlot>& outputs) {
 
 /// The stage's outputs; with `segment` the stage is a recomputed segment.
 Values run(Tape& tape, const Model& model, const GraphBatch& batch, int64_t stage, const Values& before,
-           std::optional<Keep> segment) {
+           std::optional<SavePolicy> segment) {
   if (!segment) return run_stage(model, tape, batch, stage, before);
   return checkpoint(
       tape, model.stages[static_cast<size_t>(stage)].name,
@@ -76,7 +77,7 @@ DryModel::Peak DryModel::peak(const Recomputation& recomputation) {
 }
 
 DryModel::StageMemory DryModel::measure_stage(int64_t stage, const Values& before,
-                                              std::optional<Keep> segment) {
+                                              std::optional<SavePolicy> segment) {
   CachingAllocator& allocator = runtime_.allocator();
   const int64_t start = allocator.stats().allocated.current;
   Tape tape(runtime_);
@@ -98,9 +99,9 @@ DryModel::StageMemory DryModel::measure_stage(int64_t stage, const Values& befor
   return memory;
 }
 
-StageCost DryModel::cost_of(int64_t stage, const Values& before, Keep partial) {
+StageCost DryModel::cost_of(int64_t stage, const Values& before, SavePolicy partial) {
   const StageMemory all = measure_stage(stage, before, std::nullopt);
-  const StageMemory inputs = measure_stage(stage, before, Keep::inputs);
+  const StageMemory inputs = measure_stage(stage, before, SavePolicy::inputs);
   const StageMemory some = measure_stage(stage, before, partial);
   StageCost cost;
   if (stage > 0) {  // what goes into the first is the batch's

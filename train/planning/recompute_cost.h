@@ -22,7 +22,7 @@ class DryModel {
   int64_t batch_bytes() const { return layout_.bytes(); }
   /// Bytes of every stage; all of them may be recomputed, and seconds are 0. `partial`: outputs that segments
   /// may save beside their inputs.
-  std::vector<StageCost> costs(Keep partial = Keep::products);
+  std::vector<StageCost> costs(SavePolicy partial = SavePolicy::matmuls);
 
  private:
   /// Memory of one stage.
@@ -30,8 +30,8 @@ class DryModel {
     int64_t held = 0;             ///< bytes of its inputs that it saves itself
     int64_t saved = 0, peak = 0;  ///< beside inputs
   };
-  StageMemory measure_stage(int64_t stage, const Values& before, std::optional<Keep> segment);
-  StageCost cost_of(int64_t stage, const Values& before, Keep partial);
+  StageMemory measure_stage(int64_t stage, const Values& before, std::optional<SavePolicy> segment);
+  StageCost cost_of(int64_t stage, const Values& before, SavePolicy partial);
 
   Runtime runtime_;
   const Task& task_;

@@ -8,7 +8,7 @@ namespace meshgrad {
 
 struct FitOptions {
   int64_t room = 0;  ///< bytes of a batch in a dry run, at most
-  Keep partial = Keep::products;
+  SavePolicy partial = SavePolicy::matmuls;
   Recomputation like;  ///< everything but the stages
 };
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/gpu.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/train/planning/recompute.h>
 #include <meshgrad/train/planning/step_memory.h>
 #include <meshgrad/train/run/make_model.h>

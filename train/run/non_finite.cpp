@@ -72,7 +72,7 @@ class Search {
     const Tensor& gradients = parameters_.gradients();
     if (found_ || !gradients.defined()) return;
     fill_zero(sum_, runtime_.stream());
-    sum_of_squares({.x = gradients, .sum = sum_, .non_finite = flag_}, runtime_, runtime_.stream());
+    kernels::sum_of_squares({.x = gradients, .sum = sum_, .non_finite = flag_}, runtime_, runtime_.stream());
     if (*to_host(flag_, runtime_.stream()).data<int32_t>() == 0) return;
     for (size_t i = 0; i < parameters_.parameters().size(); ++i) {
       const Tensor gradient = parameters_.gradient(i);

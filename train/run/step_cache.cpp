@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/byte_size.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/train/run/step_cache.h>
 
 #include <fmt/format.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/train/run/make_model.h>
 #include <meshgrad/train/run/non_finite.h>
 #include <meshgrad/train/run/precision.h>
@@ -164,11 +165,11 @@ void Trainer::check_state() {
 void Trainer::check_state(const std::optional<StepState>& seen) {
   if (!seen) return;
   state_.optimizer = *seen;
-  if (seen->bad_losses > 0 && config_.precision != DType::f16)
+  if (seen->non_finite_losses > 0 && config_.precision != DType::f16)
     report_non_finite("a finite loss", "another", *seen);
-  if (seen->skipped_in_a_row >= config_.loss_scale.max_skips) {
+  if (seen->consecutive_skips >= config_.loss_scale.max_skips) {
     report_non_finite("a finite gradient",
-                      fmt::format("{} steps in a row without one", seen->skipped_in_a_row), *seen);
+                      fmt::format("{} steps in a row without one", seen->consecutive_skips), *seen);
   }
 }
 
@@ -178,10 +179,10 @@ void Trainer::report_non_finite(std::string_view needed, const std::string& got,
   const Recomputation recomputation = steps_ ? steps_->recomputation() : Recomputation();
   steps_.reset();  // frees what captured steps hold
   const bool open = !is_finite(seen.window_loss);
-  const int64_t window = open ? seen.steps + seen.skipped : seen.bad_window;
+  const int64_t window = open ? seen.steps + seen.skipped : seen.last_skipped_step;
   const bool warmed_up = config_.normalize.mode == NormalizeMode::online;
   const int64_t step = window + (warmed_up ? config_.normalize.warmup_steps : 0);
-  const double scale = open ? seen.loss_scale : seen.bad_scale;
+  const double scale = open ? seen.loss_scale : seen.last_skipped_scale;
   std::string found = "every value is finite when it is recomputed";
   std::string fix = "lower optimizer.lr, set train.clip_norm, or look for bad values in the data";
   try {

@@ -281,7 +281,7 @@ Tensor run_step(Runtime& runtime, const Optimizer& optimizer, const Reference& r
   const Values values = forward(reference.model, tape, reference.batch, {reference.nodes, reference.edges},
                                 {}, trace != nullptr ? observer : StageObserver());
   const Variable& prediction = values.front();
-  const LossSum loss = masked_loss(tape, prediction, reference.target, reference.mask);
+  const LossSum loss = ops::masked_loss(tape, prediction, reference.target, reference.mask);
   tape.backward(loss.sum, optimizer.note_loss(runtime, loss.sum.value(), loss.weight));
   return prediction.value();
 }

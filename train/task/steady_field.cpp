@@ -64,7 +64,7 @@ int64_t SteadyField::loss_weight(std::string_view split, const std::vector<Sampl
 Variable SteadyField::loss(Tape& tape, const Model& model, const Batch& batch,
                            const Recomputation& recomputation) const {
   const Values values = forward(model, tape, batch.graph, recomputation.stages);
-  return masked_loss(tape, values.front(), batch.tensor("target"), batch.tensor("mask")).sum;
+  return ops::masked_loss(tape, values.front(), batch.tensor("target"), batch.tensor("mask")).sum;
 }
 
 std::vector<GivenTensor> SteadyField::given(const Batch& batch) const {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/autograd/ops.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/train/task/unrolled_loss.h>
 
 #include <algorithm>
@@ -38,10 +39,10 @@ class FrameRuns {
       Variable error = state.error;
       if (second_change_) {
         // In the first frame velocity and position have the same error.
-        if (state.position) error = deviation(tape, state.position, error, {}, mask);
+        if (state.position) error = ops::accumulate_error(tape, state.position, error, {}, mask);
         state.position = error;
       }
-      state.loss = masked_loss(tape, state.loss, {error}, mask).sum;
+      state.loss = ops::masked_loss(tape, state.loss, {error}, mask).sum;
       if (errors != nullptr) errors->push_back(error.value());
     }
     return state;
@@ -66,14 +67,14 @@ class FrameRuns {
     const Tensor& mask = batch_->tensor("mask");
     if (frame == 0) {
       const Values values = forward(*model_, tape, batch_->graph, *stages_);
-      return deviation(tape, {}, values.front(), batch_->tensor("target"), mask);
+      return ops::accumulate_error(tape, {}, values.front(), batch_->tensor("target"), mask);
     }
     const UnrolledFrame data = unrolled_frame(*batch_, frame);
     Values inputs = input_values(tape, batch_->graph);
-    inputs.front() = shift_columns(tape, data.nodes, before, batch_->tensor("unroll.source"),
-                                   batch_->tensor("unroll.ratio"));
+    inputs.front() = ops::add_columns(tape, data.nodes, before, batch_->tensor("unroll.source"),
+                                      batch_->tensor("unroll.ratio"));
     const Values values = forward(*model_, tape, batch_->graph, inputs, *stages_);
-    return deviation(tape, before, values.front(), data.target, mask);
+    return ops::accumulate_error(tape, before, values.front(), data.target, mask);
   }
   Variable predict_recomputed(Tape& tape, int64_t frame, const Variable& before) const {
     const auto segment = [frames = *this, frame](Tape& inner, const Variables& inside) {
@@ -109,7 +110,7 @@ Variable unrolled_loss(Tape& tape, const Model& model, const Batch& batch, const
   check_internal(errors == nullptr || (frames.count > 1 && !sequences), "a batch without errors of frames");
   if (frames.count == 1) {
     const Values values = forward(model, tape, batch.graph, recomputation.stages);
-    return masked_loss(tape, values.front(), batch.tensor("target"), batch.tensor("mask")).sum;
+    return ops::masked_loss(tape, values.front(), batch.tensor("target"), batch.tensor("mask")).sum;
   }
   const FrameRuns run(model, batch, frames.second_change, recomputation);
   const int64_t length = sequences ? sequence_length(frames.count) : frames.count;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/gpu.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
+#include <meshgrad/engine/runtime.h>
 #include <meshgrad/train/task/upload.h>
 
 #include <algorithm>
