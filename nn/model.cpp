@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/memory/caching_allocator.h>
-#include <meshgrad/engine/memory/detail/pool_allocator.h>
 #include <meshgrad/nn/model.h>
 
 namespace meshgrad {
@@ -24,7 +23,7 @@ Values recompute_stages(const Model& model, Tape& tape, const GraphBatch& batch,
   const auto name_of_stage = [&](int64_t stage) -> const std::string& {
     return model.stages[static_cast<size_t>(stage)].name;
   };
-  RecycledString name(name_of_stage(segment.begin), tape.runtime().allocator().recycling());
+  std::string name = name_of_stage(segment.begin);
   if (segment.end - segment.begin > 1) name.append("..").append(name_of_stage(segment.end - 1));
   return checkpoint(
       tape, name,

@@ -117,8 +117,6 @@ constexpr ConfigKey kKeys[] = {
      "Device to train on; auto takes the first usable GPU, else the CPU"},
     {"run", "threads", IntegerKey{member<&Config::run, &RunConfig::threads>(), 0, 4096}, "threads",
      "CPU threads, 0 for all available; results do not depend on it"},
-    {"run", "pin", BoolKey{member<&Config::run, &RunConfig::pin>()}, "",
-     "Whether each thread is pinned to one CPU of the process's affinity mask"},
 
     {"task", "name", choice<&Config::task, &TaskConfig::name>(kTasks), "",
      "mesh_dynamics predicts how fields change from frame to frame; steady_field predicts fields of a mesh "
