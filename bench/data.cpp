@@ -4,8 +4,8 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/random.h>
 #include <meshgrad/train/data/packed_file_writer.h>
-#include <meshgrad/train/run/trainer.h>
 #include <meshgrad/train/task/frame_features.h>
+#include <meshgrad/train/train.h>
 
 #include <fcntl.h>
 #include <fmt/format.h>

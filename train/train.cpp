@@ -31,7 +31,8 @@ void advise_on_memory(Runtime& runtime, const Config& config) {
 
 Recomputation choose(Runtime& runtime, const Config& config, const TrainObserver& observer, const Task& task,
                      const Model& model) {
-  const Recomputation chosen = choose_recomputation(runtime, config, task, model);
+  const Recomputation chosen =
+      choose_recomputation(runtime, config, task, largest_batch(config, task.dataset()), model);
   const auto message = [&](const std::string& text) {
     if (observer.message) observer.message(text);
   };
@@ -42,8 +43,8 @@ Recomputation choose(Runtime& runtime, const Config& config, const TrainObserver
   }
   if (config.recompute.offload != chosen.offload) {
     message(
-        "recompute.offload = \"host\" moves nothing on the CPU: values are in the host's memory already; "
-        "\"file\" does");
+        "recompute.offload = \"host\" has no effect on the CPU, whose tensors are in host memory already; "
+        "use \"file\"");
   }
   return chosen;
 }

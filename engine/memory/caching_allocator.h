@@ -61,20 +61,11 @@ class CachingAllocator : public std::enable_shared_from_this<CachingAllocator> {
   MemoryRecord record();
   /// Sets peaks to current values.
   void reset_peak();
-  /// Called (with the allocator unlocked) when memory runs out; returns true when it freed something. It may
-  /// use the allocator; what it allocates itself calls no callbacks. What it throws leaves allocate().
-  void on_out_of_memory(std::function<bool()> callback);
-  /// What OutOfMemory tells the user to change, in this order; without any, to raise the limit, where there
-  /// is one. Called with the allocator locked: it must not use this allocator.
-  void advise(std::function<std::vector<std::string>()> advice);
-  /// Names of the open MemoryScopes, joined by '/'; empty outside of all.
-  std::string scope() const;
-  /// Memory of the host for what goes with the allocations, such as their owner counts.
-  const Recycling<std::byte>& recycling() const { return recycling_; }
-  /// What is where: totals, each tag's share, the largest live owners, fragmentation; lines of text.
+  /// The text of OutOfMemory's report: totals, each tag's share, the largest live owners, fragmentation.
   std::string report() const;
   /// What OutOfMemory advises the user to change, in this order. Default: to raise the limit, if one is set.
-  void advise(std::vector<std::string> advice);
+  /// Called with the allocator locked: it must not use this allocator.
+  void advise(std::function<std::vector<std::string>()> advice);
   /// Names of the open MemoryScopes, joined by '/'.
   std::string scope() const;
 

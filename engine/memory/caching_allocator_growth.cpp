@@ -9,7 +9,7 @@
 namespace meshgrad {
 namespace {
 
-constexpr int64_t kPieces = 256;  // a mapping is at most this part of the limit
+constexpr int64_t kMaxMappingShare = 256;  // a mapping is at most 1 / kMaxMappingShare of the limit
 
 /// Segment size for a source that cannot grow, large enough that calls of the source stay rare.
 int64_t segment_bytes(int64_t bytes) {

@@ -7,6 +7,7 @@
 
 #include <future>
 
+#include "model_case.h"
 #include "support.h"
 
 using namespace meshgrad;
@@ -17,13 +18,13 @@ namespace {
 /// A model, and two batches of one window.
 struct Window {
   Runtime runtime = make_runtime();
-  MeshGraphNetOptions options;
-  MeshGraphNet model;
-  std::vector<Batch> batches;
+  ModelCase options;
+  Model model;
+  std::vector<LossBatch> batches;
   Tensor seed;
 
-  Window(const MeshGraphNetOptions& o, DType dtype, int64_t nodes, int64_t edges) : options(o), model(o) {
-    model.allocate(runtime, dtype, 7);
+  Window(const ModelCase& o, DType dtype, int64_t nodes, int64_t edges)
+      : options(o), model(make_model(o, runtime, dtype, 7)) {
     for (uint64_t i = 0; i < 2; ++i)
       batches.push_back(batch(dtype, nodes + static_cast<int64_t>(i), edges, i));
     seed = Tensor::zeros(runtime, {1}, DType::f64, Tag::data);
@@ -33,37 +34,37 @@ struct Window {
   Tensor random(RandomMatrices& from, int64_t rows, int64_t width, DType dtype) {
     return to_tensor(runtime, stored_as(dtype, from.normal(rows, width)), dtype);
   }
-  Batch batch(DType dtype, int64_t nodes, int64_t edges, uint64_t number) {
+  LossBatch batch(DType dtype, int64_t nodes, int64_t edges, uint64_t number) {
     RandomMatrices from(20 + number);
-    Batch batch;
-    batch.nodes = nodes;
-    batch.graph_offsets = {0, nodes};
+    LossBatch batch;
+    batch.graph.nodes = nodes;
+    batch.graph.graph_offsets = {0, nodes};
     for (size_t set = 0; set < options.edge_inputs.size(); ++set) {
-      batch.edge_sets.push_back(
+      batch.graph.edge_sets.push_back(
           {options.edge_set_names[set],
            build_graph(runtime, nodes, from.indices(edges, nodes), from.indices(edges, nodes)),
            random(from, edges, options.edge_inputs[set], dtype)});
     }
-    batch.node_features = random(from, nodes, options.node_inputs, dtype);
+    batch.graph.node_features = random(from, nodes, options.node_inputs, dtype);
     batch.target = random(from, nodes, options.outputs, accumulator_of(dtype));
     batch.mask = Tensor::empty(runtime, {nodes}, DType::u8, Tag::data);
     for (int64_t i = 0; i < nodes; ++i) batch.mask.data<uint8_t>()[i] = i % 3 != 0;
     return batch;
   }
 
-  OpCounts add_gradients(const Batch& batch, const std::vector<RecomputedStages>& recomputed) {
+  OpCounts add_gradients(const LossBatch& batch, const std::vector<RecomputedStages>& recomputed) {
     Tape tape(runtime);
     const LossSum loss =
-        ops::masked_loss(tape, model.forward(tape, batch, recomputed), batch.target, batch.mask);
+        ops::masked_loss(tape, predict(model, tape, batch.graph, recomputed), batch.target, batch.mask);
     tape.backward(loss.sum, seed);
     return tape.counts();
   }
   /// Gradients of the window; both of its batches are cut another way.
   Tensor gradients(const std::vector<RecomputedStages>& first, const std::vector<RecomputedStages>& second) {
-    fill_zero(model.parameters().gradients(), runtime.stream());
+    fill_zero(model.parameters.gradients(), runtime.stream());
     add_gradients(batches[0], first);
     add_gradients(batches[1], second);
-    return model.parameters().gradients();
+    return model.parameters.gradients();
   }
   Tensor plain() {
     const Tensor gradients_now = gradients({}, {});
@@ -73,8 +74,8 @@ struct Window {
   }
 };
 
-MeshGraphNetOptions options_of(int64_t blocks, int64_t width) {
-  MeshGraphNetOptions options;
+ModelCase options_of(int64_t blocks, int64_t width) {
+  ModelCase options;
   options.node_inputs = 2;
   options.edge_inputs = {2};
   options.edge_set_names = {"mesh"};
@@ -149,7 +150,7 @@ TEST_CASE(
     for (const ComputePath path : {ComputePath::fused, ComputePath::op_by_op}) {
       for (const Norm norm : {Norm::none, Norm::layer, Norm::rms}) {
         for (const bool keep_hidden : {true, false}) {
-          MeshGraphNetOptions options = options_of(4, 9);
+          ModelCase options = options_of(4, 9);
           options.path = path;
           options.norm = norm;
           options.keep_hidden = keep_hidden;
@@ -177,7 +178,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a recomputed block runs the ops that its backward needs, and no others") {
-  MeshGraphNetOptions options = options_of(3, 8);
+  ModelCase options = options_of(3, 8);
   options.hidden_layers = 2;
   const auto counts = [&](ComputePath path, const std::vector<RecomputedStages>& recomputed) {
     options.path = path;
@@ -216,7 +217,7 @@ TEST_CASE("a recomputed block runs the ops that its backward needs, and no other
 }
 
 TEST_CASE("cut into segments, a step needs the memory of the boundaries and of one segment") {
-  MeshGraphNetOptions options = options_of(12, 32);
+  ModelCase options = options_of(12, 32);
   options.hidden_layers = 2;
   for (const ComputePath path : {ComputePath::fused, ComputePath::op_by_op}) {
     options.path = path;

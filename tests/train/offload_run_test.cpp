@@ -96,8 +96,7 @@ TEST_CASE("of 15 blocks the boundaries' share of the device's memory goes away, 
       config.model.path = path;
       config.model.keep_hidden = false;
       const Dataset dataset = Dataset::open(config.data.path);
-      const FrameFeatures features(dataset, config.data);
-      const StepProbe probe(dataset, features, device);
+      const StepProbe probe(dataset, device);
       Config moved = config;
       moved.recompute.offload = on_gpu ? OffloadTo::host : OffloadTo::file;
       const StepMemory all = probe.measure(config), few = probe.measure(moved);
@@ -172,21 +171,18 @@ void for_all_ways(int64_t stages, std::vector<RecomputedStages>& way, int64_t st
 
 TEST_CASE(
     "the least that segments can take is what trying all ways finds, and a budget above it is kept to") {
+  const ScratchDirectory scratch;
+  Config config = test::small_config(scratch.path, test::pack_waves(scratch.path, 4));
+  config.model.width = 16;
+  config.model.blocks = 3;
+  const Task task = make_task(config, Dataset::open(config.data.path));
   for (const ComputePath path : {ComputePath::fused, ComputePath::op_by_op}) {
     for (const bool offload : {false, true}) {
       for (const int64_t edges : {int64_t{300}, int64_t{1200}}) {
         CAPTURE(offload);
         CAPTURE(edges);
-        const MeshGraphNetOptions options{.node_inputs = 2,
-                                          .edge_inputs = {3},
-                                          .edge_set_names = {"mesh"},
-                                          .outputs = 2,
-                                          .width = 16,
-                                          .blocks = 3,
-                                          .path = path};
-        const BatchSizes sizes{
-            .nodes = 200, .edges = edges, .node_inputs = 2, .edge_inputs = 3, .outputs = 2};
-        DryModel dry({}, 1, options, DType::f32, sizes);
+        config.model.path = path;
+        DryModel dry({}, 1, config, task, {.nodes = 200, .edges = edges});
         std::vector<StageCost> costs = dry.costs();
         for (StageCost& cost : costs) {
           cost.forward_s = 1.0;

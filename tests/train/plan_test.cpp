@@ -8,7 +8,7 @@
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/random.h>
 #include <meshgrad/train/planning/plan.h>
-#include <meshgrad/train/run/step.h>
+#include <meshgrad/train/run/step_cache.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -79,15 +79,11 @@ Config random_config(const fs::path& folder, uint64_t number, Device device) {
 struct PlannedRun {
   Config config;
   Dataset dataset;
-  FrameFeatures features;
   StepProbe probe;
   PlannedRun(const fs::path& folder, uint64_t number, Device device)
       : PlannedRun(random_config(folder, number, device), device) {}
   PlannedRun(const Config& with, Device device)
-      : config(with),
-        dataset(Dataset::open(config.data.path)),
-        features(dataset, config.data),
-        probe(dataset, features, device) {}
+      : config(with), dataset(Dataset::open(config.data.path)), probe(dataset, device) {}
 };
 
 /// What the allocator reports when it has handed out the most of a run. Peaks start anew at an epoch's end.

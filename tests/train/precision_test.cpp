@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/train/io/metrics_log.h>
+#include <meshgrad/train/run/make_model.h>
 
 #include <algorithm>
 #include <cmath>
@@ -99,14 +100,14 @@ int64_t kept_by_forward(Device device, DType precision, ComputePath path, const 
   config.model.path = path;
   Runtime runtime({.device = device, .threads = 1});
   const Dataset dataset = Dataset::open(config.data.path);
-  const FrameFeatures features(dataset, config.data);
-  MeshGraphNet model(model_options(config.model, features));
-  model.allocate(runtime, precision, 1);
+  const MeshDynamics features(dataset, config.data);
+  config.precision = precision;
+  const Model model = make_model(runtime, config, features.inputs().sizes());
   Normalizers normalizers = features.dataset_normalizers({});
   const Batch batch =
-      features.training_batch(runtime, precision, "train", {{0, 1, 0}}, {}, normalizers, false);
+      training_batch(Task(features), runtime, precision, "train", {{0, 1, 0}}, {}, normalizers, false);
   Tape tape(runtime);
-  const Variable prediction = model.forward(tape, batch);
+  const Variable prediction = forward(model, tape, batch.graph).front();
   CHECK(prediction.value().dtype() == precision);
   return runtime.allocator().stats().by_tag[static_cast<size_t>(Tag::activations)].requested.current;
 }

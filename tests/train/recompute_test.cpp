@@ -4,9 +4,11 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/train/planning/recompute.h>
+#include <meshgrad/train/run/make_model.h>
 
 #include <algorithm>
 
+#include "model_case.h"
 #include "support.h"
 #include "train/small_run.h"
 
@@ -18,14 +20,7 @@ using test::message_of;
 using test::ScratchDirectory;
 using test::tensors_of;
 
-MeshGraphNet model_of(int64_t blocks) {
-  return MeshGraphNet({.node_inputs = 2,
-                       .edge_inputs = {3},
-                       .edge_set_names = {"mesh"},
-                       .outputs = 2,
-                       .width = 4,
-                       .blocks = blocks});
-}
+Model model_of(int64_t blocks) { return test::make_model(test::model_case(2, 2, 4, blocks)); }
 
 std::vector<RecomputedStages> segments(int64_t blocks, RecomputeMode mode, int64_t every = 4,
                                        const std::vector<std::string>& include = {"processor"}) {
@@ -180,25 +175,23 @@ TEST_CASE(
 }
 
 TEST_CASE("auto recomputes nothing if everything fits, and enough otherwise") {
-  const MeshGraphNet model({.node_inputs = 2,
-                            .edge_inputs = {3},
-                            .edge_set_names = {"mesh"},
-                            .outputs = 2,
-                            .width = 32,
-                            .blocks = 8});
-  const BatchSizes sizes{.nodes = 700, .edges = 4000, .node_inputs = 2, .edge_inputs = 3, .outputs = 2};
-  Config config;
+  const ScratchDirectory scratch;
+  Config config = test::small_config(scratch.path, test::pack_waves(scratch.path, 4));
+  config.model.width = 32;
+  config.model.blocks = 8;
+  const Task task = make_task(config, Dataset::open(config.data.path));
+  const Model model = make_model(config.model, task.sizes());
   config.recompute.mode = RecomputeMode::automatic;
   const auto choose = [&](int64_t limit) {
     Runtime runtime({.device = {}, .threads = 1, .allocator = {.memory_limit = limit}});
-    return choose_recomputation(runtime, config, sizes, model);
+    return choose_recomputation(runtime, config, task, {.nodes = 700, .edges = 4000}, model);
   };
   const Recomputation roomy = choose(int64_t{1} << 30);
   CHECK(roomy.stages.empty());
   const Recomputation tight = choose(int64_t{16} << 20);
   CHECK_FALSE(tight.stages.empty());
-  CHECK(tight.predicted > 0);
-  CHECK(tight.predicted <= int64_t{16} << 20);
+  CHECK(tight.predicted_bytes > 0);
+  CHECK(tight.predicted_bytes <= int64_t{16} << 20);
   config.recompute.include = {"decoder"};
   CHECK(choose(int64_t{16} << 20).stages.size() <= 1);
 }

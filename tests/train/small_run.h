@@ -4,7 +4,7 @@
 #include <meshgrad/train/data/convert.h>
 #include <meshgrad/train/io/metrics_log.h>
 #include <meshgrad/train/io/safetensors.h>
-#include <meshgrad/train/run/trainer.h>
+#include <meshgrad/train/train.h>
 
 #include <cmath>
 #include <functional>

@@ -2,7 +2,10 @@
 // Steady-state training steps make no system calls and no calls of the memory source.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
-#include <meshgrad/train/run/step.h>
+#include <meshgrad/train/planning/recompute.h>
+#include <meshgrad/train/run/batch_loader.h>
+#include <meshgrad/train/run/make_model.h>
+#include <meshgrad/train/run/step_cache.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -22,36 +25,36 @@ struct Steady {
   Config config;
   Runtime runtime;
   Dataset dataset = Dataset::open(config.data.path);
-  FrameFeatures features{dataset, config.data};
-  Sampler sampler{dataset, config.data.train_split, config.data.predict, 3, config.unroll.steps};
-  NoiseOptions noise{config.train.noise, config.train.gamma, 3};
-  Normalizers normalizers = features.dataset_normalizers(noise);
-  MeshGraphNet model{model_options(config.model, features)};
+  Task task = make_task(config, dataset);
+  BatchLoader loader{runtime, config, task};
+  Normalizers normalizers = task.dataset_normalizers(loader.noise());
+  Model model = make_model(runtime, config, task.sizes());
   std::optional<Optimizer> optimizer;
-  std::optional<TrainStep> step;
-  std::vector<Sample> samples = std::vector<Sample>(2);
+  std::optional<StepCache> cache;
   int64_t position = 0;
 
   explicit Steady(
       int threads, void (*change)(Config&) = [](Config&) {})
       : config(config_of(scratch.path, change)), runtime({.threads = threads}) {
-    model.allocate(runtime, DType::f32, 3);
-    optimizer.emplace(runtime, model.parameters(), config.optimizer, 1.0,
+    optimizer.emplace(runtime, model.parameters, config.optimizer, 1.0,
                       learning_rate(config.schedule, 1e-3, 1000));
-    step.emplace(runtime, config, dataset, features, model, *optimizer, [](const std::string&) {});
+    cache.emplace(runtime, config, task, model, *optimizer,
+                  choose_recomputation(runtime, config, task, largest_batch(config, dataset), model),
+                  [](const std::string&) {});
     run(40);
   }
   static Config config_of(const std::filesystem::path& folder, void (*change)(Config&)) {
     Config config = test::small_config(folder, test::pack_waves(folder));
+    config.train.accumulate = 1;
+    config.train.steps = 1'000'000;
     change(config);
     return config;
   }
   void run(int64_t steps) {
-    for (int64_t i = 0; i < steps; ++i, position += 2) {
-      samples.front() = sampler.at(position);
-      samples.back() = sampler.at(position + 1);
-      step->batch(samples, {.weight = 60.0, .noise = noise}, normalizers);
-      step->finish_window();
+    for (int64_t i = 0; i < steps; ++i, ++position) {
+      const BatchLoader::Loaded loaded = loader.load({position, 0}, Normalizing::fixed, normalizers, *cache);
+      cache->run(loaded.layout, [&](const StoragePtr& to) { return loader.upload(loaded, to); });
+      cache->update();
     }
   }
 };

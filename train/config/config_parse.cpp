@@ -19,6 +19,7 @@ constexpr int kMostDotsInLine = 256;
 constexpr int kMostCommas = 1024;
 constexpr size_t kMostFaults = 50;
 constexpr size_t kLongestExcerpt = 2000;
+constexpr const char* kRemovedPin = "run.pin";
 constexpr int64_t kAfterFile = int64_t{1} << 40;  // sorts faults of overrides after those of lines
 
 struct Fault {

@@ -302,7 +302,7 @@ constexpr ConfigKey kKeys[] = {
     {"memory", "plan_steps", BoolKey{member<&Config::memory, &AllocatorOptions::plan_steps>()}, "",
      "Whether repeated batch sizes reuse precomputed offsets for their allocations, so that less "
      "memory is reserved"},
-    {"memory", "history", IntegerKey{member<&Config::memory, &AllocatorOptions::history>(), 0, kMostHistory},
+    {"memory", "history", IntegerKey{member<&Config::memory, &AllocatorOptions::history>(), 0, kMaxHistory},
      "events", "Allocator events to record and write to memory/ in the run directory, 0 for none"},
 
     {"plan", "target_utilization",

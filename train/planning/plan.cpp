@@ -242,34 +242,35 @@ std::vector<MemoryChange> memory_ladder(const StepProbe& probe, const Config& co
   next = now;
   next.model.keep_hidden = false;
   offer(
-      "set model.keep_hidden = false: hidden activations are recomputed, with the same results; safe to "
-      "change when resuming",
+      "set model.keep_hidden = false: hidden activations are recomputed; same results, safe to change when "
+      "resuming",
       next);
   next = now;
   next.recompute.mode = RecomputeMode::block;
   offer(
-      "set recompute.mode = \"block\": blocks are recomputed in the backward pass, with the same results; "
-      "safe to change when resuming",
+      "set recompute.mode = \"block\": blocks are recomputed in the backward pass; same results, safe to "
+      "change when resuming",
       next);
   if (now.unroll.steps > 1) {
     next = now;
     next.recompute.segments = SegmentUnit::frame;
     offer(
-        "set recompute.segments = \"frame\": each frame of a sample is recomputed, with the same results; "
-        "safe to change when resuming",
+        "set recompute.segments = \"frame\": each frame of a sample is recomputed; same results, safe to "
+        "change when resuming",
         next);
   }
   next = now;
   next.graphs = GraphsMode::off;
-  offer("set graphs = \"off\": no memory is held for batches of other sizes", next);
+  offer("set graphs = \"off\": no memory is held for other batch sizes", next);
   if (now.recompute.mode != RecomputeMode::off || now.recompute.segments != SegmentUnit::block) {
     const bool on_gpu = probe.device().kind == DeviceKind::cuda;
     next = now;
     next.recompute.offload = on_gpu ? OffloadTo::host : OffloadTo::file;
-    offer(on_gpu ? "set recompute.offload = \"host\": inputs of recomputed segments are offloaded to the "
-                   "host's memory, with the same results; safe to change when resuming"
-                 : "set recompute.offload = \"file\": inputs of recomputed segments are offloaded to a file "
-                   "in recompute.offload_dir, with the same results; safe to change when resuming",
+    offer(on_gpu
+              ? "set recompute.offload = \"host\": tensors saved for recomputation are offloaded to host "
+                "memory; same results, safe to change when resuming"
+              : "set recompute.offload = \"file\": tensors saved for recomputation are offloaded to a file "
+                "in recompute.offload_dir; same results, safe to change when resuming",
           next);
   }
   if (now.train.batch > 1) {

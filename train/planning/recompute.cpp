@@ -128,7 +128,7 @@ OffloadTo checked_offload(const Config& config, Device device) {
 }  // namespace
 
 Recomputation choose_recomputation(Runtime& runtime, const Config& config, const Task& task,
-                                   const Model& model) {
+                                   const BatchShape& largest, const Model& model) {
   const RecomputeMode mode = config.recompute.mode;
   Recomputation choice{.check = config.recompute.check,
                        .segments = config.recompute.segments,
@@ -137,8 +137,7 @@ Recomputation choose_recomputation(Runtime& runtime, const Config& config, const
   const bool uniform = mode != RecomputeMode::budget && mode != RecomputeMode::automatic;
   if (uniform) choice.stages = uniform_segments(config, model);
   if (uniform && !offload) return choice;
-  DryModel dry(runtime.device(), runtime.threads().threads(), config, task,
-               largest_batch(config, task.dataset()));
+  DryModel dry(runtime.device(), runtime.threads().threads(), config, task, largest);
   const auto note_peak = [&] {
     const DryModel::Peak peak = dry.peak(choice);
     choice.predicted_bytes = peak.bytes;
@@ -188,8 +187,8 @@ std::string describe(const Recomputation& recomputation, const Model& model, int
   std::string text;
   if (frames > 1 && recomputation.segments != SegmentUnit::block) {
     const bool sequences = recomputation.segments == SegmentUnit::sequence;
-    text = fmt::format("the backward pass recomputes {} of {} frames{}", frames - 1, frames,
-                       sequences ? fmt::format(", in sequences of {}", sequence_length(frames)) : "");
+    text = fmt::format("recomputing {} of {} frames in backward{}", frames - 1, frames,
+                       sequences ? fmt::format(", in runs of {}", sequence_length(frames)) : "");
     if (!stages.empty()) text += "; within a frame, ";
   }
   if (stages.empty()) return text;
@@ -198,15 +197,13 @@ std::string describe(const Recomputation& recomputation, const Model& model, int
     count += segment.end - segment.begin;
     if (segment.keep != SavePolicy::inputs) ++partial;
   }
-  text +=
-      fmt::format("the backward pass recomputes {} of {} stages, in {} segment{}{}: {}", count,
-                  count_stages(model), stages.size(), stages.size() == 1 ? "" : "s",
-                  partial == 0 ? std::string() : fmt::format(" ({} of them save outputs of ops)", partial),
-                  names_of_segments(stages, model));
+  text += fmt::format("recomputing {} of {} stages in backward, in {} segment{}{}: {}", count,
+                      count_stages(model), stages.size(), stages.size() == 1 ? "" : "s",
+                      partial == 0 ? std::string() : fmt::format(" ({} of them save op outputs)", partial),
+                      names_of_segments(stages, model));
   if (recomputation.offload != OffloadTo::none) {
-    text += fmt::format("; up to {:.1f} MiB of their inputs are offloaded to {}",
-                        mebibytes(recomputation.offloaded_bytes),
-                        recomputation.offload == OffloadTo::host ? "the host's memory" : "a file");
+    text += fmt::format("; up to {:.1f} MiB are offloaded to {}", mebibytes(recomputation.offloaded_bytes),
+                        recomputation.offload == OffloadTo::host ? "host memory" : "a file");
   }
   return text;
 }

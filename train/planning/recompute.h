@@ -16,11 +16,11 @@ std::vector<bool> included_stages(const Config& config, const Model& model);
 /// since its backward runs immediately.
 std::vector<RecomputedStages> uniform_segments(const Config& config, const Model& model);
 
-/// The choice of recompute.* for a model that is allocated on the runtime's device, for the largest batch of
-/// the data. Throws ConfigError when a budget cannot be met, or values of the device cannot be offloaded to
+/// The choice of recompute.* for a model that is allocated on the runtime's device, for batches of up to
+/// `largest`. Throws ConfigError when a budget cannot be met, or values of the device cannot be offloaded to
 /// where they should.
 Recomputation choose_recomputation(Runtime& runtime, const Config& config, const Task& task,
-                                   const Model& model);
+                                   const BatchShape& largest, const Model& model);
 
 /// One line for the user, for batches unrolled over `frames`; empty when nothing is recomputed.
 std::string describe(const Recomputation& recomputation, const Model& model, int64_t frames = 1);

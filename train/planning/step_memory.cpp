@@ -46,7 +46,8 @@ Recomputation recomputation_of(const Config& config, Device device, const Task& 
   try {
     Runtime limited(std::move(options));
     const Held held(limited, config, task);
-    Recomputation chosen = choose_recomputation(limited, config, task, held.model);
+    Recomputation chosen =
+        choose_recomputation(limited, config, task, largest_batch(config, task.dataset()), held.model);
     chosen.check = false;  // there are no values to compare
     return chosen;
   } catch (const OutOfMemory&) {
@@ -122,7 +123,8 @@ StepMemory StepProbe::measure(const Config& config) const {
   const Task task = make_task(config, dataset_);
   Held held(runtime, config, task);
   StepCache steps(runtime, config, task, held.model, held.optimizer,
-                  choose_recomputation(runtime, config, task, held.model), [](const std::string&) {});
+                  choose_recomputation(runtime, config, task, largest_batch(config, dataset_), held.model),
+                  [](const std::string&) {});
   runtime.allocator().reset_peak();  // the choice of what is recomputed is no part of a step
 
   const std::string& split = config.data.train_split;

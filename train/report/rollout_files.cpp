@@ -62,9 +62,9 @@ void write_comparison(const fs::path& path, const MeshView& mesh, const std::vec
 
 fs::path write_picture(const fs::path& path, const MeshView& mesh, const FieldFrame& field,
                        const std::string& caption) {
-  write_png(path, draw_comparison(mesh, {field.info.name, field.info.components, field.ours},
-                                  {field.info.name, field.info.components, field.truth},
-                                  {caption, field.info.unit}));
+  write_file_atomically(path, draw_comparison(mesh, {field.info.name, field.info.components, field.ours},
+                                              {field.info.name, field.info.components, field.truth},
+                                              {caption, field.info.unit}));
   return path;
 }
 
@@ -121,7 +121,7 @@ class RolloutWriter {
       const std::string caption =
           fmt::format("{}, step {} of a rollout{}", field.info.name, files_.steps,
                       trajectory_.dt() > 0.0 ? fmt::format(", t = {:.3g} s", time) : "");
-      const std::string name = fmt::format("{}_step_{:05}.png", field.info.name, files_.steps);
+      const std::string name = fmt::format("{}_step_{:05}.svg", field.info.name, files_.steps);
       files_.pictures.push_back(write_picture(options_.directory / name, trajectory_.mesh(), field, caption));
     }
   }
@@ -187,7 +187,7 @@ PredictionFiles write_predictions(const Predictor& predictor, const PredictionFi
       write_comparison(files.meshes.back(), mesh, fields, 0.0);
       if (static_cast<int64_t>(files.meshes.size()) > kPictures) continue;
       for (const FieldFrame& field : fields) {
-        const fs::path path = options.directory / fmt::format("{}_{}.png", field.info.name, name);
+        const fs::path path = options.directory / fmt::format("{}_{}.svg", field.info.name, name);
         files.pictures.push_back(
             write_picture(path, mesh, field, fmt::format("{}, mesh {}", field.info.name, i)));
       }

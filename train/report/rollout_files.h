@@ -38,7 +38,7 @@ struct PredictionFilesOptions {
 
 struct PredictionFiles {
   std::vector<std::filesystem::path> meshes;    ///< mesh_NNNNN.vtu
-  std::vector<std::filesystem::path> pictures;  ///< prediction, truth and error of the first meshes, PNG
+  std::vector<std::filesystem::path> pictures;  ///< prediction, truth and error of the first meshes, SVG
   std::vector<FieldError> fields;
 };
 

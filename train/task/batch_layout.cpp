@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/byte_size.h>
 #include <meshgrad/train/task/batch_layout.h>
 
 #include <algorithm>
@@ -17,9 +18,8 @@ bool Batch::has(std::string_view name) const {
 }
 
 int64_t BatchLayout::place(int64_t bytes) {
-  constexpr int64_t kAlign = 256;
   const int64_t at = bytes_;
-  bytes_ += (bytes + kAlign - 1) / kAlign * kAlign;
+  bytes_ += round_up(bytes, kAlignment);
   return at;
 }
 

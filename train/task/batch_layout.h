@@ -35,6 +35,7 @@ inline constexpr std::string_view kWindowWeight = "window_weight";
 
 class BatchLayout {
  public:
+  static constexpr int64_t kAlignment = 256;  ///< of each tensor, and of the allocation, in bytes
   enum class Sizes : uint8_t {
     exact,    ///< of one batch
     capacity  ///< the most of many: the batch carries its real counts (Graph::counts)

@@ -10,14 +10,6 @@
 #include <cmath>
 
 namespace meshgrad {
-namespace {
-
-bool contains(const std::vector<int64_t>& values, int64_t value) {
-  return std::find(values.begin(), values.end(), value) != values.end();
-}
-
-}  // namespace
-
 MeshDynamics::MeshDynamics(const Dataset& dataset, const DataConfig& config, int64_t unroll_frames)
     : inputs_(dataset, config), unroll_frames_(unroll_frames) {
   for (const FieldInfo& field : inputs_.targets()) {
@@ -75,7 +67,7 @@ void MeshDynamics::add_noise(const TrajectoryView& trajectory, const Sample& sam
   for (const Input& input : inputs_.inputs()) {
     if (input.target_column < 0) continue;
     for (size_t i = 0; i < types.size(); ++i) {
-      if (!contains(inputs_.config().noise_types, types[i])) continue;
+      if (!contains_type(inputs_.config().noise_types, types[i])) continue;
       for (int c = 0; c < input.field.components; ++c) {
         const auto column = static_cast<size_t>(input.target_column + c);
         const double draw = training_noise(noise.seed, sample.visit, id, static_cast<uint32_t>(i),

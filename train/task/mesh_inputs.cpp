@@ -11,10 +11,6 @@
 namespace meshgrad {
 namespace {
 
-bool contains(const std::vector<int64_t>& values, int64_t value) {
-  return std::find(values.begin(), values.end(), value) != values.end();
-}
-
 NodeTypeMask mask_of(const std::vector<int64_t>& types) {
   NodeTypeMask mask = 0;
   for (const int64_t type : types) {
@@ -24,6 +20,10 @@ NodeTypeMask mask_of(const std::vector<int64_t>& types) {
 }
 
 }  // namespace
+
+bool contains_type(const std::vector<int64_t>& types, int64_t type) {
+  return std::find(types.begin(), types.end(), type) != types.end();
+}
 
 MeshInputs::MeshInputs(const Dataset& dataset, const DataConfig& config)
     : dataset_(dataset), config_(config) {
@@ -207,8 +207,9 @@ std::vector<float> MeshInputs::target_values(const TrajectoryView& trajectory, i
 }
 
 void MeshInputs::write_mask(const MeshView& mesh, uint8_t* rows) const {
-  std::transform(mesh.node_type.begin(), mesh.node_type.end(), rows,
-                 [&](int32_t type) { return static_cast<uint8_t>(contains(config_.predicted_types, type)); });
+  std::transform(mesh.node_type.begin(), mesh.node_type.end(), rows, [&](int32_t type) {
+    return static_cast<uint8_t>(contains_type(config_.predicted_types, type));
+  });
 }
 
 std::vector<uint8_t> MeshInputs::predicted_mask(const MeshView& mesh) const {
@@ -219,7 +220,7 @@ std::vector<uint8_t> MeshInputs::predicted_mask(const MeshView& mesh) const {
 
 int64_t MeshInputs::predicted_nodes(const MeshView& mesh) const {
   return std::count_if(mesh.node_type.begin(), mesh.node_type.end(),
-                       [&](int32_t type) { return contains(config_.predicted_types, type); });
+                       [&](int32_t type) { return contains_type(config_.predicted_types, type); });
 }
 
 int64_t MeshInputs::predicted_nodes(std::string_view split, const std::vector<Sample>& samples) const {

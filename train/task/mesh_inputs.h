@@ -92,6 +92,9 @@ class MeshInputs {
   ModelSizes sizes_;
 };
 
+/// Whether a list of node types names one.
+bool contains_type(const std::vector<int64_t>& types, int64_t type);
+
 /// The disjoint union of meshes as one graph, mesh by mesh: writes one with its indices moved behind those of
 /// the meshes before it, and returns the sizes of them all. The graph's tensors lie on the host and are large
 /// enough; `counts`, if it has them, are written too.

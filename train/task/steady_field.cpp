@@ -39,7 +39,7 @@ void SteadyField::write(const Batch& batch, std::string_view split, const std::v
     const auto width = static_cast<size_t>(inputs_.node_inputs());
     const auto fields = width - static_cast<size_t>(inputs_.config().node_types);
     for (size_t i = 0; i < types.size(); ++i) {
-      if (std::find(noise_types.begin(), noise_types.end(), types[i]) == noise_types.end()) continue;
+      if (!contains_type(noise_types, types[i])) continue;
       for (size_t column = 0; column < fields; ++column) {
         const double draw = training_noise(noise.seed, sample.visit, view.sample_id(sample.frame),
                                            static_cast<uint32_t>(i), static_cast<uint32_t>(column));

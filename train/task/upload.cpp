@@ -2,6 +2,7 @@
 #include <meshgrad/engine/gpu.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/runtime.h>
+#include <meshgrad/train/task/batch_layout.h>
 #include <meshgrad/train/task/upload.h>
 
 #include <algorithm>
@@ -21,7 +22,7 @@ StoragePtr pinned_memory(int64_t bytes) {
 }  // namespace
 
 StoragePtr device_batch_memory(Runtime& runtime, int64_t bytes) {
-  return runtime.allocator().allocate(bytes, BatchMemory::kAlignment, runtime.stream(), Tag::data, "batch");
+  return runtime.allocator().allocate(bytes, BatchLayout::kAlignment, runtime.stream(), Tag::data, "batch");
 }
 
 /// The device may still be copying.
