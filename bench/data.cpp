@@ -4,7 +4,7 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/random.h>
 #include <meshgrad/train/data/packed_file_writer.h>
-#include <meshgrad/train/task/frame_features.h>
+#include <meshgrad/train/run/sampler.h>
 #include <meshgrad/train/train.h>
 
 #include <fcntl.h>
@@ -160,19 +160,19 @@ struct Reader {
   Runtime& runtime;
   DataConfig config;
   Dataset dataset;
-  FrameFeatures features;
+  Task task;
   Sampler sampler;
   Normalizers normalizers;
   Reader(Runtime& own, const fs::path& path)
       : runtime(own),
         dataset(Dataset::open(path)),
-        features(dataset, config),
-        sampler(dataset, config.train_split, config.predict, kDataSeed),
-        normalizers(features.dataset_normalizers({})) {}
+        task(MeshDynamics(dataset, config)),
+        sampler(task, config.train_split, kDataSeed),
+        normalizers(task.dataset_normalizers({})) {}
   void batch(int64_t first, int64_t end) {
     std::vector<Sample> samples;
     for (int64_t i = first; i < end; ++i) samples.push_back(sampler.at(i));
-    features.training_batch(runtime, DType::f32, config.train_split, samples, {}, normalizers, false);
+    training_batch(task, runtime, DType::f32, config.train_split, samples, {}, normalizers);
   }
   /// As many samples as there are graphs, shuffled over them; graphs a second.
   double pass(int64_t begin, int64_t graphs) {

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "standard_step.h"
 
+#include <meshgrad/autograd/ops.h>
 #include <meshgrad/engine/captured_work.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
-#include <meshgrad/train/planning/recompute_cost.h>
+#include <meshgrad/train/planning/recompute.h>
 #include <meshgrad/train/run/optimizer.h>
+#include <meshgrad/train/task/unrolled_loss.h>
 
 #include <fmt/format.h>
 
@@ -14,10 +16,14 @@
 #include <numeric>
 
 #include "inputs.h"
+#include "model_case.h"
 #include "support.h"
 
 namespace meshgrad::bench {
 namespace {
+
+using test::LossBatch;
+using test::ModelCase;
 
 constexpr int64_t kNodeInputs = 11;
 constexpr int64_t kEdgeInputs = 3;
@@ -29,21 +35,16 @@ constexpr int kRunsBeforeReplay = 2;  // of CapturedWork: one to see, one to rec
 /// The side of the corner of a larger square that is checked: far enough that the blocks do not see past it.
 int64_t corner_side(const Scale& scale) { return 2 * scale.blocks + 13; }
 
-MeshGraphNetOptions model_options(const Scale& scale, const StepKind& kind) {
-  MeshGraphNetOptions options;
-  options.node_inputs = kNodeInputs;
+ModelCase model_options(const Scale& scale, const StepKind& kind) {
+  ModelCase options = test::model_case(kNodeInputs, kModelOutputs, scale.width, scale.blocks);
   options.edge_inputs = {kEdgeInputs};
-  options.edge_set_names = {"mesh"};
-  options.outputs = kModelOutputs;
-  options.width = scale.width;
-  options.blocks = scale.blocks;
   options.path = kind.path;
   options.keep_hidden = kind.keep_hidden;
   return options;
 }
 
 /// FLOPs of the matrix products of a forward pass with the first layers split by linearity.
-double forward_flops(const MeshGraphNetOptions& o, double nodes, double edges) {
+double forward_flops(const ModelCase& o, double nodes, double edges) {
   const auto w = static_cast<double>(o.width);
   const double deep = static_cast<double>(o.hidden_layers) * w * w;  // the layers behind the first
   const double block = edges * (w * w + deep) + nodes * (2.0 * w * w + 2.0 * w * w + deep);
@@ -53,10 +54,8 @@ double forward_flops(const MeshGraphNetOptions& o, double nodes, double edges) {
   return 2.0 * (static_cast<double>(o.blocks) * block + encoders + decoder);
 }
 
-MeshGraphNet allocated(Runtime& runtime, const MeshGraphNetOptions& options, DType dtype) {
-  MeshGraphNet model(options);
-  model.allocate(runtime, dtype, kModelSeed);
-  return model;
+Model allocated(Runtime& runtime, const ModelCase& options, DType dtype) {
+  return test::make_model(options, runtime, dtype, kModelSeed);
 }
 
 Tensor mask_of(Runtime& runtime, int64_t nodes) {
@@ -69,7 +68,7 @@ Tensor scalar(Runtime& runtime, double value) {
   return Tensor::from<double>(runtime, one, Shape{1}, Tag::data, "scalar");
 }
 
-std::vector<RecomputedStages> segments_of(const StepKind& kind, const MeshGraphNet& model) {
+std::vector<RecomputedStages> segments_of(const StepKind& kind, const Model& model) {
   Config config;
   config.recompute.mode = kind.recompute_blocks ? RecomputeMode::block : RecomputeMode::off;
   return uniform_segments(config, model);
@@ -130,12 +129,12 @@ Matrix rows_of(const Matrix& matrix, const std::vector<int64_t>& rows) {
 struct Step {
   Runtime& runtime;
   Case inputs;
-  MeshGraphNetOptions options;
-  MeshGraphNet model;
+  ModelCase options;
+  Model model;
   std::vector<RecomputedStages> recomputed;
   Part checked;
   Input nodes, edges, target;
-  Batch batch;
+  LossBatch batch;
   Optimizer optimizer;
   Tensor weight;
 
@@ -148,23 +147,23 @@ struct Step {
         nodes(inputs.rows(scale.period, kNodeInputs)),
         edges(inputs.rows(scale.base_edges(), kEdgeInputs)),
         target(inputs.rows(scale.period, kModelOutputs, accumulator_of(dtype))),
-        optimizer(r, model.parameters(), {}, 1.0, {.peak = kLearningRate, .last = kLearningRate}),
+        optimizer(r, model.parameters, {}, 1.0, {.peak = kLearningRate, .last = kLearningRate}),
         weight(scalar(r, static_cast<double>(scale.nodes()))) {
     Mesh mesh = make_mesh(r, scale);
     checked = scale.square && scale.side() > corner_side(scale) ? last_corner(mesh.base, scale)
                                                                 : whole_period(mesh.base);
-    batch.nodes = scale.nodes();
-    batch.graph_offsets = {0, batch.nodes};
-    batch.edge_sets.push_back({"mesh", std::move(mesh.graph), edges.tensor});
-    batch.node_features = nodes.tensor;
+    batch.graph.nodes = scale.nodes();
+    batch.graph.graph_offsets = {0, batch.graph.nodes};
+    batch.graph.edge_sets.push_back({"mesh", std::move(mesh.graph), edges.tensor});
+    batch.graph.node_features = nodes.tensor;
     batch.target = target.tensor;
-    batch.mask = mask_of(r, batch.nodes);
+    batch.mask = mask_of(r, batch.graph.nodes);
   }
 
   /// Forward, loss and backward on a runtime of the same device; returns the prediction.
   Tensor gradients(Runtime& on) const {
     Tape tape(on);
-    const Variable prediction = model.forward(tape, batch, recomputed);
+    const Variable prediction = test::predict(model, tape, batch.graph, recomputed);
     const LossSum loss = ops::masked_loss(tape, prediction, batch.target, batch.mask);
     const Tensor seed = optimizer.note_loss(on, loss.sum.value(), weight);
     const Tensor result = prediction.value();
@@ -177,7 +176,7 @@ struct Step {
   }
   Tensor predict(Runtime& on) const {
     Tape tape(on, Tape::Mode::evaluate);
-    return model.forward(tape, batch).value();
+    return test::predict(model, tape, batch.graph).value();
   }
 };
 
@@ -197,29 +196,29 @@ ReferenceStep reference_step(const Step& step) {
   Runtime cpu({.device = {}});
   const Part& part = step.checked;
   const auto nodes = static_cast<int64_t>(part.nodes.size());
-  MeshGraphNetOptions options = step.options;
+  ModelCase options = step.options;
   options.path = ComputePath::op_by_op;
-  const MeshGraphNet model = allocated(cpu, options, DType::f64);
+  const Model model = allocated(cpu, options, DType::f64);
   const auto tensor = [&](const Matrix& whole, const std::vector<int64_t>& rows) {
     const Matrix matrix = rows_of(whole, rows);
     const Tensor t = Tensor::empty(cpu, Shape{matrix.rows, matrix.cols}, DType::f64, Tag::data);
     fill_rows(t, matrix, cpu);
     return t;
   };
-  Batch batch;
-  batch.nodes = nodes;
-  batch.graph_offsets = {0, nodes};
-  batch.edge_sets.push_back({"mesh", build_graph(cpu, nodes, part.mesh.senders, part.mesh.receivers),
-                             tensor(step.edges.base, part.edges)});
-  batch.node_features = tensor(step.nodes.base, part.nodes);
+  LossBatch batch;
+  batch.graph.nodes = nodes;
+  batch.graph.graph_offsets = {0, nodes};
+  batch.graph.edge_sets.push_back({"mesh", build_graph(cpu, nodes, part.mesh.senders, part.mesh.receivers),
+                                   tensor(step.edges.base, part.edges)});
+  batch.graph.node_features = tensor(step.nodes.base, part.nodes);
   Tape tape(cpu);
-  const Variable prediction = model.forward(tape, batch);
+  const Variable prediction = test::predict(model, tape, batch.graph);
   const Tensor mask = Tensor::from<uint8_t>(cpu, part.answers, Shape{nodes}, Tag::data, "mask");
   const LossSum loss = ops::masked_loss(tape, prediction, tensor(step.target.base, part.nodes), mask);
-  Judged result{answers_of(part, Matrix(nodes, kModelOutputs, values_of(prediction.value(), cpu.stream()))),
-                {}};
+  ReferenceStep result{
+      answers_of(part, Matrix(nodes, kModelOutputs, values_of(prediction.value(), cpu.stream()))), {}};
   tape.backward(loss.sum, scalar(cpu, 1.0 / static_cast<double>(part.answered())));
-  result.gradients = values_of(model.parameters().gradients(), cpu.stream());
+  result.gradients = values_of(model.parameters.gradients(), cpu.stream());
   return result;
 }
 
@@ -227,7 +226,7 @@ ReferenceStep reference_step(const Step& step) {
 /// share of about epsilon of the values, each by its whole size. So gradients are held as a whole, to the
 /// root.
 std::string gradient_difference(const Step& step, const std::vector<double>& expected) {
-  const std::vector<double> actual = values_of(step.model.parameters().gradients(), step.runtime.stream());
+  const std::vector<double> actual = values_of(step.model.parameters.gradients(), step.runtime.stream());
   if (actual.size() != expected.size()) return "gradients: of another size than the reference's";
   const double scale = step.optimizer.state().loss_scale;
   double off = 0.0, all = 0.0;
@@ -246,7 +245,7 @@ std::string gradient_difference(const Step& step, const std::vector<double>& exp
 std::string check_captured(const Step& step, const std::vector<double>& expected) {
   CapturedWork work(step.runtime, "checked step", [&](Runtime& on) { step.gradients(on); });
   for (int run = 0; run < kRunsBeforeReplay; ++run) work.run();
-  fill_zero(step.model.parameters().gradients(), step.runtime.stream());
+  fill_zero(step.model.parameters.gradients(), step.runtime.stream());
   work.run();
   return work.refusal().empty() ? gradient_difference(step, expected) : "not captured: " + work.refusal();
 }
@@ -257,10 +256,10 @@ class OnlyCheckedNodes {
   explicit OnlyCheckedNodes(Step& step) : step_(step), mask_(step.batch.mask), weight_(step.weight) {
     const Part& part = step.checked;
     if (part.whole) return;
-    std::vector<uint8_t> mask(static_cast<size_t>(step.batch.nodes), 0);
+    std::vector<uint8_t> mask(static_cast<size_t>(step.batch.graph.nodes), 0);
     for (size_t i = 0; i < part.nodes.size(); ++i) mask[static_cast<size_t>(part.nodes[i])] = part.answers[i];
     step.batch.mask =
-        Tensor::from<uint8_t>(step.runtime, mask, Shape{step.batch.nodes}, Tag::data, "checked nodes");
+        Tensor::from<uint8_t>(step.runtime, mask, Shape{step.batch.graph.nodes}, Tag::data, "checked nodes");
     step.weight = scalar(step.runtime, static_cast<double>(part.answered()));
   }
   ~OnlyCheckedNodes() {
@@ -275,11 +274,11 @@ class OnlyCheckedNodes {
   Tensor mask_, weight_;
 };
 
-/// The rows of a prediction that the judge answers for: all of them, or those of its corner.
-Tensor judged_rows(const Step& step, const Tensor& prediction) {
-  if (step.judged.whole) return prediction;
+/// The rows of a prediction that the reference answers for: all of them, or those of its corner.
+Tensor checked_rows(const Step& step, const Tensor& prediction) {
+  if (step.checked.whole) return prediction;
   const Matrix all(prediction.rows(), kModelOutputs, values_of(prediction, step.runtime.stream()));
-  const Matrix picked = answers_of(step.judged, rows_of(all, step.judged.nodes));
+  const Matrix picked = answers_of(step.checked, rows_of(all, step.checked.nodes));
   return Tensor::from<double>(step.runtime, picked.v, Shape{picked.rows, picked.cols}, Tag::data,
                               "checked rows");
 }
@@ -296,7 +295,7 @@ std::string check_step(Step& step, const StepKind& kind) {
   if (!kind.train) return text;
   if (text.empty()) text = gradient_difference(step, expected.gradients);
   if (text.empty() && kind.captured) text = check_captured(step, expected.gradients);
-  fill_zero(step.model.parameters().gradients(), step.runtime.stream());
+  fill_zero(step.model.parameters.gradients(), step.runtime.stream());
   return text;
 }
 
@@ -327,17 +326,34 @@ Workload step_workload(Runtime& runtime, const Scale& scale, const StepKind& kin
   return work;
 }
 
+DryModel dry_model(Runtime& runtime, const MeshGraphNetOptions& options, const ModelSizes& sizes,
+                   const BatchShape& shape, DType dtype, int64_t frames) {
+  Config config;
+  static_cast<MeshGraphNetOptions&>(config.model) = options;
+  config.precision = dtype;
+  BatchLayout layout(sizes, shape, dtype, BatchLayout::Sizes::exact);
+  layout.add("target", {shape.nodes, sizes.outputs}, accumulator_of(dtype));
+  layout.add("mask", {shape.nodes}, DType::u8);
+  if (frames > 1) {
+    const int64_t rows = (frames - 1) * unrolled_rows(shape.nodes);
+    layout.add("unroll.nodes", {rows, sizes.node_inputs}, dtype);
+    layout.add("unroll.target", {rows, sizes.outputs}, accumulator_of(dtype));
+    layout.add("unroll.source", {sizes.node_inputs}, DType::i32);
+    layout.add("unroll.ratio", {sizes.node_inputs}, accumulator_of(dtype));
+  }
+  return DryModel(
+      runtime.device(), runtime.threads().threads(), config, sizes, layout,
+      [frames](Tape& tape, const Model& model, const Batch& batch, const Recomputation& recomputation) {
+        return unrolled_loss(tape, model, batch, {.count = frames}, recomputation);
+      });
+}
+
 int64_t step_bytes(Runtime& runtime, const Scale& scale, const StepKind& kind, DType dtype) {
-  const BatchSizes sizes{.nodes = scale.nodes(),
-                         .edges = scale.edges(),
-                         .node_inputs = kNodeInputs,
-                         .edge_inputs = kEdgeInputs,
-                         .outputs = kModelOutputs};
-  const MeshGraphNetOptions options = model_options(scale, kind);
+  const ModelCase options = model_options(scale, kind);
   Runtime counted({.device = runtime.device(), .threads = runtime.threads().threads(), .dry = true});
-  const MeshGraphNet model = allocated(counted, options, dtype);
-  const Optimizer optimizer(counted, model.parameters(), {}, 1.0, {});
-  DryModel dry(runtime.device(), runtime.threads().threads(), options, dtype, sizes);
+  const Model model = allocated(counted, options, dtype);
+  const Optimizer optimizer(counted, model.parameters, {}, 1.0, {});
+  DryModel dry = dry_model(runtime, options, options.sizes(), {scale.nodes(), scale.edges()}, dtype);
   return counted.allocator().stats().allocated.current + dry.batch_bytes() +
          dry.peak({.stages = segments_of(kind, model)}).bytes;
 }

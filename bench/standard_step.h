@@ -3,6 +3,7 @@
 // every variant: fused or op by op, captured, with recomputation.
 #pragma once
 #include <meshgrad/nn/mesh_graph_net.h>
+#include <meshgrad/train/planning/recompute_cost.h>
 
 #include <string_view>
 
@@ -22,6 +23,10 @@ struct StepKind {
 /// too large for that, on the corner of its last rows and columns that determines the checked nodes.
 Workload step_workload(Runtime& runtime, const Scale& scale, const StepKind& kind, DType dtype,
                        std::string_view name);
+
+/// Dry runs of a model on batches of a shape, unrolled over `frames`.
+DryModel dry_model(Runtime& runtime, const MeshGraphNetOptions& options, const ModelSizes& sizes,
+                   const BatchShape& shape, DType dtype, int64_t frames = 1);
 
 /// Predicted peak bytes of such a training step, from a dry run.
 int64_t step_bytes(Runtime& runtime, const Scale& scale, const StepKind& kind, DType dtype);

@@ -18,8 +18,13 @@ using namespace meshgrad;
 
 namespace {
 
+struct TrainingBatch {
+  GraphBatch graph;
+  Tensor target, mask;
+};
+
 // Nodes 0..3 are the corners, the diagonal joins 0 and 2; every edge both ways.
-Batch square(Runtime& runtime) {
+TrainingBatch square(Runtime& runtime) {
   const std::vector<float> x{0, 1, 1, 0}, y{0, 0, 1, 1};
   const std::vector<int32_t> senders{0, 1, 1, 2, 2, 3, 3, 0, 0, 2}, receivers{1, 0, 2, 1, 3, 2, 0, 3, 2, 0};
   std::vector<int32_t> order;
@@ -33,19 +38,20 @@ Batch square(Runtime& runtime) {
   edges.features = Tensor::from<float>(runtime, offsets, Shape{10, 2}, Tag::data);
   const std::vector<float> target{1, -1, 1, -1};
   const std::vector<uint8_t> mask{1, 1, 1, 0};
-  Batch batch;
-  batch.nodes = 4;
-  batch.graph_offsets = {0, 4};
-  batch.node_features = Tensor::from<float>(runtime, x, Shape{4, 1}, Tag::data);
-  batch.edge_sets.push_back(std::move(edges));
+  TrainingBatch batch;
+  batch.graph.nodes = 4;
+  batch.graph.graph_offsets = {0, 4};
+  batch.graph.node_features = Tensor::from<float>(runtime, x, Shape{4, 1}, Tag::data);
+  batch.graph.edge_sets.push_back(std::move(edges));
   batch.target = Tensor::from<float>(runtime, target, Shape{4, 1}, Tag::data);
   batch.mask = Tensor::from<uint8_t>(runtime, mask, Shape{4}, Tag::data);
   return batch;
 }
 
-double train_step(Runtime& runtime, const MeshGraphNet& model, const Batch& batch, Optimizer& optimizer) {
+double train_step(Runtime& runtime, const Model& model, const TrainingBatch& batch, Optimizer& optimizer) {
   Tape tape(runtime);
-  const LossSum loss = ops::masked_loss(tape, model.forward(tape, batch), batch.target, batch.mask);
+  const LossSum loss =
+      ops::masked_loss(tape, forward(model, tape, batch.graph).front(), batch.target, batch.mask);
   tape.backward(loss.sum, optimizer.note_loss(runtime, loss.sum.value(), loss.weight));
   optimizer.step(runtime);
   return optimizer.state().last_loss;
@@ -56,16 +62,12 @@ int run() {
   options.threads = 1;
   Runtime runtime(options);
   MeshGraphNetOptions shape;
-  shape.node_inputs = 1;
-  shape.edge_inputs = {2};
-  shape.edge_set_names = {"mesh"};
-  shape.outputs = 1;
   shape.width = 16;
   shape.blocks = 2;
-  MeshGraphNet model(shape);
-  model.allocate(runtime, DType::f32, 1);
-  Optimizer optimizer(runtime, model.parameters(), OptimizerConfig{}, 0.0, {.peak = 1e-3});
-  const Batch batch = square(runtime);
+  Model model = make_mesh_graph_net(shape, {1, {2}, {"mesh"}, 1});
+  model.parameters.allocate(runtime, DType::f32, 1);
+  Optimizer optimizer(runtime, model.parameters, OptimizerConfig{}, 0.0, {.peak = 1e-3});
+  const TrainingBatch batch = square(runtime);
   double first = 0, last = 0;
   for (int step = 0; step < 3; ++step) {
     last = train_step(runtime, model, batch, optimizer);

@@ -182,7 +182,9 @@ TEST_CASE(
         CAPTURE(offload);
         CAPTURE(edges);
         config.model.path = path;
-        DryModel dry({}, 1, config, task, {.nodes = 200, .edges = edges});
+        DryModel dry({}, 1, config, task.sizes(),
+                     task.layout({.nodes = 200, .edges = edges}, DType::f32, BatchLayout::Sizes::exact),
+                     task.batch_loss());
         std::vector<StageCost> costs = dry.costs();
         for (StageCost& cost : costs) {
           cost.forward_s = 1.0;

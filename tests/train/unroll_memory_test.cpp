@@ -81,7 +81,7 @@ TEST_CASE("a frame is recomputed once, one in a sequence twice, and the last of 
 
 TEST_CASE("the memory law: a model a step without recomputation, a constant and little more with it") {
   UnrollCase c({.width = 32, .blocks = 3, .side = 12, .frames = 40});
-  const int64_t nodes = c.batch(1).nodes;
+  const int64_t nodes = c.batch(1).graph.nodes;
   const int64_t state = nodes * c.features.inputs().outputs() * size_of(DType::f32);
   const auto peak = [&](int64_t steps, SegmentUnit unit, RecomputeMode mode = RecomputeMode::off) {
     c.config.recompute.mode = mode;

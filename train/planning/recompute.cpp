@@ -129,6 +129,13 @@ OffloadTo checked_offload(const Config& config, Device device) {
 
 Recomputation choose_recomputation(Runtime& runtime, const Config& config, const Task& task,
                                    const BatchShape& largest, const Model& model) {
+  DryModel dry(runtime.device(), runtime.threads().threads(), config, task.sizes(),
+               task.layout(largest, config.precision, BatchLayout::Sizes::exact), task.batch_loss());
+  return choose_recomputation(runtime, config, dry, model);
+}
+
+Recomputation choose_recomputation(Runtime& runtime, const Config& config, DryModel& dry,
+                                   const Model& model) {
   const RecomputeMode mode = config.recompute.mode;
   Recomputation choice{.check = config.recompute.check,
                        .segments = config.recompute.segments,
@@ -137,7 +144,6 @@ Recomputation choose_recomputation(Runtime& runtime, const Config& config, const
   const bool uniform = mode != RecomputeMode::budget && mode != RecomputeMode::automatic;
   if (uniform) choice.stages = uniform_segments(config, model);
   if (uniform && !offload) return choice;
-  DryModel dry(runtime.device(), runtime.threads().threads(), config, task, largest);
   const auto note_peak = [&] {
     const DryModel::Peak peak = dry.peak(choice);
     choice.predicted_bytes = peak.bytes;

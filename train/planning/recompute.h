@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which stages of a model are recomputed in the backward pass: the meaning of the keys recompute.*.
 #pragma once
-#include <meshgrad/train/task/task.h>
+#include <meshgrad/train/planning/recompute_cost.h>
 
 namespace meshgrad {
 
@@ -21,6 +21,8 @@ std::vector<RecomputedStages> uniform_segments(const Config& config, const Model
 /// where they should.
 Recomputation choose_recomputation(Runtime& runtime, const Config& config, const Task& task,
                                    const BatchShape& largest, const Model& model);
+/// The same with a dry model of that batch.
+Recomputation choose_recomputation(Runtime& runtime, const Config& config, DryModel& dry, const Model& model);
 
 /// One line for the user, for batches unrolled over `frames`; empty when nothing is recomputed.
 std::string describe(const Recomputation& recomputation, const Model& model, int64_t frames = 1);

@@ -53,12 +53,12 @@ Values run(Tape& tape, const Model& model, const GraphBatch& batch, int64_t stag
 
 }  // namespace
 
-DryModel::DryModel(Device device, int threads, const Config& config, const Task& task,
-                   const BatchShape& shape)
+DryModel::DryModel(Device device, int threads, const Config& config, const ModelSizes& sizes,
+                   const BatchLayout& layout, BatchLoss loss)
     : runtime_(dry_options(device, threads)),
-      task_(task),
-      model_(make_model(runtime_, config, task.sizes())),
-      layout_(task.layout(shape, config.precision, BatchLayout::Sizes::exact)),
+      model_(make_model(runtime_, config, sizes)),
+      layout_(layout),
+      loss_(std::move(loss)),
       memory_(runtime_.allocator().allocate(layout_.bytes(), 512, runtime_.stream(), Tag::data, "batch")),
       batch_(layout_.batch(memory_)) {}
 
@@ -70,7 +70,7 @@ DryModel::Peak DryModel::peak(const Recomputation& recomputation) {
   {
     Tape tape(runtime_);
     if (recomputation.offload != OffloadTo::none) tape.offload(*store);
-    const Variable loss = task_.loss(tape, model_, batch_, recomputation);
+    const Variable loss = loss_(tape, model_, batch_, recomputation);
     tape.backward(loss, Tensor::zeros(runtime_, {1}, DType::f64, Tag::workspace, "seed"));
   }
   return {allocator.stats().allocated.peak - before, store->peak_bytes()};

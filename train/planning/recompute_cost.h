@@ -9,10 +9,12 @@
 
 namespace meshgrad {
 
-/// Dry runs of batches of one size. The task must outlive it.
+/// Dry runs of batches of one size.
 class DryModel {
  public:
-  DryModel(Device device, int threads, const Config& config, const Task& task, const BatchShape& shape);
+  /// Of config.model in config.precision. `loss` must be valid as long as this.
+  DryModel(Device device, int threads, const Config& config, const ModelSizes& sizes,
+           const BatchLayout& layout, BatchLoss loss);
 
   struct Peak {
     int64_t bytes = 0;      ///< of forward and backward of a batch, beside parameters and batch
@@ -34,9 +36,9 @@ class DryModel {
   StageCost cost_of(int64_t stage, const Values& before, SavePolicy partial);
 
   Runtime runtime_;
-  const Task& task_;
   Model model_;
   BatchLayout layout_;
+  BatchLoss loss_;
   StoragePtr memory_;
   Batch batch_;
 };

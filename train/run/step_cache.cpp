@@ -9,12 +9,12 @@
 
 namespace meshgrad {
 
-void run_batch(Runtime& runtime, const Task& task, const Model& model, const Optimizer& optimizer,
+void run_batch(Runtime& runtime, const BatchLoss& batch_loss, const Model& model, const Optimizer& optimizer,
                const Batch& batch, const Recomputation& recomputation, OffloadStore* store) {
   Tape tape(runtime);
   if (store != nullptr) tape.offload(*store);
   if (recomputation.check) tape.check_recomputation();
-  const Variable loss = task.loss(tape, model, batch, recomputation);
+  const Variable loss = batch_loss(tape, model, batch, recomputation);
   tape.backward(loss, optimizer.note_loss(runtime, loss.value(), batch.tensor(kWindowWeight)));
 }
 
@@ -85,7 +85,8 @@ void StepCache::run(const BatchLayout& layout, const Upload& upload) {
   }
   const StoragePtr memory = upload(nullptr);
   const auto work = [&] {
-    run_batch(runtime_, task_, model_, optimizer_, layout.batch(memory), recomputation_, store_.get());
+    run_batch(runtime_, task_.batch_loss(), model_, optimizer_, layout.batch(memory), recomputation_,
+              store_.get());
   };
   StepPlan* const plan = config_.memory.plan_steps ? plan_for(layout.shape()) : nullptr;
   if (plan == nullptr) return work();
@@ -128,7 +129,8 @@ StepCache::Captured& StepCache::captured_for(int number) {
   captured.batch = captured.layout.batch(captured.memory);
   captured.store = make_offload_store(runtime_, config_, recomputation_);
   captured.work = std::make_unique<CapturedWork>(runtime_, "captured step", [this, &captured](Runtime& own) {
-    run_batch(own, task_, model_, optimizer_, captured.batch, recomputation_, captured.store.get());
+    run_batch(own, task_.batch_loss(), model_, optimizer_, captured.batch, recomputation_,
+              captured.store.get());
   });
   return captured;
 }

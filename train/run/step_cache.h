@@ -90,7 +90,7 @@ class StepCache {
 };
 
 /// Forward, loss and backward of a batch, in the memory of `runtime`. The batch carries the window's weight.
-void run_batch(Runtime& runtime, const Task& task, const Model& model, const Optimizer& optimizer,
+void run_batch(Runtime& runtime, const BatchLoss& loss, const Model& model, const Optimizer& optimizer,
                const Batch& batch, const Recomputation& recomputation = {}, OffloadStore* store = nullptr);
 
 /// The store for offloaded inputs of segments, as `recomputation` says; null when nothing is offloaded.

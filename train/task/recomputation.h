@@ -4,8 +4,10 @@
 #pragma once
 #include <meshgrad/nn/model.h>
 #include <meshgrad/train/config/config.h>
+#include <meshgrad/train/task/batch_layout.h>
 
 #include <cmath>
+#include <functional>
 
 namespace meshgrad {
 
@@ -27,5 +29,8 @@ inline bool has_segments(const Recomputation& recomputation, int64_t frames) {
 inline int64_t sequence_length(int64_t frames) {
   return static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(frames))));
 }
+
+/// The loss of a batch as a sum over its terms, f64 [1]; all but the tape must outlive the tape's entries.
+using BatchLoss = std::function<Variable(Tape&, const Model&, const Batch&, const Recomputation&)>;
 
 }  // namespace meshgrad

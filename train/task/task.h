@@ -66,6 +66,11 @@ class Task {
                 const Recomputation& recomputation) const {
     return visit([&](const auto& task) { return task.loss(tape, model, batch, recomputation); });
   }
+  BatchLoss batch_loss() const {
+    return [this](Tape& tape, const Model& model, const Batch& batch, const Recomputation& recomputation) {
+      return loss(tape, model, batch, recomputation);
+    };
+  }
   /// The task's own tensors of a batch, for the search for non-finite values.
   std::vector<GivenTensor> given(const Batch& batch) const {
     return visit([&](const auto& task) { return task.given(batch); });
