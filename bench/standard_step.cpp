@@ -275,7 +275,7 @@ class OnlyCheckedNodes {
   Tensor mask_, weight_;
 };
 
-/// The rows of a prediction that the judge answers for: all of them, or those of its corner.
+/// The rows of a prediction that the reference answers for: all of them, or those of its corner.
 Tensor judged_rows(const Step& step, const Tensor& prediction) {
   if (step.judged.whole) return prediction;
   const Matrix all(prediction.rows(), kModelOutputs, values_of(prediction, step.runtime.stream()));
