@@ -9,14 +9,14 @@
 
 namespace meshgrad::bench {
 
-/// What a cold run has written in front of it: several times the largest cache.
+/// Bytes written before a cold run: several times the largest cache.
 inline constexpr int64_t kFlushBytes = int64_t{1} << 28;
 
 inline double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// Times runs on a runtime's device: by its own events on a GPU, by the clock of the host on the CPU.
+/// Times runs on a runtime's device: by CUDA events on a GPU, by the host's clock on the CPU.
 class Timer {
  public:
   /// `flush_bytes`: written between cold runs; should exceed every cache.

@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products by register blocks, for one instruction set; gemm_*.cpp include this within a namespace of each.
-// MESHGRAD_PAIRS is 1 where bfloat16 has instructions, and not defined elsewhere.
+// Matrix multiplication by register blocks, for one instruction set. Each gemm_*.cpp includes this within a
+// namespace of its own. MESHGRAD_PAIRS is 1 where bfloat16 dot products exist, and not defined elsewhere.
+//
+// Loops: panels of B (columns), blocks of kRows rows, steps. A block of kRows x kVectors vectors of sums
+// stays in registers over all steps: each step loads kVectors vectors of B and broadcasts kRows elements of
+// A, so one load serves several multiply-adds (Goto, van de Geijn, "Anatomy of high-performance matrix
+// multiplication", 2008). B is packed; A is read in place, and the tiles are small enough that no blocking
+// for caches is needed.
 
 // 6 rows by 4 vectors use 24 of AVX-512's 32 registers for sums; 6 by 2 use 12 of 16 elsewhere.
 inline constexpr int kRows = 6;
@@ -136,6 +142,8 @@ struct HiddenEpilogue {
   }
 };
 
+/// See GradientResult. Column sums add rows in ascending order within a block, and blocks come in ascending
+/// order.
 /// See GradientResult. Column sums add rows in ascending order within a block, and blocks come in ascending
 /// order.
 template <class S, bool kRelu>
@@ -331,7 +339,7 @@ HWY_NOINLINE void panel(const Gemm<S>& p, int64_t column, const Operand<S>* b, P
   if (row < p.m) block<S, 1, kV, kWhole>(p, row, column, b, fetch, epilogue);
 }
 
-/// How a product of S is computed, and ended; gemm_amx-inl.h has another way.
+/// Multiplication in vector registers; gemm_amx-inl.h has the one for AMX.
 template <class S>
 struct VectorGemm {
   template <class Epilogue>

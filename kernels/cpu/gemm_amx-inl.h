@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// bfloat16 products by AMX: eight registers of up to 16 rows of 64 bytes, and an instruction that adds the
-// product of two of them to a third (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1,
-// chapter 18). Included behind gemm-inl.h. AmxUnit is the machine's, or its emulation.
+// bfloat16 multiplication by AMX: eight tile registers of up to 16 rows of 64 bytes, and an instruction that
+// adds the product of two of them to a third (Intel 64 and IA-32 Architectures Software Developer's Manual,
+// volume 1, chapter 18). Included after gemm-inl.h. AmxUnit is the hardware's, or the tests' emulation.
+//
+// Registers of a block of 32 x 32 sums (0 to 3 are 16 x 16 floats each; 16 pairs of A and B are one step):
+//
+//                  6: B, columns 0-15    7: B, columns 16-31
+//   4: A, rows 0-15        0                     1
+//   5: A, rows 16-31       2                     3
 
 inline constexpr int64_t kAmxRows = 16;     // of a register
 inline constexpr int64_t kAmxColumns = 16;  // sums in a row, or pairs of B
@@ -331,6 +337,8 @@ struct AmxGemm {
     });
   }
   static void sum(const Gemm<bfloat16>& p, float* c, int64_t c_stride) {
+    // Tiles are readable up to whole registers. The steps that do not fill one come last, with a
+    // configuration of their own.
     // Tiles are readable up to whole registers. The steps that do not fill one come last, with a
     // configuration of their own.
     const bool rows_of_a_tile =

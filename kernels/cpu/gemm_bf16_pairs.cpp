@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products of pairs of bf16, by the instructions for them: AVX-512 BF16 and AMX.
+// Matrix multiplication of pairs of bf16, by AVX-512 BF16 and AMX.
 #include <hwy/cache_control.h>
 #include <meshgrad/kernels/cpu/gemm.h>
 #include <meshgrad/kernels/cpu/targets.h>

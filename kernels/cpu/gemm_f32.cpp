@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products of f32; each storage type is a source file of its own, so that they compile in parallel.
+// Matrix multiplication of f32; each storage type is a source file of its own, so that they compile in
+// parallel.
 #include <hwy/cache_control.h>
 #include <meshgrad/kernels/cpu/gemm.h>
 #include <meshgrad/kernels/cpu/targets.h>

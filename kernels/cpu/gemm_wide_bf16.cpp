@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products of bf16 that is widened to f32.
+// Matrix multiplication of bf16 that is widened to f32.
 #include <hwy/cache_control.h>
 #include <meshgrad/kernels/cpu/gemm.h>
 #include <meshgrad/kernels/cpu/targets.h>

@@ -4,7 +4,7 @@
 
 namespace meshgrad::cpu {
 
-/// The matrix products of bf16 by AMX, with its unit in plain code; null without AVX-512.
+/// The bf16 table of AMX with the unit emulated in C++, for machines without it; null without AVX-512.
 const GemmOps<bfloat16>* emulated_amx_gemm();
 
 }  // namespace meshgrad::cpu

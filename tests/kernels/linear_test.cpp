@@ -36,7 +36,7 @@ void for_each_linear(Body&& body) {
   }
 }
 
-TEST_CASE("linear forward agrees with the judge, with and without bias, written and added") {
+TEST_CASE("linear forward agrees with the reference, with and without bias, written and added") {
   for_each_linear([](const Backend& backend, Runtime& runtime, RandomMatrices& random, int64_t rows,
                      LinearShape width, DType dtype) {
     const Matrix x = stored_as(dtype, random.normal(rows, width.in));
@@ -62,7 +62,7 @@ TEST_CASE("linear forward agrees with the judge, with and without bias, written 
   });
 }
 
-TEST_CASE("linear backward agrees with the judge; each output may be left out") {
+TEST_CASE("linear backward agrees with the reference; each output may be left out") {
   for_each_linear([](const Backend& backend, Runtime& runtime, RandomMatrices& random, int64_t rows,
                      LinearShape width, DType dtype) {
     const Matrix x = stored_as(dtype, random.normal(rows, width.in));

@@ -57,7 +57,7 @@ void for_each_edge_case(Body&& body) {
   }
 }
 
-TEST_CASE("edge update agrees with the judge") {
+TEST_CASE("edge update agrees with the reference") {
   for_each_edge_case([](const Backend& backend, Runtime& runtime, RandomMatrices&, const EdgeCase& edge) {
     const EdgeUpdateForward args = edge.forward(runtime);
     backend.kernels->message_passing.edge_forward(args, runtime, runtime.stream());
@@ -69,7 +69,7 @@ TEST_CASE("edge update agrees with the judge") {
   });
 }
 
-TEST_CASE("edge update's gradients agree with the judge") {
+TEST_CASE("edge update's gradients agree with the reference") {
   for_each_edge_case(
       [](const Backend& backend, Runtime& runtime, RandomMatrices& random, const EdgeCase& edge) {
         const EdgeUpdateForward done = edge.forward(runtime);

@@ -78,7 +78,7 @@ MlpBackward backward_args(Runtime& runtime, const MlpCase& mlp, const MlpSaved& 
   return args;
 }
 
-TEST_CASE("mlp forward agrees with the judge, saved tensors included") {
+TEST_CASE("mlp forward agrees with the reference, saved tensors included") {
   for_each_mlp([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const MlpCase& mlp) {
     MlpForward args = forward_args(runtime, mlp);
     const Matrix residual = mlp.values(random, mlp.rows, mlp.shape.out);
@@ -94,7 +94,7 @@ TEST_CASE("mlp forward agrees with the judge, saved tensors included") {
 
 // Gradients are held against those that flowed in, when they are smaller: a slope near 0, as of a saturated
 // tanh, is a difference of larger values and carries their errors.
-TEST_CASE("mlp backward agrees with the judge and adds to what the gradients hold") {
+TEST_CASE("mlp backward agrees with the reference and adds to what the gradients hold") {
   for_each_mlp([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const MlpCase& mlp) {
     const MlpForward forward = forward_args(runtime, mlp);
     backend.kernels->mlp.forward(forward, runtime, runtime.stream());

@@ -29,7 +29,7 @@ constexpr OptimizerCase kOptimizerCases[] = {
     {"sgd, scaled high, clipped", OptimizerKind::sgd, 0.0, 0.0, 65536.0, 1e-4}};
 constexpr double kRate = 0.01;
 
-reference::OptimizerStep judged(const OptimizerCase& c, double rate = kRate) {
+reference::OptimizerStep reference_step(const OptimizerCase& c, double rate = kRate) {
   reference::OptimizerStep step;
   step.kind = c.kind;
   step.learning_rate = rate;
@@ -151,9 +151,9 @@ TEST_CASE("f32 updates are not lost at large step numbers") {
       first.steps = number - 1;
       Stepper stepper(backend, runtime, settings_of(kOptimizerCases[0], 1.0), first, state, DType::f32);
       stepper.step(Matrix(1, 1, 0.5));
-      reference::OptimizerStep judge = judged(kOptimizerCases[0], 1.0);
-      judge.step = number;
-      reference::optimizer_step(judge, {0.5}, state);
+      reference::OptimizerStep ref = reference_step(kOptimizerCases[0], 1.0);
+      ref.step = number;
+      reference::optimizer_step(ref, {0.5}, state);
       CHECK(difference(stepper.update.parameters, Matrix(1, 1, state.parameters), 1) == "");
     }
   }

@@ -24,7 +24,7 @@ int32_t flag_of(Runtime& runtime, const Tensor& tensor) {
   return meshgrad::to_host(tensor, runtime.stream()).values<int32_t>()[0];
 }
 
-TEST_CASE("masked loss and its gradient agree with the judge") {
+TEST_CASE("masked loss and its gradient agree with the reference") {
   uint64_t seed = 1200;
   for (const Backend& backend : backends()) {
     for (const DType dtype : backend.storage_types) {
