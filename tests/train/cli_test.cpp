@@ -162,8 +162,8 @@ TEST_CASE(
   check_has(given.err, "[run.pin] needed a known key");
   CHECK_THROWS_WITH_AS(
       parse_config(text, "config.toml"),
-      doctest::Contains("config.toml:2: [run.pin] needed no such key any more, got true; fix: "
-                        "leave it out"),
+      doctest::Contains("config.toml:2: [run.pin] needed no key of this name, as it was removed, got "
+                        "true; fix: leave it out"),
       ConfigError);
   CHECK(to_toml(parse_config("[run]\npin = false\n", "config.toml")) == to_toml(Config{}));
   CHECK(to_toml(parse_saved_config(text, "last.safetensors")) == to_toml(Config{}));
