@@ -154,15 +154,20 @@ TEST_CASE("a command says which device auto chose") {
   CHECK(run(verify + " --device cpu").err.empty());
 }
 
-TEST_CASE("what the engine refuses of threads is named by its key") {
-  const test::ScratchDirectory scratch;
-  const std::string file = (scratch.path / "config.toml").string();
-  std::ofstream(file) << "[data]\npath = \"none.mgd\"\n";
-  const Captured outcome =
-      run("train " + file + " --set run.device=cpu --set run.pin=true --set run.threads=4000");
-  CHECK(outcome.code == 2);
-  check_has(outcome.err, "[run.pin] needed no more threads than the ");
-  check_has(outcome.err, "got 4000; fix: set run.threads lower, or run.pin = false");
+TEST_CASE(
+    "a removed key is refused where it asks for something, and ignored in files that an earlier version "
+    "wrote") {
+  const std::string text = "[run]\npin = true\n";
+  const Captured given = run("config effective --set run.pin=true");
+  CHECK(given.code == 2);
+  check_has(given.err, "[run.pin] needed a known key");
+  CHECK_THROWS_WITH_AS(
+      parse_config(text, "config.toml"),
+      doctest::Contains("config.toml:2: [run.pin] needed no key of this name, as it was removed, got "
+                        "true; fix: leave it out"),
+      ConfigError);
+  CHECK(to_toml(parse_config("[run]\npin = false\n", "config.toml")) == to_toml(Config{}));
+  CHECK(to_toml(parse_saved_config(text, "last.safetensors")) == to_toml(Config{}));
 }
 
 TEST_CASE("no colour codes where stderr is no terminal") {

@@ -398,7 +398,7 @@ class Reader {
         // Files of earlier versions name every key; the value that had no effect is no reason to refuse them.
         if (saved_ || (value.is_boolean() && !value.as_boolean())) continue;
         add(line, place(line),
-            config_error(kRemovedPin, "no such key any more", describe(value),
+            config_error(kRemovedPin, "no key of this name, as it was removed", describe(value),
                          "leave it out; to pin threads, start meshgrad under taskset or numactl")
                 .what());
       } else {
