@@ -8,6 +8,7 @@
 #include <meshgrad/kernels/graph.h>
 #include <meshgrad/kernels/mlp.h>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// One part of a concatenation: the columns of x, or of rows of x gathered by the graph's senders or
@@ -100,3 +101,4 @@ Variable add_columns(Tape& tape, const Tensor& given, const Variable& shift, con
 
 }  // namespace ops
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// Where a backward function writes the gradient of an input. Undefined tensor: not needed.
@@ -170,3 +171,4 @@ class Tape {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

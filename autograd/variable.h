@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// The gradient of a value, with the value's shape, dtype and rows but not the value itself: a backward
@@ -90,3 +91,4 @@ struct Weight {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// The interface is the part of std::vector's that is used here; unlike std::array it has a size of its own.
@@ -67,3 +68,4 @@ class InlineVector {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

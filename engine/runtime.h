@@ -9,6 +9,7 @@
 #include <memory>
 #include <string_view>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 class CachingAllocator;
@@ -67,3 +68,4 @@ class Runtime {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

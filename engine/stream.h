@@ -8,6 +8,7 @@
 #include <meshgrad/engine/device.h>
 #include <meshgrad/engine/threads/thread_pool.h>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 class Stream {
@@ -67,3 +68,4 @@ class Event {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

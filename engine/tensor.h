@@ -13,6 +13,7 @@
 #include <string>
 #include <string_view>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 class Runtime;
@@ -140,3 +141,4 @@ struct Rows {
 int64_t real_rows(const Rows& rows, Device device, const Stream& stream);
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -12,6 +12,7 @@
 #include <meshgrad/engine/tensor.h>
 #include <meshgrad/kernels/activation.h>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// y = x W + b.
@@ -47,3 +48,4 @@ void linear_backward(const LinearBackward& args, Runtime& runtime, const Stream&
 }  // namespace kernels
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

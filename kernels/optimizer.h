@@ -8,6 +8,7 @@
 #include <meshgrad/engine/tensor.h>
 #include <meshgrad/kernels/step_state.h>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// A StepState in device memory is a u8 tensor [kStepStateBytes].
@@ -57,3 +58,4 @@ void optimizer_update(const OptimizerUpdate& args, const Stream& stream);
 }  // namespace kernels
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

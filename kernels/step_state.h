@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <limits>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 enum class OptimizerKind : uint8_t { adam, adamw, sgd };
@@ -141,3 +142,4 @@ MESHGRAD_HOST_DEVICE static inline void decide(StepState& s, const OptimizerSett
 }
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// Edges of one kind ("mesh", "world") with their features.
@@ -28,3 +29,4 @@ struct GraphBatch {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

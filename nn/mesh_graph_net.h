@@ -6,6 +6,7 @@
 #include <meshgrad/nn/mlp.h>
 #include <meshgrad/nn/model.h>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// The order of the concatenation in front of an edge MLP. Weights trained under one are silently wrong under
@@ -38,3 +39,4 @@ struct MeshGraphNetOptions {
 Model make_mesh_graph_net(const MeshGraphNetOptions& options, const ModelSizes& sizes);
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

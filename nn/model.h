@@ -9,6 +9,7 @@
 #include <functional>
 #include <span>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// What flows from stage to stage: the nodes' values [nodes, width], then those of each edge set [edges,
@@ -67,3 +68,4 @@ Values forward(const Model& model, Tape& tape, const GraphBatch& batch,
                std::span<const RecomputedStages> recomputed = {});
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

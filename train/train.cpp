@@ -3,6 +3,7 @@
 #include <meshgrad/train/planning/plan.h>
 #include <meshgrad/train/planning/recompute.h>
 #include <meshgrad/train/report/history_files.h>
+#include <meshgrad/train/run/trainer.h>
 #include <meshgrad/train/train.h>
 
 namespace meshgrad {

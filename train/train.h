@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // train(): a whole run from a configuration, as `meshgrad train` starts it.
 #pragma once
-#include <meshgrad/train/run/trainer.h>
+#include <meshgrad/train/run/train_options.h>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// Trains as `config` says and writes the run directory: config.resolved.toml, environment.json,
@@ -12,3 +13,4 @@ namespace meshgrad {
 TrainResult train(Runtime& runtime, const Config& config, const TrainOptions& options);
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

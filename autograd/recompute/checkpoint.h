@@ -8,6 +8,7 @@
 
 #include <functional>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// Inputs or outputs of a segment: at most kMaxMlpInputs, or InvalidArgument is thrown.
@@ -31,3 +32,4 @@ Variables checkpoint(Tape& tape, std::string_view name, const Segment& segment, 
                      SavePolicy saves = SavePolicy::inputs);
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

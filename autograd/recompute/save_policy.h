@@ -6,6 +6,7 @@
 #include <span>
 #include <string_view>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// A set of ops whose outputs are saved. Outputs that recomputation does not need are not saved in any case.
@@ -37,3 +38,4 @@ inline constexpr SavePolicy SavePolicy::inputs{};
 inline constexpr SavePolicy SavePolicy::matmuls{SavePolicy::kMatmuls};
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -17,6 +17,7 @@
 #include <thread>
 #include <unordered_map>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 class StepPlan;
@@ -213,3 +214,4 @@ class PlannedStep {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -8,6 +8,7 @@
 #include <functional>
 #include <unordered_map>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// Maps names of allocations, with their scopes, to small numbers. Looking up a known name makes no heap
@@ -57,3 +58,4 @@ class MemoryRecorder {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

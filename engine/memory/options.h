@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// Upper limit of AllocatorOptions::history. Memory for all events is allocated at once, 40 bytes each.
@@ -41,3 +42,4 @@ AllocatorOptions parse_allocator_options(std::string_view text, AllocatorOptions
 AllocatorOptions allocator_options_from_environment(AllocatorOptions defaults = {});
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

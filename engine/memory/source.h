@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// Addresses are reserved first; then parts of a reservation are mapped to memory. The allocator calls it
@@ -51,3 +52,4 @@ class MemorySource {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// The application's functions. The last four are for devices with queues and have the meaning of
@@ -69,3 +70,4 @@ class CallbackMemorySource final : public MemorySource {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

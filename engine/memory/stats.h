@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 struct MemoryCounter {
@@ -142,3 +143,4 @@ struct MemoryRecord {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 class CachingAllocator;
@@ -39,3 +40,4 @@ class Storage {
 using StoragePtr = std::shared_ptr<Storage>;
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

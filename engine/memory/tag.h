@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 enum class Tag : uint8_t {
@@ -22,3 +23,4 @@ inline constexpr int kTagCount = 9;
 std::string_view name_of(Tag tag);
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 class ThreadTeam;
@@ -85,3 +86,4 @@ class ThreadPool {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -4,6 +4,7 @@
 #include <meshgrad/train/run/checkpoint.h>
 #include <meshgrad/train/task/evaluation.h>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 class Predictor {
@@ -33,3 +34,4 @@ class Predictor {
 Evaluation evaluate(const Predictor& predictor, const EvaluateOptions& options);
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

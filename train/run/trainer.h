@@ -3,49 +3,16 @@
 // of what they are. train/train.h starts one from a configuration.
 #pragma once
 #include <meshgrad/train/run/batch_loader.h>
-#include <meshgrad/train/run/checkpoint.h>
 #include <meshgrad/train/run/memory_watch.h>
 #include <meshgrad/train/run/run_folder.h>
 #include <meshgrad/train/run/run_log.h>
+#include <meshgrad/train/run/train_options.h>
 
 #include <functional>
 #include <optional>
 #include <string>
 
 namespace meshgrad {
-
-/// Called while a run goes on; every function may be empty.
-struct TrainObserver {
-  struct Progress {
-    int64_t step = 0, steps = 0;
-    double loss = 0.0, learning_rate = 0.0;
-    int64_t memory_now = 0, memory_peak = 0;  ///< bytes allocated
-  };
-  std::function<void(const Progress&)> progress;    ///< after every step
-  std::function<void(const std::string&)> message;  ///< a line for the user
-  std::function<bool()> stop;   ///< asked after every batch: true ends the run with a checkpoint
-  std::function<void()> pause;  ///< validation or a checkpoint starts: the time is not a training step's
-};
-
-struct TrainOptions {
-  bool resume = false;               ///< from checkpoints/last.safetensors
-  std::vector<std::string> command;  ///< for environment.json
-  TrainObserver observer;
-};
-
-struct TrainResult {
-  bool stopped = false;  ///< by `stop`; the run can be resumed
-  RunState state;
-  std::filesystem::path checkpoint;  ///< the last one written
-  int64_t parameters = 0;
-  int64_t total_steps = 0;  ///< of the whole run
-  /// Seconds until the host is done with a step, without validation and checkpoints: the first step of this
-  /// process (with tuning and captures, on a GPU), and the median of the others.
-  double first_step_seconds = 0.0;
-  double median_step_seconds = 0.0;
-  int64_t offloaded_bytes = 0;     ///< at once, at most (recompute.offload)
-  double data_wait_seconds = 0.0;  ///< mean of a step: the host waited for data, or wrote it
-};
 
 class Trainer {
  public:

@@ -6,6 +6,7 @@
 
 #include <string_view>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// Rows of a batch: of a disjoint union of meshes.
@@ -71,3 +72,4 @@ class BatchLayout {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// A model with what it needs to predict. All references outlive it.
@@ -78,3 +79,4 @@ struct Evaluation {
 Evaluation evaluate(const TrainedModel& trained, const EvaluateOptions& options);
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -6,6 +6,7 @@
 #include <meshgrad/train/task/mesh_inputs.h>
 #include <meshgrad/train/task/recomputation.h>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// A tensor that the search for non-finite values reads before it runs the model; rows where `mask` is 0 do
@@ -78,3 +79,4 @@ class MeshDynamics {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// The target fields of one mesh at one time, in physical units.
@@ -106,3 +107,4 @@ std::vector<int64_t> graph_offsets(const Dataset& dataset, std::string_view spli
                                    const std::vector<Sample>& samples);
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -3,6 +3,7 @@
 #pragma once
 #include <meshgrad/train/task/evaluation.h>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// Target fields one frame after t, [nodes, outputs]: predicted on predicted nodes, as in `state` elsewhere.
@@ -37,3 +38,4 @@ int64_t rollout_frames(const MeshDynamics& task, const TrajectoryView& trajector
                        const RolloutOptions& options);
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

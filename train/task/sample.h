@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// One sample: a frame of a trajectory; of data without time, its mesh.
@@ -36,3 +37,4 @@ struct NoiseOptions {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -4,6 +4,7 @@
 #pragma once
 #include <meshgrad/train/task/mesh_dynamics.h>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 class SteadyField {
@@ -42,3 +43,4 @@ class SteadyField {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

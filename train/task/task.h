@@ -8,6 +8,7 @@
 
 #include <variant>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 class Task {
@@ -96,3 +97,4 @@ Batch training_batch(const Task& task, Runtime& runtime, DType dtype, std::strin
 BatchShape largest_batch(const Config& config, const Dataset& dataset);
 
 }  // namespace meshgrad
+#pragma GCC visibility pop
