@@ -6,6 +6,7 @@
 #include <meshgrad/kernels/graph.h>
 #include <meshgrad/kernels/mlp.h>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// y = x W + b; `bias` may be absent.
@@ -89,3 +90,4 @@ Variable shift_columns(Tape& tape, const Tensor& given, const Variable& shift, c
                        const Tensor& ratio);
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// Where an op's backward puts the gradient of an input: into `tensor`, added to what is there or written.
@@ -182,3 +183,4 @@ class Tape {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

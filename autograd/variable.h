@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// Where the gradient of a value is gathered. It knows the value's shape, dtype and rows, and does not keep
@@ -88,3 +89,4 @@ struct Weight {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

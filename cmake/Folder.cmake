@@ -21,6 +21,14 @@ if(MESHGRAD_SANITIZE)
   endif()
 endif()
 
+# What libmeshgrad exports is said where it is declared: see cmake/Install.cmake.
+if(NOT MESHGRAD_ALL_SYMBOLS)
+  foreach(language IN ITEMS C CXX CUDA)
+    set(CMAKE_${language}_VISIBILITY_PRESET hidden)
+  endforeach()
+  set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+endif()
+
 # Sources of one target are compiled twelve at a time, headers once. Those with options of their own stay alone.
 function(meshgrad_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${MESHGRAD_UNITY} UNITY_BUILD_BATCH_SIZE 12)

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 inline constexpr int64_t kKiB = 1024;
@@ -26,3 +27,4 @@ std::optional<int64_t> parse_size(std::string_view text);
 std::string format_size(int64_t bytes);
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 enum class DeviceKind : uint8_t { cpu, cuda };
@@ -43,3 +44,4 @@ int64_t available_memory();
 Device resolve_device(const std::string& word, std::string* note = nullptr);
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <type_traits>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 enum class DType : uint8_t { f16, bf16, f32, f64, i32, i64, u8 };
@@ -118,3 +119,4 @@ decltype(auto) dispatch_storage(DType dtype, Body&& body) {
 }
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

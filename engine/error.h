@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 enum class ErrorKind { invalid_argument, config, data, out_of_memory, device, internal };
@@ -74,3 +75,4 @@ inline void check_internal(bool condition, std::string_view what, const char* fi
 std::string nearest_name(std::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// Up to `capacity` values, used as a std::vector is. Throws InvalidArgument when there are more.
@@ -64,3 +65,4 @@ class InlineVector {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

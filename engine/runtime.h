@@ -8,6 +8,7 @@
 #include <memory>
 #include <string_view>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 enum class LogLevel : uint8_t { info, warning };
@@ -59,3 +60,4 @@ class Runtime {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

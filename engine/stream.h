@@ -7,6 +7,7 @@
 #include <meshgrad/engine/device.h>
 #include <meshgrad/engine/threads/thread_pool.h>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 class Stream {
@@ -64,3 +65,4 @@ class Event {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// Up to 4 extents; the first is the rows. A GNN's arrays are [rows] or [rows, width].
@@ -126,3 +127,4 @@ struct Rows {
 int64_t real_rows(const Rows& rows, Device device, const Stream& stream);
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

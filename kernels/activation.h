@@ -7,6 +7,7 @@
 #include <numbers>
 #include <string_view>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// relu: max(x, 0). silu: x / (1 + exp(-x)). gelu: x Phi(x), with the exact normal distribution (erf). tanh.
@@ -24,3 +25,4 @@ constexpr std::string_view name_of(Norm norm) {
 }
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -4,6 +4,7 @@
 #pragma once
 #include <meshgrad/engine/tensor.h>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// Directed edges in order of receiver. All index tensors are i32 and live on one device. Message passing
@@ -44,3 +45,4 @@ Graph build_graph(Runtime& runtime, int64_t nodes, std::span<const int32_t> send
 void check_graph(const Graph& graph);
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -10,6 +10,7 @@
 #include <meshgrad/engine/tensor.h>
 #include <meshgrad/kernels/activation.h>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// y = x W + b.
@@ -46,3 +47,4 @@ void linear_forward(const LinearForward& args, Runtime& runtime, const Stream& s
 void linear_backward(const LinearBackward& args, Runtime& runtime, const Stream& stream);
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -12,6 +12,7 @@
 #define MESHGRAD_HOST_DEVICE
 #endif
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 struct LossScaleRule {
@@ -47,3 +48,4 @@ MESHGRAD_HOST_DEVICE static inline double scale_after_clean(const LossScaleRule&
 }
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

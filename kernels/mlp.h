@@ -14,6 +14,7 @@
 
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 inline constexpr int kMaxMlpInputs = 8;
@@ -113,3 +114,4 @@ int64_t check_mlp_weights(std::string_view op, const MlpWeights& weights, const 
 void check_mlp_gradients(std::string_view op, const MlpWeights& weights, const MlpWeightGradients& gradients);
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -7,6 +7,7 @@
 #include <meshgrad/engine/tensor.h>
 #include <meshgrad/kernels/step_state.h>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// A StepState in device memory is a tensor u8 [kStepStateBytes].
@@ -54,3 +55,4 @@ void optimizer_decide(const OptimizerDecision& args, const Stream& stream);
 void optimizer_update(const OptimizerUpdate& args, const Stream& stream);
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

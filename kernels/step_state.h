@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <limits>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 enum class OptimizerKind : uint8_t { adam, adamw, sgd };
@@ -139,3 +140,4 @@ MESHGRAD_HOST_DEVICE static inline void decide(StepState& s, const OptimizerSett
 }
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// Edges of one kind ("mesh", "world") with their features.
@@ -59,3 +60,4 @@ struct Batch {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -7,6 +7,7 @@
 #include <meshgrad/nn/batch.h>
 #include <meshgrad/nn/mlp.h>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// The order of the concatenation in front of an edge MLP. Weights trained under one are silently wrong under
@@ -97,3 +98,4 @@ class MeshGraphNet {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -4,6 +4,7 @@
 #include <meshgrad/autograd/ops.h>
 #include <meshgrad/nn/parameter.h>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// Linear, activation, ..., linear, and a norm unless it is the decoder's. `inputs` are the widths of the
@@ -49,3 +50,4 @@ class Mlp {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

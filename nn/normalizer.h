@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// Mean and standard deviation of each column, given or learned online. Online statistics are kept in double
@@ -44,3 +45,4 @@ class Normalizer {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 enum class Initial : uint8_t {
@@ -76,3 +77,4 @@ Tensor to_file_order(const ParameterInfo& info, const Tensor& tensor);
 void from_file_order(const ParameterInfo& info, const Tensor& file, const Tensor& tensor);
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -5,6 +5,7 @@
 #include <meshgrad/autograd/recompute/keep.h>
 #include <meshgrad/kernels/mlp.h>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// What goes into a segment, and what comes out of it: kMaxMlpInputs at most, or InvalidArgument is thrown.
@@ -48,3 +49,4 @@ Variables checkpoint(Tape& tape, std::string_view name, const Run& run, const Va
 }
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -5,6 +5,7 @@
 
 #include <span>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// The outputs of some ops. Those that nobody would read again are not kept.
@@ -33,3 +34,4 @@ inline constexpr Keep Keep::inputs{};
 inline constexpr Keep Keep::products{Keep::kProducts};
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Half a tile's product, 48 x 128 x 128 in f32 with bias and relu, by meshgrad's own kernels, libxsmm and
 // oneDNN in turn, on one thread: the table of docs/cpu.md. Not part of the build; with Debian's libxsmm-dev
-// and libdnnl-dev:
+// and libdnnl-dev, in a release build with MESHGRAD_ALL_SYMBOLS=ON:
 //
 //   g++ -std=c++20 -O3 -march=native -Ibuild/release/include/kernels -Ibuild/release/include/engine \
 //       bench/peers/matrix_libraries.cpp -o /tmp/matrix_libraries -Lbuild/release -lmeshgrad \

@@ -13,6 +13,7 @@
 #include <optional>
 #include <thread>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 class StepPlan;
@@ -225,3 +226,4 @@ class Pool {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -6,6 +6,7 @@
 #include <deque>
 #include <unordered_map>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// Joined names of scopes and allocations, by number. Looking up a known name allocates nothing.
@@ -60,3 +61,4 @@ class MemoryRecorder {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// Most events that a setting may ask the history to keep; room for all of them is taken at once.
@@ -41,3 +42,4 @@ AllocatorOptions parse_allocator_options(std::string_view text, AllocatorOptions
 AllocatorOptions allocator_options_from_environment(AllocatorOptions defaults = {});
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

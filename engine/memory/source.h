@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// Addresses are reserved, memory is mapped behind parts of them. Calls come from one allocator at a time,
@@ -52,3 +53,4 @@ class MemorySource {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

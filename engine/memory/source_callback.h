@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// What the application does for its memory. The last four belong to devices with queues and are given
@@ -69,3 +70,4 @@ class CallbackMemorySource final : public MemorySource {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

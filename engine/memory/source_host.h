@@ -3,6 +3,7 @@
 #pragma once
 #include <meshgrad/engine/memory/source.h>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// Ranges of this process's addresses that grow by huge pages. What is unmapped is back with the system at
@@ -41,3 +42,4 @@ char* reserve_addresses(int64_t bytes, int64_t alignment);
 bool drop_mapping(char* address, int64_t bytes);
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// What a piece of memory is for; every allocation carries one.
@@ -152,3 +153,4 @@ struct MemoryRecord {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 class CachingAllocator;
@@ -38,3 +39,4 @@ class Storage {
 using StoragePtr = std::shared_ptr<Storage>;
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 class PinnedThread;
@@ -92,3 +93,4 @@ class ThreadPool {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

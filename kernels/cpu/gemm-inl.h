@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products by register blocks, for one instruction set; products.cpp includes this within a namespace of its
-// own for each. MESHGRAD_PAIRS: bfloat16 has instructions.
+// Products by register blocks, for one instruction set; gemm_*.cpp include this within a namespace of each.
+// MESHGRAD_PAIRS is 1 where bfloat16 has instructions, and not defined elsewhere.
 
 // 6 rows by 4 vectors fill 24 of the 32 registers of AVX-512; by 2, 12 of 16 elsewhere.
 inline constexpr int kRows = 6;
@@ -320,7 +320,7 @@ HWY_NOINLINE void panel(const Product<S>& p, int64_t column, const Operand<S>* b
   if (row < p.m) block<S, 1, kV, kWhole>(p, row, column, b, fetch, end);
 }
 
-/// How a product of S is computed, and ended; products_amx-inl.h has another way.
+/// How a product of S is computed, and ended; gemm_amx-inl.h has another way.
 template <class S>
 struct InVectors {
   template <class End>

@@ -126,7 +126,4 @@ const Products<bfloat16>& products<bfloat16>();
 template <>
 const Products<WideBfloat16>& products<WideBfloat16>();
 
-/// That of AMX with its unit in plain code, for tests on machines without it; null without AVX-512.
-const Products<bfloat16>* emulated_amx_products();
-
 }  // namespace meshgrad::cpu

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // bfloat16 products by AMX: eight registers of up to 16 rows of 64 bytes, and an instruction that adds the
 // product of two of them to a third (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1,
-// chapter 18). products.cpp includes this behind products-inl.h. AmxUnit is the machine's, or its emulation.
+// chapter 18). Included behind gemm-inl.h. AmxUnit is the machine's, or its emulation.
 
 inline constexpr int64_t kAmxRows = 16;     // of a register
 inline constexpr int64_t kAmxColumns = 16;  // sums in a row, or pairs of B

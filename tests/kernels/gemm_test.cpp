@@ -12,6 +12,7 @@
 #include <cstring>
 #include <limits>
 
+#include "kernels/amx_emulated.h"
 #include "support.h"
 
 namespace meshgrad::test {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 enum class Prediction : uint8_t {
@@ -178,3 +179,4 @@ std::string to_toml(const Config& config);
 void require_data_path(const Config& config);
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -12,6 +12,7 @@
 #include <meshgrad/train/data/dataset.h>
 #include <meshgrad/train/data/sources/trajectory_source.h>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 enum class SplitBy { automatic, trajectory, time };
@@ -65,3 +66,4 @@ struct ConvertReport {
 ConvertReport convert(const ConvertOptions& options);
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

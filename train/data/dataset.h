@@ -13,6 +13,7 @@
 #include <meshgrad/train/data/mesh_edges.h>
 #include <meshgrad/train/data/statistics.h>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 class PackedFile;
@@ -160,3 +161,4 @@ class Dataset {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 enum class CellKind : uint16_t { none = 0, triangle = 1, quad = 2, tetrahedron = 3, hexahedron = 4 };
@@ -40,3 +41,4 @@ MeshEdges edges_from_pairs(std::span<const int32_t> first, std::span<const int32
                            std::string_view where);
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// Node types 0..8 of MeshGraphNets: 0 normal, 1 obstacle, 2 airfoil, 3 handle, 4 inflow, 5 outflow, 6 wall.
@@ -67,3 +68,4 @@ struct DataStatistics {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <limits>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// Where a run stands. Sampler and noise depend on these counters and the seed alone.
@@ -45,3 +46,4 @@ RunState load_checkpoint(const std::filesystem::path& path, const Stream& stream
 std::filesystem::path find_checkpoint(const std::filesystem::path& run, const std::string& word);
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// A trained model with its data and normalisers, ready to predict.
@@ -73,3 +74,4 @@ struct Evaluation {
 Evaluation evaluate(const Predictor& predictor, const EvaluateOptions& options);
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -5,6 +5,7 @@
 #include <meshgrad/nn/parameter.h>
 #include <meshgrad/train/config/config.h>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// Linear warm-up over warmup_steps, then constant, exponential decay to final_lr, or half a cosine to
@@ -47,3 +48,4 @@ class Optimizer {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

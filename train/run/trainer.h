@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// The model that a configuration and a data set's sizes describe; not yet allocated.
@@ -51,3 +52,4 @@ struct TrainResult {
 TrainResult train(Runtime& runtime, const Config& config, const TrainOptions& options);
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -3,6 +3,7 @@
 #pragma once
 #include <meshgrad/nn/batch.h>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 struct BatchSizes {
@@ -46,3 +47,4 @@ class BatchMemory {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

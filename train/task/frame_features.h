@@ -9,6 +9,7 @@
 #include <meshgrad/train/task/batch_memory.h>
 #include <meshgrad/train/task/sampler.h>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 struct Normalizers {
@@ -123,3 +124,4 @@ Dataset::MeshSizes append_to_union(const Graph& graph, const MeshView& mesh,
                                    const Dataset::MeshSizes& before);
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

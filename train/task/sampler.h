@@ -5,6 +5,7 @@
 #include <meshgrad/train/config/config.h>
 #include <meshgrad/train/data/dataset.h>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// Frames of a trajectory from which `steps` predictions in a row have all the neighbours they need: [first,
@@ -41,3 +42,4 @@ class Sampler {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

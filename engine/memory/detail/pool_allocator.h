@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// An allocator for containers and shared pointers. Copies share the memory, which goes with the last of
@@ -50,3 +51,4 @@ std::shared_ptr<T> make_recycled(const Recycling<std::byte>& memory, Arguments&&
 }
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// One field of a trajectory.
@@ -62,3 +63,4 @@ void validate(const RawTrajectory& trajectory);
 RawTrajectory cut_frames(const RawTrajectory& trajectory, int64_t first, int64_t count);
 
 }  // namespace meshgrad
+#pragma GCC visibility pop
