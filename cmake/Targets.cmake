@@ -25,7 +25,7 @@ if(MESHGRAD_SANITIZE MATCHES "address")
   set_property(SOURCE ${PROJECT_SOURCE_DIR}/kernels/cpu/row_ops.cpp APPEND PROPERTY COMPILE_OPTIONS "-O1")
 endif()
 
-# What the sanitizers add to train/ takes minutes to optimise, and its tests are quick without; replay is not.
+# What the sanitizers add to train/ takes minutes to optimise, and its tests are quick without.
 if(MESHGRAD_SANITIZE MATCHES "address")
   target_compile_options(meshgrad_train PRIVATE -O0)
 endif()
