@@ -137,7 +137,7 @@ void write_trajectories(const fs::path& path, int64_t trajectories, int side) {
   writer.finish({"train"}, statistics, "train", "squares");
 }
 
-/// Takes the file out of the system's cache; only what is written back and mapped by nobody goes.
+/// Takes the file out of the system's cache; only pages that are written back and not mapped are dropped.
 void make_cold(const fs::path& path) {
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) throw data_error(path.string(), "a file", "none", "see that the temporary folder has room");

@@ -54,7 +54,7 @@ std::vector<double> values_of(const Tensor& tensor, const Stream& stream) {
 
 namespace {
 
-/// Node i hears from i +- 1, i +- side and i +- (side + 1), modulo the nodes or, in a square, within it.
+/// Node i receives from i +- 1, i +- side and i +- (side + 1), modulo the nodes or, in a square, within it.
 reference::Edges mesh_edges(int64_t nodes, int64_t side, bool square) {
   reference::Edges edges{nodes, nodes, {}, {}};
   for (int64_t node = 0; node < nodes; ++node) {

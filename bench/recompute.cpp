@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What recomputation saves and costs: training steps of the standard model on four meshes of the standard
-// size, of which ever more is computed again, and of one mesh, unrolled over ever more steps. A row is right
+// size, with more and more recomputation, and of one mesh, unrolled over ever more steps. A row is right
 // when its gradients are those of the same step without recomputation, to the last bit.
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/nn/mesh_graph_net.h>
@@ -31,7 +31,7 @@ struct Kind {
   ComputePath path = ComputePath::fused;
   bool keep_hidden = true;
   RecomputeConfig recompute{};
-  double share = 0.0;  ///< of what the path takes with all kept: room for "budget" and "auto"
+  double share = 0.0;  ///< of the path's memory without recomputation: room for "budget" and "auto"
   int64_t steps = 1;   ///< of the model in a row
 };
 
@@ -161,7 +161,7 @@ int64_t peak_of(const MemoryHistory& history, std::initializer_list<Tag> tags) {
 StepBytes step_bytes(const Runtime& like, int threads, const Scale& scale, const Kind& kind, DType dtype) {
   Runtime runtime({.device = like.device(), .threads = threads, .allocator = {.history = kHistory}});
   const RecomputeStep step(runtime, scale, kind, dtype);
-  // To choose what is computed again may have taken more than a step does.
+  // The choice of what is recomputed may have needed more memory than a step.
   runtime.allocator().release_cached();
   runtime.allocator().reset_peak();
   step.train();

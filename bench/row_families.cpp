@@ -186,9 +186,10 @@ Workload loss_work(const std::shared_ptr<Case>& c, bool backward) {
   return row_workload(
       c, 3.0 * rows * kOutputs, bytes + written,
       [&runtime, args] { kernels::masked_loss_backward(args, runtime.stream()); },
-      [=](Case& judged) {
-        judged.expect("d_prediction", args.d_prediction,
-                      reference::masked_loss_backward(prediction.base, target.base, base_mask, kLossSeed), 2);
+      [=](Case& checked) {
+        checked.expect("d_prediction", args.d_prediction,
+                       reference::masked_loss_backward(prediction.base, target.base, base_mask, kLossSeed),
+                       2);
       });
 }
 

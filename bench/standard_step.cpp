@@ -43,7 +43,7 @@ ModelCase model_options(const Scale& scale, const StepKind& kind) {
   return options;
 }
 
-/// FLOPs of the matrix products of a forward pass with the first layers split by linearity.
+/// FLOPs of the matrix multiplications of a forward pass with the first layers split by linearity.
 double forward_flops(const ModelCase& o, double nodes, double edges) {
   const auto w = static_cast<double>(o.width);
   const double deep = static_cast<double>(o.hidden_layers) * w * w;  // the layers behind the first

@@ -16,7 +16,7 @@ endif()
 file(GLOB vector_sources ${PROJECT_SOURCE_DIR}/kernels/cpu/*.cpp)
 set_source_files_properties(${vector_sources} PROPERTIES COMPILE_OPTIONS "-O3;-fno-math-errno")
 # With their unrolled blocks under AddressSanitizer these take as long to compile as half of the rest. Their tests put
-# operands in front of pages that nobody may read, and scripts/nightly runs them under valgrind, too (without AVX-512).
+# operands in front of pages that may not be read, and scripts/nightly runs them under valgrind, too (without AVX-512).
 if(MESHGRAD_SANITIZE MATCHES "address")
   file(GLOB gemm_sources ${PROJECT_SOURCE_DIR}/kernels/cpu/gemm*.cpp)
   set_property(SOURCE ${gemm_sources} APPEND PROPERTY COMPILE_OPTIONS
@@ -63,7 +63,7 @@ add_custom_command(OUTPUT ${page_source}
 target_sources(meshgrad_train PRIVATE ${page_source})
 
 # The simulated allocators of `meshgrad memory replay`, for the program, the benchmarks and the tests: not part of
-# libmeshgrad. Whoever links this also links the engine, real or simulated, after it.
+# libmeshgrad. A target that links this also links the engine, real or simulated, after it.
 file(GLOB replay_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/train/replay/*.cpp)
 add_library(meshgrad_replay STATIC ${replay_sources})
 meshgrad_unity(meshgrad_replay)

@@ -13,7 +13,7 @@ enum class Isa : uint8_t {
   avx2,
   avx512,
   avx512_bf16,  ///< AVX-512, and bfloat16 dot products (vdpbf16ps)
-  amx,          ///< avx512_bf16, and AMX (tdpbf16ps) for matrix products that fill its tile registers
+  amx,          ///< avx512_bf16, and AMX (tdpbf16ps) for matrix multiplications that fill its tile registers
 };
 std::string_view name_of(Isa isa);
 

@@ -31,7 +31,7 @@ struct LossScaleRule {
 
 // Internal linkage, as in step_state.h.
 
-/// The scale after a skipped step, the last of `skipped_in_a_row` consecutive ones.
+/// The scale after a skipped step, the last of `consecutive_skips` consecutive ones.
 MESHGRAD_HOST_DEVICE static inline double scale_after_skip(const LossScaleRule& rule, double scale,
                                                            int64_t consecutive_skips) {
   if (consecutive_skips < rule.hysteresis) return scale;

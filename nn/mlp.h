@@ -22,7 +22,7 @@ struct MlpOptions {
 
 enum class ComputePath : uint8_t {
   fused,    ///< one kernel an MLP, tile by tile
-  op_by_op  ///< one kernel an op, what each reads on the way back kept: the yardstick and the check
+  op_by_op  ///< one kernel an op, each saving what its backward reads: the baseline and the check
 };
 
 class Mlp {

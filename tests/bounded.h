@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The reference's values with a bound on the error of whoever stores them in 16 bits: every product and every
+// The reference's values with a bound on the error of storing them in 16 bits: every product and every
 // rounding widens it, so that what a test allows follows from the kernel's steps and nothing is guessed.
 #pragma once
 #include "support.h"

@@ -25,7 +25,7 @@ struct Backend {
   const KernelTables* kernels;
 
   Runtime runtime(int threads = 1) const;
-  /// What its masters and gradients are in.
+  /// What its master weights and gradients are in.
   std::vector<DType> gradient_types() const;
   /// awkward_sizes; those that stand for all on a slow backend.
   std::vector<int64_t> sizes() const;

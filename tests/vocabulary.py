@@ -45,7 +45,7 @@ WORDS = [
     (r"FetchQueue", "Prefetch"),
     (r"saving helps|places of sums|few enough|fused covers|care for memory",
      "saves_hidden, preactivation_buffers, fits_int32, fused_supports, check_memory"),
-    (r"bad losses|skipped in a row", "non_finite_losses, consecutive_skips"),
+    (r"(?<!\")(?:bad losses|skipped in a row)", "non_finite_losses, consecutive_skips"),
     (r"(?:comes|come) at once", "runs immediately"),
     (r"what is off", "the error"),
     (r"(?:state|carried) deviations?|deviations? (?:forward|backward|of the state|from the data)|"

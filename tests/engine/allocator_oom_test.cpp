@@ -176,7 +176,7 @@ TEST_CASE("a limit makes any source smaller, and never larger") {
   CHECK(shared.audit() == "");
 }
 
-TEST_CASE("addresses whose memory was refused are given back, where they come with it") {
+TEST_CASE("addresses whose memory was refused are released, where they come with it") {
   SmallAllocator f(8 * kMiB, {}, false);
   f.source->set_capacity(0);
   CHECK(f.refusal(kMiB) != "");
@@ -222,7 +222,7 @@ TEST_CASE("garbage is collected above the threshold, and growth is planned with 
   CHECK(f.audit() == "");
 }
 
-TEST_CASE("a flush that collects garbage on its way survives a source that refuses again and again") {
+TEST_CASE("a flush that collects garbage first survives a source that refuses again and again") {
   SmallAllocator f(16 * kMiB, {.garbage_collection_threshold = 0.9});
   StoragePtr kept[8];
   for (int on = 0; on < 6; ++on) f.take((6 - on) * 256 * kKiB, on).reset();
@@ -280,7 +280,7 @@ TEST_CASE("callbacks are asked in order, until one has freed enough") {
   CHECK(order == "ab");
 }
 
-TEST_CASE("a callback may allocate, free, release, and add a callback; what it allocates asks nobody") {
+TEST_CASE("a callback may allocate, free, release, and add a callback; what it allocates calls no callback") {
   SmallAllocator f(8 * kMiB);
   StoragePtr spare = f.take(6 * kMiB);
   int calls = 0;

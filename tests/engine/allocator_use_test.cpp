@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The allocator as others use it: raw pointers, owners that outlive it, two of them, somebody else's memory.
+// The allocator as others use it: raw pointers, owners that outlive it, two of them, memory of a host
+// application.
 #include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/memory/caching_allocator.h>

@@ -198,7 +198,7 @@ TEST_CASE("epilogues write tiles, storage, operands and column sums as if done o
   with_all_products([](const auto& gemm_ops) { check_products(gemm_ops); });
 }
 
-/// Weight gradients: A transposed, with rows in pairs; sums start from zero or from existing ones.
+/// Weight gradients: A transposed, with rows in pairs; initial accumulators are zero or existing sums.
 void check_sums_by_columns(const cpu::GemmOps<bfloat16>& gemm_ops, bool begin) {
   RandomMatrices random(3);
   for (const auto& [m, n, rows] :

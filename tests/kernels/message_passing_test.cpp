@@ -78,7 +78,7 @@ TEST_CASE("edge update's gradients agree with the reference") {
         const EdgeUpdateBackward args = edge.backward(runtime, done, gradients);
         backend.message_passing->edge_backward(args, runtime, runtime.stream());
 
-        check_backward(edge, args, gradients, edge.judge_gradients());
+        check_backward(edge, args, gradients, edge.reference_gradients());
       });
 }
 
@@ -125,7 +125,7 @@ TEST_CASE("edge update: d_edges may lie where d_edges_out does") {
         backend.message_passing->edge_backward(b, runtime, runtime.stream());
         CHECK(equal_bits(a.d_edges, b.d_edges));
         CHECK(equal_bits(a.d_nodes, b.d_nodes));
-        check_backward(edge, b, together, edge.judge_gradients());
+        check_backward(edge, b, together, edge.reference_gradients());
       });
 }
 
@@ -151,7 +151,7 @@ TEST_CASE("edge update of the last block: no edges out, no gradient for them, no
       });
 }
 
-TEST_CASE("edge update adds to the nodes' gradient where asked, and leaves out what nobody wants") {
+TEST_CASE("edge update adds to the nodes' gradient where asked, and leaves out what is not needed") {
   for_each_edge_case(
       [](const Backend& backend, Runtime& runtime, RandomMatrices& random, const EdgeCase& edge) {
         const EdgeUpdateForward done = edge.forward(runtime);

@@ -221,9 +221,9 @@ Matrix expected_d_nodes(const Backward& backward, const Matrix& d_sender) {
 void check_weight(const Backward& backward, Matrix x, const Matrix& d_z, const Tensor& d_weight) {
   x.rows = d_z.rows;
   x.v.resize(static_cast<size_t>(x.rows * x.cols));
-  const Matrix product = reference::linear_backward(x, Matrix(x.cols, d_z.cols), d_z).d_weight;
+  const Matrix expected = reference::linear_backward(x, Matrix(x.cols, d_z.cols), d_z).d_weight;
   const double largest = std::max(magnitude(x) * magnitude(d_z), magnitude(backward.weight_before));
-  CHECK(difference(d_weight, reference::sum(product, backward.weight_before), d_z.rows + 1, largest) == "");
+  CHECK(difference(d_weight, reference::sum(expected, backward.weight_before), d_z.rows + 1, largest) == "");
 }
 
 /// Checks all results against the reference; returns the sums.

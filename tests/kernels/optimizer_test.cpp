@@ -217,11 +217,11 @@ TEST_CASE("the copy in 16 bits is the rounded parameter") {
       for (const DType dtype : {DType::f16, DType::bf16}) {
         stepper.update.storage = Tensor::zeros(runtime, {1003}, dtype, Tag::data);
         stepper.step(random.normal(1, 1003));
-        const Tensor masters = meshgrad::to_host(stepper.update.parameters, runtime.stream());
+        const Tensor master_weights = meshgrad::to_host(stepper.update.parameters, runtime.stream());
         const Tensor rounded = meshgrad::to_host(stepper.update.storage, runtime.stream());
         int64_t different = 0;
         for (int64_t i = 0; i < 1003; ++i) {
-          const float w = masters.data<float>()[i];
+          const float w = master_weights.data<float>()[i];
           const uint16_t bits = dtype == DType::f16 ? half(w).bits : bfloat16(w).bits;
           if (static_cast<const uint16_t*>(rounded.raw())[i] != bits) ++different;
         }

@@ -86,7 +86,7 @@ std::vector<double> weights_of(const Config& config) {
   return all;
 }
 
-TEST_CASE("release_cached_every gives memory back, and changes nothing else") {
+TEST_CASE("release_cached_every releases memory, and changes nothing else") {
   MemoryFixture f;
   const Config plain = f.in("plain");
   Config releasing = f.in("releasing");

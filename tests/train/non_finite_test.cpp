@@ -172,7 +172,7 @@ TEST_CASE("backward overflows are named by block, op and tensor, those of weight
   for (const Device device : devices()) {
     for (const ComputePath path : {ComputePath::fused, ComputePath::op_by_op}) {
       NonFiniteFixture f(device, DType::f16, path);
-      // The decoder's last layer makes small errors of the outputs large on their way back.
+      // The decoder's last layer amplifies small errors of the outputs in the backward pass.
       double seed = 1e3;
       while (!f.search(seed) && seed < 1e12) seed *= 8.0;
       const std::optional<NonFinite> found = f.search(seed);

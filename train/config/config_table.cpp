@@ -264,10 +264,11 @@ constexpr ConfigKey kKeys[] = {
      "Memory for a micro-batch's forward and backward pass, without parameters, optimizer state "
      "and data (budget)"},
     {"recompute", "include", TextListKey{member<&Config::recompute, &RecomputeConfig::include>()}, "",
-     "What may be computed again: encoder, processor, processor.0, decoder and so on, * for any text"},
+     "Stages that may be recomputed: encoder, processor, processor.0, decoder and so on; * matches"
+     " any text"},
     {"recompute", "policy", choice<&Config::recompute, &RecomputeConfig::policy>(kKeepPolicies), "",
-     "What a part keeps: its inputs, or also its matrix products, so that gathers, norms and activations are "
-     "redone and no product is; a fused call counts as one product"},
+     "Whether a recomputed segment saves its inputs only, or also the outputs of GEMMs and fused "
+     "calls"},
     {"recompute", "keep",
      TextListKey{member<&Config::recompute, &RecomputeConfig::keep>(), 0, &SavePolicy::names}, "",
      "Ops whose outputs a recomputed segment also saves"},

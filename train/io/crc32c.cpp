@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/train/run/trainer.h>
 #include <array>
 #include <cstring>
 

@@ -104,7 +104,7 @@ std::vector<StageCost> costs_of(const Config& config, const Model& model, DryMod
 
 /// What a batch may take beside what the run keeps already.
 int64_t room_for_batch(Runtime& runtime, const Config& config, int64_t batch_bytes) {
-  constexpr int64_t kBatches = 2;  // one is computed while the next is on its way
+  constexpr int64_t kBatches = 2;  // one is computed while the next is in flight
   const MemoryStats stats = runtime.allocator().stats();
   const auto usable =
       static_cast<int64_t>(config.plan.target_utilization * static_cast<double>(stats.capacity));

@@ -7,7 +7,7 @@
 namespace meshgrad {
 namespace {
 
-/// A run of stages that are dealt with together: one that is kept, or a segment.
+/// A run of stages that are handled together: one that is not recomputed, or a segment.
 struct Piece {
   int64_t begin = 0, end = 0;
   std::optional<SavePolicy> segment;  // none: all of the one stage is kept
@@ -48,7 +48,7 @@ struct Way {
   int64_t left = 0, peak = 0;
   double seconds = 0;
   Piece last;
-  size_t before = 0;  // the way that `last` goes on from, of the ways up to last.begin
+  size_t before = 0;  // the choice that `last` extends, of those up to last.begin
 };
 
 void keep_best(std::vector<Way>& ways) {

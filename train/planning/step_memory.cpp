@@ -56,7 +56,7 @@ Recomputation recomputation_of(const Config& config, Device device, const Task& 
 }
 
 /// A step in memory that is not filled.
-void run_dry(Runtime& runtime, StepCache& steps, const BatchShape& shape) {
+void dry_run(Runtime& runtime, StepCache& steps, const BatchShape& shape) {
   const BatchLayout layout = steps.layout(shape);
   steps.run(layout, [&](const StoragePtr& to) {
     return to != nullptr ? to : device_batch_memory(runtime, layout.bytes());
@@ -102,13 +102,13 @@ StepMemory StepProbe::predict(const Config& config, Batches batches) const {
                   [](const std::string&) {});
   if (steps.captures()) {
     const int last = batches == Batches::largest ? 0 : last_class(config, dataset_, steps.classes());
-    for (int number = 0; number <= last; ++number) run_dry(runtime, steps, steps.classes().capacity(number));
+    for (int number = 0; number <= last; ++number) dry_run(runtime, steps, steps.classes().capacity(number));
     steps.update();
   } else {
     // Offsets are recorded in the second step, and used from the third on.
     constexpr int kSteps = 3;
     for (int step = 0; step < kSteps; ++step) {
-      run_dry(runtime, steps, largest_batch(config, dataset_));
+      dry_run(runtime, steps, largest_batch(config, dataset_));
       steps.update();
     }
   }

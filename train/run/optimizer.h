@@ -26,7 +26,7 @@ class Optimizer {
   /// gradient or loss it only clears them, and counts the window as skipped.
   void step(Runtime& runtime) const;
 
-  /// Where the parameters' gradients are now, or nothing where they were given back.
+  /// Where the parameters' gradients are now, or nothing while they are released.
   void use_gradients(const Tensor& gradients) { gradients_ = gradients; }
 
   /// Waits for the device.

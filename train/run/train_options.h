@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a caller gives a run, hears of it, and gets back.
+// The options of a run, what its observer receives, and its result.
 #pragma once
 #include <meshgrad/train/run/checkpoint.h>
 
