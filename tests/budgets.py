@@ -79,7 +79,7 @@ def layer_faults(path, lines):
 def room_faults(path, lines):
     if path.parts[0] != "train" or len(path.parts) < 2 or path.name == "main.cpp":
         return
-    own = "train.h" if path.name in ("train.h", "train.cpp") else path.parts[1]
+    own = "train.h" if len(path.parts) == 2 else path.parts[1]
     for number, line in enumerate(lines, 1):
         include = re.match(r"\s*#\s*include\s*[<\"]meshgrad/train/([\w.]+)", line)
         if not include or include.group(1) == own:

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/train/run/trainer.h>
 #include <array>
 #include <cstring>
 
