@@ -104,7 +104,9 @@ TEST_CASE("a flush unmaps the largest mappings first, and no more than needed") 
 
 TEST_CASE("the text says what was asked, what there is, who holds it, and what to change, in order") {
   SmallAllocator f(16 * kMiB, {.memory_limit = 8 * kMiB}, true, 8 * kMiB);
-  f.allocator->advise({"lower batch_size to 1", "set recompute = \"all\""});
+  f.allocator->advise([] {
+    return std::vector<std::string>{"lower batch_size to 1", "set recompute = \"all\""};
+  });
   std::vector<StoragePtr> held;
   const char* names[] = {"a", "b", "c", "d", "e", "f"};
   for (int i = 0; i < 6; ++i)

@@ -25,9 +25,9 @@ struct FenceBlock {
   bool operator==(const FenceBlock&) const = default;
 };
 
-std::vector<FenceBlock> take(StreamFences& fences, int64_t begin, int64_t end) {
+std::vector<FenceBlock> remove(StreamFences& fences, int64_t begin, int64_t end) {
   std::vector<FenceBlock> pieces;
-  fences.take(begin, end, [&](int64_t bytes, const StreamFences::Fence& fence) {
+  fences.remove(begin, end, [&](int64_t bytes, const StreamFences::Fence& fence) {
     pieces.push_back({bytes, fence.tag, {}});
     for (const SourceEventPtr& event : fence.events) pieces.back().events.push_back(event->id());
   });
@@ -91,8 +91,8 @@ TEST_CASE("random fences and reuses beside a map of the bytes") {
     int64_t expected = 0, removed = 0;
     for (int64_t at = begin; at < end; ++at) expected += event_of[static_cast<size_t>(at)] != 0;
     std::array<uint64_t, 256> seen{};
-    for (const FenceBlock& piece : take(fences, begin, end)) {
-      taken += piece.bytes;
+    for (const FenceBlock& piece : remove(fences, begin, end)) {
+      removed += piece.bytes;
       seen[piece.events[0] % 256] += static_cast<uint64_t>(piece.bytes);
     }
     REQUIRE(removed == expected);

@@ -73,10 +73,10 @@ TEST_CASE("edge update's gradients agree with the reference") {
   for_each_edge_case(
       [](const Backend& backend, Runtime& runtime, RandomMatrices& random, const EdgeCase& edge) {
         const EdgeUpdateForward done = edge.forward(runtime);
-        backend.message_passing->edge_forward(done, runtime, runtime.stream());
+        backend.kernels->message_passing.edge_forward(done, runtime, runtime.stream());
         const EdgeGradients gradients(runtime, random, edge);
         const EdgeUpdateBackward args = edge.backward(runtime, done, gradients);
-        backend.message_passing->edge_backward(args, runtime, runtime.stream());
+        backend.kernels->message_passing.edge_backward(args, runtime, runtime.stream());
 
         check_backward(edge, args, gradients, edge.reference_gradients());
       });
@@ -87,8 +87,8 @@ TEST_CASE("edge update recomputes what was not kept, bit for bit") {
       [](const Backend& backend, Runtime& runtime, RandomMatrices& random, const EdgeCase& edge) {
         const EdgeUpdateForward kept = edge.forward(runtime, true);
         const EdgeUpdateForward dropped = edge.forward(runtime, false);
-        backend.message_passing->edge_forward(kept, runtime, runtime.stream());
-        backend.message_passing->edge_forward(dropped, runtime, runtime.stream());
+        backend.kernels->message_passing.edge_forward(kept, runtime, runtime.stream());
+        backend.kernels->message_passing.edge_forward(dropped, runtime, runtime.stream());
         check_equal_bits({{"edges_out", kept.edges_out}, {"aggregate", kept.aggregate}},
                          {{"edges_out", dropped.edges_out}, {"aggregate", dropped.aggregate}});
         EdgeUpdateForward nothing = dropped;
@@ -100,7 +100,7 @@ TEST_CASE("edge update recomputes what was not kept, bit for bit") {
           RandomMatrices same_start(random.seed() + 1);
           const EdgeGradients gradients(runtime, same_start, edge);
           const EdgeUpdateBackward args = edge.backward(runtime, *done, gradients);
-          backend.message_passing->edge_backward(args, runtime, runtime.stream());
+          backend.kernels->message_passing.edge_backward(args, runtime, runtime.stream());
           results.push_back(gradients.all());
           results.back().emplace_back("d_edges", args.d_edges);
           results.back().emplace_back("d_nodes", args.d_nodes);
@@ -114,15 +114,15 @@ TEST_CASE("edge update: d_edges may lie where d_edges_out does") {
       [](const Backend& backend, Runtime& runtime, RandomMatrices& random, const EdgeCase& edge) {
         if (edge.mlp.shape.inputs[0] != edge.mlp.shape.out) return;
         const EdgeUpdateForward done = edge.forward(runtime);
-        backend.message_passing->edge_forward(done, runtime, runtime.stream());
+        backend.kernels->message_passing.edge_forward(done, runtime, runtime.stream());
         RandomMatrices same_start(random.seed() + 1);
         const EdgeGradients apart(runtime, random, edge);
         const EdgeGradients together(runtime, random, edge);
         const EdgeUpdateBackward a = edge.backward(runtime, done, apart);
         EdgeUpdateBackward b = edge.backward(runtime, done, together);
         b.d_edges = b.d_edges_out;
-        backend.message_passing->edge_backward(a, runtime, runtime.stream());
-        backend.message_passing->edge_backward(b, runtime, runtime.stream());
+        backend.kernels->message_passing.edge_backward(a, runtime, runtime.stream());
+        backend.kernels->message_passing.edge_backward(b, runtime, runtime.stream());
         CHECK(equal_bits(a.d_edges, b.d_edges));
         CHECK(equal_bits(a.d_nodes, b.d_nodes));
         check_backward(edge, b, together, edge.reference_gradients());
@@ -135,8 +135,8 @@ TEST_CASE("edge update of the last block: no edges out, no gradient for them, no
         EdgeUpdateForward done = edge.forward(runtime);
         EdgeUpdateForward full = edge.forward(runtime);
         done.edges_out = Tensor();
-        backend.message_passing->edge_forward(done, runtime, runtime.stream());
-        backend.message_passing->edge_forward(full, runtime, runtime.stream());
+        backend.kernels->message_passing.edge_forward(done, runtime, runtime.stream());
+        backend.kernels->message_passing.edge_forward(full, runtime, runtime.stream());
         CHECK(equal_bits(done.aggregate, full.aggregate));
 
         const EdgeGradients gradients(runtime, random, edge);
@@ -144,7 +144,7 @@ TEST_CASE("edge update of the last block: no edges out, no gradient for them, no
         args.d_edges_out = Tensor();
         const bool wanted = random.seed() % 2 == 0;
         if (!wanted) args.d_edges = Tensor();
-        backend.message_passing->edge_backward(args, runtime, runtime.stream());
+        backend.kernels->message_passing.edge_backward(args, runtime, runtime.stream());
         check_backward(edge, args, gradients,
                        reference::edge_update_backward(edge.update, edge.connectivity, edge.terms,
                                                        edge.mlp.input_values[0], {}, edge.d_aggregate));

@@ -82,7 +82,7 @@ TEST_CASE("rows are interleaved in pairs for bfloat16, an odd last one with zero
   const Tensor wide = to_tensor(runtime, values, DType::f32);
   const Tensor stored = to_tensor(runtime, values, DType::bf16);
   std::vector<bfloat16> of_tile(3 * kPairStride), of_stored(3 * kPairStride);
-  const cpu::TileOps<bfloat16>& ops = cpu::tile_ops<bfloat16>();
+  const cpu::RowOps<bfloat16>& ops = cpu::row_ops<bfloat16>();
   ops.pair_rows(kRows, kWidth, wide.data<float>(), kWidth, of_tile.data(), kPairStride);
   ops.pair_activated_rows(Activation::none, kRows, kWidth, stored.data<bfloat16>(), kWidth, of_stored.data(),
                           kPairStride);

@@ -225,8 +225,8 @@ TEST_CASE("a block moves the rows that its design needs, in eight launches") {
 TEST_CASE(
     "a model in 16 bits trains on the fused kernels: eight launches and 400 bytes an edge for each block") {
   const auto mesh = [](Runtime& runtime) { return grid_mesh(runtime, 16); };
-  const ModelRun two = run_model({.width = kWidth, .blocks = 2}, kType, mesh);
-  const ModelRun three = run_model({.width = kWidth, .blocks = 3}, kType, mesh);
+  const ModelRun two = run_model(model_case(4, 2, kWidth, 2), kType, mesh);
+  const ModelRun three = run_model(model_case(4, 2, kWidth, 3), kType, mesh);
   const size_t launches = three.launches.size() - two.launches.size();
   constexpr double kEdges = 1410;
   const double bytes = static_cast<double>(three.activations - two.activations) / kEdges;

@@ -39,11 +39,12 @@ constexpr Problem kProblems[] = {
 
 /// Forward and backward of a model of two blocks.
 void add_work(const Problem& problem, WorkTable& table) {
-  const ModelRun run = run_model(
-      {.width = problem.width, .blocks = 2, .path = problem.path}, problem.dtype, [&](Runtime& runtime) {
-        RandomMatrices random(7);
-        return to_graph(runtime, random_edges(random, problem.nodes, problem.edges));
-      });
+  ModelCase shape = model_case(4, 2, problem.width, 2);
+  shape.path = problem.path;
+  const ModelRun run = run_model(shape, problem.dtype, [&](Runtime& runtime) {
+    RandomMatrices random(7);
+    return to_graph(runtime, random_edges(random, problem.nodes, problem.edges));
+  });
   for (const simt::LaunchReport& report : run.launches) {
     Work& work = table[fmt::format("{} {}", problem.name, report.name)];
     ++work.launches;

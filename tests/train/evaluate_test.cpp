@@ -155,6 +155,31 @@ TEST_CASE("boundaries come from the data or stay as they were; what is predicted
   CHECK(moved > 0);  // inflow that changes is felt downstream
 }
 
+TEST_CASE("a rollout longer than the data holds the last boundary values, and has no truth to compare with") {
+  const TrainedRun run;
+  Runtime runtime({.device = {}, .threads = 1});
+  const Predictor predictor(runtime, run.checkpoint());
+  const TrajectoryView trajectory = predictor.dataset().trajectory("test", 0);
+  const auto mask = dynamics(predictor).inputs().predicted_mask(trajectory.mesh());
+  constexpr int64_t kData = 13, kSteps = 20;
+  int64_t steps = 0;
+  roll_out(predictor.trained(), dynamics(predictor), trajectory, {.steps = kSteps},
+           [&](const RolloutFrame& now) {
+             ++steps;
+             CHECK(now.truth.empty() == (steps > kData));
+             const auto boundary = frame(trajectory, std::min(steps, kData));
+             for (size_t i = 0; i < now.ours.size(); ++i)
+               if (mask[i / 2] == 0) CHECK(now.ours[i] == boundary[i]);
+           });
+  CHECK(steps == kSteps);
+  const std::string out = (fs::path(run.config.run.dir) / "long").string();
+  const test::Outcome told =
+      test::run_meshgrad({"rollout", run.config.run.dir, "--steps", "20", "-o", out, "--quiet"});
+  CHECK(told.code == 0);
+  CHECK_MESSAGE(contains(told.out, "the data ends after 13 steps"), told.out);
+  CHECK(fs::exists(fs::path(out) / "frame_00020.vtu"));
+}
+
 TEST_CASE("a rollout of no change stands still") {
   const TrainedRun run;
   Runtime runtime({.device = {}, .threads = 1});
