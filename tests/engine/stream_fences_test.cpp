@@ -58,17 +58,17 @@ TEST_CASE("reuse removes the part that it covers; the rest keeps its events") {
     CHECK(remove(fences, 300, 400).empty());
     CHECK(fences.all().size() == 3);
     // The middle of the first: 20 bytes, and two ends stay.
-    CHECK(take(fences, 140, 160) == std::vector<FenceBlock>{{20, Tag::data, {1, 2}}});
-    CHECK(take(fences, 140, 160).empty());
+    CHECK(remove(fences, 140, 160) == std::vector<FenceBlock>{{20, Tag::data, {1, 2}}});
+    CHECK(remove(fences, 140, 160).empty());
     CHECK(fences.all().size() == 4);
     CHECK(fences.all().at(100).end == 140);
     CHECK(fences.all().at(160).end == 200);
     CHECK(fences.all().at(160).small);
     CHECK(source.live_events() == 4);
     // Across two borders.
-    CHECK(take(fences, 130, 250) ==
+    CHECK(remove(fences, 130, 250) ==
           std::vector<FenceBlock>{{10, Tag::data, {1, 2}}, {40, Tag::data, {1, 2}}, {50, Tag::host, {3}}});
-    CHECK(take(fences, 0, 1000) ==
+    CHECK(remove(fences, 0, 1000) ==
           std::vector<FenceBlock>{{30, Tag::data, {1, 2}}, {50, Tag::host, {3}}, {100, Tag::workspace, {4}}});
     CHECK(fences.empty());
     CHECK(source.live_events() == 0);
