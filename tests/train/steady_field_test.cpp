@@ -32,7 +32,7 @@ void add_square(PackedFileWriter& writer, const std::string& split, double phase
   std::vector<int32_t> types, cells;
   for (int y = 0; y < kSide; ++y) {
     for (int x = 0; x < kSide; ++x) {
-      positions.push_back(0.2f * static_cast<float>(x));
+      positions.push_back(0.2f * static_cast<float>(x) + 0.01f * static_cast<float>(phase));
       positions.push_back(0.2f * static_cast<float>(y));
       const bool inside = x > 0 && y > 0 && x + 1 < kSide && y + 1 < kSide;
       types.push_back(inside ? 0 : 6);
