@@ -66,12 +66,13 @@ Batch make_batch(Runtime& runtime, const BatchMemory& memory,
   return memory.batch(to_device(runtime, host, memory.bytes()));
 }
 
-NodeTypeMask mask_of(const std::vector<int64_t>& types) {
-  NodeTypeMask mask = 0;
-  for (const int64_t type : types) {
-    if (type < kNodeTypes) mask |= node_type_bit(static_cast<int>(type));
-  }
-  return mask;
+/// Mesh dynamics reads float fields on nodes alone.
+const FieldInfo& node_field(const Dataset& dataset, const std::string& name, const char* key) {
+  const FieldInfo& field = dataset.field(name);
+  if (field.on == FieldOn::node && field.dtype == DType::f32) return field;
+  throw config_error(key, "f32 fields on nodes",
+                     fmt::format("{} ({} on {}s)", name, name_of(field.dtype), name_of(field.on)),
+                     "name other fields; see meshgrad info");
 }
 
 }  // namespace
@@ -80,7 +81,7 @@ FrameFeatures::FrameFeatures(const Dataset& dataset, const DataConfig& config)
     : dataset_(dataset), config_(config) {
   std::vector<int64_t> target_columns;
   for (const std::string& name : config.targets) {
-    const FieldInfo& field = dataset.field(name);
+    const FieldInfo& field = node_field(dataset, name, "data.targets");
     if (!field.dynamic) {
       throw config_error("data.targets", "fields that change over time", name,
                          "name a dynamic field; see meshgrad info");
@@ -90,7 +91,7 @@ FrameFeatures::FrameFeatures(const Dataset& dataset, const DataConfig& config)
     outputs_ += field.components;
   }
   for (const std::string& name : config.inputs) {
-    Input input{dataset.field(name), -1};
+    Input input{node_field(dataset, name, "data.inputs"), -1};
     const auto target = std::find(config.targets.begin(), config.targets.end(), name);
     if (target != config.targets.end())
       input.target_column = target_columns[static_cast<size_t>(target - config.targets.begin())];
@@ -98,12 +99,10 @@ FrameFeatures::FrameFeatures(const Dataset& dataset, const DataConfig& config)
     inputs_.push_back(std::move(input));
   }
   node_inputs_ += config.node_types;
-  const auto& counts = dataset.node_type_counts();
-  for (int64_t type = config.node_types; type < kNodeTypes; ++type) {
-    if (counts[static_cast<size_t>(type)] > 0.0) {
-      throw config_error("data.node_types", fmt::format("more than {}, a node type of this data", type),
-                         fmt::format("{}", config.node_types), "set data.node_types = 9");
-    }
+  if (dataset.node_types() > config.node_types) {
+    throw config_error(
+        "data.node_types", fmt::format("more than {}, a node type of this data", dataset.node_types() - 1),
+        fmt::format("{}", config.node_types), fmt::format("set data.node_types = {}", dataset.node_types()));
   }
 }
 
@@ -123,8 +122,8 @@ Normalizers FrameFeatures::dataset_normalizers(const NoiseOptions& noise) const 
   std::vector<double> mean, deviation;
   for (const Input& input : inputs_) {
     const bool change = second && input.target_column >= 0;
-    const FieldStatistics stats =
-        dataset_.field_stats(input.field.name, kAllNodeTypes, change ? Quantity::change : Quantity::value);
+    const FieldStatistics stats = dataset_.field_stats(input.field.name, NodeTypeSet::all(),
+                                                       change ? Quantity::change : Quantity::value);
     mean.insert(mean.end(), stats.mean.begin(), stats.mean.end());
     deviation.insert(deviation.end(), stats.std.begin(), stats.std.end());
   }
@@ -135,8 +134,9 @@ Normalizers FrameFeatures::dataset_normalizers(const NoiseOptions& noise) const 
   // What the noise leaves in the target; see write_targets.
   const double share = noise.deviation * (second ? 1.0 + noise.gamma : noise.gamma);
   for (const FieldInfo& field : targets_) {
-    const FieldStatistics stats = dataset_.field_stats(field.name, mask_of(config_.predicted_types),
-                                                       second ? Quantity::second_change : Quantity::change);
+    const FieldStatistics stats =
+        dataset_.field_stats(field.name, NodeTypeSet(std::span(config_.predicted_types)),
+                             second ? Quantity::second_change : Quantity::change);
     target_mean.insert(target_mean.end(), stats.mean.begin(), stats.mean.end());
     // Noise is added to inputs: a target that is none keeps its own deviation.
     const bool noisy = std::any_of(inputs_.begin(), inputs_.end(),
