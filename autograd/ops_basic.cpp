@@ -1,33 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// The op-by-op path: one kernel an op, and what its backward reads is kept, as a general framework does.
+// The op-by-op path: one kernel per op, saving for backward what a general framework would save.
 #include <meshgrad/autograd/ops.h>
 #include <meshgrad/kernels/elementwise.h>
 #include <meshgrad/kernels/linear.h>
 #include <meshgrad/kernels/segment_sum.h>
 
-namespace meshgrad {
+namespace meshgrad::ops {
 
 Variable linear(Tape& tape, const Variable& x, const Weight& weight, const Weight& bias) {
   const Rows rows = x.rows();
   Variable y = tape.output(rows, weight.value.width(), x.value().dtype(), true, "linear");
   if (tape.runs()) {
-    linear_forward({.rows = rows, .x = x.value(), .weight = weight.value, .bias = bias.value, .y = y.value()},
-                   tape.runtime(), tape.stream());
+    kernels::linear_forward(
+        {.rows = rows, .x = x.value(), .weight = weight.value, .bias = bias.value, .y = y.value()},
+        tape.runtime(), tape.stream());
   }
-  tape.record({.op = "linear", .inputs = {&x, 1}, .rereads_inputs = true, .product = true},
+  tape.record({.op = "linear", .inputs = {&x, 1}, .backward_reads_inputs = true, .matmul = true},
               [x, y = y.slot(), weight, bias](Tape& back) {
                 const Tensor d_y = back.take_gradient(y);
                 if (!d_y.defined()) return;
                 const GradientTarget d_x = back.gradient_for(x.slot());
-                linear_backward({.rows = y.rows(),
-                                 .d_y = d_y,
-                                 .x = x.value(),
-                                 .weight = weight.value,
-                                 .d_x = d_x.tensor,
-                                 .accumulate_d_x = d_x.accumulate,
-                                 .d_weight = weight.gradient,
-                                 .d_bias = bias.gradient},
-                                back.runtime(), back.stream());
+                kernels::linear_backward({.rows = y.rows(),
+                                          .d_y = d_y,
+                                          .x = x.value(),
+                                          .weight = weight.value,
+                                          .d_x = d_x.tensor,
+                                          .accumulate_d_x = d_x.accumulate,
+                                          .d_weight = weight.gradient,
+                                          .d_bias = bias.gradient},
+                                         back.runtime(), back.stream());
               });
   return y;
 }
@@ -35,22 +36,24 @@ Variable linear(Tape& tape, const Variable& x, const Weight& weight, const Weigh
 Variable activation(Tape& tape, const Variable& x, Activation kind) {
   Variable y = tape.output(x.rows(), x.value().width(), x.value().dtype(), x.needs_gradient(), "activation");
   if (tape.runs()) {
-    activation_forward({.activation = kind, .x = x.value(), .y = y.value()}, tape.stream());
+    kernels::activation_forward({.activation = kind, .x = x.value(), .y = y.value()}, tape.stream());
   }
-  // relu is where it is positive: the next op keeps y anyway, and nothing has to keep x.
+  // relu's derivative follows from y, which the next op saves anyway, so x need not be saved.
   const bool by_output = kind == Activation::relu;
-  tape.record(
-      {.op = "activation", .inputs = {&x, 1}, .rereads_inputs = !by_output, .rereads_outputs = by_output},
-      [read = by_output ? y : x, x = x.slot(), y = y.slot(), kind](Tape& back) {
-        const Tensor d_y = back.take_gradient(y);
-        if (!d_y.defined() || !x.needs_gradient()) return;
-        const bool fresh = !x.gradient().defined();
-        const Tensor d_x = fresh ? d_y : back.gradient_for(x).tensor;
-        activation_backward(
-            {.activation = kind, .x = read.value(), .d_y = d_y, .d_x = d_x, .accumulate = !fresh},
-            back.stream());
-        if (fresh) back.give_gradient(x, d_x);
-      });
+  tape.record({.op = "activation",
+               .inputs = {&x, 1},
+               .backward_reads_inputs = !by_output,
+               .backward_reads_outputs = by_output},
+              [read = by_output ? y : x, x = x.slot(), y = y.slot(), kind](Tape& back) {
+                const Tensor d_y = back.take_gradient(y);
+                if (!d_y.defined() || !x.needs_gradient()) return;
+                const bool fresh = !x.gradient().defined();
+                const Tensor d_x = fresh ? d_y : back.gradient_for(x).tensor;
+                kernels::activation_backward(
+                    {.activation = kind, .x = read.value(), .d_y = d_y, .d_x = d_x, .accumulate = !fresh},
+                    back.stream());
+                if (fresh) back.add_gradient(x, d_x);
+              });
   return y;
 }
 
@@ -59,16 +62,16 @@ Variable norm(Tape& tape, const Variable& x, Norm kind, const Weight& gain, cons
   const Rows rows = x.rows();
   Variable y = tape.output(rows, x.value().width(), x.value().dtype(), true, "norm");
   if (tape.runs()) {
-    norm_forward({.norm = kind,
-                  .rows = rows,
-                  .x = x.value(),
-                  .gain = gain.value,
-                  .bias = bias.value,
-                  .epsilon = epsilon,
-                  .y = y.value()},
-                 tape.runtime(), tape.stream());
+    kernels::norm_forward({.norm = kind,
+                           .rows = rows,
+                           .x = x.value(),
+                           .gain = gain.value,
+                           .bias = bias.value,
+                           .epsilon = epsilon,
+                           .y = y.value()},
+                          tape.runtime(), tape.stream());
   }
-  tape.record({.op = "norm", .inputs = {&x, 1}, .rereads_inputs = true},
+  tape.record({.op = "norm", .inputs = {&x, 1}, .backward_reads_inputs = true},
               [x, y = y.slot(), kind, gain, bias, epsilon](Tape& back) {
                 const Tensor d_y = back.take_gradient(y);
                 if (!d_y.defined()) return;
@@ -78,17 +81,17 @@ Variable norm(Tape& tape, const Variable& x, Norm kind, const Weight& gain, cons
                              ? wanted
                              : back.scratch(like.shape(), like.dtype(), "unwanted gradient");
                 };
-                norm_backward({.norm = kind,
-                               .rows = y.rows(),
-                               .x = x.value(),
-                               .gain = gain.value,
-                               .d_y = d_y,
-                               .epsilon = epsilon,
-                               .d_x = or_scratch(slot.tensor, x.value()),
-                               .accumulate = slot.accumulate,
-                               .d_gain = or_scratch(gain.gradient, gain.value),
-                               .d_bias = or_scratch(bias.gradient, bias.value)},
-                              back.runtime(), back.stream());
+                kernels::norm_backward({.norm = kind,
+                                        .rows = y.rows(),
+                                        .x = x.value(),
+                                        .gain = gain.value,
+                                        .d_y = d_y,
+                                        .epsilon = epsilon,
+                                        .d_x = or_scratch(slot.tensor, x.value()),
+                                        .accumulate = slot.accumulate,
+                                        .d_gain = or_scratch(gain.gradient, gain.value),
+                                        .d_bias = or_scratch(bias.gradient, bias.value)},
+                                       back.runtime(), back.stream());
               });
   return y;
 }
@@ -98,19 +101,19 @@ Variable add(Tape& tape, const Variable& a, const Variable& b) {
                            a.needs_gradient() || b.needs_gradient(), "add");
   if (tape.runs()) {
     copy(a.value(), y.value(), tape.stream());
-    axpby({.a = 1.0, .x = b.value(), .b = 1.0, .y = y.value()}, tape.stream());
+    kernels::axpby({.a = 1.0, .x = b.value(), .b = 1.0, .y = y.value()}, tape.stream());
   }
   const Variable inputs[] = {a, b};
   tape.record({.op = "add", .inputs = inputs}, [a = a.slot(), b = b.slot(), y = y.slot()](Tape& back) {
     const Tensor d_y = back.take_gradient(y);
     if (!d_y.defined()) return;
-    // One of the two may take the tensor over; the other then needs a copy of its own.
+    // One of the two may take the tensor itself; the other then needs a copy.
     if (a.needs_gradient() && b.needs_gradient() && !b.gradient().defined()) {
       copy(d_y, back.gradient_for(b).tensor, back.stream());
     } else {
-      back.give_gradient(b, d_y);
+      back.add_gradient(b, d_y);
     }
-    if (a.needs_gradient()) back.give_gradient(a, d_y);
+    if (a.needs_gradient()) back.add_gradient(a, d_y);
   });
   return y;
 }
@@ -123,7 +126,7 @@ const Tensor& index_of(ConcatPart::Rows rows, const Graph* graph) {
   return rows == ConcatPart::Rows::sender ? graph->senders : graph->receivers;
 }
 
-/// A part of a concatenation as its backward needs it.
+/// What the backward of a concatenation saves of a part.
 struct ConcatSlot {
   GradientSlot x;
   ConcatPart::Rows rows;
@@ -149,7 +152,7 @@ void concat_backward(Tape& back, const ConcatSlot& part, const Graph* graph, con
     sum.out = slot.tensor.row_range(0, graph->owned_nodes);
     if (!slot.accumulate) fill_zero(slot.tensor, back.stream());
   }
-  segment_sum(sum, back.stream());
+  meshgrad::kernels::segment_sum(sum, back.stream());
 }
 
 }  // namespace
@@ -173,12 +176,12 @@ Variable concat(Tape& tape, const PerInput<ConcatPart>& parts, const Graph* grap
     inputs.push_back(part.x);
     slots.push_back({part.x.slot(), part.rows});
     if (!tape.runs()) continue;
-    gather({.rows = rows,
-            .index = index_of(part.rows, graph),
-            .x = part.x.value(),
-            .out = y.value(),
-            .out_column = column},
-           tape.stream());
+    kernels::gather({.rows = rows,
+                     .index = index_of(part.rows, graph),
+                     .x = part.x.value(),
+                     .out = y.value(),
+                     .out_column = column},
+                    tape.stream());
     column += part.x.value().width();
   }
   tape.record({.op = "concat", .inputs = inputs}, [slots, graph, y = y.slot()](Tape& back) {
@@ -197,21 +200,21 @@ Variable segment_sum(Tape& tape, const Variable& x, const Graph& graph) {
   Variable y = tape.output(graph.owned_rows(), x.value().width(), x.value().dtype(), x.needs_gradient(),
                            "segment_sum");
   if (tape.runs()) {
-    segment_sum({.segments = graph.owned_rows(),
-                 .offsets = graph.receiver_offsets,
-                 .order = {},
-                 .x = x.value(),
-                 .out = y.value()},
-                tape.stream());
+    meshgrad::kernels::segment_sum({.segments = graph.owned_rows(),
+                                    .offsets = graph.receiver_offsets,
+                                    .order = {},
+                                    .x = x.value(),
+                                    .out = y.value()},
+                                   tape.stream());
   }
   tape.record({.op = "segment_sum", .inputs = {&x, 1}}, [x = x.slot(), y = y.slot(), g = &graph](Tape& back) {
     const Tensor d_y = back.take_gradient(y);
     if (!d_y.defined() || !x.needs_gradient()) return;
     const Tensor d_x = back.scratch(x.shape(), d_y.dtype(), "gradient");
-    gather({.rows = g->edge_rows(), .index = g->receivers, .x = d_y, .out = d_x}, back.stream());
-    back.give_gradient(x, d_x);
+    kernels::gather({.rows = g->edge_rows(), .index = g->receivers, .x = d_y, .out = d_x}, back.stream());
+    back.add_gradient(x, d_x);
   });
   return y;
 }
 
-}  // namespace meshgrad
+}  // namespace meshgrad::ops

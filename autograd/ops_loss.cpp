@@ -2,35 +2,35 @@
 #include <meshgrad/autograd/ops.h>
 #include <meshgrad/kernels/reduction.h>
 
-namespace meshgrad {
+namespace meshgrad::ops {
 
 LossSum masked_loss(Tape& tape, const Variable& prediction, const Tensor& target, const Tensor& mask) {
   const Rows rows = prediction.rows();
   LossSum loss{tape.output(Shape{1}, Rows{1}, DType::f64, true, "loss"),
                Tensor::empty(tape.runtime(), Shape{1}, DType::f64, tape.tag(), "loss weight")};
   if (tape.runs()) {
-    masked_loss_forward({.rows = rows,
-                         .prediction = prediction.value(),
-                         .target = target,
-                         .mask = mask,
-                         .sum = loss.sum.value(),
-                         .weight = loss.weight},
-                        tape.runtime(), tape.stream());
+    kernels::masked_loss_forward({.rows = rows,
+                                  .prediction = prediction.value(),
+                                  .target = target,
+                                  .mask = mask,
+                                  .sum = loss.sum.value(),
+                                  .weight = loss.weight},
+                                 tape.runtime(), tape.stream());
   }
-  tape.record({.op = "masked_loss", .inputs = {&prediction, 1}, .rereads_inputs = true},
+  tape.record({.op = "masked_loss", .inputs = {&prediction, 1}, .backward_reads_inputs = true},
               [prediction, target, mask, sum = loss.sum.slot()](Tape& back) {
                 const Tensor seed = back.take_gradient(sum);
                 if (!seed.defined() || !prediction.needs_gradient()) return;
                 const Tensor d_prediction =
                     back.scratch(prediction.value().shape(), prediction.value().dtype(), "d_prediction");
-                masked_loss_backward({.rows = prediction.rows(),
-                                      .prediction = prediction.value(),
-                                      .target = target,
-                                      .mask = mask,
-                                      .seed = seed,
-                                      .d_prediction = d_prediction},
-                                     back.stream());
-                back.give_gradient(prediction.slot(), d_prediction);
+                kernels::masked_loss_backward({.rows = prediction.rows(),
+                                               .prediction = prediction.value(),
+                                               .target = target,
+                                               .mask = mask,
+                                               .seed = seed,
+                                               .d_prediction = d_prediction},
+                                              back.stream());
+                back.add_gradient(prediction.slot(), d_prediction);
               });
   return loss;
 }
@@ -46,18 +46,18 @@ LossSum masked_loss(Tape& tape, const Variable& before, const PerInput<Variable>
     fill_zero(loss.weight, tape.stream());
   }
   for (size_t i = 0; runs && i < errors.size(); ++i) {
-    masked_loss_forward({.rows = errors[i].rows(),
-                         .prediction = errors[i].value(),
-                         .target = {},
-                         .mask = mask,
-                         .sum = loss.sum.value(),
-                         .weight = loss.weight,
-                         .accumulate = i > 0 || before},
-                        tape.runtime(), tape.stream());
+    kernels::masked_loss_forward({.rows = errors[i].rows(),
+                                  .prediction = errors[i].value(),
+                                  .target = {},
+                                  .mask = mask,
+                                  .sum = loss.sum.value(),
+                                  .weight = loss.weight,
+                                  .accumulate = i > 0 || before},
+                                 tape.runtime(), tape.stream());
   }
   InlineVector<Variable, kMaxMlpInputs + 1> inputs(std::span(errors.begin(), errors.end()));
   if (before) inputs.push_back(before);
-  tape.record({.op = "masked_loss", .inputs = inputs, .rereads_inputs = true},
+  tape.record({.op = "masked_loss", .inputs = inputs, .backward_reads_inputs = true},
               [before = before.slot(), errors, mask, sum = loss.sum.slot()](Tape& back) {
                 const Tensor seed = back.take_gradient(sum);
                 if (!seed.defined()) return;
@@ -65,18 +65,18 @@ LossSum masked_loss(Tape& tape, const Variable& before, const PerInput<Variable>
                   if (!error.needs_gradient()) continue;
                   const Tensor d_error =
                       back.scratch(error.value().shape(), error.value().dtype(), "d_error");
-                  masked_loss_backward({.rows = error.rows(),
-                                        .prediction = error.value(),
-                                        .target = {},
-                                        .mask = mask,
-                                        .seed = seed,
-                                        .d_prediction = d_error},
-                                       back.stream());
-                  back.give_gradient(error.slot(), d_error);
+                  kernels::masked_loss_backward({.rows = error.rows(),
+                                                 .prediction = error.value(),
+                                                 .target = {},
+                                                 .mask = mask,
+                                                 .seed = seed,
+                                                 .d_prediction = d_error},
+                                                back.stream());
+                  back.add_gradient(error.slot(), d_error);
                 }
-                if (before) back.give_gradient(before, seed);
+                if (before) back.add_gradient(before, seed);
               });
   return loss;
 }
 
-}  // namespace meshgrad
+}  // namespace meshgrad::ops

@@ -4,10 +4,10 @@
 #include <meshgrad/kernels/linear.h>
 #include <meshgrad/kernels/message_passing.h>
 
-namespace meshgrad {
+namespace meshgrad::ops {
 namespace {
 
-/// Values or gradients of weights.
+/// The values or the gradients of weights.
 template <class List>
 List tensors_of(const auto& weights, Tensor Weight::*which) {
   List tensors;
@@ -42,18 +42,18 @@ MlpWeightGradients weight_gradients_of(const MlpParameters& p) {
           .norm_bias = p.norm_bias.gradient};
 }
 
-/// Room for what backward wants to read.
+/// Allocates the activations that backward reads.
 MlpSaved saved_for(const Tape& tape, const MlpParameters& p, int64_t rows, DType dtype) {
   MlpSaved saved;
-  const auto keep = [&](int64_t width) {
+  const auto empty = [&](int64_t width) {
     return Tensor::empty(tape.runtime(), Shape{rows, width}, dtype, tape.tag(), "hidden");
   };
   int64_t width = p.first.front().value.width();
   for (const Weight& weight : p.weights) {
-    saved.pre_activations.push_back(keep(width));
+    saved.pre_activations.push_back(empty(width));
     width = weight.value.width();
   }
-  if (p.norm != Norm::none) saved.pre_norm = keep(width);
+  if (p.norm != Norm::none) saved.pre_norm = empty(width);
   return saved;
 }
 
@@ -71,8 +71,8 @@ struct MlpSavedForBackward {
   void backward(Tape& tape) const {
     const Tensor d_out = tape.take_gradient(out);
     if (!d_out.defined()) return;
-    // The residual's slot may take d_out over; an input that is the residual then accumulates in place.
-    if (residual) tape.give_gradient(residual, d_out);
+    // The residual's slot may take d_out itself; an input that is the residual then accumulates in place.
+    if (residual) tape.add_gradient(residual, d_out);
     MlpBackward args{.rows = out.rows(),
                      .inputs = {},
                      .weights = weights_of(parameters),
@@ -88,7 +88,7 @@ struct MlpSavedForBackward {
       args.d_inputs.push_back(target.tensor);
       args.accumulate.push_back(target.accumulate);
     }
-    mlp_backward(args, tape.runtime(), tape.stream());
+    kernels::mlp_backward(args, tape.runtime(), tape.stream());
   }
 };
 
@@ -131,13 +131,13 @@ void EdgeUpdateSaved::backward(Tape& tape) const {
                           .d_edge_weight = parameters.first[2].gradient,
                           .d_weights = weight_gradients_of(parameters)};
   if (edges.needs_gradient()) {
-    // In place where the new edges' gradient is there: the residual's share costs no copy.
+    // In place of the new edges' gradient, if there is one: then the residual's share needs no copy.
     args.d_edges = d_edges_out.defined()
                        ? d_edges_out
                        : Tensor::empty(tape.runtime(), edge_shape, dtype, Tag::activations, "gradient");
   }
-  edge_update_backward(args, tape.runtime(), tape.stream());
-  if (edges.needs_gradient()) tape.give_gradient(edges.slot(), args.d_edges);
+  kernels::edge_update_backward(args, tape.runtime(), tape.stream());
+  if (edges.needs_gradient()) tape.add_gradient(edges.slot(), args.d_edges);
 }
 
 }  // namespace
@@ -161,13 +161,13 @@ Variable mlp(Tape& tape, const PerInput<Variable>& inputs, const MlpParameters& 
   const Variable out = tape.output(rows, out_width(parameters), dtype, true, "mlp");
   args.out = out.value();
   if (tape.runs()) {
-    if (tape.recording() && keep_hidden && saving_helps(args))
+    if (tape.recording() && keep_hidden && kernels::saves_hidden(args))
       args.saved = saved_for(tape, parameters, rows.capacity, dtype);
-    mlp_forward(args, tape.runtime(), tape.stream());
+    kernels::mlp_forward(args, tape.runtime(), tape.stream());
   }
   InlineVector<Variable, kMaxMlpInputs + 1> read{residual};
   for (const Variable& input : inputs) read.push_back(input);
-  tape.record({.op = "mlp", .inputs = read, .rereads_inputs = true, .product = true},
+  tape.record({.op = "mlp", .inputs = read, .backward_reads_inputs = true, .matmul = true},
               [saved = MlpSavedForBackward{inputs, parameters, residual.slot(), args.saved, out.slot()}](
                   Tape& back) { saved.backward(back); });
   return out;
@@ -194,17 +194,17 @@ EdgeUpdate edge_update(Tape& tape, const Graph& graph, const Variable& nodes, co
                          .aggregate = result.aggregate.value(),
                          .saved = {}};
   if (tape.runs()) {
-    if (!args.aggregate.defined()) args.aggregate = tape.scratch(args.aggregate.shape(), dtype, "unread");
-    if (tape.recording() && options.keep_hidden && saving_helps(args))
+    if (!args.aggregate.defined()) args.aggregate = tape.scratch(args.aggregate.shape(), dtype, "unused");
+    if (tape.recording() && options.keep_hidden && kernels::saves_hidden(args))
       args.saved = saved_for(tape, parameters, graph.edges, dtype);
-    edge_update_forward(args, tape.runtime(), tape.stream());
+    kernels::edge_update_forward(args, tape.runtime(), tape.stream());
   }
   const Variable read[] = {nodes, edges};
   tape.record(
-      {.op = "edge_update", .inputs = read, .rereads_inputs = true, .product = true},
+      {.op = "edge_update", .inputs = read, .backward_reads_inputs = true, .matmul = true},
       [saved = EdgeUpdateSaved{&graph, nodes, edges, parameters, options, args.saved, result.edges.slot(),
                                result.aggregate.slot()}](Tape& back) { saved.backward(back); });
   return result;
 }
 
-}  // namespace meshgrad
+}  // namespace meshgrad::ops

@@ -1,33 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/autograd/offload/offload.h>
 #include <meshgrad/autograd/recompute/segment_plan.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/kernels/elementwise.h>
 
+#include <optional>
 #include <utility>
 
 namespace meshgrad {
+
+Tape::Tape(Runtime& runtime, Mode mode)
+    : runtime_(runtime),
+      kind_(mode == Mode::record ? Kind::record : Kind::evaluate),
+      shared_(std::make_shared<Shared>()) {}
 
 Tape::Tape(const Tape& outer, Kind kind, std::shared_ptr<SegmentPlan> plan)
     : runtime_(outer.runtime_),
       kind_(kind),
       tag_(kind == Kind::record ? Tag::recompute : outer.tag_),
-      entries_(outer.recycling()),
       observer_(outer.observer_),
       shared_(outer.shared_),
-      plan_(std::move(plan)),
-      made_(outer.recycling()) {}
+      plan_(std::move(plan)) {}
 
 Variable Tape::output(const Shape& shape, Rows rows, DType dtype, bool needs_gradient,
                       std::string_view name) {
-  const SegmentPlan::Output* known = follows() ? &plan_->output(next_op_, made_.size()) : nullptr;
+  const SegmentPlan::Output* known = recomputes() ? &plan_->output(next_op_, outputs_.size()) : nullptr;
   const bool written = known == nullptr || known->needed;
-  const Tensor value = written                 ? Tensor::empty(runtime_, shape, dtype, tag_, name)
-                       : known->kept.defined() ? known->kept
-                                               : Tensor::without_memory(shape, dtype);
-  Variable result(value, needs_gradient && kind_ != Kind::evaluate, rows, recycling());
-  result.state_->stays = false;
+  const Tensor value = written                  ? Tensor::empty(runtime_, shape, dtype, tag_, name)
+                       : known->saved.defined() ? known->saved
+                                                : Tensor::without_memory(shape, dtype);
+  Variable result(value, needs_gradient && kind_ != Kind::evaluate, rows);
+  result.state_->read_outside = false;
   if (plan_ != nullptr) result.state_->id = ++shared_->ids;
-  if (kind_ != Kind::evaluate) made_.push_back(result);
+  if (kind_ != Kind::evaluate) outputs_.push_back(result);
   if (observer_) {
     result.slot_.state_->name = name;
     if (written) written_.push_back({std::string(name), value, rows});
@@ -35,52 +40,65 @@ Variable Tape::output(const Shape& shape, Rows rows, DType dtype, bool needs_gra
   return result;
 }
 
-bool Tape::runs() const { return !follows() || plan_->op(next_op_).runs; }
+bool Tape::runs() const { return !recomputes() || plan_->op(next_op_).runs; }
+
+void Tape::record(const OpUse& use, std::function<void(Tape&)> backward) {
+  if (kind_ == Kind::evaluate) return;
+  note_op(use);
+  if (kind_ == Kind::record) push(use.op, std::move(backward));
+  if (observer_) notify_observer(use.op, runtime_.allocator().scope(), false);
+}
+
+void Tape::push(std::string_view op, std::function<void(Tape&)> backward, bool segment) {
+  entries_.push_back({std::string(op), std::move(backward),
+                      observer_ ? runtime_.allocator().scope() : std::string(), segment});
+}
 
 void Tape::note_op(const OpUse& use) {
   if (shared_->offload != nullptr) note_readers(use);
   if (runs()) ++(tag_ == Tag::recompute ? shared_->counts.recomputed : shared_->counts.forwards);
-  if (plan_ != nullptr) follows() ? follow(use) : note(use);
-  made_.clear();
+  if (plan_ != nullptr) recomputes() ? follow_plan(use) : add_to_plan(use);
+  outputs_.clear();
 }
 
 void Tape::offload(OffloadStore& store) { shared_->offload = std::make_shared<Offload>(runtime_, store); }
 
-/// What an op outside of segments will read again stays; so does what a segment reads that is no input of it.
+/// Marks values that must stay in memory: those that the backward of an op outside of segments reads, and
+/// those that a segment reads without having them as inputs.
 void Tape::note_readers(const OpUse& use) const {
-  if (plan_ == nullptr && use.rereads_outputs) {
-    for (const Variable& made : made_) made.state_->stays = true;
+  if (plan_ == nullptr && use.backward_reads_outputs) {
+    for (const Variable& output : outputs_) output.state_->read_outside = true;
   }
-  const bool reads = plan_ == nullptr ? use.rereads_inputs : kind_ == Kind::forget;
+  const bool reads = plan_ == nullptr ? use.backward_reads_inputs : kind_ == Kind::first_run;
   if (!reads) return;
   for (const Variable& input : use.inputs) {
-    // Outputs of segments have numbers, too; within one they mean values of its own.
+    // Inside a segment, values with an id are the segment's own.
     const bool outside = plan_ == nullptr || (input && input.state_->id == 0);
-    if (input && outside && !input.state_->lent) input.state_->stays = true;
+    if (input && outside && !input.state_->segment_input) input.state_->read_outside = true;
   }
 }
 
-/// The first run of a segment.
-void Tape::note(const OpUse& use) {
-  SegmentPlan::Op& op = plan_->add_op(use.op);
-  op.rereads_inputs = use.rereads_inputs;
-  op.rereads_outputs = use.rereads_outputs;
+/// In the first run of a segment.
+void Tape::add_to_plan(const OpUse& use) {
+  SegmentPlan::Op& op = plan_->ops.emplace_back(std::string(use.op));
+  op.backward_reads_inputs = use.backward_reads_inputs;
+  op.backward_reads_outputs = use.backward_reads_outputs;
   for (const Variable& input : use.inputs) {
     if (input && input.state_->id != 0) op.inputs.push_back(input.state_->id);
   }
-  for (const Variable& made : made_) {
+  for (const Variable& variable : outputs_) {
     SegmentPlan::Output& output = op.outputs.emplace_back();
-    output.id = made.state_->id;
-    if (plan_->keep.covers(use)) output.kept = made.value();
-    if (shared_->check) output.hash = hash_of(made, stream());
+    output.id = variable.state_->id;
+    if (plan_->saves.covers(use)) output.saved = variable.value();
+    if (shared_->check) output.hash = hash_of(variable, stream());
   }
 }
 
-/// The second run.
-void Tape::follow(const OpUse& use) {
-  plan_->check_op(next_op_, use.op, made_.size());
-  for (size_t i = 0; shared_->check && i < made_.size(); ++i) {
-    if (plan_->output(next_op_, i).needed) plan_->compare(next_op_, i, hash_of(made_[i], stream()));
+/// In the second run of a segment.
+void Tape::follow_plan(const OpUse& use) {
+  plan_->check_op(next_op_, use.op, outputs_.size());
+  for (size_t i = 0; shared_->check && i < outputs_.size(); ++i) {
+    if (plan_->output(next_op_, i).needed) plan_->compare(next_op_, i, hash_of(outputs_[i], stream()));
   }
   ++next_op_;
 }
@@ -101,10 +119,10 @@ void Tape::walk() {
   while (!entries_.empty()) {
     const Entry entry = std::move(entries_.back());
     entries_.pop_back();
-    std::optional<MemoryScope> scope;  // a segment opens its own as it runs again
+    std::optional<MemoryScope> scope;  // a recomputed segment opens its own
     if (!entry.segment) scope.emplace(runtime_.allocator(), entry.op);
-    entry.backward(entry.saved.get(), *this);
-    if (observer_) tell(entry.op, entry.scope, true);
+    entry.backward(*this);
+    if (observer_) notify_observer(entry.op, entry.scope, true);
   }
 }
 
@@ -122,11 +140,11 @@ GradientTarget Tape::gradient_for(const GradientSlot& slot) const {
   return {gradient, accumulate};
 }
 
-void Tape::give_gradient(const GradientSlot& slot, const Tensor& gradient) const {
+void Tape::add_gradient(const GradientSlot& slot, const Tensor& gradient) const {
   if (!slot.needs_gradient()) return;
   Tensor& sum = slot.state_->gradient;
   if (sum.defined()) {
-    axpby({.a = 1.0, .x = gradient, .b = 1.0, .y = sum}, stream());
+    kernels::axpby({.a = 1.0, .x = gradient, .b = 1.0, .y = sum}, stream());
   } else {
     sum = gradient;
   }
@@ -138,7 +156,7 @@ void Tape::note_gradient(const GradientSlot& slot) const {
   written_.push_back({"gradient of " + slot.state_->name, slot.gradient(), slot.rows()});
 }
 
-void Tape::tell(std::string_view op, std::string scope, bool backward) {
+void Tape::notify_observer(std::string_view op, std::string scope, bool backward) {
   observer_({std::string(op), std::move(scope), backward, std::exchange(written_, {})});
 }
 

@@ -7,11 +7,13 @@
 #include <string>
 #include <utility>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
-/// Where the gradient of a value is gathered. It knows the value's shape, dtype and rows, and does not keep
-/// the value: that is all a backward needs of what it does not read. A handle; copies share the slot. A
-/// default-constructed one is of an absent variable.
+/// The gradient of a value, with the value's shape, dtype and rows but not the value itself: a backward
+/// function that holds only the slot does not keep the value in memory. A handle; copies share the slot. A
+/// default-constructed slot belongs to an absent variable; calls other than the first two functions are then
+/// undefined.
 class GradientSlot {
  public:
   GradientSlot() = default;
@@ -19,9 +21,10 @@ class GradientSlot {
   bool needs_gradient() const { return state_ != nullptr && state_->needs_gradient; }
   const Shape& shape() const { return state_->shape; }
   DType dtype() const { return state_->dtype; }
-  /// Those of the value, and how many of them are real.
+  /// Rows of the value: its capacity, and the count of real ones.
   Rows rows() const { return {state_->shape.rows(), state_->count}; }
-  /// Undefined until a backward pass reached it, and again after the op that made the value consumed it.
+  /// Undefined until the backward pass reaches it, and again after the op that produced the value has
+  /// consumed it.
   const Tensor& gradient() const { return state_->gradient; }
 
  private:
@@ -32,26 +35,30 @@ class GradientSlot {
     Shape shape;
     DType dtype;
     bool needs_gradient;
-    const int64_t* count;  // of the rows, in device memory; null: all of them
+    const int64_t* count;  // Rows::count
     Tensor gradient;
-    std::string name;  // of an op's output, if observed
+    std::string name;  // of an op's output, when the tape has an observer
   };
   explicit GradientSlot(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
   std::shared_ptr<State> state_;
 };
 
-/// A handle; copies share the value and the slot. A default-constructed Variable is absent.
+/// A value on the tape. A handle; copies share value and slot. A default-constructed Variable is absent.
 class Variable {
  public:
   Variable() = default;
-  /// `needs_gradient`: backward fills `gradient()`, of the value's shape and dtype.
+  /// A leaf. `needs_gradient`: backward fills gradient(), of the value's shape and dtype.
   Variable(Tensor value, bool needs_gradient) : Variable(std::move(value), needs_gradient, Rows()) {}
-  /// As the above; only the rows that `rows` counts are real.
+  /// The same with a count of real rows; the rows behind it are padding.
   Variable(Tensor value, bool needs_gradient, Rows rows)
-      : Variable(std::move(value), needs_gradient, rows, std::allocator<std::byte>()) {}
+      : slot_(std::make_shared<GradientSlot::State>(
+            GradientSlot::State{value.shape(), value.dtype(), needs_gradient, rows.count, {}, {}})),
+        state_(std::make_shared<State>(State{std::move(value)})) {}
 
   explicit operator bool() const { return state_ != nullptr; }
+  /// [rows, width]. Has no memory (not defined()) while it is offloaded, or when recomputation does not need
+  /// it.
   const Tensor& value() const { return state_->value; }
   const GradientSlot& slot() const { return slot_; }
   bool needs_gradient() const { return slot_.needs_gradient(); }
@@ -63,28 +70,25 @@ class Variable {
   friend class SegmentRun;
   struct State {
     Tensor value;
-    uint64_t id = 0;    // of an op's output, in a root tape and all its inner ones; 0: made elsewhere
-    bool stays = true;  // in memory: somebody reads the value who is no segment
-    bool lent = false;  // to the segment that runs now, as an input
+    uint64_t id = 0;           // of an op's output inside segments, unique in a root tape; 0: made elsewhere
+    bool read_outside = true;  // by an op outside of segments, so it must not be offloaded
+    bool segment_input = false;  // of the segment that runs now
   };
-  template <class Allocator>
-  Variable(Tensor value, bool needs_gradient, Rows rows, const Allocator& memory)
-      : slot_(std::allocate_shared<GradientSlot::State>(
-            memory, GradientSlot::State{value.shape(), value.dtype(), needs_gradient, rows.count, {}, {}})),
-        state_(std::allocate_shared<State>(memory, State{std::move(value)})) {}
 
   GradientSlot slot_;
   std::shared_ptr<State> state_;
 };
 
-/// Parameters are no Variables: their gradients live in one arena and are accumulated into, over a whole
+/// A parameter. Not a Variable: its gradient lies in one arena with the others and is accumulated into over a
 /// window of micro-batches. An undefined gradient marks a frozen weight; an undefined value an absent one.
 struct Weight {
-  Tensor value;
-  Tensor gradient;
+  Tensor value;     ///< storage dtype
+  Tensor gradient;  ///< accumulator dtype, same shape
+  /// Rows [begin, end) of both.
   Weight row_range(int64_t begin, int64_t end) const {
     return {value.row_range(begin, end), gradient.defined() ? gradient.row_range(begin, end) : Tensor()};
   }
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

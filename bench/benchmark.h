@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a benchmark is: a named piece of work that counts its own FLOPs and bytes, and says whether its
-// results are right before they are timed.
+// A benchmark: a named workload that counts its FLOPs and bytes, and whose results are checked before it is
+// timed.
 #pragma once
 #include <meshgrad/engine/dtype.h>
 #include <meshgrad/engine/runtime.h>
@@ -13,8 +13,8 @@
 
 namespace meshgrad::bench {
 
-/// How large the work of a row is. Inputs repeat every `period` nodes, so that the judge answers for all rows
-/// (see inputs.h).
+/// The size of a row's workload. Inputs repeat every `period` nodes, so that the slow reference
+/// implementation can check rows of any size (see inputs.h).
 struct Scale {
   int64_t period = 127;
   int64_t copies = 14;
@@ -29,52 +29,52 @@ struct Scale {
   }
 };
 
-/// The size classes, with their part of a row's name: the standard step of 11k edges has none.
+/// A size class and its part of a row's name, which is empty for the standard step of 11k edges.
 struct SizeClass {
   std::string name;
   Scale scale;
 };
-/// `quick`: one tiny class, for a look at whether everything runs.
+/// `quick`: one tiny class, to see whether everything runs.
 std::vector<SizeClass> size_classes(bool quick);
 
-/// What a step takes, at most.
+/// Peak memory of a step.
 struct StepBytes {
-  int64_t activations = 0;  ///< requested for what is kept, and for what is computed again, together
-  int64_t reserved = 0;     ///< mapped, with all else that the step needs
-  int64_t offloaded = 0;    ///< that wait elsewhere
+  int64_t activations = 0;  ///< requested for saved and recomputed activations together
+  int64_t reserved = 0;     ///< reserved from the system, for all that the step needs
+  int64_t offloaded = 0;    ///< moved to host memory or a file
 };
 
-/// A prepared workload. `run` does it once.
+/// A prepared workload. `run` runs it once.
 struct Workload {
   std::function<void()> run;
-  double flops = 0.0;       ///< useful floating-point operations of one run (a multiply-add counts two)
-  double bytes = 0.0;       ///< bytes that one run must read and write at least; 0: not counted
-  int warm_runs = 1;        ///< before anything is timed
-  std::string description;  ///< sizes, for people
-  bool cold = false;        ///< one kernel: what it reads is not left in the cache by the run before
-  std::function<std::string()>
-      check;  ///< runs, and tells how the result differs from the judge's; none: nothing to judge
-  std::function<void()> randomise;  ///< fills the inputs for the timing, after the check
-  /// Of a run of its own; none: what the allocator counted while it was timed, of activations alone.
+  double flops = 0.0;       ///< useful floating-point operations of a run; a multiply-add counts as two
+  double bytes = 0.0;       ///< minimum bytes that a run reads and writes; 0: not counted
+  int warm_runs = 1;        ///< untimed runs before the first timed one
+  std::string description;  ///< sizes, for the reader
+  bool cold = false;        ///< a single kernel: caches are flushed before each run
+  std::function<std::string()> check;  ///< runs once; empty, or how the result differs from the reference's
+  std::function<void()> randomise;  ///< fills the inputs with random values for the timing, after the check
+  /// Measured in a separate run. Unset: the allocator's peaks of the timed runs.
   std::function<StepBytes()> step_bytes{};
 };
 
-/// What a row reports that is no timing of one workload: names as in docs/benchmarks.md, with their values.
+/// Figures of a row other than the time of one workload: names as in docs/benchmarks.md, with their values.
 struct Figures {
   std::string description;
   std::vector<std::pair<std::string, double>> values;
 };
 
-/// One row. Those with an `other` time two workloads in turns and report how many times longer it takes.
+/// One row. With `other`, two workloads are timed interleaved, and the row reports other / prepare.
 struct Benchmark {
   std::string name;  ///< "step/train/f32"
   std::function<Workload(Runtime&)> prepare;
   std::function<Workload(Runtime&)> other{};
-  bool on_host = false;  ///< work of the host's alone: timed by its clock, beside no yardstick
+  bool on_host =
+      false;  ///< work of the host alone: timed by its clock, with no measured peak to compare with
   std::function<Figures(Runtime&)> figures{};  ///< measures by itself, instead of `prepare`
 };
 
-/// What a list of benchmarks is made for.
+/// The options that decide which benchmarks there are.
 struct Selection {
   DeviceKind device = DeviceKind::cpu;
   bool quick = false;
@@ -83,15 +83,15 @@ struct Selection {
 /// All benchmarks of this program, in the order of `list`.
 std::vector<Benchmark> all_benchmarks(const Selection& selection);
 std::vector<Benchmark> step_benchmarks(const Selection& selection);
-std::vector<Benchmark> matrix_benchmarks(const Selection& selection);
-std::vector<Benchmark> row_benchmarks(const Selection& selection);
+/// One call of each kernel. Throws InternalError when one has no row.
+std::vector<Benchmark> kernel_benchmarks(const Selection& selection);
 std::vector<Benchmark> memory_benchmarks(const Selection& selection);
 std::vector<Benchmark> recompute_benchmarks(const Selection& selection);
 std::vector<Benchmark> data_benchmarks(const Selection& selection);
 std::vector<Benchmark> scaling_benchmarks(const Selection& selection);
 std::vector<Benchmark> size_benchmarks(const Selection& selection);
 
-/// The storage types that a device's kernels have and that are worth a row.
+/// The storage types that get a row each.
 std::vector<DType> timed_types();
 
 /// "kernel/FAMILY[/SIZE]/DTYPE"

@@ -4,8 +4,8 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/random.h>
 #include <meshgrad/train/data/packed_file_writer.h>
-#include <meshgrad/train/run/trainer.h>
-#include <meshgrad/train/task/frame_features.h>
+#include <meshgrad/train/run/sampler.h>
+#include <meshgrad/train/train.h>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -20,13 +20,14 @@
 #include <optional>
 
 #include "benchmark.h"
+#include "timing.h"
 
 namespace meshgrad::bench {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kSeed = 5;
+constexpr uint64_t kDataSeed = 5;
 constexpr int64_t kFrames = 4;
 constexpr int64_t kLongFrames = 600;
 constexpr int64_t kBatch = 32;
@@ -52,13 +53,14 @@ void write_graphs(const fs::path& path, int64_t graphs) {
   std::vector<int32_t> types, cells;
   for (int64_t g = 0; g < graphs; ++g) {
     const auto graph = static_cast<uint64_t>(g);
-    const auto nodes = 20 + static_cast<int64_t>(41.0 * uniform(kSeed, 0, graph));
+    const auto nodes = 20 + static_cast<int64_t>(41.0 * uniform(kDataSeed, 0, graph));
     positions.clear();
     velocity.clear();
     types.assign(static_cast<size_t>(nodes), 0);
     cells.clear();
     for (int64_t n = 0; n < nodes; ++n) {
-      positions.push_back(static_cast<float>(n / 2) + 0.3f * static_cast<float>(uniform(kSeed, 1, graph)));
+      positions.push_back(static_cast<float>(n / 2) +
+                          0.3f * static_cast<float>(uniform(kDataSeed, 1, graph)));
       positions.push_back(static_cast<float>(n % 2));
       if (n < 2) types[static_cast<size_t>(n)] = 4;
       if (n + 2 >= nodes) continue;
@@ -135,17 +137,13 @@ void write_trajectories(const fs::path& path, int64_t trajectories, int side) {
   writer.finish({"train"}, statistics, "train", "squares");
 }
 
-/// Takes the file out of the system's cache; only what is written back and mapped by nobody goes.
+/// Takes the file out of the system's cache; only pages that are written back and not mapped are dropped.
 void make_cold(const fs::path& path) {
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) throw data_error(path.string(), "a file", "none", "see that the temporary folder has room");
   ::fdatasync(file);
   ::posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
   ::close(file);
-}
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 /// MiB of a line of /proc/self/status.
@@ -162,19 +160,19 @@ struct Reader {
   Runtime& runtime;
   DataConfig config;
   Dataset dataset;
-  FrameFeatures features;
+  Task task;
   Sampler sampler;
   Normalizers normalizers;
   Reader(Runtime& own, const fs::path& path)
       : runtime(own),
         dataset(Dataset::open(path)),
-        features(dataset, config),
-        sampler(dataset, config.train_split, config.predict, kSeed),
-        normalizers(features.dataset_normalizers({})) {}
+        task(MeshDynamics(dataset, config)),
+        sampler(task, config.train_split, kDataSeed),
+        normalizers(task.dataset_normalizers({})) {}
   void batch(int64_t first, int64_t end) {
     std::vector<Sample> samples;
     for (int64_t i = first; i < end; ++i) samples.push_back(sampler.at(i));
-    features.training_batch(runtime, DType::f32, config.train_split, samples, {}, normalizers, false);
+    training_batch(task, runtime, DType::f32, config.train_split, samples, {}, normalizers);
   }
   /// As many samples as there are graphs, shuffled over them; graphs a second.
   double pass(int64_t begin, int64_t graphs) {

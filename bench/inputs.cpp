@@ -54,7 +54,7 @@ std::vector<double> values_of(const Tensor& tensor, const Stream& stream) {
 
 namespace {
 
-/// Node i hears from i +- 1, i +- side and i +- (side + 1), modulo the nodes or, in a square, within it.
+/// Node i receives from i +- 1, i +- side and i +- (side + 1), modulo the nodes or, in a square, within it.
 reference::Edges mesh_edges(int64_t nodes, int64_t side, bool square) {
   reference::Edges edges{nodes, nodes, {}, {}};
   for (int64_t node = 0; node < nodes; ++node) {
@@ -127,27 +127,27 @@ void Case::expect_total(std::string what, const Tensor& actual, const Matrix& of
 std::string Case::difference(const Expectation& e) const {
   const std::vector<double> values = values_of(e.actual, runtime_.stream());
   const size_t period = e.expected.v.size();
-  if (period == 0 || values.size() % period != 0) return e.what + ": of another size than the judge's";
+  if (period == 0 || values.size() % period != 0) return e.what + ": of another size than the reference's";
   const double magnitude = std::max(e.at_least, test::magnitude(e.expected)) * e.times;
   const double allowed = test::tolerance(storage_, static_cast<int64_t>(e.terms), magnitude);
   for (size_t i = 0; i < values.size(); ++i) {
     const double expected = e.times * e.expected.v[i % period];
     if (std::abs(values[i] - expected) <= allowed) continue;  // a NaN does not pass
     const auto width = static_cast<size_t>(e.expected.cols);
-    return fmt::format("{} [{}, {}]: {:.6g} where the judge has {:.6g}, {:.2g} allowed", e.what, i / width,
-                       i % width, values[i], expected, allowed);
+    return fmt::format("{} [{}, {}]: {:.6g} where the reference has {:.6g}, {:.2g} allowed", e.what,
+                       i / width, i % width, values[i], expected, allowed);
   }
   return {};
 }
 
 std::string Case::check(const std::function<void()>& prepare, const std::function<void()>& run,
-                        const std::function<void(Case&)>& judge) {
+                        const std::function<void(Case&)>& ref) {
   constexpr int kNan = 0xff;  // all ones is a NaN of every floating type
   for (const Tensor& tensor : written_) fill_bytes(tensor, kNan, stream());
   if (prepare) prepare();
   for (const Tensor& tensor : accumulated_) fill_zero(tensor, stream());
   run();
-  judge(*this);
+  ref(*this);
   std::string text;
   for (const Expectation& expectation : expectations_) {
     if (text.empty()) text = difference(expectation);

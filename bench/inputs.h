@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inputs of any size whose results the naive FP64 judge can still give: they repeat down the rows, and so
-// does the mesh. What a kernel makes of row i is then what the judge makes of row i mod the period, and a sum
-// over all rows is the judge's sum times the number of copies.
+// Inputs of any size that the naive FP64 reference can still check: rows repeat with a period, and so does
+// the mesh. A kernel's result for row i must then equal the reference's for row i mod period, and a sum over
+// all rows the reference's sum times the number of copies.
 #pragma once
 #include <meshgrad/kernels/graph.h>
 
@@ -14,26 +14,28 @@ namespace meshgrad::bench {
 
 using reference::Matrix;
 
-/// A tensor and the rows that it repeats.
+constexpr int64_t kOutputs = 2;  ///< components of a prediction
+
+/// A tensor and the period of rows that it repeats.
 struct Input {
   Tensor tensor;
   Matrix base;
 };
 
-/// A triangulated torus: node i hears from i +- 1, i +- s and i +- (s + 1), s near the root of the number of
-/// nodes, six edges a node in order of receiver. Modulo the period it is `base`. Or a triangulated square,
-/// whose nodes hear from those of these neighbours that lie within it.
+/// A triangulated torus: node i receives from i +- 1, i +- s and i +- (s + 1), with s near the square root of
+/// the number of nodes; six edges per node, in order of receiver. Modulo the period it is `base`. Or a
+/// triangulated square, whose nodes receive from those of these neighbours that lie within it.
 struct Mesh {
   Graph graph;
   reference::Edges base;
 };
 Mesh make_mesh(Runtime& runtime, const Scale& scale);
 
-/// Makes, and later refills, the tensors of one workload.
+/// Allocates, fills and later refills the tensors of one workload.
 ///
-/// For the check, values are coarse multiples that every storage type holds, and whose products sum without
-/// rounding up to the second layer of an MLP: no pre-activation can fall on the other side of relu's kink
-/// than the judge's. Timing runs on normal values, as the power a chip draws depends on what it multiplies.
+/// For the check, values are multiples of 1/8 that every storage type represents, and whose products sum
+/// exactly up to the second layer of an MLP: rounding cannot move a pre-activation across relu's kink. Timing
+/// uses normally distributed values, since a chip's power, and so its clock, depends on the data.
 class Case {
  public:
   Case(Runtime& runtime, const Scale& scale, DType storage, std::string_view name);
@@ -53,8 +55,9 @@ class Case {
   /// [width] of the accumulation type; values of a weight, plus `around`.
   Input vector(int64_t width, double around = 0.0);
 
-  /// Outputs: before a check the first kind holds NaN, the second zero. `expected` is of base rows, or, with
-  /// `total`, what one copy adds. `terms` of magnitude `at_least` were summed for an element.
+  /// Outputs. Before a check, written() tensors hold NaN and accumulated() ones zero. `expected` has the base
+  /// rows; of expect_total it is the contribution of one copy. An element is a sum of `terms` terms of
+  /// magnitude `at_least`.
   Tensor written(const Shape& shape, DType dtype);
   Tensor accumulated(const Shape& shape);
   void expect(std::string what, const Tensor& actual, const Matrix& expected, int64_t terms,
@@ -62,9 +65,11 @@ class Case {
   void expect_total(std::string what, const Tensor& actual, const Matrix& of_one_copy, int64_t terms,
                     double at_least = 0.0);
 
-  /// The workload's two functions. `prepare` runs before each, to make what a forward pass would have left.
+  /// Runs the workload once and compares all expectations; empty, or the first difference. `prepare` runs
+  /// first and computes what a forward pass would have saved.
   std::string check(const std::function<void()>& prepare, const std::function<void()>& run,
-                    const std::function<void(Case&)>& judge);
+                    const std::function<void(Case&)>& ref);
+  /// Fills the inputs with random values.
   void randomise();
 
  private:
@@ -93,9 +98,9 @@ class Case {
   std::vector<Expectation> expectations_;
 };
 
-/// Values of `base`, as `dtype` holds them, into the first rows of `tensor`, and on down all its rows.
+/// Fills `tensor` with copies of the rows of `base`, rounded to its dtype.
 void fill_rows(const Tensor& tensor, const Matrix& base, Runtime& runtime);
-/// The values of any floating tensor.
+/// The elements of a floating tensor as doubles.
 std::vector<double> values_of(const Tensor& tensor, const Stream& stream);
 
 }  // namespace meshgrad::bench

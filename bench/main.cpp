@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// meshgrad-bench: times what the engine does, beside yardsticks measured in the same run. A row is held
-// against the judge first; one that is wrong is not timed.
+// meshgrad-bench: times the engine, next to the machine's peaks measured in the same run. A row is
+// against the reference first; one that is wrong is not timed.
 #include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -14,8 +15,8 @@
 #include <set>
 #include <stdexcept>
 
+#include "machine_peak.h"
 #include "report.h"
-#include "yardstick.h"
 
 namespace meshgrad::bench {
 
@@ -34,16 +35,14 @@ std::string row_name(const std::string& family, const SizeClass& size, DType dty
 std::vector<Benchmark> all_benchmarks(const Selection& selection) {
   std::vector<Benchmark> list = step_benchmarks(selection);
   for (const auto& more :
-       {matrix_benchmarks(selection), row_benchmarks(selection), memory_benchmarks(selection),
-        recompute_benchmarks(selection), data_benchmarks(selection), scaling_benchmarks(selection),
-        size_benchmarks(selection)})
+       {kernel_benchmarks(selection), memory_benchmarks(selection), recompute_benchmarks(selection),
+        data_benchmarks(selection), scaling_benchmarks(selection), size_benchmarks(selection)})
     list.insert(list.end(), more.begin(), more.end());
   return list;
 }
 
 namespace {
 
-constexpr int64_t kFlushBytes = int64_t{1} << 28;  // several times the largest cache
 constexpr int64_t kQuickFlushBytes = int64_t{1} << 12;
 constexpr int kBlockRuns = 20;
 constexpr int kBlockPairs = 10;
@@ -72,10 +71,6 @@ bool matches(const std::string& name, const std::string& pattern) {
   return true;
 }
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
 /// A mesh that does not fit must end a row, not the machine.
 AllocatorOptions allocator_options(Device device) {
   AllocatorOptions options = allocator_options_from_environment();
@@ -83,17 +78,17 @@ AllocatorOptions allocator_options(Device device) {
   return options;
 }
 
-/// Checks, then fills in what is timed. Throws for a result that is not the judge's.
+/// Checks the result, then fills the inputs for timing. Throws when the result differs from the reference's.
 void make_ready(const Workload& work, Result& result) {
   if (work.check) {
     const std::string difference = work.check();
     if (!difference.empty()) throw std::runtime_error("wrong: " + difference);
-    result.check = "judge";
+    result.check = "reference";
   }
   if (work.randomise) work.randomise();
 }
 
-/// What the CPU gave to `runs` runs.
+/// CPU time of `runs` runs, and the share of the time they were ready to run in which they ran.
 void note_cpu(const CpuTime& before, size_t runs, Result& result) {
   const CpuTime after = cpu_time();
   const double ran = after.ran - before.ran, waited = after.waited - before.waited;
@@ -143,8 +138,8 @@ void time_alone(const Workload& work, Runtime& runtime, Timer& timer, const Opti
   result.offloaded_mib = mebibytes(bytes.offloaded);
 }
 
-/// Blocks of runs of the one and of the other, in turns: what the machine does meanwhile hits both alike.
-Ratio time_in_turns(const Workload& work, const Workload& other, Timer& timer, const Options& options) {
+/// Interleaved blocks of runs of both workloads, so that other load on the machine affects both alike.
+Ratio time_interleaved(const Workload& work, const Workload& other, Timer& timer, const Options& options) {
   Ratio ratio{.times = {}, .blocks = 0, .block_runs = options.quick ? 1 : kBlockRuns};
   std::vector<double> ratios;
   timer.run(work.run, work.warm_runs, work.cold);
@@ -162,8 +157,7 @@ Ratio time_in_turns(const Workload& work, const Workload& other, Timer& timer, c
   return ratio;
 }
 
-Result measure(const Benchmark& benchmark, Device device, const Options& options,
-               const Yardsticks& yardsticks) {
+Result measure(const Benchmark& benchmark, Device device, const Options& options, const MachinePeaks& peaks) {
   Result result{.name = benchmark.name, .description = {}};
   try {
     Runtime runtime({.device = device, .threads = options.threads, .allocator = allocator_options(device)});
@@ -180,10 +174,10 @@ Result measure(const Benchmark& benchmark, Device device, const Options& options
     if (benchmark.other) {
       const Workload other = benchmark.other(runtime);
       make_ready(other, result);
-      result.ratio = time_in_turns(work, other, timer, options);
+      result.ratio = time_interleaved(work, other, timer, options);
       return result;
     }
-    // On the CPU, which others may share, the peak belongs to the moment: it is measured around the row.
+    // A shared CPU's peak varies with time, so it is measured right before and after the row.
     const bool cpu_peak =
         device.kind == DeviceKind::cpu && benchmark.name.ends_with("/f32") && work.flops > 0.0;
     const double before = cpu_peak ? fma_peak(runtime.threads()) : 0.0;
@@ -191,12 +185,12 @@ Result measure(const Benchmark& benchmark, Device device, const Options& options
     if (cpu_peak) {
       result.peak_gflops = std::max(before, fma_peak(runtime.threads()));
     } else if (device.kind == DeviceKind::cuda && work.flops > 0.0) {
-      result.peak_gflops = yardsticks.gflops;
+      result.peak_gflops = peaks.gflops;
     }
     if (result.peak_gflops > 0.0) result.peak_fraction = result.gflops / result.peak_gflops;
     if (work.bytes > 0.0 && !benchmark.on_host && !options.quick) {
-      result.copy_gbytes = yardsticks.gbytes;
-      result.copy_fraction = result.gbytes / yardsticks.gbytes;
+      result.copy_gbytes = peaks.gbytes;
+      result.copy_fraction = result.gbytes / peaks.gbytes;
     }
   } catch (const std::exception& error) {
     result.error = error.what();
@@ -204,13 +198,13 @@ Result measure(const Benchmark& benchmark, Device device, const Options& options
   return result;
 }
 
-/// The yardsticks as rows of their own.
-std::vector<Result> yardstick_rows(const Yardsticks& y, Device device, const std::string& when) {
+/// The machine's peaks as rows of their own.
+std::vector<Result> peak_rows(const MachinePeaks& y, Device device, const std::string& when) {
   const bool gpu = device.kind == DeviceKind::cuda;
-  Result gemm{.name = (gpu ? "yardstick/gemm_f16/" : "yardstick/fma_f32/") + when,
-              .description = gpu ? "the library's f16 product, 8192^3" : "multiply-adds in registers"};
+  Result gemm{.name = (gpu ? "peak/gemm_f16/" : "peak/fma_f32/") + when,
+              .description = gpu ? "the library's f16 GEMM, 8192^3" : "multiply-adds in registers"};
   gemm.gflops = gemm.peak_gflops = y.gflops;
-  Result copy{.name = "yardstick/copy/" + when, .description = "bytes read and written"};
+  Result copy{.name = "peak/copy/" + when, .description = "bytes read and written"};
   copy.gbytes = copy.copy_gbytes = y.gbytes;
   return {gemm, copy};
 }
@@ -231,7 +225,7 @@ int run(const Options& options, Device device) {
   }
   const std::string device_name =
       device.kind == DeviceKind::cpu ? "cpu" : cuda_devices().at(static_cast<size_t>(device.index)).name;
-  const bool with_yardsticks =
+  const bool with_peaks =
       std::any_of(chosen.begin(), chosen.end(), [](const Benchmark& b) { return !b.on_host; });
   std::vector<Result> results;
   const int threads = options.threads > 0 ? options.threads : available_cpus();
@@ -242,19 +236,19 @@ int run(const Options& options, Device device) {
     results.push_back(std::move(result));
     if (!options.json.empty()) write_json(results, options.json);  // a run that is stopped leaves what it has
   };
-  Yardsticks yardsticks;
+  MachinePeaks peaks;
   const auto measure_again = [&](const std::string& when) {
-    if (!with_yardsticks) return;
+    if (!with_peaks) return;
     Runtime runtime({.device = device,
                      .threads = options.threads,
                      .allocator = allocator_options(device),
                      .autotune = !options.quick});  // the best that the library has
-    yardsticks = measure_yardsticks(runtime, options.quick);
-    for (const Result& row : yardstick_rows(yardsticks, device, when)) add(row);
+    peaks = measure_machine_peaks(runtime, options.quick);
+    for (const Result& row : peak_rows(peaks, device, when)) add(row);
   };
   print_header();
   measure_again("before");
-  for (const Benchmark& benchmark : chosen) add(measure(benchmark, device, options, yardsticks));
+  for (const Benchmark& benchmark : chosen) add(measure(benchmark, device, options, peaks));
   measure_again("after");
   const auto failed =
       std::count_if(results.begin(), results.end(), [](const Result& r) { return !r.error.empty(); });
@@ -262,7 +256,7 @@ int run(const Options& options, Device device) {
   return failed > 0 || slower > 0 ? 1 : 0;
 }
 
-/// The multiply-adds that the CPU does at this moment: what a measurement beside others is judged by.
+/// The CPU's multiply-add rate at this moment, to put other measurements in proportion.
 int peak(const Options& options) {
   meshgrad::Runtime runtime({.device = {}, .threads = options.threads});
   fmt::print("{:.1f} GFLOP/s, multiply-adds in f32 on {} threads\n", fma_peak(runtime.threads()),
@@ -275,7 +269,8 @@ int peak(const Options& options) {
 
 int main(int argc, char** argv) {
   using namespace meshgrad::bench;
-  CLI::App app("Times kernels and whole steps; FLOPs are those of the matrix products in the split form");
+  CLI::App app(
+      "Times kernels and whole steps; FLOPs are those of the matrix multiplications in the split form");
   app.require_subcommand(1);
   Options options;
   CLI::App* list = app.add_subcommand("list", "Names of all benchmarks of a device");

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of the families that multiply matrices: linear, mlp, and the edge half of message passing, at the
-// sizes of one block of the standard model.
+// Rows of the families that multiply matrices: linear, mlp and the edge update, at the sizes of one block of
+// the standard model. They are bound by arithmetic.
 #include <meshgrad/kernels/message_passing.h>
 
 #include <fmt/format.h>
 
-#include "inputs.h"
+#include "families.h"
 
 namespace meshgrad::bench {
 namespace {
@@ -15,19 +15,19 @@ constexpr int kLayers = 3;
 
 std::string sizes(const Case& c, int64_t rows) { return fmt::format("{} rows of {}", rows, c.scale().width); }
 
-/// Backward reads hidden activations that forward kept, or computes them again.
+/// Backward reads hidden activations that forward saved, or recomputes them.
 enum class Work : uint8_t { forward, backward, backward_recomputing };
 
-/// The shape of a forward or backward workload, once its parts are there.
+/// A workload from its parts; `prepare` runs before the check and before timing.
 Workload finish(const std::shared_ptr<Case>& c, std::string description, double flops, double bytes,
                 const std::function<void()>& prepare, const std::function<void()>& run,
-                const std::function<void(Case&)>& judge) {
+                const std::function<void(Case&)>& ref) {
   return {.run = run,
           .flops = flops,
           .bytes = bytes,
           .description = std::move(description),
           .cold = true,
-          .check = [=] { return c->check(prepare, run, judge); },
+          .check = [=] { return c->check(prepare, run, ref); },
           .randomise =
               [=] {
                 c->randomise();
@@ -50,8 +50,10 @@ Workload linear_work(const std::shared_ptr<Case>& c, bool backward) {
                              .y = c->written({rows, width}, c->storage())};
     return finish(
         c, sizes(*c, rows), flops, 2.0 * row_bytes, {},
-        [&runtime, args] { linear_forward(args, runtime, runtime.stream()); },
-        [=](Case& judged) { judged.expect("y", args.y, reference::linear(x.base, w.base, b.base), width); });
+        [&runtime, args] { kernels::linear_forward(args, runtime, runtime.stream()); },
+        [=](Case& checked) {
+          checked.expect("y", args.y, reference::linear(x.base, w.base, b.base), width);
+        });
   }
   const Input d_y = c->rows(base, width);
   const LinearBackward args{.rows = rows,
@@ -63,67 +65,68 @@ Workload linear_work(const std::shared_ptr<Case>& c, bool backward) {
                             .d_bias = c->accumulated({width})};
   return finish(
       c, sizes(*c, rows), 2.0 * flops, 3.0 * row_bytes, {},
-      [&runtime, args] { linear_backward(args, runtime, runtime.stream()); },
-      [=](Case& judged) {
+      [&runtime, args] { kernels::linear_backward(args, runtime, runtime.stream()); },
+      [=](Case& checked) {
         const reference::LinearGradients g = reference::linear_backward(x.base, w.base, d_y.base);
-        judged.expect("d_x", args.d_x, g.d_x, width);
-        judged.expect_total("d_weight", args.d_weight, g.d_weight, base, 1.0);
-        judged.expect_total("d_bias", args.d_bias, g.d_bias, base, 1.0);
+        checked.expect("d_x", args.d_x, g.d_x, width);
+        checked.expect_total("d_weight", args.d_weight, g.d_weight, base, 1.0);
+        checked.expect_total("d_bias", args.d_bias, g.d_bias, base, 1.0);
       });
 }
 
-/// The standard MLP behind its first layer's weights: relu, two hidden layers, LayerNorm.
+/// The standard MLP without its first layer's weights: relu, two hidden layers, LayerNorm. On the device, in
+/// FP64, and its gradients.
 struct MlpParts {
   std::vector<Input> weights, biases;
   Input first_bias, gain, norm_bias;
   MlpWeights device;
-  reference::Mlp judge;
+  reference::Mlp ref;
   MlpWeightGradients gradients;
 };
 MlpParts make_mlp(Case& c) {
   const int64_t width = c.scale().width;
   MlpParts parts{{}, {}, c.vector(width), c.vector(width, 1.0), c.vector(width), {}, {}, {}};
-  parts.device.norm = parts.judge.norm = Norm::layer;
-  parts.device.activation = parts.judge.activation = Activation::relu;
+  parts.device.norm = parts.ref.norm = Norm::layer;
+  parts.device.activation = parts.ref.activation = Activation::relu;
   parts.device.first_bias = parts.first_bias.tensor;
-  parts.judge.first_bias = parts.first_bias.base;
+  parts.ref.first_bias = parts.first_bias.base;
   parts.gradients.first_bias = c.accumulated({width});
   for (int layer = 1; layer < kLayers; ++layer) {
     parts.weights.push_back(c.weight(width, width));
     parts.biases.push_back(c.vector(width));
     parts.device.weights.push_back(parts.weights.back().tensor);
     parts.device.biases.push_back(parts.biases.back().tensor);
-    parts.judge.weights.push_back(parts.weights.back().base);
-    parts.judge.biases.push_back(parts.biases.back().base);
+    parts.ref.weights.push_back(parts.weights.back().base);
+    parts.ref.biases.push_back(parts.biases.back().base);
     parts.gradients.weights.push_back(c.accumulated({width, width}));
     parts.gradients.biases.push_back(c.accumulated({width}));
   }
   parts.device.gain = parts.gain.tensor;
-  parts.judge.gain = parts.gain.base;
+  parts.ref.gain = parts.gain.base;
   parts.device.norm_bias = parts.norm_bias.tensor;
-  parts.judge.norm_bias = parts.norm_bias.base;
+  parts.ref.norm_bias = parts.norm_bias.base;
   parts.gradients.gain = c.accumulated({width});
   parts.gradients.norm_bias = c.accumulated({width});
   return parts;
 }
-MlpSaved make_saved(Case& c, int64_t rows, bool keep_hidden) {
+MlpSaved make_saved(Case& c, int64_t rows, bool save_hidden) {
   const int64_t width = c.scale().width;
   MlpSaved saved;
   for (int layer = 1; layer < kLayers; ++layer)
-    saved.pre_activations.push_back(keep_hidden ? c.written({rows, width}, c.storage()) : Tensor());
-  if (!keep_hidden) saved.pre_activations.clear();
-  if (keep_hidden) saved.pre_norm = c.written({rows, width}, c.storage());
+    saved.pre_activations.push_back(save_hidden ? c.written({rows, width}, c.storage()) : Tensor());
+  if (!save_hidden) saved.pre_activations.clear();
+  if (save_hidden) saved.pre_norm = c.written({rows, width}, c.storage());
   return saved;
 }
-void expect_mlp_gradients(Case& judged, const MlpParts& parts, const reference::MlpGradients& g,
+void expect_mlp_gradients(Case& checked, const MlpParts& parts, const reference::MlpGradients& g,
                           int64_t terms, double at_least) {
-  judged.expect_total("d_first_bias", parts.gradients.first_bias, g.d_first_bias, terms, at_least);
+  checked.expect_total("d_first_bias", parts.gradients.first_bias, g.d_first_bias, terms, at_least);
   for (size_t i = 0; i < parts.weights.size(); ++i) {
-    judged.expect_total("d_weight", parts.gradients.weights[i], g.d_weights[i], terms, at_least);
-    judged.expect_total("d_bias", parts.gradients.biases[i], g.d_biases[i], terms, at_least);
+    checked.expect_total("d_weight", parts.gradients.weights[i], g.d_weights[i], terms, at_least);
+    checked.expect_total("d_bias", parts.gradients.biases[i], g.d_biases[i], terms, at_least);
   }
-  judged.expect_total("d_gain", parts.gradients.gain, g.d_gain, terms, at_least);
-  judged.expect_total("d_norm_bias", parts.gradients.norm_bias, g.d_norm_bias, terms, at_least);
+  checked.expect_total("d_gain", parts.gradients.gain, g.d_gain, terms, at_least);
+  checked.expect_total("d_norm_bias", parts.gradients.norm_bias, g.d_norm_bias, terms, at_least);
 }
 
 /// The node update's MLP, of two inputs and with a residual, over as many rows as there are edges.
@@ -132,7 +135,7 @@ Workload mlp_work(const std::shared_ptr<Case>& c, Work what) {
   const auto parts = std::make_shared<MlpParts>(make_mlp(*c));
   const std::vector<Input> x = {c->rows(base, width), c->rows(base, width)};
   const std::vector<Input> w = {c->weight(width, width), c->weight(width, width)};
-  parts->judge.first_weights = {w[0].base, w[1].base};
+  parts->ref.first_weights = {w[0].base, w[1].base};
   const auto row_bytes = static_cast<double>(size_of(c->storage()) * rows * width);
   const double flops = 2.0 * 4.0 * static_cast<double>(rows * width * width);
   Runtime& runtime = c->runtime();
@@ -146,14 +149,14 @@ Workload mlp_work(const std::shared_ptr<Case>& c, Work what) {
   if (what == Work::forward) {
     return finish(
         c, sizes(*c, rows), flops, 3.0 * row_bytes, {},
-        [&runtime, forward] { mlp_forward(forward, runtime, runtime.stream()); },
-        [=](Case& judged) {
-          const Matrix y = reference::mlp(parts->judge, {x[0].base, x[1].base}).out;
-          judged.expect("out", forward.out, reference::sum(x[0].base, y), terms);
+        [&runtime, forward] { kernels::mlp_forward(forward, runtime, runtime.stream()); },
+        [=](Case& checked) {
+          const Matrix y = reference::mlp(parts->ref, {x[0].base, x[1].base}).out;
+          checked.expect("out", forward.out, reference::sum(x[0].base, y), terms);
         });
   }
-  const bool keep = what == Work::backward && saving_helps(forward);
-  forward.saved = make_saved(*c, rows, keep);
+  const bool saves = what == Work::backward && kernels::saves_hidden(forward);
+  forward.saved = make_saved(*c, rows, saves);
   const Input d_out = c->rows(base, width);
   const MlpBackward args{
       .rows = rows,
@@ -166,24 +169,25 @@ Workload mlp_work(const std::shared_ptr<Case>& c, Work what) {
       .d_first_weights = {c->accumulated({width, width}), c->accumulated({width, width})},
       .d_weights = parts->gradients};
   return finish(
-      c, sizes(*c, rows), 2.0 * flops, (keep ? 8.0 : 5.0) * row_bytes,
-      [&runtime, forward] { mlp_forward(forward, runtime, runtime.stream()); },
-      [&runtime, args] { mlp_backward(args, runtime, runtime.stream()); },
-      [=](Case& judged) {
+      c, sizes(*c, rows), 2.0 * flops, (saves ? 8.0 : 5.0) * row_bytes,
+      [&runtime, forward] { kernels::mlp_forward(forward, runtime, runtime.stream()); },
+      [&runtime, args] { kernels::mlp_backward(args, runtime, runtime.stream()); },
+      [=](Case& checked) {
         const reference::MlpGradients g =
-            reference::mlp_backward(parts->judge, {x[0].base, x[1].base}, {}, d_out.base);
+            reference::mlp_backward(parts->ref, {x[0].base, x[1].base}, {}, d_out.base);
         double largest = 1.0;
         for (const Matrix& m : g.d_first_weights)
           for (const double v : m.v) largest = std::max(largest, std::abs(v));
         for (size_t i = 0; i < 2; ++i) {
-          judged.expect("d_input", args.d_inputs[i], g.d_inputs[i], terms, 1.0);
-          judged.expect_total("d_first_weight", args.d_first_weights[i], g.d_first_weights[i], base, largest);
+          checked.expect("d_input", args.d_inputs[i], g.d_inputs[i], terms, 1.0);
+          checked.expect_total("d_first_weight", args.d_first_weights[i], g.d_first_weights[i], base,
+                               largest);
         }
-        expect_mlp_gradients(judged, *parts, g, base, 1.0);
+        expect_mlp_gradients(checked, *parts, g, base, 1.0);
       });
 }
 
-/// One block's edge update; in backward the aggregate's and the edges' gradients come in.
+/// One block's edge update. Backward starts from the gradients of both outputs, aggregate and edges.
 Workload edge_work(const std::shared_ptr<Case>& c, Work what) {
   const int64_t width = c->scale().width, period = c->scale().period;
   const int64_t nodes = c->scale().nodes(), edges = c->scale().edges();
@@ -191,9 +195,9 @@ Workload edge_work(const std::shared_ptr<Case>& c, Work what) {
   const auto mesh = std::make_shared<Mesh>(make_mesh(c->runtime(), c->scale()));
   const Input h = c->rows(period, width), e = c->rows(kBaseEdges * period, width);
   const Input w_s = c->weight(width, width), w_r = c->weight(width, width), w_e = c->weight(width, width);
-  parts->judge.first_weights = {w_e.base};
-  const reference::EdgeUpdate update{parts->judge, true, false};
-  const reference::NodeTerms judged_terms{h.base, w_s.base, w_r.base};
+  parts->ref.first_weights = {w_e.base};
+  const reference::EdgeUpdate update{parts->ref, true, false};
+  const reference::NodeTerms ref_terms{h.base, w_s.base, w_r.base};
   const auto element = static_cast<double>(size_of(c->storage()));
   const auto edge_bytes = element * static_cast<double>(edges * width),
              index_bytes = 8.0 * static_cast<double>(edges);
@@ -213,15 +217,15 @@ Workload edge_work(const std::shared_ptr<Case>& c, Work what) {
   if (what == Work::forward) {
     return finish(
         c, description, flops, 2.0 * edge_bytes + 2.0 * node_bytes + index_bytes, {},
-        [&runtime, forward, mesh] { edge_update_forward(forward, runtime, runtime.stream()); },
-        [=](Case& judged) {
-          const auto result = reference::edge_update(update, mesh->base, judged_terms, e.base);
-          judged.expect("edges_out", forward.edges_out, result.edges_out, terms);
-          judged.expect("aggregate", forward.aggregate, result.aggregate, terms);
+        [&runtime, forward, mesh] { kernels::edge_update_forward(forward, runtime, runtime.stream()); },
+        [=](Case& checked) {
+          const auto result = reference::edge_update(update, mesh->base, ref_terms, e.base);
+          checked.expect("edges_out", forward.edges_out, result.edges_out, terms);
+          checked.expect("aggregate", forward.aggregate, result.aggregate, terms);
         });
   }
-  const bool keep = what == Work::backward && saving_helps(forward);
-  forward.saved = make_saved(*c, edges, keep);
+  const bool saves = what == Work::backward && kernels::saves_hidden(forward);
+  forward.saved = make_saved(*c, edges, saves);
   const Input d_e = c->rows(kBaseEdges * period, width), d_aggregate = c->rows(period, width);
   const EdgeUpdateBackward args{.graph = &mesh->graph,
                                 .terms = forward.terms,
@@ -237,48 +241,36 @@ Workload edge_work(const std::shared_ptr<Case>& c, Work what) {
                                 .d_edge_weight = c->accumulated({width, width}),
                                 .d_weights = parts->gradients};
   return finish(
-      c, description, 2.0 * flops, (keep ? 6.0 : 3.0) * edge_bytes + 3.0 * node_bytes + index_bytes,
-      [&runtime, forward, mesh] { edge_update_forward(forward, runtime, runtime.stream()); },
-      [&runtime, args, mesh] { edge_update_backward(args, runtime, runtime.stream()); },
-      [=](Case& judged) {
-        const auto g = reference::edge_update_backward(update, mesh->base, judged_terms, e.base, d_e.base,
+      c, description, 2.0 * flops, (saves ? 6.0 : 3.0) * edge_bytes + 3.0 * node_bytes + index_bytes,
+      [&runtime, forward, mesh] { kernels::edge_update_forward(forward, runtime, runtime.stream()); },
+      [&runtime, args, mesh] { kernels::edge_update_backward(args, runtime, runtime.stream()); },
+      [=](Case& checked) {
+        const auto g = reference::edge_update_backward(update, mesh->base, ref_terms, e.base, d_e.base,
                                                        d_aggregate.base);
         const int64_t base = kBaseEdges * period;
-        judged.expect("d_edges", args.d_edges, g.d_edges, terms, 1.0);
-        judged.expect("d_nodes", args.d_nodes, g.d_nodes, terms * kBaseEdges, 1.0);
-        judged.expect_total("d_sender_weight", args.d_sender_weight, g.d_sender_weight, base, 1.0);
-        judged.expect_total("d_receiver_weight", args.d_receiver_weight, g.d_receiver_weight, base, 1.0);
-        judged.expect_total("d_edge_weight", args.d_edge_weight, g.d_edge_weight, base, 1.0);
-        expect_mlp_gradients(judged, *parts, g.mlp, base, 1.0);
+        checked.expect("d_edges", args.d_edges, g.d_edges, terms, 1.0);
+        checked.expect("d_nodes", args.d_nodes, g.d_nodes, terms * kBaseEdges, 1.0);
+        checked.expect_total("d_sender_weight", args.d_sender_weight, g.d_sender_weight, base, 1.0);
+        checked.expect_total("d_receiver_weight", args.d_receiver_weight, g.d_receiver_weight, base, 1.0);
+        checked.expect_total("d_edge_weight", args.d_edge_weight, g.d_edge_weight, base, 1.0);
+        expect_mlp_gradients(checked, *parts, g.mlp, base, 1.0);
       });
 }
 
 }  // namespace
 
-std::vector<Benchmark> matrix_benchmarks(const Selection& selection) {
-  using Make = std::function<Workload(const std::shared_ptr<Case>&)>;
-  const std::vector<std::pair<std::string, Make>> families = {
-      {"linear/forward", [](const auto& c) { return linear_work(c, false); }},
-      {"linear/backward", [](const auto& c) { return linear_work(c, true); }},
-      {"mlp/forward", [](const auto& c) { return mlp_work(c, Work::forward); }},
-      {"mlp/backward", [](const auto& c) { return mlp_work(c, Work::backward); }},
-      {"mlp/backward_recomputing", [](const auto& c) { return mlp_work(c, Work::backward_recomputing); }},
-      {"edge_update/forward", [](const auto& c) { return edge_work(c, Work::forward); }},
-      {"edge_update/backward", [](const auto& c) { return edge_work(c, Work::backward); }},
-      {"edge_update/backward_recomputing",
-       [](const auto& c) { return edge_work(c, Work::backward_recomputing); }}};
-  std::vector<Benchmark> list;
-  for (const auto& [family, make] : families) {
-    for (const SizeClass& size : size_classes(selection.quick)) {
-      for (const DType dtype : timed_types()) {
-        const std::string name = row_name(family, size, dtype);
-        list.push_back({name, [=, make = make](Runtime& runtime) {
-                          return make(std::make_shared<Case>(runtime, size.scale, dtype, name));
-                        }});
-      }
-    }
-  }
-  return list;
+std::vector<Family> matrix_families() {
+  const auto mlp = [](Work what) { return [=](const auto& c) { return mlp_work(c, what); }; };
+  const auto edge_update = [](Work what) { return [=](const auto& c) { return edge_work(c, what); }; };
+  return {
+      {"linear/forward", "linear_forward", [](const auto& c) { return linear_work(c, false); }},
+      {"linear/backward", "linear_backward", [](const auto& c) { return linear_work(c, true); }},
+      {"mlp/forward", "mlp_forward", mlp(Work::forward)},
+      {"mlp/backward", "mlp_backward", mlp(Work::backward)},
+      {"mlp/backward_recomputing", "mlp_backward", mlp(Work::backward_recomputing)},
+      {"edge_update/forward", "edge_update_forward", edge_update(Work::forward)},
+      {"edge_update/backward", "edge_update_backward", edge_update(Work::backward)},
+      {"edge_update/backward_recomputing", "edge_update_backward", edge_update(Work::backward_recomputing)}};
 }
 
 }  // namespace meshgrad::bench

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The allocators: what a hit costs, and what the source's own calls cost.
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/memory/detail/placement_policy.h>
 #include <meshgrad/engine/memory/source_counted.h>
 #include <meshgrad/engine/memory/source_cuda.h>
@@ -20,10 +21,12 @@ namespace {
 constexpr size_t kLive = 10000;
 constexpr size_t kPairs = 1000;
 constexpr int64_t kRoom = int64_t{1} << 50;
-constexpr uint64_t kSeed = 11;
+constexpr uint64_t kBlockSeed = 11;
 
 /// 512 B to 4 MiB, every octave as likely.
-int64_t block_size(uint64_t i) { return static_cast<int64_t>(std::exp2(9.0 + 13.0 * uniform(kSeed, 0, i))); }
+int64_t block_size(uint64_t i) {
+  return static_cast<int64_t>(std::exp2(9.0 + 13.0 * uniform(kBlockSeed, 0, i)));
+}
 
 /// Batches of blocks that find room between live ones: asked for, then let go of in another order.
 template <class Allocate, class Free>
@@ -45,7 +48,7 @@ Workload hit_path(Allocate allocate, Free free) {
     state->live[at] = Handle{};
   }
   state->batch.resize(kPairs);
-  for (size_t i = 0; i < kPairs; ++i) state->order.push_back(shuffled(kSeed, 1, i, kPairs));
+  for (size_t i = 0; i < kPairs; ++i) state->order.push_back(shuffled(kBlockSeed, 1, i, kPairs));
   Workload work;
   work.run = [=] {
     for (size_t i = 0; i < kPairs; ++i) state->batch[i] = allocate(state->sizes[i]);
@@ -78,16 +81,16 @@ Workload placement_hit_path() {
       Handle handle;
       bytes = (bytes + BlockHeap::kRounding - 1) / BlockHeap::kRounding * BlockHeap::kRounding;
       const Placement placement = policy.place(bytes, 0, handle.ticket);
-      while ((handle.block = heap.take(bytes, BlockHeap::kRounding, placement)) == nullptr) {
+      while ((handle.block = heap.allocate(bytes, BlockHeap::kRounding, placement)) == nullptr) {
         const Growth growth = heap.plan_growth(bytes, BlockHeap::kRounding, placement, BlockHeap::kSlab);
         heap.map(growth.address, growth.bytes);
       }
-      policy.taken(bytes, handle.ticket);
+      policy.allocated(bytes, handle.ticket);
       return handle;
     }
     void free(const Handle& handle) {
       policy.freed(handle.block->bytes, handle.ticket);
-      heap.give_back(handle.block);
+      heap.free(handle.block);
     }
   };
   const auto placer = std::make_shared<Placer>();

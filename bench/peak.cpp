@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The yardstick: multiply-adds that live in registers, on every thread at once.
+// The CPU's arithmetic peak: multiply-adds on registers, on every thread at once.
 #include <meshgrad/kernels/cpu_isa.h>
 
 #include <chrono>
 
-#include "yardstick.h"
+#include "machine_peak.h"
 
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
 #if defined(__x86_64__)

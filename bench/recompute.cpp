@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What recomputation saves and costs: training steps of the standard model on four meshes of the standard
-// size, of which ever more is computed again, and of one mesh, unrolled over ever more steps. A row is right
+// size, with more and more recomputation, and of one mesh, unrolled over ever more steps. A row is right
 // when its gradients are those of the same step without recomputation, to the last bit.
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/nn/mesh_graph_net.h>
-#include <meshgrad/train/planning/recompute_cost.h>
+#include <meshgrad/train/planning/recompute.h>
 #include <meshgrad/train/run/optimizer.h>
-#include <meshgrad/train/run/step.h>
+#include <meshgrad/train/run/step_cache.h>
+#include <meshgrad/train/task/unrolled_loss.h>
 
 #include <fmt/format.h>
 
@@ -14,6 +16,8 @@
 #include <memory>
 
 #include "inputs.h"
+#include "model_case.h"
+#include "standard_step.h"
 
 namespace meshgrad::bench {
 namespace {
@@ -27,24 +31,27 @@ struct Kind {
   ComputePath path = ComputePath::fused;
   bool keep_hidden = true;
   RecomputeConfig recompute{};
-  double share = 0.0;  ///< of what the path takes with all kept: room for "budget" and "auto"
+  double share = 0.0;  ///< of the path's memory without recomputation: room for "budget" and "auto"
   int64_t steps = 1;   ///< of the model in a row
 };
 
-Recomputation recomputation_of(Runtime& runtime, const Scale& scale, const Kind& kind,
-                               const MeshGraphNet& model, DType dtype) {
-  const BatchSizes sizes{.nodes = scale.nodes(),
-                         .edges = scale.edges(),
-                         .node_inputs = 11,
-                         .edge_inputs = 3,
-                         .outputs = 2,
-                         .steps = kind.steps};
+test::ModelCase case_of(const Scale& scale, const Kind& kind) {
+  test::ModelCase made = test::model_case(11, 2, scale.width, scale.blocks);
+  made.path = kind.path;
+  made.keep_hidden = kind.keep_hidden;
+  return made;
+}
+
+Recomputation recomputation_of(Runtime& runtime, const Scale& scale, const Kind& kind, const Model& model,
+                               DType dtype) {
   Config config;
   config.precision = dtype;
   config.recompute = kind.recompute;
   const int threads = runtime.threads().threads();
-  if (kind.share == 0.0) return choose_recomputation(runtime, config, sizes, model);
-  DryModel dry(runtime.device(), threads, model.options(), dtype, sizes);
+  config.unroll.steps = kind.steps;
+  const test::ModelCase shape = case_of(scale, kind);
+  DryModel dry = dry_model(runtime, shape, shape.sizes(), {scale.nodes(), scale.edges()}, dtype, kind.steps);
+  if (kind.share == 0.0) return choose_recomputation(runtime, config, dry, model);
   // Of a tiny model that is less than any choice takes.
   Config blocks;
   blocks.recompute.mode = RecomputeMode::block;
@@ -57,34 +64,37 @@ Recomputation recomputation_of(Runtime& runtime, const Scale& scale, const Kind&
                    .threads = threads,
                    .allocator = {.memory_limit = static_cast<int64_t>(limit)}});
   const StoragePtr kept = limited.allocator().allocate(kKept, 512, limited.stream(), Tag::parameters, "kept");
-  return choose_recomputation(limited, config, sizes, model);
+  return choose_recomputation(limited, config, dry, model);
 }
 
-struct Step {
+struct RecomputeStep {
   Case inputs;
-  MeshGraphNet model;
+  Model model;
   Batch batch;
   Optimizer optimizer;
-  Tensor weight;
+  UnrolledFrames frames;
   Recomputation recomputed;
   std::unique_ptr<OffloadStore> store;
 
-  Step(Runtime& runtime, const Scale& scale, const Kind& kind, DType dtype)
+  RecomputeStep(Runtime& runtime, const Scale& scale, const Kind& kind, DType dtype)
       : inputs(runtime, scale, dtype, kind.name),
-        model(make_model(runtime, scale, kind, dtype)),
-        optimizer(runtime, model.parameters(), {}, 1.0, {.peak = 1e-4, .last = 1e-4}),
+        model(test::make_model(case_of(scale, kind), runtime, dtype, 1)),
+        optimizer(runtime, model.parameters, {}, 1.0, {.peak = 1e-4, .last = 1e-4}),
+        frames{.count = kind.steps},
         recomputed(recomputation_of(runtime, scale, kind, model, dtype)),
         store(make_offload_store(runtime, here(), recomputed)) {
     const std::vector<double> nodes{static_cast<double>(kind.steps * scale.nodes())};
-    weight = Tensor::from<double>(runtime, nodes, Shape{1}, Tag::data, "weight");
-    batch.nodes = scale.nodes();
-    batch.graph_offsets = {0, batch.nodes};
-    batch.node_features = inputs.rows(scale.period, 11).tensor;
-    batch.edge_sets.push_back(
+    batch.tensors.push_back(
+        {kWindowWeight, Tensor::from<double>(runtime, nodes, Shape{1}, Tag::data, "weight")});
+    batch.graph.nodes = scale.nodes();
+    batch.graph.graph_offsets = {0, batch.graph.nodes};
+    batch.graph.node_features = inputs.rows(scale.period, 11).tensor;
+    batch.graph.edge_sets.push_back(
         {"mesh", make_mesh(runtime, scale).graph, inputs.rows(scale.base_edges(), 3).tensor});
-    batch.target = inputs.rows(scale.period, 2, accumulator_of(dtype)).tensor;
-    const std::vector<uint8_t> ones(static_cast<size_t>(batch.nodes), 1);
-    batch.mask = Tensor::from<uint8_t>(runtime, ones, Shape{batch.nodes}, Tag::data, "mask");
+    batch.tensors.push_back({"target", inputs.rows(scale.period, 2, accumulator_of(dtype)).tensor});
+    const std::vector<uint8_t> ones(static_cast<size_t>(batch.graph.nodes), 1);
+    batch.tensors.push_back(
+        {"mask", Tensor::from<uint8_t>(runtime, ones, Shape{batch.graph.nodes}, Tag::data, "mask")});
     if (kind.steps > 1) unroll(runtime, scale, kind.steps);
     inputs.randomise();
   }
@@ -96,43 +106,34 @@ struct Step {
   }
   /// The two outputs are the first two of the inputs.
   void unroll(Runtime& runtime, const Scale& scale, int64_t steps) {
-    const DType sums = accumulator_of(batch.node_features.dtype());
-    batch.unroll.further = steps - 1;
-    const int64_t rows = batch.unroll.further * Unroll::step_rows(scale.period);
-    batch.unroll.node_features = inputs.rows(rows, 11).tensor;
-    batch.unroll.target = inputs.rows(rows, 2, sums).tensor;
+    const DType sums = accumulator_of(batch.graph.node_features.dtype());
+    const int64_t rows = (steps - 1) * unrolled_rows(scale.period);
+    batch.tensors.push_back({"unroll.nodes", inputs.rows(rows, 11).tensor});
+    batch.tensors.push_back({"unroll.target", inputs.rows(rows, 2, sums).tensor});
     std::vector<int32_t> source(11, -1);
     source[0] = 0;
     source[1] = 1;
-    batch.unroll.source = Tensor::from<int32_t>(runtime, source, Shape{11}, Tag::data, "source");
+    batch.tensors.push_back(
+        {"unroll.source", Tensor::from<int32_t>(runtime, source, Shape{11}, Tag::data, "source")});
     const std::vector<float> ratio(11, 0.25f);
-    batch.unroll.ratio = Tensor::from<float>(runtime, ratio, Shape{11}, Tag::data, "ratio");
+    batch.tensors.push_back(
+        {"unroll.ratio", Tensor::from<float>(runtime, ratio, Shape{11}, Tag::data, "ratio")});
   }
-  static MeshGraphNet make_model(Runtime& runtime, const Scale& scale, const Kind& kind, DType dtype) {
-    MeshGraphNet model({.node_inputs = 11,
-                        .edge_inputs = {3},
-                        .edge_set_names = {"mesh"},
-                        .outputs = 2,
-                        .width = scale.width,
-                        .blocks = scale.blocks,
-                        .path = kind.path,
-                        .keep_hidden = kind.keep_hidden});
-    model.allocate(runtime, dtype, 1);
-    return model;
-  }
-
   void add_gradients(const Recomputation& recomputation, OffloadStore* to) const {
-    run_batch(inputs.runtime(), model, optimizer, batch, weight, recomputation, to);
+    const BatchLoss loss = [this](Tape& tape, const Model& run, const Batch& on, const Recomputation& how) {
+      return unrolled_loss(tape, run, on, frames, how);
+    };
+    run_batch(inputs.runtime(), loss, model, optimizer, batch, recomputation, to);
   }
   void train() const {
     add_gradients(recomputed, store.get());
     optimizer.step(inputs.runtime());
   }
   std::vector<double> gradients(const Recomputation& recomputation, OffloadStore* to) const {
-    fill_zero(model.parameters().gradients(), inputs.stream());
+    fill_zero(model.parameters.gradients(), inputs.stream());
     add_gradients(recomputation, to);
-    std::vector<double> values = values_of(model.parameters().gradients(), inputs.stream());
-    fill_zero(model.parameters().gradients(), inputs.stream());
+    std::vector<double> values = values_of(model.parameters.gradients(), inputs.stream());
+    fill_zero(model.parameters.gradients(), inputs.stream());
     return values;
   }
   std::string check() const {
@@ -159,8 +160,8 @@ int64_t peak_of(const MemoryHistory& history, std::initializer_list<Tag> tags) {
 /// Of the second step on a runtime of its own, which remembers every allocation of the first.
 StepBytes step_bytes(const Runtime& like, int threads, const Scale& scale, const Kind& kind, DType dtype) {
   Runtime runtime({.device = like.device(), .threads = threads, .allocator = {.history = kHistory}});
-  const Step step(runtime, scale, kind, dtype);
-  // To choose what is computed again may have taken more than a step does.
+  const RecomputeStep step(runtime, scale, kind, dtype);
+  // The choice of what is recomputed may have needed more memory than a step.
   runtime.allocator().release_cached();
   runtime.allocator().reset_peak();
   step.train();
@@ -173,7 +174,7 @@ StepBytes step_bytes(const Runtime& like, int threads, const Scale& scale, const
 }
 
 Workload prepare(Runtime& runtime, const Scale& scale, const Kind& kind, DType dtype) {
-  const auto step = std::make_shared<Step>(runtime, scale, kind, dtype);
+  const auto step = std::make_shared<RecomputeStep>(runtime, scale, kind, dtype);
   Workload work;
   work.description = fmt::format("{} nodes, {} edges, {} blocks, width {}", scale.nodes(), scale.edges(),
                                  scale.blocks, scale.width);

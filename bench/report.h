@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows as people and scripts read them, and beside those of an earlier run.
+// Rows as a table and as JSON, and their comparison with an earlier run.
 #pragma once
 #include <optional>
 #include <string>
@@ -27,21 +27,21 @@ struct Result {
   double ms_low = 0.0, ms_high = 0.0;           ///< its 95 % interval (timing.h)
   double gflops = 0.0;                          ///< at the median
   double gbytes = 0.0;                          ///< GB/s at the median
-  double peak_gflops = 0.0;      ///< the arithmetic yardstick of this run; 0: none that compares
+  double peak_gflops = 0.0;      ///< arithmetic peak measured in this run; 0: none that compares
   double peak_fraction = 0.0;    ///< gflops / peak_gflops
-  double copy_gbytes = 0.0;      ///< the copy yardstick of this run
+  double copy_gbytes = 0.0;      ///< copy bandwidth measured in this run
   double copy_fraction = 0.0;    ///< gbytes / copy_gbytes
-  double cpu_s = 0.0;            ///< CPU seconds of a run, of all threads; work of the CPU's that is not cold
+  double cpu_s = 0.0;            ///< CPU seconds of a run, of all threads; on the CPU, without flushed caches
   double cpu_share = 0.0;        ///< of the CPU time that its threads asked for; 0: not counted
   double memory_peak_mib = 0.0;  ///< allocator's peak of all tags
-  double activations_mib = 0.0;  ///< peak of activations, and of what is computed again (memory/recompute)
-  double reserved_mib = 0.0;     ///< the most that was mapped
-  double offloaded_mib = 0.0;    ///< that waited outside of the device's memory
-  int64_t launches = 0;          ///< kernels and replays that one run starts, on a GPU
-  std::string check;  ///< "judge": equal to the judge's result before it was timed; "" : nothing to judge
+  double activations_mib = 0.0;  ///< peak of activations, and of recomputed ones (memory/recompute)
+  double reserved_mib = 0.0;     ///< peak of reserved memory
+  double offloaded_mib = 0.0;    ///< moved out of device memory
+  int64_t launches = 0;          ///< kernel and graph launches of one run, on a GPU
+  std::string check;  ///< "reference": equal to the reference's result before it was timed; "": not checked
   std::optional<Ratio> ratio;
   std::vector<std::pair<std::string, double>> figures;  ///< of a row that measures by itself; else empty
-  std::string error;                                    ///< why there are no figures
+  std::string error;                                    ///< why there are no figures; empty otherwise
 };
 
 void print_header();

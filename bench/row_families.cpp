@@ -1,49 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of the families that move rows about: sums by receiver, gathers, activations, norms, losses, the
-// optimizer. What counts here are bytes.
+// Rows of the row-wise families: sums by receiver, gathers, activations, norms and losses. They
+// are bound by memory: what counts are bytes.
 #include <meshgrad/kernels/elementwise.h>
-#include <meshgrad/kernels/optimizer.h>
 #include <meshgrad/kernels/reduction.h>
 #include <meshgrad/kernels/segment_sum.h>
 
-#include <fmt/format.h>
-
-#include <cmath>
-
-#include "inputs.h"
+#include "families.h"
 #include "reference/training.h"
 
 namespace meshgrad::bench {
 namespace {
 
-constexpr int64_t kOutputs = 2;  // components of a prediction
-
-struct Sizes {
-  int64_t base, rows, width;
-  double elements, bytes;  // of [rows, width] in the storage type
-  std::string text;
-  explicit Sizes(const Case& c)
-      : base(6 * c.scale().period),
-        rows(c.scale().edges()),
-        width(c.scale().width),
-        elements(static_cast<double>(rows * width)),
-        bytes(elements * static_cast<double>(size_of(c.storage()))),
-        text(fmt::format("{} rows of {}", rows, width)) {}
-};
-
-Workload finish(const std::shared_ptr<Case>& c, double flops, double bytes, const std::function<void()>& run,
-                const std::function<void(Case&)>& judge) {
-  return {.run = run,
-          .flops = flops,
-          .bytes = bytes,
-          .description = Sizes(*c).text,
-          .cold = true,
-          .check = [=] { return c->check({}, run, judge); },
-          .randomise = [=] { c->randomise(); }};
-}
-
 Workload segment_sum_work(const std::shared_ptr<Case>& c) {
-  const Sizes n(*c);
+  const RowSizes n(*c);
   const auto mesh = std::make_shared<Mesh>(make_mesh(c->runtime(), c->scale()));
   const Input x = c->rows(n.base, n.width);
   const int64_t nodes = c->scale().nodes();
@@ -53,16 +22,16 @@ Workload segment_sum_work(const std::shared_ptr<Case>& c) {
                         .x = x.tensor,
                         .out = c->written({nodes, n.width}, c->storage())};
   const Stream& stream = c->stream();
-  return finish(
-      c, n.elements, n.bytes * 7.0 / 6.0, [&stream, args] { segment_sum(args, stream); },
-      [=](Case& judged) {
-        judged.expect("out", args.out, reference::scatter_add(x.base, mesh->base.receivers, mesh->base.nodes),
-                      6);
+  return row_workload(
+      c, n.elements, n.bytes * 7.0 / 6.0, [&stream, args] { kernels::segment_sum(args, stream); },
+      [=](Case& checked) {
+        checked.expect("out", args.out,
+                       reference::scatter_add(x.base, mesh->base.receivers, mesh->base.nodes), 6);
       });
 }
 
 Workload gather_work(const std::shared_ptr<Case>& c) {
-  const Sizes n(*c);
+  const RowSizes n(*c);
   const auto mesh = std::make_shared<Mesh>(make_mesh(c->runtime(), c->scale()));
   const Input x = c->rows(c->scale().period, n.width);
   const Gather args{.rows = n.rows,
@@ -70,42 +39,45 @@ Workload gather_work(const std::shared_ptr<Case>& c) {
                     .x = x.tensor,
                     .out = c->written({n.rows, n.width}, c->storage())};
   const Stream& stream = c->stream();
-  return finish(
+  return row_workload(
       c, 0.0, n.bytes * 7.0 / 6.0 + 4.0 * static_cast<double>(n.rows),
-      [&stream, args] { gather(args, stream); },
-      [=](Case& judged) {
-        judged.expect("out", args.out, reference::gather(x.base, mesh->base.senders), 1);
+      [&stream, args] { kernels::gather(args, stream); },
+      [=](Case& checked) {
+        checked.expect("out", args.out, reference::gather(x.base, mesh->base.senders), 1);
       });
 }
 
 Workload activation_work(const std::shared_ptr<Case>& c) {
-  const Sizes n(*c);
+  const RowSizes n(*c);
   const Input x = c->rows(n.base, n.width);
   const ActivationForward args{
       .activation = Activation::relu, .x = x.tensor, .y = c->written({n.rows, n.width}, c->storage())};
   const Stream& stream = c->stream();
-  return finish(
-      c, 0.0, 2.0 * n.bytes, [&stream, args] { activation_forward(args, stream); },
-      [=](Case& judged) { judged.expect("y", args.y, reference::activation(Activation::relu, x.base), 1); });
+  return row_workload(
+      c, 0.0, 2.0 * n.bytes, [&stream, args] { kernels::activation_forward(args, stream); },
+      [=](Case& checked) {
+        checked.expect("y", args.y, reference::activation(Activation::relu, x.base), 1);
+      });
 }
 
 Workload activation_backward_work(const std::shared_ptr<Case>& c) {
-  const Sizes n(*c);
+  const RowSizes n(*c);
   const Input x = c->rows(n.base, n.width), d_y = c->rows(n.base, n.width);
   const ActivationBackward args{.activation = Activation::relu,
                                 .x = x.tensor,
                                 .d_y = d_y.tensor,
                                 .d_x = c->written({n.rows, n.width}, c->storage())};
   const Stream& stream = c->stream();
-  return finish(
-      c, 0.0, 3.0 * n.bytes, [&stream, args] { activation_backward(args, stream); },
-      [=](Case& judged) {
-        judged.expect("d_x", args.d_x, reference::activation_backward(Activation::relu, x.base, d_y.base), 1);
+  return row_workload(
+      c, 0.0, 3.0 * n.bytes, [&stream, args] { kernels::activation_backward(args, stream); },
+      [=](Case& checked) {
+        checked.expect("d_x", args.d_x, reference::activation_backward(Activation::relu, x.base, d_y.base),
+                       1);
       });
 }
 
 Workload norm_work(const std::shared_ptr<Case>& c) {
-  const Sizes n(*c);
+  const RowSizes n(*c);
   const Input x = c->rows(n.base, n.width), gain = c->vector(n.width, 1.0), bias = c->vector(n.width);
   const NormForward args{.norm = Norm::layer,
                          .rows = n.rows,
@@ -114,16 +86,17 @@ Workload norm_work(const std::shared_ptr<Case>& c) {
                          .bias = bias.tensor,
                          .y = c->written({n.rows, n.width}, c->storage())};
   Runtime& runtime = c->runtime();
-  return finish(
-      c, 8.0 * n.elements, 2.0 * n.bytes, [&runtime, args] { norm_forward(args, runtime, runtime.stream()); },
-      [=](Case& judged) {
-        judged.expect("y", args.y, reference::norm(Norm::layer, x.base, gain.base, bias.base, args.epsilon),
-                      n.width);
+  return row_workload(
+      c, 8.0 * n.elements, 2.0 * n.bytes,
+      [&runtime, args] { kernels::norm_forward(args, runtime, runtime.stream()); },
+      [=](Case& checked) {
+        checked.expect("y", args.y, reference::norm(Norm::layer, x.base, gain.base, bias.base, args.epsilon),
+                       n.width);
       });
 }
 
 Workload norm_backward_work(const std::shared_ptr<Case>& c) {
-  const Sizes n(*c);
+  const RowSizes n(*c);
   const Input x = c->rows(n.base, n.width), d_y = c->rows(n.base, n.width), gain = c->vector(n.width, 1.0);
   const NormBackward args{.norm = Norm::layer,
                           .rows = n.rows,
@@ -134,35 +107,47 @@ Workload norm_backward_work(const std::shared_ptr<Case>& c) {
                           .d_gain = c->accumulated({n.width}),
                           .d_bias = c->accumulated({n.width})};
   Runtime& runtime = c->runtime();
-  return finish(
+  return row_workload(
       c, 12.0 * n.elements, 3.0 * n.bytes,
-      [&runtime, args] { norm_backward(args, runtime, runtime.stream()); },
-      [=](Case& judged) {
+      [&runtime, args] { kernels::norm_backward(args, runtime, runtime.stream()); },
+      [=](Case& checked) {
         const auto g = reference::norm_backward(Norm::layer, x.base, gain.base, d_y.base, args.epsilon);
-        judged.expect("d_x", args.d_x, g.d_x, n.width, 1.0);
-        judged.expect_total("d_gain", args.d_gain, g.d_gain, n.base, 1.0);
-        judged.expect_total("d_bias", args.d_bias, g.d_bias, n.base, 1.0);
+        checked.expect("d_x", args.d_x, g.d_x, n.width, 1.0);
+        checked.expect_total("d_gain", args.d_gain, g.d_gain, n.base, 1.0);
+        checked.expect_total("d_bias", args.d_bias, g.d_bias, n.base, 1.0);
       });
 }
 
 /// y = a x + b y: in place, so the check sees one step and the timing runs on what became of y.
 Workload axpby_work(const std::shared_ptr<Case>& c) {
-  const Sizes n(*c);
+  const RowSizes n(*c);
   const Input x = c->rows(n.base, n.width), y = c->rows(n.base, n.width);
   const Axpby args{.a = 0.5, .x = x.tensor, .b = 0.5, .y = y.tensor};
   const Stream& stream = c->stream();
-  return finish(
-      c, 3.0 * n.elements, 3.0 * n.bytes, [&stream, args] { axpby(args, stream); },
-      [=](Case& judged) {
+  return row_workload(
+      c, 3.0 * n.elements, 3.0 * n.bytes, [&stream, args] { kernels::axpby(args, stream); },
+      [=](Case& checked) {
         Matrix expected = reference::sum(x.base, y.base);
         for (double& value : expected.v) value *= 0.5;
-        judged.expect("y", args.y, expected, 1);
+        checked.expect("y", args.y, expected, 1);
       });
+}
+
+/// From the accumulation type to storage, as parameters are rounded for a forward pass.
+Workload cast_work(const std::shared_ptr<Case>& c) {
+  const RowSizes n(*c);
+  const Input from = c->rows(n.base, n.width, c->accumulator());
+  const Cast args{.from = from.tensor, .to = c->written({n.rows, n.width}, c->storage())};
+  const Stream& stream = c->stream();
+  return row_workload(
+      c, 0.0, n.bytes + n.elements * static_cast<double>(size_of(c->accumulator())),
+      [&stream, args] { kernels::cast(args, stream); },
+      [=](Case& checked) { checked.expect("to", args.to, from.base, 1); });
 }
 
 /// The loss of predictions of two components; targets are in the accumulation type.
 Workload loss_work(const std::shared_ptr<Case>& c, bool backward) {
-  const Sizes n(*c);
+  const RowSizes n(*c);
   const Input prediction = c->rows(n.base, kOutputs), target = c->rows(n.base, kOutputs, c->accumulator());
   const std::vector<uint8_t> ones(static_cast<size_t>(n.rows), 1);
   const std::vector<uint8_t> base_mask(static_cast<size_t>(n.base), 1);
@@ -180,17 +165,17 @@ Workload loss_work(const std::shared_ptr<Case>& c, bool backward) {
                                  .mask = mask,
                                  .sum = sum,
                                  .weight = weight};
-    return finish(
+    return row_workload(
         c, 3.0 * rows * kOutputs, bytes,
-        [&runtime, args] { masked_loss_forward(args, runtime, runtime.stream()); },
-        [=](Case& judged) {
+        [&runtime, args] { kernels::masked_loss_forward(args, runtime, runtime.stream()); },
+        [=](Case& checked) {
           const reference::Loss loss = reference::masked_loss(prediction.base, target.base, base_mask);
-          judged.expect_total("sum", sum, Matrix(1, 1, loss.sum), n.base);
-          judged.expect_total("weight", weight, Matrix(1, 1, loss.weight), n.base);
+          checked.expect_total("sum", sum, Matrix(1, 1, loss.sum), n.base);
+          checked.expect_total("weight", weight, Matrix(1, 1, loss.weight), n.base);
         });
   }
-  constexpr double kSeed = 0.25;
-  const std::vector<double> seed = {kSeed};
+  constexpr double kLossSeed = 0.25;
+  const std::vector<double> seed = {kLossSeed};
   const MaskedLossBackward args{.rows = n.rows,
                                 .prediction = prediction.tensor,
                                 .target = target.tensor,
@@ -198,30 +183,31 @@ Workload loss_work(const std::shared_ptr<Case>& c, bool backward) {
                                 .seed = Tensor::from<double>(c->runtime(), seed, {1}, Tag::data),
                                 .d_prediction = c->written({n.rows, kOutputs}, c->storage())};
   const double written = rows * static_cast<double>(kOutputs * size_of(c->storage()));
-  return finish(
+  return row_workload(
       c, 3.0 * rows * kOutputs, bytes + written,
-      [&runtime, args] { masked_loss_backward(args, runtime.stream()); },
-      [=](Case& judged) {
-        judged.expect("d_prediction", args.d_prediction,
-                      reference::masked_loss_backward(prediction.base, target.base, base_mask, kSeed), 2);
+      [&runtime, args] { kernels::masked_loss_backward(args, runtime.stream()); },
+      [=](Case& checked) {
+        checked.expect("d_prediction", args.d_prediction,
+                       reference::masked_loss_backward(prediction.base, target.base, base_mask, kLossSeed),
+                       2);
       });
 }
 
 /// Gradients are in the accumulation type whatever activations are stored in.
 Workload sum_of_squares_work(const std::shared_ptr<Case>& c) {
-  const Sizes n(*c);
+  const RowSizes n(*c);
   const Input x = c->rows(n.base, n.width, c->accumulator());
   const SumOfSquares args{.x = x.tensor.reshaped({n.rows * n.width}),
                           .sum = Tensor::zeros(c->runtime(), {1}, DType::f64, Tag::data),
                           .non_finite = {}};
   Runtime& runtime = c->runtime();
-  const auto run = [&runtime, args] { sum_of_squares(args, runtime, runtime.stream()); };
+  const auto run = [&runtime, args] { kernels::sum_of_squares(args, runtime, runtime.stream()); };
   Workload work =
-      finish(c, 2.0 * n.elements, n.elements * static_cast<double>(size_of(c->accumulator())), run,
-             [=](Case& judged) {
-               judged.expect_total("sum", args.sum, Matrix(1, 1, reference::sum_of_squares(x.base.v)),
-                                   n.base * n.width);
-             });
+      row_workload(c, 2.0 * n.elements, n.elements * static_cast<double>(size_of(c->accumulator())), run,
+                   [=](Case& checked) {
+                     checked.expect_total("sum", args.sum, Matrix(1, 1, reference::sum_of_squares(x.base.v)),
+                                          n.base * n.width);
+                   });
   work.check = [&runtime, args, check = work.check] {
     fill_zero(args.sum, runtime.stream());
     return check();
@@ -229,82 +215,20 @@ Workload sum_of_squares_work(const std::shared_ptr<Case>& c) {
   return work;
 }
 
-/// One Adam update of as many parameters as a row tensor has elements. It clears the gradients, so that what
-/// is timed is an update by nothing, of the same reads and writes; decay rates of 1 then keep the moments
-/// from falling into denormal numbers.
-Workload adam_work(const std::shared_ptr<Case>& c) {
-  const Sizes n(*c);
-  const DType dtype = c->accumulator();
-  const Input parameters = c->rows(n.base, n.width, dtype), gradients = c->rows(n.base, n.width, dtype);
-  const Shape flat{n.rows * n.width};
-  const Tensor first = Tensor::zeros(c->runtime(), flat, dtype, Tag::optimizer);
-  const Tensor second = Tensor::zeros(c->runtime(), flat, dtype, Tag::optimizer);
-  StepState state;
-  state.gradient_factor = 0.5;
-  state.step_size = 0.125;
-  state.second_correction = 2.0;
-  const std::vector<uint8_t> bytes(reinterpret_cast<const uint8_t*>(&state),
-                                   reinterpret_cast<const uint8_t*>(&state) + kStepStateBytes);
-  OptimizerUpdate args{.settings = {},
-                       .state = Tensor::from<uint8_t>(c->runtime(), bytes, {kStepStateBytes}, Tag::optimizer),
-                       .parameters = parameters.tensor.reshaped(flat),
-                       .gradients = gradients.tensor.reshaped(flat),
-                       .first_moment = first,
-                       .second_moment = second,
-                       .storage = {}};
-  const Stream& stream = c->stream();
-  const auto judged_run = [&stream, args] { optimizer_update(args, stream); };
-  const auto judge = [=, settings = args.settings](Case& judged) {
-    Matrix p = parameters.base, m = gradients.base, v = gradients.base;
-    for (size_t i = 0; i < p.v.size(); ++i) {
-      const double g = state.gradient_factor * gradients.base.v[i];
-      m.v[i] = (1.0 - settings.beta1) * g;
-      v.v[i] = (1.0 - settings.beta2) * g * g;
-      p.v[i] -= state.step_size * m.v[i] / (std::sqrt(v.v[i]) * state.second_correction + settings.epsilon);
-    }
-    judged.expect("parameters", parameters.tensor, p, 8);
-    judged.expect("first_moment", first.reshaped({n.rows, n.width}), m, 2);
-    judged.expect("second_moment", second.reshaped({n.rows, n.width}), v, 2);
-    judged.expect("gradients", gradients.tensor, Matrix(n.base, n.width), 1);
-  };
-  args.settings.beta1 = args.settings.beta2 = 1.0;
-  Workload work = finish(
-      c, 0.0, 8.0 * n.elements * static_cast<double>(size_of(dtype)),
-      [&stream, args] { optimizer_update(args, stream); }, judge);
-  work.check = [=] { return c->check({}, judged_run, judge); };
-  return work;
-}
-
 }  // namespace
 
-std::vector<Benchmark> row_benchmarks(const Selection& selection) {
-  using Make = std::function<Workload(const std::shared_ptr<Case>&)>;
-  const std::vector<std::pair<std::string, Make>> families = {
-      {"segment_sum", segment_sum_work},
-      {"gather", gather_work},
-      {"activation/relu", activation_work},
-      {"activation/relu_backward", activation_backward_work},
-      {"norm/layer", norm_work},
-      {"norm/layer_backward", norm_backward_work},
-      {"axpby", axpby_work},
-      {"masked_loss/forward", [](const auto& c) { return loss_work(c, false); }},
-      {"masked_loss/backward", [](const auto& c) { return loss_work(c, true); }},
-      {"sum_of_squares", sum_of_squares_work},
-      {"adam", adam_work}};
-  std::vector<Benchmark> list;
-  for (const auto& [family, make] : families) {
-    for (const SizeClass& size : size_classes(selection.quick)) {
-      for (const DType dtype : timed_types()) {
-        const bool stores_nothing = family == "sum_of_squares" || family == "adam";
-        if (stores_nothing && dtype != DType::f32) continue;  // the same work for every storage type
-        const std::string name = row_name(family, size, dtype);
-        list.push_back({name, [=, make = make](Runtime& runtime) {
-                          return make(std::make_shared<Case>(runtime, size.scale, dtype, name));
-                        }});
-      }
-    }
-  }
-  return list;
+std::vector<Family> row_families() {
+  return {{"segment_sum", "segment_sum", segment_sum_work},
+          {"gather", "gather", gather_work},
+          {"activation/relu", "activation_forward", activation_work},
+          {"activation/relu_backward", "activation_backward", activation_backward_work},
+          {"norm/layer", "norm_forward", norm_work},
+          {"norm/layer_backward", "norm_backward", norm_backward_work},
+          {"axpby", "axpby", axpby_work},
+          {"cast", "cast", cast_work},
+          {"masked_loss/forward", "masked_loss_forward", [](const auto& c) { return loss_work(c, false); }},
+          {"masked_loss/backward", "masked_loss_backward", [](const auto& c) { return loss_work(c, true); }},
+          {"sum_of_squares", "sum_of_squares", sum_of_squares_work, true}};
 }
 
 }  // namespace meshgrad::bench

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How work and the multiply-add peak grow with threads, measured in turns, so that what the machine does
-// meanwhile hits all alike.
+// How work and the multiply-add peak grow with threads, measured interleaved, so that other load on the
+// machine affects all alike.
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/threads/cpu_affinity.h>
 
@@ -10,16 +10,15 @@
 #include <functional>
 #include <memory>
 
+#include "machine_peak.h"
 #include "timing.h"
-#include "yardstick.h"
 
 namespace meshgrad::bench {
 namespace {
 
 constexpr int kRounds = 9;
-constexpr int64_t kFlushBytes = int64_t{1} << 28;
 
-/// One workload on some number of pinned threads.
+/// One workload on some number of threads.
 struct Lane {
   int threads;
   std::unique_ptr<Runtime> runtime;
@@ -41,11 +40,11 @@ Figures scale(const Benchmark& benchmark, bool quick) {
   std::vector<Lane> lanes;
   for (const int threads : thread_counts()) {
     Lane& lane = lanes.emplace_back(Lane{.threads = threads, .runtime = {}, .work = {}, .timer = {}});
-    lane.runtime = std::make_unique<Runtime>(RuntimeOptions{.threads = threads, .pin = true});
+    lane.runtime = std::make_unique<Runtime>(RuntimeOptions{.threads = threads});
     lane.work = benchmark.prepare(*lane.runtime);
     if (lane.work.check) {
       const std::string difference = lane.work.check();
-      if (!difference.empty()) throw invalid_argument(benchmark.name, "the judge's result", difference);
+      if (!difference.empty()) throw invalid_argument(benchmark.name, "the reference's result", difference);
     }
     if (lane.work.randomise) lane.work.randomise();
     lane.timer = std::make_unique<Timer>(*lane.runtime, quick ? 4096 : kFlushBytes);
@@ -87,7 +86,7 @@ Figures scale(const Benchmark& benchmark, bool quick) {
 std::vector<Benchmark> scaling_benchmarks(const Selection& selection) {
   if (selection.device != DeviceKind::cpu) return {};
   std::vector<Benchmark> list;
-  for (const auto& family : {step_benchmarks(selection), matrix_benchmarks(selection)}) {
+  for (const auto& family : {step_benchmarks(selection), kernel_benchmarks(selection)}) {
     for (const Benchmark& benchmark : family) {
       for (const char* name : {"step/train/f32", "step/forward/f32", "kernel/linear/forward/f32",
                                "kernel/linear/backward/f32", "kernel/edge_update/forward/f32"}) {

@@ -4,15 +4,16 @@
 // proportion.
 #include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
 
+#include "machine_peak.h"
 #include "standard_step.h"
 #include "timing.h"
-#include "yardstick.h"
 
 namespace meshgrad::bench {
 namespace {
@@ -34,10 +35,6 @@ struct Way {
   StepKind kind;
 };
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
 std::vector<double> step_ms(Runtime& runtime, const Workload& work) {
   Timer timer(runtime, 4096);
   std::vector<double> ms;
@@ -51,9 +48,9 @@ std::vector<double> step_ms(Runtime& runtime, const Workload& work) {
 /// Adds the figures of one size, computed one way; nanoseconds an edge.
 double measure(Runtime& runtime, const Workload& work, const std::string& name, int64_t edges,
                Figures& figures) {
-  // Judged at this size; what that ran is also what warms the allocator, as a step may take a minute.
+  // Checked at this size. That run also warms the allocator, as a step may take a minute.
   const std::string difference = work.check();
-  if (!difference.empty()) throw invalid_argument(name, "the judge's result", difference);
+  if (!difference.empty()) throw invalid_argument(name, "the reference's result", difference);
   work.randomise();
   runtime.allocator().reset_peak();
   const double before = fma_peak(runtime.threads());

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "standard_step.h"
 
+#include <meshgrad/autograd/ops.h>
 #include <meshgrad/engine/captured_work.h>
-#include <meshgrad/train/planning/recompute_cost.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
+#include <meshgrad/train/planning/recompute.h>
 #include <meshgrad/train/run/optimizer.h>
+#include <meshgrad/train/task/unrolled_loss.h>
 
 #include <fmt/format.h>
 
@@ -13,36 +16,35 @@
 #include <numeric>
 
 #include "inputs.h"
+#include "model_case.h"
 #include "support.h"
 
 namespace meshgrad::bench {
 namespace {
 
+using test::LossBatch;
+using test::ModelCase;
+
 constexpr int64_t kNodeInputs = 11;
 constexpr int64_t kEdgeInputs = 3;
-constexpr int64_t kOutputs = 2;
-constexpr uint64_t kSeed = 1;
+constexpr int64_t kModelOutputs = 2;
+constexpr uint64_t kModelSeed = 1;
 constexpr double kLearningRate = 1e-4;
 constexpr int kRunsBeforeReplay = 2;  // of CapturedWork: one to see, one to record
 
-/// The side of the corner that is judged of a larger square: the blocks see as far to two of its sides.
+/// The side of the corner of a larger square that is checked: far enough that the blocks do not see past it.
 int64_t corner_side(const Scale& scale) { return 2 * scale.blocks + 13; }
 
-MeshGraphNetOptions model_options(const Scale& scale, const StepKind& kind) {
-  MeshGraphNetOptions options;
-  options.node_inputs = kNodeInputs;
+ModelCase model_options(const Scale& scale, const StepKind& kind) {
+  ModelCase options = test::model_case(kNodeInputs, kModelOutputs, scale.width, scale.blocks);
   options.edge_inputs = {kEdgeInputs};
-  options.edge_set_names = {"mesh"};
-  options.outputs = kOutputs;
-  options.width = scale.width;
-  options.blocks = scale.blocks;
   options.path = kind.path;
   options.keep_hidden = kind.keep_hidden;
   return options;
 }
 
-/// FLOPs of the matrix products of a forward pass with the first layers split by linearity.
-double forward_flops(const MeshGraphNetOptions& o, double nodes, double edges) {
+/// FLOPs of the matrix multiplications of a forward pass with the first layers split by linearity.
+double forward_flops(const ModelCase& o, double nodes, double edges) {
   const auto w = static_cast<double>(o.width);
   const double deep = static_cast<double>(o.hidden_layers) * w * w;  // the layers behind the first
   const double block = edges * (w * w + deep) + nodes * (2.0 * w * w + 2.0 * w * w + deep);
@@ -52,10 +54,8 @@ double forward_flops(const MeshGraphNetOptions& o, double nodes, double edges) {
   return 2.0 * (static_cast<double>(o.blocks) * block + encoders + decoder);
 }
 
-MeshGraphNet allocated(Runtime& runtime, const MeshGraphNetOptions& options, DType dtype) {
-  MeshGraphNet model(options);
-  model.allocate(runtime, dtype, kSeed);
-  return model;
+Model allocated(Runtime& runtime, const ModelCase& options, DType dtype) {
+  return test::make_model(options, runtime, dtype, kModelSeed);
 }
 
 Tensor mask_of(Runtime& runtime, int64_t nodes) {
@@ -68,13 +68,14 @@ Tensor scalar(Runtime& runtime, double value) {
   return Tensor::from<double>(runtime, one, Shape{1}, Tag::data, "scalar");
 }
 
-std::vector<RecomputedStages> segments_of(const StepKind& kind, const MeshGraphNet& model) {
+std::vector<RecomputedStages> segments_of(const StepKind& kind, const Model& model) {
   Config config;
   config.recompute.mode = kind.recompute_blocks ? RecomputeMode::block : RecomputeMode::off;
   return uniform_segments(config, model);
 }
 
-/// What the judge goes through: nodes and edges of the period, by number, and which of them it answers for.
+/// What the reference goes through: nodes and edges of the period, by number, and which of them it answers
+/// for.
 struct Part {
   std::vector<int64_t> nodes, edges;
   reference::Edges mesh;
@@ -128,12 +129,12 @@ Matrix rows_of(const Matrix& matrix, const std::vector<int64_t>& rows) {
 struct Step {
   Runtime& runtime;
   Case inputs;
-  MeshGraphNetOptions options;
-  MeshGraphNet model;
+  ModelCase options;
+  Model model;
   std::vector<RecomputedStages> recomputed;
-  Part judged;
+  Part checked;
   Input nodes, edges, target;
-  Batch batch;
+  LossBatch batch;
   Optimizer optimizer;
   Tensor weight;
 
@@ -145,25 +146,25 @@ struct Step {
         recomputed(segments_of(kind, model)),
         nodes(inputs.rows(scale.period, kNodeInputs)),
         edges(inputs.rows(scale.base_edges(), kEdgeInputs)),
-        target(inputs.rows(scale.period, kOutputs, accumulator_of(dtype))),
-        optimizer(r, model.parameters(), {}, 1.0, {.peak = kLearningRate, .last = kLearningRate}),
+        target(inputs.rows(scale.period, kModelOutputs, accumulator_of(dtype))),
+        optimizer(r, model.parameters, {}, 1.0, {.peak = kLearningRate, .last = kLearningRate}),
         weight(scalar(r, static_cast<double>(scale.nodes()))) {
     Mesh mesh = make_mesh(r, scale);
-    judged = scale.square && scale.side() > corner_side(scale) ? last_corner(mesh.base, scale)
-                                                               : whole_period(mesh.base);
-    batch.nodes = scale.nodes();
-    batch.graph_offsets = {0, batch.nodes};
-    batch.edge_sets.push_back({"mesh", std::move(mesh.graph), edges.tensor});
-    batch.node_features = nodes.tensor;
+    checked = scale.square && scale.side() > corner_side(scale) ? last_corner(mesh.base, scale)
+                                                                : whole_period(mesh.base);
+    batch.graph.nodes = scale.nodes();
+    batch.graph.graph_offsets = {0, batch.graph.nodes};
+    batch.graph.edge_sets.push_back({"mesh", std::move(mesh.graph), edges.tensor});
+    batch.graph.node_features = nodes.tensor;
     batch.target = target.tensor;
-    batch.mask = mask_of(r, batch.nodes);
+    batch.mask = mask_of(r, batch.graph.nodes);
   }
 
   /// Forward, loss and backward on a runtime of the same device; returns the prediction.
   Tensor gradients(Runtime& on) const {
     Tape tape(on);
-    const Variable prediction = model.forward(tape, batch, recomputed);
-    const LossSum loss = masked_loss(tape, prediction, batch.target, batch.mask);
+    const Variable prediction = test::predict(model, tape, batch.graph, recomputed);
+    const LossSum loss = ops::masked_loss(tape, prediction, batch.target, batch.mask);
     const Tensor seed = optimizer.note_loss(on, loss.sum.value(), weight);
     const Tensor result = prediction.value();
     tape.backward(loss.sum, seed);
@@ -175,13 +176,13 @@ struct Step {
   }
   Tensor predict(Runtime& on) const {
     Tape tape(on, Tape::Mode::evaluate);
-    return model.forward(tape, batch).value();
+    return test::predict(model, tape, batch.graph).value();
   }
 };
 
-/// What the judge makes of its part: the prediction of the nodes that it answers for, and the gradients of
-/// their loss divided by its weight.
-struct Judged {
+/// The reference's result on its part of the mesh: predictions of the nodes that it computes exactly, and the
+/// gradients of their loss divided by its weight.
+struct ReferenceStep {
   Matrix prediction;
   std::vector<double> gradients;
 };
@@ -191,32 +192,33 @@ Matrix answers_of(const Part& part, const Matrix& of_nodes) {
     if (part.answers[i] != 0) rows.push_back(static_cast<int64_t>(i));
   return rows_of(of_nodes, rows);
 }
-Judged judge(const Step& step) {
+ReferenceStep reference_step(const Step& step) {
   Runtime cpu({.device = {}});
-  const Part& part = step.judged;
+  const Part& part = step.checked;
   const auto nodes = static_cast<int64_t>(part.nodes.size());
-  MeshGraphNetOptions options = step.options;
+  ModelCase options = step.options;
   options.path = ComputePath::op_by_op;
-  const MeshGraphNet model = allocated(cpu, options, DType::f64);
+  const Model model = allocated(cpu, options, DType::f64);
   const auto tensor = [&](const Matrix& whole, const std::vector<int64_t>& rows) {
     const Matrix matrix = rows_of(whole, rows);
     const Tensor t = Tensor::empty(cpu, Shape{matrix.rows, matrix.cols}, DType::f64, Tag::data);
     fill_rows(t, matrix, cpu);
     return t;
   };
-  Batch batch;
-  batch.nodes = nodes;
-  batch.graph_offsets = {0, nodes};
-  batch.edge_sets.push_back({"mesh", build_graph(cpu, nodes, part.mesh.senders, part.mesh.receivers),
-                             tensor(step.edges.base, part.edges)});
-  batch.node_features = tensor(step.nodes.base, part.nodes);
+  LossBatch batch;
+  batch.graph.nodes = nodes;
+  batch.graph.graph_offsets = {0, nodes};
+  batch.graph.edge_sets.push_back({"mesh", build_graph(cpu, nodes, part.mesh.senders, part.mesh.receivers),
+                                   tensor(step.edges.base, part.edges)});
+  batch.graph.node_features = tensor(step.nodes.base, part.nodes);
   Tape tape(cpu);
-  const Variable prediction = model.forward(tape, batch);
+  const Variable prediction = test::predict(model, tape, batch.graph);
   const Tensor mask = Tensor::from<uint8_t>(cpu, part.answers, Shape{nodes}, Tag::data, "mask");
-  const LossSum loss = masked_loss(tape, prediction, tensor(step.target.base, part.nodes), mask);
-  Judged result{answers_of(part, Matrix(nodes, kOutputs, values_of(prediction.value(), cpu.stream()))), {}};
+  const LossSum loss = ops::masked_loss(tape, prediction, tensor(step.target.base, part.nodes), mask);
+  ReferenceStep result{
+      answers_of(part, Matrix(nodes, kModelOutputs, values_of(prediction.value(), cpu.stream()))), {}};
   tape.backward(loss.sum, scalar(cpu, 1.0 / static_cast<double>(part.answered())));
-  result.gradients = values_of(model.parameters().gradients(), cpu.stream());
+  result.gradients = values_of(model.parameters.gradients(), cpu.stream());
   return result;
 }
 
@@ -224,8 +226,8 @@ Judged judge(const Step& step) {
 /// share of about epsilon of the values, each by its whole size. So gradients are held as a whole, to the
 /// root.
 std::string gradient_difference(const Step& step, const std::vector<double>& expected) {
-  const std::vector<double> actual = values_of(step.model.parameters().gradients(), step.runtime.stream());
-  if (actual.size() != expected.size()) return "gradients: of another size than the judge's";
+  const std::vector<double> actual = values_of(step.model.parameters.gradients(), step.runtime.stream());
+  if (actual.size() != expected.size()) return "gradients: of another size than the reference's";
   const double scale = step.optimizer.state().loss_scale;
   double off = 0.0, all = 0.0;
   for (size_t i = 0; i < expected.size(); ++i) {
@@ -235,65 +237,65 @@ std::string gradient_difference(const Step& step, const std::vector<double>& exp
   const double relative = std::sqrt(off / all);
   const double allowed = 4.0 * std::sqrt(test::tolerance(step.inputs.storage(), 1, 1.0) / 8.0);
   if (relative <= allowed) return {};
-  return fmt::format("gradients: {:.2g} from the judge's, relative to their norm; {:.2g} allowed", relative,
-                     allowed);
+  return fmt::format("gradients: {:.2g} from the reference's, relative to their norm; {:.2g} allowed",
+                     relative, allowed);
 }
 
 /// A recorded step's gradients: those of the replay behind the recording.
 std::string check_captured(const Step& step, const std::vector<double>& expected) {
-  CapturedWork work(step.runtime, "judged step", [&](Runtime& on) { step.gradients(on); });
+  CapturedWork work(step.runtime, "checked step", [&](Runtime& on) { step.gradients(on); });
   for (int run = 0; run < kRunsBeforeReplay; ++run) work.run();
-  fill_zero(step.model.parameters().gradients(), step.runtime.stream());
+  fill_zero(step.model.parameters.gradients(), step.runtime.stream());
   work.run();
   return work.refusal().empty() ? gradient_difference(step, expected) : "not captured: " + work.refusal();
 }
 
-/// Lets the nodes that the judge answers for alone count, as long as it lives.
-class OnlyJudged {
+/// Lets the nodes that the reference answers for alone count, as long as it lives.
+class OnlyCheckedNodes {
  public:
-  explicit OnlyJudged(Step& step) : step_(step), mask_(step.batch.mask), weight_(step.weight) {
-    const Part& part = step.judged;
+  explicit OnlyCheckedNodes(Step& step) : step_(step), mask_(step.batch.mask), weight_(step.weight) {
+    const Part& part = step.checked;
     if (part.whole) return;
-    std::vector<uint8_t> mask(static_cast<size_t>(step.batch.nodes), 0);
+    std::vector<uint8_t> mask(static_cast<size_t>(step.batch.graph.nodes), 0);
     for (size_t i = 0; i < part.nodes.size(); ++i) mask[static_cast<size_t>(part.nodes[i])] = part.answers[i];
     step.batch.mask =
-        Tensor::from<uint8_t>(step.runtime, mask, Shape{step.batch.nodes}, Tag::data, "judged nodes");
+        Tensor::from<uint8_t>(step.runtime, mask, Shape{step.batch.graph.nodes}, Tag::data, "checked nodes");
     step.weight = scalar(step.runtime, static_cast<double>(part.answered()));
   }
-  ~OnlyJudged() {
+  ~OnlyCheckedNodes() {
     step_.batch.mask = mask_;
     step_.weight = weight_;
   }
-  OnlyJudged(const OnlyJudged&) = delete;
-  OnlyJudged& operator=(const OnlyJudged&) = delete;
+  OnlyCheckedNodes(const OnlyCheckedNodes&) = delete;
+  OnlyCheckedNodes& operator=(const OnlyCheckedNodes&) = delete;
 
  private:
   Step& step_;
   Tensor mask_, weight_;
 };
 
-/// The rows of a prediction that the judge answers for: all of them, or those of its corner.
-Tensor judged_rows(const Step& step, const Tensor& prediction) {
-  if (step.judged.whole) return prediction;
-  const Matrix all(prediction.rows(), kOutputs, values_of(prediction, step.runtime.stream()));
-  const Matrix picked = answers_of(step.judged, rows_of(all, step.judged.nodes));
+/// The rows of a prediction that the reference answers for: all of them, or those of its corner.
+Tensor checked_rows(const Step& step, const Tensor& prediction) {
+  if (step.checked.whole) return prediction;
+  const Matrix all(prediction.rows(), kModelOutputs, values_of(prediction, step.runtime.stream()));
+  const Matrix picked = answers_of(step.checked, rows_of(all, step.checked.nodes));
   return Tensor::from<double>(step.runtime, picked.v, Shape{picked.rows, picked.cols}, Tag::data,
-                              "judged rows");
+                              "checked rows");
 }
 
 std::string check_step(Step& step, const StepKind& kind) {
-  const Judged expected = judge(step);
-  const OnlyJudged only(step);
+  const ReferenceStep expected = reference_step(step);
+  const OnlyCheckedNodes only(step);
   const Tensor prediction =
-      judged_rows(step, kind.train ? step.gradients(step.runtime) : step.predict(step.runtime));
+      checked_rows(step, kind.train ? step.gradients(step.runtime) : step.predict(step.runtime));
   const int64_t terms = step.options.blocks * step.options.width;
   std::string text = step.inputs.check(
       {}, [] {},
-      [&](Case& judged) { judged.expect("prediction", prediction, expected.prediction, terms, 1.0); });
+      [&](Case& checked) { checked.expect("prediction", prediction, expected.prediction, terms, 1.0); });
   if (!kind.train) return text;
   if (text.empty()) text = gradient_difference(step, expected.gradients);
   if (text.empty() && kind.captured) text = check_captured(step, expected.gradients);
-  fill_zero(step.model.parameters().gradients(), step.runtime.stream());
+  fill_zero(step.model.parameters.gradients(), step.runtime.stream());
   return text;
 }
 
@@ -324,17 +326,34 @@ Workload step_workload(Runtime& runtime, const Scale& scale, const StepKind& kin
   return work;
 }
 
+DryModel dry_model(Runtime& runtime, const MeshGraphNetOptions& options, const ModelSizes& sizes,
+                   const BatchShape& shape, DType dtype, int64_t frames) {
+  Config config;
+  static_cast<MeshGraphNetOptions&>(config.model) = options;
+  config.precision = dtype;
+  BatchLayout layout(sizes, shape, dtype, BatchLayout::Sizes::exact);
+  layout.add("target", {shape.nodes, sizes.outputs}, accumulator_of(dtype));
+  layout.add("mask", {shape.nodes}, DType::u8);
+  if (frames > 1) {
+    const int64_t rows = (frames - 1) * unrolled_rows(shape.nodes);
+    layout.add("unroll.nodes", {rows, sizes.node_inputs}, dtype);
+    layout.add("unroll.target", {rows, sizes.outputs}, accumulator_of(dtype));
+    layout.add("unroll.source", {sizes.node_inputs}, DType::i32);
+    layout.add("unroll.ratio", {sizes.node_inputs}, accumulator_of(dtype));
+  }
+  return DryModel(
+      runtime.device(), runtime.threads().threads(), config, sizes, layout,
+      [frames](Tape& tape, const Model& model, const Batch& batch, const Recomputation& recomputation) {
+        return unrolled_loss(tape, model, batch, {.count = frames}, recomputation);
+      });
+}
+
 int64_t step_bytes(Runtime& runtime, const Scale& scale, const StepKind& kind, DType dtype) {
-  const BatchSizes sizes{.nodes = scale.nodes(),
-                         .edges = scale.edges(),
-                         .node_inputs = kNodeInputs,
-                         .edge_inputs = kEdgeInputs,
-                         .outputs = kOutputs};
-  const MeshGraphNetOptions options = model_options(scale, kind);
+  const ModelCase options = model_options(scale, kind);
   Runtime counted({.device = runtime.device(), .threads = runtime.threads().threads(), .dry = true});
-  const MeshGraphNet model = allocated(counted, options, dtype);
-  const Optimizer optimizer(counted, model.parameters(), {}, 1.0, {});
-  DryModel dry(runtime.device(), runtime.threads().threads(), options, dtype, sizes);
+  const Model model = allocated(counted, options, dtype);
+  const Optimizer optimizer(counted, model.parameters, {}, 1.0, {});
+  DryModel dry = dry_model(runtime, options, options.sizes(), {scale.nodes(), scale.edges()}, dtype);
   return counted.allocator().stats().allocated.current + dry.batch_bytes() +
          dry.peak({.stages = segments_of(kind, model)}).bytes;
 }

@@ -1,24 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long a workload takes, and what can be said about it.
+// Timing of workloads, with confidence intervals.
 #pragma once
+#include <chrono>
+#include <cstdint>
 #include <vector>
 
 #include "benchmark.h"
 
 namespace meshgrad::bench {
 
-/// Times runs on a runtime's device: by its own events on a GPU, by the clock of the host on the CPU.
+/// Bytes written before a cold run: several times the largest cache.
+inline constexpr int64_t kFlushBytes = int64_t{1} << 28;
+
+inline double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Times runs on a runtime's device: by CUDA events on a GPU, by the host's clock on the CPU.
 class Timer {
  public:
-  /// `flush_bytes`: what is written between cold runs; more than any cache holds.
-  /// With `by_host` the host's clock, whatever the device.
+  /// `flush_bytes`: written between cold runs; should exceed every cache.
+  /// `by_host`: use the host's clock on any device.
   Timer(Runtime& runtime, int64_t flush_bytes, bool by_host = false);
   ~Timer();
   Timer(const Timer&) = delete;
   Timer& operator=(const Timer&) = delete;
 
-  /// Milliseconds of each of `count` runs. On a GPU they are queued one behind the other, and the host waits
-  /// once at the end: a step is timed as it runs in training. `cold`: the caches are overwritten before each.
+  /// Milliseconds of each of `count` runs. On a GPU they are queued without synchronisation in between, as
+  /// steps are in training. `cold`: the caches are overwritten before each.
   std::vector<double> run(const std::function<void()>& work, int count, bool cold);
 
  private:
@@ -29,7 +38,7 @@ class Timer {
   std::vector<char> host_buffer_;
 };
 
-/// What the threads of this process have had of the CPU so far.
+/// CPU time of this process's threads so far.
 struct CpuTime {
   double ran = 0.0;  ///< seconds on a core
   double waited =

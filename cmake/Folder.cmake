@@ -21,15 +21,29 @@ if(MESHGRAD_SANITIZE)
   endif()
 endif()
 
+# What libmeshgrad exports is said where it is declared: see cmake/Install.cmake.
+if(NOT MESHGRAD_ALL_SYMBOLS)
+  foreach(language IN ITEMS C CXX CUDA)
+    set(CMAKE_${language}_VISIBILITY_PRESET hidden)
+  endforeach()
+  set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+endif()
+
+# Sources of one target are compiled twelve at a time, headers once. Those with options of their own stay alone.
+function(meshgrad_unity target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${MESHGRAD_UNITY} UNITY_BUILD_BATCH_SIZE 12)
+endfunction()
+
 function(meshgrad_folder name)
   set(root ${PROJECT_BINARY_DIR}/include/${name})
   file(MAKE_DIRECTORY ${root}/meshgrad)
   file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${name} ${root}/meshgrad/${name} SYMBOLIC)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${name}/*.cpp)
-  list(FILTER sources EXCLUDE REGEX "/train/(main\\.cpp$|cli/)")  # the program's
+  list(FILTER sources EXCLUDE REGEX "/train/(main\\.cpp$|cli/|replay/)")  # the program's
   # What exists once a side of the GPU seam: see meshgrad_gpu.
   list(FILTER sources EXCLUDE REGEX "_(cuda|none)\\.cpp$|/cuda/")
   add_library(meshgrad_${name} OBJECT ${sources})
+  meshgrad_unity(meshgrad_${name})
   target_include_directories(meshgrad_${name} PUBLIC $<BUILD_INTERFACE:${root}>)
   target_link_libraries(meshgrad_${name} PRIVATE $<BUILD_INTERFACE:meshgrad_options>)
   target_compile_definitions(meshgrad_${name} PRIVATE
@@ -43,7 +57,7 @@ function(meshgrad_folder name)
   set_property(GLOBAL APPEND PROPERTY MESHGRAD_FOLDERS ${name})
 endfunction()
 
-# One side of the GPU seam (engine/gpu.h, kernels/gpu_tables.h): every engine has exactly one of them. The
+# One side of the GPU seam (engine/gpu.h, kernels/tables.h): every engine has exactly one of them. The
 # kernels' sources in kernels/cuda/ compile with nvcc, and with the host's compiler for the simulated device.
 function(meshgrad_gpu_side name)
   add_library(meshgrad_gpu_${name} OBJECT ${ARGN})

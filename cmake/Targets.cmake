@@ -15,24 +15,19 @@ endif()
 # would not be vectors.
 file(GLOB vector_sources ${PROJECT_SOURCE_DIR}/kernels/cpu/*.cpp)
 set_source_files_properties(${vector_sources} PROPERTIES COMPILE_OPTIONS "-O3;-fno-math-errno")
-# With its unrolled blocks under AddressSanitizer this one file takes as long to compile as half of the rest. Its tests put
-# operands in front of pages that nobody may read, and scripts/nightly runs them under valgrind, too (without AVX-512).
+# With their unrolled blocks under AddressSanitizer these take as long to compile as half of the rest. Their tests put
+# operands in front of pages that may not be read, and scripts/nightly runs them under valgrind, too (without AVX-512).
 if(MESHGRAD_SANITIZE MATCHES "address")
-  set_property(SOURCE ${PROJECT_SOURCE_DIR}/kernels/cpu/gemm.cpp APPEND PROPERTY COMPILE_OPTIONS
+  file(GLOB gemm_sources ${PROJECT_SOURCE_DIR}/kernels/cpu/gemm*.cpp)
+  set_property(SOURCE ${gemm_sources} APPEND PROPERTY COMPILE_OPTIONS
                "-fno-sanitize=all;-O1;-g0")
   # -O3 of what the sanitizers add takes minutes.
   set_property(SOURCE ${PROJECT_SOURCE_DIR}/kernels/cpu/row_ops.cpp APPEND PROPERTY COMPILE_OPTIONS "-O1")
 endif()
 
-# Command-line and configuration code runs once: a quick build is worth more than its speed.
-file(GLOB cli_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/train/main.cpp ${PROJECT_SOURCE_DIR}/train/cli/*.cpp)
-file(GLOB config_sources ${PROJECT_SOURCE_DIR}/train/config/*.cpp)
-set_source_files_properties(${cli_sources} ${config_sources} PROPERTIES COMPILE_OPTIONS "-O1")
-# What the sanitizers add to train/ takes minutes to optimise, and its tests are quick without; replay is not.
+# What the sanitizers add to train/ takes minutes to optimise, and its tests are quick without.
 if(MESHGRAD_SANITIZE MATCHES "address")
-  file(GLOB_RECURSE train_sources ${PROJECT_SOURCE_DIR}/train/*.cpp)
-  list(FILTER train_sources EXCLUDE REGEX "/train/replay/")
-  set_source_files_properties(${cli_sources} ${train_sources} PROPERTIES COMPILE_OPTIONS "-O0")
+  target_compile_options(meshgrad_train PRIVATE -O0)
 endif()
 
 if(MESHGRAD_HAVE_CUDA)
@@ -58,10 +53,40 @@ target_include_directories(meshgrad PUBLIC $<INSTALL_INTERFACE:include>)
 set_target_properties(meshgrad PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
 target_link_libraries(meshgrad PRIVATE ${gpu_packages})
 
+# The memory page: its HTML, style sheets and scripts as one string in the library.
+set(page_source ${PROJECT_BINARY_DIR}/memory_page.cpp)
+file(GLOB page_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/train/report/page/*)
+add_custom_command(OUTPUT ${page_source}
+  COMMAND ${CMAKE_COMMAND} -DPAGE=${PROJECT_SOURCE_DIR}/train/report/page/memory.html -DNAME=kMemoryPage
+    -DHEADER=meshgrad/train/report/page.h -DOUTPUT=${page_source} -P ${PROJECT_SOURCE_DIR}/cmake/EmbedPage.cmake
+  DEPENDS ${page_files} ${PROJECT_SOURCE_DIR}/cmake/EmbedPage.cmake VERBATIM)
+target_sources(meshgrad_train PRIVATE ${page_source})
+
+# The simulated allocators of `meshgrad memory replay`, for the program, the benchmarks and the tests: not part of
+# libmeshgrad. A target that links this also links the engine, real or simulated, after it.
+file(GLOB replay_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/train/replay/*.cpp)
+add_library(meshgrad_replay STATIC ${replay_sources})
+meshgrad_unity(meshgrad_replay)
+target_include_directories(meshgrad_replay PRIVATE $<TARGET_PROPERTY:meshgrad,INTERFACE_INCLUDE_DIRECTORIES>)
+target_link_libraries(meshgrad_replay PUBLIC ZLIB::ZLIB
+  PRIVATE meshgrad_options fmt::fmt nlohmann_json::nlohmann_json)
+
+file(GLOB cli_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/train/main.cpp ${PROJECT_SOURCE_DIR}/train/cli/*.cpp)
+# The same objects for those that use what libmeshgrad does not export: the programs and the tests.
+if(BUILD_SHARED_LIBS AND NOT MESHGRAD_ALL_SYMBOLS)
+  meshgrad_library(meshgrad_internal ${gpu_side} STATIC)
+  target_link_libraries(meshgrad_internal PRIVATE ${gpu_packages})
+else()
+  add_library(meshgrad_internal ALIAS meshgrad)
+endif()
+
 add_executable(meshgrad_cli ${cli_sources})
+meshgrad_unity(meshgrad_cli)
+# The command line runs once: a quick build is worth more than its speed.
+target_compile_options(meshgrad_cli PRIVATE $<IF:$<BOOL:${MESHGRAD_SANITIZE}>,-O0,-O1>)
 set_target_properties(meshgrad_cli PROPERTIES OUTPUT_NAME meshgrad)
 target_compile_definitions(meshgrad_cli PRIVATE MESHGRAD_VERSION="${PROJECT_VERSION}")
-target_link_libraries(meshgrad_cli PRIVATE meshgrad meshgrad_options fmt::fmt nlohmann_json::nlohmann_json CLI11::CLI11)
+target_link_libraries(meshgrad_cli PRIVATE meshgrad_replay meshgrad_internal meshgrad_options fmt::fmt nlohmann_json::nlohmann_json CLI11::CLI11)
 if(MESHGRAD_TIDY)
-  set_target_properties(meshgrad_cli PROPERTIES CXX_CLANG_TIDY "clang-tidy;--quiet")
+  set_target_properties(meshgrad_cli meshgrad_replay PROPERTIES CXX_CLANG_TIDY "clang-tidy;--quiet")
 endif()

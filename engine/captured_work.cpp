@@ -2,6 +2,7 @@
 #include <meshgrad/engine/captured_work.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/memory/source_callback.h>
 
 #include <map>
@@ -10,27 +11,27 @@ namespace meshgrad {
 namespace {
 
 constexpr int64_t kPage = 4096;
-constexpr int64_t kNoLimit = int64_t{1} << 46;
+constexpr int64_t kAddressSpace = int64_t{1} << 46;
 
-/// Memory of `runtime`, counted in `bytes`; `returns` counts what was given back. It belongs to the runtime's
-/// stream, on which every replay runs.
+/// Allocates from `runtime`; `bytes` counts what is held, `frees` the calls that freed some. The memory
+/// belongs to the runtime's stream, on which every graph launch runs.
 std::shared_ptr<MemorySource> memory_of(Runtime& runtime, const std::string& name, int64_t& bytes,
-                                        int64_t& returns) {
-  auto loans = std::make_shared<std::map<void*, StoragePtr>>();
+                                        int64_t& frees) {
+  auto held = std::make_shared<std::map<void*, StoragePtr>>();
   MemoryCallbacks callbacks;
-  callbacks.allocate = [&runtime, &bytes, name, loans](int64_t size) {
-    StoragePtr loan = runtime.allocator().allocate(size, kPage, runtime.stream(), Tag::activations, name);
+  callbacks.allocate = [&runtime, &bytes, name, held](int64_t size) {
+    StoragePtr storage = runtime.allocator().allocate(size, kPage, runtime.stream(), Tag::activations, name);
     bytes += size;
-    void* address = loan->data();
-    loans->emplace(address, std::move(loan));
+    void* address = storage->data();
+    held->emplace(address, std::move(storage));
     return address;
   };
-  callbacks.free = [&bytes, &returns, loans](void* address, int64_t size) {
+  callbacks.free = [&bytes, &frees, held](void* address, int64_t size) {
     bytes -= size;
-    ++returns;
-    loans->erase(address);
+    ++frees;
+    held->erase(address);
   };
-  return std::make_shared<CallbackMemorySource>(std::move(callbacks), runtime.device(), kNoLimit);
+  return std::make_shared<CallbackMemorySource>(std::move(callbacks), runtime.device(), kAddressSpace);
 }
 
 }  // namespace
@@ -43,7 +44,7 @@ CapturedWork::CapturedWork(Runtime& runtime, std::string name, std::function<voi
   options.seed = runtime.seed();
   options.log = [&runtime](LogLevel level, std::string_view text) { runtime.log(level, text); };
   options.autotune = runtime.autotune();
-  options.memory = memory_of(runtime, name_, bytes_, returns_);
+  options.memory = memory_of(runtime, name_, bytes_, frees_);
   options.dry = runtime.dry();
   own_.emplace(std::move(options));
 }
@@ -64,26 +65,26 @@ void CapturedWork::run() {
 
 void CapturedWork::queue() {
   before_.record(runtime_.stream());
-  before_.hold_back(own_->stream());
+  before_.make_wait(own_->stream());
   work_(*own_);
   after_.record(own_->stream());
-  after_.hold_back(runtime_.stream());
+  after_.make_wait(runtime_.stream());
 }
 
 void CapturedWork::record() {
   void* stream = own_->stream().native();
   gpu::begin_capture(stream);
   bool open = true;
-  const int64_t returns = returns_;
+  const int64_t frees = frees_;
   try {
     work_(*own_);
     open = false;
     graph_ = gpu::end_capture(stream);
-    if (returns_ == returns) return;
-    // What was recorded first may use what was given back to make room for the rest.
+    if (frees_ == frees) return;
+    // Kernels captured earlier may use memory that the allocator freed to make room for later ones.
     gpu::destroy_graph(graph_);
     graph_ = nullptr;
-    refusal_ = "memory ran short while it was recorded";
+    refusal_ = "memory ran short during capture";
   } catch (const Error& error) {
     if (open) gpu::abandon_capture(stream);
     refusal_ = error.what();

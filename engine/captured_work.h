@@ -1,30 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-// CapturedWork: work on a GPU that is the same every time, recorded once and then started as a whole. The
-// first run() queues it launch by launch, which shows how much memory it needs; the second records it; all
-// from the second on replay the recording. It has memory and a stream of its own, so that addresses stay.
+// CapturedWork: repeated GPU work as a CUDA graph. The first run() launches kernels one by one, which
+// allocates the memory that the work needs; the second captures a graph and launches it; later ones launch
+// the graph. It has a Runtime of its own, with a stream and an allocator, so that addresses in the graph stay
+// valid.
 #pragma once
 #include <meshgrad/engine/runtime.h>
 
 #include <optional>
+#include <string>
 
 namespace meshgrad {
 
 class CapturedWork {
  public:
-  /// `work` queues on the stream of the runtime it is given, and takes memory from that alone. What it reads
-  /// and writes elsewhere must keep its place. `runtime` is on a GPU and outlives this.
+  /// `work` queues kernels on the stream of the Runtime that it is passed and allocates from that Runtime
+  /// only. Other memory that it reads or writes must keep its address. `runtime` is on a GPU and outlives
+  /// this.
   CapturedWork(Runtime& runtime, std::string name, std::function<void(Runtime&)> work);
   ~CapturedWork();
   CapturedWork(const CapturedWork&) = delete;
   CapturedWork& operator=(const CapturedWork&) = delete;
 
-  /// Queues the work once, in the order of the runtime's stream. Where it cannot be recorded it is queued
-  /// launch by launch for good.
+  /// Queues the work once, ordered with `runtime`'s stream. When capturing fails, this and all later runs
+  /// launch kernels one by one.
   void run();
   bool recorded() const { return graph_ != nullptr; }
-  /// Why it cannot be recorded; empty as long as nothing is known against it.
+  /// Why capturing failed; empty if it did not.
   const std::string& refusal() const { return refusal_; }
-  /// Memory that is kept for it.
+  /// Device memory that it holds, allocated from `runtime`.
   int64_t bytes() const { return bytes_; }
 
  private:
@@ -35,7 +38,7 @@ class CapturedWork {
   std::string name_;
   std::function<void(Runtime&)> work_;
   int64_t bytes_ = 0;
-  int64_t returns_ = 0;
+  int64_t frees_ = 0;  // of memory back to runtime_
   int runs_ = 0;
   std::string refusal_;
   void* graph_ = nullptr;

@@ -16,7 +16,7 @@
 namespace meshgrad {
 namespace {
 
-constexpr int kLeastCapability = 8;  // what the kernels are compiled for
+constexpr int kMinCapability = 8;  // what the kernels are compiled for
 
 }  // namespace
 
@@ -62,7 +62,7 @@ Device resolve_device(const std::string& word, std::string* note) {
     }
     if (index >= static_cast<int>(devices.size())) {
       const std::string found = !gpu::built()     ? "a build without CUDA"
-                                : devices.empty() ? "no CUDA device that the driver shows"
+                                : devices.empty() ? "no CUDA device that the driver reports"
                                                   : fmt::format("devices 0 to {}", devices.size() - 1);
       throw device_error("run.device", word, found,
                          gpu::built()
@@ -71,14 +71,14 @@ Device resolve_device(const std::string& word, std::string* note) {
                              : "build with -DMESHGRAD_CUDA=ON, or set run.device = \"auto\" or \"cpu\"");
     }
     const CudaDevice& device = devices[static_cast<size_t>(index)];
-    if (device.major < kLeastCapability) {
-      throw device_error("run.device", fmt::format("compute capability {}.0 or more", kLeastCapability),
+    if (device.major < kMinCapability) {
+      throw device_error("run.device", fmt::format("compute capability {}.0 or more", kMinCapability),
                          fmt::format("{} with {}.{}", device.name, device.major, device.minor),
                          "set run.device = \"cpu\"");
     }
     return {DeviceKind::cuda, index};
   }
-  if (word == "cpu" || devices.empty() || devices.front().major < kLeastCapability) {
+  if (word == "cpu" || devices.empty() || devices.front().major < kMinCapability) {
     if (word == "auto" && note != nullptr) {
       *note = !gpu::built()     ? "device: cpu (a build without CUDA)"
               : devices.empty() ? "device: cpu (no CUDA device found)"

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which devices this machine has, and the numbers of the machine that reports print.
+// The devices of this machine, and how many CPUs and how much memory this process may use.
 #pragma once
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 enum class DeviceKind : uint8_t { cpu, cuda };
@@ -25,21 +26,22 @@ struct CudaDevice {
   int minor = 0;
 };
 
-/// The CUDA devices that the driver shows; empty without a driver, a device, or a build with CUDA.
-/// Never throws: a machine without a GPU is an ordinary machine.
+/// The CUDA devices that the driver reports; empty without a driver, without a device, or in a build without
+/// CUDA. Never throws: having no GPU is no error.
 std::vector<CudaDevice> cuda_devices();
 
-/// CPUs this process may run on: the calling thread's affinity mask, cut to the control groups' quota
-/// (rounded up; cgroup.h); at least 1.
+/// CPUs this process may use: those of the calling thread's affinity mask, limited by the control groups'
+/// quota (rounded up; threads/cgroup.h); at least 1.
 int available_cpus();
 
-/// Bytes of memory this process may still use: what the machine has available, or its control groups' limit
-/// where that is lower.
+/// Bytes of memory for this process: what the machine has available now (MemAvailable), or its control
+/// groups' limit where that is lower.
 int64_t available_memory();
 
 /// Resolves `"auto"`, `"cpu"`, `"cuda"` or `"cuda:N"`. With "auto", `note` (if given) receives one line
-/// saying what was chosen and why. Throws DeviceError when a named device is not there or the build cannot
-/// use it, InvalidArgument for another word.
+/// saying what was chosen and why. Throws DeviceError when a named device is absent, too old, or not
+/// supported by the build, InvalidArgument for another word.
 Device resolve_device(const std::string& word, std::string* note = nullptr);
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

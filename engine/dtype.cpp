@@ -15,7 +15,7 @@ half::half(float value) {
     const uint32_t rebased = magnitude - 0x38000000u;
     bits = static_cast<uint16_t>(sign | ((rebased + 0xfffu + ((rebased >> 13) & 1u)) >> 13));
   } else {
-    // Subnormal: adding 0.5 lines the mantissa up at 2^-24 and lets the adder round to nearest even.
+    // Subnormal: adding 0.5 aligns the mantissa at 2^-24, and the addition rounds to nearest even.
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     bits = static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000u));
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Element types of tensors, and our own 16-bit floating types (no CUDA header needed).
+// Element types of tensors, and 16-bit floating types that need no CUDA header.
 #pragma once
 #include <meshgrad/engine/error.h>
 
@@ -8,6 +8,7 @@
 #include <string_view>
 #include <type_traits>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 enum class DType : uint8_t { f16, bf16, f32, f64, i32, i64, u8 };
@@ -61,6 +62,7 @@ struct half {
   explicit operator float() const;
 };
 
+/// The DType of a C++ type.
 template <class T>
 constexpr DType dtype_of() {
   if constexpr (std::is_same_v<T, half>) return DType::f16;
@@ -72,15 +74,16 @@ constexpr DType dtype_of() {
   if constexpr (std::is_same_v<T, uint8_t>) return DType::u8;
 }
 
-/// The type in which values of storage type T are summed: double for double, float for everything else.
+/// The accumulation type for values of storage type T: double for double, float for everything else.
 template <class T>
 using Accumulator = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-/// The dtype in which values stored as `dtype` are summed; that of biases, norm parameters, masters, weight
-/// gradients and targets beside activations of `dtype`.
+/// The accumulation dtype for values stored as `dtype`. Biases, norm parameters, master weights, weight
+/// gradients and targets have this dtype too.
 constexpr DType accumulator_of(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
 
-/// Calls `body.template operator()<T>()` with a GPU's storage type: f32, f16 or bf16. Throws InvalidArgument.
+/// Calls `body.template operator()<T>()` with the type of f32, f16 or bf16, the storage types on GPUs. Throws
+/// InvalidArgument for another dtype.
 template <class Body>
 decltype(auto) dispatch_gpu_storage(DType dtype, Body&& body) {
   switch (dtype) {
@@ -96,15 +99,15 @@ decltype(auto) dispatch_gpu_storage(DType dtype, Body&& body) {
   }
 }
 
-/// The same with a storage type of the CPU's kernels: those and, for checks, f64.
+/// Like dispatch_gpu_storage, and f64: the storage types on CPUs, where f64 serves gradient checks.
 template <class Body>
 decltype(auto) dispatch_cpu_storage(DType dtype, Body&& body) {
   if (dtype == DType::f64) return body.template operator()<double>();
   return dispatch_gpu_storage(dtype, body);
 }
 
-/// Calls `body.template operator()<T>()` with the type of masters, weight gradients and host data: f32 or
-/// f64. Throws InvalidArgument for another dtype.
+/// Calls `body.template operator()<T>()` with f32 or f64, the types of master weights, weight gradients and
+/// host data. Throws InvalidArgument for another dtype.
 template <class Body>
 decltype(auto) dispatch_storage(DType dtype, Body&& body) {
   switch (dtype) {
@@ -118,3 +121,4 @@ decltype(auto) dispatch_storage(DType dtype, Body&& body) {
 }
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -15,7 +15,7 @@ std::string text_of(std::string_view where, std::string_view needed, std::string
   return text;
 }
 
-/// Insertions, deletions, replacements and swaps of neighbours that turn a into b.
+/// Damerau-Levenshtein distance: the fewest insertions, deletions, replacements and swaps of neighbours.
 size_t edit_distance(std::string_view a, std::string_view b) {
   const size_t columns = b.size() + 1;
   std::vector<size_t> d((a.size() + 1) * columns);
@@ -52,12 +52,10 @@ DeviceError device_error(std::string_view where, std::string_view needed, std::s
   return DeviceError(text_of(where, needed, got, fix));
 }
 
-ThreadsRefused::ThreadsRefused(Asked what, std::string what_needed, std::string what_got)
-    : InvalidArgument(text_of(what == Asked::pin ? "pinned threads" : "threads", what_needed, what_got,
-                              what == Asked::pin ? "use fewer threads, or do not pin them"
-                                                 : "use fewer threads, or raise the limit (ulimit -u, or the "
-                                                   "control group's pids.max)")),
-      asked(what),
+ThreadsUnavailable::ThreadsUnavailable(std::string what_needed, std::string what_got)
+    : InvalidArgument(
+          text_of("threads", what_needed, what_got,
+                  "use fewer threads, or raise the limit (ulimit -u, or the control group's pids.max)")),
       needed(std::move(what_needed)),
       got(std::move(what_got)) {}
 

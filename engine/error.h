@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Errors: six kinds, each thrown as its own type so that a caller can catch what it can mend.
+// Errors: six kinds, each its own type, so that a caller catches only what it can handle.
 #pragma once
 #include <cstdint>
 #include <stdexcept>
@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 enum class ErrorKind { invalid_argument, config, data, out_of_memory, device, internal };
@@ -21,35 +22,39 @@ class Error : public std::runtime_error {
   ErrorKind kind_;
 };
 
+/// A C++ caller passed something that the function's contract excludes.
 struct InvalidArgument : Error {
   explicit InvalidArgument(const std::string& text) : Error(ErrorKind::invalid_argument, text) {}
 };
+/// A configuration key, command-line option or environment variable has a wrong value.
 struct ConfigError : Error {
   explicit ConfigError(const std::string& text) : Error(ErrorKind::config, text) {}
 };
+/// A file is damaged, incomplete or inconsistent, or could not be read or written.
 struct DataError : Error {
   explicit DataError(const std::string& text) : Error(ErrorKind::data, text) {}
 };
+/// An allocator has no memory left; the text holds its report and what to change, in order.
 struct OutOfMemory : Error {
   explicit OutOfMemory(const std::string& text) : Error(ErrorKind::out_of_memory, text) {}
 };
+/// A device is absent, or refused a call, or work on it failed.
 struct DeviceError : Error {
   explicit DeviceError(const std::string& text) : Error(ErrorKind::device, text) {}
 };
-/// Threads that cannot be had as they were asked for: so many (RuntimeOptions::threads), or each on a CPU of
-/// its own (RuntimeOptions::pin).
-struct ThreadsRefused : InvalidArgument {
-  enum class Asked : uint8_t { count, pin };
-  ThreadsRefused(Asked what, std::string what_needed, std::string what_got);
-  Asked asked;
+/// The system starts no more threads. `needed` and `got` let a caller word the error for its own users.
+struct ThreadsUnavailable : InvalidArgument {
+  ThreadsUnavailable(std::string what_needed, std::string what_got);
   std::string needed, got;
 };
+/// A bug of meshgrad itself.
 struct InternalError : Error {
   explicit InternalError(const std::string& text) : Error(ErrorKind::internal, text) {}
 };
 
-/// Makers: `throw data_error("train.tfrecord: record 3", "a CRC of 0x1234", "0x9876", "download it again")`.
-/// `where` names the op, the file and record, or the config key; `fix` says what the user can do.
+/// Functions that make errors: `throw data_error("train.tfrecord: record 3", "a CRC of 0x1234", "0x9876",
+/// "download it again")`. `where` names the op, the file and record, or the config key; `fix` says what the
+/// user can do (left out when empty).
 InvalidArgument invalid_argument(std::string_view where, std::string_view needed, std::string_view got,
                                  std::string_view fix = {});
 ConfigError config_error(std::string_view where, std::string_view needed, std::string_view got,
@@ -59,7 +64,7 @@ DataError data_error(std::string_view where, std::string_view needed, std::strin
 DeviceError device_error(std::string_view where, std::string_view needed, std::string_view got,
                          std::string_view fix);
 
-/// A bug of meshgrad itself; names the source line.
+/// The text names the source line of the caller.
 InternalError internal_error(std::string_view what, const char* file = __builtin_FILE(),
                              int line = __builtin_LINE());
 
@@ -69,8 +74,9 @@ inline void check_internal(bool condition, std::string_view what, const char* fi
   if (!condition) throw internal_error(what, file, line);
 }
 
-/// The candidate with the smallest edit distance to `word`, for "did you mean"; empty when nothing is near
-/// (distance above a third of the word's length, and at least 1).
+/// The candidate with the smallest edit distance to `word`, for "did you mean"; empty when none is within a
+/// third of the word's length (at least 1).
 std::string nearest_name(std::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

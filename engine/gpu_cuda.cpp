@@ -13,7 +13,7 @@ std::atomic<int64_t> launches, graph_launches, captures, synchronizations, await
 
 void check(cudaError_t error, const char* call) {
   if (error == cudaSuccess) return;
-  cudaGetLastError();  // answered here; what stays set would be blamed on the next call
+  cudaGetLastError();  // clears the error, which would else be reported for the next call
   throw device_error("cuda", std::string(call) + " to succeed", cudaGetErrorString(error),
                      "see that `nvidia-smi` works; run under compute-sanitizer to find a faulting kernel");
 }
@@ -21,18 +21,18 @@ void check(cudaError_t error, const char* call) {
 cudaStream_t stream_of(void* stream) { return static_cast<cudaStream_t>(stream); }
 cudaEvent_t event_of(void* event) { return static_cast<cudaEvent_t>(event); }
 
-/// Without any device `planned` stands in for it.
-int attribute(cudaDeviceAttr which, int device, int planned) {
+/// `fallback` where there is no device.
+int attribute(cudaDeviceAttr which, int device, int fallback) {
   int value = 0;
   if (cudaGetDeviceCount(&value) != cudaSuccess || value == 0) {
     cudaGetLastError();
-    return planned;
+    return fallback;
   }
   check(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
   return value;
 }
 
-/// Pageable memory makes cudaMemcpyAsync wait when it is the destination.
+/// cudaMemcpyAsync to pageable memory synchronizes.
 bool waits_for(const void* host) {
   cudaPointerAttributes attributes{};
   if (cudaPointerGetAttributes(&attributes, host) != cudaSuccess) {
@@ -64,12 +64,12 @@ std::vector<CudaDevice> devices() {
 
 void use(int device) { check(cudaSetDevice(device), "cudaSetDevice"); }
 int multiprocessors(int device) {
-  constexpr int kPlanned = 132;
-  return attribute(cudaDevAttrMultiProcessorCount, device, kPlanned);
+  constexpr int kFallback = 132;
+  return attribute(cudaDevAttrMultiProcessorCount, device, kFallback);
 }
 int shared_bytes(int device) {
-  constexpr int kPlanned = 227 * 1024;
-  return attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device, kPlanned);
+  constexpr int kFallback = 227 * 1024;
+  return attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device, kFallback);
 }
 DeviceMemory memory(int device) {
   use(device);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A short list that lies in place: what an op takes a handful of allocates nothing.
+// InlineVector: a vector of fixed capacity stored inside the object, so that short lists (an op's inputs, a
+// model's layers) need no heap allocation.
 #pragma once
 #include <meshgrad/engine/error.h>
 
@@ -11,9 +12,12 @@
 #include <utility>
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
-/// Up to `capacity` values, used as a std::vector is. Throws InvalidArgument when there are more.
+/// The interface is the part of std::vector's that is used here; unlike std::array it has a size of its own.
+/// Adding a value beyond `capacity` throws InvalidArgument. T needs a default constructor: unused elements
+/// exist.
 template <class T, size_t capacity>
 class InlineVector {
  public:
@@ -30,7 +34,7 @@ class InlineVector {
   }
   InlineVector(std::initializer_list<T> values)
       : InlineVector(std::span<const T>(values.begin(), values.size())) {}
-  InlineVector(const std::vector<T>& values)  // NOLINT(google-explicit-constructor): it stands for one
+  InlineVector(const std::vector<T>& values)  // NOLINT(google-explicit-constructor): converts like one
       : InlineVector(std::span<const T>(values)) {}
   explicit InlineVector(std::span<const T> values) {
     for (const T& value : values) push_back(value);
@@ -40,7 +44,7 @@ class InlineVector {
   void push_back(T value) {
     if (size_ == capacity) {
       const std::string most = std::to_string(capacity);
-      throw invalid_argument("a short list", "at most " + most + " values", "more than " + most);
+      throw invalid_argument("InlineVector", "at most " + most + " values", "more than " + most);
     }
     values_[size_++] = std::move(value);
   }
@@ -64,3 +68,4 @@ class InlineVector {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -8,7 +8,7 @@
 namespace meshgrad {
 namespace {
 
-uint64_t mix(uint64_t x) {  // the finaliser of splitmix64: keys that differ in a bit become unrelated
+uint64_t mix(uint64_t x) {  // the finaliser of splitmix64: keys that differ in one bit give unrelated values
   x += 0x9e3779b97f4a7c15u;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/memory/source_counted.h>
 #include <meshgrad/engine/memory/source_cuda.h>
 #include <meshgrad/engine/memory/source_host.h>
@@ -9,14 +10,14 @@
 namespace meshgrad {
 namespace {
 
-constexpr int64_t kCountedMemory = int64_t{1} << 46;  // of a dry runtime: more than any device has
+constexpr int64_t kDryCapacity = int64_t{1} << 46;  // more than any device has
 
 std::shared_ptr<MemorySource> memory_of(const RuntimeOptions& options) {
   if (options.memory != nullptr) return options.memory;
   const Device& device = options.device;
   const bool expandable = options.allocator.expandable_segments || device.kind == DeviceKind::cpu;
   if (options.dry) {
-    return std::make_shared<SimulatedMemorySource>(kCountedMemory, expandable, int64_t{2} << 20, device);
+    return std::make_shared<SimulatedMemorySource>(kDryCapacity, expandable, int64_t{2} << 20, device);
   }
   if (device.kind == DeviceKind::cpu) return std::make_shared<HostMemorySource>();
   return expandable ? make_cuda_virtual_memory(device.index) : make_cuda_memory(device.index);
@@ -27,12 +28,12 @@ std::shared_ptr<void> make_stream(const RuntimeOptions& options) {
   return {gpu::create_stream(options.device.index), gpu::destroy_stream};
 }
 
-/// The source, with the stream that its allocator waits for: storages may outlive the Runtime.
+/// Ties the stream's lifetime to the source: storages, and with them the allocator, may outlive the Runtime.
 std::shared_ptr<MemorySource> with_stream(std::shared_ptr<MemorySource> source,
                                           const std::shared_ptr<void>& stream) {
   struct Holder {
     std::shared_ptr<void> stream;
-    std::shared_ptr<MemorySource> source;  // goes first
+    std::shared_ptr<MemorySource> source;  // destroyed first
   };
   const auto holder = std::make_shared<Holder>(Holder{stream, std::move(source)});
   return {holder, holder->source.get()};
@@ -41,8 +42,7 @@ std::shared_ptr<MemorySource> with_stream(std::shared_ptr<MemorySource> source,
 }  // namespace
 
 Runtime::Runtime(RuntimeOptions options)
-    : pool_(options.threads, options.dry ? ThreadPool::Work::leave_out : ThreadPool::Work::run,
-            options.pin ? ThreadPool::Pin::workers : ThreadPool::Pin::none),
+    : pool_(options.threads, options.dry ? ThreadPool::Work::skip : ThreadPool::Work::run),
       native_stream_(make_stream(options)),
       stream_(options.device, pool_, 0, native_stream_.get()),
       allocator_(
@@ -51,13 +51,13 @@ Runtime::Runtime(RuntimeOptions options)
       log_(std::move(options.log)),
       autotune_(options.autotune) {}
 
-/// What work on the stream was given to use may go when the Runtime is gone.
+/// Queued work may use host memory that its owner frees once the Runtime is gone.
 Runtime::~Runtime() {
   if (!stream_.on_gpu()) return;
   try {
     stream_.synchronize();
   } catch (const Error&) {
-    // Who waited for the work has been told.
+    // A destructor must not throw; a later wait for results throws the error.
   }
 }
 

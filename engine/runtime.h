@@ -1,47 +1,56 @@
 // SPDX-License-Identifier: Apache-2.0
-// Everything that work on one device needs, handed down explicitly: nothing in meshgrad is a global, and two
-// Runtimes live side by side in one process.
+// Runtime: device, stream, allocator and threads for work on one device. It is passed down explicitly:
+// meshgrad has no globals, and several Runtimes can live in one process.
 #pragma once
-#include <meshgrad/engine/memory/caching_allocator.h>
+#include <meshgrad/engine/memory/options.h>
+#include <meshgrad/engine/stream.h>
 
 #include <functional>
 #include <memory>
 #include <string_view>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
+
+class CachingAllocator;
+class MemorySource;
 
 enum class LogLevel : uint8_t { info, warning };
 using LogSink = std::function<void(LogLevel, std::string_view)>;
 
 struct RuntimeOptions {
   Device device{};
-  int threads = 0;   ///< 0: every CPU this process may use
-  bool pin = false;  ///< each thread on a CPU of its own (ThreadPool::Pin::workers)
-  uint64_t seed = 0;
+  int threads = 0;    ///< CPU threads, the calling one included; 0: available_cpus()
+  uint64_t seed = 0;  ///< of all random numbers (random.h)
   AllocatorOptions allocator{};
-  LogSink log{};                           ///< where messages go; none by default
-  bool autotune = false;                   ///< measure what libraries offer, and keep the choices on disk
-  std::shared_ptr<MemorySource> memory{};  ///< the host application's own; none: the device's
-  /// Work is left out and memory is only counted: shows what a program would take, also on a device that is
-  /// not there. No value may be read.
+  LogSink log{};          ///< receives messages, from any thread; none: they are dropped
+  bool autotune = false;  ///< measure the algorithms that GPU libraries offer, and keep the choices on disk
+  std::shared_ptr<MemorySource>
+      memory{};  ///< a host application's memory (source_callback.h); null: the device's
+  /// Dry run: kernels and copies are skipped and memory is only counted (SimulatedMemorySource). Shows the
+  /// memory that a program would take, even on a device that is absent. Tensor values must not be read.
   bool dry = false;
 };
 
 class Runtime {
  public:
+  /// Throws DeviceError when the device or its memory cannot be used, ThreadsUnavailable.
   explicit Runtime(RuntimeOptions options = {});
+  /// Waits for work that is queued on the stream. Tensors may outlive the Runtime.
   ~Runtime();
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 
   Device device() const { return stream_.device(); }
+  /// Include memory/caching_allocator.h to use it.
   CachingAllocator& allocator() { return *allocator_; }
   const Stream& stream() const { return stream_; }
   ThreadPool& threads() { return pool_; }
   uint64_t seed() const { return seed_; }
   bool autotune() const { return autotune_; }
   bool dry() const { return stream_.dry(); }
-  /// What the GPU's kernels keep of libraries, which they alone know; empty until they need one.
+  /// Library handles (cuBLASLt and its workspace) that the GPU kernels create on first use and alone know the
+  /// type of; destroyed with the Runtime.
   std::shared_ptr<void>& gpu_libraries() { return gpu_libraries_; }
   void log(LogLevel level, std::string_view text) const {
     if (log_) log_(level, text);
@@ -59,3 +68,4 @@ class Runtime {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -13,7 +13,6 @@ Event::~Event() {
 }
 
 void Event::record(const Stream& stream) {
-  stream_id_ = stream.id();
   if (!stream.on_gpu() || stream.dry()) return;
   if (native_ == nullptr) native_ = gpu::create_event();
   gpu::record(native_, stream.native());
@@ -25,7 +24,7 @@ void Event::await() const {
   if (native_ != nullptr) gpu::await(native_);
 }
 
-void Event::hold_back(const Stream& stream) const {
+void Event::make_wait(const Stream& stream) const {
   if (native_ != nullptr && stream.on_gpu()) gpu::wait(stream.native(), native_);
 }
 

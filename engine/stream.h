@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// An ordered queue of work on a device. On the CPU work runs at once, on the thread pool.
+// Stream: an ordered queue of work on a device (a cudaStream_t). On the CPU work runs at once, on the thread
+// pool.
 //
-// All that reads or writes a tensor's memory is work on a stream: a dry stream leaves it out, so that the
-// same code shows what memory it takes without any (RuntimeOptions::dry).
+// Everything that reads or writes a tensor's memory goes through a stream. A dry-run stream skips it, so that
+// the same code shows how much memory it needs without doing the work (RuntimeOptions::dry).
 #pragma once
 #include <meshgrad/engine/device.h>
 #include <meshgrad/engine/threads/thread_pool.h>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 class Stream {
  public:
-  /// A stream for kernels. Streams of one allocator differ in their id.
+  /// A stream for kernels; `pool` outlives it. Streams of one allocator need different ids. `native` is the
+  /// device's handle (a cudaStream_t), not owned.
   Stream(Device device, ThreadPool& pool, int id = 0, void* native = nullptr)
       : device_(device), pool_(&pool), id_(id), native_(native) {}
-  /// A stream of somebody else's: for allocators only. `native` is the device's own handle (a cudaStream_t).
+  /// A host application's stream, for allocators only: it cannot run CPU work.
   explicit Stream(Device device, int id = 0, void* native = nullptr)
       : device_(device), id_(id), native_(native) {}
   Device device() const { return device_; }
@@ -22,18 +25,19 @@ class Stream {
   int id() const { return id_; }
   void* native() const { return native_; }
 
-  /// CPU only: runs tasks 0..n-1 in any order and returns when all are done.
+  /// CPU only: runs tasks 0..n-1 in any order and returns when all are done (ThreadPool::parallel_for).
   void parallel_for(int64_t tasks, TaskRef body) const { pool_->parallel_for(tasks, body); }
   int threads() const { return pool_->threads(); }
-  /// CPU only: runs `body` here and now.
+  /// CPU only: calls `body` on this thread, unless this is a dry run.
   template <class Body>
   void run(Body&& body) const {
     if (!dry()) body();
   }
-  /// Whether work is left out.
-  bool dry() const { return pool_ != nullptr && pool_->leaves_out(); }
+  /// True in a dry run: work is skipped.
+  bool dry() const { return pool_ != nullptr && pool_->skips_work(); }
 
-  /// Returns when all work queued so far is done; at once on the CPU. Throws DeviceError when it failed.
+  /// Blocks the host until all queued work is done; returns at once on the CPU. Throws DeviceError when that
+  /// work failed.
   void synchronize() const;
 
  private:
@@ -43,7 +47,8 @@ class Stream {
   void* native_ = nullptr;
 };
 
-/// A point in a stream's queue. On the CPU every event has passed as soon as it is recorded.
+/// A point in a stream's queue (a cudaEvent_t, created at the first record()). On the CPU, and in a dry run,
+/// an event has passed as soon as it is recorded. All calls throw DeviceError.
 class Event {
  public:
   Event() = default;
@@ -51,16 +56,16 @@ class Event {
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
   void record(const Stream& stream);
+  /// Whether all work before it is done (cudaEventQuery); true when it was never recorded.
   bool passed() const;
-  /// Returns when it has passed.
+  /// Blocks the host until it has passed (cudaEventSynchronize).
   void await() const;
-  /// Makes what is queued on `stream` from now on wait, without stopping the host.
-  void hold_back(const Stream& stream) const;
-  int stream_id() const { return stream_id_; }
+  /// Makes work queued on `stream` from now on wait on the device (cudaStreamWaitEvent); the host goes on.
+  void make_wait(const Stream& stream) const;
 
  private:
-  int stream_id_ = -1;
   void* native_ = nullptr;
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/gpu.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
+#include <meshgrad/engine/runtime.h>
 #include <meshgrad/engine/tensor.h>
 
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <vector>
 
 namespace meshgrad {
 
@@ -55,6 +58,13 @@ Tensor Tensor::zeros(Runtime& runtime, const Shape& shape, DType dtype, Tag tag,
   return tensor;
 }
 
+Tensor Tensor::from_host(Runtime& runtime, const void* values, int64_t count, const Shape& shape, DType dtype,
+                         Tag tag, std::string_view name) {
+  Tensor result = empty(runtime, shape, dtype, tag, name);
+  copy(borrow(const_cast<void*>(values), Shape{count}, dtype), result, runtime.stream());
+  return result;
+}
+
 Tensor Tensor::borrow(void* data, const Shape& shape, DType dtype, std::function<void()> release,
                       Device device) {
   return over(std::make_shared<Storage>(data, shape.elements() * size_of(dtype), device, std::move(release)),
@@ -101,7 +111,7 @@ void fill_zero(const Tensor& tensor, const Stream& stream) {
   if (tensor.device().kind == DeviceKind::cuda) {
     gpu::fill(tensor.raw(), 0, tensor.bytes(), stream.native());
   } else {
-    // By slabs, on all threads: each of which has the first touch of pages that are its own from then on.
+    // Each thread touches its share of the pages first, which places them in its NUMA node's memory.
     constexpr int64_t kSlab = int64_t{1} << 20;
     auto* const bytes = static_cast<char*>(tensor.raw());
     stream.parallel_for((tensor.bytes() + kSlab - 1) / kSlab, [&](int64_t slab) {
@@ -131,7 +141,7 @@ Tensor host_tensor(const Shape& shape, DType dtype) {
 }
 
 Tensor to_host(const Tensor& tensor, const Stream& stream) {
-  check_internal(!stream.dry(), "values of work that was left out");
+  check_internal(!stream.dry(), "values of a dry run were read");
   if (tensor.device().kind == DeviceKind::cpu) return tensor;
   Tensor host = host_tensor(tensor.shape(), tensor.dtype());
   copy(tensor, host, stream);

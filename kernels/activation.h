@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The element-wise functions between the layers of an MLP.
+// Activation functions and row norms of an MLP.
+// GELU: Hendrycks, Gimpel 2016; SiLU: Elfwing, Uchibe, Doya 2018; LayerNorm: Ba, Kiros, Hinton 2016; RMSNorm:
+// Zhang, Sennrich 2019.
 #pragma once
 #include <meshgrad/engine/error.h>
 
@@ -7,6 +9,7 @@
 #include <numbers>
 #include <string_view>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// relu: max(x, 0). silu: x / (1 + exp(-x)). gelu: x Phi(x), with the exact normal distribution (erf). tanh.
@@ -17,6 +20,8 @@ constexpr std::string_view name_of(Activation activation) {
   return kNames[static_cast<int>(activation)];
 }
 
+/// Over each row of `width` values. layer: (x - mean) / sqrt(variance + epsilon), with the biased variance.
+/// rms: x / sqrt(mean of squares + epsilon).
 enum class Norm : uint8_t { none, layer, rms };
 constexpr std::string_view name_of(Norm norm) {
   constexpr std::string_view kNames[] = {"none", "layer", "rms"};
@@ -24,3 +29,4 @@ constexpr std::string_view name_of(Norm norm) {
 }
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -4,22 +4,20 @@
 
 namespace meshgrad {
 
-void activation_forward(const ActivationForward& args, const Stream& stream) {
+void kernels::activation_forward(const ActivationForward& args, const Stream& stream) {
   check_defined("activation.forward", "x", args.x);
   check_tensor("activation.forward", "y", args.y, args.x.dtype(), args.x.shape());
-  pick_table(args.y.device(), cpu::elementwise_kernels, &GpuTables::elementwise)
-      .activation_forward(args, stream);
+  kernels::tables(args.y.device()).elementwise.activation_forward(args, stream);
 }
 
-void activation_backward(const ActivationBackward& args, const Stream& stream) {
+void kernels::activation_backward(const ActivationBackward& args, const Stream& stream) {
   check_defined("activation.backward", "x", args.x);
   check_tensor("activation.backward", "d_y", args.d_y, args.x.dtype(), args.x.shape());
   check_tensor("activation.backward", "d_x", args.d_x, args.x.dtype(), args.x.shape());
-  pick_table(args.d_x.device(), cpu::elementwise_kernels, &GpuTables::elementwise)
-      .activation_backward(args, stream);
+  kernels::tables(args.d_x.device()).elementwise.activation_backward(args, stream);
 }
 
-void norm_forward(const NormForward& args, Runtime& runtime, const Stream& stream) {
+void kernels::norm_forward(const NormForward& args, Runtime& runtime, const Stream& stream) {
   constexpr std::string_view kOp = "norm.forward";
   check_defined(kOp, "gain", args.gain);
   check_defined(kOp, "x", args.x);
@@ -31,11 +29,10 @@ void norm_forward(const NormForward& args, Runtime& runtime, const Stream& strea
   check_tensor(kOp, "gain", args.gain, sums, {width});
   check_optional(kOp, "bias", args.bias, sums, {width});
   check_tensor(kOp, "y", args.y, dtype, {args.rows.capacity, width});
-  pick_table(args.y.device(), cpu::elementwise_kernels, &GpuTables::elementwise)
-      .norm_forward(args, runtime, stream);
+  kernels::tables(args.y.device()).elementwise.norm_forward(args, runtime, stream);
 }
 
-void norm_backward(const NormBackward& args, Runtime& runtime, const Stream& stream) {
+void kernels::norm_backward(const NormBackward& args, Runtime& runtime, const Stream& stream) {
   constexpr std::string_view kOp = "norm.backward";
   check_defined(kOp, "gain", args.gain);
   check_defined(kOp, "x", args.x);
@@ -49,17 +46,16 @@ void norm_backward(const NormBackward& args, Runtime& runtime, const Stream& str
   check_tensor(kOp, "gain", args.gain, sums, {width});
   check_tensor(kOp, "d_gain", args.d_gain, sums, {width});
   check_optional(kOp, "d_bias", args.d_bias, sums, {width});
-  pick_table(args.d_x.device(), cpu::elementwise_kernels, &GpuTables::elementwise)
-      .norm_backward(args, runtime, stream);
+  kernels::tables(args.d_x.device()).elementwise.norm_backward(args, runtime, stream);
 }
 
-void axpby(const Axpby& args, const Stream& stream) {
+void kernels::axpby(const Axpby& args, const Stream& stream) {
   check_defined("axpby", "y", args.y);
   check_tensor("axpby", "x", args.x, args.y.dtype(), args.y.shape());
-  pick_table(args.y.device(), cpu::elementwise_kernels, &GpuTables::elementwise).axpby(args, stream);
+  kernels::tables(args.y.device()).elementwise.axpby(args, stream);
 }
 
-void cast(const Cast& args, const Stream& stream) {
+void kernels::cast(const Cast& args, const Stream& stream) {
   constexpr std::string_view kOp = "cast";
   check_defined(kOp, "from", args.from);
   check_defined(kOp, "to", args.to);
@@ -71,7 +67,7 @@ void cast(const Cast& args, const Stream& stream) {
     throw invalid_argument(kOp, "as many elements of floating dtypes",
                            text(args.from) + " and " + text(args.to));
   }
-  pick_table(args.to.device(), cpu::elementwise_kernels, &GpuTables::elementwise).cast(args, stream);
+  kernels::tables(args.to.device()).elementwise.cast(args, stream);
 }
 
 }  // namespace meshgrad

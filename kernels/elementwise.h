@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// elementwise: activations, sums, conversions, and the row-wise norms of the op-by-op path. Outputs may alias
-// inputs of the same shape. The tensors of a call share one storage dtype (f32, f16 or bf16; f64 on the CPU);
-// gain, bias and their gradients have its accumulator's (accumulator_of), in which sums and statistics run.
-// Deterministic: the order of every sum depends on the sizes and the device alone. Throws InvalidArgument on
-// a shape or dtype that does not fit.
+// elementwise: activations, linear combinations, conversions, and the row-wise norms of the op-by-op path.
+//
+// dtypes: the tensors of a call share one storage dtype (f32, f16 or bf16; f64 on the CPU). gain, bias and
+// their gradients have its accumulation dtype (accumulator_of), in which sums and statistics are computed.
+// Aliasing: an output may alias an input of the same shape. Deterministic: the order of every sum depends on
+// the sizes and the device alone. Throws InvalidArgument for a shape or dtype that does not fit.
 #pragma once
 #include <meshgrad/engine/tensor.h>
 #include <meshgrad/kernels/activation.h>
 
 namespace meshgrad {
 
-/// y = act(x)
+/// y = act(x), tensors of one shape.
 struct ActivationForward {
   Activation activation = Activation::relu;
   Tensor x, y;
 };
-/// d_x = d_y * act'(x); accumulate: d_x +=. relu's x may be its output: they are positive alike.
+/// d_x = d_y * act'(x), or d_x += with `accumulate`. For relu, `x` may be the forward output: both are
+/// positive in the same places.
 struct ActivationBackward {
   Activation activation = Activation::relu;
   Tensor x, d_y, d_x;
@@ -31,17 +33,18 @@ struct NormForward {
   double epsilon = 1e-5;
   Tensor y;  ///< [rows, width]
 };
-/// d_x is written, or added to; d_gain and d_bias are accumulated into.
+/// With x' = (x - mean) * scale and g = d_y * gain: d_x = scale * (g - mean(g) - x' * mean(g * x')), the term
+/// mean(g) being absent with rms. d_x is written, or added to; d_gain and d_bias are always added to.
 struct NormBackward {
   Norm norm = Norm::layer;
   Rows rows;
-  Tensor x, gain, d_y;
+  Tensor x, gain, d_y;  ///< x and d_y: [rows, width]
   double epsilon = 1e-5;
-  Tensor d_x;
+  Tensor d_x;  ///< [rows, width]
   bool accumulate = false;
-  Tensor d_gain, d_bias;
+  Tensor d_gain, d_bias;  ///< [width]; d_bias may be undefined
 };
-/// y = a x + b y, element by element.
+/// y = a x + b y, element by element, computed in the accumulation dtype.
 struct Axpby {
   double a = 1.0;
   Tensor x;
@@ -49,9 +52,9 @@ struct Axpby {
   Tensor y;
 };
 
-/// to = from, rounded to nearest even; f64, which only the CPU has, becomes 16 bits by way of f32.
+/// to = from, rounded to nearest even. From f64 (CPU only) to 16 bits it rounds twice, through f32.
 struct Cast {
-  Tensor from, to;  ///< as many elements
+  Tensor from, to;  ///< floating dtypes, equal numbers of elements
 };
 
 struct ElementwiseKernels {
@@ -62,15 +65,14 @@ struct ElementwiseKernels {
   void (*axpby)(const Axpby&, const Stream&);
   void (*cast)(const Cast&, const Stream&);
 };
-namespace cpu {
-extern const ElementwiseKernels elementwise_kernels;
-}
 
+namespace kernels {
 void activation_forward(const ActivationForward& args, const Stream& stream);
 void activation_backward(const ActivationBackward& args, const Stream& stream);
 void norm_forward(const NormForward& args, Runtime& runtime, const Stream& stream);
 void norm_backward(const NormBackward& args, Runtime& runtime, const Stream& stream);
 void axpby(const Axpby& args, const Stream& stream);
 void cast(const Cast& args, const Stream& stream);
+}  // namespace kernels
 
 }  // namespace meshgrad

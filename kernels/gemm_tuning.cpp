@@ -28,7 +28,7 @@ GemmChoices::Choices GemmChoices::read() {
   Choices found;
   while (std::getline(in, line)) {
     const size_t tab = line.find('\t');
-    // A line without its end was cut off while it was written.
+    // A last line without a newline was cut off while it was written.
     if (tab == std::string::npos || tab == 0 || tab + 1 == line.size() || in.eof()) {
       problem_ = file_.string() + " is damaged after " + std::to_string(found.size()) + " choices";
       return {};
@@ -38,18 +38,18 @@ GemmChoices::Choices GemmChoices::read() {
   return found;
 }
 
-const std::string* GemmChoices::find(const std::string& product) const {
-  const auto found = choices_.find(product);
+const std::string* GemmChoices::find(const std::string& gemm) const {
+  const auto found = choices_.find(gemm);
   return found == choices_.end() ? nullptr : &found->second;
 }
 
-void GemmChoices::add(const std::string& product, const std::string& choice) {
+void GemmChoices::add(const std::string& gemm, const std::string& choice) {
   if (!file_.empty()) choices_.merge(read());
-  choices_[product] = choice;
+  choices_[gemm] = choice;
   if (!file_.empty()) write();
 }
 
-/// Whole or not at all: another process may read at any time.
+/// Writes a temporary file and renames it: another process may read at any time.
 void GemmChoices::write() const {
   std::error_code ignored;
   std::filesystem::create_directories(file_.parent_path(), ignored);
@@ -57,7 +57,7 @@ void GemmChoices::write() const {
   unfinished += "." + std::to_string(getpid());
   std::ofstream out(unfinished);
   out << kHeader << machine_ << '\n';
-  for (const auto& [product, choice] : choices_) out << product << '\t' << choice << '\n';
+  for (const auto& [gemm, choice] : choices_) out << gemm << '\t' << choice << '\n';
   out.close();
   if (out) {
     std::filesystem::rename(unfinished, file_, ignored);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What was measured about matrix products on this machine, kept from run to run: one text file for a device
-// and library version. Losing it costs a measurement, so that nothing about it is an error.
+// Cache of GEMM autotuning results between runs: one text file per device and library version. A missing or
+// damaged file only costs the measurements again, so nothing here is an error.
 #pragma once
 #include <filesystem>
 #include <map>
@@ -12,16 +12,16 @@ namespace meshgrad {
 class GemmChoices {
  public:
   GemmChoices() = default;
-  /// Reads `file`, whose first line has to name `machine`. A file that is not there is an empty one; so is
-  /// one that cannot be understood, and `problem` says why.
+  /// Reads `file`, whose first line must name `machine`. A missing file counts as empty; so does one that
+  /// cannot be parsed, and `problem` then says why.
   GemmChoices(std::filesystem::path file, std::string machine);
   const std::string& problem() const { return problem_; }
 
-  /// The choice for a product; null when there is none.
-  const std::string* find(const std::string& product) const;
-  /// Adds a choice and rewrites the file, together with what other processes added meanwhile. Neither text
-  /// has tabs or line ends.
-  void add(const std::string& product, const std::string& choice);
+  /// The algorithm chosen for a GEMM; null when none was stored.
+  const std::string* find(const std::string& gemm) const;
+  /// Adds a choice and rewrites the file, merged with what other processes added since it was read. The texts
+  /// must contain no tabs or newlines.
+  void add(const std::string& gemm, const std::string& choice);
 
  private:
   using Choices = std::map<std::string, std::string>;
@@ -32,7 +32,8 @@ class GemmChoices {
   Choices choices_;
 };
 
-/// $XDG_CACHE_HOME/meshgrad/gemm-NAME.txt, else below ~/.cache; empty when neither variable is set.
+/// $XDG_CACHE_HOME/meshgrad/gemm-NAME.txt, or ~/.cache/meshgrad/...; an empty path when neither
+/// XDG_CACHE_HOME nor HOME is set.
 std::filesystem::path gemm_choices_file(std::string_view name);
 
 }  // namespace meshgrad

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/kernels/gpu_tables.h>
+// The GPU side of a build without CUDA.
+#include <meshgrad/kernels/tables.h>
 
-namespace meshgrad {
+namespace meshgrad::kernels {
 
-const GpuTables* gpu_tables() { return nullptr; }
+const KernelTables* gpu_tables() { return nullptr; }
 
-}  // namespace meshgrad
+}  // namespace meshgrad::kernels

@@ -1,26 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 // Graph: the connectivity of one edge set, sorted so that every scatter-add is a sum over a contiguous
-// segment.
+// segment (compressed sparse rows, once by receiver and once by sender).
 #pragma once
 #include <meshgrad/engine/tensor.h>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
-/// Directed edges in order of receiver. All index tensors are i32 and live on one device. Message passing
-/// reads the receiver segments, its backward the sender segments; neither needs atomics, and the order of
-/// every sum is fixed by the data. `owned_nodes <= nodes`: receivers are always owned; the nodes behind them
-/// are halo nodes that only send (one mesh over many ranks).
+/// Directed edges in ascending order of receiver. All index tensors are i32 and live on one device. Forward
+/// sums over receiver segments, backward over sender segments; neither needs atomics, and the order of every
+/// sum is fixed by the data. `owned_nodes <= nodes`: receivers are always owned nodes; the nodes after them
+/// are halo nodes, which only send (one mesh distributed over ranks).
 struct Graph {
   int64_t nodes = 0;
   int64_t owned_nodes = 0;
   int64_t edges = 0;
   Tensor senders;           ///< [edges]
   Tensor receivers;         ///< [edges], ascending
-  Tensor receiver_offsets;  ///< [owned_nodes + 1]: edges of receiver r are offsets[r] .. offsets[r+1]
-  Tensor sender_offsets;    ///< [nodes + 1]
-  Tensor sender_order;      ///< [edges]: edge numbers, ascending by (sender, edge)
-  /// i64 [3]: nodes, owned nodes and edges in device memory; the sizes above are then capacities, and
-  /// whatever lies behind the real counts is neither read nor written. Undefined: every row counts.
+  Tensor receiver_offsets;  ///< [owned_nodes + 1]: receiver r has the edges offsets[r] .. offsets[r+1] - 1
+  Tensor
+      sender_offsets;   ///< [nodes + 1]: sender s has entries offsets[s] .. offsets[s+1] - 1 of sender_order
+  Tensor sender_order;  ///< [edges]: edge indices, ascending by (sender, edge)
+  /// i64 [3]: the real numbers of nodes, owned nodes and edges in device memory. The sizes above are then
+  /// capacities, and kernels neither read nor write rows past the real counts. Undefined: every row is real.
   Tensor counts;
 
   Rows node_rows() const { return {nodes, count(0)}; }
@@ -33,14 +35,15 @@ struct Graph {
   }
 };
 
-/// Builds a Graph from edges in any order; within a receiver they keep their order. `order` (if given)
-/// receives [edges]: the caller's number of each sorted edge, to permute edge features alike. Throws
-/// InvalidArgument when an index is outside [0, nodes) or the spans differ in length.
+/// Builds a Graph from edges in any order by a stable sort. `order`, if not null, becomes [edges]: for each
+/// sorted edge its index in the caller's order, to permute edge features alike. Throws InvalidArgument when
+/// an index is outside [0, nodes) or the spans differ in length.
 Graph build_graph(Runtime& runtime, int64_t nodes, std::span<const int32_t> senders,
                   std::span<const int32_t> receivers, std::vector<int32_t>* order = nullptr);
 
-/// Throws InvalidArgument unless sizes, order and ranges are as documented; reads every index. For data from
-/// outside, once.
+/// Throws InvalidArgument unless sizes, order and ranges are as documented above. Reads every index, so call
+/// it once, for graphs from outside. CPU only.
 void check_graph(const Graph& graph);
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

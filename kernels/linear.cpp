@@ -4,7 +4,7 @@
 
 namespace meshgrad {
 
-void linear_forward(const LinearForward& args, Runtime& runtime, const Stream& stream) {
+void kernels::linear_forward(const LinearForward& args, Runtime& runtime, const Stream& stream) {
   constexpr std::string_view kOp = "linear.forward";
   check_defined(kOp, "weight", args.weight);
   const DType dtype = args.weight.dtype();
@@ -14,10 +14,10 @@ void linear_forward(const LinearForward& args, Runtime& runtime, const Stream& s
   check_tensor(kOp, "x", args.x, dtype, {args.rows.capacity, in});
   check_optional(kOp, "bias", args.bias, accumulator_of(dtype), {out});
   check_tensor(kOp, "y", args.y, dtype, {args.rows.capacity, out});
-  pick_table(args.y.device(), cpu::linear_kernels, &GpuTables::linear).forward(args, runtime, stream);
+  kernels::tables(args.y.device()).linear.forward(args, runtime, stream);
 }
 
-void linear_backward(const LinearBackward& args, Runtime& runtime, const Stream& stream) {
+void kernels::linear_backward(const LinearBackward& args, Runtime& runtime, const Stream& stream) {
   constexpr std::string_view kOp = "linear.backward";
   check_defined(kOp, "weight", args.weight);
   const DType dtype = args.weight.dtype();
@@ -30,7 +30,7 @@ void linear_backward(const LinearBackward& args, Runtime& runtime, const Stream&
   check_optional(kOp, "d_x", args.d_x, dtype, {args.rows.capacity, in});
   check_optional(kOp, "d_weight", args.d_weight, accumulator_of(dtype), {in, out});
   check_optional(kOp, "d_bias", args.d_bias, accumulator_of(dtype), {out});
-  pick_table(args.d_y.device(), cpu::linear_kernels, &GpuTables::linear).backward(args, runtime, stream);
+  kernels::tables(args.d_y.device()).linear.backward(args, runtime, stream);
 }
 
 }  // namespace meshgrad

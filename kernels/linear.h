@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// linear: matrix products of rows with a weight, the op-by-op path and the node-level terms of the split
-// first layer. Weights lie in memory as [in, out]. All tensors of a call share one storage dtype (f32,
-// f16 or bf16; f64 on the CPU), but for biases and weight gradients, which have its accumulator's (f32, f64
-// for f64); products are summed in that. Operands that a call makes itself (hidden activations and their
-// gradients) may be rounded to the storage dtype before they are multiplied. Deterministic: the order of
-// every sum depends on the sizes and the device alone, not on threads. No two arguments overlap unless said
-// so. Throws InvalidArgument on a shape or dtype that does not fit.
+// linear: y = x W + b and its gradients, for the op-by-op path and for the node terms of the split first
+// layer (message_passing.h). Tensors are row-major; weights are [in, out].
+//
+// dtypes: the tensors of a call share one storage dtype (f32, f16 or bf16; f64 on the CPU), except biases and
+// weight gradients, which have its accumulation dtype (f32; f64 for f64). Sums run in the accumulation dtype.
+// Intermediate operands (hidden activations and their gradients) may be rounded to the storage dtype before
+// they are multiplied.
+// Deterministic: the order of every sum depends on the sizes and the device alone, not on threads. Arguments
+// must not overlap unless stated otherwise. Throws InvalidArgument for a shape or dtype that does not fit.
 #pragma once
 #include <meshgrad/engine/tensor.h>
 #include <meshgrad/kernels/activation.h>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// y = x W + b.
@@ -22,27 +25,27 @@ struct LinearForward {
   bool accumulate = false;  ///< y += instead of y =
 };
 
-/// dx = dy W^T, dW += x^T dy, db += column sums of dy. Each output may be undefined: it is then not computed.
+/// d_x = d_y W^T, d_W += x^T d_y, d_b += column sums of d_y. An undefined output is not computed.
 struct LinearBackward {
   Rows rows;
   Tensor d_y;                   ///< [rows, out]
-  Tensor x;                     ///< [rows, in]; needed for d_weight
-  Tensor weight;                ///< [in, out]; always needed, as it says the sizes
+  Tensor x;                     ///< [rows, in]; may be undefined when d_weight is
+  Tensor weight;                ///< [in, out]; always required: the sizes are taken from it
   Tensor d_x;                   ///< [rows, in]
   bool accumulate_d_x = false;  ///< d_x += instead of d_x =
-  Tensor d_weight;              ///< [in, out], always accumulated into
-  Tensor d_bias;                ///< [out], always accumulated into
+  Tensor d_weight;              ///< [in, out], always added to
+  Tensor d_bias;                ///< [out], always added to
 };
 
 struct LinearKernels {
   void (*forward)(const LinearForward&, Runtime&, const Stream&);
   void (*backward)(const LinearBackward&, Runtime&, const Stream&);
 };
-namespace cpu {
-extern const LinearKernels linear_kernels;
-}
 
+namespace kernels {
 void linear_forward(const LinearForward& args, Runtime& runtime, const Stream& stream);
 void linear_backward(const LinearBackward& args, Runtime& runtime, const Stream& stream);
+}  // namespace kernels
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

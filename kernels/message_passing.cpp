@@ -31,24 +31,22 @@ int64_t check_common(std::string_view op, const Args& args, DType dtype) {
 
 }  // namespace
 
-bool saving_helps(const EdgeUpdateForward& args) {
+bool kernels::saves_hidden(const EdgeUpdateForward& args) {
   check_defined("edge_update.forward", "aggregate", args.aggregate);
-  return pick_table(args.aggregate.device(), cpu::message_passing_kernels, &GpuTables::message_passing)
-      .saving_helps(args);
+  return kernels::tables(args.aggregate.device()).message_passing.saves_hidden(args);
 }
 
-void edge_update_forward(const EdgeUpdateForward& args, Runtime& runtime, const Stream& stream) {
+void kernels::edge_update_forward(const EdgeUpdateForward& args, Runtime& runtime, const Stream& stream) {
   constexpr std::string_view kOp = "edge_update.forward";
   check_defined(kOp, "aggregate", args.aggregate);
   const DType dtype = args.aggregate.dtype();
   const int64_t out = check_common(kOp, args, dtype);
   check_tensor(kOp, "aggregate", args.aggregate, dtype, {args.graph->owned_nodes, out});
   check_optional(kOp, "edges_out", args.edges_out, dtype, {args.graph->edges, out});
-  pick_table(args.aggregate.device(), cpu::message_passing_kernels, &GpuTables::message_passing)
-      .edge_forward(args, runtime, stream);
+  kernels::tables(args.aggregate.device()).message_passing.edge_forward(args, runtime, stream);
 }
 
-void edge_update_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Stream& stream) {
+void kernels::edge_update_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Stream& stream) {
   constexpr std::string_view kOp = "edge_update.backward";
   check_defined(kOp, "d_aggregate", args.d_aggregate);
   const DType dtype = args.d_aggregate.dtype();
@@ -64,8 +62,7 @@ void edge_update_backward(const EdgeUpdateBackward& args, Runtime& runtime, cons
                  args.terms.receiver_weight.shape());
   check_optional(kOp, "d_edge_weight", args.d_edge_weight, accumulator_of(dtype), args.edges.weight.shape());
   check_mlp_gradients(kOp, args.weights, args.d_weights);
-  pick_table(args.d_aggregate.device(), cpu::message_passing_kernels, &GpuTables::message_passing)
-      .edge_backward(args, runtime, stream);
+  kernels::tables(args.d_aggregate.device()).message_passing.edge_backward(args, runtime, stream);
 }
 
 }  // namespace meshgrad

@@ -2,20 +2,20 @@
 // message_passing: the edge half of a MeshGraphNets block, fused: gather, MLP with its first layer split by
 // linearity, norm, residual and the sum over each receiver's edges, in one pass over the edges.
 //
-//   S = h W_s,  R = h W_r                             once a node
-//   z_1 = S[sender] + R[receiver] + e W_e + b_1       once an edge
+//   S = h W_s,  R = h W_r                             per node
+//   z_1 = S[sender] + R[receiver] + e W_e + b_1       per edge
 //   y = norm(mlp(z_1)),  e' = e + y
 //   aggregate[r] = sum of y over the edges of receiver r, in edge order
 //
 // Source: Pfaff, Fortunato, Sanchez-Gonzalez, Battaglia, "Learning mesh-based simulation with graph networks"
-// (2021), section 3.2. Storage and accumulation as in mlp.h; bit-identical for any number of threads.
+// (2021), section 3.2. dtypes as in linear.h; results are bit-identical for any number of threads.
 #pragma once
 #include <meshgrad/kernels/graph.h>
 #include <meshgrad/kernels/mlp.h>
 
 namespace meshgrad {
 
-/// The node half of the first layer: row ranges of the first weight, and what they multiply.
+/// The node terms of the first layer: the nodes, and the row ranges of the first weight that multiply them.
 struct NodeTerms {
   Tensor nodes;            ///< h: [nodes, node_width]
   Tensor sender_weight;    ///< W_s: [node_width, hidden]
@@ -28,13 +28,14 @@ struct EdgeUpdateForward {
   MlpInput edges;  ///< e: [edges, in] and W_e
   MlpWeights weights;
   bool residual = true;  ///< e' = e + y; false: e' = y
-  /// Sums e' instead of y (PhysicsNeMo's convention).
+  /// Aggregates e' instead of y (PhysicsNeMo's convention).
   bool aggregate_after_residual = false;
-  Tensor edges_out;  ///< e': [edges, out]; may be undefined when nothing reads it (the last block)
-  Tensor aggregate;  ///< [owned_nodes, out]; a receiver without edges gets 0
+  Tensor edges_out;  ///< e': [edges, out]; may be undefined when e' is not needed (the last block)
+  Tensor aggregate;  ///< [owned_nodes, out]; 0 for a receiver without edges
   MlpSaved saved;
 };
 
+/// The gradients of edge_update_forward, from those of its two outputs. The other arguments are forward's.
 struct EdgeUpdateBackward {
   const Graph* graph = nullptr;
   NodeTerms terms;
@@ -43,29 +44,28 @@ struct EdgeUpdateBackward {
   bool residual = true;
   bool aggregate_after_residual = false;
   MlpSaved saved;
-  Tensor d_edges_out;  ///< [edges, out]; undefined: zero (nothing read e')
+  Tensor d_edges_out;  ///< [edges, out]; undefined: zero (e' was not used)
   Tensor d_aggregate;  ///< [owned_nodes, out]
-  Tensor
-      d_edges;  ///< [edges, in]: written, with the residual's share; may alias d_edges_out; may be undefined
+  /// [edges, in]: written, including the residual's gradient. May alias d_edges_out, and may be undefined.
+  Tensor d_edges;
   Tensor d_nodes;                             ///< [nodes, node_width]; may be undefined
   bool accumulate_d_nodes = false;            ///< d_nodes += instead of d_nodes =
-  Tensor d_sender_weight, d_receiver_weight;  ///< accumulated into; may be undefined
-  Tensor d_edge_weight;                       ///< [in, hidden], accumulated into
+  Tensor d_sender_weight, d_receiver_weight;  ///< [node_width, hidden], added to; may be undefined
+  Tensor d_edge_weight;                       ///< [in, hidden], added to; may be undefined
   MlpWeightGradients d_weights;
 };
 
 struct MessagePassingKernels {
-  bool (*saving_helps)(const EdgeUpdateForward&);
+  bool (*saves_hidden)(const EdgeUpdateForward&);
   void (*edge_forward)(const EdgeUpdateForward&, Runtime&, const Stream&);
   void (*edge_backward)(const EdgeUpdateBackward&, Runtime&, const Stream&);
 };
-namespace cpu {
-extern const MessagePassingKernels message_passing_kernels;
-}
 
-/// As for MlpForward.
-bool saving_helps(const EdgeUpdateForward& args);
+namespace kernels {
+/// As for mlp (mlp.h).
+bool saves_hidden(const EdgeUpdateForward& args);
 void edge_update_forward(const EdgeUpdateForward& args, Runtime& runtime, const Stream& stream);
 void edge_update_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Stream& stream);
+}  // namespace kernels
 
 }  // namespace meshgrad

@@ -70,12 +70,12 @@ void check_mlp_gradients(std::string_view op, const MlpWeights& weights,
   check("d_norm_bias", gradients.norm_bias, weights.norm_bias);
 }
 
-bool saving_helps(const MlpForward& args) {
+bool kernels::saves_hidden(const MlpForward& args) {
   check_defined("mlp.forward", "out", args.out);
-  return pick_table(args.out.device(), cpu::mlp_kernels, &GpuTables::mlp).saving_helps(args);
+  return kernels::tables(args.out.device()).mlp.saves_hidden(args);
 }
 
-void mlp_forward(const MlpForward& args, Runtime& runtime, const Stream& stream) {
+void kernels::mlp_forward(const MlpForward& args, Runtime& runtime, const Stream& stream) {
   constexpr std::string_view kOp = "mlp.forward";
   check_defined(kOp, "out", args.out);
   const DType dtype = args.out.dtype();
@@ -86,10 +86,10 @@ void mlp_forward(const MlpForward& args, Runtime& runtime, const Stream& stream)
   const int64_t out = check_mlp_weights(kOp, args.weights, args.saved, rows, hidden, dtype);
   check_optional(kOp, "residual", args.residual, dtype, {rows, out});
   check_tensor(kOp, "out", args.out, dtype, {rows, out});
-  pick_table(args.out.device(), cpu::mlp_kernels, &GpuTables::mlp).forward(args, runtime, stream);
+  kernels::tables(args.out.device()).mlp.forward(args, runtime, stream);
 }
 
-void mlp_backward(const MlpBackward& args, Runtime& runtime, const Stream& stream) {
+void kernels::mlp_backward(const MlpBackward& args, Runtime& runtime, const Stream& stream) {
   constexpr std::string_view kOp = "mlp.backward";
   check_defined(kOp, "d_out", args.d_out);
   const DType dtype = args.d_out.dtype();
@@ -112,7 +112,7 @@ void mlp_backward(const MlpBackward& args, Runtime& runtime, const Stream& strea
                    args.inputs[i].weight.shape());
   }
   check_mlp_gradients(kOp, args.weights, args.d_weights);
-  pick_table(args.d_out.device(), cpu::mlp_kernels, &GpuTables::mlp).backward(args, runtime, stream);
+  kernels::tables(args.d_out.device()).mlp.backward(args, runtime, stream);
 }
 
 }  // namespace meshgrad

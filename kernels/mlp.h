@@ -1,31 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-// mlp: a multi-layer perceptron with an optional norm and residual, fused: tile by tile through all layers.
+// mlp: a multi-layer perceptron with an optional norm and residual, fused: a tile of rows passes through all
+// layers before the next tile starts, so hidden activations stay in cache (CPU) or on chip (GPU).
 //
 //   z_1 = sum_i x_i W_1i + b_1 (+ gathered terms), h_k = act(z_k), z_{k+1} = h_k W_{k+1} + b_{k+1},
 //   y = norm(z_last) * gain + bias, out = residual + y
 //
-// The first layer takes several inputs, each with its own row range of the first weight, so that a
-// concatenation is never written. LayerNorm: Ba, Kiros, Hinton 2016; RMSNorm: Zhang, Sennrich 2019. Storage
-// and accumulation as in linear.h; norm statistics and every sum are in the accumulation type. What can be
-// saved for backward is rounded to storage whether it is saved or not. Deterministic for any thread count.
+// The first layer takes several inputs, each with its own row range of the first weight, so their
+// concatenation is never materialised. dtypes as in linear.h; norm statistics and every sum are in the
+// accumulation dtype. Pre-activations are rounded to storage whether they are saved for backward or
+// recomputed, so both give the same bits. Deterministic for any number of threads.
 #pragma once
 #include <meshgrad/engine/inline_vector.h>
 #include <meshgrad/kernels/linear.h>
 
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 inline constexpr int kMaxMlpInputs = 8;
 inline constexpr int kMaxMlpLayers = 8;
 
-/// One of something for each input, and for each layer.
+/// Lists with one element per input, and per layer.
 template <class T>
 using PerInput = InlineVector<T, kMaxMlpInputs>;
 template <class T>
 using PerLayer = InlineVector<T, kMaxMlpLayers>;
 
-/// One MLP's weights. Layer 0's weight is held by the inputs (see MlpInput).
+/// One MLP's weights. The first layer's weight is given with the inputs (see MlpInput).
 struct MlpWeights {
   Tensor first_bias;         ///< [hidden] (or [out] with a single layer)
   PerLayer<Tensor> weights;  ///< layers 1..: [in, out]
@@ -38,8 +40,8 @@ struct MlpWeights {
   int layers() const { return 1 + static_cast<int>(weights.size()); }
 };
 
-/// Gradients of MlpWeights, same shapes, accumulated into; an undefined one is not wanted. The lists are as
-/// long as the weights'.
+/// Gradients of MlpWeights, of the same shapes, added to. An undefined one is not computed. The lists must be
+/// as long as those of the weights.
 struct MlpWeightGradients {
   Tensor first_bias;
   PerLayer<Tensor> weights;
@@ -54,9 +56,9 @@ struct MlpInput {
   Tensor weight;  ///< [in_i, hidden]: a row range of the first weight
 };
 
-/// What forward leaves for backward. Where the tensors are undefined, backward
-/// recomputes them in the tile, bit for bit. A kernel may keep max(z, 0) instead of z where the activation is
-/// relu: that is the layer's output, and where it is positive tells the slope.
+/// Activations that forward saves for backward. Backward recomputes those that are undefined, bit for bit.
+/// With relu a kernel may save max(z, 0) instead of z: that is the layer's output, and its sign gives the
+/// derivative.
 struct MlpSaved {
   PerLayer<Tensor> pre_activations;  ///< z_1 .. z_{last-1}, or their max(z, 0): [rows, hidden] each
   Tensor pre_norm;                   ///< z_last: [rows, out]; only with a norm
@@ -68,48 +70,47 @@ struct MlpForward {
   MlpWeights weights;
   Tensor residual;  ///< [rows, out], or undefined; may be one of the inputs
   Tensor out;       ///< [rows, out]
-  MlpSaved saved;   ///< tensors to fill, or undefined
+  MlpSaved saved;   ///< tensors to write, or undefined: nothing is saved
 };
 
 struct MlpBackward {
   Rows rows;
   PerInput<MlpInput> inputs;
   MlpWeights weights;
-  MlpSaved saved;
-  Tensor d_out;  ///< [rows, out]
-  /// Per input: where dx goes (may be undefined) and whether it is added. `d_inputs[i]` may alias `d_out`
-  /// when the input is also the residual: then the residual's share is added with accumulate = true and costs
-  /// no copy.
+  MlpSaved saved;  ///< as forward wrote it, or undefined: recomputed
+  Tensor d_out;    ///< [rows, out]
+  /// Per input: [rows, in_i], or undefined: not computed. `d_inputs[i]` may alias `d_out` when input i is
+  /// also the residual: with accumulate[i] = true the residual's gradient is then included without a copy.
   PerInput<Tensor> d_inputs;
-  PerInput<bool> accumulate;         ///< per input: dx += instead of dx =
-  PerInput<Tensor> d_first_weights;  ///< per input: [in_i, hidden], accumulated into
+  PerInput<bool> accumulate;         ///< per input: d_x += instead of d_x =
+  PerInput<Tensor> d_first_weights;  ///< per input: [in_i, hidden], added to; or undefined
   MlpWeightGradients d_weights;
 };
 
 struct MlpKernels {
-  bool (*saving_helps)(const MlpForward&);
+  bool (*saves_hidden)(const MlpForward&);
   void (*forward)(const MlpForward&, Runtime&, const Stream&);
   void (*backward)(const MlpBackward&, Runtime&, const Stream&);
 };
-namespace cpu {
-extern const MlpKernels mlp_kernels;
-}
 
+namespace kernels {
 void mlp_forward(const MlpForward& args, Runtime& runtime, const Stream& stream);
 void mlp_backward(const MlpBackward& args, Runtime& runtime, const Stream& stream);
 
-/// False where the device's kernels compute hidden activations anew in any case (the fused ones on tensor
-/// cores): room for them would cost memory, and the faster kernels. `args.saved` is undefined.
-bool saving_helps(const MlpForward& args);
+/// Whether the device's kernel for these arguments uses saved activations. False for the fused GPU kernels,
+/// which always recompute them: saving would cost memory and select slower kernels. `args.saved` is not read.
+bool saves_hidden(const MlpForward& args);
+}  // namespace kernels
 
-/// True when `saved` holds all that backward would otherwise recompute.
+/// True when `saved` holds everything that backward needs, so nothing is recomputed.
 bool saved_is_complete(const MlpWeights& weights, const MlpSaved& saved);
 
-/// Contract checks that message_passing shares. Throws InvalidArgument unless weights and saved tensors fit
-/// each other and a first layer of width `hidden`; returns the width of the output.
+/// Argument checks shared with message_passing. Throws InvalidArgument unless weights and saved tensors fit
+/// each other and a first layer of width `hidden`. Returns the output width.
 int64_t check_mlp_weights(std::string_view op, const MlpWeights& weights, const MlpSaved& saved, int64_t rows,
                           int64_t hidden, DType dtype);
 /// Throws InvalidArgument unless every gradient has its weight's shape and dtype, or is undefined.
 void check_mlp_gradients(std::string_view op, const MlpWeights& weights, const MlpWeightGradients& gradients);
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -5,13 +5,11 @@
 namespace meshgrad {
 namespace {
 
-const OptimizerKernels& table_of(const Tensor& tensor) {
-  return pick_table(tensor.device(), cpu::optimizer_kernels, &GpuTables::optimizer);
-}
+const OptimizerKernels& table_of(const Tensor& tensor) { return kernels::tables(tensor.device()).optimizer; }
 
 }  // namespace
 
-void note_loss(const NoteLoss& args, const Stream& stream) {
+void kernels::note_loss(const NoteLoss& args, const Stream& stream) {
   constexpr std::string_view kOp = "note_loss";
   check_tensor(kOp, "state", args.state, DType::u8, {kStepStateBytes});
   check_tensor(kOp, "sum", args.sum, DType::f64, {1});
@@ -20,7 +18,7 @@ void note_loss(const NoteLoss& args, const Stream& stream) {
   table_of(args.state).note_loss(args, stream);
 }
 
-void optimizer_decide(const OptimizerDecision& args, const Stream& stream) {
+void kernels::optimizer_decide(const OptimizerDecision& args, const Stream& stream) {
   constexpr std::string_view kOp = "optimizer.decide";
   check_tensor(kOp, "state", args.state, DType::u8, {kStepStateBytes});
   check_tensor(kOp, "squared_norm", args.squared_norm, DType::f64, {1});
@@ -28,7 +26,7 @@ void optimizer_decide(const OptimizerDecision& args, const Stream& stream) {
   table_of(args.state).decide(args, stream);
 }
 
-void optimizer_update(const OptimizerUpdate& args, const Stream& stream) {
+void kernels::optimizer_update(const OptimizerUpdate& args, const Stream& stream) {
   constexpr std::string_view kOp = "optimizer.update";
   check_tensor(kOp, "state", args.state, DType::u8, {kStepStateBytes});
   check_defined(kOp, "parameters", args.parameters);

@@ -1,43 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0
-// optimizer: what ends a window of batches, without the host looking: the rules of step_state.h, and one
-// fused pass over the flat parameter arena: unscale, clip, step, write the 16-bit copy, clear the gradients.
-// Adam: Kingma, Ba 2015, algorithm 1 with bias correction; AdamW: Loshchilov, Hutter 2019 (decay decoupled
-// from the gradient); SGD with heavy-ball momentum. Weight decay of Adam and SGD is added to the gradient.
+// optimizer: the end of a step, without the host reading device memory: the rules of step_state.h, and one
+// fused pass over the flat parameter arena: unscale, clip, update, write the 16-bit copy, clear the
+// gradients. Adam: Kingma, Ba 2015, algorithm 1 with bias correction; AdamW: Loshchilov, Hutter 2019 (decay
+// decoupled from the gradient); SGD with heavy-ball momentum. Weight decay of Adam and SGD is added to the
+// gradient.
 #pragma once
 #include <meshgrad/engine/tensor.h>
 #include <meshgrad/kernels/step_state.h>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
-/// A StepState in device memory is a tensor u8 [kStepStateBytes].
+/// A StepState in device memory is a u8 tensor [kStepStateBytes].
 inline constexpr int64_t kStepStateBytes = sizeof(StepState);
 
-/// state, seed = note_loss(state, sum, window_weight)
+/// Runs note_loss of step_state.h on the device: adds a micro-batch's loss to the step's, and writes the seed
+/// of its backward pass, loss scale / window weight.
 struct NoteLoss {
-  Tensor state;
-  Tensor sum;            ///< f64 [1]
-  Tensor window_weight;  ///< f64 [1]
+  Tensor state;          ///< u8 [kStepStateBytes]
+  Tensor sum;            ///< f64 [1]: sum of squared errors of the micro-batch
+  Tensor window_weight;  ///< f64 [1]: loss terms of all micro-batches of the step
   Tensor seed;           ///< f64 [1], written
 };
 
-/// decide(state, settings, squared_norm, non_finite); the two are zero afterwards.
+/// Runs decide of step_state.h on the device: whether the step is taken, and with which factors. squared_norm
+/// and non_finite are zero afterwards, ready for the next step.
 struct OptimizerDecision {
   OptimizerSettings settings;
-  Tensor state;
-  Tensor squared_norm;  ///< f64 [1]
-  Tensor non_finite;    ///< i32 [1]
+  Tensor state;         ///< u8 [kStepStateBytes]
+  Tensor squared_norm;  ///< f64 [1]: of the gradients, still scaled
+  Tensor non_finite;    ///< i32 [1]: not 0 when a gradient is not finite
 };
 
-/// Updates parameters and moments in place as `state` decided, and clears the gradients; where it decided to
-/// skip it only clears. Flat tensors of one length; the first four of one dtype, f32 (f64 for checks).
+/// Updates parameters and moments in place with the factors in `state`, and clears the gradients. After a
+/// decision to skip it only clears. Flat tensors of one length [n]; parameters, gradients and moments are f32
+/// (f64 for checks).
 struct OptimizerUpdate {
   OptimizerSettings settings;
   Tensor state;
-  Tensor parameters;
+  Tensor parameters;  ///< master weights
   Tensor gradients;
   Tensor first_moment;   ///< Adam: m. SGD: the momentum buffer, or undefined when momentum = 0
   Tensor second_moment;  ///< Adam: v
-  Tensor storage;        ///< f16 or bf16: the parameters rounded; or undefined
+  Tensor storage;        ///< f16 or bf16: the rounded copy for forward and backward; or undefined
 };
 
 struct OptimizerKernels {
@@ -45,12 +50,12 @@ struct OptimizerKernels {
   void (*decide)(const OptimizerDecision&, const Stream&);
   void (*update)(const OptimizerUpdate&, const Stream&);
 };
-namespace cpu {
-extern const OptimizerKernels optimizer_kernels;
-}
 
+namespace kernels {
 void note_loss(const NoteLoss& args, const Stream& stream);
 void optimizer_decide(const OptimizerDecision& args, const Stream& stream);
 void optimizer_update(const OptimizerUpdate& args, const Stream& stream);
+}  // namespace kernels
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -4,7 +4,7 @@
 
 namespace meshgrad {
 
-void masked_loss_forward(const MaskedLossForward& args, Runtime& runtime, const Stream& stream) {
+void kernels::masked_loss_forward(const MaskedLossForward& args, Runtime& runtime, const Stream& stream) {
   constexpr std::string_view kOp = "masked_loss.forward";
   check_defined(kOp, "prediction", args.prediction);
   const Shape shape{args.rows.capacity, args.prediction.width()};
@@ -13,11 +13,10 @@ void masked_loss_forward(const MaskedLossForward& args, Runtime& runtime, const 
   check_tensor(kOp, "mask", args.mask, DType::u8, {args.rows.capacity});
   check_tensor(kOp, "sum", args.sum, DType::f64, {1});
   check_tensor(kOp, "weight", args.weight, DType::f64, {1});
-  pick_table(args.prediction.device(), cpu::reduction_kernels, &GpuTables::reduction)
-      .masked_loss_forward(args, runtime, stream);
+  kernels::tables(args.prediction.device()).reduction.masked_loss_forward(args, runtime, stream);
 }
 
-void masked_loss_backward(const MaskedLossBackward& args, const Stream& stream) {
+void kernels::masked_loss_backward(const MaskedLossBackward& args, const Stream& stream) {
   constexpr std::string_view kOp = "masked_loss.backward";
   check_defined(kOp, "prediction", args.prediction);
   const Shape shape{args.rows.capacity, args.prediction.width()};
@@ -26,16 +25,14 @@ void masked_loss_backward(const MaskedLossBackward& args, const Stream& stream) 
   check_tensor(kOp, "mask", args.mask, DType::u8, {args.rows.capacity});
   check_tensor(kOp, "seed", args.seed, DType::f64, {1});
   check_tensor(kOp, "d_prediction", args.d_prediction, args.prediction.dtype(), shape);
-  pick_table(args.prediction.device(), cpu::reduction_kernels, &GpuTables::reduction)
-      .masked_loss_backward(args, stream);
+  kernels::tables(args.prediction.device()).reduction.masked_loss_backward(args, stream);
 }
 
-void sum_of_squares(const SumOfSquares& args, Runtime& runtime, const Stream& stream) {
+void kernels::sum_of_squares(const SumOfSquares& args, Runtime& runtime, const Stream& stream) {
   check_defined("sum_of_squares", "x", args.x);
   check_tensor("sum_of_squares", "sum", args.sum, DType::f64, {1});
   check_optional("sum_of_squares", "non_finite", args.non_finite, DType::i32, {1});
-  pick_table(args.x.device(), cpu::reduction_kernels, &GpuTables::reduction)
-      .sum_of_squares(args, runtime, stream);
+  kernels::tables(args.x.device()).reduction.sum_of_squares(args, runtime, stream);
 }
 
 }  // namespace meshgrad

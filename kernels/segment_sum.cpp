@@ -4,7 +4,7 @@
 
 namespace meshgrad {
 
-void segment_sum(const SegmentSum& args, const Stream& stream) {
+void kernels::segment_sum(const SegmentSum& args, const Stream& stream) {
   constexpr std::string_view kOp = "segment_sum";
   check_defined(kOp, "out", args.out);
   check_defined(kOp, "x", args.x);
@@ -18,10 +18,10 @@ void segment_sum(const SegmentSum& args, const Stream& stream) {
                            std::to_string(args.x_column) + " + " + std::to_string(args.out.width()) + " of " +
                                std::to_string(args.x.width()));
   }
-  pick_table(args.out.device(), cpu::segment_sum_kernels, &GpuTables::segment_sum).segment_sum(args, stream);
+  kernels::tables(args.out.device()).segment_sum.segment_sum(args, stream);
 }
 
-void gather(const Gather& args, const Stream& stream) {
+void kernels::gather(const Gather& args, const Stream& stream) {
   constexpr std::string_view kOp = "gather";
   check_defined(kOp, "x", args.x);
   check_defined(kOp, "out", args.out);
@@ -33,7 +33,7 @@ void gather(const Gather& args, const Stream& stream) {
                            std::to_string(args.out_column) + " + " + std::to_string(args.x.width()) + " of " +
                                std::to_string(args.out.width()));
   }
-  pick_table(args.out.device(), cpu::segment_sum_kernels, &GpuTables::segment_sum).gather(args, stream);
+  kernels::tables(args.out.device()).segment_sum.gather(args, stream);
 }
 
 }  // namespace meshgrad

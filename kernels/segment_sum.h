@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// segment_sum and gather, each the other's transpose; the op-by-op path's scatter-add and concatenation.
-// Sums run in the order of the index, in the accumulation type; a GPU cuts long segments in slabs of fixed
-// length, whose sums it adds in order. Deterministic, no atomics.
-// x and out share one storage dtype (f32, f16 or bf16; f64 on the CPU). Throws InvalidArgument on a shape or
-// dtype that does not fit.
+// segment_sum and gather, each the other's transpose: scatter-add and concatenation of the op-by-op path.
+// Sums run in index order, in the accumulation dtype; a GPU splits long segments into slabs of fixed length
+// and adds their sums in order. Deterministic, no atomics. x and out share one storage dtype (f32, f16 or
+// bf16; f64 on the CPU). Throws InvalidArgument for a shape or dtype that does not fit.
 #pragma once
 #include <meshgrad/engine/tensor.h>
 
 namespace meshgrad {
 
-/// out[s] = sum over i in offsets[s] .. offsets[s+1] of x[order[i]]; without an order, of x[i]. Without
-/// offsets, segment s is row s alone: columns of x taken out.
+/// out[s] = sum over i in offsets[s] .. offsets[s+1] - 1 of x[order[i]]. Without `order`: of x[i]. Without
+/// `offsets`, segment s is row s alone, which copies a range of columns.
 struct SegmentSum {
   Rows segments;
   Tensor offsets;           ///< i32 [segments + 1], or undefined
@@ -18,13 +17,13 @@ struct SegmentSum {
   Tensor x;                 ///< [items, width]
   Tensor out;               ///< [segments, width]
   bool accumulate = false;  ///< out += instead of out =
-  int64_t x_column = 0;     ///< the columns [x_column, x_column + width(out)) of x are summed
+  int64_t x_column = 0;     ///< sums the columns [x_column, x_column + width(out)) of x
 };
 
-/// out[i, column ..] = x[index[i]]: rows of x into a column range of out.
+/// out[i, out_column ..] = x[index[i]]: copies rows of x into a column range of out.
 struct Gather {
   Rows rows;
-  Tensor index;  ///< i32 [rows]; undefined: row i itself
+  Tensor index;  ///< i32 [rows]; undefined: index[i] = i
   Tensor x;      ///< [items, width]
   Tensor out;    ///< [rows, >= out_column + width]
   int64_t out_column = 0;
@@ -34,11 +33,10 @@ struct SegmentSumKernels {
   void (*segment_sum)(const SegmentSum&, const Stream&);
   void (*gather)(const Gather&, const Stream&);
 };
-namespace cpu {
-extern const SegmentSumKernels segment_sum_kernels;
-}
 
+namespace kernels {
 void segment_sum(const SegmentSum& args, const Stream& stream);
 void gather(const Gather& args, const Stream& stream);
+}  // namespace kernels
 
 }  // namespace meshgrad

@@ -21,8 +21,8 @@ void check_source(std::string_view op, const Tensor& source, int64_t width, cons
 
 }  // namespace
 
-void deviation_forward(const DeviationForward& args, const Stream& stream) {
-  constexpr std::string_view kOp = "deviation.forward";
+void kernels::accumulate_error_forward(const AccumulateErrorForward& args, const Stream& stream) {
+  constexpr std::string_view kOp = "accumulate_error.forward";
   check_defined(kOp, "prediction", args.prediction);
   const Shape shape{args.rows.capacity, args.prediction.width()};
   const DType sums = accumulator_of(args.prediction.dtype());
@@ -31,11 +31,11 @@ void deviation_forward(const DeviationForward& args, const Stream& stream) {
   check_optional(kOp, "target", args.target, sums, shape);
   check_tensor(kOp, "mask", args.mask, DType::u8, {args.rows.capacity});
   check_tensor(kOp, "after", args.after, sums, shape);
-  pick_table(args.after.device(), cpu::unroll_kernels, &GpuTables::unroll).deviation_forward(args, stream);
+  kernels::tables(args.after.device()).state_error.accumulate_error_forward(args, stream);
 }
 
-void deviation_backward(const DeviationBackward& args, const Stream& stream) {
-  constexpr std::string_view kOp = "deviation.backward";
+void kernels::accumulate_error_backward(const AccumulateErrorBackward& args, const Stream& stream) {
+  constexpr std::string_view kOp = "accumulate_error.backward";
   check_defined(kOp, "d_after", args.d_after);
   const Shape shape{args.rows.capacity, args.d_after.width()};
   const DType sums = args.d_after.dtype();
@@ -44,11 +44,11 @@ void deviation_backward(const DeviationBackward& args, const Stream& stream) {
   check_tensor(kOp, "mask", args.mask, DType::u8, {args.rows.capacity});
   check_optional(kOp, "d_before", args.d_before, sums, shape);
   check_optional(kOp, "d_prediction", args.d_prediction, stored, shape);
-  pick_table(args.d_after.device(), cpu::unroll_kernels, &GpuTables::unroll).deviation_backward(args, stream);
+  kernels::tables(args.d_after.device()).state_error.accumulate_error_backward(args, stream);
 }
 
-void shift_forward(const ShiftForward& args, const Stream& stream) {
-  constexpr std::string_view kOp = "shift.forward";
+void kernels::add_columns_forward(const AddColumnsForward& args, const Stream& stream) {
+  constexpr std::string_view kOp = "add_columns.forward";
   check_defined(kOp, "given", args.given);
   check_defined(kOp, "shift", args.shift);
   const int64_t columns = args.given.width();
@@ -59,11 +59,11 @@ void shift_forward(const ShiftForward& args, const Stream& stream) {
   check_tensor(kOp, "ratio", args.ratio, sums, {columns});
   check_source(kOp, args.source, args.shift.width(), stream);
   check_tensor(kOp, "shifted", args.shifted, args.given.dtype(), {args.rows.capacity, columns});
-  pick_table(args.shifted.device(), cpu::unroll_kernels, &GpuTables::unroll).shift_forward(args, stream);
+  kernels::tables(args.shifted.device()).state_error.add_columns_forward(args, stream);
 }
 
-void shift_backward(const ShiftBackward& args, const Stream& stream) {
-  constexpr std::string_view kOp = "shift.backward";
+void kernels::add_columns_backward(const AddColumnsBackward& args, const Stream& stream) {
+  constexpr std::string_view kOp = "add_columns.backward";
   check_defined(kOp, "d_shifted", args.d_shifted);
   check_defined(kOp, "d_shift", args.d_shift);
   const int64_t columns = args.d_shifted.width();
@@ -73,7 +73,7 @@ void shift_backward(const ShiftBackward& args, const Stream& stream) {
   check_tensor(kOp, "ratio", args.ratio, sums, {columns});
   check_source(kOp, args.source, args.d_shift.width(), stream);
   check_tensor(kOp, "d_shift", args.d_shift, sums, {args.rows.capacity, args.d_shift.width()});
-  pick_table(args.d_shift.device(), cpu::unroll_kernels, &GpuTables::unroll).shift_backward(args, stream);
+  kernels::tables(args.d_shift.device()).state_error.add_columns_backward(args, stream);
 }
 
 }  // namespace meshgrad

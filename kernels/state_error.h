@@ -1,63 +1,64 @@
 // SPDX-License-Identifier: Apache-2.0
-// unroll: what carries a state from one prediction of a model to the next. The state is held as its deviation
-// from the data, in the unit of a normalised prediction and, beside predictions in 16 bits, in f32: so it
-// stays exact where the prediction is good.
+// state_error: carries a state through the predictions of an unrolled step. Instead of the state itself it
+// carries the state error, predicted state minus data, in units of a normalised prediction and in the
+// accumulation dtype (f32 beside 16 bits). Small errors so keep their precision. Throws InvalidArgument for a
+// shape or dtype that does not fit.
 #pragma once
 #include <meshgrad/engine/tensor.h>
 
 namespace meshgrad {
 
-/// after = before + prediction - target where mask != 0, else 0.
-struct DeviationForward {
+/// The error after a frame: after = before + prediction - target where mask != 0, else 0.
+struct AccumulateErrorForward {
   Rows rows;
-  Tensor before;      ///< [rows, width], of accumulator_of(prediction); undefined: 0
+  Tensor before;      ///< [rows, width], of accumulator_of(prediction); undefined: zeros
   Tensor prediction;  ///< [rows, width]
   Tensor target;      ///< as `before`
   Tensor mask;        ///< u8 [rows]
   Tensor after;       ///< as `before`, written
 };
-/// d_before = d_prediction = d_after where mask != 0, else 0; each is written or added to, and may be
+/// d_before = d_prediction = d_after where mask != 0, else 0. Each is written or added to, and may be
 /// undefined.
-struct DeviationBackward {
+struct AccumulateErrorBackward {
   Rows rows;
-  Tensor d_after;  ///< [rows, width], of accumulator_of(d_prediction)
-  Tensor mask;     ///< u8 [rows]
-  Tensor d_before;
+  Tensor d_after;   ///< [rows, width], of accumulator_of(d_prediction)
+  Tensor mask;      ///< u8 [rows]
+  Tensor d_before;  ///< [rows, width], as d_after
   bool accumulate_d_before = false;
-  Tensor d_prediction;
+  Tensor d_prediction;  ///< [rows, width]
   bool accumulate_d_prediction = false;
 };
+/// Adds scaled columns of the state error to a model's inputs, which were computed from data:
 /// shifted[r][c] = given[r][c] + ratio[c] * shift[r][source[c]], or given[r][c] where source[c] < 0.
-struct ShiftForward {
+struct AddColumnsForward {
   Rows rows;
   Tensor given;    ///< [rows, columns]
   Tensor shift;    ///< [rows, width], of accumulator_of(given)
-  Tensor source;   ///< i32 [columns], each below width: checked on the CPU, the caller's promise on a GPU
-  Tensor ratio;    ///< [columns], as `shift`
+  Tensor source;   ///< i32 [columns], each below width: checked on the CPU, a precondition on a GPU
+  Tensor ratio;    ///< [columns], dtype as `shift`: unit of a prediction over unit of the column
   Tensor shifted;  ///< [rows, columns], written
 };
 /// d_shift[r][s] = sum over the columns c of source s, in order, of ratio[c] * d_shifted[r][c].
-struct ShiftBackward {
+struct AddColumnsBackward {
   Rows rows;
-  Tensor d_shifted;  ///< [rows, columns]
-  Tensor source, ratio;
-  Tensor d_shift;  ///< [rows, width], written or added to
+  Tensor d_shifted;      ///< [rows, columns]
+  Tensor source, ratio;  ///< as in forward
+  Tensor d_shift;        ///< [rows, width], written or added to
   bool accumulate = false;
 };
 
-struct UnrollKernels {
-  void (*deviation_forward)(const DeviationForward&, const Stream&);
-  void (*deviation_backward)(const DeviationBackward&, const Stream&);
-  void (*shift_forward)(const ShiftForward&, const Stream&);
-  void (*shift_backward)(const ShiftBackward&, const Stream&);
+struct StateErrorKernels {
+  void (*accumulate_error_forward)(const AccumulateErrorForward&, const Stream&);
+  void (*accumulate_error_backward)(const AccumulateErrorBackward&, const Stream&);
+  void (*add_columns_forward)(const AddColumnsForward&, const Stream&);
+  void (*add_columns_backward)(const AddColumnsBackward&, const Stream&);
 };
-namespace cpu {
-extern const UnrollKernels unroll_kernels;
-}
 
-void deviation_forward(const DeviationForward& args, const Stream& stream);
-void deviation_backward(const DeviationBackward& args, const Stream& stream);
-void shift_forward(const ShiftForward& args, const Stream& stream);
-void shift_backward(const ShiftBackward& args, const Stream& stream);
+namespace kernels {
+void accumulate_error_forward(const AccumulateErrorForward& args, const Stream& stream);
+void accumulate_error_backward(const AccumulateErrorBackward& args, const Stream& stream);
+void add_columns_forward(const AddColumnsForward& args, const Stream& stream);
+void add_columns_backward(const AddColumnsBackward& args, const Stream& stream);
+}  // namespace kernels
 
 }  // namespace meshgrad

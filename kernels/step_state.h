@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// StepState: all that changes from one optimizer step to the next, in the memory of the device, and the rules
-// by which it changes. The device decides by itself whether a step is taken and with which numbers, so that
-// the host never waits for it. Scalars only: both backends run the same functions.
+// StepState: the scalars that change from one optimizer step to the next, in device memory, and their update
+// rules. The device decides whether a step is taken and with which factors, so the host never waits for it.
+// Both backends run the same functions.
+//
+// A step (here also: window) consists of one or more micro-batches, whose gradients are accumulated.
 #pragma once
 #include <meshgrad/kernels/loss_scale.h>
 
@@ -9,12 +11,13 @@
 #include <cstdint>
 #include <limits>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 enum class OptimizerKind : uint8_t { adam, adamw, sgd };
 enum class RateCurve : uint8_t { constant, exponential, cosine };
 
-/// Learning rate of each update: a linear warm-up, then a curve from `peak` to `last` over `span` updates.
+/// Learning rate schedule: a linear warm-up, then a curve from `peak` to `last`, over `span` updates in all.
 struct LearningRate {
   RateCurve curve = RateCurve::constant;
   double peak = 0.0;
@@ -26,47 +29,47 @@ struct LearningRate {
 struct OptimizerSettings {
   OptimizerKind kind = OptimizerKind::adam;
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.0, momentum = 0.0;
-  double clip_norm = 0.0;  ///< gradients times min(1, clip_norm / (norm + 1e-6)); 0: no clipping
+  double clip_norm = 0.0;  ///< gradients are scaled by min(1, clip_norm / (norm + 1e-6)); 0: no clipping
   LearningRate rate;
-  bool scale_loss = false;  ///< adapt StepState::loss_scale; it stays as it is otherwise
+  bool scale_loss = false;  ///< adapt StepState::loss_scale by `loss_scale`; otherwise it is constant
   LossScaleRule loss_scale = {};
 };
 
 struct StepState {
-  // Since whoever logs last set these to zero; the first two members, so that one fill does it.
-  double loss_sum = 0.0;  ///< of windows with a finite loss
+  // Since the log last reset these two. They come first, so that one memory fill resets them.
+  double loss_sum = 0.0;  ///< sum of last_loss over steps with a finite loss
   int64_t loss_count = 0;
 
-  // Of the window of batches that is under way.
-  double window_loss = 0.0;    ///< sum of squared errors
-  double window_weight = 0.0;  ///< loss terms of the whole window
+  // Of the current step.
+  double window_loss = 0.0;    ///< sum of squared errors of the micro-batches so far
+  double window_weight = 0.0;  ///< loss terms of all micro-batches of the step
 
   // Of the run.
-  int64_t steps = 0;    ///< updates done: the learning rate and bias corrections follow these
-  int64_t skipped = 0;  ///< windows left out
-  int64_t skipped_in_a_row = 0;
-  int64_t clean_steps = 0;  ///< updates since the last skip, or since the loss scale could grow
+  int64_t steps = 0;    ///< updates made; the learning rate and bias corrections depend on it
+  int64_t skipped = 0;  ///< steps skipped because a gradient or the loss was not finite
+  int64_t consecutive_skips = 0;
+  int64_t clean_steps = 0;  ///< updates since the last skip or growth of the loss scale
   double loss_scale = 1.0;
-  int64_t bad_losses = 0;   ///< batches whose loss was not finite
-  int64_t bad_window = -1;  ///< the last one left out, counted from 0; -1: none
-  double bad_scale = 1.0;   ///< its loss scale
+  int64_t non_finite_losses = 0;    ///< micro-batches whose loss was not finite
+  int64_t last_skipped_step = -1;   ///< index of the last skipped step, counted from 0; -1: none
+  double last_skipped_scale = 1.0;  ///< loss scale of that step
 
-  // Of the last window.
+  // Of the last finished step.
   double last_loss = std::numeric_limits<double>::quiet_NaN();
   double gradient_norm = 0.0;  ///< before clipping, of the unscaled gradients
   double learning_rate = 0.0;
 
-  // What the update of the last window goes by.
-  double gradient_factor = 0.0;    ///< gradients are multiplied by it: 1 / loss scale, and clipping
-  double step_size = 0.0;          ///< learning rate, for adam over its first correction
+  // Factors of its update.
+  double gradient_factor = 0.0;    ///< 1 / loss scale, times the clipping factor
+  double step_size = 0.0;          ///< learning rate; adam: over 1 - beta1^step
   double second_correction = 1.0;  ///< adam: 1 / sqrt(1 - beta2^step)
-  double shrink = 1.0;             ///< adamw: what decay leaves of a parameter
+  double shrink = 1.0;             ///< adamw: 1 - learning rate * weight decay
   int64_t skip = 0;                ///< not 0: the update changes nothing
 };
 
-// Internal linkage: the tests' simulated device checks the kernels' copy and leaves the host's alone.
+// Internal linkage: the simulated device instruments the kernels' copy of these functions, not the host's.
 
-/// The rate of update `step`, 0 for the first. The last update of the span runs at `last` exactly.
+/// The learning rate of update `step`, counted from 0. The last update of the span has exactly `last`.
 MESHGRAD_HOST_DEVICE static inline double rate_at(const LearningRate& r, int64_t step) {
   if (step < r.warmup_steps)
     return r.peak * static_cast<double>(step + 1) / static_cast<double>(r.warmup_steps);
@@ -84,19 +87,19 @@ MESHGRAD_HOST_DEVICE static inline double rate_at(const LearningRate& r, int64_t
   return r.peak;
 }
 
-/// x is neither infinite nor NaN.
+/// False for infinities and NaN.
 MESHGRAD_HOST_DEVICE static inline bool is_finite(double x) { return x - x == 0.0; }
 
-/// Adds a batch's loss to the window; returns the seed of its backward pass.
+/// Adds a micro-batch's loss to the step's; returns the seed of its backward pass.
 MESHGRAD_HOST_DEVICE static inline double note_loss(StepState& s, double sum, double window_weight) {
   s.window_loss += sum;
   s.window_weight = window_weight;
-  if (!is_finite(sum)) ++s.bad_losses;
+  if (!is_finite(sum)) ++s.non_finite_losses;
   return s.loss_scale / window_weight;
 }
 
-/// Ends the window: whether there is an update, and its numbers. `squared_norm` is that of the gradients as
-/// they are, scaled.
+/// Ends the step: decides whether there is an update, and computes its factors. `squared_norm` is of the
+/// gradients as stored, that is, times the loss scale.
 MESHGRAD_HOST_DEVICE static inline void decide(StepState& s, const OptimizerSettings& o, double squared_norm,
                                                bool non_finite) {
   s.last_loss = s.window_loss / s.window_weight;
@@ -110,15 +113,15 @@ MESHGRAD_HOST_DEVICE static inline void decide(StepState& s, const OptimizerSett
   s.gradient_norm = std::sqrt(squared_norm) * unscale;
   s.learning_rate = rate_at(o.rate, s.steps);
   if (s.skip != 0) {
-    s.bad_window = s.steps + s.skipped;
-    s.bad_scale = s.loss_scale;
+    s.last_skipped_step = s.steps + s.skipped;
+    s.last_skipped_scale = s.loss_scale;
     ++s.skipped;
-    ++s.skipped_in_a_row;
+    ++s.consecutive_skips;
     s.clean_steps = 0;
-    if (o.scale_loss) s.loss_scale = scale_after_skip(o.loss_scale, s.loss_scale, s.skipped_in_a_row);
+    if (o.scale_loss) s.loss_scale = scale_after_skip(o.loss_scale, s.loss_scale, s.consecutive_skips);
     return;
   }
-  s.skipped_in_a_row = 0;
+  s.consecutive_skips = 0;
   s.gradient_factor = unscale;
   if (o.clip_norm > 0.0) {
     // The 1e-6 is PyTorch's clip_grad_norm_'s, so that runs can be compared.
@@ -139,3 +142,4 @@ MESHGRAD_HOST_DEVICE static inline void decide(StepState& s, const OptimizerSett
 }
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

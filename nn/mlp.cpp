@@ -51,23 +51,23 @@ MlpParameters Mlp::parameters(const ParameterSet& set) const {
 
 Variable Mlp::forward(Tape& tape, const ParameterSet& set, const PerInput<Variable>& inputs,
                       const Variable& residual, ComputePath path, bool keep_hidden) const {
-  if (path == ComputePath::fused) return mlp(tape, inputs, parameters(set), residual, keep_hidden);
+  if (path == ComputePath::fused) return ops::mlp(tape, inputs, parameters(set), residual, keep_hidden);
   PerInput<ConcatPart> parts;
   for (const size_t input : order_) parts.push_back({inputs[input], ConcatPart::Rows::own});
-  const Variable x = parts.size() == 1 ? parts.front().x : concat(tape, parts);
+  const Variable x = parts.size() == 1 ? parts.front().x : ops::concat(tape, parts);
   const Variable y = forward_concatenated(tape, set, x);
-  return residual ? add(tape, residual, y) : y;
+  return residual ? ops::add(tape, residual, y) : y;
 }
 
 Variable Mlp::forward_concatenated(Tape& tape, const ParameterSet& set, const Variable& x) const {
-  Variable z = linear(tape, x, set.weight(weights_[0]), set.weight(biases_[0]));
+  Variable z = ops::linear(tape, x, set.weight(weights_[0]), set.weight(biases_[0]));
   for (size_t layer = 1; layer < weights_.size(); ++layer) {
-    z = linear(tape, activation(tape, z, options_.activation), set.weight(weights_[layer]),
-               set.weight(biases_[layer]));
+    z = ops::linear(tape, ops::activation(tape, z, options_.activation), set.weight(weights_[layer]),
+                    set.weight(biases_[layer]));
   }
   if (options_.norm == Norm::none) return z;
   const Weight bias = options_.norm == Norm::layer ? set.weight(norm_bias_) : Weight{};
-  return norm(tape, z, options_.norm, set.weight(gain_), bias, 1e-5);
+  return ops::norm(tape, z, options_.norm, set.weight(gain_), bias, 1e-5);
 }
 
 }  // namespace meshgrad

@@ -4,6 +4,7 @@
 #include <meshgrad/autograd/ops.h>
 #include <meshgrad/nn/parameter.h>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// Linear, activation, ..., linear, and a norm unless it is the decoder's. `inputs` are the widths of the
@@ -21,7 +22,7 @@ struct MlpOptions {
 
 enum class ComputePath : uint8_t {
   fused,    ///< one kernel an MLP, tile by tile
-  op_by_op  ///< one kernel an op, what each reads on the way back kept: the yardstick and the check
+  op_by_op  ///< one kernel an op, each saving what its backward reads: the baseline and the check
 };
 
 class Mlp {
@@ -49,3 +50,4 @@ class Mlp {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -3,6 +3,7 @@
 #pragma once
 #include <cmath>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// Count, mean and sum of squared deviations of the values of one column.
@@ -35,3 +36,4 @@ struct Moments {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

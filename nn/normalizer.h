@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// Mean and standard deviation of each column, given or learned online: the moments of all rows so far,
@@ -43,3 +44,4 @@ class Normalizer {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/random.h>
+#include <meshgrad/engine/runtime.h>
 #include <meshgrad/nn/parameter.h>
 
 #include <cmath>

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // ParameterSet: all parameters of a model in one flat arena, in order of use, and their gradients in another.
 // Both are f32 (f64 for checks). With storage in 16 bits a third arena holds the parameters rounded, from
-// which kernels read the matrices; vectors (biases, norms) they read from the masters.
+// which kernels read the matrices; vectors (biases, norms) they read from the master weights.
 #pragma once
 #include <meshgrad/autograd/variable.h>
 
 #include <string>
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 enum class Initial : uint8_t {
@@ -36,13 +37,13 @@ class ParameterSet {
 
   /// Makes the gradients' arena, of zeros. allocate() makes it too.
   void allocate_gradients(Runtime& runtime);
-  /// Gives its memory back. Until it is made again, every weight is as if frozen.
+  /// Frees it. Until it is allocated again, every weight is as if frozen.
   void release_gradients() { gradients_ = {}; }
 
   const std::vector<ParameterInfo>& parameters() const { return infos_; }
   /// Index of a name, or -1.
   int64_t find(std::string_view name) const;
-  /// The master.
+  /// The master weight.
   Tensor value(size_t index) const { return slice(values_, index); }
   Tensor gradient(size_t index) const { return gradients_.defined() ? slice(gradients_, index) : Tensor(); }
   /// As ops take it.
@@ -56,7 +57,7 @@ class ParameterSet {
   const Tensor& values() const { return values_; }
   const Tensor& gradients() const { return gradients_; }
   const Tensor& storage() const { return storage_; }  ///< undefined unless stored in 16 bits
-  /// Writes an arena from one on the host, of the same dtype; of the masters, also what follows from them.
+  /// Writes an arena from one on the host, of the same dtype; of the master weights, also the 16-bit copies.
   void set(const Tensor& arena, const Tensor& host, const Stream& stream) const;
   int64_t arena_elements() const { return arena_; }
   /// Number of scalars that are trained.
@@ -71,8 +72,9 @@ class ParameterSet {
 /// A parameter-shaped tensor on the host (value, gradient or moment) as files hold it: a matrix as [out, in].
 /// The result is f64 or f32 like the input, on the host.
 Tensor to_file_order(const ParameterInfo& info, const Tensor& tensor);
-/// The way back: fills `tensor` ([in, out], on the host) from a file's values ([out, in]), converting between
+/// The inverse: fills `tensor` ([in, out], on the host) from a file's values ([out, in]), converting between
 /// f32 and f64. Throws DataError naming the parameter when the shape differs.
 void from_file_order(const ParameterInfo& info, const Tensor& file, const Tensor& tensor);
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An allocator's books, audited: every counter is computed again from the blocks of the same instant. And
+// An allocator's books, audited: every counter is recounted from the blocks of the same instant. And
 // what the tests that deal in random operations share.
 #pragma once
 #include <meshgrad/engine/memory/stats.h>

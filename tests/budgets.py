@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Budgets of the sources: size of files and functions, macros, layers of includes, licence lines.
+"""Limits for the sources: sizes of files and functions, macros, order of includes, licence lines.
 
 usage: tests/budgets.py [ROOT]      exits 1 and lists every excess
 """
@@ -12,6 +12,8 @@ FILE_LINES = 500
 FUNCTION_LINES = 80
 MACROS_PER_KLOC = 1.0
 LAYERS = ["engine", "kernels", "autograd", "nn", "train"]
+# The rooms of train/, each seeing only those before it; train.{h,cpp} stands between report/ and cli/. replay/ sees none.
+ROOMS = ["config", "io", "data", "task", "run", "planning", "report", "train.h", "cli"]
 ABOVE_ALL = ["bench", "tests", "examples"]
 CODE = {".h", ".cpp", ".cu", ".cuh"}
 SPDX = "SPDX-License-Identifier: Apache-2.0"
@@ -74,6 +76,20 @@ def layer_faults(path, lines):
             yield f"{path}:{number}: {own}/ includes an internal header of {other}/"
 
 
+def room_faults(path, lines):
+    if path.parts[0] != "train" or len(path.parts) < 2 or path.name == "main.cpp":
+        return
+    own = "train.h" if len(path.parts) == 2 else path.parts[1]
+    for number, line in enumerate(lines, 1):
+        include = re.match(r"\s*#\s*include\s*[<\"]meshgrad/train/([\w.]+)", line)
+        if not include or include.group(1) == own:
+            continue
+        other = include.group(1)
+        allowed = own == "cli" or (own in ROOMS and other in ROOMS and ROOMS.index(other) < ROOMS.index(own))
+        if not allowed:
+            yield f"{path}:{number}: train/{own} includes train/{other}, which is no room before it"
+
+
 def faults(root):
     macros, total, seen = [], 0, 0
     for path, lines in sources(root):
@@ -86,6 +102,7 @@ def faults(root):
             if length > FUNCTION_LINES:
                 yield f"{path}:{first}: a function of {length} lines, more than {FUNCTION_LINES}"
         yield from layer_faults(path, lines)
+        yield from room_faults(path, lines)
         total += len(lines)
         # Highway is configured by macros: HWY_TARGET_INCLUDE, HWY_ONCE and the like are not ours to avoid.
         macros += [f"{path}:{n}" for n, line in enumerate(lines, 1)

@@ -13,7 +13,7 @@ EdgeCase::EdgeCase(Runtime& runtime, RandomMatrices& random, const EdgeShape& sh
     : connectivity(std::move(edges)),
       graph(to_graph(runtime, connectivity)),
       mlp(runtime, random, shape.mlp, graph.edges, dtype),
-      update{mlp.judge, shape.residual, shape.aggregate_after_residual},
+      update{mlp.ref, shape.residual, shape.aggregate_after_residual},
       terms{mlp.values(random, graph.nodes, shape.node_width),
             mlp.weight_values(random, shape.node_width, mlp.first_width(), shape.node_width),
             mlp.weight_values(random, shape.node_width, mlp.first_width(), shape.node_width)},
@@ -57,7 +57,7 @@ EdgeUpdateBackward EdgeCase::backward(Runtime& runtime, const EdgeUpdateForward&
   return args;
 }
 
-reference::EdgeUpdateGradients EdgeCase::judge_gradients() const {
+reference::EdgeUpdateGradients EdgeCase::reference_gradients() const {
   return reference::edge_update_backward(update, connectivity, terms, mlp.input_values[0], d_edges_out,
                                          d_aggregate);
 }
@@ -77,15 +77,15 @@ NamedTensors EdgeGradients::all() const {
 }
 
 void check_backward(const EdgeCase& edge, const EdgeUpdateBackward& args, const EdgeGradients& gradients,
-                    const reference::EdgeUpdateGradients& judge) {
+                    const reference::EdgeUpdateGradients& ref) {
   const int64_t terms = 2 * edge.sum_terms();
-  if (args.d_edges.defined()) CHECK(difference(args.d_edges, judge.d_edges, terms, edge.flowing()) == "");
-  CHECK(difference(args.d_nodes, judge.d_nodes, terms, edge.flowing()) == "");
-  CHECK(difference(args.d_sender_weight, sum(gradients.sender_start, judge.d_sender_weight), terms,
+  if (args.d_edges.defined()) CHECK(difference(args.d_edges, ref.d_edges, terms, edge.flowing()) == "");
+  CHECK(difference(args.d_nodes, ref.d_nodes, terms, edge.flowing()) == "");
+  CHECK(difference(args.d_sender_weight, sum(gradients.sender_start, ref.d_sender_weight), terms,
                    edge.flowing(), edge.mlp.dtype) == "");
-  CHECK(difference(args.d_receiver_weight, sum(gradients.receiver_start, judge.d_receiver_weight), terms,
+  CHECK(difference(args.d_receiver_weight, sum(gradients.receiver_start, ref.d_receiver_weight), terms,
                    edge.flowing(), edge.mlp.dtype) == "");
-  check_gradients(gradients, in_order(edge.mlp, judge.mlp), terms, edge.flowing());
+  check_gradients(gradients, in_order(edge.mlp, ref.mlp), terms, edge.flowing());
 }
 
 }  // namespace meshgrad::test

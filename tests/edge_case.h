@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One edge update twice: as the judge takes it and as the kernels do, with the same stored values.
+// One edge update twice, for the reference implementation and for the kernels, with the same stored values.
 #pragma once
 #include "mlp_case.h"
 
@@ -25,10 +25,10 @@ struct EdgeCase {
   reference::NodeTerms terms;
   Matrix d_edges_out, d_aggregate;
 
-  /// What small gradients are held against: a slope near 0, as of a saturated tanh, is a difference of larger
-  /// values and carries their errors.
+  /// Magnitude for comparing small gradients: a derivative near 0, as of a saturated tanh, is a difference of
+  /// larger values and carries their rounding errors.
   double flowing() const { return std::max(magnitude(d_edges_out), magnitude(d_aggregate)); }
-  /// Terms of one edge's row, and the most that a sum has: the hub's edges, and what lies behind each.
+  /// Number of terms summed for an edge's row, and for the largest sum: that of the hub's edges.
   int64_t row_terms() const { return mlp.terms() + 2 * terms.nodes.cols; }
   int64_t sum_terms() const { return row_terms() + graph.edges; }
 
@@ -38,10 +38,10 @@ struct EdgeCase {
   EdgeUpdateBackward backward(Runtime& runtime, const EdgeUpdateForward& done,
                               const EdgeGradients& gradients) const;
 
-  reference::EdgeUpdateGradients judge_gradients() const;
+  reference::EdgeUpdateGradients reference_gradients() const;
 };
 
-/// Gradients that already hold something: the MLP's, and those of the node half of the first weight.
+/// Gradients with initial values that are not zero: the MLP's, and those of the node terms' weights.
 struct EdgeGradients : StartedGradients {
   EdgeGradients(Runtime& runtime, RandomMatrices& random, const EdgeCase& edge);
   Matrix sender_start, receiver_start;
@@ -50,8 +50,8 @@ struct EdgeGradients : StartedGradients {
   NamedTensors all() const;
 };
 
-/// Every gradient of a backward pass against the judge's.
+/// Every gradient of a backward pass against the reference's.
 void check_backward(const EdgeCase& edge, const EdgeUpdateBackward& args, const EdgeGradients& gradients,
-                    const reference::EdgeUpdateGradients& judge);
+                    const reference::EdgeUpdateGradients& ref);
 
 }  // namespace meshgrad::test

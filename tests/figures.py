@@ -1,24 +1,23 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Holds measured figures in README.md and docs/ to the files of results that they come from.
+"""Checks measured figures in README.md and docs/ against the result files that they come from.
 
-usage: tests/figures.py [ROOT]      exits 1 and lists every figure that no result bears out, or that names none
+usage: tests/figures.py [ROOT]      exits 1 and lists every figure that disagrees with its result, or names none
 
-A figure in the text names its source right behind it, with nothing but a unit in between:
+A figure in the text is followed by its source, with nothing but a unit in between:
 
     takes 106 ns <!-- figure: bench/results/memory-hit-path.json name=memory/hit_path/engine ms*500 -->
 
-A table names it in the line above: what selects a row, and what selects a column but the first (- for one that is
-no figure). @ stands for the text of the row's first cell; several rows are separated by ; and may be counted (17
-times trace=@):
+A table's source is in the lines above it: the selectors of its rows, and of its columns except the first (- for a column
+without figures). @ is the text of the row's first cell; rows are separated by ; and may be repeated (17 times trace=@):
 
     <!-- figures: bench/results/step.json
     rows: name=step/train/f32; name=step/forward/f32
     columns: ms; peak_fraction; - -->
 
-A row of results is selected by conditions key=value; `mean` takes the mean over all that they select. Behind the
-field may stand -NUMBER, *NUMBER or /NUMBER. The figure must be the value, rounded to the digits that are printed; in
-per cent where % follows. Numbers with a unit of time or rate must name a source; code is left alone.
+Conditions key=value select a row of results; `mean` is the mean over all selected rows. -NUMBER, *NUMBER or /NUMBER may
+follow the field. The figure must equal the value rounded to the printed digits, in per cent if % follows. Numbers with a
+unit of time or rate must name a source; code is not checked.
 """
 import json
 import math
@@ -45,7 +44,7 @@ def load(root, path):
         raise Fault(f"{path}: {error}") from None
     rows = value.get("rows") if isinstance(value, dict) else value
     if not isinstance(rows, list):
-        raise Fault(f"{path}: holds no rows")
+        raise Fault(f"{path}: contains no rows")
     return rows
 
 
@@ -59,7 +58,7 @@ def same(value, text):
 
 
 def evaluate(rows, words, first_cell=""):
-    """The value that the words select: conditions, perhaps `mean`, and a field with what is done to it."""
+    """The selected value: conditions, optionally `mean`, and a field with an operation."""
     conditions = [word.split("=", 1) for word in words if "=" in word]
     rest = [word for word in words if "=" not in word]
     mean = "mean" in rest
@@ -88,8 +87,8 @@ def printed_as(text, value, percent):
     return math.isclose(float(plain), value, rel_tol=0.0, abs_tol=0.5 * unit * (1 + 1e-9))
 
 
-def judge(root, source, words, text, percent, first_cell=""):
-    """What is wrong with one figure; empty when nothing is."""
+def disagreement(root, source, words, text, percent, first_cell=""):
+    """The disagreement of one figure with its result; empty if there is none."""
     try:
         value = evaluate(load(root, source), words, first_cell)
     except Fault as fault:
@@ -109,14 +108,14 @@ def words_of(selector):
 
 
 def repeated(selectors):
-    """The selectors, `17 times x` spelled out."""
+    """The selectors, with `17 times x` expanded."""
     for selector in selectors:
         times, _, one = selector.strip().partition(" times ")
         yield from [one] * int(times) if one and times.isdigit() else [selector]
 
 
 def table_faults(root, lines, source, rows, columns):
-    """Of the table that begins with lines[0]."""
+    """Faults of the table that begins with lines[0]."""
     table = []
     for line in lines:
         if not line.lstrip().startswith("|"):
@@ -140,17 +139,17 @@ def table_faults(root, lines, source, rows, columns):
                 yield f"{cells[0]}: {cell} is no figure"
                 continue
             words = words_of(row) + words_of(column)
-            wrong = judge(root, source, words, found.group(1), "%" in cell, cells[0])
+            wrong = disagreement(root, source, words, found.group(1), "%" in cell, cells[0])
             if wrong:
                 yield f"{cells[0]}: {wrong}"
 
 
 def faults(root, path):
     text = path.read_text()
-    # Code is blanked, line by line, so that numbers of lines stay.
+    # Blanks code line by line, so that line numbers do not change.
     plain = re.sub(r"^```.*?^```", lambda m: "\n" * m.group().count("\n"), text, flags=re.S | re.M)
     lines = plain.split("\n")
-    covered = set()  # lines of tables that name their source
+    covered = set()  # lines of tables with a source
     checked = 0
     for found in TABLE.finditer(plain):
         first = plain.count("\n", 0, found.end()) + 1
@@ -164,7 +163,7 @@ def faults(root, path):
         checked += 1
     for found in INLINE.finditer(plain):
         number = plain.count("\n", 0, found.start()) + 1
-        wrong = judge(root, found.group(3), words_of(found.group(4)), found.group(1),
+        wrong = disagreement(root, found.group(3), words_of(found.group(4)), found.group(1),
                       (found.group(2) or "").startswith("%"))
         if wrong:
             yield f"{path.relative_to(root)}:{number}: {wrong}"
@@ -172,7 +171,7 @@ def faults(root, path):
     marks = len(re.findall(r"<!-- figures?: ", plain))
     if marks != checked:
         yield f"{path.relative_to(root)}: {marks - checked} marks are not of the form that tests/figures.py describes"
-    unmarked = INLINE.sub("", plain)  # what is left has no source
+    unmarked = INLINE.sub("", plain)  # the remaining numbers have no source
     for number, line in enumerate(unmarked.split("\n"), 1):
         in_table = line.lstrip().startswith("|")
         if in_table and number - 1 in covered:

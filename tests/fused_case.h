@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// An MLP of the fused kernels' kind, on the device and as the judge takes it, and gradients to hold against
-// its own: for the tests of fused kernels of nodes and edges.
+// An MLP with the widths of the fused kernels, on the device and for the reference, and gradients to compare.
+// For the tests of fused kernels of nodes and edges.
 #pragma once
 #include <doctest/doctest.h>
+#include <meshgrad/engine/runtime.h>
 
 #include <algorithm>
 #include <cmath>
@@ -12,7 +13,7 @@
 
 namespace meshgrad::test {
 
-/// A device and the way to it. Rows behind `count` of a tensor are NaN.
+/// A device, with transfers from and to it. Rows of a tensor past `count` are NaN.
 struct Gpu {
   Runtime runtime = make_runtime(1, {DeviceKind::cuda, 0});
   const Stream& stream() { return runtime.stream(); }
@@ -33,7 +34,7 @@ struct Gpu {
   Tensor unwritten(int64_t rows, int64_t cols, DType dtype) {
     return tensor(Matrix(rows, cols, std::numeric_limits<double>::quiet_NaN()), dtype);
   }
-  /// The first `rows`; checks that those behind are untouched.
+  /// The first `rows`; checks that the rows after them are untouched.
   Matrix download(const Tensor& tensor, int64_t rows) {
     const Tensor host = to_host(tensor, stream());
     const int64_t width = tensor.shape().rank() < 2 ? tensor.elements() : tensor.width();
@@ -56,53 +57,53 @@ struct Gpu {
   }
 };
 
-/// An MLP of the widths that the fused kernels take, and where the rounding falls in it.
+/// An MLP of a width that the fused kernels support; it follows their rounding step by step.
 struct FusedMlp {
   std::vector<int64_t> inputs;
   int64_t width, layers, out;
   Norm norm;
   DType dtype;
-  reference::Mlp judge;
+  reference::Mlp ref;
   MlpWeights weights;
 
   FusedMlp(Gpu& gpu, RandomMatrices& random, std::vector<int64_t> input_widths, int64_t hidden, int64_t count,
            int64_t last, Norm kind, DType type)
       : inputs(std::move(input_widths)), width(hidden), layers(count), out(last), norm(kind), dtype(type) {
-    for (const int64_t in : inputs) judge.first_weights.push_back(random.grid(in, width, 0.25, 0.5));
-    judge.first_bias = random.grid(1, width, 0.125, 1.0);
+    for (const int64_t in : inputs) ref.first_weights.push_back(random.grid(in, width, 0.25, 0.5));
+    ref.first_bias = random.grid(1, width, 0.125, 1.0);
     for (int64_t layer = 1; layer < layers; ++layer) {
       const int64_t to = layer == layers - 1 ? out : width;
-      judge.weights.push_back(random.grid(width, to, 0.25, 0.5));
-      judge.biases.push_back(random.grid(1, to, 0.125, 1.0));
-      weights.weights.push_back(gpu.tensor(judge.weights.back(), dtype));
-      weights.biases.push_back(gpu.vector(judge.biases.back()));
+      ref.weights.push_back(random.grid(width, to, 0.25, 0.5));
+      ref.biases.push_back(random.grid(1, to, 0.125, 1.0));
+      weights.weights.push_back(gpu.tensor(ref.weights.back(), dtype));
+      weights.biases.push_back(gpu.vector(ref.biases.back()));
     }
-    judge.norm = weights.norm = norm;
-    judge.epsilon = weights.epsilon = 25.0;  // as it must be felt beside sums of this size
-    if (norm != Norm::none) judge.gain = rounded(DType::bf16, random.normal(1, out));
-    if (norm == Norm::layer) judge.norm_bias = rounded(DType::bf16, random.normal(1, out));
-    weights.first_bias = gpu.vector(judge.first_bias);
-    weights.gain = gpu.vector(judge.gain);
-    weights.norm_bias = gpu.vector(judge.norm_bias);
+    ref.norm = weights.norm = norm;
+    ref.epsilon = weights.epsilon = 25.0;  // large enough to matter beside sums of this size
+    if (norm != Norm::none) ref.gain = rounded(DType::bf16, random.normal(1, out));
+    if (norm == Norm::layer) ref.norm_bias = rounded(DType::bf16, random.normal(1, out));
+    weights.first_bias = gpu.vector(ref.first_bias);
+    weights.gain = gpu.vector(ref.gain);
+    weights.norm_bias = gpu.vector(ref.norm_bias);
   }
 
   /// z of all layers; each hidden one as it is before relu and rounding.
   std::vector<Matrix> sums(Matrix z) const {
     std::vector<Matrix> all{std::move(z)};
-    for (size_t layer = 0; layer < judge.weights.size(); ++layer)
-      all.push_back(reference::linear(hidden(all.back()), judge.weights[layer], judge.biases[layer]));
+    for (size_t layer = 0; layer < ref.weights.size(); ++layer)
+      all.push_back(reference::linear(hidden(all.back()), ref.weights[layer], ref.biases[layer]));
     return all;
   }
   Matrix hidden(const Matrix& z) const { return rounded(dtype, reference::activation(Activation::relu, z)); }
   Bounded finished(const Matrix& z) const {
     if (norm == Norm::none) return Bounded(z);
-    Matrix y = reference::norm(norm, z, judge.gain, judge.norm_bias, judge.epsilon);
-    const double largest = std::max(magnitude(y), 1.0) * std::max(magnitude(judge.gain), 1.0);
+    Matrix y = reference::norm(norm, z, ref.gain, ref.norm_bias, ref.epsilon);
+    const double largest = std::max(magnitude(y), 1.0) * std::max(magnitude(ref.gain), 1.0);
     return from_f32(std::move(y), width, largest);
   }
 };
 
-/// Gradients that already hold something, on the device and here.
+/// Gradients with initial values that are not zero, on the device and on the host.
 struct Started {
   std::vector<Tensor> tensors;
   std::vector<Matrix> before;
@@ -114,7 +115,7 @@ struct Started {
   MlpWeightGradients of(Gpu& gpu, RandomMatrices& random, const FusedMlp& mlp) {
     MlpWeightGradients gradients;
     gradients.first_bias = add(gpu, random, 1, mlp.width, true);
-    for (const Matrix& weight : mlp.judge.weights) {
+    for (const Matrix& weight : mlp.ref.weights) {
       gradients.weights.push_back(add(gpu, random, weight.rows, weight.cols));
       gradients.biases.push_back(add(gpu, random, 1, weight.cols, true));
     }
@@ -122,12 +123,12 @@ struct Started {
     if (mlp.norm == Norm::layer) gradients.norm_bias = add(gpu, random, 1, mlp.out, true);
     return gradients;
   }
-  /// Against the judge's, in the order in which they were added.
-  void check(Gpu& gpu, const std::vector<Bounded>& judge) {
-    REQUIRE(judge.size() == tensors.size());
-    for (size_t i = 0; i < judge.size(); ++i) {
+  /// Against the reference's, in the order in which they were added.
+  void check(Gpu& gpu, const std::vector<Bounded>& ref) {
+    REQUIRE(ref.size() == tensors.size());
+    for (size_t i = 0; i < ref.size(); ++i) {
       CAPTURE(i);
-      CHECK(outside(gpu.download(tensors[i]), judge[i], before[i]) == "");
+      CHECK(outside(gpu.download(tensors[i]), ref[i], before[i]) == "");
     }
   }
 };
@@ -137,20 +138,20 @@ struct FusedGradients {
   Bounded d_first;
   std::vector<Bounded> of_weights;
   FusedGradients(const FusedMlp& mlp, const std::vector<Matrix>& z, const Matrix& d_y) {
-    const auto last = reference::norm_backward(mlp.norm, z.back(), mlp.judge.gain, d_y, mlp.judge.epsilon);
-    const double flowing = magnitude(d_y) * std::max(magnitude(mlp.judge.gain), 1.0);
+    const auto last = reference::norm_backward(mlp.norm, z.back(), mlp.ref.gain, d_y, mlp.ref.epsilon);
+    const double flowing = magnitude(d_y) * std::max(magnitude(mlp.ref.gain), 1.0);
     Bounded d_z(last.d_x);
     if (mlp.norm != Norm::none) {
       // A difference of terms no larger than d_y gain times a row's scale, which is 1 / sqrt(epsilon) at
       // most.
-      d_z = from_f32(last.d_x, mlp.width, flowing / std::sqrt(mlp.judge.epsilon));
+      d_z = from_f32(last.d_x, mlp.width, flowing / std::sqrt(mlp.ref.epsilon));
     }
     std::vector<Bounded> weights_and_biases;
-    for (size_t layer = mlp.judge.weights.size(); layer-- > 0;) {
+    for (size_t layer = mlp.ref.weights.size(); layer-- > 0;) {
       weights_and_biases.push_back(column_sums(d_z));
       const Bounded d_stored = stored(mlp.dtype, d_z);
       weights_and_biases.push_back(weight_gradient(mlp.hidden(z[layer]), d_stored));
-      d_z = masked(product(d_stored, transposed(mlp.judge.weights[layer])), z[layer]);
+      d_z = masked(product(d_stored, transposed(mlp.ref.weights[layer])), z[layer]);
     }
     of_weights.push_back(column_sums(d_z));
     of_weights.insert(of_weights.end(), weights_and_biases.rbegin(), weights_and_biases.rend());

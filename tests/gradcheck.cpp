@@ -85,34 +85,39 @@ void add_basic(Runtime& runtime, Source& source, std::vector<OpSample>& list) {
   const Variable z = source.leaf({7, 4});
   const Weight w = source.weight({4, 3});
   const Weight b = source.weight({3});
-  list.push_back({"linear", "bias", {x}, {w, b}, [=](Tape& t) { return std::vector{linear(t, x, w, b)}; }});
+  list.push_back(
+      {"linear", "bias", {x}, {w, b}, [=](Tape& t) { return std::vector{ops::linear(t, x, w, b)}; }});
   for (const Activation kind : {Activation::relu, Activation::silu, Activation::gelu, Activation::tanh}) {
     // Used twice, so that the second gradient is added to the first.
     list.push_back({"activation", std::string(name_of(kind)), {x}, {}, [=](Tape& t) {
-                      return std::vector{add(t, activation(t, x, kind), activation(t, x, kind))};
+                      return std::vector{
+                          ops::add(t, ops::activation(t, x, kind), ops::activation(t, x, kind))};
                     }});
   }
   const Weight gain = source.weight({4});
   const Weight shift = source.weight({4});
   list.push_back({"norm", "layer", {x}, {gain, shift}, [=](Tape& t) {
-                    return std::vector{norm(t, x, Norm::layer, gain, shift, 1e-5)};
+                    return std::vector{ops::norm(t, x, Norm::layer, gain, shift, 1e-5)};
                   }});
   list.push_back({"norm", "rms", {x}, {gain}, [=](Tape& t) {
-                    return std::vector{norm(t, x, Norm::rms, gain, {}, 1e-5)};
+                    return std::vector{ops::norm(t, x, Norm::rms, gain, {}, 1e-5)};
                   }});
-  list.push_back({"add", "", {x, z}, {}, [=](Tape& t) { return std::vector{add(t, x, z), add(t, z, z)}; }});
+  list.push_back({"add", "", {x, z}, {}, [=](Tape& t) {
+                    return std::vector{ops::add(t, x, z), ops::add(t, z, z)};
+                  }});
   const auto graph = sample_graph(runtime);
   const Variable nodes = source.leaf({6, 3});
   const Variable edges = source.leaf({9, 2});
   list.push_back({"concat", "sender, receiver, edge", {nodes, edges}, {}, [=](Tape& t) {
-                    return std::vector{concat(t,
-                                              {{nodes, ConcatPart::Rows::sender},
-                                               {nodes, ConcatPart::Rows::receiver},
-                                               {edges, ConcatPart::Rows::own}},
-                                              graph.get())};
+                    return std::vector{ops::concat(t,
+                                                   {{nodes, ConcatPart::Rows::sender},
+                                                    {nodes, ConcatPart::Rows::receiver},
+                                                    {edges, ConcatPart::Rows::own}},
+                                                   graph.get())};
                   }});
-  list.push_back(
-      {"segment_sum", "", {edges}, {}, [=](Tape& t) { return std::vector{segment_sum(t, edges, *graph)}; }});
+  list.push_back({"segment_sum", "", {edges}, {}, [=](Tape& t) {
+                    return std::vector{ops::segment_sum(t, edges, *graph)};
+                  }});
 }
 
 void add_fused(Runtime& runtime, Source& source, std::vector<OpSample>& list) {
@@ -124,7 +129,7 @@ void add_fused(Runtime& runtime, Source& source, std::vector<OpSample>& list) {
       const Variable z = source.leaf({7, 3});
       const MlpParameters p = sample_mlp(source, {4, 3}, Activation::silu, kind);
       list.push_back({"mlp", variant, {x, z}, weights_of(p), [=](Tape& t) {
-                        return std::vector{mlp(t, {x, z}, p, x, keep)};
+                        return std::vector{ops::mlp(t, {x, z}, p, x, keep)};
                       }});
       const Variable nodes = source.leaf({6, 3});
       const Variable edges = source.leaf({9, 4});
@@ -136,16 +141,16 @@ void add_fused(Runtime& runtime, Source& source, std::vector<OpSample>& list) {
                         weights_of(q),
                         [=](Tape& t) {
                           const EdgeUpdate u =
-                              edge_update(t, *graph, nodes, edges, q,
-                                          {.aggregate_after_residual = after, .keep_hidden = keep});
+                              ops::edge_update(t, *graph, nodes, edges, q,
+                                               {.aggregate_after_residual = after, .keep_hidden = keep});
                           return std::vector{u.edges, u.aggregate};
                         }});
       }
       list.push_back(
           {"edge_update", variant + ", aggregate only", {nodes, edges}, weights_of(q), [=](Tape& t) {
-             return std::vector{
-                 edge_update(t, *graph, nodes, edges, q, {.keep_hidden = keep, .edges_out_needed = false})
-                     .aggregate};
+             return std::vector{ops::edge_update(t, *graph, nodes, edges, q,
+                                                 {.keep_hidden = keep, .edges_out_needed = false})
+                                    .aggregate};
            }});
     }
   }
@@ -157,7 +162,7 @@ void add_loss(Runtime& runtime, Source& source, std::vector<OpSample>& list) {
   const std::vector<uint8_t> flags{1, 0, 1, 1, 0};
   const Tensor mask = Tensor::from<uint8_t>(runtime, flags, Shape{5}, Tag::data, "mask");
   list.push_back({"masked_loss", "", {prediction}, {}, [=](Tape& t) {
-                    return std::vector{masked_loss(t, prediction, target, mask).sum};
+                    return std::vector{ops::masked_loss(t, prediction, target, mask).sum};
                   }});
 }
 
@@ -168,24 +173,24 @@ void add_unroll(Runtime& runtime, Source& source, std::vector<OpSample>& list) {
   const std::vector<uint8_t> flags{1, 0, 1, 1, 0};
   const Tensor mask = Tensor::from<uint8_t>(runtime, flags, Shape{5}, Tag::data, "mask");
   list.push_back({"masked_loss", "errors", {before, prediction}, {}, [=](Tape& t) {
-                    const LossSum loss = masked_loss(t, Variable(), {before, prediction}, mask);
-                    return std::vector{masked_loss(t, loss.sum, {before}, mask).sum};
+                    const LossSum loss = ops::masked_loss(t, Variable(), {before, prediction}, mask);
+                    return std::vector{ops::masked_loss(t, loss.sum, {before}, mask).sum};
                   }});
-  list.push_back({"deviation", "first", {prediction}, {}, [=](Tape& t) {
-                    return std::vector{deviation(t, {}, prediction, target, mask)};
+  list.push_back({"accumulate_error", "first", {prediction}, {}, [=](Tape& t) {
+                    return std::vector{ops::accumulate_error(t, {}, prediction, target, mask)};
                   }});
-  list.push_back({"deviation", "two in a row", {before, prediction}, {}, [=](Tape& t) {
-                    const Variable after = deviation(t, before, prediction, target, mask);
-                    return std::vector{after, deviation(t, before, after, {}, mask)};
+  list.push_back({"accumulate_error", "two in a row", {before, prediction}, {}, [=](Tape& t) {
+                    const Variable after = ops::accumulate_error(t, before, prediction, target, mask);
+                    return std::vector{after, ops::accumulate_error(t, before, after, {}, mask)};
                   }});
   const Tensor given = source.leaf({5, 4}).value();
   const std::vector<int32_t> columns{1, -1, 0, 1};
   const Tensor map = Tensor::from<int32_t>(runtime, columns, Shape{4}, Tag::data, "source");
   const Tensor ratio = source.target({4});
   // Used twice, so that the second gradient is added to the first.
-  list.push_back({"shift_columns", "", {before}, {}, [=](Tape& t) {
-                    return std::vector{shift_columns(t, given, before, map, ratio),
-                                       shift_columns(t, given, before, map, ratio)};
+  list.push_back({"add_columns", "", {before}, {}, [=](Tape& t) {
+                    return std::vector{ops::add_columns(t, given, before, map, ratio),
+                                       ops::add_columns(t, given, before, map, ratio)};
                   }});
 }
 
@@ -222,7 +227,7 @@ std::vector<Tensor> gradients_of(Runtime& runtime, const OpSample& sample, uint6
     for (const Variable& y : outputs) {
       const Tensor d_y = back.scratch(y.value().shape(), y.value().dtype(), "d_y");
       draw(d_y, seed, purpose++);
-      back.give_gradient(y.slot(), d_y);
+      back.add_gradient(y.slot(), d_y);
     }
   });
   const Tensor one = Tensor::zeros(runtime, {1}, DType::f64, Tag::workspace, "seed");

@@ -28,27 +28,27 @@ MlpCase::MlpCase(Runtime& runtime, RandomMatrices& random, const MlpShape& mlp_s
   };
   const int64_t all_inputs = std::accumulate(shape.inputs.begin(), shape.inputs.end(), int64_t{0});
   for (const int64_t width : shape.inputs) {
-    judge.first_weights.push_back(weight(width, first_width(), all_inputs));
+    ref.first_weights.push_back(weight(width, first_width(), all_inputs));
     input_values.push_back(values(random, rows, width));
     inputs.push_back({to_tensor(runtime, input_values.back(), dtype),
-                      to_tensor(runtime, judge.first_weights.back(), dtype)});
+                      to_tensor(runtime, ref.first_weights.back(), dtype)});
   }
-  judge.first_bias = values(random, 1, first_width());
+  ref.first_bias = values(random, 1, first_width());
   for (int64_t layer = 1; layer < shape.layers; ++layer) {
     const int64_t out = layer == shape.layers - 1 ? shape.out : shape.hidden;
-    judge.weights.push_back(weight(shape.hidden, out, shape.hidden));
-    judge.biases.push_back(values(random, 1, out));
-    weights.weights.push_back(to_tensor(runtime, judge.weights.back(), dtype));
-    weights.biases.push_back(vector(judge.biases.back()));
+    ref.weights.push_back(weight(shape.hidden, out, shape.hidden));
+    ref.biases.push_back(values(random, 1, out));
+    weights.weights.push_back(to_tensor(runtime, ref.weights.back(), dtype));
+    weights.biases.push_back(vector(ref.biases.back()));
   }
-  judge.activation = weights.activation = shape.activation;
-  judge.norm = weights.norm = shape.norm;
-  if (shape.norm != Norm::none) judge.gain = stored_as(dtype, random.normal(1, shape.out));
-  if (shape.norm == Norm::layer) judge.norm_bias = stored_as(dtype, random.normal(1, shape.out));
-  weights.first_bias = vector(judge.first_bias);
-  weights.gain = vector(judge.gain);
-  weights.norm_bias = vector(judge.norm_bias);
-  judge.epsilon = weights.epsilon = 1e-5;
+  ref.activation = weights.activation = shape.activation;
+  ref.norm = weights.norm = shape.norm;
+  if (shape.norm != Norm::none) ref.gain = stored_as(dtype, random.normal(1, shape.out));
+  if (shape.norm == Norm::layer) ref.norm_bias = stored_as(dtype, random.normal(1, shape.out));
+  weights.first_bias = vector(ref.first_bias);
+  weights.gain = vector(ref.gain);
+  weights.norm_bias = vector(ref.norm_bias);
+  ref.epsilon = weights.epsilon = 1e-5;
 }
 
 int64_t MlpCase::terms() const {
@@ -116,18 +116,18 @@ NamedTensors StartedGradients::named() const {
   return result;
 }
 
-void check_saved(const MlpSaved& saved, const reference::Mlp& mlp, const reference::MlpResult& judge,
+void check_saved(const MlpSaved& saved, const reference::Mlp& mlp, const reference::MlpResult& ref,
                  int64_t terms) {
-  REQUIRE(saved.pre_activations.size() == judge.pre_activations.size());
-  for (size_t layer = 0; layer < judge.pre_activations.size(); ++layer) {
+  REQUIRE(saved.pre_activations.size() == ref.pre_activations.size());
+  for (size_t layer = 0; layer < ref.pre_activations.size(); ++layer) {
     const Tensor& kept = saved.pre_activations[layer];
-    const Matrix& z = judge.pre_activations[layer];
+    const Matrix& z = ref.pre_activations[layer];
     std::string wrong = difference(kept, z, terms);
     if (!wrong.empty() && mlp.activation == Activation::relu)
       wrong = difference(kept, reference::activation(Activation::relu, z), terms);
     CHECK(wrong == "");
   }
-  if (mlp.norm != Norm::none) CHECK(difference(saved.pre_norm, judge.pre_norm, terms) == "");
+  if (mlp.norm != Norm::none) CHECK(difference(saved.pre_norm, ref.pre_norm, terms) == "");
 }
 
 std::vector<Matrix> in_order(const MlpCase& mlp, const reference::MlpGradients& gradients) {
@@ -137,18 +137,18 @@ std::vector<Matrix> in_order(const MlpCase& mlp, const reference::MlpGradients& 
     result.push_back(gradients.d_weights[layer]);
     result.push_back(gradients.d_biases[layer]);
   }
-  if (mlp.judge.gain.given()) result.push_back(gradients.d_gain);
-  if (mlp.judge.norm_bias.given()) result.push_back(gradients.d_norm_bias);
+  if (mlp.ref.gain.given()) result.push_back(gradients.d_gain);
+  if (mlp.ref.norm_bias.given()) result.push_back(gradients.d_norm_bias);
   return result;
 }
 
-void check_gradients(const StartedGradients& actual, const std::vector<Matrix>& judge, int64_t terms,
+void check_gradients(const StartedGradients& actual, const std::vector<Matrix>& ref, int64_t terms,
                      double at_least) {
   const NamedTensors tensors = actual.named();
-  REQUIRE(tensors.size() == judge.size());
-  for (size_t i = 0; i < judge.size(); ++i) {
+  REQUIRE(tensors.size() == ref.size());
+  for (size_t i = 0; i < ref.size(); ++i) {
     const auto& [name, tensor] = tensors[i];
-    Matrix expected = judge[i];
+    Matrix expected = ref[i];
     for (size_t k = 0; k < expected.v.size(); ++k) expected.v[k] += actual.start[i].v[k];
     const std::string wrong = difference(tensor, expected, terms, at_least, actual.made_of);
     CHECK_MESSAGE(wrong.empty(), name, ": ", wrong);

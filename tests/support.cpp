@@ -3,7 +3,6 @@
 
 #include <meshgrad/engine/gpu.h>
 #include <meshgrad/engine/random.h>
-#include <meshgrad/kernels/gpu_tables.h>
 
 #include <fmt/format.h>
 
@@ -20,35 +19,14 @@ namespace meshgrad::test {
 
 const std::vector<Backend>& backends() {
   static const std::vector<Backend> list = [] {
-    std::vector<Backend> found = {{"cpu",
-                                   Device{},
-                                   false,
-                                   {DType::f32, DType::f16, DType::bf16, DType::f64},
-                                   &cpu::linear_kernels,
-                                   &cpu::mlp_kernels,
-                                   &cpu::message_passing_kernels,
-                                   &cpu::segment_sum_kernels,
-                                   &cpu::elementwise_kernels,
-                                   &cpu::reduction_kernels,
-                                   &cpu::optimizer_kernels,
-                                   &cpu::unroll_kernels}};
-    const GpuTables* gpu = gpu_tables();
+    std::vector<Backend> found = {
+        {"cpu", Device{}, false, {DType::f32, DType::f16, DType::bf16, DType::f64}, &kernels::cpu_tables()}};
+    const KernelTables* gpu = kernels::gpu_tables();
     const std::vector<CudaDevice> devices = cuda_devices();
     if (gpu != nullptr && !devices.empty()) {
       const bool simulated = devices.front().name == "simulated";
       if (simulated) found.clear();  // the CPU is the other binary's
-      found.push_back({"cuda",
-                       {DeviceKind::cuda, 0},
-                       simulated,
-                       {DType::f32, DType::f16, DType::bf16},
-                       gpu->linear,
-                       gpu->mlp,
-                       gpu->message_passing,
-                       gpu->segment_sum,
-                       gpu->elementwise,
-                       gpu->reduction,
-                       gpu->optimizer,
-                       gpu->unroll});
+      found.push_back({"cuda", {DeviceKind::cuda, 0}, simulated, {DType::f32, DType::f16, DType::bf16}, gpu});
     }
     return found;
   }();
@@ -277,8 +255,32 @@ std::string difference(const Tensor& actual, const Matrix& expected, int64_t ter
   return {};
 }
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
+std::vector<DType> Backend::gradient_types() const {
+  std::vector<DType> types;
+  for (const DType dtype : storage_types) {
+    if (accumulator_of(dtype) == dtype) types.push_back(dtype);
+  }
+  return types;
+}
+
+Tensor mask_tensor(Runtime& runtime, const std::vector<uint8_t>& mask) {
+  return Tensor::from<uint8_t>(runtime, mask, Shape{static_cast<int64_t>(mask.size())}, Tag::data, "mask");
+}
+
+std::vector<Device> devices() {
+  std::vector<Device> found{Device{}};
+  if (!cuda_devices().empty()) found.push_back({DeviceKind::cuda, 0});
+  return found;
+}
+
+bool contains(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
+
+size_t count_of(std::string_view text, std::string_view part) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + part.size())) ++count;
+  return count;
 }
 
 reference::Edges random_edges(RandomMatrices& random, int64_t nodes, int64_t edges) {

@@ -1,18 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of engine, kernels, autograd and nn share: sizes, tolerances, reproducible random values,
-// and the way between tensors and the judge's matrices.
+// Shared by the tests of engine, kernels, autograd and nn: sizes, tolerances, reproducible random values, and
+// conversions between tensors and the reference implementation's matrices.
 #pragma once
-#include <meshgrad/kernels/elementwise.h>
-#include <meshgrad/kernels/linear.h>
-#include <meshgrad/kernels/message_passing.h>
-#include <meshgrad/kernels/mlp.h>
-#include <meshgrad/kernels/optimizer.h>
-#include <meshgrad/kernels/reduction.h>
-#include <meshgrad/kernels/segment_sum.h>
-#include <meshgrad/kernels/state_error.h>
+#include <meshgrad/engine/runtime.h>
+#include <meshgrad/kernels/tables.h>
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "reference/message_passing.h"
@@ -21,55 +16,56 @@ namespace meshgrad::test {
 
 using reference::Matrix;
 
-/// One backend: its kernel tables, where its tensors lie, and what they store.
+/// One backend: its kernels, its device, and its storage types.
 struct Backend {
   std::string name;
   Device device;
   bool slow = false;  ///< the simulated device: tests take fewer and smaller cases
   std::vector<DType> storage_types;
-  const LinearKernels* linear;
-  const MlpKernels* mlp;
-  const MessagePassingKernels* message_passing;
-  const SegmentSumKernels* segment_sum;
-  const ElementwiseKernels* elementwise;
-  const ReductionKernels* reduction;
-  const OptimizerKernels* optimizer;
-  const UnrollKernels* unroll;
+  const KernelTables* kernels;
 
   Runtime runtime(int threads = 1) const;
+  /// What its master weights and gradients are in.
+  std::vector<DType> gradient_types() const;
   /// awkward_sizes; those that stand for all on a slow backend.
   std::vector<int64_t> sizes() const;
-  /// Where `narrow` makes it cheap for the judge, also enough rows for partial sums of many slabs.
+  /// Also `many` rows, enough for many slabs, when `narrow` keeps that cheap for the reference
+  /// implementation.
   std::vector<int64_t> sizes_and(bool narrow, int64_t many) const;
   int64_t many(int64_t rows) const { return slow ? rows / 8 : rows; }
-  /// Numbers of threads, two of them equal, that must not make a difference; two runs where threads are the
-  /// device's affair.
+  /// Numbers of threads that must give the same bits; one is repeated. On a GPU: two runs.
   std::vector<int> thread_counts() const;
 };
-/// The CPU and, if there is one, a GPU; on the side of the simulated device, that alone.
+/// The CPU and, if there is one, a GPU; in a binary with the simulated device, that alone.
 const std::vector<Backend>& backends();
+
+/// The CPU and, if there is one, the first GPU.
+std::vector<Device> devices();
+
+/// A mask of rows, as kernels take it.
+Tensor mask_tensor(Runtime& runtime, const std::vector<uint8_t>& mask);
 
 /// Nothing, one, and either side of a warp, a tile and a block; and a prime.
 std::vector<int64_t> awkward_sizes();
 std::vector<int64_t> awkward_sizes_and(bool narrow, int64_t many);
 
-/// f32 and f64: what masters, gradients and losses are in on the CPU.
+/// f32 and f64: dtypes of master weights, gradients and losses on the CPU.
 std::vector<DType> storage_types();
 
-/// How far a value of the given magnitude may be from the judge's after sums over `terms_summed` terms in
-/// dtype's accumulation type. Partial sums of n terms of random sign grow as sqrt(n), and so do the n
-/// rounding errors of half an ulp each (Higham, Mary 2019): 8 sqrt(n) epsilon leaves a factor of 16 for
-/// unlucky ones and for the functions in between. `magnitude` is the largest value that took part, not the
-/// one compared: a small result of large terms carries the errors of the large.
+/// The allowed difference from the reference for a sum of `terms_summed` terms in dtype's accumulation type.
+/// Partial sums of n terms of random sign grow as sqrt(n), and so do n rounding errors of half an ulp each
+/// (Higham, Mary 2019): 8 sqrt(n) epsilon leaves a factor of 16 for outliers and for the functions in
+/// between. `magnitude` is the largest value that took part, not the one compared: a small result of large
+/// terms carries their rounding errors.
 ///
-/// Values stored in 16 bits are summed in f32 and rounded once when they are stored: 8 of their own epsilons
-/// stand for a result's rounding and for those of the values that it was made of, whatever their number.
+/// Values stored in 16 bits are summed in f32 and rounded once when stored: 8 of their own epsilons cover the
+/// rounding of a result and of its operands, whatever their number.
 double tolerance(DType dtype, int64_t terms_summed, double magnitude);
 
 /// Largest absolute value; 0 when empty.
 double magnitude(const Matrix& matrix);
 
-/// A runtime, on the CPU unless said. Seeds of tests are in the tests.
+/// A runtime, on the CPU by default.
 Runtime make_runtime(int threads = 1, Device device = {});
 
 /// Random matrices that depend on the seed and on how many were drawn before.
@@ -77,10 +73,10 @@ class RandomMatrices {
  public:
   explicit RandomMatrices(uint64_t seed) : seed_(seed) {}
   uint64_t seed() const { return seed_; }
-  /// Normal values times `scale`.
+  /// Normally distributed values times `scale`.
   Matrix normal(int64_t rows, int64_t cols, double scale = 1.0);
-  /// Multiples of `step` in [-reach, reach]. Sums of products of such values are exact in f32, so that no
-  /// pre-activation can fall on the other side of relu's kink than the judge's.
+  /// Multiples of `step` in [-reach, reach]. Sums of products of such values are exact in f32, so rounding
+  /// cannot move a pre-activation across relu's kink.
   Matrix grid(int64_t rows, int64_t cols, double step, double reach);
   std::vector<uint8_t> mask(int64_t rows, double share);
   std::vector<int32_t> indices(int64_t count, int64_t below);
@@ -90,7 +86,7 @@ class RandomMatrices {
   uint64_t draws_ = 0;
 };
 
-/// A value as T stores it.
+/// `value` rounded to T.
 template <class T>
 T stored(double value) {
   if constexpr (sizeof(T) == 2) {
@@ -108,12 +104,12 @@ double read_stored(T value) {
   }
 }
 
-/// The values as `dtype` stores them: what the judge must start from.
+/// The values rounded to `dtype`: the reference must start from the same values as the kernels.
 Matrix stored_as(DType dtype, const Matrix& matrix);
 
 /// Uninitialised memory of exactly the tensor's size on the runtime's device, not from its allocator: an
-/// access behind it is then seen by AddressSanitizer or the simulated device, where the allocator's next
-/// block would hide it.
+/// access past the end is then seen by AddressSanitizer or the simulated device. The allocator's next block
+/// would hide it.
 Tensor exact_tensor(Runtime& runtime, const Shape& shape, DType dtype);
 
 /// [rows, cols], or [cols] for a row vector that is a parameter; exact_tensors, as is what unwritten() gives.
@@ -124,13 +120,13 @@ Tensor to_vector_if_given(Runtime& runtime, const Matrix& row, DType dtype);
 Tensor to_index(Runtime& runtime, const std::vector<int32_t>& values);
 /// i64 [1]: the real count of Rows, where kernels of the runtime's device can read it.
 Tensor to_count(Runtime& runtime, int64_t count);
-/// The tensor where the host can read it, when all work of its runtime is done. On a device: tensors made
-/// above; others by the engine's to_host.
+/// A copy on the host, after synchronising. On a device only for tensors made by the functions above; others
+/// go through the engine's to_host.
 Tensor to_host(const Tensor& tensor);
 /// Floating types, i32 and u8; rank 1 becomes one row.
 Matrix to_matrix(const Tensor& tensor);
 
-/// An output that has not been written yet: every element is NaN, so that one left out is noticed.
+/// An output filled with NaN, so that an element that is not written is noticed.
 Tensor unwritten(Runtime& runtime, const Shape& shape, DType dtype);
 
 /// Same dtype, shape and bytes.
@@ -152,10 +148,12 @@ std::string invalid_argument_text(Body&& body) {
   }
   return {};
 }
-bool contains(const std::string& text, const std::string& part);
+bool contains(std::string_view text, std::string_view part);
+/// How often `part` occurs in `text`, without overlaps.
+size_t count_of(std::string_view text, std::string_view part);
 
-/// Random edges sorted by receiver, among them self loops and parallel edges, a hub that receives and sends
-/// an eighth of all, and (of 4 nodes or more) a last node without edges.
+/// Random edges sorted by receiver, with self loops, parallel edges, a hub that sends and receives an eighth
+/// of all, and (from 4 nodes on) a last node without edges.
 reference::Edges random_edges(RandomMatrices& random, int64_t nodes, int64_t edges);
 /// The Graph of edges that are sorted by receiver; halo nodes behind owned_nodes only send.
 Graph to_graph(Runtime& runtime, const reference::Edges& edges);

@@ -138,4 +138,7 @@ class TestMemorySource final : public MemorySource {
   int64_t live_events_ = 0;
 };
 
+/// A stream of the host, by number.
+inline Stream stream(int id) { return Stream(Device{}, id); }
+
 }  // namespace meshgrad::test

@@ -1,37 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/autograd/offload/offload.h>
+#include <meshgrad/engine/runtime.h>
 
 #include <algorithm>
 #include <utility>
 
 namespace meshgrad {
 
-/// Where a value is:
+/// States of a value:
 ///
-///              start_write()            leave(), settled
-///       here -----------------> leaving -----------------> away
-///        ^ ^                       |                        |
-///        | +--- drop(): others ----+                        | start_read()
-///        |      hold it, or it is wanted                    v
-///        +-------------------- arrive() ----------------- coming
+///              start_write()             evict()
+///    resident ----------------> writing ---------> offloaded
+///        ^ ^                       |                   |
+///        | +------ cancel() -------+                   | start_read()
+///        |    (has other owners, or is needed)         v
+///        +------------- make_resident() ----------- reading
 ///
-/// It is in the device's memory but when it is away; its holders see it when it is here or leaving. drop()
-/// also ends what is away or coming: nobody will read it. What was away once stays when it is back.
+/// It has device memory unless it is offloaded; its holders see that memory when it is resident or writing.
+/// cancel() also ends the other states, when the value is no longer needed. A value is offloaded at most
+/// once.
 struct Offload::Value {
-  enum class Where : uint8_t { here, leaving, away, coming };
+  enum class State : uint8_t { resident, writing, offloaded, reading };
   std::vector<Holder> holders;
-  Where where = Where::here;
-  bool was_away = false;
+  State state = State::resident;
+  bool was_offloaded = false;
   int64_t number = -1;  // in the store
-  Tensor tensor;        // while it is copied; without memory while it is away
+  Tensor tensor;        // while it is copied; without memory while it is offloaded
 
   const Tensor& held() const { return *holders.front().tensor; }
   bool has(const Holder& one) const {
     return std::any_of(holders.begin(), holders.end(),
                        [&](const Holder& holder) { return holder.tensor == one.tensor; });
   }
-  /// Whether the holders are all that keep the value in memory.
-  bool alone() const {
+  /// Whether offloading frees memory: nothing but the holders owns the value's storage, and none forbids it.
+  bool only_held_here() const {
     const bool stays = std::any_of(holders.begin(), holders.end(), [](const Holder& holder) {
       return holder.stays != nullptr && *holder.stays;
     });
@@ -42,29 +44,30 @@ struct Offload::Value {
 
 Offload::~Offload() {
   for (const std::vector<ValuePtr>& values : segments_)
-    for (const ValuePtr& value : values) drop(*value);
+    for (const ValuePtr& value : values) cancel(*value);
 }
 
 void Offload::begin_segment(const std::vector<Holder>& inputs) {
   for (const std::vector<ValuePtr>& values : segments_) {
     for (const ValuePtr& value : values) {
-      // Another segment took it as an input before: it comes back for this one.
+      // It may be an earlier segment's input too, and offloaded since.
       const bool wanted =
           std::any_of(inputs.begin(), inputs.end(), [&](const Holder& input) { return value->has(input); });
-      if (wanted) arrive(*value);
-      if (!wanted && value->where == Value::Where::here && !value->was_away && value->alone())
+      if (wanted) make_resident(*value);
+      if (!wanted && value->state == Value::State::resident && !value->was_offloaded &&
+          value->only_held_here())
         start_write(*value);
     }
   }
 }
 
-int64_t Offload::end_segment(const std::vector<Holder>& kept) {
+int64_t Offload::end_segment(const std::vector<Holder>& saved) {
   for (const std::vector<ValuePtr>& values : segments_)
-    for (const ValuePtr& value : values) leave(*value);
+    for (const ValuePtr& value : values) evict(*value);
   std::vector<ValuePtr> values;
-  for (const Holder& holder : kept) {
+  for (const Holder& holder : saved) {
     const Tensor& tensor = *holder.tensor;
-    // Of a view, the rest of the memory would stay.
+    // A view: the rest of its storage would stay in memory.
     if (!tensor.defined() || tensor.bytes() == 0 || tensor.bytes() != tensor.storage()->bytes()) continue;
     if (holder.stays != nullptr && *holder.stays) continue;
     ValuePtr value = value_of(holder, values);
@@ -74,7 +77,7 @@ int64_t Offload::end_segment(const std::vector<Holder>& kept) {
   return static_cast<int64_t>(segments_.size()) - 1;
 }
 
-/// One value for all who hold the same memory.
+/// The value of a holder; holders of the same storage share one.
 Offload::ValuePtr Offload::value_of(const Holder& holder, const std::vector<ValuePtr>& more) const {
   const auto of_this = [&](const ValuePtr& value) {
     return value->held().defined() && value->held().storage() == holder.tensor->storage();
@@ -91,64 +94,64 @@ Offload::ValuePtr Offload::value_of(const Holder& holder, const std::vector<Valu
   return value;
 }
 
-void Offload::bring_back(int64_t segment) {
+void Offload::fetch(int64_t segment) {
   auto at = segments_.begin() + segment;
-  for (const ValuePtr& value : *at) arrive(*value);
+  for (const ValuePtr& value : *at) make_resident(*value);
   while (at != segments_.begin()) {
     --at;
     bool reading = false;
     for (const ValuePtr& value : *at) {
-      if (value->where == Value::Where::away) start_read(*value);
-      reading = reading || value->where == Value::Where::coming;
+      if (value->state == Value::State::offloaded) start_read(*value);
+      reading = reading || value->state == Value::State::reading;
     }
     if (reading) return;
   }
 }
 
-void Offload::forget(int64_t segment) {
+void Offload::release(int64_t segment) {
   std::vector<ValuePtr>& values = segments_[static_cast<size_t>(segment)];
   for (const ValuePtr& value : values)
-    if (value.use_count() == 1) drop(*value);
+    if (value.use_count() == 1) cancel(*value);
   values.clear();
 }
 
 void Offload::start_write(Value& value) {
   value.tensor = value.held();
   value.number = store_.write(value.tensor, runtime_.stream());
-  value.where = Value::Where::leaving;
+  value.state = Value::State::writing;
 }
 
-void Offload::leave(Value& value) {
-  if (value.where != Value::Where::leaving) return;
-  if (!value.alone()) return drop(value);  // no memory would be gained
-  store_.settle(value.number, runtime_.stream());
+void Offload::evict(Value& value) {
+  if (value.state != Value::State::writing) return;
+  if (!value.only_held_here()) return cancel(value);  // freeing it would gain nothing
+  store_.finish_write(value.number, runtime_.stream());
   value.tensor = Tensor::without_memory(value.tensor.shape(), value.tensor.dtype());
   for (const Holder& holder : value.holders) *holder.tensor = value.tensor;
-  value.where = Value::Where::away;
-  value.was_away = true;
+  value.state = Value::State::offloaded;
+  value.was_offloaded = true;
 }
 
 void Offload::start_read(Value& value) {
   value.tensor = Tensor::empty(runtime_, value.tensor.shape(), value.tensor.dtype(), Tag::activations,
                                "offloaded before");
-  value.where = Value::Where::coming;
+  value.state = Value::State::reading;
   store_.read(value.number, value.tensor, runtime_.stream());
 }
 
-void Offload::arrive(Value& value) {
-  if (value.where == Value::Where::leaving) drop(value);
-  if (value.where == Value::Where::away) start_read(value);
-  if (value.where != Value::Where::coming) return;
-  store_.arrive(value.number, runtime_.stream());
-  value.where = Value::Where::here;
+void Offload::make_resident(Value& value) {
+  if (value.state == Value::State::writing) cancel(value);
+  if (value.state == Value::State::offloaded) start_read(value);
+  if (value.state != Value::State::reading) return;
+  store_.finish_read(value.number, runtime_.stream());
+  value.state = Value::State::resident;
   for (const Holder& holder : value.holders) *holder.tensor = value.tensor;
   value.tensor = {};
 }
 
-void Offload::drop(Value& value) noexcept {
-  if (value.where == Value::Where::here) return;
-  store_.drop(value.number, runtime_.stream());
-  value.where = Value::Where::here;
+void Offload::cancel(Value& value) noexcept {
+  if (value.state == Value::State::resident) return;
+  store_.cancel(value.number, runtime_.stream());
+  value.state = Value::State::resident;
   value.tensor = {};
 }
 

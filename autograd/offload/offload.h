@@ -1,36 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-// The way of what segments keep to a store, and back in time for their second runs. For the tape: see
-// Tape::offload().
+// Offload: moves values that segments save to an OffloadStore and fetches them in time for the segments'
+// second runs. Private to the tape; Tape::offload() describes what is offloaded.
 #pragma once
 #include <meshgrad/autograd/offload/offload_store.h>
 
 namespace meshgrad {
 
-/// Segments of one tape, in order. While one runs, what the one before it keeps is written; when it has run,
-/// that leaves the device's memory. On the way back the values of a segment are read while the one behind it
-/// runs again. The last one's stay: they are needed at once.
+/// The segments of one tape, in order. While a segment runs, the saved values of the one before it are
+/// written; when it ends, their device memory is freed. In the backward pass, values of a segment are read
+/// while the next one (in forward order) is recomputed. Those of the last segment are not offloaded: they are
+/// needed at once.
 class Offload {
  public:
-  /// A tensor through which somebody reads a value: empty while it is away.
+  /// One of the tensors that refer to a value; it has no memory while the value is offloaded.
   struct Holder {
     std::shared_ptr<Tensor> tensor;
-    const bool* stays = nullptr;  ///< where it says true, the value stays where it is
+    const bool* stays = nullptr;  ///< when it points to true, the value must not be offloaded
   };
 
-  /// Both outlive it.
+  /// `runtime` and `store` outlive it.
   Offload(Runtime& runtime, OffloadStore& store) : runtime_(runtime), store_(store) {}
   ~Offload();
   Offload(const Offload&) = delete;
   Offload& operator=(const Offload&) = delete;
 
-  /// A segment is about to run for the first time, on these inputs.
+  /// Before the first run of a segment with these inputs.
   void begin_segment(const std::vector<Holder>& inputs);
-  /// It ran, and keeps these. Returns its number.
-  int64_t end_segment(const std::vector<Holder>& kept);
-  /// It is about to run again: its values are there, and those of the segment before it on their way.
-  void bring_back(int64_t segment);
-  /// It did, or never will.
-  void forget(int64_t segment);
+  /// After it: the values that the segment saves. Returns the segment's number.
+  int64_t end_segment(const std::vector<Holder>& saved);
+  /// Before its second run: makes its values resident and starts reading those of the segment before it.
+  void fetch(int64_t segment);
+  /// After its second run, or when there will be none.
+  void release(int64_t segment);
 
  private:
   struct Value;
@@ -38,10 +39,10 @@ class Offload {
 
   ValuePtr value_of(const Holder& holder, const std::vector<ValuePtr>& more) const;
   void start_write(Value& value);
-  void leave(Value& value);
+  void evict(Value& value);
   void start_read(Value& value);
-  void arrive(Value& value);
-  void drop(Value& value) noexcept;
+  void make_resident(Value& value);
+  void cancel(Value& value) noexcept;
 
   Runtime& runtime_;
   OffloadStore& store_;

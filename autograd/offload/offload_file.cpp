@@ -20,11 +20,11 @@
 namespace meshgrad {
 namespace {
 
-constexpr int64_t kBlock = 4096;  // places begin at its multiples, so that a page holds one value alone
+constexpr int64_t kPage = 4096;  // slots start at multiples, so that no page holds two values
 
 class File {
  public:
-  /// Nothing is left of it once this process has ended, however it ends.
+  /// The file has no name, so nothing remains of it however the process ends.
   File(const std::filesystem::path& folder, std::string_view key) : name_(folder.string()) {
     descriptor_ = open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR);
     if (descriptor_ < 0 && (errno == EOPNOTSUPP || errno == EISDIR)) {
@@ -40,7 +40,7 @@ class File {
   File(const File&) = delete;
   File& operator=(const File&) = delete;
 
-  /// Sets room apart, or at least looks for it.
+  /// Reserves disk space, or at least checks for it.
   void reserve(int64_t bytes, std::string_view key) const {
     struct statvfs disk {};
     int error = bytes > 0 && fallocate(descriptor_, 0, 0, bytes) != 0 ? errno : 0;
@@ -71,11 +71,12 @@ class File {
       to += done, bytes -= done, offset += done;
     }
   }
-  /// Starts to bring a piece to the disk, without waiting.
+  /// Starts writing cached pages to the disk, without waiting.
   void flush(int64_t bytes, int64_t offset) const {
     sync_file_range(descriptor_, offset, bytes, SYNC_FILE_RANGE_WRITE);
   }
-  /// Waits for that, and frees the page cache: it would be memory all the same.
+  /// Waits for that and drops the pages from the page cache, which would use as much memory as the values
+  /// did.
   void forget(int64_t bytes, int64_t offset) const {
     sync_file_range(descriptor_, offset, bytes,
                     SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
@@ -93,8 +94,8 @@ class File {
   int descriptor_ = -1;
 };
 
-/// One thread does what it is told in order, so that what is read was written, and a place is used again when
-/// it was read. What is under way is at most what the tape's double buffering asks for.
+/// One thread runs jobs in order, so that a read follows its write and a slot's reuse follows its read. At
+/// most the two values of the tape's double buffering are in flight.
 class FileStore final : public OffloadStore {
  public:
   FileStore(const std::filesystem::path& folder, int64_t bytes, std::string_view key) : file_(folder, key) {
@@ -111,55 +112,55 @@ class FileStore final : public OffloadStore {
   }
 
  private:
-  struct Piece {
+  struct Range {
     int64_t offset = 0, bytes = 0;
   };
-  struct Place {
-    Piece piece;
-    bool under_way = false;
+  struct Slot {
+    Range range;
+    bool in_flight = false;
     std::exception_ptr error;
   };
   struct Job {
     size_t number = 0;
-    Piece piece;
+    Range range;
     const char* from = nullptr;
     char* to = nullptr;
   };
 
   void start_write(size_t number, const Tensor& from, const Stream&) override {
     int64_t end = 0;
-    for (size_t i = 0; i < places_.size(); ++i) {
-      const Piece& piece = places_[i].piece;
-      if (is_taken(i)) end = std::max(end, piece.offset + (piece.bytes + kBlock - 1) / kBlock * kBlock);
+    for (size_t i = 0; i < slots_.size(); ++i) {
+      const Range& range = slots_[i].range;
+      if (in_use(i)) end = std::max(end, range.offset + (range.bytes + kPage - 1) / kPage * kPage);
     }
     {
-      const std::lock_guard lock(mutex_);  // the thread looks places up
-      while (places_.size() <= number) places_.emplace_back();
-      places_[number].piece = {end, from.bytes()};
+      const std::lock_guard lock(mutex_);  // the thread reads slots_
+      while (slots_.size() <= number) slots_.emplace_back();
+      slots_[number].range = {end, from.bytes()};
     }
-    start({number, places_[number].piece, static_cast<const char*>(from.raw()), nullptr});
+    start({number, slots_[number].range, static_cast<const char*>(from.raw()), nullptr});
   }
   void start_read(size_t number, const Tensor& to, const Stream&) override {
-    start({number, places_[number].piece, nullptr, static_cast<char*>(to.raw())});
+    start({number, slots_[number].range, nullptr, static_cast<char*>(to.raw())});
   }
   void finish(size_t number, const Stream&) override {
     std::unique_lock lock(mutex_);
-    Place& place = places_[number];
-    done_.wait(lock, [&] { return !place.under_way; });
-    if (const std::exception_ptr error = std::exchange(place.error, nullptr)) std::rethrow_exception(error);
+    Slot& slot = slots_[number];
+    done_.wait(lock, [&] { return !slot.in_flight; });
+    if (const std::exception_ptr error = std::exchange(slot.error, nullptr)) std::rethrow_exception(error);
   }
 
   void start(const Job& job) {
     {
       const std::lock_guard lock(mutex_);
-      places_[job.number].under_way = true;
+      slots_[job.number].in_flight = true;
       jobs_.push_back(job);
     }
     wake_.notify_all();
   }
 
   void work() {
-    Piece cached;  // written last, and perhaps not on the disk yet
+    Range cached;  // written last, perhaps not on the disk yet
     std::unique_lock lock(mutex_);
     while (true) {
       wake_.wait(lock, [&] { return stop_ || !jobs_.empty(); });
@@ -169,22 +170,22 @@ class FileStore final : public OffloadStore {
       lock.unlock();
       const std::exception_ptr error = attempt(job);
       lock.lock();
-      places_[job.number].under_way = false;
-      places_[job.number].error = error;
+      slots_[job.number].in_flight = false;
+      slots_[job.number].error = error;
       done_.notify_all();
       lock.unlock();
-      // The next job waits for the disk here: so little more than two values are in the page cache.
-      if (job.from != nullptr) file_.flush(job.piece.bytes, job.piece.offset);
-      const Piece settled = job.from != nullptr ? std::exchange(cached, job.piece) : job.piece;
-      if (settled.bytes > 0) file_.forget(settled.bytes, settled.offset);
+      // Waiting for the disk here, before the next job, keeps the page cache to little more than two values.
+      if (job.from != nullptr) file_.flush(job.range.bytes, job.range.offset);
+      const Range written = job.from != nullptr ? std::exchange(cached, job.range) : job.range;
+      if (written.bytes > 0) file_.forget(written.bytes, written.offset);
       lock.lock();
     }
   }
 
   std::exception_ptr attempt(const Job& job) const {
     try {
-      if (job.from != nullptr) file_.write(job.from, job.piece.bytes, job.piece.offset);
-      if (job.to != nullptr) file_.read(job.to, job.piece.bytes, job.piece.offset);
+      if (job.from != nullptr) file_.write(job.from, job.range.bytes, job.range.offset);
+      if (job.to != nullptr) file_.read(job.to, job.range.bytes, job.range.offset);
     } catch (...) {
       return std::current_exception();
     }
@@ -192,7 +193,7 @@ class FileStore final : public OffloadStore {
   }
 
   File file_;
-  std::deque<Place> places_;
+  std::deque<Slot> slots_;
   std::mutex mutex_;
   std::condition_variable wake_, done_;
   std::deque<Job> jobs_;

@@ -10,18 +10,19 @@
 namespace meshgrad {
 
 int64_t OffloadStore::write(const Tensor& from, const Stream& stream) {
-  // The lowest number that is free: in every step the same value gets the same place.
-  const auto number = static_cast<size_t>(std::find(taken_.begin(), taken_.end(), -1) - taken_.begin());
-  if (number == taken_.size()) taken_.push_back(-1);
+  // The lowest free number, so that a value gets the same memory in every step.
+  const auto number =
+      static_cast<size_t>(std::find(slot_bytes_.begin(), slot_bytes_.end(), -1) - slot_bytes_.begin());
+  if (number == slot_bytes_.size()) slot_bytes_.push_back(-1);
   start_write(number, from, stream);
-  taken_[number] = from.bytes();
+  slot_bytes_[number] = from.bytes();
   bytes_ += from.bytes();
   written_bytes_ += from.bytes();
   peak_bytes_ = std::max(peak_bytes_, bytes_);
   return static_cast<int64_t>(number);
 }
 
-void OffloadStore::settle(int64_t number, const Stream& stream) {
+void OffloadStore::finish_write(int64_t number, const Stream& stream) {
   finish(static_cast<size_t>(number), stream);
 }
 
@@ -29,22 +30,22 @@ void OffloadStore::read(int64_t number, const Tensor& to, const Stream& stream) 
   start_read(static_cast<size_t>(number), to, stream);
 }
 
-void OffloadStore::arrive(int64_t number, const Stream& stream) {
+void OffloadStore::finish_read(int64_t number, const Stream& stream) {
   finish(static_cast<size_t>(number), stream);
-  give_back(number);
+  free_number(number);
 }
 
-void OffloadStore::drop(int64_t number, const Stream& stream) noexcept {
+void OffloadStore::cancel(int64_t number, const Stream& stream) noexcept {
   try {
     finish(static_cast<size_t>(number), stream);
   } catch (const std::exception&) {
-    // Nobody wants the value any more.
+    // The value is discarded, so a failed copy does not matter.
   }
-  give_back(number);
+  free_number(number);
 }
 
-void OffloadStore::give_back(int64_t number) {
-  bytes_ -= std::exchange(taken_[static_cast<size_t>(number)], -1);
+void OffloadStore::free_number(int64_t number) {
+  bytes_ -= std::exchange(slot_bytes_[static_cast<size_t>(number)], -1);
 }
 
 namespace {
@@ -55,8 +56,8 @@ class CountingStore final : public OffloadStore {
   void finish(size_t, const Stream&) override {}
 };
 
-/// Copies run on one stream, in the order in which they were asked for. So a place is used again in order,
-/// too, and no event is ever asked by the host.
+/// All copies run on one stream, in call order. So slots are reused in order, too, and the host waits for no
+/// event.
 class HostStore final : public OffloadStore {
  public:
   explicit HostStore(Device device)
@@ -65,53 +66,53 @@ class HostStore final : public OffloadStore {
     try {
       copies_.synchronize();
     } catch (const Error&) {
-      // A device that failed copies no more.
+      // A destructor must not throw.
     }
   }
 
  private:
-  struct Place {
+  struct Slot {
     StoragePtr memory;
     Event computed, copied;
   };
 
   void start_write(size_t number, const Tensor& from, const Stream& stream) override {
-    while (places_.size() <= number) places_.emplace_back();
-    Place& place = places_[number];
-    if (place.memory == nullptr || place.memory->bytes() < from.bytes()) grow(place, from.bytes());
-    copy(place, from, over(place, from), stream);
+    while (slots_.size() <= number) slots_.emplace_back();
+    Slot& slot = slots_[number];
+    if (slot.memory == nullptr || slot.memory->bytes() < from.bytes()) grow(slot, from.bytes());
+    copy(slot, from, over(slot, from), stream);
   }
 
   void start_read(size_t number, const Tensor& to, const Stream& stream) override {
-    copy(places_[number], over(places_[number], to), to, stream);
+    copy(slots_[number], over(slots_[number], to), to, stream);
   }
 
-  void finish(size_t number, const Stream& stream) override { places_[number].copied.hold_back(stream); }
+  void finish(size_t number, const Stream& stream) override { slots_[number].copied.make_wait(stream); }
 
-  /// Behind what `stream` was given so far: what computes the value, or what used the memory before.
-  void copy(Place& place, const Tensor& from, const Tensor& to, const Stream& stream) {
-    place.computed.record(stream);
-    place.computed.hold_back(copies_);
+  /// Copies after the work queued on `stream`, which computes the value or used the memory before.
+  void copy(Slot& slot, const Tensor& from, const Tensor& to, const Stream& stream) {
+    slot.computed.record(stream);
+    slot.computed.make_wait(copies_);
     meshgrad::copy(from, to, copies_);
-    place.copied.record(copies_);
+    slot.copied.record(copies_);
   }
 
-  /// To pin memory stops the device, so a place that was too small gets a little more than it has to.
-  static void grow(Place& place, int64_t bytes) {
+  /// Allocating pinned memory synchronizes the device, so a slot that was too small grows by an eighth more.
+  static void grow(Slot& slot, int64_t bytes) {
     constexpr int64_t kMore = 8;
-    const int64_t size = place.memory == nullptr ? bytes : bytes + bytes / kMore;
-    place.memory = nullptr;
+    const int64_t size = slot.memory == nullptr ? bytes : bytes + bytes / kMore;
+    slot.memory = nullptr;
     void* const memory = gpu::allocate_pinned(size);
-    place.memory = std::make_shared<Storage>(memory, size, Device{}, [memory] { gpu::free_pinned(memory); });
+    slot.memory = std::make_shared<Storage>(memory, size, Device{}, [memory] { gpu::free_pinned(memory); });
   }
 
-  static Tensor over(const Place& place, const Tensor& like) {
-    return Tensor::over(place.memory, 0, like.shape(), like.dtype());
+  static Tensor over(const Slot& slot, const Tensor& like) {
+    return Tensor::over(slot.memory, 0, like.shape(), like.dtype());
   }
 
   std::shared_ptr<void> native_;
   Stream copies_;
-  std::deque<Place> places_;  // goes first: freeing pinned memory waits for its copies
+  std::deque<Slot> slots_;  // destroyed first: freeing pinned memory waits for its copies
 };
 
 }  // namespace

@@ -1,50 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
-// Segments of a forward pass that are computed again on the way back instead of being kept. Source of the
-// method: Chen, Xu, Zhang, Guestrin, "Training deep nets with sublinear memory cost" (2016).
+// Activation recomputation (checkpointing): segments of the forward pass that are recomputed in the backward
+// pass instead of saving their activations. Method: Chen, Xu, Zhang, Guestrin, "Training deep nets with
+// sublinear memory cost" (2016).
 #pragma once
-#include <meshgrad/autograd/recompute/keep.h>
+#include <meshgrad/autograd/recompute/save_policy.h>
 #include <meshgrad/kernels/mlp.h>
 
+#include <functional>
+
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
-/// What goes into a segment, and what comes out of it: kMaxMlpInputs at most, or InvalidArgument is thrown.
+/// Inputs or outputs of a segment: at most kMaxMlpInputs, or InvalidArgument is thrown.
 using Variables = PerInput<Variable>;
 
-/// A segment's function. It lies in memory that is used again.
-class Segment {
- public:
-  template <class Run>
-  Segment(const Recycling<std::byte>& memory, Run run)
-      : run_(make_recycled<Run>(memory, std::move(run))),
-        call_([](const void* held, Tape& tape, const Variables& inputs) -> Variables {
-          return (*static_cast<const Run*>(held))(tape, inputs);
-        }) {}
-  Variables operator()(Tape& tape, const Variables& inputs) const { return call_(run_.get(), tape, inputs); }
+using Segment = std::function<Variables(Tape&, const Variables&)>;
 
- private:
-  std::shared_ptr<const void> run_;
-  Variables (*call_)(const void*, Tape&, const Variables&);
-};
-
-/// As checkpoint(), on a tape that records.
-Variables run_segment(Tape& tape, std::string_view name, Segment segment, const Variables& inputs, Keep keep);
-
-/// Calls `run(Tape&, const Variables&)`, which returns Variables, and keeps its inputs, and what `keep` says.
-/// Backward runs it again, on an inner tape and on the same variables, but for the ops whose outputs neither
-/// a backward function nor such an op reads; then it walks back through it. Gradients are added where, and in
-/// the order in which, they would be without: they are the same to the last bit. A fused op that is not run
-/// again redoes its hidden activations in the tile.
+/// Runs `segment` and saves only its inputs, and the outputs that `saves` names. Backward runs it again, on
+/// an inner tape and the same variables, and walks back through it. Ops whose outputs neither a backward
+/// function nor another recomputed op reads are skipped. Gradients are accumulated in the same places and
+/// order as without recomputation, so they are bit-identical. A fused op that is skipped recomputes its
+/// hidden activations inside its backward kernel.
 ///
-/// `run` does ops on the tape it is given, from the variables it is given: the same ones whenever it is
-/// called. What it captures by reference must outlive the tape's entries. It may read other variables of the
-/// outer tape, weights and anything else; absent variables are allowed on either side.
+/// `segment` calls ops on the tape and variables that it is passed, and must call the same ops every time.
+/// What it captures by reference must outlive the tape's entries. It may also read other variables of the
+/// outer tape, weights and constants. Inputs and outputs may be absent variables.
 ///
-/// Segments nest. On a tape that evaluates, this is a plain call.
-template <class Run>
-Variables checkpoint(Tape& tape, std::string_view name, const Run& run, const Variables& inputs,
-                     Keep keep = Keep::inputs) {
-  if (tape.evaluating()) return run(tape, inputs);
-  return run_segment(tape, name, Segment(tape.runtime().allocator().recycling(), run), inputs, keep);
-}
+/// Segments nest. On a tape that evaluates, this is a plain call. Throws InvalidArgument in backward when the
+/// second run calls other ops than the first.
+Variables checkpoint(Tape& tape, std::string_view name, const Segment& segment, const Variables& inputs,
+                     SavePolicy saves = SavePolicy::inputs);
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Half a tile's product, 48 x 128 x 128 in f32 with bias and relu, by meshgrad's own kernels, libxsmm and
 // oneDNN in turn, on one thread: the table of docs/cpu.md. Not part of the build; with Debian's libxsmm-dev
-// and libdnnl-dev:
+// and libdnnl-dev, in a release build with MESHGRAD_ALL_SYMBOLS=ON:
 //
 //   g++ -std=c++20 -O3 -march=native -Ibuild/release/include/kernels -Ibuild/release/include/engine \
 //       bench/peers/matrix_libraries.cpp -o /tmp/matrix_libraries -Lbuild/release -lmeshgrad \
@@ -16,6 +16,7 @@
 #include <cstdio>
 #include <functional>
 #include <oneapi/dnnl/dnnl.hpp>
+#include <unordered_map>
 #include <vector>
 
 namespace {
@@ -46,7 +47,7 @@ int main() {
                            w = values(kWidth * kWidth);
   std::vector<float> c(a.size()), h(a.size());
 
-  const Products<float>& ours = products<float>();
+  const GemmOps<float>& ours = gemm_ops<float>();
   std::vector<float> packed(w.size());
   for (int64_t k = 0; k < kWidth; ++k) {
     for (int64_t j = 0; j < kWidth; ++j) {
@@ -54,11 +55,11 @@ int main() {
           w[static_cast<size_t>(k * kWidth + j)];
     }
   }
-  const Product<float> product{kRows,
-                               kWidth,
-                               {a.data(), kStride, 1, kWidth},
-                               {packed.data(), ours.panel * kWidth, ours.panel},
-                               {bias.data(), 0}};
+  const Gemm<float> product{kRows,
+                            kWidth,
+                            {a.data(), kStride, 1, kWidth},
+                            {packed.data(), ours.panel * kWidth, ours.panel},
+                            {bias.data(), 0}};
   const HiddenResult<float> hidden{
       .activation = meshgrad::Activation::relu, .h = h.data(), .h_stride = kStride};
 

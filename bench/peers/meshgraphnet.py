@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The step that `meshgrad-bench run step/` times, in PyTorch: the same model, mesh, loss and optimizer, and rows of
-the same fields. A row says what PyTorch did on the machine and in the run that made it, and nothing else.
+"""The step of `meshgrad-bench run step/` in PyTorch: the same model, mesh, loss and optimizer, and rows with the same
+fields. A row applies only to the machine and the run that made it.
 
 The model is MeshGraphNets (Pfaff et al. 2021): concatenated inputs [sender, receiver, edge] and [node, aggregate],
-MLPs of two hidden layers with ReLU and a LayerNorm (none in the decoder), residuals, sums over a receiver's edges
-of what the edge MLP put out. With --amp, matrix products run under autocast; masters, LayerNorm, loss and Adam are
-f32, and f16 scales the loss.
+MLPs of two hidden layers with ReLU and a LayerNorm (none in the decoder), residuals, sums of the edge MLP's outputs over
+a receiver's edges. With --amp, GEMMs run under autocast; master weights, LayerNorm, loss and Adam are f32, and f16 scales
+the loss.
 
---framework takes the model from PyTorch Geometric (pyg_model.py) or PhysicsNeMo (physicsnemo_model.py); its prediction
-is held against the plain model's, with the same weights, before it is timed. Everything else is shared.
+--framework uses the model of PyTorch Geometric (pyg_model.py) or PhysicsNeMo (physicsnemo_model.py); its prediction is
+compared with that of the plain model, with the same weights, before it is timed. Everything else is shared.
 """
 import argparse
 import glob
@@ -27,25 +27,25 @@ def parse(arguments):
     parser.add_argument("--framework", choices=["pytorch", "pyg", "physicsnemo"], default="pytorch")
     parser.add_argument("--square", type=int, default=43, metavar="S", help="mesh: a triangulated square of S x S "
                         "nodes (default %(default)s)")
-    parser.add_argument("--edges", type=int, help="mesh: a triangulated torus of so many edges, six a node")
-    parser.add_argument("--batch", type=int, default=1, help="meshes in a step (default %(default)s)")
+    parser.add_argument("--edges", type=int, help="mesh: a triangulated torus with this many edges, six per node")
+    parser.add_argument("--batch", type=int, default=1, help="meshes per step (default %(default)s)")
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--blocks", type=int, default=15)
-    parser.add_argument("--forward", action="store_true", help="prediction alone, without gradients")
+    parser.add_argument("--forward", action="store_true", help="prediction only, without gradients")
     parser.add_argument("--compile", action="store_true", help="torch.compile instead of eager")
     parser.add_argument("--amp", choices=["f16", "bf16"], help="autocast to this type")
-    parser.add_argument("--checkpoint", action="store_true", help="every block is computed again in backward")
+    parser.add_argument("--checkpoint", action="store_true", help="recompute every block in backward")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--threads", type=int, default=0, help="CPU threads, 0 for PyTorch's own choice")
     parser.add_argument("--memory", action="store_true",
-                        help="times nothing: the peak of all tensors' bytes over two steps, by PyTorch's profiler; CPU")
-    parser.add_argument("--seconds", type=float, default=3.0, help="of timing (default %(default)s)")
+                        help="instead of timing: the peak bytes of all tensors over two steps, by PyTorch's profiler; CPU")
+    parser.add_argument("--seconds", type=float, default=3.0, help="time to measure (default %(default)s)")
     parser.add_argument("--json", metavar="FILE", help="also write the row to this file")
     options = parser.parse_args(arguments)
     if (options.edges or 6) < 6 or min(options.square - 1, options.batch, options.width, options.blocks) < 1:
         parser.error("needed at least 6 edges, a square of 2 x 2, and 1 of batch, width and blocks")
     if options.framework == "physicsnemo" and options.compile:
-        parser.error("needed --framework pytorch or pyg with --compile: PhysicsNeMo compiles its parts by itself")
+        parser.error("needed --framework pytorch or pyg with --compile: PhysicsNeMo compiles its parts itself")
     if options.framework != "pytorch" and options.checkpoint:
         parser.error("needed --framework pytorch with --checkpoint")
     if options.memory and options.device != "cpu":
@@ -62,7 +62,7 @@ def row_name(options):
 
 
 def parameter_count(width, blocks):
-    """What meshgrad's model of this size has, too."""
+    """The number of parameters, equal to that of meshgrad's model."""
     def mlp(inputs, outputs, norm):
         layers = [inputs, width, width, outputs]
         return sum((a + 1) * b for a, b in zip(layers, layers[1:])) + (2 * outputs if norm else 0)
@@ -81,7 +81,7 @@ def split_flops(width, blocks, nodes, edges):
 
 
 def mesh(options):
-    """One mesh of meshgrad-bench: node i hears from i +- 1, i +- s and i +- (s + 1), modulo the nodes of a torus or
+    """One mesh of meshgrad-bench: node i receives from i +- 1, i +- s and i +- (s + 1), modulo the nodes of a torus or
     within a square, sorted by receiver. The number of nodes, and the edges' senders and receivers."""
     nodes = options.square ** 2 if options.edges is None else options.edges // 6
     side = round(nodes ** 0.5)
@@ -104,7 +104,7 @@ def mesh_sizes(options):
 
 
 def median_interval(values):
-    """Median and the order statistics that hold it in 95 % of samples; the extremes below 6 values."""
+    """Median and the order statistics that contain it in 95 % of samples; the extremes below 6 values."""
     values = sorted(values)
     n, below, low, choose = len(values), 0.0, 0, 1.0
     for k in range((n - 1) // 2):
@@ -172,7 +172,7 @@ def build_plain(torch, options, senders, receivers, sum_updated=False):
 
 
 def build_model(torch, options, senders, receivers):
-    """The framework's model, and one that computes the same in plain PyTorch, with the same weights; None for itself."""
+    """The framework's model, and the same model in plain PyTorch with the same weights (None if it is that one)."""
     if options.framework == "pytorch":
         return build_plain(torch, options, senders, receivers), None
     if options.framework == "pyg":
@@ -189,14 +189,14 @@ def build_model(torch, options, senders, receivers):
 
 
 def difference(torch, model, plain, inputs):
-    """How far the model's prediction is from the plain one's, relative to that."""
+    """Relative difference between the model's prediction and the plain model's."""
     with torch.no_grad():
         expected = plain(*inputs)
         return float((model(*inputs) - expected).abs().max() / expected.abs().max())
 
 
 def prepare(torch, options):
-    """A function that does one step, the model's parameter count, and what it was checked against."""
+    """A function that runs one step, the parameter count, and the name of the model it was compared with."""
     torch.manual_seed(0)
     device = options.device
     one, senders, receivers = mesh(options)
@@ -247,20 +247,20 @@ def prepare(torch, options):
 
 
 def scheduled():
-    """Seconds that the threads of this process ran, and waited for a core meanwhile taken; None where not counted."""
+    """Seconds that the threads of this process ran, and waited for a busy core; None if not counted."""
     ran = waited = 0
     for path in glob.glob("/proc/self/task/*/schedstat"):
         try:
             with open(path) as file:
                 values = file.read().split()
-        except OSError:  # a thread that has just ended
+        except OSError:  # the thread has just ended
             continue
         ran, waited = ran + int(values[0]), waited + int(values[1])
     return (ran / 1e9, waited / 1e9) if ran > 0 else None
 
 
 def cpu_fields(before, after, cpu_seconds, runs):
-    """CPU seconds of a run, and the share that its threads got of the CPU time that they asked for; 0: not counted."""
+    """CPU seconds per run, and the received share of the requested CPU time; 0: not counted."""
     share = 0.0
     if before and after:
         ran, waited = after[0] - before[0], after[1] - before[1]
@@ -286,7 +286,7 @@ def tensor_bytes_peak(torch, make_step):
 
 
 def time_steps(torch, options, step):
-    """Milliseconds of steps queued one behind the other, the peak of memory in MiB, and what the CPU gave."""
+    """Milliseconds of steps queued back to back, peak memory in MiB, and CPU time fields."""
     on_gpu = torch.device(options.device).type == "cuda"
     for _ in range(3):  # compiles, and fills the allocator
         step()
@@ -317,7 +317,7 @@ def describe(options):
 
 
 def framework_versions(torch, options):
-    """Of PyTorch, and of what the model comes from."""
+    """Versions of PyTorch and of the model's framework."""
     versions = f"PyTorch {torch.__version__}"
     if options.framework != "pytorch":
         import torch_geometric
@@ -353,7 +353,7 @@ def run(torch, options):
         ms, memory, cpu = time_steps(torch, options, step)
         row = {**make_row(options, ms, memory, device, threads, version), "check": check, **cpu}
         if not math.isfinite(float(step().detach().float().sum())):
-            raise RuntimeError("the last step gave no finite number")
+            raise RuntimeError("the last step gave a non-finite number")
     if count != expected:
         raise RuntimeError(f"{count} parameters, where meshgrad has {expected}")
     return {**row, "parameters": count}

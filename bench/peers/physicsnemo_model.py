@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """PhysicsNeMo's own MeshGraphNet, with the option that splits the first edge layer by linearity (do_concat_trick).
 
-It sums a receiver's edges with their residuals, where others sum what the edge MLP put out: as much work, another
-function. It imports torch_scatter, which has to be compiled for each PyTorch; of it, it calls `scatter` alone, which is
-one scatter_add_ of PyTorch's for a sum. Where the package is missing, that call stands in for it.
+It sums a receiver's edges including their residuals, where others sum the outputs of the edge MLP: the same amount of work,
+but a different function. It imports torch_scatter, which must be compiled for each version of PyTorch, and calls only its
+`scatter`, which for a sum is one scatter_add_ of PyTorch. If the package is missing, that call replaces it.
 """
 import sys
 import types
@@ -55,7 +55,7 @@ def build(torch, options, senders, receivers, sizes):
 
 
 def plain_weights(torch, model, blocks):
-    """The weights by the names of the plain model, whose first layers read [sender, receiver, edge] and [node, sum]."""
+    """The weights under the plain model's names, whose first layers read [sender, receiver, edge] and [node, sum]."""
     net = model.net
 
     def layers(name, sequence, positions):

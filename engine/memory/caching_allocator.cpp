@@ -11,11 +11,11 @@
 namespace meshgrad {
 namespace {
 
-/// Sums of sizes below it do not overflow, even for a source that says INT64_MAX.
-constexpr int64_t kLargestLimit = int64_t{1} << 60;
+/// Sums of sizes up to it do not overflow, even when a source's capacity is INT64_MAX.
+constexpr int64_t kMaxLimit = int64_t{1} << 60;
 
 int64_t limit_of(const MemorySource& source, const AllocatorOptions& options) {
-  const int64_t capacity = std::min(source.capacity(), kLargestLimit);
+  const int64_t capacity = std::min(source.capacity(), kMaxLimit);
   return options.memory_limit > 0 ? std::min(options.memory_limit, capacity) : capacity;
 }
 
@@ -29,7 +29,7 @@ Storage::Storage(void* data, int64_t bytes, std::shared_ptr<CachingAllocator> al
       allocator_(std::move(allocator)) {}
 
 Storage::~Storage() {
-  if (block_ != nullptr) allocator_->give_back(block_);
+  if (block_ != nullptr) allocator_->free_block(block_);
   if (release_) release_();
 }
 
@@ -57,14 +57,14 @@ CachingAllocator::~CachingAllocator() {
 StoragePtr CachingAllocator::allocate(int64_t bytes, int64_t alignment, const Stream& stream, Tag tag,
                                       std::string_view name) {
   Request request{.stream = &stream, .requested = bytes, .alignment = alignment, .tag = tag};
-  Block* const block = acquire(request, name, false);
-  return make_recycled<Storage>(recycling_, pointer_of(block->address), bytes, shared_from_this(), block);
+  Block* const block = allocate_block(request, name, false);
+  return std::make_shared<Storage>(pointer_of(block->address), bytes, shared_from_this(), block);
 }
 
 void* CachingAllocator::allocate_raw(int64_t bytes, int64_t alignment, const Stream& stream, Tag tag,
                                      std::string_view name) {
   Request request{.stream = &stream, .requested = bytes, .alignment = alignment, .tag = tag};
-  return pointer_of(acquire(request, name, true)->address);
+  return pointer_of(allocate_block(request, name, true)->address);
 }
 
 void CachingAllocator::free_raw(void* pointer) {
@@ -76,11 +76,10 @@ void CachingAllocator::free_raw(void* pointer) {
   }
   Block* const block = found->second;
   raw_.erase(found);
-  give_back_locked(block);
+  free_block_locked(block);
 }
 
-/// A block for the request, counted and named.
-Block* CachingAllocator::acquire(Request& request, std::string_view name, bool raw) {
+Block* CachingAllocator::allocate_block(Request& request, std::string_view name, bool raw) {
   const int64_t bytes = request.requested, alignment = request.alignment;
   if (bytes < 0 || alignment <= 0 || (alignment & (alignment - 1)) != 0 || alignment > 4096) {
     throw invalid_argument("allocate", "bytes >= 0 and an alignment that is a power of two up to 4096",
@@ -96,37 +95,38 @@ Block* CachingAllocator::acquire(Request& request, std::string_view name, bool r
   request.bytes = round_up(std::clamp<int64_t>(bytes, 1, limit_), BlockHeap::kRounding);
   request.alignment = std::max(alignment, BlockHeap::kRounding);
   request.name = names_.inside(scopes_.empty() ? 0 : scopes_.back(), name);
-  // 0 stands for "no name": the policy then goes by sizes alone.
+  // 0: no name, and the policy predicts from sizes alone.
   const uint64_t owner =
       request.name == 0 ? 0 : uint64_t{request.name} * kTagCount + static_cast<uint64_t>(request.tag);
   request.placement = heap.policy.place(request.bytes, owner, request.ticket);
-  // Segments of a source that cannot grow have no common upper end.
+  // A source that cannot grow has many segments without a common upper end.
   if (!expandable_ && request.placement == Placement::high) request.placement = Placement::low;
-  // Where steps are planned nothing is left to set apart: what stays lies low, and close together.
+  // Planned steps place temporaries themselves; the remaining blocks live long and are packed at the lower
+  // end.
   if (options_.plan_steps) request.placement = Placement::low;
 
   if (step_ != nullptr && &step_->heap == &heap) step_->place(request);
   const int64_t flushes = stats_.flushes;
   const bool possible = bytes <= limit_;
-  Found found = possible ? find(heap, request) : Found{};
-  const bool asked = possible && found.block == nullptr;
-  if (asked) found = ask_callbacks(heap, request, lock);
-  if (found.block == nullptr) give_up(request);
-  if (asked || stats_.flushes > flushes) ++stats_.retries;
-  claim(*found.heap, found.block, request);
+  Found found = possible ? find_block(heap, request) : Found{};
+  const bool after_callbacks = possible && found.block == nullptr;
+  if (after_callbacks) found = run_callbacks(heap, request, lock);
+  if (found.block == nullptr) throw_out_of_memory(request);
+  if (after_callbacks || stats_.flushes > flushes) ++stats_.retries;
+  start_use(*found.heap, found.block, request);
   if (raw) raw_[pointer_of(found.block->address)] = found.block;
   return found.block;
 }
 
-/// Calls the callbacks in order, unlocked, until one of them has freed enough.
-CachingAllocator::Found CachingAllocator::ask_callbacks(Heap& heap, const Request& request,
+/// Calls the callbacks in order, unlocked, until a block is found after one of them.
+CachingAllocator::Found CachingAllocator::run_callbacks(Heap& heap, const Request& request,
                                                         std::unique_lock<std::mutex>& lock) {
-  // What a callback allocates itself calls none: it would call itself for ever.
+  // An allocation inside a callback calls no callbacks, which would recurse without end.
   const std::thread::id self = std::this_thread::get_id();
-  if (std::find(calling_.begin(), calling_.end(), self) != calling_.end()) return {};
+  if (std::find(in_callback_.begin(), in_callback_.end(), self) != in_callback_.end()) return {};
   for (size_t i = 0; i < callbacks_.size(); ++i) {
     const std::function<bool()> callback = callbacks_[i];
-    calling_.push_back(self);
+    in_callback_.push_back(self);
     lock.unlock();
     bool freed = false;
     std::exception_ptr error;
@@ -136,26 +136,26 @@ CachingAllocator::Found CachingAllocator::ask_callbacks(Heap& heap, const Reques
       error = std::current_exception();
     }
     lock.lock();
-    std::erase(calling_, self);
+    std::erase(in_callback_, self);
     if (error) std::rethrow_exception(error);
-    const Found found = freed ? find(heap, request) : Found{};
+    const Found found = freed ? find_block(heap, request) : Found{};
     if (found.block != nullptr) return found;
   }
   return {};
 }
 
-void CachingAllocator::give_up(const Request& request) {
+void CachingAllocator::throw_out_of_memory(const Request& request) {
   ++stats_.out_of_memory;
   if (recorder_.records()) {
     recorder_.record({MemoryEvent::Kind::out_of_memory, request.tag, request.stream->id(), request.name,
                       limit_ - stats_.allocated.current, request.requested, MemoryRecorder::now()});
-    shortage_ = {snapshot_locked(), history_locked()};
+    record_at_shortage_ = {snapshot_locked(), history_locked()};
   }
-  throw OutOfMemory(shortage(request));
+  throw OutOfMemory(out_of_memory_text(request));
 }
 
-/// Makes `stream`, which will write the block, wait for those that may still use it.
-void CachingAllocator::wait_for(Heap& heap, const Block& block, const Stream& stream) {
+/// Makes `stream`, which will write the block, wait for work of other streams that may still use it.
+void CachingAllocator::wait_for_streams(Heap& heap, const Block& block, const Stream& stream) {
   if (heap.stream.id() != stream.id()) {
     const SourceEvent event(*source_, heap.stream);
     if (event.id() != 0) {
@@ -163,7 +163,7 @@ void CachingAllocator::wait_for(Heap& heap, const Block& block, const Stream& st
       ++stats_.stream_waits;
     }
   }
-  heap.fences.take(block.address, block.end(), [&](int64_t bytes, const StreamFences::Fence& fence) {
+  heap.fences.remove(block.address, block.end(), [&](int64_t bytes, const StreamFences::Fence& fence) {
     count_active(heap, fence.tag, fence.small, -bytes);
     for (const SourceEventPtr& event : fence.events) {
       if (event->stream() == stream.id()) continue;
@@ -173,14 +173,14 @@ void CachingAllocator::wait_for(Heap& heap, const Block& block, const Stream& st
   });
 }
 
-void CachingAllocator::claim(Heap& heap, Block* block, const Request& request) {
-  if (&heap != request.home || !heap.fences.empty()) wait_for(heap, *block, *request.stream);
-  if (spare_lives_.empty()) {
-    lives_.emplace_back();
-    spare_lives_.push_back(&lives_.back());
+void CachingAllocator::start_use(Heap& heap, Block* block, const Request& request) {
+  if (&heap != request.home || !heap.fences.empty()) wait_for_streams(heap, *block, *request.stream);
+  if (unused_live_blocks_.empty()) {
+    live_blocks_.emplace_back();
+    unused_live_blocks_.push_back(&live_blocks_.back());
   }
-  Live* const live = spare_lives_.back();
-  spare_lives_.pop_back();
+  LiveBlock* const live = unused_live_blocks_.back();
+  unused_live_blocks_.pop_back();
   live->heap = &heap;
   live->home = request.home;
   live->requested = request.requested;
@@ -190,37 +190,38 @@ void CachingAllocator::claim(Heap& heap, Block* block, const Request& request) {
   live->step = steps_;
   live->entry = request.entry;
   block->owner = live;
-  request.home->policy.taken(request.bytes, request.ticket);
+  request.home->policy.allocated(request.bytes, request.ticket);
   ++stats_.allocations;
   count_live(*block, *live, +1);
   count_active(heap, live->tag, is_small(*block), block->bytes);
   count_free(heap);
-  note(MemoryEvent::Kind::alloc, *block, *live);
+  record_event(MemoryEvent::Kind::alloc, *block, *live);
 }
 
-void CachingAllocator::give_back(Block* block) {
+void CachingAllocator::free_block(Block* block) {
   const std::lock_guard lock(mutex_);
-  give_back_locked(block);
+  free_block_locked(block);
 }
 
-void CachingAllocator::give_back_locked(Block* block) {
-  auto* const live = static_cast<Live*>(block->owner);
+void CachingAllocator::free_block_locked(Block* block) {
+  auto* const live = static_cast<LiveBlock*>(block->owner);
   Heap& heap = *live->heap;
-  note(MemoryEvent::Kind::free_requested, *block, *live);
+  record_event(MemoryEvent::Kind::free_requested, *block, *live);
   count_live(*block, *live, -1);
   const bool shared = live->home != live->heap || !live->uses.empty();
   if (!shared || !add_fence(*block, *live)) count_active(heap, live->tag, is_small(*block), -block->bytes);
-  note(MemoryEvent::Kind::free_completed, *block, *live);
+  record_event(MemoryEvent::Kind::free_completed, *block, *live);
   live->home->policy.freed(block->bytes, live->ticket);
   if (live->entry >= 0 && step_ != nullptr && live->step == step_->number) step_->plan.freed(live->entry);
   live->uses.clear();
-  spare_lives_.push_back(live);
-  heap.blocks.give_back(block);
+  unused_live_blocks_.push_back(live);
+  heap.blocks.free(block);
   count_free(heap);
 }
 
-/// Remembers which streams other than the heap's may still use a block that is being freed; false if none.
-bool CachingAllocator::add_fence(const Block& block, const Live& live) {
+/// Adds a fence for streams other than the heap's that may still use a block being freed; false if there are
+/// none.
+bool CachingAllocator::add_fence(const Block& block, const LiveBlock& live) {
   StreamFences::Fence fence{block.end(), live.tag, is_small(block), {}};
   const auto add = [&](const Stream& stream) {
     if (stream.id() == live.heap->stream.id()) return;
@@ -244,13 +245,14 @@ void CachingAllocator::record_use(const StoragePtr& storage, const Stream& strea
                            "one of " + name_of(stream.device()));
   }
   const std::lock_guard lock(mutex_);
-  auto& uses = static_cast<Live*>(storage->block_->owner)->uses;
-  const Stream* const known = &know(stream);
+  auto& uses = static_cast<LiveBlock*>(storage->block_->owner)->uses;
+  const Stream* const known = &known_stream(stream);
   if (std::find(uses.begin(), uses.end(), known) == uses.end()) uses.push_back(known);
 }
 
-/// The allocator's own copy of a stream; every stream that may still use something is among them.
-const Stream& CachingAllocator::know(const Stream& stream) {
+/// The allocator's own copy of a stream, added at its first use. Throws InvalidArgument for two streams of
+/// one id.
+const Stream& CachingAllocator::known_stream(const Stream& stream) {
   for (const Stream& known : streams_) {
     if (known.id() != stream.id()) continue;
     if (known.native() == stream.native()) return known;
@@ -264,7 +266,7 @@ const Stream& CachingAllocator::know(const Stream& stream) {
 CachingAllocator::Heap& CachingAllocator::heap_of(const Stream& stream) {
   for (const auto& heap : heaps_)
     if (heap->stream.id() == stream.id() && heap->stream.native() == stream.native()) return *heap;
-  heaps_.push_back(std::make_unique<Heap>(know(stream)));
+  heaps_.push_back(std::make_unique<Heap>(known_stream(stream)));
   return *heaps_.back();
 }
 
@@ -273,7 +275,7 @@ void CachingAllocator::on_out_of_memory(std::function<bool()> callback) {
   callbacks_.push_back(std::move(callback));
 }
 
-void CachingAllocator::advise(std::vector<std::string> advice) {
+void CachingAllocator::advise(std::function<std::vector<std::string>()> advice) {
   const std::lock_guard lock(mutex_);
   advice_ = std::move(advice);
 }
@@ -292,20 +294,6 @@ MemoryScope::MemoryScope(CachingAllocator& allocator, std::string_view name) : a
 MemoryScope::~MemoryScope() {
   const std::lock_guard lock(allocator_.mutex_);
   allocator_.scopes_.pop_back();
-}
-
-Pool::Pool(CachingAllocator& allocator, int64_t bytes, const Stream& stream, Tag tag, std::string_view name)
-    : block_(allocator.allocate(bytes, 4096, stream, tag, name)) {}
-
-StoragePtr Pool::allocate(int64_t bytes) {
-  const int64_t begin = round_up(used_, 64);
-  if (bytes < 0 || bytes > block_->bytes() - begin) {
-    throw OutOfMemory(fmt::format("[pool] needed {} bytes, got {} left of {}; fix: make the pool larger",
-                                  bytes, block_->bytes() - begin, block_->bytes()));
-  }
-  used_ = begin + bytes;
-  return std::make_shared<Storage>(static_cast<char*>(block_->data()) + begin, bytes, block_->device(),
-                                   [keep = block_] { (void)keep; });
 }
 
 }  // namespace meshgrad

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the caching allocator finds a block: its heaps, the source, and what it can give back to the source.
+// How the caching allocator finds a block: in its heaps, by growing them, and by unmapping cached memory.
 #include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/memory/detail/caching_allocator_heap.h>
 
@@ -9,17 +9,16 @@
 namespace meshgrad {
 namespace {
 
-constexpr int64_t kMiB = int64_t{1} << 20;
-constexpr int64_t kPieces = 256;  // a mapping is at most this part of the limit
+constexpr int64_t kMaxMappingShare = 256;  // a mapping is at most 1 / kMaxMappingShare of the limit
 
-/// Of a source that cannot grow: segments large enough that calls of the source stay rare.
+/// Segment size for a source that cannot grow, large enough that calls of the source stay rare.
 int64_t segment_bytes(int64_t bytes) {
   if (bytes <= kMiB) return 2 * kMiB;
   if (bytes < 10 * kMiB) return 20 * kMiB;
   return bytes;
 }
 
-/// Adds the time that it lives, and the calls that it stands for, to the statistics.
+/// Adds `calls` and its own lifetime to the statistics of source calls.
 class SourceCall {
  public:
   explicit SourceCall(MemoryStats& stats, int64_t calls = 1)
@@ -40,43 +39,43 @@ class SourceCall {
 
 }  // namespace
 
-/// A block from the stream's own heap or, when memory is short, from wherever there is one.
-CachingAllocator::Found CachingAllocator::find(Heap& heap, const Request& request) {
+/// Returns a block from the stream's own heap or, when memory is short, from any heap.
+CachingAllocator::Found CachingAllocator::find_block(Heap& heap, const Request& request) {
   if (request.address >= 0 && request.address % request.alignment == 0) {
-    if (Block* const block = heap.blocks.take_at(request.address, request.bytes)) return {&heap, block};
+    if (Block* const block = heap.blocks.allocate_at(request.address, request.bytes)) return {&heap, block};
   }
-  if (Block* const block = take(heap, request, request.placement)) return {&heap, block};
-  if (grow(heap, request)) return {&heap, take(heap, request, request.placement)};
-  // Memory is short: any place will do, also that of another stream, which is then waited for.
-  if (Block* const block = take_anywhere(heap, request)) return {&heap, block};
+  if (Block* const block = reuse(heap, request, request.placement)) return {&heap, block};
+  if (grow(heap, request)) return {&heap, reuse(heap, request, request.placement)};
+  // Memory is short: use any free block, also in a slab or of another stream, which is then waited for.
+  if (Block* const block = reuse_any(heap, request)) return {&heap, block};
   for (const auto& other : heaps_) {
     if (other.get() == &heap) continue;
-    if (Block* const block = take_anywhere(*other, request)) {
+    if (Block* const block = reuse_any(*other, request)) {
       ++stats_.borrows;
       return {other.get(), block};
     }
   }
-  if (request.placement != Placement::slab) return flush_and_take(heap, request);
-  Request plain = request;  // a slab may need more than there is
+  if (request.placement != Placement::slab) return flush_and_grow(heap, request);
+  Request plain = request;  // a whole slab may not fit, but the block alone
   plain.placement = Placement::low;
-  if (grow(heap, plain)) return {&heap, take(heap, plain, plain.placement)};
-  return flush_and_take(heap, plain);
+  if (grow(heap, plain)) return {&heap, reuse(heap, plain, plain.placement)};
+  return flush_and_grow(heap, plain);
 }
 
-Block* CachingAllocator::take(Heap& heap, const Request& request, Placement placement) {
-  return heap.blocks.take(request.bytes, request.alignment, placement);
+Block* CachingAllocator::reuse(Heap& heap, const Request& request, Placement placement) {
+  return heap.blocks.allocate(request.bytes, request.alignment, placement);
 }
 
-Block* CachingAllocator::take_anywhere(Heap& heap, const Request& request) {
-  Block* const block = take(heap, request, Placement::low);
-  return block != nullptr ? block : take(heap, request, Placement::slab);
+Block* CachingAllocator::reuse_any(Heap& heap, const Request& request) {
+  Block* const block = reuse(heap, request, Placement::low);
+  return block != nullptr ? block : reuse(heap, request, Placement::slab);
 }
 
-/// Gives unused mappings back until the heap can grow.
-CachingAllocator::Found CachingAllocator::flush_and_take(Heap& heap, const Request& request) {
+/// Unmaps cached memory until the heap can grow.
+CachingAllocator::Found CachingAllocator::flush_and_grow(Heap& heap, const Request& request) {
   bool grown = false;
   if (release_unused([&] { return grown = grow(heap, request); }) > 0) ++stats_.flushes;
-  return grown ? Found{&heap, take(heap, request, request.placement)} : Found{};
+  return grown ? Found{&heap, reuse(heap, request, request.placement)} : Found{};
 }
 
 bool CachingAllocator::grow(Heap& heap, const Request& request) {
@@ -98,11 +97,11 @@ bool CachingAllocator::grow_range(Heap& heap, const Request& request) {
   return has_room(growth.bytes) && map_growth(heap, growth);
 }
 
-/// One mapping; or several, if it is so large that not being able to give back parts of it would hurt. The
-/// heap and the counters learn of them when all are there: a growth that is refused halfway changes nothing.
+/// Maps the growth in pieces of limited size, since a mapping can only be unmapped whole. Heap and counters
+/// are updated when all pieces are mapped, so that a growth refused halfway changes nothing.
 bool CachingAllocator::map_growth(Heap& heap, const Growth& growth) {
   const int64_t granularity = source_->granularity();
-  const int64_t most = std::max(limit_ / kPieces / granularity, int64_t{1}) * granularity;
+  const int64_t most = std::max(limit_ / kMaxMappingShare / granularity, int64_t{1}) * granularity;
   std::vector<Mapping> pieces;
   for (int64_t done = 0; done < growth.bytes; done += most)
     pieces.push_back({growth.address + done, std::min(most, growth.bytes - done)});
@@ -111,7 +110,7 @@ bool CachingAllocator::map_growth(Heap& heap, const Growth& growth) {
     while (mapped > 0) unmap(pieces[--mapped]);
     return false;
   }
-  for (const Mapping& piece : pieces) enter(heap, piece);
+  for (const Mapping& piece : pieces) add_mapping(heap, piece);
   return true;
 }
 
@@ -126,7 +125,7 @@ bool CachingAllocator::grow_segment(Heap& heap, const Request& request) {
     const int64_t address = add_range(heap, bytes);
     if (address == 0) continue;
     if (map({address, bytes})) {
-      enter(heap, {address, bytes});
+      add_mapping(heap, {address, bytes});
       return true;
     }
     remove_range(heap, address);
@@ -135,7 +134,7 @@ bool CachingAllocator::grow_segment(Heap& heap, const Request& request) {
   return false;
 }
 
-/// Addresses for the heap to grow in: all that the limit could ever fill, or as many of them as there are.
+/// Reserves addresses for the heap to grow in: enough for the whole limit, or as many as the source has.
 bool CachingAllocator::reserve_range(Heap& heap, int64_t least) {
   const int64_t granularity = source_->granularity();
   least = round_up(least, granularity);
@@ -146,7 +145,7 @@ bool CachingAllocator::reserve_range(Heap& heap, int64_t least) {
   return add_range(heap, least) != 0;
 }
 
-/// The address of a new range, 0 if there is none.
+/// Reserves a range and returns its address; 0 if the source has none.
 int64_t CachingAllocator::add_range(Heap& heap, int64_t bytes) {
   char* address = nullptr;
   {
@@ -180,28 +179,28 @@ void CachingAllocator::unmap(const Mapping& piece) {
   source_->unmap(pointer_of(piece.address), piece.bytes);
 }
 
-/// What the source has mapped becomes the heap's.
-void CachingAllocator::enter(Heap& heap, const Mapping& mapping) {
+/// Enters memory that the source has mapped into the heap and the statistics.
+void CachingAllocator::add_mapping(Heap& heap, const Mapping& mapping) {
   ++stats_.growths;
   heap.blocks.map(mapping.address, mapping.bytes);
   count_free(heap);
-  note(MemoryEvent::Kind::segment_map, heap, mapping.address, mapping.bytes);
+  record_event(MemoryEvent::Kind::segment_map, heap, mapping.address, mapping.bytes);
 }
 
-/// Gives a mapping of which nothing is used back to the source.
-void CachingAllocator::leave(Heap& heap, const Mapping& mapping) {
+/// Unmaps an unused mapping.
+void CachingAllocator::remove_mapping(Heap& heap, const Mapping& mapping) {
   const int64_t address = mapping.address, bytes = mapping.bytes;
   heap.blocks.unmap(address);
-  heap.fences.take(address, address + bytes, [&](int64_t fenced, const StreamFences::Fence& fence) {
+  heap.fences.remove(address, address + bytes, [&](int64_t fenced, const StreamFences::Fence& fence) {
     count_active(heap, fence.tag, fence.small, -fenced);
   });
   unmap(mapping);
   if (!expandable_) remove_range(heap, address);
   count_free(heap);
-  note(MemoryEvent::Kind::segment_unmap, heap, address, bytes);
+  record_event(MemoryEvent::Kind::segment_unmap, heap, address, bytes);
 }
 
-/// Gives unused mappings of all heaps back, largest first, until `enough()` says so; returns the bytes.
+/// Unmaps unused mappings of all heaps, largest first, until `enough()` returns true; returns the bytes.
 int64_t CachingAllocator::release_unused(const std::function<bool()>& enough) {
   std::vector<std::pair<Heap*, Mapping>> unused;
   for (const auto& heap : heaps_)
@@ -210,19 +209,19 @@ int64_t CachingAllocator::release_unused(const std::function<bool()>& enough) {
                    [](const auto& a, const auto& b) { return a.second.bytes > b.second.bytes; });
   if (!unused.empty()) synchronize();
   int64_t released = 0;
-  // Growth that `enough` tries must not release what is on this list.
+  // `enough` may grow a heap, and collect_garbage() must not then unmap what is on this list.
   releasing_ = true;
   const std::unique_ptr<bool, void (*)(bool*)> end(&releasing_, [](bool* releasing) { *releasing = false; });
   for (const auto& [heap, mapping] : unused) {
-    leave(*heap, mapping);
+    remove_mapping(*heap, mapping);
     released += mapping.bytes;
     if (enough()) break;
   }
   return released;
 }
 
-/// Keeps the promise of garbage_collection_threshold before `growth` bytes are mapped; returns the bytes
-/// given back.
+/// Unmaps cached memory so that after mapping `growth` bytes the garbage_collection_threshold holds; returns
+/// the bytes unmapped.
 int64_t CachingAllocator::collect_garbage(int64_t growth) {
   if (options_.garbage_collection_threshold <= 0.0 || releasing_) return 0;
   const auto most = static_cast<int64_t>(options_.garbage_collection_threshold * static_cast<double>(limit_));
@@ -235,7 +234,7 @@ int64_t CachingAllocator::release_cached() {
   return release_unused([] { return false; });
 }
 
-/// Waits until nothing that was ever queued uses memory of this allocator.
+/// Waits until no queued work uses memory of this allocator.
 void CachingAllocator::synchronize() {
   const SourceCall call(stats_, 0);
   for (const Stream& stream : streams_) source_->synchronize(stream);

@@ -6,8 +6,8 @@
 namespace meshgrad {
 namespace {
 
-// Names come from code, so they are few; a caller that makes them up as it goes must not fill the memory.
-constexpr size_t kMostNames = 1 << 16;
+// Names come from code, so they are few; the limit is for callers that generate names.
+constexpr size_t kMaxNames = 1 << 16;
 
 }  // namespace
 
@@ -18,16 +18,9 @@ NameTable::NameTable() {
 
 uint32_t NameTable::inside(uint32_t scope, std::string_view name) {
   if (name.empty()) return scope;
-  Recent& recent = recent_[(reinterpret_cast<uintptr_t>(name.data()) / 8 + scope) % recent_.size()];
-  if (recent.scope == scope && parts_[recent.number] == name) return recent.number;  // 0 has no part
-  recent = {scope, find_or_add(scope, name)};
-  return recent.number;
-}
-
-uint32_t NameTable::find_or_add(uint32_t scope, std::string_view name) {
   const auto known = numbers_.find({scope, name});
   if (known != numbers_.end()) return known->second;
-  if (names_.size() >= kMostNames) return scope;
+  if (names_.size() >= kMaxNames) return scope;
   const std::string& outer = names_[scope];
   names_.push_back(outer.empty() ? std::string(name) : outer + "/" + std::string(name));
   parts_.emplace_back(name);

@@ -1,25 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names of allocations, each stored once, and the ring of an allocator's last events.
+// Names of allocations, each stored once, and a ring buffer of an allocator's last events. Not thread-safe:
+// the allocator uses both under its lock.
 #pragma once
 #include <meshgrad/engine/memory/stats.h>
 
 #include <deque>
+#include <functional>
 #include <unordered_map>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
-/// Joined names of scopes and allocations, by number. Looking up a known name allocates nothing.
+/// Maps names of allocations, with their scopes, to small numbers. Looking up a known name makes no heap
+/// allocation.
 class NameTable {
  public:
   NameTable();
-  /// The number of `name` inside the scope of that number; 0 is the empty name, at the outside.
+  /// The number of `name` inside of `scope` (itself such a number): of "scope/name". 0 is the empty name.
+  /// Holds 65,536 names; after that, new ones get the number of their scope.
   uint32_t inside(uint32_t scope, std::string_view name);
   const std::string& operator[](uint32_t number) const { return names_[number]; }
   std::vector<std::string> all() const { return {names_.begin(), names_.end()}; }
 
  private:
-  uint32_t find_or_add(uint32_t scope, std::string_view name);
-
   struct Key {
     uint32_t scope;
     std::string_view name;
@@ -31,32 +34,28 @@ class NameTable {
     }
   };
   std::deque<std::string> names_;
-  std::deque<std::string> parts_;  // of each, the part behind its scope: what the keys look at
+  std::deque<std::string> parts_;  // the last part of each name, which the keys point to
   std::unordered_map<Key, uint32_t, Hash> numbers_;
-  // Names are mostly literals: what was found last for an address is tried first.
-  struct Recent {
-    uint32_t scope = 0, number = 0;
-  };
-  std::array<Recent, 256> recent_{};
 };
 
-/// The last `capacity` events.
+/// A ring buffer of the last `capacity` events.
 class MemoryRecorder {
  public:
   explicit MemoryRecorder(int64_t capacity = 0) : capacity_(capacity) {
     ring_.reserve(static_cast<size_t>(capacity));
   }
   bool records() const { return capacity_ > 0; }
-  /// Nanoseconds since the Unix epoch, for an event's stamp.
+  /// Nanoseconds since the Unix epoch, for MemoryEvent::nanoseconds.
   static int64_t now();
   void record(const MemoryEvent& event);
-  /// Events, oldest first; names are left to the caller.
+  /// Events, oldest first, without names.
   MemoryHistory history() const;
 
  private:
   int64_t capacity_;
-  int64_t count_ = 0;  // of all events ever recorded
+  int64_t count_ = 0;  // events recorded so far
   std::vector<MemoryEvent> ring_;
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -12,27 +12,26 @@
 namespace meshgrad {
 namespace {
 
-/// Settings of PyTorch's allocator that this one does not have.
+/// Settings of PyTorch's allocator that this one lacks.
 struct Foreign {
   std::string_view name, advice;
 };
 constexpr Foreign kForeign[] = {
-    {"backend", "leave it out: a host application's allocator is handed over as a MemorySource"},
+    {"backend", "leave it out: pass a host application's allocator as a MemorySource"},
     {"max_split_size_mb",
      "leave it out: blocks may be split at any size, as one heap with lowest-address first fit joins them "
      "again"},
     {"max_non_split_rounding_mb",
      "leave it out: a block is never larger than asked for, rounded up to 512 bytes"},
     {"roundup_power2_divisions",
-     "leave it out: sizes that change are met by placement, not by rounding; sizes are rounded up to 512 "
-     "bytes"},
-    {"large_segment_size_mb", "leave it out: the heap grows by what is needed, in one mapping"},
+     "leave it out: placement, not rounding, handles changing sizes; sizes are rounded up to 512 bytes"},
+    {"large_segment_size_mb", "leave it out: the heap grows by the bytes needed, in one mapping"},
     {"expandable_segments_reserve", "leave it out: addresses are reserved for 9/8 of the limit, or fewer"},
     {"expandable_segments_reserve_by_class",
      "leave it out: every stream has one range, for blocks of all sizes"},
     {"per_process_memory_fraction", "use memory_limit:SIZE, for example memory_limit:12GiB"},
-    {"throw_on_cudamalloc_oom", "use memory_limit:SIZE: nothing beyond it is asked of the driver"},
-    {"release_lock_on_cudamalloc", "leave it out: growth is rare, as one call serves it"},
+    {"throw_on_cudamalloc_oom", "use memory_limit:SIZE: the driver is never asked for more"},
+    {"release_lock_on_cudamalloc", "leave it out: growth is rare and takes one call"},
     {"graph_capture_record_stream_reuse",
      "leave it out: memory used on other streams is reused after a wait on the device"},
 };
@@ -70,8 +69,8 @@ int64_t parse_count(std::string_view key, std::string_view text) {
 
 int64_t parse_history(std::string_view key, std::string_view text) {
   const int64_t events = parse_count(key, text);
-  if (events > kMostHistory)
-    refuse(key, fmt::format("at most {} events", kMostHistory), text, "write for example history:1000000");
+  if (events > kMaxHistory)
+    refuse(key, fmt::format("at most {} events", kMaxHistory), text, "write for example history:1000000");
   return events;
 }
 
@@ -103,8 +102,7 @@ void set(AllocatorOptions& options, std::string_view key, std::string_view text)
              "leave it out: it is about pinned host memory");
     refuse(key,
            "memory_limit, expandable_segments, garbage_collection_threshold, release_cached_every, "
-           "plan_steps or "
-           "history",
+           "plan_steps or history",
            key, "see docs/allocator.md");
   }
 }

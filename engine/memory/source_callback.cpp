@@ -41,25 +41,25 @@ CallbackMemorySource::CallbackMemorySource(MemoryCallbacks callbacks, Device dev
   check(callbacks_, capacity, granularity);
 }
 
-CallbackMemorySource::Loan CallbackMemorySource::borrow(int64_t bytes) const {
+CallbackMemorySource::Memory CallbackMemorySource::allocate(int64_t bytes) const {
   try {
     return {callbacks_.allocate(bytes), bytes};
   } catch (...) {
-    return {};  // the application's way to say that there is none
+    return {};  // means: no memory
   }
 }
 
 char* CallbackMemorySource::reserve(int64_t bytes) {
   if (bytes <= 0 || bytes > capacity_ - reserved_) return nullptr;
-  Loan loan = borrow(bytes);
-  if (misalignment(loan.memory) != 0) {
-    callbacks_.free(loan.memory, loan.bytes);
-    loan = borrow(bytes + kAlignment);
+  Memory memory = allocate(bytes);
+  if (misalignment(memory.pointer) != 0) {
+    callbacks_.free(memory.pointer, memory.bytes);
+    memory = allocate(bytes + kAlignment);
   }
-  if (loan.memory == nullptr) return nullptr;
-  char* address = static_cast<char*>(loan.memory);
+  if (memory.pointer == nullptr) return nullptr;
+  char* address = static_cast<char*>(memory.pointer);
   if (misalignment(address) != 0) address += kAlignment - misalignment(address);
-  loans_.emplace(address, loan);
+  held_.emplace(address, memory);
   reserved_ += bytes;
   return address;
 }
@@ -76,10 +76,10 @@ void CallbackMemorySource::unmap(char* address, int64_t bytes) {
 }
 
 void CallbackMemorySource::release(char* address, int64_t bytes) {
-  const auto loan = loans_.find(address);
-  if (loan == loans_.end()) return;
-  callbacks_.free(loan->second.memory, loan->second.bytes);
-  loans_.erase(loan);
+  const auto held = held_.find(address);
+  if (held == held_.end()) return;
+  callbacks_.free(held->second.pointer, held->second.bytes);
+  held_.erase(held);
   reserved_ -= bytes;
 }
 

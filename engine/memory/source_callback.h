@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that a host application hands over: its own buffer, a capped share of it, or another library's pool.
+// Embedding API: CallbackMemorySource, memory of a host application (a buffer, or another library's pool).
 //
 //   MemoryCallbacks callbacks;
 //   callbacks.allocate = [pool](int64_t bytes) { return pool->allocate(bytes); };
@@ -11,28 +11,29 @@
 #include <functional>
 #include <map>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
-/// What the application does for its memory. The last four belong to devices with queues and are given
-/// together or not at all (then all work counts as done when it was queued); MemorySource says what each must
-/// do. They are called under the allocator's lock: they must not call that allocator, and only `allocate` may
-/// throw.
+/// The application's functions. The last four are for devices with queues and have the meaning of
+/// MemorySource's functions of that name; set all of them or none (then work counts as done once it is
+/// queued). They are called under the allocator's lock: they must not call that allocator, and only
+/// `allocate` may throw.
 struct MemoryCallbacks {
-  std::function<void*(int64_t bytes)> allocate;  ///< any alignment; nullptr or an exception: no memory
-  std::function<void(void* memory, int64_t bytes)> free;  ///< exactly what allocate gave, for the same bytes
+  std::function<void*(int64_t bytes)> allocate;  ///< at any alignment; nullptr or an exception: no memory
+  std::function<void(void* memory, int64_t bytes)> free;  ///< a pointer from allocate, with its size
   std::function<uint64_t(const Stream& stream)> record;
   std::function<void(const Stream& stream, uint64_t event)> wait;
   std::function<void(uint64_t event)> forget;
   std::function<void(const Stream& stream)> synchronize;
 };
 
-/// Addresses come with their memory here: reserve() asks the application and release() gives back, while
-/// map() and unmap() only count. Release every reservation before destroying it.
+/// Here addresses come with their memory: reserve() calls `allocate` and release() calls `free`, while map()
+/// and unmap() only count. Release every reservation before destroying it.
 class CallbackMemorySource final : public MemorySource {
  public:
-  /// The application is never asked for more than `capacity` bytes at once, and always for multiples of
-  /// `granularity`, plus 4 KiB where its memory turns out not to be aligned to 4 KiB. Throws InvalidArgument
-  /// when a callback is missing, `capacity` is below 1, or `granularity` is no power of two of 4096 or more.
+  /// At most `capacity` bytes are allocated at a time, in multiples of `granularity`, plus 4 KiB each when
+  /// the application's memory is not aligned to 4 KiB. Throws InvalidArgument when a callback is missing,
+  /// `capacity` is below 1, or `granularity` is not a power of two of 4096 or more.
   CallbackMemorySource(MemoryCallbacks callbacks, Device device, int64_t capacity,
                        int64_t granularity = int64_t{2} << 20);
 
@@ -53,19 +54,20 @@ class CallbackMemorySource final : public MemorySource {
   void synchronize(const Stream& stream) override;
 
  private:
-  struct Loan {
-    void* memory = nullptr;  // as the application gave it
+  struct Memory {
+    void* pointer = nullptr;  // as returned by callbacks_.allocate
     int64_t bytes = 0;
   };
-  Loan borrow(int64_t bytes) const;
+  Memory allocate(int64_t bytes) const;
 
   MemoryCallbacks callbacks_;
   Device device_;
   int64_t capacity_;
   int64_t granularity_;
-  std::map<char*, Loan> loans_;  // by the address that reserve() gave
+  std::map<char*, Memory> held_;  // by the address that reserve() returned
   int64_t reserved_ = 0;
   int64_t mapped_ = 0;
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

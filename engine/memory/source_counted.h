@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that is not there: for replaying traces larger than this machine, at the speed of the algorithm
-// alone, and for runs that only count what they take.
+// SimulatedMemorySource: counts memory without having any. For dry runs, and for replaying traces larger than
+// this machine's memory.
 #pragma once
 #include <meshgrad/engine/memory/source.h>
 
 namespace meshgrad {
 
-/// Addresses from 1 TiB upwards with nothing behind them: they must not be touched. Map and unmap only count.
-/// Addresses that were released are not given again.
+/// Hands out addresses from 1 TiB upwards, which must not be dereferenced. map() and unmap() only count.
+/// Released addresses are not reused.
 class SimulatedMemorySource final : public MemorySource {
  public:
   struct Calls {
     int64_t reserve = 0;
-    int64_t map = 0;  ///< those that were refused too
+    int64_t map = 0;  ///< refused ones included
     int64_t unmap = 0;
     int64_t release = 0;
     bool operator==(const Calls&) const = default;

@@ -17,7 +17,8 @@ constexpr int64_t kPage = int64_t{2} << 20;
 
 cudaStream_t native(const Stream& stream) { return static_cast<cudaStream_t>(stream.native()); }
 
-/// The driver's functions, found by name: linked, they would keep the program from starting without a driver.
+/// The driver's functions, looked up by name. If they were linked, the program could not start without a
+/// driver.
 struct Driver {
   PFN_cuInit_v2000 init = nullptr;
   PFN_cuDeviceGetAttribute_v2000 device_attribute = nullptr;
@@ -35,7 +36,7 @@ struct Driver {
   PFN_cuMemSetAccess_v10020 set_access = nullptr;
 };
 
-/// `version` is that in which the function got its present form: the number in the type's name.
+/// `version`: the CUDA version that introduced this form of the function, as in the name of its type.
 template <class Function>
 void load(Function& function, const char* name, unsigned version) {
   void* entry = nullptr;
@@ -68,8 +69,7 @@ Driver load_driver() {
   return driver;
 }
 
-/// A device's primary context, which it shares with the runtime and with other libraries, held for as long as
-/// this lives.
+/// Holds a device's primary context, which is shared with the CUDA runtime and other libraries.
 class Context {
  public:
   explicit Context(int device) : device_(device) {
@@ -103,10 +103,9 @@ class Context {
   friend class InContext;
 };
 
-/// The context is the thread's current one while this lives; then the caller's is again, or none. Setting the
-/// device and setting it back would make a context on the caller's device where it had none, and replace one
-/// that is not the device's primary. A capture on this or another thread is not broken by calls that
-/// allocate.
+/// Makes the context current for the thread while it lives, then restores the caller's. cudaSetDevice instead
+/// would create a context for a caller that has none, and replace one that is not the device's primary. The
+/// relaxed capture mode lets allocating calls run during a stream capture.
 class InContext {
  public:
   explicit InContext(const Context& context)
@@ -142,7 +141,7 @@ int64_t total_memory(const Context& context) {
   return static_cast<int64_t>(total);
 }
 
-/// Events that are used again and again: making one costs more than recording it.
+/// Reuses events, since creating one costs more than recording it.
 class EventPool {
  public:
   explicit EventPool(const Context& context) : context_(context) {}
@@ -159,7 +158,7 @@ class EventPool {
     if (!current) return 0;
     const uint64_t event = take();
     if (event != 0 && cudaEventRecord(events_[event - 1], native(stream)) == cudaSuccess) return event;
-    // To wait here and now is as safe as an event that waits later.
+    // Without an event the host waits now, which is as safe.
     if (event != 0) unused_.push_back(event);
     if (cudaStreamSynchronize(native(stream)) == cudaSuccess) cudaGetLastError();
     return 0;
@@ -196,7 +195,7 @@ class EventPool {
   }
 
   const Context& context_;
-  std::vector<cudaEvent_t> events_;  // the first is event 1
+  std::vector<cudaEvent_t> events_;  // event number i is at i - 1
   std::vector<uint64_t> unused_;
 };
 
@@ -246,7 +245,7 @@ class CudaVirtualMemorySource final : public MemorySource {
     CUmemGenericAllocationHandle handle = 0;
     if (driver_.create(&handle, size, &properties_, 0) != CUDA_SUCCESS) return false;
     const bool mapped = driver_.map(pointer(address), size, 0, handle, 0) == CUDA_SUCCESS;
-    // The mapping keeps the memory: cuMemUnmap alone frees it from here on.
+    // The mapping holds the memory from here on; cuMemUnmap frees it.
     driver_.release(handle);
     if (!mapped) return false;
     if (driver_.set_access(pointer(address), size, &access_, 1) != CUDA_SUCCESS) {
@@ -286,7 +285,7 @@ class CudaVirtualMemorySource final : public MemorySource {
   int64_t mapped_ = 0;
 };
 
-/// What the callbacks of plain CUDA memory share; the last of them destroys it.
+/// State shared by the callbacks of plain CUDA memory.
 struct PlainCuda {
   explicit PlainCuda(int device) : context(device), events(context) {}
   Context context;
@@ -299,8 +298,7 @@ void* allocate(const Context& context, int64_t bytes) {
   void* memory = nullptr;
   const cudaError_t error = cudaMalloc(&memory, static_cast<size_t>(bytes));
   if (error == cudaSuccess) return memory;
-  // Refused memory is answered here; left standing, it would be taken for the error of somebody's next
-  // launch.
+  // Clears the error, which would else be reported for a later launch.
   if (error == cudaErrorMemoryAllocation) cudaGetLastError();
   return nullptr;
 }

@@ -6,12 +6,11 @@
 namespace meshgrad {
 namespace {
 
-// NORESERVE: the system counts pages when they are touched, not addresses.
+// NORESERVE: the system charges pages when they are touched, not when addresses are reserved.
 constexpr int kAddressesOnly = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
-/// Huge pages spare the faults of a first touch; where there are none, nothing is lost. Said of whole
-/// reservations and again of what was unmapped: only neighbours with equal advice are one area to the system,
-/// which allows a process 65,530 of them.
+/// Huge pages save page faults at first touch. Applied to whole reservations and again after unmapping: only
+/// adjacent areas with equal advice merge, and a process may have 65,530 areas.
 void advise_huge_pages(char* address, int64_t bytes) {
   madvise(address, static_cast<size_t>(bytes), MADV_HUGEPAGE);
 }
@@ -46,7 +45,7 @@ char* HostMemorySource::reserve(int64_t bytes) {
 bool HostMemorySource::map(char* address, int64_t bytes) {
   if (bytes > capacity_ - mapped_) return false;
   if (mprotect(address, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE) != 0) {
-    // It may have changed a part before it failed.
+    // A part may have changed before the failure.
     mprotect(address, static_cast<size_t>(bytes), PROT_NONE);
     return false;
   }
@@ -55,8 +54,8 @@ bool HostMemorySource::map(char* address, int64_t bytes) {
 }
 
 void HostMemorySource::unmap(char* address, int64_t bytes) {
-  // Replaced rather than emptied: this also uncharges it where the system does not overcommit, and works on
-  // locked pages.
+  // A new mapping instead of MADV_DONTNEED: it also works on locked pages, and uncharges memory where the
+  // system does not overcommit.
   if (drop_mapping(address, bytes)) {
     advise_huge_pages(address, bytes);
   } else {

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory of this machine, a page at a time.
+// HostMemorySource: memory of this machine, mapped in huge pages.
 #pragma once
 #include <meshgrad/engine/memory/source.h>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
-/// Ranges of this process's addresses that grow by huge pages. What is unmapped is back with the system at
-/// once and no longer readable; what is mapped anew reads as zeros. Release every reservation before
-/// destroying it.
+/// Expandable, by mmap. Unmapped memory returns to the system at once and faults when it is read; newly
+/// mapped memory reads as zeros. Release every reservation before destroying it.
 class HostMemorySource final : public MemorySource {
  public:
-  /// `capacity` counts mapped bytes; 0 means what available_memory() says now.
+  /// `capacity` limits mapped bytes; 0 means available_memory() at this moment.
   explicit HostMemorySource(int64_t capacity = 0);
 
   Device device() const override { return Device{}; }
@@ -32,12 +32,13 @@ class HostMemorySource final : public MemorySource {
   int64_t mapped_ = 0;
 };
 
-/// `bytes` of addresses at a multiple of `alignment` (a power of two, 4096 or more); touching them faults.
-/// nullptr when there are none. munmap gives them back.
+/// Reserves `bytes` of addresses at a multiple of `alignment` (a power of two, 4096 or more); accessing them
+/// faults. nullptr on failure. Release with munmap.
 char* reserve_addresses(int64_t bytes, int64_t alignment);
 
-/// Makes [address, address + bytes) fault again and drops what was behind it; false when the system has no
-/// room for one more piece of address space, and then nothing is changed.
+/// Frees the memory of [address, address + bytes) and makes accesses fault again; false, with nothing
+/// changed, when the process has too many memory areas.
 bool drop_mapping(char* address, int64_t bytes);
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

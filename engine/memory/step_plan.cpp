@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/engine/memory/step_plan.h>
+#include <meshgrad/engine/error.h>
+#include <meshgrad/engine/memory/detail/caching_allocator_heap.h>
 
 #include <algorithm>
 #include <numeric>
@@ -9,12 +10,12 @@ namespace {
 
 using Entry = StepPlan::Entry;
 
-constexpr int kRounds = 200;            // of placing everything anew
-constexpr int64_t kWork = 100'000'000;  // comparisons of lifetimes in all rounds together
-constexpr double kGoodEnough = 1.0005;  // of the region to what must live at once
+constexpr int kMaxRounds = 200;                   // placements of all blocks
+constexpr int64_t kMaxComparisons = 100'000'000;  // of lifetimes, in all rounds together
+constexpr double kGoodEnough = 1.0005;            // region / peak at which to stop
 
-int64_t most_alive(const std::vector<Entry>& entries) {
-  std::vector<std::pair<int64_t, int64_t>> changes;  // when, by how much
+int64_t peak_bytes(const std::vector<Entry>& entries) {
+  std::vector<std::pair<int64_t, int64_t>> changes;  // time, bytes
   for (const Entry& entry : entries) {
     if (entry.dies < 0) continue;
     changes.emplace_back(entry.born, entry.bytes);
@@ -26,8 +27,8 @@ int64_t most_alive(const std::vector<Entry>& entries) {
   return most;
 }
 
-/// Gives each block of `order` the lowest offset at which it meets none of those before it; returns where the
-/// highest ends.
+/// Gives each block, in `order`, the lowest offset at which it overlaps no earlier block that lives at the
+/// same time. Returns the size of the region.
 int64_t place(std::vector<Entry>& entries, const std::vector<size_t>& order) {
   int64_t end = 0;
   std::vector<size_t> placed;  // by offset
@@ -57,14 +58,14 @@ int64_t StepPlan::allocated(int64_t bytes) {
 }
 
 void StepPlan::finish() {
-  peak_ = most_alive(entries_);
+  peak_ = peak_bytes(entries_);
   std::vector<size_t> order;
   for (size_t i = 0; i < entries_.size(); ++i)
     if (entries_[i].dies >= 0) order.push_back(i);
   std::vector<double> urgency(entries_.size());
   for (const size_t i : order) urgency[i] = static_cast<double>(entries_[i].bytes);
-  const int64_t work = static_cast<int64_t>(order.size() * order.size()) + 1;
-  const int64_t rounds = std::clamp<int64_t>(kWork / work, 1, kRounds);
+  const int64_t comparisons = static_cast<int64_t>(order.size() * order.size()) + 1;
+  const int64_t rounds = std::clamp<int64_t>(kMaxComparisons / comparisons, 1, kMaxRounds);
   std::vector<Entry> tried = entries_;
   for (int64_t round = 0; round < rounds; ++round) {
     std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return urgency[a] > urgency[b]; });
@@ -78,6 +79,55 @@ void StepPlan::finish() {
       if (tried[i].offset + tried[i].bytes > peak_) urgency[i] *= 1.5;
   }
   ready_ = true;
+}
+
+// How the allocator records and follows a plan. Offsets are hints: a block is placed at its offset if that is
+// free, so that a step that differs from its plan costs memory, never correctness.
+
+void CachingAllocator::begin_step(StepPlan& plan, const Stream& stream) {
+  const std::lock_guard lock(mutex_);
+  check_internal(step_ == nullptr, "a planned step began inside another");
+  Heap& heap = heap_of(stream);
+  step_ = std::make_shared<Step>(Step{plan, heap, ++steps_});
+  if (!plan.ready()) return plan.start();
+  if (plan.bytes() == 0 || plan.bytes() > limit_) return;
+  // Allocating and freeing the region as one block maps its memory; the step's blocks are then placed in it.
+  const Request request{.stream = &stream,
+                        .home = &heap,
+                        .requested = plan.bytes(),
+                        .bytes = plan.bytes(),
+                        .alignment = BlockHeap::kRounding};
+  const Found found = find_block(heap, request);
+  if (found.block == nullptr) return;
+  if (found.heap == &heap) step_->base = found.block->address;
+  found.heap->blocks.free(found.block);
+  count_free(*found.heap);
+}
+
+void CachingAllocator::end_step(bool complete) {
+  const std::lock_guard lock(mutex_);
+  check_internal(step_ != nullptr, "a planned step ended that had not begun");
+  StepPlan& plan = step_->plan;
+  step_.reset();
+  if (plan.ready()) return;
+  if (!complete) return plan.start();
+  plan.finish();
+  release_unused([] { return false; });
+}
+
+void CachingAllocator::Step::place(Request& request) {
+  if (!plan.ready()) {
+    request.entry = plan.allocated(request.bytes);
+    return;
+  }
+  if (base < 0) return;
+  const bool expected = next < plan.entries().size() && plan.entries()[next].bytes == request.bytes;
+  if (!expected) {
+    base = -1;
+    return;
+  }
+  const StepPlan::Entry& entry = plan.entries()[next++];
+  if (entry.dies >= 0) request.address = base + entry.offset;
 }
 
 }  // namespace meshgrad

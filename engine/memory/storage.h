@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// A piece of memory with one owner count.
+// Storage: a reference-counted piece of memory, from an allocator or borrowed from a host application.
 #pragma once
 #include <meshgrad/engine/device.h>
 
 #include <functional>
 #include <memory>
+#include <utility>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 class CachingAllocator;
 struct Block;
 
-/// Handed back to its allocator or its lender when the last holder goes. An allocator lives as long as the
-/// storages it handed out.
+/// Returns its memory when the last owner goes. Keeps its allocator alive.
 class Storage {
  public:
-  /// Lent by somebody else; `release` may be empty.
+  /// Borrowed memory; `release`, which may be empty, is called at the end.
   Storage(void* data, int64_t bytes, Device device, std::function<void()> release)
       : data_(data), bytes_(bytes), device_(device), release_(std::move(release)) {}
+  /// For CachingAllocator::allocate().
   Storage(void* data, int64_t bytes, std::shared_ptr<CachingAllocator> allocator, Block* block);
   ~Storage();
   Storage(const Storage&) = delete;
@@ -38,3 +40,4 @@ class Storage {
 using StoragePtr = std::shared_ptr<Storage>;
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -5,7 +5,8 @@
 
 namespace meshgrad {
 
-void StreamFences::take(int64_t begin, int64_t end, const std::function<void(int64_t, const Fence&)>& visit) {
+void StreamFences::remove(int64_t begin, int64_t end,
+                          const std::function<void(int64_t, const Fence&)>& visit) {
   auto at = fences_.lower_bound(begin);
   if (at != fences_.begin() && std::prev(at)->second.end > begin) --at;
   while (at != fences_.end() && at->first < end) {

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which free memory other streams may still be using. A reuse makes its stream wait on the device for what
-// was recorded when the memory was freed; the host never asks whether it has passed, so that what is handed
-// out does not depend on how fast the device was (the semantics asked for in PyTorch's RFC of
-// Tensor.record_use).
+// Free memory that other streams may still be using. Reuse makes its stream wait, on the device, for events
+// recorded when the memory was freed. The host never queries an event, so that addresses do not depend on the
+// device's speed (the semantics asked for in PyTorch's RFC of Tensor.record_use).
 #pragma once
 #include <meshgrad/engine/memory/source.h>
-#include <meshgrad/engine/memory/stats.h>
+#include <meshgrad/engine/memory/tag.h>
 
 #include <functional>
 #include <map>
@@ -14,10 +13,10 @@
 
 namespace meshgrad {
 
-/// A point in a stream's queue that a source recorded; forgotten with the last copy.
+/// An event of a MemorySource, released with its last owner.
 class SourceEvent {
  public:
-  /// After all that is queued on `stream` now.
+  /// Records an event after everything that is queued on `stream` now.
   SourceEvent(MemorySource& source, const Stream& stream)
       : source_(source), stream_(stream.id()), id_(source.record(stream)) {}
   ~SourceEvent() {
@@ -35,20 +34,20 @@ class SourceEvent {
 };
 using SourceEventPtr = std::shared_ptr<const SourceEvent>;
 
-/// Ranges of free memory with the events that a reuse waits for. Costs nothing while there is one stream.
+/// Ranges of free memory with the events that reuse must wait for. Empty, and free of cost, with one stream.
 class StreamFences {
  public:
   struct Fence {
-    int64_t end = 0;
-    Tag tag = Tag::host;  ///< of the block that was freed
+    int64_t end = 0;      ///< address behind the range
+    Tag tag = Tag::host;  ///< of the freed block
     bool small = false;
     std::vector<SourceEventPtr> events;
   };
 
-  /// [begin, end) was freed, and `events` are what reuse waits for.
+  /// The range [begin, fence.end) was freed.
   void add(int64_t begin, Fence fence) { fences_.emplace(begin, std::move(fence)); }
-  /// Removes what lies in [begin, end), handing each piece to `visit(bytes, fence)`.
-  void take(int64_t begin, int64_t end, const std::function<void(int64_t, const Fence&)>& visit);
+  /// Removes fences from [begin, end) and calls `visit(bytes, fence)` for each removed piece.
+  void remove(int64_t begin, int64_t end, const std::function<void(int64_t, const Fence&)>& visit);
   bool empty() const { return fences_.empty(); }
   const std::map<int64_t, Fence>& all() const { return fences_; }
 

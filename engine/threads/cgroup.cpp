@@ -13,7 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Version 1 has no word for "none": it shows the largest multiple of a page instead.
-constexpr int64_t kNoLimit = int64_t{1} << 60;
+constexpr int64_t kUnlimitedFrom = int64_t{1} << 60;
 
 std::string first_line(const fs::path& path) {
   std::ifstream file(path);
@@ -29,20 +29,21 @@ void limit_cpus(CgroupLimits& limits, double quota, double period) {
 
 void limit_memory(CgroupLimits& limits, const fs::path& file) {
   const int64_t bytes = std::strtoll(first_line(file).c_str(), nullptr, 10);  // of "max" it makes 0
-  if (bytes <= 0 || bytes >= kNoLimit) return;
+  if (bytes <= 0 || bytes >= kUnlimitedFrom) return;
   if (limits.memory_bytes != 0 && bytes >= limits.memory_bytes) return;
   limits.memory_bytes = bytes;
   limits.memory_file = file.string();
 }
 
-/// The group and all above it up to `mount`. In a container the group's name may be that outside, of which
-/// nothing is here but the mount itself.
-void visit(const fs::path& mount, const std::string& group, const std::function<void(const fs::path&)>& see) {
-  see(mount);
+/// Calls `visit` for the group and all groups above it, down from `mount`. In a container the group's name
+/// may be the host's, and only the mount itself exists.
+void for_each_group(const fs::path& mount, const std::string& group,
+                    const std::function<void(const fs::path&)>& visit) {
+  visit(mount);
   fs::path at = mount;
   for (const fs::path& part : fs::path(group).relative_path()) {
     at /= part;
-    see(at);
+    visit(at);
   }
 }
 
@@ -68,10 +69,10 @@ CgroupLimits cgroup_limits(const fs::path& root) {
     const std::string group = line.substr(second + 1);
     std::istringstream controllers(line.substr(first + 1, second - first - 1));
     if (second == first + 1) {
-      visit(mounts, group, [&](const fs::path& folder) { read_unified(limits, folder); });
+      for_each_group(mounts, group, [&](const fs::path& folder) { read_unified(limits, folder); });
     }
     for (std::string controller; std::getline(controllers, controller, ',');) {
-      visit(mounts / controller, group, [&](const fs::path& folder) {
+      for_each_group(mounts / controller, group, [&](const fs::path& folder) {
         if (controller == "cpu") {
           limit_cpus(limits, std::strtod(first_line(folder / "cpu.cfs_quota_us").c_str(), nullptr),
                      std::strtod(first_line(folder / "cpu.cfs_period_us").c_str(), nullptr));

@@ -1,31 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which CPUs threads run on.
+// CPU affinity of threads. To pin threads, start the program under taskset, numactl or a batch system's
+// launcher: meshgrad uses the CPUs that it finds allowed.
 #pragma once
-#include <thread>
 #include <vector>
 
 namespace meshgrad {
 
-/// The CPUs that the calling thread may run on, ascending; while a PinnedThread holds it, those from before.
-/// Empty where the system does not say.
+/// Numbers of the CPUs that the calling thread may run on, ascending; empty where the system does not tell.
 std::vector<int> allowed_cpus();
-
-/// Lets a thread run on these CPUs alone; false where the system does not allow it.
-bool set_affinity(std::thread::native_handle_type thread, const std::vector<int>& cpus);
-/// Keeps it on one CPU. Throws ThreadsRefused where the system does not allow it.
-void pin_thread(std::thread::native_handle_type thread, int cpu);
-
-/// Keeps the thread that makes it on one CPU, until the same thread destroys it. Throws what pin_thread
-/// throws.
-class PinnedThread {
- public:
-  explicit PinnedThread(int cpu);
-  ~PinnedThread();
-  PinnedThread(const PinnedThread&) = delete;
-  PinnedThread& operator=(const PinnedThread&) = delete;
-
- private:
-  std::thread::id thread_;
-};
 
 }  // namespace meshgrad

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// A number of threads that run numbered tasks. A process has one team of helper threads, and every pool uses
-// as many of them as it counts: pools do not add up to more threads than the largest of them has.
+// A pool of threads that run numbered tasks. The process has one team of helper threads (thread_team.h),
+// which all pools share: several pools together start no more threads than the largest of them needs.
 #pragma once
 #include <concepts>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
-class PinnedThread;
 class ThreadTeam;
 struct TeamHelper;
 
-/// What is called for each task, by reference: it outlives the call that it is handed to, and is not copied.
+/// A reference to a callable `void(int64_t task)`: not owning, two pointers. The callable must outlive the
+/// call that the TaskRef is passed to.
 class TaskRef {
  public:
   template <class Body>
@@ -33,52 +33,47 @@ class TaskRef {
   void (*call_)(void*, int64_t);
 };
 
-/// What the process's threads did since its first pool was made, or since all pools were gone.
+/// Counts of all pools of the process, since its first pool was made or since all pools were gone.
 struct ThreadCounters {
-  int64_t calls = 0;   ///< of parallel_for with helpers
+  int64_t calls = 0;   ///< of parallel_for that used helpers
   int64_t tasks = 0;   ///< of those calls
-  int64_t sleeps = 0;  ///< times that a thread had to ask the system to be woken
-  int64_t waits = 0;   ///< calls that began when another caller's was done
+  int64_t sleeps = 0;  ///< times that a thread blocked in the kernel after it had spun in vain
+  int64_t waits = 0;   ///< calls that waited for another caller's parallel_for to end
 };
 
-/// Runs tasks 0..n-1, each exactly once, on the calling thread and `threads - 1` helpers. Worker w begins
-/// with the w-th of equal shares, then takes from the others': a caller that cuts its work alike from call to
-/// call mostly finds the same rows on the same thread. But which thread runs which task is not fixed: a
-/// caller that wants the same bits for any number of threads cuts its work, and its partial sums, by task
-/// number alone.
+/// Runs tasks 0..n-1, each exactly once, on the calling thread and `threads - 1` helpers. Thread-safe.
+///
+/// Scheduling: worker w starts with the w-th of equal shares, then steals from the others. So a caller that
+/// cuts its work the same way in every call mostly finds the same rows on the same thread (first touch,
+/// caches). Which thread runs a task is not fixed, though: for results that do not depend on the number of
+/// threads, cut the work and its partial sums by task number alone.
 class ThreadPool {
  public:
   enum class Work : uint8_t {
     run,
-    leave_out  ///< the pool counts its threads and starts none; tasks are not called
+    skip  ///< for dry runs: no threads are started and parallel_for calls nothing
   };
-  enum class Pin : uint8_t {
-    none,
-    workers  ///< while the pool lives: worker i on the i-th CPU that the maker may use; worker 0 is the maker
-  };
-  /// `threads` >= 1 counts the caller; 0 means available_cpus(). Throws ThreadsRefused where the system
-  /// starts no more threads, where more workers than CPUs are to be pinned, or one cannot be. Helpers serve
-  /// all pools, so one that pins them does so for all.
-  explicit ThreadPool(int threads = 0, Work work = Work::run, Pin pin = Pin::none);
+  /// `threads` >= 1 counts the calling thread; 0 means available_cpus(). Throws ThreadsUnavailable when the
+  /// system starts no more threads.
+  explicit ThreadPool(int threads = 0, Work work = Work::run);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int threads() const { return threads_; }
-  bool leaves_out() const { return work_ == Work::leave_out; }
-  bool pinned() const { return caller_.get() != nullptr; }
+  bool skips_work() const { return work_ == Work::skip; }
 
   /// Blocks until every task is done. The first exception that a task throws is rethrown here, after the
-  /// others have ended. Callers take turns, whichever pools they call; a call from inside a task runs its
-  /// tasks on that thread. Allocates nothing. A helper that finds no work looks for it for some microseconds,
-  /// then sleeps.
+  /// other tasks have ended. Concurrent callers run one after the other, whichever pools they use; a call
+  /// from inside a task runs its tasks on that thread. Makes no heap allocation. Idle helpers spin for 50
+  /// microseconds, then sleep.
   void parallel_for(int64_t tasks, TaskRef body);
 
-  /// Inside a task: the number, in [0, threads()), of the thread that runs it; for scratch memory that tasks
-  /// on one thread share. 0 outside.
+  /// Inside a task: the number, in [0, threads()), of the thread that runs it, as an index into per-thread
+  /// scratch memory. 0 outside of tasks.
   static int worker();
 
-  /// Of all pools with helpers together; a pool of one thread counts nothing, and has zeros.
+  /// All zero for a pool of one thread, which uses no helpers.
   ThreadCounters counters() const;
 
  private:
@@ -86,9 +81,9 @@ class ThreadPool {
 
   int threads_;
   Work work_;
-  std::shared_ptr<ThreadTeam> team_;  // none: the caller is alone
+  std::shared_ptr<ThreadTeam> team_;  // null for one thread
   std::vector<TeamHelper*> helpers_;
-  std::unique_ptr<PinnedThread> caller_;
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/device.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/engine/threads/cpu_affinity.h>
 #include <meshgrad/engine/threads/thread_team.h>
 
 #include <chrono>
@@ -10,8 +9,8 @@
 namespace meshgrad {
 namespace {
 
-// Longer than what lies between two calls of a step, short enough that an idle process costs nothing.
-constexpr int64_t kLookNanoseconds = 50'000;
+// Longer than the gaps between parallel loops of a step; short enough that an idle process costs nothing.
+constexpr int64_t kSpinNanoseconds = 50'000;
 
 void relax() {
 #if defined(__x86_64__)
@@ -23,9 +22,9 @@ void relax() {
 
 }  // namespace
 
-WorkingOn& working_on() {
-  thread_local WorkingOn working;
-  return working;
+CurrentWorker& current_worker() {
+  thread_local CurrentWorker current;
+  return current;
 }
 
 std::shared_ptr<ThreadTeam> ThreadTeam::of_process() {
@@ -55,62 +54,25 @@ std::vector<TeamHelper*> ThreadTeam::helpers(int count) {
     auto started = std::make_unique<TeamHelper>();
     TeamHelper& helper = *started;
     helper.worker = static_cast<int>(helpers_.size()) + 1;
-    helper.unpinned_cpus = allowed_cpus();
     helpers_.reserve(helpers_.size() + 1);
     try {
       helper.thread = std::thread([this, &helper] { helper_loop(helper); });
     } catch (const std::system_error& error) {
-      throw ThreadsRefused(ThreadsRefused::Asked::count, std::to_string(count + 1) + " threads",
-                           error.what());
+      throw ThreadsUnavailable(std::to_string(count + 1) + " threads", error.what());
     }
     helpers_.push_back(std::move(started));
-    try {
-      place(helper);
-    } catch (const ThreadsRefused&) {
-      stop(helper);
-      helper.thread.join();
-      helpers_.pop_back();
-      throw;
-    }
   }
-  // Where threads have to share CPUs, one that only looks keeps another from working.
+  // With more threads than CPUs a spinning thread would keep another from working.
   const bool fit = static_cast<int>(helpers_.size()) < available_cpus();
-  look_nanoseconds_.store(fit ? kLookNanoseconds : 0, std::memory_order_relaxed);
+  spin_nanoseconds_.store(fit ? kSpinNanoseconds : 0, std::memory_order_relaxed);
   std::vector<TeamHelper*> first;
   first.reserve(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) first.push_back(helpers_[static_cast<size_t>(i)].get());
   return first;
 }
 
-/// A new thread has the affinity of the one that started it, which may be pinned.
-void ThreadTeam::place(TeamHelper& helper) {
-  const auto worker = static_cast<size_t>(helper.worker);
-  const auto thread = helper.thread.native_handle();
-  if (pins_ > 0 && worker < cpus_.size()) return pin_thread(thread, cpus_[worker]);
-  set_affinity(thread, helper.unpinned_cpus);
-}
-
-void ThreadTeam::pin(const std::vector<int>& cpus) {
-  const std::lock_guard lock(helpers_mutex_);
-  if (++pins_ > 1) return;
-  cpus_ = cpus;
-  try {
-    for (const auto& helper : helpers_) place(*helper);
-  } catch (const ThreadsRefused&) {
-    --pins_;
-    for (const auto& helper : helpers_) place(*helper);
-    throw;
-  }
-}
-
-void ThreadTeam::unpin() {
-  const std::lock_guard lock(helpers_mutex_);
-  if (--pins_ > 0) return;
-  for (const auto& helper : helpers_) place(*helper);
-}
-
 TaskShare& ThreadTeam::share(int worker) {
-  return worker == 0 ? callers_share_ : job_.helpers[static_cast<size_t>(worker) - 1]->share;
+  return worker == 0 ? caller_share_ : job_.helpers[static_cast<size_t>(worker) - 1]->share;
 }
 
 void ThreadTeam::run(std::span<TeamHelper* const> helpers, int64_t tasks, TaskRef body, const void* pool) {
@@ -132,16 +94,16 @@ void ThreadTeam::run(std::span<TeamHelper* const> helpers, int64_t tasks, TaskRe
   }
   busy_.store(static_cast<uint32_t>(workers - 1), std::memory_order_relaxed);
   for (TeamHelper* helper : job_.helpers) offer(*helper);
-  const WorkingOn before = working_on();
-  working_on() = {pool, 0};
+  const CurrentWorker before = current_worker();
+  current_worker() = {pool, 0};
   work(0);
-  working_on() = before;
+  current_worker() = before;
   for (TeamHelper* helper : job_.helpers) {
     uint32_t offered = TeamHelper::offered;
     if (helper->call.compare_exchange_strong(offered, TeamHelper::none))
       busy_.fetch_sub(1, std::memory_order_acq_rel);
   }
-  if (!look_for([this] { return busy_.load(std::memory_order_acquire) == 0; })) {
+  if (!spin_until([this] { return busy_.load(std::memory_order_acquire) == 0; })) {
     caller_asleep_.store(true);
     uint32_t busy = busy_.load();
     if (busy != 0) sleeps_.fetch_add(1, std::memory_order_relaxed);
@@ -152,12 +114,12 @@ void ThreadTeam::run(std::span<TeamHelper* const> helpers, int64_t tasks, TaskRe
 }
 
 void ThreadTeam::offer(TeamHelper& helper) {
-  // In one order with the helper's going to sleep: it sees the offer, or is seen asleep.
+  // Sequentially consistent with helper_loop(): the helper sees the offer, or is seen asleep here.
   helper.call.store(TeamHelper::offered);
   if (helper.asleep.load()) helper.call.notify_one();
 }
 
-/// The worker's own share, then what is left of the others'.
+/// Runs the worker's own share, then steals what is left of the others'.
 void ThreadTeam::work(int worker) {
   const int workers = static_cast<int>(job_.helpers.size()) + 1;
   for (int i = 0; i < workers; ++i) {
@@ -176,10 +138,10 @@ void ThreadTeam::work(int worker) {
 }
 
 template <class Done>
-bool ThreadTeam::look_for(const Done& done) const {
+bool ThreadTeam::spin_until(const Done& done) const {
   using Clock = std::chrono::steady_clock;
   if (done()) return true;
-  const auto end = Clock::now() + std::chrono::nanoseconds(look_nanoseconds_.load(std::memory_order_relaxed));
+  const auto end = Clock::now() + std::chrono::nanoseconds(spin_nanoseconds_.load(std::memory_order_relaxed));
   do {
     for (int i = 0; i < 16; ++i) {
       relax();
@@ -191,20 +153,20 @@ bool ThreadTeam::look_for(const Done& done) const {
 
 void ThreadTeam::helper_loop(TeamHelper& helper) {
   for (;;) {
-    if (!look_for([&] { return helper.call.load(std::memory_order_relaxed) != TeamHelper::none; })) {
+    if (!spin_until([&] { return helper.call.load(std::memory_order_relaxed) != TeamHelper::none; })) {
       helper.asleep.store(true);
       if (helper.call.load() == TeamHelper::none) sleeps_.fetch_add(1, std::memory_order_relaxed);
       helper.call.wait(TeamHelper::none);
       helper.asleep.store(false, std::memory_order_relaxed);
     }
     uint32_t offered = TeamHelper::offered;
-    if (!helper.call.compare_exchange_strong(offered, TeamHelper::taken)) {
+    if (!helper.call.compare_exchange_strong(offered, TeamHelper::accepted)) {
       if (offered == TeamHelper::stop) return;
       continue;  // withdrawn
     }
-    working_on() = {job_.pool, helper.worker};
+    current_worker() = {job_.pool, helper.worker};
     work(helper.worker);
-    // The team ends when no call is under way, so nobody asks this helper to stop meanwhile.
+    // No stop request can be overwritten here: the team is destroyed only when no call is running.
     helper.call.store(TeamHelper::none);
     if (busy_.fetch_sub(1) == 1 && caller_asleep_.load()) busy_.notify_one();
   }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The helper threads of the process, which all its ThreadPools share.
+// The helper threads of the process, shared by all its ThreadPools.
 //
-// A call is offered to helpers one by one; one that is awake takes it, and the caller withdraws what nobody
-// took by the time the work is done. So a call never waits for a helper that the system does not run. Nothing
-// goes through the kernel unless a thread was idle for longer than it looks for work.
+// A call offers its work to helpers one by one. A helper that is awake accepts; when the work is done, the
+// caller withdraws the offers that were not accepted. So a call never waits for a helper that the system has
+// not scheduled. Threads spin before they sleep, so that short gaps between calls cost no system calls.
 #pragma once
 #include <meshgrad/engine/threads/thread_pool.h>
 
@@ -16,17 +16,16 @@
 
 namespace meshgrad {
 
-/// Tasks that one worker begins with: [next, end).
+/// The tasks that one worker starts with: [next, end). Others steal by advancing `next`.
 struct alignas(64) TaskShare {
   std::atomic<int64_t> next{0};
   int64_t end = 0;
 };
 
-/// A thread of the team. All but `call`, `asleep` and the share is the team's.
+/// One helper thread. The other threads touch only `call`, `asleep` and the share.
 struct TeamHelper {
-  enum Call : uint32_t { none, offered, taken, stop };
+  enum Call : uint32_t { none, offered, accepted, stop };
   TaskShare share;
-  std::vector<int> unpinned_cpus;  // of the thread that started it
   alignas(64) std::atomic<uint32_t> call{none};
   std::atomic<bool> asleep{false};
   int worker = 0;
@@ -35,21 +34,17 @@ struct TeamHelper {
 
 class ThreadTeam {
  public:
-  /// The team of this process: made when there is none, gone when nobody holds it.
+  /// The team of this process; created on first use, ends with its last owner.
   static std::shared_ptr<ThreadTeam> of_process();
   ThreadTeam() = default;
   ~ThreadTeam();
   ThreadTeam(const ThreadTeam&) = delete;
   ThreadTeam& operator=(const ThreadTeam&) = delete;
 
-  /// The first `count` helpers; those that are missing are started. Throws ThreadsRefused where there is none
-  /// to be had, or one cannot be held as the others are.
+  /// The first `count` helpers; starts those that do not exist yet. They inherit the CPU affinity of the
+  /// thread that starts them. Throws ThreadsUnavailable.
   std::vector<TeamHelper*> helpers(int count);
-  /// Holds helper i, worker i + 1, on cpus[i + 1] until as many calls of unpin(); the first caller's `cpus`
-  /// count. Throws ThreadsRefused where the system does not allow it; then nothing is held.
-  void pin(const std::vector<int>& cpus);
-  void unpin();
-
+  /// See ThreadPool::parallel_for. `pool` identifies the caller's pool for nested calls.
   void run(std::span<TeamHelper* const> helpers, int64_t tasks, TaskRef body, const void* pool);
   ThreadCounters counters() const;
 
@@ -63,32 +58,29 @@ class ThreadTeam {
   void offer(TeamHelper& helper);
   void work(int worker);
   void helper_loop(TeamHelper& helper);
-  void place(TeamHelper& helper);
   template <class Done>
-  bool look_for(const Done& done) const;
+  bool spin_until(const Done& done) const;
 
-  std::mutex call_mutex_;  // held by the caller whose turn it is; guards job_
+  std::mutex call_mutex_;  // held by the running call; guards job_
   Job job_;
-  TaskShare callers_share_;
+  TaskShare caller_share_;
   alignas(64) std::atomic<uint32_t> busy_{0};  // helpers that may still work on the job
   std::atomic<bool> caller_asleep_{false};
   std::mutex error_mutex_;
   std::exception_ptr error_;
-  std::atomic<int64_t> look_nanoseconds_{0};
+  std::atomic<int64_t> spin_nanoseconds_{0};
   std::atomic<int64_t> calls_{0}, tasks_{0}, sleeps_{0}, waits_{0};
 
-  std::mutex helpers_mutex_;  // guards what follows
+  std::mutex helpers_mutex_;  // guards helpers_
   std::vector<std::unique_ptr<TeamHelper>> helpers_;
-  int pins_ = 0;
-  std::vector<int> cpus_;
 };
 
-/// What the calling thread works on, so that a task which calls parallel_for does not wait for the call that
-/// it is part of.
-struct WorkingOn {
-  const void* pool = nullptr;
-  int worker = 0;
+/// The task that the calling thread is inside of, so that a nested parallel_for does not wait for the call
+/// that it is part of.
+struct CurrentWorker {
+  const void* pool = nullptr;  // null outside of tasks
+  int number = 0;
 };
-WorkingOn& working_on();
+CurrentWorker& current_worker();
 
 }  // namespace meshgrad

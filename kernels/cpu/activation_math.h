@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Activations of one value.
+// Activation functions and their derivatives of one value. The vector code calls these lane by lane for what
+// has no short vector form (exp, erf, tanh).
 #pragma once
 #include <meshgrad/kernels/activation.h>
 
 namespace meshgrad::cpu {
 
+/// act(x). relu is written so that a NaN stays one: NaN <= 0 is false.
 template <class T>
 inline T activation_value(Activation activation, T x) {
   switch (activation) {
@@ -22,6 +24,8 @@ inline T activation_value(Activation activation, T x) {
   return x;
 }
 
+/// act'(x). silu: s (1 + x (1 - s)) with s = sigmoid(x). gelu: Phi(x) + x phi(x), the normal distribution and
+/// its density. relu's derivative at 0 is 0, as PyTorch defines it.
 template <class T>
 inline T activation_slope(Activation activation, T x) {
   switch (activation) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// Elementwise ops are bound by memory: each task converts a piece to the accumulation dtype in a buffer that
+// stays in the first cache, computes there, and rounds once on the way out.
 #include <meshgrad/kernels/cpu/mlp_tile.h>
-#include <meshgrad/kernels/elementwise.h>
+#include <meshgrad/kernels/tables.h>
 
 #include <algorithm>
 #include <array>
@@ -8,21 +10,21 @@
 namespace meshgrad::cpu {
 namespace {
 
-constexpr int64_t kChunk = 16384;  // elements of a task
+constexpr int64_t kChunk = 16384;  // elements of a task: enough to outweigh starting it
 
-/// Cuts n elements into chunks that do not depend on threads.
+/// Calls body(begin, end) for chunks of n elements. Chunks do not depend on the number of threads.
 template <class Body>
 void over_chunks(const Stream& stream, int64_t n, Body&& body) {
   stream.parallel_for((n + kChunk - 1) / kChunk,
                       [&](int64_t task) { body(task * kChunk, std::min(n, (task + 1) * kChunk)); });
 }
 
-/// Elements that are summed or rounded together, in a buffer on the stack.
+/// Elements converted together, in a buffer on the stack: 4 KiB of f32.
 constexpr int64_t kPiece = 1024;
 template <class T>
 using Piece = std::array<T, static_cast<size_t>(kPiece)>;
 
-/// Calls body(offset, count) for pieces of at most kPiece elements.
+/// Calls body(offset, count) for pieces of at most kPiece elements, which are no rows: a piece counts as one.
 template <class Body>
 void over_pieces(const Stream& stream, int64_t n, Body&& body) {
   over_chunks(stream, n, [&](int64_t begin, int64_t end) {
@@ -32,7 +34,7 @@ void over_pieces(const Stream& stream, int64_t n, Body&& body) {
 
 template <class S>
 void activation_forward_of(const ActivationForward& args, const Stream& stream) {
-  const TileOps<S>& ops = tile_ops<S>();
+  const RowOps<S>& ops = row_ops<S>();
   over_pieces(stream, args.y.elements(), [&](int64_t begin, int64_t n) {
     Piece<Accumulator<S>> y;
     ops.activate(args.activation, 1, n, args.x.data<S>() + begin, 0, y.data(), 0);
@@ -42,7 +44,7 @@ void activation_forward_of(const ActivationForward& args, const Stream& stream) 
 
 template <class S>
 void activation_backward_of(const ActivationBackward& args, const Stream& stream) {
-  const TileOps<S>& ops = tile_ops<S>();
+  const RowOps<S>& ops = row_ops<S>();
   over_pieces(stream, args.d_x.elements(), [&](int64_t begin, int64_t n) {
     Piece<Accumulator<S>> d_x;
     ops.load(1, n, args.d_y.data<S>() + begin, 0, d_x.data(), 0);
@@ -51,12 +53,13 @@ void activation_backward_of(const ActivationBackward& args, const Stream& stream
   });
 }
 
-/// Scratch memory: kTileRows rows for each worker.
+/// Workspace: kTileRows rows of the accumulation dtype for each worker thread.
 template <class S>
 Tensor tile_per_worker(int64_t width, Runtime& runtime, const Stream& stream) {
   return Tensor::empty(runtime, Shape{stream.threads(), kTileRows<S> * width}, dtype_of<Accumulator<S>>(),
                        Tag::workspace, "tiles");
 }
+/// The calling worker's part of it.
 template <class S>
 Accumulator<S>* own_tile(const Tensor& tiles) {
   return tiles.data<Accumulator<S>>() + ThreadPool::worker() * tiles.width();
@@ -65,7 +68,7 @@ Accumulator<S>* own_tile(const Tensor& tiles) {
 template <class S>
 void norm_forward_of(const NormForward& args, Runtime& runtime, const Stream& stream) {
   using T = Accumulator<S>;
-  const TileOps<S>& ops = tile_ops<S>();
+  const RowOps<S>& ops = row_ops<S>();
   const int64_t rows = args.rows.value();
   const int64_t width = args.x.width();
   const Tensor tiles = tile_per_worker<S>(width, runtime, stream);
@@ -79,10 +82,12 @@ void norm_forward_of(const NormForward& args, Runtime& runtime, const Stream& st
   });
 }
 
+/// Parameter gradients are summed per slab of rows and then over slabs in order. Slabs are cut by the number
+/// of rows, so the result does not depend on threads. A slab's row of `sums` is d_gain, then d_bias.
 template <class S>
 void norm_backward_of(const NormBackward& args, Runtime& runtime, const Stream& stream) {
   using T = Accumulator<S>;
-  const TileOps<S>& ops = tile_ops<S>();
+  const RowOps<S>& ops = row_ops<S>();
   const int64_t rows = args.rows.value();
   const int64_t width = args.x.width();
   const int64_t slabs = gradient_slabs(rows);
@@ -103,7 +108,7 @@ void norm_backward_of(const NormBackward& args, Runtime& runtime, const Stream& 
                                                         args.d_x.data<S>() + row * width, width);
     }
   });
-  const TileOps<T>& total = tile_ops<T>();
+  const RowOps<T>& total = row_ops<T>();
   stream.run([&] {
     const T* d_gain = sums.data<T>();
     total.sum_rows(slabs, nullptr, width, d_gain, 2 * width, true, args.d_gain.data<T>());
@@ -115,7 +120,7 @@ void norm_backward_of(const NormBackward& args, Runtime& runtime, const Stream& 
 template <class S>
 void axpby_of(const Axpby& args, const Stream& stream) {
   using T = Accumulator<S>;
-  const TileOps<S>& ops = tile_ops<S>();
+  const RowOps<S>& ops = row_ops<S>();
   const T a = static_cast<T>(args.a);
   const T b = static_cast<T>(args.b);
   over_pieces(stream, args.y.elements(), [&](int64_t begin, int64_t n) {
@@ -127,6 +132,7 @@ void axpby_of(const Axpby& args, const Stream& stream) {
   });
 }
 
+/// half and bfloat16 convert from and to float only: between them and f64 a value goes through f32.
 template <class From, class To>
 void cast_of(const Cast& args, const Stream& stream) {
   over_chunks(stream, args.to.elements(), [&](int64_t begin, int64_t end) {
@@ -134,7 +140,7 @@ void cast_of(const Cast& args, const Stream& stream) {
     To* to = args.to.data<To>();
     for (int64_t i = begin; i < end; ++i) {
       if constexpr (sizeof(From) + sizeof(To) >= 12) {
-        to[i] = static_cast<To>(from[i]);  // f64 with f32 or f64
+        to[i] = static_cast<To>(from[i]);  // between f64 and f32 or f64: 8 + 4 bytes or more
       } else {
         to[i] = static_cast<To>(static_cast<float>(from[i]));
       }

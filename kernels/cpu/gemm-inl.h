@@ -1,18 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products by register blocks, for one instruction set; products.cpp includes this within a namespace of its
-// own for each. MESHGRAD_PAIRS: bfloat16 has instructions.
+// Matrix multiplication by register blocks, for one instruction set. Each gemm_*.cpp includes this within a
+// namespace of its own. MESHGRAD_PAIRS is 1 where bfloat16 dot products exist, and not defined elsewhere.
+//
+// Loops: panels of B (columns), blocks of kRows rows, steps. A block of kRows x kVectors vectors of sums
+// stays in registers over all steps: each step loads kVectors vectors of B and broadcasts kRows elements of
+// A, so one load serves several multiply-adds (Goto, van de Geijn, "Anatomy of high-performance matrix
+// multiplication", 2008). B is packed; A is read in place, and the tiles are small enough that no blocking
+// for caches is needed.
 
-// 6 rows by 4 vectors fill 24 of the 32 registers of AVX-512; by 2, 12 of 16 elsewhere.
+// 6 rows by 4 vectors use 24 of AVX-512's 32 registers for sums; 6 by 2 use 12 of 16 elsewhere.
 inline constexpr int kRows = 6;
 inline constexpr int kVectors = HWY_MAX_BYTES >= 64 ? 4 : 2;
 
 template <class T>
 using Vec = hn::Vec<Wide<T>>;
 
-// Loops over a block's sums must be unrolled early, or GCC carries the sums through the stack.
+// Without early unrolling of the loops over a block's sums GCC keeps the sums in memory.
 #define MESHGRAD_UNROLL _Pragma("GCC unroll 16")
 
-/// The columns of a block's vectors: all of them, or those that are within the row.
+/// The lanes of a vector that lie within the row, of which `columns` are left. kWhole: all.
 template <class T, bool kWhole>
 HWY_INLINE Part<T> part_of(int64_t columns) {
   const Wide<T> d;
@@ -21,7 +27,7 @@ HWY_INLINE Part<T> part_of(int64_t columns) {
   return {hn::FirstN(d, count), count, kWhole || count == lanes};
 }
 
-/// An operand in 16 bits from what sums are made of.
+/// Rounds floats to a 16-bit operand; in hardware where there are bfloat16 instructions.
 template <class S>
 HWY_INLINE hn::Vec<HalfBits> to_operand(Vec<float> x) {
 #if MESHGRAD_PAIRS
@@ -30,7 +36,7 @@ HWY_INLINE hn::Vec<HalfBits> to_operand(Vec<float> x) {
   return narrow<S>(x);
 }
 
-/// Whole vectors of a tile or an operand.
+/// Writes a whole vector to a tile or an operand, whose rows are padded.
 template <class T, class S>
 HWY_INLINE void write_operand(Vec<T> x, S* to) {
   if constexpr (sizeof(S) == 2) {
@@ -39,6 +45,7 @@ HWY_INLINE void write_operand(Vec<T> x, S* to) {
     hn::StoreU(x, Wide<T>(), to);
   }
 }
+/// The same by a non-temporal store, which does not evict other data from the caches.
 template <class T, class S>
 HWY_INLINE void write_past_caches(Vec<T> x, S* to) {
   if constexpr (sizeof(S) == 2) {
@@ -47,26 +54,27 @@ HWY_INLINE void write_past_caches(Vec<T> x, S* to) {
     hn::Stream(x, Wide<T>(), to);
   }
 }
-/// Writes to exact rows.
+/// Writes to exact rows: nothing past the width may be touched.
 template <bool kWhole, class T, class S>
 HWY_INLINE void write_exact(const Part<T>& part, Vec<T> x, S* to) {
   kWhole ? write_operand<T>(x, to) : store(part, x, to);
 }
-/// Rounded to storage, and back.
+/// x rounded to storage and widened again.
 template <class S, class T>
 HWY_INLINE Vec<T> rounded(Vec<T> x) {
   if constexpr (sizeof(S) == 2) return widen<S>(to_operand<S>(x));
   return x;
 }
 
-/// A block of sums: its first row and column, and the columns of the whole product.
+/// A block of sums: its first row and column, and the number of columns of C.
 template <class T, int kM, int kV>
 struct Block {
   using Sums = Vec<T>[kM][kV];
   int64_t row, column, columns;
   Sums& sum;
 
-  /// Calls body(row, its first element in `to`, vector, its column).
+  /// Calls body(m, v, address in `to`) for each vector of sums; `to` is a matrix with leading dimension
+  /// `stride`.
   template <class To, class Body>
   HWY_INLINE void each(To* to, int64_t stride, const Body& body) const {
     const auto lanes = static_cast<int64_t>(hn::Lanes(Wide<T>()));
@@ -79,26 +87,29 @@ struct Block {
   }
 };
 
-/// Sums that end in a tile.
+// Epilogues. `block` holds the sums in registers; kWhole says that all its columns are within C.
+
+/// C to a tile.
 template <class S>
-struct SumEnd {
+struct SumEpilogue {
   using T = Accumulator<S>;
   T* c;
   int64_t stride;
 
   template <bool kWhole, int kM, int kV>
-  HWY_INLINE void end(const Block<T, kM, kV>& block) const {
+  HWY_INLINE void apply(const Block<T, kM, kV>& block) const {
     block.each(c, stride, [&](int m, int v, T* to) HWY_ATTR { hn::StoreU(block.sum[m][v], Wide<T>(), to); });
   }
 };
 
+/// See HiddenResult. With relu, one value serves as saved z and as h.
 template <class S, bool kRelu>
-struct HiddenEnd {
+struct HiddenEpilogue {
   using T = Accumulator<S>;
   HiddenResult<S> to;
 
   template <bool kWhole, int kM, int kV>
-  HWY_INLINE void end(const Block<T, kM, kV>& block) const {
+  HWY_INLINE void apply(const Block<T, kM, kV>& block) const {
     const auto lanes = static_cast<int64_t>(hn::Lanes(Wide<T>()));
     auto& z = block.sum;
     MESHGRAD_UNROLL
@@ -131,13 +142,17 @@ struct HiddenEnd {
   }
 };
 
+/// See GradientResult. Column sums add rows in ascending order within a block, and blocks come in ascending
+/// order.
+/// See GradientResult. Column sums add rows in ascending order within a block, and blocks come in ascending
+/// order.
 template <class S, bool kRelu>
-struct GradientEnd {
+struct GradientEpilogue {
   using T = Accumulator<S>;
   GradientResult<S> to;
 
   template <bool kWhole, int kM, int kV>
-  HWY_INLINE void end(const Block<T, kM, kV>& block) const {
+  HWY_INLINE void apply(const Block<T, kM, kV>& block) const {
     const auto lanes = static_cast<int64_t>(hn::Lanes(Wide<T>()));
     auto& d = block.sum;
     const auto part = [&](int v)
@@ -165,6 +180,7 @@ struct GradientEnd {
     if constexpr (kDepth<S> == 2) write_operands(block);
   }
 
+  /// d as bfloat16 twice: as rows, and with rows 2r and 2r + 1 interleaved. Blocks start at even rows.
   template <int kM, int kV>
   HWY_INLINE void write_operands(const Block<T, kM, kV>& block) const {
     const auto lanes = static_cast<int64_t>(hn::Lanes(Wide<T>()));
@@ -189,13 +205,14 @@ struct GradientEnd {
   }
 };
 
+/// See StoredResult.
 template <class S>
-struct StoredEnd {
+struct StoreEpilogue {
   using T = Accumulator<S>;
   StoredResult<S> to;
 
   template <bool kWhole, int kM, int kV>
-  HWY_INLINE void end(const Block<T, kM, kV>& block) const {
+  HWY_INLINE void apply(const Block<T, kM, kV>& block) const {
     const auto lanes = static_cast<int64_t>(hn::Lanes(Wide<T>()));
     auto& x = block.sum;
     const auto part = [&](int v)
@@ -209,8 +226,8 @@ struct StoredEnd {
   }
 };
 
-/// Adds a step's products. Pairs of bfloat16 are widened where nothing multiplies them, for the sake of AMX's
-/// emulation: a bfloat16 is the upper half of a float.
+/// One step: sum[m][v] += a[m] * b[v]. Without bfloat16 instructions, pairs are widened (a bfloat16 is the
+/// upper half of a float): needed only where AMX is emulated.
 template <class S, int kM, int kV>
 HWY_INLINE void multiply_add(const Operand<S>* HWY_RESTRICT a, int64_t a_row,
                              const Operand<S>* HWY_RESTRICT b, Vec<Accumulator<S>> (&sum)[kM][kV]) {
@@ -260,20 +277,20 @@ HWY_INLINE void multiply_add(const Operand<S>* HWY_RESTRICT a, int64_t a_row,
   }
 }
 
-/// How far a product that fetches memory has come, on its way through a piece in so many steps.
-struct Fetch {
-  uintptr_t next;     // an address: it may end behind its piece
-  uintptr_t advance;  // bytes a step; 0 where there is nothing to fetch
+/// Walks through a piece of memory to prefetch, in as many steps as the multiplication has.
+struct Prefetcher {
+  uintptr_t next;     // an integer, since it may run past the piece
+  uintptr_t advance;  // bytes per step; 0 if there is nothing to prefetch
 
-  Fetch(const Ahead& ahead, const void* otherwise, int64_t steps)
-      : next(reinterpret_cast<uintptr_t>(ahead.bytes > 0 ? ahead.data : otherwise)),
-        advance(steps > 0 ? static_cast<uintptr_t>((ahead.bytes + steps - 1) / steps) : 0) {}
-  /// The line it has come to: many steps fetch the same one, which costs less than to count.
+  Prefetcher(const Prefetch& prefetch, const void* otherwise, int64_t steps)
+      : next(reinterpret_cast<uintptr_t>(prefetch.bytes > 0 ? prefetch.data : otherwise)),
+        advance(steps > 0 ? static_cast<uintptr_t>((prefetch.bytes + steps - 1) / steps) : 0) {}
+  /// Prefetches the current line. Consecutive steps may prefetch the same one: cheaper than a branch.
   HWY_INLINE void step() {
     fetch(next);
     next += advance;
   }
-  /// All lines of a step that takes long.
+  /// For AMX, whose steps are long: all lines of a step.
   HWY_INLINE void wide_step() {
     constexpr uintptr_t kLine = 64;
     for (uintptr_t line = next; line < next + advance; line += kLine) fetch(line);
@@ -282,9 +299,10 @@ struct Fetch {
   static HWY_INLINE void fetch(uintptr_t at) { __builtin_prefetch(reinterpret_cast<const void*>(at), 0, 2); }
 };
 
-template <class S, int kM, int kV, bool kWhole, class End>
-HWY_INLINE void block(const Product<S>& p, int64_t row, int64_t column, const Operand<S>* HWY_RESTRICT b,
-                      Fetch& fetch, const End& end) {
+/// One block of C: initial sums, all steps, epilogue.
+template <class S, int kM, int kV, bool kWhole, class Epilogue>
+HWY_INLINE void block(const Gemm<S>& p, int64_t row, int64_t column, const Operand<S>* HWY_RESTRICT b,
+                      Prefetcher& fetch, const Epilogue& epilogue) {
   using T = Accumulator<S>;
   const Wide<T> d;
   Vec<T> sum[kM][kV];
@@ -300,78 +318,81 @@ HWY_INLINE void block(const Product<S>& p, int64_t row, int64_t column, const Op
                [&](int m, int v, const T* from) HWY_ATTR { sum[m][v] = hn::LoadU(d, from); });
   }
   const Operand<S>* a = p.a.data + row * p.a.row;
-  Fetch here = fetch;
+  Prefetcher here = fetch;  // a local copy stays in registers
   for (int64_t k = 0; k < p.a.steps; ++k, a += p.a.column, b += p.b.row_stride) {
     multiply_add<S, kM, kV>(a, p.a.row, b, sum);
     here.step();
   }
   fetch = here;
-  end.template end<kWhole>(block);
+  epilogue.template apply<kWhole>(block);
 }
 
-/// Blocks begin at even rows: rows are paired within them.
-template <class S, int kV, bool kWhole, class End>
-HWY_NOINLINE void panel(const Product<S>& p, int64_t column, const Operand<S>* b, Fetch& fetch,
-                        const End& end) {
+/// All rows of a panel, in blocks of 6, 4, 2 and 1: blocks start at even rows, as epilogues interleave rows
+/// in pairs. A row's sums do not depend on its block.
+template <class S, int kV, bool kWhole, class Epilogue>
+HWY_NOINLINE void panel(const Gemm<S>& p, int64_t column, const Operand<S>* b, Prefetcher& fetch,
+                        const Epilogue& epilogue) {
   int64_t row = 0;
-  for (; row + kRows <= p.m; row += kRows) block<S, kRows, kV, kWhole>(p, row, column, b, fetch, end);
-  if (row + 4 <= p.m) block<S, 4, kV, kWhole>(p, row, column, b, fetch, end), row += 4;
-  if (row + 2 <= p.m) block<S, 2, kV, kWhole>(p, row, column, b, fetch, end), row += 2;
-  if (row < p.m) block<S, 1, kV, kWhole>(p, row, column, b, fetch, end);
+  for (; row + kRows <= p.m; row += kRows) block<S, kRows, kV, kWhole>(p, row, column, b, fetch, epilogue);
+  if (row + 4 <= p.m) block<S, 4, kV, kWhole>(p, row, column, b, fetch, epilogue), row += 4;
+  if (row + 2 <= p.m) block<S, 2, kV, kWhole>(p, row, column, b, fetch, epilogue), row += 2;
+  if (row < p.m) block<S, 1, kV, kWhole>(p, row, column, b, fetch, epilogue);
 }
 
-/// How a product of S is computed, and ended; products_amx-inl.h has another way.
+/// Multiplication in vector registers; gemm_amx-inl.h has the one for AMX.
 template <class S>
-struct InVectors {
-  template <class End>
-  static HWY_INLINE void run(const Product<S>& p, const End& end) {
+struct VectorGemm {
+  template <class Epilogue>
+  static HWY_INLINE void run(const Gemm<S>& p, const Epilogue& epilogue) {
     const auto lanes = static_cast<int64_t>(hn::Lanes(Wide<Accumulator<S>>()));
     const Operand<S>* b = p.b.data;
-    Fetch fetch(p.ahead, b, (p.m + kRows - 1) / kRows * ((p.n - 1) / (kVectors * lanes) + 1) * p.a.steps);
+    Prefetcher fetch(p.prefetch, b,
+                     (p.m + kRows - 1) / kRows * ((p.n - 1) / (kVectors * lanes) + 1) * p.a.steps);
     for (int64_t column = 0; column < p.n; column += kVectors * lanes, b += p.b.panel_stride) {
       if (p.n - column >= kVectors * lanes) {
-        panel<S, kVectors, true>(p, column, b, fetch, end);
+        panel<S, kVectors, true>(p, column, b, fetch, epilogue);
       } else if (p.n - column > lanes) {
-        panel<S, kVectors, false>(p, column, b, fetch, end);
+        panel<S, kVectors, false>(p, column, b, fetch, epilogue);
       } else {
-        panel<S, 1, false>(p, column, b, fetch, end);
+        panel<S, 1, false>(p, column, b, fetch, epilogue);
       }
     }
   }
-  static void sum(const Product<S>& p, Accumulator<S>* c, int64_t c_stride) {
-    run(p, SumEnd<S>{c, c_stride});
+  static void sum(const Gemm<S>& p, Accumulator<S>* c, int64_t c_stride) {
+    run(p, SumEpilogue<S>{c, c_stride});
   }
 };
 
-template <class S, class Way>
-void hidden(const Product<S>& p, const HiddenResult<S>& result) {
+// relu, the usual activation, is a template parameter of its epilogues: the others switch per vector.
+template <class S, class Method>
+void hidden(const Gemm<S>& p, const HiddenResult<S>& result) {
   if (result.activation == Activation::relu) {
-    Way::run(p, HiddenEnd<S, true>{result});
+    Method::run(p, HiddenEpilogue<S, true>{result});
   } else {
-    Way::run(p, HiddenEnd<S, false>{result});
+    Method::run(p, HiddenEpilogue<S, false>{result});
   }
   if (result.stream_z) hwy::FlushStream();
 }
-template <class S, class Way>
-void gradient(const Product<S>& p, const GradientResult<S>& result) {
+template <class S, class Method>
+void gradient(const Gemm<S>& p, const GradientResult<S>& result) {
   if (result.activation == Activation::relu) {
-    Way::run(p, GradientEnd<S, true>{result});
+    Method::run(p, GradientEpilogue<S, true>{result});
   } else {
-    Way::run(p, GradientEnd<S, false>{result});
+    Method::run(p, GradientEpilogue<S, false>{result});
   }
 }
-template <class S, class Way>
-void stored(const Product<S>& p, const StoredResult<S>& result) {
-  Way::run(p, StoredEnd<S>{result});
+template <class S, class Method>
+void stored(const Gemm<S>& p, const StoredResult<S>& result) {
+  Method::run(p, StoreEpilogue<S>{result});
 }
 
-template <class S, class Way = InVectors<S>>
-const Products<S>* table() {
-  static const Products<S> products{
+template <class S, class Method = VectorGemm<S>>
+const GemmOps<S>* table() {
+  static const GemmOps<S> gemm_ops{
       .panel = kVectors * static_cast<int64_t>(hn::Lanes(Wide<Accumulator<S>>())),
-      .sum = Way::sum,
-      .hidden = hidden<S, Way>,
-      .gradient = gradient<S, Way>,
-      .stored = stored<S, Way>};
-  return &products;
+      .sum = Method::sum,
+      .hidden = hidden<S, Method>,
+      .gradient = gradient<S, Method>,
+      .stored = stored<S, Method>};
+  return &gemm_ops;
 }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small matrix products of the CPU kernels, and what is done with their sums while they are in registers: a
-// tile is not read and written once more for a bias, an activation, a rounding or a column sum. Compiled once
-// per instruction set by Google Highway and picked at run time.
+// Small matrix multiplications of the CPU kernels with fused epilogues: bias, activation, rounding and column
+// sums are applied to the sums while they are in registers, which saves a pass over the tile. Compiled once
+// per instruction set by Google Highway; isa() picks one at run time.
 #pragma once
 #include <meshgrad/kernels/activation.h>
 #include <meshgrad/kernels/cpu/row_ops.h>
 
 namespace meshgrad::cpu {
 
-/// B of a product, as panels of columns: the terms of (step k, panel p, column c) are at
-/// data[p * panel_stride + k * row_stride + c * depth]. Readable up to whole panels.
+/// Operand B, packed in panels of columns: the terms of (step k, panel p, column c) are at
+/// data[p * panel_stride + k * row_stride + c * depth], depth = kDepth. Must be readable up to whole panels.
 template <class T>
 struct PanelMatrix {
   const T* data;
@@ -17,56 +17,59 @@ struct PanelMatrix {
   int64_t row_stride;
 };
 
-/// A of a product: the terms of (row m, step k) are at data[m * row + k * column]. It is read exactly, but
-/// for pairs by columns (row = 2): they are readable up to multiples of 16 rows and 16 steps, like a tile.
+/// Operand A: the terms of (row m, step k) are at data[m * row + k * column]; a transposed matrix has row =
+/// depth. It is read exactly, except transposed pairs (row = 2), which must be readable up to multiples of 16
+/// rows and 16 steps, like a tile.
 template <class T>
-struct Factor {
+struct StridedMatrix {
   const T* data;
   int64_t row, column, steps;
 };
 
-/// Where sums start: rows of a tile, one row for all (stride 0), or zeros (null). Readable like a tile.
+/// Initial value of the accumulators: rows of a tile, one row for all (stride 0: a bias), or zeros (null).
+/// Must be readable like a tile.
 template <class T>
-struct Start {
+struct InitialSums {
   const T* rows = nullptr;
   int64_t stride = 0;
 };
 
-/// Memory that is read soon: a product fetches it into the second cache while it multiplies.
-struct Ahead {
+/// Memory that will be read soon: a multiplication prefetches it into the L2 cache while it computes.
+struct Prefetch {
   const void* data = nullptr;
   int64_t bytes = 0;
 };
 
-/// C [m, n] = start + A B, summed by steps in ascending order, but for AMX (see products()).
+/// C [m, n] = start + A B. Steps are summed in ascending order, except by AMX.
 template <class S>
-struct Product {
+struct Gemm {
   int64_t m, n;
-  Factor<Operand<S>> a;
+  StridedMatrix<Operand<S>> a;
   PanelMatrix<Operand<S>> b;
-  Start<Accumulator<S>> start;
-  Ahead ahead = {};
+  InitialSums<Accumulator<S>> start;
+  Prefetch prefetch = {};
 };
 
-// What becomes of C. Null pointers: not wanted, where they are the default and nothing else is said. Tiles
-// and operands are buffers as in tile.h, with a stride of their own; pointers to S are exact.
+// Epilogues: what is done with C before it leaves registers. An output whose default is null is optional.
+// Tiles and operands are buffers as in row_ops.h, each with its own leading dimension; pointers to S are
+// accessed exactly.
 
-/// z = C rounded to storage, and h = act(z) rounded to an operand, as rows of the next product's A. What is
-/// kept of z for backward is max(z, 0) where act is relu (see MlpSaved).
+/// A hidden layer: z = C rounded to storage, h = act(z) rounded to an operand, as rows of the next layer's A.
+/// With relu the saved z is max(z, 0) (see MlpSaved).
 template <class S>
 struct HiddenResult {
   Activation activation = Activation::none;
-  S* z = nullptr;  ///< kept
+  S* z = nullptr;  ///< saved for backward
   int64_t z_stride = 0;
-  bool stream_z = false;  ///< past the caches: z and its rows are aligned to 64 bytes, and not read soon
-  Accumulator<S>* tile = nullptr;  ///< z, widened
+  bool stream_z = false;  ///< non-temporal stores: not read soon; z and its rows are aligned to 64 bytes
+  Accumulator<S>* tile = nullptr;  ///< z in the accumulation type
   int64_t tile_stride = 0;
   Operand<S>* h = nullptr;
   int64_t h_stride = 0;
 };
 
-/// d = C act'(z), the gradient of a hidden layer; z may be what is kept of it. z and column_sums must be
-/// given and, of bfloat16, rows and pairs.
+/// The gradient of a hidden layer: d = C act'(z), with z as saved. z and column_sums are required; so are
+/// rows and pairs for bfloat16.
 template <class S>
 struct GradientResult {
   using T = Accumulator<S>;
@@ -75,17 +78,17 @@ struct GradientResult {
   int64_t z_stride = 0;
   T* tile = nullptr;
   int64_t tile_stride = 0;
-  T* column_sums = nullptr;  ///< added to, rows in ascending order
+  T* column_sums = nullptr;  ///< bias gradient, added to in ascending order of rows
   S* stored = nullptr;       ///< d rounded to storage
   int64_t stored_stride = 0;
-  // Where tiles are no operands: d as rows of an A, and paired by rows as a B.
+  // For bfloat16, whose tiles are not operands: d as rows of an A, and with rows interleaved as a B.
   Operand<S>* rows = nullptr;
   int64_t rows_stride = 0;
   Operand<S>* pairs = nullptr;
   int64_t pairs_stride = 0;
 };
 
-/// C + added, rounded to storage once. `added` may be where the result goes.
+/// C + added, rounded to storage once. `added` may alias `out`.
 template <class S>
 struct StoredResult {
   S* out;
@@ -94,39 +97,34 @@ struct StoredResult {
   int64_t added_stride = 0;
 };
 
-/// One table per instruction set and storage type.
+/// The multiplications, by epilogue: one table per instruction set and storage type.
 template <class S>
-struct Products {
+struct GemmOps {
   using T = Accumulator<S>;
-  /// Columns of a panel; divides kPad.
-  int64_t panel;
-  void (*sum)(const Product<S>&, T* c, int64_t c_stride);  ///< c may be where sums start
-  void (*hidden)(const Product<S>&, const HiddenResult<S>&);
-  void (*gradient)(const Product<S>&, const GradientResult<S>&);
-  void (*stored)(const Product<S>&, const StoredResult<S>&);
+  int64_t panel;                                        ///< columns of a panel of B; divides kPad
+  void (*sum)(const Gemm<S>&, T* c, int64_t c_stride);  ///< a tile of sums; c may alias start
+  void (*hidden)(const Gemm<S>&, const HiddenResult<S>&);
+  void (*gradient)(const Gemm<S>&, const GradientResult<S>&);
+  void (*stored)(const Gemm<S>&, const StoredResult<S>&);
 };
 
-/// Whether this CPU multiplies pairs of bfloat16; elsewhere kernels take bf16 as WideBfloat16.
-bool multiplies_pairs();
+/// Whether this CPU has bfloat16 dot products of pairs. Otherwise kernels use WideBfloat16 for bf16.
+bool multiplies_bf16_pairs();
 
-/// The best table for this CPU. That of bfloat16, where this multiplies pairs, does so in AMX (tdpbf16ps)
-/// where there is that, or in AVX-512's own instruction (vdpbf16ps); both take subnormal numbers as 0, and
-/// may write 0 for them. AMX adds in another order: the same bits for a row in whatever tile it comes, other
-/// bits than without AMX.
+/// The best table for this CPU. For bfloat16 pairs it uses AMX (tdpbf16ps) if available, else AVX-512
+/// (vdpbf16ps); both treat subnormal numbers as 0. AMX adds in another order: its bits differ from those
+/// without AMX, but a row gets the same bits in whichever tile it is computed.
 template <class S>
-const Products<S>& products();
+const GemmOps<S>& gemm_ops();
 template <>
-const Products<float>& products<float>();
+const GemmOps<float>& gemm_ops<float>();
 template <>
-const Products<double>& products<double>();
+const GemmOps<double>& gemm_ops<double>();
 template <>
-const Products<half>& products<half>();
+const GemmOps<half>& gemm_ops<half>();
 template <>
-const Products<bfloat16>& products<bfloat16>();
+const GemmOps<bfloat16>& gemm_ops<bfloat16>();
 template <>
-const Products<WideBfloat16>& products<WideBfloat16>();
-
-/// That of AMX with its unit in plain code, for tests on machines without it; null without AVX-512.
-const Products<bfloat16>* emulated_amx_products();
+const GemmOps<WideBfloat16>& gemm_ops<WideBfloat16>();
 
 }  // namespace meshgrad::cpu

@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// bfloat16 products by AMX: eight registers of up to 16 rows of 64 bytes, and an instruction that adds the
-// product of two of them to a third (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1,
-// chapter 18). products.cpp includes this behind products-inl.h. AmxUnit is the machine's, or its emulation.
+// bfloat16 multiplication by AMX: eight tile registers of up to 16 rows of 64 bytes, and an instruction that
+// adds the product of two of them to a third (Intel 64 and IA-32 Architectures Software Developer's Manual,
+// volume 1, chapter 18). Included after gemm-inl.h. AmxUnit is the hardware's, or the tests' emulation.
+//
+// Registers of a block of 32 x 32 sums (0 to 3 are 16 x 16 floats each; 16 pairs of A and B are one step):
+//
+//                  6: B, columns 0-15    7: B, columns 16-31
+//   4: A, rows 0-15        0                     1
+//   5: A, rows 16-31       2                     3
 
 inline constexpr int64_t kAmxRows = 16;     // of a register
 inline constexpr int64_t kAmxColumns = 16;  // sums in a row, or pairs of B
 inline constexpr int64_t kAmxSteps = 16;    // pairs in a row of A
 
-/// The shape of the registers: 0 to 3 are sums and 4 and 5 rows of A, each as many as there are; 6 and 7 are
-/// B's. In the layout that ldtilecfg reads.
+/// The configuration that ldtilecfg reads: rows and bytes per row of each register, for blocks of `sum_rows`
+/// rows and `steps` pairs.
 struct alignas(64) AmxShape {
   uint8_t palette = 1;
   uint8_t start_row = 0;
@@ -18,7 +24,7 @@ struct alignas(64) AmxShape {
 
   AmxShape(int64_t sum_rows, int64_t steps) {
     rows[0] = rows[1] = rows[4] = static_cast<uint8_t>(std::min(sum_rows, kAmxRows));
-    // A register without rows would be an error to configure; it is not used.
+    // Configuring a register with no rows faults, so an unused one gets a row.
     rows[2] = rows[3] = rows[5] = static_cast<uint8_t>(std::max<int64_t>(sum_rows - kAmxRows, 1));
     row_bytes[4] = row_bytes[5] = static_cast<uint16_t>(4 * steps);
     rows[6] = rows[7] = static_cast<uint8_t>(steps);
@@ -26,7 +32,7 @@ struct alignas(64) AmxShape {
 };
 
 #if MESHGRAD_PAIRS
-/// The machine's. Strides are in bytes.
+/// The hardware's. Strides are in bytes.
 struct AmxUnit {
   static void configure(const AmxShape& shape) { asm volatile("ldtilecfg %0" ::"m"(shape)); }
   static void release() { asm volatile("tilerelease" ::: "memory"); }
@@ -48,7 +54,7 @@ struct AmxUnit {
   }
 };
 #else
-/// In plain code, for tests on machines without it.
+/// Emulation, for tests on machines without AMX: even and odd terms are summed apart, as the hardware does.
 struct AmxUnit {
   struct Register {
     size_t rows, row_bytes;
@@ -103,7 +109,7 @@ struct AmxUnit {
 };
 #endif
 
-/// Rows of A, and where a block's B begins.
+/// A block's operands: rows of A, and B from the block's first column on.
 struct AmxFactors {
   const bfloat16* a;
   int64_t a_row;
@@ -112,9 +118,9 @@ struct AmxFactors {
   int64_t steps;
 };
 
-/// Sums of up to 32 rows by 32 columns, in registers 0 to 3.
+/// Adds all steps of a block to registers 0 to 3. kLower: it has more than 16 rows.
 template <bool kLower>
-HWY_INLINE void amx_multiply(const AmxFactors& f, Fetch& fetch) {
+HWY_INLINE void amx_multiply(const AmxFactors& f, Prefetcher& fetch) {
   constexpr auto kBytes = static_cast<int64_t>(sizeof(bfloat16));
   const bfloat16 *a = f.a, *b = f.b;
   for (int64_t k = 0; k < f.steps; k += kAmxSteps, a += 2 * kAmxSteps, b += kAmxSteps * f.b_row) {
@@ -132,7 +138,7 @@ HWY_INLINE void amx_multiply(const AmxFactors& f, Fetch& fetch) {
   }
 }
 
-/// Registers 0 to 3 from and to a tile of floats.
+/// Loads the initial sums into registers 0 to 3, and stores them.
 template <bool kLower>
 HWY_INLINE void amx_start(const float* from, int64_t stride) {
   if (from == nullptr) {
@@ -163,16 +169,16 @@ HWY_INLINE void amx_end(float* to, int64_t stride) {
   }
 }
 
-/// A block of sums, from where they start to memory.
+/// One block: initial sums, all steps, to memory.
 template <bool kLower>
-HWY_INLINE void amx_sums(const AmxFactors& factors, Fetch& fetch, Start<float> start, float* to,
+HWY_INLINE void amx_sums(const AmxFactors& factors, Prefetcher& fetch, InitialSums<float> start, float* to,
                          int64_t stride) {
   amx_start<kLower>(start.rows, start.stride);
   amx_multiply<kLower>(factors, fetch);
   amx_end<kLower>(to, stride);
 }
-HWY_INLINE void amx_sums(int64_t rows, const AmxFactors& factors, Fetch& fetch, Start<float> start, float* to,
-                         int64_t stride) {
+HWY_INLINE void amx_sums(int64_t rows, const AmxFactors& factors, Prefetcher& fetch, InitialSums<float> start,
+                         float* to, int64_t stride) {
   if (rows > kAmxRows) {
     amx_sums<true>(factors, fetch, start, to, stride);
   } else {
@@ -183,7 +189,7 @@ HWY_INLINE void amx_sums(int64_t rows, const AmxFactors& factors, Fetch& fetch, 
 constexpr int64_t kAmxBlockRows = 2 * kAmxRows;
 constexpr int64_t kAmxBlockColumns = 2 * kAmxColumns;
 
-/// Calls body(first row, rows) over blocks of rows, the registers shaped for them and for `steps` at once.
+/// Calls body(first row, rows) for blocks of up to 32 rows, with the registers configured for them.
 template <class Body>
 HWY_INLINE void amx_rows(int64_t m, int64_t steps, const Body& body) {
   AmxUnit::configure(AmxShape(kAmxBlockRows, steps));
@@ -195,28 +201,29 @@ HWY_INLINE void amx_rows(int64_t m, int64_t steps, const Body& body) {
   AmxUnit::release();
 }
 
-/// The column's place in B: panels are blocks side by side.
-HWY_INLINE const bfloat16* amx_b(const Product<bfloat16>& p, int64_t column) {
+/// B from a column on. A panel of B is 64 columns, two blocks.
+HWY_INLINE const bfloat16* amx_b(const Gemm<bfloat16>& p, int64_t column) {
   const int64_t panel = kVectors * static_cast<int64_t>(hn::Lanes(Wide<float>()));
   return p.b.data + column / panel * p.b.panel_stride + column % panel * 2;
 }
 
-/// What a product fetches in its blocks' steps.
-inline Fetch amx_fetch(const Product<bfloat16>& p) {
+/// Divides the memory to prefetch among all steps of all blocks.
+inline Prefetcher amx_fetch(const Gemm<bfloat16>& p) {
   const auto pieces = [](int64_t all, int64_t piece) { return (all + piece - 1) / piece; };
-  return {p.ahead, p.b.data,
+  return {p.prefetch, p.b.data,
           pieces(p.m, kAmxBlockRows) * pieces(p.n, kAmxBlockColumns) * pieces(p.a.steps, kAmxSteps)};
 }
 
-HWY_INLINE Start<float> amx_start_of(const Product<bfloat16>& p, int64_t row, int64_t column) {
+HWY_INLINE InitialSums<float> amx_start_of(const Gemm<bfloat16>& p, int64_t row, int64_t column) {
   if (p.start.rows == nullptr) return {};
   return {p.start.rows + row * p.start.stride + column, p.start.stride};
 }
 
-/// What products.h makes of sums, from a block of them in memory.
-template <int kM, bool kWhole, class End>
-HWY_INLINE void amx_end_rows(const Product<bfloat16>& p, int64_t row, int64_t column, const float* sums,
-                             const End& end) {
+/// Loads kM rows of a block's sums from memory into vectors, for an epilogue: AMX registers cannot be read
+/// otherwise.
+template <int kM, bool kWhole, class Epilogue>
+HWY_INLINE void amx_epilogue_rows(const Gemm<bfloat16>& p, int64_t row, int64_t column, const float* sums,
+                                  const Epilogue& epilogue) {
   constexpr int kV = kAmxBlockColumns / 16;
   const Wide<float> d;
   Vec<float> sum[kM][kV];
@@ -226,43 +233,45 @@ HWY_INLINE void amx_end_rows(const Product<bfloat16>& p, int64_t row, int64_t co
     for (int v = 0; v < kV; ++v)
       sum[m][v] = hn::Load(d, sums + m * kAmxBlockColumns + v * static_cast<int64_t>(hn::Lanes(d)));
   }
-  end.template end<kWhole>(Block<float, kM, kV>{row, column, p.n, sum});
+  epilogue.template apply<kWhole>(Block<float, kM, kV>{row, column, p.n, sum});
 }
 
-template <bool kWhole, class End>
-HWY_NOINLINE void amx_end_block(const Product<bfloat16>& p, int64_t row, int64_t rows, int64_t column,
-                                const float* sums, const End& end) {
+template <bool kWhole, class Epilogue>
+HWY_NOINLINE void amx_epilogue_block(const Gemm<bfloat16>& p, int64_t row, int64_t rows, int64_t column,
+                                     const float* sums, const Epilogue& epilogue) {
   constexpr int kTogether = 8;
   int64_t m = 0;
   for (; m + kTogether <= rows; m += kTogether)
-    amx_end_rows<kTogether, kWhole>(p, row + m, column, sums + m * kAmxBlockColumns, end);
-  for (; m + 2 <= rows; m += 2) amx_end_rows<2, kWhole>(p, row + m, column, sums + m * kAmxBlockColumns, end);
-  if (m < rows) amx_end_rows<1, kWhole>(p, row + m, column, sums + m * kAmxBlockColumns, end);
+    amx_epilogue_rows<kTogether, kWhole>(p, row + m, column, sums + m * kAmxBlockColumns, epilogue);
+  for (; m + 2 <= rows; m += 2)
+    amx_epilogue_rows<2, kWhole>(p, row + m, column, sums + m * kAmxBlockColumns, epilogue);
+  if (m < rows) amx_epilogue_rows<1, kWhole>(p, row + m, column, sums + m * kAmxBlockColumns, epilogue);
 }
 
-template <class End>
-HWY_INLINE void amx_block(const Product<bfloat16>& p, int64_t row, int64_t rows, int64_t column, Fetch& fetch,
-                          const End& end) {
+template <class Epilogue>
+HWY_INLINE void amx_block(const Gemm<bfloat16>& p, int64_t row, int64_t rows, int64_t column,
+                          Prefetcher& fetch, const Epilogue& epilogue) {
   alignas(64) float sums[kAmxBlockRows * kAmxBlockColumns];
   amx_sums(rows, {p.a.data + row * p.a.row, p.a.row, amx_b(p, column), p.b.row_stride, p.a.steps}, fetch,
            amx_start_of(p, row, column), sums, kAmxBlockColumns);
   if (p.n - column >= kAmxBlockColumns) {
-    amx_end_block<true>(p, row, rows, column, sums, end);
+    amx_epilogue_block<true>(p, row, rows, column, sums, epilogue);
   } else {
-    amx_end_block<false>(p, row, rows, column, sums, end);
+    amx_epilogue_block<false>(p, row, rows, column, sums, epilogue);
   }
 }
 
-/// Whether AMX takes this product: rows of whole registers. It must not depend on m: a row's sums are the
-/// same in whatever tile it comes.
-inline bool amx_takes(const Product<bfloat16>& p) {
+/// Whether AMX computes this multiplication: only if steps fill registers. This must not depend on m: a row
+/// must get the same bits in whichever tile it is computed.
+inline bool amx_takes(const Gemm<bfloat16>& p) {
   return p.a.column == 2 && p.a.steps > 0 && p.a.steps % kAmxSteps == 0;
 }
 
-/// 16 columns of 16 pairs become rows.
+/// Transposes 16 x 16 pairs (32-bit words).
 HWY_INLINE void amx_turn(const bfloat16* from, int64_t from_row, bfloat16* to, int64_t to_row) {
 #if MESHGRAD_PAIRS
-  // A vector takes 16 bytes of rows r, r + 4, r + 8 and r + 12; 4 x 4 words in each are then turned.
+  // A vector holds 16 bytes of rows r, r + 4, r + 8 and r + 12; then 4 x 4 words are transposed in each
+  // quarter.
   using Words = uint32_t __attribute__((vector_size(64)));
   using Quarter = uint32_t __attribute__((vector_size(16)));
   const auto quarter = [&](int64_t row, int64_t column) HWY_ATTR {
@@ -299,12 +308,12 @@ HWY_INLINE void amx_turn(const bfloat16* from, int64_t from_row, bfloat16* to, i
 #endif
 }
 
-/// Weight gradients: A is given by columns, and turned a block of rows at a time. Whole registers, or less
-/// than one.
-inline void amx_sum_by_columns(const Product<bfloat16>& p, float* c, int64_t c_stride) {
+/// Weight gradients, whose A is transposed: AMX needs it by rows, so a block of 32 rows is transposed into a
+/// buffer first. The steps must fill registers, or be fewer than one holds.
+inline void amx_sum_by_columns(const Gemm<bfloat16>& p, float* c, int64_t c_stride) {
   constexpr int64_t kRow = kTileRows<bfloat16>;
   alignas(64) bfloat16 a[kAmxBlockRows * kRow];
-  Fetch fetch = amx_fetch(p);
+  Prefetcher fetch = amx_fetch(p);
   amx_rows(p.m, std::min(kAmxSteps, p.a.steps), [&](int64_t row, int64_t rows) HWY_ATTR {
     for (int64_t m = 0; m < rows; m += kAmxRows)
       for (int64_t k = 0; k < p.a.steps; k += kAmxSteps)
@@ -316,28 +325,33 @@ inline void amx_sum_by_columns(const Product<bfloat16>& p, float* c, int64_t c_s
   });
 }
 
-struct InAmx {
-  template <class End>
-  static HWY_INLINE void run(const Product<bfloat16>& p, const End& end) {
-    if (!amx_takes(p)) return InVectors<bfloat16>::run(p, end);
-    Fetch fetch = amx_fetch(p);
+/// Multiplication by AMX; falls back to vectors where amx_takes() says no.
+struct AmxGemm {
+  template <class Epilogue>
+  static HWY_INLINE void run(const Gemm<bfloat16>& p, const Epilogue& epilogue) {
+    if (!amx_takes(p)) return VectorGemm<bfloat16>::run(p, epilogue);
+    Prefetcher fetch = amx_fetch(p);
     amx_rows(p.m, kAmxSteps, [&](int64_t row, int64_t rows) HWY_ATTR {
       for (int64_t column = 0; column < p.n; column += kAmxBlockColumns)
-        amx_block(p, row, rows, column, fetch, end);
+        amx_block(p, row, rows, column, fetch, epilogue);
     });
   }
-  static void sum(const Product<bfloat16>& p, float* c, int64_t c_stride) {
+  static void sum(const Gemm<bfloat16>& p, float* c, int64_t c_stride) {
+    // Tiles are readable up to whole registers. The steps that do not fill one come last, with a
+    // configuration of their own.
+    // Tiles are readable up to whole registers. The steps that do not fill one come last, with a
+    // configuration of their own.
     const bool rows_of_a_tile =
         p.a.row == 2 && p.a.column != 2 && p.a.steps > 0 && 2 * p.a.steps <= kTileRows<bfloat16>;
-    if (!rows_of_a_tile) return run(p, SumEnd<bfloat16>{c, c_stride});
-    Product<bfloat16> part = p;
+    if (!rows_of_a_tile) return run(p, SumEpilogue<bfloat16>{c, c_stride});
+    Gemm<bfloat16> part = p;
     part.a.steps = p.a.steps / kAmxSteps * kAmxSteps;
     if (part.a.steps > 0) {
       amx_sum_by_columns(part, c, c_stride);
       part.a.data += part.a.steps * p.a.column;
       part.b.data += part.a.steps * p.b.row_stride;
       part.start = {c, c_stride};
-      part.ahead = {};
+      part.prefetch = {};
     }
     part.a.steps = p.a.steps - part.a.steps;
     if (part.a.steps > 0) amx_sum_by_columns(part, c, c_stride);

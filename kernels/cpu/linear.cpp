@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A linear map is an MLP of one layer; `accumulate` is a residual that lies where the result goes.
-#include <meshgrad/kernels/linear.h>
-#include <meshgrad/kernels/mlp.h>
+// A linear map is an MLP of one layer without activation and norm. `accumulate` is a residual that aliases
+// the output: out = y + x W + b.
+#include <meshgrad/kernels/tables.h>
 
 namespace meshgrad::cpu {
 namespace {

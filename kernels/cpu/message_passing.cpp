@@ -1,8 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
+// The fused edge update. One pass over the edges, by tiles of consecutive edges; edges are sorted by
+// receiver, so a thread owns whole receivers and sums them without atomics.
+//
+//   forward   per node:  S = h W_s, R = h W_r
+//             per tile:  z_1 = S[sender] + R[receiver] + b_1 + e W_e, the other layers, norm, residual,
+//                        aggregate[receiver] += y
+//   backward  per tile:  d_y = d_e' + d_aggregate[receiver], back through the layers to d_z_1,
+//                        d_R[receiver] += d_z_1, d_e = d_z_1 W_e^T + residual; d_z_1 is stored
+//             after all: d_S[sender] = sum of d_z_1 in the order of senders, then d_W_s, d_W_r and d_h per
+//             node
 #include <meshgrad/kernels/cpu/mlp_tile.h>
-#include <meshgrad/kernels/linear.h>
-#include <meshgrad/kernels/message_passing.h>
-#include <meshgrad/kernels/segment_sum.h>
+#include <meshgrad/kernels/tables.h>
 
 #include <algorithm>
 
@@ -10,10 +18,10 @@ namespace meshgrad::cpu {
 namespace {
 
 template <class S>
-constexpr int64_t kForwardEdges = 2 * kTileRows<S>;  // edges of a task, about
+constexpr int64_t kForwardEdges = 2 * kTileRows<S>;  // edges of a task, approximately
 
-/// First receiver of a slab: the edges are cut into equal parts, each moved to the next receiver's first
-/// edge, so that every receiver's sum belongs to one slab and runs in edge order.
+/// First receiver of a slab of edges. Edges are cut into equal parts, and each cut moves up to the first edge
+/// of a receiver: every receiver's sum then belongs to one slab and runs in edge order.
 int64_t first_receiver(const Graph& graph, int64_t slab, int64_t slabs) {
   if (slab == slabs) return graph.owned_nodes;
   if (slab == 0) return 0;
@@ -22,25 +30,27 @@ int64_t first_receiver(const Graph& graph, int64_t slab, int64_t slabs) {
   return std::lower_bound(offsets.begin(), offsets.end() - 1, target) - offsets.begin();
 }
 
-/// Sums rows into those of their receivers, which come in order; a sum is rounded to storage once.
+/// Sums rows by receiver. Receivers arrive in ascending order, so one row of accumulators is enough; each sum
+/// is rounded to storage once, when its last edge has arrived.
 template <class S>
 class ReceiverSums {
   using T = Accumulator<S>;
 
  public:
-  /// Rows [begin, end) of `target` become sums; those without an edge 0. `sum` is a row of scratch.
+  /// Writes rows [begin, end) of `target`; those without an edge become 0. `sum` is workspace of one row.
   ReceiverSums(const Tensor& target, int64_t begin, int64_t end, T* sum)
       : to_(target.data<S>()), width_(target.width()), sum_(sum) {
     std::fill_n(to_ + begin * width_, (end - begin) * width_, S());
   }
+  /// Adds row i of y to receiver receivers[i].
   void add(int64_t rows, const T* y, int64_t y_row, const int32_t* receivers) {
     for (int64_t row = 0, next = 0; row < rows; row = next) {
       if (receivers[row] != receiver_) start(receivers[row]);
       while (next < rows && receivers[next] == receiver_) ++next;
-      in_tiles_.sum_rows(next - row, nullptr, width_, y + row * y_row, y_row, true, sum_);
+      accumulator_ops_.sum_rows(next - row, nullptr, width_, y + row * y_row, y_row, true, sum_);
     }
   }
-  void finish() { start(-1); }
+  void finish() { start(-1); }  ///< stores the last sum
 
  private:
   void start(int32_t receiver) {
@@ -48,15 +58,15 @@ class ReceiverSums {
     std::fill_n(sum_, width_, T(0));
     receiver_ = receiver;
   }
-  const TileOps<S>& ops_ = tile_ops<S>();
-  const TileOps<T>& in_tiles_ = tile_ops<T>();
+  const RowOps<S>& ops_ = row_ops<S>();
+  const RowOps<T>& accumulator_ops_ = row_ops<T>();
   S* to_;
   int64_t width_;
   int32_t receiver_ = -1;
   T* sum_;
 };
 
-/// S = h W_s for every node and R = h W_r for those that receive.
+/// S = h W_s of every node and R = h W_r of the owned nodes; in backward, their gradients.
 struct Terms {
   Tensor sender, receiver;
   Terms() = default;
@@ -77,7 +87,8 @@ struct Terms {
   }
 };
 
-/// The way back of Terms: weight gradients, and the nodes' gradient.
+/// The backward pass of Terms: d_W_s += h^T d_S, d_W_r += h^T d_R, and d_h = d_S W_s^T + d_R W_r^T, of which
+/// the second term reaches the owned nodes only.
 void terms_backward(const EdgeUpdateBackward& args, const Terms& gradients, Runtime& runtime,
                     const Stream& stream) {
   const Graph& graph = *args.graph;
@@ -102,14 +113,15 @@ void terms_backward(const EdgeUpdateBackward& args, const Terms& gradients, Runt
       runtime, stream);
 }
 
-/// What z_1 of a tile's edges is beside W_e e, in the tile s.a.
+/// S[sender] + R[receiver] + b_1 of a tile's edges, into the tile s.a: the initial sums of z_1, to which e
+/// W_e is added.
 template <class S>
-Start<Accumulator<S>> first_layer_terms(const MlpTile<S>& mlp, const Graph& graph, const Terms& terms,
-                                        int64_t edge, int64_t count, TileScratch<S>& s) {
-  tile_ops<S>().gather_sum(count, mlp.first_width(), mlp.first_bias(),
-                           {terms.sender.data<S>(), graph.senders.data<int32_t>() + edge},
-                           {terms.receiver.data<S>(), graph.receivers.data<int32_t>() + edge}, s.a,
-                           mlp.tile_row());
+InitialSums<Accumulator<S>> first_layer_terms(const MlpTile<S>& mlp, const Graph& graph, const Terms& terms,
+                                              int64_t edge, int64_t count, TileScratch<S>& s) {
+  row_ops<S>().gather_sum(count, mlp.first_width(), mlp.first_bias(),
+                          {terms.sender.data<S>(), graph.senders.data<int32_t>() + edge},
+                          {terms.receiver.data<S>(), graph.receivers.data<int32_t>() + edge}, s.a,
+                          mlp.tile_row());
   return {s.a, mlp.tile_row()};
 }
 
@@ -132,7 +144,7 @@ void edge_forward(const EdgeUpdateForward& args, Runtime& runtime, const Stream&
       const int64_t count = std::min(kTileRows<S>, offsets[end] - edge);
       mlp.begin_tile(edge, count, {}, s);
       const auto start = first_layer_terms(mlp, graph, terms, edge, count, s);
-      const Product<S> last = mlp.before_last(edge, count, start, s);
+      const Gemm<S> last = mlp.forward_to_last(edge, count, start, s);
       NormResult<S> result{.tile = s.a, .tile_row = mlp.tile_row()};
       if (args.residual) result.residual = args.edges.x.data<S>() + edge * out;
       result.residual_in_tile = args.aggregate_after_residual;
@@ -144,24 +156,24 @@ void edge_forward(const EdgeUpdateForward& args, Runtime& runtime, const Stream&
   });
 }
 
-/// The gradient of e' and y in a tile: what came from e' plus, where y or e' was summed, the aggregate's.
+/// d_y of a tile: the gradient of e' plus that of the receiver's aggregate.
 template <class S>
 void start_gradient(const EdgeUpdateBackward& args, int64_t edge, int64_t count, Accumulator<S>* tile,
                     int64_t row) {
   const int64_t out = args.d_aggregate.width();
   const S* from_edges = args.d_edges_out.defined() ? args.d_edges_out.data<S>() + edge * out : nullptr;
-  tile_ops<S>().gather_sum(count, out, nullptr, {from_edges},
-                           {args.d_aggregate.data<S>(), args.graph->receivers.data<int32_t>() + edge}, tile,
-                           row);
+  row_ops<S>().gather_sum(count, out, nullptr, {from_edges},
+                          {args.d_aggregate.data<S>(), args.graph->receivers.data<int32_t>() + edge}, tile,
+                          row);
 }
 
-/// d_e = d_z1 W_e^T and, with a residual, the gradient of e'. Reads d_edges_out before it writes d_edges:
-/// they may be the same memory.
+/// d_e = d_z_1 W_e^T and, with a residual, plus the gradient of e' (which includes the aggregate's if e' was
+/// aggregated). Reads d_edges_out before it writes d_edges: they may alias.
 template <class S>
 void write_edge_gradient(const EdgeUpdateBackward& args, const MlpTile<S>& mlp, int64_t edge, int64_t count,
                          const LayerGradient<S>& d_z1, TileScratch<S>& s) {
   const int64_t in = args.d_edges.width();
-  Product<S> product = mlp.input_gradient(0, count, d_z1);
+  Gemm<S> product = mlp.input_gradient(0, count, d_z1);
   StoredResult<S> to{args.d_edges.data<S>() + edge * in, in};
   if (args.residual && args.aggregate_after_residual) {
     start_gradient<S>(args, edge, count, s.b, mlp.tile_row());
@@ -170,7 +182,7 @@ void write_edge_gradient(const EdgeUpdateBackward& args, const MlpTile<S>& mlp, 
     to.added = args.d_edges_out.data<S>() + edge * in;
     to.added_stride = in;
   }
-  products<S>().stored(product, to);
+  gemm_ops<S>().stored(product, to);
 }
 
 template <class S>
@@ -187,10 +199,11 @@ void edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Strea
       Tensor::empty(runtime, {graph.nodes, hidden}, dtype_of<S>(), Tag::workspace, "d_sender_terms");
   d_terms.receiver =
       Tensor::empty(runtime, {graph.owned_nodes, hidden}, dtype_of<S>(), Tag::workspace, "d_receiver_terms");
+  // Weight gradients are summed per slab, which the number of edges alone decides: same bits for any threads.
   const int64_t slabs = gradient_slabs(graph.edges);
   const int32_t* offsets = graph.receiver_offsets.data<int32_t>();
   const int32_t* receivers = graph.receivers.data<int32_t>();
-  const Tensor gradients = mlp.slabs_of_gradients(slabs, runtime);
+  const Tensor gradients = mlp.allocate_gradient_slabs(slabs, runtime);
   const Tensor d_first =
       Tensor::empty(runtime, Shape{graph.edges, hidden}, dtype_of<S>(), Tag::workspace, "d_z1");
   stream.parallel_for(slabs, [&](int64_t slab) {
@@ -202,9 +215,9 @@ void edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Strea
     for (int64_t edge = offsets[begin]; edge < offsets[end]; edge += kTileRows<S>) {
       const int64_t count = std::min(kTileRows<S>, offsets[end] - edge);
       mlp.begin_tile(edge, count, args.d_edges_out, s);
-      Start<T> start;
+      InitialSums<T> start;
       if (mlp.needs_recompute()) start = first_layer_terms(mlp, graph, terms, edge, count, s);
-      mlp.find_hidden(edge, count, start, s);
+      mlp.load_or_recompute_hidden(edge, count, start, s);
       start_gradient<S>(args, edge, count, s.a, mlp.tile_row());
       const LayerGradient<S> d_z1 = mlp.backward(edge, count, s, sums, d_first.data<S>() + edge * hidden);
       d_receivers.add(count, d_z1.tile, mlp.tile_row(), receivers + edge);
@@ -214,6 +227,7 @@ void edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Strea
     mlp.end_slab(sums);
   });
   mlp.reduce(gradients, {args.d_edge_weight}, args.d_weights, stream);
+  // Senders are scattered over the tiles: their sums are a pass of their own, in edge order.
   segment_sum_kernels.segment_sum({.segments = graph.nodes,
                                    .offsets = graph.sender_offsets,
                                    .order = graph.sender_order,
@@ -226,16 +240,16 @@ void edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Strea
 }  // namespace
 
 const MessagePassingKernels message_passing_kernels{
-    .saving_helps = [](const EdgeUpdateForward&) { return true; },
+    .saves_hidden = [](const EdgeUpdateForward&) { return true; },
     .edge_forward =
         [](const EdgeUpdateForward& args, Runtime& runtime, const Stream& stream) {
-          dispatch_products(args.aggregate.dtype(),
-                            [&]<class S>() { edge_forward<S>(args, runtime, stream); });
+          dispatch_gemm_storage(args.aggregate.dtype(),
+                                [&]<class S>() { edge_forward<S>(args, runtime, stream); });
         },
     .edge_backward =
         [](const EdgeUpdateBackward& args, Runtime& runtime, const Stream& stream) {
-          dispatch_products(args.d_aggregate.dtype(),
-                            [&]<class S>() { edge_backward<S>(args, runtime, stream); });
+          dispatch_gemm_storage(args.d_aggregate.dtype(),
+                                [&]<class S>() { edge_backward<S>(args, runtime, stream); });
         },
 };
 

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// The fused MLP. A task of forward is one tile of rows; a task of backward is a slab of rows, for each of
+// which it sums weight gradients of its own.
 #include <meshgrad/kernels/cpu/mlp_tile.h>
+#include <meshgrad/kernels/tables.h>
 
 #include <algorithm>
 
@@ -16,7 +19,7 @@ void forward(const MlpForward& args, Runtime& runtime, const Stream& stream) {
     const int64_t row = tile * kTileRows<S>;
     const int64_t count = std::min(kTileRows<S>, rows - row);
     mlp.begin_tile(row, count, {}, s);
-    const Product<S> last = mlp.before_last(row, count, mlp.first_start(), s);
+    const Gemm<S> last = mlp.forward_to_last(row, count, mlp.first_start(), s);
     NormResult<S> result{.out = args.out.data<S>() + row * out};
     if (args.residual.defined()) result.residual = args.residual.data<S>() + row * out;
     mlp.finish(row, last, result, s);
@@ -33,7 +36,7 @@ void backward(const MlpBackward& args, Runtime& runtime, const Stream& stream) {
   const int64_t out = mlp.out_width();
   const int64_t slabs = gradient_slabs(rows);
   const int64_t slab_rows = (rows + slabs - 1) / slabs;
-  const Tensor gradients = mlp.slabs_of_gradients(slabs, runtime);
+  const Tensor gradients = mlp.allocate_gradient_slabs(slabs, runtime);
   stream.parallel_for(slabs, [&](int64_t slab) {
     TileScratch<S> s = mlp.scratch();
     SlabGradients sums = mlp.begin_slab(gradients, slab);
@@ -41,14 +44,14 @@ void backward(const MlpBackward& args, Runtime& runtime, const Stream& stream) {
     for (int64_t row = slab * slab_rows; row < end; row += kTileRows<S>) {
       const int64_t count = std::min(kTileRows<S>, end - row);
       mlp.begin_tile(row, count, args.d_out, s);
-      mlp.find_hidden(row, count, mlp.first_start(), s);
-      tile_ops<S>().load(count, out, args.d_out.data<S>() + row * out, out, s.a, mlp.tile_row());
+      mlp.load_or_recompute_hidden(row, count, mlp.first_start(), s);
+      row_ops<S>().load(count, out, args.d_out.data<S>() + row * out, out, s.a, mlp.tile_row());
       const LayerGradient<S> d_z1 = mlp.backward(row, count, s, sums);
       for (size_t i = 0; i < args.inputs.size(); ++i) {
         if (!args.d_inputs[i].defined()) continue;
         const int64_t in = args.d_inputs[i].width();
         S* to = args.d_inputs[i].data<S>() + row * in;
-        products<S>().stored(mlp.input_gradient(i, count, d_z1),
+        gemm_ops<S>().stored(mlp.input_gradient(i, count, d_z1),
                              {to, in, args.accumulate[i] ? to : nullptr, in});
       }
     }
@@ -60,14 +63,14 @@ void backward(const MlpBackward& args, Runtime& runtime, const Stream& stream) {
 }  // namespace
 
 const MlpKernels mlp_kernels{
-    .saving_helps = [](const MlpForward&) { return true; },
+    .saves_hidden = [](const MlpForward&) { return true; },
     .forward =
         [](const MlpForward& args, Runtime& runtime, const Stream& stream) {
-          dispatch_products(args.out.dtype(), [&]<class S>() { forward<S>(args, runtime, stream); });
+          dispatch_gemm_storage(args.out.dtype(), [&]<class S>() { forward<S>(args, runtime, stream); });
         },
     .backward =
         [](const MlpBackward& args, Runtime& runtime, const Stream& stream) {
-          dispatch_products(args.d_out.dtype(), [&]<class S>() { backward<S>(args, runtime, stream); });
+          dispatch_gemm_storage(args.d_out.dtype(), [&]<class S>() { backward<S>(args, runtime, stream); });
         },
 };
 

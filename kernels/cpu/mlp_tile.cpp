@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/runtime.h>
 #include <meshgrad/kernels/cpu/mlp_tile.h>
 
 #include <algorithm>
@@ -7,13 +8,14 @@
 namespace meshgrad::cpu {
 namespace {
 
-/// Tiles of a TileScratch without the hidden ones.
+/// Tiles of a TileScratch besides recomputed hidden layers: a, b, input, left, right, columns, panels.
 constexpr int64_t kFixedTiles = 7;
 
-/// Saved tensors of this size are written past the caches, which have better use for their room until the
-/// backward pass.
+/// Saved tensors of at least this size are written by non-temporal stores: they are next read in the backward
+/// pass, long after a cache of a few MiB would have evicted them.
 constexpr int64_t kStreamedBytes = int64_t{1} << 22;
 
+/// Non-temporal stores need whole aligned cache lines.
 template <class S>
 bool is_aligned(const S* rows, int64_t width) {
   constexpr size_t kLine = 64;
@@ -24,9 +26,9 @@ bool is_aligned(const S* rows, int64_t width) {
 }  // namespace
 
 int64_t gradient_slabs(int64_t rows) {
-  // About 640 rows feed a 128 x 128 accumulator long enough to hide its set-up. A multiple of eight shares
-  // out evenly between most numbers of threads, for whose sake fewer rows are still worth eight slabs; 128
-  // feed any machine.
+  // About 640 rows per slab amortise initialising and reducing 128 x 128 accumulators. A multiple of eight
+  // slabs divides evenly among most numbers of threads, so smaller problems are still cut into eight. 128
+  // slabs suffice for any machine and bound the workspace.
   constexpr int64_t kShare = 8;
   const int64_t tiles = (rows + kTileRows<float> - 1) / kTileRows<float>;
   if (tiles <= kShare) return std::max<int64_t>(tiles, 1);
@@ -37,7 +39,7 @@ template <class S>
 PackedWeight<S>::PackedWeight(const Tensor& weight, bool transposed, Runtime& runtime)
     : weight_(&weight),
       transposed_(transposed),
-      panel_(products<S>().panel),
+      panel_(gemm_ops<S>().panel),
       steps_(transposed ? weight.width() : weight.rows()),
       columns_(transposed ? weight.rows() : weight.width()) {
   constexpr int64_t kStep = kDepth<S>;
@@ -47,6 +49,9 @@ PackedWeight<S>::PackedWeight(const Tensor& weight, bool transposed, Runtime& ru
                         "packed weights");
 }
 
+/// A panel holds `panel_` columns, step by step: [steps][panel_][depth]. Untransposed, a step's columns are a
+/// range of a row of W, so packing copies rows (and interleaves two for pairs). Transposed, a column is a row
+/// of W, whose elements are scattered to every step.
 template <class S>
 void PackedWeight<S>::pack(int64_t panel) const {
   using To = Operand<S>;
@@ -58,13 +63,13 @@ void PackedWeight<S>::pack(int64_t panel) const {
   if (!transposed_) {
     const S* const from = weight_->data<S>() + first;
     if constexpr (kStep == 2) {
-      tile_ops<S>().pair_activated_rows(Activation::none, steps_, columns, from, columns_, to, row_stride_);
+      row_ops<S>().pair_activated_rows(Activation::none, steps_, columns, from, columns_, to, row_stride_);
     } else {
-      tile_ops<S>().load(steps_, columns, from, columns_, to, row_stride_);
+      row_ops<S>().load(steps_, columns, from, columns_, to, row_stride_);
     }
     return;
   }
-  constexpr int64_t kPiece = 256;
+  constexpr int64_t kPiece = 256;  // elements widened at once, on the stack
   for (int64_t c = 0; c < columns; ++c) {
     for (int64_t begin = 0; begin < steps_; begin += kPiece) {
       const int64_t count = std::min(kPiece, steps_ - begin);
@@ -74,7 +79,7 @@ void PackedWeight<S>::pack(int64_t panel) const {
       if constexpr (std::is_same_v<S, To>) {
         from = stored;
       } else {
-        tile_ops<S>().load(1, count, stored, 0, widened, 0);
+        row_ops<S>().load(1, count, stored, 0, widened, 0);
         from = widened;
       }
       To* const column = to + begin / kStep * row_stride_ + c * kStep;
@@ -93,10 +98,12 @@ MlpTile<S>::MlpTile(const PerInput<MlpInput>& inputs, const MlpWeights& weights,
   for (const Tensor& weight : weights.weights) widths_.push_back(weight.width());
   int64_t widest = *std::max_element(widths_.begin(), widths_.end());
   for (const MlpInput& input : inputs) widest = std::max(widest, input.weight.rows());
-  // Not a power of two, or rows of one column would share few of the cache's sets.
+  // Not a power of two: the elements of one column would otherwise map to few cache sets and evict each
+  // other.
   tile_row_ = padded(widest) + kPad / 4;
 
   saved_complete_ = saved_is_complete(weights, saved);
+  // Backward multiplies by transposed weights; it needs W itself only to recompute.
   for (const MlpInput& input : inputs) {
     if (!backward || !saved_complete_) first_.push_back({input.weight, false, runtime});
     if (backward) first_transposed_.push_back({input.weight, true, runtime});
@@ -112,6 +119,7 @@ MlpTile<S>::MlpTile(const PerInput<MlpInput>& inputs, const MlpWeights& weights,
                            Tag::workspace, "tiles");
 }
 
+/// All panels of all weights are one list of tasks.
 template <class S>
 void MlpTile<S>::pack_weights(const Stream& stream) const {
   InlineVector<const PackedWeight<S>*, 2 * (kMaxMlpInputs + kMaxMlpLayers)> all;
@@ -127,6 +135,7 @@ void MlpTile<S>::pack_weights(const Stream& stream) const {
   });
 }
 
+/// Biases are padded with zeros to rows of a tile, since initial sums are read in whole vectors.
 template <class S>
 void MlpTile<S>::pack_biases(Runtime& runtime) {
   const auto layers = static_cast<int64_t>(1 + weights_.biases.size());
@@ -143,6 +152,7 @@ void MlpTile<S>::pack_biases(Runtime& runtime) {
   for (const Tensor& bias : weights_.biases) pack(bias);
 }
 
+/// In elements of T; operands and stored rows are no larger.
 template <class S>
 int64_t MlpTile<S>::scratch_size() const {
   return ((kFixedTiles + hidden_tiles_) * kTileRows<S> + 1) * tile_row_;
@@ -161,22 +171,23 @@ TileScratch<S> MlpTile<S>::scratch() const {
 }
 
 template <class S>
-void MlpTile<S>::end_rows([[maybe_unused]] int64_t rows, [[maybe_unused]] int64_t width,
-                          [[maybe_unused]] Operand<S>* operand) const {
+void MlpTile<S>::pad_odd_rows([[maybe_unused]] int64_t rows, [[maybe_unused]] int64_t width,
+                              [[maybe_unused]] Operand<S>* operand) const {
   if constexpr (kDepth<S> == 2) {
     for (int64_t i = 0; width % 2 != 0 && i < rows; ++i) operand[i * tile_row_ + width] = S();
   }
 }
 
+/// Read in place where rows are operands already; otherwise widened, or padded to whole pairs, into s.input.
 template <class S>
-Factor<Operand<S>> MlpTile<S>::input_by_rows(size_t input, int64_t first_row, int64_t rows,
-                                             TileScratch<S>& s) const {
+StridedMatrix<Operand<S>> MlpTile<S>::input_by_rows(size_t input, int64_t first_row, int64_t rows,
+                                                    TileScratch<S>& s) const {
   const int64_t in = inputs_[input].weight.rows();
   const S* x = inputs_[input].x.template data<S>() + first_row * in;
   if constexpr (std::is_same_v<S, Operand<S>>) {
     if (in % kDepth<S> == 0) return {x, in, kDepth<S>, in / kDepth<S>};
     for (int64_t i = 0; i < rows; ++i) std::copy_n(x + i * in, in, s.input + i * tile_row_);
-    end_rows(rows, in, s.input);
+    pad_odd_rows(rows, in, s.input);
   } else {
     ops_.load(rows, in, x, in, s.input, tile_row_);
   }
@@ -184,8 +195,8 @@ Factor<Operand<S>> MlpTile<S>::input_by_rows(size_t input, int64_t first_row, in
 }
 
 template <class S>
-Factor<Operand<S>> MlpTile<S>::input_by_columns(size_t input, int64_t first_row, int64_t rows,
-                                                TileScratch<S>& s) const {
+StridedMatrix<Operand<S>> MlpTile<S>::input_by_columns(size_t input, int64_t first_row, int64_t rows,
+                                                       TileScratch<S>& s) const {
   const int64_t in = inputs_[input].weight.rows();
   S* x = inputs_[input].x.template data<S>() + first_row * in;
   if constexpr (std::is_same_v<S, T>) {
@@ -196,14 +207,15 @@ Factor<Operand<S>> MlpTile<S>::input_by_columns(size_t input, int64_t first_row,
 }
 
 template <class S>
-Factor<Operand<S>> MlpTile<S>::by_columns(const Hidden<S>& z, Activation activation, int64_t rows,
-                                          int64_t width, TileScratch<S>& s) const {
+StridedMatrix<Operand<S>> MlpTile<S>::by_columns(const Hidden<S>& z, Activation activation, int64_t rows,
+                                                 int64_t width, TileScratch<S>& s) const {
   if constexpr (kDepth<S> == 2) {
     ops_.pair_activated_rows(activation, rows, width, z.rows, z.stride, s.columns, 2 * tile_row_);
     return {s.columns, 2, 2 * tile_row_, (rows + 1) / 2};
   } else {
     if constexpr (std::is_same_v<S, T>) {
-      // Of relu, act(z) is what is kept.
+      // The saved max(z, 0) is act(z) of relu.
+
       if (activation == Activation::relu || activation == Activation::none)
         return {z.rows, 1, z.stride, rows};
     }
@@ -212,6 +224,7 @@ Factor<Operand<S>> MlpTile<S>::by_columns(const Hidden<S>& z, Activation activat
   }
 }
 
+/// A tile's rows of the saved tensors; null where nothing is saved.
 template <class S>
 typename MlpTile<S>::HiddenRows MlpTile<S>::saved_rows(int64_t first_row) const {
   HiddenRows rows;
@@ -227,89 +240,96 @@ typename MlpTile<S>::HiddenRows MlpTile<S>::saved_rows(int64_t first_row) const 
   return rows;
 }
 
+/// z_1 is the sum over inputs of x_i W_i: each multiplication starts from the sums of the one before. Its
+/// last one, and that of each later layer, ends in the hidden epilogue, which writes the next operand; left
+/// and right take turns as input and output.
 template <class S>
-Product<S> MlpTile<S>::run_hidden(int64_t first_row, int64_t rows, Start<T> start, const HiddenRows& keep,
-                                  TileScratch<S>& s) const {
-  Product<S> product{rows, first_width(), {}, {}, start, s.fetch.next()};
+Gemm<S> MlpTile<S>::run_hidden(int64_t first_row, int64_t rows, InitialSums<T> start, const HiddenRows& saved,
+                               TileScratch<S>& s) const {
+  Gemm<S> product{rows, first_width(), {}, {}, start, s.prefetch.next()};
   for (size_t i = 0; i < inputs_.size(); ++i) {
     if (i > 0) {
-      products_.sum(product, s.a, tile_row_);
+      gemm_.sum(product, s.a, tile_row_);
       product.start = {s.a, tile_row_};
-      product.ahead = s.fetch.next();
+      product.prefetch = s.prefetch.next();
     }
     product.a = input_by_rows(i, first_row, rows, s);
     product.b = first_[i].panels();
   }
   for (size_t layer = 0; layer < later_.size(); ++layer) {
     Operand<S>* const h = layer % 2 == 0 ? s.left : s.right;
-    products_.hidden(product, {.activation = weights_.activation,
-                               .z = keep[layer].rows,
-                               .z_stride = keep[layer].stride,
-                               .stream_z = keep[layer].stream,
-                               .h = h,
-                               .h_stride = tile_row_});
-    end_rows(rows, widths_[layer], h);
+    gemm_.hidden(product, {.activation = weights_.activation,
+                           .z = saved[layer].rows,
+                           .z_stride = saved[layer].stride,
+                           .stream_z = saved[layer].stream,
+                           .h = h,
+                           .h_stride = tile_row_});
+    pad_odd_rows(rows, widths_[layer], h);
     product = {rows,
                widths_[layer + 1],
                by_rows(h, widths_[layer]),
                later_[layer].panels(),
                {bias(layer + 1), 0},
-               s.fetch.next()};
+               s.prefetch.next()};
   }
   return product;
 }
 
 template <class S>
-void MlpTile<S>::finish(int64_t first_row, const Product<S>& last, const NormResult<S>& result,
+void MlpTile<S>::finish(int64_t first_row, const Gemm<S>& last, const NormResult<S>& result,
                         TileScratch<S>& s) const {
   const int64_t out = out_width();
   if (weights_.norm != Norm::none) {
     const Hidden<S> saved = saved_rows(first_row)[widths_.size() - 1];
-    products_.hidden(last, {.z = saved.rows,
-                            .z_stride = saved.stride,
-                            .stream_z = saved.stream,
-                            .tile = s.b,
-                            .tile_stride = tile_row_});
+    gemm_.hidden(last, {.z = saved.rows,
+                        .z_stride = saved.stride,
+                        .stream_z = saved.stream,
+                        .tile = s.b,
+                        .tile_stride = tile_row_});
     return ops_.norm(weights_.norm, last.m, out, s.b, tile_row_, weights_.gain.template data<T>(),
                      weights_.norm_bias.defined() ? weights_.norm_bias.template data<T>() : nullptr,
                      static_cast<T>(weights_.epsilon), result);
   }
-  // Both are rare: the product is simply made twice.
-  if (result.out != nullptr) products_.stored(last, {result.out, out, result.residual, out});
+  // Without a norm: to storage, to a tile, or (rare) both, for which it is simply computed twice.
+  if (result.out != nullptr) gemm_.stored(last, {result.out, out, result.residual, out});
   if (result.tile == nullptr) return;
-  products_.sum(last, result.tile, result.tile_row);
+  gemm_.sum(last, result.tile, result.tile_row);
   if (result.residual_in_tile && result.residual != nullptr)
     ops_.add(last.m, out, result.residual, out, result.tile, result.tile_row);
 }
 
+/// In the order of use: backward reads hidden layers from the last to the first, then inputs for their
+/// weights' gradients, then the next tile's last layers. The piece that is used first was queued by the tile
+/// before.
 template <class S>
 void MlpTile<S>::begin_tile(int64_t first_row, int64_t rows, const Tensor& d_out, TileScratch<S>& s) const {
   const int64_t behind = first_row + rows;
   const bool reads_saved = saved_complete_ && !later_transposed_.empty();
-  s.fetch.clear();
+  s.prefetch.clear();
   if (reads_saved) {
     for (size_t layer = later_transposed_.size() - 1; layer-- > 0;)
-      s.fetch.add(saved_.pre_activations[layer], first_row, rows);
+      s.prefetch.add(saved_.pre_activations[layer], first_row, rows);
     for (size_t i = 0; i < inputs_.size(); ++i)
-      if (layout_.first_weights[i] >= 0) s.fetch.add(inputs_[i].x, first_row, rows);
-    s.fetch.add(saved_.pre_norm, behind, rows);
-    s.fetch.add(d_out, behind, rows);
-    s.fetch.add(saved_.pre_activations.back(), behind, rows);
+      if (layout_.first_weights[i] >= 0) s.prefetch.add(inputs_[i].x, first_row, rows);
+    s.prefetch.add(saved_.pre_norm, behind, rows);
+    s.prefetch.add(d_out, behind, rows);
+    s.prefetch.add(saved_.pre_activations.back(), behind, rows);
   } else {
-    for (const MlpInput& input : inputs_) s.fetch.add(input.x, behind, rows);
-    s.fetch.add(d_out, behind, rows);
+    for (const MlpInput& input : inputs_) s.prefetch.add(input.x, behind, rows);
+    s.prefetch.add(d_out, behind, rows);
   }
 }
 
 template <class S>
-void MlpTile<S>::find_hidden(int64_t first_row, int64_t rows, Start<T> start, TileScratch<S>& s) const {
+void MlpTile<S>::load_or_recompute_hidden(int64_t first_row, int64_t rows, InitialSums<T> start,
+                                          TileScratch<S>& s) const {
   if (saved_complete_) {
     s.hidden = saved_rows(first_row);
     return;
   }
-  const Product<S> last = run_hidden(first_row, rows, start, s.hidden, s);
+  const Gemm<S> last = run_hidden(first_row, rows, start, s.hidden, s);
   const Hidden<S>& z = s.hidden[widths_.size() - 1];
-  if (weights_.norm != Norm::none) products_.hidden(last, {.z = z.rows, .z_stride = z.stride});
+  if (weights_.norm != Norm::none) gemm_.hidden(last, {.z = z.rows, .z_stride = z.stride});
 }
 
 template <class S>
@@ -323,19 +343,22 @@ LayerGradient<S> MlpTile<S>::last_gradient(int64_t rows, TileScratch<S>& s, T* g
                        gradients + layout_.gain,
                        layout_.norm_bias >= 0 ? gradients + layout_.norm_bias : nullptr, bias_sums);
   } else {
-    in_tiles_.sum_rows(rows, nullptr, out, s.a, tile_row_, true, bias_sums);
+    accumulator_ops_.sum_rows(rows, nullptr, out, s.a, tile_row_, true, bias_sums);
   }
   if (later_transposed_.empty() && stored != nullptr) ops_.store(rows, out, s.a, tile_row_, stored, out);
   if constexpr (kTilesAreOperands) {
     return {by_rows(s.a, out), as_panels(s.a), s.a};
   } else {
     ops_.store(rows, out, s.a, tile_row_, s.left, tile_row_);
-    end_rows(rows, out, s.left);
+    pad_odd_rows(rows, out, s.left);
     ops_.pair_rows(rows, out, s.a, tile_row_, s.panels, 2 * tile_row_);
     return {by_rows(s.left, out), as_panels(s.panels), s.a};
   }
 }
 
+/// Per layer k from the last to the second: d_W_k += h_{k-1}^T d_z_k, then d_z_{k-1} = (d_z_k W_k^T)
+/// act'(z_{k-1}), whose epilogue also sums the bias gradient and writes the operands of the next two
+/// multiplications. The first layer's weight gradients follow, one per input.
 template <class S>
 LayerGradient<S> MlpTile<S>::backward(int64_t first_row, int64_t rows, TileScratch<S>& s,
                                       SlabGradients<T>& slab, S* stored) const {
@@ -344,7 +367,8 @@ LayerGradient<S> MlpTile<S>::backward(int64_t first_row, int64_t rows, TileScrat
     const int64_t in = widths_[layer];
     const Hidden<S>& z = s.hidden[layer];
     add_weight_gradient(in, widths_[layer + 1], by_columns(z, weights_.activation, rows, in, s), d.panels,
-                        slab, layout_.weights[layer], s.fetch);
+                        slab, layout_.weights[layer], s.prefetch);
+    // The two operand tiles take turns: d.rows is read while `next` is written.
     Operand<S>* const next = d.rows.data == s.left ? s.right : s.left;
     GradientResult<S> to{.activation = weights_.activation, .z = z.rows, .z_stride = z.stride};
     to.column_sums = slab.sums + (layer == 0 ? layout_.first_bias : layout_.biases[layer - 1]);
@@ -362,24 +386,25 @@ LayerGradient<S> MlpTile<S>::backward(int64_t first_row, int64_t rows, TileScrat
       to.pairs_stride = 2 * tile_row_;
     }
     to.tile_stride = tile_row_;
-    products_.gradient({rows, in, d.rows, later_transposed_[layer].panels(), {}, s.fetch.next()}, to);
-    end_rows(rows, in, next);
+    gemm_.gradient({rows, in, d.rows, later_transposed_[layer].panels(), {}, s.prefetch.next()}, to);
+    pad_odd_rows(rows, in, next);
     d = {by_rows(next, in), as_panels(kTilesAreOperands ? next : s.panels), to.tile};
   }
   for (size_t i = 0; i < inputs_.size(); ++i) {
     if (layout_.first_weights[i] < 0) continue;
     add_weight_gradient(inputs_[i].weight.rows(), first_width(), input_by_columns(i, first_row, rows, s),
-                        d.panels, slab, layout_.first_weights[i], s.fetch);
+                        d.panels, slab, layout_.first_weights[i], s.prefetch);
   }
   slab.has_tiles = true;
   return d;
 }
 
 template <class S>
-Product<S> MlpTile<S>::input_gradient(size_t input, int64_t rows, const LayerGradient<S>& d_z1) const {
+Gemm<S> MlpTile<S>::input_gradient(size_t input, int64_t rows, const LayerGradient<S>& d_z1) const {
   return {rows, inputs_[input].weight.rows(), d_z1.rows, first_transposed_[input].panels(), {}};
 }
 
+/// Row vectors come first, as begin_slab zeroes them with one fill.
 template <class S>
 void MlpTile<S>::plan_gradients(const PerInput<bool>& wanted) {
   int64_t size = 0;
@@ -398,6 +423,8 @@ void MlpTile<S>::plan_gradients(const PerInput<bool>& wanted) {
   layout_.size = size;
 }
 
+/// All destinations are treated as one list of rows, divided into tasks of kRowsPerTask. Each row adds its
+/// slabs in ascending order, so the bits do not depend on which thread does it.
 template <class S>
 void MlpTile<S>::reduce(const Tensor& slabs, const PerInput<Tensor>& d_first_weights,
                         const MlpWeightGradients& d_weights, const Stream& stream) const {
@@ -407,7 +434,7 @@ void MlpTile<S>::reduce(const Tensor& slabs, const PerInput<Tensor>& d_first_wei
     int64_t first_row, rows, width;
   };
   InlineVector<Part, kMaxMlpInputs + 2 * kMaxMlpLayers + 3> parts;
-  int64_t all_rows = 0;  // of the destinations, one behind the other
+  int64_t all_rows = 0;  // of all destinations together
   const auto add_part = [&](const Tensor& to, int64_t from, int64_t rows, int64_t width) {
     if (!to.defined() || from < 0) return;
     parts.push_back({to.template data<T>(), from, std::exchange(all_rows, all_rows + rows), rows, width});
@@ -432,8 +459,8 @@ void MlpTile<S>::reduce(const Tensor& slabs, const PerInput<Tensor>& d_first_wei
       const int64_t rows = std::min(end, part->first_row + part->rows) - row;
       const T* const from = slabs.data<T>() + part->from;
       for (const int64_t last = r + rows; r < last; ++r)
-        in_tiles_.sum_rows(slabs.rows(), nullptr, part->width, from + r * padded(part->width), layout_.size,
-                           true, part->to + r * part->width);
+        accumulator_ops_.sum_rows(slabs.rows(), nullptr, part->width, from + r * padded(part->width),
+                                  layout_.size, true, part->to + r * part->width);
       row += rows;
     }
   });

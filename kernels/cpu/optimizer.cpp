@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// The fused update is bound by memory: one pass reads and writes each array once.
 #include <meshgrad/kernels/cpu/row_ops.h>
-#include <meshgrad/kernels/optimizer.h>
+#include <meshgrad/kernels/tables.h>
 
 #include <algorithm>
 #include <cmath>
@@ -8,10 +9,14 @@
 namespace meshgrad::cpu {
 namespace {
 
-constexpr int64_t kChunk = 16384;
+constexpr int64_t kChunk = 16384;  // parameters of a task
 
 StepState& state_of(const Tensor& tensor) { return *static_cast<StepState*>(tensor.raw()); }
 
+/// Adam and AdamW, with g = gradient * gradient_factor (adam: + decay * w):
+///   m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2,
+///   w -= step_size * m / (sqrt(v) * second_correction + epsilon)
+/// The bias corrections are folded into step_size and second_correction (step_state.h).
 template <class T>
 void adam(const OptimizerUpdate& args, const StepState& state, int64_t begin, int64_t end) {
   T* w = args.parameters.data<T>();
@@ -22,7 +27,7 @@ void adam(const OptimizerUpdate& args, const StepState& state, int64_t begin, in
   const auto scale = static_cast<T>(state.gradient_factor);
   const auto beta1 = static_cast<T>(settings.beta1);
   const auto beta2 = static_cast<T>(settings.beta2);
-  // Subtracted in double: 1 - 0.999f is off by 1e-5.
+  // Subtracted in double: 1 - 0.999f has a relative error of 1e-5.
   const auto rest1 = static_cast<T>(1.0 - settings.beta1);
   const auto rest2 = static_cast<T>(1.0 - settings.beta2);
   const auto rate = static_cast<T>(state.step_size);
@@ -45,6 +50,8 @@ void adam(const OptimizerUpdate& args, const StepState& state, int64_t begin, in
   }
 }
 
+/// Heavy-ball momentum: m = momentum m + g, w -= rate m. Without momentum there is no buffer, and w -= rate
+/// g.
 template <class T>
 void sgd(const OptimizerUpdate& args, const StepState& state, int64_t begin, int64_t end) {
   T* w = args.parameters.data<T>();
@@ -59,10 +66,11 @@ void sgd(const OptimizerUpdate& args, const StepState& state, int64_t begin, int
   }
 }
 
+/// The 16-bit copy of the master weights that forward and backward read.
 void round_to(const Tensor& storage, const float* w, int64_t begin, int64_t end) {
   dispatch_cpu_storage(storage.dtype(), [&]<class S>() {
     if constexpr (std::is_same_v<Accumulator<S>, float>)
-      tile_ops<S>().store(1, end - begin, w + begin, 0, storage.data<S>() + begin, 0);
+      row_ops<S>().store(1, end - begin, w + begin, 0, storage.data<S>() + begin, 0);
   });
 }
 
@@ -73,6 +81,7 @@ void update_of(const OptimizerUpdate& args, const Stream& stream) {
   stream.parallel_for((n + kChunk - 1) / kChunk, [&](int64_t task) {
     const int64_t begin = task * kChunk;
     const int64_t end = std::min(n, begin + kChunk);
+    // A skipped step must leave parameters and moments alone, but the next one starts from zero gradients.
     if (state.skip != 0) {
       std::fill(args.gradients.data<T>() + begin, args.gradients.data<T>() + end, T(0));
       return;

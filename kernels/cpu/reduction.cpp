@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/kernels/reduction.h>
+#include <meshgrad/kernels/tables.h>
 
 #include <algorithm>
 #include <array>
@@ -10,9 +10,11 @@
 namespace meshgrad::cpu {
 namespace {
 
-constexpr int64_t kSlab = 8192;  // elements or rows of a partial sum: fixed, so that threads change nothing
+constexpr int64_t kSlab =
+    8192;  // elements or rows of a partial sum: fixed, so threads do not change the order
 
-/// Adds `partial(begin, end)` over fixed slabs, in order; those of a round lie on the stack.
+/// Adds `partial(begin, end)` over fixed slabs, in order. Slabs run in rounds of 1024, whose partial sums fit
+/// on the stack: no workspace is allocated.
 template <class Partial>
 double ordered_sum(const Stream& stream, int64_t n, Partial&& partial) {
   constexpr int64_t kRound = 1024;
@@ -30,16 +32,18 @@ double ordered_sum(const Stream& stream, int64_t n, Partial&& partial) {
   return total;
 }
 
+/// On the stream, as in a dry run nothing may be written.
 void store(const Stream& stream, const Tensor& to, double value, bool accumulate) {
   stream.run([&] { *to.data<double>() = accumulate ? *to.data<double>() + value : value; });
 }
 
-/// Of an element in storage.
+/// A stored element in double.
 template <class S>
 double value_of(S x) {
   return static_cast<double>(static_cast<Accumulator<S>>(x));
 }
 
+/// prediction - target in double; an undefined target is 0.
 template <class S>
 double error_of(const S* prediction, const Accumulator<S>* target, int64_t i) {
   return target != nullptr ? value_of(prediction[i]) - value_of(target[i]) : value_of(prediction[i]);
@@ -69,6 +73,7 @@ void masked_loss_forward_of(const MaskedLossForward& args, const Stream& stream)
   store(stream, args.weight, counted, args.accumulate);
 }
 
+/// The seed is read on the device: the host does not know the loss scale and the weight.
 template <class S>
 void masked_loss_backward_of(const MaskedLossBackward& args, const Stream& stream) {
   const int64_t width = args.prediction.width();
@@ -94,7 +99,7 @@ template <class T>
 void sum_of_squares_of(const SumOfSquares& args, const Stream& stream) {
   const T* x = args.x.data<T>();
   const double sum = ordered_sum(stream, args.x.elements(), [&](int64_t begin, int64_t end) {
-    // Several sums side by side: an addition need not wait for the one before.
+    // Eight independent sums: additions overlap instead of waiting for one another, and become vectors.
     constexpr int64_t kSums = 8;
     double partial[kSums] = {};
     int64_t i = begin;
@@ -106,7 +111,8 @@ void sum_of_squares_of(const SumOfSquares& args, const Stream& stream) {
   });
   stream.run([&] {
     *args.sum.data<double>() += sum;
-    // Squares of finite f32 values cannot overflow a double; f64 ones can, and are as useless when they do.
+    // Squares of finite f32 values cannot overflow a double, so an infinite sum means a non-finite element.
+    // Squares of f64 can, and such gradients are as useless as infinite ones.
     if (args.non_finite.defined() && !std::isfinite(sum)) *args.non_finite.data<int32_t>() = 1;
   });
 }

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Row operations, compiled once per instruction set: foreach_target.h includes this file again for each.
+// Lambdas carry HWY_ATTR, as they would otherwise be compiled without the instruction set of their function.
 #include <meshgrad/kernels/cpu/row_ops.h>
 #include <meshgrad/kernels/cpu/targets.h>
 #include <meshgrad/kernels/cpu_isa.h>
@@ -37,8 +39,8 @@ void activate_backward(Activation activation, int64_t rows, int64_t width, const
   }
 }
 
-/// Mean (0 for rms) and 1 / sqrt(variance + epsilon) of a row; two passes, so that a large mean costs no
-/// digits.
+/// Mean (0 for rms) and scale = 1 / sqrt(variance + epsilon) of a row. Two passes: E[x^2] - mean^2 would
+/// cancel when the mean is large.
 template <class T, class From>
 HWY_INLINE void row_statistics(Norm norm, int64_t width, const From* z, T epsilon, T& mean, T& scale) {
   const Wide<T> d;
@@ -52,6 +54,7 @@ HWY_INLINE void row_statistics(Norm norm, int64_t width, const From* z, T epsilo
   auto squares = hn::Zero(d);
   over_row<T>(width, [&](int64_t j, auto part) HWY_ATTR {
     const auto from_mean = hn::Sub(load(part, z + j), center);
+    // Lanes past the row hold 0 - mean, which must not count.
     const auto x = part.whole ? from_mean : hn::IfThenElseZero(part.mask, from_mean);
     squares = hn::MulAdd(x, x, squares);
   });
@@ -59,6 +62,7 @@ HWY_INLINE void row_statistics(Norm norm, int64_t width, const From* z, T epsilo
   scale = T(1) / std::sqrt(variance + epsilon);
 }
 
+/// y = (z - mean) * scale * gain + bias.
 template <class S>
 void norm(Norm kind, int64_t rows, int64_t width, const Accumulator<S>* z, int64_t z_row,
           const Accumulator<S>* gain, const Accumulator<S>* bias, Accumulator<S> epsilon,
@@ -81,7 +85,10 @@ void norm(Norm kind, int64_t rows, int64_t width, const Accumulator<S>* z, int64
   }
 }
 
-/// Of kRows rows at once, so that gradients of gain and bias are read and written once for all of them.
+/// norm_backward for kRows rows at once, so that gradients of gain and bias are read and written once for all
+/// of them. With x = (z - mean) * scale and g = d_y * gain, per row:
+///   d_gain += d_y * x,  d_bias += d_y,  d_z = scale * (g - mean(g) - x * mean(g * x)), mean(g) = 0 for rms.
+/// Three passes over the rows, which are in the first cache: statistics, the two means, d_z.
 template <int kRows, class S>
 HWY_INLINE void norm_backward_of(Norm kind, int64_t width, const S* z, int64_t z_row,
                                  const Accumulator<S>* gain, Accumulator<S> epsilon,
@@ -138,7 +145,7 @@ void norm_backward(Norm kind, int64_t rows, int64_t width, const S* z, int64_t z
                    const Accumulator<S>* gain, Accumulator<S> epsilon, const Accumulator<S>* d_y,
                    int64_t d_y_row, Accumulator<S>* d_z, int64_t d_z_row, Accumulator<S>* d_gain,
                    Accumulator<S>* d_bias, Accumulator<S>* d_z_sums) {
-  constexpr int kTogether = 4;
+  constexpr int kTogether = 4;  // rows; more would not fit into registers
   int64_t i = 0;
   for (; i + kTogether <= rows; i += kTogether) {
     norm_backward_of<kTogether>(kind, width, z + i * z_row, z_row, gain, epsilon, d_y + i * d_y_row, d_y_row,
@@ -150,7 +157,7 @@ void norm_backward(Norm kind, int64_t rows, int64_t width, const S* z, int64_t z
   }
 }
 
-/// Columns of kVectors vectors at once, the sums in registers.
+/// Sums kVectors vectors of columns over all rows, in registers.
 template <int kVectors, class S>
 HWY_INLINE void sum_columns(const Part<Accumulator<S>>& part, int64_t count, const int32_t* index, const S* x,
                             int64_t x_row, bool accumulate, S* y) {
@@ -166,6 +173,8 @@ HWY_INLINE void sum_columns(const Part<Accumulator<S>>& part, int64_t count, con
   for (size_t v = 0; v < kVectors; ++v) store(part, sum[v], y + v * lanes);
 }
 
+/// Eight vectors at once hide the latency of additions; columns that are left over go one vector at a time.
+/// The order of each column's sum is the same.
 template <class S>
 void sum_rows(int64_t count, const int32_t* index, int64_t width, const S* x, int64_t x_row, bool accumulate,
               S* y) {
@@ -181,6 +190,7 @@ void sum_rows(int64_t count, const int32_t* index, int64_t width, const S* x, in
   });
 }
 
+/// load and store: the overloads of simd-inl.h convert.
 template <class From, class To>
 void copy(int64_t rows, int64_t width, const From* x, int64_t x_row, To* y, int64_t y_row) {
   for (int64_t i = 0; i < rows; ++i) {
@@ -200,6 +210,7 @@ void add(int64_t rows, int64_t width, const From* x, int64_t x_row, To* y, int64
   }
 }
 
+/// The order start + a + b is part of the contract: it must be the same in forward and when recomputed.
 template <class S>
 void gather_sum(int64_t rows, int64_t width, const Accumulator<S>* start, Gathered<S> a, Gathered<S> b,
                 Accumulator<S>* y, int64_t y_row) {
@@ -220,7 +231,8 @@ void gather_sum(int64_t rows, int64_t width, const Accumulator<S>* start, Gather
   }
 }
 
-/// `bits_of(part, from)` makes the bits of bfloat16 of a vector of x.
+/// Interleaves rows of bfloat16 bits: the even row in the lower half of a 32-bit word, the odd one in the
+/// upper. `bits_of(part, from)` returns the bits of a vector of x, each in the lower half of a word.
 template <class From, class BitsOf>
 HWY_INLINE void pair_rows_of(int64_t rows, int64_t width, const From* x, int64_t x_row, bfloat16* y,
                              int64_t y_row, const BitsOf& bits_of) {
@@ -240,7 +252,8 @@ void pair_rows(int64_t rows, int64_t width, const float* x, int64_t x_row, bfloa
 void pair_activated_rows(Activation activation, int64_t rows, int64_t width, const bfloat16* x, int64_t x_row,
                          bfloat16* y, int64_t y_row) {
   if (activation == Activation::relu || activation == Activation::none) {
-    // As integers: what relu makes 0 lies between -0 and -infinity, not NaN behind them.
+    // On bit patterns, without conversion: relu maps 0x8000 (-0) .. 0xff80 (-infinity) to 0. Negative NaNs
+    // lie above and stay. One unsigned comparison tests the range.
     const Bits bits;
     const auto zeros = hn::Set(bits, activation == Activation::relu ? 0x7f81u : 0u);
     return pair_rows_of(rows, width, x, x_row, y, y_row, [&](auto part, const bfloat16* from) HWY_ATTR {
@@ -254,22 +267,22 @@ void pair_activated_rows(Activation activation, int64_t rows, int64_t width, con
 }
 
 template <class S>
-const TileOps<S>* table() {
+const RowOps<S>* table() {
   using T = Accumulator<S>;
-  static const TileOps<S> ops = [] {
-    TileOps<S> result{.isa = hwy::TargetName(HWY_TARGET),
-                      .activate = activate<S>,
-                      .activate_backward = activate_backward<S>,
-                      .norm = norm<S>,
-                      .norm_backward = norm_backward<S>,
-                      .load = copy<S, T>,
-                      .store = copy<T, S>,
-                      .add = add<S, T>,
-                      .add_to_stored = add<T, S>,
-                      .sum_rows = sum_rows<S>,
-                      .gather_sum = gather_sum<S>,
-                      .pair_rows = nullptr,
-                      .pair_activated_rows = nullptr};
+  static const RowOps<S> ops = [] {
+    RowOps<S> result{.isa = hwy::TargetName(HWY_TARGET),
+                     .activate = activate<S>,
+                     .activate_backward = activate_backward<S>,
+                     .norm = norm<S>,
+                     .norm_backward = norm_backward<S>,
+                     .load = copy<S, T>,
+                     .store = copy<T, S>,
+                     .add = add<S, T>,
+                     .add_to_stored = add<T, S>,
+                     .sum_rows = sum_rows<S>,
+                     .gather_sum = gather_sum<S>,
+                     .pair_rows = nullptr,
+                     .pair_activated_rows = nullptr};
     if constexpr (kDepth<S> == 2) {
       result.pair_rows = pair_rows;
       result.pair_activated_rows = pair_activated_rows;
@@ -278,11 +291,12 @@ const TileOps<S>* table() {
   }();
   return &ops;
 }
-const TileOps<float>* table_f32() { return table<float>(); }
-const TileOps<double>* table_f64() { return table<double>(); }
-const TileOps<half>* table_f16() { return table<half>(); }
-const TileOps<bfloat16>* table_bf16() { return table<bfloat16>(); }
-const TileOps<WideBfloat16>* table_wide_bf16() { return table<WideBfloat16>(); }
+// HWY_EXPORT takes plain functions.
+const RowOps<float>* table_f32() { return table<float>(); }
+const RowOps<double>* table_f64() { return table<double>(); }
+const RowOps<half>* table_f16() { return table<half>(); }
+const RowOps<bfloat16>* table_bf16() { return table<bfloat16>(); }
+const RowOps<WideBfloat16>* table_wide_bf16() { return table<WideBfloat16>(); }
 
 }  // namespace meshgrad::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -295,25 +309,25 @@ HWY_EXPORT(table_f16);
 HWY_EXPORT(table_bf16);
 HWY_EXPORT(table_wide_bf16);
 
-// isa() settles what may be chosen.
+// isa() must run first: it limits the targets that the dispatch may choose.
 template <>
-const TileOps<float>& tile_ops<float>() {
+const RowOps<float>& row_ops<float>() {
   return (isa(), *HWY_DYNAMIC_DISPATCH(table_f32)());
 }
 template <>
-const TileOps<double>& tile_ops<double>() {
+const RowOps<double>& row_ops<double>() {
   return (isa(), *HWY_DYNAMIC_DISPATCH(table_f64)());
 }
 template <>
-const TileOps<half>& tile_ops<half>() {
+const RowOps<half>& row_ops<half>() {
   return (isa(), *HWY_DYNAMIC_DISPATCH(table_f16)());
 }
 template <>
-const TileOps<bfloat16>& tile_ops<bfloat16>() {
+const RowOps<bfloat16>& row_ops<bfloat16>() {
   return (isa(), *HWY_DYNAMIC_DISPATCH(table_bf16)());
 }
 template <>
-const TileOps<WideBfloat16>& tile_ops<WideBfloat16>() {
+const RowOps<WideBfloat16>& row_ops<WideBfloat16>() {
   return (isa(), *HWY_DYNAMIC_DISPATCH(table_wide_bf16)());
 }
 }  // namespace meshgrad::cpu

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/kernels/cpu/row_ops.h>
-#include <meshgrad/kernels/segment_sum.h>
+#include <meshgrad/kernels/tables.h>
 
 #include <algorithm>
 
 namespace meshgrad::cpu {
 namespace {
 
-constexpr int64_t kRowsPerTask = 256;
+constexpr int64_t kRowsPerTask = 256;  // of out: enough to outweigh starting a task
 
-/// Calls body(row) for every row.
+/// Calls body(row) for every row, kRowsPerTask to a task.
 template <class Body>
 void over_rows(const Stream& stream, int64_t rows, Body&& body) {
   stream.parallel_for((rows + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t task) {
@@ -17,6 +17,7 @@ void over_rows(const Stream& stream, int64_t rows, Body&& body) {
   });
 }
 
+/// One output row a segment; its sum stays in registers (RowOps::sum_rows) and is rounded once.
 template <class S>
 void segment_sum_of(const SegmentSum& args, const Stream& stream) {
   const int32_t* offsets = args.offsets.data_or_null<int32_t>();
@@ -24,7 +25,7 @@ void segment_sum_of(const SegmentSum& args, const Stream& stream) {
   const int64_t width = args.out.width();
   const int64_t stride = args.x.width();
   const S* x = args.x.data<S>() + args.x_column;
-  const TileOps<S>& ops = tile_ops<S>();
+  const RowOps<S>& ops = row_ops<S>();
   over_rows(stream, args.segments.value(), [&](int64_t segment) {
     const int64_t begin = offsets != nullptr ? offsets[segment] : segment;
     const int64_t end = offsets != nullptr ? offsets[segment + 1] : segment + 1;
@@ -34,6 +35,7 @@ void segment_sum_of(const SegmentSum& args, const Stream& stream) {
   });
 }
 
+/// Copies bits: T only says how many.
 template <class T>
 void gather_of(const Gather& args, const Stream& stream) {
   const int32_t* index = args.index.data_or_null<int32_t>();

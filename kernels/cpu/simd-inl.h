@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What vector code has in common: rows cut into vectors, conversions between storage and what it is summed
-// in, activations. Included once per instruction set by the files that Highway compiles; see its quick
-// reference.
+// Shared vector code: rows split into vectors, conversions between storage and accumulation types,
+// activations. Included once per instruction set by the sources that Highway compiles
+// (g3doc/quick_reference.md); hence the toggled include guard.
 #if defined(MESHGRAD_KERNELS_CPU_VECTOR_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef MESHGRAD_KERNELS_CPU_VECTOR_INL_H
 #undef MESHGRAD_KERNELS_CPU_VECTOR_INL_H
@@ -21,10 +21,11 @@ HWY_BEFORE_NAMESPACE();
 namespace meshgrad::cpu::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+/// A full vector of T.
 template <class T>
 using Wide = hn::ScalableTag<T>;
 
-/// Which lanes of a vector belong to the row; all of them except in the last vector.
+/// The lanes of a vector that belong to the row: all, except in a row's last vector.
 template <class T>
 struct Part {
   hn::Mask<Wide<T>> mask;
@@ -32,7 +33,7 @@ struct Part {
   bool whole;
 };
 
-/// Calls `body(offset, part)` over a row.
+/// Calls `body(offset, part)` for each vector of a row.
 template <class T, class Body>
 HWY_INLINE void over_row(int64_t width, Body&& body) {
   const Wide<T> d;
@@ -46,7 +47,8 @@ HWY_INLINE void over_row(int64_t width, Body&& body) {
   }
 }
 
-// Masks are for the last vector of a row: AVX2's masked stores, and less so loads, are slow on some CPUs.
+// Masked accesses only for the last vector of a row: on some CPUs AVX2's masked stores are slow, loads less
+// so.
 template <class T>
 HWY_INLINE hn::Vec<Wide<T>> load(const Part<T>& part, const T* x) {
   return part.whole ? hn::LoadU(Wide<T>(), x) : hn::MaskedLoad(part.mask, Wide<T>(), x);
@@ -60,7 +62,8 @@ using Floats = hn::Vec<Wide<float>>;
 using Bits = hn::RebindToUnsigned<Wide<float>>;
 using HalfBits = hn::Rebind<uint16_t, Wide<float>>;
 
-/// The bits of bfloat16(x) in the lower half of each lane: to nearest even, and a NaN stays one.
+/// The bits of bfloat16(x) in the lower half of each lane: rounded to nearest even by adding 0x7fff plus the
+/// last kept bit; NaNs become quiet, as rounding could turn them into infinity.
 HWY_INLINE hn::Vec<Bits> bfloat16_bits(Floats x) {
   const Bits bits;
   const auto word = hn::BitCast(bits, x);
@@ -71,6 +74,7 @@ HWY_INLINE hn::Vec<Bits> bfloat16_bits(Floats x) {
   return hn::IfThenElse(is_nan, quiet, hn::ShiftRight<16>(hn::Add(word, even)));
 }
 
+/// 16-bit storage to float. A bfloat16 is the upper half of a float.
 template <class S>
 HWY_INLINE Floats widen(hn::Vec<HalfBits> stored) {
   const Wide<float> d;
@@ -85,6 +89,7 @@ HWY_INLINE Floats widen(hn::Vec<HalfBits> stored) {
   }
 }
 
+/// float to 16-bit storage, rounded to nearest even.
 template <class S>
 HWY_INLINE hn::Vec<HalfBits> narrow(Floats x) {
   const HalfBits d;
@@ -99,7 +104,7 @@ HWY_INLINE hn::Vec<HalfBits> narrow(Floats x) {
   }
 }
 
-// Masks of 16-bit lanes are AVX-512's alone; elsewhere the last vector of a row goes through the stack.
+// Only AVX-512 has masks for 16-bit lanes: the last vector of a row goes through a buffer on the stack.
 template <class S>
 HWY_INLINE hn::Vec<HalfBits> load_half(const Part<float>& part, const S* x) {
   if (part.whole) return hn::LoadU(HalfBits(), reinterpret_cast<const uint16_t*>(x));
@@ -123,17 +128,19 @@ requires(sizeof(S) == 2) HWY_INLINE void store(const Part<float>& part, Floats v
   std::memcpy(y, lanes, part.count * sizeof(S));
 }
 
+/// act(x). Only relu is worth vector code; the others go through scalar functions lane by lane.
 template <class T>
 HWY_INLINE hn::Vec<Wide<T>> activated(Activation activation, hn::Vec<Wide<T>> x) {
   const Wide<T> d;
   if (activation == Activation::none) return x;
-  // Not Max: on x86 that turns a NaN into 0, and a broken run would go on unnoticed.
+  // Not Max: on x86 max(NaN, 0) = 0, which would hide a diverged run.
   if (activation == Activation::relu) return hn::IfThenZeroElse(hn::Le(x, hn::Zero(d)), x);
   T lanes[HWY_MAX_BYTES / sizeof(T)];
   hn::StoreU(x, d, lanes);
   for (size_t i = 0; i < hn::Lanes(d); ++i) lanes[i] = activation_value(activation, lanes[i]);
   return hn::LoadU(d, lanes);
 }
+/// d_h * act'(z).
 template <class T>
 HWY_INLINE hn::Vec<Wide<T>> through_activation(Activation activation, hn::Vec<Wide<T>> z,
                                                hn::Vec<Wide<T>> d_h) {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/kernels/state_error.h>
+// Rows have two or three components, so plain loops: vectors would be mostly empty.
+#include <meshgrad/kernels/tables.h>
 
 #include <algorithm>
 
 namespace meshgrad::cpu {
 namespace {
 
-/// Calls body(row) for every real row.
+/// Calls body(row) for every real row, kSlab rows to a task.
 template <class Body>
 void for_rows(const Stream& stream, const Rows& rows, Body&& body) {
   constexpr int64_t kSlab = 4096;
@@ -16,16 +17,16 @@ void for_rows(const Stream& stream, const Rows& rows, Body&& body) {
   });
 }
 
-/// Puts a value into a place that may not be wanted.
+/// Writes or adds a value to an output that may be absent (null).
 template <class S>
-void give(S* to, int64_t at, bool accumulate, Accumulator<S> value) {
+void write_optional(S* to, int64_t at, bool accumulate, Accumulator<S> value) {
   if (to == nullptr) return;
   if (accumulate) value += static_cast<Accumulator<S>>(to[at]);
   to[at] = S(value);
 }
 
 template <class S>
-void deviation_forward_of(const DeviationForward& args, const Stream& stream) {
+void accumulate_error_forward_of(const AccumulateErrorForward& args, const Stream& stream) {
   using A = Accumulator<S>;
   const int64_t width = args.prediction.width();
   const uint8_t* mask = args.mask.data<uint8_t>();
@@ -39,6 +40,7 @@ void deviation_forward_of(const DeviationForward& args, const Stream& stream) {
         after[i] = A(0);
         continue;
       }
+      // prediction - target first: both are near each other, and `before` may be larger.
       const A error = static_cast<A>(prediction[i]) - (target != nullptr ? target[i] : A(0));
       after[i] = before != nullptr ? before[i] + error : error;
     }
@@ -46,7 +48,7 @@ void deviation_forward_of(const DeviationForward& args, const Stream& stream) {
 }
 
 template <class S>
-void deviation_backward_of(const DeviationBackward& args, const Stream& stream) {
+void accumulate_error_backward_of(const AccumulateErrorBackward& args, const Stream& stream) {
   using A = Accumulator<S>;
   const int64_t width = args.d_after.width();
   const uint8_t* mask = args.mask.data<uint8_t>();
@@ -56,14 +58,14 @@ void deviation_backward_of(const DeviationBackward& args, const Stream& stream) 
   for_rows(stream, args.rows, [&](int64_t row) {
     for (int64_t i = row * width; i < (row + 1) * width; ++i) {
       const A gradient = mask[row] != 0 ? d_after[i] : A(0);
-      give(d_before, i, args.accumulate_d_before, gradient);
-      give(d_prediction, i, args.accumulate_d_prediction, gradient);
+      write_optional(d_before, i, args.accumulate_d_before, gradient);
+      write_optional(d_prediction, i, args.accumulate_d_prediction, gradient);
     }
   });
 }
 
 template <class S>
-void shift_forward_of(const ShiftForward& args, const Stream& stream) {
+void add_columns_forward_of(const AddColumnsForward& args, const Stream& stream) {
   using A = Accumulator<S>;
   const int64_t columns = args.given.width(), width = args.shift.width();
   const int32_t* source = args.source.data<int32_t>();
@@ -80,8 +82,10 @@ void shift_forward_of(const ShiftForward& args, const Stream& stream) {
   });
 }
 
+/// Sums over columns in ascending order, so the result is deterministic. columns * width is small: a search
+/// per output costs less than an inverted index.
 template <class S>
-void shift_backward_of(const ShiftBackward& args, const Stream& stream) {
+void add_columns_backward_of(const AddColumnsBackward& args, const Stream& stream) {
   using A = Accumulator<S>;
   const int64_t columns = args.d_shifted.width(), width = args.d_shift.width();
   const int32_t* source = args.source.data<int32_t>();
@@ -93,32 +97,34 @@ void shift_backward_of(const ShiftBackward& args, const Stream& stream) {
       A sum = A(0);
       for (int64_t c = 0; c < columns; ++c)
         if (source[c] == s) sum += ratio[c] * static_cast<A>(d_shifted[row * columns + c]);
-      give(d_shift, row * width + s, args.accumulate, sum);
+      write_optional(d_shift, row * width + s, args.accumulate, sum);
     }
   });
 }
 
 }  // namespace
 
-const UnrollKernels unroll_kernels{
-    .deviation_forward =
-        [](const DeviationForward& args, const Stream& stream) {
+const StateErrorKernels state_error_kernels{
+    .accumulate_error_forward =
+        [](const AccumulateErrorForward& args, const Stream& stream) {
           dispatch_cpu_storage(args.prediction.dtype(),
-                               [&]<class S>() { deviation_forward_of<S>(args, stream); });
+                               [&]<class S>() { accumulate_error_forward_of<S>(args, stream); });
         },
-    .deviation_backward =
-        [](const DeviationBackward& args, const Stream& stream) {
+    .accumulate_error_backward =
+        [](const AccumulateErrorBackward& args, const Stream& stream) {
           const Tensor& stored = args.d_prediction.defined() ? args.d_prediction : args.d_after;
-          dispatch_cpu_storage(stored.dtype(), [&]<class S>() { deviation_backward_of<S>(args, stream); });
+          dispatch_cpu_storage(stored.dtype(),
+                               [&]<class S>() { accumulate_error_backward_of<S>(args, stream); });
         },
-    .shift_forward =
-        [](const ShiftForward& args, const Stream& stream) {
-          dispatch_cpu_storage(args.given.dtype(), [&]<class S>() { shift_forward_of<S>(args, stream); });
+    .add_columns_forward =
+        [](const AddColumnsForward& args, const Stream& stream) {
+          dispatch_cpu_storage(args.given.dtype(),
+                               [&]<class S>() { add_columns_forward_of<S>(args, stream); });
         },
-    .shift_backward =
-        [](const ShiftBackward& args, const Stream& stream) {
+    .add_columns_backward =
+        [](const AddColumnsBackward& args, const Stream& stream) {
           dispatch_cpu_storage(args.d_shifted.dtype(),
-                               [&]<class S>() { shift_backward_of<S>(args, stream); });
+                               [&]<class S>() { add_columns_backward_of<S>(args, stream); });
         },
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The instruction sets that Highway compiles for, before its headers: AVX2, AVX-512 and plain scalar code for
-// everything else. The row operations end in masked loads and stores, which only these keep from touching
-// memory behind the row.
+// everything else. Row operations rely on masked loads and stores that do not touch memory past the row,
+// which only these targets guarantee.
 #pragma once
 #if defined(__x86_64__)
 #define HWY_BASELINE_TARGETS HWY_SCALAR

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums over rows: each block leaves the partial sums of its rows, and a second launch adds them in order of
-// the blocks. How rows are cut depends on their real count and the device alone: the same bits in every run
-// and for any capacity.
+// Sums over rows in two launches: each block writes the partial sum of its rows, then add_partials adds the
+// blocks' partial sums in a fixed order. No float atomics, and the assignment of rows to blocks depends only
+// on the real count and the device: the same bits in every run and for any capacity.
 #pragma once
 #include <meshgrad/kernels/cuda/row_access.h>
 
 namespace meshgrad::cuda {
 
-/// Blocks that leave partial sums: all that the device runs at once, whatever the number of rows.
+/// Blocks that write partial sums: 4 per multiprocessor, whatever the number of rows, so that the size of the
+/// partials does not depend on a row count that only the device knows.
 inline int64_t partial_blocks(const Stream& stream) {
   return int64_t{gpu::multiprocessors(stream.device().index)} * 4;
 }
@@ -19,12 +20,14 @@ void add_column_sums(const Rows& rows, const Tensor& x, const Tensor& target, Ru
 /// target[c] += sum over all rows of partials[row, first_column + c]. Both are f32.
 void add_partials(const Tensor& partials, int64_t first_column, const Tensor& target, const Stream& stream);
 
-/// What a thread summed over its rows becomes the block's: partials[blockIdx.x, first_column + column].
-/// `shared` has kRowWarps * width floats, which no thread uses otherwise; the whole block calls.
+/// Reduces the threads' sums of their rows to the block's: over the groups of each warp by shuffles, then
+/// over the warps in order. `partials` is the block's row of the partials, at its first column; `shared` is
+/// [kRowWarps, width] floats, not used otherwise. The whole block calls.
 template <class T, int kElements, int kAccesses>
-__device__ void leave_partials(const RowPart<T, kElements, kAccesses>& part,
+__device__ void store_partials(const RowPart<T, kElements, kAccesses>& part,
                                const float (&sums)[kAccesses][kElements], float* shared, float* partials) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
+  // Every lane calls the shuffle, also for columns behind the width; only the first group writes.
 #pragma unroll
   for (int access = 0; access < kAccesses; ++access) {
 #pragma unroll
@@ -41,7 +44,7 @@ __device__ void leave_partials(const RowPart<T, kElements, kAccesses>& part,
     for (int w = 0; w < kRowWarps; ++w) sum += shared[w * part.width + column];
     partials[column] = sum;
   }
-  __syncthreads();
+  __syncthreads();  // the next call overwrites `shared`
 }
 
 }  // namespace meshgrad::cuda

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What kernel sources are written in. They compile twice: with nvcc for a GPU, and with the host's compiler
-// for the tests' simulated device, whose simt.h provides CUDA's own names (threadIdx, __syncthreads,
-// __shfl_xor_sync, atomicAdd, ...). What CUDA spells as inline assembly or with types of its own has one name
-// here.
+// The device primitives that kernels are written with. Kernels compile twice: with nvcc for a GPU, and with
+// the host's compiler for the tests' simulated device, whose simt.h provides CUDA's own names (threadIdx,
+// __syncthreads, __shfl_xor_sync, atomicAdd, ...). Whatever CUDA spells as inline assembly or with types of
+// its own has a wrapper here with one name for both.
 //
 // A kernel is `__global__ void name(Args args)` with one plain struct, started by launch() alone. Shared
 // memory comes from MESHGRAD_SHARED (a fixed array) or dynamic_shared (one a kernel). Storage types are
@@ -22,7 +22,7 @@
 
 namespace meshgrad::cuda {
 
-/// Sixteen bytes: what one thread moves best.
+/// Sixteen bytes, the widest load or store of one thread: a warp moves 512 contiguous bytes at a time.
 template <class T>
 struct alignas(16) Vector {
   static constexpr int kSize = static_cast<int>(16 / sizeof(T));
@@ -49,7 +49,7 @@ __device__ T to_storage(float x) {
     return result;
   }
 }
-/// Two neighbours in one register, the first in the low half.
+/// Two neighbouring columns in one 32-bit register, the first in the low half as mma and memory have them.
 template <class T>
 __device__ uint32_t pack(float low, float high) {
   if constexpr (dtype_of<T>() == DType::f16) {
@@ -61,7 +61,8 @@ __device__ uint32_t pack(float low, float high) {
   }
 }
 
-/// The block's dynamic shared memory, 128-byte aligned; of the size given to launch().
+/// The block's dynamic shared memory, of the size given to launch(). 128-byte aligned: byte 0 is in bank 0 of
+/// the 32 4-byte banks, on which every swizzle below relies.
 template <class T>
 __device__ T* dynamic_shared() {
   extern __shared__ __align__(128) unsigned char meshgrad_dynamic_shared[];
@@ -69,7 +70,9 @@ __device__ T* dynamic_shared() {
 }
 
 /// Copies 16 bytes from global to shared memory without a register in between; they may be read after commit,
-/// wait and a barrier. Both addresses are 16-byte aligned. `valid` false: writes zeros and reads nothing.
+/// wait (each thread for its own copies) and a barrier (for those of other threads). Both addresses are
+/// 16-byte aligned. `valid` false: writes zeros and reads nothing. The .cg variant bypasses L1, since
+/// streamed rows are used once per block.
 __device__ inline void copy_async_16(void* shared, const void* global, bool valid = true) {
   const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   const int bytes = valid ? 16 : 0;
@@ -77,15 +80,16 @@ __device__ inline void copy_async_16(void* shared, const void* global, bool vali
                : "memory");
 }
 __device__ inline void copy_async_commit() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
-/// Returns when at most `pending` of this thread's newest groups are still under way.
+/// Returns when at most `pending` of this thread's newest groups are still in flight. Empty groups count.
 template <int pending>
 __device__ void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(pending) : "memory");
 }
 
-/// Four 8x8 matrices of 16-bit values from shared memory. Each lane gives the address of a row (16 bytes,
-/// aligned): of matrix lane / 8, row lane % 8. r[i] gets of matrix i row lane / 4, columns 2 (lane % 4) and
-/// the next. PTX ISA, ldmatrix.
+/// Four 8x8 matrices of 16-bit values from shared memory. Each lane gives the address of one row (16 bytes,
+/// aligned): row lane % 8 of matrix lane / 8. r[i] receives of matrix i row lane / 4, columns 2 (lane % 4)
+/// and the next: the share of an mma operand. The eight rows of a matrix are read at once, so they must lie
+/// in different 16-byte bank groups. PTX ISA, ldmatrix.
 __device__ inline void load_matrices(uint32_t (&r)[4], const void* row) {
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
@@ -93,7 +97,7 @@ __device__ inline void load_matrices(uint32_t (&r)[4], const void* row) {
                : "r"(address)
                : "memory");
 }
-/// As load_matrices, of the transposed matrices: rows 2 (lane % 4) and the next of column lane / 4.
+/// As load_matrices, but r[i] receives rows 2 (lane % 4) and the next of column lane / 4 of matrix i.
 __device__ inline void load_matrices_transposed(uint32_t (&r)[4], const void* row) {
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
@@ -147,7 +151,8 @@ using simt::to_storage;
 
 #endif
 
-/// Sum over the lanes of a warp, in all of them.
+/// Sum over the lanes of a warp. A butterfly: both partners of an exchange add the same two numbers, so all
+/// lanes receive the same bits.
 __device__ inline float warp_sum(float x) {
   for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
   return x;

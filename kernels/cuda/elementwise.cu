@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+// Elementwise operations as Ops of elementwise_launch.h: load, compute in f32, round once, store.
 #include <meshgrad/kernels/cuda/activation.h>
 #include <meshgrad/kernels/cuda/elementwise_launch.h>
 #include <meshgrad/kernels/cuda/norm.h>
-#include <meshgrad/kernels/cuda/tables.h>
+#include <meshgrad/kernels/tables.h>
 
 namespace meshgrad::cuda {
 namespace {
@@ -42,6 +43,7 @@ struct ActivateBackward {
   }
 };
 
+/// y = a x + b y.
 template <class T>
 struct WeightedSum {
   int64_t elements;
@@ -103,6 +105,7 @@ void axpby(const Axpby& args, const Stream& stream) {
 void cast(const Cast& args, const Stream& stream) {
   dispatch_gpu_storage(args.from.dtype(), [&]<class From>() {
     dispatch_gpu_storage(args.to.dtype(), [&]<class To>() {
+      // As many as a vector of the narrower type has; of the wider one an access is two vectors.
       constexpr int kElements = std::max(Vector<From>::kSize, Vector<To>::kSize);
       launch_map<kElements>("cast",
                             Convert<From, To>{args.to.elements(), args.from.data<From>(), args.to.data<To>()},

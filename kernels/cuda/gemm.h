@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// gemm: the matrix products that are not fused, by cuBLASLt, which is loaded when the first one runs: a
-// program starts without it. All rows of the arguments take part; real row counts are the caller's affair.
+// gemm: the matrix multiplications that are not fused, by cuBLASLt. The library is loaded at the first call,
+// so that a program starts without it. All rows of the arguments take part: callers handle real row counts.
 //
-// f32 is computed in f32 (no TF32), 16-bit storage in f32 sums. The algorithm is the library's heuristic
-// choice; with RuntimeOptions::autotune the fastest of its best candidates, measured once and kept on disk.
-// The same algorithm gives the same bits in every run. Throws DeviceError when there is no cuBLASLt or it
-// refuses.
+// f32 is multiplied in f32 (no TF32); 16-bit operands accumulate in f32. The algorithm is the library's
+// heuristic choice or, with RuntimeOptions::autotune, the fastest of its best candidates, measured once and
+// cached on disk. The same algorithm gives the same bits in every run. Throws DeviceError when cuBLASLt is
+// missing or returns an error.
 #pragma once
 #include <meshgrad/engine/tensor.h>
 
@@ -30,11 +30,11 @@ inline GemmSizes sizes_of(const Gemm& args) {
                         args.transpose_a ? a.rows() : a.width()};
   check_internal((args.transpose_b ? b.width() : b.rows()) == sizes.k && args.c.rows() == sizes.m &&
                      args.c.width() == sizes.n && a.dtype() == b.dtype(),
-                 "operands of a matrix product that fit");
+                 "matching sizes of a matrix multiplication");
   return sizes;
 }
 
-/// An empty c does nothing; an empty sum leaves an accumulating c as it is, and is not allowed otherwise.
+/// An empty c is a no-op. k = 0 leaves c unchanged when accumulating and is not allowed otherwise.
 void gemm(const Gemm& args, Runtime& runtime, const Stream& stream);
 
 }  // namespace meshgrad::cuda

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+// gemm by cuBLASLt. Each Runtime has a handle and a cache of prepared calls: descriptors, layouts and the
+// chosen algorithm of one shape. The algorithm is found in this order: the prepared call of the same shape,
+// the choices on disk of similar shapes, measurements (with autotune), the library's heuristic.
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <meshgrad/engine/gpu.h>
+#include <meshgrad/engine/runtime.h>
 #include <meshgrad/kernels/cuda/gemm.h>
 #include <meshgrad/kernels/gemm_tuning.h>
 
@@ -19,9 +23,9 @@
 namespace meshgrad::cuda {
 namespace {
 
-constexpr size_t kMostWorkspace = size_t{32} << 20;  // what NVIDIA recommends for Hopper
-constexpr int kCandidates = 8;
-constexpr size_t kMostPlans = 512;
+constexpr size_t kMaxWorkspaceBytes = size_t{32} << 20;  // what NVIDIA recommends for Hopper
+constexpr int kCandidates = 8;                           // algorithms that autotuning measures
+constexpr size_t kMaxCachedGemms = 512;
 constexpr int kTimedRuns = 5;
 
 /// The functions of libcublasLt that are used here.
@@ -31,17 +35,18 @@ struct Library {
   decltype(&cublasLtDestroy) destroy = nullptr;
   decltype(&cublasLtMatmulDescCreate) create_description = nullptr;
   decltype(&cublasLtMatmulDescDestroy) destroy_description = nullptr;
-  decltype(&cublasLtMatmulDescSetAttribute) describe = nullptr;
+  decltype(&cublasLtMatmulDescSetAttribute) set_attribute = nullptr;
   decltype(&cublasLtMatrixLayoutCreate) create_layout = nullptr;
   decltype(&cublasLtMatrixLayoutDestroy) destroy_layout = nullptr;
   decltype(&cublasLtMatmulPreferenceCreate) create_preference = nullptr;
   decltype(&cublasLtMatmulPreferenceDestroy) destroy_preference = nullptr;
-  decltype(&cublasLtMatmulPreferenceSetAttribute) prefer = nullptr;
+  decltype(&cublasLtMatmulPreferenceSetAttribute) set_preference = nullptr;
   decltype(&cublasLtMatmulAlgoGetHeuristic) candidates = nullptr;
   decltype(&cublasLtMatmulAlgoCheck) check = nullptr;
   decltype(&cublasLtMatmul) multiply = nullptr;
 };
 
+/// Opened by name instead of linked: programs without a GPU run without cuBLASLt.
 Library load_library() {
   void* file = nullptr;
   for (const char* name : {"libcublasLt.so.13", "/usr/local/cuda/lib64/libcublasLt.so.13"}) {
@@ -62,12 +67,12 @@ Library load_library() {
   load(library.destroy, "cublasLtDestroy");
   load(library.create_description, "cublasLtMatmulDescCreate");
   load(library.destroy_description, "cublasLtMatmulDescDestroy");
-  load(library.describe, "cublasLtMatmulDescSetAttribute");
+  load(library.set_attribute, "cublasLtMatmulDescSetAttribute");
   load(library.create_layout, "cublasLtMatrixLayoutCreate");
   load(library.destroy_layout, "cublasLtMatrixLayoutDestroy");
   load(library.create_preference, "cublasLtMatmulPreferenceCreate");
   load(library.destroy_preference, "cublasLtMatmulPreferenceDestroy");
-  load(library.prefer, "cublasLtMatmulPreferenceSetAttribute");
+  load(library.set_preference, "cublasLtMatmulPreferenceSetAttribute");
   load(library.candidates, "cublasLtMatmulAlgoGetHeuristic");
   load(library.check, "cublasLtMatmulAlgoCheck");
   load(library.multiply, "cublasLtMatmul");
@@ -94,21 +99,23 @@ cudaDataType_t type_of(DType dtype) {
     case DType::bf16:
       return CUDA_R_16BF;
     default:
-      check_internal(dtype == DType::f32, "a matrix product in f32, f16 or bf16");
+      check_internal(dtype == DType::f32, "a matrix multiplication in f32, f16 or bf16");
       return CUDA_R_32F;
   }
 }
 
-/// The library sees column-major matrices, in which a row-major c = a b is c^T = b^T a^T: its first operand
-/// is our b, its second our a, and nothing is moved.
-struct Plan {
+/// One shape's descriptors and algorithm. cuBLASLt has column-major matrices; a row-major c = a b is, read
+/// column-major, c^T = b^T a^T. So its first operand is our b and its second our a, and nothing is transposed
+/// in memory.
+struct PreparedGemm {
   using Owned = std::shared_ptr<void>;
   Owned description, first, second, result;
   cublasLtMatmulAlgo_t algorithm{};
   size_t workspace = 0;
 };
 
-Plan::Owned layout_of(const Tensor& matrix) {
+/// The row-major [rows, width] as the column-major [width, rows] with leading dimension `width`.
+PreparedGemm::Owned layout_of(const Tensor& matrix) {
   cublasLtMatrixLayout_t layout = nullptr;
   require(library().create_layout(&layout, type_of(matrix.dtype()), static_cast<uint64_t>(matrix.width()),
                                   static_cast<uint64_t>(matrix.rows()), matrix.width()),
@@ -117,36 +124,41 @@ Plan::Owned layout_of(const Tensor& matrix) {
 }
 
 template <class Handle>
-Handle of(const Plan::Owned& owned) {
+Handle of(const PreparedGemm::Owned& owned) {
   return static_cast<Handle>(owned.get());
 }
 
 template <class Value>
-void describe(const Plan& plan, cublasLtMatmulDescAttributes_t attribute, const Value& value) {
-  require(library().describe(of<cublasLtMatmulDesc_t>(plan.description), attribute, &value, sizeof value),
+void set_attribute(const PreparedGemm& prepared, cublasLtMatmulDescAttributes_t attribute,
+                   const Value& value) {
+  require(library().set_attribute(of<cublasLtMatmulDesc_t>(prepared.description), attribute, &value,
+                                  sizeof value),
           "cublasLtMatmulDescSetAttribute");
 }
 
-Plan describe_product(const Gemm& args) {
-  Plan plan;
+/// Descriptor and layouts with a and b swapped as above, so their transpositions are swapped, too; the bias
+/// is one value per row of the column-major result, which is per column of ours.
+PreparedGemm describe_gemm(const Gemm& args) {
+  PreparedGemm prepared;
   cublasLtMatmulDesc_t description = nullptr;
   require(library().create_description(&description, CUBLAS_COMPUTE_32F, CUDA_R_32F),
           "cublasLtMatmulDescCreate");
-  plan.description = {description, [](void* made) {
-                        library().destroy_description(static_cast<cublasLtMatmulDesc_t>(made));
-                      }};
-  describe(plan, CUBLASLT_MATMUL_DESC_TRANSA, args.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
-  describe(plan, CUBLASLT_MATMUL_DESC_TRANSB, args.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+  prepared.description = {description, [](void* made) {
+                            library().destroy_description(static_cast<cublasLtMatmulDesc_t>(made));
+                          }};
+  set_attribute(prepared, CUBLASLT_MATMUL_DESC_TRANSA, args.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set_attribute(prepared, CUBLASLT_MATMUL_DESC_TRANSB, args.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
   if (args.bias.defined()) {
-    describe(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-    describe(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(args.bias.raw()));
+    set_attribute(prepared, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    set_attribute(prepared, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(args.bias.raw()));
   }
-  plan.first = layout_of(args.b);
-  plan.second = layout_of(args.a);
-  plan.result = layout_of(args.c);
-  return plan;
+  prepared.first = layout_of(args.b);
+  prepared.second = layout_of(args.a);
+  prepared.result = layout_of(args.c);
+  return prepared;
 }
 
+/// The largest power of two up to 16 that divides the address: algorithms differ in what they require.
 uint32_t alignment_of(const Tensor& tensor) {
   if (!tensor.defined()) return 16;
   uint32_t alignment = 16;
@@ -154,6 +166,7 @@ uint32_t alignment_of(const Tensor& tensor) {
   return alignment;
 }
 
+/// The key of a call: everything that descriptors and the heuristic depend on.
 std::string name_of(const Gemm& args, const GemmSizes& s) {
   return fmt::format("{}{} {}{} {}{}{} {}x{}x{} aligned {} {} {} {}", meshgrad::name_of(args.a.dtype()),
                      args.transpose_a ? "^T" : "", meshgrad::name_of(args.b.dtype()),
@@ -163,9 +176,9 @@ std::string name_of(const Gemm& args, const GemmSizes& s) {
                      alignment_of(args.bias));
 }
 
-/// Sizes that share a measured choice: meshes differ, and none of them is to be measured in the middle of a
-/// run when one much like it has been.
-GemmSizes class_of(const Gemm& args) {
+/// Sizes that share a measured algorithm: m and k rounded up to powers of two. Meshes differ in size from
+/// step to step, and measuring each of them would stall the run.
+GemmSizes tuning_class_of(const Gemm& args) {
   const auto rounded = [](auto size) {
     return static_cast<decltype(size)>(std::bit_ceil(static_cast<uint64_t>(size)));
   };
@@ -175,10 +188,10 @@ GemmSizes class_of(const Gemm& args) {
   return s;
 }
 
-/// What one Runtime keeps of the library.
-class Products {
+/// One Runtime's cuBLASLt handle and its cache of prepared calls.
+class CublasLt {
  public:
-  explicit Products(const Runtime& runtime) : device_(runtime.device().index) {
+  explicit CublasLt(const Runtime& runtime) : device_(runtime.device().index) {
     gpu::use(device_);
     require(library().create(&handle_), "cublasLtCreate");
     if (!runtime.autotune()) return;
@@ -186,98 +199,107 @@ class Products {
     choices_ =
         GemmChoices(gemm_choices_file(device), fmt::format("{}, cuBLASLt {}", device, library().version()));
     if (!choices_.problem().empty())
-      runtime.log(LogLevel::warning, choices_.problem() + "; matrix products are measured anew");
+      runtime.log(LogLevel::warning, choices_.problem() + "; GEMM algorithms are measured again");
   }
-  ~Products() { library().destroy(handle_); }
-  Products(const Products&) = delete;
-  Products& operator=(const Products&) = delete;
+  ~CublasLt() { library().destroy(handle_); }
+  CublasLt(const CublasLt&) = delete;
+  CublasLt& operator=(const CublasLt&) = delete;
 
   void run(const Gemm& args, Runtime& runtime, const Stream& stream) {
     const std::lock_guard lock(mutex_);
-    const Plan& plan = plan_for(args, runtime, stream);
+    const PreparedGemm& prepared = prepared_for(args, runtime, stream);
     if (args.bias.defined())
-      describe(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(args.bias.raw()));
-    require(multiply(plan, args, args.c, runtime, stream), "cublasLtMatmul");
+      set_attribute(prepared, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(args.bias.raw()));
+    require(multiply(prepared, args, args.c, runtime, stream), "cublasLtMatmul");
     if (!stream.dry()) gpu::count_launch();
   }
 
  private:
-  const Plan& plan_for(const Gemm& args, Runtime& runtime, const Stream& stream);
-  std::vector<cublasLtMatmulHeuristicResult_t> candidates(const Plan& plan, const Gemm& args) const;
-  void choose(Plan& plan, const Gemm& args, const std::string& name, Runtime& runtime, const Stream& stream);
-  bool recall(Plan& plan, const std::string& name) const;
-  double milliseconds(const Plan& plan, const Gemm& args, const Tensor& c, Runtime& runtime,
+  const PreparedGemm& prepared_for(const Gemm& args, Runtime& runtime, const Stream& stream);
+  std::vector<cublasLtMatmulHeuristicResult_t> candidates(const PreparedGemm& prepared,
+                                                          const Gemm& args) const;
+  void choose_algorithm(PreparedGemm& prepared, const Gemm& args, const std::string& name, Runtime& runtime,
+                        const Stream& stream);
+  bool restore_choice(PreparedGemm& prepared, const std::string& name) const;
+  double milliseconds(const PreparedGemm& prepared, const Gemm& args, const Tensor& c, Runtime& runtime,
                       const Stream& stream) const;
-  cublasStatus_t multiply(const Plan& plan, const Gemm& args, const Tensor& c, Runtime& runtime,
+  cublasStatus_t multiply(const PreparedGemm& prepared, const Gemm& args, const Tensor& c, Runtime& runtime,
                           const Stream& stream) const;
 
   int device_;
   cublasLtHandle_t handle_ = nullptr;
   std::mutex mutex_;
-  std::unordered_map<std::string, Plan> plans_;
+  std::unordered_map<std::string, PreparedGemm> prepared_;
   GemmChoices choices_;
 };
 
-cublasStatus_t Products::multiply(const Plan& plan, const Gemm& args, const Tensor& c, Runtime& runtime,
-                                  const Stream& stream) const {
+cublasStatus_t CublasLt::multiply(const PreparedGemm& prepared, const Gemm& args, const Tensor& c,
+                                  Runtime& runtime, const Stream& stream) const {
   Tensor workspace;
-  if (plan.workspace > 0) {
-    workspace = Tensor::empty(runtime, Shape{static_cast<int64_t>(plan.workspace)}, DType::u8, Tag::workspace,
-                              "cuBLASLt");
+  if (prepared.workspace > 0) {
+    workspace = Tensor::empty(runtime, Shape{static_cast<int64_t>(prepared.workspace)}, DType::u8,
+                              Tag::workspace, "cuBLASLt");
   }
   if (stream.dry()) return CUBLAS_STATUS_SUCCESS;
   const float one = 1.0f, beta = args.accumulate ? 1.0f : 0.0f;
-  const auto layout = [](const Plan::Owned& owned) { return of<cublasLtMatrixLayout_t>(owned); };
-  return library().multiply(handle_, of<cublasLtMatmulDesc_t>(plan.description), &one, args.b.raw(),
-                            layout(plan.first), args.a.raw(), layout(plan.second), &beta, c.raw(),
-                            layout(plan.result), c.raw(), layout(plan.result), &plan.algorithm,
-                            workspace.defined() ? workspace.raw() : nullptr, plan.workspace,
+  const auto layout = [](const PreparedGemm::Owned& owned) { return of<cublasLtMatrixLayout_t>(owned); };
+  return library().multiply(handle_, of<cublasLtMatmulDesc_t>(prepared.description), &one, args.b.raw(),
+                            layout(prepared.first), args.a.raw(), layout(prepared.second), &beta, c.raw(),
+                            layout(prepared.result), c.raw(), layout(prepared.result), &prepared.algorithm,
+                            workspace.defined() ? workspace.raw() : nullptr, prepared.workspace,
                             static_cast<cudaStream_t>(stream.native()));
 }
 
-std::vector<cublasLtMatmulHeuristicResult_t> Products::candidates(const Plan& plan, const Gemm& args) const {
+std::vector<cublasLtMatmulHeuristicResult_t> CublasLt::candidates(const PreparedGemm& prepared,
+                                                                  const Gemm& args) const {
   cublasLtMatmulPreference_t made = nullptr;
   require(library().create_preference(&made), "cublasLtMatmulPreferenceCreate");
   const std::shared_ptr<void> preference(made, [](void* owned) {
     library().destroy_preference(static_cast<cublasLtMatmulPreference_t>(owned));
   });
-  const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
-    require(library().prefer(made, attribute, &value, sizeof value), "cublasLtMatmulPreferenceSetAttribute");
+  const auto set_preference = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+    require(library().set_preference(made, attribute, &value, sizeof value),
+            "cublasLtMatmulPreferenceSetAttribute");
   };
-  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kMostWorkspace);
-  // Partial sums in 16 bits would lose what f32 sums are for.
-  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(args.b));
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(args.a));
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(args.c));
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, std::min(alignment_of(args.c), alignment_of(args.bias)));
+  set_preference(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kMaxWorkspaceBytes);
+  // Split-K reduces in f32 workspace; in place, its partial sums would be rounded to a 16-bit result's type.
+  set_preference(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                 uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+  set_preference(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(args.b));
+  set_preference(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(args.a));
+  set_preference(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(args.c));
+  set_preference(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+                 std::min(alignment_of(args.c), alignment_of(args.bias)));
   std::vector<cublasLtMatmulHeuristicResult_t> found(kCandidates);
   int count = 0;
-  const auto layout = [](const Plan::Owned& owned) { return of<cublasLtMatrixLayout_t>(owned); };
-  require(library().candidates(handle_, of<cublasLtMatmulDesc_t>(plan.description), layout(plan.first),
-                               layout(plan.second), layout(plan.result), layout(plan.result), made,
-                               kCandidates, found.data(), &count),
+  const auto layout = [](const PreparedGemm::Owned& owned) { return of<cublasLtMatrixLayout_t>(owned); };
+  require(library().candidates(handle_, of<cublasLtMatmulDesc_t>(prepared.description),
+                               layout(prepared.first), layout(prepared.second), layout(prepared.result),
+                               layout(prepared.result), made, kCandidates, found.data(), &count),
           "cublasLtMatmulAlgoGetHeuristic for " + name_of(args, sizes_of(args)));
-  check_internal(count > 0, "an algorithm for every matrix product");
+  check_internal(count > 0, "an algorithm for every matrix multiplication");
   found.resize(static_cast<size_t>(count));
   return found;
 }
 
-double Products::milliseconds(const Plan& plan, const Gemm& args, const Tensor& c, Runtime& runtime,
-                              const Stream& stream) const {
+/// Time of kTimedRuns calls; infinite if the algorithm fails. The first call is not timed: it loads the
+/// kernel.
+double CublasLt::milliseconds(const PreparedGemm& prepared, const Gemm& args, const Tensor& c,
+                              Runtime& runtime, const Stream& stream) const {
   const auto event = [] { return std::shared_ptr<void>(gpu::create_event(true), gpu::destroy_event); };
   const auto from = event(), to = event();
-  if (multiply(plan, args, c, runtime, stream) != CUBLAS_STATUS_SUCCESS)
+  if (multiply(prepared, args, c, runtime, stream) != CUBLAS_STATUS_SUCCESS)
     return std::numeric_limits<double>::infinity();
   gpu::record(from.get(), stream.native());
-  for (int i = 0; i < kTimedRuns; ++i) multiply(plan, args, c, runtime, stream);
+  for (int i = 0; i < kTimedRuns; ++i) multiply(prepared, args, c, runtime, stream);
   gpu::record(to.get(), stream.native());
   stream.synchronize();
   return gpu::milliseconds(from.get(), to.get());
 }
 
-/// A choice as text: the algorithm's words and its workspace, in hexadecimal.
-bool Products::recall(Plan& plan, const std::string& name) const {
+/// Takes the algorithm from the choices on disk: the words of cublasLtMatmulAlgo_t and the workspace size as
+/// hexadecimal text. False if there is none, or if this library or device does not accept it.
+bool CublasLt::restore_choice(PreparedGemm& prepared, const std::string& name) const {
   const std::string* text = choices_.find(name);
   if (text == nullptr) return false;
   std::vector<uint64_t> words;
@@ -288,58 +310,61 @@ bool Products::recall(Plan& plan, const std::string& name) const {
     if (end == at) return false;
     at = end;
   }
-  constexpr size_t kWords = std::size(decltype(plan.algorithm.data){});
-  if (words.size() != kWords + 1 || words[kWords] > kMostWorkspace) return false;
-  Plan recalled = plan;
-  std::copy_n(words.begin(), kWords, recalled.algorithm.data);
-  recalled.workspace = words[kWords];
+  constexpr size_t kWords = std::size(decltype(prepared.algorithm.data){});
+  if (words.size() != kWords + 1 || words[kWords] > kMaxWorkspaceBytes) return false;
+  PreparedGemm restored = prepared;
+  std::copy_n(words.begin(), kWords, restored.algorithm.data);
+  restored.workspace = words[kWords];
   cublasLtMatmulHeuristicResult_t result{};
-  const auto layout = [](const Plan::Owned& owned) { return of<cublasLtMatrixLayout_t>(owned); };
-  if (library().check(handle_, of<cublasLtMatmulDesc_t>(plan.description), layout(plan.first),
-                      layout(plan.second), layout(plan.result), layout(plan.result), &recalled.algorithm,
-                      &result) != CUBLAS_STATUS_SUCCESS ||
-      result.workspaceSize > recalled.workspace) {
+  const auto layout = [](const PreparedGemm::Owned& owned) { return of<cublasLtMatrixLayout_t>(owned); };
+  if (library().check(handle_, of<cublasLtMatmulDesc_t>(prepared.description), layout(prepared.first),
+                      layout(prepared.second), layout(prepared.result), layout(prepared.result),
+                      &restored.algorithm, &result) != CUBLAS_STATUS_SUCCESS ||
+      result.workspaceSize > restored.workspace) {
     return false;
   }
-  plan = recalled;
+  prepared = restored;
   return true;
 }
 
-void Products::choose(Plan& plan, const Gemm& args, const std::string& name, Runtime& runtime,
-                      const Stream& stream) {
-  const auto found = candidates(plan, args);
-  plan.algorithm = found.front().algo;
-  plan.workspace = found.front().workspaceSize;
+/// The heuristic's best algorithm or, with autotune, the fastest of its candidates, which is saved on disk.
+/// Never measures in a dry run (no work may run) or while capturing (the calls would be recorded).
+void CublasLt::choose_algorithm(PreparedGemm& prepared, const Gemm& args, const std::string& name,
+                                Runtime& runtime, const Stream& stream) {
+  const auto found = candidates(prepared, args);
+  prepared.algorithm = found.front().algo;
+  prepared.workspace = found.front().workspaceSize;
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   cudaStreamIsCapturing(static_cast<cudaStream_t>(stream.native()), &capture);
   if (!runtime.autotune() || stream.dry() || capture != cudaStreamCaptureStatusNone) return;
-  // Into other memory: what is added to would change at every run.
-  const Tensor c = Tensor::empty(runtime, args.c.shape(), args.c.dtype(), Tag::workspace, "measured product");
+  // Measured into workspace: repeated runs would accumulate into c.
+  const Tensor c = Tensor::empty(runtime, args.c.shape(), args.c.dtype(), Tag::workspace, "gemm tuning");
   double best = std::numeric_limits<double>::infinity();
-  Plan tried = plan;
+  PreparedGemm tried = prepared;
   for (const auto& candidate : found) {
     tried.algorithm = candidate.algo;
     tried.workspace = candidate.workspaceSize;
     const double time = milliseconds(tried, args, c, runtime, stream);
     if (time >= best) continue;
     best = time;
-    plan.algorithm = tried.algorithm;
-    plan.workspace = tried.workspace;
+    prepared.algorithm = tried.algorithm;
+    prepared.workspace = tried.workspace;
   }
   std::string text;
-  for (const uint64_t word : plan.algorithm.data) text += fmt::format("{:x} ", word);
-  choices_.add(name, text + fmt::format("{:x}", plan.workspace));
+  for (const uint64_t word : prepared.algorithm.data) text += fmt::format("{:x} ", word);
+  choices_.add(name, text + fmt::format("{:x}", prepared.workspace));
 }
 
-const Plan& Products::plan_for(const Gemm& args, Runtime& runtime, const Stream& stream) {
+const PreparedGemm& CublasLt::prepared_for(const Gemm& args, Runtime& runtime, const Stream& stream) {
   const std::string name = name_of(args, sizes_of(args));
-  const auto known = plans_.find(name);
-  if (known != plans_.end()) return known->second;
-  if (plans_.size() >= kMostPlans) plans_.clear();  // as many mesh sizes: a plan costs microseconds
-  Plan plan = describe_product(args);
-  const std::string group = name_of(args, class_of(args));
-  if (!recall(plan, group)) choose(plan, args, group, runtime, stream);
-  return plans_.emplace(name, std::move(plan)).first->second;
+  const auto known = prepared_.find(name);
+  if (known != prepared_.end()) return known->second;
+  // Reached with hundreds of mesh sizes; preparing a call again costs microseconds.
+  if (prepared_.size() >= kMaxCachedGemms) prepared_.clear();
+  PreparedGemm prepared = describe_gemm(args);
+  const std::string group = name_of(args, tuning_class_of(args));
+  if (!restore_choice(prepared, group)) choose_algorithm(prepared, args, group, runtime, stream);
+  return prepared_.emplace(name, std::move(prepared)).first->second;
 }
 
 }  // namespace
@@ -348,17 +373,17 @@ void gemm(const Gemm& args, Runtime& runtime, const Stream& stream) {
   const GemmSizes sizes = sizes_of(args);
   if (sizes.m == 0 || sizes.n == 0) return;
   if (sizes.k == 0) {
-    check_internal(args.accumulate, "a matrix product over something");
+    check_internal(args.accumulate, "a matrix multiplication with k > 0");
     return;
   }
-  if (stream.dry() && gpu::devices().empty()) {  // nobody to ask: as much as a product may take
-    Tensor::empty(runtime, Shape{static_cast<int64_t>(kMostWorkspace)}, DType::u8, Tag::workspace,
+  if (stream.dry() && gpu::devices().empty()) {  // no library to ask: an upper bound for the memory plan
+    Tensor::empty(runtime, Shape{static_cast<int64_t>(kMaxWorkspaceBytes)}, DType::u8, Tag::workspace,
                   "cuBLASLt");
     return;
   }
   std::shared_ptr<void>& slot = runtime.gpu_libraries();
-  if (slot == nullptr) slot = std::make_shared<Products>(runtime);
-  static_cast<Products*>(slot.get())->run(args, runtime, stream);
+  if (slot == nullptr) slot = std::make_shared<CublasLt>(runtime);
+  static_cast<CublasLt*>(slot.get())->run(args, runtime, stream);
 }
 
 }  // namespace meshgrad::cuda

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Starting kernels: one function, checked and counted; with nvcc on the GPU, otherwise on the simulated
-// device.
+// Kernel launches: one function, checked and counted. Compiled by nvcc it launches on the GPU, otherwise on
+// the simulated device.
 #pragma once
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
@@ -16,25 +16,27 @@
 
 namespace meshgrad::cuda {
 
-/// A device gives 48 KiB to fixed and dynamic shared memory together, unless it is asked for more; what is
-/// fixed in the kernel is not known here, and may be the rest.
-inline constexpr int kSharedWithoutAsking = 32 * 1024;
-inline constexpr int kSharedUnasked = 48 * 1024;
+/// A thread block has 48 KiB of static and dynamic shared memory together, unless the kernel opts in to more
+/// (cudaFuncSetAttribute). The static size is not known here, so launch() opts in above 32 KiB of dynamic
+/// memory; static arrays may take the 16 KiB that are left.
+inline constexpr int kSharedOptInBytes = 32 * 1024;
+inline constexpr int kDefaultSharedBytes = 48 * 1024;
 
 struct LaunchShape {
   int64_t blocks = 1;
-  int threads = 32;      ///< of a block
-  int shared_bytes = 0;  ///< dynamic shared memory of a block
+  int threads = 32;      ///< per block
+  int shared_bytes = 0;  ///< dynamic shared memory per block
 };
 
-/// Starts `kernel(args)` on the stream. No blocks: does nothing. Throws DeviceError naming the kernel.
+/// Starts `kernel(args)` on the stream; with no blocks, or on a dry-run stream, does nothing. Throws
+/// DeviceError naming the kernel.
 template <class Args>
 void launch(const char* name, void (*kernel)(Args), const LaunchShape& shape, const Stream& stream,
             const Args& args) {
   if (shape.blocks == 0 || stream.dry()) return;
 #ifdef __CUDACC__
   cudaError_t error = cudaSuccess;
-  if (shape.shared_bytes > kSharedWithoutAsking) {
+  if (shape.shared_bytes > kSharedOptInBytes) {
     error = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, shape.shared_bytes);
   }
@@ -54,11 +56,11 @@ void launch(const char* name, void (*kernel)(Args), const LaunchShape& shape, co
   gpu::count_launch();
 }
 
-/// Blocks for `items`, `per_block` of them each.
+/// Blocks that cover `items` with `per_block` items each.
 constexpr int64_t blocks_for(int64_t items, int64_t per_block) { return (items + per_block - 1) / per_block; }
 
-/// Blocks of a kernel that strides over its items: enough for all of them, but no more than keep the device
-/// busy.
+/// Blocks of a kernel with a grid-stride loop: enough to cover the items, but at most `blocks_per_sm` per
+/// multiprocessor, so that a large problem does not pay for block launches.
 inline int64_t persistent_blocks(const Stream& stream, int64_t items, int64_t per_block, int blocks_per_sm) {
   const int64_t most = int64_t{gpu::multiprocessors(stream.device().index)} * blocks_per_sm;
   return std::min(blocks_for(items, per_block), most);

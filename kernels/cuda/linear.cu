@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear maps by gemm, which takes all rows of a tensor: where the real count lies in device memory, products
-// go through memory of their own, so that rows behind the count are neither written nor part of a sum.
+// Linear layers by gemm, which processes all rows of a tensor. The host does not know a real count that is in
+// device memory, so in that case results go through workspace, and operands of a sum over rows are copied
+// with zeros behind the count: rows behind it are neither written nor added.
 #include <meshgrad/kernels/cuda/column_sums.h>
 #include <meshgrad/kernels/cuda/elementwise_launch.h>
 #include <meshgrad/kernels/cuda/gemm.h>
-#include <meshgrad/kernels/cuda/tables.h>
+#include <meshgrad/kernels/tables.h>
 
 namespace meshgrad::cuda {
 namespace {
 
 template <class T>
 struct CopyWithZeros {
-  int64_t elements;  // of all rows
+  int64_t elements;  // of the capacity, not the real count
   Rows rows;
   int64_t width;
   const T* from;
   T* to;
   template <int kElements>
   __device__ void at(int64_t i) const {
-    const int64_t end = real_rows(rows) * width;
+    const int64_t end = real_rows(rows) * width;  // may lie within an access
     float v[kElements] = {};
     if (i + kElements <= end) {
       load_floats(from + i, v);
@@ -29,7 +30,7 @@ struct CopyWithZeros {
   }
 };
 
-/// The tensor, or a copy whose rows behind the real count are 0.
+/// `x` itself, or a copy whose rows behind the real count are 0.
 Tensor real_rows_of(const Tensor& x, const Rows& rows, Runtime& runtime, const Stream& stream) {
   if (rows.count == nullptr) return x;
   const Tensor copy = Tensor::empty(runtime, x.shape(), x.dtype(), Tag::workspace, "real rows");
@@ -41,31 +42,34 @@ Tensor real_rows_of(const Tensor& x, const Rows& rows, Runtime& runtime, const S
   return copy;
 }
 
-/// Runs `product` into `to`, or into other memory and its real rows to `to`.
-void write_rows(Gemm product, const Rows& rows, const Tensor& to, bool accumulate, Runtime& runtime,
-                const Stream& stream) {
-  product.c = to;
-  product.accumulate = accumulate;
+/// Runs `call` with `to` as its result; with a count in device memory, into workspace, of which only the real
+/// rows are copied (or added) to `to`.
+void gemm_rows(Gemm call, const Rows& rows, const Tensor& to, bool accumulate, Runtime& runtime,
+               const Stream& stream) {
+  call.c = to;
+  call.accumulate = accumulate;
   if (rows.count == nullptr) {
-    gemm(product, runtime, stream);
+    gemm(call, runtime, stream);
     return;
   }
-  product.c = Tensor::empty(runtime, to.shape(), to.dtype(), Tag::workspace, "product");
-  product.accumulate = false;
-  gemm(product, runtime, stream);
+  call.c = Tensor::empty(runtime, to.shape(), to.dtype(), Tag::workspace, "gemm result");
+  call.accumulate = false;
+  gemm(call, runtime, stream);
+  // Without offsets a segment is one row: a copy or an addition row by row.
   segment_sum_kernels.segment_sum(
-      {.segments = rows, .offsets = {}, .order = {}, .x = product.c, .out = to, .accumulate = accumulate},
+      {.segments = rows, .offsets = {}, .order = {}, .x = call.c, .out = to, .accumulate = accumulate},
       stream);
 }
 
 void forward(const LinearForward& args, Runtime& runtime, const Stream& stream) {
   Tensor bias = args.bias;
-  if (bias.defined() && bias.dtype() != args.y.dtype()) {  // cuBLASLt's epilogue wants the result's dtype
+  // cuBLASLt's bias epilogue needs the result's dtype.
+  if (bias.defined() && bias.dtype() != args.y.dtype()) {
     bias = Tensor::empty(runtime, args.bias.shape(), args.y.dtype(), Tag::workspace, "bias");
     elementwise_kernels.cast({args.bias, bias}, stream);
   }
-  write_rows({.a = args.x, .b = args.weight, .c = {}, .bias = bias}, args.rows, args.y, args.accumulate,
-             runtime, stream);
+  gemm_rows({.a = args.x, .b = args.weight, .c = {}, .bias = bias}, args.rows, args.y, args.accumulate,
+            runtime, stream);
 }
 
 void backward(const LinearBackward& args, Runtime& runtime, const Stream& stream) {
@@ -80,8 +84,8 @@ void backward(const LinearBackward& args, Runtime& runtime, const Stream& stream
          runtime, stream);
   }
   if (args.d_x.defined()) {
-    write_rows({.a = args.d_y, .b = args.weight, .c = {}, .transpose_b = true, .bias = {}}, args.rows,
-               args.d_x, args.accumulate_d_x, runtime, stream);
+    gemm_rows({.a = args.d_y, .b = args.weight, .c = {}, .transpose_b = true, .bias = {}}, args.rows,
+              args.d_x, args.accumulate_d_x, runtime, stream);
   }
 }
 

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The general path: one launch an op, any width.
+// The edge update by the fused kernels where these support the call, otherwise by the general path: one
+// launch per operation, any width, activation and storage type. Formulas in message_passing.h.
 #include <meshgrad/kernels/cuda/fused/fused.h>
 #include <meshgrad/kernels/cuda/row_access.h>
-#include <meshgrad/kernels/cuda/tables.h>
 #include <meshgrad/kernels/cuda/unfused_mlp.h>
+#include <meshgrad/kernels/tables.h>
 
 namespace meshgrad::cuda {
 namespace {
 
 template <class T>
-struct SumOfRows {
+struct SumRowsArgs {
   Rows rows;
-  const T* own;  // or null: row i itself
+  const T* own;  // row i itself; or null
   const T *first, *second;
   const int32_t *first_index, *second_index;  // second may be null, and its index
   const float* bias;                          // or null
@@ -19,9 +20,9 @@ struct SumOfRows {
   int width, lanes;
 };
 
-/// out[i] = own[i] + first[first_index[i]] + second[second_index[i]] + bias, summed in f32.
+/// out[i] = own[i] + first[first_index[i]] + second[second_index[i]] + bias, added in f32 in this order.
 template <class T, int kElements>
-__global__ void sum_of_rows(SumOfRows<T> args) {
+__global__ void sum_rows_kernel(SumRowsArgs<T> args) {
   const int64_t rows = real_rows(args.rows);
   const int lane = static_cast<int>(threadIdx.x) % args.lanes;
   const int group = static_cast<int>(threadIdx.x) / args.lanes;
@@ -47,12 +48,13 @@ __global__ void sum_of_rows(SumOfRows<T> args) {
   }
 }
 
+/// Rows of x by index, on the host.
 struct IndexedRows {
   const Tensor& x;
   const Tensor& index;
 };
 
-void add_rows(const char* name, const Rows& rows, const Tensor& own, const IndexedRows& first,
+void sum_rows(const char* name, const Rows& rows, const Tensor& own, const IndexedRows& first,
               const IndexedRows& second, const Tensor& bias, const Tensor& out, const Stream& stream) {
   const int64_t width = out.width();
   if (width == 0) return;
@@ -60,11 +62,11 @@ void add_rows(const char* name, const Rows& rows, const Tensor& own, const Index
     const auto data = [](const Tensor& x) { return x.data_or_null<T>(); };
     const auto run = [&]<int kElements>() {
       const int lanes = lanes_of(width, kElements);
-      launch(name, sum_of_rows<T, kElements>,
+      launch(name, sum_rows_kernel<T, kElements>,
              {persistent_blocks(stream, rows.capacity, kRowThreads / lanes, 16), kRowThreads, 0}, stream,
-             SumOfRows<T>{rows, data(own), data(first.x), data(second.x), first.index.data<int32_t>(),
-                          second.x.defined() ? second.index.data<int32_t>() : nullptr,
-                          bias.data_or_null<float>(), data(out), static_cast<int>(width), lanes});
+             SumRowsArgs<T>{rows, data(own), data(first.x), data(second.x), first.index.data<int32_t>(),
+                            second.x.defined() ? second.index.data<int32_t>() : nullptr,
+                            bias.data_or_null<float>(), data(out), static_cast<int>(width), lanes});
     };
     if (vectors_fit<T>(width, {data(own), data(first.x), data(second.x), out.raw()})) {
       run.template operator()<Vector<T>::kSize>();
@@ -74,11 +76,13 @@ void add_rows(const char* name, const Rows& rows, const Tensor& own, const Index
   });
 }
 
+/// The rows of owned nodes, which are the first ones; halo nodes are behind them.
 Tensor owned_rows_of(const Graph& graph, const Tensor& nodes) {
   return nodes.defined() ? nodes.row_range(0, graph.owned_nodes) : Tensor();
 }
 
-/// z_1 = h W_s [sender] + h W_r [receiver] + b_1 + e W_e.
+/// z_1 = S[sender] + R[receiver] + b_1 + e W_e, with S = h W_s and R = h W_r computed per node. Halo nodes
+/// never receive, so R has owned nodes only.
 void first_layer(const Graph& graph, const NodeTerms& terms, const MlpInput& edges, const Layers& layers,
                  const Tensor& z) {
   const auto scratch = [&](int64_t rows, std::string_view name) {
@@ -95,11 +99,12 @@ void first_layer(const Graph& graph, const NodeTerms& terms, const MlpInput& edg
                           .bias = {},
                           .y = receiver},
                          layers.runtime, layers.stream);
-  add_rows("first_layer_terms", graph.edge_rows(), Tensor(), {sender, graph.senders},
+  sum_rows("first_layer_terms", graph.edge_rows(), Tensor(), {sender, graph.senders},
            {receiver, graph.receivers}, layers.weights.first_bias, z, layers.stream);
   add_input(layers, edges, Tensor(), z, true);
 }
 
+/// out[r] = sum of x over the edges of receiver r: edges are in receiver order, so they are segments of x.
 void sum_over_receivers(const Graph& graph, const Tensor& x, const Tensor& out, const Stream& stream) {
   segment_sum_kernels.segment_sum(
       {.segments = graph.owned_rows(), .offsets = graph.receiver_offsets, .order = {}, .x = x, .out = out},
@@ -107,25 +112,25 @@ void sum_over_receivers(const Graph& graph, const Tensor& x, const Tensor& out, 
 }
 
 void edge_forward(const EdgeUpdateForward& args, Runtime& runtime, const Stream& stream) {
-  if (fused_covers(args)) return fused_edge_forward(args, runtime, stream);
+  if (fused_supports(args)) return fused_edge_forward(args, runtime, stream);
   const Graph& graph = *args.graph;
   const Layers layers{graph.edge_rows(), args.aggregate.dtype(), args.weights, runtime, stream};
-  const std::vector<Tensor> z = places_of_sums(layers, args.edges.weight.width(), args.saved);
+  const std::vector<Tensor> z = preactivation_buffers(layers, args.edges.weight.width(), args.saved);
   first_layer(graph, args.terms, args.edges, layers, z[0]);
   run_layers(layers, z);
 
-  // What is summed is y or e'; e' is written where somebody reads it.
+  // Receivers sum y or e'. e' is written only when it is needed as the sum's operand or as an output.
   const bool sums_edges = args.aggregate_after_residual || !args.residual;
   const Tensor residual = args.residual ? args.edges.x : Tensor();
-  Tensor summed = sums_edges ? args.edges_out : Tensor();
-  if (!summed.defined()) summed = layers.scratch(args.aggregate.width(), "messages");
-  finish(layers, z.back(), sums_edges ? residual : Tensor(), summed);
-  if (args.edges_out.defined() && !sums_edges) finish(layers, z.back(), residual, args.edges_out);
-  sum_over_receivers(graph, summed, args.aggregate, stream);
+  Tensor message = sums_edges ? args.edges_out : Tensor();
+  if (!message.defined()) message = layers.scratch(args.aggregate.width(), "messages");
+  norm_and_residual(layers, z.back(), sums_edges ? residual : Tensor(), message);
+  if (args.edges_out.defined() && !sums_edges) norm_and_residual(layers, z.back(), residual, args.edges_out);
+  sum_over_receivers(graph, message, args.aggregate, stream);
 }
 
-/// d_e = d_z1 W_e^T and, with a residual, the gradient of e': d_y where e' was summed, else d_edges_out,
-/// which may be the same memory.
+/// d_e = d_z_1 W_e^T and, with a residual, the gradient of e'. That gradient is d_y when receivers sum e',
+/// else d_edges_out, which may be the same memory as d_edges: then it is in place already.
 void edge_gradient(const EdgeUpdateBackward& args, const Tensor& d_z, const Tensor& d_y, Runtime& runtime,
                    const Stream& stream) {
   const Rows rows = args.graph->edge_rows();
@@ -143,7 +148,8 @@ void edge_gradient(const EdgeUpdateBackward& args, const Tensor& d_z, const Tens
                           runtime, stream);
 }
 
-/// The way back of the node terms: weight gradients, and the nodes' gradient.
+/// Backward of the node terms S and R: the gradients of W_s, W_r and h. dS and dR are sums of d_z_1 over the
+/// edges that a node sends and receives, so that the GEMMs run over nodes instead of edges.
 void node_gradients(const EdgeUpdateBackward& args, const Layers& layers, const Tensor& d_z) {
   const Graph& graph = *args.graph;
   const auto scratch = [&](int64_t rows, std::string_view name) {
@@ -179,19 +185,21 @@ void node_gradients(const EdgeUpdateBackward& args, const Layers& layers, const 
 }
 
 void edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Stream& stream) {
-  if (fused_covers(args)) return fused_edge_backward(args, runtime, stream);
+  if (fused_supports(args)) return fused_edge_backward(args, runtime, stream);
   const Graph& graph = *args.graph;
   const Layers layers{graph.edge_rows(), args.d_aggregate.dtype(), args.weights, runtime, stream};
+  // Saved activations are used if all of them are there; otherwise all are recomputed, to the same bits.
   const bool complete = saved_is_complete(args.weights, args.saved);
   const std::vector<Tensor> z =
-      places_of_sums(layers, args.edges.weight.width(), complete ? args.saved : MlpSaved{});
+      preactivation_buffers(layers, args.edges.weight.width(), complete ? args.saved : MlpSaved{});
   if (!complete) {
     first_layer(graph, args.terms, args.edges, layers, z[0]);
     run_layers(layers, z, args.weights.norm != Norm::none);
   }
+  // d_y[edge] = d_aggregate[receiver] + d_edges_out[edge]: also right when e' is summed, since e' = e + y.
   const Tensor none;
   const Tensor d_y = layers.scratch(args.d_aggregate.width(), "d_y");
-  add_rows("edge_gradient", layers.rows, args.d_edges_out, {args.d_aggregate, graph.receivers}, {none, none},
+  sum_rows("edge_gradient", layers.rows, args.d_edges_out, {args.d_aggregate, graph.receivers}, {none, none},
            none, d_y, stream);
   const Tensor d_z = layers_backward(layers, z, d_y, args.d_weights);
   edge_gradient(args, d_z, d_y, runtime, stream);
@@ -201,7 +209,7 @@ void edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Strea
 }  // namespace
 
 const MessagePassingKernels message_passing_kernels{
-    .saving_helps = [](const EdgeUpdateForward& args) { return !fused_covers(args); },
+    .saves_hidden = [](const EdgeUpdateForward& args) { return !fused_supports(args); },
     .edge_forward = edge_forward,
     .edge_backward = edge_backward};
 

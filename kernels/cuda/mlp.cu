@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The general path: one launch an op, any width.
+// MLPs by the fused kernels where these support the call, otherwise by the general path: one launch per
+// operation, any width, activation and storage type.
 #include <meshgrad/kernels/cuda/fused/fused.h>
-#include <meshgrad/kernels/cuda/tables.h>
 #include <meshgrad/kernels/cuda/unfused_mlp.h>
+#include <meshgrad/kernels/tables.h>
 
 namespace meshgrad::cuda {
 namespace {
 
-/// z_1 and the sums after it; the last one only if `last`.
-void run(const Layers& layers, const PerInput<MlpInput>& inputs, const std::vector<Tensor>& z, bool last) {
+/// Computes the pre-activations z[0] .. z.back(); without `last`, all but z.back(), which backward needs only
+/// for the norm.
+void forward_layers(const Layers& layers, const PerInput<MlpInput>& inputs, const std::vector<Tensor>& z,
+                    bool last) {
   if (z.size() > 1 || last) {
     for (size_t i = 0; i < inputs.size(); ++i)
       add_input(layers, inputs[i], i == 0 ? layers.weights.first_bias : Tensor(), z[0], i > 0);
@@ -18,24 +21,24 @@ void run(const Layers& layers, const PerInput<MlpInput>& inputs, const std::vect
 
 void forward(const MlpForward& args, Runtime& runtime, const Stream& stream) {
   if (args.rows.capacity == 0) return;
-  if (fused_covers(args)) return fused_mlp_forward(args, runtime, stream);
+  if (fused_supports(args)) return fused_mlp_forward(args, runtime, stream);
   const Layers layers{args.rows, args.out.dtype(), args.weights, runtime, stream};
-  std::vector<Tensor> z = places_of_sums(layers, args.inputs[0].weight.width(), args.saved);
-  const bool direct = args.weights.norm == Norm::none && !args.residual.defined();
+  std::vector<Tensor> z = preactivation_buffers(layers, args.inputs[0].weight.width(), args.saved);
+  const bool direct = args.weights.norm == Norm::none && !args.residual.defined();  // the output is z.back()
   if (direct) z.back() = args.out;
-  run(layers, args.inputs, z, true);
-  if (!direct) finish(layers, z.back(), args.residual, args.out);
+  forward_layers(layers, args.inputs, z, true);
+  if (!direct) norm_and_residual(layers, z.back(), args.residual, args.out);
 }
 
 void backward(const MlpBackward& args, Runtime& runtime, const Stream& stream) {
   if (args.rows.capacity == 0) return;
-  if (fused_covers(args)) return fused_mlp_backward(args, runtime, stream);
+  if (fused_supports(args)) return fused_mlp_backward(args, runtime, stream);
   const Layers layers{args.rows, args.d_out.dtype(), args.weights, runtime, stream};
-  // Only a complete record is used: forward gives the same bits again.
+  // Saved activations are used if all of them are there; otherwise all are recomputed, to the same bits.
   const bool complete = saved_is_complete(args.weights, args.saved);
   const std::vector<Tensor> z =
-      places_of_sums(layers, args.inputs[0].weight.width(), complete ? args.saved : MlpSaved{});
-  if (!complete) run(layers, args.inputs, z, args.weights.norm != Norm::none);
+      preactivation_buffers(layers, args.inputs[0].weight.width(), complete ? args.saved : MlpSaved{});
+  if (!complete) forward_layers(layers, args.inputs, z, args.weights.norm != Norm::none);
   const Tensor d_z = layers_backward(layers, z, args.d_out, args.d_weights);
 
   Tensor bias = args.d_weights.first_bias;
@@ -49,13 +52,13 @@ void backward(const MlpBackward& args, Runtime& runtime, const Stream& stream) {
                              .d_weight = args.d_first_weights[i],
                              .d_bias = bias},
                             runtime, stream);
-    bias = Tensor();  // the sum of d_z's columns belongs to one input
+    bias = Tensor();  // the inputs share one bias: its gradient is added once
   }
 }
 
 }  // namespace
 
-const MlpKernels mlp_kernels{.saving_helps = [](const MlpForward& args) { return !fused_covers(args); },
+const MlpKernels mlp_kernels{.saves_hidden = [](const MlpForward& args) { return !fused_supports(args); },
                              .forward = forward,
                              .backward = backward};
 

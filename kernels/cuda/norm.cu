@@ -1,24 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
+// One group of lanes per row (row_access.h). Up to 1024 columns the row stays in registers between the
+// statistics and the output: each value is read once and written once.
 #include <meshgrad/kernels/cuda/column_sums.h>
 #include <meshgrad/kernels/cuda/norm.h>
 
 namespace meshgrad::cuda {
 namespace {
 
+/// Arguments of norm_forward; x, residual and y are [rows, width], gain and bias [width].
 template <class T>
-struct Forward {
+struct ForwardArgs {
   Rows rows;
   const T* x;
   const float *gain, *bias;
   const T* residual;
   T* y;
   float epsilon;
-  int width, lanes;
-  bool centred;  // layer norm; else rms
+  int width, lanes;  // lanes of a row's group, lanes_of(width, kElements)
+  bool centred;      // LayerNorm; else RMSNorm
 };
 
-/// Mean (0 unless centred) and 1 / standard deviation of a group's row, in two passes: the square of the mean
-/// would cost the digits of a row far from 0.
+/// Mean (0 unless centred) and 1 / standard deviation of a group's row. Two passes over the registers:
+/// mean(x^2) - mean(x)^2 would cancel for a row whose mean is far from 0.
 struct Statistics {
   float mean, scale;
 };
@@ -47,11 +50,12 @@ __device__ Statistics statistics(Part& x, bool centred, float epsilon) {
 }
 
 template <class T, int kElements, int kAccesses>
-__global__ void norm_forward(Forward<T> args) {
+__global__ void norm_forward(ForwardArgs<T> args) {
   const int64_t rows = real_rows(args.rows);
   const int groups = static_cast<int>(blockDim.x) / args.lanes;
   const int group = static_cast<int>(threadIdx.x) / args.lanes;
-  // The whole warp stays together for its shuffles; groups behind the last row hold zeros.
+  // The bound is that of the block's first row, so a warp's lanes stay together for the shuffles of
+  // group_sum; groups behind the last row hold zeros and store nothing.
   for (int64_t first = int64_t{blockIdx.x} * groups; first < rows; first += int64_t{gridDim.x} * groups) {
     const int64_t row = first + group;
     RowPart<T, kElements, kAccesses> x;
@@ -77,7 +81,7 @@ __global__ void norm_forward(Forward<T> args) {
 }
 
 template <class T>
-struct Backward {
+struct BackwardArgs {
   Rows rows;
   const T* x;
   const float* gain;
@@ -89,8 +93,7 @@ struct Backward {
   bool centred, accumulate;
 };
 
-/// Means over the row of d_y gain and of d_y gain times the normalised x: what flows back through the
-/// statistics.
+/// mean(g) and mean(g xn) of norm.h: the gradient through the mean and through the scale.
 struct Means {
   float direct, through_scale;
 };
@@ -112,8 +115,10 @@ __device__ Means means(Part& x, Part& d_y, const float* gain, const Statistics& 
   return {centred ? group_sum(direct, x.lanes) / count : 0.0f, through_scale};
 }
 
+/// d_x row by row, and this block's partial sums of d_gain and d_bias. x and d_y are both held in registers:
+/// the two means need all of the row before any d_x can be computed.
 template <class T, int kElements, int kAccesses>
-__global__ void norm_backward(Backward<T> args) {
+__global__ void norm_backward(BackwardArgs<T> args) {
   using Part = RowPart<T, kElements, kAccesses>;
   constexpr int kHeld = kAccesses > 0 ? kAccesses : 1;
   const int64_t rows = real_rows(args.rows);
@@ -124,10 +129,11 @@ __global__ void norm_backward(Backward<T> args) {
   x.lanes = d_y.lanes = args.lanes;
   x.lane = d_y.lane = static_cast<int>(threadIdx.x) % args.lanes;
   x.width = d_y.width = args.width;
+  // The lane's columns, summed over all rows of its group; without registers for them, in `partials` itself.
   float d_gain[kHeld][kElements] = {}, d_bias[kHeld][kElements] = {};
-  if constexpr (kAccesses == 0) {  // one warp a block: a lane owns its columns of the partials
+  if constexpr (kAccesses == 0) {  // one warp per block, a column belongs to one lane: no atomics
     for (int column = x.lane; column < 2 * args.width; column += 32) partials[column] = 0.0f;
-    __syncwarp();
+    __syncwarp();  // the column of d_bias that a lane adds to may have been cleared by another lane
   }
   for (int64_t first = int64_t{blockIdx.x} * groups; first < rows; first += int64_t{gridDim.x} * groups) {
     const int64_t row = first + group;
@@ -157,9 +163,9 @@ __global__ void norm_backward(Backward<T> args) {
       store_floats(to, d_x);
     });
   }
-  if constexpr (kAccesses > 0) {
-    leave_partials(x, d_gain, dynamic_shared<float>(), partials);
-    leave_partials(x, d_bias, dynamic_shared<float>(), partials + args.width);
+  if constexpr (kAccesses > 0) {  // all threads arrive: store_partials has barriers
+    store_partials(x, d_gain, dynamic_shared<float>(), partials);
+    store_partials(x, d_bias, dynamic_shared<float>(), partials + args.width);
   }
 }
 
@@ -176,10 +182,10 @@ void norm_rows(const NormForward& args, const Tensor& residual, const Stream& st
           launch("norm_forward", norm_forward<T, kElements, kAccesses>,
                  {persistent_blocks(stream, args.rows.capacity, kRowThreads / lanes, 16), kRowThreads, 0},
                  stream,
-                 Forward<T>{args.rows, args.x.data<T>(), args.gain.data<float>(),
-                            args.bias.data_or_null<float>(), add, args.y.data<T>(),
-                            static_cast<float>(args.epsilon), static_cast<int>(width), lanes,
-                            args.norm == Norm::layer});
+                 ForwardArgs<T>{args.rows, args.x.data<T>(), args.gain.data<float>(),
+                                args.bias.data_or_null<float>(), add, args.y.data<T>(),
+                                static_cast<float>(args.epsilon), static_cast<int>(width), lanes,
+                                args.norm == Norm::layer});
         });
   });
 }
@@ -194,13 +200,14 @@ void norm_rows_backward(const NormBackward& args, Runtime& runtime, const Stream
     dispatch_row<T>(
         width, vectors_fit<T>(width, {args.x.raw(), args.d_y.raw(), args.d_x.raw()}),
         [&]<int kElements, int kAccesses>() {
+          // Shared memory is store_partials' [kRowWarps, width] floats, at most 16 KiB.
           const int lanes = kAccesses > 0 ? lanes_of(width, kElements) : 32;
           const LaunchShape shape{blocks, kAccesses > 0 ? kRowThreads : 32,
                                   kAccesses > 0 ? kRowWarps * static_cast<int>(width) * 4 : 0};
           launch("norm_backward", norm_backward<T, kElements, kAccesses>, shape, stream,
-                 Backward<T>{args.rows, args.x.data<T>(), args.gain.data<float>(), args.d_y.data<T>(),
-                             args.d_x.data<T>(), partials.data<float>(), static_cast<float>(args.epsilon),
-                             static_cast<int>(width), lanes, args.norm == Norm::layer, args.accumulate});
+                 BackwardArgs<T>{args.rows, args.x.data<T>(), args.gain.data<float>(), args.d_y.data<T>(),
+                                 args.d_x.data<T>(), partials.data<float>(), static_cast<float>(args.epsilon),
+                                 static_cast<int>(width), lanes, args.norm == Norm::layer, args.accumulate});
         });
   });
   if (args.d_gain.defined()) add_partials(partials, 0, args.d_gain, stream);

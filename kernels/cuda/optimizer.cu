@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
+// The optimizer step without a host synchronisation: the loss, the skip decision and the step sizes are in
+// StepState in device memory (step_state.h, shared with the CPU), and one launch updates a whole array of
+// parameters.
 #include <meshgrad/kernels/cuda/device.h>
-#include <meshgrad/kernels/cuda/tables.h>
+#include <meshgrad/kernels/tables.h>
 
 namespace meshgrad::cuda {
 namespace {
@@ -24,6 +27,7 @@ struct DecideArgs {
   double* squared_norm;
   int32_t* non_finite;
 };
+/// One thread: decides on skipping and clipping, then clears the accumulators for the next step.
 __global__ void decide_kernel(DecideArgs args) {
   decide(*args.state, args.settings, *args.squared_norm, *args.non_finite != 0);
   *args.squared_norm = 0.0;
@@ -34,13 +38,21 @@ struct UpdateArgs {
   const StepState* state;
   int64_t elements;
   bool adam, decoupled;
-  float beta1, beta2, rest1, rest2, epsilon, decay, momentum;
+  float beta1, beta2, one_minus_beta1, one_minus_beta2, epsilon, decay, momentum;
   float *parameters, *gradients, *first_moment, *second_moment;
   void* storage;
 };
 
-/// One parameter's way: gradient `g`, already unscaled and clipped.
-__device__ inline float stepped(const UpdateArgs& args, const StepState& state, float w, float g, int64_t i) {
+/// The new value of parameter i. `g` is its gradient, already unscaled and clipped. step_size and
+/// second_correction of the state contain Adam's bias corrections, computed once per step in f64.
+///
+///   SGD    g += decay w;  m = momentum m + g;  w -= rate m
+///   Adam   g += decay w;  m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
+///          w -= rate m / (sqrt(v) second_correction + epsilon)
+///   AdamW  as Adam, with w *= shrink instead of g += decay w
+/// Kingma & Ba, 2015; Loshchilov & Hutter, "Decoupled Weight Decay Regularization", 2019.
+__device__ inline float updated_parameter(const UpdateArgs& args, const StepState& state, float w, float g,
+                                          int64_t i) {
   const auto rate = static_cast<float>(state.step_size);
   if (!args.adam) {
     g += args.decay * w;
@@ -52,14 +64,15 @@ __device__ inline float stepped(const UpdateArgs& args, const StepState& state, 
   } else {
     g += args.decay * w;
   }
-  const float m = args.beta1 * args.first_moment[i] + args.rest1 * g;
-  const float v = args.beta2 * args.second_moment[i] + args.rest2 * g * g;
+  const float m = args.beta1 * args.first_moment[i] + args.one_minus_beta1 * g;
+  const float v = args.beta2 * args.second_moment[i] + args.one_minus_beta2 * g * g;
   args.first_moment[i] = m;
   args.second_moment[i] = v;
   return w - rate * m / (sqrtf(v) * static_cast<float>(state.second_correction) + args.epsilon);
 }
 
-/// Storage: float when there is no copy in 16 bits.
+/// Updates the f32 master weights, clears the gradients and rounds the weights to their 16-bit copy. Storage
+/// is float when there is no such copy. A skipped step only clears the gradients.
 template <class Storage>
 __global__ void update_kernel(UpdateArgs args) {
   const StepState& state = *args.state;
@@ -70,7 +83,7 @@ __global__ void update_kernel(UpdateArgs args) {
     const float g = args.gradients[i];
     args.gradients[i] = 0.0f;
     if (skip) continue;
-    const float w = stepped(args, state, args.parameters[i], g * factor, i);
+    const float w = updated_parameter(args, state, args.parameters[i], g * factor, i);
     args.parameters[i] = w;
     if constexpr (sizeof(Storage) == 2) static_cast<Storage*>(args.storage)[i] = to_storage<Storage>(w);
   }
@@ -87,9 +100,9 @@ void update(const OptimizerUpdate& args, const Stream& stream) {
                                .decoupled = o.kind == OptimizerKind::adamw,
                                .beta1 = static_cast<float>(o.beta1),
                                .beta2 = static_cast<float>(o.beta2),
-                               // Subtracted in double: 1 - 0.999f is off by 1e-5.
-                               .rest1 = static_cast<float>(1.0 - o.beta1),
-                               .rest2 = static_cast<float>(1.0 - o.beta2),
+                               // Subtracted in f64: 1 - 0.999f has a relative error of 1e-5.
+                               .one_minus_beta1 = static_cast<float>(1.0 - o.beta1),
+                               .one_minus_beta2 = static_cast<float>(1.0 - o.beta2),
                                .epsilon = static_cast<float>(o.epsilon),
                                .decay = static_cast<float>(o.weight_decay),
                                .momentum = static_cast<float>(o.momentum),

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums in two launches: each block adds a slab of fixed size, then one block adds the slabs. Which values
-// meet in which order depends on their places alone, and what lies behind the real count adds zero.
+// Sums in two launches, in f64: each block sums a slab of fixed size, then one block sums the slabs. The
+// order of additions depends on the values' indices alone, not on the device; rows behind the real count add
+// zero. f64 keeps the rounding of a sum over 1e8 values far below that of its f32 terms.
 #include <meshgrad/kernels/cuda/row_access.h>
-#include <meshgrad/kernels/cuda/tables.h>
+#include <meshgrad/kernels/tables.h>
 
 namespace meshgrad::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kRowsPerBlock = 2048;
-constexpr int64_t kElementsPerBlock = 8192;
+constexpr int64_t kRowsPerBlock = 2048;      // a slab of the loss; constants, so that sums do not depend
+constexpr int64_t kElementsPerBlock = 8192;  // on the number of multiprocessors
 constexpr int kBlocksPerSm = 8;
 
-/// Sum over the block's threads, in thread 0; `sums` has room for one value a thread.
+/// Sum over the block's threads, in all of them, by a tree in shared memory; `sums` is [kThreads].
 __device__ inline double block_sum(double* sums, double x) {
   const auto thread = static_cast<int>(threadIdx.x);
   sums[thread] = x;
@@ -22,20 +23,21 @@ __device__ inline double block_sum(double* sums, double x) {
     __syncthreads();
   }
   const double total = sums[0];
-  __syncthreads();
+  __syncthreads();  // the next call overwrites sums[0]
   return total;
 }
 
-struct Finish {
+/// The second launch: one block sums the slabs of one or two quantities.
+struct FinishArgs {
   const double* first;   // [slabs]
   const double* second;  // [slabs], or null
   int64_t slabs;
   double* first_sum;
   double* second_sum;
-  bool add;             // to what the sums hold
+  bool add;             // to the values in first_sum and second_sum
   int32_t* non_finite;  // or null: set where first's total is not finite
 };
-__global__ void finish_kernel(Finish args) {
+__global__ void finish_kernel(FinishArgs args) {
   MESHGRAD_SHARED(double, sums, kThreads);
   double first = 0.0;
   double second = 0.0;
@@ -51,14 +53,14 @@ __global__ void finish_kernel(Finish args) {
   if (args.non_finite != nullptr && !is_finite(first)) *args.non_finite = 1;
 }
 
-/// Of prediction i; a target that is null counts as 0.
+/// prediction[i] - target[i]; a null target counts as 0.
 template <class T>
 __device__ double error_at(const T* prediction, const float* target, int64_t i) {
   const auto value = static_cast<double>(to_float(prediction[i]));
   return target != nullptr ? value - static_cast<double>(target[i]) : value;
 }
 
-struct LossSlabs {
+struct LossArgs {
   Rows rows;
   int64_t width;
   const void* prediction;
@@ -67,8 +69,10 @@ struct LossSlabs {
   double* sums;     // [slabs]
   double* weights;  // [slabs]
 };
+/// A slab of rows: sum of squared errors over the rows in the mask, and their number. A thread takes whole
+/// rows, since predictions have few columns.
 template <class T>
-__global__ void loss_kernel(LossSlabs args) {
+__global__ void loss_kernel(LossArgs args) {
   MESHGRAD_SHARED(double, sums, kThreads);
   const int64_t rows = real_rows(args.rows);
   const int64_t begin = int64_t{blockIdx.x} * kRowsPerBlock;
@@ -91,7 +95,7 @@ __global__ void loss_kernel(LossSlabs args) {
   args.weights[blockIdx.x] = weight;
 }
 
-struct LossGradient {
+struct LossGradientArgs {
   Rows rows;
   int64_t width;
   const void* prediction;
@@ -100,8 +104,9 @@ struct LossGradient {
   const double* seed;
   void* d_prediction;
 };
+/// d_prediction = 2 seed (prediction - target), 0 outside the mask; a thread per element.
 template <class T>
-__global__ void loss_gradient_kernel(LossGradient args) {
+__global__ void loss_gradient_kernel(LossGradientArgs args) {
   const int64_t rows = real_rows(args.rows);
   const double factor = 2.0 * *args.seed;
   const T* prediction = static_cast<const T*>(args.prediction);
@@ -117,13 +122,13 @@ __global__ void loss_gradient_kernel(LossGradient args) {
   }
 }
 
-struct SquareSlabs {
+struct SquareArgs {
   int64_t elements;
   const void* x;
   double* sums;  // [slabs]
 };
 template <class T>
-__global__ void squares_kernel(SquareSlabs args) {
+__global__ void squares_kernel(SquareArgs args) {
   MESHGRAD_SHARED(double, sums, kThreads);
   const int64_t begin = int64_t{blockIdx.x} * kElementsPerBlock;
   const int64_t end = min(begin + kElementsPerBlock, args.elements);
@@ -146,19 +151,19 @@ void masked_loss_forward(const MaskedLossForward& args, Runtime& runtime, const 
   const Tensor sums = slab_sums(runtime, slabs);
   const Tensor weights = slab_sums(runtime, slabs);
   dispatch_gpu_storage(args.prediction.dtype(), [&]<class T>() {
-    launch("masked_loss.forward", loss_kernel<T>, {.blocks = slabs, .threads = kThreads}, stream,
-           LossSlabs{args.rows, args.prediction.width(), args.prediction.raw(),
-                     args.target.data_or_null<float>(), args.mask.data<uint8_t>(), sums.data<double>(),
-                     weights.data<double>()});
+    launch(
+        "masked_loss.forward", loss_kernel<T>, {.blocks = slabs, .threads = kThreads}, stream,
+        LossArgs{args.rows, args.prediction.width(), args.prediction.raw(), args.target.data_or_null<float>(),
+                 args.mask.data<uint8_t>(), sums.data<double>(), weights.data<double>()});
   });
   launch("masked_loss.finish", finish_kernel, {.blocks = 1, .threads = kThreads}, stream,
-         Finish{.first = sums.data<double>(),
-                .second = weights.data<double>(),
-                .slabs = slabs,
-                .first_sum = args.sum.data<double>(),
-                .second_sum = args.weight.data<double>(),
-                .add = args.accumulate,
-                .non_finite = nullptr});
+         FinishArgs{.first = sums.data<double>(),
+                    .second = weights.data<double>(),
+                    .slabs = slabs,
+                    .first_sum = args.sum.data<double>(),
+                    .second_sum = args.weight.data<double>(),
+                    .add = args.accumulate,
+                    .non_finite = nullptr});
 }
 
 void masked_loss_backward(const MaskedLossBackward& args, const Stream& stream) {
@@ -167,9 +172,9 @@ void masked_loss_backward(const MaskedLossBackward& args, const Stream& stream) 
     launch("masked_loss.backward", loss_gradient_kernel<T>,
            {.blocks = persistent_blocks(stream, elements, kThreads, kBlocksPerSm), .threads = kThreads},
            stream,
-           LossGradient{args.rows, args.prediction.width(), args.prediction.raw(),
-                        args.target.data_or_null<float>(), args.mask.data<uint8_t>(),
-                        args.seed.data<double>(), args.d_prediction.raw()});
+           LossGradientArgs{args.rows, args.prediction.width(), args.prediction.raw(),
+                            args.target.data_or_null<float>(), args.mask.data<uint8_t>(),
+                            args.seed.data<double>(), args.d_prediction.raw()});
   });
 }
 
@@ -178,16 +183,16 @@ void sum_of_squares(const SumOfSquares& args, Runtime& runtime, const Stream& st
   const Tensor sums = slab_sums(runtime, slabs);
   dispatch_gpu_storage(args.x.dtype(), [&]<class T>() {
     launch("sum_of_squares", squares_kernel<T>, {.blocks = slabs, .threads = kThreads}, stream,
-           SquareSlabs{args.x.elements(), args.x.raw(), sums.data<double>()});
+           SquareArgs{args.x.elements(), args.x.raw(), sums.data<double>()});
   });
   launch("sum_of_squares.finish", finish_kernel, {.blocks = 1, .threads = kThreads}, stream,
-         Finish{.first = sums.data<double>(),
-                .second = nullptr,
-                .slabs = slabs,
-                .first_sum = args.sum.data<double>(),
-                .second_sum = nullptr,
-                .add = true,
-                .non_finite = args.non_finite.data_or_null<int32_t>()});
+         FinishArgs{.first = sums.data<double>(),
+                    .second = nullptr,
+                    .slabs = slabs,
+                    .first_sum = args.sum.data<double>(),
+                    .second_sum = nullptr,
+                    .add = true,
+                    .non_finite = args.non_finite.data_or_null<int32_t>()});
 }
 
 }  // namespace

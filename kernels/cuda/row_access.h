@@ -1,16 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows in kernels: how many there really are, and the part of a row that one lane holds. A row belongs to a
-// group of `lanes` neighbouring threads (a power of two, at most a warp), each of which holds every
-// `lanes`-th access of kElements values.
+// Row access: the real row count, and the part of a row that one lane holds. A row belongs to a group of
+// `lanes` neighbouring threads (a power of two, at most a warp). An access is kElements neighbouring values,
+// one 16-byte vector or one scalar, and lane l of the group holds accesses l, l + lanes, l + 2 lanes, ...:
+//
+//   access 0 of lanes 0 1 .. lanes-1 | access 1 of lanes 0 1 .. lanes-1 | ...
+//
+// so that a group reads contiguous memory at each step. 128 columns of f16 are 16 lanes with one access of 8
+// values, two rows to a warp.
 #pragma once
 #include <meshgrad/engine/tensor.h>
 #include <meshgrad/kernels/cuda/device.h>
 
 namespace meshgrad::cuda {
 
-inline constexpr int kRowThreads = 128;  // of a block of row kernels
+inline constexpr int kRowThreads = 128;  // per block of row kernels
 inline constexpr int kRowWarps = kRowThreads / 32;
 
+/// Rows to process. A captured graph replays with other meshes, so the count may be known to the device only.
 __device__ inline int64_t real_rows(const Rows& rows) {
   return rows.count != nullptr ? *rows.count : rows.capacity;
 }
@@ -49,7 +55,7 @@ __device__ void store_floats(T* to, const float (&from)[kElements]) {
   }
 }
 
-/// One lane's part of a row, in registers; kAccesses = 0: of a row of any width, read again at each use.
+/// One lane's part of a row, in registers; kAccesses = 0: for rows of any width, reloaded at each use.
 template <class T, int kElements, int kAccesses>
 struct RowPart {
   const T* row = nullptr;
@@ -60,7 +66,8 @@ struct RowPart {
   __device__ int accesses() const {
     return kAccesses > 0 ? kAccesses : (width + lanes * kElements - 1) / (lanes * kElements);
   }
-  /// Calls body(access, column) for each access of this lane within the row.
+  /// Calls body(access, column) for each access of this lane within the row. The trip count is a constant
+  /// when kAccesses > 0, so that `v` is indexed statically and stays in registers.
   template <class Body>
   __device__ void each(const Body& body) const {
 #pragma unroll
@@ -96,19 +103,20 @@ struct RowPart {
   }
 };
 
-/// Sum over a group's lanes, in all of them; the whole warp takes part.
+/// Sum over a group's lanes, in all of them. The whole warp must call, since the mask is full; steps below
+/// `lanes` stay within the group because groups are aligned.
 __device__ inline float group_sum(float x, int lanes) {
   for (int step = lanes / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
   return x;
 }
 
-/// Sum over the groups of a warp, for each of a group's lanes.
+/// Sum over the groups of a warp of the values at the same place in each group.
 __device__ inline float sum_of_groups(float x, int lanes) {
   for (int step = lanes; step < 32; step *= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
   return x;
 }
 
-/// Lanes of a row's group.
+/// Lanes of a row's group: the fewest that hold the row in one access each, at most a warp.
 inline int lanes_of(int64_t width, int elements) {
   int lanes = 1;
   while (lanes < 32 && int64_t{lanes} * elements < width) lanes *= 2;
@@ -123,8 +131,12 @@ bool vectors_fit(int64_t width, std::initializer_list<const void*> addresses) {
   return fit;
 }
 
-/// Calls `body.template operator()<kElements, kAccesses>()` for rows of this width; wider ones than registers
-/// hold have kAccesses = 0.
+/// Calls `body.template operator()<kElements, kAccesses>()` for rows of this width. At most 1024 columns are
+/// held in registers, 32 values a lane; wider rows have kAccesses = 0.
+///
+///   vectors, one per lane      up to 128 columns of f32, 256 of 16 bits
+///   vectors, 32 values a lane  up to 1024
+///   scalars, 4 or 32 a lane    up to 128 or 1024; for widths or addresses that 16 bytes do not divide
 template <class T, class Body>
 void dispatch_row(int64_t width, bool vectors, Body&& body) {
   constexpr int kVector = Vector<T>::kSize;

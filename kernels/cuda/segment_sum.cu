@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+// Sums of consecutive rows (CSR offsets), and copies of rows by index. One group of lanes per segment, lanes
+// over its columns: neither atomics nor shuffles, and each sum runs in item order. Segments of a mesh are
+// about as long as one another (a node has about six edges); only a hub node takes the path of a whole block.
 #include <meshgrad/kernels/cuda/row_access.h>
-#include <meshgrad/kernels/cuda/tables.h>
+#include <meshgrad/kernels/tables.h>
 
 namespace meshgrad::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-/// Longer segments are summed by a whole block, in slabs of this many items that are added in order. Both
+/// Longer segments are summed by a whole block, in slabs of kSlab items whose sums are added in order. Both
 /// numbers fix the order of a sum and so its bits; neither depends on the device.
 constexpr int kLongSegment = 512;
 constexpr int kSlab = 64;
@@ -14,16 +17,17 @@ constexpr int kSlab = 64;
 template <class T>
 struct SumArgs {
   Rows segments;
-  const int32_t *offsets, *order;  // either may be null
+  const int32_t *offsets, *order;  // null: one row per segment; rows in place
   const T* x;                      // at the first column
   T* out;
-  int64_t stride;  // of x
+  int64_t stride;  // from one row of x to the next
   int width, lanes;
   bool accumulate;
 };
 
-/// The kElements columns at `column` of items [begin, end), added in order; of none where begin is behind
-/// end. Four loads are under way at once.
+/// Adds the kElements columns at `column` of items [begin, end) in order; nothing when begin >= end. Four
+/// loads are issued before their values are added, since a segment is a chain of dependent additions that
+/// would otherwise wait for memory at every item.
 template <class T, int kElements>
 __device__ void add_items(const SumArgs<T>& args, int64_t begin, int64_t end, int column,
                           float (&sums)[kElements]) {
@@ -60,7 +64,8 @@ __device__ void write_sum(const SumArgs<T>& args, int64_t segment, int column, f
   store_floats(to, sums);
 }
 
-/// One long segment by the whole block: each group sums a slab, the first group adds the slabs in order.
+/// One long segment by the whole block, kSlab items per group and round: each group sums its slab, then the
+/// first group adds the slabs' sums in order. `slabs` is [kThreads, kElements], one row per thread.
 template <class T, int kElements>
 __device__ void sum_long(const SumArgs<T>& args, int64_t segment, float (*slabs)[kElements]) {
   const int lane = static_cast<int>(threadIdx.x) % args.lanes;
@@ -77,19 +82,20 @@ __device__ void sum_long(const SumArgs<T>& args, int64_t segment, float (*slabs)
       if (mine) add_items(args, slab, min(slab + kSlab, end), column, sums);
 #pragma unroll
       for (int e = 0; e < kElements; ++e) slabs[threadIdx.x][e] = sums[e];
-      __syncthreads();
+      __syncthreads();  // the slabs' sums are complete
       if (group == 0) {
         for (int g = 0; g < groups && round + int64_t{g} * kSlab < end; ++g) {
 #pragma unroll
           for (int e = 0; e < kElements; ++e) total[e] += slabs[g * args.lanes + lane][e];
         }
       }
-      __syncthreads();
+      __syncthreads();  // and read: the next round overwrites them
     }
     if (group == 0 && mine) write_sum(args, segment, column, total);
   }
 }
 
+/// Short segments first, one per group; then the block comes together for the long ones among its segments.
 template <class T, int kElements>
 __global__ void segment_sum_kernel(SumArgs<T> args) {
   MESHGRAD_SHARED(float, slabs, kThreads* kElements);
@@ -98,12 +104,12 @@ __global__ void segment_sum_kernel(SumArgs<T> args) {
   const int group = static_cast<int>(threadIdx.x) / args.lanes;
   const int groups = kThreads / args.lanes;
   const int64_t step = int64_t{gridDim.x} * groups;
-  int long_ones = 0;
+  int has_long = 0;
   for (int64_t segment = int64_t{blockIdx.x} * groups + group; segment < segments; segment += step) {
     const int64_t begin = args.offsets != nullptr ? int64_t{args.offsets[segment]} : segment;
     const int64_t end = args.offsets != nullptr ? int64_t{args.offsets[segment + 1]} : segment + 1;
     if (end - begin > kLongSegment) {
-      long_ones = 1;
+      has_long = 1;
       continue;
     }
     for (int column = lane * kElements; column < args.width; column += args.lanes * kElements) {
@@ -112,7 +118,7 @@ __global__ void segment_sum_kernel(SumArgs<T> args) {
       write_sum(args, segment, column, sums);
     }
   }
-  if (__syncthreads_or(long_ones) == 0) return;
+  if (__syncthreads_or(has_long) == 0) return;  // the same answer for all threads: sum_long has barriers
   for (int64_t first = int64_t{blockIdx.x} * groups; first < segments; first += step) {
     for (int64_t segment = first; segment < first + groups && segment < segments; ++segment) {
       if (args.offsets[segment + 1] - args.offsets[segment] > kLongSegment)
@@ -124,13 +130,14 @@ __global__ void segment_sum_kernel(SumArgs<T> args) {
 template <class T>
 struct GatherArgs {
   Rows rows;
-  const int32_t* index;  // or null
+  const int32_t* index;  // null: row i itself
   const T* x;
   T* out;          // at the first column
-  int64_t stride;  // of out
+  int64_t stride;  // from one row of out to the next
   int width, lanes;
 };
 
+/// out[row] = x[index[row]], bits unchanged.
 template <class T, int kElements>
 __global__ void gather_kernel(GatherArgs<T> args) {
   using Access = std::conditional_t<kElements == 1, T, Vector<T>>;
@@ -162,6 +169,7 @@ void dispatch_width(int64_t rows, int64_t width, bool vectors, const Stream& str
   }
 }
 
+/// Vectors if the sum's first column, every row of x and every row of out are at multiples of 16 bytes.
 void segment_sum(const SegmentSum& args, const Stream& stream) {
   const int64_t width = args.out.width(), stride = args.x.width();
   if (width == 0) return;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A thread an element: a few columns of the nodes are too little to be worth vectors.
+// One thread per element: node states have a few columns, too few for vector accesses to pay.
 #include <meshgrad/kernels/cuda/row_access.h>
-#include <meshgrad/kernels/cuda/tables.h>
 #include <meshgrad/kernels/state_error.h>
+#include <meshgrad/kernels/tables.h>
 
 namespace meshgrad::cuda {
 namespace {
@@ -19,15 +19,15 @@ __device__ void for_elements(const Rows& rows, int64_t width, const Body& body) 
     body(i / width, i);
 }
 
-/// Puts a value into a place that may not be wanted.
+/// Stores or adds a value; a null `to` is an output that is not needed.
 template <class T>
-__device__ void give(T* to, int64_t at, bool accumulate, float value) {
+__device__ void store_optional(T* to, int64_t at, bool accumulate, float value) {
   if (to == nullptr) return;
   to[at] = to_storage<T>(accumulate ? to_float(to[at]) + value : value);
 }
 
 template <class T>
-struct Deviation {
+struct StateErrorArgs {
   Rows rows;
   int64_t width;
   const T* prediction;
@@ -35,8 +35,9 @@ struct Deviation {
   const uint8_t* mask;
   float* after;
 };
+/// after = before + prediction - target inside the mask, else 0.
 template <class T>
-__global__ void deviation_kernel(Deviation<T> args) {
+__global__ void state_error_kernel(StateErrorArgs<T> args) {
   for_elements(args.rows, args.width, [&](int64_t row, int64_t i) {
     float after = 0.0f;
     if (args.mask[row] != 0) {
@@ -49,7 +50,7 @@ __global__ void deviation_kernel(Deviation<T> args) {
 }
 
 template <class T>
-struct DeviationGradient {
+struct StateErrorGradientArgs {
   Rows rows;
   int64_t width;
   const float* d_after;
@@ -58,17 +59,18 @@ struct DeviationGradient {
   T* d_prediction;  // or null
   bool accumulate_d_before, accumulate_d_prediction;
 };
+/// Both inputs enter with factor 1, so both gradients are d_after inside the mask.
 template <class T>
-__global__ void deviation_gradient_kernel(DeviationGradient<T> args) {
+__global__ void state_error_gradient_kernel(StateErrorGradientArgs<T> args) {
   for_elements(args.rows, args.width, [&](int64_t row, int64_t i) {
     const float gradient = args.mask[row] != 0 ? args.d_after[i] : 0.0f;
-    give(args.d_before, i, args.accumulate_d_before, gradient);
-    give(args.d_prediction, i, args.accumulate_d_prediction, gradient);
+    store_optional(args.d_before, i, args.accumulate_d_before, gradient);
+    store_optional(args.d_prediction, i, args.accumulate_d_prediction, gradient);
   });
 }
 
 template <class T>
-struct Shift {
+struct ShiftArgs {
   Rows rows;
   int64_t columns, width;
   const T* given;
@@ -77,8 +79,9 @@ struct Shift {
   const float* ratio;
   T* shifted;
 };
+/// shifted[row, c] = given[row, c] + ratio[c] shift[row, source[c]]; a negative source copies the bits.
 template <class T>
-__global__ void shift_kernel(Shift<T> args) {
+__global__ void add_columns_kernel(ShiftArgs<T> args) {
   for_elements(args.rows, args.columns, [&](int64_t row, int64_t i) {
     const int64_t column = i - row * args.columns;
     const int32_t source = args.source[column];
@@ -92,7 +95,7 @@ __global__ void shift_kernel(Shift<T> args) {
 }
 
 template <class T>
-struct ShiftGradient {
+struct ShiftGradientArgs {
   Rows rows;
   int64_t columns, width;
   const T* d_shifted;
@@ -101,8 +104,10 @@ struct ShiftGradient {
   float* d_shift;
   bool accumulate;
 };
+/// d_shift[row, k] (+)= sum of ratio[c] d_shifted[row, c] over the columns c with source[c] == k. A search
+/// over the columns instead of atomics: the sum has a fixed order.
 template <class T>
-__global__ void shift_gradient_kernel(ShiftGradient<T> args) {
+__global__ void add_columns_gradient_kernel(ShiftGradientArgs<T> args) {
   for_elements(args.rows, args.width, [&](int64_t row, int64_t i) {
     const int64_t own = i - row * args.width;
     float sum = 0.0f;
@@ -110,7 +115,7 @@ __global__ void shift_gradient_kernel(ShiftGradient<T> args) {
       if (args.source[column] == own)
         sum += args.ratio[column] * to_float(args.d_shifted[row * args.columns + column]);
     }
-    give(args.d_shift, i, args.accumulate, sum);
+    store_optional(args.d_shift, i, args.accumulate, sum);
   });
 }
 
@@ -118,54 +123,57 @@ LaunchShape shape_for(const Stream& stream, int64_t elements) {
   return {.blocks = persistent_blocks(stream, elements, kThreads, kBlocksPerSm), .threads = kThreads};
 }
 
-void deviation_forward(const DeviationForward& args, const Stream& stream) {
+void accumulate_error_forward(const AccumulateErrorForward& args, const Stream& stream) {
   const int64_t width = args.prediction.width();
   dispatch_gpu_storage(args.prediction.dtype(), [&]<class T>() {
-    launch(
-        "deviation.forward", deviation_kernel<T>, shape_for(stream, args.rows.capacity * width), stream,
-        Deviation<T>{args.rows, width, args.prediction.data<T>(), args.before.data_or_null<float>(),
-                     args.target.data_or_null<float>(), args.mask.data<uint8_t>(), args.after.data<float>()});
+    launch("accumulate_error.forward", state_error_kernel<T>, shape_for(stream, args.rows.capacity * width),
+           stream,
+           StateErrorArgs<T>{args.rows, width, args.prediction.data<T>(), args.before.data_or_null<float>(),
+                             args.target.data_or_null<float>(), args.mask.data<uint8_t>(),
+                             args.after.data<float>()});
   });
 }
 
-void deviation_backward(const DeviationBackward& args, const Stream& stream) {
+void accumulate_error_backward(const AccumulateErrorBackward& args, const Stream& stream) {
   const int64_t width = args.d_after.width();
   const Tensor& stored = args.d_prediction.defined() ? args.d_prediction : args.d_after;
   dispatch_gpu_storage(stored.dtype(), [&]<class T>() {
-    launch("deviation.backward", deviation_gradient_kernel<T>, shape_for(stream, args.rows.capacity * width),
-           stream,
-           DeviationGradient<T>{args.rows, width, args.d_after.data<float>(), args.mask.data<uint8_t>(),
-                                args.d_before.data_or_null<float>(), args.d_prediction.data_or_null<T>(),
-                                args.accumulate_d_before, args.accumulate_d_prediction});
+    launch("accumulate_error.backward", state_error_gradient_kernel<T>,
+           shape_for(stream, args.rows.capacity * width), stream,
+           StateErrorGradientArgs<T>{args.rows, width, args.d_after.data<float>(), args.mask.data<uint8_t>(),
+                                     args.d_before.data_or_null<float>(), args.d_prediction.data_or_null<T>(),
+                                     args.accumulate_d_before, args.accumulate_d_prediction});
   });
 }
 
-void shift_forward(const ShiftForward& args, const Stream& stream) {
+void add_columns_forward(const AddColumnsForward& args, const Stream& stream) {
   const int64_t columns = args.given.width();
   dispatch_gpu_storage(args.given.dtype(), [&]<class T>() {
-    launch("shift.forward", shift_kernel<T>, shape_for(stream, args.rows.capacity * columns), stream,
-           Shift<T>{args.rows, columns, args.shift.width(), args.given.data<T>(), args.shift.data<float>(),
-                    args.source.data<int32_t>(), args.ratio.data<float>(), args.shifted.data<T>()});
+    launch(
+        "add_columns.forward", add_columns_kernel<T>, shape_for(stream, args.rows.capacity * columns), stream,
+        ShiftArgs<T>{args.rows, columns, args.shift.width(), args.given.data<T>(), args.shift.data<float>(),
+                     args.source.data<int32_t>(), args.ratio.data<float>(), args.shifted.data<T>()});
   });
 }
 
-void shift_backward(const ShiftBackward& args, const Stream& stream) {
+void add_columns_backward(const AddColumnsBackward& args, const Stream& stream) {
   const int64_t width = args.d_shift.width();
   dispatch_gpu_storage(args.d_shifted.dtype(), [&]<class T>() {
-    launch("shift.backward", shift_gradient_kernel<T>, shape_for(stream, args.rows.capacity * width), stream,
-           ShiftGradient<T>{args.rows, args.d_shifted.width(), width, args.d_shifted.data<T>(),
-                            args.source.data<int32_t>(), args.ratio.data<float>(), args.d_shift.data<float>(),
-                            args.accumulate});
+    launch("add_columns.backward", add_columns_gradient_kernel<T>,
+           shape_for(stream, args.rows.capacity * width), stream,
+           ShiftGradientArgs<T>{args.rows, args.d_shifted.width(), width, args.d_shifted.data<T>(),
+                                args.source.data<int32_t>(), args.ratio.data<float>(),
+                                args.d_shift.data<float>(), args.accumulate});
   });
 }
 
 }  // namespace
 
-const UnrollKernels unroll_kernels{
-    .deviation_forward = deviation_forward,
-    .deviation_backward = deviation_backward,
-    .shift_forward = shift_forward,
-    .shift_backward = shift_backward,
+const StateErrorKernels state_error_kernels{
+    .accumulate_error_forward = accumulate_error_forward,
+    .accumulate_error_backward = accumulate_error_backward,
+    .add_columns_forward = add_columns_forward,
+    .add_columns_backward = add_columns_backward,
 };
 
 }  // namespace meshgrad::cuda

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/kernels/cuda/tables.h>
+#include <meshgrad/kernels/tables.h>
 
-namespace meshgrad {
+namespace meshgrad::kernels {
 
-const GpuTables* gpu_tables() {
-  static constexpr GpuTables kTables{&cuda::linear_kernels,          &cuda::mlp_kernels,
-                                     &cuda::message_passing_kernels, &cuda::segment_sum_kernels,
-                                     &cuda::elementwise_kernels,     &cuda::reduction_kernels,
-                                     &cuda::optimizer_kernels,       &cuda::unroll_kernels};
+const KernelTables* gpu_tables() {
+  static constexpr KernelTables kTables{.linear = cuda::linear_kernels,
+                                        .mlp = cuda::mlp_kernels,
+                                        .message_passing = cuda::message_passing_kernels,
+                                        .segment_sum = cuda::segment_sum_kernels,
+                                        .elementwise = cuda::elementwise_kernels,
+                                        .reduction = cuda::reduction_kernels,
+                                        .optimizer = cuda::optimizer_kernels,
+                                        .state_error = cuda::state_error_kernels};
   return &kTables;
 }
 
-}  // namespace meshgrad
+}  // namespace meshgrad::kernels

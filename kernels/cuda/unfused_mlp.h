@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layers of an MLP behind its first sum, one launch an op: what the general paths of mlp and
-// message_passing share. Every intermediate is rounded to storage, so that what was kept and what is computed
-// again are the same bits.
+// The layers of an MLP after its first one, one launch per operation: shared by the general paths of mlp and
+// message_passing, whose first layers differ. Every intermediate is rounded to storage, so that saved and
+// recomputed activations have the same bits. z[0] .. z.back() are the pre-activations z_1 .. z_last of mlp.h.
 #pragma once
 #include <meshgrad/kernels/mlp.h>
 
@@ -19,21 +19,21 @@ struct Layers {
   Tensor scratch(int64_t columns, std::string_view name) const;
 };
 
-/// z[0] .. z[last], each where `saved` keeps it or in scratch memory.
-std::vector<Tensor> places_of_sums(const Layers& layers, int64_t first_width, const MlpSaved& saved);
+/// Buffers for all pre-activations: the tensors of `saved`, or workspace where it has none.
+std::vector<Tensor> preactivation_buffers(const Layers& layers, int64_t first_width, const MlpSaved& saved);
 
-/// z[1] .. from z[0]. With `last` false the last one is left out: it has been kept.
+/// Computes z[1] .. z.back() from z[0]; without `last`, all but z.back().
 void run_layers(const Layers& layers, const std::vector<Tensor>& z, bool last = true);
 
 /// out = norm(z_last) + residual, or z_last + residual without a norm. The residual may be undefined.
-void finish(const Layers& layers, const Tensor& z_last, const Tensor& residual, const Tensor& out);
+void norm_and_residual(const Layers& layers, const Tensor& z_last, const Tensor& residual, const Tensor& out);
 
-/// Gradients behind the first layer are accumulated; returns d_z[0], in memory that nobody else holds. d_out
-/// is left as it is.
+/// Accumulates the gradients of all layers after the first and returns d_z_1, which no other tensor shares.
+/// d_out is only read.
 Tensor layers_backward(const Layers& layers, const std::vector<Tensor>& z, const Tensor& d_out,
                        const MlpWeightGradients& gradients);
 
-/// z += x W of an MLP's input.
+/// z (+)= x W + bias for one input of an MLP's first layer; the bias may be undefined.
 void add_input(const Layers& layers, const MlpInput& input, const Tensor& bias, const Tensor& z,
                bool accumulate);
 

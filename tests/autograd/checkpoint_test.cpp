@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Segments that are computed again: the same bits as without, the ops that run again and no others, and
-// memory that is really not kept.
+// Activation recomputation: bit-identical gradients, no op recomputed that is not needed, and memory that is
+// freed.
 #include <doctest/doctest.h>
 #include <meshgrad/autograd/recompute/checkpoint.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include "gradcheck.h"
 
 #include "support.h"
@@ -14,7 +15,7 @@ namespace {
 
 constexpr uint64_t kSeed = 5;
 
-/// What backward of c . run(tape) leaves in the inputs' and the weights' gradients, bit by bit.
+/// Gradients of c . run(tape) for the inputs and the weights.
 std::vector<Tensor> gradients(Runtime& runtime, OpSample sample,
                               const std::function<std::vector<Variable>(Tape&)>& run) {
   sample.run = run;
@@ -43,7 +44,7 @@ Variable leaf(Runtime& runtime, int64_t rows, int64_t width, uint64_t seed, bool
 
 /// y = tanh(x) n times.
 Variable tanhs(Tape& tape, Variable x, int n) {
-  for (int i = 0; i < n; ++i) x = activation(tape, x, Activation::tanh);
+  for (int i = 0; i < n; ++i) x = ops::activation(tape, x, Activation::tanh);
   return x;
 }
 
@@ -53,7 +54,7 @@ void backward(Tape& tape, const Variable& y) {
   const Tensor mask = Tensor::empty(runtime, {y.value().rows()}, DType::u8, Tag::data);
   for (uint8_t& m : mask.values<uint8_t>()) m = 1;
   const LossSum loss =
-      masked_loss(tape, y, Tensor::zeros(runtime, y.value().shape(), DType::f64, Tag::data), mask);
+      ops::masked_loss(tape, y, Tensor::zeros(runtime, y.value().shape(), DType::f64, Tag::data), mask);
   const Tensor seed = Tensor::zeros(runtime, {1}, DType::f64, Tag::data);
   *seed.data<double>() = 0.5;
   tape.backward(loss.sum, seed);
@@ -87,8 +88,8 @@ TEST_CASE("every op in a segment has the gradients that it has outside, to the l
       CAPTURE(sample.variant);
       const auto once = [&](Tape& tape, const Variables&) { return sample.run(tape); };
       const auto plain = gradients(runtime, sample, [&](Tape& tape) { return once(tape, {}); });
-      for (const Keep keep : {Keep::inputs, Keep::products, Keep::outputs_of("concat"),
-                              Keep::outputs_of("norm") | Keep::outputs_of("edge_update")}) {
+      for (const SavePolicy keep : {SavePolicy::inputs, SavePolicy::matmuls, SavePolicy::outputs_of("concat"),
+                                    SavePolicy::outputs_of("norm") | SavePolicy::outputs_of("edge_update")}) {
         CHECK(equal(plain, gradients(runtime, sample, [&](Tape& tape) {
                       return checkpoint(tape, "one", once, sample.inputs, keep);
                     })));
@@ -103,19 +104,19 @@ TEST_CASE("every op in a segment has the gradients that it has outside, to the l
   }
 }
 
-TEST_CASE("of an op that runs again, the outputs that nobody reads are left out") {
+TEST_CASE("unused outputs of a recomputed op are skipped") {
   Runtime runtime = make_runtime();
   for (const OpSample& sample : all_op_samples(runtime, 3, DType::f32)) {
     const auto both = [&](Tape& tape, const Variables&) {
       std::vector<Variable> outputs = sample.run(tape);
-      for (Variable& output : outputs) output = activation(tape, output, Activation::tanh);
+      for (Variable& output : outputs) output = ops::activation(tape, output, Activation::tanh);
       return outputs;
     };
     if (sample.op != "edge_update") continue;
     const size_t count = both(*std::make_unique<Tape>(runtime), {}).size();
     for (size_t read = 0; read < count; ++read) {
       const auto one = [&](Tape& tape, const Variables&) {
-        return Variables{activation(tape, sample.run(tape)[read], Activation::tanh)};
+        return Variables{ops::activation(tape, sample.run(tape)[read], Activation::tanh)};
       };
       CAPTURE(sample.variant);
       CAPTURE(read);
@@ -129,7 +130,7 @@ TEST_CASE("of an op that runs again, the outputs that nobody reads are left out"
   }
 }
 
-TEST_CASE("a segment may read what another tape made, whatever its number there") {
+TEST_CASE("a segment may read a value of another tape, whatever its id there") {
   for (const int ops : {1, 2000}) {  // the number of one of the segment's own, and one far beyond
     CAPTURE(ops);
     Runtime runtime = make_runtime();
@@ -139,17 +140,17 @@ TEST_CASE("a segment may read what another tape made, whatever its number there"
     const Variable made = checkpoint(earlier, "many", many, {x})[0];
     Tape tape(runtime);
     const auto reads = [&](Tape& inner, const Variables& in) {
-      return Variables{tanhs(inner, add(inner, in[0], made), 1)};
+      return Variables{tanhs(inner, ops::add(inner, in[0], made), 1)};
     };
     const Variable z = leaf(runtime, 5, 3, 2);
     backward(tape, checkpoint(tape, "reads", reads, {z})[0]);
     const Variable alone = leaf(runtime, 5, 3, 2);
-    backward(tape, tanhs(tape, add(tape, alone, made), 1));
+    backward(tape, tanhs(tape, ops::add(tape, alone, made), 1));
     CHECK(equal_bits(z.gradient(), alone.gradient()));
   }
 }
 
-TEST_CASE("ops whose values nobody reads again are not run again") {
+TEST_CASE("ops whose values are not needed are not recomputed") {
   const auto plain = outcome([](Tape& tape, const Variable& x) { return tanhs(tape, x, 12); });
   CHECK(plain.counts.forwards == 13);  // and the loss
   CHECK(plain.counts.recomputed == 0);
@@ -167,7 +168,7 @@ TEST_CASE("ops whose values nobody reads again are not run again") {
   CHECK(segments.counts.recomputed == 9);  // of four activations the last one's output is not needed
 }
 
-TEST_CASE("a segment keeps its inputs alone, and backward frees what it made again") {
+TEST_CASE("a segment saves only its inputs, and backward frees what it recomputed") {
   Runtime runtime = make_runtime();
   const Variable x = leaf(runtime, 1000, 64, 1);
   const int64_t bytes = x.value().bytes();
@@ -190,7 +191,7 @@ TEST_CASE("a segment keeps its inputs alone, and backward frees what it made aga
   run(true);
 }
 
-TEST_CASE("nested segments give the same gradients, and inner ones wait for their own backward") {
+TEST_CASE("nested segments give the same gradients, and inner ones are recomputed in their own backward") {
   const auto plain = outcome([](Tape& tape, const Variable& x) { return tanhs(tape, x, 12); });
   const auto three = [](Tape& tape, const Variables& in) { return Variables{tanhs(tape, in[0], 3)}; };
   const auto six = [&](Tape& tape, const Variables& in) {
@@ -202,7 +203,7 @@ TEST_CASE("nested segments give the same gradients, and inner ones wait for thei
   CHECK(nested.gradient == plain.gradient);
   CHECK(nested.counts.segments == 2 + 4);
   // Of each outer segment the first inner one runs to give the second its input; the second does not run.
-  // Then each inner one runs again but for its last op.
+  // Then each inner segment is recomputed except for its last op.
   CHECK(nested.counts.recomputed == 2 * 3 + 4 * 2);
 }
 
@@ -217,21 +218,21 @@ TEST_CASE(
   const auto run = [&](bool recompute) {
     fill_zero(weight.gradient, runtime.stream());
     Tape tape(runtime);
-    const Variable made = activation(tape, outer, Activation::silu);
+    const Variable made = ops::activation(tape, outer, Activation::silu);
     const auto segment = [&](Tape& inner, const Variables& in) {
       CHECK_FALSE(in[2]);
-      const Variable a = linear(inner, add(inner, in[0], in[1]), weight, {});
-      const Variable b = linear(inner, add(inner, a, made), frozen, {});
-      const Variable unused = activation(inner, a, Activation::gelu);
+      const Variable a = ops::linear(inner, ops::add(inner, in[0], in[1]), weight, {});
+      const Variable b = ops::linear(inner, ops::add(inner, a, made), frozen, {});
+      const Variable unused = ops::activation(inner, a, Activation::gelu);
       return Variables{b, in[0], Variable(), b, unused, made};
     };
     const Variables inputs{x, fixed, Variable()};
     const Variables out = recompute ? checkpoint(tape, "all kinds", segment, inputs) : segment(tape, inputs);
     REQUIRE(out.size() == 6);
     CHECK_FALSE(out[2]);
-    Variable y = add(tape, out[0], out[1]);
-    y = add(tape, activation(tape, out[3], Activation::tanh), y);
-    backward(tape, add(tape, y, out[5]));
+    Variable y = ops::add(tape, out[0], out[1]);
+    y = ops::add(tape, ops::activation(tape, out[3], Activation::tanh), y);
+    backward(tape, ops::add(tape, y, out[5]));
     CHECK_FALSE(fixed.gradient().defined());
     std::vector<std::vector<double>> all{to_matrix(tape.take_gradient(x.slot())).v,
                                          to_matrix(tape.take_gradient(outer.slot())).v,
@@ -245,7 +246,7 @@ TEST_CASE(
   CHECK(run(false) == plain);
 }
 
-TEST_CASE("an inner segment may read what an outer one made, and hand variables through") {
+TEST_CASE("an inner segment may read values of the outer one, and pass variables through") {
   Runtime runtime = make_runtime();
   const Variable x = leaf(runtime, 4, 3, 1);
   const auto run = [&](bool recompute) {
@@ -256,10 +257,10 @@ TEST_CASE("an inner segment may read what an outer one made, and hand variables 
     const auto outer = [&](Tape& on, const Variables& in) {
       const Variable made = tanhs(on, in[0], 2);
       const auto inner = [made](Tape& innermost, const Variables& i) {
-        return Variables{add(innermost, tanhs(innermost, i[0], 2), made), i[0]};
+        return Variables{ops::add(innermost, tanhs(innermost, i[0], 2), made), i[0]};
       };
-      const Variables out = call(on, inner, {activation(on, in[0], Activation::silu)});
-      return Variables{add(on, out[0], out[1])};
+      const Variables out = call(on, inner, {ops::activation(on, in[0], Activation::silu)});
+      return Variables{ops::add(on, out[0], out[1])};
     };
     backward(tape, call(tape, outer, {tanhs(tape, x, 1)})[0]);
     return to_matrix(tape.take_gradient(x.slot())).v;
@@ -276,7 +277,7 @@ TEST_CASE("an inner segment may return one value twice") {
       };
       const auto sum = [=](Tape& outer, const Variables& inputs) {
         const auto both = segments ? checkpoint(outer, "inner", twice, inputs) : twice(outer, inputs);
-        return Variables{add(outer, both[0], both[1])};
+        return Variables{ops::add(outer, both[0], both[1])};
       };
       return segments ? checkpoint(tape, "outer", sum, {x})[0] : sum(tape, {x})[0];
     });
@@ -301,7 +302,7 @@ TEST_CASE("a tape that evaluates runs a segment plainly") {
   CHECK(bytes_now(runtime, Tag::activations) == y.value().bytes());
 }
 
-TEST_CASE("a segment that no gradient reached is not run again") {
+TEST_CASE("a segment that no gradient reaches is not recomputed") {
   const auto counted = outcome([](Tape& tape, const Variable& x) {
     checkpoint(tape, "unused",
                [](Tape& inner, const Variables& in) { return Variables{tanhs(inner, in[0], 4)}; }, {x});
@@ -311,7 +312,7 @@ TEST_CASE("a segment that no gradient reached is not run again") {
   CHECK(counted.counts.recomputed == 0);
 }
 
-TEST_CASE("with products kept, only what lies between them is run again") {
+TEST_CASE("with matrix multiplications saved, only the ops between them are recomputed") {
   Runtime runtime = make_runtime();
   const Variable x = leaf(runtime, 6, 4, 1);
   std::vector<Weight> weights;
@@ -321,83 +322,84 @@ TEST_CASE("with products kept, only what lies between them is run again") {
   }
   const auto layers = [&](Tape& tape, const Variables& in) {
     Variable z = in[0];
-    for (const Weight& weight : weights) z = activation(tape, linear(tape, z, weight, {}), Activation::silu);
+    for (const Weight& weight : weights)
+      z = ops::activation(tape, ops::linear(tape, z, weight, {}), Activation::silu);
     return Variables{z};
   };
-  const auto counts = [&](Keep keep) {
+  const auto counts = [&](SavePolicy keep) {
     Tape tape(runtime);
     backward(tape, checkpoint(tape, "layers", layers, {x}, keep)[0]);
     tape.take_gradient(x.slot());
     return tape.counts();
   };
-  CHECK(counts(Keep::inputs).recomputed == 5);
-  CHECK(counts(Keep::products).recomputed == 2);
+  CHECK(counts(SavePolicy::inputs).recomputed == 5);
+  CHECK(counts(SavePolicy::matmuls).recomputed == 2);
 }
 
-TEST_CASE("ops that are named are kept, and the ops that only they need are not run again") {
+TEST_CASE("outputs of named ops are saved, and ops that only they need are not recomputed") {
   Runtime runtime = make_runtime();
   const Variable x = leaf(runtime, 6, 4, 1);
   const Weight weight{to_tensor(runtime, RandomMatrices(10).normal(4, 4), DType::f64),
                       Tensor::zeros(runtime, {4, 4}, DType::f64, Tag::gradients)};
   const auto layers = [&](Tape& tape, const Variables& in) {
     Variable z = in[0];
-    for (int i = 0; i < 3; ++i) z = activation(tape, linear(tape, z, weight, {}), Activation::silu);
+    for (int i = 0; i < 3; ++i) z = ops::activation(tape, ops::linear(tape, z, weight, {}), Activation::silu);
     return Variables{z};
   };
-  struct Taken {
+  struct Cost {
     int64_t recomputed, kept;
   };
-  const auto taken = [&](Keep keep) {
+  const auto cost = [&](SavePolicy keep) {
     Tape tape(runtime);
     const Variable y = checkpoint(tape, "layers", layers, {x}, keep)[0];
     const int64_t bytes = bytes_now(runtime, Tag::activations) / x.value().bytes();
     backward(tape, y);
     tape.take_gradient(x.slot());
-    return Taken{tape.counts().recomputed, bytes - 1};  // beside the output
+    return Cost{tape.counts().recomputed, bytes - 1};  // beside the output
   };
-  CHECK(taken(Keep::outputs_of("linear")).recomputed == 2);
-  CHECK(taken(Keep::outputs_of("linear")).kept == 3);
+  CHECK(cost(SavePolicy::outputs_of("linear")).recomputed == 2);
+  CHECK(cost(SavePolicy::outputs_of("linear")).kept == 3);
   // The last activation's output is not read again, so it is not kept beside the others.
-  CHECK(taken(Keep::outputs_of("activation")).recomputed == 3);
-  CHECK(taken(Keep::outputs_of("activation")).kept == 2);
-  const Keep both = Keep::outputs_of("activation") | Keep::outputs_of("linear");
-  CHECK(taken(both).recomputed == 0);
-  CHECK(taken(both).kept == 5);
-  CHECK(taken(Keep::outputs_of("norm")).recomputed == 5);
+  CHECK(cost(SavePolicy::outputs_of("activation")).recomputed == 3);
+  CHECK(cost(SavePolicy::outputs_of("activation")).kept == 2);
+  const SavePolicy both = SavePolicy::outputs_of("activation") | SavePolicy::outputs_of("linear");
+  CHECK(cost(both).recomputed == 0);
+  CHECK(cost(both).kept == 5);
+  CHECK(cost(SavePolicy::outputs_of("norm")).recomputed == 5);
   CHECK(contains(
-      invalid_argument_text([] { Keep::outputs_of("gemm"); }),
+      invalid_argument_text([] { SavePolicy::outputs_of("gemm"); }),
       "needed an op: linear, activation, norm, add, concat, segment_sum, mlp, edge_update, got gemm"));
-  CHECK_FALSE(Keep::products == Keep::inputs);
-  CHECK_FALSE(Keep::products == Keep::outputs_of("linear"));
+  CHECK_FALSE(SavePolicy::matmuls == SavePolicy::inputs);
+  CHECK_FALSE(SavePolicy::matmuls == SavePolicy::outputs_of("linear"));
 }
 
-TEST_CASE("an output that is named, but that nothing would read again, is not kept") {
+TEST_CASE("an output of a named op that is not needed is not saved") {
   Runtime runtime = make_runtime();
   const Variable x = leaf(runtime, 6, 4, 1);
-  const auto bytes = [&](Keep keep) {
+  const auto bytes = [&](SavePolicy keep) {
     Tape tape(runtime);
     const Variable y = checkpoint(
         tape, "sums",
         [](Tape& inner, const Variables& in) {
-          return Variables{add(inner, add(inner, in[0], in[0]), in[0])};
+          return Variables{ops::add(inner, ops::add(inner, in[0], in[0]), in[0])};
         },
         {x}, keep)[0];
     return bytes_now(runtime, Tag::activations);
   };
-  CHECK(bytes(Keep::outputs_of("add")) == bytes(Keep::inputs));
+  CHECK(bytes(SavePolicy::outputs_of("add")) == bytes(SavePolicy::inputs));
 }
 
 TEST_CASE("all ops that a model is made of can be named") {
   Runtime runtime = make_runtime();
-  const std::vector<std::string> behind_models{"masked_loss", "deviation", "shift_columns"};
+  const std::vector<std::string> behind_models{"masked_loss", "accumulate_error", "add_columns"};
   for (const OpSample& sample : all_op_samples(runtime, 3, DType::f64)) {
-    const bool named = std::count(Keep::names().begin(), Keep::names().end(), sample.op) == 1;
+    const bool named = std::count(SavePolicy::names().begin(), SavePolicy::names().end(), sample.op) == 1;
     CAPTURE(sample.op);
     CHECK(named == (std::count(behind_models.begin(), behind_models.end(), sample.op) == 0));
   }
 }
 
-TEST_CASE("a check of segments in segments holds the third run against the first") {
+TEST_CASE("a check of segments in segments compares the third run with the first") {
   Runtime runtime = make_runtime();
   const Variable x = leaf(runtime, 5, 3, 1);
   const Weight weight{to_tensor(runtime, RandomMatrices(4).normal(3, 3), DType::f64), {}};
@@ -407,7 +409,7 @@ TEST_CASE("a check of segments in segments holds the third run against the first
     const double before = element;
     // From the second run on another value, the same in both: only the first tells that it is wrong.
     if (++runs >= changed_in) element = std::nextafter(element, 10.0);
-    const Variable y = tanhs(tape, linear(tape, in[0], weight, {}), 2);
+    const Variable y = tanhs(tape, ops::linear(tape, in[0], weight, {}), 2);
     element = before;
     return Variables{y};
   };
@@ -430,12 +432,12 @@ TEST_CASE("a check of segments in segments holds the third run against the first
   }
 }
 
-TEST_CASE("a check of the second run finds another value, and names segment and op") {
+TEST_CASE("the check of recomputation finds a different value, and names segment and op") {
   Runtime runtime = make_runtime();
   const Variable x = leaf(runtime, 5, 3, 1);
   const Weight weight{to_tensor(runtime, RandomMatrices(4).normal(3, 3), DType::f64), {}};
   const auto segment = [&](Tape& tape, const Variables& in) {
-    return Variables{tanhs(tape, linear(tape, tanhs(tape, in[0], 1), weight, {}), 2)};
+    return Variables{tanhs(tape, ops::linear(tape, tanhs(tape, in[0], 1), weight, {}), 2)};
   };
   for (const bool change : {false, true}) {
     Tape tape(runtime);
@@ -453,7 +455,7 @@ TEST_CASE("a check of the second run finds another value, and names segment and 
   }
 }
 
-TEST_CASE("a segment that does something else the second time is an error that says what") {
+TEST_CASE("a segment whose second run differs throws an error that names the difference") {
   Runtime runtime = make_runtime();
   const Variable x = leaf(runtime, 5, 3, 1);
   const auto message = [&](const std::function<Variable(Tape&, const Variable&)>& second) {
@@ -467,6 +469,6 @@ TEST_CASE("a segment that does something else the second time is an error that s
   };
   CHECK(contains(message([](Tape& t, const Variable& v) { return tanhs(t, v, 3); }), "needed 2 ops"));
   CHECK(contains(message([](Tape& t, const Variable& v) { return tanhs(t, v, 1); }), "got 1 ops"));
-  CHECK(contains(message([](Tape& t, const Variable& v) { return add(t, tanhs(t, v, 1), v); }),
+  CHECK(contains(message([](Tape& t, const Variable& v) { return ops::add(t, tanhs(t, v, 1), v); }),
                  "needed activation with 1 outputs in its second run, as in its first, got add"));
 }

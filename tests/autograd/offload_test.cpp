@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What segments keep waits elsewhere: the same gradients, less memory, each value moved once, and nothing
-// taken away from somebody who reads it.
+// Offload: the same gradients, less memory, each value moved once, and no value offloaded that is still read.
 #include <doctest/doctest.h>
 #include <meshgrad/autograd/offload/offload.h>
 #include <meshgrad/autograd/ops.h>
@@ -8,6 +7,7 @@
 #include <meshgrad/engine/captured_work.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <sys/resource.h>
 
 #include <csignal>
@@ -61,10 +61,10 @@ struct Layers {
   Tensor zeros(const Shape& shape) { return Tensor::zeros(runtime, shape, DType::f32, Tag::gradients); }
 
   Variable layer(Tape& tape, const Variable& in, size_t i) const {
-    return activation(tape, linear(tape, in, weights[i], {}), Activation::tanh);
+    return ops::activation(tape, ops::linear(tape, in, weights[i], {}), Activation::tanh);
   }
   /// Each layer a segment, behind one that is none.
-  Variable forward(Tape& tape, Keep keep = Keep::inputs) const {
+  Variable forward(Tape& tape, SavePolicy keep = SavePolicy::inputs) const {
     Variable y = layer(tape, x, 0);
     for (size_t i = 1; i < weights.size(); ++i) {
       y = checkpoint(
@@ -75,7 +75,7 @@ struct Layers {
     return y;
   }
   void backward(Tape& tape, const Variable& y) const {
-    tape.backward(masked_loss(tape, y, target, mask).sum, seed);
+    tape.backward(ops::masked_loss(tape, y, target, mask).sum, seed);
   }
   /// All gradients, which start anew.
   std::vector<std::vector<double>> gradients(const std::function<void(Tape&)>& prepare,
@@ -100,17 +100,13 @@ struct Layers {
   }
 };
 
-std::vector<Device> devices() {
-  return cuda_devices().empty() ? std::vector<Device>{{}} : std::vector<Device>{{}, {DeviceKind::cuda, 0}};
-}
-
 std::unique_ptr<OffloadStore> store_for(Device device, const Folder& folder) {
   return device.kind == DeviceKind::cuda ? make_host_store(device) : make_file_store(folder.path, 0, "key");
 }
 
 }  // namespace
 
-TEST_CASE("values that wait elsewhere give the same gradients, again and again, with anything kept") {
+TEST_CASE("offloaded values give the same gradients, step after step, whatever is saved") {
   const Folder folder;
   for (const Device device : devices()) {
     CAPTURE(name_of(device));
@@ -118,8 +114,9 @@ TEST_CASE("values that wait elsewhere give the same gradients, again and again, 
     const std::unique_ptr<OffloadStore> store = store_for(device, folder);
     const auto plain = layers.gradients([](Tape&) {}, [&](Tape& tape) { return layers.forward(tape); });
     CHECK(magnitude(Matrix{1, 1, {plain[0][0]}}) > 0.0);
-    for (const Keep keep : {Keep::inputs, Keep::products, Keep::outputs_of("activation"),
-                            Keep::outputs_of("linear") | Keep::outputs_of("activation")}) {
+    for (const SavePolicy keep :
+         {SavePolicy::inputs, SavePolicy::matmuls, SavePolicy::outputs_of("activation"),
+          SavePolicy::outputs_of("linear") | SavePolicy::outputs_of("activation")}) {
       for (int step = 0; step < 3; ++step) {
         CHECK(layers.gradients([&](Tape& tape) { tape.offload(*store); },
                                [&](Tape& tape) { return layers.forward(tape, keep); }) == plain);
@@ -129,7 +126,7 @@ TEST_CASE("values that wait elsewhere give the same gradients, again and again, 
   }
 }
 
-TEST_CASE("each boundary but the last leaves once, and two of them are in memory at a time") {
+TEST_CASE("each boundary but the last is offloaded once, and two of them are in memory at a time") {
   const Folder folder;
   for (const Device device : devices()) {
     CAPTURE(name_of(device));
@@ -153,16 +150,16 @@ TEST_CASE("each boundary but the last leaves once, and two of them are in memory
     // Inputs of all segments but the last; the first layer is none.
     CHECK(store->peak_bytes() == (kLayers - 2) * bytes);
     CHECK(store->written_bytes() == store->peak_bytes());
-    // What is kept and is the next one's input, too, is one value.
+    // A saved output that is also the next segment's input is one value.
     layers.gradients([&](Tape& tape) { tape.offload(*store); },
-                     [&](Tape& tape) { return layers.forward(tape, Keep::outputs_of("activation")); });
+                     [&](Tape& tape) { return layers.forward(tape, SavePolicy::outputs_of("activation")); });
     CHECK(store->written_bytes() == 2 * store->peak_bytes());
   }
 }
 
-TEST_CASE("a dry run counts what a real one moves, and takes as much memory") {
+TEST_CASE("a dry run counts the bytes that a real one moves, and as much memory") {
   const Folder folder;
-  for (const Keep keep : {Keep::inputs, Keep::products}) {
+  for (const SavePolicy keep : {SavePolicy::inputs, SavePolicy::matmuls}) {
     Layers layers({}, 9, 100, 16);
     const std::unique_ptr<OffloadStore> real = make_file_store(folder.path, 0, "key");
     const std::unique_ptr<OffloadStore> counted = make_counting_store();
@@ -179,7 +176,7 @@ TEST_CASE("a dry run counts what a real one moves, and takes as much memory") {
   }
 }
 
-TEST_CASE("a value that somebody else holds or reads stays, and nothing is counted as gone") {
+TEST_CASE("a value with other owners or readers is not offloaded, and not counted") {
   Layers layers({}, 4);
   const auto segment = [&](Tape& tape, const Variables& in) {
     return Variables{layers.layer(tape, in[0], 1)};
@@ -200,19 +197,20 @@ TEST_CASE("a value that somebody else holds or reads stays, and nothing is count
       {"read by an op",
        [&](Tape& tape) {
          const Variable y = layers.layer(tape, layers.x, 0);
-         const Variable read = activation(tape, y, Activation::silu);
-         return add(tape, checkpoint(tape, "b", last, checkpoint(tape, "a", segment, {y}))[0], read);
+         const Variable read = ops::activation(tape, y, Activation::silu);
+         return ops::add(tape, checkpoint(tape, "b", last, checkpoint(tape, "a", segment, {y}))[0], read);
        }},
       {"read by the op that made it",
        [&](Tape& tape) {
-         const Variable y = activation(tape, linear(tape, layers.x, layers.weights[0], {}), Activation::relu);
+         const Variable y =
+             ops::activation(tape, ops::linear(tape, layers.x, layers.weights[0], {}), Activation::relu);
          return checkpoint(tape, "b", last, checkpoint(tape, "a", segment, {y}))[0];
        }},
       {"read by a segment that does not take it", [&](Tape& tape) {
          const Variable y = layers.layer(tape, layers.x, 0);
          const Variable z = checkpoint(tape, "a", segment, {y})[0];
          const auto reader = [&, y](Tape& inner, const Variables& in) {
-           return Variables{layers.layer(inner, add(inner, in[0], y), 2)};
+           return Variables{layers.layer(inner, ops::add(inner, in[0], y), 2)};
          };
          return checkpoint(tape, "b", reader, {z})[0];
        }}};
@@ -220,14 +218,14 @@ TEST_CASE("a value that somebody else holds or reads stays, and nothing is count
     CAPTURE(name);
     const auto plain = layers.gradients([](Tape&) {}, run);
     const std::unique_ptr<OffloadStore> store = make_counting_store();
-    // Nothing is really gone: a value that is taken away would be missing.
+    // The counting store copies nothing, so an offloaded value would be missing.
     CHECK(layers.gradients([&](Tape& tape) { tape.offload(*store); }, run) == plain);
     CHECK(store->bytes() == 0);
     held.clear();
   }
 }
 
-TEST_CASE("an op that reads what a segment took before finds nothing there, and says so") {
+TEST_CASE("an op that reads an offloaded input of a segment throws") {
   Layers layers({}, 4);
   const auto segment = [&](Tape& tape, const Variables& in) {
     return Variables{layers.layer(tape, in[0], 1)};
@@ -237,7 +235,8 @@ TEST_CASE("an op that reads what a segment took before finds nothing there, and 
   tape.offload(*store);
   const Variable y = layers.layer(tape, layers.x, 0);
   checkpoint(tape, "b", segment, checkpoint(tape, "a", segment, {y}));
-  CHECK(contains(invalid_argument_text([&] { activation(tape, y, Activation::silu); }), "needed a tensor"));
+  CHECK(contains(invalid_argument_text([&] { ops::activation(tape, y, Activation::silu); }),
+                 "needed a tensor"));
 }
 
 TEST_CASE(
@@ -252,14 +251,14 @@ TEST_CASE(
         return checkpoint(
             tape, "sum",
             [&layers, i](Tape& inner, const Variables& v) {
-              return Variables{layers.layer(inner, v.size() == 1 ? v[0] : add(inner, v[0], v[1]), i)};
+              return Variables{layers.layer(inner, v.size() == 1 ? v[0] : ops::add(inner, v[0], v[1]), i)};
             },
             in)[0];
       };
       const Variable first = layers.layer(tape, layers.x, 0);
       Variable y = first;
       for (size_t i = 1; i < 5; ++i) y = segment(i, {y});
-      segment(3, {y});  // nobody reads what it makes
+      segment(3, {y});  // its outputs are not used
       return segment(5, {y, first});
     };
     const auto plain = layers.gradients([](Tape&) {}, run);
@@ -281,7 +280,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("on a GPU nothing waits for the host, and a step can be captured" *
+TEST_CASE("on a GPU the host waits for nothing, and a step can be captured" *
           doctest::skip(cuda_devices().empty())) {
   Layers layers({DeviceKind::cuda, 0});
   const auto plain = layers.gradients([](Tape&) {}, [&](Tape& tape) { return layers.forward(tape); });
@@ -314,7 +313,7 @@ TEST_CASE("on a GPU nothing waits for the host, and a step can be captured" *
   CHECK(captured.recorded());
 }
 
-TEST_CASE("a file for values leaves no name behind, and one that cannot be made says so at once") {
+TEST_CASE("the temporary file has no name, and failing to create it throws at once") {
   const Folder folder;
   {
     Layers layers({});

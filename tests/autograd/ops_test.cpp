@@ -73,7 +73,7 @@ TEST_CASE("every op that ops.h declares is in the list") {
   CHECK(declared == listed);
 }
 
-TEST_CASE("hidden activations kept or recomputed give the same bits") {
+TEST_CASE("hidden activations saved or recomputed give the same bits") {
   Runtime runtime = make_runtime(2);
   const auto run = [&](bool keep) {
     std::vector<double> all;
@@ -87,11 +87,11 @@ TEST_CASE("hidden activations kept or recomputed give the same bits") {
       p.weights = {sample.weights[3], sample.weights[4]};
       p.biases = {sample.weights[5], sample.weights[6]};
       p.activation = Activation::tanh;
-      const Variable y = mlp(tape, sample.inputs, p, sample.inputs[0], keep);
+      const Variable y = ops::mlp(tape, sample.inputs, p, sample.inputs[0], keep);
       const Tensor target = Tensor::zeros(runtime, y.value().shape(), DType::f64, Tag::data);
       const Tensor mask = Tensor::empty(runtime, {y.value().rows()}, DType::u8, Tag::data);
       for (uint8_t& m : mask.values<uint8_t>()) m = 1;
-      const LossSum loss = masked_loss(tape, y, target, mask);
+      const LossSum loss = ops::masked_loss(tape, y, target, mask);
       const Tensor seed = Tensor::zeros(runtime, {1}, DType::f64, Tag::data);
       *seed.data<double>() = 0.5;
       tape.backward(loss.sum, seed);

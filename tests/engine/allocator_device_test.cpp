@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The allocator over a device's own memory, with work in flight on it: what a block holds is checked by the
 // device, in the order of its streams. On the simulated device and on a real one alike.
+#include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
@@ -19,8 +20,6 @@ namespace {
 
 using test::Draws;
 
-constexpr int64_t kKiB = 1024, kMiB = int64_t{1} << 20;
-
 /// Streams of the first device, and events between them.
 class DeviceStreams {
  public:
@@ -38,7 +37,7 @@ class DeviceStreams {
   void order(int earlier, int later) const {
     Event event;
     event.record(at(earlier));
-    event.hold_back(at(later));
+    event.make_wait(at(later));
   }
   void synchronize() const {
     for (void* native : native_) gpu::synchronize(native);

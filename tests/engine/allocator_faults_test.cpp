@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A source that refuses: at every one of its calls in a run of 2,000 operations, and for lack of memory.
+#include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
 
@@ -13,11 +14,8 @@ namespace meshgrad {
 namespace {
 
 using test::Draws;
+using test::stream;
 using test::TestMemorySource;
-
-constexpr int64_t kKiB = 1024, kMiB = int64_t{1} << 20;
-
-Stream stream(int id) { return Stream(Device{}, id); }
 
 struct Operation {
   enum class Kind { allocate, free, use, release } kind = Kind::allocate;
@@ -107,19 +105,19 @@ std::vector<int64_t> shape_of(const MemoryHistory& history, const TestMemorySour
 }
 
 /// A source whose mappings are at most a 256th of its capacity, and at least 64 KiB.
-struct Setting {
+struct FaultSetting {
   const char* name;
   bool expandable;
   int64_t capacity;
 };
-constexpr Setting kSettings[] = {{"one range a stream", true, 256 * kMiB},
-                                 {"growths of several mappings", true, 16 * kMiB},
-                                 {"segments", false, 256 * kMiB}};
+constexpr FaultSetting kFaultSettings[] = {{"one range a stream", true, 256 * kMiB},
+                                           {"growths of several mappings", true, 16 * kMiB},
+                                           {"segments", false, 256 * kMiB}};
 
 /// One run of the trace; `fail_at` is the call that is refused, 0 for none.
 class Run {
  public:
-  Run(const std::vector<Operation>& trace, const Setting& setting, int64_t fail_at)
+  Run(const std::vector<Operation>& trace, const FaultSetting& setting, int64_t fail_at)
       : trace_(trace),
         source_(std::make_shared<TestMemorySource>(TestMemorySource::Options{
             .capacity = setting.capacity, .granularity = 64 * kKiB, .expandable = setting.expandable})),
@@ -207,7 +205,7 @@ class Run {
 
 TEST_CASE("a refusal at every call of the source: nothing lost, and after a retry all is as without it") {
   const std::vector<Operation> trace = make_trace(31);
-  for (const Setting& setting : kSettings) {
+  for (const FaultSetting& setting : kFaultSettings) {
     CAPTURE(std::string(setting.name));
     Run plain(trace, setting, 0);
     REQUIRE(plain.play() == "");
@@ -221,8 +219,7 @@ TEST_CASE("a refusal at every call of the source: nothing lost, and after a retr
       REQUIRE(run.play() == "");
       REQUIRE(run.counted == plain.counted);  // live bytes, after each operation
       retried += run.retried;
-      // When the caller had to try again, and nothing had been given back for it, the state is the same to
-      // the byte, and stays so.
+      // After a retry for which nothing was unmapped, the state is the same to the byte, and remains so.
       const bool detour =
           run.stats.flushes != plain.stats.flushes || run.stats.borrows != plain.stats.borrows;
       if (setting.expandable && !detour && run.retried > 0) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // 100,000 random operations, and after each of them an audit: every counter equals a recount, no two live
 // blocks overlap, and every block still holds what was written to it. Under a sanitizer fewer of them.
+#include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/memory/detail/block_heap.h>
@@ -18,12 +19,10 @@ namespace meshgrad {
 namespace {
 
 using test::Draws;
+using test::stream;
 using test::TestMemorySource;
 
-constexpr int64_t kKiB = 1024, kMiB = int64_t{1} << 20;
 constexpr int kStreams = 4;
-
-Stream stream(size_t id) { return Stream(Device{}, static_cast<int>(id)); }
 
 /// A live allocation, filled with its number.
 struct Piece {
@@ -55,18 +54,18 @@ struct Piece {
   }
 };
 
-struct Setting {
+struct FuzzSetting {
   const char* name;
   bool expandable;
   int64_t capacity;
   double garbage = 0.0;
 };
-constexpr Setting kSettings[] = {{"one range a stream", true, 10 * kMiB},
-                                 {"one range a stream, garbage collected", true, 10 * kMiB, 0.8},
-                                 {"segments", false, 10 * kMiB},
-                                 {"segments, garbage collected", false, 10 * kMiB, 0.9}};
+constexpr FuzzSetting kFuzzSettings[] = {{"one range a stream", true, 10 * kMiB},
+                                         {"one range a stream, garbage collected", true, 10 * kMiB, 0.8},
+                                         {"segments", false, 10 * kMiB},
+                                         {"segments, garbage collected", false, 10 * kMiB, 0.9}};
 
-std::shared_ptr<TestMemorySource> make_source(const Setting& setting) {
+std::shared_ptr<TestMemorySource> make_source(const FuzzSetting& setting) {
   return std::make_shared<TestMemorySource>(TestMemorySource::Options{
       .capacity = setting.capacity, .granularity = 64 * kKiB, .expandable = setting.expandable});
 }
@@ -120,7 +119,7 @@ class Worker {
   int64_t refused = 0;
 
  private:
-  /// The same again and again, which the placement policy can foretell.
+  /// A repeated pattern, which the placement policy can predict.
   void train() {
     constexpr int64_t kBytes[] = {600 * kKiB, 400 * kKiB, 300 * kKiB};
     constexpr struct {
@@ -303,7 +302,7 @@ void check_end(std::shared_ptr<CachingAllocator> allocator, TestMemorySource& so
 }
 
 TEST_CASE("100,000 random operations of one thread, peaks and totals too") {
-  for (const Setting& setting : kSettings) {
+  for (const FuzzSetting& setting : kFuzzSettings) {
     CAPTURE(std::string(setting.name));
     const auto source = make_source(setting);
     auto allocator =
@@ -341,7 +340,7 @@ TEST_CASE("100,000 random operations of one thread, peaks and totals too") {
 
 TEST_CASE("100,000 random operations of eight threads on four streams") {
   constexpr size_t kThreads = 8;
-  for (const Setting& setting : kSettings) {
+  for (const FuzzSetting& setting : kFuzzSettings) {
     CAPTURE(std::string(setting.name));
     const auto source = make_source(setting);
     auto allocator =

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // When memory runs short: what is tried, in which order, what is said, and that life goes on.
+#include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/memory/source_counted.h>
@@ -16,15 +17,12 @@
 namespace meshgrad {
 namespace {
 
+using test::stream;
 using test::TestMemorySource;
 
-constexpr int64_t kKiB = 1024, kMiB = int64_t{1} << 20;
-
-Stream stream(int id) { return Stream(Device{}, id); }
-
-struct Fixture {
-  explicit Fixture(int64_t capacity, const AllocatorOptions& options = {}, bool expandable = true,
-                   int64_t granularity = 64 * kKiB)
+struct SmallAllocator {
+  explicit SmallAllocator(int64_t capacity, const AllocatorOptions& options = {}, bool expandable = true,
+                          int64_t granularity = 64 * kKiB)
       : source(std::make_shared<TestMemorySource>(TestMemorySource::Options{
             .capacity = capacity, .granularity = granularity, .expandable = expandable})),
         allocator(CachingAllocator::create(source, options)) {}
@@ -47,7 +45,7 @@ struct Fixture {
 
 TEST_CASE(
     "reuse before growth, growth before borrowing, borrowing before a flush, a flush before callbacks") {
-  Fixture f(8 * kMiB);
+  SmallAllocator f(8 * kMiB);
   int calls = 0;
   StoragePtr spare;
   f.allocator->on_out_of_memory([&] {
@@ -83,10 +81,10 @@ TEST_CASE(
   CHECK(f.audit() == "");
 }
 
-TEST_CASE("a flush gives back the largest first, and no more than is needed") {
+TEST_CASE("a flush unmaps the largest mappings first, and no more than needed") {
   for (const bool expandable : {true, false}) {
     CAPTURE(expandable);
-    Fixture f(100 * kMiB, {.history = 100}, expandable);
+    SmallAllocator f(100 * kMiB, {.history = 100}, expandable);
     const int64_t sizes[] = {10 * kMiB, 30 * kMiB, 20 * kMiB, 40 * kMiB};
     std::vector<StoragePtr> blocks;
     for (int on = 0; on < 4; ++on) blocks.push_back(f.take(sizes[on], on));
@@ -105,8 +103,10 @@ TEST_CASE("a flush gives back the largest first, and no more than is needed") {
 }
 
 TEST_CASE("the text says what was asked, what there is, who holds it, and what to change, in order") {
-  Fixture f(16 * kMiB, {.memory_limit = 8 * kMiB}, true, 8 * kMiB);
-  f.allocator->advise({"lower batch_size to 1", "set recompute = \"all\""});
+  SmallAllocator f(16 * kMiB, {.memory_limit = 8 * kMiB}, true, 8 * kMiB);
+  f.allocator->advise([] {
+    return std::vector<std::string>{"lower batch_size to 1", "set recompute = \"all\""};
+  });
   std::vector<StoragePtr> held;
   const char* names[] = {"a", "b", "c", "d", "e", "f"};
   for (int i = 0; i < 6; ++i)
@@ -134,13 +134,13 @@ TEST_CASE("the text says what was asked, what there is, who holds it, and what t
   CHECK(text.find("largest owner 6") == std::string::npos);
   f.allocator->advise({});
   CHECK(f.refusal(9 * kMiB).find("fix: raise the memory limit") != std::string::npos);
-  Fixture whole(kMiB);
+  SmallAllocator whole(kMiB);
   CHECK(whole.refusal(2 * kMiB).find("fix: free what is not needed") != std::string::npos);
   CHECK(whole.refusal(2 * kMiB).find("[allocate] needed") != std::string::npos);
 }
 
 TEST_CASE("after it the allocator is as it was, and what fits is served") {
-  Fixture f(8 * kMiB, {.history = 10});
+  SmallAllocator f(8 * kMiB, {.history = 10});
   const StoragePtr held = f.take(5 * kMiB);
   const MemorySnapshot before = f.allocator->snapshot();
   CHECK(f.refusal(4 * kMiB) != "");
@@ -160,17 +160,17 @@ TEST_CASE("after it the allocator is as it was, and what fits is served") {
 
 TEST_CASE("a limit makes any source smaller, and never larger") {
   for (const bool expandable : {true, false}) {
-    Fixture f(64 * kMiB, {.memory_limit = 4 * kMiB}, expandable);
+    SmallAllocator f(64 * kMiB, {.memory_limit = 4 * kMiB}, expandable);
     CHECK(f.stats().capacity == 4 * kMiB);
     const StoragePtr most = f.take(4 * kMiB);
     CHECK(f.refusal(512) != "");
     CHECK(f.source->mapped_bytes() == 4 * kMiB);
-    Fixture wide(4 * kMiB, {.memory_limit = 64 * kMiB}, expandable);
+    SmallAllocator wide(4 * kMiB, {.memory_limit = 64 * kMiB}, expandable);
     CHECK(wide.stats().capacity == 4 * kMiB);
     CHECK(wide.refusal(5 * kMiB) != "");
   }
   // Others may use the device too: what the source refuses is no more than a shortage.
-  Fixture shared(64 * kMiB);
+  SmallAllocator shared(64 * kMiB);
   const StoragePtr one = shared.take(4 * kMiB);
   shared.source->set_capacity(5 * kMiB);
   CHECK(shared.refusal(2 * kMiB) != "");
@@ -178,8 +178,8 @@ TEST_CASE("a limit makes any source smaller, and never larger") {
   CHECK(shared.audit() == "");
 }
 
-TEST_CASE("addresses whose memory was refused are given back, where they come with it") {
-  Fixture f(8 * kMiB, {}, false);
+TEST_CASE("addresses whose memory was refused are released, where they come with it") {
+  SmallAllocator f(8 * kMiB, {}, false);
   f.source->set_capacity(0);
   CHECK(f.refusal(kMiB) != "");
   CHECK(f.source->calls().reserve == 2);  // ample, then exact
@@ -188,7 +188,7 @@ TEST_CASE("addresses whose memory was refused are given back, where they come wi
   f.source->set_capacity(kMiB);
   CHECK(f.take(kMiB) != nullptr);
   CHECK(f.source->mapped_bytes() == kMiB);
-  Fixture large(32 * kMiB, {}, false);
+  SmallAllocator large(32 * kMiB, {}, false);
   large.source->set_capacity(0);
   CHECK(large.refusal(16 * kMiB) != "");
   CHECK(large.source->calls().reserve == 1);  // ample is exact
@@ -205,7 +205,7 @@ TEST_CASE("sizes beyond all bounds are refused, whatever the source promises") {
 
 TEST_CASE("garbage is collected above the threshold, and growth is planned with what is left") {
   for (const bool expandable : {true, false}) {
-    Fixture f(64 * kMiB, {.garbage_collection_threshold = 0.5}, expandable);
+    SmallAllocator f(64 * kMiB, {.garbage_collection_threshold = 0.5}, expandable);
     f.take(16 * kMiB).reset();
     f.take(12 * kMiB, 1).reset();
     CHECK(f.source->mapped_bytes() == 28 * kMiB);
@@ -216,7 +216,7 @@ TEST_CASE("garbage is collected above the threshold, and growth is planned with 
     CHECK(f.audit() == "");
   }
   // What lies below the hole is garbage itself: the growth must do without it.
-  Fixture f(8 * kMiB, {.garbage_collection_threshold = 0.25});
+  SmallAllocator f(8 * kMiB, {.garbage_collection_threshold = 0.25});
   f.take(2 * kMiB).reset();
   CHECK(f.take(3 * kMiB)->bytes() == 3 * kMiB);
   CHECK(f.stats().out_of_memory == 0);
@@ -224,12 +224,12 @@ TEST_CASE("garbage is collected above the threshold, and growth is planned with 
   CHECK(f.audit() == "");
 }
 
-TEST_CASE("a flush that collects garbage on its way survives a source that refuses again and again") {
-  Fixture f(16 * kMiB, {.garbage_collection_threshold = 0.9});
+TEST_CASE("a flush that collects garbage first survives a source that refuses again and again") {
+  SmallAllocator f(16 * kMiB, {.garbage_collection_threshold = 0.9});
   StoragePtr kept[8];
   for (int on = 0; on < 6; ++on) f.take((6 - on) * 256 * kKiB, on).reset();
   kept[0] = f.take(kMiB);
-  f.source->set_capacity(2 * kMiB);  // somebody else took the rest
+  f.source->set_capacity(2 * kMiB);  // another program uses the rest
   CHECK(f.refusal(15 * kMiB) != "");
   CHECK(f.refusal(12 * kMiB) != "");
   CHECK(f.audit() == "");
@@ -238,7 +238,7 @@ TEST_CASE("a flush that collects garbage on its way survives a source that refus
 }
 
 TEST_CASE("growth that a flush tries leaves the rest of the flush alone, though it is above the threshold") {
-  Fixture f(16 * kMiB, {.garbage_collection_threshold = 0.625}, true, kMiB);
+  SmallAllocator f(16 * kMiB, {.garbage_collection_threshold = 0.625}, true, kMiB);
   // A page of hole, 3 free, 2 of hole, 1 used, 5 free, and the end: 9 MiB of at most 10.
   StoragePtr first = f.take(kMiB), low = f.take(3 * kMiB), second = f.take(2 * kMiB);
   const StoragePtr kept = f.take(kMiB);
@@ -250,7 +250,7 @@ TEST_CASE("growth that a flush tries leaves the rest of the flush alone, though 
   high.reset();
   REQUIRE(f.source->mapped_bytes() == 9 * kMiB);
   REQUIRE(f.stats().holes == 2);
-  f.source->set_capacity(5 * kMiB);  // somebody else took the rest
+  f.source->set_capacity(5 * kMiB);  // another program uses the rest
   // 1 MiB would do at the end. When the low pages are gone, the low hole needs 6 MiB: 2 above the threshold.
   CHECK(f.refusal(6 * kMiB) != "");
   CHECK(f.source->mapped_bytes() == kMiB);
@@ -261,7 +261,7 @@ TEST_CASE("growth that a flush tries leaves the rest of the flush alone, though 
 }
 
 TEST_CASE("callbacks are asked in order, until one has freed enough") {
-  Fixture f(8 * kMiB);
+  SmallAllocator f(8 * kMiB);
   StoragePtr a = f.take(2 * kMiB), b = f.take(2 * kMiB), c = f.take(4 * kMiB);
   std::string order;
   const auto frees = [&](char name, StoragePtr& storage) {
@@ -273,17 +273,17 @@ TEST_CASE("callbacks are asked in order, until one has freed enough") {
     });
   };
   frees('a', a), frees('b', b), frees('c', c);
-  const StoragePtr taken = f.take(4 * kMiB);
+  const StoragePtr used = f.take(4 * kMiB);
   CHECK(order == "ab");
   CHECK(c != nullptr);
   CHECK(f.stats().retries == 1);
   CHECK(f.audit() == "");
-  CHECK(f.refusal(16 * kMiB) != "");  // more than there is: nobody is asked
+  CHECK(f.refusal(16 * kMiB) != "");  // more than the capacity: no callback is called
   CHECK(order == "ab");
 }
 
-TEST_CASE("a callback may allocate, free, release, and add a callback; what it allocates asks nobody") {
-  Fixture f(8 * kMiB);
+TEST_CASE("a callback may allocate, free, release, and add a callback; what it allocates calls no callback") {
+  SmallAllocator f(8 * kMiB);
   StoragePtr spare = f.take(6 * kMiB);
   int calls = 0;
   std::string inner;
@@ -296,7 +296,7 @@ TEST_CASE("a callback may allocate, free, release, and add a callback; what it a
     f.allocator->release_cached();
     return had;
   });
-  const StoragePtr taken = f.take(6 * kMiB);
+  const StoragePtr used = f.take(6 * kMiB);
   CHECK(calls == 1);
   CHECK(inner.find("[allocate inner]") == 0);
   CHECK(f.audit() == "");
@@ -308,7 +308,7 @@ TEST_CASE("a callback may allocate, free, release, and add a callback; what it a
 }
 
 TEST_CASE("what a callback throws reaches the caller, and the allocator goes on") {
-  Fixture f(4 * kMiB);
+  SmallAllocator f(4 * kMiB);
   StoragePtr held = f.take(3 * kMiB);
   int calls = 0;
   f.allocator->on_out_of_memory([&]() -> bool {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/memory/options.h>
 
@@ -10,8 +11,6 @@
 
 namespace meshgrad {
 namespace {
-
-constexpr int64_t kGiB = int64_t{1} << 30;
 
 /// The message of the ConfigError; empty when the text is accepted.
 std::string refusal(std::string_view text) {
@@ -125,13 +124,13 @@ TEST_CASE("each of PyTorch's names says what to use instead, or why it is not ne
       {"backend:cudaMallocAsync", "MemorySource"},
       {"max_split_size_mb:128", "split at any size"},
       {"max_non_split_rounding_mb:20", "never larger than asked for"},
-      {"roundup_power2_divisions:[256:1,512:2,1024:4,>:8]", "not by rounding"},
-      {"roundup_power2_divisions:4", "not by rounding"},
-      {"large_segment_size_mb:20", "grows by what is needed"},
+      {"roundup_power2_divisions:[256:1,512:2,1024:4,>:8]", "not rounding"},
+      {"roundup_power2_divisions:4", "not rounding"},
+      {"large_segment_size_mb:20", "grows by the bytes needed"},
       {"expandable_segments_reserve:40G", "9/8 of the limit"},
       {"expandable_segments_reserve_by_class:[small:1G]", "one range, for blocks of all sizes"},
       {"per_process_memory_fraction:0.5", "use memory_limit:SIZE, for example"},
-      {"throw_on_cudamalloc_oom:True", "nothing beyond it is asked"},
+      {"throw_on_cudamalloc_oom:True", "the driver is never asked for more"},
       {"release_lock_on_cudamalloc:True", "growth is rare"},
       {"graph_capture_record_stream_reuse:True", "reused after a wait on the device"},
       {"pinned_use_cuda_host_register:True", "pinned host memory"},

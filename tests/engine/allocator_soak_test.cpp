@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Training for a long time on meshes of changing size: nothing creeps.
+#include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/memory/source_counted.h>
 
@@ -14,7 +15,6 @@ namespace {
 
 using test::Draws;
 
-constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int kBlocks = 5;
 
 /// The memory of one training step: what a block of the model saves is freed in reverse by the backward.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory that several streams use: nothing is handed out before the work that may still use it, and what is
 // handed out does not depend on how fast that work is.
+#include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
 
@@ -16,14 +17,11 @@ namespace meshgrad {
 namespace {
 
 using test::Draws;
+using test::stream;
 using test::TestMemorySource;
 
-constexpr int64_t kKiB = 1024, kMiB = int64_t{1} << 20;
-
-Stream stream(int id) { return Stream(Device{}, id); }
-
-struct Fixture {
-  explicit Fixture(int64_t capacity, bool expandable = true)
+struct StreamAllocator {
+  explicit StreamAllocator(int64_t capacity, bool expandable = true)
       : source(std::make_shared<TestMemorySource>(TestMemorySource::Options{
             .capacity = capacity, .granularity = 64 * kKiB, .expandable = expandable})),
         allocator(CachingAllocator::create(source)) {}
@@ -34,7 +32,7 @@ struct Fixture {
 };
 
 TEST_CASE("a stream reuses its own memory without an event or a wait") {
-  Fixture f(8 * kMiB);
+  StreamAllocator f(8 * kMiB);
   StoragePtr block = f.take(kMiB, 1);
   f.allocator->record_use(block, stream(1));
   void* const address = block->data();
@@ -46,7 +44,7 @@ TEST_CASE("a stream reuses its own memory without an event or a wait") {
 }
 
 TEST_CASE("memory used on other streams is reused at once, behind a wait for each of them") {
-  Fixture f(8 * kMiB);
+  StreamAllocator f(8 * kMiB);
   StoragePtr block = f.take(kMiB, 1);
   void* const address = block->data();
   for (const int user : {2, 3, 2, 1}) f.allocator->record_use(block, stream(user));
@@ -71,13 +69,13 @@ TEST_CASE("memory used on other streams is reused at once, behind a wait for eac
   CHECK(f.source->live_events() == 0);
   CHECK(f.source->calls().synchronize == 0);
   CHECK(f.allocator->snapshot().pending.empty());
-  block.reset();  // the new owner was on its own: nobody else is waited for
+  block.reset();  // only one stream used it: no other is waited for
   CHECK(f.source->calls().record == 2);
   CHECK(f.allocator->stats().active.current == 0);
 }
 
 TEST_CASE("each part of fenced memory waits when it is reused, and an event lives as long as a part") {
-  Fixture f(8 * kMiB);
+  StreamAllocator f(8 * kMiB);
   StoragePtr block = f.take(kMiB, 1);
   f.allocator->record_use(block, stream(2));
   const uint64_t work = f.source->queue_work(stream(2));
@@ -94,7 +92,7 @@ TEST_CASE("each part of fenced memory waits when it is reused, and an event live
 }
 
 TEST_CASE("when memory is short another stream's is borrowed, and both wait for each other") {
-  Fixture f(2 * kMiB);
+  StreamAllocator f(2 * kMiB);
   StoragePtr block = f.take(2 * kMiB, 1);
   void* const address = block->data();
   const uint64_t by_1 = f.source->queue_work(stream(1));
@@ -121,7 +119,7 @@ TEST_CASE("when memory is short another stream's is borrowed, and both wait for 
 }
 
 TEST_CASE("the host waits for work before its memory goes back, and only then") {
-  Fixture f(8 * kMiB);
+  StreamAllocator f(8 * kMiB);
   StoragePtr block = f.take(kMiB, 1);
   f.allocator->record_use(block, stream(2));
   const uint64_t by_1 = f.source->queue_work(stream(1)), by_2 = f.source->queue_work(stream(2));
@@ -147,7 +145,7 @@ struct Answer {
 /// Six blocks, used on six other streams and freed; of their events `completed_before` complete, in the
 /// order given, before memory is asked for again, and the rest between the requests.
 Answer ask(const std::array<uint64_t, 6>& order, size_t completed_before) {
-  Fixture f(3 * kMiB);
+  StreamAllocator f(3 * kMiB);
   std::vector<StoragePtr> blocks;
   std::vector<uint64_t> work;
   for (int i = 0; i < 6; ++i) blocks.push_back(f.take(512 * kKiB, 0));
@@ -282,7 +280,7 @@ std::string run_random(uint64_t seed, bool expandable, MemoryStats& stats) {
       }
       auto* const address = static_cast<char*>(one.storage->data());
       const int64_t bytes = std::max<int64_t>(one.storage->bytes(), 1);
-      if (!watched->free_for(address, bytes, stream(on))) return "handed out early: " + std::to_string(i);
+      if (!watched->free_for(address, bytes, stream(on))) return "reused early: " + std::to_string(i);
       watched->forget_work(address, bytes);
       one.users.push_back(on);
       one.work.push_back(source->queue_work(stream(on)));  // follows all that was there before
@@ -312,7 +310,7 @@ std::string run_random(uint64_t seed, bool expandable, MemoryStats& stats) {
   return source->live_events() == 0 && source->mapped_bytes() == 0 ? "" : "something was left";
 }
 
-TEST_CASE("nothing is handed out early, nor unmapped, whatever four streams do") {
+TEST_CASE("no memory is reused or unmapped early, whatever four streams do") {
   for (const bool expandable : {true, false}) {
     for (const uint64_t seed : {1, 2, 3}) {
       CAPTURE(expandable);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The allocator as others use it: raw pointers, owners that outlive it, two of them, somebody else's memory.
+// The allocator as others use it: raw pointers, owners that outlive it, two of them, memory of a host
+// application.
+#include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/memory/source_callback.h>
@@ -15,11 +17,8 @@
 namespace meshgrad {
 namespace {
 
+using test::stream;
 using test::TestMemorySource;
-
-constexpr int64_t kKiB = 1024, kMiB = int64_t{1} << 20;
-
-Stream stream(int id) { return Stream(Device{}, id); }
 
 std::shared_ptr<TestMemorySource> make_source(int64_t capacity = 16 * kMiB) {
   return std::make_shared<TestMemorySource>(
@@ -100,7 +99,7 @@ TEST_CASE("two allocators may share a source, each with a limit") {
   CHECK(allocator->stats().reserved.current + other->stats().reserved.current == source->mapped_bytes());
 }
 
-TEST_CASE("a lent storage is given back once, when the last holder goes") {
+TEST_CASE("a borrowed storage is released once, with its last owner") {
   int released = 0;
   char buffer[8];
   StoragePtr storage = std::make_shared<Storage>(buffer, 8, Device{}, [&] { ++released; });
@@ -112,29 +111,7 @@ TEST_CASE("a lent storage is given back once, when the last holder goes") {
   CHECK(released == 1);
 }
 
-TEST_CASE("a pool's pieces keep the pool's block, and its block keeps the allocator") {
-  const auto source = make_source();
-  auto allocator = CachingAllocator::create(source);
-  StoragePtr piece;
-  {
-    Pool pool(*allocator, 4096, stream(0), Tag::workspace, "plan");
-    piece = pool.allocate(100);
-    CHECK(pool.allocate(4096 - 128)->bytes() == 4096 - 128);
-    CHECK_THROWS_AS(pool.allocate(1), OutOfMemory);
-    CHECK_THROWS_AS(pool.allocate(-1), OutOfMemory);
-    CHECK_THROWS_AS(pool.allocate(INT64_MAX), OutOfMemory);
-    CHECK(pool.used() == 4096);
-    pool.rewind();
-    CHECK(pool.allocate(100)->data() == piece->data());
-  }
-  allocator.reset();
-  std::memset(piece->data(), 1, 100);
-  CHECK(source->mapped_bytes() > 0);
-  piece.reset();
-  CHECK(source->mapped_bytes() == 0);
-}
-
-TEST_CASE("an application's own memory serves, to the byte, and is given back") {
+TEST_CASE("an application's memory is used to the last byte, and freed") {
   std::multiset<int64_t> lent;
   MemoryCallbacks callbacks;
   callbacks.allocate = [&](int64_t bytes) {

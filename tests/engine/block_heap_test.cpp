@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layouts worked out by hand, then random operations beside a model that keeps a byte for every 512.
+#include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/memory/detail/block_heap.h>
 
@@ -13,7 +14,6 @@
 namespace meshgrad {
 namespace {
 
-constexpr int64_t kKiB = 1024, kMiB = int64_t{1} << 20;
 constexpr int64_t kBase = int64_t{1} << 40;
 
 struct Free {
@@ -28,29 +28,29 @@ Free free_of(const BlockHeap& heap) {
 TEST_CASE("a run of three mappings, block by block") {
   BlockHeap heap;
   heap.add_range(kBase, 16 * kMiB);
-  CHECK(heap.take(512, 512, Placement::low) == nullptr);
+  CHECK(heap.allocate(512, 512, Placement::low) == nullptr);
   for (int i = 0; i < 3; ++i) heap.map(kBase + i * kMiB, kMiB);
   CHECK(heap.mapped_bytes() == 3 * kMiB);
   CHECK(free_of(heap) == Free{3 * kMiB, 0, 0, 0});  // nothing used: nothing is split or pinned
   CHECK(heap.largest_free() == 3 * kMiB);
-  Block* const a = heap.take(512 * kKiB, 512, Placement::low);
+  Block* const a = heap.allocate(512 * kKiB, 512, Placement::low);
   CHECK(a->address == kBase);
   CHECK(free_of(heap) == Free{2560 * kKiB, 0, 2560 * kKiB, 512 * kKiB});
-  Block* const b = heap.take(kMiB, 512, Placement::low);  // across the border of two mappings
+  Block* const b = heap.allocate(kMiB, 512, Placement::low);  // across the border of two mappings
   CHECK(b->address == kBase + 512 * kKiB);
   CHECK(free_of(heap) == Free{1536 * kKiB, 0, 1536 * kKiB, 512 * kKiB});
-  Block* const c = heap.take(512, 512, Placement::high);
+  Block* const c = heap.allocate(512, 512, Placement::high);
   CHECK(c->address == kBase + 3 * kMiB - 512);
   const int64_t rest = 1536 * kKiB - 512;
   CHECK(free_of(heap) == Free{rest, 0, rest, rest});
   CHECK(heap.largest_free() == rest);
-  heap.give_back(a);
+  heap.free(a);
   // The first mapping holds half of b, the second the other half, the third c.
   CHECK(free_of(heap) == Free{rest + 512 * kKiB, 0, rest + 512 * kKiB, rest + 512 * kKiB});
-  heap.give_back(b);
+  heap.free(b);
   CHECK(heap.largest_free() == 3 * kMiB - 512);
   CHECK(free_of(heap) == Free{3 * kMiB - 512, 0, 3 * kMiB - 512, kMiB - 512});
-  heap.give_back(c);
+  heap.free(c);
   CHECK(free_of(heap) == Free{3 * kMiB, 0, 0, 0});
 }
 
@@ -65,11 +65,11 @@ TEST_CASE("memory mapped beside free memory leaves no trace in what is split") {
   heap.map(kBase + 5 * kMiB, kMiB);
   heap.map(kBase + 4 * kMiB, kMiB);  // between
   CHECK(free_of(heap) == Free{5 * kMiB, 0, 0, 0});
-  Block* const block = heap.take(5 * kMiB, 512, Placement::low);
+  Block* const block = heap.allocate(5 * kMiB, 512, Placement::low);
   CHECK(free_of(heap) == Free{0, 0, 0, 0});
   heap.map(kBase, kMiB);  // the run has something in use
   CHECK(free_of(heap) == Free{kMiB, 0, kMiB, 0});
-  heap.give_back(block);
+  heap.free(block);
   CHECK(free_of(heap) == Free{6 * kMiB, 0, 0, 0});
 }
 
@@ -106,26 +106,26 @@ TEST_CASE("a slab is set apart while something in it is used") {
   BlockHeap heap;
   heap.add_range(kBase, 16 * kMiB);
   heap.map(kBase, 4 * kMiB);
-  Block* const large = heap.take(kMiB, 512, Placement::low);
-  Block* const small = heap.take(1024, 512, Placement::slab);
+  Block* const large = heap.allocate(kMiB, 512, Placement::low);
+  Block* const small = heap.allocate(1024, 512, Placement::slab);
   CHECK(small->address == kBase + kMiB);
   CHECK(small->slab == kBase + kMiB);
   CHECK(heap.slab_bytes() == 2 * kMiB);
   CHECK(free_of(heap) == Free{3 * kMiB - 1024, 2 * kMiB - 1024, 3 * kMiB - 1024, 3 * kMiB - 1024});
-  CHECK(heap.take(2 * kMiB - 1024, 512, Placement::low) == nullptr);  // not out of the slab
-  Block* const second = heap.take(2 * kMiB - 1024, 512, Placement::slab);
+  CHECK(heap.allocate(2 * kMiB - 1024, 512, Placement::low) == nullptr);  // not out of the slab
+  Block* const second = heap.allocate(2 * kMiB - 1024, 512, Placement::slab);
   REQUIRE(second != nullptr);
   CHECK(second->slab == small->slab);
-  CHECK(heap.take(512, 512, Placement::slab) == nullptr);  // 1 MiB is left, less than a slab
-  heap.give_back(small);
+  CHECK(heap.allocate(512, 512, Placement::slab) == nullptr);  // 1 MiB is left, less than a slab
+  heap.free(small);
   CHECK(heap.slab_bytes() == 2 * kMiB);
-  heap.give_back(second);
+  heap.free(second);
   CHECK(heap.slab_bytes() == 0);
   CHECK(free_of(heap) == Free{3 * kMiB, 0, 3 * kMiB, 3 * kMiB});
   CHECK(heap.largest_free() == 3 * kMiB);  // merged with what lies behind it
-  heap.give_back(large);
-  CHECK(heap.take(2 * kMiB + 512, 512, Placement::slab) == nullptr);  // larger than a slab
-  CHECK(heap.take(2 * kMiB, 4096, Placement::slab) == nullptr);       // it might not fit when aligned
+  heap.free(large);
+  CHECK(heap.allocate(2 * kMiB + 512, 512, Placement::slab) == nullptr);  // larger than a slab
+  CHECK(heap.allocate(2 * kMiB, 4096, Placement::slab) == nullptr);       // it might not fit when aligned
 }
 
 TEST_CASE("growth takes the lowest hole that will do, and counts the free memory below it") {
@@ -136,7 +136,7 @@ TEST_CASE("growth takes the lowest hole that will do, and counts the free memory
   CHECK(growth.address == kBase);
   CHECK(growth.bytes == 6 * kMiB);
   heap.map(kBase, 6 * kMiB);
-  Block* const block = heap.take(5 * kMiB, 512, Placement::low);
+  Block* const block = heap.allocate(5 * kMiB, 512, Placement::low);
   growth = heap.plan_growth(4 * kMiB, 512, Placement::low, 2 * kMiB);
   CHECK(growth.address == kBase + 6 * kMiB);
   CHECK(growth.bytes == 4 * kMiB);  // 1 MiB is there, 3 MiB are missing
@@ -145,12 +145,12 @@ TEST_CASE("growth takes the lowest hole that will do, and counts the free memory
   CHECK(heap.plan_growth(512, 512, Placement::slab, 2 * kMiB).bytes == 2 * kMiB);
   heap.map(kBase + 6 * kMiB, 2 * kMiB);
   heap.map(kBase + 8 * kMiB, 2 * kMiB);
-  heap.take(2 * kMiB, 512, Placement::high);
+  heap.allocate(2 * kMiB, 512, Placement::high);
   heap.unmap(kBase + 6 * kMiB);
   // A hole of 2 MiB behind 1 MiB that is free: 3 MiB fit there, more only at the end.
   CHECK(heap.plan_growth(3 * kMiB, 512, Placement::low, 2 * kMiB).address == kBase + 6 * kMiB);
   CHECK(heap.plan_growth(3 * kMiB + 512, 512, Placement::low, 2 * kMiB).address == kBase + 10 * kMiB);
-  heap.give_back(block);
+  heap.free(block);
   CHECK(heap.plan_growth(8 * kMiB, 512, Placement::low, 2 * kMiB).address == kBase + 6 * kMiB);
   CHECK(heap.plan_growth(65 * kMiB, 512, Placement::low, 2 * kMiB).bytes == 0);
 }
@@ -167,9 +167,9 @@ TEST_CASE("unused mappings, by address, and none across which a slab lies") {
     return all;
   };
   CHECK(sizes() == std::vector<int64_t>{kMiB, 4 * kMiB, 2 * kMiB});
-  Block* const block = heap.take(512, 512, Placement::slab);  // the slab: 1 MiB of each of two mappings
+  Block* const block = heap.allocate(512, 512, Placement::slab);  // the slab: 1 MiB of each of two mappings
   CHECK(sizes() == std::vector<int64_t>{2 * kMiB});
-  heap.give_back(block);
+  heap.free(block);
   CHECK(sizes().size() == 3);
 }
 
@@ -207,7 +207,7 @@ class HeapFuzz {
     if (choice < 0.55) {
       take();
     } else if (choice < 0.95) {
-      if (!live_.empty()) give_back(draws_.below(live_.size()));
+      if (!live_.empty()) free_block(draws_.below(live_.size()));
     } else if (choice < 0.98) {
       map_anywhere();
     } else {
@@ -217,9 +217,9 @@ class HeapFuzz {
   void check();
   BlockHeap& heap() { return heap_; }
   size_t live() const { return live_.size(); }
-  void give_back(size_t number) {
+  void free_block(size_t number) {
     bytes_.set(live_[number]->address, live_[number]->bytes, ByteMap::free);
-    heap_.give_back(live_[number]);
+    heap_.free(live_[number]);
     live_[number] = live_.back();
     live_.pop_back();
   }
@@ -231,7 +231,7 @@ class HeapFuzz {
     const int64_t alignment = int64_t{512} << draws_.below(4);
     const auto placement = static_cast<Placement>(draws_.below(3));
     const int64_t worst = bytes + alignment - 512;
-    Block* block = heap_.take(bytes, alignment, placement);
+    Block* block = heap_.allocate(bytes, alignment, placement);
     if (block == nullptr) {
       if (placement != Placement::slab) need(largest_plain_free() < worst);
       const auto growth = heap_.plan_growth(bytes, alignment, placement, kPage);
@@ -239,7 +239,7 @@ class HeapFuzz {
       ++grown;
       need(growth.bytes % kPage == 0);
       map(growth.address, growth.bytes);
-      block = heap_.take(bytes, alignment, placement);
+      block = heap_.allocate(bytes, alignment, placement);
       need(block != nullptr);
     } else if (placement == Placement::low) {
       check_lowest(*block, worst);
@@ -359,9 +359,9 @@ TEST_CASE("random operations beside a map of the bytes") {
     }
     CHECK(fuzz.grown > 5);
     CHECK(fuzz.slabs_seen >= 1);
-    while (fuzz.live() > 0) fuzz.give_back(0);
+    while (fuzz.live() > 0) fuzz.free_block(0);
     fuzz.check();
-    // With nothing in use all of it can be given back, and is one hole again.
+    // With nothing in use everything can be unmapped, and the range is one hole.
     for (const Mapping& mapping : fuzz.heap().unused_mappings()) fuzz.heap().unmap(mapping.address);
     CHECK(fuzz.heap().mapped_bytes() == 0);
     CHECK(free_of(fuzz.heap()) == Free{0, 0, 0, 0});

@@ -2,6 +2,7 @@
 // How many threads there are, where they run, and that a process has one team of them.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/runtime.h>
 #include <meshgrad/engine/tensor.h>
 #include <meshgrad/engine/threads/cgroup.h>
 #include <meshgrad/engine/threads/cpu_affinity.h>
@@ -108,78 +109,31 @@ TEST_CASE("groups that are not understood limit nothing") {
   CHECK(cgroup_limits(groups.root).memory_bytes == 0);
 }
 
-TEST_CASE("threads are as many as the affinity mask has CPUs") {
+/// Restricts the calling thread to these CPUs.
+bool set_affinity(const std::vector<int>& cpus) {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  for (const int cpu : cpus) CPU_SET(cpu, &mask);
+  return pthread_setaffinity_np(pthread_self(), sizeof mask, &mask) == 0;
+}
+
+TEST_CASE("threads are as many as the affinity mask has CPUs, and stay within it") {
   const std::vector<int> all = allowed_cpus();
   REQUIRE(!all.empty());
   CHECK(available_cpus() <= static_cast<int>(all.size()));
   std::thread restricted([&] {
-    CHECK(set_affinity(pthread_self(), {all.back()}));
+    CHECK(set_affinity({all.back()}));
     CHECK(allowed_cpus() == std::vector<int>{all.back()});
     CHECK(available_cpus() == 1);
     CHECK(ThreadPool().threads() == 1);
-    CHECK_THROWS_WITH_AS(ThreadPool(2, ThreadPool::Work::run, ThreadPool::Pin::workers),
-                         "[pinned threads] needed no more threads than the 1 CPUs that this process may use, "
-                         "got 2; fix: use fewer threads, or do not pin them",
-                         ThreadsRefused);
-    CHECK(ThreadPool(1, ThreadPool::Work::run, ThreadPool::Pin::workers).pinned());
-  });
-  restricted.join();
-}
-
-TEST_CASE("a pin that the system does not allow is an error, and leaves threads as they were") {
-  constexpr int kNoCpu = 100'000;
-  const std::vector<int> all = allowed_cpus();
-  CHECK_THROWS_WITH_AS(PinnedThread{kNoCpu}, doctest::Contains("a thread on CPU 100000"), ThreadsRefused);
-  CHECK(allowed_cpus() == all);
-  ThreadTeam team;
-  const TeamHelper& helper = *team.helpers(2).front();
-  const auto cpus_of_helper = [&] {
-    cpu_set_t mask;
-    pthread_getaffinity_np(const_cast<std::thread&>(helper.thread).native_handle(), sizeof mask, &mask);
-    return static_cast<size_t>(CPU_COUNT(&mask));
-  };
-  CHECK_THROWS_AS(team.pin({all.front(), all.front(), kNoCpu}), ThreadsRefused);
-  CHECK(cpus_of_helper() == all.size());
-  team.pin({all.front(), all.front(), all.front()});
-  CHECK(cpus_of_helper() == 1);
-  team.unpin();
-  CHECK(cpus_of_helper() == all.size());
-}
-
-TEST_CASE("pinned workers stay on one CPU each of the mask, and the maker is released at the end") {
-  const std::vector<int> all = allowed_cpus();
-  const int threads = static_cast<int>(all.size());
-  std::vector<std::vector<int>> seen(all.size());
-  const auto look = [](std::vector<int>& cpus) {
-    cpu_set_t mask;
-    sched_getaffinity(0, sizeof mask, &mask);
-    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
-      if (CPU_ISSET(cpu, &mask)) cpus.push_back(cpu);
-  };
-  {
-    Runtime runtime({.threads = threads, .pin = true});
-    CHECK(runtime.threads().pinned());
-    CHECK(allowed_cpus() == all);  // what the process may use is no less
-    CHECK(available_cpus() >= 1);
-    on_each_worker(runtime.threads(), [&](int worker) { look(seen[static_cast<size_t>(worker)]); });
-    for (size_t i = 0; i < seen.size(); ++i) CHECK(seen[i] == std::vector<int>{all[i]});
-    // A pool that came later has the same helpers; one that does not pin lets the pins be.
-    ThreadPool other(threads);
+    ThreadPool pool(2);
     std::vector<int> helper;
-    on_each_worker(other, [&](int worker) {
-      if (worker == threads - 1) look(helper);
+    on_each_worker(pool, [&](int worker) {
+      if (worker == 1) helper = allowed_cpus();
     });
     CHECK(helper == std::vector<int>{all.back()});
-  }
-  std::vector<int> after;
-  look(after);
-  CHECK(after == all);
-  ThreadPool loose(2);
-  std::vector<int> helper;
-  on_each_worker(loose, [&](int worker) {
-    if (worker == 1) look(helper);
   });
-  CHECK(helper == all);
+  restricted.join();
 }
 
 TEST_CASE("two Runtimes have one team of threads, as large as the larger needs") {

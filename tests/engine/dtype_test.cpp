@@ -49,7 +49,9 @@ TEST_CASE("half: all 65536 bit patterns have their value and survive the way to 
   CHECK(wrong == 0);
 }
 
-TEST_CASE("bfloat16: all 65536 bit patterns are the upper half of a float and survive the way back") {
+TEST_CASE(
+    "bfloat16: all 65536 bit patterns are the upper half of a float and survive conversion to float and "
+    "back") {
   int wrong = 0;
   for (int bits = 0; bits < 65536; ++bits) {
     const auto value = static_cast<float>(bfloat16_of(bits));

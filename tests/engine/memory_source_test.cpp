@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every memory source keeps the contract of MemorySource; then what each promises on its own.
+#include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/memory/source_callback.h>
 #include <meshgrad/engine/memory/source_counted.h>
@@ -24,8 +25,6 @@ namespace meshgrad {
 namespace {
 
 using test::TestMemorySource;
-
-constexpr int64_t kMiB = int64_t{1} << 20;
 
 void fill(char* address, int64_t bytes, char value) {
   std::memset(address, value, static_cast<size_t>(bytes));
@@ -278,7 +277,7 @@ TEST_CASE("a CUDA device that is not there is an error that names it") {
   }
 }
 
-TEST_CASE("host memory is as large as the machine unless told otherwise, and counts to its last page") {
+TEST_CASE("host memory is as large as the machine unless a capacity is given, and counts to its last page") {
   const int64_t available = available_memory();
   const int64_t capacity = HostMemorySource().capacity();
   CHECK(std::abs(capacity - available) < available / 4);  // others use the machine too
@@ -316,7 +315,6 @@ TEST_CASE("reserved addresses cost nothing, and are gone once released") {
 }
 
 TEST_CASE("addresses are aligned as asked, and no more are kept than asked for") {
-  constexpr int64_t kGiB = 1024 * kMiB;
   const int64_t before = process_bytes().addresses;
   char* range = reserve_addresses(kMiB, 4 * kGiB);
   REQUIRE(range != nullptr);
@@ -345,26 +343,26 @@ TEST_CASE("unmapped host memory is back with the system, and mapped again it is 
 }
 
 TEST_CASE("neighbouring mappings of host memory are one area to the system, also after holes were filled") {
-  constexpr int64_t kPage = 2 * kMiB;
+  constexpr int64_t kHugePage = 2 * kMiB;
   constexpr int64_t kPages = 64;
-  HostMemorySource source(kPages * kPage);
-  char* range = source.reserve((kPages + 1) * kPage);
+  HostMemorySource source(kPages * kHugePage);
+  char* range = source.reserve((kPages + 1) * kHugePage);
   REQUIRE(range != nullptr);
   for (int64_t i = 0; i < kPages; ++i) {
-    REQUIRE(source.map(range + i * kPage, kPage));
-    range[i * kPage] = 'x';
+    REQUIRE(source.map(range + i * kHugePage, kHugePage));
+    range[i * kHugePage] = 'x';
   }
-  CHECK(areas(range, kPages * kPage) == 1);
-  for (int64_t i = 1; i < kPages; i += 2) source.unmap(range + i * kPage, kPage);
-  CHECK(areas(range, kPages * kPage) == kPages);
-  for (int64_t i = 1; i < kPages; i += 2) REQUIRE(source.map(range + i * kPage, kPage));
-  CHECK(areas(range, kPages * kPage) == 1);
-  for (int64_t i = 0; i < kPages; ++i) source.unmap(range + i * kPage, kPage);
-  CHECK(areas(range, (kPages + 1) * kPage) == 1);
-  source.release(range, (kPages + 1) * kPage);
+  CHECK(areas(range, kPages * kHugePage) == 1);
+  for (int64_t i = 1; i < kPages; i += 2) source.unmap(range + i * kHugePage, kHugePage);
+  CHECK(areas(range, kPages * kHugePage) == kPages);
+  for (int64_t i = 1; i < kPages; i += 2) REQUIRE(source.map(range + i * kHugePage, kHugePage));
+  CHECK(areas(range, kPages * kHugePage) == 1);
+  for (int64_t i = 0; i < kPages; ++i) source.unmap(range + i * kHugePage, kHugePage);
+  CHECK(areas(range, (kPages + 1) * kHugePage) == 1);
+  source.release(range, (kPages + 1) * kHugePage);
 }
 
-TEST_CASE("an application's memory is asked for within its cap and given back as it was given") {
+TEST_CASE("an application's memory is allocated within its capacity and freed as it was allocated") {
   Application application(0);
   CallbackMemorySource source(application.callbacks(), Device{}, 3 * kMiB, kMiB);
   CHECK_FALSE(source.expandable());

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/memory/detail/placement_policy.h>
 #include <meshgrad/engine/random.h>
 
@@ -7,8 +8,6 @@
 
 namespace meshgrad {
 namespace {
-
-constexpr int64_t kMiB = int64_t{1} << 20;
 
 struct Placed {
   int64_t bytes = 0;
@@ -19,7 +18,7 @@ struct Placed {
 Placed place(PlacementPolicy& policy, int64_t bytes, uint64_t owner = 0) {
   Placed block{bytes, {}, Placement::low};
   block.placement = policy.place(bytes, owner, block.ticket);
-  policy.taken(bytes, block.ticket);
+  policy.allocated(bytes, block.ticket);
   return block;
 }
 
@@ -30,9 +29,9 @@ struct Step {
   std::vector<Placement> kept, scratch, gradients;
 };
 
-/// A training step on a mesh of `unit` bytes a tensor: each layer keeps an activation for the backward pass
-/// and needs two blocks for scratch, of which one is as large as what is kept; then the layers go in reverse,
-/// each with a small gradient that lives until the end.
+/// A training step on a mesh of `unit` bytes per tensor: each layer saves an activation for the backward pass
+/// and uses two scratch blocks, one as large as the activation; then the layers run in reverse, each with a
+/// small gradient that lives until the end.
 Step train(PlacementPolicy& policy, int64_t unit) {
   constexpr int kLayers = 12;
   Step step;
@@ -73,7 +72,8 @@ TEST_CASE("large blocks go low until something has been learned") {
 }
 
 TEST_CASE(
-    "a pattern that repeats at changing scales is learned: brief blocks go high, kept ones low, small ones "
+    "a pattern that repeats at changing scales is learned: short-lived blocks go high, long-lived ones low, "
+    "small ones "
     "to slabs") {
   PlacementPolicy policy;
   for (uint32_t i = 0; i < 8; ++i) train(policy, random_unit(i));
@@ -112,26 +112,29 @@ TEST_CASE("forecasts that do not come true are not followed") {
   CHECK(high < 50);
 }
 
-/// Steps of two kinds in random order, alike in sizes: one gives every block back at once, the other keeps
-/// all. How many of 200 blocks near the beginning of a step, before anything was freed, were placed for their
+/// Steps of two kinds in random order, with equal sizes: one frees every block at once, the other frees none.
+/// Returns how many of 200 blocks near the beginning of a step, before the first free, were placed for their
 /// kind.
 int count_right(bool named) {
   PlacementPolicy policy;
   int right = 0;
   for (uint32_t step = 0; step < 140; ++step) {
-    const bool brief = uniform(5, 6, step) < 0.5;
-    const auto owner = [&](int i) { return named ? static_cast<uint64_t>(2 * i + (brief ? 1 : 2)) : 0; };
+    const bool short_lived = uniform(5, 6, step) < 0.5;
+    const auto owner = [&](int i) {
+      return named ? static_cast<uint64_t>(2 * i + (short_lived ? 1 : 2)) : 0;
+    };
     std::vector<Placed> kept;
     for (int i = 0; i < 24; ++i) {
       const Placed block = place(policy, 8 * kMiB, owner(i));
-      if (step >= 40 && (i == 2 || i == 3) && block.placement == (brief ? Placement::high : Placement::low))
+      if (step >= 40 && (i == 2 || i == 3) &&
+          block.placement == (short_lived ? Placement::high : Placement::low))
         ++right;
-      if (brief && i >= 3) {
+      if (short_lived && i >= 3) {
         free(policy, block);
       } else {
         kept.push_back(block);
       }
-      if (brief && i == 3)
+      if (short_lived && i == 3)
         for (; !kept.empty(); kept.pop_back()) free(policy, kept.back());
     }
     for (const Placed& block : kept) free(policy, block);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
+#include <meshgrad/engine/byte_size.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/memory/step_plan.h>
 #include <meshgrad/engine/random.h>
 #include <meshgrad/engine/runtime.h>
@@ -11,7 +13,7 @@
 namespace meshgrad {
 namespace {
 
-constexpr int64_t kKiB = 1024, kPage = 2048 * kKiB;
+constexpr int64_t kFencePage = 2048 * kKiB;
 
 /// Blocks that live at the same time lie apart, within the region.
 void check_places(const StepPlan& plan) {
@@ -59,8 +61,8 @@ TEST_CASE("planned places of blocks with any lives never overlap") {
   CHECK(worst < 1.1);
 }
 
-/// A step in the manner of training: every block of the network keeps three tensors and uses scratch, the way
-/// back frees them in turn. `scale` makes its tensors larger.
+/// A step like training's: every block of the network saves three tensors and uses scratch; the backward pass
+/// frees them one after the other. `scale` makes its tensors larger.
 void step(Runtime& runtime, int64_t scale, std::vector<void*>& addresses) {
   const auto tensor = [&](int64_t kib, Tag tag) {
     Tensor made = Tensor::empty(runtime, Shape{kib * kKiB * scale}, DType::u8, tag, "tensor");
@@ -100,7 +102,7 @@ TEST_CASE("a step that is the same every time takes little more than what lives 
   const MemoryStats stats = allocator.stats();
   CHECK(stats.allocated.current == before);
   CHECK(stats.allocated.peak == before + plan.peak());
-  const int64_t spare = std::max(plan.peak() / 500, kPage);
+  const int64_t spare = std::max(plan.peak() / 500, kFencePage);
   CHECK(stats.reserved.current <= before + plan.peak() + spare);
 }
 

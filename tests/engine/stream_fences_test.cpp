@@ -11,24 +11,23 @@ namespace meshgrad {
 namespace {
 
 using test::Draws;
+using test::stream;
 using test::TestMemorySource;
-
-Stream stream(int id) { return Stream(Device{}, id); }
 
 SourceEventPtr event_on(TestMemorySource& source, int id) {
   return std::make_shared<const SourceEvent>(source, stream(id));
 }
 
-struct Piece {
+struct FenceBlock {
   int64_t bytes;
   Tag tag;
   std::vector<uint64_t> events;
-  bool operator==(const Piece&) const = default;
+  bool operator==(const FenceBlock&) const = default;
 };
 
-std::vector<Piece> take(StreamFences& fences, int64_t begin, int64_t end) {
-  std::vector<Piece> pieces;
-  fences.take(begin, end, [&](int64_t bytes, const StreamFences::Fence& fence) {
+std::vector<FenceBlock> remove(StreamFences& fences, int64_t begin, int64_t end) {
+  std::vector<FenceBlock> pieces;
+  fences.remove(begin, end, [&](int64_t bytes, const StreamFences::Fence& fence) {
     pieces.push_back({bytes, fence.tag, {}});
     for (const SourceEventPtr& event : fence.events) pieces.back().events.push_back(event->id());
   });
@@ -47,7 +46,7 @@ TEST_CASE("an event belongs to its stream, and is forgotten with its last holder
   CHECK(source.violations().empty());
 }
 
-TEST_CASE("a reuse takes the part that it covers, and leaves the rest with its events") {
+TEST_CASE("reuse removes the part that it covers; the rest keeps its events") {
   TestMemorySource source;
   {
     StreamFences fences;
@@ -55,22 +54,22 @@ TEST_CASE("a reuse takes the part that it covers, and leaves the rest with its e
     fences.add(100, {200, Tag::data, true, {event_on(source, 1), event_on(source, 2)}});
     fences.add(200, {300, Tag::host, false, {event_on(source, 1)}});
     fences.add(400, {500, Tag::workspace, false, {event_on(source, 3)}});
-    CHECK(take(fences, 0, 100).empty());
-    CHECK(take(fences, 300, 400).empty());
+    CHECK(remove(fences, 0, 100).empty());
+    CHECK(remove(fences, 300, 400).empty());
     CHECK(fences.all().size() == 3);
     // The middle of the first: 20 bytes, and two ends stay.
-    CHECK(take(fences, 140, 160) == std::vector<Piece>{{20, Tag::data, {1, 2}}});
-    CHECK(take(fences, 140, 160).empty());
+    CHECK(remove(fences, 140, 160) == std::vector<FenceBlock>{{20, Tag::data, {1, 2}}});
+    CHECK(remove(fences, 140, 160).empty());
     CHECK(fences.all().size() == 4);
     CHECK(fences.all().at(100).end == 140);
     CHECK(fences.all().at(160).end == 200);
     CHECK(fences.all().at(160).small);
     CHECK(source.live_events() == 4);
     // Across two borders.
-    CHECK(take(fences, 130, 250) ==
-          std::vector<Piece>{{10, Tag::data, {1, 2}}, {40, Tag::data, {1, 2}}, {50, Tag::host, {3}}});
-    CHECK(take(fences, 0, 1000) ==
-          std::vector<Piece>{{30, Tag::data, {1, 2}}, {50, Tag::host, {3}}, {100, Tag::workspace, {4}}});
+    CHECK(remove(fences, 130, 250) ==
+          std::vector<FenceBlock>{{10, Tag::data, {1, 2}}, {40, Tag::data, {1, 2}}, {50, Tag::host, {3}}});
+    CHECK(remove(fences, 0, 1000) ==
+          std::vector<FenceBlock>{{30, Tag::data, {1, 2}}, {50, Tag::host, {3}}, {100, Tag::workspace, {4}}});
     CHECK(fences.empty());
     CHECK(source.live_events() == 0);
     fences.add(0, {10, Tag::data, false, {event_on(source, 1)}});
@@ -89,14 +88,14 @@ TEST_CASE("random fences and reuses beside a map of the bytes") {
     CAPTURE(i);
     const auto begin = static_cast<int64_t>(draws.below(250));
     const int64_t end = begin + 1 + static_cast<int64_t>(draws.below(static_cast<size_t>(256 - begin)));
-    int64_t expected = 0, taken = 0;
+    int64_t expected = 0, removed = 0;
     for (int64_t at = begin; at < end; ++at) expected += event_of[static_cast<size_t>(at)] != 0;
     std::array<uint64_t, 256> seen{};
-    for (const Piece& piece : take(fences, begin, end)) {
-      taken += piece.bytes;
+    for (const FenceBlock& piece : remove(fences, begin, end)) {
+      removed += piece.bytes;
       seen[piece.events[0] % 256] += static_cast<uint64_t>(piece.bytes);
     }
-    REQUIRE(taken == expected);
+    REQUIRE(removed == expected);
     for (int64_t at = begin; at < end; ++at) {
       uint64_t& event = event_of[static_cast<size_t>(at)];
       if (event != 0) --seen[event % 256];

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/tensor.h>
 
 #include <doctest/doctest.h>
@@ -186,10 +187,10 @@ TEST_CASE("two runtimes live side by side") {
   CHECK(second_log == std::vector<std::string>{"warning: low"});
   CHECK_THROWS_AS(Tensor::zeros(second, {int64_t{100} << 20}, DType::u8, Tag::data), OutOfMemory);
   CHECK_NOTHROW(Tensor::empty(first, {int64_t{100} << 20}, DType::u8, Tag::data));
-  CHECK_NOTHROW(Runtime().log(LogLevel::info, "nobody listens"));
+  CHECK_NOTHROW(Runtime().log(LogLevel::info, "no sink"));
 }
 
-TEST_CASE("a dry runtime counts memory that is not there, leaves work out, and says whose the peak was") {
+TEST_CASE("a dry run counts memory without having it, skips work, and attributes its peak") {
   constexpr int64_t kMany = int64_t{1} << 44;  // bytes: more than any machine has
   for (const Device device : {Device{}, Device{DeviceKind::cuda, 7}}) {
     Runtime runtime({.device = device, .threads = 1000, .dry = true});
@@ -202,9 +203,9 @@ TEST_CASE("a dry runtime counts memory that is not there, leaves work out, and s
     CHECK(runs == 0);
     const Tensor kept = Tensor::zeros(runtime, {4096}, DType::u8, Tag::parameters);
     {
-      const Tensor brief = Tensor::zeros(runtime, {kMany}, DType::u8, Tag::workspace);
-      copy(brief, Tensor::empty(runtime, {kMany}, DType::u8, Tag::data), runtime.stream());
-      CHECK_THROWS_AS(to_host(brief, runtime.stream()), InternalError);
+      const Tensor zeros = Tensor::zeros(runtime, {kMany}, DType::u8, Tag::workspace);
+      copy(zeros, Tensor::empty(runtime, {kMany}, DType::u8, Tag::data), runtime.stream());
+      CHECK_THROWS_AS(to_host(zeros, runtime.stream()), InternalError);
     }
     const Tensor later = Tensor::zeros(runtime, {8192}, DType::u8, Tag::activations);
     Event event;
@@ -224,7 +225,7 @@ TEST_CASE("a dry runtime counts memory that is not there, leaves work out, and s
   }
 }
 
-TEST_CASE("a shape of more bytes than can be counted is an error, and so is memory that nobody has") {
+TEST_CASE("a shape of more bytes than can be counted is an error, and so is more memory than there is") {
   CHECK_THROWS_WITH_AS((Shape{int64_t{1} << 40, int64_t{1} << 30}),
                        doctest::Contains("fewer bytes than 2^63"), InvalidArgument);
   CHECK(Shape{0, int64_t{1} << 60}.elements() == 0);

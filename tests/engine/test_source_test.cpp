@@ -11,14 +11,13 @@
 namespace meshgrad {
 namespace {
 
+using test::stream;
 using test::TestMemorySource;
 
-constexpr int64_t kPage = 65536;
-
-Stream stream(int id) { return Stream(Device{}, id); }
+constexpr int64_t kSourcePage = 65536;
 
 TestMemorySource::Options small(int64_t pages, bool expandable = true) {
-  return {.capacity = pages * kPage, .granularity = kPage, .expandable = expandable};
+  return {.capacity = pages * kSourcePage, .granularity = kSourcePage, .expandable = expandable};
 }
 
 /// The one violation since the last call; empty when there is none or more than one.
@@ -39,27 +38,27 @@ class Violations {
 
 TEST_CASE("two views of one mapping show the same memory until it is unmapped") {
   TestMemorySource source(small(8));
-  char* range = source.reserve(4 * kPage);
-  REQUIRE(source.map(range, 2 * kPage));
-  REQUIRE(source.map(range + 2 * kPage, kPage));
-  char* low = source.alias(range + kPage + 5);
-  char* high = source.alias(range + 2 * kPage);
+  char* range = source.reserve(4 * kSourcePage);
+  REQUIRE(source.map(range, 2 * kSourcePage));
+  REQUIRE(source.map(range + 2 * kSourcePage, kSourcePage));
+  char* low = source.alias(range + kSourcePage + 5);
+  char* high = source.alias(range + 2 * kSourcePage);
   REQUIRE(low != nullptr);
   REQUIRE(high != nullptr);
-  CHECK(source.alias(range + 3 * kPage) == nullptr);
-  range[kPage + 5] = 'a';
+  CHECK(source.alias(range + 3 * kSourcePage) == nullptr);
+  range[kSourcePage + 5] = 'a';
   CHECK(*low == 'a');
   *high = 'b';
-  CHECK(range[2 * kPage] == 'b');
-  source.unmap(range, 2 * kPage);
+  CHECK(range[2 * kSourcePage] == 'b');
+  source.unmap(range, 2 * kSourcePage);
   CHECK(*low == 0);  // the pages are back with the system
   CHECK(*high == 'b');
-  REQUIRE(source.map(range, 2 * kPage));
-  range[kPage + 5] = 'c';
+  REQUIRE(source.map(range, 2 * kSourcePage));
+  range[kSourcePage + 5] = 'c';
   CHECK(*low == 0);  // other pages stand there now
-  CHECK(source.reservations() == std::vector<std::pair<char*, int64_t>>{{range, 4 * kPage}});
-  CHECK(source.mappings() ==
-        std::vector<std::pair<char*, int64_t>>{{range, 2 * kPage}, {range + 2 * kPage, kPage}});
+  CHECK(source.reservations() == std::vector<std::pair<char*, int64_t>>{{range, 4 * kSourcePage}});
+  CHECK(source.mappings() == std::vector<std::pair<char*, int64_t>>{{range, 2 * kSourcePage},
+                                                                    {range + 2 * kSourcePage, kSourcePage}});
   CHECK(source.violations().empty());
 }
 
@@ -67,45 +66,45 @@ TEST_CASE("each breach of the contract is seen, and changes nothing") {
   TestMemorySource source(small(8));
   Violations violations(source);
   using test::contains;
-  CHECK(source.reserve(kPage + 4096) == nullptr);
+  CHECK(source.reserve(kSourcePage + 4096) == nullptr);
   CHECK(contains(violations.next(), "reserve of"));
   CHECK(source.reserve(0) == nullptr);
   CHECK(contains(violations.next(), "reserve of 0"));
-  char* range = source.reserve(4 * kPage);
-  REQUIRE(source.map(range, 2 * kPage));
-  std::memset(range, 'x', 2 * kPage);
+  char* range = source.reserve(4 * kSourcePage);
+  REQUIRE(source.map(range, 2 * kSourcePage));
+  std::memset(range, 'x', 2 * kSourcePage);
 
-  for (const auto& [address, bytes] : {std::pair{range + 2 * kPage, kPage / 2},
-                                       {range + 2 * kPage + 4096, kPage},
-                                       {range + 2 * kPage, int64_t{0}},
-                                       {range + 2 * kPage, 3 * kPage},
-                                       {range + 4 * kPage, kPage},
-                                       {range - kPage, kPage}}) {
+  for (const auto& [address, bytes] : {std::pair{range + 2 * kSourcePage, kSourcePage / 2},
+                                       {range + 2 * kSourcePage + 4096, kSourcePage},
+                                       {range + 2 * kSourcePage, int64_t{0}},
+                                       {range + 2 * kSourcePage, 3 * kSourcePage},
+                                       {range + 4 * kSourcePage, kSourcePage},
+                                       {range - kSourcePage, kSourcePage}}) {
     CHECK_FALSE(source.map(address, bytes));
     CHECK(contains(violations.next(), "not pages of a reservation"));
   }
   for (const auto& [first, pages] : {std::pair{0, 2}, {1, 1}, {1, 2}, {0, 4}}) {
-    CHECK_FALSE(source.map(range + first * kPage, pages * kPage));
+    CHECK_FALSE(source.map(range + first * kSourcePage, pages * kSourcePage));
     CHECK(contains(violations.next(), "over what is mapped"));
   }
   for (const auto& [first, pages] : {std::pair{0, 1}, {1, 1}, {0, 4}, {2, 1}}) {
-    source.unmap(range + first * kPage, pages * kPage);
+    source.unmap(range + first * kSourcePage, pages * kSourcePage);
     CHECK(contains(violations.next(), "no map() gave that"));
   }
-  source.release(range, 4 * kPage);
+  source.release(range, 4 * kSourcePage);
   CHECK(contains(violations.next(), "something is mapped"));
-  source.release(range, 2 * kPage);
+  source.release(range, 2 * kSourcePage);
   CHECK(contains(violations.next(), "no reserve() gave that"));
-  source.release(range + kPage, 3 * kPage);
+  source.release(range + kSourcePage, 3 * kSourcePage);
   CHECK(contains(violations.next(), "no reserve() gave that"));
-  CHECK(source.mapped_bytes() == 2 * kPage);
-  CHECK(range[2 * kPage - 1] == 'x');
+  CHECK(source.mapped_bytes() == 2 * kSourcePage);
+  CHECK(range[2 * kSourcePage - 1] == 'x');
 
-  source.unmap(range, 2 * kPage);
-  source.unmap(range, 2 * kPage);
+  source.unmap(range, 2 * kSourcePage);
+  source.unmap(range, 2 * kSourcePage);
   CHECK(contains(violations.next(), "no map() gave that"));
-  source.release(range, 4 * kPage);
-  source.release(range, 4 * kPage);
+  source.release(range, 4 * kSourcePage);
+  source.release(range, 4 * kSourcePage);
   CHECK(contains(violations.next(), "no reserve() gave that"));
   CHECK(source.mapped_bytes() == 0);
 }
@@ -113,30 +112,30 @@ TEST_CASE("each breach of the contract is seen, and changes nothing") {
 TEST_CASE("a reservation that does not expand is mapped whole") {
   TestMemorySource source(small(8, false));
   Violations violations(source);
-  char* range = source.reserve(4 * kPage);
-  CHECK_FALSE(source.map(range, 2 * kPage));
+  char* range = source.reserve(4 * kSourcePage);
+  CHECK_FALSE(source.map(range, 2 * kSourcePage));
   CHECK(test::contains(violations.next(), "does not expand"));
-  CHECK(source.map(range, 4 * kPage));
-  source.unmap(range, 4 * kPage);
-  source.release(range, 4 * kPage);
+  CHECK(source.map(range, 4 * kSourcePage));
+  source.unmap(range, 4 * kSourcePage);
+  source.release(range, 4 * kSourcePage);
   CHECK(violations.next().empty());
 }
 
 TEST_CASE("the n-th call is refused, once, and a capacity may shrink") {
   TestMemorySource source(small(4));
   source.fail_at(1);
-  CHECK(source.reserve(kPage) == nullptr);
+  CHECK(source.reserve(kSourcePage) == nullptr);
   source.fail_at(3);
-  char* range = source.reserve(4 * kPage);
+  char* range = source.reserve(4 * kSourcePage);
   REQUIRE(range != nullptr);
-  CHECK(source.map(range, kPage));
-  CHECK_FALSE(source.map(range + kPage, kPage));
-  CHECK(source.map(range + kPage, kPage));
-  source.set_capacity(2 * kPage);
-  CHECK(source.capacity() == 2 * kPage);
-  CHECK_FALSE(source.map(range + 2 * kPage, kPage));
-  source.unmap(range + kPage, kPage);
-  CHECK(source.map(range + 2 * kPage, kPage));
+  CHECK(source.map(range, kSourcePage));
+  CHECK_FALSE(source.map(range + kSourcePage, kSourcePage));
+  CHECK(source.map(range + kSourcePage, kSourcePage));
+  source.set_capacity(2 * kSourcePage);
+  CHECK(source.capacity() == 2 * kSourcePage);
+  CHECK_FALSE(source.map(range + 2 * kSourcePage, kSourcePage));
+  source.unmap(range + kSourcePage, kSourcePage);
+  CHECK(source.map(range + 2 * kSourcePage, kSourcePage));
   const TestMemorySource::Calls calls = source.calls();
   CHECK(calls.reserve == 2);
   CHECK(calls.map == 5);
@@ -145,14 +144,14 @@ TEST_CASE("the n-th call is refused, once, and a capacity may shrink") {
   CHECK(source.violations().empty());
 }
 
-TEST_CASE("calls take as long as they are told") {
+TEST_CASE("calls take the time that was set") {
   TestMemorySource source(small(4));
   source.set_latency(std::chrono::milliseconds(10));
   const auto start = std::chrono::steady_clock::now();
-  char* range = source.reserve(kPage);
-  source.map(range, kPage);
-  source.unmap(range, kPage);
-  source.release(range, kPage);
+  char* range = source.reserve(kSourcePage);
+  source.map(range, kSourcePage);
+  source.unmap(range, kSourcePage);
+  source.release(range, kSourcePage);
   CHECK(std::chrono::steady_clock::now() - start >= std::chrono::milliseconds(40));
 }
 
@@ -222,7 +221,7 @@ TEST_CASE("every event is forgotten exactly once") {
   source.forget(99);
   CHECK(test::contains(violations.next(), "none"));
   CHECK(source.live_events() == 1);
-  source.complete(a);  // forgetting does not take it out of its queue
+  source.complete(a);  // forget() does not remove it from the queue
   CHECK(source.completed(a));
   CHECK_FALSE(source.completed(b));
   source.forget(b);
@@ -240,14 +239,14 @@ TEST_CASE("questions may come from other threads") {
     }
   });
   for (int i = 0; i < 500; ++i) {
-    char* range = source.reserve(kPage);
-    source.map(range, kPage);
+    char* range = source.reserve(kSourcePage);
+    source.map(range, kSourcePage);
     *range = 'x';
     const uint64_t event = source.record(stream(1));
     source.wait(stream(2), event);
     source.forget(event);
-    source.unmap(range, kPage);
-    source.release(range, kPage);
+    source.unmap(range, kSourcePage);
+    source.release(range, kSourcePage);
   }
   asker.join();
   CHECK(source.violations().empty());

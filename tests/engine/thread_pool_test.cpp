@@ -139,7 +139,6 @@ TEST_CASE("a stream of the CPU runs its work on the pool, at once") {
   Event event;
   event.record(stream);
   CHECK(event.passed());
-  CHECK(event.stream_id() == 4);
 }
 
 TEST_CASE("devices: names, and words that resolve or say why not") {

@@ -30,7 +30,7 @@ bool inside(std::span<const std::byte> file, uint64_t offset, uint64_t bytes) {
 }
 
 template <class Record>
-void mend_records(std::span<std::byte> file, uint64_t offset, uint64_t count) {
+void fix_records(std::span<std::byte> file, uint64_t offset, uint64_t count) {
   for (uint64_t i = 0; i < count && inside(file, offset, (i + 1) * sizeof(Record)); ++i) {
     const uint64_t at = offset + i * sizeof(Record);
     auto record = load<Record>(file, at);
@@ -40,12 +40,12 @@ void mend_records(std::span<std::byte> file, uint64_t offset, uint64_t count) {
   }
 }
 
-void mend(std::span<std::byte> file) {
+void fix_checksums(std::span<std::byte> file) {
   const uint64_t at = file.size() - sizeof(PackedTrailer);
   auto trailer = load<PackedTrailer>(file, at);
   store(file, 0, PackedHeader{});
-  mend_records<MeshRecord>(file, trailer.mesh_offset, trailer.mesh_count);
-  mend_records<TrajectoryRecord>(file, trailer.trajectory_offset, trailer.trajectory_count);
+  fix_records<MeshRecord>(file, trailer.mesh_offset, trailer.mesh_count);
+  fix_records<TrajectoryRecord>(file, trailer.trajectory_offset, trailer.trajectory_count);
   trailer.magic = kPackedMagic;
   trailer.file_bytes = file.size();
   if (inside(file, trailer.statistics_offset, trailer.statistics_bytes) &&
@@ -90,7 +90,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size > 0) std::memcpy(copy.data(), data, size);
   read_all(copy);
   if (size >= sizeof(PackedHeader) + sizeof(PackedTrailer)) {
-    mend(copy);
+    fix_checksums(copy);
     read_all(copy);
   }
   return 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// TFRecord framing: any file as it is, and once more with the CRCs of its first record mended, so that what
-// lies behind them is reached too.
+// TFRecord framing: any file as it is, and once more with the CRCs of its first record fixed, so that the
+// code after the checks is reached, too.
 #include <meshgrad/train/io/crc32c.h>
 #include <meshgrad/train/io/tfrecord.h>
 
@@ -25,7 +25,7 @@ void read_all(std::span<const std::byte> file) {
   });
 }
 
-std::vector<std::byte> mended(std::span<const std::byte> file) {
+std::vector<std::byte> with_valid_crcs(std::span<const std::byte> file) {
   std::vector<std::byte> copy(file.begin(), file.end());
   const uint32_t length_crc = masked_crc32c(std::span(copy).first(8));
   std::memcpy(copy.data() + 8, &length_crc, sizeof length_crc);
@@ -43,6 +43,6 @@ std::vector<std::byte> mended(std::span<const std::byte> file) {
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto file = fuzz::bytes_of(data, size);
   read_all(file);
-  if (size >= 16) read_all(mended(file));
+  if (size >= 16) read_all(with_valid_crcs(file));
   return 0;
 }

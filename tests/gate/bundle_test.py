@@ -73,7 +73,7 @@ class BundleTest(unittest.TestCase):
         self.assertEqual(ended.returncode, 1)
         self.assertIn("nn_tests", ended.stderr)
         self.link("-Wl,--disable-new-dtags", r"-Wl,-rpath,$ORIGIN/../lib")
-        self.assertEqual(self.bundle().returncode, 0)  # what the failure left is no obstacle
+        self.assertEqual(self.bundle().returncode, 0)  # the failed attempt does not get in the way
 
     def test_what_is_too_large_is_refused(self):
         compile_to(self.built / "meshgrad-bench", "static char x[60 << 20] = {1}; int main() { return x[1]; }")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""scripts/peers: which pairs count, what is made of them, and how programs are run. With programs that pretend."""
+"""scripts/peers: which pairs count, how they are evaluated, and how programs are run. With programs that stand in."""
 import contextlib
 import importlib.machinery
 import importlib.util
@@ -22,7 +22,7 @@ peers = importlib.util.module_from_spec(importlib.util.spec_from_loader("peers_s
 loader.exec_module(peers)
 median_interval = peers.load_median_interval()
 
-# Both write down that they ran, and where. The third file in the folder, where there is one, says what peaks are.
+# Both log that they ran, and where. The file "peaks" contains the peaks to report.
 COMMON = f"""#!{sys.executable}
 import json, os, pathlib, sys
 folder = pathlib.Path(__file__).parent
@@ -33,7 +33,7 @@ def ran(what):
 def write(name, ms, **more):
     row = {{"name": name, "description": "10 nodes", "ms": ms, "ms_min": ms, "cpu_s": 2 * ms / 1e3, "cpu_share": 0.99,
            "memory_peak_mib": ms, **more}}
-    pathlib.Path(value("--json")).write_text(json.dumps([{{"name": "yardstick/fma_f32/before"}}, row][-1 if more else 0:]))
+    pathlib.Path(value("--json")).write_text(json.dumps([{{"name": "peak/fma_f32/before"}}, row][-1 if more else 0:]))
 """
 BENCH = COMMON + """
 ran(sys.argv[1])
@@ -77,7 +77,7 @@ class PairsTest(unittest.TestCase):
             self.assertEqual(peers.objections(pair(**{f"{who}_share": 0.95}), 100.0), [])
             for unknown in (0.0, None):
                 (why,) = peers.objections(pair(**{f"{who}_share": unknown}), 100.0)
-                self.assertIn("does not say", why)
+                self.assertIn("does not count", why)
 
     def test_ratios_are_those_of_pairs(self):
         # The ratio of the medians would be 20 / 2 = 10.
@@ -124,7 +124,7 @@ class RunTest(unittest.TestCase):
     def rows(self):
         return {row["name"]: row for row in json.loads(self.json.read_text())["rows"]}
 
-    def test_in_turns_on_the_same_cores(self):
+    def test_interleaved_on_the_same_cores(self):
         ended = self.compare("--only", "train/bf16/pytorch_eager", "--pairs", "2")
         self.assertEqual(ended.returncode, 0, ended.stdout + ended.stderr)
         self.assertEqual([what for what, *_ in self.ran], ["peak", "run", "peak", "theirs", "peak"] * 2)
@@ -165,7 +165,7 @@ class RunTest(unittest.TestCase):
         peer.write_text(peer.read_text().replace('"10 nodes"', '"11 nodes"'))
         ended = self.compare("--only", "train/f32/pytorch_eager", "--quick")
         self.assertEqual(ended.returncode, 1)
-        self.assertIn("ours is of 10 nodes, theirs of 11 nodes", ended.stderr)
+        self.assertIn("ours has 10 nodes, theirs 11 nodes", ended.stderr)
 
     def test_memory(self):
         ended = self.compare("--only", "memory")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""tests/figures.py finds figures that no result bears out."""
+"""tests/figures.py finds figures that disagree with the results."""
 import json
 import pathlib
 import subprocess

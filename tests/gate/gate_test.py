@@ -44,7 +44,7 @@ BENCH = """
 pattern=$2
 while [ $# -gt 1 ]; do [ "$1" = --json ] && file=$2; shift; done
 cat >"$file" <<END
-[{"name": "yardstick/copy/before", "gbytes_per_s": 4000.0},
+[{"name": "peak/copy/before", "gbytes_per_s": 4000.0},
  {"name": "step/train_captured/f16", "description": "10 nodes", "ms": 2.0, "launches": 3},
  {"name": "step/train/f16", "description": "10 nodes", "ms": 3.0, "launches": 3},
  {"name": "step/train/100k/f16", "description": "100 nodes", "ms": 1.0, "launches": 3},

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What bench/peers/meshgraphnet.py says without PyTorch: sizes, names, statistics, rows."""
+"""The parts of bench/peers/meshgraphnet.py that need no PyTorch: sizes, names, statistics, rows."""
 import importlib.util
 import io
 import contextlib
@@ -34,7 +34,7 @@ class PeersTest(unittest.TestCase):
         self.assertTrue(all((b, a) in edges for a, b in edges))
         self.assertEqual(sorted(s for s, r in zip(senders, receivers) if r == 0), [1, 6, 7, 28, 29, 34])
 
-    def test_the_square_has_borders(self):
+    def test_the_square_has_boundaries(self):
         options = peer.parse([])
         nodes, senders, receivers = peer.mesh(options)
         self.assertEqual((nodes, len(senders)), (1849, 10752))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is stored in 16 bits is not summed in 16 bits: sums that f16 and bf16 could not make. Ones added up
-// one by one stand still at 2048 in f16 and at 256 in bf16, where the next one is rounded away.
+// 16-bit storage is not summed in 16 bits: sums that f16 and bf16 could not represent on the way. Adding ones
+// stops growing at 2048 in f16 and at 256 in bf16, where the next one is rounded away.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -35,20 +35,21 @@ TEST_CASE("a segment of thousands of ones is summed whole") {
         to_index(runtime, {0, 1, static_cast<int32_t>(1 + kMany), static_cast<int32_t>(2 + kMany)});
     args.x = to_tensor(runtime, Matrix(kMany + 2, 3, 1.0), dtype);
     args.out = unwritten(runtime, {3, 3}, dtype);
-    backend.segment_sum->segment_sum(args, runtime.stream());
+    backend.kernels->segment_sum.segment_sum(args, runtime.stream());
     const double whole = stored(dtype, static_cast<double>(kMany));
     const std::vector<double> expected = {1.0, 1.0, 1.0, whole, whole, whole, 1.0, 1.0, 1.0};
     CHECK(to_matrix(args.out).v == expected);
   });
 }
 
-TEST_CASE("products over thousands of inputs are summed whole, and gradients of weights are kept in f32") {
+TEST_CASE(
+    "matrix multiplications over thousands of inputs are summed whole, and gradients of weights are in f32") {
   for_each_narrow_type([](const Backend& backend, Runtime& runtime, DType dtype) {
     const Tensor ones = to_tensor(runtime, Matrix(3, kMany, 1.0), dtype);
     const Tensor weight = to_tensor(runtime, Matrix(kMany, 2, 1.0), dtype);
     LinearForward forward{.rows = 3, .x = ones, .weight = weight, .bias = {}, .y = {}};
     forward.y = unwritten(runtime, {3, 2}, dtype);
-    backend.linear->forward(forward, runtime, runtime.stream());
+    backend.kernels->linear.forward(forward, runtime, runtime.stream());
     for (const double y : to_matrix(forward.y).v) CHECK(y == stored(dtype, static_cast<double>(kMany)));
 
     const Tensor tall = to_tensor(runtime, Matrix(kMany, 3, 1.0), dtype);
@@ -59,7 +60,7 @@ TEST_CASE("products over thousands of inputs are summed whole, and gradients of 
                             .d_x = {},
                             .d_weight = to_tensor(runtime, Matrix(3, 2, 0.0), DType::f32),
                             .d_bias = to_vector(runtime, Matrix(1, 2, 0.0), DType::f32)};
-    backend.linear->backward(backward, runtime, runtime.stream());
+    backend.kernels->linear.backward(backward, runtime, runtime.stream());
     // No 16-bit number: neither rounded.
     for (const double d : to_matrix(backward.d_weight).v) CHECK(d == static_cast<double>(kMany));
     for (const double d : to_matrix(backward.d_bias).v) CHECK(d == static_cast<double>(kMany));
@@ -82,7 +83,7 @@ TEST_CASE("the mean and the variance of a row are not those of 16 bits") {
                            to_vector(runtime, zeros, DType::f32),
                            1e-5,
                            unwritten(runtime, {9, 96}, dtype)};
-    backend.elementwise->norm_forward(args, runtime, runtime.stream());
+    backend.kernels->elementwise.norm_forward(args, runtime, runtime.stream());
     CHECK(difference(args.y, reference::norm(Norm::layer, x, ones, zeros, 1e-5), 96) == "");
   });
 }

@@ -13,7 +13,7 @@ namespace {
 constexpr Activation kActivations[] = {Activation::none, Activation::relu, Activation::silu, Activation::gelu,
                                        Activation::tanh};
 
-TEST_CASE("activations and their slopes agree with the judge") {
+TEST_CASE("activations and their slopes agree with the reference") {
   uint64_t seed = 900;
   for (const Backend& backend : backends()) {
     for (const Activation activation : kActivations) {
@@ -29,18 +29,18 @@ TEST_CASE("activations and their slopes agree with the judge") {
           const Matrix start = stored_as(dtype, random.normal(rows, 3));
           ActivationForward forward{activation, to_tensor(runtime, x, dtype),
                                     unwritten(runtime, {rows, 3}, dtype)};
-          backend.elementwise->activation_forward(forward, runtime.stream());
+          backend.kernels->elementwise.activation_forward(forward, runtime.stream());
           CHECK(difference(forward.y, reference::activation(activation, x), 1) == "");
 
-          const Matrix judge = reference::activation_backward(activation, x, d_y);
+          const Matrix ref = reference::activation_backward(activation, x, d_y);
           ActivationBackward backward{activation, forward.x, to_tensor(runtime, d_y, dtype),
                                       unwritten(runtime, {rows, 3}, dtype), false};
-          backend.elementwise->activation_backward(backward, runtime.stream());
-          CHECK(difference(backward.d_x, judge, 1, magnitude(d_y)) == "");
+          backend.kernels->elementwise.activation_backward(backward, runtime.stream());
+          CHECK(difference(backward.d_x, ref, 1, magnitude(d_y)) == "");
           backward.d_x = to_tensor(runtime, start, dtype);
           backward.accumulate = true;
-          backend.elementwise->activation_backward(backward, runtime.stream());
-          CHECK(difference(backward.d_x, sum(start, judge), 2, magnitude(d_y)) == "");
+          backend.kernels->elementwise.activation_backward(backward, runtime.stream());
+          CHECK(difference(backward.d_x, sum(start, ref), 2, magnitude(d_y)) == "");
         }
       }
     }
@@ -60,10 +60,10 @@ TEST_CASE("activations far from zero are neither NaN nor off") {
         const Matrix ones(1, 18, 1.0);
         const ActivationForward forward{activation, to_tensor(runtime, x, dtype),
                                         unwritten(runtime, {1, 18}, dtype)};
-        backend.elementwise->activation_forward(forward, runtime.stream());
+        backend.kernels->elementwise.activation_forward(forward, runtime.stream());
         const ActivationBackward backward{activation, forward.x, to_tensor(runtime, ones, dtype),
                                           unwritten(runtime, {1, 18}, dtype), false};
-        backend.elementwise->activation_backward(backward, runtime.stream());
+        backend.kernels->elementwise.activation_backward(backward, runtime.stream());
         const Matrix y = to_matrix(forward.y), slopes = to_matrix(backward.d_x);
         for (int64_t i = 0; i < x.cols; ++i) {
           const double at = stored.at(0, i);
@@ -89,7 +89,7 @@ TEST_CASE("activations let a NaN through") {
         Runtime runtime = backend.runtime();
         const Tensor nan = unwritten(runtime, {2, 9}, dtype);
         const Tensor y = to_tensor(runtime, Matrix(2, 9), dtype);
-        backend.elementwise->activation_forward({activation, nan, y}, runtime.stream());
+        backend.kernels->elementwise.activation_forward({activation, nan, y}, runtime.stream());
         for (const double value : to_matrix(y).v) CHECK(std::isnan(value));
       }
     }
@@ -105,11 +105,11 @@ TEST_CASE("activations may write over what they read") {
       const Matrix x = stored_as(DType::f32, random.normal(61, 7));
       const Matrix d_y = stored_as(DType::f32, random.normal(61, 7));
       const Tensor in_place = to_tensor(runtime, x, DType::f32);
-      backend.elementwise->activation_forward({activation, in_place, in_place}, runtime.stream());
+      backend.kernels->elementwise.activation_forward({activation, in_place, in_place}, runtime.stream());
       CHECK(difference(in_place, reference::activation(activation, x), 1) == "");
       const Tensor d = to_tensor(runtime, d_y, DType::f32);
-      backend.elementwise->activation_backward({activation, to_tensor(runtime, x, DType::f32), d, d, false},
-                                               runtime.stream());
+      backend.kernels->elementwise.activation_backward(
+          {activation, to_tensor(runtime, x, DType::f32), d, d, false}, runtime.stream());
       CHECK(difference(d, reference::activation_backward(activation, x, d_y), 1) == "");
     }
   }
@@ -145,7 +145,7 @@ struct NormCase {
   NormBackward backward;
 };
 
-TEST_CASE("norms and their gradients agree with the judge") {
+TEST_CASE("norms and their gradients agree with the reference") {
   uint64_t seed = 1000;
   for (const Backend& backend : backends()) {
     for (const Norm kind : {Norm::layer, Norm::rms}) {
@@ -160,26 +160,26 @@ TEST_CASE("norms and their gradients agree with the judge") {
             CAPTURE(random.seed());
             Runtime runtime = backend.runtime();
             NormCase c(runtime, random, kind, rows, width, dtype);
-            backend.elementwise->norm_forward(c.forward, runtime, runtime.stream());
+            backend.kernels->elementwise.norm_forward(c.forward, runtime, runtime.stream());
             // A row of width 1 or 2 can be nearly constant: its scale, up to 1 / sqrt(epsilon) = 32,
             // multiplies the rounding of x.
             const double scale = width < 11 ? 32.0 : 1.0;
             CHECK(difference(c.forward.y, reference::norm(kind, c.x, c.gain, c.bias, 1e-3), width,
                              scale * magnitude(c.gain)) == "");
 
-            const auto judge = reference::norm_backward(kind, c.x, c.gain, c.d_y, 1e-3);
+            const auto ref = reference::norm_backward(kind, c.x, c.gain, c.d_y, 1e-3);
             const double flowing = scale * magnitude(c.gain) * magnitude(c.d_y);
-            backend.elementwise->norm_backward(c.backward, runtime, runtime.stream());
-            CHECK(difference(c.backward.d_x, judge.d_x, width, flowing) == "");
-            CHECK(difference(c.backward.d_gain, sum(judge.d_gain, Matrix(1, width, 0.5)), width + rows,
+            backend.kernels->elementwise.norm_backward(c.backward, runtime, runtime.stream());
+            CHECK(difference(c.backward.d_x, ref.d_x, width, flowing) == "");
+            CHECK(difference(c.backward.d_gain, sum(ref.d_gain, Matrix(1, width, 0.5)), width + rows,
                              flowing) == "");
             if (kind == Norm::layer) {
-              CHECK(difference(c.backward.d_bias, sum(judge.d_bias, Matrix(1, width, 0.25)), rows + 1) == "");
+              CHECK(difference(c.backward.d_bias, sum(ref.d_bias, Matrix(1, width, 0.25)), rows + 1) == "");
             }
             c.backward.d_x = to_tensor(runtime, c.start, dtype);
             c.backward.accumulate = true;
-            backend.elementwise->norm_backward(c.backward, runtime, runtime.stream());
-            CHECK(difference(c.backward.d_x, sum(judge.d_x, c.start), width + 1, flowing) == "");
+            backend.kernels->elementwise.norm_backward(c.backward, runtime, runtime.stream());
+            CHECK(difference(c.backward.d_x, sum(ref.d_x, c.start), width + 1, flowing) == "");
           }
         }
       }
@@ -202,7 +202,7 @@ TEST_CASE("layer norm of rows far from zero keeps its digits") {
                            to_vector(runtime, zeros, DType::f32),
                            1e-5,
                            unwritten(runtime, {33, 64}, DType::f32)};
-    backend.elementwise->norm_forward(args, runtime, runtime.stream());
+    backend.kernels->elementwise.norm_forward(args, runtime, runtime.stream());
     // The mean is rounded at the size of x: an error of 1000 epsilon in every normalised value.
     CHECK(difference(args.y, reference::norm(Norm::layer, x, ones, zeros, 1e-5), 1, 1000.0) == "");
   }
@@ -221,8 +221,8 @@ TEST_CASE("norms may write over what they read and leave the rows behind the cou
         forward.x = forward.y = to_tensor(runtime, whole.x, dtype);
         const Tensor real = to_count(runtime, count);
         forward.rows = Rows(97, real.data<int64_t>());
-        backend.elementwise->norm_forward(whole.forward, runtime, runtime.stream());
-        backend.elementwise->norm_forward(forward, runtime, runtime.stream());
+        backend.kernels->elementwise.norm_forward(whole.forward, runtime, runtime.stream());
+        backend.kernels->elementwise.norm_forward(forward, runtime, runtime.stream());
         CHECK(equal_bits(forward.y.row_range(0, count), whole.forward.y.row_range(0, count)));
         CHECK(equal_bits(forward.y.row_range(count, 97), whole.forward.x.row_range(count, 97)));
 
@@ -233,8 +233,8 @@ TEST_CASE("norms may write over what they read and leave the rows behind the cou
         backward.d_x = backward.d_y = to_tensor(runtime, whole.d_y, dtype);
         backward.rows = forward.rows;
         const Tensor d_y = whole.backward.d_y;
-        backend.elementwise->norm_backward(whole.backward, runtime, runtime.stream());
-        backend.elementwise->norm_backward(backward, runtime, runtime.stream());
+        backend.kernels->elementwise.norm_backward(whole.backward, runtime, runtime.stream());
+        backend.kernels->elementwise.norm_backward(backward, runtime, runtime.stream());
         CHECK(equal_bits(backward.d_x.row_range(0, count), whole.backward.d_x.row_range(0, count)));
         CHECK(equal_bits(backward.d_x.row_range(count, 97), d_y.row_range(count, 97)));
       }
@@ -242,7 +242,7 @@ TEST_CASE("norms may write over what they read and leave the rows behind the cou
   }
 }
 
-TEST_CASE("axpby agrees with the judge, also onto its own input") {
+TEST_CASE("axpby agrees with the reference, also onto its own input") {
   for (const Backend& backend : backends()) {
     for (const DType dtype : backend.storage_types) {
       for (const int64_t rows : backend.sizes_and(true, 40009)) {
@@ -253,10 +253,10 @@ TEST_CASE("axpby agrees with the judge, also onto its own input") {
         Matrix expected = y;
         for (size_t i = 0; i < x.v.size(); ++i) expected.v[i] = 0.75 * x.v[i] - 1.5 * y.v[i];
         const Axpby args{0.75, to_tensor(runtime, x, dtype), -1.5, to_tensor(runtime, y, dtype)};
-        backend.elementwise->axpby(args, runtime.stream());
+        backend.kernels->elementwise.axpby(args, runtime.stream());
         CHECK(difference(args.y, expected, 2) == "");
         const Tensor self = to_tensor(runtime, x, dtype);
-        backend.elementwise->axpby({2.0, self, 1.0, self}, runtime.stream());
+        backend.kernels->elementwise.axpby({2.0, self, 1.0, self}, runtime.stream());
         Matrix tripled = x;
         for (double& value : tripled.v) value *= 3.0;
         CHECK(difference(self, tripled, 2) == "");
@@ -265,7 +265,7 @@ TEST_CASE("axpby agrees with the judge, also onto its own input") {
   }
 }
 
-TEST_CASE("norms of wide rows agree with the judge") {
+TEST_CASE("norms of wide rows agree with the reference") {
   uint64_t seed = 1200;
   for (const Backend& backend : backends()) {
     for (const Norm kind : {Norm::layer, Norm::rms}) {
@@ -278,17 +278,17 @@ TEST_CASE("norms of wide rows agree with the judge") {
           CAPTURE(width);
           Runtime runtime = backend.runtime();
           const NormCase c(runtime, random, kind, 37, width, dtype);
-          backend.elementwise->norm_forward(c.forward, runtime, runtime.stream());
+          backend.kernels->elementwise.norm_forward(c.forward, runtime, runtime.stream());
           CHECK(difference(c.forward.y, reference::norm(kind, c.x, c.gain, c.bias, 1e-3), width,
                            magnitude(c.gain)) == "");
-          backend.elementwise->norm_backward(c.backward, runtime, runtime.stream());
-          const auto judge = reference::norm_backward(kind, c.x, c.gain, c.d_y, 1e-3);
+          backend.kernels->elementwise.norm_backward(c.backward, runtime, runtime.stream());
+          const auto ref = reference::norm_backward(kind, c.x, c.gain, c.d_y, 1e-3);
           const double flowing = magnitude(c.gain) * magnitude(c.d_y);
-          CHECK(difference(c.backward.d_x, judge.d_x, width, flowing) == "");
-          CHECK(difference(c.backward.d_gain, sum(judge.d_gain, Matrix(1, width, 0.5)), width + 37,
-                           flowing) == "");
+          CHECK(difference(c.backward.d_x, ref.d_x, width, flowing) == "");
+          CHECK(difference(c.backward.d_gain, sum(ref.d_gain, Matrix(1, width, 0.5)), width + 37, flowing) ==
+                "");
           if (kind == Norm::layer)
-            CHECK(difference(c.backward.d_bias, sum(judge.d_bias, Matrix(1, width, 0.25)), 38) == "");
+            CHECK(difference(c.backward.d_bias, sum(ref.d_bias, Matrix(1, width, 0.25)), 38) == "");
         }
       }
     }
@@ -306,12 +306,12 @@ TEST_CASE("elementwise takes rows that start at any element") {
         part.rows = 66;
         part.x = whole.forward.x.row_range(1, 67);
         part.y = unwritten(runtime, {67, width}, dtype).row_range(1, 67);
-        backend.elementwise->norm_forward(whole.forward, runtime, runtime.stream());
-        backend.elementwise->norm_forward(part, runtime, runtime.stream());
+        backend.kernels->elementwise.norm_forward(whole.forward, runtime, runtime.stream());
+        backend.kernels->elementwise.norm_forward(part, runtime, runtime.stream());
         CHECK(equal_bits(part.y, whole.forward.y.row_range(1, 67)));
         const Tensor y = unwritten(runtime, {67, width}, dtype);
-        backend.elementwise->activation_forward({Activation::silu, part.x, y.row_range(1, 67)},
-                                                runtime.stream());
+        backend.kernels->elementwise.activation_forward({Activation::silu, part.x, y.row_range(1, 67)},
+                                                        runtime.stream());
         const Matrix expected = reference::activation(Activation::silu, to_matrix(part.x));
         CHECK(difference(y.row_range(1, 67), expected, 1) == "");
         CHECK(equal_bits(y.row_range(0, 1), unwritten(runtime, {1, width}, dtype)));
@@ -336,7 +336,7 @@ TEST_CASE("cast rounds to nearest even, into every storage type") {
           for (size_t i = 0; i < std::min(special.size(), x.v.size()); ++i) x.v[i] = special[i];
           const Matrix stored = stored_as(from, x);
           const Tensor result = unwritten(runtime, {1, size}, to);
-          backend.elementwise->cast({to_tensor(runtime, stored, from), result}, runtime.stream());
+          backend.kernels->elementwise.cast({to_tensor(runtime, stored, from), result}, runtime.stream());
           CHECK(equal_bits(result, to_tensor(runtime, stored_as(to, stored), to)));
         }
       }
@@ -355,17 +355,17 @@ TEST_CASE("elementwise leaves the same bits for any number of threads, and in ev
           RandomMatrices random(45);
           const int64_t rows = backend.many(5003);
           const NormCase c(runtime, random, kind, rows, 33, dtype);
-          backend.elementwise->norm_forward(c.forward, runtime, runtime.stream());
-          backend.elementwise->norm_backward(c.backward, runtime, runtime.stream());
+          backend.kernels->elementwise.norm_forward(c.forward, runtime, runtime.stream());
+          backend.kernels->elementwise.norm_backward(c.backward, runtime, runtime.stream());
           result.insert(result.end(),
                         {{"y", c.forward.y}, {"d_x", c.backward.d_x}, {"d_gain", c.backward.d_gain}});
           if (kind == Norm::layer) result.emplace_back("d_bias", c.backward.d_bias);
           for (const Activation activation : kActivations) {
             const Tensor y = unwritten(runtime, {rows, 33}, dtype),
                          d_x = unwritten(runtime, {rows, 33}, dtype);
-            backend.elementwise->activation_forward({activation, c.forward.x, y}, runtime.stream());
-            backend.elementwise->activation_backward({activation, c.forward.x, c.backward.d_y, d_x, false},
-                                                     runtime.stream());
+            backend.kernels->elementwise.activation_forward({activation, c.forward.x, y}, runtime.stream());
+            backend.kernels->elementwise.activation_backward(
+                {activation, c.forward.x, c.backward.d_y, d_x, false}, runtime.stream());
             result.insert(result.end(), {{"activation", y}, {"slope", d_x}});
           }
         }
@@ -382,36 +382,39 @@ TEST_CASE("elementwise says which argument does not fit") {
     return unwritten(runtime, shape, dtype);
   };
   std::string text = invalid_argument_text([&] {
-    activation_forward({Activation::relu, tensor({3, 4}), tensor({4, 3})}, runtime.stream());
+    kernels::activation_forward({Activation::relu, tensor({3, 4}), tensor({4, 3})}, runtime.stream());
   });
   CHECK_MESSAGE(
       (contains(text, "activation.forward: y") && contains(text, "[3, 4]") && contains(text, "[4, 3]")),
       text);
   text = invalid_argument_text([&] {
-    activation_backward({Activation::relu, tensor({3, 4}), tensor({3, 4}), tensor({3, 4}, DType::f64), false},
-                        runtime.stream());
+    kernels::activation_backward(
+        {Activation::relu, tensor({3, 4}), tensor({3, 4}), tensor({3, 4}, DType::f64), false},
+        runtime.stream());
   });
   CHECK_MESSAGE((contains(text, "activation.backward: d_x") && contains(text, "f64")), text);
   text = invalid_argument_text([&] {
-    norm_forward({Norm::layer, 3, tensor({3, 5}), tensor({4}), tensor({4}), 1e-5, tensor({3, 4})}, runtime,
-                 runtime.stream());
+    kernels::norm_forward({Norm::layer, 3, tensor({3, 5}), tensor({4}), tensor({4}), 1e-5, tensor({3, 4})},
+                          runtime, runtime.stream());
   });
   CHECK_MESSAGE((contains(text, "norm.forward: x") && contains(text, "[3, 4]") && contains(text, "[3, 5]")),
                 text);
   text = invalid_argument_text([&] {
-    norm_backward({Norm::layer, 3, tensor({3, 4}), tensor({4}), tensor({3, 4}), 1e-5, tensor({3, 4}), false,
-                   tensor({5}), tensor({4})},
-                  runtime, runtime.stream());
+    kernels::norm_backward({Norm::layer, 3, tensor({3, 4}), tensor({4}), tensor({3, 4}), 1e-5, tensor({3, 4}),
+                            false, tensor({5}), tensor({4})},
+                           runtime, runtime.stream());
   });
   CHECK_MESSAGE((contains(text, "norm.backward: d_gain") && contains(text, "[5]")), text);
   text = invalid_argument_text([&] {
-    norm_forward({Norm::none, 3, tensor({3, 4}), tensor({4}), tensor({4}), 1e-5, tensor({3, 4})}, runtime,
-                 runtime.stream());
+    kernels::norm_forward({Norm::none, 3, tensor({3, 4}), tensor({4}), tensor({4}), 1e-5, tensor({3, 4})},
+                          runtime, runtime.stream());
   });
   CHECK_MESSAGE(contains(text, "layer or rms"), text);
-  text = invalid_argument_text([&] { cast({tensor({3, 5}), tensor({3, 4})}, runtime.stream()); });
+  text = invalid_argument_text([&] { kernels::cast({tensor({3, 5}), tensor({3, 4})}, runtime.stream()); });
   CHECK_MESSAGE((contains(text, "cast") && contains(text, "[3, 5]") && contains(text, "[3, 4]")), text);
-  text = invalid_argument_text([&] { axpby({1.0, tensor({3, 5}), 1.0, tensor({3, 4})}, runtime.stream()); });
+  text = invalid_argument_text([&] {
+    kernels::axpby({1.0, tensor({3, 5}), 1.0, tensor({3, 4})}, runtime.stream());
+  });
   CHECK_MESSAGE((contains(text, "axpby: x") && contains(text, "[3, 5]")), text);
 }
 

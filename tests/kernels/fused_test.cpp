@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fused kernels on tensor cores against the judge, with the rounding of 16-bit storage followed step by
-// step (bounded.h). Inputs and weights are on a grid on which every sum of the forward pass is exact in f32,
-// so that the judge's hidden activations, rounded as they are stored, are the kernels' own.
+// The fused kernels on tensor cores against the reference, with the rounding of 16-bit storage followed step
+// by step (bounded.h). Inputs and weights are on a grid on which every sum of the forward pass is exact in
+// f32, so that the reference's hidden activations, rounded as they are stored, are the kernels' own.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <meshgrad/engine/gpu.h>
-#include <meshgrad/kernels/gpu_tables.h>
+#include <meshgrad/kernels/tables.h>
 
 #include "fused_case.h"
 
@@ -38,18 +38,18 @@ void check_mlp(const MlpShapeOf& shape, DType dtype, int64_t rows, int64_t capac
   for (size_t i = 0; i < shape.inputs.size(); ++i) {
     x.push_back(random.grid(rows, shape.inputs[i], 0.125, 1.0));
     forward.inputs.push_back(
-        {gpu.tensor(x[i], dtype, capacity), gpu.tensor(mlp.judge.first_weights[i], dtype)});
+        {gpu.tensor(x[i], dtype, capacity), gpu.tensor(mlp.ref.first_weights[i], dtype)});
   }
   forward.weights = mlp.weights;
   if (shape.residual) forward.residual = forward.inputs[0].x;
   forward.out = gpu.unwritten(capacity, shape.out, dtype);
   const int64_t launches = gpu::counters().launches;
-  gpu_tables()->mlp->forward(forward, gpu.runtime, gpu.stream());
+  kernels::gpu_tables()->mlp.forward(forward, gpu.runtime, gpu.stream());
   CHECK(gpu::counters().launches - launches == (capacity == 0 ? 0 : 1));
 
-  Matrix z = reference::linear(x[0], mlp.judge.first_weights[0], mlp.judge.first_bias);
+  Matrix z = reference::linear(x[0], mlp.ref.first_weights[0], mlp.ref.first_bias);
   for (size_t i = 1; i < x.size(); ++i)
-    z = reference::sum(z, reference::linear(x[i], mlp.judge.first_weights[i]));
+    z = reference::sum(z, reference::linear(x[i], mlp.ref.first_weights[i]));
   const std::vector<Matrix> sums = mlp.sums(z);
   Bounded y = mlp.finished(sums.back());
   if (shape.residual) y = sum(y, Bounded(x[0]));
@@ -71,21 +71,21 @@ void check_mlp(const MlpShapeOf& shape, DType dtype, int64_t rows, int64_t capac
     backward.accumulate.push_back(i % 2 == 0);
     backward.d_first_weights.push_back(started.add(gpu, random, shape.inputs[i], shape.width));
   }
-  gpu_tables()->mlp->backward(backward, gpu.runtime, gpu.stream());
+  kernels::gpu_tables()->mlp.backward(backward, gpu.runtime, gpu.stream());
 
-  FusedGradients judge(mlp, sums, d_y);
-  const Bounded d_first = stored(dtype, judge.d_first);
-  for (const Matrix& input : x) judge.of_weights.push_back(weight_gradient(input, d_first));
-  started.check(gpu, judge.of_weights);
+  FusedGradients ref(mlp, sums, d_y);
+  const Bounded d_first = stored(dtype, ref.d_first);
+  for (const Matrix& input : x) ref.of_weights.push_back(weight_gradient(input, d_first));
+  started.check(gpu, ref.of_weights);
   for (size_t i = 0; i < x.size(); ++i) {
-    Bounded d_x = product(d_first, transposed(mlp.judge.first_weights[i]));
+    Bounded d_x = product(d_first, transposed(mlp.ref.first_weights[i]));
     if (backward.accumulate[i]) d_x = sum(d_x, Bounded(d_x_before[i]));
     CAPTURE(i);
     CHECK(outside(gpu.download(backward.d_inputs[i], rows), stored(dtype, d_x)) == "");
   }
 }
 
-TEST_CASE("fused mlp agrees with the judge" * doctest::skip(cuda_devices().empty())) {
+TEST_CASE("fused mlp agrees with the reference" * doctest::skip(cuda_devices().empty())) {
   const std::vector<MlpShapeOf> shapes = {
       {{128, 128}, 128, 3, 128, Norm::layer, true}, {{64, 64, 64}, 64, 3, 64, Norm::layer, false},
       {{3}, 128, 3, 128, Norm::layer, false},       {{11, 64}, 64, 2, 64, Norm::rms, false},
@@ -99,7 +99,7 @@ TEST_CASE("fused mlp agrees with the judge" * doctest::skip(cuda_devices().empty
   check_mlp(shapes[5], DType::bf16, 0, 5, seed++);
 }
 
-TEST_CASE("fused mlp of width 256 agrees with the judge" * doctest::skip(cuda_devices().empty())) {
+TEST_CASE("fused mlp of width 256 agrees with the reference" * doctest::skip(cuda_devices().empty())) {
   check_mlp({{256, 256}, 256, 3, 256, Norm::layer, true}, DType::f16, 33, 40, 950);
   check_mlp({{4}, 256, 3, 3, Norm::none, false}, DType::bf16, 17, 17, 951);
 }
@@ -108,7 +108,7 @@ struct EdgeShapeOf {
   int64_t width, layers;
   Norm norm = Norm::layer;
   bool residual = true, after_residual = false;
-  bool last_block = false;  ///< nothing reads e', nothing wants the edges' gradient
+  bool last_block = false;  ///< neither e' nor the edges' gradient is needed
 };
 
 /// A graph with room for more than there is: indices behind the real counts point nowhere.
@@ -175,14 +175,14 @@ struct EdgeRun {
     forward.graph = &graph;
     forward.terms = {gpu.tensor(nodes, dtype, graph.nodes), gpu.tensor(sender_weight, dtype),
                      gpu.tensor(receiver_weight, dtype)};
-    forward.edges = {gpu.tensor(e, dtype, graph.edges), gpu.tensor(mlp.judge.first_weights[0], dtype)};
+    forward.edges = {gpu.tensor(e, dtype, graph.edges), gpu.tensor(mlp.ref.first_weights[0], dtype)};
     forward.weights = mlp.weights;
     forward.residual = shape.residual;
     forward.aggregate_after_residual = shape.after_residual;
     if (!shape.last_block) forward.edges_out = gpu.unwritten(graph.edges, shape.width, dtype);
     forward.aggregate = gpu.unwritten(graph.owned_nodes, shape.width, dtype);
     const int64_t launches = gpu::counters().launches;
-    gpu_tables()->message_passing->edge_forward(forward, gpu.runtime, gpu.stream());
+    kernels::gpu_tables()->message_passing.edge_forward(forward, gpu.runtime, gpu.stream());
     CHECK(gpu::counters().launches - launches <= 2);
   }
 
@@ -204,7 +204,7 @@ struct EdgeRun {
     for (Tensor* d_weight : {&backward.d_edge_weight, &backward.d_sender_weight, &backward.d_receiver_weight})
       *d_weight = started.add(gpu, random, shape.width, shape.width);
     const int64_t launches = gpu::counters().launches;
-    gpu_tables()->message_passing->edge_backward(backward, gpu.runtime, gpu.stream());
+    kernels::gpu_tables()->message_passing.edge_backward(backward, gpu.runtime, gpu.stream());
     CHECK(gpu::counters().launches - launches <= 3);
   }
 
@@ -213,7 +213,7 @@ struct EdgeRun {
     const Matrix s = rounded(dtype, reference::linear(nodes, sender_weight));
     const Matrix r = rounded(dtype, reference::linear(nodes, receiver_weight));
     return mlp.sums(reference::sum(
-        reference::linear(e, mlp.judge.first_weights[0], mlp.judge.first_bias),
+        reference::linear(e, mlp.ref.first_weights[0], mlp.ref.first_bias),
         reference::sum(reference::gather(s, edges.senders), reference::gather(r, edges.receivers))));
   }
 
@@ -229,16 +229,16 @@ struct EdgeRun {
   void check_backward() {
     const Matrix from_aggregate = reference::gather(d_aggregate, edges.receivers);
     const Matrix d_y = shape.last_block ? from_aggregate : reference::sum(d_e_out, from_aggregate);
-    FusedGradients judge(mlp, sums(), d_y);
-    const Bounded d_first = stored(dtype, judge.d_first);
+    FusedGradients ref(mlp, sums(), d_y);
+    const Bounded d_first = stored(dtype, ref.d_first);
     const Bounded d_s = stored(dtype, scattered(d_first, edges.senders, edges.nodes));
-    const Bounded d_r = stored(dtype, scattered(judge.d_first, edges.receivers, edges.owned_nodes));
+    const Bounded d_r = stored(dtype, scattered(ref.d_first, edges.receivers, edges.owned_nodes));
     Matrix owned(edges.owned_nodes, shape.width);
     std::copy_n(nodes.v.begin(), owned.v.size(), owned.v.begin());
-    judge.of_weights.push_back(weight_gradient(e, d_first));
-    judge.of_weights.push_back(weight_gradient(nodes, d_s));
-    judge.of_weights.push_back(weight_gradient(owned, d_r));
-    started.check(gpu, judge.of_weights);
+    ref.of_weights.push_back(weight_gradient(e, d_first));
+    ref.of_weights.push_back(weight_gradient(nodes, d_s));
+    ref.of_weights.push_back(weight_gradient(owned, d_r));
+    started.check(gpu, ref.of_weights);
 
     Bounded d_nodes = product(d_s, transposed(sender_weight));
     Bounded from_receivers = product(d_r, transposed(receiver_weight));
@@ -249,7 +249,7 @@ struct EdgeRun {
     CHECK(outside(gpu.download(backward.d_nodes, edges.nodes), stored(dtype, d_nodes)) == "");
 
     if (!backward.d_edges.defined()) return;
-    Bounded d_e = product(d_first, transposed(mlp.judge.first_weights[0]));
+    Bounded d_e = product(d_first, transposed(mlp.ref.first_weights[0]));
     if (shape.residual) d_e = sum(d_e, Bounded(d_e_out));
     if (shape.residual && shape.after_residual) d_e = sum(d_e, Bounded(from_aggregate));
     CHECK(outside(gpu.download(backward.d_edges, e.rows), stored(dtype, d_e)) == "");
@@ -277,7 +277,7 @@ void check_edges(const EdgeShapeOf& shape, int64_t nodes, int64_t edge_count, DT
   run.check_backward();
 }
 
-TEST_CASE("fused edge update agrees with the judge" * doctest::skip(cuda_devices().empty())) {
+TEST_CASE("fused edge update agrees with the reference" * doctest::skip(cuda_devices().empty())) {
   const std::vector<EdgeShapeOf> shapes = {{64, 3},
                                            {64, 3, Norm::layer, true, true},
                                            {64, 3, Norm::layer, true, false, true},
@@ -294,7 +294,8 @@ TEST_CASE("fused edge update agrees with the judge" * doctest::skip(cuda_devices
     check_edges(shapes[0], nodes, edges, DType::f16, nodes % 2, seed++);
 }
 
-TEST_CASE("fused edge update of width 256 agrees with the judge" * doctest::skip(cuda_devices().empty())) {
+TEST_CASE("fused edge update of width 256 agrees with the reference" *
+          doctest::skip(cuda_devices().empty())) {
   check_edges({256, 3}, 17, 67, DType::f16, 2, 1100);
   check_edges({256, 2, Norm::layer, true, true}, 9, 33, DType::bf16, 0, 1101);
 }
@@ -350,8 +351,8 @@ TEST_CASE("what is no number passes relu, so that a broken run is noticed" *
                   .saved = {}};
   args.weights.weights = {gpu.tensor(random.normal(64, 64), DType::f16)};
   args.weights.biases = {Tensor()};
-  REQUIRE(!saving_helps(args));  // the fused kernels take it
-  mlp_forward(args, gpu.runtime, gpu.stream());
+  REQUIRE(!kernels::saves_hidden(args));  // the fused kernels take it
+  kernels::mlp_forward(args, gpu.runtime, gpu.stream());
   const Matrix y = gpu.download(args.out);
   for (int64_t row = 0; row < y.rows; ++row) {
     const auto begin = y.v.begin() + row * y.cols;

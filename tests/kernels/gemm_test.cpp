@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What products do with their sums in registers, against the same done one after the other.
+// Matrix multiplication with fused epilogues, against the same operations one after the other.
 #include <doctest/doctest.h>
 #include <meshgrad/kernels/cpu/gemm.h>
 #include <meshgrad/kernels/cpu_isa.h>
@@ -12,6 +12,7 @@
 #include <cstring>
 #include <limits>
 
+#include "kernels/amx_emulated.h"
 #include "support.h"
 
 namespace meshgrad::test {
@@ -27,16 +28,17 @@ constexpr float kUntouched = -12345.0f;
 template <class S>
 using T = Accumulator<S>;
 
-/// Operands of a product, and its sums by plain loops over them.
+/// Operands of a matrix multiplication, and its sums by plain loops.
 template <class S>
-struct Case {
+struct GemmCase {
   int64_t panel, m, n, k, steps;
   std::vector<Operand<S>> a, b;
   std::vector<T<S>> start;
   std::vector<double> sums;
 
-  Case(RandomMatrices& random, const cpu::Products<S>& products, int64_t rows, int64_t columns, int64_t depth)
-      : panel(products.panel),
+  GemmCase(RandomMatrices& random, const cpu::GemmOps<S>& gemm_ops, int64_t rows, int64_t columns,
+           int64_t depth)
+      : panel(gemm_ops.panel),
         m(rows),
         n(columns),
         k(depth),
@@ -68,7 +70,7 @@ struct Case {
   }
   int64_t row_stride() const { return panel * kDepth<S>; }
   int64_t panel_stride() const { return row_stride() * steps; }
-  cpu::Product<S> product() const {
+  cpu::Gemm<S> product() const {
     return {m,
             n,
             {a.data(), kStride, kDepth<S>, steps},
@@ -77,22 +79,22 @@ struct Case {
   }
 };
 
-/// The tables that multiply pairs of bfloat16 on this machine: the one in use, and the emulation of AMX.
-std::vector<const cpu::Products<bfloat16>*> of_pairs() {
-  std::vector<const cpu::Products<bfloat16>*> tables;
-  if (cpu::multiplies_pairs()) tables.push_back(&cpu::products<bfloat16>());
-  if (cpu::emulated_amx_products() != nullptr) tables.push_back(cpu::emulated_amx_products());
+/// This machine's tables for pairs of bfloat16: the one in use, and the emulation of AMX.
+std::vector<const cpu::GemmOps<bfloat16>*> of_pairs() {
+  std::vector<const cpu::GemmOps<bfloat16>*> tables;
+  if (cpu::multiplies_bf16_pairs()) tables.push_back(&cpu::gemm_ops<bfloat16>());
+  if (cpu::emulated_amx_gemm() != nullptr) tables.push_back(cpu::emulated_amx_gemm());
   return tables;
 }
 
-/// Calls body(table) for the products of every storage type on this machine.
+/// Calls body(table) for every table of this machine.
 template <class Body>
 void with_all_products(const Body& body) {
-  body(cpu::products<float>());
-  body(cpu::products<double>());
-  body(cpu::products<half>());
-  body(cpu::products<cpu::WideBfloat16>());
-  for (const auto* products : of_pairs()) body(*products);
+  body(cpu::gemm_ops<float>());
+  body(cpu::gemm_ops<double>());
+  body(cpu::gemm_ops<half>());
+  body(cpu::gemm_ops<cpu::WideBfloat16>());
+  for (const auto* gemm_ops : of_pairs()) body(*gemm_ops);
 }
 
 template <class V>
@@ -112,7 +114,7 @@ double close(double value) {
 }
 
 template <class S>
-void check_products(const cpu::Products<S>& products) {
+void check_products(const cpu::GemmOps<S>& gemm_ops) {
   RandomMatrices random(17);
   for (const auto& [m, n, k] : {std::tuple<int64_t, int64_t, int64_t>{48, 128, 128},
                                 {1, 1, 1},
@@ -126,20 +128,20 @@ void check_products(const cpu::Products<S>& products) {
                                 {2, 17, 2}}) {
     CAPTURE(m);
     CAPTURE(n);
-    const Case<S> c(random, products, m, n, k);
+    const GemmCase<S> c(random, gemm_ops, m, n, k);
     const auto at = [](int64_t i, int64_t j, int64_t stride) { return static_cast<size_t>(i * stride + j); };
     std::vector<T<S>> tile(kTileRows<S> * kStride), d(tile.size()), sums(2 * kStride, T<S>(1));
     std::vector<S> z(static_cast<size_t>(m * n) + 64, S(kUntouched)), out(z), stored(z);
     std::vector<Operand<S>> h(tile.size()), rows(h), pairs(2 * h.size());
-    products.sum(c.product(), tile.data(), kStride);
+    gemm_ops.sum(c.product(), tile.data(), kStride);
     for (int64_t i = 0; i < m; ++i)
       for (int64_t j = 0; j < n; ++j) {
         const double sum = c.sums[at(i, j, n)];
         REQUIRE(std::abs(number(tile[at(i, j, kStride)]) - sum) <= close<T<S>>(sum) * 16);
       }
 
-    // What is kept of pre-activations, and what the next product reads: bit for bit from them.
-    products.hidden(c.product(), {.activation = Activation::relu,
+    // Saved pre-activations and the next operand follow from the sums bit for bit.
+    gemm_ops.hidden(c.product(), {.activation = Activation::relu,
                                   .z = z.data(),
                                   .z_stride = n,
                                   .tile = d.data(),
@@ -155,7 +157,7 @@ void check_products(const cpu::Products<S>& products) {
       }
     CHECK(number(z[static_cast<size_t>(m * n)]) == number(S(kUntouched)));
 
-    products.stored(c.product(), {out.data(), n, z.data(), n});
+    gemm_ops.stored(c.product(), {out.data(), n, z.data(), n});
     cpu::GradientResult<S> gradient{.activation = Activation::relu, .z = z.data(), .z_stride = n};
     gradient.tile = d.data();
     gradient.tile_stride = gradient.rows_stride = kStride;
@@ -165,7 +167,7 @@ void check_products(const cpu::Products<S>& products) {
     gradient.rows = rows.data();
     gradient.pairs = pairs.data();
     gradient.pairs_stride = 2 * kStride;
-    products.gradient(c.product(), gradient);
+    gemm_ops.gradient(c.product(), gradient);
     for (int64_t j = 0; j < n; ++j) {
       double column = 1.0;
       for (int64_t i = 0; i < m; ++i) {
@@ -192,19 +194,19 @@ void check_products(const cpu::Products<S>& products) {
   }
 }
 
-TEST_CASE("products end in tiles, storage, operands and column sums as if done one by one") {
-  with_all_products([](const auto& products) { check_products(products); });
+TEST_CASE("epilogues write tiles, storage, operands and column sums as if done one by one") {
+  with_all_products([](const auto& gemm_ops) { check_products(gemm_ops); });
 }
 
-/// Weight gradients: A by columns, as rows in pairs, and sums that begin, or go on from where they are.
-void check_sums_by_columns(const cpu::Products<bfloat16>& products, bool begin) {
+/// Weight gradients: A transposed, with rows in pairs; initial accumulators are zero or existing sums.
+void check_sums_by_columns(const cpu::GemmOps<bfloat16>& gemm_ops, bool begin) {
   RandomMatrices random(3);
   for (const auto& [m, n, rows] :
        {std::tuple<int64_t, int64_t, int64_t>{128, 128, 64}, {128, 64, 48}, {5, 33, 41}, {40, 128, 1}}) {
     CAPTURE(m);
     CAPTURE(rows);
     const Matrix x = random.normal(rows, m), d = random.normal(rows, n), start = random.normal(m, n);
-    const int64_t steps = (rows + 1) / 2, panel_stride = 2 * products.panel * 32;
+    const int64_t steps = (rows + 1) / 2, panel_stride = 2 * gemm_ops.panel * 32;
     std::vector<bfloat16> a(64 * 2 * kStride), b(static_cast<size_t>(3 * panel_stride));
     std::vector<float> c(128 * kStride), expected(c.size());
     for (int64_t i = 0; i < rows; ++i) {
@@ -212,11 +214,11 @@ void check_sums_by_columns(const cpu::Products<bfloat16>& products, bool begin) 
         a[static_cast<size_t>(i / 2 * 2 * kStride + 2 * j + i % 2)] =
             bfloat16(static_cast<float>(x.v[static_cast<size_t>(i * m + j)]));
       for (int64_t j = 0; j < n; ++j)
-        b[static_cast<size_t>(j / products.panel * panel_stride + i / 2 * 2 * products.panel +
-                              j % products.panel * 2 + i % 2)] =
+        b[static_cast<size_t>(j / gemm_ops.panel * panel_stride + i / 2 * 2 * gemm_ops.panel +
+                              j % gemm_ops.panel * 2 + i % 2)] =
             bfloat16(static_cast<float>(d.v[static_cast<size_t>(i * n + j)]));
     }
-    // What is behind the last step must not be read, or not count.
+    // Elements past the last step must not be read, or not count.
     for (int64_t j = 0; j < 2 * kStride; ++j)
       a[static_cast<size_t>(steps * 2 * kStride + j)] = bfloat16(std::numeric_limits<float>::quiet_NaN());
     for (int64_t i = 0; i < m; ++i)
@@ -224,10 +226,10 @@ void check_sums_by_columns(const cpu::Products<bfloat16>& products, bool begin) 
         c[static_cast<size_t>(i * kStride + j)] =
             begin ? std::numeric_limits<float>::quiet_NaN()
                   : static_cast<float>(start.v[static_cast<size_t>(i * n + j)]);
-    products.sum({m,
+    gemm_ops.sum({m,
                   n,
                   {a.data(), 2, 2 * kStride, steps},
-                  {b.data(), panel_stride, 2 * products.panel},
+                  {b.data(), panel_stride, 2 * gemm_ops.panel},
                   {begin ? nullptr : c.data(), kStride}},
                  c.data(), kStride);
     for (int64_t i = 0; i < m; ++i)
@@ -244,15 +246,15 @@ void check_sums_by_columns(const cpu::Products<bfloat16>& products, bool begin) 
   }
 }
 
-TEST_CASE("weight gradients of pairs begin, or go on from what they are") {
-  // Pairs need AVX-512, were it only for the emulation of AMX.
+TEST_CASE("weight gradients of pairs start from zero or from existing sums") {
+  // Pairs need AVX-512, even for the emulation of AMX.
   CHECK(of_pairs().empty() == (cpu::isa() < cpu::Isa::avx512));
-  for (const auto* products : of_pairs()) {
-    for (const bool begin : {true, false}) check_sums_by_columns(*products, begin);
+  for (const auto* gemm_ops : of_pairs()) {
+    for (const bool begin : {true, false}) check_sums_by_columns(*gemm_ops, begin);
   }
 }
 
-/// Bytes in front of a page that nobody may read or write.
+/// Bytes right before an inaccessible page.
 class Guarded {
  public:
   explicit Guarded(size_t bytes) : bytes_(bytes) {
@@ -279,19 +281,19 @@ class Guarded {
 
 /// A by rows, z and results lie where a step's tensors end.
 template <class S>
-void check_ends(const cpu::Products<S>& products) {
+void check_ends(const cpu::GemmOps<S>& gemm_ops) {
   RandomMatrices random(23);
   for (const auto& [m, n, k] : {std::tuple<int64_t, int64_t, int64_t>{21, 48, 64}, {64, 40, 32}, {1, 3, 6}}) {
     CAPTURE(m);
-    const Case<S> c(random, products, m, n, k);
+    const GemmCase<S> c(random, gemm_ops, m, n, k);
     const Guarded a(static_cast<size_t>(m * k) * sizeof(Operand<S>));
     for (int64_t i = 0; i < m; ++i)
       std::copy_n(&c.a[static_cast<size_t>(i * kStride)], k, a.data<Operand<S>>() + i * k);
-    cpu::Product<S> product = c.product();
+    cpu::Gemm<S> product = c.product();
     product.a = {a.data<Operand<S>>(), k, kDepth<S>, c.steps};
     const Guarded z(static_cast<size_t>(m * n) * sizeof(S)), out(static_cast<size_t>(m * n) * sizeof(S));
-    products.hidden(product, {.activation = Activation::relu, .z = z.data<S>(), .z_stride = n});
-    products.stored(product, {out.data<S>(), n, z.data<S>(), n});
+    gemm_ops.hidden(product, {.activation = Activation::relu, .z = z.data<S>(), .z_stride = n});
+    gemm_ops.stored(product, {out.data<S>(), n, z.data<S>(), n});
     std::vector<T<S>> tile(kTileRows<S> * kStride), sums(2 * kStride);
     std::vector<Operand<S>> rows(tile.size()), pairs(2 * tile.size());
     cpu::GradientResult<S> gradient{.activation = Activation::relu, .z = z.data<S>(), .z_stride = n};
@@ -303,12 +305,12 @@ void check_ends(const cpu::Products<S>& products) {
     gradient.rows = rows.data();
     gradient.pairs = pairs.data();
     gradient.pairs_stride = 2 * kStride;
-    products.gradient(product, gradient);
+    gemm_ops.gradient(product, gradient);
     if constexpr (kDepth<S> == 1) {
       // A by columns: its steps are the rows of x that end with the tensor.
       const int64_t steps = std::min(m, c.steps);
       const Operand<S>* const x = a.data<Operand<S>>() + (m - steps) * k;
-      products.sum({k, n, {x, 1, k, steps}, product.b, {}}, tile.data(), kStride);
+      gemm_ops.sum({k, n, {x, 1, k, steps}, product.b, {}}, tile.data(), kStride);
       double sum = 0.0;
       for (int64_t step = 0; step < steps; ++step)
         sum += number(x[step * k + k - 1]) * number(c.b[static_cast<size_t>(step * c.row_stride())]);
@@ -316,10 +318,10 @@ void check_ends(const cpu::Products<S>& products) {
     }
     // No start, and one row for all.
     product.start = {};
-    products.sum(product, tile.data(), kStride);
+    gemm_ops.sum(product, tile.data(), kStride);
     product.start = {c.start.data(), 0};
     std::vector<T<S>> moved(tile.size());
-    products.sum(product, moved.data(), kStride);
+    gemm_ops.sum(product, moved.data(), kStride);
     for (int64_t i = 0; i < m; ++i)
       for (int64_t j = 0; j < n; ++j) {
         const auto at = static_cast<size_t>(i * kStride + j);
@@ -332,24 +334,24 @@ void check_ends(const cpu::Products<S>& products) {
   }
 }
 
-TEST_CASE("products read and write nothing behind tensors that end with them") {
-  with_all_products([](const auto& products) { check_ends(products); });
+TEST_CASE("matrix multiplication accesses nothing past the end of its tensors") {
+  with_all_products([](const auto& gemm_ops) { check_ends(gemm_ops); });
 }
 
-/// What is computed again comes in other tiles.
+/// Recomputation may put a row into another tile.
 template <class S>
-void check_rows_alone(const cpu::Products<S>& products) {
+void check_rows_alone(const cpu::GemmOps<S>& gemm_ops) {
   RandomMatrices random(11);
-  const Case<S> c(random, products, 64, 128, 128);
+  const GemmCase<S> c(random, gemm_ops, 64, 128, 128);
   std::vector<T<S>> all(64 * kStride), part(all.size());
-  products.sum(c.product(), all.data(), kStride);
+  gemm_ops.sum(c.product(), all.data(), kStride);
   for (const auto& [first, rows] :
        {std::pair<int64_t, int64_t>{0, 64}, {1, 1}, {5, 17}, {16, 33}, {31, 33}, {60, 4}}) {
-    cpu::Product<S> product = c.product();
+    cpu::Gemm<S> product = c.product();
     product.m = rows;
     product.a.data += first * kStride;
     product.start.rows += first * kStride;
-    products.sum(product, part.data(), kStride);
+    gemm_ops.sum(product, part.data(), kStride);
     for (int64_t i = 0; i < rows; ++i)
       REQUIRE(std::memcmp(&part[static_cast<size_t>(i * kStride)],
                           &all[static_cast<size_t>((first + i) * kStride)], 128 * sizeof(T<S>)) == 0);
@@ -357,24 +359,24 @@ void check_rows_alone(const cpu::Products<S>& products) {
 }
 
 TEST_CASE("a row's sums do not depend on the rows beside it") {
-  with_all_products([](const auto& products) { check_rows_alone(products); });
+  with_all_products([](const auto& gemm_ops) { check_rows_alone(gemm_ops); });
 }
 
 template <class S>
-void check_streaming(const cpu::Products<S>& products) {
+void check_streaming(const cpu::GemmOps<S>& gemm_ops) {
   RandomMatrices random(5);
-  const Case<S> c(random, products, 48, 128, 64);
+  const GemmCase<S> c(random, gemm_ops, 48, 128, 64);
   alignas(64) S cached[48 * 128], streamed[48 * 128];
   for (const Activation activation : {Activation::none, Activation::relu}) {
-    products.hidden(c.product(), {.activation = activation, .z = cached, .z_stride = 128});
-    products.hidden(c.product(),
+    gemm_ops.hidden(c.product(), {.activation = activation, .z = cached, .z_stride = 128});
+    gemm_ops.hidden(c.product(),
                     {.activation = activation, .z = streamed, .z_stride = 128, .stream_z = true});
     CHECK(std::memcmp(cached, streamed, sizeof(cached)) == 0);
   }
 }
 
-TEST_CASE("what is written past the caches is the same") {
-  with_all_products([](const auto& products) { check_streaming(products); });
+TEST_CASE("non-temporal stores write the same values") {
+  with_all_products([](const auto& gemm_ops) { check_streaming(gemm_ops); });
 }
 
 }  // namespace

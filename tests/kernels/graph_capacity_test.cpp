@@ -8,14 +8,14 @@
 namespace meshgrad::test {
 namespace {
 
-/// The matrix with rows of NaN behind it.
+/// The matrix followed by rows of NaN.
 Matrix with_spare_rows(Matrix matrix, int64_t spare) {
   matrix.rows += spare;
   matrix.v.resize(static_cast<size_t>(matrix.rows * matrix.cols), std::numeric_limits<double>::quiet_NaN());
   return matrix;
 }
 
-/// The graph with room for `spare` more nodes and edges, and its real sizes in device memory.
+/// The graph with capacity for `spare` more nodes and edges, and its real sizes in device memory.
 Graph with_spare_rows(Runtime& runtime, const Graph& graph, int64_t spare) {
   Graph roomy = graph;
   const std::vector<int64_t> sizes = {graph.nodes, graph.owned_nodes, graph.edges};
@@ -77,12 +77,12 @@ TEST_CASE("edge update leaves the rows behind the graph's real sizes alone, what
           for (Tensor& z : done.saved.pre_activations)
             z = unwritten(runtime, {z.rows() + kSpare, z.width()}, dtype);
           if (!keep) done.saved = MlpSaved{};
-          backend.message_passing->edge_forward(done, runtime, runtime.stream());
-          const auto judge = reference::edge_update(edge.update, edges, edge.terms, edge.mlp.input_values[0]);
-          check(done.edges_out, judge.edges_out, edge.row_terms());
-          check(done.aggregate, judge.aggregate, edge.sum_terms());
+          backend.kernels->message_passing.edge_forward(done, runtime, runtime.stream());
+          const auto ref = reference::edge_update(edge.update, edges, edge.terms, edge.mlp.input_values[0]);
+          check(done.edges_out, ref.edges_out, edge.row_terms());
+          check(done.aggregate, ref.aggregate, edge.sum_terms());
           for (size_t layer = 0; layer < done.saved.pre_activations.size(); ++layer)
-            check(done.saved.pre_activations[layer], judge.mlp.pre_activations[layer], edge.row_terms());
+            check(done.saved.pre_activations[layer], ref.mlp.pre_activations[layer], edge.row_terms());
 
           const EdgeGradients gradients(runtime, random, edge);
           EdgeUpdateBackward args = edge.backward(runtime, done, gradients);
@@ -91,13 +91,13 @@ TEST_CASE("edge update leaves the rows behind the graph's real sizes alone, what
           args.d_aggregate = spacious(edge.d_aggregate);
           args.d_edges = unwritten(runtime, done.edges.x.shape(), dtype);
           args.d_nodes = unwritten(runtime, done.terms.nodes.shape(), dtype);
-          backend.message_passing->edge_backward(args, runtime, runtime.stream());
-          const auto judged = edge.judge_gradients();
-          check(args.d_edges, judged.d_edges, 2 * edge.sum_terms());
-          check(args.d_nodes, judged.d_nodes, 2 * edge.sum_terms());
+          backend.kernels->message_passing.edge_backward(args, runtime, runtime.stream());
+          const auto checked = edge.reference_gradients();
+          check(args.d_edges, checked.d_edges, 2 * edge.sum_terms());
+          check(args.d_nodes, checked.d_nodes, 2 * edge.sum_terms());
           args.d_edges = args.d_edges.row_range(0, edge.graph.edges);
           args.d_nodes = args.d_nodes.row_range(0, edge.graph.nodes);
-          check_backward(edge, args, gradients, judged);
+          check_backward(edge, args, gradients, checked);
         }
       }
     }

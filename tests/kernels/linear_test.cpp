@@ -6,18 +6,18 @@
 namespace meshgrad::test {
 namespace {
 
-struct Width {
+struct LinearShape {
   int64_t in, out;
 };
 // The last is wider than what a warp of a GPU holds in registers.
-constexpr Width kWidths[] = {{1, 1},   {2, 3},  {3, 16},    {11, 128},  {16, 33},
-                             {33, 64}, {64, 2}, {128, 128}, {129, 129}, {1, 1030}};
+constexpr LinearShape kLinearShapes[] = {{1, 1},   {2, 3},  {3, 16},    {11, 128},  {16, 33},
+                                         {33, 64}, {64, 2}, {128, 128}, {129, 129}, {1, 1030}};
 
 template <class Body>
-void for_each_case(Body&& body) {
+void for_each_linear(Body&& body) {
   uint64_t seed = 600;
   for (const Backend& backend : backends()) {
-    for (const Width& width : kWidths) {
+    for (const LinearShape& width : kLinearShapes) {
       for (const DType dtype : backend.storage_types) {
         for (const int64_t rows : backend.sizes_and(width.in * width.out <= 64, 5003)) {
           const uint64_t this_seed = seed++;
@@ -36,9 +36,9 @@ void for_each_case(Body&& body) {
   }
 }
 
-TEST_CASE("linear forward agrees with the judge, with and without bias, written and added") {
-  for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random, int64_t rows,
-                   Width width, DType dtype) {
+TEST_CASE("linear forward agrees with the reference, with and without bias, written and added") {
+  for_each_linear([](const Backend& backend, Runtime& runtime, RandomMatrices& random, int64_t rows,
+                     LinearShape width, DType dtype) {
     const Matrix x = stored_as(dtype, random.normal(rows, width.in));
     const Matrix weight = stored_as(dtype, random.normal(width.in, width.out));
     const Matrix bias = stored_as(dtype, random.normal(1, width.out));
@@ -48,30 +48,30 @@ TEST_CASE("linear forward agrees with the judge, with and without bias, written 
     args.x = to_tensor(runtime, x, dtype);
     args.weight = to_tensor(runtime, weight, dtype);
     args.y = unwritten(runtime, {rows, width.out}, dtype);
-    backend.linear->forward(args, runtime, runtime.stream());
+    backend.kernels->linear.forward(args, runtime, runtime.stream());
     CHECK(difference(args.y, reference::linear(x, weight), width.in) == "");
 
     args.bias = to_vector(runtime, bias, accumulator_of(dtype));
-    backend.linear->forward(args, runtime, runtime.stream());
+    backend.kernels->linear.forward(args, runtime, runtime.stream());
     CHECK(difference(args.y, reference::linear(x, weight, bias), width.in + 1) == "");
 
     args.y = to_tensor(runtime, start, dtype);
     args.accumulate = true;
-    backend.linear->forward(args, runtime, runtime.stream());
+    backend.kernels->linear.forward(args, runtime, runtime.stream());
     CHECK(difference(args.y, sum(start, reference::linear(x, weight, bias)), width.in + 2) == "");
   });
 }
 
-TEST_CASE("linear backward agrees with the judge; each output may be left out") {
-  for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random, int64_t rows,
-                   Width width, DType dtype) {
+TEST_CASE("linear backward agrees with the reference; each output may be left out") {
+  for_each_linear([](const Backend& backend, Runtime& runtime, RandomMatrices& random, int64_t rows,
+                     LinearShape width, DType dtype) {
     const Matrix x = stored_as(dtype, random.normal(rows, width.in));
     const Matrix weight = stored_as(dtype, random.normal(width.in, width.out));
     const Matrix d_y = stored_as(dtype, random.normal(rows, width.out));
     const Matrix start_x = stored_as(dtype, random.normal(rows, width.in));
     const Matrix start_weight = stored_as(dtype, random.normal(width.in, width.out));
     const Matrix start_bias = stored_as(dtype, random.normal(1, width.out));
-    const auto judge = reference::linear_backward(x, weight, d_y);
+    const auto ref = reference::linear_backward(x, weight, d_y);
     LinearBackward all;
     all.rows = rows;
     all.d_y = to_tensor(runtime, d_y, dtype);
@@ -80,26 +80,26 @@ TEST_CASE("linear backward agrees with the judge; each output may be left out") 
     all.d_x = unwritten(runtime, {rows, width.in}, dtype);
     all.d_weight = to_tensor(runtime, start_weight, accumulator_of(dtype));
     all.d_bias = to_vector(runtime, start_bias, accumulator_of(dtype));
-    backend.linear->backward(all, runtime, runtime.stream());
-    CHECK(difference(all.d_x, judge.d_x, width.out) == "");
-    CHECK(difference(all.d_weight, sum(start_weight, judge.d_weight), rows + 1) == "");
-    CHECK(difference(all.d_bias, sum(start_bias, judge.d_bias), rows + 1) == "");
+    backend.kernels->linear.backward(all, runtime, runtime.stream());
+    CHECK(difference(all.d_x, ref.d_x, width.out) == "");
+    CHECK(difference(all.d_weight, sum(start_weight, ref.d_weight), rows + 1) == "");
+    CHECK(difference(all.d_bias, sum(start_bias, ref.d_bias), rows + 1) == "");
 
     LinearBackward only = all;
     only.d_weight = only.d_bias = Tensor();
     only.d_x = to_tensor(runtime, start_x, dtype);
     only.accumulate_d_x = true;
-    backend.linear->backward(only, runtime, runtime.stream());
-    CHECK(difference(only.d_x, sum(start_x, judge.d_x), width.out + 1) == "");
+    backend.kernels->linear.backward(only, runtime, runtime.stream());
+    CHECK(difference(only.d_x, sum(start_x, ref.d_x), width.out + 1) == "");
 
     only.d_x = Tensor();
     only.d_weight = to_tensor(runtime, start_weight, accumulator_of(dtype));
-    backend.linear->backward(only, runtime, runtime.stream());
+    backend.kernels->linear.backward(only, runtime, runtime.stream());
     CHECK(equal_bits(only.d_weight, all.d_weight));
 
     only.d_weight = Tensor();
     only.d_bias = to_vector(runtime, start_bias, accumulator_of(dtype));
-    backend.linear->backward(only, runtime, runtime.stream());
+    backend.kernels->linear.backward(only, runtime, runtime.stream());
     CHECK(equal_bits(only.d_bias, all.d_bias));
   });
 }
@@ -124,7 +124,7 @@ TEST_CASE("linear leaves the rows behind the count alone, whatever they hold") {
       forward.x = roomy(x);
       forward.weight = to_tensor(runtime, weight, dtype);
       forward.y = unwritten(runtime, {capacity, 17}, dtype);
-      backend.linear->forward(forward, runtime, runtime.stream());
+      backend.kernels->linear.forward(forward, runtime, runtime.stream());
       CHECK(difference(forward.y.row_range(0, count), reference::linear(x, weight), 33) == "");
       CHECK(equal_bits(forward.y.row_range(count, capacity),
                        unwritten(runtime, {capacity - count, 17}, dtype)));
@@ -137,13 +137,13 @@ TEST_CASE("linear leaves the rows behind the count alone, whatever they hold") {
       backward.d_x = unwritten(runtime, {capacity, 33}, dtype);
       backward.d_weight = to_tensor(runtime, Matrix(33, 17), accumulator_of(dtype));
       backward.d_bias = to_vector(runtime, Matrix(1, 17), accumulator_of(dtype));
-      backend.linear->backward(backward, runtime, runtime.stream());
-      const auto judge = reference::linear_backward(x, weight, d_y);
-      CHECK(difference(backward.d_x.row_range(0, count), judge.d_x, 17) == "");
+      backend.kernels->linear.backward(backward, runtime, runtime.stream());
+      const auto ref = reference::linear_backward(x, weight, d_y);
+      CHECK(difference(backward.d_x.row_range(0, count), ref.d_x, 17) == "");
       CHECK(equal_bits(backward.d_x.row_range(count, capacity),
                        unwritten(runtime, {capacity - count, 33}, dtype)));
-      CHECK(difference(backward.d_weight, judge.d_weight, count) == "");
-      CHECK(difference(backward.d_bias, judge.d_bias, count) == "");
+      CHECK(difference(backward.d_weight, ref.d_weight, count) == "");
+      CHECK(difference(backward.d_bias, ref.d_bias, count) == "");
     }
   }
 }
@@ -151,7 +151,7 @@ TEST_CASE("linear leaves the rows behind the count alone, whatever they hold") {
 TEST_CASE("linear leaves the same bits for any number of threads, and in every run") {
   for (const Backend& backend : backends()) {
     for (const DType dtype : backend.storage_types) {
-      for (const Width& width : {Width{384, 128}, Width{33, 5}}) {
+      for (const LinearShape& width : {LinearShape{384, 128}, LinearShape{33, 5}}) {
         std::vector<NamedTensors> results;
         for (const int threads : backend.thread_counts()) {
           Runtime runtime = backend.runtime(threads);
@@ -165,7 +165,7 @@ TEST_CASE("linear leaves the same bits for any number of threads, and in every r
           forward.x = tensor(rows, width.in);
           forward.weight = tensor(width.in, width.out);
           forward.y = unwritten(runtime, {rows, width.out}, dtype);
-          backend.linear->forward(forward, runtime, runtime.stream());
+          backend.kernels->linear.forward(forward, runtime, runtime.stream());
           LinearBackward backward;
           backward.rows = rows;
           backward.d_y = tensor(rows, width.out);
@@ -174,7 +174,7 @@ TEST_CASE("linear leaves the same bits for any number of threads, and in every r
           backward.d_x = unwritten(runtime, {rows, width.in}, dtype);
           backward.d_weight = to_tensor(runtime, random.normal(width.in, width.out), accumulator_of(dtype));
           backward.d_bias = to_vector(runtime, random.normal(1, width.out), accumulator_of(dtype));
-          backend.linear->backward(backward, runtime, runtime.stream());
+          backend.kernels->linear.backward(backward, runtime, runtime.stream());
           results.push_back({{"y", forward.y},
                              {"d_x", backward.d_x},
                              {"d_weight", backward.d_weight},
@@ -198,7 +198,7 @@ TEST_CASE("linear says which argument does not fit") {
     args.weight = tensor({4, 6});
     args.y = tensor({9, 6});
     change(args);
-    return invalid_argument_text([&] { linear_forward(args, runtime, runtime.stream()); });
+    return invalid_argument_text([&] { kernels::linear_forward(args, runtime, runtime.stream()); });
   };
   CHECK(forward_error([](LinearForward&) {}) == "");
   std::string text = forward_error([&](LinearForward& a) { a.x = tensor({9, 5}); });
@@ -228,7 +228,7 @@ TEST_CASE("linear says which argument does not fit") {
     args.d_x = tensor({9, 4});
     args.d_weight = tensor({4, 6});
     change(args);
-    return invalid_argument_text([&] { linear_backward(args, runtime, runtime.stream()); });
+    return invalid_argument_text([&] { kernels::linear_backward(args, runtime, runtime.stream()); });
   };
   CHECK(backward_error([](LinearBackward&) {}) == "");
   text = backward_error([&](LinearBackward& a) { a.d_weight = tensor({6, 4}); });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loss scale beside an independent writing of its rule, and on every backend beside the host.
+// The loss scale against an independent implementation of its rule, and on every backend against the host.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -13,7 +13,7 @@ namespace {
 
 /// GradScaler's rule as its documentation has it, in its own types, with the bounds and Apex's hysteresis:
 /// a count down that every clean step winds up again.
-struct JudgedScale {
+struct ReferenceScale {
   float scale;
   float growth, backoff;
   int growth_interval;
@@ -76,20 +76,21 @@ OptimizerSettings settings_of(const LossScaleRule& rule) {
   return {.kind = OptimizerKind::sgd, .rate = {.peak = 1.0}, .scale_loss = true, .loss_scale = rule};
 }
 
-TEST_CASE("a million random streams of overflows: scale, count and skips are the judge's after each step") {
+TEST_CASE(
+    "a million random streams of overflows: scale, count and skips are the reference's after each step") {
   std::mt19937_64 random(17);
   int64_t wrong = 0, skipped = 0, grown = 0, held = 0;
   for (int64_t i = 0; i < 1'000'000; ++i) {
     const Stream stream = random_stream(random);
     const LossScaleRule& rule = stream.rule;
     const OptimizerSettings settings = settings_of(rule);
-    JudgedScale judge{static_cast<float>(rule.initial),
-                      static_cast<float>(rule.growth),
-                      static_cast<float>(rule.backoff),
-                      static_cast<int>(rule.interval),
-                      rule.floor,
-                      rule.cap,
-                      static_cast<int>(rule.hysteresis)};
+    ReferenceScale ref{static_cast<float>(rule.initial),
+                       static_cast<float>(rule.growth),
+                       static_cast<float>(rule.backoff),
+                       static_cast<int>(rule.interval),
+                       rule.floor,
+                       rule.cap,
+                       static_cast<int>(rule.hysteresis)};
     StepState state = ready(rule);
     const auto overflows = static_cast<uint64_t>(stream.share_of_overflows * 1024.0);
     int64_t bad = 0;
@@ -97,12 +98,12 @@ TEST_CASE("a million random streams of overflows: scale, count and skips are the
       const bool overflow = random() % 1024 < overflows;
       const double before = state.loss_scale;
       bad += overflow ? 1 : 0;
-      judge.update(overflow);
+      ref.update(overflow);
       decide(state, settings, 1.0, overflow);
       grown += state.loss_scale > before ? 1 : 0;
       held += overflow && state.loss_scale == before ? 1 : 0;
-      const bool same = state.loss_scale == static_cast<double>(judge.scale) &&
-                        state.clean_steps == judge.growth_tracker && (state.skip != 0) == overflow &&
+      const bool same = state.loss_scale == static_cast<double>(ref.scale) &&
+                        state.clean_steps == ref.growth_tracker && (state.skip != 0) == overflow &&
                         state.skipped == bad && state.steps == step + 1 - bad;
       wrong += same ? 0 : 1;
     }
@@ -132,9 +133,9 @@ TEST_CASE("hysteresis lets the scale fall at the third skip in a row, and scatte
   CHECK(scale_after(true) == 65536.0);
   CHECK(scale_after(true) == 32768.0);
   CHECK(scale_after(true) == 16384.0);
-  CHECK(state.skipped_in_a_row == 4);
-  CHECK(state.bad_scale == 32768.0);
-  CHECK(state.bad_window == state.steps + state.skipped - 1);
+  CHECK(state.consecutive_skips == 4);
+  CHECK(state.last_skipped_scale == 32768.0);
+  CHECK(state.last_skipped_step == state.steps + state.skipped - 1);
 }
 
 TEST_CASE("the scale ends at a floor and a cap that are no power of the factors") {
@@ -169,16 +170,16 @@ TEST_CASE("every backend's kernel leaves the state that the host's rule leaves, 
         int32_t overflow = random() % 3 == 0 ? 1 : 0;
         copy(Tensor::borrow(&squared_norm, {1}, DType::f64), args.squared_norm, runtime.stream());
         copy(Tensor::borrow(&overflow, {1}, DType::i32), args.non_finite, runtime.stream());
-        backend.optimizer->decide(args, runtime.stream());
+        backend.kernels->optimizer.decide(args, runtime.stream());
         decide(expected, settings, squared_norm, overflow != 0);
         const Tensor host = meshgrad::to_host(args.state, runtime.stream());
         StepState actual;
         std::memcpy(&actual, host.raw(), sizeof actual);
         CHECK(actual.loss_scale == expected.loss_scale);
-        CHECK(actual.bad_scale == expected.bad_scale);
+        CHECK(actual.last_skipped_scale == expected.last_skipped_scale);
         CHECK(actual.gradient_factor == doctest::Approx(expected.gradient_factor));
-        for (const auto member : {&StepState::steps, &StepState::skipped, &StepState::skipped_in_a_row,
-                                  &StepState::clean_steps, &StepState::skip, &StepState::bad_window})
+        for (const auto member : {&StepState::steps, &StepState::skipped, &StepState::consecutive_skips,
+                                  &StepState::clean_steps, &StepState::skip, &StepState::last_skipped_step})
           CHECK(actual.*member == expected.*member);
       }
     }
@@ -209,7 +210,7 @@ TEST_CASE("a scale that is a power of two changes no bit of an update") {
                            .storage = {}};
       decide(state, args.settings, squared_norm, false);
       copy(Tensor::borrow(&state, {kStepStateBytes}, DType::u8), args.state, runtime.stream());
-      backend.optimizer->update(args, runtime.stream());
+      backend.kernels->optimizer.update(args, runtime.stream());
       return args.parameters;
     };
     CHECK(equal_bits(updated(1.0), updated(65536.0)));

@@ -8,7 +8,7 @@
 namespace meshgrad::test {
 namespace {
 
-const std::vector<EdgeShape>& shapes() {
+const std::vector<EdgeShape>& edge_shapes() {
   static const std::vector<EdgeShape> list = {
       {128, {{128}, 128, 3, 128, Activation::relu, Norm::layer}, true, false},
       {128, {{128}, 128, 3, 128, Activation::relu, Norm::layer}, true, true},
@@ -30,14 +30,14 @@ constexpr GraphSize kGraphSizes[] = {
     {211, 33}, {129, 1}, {31, 211}, {907, 5003}, {2, 900}};  // more slabs than receivers
 
 template <class Body>
-void for_each_case(Body&& body) {
+void for_each_edge_case(Body&& body) {
   uint64_t seed = 400;
   for (const Backend& backend : backends()) {
-    for (const EdgeShape& shape : shapes()) {
+    for (const EdgeShape& shape : edge_shapes()) {
       for (const DType dtype : backend.storage_types) {
         for (const GraphSize& size : kGraphSizes) {
           if (size.edges > 500 && backend.slow) continue;
-          if (size.edges > 1000 && shape.mlp.hidden > 33) continue;  // the judge is slow
+          if (size.edges > 1000 && shape.mlp.hidden > 33) continue;  // the reference is slow
           if (backend.slow && size.nodes > 1 && size.edges < 100) continue;
           const std::string text = shape.mlp.text();
           const uint64_t this_seed = seed++;
@@ -57,129 +57,134 @@ void for_each_case(Body&& body) {
   }
 }
 
-TEST_CASE("edge update agrees with the judge") {
-  for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices&, const EdgeCase& edge) {
+TEST_CASE("edge update agrees with the reference") {
+  for_each_edge_case([](const Backend& backend, Runtime& runtime, RandomMatrices&, const EdgeCase& edge) {
     const EdgeUpdateForward args = edge.forward(runtime);
-    backend.message_passing->edge_forward(args, runtime, runtime.stream());
-    const auto judge =
+    backend.kernels->message_passing.edge_forward(args, runtime, runtime.stream());
+    const auto ref =
         reference::edge_update(edge.update, edge.connectivity, edge.terms, edge.mlp.input_values[0]);
-    CHECK(difference(args.edges_out, judge.edges_out, edge.row_terms()) == "");
-    CHECK(difference(args.aggregate, judge.aggregate, edge.sum_terms()) == "");
-    check_saved(args.saved, edge.mlp.judge, judge.mlp, edge.row_terms());
+    CHECK(difference(args.edges_out, ref.edges_out, edge.row_terms()) == "");
+    CHECK(difference(args.aggregate, ref.aggregate, edge.sum_terms()) == "");
+    check_saved(args.saved, edge.mlp.ref, ref.mlp, edge.row_terms());
   });
 }
 
-TEST_CASE("edge update's gradients agree with the judge") {
-  for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const EdgeCase& edge) {
-    const EdgeUpdateForward done = edge.forward(runtime);
-    backend.message_passing->edge_forward(done, runtime, runtime.stream());
-    const EdgeGradients gradients(runtime, random, edge);
-    const EdgeUpdateBackward args = edge.backward(runtime, done, gradients);
-    backend.message_passing->edge_backward(args, runtime, runtime.stream());
+TEST_CASE("edge update's gradients agree with the reference") {
+  for_each_edge_case(
+      [](const Backend& backend, Runtime& runtime, RandomMatrices& random, const EdgeCase& edge) {
+        const EdgeUpdateForward done = edge.forward(runtime);
+        backend.kernels->message_passing.edge_forward(done, runtime, runtime.stream());
+        const EdgeGradients gradients(runtime, random, edge);
+        const EdgeUpdateBackward args = edge.backward(runtime, done, gradients);
+        backend.kernels->message_passing.edge_backward(args, runtime, runtime.stream());
 
-    check_backward(edge, args, gradients, edge.judge_gradients());
-  });
+        check_backward(edge, args, gradients, edge.reference_gradients());
+      });
 }
 
 TEST_CASE("edge update recomputes what was not kept, bit for bit") {
-  for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const EdgeCase& edge) {
-    const EdgeUpdateForward kept = edge.forward(runtime, true);
-    const EdgeUpdateForward dropped = edge.forward(runtime, false);
-    backend.message_passing->edge_forward(kept, runtime, runtime.stream());
-    backend.message_passing->edge_forward(dropped, runtime, runtime.stream());
-    check_equal_bits({{"edges_out", kept.edges_out}, {"aggregate", kept.aggregate}},
-                     {{"edges_out", dropped.edges_out}, {"aggregate", dropped.aggregate}});
-    EdgeUpdateForward nothing = dropped;
-    nothing.saved = MlpSaved{};
-    std::vector<NamedTensors> results;
-    std::vector<const EdgeUpdateForward*> records = {&kept, &dropped};
-    if (!edge.mlp.fused(backend)) records.push_back(&nothing);
-    for (const EdgeUpdateForward* done : records) {
-      RandomMatrices same_start(random.seed() + 1);
-      const EdgeGradients gradients(runtime, same_start, edge);
-      const EdgeUpdateBackward args = edge.backward(runtime, *done, gradients);
-      backend.message_passing->edge_backward(args, runtime, runtime.stream());
-      results.push_back(gradients.all());
-      results.back().emplace_back("d_edges", args.d_edges);
-      results.back().emplace_back("d_nodes", args.d_nodes);
-    }
-    for (size_t i = 1; i < results.size(); ++i) check_equal_bits(results[0], results[i]);
-  });
+  for_each_edge_case(
+      [](const Backend& backend, Runtime& runtime, RandomMatrices& random, const EdgeCase& edge) {
+        const EdgeUpdateForward kept = edge.forward(runtime, true);
+        const EdgeUpdateForward dropped = edge.forward(runtime, false);
+        backend.kernels->message_passing.edge_forward(kept, runtime, runtime.stream());
+        backend.kernels->message_passing.edge_forward(dropped, runtime, runtime.stream());
+        check_equal_bits({{"edges_out", kept.edges_out}, {"aggregate", kept.aggregate}},
+                         {{"edges_out", dropped.edges_out}, {"aggregate", dropped.aggregate}});
+        EdgeUpdateForward nothing = dropped;
+        nothing.saved = MlpSaved{};
+        std::vector<NamedTensors> results;
+        std::vector<const EdgeUpdateForward*> records = {&kept, &dropped};
+        if (!edge.mlp.fused(backend)) records.push_back(&nothing);
+        for (const EdgeUpdateForward* done : records) {
+          RandomMatrices same_start(random.seed() + 1);
+          const EdgeGradients gradients(runtime, same_start, edge);
+          const EdgeUpdateBackward args = edge.backward(runtime, *done, gradients);
+          backend.kernels->message_passing.edge_backward(args, runtime, runtime.stream());
+          results.push_back(gradients.all());
+          results.back().emplace_back("d_edges", args.d_edges);
+          results.back().emplace_back("d_nodes", args.d_nodes);
+        }
+        for (size_t i = 1; i < results.size(); ++i) check_equal_bits(results[0], results[i]);
+      });
 }
 
 TEST_CASE("edge update: d_edges may lie where d_edges_out does") {
-  for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const EdgeCase& edge) {
-    if (edge.mlp.shape.inputs[0] != edge.mlp.shape.out) return;
-    const EdgeUpdateForward done = edge.forward(runtime);
-    backend.message_passing->edge_forward(done, runtime, runtime.stream());
-    RandomMatrices same_start(random.seed() + 1);
-    const EdgeGradients apart(runtime, random, edge);
-    const EdgeGradients together(runtime, random, edge);
-    const EdgeUpdateBackward a = edge.backward(runtime, done, apart);
-    EdgeUpdateBackward b = edge.backward(runtime, done, together);
-    b.d_edges = b.d_edges_out;
-    backend.message_passing->edge_backward(a, runtime, runtime.stream());
-    backend.message_passing->edge_backward(b, runtime, runtime.stream());
-    CHECK(equal_bits(a.d_edges, b.d_edges));
-    CHECK(equal_bits(a.d_nodes, b.d_nodes));
-    check_backward(edge, b, together, edge.judge_gradients());
-  });
+  for_each_edge_case(
+      [](const Backend& backend, Runtime& runtime, RandomMatrices& random, const EdgeCase& edge) {
+        if (edge.mlp.shape.inputs[0] != edge.mlp.shape.out) return;
+        const EdgeUpdateForward done = edge.forward(runtime);
+        backend.kernels->message_passing.edge_forward(done, runtime, runtime.stream());
+        RandomMatrices same_start(random.seed() + 1);
+        const EdgeGradients apart(runtime, random, edge);
+        const EdgeGradients together(runtime, random, edge);
+        const EdgeUpdateBackward a = edge.backward(runtime, done, apart);
+        EdgeUpdateBackward b = edge.backward(runtime, done, together);
+        b.d_edges = b.d_edges_out;
+        backend.kernels->message_passing.edge_backward(a, runtime, runtime.stream());
+        backend.kernels->message_passing.edge_backward(b, runtime, runtime.stream());
+        CHECK(equal_bits(a.d_edges, b.d_edges));
+        CHECK(equal_bits(a.d_nodes, b.d_nodes));
+        check_backward(edge, b, together, edge.reference_gradients());
+      });
 }
 
 TEST_CASE("edge update of the last block: no edges out, no gradient for them, none wanted for the edges") {
-  for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const EdgeCase& edge) {
-    EdgeUpdateForward done = edge.forward(runtime);
-    EdgeUpdateForward full = edge.forward(runtime);
-    done.edges_out = Tensor();
-    backend.message_passing->edge_forward(done, runtime, runtime.stream());
-    backend.message_passing->edge_forward(full, runtime, runtime.stream());
-    CHECK(equal_bits(done.aggregate, full.aggregate));
+  for_each_edge_case(
+      [](const Backend& backend, Runtime& runtime, RandomMatrices& random, const EdgeCase& edge) {
+        EdgeUpdateForward done = edge.forward(runtime);
+        EdgeUpdateForward full = edge.forward(runtime);
+        done.edges_out = Tensor();
+        backend.kernels->message_passing.edge_forward(done, runtime, runtime.stream());
+        backend.kernels->message_passing.edge_forward(full, runtime, runtime.stream());
+        CHECK(equal_bits(done.aggregate, full.aggregate));
 
-    const EdgeGradients gradients(runtime, random, edge);
-    EdgeUpdateBackward args = edge.backward(runtime, done, gradients);
-    args.d_edges_out = Tensor();
-    const bool wanted = random.seed() % 2 == 0;
-    if (!wanted) args.d_edges = Tensor();
-    backend.message_passing->edge_backward(args, runtime, runtime.stream());
-    check_backward(edge, args, gradients,
-                   reference::edge_update_backward(edge.update, edge.connectivity, edge.terms,
-                                                   edge.mlp.input_values[0], {}, edge.d_aggregate));
-  });
+        const EdgeGradients gradients(runtime, random, edge);
+        EdgeUpdateBackward args = edge.backward(runtime, done, gradients);
+        args.d_edges_out = Tensor();
+        const bool wanted = random.seed() % 2 == 0;
+        if (!wanted) args.d_edges = Tensor();
+        backend.kernels->message_passing.edge_backward(args, runtime, runtime.stream());
+        check_backward(edge, args, gradients,
+                       reference::edge_update_backward(edge.update, edge.connectivity, edge.terms,
+                                                       edge.mlp.input_values[0], {}, edge.d_aggregate));
+      });
 }
 
-TEST_CASE("edge update adds to the nodes' gradient where asked, and leaves out what nobody wants") {
-  for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const EdgeCase& edge) {
-    const EdgeUpdateForward done = edge.forward(runtime);
-    backend.message_passing->edge_forward(done, runtime, runtime.stream());
-    reference::EdgeUpdateGradients judge = edge.judge_gradients();
+TEST_CASE("edge update adds to the nodes' gradient where asked, and leaves out what is not needed") {
+  for_each_edge_case(
+      [](const Backend& backend, Runtime& runtime, RandomMatrices& random, const EdgeCase& edge) {
+        const EdgeUpdateForward done = edge.forward(runtime);
+        backend.kernels->message_passing.edge_forward(done, runtime, runtime.stream());
+        reference::EdgeUpdateGradients ref = edge.reference_gradients();
 
-    const EdgeGradients added(runtime, random, edge);
-    EdgeUpdateBackward args = edge.backward(runtime, done, added);
-    const Matrix start = edge.mlp.values(random, edge.graph.nodes, edge.terms.nodes.cols);
-    args.d_nodes = to_tensor(runtime, start, edge.mlp.dtype);
-    args.accumulate_d_nodes = true;
-    backend.message_passing->edge_backward(args, runtime, runtime.stream());
-    const Matrix alone = judge.d_nodes;
-    judge.d_nodes = sum(alone, start);
-    check_backward(edge, args, added, judge);
+        const EdgeGradients added(runtime, random, edge);
+        EdgeUpdateBackward args = edge.backward(runtime, done, added);
+        const Matrix start = edge.mlp.values(random, edge.graph.nodes, edge.terms.nodes.cols);
+        args.d_nodes = to_tensor(runtime, start, edge.mlp.dtype);
+        args.accumulate_d_nodes = true;
+        backend.kernels->message_passing.edge_backward(args, runtime, runtime.stream());
+        const Matrix alone = ref.d_nodes;
+        ref.d_nodes = sum(alone, start);
+        check_backward(edge, args, added, ref);
 
-    const EdgeGradients unused(runtime, random, edge);
-    args = edge.backward(runtime, done, unused);
-    const Tensor sender_weight = args.d_sender_weight, receiver_weight = args.d_receiver_weight;
-    (random.seed() % 2 == 0 ? args.d_sender_weight : args.d_receiver_weight) = Tensor();
-    if (random.seed() % 3 == 0) args.d_nodes = Tensor();
-    backend.message_passing->edge_backward(args, runtime, runtime.stream());
-    const int64_t terms = 2 * edge.sum_terms();
-    const auto check_optional = [&](const Tensor& wanted, const Tensor& memory, const Matrix& began,
-                                    const Matrix& gradient) {
-      const Matrix expected = wanted.defined() ? sum(began, gradient) : began;
-      CHECK(difference(memory, expected, terms, edge.flowing(), edge.mlp.dtype) == "");
-    };
-    check_optional(args.d_sender_weight, sender_weight, unused.sender_start, judge.d_sender_weight);
-    check_optional(args.d_receiver_weight, receiver_weight, unused.receiver_start, judge.d_receiver_weight);
-    if (args.d_nodes.defined()) CHECK(difference(args.d_nodes, alone, terms, edge.flowing()) == "");
-    check_gradients(unused, in_order(edge.mlp, judge.mlp), terms, edge.flowing());
-  });
+        const EdgeGradients unused(runtime, random, edge);
+        args = edge.backward(runtime, done, unused);
+        const Tensor sender_weight = args.d_sender_weight, receiver_weight = args.d_receiver_weight;
+        (random.seed() % 2 == 0 ? args.d_sender_weight : args.d_receiver_weight) = Tensor();
+        if (random.seed() % 3 == 0) args.d_nodes = Tensor();
+        backend.kernels->message_passing.edge_backward(args, runtime, runtime.stream());
+        const int64_t terms = 2 * edge.sum_terms();
+        const auto check_optional = [&](const Tensor& wanted, const Tensor& memory, const Matrix& began,
+                                        const Matrix& gradient) {
+          const Matrix expected = wanted.defined() ? sum(began, gradient) : began;
+          CHECK(difference(memory, expected, terms, edge.flowing(), edge.mlp.dtype) == "");
+        };
+        check_optional(args.d_sender_weight, sender_weight, unused.sender_start, ref.d_sender_weight);
+        check_optional(args.d_receiver_weight, receiver_weight, unused.receiver_start, ref.d_receiver_weight);
+        if (args.d_nodes.defined()) CHECK(difference(args.d_nodes, alone, terms, edge.flowing()) == "");
+        check_gradients(unused, in_order(edge.mlp, ref.mlp), terms, edge.flowing());
+      });
 }
 
 TEST_CASE("edge update with halo nodes, which send and never receive") {
@@ -191,18 +196,18 @@ TEST_CASE("edge update with halo nodes, which send and never receive") {
       edges.nodes = 83;
       for (size_t e = 0; e < edges.senders.size(); e += 3)
         edges.senders[e] = static_cast<int32_t>(61 + e % 22);
-      const EdgeCase edge(runtime, random, shapes()[2], edges, dtype);
+      const EdgeCase edge(runtime, random, edge_shapes()[2], edges, dtype);
       REQUIRE(edge.graph.owned_nodes == 61);
       REQUIRE(edge.graph.nodes == 83);
       const EdgeUpdateForward done = edge.forward(runtime);
-      backend.message_passing->edge_forward(done, runtime, runtime.stream());
-      const auto judge = reference::edge_update(edge.update, edges, edge.terms, edge.mlp.input_values[0]);
-      CHECK(difference(done.edges_out, judge.edges_out, edge.row_terms()) == "");
-      CHECK(difference(done.aggregate, judge.aggregate, edge.sum_terms()) == "");
+      backend.kernels->message_passing.edge_forward(done, runtime, runtime.stream());
+      const auto ref = reference::edge_update(edge.update, edges, edge.terms, edge.mlp.input_values[0]);
+      CHECK(difference(done.edges_out, ref.edges_out, edge.row_terms()) == "");
+      CHECK(difference(done.aggregate, ref.aggregate, edge.sum_terms()) == "");
       const EdgeGradients gradients(runtime, random, edge);
       const EdgeUpdateBackward args = edge.backward(runtime, done, gradients);
-      backend.message_passing->edge_backward(args, runtime, runtime.stream());
-      check_backward(edge, args, gradients, edge.judge_gradients());
+      backend.kernels->message_passing.edge_backward(args, runtime, runtime.stream());
+      check_backward(edge, args, gradients, edge.reference_gradients());
     }
   }
 }
@@ -210,7 +215,7 @@ TEST_CASE("edge update with halo nodes, which send and never receive") {
 TEST_CASE("edge update leaves the same bits for any number of threads, and in every run") {
   for (const Backend& backend : backends()) {
     for (const DType dtype : backend.storage_types) {
-      for (const EdgeShape& shape : {shapes()[0], shapes()[2]}) {
+      for (const EdgeShape& shape : {edge_shapes()[0], edge_shapes()[2]}) {
         const std::string text = shape.mlp.text();
         CAPTURE(text);
         CAPTURE(name_of(dtype));
@@ -220,15 +225,15 @@ TEST_CASE("edge update leaves the same bits for any number of threads, and in ev
           RandomMatrices random(13);
           EdgeCase edge(runtime, random, shape, random_edges(random, backend.many(907), backend.many(5003)),
                         dtype);
-          // Values off the grid: sums that are exact would hide a change of order.
+          // Values off the grid: exact sums would hide a change of order.
           edge.terms.nodes = random.normal(edge.graph.nodes, shape.node_width);
           edge.d_aggregate = random.normal(edge.graph.nodes, shape.mlp.out);
           edge.d_edges_out = random.normal(edge.graph.edges, shape.mlp.out);
           const EdgeUpdateForward done = edge.forward(runtime, threads != 3);
-          backend.message_passing->edge_forward(done, runtime, runtime.stream());
+          backend.kernels->message_passing.edge_forward(done, runtime, runtime.stream());
           const EdgeGradients gradients(runtime, random, edge);
           const EdgeUpdateBackward args = edge.backward(runtime, done, gradients);
-          backend.message_passing->edge_backward(args, runtime, runtime.stream());
+          backend.kernels->message_passing.edge_backward(args, runtime, runtime.stream());
           NamedTensors all = gradients.all();
           all.insert(all.end(), {{"edges_out", done.edges_out},
                                  {"aggregate", done.aggregate},
@@ -251,7 +256,7 @@ TEST_CASE("edge update says which argument does not fit") {
   const auto forward_error = [&](auto&& change) {
     EdgeUpdateForward args = edge.forward(runtime);
     change(args);
-    return invalid_argument_text([&] { edge_update_forward(args, runtime, runtime.stream()); });
+    return invalid_argument_text([&] { kernels::edge_update_forward(args, runtime, runtime.stream()); });
   };
   CHECK(forward_error([](EdgeUpdateForward&) {}) == "");
   std::string text = forward_error([](EdgeUpdateForward& a) { a.graph = nullptr; });
@@ -275,7 +280,7 @@ TEST_CASE("edge update says which argument does not fit") {
   const auto backward_error = [&](auto&& change) {
     EdgeUpdateBackward args = edge.backward(runtime, edge.forward(runtime, false), gradients);
     change(args);
-    return invalid_argument_text([&] { edge_update_backward(args, runtime, runtime.stream()); });
+    return invalid_argument_text([&] { kernels::edge_update_backward(args, runtime, runtime.stream()); });
   };
   CHECK(backward_error([](EdgeUpdateBackward&) {}) == "");
   text = backward_error([&](EdgeUpdateBackward& a) {

@@ -9,7 +9,7 @@
 namespace meshgrad::test {
 namespace {
 
-const std::vector<MlpShape>& shapes() {
+const std::vector<MlpShape>& mlp_shapes() {
   static const std::vector<MlpShape> list = {
       {{11}, 128, 3, 128, Activation::relu, Norm::layer},        // an encoder
       {{128, 128}, 128, 3, 128, Activation::relu, Norm::layer},  // a node update
@@ -27,10 +27,10 @@ const std::vector<MlpShape>& shapes() {
 
 /// Calls body with every shape, storage type and number of rows; seeds differ.
 template <class Body>
-void for_each_case(Body&& body) {
+void for_each_mlp(Body&& body) {
   uint64_t seed = 100;
   for (const Backend& backend : backends()) {
-    for (const MlpShape& shape : shapes()) {
+    for (const MlpShape& shape : mlp_shapes()) {
       for (const DType dtype : backend.storage_types) {
         for (const int64_t rows : backend.sizes_and(shape.hidden <= 16 && shape.out <= 16, 5003)) {
           const std::string text = shape.text();
@@ -78,26 +78,26 @@ MlpBackward backward_args(Runtime& runtime, const MlpCase& mlp, const MlpSaved& 
   return args;
 }
 
-TEST_CASE("mlp forward agrees with the judge, saved tensors included") {
-  for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const MlpCase& mlp) {
+TEST_CASE("mlp forward agrees with the reference, saved tensors included") {
+  for_each_mlp([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const MlpCase& mlp) {
     MlpForward args = forward_args(runtime, mlp);
     const Matrix residual = mlp.values(random, mlp.rows, mlp.shape.out);
     const bool with_residual = random.seed() % 2 == 0;
     if (with_residual) args.residual = to_tensor(runtime, residual, mlp.dtype);
-    backend.mlp->forward(args, runtime, runtime.stream());
+    backend.kernels->mlp.forward(args, runtime, runtime.stream());
 
-    const auto judge = reference::mlp(mlp.judge, mlp.input_values);
-    CHECK(difference(args.out, with_residual ? sum(judge.out, residual) : judge.out, mlp.terms()) == "");
-    check_saved(args.saved, mlp.judge, judge, mlp.terms());
+    const auto ref = reference::mlp(mlp.ref, mlp.input_values);
+    CHECK(difference(args.out, with_residual ? sum(ref.out, residual) : ref.out, mlp.terms()) == "");
+    check_saved(args.saved, mlp.ref, ref, mlp.terms());
   });
 }
 
 // Gradients are held against those that flowed in, when they are smaller: a slope near 0, as of a saturated
 // tanh, is a difference of larger values and carries their errors.
-TEST_CASE("mlp backward agrees with the judge and adds to what the gradients hold") {
-  for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const MlpCase& mlp) {
+TEST_CASE("mlp backward agrees with the reference and adds to what the gradients hold") {
+  for_each_mlp([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const MlpCase& mlp) {
     const MlpForward forward = forward_args(runtime, mlp);
-    backend.mlp->forward(forward, runtime, runtime.stream());
+    backend.kernels->mlp.forward(forward, runtime, runtime.stream());
     const Matrix d_out = mlp.values(random, mlp.rows, mlp.shape.out);
     const StartedGradients gradients(runtime, random, mlp);
     MlpBackward args =
@@ -108,25 +108,25 @@ TEST_CASE("mlp backward agrees with the judge and adds to what the gradients hol
     args.d_inputs[last] = to_tensor(runtime, start, mlp.dtype);
     args.accumulate[last] = true;
     if (last > 0) args.d_inputs[0] = Tensor();
-    backend.mlp->backward(args, runtime, runtime.stream());
+    backend.kernels->mlp.backward(args, runtime, runtime.stream());
 
-    const auto judge = reference::mlp_backward(mlp.judge, mlp.input_values, {}, d_out);
+    const auto ref = reference::mlp_backward(mlp.ref, mlp.input_values, {}, d_out);
     const int64_t terms = 2 * mlp.terms();
     for (size_t i = 0; i < mlp.inputs.size(); ++i) {
       if (!args.d_inputs[i].defined()) continue;
-      const Matrix expected = i == last ? sum(judge.d_inputs[i], start) : judge.d_inputs[i];
+      const Matrix expected = i == last ? sum(ref.d_inputs[i], start) : ref.d_inputs[i];
       CHECK(difference(args.d_inputs[i], expected, terms, magnitude(d_out)) == "");
     }
-    check_gradients(gradients, in_order(mlp, judge), terms + mlp.rows, magnitude(d_out));
+    check_gradients(gradients, in_order(mlp, ref), terms + mlp.rows, magnitude(d_out));
   });
 }
 
 TEST_CASE("mlp backward recomputes what was not kept, bit for bit") {
-  for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const MlpCase& mlp) {
+  for_each_mlp([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const MlpCase& mlp) {
     const MlpForward kept = forward_args(runtime, mlp, true);
     const MlpForward dropped = forward_args(runtime, mlp, false);
-    backend.mlp->forward(kept, runtime, runtime.stream());
-    backend.mlp->forward(dropped, runtime, runtime.stream());
+    backend.kernels->mlp.forward(kept, runtime, runtime.stream());
+    backend.kernels->mlp.forward(dropped, runtime, runtime.stream());
     if (!mlp.fused(backend) || mlp.shape.norm != Norm::none) CHECK(equal_bits(kept.out, dropped.out));
 
     MlpSaved undefined_hidden = dropped.saved;
@@ -140,7 +140,7 @@ TEST_CASE("mlp backward recomputes what was not kept, bit for bit") {
       RandomMatrices same_start(random.seed() + 1);
       const StartedGradients gradients(runtime, same_start, mlp);
       const MlpBackward args = backward_args(runtime, mlp, saved, d_out, gradients);
-      backend.mlp->backward(args, runtime, runtime.stream());
+      backend.kernels->mlp.backward(args, runtime, runtime.stream());
       results.push_back(gradients.named());
       for (const Tensor& d_input : args.d_inputs) results.back().emplace_back("d_input", d_input);
     }
@@ -149,13 +149,13 @@ TEST_CASE("mlp backward recomputes what was not kept, bit for bit") {
 }
 
 TEST_CASE("mlp backward adds into d_out when the input is also the residual") {
-  for_each_case([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const MlpCase& mlp) {
+  for_each_mlp([](const Backend& backend, Runtime& runtime, RandomMatrices& random, const MlpCase& mlp) {
     if (mlp.shape.inputs[0] != mlp.shape.out) return;
     MlpForward forward = forward_args(runtime, mlp);
     forward.residual = mlp.inputs[0].x;
-    backend.mlp->forward(forward, runtime, runtime.stream());
-    const auto judged = reference::mlp(mlp.judge, mlp.input_values);
-    CHECK(difference(forward.out, sum(judged.out, mlp.input_values[0]), mlp.terms()) == "");
+    backend.kernels->mlp.forward(forward, runtime, runtime.stream());
+    const auto checked = reference::mlp(mlp.ref, mlp.input_values);
+    CHECK(difference(forward.out, sum(checked.out, mlp.input_values[0]), mlp.terms()) == "");
 
     const Matrix d_out = mlp.values(random, mlp.rows, mlp.shape.out);
     const StartedGradients gradients(runtime, random, mlp);
@@ -163,13 +163,13 @@ TEST_CASE("mlp backward adds into d_out when the input is also the residual") {
         backward_args(runtime, mlp, forward.saved, to_tensor(runtime, d_out, mlp.dtype), gradients);
     args.d_inputs[0] = args.d_out;
     args.accumulate[0] = true;
-    backend.mlp->backward(args, runtime, runtime.stream());
-    const auto judge = reference::mlp_backward(mlp.judge, mlp.input_values, {}, d_out);
-    CHECK(difference(args.d_out, sum(judge.d_inputs[0], d_out), 2 * mlp.terms(), magnitude(d_out)) == "");
+    backend.kernels->mlp.backward(args, runtime, runtime.stream());
+    const auto ref = reference::mlp_backward(mlp.ref, mlp.input_values, {}, d_out);
+    CHECK(difference(args.d_out, sum(ref.d_inputs[0], d_out), 2 * mlp.terms(), magnitude(d_out)) == "");
     for (size_t i = 1; i < mlp.inputs.size(); ++i) {
-      CHECK(difference(args.d_inputs[i], judge.d_inputs[i], 2 * mlp.terms(), magnitude(d_out)) == "");
+      CHECK(difference(args.d_inputs[i], ref.d_inputs[i], 2 * mlp.terms(), magnitude(d_out)) == "");
     }
-    check_gradients(gradients, in_order(mlp, judge), 2 * mlp.terms() + mlp.rows, magnitude(d_out));
+    check_gradients(gradients, in_order(mlp, ref), 2 * mlp.terms() + mlp.rows, magnitude(d_out));
   });
 }
 
@@ -180,16 +180,15 @@ TEST_CASE("mlp needs no bias and computes only the gradients that are wanted") {
     const DType dtype = backend.storage_types.back();
     MlpCase mlp(runtime, random, {{5, 7}, 33, 3, 17, Activation::silu, Norm::layer}, 77, dtype);
     mlp.weights.first_bias = mlp.weights.biases[0] = mlp.weights.biases[1] = mlp.weights.norm_bias = Tensor();
-    for (Matrix* bias :
-         {&mlp.judge.first_bias, &mlp.judge.biases[0], &mlp.judge.biases[1], &mlp.judge.norm_bias}) {
+    for (Matrix* bias : {&mlp.ref.first_bias, &mlp.ref.biases[0], &mlp.ref.biases[1], &mlp.ref.norm_bias}) {
       std::fill(bias->v.begin(), bias->v.end(), 0.0);
     }
     const MlpForward forward = forward_args(runtime, mlp);
-    backend.mlp->forward(forward, runtime, runtime.stream());
-    CHECK(difference(forward.out, reference::mlp(mlp.judge, mlp.input_values).out, mlp.terms()) == "");
+    backend.kernels->mlp.forward(forward, runtime, runtime.stream());
+    CHECK(difference(forward.out, reference::mlp(mlp.ref, mlp.input_values).out, mlp.terms()) == "");
 
     const Matrix d_out = mlp.values(random, mlp.rows, mlp.shape.out);
-    const auto judge = reference::mlp_backward(mlp.judge, mlp.input_values, {}, d_out);
+    const auto ref = reference::mlp_backward(mlp.ref, mlp.input_values, {}, d_out);
     MlpBackward args;
     args.rows = mlp.rows;
     args.inputs = mlp.inputs;
@@ -201,10 +200,10 @@ TEST_CASE("mlp needs no bias and computes only the gradients that are wanted") {
     args.d_first_weights = {to_tensor(runtime, Matrix(5, 33), accumulator_of(dtype)), Tensor()};
     args.d_weights.weights = {Tensor(), to_tensor(runtime, Matrix(33, 17), accumulator_of(dtype))};
     args.d_weights.biases = {Tensor(), Tensor()};
-    backend.mlp->backward(args, runtime, runtime.stream());
-    CHECK(difference(args.d_inputs[1], judge.d_inputs[1], 2 * mlp.terms()) == "");
-    CHECK(difference(args.d_first_weights[0], judge.d_first_weights[0], 300, 0.0, dtype) == "");
-    CHECK(difference(args.d_weights.weights[1], judge.d_weights[1], 300, 0.0, dtype) == "");
+    backend.kernels->mlp.backward(args, runtime, runtime.stream());
+    CHECK(difference(args.d_inputs[1], ref.d_inputs[1], 2 * mlp.terms()) == "");
+    CHECK(difference(args.d_first_weights[0], ref.d_first_weights[0], 300, 0.0, dtype) == "");
+    CHECK(difference(args.d_weights.weights[1], ref.d_weights[1], 300, 0.0, dtype) == "");
   }
 }
 
@@ -228,13 +227,13 @@ TEST_CASE("mlp leaves the rows behind the count alone, whatever they hold") {
       const Tensor real = to_count(runtime, count);
       forward.rows = Rows(capacity, real.data<int64_t>());
       const Tensor nan = poison(forward.out);
-      backend.mlp->forward(forward, runtime, runtime.stream());
+      backend.kernels->mlp.forward(forward, runtime, runtime.stream());
       const StartedGradients gradients(runtime, random, mlp);
       MlpBackward args =
           backward_args(runtime, mlp, forward.saved, to_tensor(runtime, d_out, dtype), gradients);
       args.rows = forward.rows;
       poison(args.d_out);
-      backend.mlp->backward(args, runtime, runtime.stream());
+      backend.kernels->mlp.backward(args, runtime, runtime.stream());
 
       CHECK(equal_bits(behind(forward.out), nan));
       CHECK(equal_bits(behind(forward.saved.pre_norm), nan));
@@ -246,11 +245,11 @@ TEST_CASE("mlp leaves the rows behind the count alone, whatever they hold") {
                            std::vector<double>(input.v.begin(), input.v.begin() + count * input.cols));
       }
       const Matrix d_first(count, 33, std::vector<double>(d_out.v.begin(), d_out.v.begin() + count * 33));
-      CHECK(difference(forward.out.row_range(0, count), reference::mlp(mlp.judge, first).out, mlp.terms()) ==
+      CHECK(difference(forward.out.row_range(0, count), reference::mlp(mlp.ref, first).out, mlp.terms()) ==
             "");
-      const auto judge = reference::mlp_backward(mlp.judge, first, {}, d_first);
-      CHECK(difference(args.d_inputs[0].row_range(0, count), judge.d_inputs[0], 2 * mlp.terms()) == "");
-      check_gradients(gradients, in_order(mlp, judge), 2 * mlp.terms() + count);
+      const auto ref = reference::mlp_backward(mlp.ref, first, {}, d_first);
+      CHECK(difference(args.d_inputs[0].row_range(0, count), ref.d_inputs[0], 2 * mlp.terms()) == "");
+      check_gradients(gradients, in_order(mlp, ref), 2 * mlp.terms() + count);
     }
   }
 }
@@ -268,17 +267,17 @@ TEST_CASE("mlp leaves the same bits for any number of threads, and in every run"
           Runtime runtime = backend.runtime(threads);
           RandomMatrices random(9);
           MlpCase mlp(runtime, random, shape, backend.many(5003), dtype);
-          // Values off the grid: sums that are exact would hide a change of order.
+          // Values off the grid: exact sums would hide a change of order.
           for (const MlpInput& input : mlp.inputs) {
             copy(to_tensor(runtime, random.normal(mlp.rows, input.x.width()), dtype), input.x,
                  runtime.stream());
           }
           const MlpForward forward = forward_args(runtime, mlp, threads != 3);
-          backend.mlp->forward(forward, runtime, runtime.stream());
+          backend.kernels->mlp.forward(forward, runtime, runtime.stream());
           const StartedGradients gradients(runtime, random, mlp);
           const Tensor d_out = to_tensor(runtime, random.normal(mlp.rows, shape.out), dtype);
           const MlpBackward args = backward_args(runtime, mlp, forward.saved, d_out, gradients);
-          backend.mlp->backward(args, runtime, runtime.stream());
+          backend.kernels->mlp.backward(args, runtime, runtime.stream());
           results.push_back(gradients.named());
           results.back().emplace_back("out", forward.out);
           results.back().emplace_back("pre_norm", forward.saved.pre_norm);
@@ -297,7 +296,7 @@ TEST_CASE("mlp says which argument does not fit") {
   const auto forward_error = [&](auto&& change) {
     MlpForward args = forward_args(runtime, mlp);
     change(args);
-    return invalid_argument_text([&] { mlp_forward(args, runtime, runtime.stream()); });
+    return invalid_argument_text([&] { kernels::mlp_forward(args, runtime, runtime.stream()); });
   };
   CHECK(forward_error([](MlpForward&) {}) == "");
   std::string text = forward_error([&](MlpForward& a) {
@@ -325,7 +324,7 @@ TEST_CASE("mlp says which argument does not fit") {
   const auto backward_error = [&](auto&& change) {
     MlpBackward args = backward_args(runtime, mlp, MlpSaved{}, d_out, gradients);
     change(args);
-    return invalid_argument_text([&] { mlp_backward(args, runtime, runtime.stream()); });
+    return invalid_argument_text([&] { kernels::mlp_backward(args, runtime, runtime.stream()); });
   };
   CHECK(backward_error([](MlpBackward&) {}) == "");
   text = backward_error([&](MlpBackward& a) { a.d_inputs = {a.d_inputs.front()}; });

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/gpu.h>
 #include <meshgrad/kernels/cuda/fused/node_terms.h>
-#include <meshgrad/kernels/gpu_tables.h>
+#include <meshgrad/kernels/tables.h>
 
 #include <doctest/doctest.h>
 
@@ -13,7 +13,7 @@
 
 namespace meshgrad::cuda {
 // Not there in a build without CUDA; the tests then have nothing to call.
-[[gnu::weak]] bool node_terms_cover(DType, int64_t, int64_t);
+[[gnu::weak]] bool node_terms_support(DType, int64_t, int64_t);
 [[gnu::weak]] void node_terms_forward(const NodeTerms&, const Graph&, const Tensor&, const Tensor&, Runtime&,
                                       const Stream&);
 [[gnu::weak]] void node_terms_backward(const NodeTermsBackward&, std::span<const WeightGradientJob>,
@@ -25,7 +25,7 @@ namespace {
 
 constexpr Device kGpu{DeviceKind::cuda, 0};
 
-/// A graph, with `spare` nodes and edges of capacity behind what counts.
+/// A graph with capacity for `spare` more nodes and edges.
 struct Mesh {
   reference::Edges edges;
   Graph graph;
@@ -35,7 +35,7 @@ struct Mesh {
 Mesh make_mesh(Runtime& runtime, const reference::Edges& edges, int64_t spare) {
   Mesh mesh{edges, to_graph(runtime, edges), spare};
   if (spare == 0) return mesh;
-  // Index tensors as long as the capacity, poisoned behind what counts.
+  // Index tensors as long as the capacity, poisoned past the real counts.
   const auto extended = [&](const Tensor& tensor) {
     const Tensor host = to_host(tensor, runtime.stream());
     const std::span<const int32_t> values = host.values<int32_t>();
@@ -56,14 +56,14 @@ Mesh make_mesh(Runtime& runtime, const reference::Edges& edges, int64_t spare) {
   return mesh;
 }
 
-/// The matrix on the device, with rows of NaN behind it.
+/// The matrix on the device, followed by rows of NaN.
 Tensor with_spare_rows(Runtime& runtime, Matrix matrix, int64_t spare, DType dtype) {
   matrix.rows += spare;
   matrix.v.resize(static_cast<size_t>(matrix.rows * matrix.cols), std::numeric_limits<double>::quiet_NaN());
   return to_tensor(runtime, matrix, dtype);
 }
 
-/// The first rows of what was computed; behind them every value has to be the NaN that was there.
+/// The first rows of a result; checks that the rows after them still hold NaN.
 Matrix without_spare_rows(const Tensor& tensor, int64_t spare) {
   Matrix all = to_matrix(tensor);
   const auto rest = all.v.begin() + (all.rows - spare) * all.cols;
@@ -73,7 +73,7 @@ Matrix without_spare_rows(const Tensor& tensor, int64_t spare) {
   return all;
 }
 
-/// Largest distance between two matrices in units of what is allowed; infinity when more, or for a NaN.
+/// Largest difference of two matrices, in units of the allowed one; infinity if larger, or for a NaN.
 double error_of(const Matrix& actual, const Matrix& expected, double allowed) {
   if (actual.v.size() != expected.v.size()) return std::numeric_limits<double>::infinity();
   double largest = 0.0;
@@ -91,23 +91,24 @@ double allowed_error(DType dtype, int64_t terms, double largest_term, double lar
   return tolerance(DType::f32, terms, std::max(largest_term, largest_result)) + half_ulp * largest_result;
 }
 
-struct Case {
+struct NodeTermsCase {
   int64_t width;
   DType dtype;
   int64_t nodes, owned, edges;
   int64_t spare;
 };
 /// With halo nodes, hubs, nodes without edges; more tiles than the simulated device has warps.
-constexpr Case kCases[] = {{64, DType::f16, 1, 1, 0, 0},         {64, DType::bf16, 1, 1, 1, 45},
-                           {64, DType::f16, 33, 20, 211, 0},     {64, DType::f16, 801, 750, 1603, 0},
-                           {128, DType::f16, 31, 31, 100, 45},   {128, DType::bf16, 129, 100, 700, 0},
-                           {128, DType::f16, 401, 350, 1201, 3}, {256, DType::f16, 33, 20, 211, 1},
-                           {256, DType::bf16, 129, 129, 300, 0}};
+constexpr NodeTermsCase kNodeTermsCases[] = {
+    {64, DType::f16, 1, 1, 0, 0},         {64, DType::bf16, 1, 1, 1, 45},
+    {64, DType::f16, 33, 20, 211, 0},     {64, DType::f16, 801, 750, 1603, 0},
+    {128, DType::f16, 31, 31, 100, 45},   {128, DType::bf16, 129, 100, 700, 0},
+    {128, DType::f16, 401, 350, 1201, 3}, {256, DType::f16, 33, 20, 211, 1},
+    {256, DType::bf16, 129, 129, 300, 0}};
 
 template <class Body>
 void for_each_mesh(Body&& body) {
   uint64_t seed = 9600;
-  for (const Case& one : kCases) {
+  for (const NodeTermsCase& one : kNodeTermsCases) {
     CAPTURE(one.width);
     CAPTURE(name_of(one.dtype));
     CAPTURE(one.nodes);
@@ -123,7 +124,7 @@ void for_each_mesh(Body&& body) {
   }
 }
 
-TEST_CASE("node terms agree with the judge at every node, in one launch" *
+TEST_CASE("node terms agree with the reference at every node, in one launch" *
           doctest::skip(cuda_devices().empty())) {
   for_each_mesh([](Runtime& runtime, RandomMatrices& random, const Mesh& mesh, int64_t width, DType dtype) {
     const Matrix h = stored_as(dtype, random.normal(mesh.edges.nodes, width));
@@ -220,12 +221,12 @@ Matrix expected_d_nodes(const Backward& backward, const Matrix& d_sender) {
 void check_weight(const Backward& backward, Matrix x, const Matrix& d_z, const Tensor& d_weight) {
   x.rows = d_z.rows;
   x.v.resize(static_cast<size_t>(x.rows * x.cols));
-  const Matrix product = reference::linear_backward(x, Matrix(x.cols, d_z.cols), d_z).d_weight;
+  const Matrix expected = reference::linear_backward(x, Matrix(x.cols, d_z.cols), d_z).d_weight;
   const double largest = std::max(magnitude(x) * magnitude(d_z), magnitude(backward.weight_before));
-  CHECK(difference(d_weight, reference::sum(product, backward.weight_before), d_z.rows + 1, largest) == "");
+  CHECK(difference(d_weight, reference::sum(expected, backward.weight_before), d_z.rows + 1, largest) == "");
 }
 
-/// Checks all results against the judge; returns the sums.
+/// Checks all results against the reference; returns the sums.
 Matrix check_results(const Backward& backward, const Mesh& mesh, DType dtype) {
   const int64_t edges = backward.d_first.rows, width = backward.h.cols;
   const Matrix sums = reference::scatter_add(backward.d_first, mesh.edges.senders, mesh.edges.nodes);
@@ -240,7 +241,7 @@ Matrix check_results(const Backward& backward, const Mesh& mesh, DType dtype) {
                  allowed_error(dtype, 2 * width + 1, term, magnitude(expected))) <= 1.0);
   check_weight(backward, backward.h, d_sender, backward.args.d_sender_weight);
   check_weight(backward, backward.h, backward.d_receiver, backward.jobs[0].d_weight);
-  // The judge is slow.
+  // The reference is slow.
   if (edges * width <= 1 << 17)
     check_weight(backward, backward.d_first, backward.d_first, backward.jobs[1].d_weight);
   Matrix column_sums(1, width);
@@ -311,13 +312,13 @@ TEST_CASE("nodes that send far more than others are summed by a block, with the 
   }
 }
 
-TEST_CASE("node terms cover equal widths of 64, 128 and 256 in 16 bits" *
+TEST_CASE("node terms support equal widths of 64, 128 and 256 in 16 bits" *
           doctest::skip(cuda_devices().empty())) {
-  CHECK(cuda::node_terms_cover(DType::f16, 64, 64));
-  CHECK(cuda::node_terms_cover(DType::bf16, 256, 256));
-  CHECK_FALSE(cuda::node_terms_cover(DType::f32, 128, 128));
-  CHECK_FALSE(cuda::node_terms_cover(DType::f16, 64, 128));
-  CHECK_FALSE(cuda::node_terms_cover(DType::f16, 96, 96));
+  CHECK(cuda::node_terms_support(DType::f16, 64, 64));
+  CHECK(cuda::node_terms_support(DType::bf16, 256, 256));
+  CHECK_FALSE(cuda::node_terms_support(DType::f32, 128, 128));
+  CHECK_FALSE(cuda::node_terms_support(DType::f16, 64, 128));
+  CHECK_FALSE(cuda::node_terms_support(DType::f16, 96, 96));
 }
 
 }  // namespace

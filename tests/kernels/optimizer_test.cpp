@@ -12,23 +12,24 @@
 namespace meshgrad::test {
 namespace {
 
-struct Case {
+struct OptimizerCase {
   const char* name;
   OptimizerKind kind;
   double weight_decay, momentum, loss_scale, clip_norm;
 };
-constexpr Case kCases[] = {{"adam", OptimizerKind::adam, 0.0, 0.0, 1.0, 0.0},
-                           {"adam, decay, clipped", OptimizerKind::adam, 0.01, 0.0, 4.0, 0.5},
-                           {"adamw", OptimizerKind::adamw, 0.1, 0.0, 1.0, 0.0},
-                           {"adamw, unscaled, not clipped", OptimizerKind::adamw, 0.1, 0.0, 8.0, 1e6},
-                           {"sgd", OptimizerKind::sgd, 0.0, 0.0, 1.0, 0.0},
-                           {"sgd, decay, clipped", OptimizerKind::sgd, 0.1, 0.0, 1.0, 0.3},
-                           {"sgd, momentum, unscaled", OptimizerKind::sgd, 0.01, 0.9, 2.0, 0.0},
-                           // Norms of 1e-5 to 3e-3 once unscaled: clipped before that, all would be.
-                           {"sgd, scaled high, clipped", OptimizerKind::sgd, 0.0, 0.0, 65536.0, 1e-4}};
+constexpr OptimizerCase kOptimizerCases[] = {
+    {"adam", OptimizerKind::adam, 0.0, 0.0, 1.0, 0.0},
+    {"adam, decay, clipped", OptimizerKind::adam, 0.01, 0.0, 4.0, 0.5},
+    {"adamw", OptimizerKind::adamw, 0.1, 0.0, 1.0, 0.0},
+    {"adamw, unscaled, not clipped", OptimizerKind::adamw, 0.1, 0.0, 8.0, 1e6},
+    {"sgd", OptimizerKind::sgd, 0.0, 0.0, 1.0, 0.0},
+    {"sgd, decay, clipped", OptimizerKind::sgd, 0.1, 0.0, 1.0, 0.3},
+    {"sgd, momentum, unscaled", OptimizerKind::sgd, 0.01, 0.9, 2.0, 0.0},
+    // Norms of 1e-5 to 3e-3 once unscaled: clipped before that, all would be.
+    {"sgd, scaled high, clipped", OptimizerKind::sgd, 0.0, 0.0, 65536.0, 1e-4}};
 constexpr double kRate = 0.01;
 
-reference::OptimizerStep judged(const Case& c, double rate = kRate) {
+reference::OptimizerStep reference_step(const OptimizerCase& c, double rate = kRate) {
   reference::OptimizerStep step;
   step.kind = c.kind;
   step.learning_rate = rate;
@@ -39,7 +40,7 @@ reference::OptimizerStep judged(const Case& c, double rate = kRate) {
   return step;
 }
 
-OptimizerSettings settings_of(const Case& c, double rate = kRate) {
+OptimizerSettings settings_of(const OptimizerCase& c, double rate = kRate) {
   return {.kind = c.kind,
           .weight_decay = c.weight_decay,
           .momentum = c.momentum,
@@ -87,19 +88,10 @@ struct Stepper {
   void step(const Matrix& gradients, int32_t non_finite = 0) {
     copy(to_vector(runtime, gradients, update.parameters.dtype()), update.gradients, runtime.stream());
     set_scalars(reference::sum_of_squares(gradients.v), non_finite);
-    backend.optimizer->decide(decision, runtime.stream());
-    backend.optimizer->update(update, runtime.stream());
+    backend.kernels->optimizer.decide(decision, runtime.stream());
+    backend.kernels->optimizer.update(update, runtime.stream());
   }
 };
-
-/// What a backend's masters and gradients are in.
-std::vector<DType> gradient_types(const Backend& backend) {
-  std::vector<DType> types;
-  for (const DType dtype : backend.storage_types) {
-    if (accumulator_of(dtype) == dtype) types.push_back(dtype);
-  }
-  return types;
-}
 
 /// Of a window with a loss, so that a step is taken.
 StepState ready(double loss_scale = 1.0) {
@@ -115,10 +107,10 @@ reference::OptimizerState zero_moments(const Matrix& parameters) {
   return {parameters.v, zeros, zeros};
 }
 
-TEST_CASE("five steps of every optimizer agree with the judge, and leave no gradients") {
+TEST_CASE("five steps of every optimizer agree with the reference, and leave no gradients") {
   for (const Backend& backend : backends()) {
-    for (const Case& c : kCases) {
-      for (const DType dtype : gradient_types(backend)) {
+    for (const OptimizerCase& c : kOptimizerCases) {
+      for (const DType dtype : backend.gradient_types()) {
         for (const int64_t size : backend.sizes_and(true, 40009)) {
           CAPTURE(std::string(c.name));
           CAPTURE(name_of(dtype));
@@ -128,11 +120,11 @@ TEST_CASE("five steps of every optimizer agree with the judge, and leave no grad
           const Matrix start = stored_as(dtype, random.normal(1, size));
           reference::OptimizerState state = zero_moments(start);
           Stepper stepper(backend, runtime, settings_of(c), ready(c.loss_scale), state, dtype);
-          reference::OptimizerStep judge = judged(c);
-          for (judge.step = 1; judge.step <= 5; ++judge.step) {
+          reference::OptimizerStep ref = reference_step(c);
+          for (ref.step = 1; ref.step <= 5; ++ref.step) {
             const Matrix gradients = stored_as(dtype, random.normal(1, size));
             stepper.step(gradients);
-            reference::optimizer_step(judge, gradients.v, state);
+            reference::optimizer_step(ref, gradients.v, state);
           }
           // Ten roundings a step and value, of which the square root and the quotient are the largest.
           CHECK(difference(stepper.update.parameters, Matrix(1, size, state.parameters), 50) == "");
@@ -157,11 +149,11 @@ TEST_CASE("f32 updates are not lost at large step numbers") {
       reference::OptimizerState state{{0.0}, {0.25}, {0.5}};
       StepState first = ready();
       first.steps = number - 1;
-      Stepper stepper(backend, runtime, settings_of(kCases[0], 1.0), first, state, DType::f32);
+      Stepper stepper(backend, runtime, settings_of(kOptimizerCases[0], 1.0), first, state, DType::f32);
       stepper.step(Matrix(1, 1, 0.5));
-      reference::OptimizerStep judge = judged(kCases[0], 1.0);
-      judge.step = number;
-      reference::optimizer_step(judge, {0.5}, state);
+      reference::OptimizerStep ref = reference_step(kOptimizerCases[0], 1.0);
+      ref.step = number;
+      reference::optimizer_step(ref, {0.5}, state);
       CHECK(difference(stepper.update.parameters, Matrix(1, 1, state.parameters), 1) == "");
     }
   }
@@ -169,7 +161,7 @@ TEST_CASE("f32 updates are not lost at large step numbers") {
 
 TEST_CASE("a skipped step changes nothing but the gradients, which it clears") {
   for (const Backend& backend : backends()) {
-    for (const Case& c : kCases) {
+    for (const OptimizerCase& c : kOptimizerCases) {
       CAPTURE(std::string(c.name));
       Runtime runtime = backend.runtime();
       RandomMatrices random(62);
@@ -217,7 +209,7 @@ TEST_CASE("a clipped step of zero gradients is a step of zero, not NaN") {
 
 TEST_CASE("the copy in 16 bits is the rounded parameter") {
   for (const Backend& backend : backends()) {
-    for (const Case& c : kCases) {
+    for (const OptimizerCase& c : kOptimizerCases) {
       Runtime runtime = backend.runtime();
       RandomMatrices random(64);
       const Matrix start = random.normal(1, 1003);
@@ -225,11 +217,11 @@ TEST_CASE("the copy in 16 bits is the rounded parameter") {
       for (const DType dtype : {DType::f16, DType::bf16}) {
         stepper.update.storage = Tensor::zeros(runtime, {1003}, dtype, Tag::data);
         stepper.step(random.normal(1, 1003));
-        const Tensor masters = meshgrad::to_host(stepper.update.parameters, runtime.stream());
+        const Tensor master_weights = meshgrad::to_host(stepper.update.parameters, runtime.stream());
         const Tensor rounded = meshgrad::to_host(stepper.update.storage, runtime.stream());
         int64_t different = 0;
         for (int64_t i = 0; i < 1003; ++i) {
-          const float w = masters.data<float>()[i];
+          const float w = master_weights.data<float>()[i];
           const uint16_t bits = dtype == DType::f16 ? half(w).bits : bfloat16(w).bits;
           if (static_cast<const uint16_t*>(rounded.raw())[i] != bits) ++different;
         }
@@ -241,7 +233,7 @@ TEST_CASE("the copy in 16 bits is the rounded parameter") {
 
 TEST_CASE("optimizer leaves the same bits for any number of threads, and in every run") {
   for (const Backend& backend : backends()) {
-    for (const Case& c : kCases) {
+    for (const OptimizerCase& c : kOptimizerCases) {
       CAPTURE(std::string(c.name));
       std::vector<std::unique_ptr<Runtime>> runtimes;
       std::vector<NamedTensors> results;
@@ -286,17 +278,17 @@ TEST_CASE("the loss scale halves on a bad gradient, doubles after 2000 clean ste
   window(false);
   CHECK(state.loss_scale == 65536.0);
   for (int i = 0; i < 1999; ++i) window(false);
-  window(true);  // starts to count anew
+  window(true);  // restarts the count
   CHECK(state.loss_scale == 32768.0);
   for (int i = 0; i < 1999; ++i) window(false);
   CHECK(state.loss_scale == 32768.0);
   for (int i = 0; i < 100; ++i) window(true);
   CHECK(state.loss_scale == 1.0);
-  CHECK(state.skipped_in_a_row == 100);
+  CHECK(state.consecutive_skips == 100);
   for (int i = 0; i < 40 * 2000; ++i) window(false);
   CHECK(state.loss_scale == 16777216.0);
   CHECK(state.skipped == 102);
-  CHECK(state.skipped_in_a_row == 0);
+  CHECK(state.consecutive_skips == 0);
 
   settings.scale_loss = false;
   state = ready();
@@ -347,14 +339,15 @@ TEST_CASE("a batch's loss joins the window and seeds its backward pass") {
       return Tensor::from<double>(runtime, std::span<const double>(&value, 1), {1}, Tag::data);
     };
     const Tensor seed = scalar(0.0);
-    backend.optimizer->note_loss({stepper.update.state, scalar(5.0), scalar(4.0), seed}, runtime.stream());
+    backend.kernels->optimizer.note_loss({stepper.update.state, scalar(5.0), scalar(4.0), seed},
+                                         runtime.stream());
     CHECK(to_matrix(meshgrad::to_host(seed, runtime.stream())).v == std::vector<double>{4.0});
     CHECK(stepper.state().window_loss == 8.0);
     CHECK(stepper.state().window_weight == 4.0);
-    CHECK(stepper.state().bad_losses == 0);
-    backend.optimizer->note_loss({stepper.update.state, scalar(std::nan("")), scalar(4.0), seed},
-                                 runtime.stream());
-    CHECK(stepper.state().bad_losses == 1);
+    CHECK(stepper.state().non_finite_losses == 0);
+    backend.kernels->optimizer.note_loss({stepper.update.state, scalar(std::nan("")), scalar(4.0), seed},
+                                         runtime.stream());
+    CHECK(stepper.state().non_finite_losses == 1);
   }
 }
 
@@ -371,7 +364,7 @@ TEST_CASE("optimizer says which argument does not fit") {
     args.first_moment = tensor(9);
     args.second_moment = tensor(9);
     change(args);
-    return invalid_argument_text([&] { optimizer_update(args, runtime.stream()); });
+    return invalid_argument_text([&] { kernels::optimizer_update(args, runtime.stream()); });
   };
   CHECK(error([](OptimizerUpdate&) {}) == "");
   std::string text = error([&](OptimizerUpdate& a) { a.gradients = tensor(8); });
@@ -391,8 +384,8 @@ TEST_CASE("optimizer says which argument does not fit") {
           a.first_moment = a.second_moment = Tensor();
         }) == "");
   text = invalid_argument_text([&] {
-    optimizer_decide({{}, tensor(kStepStateBytes, DType::u8), tensor(1), tensor(1, DType::i32)},
-                     runtime.stream());
+    kernels::optimizer_decide({{}, tensor(kStepStateBytes, DType::u8), tensor(1), tensor(1, DType::i32)},
+                              runtime.stream());
   });
   CHECK_MESSAGE(contains(text, "optimizer.decide: squared_norm"), text);
 }

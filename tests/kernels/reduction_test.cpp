@@ -11,9 +11,6 @@
 namespace meshgrad::test {
 namespace {
 
-Tensor mask_tensor(Runtime& runtime, const std::vector<uint8_t>& mask) {
-  return Tensor::from<uint8_t>(runtime, mask, Shape{static_cast<int64_t>(mask.size())}, Tag::data, "mask");
-}
 Tensor scalar(Runtime& runtime, double value) {
   return Tensor::from<double>(runtime, std::vector<double>{value}, Shape{1}, Tag::data, "scalar");
 }
@@ -27,16 +24,7 @@ int32_t flag_of(Runtime& runtime, const Tensor& tensor) {
   return meshgrad::to_host(tensor, runtime.stream()).values<int32_t>()[0];
 }
 
-/// What a backend's gradients are in.
-std::vector<DType> gradient_types(const Backend& backend) {
-  std::vector<DType> types;
-  for (const DType dtype : backend.storage_types) {
-    if (accumulator_of(dtype) == dtype) types.push_back(dtype);
-  }
-  return types;
-}
-
-TEST_CASE("masked loss and its gradient agree with the judge") {
+TEST_CASE("masked loss and its gradient agree with the reference") {
   uint64_t seed = 1200;
   for (const Backend& backend : backends()) {
     for (const DType dtype : backend.storage_types) {
@@ -59,17 +47,17 @@ TEST_CASE("masked loss and its gradient agree with the judge") {
                                       mask_tensor(runtime, mask),
                                       unwritten(runtime, {1}, DType::f64),
                                       unwritten(runtime, {1}, DType::f64)};
-            backend.reduction->masked_loss_forward(forward, runtime, runtime.stream());
-            const auto judge = reference::masked_loss(prediction, target, mask);
+            backend.kernels->reduction.masked_loss_forward(forward, runtime, runtime.stream());
+            const auto ref = reference::masked_loss(prediction, target, mask);
             // Sums are in double whatever the storage.
-            CHECK(std::abs(value_of(runtime, forward.sum) - judge.sum) <=
-                  tolerance(DType::f64, rows * width, judge.sum));
-            CHECK(value_of(runtime, forward.weight) == judge.weight);
+            CHECK(std::abs(value_of(runtime, forward.sum) - ref.sum) <=
+                  tolerance(DType::f64, rows * width, ref.sum));
+            CHECK(value_of(runtime, forward.weight) == ref.weight);
 
             const MaskedLossBackward backward{
                 rows,         forward.prediction,     forward.target,
                 forward.mask, scalar(runtime, 0.037), unwritten(runtime, {rows, width}, dtype)};
-            backend.reduction->masked_loss_backward(backward, runtime.stream());
+            backend.kernels->reduction.masked_loss_backward(backward, runtime.stream());
             CHECK(difference(backward.d_prediction,
                              reference::masked_loss_backward(prediction, target, mask, 0.037), 1) == "");
           }
@@ -95,15 +83,15 @@ TEST_CASE("a loss without a target is that of a target of 0, and is added where 
                                 scalar(runtime, 3.0),
                                 scalar(runtime, 4.0),
                                 true};
-      backend.reduction->masked_loss_forward(forward, runtime, runtime.stream());
-      const auto judge = reference::masked_loss(prediction, zeros, mask);
-      CHECK(std::abs(value_of(runtime, forward.sum) - (3.0 + judge.sum)) <=
-            tolerance(DType::f64, rows * 2, judge.sum));
-      CHECK(value_of(runtime, forward.weight) == 4.0 + judge.weight);
+      backend.kernels->reduction.masked_loss_forward(forward, runtime, runtime.stream());
+      const auto ref = reference::masked_loss(prediction, zeros, mask);
+      CHECK(std::abs(value_of(runtime, forward.sum) - (3.0 + ref.sum)) <=
+            tolerance(DType::f64, rows * 2, ref.sum));
+      CHECK(value_of(runtime, forward.weight) == 4.0 + ref.weight);
       const MaskedLossBackward backward{
           rows,         forward.prediction,   {},
           forward.mask, scalar(runtime, 0.3), unwritten(runtime, {rows, 2}, dtype)};
-      backend.reduction->masked_loss_backward(backward, runtime.stream());
+      backend.kernels->reduction.masked_loss_backward(backward, runtime.stream());
       CHECK(difference(backward.d_prediction, reference::masked_loss_backward(prediction, zeros, mask, 0.3),
                        1) == "");
     }
@@ -129,12 +117,12 @@ TEST_CASE("masked rows may hold anything") {
                                 mask_tensor(runtime, mask),
                                 unwritten(runtime, {1}, DType::f64),
                                 unwritten(runtime, {1}, DType::f64)};
-      backend.reduction->masked_loss_forward(forward, runtime, runtime.stream());
+      backend.kernels->reduction.masked_loss_forward(forward, runtime, runtime.stream());
       CHECK(value_of(runtime, forward.sum) > 0.0);
       CHECK(value_of(runtime, forward.weight) == 31.0);
       const Tensor d = unwritten(runtime, {33, 2}, dtype);
-      backend.reduction->masked_loss_backward({33, prediction, target, forward.mask, scalar(runtime, 1.0), d},
-                                              runtime.stream());
+      backend.kernels->reduction.masked_loss_backward(
+          {33, prediction, target, forward.mask, scalar(runtime, 1.0), d}, runtime.stream());
       const Matrix values = to_matrix(d);
       CHECK(values.at(7, 0) == 0.0);
       CHECK(values.at(32, 1) == 0.0);
@@ -160,15 +148,14 @@ TEST_CASE("masked loss counts no rows behind the count and leaves their gradient
                                 mask_tensor(runtime, mask),
                                 unwritten(runtime, {1}, DType::f64),
                                 unwritten(runtime, {1}, DType::f64)};
-      backend.reduction->masked_loss_forward(forward, runtime, runtime.stream());
+      backend.kernels->reduction.masked_loss_forward(forward, runtime, runtime.stream());
       std::vector<uint8_t> counted = mask;
       std::fill(counted.begin() + count, counted.end(), uint8_t{0});
-      const auto judge = reference::masked_loss(prediction, target, counted);
-      CHECK(std::abs(value_of(runtime, forward.sum) - judge.sum) <=
-            tolerance(DType::f64, 3 * count, judge.sum));
-      CHECK(value_of(runtime, forward.weight) == judge.weight);
+      const auto ref = reference::masked_loss(prediction, target, counted);
+      CHECK(std::abs(value_of(runtime, forward.sum) - ref.sum) <= tolerance(DType::f64, 3 * count, ref.sum));
+      CHECK(value_of(runtime, forward.weight) == ref.weight);
       const Tensor d = unwritten(runtime, {capacity, 3}, dtype);
-      backend.reduction->masked_loss_backward(
+      backend.kernels->reduction.masked_loss_backward(
           {forward.rows, forward.prediction, forward.target, forward.mask, scalar(runtime, 1.0), d},
           runtime.stream());
       CHECK(equal_bits(d.row_range(count, capacity), unwritten(runtime, {capacity - count, 3}, dtype)));
@@ -179,7 +166,7 @@ TEST_CASE("masked loss counts no rows behind the count and leaves their gradient
 
 TEST_CASE("sum of squares adds up in double and flags what is not finite") {
   for (const Backend& backend : backends()) {
-    for (const DType dtype : gradient_types(backend)) {
+    for (const DType dtype : backend.gradient_types()) {
       for (const int64_t size : backend.sizes_and(true, 70001)) {
         CAPTURE(size);
         Runtime runtime = backend.runtime();
@@ -187,17 +174,17 @@ TEST_CASE("sum of squares adds up in double and flags what is not finite") {
         const Matrix x = stored_as(dtype, random.normal(1, size));
         Tensor flag = flag_tensor(runtime, 0);
         SumOfSquares args{to_vector(runtime, x, dtype), scalar(runtime, 3.0), flag};
-        backend.reduction->sum_of_squares(args, runtime, runtime.stream());
+        backend.kernels->reduction.sum_of_squares(args, runtime, runtime.stream());
         const double expected = reference::sum_of_squares(x.v) + 3.0;
         // The sum is in double whatever the storage.
         CHECK(std::abs(value_of(runtime, args.sum) - expected) <= tolerance(DType::f64, size, expected));
         CHECK(flag_of(runtime, flag) == 0);
         flag = flag_tensor(runtime, 1);
         args.non_finite = flag;
-        backend.reduction->sum_of_squares(args, runtime, runtime.stream());
+        backend.kernels->reduction.sum_of_squares(args, runtime, runtime.stream());
         CHECK_MESSAGE(flag_of(runtime, flag) == 1, "a flag that is set stays set");
         args.non_finite = Tensor();
-        backend.reduction->sum_of_squares(args, runtime, runtime.stream());
+        backend.kernels->reduction.sum_of_squares(args, runtime, runtime.stream());
         CHECK(std::abs(value_of(runtime, args.sum) - (3.0 * (expected - 3.0) + 3.0)) <=
               tolerance(DType::f64, size, 3.0 * expected));
       }
@@ -216,13 +203,13 @@ TEST_CASE("sum of squares of more elements than the CPU adds in one round") {
     expected += static_cast<double>(value * value);
   }
   const Tensor sum = scalar(runtime, 0.0);
-  sum_of_squares({x, sum, Tensor()}, runtime, runtime.stream());
+  kernels::sum_of_squares({x, sum, Tensor()}, runtime, runtime.stream());
   CHECK(value_of(runtime, sum) == expected);
 }
 
 TEST_CASE("sum of squares finds one bad element wherever it stands, and f32 squares do not overflow") {
   for (const Backend& backend : backends()) {
-    for (const DType dtype : gradient_types(backend)) {
+    for (const DType dtype : backend.gradient_types()) {
       Runtime runtime = backend.runtime();
       for (const int64_t at : {0, 1, 63, 64, 5001, 9999}) {
         for (const double bad :
@@ -233,15 +220,15 @@ TEST_CASE("sum of squares finds one bad element wherever it stands, and f32 squa
           Matrix x(1, 10000, 1.0);
           x.at(0, at) = bad;
           const Tensor flag = flag_tensor(runtime, 0);
-          backend.reduction->sum_of_squares({to_vector(runtime, x, dtype), scalar(runtime, 0.0), flag},
-                                            runtime, runtime.stream());
+          backend.kernels->reduction.sum_of_squares(
+              {to_vector(runtime, x, dtype), scalar(runtime, 0.0), flag}, runtime, runtime.stream());
           CHECK(flag_of(runtime, flag) == 1);
         }
       }
       const Tensor flag = flag_tensor(runtime, 0);
       const Tensor sum = scalar(runtime, 0.0);
-      backend.reduction->sum_of_squares({to_vector(runtime, Matrix(1, 4, 1e30), dtype), sum, flag}, runtime,
-                                        runtime.stream());
+      backend.kernels->reduction.sum_of_squares({to_vector(runtime, Matrix(1, 4, 1e30), dtype), sum, flag},
+                                                runtime, runtime.stream());
       CHECK(flag_of(runtime, flag) == 0);
       CHECK(value_of(runtime, sum) == doctest::Approx(4e60).epsilon(1e-6));
     }
@@ -266,12 +253,13 @@ TEST_CASE("reductions leave the same bits for any number of threads, and in ever
                                   mask_tensor(runtime, random.mask(rows, 0.7)),
                                   unwritten(runtime, {1}, DType::f64),
                                   unwritten(runtime, {1}, DType::f64)};
-        backend.reduction->masked_loss_forward(forward, runtime, runtime.stream());
+        backend.kernels->reduction.masked_loss_forward(forward, runtime, runtime.stream());
         const Tensor d = unwritten(runtime, {rows, 3}, dtype);
-        backend.reduction->masked_loss_backward(
+        backend.kernels->reduction.masked_loss_backward(
             {rows, forward.prediction, forward.target, forward.mask, forward.sum, d}, runtime.stream());
         const Tensor squares = scalar(runtime, 0.1);
-        backend.reduction->sum_of_squares({forward.target, squares, Tensor()}, runtime, runtime.stream());
+        backend.kernels->reduction.sum_of_squares({forward.target, squares, Tensor()}, runtime,
+                                                  runtime.stream());
         results.push_back({{"sum", forward.sum},
                            {"weight", forward.weight},
                            {"d_prediction", d},
@@ -292,7 +280,7 @@ TEST_CASE("reductions say which argument does not fit") {
     MaskedLossForward args{3,    tensor({3, 2}),          tensor({3, 2}),
                            mask, tensor({1}, DType::f64), tensor({1}, DType::f64)};
     change(args);
-    return invalid_argument_text([&] { masked_loss_forward(args, runtime, runtime.stream()); });
+    return invalid_argument_text([&] { kernels::masked_loss_forward(args, runtime, runtime.stream()); });
   };
   CHECK(loss_error([](MaskedLossForward&) {}) == "");
   std::string text = loss_error([&](MaskedLossForward& a) { a.target = tensor({3, 3}); });
@@ -304,12 +292,12 @@ TEST_CASE("reductions say which argument does not fit") {
   text = loss_error([&](MaskedLossForward& a) { a.sum = tensor({1}); });
   CHECK_MESSAGE((contains(text, "sum") && contains(text, "f64")), text);
   text = invalid_argument_text([&] {
-    masked_loss_backward({3, tensor({3, 2}), tensor({3, 2}), mask, scalar(runtime, 1.0), tensor({2, 3})},
-                         runtime.stream());
+    kernels::masked_loss_backward(
+        {3, tensor({3, 2}), tensor({3, 2}), mask, scalar(runtime, 1.0), tensor({2, 3})}, runtime.stream());
   });
   CHECK_MESSAGE((contains(text, "masked_loss.backward: d_prediction") && contains(text, "[2, 3]")), text);
   text = invalid_argument_text([&] {
-    sum_of_squares({tensor({3, 2}), tensor({2}, DType::f64), Tensor()}, runtime, runtime.stream());
+    kernels::sum_of_squares({tensor({3, 2}), tensor({2}, DType::f64), Tensor()}, runtime, runtime.stream());
   });
   CHECK_MESSAGE((contains(text, "sum_of_squares") && contains(text, "f64[1]") && contains(text, "f64[2]")),
                 text);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The judge of the kernels, judged: cases of three nodes worked out by hand, and every backward function
-// against central differences of its forward function.
+// The reference implementations themselves: cases of three nodes worked out by hand, and every backward
+// function against central differences of its forward function.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -17,8 +17,8 @@ using reference::Edges;
 using reference::EdgeUpdate;
 using reference::Mlp;
 
-constexpr Activation kActivations[] = {Activation::none, Activation::relu, Activation::silu, Activation::gelu,
-                                       Activation::tanh};
+constexpr Activation kEveryActivation[] = {Activation::none, Activation::relu, Activation::silu,
+                                           Activation::gelu, Activation::tanh};
 constexpr Norm kNorms[] = {Norm::none, Norm::layer, Norm::rms};
 
 /// Edges 1 -> 0, 2 -> 0 and 0 -> 1; nothing arrives at node 2.
@@ -44,7 +44,7 @@ double dot(const Matrix& a, const Matrix& b) {
   return total;
 }
 
-/// Holds `gradient` against central differences of `objective`, moving one element of `at` at a time. The
+/// Compares `gradient` with central differences of `objective`, moving one element of `at` at a time. The
 /// step of 1e-5 leaves errors near 1e-10 of curvature and 1e-11 of cancellation, each times values of order 1
 /// to 10.
 void check_gradient(const std::string& what, Matrix& at, const Matrix& gradient,
@@ -97,7 +97,7 @@ void check_mlp_parameters(Mlp& mlp, const reference::MlpGradients& g,
   if (mlp.norm_bias.given()) check_gradient("norm bias", mlp.norm_bias, g.d_norm_bias, objective);
 }
 
-TEST_CASE("judge: an edge update of three nodes, by hand") {
+TEST_CASE("reference: an edge update of three nodes, by hand") {
   const auto result =
       reference::edge_update(hand_update(), kThreeNodes, kSenderTerms, kReceiverTerms, kEdgeFeatures);
   CHECK(result.mlp.pre_activations[0].v == std::vector<double>{1, 1, 4, -2, 1, 3});
@@ -117,7 +117,7 @@ TEST_CASE("judge: an edge update of three nodes, by hand") {
   CHECK(bare.edges_out.v == std::vector<double>{6, 9, 12});
 }
 
-TEST_CASE("judge: the gradients of that update, by hand") {
+TEST_CASE("reference: the gradients of that update, by hand") {
   const Matrix d_edges_out(3, 1, {1, 0, 2});
   const Matrix d_aggregate(3, 1, {1, 10, 100});
   EdgeUpdate update = hand_update();
@@ -138,13 +138,13 @@ TEST_CASE("judge: the gradients of that update, by hand") {
   CHECK(after.d_sender_terms.v == g.d_sender_terms.v);
 }
 
-TEST_CASE("judge: gather and scatter_add, by hand") {
+TEST_CASE("reference: gather and scatter_add, by hand") {
   const Matrix x(3, 2, {1, 2, 3, 4, 5, 6});
   CHECK(reference::gather(x, {2, 0, 2}).v == std::vector<double>{5, 6, 1, 2, 5, 6});
   CHECK(reference::scatter_add(x, {1, 1, 3}, 4).v == std::vector<double>{0, 0, 4, 6, 0, 0, 5, 6});
 }
 
-TEST_CASE("judge: linear, by hand") {
+TEST_CASE("reference: linear, by hand") {
   const Matrix x(3, 2, {1, 2, 3, 4, 5, 6});
   const Matrix weight(2, 1, {10, 1});
   CHECK(reference::linear(x, weight, Matrix(1, 1, {100})).v == std::vector<double>{112, 134, 156});
@@ -155,7 +155,7 @@ TEST_CASE("judge: linear, by hand") {
   CHECK(g.d_bias.v == std::vector<double>{0});
 }
 
-TEST_CASE("judge: norms of a row, by hand") {
+TEST_CASE("reference: norms of a row, by hand") {
   const Matrix x(1, 2, {1, 3});
   const Matrix gain(1, 2, {2, 4});
   const Matrix bias(1, 2, {1, 0});
@@ -172,7 +172,7 @@ TEST_CASE("judge: norms of a row, by hand") {
   CHECK(reference::norm(Norm::none, x, {}, {}, 0.0).v == x.v);
 }
 
-TEST_CASE("judge: activations at known points") {
+TEST_CASE("reference: activations at known points") {
   using reference::activate;
   CHECK(activate(Activation::none, -3.0) == -3.0);
   CHECK(activate(Activation::relu, -3.0) == 0.0);
@@ -185,9 +185,9 @@ TEST_CASE("judge: activations at known points") {
   CHECK(reference::activation_slope(Activation::relu, 0.0) == 0.0);
 }
 
-TEST_CASE("judge: slopes of activations are differences of the activations") {
+TEST_CASE("reference: slopes of activations are differences of the activations") {
   RandomMatrices random(1);
-  for (const Activation activation : kActivations) {
+  for (const Activation activation : kEveryActivation) {
     Matrix x = random.normal(3, 5);
     const Matrix d_y = random.normal(3, 5);
     check_gradient(std::string(name_of(activation)), x, reference::activation_backward(activation, x, d_y),
@@ -195,9 +195,9 @@ TEST_CASE("judge: slopes of activations are differences of the activations") {
   }
 }
 
-TEST_CASE("judge: mlp gradients are differences of the mlp") {
+TEST_CASE("reference: mlp gradients are differences of the mlp") {
   RandomMatrices random(2);
-  for (const Activation activation : kActivations) {
+  for (const Activation activation : kEveryActivation) {
     for (const Norm norm : kNorms) {
       for (const int64_t layers : {1, 2, 3}) {
         CAPTURE(name_of(activation));
@@ -217,7 +217,7 @@ TEST_CASE("judge: mlp gradients are differences of the mlp") {
   }
 }
 
-TEST_CASE("judge: several inputs are one concatenated input") {
+TEST_CASE("reference: several inputs are one concatenated input") {
   RandomMatrices random(3);
   const Mlp split = random_mlp(random, {2, 1}, 4, 2, 3, Activation::tanh, Norm::layer);
   const std::vector<Matrix> inputs = {random.normal(3, 2), random.normal(3, 1)};
@@ -235,7 +235,7 @@ TEST_CASE("judge: several inputs are one concatenated input") {
   for (size_t i = 0; i < a.v.size(); ++i) CHECK(a.v[i] == doctest::Approx(b.v[i]).epsilon(1e-13));
 }
 
-TEST_CASE("judge: edge update gradients are differences of the edge update") {
+TEST_CASE("reference: edge update gradients are differences of the edge update") {
   RandomMatrices random(4);
   for (const bool residual : {true, false}) {
     for (const bool after : {true, false}) {
@@ -263,7 +263,7 @@ TEST_CASE("judge: edge update gradients are differences of the edge update") {
   }
 }
 
-TEST_CASE("judge: the masked loss, by hand and by differences") {
+TEST_CASE("reference: the masked loss, by hand and by differences") {
   Matrix prediction(3, 2, {1, 2, 3, 4, 5, 6});
   const Matrix target(3, 2, {0, 0, 0, 0, 4, 8});
   const std::vector<uint8_t> mask = {1, 0, 1};
@@ -277,11 +277,11 @@ TEST_CASE("judge: the masked loss, by hand and by differences") {
   CHECK(reference::sum_of_squares({3, -4}) == 25.0);
 }
 
-TEST_CASE("judge: deviations and shifted columns, by hand and by differences") {
+TEST_CASE("reference: state errors and added columns, by hand and by differences") {
   Matrix before(3, 1, {1, 2, 3}), prediction(3, 1, {10, 20, 30});
   const Matrix target(3, 1, {4, 5, 6});
   const std::vector<uint8_t> mask = {1, 0, 7};
-  const auto after = [&] { return reference::deviation(before, prediction, target, mask); };
+  const auto after = [&] { return reference::accumulate_error(before, prediction, target, mask); };
   CHECK(after().v == std::vector<double>{7, 0, 27});
   const Matrix weights(3, 1, {0.5, 2, -1});
   const auto weighted = [](const Matrix& matrix, const Matrix& by) {
@@ -297,14 +297,14 @@ TEST_CASE("judge: deviations and shifted columns, by hand and by differences") {
   Matrix shift(2, 2, {10, 20, 30, 40});
   const Matrix ratio(1, 4, {2, 3, 0.5, 9});
   const std::vector<int32_t> source = {1, 0, 0, -1};
-  const auto shifted = [&] { return reference::shift_columns(given, shift, source, ratio); };
+  const auto shifted = [&] { return reference::add_columns(given, shift, source, ratio); };
   CHECK(shifted().v == std::vector<double>{41, 32, 8, 4, 85, 96, 22, 8});
   const Matrix d_shifted(2, 4, {1, -1, 2, 3, 4, 5, -6, 7});
-  check_gradient("shift", shift, reference::shift_columns_backward(d_shifted, 2, source, ratio),
+  check_gradient("shift", shift, reference::add_columns_backward(d_shifted, 2, source, ratio),
                  [&] { return weighted(shifted(), d_shifted); });
 }
 
-TEST_CASE("judge: sgd by hand, with momentum, decay, unscaling and clipping") {
+TEST_CASE("reference: sgd by hand, with momentum, decay, unscaling and clipping") {
   reference::OptimizerStep s;
   s.kind = OptimizerKind::sgd;
   s.learning_rate = 0.5;
@@ -326,7 +326,7 @@ TEST_CASE("judge: sgd by hand, with momentum, decay, unscaling and clipping") {
   s.clip_norm = 1.25;
   state = {{0.0, 0.0}, {}, {}};
   reference::optimizer_step(s, {3.0, 4.0}, state);  // scaled norm 2.5, cut to 1.25
-  const double added = 2.5 / (2.5 + 1e-6);          // see the judge
+  const double added = 2.5 / (2.5 + 1e-6);          // see the reference
   CHECK(state.parameters[0] == doctest::Approx(-0.75 * added).epsilon(1e-14));
   CHECK(state.parameters[1] == doctest::Approx(-1.0 * added).epsilon(1e-14));
   s.clip_norm = 2.75;
@@ -335,7 +335,7 @@ TEST_CASE("judge: sgd by hand, with momentum, decay, unscaling and clipping") {
   CHECK(state.parameters == std::vector<double>{-1.5, -2.0});
 }
 
-TEST_CASE("judge: two steps of adam by hand, and where adamw differs") {
+TEST_CASE("reference: two steps of adam by hand, and where adamw differs") {
   reference::OptimizerStep s;
   s.learning_rate = 0.5;
   s.beta1 = 0.5;

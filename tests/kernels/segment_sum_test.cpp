@@ -50,7 +50,8 @@ Matrix columns(const Matrix& x, int64_t begin, int64_t width) {
 }
 
 TEST_CASE(
-    "segment_sum agrees with the judge: with and without order, written and added, whole and in columns") {
+    "segment_sum agrees with the reference: with and without order, written and added, whole and in "
+    "columns") {
   uint64_t seed = 700;
   for (const Backend& backend : backends()) {
     for (const DType dtype : backend.storage_types) {
@@ -74,7 +75,7 @@ TEST_CASE(
           args.x = to_tensor(runtime, x, dtype);
           args.x_column = 3;
           args.out = unwritten(runtime, {segments, width}, dtype);
-          backend.segment_sum->segment_sum(args, runtime.stream());
+          backend.kernels->segment_sum.segment_sum(args, runtime.stream());
           const Matrix part = columns(x, 3, width);
           CHECK(difference(args.out, reference::scatter_add(part, segment_of_rows(offsets, same), segments),
                            items) == "");
@@ -82,12 +83,12 @@ TEST_CASE(
           args.order = to_index(runtime, order);
           const Matrix ordered = reference::scatter_add(part, segment_of_rows(offsets, order), segments);
           args.out = unwritten(runtime, {segments, width}, dtype);
-          backend.segment_sum->segment_sum(args, runtime.stream());
+          backend.kernels->segment_sum.segment_sum(args, runtime.stream());
           CHECK(difference(args.out, ordered, items) == "");
 
           args.out = to_tensor(runtime, start, dtype);
           args.accumulate = true;
-          backend.segment_sum->segment_sum(args, runtime.stream());
+          backend.kernels->segment_sum.segment_sum(args, runtime.stream());
           CHECK(difference(args.out, sum(start, ordered), items + 1) == "");
         }
       }
@@ -95,7 +96,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("segment_sum without offsets takes columns out of rows") {
+TEST_CASE("segment_sum without offsets copies a range of columns") {
   for (const Backend& backend : backends()) {
     for (const DType dtype : backend.storage_types) {
       for (const int64_t width : kWidths) {
@@ -109,11 +110,11 @@ TEST_CASE("segment_sum without offsets takes columns out of rows") {
         args.x = to_tensor(runtime, x, dtype);
         args.x_column = 8;
         args.out = unwritten(runtime, {131, width}, dtype);
-        backend.segment_sum->segment_sum(args, runtime.stream());
+        backend.kernels->segment_sum.segment_sum(args, runtime.stream());
         CHECK(equal_bits(args.out, to_tensor(runtime, columns(x, 8, width), dtype)));
         args.out = to_tensor(runtime, start, dtype);
         args.accumulate = true;
-        backend.segment_sum->segment_sum(args, runtime.stream());
+        backend.kernels->segment_sum.segment_sum(args, runtime.stream());
         CHECK(difference(args.out, sum(start, columns(x, 8, width)), 2) == "");
       }
     }
@@ -142,15 +143,15 @@ TEST_CASE("segment_sum of segments longer than a block adds at once") {
         args.x = to_tensor(runtime, x, dtype);
         args.out = to_tensor(runtime, start, dtype);
         args.accumulate = true;
-        backend.segment_sum->segment_sum(args, runtime.stream());
-        const Matrix judge = sum(start, reference::scatter_add(x, segment_of_rows(offsets, order), segments));
-        CHECK(difference(args.out, judge, 2051) == "");
+        backend.kernels->segment_sum.segment_sum(args, runtime.stream());
+        const Matrix ref = sum(start, reference::scatter_add(x, segment_of_rows(offsets, order), segments));
+        CHECK(difference(args.out, ref, 2051) == "");
       }
     }
   }
 }
 
-TEST_CASE("gather agrees with the judge and touches its own columns only") {
+TEST_CASE("gather agrees with the reference and touches its own columns only") {
   uint64_t seed = 800;
   for (const Backend& backend : backends()) {
     for (const DType dtype : backend.storage_types) {
@@ -170,10 +171,10 @@ TEST_CASE("gather agrees with the judge and touches its own columns only") {
           args.x = to_tensor(runtime, x, dtype);
           args.out = to_tensor(runtime, expected, dtype);
           args.out_column = 3;
-          backend.segment_sum->gather(args, runtime.stream());
-          const Matrix judge = reference::gather(x, index);
+          backend.kernels->segment_sum.gather(args, runtime.stream());
+          const Matrix ref = reference::gather(x, index);
           for (int64_t i = 0; i < rows; ++i) {
-            for (int64_t j = 0; j < width; ++j) expected.at(i, j + 3) = judge.at(i, j);
+            for (int64_t j = 0; j < width; ++j) expected.at(i, j + 3) = ref.at(i, j);
           }
           CHECK(equal_bits(args.out, to_tensor(runtime, expected, dtype)));
         }
@@ -191,7 +192,7 @@ TEST_CASE("gather without an index copies rows") {
     args.rows = 211;
     args.x = x;
     args.out = unwritten(runtime, {211, 33}, DType::f32);
-    backend.segment_sum->gather(args, runtime.stream());
+    backend.kernels->segment_sum.gather(args, runtime.stream());
     CHECK(equal_bits(args.out, x));
   }
 }
@@ -210,14 +211,14 @@ TEST_CASE("gather and segment_sum are each other's transpose") {
     gather_args.index = graph.senders;
     gather_args.x = to_tensor(runtime, nodes, dtype);
     gather_args.out = unwritten(runtime, {307, 5}, dtype);
-    backend.segment_sum->gather(gather_args, runtime.stream());
+    backend.kernels->segment_sum.gather(gather_args, runtime.stream());
     SegmentSum sum_args;
     sum_args.segments = 61;
     sum_args.offsets = graph.sender_offsets;
     sum_args.order = graph.sender_order;
     sum_args.x = to_tensor(runtime, on_edges, dtype);
     sum_args.out = unwritten(runtime, {61, 5}, dtype);
-    backend.segment_sum->segment_sum(sum_args, runtime.stream());
+    backend.kernels->segment_sum.segment_sum(sum_args, runtime.stream());
     const auto dot = [](const Matrix& a, const Matrix& b) {
       return std::inner_product(a.v.begin(), a.v.end(), b.v.begin(), 0.0);
     };
@@ -241,13 +242,13 @@ TEST_CASE("segment_sum and gather leave the rows behind the count alone") {
       sum_args.offsets = to_index(runtime, offsets);
       sum_args.x = to_tensor(runtime, x, dtype);
       sum_args.out = unwritten(runtime, {capacity, 17}, dtype);
-      backend.segment_sum->segment_sum(sum_args, runtime.stream());
+      backend.kernels->segment_sum.segment_sum(sum_args, runtime.stream());
       Gather gather_args;
       gather_args.rows = sum_args.segments;
       gather_args.index = to_index(runtime, random.indices(capacity, 211));
       gather_args.x = sum_args.x;
       gather_args.out = unwritten(runtime, {capacity, 17}, dtype);
-      backend.segment_sum->gather(gather_args, runtime.stream());
+      backend.kernels->segment_sum.gather(gather_args, runtime.stream());
       const Tensor nan = unwritten(runtime, {capacity - count, 17}, dtype);
       for (const Tensor& out : {sum_args.out, gather_args.out}) {
         CHECK(equal_bits(out.row_range(count, capacity), nan));
@@ -272,13 +273,13 @@ TEST_CASE("segment_sum leaves the same bits for any number of threads, and in ev
         args.order = graph.sender_order;
         args.x = to_tensor(runtime, random.normal(edges, 33), dtype);
         args.out = unwritten(runtime, {907, 33}, dtype);
-        backend.segment_sum->segment_sum(args, runtime.stream());
+        backend.kernels->segment_sum.segment_sum(args, runtime.stream());
         Gather gather_args;
         gather_args.rows = edges;
         gather_args.index = graph.senders;
         gather_args.x = args.out;
         gather_args.out = unwritten(runtime, {edges, 33}, dtype);
-        backend.segment_sum->gather(gather_args, runtime.stream());
+        backend.kernels->segment_sum.gather(gather_args, runtime.stream());
         results.push_back({{"segment_sum", args.out}, {"gather", gather_args.out}});
       }
       for (size_t i = 1; i < results.size(); ++i) check_equal_bits(results[0], results[i]);
@@ -298,7 +299,7 @@ TEST_CASE("segment_sum and gather say which argument does not fit") {
     args.x = tensor({5, 4});
     args.out = tensor({2, 4});
     change(args);
-    return invalid_argument_text([&] { segment_sum(args, runtime.stream()); });
+    return invalid_argument_text([&] { kernels::segment_sum(args, runtime.stream()); });
   };
   CHECK(sum_error([](SegmentSum&) {}) == "");
   std::string text = sum_error([&](SegmentSum& a) { a.offsets = to_index(runtime, {0, 1}); });
@@ -319,7 +320,7 @@ TEST_CASE("segment_sum and gather say which argument does not fit") {
     args.out = tensor({3, 6});
     args.out_column = 2;
     change(args);
-    return invalid_argument_text([&] { gather(args, runtime.stream()); });
+    return invalid_argument_text([&] { kernels::gather(args, runtime.stream()); });
   };
   CHECK(gather_error([](Gather&) {}) == "");
   text = gather_error([](Gather& a) { a.out_column = 3; });

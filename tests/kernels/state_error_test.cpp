@@ -11,10 +11,6 @@ namespace {
 
 constexpr int64_t kSpare = 29;
 
-Tensor mask_tensor(Runtime& runtime, const std::vector<uint8_t>& mask) {
-  return Tensor::from<uint8_t>(runtime, mask, Shape{static_cast<int64_t>(mask.size())}, Tag::data, "mask");
-}
-
 /// The first rows.
 Matrix head(const Matrix& matrix, int64_t rows) {
   return {
@@ -31,7 +27,7 @@ struct Stored {
       : values(stored_as(dtype, random.normal(rows, width))), tensor(to_tensor(runtime, values, dtype)) {}
 };
 
-/// Calls body(runtime, dtype, accumulator, random, rows, rows there is memory for) on every backend.
+/// Calls body(backend, runtime, dtype, random, real rows, rows with spare capacity) for every case.
 template <class Body>
 void for_sizes(uint64_t seed, Body&& body) {
   for (const Backend& backend : backends()) {
@@ -53,7 +49,7 @@ void for_sizes(uint64_t seed, Body&& body) {
   }
 }
 
-/// What lies behind the real rows was not written.
+/// Checks that rows past the real ones were not written.
 void check_spare(Runtime& runtime, const Tensor& tensor, int64_t rows) {
   const int64_t spare = tensor.rows() - rows;
   if (spare == 0) return;
@@ -61,7 +57,7 @@ void check_spare(Runtime& runtime, const Tensor& tensor, int64_t rows) {
                    unwritten(runtime, {spare, tensor.width()}, tensor.dtype())));
 }
 
-TEST_CASE("deviations agree with the judge, with and without what is optional") {
+TEST_CASE("state errors agree with the reference, with and without optional arguments") {
   for_sizes(2100, [](const Backend& backend, Runtime& runtime, DType dtype, RandomMatrices& random,
                      int64_t real, const Rows& rows) {
     for (const int64_t width : {1, 2, 3}) {
@@ -73,61 +69,61 @@ TEST_CASE("deviations agree with the judge, with and without what is optional") 
       for (size_t i = 0; i < mask.size(); i += 3) mask[i] = static_cast<uint8_t>(mask[i] * 255);
       const Matrix zeros(rows.capacity, width);
       for (const bool first : {true, false}) {
-        const DeviationForward args{.rows = rows,
-                                    .before = first ? Tensor() : before.tensor,
-                                    .prediction = prediction.tensor,
-                                    .target = first ? target.tensor : Tensor(),
-                                    .mask = mask_tensor(runtime, mask),
-                                    .after = unwritten(runtime, {rows.capacity, width}, sums)};
-        backend.unroll->deviation_forward(args, runtime.stream());
-        const Matrix judge = reference::deviation(first ? zeros : before.values, prediction.values,
-                                                  first ? target.values : zeros, mask);
-        CHECK(difference(head(args.after, real), head(judge, real), 3) == "");
+        const AccumulateErrorForward args{.rows = rows,
+                                          .before = first ? Tensor() : before.tensor,
+                                          .prediction = prediction.tensor,
+                                          .target = first ? target.tensor : Tensor(),
+                                          .mask = mask_tensor(runtime, mask),
+                                          .after = unwritten(runtime, {rows.capacity, width}, sums)};
+        backend.kernels->state_error.accumulate_error_forward(args, runtime.stream());
+        const Matrix ref = reference::accumulate_error(first ? zeros : before.values, prediction.values,
+                                                       first ? target.values : zeros, mask);
+        CHECK(difference(head(args.after, real), head(ref, real), 3) == "");
         check_spare(runtime, args.after, real);
       }
     }
   });
 }
 
-TEST_CASE("masked rows of a deviation may hold anything, and are 0") {
+TEST_CASE("masked rows of a state error may hold anything, and are 0") {
   for (const Backend& backend : backends()) {
     for (const DType dtype : backend.storage_types) {
       Runtime runtime = backend.runtime();
       const DType sums = accumulator_of(dtype);
-      const DeviationForward args{.rows = 3,
-                                  .before = unwritten(runtime, {3, 2}, sums),
-                                  .prediction = unwritten(runtime, {3, 2}, dtype),
-                                  .target = unwritten(runtime, {3, 2}, sums),
-                                  .mask = mask_tensor(runtime, {0, 0, 0}),
-                                  .after = unwritten(runtime, {3, 2}, sums)};
-      backend.unroll->deviation_forward(args, runtime.stream());
+      const AccumulateErrorForward args{.rows = 3,
+                                        .before = unwritten(runtime, {3, 2}, sums),
+                                        .prediction = unwritten(runtime, {3, 2}, dtype),
+                                        .target = unwritten(runtime, {3, 2}, sums),
+                                        .mask = mask_tensor(runtime, {0, 0, 0}),
+                                        .after = unwritten(runtime, {3, 2}, sums)};
+      backend.kernels->state_error.accumulate_error_forward(args, runtime.stream());
       CHECK(to_matrix(args.after).v == std::vector<double>(6, 0.0));
-      const DeviationBackward back{.rows = 3,
-                                   .d_after = args.before,
-                                   .mask = args.mask,
-                                   .d_before = unwritten(runtime, {3, 2}, sums),
-                                   .d_prediction = unwritten(runtime, {3, 2}, dtype)};
-      backend.unroll->deviation_backward(back, runtime.stream());
+      const AccumulateErrorBackward back{.rows = 3,
+                                         .d_after = args.before,
+                                         .mask = args.mask,
+                                         .d_before = unwritten(runtime, {3, 2}, sums),
+                                         .d_prediction = unwritten(runtime, {3, 2}, dtype)};
+      backend.kernels->state_error.accumulate_error_backward(back, runtime.stream());
       CHECK(to_matrix(back.d_before).v == std::vector<double>(6, 0.0));
       CHECK(to_matrix(back.d_prediction).v == std::vector<double>(6, 0.0));
     }
   }
 }
 
-TEST_CASE("the gradients of a deviation are what is masked, written or added") {
+TEST_CASE("the gradients of a state error are masked, and written or added") {
   for_sizes(2200, [](const Backend& backend, Runtime& runtime, DType dtype, RandomMatrices& random,
                      int64_t real, const Rows& rows) {
     constexpr int64_t kWidth = 2;
     const DType sums = accumulator_of(dtype);
     const Stored d_after(runtime, random, rows.capacity, kWidth, sums);
     const std::vector<uint8_t> mask = random.mask(rows.capacity, 0.6);
-    const Matrix judge = head(reference::masked(d_after.values, mask), real);
+    const Matrix ref = head(reference::masked(d_after.values, mask), real);
     for (const bool add_before : {false, true}) {
       for (const bool add_prediction : {false, true}) {
         const Stored before(runtime, random, rows.capacity, kWidth, sums);
         const Stored prediction(runtime, random, rows.capacity, kWidth, dtype);
         const Shape shape{rows.capacity, kWidth};
-        const DeviationBackward args{
+        const AccumulateErrorBackward args{
             .rows = rows,
             .d_after = d_after.tensor,
             .mask = mask_tensor(runtime, mask),
@@ -135,9 +131,9 @@ TEST_CASE("the gradients of a deviation are what is masked, written or added") {
             .accumulate_d_before = add_before,
             .d_prediction = add_prediction ? prediction.tensor : unwritten(runtime, shape, dtype),
             .accumulate_d_prediction = add_prediction};
-        backend.unroll->deviation_backward(args, runtime.stream());
+        backend.kernels->state_error.accumulate_error_backward(args, runtime.stream());
         const auto expected = [&](bool add, const Stored& start) {
-          return add ? sum(head(start.values, real), judge) : judge;
+          return add ? sum(head(start.values, real), ref) : ref;
         };
         CHECK(difference(head(args.d_before, real), expected(add_before, before), 2) == "");
         CHECK(difference(head(args.d_prediction, real), expected(add_prediction, prediction), 2) == "");
@@ -146,21 +142,21 @@ TEST_CASE("the gradients of a deviation are what is masked, written or added") {
       }
     }
     // One of the two alone.
-    DeviationBackward one{.rows = rows,
-                          .d_after = d_after.tensor,
-                          .mask = mask_tensor(runtime, mask),
-                          .d_before = unwritten(runtime, {rows.capacity, kWidth}, sums),
-                          .d_prediction = {}};
-    backend.unroll->deviation_backward(one, runtime.stream());
-    CHECK(difference(head(one.d_before, real), judge, 1) == "");
+    AccumulateErrorBackward one{.rows = rows,
+                                .d_after = d_after.tensor,
+                                .mask = mask_tensor(runtime, mask),
+                                .d_before = unwritten(runtime, {rows.capacity, kWidth}, sums),
+                                .d_prediction = {}};
+    backend.kernels->state_error.accumulate_error_backward(one, runtime.stream());
+    CHECK(difference(head(one.d_before, real), ref, 1) == "");
     one.d_before = {};
     one.d_prediction = unwritten(runtime, {rows.capacity, kWidth}, dtype);
-    backend.unroll->deviation_backward(one, runtime.stream());
-    CHECK(difference(head(one.d_prediction, real), judge, 1) == "");
+    backend.kernels->state_error.accumulate_error_backward(one, runtime.stream());
+    CHECK(difference(head(one.d_prediction, real), ref, 1) == "");
   });
 }
 
-TEST_CASE("shifted columns and their gradient agree with the judge") {
+TEST_CASE("added columns and their gradient agree with the reference") {
   for_sizes(2300, [](const Backend& backend, Runtime& runtime, DType dtype, RandomMatrices& random,
                      int64_t real, const Rows& rows) {
     const DType sums = accumulator_of(dtype);
@@ -171,30 +167,29 @@ TEST_CASE("shifted columns and their gradient agree with the judge") {
       const Stored given(runtime, random, rows.capacity, columns, dtype);
       const Stored shift(runtime, random, rows.capacity, width, sums);
       const Matrix ratio = stored_as(sums, random.normal(1, columns));
-      const ShiftForward forward{.rows = rows,
-                                 .given = given.tensor,
-                                 .shift = shift.tensor,
-                                 .source = to_index(runtime, source),
-                                 .ratio = to_vector(runtime, ratio, sums),
-                                 .shifted = unwritten(runtime, {rows.capacity, columns}, dtype)};
-      backend.unroll->shift_forward(forward, runtime.stream());
-      const Matrix judge = reference::shift_columns(given.values, shift.values, source, ratio);
-      CHECK(difference(head(forward.shifted, real), head(judge, real), 2) == "");
+      const AddColumnsForward forward{.rows = rows,
+                                      .given = given.tensor,
+                                      .shift = shift.tensor,
+                                      .source = to_index(runtime, source),
+                                      .ratio = to_vector(runtime, ratio, sums),
+                                      .shifted = unwritten(runtime, {rows.capacity, columns}, dtype)};
+      backend.kernels->state_error.add_columns_forward(forward, runtime.stream());
+      const Matrix ref = reference::add_columns(given.values, shift.values, source, ratio);
+      CHECK(difference(head(forward.shifted, real), head(ref, real), 2) == "");
       check_spare(runtime, forward.shifted, real);
 
-      const Matrix d_judge =
-          head(reference::shift_columns_backward(given.values, width, source, ratio), real);
+      const Matrix d_ref = head(reference::add_columns_backward(given.values, width, source, ratio), real);
       for (const bool accumulate : {false, true}) {
         const Stored start(runtime, random, rows.capacity, width, sums);
-        const ShiftBackward back{
+        const AddColumnsBackward back{
             .rows = rows,
             .d_shifted = given.tensor,
             .source = forward.source,
             .ratio = forward.ratio,
             .d_shift = accumulate ? start.tensor : unwritten(runtime, {rows.capacity, width}, sums),
             .accumulate = accumulate};
-        backend.unroll->shift_backward(back, runtime.stream());
-        const Matrix expected = accumulate ? sum(head(start.values, real), d_judge) : d_judge;
+        backend.kernels->state_error.add_columns_backward(back, runtime.stream());
+        const Matrix expected = accumulate ? sum(head(start.values, real), d_ref) : d_ref;
         CHECK(difference(head(back.d_shift, real), expected, 5, magnitude(given.values)) == "");
         if (!accumulate) check_spare(runtime, back.d_shift, real);
       }
@@ -202,7 +197,7 @@ TEST_CASE("shifted columns and their gradient agree with the judge") {
   });
 }
 
-TEST_CASE("deviations and shifts leave the same bits for any number of threads") {
+TEST_CASE("state errors and added columns leave the same bits for any number of threads") {
   for (const Backend& backend : backends()) {
     std::vector<NamedTensors> results;
     for (const int threads : backend.thread_counts()) {
@@ -214,71 +209,78 @@ TEST_CASE("deviations and shifts leave the same bits for any number of threads")
       const Stored given(runtime, random, rows, 3, DType::f16);
       const Tensor after = unwritten(runtime, {rows, 2}, DType::f32);
       const Tensor shifted = unwritten(runtime, {rows, 3}, DType::f16);
-      backend.unroll->deviation_forward({.rows = rows,
-                                         .before = before.tensor,
-                                         .prediction = prediction.tensor,
-                                         .target = before.tensor,
-                                         .mask = mask_tensor(runtime, random.mask(rows, 0.5)),
-                                         .after = after},
-                                        runtime.stream());
-      backend.unroll->shift_forward({.rows = rows,
-                                     .given = given.tensor,
-                                     .shift = after,
-                                     .source = to_index(runtime, {1, -1, 0}),
-                                     .ratio = to_vector(runtime, Matrix(1, 3, 0.37), DType::f32),
-                                     .shifted = shifted},
-                                    runtime.stream());
+      backend.kernels->state_error.accumulate_error_forward(
+          {.rows = rows,
+           .before = before.tensor,
+           .prediction = prediction.tensor,
+           .target = before.tensor,
+           .mask = mask_tensor(runtime, random.mask(rows, 0.5)),
+           .after = after},
+          runtime.stream());
+      backend.kernels->state_error.add_columns_forward(
+          {.rows = rows,
+           .given = given.tensor,
+           .shift = after,
+           .source = to_index(runtime, {1, -1, 0}),
+           .ratio = to_vector(runtime, Matrix(1, 3, 0.37), DType::f32),
+           .shifted = shifted},
+          runtime.stream());
       results.push_back({{"after", to_host(after)}, {"shifted", to_host(shifted)}});
     }
     for (size_t i = 1; i < results.size(); ++i) check_equal_bits(results[0], results[i]);
   }
 }
 
-TEST_CASE("deviations and shifts say which argument does not fit") {
+TEST_CASE("state errors and added columns say which argument does not fit") {
   Runtime runtime = make_runtime();
   const auto tensor = [&](const Shape& shape, DType dtype) { return unwritten(runtime, shape, dtype); };
   const Tensor mask = mask_tensor(runtime, {1, 1});
   const auto deviation_error = [&](auto&& change) {
-    DeviationForward args{2,    tensor({2, 3}, DType::f32), tensor({2, 3}, DType::f16), {},
-                          mask, tensor({2, 3}, DType::f32)};
+    AccumulateErrorForward args{2,    tensor({2, 3}, DType::f32), tensor({2, 3}, DType::f16), {},
+                                mask, tensor({2, 3}, DType::f32)};
     change(args);
-    return invalid_argument_text([&] { deviation_forward(args, runtime.stream()); });
+    return invalid_argument_text([&] { kernels::accumulate_error_forward(args, runtime.stream()); });
   };
-  CHECK(deviation_error([](DeviationForward&) {}) == "");
-  std::string text = deviation_error([&](DeviationForward& a) { a.before = tensor({2, 3}, DType::f16); });
-  CHECK_MESSAGE((contains(text, "deviation.forward: before") && contains(text, "f32")), text);
-  text = deviation_error([&](DeviationForward& a) { a.mask = mask_tensor(runtime, {1}); });
+  CHECK(deviation_error([](AccumulateErrorForward&) {}) == "");
+  std::string text = deviation_error([&](AccumulateErrorForward& a) {
+    a.before = tensor({2, 3}, DType::f16);
+  });
+  CHECK_MESSAGE((contains(text, "accumulate_error.forward: before") && contains(text, "f32")), text);
+  text = deviation_error([&](AccumulateErrorForward& a) { a.mask = mask_tensor(runtime, {1}); });
   CHECK_MESSAGE((contains(text, "mask") && contains(text, "[2]")), text);
   text = invalid_argument_text([&] {
-    deviation_backward({.rows = 2, .d_after = tensor({2, 3}, DType::f16), .mask = mask}, runtime.stream());
+    kernels::accumulate_error_backward({.rows = 2, .d_after = tensor({2, 3}, DType::f16), .mask = mask},
+                                       runtime.stream());
   });
-  CHECK_MESSAGE((contains(text, "deviation.backward: d_after") && contains(text, "f32")), text);
+  CHECK_MESSAGE((contains(text, "accumulate_error.backward: d_after") && contains(text, "f32")), text);
   const Tensor source = to_index(runtime, {0, -1});
   text = invalid_argument_text([&] {
-    shift_forward({2, tensor({2, 2}, DType::f16), tensor({2, 1}, DType::f32), source, tensor({2}, DType::f16),
-                   tensor({2, 2}, DType::f16)},
-                  runtime.stream());
+    kernels::add_columns_forward({2, tensor({2, 2}, DType::f16), tensor({2, 1}, DType::f32), source,
+                                  tensor({2}, DType::f16), tensor({2, 2}, DType::f16)},
+                                 runtime.stream());
   });
-  CHECK_MESSAGE((contains(text, "shift.forward: ratio") && contains(text, "f32")), text);
+  CHECK_MESSAGE((contains(text, "add_columns.forward: ratio") && contains(text, "f32")), text);
   text = invalid_argument_text([&] {
-    shift_backward({.rows = 2,
-                    .d_shifted = tensor({2, 2}, DType::f32),
-                    .source = to_index(runtime, {0}),
-                    .ratio = tensor({2}, DType::f32),
-                    .d_shift = tensor({2, 1}, DType::f32)},
-                   runtime.stream());
+    kernels::add_columns_backward({.rows = 2,
+                                   .d_shifted = tensor({2, 2}, DType::f32),
+                                   .source = to_index(runtime, {0}),
+                                   .ratio = tensor({2}, DType::f32),
+                                   .d_shift = tensor({2, 1}, DType::f32)},
+                                  runtime.stream());
   });
-  CHECK_MESSAGE((contains(text, "shift.backward: source") && contains(text, "[2]")), text);
+  CHECK_MESSAGE((contains(text, "add_columns.backward: source") && contains(text, "[2]")), text);
   const auto shift = [&](const std::vector<int32_t>& columns) {
     return invalid_argument_text([&] {
-      shift_forward({2, tensor({2, 2}, DType::f32), tensor({2, 1}, DType::f32), to_index(runtime, columns),
-                     tensor({2}, DType::f32), tensor({2, 2}, DType::f32)},
-                    runtime.stream());
+      kernels::add_columns_forward(
+          {2, tensor({2, 2}, DType::f32), tensor({2, 1}, DType::f32), to_index(runtime, columns),
+           tensor({2}, DType::f32), tensor({2, 2}, DType::f32)},
+          runtime.stream());
     });
   };
   CHECK(shift({0, -1}) == "");
   text = shift({0, 1});
-  CHECK_MESSAGE((contains(text, "shift.forward: source") && contains(text, "columns below 1, got 1")), text);
+  CHECK_MESSAGE((contains(text, "add_columns.forward: source") && contains(text, "columns below 1, got 1")),
+                text);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Storage in 16 bits on the CPU: what vectors convert is what half and bfloat16 say, number by number.
+// 16-bit storage on the CPU: vector conversions equal those of half and bfloat16, number by number.
 #include <doctest/doctest.h>
 #include <meshgrad/kernels/cpu/row_ops.h>
 
@@ -41,9 +41,9 @@ std::vector<float> telling_floats() {
 
 template <class S>
 void check_conversions() {
-  const cpu::TileOps<S>& ops = cpu::tile_ops<S>();
+  const cpu::RowOps<S>& ops = cpu::row_ops<S>();
   const std::vector<float> values = telling_floats<S>();
-  // An odd width, so that the last vector of a row is a part of one.
+  // An odd width, so that the last vector of a row is partial.
   constexpr int64_t kWidth = 37;
   const int64_t rows = static_cast<int64_t>(values.size()) / kWidth;
   std::vector<S> stored(static_cast<size_t>(rows * kWidth));
@@ -74,21 +74,21 @@ TEST_CASE("vectors convert to and from 16 bits as half and bfloat16 do") {
   check_conversions<cpu::WideBfloat16>();
 }
 
-TEST_CASE("rows are paired for products of bfloat16, an odd last one with zeros") {
+TEST_CASE("rows are interleaved in pairs for bfloat16, an odd last one with zeros") {
   Runtime runtime = make_runtime();
   RandomMatrices random(31);
-  constexpr int64_t kWidth = 21, kRows = 5, kStride = 64;
+  constexpr int64_t kWidth = 21, kRows = 5, kPairStride = 64;
   const Matrix values = stored_as(DType::bf16, random.normal(kRows, kWidth));
   const Tensor wide = to_tensor(runtime, values, DType::f32);
   const Tensor stored = to_tensor(runtime, values, DType::bf16);
-  std::vector<bfloat16> of_tile(3 * kStride), of_stored(3 * kStride);
-  const cpu::TileOps<bfloat16>& ops = cpu::tile_ops<bfloat16>();
-  ops.pair_rows(kRows, kWidth, wide.data<float>(), kWidth, of_tile.data(), kStride);
+  std::vector<bfloat16> of_tile(3 * kPairStride), of_stored(3 * kPairStride);
+  const cpu::RowOps<bfloat16>& ops = cpu::row_ops<bfloat16>();
+  ops.pair_rows(kRows, kWidth, wide.data<float>(), kWidth, of_tile.data(), kPairStride);
   ops.pair_activated_rows(Activation::none, kRows, kWidth, stored.data<bfloat16>(), kWidth, of_stored.data(),
-                          kStride);
+                          kPairStride);
   for (int64_t row = 0; row < 6; ++row) {
     for (int64_t column = 0; column < kWidth; ++column) {
-      const auto at = static_cast<size_t>(row / 2 * kStride + 2 * column + row % 2);
+      const auto at = static_cast<size_t>(row / 2 * kPairStride + 2 * column + row % 2);
       const double expected = row < kRows ? values.v[static_cast<size_t>(row * kWidth + column)] : 0.0;
       CHECK(static_cast<double>(static_cast<float>(of_tile[at])) == expected);
       CHECK(of_stored[at].bits == of_tile[at].bits);
@@ -102,7 +102,7 @@ TEST_CASE("activations of paired rows are those of numbers, whatever their bits"
   const auto width = static_cast<int64_t>(special.size());
   std::vector<bfloat16> x, paired(64), tanh_paired(64);
   for (const float value : special) x.emplace_back(value);
-  const cpu::TileOps<bfloat16>& ops = cpu::tile_ops<bfloat16>();
+  const cpu::RowOps<bfloat16>& ops = cpu::row_ops<bfloat16>();
   ops.pair_activated_rows(Activation::relu, 1, width, x.data(), width, paired.data(), 64);
   ops.pair_activated_rows(Activation::tanh, 1, width, x.data(), width, tanh_paired.data(), 64);
   for (size_t i = 0; i < special.size(); ++i) {
@@ -127,7 +127,7 @@ TEST_CASE("f16 overflows to infinity and is not clamped; what is summed on the w
     args.x = to_tensor(runtime, x, dtype);
     args.weight = to_tensor(runtime, weight, dtype);
     args.y = unwritten(runtime, {1, 3}, dtype);
-    linear_forward(args, runtime, runtime.stream());
+    kernels::linear_forward(args, runtime, runtime.stream());
     const Matrix y = to_matrix(args.y);
     CAPTURE(name_of(dtype));
     CHECK(args.y.bytes() == 3 * size_of(dtype));

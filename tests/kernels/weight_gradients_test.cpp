@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/gpu.h>
 #include <meshgrad/kernels/cuda/fused/weight_gradients.h>
-#include <meshgrad/kernels/gpu_tables.h>
+#include <meshgrad/kernels/tables.h>
 
 #include <doctest/doctest.h>
 
@@ -11,7 +11,7 @@
 
 namespace meshgrad::cuda {
 // Not there in a build without CUDA; the tests then have nothing to call.
-[[gnu::weak]] bool weight_gradients_cover(DType, int64_t, int64_t);
+[[gnu::weak]] bool weight_gradients_support(DType, int64_t, int64_t);
 [[gnu::weak]] void weight_gradients(std::span<const WeightGradientJob>, std::span<const ColumnSumJob>,
                                     Runtime&, const Stream&);
 }  // namespace meshgrad::cuda
@@ -22,12 +22,12 @@ namespace {
 using cuda::ColumnSumJob;
 using cuda::WeightGradientJob;
 
-constexpr Device kGpu{DeviceKind::cuda, 0};
+constexpr Device kFirstGpu{DeviceKind::cuda, 0};
 
 constexpr DType kTypes[] = {DType::f16, DType::bf16};
 
 /// One matrix job and what it must give.
-struct Case {
+struct WeightCase {
   WeightGradientJob job;
   Tensor count;
   Matrix expected;
@@ -36,12 +36,12 @@ struct Case {
 };
 
 /// `hidden_rows` more rows of NaN lie behind the real count, which is then in device memory.
-Case make_case(Runtime& runtime, RandomMatrices& random, DType dtype, int64_t rows, int64_t in, int64_t out,
-               int64_t hidden_rows = 0) {
+WeightCase make_case(Runtime& runtime, RandomMatrices& random, DType dtype, int64_t rows, int64_t in,
+                     int64_t out, int64_t hidden_rows = 0) {
   const Matrix x = stored_as(dtype, random.normal(rows, in));
   const Matrix d_z = stored_as(dtype, random.normal(rows, out, 0.25));
   const Matrix start = stored_as(DType::f32, random.normal(in, out));
-  Case result;
+  WeightCase result;
   result.rows = rows;
   result.largest = std::max(magnitude(start), magnitude(x) * magnitude(d_z));
   result.expected = reference::sum(start, reference::linear_backward(x, Matrix(in, out), d_z).d_weight);
@@ -62,30 +62,30 @@ Case make_case(Runtime& runtime, RandomMatrices& random, DType dtype, int64_t ro
   return result;
 }
 
-std::string difference(const Case& done) {
+std::string difference(const WeightCase& done) {
   return test::difference(done.job.d_weight, done.expected, done.rows + 1, done.largest);
 }
 
-struct Width {
+struct WeightShape {
   int64_t in, out;
 };
 
-TEST_CASE("a weight gradient agrees with the judge for wide, narrow and odd widths and rows" *
+TEST_CASE("a weight gradient agrees with the reference for wide, narrow and odd widths and rows" *
           doctest::skip(cuda_devices().empty())) {
-  Runtime runtime = make_runtime(1, kGpu);
+  Runtime runtime = make_runtime(1, kFirstGpu);
   uint64_t seed = 9100;
-  for (const Width& width : {Width{128, 128},
-                             {64, 64},
-                             {256, 256},
-                             {3, 128},
-                             {128, 2},
-                             {11, 64},
-                             {1, 1},
-                             {40, 72},
-                             {200, 136},
-                             {64, 256},
-                             {100, 8},
-                             {33, 65}}) {
+  for (const WeightShape& width : {WeightShape{128, 128},
+                                   {64, 64},
+                                   {256, 256},
+                                   {3, 128},
+                                   {128, 2},
+                                   {11, 64},
+                                   {1, 1},
+                                   {40, 72},
+                                   {200, 136},
+                                   {64, 256},
+                                   {100, 8},
+                                   {33, 65}}) {
     for (const DType dtype : kTypes) {
       for (const int64_t rows : {0, 1, 31, 33, 129, 1009}) {
         if (rows == 1009 && (dtype == DType::bf16 || width.in * width.out > 128 * 128)) continue;
@@ -94,7 +94,7 @@ TEST_CASE("a weight gradient agrees with the judge for wide, narrow and odd widt
         CAPTURE(name_of(dtype));
         CAPTURE(rows);
         RandomMatrices random(seed++);
-        const Case only = make_case(runtime, random, dtype, rows, width.in, width.out);
+        const WeightCase only = make_case(runtime, random, dtype, rows, width.in, width.out);
         const int64_t launches = gpu::counters().launches;
         cuda::weight_gradients({&only.job, 1}, {}, runtime, runtime.stream());
         CHECK(gpu::counters().launches - launches == (rows > 0 ? 1 : 0));
@@ -107,11 +107,11 @@ TEST_CASE("a weight gradient agrees with the judge for wide, narrow and odd widt
 TEST_CASE(
     "weight gradients of edges and nodes and column sums share a launch; rows behind a count are not read" *
     doctest::skip(cuda_devices().empty())) {
-  Runtime runtime = make_runtime(1, kGpu);
+  Runtime runtime = make_runtime(1, kFirstGpu);
   for (const DType dtype : kTypes) {
     CAPTURE(name_of(dtype));
     RandomMatrices random(9300);
-    std::vector<Case> cases;
+    std::vector<WeightCase> cases;
     cases.push_back(make_case(runtime, random, dtype, 701, 128, 128, 99));
     cases.push_back(make_case(runtime, random, dtype, 701, 4, 128, 99));
     cases.push_back(make_case(runtime, random, dtype, 113, 128, 128, 13));
@@ -119,7 +119,7 @@ TEST_CASE(
     cases.push_back(make_case(runtime, random, dtype, 113, 128, 3));
     cases.push_back(make_case(runtime, random, dtype, 32, 256, 64, 1));
     std::vector<WeightGradientJob> jobs;
-    for (const Case& one : cases) jobs.push_back(one.job);
+    for (const WeightCase& one : cases) jobs.push_back(one.job);
 
     const Matrix partials = stored_as(DType::f32, random.normal(37, 200));
     const Matrix start = stored_as(DType::f32, random.normal(1, 130));
@@ -133,24 +133,24 @@ TEST_CASE(
     const int64_t launches = gpu::counters().launches;
     cuda::weight_gradients(jobs, {&sum, 1}, runtime, runtime.stream());
     CHECK(gpu::counters().launches - launches == 1);
-    for (const Case& one : cases) CHECK(difference(one) == "");
+    for (const WeightCase& one : cases) CHECK(difference(one) == "");
     CHECK(test::difference(target, expected, partials.rows + 1, magnitude(partials)) == "");
   }
 }
 
 TEST_CASE("weight gradients have the same bits in every run and under every capacity" *
           doctest::skip(cuda_devices().empty())) {
-  Runtime runtime = make_runtime(1, kGpu);
+  Runtime runtime = make_runtime(1, kFirstGpu);
   std::vector<Matrix> first;
   for (const int64_t hidden_rows : {0, 0, 1, 500}) {
     CAPTURE(hidden_rows);
     // The same draws each time: rows behind the count are not drawn.
     RandomMatrices random(9400);
-    std::vector<Case> cases;
+    std::vector<WeightCase> cases;
     cases.push_back(make_case(runtime, random, DType::f16, 1500, 64, 64, hidden_rows));
     cases.push_back(make_case(runtime, random, DType::f16, 300, 128, 64, 2 * hidden_rows));
     std::vector<WeightGradientJob> jobs;
-    for (const Case& one : cases) jobs.push_back(one.job);
+    for (const WeightCase& one : cases) jobs.push_back(one.job);
     cuda::weight_gradients(jobs, {}, runtime, runtime.stream());
     for (size_t i = 0; i < cases.size(); ++i) {
       const Matrix result = to_matrix(cases[i].job.d_weight);
@@ -166,16 +166,16 @@ TEST_CASE("weight gradients have the same bits in every run and under every capa
 
 TEST_CASE("rows that start between 16-byte addresses, and more jobs and sums than a launch takes" *
           doctest::skip(cuda_devices().empty())) {
-  Runtime runtime = make_runtime(1, kGpu);
+  Runtime runtime = make_runtime(1, kFirstGpu);
   RandomMatrices random(9500);
   const int64_t rows = 77, count = cuda::kMaxWeightGradientJobs + 1;
   const Matrix storage = stored_as(DType::f16, random.normal(1, rows * 64 + 1));
   const Tensor stored = to_tensor(runtime, storage, DType::f16);
   const Matrix x(rows, 64, std::vector<double>(storage.v.begin() + 1, storage.v.end()));
-  std::vector<Case> cases;
+  std::vector<WeightCase> cases;
   std::vector<WeightGradientJob> jobs;
   for (int64_t i = 0; i < count; ++i) {
-    Case one = make_case(runtime, random, DType::f16, rows, 64, 64);
+    WeightCase one = make_case(runtime, random, DType::f16, rows, 64, 64);
     if (i == 0) {
       // The same gradient of another x, which starts two bytes late.
       const Matrix start = to_matrix(one.job.d_weight);
@@ -203,27 +203,27 @@ TEST_CASE("rows that start between 16-byte addresses, and more jobs and sums tha
   const int64_t launches = gpu::counters().launches;
   cuda::weight_gradients(jobs, sums, runtime, runtime.stream());
   CHECK(gpu::counters().launches - launches == 2);
-  for (const Case& one : cases) CHECK(difference(one) == "");
+  for (const WeightCase& one : cases) CHECK(difference(one) == "");
   for (size_t s = 0; s < sums.size(); ++s) {
     CHECK(test::difference(sums[s].target, expected[s], sums[s].partials.rows() + 1, largest) == "");
   }
 }
 
 TEST_CASE("a weight gradient over no real rows is left as it was" * doctest::skip(cuda_devices().empty())) {
-  Runtime runtime = make_runtime(1, kGpu);
+  Runtime runtime = make_runtime(1, kFirstGpu);
   RandomMatrices random(9600);
-  const Case only = make_case(runtime, random, DType::f16, 0, 64, 64, 70);
+  const WeightCase only = make_case(runtime, random, DType::f16, 0, 64, 64, 70);
   cuda::weight_gradients({&only.job, 1}, {}, runtime, runtime.stream());
   CHECK(to_matrix(only.job.d_weight).v == only.expected.v);
 }
 
-TEST_CASE("weight gradients cover 16-bit storage up to their widest tile" *
+TEST_CASE("weight gradients support 16-bit storage up to their widest tile" *
           doctest::skip(cuda_devices().empty())) {
-  CHECK(cuda::weight_gradients_cover(DType::f16, 1, cuda::kMaxWeightGradientWidth));
-  CHECK(cuda::weight_gradients_cover(DType::bf16, cuda::kMaxWeightGradientWidth, 1));
-  CHECK_FALSE(cuda::weight_gradients_cover(DType::f16, cuda::kMaxWeightGradientWidth + 1, 1));
-  CHECK_FALSE(cuda::weight_gradients_cover(DType::f16, 128, cuda::kMaxWeightGradientWidth + 1));
-  CHECK_FALSE(cuda::weight_gradients_cover(DType::f32, 128, 128));
+  CHECK(cuda::weight_gradients_support(DType::f16, 1, cuda::kMaxWeightGradientWidth));
+  CHECK(cuda::weight_gradients_support(DType::bf16, cuda::kMaxWeightGradientWidth, 1));
+  CHECK_FALSE(cuda::weight_gradients_support(DType::f16, cuda::kMaxWeightGradientWidth + 1, 1));
+  CHECK_FALSE(cuda::weight_gradients_support(DType::f16, 128, cuda::kMaxWeightGradientWidth + 1));
+  CHECK_FALSE(cuda::weight_gradients_support(DType::f32, 128, 128));
 }
 
 }  // namespace

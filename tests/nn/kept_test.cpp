@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a block keeps for its backward pass, byte by byte: as many rows as a careful hand would keep.
 #include <doctest/doctest.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/nn/mesh_graph_net.h>
 
+#include "model_case.h"
 #include "support.h"
 
 using namespace meshgrad;
@@ -13,25 +15,24 @@ namespace {
 constexpr int64_t kNodes = 70, kEdges = 400;
 
 /// Bytes of activations between forward and backward.
-int64_t kept_bytes(const MeshGraphNetOptions& options, DType dtype) {
+int64_t kept_bytes(const ModelCase& options, DType dtype) {
   Runtime runtime = make_runtime();
-  MeshGraphNet model(options);
-  model.allocate(runtime, dtype, 1);
+  const Model model = make_model(options, runtime, dtype, 1);
   RandomMatrices random(3);
-  Batch batch;
-  batch.nodes = kNodes;
-  batch.graph_offsets = {0, kNodes};
-  batch.node_features = to_tensor(runtime, random.normal(kNodes, 2), dtype);
-  batch.edge_sets.push_back(
+  LossBatch batch;
+  batch.graph.nodes = kNodes;
+  batch.graph.graph_offsets = {0, kNodes};
+  batch.graph.node_features = to_tensor(runtime, random.normal(kNodes, 2), dtype);
+  batch.graph.edge_sets.push_back(
       {"mesh", build_graph(runtime, kNodes, random.indices(kEdges, kNodes), random.indices(kEdges, kNodes)),
        to_tensor(runtime, random.normal(kEdges, 3), dtype)});
   Tape tape(runtime);
-  model.forward(tape, batch);
+  predict(model, tape, batch.graph);
   return runtime.allocator().stats().by_tag[static_cast<size_t>(Tag::activations)].requested.current;
 }
 
 /// Rows of the model's width that one block more keeps, all edges and all nodes together.
-double rows_of_a_block(MeshGraphNetOptions options, DType dtype) {
+double rows_of_a_block(ModelCase options, DType dtype) {
   const int64_t before = kept_bytes(options, dtype);
   ++options.blocks;
   return static_cast<double>(kept_bytes(options, dtype) - before) /
@@ -41,8 +42,7 @@ double rows_of_a_block(MeshGraphNetOptions options, DType dtype) {
 }  // namespace
 
 TEST_CASE("op by op, a block keeps what its backward reads, and nothing twice") {
-  MeshGraphNetOptions options{
-      .node_inputs = 2, .edge_inputs = {3}, .edge_set_names = {"mesh"}, .outputs = 2, .width = 16};
+  ModelCase options = model_case(2, 2, 16, 1);
   options.path = ComputePath::op_by_op;
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const int64_t blocks : {1, 4}) {

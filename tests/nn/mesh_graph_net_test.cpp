@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/random.h>
 #include <meshgrad/nn/mesh_graph_net.h>
 
@@ -7,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "model_case.h"
 #include "support.h"
 
 using namespace meshgrad;
@@ -14,16 +16,7 @@ using namespace meshgrad::test;
 
 namespace {
 
-MeshGraphNetOptions small_options() {
-  MeshGraphNetOptions options;
-  options.node_inputs = 4;
-  options.edge_inputs = {3};
-  options.edge_set_names = {"mesh"};
-  options.outputs = 2;
-  options.width = 24;
-  options.blocks = 3;
-  return options;
-}
+ModelCase small_options() { return model_case(4, 2, 24, 3); }
 
 Tensor random_tensor(Runtime& runtime, const Shape& shape, DType dtype, uint64_t purpose) {
   Tensor tensor = Tensor::empty(runtime, shape, dtype, Tag::data);
@@ -36,20 +29,20 @@ Tensor random_tensor(Runtime& runtime, const Shape& shape, DType dtype, uint64_t
   return tensor;
 }
 
-Batch random_batch(Runtime& runtime, const MeshGraphNetOptions& options, int64_t nodes, int64_t edges,
-                   DType dtype) {
-  Batch batch;
-  batch.nodes = nodes;
-  batch.graph_offsets = {0, nodes};
+LossBatch random_batch(Runtime& runtime, const ModelCase& options, int64_t nodes, int64_t edges,
+                       DType dtype) {
+  LossBatch batch;
+  batch.graph.nodes = nodes;
+  batch.graph.graph_offsets = {0, nodes};
   for (size_t set = 0; set < options.edge_inputs.size(); ++set) {
     RandomMatrices random(11 + set);
     EdgeSet edge_set{options.edge_set_names[set],
                      build_graph(runtime, nodes, random.indices(edges, nodes), random.indices(edges, nodes)),
                      {}};
     edge_set.features = random_tensor(runtime, {edges, options.edge_inputs[set]}, dtype, 100 + set);
-    batch.edge_sets.push_back(std::move(edge_set));
+    batch.graph.edge_sets.push_back(std::move(edge_set));
   }
-  batch.node_features = random_tensor(runtime, {nodes, options.node_inputs}, dtype, 1);
+  batch.graph.node_features = random_tensor(runtime, {nodes, options.node_inputs}, dtype, 1);
   batch.target = random_tensor(runtime, {nodes, options.outputs}, accumulator_of(dtype), 2);
   batch.mask = Tensor::empty(runtime, {nodes}, DType::u8, Tag::data);
   for (int64_t i = 0; i < nodes; ++i) batch.mask.data<uint8_t>()[i] = i % 3 != 0;
@@ -61,24 +54,23 @@ struct Outcome {
   int64_t activation_bytes = 0;  ///< kept by forward
 };
 
-Outcome run(const MeshGraphNetOptions& options, int threads, DType dtype, int64_t nodes, int64_t edges) {
+Outcome run(const ModelCase& options, int threads, DType dtype, int64_t nodes, int64_t edges) {
   Runtime runtime = make_runtime(threads);
-  MeshGraphNet model(options);
-  model.allocate(runtime, dtype, 7);
-  const Batch batch = random_batch(runtime, options, nodes, edges, dtype);
+  const Model model = make_model(options, runtime, dtype, 7);
+  const LossBatch batch = random_batch(runtime, options, nodes, edges, dtype);
   Tape tape(runtime);
-  const Variable prediction = model.forward(tape, batch);
+  const Variable prediction = predict(model, tape, batch.graph);
   Outcome outcome;
   outcome.activation_bytes =
       runtime.allocator().stats().by_tag[static_cast<size_t>(Tag::activations)].requested.current;
-  const LossSum loss = masked_loss(tape, prediction, batch.target, batch.mask);
+  const LossSum loss = ops::masked_loss(tape, prediction, batch.target, batch.mask);
   const Tensor seed = Tensor::zeros(runtime, {1}, DType::f64, Tag::data);
   *seed.data<double>() = 1.0 / *loss.weight.data<double>();
   const Matrix predicted = to_matrix(prediction.value());
   outcome.prediction = predicted.v;
   tape.backward(loss.sum, seed);
   dispatch_storage(accumulator_of(dtype), [&]<class T>() {
-    const auto values = model.parameters().gradients().values<T>();
+    const auto values = model.parameters.gradients().values<T>();
     outcome.gradients.assign(values.begin(), values.end());
   });
   return outcome;
@@ -111,7 +103,7 @@ TEST_CASE("the fused path and the op-by-op path agree in f64, for every option")
       for (const ConcatOrder order : {ConcatOrder::sender_receiver_edge, ConcatOrder::edge_sender_receiver}) {
         for (const AggregateOrder aggregate :
              {AggregateOrder::before_residual, AggregateOrder::after_residual}) {
-          MeshGraphNetOptions options = small_options();
+          ModelCase options = small_options();
           options.norm = norm;
           options.activation = activation;
           options.concat_order = order;
@@ -141,7 +133,7 @@ TEST_CASE("the fused path and the op-by-op path agree in f64, for every option")
 TEST_CASE("a step's bits do not depend on threads or on the run") {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16}) {
     for (const ComputePath path : {ComputePath::fused, ComputePath::op_by_op}) {
-      MeshGraphNetOptions options = small_options();
+      ModelCase options = small_options();
       options.path = path;
       const Outcome one = run(options, 1, dtype, 2000, 9001);
       for (const int threads : {1, 2, 3, 5, 8}) {
@@ -161,7 +153,7 @@ TEST_CASE("a step's bits do not depend on threads or on the run") {
 TEST_CASE("in 16 bits a model predicts and learns as in f64, but for rounding, in half the bytes of f32") {
   for (const ComputePath path : {ComputePath::fused, ComputePath::op_by_op}) {
     for (const Activation activation : {Activation::relu, Activation::silu}) {
-      MeshGraphNetOptions options = small_options();
+      ModelCase options = small_options();
       options.path = path;
       options.activation = activation;
       const Outcome exact = run(options, 1, DType::f64, 300, 1501);
@@ -187,24 +179,21 @@ TEST_CASE("in 16 bits a model predicts and learns as in f64, but for rounding, i
 
 TEST_CASE("parameters have the names and shapes of files, and initial values depend on seed and name alone") {
   Runtime runtime = make_runtime();
-  MeshGraphNet model(small_options());
-  model.allocate(runtime, DType::f32, 1);
-  const ParameterSet& set = model.parameters();
+  const Model model = make_model(small_options(), runtime, DType::f32, 1);
+  const ParameterSet& set = model.parameters;
   REQUIRE(set.find("processor.2.edge_mlp.linear_0.weight") >= 0);
   const auto index = static_cast<size_t>(set.find("processor.2.edge_mlp.linear_0.weight"));
   CHECK(set.value(index).shape() == Shape{72, 24});
   CHECK(to_file_order(set.parameters()[index], set.value(index)).shape() == Shape{24, 72});
   CHECK(set.find("node_decoder.norm.weight") < 0);
   CHECK(set.find("edge_encoder.norm.bias") >= 0);
-  MeshGraphNetOptions deeper = small_options();
+  ModelCase deeper = small_options();
   deeper.blocks = 5;
-  MeshGraphNet other(deeper);
-  other.allocate(runtime, DType::f32, 1);
-  CHECK(equal_bits(set.value(index), other.parameters().value(static_cast<size_t>(
-                                         other.parameters().find("processor.2.edge_mlp.linear_0.weight")))));
-  MeshGraphNet reseeded(small_options());
-  reseeded.allocate(runtime, DType::f32, 2);
-  CHECK_FALSE(equal_bits(set.value(index), reseeded.parameters().value(index)));
+  const Model other = make_model(deeper, runtime, DType::f32, 1);
+  CHECK(equal_bits(set.value(index), other.parameters.value(static_cast<size_t>(
+                                         other.parameters.find("processor.2.edge_mlp.linear_0.weight")))));
+  const Model reseeded = make_model(small_options(), runtime, DType::f32, 2);
+  CHECK_FALSE(equal_bits(set.value(index), reseeded.parameters.value(index)));
 }
 
 TEST_CASE("file order is the transpose, both ways") {
@@ -223,13 +212,13 @@ TEST_CASE("file order is the transpose, both ways") {
 }
 
 TEST_CASE("bad sizes are errors that name the size") {
-  MeshGraphNetOptions options = small_options();
+  ModelCase options = small_options();
   options.width = 0;
-  CHECK_THROWS_WITH_AS(MeshGraphNet{options},
-                       doctest::Contains("MeshGraphNet: width] needed 1 or more, got 0"), InvalidArgument);
+  CHECK_THROWS_WITH_AS(make_model(options), doctest::Contains("MeshGraphNet: width] needed 1 or more, got 0"),
+                       InvalidArgument);
   options = small_options();
   options.edge_set_names = {};
-  CHECK_THROWS_AS(MeshGraphNet{options}, InvalidArgument);
+  CHECK_THROWS_AS(make_model(options), InvalidArgument);
 }
 
 TEST_CASE("a graph without edges, and nodes without any, still train") {

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model whose blocks are computed again: the same gradients for every way to cut it, in less memory.
+// A model with recomputed blocks: the same gradients for every way to cut it, in less memory.
 #include <doctest/doctest.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/random.h>
 #include <meshgrad/nn/mesh_graph_net.h>
 
 #include <future>
 
+#include "model_case.h"
 #include "support.h"
 
 using namespace meshgrad;
@@ -16,13 +18,13 @@ namespace {
 /// A model, and two batches of one window.
 struct Window {
   Runtime runtime = make_runtime();
-  MeshGraphNetOptions options;
-  MeshGraphNet model;
-  std::vector<Batch> batches;
+  ModelCase options;
+  Model model;
+  std::vector<LossBatch> batches;
   Tensor seed;
 
-  Window(const MeshGraphNetOptions& o, DType dtype, int64_t nodes, int64_t edges) : options(o), model(o) {
-    model.allocate(runtime, dtype, 7);
+  Window(const ModelCase& o, DType dtype, int64_t nodes, int64_t edges)
+      : options(o), model(make_model(o, runtime, dtype, 7)) {
     for (uint64_t i = 0; i < 2; ++i)
       batches.push_back(batch(dtype, nodes + static_cast<int64_t>(i), edges, i));
     seed = Tensor::zeros(runtime, {1}, DType::f64, Tag::data);
@@ -32,36 +34,37 @@ struct Window {
   Tensor random(RandomMatrices& from, int64_t rows, int64_t width, DType dtype) {
     return to_tensor(runtime, stored_as(dtype, from.normal(rows, width)), dtype);
   }
-  Batch batch(DType dtype, int64_t nodes, int64_t edges, uint64_t number) {
+  LossBatch batch(DType dtype, int64_t nodes, int64_t edges, uint64_t number) {
     RandomMatrices from(20 + number);
-    Batch batch;
-    batch.nodes = nodes;
-    batch.graph_offsets = {0, nodes};
+    LossBatch batch;
+    batch.graph.nodes = nodes;
+    batch.graph.graph_offsets = {0, nodes};
     for (size_t set = 0; set < options.edge_inputs.size(); ++set) {
-      batch.edge_sets.push_back(
+      batch.graph.edge_sets.push_back(
           {options.edge_set_names[set],
            build_graph(runtime, nodes, from.indices(edges, nodes), from.indices(edges, nodes)),
            random(from, edges, options.edge_inputs[set], dtype)});
     }
-    batch.node_features = random(from, nodes, options.node_inputs, dtype);
+    batch.graph.node_features = random(from, nodes, options.node_inputs, dtype);
     batch.target = random(from, nodes, options.outputs, accumulator_of(dtype));
     batch.mask = Tensor::empty(runtime, {nodes}, DType::u8, Tag::data);
     for (int64_t i = 0; i < nodes; ++i) batch.mask.data<uint8_t>()[i] = i % 3 != 0;
     return batch;
   }
 
-  OpCounts add_gradients(const Batch& batch, const std::vector<RecomputedStages>& recomputed) {
+  OpCounts add_gradients(const LossBatch& batch, const std::vector<RecomputedStages>& recomputed) {
     Tape tape(runtime);
-    const LossSum loss = masked_loss(tape, model.forward(tape, batch, recomputed), batch.target, batch.mask);
+    const LossSum loss =
+        ops::masked_loss(tape, predict(model, tape, batch.graph, recomputed), batch.target, batch.mask);
     tape.backward(loss.sum, seed);
     return tape.counts();
   }
   /// Gradients of the window; both of its batches are cut another way.
   Tensor gradients(const std::vector<RecomputedStages>& first, const std::vector<RecomputedStages>& second) {
-    fill_zero(model.parameters().gradients(), runtime.stream());
+    fill_zero(model.parameters.gradients(), runtime.stream());
     add_gradients(batches[0], first);
     add_gradients(batches[1], second);
-    return model.parameters().gradients();
+    return model.parameters.gradients();
   }
   Tensor plain() {
     const Tensor gradients_now = gradients({}, {});
@@ -71,8 +74,8 @@ struct Window {
   }
 };
 
-MeshGraphNetOptions options_of(int64_t blocks, int64_t width) {
-  MeshGraphNetOptions options;
+ModelCase options_of(int64_t blocks, int64_t width) {
+  ModelCase options;
   options.node_inputs = 2;
   options.edge_inputs = {2};
   options.edge_set_names = {"mesh"};
@@ -84,7 +87,7 @@ MeshGraphNetOptions options_of(int64_t blocks, int64_t width) {
 }
 
 /// Bit b of `cuts`: a segment ends behind block b; the last one ends with the last block.
-std::vector<RecomputedStages> segments(int64_t blocks, uint32_t cuts, Keep keep = Keep::inputs) {
+std::vector<RecomputedStages> segments(int64_t blocks, uint32_t cuts, SavePolicy keep = SavePolicy::inputs) {
   std::vector<RecomputedStages> result;
   int64_t begin = 1;
   for (int64_t b = 0; b < blocks; ++b) {
@@ -116,10 +119,10 @@ int64_t different_ways(DType dtype) {
 }
 
 /// Each op with a chance of one half.
-Keep random_keep(uint64_t& draws) {
-  Keep keep;
-  for (const std::string_view op : Keep::names())
-    if (uniform_below(11, 0, draws++, 2) == 1) keep = keep | Keep::outputs_of(op);
+SavePolicy random_keep(uint64_t& draws) {
+  SavePolicy keep;
+  for (const std::string_view op : SavePolicy::names())
+    if (uniform_below(11, 0, draws++, 2) == 1) keep = keep | SavePolicy::outputs_of(op);
   return keep;
 }
 
@@ -147,7 +150,7 @@ TEST_CASE(
     for (const ComputePath path : {ComputePath::fused, ComputePath::op_by_op}) {
       for (const Norm norm : {Norm::none, Norm::layer, Norm::rms}) {
         for (const bool keep_hidden : {true, false}) {
-          MeshGraphNetOptions options = options_of(4, 9);
+          ModelCase options = options_of(4, 9);
           options.path = path;
           options.norm = norm;
           options.keep_hidden = keep_hidden;
@@ -162,7 +165,8 @@ TEST_CASE(
           const Tensor plain = window.plain();
           CAPTURE(name_of(dtype));
           CAPTURE(name_of(norm));
-          for (const Keep keep : {Keep::inputs, Keep::products, random_keep(draws), random_keep(draws)}) {
+          for (const SavePolicy keep :
+               {SavePolicy::inputs, SavePolicy::matmuls, random_keep(draws), random_keep(draws)}) {
             CHECK(equal_bits(plain, window.gradients(segments(4, 7, keep), segments(4, 2, keep))));
             CHECK(equal_bits(plain,
                              window.gradients({{0, 6, keep}}, {{0, 1, keep}, {1, 4, keep}, {5, 6, keep}})));
@@ -173,8 +177,8 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a block that is computed again runs the ops that its backward needs, and no others") {
-  MeshGraphNetOptions options = options_of(3, 8);
+TEST_CASE("a recomputed block runs the ops that its backward needs, and no others") {
+  ModelCase options = options_of(3, 8);
   options.hidden_layers = 2;
   const auto counts = [&](ComputePath path, const std::vector<RecomputedStages>& recomputed) {
     options.path = path;
@@ -188,21 +192,21 @@ TEST_CASE("a block that is computed again runs the ops that its backward needs, 
   CHECK(fused.recomputed == 3);
   CHECK(counts(ComputePath::fused, segments(3, 0)).recomputed == 5);
   CHECK(counts(ComputePath::fused, {}).recomputed == 0);
-  CHECK(counts(ComputePath::fused, segments(3, 3, Keep::products)).recomputed == 0);
+  CHECK(counts(ComputePath::fused, segments(3, 3, SavePolicy::matmuls)).recomputed == 0);
   // Op by op: concat, 3 linear, 2 activations and norm of the edges, their sum; concat, 3 linear, 2
   // activations of the nodes. Not the new edges, nor the nodes' norm and residual.
   const OpCounts single = counts(ComputePath::op_by_op, segments(3, 3));
   CHECK(single.segments == 3);
   CHECK(single.recomputed == 3 * (8 + 6));
-  CHECK(counts(ComputePath::op_by_op, segments(3, 3, Keep::products)).recomputed == 3 * (8 - 3 + 6 - 3));
+  CHECK(counts(ComputePath::op_by_op, segments(3, 3, SavePolicy::matmuls)).recomputed == 3 * (8 - 3 + 6 - 3));
   const auto named = [](std::initializer_list<const char*> ops) {
-    Keep keep;
-    for (const char* op : ops) keep = keep | Keep::outputs_of(op);
+    SavePolicy keep;
+    for (const char* op : ops) keep = keep | SavePolicy::outputs_of(op);
     return segments(3, 3, keep);
   };
   CHECK(counts(ComputePath::op_by_op, named({"linear"})).recomputed == 3 * (8 - 3 + 6 - 3));
   CHECK(counts(ComputePath::op_by_op, named({"linear", "activation"})).recomputed == 3 * (8 - 5 + 6 - 5));
-  // Nobody reads what relu made its outputs from.
+  // relu's inputs are unused in backward.
   CHECK(counts(ComputePath::op_by_op, named({"activation"})).recomputed == 3 * (8 - 4 + 6 - 4));
   // With the nodes' concat there, the aggregate is not needed either.
   CHECK(counts(ComputePath::op_by_op, named({"concat"})).recomputed == 3 * (8 - 3 + 6 - 1));
@@ -213,7 +217,7 @@ TEST_CASE("a block that is computed again runs the ops that its backward needs, 
 }
 
 TEST_CASE("cut into segments, a step needs the memory of the boundaries and of one segment") {
-  MeshGraphNetOptions options = options_of(12, 32);
+  ModelCase options = options_of(12, 32);
   options.hidden_layers = 2;
   for (const ComputePath path : {ComputePath::fused, ComputePath::op_by_op}) {
     options.path = path;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The judge's only container: rows of doubles. Everything in tests/reference is written to be checked by eye
-// and is never made fast.
+// The reference implementation's only container: rows of doubles. Everything in tests/reference is written to
+// be checked by eye and is never optimised.
 #pragma once
 #include <cstddef>
 #include <cstdint>

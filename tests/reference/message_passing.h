@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The judge of segment_sum and message_passing. Edges come as they lie in memory; sums run over all of them,
-// with no offsets and no order to get wrong.
+// Reference implementations of segment_sum and message_passing. Edges are in any order; sums run over all of
+// them, without offsets or an order that could be wrong.
 #pragma once
 #include "reference/mlp.h"
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The judge of linear, elementwise and mlp. Gradients are returned, never added to what was there.
+// Reference implementations of linear, elementwise and mlp. Gradients are returned, never added to what was
+// there.
 #pragma once
 #include <meshgrad/kernels/activation.h>
 
@@ -31,7 +32,7 @@ NormGradients norm_backward(Norm norm, const Matrix& x, const Matrix& gain, cons
                             double epsilon);
 
 struct Mlp {
-  std::vector<Matrix> first_weights;  ///< one an input
+  std::vector<Matrix> first_weights;  ///< one per input
   Matrix first_bias;
   std::vector<Matrix> weights, biases;  ///< layers after the first
   Activation activation = Activation::relu;

@@ -31,8 +31,8 @@ Matrix masked_loss_backward(const Matrix& prediction, const Matrix& target, cons
   return d;
 }
 
-Matrix deviation(const Matrix& before, const Matrix& prediction, const Matrix& target,
-                 const std::vector<uint8_t>& mask) {
+Matrix accumulate_error(const Matrix& before, const Matrix& prediction, const Matrix& target,
+                        const std::vector<uint8_t>& mask) {
   Matrix after(prediction.rows, prediction.cols);
   for (int64_t i = 0; i < after.rows; ++i) {
     for (int64_t j = 0; j < after.cols; ++j)
@@ -49,8 +49,8 @@ Matrix masked(Matrix gradient, const std::vector<uint8_t>& mask) {
   return gradient;
 }
 
-Matrix shift_columns(const Matrix& given, const Matrix& shift, const std::vector<int32_t>& source,
-                     const Matrix& ratio) {
+Matrix add_columns(const Matrix& given, const Matrix& shift, const std::vector<int32_t>& source,
+                   const Matrix& ratio) {
   Matrix shifted = given;
   for (int64_t i = 0; i < given.rows; ++i) {
     for (int64_t c = 0; c < given.cols; ++c) {
@@ -61,8 +61,8 @@ Matrix shift_columns(const Matrix& given, const Matrix& shift, const std::vector
   return shifted;
 }
 
-Matrix shift_columns_backward(const Matrix& d_shifted, int64_t width, const std::vector<int32_t>& source,
-                              const Matrix& ratio) {
+Matrix add_columns_backward(const Matrix& d_shifted, int64_t width, const std::vector<int32_t>& source,
+                            const Matrix& ratio) {
   Matrix d_shift(d_shifted.rows, width);
   for (int64_t i = 0; i < d_shifted.rows; ++i) {
     for (int64_t c = 0; c < d_shifted.cols; ++c) {
@@ -94,7 +94,7 @@ double adam_direction(const OptimizerStep& s, double g, double& m, double& v) {
 void optimizer_step(const OptimizerStep& s, const std::vector<double>& gradients, OptimizerState& state) {
   double scale = s.gradient_scale;
   const double norm = std::sqrt(sum_of_squares(gradients)) * s.gradient_scale;
-  // torch.nn.utils.clip_grad_norm_ adds 1e-6 to the norm, and so does everybody who compares runs with it.
+  // torch.nn.utils.clip_grad_norm_ adds 1e-6 to the norm, and runs are compared with PyTorch's.
   if (s.clip_norm > 0.0) scale *= std::min(1.0, s.clip_norm / (norm + 1e-6));
   for (size_t i = 0; i < gradients.size(); ++i) {
     double& p = state.parameters[i];

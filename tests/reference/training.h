@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The judge of reduction, optimizer and unroll.
+// Reference implementations of reduction, optimizer and state_error.
 #pragma once
 #include <meshgrad/kernels/optimizer.h>
 
@@ -18,15 +18,16 @@ Matrix masked_loss_backward(const Matrix& prediction, const Matrix& target, cons
 
 double sum_of_squares(const std::vector<double>& x);
 
-/// before + prediction - target, 0 in rows whose mask is 0. Its gradient, by either term, is what is masked.
-Matrix deviation(const Matrix& before, const Matrix& prediction, const Matrix& target,
-                 const std::vector<uint8_t>& mask);
+/// before + prediction - target, 0 in rows whose mask is 0. Its gradient by `before` and by `prediction` is
+/// masked(gradient).
+Matrix accumulate_error(const Matrix& before, const Matrix& prediction, const Matrix& target,
+                        const std::vector<uint8_t>& mask);
 Matrix masked(Matrix gradient, const std::vector<uint8_t>& mask);
 /// given[:, c] + ratio[c] * shift[:, source[c]] where source[c] >= 0; and the gradient by `shift`.
-Matrix shift_columns(const Matrix& given, const Matrix& shift, const std::vector<int32_t>& source,
-                     const Matrix& ratio);
-Matrix shift_columns_backward(const Matrix& d_shifted, int64_t width, const std::vector<int32_t>& source,
-                              const Matrix& ratio);
+Matrix add_columns(const Matrix& given, const Matrix& shift, const std::vector<int32_t>& source,
+                   const Matrix& ratio);
+Matrix add_columns_backward(const Matrix& d_shifted, int64_t width, const std::vector<int32_t>& source,
+                            const Matrix& ratio);
 
 struct OptimizerStep {
   OptimizerKind kind = OptimizerKind::adam;

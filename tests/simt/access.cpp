@@ -4,8 +4,9 @@
 // - within a block by __syncthreads, within a warp also by __syncwarp with both lanes in the mask;
 // - between blocks of a launch by atomic operations on one address. What a block did is released by an atomic
 //   operation of a thread that has called __threadfence since the block's last barrier (or after a barrier
-//   before which all threads had called it), and is acquired by a block of which a thread comes to the
-//   address later and, after that, calls __threadfence; its other threads take part behind the next barrier.
+//   before which all threads had called it), and is acquired by a block of which a thread operates on
+//   the address later and, after that, calls __threadfence; its other threads take part behind the next
+//   barrier.
 // - Atomic operations do not conflict with each other.
 // Blocks run one after the other, so of two blocks the one with the lower run was first.
 #include <fmt/format.h>
@@ -87,7 +88,7 @@ void check_against_write(const Cell& cell, const Access& access) {
   if (cell.write_run == runner.run) {
     if ((cell.write_at & kInFlight) != 0) {
       fail("a wait for the asynchronous copy before its bytes are touched",
-           fmt::format("{}, where a copy of thread {} is under way", access.text(), thread_of(cell.write_at)),
+           fmt::format("{}, where a copy of thread {} is in flight", access.text(), thread_of(cell.write_at)),
            "copy_async_commit and copy_async_wait come first, then a barrier");
     }
     if (access.atomic && (cell.write_at & kAtomic) != 0) return;

@@ -7,8 +7,8 @@
 
 namespace simt {
 
-/// What one launch did. Requested bytes are those that threads asked for; of unique bytes each address counts
-/// once a launch. Global memory alone; atomic operations read and write.
+/// The work of one launch. Requested bytes count every access; of unique bytes each address counts once per
+/// launch. Global memory only; atomic operations read and write.
 struct LaunchReport {
   std::string name;
   int64_t blocks = 0;
@@ -26,7 +26,7 @@ struct LaunchReport {
 /// Those of the launches that ended without an error since the last call, in the order they ran.
 std::vector<LaunchReport> take_reports();
 
-/// Begins the order of threads, blocks and streams anew.
+/// Restarts the random order of threads, blocks and streams.
 void set_seed(uint64_t seed);
 
 }  // namespace simt

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stands in for cuBLASLt on the simulated device: loops that nothing checks, which its reports say.
+// Replaces cuBLASLt on the simulated device by loops on the host, which are not checked.
 #include <meshgrad/kernels/cuda/gemm.h>
 #include <meshgrad/kernels/cuda/launch.h>
 
@@ -49,7 +49,7 @@ void gemm(const Gemm& args, Runtime&, const Stream& stream) {
   const GemmSizes sizes = sizes_of(args);
   if (sizes.m == 0 || sizes.n == 0) return;
   if (sizes.k == 0) {
-    check_internal(args.accumulate, "a matrix product over something");
+    check_internal(args.accumulate, "a matrix multiplication with k > 0");
     return;
   }
   if (stream.dry()) return;

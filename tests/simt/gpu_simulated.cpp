@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The simulated device behind engine/gpu.h: one device whose memory the host cannot touch, and whose streams
-// do their work when somebody waits for it.
+// run their work when the host waits for it.
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
@@ -86,7 +86,7 @@ void destroy_stream(void* stream) noexcept {
   try {
     streams().flush(streams().of(stream));
   } catch (const Error&) {
-    // Nobody is left who would ask.
+    // The caller cannot receive it: the stream is destroyed.
   }
   streams().destroy(static_cast<simt::Stream*>(stream));
 }
@@ -185,7 +185,7 @@ void free_pinned(void* memory) noexcept {
   try {
     streams().flush_all();
   } catch (const Error&) {
-    // As the runtime does: freeing waits, and is not the place to hear of it.
+    // As the CUDA runtime does: freeing waits for the device, and does not report errors of its work.
   }
   pinned().erase(static_cast<const char*>(memory));
   std::free(memory);
@@ -194,7 +194,7 @@ void free_pinned(void* memory) noexcept {
 void* allocate(int64_t bytes) {
   const Lock lock(streams().lock);
   refuse_in_capture("an allocation");
-  // A page behind the last belongs to nobody.
+  // A page behind the last that is not mapped.
   char* memory =
       arena().commit(bytes) ? arena().reserve(bytes + simt::kPageBytes, simt::kPageBytes, false) : nullptr;
   if (memory == nullptr) throw refusal(fmt::format("{} bytes of device memory", bytes), "fewer");

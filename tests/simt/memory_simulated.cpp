@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/memory/source_callback.h>
 #include <meshgrad/engine/memory/source_cuda.h>
 

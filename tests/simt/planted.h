@@ -18,7 +18,7 @@ struct Data {
 
 struct Bug {
   const char* name;
-  const char* message;  ///< part of what the runner says
+  const char* message;  ///< part of the runner's message
   void (*start)(const Stream& stream, const Data& data);
 };
 const std::vector<Bug>& bugs();

@@ -197,8 +197,8 @@ __global__ void misaligned_copy(Data data) {
   copy_async_16(dynamic_shared<float>() + 8 * threadIdx.x, data.in + 1);
 }
 
-/// The last block adds what the others have left. 1: no fence before the atomic; 2: none after it; 3: no
-/// barrier before it, so that only thread 0's own value is sure to be there.
+/// The last block to finish adds the partial sums of the others. 1: no fence before the atomic; 2: none after
+/// it; 3: no barrier before it, so that only thread 0's own value is sure to be there.
 template <int bug>
 __global__ void ticket(Data data) {
   MESHGRAD_SHARED(unsigned, place, 1);
@@ -261,9 +261,9 @@ const std::vector<Bug>& bugs() {
       bug<null_pointer>("a null pointer", "accesses to device memory"),
       bug<uninitialised>("uninitialised shared memory", "never written"),
       bug<left_by_another_block>("shared memory of another block", "never written"),
-      small_bug<copy_without_wait>("a copy without a wait", "under way"),
-      small_bug<copy_waits_for_too_few>("a wait for too few groups", "under way"),
-      small_bug<copy_without_commit>("a copy without a commit", "under way"),
+      small_bug<copy_without_wait>("a copy without a wait", "in flight"),
+      small_bug<copy_waits_for_too_few>("a wait for too few groups", "in flight"),
+      small_bug<copy_without_commit>("a copy without a commit", "in flight"),
       small_bug<copy_without_barrier>("a copy without a barrier", "dynamic shared memory"),
       small_bug<copy_over_what_is_read>("a copy over what is being read", "dynamic shared memory"),
       small_bug<misaligned_copy>("a misaligned copy", "16-byte aligned"),

@@ -64,7 +64,7 @@ void enter(Thread& thread) {
   runner.stack_begin = stack_of(index);
 }
 
-/// `slot` is where whoever is resumed stores the context of the one that left.
+/// `slot` receives the context of the fiber that left; the fiber that is resumed stores it.
 void jump(context::fcontext_t to, context::fcontext_t* slot) {
   const context::transfer_t from = context::jump_fcontext(to, slot);
   *static_cast<context::fcontext_t*>(from.data) = from.fctx;
@@ -303,16 +303,16 @@ void* static_shared(size_t bytes, size_t alignment, Location where) {
          fmt::format("{} at {}", all, text(where)), "use dynamic shared memory, or smaller tiles");
   }
   const int64_t dynamic = runner.launch->shared_bytes;
-  if (dynamic <= meshgrad::cuda::kSharedWithoutAsking &&
-      static_cast<int64_t>(all) + dynamic > meshgrad::cuda::kSharedUnasked) {
+  if (dynamic <= meshgrad::cuda::kSharedOptInBytes &&
+      static_cast<int64_t>(all) + dynamic > meshgrad::cuda::kDefaultSharedBytes) {
     fail(fmt::format("at most {} bytes of shared memory for a launch that asks for no more",
-                     meshgrad::cuda::kSharedUnasked),
+                     meshgrad::cuda::kDefaultSharedBytes),
          fmt::format("{} dynamic and {} fixed, at {}", dynamic, all, text(where)),
-         "make more of it dynamic: launch() asks for more beyond kSharedWithoutAsking");
+         "make more of it dynamic: launch() opts in to more above kSharedOptInBytes");
   }
   char* const memory = runner.next_static;
   const auto size = static_cast<int64_t>(bytes);
-  // A page between two arrays belongs to nobody.
+  // A page between two arrays that belongs to neither.
   runner.next_static += (size + kPageBytes - 1) / kPageBytes * kPageBytes + kPageBytes;
   arena().enter(memory, {size, MemoryKind::shared, "the shared array of " + text(where)});
   runner.static_arrays.push_back({where, memory, bytes});

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel under way: one at a time, one block at a time, each thread a fiber that runs until it waits for
+// The running kernel: one at a time, one block at a time, each thread a fiber that runs until it waits for
 // others. Inside of tests/simt only.
 #pragma once
 #include <simt.h>
 
 #include <boost/context/detail/fcontext.hpp>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -19,8 +20,8 @@ inline constexpr int kWarp = 32;
 inline constexpr int kMostThreads = 1024;
 
 /// Where an access stands in its block's order: thread in the low 10 bits, 2 flags, then how many barriers
-/// the thread has passed. Beside it goes the number of its warp's last __syncwarp, counted anew after each
-/// barrier.
+/// the thread has passed. With it the number of its warp's last __syncwarp is stored, counted from each
+/// barrier on.
 using At = uint32_t;
 inline constexpr At kAtomic = 1u << 10;
 inline constexpr At kInFlight = 1u << 11;  ///< will be written by an asynchronous copy
@@ -103,7 +104,7 @@ struct StaticArray {
   size_t bytes;
 };
 
-/// The state of the launch under way and of its block.
+/// The state of the running launch and of its block.
 struct Runner {
   Arena* arena = nullptr;
   const Launch* launch = nullptr;
@@ -166,10 +167,10 @@ std::string text(const void* code);
 bool same(const Location& a, const Location& b);
 uint64_t next_random();
 
-/// The current thread waits until somebody makes it ready.
+/// The current thread waits until make_ready is called for it.
 void suspend();
 void make_ready(const Thread& thread);
-/// All threads wait for each other in vain.
+/// A deadlock: all threads wait for each other.
 [[noreturn]] void report_deadlock();
 /// Looks whether lanes wait for `thread` alone, which has exited.
 void leave_warp(const Thread& thread);

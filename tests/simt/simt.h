@@ -52,7 +52,7 @@ enum class WarpOp : uint8_t {
 enum class AtomicOp : uint8_t { add, max, min, exchange, compare_exchange, bit_or, bit_and };
 enum class Vote : uint8_t { none, both, either, count };
 
-/// The caller waits for all lanes of `mask`; `value` is what it brings. Returns its result.
+/// The caller waits for all lanes of `mask`; `value` is its operand. Returns its result.
 uint64_t warp_operation(WarpOp op, unsigned mask, uint64_t value, int argument, int width, Location where);
 int barrier(Vote vote, int predicate, Location where);
 /// For int, unsigned, (unsigned) long long, float and double.
@@ -89,7 +89,7 @@ inline float to_float(meshgrad::bfloat16 x) {
 inline float to_float(meshgrad::half x) {
   const uint32_t magnitude = x.bits & 0x7fffu;
   const uint32_t sign = (x.bits & 0x8000u) << 16;
-  // A shift puts the fraction in place and leaves the exponent 112 too small; the product mends that and
+  // A shift puts the fraction in place and leaves the exponent 112 too small; multiplying corrects that and
   // makes subnormals normal. Infinity and NaN have an exponent of their own.
   const float finite = std::bit_cast<float>(magnitude << 13) * 0x1p112f;
   const uint32_t bits =
@@ -105,7 +105,7 @@ uint32_t pack(float low, float high) {
   return to_storage<T>(low).bits | static_cast<uint32_t>(to_storage<T>(high).bits) << 16;
 }
 
-/// Until the wait that covers it, the 16 bytes may not be touched by anybody.
+/// Until the wait that covers it, no thread may access the 16 bytes.
 void copy_async_16(void* shared, const void* global, bool valid = true, Location where = Location::current());
 void copy_async_commit();
 void copy_async_wait_for(int pending);

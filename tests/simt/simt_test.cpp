@@ -69,7 +69,7 @@ std::vector<float> random_floats(int64_t count, uint64_t seed) {
   return floats;
 }
 
-/// What the device says of the work on the stream; empty when it went well.
+/// The device's error for the work on the stream; empty without one.
 std::string error_of(const OwnStream& stream) {
   try {
     gpu::synchronize(stream.native);
@@ -107,7 +107,7 @@ TEST_CASE("every planted bug is found, for every seed") {
       CAPTURE(error);
       CHECK(error.find(bug.message) != std::string::npos);
       CHECK(error.find("[kernel planted] needed") == 0);
-      // The device goes on.
+      // The device can still be used.
       planted::add_one(stream.stream, in.data, out.data, kFloats);
       CHECK(error_of(stream).empty());
     }
@@ -188,7 +188,7 @@ TEST_CASE("sums are the same for every order of threads and blocks") {
   CHECK(std::abs(static_cast<double>(ticket[0]) - all) <= test::tolerance(DType::f32, 1000, 6));
 }
 
-/// Largest difference of the device's product from the sums in f64.
+/// Largest difference of the device's matrix multiplication from sums in f64.
 double error_of_gemm(int m, int n, int k, bool swapped, uint64_t seed) {
   OwnStream stream;
   const auto stored = [](const std::vector<float>& values) {
@@ -218,7 +218,7 @@ double error_of_gemm(int m, int n, int k, bool swapped, uint64_t seed) {
   return worst;
 }
 
-TEST_CASE("a product by asynchronous copies and matrix fragments; a wrong layout is wrong") {
+TEST_CASE("a matrix multiplication by asynchronous copies and fragments; a wrong layout is wrong") {
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     simt::set_seed(seed);
     CHECK(error_of_gemm(32, 24, 48, false, seed) <= test::tolerance(DType::f32, 48, 16));
@@ -316,7 +316,7 @@ TEST_CASE("the host cannot touch device memory, nor wrong pieces of it be copied
   CHECK_THROWS_AS(gpu::fill(values.data + 1, 0, 40, stream.native), DeviceError);
 }
 
-TEST_CASE("pinned memory has to stay as it is, pageable memory need not") {
+TEST_CASE("pinned memory must not change before the copy runs, pageable memory may") {
   OwnStream stream;
   DeviceArray<float> device(4);
   auto* pinned = static_cast<float*>(gpu::allocate_pinned(16));
@@ -359,7 +359,7 @@ bool comes_too_early(bool wait) {
   return early;
 }
 
-TEST_CASE("a stream that does not wait comes too early for some seed") {
+TEST_CASE("a stream that does not wait reads too early for some seed") {
   CHECK(comes_too_early(false));
   CHECK_FALSE(comes_too_early(true));
 }

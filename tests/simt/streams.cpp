@@ -76,7 +76,7 @@ void Streams::run_one(Stream& stream) {
   }
 }
 
-/// The stream whose turn it is. Lazy: the needed one, or one that it waits for.
+/// The next stream to run. Lazy: the needed one, or one that it waits for.
 Stream* Streams::choose(Stream& needed, bool lazy) {
   std::vector<Stream*> all;
   if (ready(default_)) all.push_back(&default_);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The queues of the simulated device. Work waits in its stream until somebody needs it: a synchronisation, a
-// copy that the host waits for, a question about an event. Then streams take turns in seeded random order, as
-// far as events allow, or only those run that are needed: what does not wait for an event may come late.
+// The queues of the simulated device. Work waits in its stream until its result is needed: by a
+// synchronisation, a copy that the host waits for, a query of an event. Then streams take turns in seeded
+// random order, as far as events allow, or only those run that are needed: work that no event orders may run
+// late.
 #pragma once
 #include <chrono>
 #include <deque>
@@ -19,7 +20,7 @@ using Clock = std::chrono::steady_clock;
 struct Capture;
 
 struct Event {
-  int64_t recorded = 0;  ///< how often it was recorded, and how often the queue has come to that
+  int64_t recorded = 0;  ///< how often it was recorded, and how many of those records have run
   int64_t done = 0;
   Clock::time_point time;
   std::weak_ptr<Capture> capture;  ///< where it was last recorded, if that was in a capture
@@ -47,7 +48,7 @@ struct Stream {
   std::shared_ptr<Capture> capture;
 };
 
-/// All calls hold the lock: the device does one thing at a time.
+/// All calls hold the lock: the device runs one operation at a time.
 class Streams {
  public:
   std::recursive_mutex lock;
@@ -63,7 +64,7 @@ class Streams {
   /// Runs until the stream is empty. Throws what its work threw; the rest of the stream is then forgotten.
   void flush(Stream& stream);
   void flush_all();
-  /// Some work, if there is any: for hosts that ask again and again.
+  /// Runs some work, if there is any: for hosts that poll.
   void progress();
 
   void begin_capture(Stream& stream);

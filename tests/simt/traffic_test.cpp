@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a message-passing block moves, launch by launch, as the simulated device counts it, against the rows
-// that the design says it has to move.
+// The memory traffic of a message-passing block, launch by launch, as the simulated device counts it, against
+// the rows that the design needs.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -63,14 +63,14 @@ class Block {
     edges.weights = edge_weights_;
     edges.edges_out = normal(graph_.edges, kType);
     edges.aggregate = aggregate_;
-    edge_update_forward(edges, runtime_, runtime_.stream());
+    kernels::edge_update_forward(edges, runtime_, runtime_.stream());
     MlpForward nodes;
     nodes.rows = graph_.node_rows();
     nodes.inputs = node_inputs_;
     nodes.weights = node_weights_;
     nodes.residual = terms_.nodes;
     nodes.out = normal(graph_.nodes, kType);
-    mlp_forward(nodes, runtime_, runtime_.stream());
+    kernels::mlp_forward(nodes, runtime_, runtime_.stream());
     runtime_.stream().synchronize();
   }
 
@@ -86,7 +86,7 @@ class Block {
     nodes.accumulate = {true, false};
     nodes.d_first_weights = {normal(kWidth, DType::f32), normal(kWidth, DType::f32)};
     nodes.d_weights = weight_gradients();
-    mlp_backward(nodes, runtime_, runtime_.stream());
+    kernels::mlp_backward(nodes, runtime_, runtime_.stream());
     EdgeUpdateBackward edges;
     edges.graph = &graph_;
     edges.terms = terms_;
@@ -101,7 +101,7 @@ class Block {
     edges.d_receiver_weight = normal(kWidth, DType::f32);
     edges.d_edge_weight = normal(kWidth, DType::f32);
     edges.d_weights = weight_gradients();
-    edge_update_backward(edges, runtime_, runtime_.stream());
+    kernels::edge_update_backward(edges, runtime_, runtime_.stream());
     runtime_.stream().synchronize();
   }
 
@@ -132,7 +132,7 @@ class Block {
   std::vector<MlpInput> node_inputs_;
 };
 
-/// What a launch has to move, each byte once: rows of edges and of nodes, 16-bit matrices, indices an edge
+/// What a launch must move, each byte once: rows of edges and of nodes, 16-bit matrices, indices an edge
 /// and a node.
 struct Launch {
   std::string name;
@@ -141,8 +141,8 @@ struct Launch {
   } read, written;
   int64_t matrices;
   int64_t edge_indices, node_indices;
-  /// Weight gradients, which are read and written, and as many partial sums of them on a device that runs so
-  /// few blocks at one time.
+  /// Weight gradients, which are read and written, and as many partial sums of them on a device with so few
+  /// multiprocessors.
   int64_t gradients;
 };
 
@@ -181,7 +181,7 @@ double check_launches(const std::vector<simt::LaunchReport>& reports, const std:
   return sum / edges;
 }
 
-TEST_CASE("a block moves the rows that its design says, in eight launches") {
+TEST_CASE("a block moves the rows that its design needs, in eight launches") {
   Runtime runtime = make_runtime(1, {DeviceKind::cuda, 0});
   Block block(runtime, 16);
   const Graph& graph = block.graph();
@@ -197,8 +197,8 @@ TEST_CASE("a block moves the rows that its design says, in eight launches") {
                                  {"edge_forward", {1, 2}, {1, 1}, 3, 2, 1, 0},
                                  {"mlp_forward", {0, 2}, {0, 1}, 4, 0, 0, 0}},
                                 graph, 0.03);
-  // The design's figure (4.2 rows and two indices at 0.15 nodes an edge) has the gather of S find nothing in
-  // a cache: a row an edge instead of one a node.
+  // The design's figure (4.2 rows and two indices at 0.15 nodes per edge) assumes that the gather of S misses
+  // every cache: a row per edge instead of one per node.
   bytes += (1.0 - share) * kRow;
   double design = (3.0 + 8.0 * share) * kRow + 8.0;
   MESSAGE(fmt::format("forward, gathers in full: {:.0f} of the design's {:.0f}", bytes, design));
@@ -214,8 +214,8 @@ TEST_CASE("a block moves the rows that its design says, in eight launches") {
                           {"node_terms_backward", {6, 4}, {0, 2}, 2, 1, 1, 5}},
                          graph, 0.03);
   // The gathers of S and, by senders, of d_z_1. The design's figure (variant E: 16 rows an edge and 14 a
-  // node) leaves out 15 rows a node: the operands of the node layers' weight gradients, and S and R computed
-  // anew.
+  // node) leaves out 15 rows a node: the operands of the node layers' weight gradients, and S and R, which
+  // are recomputed.
   bytes += (1.0 - share) * kRow + kRow;
   design = (16.0 + 14.0 * share) * kRow;
   MESSAGE(fmt::format("backward, gathers in full: {:.0f} of the design's {:.0f}", bytes, design));
@@ -225,15 +225,15 @@ TEST_CASE("a block moves the rows that its design says, in eight launches") {
 TEST_CASE(
     "a model in 16 bits trains on the fused kernels: eight launches and 400 bytes an edge for each block") {
   const auto mesh = [](Runtime& runtime) { return grid_mesh(runtime, 16); };
-  const ModelRun two = run_model({.width = kWidth, .blocks = 2}, kType, mesh);
-  const ModelRun three = run_model({.width = kWidth, .blocks = 3}, kType, mesh);
+  const ModelRun two = run_model(model_case(4, 2, kWidth, 2), kType, mesh);
+  const ModelRun three = run_model(model_case(4, 2, kWidth, 3), kType, mesh);
   const size_t launches = three.launches.size() - two.launches.size();
   constexpr double kEdges = 1410;
   const double bytes = static_cast<double>(three.activations - two.activations) / kEdges;
   MESSAGE(fmt::format("a block: {} launches, {:.0f} bytes of activations an edge", launches, bytes));
   CHECK(launches <= 8);
   CHECK(bytes <= 400.0);
-  CHECK(bytes >= 256.0);  // the edges themselves: nothing hides elsewhere
+  CHECK(bytes >= 256.0);  // the edges themselves: no traffic is missing from the count
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What lanes of a warp do together, atomic operations, asynchronous copies and matrix fragments.
+// Warp operations, atomic operations, asynchronous copies and matrix fragments.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-/// What a lane brings to multiply_add.
+/// A lane's arguments of multiply_add.
 struct Fragments {
   float* d;
   const uint32_t* a;
@@ -21,7 +21,7 @@ struct Fragments {
   bool half;
 };
 
-/// What a lane brings to load_matrices.
+/// A lane's arguments of load_matrices.
 struct Matrices {
   uint32_t* r;
   const char* row;
@@ -64,7 +64,7 @@ void check_same_operation(const Thread& me, const Thread& other) {
        "move the operation out of the branch, or name only the lanes that reach it");
 }
 
-/// The lane that a shuffle reads for `lane`; its own where the CUDA guide says that the value stays.
+/// The lane that a shuffle reads for `lane`; its own where the CUDA guide says that the value is unchanged.
 int source_lane(const Thread& thread, int lane) {
   const int width = thread.width;
   const int segment = lane / width * width;
@@ -156,15 +156,15 @@ void multiply(const Thread& me) {
       b[2 * q + 8 + part][g] = half_of(mine.b[1]);
     }
   }
-  float product[16][8] = {};
+  float sum[16][8] = {};
   for (int i = 0; i < 16; ++i) {
     for (int k = 0; k < 16; ++k) {
-      for (int j = 0; j < 8; ++j) product[i][j] += a[i][k] * b[k][j];
+      for (int j = 0; j < 8; ++j) sum[i][j] += a[i][k] * b[k][j];
     }
   }
   for (int lane = 0; lane < kWarp; ++lane) {
     const auto& mine = *reinterpret_cast<const Fragments*>(lane_of(me, lane).value);
-    for (int i = 0; i < 4; ++i) mine.d[i] += product[lane / 4 + i / 2 * 8][2 * (lane % 4) + i % 2];
+    for (int i = 0; i < 4; ++i) mine.d[i] += sum[lane / 4 + i / 2 * 8][2 * (lane % 4) + i % 2];
   }
   runner.report.tensor_flops += 2 * 16 * 8 * 16;
 }
@@ -182,7 +182,7 @@ void finish_sync(Warp& warp, const Thread& me, unsigned lanes) {
   }
 }
 
-/// All lanes that take part have come.
+/// All participating lanes have arrived.
 void finish(Warp& warp, const Thread& me, unsigned lanes) {
   const auto each = [&](auto&& result) {
     for (int lane = 0; lane < kWarp; ++lane) {

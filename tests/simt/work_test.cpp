@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A loop that runs once too often changes no result, and still costs time. So what kernels do on small
-// problems is kept in work.txt: how often lanes exchange and blocks wait, and the bytes that are touched.
-// With MESHGRAD_RECORD_WORK set the file is written anew: look at what changed.
+// A loop that runs once too often changes no result, and still costs time. So the work of kernels on small
+// problems is recorded in work.txt: warp operations, barriers, and the bytes that are read and written. With
+// MESHGRAD_RECORD_WORK set the file is rewritten: review what changed.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -39,11 +39,12 @@ constexpr Problem kProblems[] = {
 
 /// Forward and backward of a model of two blocks.
 void add_work(const Problem& problem, WorkTable& table) {
-  const ModelRun run = run_model(
-      {.width = problem.width, .blocks = 2, .path = problem.path}, problem.dtype, [&](Runtime& runtime) {
-        RandomMatrices random(7);
-        return to_graph(runtime, random_edges(random, problem.nodes, problem.edges));
-      });
+  ModelCase shape = model_case(4, 2, problem.width, 2);
+  shape.path = problem.path;
+  const ModelRun run = run_model(shape, problem.dtype, [&](Runtime& runtime) {
+    RandomMatrices random(7);
+    return to_graph(runtime, random_edges(random, problem.nodes, problem.edges));
+  });
   for (const simt::LaunchReport& report : run.launches) {
     Work& work = table[fmt::format("{} {}", problem.name, report.name)];
     ++work.launches;
@@ -82,9 +83,9 @@ TEST_CASE("kernels do no more than they did") {
   WorkTable found;
   for (const Problem& problem : kProblems) add_work(problem, found);
   if (std::getenv("MESHGRAD_RECORD_WORK") != nullptr) write_table(found);
-  const WorkTable kept = read_table();
-  CHECK(found.size() == kept.size());
-  for (const auto& [name, work] : kept) {
+  const WorkTable recorded = read_table();
+  CHECK(found.size() == recorded.size());
+  for (const auto& [name, work] : recorded) {
     CAPTURE(name);
     const Work& now = found[name];
     CHECK(now.launches == work.launches);

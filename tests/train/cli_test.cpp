@@ -16,14 +16,14 @@
 namespace meshgrad {
 namespace {
 
-struct Outcome {
+struct Captured {
   int code = -1;
   std::string out;
   std::string err;
 };
 
 /// Runs `meshgrad ARGUMENTS` in a shell; redirections in `arguments` work.
-Outcome run(const std::string& arguments) {
+Captured run(const std::string& arguments) {
   const test::ScratchDirectory scratch;
   const std::string out = (scratch.path / "out").string();
   const std::string err = (scratch.path / "err").string();
@@ -39,9 +39,9 @@ void check_has(const std::string& text, const std::string& part) {
 }
 
 /// One line `meshgrad: error: ...` on stderr, nothing on stdout.
-void check_fails(const std::string& arguments, int code, const std::string& part) {
+void check_command_fails(const std::string& arguments, int code, const std::string& part) {
   CAPTURE(arguments);
-  const Outcome outcome = run(arguments);
+  const Captured outcome = run(arguments);
   CHECK(outcome.code == code);
   CHECK(outcome.out.empty());
   CHECK(outcome.err.rfind("meshgrad: error: ", 0) == 0);
@@ -55,7 +55,7 @@ TEST_CASE("help and version are results") {
       "verify", "info",    "plan"};
   for (const std::string& command : commands) {
     CAPTURE(command);
-    const Outcome outcome = run(command + " --help");
+    const Captured outcome = run(command + " --help");
     CHECK(outcome.code == 0);
     CHECK(outcome.err.empty());
     check_has(outcome.out, "Usage: meshgrad" + (command.empty() ? "" : " " + command));
@@ -66,39 +66,40 @@ TEST_CASE("help and version are results") {
 }
 
 TEST_CASE("a wrong command line exits 2 and says what was meant") {
-  check_fails("", 2, "[command] needed ");
-  check_fails("confg", 2, "did you mean \"config\"?");
-  check_fails("convert in -o out.mgd --unit velocity", 2, "[--unit] needed FIELD=UNIT, got \"velocity\"");
-  check_fails("frobnicate", 2, "got \"frobnicate\"; fix: see `meshgrad --help`");
-  check_fails("config", 2, "[config] needed default|effective|schema|docs, got none");
-  check_fails("config efective", 2, "did you mean \"effective\"?");
-  check_fails("config default --sett train.batch=3", 2, "did you mean --set?");
-  check_fails("info --jsn", 2, "did you mean --json?");
-  check_fails("config docs extra", 2, "extra");
-  check_fails("convert", 2, "INPUT");
-  check_fails("convert x -o y --format tfrecord", 2, "tfrecord");
-  check_fails("convert x -o y --by mass", 2, "mass");
-  check_fails("convert x -o y --split a,b,c", 2, "split");
+  check_command_fails("", 2, "[command] needed ");
+  check_command_fails("confg", 2, "did you mean \"config\"?");
+  check_command_fails("convert in -o out.mgd --unit velocity", 2,
+                      "[--unit] needed FIELD=UNIT, got \"velocity\"");
+  check_command_fails("frobnicate", 2, "got \"frobnicate\"; fix: see `meshgrad --help`");
+  check_command_fails("config", 2, "[config] needed default|effective|schema|docs, got none");
+  check_command_fails("config efective", 2, "did you mean \"effective\"?");
+  check_command_fails("config default --sett train.batch=3", 2, "did you mean --set?");
+  check_command_fails("info --jsn", 2, "did you mean --json?");
+  check_command_fails("config docs extra", 2, "extra");
+  check_command_fails("convert", 2, "INPUT");
+  check_command_fails("convert x -o y --format tfrecord", 2, "tfrecord");
+  check_command_fails("convert x -o y --by mass", 2, "mass");
+  check_command_fails("convert x -o y --split a,b,c", 2, "split");
 }
 
 TEST_CASE("a wrong configuration exits 2 with all its faults") {
-  check_fails("config effective /nonexistent.toml", 2, "[/nonexistent.toml] needed a TOML file");
-  check_fails("config effective --set train.batch=0", 2,
-              "[train.batch] needed an integer from 1 to 1e6, or \"auto\", got 0");
-  const Outcome outcome = run("config effective -s train.batch=0 -s model.widht=3");
+  check_command_fails("config effective /nonexistent.toml", 2, "[/nonexistent.toml] needed a TOML file");
+  check_command_fails("config effective --set train.batch=0", 2,
+                      "[train.batch] needed an integer from 1 to 1e6, or \"auto\", got 0");
+  const Captured outcome = run("config effective -s train.batch=0 -s model.widht=3");
   CHECK(outcome.code == 2);
   check_has(outcome.err, "meshgrad: error: defaults: 2 faults\n");
   check_has(outcome.err, "did you mean model.width?");
 }
 
 TEST_CASE("bad data exits 1") {
-  check_fails("convert /nonexistent -o /tmp/meshgrad-never.mgd", 1, "/nonexistent");
-  check_fails("info /nonexistent.mgd", 1, "/nonexistent.mgd");
-  check_fails("config default >/dev/full", 1, "[stdout] needed to write the result");
+  check_command_fails("convert /nonexistent -o /tmp/meshgrad-never.mgd", 1, "/nonexistent");
+  check_command_fails("info /nonexistent.mgd", 1, "/nonexistent.mgd");
+  check_command_fails("config default >/dev/full", 1, "[stdout] needed to write the result");
 }
 
 TEST_CASE("config prints what the parser reads back") {
-  const Outcome defaults = run("config default");
+  const Captured defaults = run("config default");
   CHECK(defaults.code == 0);
   CHECK(defaults.err.empty());
   CHECK(to_toml(parse_config(defaults.out, "default.toml")) == to_toml(Config{}));
@@ -106,7 +107,7 @@ TEST_CASE("config prints what the parser reads back") {
   const test::ScratchDirectory scratch;
   const std::string file = (scratch.path / "run.toml").string();
   std::ofstream(file) << "[train]\nsteps = 7\nnoise = 1\n";
-  const Outcome effective =
+  const Captured effective =
       run("config effective -s train.batch=5 " + file + " --set data.inputs='[\"a\", \"b\"]'");
   CHECK(effective.code == 0);
   const Config config = parse_config(effective.out, "effective.toml");
@@ -133,15 +134,15 @@ TEST_CASE("every instruction set of this CPU agrees with the reference") {
     CHECK(nlohmann::json::parse(run("info --json").out)["isa"] == isa);
     for (const char* precision : {"f64", "f32", "f16", "bf16"}) {
       CAPTURE(precision);
-      const Outcome outcome = run(std::string("verify " MESHGRAD_SOURCE_DIR
-                                              "/tests/data/oracles/mgn_small.safetensors --precision ") +
-                                  precision);
+      const Captured outcome = run(std::string("verify " MESHGRAD_SOURCE_DIR
+                                               "/tests/data/oracles/mgn_small.safetensors --precision ") +
+                                   precision);
       CAPTURE(outcome.out);
       CHECK(outcome.code == 0);
     }
   }
   setenv("MESHGRAD_CPU_ISA", "mmx", 1);
-  check_fails("info", 2, "[MESHGRAD_CPU_ISA] needed scalar");
+  check_command_fails("info", 2, "[MESHGRAD_CPU_ISA] needed scalar");
   unsetenv("MESHGRAD_CPU_ISA");
 }
 
@@ -153,15 +154,20 @@ TEST_CASE("a command says which device auto chose") {
   CHECK(run(verify + " --device cpu").err.empty());
 }
 
-TEST_CASE("what the engine refuses of threads is named by its key") {
-  const test::ScratchDirectory scratch;
-  const std::string file = (scratch.path / "config.toml").string();
-  std::ofstream(file) << "[data]\npath = \"none.mgd\"\n";
-  const Outcome outcome =
-      run("train " + file + " --set run.device=cpu --set run.pin=true --set run.threads=4000");
-  CHECK(outcome.code == 2);
-  check_has(outcome.err, "[run.pin] needed no more threads than the ");
-  check_has(outcome.err, "got 4000; fix: set run.threads lower, or run.pin = false");
+TEST_CASE(
+    "a removed key is refused where it asks for something, and ignored in files that an earlier version "
+    "wrote") {
+  const std::string text = "[run]\npin = true\n";
+  const Captured given = run("config effective --set run.pin=true");
+  CHECK(given.code == 2);
+  check_has(given.err, "[run.pin] needed a known key");
+  CHECK_THROWS_WITH_AS(
+      parse_config(text, "config.toml"),
+      doctest::Contains("config.toml:2: [run.pin] needed no key of this name, as it was removed, got "
+                        "true; fix: leave it out"),
+      ConfigError);
+  CHECK(to_toml(parse_config("[run]\npin = false\n", "config.toml")) == to_toml(Config{}));
+  CHECK(to_toml(parse_saved_config(text, "last.safetensors")) == to_toml(Config{}));
 }
 
 TEST_CASE("no colour codes where stderr is no terminal") {

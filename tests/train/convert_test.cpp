@@ -150,7 +150,7 @@ TEST_CASE("edge statistics weigh each mesh by its trajectories") {
   CHECK(data.trajectory("train", 0).mesh().index == data.trajectory("train", 2).mesh().index);
 }
 
-TEST_CASE("shares are whole, complete, and leave nobody out") {
+TEST_CASE("shares are whole, complete, and leave no trajectory out") {
   const std::vector<double> usual{0.8, 0.1, 0.1};
   CHECK(whole_shares(10, usual, 1) == std::vector<int64_t>{8, 1, 1});
   CHECK(whole_shares(3, usual, 1) == std::vector<int64_t>{1, 1, 1});

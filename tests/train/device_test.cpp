@@ -4,10 +4,12 @@
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/random.h>
 #include <meshgrad/train/io/metrics_log.h>
-#include <meshgrad/train/run/evaluate.h>
-#include <meshgrad/train/run/step.h>
+#include <meshgrad/train/run/make_model.h>
+#include <meshgrad/train/run/predictor.h>
+#include <meshgrad/train/run/step_cache.h>
 #include <meshgrad/train/run/verify.h>
 
 #include <algorithm>
@@ -228,20 +230,26 @@ TEST_CASE("classes beyond the bound give way to those used last" * doctest::skip
   }();
   Runtime runtime({.device = kGpu, .threads = 1});
   const Dataset dataset = Dataset::open(config.data.path);
-  const FrameFeatures features(dataset, config.data);
-  MeshGraphNet model(model_options(config.model, features));
-  model.allocate(runtime, DType::f32, 1);
-  const Optimizer optimizer(runtime, model.parameters(), {}, 0.0, {.peak = 1e-3});
-  Normalizers normalizers = features.dataset_normalizers({});
+  const Task task = make_task(config, dataset);
+  const Model model = make_model(runtime, config, task.sizes());
+  const Optimizer optimizer(runtime, model.parameters, {}, 0.0, {.peak = 1e-3});
+  Normalizers normalizers = task.dataset_normalizers({});
   std::vector<std::string> notes;
   const int64_t before = runtime.allocator().stats().allocated.current;
   {
-    TrainStep step(
-        runtime, config, dataset, features, model, optimizer,
-        [&](const std::string& text) { notes.push_back(text); }, 1);
+    StepCache steps(
+        runtime, config, task, model, optimizer, {}, [&](const std::string& text) { notes.push_back(text); },
+        1);
+    Uploader uploader(runtime, 2, 0);
+    SampleScratch scratch_memory;
     const std::vector<Sample> small{{0, 1, 0}}, large{{0, 1, 0}, {1, 1, 0}};
     const auto run = [&](const std::vector<Sample>& samples) {
-      step.batch(samples, {.weight = 30.0, .noise = {}}, normalizers);
+      const BatchLayout layout = steps.layout(task.shape(config.data.train_split, samples));
+      const StoragePtr staged = uploader.stage(layout.bytes());
+      const Batch batch = layout.batch(staged);
+      task.write(batch, config.data.train_split, samples, {}, normalizers, false, scratch_memory);
+      *batch.tensor(kWindowWeight).data<double>() = 30.0;
+      steps.run(layout, [&](const StoragePtr& to) { return uploader.upload(staged, layout.bytes(), to); });
     };
     for (int i = 0; i < 3; ++i) run(large);
     CHECK(notes.size() == 1);
@@ -297,8 +305,9 @@ TEST_CASE("a device verifies, validates, evaluates and rolls out" * doctest::ski
   const Predictor on_device(runtime, checkpoint), on_host(host, checkpoint);
   const EvaluateOptions options{.split = "test"};
   const Evaluation a = evaluate(on_device, options), b = evaluate(on_host, options);
-  CHECK(a.one_step_rmse == doctest::Approx(b.one_step_rmse).epsilon(1e-4));
-  CHECK(a.rollout_rmse.at("all") == doctest::Approx(b.rollout_rmse.at("all")).epsilon(1e-3));
+  CHECK(a.dynamics->one_step_rmse == doctest::Approx(b.dynamics->one_step_rmse).epsilon(1e-4));
+  CHECK(a.dynamics->rollout_rmse.at("all") ==
+        doctest::Approx(b.dynamics->rollout_rmse.at("all")).epsilon(1e-3));
 }
 
 TEST_CASE("a GPU says which precision it does not have" * doctest::skip(cuda_devices().empty())) {

@@ -3,7 +3,8 @@
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/report/rollout_files.h>
-#include <meshgrad/train/run/evaluate.h>
+#include <meshgrad/train/run/predictor.h>
+#include <meshgrad/train/task/rollout.h>
 
 #include <algorithm>
 #include <cmath>
@@ -89,31 +90,35 @@ TEST_CASE("a model of no change has the errors of the data") {
       const Evaluation e = evaluate(predictor, options);
       const double hold = direct_rmse(trajectory, neighbours(trajectory.frames(), stride));
       CHECK(hold > 1e-3);
-      CHECK(e.hold_rmse == doctest::Approx(hold).epsilon(1e-9));
-      CHECK(e.one_step_rmse == doctest::Approx(hold).epsilon(1e-9));
-      CHECK(e.rollout_rmse.at("1") == doctest::Approx(direct_rmse(trajectory, from_start(1))).epsilon(1e-9));
-      CHECK(e.rollout_rmse.at("10") ==
+      CHECK(e.dynamics->hold_rmse == doctest::Approx(hold).epsilon(1e-9));
+      CHECK(e.dynamics->one_step_rmse == doctest::Approx(hold).epsilon(1e-9));
+      CHECK(e.dynamics->rollout_rmse.at("1") ==
+            doctest::Approx(direct_rmse(trajectory, from_start(1))).epsilon(1e-9));
+      CHECK(e.dynamics->rollout_rmse.at("10") ==
             doctest::Approx(direct_rmse(trajectory, from_start(10))).epsilon(1e-9));
-      CHECK(e.rollout_rmse.at("all") ==
+      CHECK(e.dynamics->rollout_rmse.at("all") ==
             doctest::Approx(direct_rmse(trajectory, from_start(13))).epsilon(1e-9));
-      CHECK(e.rollout_rmse.at("50") == e.rollout_rmse.at("all"));  // the trajectory is shorter
-      CHECK(e.rollout_steps == 13);
+      CHECK(e.dynamics->rollout_rmse.at("50") ==
+            e.dynamics->rollout_rmse.at("all"));  // the trajectory is shorter
+      CHECK(e.dynamics->rollout_steps == 13);
       CHECK(e.trajectories == 1);
-      CHECK(e.step == 4);
+      CHECK(predictor.step() == 4);
     }
   }
 }
+
+const MeshDynamics& dynamics(const Predictor& predictor) { return *predictor.task().as<MeshDynamics>(); }
 
 using Frames = std::vector<std::vector<float>>;
 
 Frames rolled(const Predictor& predictor, RolloutBoundary boundary, int64_t steps = 0) {
   Frames frames;
   const TrajectoryView trajectory = predictor.dataset().trajectory("test", 0);
-  roll_out(predictor, trajectory, steps, boundary,
-           [&](int64_t t, const std::vector<float>& ours, const std::vector<float>& truth) {
-             CHECK(t == static_cast<int64_t>(frames.size()) + 1);
-             CHECK(std::equal(truth.begin(), truth.end(), frame(trajectory, t).begin()));
-             frames.push_back(ours);
+  roll_out(predictor.trained(), dynamics(predictor), trajectory, {.steps = steps, .boundary = boundary},
+           [&](const RolloutFrame& now) {
+             CHECK(now.t == static_cast<int64_t>(frames.size()) + 1);
+             CHECK(std::equal(now.truth.begin(), now.truth.end(), frame(trajectory, now.t).begin()));
+             frames.push_back(now.ours);
            });
   return frames;
 }
@@ -128,12 +133,13 @@ TEST_CASE("boundaries come from the data or stay as they were; what is predicted
   REQUIRE(data.size() == 13);
   REQUIRE(initial.size() == 13);
   CHECK(rolled(predictor, RolloutBoundary::data, 5).size() == 5);
-  const auto mask = predictor.features().predicted_mask(trajectory.mesh());
-  FieldState state = predictor.features().state_at(trajectory, 0);
+  const auto mask = dynamics(predictor).inputs().predicted_mask(trajectory.mesh());
+  FieldState state = dynamics(predictor).state_at(trajectory, 0);
   size_t moved = 0;
   for (size_t step = 0; step < data.size(); ++step) {
     const auto t = static_cast<int64_t>(step);
-    const std::vector<float> predicted = predictor.predict(trajectory, t, state);
+    const std::vector<float> predicted =
+        predict_next(predictor.trained(), dynamics(predictor), trajectory, t, state);
     for (size_t i = 0; i < mask.size() * 2; ++i) {
       if (mask[i / 2] == 1) {
         CHECK(data[step][i] == predicted[i]);
@@ -147,6 +153,31 @@ TEST_CASE("boundaries come from the data or stay as they were; what is predicted
     state.current = data[step];
   }
   CHECK(moved > 0);  // inflow that changes is felt downstream
+}
+
+TEST_CASE("a rollout longer than the data holds the last boundary values, and has no truth to compare with") {
+  const TrainedRun run;
+  Runtime runtime({.device = {}, .threads = 1});
+  const Predictor predictor(runtime, run.checkpoint());
+  const TrajectoryView trajectory = predictor.dataset().trajectory("test", 0);
+  const auto mask = dynamics(predictor).inputs().predicted_mask(trajectory.mesh());
+  constexpr int64_t kData = 13, kSteps = 20;
+  int64_t steps = 0;
+  roll_out(predictor.trained(), dynamics(predictor), trajectory, {.steps = kSteps},
+           [&](const RolloutFrame& now) {
+             ++steps;
+             CHECK(now.truth.empty() == (steps > kData));
+             const auto boundary = frame(trajectory, std::min(steps, kData));
+             for (size_t i = 0; i < now.ours.size(); ++i)
+               if (mask[i / 2] == 0) CHECK(now.ours[i] == boundary[i]);
+           });
+  CHECK(steps == kSteps);
+  const std::string out = (fs::path(run.config.run.dir) / "long").string();
+  const test::Outcome told =
+      test::run_meshgrad({"rollout", run.config.run.dir, "--steps", "20", "-o", out, "--quiet"});
+  CHECK(told.code == 0);
+  CHECK_MESSAGE(contains(told.out, "the data ends after 13 steps"), told.out);
+  CHECK(fs::exists(fs::path(out) / "frame_00020.vtu"));
 }
 
 TEST_CASE("a rollout of no change stands still") {
@@ -173,19 +204,18 @@ TEST_CASE("second differences: no second change goes on as before") {
   Runtime runtime({.device = {}, .threads = 1});
   const Predictor predictor(runtime, zero);
   const TrajectoryView trajectory = predictor.dataset().trajectory("test", 0);
-  const auto mask = predictor.features().predicted_mask(trajectory.mesh());
+  const auto mask = dynamics(predictor).inputs().predicted_mask(trajectory.mesh());
   int64_t steps = 0;
-  roll_out(predictor, trajectory, 3, RolloutBoundary::data,
-           [&](int64_t t, const std::vector<float>& ours, const std::vector<float>&) {
-             CHECK(t == ++steps + 1);  // the first needs two frames
-             for (size_t i = 0; i < ours.size(); ++i) {
-               if (mask[i / 2] == 0) continue;
-               const double start = static_cast<double>(frame(trajectory, 1)[i]);
-               const double speed = start - static_cast<double>(frame(trajectory, 0)[i]);
-               CHECK(static_cast<double>(ours[i]) ==
-                     doctest::Approx(start + static_cast<double>(steps) * speed).epsilon(1e-5));
-             }
-           });
+  roll_out(predictor.trained(), dynamics(predictor), trajectory, {.steps = 3}, [&](const RolloutFrame& now) {
+    CHECK(now.t == ++steps + 1);  // the first needs two frames
+    for (size_t i = 0; i < now.ours.size(); ++i) {
+      if (mask[i / 2] == 0) continue;
+      const double start = static_cast<double>(frame(trajectory, 1)[i]);
+      const double speed = start - static_cast<double>(frame(trajectory, 0)[i]);
+      CHECK(static_cast<double>(now.ours[i]) ==
+            doctest::Approx(start + static_cast<double>(steps) * speed).epsilon(1e-5));
+    }
+  });
   CHECK(steps == 3);
 }
 
@@ -196,7 +226,11 @@ TEST_CASE("evaluate prints its figures as JSON, from the best checkpoint unless 
   REQUIRE(outcome.code == 0);
   const auto json = nlohmann::json::parse(outcome.out);
   CHECK(json["split"] == "test");
-  CHECK(json["fields"] == "velocity");
+  CHECK(json["targets"] == "velocity");
+  for (const char* key : {"rmse", "mae", "relative_l2"}) {
+    CHECK(json["fields"]["velocity"][key].get<double>() > 0.0);
+    CHECK(json["rollout_fields"]["velocity"][key].get<double>() > 0.0);
+  }
   CHECK(json["trajectories"] == 1);
   CHECK(json["rollout_steps"] == 13);
   for (const char* key : {"one_step_rmse", "hold_rmse"}) CHECK(json[key].get<double>() > 0.0);
@@ -205,7 +239,7 @@ TEST_CASE("evaluate prints its figures as JSON, from the best checkpoint unless 
   Runtime runtime({.device = {}, .threads = 1});
   const Predictor best(runtime, find_checkpoint(run.config.run.dir, "best"));
   CHECK(json["checkpoint_step"] == best.step());
-  CHECK(json["one_step_rmse"] == evaluate(best, {}).one_step_rmse);
+  CHECK(json["one_step_rmse"] == evaluate(best, {}).dynamics->one_step_rmse);
 
   const auto valid = nlohmann::json::parse(test::run_meshgrad({"evaluate", run.config.run.dir, "--split",
                                                                "valid", "--checkpoint", "last", "--json"})
@@ -236,9 +270,9 @@ TEST_CASE("rollout writes a series, a file a frame and pictures") {
       for (const char* field : {"\"velocity\"", "\"velocity_truth\"", "\"velocity_error\"", "\"node_type\""})
         CHECK(contains(vtu, field));
     }
-    if (entry.path().extension() == ".png") {
+    if (entry.path().extension() == ".svg") {
       ++pictures;
-      CHECK(test::read_text(entry.path()).starts_with("\x89PNG"));
+      CHECK(contains(test::read_text(entry.path()), "<title>velocity, step "));
     }
   }
   CHECK(frames == 11);

@@ -36,11 +36,11 @@ void check_fails(std::vector<std::string> arguments, int code, const std::vector
 }
 
 /// Data and a config file; runs are short.
-struct Fixture {
+struct FaultFixture {
   test::ScratchDirectory scratch;
   Config config;
   std::string file;
-  Fixture() {
+  FaultFixture() {
     config = test::small_config(scratch.path, test::pack_waves(scratch.path));
     config.train.steps = 4;
     config.train.validate_every = 2;
@@ -56,7 +56,7 @@ struct Fixture {
 };
 
 TEST_CASE("a wrong configuration exits 2 and names the key") {
-  Fixture f;
+  FaultFixture f;
   check_fails({"train", f.file, "--set", "train.stesp=3"}, 2, {"train.stesp", "did you mean train.steps?"});
   check_fails({"train", f.file, "--set", "train.batch=two"}, 2, {"[train.batch]"});
   check_fails({"train", "/nonexistent.toml"}, 2, {"/nonexistent.toml"});
@@ -69,7 +69,7 @@ TEST_CASE("a wrong configuration exits 2 and names the key") {
 }
 
 TEST_CASE("bad data exits 1 and names the file") {
-  Fixture f;
+  FaultFixture f;
   check_fails({"train", f.file, "--set", "data.path=/nonexistent.mgd"}, 1, {"/nonexistent.mgd"});
   const std::string bytes = test::read_text(f.config.data.path);
   const std::string damaged = (f.scratch.path / "damaged.mgd").string();
@@ -94,7 +94,7 @@ TEST_CASE("NaN in the data is refused when it is packed") {
 }
 
 TEST_CASE("a run is not overwritten, and not resumed as another model or on other data") {
-  Fixture f;
+  FaultFixture f;
   test::train_here(f.config);
   const std::string last = checkpoint_bytes(f.config.run.dir, "last");
   const std::string metrics = test::read_text(fs::path(f.config.run.dir) / "metrics.jsonl");
@@ -113,7 +113,7 @@ TEST_CASE("a run is not overwritten, and not resumed as another model or on othe
 }
 
 TEST_CASE("a folder without a run, and a checkpoint that is none") {
-  Fixture f;
+  FaultFixture f;
   const std::string empty = (f.scratch.path / "empty").string();
   fs::create_directory(empty);
   for (const std::string& folder : {empty, std::string("/nonexistent")}) {
@@ -135,7 +135,7 @@ TEST_CASE("a folder without a run, and a checkpoint that is none") {
 }
 
 TEST_CASE("a device that is not there exits 3") {
-  Fixture f;
+  FaultFixture f;
   check_fails({"train", f.file, "--set", "run.device=cuda:97"}, 3, {"cuda", "fix: "});
   const auto machine = nlohmann::json::parse(test::run_meshgrad({"info", "--json"}).out);
   if (machine["default_device"] == "cpu")
@@ -143,7 +143,7 @@ TEST_CASE("a device that is not there exits 3") {
 }
 
 TEST_CASE("too little memory exits 1 with a report, and the checkpoint stays") {
-  Fixture f;
+  FaultFixture f;
   test::pack_waves(f.scratch.path, 40, 6);
   f.config.model.width = 64;
   f.config.train.steps = 1;
@@ -156,7 +156,7 @@ TEST_CASE("too little memory exits 1 with a report, and the checkpoint stays") {
 }
 
 TEST_CASE("a checkpoint that may not grow exits 1, and the one before it stays") {
-  Fixture f;
+  FaultFixture f;
   test::train_here(f.config);
   const std::string last = checkpoint_bytes(f.config.run.dir, "last");
   const int blocks = static_cast<int>(last.size() / 1024);  // half of what is needed
@@ -182,7 +182,7 @@ struct SmallDisk {
 };
 
 TEST_CASE("a full disk exits 1, and the checkpoint before it stays") {
-  Fixture f;
+  FaultFixture f;
   const SmallDisk disk(f.scratch.path / "disk");
   if (!disk.mounted) MESSAGE("not root: the disk is a folder, and is not filled");
   f.config.run.dir = (disk.path / "run").string();
@@ -202,7 +202,7 @@ TEST_CASE("a full disk exits 1, and the checkpoint before it stays") {
 }
 
 TEST_CASE("a run that diverges exits 1 and keeps the checkpoint") {
-  Fixture f;
+  FaultFixture f;
   f.config.optimizer.name = OptimizerKind::sgd;
   test::write_config(f.scratch.path, f.config);
   test::train_here(f.config);

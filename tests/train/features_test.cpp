@@ -3,9 +3,10 @@
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/random.h>
+#include <meshgrad/engine/runtime.h>
 #include <meshgrad/train/data/packed_file_writer.h>
-#include <meshgrad/train/task/frame_features.h>
-#include <meshgrad/train/task/sampler.h>
+#include <meshgrad/train/run/sampler.h>
+#include <meshgrad/train/task/task.h>
 
 #include <algorithm>
 #include <cmath>
@@ -95,34 +96,35 @@ DataConfig hand_config(Prediction predict = Prediction::change) {
 }
 
 /// Normalisers that change nothing, so that a batch shows physical values.
-Normalizers identity(const FrameFeatures& features) {
+Normalizers identity(const MeshDynamics& features) {
   const auto plain = [](int64_t width) {
     const auto n = static_cast<size_t>(width);
     return Normalizer::fixed(std::vector<double>(n, 0.0), std::vector<double>(n, 1.0));
   };
-  return {plain(features.node_inputs()), plain(features.edge_inputs()), plain(features.outputs())};
+  return {plain(features.inputs().node_inputs()), plain(features.inputs().edge_inputs()),
+          plain(features.inputs().outputs())};
 }
 
-struct Fixture {
+struct DataFixture {
   test::ScratchDirectory scratch;
   Dataset dataset = hand_made(scratch.path);
   Runtime runtime{RuntimeOptions{.device = {}, .threads = 1}};
 };
 
-Batch batch_of(Fixture& f, const FrameFeatures& features, const std::vector<Sample>& samples,
+Batch batch_of(DataFixture& f, const MeshDynamics& features, const std::vector<Sample>& samples,
                const NoiseOptions& noise, const std::string& split = "train") {
   Normalizers none = identity(features);
-  return features.training_batch(f.runtime, DType::f64, split, samples, noise, none, false);
+  return training_batch(Task(features), f.runtime, DType::f64, split, samples, noise, none, false);
 }
 
 TEST_CASE(
     "inputs are fields in the order of the config, then the one-hot type; edges are relative positions") {
-  Fixture f;
-  const FrameFeatures features(f.dataset, hand_config());
-  REQUIRE(features.node_inputs() == 1 + 2 + 9);
-  REQUIRE(features.outputs() == 2);
+  DataFixture f;
+  const MeshDynamics features(f.dataset, hand_config());
+  REQUIRE(features.inputs().node_inputs() == 1 + 2 + 9);
+  REQUIRE(features.inputs().outputs() == 2);
   const Batch batch = batch_of(f, features, {{0, 2, 0}}, {});
-  const auto x = batch.node_features.values<double>();
+  const auto x = batch.graph.node_features.values<double>();
   for (size_t node = 0; node < 3; ++node) {
     const auto n = static_cast<int64_t>(node);
     CHECK(x[node * 12] == pressure(2, n));
@@ -133,20 +135,19 @@ TEST_CASE(
   }
   // Sorted by (receiver, sender): 1->0, 2->0, 0->1, 2->1, 0->2, 1->2; sender minus receiver, then the length.
   const std::vector<double> edges{3, 0, 3, 0, 4, 4, -3, 0, 3, -3, 4, 5, 0, -4, 4, 3, -4, 5};
-  const auto actual = batch.edge_sets[0].features.values<double>();
+  const auto actual = batch.graph.edge_sets[0].features.values<double>();
   CHECK(std::equal(edges.begin(), edges.end(), actual.begin(), actual.end()));
-  const auto mask = batch.mask.values<uint8_t>();
+  const auto mask = batch.tensor("mask").values<uint8_t>();
   CHECK(std::vector<int>(mask.begin(), mask.end()) == std::vector<int>{1, 0, 1});
-  CHECK(batch.samples == std::vector<uint64_t>{f.dataset.trajectory("train", 0).sample_id(2)});
 }
 
 TEST_CASE("several targets lie side by side in the order of the config") {
-  Fixture f;
+  DataFixture f;
   DataConfig config = hand_config();
   config.targets = {"v", "p"};
-  const FrameFeatures features(f.dataset, config);
-  CHECK(features.target_names() == "v, p");
-  const auto values = features.target_values(f.dataset.trajectory("train", 0), 3);
+  const MeshDynamics features(f.dataset, config);
+  CHECK(features.inputs().target_names() == "v, p");
+  const auto values = features.inputs().target_values(f.dataset.trajectory("train", 0), 3);
   REQUIRE(values.size() == 9);
   CHECK(values[3] == velocity(3, 1, 0));
   CHECK(values[4] == velocity(3, 1, 1));
@@ -154,7 +155,8 @@ TEST_CASE("several targets lie side by side in the order of the config") {
 }
 
 /// The noise of a sample on v: zero where the type takes none.
-double noise_on(const Fixture& f, const NoiseOptions& noise, const Sample& sample, size_t node, size_t c) {
+double noise_on(const DataFixture& f, const NoiseOptions& noise, const Sample& sample, size_t node,
+                size_t c) {
   if (kTypes[node] == 4) return 0.0;
   const uint64_t id = f.dataset.trajectory("train", 0).sample_id(sample.frame);
   const double draw =
@@ -163,8 +165,8 @@ double noise_on(const Fixture& f, const NoiseOptions& noise, const Sample& sampl
 }
 
 TEST_CASE("the change and its noise: input + n, target - gamma n") {
-  Fixture f;
-  const FrameFeatures features(f.dataset, hand_config());
+  DataFixture f;
+  const MeshDynamics features(f.dataset, hand_config());
   const Sample sample{0, 2, 4};
   for (const double gamma : {1.0, 0.25, 0.0}) {
     const NoiseOptions noise{0.5, gamma, 11};
@@ -174,18 +176,20 @@ TEST_CASE("the change and its noise: input + n, target - gamma n") {
       const auto n = static_cast<int64_t>(node), k = static_cast<int64_t>(c);
       const double added = noise_on(f, noise, sample, node, c);
       const double change = velocity(3, n, k) - velocity(2, n, k);
-      CHECK(batch.node_features.values<double>()[node * 12 + 1 + c] ==
+      CHECK(batch.graph.node_features.values<double>()[node * 12 + 1 + c] ==
             doctest::Approx(velocity(2, n, k) + added).epsilon(1e-6));
-      CHECK(batch.target.values<double>()[i] == doctest::Approx(change - gamma * added).epsilon(1e-5));
-      CHECK(batch.node_features.values<double>()[node * 12] == pressure(2, n));  // not predicted: no noise
+      CHECK(batch.tensor("target").values<double>()[i] ==
+            doctest::Approx(change - gamma * added).epsilon(1e-5));
+      CHECK(batch.graph.node_features.values<double>()[node * 12] ==
+            pressure(2, n));  // not predicted: no noise
     }
   }
   CHECK(noise_on(f, {0.5, 1, 11}, sample, 0, 0) != noise_on(f, {0.5, 1, 11}, {0, 2, 5}, 0, 0));
 }
 
 TEST_CASE("the second change: the input is the last change, the target takes (1 + gamma) of the noise") {
-  Fixture f;
-  const FrameFeatures features(f.dataset, hand_config(Prediction::second_change));
+  DataFixture f;
+  const MeshDynamics features(f.dataset, hand_config(Prediction::second_change));
   const Sample sample{0, 3, 0};
   const NoiseOptions noise{0.5, 0.25, 3};
   const Batch batch = batch_of(f, features, {sample}, noise);
@@ -194,9 +198,9 @@ TEST_CASE("the second change: the input is the last change, the target takes (1 
     const auto n = static_cast<int64_t>(node), k = static_cast<int64_t>(c);
     const double added = noise_on(f, noise, sample, node, c);
     const double second = velocity(4, n, k) - 2 * velocity(3, n, k) + velocity(2, n, k);
-    CHECK(batch.node_features.values<double>()[node * 12 + 1 + c] ==
+    CHECK(batch.graph.node_features.values<double>()[node * 12 + 1 + c] ==
           doctest::Approx(velocity(3, n, k) - velocity(2, n, k) + added).epsilon(1e-6));
-    CHECK(batch.target.values<double>()[i] == doctest::Approx(second - 1.25 * added).epsilon(1e-5));
+    CHECK(batch.tensor("target").values<double>()[i] == doctest::Approx(second - 1.25 * added).epsilon(1e-5));
   }
 }
 
@@ -209,7 +213,7 @@ std::pair<double, double> two_pass(const std::vector<double>& values) {
 }
 
 TEST_CASE("normalisers of the data set: fields over all nodes, targets over predicted ones, with the noise") {
-  Fixture f;
+  DataFixture f;
   const auto change = [](int64_t t, int64_t n, int64_t c) {
     return velocity(t + 1, n, c) - velocity(t, n, c);
   };
@@ -222,7 +226,7 @@ TEST_CASE("normalisers of the data set: fields over all nodes, targets over pred
     }
   }
   const NoiseOptions noise{2.0, 0.5, 0};
-  const Normalizers first = FrameFeatures(f.dataset, hand_config()).dataset_normalizers(noise);
+  const Normalizers first = MeshDynamics(f.dataset, hand_config()).dataset_normalizers(noise);
   CHECK(first.nodes.mean(0) == doctest::Approx(two_pass(all_p).first));
   CHECK(first.nodes.standard_deviation(0) == doctest::Approx(two_pass(all_p).second));
   CHECK(first.nodes.mean(5) == 0.0);
@@ -233,21 +237,22 @@ TEST_CASE("normalisers of the data set: fields over all nodes, targets over pred
   CHECK(first.targets.standard_deviation(1) == doctest::Approx(std::hypot(two_pass(changes).second, 1.0)));
 
   const Normalizers second =
-      FrameFeatures(f.dataset, hand_config(Prediction::second_change)).dataset_normalizers(noise);
+      MeshDynamics(f.dataset, hand_config(Prediction::second_change)).dataset_normalizers(noise);
   CHECK(second.targets.mean(1) == doctest::Approx(two_pass(seconds).first));
   CHECK(second.targets.standard_deviation(1) == doctest::Approx(std::hypot(two_pass(seconds).second, 3.0)));
 }
 
 TEST_CASE("a prediction is taken back to the field's unit, on predicted nodes only") {
-  Fixture f;
+  DataFixture f;
   for (const Prediction predict : {Prediction::change, Prediction::second_change}) {
-    const FrameFeatures features(f.dataset, hand_config(predict));
+    const MeshDynamics features(f.dataset, hand_config(predict));
     const TrajectoryView trajectory = f.dataset.trajectory("train", 0);
     const Normalizers normalizers = features.dataset_normalizers({});
     Normalizers same = normalizers;
-    const Batch batch = features.training_batch(f.runtime, DType::f64, "train", {{0, 2, 0}}, {}, same, false);
+    const Batch batch =
+        training_batch(Task(features), f.runtime, DType::f64, "train", {{0, 2, 0}}, {}, same, false);
     const FieldState state = features.state_at(trajectory, 2);
-    const std::vector<float> next = features.advance(trajectory, state, batch.target, normalizers);
+    const std::vector<float> next = features.advance(trajectory, state, batch.tensor("target"), normalizers);
     for (size_t i = 0; i < 6; ++i) {
       const auto n = static_cast<int64_t>(i / 2), c = static_cast<int64_t>(i % 2);
       CHECK(next[i] == doctest::Approx(velocity(n == 1 ? 2 : 3, n, c)));
@@ -256,7 +261,7 @@ TEST_CASE("a prediction is taken back to the field's unit, on predicted nodes on
 }
 
 TEST_CASE("a union of meshes is the graph of their shifted edges") {
-  Fixture f;
+  DataFixture f;
   const std::vector<MeshView> meshes{f.dataset.trajectory("valid", 0).mesh(),
                                      f.dataset.trajectory("train", 0).mesh(),
                                      f.dataset.trajectory("valid", 0).mesh()};
@@ -269,9 +274,10 @@ TEST_CASE("a union of meshes is the graph of their shifted edges") {
   }
   int64_t edges = 0;
   for (const MeshView& mesh : meshes) edges += mesh.edges;
-  const BatchMemory memory({.nodes = shift, .edges = edges, .node_inputs = 1, .edge_inputs = 1}, DType::f32,
-                           BatchMemory::Sizes::exact);
-  const Graph ours = memory.batch(host_tensor({memory.bytes()}, DType::u8).storage()).edge_sets.front().graph;
+  const BatchLayout layout({.node_inputs = 1, .edge_inputs = {1}, .edge_set_names = {"mesh"}, .outputs = 1},
+                           {shift, edges}, DType::f32, BatchLayout::Sizes::exact);
+  const Batch batch = layout.batch(host_tensor({layout.bytes()}, DType::u8).storage());
+  const Graph ours = batch.graph.edge_sets.front().graph;
   Dataset::MeshSizes all;
   for (const MeshView& mesh : meshes) all = append_to_union(ours, mesh, all);
   CHECK(all.nodes == shift);
@@ -290,12 +296,12 @@ TEST_CASE("a union of meshes is the graph of their shifted edges") {
 }
 
 TEST_CASE("a batch is its samples one behind the other") {
-  Fixture f;
-  const FrameFeatures features(f.dataset, hand_config());
+  DataFixture f;
+  const MeshDynamics features(f.dataset, hand_config());
   const NoiseOptions noise{0.5, 1.0, 1};
   const std::vector<Sample> samples{{0, 1, 2}, {1, 0, 0}};
   const Batch both = batch_of(f, features, samples, noise, "valid");
-  CHECK(both.graph_offsets == std::vector<int64_t>{0, 4, 7});
+  CHECK(both.graph.graph_offsets == std::vector<int64_t>{0, 4, 7});
   const auto check_part = [&](const Tensor& whole, const Tensor& part, size_t first) {
     const auto a = whole.values<double>();
     const auto b = part.values<double>();
@@ -304,13 +310,13 @@ TEST_CASE("a batch is its samples one behind the other") {
   size_t nodes = 0, edges = 0;
   for (const Sample& sample : samples) {
     const Batch one = batch_of(f, features, {sample}, noise, "valid");
-    check_part(both.node_features, one.node_features, nodes * 12);
-    check_part(both.target, one.target, nodes * 2);
-    check_part(both.edge_sets[0].features, one.edge_sets[0].features, edges * 3);
-    nodes += static_cast<size_t>(one.nodes);
-    edges += static_cast<size_t>(one.edge_sets[0].graph.edges);
+    check_part(both.graph.node_features, one.graph.node_features, nodes * 12);
+    check_part(both.tensor("target"), one.tensor("target"), nodes * 2);
+    check_part(both.graph.edge_sets[0].features, one.graph.edge_sets[0].features, edges * 3);
+    nodes += static_cast<size_t>(one.graph.nodes);
+    edges += static_cast<size_t>(one.graph.edge_sets[0].graph.edges);
   }
-  CHECK(both.nodes == static_cast<int64_t>(nodes));
+  CHECK(both.graph.nodes == static_cast<int64_t>(nodes));
 }
 
 TEST_CASE("an online normaliser equals two passes over all rows, and a constant column stays finite") {
@@ -342,12 +348,12 @@ TEST_CASE("an online normaliser equals two passes over all rows, and a constant 
 }
 
 TEST_CASE("a learning batch adds its rows before it is normalised, others add none") {
-  Fixture f;
-  const FrameFeatures features(f.dataset, hand_config());
-  Normalizers learned = features.online_normalizers();
+  DataFixture f;
+  const MeshDynamics features(f.dataset, hand_config());
+  Normalizers learned = features.inputs().online_normalizers();
   std::vector<double> changes;
   for (const int64_t t : {0, 2}) {
-    features.training_batch(f.runtime, DType::f64, "train", {{0, t, 0}}, {}, learned, true);
+    training_batch(Task(features), f.runtime, DType::f64, "train", {{0, t, 0}}, {}, learned, true);
     for (int64_t n = 0; n < 3; ++n)
       changes.push_back(static_cast<double>(velocity(t + 1, n, 0) - velocity(t, n, 0)));
   }
@@ -355,24 +361,24 @@ TEST_CASE("a learning batch adds its rows before it is normalised, others add no
   CHECK(learned.targets.standard_deviation(0) == doctest::Approx(two_pass(changes).second));
   CHECK(learned.nodes.count() == 6.0);
   CHECK(learned.edges.count() == 12.0);
-  features.training_batch(f.runtime, DType::f64, "train", {{0, 1, 0}}, {}, learned, false);
+  training_batch(Task(features), f.runtime, DType::f64, "train", {{0, 1, 0}}, {}, learned, false);
   CHECK(learned.nodes.count() == 6.0);
 }
 
 TEST_CASE("fields and types that do not exist are named") {
-  Fixture f;
+  DataFixture f;
   DataConfig config = hand_config();
   config.inputs = {"speed"};
-  CHECK(test::contains(message_of([&] { FrameFeatures(f.dataset, config); }), "speed"));
+  CHECK(test::contains(message_of([&] { MeshDynamics(f.dataset, config); }), "speed"));
   config = hand_config();
   config.node_types = 5;  // the data has type 5
-  CHECK(test::contains(message_of([&] { FrameFeatures(f.dataset, config); }), "[data.node_types]"));
+  CHECK(test::contains(message_of([&] { MeshDynamics(f.dataset, config); }), "[data.node_types]"));
 }
 
 TEST_CASE("every pass of the sampler visits every frame once, in another order") {
-  Fixture f;
+  DataFixture f;
   for (const Prediction predict : {Prediction::change, Prediction::second_change}) {
-    const Sampler sampler(f.dataset, "valid", predict, 5);
+    const Sampler sampler(Task(MeshDynamics(f.dataset, hand_config(predict))), "valid", 5);
     const int64_t first = predict == Prediction::change ? 0 : 1;
     CHECK(sampler.samples() == (predict == Prediction::change ? 2 + 1 : 1));
     for (int64_t pass = 0; pass < 4; ++pass) {
@@ -387,7 +393,8 @@ TEST_CASE("every pass of the sampler visits every frame once, in another order")
       CHECK(static_cast<int64_t>(seen.size()) == sampler.samples());
     }
   }
-  const Sampler train(f.dataset, "train", Prediction::change, 5);
+  const Task task(MeshDynamics(f.dataset, hand_config()));
+  const Sampler train(task, "train", 5);
   std::set<std::vector<int64_t>> orders;
   for (int64_t pass = 0; pass < 20; ++pass) {
     std::vector<int64_t> order;
@@ -395,7 +402,7 @@ TEST_CASE("every pass of the sampler visits every frame once, in another order")
     orders.insert(order);
   }
   CHECK(orders.size() > 5);
-  CHECK(test::contains(message_of([&] { Sampler(f.dataset, "tset", Prediction::change, 0); }), "tset"));
+  CHECK(test::contains(message_of([&] { Sampler(task, "tset", 0); }), "tset"));
 }
 
 TEST_CASE("shuffled is a permutation of any count") {

@@ -55,7 +55,7 @@ Bytes npy(const std::string& descr, bool fortran, const std::string& shape, cons
   return file;
 }
 
-DeepmindMeta parse(const nlohmann::json& json, std::vector<std::string>* warnings = nullptr) {
+DeepmindMeta parse_meta(const nlohmann::json& json, std::vector<std::string>* warnings = nullptr) {
   return parse_deepmind_meta(json.dump(), "meta.json", [warnings](const std::string& text) {
     if (warnings != nullptr) warnings->push_back(text);
   });
@@ -127,7 +127,7 @@ TEST_CASE("an example comes back, and what is none is refused") {
 TEST_CASE("random bytes are refused or parsed, never read past") {
   std::mt19937 random(2);
   const Bytes good = SquareRecord(3).message();
-  const DeepmindMeta meta = parse(square_meta(3));
+  const DeepmindMeta meta = parse_meta(square_meta(3));
   int parsed = 0;
   for (int i = 0; i < 3000; ++i) {
     Bytes bytes = good;
@@ -147,18 +147,18 @@ TEST_CASE("the known fault of dtype is repaired and said") {
   nlohmann::json json = square_meta(3);
   json["features"]["velocity"]["dtype"] = "<dtype: 'float32'>";
   std::vector<std::string> warnings;
-  CHECK(parse(json, &warnings).features[3].type == NumberType::float32);
+  CHECK(parse_meta(json, &warnings).features[3].type == NumberType::float32);
   REQUIRE(warnings.size() == 1);
   CHECK(contains(warnings[0], "meta.json: features.velocity"));
   json["features"]["velocity"]["dtype"] = "<dtype: 'complex64'>";
-  CHECK_THROWS_AS(parse(json), DataError);
+  CHECK_THROWS_AS(parse_meta(json), DataError);
 }
 
 TEST_CASE("a fault of meta.json names the key") {
   const auto without = [](auto change) {
     nlohmann::json json = square_meta(3);
     change(json);
-    return message_of([&] { parse(json); });
+    return message_of([&] { parse_meta(json); });
   };
   CHECK(contains(without([](auto& j) { j["features"].erase("velocity"); }),
                  "[meta.json: features] needed the key \"velocity\", got none"));
@@ -172,7 +172,7 @@ TEST_CASE("a fault of meta.json names the key") {
 
 TEST_CASE("static and dynamic fields of a record") {
   const SquareRecord record(3);
-  const auto got = trajectories_of_record(record.message(), parse(square_meta(3)), "r", {});
+  const auto got = trajectories_of_record(record.message(), parse_meta(square_meta(3)), "r", {});
   REQUIRE(got.size() == 1);
   CHECK(got[0].frames == 3);
   CHECK(got[0].nodes == 4);
@@ -187,7 +187,7 @@ TEST_CASE("static and dynamic fields of a record") {
 }
 
 TEST_CASE("a record that does not fit meta.json names record and field") {
-  const DeepmindMeta meta = parse(square_meta(3));
+  const DeepmindMeta meta = parse_meta(square_meta(3));
   const auto error = [&](const SquareRecord& record) {
     return message_of([&] { trajectories_of_record(record.message(), meta, "r 7", {}); });
   };
@@ -200,7 +200,7 @@ TEST_CASE("a record that does not fit meta.json names record and field") {
   nlohmann::json json = square_meta(3);
   json["field_names"].push_back("pressure");
   json["features"]["pressure"] = json["features"]["velocity"];
-  const DeepmindMeta more = parse(json);
+  const DeepmindMeta more = parse_meta(json);
   CHECK(contains(message_of([&] { trajectories_of_record(SquareRecord(3).message(), more, "r 7", {}); }),
                  "[r 7] needed the field \"pressure\" that meta.json names, got none"));
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The files that show what an allocator did.
+#include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/memory/source_host.h>
 #include <meshgrad/engine/random.h>
 #include <meshgrad/train/replay/trace.h>
 #include <meshgrad/train/report/history_files.h>
-#include <meshgrad/train/report/history_html.h>
 #include <meshgrad/train/report/history_json.h>
-#include <meshgrad/train/report/history_pickle.h>
+#include <meshgrad/train/report/history_page.h>
 #include <meshgrad/train/report/history_timeline.h>
 
 #include <doctest/doctest.h>
@@ -16,6 +16,7 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 
+#include "support.h"
 #include "train/process.h"
 
 namespace meshgrad {
@@ -25,10 +26,8 @@ using Kind = MemoryEvent::Kind;
 using Json = nlohmann::json;
 using State = MemorySnapshot::State;
 
-constexpr int64_t kMiB = int64_t{1} << 20;
-
-struct Fixture {
-  explicit Fixture(int64_t history, int64_t limit = 256 * kMiB)
+struct HistoryFixture {
+  explicit HistoryFixture(int64_t history, int64_t limit = 256 * kMiB)
       : allocator(CachingAllocator::create(std::make_shared<HostMemorySource>(limit), {.history = history})) {
   }
   StoragePtr take(int64_t bytes, Tag tag, std::string_view name) {
@@ -102,7 +101,10 @@ TEST_CASE("JSON: read back, it is the history") {
   MemoryHistory history = small_history();
   history.names[2] = "a \"quoted\"\nname \xff";
   history.dropped = 5;
-  write_history_json(scratch.path / "history.json", history);
+  MemorySnapshot snapshot = small_snapshot();
+  snapshot.segments[0].stream = 2;
+  write_history_json(scratch.path / "history.json", snapshot, history,
+                     {.memory_limit = 5, .expandable_segments = false});
   const std::string text = test::read_text(scratch.path / "history.json");
   const Json json = Json::parse(text);
   CHECK(json.at("format") == "meshgrad-memory-history");
@@ -120,13 +122,24 @@ TEST_CASE("JSON: read back, it is the history") {
                                        {"name", event.name},
                                        {"time_ns", event.nanoseconds}});
   }
-  CHECK(std::count(text.begin(), text.end(), '\n') == static_cast<ptrdiff_t>(history.events.size()) + 4);
+  CHECK(json.at("segments") ==
+        Json{{{"address", 4096},
+              {"bytes", 4096},
+              {"stream", 2},
+              {"small", false},
+              {"blocks",
+               {{{"address", 4096}, {"bytes", 512}},
+                {{"address", 4608}, {"bytes", 512}, {"requested", 100}, {"tag", "data"}, {"name", "weights"}},
+                {{"address", 5120}, {"bytes", 3072}}}}}});
+  CHECK(json.at("settings") ==
+        Json{{"memory_limit", 5}, {"expandable_segments", false}, {"garbage_collection_threshold", 0.0}});
+  CHECK(std::count(text.begin(), text.end(), '\n') == static_cast<ptrdiff_t>(history.events.size()) + 8);
   CHECK(read_memory_trace(scratch.path / "history.json").peak_requested == 700);
 }
 
 TEST_CASE("the ring's last events, in order, are what the files hold") {
   const test::ScratchDirectory scratch;
-  Fixture f(8);
+  HistoryFixture f(8);
   f.work(3, 20);
   write_memory_files(scratch.path / "deep" / "memory", *f.allocator);
   const Json json = Json::parse(test::read_text(scratch.path / "deep/memory/history.json"));
@@ -140,14 +153,13 @@ TEST_CASE("the ring's last events, in order, are what the files hold") {
     CHECK(json.at("events")[i].at("time_ns") >= last);
     last = json.at("events")[i].at("time_ns");
   }
-  CHECK(std::filesystem::exists(scratch.path / "deep/memory/snapshot.pickle"));
   CHECK(data_of(test::read_text(scratch.path / "deep/memory/memory.html")).at("samples").size() > 1);
 }
 
 TEST_CASE("a folder that cannot be made is an error that says so") {
   const test::ScratchDirectory scratch;
   std::ofstream(scratch.path / "file") << "in the way";
-  const Fixture f(8);
+  const HistoryFixture f(8);
   std::string text;
   try {
     write_memory_files(scratch.path / "file" / "memory", *f.allocator);
@@ -155,78 +167,6 @@ TEST_CASE("a folder that cannot be made is an error that says so") {
     text = error.what();
   }
   CHECK(text.find("needed to make the directory, got Not a directory; fix: give") != std::string::npos);
-}
-
-const char* const kCheckPickle = R"py(
-import pickle, pickletools, sys
-path, events = sys.argv[1], int(sys.argv[2])
-raw = open(path, 'rb').read()
-known = set('PROTO EMPTY_DICT EMPTY_LIST BINUNICODE BINPUT LONG_BINPUT BINGET LONG_BINGET BININT BININT1 BININT2 '
-            'LONG1 NEWTRUE NEWFALSE BINFLOAT NONE MARK SETITEM SETITEMS APPEND APPENDS STOP'.split())
-used = {opcode.name for opcode, _, _ in pickletools.genops(raw)}
-assert used <= known, used - known
-assert raw[1] == 2 and all(a is None or not isinstance(a, int) or abs(a) < 2 ** 53
-                           for _, a, _ in pickletools.genops(raw))
-s = pickle.loads(raw)
-assert set(s) == {'segments', 'device_traces', 'allocator_settings'}
-assert s['allocator_settings']['expandable_segments'] is True
-def check_frames(frames):
-    for f in frames:
-        assert set(f) == {'name', 'filename', 'line'} and f['line'] == 0
-live = {}
-for g in s['segments']:
-    address = g['address']
-    for b in g['blocks']:
-        assert b['address'] == address and b['size'] > 0, 'blocks tile a segment, in order'
-        address += b['size']
-        assert b['state'] in ('active_allocated', 'inactive')
-        assert (b['requested_size'] > 0) == (b['state'] == 'active_allocated') == (len(b['frames']) == 1)
-        check_frames(b['frames'])
-        if b['frames']: live[b['address']] = b['requested_size'], b['frames'][0]
-    assert address == g['address'] + g['total_size']
-    used = [b for b in g['blocks'] if b['state'] == 'active_allocated']
-    assert g['allocated_size'] == g['active_size'] == sum(b['size'] for b in used)
-    assert g['requested_size'] == sum(b['requested_size'] for b in used)
-    assert g['device'] == 0 and g['is_expandable'] and g['segment_type'] in ('small', 'large') and g['stream'] == 0
-trace, = s['device_traces']
-assert len(trace) == events + 1 and trace[-1]['action'] == 'snapshot'
-assert trace[-1]['time_us'] == trace[-2]['time_us']
-known = {'alloc', 'free_requested', 'free_completed', 'segment_map', 'segment_unmap', 'oom', 'snapshot'}
-assert {t['action'] for t in trace} <= known
-assert all(('device_free' in t) == (t['action'] == 'oom') != ('addr' in t) for t in trace)
-assert [t['time_us'] for t in trace] == sorted(t['time_us'] for t in trace)
-again, mapped = {}, 0
-for t in trace:
-    check_frames(t['frames'])
-    if t['action'] == 'alloc': again[t['addr']] = t['size'], t['frames'][0]
-    if t['action'] == 'free_completed': del again[t['addr']]
-    if t['action'] == 'segment_map': mapped += t['size']
-    if t['action'] == 'segment_unmap': mapped -= t['size']
-assert again == live, 'the trace ends in what the segments show'
-assert mapped == sum(g['total_size'] for g in s['segments'])
-print(sum(size for size, _ in live.values()), len(live), sorted({f['name'] for _, f in live.values()})[0],
-      ascii(trace[-2]['frames'][0]['filename']))
-)py";
-
-TEST_CASE("pickle: Python reads it, and the viewer's reader knows every opcode in it") {
-  const test::ScratchDirectory scratch;
-  Fixture f(1'000'000);
-  f.work(5, 3000);
-  CHECK_THROWS_AS(f.take(1000 * kMiB, Tag::workspace, "too much"), OutOfMemory);
-  f.held.resize(10);
-  f.allocator->release_cached();
-  f.held.push_back(f.take(77, Tag::activations, "last \xff"));
-  const std::string path = (scratch.path / "snapshot.pickle").string();
-  const MemoryHistory history = f.allocator->history();
-  CHECK(history.dropped == 0);
-  write_history_pickle(path, f.allocator->snapshot(), history, f.allocator->options());
-  const test::Outcome python =
-      test::Process({"python3", "-c", kCheckPickle, path, std::to_string(history.events.size())},
-                    "/usr/bin/env")
-          .wait();
-  CHECK_MESSAGE(python.code == 0, python.err);
-  CHECK(python.out ==
-        std::to_string(f.allocator->stats().requested.current) + " 11 activations 'last \\ufffd'\n");
 }
 
 TEST_CASE("the peak of a history that is complete, worked out by hand") {
@@ -269,12 +209,13 @@ TEST_CASE("the peak of a history that lost its beginning, from the snapshot") {
     CHECK(present.names == std::vector<std::string>{"weights"});
     CHECK(present.blocks == std::vector<Block>{{4608, 100, 0, Tag::data, 0}});
     CHECK(present.mapped == std::vector<MemoryTimeline::Range>{{4096, 4096, 0}});
-    CHECK(history_page(small_snapshot(), {}).find("shows the present only") != std::string::npos);
+    CHECK(data_of(history_page(small_snapshot(), {})).at("history") ==
+          Json{{"events", 0}, {"dropped", 0}, {"end", 0}});
   }
 }
 
 TEST_CASE("forwards from the first event and back from the snapshot, a peak is the same") {
-  Fixture f(1'000'000);
+  HistoryFixture f(1'000'000);
   f.work(7, 2000);
   f.held.resize(15);
   f.allocator->release_cached();
@@ -335,29 +276,59 @@ TEST_CASE("a thinned curve keeps the highest, the lowest and the last of each sh
   }
 }
 
-TEST_CASE("HTML: the numbers are in it, and names are text only") {
+TEST_CASE("HTML: one file that loads nothing, and in which no name can be markup") {
   MemoryHistory history = small_history();
   history.names[1] = "</script><script>alert(1)</script>";
-  history.names[2] = "<img src=x onerror=\"alert('2')\">&";
+  history.names[2] = "<img src=x onerror=\"alert('2')\">& \xff";
   const std::string page = history_page(small_snapshot(), history);
+  CHECK(page.starts_with("<!DOCTYPE html>"));
+  CHECK(page.ends_with("</html>\n"));
   CHECK(page.find("alert(1)</script>") == std::string::npos);
   CHECK(page.find("<img") == std::string::npos);
-  CHECK(page.find("&lt;/script&gt;&lt;script&gt;alert(1)") != std::string::npos);
-  CHECK(page.find("&lt;img src=x onerror=&quot;alert('2')&quot;&gt;&amp;") != std::string::npos);
-  // Nothing comes from elsewhere; the only address is a name, that of SVG.
+  CHECK(test::count_of(page, "<script") == 3);  // the data, and two of the page's
+  CHECK(test::count_of(page, "</script>") == 3);
+  CHECK(test::count_of(page, "<style>") == 2);
   CHECK(page.find("src=\"") == std::string::npos);
-  CHECK(page.find("http") == page.find("http://www.w3.org/2000/svg"));
-  CHECK(page.find("http", page.find("http") + 1) == std::string::npos);
+  CHECK(page.find("href") == std::string::npos);
+  // The only address is a name, that of SVG.
+  CHECK(test::count_of(page, "http") == 1);
+  CHECK(test::count_of(page, "http://www.w3.org/2000/svg") == 1);
+  CHECK(data_of(page).at("names") ==
+        Json{history.names[1], "<img src=x onerror=\"alert('2')\">& \xef\xbf\xbd"});
+  // What the script looks for is in the page.
+  for (const char* id :
+       {"coverage", "tiles", "timeline", "layout", "scale", "map", "owners", "tags", "totals"}) {
+    CAPTURE(id);
+    CHECK(test::count_of(page, "id=\"" + std::string(id) + "\"") == 1);
+    CHECK(page.find('\'' + std::string(id) + '\'') != std::string::npos);
+  }
+}
 
-  const Json data = data_of(page);
-  CHECK(data.at("names") == Json{history.names[1], history.names[2]});
+TEST_CASE("HTML: the numbers are in its data") {
+  const MemoryHistory history = small_history();
+  MemorySnapshot snapshot = small_snapshot();
+  snapshot.stats.by_tag[static_cast<size_t>(Tag::activations)].requested = {50, 650, 800};
+  snapshot.stats.source_calls = 3;
+  snapshot.stats.allocated.current = 512;
+  const Json data = data_of(history_page(snapshot, history));
+  CHECK(data.at("tags").size() == kTagCount);
+  CHECK(data.at("tags")[3] == "activations");
+  CHECK(data.at("history") == Json{{"events", 11}, {"dropped", 0}, {"end", 0}});
+  CHECK(data.at("names") == Json{"weights", "hidden"});
   CHECK(data.at("ranges") == Json{{0, 4096, 8192}});
   // Range, offset, length, tag, name, blocks, bytes.
   CHECK(data.at("blocks") == Json{{0, 0, 100, 0, 0, 1, 100}, {0, 4096, 600, 3, 1, 1, 600}});
-  CHECK(data.at("peak") == Json{4, 3, 700});
+  CHECK(data.at("peak") ==
+        Json{{"event", 4}, {"time", 3}, {"bytes", 700}, {"reserved", 8192}, {"blocks", 2}, {"ranges", 1}});
   CHECK(data.at("shown") == Json{0, 3, 6});
   CHECK(data.at("samples").back() == Json{11, 8, 4096, 0, 0, 100});
-  CHECK(data.at("shortages") == Json{{6, 9000, 7000, 5, history.names[2]}});
+  CHECK(data.at("shortages") == Json{{6, 9000, 7000, 5, "hidden"}});
+  CHECK(data.at("owners") == Json{{"hidden", 3, 600, 1}, {"weights", 0, 100, 1}});
+  CHECK(data.at("more_owners") == 0);
+  CHECK(data.at("by_tag") == Json{{0, 100, 0, 0}, {3, 600, 50, 650}});
+  CHECK(data.at("stats").at("requested") == Json{100, 700});
+  CHECK(data.at("stats").at("driver_calls") == 3);
+  CHECK(data.at("stats").at("internal_fragmentation") == 412);
 }
 
 TEST_CASE("HTML: a million events, and half a million blocks in use, make a small page soon") {
@@ -398,7 +369,9 @@ TEST_CASE("HTML: a million events, and half a million blocks in use, make a smal
   CHECK(seconds < 2.0);
 #endif
   const Json data = data_of(page);
-  CHECK(data.at("peak")[2] == most);
+  CHECK(data.at("peak").at("bytes") == most);
+  CHECK(data.at("owners").size() == 20);
+  CHECK(data.at("more_owners").get<int64_t>() > 50'000);
   CHECK(data.at("samples").back()[0] == static_cast<int64_t>(history.events.size()));
   int64_t highest = 0, blocks = 0;
   for (const Json& sample : data.at("samples")) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `meshgrad memory replay`: what it prints, and its errors.
 #include <doctest/doctest.h>
+#include <meshgrad/engine/byte_size.h>
 #include <meshgrad/train/replay/replay.h>
 
 #include <fstream>
@@ -10,8 +11,6 @@
 
 namespace meshgrad {
 namespace {
-
-constexpr int64_t kMiB = int64_t{1} << 20;
 
 nlohmann::json replay_json(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), {"memory", "replay"});

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Traces replayed: the simulated policies against figures worked out by hand and known ones.
 #include <doctest/doctest.h>
+#include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/random.h>
 #include <meshgrad/train/replay/replay.h>
@@ -12,8 +13,6 @@
 
 namespace meshgrad {
 namespace {
-
-constexpr int64_t kMiB = int64_t{1} << 20;
 
 std::string traces(const std::string& name) { return std::string(MESHGRAD_TEST_DATA) + "/traces/" + name; }
 
@@ -35,7 +34,7 @@ MemoryTrace trace_of(const std::string& words) {
   return parse_memory_trace(text, "trace");
 }
 
-/// What a policy should come to: reserved MiB and calls of the run without limit, smallest capacity in MiB.
+/// Expected of a policy: reserved MiB and driver calls of the run without a limit, smallest capacity in MiB.
 struct Expected {
   double reserved;
   int64_t calls;

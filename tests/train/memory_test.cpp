@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What training does to memory: nothing is left behind, nothing creeps, and running out of it is survivable.
 #include <doctest/doctest.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -27,10 +28,10 @@ std::vector<MemoryStats> stats_of(const Config& config) {
   return stats;
 }
 
-struct Fixture {
+struct MemoryFixture {
   test::ScratchDirectory scratch;
   Config config;
-  explicit Fixture(int side = 7) {
+  explicit MemoryFixture(int side = 7) {
     config = test::small_config(scratch.path, test::pack_waves(scratch.path, side, 6));
     config.train.steps = 8;
     config.train.checkpoint_every = 0;
@@ -44,7 +45,7 @@ struct Fixture {
 };
 
 TEST_CASE("what is alive after a step is the same after every step, and reserved memory does not creep") {
-  Fixture f;
+  MemoryFixture f;
   f.config.train.validate_every = 2;
   f.config.train.checkpoint_every = 3;
   const std::vector<MemoryStats> stats = stats_of(f.config);
@@ -62,7 +63,7 @@ TEST_CASE("what is alive after a step is the same after every step, and reserved
 }
 
 TEST_CASE("saving checkpoints adds nothing to the peak") {
-  Fixture f(20);
+  MemoryFixture f(20);
   Config saving = f.in("saving");
   saving.train.checkpoint_every = 1;
   const auto peak = [](const std::vector<MemoryStats>& stats) {
@@ -85,8 +86,8 @@ std::vector<double> weights_of(const Config& config) {
   return all;
 }
 
-TEST_CASE("release_cached_every gives memory back, and changes nothing else") {
-  Fixture f;
+TEST_CASE("release_cached_every releases memory, and changes nothing else") {
+  MemoryFixture f;
   const Config plain = f.in("plain");
   Config releasing = f.in("releasing");
   releasing.memory.release_cached_every = 2;
@@ -96,7 +97,7 @@ TEST_CASE("release_cached_every gives memory back, and changes nothing else") {
 
 TEST_CASE("planned steps map little more than lives at once, and change nothing else") {
   constexpr int64_t kPage = int64_t{2} << 20;
-  Fixture f(30);
+  MemoryFixture f(30);
   f.config.model.width = 64;
   const Config plain = f.in("plain");
   for (const bool recompute : {false, true}) {
@@ -115,7 +116,7 @@ TEST_CASE("planned steps map little more than lives at once, and change nothing 
 }
 
 TEST_CASE("a line at the end of an epoch, in the log and in the metrics") {
-  Fixture f;
+  MemoryFixture f;
   f.config.train.log_every = 1;
   std::vector<std::string> lines;
   Runtime runtime({.device = {}, .threads = 1});
@@ -134,7 +135,7 @@ TEST_CASE("a line at the end of an epoch, in the log and in the metrics") {
 }
 
 TEST_CASE("with 60 % of the memory it needs a run fails, says what to do, and doing it lets it go on") {
-  Fixture f(40);
+  MemoryFixture f(40);
   f.config.model.width = 64;
   f.config.train.steps = 2;
   f.config.train.checkpoint_every = 1;
@@ -161,11 +162,11 @@ TEST_CASE("with 60 % of the memory it needs a run fails, says what to do, and do
 }
 
 TEST_CASE("memory.history leaves its files, also when memory runs out") {
-  Fixture f(30);
+  MemoryFixture f(30);
   f.config.memory.history = 1000;
   stats_of(f.config);
   const fs::path dir = fs::path(f.config.run.dir) / "memory";
-  for (const char* name : {"history.json", "snapshot.pickle", "memory.html"}) CHECK(fs::exists(dir / name));
+  for (const char* name : {"history.json", "memory.html"}) CHECK(fs::exists(dir / name));
   fs::remove_all(dir);
   f.config.run.dir = (f.scratch.path / "short").string();
   f.config.memory.memory_limit = int64_t{4} << 20;
@@ -176,7 +177,7 @@ TEST_CASE("memory.history leaves its files, also when memory runs out") {
 }
 
 TEST_CASE("MESHGRAD_ALLOC_CONF is obeyed, and what is wrong with it is said") {
-  Fixture f(30);
+  MemoryFixture f(30);
   const std::string file = test::write_config(f.scratch.path, f.config);
   const auto train_with = [&](const char* text) {
     setenv("MESHGRAD_ALLOC_CONF", text, 1);

@@ -10,7 +10,9 @@
 namespace meshgrad {
 namespace {
 
-std::string traces(const std::string& name) { return std::string(MESHGRAD_TEST_DATA) + "/traces/" + name; }
+std::string recorded_trace(const std::string& name) {
+  return std::string(MESHGRAD_TEST_DATA) + "/traces/" + name;
+}
 
 /// "a0:512" allocates in slot 0, "f0" frees it, each with "@1" on stream 1.
 std::string events_text(const MemoryTrace& trace) {
@@ -147,7 +149,7 @@ TEST_CASE("files, compressed or not") {
                        DataError);
   CHECK_THROWS_WITH_AS(read_memory_trace(scratch.path), doctest::Contains("directory"), DataError);
 
-  const MemoryTrace recorded = read_memory_trace(traces("mgn_train.txt.gz"));
+  const MemoryTrace recorded = read_memory_trace(recorded_trace("mgn_train.txt.gz"));
   CHECK(recorded.steps == 24);
   CHECK(recorded.streams == 1);
   CHECK(recorded.peak_requested == 1698627652);

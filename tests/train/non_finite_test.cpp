@@ -3,11 +3,13 @@
 // and on a GPU (cuda) or the simulated device where there is one.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/run/make_model.h>
 #include <meshgrad/train/run/non_finite.h>
 
 #include <cmath>
 #include <limits>
 
+#include "support.h"
 #include "train/process.h"
 #include "train/small_run.h"
 
@@ -17,26 +19,21 @@ namespace {
 namespace fs = std::filesystem;
 using Phase = NonFinite::Phase;
 using test::contains;
+using test::devices;
 using test::ScratchDirectory;
 
-std::vector<Device> devices() {
-  std::vector<Device> found{Device{}};
-  if (!cuda_devices().empty()) found.push_back({DeviceKind::cuda, 0});
-  return found;
-}
-
 /// A model and a batch of one sample.
-struct Fixture {
+struct NonFiniteFixture {
   ScratchDirectory scratch;
   Config config;
   Dataset dataset;
-  FrameFeatures features;
+  MeshDynamics features;
   Normalizers normalizers;
   Runtime runtime;
-  MeshGraphNet model;
+  Model model;
   Batch batch;
 
-  Fixture(Device device, DType precision, ComputePath path)
+  NonFiniteFixture(Device device, DType precision, ComputePath path)
       : config(test::small_config(scratch.path, test::pack_waves(scratch.path, 4, 6))),
         dataset(Dataset::open(config.data.path)),
         features(dataset, config.data),
@@ -44,20 +41,22 @@ struct Fixture {
         runtime({.device = device, .threads = 1}),
         model([&] {
           config.model.path = path;
-          return model_options(config.model, features);
+          return make_model(config.model, features.inputs().sizes());
         }()) {
-    model.allocate(runtime, precision, 1);
-    batch = features.training_batch(runtime, precision, "train", {{0, 1, 0}}, {}, normalizers, false);
+    model.parameters.allocate(runtime, precision, 1);
+    batch = training_batch(Task(features), runtime, precision, "train", {{0, 1, 0}}, {}, normalizers, false);
   }
 
   std::optional<NonFinite> search(double seed) {
-    fill_zero(model.parameters().gradients(), runtime.stream());
-    const std::optional<NonFinite> found = find_non_finite(runtime, model, batch, seed);
-    // The same where everything is computed again.
-    fill_zero(model.parameters().gradients(), runtime.stream());
+    fill_zero(model.parameters.gradients(), runtime.stream());
+    const std::optional<NonFinite> found = find_non_finite(runtime, Task(features), model, batch, seed);
+    // The same where everything is recomputed.
+    fill_zero(model.parameters.gradients(), runtime.stream());
     std::vector<RecomputedStages> stages;
-    for (int64_t stage = 0; stage < model.stages(); ++stage) stages.push_back({stage, stage + 1});
-    const std::optional<NonFinite> again = find_non_finite(runtime, model, batch, seed, {stages});
+    for (int64_t stage = 0; stage < static_cast<int64_t>(model.stages.size()); ++stage)
+      stages.push_back({stage, stage + 1});
+    const std::optional<NonFinite> again =
+        find_non_finite(runtime, Task(features), model, batch, seed, {stages});
     CHECK(found.has_value() == again.has_value());
     if (found && again) CHECK(found->text() == again->text());
     return found;
@@ -65,7 +64,7 @@ struct Fixture {
 
   /// Multiplies one parameter.
   void scale(const std::string& name, float factor) {
-    const ParameterSet& set = model.parameters();
+    const ParameterSet& set = model.parameters;
     const Tensor host = host_tensor(set.values().shape(), DType::f32);
     copy(to_host(set.values(), runtime.stream()), host, Stream(Device{}));
     const int64_t index = set.find(name);
@@ -97,9 +96,9 @@ TEST_CASE("a step whose values are all finite has nothing to report, and leaves 
   for (const Device device : devices()) {
     for (const DType precision : {DType::f32, DType::f16, DType::bf16}) {
       for (const ComputePath path : {ComputePath::fused, ComputePath::op_by_op}) {
-        Fixture f(device, precision, path);
+        NonFiniteFixture f(device, precision, path);
         CHECK_FALSE(f.search(0.01).has_value());
-        const Tensor gradients = to_host(f.model.parameters().gradients(), f.runtime.stream());
+        const Tensor gradients = to_host(f.model.parameters.gradients(), f.runtime.stream());
         double largest = 0.0;
         for (const float g : gradients.values<float>()) largest = std::max(largest, std::abs(double{g}));
         CHECK(largest > 0.0);
@@ -112,25 +111,25 @@ TEST_CASE("a step whose values are all finite has nothing to report, and leaves 
 TEST_CASE("bad values in the data and in the parameters are named as what they are") {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (const Device device : devices()) {
-    Fixture f(device, DType::f32, ComputePath::fused);
-    const int64_t width = f.batch.target.width();
-    f.put(f.batch.target, 0, nan);  // of a wall: masked
+    NonFiniteFixture f(device, DType::f32, ComputePath::fused);
+    const int64_t width = f.batch.tensor("target").width();
+    f.put(f.batch.tensor("target"), 0, nan);  // of a wall: masked
     CHECK_FALSE(f.search(0.01).has_value());
     const int64_t row = 5;
-    f.put(f.batch.target, row * width + 1, nan);
+    f.put(f.batch.tensor("target"), row * width + 1, nan);
     std::optional<NonFinite> found = f.search(0.01);
     check_found(found, Phase::given, "batch", "", "target");
     CHECK(found->row == row);
     CHECK(found->count == 1);
     CHECK(std::isnan(found->value));
-    CHECK(found->elements < f.batch.target.elements());
+    CHECK(found->elements < f.batch.tensor("target").elements());
     CHECK(contains(found->text(), "batch: target holds nan in row 5, and 1 of its"));
     CHECK(contains(found->fix(DType::f32), "bad values in the data"));
 
-    f.put(f.batch.edge_sets[0].features, 0, std::numeric_limits<float>::infinity());
+    f.put(f.batch.graph.edge_sets[0].features, 0, std::numeric_limits<float>::infinity());
     check_found(f.search(0.01), Phase::given, "batch", "", "edge features of mesh");
 
-    Fixture heavy(device, DType::f16, ComputePath::fused);
+    NonFiniteFixture heavy(device, DType::f16, ComputePath::fused);
     heavy.scale("processor.1.node_mlp.linear_1.weight", 1e6f);
     found = heavy.search(0.01);
     check_found(found, Phase::given, "parameters", "", "processor.1.node_mlp.linear_1.weight in f16");
@@ -142,7 +141,7 @@ TEST_CASE("forward overflows are named by block, op and tensor") {
   for (const Device device : devices()) {
     {
       // Two weight matrices whose product is beyond 65504, each by itself in range.
-      Fixture f(device, DType::f16, ComputePath::op_by_op);
+      NonFiniteFixture f(device, DType::f16, ComputePath::op_by_op);
       f.scale("processor.1.edge_mlp.linear_0.weight", 6e4f);
       f.scale("processor.1.edge_mlp.linear_1.weight", 6e4f);
       const std::optional<NonFinite> found = f.search(0.01);
@@ -151,13 +150,13 @@ TEST_CASE("forward overflows are named by block, op and tensor") {
       CHECK(contains(found->fix(DType::f16), "precision = \"bf16\""));
     }
     {
-      Fixture f(device, DType::f16, ComputePath::fused);
+      NonFiniteFixture f(device, DType::f16, ComputePath::fused);
       f.scale("node_decoder.linear_1.weight", 6e4f);
       f.scale("node_decoder.linear_2.weight", 6e4f);
       check_found(f.search(0.01), Phase::forward, "decoder", "mlp", "mlp");
     }
     {
-      Fixture f(device, DType::f32, ComputePath::fused);
+      NonFiniteFixture f(device, DType::f32, ComputePath::fused);
       f.scale("processor.0.edge_mlp.linear_0.weight", 1e30f);
       f.scale("processor.0.edge_mlp.linear_1.weight", 1e30f);
       const std::optional<NonFinite> found = f.search(0.01);
@@ -172,8 +171,8 @@ TEST_CASE("forward overflows are named by block, op and tensor") {
 TEST_CASE("backward overflows are named by block, op and tensor, those of weights too") {
   for (const Device device : devices()) {
     for (const ComputePath path : {ComputePath::fused, ComputePath::op_by_op}) {
-      Fixture f(device, DType::f16, path);
-      // The decoder's last layer makes small errors of the outputs large on their way back.
+      NonFiniteFixture f(device, DType::f16, path);
+      // The decoder's last layer amplifies small errors of the outputs in the backward pass.
       double seed = 1e3;
       while (!f.search(seed) && seed < 1e12) seed *= 8.0;
       const std::optional<NonFinite> found = f.search(seed);
@@ -182,15 +181,16 @@ TEST_CASE("backward overflows are named by block, op and tensor, those of weight
       CHECK(contains(found->fix(DType::f16), "loss_scale.floor"));
     }
     {
-      Fixture f(device, DType::f16, ComputePath::fused);
+      NonFiniteFixture f(device, DType::f16, ComputePath::fused);
       check_found(f.search(1e12), Phase::backward, "", "masked_loss", "gradient of mlp");
     }
     {
       // All errors are of one sign: their sum, the gradient of the last bias, overflows before any other.
-      Fixture f(device, DType::f32, ComputePath::op_by_op);
+      NonFiniteFixture f(device, DType::f32, ComputePath::op_by_op);
       for (const char* name : {"linear_1.weight", "linear_1.bias", "linear_2.weight"})
         f.scale(std::string("node_decoder.") + name, 1e-6f);
-      for (int64_t i = 0; i < f.batch.target.elements(); ++i) f.put(f.batch.target, i, 1.0f);
+      for (int64_t i = 0; i < f.batch.tensor("target").elements(); ++i)
+        f.put(f.batch.tensor("target"), i, 1.0f);
       check_found(f.search(1e38), Phase::backward, "decoder", "linear",
                   "gradient of node_decoder.linear_2.bias");
     }

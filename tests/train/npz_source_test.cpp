@@ -20,7 +20,7 @@ using meshgrad::test::ScratchDirectory;
 namespace {
 
 template <class T>
-std::string npy(const char* descr, const std::string& shape, const std::vector<T>& values) {
+std::string npy_file(const char* descr, const std::string& shape, const std::vector<T>& values) {
   std::string header =
       std::string("{'descr': '") + descr + "', 'fortran_order': False, 'shape': " + shape + ", }\n";
   std::string file("\x93NUMPY\x01\x00", 8);
@@ -36,10 +36,10 @@ using Arrays = std::map<std::string, std::string>;
 Arrays square() {
   std::vector<float> u(12);
   for (size_t i = 0; i < u.size(); ++i) u[i] = static_cast<float>(i);
-  return {{"mesh_pos", npy<float>("<f4", "(1, 4, 2)", {0, 0, 1, 0, 1, 1, 0, 1})},
-          {"cells", npy<int32_t>("<i4", "(1, 2, 3)", {0, 1, 2, 0, 2, 3})},
-          {"node_type", npy<int32_t>("<i4", "(1, 4, 1)", {0, 0, 6, 6})},
-          {"u", npy<float>("<f4", "(3, 4, 1)", u)}};
+  return {{"mesh_pos", npy_file<float>("<f4", "(1, 4, 2)", {0, 0, 1, 0, 1, 1, 0, 1})},
+          {"cells", npy_file<int32_t>("<i4", "(1, 2, 3)", {0, 1, 2, 0, 2, 3})},
+          {"node_type", npy_file<int32_t>("<i4", "(1, 4, 1)", {0, 0, 6, 6})},
+          {"u", npy_file<float>("<f4", "(3, 4, 1)", u)}};
 }
 
 std::string write_npz(const std::filesystem::path& path, const Arrays& arrays, bool compressed) {
@@ -56,7 +56,7 @@ std::string write_npz(const std::filesystem::path& path, const Arrays& arrays, b
   return read_text(path);
 }
 
-RawTrajectory parse(const std::string& file) {
+RawTrajectory parse_archive(const std::string& file) {
   return trajectory_of_npz(std::as_bytes(std::span(file)), "a.npz");
 }
 
@@ -65,7 +65,7 @@ RawTrajectory parse(const std::string& file) {
 TEST_CASE("stored and deflated NPZ files give the same trajectory") {
   const ScratchDirectory scratch;
   for (const bool compressed : {false, true}) {
-    const RawTrajectory t = parse(write_npz(scratch.path / "a.npz", square(), compressed));
+    const RawTrajectory t = parse_archive(write_npz(scratch.path / "a.npz", square(), compressed));
     validate(t);
     CHECK(t.nodes == 4);
     CHECK(t.dim == 2);
@@ -81,13 +81,13 @@ TEST_CASE("stored and deflated NPZ files give the same trajectory") {
 TEST_CASE("arrays without leading ones, edges, static fields and dt are understood") {
   const ScratchDirectory scratch;
   Arrays arrays = square();
-  arrays["mesh_pos"] = npy<double>("<f8", "(4, 2)", {0, 0, 1, 0, 1, 1, 0, 1});
-  arrays["node_type"] = npy<int64_t>("<i8", "(4,)", {0, 0, 6, 6});
-  arrays["mesh_edge"] = npy<int64_t>("<i8", "(2, 3)", {0, 1, 2, 1, 2, 3});
-  arrays["depth"] = npy<float>("<f4", "(4,)", {1, 2, 3, 4});
-  arrays["dt"] = npy<double>("<f8", "()", {0.25});
+  arrays["mesh_pos"] = npy_file<double>("<f8", "(4, 2)", {0, 0, 1, 0, 1, 1, 0, 1});
+  arrays["node_type"] = npy_file<int64_t>("<i8", "(4,)", {0, 0, 6, 6});
+  arrays["mesh_edge"] = npy_file<int64_t>("<i8", "(2, 3)", {0, 1, 2, 1, 2, 3});
+  arrays["depth"] = npy_file<float>("<f4", "(4,)", {1, 2, 3, 4});
+  arrays["dt"] = npy_file<double>("<f8", "()", {0.25});
   arrays.erase("cells");
-  const RawTrajectory t = parse(write_npz(scratch.path / "a.npz", arrays, true));
+  const RawTrajectory t = parse_archive(write_npz(scratch.path / "a.npz", arrays, true));
   validate(t);
   CHECK(t.edges == std::vector<int32_t>{0, 1, 2, 1, 2, 3});
   CHECK(t.dt == 0.25);
@@ -102,22 +102,22 @@ TEST_CASE("a bad NPZ file names file and array") {
     Arrays arrays = square();
     arrays[array] = content;
     const std::string file = write_npz(scratch.path / "a.npz", arrays, false);
-    return message_of([&] { validate(parse(file)); });
+    return message_of([&] { validate(parse_archive(file)); });
   };
-  CHECK(contains(error("u", npy<float>("<f4", "(3, 3, 1)", std::vector<float>(9))),
+  CHECK(contains(error("u", npy_file<float>("<f4", "(3, 3, 1)", std::vector<float>(9))),
                  "[a.npz: array u] needed [frames, nodes, components] with 4 nodes, got [3, 3, 1]"));
-  CHECK(contains(error("v", npy<float>("<f4", "(2, 4, 1)", std::vector<float>(8))),
+  CHECK(contains(error("v", npy_file<float>("<f4", "(2, 4, 1)", std::vector<float>(8))),
                  "[a.npz: array v] needed 3 frames, as the arrays before it, got [2, 4, 1]"));
-  CHECK(contains(error("cells", npy<float>("<f4", "(1, 3)", {0, 1, 2})),
+  CHECK(contains(error("cells", npy_file<float>("<f4", "(1, 3)", {0, 1, 2})),
                  "[a.npz: array cells] needed integers"));
-  CHECK(contains(error("mesh_pos", npy<float>("<f4", "(4, 1)", {0, 1, 2, 3})), "got [4, 1]"));
+  CHECK(contains(error("mesh_pos", npy_file<float>("<f4", "(4, 1)", {0, 1, 2, 3})), "got [4, 1]"));
   CHECK(contains(error("u", "not numpy"), "[a.npz: array u] needed an array written by NumPy"));
   Arrays without = square();
   without.erase("mesh_pos");
   const std::string file = write_npz(scratch.path / "a.npz", without, false);
-  CHECK(contains(message_of([&] { parse(file); }),
+  CHECK(contains(message_of([&] { parse_archive(file); }),
                  "[a.npz] needed an array \"mesh_pos\", got cells, node_type, u"));
-  CHECK(contains(message_of([] { parse("PK no zip"); }), "[a.npz] needed an NPZ file"));
+  CHECK(contains(message_of([] { parse_archive("PK no zip"); }), "[a.npz] needed an NPZ file"));
 }
 
 TEST_CASE("a damaged NPZ file is refused or read, never read past") {
@@ -130,7 +130,7 @@ TEST_CASE("a damaged NPZ file is refused or read, never read past") {
       std::string damaged = good;
       damaged[at] = static_cast<char>(random());
       try {
-        parse(damaged);
+        parse_archive(damaged);
       } catch (const DataError&) {
         ++refused;
       }

@@ -18,12 +18,10 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::contains;
+using test::devices;
 using test::message_of;
 using test::ScratchDirectory;
-
-std::vector<Device> devices() {
-  return cuda_devices().empty() ? std::vector<Device>{{}} : std::vector<Device>{{}, {DeviceKind::cuda, 0}};
-}
+using test::tensors_of;
 
 Config small(const fs::path& folder, Device device) {
   const bool on_gpu = device.kind == DeviceKind::cuda;
@@ -48,20 +46,12 @@ std::vector<std::string> run(const Config& config, Device device, TrainResult* r
   return messages;
 }
 
-std::map<std::string, std::string> tensors_of(const Config& config) {
-  const SafetensorsFile file(fs::path(config.run.dir) / "checkpoints/last.safetensors");
-  std::map<std::string, std::string> tensors;
-  for (const SafetensorsTensor& tensor : file.view().tensors)
-    tensors[tensor.name] = {reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size()};
-  return tensors;
-}
-
 bool any_contains(const std::vector<std::string>& texts, const std::string& part) {
   return std::any_of(texts.begin(), texts.end(),
                      [&](const std::string& text) { return contains(text, part); });
 }
 
-TEST_CASE("a run whose boundaries wait elsewhere is the same to the last bit") {
+TEST_CASE("a run with offloaded boundaries is bit-identical") {
   for (const Device device : devices()) {
     const bool on_gpu = device.kind == DeviceKind::cuda;
     for (const DType precision : {DType::f32, DType::f16, DType::bf16}) {
@@ -84,8 +74,7 @@ TEST_CASE("a run whose boundaries wait elsewhere is the same to the last bit") {
           if (keeps) moved.recompute.keep = {"linear", "norm", "edge_update"};
           TrainResult result;
           const auto messages = run(moved, device, &result);
-          CHECK(any_contains(messages, on_gpu ? "that they keep wait in the host's memory"
-                                              : "that they keep wait in a file"));
+          CHECK(any_contains(messages, on_gpu ? "are offloaded to host memory" : "are offloaded to a file"));
           CHECK(result.offloaded_bytes > 0);
           CHECK(tensors_of(moved) == plain);
         }
@@ -107,14 +96,13 @@ TEST_CASE("of 15 blocks the boundaries' share of the device's memory goes away, 
       config.model.path = path;
       config.model.keep_hidden = false;
       const Dataset dataset = Dataset::open(config.data.path);
-      const FrameFeatures features(dataset, config.data);
-      const StepProbe probe(dataset, features, device);
+      const StepProbe probe(dataset, device);
       Config moved = config;
       moved.recompute.offload = on_gpu ? OffloadTo::host : OffloadTo::file;
       const StepMemory all = probe.measure(config), few = probe.measure(moved);
       const StepMemory predicted = probe.predict(moved);
       const auto step = [](const StepMemory& m) { return m.of(Tag::activations) + m.of(Tag::recompute); };
-      // 13 of 14 boundaries wait; three are in memory: two on their way, and the one that is used.
+      // 13 of 14 boundaries are offloaded; three are in memory: two in flight, and the one in use.
       CHECK(few.offloaded > 0);
       CHECK(step(all) - step(few) > few.offloaded * 10 / 13);
       CHECK(few.live < all.live);
@@ -133,7 +121,7 @@ TEST_CASE("where nothing would be gained, or cannot be, a run says so") {
   config.train.steps = 1;
   config.recompute.offload = OffloadTo::host;
   TrainResult result;
-  CHECK(any_contains(run(config, {}, &result), "recompute.offload = \"host\" moves nothing on the CPU"));
+  CHECK(any_contains(run(config, {}, &result), "recompute.offload = \"host\" has no effect on the CPU"));
   CHECK(result.offloaded_bytes == 0);
   config.run.dir += "_file";
   config.recompute.offload = OffloadTo::file;
@@ -172,8 +160,8 @@ void for_all_ways(int64_t stages, std::vector<RecomputedStages>& way, int64_t st
   if (stage == stages) return body(way);
   for_all_ways(stages, way, stage + 1, body);
   for (int64_t end = stage + 1; end <= stages; ++end) {
-    for (const Keep keep : {Keep::inputs, Keep::products}) {
-      if (keep == Keep::products && end > stage + 1) continue;
+    for (const SavePolicy keep : {SavePolicy::inputs, SavePolicy::matmuls}) {
+      if (keep == SavePolicy::matmuls && end > stage + 1) continue;
       way.push_back({stage, end, keep});
       for_all_ways(stages, way, end, body);
       way.pop_back();
@@ -183,21 +171,20 @@ void for_all_ways(int64_t stages, std::vector<RecomputedStages>& way, int64_t st
 
 TEST_CASE(
     "the least that segments can take is what trying all ways finds, and a budget above it is kept to") {
+  const ScratchDirectory scratch;
+  Config config = test::small_config(scratch.path, test::pack_waves(scratch.path, 4));
+  config.model.width = 16;
+  config.model.blocks = 3;
+  const Task task = make_task(config, Dataset::open(config.data.path));
   for (const ComputePath path : {ComputePath::fused, ComputePath::op_by_op}) {
     for (const bool offload : {false, true}) {
       for (const int64_t edges : {int64_t{300}, int64_t{1200}}) {
         CAPTURE(offload);
         CAPTURE(edges);
-        const MeshGraphNetOptions options{.node_inputs = 2,
-                                          .edge_inputs = {3},
-                                          .edge_set_names = {"mesh"},
-                                          .outputs = 2,
-                                          .width = 16,
-                                          .blocks = 3,
-                                          .path = path};
-        const BatchSizes sizes{
-            .nodes = 200, .edges = edges, .node_inputs = 2, .edge_inputs = 3, .outputs = 2};
-        DryModel dry({}, 1, options, DType::f32, sizes);
+        config.model.path = path;
+        DryModel dry({}, 1, config, task.sizes(),
+                     task.layout({.nodes = 200, .edges = edges}, DType::f32, BatchLayout::Sizes::exact),
+                     task.batch_loss());
         std::vector<StageCost> costs = dry.costs();
         for (StageCost& cost : costs) {
           cost.forward_s = 1.0;

@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "model_case.h"
 #include "support.h"
 
 using namespace meshgrad;
@@ -51,7 +52,7 @@ double largest_error(const Tensor& ours, const std::vector<double>& theirs) {
 TEST_CASE("PhysicsNeMo's weights, prediction and gradients, with both of its conventions") {
   Runtime runtime = make_runtime();
   const SafetensorsFile file(std::string(MESHGRAD_TEST_DATA) + "/oracles/physicsnemo_small.safetensors");
-  MeshGraphNetOptions options;
+  ModelCase options;
   options.node_inputs = 11;
   options.edge_inputs = {3};
   options.edge_set_names = {"mesh"};
@@ -60,25 +61,24 @@ TEST_CASE("PhysicsNeMo's weights, prediction and gradients, with both of its con
   options.blocks = 3;
   options.concat_order = ConcatOrder::edge_sender_receiver;
   options.aggregate = AggregateOrder::after_residual;
-  MeshGraphNet model(options);
-  model.allocate(runtime, DType::f64, 0);
-  const ParameterSet& set = model.parameters();
+  const Model model = make_model(options, runtime, DType::f64, 0);
+  const ParameterSet& set = model.parameters;
   for (size_t i = 0; i < set.parameters().size(); ++i) {
     const ParameterInfo& info = set.parameters()[i];
     from_file_order(info, load(runtime, file.at("state." + their_name(info.name))), set.value(i));
   }
-  Batch batch;
-  batch.node_features = load(runtime, file.at("in.node_features"));
-  batch.nodes = batch.node_features.rows();
-  batch.graph_offsets = {0, batch.nodes};
+  LossBatch batch;
+  batch.graph.node_features = load(runtime, file.at("in.node_features"));
+  batch.graph.nodes = batch.graph.node_features.rows();
+  batch.graph.graph_offsets = {0, batch.graph.nodes};
   batch.target = load(runtime, file.at("in.target"));
-  batch.mask = Tensor::empty(runtime, {batch.nodes}, DType::u8, Tag::data);
+  batch.mask = Tensor::empty(runtime, {batch.graph.nodes}, DType::u8, Tag::data);
   for (uint8_t& m : batch.mask.values<uint8_t>()) m = 1;
   const std::vector<int64_t> senders = to_i64(file.at("in.senders"));
   const std::vector<int64_t> receivers = to_i64(file.at("in.receivers"));
   std::vector<int32_t> order;
   EdgeSet edges{"mesh",
-                build_graph(runtime, batch.nodes, std::vector<int32_t>(senders.begin(), senders.end()),
+                build_graph(runtime, batch.graph.nodes, std::vector<int32_t>(senders.begin(), senders.end()),
                             std::vector<int32_t>(receivers.begin(), receivers.end()), &order),
                 {}};
   const std::vector<double> features = to_f64(file.at("in.edge_features"));
@@ -86,12 +86,12 @@ TEST_CASE("PhysicsNeMo's weights, prediction and gradients, with both of its con
   for (const int32_t e : order)
     sorted.insert(sorted.end(), features.begin() + e * 3, features.begin() + e * 3 + 3);
   edges.features = Tensor::from<double>(runtime, sorted, {edges.graph.edges, 3}, Tag::data);
-  batch.edge_sets.push_back(std::move(edges));
+  batch.graph.edge_sets.push_back(std::move(edges));
 
   Tape tape(runtime);
-  const Variable prediction = model.forward(tape, batch);
+  const Variable prediction = predict(model, tape, batch.graph);
   CHECK(largest_error(prediction.value(), to_f64(file.at("out.prediction"))) < 1e-12);
-  const LossSum loss = masked_loss(tape, prediction, batch.target, batch.mask);
+  const LossSum loss = ops::masked_loss(tape, prediction, batch.target, batch.mask);
   // Their loss is a mean over nodes and components.
   const Tensor seed = Tensor::zeros(runtime, {1}, DType::f64, Tag::data);
   *seed.data<double>() = 1.0 / static_cast<double>(batch.target.elements());

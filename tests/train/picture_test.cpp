@@ -4,13 +4,16 @@
 #include <meshgrad/train/report/field_picture.h>
 #include <meshgrad/train/report/field_raster.h>
 #include <meshgrad/train/report/line_chart.h>
+#include <meshgrad/train/report/markup.h>
 #include <meshgrad/train/report/ticks.h>
+#include <png.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "train/scratch_directory.h"
+#include "support.h"
+#include "train/process.h"
 
 using namespace meshgrad;
 using meshgrad::test::read_text;
@@ -18,7 +21,9 @@ using meshgrad::test::ScratchDirectory;
 
 namespace {
 
-constexpr Colour kWhite = {255, 255, 255};
+using test::contains;
+using test::count_of;
+
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 const std::vector<float> kCorners{0, 0, 2, 0, 2, 1, 0, 1};
@@ -35,17 +40,29 @@ MeshView rectangle() {
   return mesh;
 }
 
-Image raster(const MeshView& mesh, const std::vector<float>& values, int width = 40, int height = 20) {
-  Image image(width, height, kWhite);
-  raster_field(image, 0, 0, width, height, mesh, project(mesh), values, ColourMap::viridis, 0, 1);
-  return image;
+FieldImage raster(const MeshView& mesh, const std::vector<float>& values, int width = 40, int height = 20) {
+  return raster_field(mesh, project(mesh), values, 0, 1, width, height);
 }
 
-int distance(Colour a, Colour b) {
-  return std::max({std::abs(a.red - b.red), std::abs(a.green - b.green), std::abs(a.blue - b.blue)});
+int byte_at(const FieldImage& image, int x, int y) {
+  return image.pixels[static_cast<std::size_t>(y * image.width + x)];
 }
 
-bool has(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
+/// A PNG decoded by libpng.
+struct Decoded {
+  int width = 0, height = 0;
+  std::vector<std::uint8_t> rgba;
+  explicit Decoded(std::span<const std::byte> bytes) {
+    png_image header{};
+    header.version = PNG_IMAGE_VERSION;
+    REQUIRE(png_image_begin_read_from_memory(&header, bytes.data(), bytes.size()) != 0);
+    header.format = PNG_FORMAT_RGBA;
+    rgba.resize(PNG_IMAGE_SIZE(header));
+    REQUIRE(png_image_finish_read(&header, nullptr, rgba.data(), 0, nullptr) != 0);
+    width = static_cast<int>(header.width);
+    height = static_cast<int>(header.height);
+  }
+};
 
 std::vector<std::string> labels(const std::vector<Tick>& ticks) {
   std::vector<std::string> result;
@@ -58,45 +75,77 @@ using Labels = std::vector<std::string>;
 }  // namespace
 
 TEST_CASE("a field is interpolated linearly, y upwards, without seams between triangles") {
-  const Image along = raster(rectangle(), {0, 1, 1, 0});
-  const Image up = raster(rectangle(), {0, 0, 1, 1});
+  const FieldImage along = raster(rectangle(), {0, 1, 1, 0});
+  const FieldImage up = raster(rectangle(), {0, 0, 1, 1});
   int worst = 0;
   for (int y = 0; y < 20; ++y) {
     for (int x = 0; x < 40; ++x) {
-      worst = std::max(worst, distance(along.at(x, y), colour_of(ColourMap::viridis, (x + 0.5) / 40)));
-      worst = std::max(worst, distance(up.at(x, y), colour_of(ColourMap::viridis, 1 - (y + 0.5) / 20)));
+      worst = std::max(worst, std::abs(byte_at(along, x, y) - FieldImage::byte_of((x + 0.5) / 40)));
+      worst = std::max(worst, std::abs(byte_at(up, x, y) - FieldImage::byte_of(1 - (y + 0.5) / 20)));
     }
   }
-  CHECK(worst <= 2);
+  CHECK(worst <= 1);
+  CHECK(FieldImage::byte_of(0) == FieldImage::kLowest);
+  CHECK(FieldImage::byte_of(1) == 255);
 }
 
-TEST_CASE("quads are drawn like their two triangles, and places without mesh stay white") {
+TEST_CASE("quads are drawn like their two triangles, and pixels without mesh stay empty") {
   MeshView quad = rectangle();
   quad.cell_kind = CellKind::quad;
   quad.cells = kQuad;
   const std::vector<float> values{0, 0.25F, 1, 0.5F};
-  CHECK(raster(quad, values).pixels() == raster(rectangle(), values).pixels());
+  CHECK(raster(quad, values).pixels == raster(rectangle(), values).pixels);
   MeshView half = rectangle();
   half.cells = half.cells.first(3);  // below the diagonal
-  const Image image = raster(half, values);
-  CHECK(image.at(2, 2) == kWhite);
-  CHECK(image.at(37, 17) != kWhite);
+  const FieldImage image = raster(half, values);
+  CHECK(byte_at(image, 2, 2) == FieldImage::kNoMesh);
+  CHECK(byte_at(image, 37, 17) >= FieldImage::kLowest);
 }
 
-TEST_CASE("a value that is not a number is grey, one out of range takes the colour of the end") {
-  CHECK(raster(rectangle(), {kNan, kNan, kNan, kNan}).at(20, 10) == colour_of(ColourMap::viridis, kNan));
-  CHECK(raster(rectangle(), {9, 9, 9, 9}).at(20, 10) == colour_of(ColourMap::viridis, 1));
-  CHECK(raster(rectangle(), {-9, -9, -9, -9}).at(20, 10) == colour_of(ColourMap::viridis, 0));
+TEST_CASE("a value that is not finite is grey, one out of range takes the colour of the end") {
+  CHECK(byte_at(raster(rectangle(), {kNan, kNan, kNan, kNan}), 20, 10) == FieldImage::kNotFinite);
+  CHECK(byte_at(raster(rectangle(), {9, 9, 9, 9}), 20, 10) == 255);
+  CHECK(byte_at(raster(rectangle(), {-9, -9, -9, -9}), 20, 10) == FieldImage::kLowest);
 }
 
 TEST_CASE("a point cloud is drawn as dots") {
   MeshView cloud = rectangle();
   cloud.cell_kind = CellKind::none;
   cloud.cells = {};
-  const Image image = raster(cloud, {0, 1, 1, 0});
-  CHECK(image.at(0, 19) == colour_of(ColourMap::viridis, 0));
-  CHECK(image.at(39, 19) == colour_of(ColourMap::viridis, 1));
-  CHECK(image.at(20, 10) == kWhite);
+  const FieldImage image = raster(cloud, {0, 1, 1, 0}, 80, 40);
+  CHECK(byte_at(image, 0, 39) == FieldImage::kLowest);
+  CHECK(byte_at(image, 79, 39) == 255);
+  CHECK(byte_at(image, 40, 20) == FieldImage::kNoMesh);
+}
+
+TEST_CASE("the PNG has the colours of the map, transparent where there is no mesh") {
+  const FieldImage image{3, 2, {0, 1, 2, 255, 128, 2}};
+  const Decoded png(encode_png(image, ColourMap::magma));
+  CHECK(png.width == 3);
+  CHECK(png.height == 2);
+  REQUIRE(png.rgba.size() == 24);
+  CHECK(png.rgba[3] == 0);
+  const auto check_pixel = [&](std::size_t pixel, Colour colour) {
+    CAPTURE(pixel);
+    CHECK(Colour{png.rgba[4 * pixel], png.rgba[4 * pixel + 1], png.rgba[4 * pixel + 2]} == colour);
+    CHECK(png.rgba[4 * pixel + 3] == 255);
+  };
+  check_pixel(1, colour_of(ColourMap::magma, kNan));
+  check_pixel(2, {0, 0, 4});
+  check_pixel(3, {252, 253, 191});
+  check_pixel(4, colour_of(ColourMap::magma, 126.0 / 253));
+  CHECK(colour_of(ColourMap::viridis, 0) == Colour{68, 1, 84});
+  CHECK(colour_of(ColourMap::viridis, 9) == Colour{253, 231, 37});
+}
+
+TEST_CASE("base64 and escaping") {
+  const auto encoded = [](std::string_view text) { return base64(std::as_bytes(std::span(text))); };
+  CHECK(encoded("") == "");
+  CHECK(encoded("f") == "Zg==");
+  CHECK(encoded("fo") == "Zm8=");
+  CHECK(encoded("foobar") == "Zm9vYmFy");
+  CHECK(encoded("\xff\xfe\xfb") == "//77");
+  CHECK(escape_markup("<a href=\"x\">&amp;</a>") == "&lt;a href=&quot;x&quot;&gt;&amp;amp;&lt;/a&gt;");
 }
 
 TEST_CASE("a mesh of three dimensions shows its two longest axes, the nearest cell on top") {
@@ -114,23 +163,43 @@ TEST_CASE("a mesh of three dimensions shows its two longest axes, the nearest ce
   CHECK(projection.axes == std::array<int, 3>{1, 2, 0});
   CHECK(projection.spread_x == 4);
   CHECK(projection.spread_y == 2);
-  CHECK(raster(mesh, {0, 0, 0, 0, 1, 1, 1, 1}).at(5, 15) == colour_of(ColourMap::viridis, 1));
+  CHECK(byte_at(raster(mesh, {0, 0, 0, 0, 1, 1, 1, 1}), 5, 15) == 255);
 }
 
-TEST_CASE("a comparison has three panels in true proportions") {
+TEST_CASE("a comparison has three panels in true proportions, in one file that XML parsers read") {
   const ScratchDirectory scratch;
   const std::vector<float> truth{0, 0, 3, 4, 3, 4, 0, 0}, prediction{0, 0, 3, 4, 3, 4, 0, 1};
-  const Image image =
-      draw_comparison(rectangle(), {"v", 2, prediction}, {"v", 2, truth}, {"velocity", "m/s"}, 800);
-  CHECK(image.width() == 800);
-  CHECK(image.height() > 3 * 300);
-  CHECK(image.height() < 3 * 420);
-  write_png(scratch.path / "a.png", image);
-  const std::string bytes = read_text(scratch.path / "a.png");
-  CHECK(bytes.substr(0, 8) == "\x89PNG\r\n\x1a\n");
-  CHECK(bytes.substr(12, 4) == "IHDR");
-  CHECK(static_cast<unsigned char>(bytes[18]) * 256 + static_cast<unsigned char>(bytes[19]) == 800);
-  CHECK(bytes.substr(bytes.size() - 8, 4) == "IEND");
+  const std::string svg = draw_comparison(rectangle(), {"v", 2, prediction}, {"v", 2, truth},
+                                          {"velocity <1> & more", "m/s"}, 800);
+  const std::string path = (scratch.path / "a.svg").string();
+  std::ofstream(path) << svg;
+  const char* const parse = R"py(
+import base64, struct, sys, xml.etree.ElementTree as tree
+svg = tree.parse(sys.argv[1]).getroot()
+name = '{http://www.w3.org/2000/svg}'
+assert svg.get('width') == '800' and 3 * 300 < float(svg.get('height')) < 3 * 420
+assert svg.find(name + 'title').text == 'velocity <1> & more'
+images = svg.findall(name + 'image')
+for image in images:
+    kind, data = image.get('href').split(',')
+    png = base64.b64decode(data)
+    assert kind == 'data:image/png;base64' and png[:8] == b'\x89PNG\r\n\x1a\n'
+    width, height = float(image.get('width')), float(image.get('height'))
+    assert struct.unpack('>II', png[16:24]) == (2 * width, 2 * height) and width == 2 * height
+gradients = {g.get('id') for g in svg.iter(name + 'linearGradient')}
+bars = [r.get('fill')[5:-1] for r in svg.findall(name + 'rect') if r.get('fill').startswith('url')]
+assert set(bars) <= gradients
+print(len(images), bars, [text.text for text in svg.findall(name + 'text')])
+)py";
+  const test::Outcome python = test::Process({"python3", "-c", parse, path}, "/usr/bin/env").wait();
+  CHECK_MESSAGE(python.code == 0, python.err);
+  CHECK(
+      python.out ==
+      "3 ['viridis', 'viridis', 'magma'] ['velocity <1> & more', 'prediction', '0', '1', '2', '3', '4', '5', "
+      "'m/s', 'truth', '0', '1', '2', '3', '4', '5', 'm/s', 'error: RMSE 0.354, largest 1', '0', '0.2', "
+      "'0.4', "
+      "'0.6', '0.8', '1.0', 'm/s']\n");
+  CHECK(count_of(svg, "http") == 1);  // the name of SVG: nothing is loaded
 }
 
 TEST_CASE("pictures of strange fields come out all the same") {
@@ -149,24 +218,6 @@ TEST_CASE("pictures of strange fields come out all the same") {
   CHECK_THROWS_AS(
       draw_comparison(rectangle(), {"v", 2, constant}, {"v", 1, std::span(constant).first(4)}, {}),
       InvalidArgument);
-}
-
-TEST_CASE("text marks pixels where it stands and is as wide as announced") {
-  Image image(200, 40, kWhite);
-  draw_text(image, 10, 30, 14, "Error 0.5", {0, 0, 0});
-  int left = 200, right = 0, top = 40, bottom = 0;
-  for (int y = 0; y < 40; ++y) {
-    for (int x = 0; x < 200; ++x) {
-      if (image.at(x, y).red > 128) continue;
-      left = std::min(left, x), right = std::max(right, x), top = std::min(top, y),
-      bottom = std::max(bottom, y);
-    }
-  }
-  CHECK(std::abs(left - 10) <= 2);
-  CHECK(std::abs(right - 10 - text_width(14, "Error 0.5")) <= 2);
-  CHECK(std::abs(top - 16) <= 2);
-  CHECK(std::abs(bottom - 30) <= 2);
-  CHECK(text_width(14, "") == 0);
 }
 
 TEST_CASE("ticks are round numbers with just enough digits") {
@@ -193,18 +244,16 @@ TEST_CASE("a chart draws its series, skips what cannot be drawn and needs nothin
   const ChartSeries both[] = {train, validation};
   write_line_chart(scratch.path / "loss.svg", both, {"Loss", "step", "loss & more"});
   const std::string svg = read_text(scratch.path / "loss.svg");
-  CHECK(has(svg, "<svg xmlns=\"http://www.w3.org/2000/svg\""));
+  CHECK(contains(svg, "<svg xmlns=\"http://www.w3.org/2000/svg\""));
   CHECK(svg.ends_with("</svg>\n"));
-  CHECK(has(svg, "train &lt;a&gt;"));
-  CHECK(has(svg, "loss &amp; more"));
-  CHECK(has(svg, "<polygon"));  // the band of the long series
+  CHECK(contains(svg, "train &lt;a&gt;"));
+  CHECK(contains(svg, "loss &amp; more"));
+  CHECK(contains(svg, "<polygon"));  // the band of the long series
   CHECK(std::ranges::count(svg, '\n') < 60);
-  CHECK_FALSE(has(svg, "nan"));
-  CHECK_FALSE(has(svg, "inf"));
-  CHECK_FALSE(has(svg, "href"));
-  std::size_t circles = 0;
-  for (std::size_t at = svg.find("<circle"); at != svg.npos; at = svg.find("<circle", at + 1)) ++circles;
-  CHECK(circles == 2);
+  CHECK_FALSE(contains(svg, "nan"));
+  CHECK_FALSE(contains(svg, "inf"));
+  CHECK_FALSE(contains(svg, "href"));
+  CHECK(count_of(svg, "<circle") == 2);
 }
 
 TEST_CASE("a chart of nothing, of one point and of constants is still a chart") {
@@ -215,8 +264,8 @@ TEST_CASE("a chart of nothing, of one point and of constants is still a chart") 
       const ChartSeries one[] = {{"s", x, y}};
       const std::string svg = line_chart_svg(one, {"t", "x", "y"}, log_y);
       CHECK(svg.ends_with("</svg>\n"));
-      CHECK_FALSE(has(svg, "nan"));
-      CHECK_FALSE(has(svg, "inf\""));
+      CHECK_FALSE(contains(svg, "nan"));
+      CHECK_FALSE(contains(svg, "inf\""));
     }
   }
   const ChartSeries uneven[] = {{"s", {1}, {}}};

@@ -5,9 +5,10 @@
 #include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/random.h>
 #include <meshgrad/train/planning/plan.h>
-#include <meshgrad/train/run/step.h>
+#include <meshgrad/train/run/step_cache.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -22,6 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::contains;
+using test::devices;
 using test::ScratchDirectory;
 
 constexpr uint64_t kSeed = 20261121;
@@ -74,18 +76,14 @@ Config random_config(const fs::path& folder, uint64_t number, Device device) {
   return config;
 }
 
-struct Case {
+struct PlannedRun {
   Config config;
   Dataset dataset;
-  FrameFeatures features;
   StepProbe probe;
-  Case(const fs::path& folder, uint64_t number, Device device)
-      : Case(random_config(folder, number, device), device) {}
-  Case(const Config& with, Device device)
-      : config(with),
-        dataset(Dataset::open(config.data.path)),
-        features(dataset, config.data),
-        probe(dataset, features, device) {}
+  PlannedRun(const fs::path& folder, uint64_t number, Device device)
+      : PlannedRun(random_config(folder, number, device), device) {}
+  PlannedRun(const Config& with, Device device)
+      : config(with), dataset(Dataset::open(config.data.path)), probe(dataset, device) {}
 };
 
 /// What the allocator reports when it has handed out the most of a run. Peaks start anew at an epoch's end.
@@ -102,18 +100,12 @@ MemoryStats stats_of_run(const Config& config, Device device) {
   return most;
 }
 
-std::vector<Device> devices() {
-  std::vector<Device> found{{}};
-  if (!cuda_devices().empty()) found.push_back({DeviceKind::cuda, 0});
-  return found;
-}
-
 TEST_CASE("a predicted step is within 2 % below and 10 % above what a run takes, of every tag") {
   const ScratchDirectory scratch;
   for (const Device device : devices()) {
     const bool on_gpu = device.kind == DeviceKind::cuda;
     for (uint64_t number = 0; number < (on_gpu ? 4u : 24u); ++number) {
-      Case c(scratch.path, number, device);
+      PlannedRun c(scratch.path, number, device);
       CAPTURE(number);
       CAPTURE(name_of(device));
       c.config.train.steps = on_gpu ? 3 : 8;
@@ -135,7 +127,7 @@ TEST_CASE("a measured step is what was predicted of the same shapes") {
   for (const Device device : devices()) {
     const bool on_gpu = device.kind == DeviceKind::cuda;
     for (uint64_t number = 100; number < (on_gpu ? 103u : 112u); ++number) {
-      const Case c(scratch.path, number, device);
+      const PlannedRun c(scratch.path, number, device);
       CAPTURE(number);
       CAPTURE(name_of(device));
       const StepMemory predicted = c.probe.predict(c.config);
@@ -157,7 +149,7 @@ int64_t batch_of(const MemoryBudget& b) {
 TEST_CASE("the batch size follows from the budget's fields, fits, and is the largest that does") {
   const ScratchDirectory scratch;
   for (uint64_t number = 200; number < 220; ++number) {
-    Case c(scratch.path, number, {});
+    PlannedRun c(scratch.path, number, {});
     Draw draw(number + 1000);
     CAPTURE(number);
     c.config.plan.target_utilization = 0.5 + 0.025 * static_cast<double>(draw.from(0, 20));
@@ -180,7 +172,7 @@ TEST_CASE("the batch size follows from the budget's fields, fits, and is the lar
 
 TEST_CASE("the optimizer's state is twice the weights in f32, and 16 bits round the weights beside them") {
   const ScratchDirectory scratch;
-  Case c(scratch.path, 300, {});
+  PlannedRun c(scratch.path, 300, {});
   c.config.optimizer.name = OptimizerKind::adamw;
   c.config.precision = DType::f32;
   const StepMemory f32 = c.probe.predict(c.config);
@@ -195,7 +187,7 @@ TEST_CASE("the optimizer's state is twice the weights in f32, and 16 bits round 
 
 TEST_CASE("changes come in order, each saves what it says, and those that save nothing are left out") {
   const ScratchDirectory scratch;
-  Case c(scratch.path, 301, {});
+  PlannedRun c(scratch.path, 301, {});
   c.config.precision = DType::f32;
   c.config.recompute.mode = RecomputeMode::off;
   c.config.model.path = ComputePath::op_by_op;
@@ -246,7 +238,7 @@ TEST_CASE(
     config.run.threads = 2;
     Config wanted = config;
     wanted.train.batch = on_gpu ? 2 : 5;
-    config.memory.memory_limit = Case(wanted, device).probe.predict(wanted).reserved * 10 / 9 + 4096;
+    config.memory.memory_limit = PlannedRun(wanted, device).probe.predict(wanted).reserved * 10 / 9 + 4096;
     std::vector<std::string> said;
     int64_t most = 0;  // handed out
     const auto run = [&](bool resume, int64_t steps) {
@@ -283,7 +275,7 @@ TEST_CASE("unrolled steps take what is predicted, of every kind of segments") {
   for (const Device device : devices()) {
     for (const SegmentUnit unit : {SegmentUnit::block, SegmentUnit::frame, SegmentUnit::sequence}) {
       const uint64_t number = 700 + static_cast<uint64_t>(unit);
-      Case c(scratch.path / name_of(device), number, device);
+      PlannedRun c(scratch.path / name_of(device), number, device);
       CAPTURE(name_of(device));
       CAPTURE(number);
       if (device.kind == DeviceKind::cuda && unit == SegmentUnit::sequence) continue;
@@ -303,7 +295,7 @@ TEST_CASE("unrolled steps take what is predicted, of every kind of segments") {
 
 TEST_CASE("the grid is of batches and of the steps that the data has frames for") {
   const ScratchDirectory scratch;
-  Case c(scratch.path, 710, {});
+  PlannedRun c(scratch.path, 710, {});
   c.config.train.batch = 3;
   c.config.unroll.steps = 3;
   c.config.model.blocks = 6;
@@ -328,7 +320,7 @@ TEST_CASE("the grid is of batches and of the steps that the data has frames for"
   CHECK(fits);
   CHECK(too_large);
   CHECK(plan.grid.size() % steps.size() == 0);
-  CHECK(contains(to_text(plan), "    batch       1 step                  2 steps                 3 steps"));
+  CHECK(contains(to_text(plan), "    batch       1 frame                 2 frames                3 frames"));
   const auto offers_frames = [&](const MemoryPlan& of) {
     return std::any_of(of.changes.begin(), of.changes.end(), [](const MemoryChange& change) {
       return contains(change.text, "recompute.segments = \"frame\"");
@@ -341,7 +333,7 @@ TEST_CASE("the grid is of batches and of the steps that the data has frames for"
 
 TEST_CASE("a budget that 16 bits keep to and f32 cannot is no obstacle to a plan") {
   const ScratchDirectory scratch;
-  Case c(scratch.path, 302, {});
+  PlannedRun c(scratch.path, 302, {});
   c.config.model.width = 32;
   c.config.model.blocks = 4;
   c.config.train.batch = 4;
@@ -368,7 +360,7 @@ TEST_CASE("a budget that 16 bits keep to and f32 cannot is no obstacle to a plan
 
 TEST_CASE("running out of memory prints the changes of the plan, with what they save") {
   const ScratchDirectory scratch;
-  Case c(scratch.path, 403, {});
+  PlannedRun c(scratch.path, 403, {});
   c.config.model.path = ComputePath::fused;
   c.config.model.keep_hidden = true;
   c.config.model.blocks = 6;
@@ -459,7 +451,7 @@ TEST_CASE("captured steps of several classes are planned for" * doctest::skip(cu
   config.graphs = GraphsMode::capture;
   config.train.batch = 1;
   config.train.steps = 6;
-  Case c(config, device);
+  PlannedRun c(config, device);
   const StepMemory predicted = c.probe.predict(c.config);
   const MemoryStats stats = stats_of_run(c.config, device);
   CHECK(predicted.live >= 98 * stats.allocated.peak / 100);

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Training with storage in 16 bits, on the CPU but where a case names cuda.
 #include <doctest/doctest.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/train/io/metrics_log.h>
+#include <meshgrad/train/run/make_model.h>
 
 #include <algorithm>
 #include <cmath>
@@ -27,7 +29,7 @@ Config config_of(const fs::path& folder, const fs::path& data, DType precision) 
 
 // 30 steps of Adam move the weights by 30 learning rates at most, whatever the precision; what differs is the
 // rounding of each loss and the side of relu on which a few pre-activations fall.
-TEST_CASE("in 16 bits the CPU learns what it learns in f32, skips nothing and keeps f32 masters") {
+TEST_CASE("in 16 bits the CPU learns what it learns in f32, skips nothing and keeps f32 master weights") {
   const ScratchDirectory scratch;
   const fs::path data = test::pack_waves(scratch.path);
   std::map<DType, std::vector<double>> valid;  // of each seed
@@ -98,14 +100,14 @@ int64_t kept_by_forward(Device device, DType precision, ComputePath path, const 
   config.model.path = path;
   Runtime runtime({.device = device, .threads = 1});
   const Dataset dataset = Dataset::open(config.data.path);
-  const FrameFeatures features(dataset, config.data);
-  MeshGraphNet model(model_options(config.model, features));
-  model.allocate(runtime, precision, 1);
+  const MeshDynamics features(dataset, config.data);
+  config.precision = precision;
+  const Model model = make_model(runtime, config, features.inputs().sizes());
   Normalizers normalizers = features.dataset_normalizers({});
   const Batch batch =
-      features.training_batch(runtime, precision, "train", {{0, 1, 0}}, {}, normalizers, false);
+      training_batch(Task(features), runtime, precision, "train", {{0, 1, 0}}, {}, normalizers, false);
   Tape tape(runtime);
-  const Variable prediction = model.forward(tape, batch);
+  const Variable prediction = forward(model, tape, batch.graph).front();
   CHECK(prediction.value().dtype() == precision);
   return runtime.allocator().stats().by_tag[static_cast<size_t>(Tag::activations)].requested.current;
 }
@@ -148,7 +150,7 @@ TEST_CASE("a run whose loss scale rises and overflows again is the same after an
   CHECK(test::lasting_metrics(config.run.dir) == test::lasting_metrics(scratch.path / "straight"));
 }
 
-TEST_CASE("gradients that are given back between windows leave the same run, and no bytes") {
+TEST_CASE("gradients that are freed between windows leave the same run, and no bytes") {
   const ScratchDirectory scratch;
   const fs::path data = test::pack_waves(scratch.path);
   for (const DType precision : {DType::f32, DType::f16}) {
@@ -202,7 +204,7 @@ TEST_CASE("a run in 16 bits says what is stored how, once; others say nothing of
     };
     train(runtime, config, options);
     REQUIRE(lines.size() == (precision == DType::f32 ? 0 : 1));
-    if (precision == DType::f16) CHECK(test::contains(lines[0], "16 bits; masters, gradients of weights"));
+    if (precision == DType::f16) CHECK(test::contains(lines[0], "16 bits; master weights, weight gradients"));
     if (precision == DType::f16) CHECK(test::contains(lines[0], "the loss scale is 1024"));
     if (precision == DType::bf16) CHECK(test::contains(lines[0], "no loss scale"));
   }

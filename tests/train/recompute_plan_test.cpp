@@ -43,8 +43,8 @@ void for_all_ways(std::span<const StageCost> costs, std::vector<RecomputedStages
   for_all_ways(costs, way, stage + 1, body);
   for (int64_t end = stage + 1; end <= static_cast<int64_t>(costs.size()); ++end) {
     if (!costs[static_cast<size_t>(end - 1)].may_recompute) break;
-    for (const Keep keep : {Keep::inputs, Keep::products}) {
-      if (keep == Keep::products && end > stage + 1) continue;
+    for (const SavePolicy keep : {SavePolicy::inputs, SavePolicy::matmuls}) {
+      if (keep == SavePolicy::matmuls && end > stage + 1) continue;
       way.push_back({stage, end, keep});
       for_all_ways(costs, way, end, body);
       way.pop_back();

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs that compute blocks again: the same run to the last bit, in less memory.
+// Runs with recomputed blocks: bit-identical, in less memory.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/train/planning/recompute.h>
+#include <meshgrad/train/run/make_model.h>
 
 #include <algorithm>
 
+#include "model_case.h"
 #include "support.h"
 #include "train/small_run.h"
 
@@ -15,15 +18,9 @@ namespace {
 using test::contains;
 using test::message_of;
 using test::ScratchDirectory;
+using test::tensors_of;
 
-MeshGraphNet model_of(int64_t blocks) {
-  return MeshGraphNet({.node_inputs = 2,
-                       .edge_inputs = {3},
-                       .edge_set_names = {"mesh"},
-                       .outputs = 2,
-                       .width = 4,
-                       .blocks = blocks});
-}
+Model model_of(int64_t blocks) { return test::make_model(test::model_case(2, 2, 4, blocks)); }
 
 std::vector<RecomputedStages> segments(int64_t blocks, RecomputeMode mode, int64_t every = 4,
                                        const std::vector<std::string>& include = {"processor"}) {
@@ -64,13 +61,6 @@ TEST_CASE("modes cut the included blocks; the last segment is kept") {
 }
 
 /// The tensors of a run's last checkpoint, by name.
-std::map<std::string, std::string> tensors_of(const Config& config) {
-  const SafetensorsFile file(std::filesystem::path(config.run.dir) / "checkpoints/last.safetensors");
-  std::map<std::string, std::string> tensors;
-  for (const SafetensorsTensor& tensor : file.view().tensors)
-    tensors[tensor.name] = {reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size()};
-  return tensors;
-}
 
 Config with(Config config, const std::string& name, RecomputeMode mode,
             RecomputePolicy policy = RecomputePolicy::inputs) {
@@ -184,26 +174,24 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("auto computes nothing again where all fits, and enough where it does not") {
-  const MeshGraphNet model({.node_inputs = 2,
-                            .edge_inputs = {3},
-                            .edge_set_names = {"mesh"},
-                            .outputs = 2,
-                            .width = 32,
-                            .blocks = 8});
-  const BatchSizes sizes{.nodes = 700, .edges = 4000, .node_inputs = 2, .edge_inputs = 3, .outputs = 2};
-  Config config;
+TEST_CASE("auto recomputes nothing if everything fits, and enough otherwise") {
+  const ScratchDirectory scratch;
+  Config config = test::small_config(scratch.path, test::pack_waves(scratch.path, 4));
+  config.model.width = 32;
+  config.model.blocks = 8;
+  const Task task = make_task(config, Dataset::open(config.data.path));
+  const Model model = make_model(config.model, task.sizes());
   config.recompute.mode = RecomputeMode::automatic;
   const auto choose = [&](int64_t limit) {
     Runtime runtime({.device = {}, .threads = 1, .allocator = {.memory_limit = limit}});
-    return choose_recomputation(runtime, config, sizes, model);
+    return choose_recomputation(runtime, config, task, {.nodes = 700, .edges = 4000}, model);
   };
   const Recomputation roomy = choose(int64_t{1} << 30);
   CHECK(roomy.stages.empty());
   const Recomputation tight = choose(int64_t{16} << 20);
   CHECK_FALSE(tight.stages.empty());
-  CHECK(tight.predicted > 0);
-  CHECK(tight.predicted <= int64_t{16} << 20);
+  CHECK(tight.predicted_bytes > 0);
+  CHECK(tight.predicted_bytes <= int64_t{16} << 20);
   config.recompute.include = {"decoder"};
   CHECK(choose(int64_t{16} << 20).stages.size() <= 1);
 }
@@ -227,15 +215,15 @@ TEST_CASE("keys of recomputation that contradict one another are errors") {
                  "[recompute.keep] needed a list of names, each once: linear, activation, norm, add, concat, "
                  "segment_sum, mlp, edge_update, got \"lineer\" in the list; fix: did you mean \"linear\"?"));
   CHECK(kept_outputs(parse_config("[recompute]\nkeep = [\"linear\", \"concat\"]\n", "c").recompute) ==
-        (Keep::outputs_of("concat") | Keep::outputs_of("linear")));
+        (SavePolicy::outputs_of("concat") | SavePolicy::outputs_of("linear")));
   const Config config =
       parse_config("[recompute]\nmode = \"auto\"\npolicy = \"products\"\ninclude = [\"processor.1\"]\n", "c");
   CHECK(config.recompute.mode == RecomputeMode::automatic);
-  CHECK(kept_outputs(config.recompute) == Keep::products);
+  CHECK(kept_outputs(config.recompute) == SavePolicy::matmuls);
   CHECK(config.recompute.include == std::vector<std::string>{"processor.1"});
 }
 
-TEST_CASE("a run says what it computes again") {
+TEST_CASE("a run says what it recomputes") {
   const ScratchDirectory scratch;
   Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
   config.model.blocks = 5;
@@ -248,7 +236,7 @@ TEST_CASE("a run says what it computes again") {
   Runtime runtime({.device = {}, .threads = 1});
   train(runtime, config, options);
   CHECK(std::count(messages.begin(), messages.end(),
-                   "the backward pass computes 4 of 7 stages again, in 2 segments: "
+                   "recomputing 4 of 7 stages in backward, in 2 segments: "
                    "processor.0..processor.1, processor.2..processor.3") == 1);
 }
 

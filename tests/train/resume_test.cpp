@@ -153,7 +153,7 @@ TEST_CASE("SIGTERM and SIGUSR1 end a run with a checkpoint and exit code 75") {
     const test::Outcome outcome = process.wait();
     CAPTURE(outcome.err);
     CHECK(outcome.code == 75);
-    CHECK(test::contains(outcome.err, "go on with --resume"));
+    CHECK(test::contains(outcome.err, "--resume continues"));
     const int64_t logged = last_logged_step(config.run.dir);
     config.train.steps = logged + 2;
     const TrainResult resumed = test::train_here(config, true);

@@ -10,6 +10,7 @@
 #include <limits>
 #include <random>
 
+#include "support.h"
 #include "train/scratch_directory.h"
 
 using namespace meshgrad;
@@ -17,6 +18,8 @@ using meshgrad::test::read_text;
 using meshgrad::test::ScratchDirectory;
 
 namespace {
+
+using test::contains;
 
 namespace fs = std::filesystem;
 
@@ -28,14 +31,14 @@ std::string file_of(const std::string& header, std::size_t data_bytes) {
   return file + header + std::string(data_bytes, '\x01');
 }
 
-SafetensorsView parse(const std::string& file) {
+SafetensorsView parse_tensors(const std::string& file) {
   return parse_safetensors(std::as_bytes(std::span(file)), "w.st");
 }
 
 /// The error text, or empty when the file is accepted.
 std::string fault(const std::string& file) {
   try {
-    parse(file);
+    parse_tensors(file);
     return {};
   } catch (const DataError& error) {
     return error.what();
@@ -45,8 +48,6 @@ std::string fault(const std::string& file) {
 std::string fault_of_header(const std::string& header, std::size_t data_bytes) {
   return fault(file_of(header, data_bytes));
 }
-
-bool has(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
 
 template <class T>
 SafetensorsTensor tensor_of(std::string name, SafetensorsDtype dtype, std::vector<std::int64_t> shape,
@@ -134,9 +135,9 @@ TEST_CASE("a damaged header is refused with one line that names the file, the te
   CHECK(fault_of_header("{}", 0).empty());
   const auto rejects = [](std::string_view part, const std::string& header, std::size_t data) {
     const std::string text = fault_of_header(header, data);
-    CHECK_MESSAGE(has(text, part), header << " -> " << text);
-    CHECK_MESSAGE(has(text, "w.st"), text);
-    CHECK_MESSAGE(has(text, "fix: "), text);
+    CHECK_MESSAGE(contains(text, part), header << " -> " << text);
+    CHECK_MESSAGE(contains(text, "w.st"), text);
+    CHECK_MESSAGE(contains(text, "fix: "), text);
   };
   const auto one = [](const std::string& body) { return "{\"a\":{" + body + "}}"; };
   rejects("begins with '{'", "[]", 0);
@@ -177,19 +178,19 @@ TEST_CASE("tensors may neither overlap nor leave holes nor share a name") {
            R"(":{"dtype":"U8","shape":[4],"data_offsets":)" + second + "}}";
   };
   CHECK(fault_of_header(two("b", "[4,8]", "[0,4]"), 8).empty());
-  CHECK(parse(file_of(two("b", "[4,8]", "[0,4]"), 8)).tensors.at(0).name == "b");
-  CHECK(has(fault_of_header(two("a", "[0,4]", "[4,8]"), 8), "name twice"));
-  CHECK(has(fault_of_header(two("b", "[0,4]", "[2,6]"), 6), "overlap"));
-  CHECK(has(fault_of_header(two("b", "[0,4]", "[0,4]"), 4), "overlap"));
-  CHECK(has(fault_of_header(two("b", "[0,4]", "[5,9]"), 9), "hole"));
-  CHECK(has(fault_of_header(two("b", "[1,5]", "[5,9]"), 9), "hole"));
+  CHECK(parse_tensors(file_of(two("b", "[4,8]", "[0,4]"), 8)).tensors.at(0).name == "b");
+  CHECK(contains(fault_of_header(two("a", "[0,4]", "[4,8]"), 8), "name twice"));
+  CHECK(contains(fault_of_header(two("b", "[0,4]", "[2,6]"), 6), "overlap"));
+  CHECK(contains(fault_of_header(two("b", "[0,4]", "[0,4]"), 4), "overlap"));
+  CHECK(contains(fault_of_header(two("b", "[0,4]", "[5,9]"), 9), "hole"));
+  CHECK(contains(fault_of_header(two("b", "[1,5]", "[5,9]"), 9), "hole"));
 }
 
 TEST_CASE("a short file, a huge header length and a missing file are refused") {
-  CHECK(has(fault(""), "at least 8 bytes"));
-  CHECK(has(fault("1234567"), "at least 8 bytes"));
-  CHECK(has(fault(std::string(8, '\xff')), "at most 100 MB"));
-  CHECK(has(fault(file_of("{}", 0).substr(0, 9)), "cut short"));
+  CHECK(contains(fault(""), "at least 8 bytes"));
+  CHECK(contains(fault("1234567"), "at least 8 bytes"));
+  CHECK(contains(fault(std::string(8, '\xff')), "at most 100 MB"));
+  CHECK(contains(fault(file_of("{}", 0).substr(0, 9)), "cut short"));
   CHECK_THROWS_WITH_AS(SafetensorsFile("/nonexistent/x.safetensors"),
                        doctest::Contains("/nonexistent/x.safetensors"), DataError);
   CHECK_THROWS_AS(SafetensorsFile(fs::temp_directory_path()), DataError);
@@ -201,7 +202,7 @@ TEST_CASE("a short file, a huge header length and a missing file are refused") {
 TEST_CASE("a missing or different tensor is named with the nearest one") {
   const std::string file =
       file_of(R"({"decoder.weight":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 8);
-  const SafetensorsView view = parse(file);
+  const SafetensorsView view = parse_tensors(file);
   CHECK_THROWS_WITH_AS(view.at("decoder.wieght"), doctest::Contains("did you mean \"decoder.weight\"?"),
                        DataError);
   CHECK_THROWS_WITH_AS(view.at("decoder.weight", SafetensorsDtype::f32, std::vector<std::int64_t>{1, 2}),

@@ -4,7 +4,7 @@
 #include <meshgrad/train/data/convert.h>
 #include <meshgrad/train/io/metrics_log.h>
 #include <meshgrad/train/io/safetensors.h>
-#include <meshgrad/train/run/trainer.h>
+#include <meshgrad/train/train.h>
 
 #include <cmath>
 #include <functional>
@@ -147,6 +147,15 @@ inline void change_tensors(const std::filesystem::path& from, const std::filesys
                        : std::as_bytes(std::span(floats.emplace_back(values.begin(), values.end())));
   }
   write_safetensors(to, tensors, file.view().metadata);
+}
+
+/// The bytes of every tensor in the last checkpoint of a run, by name.
+inline std::map<std::string, std::string> tensors_of(const Config& config) {
+  const SafetensorsFile file(std::filesystem::path(config.run.dir) / "checkpoints/last.safetensors");
+  std::map<std::string, std::string> tensors;
+  for (const SafetensorsTensor& tensor : file.view().tensors)
+    tensors[tensor.name] = {reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size()};
+  return tensors;
 }
 
 }  // namespace meshgrad::test

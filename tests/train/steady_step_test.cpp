@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a training step does beside arithmetic, once it has come before: nothing that asks the system.
+// Steady-state training steps make no system calls and no calls of the memory source.
 #include <doctest/doctest.h>
-#include <meshgrad/train/run/step.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
+#include <meshgrad/train/planning/recompute.h>
+#include <meshgrad/train/run/batch_loader.h>
+#include <meshgrad/train/run/make_model.h>
+#include <meshgrad/train/run/step_cache.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -10,17 +14,10 @@
 #include <csignal>
 #include <cstdlib>
 
-#include "counted_new.h"
 #include "train/small_run.h"
 
 namespace meshgrad {
 namespace {
-
-#if defined(__SANITIZE_ADDRESS__)
-constexpr bool kUsesMemoryAgain = false;  // engine/memory/detail/pool_allocator.h
-#else
-constexpr bool kUsesMemoryAgain = true;
-#endif
 
 /// Training on waves of two mesh sizes, past its first steps: every size has come often enough to be planned.
 struct Steady {
@@ -28,49 +25,41 @@ struct Steady {
   Config config;
   Runtime runtime;
   Dataset dataset = Dataset::open(config.data.path);
-  FrameFeatures features{dataset, config.data};
-  Sampler sampler{dataset, config.data.train_split, config.data.predict, 3, config.unroll.steps};
-  NoiseOptions noise{config.train.noise, config.train.gamma, 3};
-  Normalizers normalizers = features.dataset_normalizers(noise);
-  MeshGraphNet model{model_options(config.model, features)};
+  Task task = make_task(config, dataset);
+  BatchLoader loader{runtime, config, task};
+  Normalizers normalizers = task.dataset_normalizers(loader.noise());
+  Model model = make_model(runtime, config, task.sizes());
   std::optional<Optimizer> optimizer;
-  std::optional<TrainStep> step;
-  std::vector<Sample> samples = std::vector<Sample>(2);
+  std::optional<StepCache> cache;
   int64_t position = 0;
 
   explicit Steady(
       int threads, void (*change)(Config&) = [](Config&) {})
       : config(config_of(scratch.path, change)), runtime({.threads = threads}) {
-    model.allocate(runtime, DType::f32, 3);
-    optimizer.emplace(runtime, model.parameters(), config.optimizer, 1.0,
+    optimizer.emplace(runtime, model.parameters, config.optimizer, 1.0,
                       learning_rate(config.schedule, 1e-3, 1000));
-    step.emplace(runtime, config, dataset, features, model, *optimizer, [](const std::string&) {});
+    cache.emplace(runtime, config, task, model, *optimizer,
+                  choose_recomputation(runtime, config, task, largest_batch(config, dataset), model),
+                  [](const std::string&) {});
     run(40);
   }
   static Config config_of(const std::filesystem::path& folder, void (*change)(Config&)) {
     Config config = test::small_config(folder, test::pack_waves(folder));
+    config.train.accumulate = 1;
+    config.train.steps = 1'000'000;
     change(config);
     return config;
   }
   void run(int64_t steps) {
-    for (int64_t i = 0; i < steps; ++i, position += 2) {
-      samples.front() = sampler.at(position);
-      samples.back() = sampler.at(position + 1);
-      step->batch(samples, {.weight = 60.0, .noise = noise}, normalizers);
-      step->finish_window();
+    for (int64_t i = 0; i < steps; ++i, ++position) {
+      const BatchLoader::Loaded loaded = loader.load({position, 0}, Normalizing::fixed, normalizers, *cache);
+      cache->run(loaded.layout, [&](const StoragePtr& to) { return loader.upload(loaded, to); });
+      cache->update();
     }
   }
 };
 
-int64_t heap_allocations(Steady& steady, int64_t steps) {
-  allocations = 0;
-  counting = true;
-  steady.run(steps);
-  counting = false;
-  return allocations;
-}
-
-/// System calls of a child that takes so many steady steps; -1 where it may not be traced.
+/// System calls of a child process that runs `steps` steady steps; -1 where tracing is not allowed.
 int64_t system_calls(Steady& steady, int64_t steps) {
   const pid_t child = fork();
   if (child == 0) {
@@ -99,19 +88,19 @@ TEST_CASE("a steady step on one thread makes no system call") {
   Steady steady(1);
   const int64_t none = system_calls(steady, 0);
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  constexpr bool kMeasurable = false;  // the sanitizer's own calls
+  constexpr bool kMeasurable = false;  // sanitizers make calls of their own
 #else
   constexpr bool kMeasurable = true;
 #endif
   if (none < 0 || !kMeasurable) {
-    MESSAGE("nothing may be traced here");
+    MESSAGE("tracing is not allowed here");
     CHECK(steady.runtime.threads().threads() == 1);
     return;
   }
   CHECK(system_calls(steady, 20) == none);
 }
 
-TEST_CASE("a steady step asks neither the memory source nor the heap, and waits for no lock") {
+TEST_CASE("a steady step makes no calls of the memory source and waits for no lock") {
   struct Case {
     const char* what;
     int threads;
@@ -122,7 +111,7 @@ TEST_CASE("a steady step asks neither the memory source nor the heap, and waits 
       {"two threads", 2, [](Config&) {}},
       {"15 blocks", 1, [](Config& config) { config.model.blocks = 15; }},
       {"op by op", 1, [](Config& config) { config.model.path = ComputePath::op_by_op; }},
-      {"blocks computed again", 1, [](Config& config) { config.recompute.mode = RecomputeMode::block; }},
+      {"recomputed blocks", 1, [](Config& config) { config.recompute.mode = RecomputeMode::block; }},
       {"segments of four blocks that keep products", 1,
        [](Config& config) {
          config.model.blocks = 15;
@@ -130,7 +119,7 @@ TEST_CASE("a steady step asks neither the memory source nor the heap, and waits 
        }},
       {"planned steps", 1, [](Config& config) { config.memory.plan_steps = true; }},
       {"three frames", 1, [](Config& config) { config.unroll.steps = 3; }},
-      {"three frames, each computed again", 1,
+      {"three frames, each recomputed", 1,
        [](Config& config) {
          config.unroll.steps = 3;
          config.recompute = {.mode = RecomputeMode::block, .segments = SegmentUnit::frame};
@@ -144,38 +133,17 @@ TEST_CASE("a steady step asks neither the memory source nor the heap, and waits 
   for (const Case& c : cases) {
     CAPTURE(std::string(c.what));
     Steady steady(c.threads, c.change);
-    CHECK(has_segments(steady.step->recomputation(), steady.config.unroll.steps) ==
+    CHECK(has_segments(steady.cache->recomputation(), steady.config.unroll.steps) ==
           (steady.config.recompute.mode != RecomputeMode::off));
     const MemoryStats before = steady.runtime.allocator().stats();
     const ThreadCounters threads_before = steady.runtime.threads().counters();
     constexpr int64_t kSteps = 20;
-    const int64_t heap = heap_allocations(steady, kSteps);
+    steady.run(kSteps);
     const MemoryStats after = steady.runtime.allocator().stats();
     CHECK(after.source_calls == before.source_calls);
     CHECK(after.reserved.current == before.reserved.current);
     CHECK(steady.runtime.threads().counters().waits == threads_before.waits);
-    MESSAGE(std::string(c.what), ": heap allocations a step: ", static_cast<double>(heap) / kSteps);
-    if (kUsesMemoryAgain) CHECK(heap == 0);
   }
-}
-
-TEST_CASE("what a run does around its steady steps asks the heap for nothing either") {
-  const test::ScratchDirectory scratch;
-  Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
-  config.train.steps = 60;
-  config.train.accumulate = 1;
-  config.train.log_every = 60;
-  config.train.validate_every = config.train.checkpoint_every = 0;
-  allocations = 0;
-  int64_t steps = 0;
-  test::train_here(config, false, [&] {
-    ++steps;
-    counting = steps >= 40 && steps < 55;
-    return false;
-  });
-  CHECK(steps == 59);
-  MESSAGE("heap allocations around 15 steps of a run: ", allocations.load());
-  if (kUsesMemoryAgain) CHECK(allocations == 0);
 }
 
 }  // namespace

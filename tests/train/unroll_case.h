@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model with unrolled batches of waves, for the tests of unrolled training.
 #pragma once
+#include <meshgrad/engine/memory/caching_allocator.h>
+#include <meshgrad/train/run/make_model.h>
+#include <meshgrad/train/task/task.h>
 #include <meshgrad/train/task/unrolled_loss.h>
 
 #include <algorithm>
@@ -25,10 +28,10 @@ struct UnrollCase {
   ScratchDirectory scratch;
   Config config;
   Dataset dataset;
-  FrameFeatures features;
+  MeshDynamics features;
   Normalizers normalizers;
   Runtime runtime;
-  MeshGraphNet model;
+  Model model;
   Tensor seed;  ///< of the backward pass
 
   explicit UnrollCase(const UnrollShape& shape)
@@ -37,8 +40,8 @@ struct UnrollCase {
         features(dataset, config.data),
         normalizers(features.dataset_normalizers({})),
         runtime({.device = shape.device, .threads = 1}),
-        model(model_options(config.model, features)) {
-    model.allocate(runtime, shape.precision, 5);
+        model(make_model(config.model, features.inputs().sizes())) {
+    model.parameters.allocate(runtime, shape.precision, 5);
     const double value = 1.0 / 64.0;
     seed = Tensor::from<double>(runtime, std::span<const double>(&value, 1), Shape{1}, Tag::data, "seed");
   }
@@ -54,13 +57,23 @@ struct UnrollCase {
     return made;
   }
 
+  /// The task, unrolled over `frames`.
+  Task unrolled(int64_t frames) const { return Task(MeshDynamics(dataset, config.data, frames)); }
+  static int64_t frames_of(const Batch& batch) {
+    if (!batch.has("unroll.target")) return 1;
+    return 1 + batch.tensor("unroll.target").rows() / unrolled_rows(batch.graph.nodes);
+  }
   Batch batch(int64_t steps, const std::vector<Sample>& samples = {{0, 2, 0}, {1, 3, 0}}) {
-    return features.training_batch(runtime, config.precision, config.data.train_split, samples, {},
-                                   normalizers, false, steps);
+    return training_batch(unrolled(steps), runtime, config.precision, config.data.train_split, samples, {},
+                          normalizers);
+  }
+  UnrolledFrames frames(const Batch& batch) const {
+    return {.count = frames_of(batch), .second_change = config.data.predict == Prediction::second_change};
   }
   double loss(const Batch& batch, std::vector<Tensor>* errors = nullptr) {
     Tape tape(runtime, Tape::Mode::evaluate);
-    return read(batch_loss(tape, model, batch, {}, errors).value());
+    const Recomputation none;
+    return read(unrolled_loss(tape, model, batch, frames(batch), none, errors).value());
   }
   double read(const Tensor& scalar) const { return *to_host(scalar, runtime.stream()).data<double>(); }
 
@@ -71,7 +84,7 @@ struct UnrollCase {
     int64_t peak = 0;  ///< bytes that forward and backward took
   };
   Gradients gradients(const Batch& batch, const Recomputation& recomputation) {
-    const Tensor& arena = model.parameters().gradients();
+    const Tensor& arena = model.parameters.gradients();
     fill_zero(arena, runtime.stream());
     Gradients result;
     const int64_t before = runtime.allocator().stats().allocated.current;
@@ -79,7 +92,7 @@ struct UnrollCase {
     {
       Tape tape(runtime);
       if (recomputation.check) tape.check_recomputation();
-      tape.backward(batch_loss(tape, model, batch, recomputation), seed);
+      tape.backward(unrolled_loss(tape, model, batch, frames(batch), recomputation), seed);
       result.counts = tape.counts();
     }
     result.peak = runtime.allocator().stats().allocated.peak - before;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What unrolled training takes of memory: one model a step, or with segments one model and little more; and
-// the same gradients whatever is computed again.
+// the same gradients whatever is recomputed.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/planning/plan.h>
+#include <meshgrad/train/planning/recompute.h>
+#include <meshgrad/train/run/make_model.h>
 
 #include <cmath>
 
@@ -19,7 +21,7 @@ using test::UnrollCase;
 
 constexpr SegmentUnit kUnits[] = {SegmentUnit::block, SegmentUnit::frame, SegmentUnit::sequence};
 
-TEST_CASE("gradients are the same to the last bit whatever is computed again") {
+TEST_CASE("gradients are bit-identical whatever is recomputed") {
   for (const DType precision : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
     for (const Prediction predict : {Prediction::change, Prediction::second_change}) {
       for (const ComputePath path : {ComputePath::fused, ComputePath::op_by_op}) {
@@ -48,7 +50,7 @@ TEST_CASE("gradients are the same to the last bit whatever is computed again") {
   }
 }
 
-TEST_CASE("a frame is computed again once, one in a sequence twice, and the last of either once less") {
+TEST_CASE("a frame is recomputed once, one in a sequence twice, and the last of either once less") {
   UnrollCase c({});
   // Of one more frame: what a forward pass runs, and what runs again where it is a segment.
   const auto counts = [&](int64_t steps, SegmentUnit unit) {
@@ -79,8 +81,8 @@ TEST_CASE("a frame is computed again once, one in a sequence twice, and the last
 
 TEST_CASE("the memory law: a model a step without recomputation, a constant and little more with it") {
   UnrollCase c({.width = 32, .blocks = 3, .side = 12, .frames = 40});
-  const int64_t nodes = c.batch(1).nodes;
-  const int64_t state = nodes * c.features.outputs() * size_of(DType::f32);
+  const int64_t nodes = c.batch(1).graph.nodes;
+  const int64_t state = nodes * c.features.inputs().outputs() * size_of(DType::f32);
   const auto peak = [&](int64_t steps, SegmentUnit unit, RecomputeMode mode = RecomputeMode::off) {
     c.config.recompute.mode = mode;
     const Batch batch = c.batch(steps);
@@ -95,7 +97,8 @@ TEST_CASE("the memory law: a model a step without recomputation, a constant and 
     CAPTURE(steps);
     CHECK(near(peak(steps, SegmentUnit::block) - one, model * (steps - 1)));
     // A step leaves its state and two scalars, rounded up; behind the first there are inputs, too.
-    const int64_t frames = peak(steps, SegmentUnit::frame), inputs = nodes * c.features.node_inputs();
+    const int64_t frames = peak(steps, SegmentUnit::frame),
+                  inputs = nodes * c.features.inputs().node_inputs();
     CHECK(frames <= one + (state + 1536) * steps + inputs * size_of(DType::f32));
     CHECK(peak(steps, SegmentUnit::sequence) <= frames);
     // Blocks within it bring that constant down.
@@ -111,35 +114,29 @@ TEST_CASE("a budget holds for all steps together, and auto does what it asks for
   config.model.blocks = 6;
   config.unroll.steps = 4;
   const Dataset dataset = Dataset::open(config.data.path);
-  const FrameFeatures features(dataset, config.data);
-  const MeshGraphNet model(model_options(config.model, features));
+  const Task task = make_task(config, dataset);
+  const Model model = make_model(config.model, task.sizes());
   Runtime runtime({.device = {}, .threads = 1});
   const auto choose = [&](SegmentUnit unit, int64_t budget) {
     config.recompute.mode = RecomputeMode::budget;
     config.recompute.segments = unit;
     config.recompute.budget = budget;
-    const BatchSizes sizes{.nodes = 200,
-                           .edges = 1100,
-                           .node_inputs = features.node_inputs(),
-                           .edge_inputs = 3,
-                           .outputs = 2,
-                           .steps = config.unroll.steps};
-    return choose_recomputation(runtime, config, sizes, model);
+    return choose_recomputation(runtime, config, task, {.nodes = 200, .edges = 1100}, model);
   };
   const Recomputation roomy = choose(SegmentUnit::block, int64_t{1} << 30);
   CHECK(roomy.stages.empty());
   constexpr int64_t kBudget = int64_t{5} << 20;
   const Recomputation blocks = choose(SegmentUnit::block, kBudget);
   CHECK_FALSE(blocks.stages.empty());
-  CHECK(blocks.predicted <= kBudget);
-  CHECK(blocks.predicted > kBudget / 2);
+  CHECK(blocks.predicted_bytes <= kBudget);
+  CHECK(blocks.predicted_bytes > kBudget / 2);
   CHECK(choose(SegmentUnit::frame, kBudget).stages.size() < blocks.stages.size());
   const std::string message = message_of([&] { choose(SegmentUnit::block, 1 << 20); });
   CHECK_MESSAGE(contains(message, "or set recompute.segments = \"frame\""), message);
   CHECK(contains(describe({.segments = SegmentUnit::sequence}, model, 7),
-                 "the backward pass computes 6 of 7 frames again, in runs of 3"));
+                 "recomputing 6 of 7 frames in backward, in runs of 3"));
   CHECK(contains(describe({.stages = {{1, 2}}, .segments = SegmentUnit::frame}, model, 4),
-                 "computes 3 of 4 frames again; within a frame, the backward pass computes 1 of "));
+                 "recomputing 3 of 4 frames in backward; within a frame, recomputing 1 of "));
   CHECK(describe({.segments = SegmentUnit::frame}, model, 1).empty());
 }
 

@@ -4,6 +4,8 @@
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/io/metrics_log.h>
+#include <meshgrad/train/planning/recompute.h>
+#include <meshgrad/train/run/make_model.h>
 #include <meshgrad/train/run/non_finite.h>
 
 #include <cmath>
@@ -15,41 +17,34 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::contains;
+using test::devices;
 using test::message_of;
 using test::ScratchDirectory;
 using test::UnrollCase;
 
 constexpr Prediction kPredictions[] = {Prediction::change, Prediction::second_change};
 
-std::vector<Device> devices() {
-  std::vector<Device> found{Device{}};
-  if (!cuda_devices().empty()) found.push_back({DeviceKind::cuda, 0});
-  return found;
-}
-
 TEST_CASE("a batch of several steps holds the data's frames behind the first, without noise") {
   for (const Prediction predict : kPredictions) {
     UnrollCase c({.predict = predict, .precision = DType::f64});
     const NoiseOptions noise{.deviation = 0.1, .gamma = 1.0, .seed = 3};
     const auto batch_of = [&](const std::vector<Sample>& samples, const NoiseOptions& with, int64_t steps) {
-      return c.features.training_batch(c.runtime, DType::f64, "train", samples, with, c.normalizers, false,
-                                       steps);
+      return training_batch(c.unrolled(steps), c.runtime, DType::f64, "train", samples, with, c.normalizers);
     };
     const Batch unrolled = batch_of({{0, 2, 0}, {1, 4, 0}}, noise, 3);
     const Batch first = batch_of({{0, 2, 0}, {1, 4, 0}}, noise, 1);
-    CHECK(first.unroll.further == 0);
-    CHECK(test::equal_bits(unrolled.node_features, first.node_features));
-    CHECK(test::equal_bits(unrolled.target, first.target));
-    REQUIRE(unrolled.unroll.further == 2);
-    CHECK(unrolled.unroll.second_change == (predict == Prediction::second_change));
+    CHECK_FALSE(first.has("unroll.target"));
+    CHECK(test::equal_bits(unrolled.graph.node_features, first.graph.node_features));
+    CHECK(test::equal_bits(unrolled.tensor("target"), first.tensor("target")));
+    REQUIRE(UnrollCase::frames_of(unrolled) == 3);
     for (int64_t k = 1; k < 3; ++k) {
       const Batch data = batch_of({{0, 2 + k, 0}, {1, 4 + k, 0}}, {}, 1);
-      const Unroll::Step step = unrolled.unroll.step(k - 1, unrolled.nodes);
-      CHECK(test::equal_bits(step.node_features, data.node_features));
-      CHECK(test::equal_bits(step.target, data.target));
+      const UnrolledFrame frame = unrolled_frame(unrolled, k);
+      CHECK(test::equal_bits(frame.nodes, data.graph.node_features));
+      CHECK(test::equal_bits(frame.target, data.tensor("target")));
     }
-    const auto source = unrolled.unroll.source.values<int32_t>();
-    const auto ratio = unrolled.unroll.ratio.values<double>();
+    const auto source = unrolled.tensor("unroll.source").values<int32_t>();
+    const auto ratio = unrolled.tensor("unroll.ratio").values<double>();
     for (size_t column = 0; column < source.size(); ++column) {
       CHECK(source[column] == (column < 2 ? static_cast<int32_t>(column) : -1));
       CHECK(ratio[column] == (column < 2 ? c.normalizers.targets.standard_deviation(column) /
@@ -61,16 +56,16 @@ TEST_CASE("a batch of several steps holds the data's frames behind the first, wi
 
 TEST_CASE("online normalisers learn from the first step alone, and the ratio follows them") {
   UnrollCase c({.precision = DType::f64});
-  Normalizers one = c.features.online_normalizers(), many = one;
+  Normalizers one = c.features.inputs().online_normalizers(), many = one;
   const auto learn = [&](Normalizers& normalizers, int64_t steps) {
-    return c.features.training_batch(c.runtime, DType::f64, "train", {{0, 2, 0}}, {}, normalizers, true,
-                                     steps);
+    return training_batch(c.unrolled(steps), c.runtime, DType::f64, "train", {{0, 2, 0}}, {}, normalizers,
+                          true);
   };
   learn(one, 1);
   const Batch batch = learn(many, 4);
   CHECK(one.nodes.means() == many.nodes.means());
   CHECK(one.targets.squared_deviations() == many.targets.squared_deviations());
-  CHECK(batch.unroll.ratio.values<double>()[1] ==
+  CHECK(batch.tensor("unroll.ratio").values<double>()[1] ==
         many.targets.standard_deviation(1) / many.nodes.standard_deviation(1));
 }
 
@@ -78,17 +73,18 @@ TEST_CASE("online normalisers learn from the first step alone, and the ratio fol
 /// standard deviations of the target; 0 on nodes that are not predicted.
 std::vector<std::vector<double>> rollout_errors(UnrollCase& c, const Sample& sample, int64_t steps) {
   const TrajectoryView trajectory = c.dataset.trajectory("train", sample.trajectory);
-  const std::vector<uint8_t> mask = c.features.predicted_mask(trajectory.mesh());
-  const auto width = static_cast<size_t>(c.features.outputs());
+  const std::vector<uint8_t> mask = c.features.inputs().predicted_mask(trajectory.mesh());
+  const auto width = static_cast<size_t>(c.features.inputs().outputs());
   FieldState state = c.features.state_at(trajectory, sample.frame);
   std::vector<std::vector<double>> errors;
   for (int64_t t = sample.frame; t < sample.frame + steps; ++t) {
     const Batch batch =
         c.features.prediction_batch(c.runtime, c.config.precision, trajectory, t, state, c.normalizers);
     Tape tape(c.runtime, Tape::Mode::evaluate);
-    const Tensor prediction = to_host(c.model.forward(tape, batch).value(), c.runtime.stream());
+    const Tensor prediction =
+        to_host(forward(c.model, tape, batch.graph).front().value(), c.runtime.stream());
     std::vector<float> next = c.features.advance(trajectory, state, prediction, c.normalizers);
-    const std::vector<float> truth = c.features.target_values(trajectory, t + 1);
+    const std::vector<float> truth = c.features.inputs().target_values(trajectory, t + 1);
     std::vector<double>& now = errors.emplace_back(next.size());
     for (size_t i = 0; i < next.size(); ++i) {
       if (mask[i / width] == 0) next[i] = truth[i];
@@ -128,7 +124,7 @@ TEST_CASE("unrolled predictions are those of a rollout over the same frames") {
               sum += error * error;
             }
           }
-          first_row += static_cast<int64_t>(expected[0].size()) / c.features.outputs();
+          first_row += static_cast<int64_t>(expected[0].size()) / c.features.inputs().outputs();
         }
         // A rollout rounds its state to f32: 1e-7 of fields of about 1, of which a standard deviation of the
         // target is a few hundredths, or thousandths of second changes.
@@ -163,7 +159,7 @@ TEST_CASE("gradients through three steps are the finite differences") {
                     .side = 3});
       const Batch batch = c.batch(3);
       const Tensor gradients = c.gradients(batch, {}).values;
-      const std::span<double> parameters = c.model.parameters().values().values<double>();
+      const std::span<double> parameters = c.model.parameters.values().values<double>();
       const double factor = c.read(c.seed);
       double worst = 0.0, largest = 0.0;
       constexpr double kStep = 1e-5;
@@ -198,22 +194,22 @@ TEST_CASE("a window's loss is the mean over its steps") {
     if (row.count("loss") > 0) logged = row.at("loss");
 
   const Dataset dataset = Dataset::open(config.data.path);
-  const FrameFeatures features(dataset, config.data);
+  const MeshDynamics features(dataset, config.data, 4);
   Normalizers normalizers = features.dataset_normalizers({});
   Runtime runtime({.device = {}, .threads = 1});
-  MeshGraphNet model(model_options(config.model, features));
-  model.allocate(runtime, config.precision, static_cast<uint64_t>(config.run.seed));
-  const Sampler sampler(dataset, "train", config.data.predict, static_cast<uint64_t>(config.run.seed), 4);
+  const Task task(features);
+  const Model model = make_model(runtime, config, task.sizes());
+  const Sampler sampler(task, "train", static_cast<uint64_t>(config.run.seed));
+  const Recomputation none;
   double sum = 0.0, count = 0.0;
   for (int64_t i = 0; i < 4; ++i) {
     const Sample sample = sampler.at(i);
     CHECK(sample.frame + 4 < dataset.frames("train", sample.trajectory));
-    const Batch batch =
-        features.training_batch(runtime, config.precision, "train", {sample}, {}, normalizers, false, 4);
+    const Batch batch = training_batch(task, runtime, config.precision, "train", {sample}, {}, normalizers);
     Tape tape(runtime, Tape::Mode::evaluate);
-    sum += *batch_loss(tape, model, batch, {}).value().data<double>();
+    sum += *task.loss(tape, model, batch, none).value().data<double>();
     const MeshView& mesh = dataset.trajectory("train", sample.trajectory).mesh();
-    count += 4.0 * static_cast<double>(features.predicted_nodes(mesh));
+    count += 4.0 * static_cast<double>(features.inputs().predicted_nodes(mesh));
   }
   CHECK(logged == doctest::Approx(sum / count).epsilon(1e-6));
 }
@@ -221,12 +217,17 @@ TEST_CASE("a window's loss is the mean over its steps") {
 TEST_CASE("the sampler leaves the steps their frames, and says when there are too few") {
   const ScratchDirectory scratch;
   const Dataset dataset = Dataset::open(test::pack_waves(scratch.path, 3, 6));
-  CHECK(usable_frames(Prediction::change, 6, 1).end == 5);
-  CHECK(usable_frames(Prediction::change, 6, 4).end == 2);
-  CHECK(Sampler(dataset, "train", Prediction::change, 0, 3).samples() == 2 * 3);
-  CHECK(Sampler(dataset, "train", Prediction::second_change, 0, 3).samples() == 2 * 2);
-  CHECK(Sampler(dataset, "train", Prediction::change, 0, 5).samples() == 2);
-  const std::string message = message_of([&] { Sampler(dataset, "train", Prediction::second_change, 0, 5); });
+  const auto task = [&](Prediction predict, int64_t frames) {
+    DataConfig config;
+    config.predict = predict;
+    return Task(MeshDynamics(dataset, config, frames));
+  };
+  CHECK(task(Prediction::change, 1).sample_frames(6).end == 5);
+  CHECK(task(Prediction::change, 4).sample_frames(6).end == 2);
+  CHECK(Sampler(task(Prediction::change, 3), "train", 0).samples() == 2 * 3);
+  CHECK(Sampler(task(Prediction::second_change, 3), "train", 0).samples() == 2 * 2);
+  CHECK(Sampler(task(Prediction::change, 5), "train", 0).samples() == 2);
+  const std::string message = message_of([&] { Sampler(task(Prediction::second_change, 5), "train", 0); });
   CHECK_MESSAGE(
       contains(message, "needed trajectories of at least 7 frames, got none; fix: lower unroll.steps"),
       message);
@@ -265,30 +266,33 @@ TEST_CASE("the first value that is not finite is found in a later step, too") {
     CAPTURE(name_of(device));
     UnrollCase c({.precision = DType::f32, .device = device});
     Batch batch = c.batch(3);
-    CHECK_FALSE(find_non_finite(c.runtime, c.model, batch, 1.0).has_value());
+    CHECK_FALSE(find_non_finite(c.runtime, c.unrolled(3), c.model, batch, 1.0).has_value());
     // A state that is off by far more than f32 holds.
-    const std::vector<float> huge(static_cast<size_t>(batch.unroll.ratio.elements()), 3e38f);
-    const Tensor ratio = batch.unroll.ratio;
-    batch.unroll.ratio = Tensor::from<float>(c.runtime, huge, ratio.shape(), Tag::data, "ratio");
+    Tensor& in_batch = std::find_if(batch.tensors.begin(), batch.tensors.end(), [](const NamedTensor& named) {
+                         return named.name == "unroll.ratio";
+                       })->tensor;
+    const Tensor ratio = in_batch;
+    const std::vector<float> huge(static_cast<size_t>(ratio.elements()), 3e38f);
+    in_batch = Tensor::from<float>(c.runtime, huge, ratio.shape(), Tag::data, "ratio");
     for (const SegmentUnit unit : {SegmentUnit::block, SegmentUnit::frame, SegmentUnit::sequence}) {
-      const auto found = find_non_finite(c.runtime, c.model, batch, 1.0, {.segments = unit});
+      const auto found = find_non_finite(c.runtime, c.unrolled(3), c.model, batch, 1.0, {.segments = unit});
       REQUIRE(found.has_value());
       CHECK(found->phase == NonFinite::Phase::forward);
-      CHECK_MESSAGE(contains(found->text(), "forward of op shift_columns in frame.1: shifted holds "),
+      CHECK_MESSAGE(contains(found->text(), "forward of op add_columns in frame.1: shifted holds "),
                     found->text());
     }
-    batch.unroll.ratio = ratio;
+    in_batch = ratio;
     const float nan = std::numeric_limits<float>::quiet_NaN();
     copy(Tensor::from<float>(c.runtime, std::vector<float>{nan, nan}, {1, 2}, Tag::data, "nan"),
-         batch.unroll.step(1, batch.nodes).target.row_range(5, 6), c.runtime.stream());
-    const auto given = find_non_finite(c.runtime, c.model, batch, 1.0);
+         unrolled_frame(batch, 2).target.row_range(5, 6), c.runtime.stream());
+    const auto given = find_non_finite(c.runtime, c.unrolled(3), c.model, batch, 1.0);
     REQUIRE(given.has_value());
     CHECK_MESSAGE(contains(given->text(), "batch: target of unrolled step 2 holds nan in row 5"),
                   given->text());
   }
 }
 
-TEST_CASE("on a device, too, gradients do not depend on what is computed again" *
+TEST_CASE("on a device, too, gradients do not depend on recomputation" *
           doctest::skip(cuda_devices().empty())) {
   for (const DType precision : {DType::f32, DType::bf16}) {
     UnrollCase c({.predict = Prediction::second_change,
@@ -342,7 +346,7 @@ struct DeviceRuns {
 TEST_CASE("a device trains unrolled samples as the CPU does, captured or not, and goes on after a break" *
           doctest::skip(cuda_devices().empty())) {
   DeviceRuns runs;
-  constexpr Device kGpu{DeviceKind::cuda, 0};
+  constexpr Device kFirstGpu{DeviceKind::cuda, 0};
   const Config cpu = runs.named("cpu");
   DeviceRuns::run(cpu, {});
   const std::vector<double> expected = DeviceRuns::losses(cpu);
@@ -352,21 +356,21 @@ TEST_CASE("a device trains unrolled samples as the CPU does, captured or not, an
   for (const GraphsMode graphs : {GraphsMode::off, GraphsMode::capture}) {
     runs.config.graphs = graphs;
     const Config straight = runs.named(graphs == GraphsMode::off ? "off" : "captured");
-    DeviceRuns::run(straight, kGpu);
+    DeviceRuns::run(straight, kFirstGpu);
     captured = DeviceRuns::losses(straight);
     REQUIRE(captured.size() == expected.size());
     for (size_t i = 0; i < captured.size(); ++i)
       CHECK(captured[i] == doctest::Approx(expected[i]).epsilon(1e-3));
   }
   Config broken = runs.named("broken");
-  DeviceRuns::run(broken, kGpu, false, 2);
+  DeviceRuns::run(broken, kFirstGpu, false, 2);
   broken.recompute.segments = SegmentUnit::frame;
-  DeviceRuns::run(broken, kGpu, true);
+  DeviceRuns::run(broken, kFirstGpu, true);
   CHECK(DeviceRuns::losses(broken) == captured);
   runs.config.precision = DType::f16;
   runs.config.train.steps = 1;
   const Config narrow = runs.named("narrow");
-  DeviceRuns::run(narrow, kGpu);
+  DeviceRuns::run(narrow, kFirstGpu);
   CHECK(DeviceRuns::losses(narrow).front() == doctest::Approx(expected.front()).epsilon(0.05));
 }
 

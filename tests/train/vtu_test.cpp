@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "support.h"
 #include "train/scratch_directory.h"
 
 using namespace meshgrad;
@@ -15,6 +16,8 @@ using meshgrad::test::read_text;
 using meshgrad::test::ScratchDirectory;
 
 namespace {
+
+using test::contains;
 
 /// A VTU file read back: its arrays as doubles, by name.
 struct ParsedVtu {
@@ -67,8 +70,6 @@ struct ParsedVtu {
   }
 };
 
-bool has(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
-
 const std::vector<float> kCorners2{0, 0, 1, 0, 1, 1, 0, 1};
 const std::vector<std::int32_t> kTwoTriangles{0, 1, 2, 0, 2, 3};
 
@@ -93,10 +94,11 @@ TEST_CASE("a frame of triangles reads back") {
   write_vtu(scratch.path / "f.vtu", square(), fields, 0.1);
   const ParsedVtu vtu(read_text(scratch.path / "f.vtu"));
   CHECK(vtu.unread_bytes == 0);
-  CHECK(has(vtu.text,
-            "type=\"UnstructuredGrid\" version=\"1.0\" byte_order=\"LittleEndian\" header_type=\"UInt64\""));
-  CHECK(has(vtu.text, "NumberOfPoints=\"4\" NumberOfCells=\"2\""));
-  CHECK(has(vtu.text, "Name=\"TimeValue\" NumberOfTuples=\"1\" format=\"ascii\">0.1</DataArray>"));
+  CHECK(contains(
+      vtu.text,
+      "type=\"UnstructuredGrid\" version=\"1.0\" byte_order=\"LittleEndian\" header_type=\"UInt64\""));
+  CHECK(contains(vtu.text, "NumberOfPoints=\"4\" NumberOfCells=\"2\""));
+  CHECK(contains(vtu.text, "Name=\"TimeValue\" NumberOfTuples=\"1\" format=\"ascii\">0.1</DataArray>"));
   CHECK(vtu.arrays.at("velocity") == Doubles{1, 2, 0, 3, 4, 0, 5, 6, 0, 7, 8, 0});
   CHECK(vtu.components.at("velocity") == 3);
   CHECK(vtu.arrays.at("p&lt;&amp;&gt;") == Doubles{9, 8, 7, 6.5});
@@ -176,5 +178,5 @@ TEST_CASE("a series lists its frames in order") {
       text.find("<DataSet timestep=\"0.01\" part=\"0\" file=\"a_0001 &amp; more.vtu\"/>");
   CHECK(first < second);
   CHECK(second < text.size());
-  CHECK(has(text, "<VTKFile type=\"Collection\""));
+  CHECK(contains(text, "<VTKFile type=\"Collection\""));
 }

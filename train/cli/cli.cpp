@@ -13,15 +13,15 @@ namespace cli {
 namespace {
 
 using AddCommand = void (*)(CommandLine&);
-constexpr AddCommand kCommands[] = {add_convert, add_train, add_evaluate, add_rollout, add_verify,
-                                    add_config,  add_info,  add_memory,   add_plan};
+constexpr AddCommand kCommands[] = {add_convert, add_train,  add_evaluate, add_rollout, add_predict,
+                                    add_verify,  add_config, add_info,     add_memory,  add_plan};
 
 void add_everything(CommandLine& line) {
   line.app.name("meshgrad");
   line.app.description("Trains graph neural networks on simulation meshes.");
   line.app.set_version_flag("--version", "meshgrad " MESHGRAD_VERSION);
   line.app.add_flag("-q,--quiet", line.globals.quiet, "Print results and errors only");
-  line.app.add_flag("--no-color", line.globals.no_color, "No colour (so does NO_COLOR in the environment)");
+  line.app.add_flag("--no-color", line.globals.no_color, "No colour (like NO_COLOR in the environment)");
   line.app.require_subcommand(1);
   line.app.fallthrough();  // global flags may follow the command
   line.app.get_formatter()->column_width(34);
@@ -37,7 +37,7 @@ std::vector<std::string> names_of(const CLI::App& app) {
   return names;
 }
 
-/// The commands that `words` walk into, and the first word that is none of the commands it could be.
+/// The command that `words` select, and the first word that names none of its subcommands.
 struct Walk {
   const CLI::App* command;
   std::string path;
@@ -59,7 +59,7 @@ Walk walk(const CLI::App& app, const std::vector<std::string>& words) {
   return found;
 }
 
-/// The option that was probably meant by the first word that looks like an option and is none; may be empty.
+/// The option closest to the first word that looks like an unknown option; may be empty.
 std::string meant_option(const CLI::App& app, const CLI::App& command,
                          const std::vector<std::string>& words) {
   std::vector<std::string> known;
@@ -108,7 +108,7 @@ int exit_code_of(ErrorKind kind) {
   return kExitFailed;
 }
 
-/// Fills `line`; returns an exit code when there is nothing to run.
+/// Fills `line`; returns an exit code when there is no command to run.
 int parse(CommandLine& line, int argc, char** argv) {
   try {
     line.app.parse(argc, argv);

@@ -8,12 +8,12 @@ enum ExitCode : int {
   kExitOk = 0,
   kExitFailed = 1,         ///< bad data, out of memory, diverged, or a bug
   kExitUsage = 2,          ///< the command line or the configuration is wrong
-  kExitNoDevice = 3,       ///< the device that was asked for is not there
-  kExitCheckpointed = 75,  ///< stopped by a signal after a checkpoint: start again with --resume
+  kExitNoDevice = 3,       ///< the requested device does not exist
+  kExitCheckpointed = 75,  ///< a signal stopped the run after a checkpoint: continue with --resume
 };
 
-/// Runs one command and returns an ExitCode. Results go to stdout and all else to stderr; an error is one
-/// line `meshgrad: error: ...`, or several faults of one file below such a line. Throws nothing.
+/// Runs one command and returns an ExitCode. Results go to stdout, everything else to stderr. An error is one
+/// line `meshgrad: error: ...`; several faults of one file follow on lines of their own. Throws nothing.
 int run_cli(int argc, char** argv);
 
 }  // namespace meshgrad

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every command shares. A command is one file here with a function `add_NAME`, listed below and in
+// Shared by all commands. Each command is one file here with a function `add_NAME`, listed below and in
 // cli.cpp.
 #pragma once
 #include <meshgrad/engine/device.h>
@@ -17,23 +17,22 @@ namespace meshgrad::cli {
 
 /// Flags that work with every command.
 struct GlobalOptions {
-  bool quiet = false;     ///< no progress and no notes on stderr, only errors
+  bool quiet = false;     ///< no progress and no notes on stderr, errors only
   bool no_color = false;  ///< no colour even on a terminal
 };
 
-/// The command line while it is built: a command hangs itself into `app`, and sets `action` once it is
-/// chosen.
+/// The command line while it is built: a command adds itself to `app`, and sets `action` when it is selected.
 struct CommandLine {
   CLI::App app;
   GlobalOptions globals;
   std::function<int()> action;  ///< returns an ExitCode
 };
 
-/// Adds the command `name` below `parent`; `examples` are whole lines, shown at the end of its --help.
+/// Adds the command `name` to `parent`; `examples` are whole command lines, shown at the end of its --help.
 CLI::App* add_command(CLI::App& parent, const std::string& name, const std::string& help,
                       const std::vector<std::string>& examples);
 
-/// Adds --set (and -s), which may be given many times.
+/// Adds --set (and -s), which may be repeated.
 void add_settings(CLI::App& command, std::vector<std::string>& settings);
 
 /// Adds --json.
@@ -42,15 +41,15 @@ void add_json(CLI::App& command, bool& json);
 /// Adds --device, one of auto, cpu, cuda, cuda:N.
 void add_device(CLI::App& command, std::string& device);
 
-/// The device of such a word, for a precision, with a line on stderr that says what "auto" chose. Throws
+/// The device that `word` selects for a precision; a line on stderr says what "auto" selected. Throws
 /// ConfigError and DeviceError.
 Device chosen_device(const std::string& word, DType precision, const GlobalOptions& globals);
 
 /// Adds --threads N, 0 for all.
 void add_threads(CLI::App& command, int& threads);
 
-/// Lets `command` call `run(*options, line.globals)` when it is chosen. The options live as long as the
-/// action.
+/// Makes `command` call `run(*options, line.globals)` when it is selected. The action keeps the options
+/// alive.
 template <class Options>
 void on_run(CLI::App& command, CommandLine& line, std::shared_ptr<Options> options,
             int (*run)(const Options&, const GlobalOptions&)) {
@@ -62,6 +61,7 @@ void add_convert(CommandLine& line);
 void add_train(CommandLine& line);
 void add_evaluate(CommandLine& line);
 void add_rollout(CommandLine& line);
+void add_predict(CommandLine& line);
 void add_config(CommandLine& line);
 void add_info(CommandLine& line);
 void add_memory(CommandLine& line);

@@ -40,32 +40,31 @@ int run_docs(const ConfigOptions&, const GlobalOptions&) {
 
 void add_config(CommandLine& line) {
   CLI::App* config = add_command(
-      line.app, "config", "Show keys, defaults and what a configuration comes to",
+      line.app, "config", "Show keys, defaults and resolved configurations",
       {"meshgrad config default > run.toml", "meshgrad config effective run.toml --set train.batch=4",
        "meshgrad config schema > meshgrad.schema.json"});
   config->footer(config->get_footer() + "\n\nKeys and their defaults:\n" + config_summary());
   config->require_subcommand(1);
   const auto options = std::make_shared<ConfigOptions>();
 
-  CLI::App* defaults = add_command(*config, "default", "A commented file with every key at its default",
+  CLI::App* defaults = add_command(*config, "default", "Print a commented file with every key at its default",
                                    {"meshgrad config default --set model.width=64 > run.toml"});
   add_settings(*defaults, options->settings);
   on_run(*defaults, line, options, run_default);
 
   CLI::App* effective = add_command(
-      *config, "effective", "Every key with the value that a file and overrides give it",
+      *config, "effective", "Print every key with its value after a file and overrides",
       {"meshgrad config effective run.toml", "meshgrad config effective run.toml -s train.lr=3e-4"});
   effective->add_option("FILE", options->file, "Configuration; without it, the defaults")->type_name("");
   add_settings(*effective, options->settings);
   on_run(*effective, line, options, run_effective);
 
-  CLI::App* schema =
-      add_command(*config, "schema", "A JSON Schema (draft 4) that editors check files against",
-                  {"meshgrad config schema > meshgrad.schema.json"});
+  CLI::App* schema = add_command(*config, "schema", "Print a JSON Schema (draft 4) for editors",
+                                 {"meshgrad config schema > meshgrad.schema.json"});
   on_run(*schema, line, options, run_schema);
 
-  CLI::App* docs = add_command(*config, "docs", "The manual's page on configuration",
-                               {"meshgrad config docs > docs/config.md"});
+  CLI::App* docs =
+      add_command(*config, "docs", "Print docs/config.md", {"meshgrad config docs > docs/config.md"});
   on_run(*docs, line, options, run_docs);
 }
 

@@ -56,7 +56,7 @@ std::string to_text(const ConvertReport& report, const std::string& output) {
 }
 
 /// One line a second on stderr: enough for a terminal and for a log.
-std::function<void(const ConvertProgress&)> progress_lines() {
+std::function<void(const ConvertProgress&)> convert_progress() {
   using Clock = std::chrono::steady_clock;
   return [last = Clock::now()](const ConvertProgress& progress) mutable {
     const auto now = Clock::now();
@@ -77,7 +77,7 @@ int run(const Options& options, const GlobalOptions& globals) {
     }
     convert_options.units[unit.substr(0, equals)] = unit.substr(equals + 1);
   }
-  if (!globals.quiet) convert_options.progress = progress_lines();
+  if (!globals.quiet) convert_options.progress = convert_progress();
   const ConvertReport report = convert(convert_options);
   if (!globals.quiet) {
     for (const std::string& warning : report.warnings) print_note("warning: " + warning);
@@ -90,17 +90,16 @@ int run(const Options& options, const GlobalOptions& globals) {
 
 void add_convert(CommandLine& line) {
   CLI::App* command =
-      add_command(line.app, "convert", "Pack simulation data into one file to train on",
+      add_command(line.app, "convert", "Convert simulation data into one packed file for training",
                   {"meshgrad convert data/cylinder_flow -o cylinder.mgd --unit velocity=m/s",
                    "meshgrad convert flow.npz -o flow.mgd --split 0.8,0.1,0.1 --by time",
                    "meshgrad convert runs.h5 -o runs.mgd --fields density,velocity_x,velocity_y"});
   const auto options = std::make_shared<Options>();
   ConvertOptions& convert = options->convert;
-  command
-      ->add_option("INPUT", convert.input, "A file, or a folder of them (or of folders train, valid, test)")
+  command->add_option("INPUT", convert.input, "File, folder, or folder with folders train, valid and test")
       ->type_name("")
       ->required();
-  command->add_option("-o,--output", convert.output, "The packed file to write")
+  command->add_option("-o,--output", convert.output, "Packed file to write")
       ->type_name("OUT.mgd")
       ->required();
   command->add_option("--split", convert.split, "Fractions of train, valid and test")
@@ -109,7 +108,7 @@ void add_convert(CommandLine& line) {
       ->allow_extra_args(false);
   static const std::map<std::string, SplitBy> kSplitBy = {
       {"auto", SplitBy::automatic}, {"trajectory", SplitBy::trajectory}, {"time", SplitBy::time}};
-  command->add_option("--by", convert.split_by, "How --split cuts: auto, trajectory or time")
+  command->add_option("--by", convert.split_by, "Unit of --split: auto, trajectory or time")
       ->type_name("NAME")
       ->transform(CLI::CheckedTransformer(kSplitBy).description(""));
   std::vector<std::string> formats = format_names();
@@ -123,7 +122,7 @@ void add_convert(CommandLine& line) {
       ->type_name("A,B,...")
       ->delimiter(',')
       ->allow_extra_args(false);
-  command->add_option("--dt", convert.dt, "Seconds between frames, where the input does not say")
+  command->add_option("--dt", convert.dt, "Seconds between frames, if the input does not contain it")
       ->type_name("S")
       ->check(CLI::NonNegativeNumber.description(""));
   command->add_option("--unit", options->units, "Unit of a field, for reports and pictures; may be repeated")

@@ -64,7 +64,7 @@ std::string describe_weights(const std::string& path, bool json) {
                     {"metadata", file.view().metadata},
                     {"tensors", tensors}});
   }
-  std::string text = fmt::format("weights   {} ({} of values)\n", path, bytes_text(bytes));
+  std::string text = fmt::format("weights   {} ({} of tensor data)\n", path, bytes_text(bytes));
   for (const auto& [key, value] : file.view().metadata) {
     constexpr size_t kLongest = 80;
     const std::string first_line = value.substr(0, std::min(value.find('\n'), kLongest));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Words and JSON for what packed data and files of weights contain.
+// The contents of packed files and safetensors files as text and JSON.
 #pragma once
 #include <meshgrad/train/data/dataset.h>
 
@@ -20,7 +20,7 @@ nlohmann::ordered_json fields_json(const std::vector<FieldInfo>& fields);
 /// An object: name -> trajectories.
 nlohmann::ordered_json splits_json(const std::vector<SplitInfo>& splits);
 
-/// What a packed file or a safetensors file holds, as text or as JSON. Throws DataError when `path` is
+/// The contents of a packed file or a safetensors file, as text or JSON. Throws DataError if `path` is
 /// neither or cannot be read.
 std::string describe_file(const std::string& path, bool json);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/train/cli/command.h>
 #include <meshgrad/train/cli/output.h>
-#include <meshgrad/train/run/evaluate.h>
+#include <meshgrad/train/run/predictor.h>
 
 #include <fmt/format.h>
 
@@ -21,36 +21,64 @@ struct EvaluateCommand {
   bool json = false;
 };
 
-std::string to_json(const Evaluation& e) {
-  const nlohmann::ordered_json json{{"split", e.split},
-                                    {"trajectories", e.trajectories},
-                                    {"checkpoint_step", e.step},
-                                    {"fields", e.fields},
-                                    {"unit", e.unit},
-                                    {"one_step_rmse", e.one_step_rmse},
-                                    {"hold_rmse", e.hold_rmse},
-                                    {"rollout_rmse",
-                                     {{"1", e.rollout_rmse.at("1")},
-                                      {"10", e.rollout_rmse.at("10")},
-                                      {"50", e.rollout_rmse.at("50")},
-                                      {"all", e.rollout_rmse.at("all")}}},
-                                    {"rollout_steps", e.rollout_steps}};
+nlohmann::ordered_json to_json(const std::vector<FieldError>& fields) {
+  nlohmann::ordered_json json;
+  for (const FieldError& field : fields) {
+    json[field.name] = {
+        {"unit", field.unit}, {"rmse", field.rmse}, {"mae", field.mae}, {"relative_l2", field.relative_l2}};
+  }
+  return json;
+}
+
+std::string to_json(const Evaluation& e, int64_t checkpoint_step) {
+  nlohmann::ordered_json json{{"split", e.split},
+                              {"trajectories", e.trajectories},
+                              {"checkpoint_step", checkpoint_step},
+                              {"targets", e.targets},
+                              {"fields", to_json(e.fields)}};
+  if (e.dynamics) {
+    const DynamicsErrors& errors = *e.dynamics;
+    json["unit"] = errors.unit;
+    json["one_step_rmse"] = errors.one_step_rmse;
+    json["hold_rmse"] = errors.hold_rmse;
+    for (const char* horizon : {"1", "10", "50", "all"})
+      json["rollout_rmse"][horizon] = errors.rollout_rmse.at(horizon);
+    json["rollout_steps"] = errors.rollout_steps;
+    json["rollout_fields"] = to_json(errors.rollout);
+  }
   return json.dump(2) + "\n";
 }
 
-std::string to_text(const Evaluation& e) {
-  const std::string unit = e.unit.empty() ? "" : " " + e.unit;
-  std::string text = fmt::format("{} on split {}: {} trajectories, checkpoint of step {}\n\n", e.fields,
-                                 e.split, e.trajectories, e.step);
-  text += fmt::format("one-step RMSE      {:.4e}{}\n", e.one_step_rmse, unit);
-  text += fmt::format("nothing changes    {:.4e}{}   ratio {:.3f}\n", e.hold_rmse, unit,
-                      e.one_step_rmse / e.hold_rmse);
+std::string with_unit(const std::string& unit) { return unit.empty() ? "" : " " + unit; }
+
+std::string to_text(const DynamicsErrors& errors) {
+  const std::string unit = with_unit(errors.unit);
+  std::string text = fmt::format("one-step RMSE      {:.4e}{}\n", errors.one_step_rmse, unit);
+  text += fmt::format("nothing changes    {:.4e}{}   ratio {:.3f}\n", errors.hold_rmse, unit,
+                      errors.one_step_rmse / errors.hold_rmse);
   for (const char* horizon : {"1", "10", "50", "all"}) {
     const std::string steps =
-        std::string(horizon) == "all" ? fmt::format("all {}", e.rollout_steps) : horizon;
-    text += fmt::format("rollout, {:<9} {:.4e}{}\n", steps, e.rollout_rmse.at(horizon), unit);
+        std::string(horizon) == "all" ? fmt::format("all {}", errors.rollout_steps) : horizon;
+    text += fmt::format("rollout, {:<9} {:.4e}{}\n", steps, errors.rollout_rmse.at(horizon), unit);
+  }
+  return text + "\n";
+}
+
+std::string to_text(const std::vector<FieldError>& fields, std::string_view what) {
+  std::string text = fmt::format("{:<18} {:>10} {:>10} {:>11}  unit\n", what, "RMSE", "MAE", "relative L2");
+  for (const FieldError& field : fields) {
+    text += fmt::format("{:<18} {:>10.3e} {:>10.3e} {:>11.4f}  {}\n", field.name, field.rmse, field.mae,
+                        field.relative_l2, field.unit.empty() ? "-" : field.unit);
   }
   return text;
+}
+
+std::string to_text(const Evaluation& e, int64_t checkpoint_step) {
+  std::string text = fmt::format("{} on split {}: {} {}, checkpoint of step {}\n\n", e.targets, e.split,
+                                 e.trajectories, e.dynamics ? "trajectories" : "meshes", checkpoint_step);
+  if (!e.dynamics) return text + to_text(e.fields, "field");
+  return text + to_text(*e.dynamics) + to_text(e.fields, "one step") + "\n" +
+         to_text(e.dynamics->rollout, "rollout, all");
 }
 
 int run(const EvaluateCommand& command, const GlobalOptions& globals) {
@@ -60,11 +88,12 @@ int run(const EvaluateCommand& command, const GlobalOptions& globals) {
                    .allocator = allocator_options_from_environment()});
   const Predictor predictor(runtime, checkpoint, command.data);
   EvaluateOptions options = command.evaluate;
+  options.boundary = predictor.config().rollout.boundary;
   if (command.boundary == "data") options.boundary = RolloutBoundary::data;
   if (command.boundary == "initial") options.boundary = RolloutBoundary::initial;
   if (!globals.quiet) options.progress = [](const std::string& text) { print_note(text); };
   const Evaluation result = evaluate(predictor, options);
-  print_result(command.json ? to_json(result) : to_text(result));
+  print_result(command.json ? to_json(result, predictor.step()) : to_text(result, predictor.step()));
   return kExitOk;
 }
 
@@ -72,13 +101,13 @@ int run(const EvaluateCommand& command, const GlobalOptions& globals) {
 
 void add_evaluate(CommandLine& line) {
   CLI::App* evaluate = add_command(
-      line.app, "evaluate", "Errors of a trained model, beside predicting that nothing changes",
+      line.app, "evaluate", "Errors of a trained model in physical units, per field",
       {"meshgrad evaluate runs/cylinder --split test", "meshgrad evaluate runs/cylinder --stride 5 --json"});
   const auto options = std::make_shared<EvaluateCommand>();
-  evaluate->add_option("RUN", options->run, "Folder of the run")->required();
+  evaluate->add_option("RUN", options->run, "Run directory")->required();
   evaluate->add_option("--split", options->evaluate.split, "Split of the data")->capture_default_str();
   evaluate->add_option("--checkpoint", options->checkpoint, "best, last or a file")->capture_default_str();
-  evaluate->add_option("--data", options->data, "Another packed file than the run's")->type_name("FILE");
+  evaluate->add_option("--data", options->data, "Packed file to use instead of the run's")->type_name("FILE");
   evaluate->add_option("--stride", options->evaluate.stride, "One-step errors from every N-th frame")
       ->type_name("N")
       ->check(CLI::PositiveNumber)

@@ -2,7 +2,7 @@
 #include <meshgrad/train/cli/command.h>
 #include <meshgrad/train/cli/describe.h>
 #include <meshgrad/train/cli/output.h>
-#include <meshgrad/train/run/machine.h>
+#include <meshgrad/train/run/environment.h>
 
 namespace meshgrad::cli {
 namespace {
@@ -25,11 +25,11 @@ int run(const InfoOptions& options, const GlobalOptions&) {
 }  // namespace
 
 void add_info(CommandLine& line) {
-  CLI::App* info = add_command(line.app, "info", "Describe this machine, packed data or a file of weights",
+  CLI::App* info = add_command(line.app, "info", "Describe this machine, a packed file or a checkpoint",
                                {"meshgrad info", "meshgrad info cylinder.mgd",
                                 "meshgrad info runs/default/checkpoints/last.safetensors --json"});
   const auto options = std::make_shared<InfoOptions>();
-  info->add_option("FILE", options->path, "A .mgd or .safetensors file; without it, the machine")
+  info->add_option("FILE", options->path, "A .mgd or .safetensors file; default: this machine")
       ->type_name("");
   add_json(*info, options->json);
   on_run(*info, line, options, run);

@@ -77,7 +77,7 @@ std::string run_columns(const ReplayRun& run) {
                      run.driver_calls);
 }
 
-/// `capacity` is its text on the command line, empty when it was not given.
+/// `capacity` is the text of --capacity; empty without the option.
 std::string table(const std::vector<ReplayReport>& reports, const std::string& capacity) {
   std::string text = fmt::format("{:18}  {:-^46}  {:-^17}  {:-^21}", "", " without limit ", " min capacity ",
                                  " 1.05 x requested ");
@@ -96,8 +96,8 @@ std::string table(const std::vector<ReplayReport>& reports, const std::string& c
   return text;
 }
 
-/// A line before each policy, once the command has taken so long that somebody may wonder.
-std::function<void(const std::string&)> progress_lines(bool quiet) {
+/// A progress line before each policy, once the command has run for a while.
+std::function<void(const std::string&)> replay_progress(bool quiet) {
   using Clock = std::chrono::steady_clock;
   return [quiet, last = Clock::now()](const std::string& text) mutable {
     constexpr std::chrono::seconds kPatience{2};
@@ -114,14 +114,14 @@ int run(const ReplayCommand& command, const GlobalOptions& globals) {
     throw invalid_argument("--scale", "a factor above 0, up to 1e6", fmt::format("{}", command.scale),
                            "for example --scale 0.5");
   }
-  const auto progress = progress_lines(globals.quiet);
+  const auto progress = replay_progress(globals.quiet);
   Json json = Json::array();
   std::string text;
   for (const std::string& path : command.traces) {
     const MemoryTrace trace = read_memory_trace(path, command.scale);
     if (trace.unmatched_frees > 0 && !globals.quiet)
-      print_note(
-          fmt::format("{}: left out {} frees of blocks older than the history", path, trace.unmatched_frees));
+      print_note(fmt::format("{}: skipped {} frees of allocations older than the history", path,
+                             trace.unmatched_frees));
     std::vector<ReplayReport> reports;
     for (const ReplayPolicy& policy : policies) {
       progress(fmt::format("replaying {} through {}", path, policy.name));
@@ -139,37 +139,37 @@ std::string policies_help() {
   for (const ReplayPolicy& policy : replay_policies())
     text += fmt::format("  {:<18}  {}\n", policy.name, policy.summary);
   return text +
-         "\nAll but the default are simulated from their documentation. MiB: the most memory reserved at any "
-         "time,\n"
-         "and its ratio to the most that was requested; frag.: 1 - largest / all free memory at that time. "
+         "\nAll policies but the default are simulated from their documentation. MiB: peak of reserved "
+         "memory,\n"
+         "and its ratio to the peak of requested memory; frag.: 1 - largest / all free memory at that time. "
          "The\n"
-         "min capacity is searched as if what completes always completed with more memory too.";
+         "search for the min capacity assumes that a trace that completes also completes with more memory.";
 }
 
 }  // namespace
 
 void add_memory(CommandLine& line) {
-  CLI::App* memory = add_command(line.app, "memory", "Examine how memory is allocated",
-                                 {"meshgrad memory replay trace.txt"});
+  CLI::App* memory =
+      add_command(line.app, "memory", "Analyse memory allocation", {"meshgrad memory replay trace.txt"});
   memory->require_subcommand(1);
   const auto options = std::make_shared<ReplayCommand>();
   CLI::App* replay =
-      add_command(*memory, "replay", "Replay recorded allocations through this allocator and others",
+      add_command(*memory, "replay", "Replay an allocation trace through this allocator and others",
                   {"meshgrad memory replay trace.txt rmm.csv history.json",
                    "meshgrad memory replay trace.txt --capacity 8GiB",
                    "meshgrad memory replay trace.txt.gz --policy default --scale 0.5 --json"});
   replay->footer(replay->get_footer() + policies_help());
   replay
       ->add_option("TRACE", options->traces,
-                   "Plain text (a ID BYTES, f ID, s STEP), RMM's log, or a history in JSON; also gzipped")
+                   "Plain text (a ID BYTES, f ID, s STEP), RMM's CSV log or history.json; also gzipped")
       ->type_name("")
       ->required();
-  replay->add_option("--capacity", options->capacity, "Also say what happens with so much memory")
+  replay->add_option("--capacity", options->capacity, "Also replay with this limited memory")
       ->type_name("SIZE");
-  replay->add_option("--policy", options->policies, "Only this one; may be repeated")
+  replay->add_option("--policy", options->policies, "Replay this policy only; may be repeated")
       ->type_name("NAME")
       ->allow_extra_args(false);
-  replay->add_option("--scale", options->scale, "Multiply every size, say by 0.5 for 16-bit storage")
+  replay->add_option("--scale", options->scale, "Factor for all sizes, for example 0.5 for 16-bit storage")
       ->type_name("F");
   add_json(*replay, options->json);
   on_run(*replay, line, options, run);

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -14,7 +15,7 @@ void print_result(std::string_view text) {
   const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
   if (written && std::fflush(stdout) == 0) return;
   throw data_error("stdout", "to write the result", std::strerror(errno),
-                   "free some space or write elsewhere");
+                   "free disk space or redirect the output to another disk");
 }
 
 void print_error(std::string_view text, bool color) {
@@ -24,6 +25,15 @@ void print_error(std::string_view text, bool color) {
 
 void print_note(std::string_view text) {
   std::fprintf(stderr, "meshgrad: %.*s\n", static_cast<int>(text.size()), text.data());
+}
+
+std::function<void(int64_t, int64_t)> progress_lines(std::string unit) {
+  using Clock = std::chrono::steady_clock;
+  return [unit = std::move(unit), last = Clock::now()](int64_t done, int64_t total) mutable {
+    if (Clock::now() - last < std::chrono::seconds(2)) return;
+    last = Clock::now();
+    print_note(unit + " " + std::to_string(done) + " of " + std::to_string(total));
+  };
 }
 
 bool stderr_takes_color() {

@@ -1,19 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where commands print: results to stdout, everything else to stderr.
 #pragma once
+#include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
 namespace meshgrad::cli {
 
-/// Writes a result to stdout. Throws DataError when stdout does not take it, say on a full disk.
+/// Writes a result to stdout. Throws DataError if writing fails, for example on a full disk.
 void print_result(std::string_view text);
 
-/// Writes `meshgrad: error: text` to stderr, the word in red if `color`.
+/// Writes `meshgrad: error: text` to stderr, with "error:" in red if `color`.
 void print_error(std::string_view text, bool color);
 
 /// Writes a line to stderr that is neither a result nor an error.
 void print_note(std::string_view text);
+
+/// Writes a note "UNIT 7 of 20" every two seconds.
+std::function<void(int64_t done, int64_t total)> progress_lines(std::string unit);
 
 /// Whether stderr should be coloured: it is a terminal, TERM is not "dumb" and NO_COLOR is not set.
 bool stderr_takes_color();

@@ -35,18 +35,17 @@ int run(const PlanCommand& command, const GlobalOptions&) {
 
 void add_plan(CommandLine& line) {
   CLI::App* plan = add_command(
-      line.app, "plan", "Say what training will take of memory, what fits, and what to change",
+      line.app, "plan", "Predict the memory of training, the batch that fits, and what to change",
       {"meshgrad plan config.toml", "meshgrad plan config.toml --device-memory 8GiB --set train.batch=auto",
        "meshgrad plan config.toml --mode measured --json"});
   const auto options = std::make_shared<PlanCommand>();
   plan->add_option("CONFIG", options->config, "Configuration in TOML; see meshgrad config default")
       ->required();
   add_settings(*plan, options->settings);
-  plan->add_option(
-          "--device-memory", options->device_memory,
-          "Memory of the device to plan for, which need not be there; without it, that of run.device")
+  plan->add_option("--device-memory", options->device_memory,
+                   "Memory of the device to plan for, which need not exist; default: that of run.device")
       ->type_name("SIZE");
-  plan->add_option("--mode", options->mode, "static: nothing is computed; measured: steps are run")
+  plan->add_option("--mode", options->mode, "static: a dry run; measured: runs steps")
       ->type_name("static|measured")
       ->check(CLI::IsMember({"static", "measured"}))
       ->capture_default_str();

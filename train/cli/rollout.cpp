@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
 #include <nlohmann/json.hpp>
 
 namespace meshgrad::cli {
@@ -24,8 +23,12 @@ struct RolloutCommand {
 };
 
 std::string to_json(const RolloutFiles& files) {
-  nlohmann::ordered_json json{
-      {"series", files.series.string()}, {"steps", files.steps}, {"rmse", files.rmse}};
+  nlohmann::ordered_json json{{"series", files.series.string()},
+                              {"steps", files.steps},
+                              {"compared", files.compared},
+                              {"rmse", files.rmse}};
+  for (const FieldError& field : files.fields)
+    json["fields"][field.name] = {{"unit", field.unit}, {"rmse", field.rmse}};
   for (const auto& picture : files.pictures) json["pictures"].push_back(picture.string());
   return json.dump(2) + "\n";
 }
@@ -33,17 +36,13 @@ std::string to_json(const RolloutFiles& files) {
 std::string to_text(const RolloutFiles& files) {
   std::string text = fmt::format("{} steps, RMSE {:.4e}\nseries    {}  (open in ParaView)\n", files.steps,
                                  files.rmse, files.series.string());
+  if (files.compared < files.steps)
+    text += fmt::format(
+        "note      the data ends after {} steps: boundary values are held from there on, and RMSE "
+        "is over these steps\n",
+        files.compared);
   for (const auto& picture : files.pictures) text += fmt::format("picture   {}\n", picture.string());
   return text;
-}
-
-std::function<void(int64_t, int64_t)> progress_lines() {
-  using Clock = std::chrono::steady_clock;
-  return [last = Clock::now()](int64_t done, int64_t total) mutable {
-    if (Clock::now() - last < std::chrono::seconds(2)) return;
-    last = Clock::now();
-    print_note(fmt::format("step {} of {}", done, total));
-  };
 }
 
 int run(const RolloutCommand& command, const GlobalOptions& globals) {
@@ -61,7 +60,7 @@ int run(const RolloutCommand& command, const GlobalOptions& globals) {
                           ? std::filesystem::path(command.directory)
                           : std::filesystem::path(command.run) /
                                 fmt::format("rollout_{}_{}", options.split, options.trajectory);
-  if (!globals.quiet) options.progress = progress_lines();
+  if (!globals.quiet) options.progress = progress_lines("step");
   const RolloutFiles files = write_rollout(predictor, options);
   print_result(command.json ? to_json(files) : to_text(files));
   return kExitOk;
@@ -71,22 +70,25 @@ int run(const RolloutCommand& command, const GlobalOptions& globals) {
 
 void add_rollout(CommandLine& line) {
   CLI::App* rollout =
-      add_command(line.app, "rollout", "Feed predictions back as inputs, and write what ParaView opens",
+      add_command(line.app, "rollout", "Feed predictions back as inputs, and write files for ParaView",
                   {"meshgrad rollout runs/cylinder --split test --trajectory 0",
                    "meshgrad rollout runs/cylinder --steps 50 -o out"});
   const auto options = std::make_shared<RolloutCommand>();
-  rollout->add_option("RUN", options->run, "Folder of the run")->required();
+  rollout->add_option("RUN", options->run, "Run directory")->required();
   rollout->add_option("--split", options->files.split, "Split of the data")->capture_default_str();
-  rollout->add_option("--trajectory", options->files.trajectory, "Number of the trajectory within the split")
+  rollout->add_option("--trajectory", options->files.trajectory, "Index of the trajectory within the split")
       ->type_name("N")
       ->capture_default_str();
-  rollout->add_option("--steps", options->files.steps, "Steps, 0 for rollout.steps or the whole trajectory")
+  rollout
+      ->add_option(
+          "--steps", options->files.steps,
+          "Steps (0: rollout.steps, or the whole trajectory; beyond the data, boundary values are held)")
       ->type_name("N")
       ->check(CLI::NonNegativeNumber);
-  rollout->add_option("-o,--output", options->directory, "Folder to write to (default: inside the run)")
+  rollout->add_option("-o,--output", options->directory, "Output folder (default: inside the run directory)")
       ->type_name("DIR");
   rollout->add_option("--checkpoint", options->checkpoint, "best, last or a file")->capture_default_str();
-  rollout->add_option("--data", options->data, "Another packed file than the run's")->type_name("FILE");
+  rollout->add_option("--data", options->data, "Packed file to use instead of the run's")->type_name("FILE");
   rollout
       ->add_option("--boundary", options->boundary,
                    "Values of nodes that are not predicted (default: rollout.boundary)")

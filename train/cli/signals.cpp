@@ -7,7 +7,7 @@
 namespace meshgrad::cli {
 namespace {
 
-// A handler has nothing but what is static to reach for.
+// A signal handler can access static data only.
 std::atomic<bool> stop_flag{false};
 static_assert(std::atomic<bool>::is_always_lock_free);
 

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Signals that ask a run to stop: SIGTERM, and SIGUSR1 that Slurm sends ahead of the end of a job.
+// Signals that stop a run: SIGTERM, and SIGUSR1, which Slurm can send before the end of a job.
 #pragma once
 
 namespace meshgrad::cli {
 
-/// From now on SIGTERM and SIGUSR1 set a flag. A second one ends the process at once.
+/// From now on SIGTERM and SIGUSR1 set a flag. A second signal ends the process immediately.
 void catch_stop_signals();
 
-/// Whether such a signal has come.
+/// Whether such a signal has arrived.
 bool stop_requested();
 
-/// From now on a file that hits the limit of `ulimit -f` is a failed write, with its error, and no signal
-/// that ends the process.
+/// From now on a write beyond the limit of `ulimit -f` fails with an error instead of a signal that ends the
+/// process.
 void ignore_file_size_signal();
 
 }  // namespace meshgrad::cli

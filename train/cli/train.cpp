@@ -6,7 +6,7 @@
 #include <meshgrad/train/io/metrics_log.h>
 #include <meshgrad/train/report/line_chart.h>
 #include <meshgrad/train/report/progress.h>
-#include <meshgrad/train/run/trainer.h>
+#include <meshgrad/train/train.h>
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -61,7 +61,7 @@ std::string to_text(const TrainResult& result, const Config& config, double star
   std::string text = fmt::format("run         {}\nstep        {} of {}\nparameters  {}\nloss        {:.4g}\n",
                                  config.run.dir, state.step, result.total_steps, result.parameters,
                                  state.optimizer.last_loss);
-  if (config.unroll.steps > 1) text += fmt::format("unrolled    {} steps a sample\n", config.unroll.steps);
+  if (config.unroll.steps > 1) text += fmt::format("unrolled    {} frames per sample\n", config.unroll.steps);
   if (state.best_step >= 0) {
     text += fmt::format("validation  {:.4g} (best {:.4g} at step {})\n", state.last_valid_loss,
                         state.best_valid_loss, state.best_step);
@@ -71,7 +71,7 @@ std::string to_text(const TrainResult& result, const Config& config, double star
   if (result.offloaded_bytes > 0) {
     text += fmt::format("offloaded   {:.1f} MiB at most\n", mebibytes(result.offloaded_bytes));
   }
-  text += fmt::format("data wait   {:.3g} ms a step\n", 1e3 * result.data_wait_seconds);
+  text += fmt::format("data wait   {:.3g} ms per step\n", 1e3 * result.data_wait_seconds);
   if (start_seconds > 0.0)
     text += fmt::format("start       first step began after {:.2f} s\n", start_seconds);
   if (state.optimizer.skipped > 0) text += fmt::format("skipped     {} steps\n", state.optimizer.skipped);
@@ -79,12 +79,12 @@ std::string to_text(const TrainResult& result, const Config& config, double star
                             (std::filesystem::path(config.run.dir) / "loss.svg").string());
 }
 
-/// Since the system started this process, to a hundredth of a second; 0 where it does not say.
+/// Seconds since the start of this process, to a hundredth of a second; 0 if unknown.
 double seconds_of_process() {
   std::ifstream file("/proc/self/stat");
   std::string line;
   std::getline(file, line);
-  // The name in brackets may hold blanks; the start is the 20th field behind it, in ticks since boot.
+  // The name in brackets may contain blanks; the start is the 20th field after it, in ticks since boot.
   const size_t name_end = line.rfind(')');
   if (name_end == std::string::npos) return 0.0;
   std::istringstream fields(line.substr(name_end + 1));
@@ -132,23 +132,20 @@ class Notes {
   std::ofstream file_;
 };
 
-/// What the engine refuses is named by its key here: the engine knows of none.
+/// Names the configuration key when the engine refuses threads: the engine does not know the keys.
 Runtime runtime_of(const Config& config, const GlobalOptions& globals) {
   try {
     return Runtime({.device = chosen_device(config.run.device, config.precision, globals),
                     .threads = static_cast<int>(config.run.threads),
-                    .pin = config.run.pin,
                     .seed = static_cast<uint64_t>(config.run.seed),
                     .allocator = allocator_options_from_environment(config.memory),
                     .log = {},
                     .autotune = config.autotune,
                     .memory = {}});
-  } catch (const ThreadsRefused& error) {
-    const bool pin = error.asked == ThreadsRefused::Asked::pin;
-    throw config_error(pin ? "run.pin" : "run.threads", error.needed, error.got,
-                       pin ? "set run.threads lower, or run.pin = false"
-                           : "set run.threads lower, or raise the limit (ulimit -u, or the control group's "
-                             "pids.max)");
+  } catch (const ThreadsUnavailable& error) {
+    throw config_error(
+        "run.threads", error.needed, error.got,
+        "set run.threads lower, or raise the limit (ulimit -u, or the control group's pids.max)");
   }
 }
 
@@ -168,7 +165,7 @@ int run(const TrainCommand& command, const GlobalOptions& globals) {
   options.observer.message = [&](const std::string& text) { notes(text); };
   options.observer.stop = stop_requested;
   options.observer.pause = [&] { progress.skip_pause(); };
-  double start_seconds = 0.0;  // until the first step was done; then until it began
+  double start_seconds = 0.0;  // until the end of the first step; then until its start
   options.observer.progress = [&](const TrainObserver::Progress& p) {
     if (start_seconds == 0.0) start_seconds = seconds_of_process();
     if (!globals.quiet) {
@@ -196,15 +193,15 @@ int run(const TrainCommand& command, const GlobalOptions& globals) {
 
 void add_train(CommandLine& line) {
   CLI::App* train = add_command(
-      line.app, "train", "Train a model as a configuration file says",
+      line.app, "train", "Train a model according to a configuration file",
       {"meshgrad train config.toml", "meshgrad train config.toml --set train.batch=4 --set optimizer.lr=3e-4",
        "meshgrad train config.toml --resume"});
   const auto options = std::make_shared<TrainCommand>();
   train->add_option("CONFIG", options->config, "Configuration in TOML; see meshgrad config default")
       ->required();
   add_settings(*train, options->settings);
-  train->add_option("--run", options->run, "Folder of the run (run.dir)")->type_name("DIR");
-  train->add_flag("--resume", options->resume, "Go on from the run's last checkpoint");
+  train->add_option("--run", options->run, "Run directory (run.dir)")->type_name("DIR");
+  train->add_flag("--resume", options->resume, "Resume from the run's last checkpoint");
   add_json(*train, options->json);
   on_run(*train, line, options, run);
 }

@@ -75,15 +75,15 @@ int run(const VerifyOptions& options, const GlobalOptions& globals) {
 
 void add_verify(CommandLine& line) {
   CLI::App* verify = add_command(
-      line.app, "verify", "Hold the engine against values that another framework computed",
+      line.app, "verify", "Compare the engine with values computed by another framework",
       {"meshgrad verify reference.safetensors", "meshgrad verify reference.safetensors --precision f32",
        "meshgrad verify reference.safetensors --precision f16 --device cuda"});
   const auto options = std::make_shared<VerifyOptions>();
-  verify->add_option("FILE", options->file, "Reference values, in safetensors form")->required();
-  verify->add_option("--precision", options->precision, "Precision to compute in")
+  verify->add_option("FILE", options->file, "Reference values, a safetensors file")->required();
+  verify->add_option("--precision", options->precision, "Precision of the computation")
       ->check(CLI::IsMember({"f64", "f32", "f16", "bf16"}))
       ->capture_default_str();
-  verify->add_option("--path", options->path, "How to compute")
+  verify->add_option("--path", options->path, "Fused kernels, or one per op")
       ->check(CLI::IsMember({"fused", "op_by_op"}))
       ->capture_default_str();
   verify->add_flag("--recompute-hidden", options->recompute_hidden,

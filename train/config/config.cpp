@@ -90,9 +90,17 @@ void check_types(const char* name, const std::vector<int64_t>& types, int64_t cl
     found.push_back({{name, "data.node_types"},
                      fmt::format("node types below data.node_types = {}", classes),
                      std::to_string(type),
-                     "raise data.node_types or leave that type out"});
+                     "raise data.node_types or remove that type"});
     return;
   }
+}
+
+void check_task(const Config& config, std::vector<Contradiction>& found) {
+  if (config.task.name != TaskName::steady_field || config.unroll.steps == 1) return;
+  found.push_back({{"unroll.steps", "task.name"},
+                   "1 with task.name = \"steady_field\", which has no time",
+                   std::to_string(config.unroll.steps),
+                   "set unroll.steps = 1, or task.name = \"mesh_dynamics\""});
 }
 
 /// Of recompute.*, with one another and with graphs.
@@ -105,19 +113,19 @@ void check_recompute(const Config& config, std::vector<Contradiction>& found) {
   }
   if (config.recompute.offload != OffloadTo::none && config.recompute.mode == RecomputeMode::off) {
     found.push_back({{"recompute.offload", "recompute.mode"},
-                     "\"none\", as recompute.mode is \"off\" and nothing waits to be computed again",
+                     "\"none\", as recompute.mode is \"off\" and nothing is saved for recomputation",
                      "another",
                      "set recompute.mode = \"block\", or recompute.offload = \"none\""});
   }
   if (config.recompute.offload == OffloadTo::file && config.graphs == GraphsMode::capture) {
     found.push_back({{"recompute.offload", "graphs"},
-                     "\"none\" or \"host\" with graphs = \"capture\", whose recorded steps read no files",
+                     "\"none\" or \"host\" with graphs = \"capture\", whose captured steps cannot read files",
                      "\"file\"",
                      "set recompute.offload = \"host\" or graphs = \"off\""});
   }
   if (config.recompute.check && config.graphs == GraphsMode::capture) {
     found.push_back({{"recompute.check", "graphs"},
-                     "false with graphs = \"capture\", whose recorded steps cannot wait to compare",
+                     "false with graphs = \"capture\", whose captured steps cannot wait for a comparison",
                      "true",
                      "set recompute.check = false or graphs = \"off\""});
   }
@@ -261,6 +269,7 @@ std::vector<Contradiction> contradictions(const Config& config) {
                      "true",
                      "set train.free_gradients = false or graphs = \"off\""});
   }
+  check_task(config, found);
   check_recompute(config, found);
   if (optimizer.momentum != 0 && optimizer.name != OptimizerKind::sgd) {
     found.push_back({{"optimizer.momentum", "optimizer.name"},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The configuration of a run: plain structs that mirror the sections of a TOML file. Every key, with its
-// range, unit and meaning, is listed once, in config_table.cpp; docs/config.md is made from there.
+// range, unit and meaning, is listed once, in config_table.cpp; docs/config.md is generated from it.
 #pragma once
 #include <meshgrad/engine/dtype.h>
 #include <meshgrad/kernels/activation.h>
@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 enum class Prediction : uint8_t {
@@ -23,7 +24,7 @@ enum class NormalizeMode : uint8_t { dataset, online };
 enum class RecomputeMode : uint8_t { off, block, every, sqrt, budget, automatic };
 enum class RecomputePolicy : uint8_t { inputs, products };
 enum class OffloadTo : uint8_t { none, host, file };
-/// What unrolled training computes again as a whole.
+/// The unit that unrolled training recomputes as a whole.
 enum class SegmentUnit : uint8_t { block, frame, sequence };
 enum class GraphsMode : uint8_t { off, capture };
 enum class RolloutBoundary : uint8_t { data, initial };
@@ -34,7 +35,6 @@ struct RunConfig {
   int64_t seed = 0;
   std::string device = "auto";  ///< for `resolve_device`
   int64_t threads = 0;          ///< 0: all that are available
-  bool pin = false;
 };
 
 struct DataConfig {
@@ -49,17 +49,15 @@ struct DataConfig {
   std::vector<int64_t> noise_types = {0};
 };
 
-struct ModelConfig {
+enum class TaskName : uint8_t { mesh_dynamics, steady_field };
+
+struct TaskConfig {
+  TaskName name = TaskName::mesh_dynamics;
+};
+
+/// The options of the model that `name` names; train/run/make_model.h makes it.
+struct ModelConfig : MeshGraphNetOptions {
   ModelName name = ModelName::mesh_graph_net;
-  int64_t width = 128;
-  int64_t blocks = 15;
-  int64_t hidden_layers = 2;
-  Activation activation = Activation::relu;
-  Norm norm = Norm::layer;
-  ConcatOrder concat_order = ConcatOrder::sender_receiver_edge;
-  AggregateOrder aggregate = AggregateOrder::before_residual;
-  ComputePath path = ComputePath::fused;
-  bool keep_hidden = true;
 };
 
 /// train.batch = "auto": as many as fit (see plan.h); a run's resolved configuration has the number.
@@ -120,9 +118,9 @@ struct RecomputeConfig {
   int64_t budget = 0;  ///< bytes
   std::vector<std::string> include = {"processor"};
   RecomputePolicy policy = RecomputePolicy::inputs;
-  std::vector<std::string> keep;  ///< ops, of Keep::names()
+  std::vector<std::string> keep;  ///< ops, of SavePolicy::names()
   OffloadTo offload = OffloadTo::none;
-  std::string offload_dir;  ///< empty: the run's
+  std::string offload_dir;  ///< empty: the run directory
   SegmentUnit segments = SegmentUnit::block;
   bool check = false;
 };
@@ -144,6 +142,7 @@ struct Config {
   GraphsMode graphs = GraphsMode::off;
   bool autotune = false;
   RunConfig run;
+  TaskConfig task;
   DataConfig data;
   ModelConfig model;
   TrainConfig train;
@@ -159,13 +158,16 @@ struct Config {
 };
 
 /// Reads TOML from `text`; `name` stands for the file in errors. Absent keys keep their defaults. `overrides`
-/// are "section.key=value" and win over the text; a value of a text key needs no quotes, a list key also
-/// takes "a,b". Throws ConfigError that lists every fault as `name:line: [key] needed X, got Y; fix: Z`: keys
-/// that are not known (with the nearest one), wrong types (an integer serves as a float, nothing else is
-/// converted), ranges, choices, and keys that contradict each other. Total: any bytes give a Config or a
-/// ConfigError.
+/// are "section.key=value" and take precedence; a text value needs no quotes, a list may be "a,b". Throws
+/// ConfigError, which lists every fault as `name:line: [key] needed X, got Y; fix: Z`: unknown keys (with the
+/// nearest known one), wrong types (an integer is converted to a float, nothing else is converted), ranges,
+/// choices, and contradictory keys. Any bytes give a Config or a ConfigError.
 Config parse_config(const std::string& text, const std::string& name,
                     const std::vector<std::string>& overrides = {});
+
+/// `parse_config` of a configuration saved in a checkpoint, perhaps by an earlier version: keys that were
+/// removed since are ignored.
+Config parse_saved_config(const std::string& text, const std::string& name);
 
 /// `parse_config` of a file. Throws ConfigError when it cannot be read.
 Config load_config(const std::string& path, const std::vector<std::string>& overrides = {});
@@ -178,3 +180,4 @@ std::string to_toml(const Config& config);
 void require_data_path(const Config& config);
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

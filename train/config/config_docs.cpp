@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The key table as a JSON Schema and as a page of the manual.
+// The key table as a JSON Schema and as docs/config.md.
 #include <fmt/format.h>
 #include <meshgrad/train/config/config_table.h>
 
@@ -8,14 +8,14 @@
 namespace meshgrad {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 struct SchemaMaker {
-  Json& entry;
+  OrderedJson& entry;
   void operator()(const BoolKey&) const { entry["type"] = "boolean"; }
   void operator()(const IntegerKey& type) const {
     if (type.word.empty()) return integer(entry, type.minimum, type.maximum);
-    Json number;
+    OrderedJson number;
     integer(number, type.minimum, type.maximum);
     entry["anyOf"] = {number, {{"enum", {type.word}}}};
   }
@@ -33,7 +33,7 @@ struct SchemaMaker {
     list(type.least);
     entry["items"] = {{"type", "string"}, {"minLength", 1}};
     if (type.names == nullptr) return;
-    entry["items"] = {{"enum", Json::array()}};
+    entry["items"] = {{"enum", OrderedJson::array()}};
     for (const std::string_view name : type.names()) entry["items"]["enum"].push_back(name);
   }
   void operator()(const IntegerListKey& type) const {
@@ -45,12 +45,12 @@ struct SchemaMaker {
     entry["pattern"] = "^(0?|[0-9]+(\\.[0-9]*)? *([TGMK]iB|[TGMk]?B))$";
   }
   void operator()(const ChoiceKey& type) const {
-    entry["enum"] = Json::array();
+    entry["enum"] = OrderedJson::array();
     for (const Choice& choice : type.choices) entry["enum"].push_back(choice.name);
   }
 
  private:
-  static void integer(Json& target, int64_t minimum, int64_t maximum) {
+  static void integer(OrderedJson& target, int64_t minimum, int64_t maximum) {
     target["type"] = "integer";
     target["minimum"] = minimum;
     target["maximum"] = maximum;
@@ -62,8 +62,8 @@ struct SchemaMaker {
   }
 };
 
-Json object_schema() {
-  return {{"type", "object"}, {"additionalProperties", false}, {"properties", Json::object()}};
+OrderedJson object_schema() {
+  return {{"type", "object"}, {"additionalProperties", false}, {"properties", OrderedJson::object()}};
 }
 
 /// A cell of a Markdown table: '|' would end it.
@@ -85,19 +85,19 @@ void append_rows(std::string& text, std::string_view section) {
 }  // namespace
 
 std::string config_schema() {
-  Json schema = {{"$schema", "http://json-schema.org/draft-04/schema#"}, {"title", "meshgrad run"}};
+  OrderedJson schema = {{"$schema", "http://json-schema.org/draft-04/schema#"}, {"title", "meshgrad run"}};
   schema.update(object_schema());
   for (const ConfigSection& section : config_sections()) {
-    Json& entry = schema["properties"][std::string(section.name)] = object_schema();
+    OrderedJson& entry = schema["properties"][std::string(section.name)] = object_schema();
     entry["description"] = section.help;
   }
   for (const ConfigKey& key : config_keys()) {
-    Json& home = key.section.empty() ? schema : schema["properties"][std::string(key.section)];
-    Json& entry = home["properties"][std::string(key.name)];
+    OrderedJson& home = key.section.empty() ? schema : schema["properties"][std::string(key.section)];
+    OrderedJson& entry = home["properties"][std::string(key.name)];
     entry["description"] =
         key.unit.empty() ? std::string(key.help) : fmt::format("{} [{}]", key.help, key.unit);
     std::visit(SchemaMaker{entry}, key.type);
-    entry["default"] = Json::parse(toml_literal(key, Config{}));  // these literals are JSON as well
+    entry["default"] = OrderedJson::parse(toml_literal(key, Config{}));  // these literals are JSON as well
   }
   return schema.dump(2) + "\n";
 }
@@ -114,16 +114,19 @@ std::string config_summary() {
 std::string config_markdown() {
   std::string text =
       "# Configuration\n\n"
-      "A run is described by one TOML file. Absent keys take their defaults; `--set section.key=value` wins "
-      "over\n"
-      "the file. `meshgrad config default` writes a file with every key, `meshgrad config effective FILE` "
-      "shows\n"
-      "what a file comes to, and `meshgrad config schema` is a JSON Schema for editors.\n\n"
-      "Text needs quotes in a file (`device = \"cpu\"`) and none behind `--set` (`--set run.device=cpu`). "
-      "An\n"
-      "integer serves where a number is asked for; nothing else is converted. Paths are relative to the "
-      "current\n"
-      "folder. This page is written by `meshgrad config docs`.\n\n"
+      "One TOML file describes a run. Absent keys have their defaults; `--set section.key=value` overrides "
+      "the "
+      "file.\n"
+      "`meshgrad config default` writes a file with every key, `meshgrad config effective FILE` shows the "
+      "resulting\n"
+      "values, and `meshgrad config schema` is a JSON Schema for editors. The [glossary](glossary.md) "
+      "explains "
+      "the terms.\n\n"
+      "Text is quoted in a file (`device = \"cpu\"`) and unquoted after `--set` (`--set run.device=cpu`). "
+      "An integer\n"
+      "is accepted where a number is expected; there is no other conversion. Paths are relative to the "
+      "current folder.\n"
+      "`meshgrad config docs` generates this page.\n\n"
       "## Top level\n\nBefore the first section of the file.\n\n";
   append_rows(text, "");
   for (const ConfigSection& section : config_sections()) {

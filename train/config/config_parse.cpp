@@ -19,7 +19,8 @@ constexpr int kMostDotsInLine = 256;
 constexpr int kMostCommas = 1024;
 constexpr size_t kMostFaults = 50;
 constexpr size_t kLongestExcerpt = 2000;
-constexpr int64_t kAfterFile = int64_t{1} << 40;  // sorts faults of overrides behind those of lines
+constexpr const char* kRemovedPin = "run.pin";
+constexpr int64_t kAfterFile = int64_t{1} << 40;  // sorts faults of overrides after those of lines
 
 struct Fault {
   int64_t line = 0;
@@ -55,7 +56,7 @@ size_t utf8_length(const std::string& text, size_t at) {
   return overlong || surrogate || beyond ? 0 : length;
 }
 
-/// Where `text` stops being UTF-8: a line, or 0 when it is all well.
+/// The first line of `text` that is not UTF-8, or 0.
 int64_t line_of_bad_utf8(const std::string& text) {
   for (size_t at = 0; at < text.size();) {
     const size_t length = utf8_length(text, at);
@@ -66,9 +67,9 @@ int64_t line_of_bad_utf8(const std::string& text) {
   return 0;
 }
 
-/// The library descends by recursion, computes 0b... in a signed integer, takes quadratic time over a list
-/// and reads out of bounds where a literal string is not UTF-8: text that would lead it there is refused
-/// first. Returns what is wrong and its line.
+/// The library parses recursively, computes 0b... in a signed integer, takes quadratic time over a list
+/// and reads out of bounds if a literal string is not UTF-8. Such text is refused before it is parsed.
+/// Returns the fault and its line.
 std::optional<SyntaxError> find_hostile(const std::string& text) {
   if (text.size() > kLargestConfigFile) return SyntaxError{1, "a file above 64 KiB", ""};
   if (const int64_t bad = line_of_bad_utf8(text); bad != 0)
@@ -117,7 +118,7 @@ SyntaxError syntax_error_of(int64_t line, const std::string& what) {
   error.line = line;
   const size_t end = std::min(what.find('\n'), what.size());
   error.message = without_prefix(what.substr(0, end));
-  const size_t name_line = what.find('\n', end + 1);  // behind " --> file"
+  const size_t name_line = what.find('\n', end + 1);  // after " --> file"
   if (name_line != std::string::npos && what.size() - name_line < kLongestExcerpt) {
     error.excerpt = what.substr(name_line);
   }
@@ -289,12 +290,12 @@ struct Assigner {
 /// Gathers values and faults from the text, then from the overrides.
 class Reader {
  public:
-  explicit Reader(std::string name) : name_(std::move(name)) {}
+  Reader(std::string name, bool saved) : name_(std::move(name)), saved_(saved) {}
 
   void read(const std::string& text) {
     const auto parsed = parse_toml(text, name_);
     if (const auto* error = std::get_if<SyntaxError>(&parsed)) {
-      const std::string fault = config_error("syntax", "TOML", error->message, "mend this line").what();
+      const std::string fault = config_error("syntax", "TOML", error->message, "fix this line").what();
       add(error->line, place(error->line), fault + error->excerpt);
       return;
     }
@@ -346,6 +347,9 @@ class Reader {
   }
 
   Config finish() {
+    // A steady field has no error of a former prediction to correct: noise is off unless it is asked for.
+    if (config_.task.name == TaskName::steady_field && origins_.count("train.noise") == 0)
+      config_.train.noise = 0.0;
     for (const Contradiction& found : contradictions(config_)) {
       const auto is_faulty = [&](const std::string& key) { return faulty_.count(key) != 0; };
       if (std::any_of(found.keys.begin(), found.keys.end(), is_faulty)) continue;
@@ -390,6 +394,13 @@ class Reader {
       const int64_t line = value.location().line();
       if (const ConfigKey* key = find_key(section + "." + name)) {
         assign(*key, value, line, place(line));
+      } else if (section + "." + name == kRemovedPin) {
+        // Files of earlier versions name every key; the value that had no effect is no reason to refuse them.
+        if (saved_ || (value.is_boolean() && !value.as_boolean())) continue;
+        add(line, place(line),
+            config_error(kRemovedPin, "no key of this name, as it was removed", describe(value),
+                         "leave it out; to pin threads, start meshgrad under taskset or numactl")
+                .what());
       } else {
         unknown_key(section, name, line, place(line));
       }
@@ -413,7 +424,7 @@ class Reader {
         config_error(brief(full), "a known key", "an unknown one", advice_for_key(section, name)).what());
   }
 
-  /// What was typed behind the '=' of an override as a TOML literal: text and lists need no quotes.
+  /// The value of an override, the text after its '=', as a TOML literal: text and lists need no quotes.
   static std::string literal_for(const ConfigKey& key, const std::string& typed) {
     const char first = typed.empty() ? '\0' : typed.front();
     const bool quoted = first == '"' || first == '\'' || first == '[';
@@ -434,6 +445,7 @@ class Reader {
   }
 
   std::string name_;
+  bool saved_;  // text of a checkpoint
   Config config_;
   std::vector<Fault> faults_;
   std::map<std::string, Origin> origins_;  // keys that were set, and where
@@ -443,9 +455,15 @@ class Reader {
 
 }  // namespace
 
+Config parse_saved_config(const std::string& text, const std::string& name) {
+  Reader reader(name, true);
+  reader.read(text);
+  return reader.finish();
+}
+
 Config parse_config(const std::string& text, const std::string& name,
                     const std::vector<std::string>& overrides) {
-  Reader reader(name);
+  Reader reader(name, false);
   reader.read(text);
   for (const std::string& setting : overrides) reader.override_with(setting);
   return reader.finish();

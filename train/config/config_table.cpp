@@ -41,6 +41,8 @@ constexpr Choice kPrecisions[] = {is("f32", DType::f32), is("f64", DType::f64), 
 constexpr Choice kGraphs[] = {is("off", GraphsMode::off), is("capture", GraphsMode::capture)};
 constexpr Choice kPredictions[] = {is("change", Prediction::change),
                                    is("second_change", Prediction::second_change)};
+constexpr Choice kTasks[] = {is("mesh_dynamics", TaskName::mesh_dynamics),
+                             is("steady_field", TaskName::steady_field)};
 constexpr Choice kModels[] = {is("mesh_graph_net", ModelName::mesh_graph_net)};
 constexpr Choice kActivations[] = {is("relu", Activation::relu), is("silu", Activation::silu),
                                    is("gelu", Activation::gelu), is("tanh", Activation::tanh)};
@@ -61,8 +63,8 @@ constexpr Choice kRecomputeModes[] = {
     is("off", RecomputeMode::off),       is("block", RecomputeMode::block),
     is("every", RecomputeMode::every),   is("sqrt", RecomputeMode::sqrt),
     is("budget", RecomputeMode::budget), is("auto", RecomputeMode::automatic)};
-constexpr Choice kPolicies[] = {is("inputs", RecomputePolicy::inputs),
-                                is("products", RecomputePolicy::products)};
+constexpr Choice kKeepPolicies[] = {is("inputs", RecomputePolicy::inputs),
+                                    is("products", RecomputePolicy::products)};
 constexpr Choice kOffloads[] = {is("none", OffloadTo::none), is("host", OffloadTo::host),
                                 is("file", OffloadTo::file)};
 constexpr Choice kSegmentUnits[] = {is("block", SegmentUnit::block), is("frame", SegmentUnit::frame),
@@ -81,244 +83,241 @@ constexpr int64_t kMany = 1'000'000'000'000;
 
 constexpr ConfigSection kSections[] = {
     {"run", "Where a run lives and what it runs on"},
+    {"task", "What a sample is, and what is learned from it"},
     {"data", "What is read, and what is predicted from what"},
     {"model", "The network"},
     {"train", "The training loop"},
-    {"unroll", "Predictions fed back as inputs while training"},
-    {"optimizer", "How parameters follow gradients"},
-    {"schedule", "The learning rate over the steps"},
-    {"loss_scale", "What gradients are multiplied by on their way, with precision = \"f16\""},
+    {"unroll", "Training through several predicted frames"},
+    {"optimizer", "Optimizer"},
+    {"schedule", "Learning-rate schedule"},
+    {"loss_scale", "Dynamic loss scaling for precision = \"f16\""},
     {"normalize", "Means and standard deviations of inputs and targets"},
-    {"recompute", "Activations computed again instead of kept"},
-    {"memory", "Bounds on memory, and how it is cached"},
+    {"recompute", "Activation recomputation and offloading"},
+    {"memory", "Memory limit and caching allocator"},
     {"plan", "Bounds of train.batch = \"auto\" and of meshgrad plan"},
-    {"rollout", "Predictions fed back as inputs"},
+    {"rollout", "Rollouts: predictions fed back as inputs"},
 };
 
 constexpr ConfigKey kKeys[] = {
     {"", "precision", choice<&Config::precision>(kPrecisions), "",
-     "Type that activations and the weights they meet are stored in; masters and sums are f32 beside f16 and "
-     "bf16; f64 is for checks on the CPU"},
+     "Storage type of activations and of the weights that kernels read; f64 is for checks on the CPU"},
     {"", "graphs", choice<&Config::graphs>(kGraphs), "",
-     "Whether a GPU's kernels are launched one by one, or recorded once for each of a few batch sizes and "
-     "replayed as a whole; pays most for small meshes, and keeps memory for each size"},
+     "Whether GPU kernels are launched one by one, or captured in a CUDA graph per size class of "
+     "batches and replayed"},
     {"", "autotune", BoolKey{member<&Config::autotune>()}, "",
-     "Whether a GPU's matrix products that are not fused are measured once for each shape, and the choices "
-     "kept "
-     "in the user's cache folder; makes first steps slower, and later runs may sum in another order than the "
-     "first"},
+     "Whether GEMMs outside the fused GPU kernels are timed once per shape, with the choices "
+     "cached in the user's cache folder"},
 
     {"run", "dir", TextKey{member<&Config::run, &RunConfig::dir>(), true, "a folder"}, "",
-     "Folder of the run: resolved configuration, metrics and checkpoints"},
+     "Run directory: resolved configuration, metrics, checkpoints"},
     {"run", "seed", IntegerKey{member<&Config::run, &RunConfig::seed>(), 0, 1'000'000'000'000'000}, "",
-     "Seed of the initial weights, the order of samples and the noise"},
+     "Seed of initial weights, sample order and noise"},
     {"run", "device",
      TextKey{member<&Config::run, &RunConfig::device>(), true, "auto, cpu, cuda or cuda:N", is_device}, "",
-     "Device to train on; auto takes a GPU that is there and this build can use, else the CPU"},
+     "Device to train on; auto takes the first usable GPU, else the CPU"},
     {"run", "threads", IntegerKey{member<&Config::run, &RunConfig::threads>(), 0, 4096}, "threads",
-     "CPU threads, 0 for all that are available; results do not depend on it"},
-    {"run", "pin", BoolKey{member<&Config::run, &RunConfig::pin>()}, "",
-     "Whether each thread stays on a CPU of its own, of those that the process may use"},
+     "CPU threads, 0 for all available; results do not depend on it"},
+
+    {"task", "name", choice<&Config::task, &TaskConfig::name>(kTasks), "",
+     "mesh_dynamics predicts how fields change from frame to frame; steady_field predicts fields of a mesh "
+     "without time"},
 
     {"data", "path", TextKey{member<&Config::data, &DataConfig::path>()}, "",
-     "Packed file written by `meshgrad convert`; needed to train"},
+     "Packed file written by `meshgrad convert`; required for training"},
     {"data", "train_split", TextKey{member<&Config::data, &DataConfig::train_split>(), true, "a split"}, "",
      "Split to train on"},
     {"data", "valid_split", TextKey{member<&Config::data, &DataConfig::valid_split>(), true, "a split"}, "",
      "Split to validate on"},
     {"data", "inputs", TextListKey{member<&Config::data, &DataConfig::inputs>()}, "",
-     "Fields that the model sees at each node, beside the node type"},
+     "Fields given to the model at each node, in addition to the node type"},
     {"data", "targets", TextListKey{member<&Config::data, &DataConfig::targets>()}, "",
      "Fields that the model predicts"},
     {"data", "predict", choice<&Config::data, &DataConfig::predict>(kPredictions), "",
-     "What is learned of a target: x[t+1] - x[t], or x[t+1] - 2 x[t] + x[t-1]"},
+     "Predicted quantity of a target: the change x[t+1] - x[t], or the second change x[t+1] - 2 "
+     "x[t] + x[t-1]"},
     {"data", "node_types", IntegerKey{member<&Config::data, &DataConfig::node_types>(), 1, 65536}, "classes",
      "Number of node types, the width of their one-hot input"},
     {"data", "predicted_types",
      IntegerListKey{member<&Config::data, &DataConfig::predicted_types>(), 0, 65535, 1}, "",
-     "Node types that enter the loss and that a rollout advances"},
+     "Node types in the loss, whose values a rollout predicts"},
     {"data", "noise_types", IntegerListKey{member<&Config::data, &DataConfig::noise_types>(), 0, 65535}, "",
      "Node types whose inputs get training noise"},
 
     {"model", "name", choice<&Config::model, &ModelConfig::name>(kModels), "", "Architecture"},
     {"model", "width", IntegerKey{member<&Config::model, &ModelConfig::width>(), 1, 16384}, "channels",
-     "Width of the latent features and of the hidden layers"},
+     "Width of latent features and hidden layers"},
     {"model", "blocks", IntegerKey{member<&Config::model, &ModelConfig::blocks>(), 1, 1024}, "blocks",
      "Message-passing blocks between encoder and decoder"},
     {"model", "hidden_layers", IntegerKey{member<&Config::model, &ModelConfig::hidden_layers>(), 1, 7},
      "layers", "Hidden layers of each MLP"},
     {"model", "activation", choice<&Config::model, &ModelConfig::activation>(kActivations), "",
-     "Function after each hidden layer"},
+     "Activation function after each hidden layer"},
     {"model", "norm", choice<&Config::model, &ModelConfig::norm>(kNorms), "",
-     "Normalisation at the end of each MLP but the decoder"},
+     "Normalisation of the output of each MLP except the decoder's"},
     {"model", "concat_order", choice<&Config::model, &ModelConfig::concat_order>(kConcatOrders), "",
-     "Order of an edge MLP's inputs; weights trained under one are wrong under the other"},
+     "Order of an edge MLP's concatenated inputs; weights trained with one order are wrong with "
+     "the other"},
     {"model", "aggregate", choice<&Config::model, &ModelConfig::aggregate>(kAggregates), "",
-     "Whether nodes sum the new edge features before or after the residual is added to them; weights trained "
-     "under one are wrong under the other"},
+     "Whether nodes sum edge features before or after the residual is added; weights trained with "
+     "one are wrong with the other"},
     {"model", "path", choice<&Config::model, &ModelConfig::path>(kPaths), "",
-     "Fused kernels, or one kernel an operation as a check"},
+     "Fused kernels, or one kernel per op as a check"},
     {"model", "keep_hidden", BoolKey{member<&Config::model, &ModelConfig::keep_hidden>()}, "",
-     "Whether the fused path keeps hidden activations for the backward pass; false computes them again and "
-     "needs less memory. The fused kernels of a GPU never keep them"},
+     "Whether the fused path on the CPU saves hidden activations for backward, or recomputes them "
+     "in less memory and more time"},
 
     {"train", "steps", IntegerKey{member<&Config::train, &TrainConfig::steps>(), 1, kMany}, "steps",
      "Optimizer steps"},
-    {"train", "epochs", IntegerKey{member<&Config::train, &TrainConfig::epochs>(), 0, kMany}, "passes",
-     "Passes over the training split, 0 for train.steps to decide; the last step takes the samples left"},
+    {"train", "epochs", IntegerKey{member<&Config::train, &TrainConfig::epochs>(), 0, kMany}, "epochs",
+     "Epochs, that is passes over the training split; 0 uses train.steps"},
     {"train", "batch", IntegerKey{member<&Config::train, &TrainConfig::batch>(), 1, 1'000'000, "auto"},
-     "samples",
-     "Samples in a forward and backward pass; auto: as many as the plan says fit when the run starts"},
+     "samples", "Samples per micro-batch; auto takes the largest that fits by the memory plan"},
     {"train", "accumulate", IntegerKey{member<&Config::train, &TrainConfig::accumulate>(), 1, 1'000'000},
-     "batches", "Batches whose gradients make one optimizer step, as if they were one large batch"},
+     "micro-batches",
+     "Micro-batches per optimizer step; their accumulated gradient equals that of one large batch"},
     {"train", "noise", FloatKey{member<&Config::train, &TrainConfig::noise>(), 0, 1e12}, "unit of the field",
-     "Standard deviation of the noise added to the inputs"},
+     "Standard deviation of the training noise added to inputs"},
     {"train", "gamma", FloatKey{member<&Config::train, &TrainConfig::gamma>(), 0, 1}, "",
-     "Share of the noise that the target takes back"},
+     "Fraction of the input noise that the target corrects"},
     {"train", "validate_every", IntegerKey{member<&Config::train, &TrainConfig::validate_every>(), 0, kMany},
      "steps", "Steps between validations, 0 for none"},
     {"train", "validate_samples",
      IntegerKey{member<&Config::train, &TrainConfig::validate_samples>(), 0, kMany}, "samples",
-     "Samples of a validation, 0 for the whole split"},
+     "Samples per validation, 0 for the whole split"},
     {"train", "checkpoint_every",
      IntegerKey{member<&Config::train, &TrainConfig::checkpoint_every>(), 0, kMany}, "steps",
-     "Steps between checkpoints, 0 for one at the end"},
+     "Steps between checkpoints, 0 for a checkpoint at the end only"},
     {"train", "keep_checkpoints",
      IntegerKey{member<&Config::train, &TrainConfig::keep_checkpoints>(), 1, 1'000'000}, "files",
-     "Latest checkpoints that are kept, beside the best"},
+     "Number of latest checkpoints kept, in addition to the best"},
     {"train", "log_every", IntegerKey{member<&Config::train, &TrainConfig::log_every>(), 1, kMany}, "steps",
      "Steps between lines of metrics.jsonl"},
     {"train", "clip_norm", FloatKey{member<&Config::train, &TrainConfig::clip_norm>(), 0, 1e12}, "",
-     "Global norm to which gradients are clipped, 0 for off"},
+     "Largest global gradient norm, 0 for no clipping"},
     {"train", "free_gradients", BoolKey{member<&Config::train, &TrainConfig::free_gradients>()}, "",
-     "Whether the memory of gradients is given back after each step instead of kept; costs an allocation a "
-     "step"},
+     "Whether gradient memory is freed after each step, at the cost of an allocation per step"},
 
-    {"unroll", "steps", IntegerKey{member<&Config::unroll, &UnrollConfig::steps>(), 1, 1000}, "steps",
-     "Predictions in a row that a sample is trained on, each made from what the one before it led to; the "
-     "loss is that of all of them, and its gradients flow back through the state between them"},
+    {"unroll", "steps", IntegerKey{member<&Config::unroll, &UnrollConfig::steps>(), 1, 1000}, "frames",
+     "Frames predicted one after another per sample, each from the previous prediction; gradients "
+     "flow through all of them"},
 
-    {"optimizer", "name", choice<&Config::optimizer, &OptimizerConfig::name>(kOptimizers), "", "Method"},
+    {"optimizer", "name", choice<&Config::optimizer, &OptimizerConfig::name>(kOptimizers), "", "Algorithm"},
     {"optimizer", "lr", FloatKey{member<&Config::optimizer, &OptimizerConfig::lr>(), 0, 1000}, "",
      "Learning rate at the start of the schedule"},
     {"optimizer", "beta1", FloatKey{member<&Config::optimizer, &OptimizerConfig::beta1>(), 0, 0.9999999}, "",
-     "Decay of the first moment (adam, adamw)"},
+     "Decay rate of the first moment (adam, adamw)"},
     {"optimizer", "beta2", FloatKey{member<&Config::optimizer, &OptimizerConfig::beta2>(), 0, 0.9999999}, "",
-     "Decay of the second moment (adam, adamw)"},
+     "Decay rate of the second moment (adam, adamw)"},
     {"optimizer", "eps", FloatKey{member<&Config::optimizer, &OptimizerConfig::eps>(), 1e-30, 1}, "",
-     "Added to the root of the second moment (adam, adamw)"},
+     "Added to the square root of the second moment (adam, adamw)"},
     {"optimizer", "weight_decay",
      FloatKey{member<&Config::optimizer, &OptimizerConfig::weight_decay>(), 0, 1000}, "",
-     "Added to the gradient times the weight (adam, sgd), or applied apart from it (adamw)"},
+     "L2 penalty on the weights (adam, sgd) or decoupled weight decay (adamw)"},
     {"optimizer", "momentum",
      FloatKey{member<&Config::optimizer, &OptimizerConfig::momentum>(), 0, 0.9999999}, "", "Momentum (sgd)"},
 
     {"schedule", "name", choice<&Config::schedule, &ScheduleConfig::name>(kSchedules), "",
-     "Shape of the learning rate after the warm-up"},
+     "Shape of the learning rate after warm-up"},
     {"schedule", "final_lr", FloatKey{member<&Config::schedule, &ScheduleConfig::final_lr>(), 0, 1000}, "",
      "Learning rate at the end (exponential, cosine)"},
     {"schedule", "warmup_steps",
      IntegerKey{member<&Config::schedule, &ScheduleConfig::warmup_steps>(), 0, kMany}, "steps",
-     "Steps over which the learning rate rises from 0"},
+     "Steps over which the learning rate rises linearly from 0"},
     {"schedule", "decay_steps",
      IntegerKey{member<&Config::schedule, &ScheduleConfig::decay_steps>(), 0, kMany}, "steps",
-     "Step at which final_lr is reached, 0 for the last"},
+     "Step at which final_lr is reached, 0 for the last step"},
 
     {"loss_scale", "initial", FloatKey{loss_scale<&LossScaleRule::initial>(), kLeastScale, kMostScale}, "",
-     "Scale of the first step"},
+     "Loss scale of the first step"},
     {"loss_scale", "growth", FloatKey{loss_scale<&LossScaleRule::growth>(), 1, 65536}, "",
-     "Factor by which the scale rises after `interval` steps without an overflow, 1 for never"},
+     "Growth factor after `interval` steps without overflow, 1 for none"},
     {"loss_scale", "backoff", FloatKey{loss_scale<&LossScaleRule::backoff>(), 1e-6, 1}, "",
-     "Factor by which it falls when a gradient or the loss is not finite, 1 for never"},
+     "Factor applied when a gradient or the loss is not finite, 1 for none"},
     {"loss_scale", "interval", IntegerKey{loss_scale<&LossScaleRule::interval>(), 1, kMany}, "steps",
-     "Steps without an overflow after which it rises"},
+     "Steps without overflow before the scale grows"},
     {"loss_scale", "floor", FloatKey{loss_scale<&LossScaleRule::floor>(), kLeastScale, kMostScale}, "",
-     "It falls no further"},
+     "Smallest loss scale"},
     {"loss_scale", "cap", FloatKey{loss_scale<&LossScaleRule::cap>(), kLeastScale, kMostScale}, "",
-     "It rises no further"},
+     "Largest loss scale"},
     {"loss_scale", "hysteresis", IntegerKey{loss_scale<&LossScaleRule::hysteresis>(), 1, kMany}, "steps",
-     "Skipped steps in a row at which it begins to fall; a step without an overflow starts the count anew"},
+     "Consecutive skipped steps before the scale is reduced"},
     {"loss_scale", "max_skips",
      IntegerKey{member<&Config::loss_scale, &LossScaleConfig::max_skips>(), 1, kMany}, "steps",
-     "Skipped steps in a row that end the run with a report of the first value that is not finite; in every "
-     "precision"},
+     "Consecutive skipped steps after which the run stops and reports the first non-finite value, "
+     "in every precision"},
 
     {"normalize", "mode", choice<&Config::normalize, &NormalizeConfig::mode>(kNormalizeModes), "",
-     "Statistics of the packed file, or gathered while training"},
+     "Statistics from the packed file, or accumulated during training"},
     {"normalize", "warmup_steps",
      IntegerKey{member<&Config::normalize, &NormalizeConfig::warmup_steps>(), 0, kMany}, "steps",
-     "Steps that only gather statistics (online)"},
+     "Steps that only accumulate statistics (online)"},
     {"normalize", "max_samples",
      IntegerKey{member<&Config::normalize, &NormalizeConfig::max_samples>(), 1, kMany}, "samples",
-     "Samples after which statistics stand still (online)"},
+     "Samples after which statistics no longer change (online)"},
 
     {"recompute", "mode", choice<&Config::recompute, &RecomputeConfig::mode>(kRecomputeModes), "",
-     "Which parts of the model keep their inputs alone and are computed again in the backward pass, with the "
-     "same gradients to the last bit: none, each block, every few blocks as one, as many as the root of "
-     "their "
-     "number, what is fastest within recompute.budget, or what is fastest within the memory there is; the "
-     "last part is kept, as its backward pass comes at once"},
+     "Parts of the model whose activations are recomputed in the backward pass instead of saved; "
+     "gradients are bit-identical"},
     {"recompute", "every", IntegerKey{member<&Config::recompute, &RecomputeConfig::every>(), 1, 1024},
-     "blocks", "Blocks that are computed again together (every)"},
+     "blocks", "Blocks per recomputed segment (every)"},
     {"recompute", "budget", SizeKey{member<&Config::recompute, &RecomputeConfig::budget>()}, "",
-     "What a batch's forward and backward pass may take beside parameters, optimizer and data (budget)"},
+     "Memory for a micro-batch's forward and backward pass, without parameters, optimizer state "
+     "and data (budget)"},
     {"recompute", "include", TextListKey{member<&Config::recompute, &RecomputeConfig::include>()}, "",
-     "What may be computed again: encoder, processor, processor.0, decoder and so on, * for any text"},
-    {"recompute", "policy", choice<&Config::recompute, &RecomputeConfig::policy>(kPolicies), "",
-     "What a part keeps: its inputs, or also its matrix products, so that gathers, norms and activations are "
-     "redone and no product is; a fused call counts as one product"},
-    {"recompute", "keep", TextListKey{member<&Config::recompute, &RecomputeConfig::keep>(), 0, &Keep::names},
-     "",
-     "Ops whose outputs a part keeps, too, so that they are not redone; what nothing would read is not kept"},
+     "Stages that may be recomputed: encoder, processor, processor.0, decoder and so on; * matches"
+     " any text"},
+    {"recompute", "policy", choice<&Config::recompute, &RecomputeConfig::policy>(kKeepPolicies), "",
+     "Whether a recomputed segment saves its inputs only, or also the outputs of GEMMs and fused "
+     "calls"},
+    {"recompute", "keep",
+     TextListKey{member<&Config::recompute, &RecomputeConfig::keep>(), 0, &SavePolicy::names}, "",
+     "Ops whose outputs a recomputed segment also saves"},
     {"recompute", "offload", choice<&Config::recompute, &RecomputeConfig::offload>(kOffloads), "",
-     "Where what a part keeps waits until it is computed again: in the device's memory, in the host's (of a "
-     "GPU), or in a file (on the CPU); copied meanwhile, and back before it is used"},
+     "Where the tensors saved for recomputation are offloaded: nowhere, to host memory (GPU), or "
+     "to a file (CPU)"},
     {"recompute", "offload_dir", TextKey{member<&Config::recompute, &RecomputeConfig::offload_dir>()}, "",
-     "Folder of that file, which has no name and is gone with the process; empty for the run's folder"},
+     "Folder of the offload file, which is deleted when the process ends; empty for the run "
+     "directory"},
     {"recompute", "segments", choice<&Config::recompute, &RecomputeConfig::segments>(kSegmentUnits), "",
-     "With unroll.steps above 1, what is computed again as a whole: nothing but what recompute.mode says, "
-     "within "
-     "each frame that is predicted; also each frame; or also runs of as many frames as the root of their "
-     "number"},
+     "Recomputed unit when unroll.steps is above 1: blocks within each frame, whole frames, or "
+     "runs of sqrt(unroll.steps) frames"},
     {"recompute", "check", BoolKey{member<&Config::recompute, &RecomputeConfig::check>()}, "",
-     "Whether what is computed again is compared to the first time, bit for bit; slow, for looking for "
-     "faults"},
+     "Whether recomputed values are compared bit by bit with the first run; slow, for debugging"},
 
     {"memory", "limit", SizeKey{member<&Config::memory, &AllocatorOptions::memory_limit>()}, "",
-     "Memory that a run may take, empty for no bound of its own; simulates a smaller card"},
+     "Memory that a run may map, empty for no limit; can simulate a smaller GPU"},
     {"memory", "expandable_segments",
      BoolKey{member<&Config::memory, &AllocatorOptions::expandable_segments>()}, "",
-     "Whether the heap is one range of addresses that grows; false takes separate segments, for libraries "
-     "that "
-     "cannot register mapped memory"},
+     "Whether the heap is one growing range of virtual addresses; false for libraries that cannot "
+     "register mapped memory"},
     {"memory", "garbage_collection_threshold",
      FloatKey{member<&Config::memory, &AllocatorOptions::garbage_collection_threshold>(), 0.0, 1.0}, "",
-     "Fraction of the limit above which unused memory is given back before more is taken, 0 for only when "
-     "memory "
-     "runs short"},
+     "Fraction of the limit above which cached memory is released before more is mapped, 0 to "
+     "release only when memory runs short"},
     {"memory", "release_cached_every",
      IntegerKey{member<&Config::memory, &AllocatorOptions::release_cached_every>(), 0, kMany}, "steps",
-     "Unused memory is given back this often, 0 for never; for programs that share the device"},
+     "Steps between releases of cached memory, 0 for never; for programs that share the device"},
     {"memory", "plan_steps", BoolKey{member<&Config::memory, &AllocatorOptions::plan_steps>()}, "",
-     "Whether steps on batches whose sizes come again take their memory at places computed once, so that "
-     "little more is mapped than lives at once"},
-    {"memory", "history", IntegerKey{member<&Config::memory, &AllocatorOptions::history>(), 0, kMostHistory},
-     "events", "Allocator events to keep and write to memory/ in the run's folder, 0 for none"},
+     "Whether repeated batch sizes reuse precomputed offsets for their allocations, so that less "
+     "memory is reserved"},
+    {"memory", "history", IntegerKey{member<&Config::memory, &AllocatorOptions::history>(), 0, kMaxHistory},
+     "events", "Allocator events to record and write to memory/ in the run directory, 0 for none"},
 
     {"plan", "target_utilization",
      FloatKey{member<&Config::plan, &PlanConfig::target_utilization>(), 0.01, 1.0}, "",
-     "Share of the memory that a step may take; the rest is for what the allocator keeps for reuse"},
+     "Fraction of the memory that a step may use; the rest is room for the allocator's cache"},
     {"plan", "min_batch", IntegerKey{member<&Config::plan, &PlanConfig::min_batch>(), 1, 1'000'000},
-     "samples", "A run whose batch would be smaller does not start"},
+     "samples", "Smallest batch; a run that cannot fit it does not start"},
     {"plan", "max_batch", IntegerKey{member<&Config::plan, &PlanConfig::max_batch>(), 1, 1'000'000},
-     "samples", "The most samples that are planned for, also where more fit"},
+     "samples", "Largest batch to plan for, even if more would fit"},
 
     {"rollout", "boundary", choice<&Config::rollout, &RolloutConfig::boundary>(kBoundaries), "",
-     "Values at nodes that are not predicted: from the data at each step, or held at the initial state"},
-    {"rollout", "steps", IntegerKey{member<&Config::rollout, &RolloutConfig::steps>(), 0, kMany}, "steps",
-     "Steps of a rollout, 0 for the length of the trajectory"},
+     "Values at nodes that are not predicted: from the data at each frame, or held at the initial "
+     "frame"},
+    {"rollout", "steps", IntegerKey{member<&Config::rollout, &RolloutConfig::steps>(), 0, kMany}, "frames",
+     "Predicted frames, 0 for the length of the trajectory"},
     {"rollout", "format", choice<&Config::rollout, &RolloutConfig::format>(kFormats), "",
-     "Files that a rollout writes"},
+     "File format of a rollout"},
 };
 
 }  // namespace

@@ -38,7 +38,7 @@ struct FloatKey {
 struct TextKey {
   MemberOf<std::string> member;
   bool required = false;                        ///< not empty
-  std::string_view form = "text";               ///< what is asked for, in words
+  std::string_view form = "text";               ///< the accepted values, in words
   bool (*accepts)(std::string_view) = nullptr;  ///< null: any text
 };
 inline constexpr size_t kLongestText = 4096;
@@ -96,7 +96,7 @@ std::string full_name(const ConfigKey& key);
 /// The key of that full name, or null.
 const ConfigKey* find_key(std::string_view full_name);
 
-/// Bytes of a configuration above which it is refused unread.
+/// Size in bytes above which a configuration is refused.
 inline constexpr size_t kLargestConfigFile = 64 * 1024;
 
 /// What the key accepts, in words: "an integer from 1 to 64".
@@ -111,14 +111,14 @@ std::string toml_number(double value);
 /// `text` as a TOML basic string with its quotes.
 std::string toml_quoted(std::string_view text);
 
-/// What to do about a key or a section that is not known: names the one that was probably meant.
+/// Advice for an unknown key or section: names the closest known one.
 std::string advice_for_key(const std::string& section, const std::string& name);
 std::string advice_for_section(const std::string& name);
 bool is_section(const std::string& name);
 
-/// Keys whose values are each in range but contradict one another.
+/// Keys whose values are in range but contradict each other.
 struct Contradiction {
-  std::vector<std::string> keys;  ///< full names; the first one is to blame
+  std::vector<std::string> keys;  ///< full names; the error names the first
   std::string needed;
   std::string got;
   std::string fix;

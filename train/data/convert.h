@@ -11,6 +11,7 @@
 #include <meshgrad/train/data/dataset.h>
 #include <meshgrad/train/data/sources/trajectory_source.h>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 enum class SplitBy { automatic, trajectory, time };
@@ -67,3 +68,4 @@ std::vector<std::string> format_names();
 ConvertReport convert(const ConvertOptions& options);
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

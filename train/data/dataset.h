@@ -13,6 +13,7 @@
 #include <meshgrad/train/data/mesh_edges.h>
 #include <meshgrad/train/data/statistics.h>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 class PackedFile;
@@ -167,3 +168,4 @@ class Dataset {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

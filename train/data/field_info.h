@@ -8,6 +8,7 @@
 
 #include <meshgrad/engine/dtype.h>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// What one row of a field belongs to.
@@ -52,3 +53,4 @@ struct RowCounts {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 enum class CellKind : uint16_t { none = 0, triangle = 1, quad = 2, tetrahedron = 3, hexahedron = 4 };
@@ -47,3 +48,4 @@ std::vector<int32_t> columns_of_edges(const MeshEdges& edges, std::span<const in
                                       std::string_view where);
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

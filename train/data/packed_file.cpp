@@ -16,7 +16,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "packed files are mapped as they are");
 
-constexpr const char* kConvertAgain = "copy the file again, or convert the data again";
+constexpr const char* kCopyOrConvertFix = "copy the file again, or convert the data again";
 
 template <class T>
 std::span<const T> part(std::span<const std::byte> bytes, uint64_t offset, uint64_t count) {
@@ -87,7 +87,7 @@ std::span<const std::byte> PackedFile::section(uint64_t offset, uint64_t bytes,
                                                const std::string& what) const {
   if (offset % kPackedAlignment != 0 || offset > bytes_.size() || bytes > bytes_.size() - offset) {
     throw data_error(where(what), "a place inside the file",
-                     fmt::format("{} bytes at {} of {}", bytes, offset, bytes_.size()), kConvertAgain);
+                     fmt::format("{} bytes at {} of {}", bytes, offset, bytes_.size()), kCopyOrConvertFix);
   }
   return bytes_.subspan(offset, bytes);
 }
@@ -95,7 +95,7 @@ std::span<const std::byte> PackedFile::section(uint64_t offset, uint64_t bytes,
 void PackedFile::read_header() {
   if (bytes_.size() < sizeof header_) {
     throw data_error(path_.string(), "a packed file (.mgd)", fmt::format("{} bytes", bytes_.size()),
-                     kConvertAgain);
+                     kCopyOrConvertFix);
   }
   std::memcpy(&header_, bytes_.data(), sizeof header_);
   if (header_.magic != kPackedMagic) {
@@ -114,14 +114,14 @@ void PackedFile::read_header() {
 void PackedFile::read_trailer() {
   if (bytes_.size() < sizeof header_ + sizeof trailer_) {
     throw data_error(path_.string(), "a whole file", fmt::format("only {} bytes", bytes_.size()),
-                     kConvertAgain);
+                     kCopyOrConvertFix);
   }
   std::memcpy(&trailer_, bytes_.data() + bytes_.size() - sizeof trailer_, sizeof trailer_);
   if (trailer_.magic != kPackedMagic || trailer_.file_bytes != bytes_.size() ||
       trailer_.trailer_hash != XXH3_64bits(&trailer_, sizeof trailer_ - sizeof trailer_.trailer_hash)) {
     throw data_error(path_.string(), "a whole file",
                      fmt::format("one that is cut short or damaged at its end ({} bytes)", bytes_.size()),
-                     kConvertAgain);
+                     kCopyOrConvertFix);
   }
 }
 
@@ -130,7 +130,7 @@ void PackedFile::read_description() {
   // Counts are bounded before they are multiplied.
   if (t.mesh_count > bytes_.size() / sizeof(MeshRecord) ||
       t.trajectory_count > bytes_.size() / sizeof(TrajectoryRecord)) {
-    throw data_error(where("index"), "records inside the file", "more than fit", kConvertAgain);
+    throw data_error(where("index"), "records inside the file", "more than fit", kCopyOrConvertFix);
   }
   section(t.mesh_offset, t.mesh_count * sizeof(MeshRecord), "mesh index");
   section(t.trajectory_offset, t.trajectory_count * sizeof(TrajectoryRecord), "trajectory index");
@@ -139,7 +139,7 @@ void PackedFile::read_description() {
   const uint64_t hash =
       XXH3_64bits_withSeed(text.data(), text.size(), XXH3_64bits(numbers.data(), numbers.size()));
   if (hash != t.description_hash || numbers.size() % sizeof(double) != 0) {
-    throw data_error(where("metadata"), "the checksum written with it", "another one", kConvertAgain);
+    throw data_error(where("metadata"), "the checksum written with it", "another one", kCopyOrConvertFix);
   }
   metadata_ = metadata_from_json({reinterpret_cast<const char*>(text.data()), text.size()}, header_.version,
                                  where("metadata"));
@@ -150,7 +150,7 @@ void PackedFile::read_description() {
     if (split.first != next || split.count < 0 ||
         split.count > static_cast<int64_t>(t.trajectory_count) - split.first) {
       throw data_error(where("split " + split.name), "trajectories inside the file",
-                       fmt::format("{} from {}", split.count, split.first), kConvertAgain);
+                       fmt::format("{} from {}", split.count, split.first), kCopyOrConvertFix);
     }
     next = split.first + split.count;
   }
@@ -159,7 +159,7 @@ void PackedFile::read_description() {
 const MeshRecord& PackedFile::mesh_record(uint64_t index) const {
   if (index >= trailer_.mesh_count) {
     throw data_error(where("trajectories"), "numbers of meshes in the file", std::to_string(index),
-                     kConvertAgain);
+                     kCopyOrConvertFix);
   }
   return part<MeshRecord>(bytes_, trailer_.mesh_offset, trailer_.mesh_count)[index];
 }
@@ -195,7 +195,7 @@ MeshView PackedFile::mesh(int64_t index) const {
   if (mesh_checked_[at].load(std::memory_order_acquire) == 0) {
     if (!is_consistent(view, metadata_.node_types)) {
       throw data_error(where(fmt::format("mesh {}", at)), "edges and cells of existing nodes", "others",
-                       kConvertAgain);
+                       kCopyOrConvertFix);
     }
     mesh_checked_[at].store(1, std::memory_order_release);
   }
@@ -212,10 +212,10 @@ void PackedFile::check_mesh(uint64_t index) const {
   if (!layout || layout->bytes != record.bytes || record.dim != metadata_.dim || record.nodes > kMax ||
       record.edges > kMax || record.cells > kMax || (record.cell_kind == 0 && record.cells != 0) ||
       record.cell_kind > static_cast<uint16_t>(CellKind::hexahedron)) {
-    throw data_error(where(what), "a consistent record", "sizes that do not fit", kConvertAgain);
+    throw data_error(where(what), "a consistent record", "sizes that do not fit", kCopyOrConvertFix);
   }
   if (section_checksum(record, data) != record.checksum) {
-    throw data_error(where(what), "the checksum written with it", "another one", kConvertAgain);
+    throw data_error(where(what), "the checksum written with it", "another one", kCopyOrConvertFix);
   }
 }
 
@@ -227,15 +227,15 @@ void PackedFile::check_trajectory(int64_t index) const {
   const auto data = section(record.offset, record.bytes, what);
   if (record.mesh >= trailer_.mesh_count || record.frames == 0) {
     throw data_error(where(what), "a mesh of this file and frames", fmt::format("mesh {}", record.mesh),
-                     kConvertAgain);
+                     kCopyOrConvertFix);
   }
   const auto layout =
       trajectory_layout(metadata_.fields, record.frames, row_counts(mesh_record(record.mesh)));
   if (!layout || layout->bytes != record.bytes) {
-    throw data_error(where(what), "a consistent record", "sizes that do not fit", kConvertAgain);
+    throw data_error(where(what), "a consistent record", "sizes that do not fit", kCopyOrConvertFix);
   }
   if (section_checksum(record, data) != record.checksum) {
-    throw data_error(where(what), "the checksum written with it", "another one", kConvertAgain);
+    throw data_error(where(what), "the checksum written with it", "another one", kCopyOrConvertFix);
   }
   mesh(record.mesh);
   checked.store(1, std::memory_order_release);

@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr const char* kConvertAgain = "convert the data again";
+constexpr const char* kConvertFix = "convert the data again";
 
 // Adds parts of frames x rows x columns numbers, each aligned; remembers an overflow.
 class LayoutBuilder {
@@ -199,17 +199,17 @@ PackedMetadata metadata_from_json(std::string_view text, uint32_t version, std::
   try {
     metadata = metadata_of(Json::parse(text), version);
   } catch (const Json::exception& error) {
-    throw data_error(where, "the metadata of a packed file", error.what(), kConvertAgain);
+    throw data_error(where, "the metadata of a packed file", error.what(), kConvertFix);
   }
   const bool fields_fit =
       std::all_of(metadata.fields.begin(), metadata.fields.end(),
                   [](const FieldInfo& field) { return field.components >= 1 && field.components <= 65535; });
   if (metadata.dim < 2 || metadata.dim > 3 || !fields_fit || metadata.fields.size() > 4096) {
-    throw data_error(where, "2 or 3 dimensions and fields of 1..65535 components", "others", kConvertAgain);
+    throw data_error(where, "2 or 3 dimensions and fields of 1..65535 components", "others", kConvertFix);
   }
   if (metadata.node_types < 1 || metadata.node_types > kMaxNodeTypes) {
     throw data_error(where, fmt::format("1 to {} node types", kMaxNodeTypes),
-                     fmt::format("{}", metadata.node_types), kConvertAgain);
+                     fmt::format("{}", metadata.node_types), kConvertFix);
   }
   return metadata;
 }
@@ -232,7 +232,7 @@ DataStatistics statistics_from_numbers(std::span<const double> numbers, const Pa
   for (const FieldInfo& field : metadata.fields) expected += numbers_of(field, metadata);
   if (numbers.size() != expected) {
     throw data_error(where, std::to_string(expected) + " statistics", std::to_string(numbers.size()),
-                     kConvertAgain);
+                     kConvertFix);
   }
   DataStatistics statistics;
   statistics.node_type_counts.assign(numbers.begin(), numbers.begin() + metadata.node_types);

@@ -10,6 +10,7 @@
 #include <meshgrad/engine/dtype.h>
 #include <meshgrad/nn/moments.h>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// Node types are 0 <= type < kMaxNodeTypes. MeshGraphNets' are 0 normal, 1 obstacle, 2 airfoil, 3 handle,
@@ -101,3 +102,4 @@ struct DataStatistics {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string size_text(int64_t bytes) {
+std::string memory_text(int64_t bytes) {
   const double mib = mebibytes(bytes);
   if (mib < 1.0) return fmt::format("{:.1f} KiB", mib * 1024.0);
   return mib >= 1024.0 ? fmt::format("{:.1f} GiB", mib / 1024.0) : fmt::format("{:.1f} MiB", mib);
@@ -38,16 +38,16 @@ std::string describe_host_memory(const fs::path& data) {
   const CgroupLimits groups = cgroup_limits();
   const std::string cgroup =
       groups.memory_bytes > 0
-          ? fmt::format("the cgroup limit is {} ({})", size_text(groups.memory_bytes), groups.memory_file)
+          ? fmt::format("the cgroup limit is {} ({})", memory_text(groups.memory_bytes), groups.memory_file)
           : "no cgroup limit";
   rlimit addresses{};
   const bool limited = getrlimit(RLIMIT_AS, &addresses) == 0 && addresses.rlim_cur != RLIM_INFINITY;
   const std::string addresses_text = limited
                                          ? fmt::format("addresses are limited to {} (ulimit -v)",
-                                                       size_text(static_cast<int64_t>(addresses.rlim_cur)))
+                                                       memory_text(static_cast<int64_t>(addresses.rlim_cur)))
                                          : "no limit of addresses (ulimit -v)";
   return fmt::format("{} has {}; this process may use {} of memory, {}, {}", data.string(),
-                     size_text(bytes_of(data)), size_text(available_memory()), cgroup, addresses_text);
+                     memory_text(bytes_of(data)), memory_text(available_memory()), cgroup, addresses_text);
 }
 
 HostOutOfMemory host_out_of_memory(const fs::path& data, const std::string& needed) {

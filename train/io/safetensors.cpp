@@ -59,9 +59,9 @@ struct HeaderEntry {
 
 /// Receives the header's JSON events. A document object would be simpler, but silently keeps the last of two
 /// equal keys. Depth 1 is the table of tensors, 2 a tensor or the metadata, 3 a list of integers.
-class HeaderReader {
+class SafetensorsHeaderReader {
  public:
-  explicit HeaderReader(std::string_view file) : file_(file) {}
+  explicit SafetensorsHeaderReader(std::string_view file) : file_(file) {}
 
   std::vector<HeaderEntry> entries;
   std::map<std::string, std::string> metadata;
@@ -321,7 +321,7 @@ SafetensorsView parse_safetensors(std::span<const std::byte> bytes, std::string_
     throw data_error(fmt::format("{}: header", file), "JSON", fmt::format("a zero byte at byte {}", zero + 8),
                      kFetchAgain);
   }
-  HeaderReader reader(file);
+  SafetensorsHeaderReader reader(file);
   nlohmann::json::sax_parse(text.begin(), text.end(), &reader);
   const std::span<const std::byte> data = bytes.subspan(8 + text.size());
   SafetensorsView view;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/gpu.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/train/config/config_table.h>
 #include <meshgrad/train/planning/plan.h>
 #include <meshgrad/train/run/checkpoint.h>
@@ -113,12 +114,13 @@ void add_choices(MemoryPlan& plan, const StepProbe& probe, const Config& config)
 
 /// Powers of two that the data has frames for, and what the configuration says.
 std::vector<int64_t> steps_of_grid(const Dataset& dataset, const Config& config) {
+  const Task task = make_task(config, dataset).for_validation();
   int64_t most = 0;
   for (int64_t i = 0; i < dataset.size(config.data.train_split); ++i) {
-    const FrameRange frames = usable_frames(config.data.predict, dataset.frames(config.data.train_split, i));
-    most = std::max(most, frames.end - frames.first);
+    most = std::max(most, task.sample_frames(dataset.frames(config.data.train_split, i)).size());
   }
   std::vector<int64_t> steps{config.unroll.steps};
+  if (task.as<MeshDynamics>() == nullptr) return steps;
   for (const int64_t power : {1, 2, 4, 8}) {
     if (power <= most && power != config.unroll.steps) steps.push_back(power);
   }
@@ -236,41 +238,39 @@ std::vector<MemoryChange> memory_ladder(const StepProbe& probe, const Config& co
   };
   Config next = now;
   next.model.path = ComputePath::fused;
-  offer("set model.path = \"fused\", which keeps a fraction of the activations", next);
+  offer("set model.path = \"fused\", which saves a fraction of the activations", next);
   next = now;
   next.model.keep_hidden = false;
   offer(
-      "set model.keep_hidden = false: hidden activations are computed again, with the same results, also in "
-      "a "
-      "run that goes on from a checkpoint",
+      "set model.keep_hidden = false: hidden activations are recomputed; same results, safe to change when "
+      "resuming",
       next);
   next = now;
   next.recompute.mode = RecomputeMode::block;
   offer(
-      "set recompute.mode = \"block\": blocks are computed again in the backward pass, with the same "
-      "results, "
-      "also in a run that goes on from a checkpoint",
+      "set recompute.mode = \"block\": blocks are recomputed in the backward pass; same results, safe to "
+      "change when resuming",
       next);
   if (now.unroll.steps > 1) {
     next = now;
     next.recompute.segments = SegmentUnit::frame;
     offer(
-        "set recompute.segments = \"frame\": each frame of a sample is computed again, with the same "
-        "results, also in a run that goes on from a checkpoint",
+        "set recompute.segments = \"frame\": each frame of a sample is recomputed; same results, safe to "
+        "change when resuming",
         next);
   }
   next = now;
   next.graphs = GraphsMode::off;
-  offer("set graphs = \"off\": nothing is kept for batches of other sizes", next);
+  offer("set graphs = \"off\": no memory is held for other batch sizes", next);
   if (now.recompute.mode != RecomputeMode::off || now.recompute.segments != SegmentUnit::block) {
     const bool on_gpu = probe.device().kind == DeviceKind::cuda;
     next = now;
     next.recompute.offload = on_gpu ? OffloadTo::host : OffloadTo::file;
-    offer(on_gpu ? "set recompute.offload = \"host\": what is kept to compute again waits in the host's "
-                   "memory, with the same results, also in a run that goes on from a checkpoint"
-                 : "set recompute.offload = \"file\": what is kept to compute again waits in a file in "
-                   "recompute.offload_dir, with the same results, also in a run that goes on from a "
-                   "checkpoint",
+    offer(on_gpu
+              ? "set recompute.offload = \"host\": tensors saved for recomputation are offloaded to host "
+                "memory; same results, safe to change when resuming"
+              : "set recompute.offload = \"file\": tensors saved for recomputation are offloaded to a file "
+                "in recompute.offload_dir; same results, safe to change when resuming",
           next);
   }
   if (now.train.batch > 1) {
@@ -305,8 +305,8 @@ MemoryPlan plan_memory(const Config& asked, const PlanOptions& options) {
   plan.room = memory_room(asked, plan.device, options.device_memory);
   const Config config = within(plan.room, asked);
   const Dataset dataset = Dataset::open(config.data.path);
-  const FrameFeatures features(dataset, config.data);
-  const StepProbe probe(dataset, features, plan.device);
+  make_task(config, dataset);  // refuses fields that do not fit
+  const StepProbe probe(dataset, plan.device);
   plan.usable = usable_bytes(plan.room, config);
   plan.budget = memory_budget(probe, config, plan.room);
   const bool chosen = config.train.batch != kAutoBatch;
@@ -336,8 +336,7 @@ Config resolve_batch(Runtime& runtime, Config config, bool resume, std::string& 
   }
   check_precision(runtime.device(), config.precision);
   const Dataset dataset = Dataset::open(config.data.path);
-  const FrameFeatures features(dataset, config.data);
-  const StepProbe probe(dataset, features, runtime.device());
+  const StepProbe probe(dataset, runtime.device());
   Config here = config;
   here.memory = runtime.allocator().options();
   here.run.threads = runtime.threads().threads();

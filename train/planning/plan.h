@@ -23,9 +23,9 @@ struct MemoryRoom {
 /// Throws ConfigError when neither says how much.
 MemoryRoom memory_room(const Config& config, Device device, int64_t device_memory = 0);
 
-/// How the largest batch follows: available = target_utilization * (total - context) - what is kept between
-/// steps; batch_size = floor((available - activation) / per_graph), at most max_batch, 0 when not even one
-/// fits. What a step takes is what is mapped for it: what the allocator keeps for reuse included.
+/// How the largest batch follows: available = target_utilization * (total - context) - what a run holds
+/// between steps; batch_size = floor((available - activation) / per_graph), at most max_batch, 0 when not
+/// even one fits. What a step takes is what is mapped for it: what the allocator keeps for reuse included.
 struct MemoryBudget {
   int64_t total = 0, context = 0;
   int64_t parameters = 0, embeddings = 0, optimizer = 0, gradients = 0, teacher = 0;
@@ -72,7 +72,7 @@ struct MemoryPlan {
     StepMemory predicted;
     std::optional<StepMemory> measured;  ///< absent in a predicted plan, and where memory ran out
     int64_t batch_size = 0;              ///< the largest that fits
-    bool fits = false;                   ///< `batch` does, with what is kept for reuse
+    bool fits = false;                   ///< `batch` does, with cached memory
   };
   std::vector<Choice> choices;
   int recommended = -1;  ///< the first choice that fits; -1: none

@@ -11,11 +11,11 @@
 namespace meshgrad {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 std::string_view name_of(PlanMode mode) { return mode == PlanMode::measured ? "measured" : "static"; }
 
-/// Megabytes with all their digits: what follows from the line follows exactly.
+/// Megabytes with all their digits: the batch size can be derived from the line exactly.
 std::string megabytes(int64_t bytes) {
   constexpr int64_t kMega = 1'000'000;
   std::string text =
@@ -31,18 +31,18 @@ std::string table(const MemoryPlan& plan) {
     return fmt::format("  {:<14} {:>12.3f} {:>7.1f} %\n", name, mebibytes(bytes),
                        100.0 * static_cast<double>(bytes) / static_cast<double>(plan.step.live));
   };
-  std::string text = fmt::format("  {:<14} {:>12} {:>9}\n", "when most is used", "MiB", "share");
+  std::string text = fmt::format("  {:<14} {:>12} {:>9}\n", "at the peak", "MiB", "share");
   for (int tag = 0; tag < kTagCount; ++tag) {
     const int64_t bytes = plan.step.by_tag[static_cast<size_t>(tag)];
     if (bytes > 0) text += row(meshgrad::name_of(static_cast<Tag>(tag)), bytes);
   }
   text += row("total", plan.step.live);
-  text += fmt::format("reserved {:.3f} MiB, with what is kept for reuse", mebibytes(plan.step.reserved));
+  text += fmt::format("reserved {:.3f} MiB, including the allocator's cache", mebibytes(plan.step.reserved));
   if (plan.mode == PlanMode::measured)
     text += fmt::format("; predicted: total {:.3f} MiB, reserved {:.3f} MiB", mebibytes(plan.predicted.live),
                         mebibytes(plan.predicted.reserved));
   if (plan.step.offloaded > 0)
-    text += fmt::format("; {:.3f} MiB wait outside (recompute.offload)", mebibytes(plan.step.offloaded));
+    text += fmt::format("; {:.3f} MiB offloaded (recompute.offload)", mebibytes(plan.step.offloaded));
   if (plan.room.context > 0)
     text += fmt::format("; {:.3f} MiB of the device are in use by its context and others",
                         mebibytes(plan.room.context));
@@ -70,7 +70,7 @@ std::string choices(const MemoryPlan& plan) {
   if (plan.recommended < 0) return text + "recommended: none, as no choice fits; see below what else saves\n";
   const MemoryPlan::Choice& best = plan.choices[static_cast<size_t>(plan.recommended)];
   return text + fmt::format("recommended: {}, {}\n", best.name,
-                            plan.recommended == 0 ? "as the step fits with nothing computed again"
+                            plan.recommended == 0 ? "as the step fits without recomputation"
                                                   : "the first in this order that fits");
 }
 
@@ -81,22 +81,22 @@ std::string grid(const MemoryPlan& plan) {
   for (const MemoryPlan::Cell& cell : plan.grid) {
     if (cell.batch != batch && !row.empty()) rows += trimmed(std::exchange(row, {}));
     if (row.empty()) row = fmt::format("  {:>7}", cell.batch);
-    if (rows.empty()) head += fmt::format(" {:>7} {:<15}", cell.steps, cell.steps == 1 ? "step" : "steps");
+    if (rows.empty()) head += fmt::format(" {:>7} {:<15}", cell.steps, cell.steps == 1 ? "frame" : "frames");
     row += fmt::format(" {:>10.1f} {:<12}", mebibytes(cell.bytes), fits_text(cell.fits));
     batch = cell.batch;
   }
-  return "  reserved, MiB, by samples of a batch and by steps that a sample is unrolled over\n" +
-         trimmed(head) + rows + trimmed(row);
+  return "  reserved, MiB, by batch size and by frames of a sample (unroll.steps)\n" + trimmed(head) + rows +
+         trimmed(row);
 }
 
-Json to_json(const StepMemory& step) {
-  Json tags = Json::object();
+OrderedJson to_json(const StepMemory& step) {
+  OrderedJson tags = OrderedJson::object();
   for (int tag = 0; tag < kTagCount; ++tag)
     tags[std::string(meshgrad::name_of(static_cast<Tag>(tag)))] = step.by_tag[static_cast<size_t>(tag)];
   return {{"total", step.live}, {"tags", tags}, {"reserved", step.reserved}, {"offloaded", step.offloaded}};
 }
 
-Json to_json(const MemoryBudget& budget) {
+OrderedJson to_json(const MemoryBudget& budget) {
   return {{"total", budget.total},           {"static", budget.fixed() + budget.context},
           {"params", budget.parameters},     {"embed", budget.embeddings},
           {"opt", budget.optimizer},         {"grad", budget.gradients},
@@ -130,12 +130,12 @@ std::string to_text(const MemoryPlan& plan) {
 }
 
 std::string to_json(const MemoryPlan& plan) {
-  Json choices = Json::array(), grid = Json::array(), changes = Json::array();
+  OrderedJson choices = OrderedJson::array(), grid = OrderedJson::array(), changes = OrderedJson::array();
   for (const MemoryPlan::Choice& choice : plan.choices) {
     choices.push_back({{"name", choice.name},
                        {"settings", choice.settings},
-                       {"predicted", choice.possible ? to_json(choice.predicted) : Json()},
-                       {"measured", choice.measured ? to_json(*choice.measured) : Json()},
+                       {"predicted", choice.possible ? to_json(choice.predicted) : OrderedJson()},
+                       {"measured", choice.measured ? to_json(*choice.measured) : OrderedJson()},
                        {"batch_size", choice.batch_size},
                        {"fits", choice.fits}});
   }
@@ -144,7 +144,7 @@ std::string to_json(const MemoryPlan& plan) {
         {{"batch", cell.batch}, {"steps", cell.steps}, {"bytes", cell.bytes}, {"fits", cell.fits}});
   for (const MemoryChange& change : plan.changes)
     changes.push_back({{"change", change.text}, {"before", change.before}, {"after", change.after}});
-  const Json json = {
+  const OrderedJson json = {
       {"device", name_of(plan.device)},
       {"mode", name_of(plan.mode)},
       {"batch", plan.batch},
@@ -154,8 +154,9 @@ std::string to_json(const MemoryPlan& plan) {
       {"predicted", to_json(plan.predicted)},
       {"context", plan.room.context},
       {"choices", choices},
-      {"recommended",
-       plan.recommended < 0 ? Json() : Json(plan.choices[static_cast<size_t>(plan.recommended)].name)},
+      {"recommended", plan.recommended < 0
+                          ? OrderedJson()
+                          : OrderedJson(plan.choices[static_cast<size_t>(plan.recommended)].name)},
       {"grid", grid},
       {"changes", changes},
       {"budget", to_json(plan.budget)},

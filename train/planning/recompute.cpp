@@ -1,40 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/byte_size.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/train/planning/recompute.h>
 #include <meshgrad/train/planning/recompute_fit.h>
 
 #include <fmt/format.h>
+
+#include <fnmatch.h>
 
 #include <cmath>
 
 namespace meshgrad {
 namespace {
 
-/// `*` stands for any text.
-bool matches(std::string_view pattern, std::string_view text) {
-  size_t p = 0, t = 0, star = pattern.npos, resumed = 0;
-  while (t < text.size()) {
-    if (p < pattern.size() && pattern[p] == '*') {
-      star = p++;
-      resumed = t;
-    } else if (p < pattern.size() && pattern[p] == text[t]) {
-      ++p, ++t;
-    } else if (star != pattern.npos) {
-      p = star + 1;
-      t = ++resumed;
-    } else {
-      return false;
-    }
-  }
-  return pattern.find_first_not_of('*', p) == pattern.npos;
+/// `*` stands for any text; "processor" names all its blocks.
+bool names(const std::string& pattern, const std::string& stage) {
+  const auto matches = [&](const std::string& text) {
+    return fnmatch(pattern.c_str(), text.c_str(), 0) == 0;
+  };
+  return matches(stage) || matches(stage.substr(0, stage.find('.')));
 }
 
-/// "processor" names all its blocks.
-bool names(std::string_view pattern, const std::string& stage) {
-  return matches(pattern, stage) || matches(pattern, stage.substr(0, stage.find('.')));
-}
-
-bool is_block(const MeshGraphNet& model, int64_t stage) { return stage > 0 && stage + 1 < model.stages(); }
+int64_t count_stages(const Model& model) { return static_cast<int64_t>(model.stages.size()); }
+const Stage& stage_of(const Model& model, int64_t stage) { return model.stages[static_cast<size_t>(stage)]; }
+bool is_block(const Model& model, int64_t stage) { return stage_of(model, stage).repeated; }
 
 int64_t segment_length(const Config& config, int64_t blocks) {
   switch (config.recompute.mode) {
@@ -49,38 +38,38 @@ int64_t segment_length(const Config& config, int64_t blocks) {
 
 }  // namespace
 
-Keep kept_outputs(const RecomputeConfig& config) {
-  Keep keep = config.policy == RecomputePolicy::products ? Keep::products : Keep::inputs;
-  for (const std::string& op : config.keep) keep = keep | Keep::outputs_of(op);
+SavePolicy kept_outputs(const RecomputeConfig& config) {
+  SavePolicy keep = config.policy == RecomputePolicy::products ? SavePolicy::matmuls : SavePolicy::inputs;
+  for (const std::string& op : config.keep) keep = keep | SavePolicy::outputs_of(op);
   return keep;
 }
 
-std::vector<bool> included_stages(const Config& config, const MeshGraphNet& model) {
-  std::vector<bool> included(static_cast<size_t>(model.stages()));
+std::vector<bool> included_stages(const Config& config, const Model& model) {
+  std::vector<bool> included(static_cast<size_t>(count_stages(model)));
   for (const std::string& pattern : config.recompute.include) {
     bool found = false;
-    for (int64_t stage = 0; stage < model.stages(); ++stage) {
-      if (!names(pattern, model.stage_name(stage))) continue;
+    for (int64_t stage = 0; stage < count_stages(model); ++stage) {
+      if (!names(pattern, stage_of(model, stage).name)) continue;
       included[static_cast<size_t>(stage)] = found = true;
     }
     if (!found) {
       throw config_error("recompute.include", "names of parts of the model", '"' + pattern + '"',
                          fmt::format("name encoder, processor, {} or decoder; * stands for anything",
-                                     model.stage_name(model.stages() - 2)));
+                                     stage_of(model, count_stages(model) - 2).name));
     }
   }
   return included;
 }
 
-std::vector<RecomputedStages> uniform_segments(const Config& config, const MeshGraphNet& model) {
+std::vector<RecomputedStages> uniform_segments(const Config& config, const Model& model) {
   std::vector<RecomputedStages> segments;
   if (config.recompute.mode == RecomputeMode::off) return segments;
   const std::vector<bool> included = included_stages(config, model);
   int64_t blocks = 0;
-  for (int64_t stage = 0; stage < model.stages(); ++stage)
+  for (int64_t stage = 0; stage < count_stages(model); ++stage)
     blocks += is_block(model, stage) && included[static_cast<size_t>(stage)] ? 1 : 0;
   const int64_t length = segment_length(config, blocks);
-  for (int64_t stage = 0; stage < model.stages(); ++stage) {
+  for (int64_t stage = 0; stage < count_stages(model); ++stage) {
     if (!included[static_cast<size_t>(stage)]) continue;
     const bool goes_on = !segments.empty() && segments.back().end == stage && is_block(model, stage) &&
                          is_block(model, segments.back().begin) && stage - segments.back().begin < length;
@@ -91,34 +80,31 @@ std::vector<RecomputedStages> uniform_segments(const Config& config, const MeshG
     }
   }
   // Behind the last block there is only the decoder.
-  if (!segments.empty() && segments.back().end >= model.stages() - 1) segments.pop_back();
+  if (!segments.empty() && segments.back().end >= count_stages(model) - 1) segments.pop_back();
   return segments;
 }
 
 namespace {
 
-/// The stages' costs with what recompute.include allows. On a runtime that computes nothing, times are those
-/// that are usual in proportion.
-std::vector<StageCost> costs_of(Runtime& runtime, const Config& config, const BatchSizes& largest,
-                                const MeshGraphNet& model, DryModel& dry, Keep partial, bool offload) {
+/// The stages' costs with what recompute.include allows. Seconds are in the proportion that second runs
+/// usually have to a block's forward pass: nothing is timed, so that the choice is the same from run to run.
+std::vector<StageCost> costs_of(const Config& config, const Model& model, DryModel& dry, SavePolicy partial,
+                                bool offload) {
   std::vector<StageCost> costs = dry.costs(partial);
   const std::vector<bool> included = included_stages(config, model);
-  constexpr BlockSeconds kUsual{1.0, 0.9, 0.4};
-  const BlockSeconds block =
-      runtime.dry() ? kUsual : measure_block(runtime, model.options(), config.precision, largest, partial);
   for (size_t stage = 0; stage < costs.size(); ++stage) {
     costs[stage].may_recompute = included[stage];
-    costs[stage].forward_s = block.forward;
-    costs[stage].again_s = block.again;
-    costs[stage].partial_s = block.partial;
-    if (offload) costs[stage].inputs = 0;  // they are gone before the next stage but one
+    costs[stage].forward_s = 1.0;
+    costs[stage].again_s = 0.9;
+    costs[stage].partial_s = 0.4;
+    if (offload) costs[stage].inputs = 0;  // they are offloaded before the next stage but one
   }
   return costs;
 }
 
 /// What a batch may take beside what the run keeps already.
 int64_t room_for_batch(Runtime& runtime, const Config& config, int64_t batch_bytes) {
-  constexpr int64_t kBatches = 2;  // one is computed while the next is on its way
+  constexpr int64_t kBatches = 2;  // one is computed while the next is in flight
   const MemoryStats stats = runtime.allocator().stats();
   const auto usable =
       static_cast<int64_t>(config.plan.target_utilization * static_cast<double>(stats.capacity));
@@ -141,8 +127,15 @@ OffloadTo checked_offload(const Config& config, Device device) {
 
 }  // namespace
 
-Recomputation choose_recomputation(Runtime& runtime, const Config& config, const BatchSizes& largest,
-                                   const MeshGraphNet& model) {
+Recomputation choose_recomputation(Runtime& runtime, const Config& config, const Task& task,
+                                   const BatchShape& largest, const Model& model) {
+  DryModel dry(runtime.device(), runtime.threads().threads(), config, task.sizes(),
+               task.layout(largest, config.precision, BatchLayout::Sizes::exact), task.batch_loss());
+  return choose_recomputation(runtime, config, dry, model);
+}
+
+Recomputation choose_recomputation(Runtime& runtime, const Config& config, DryModel& dry,
+                                   const Model& model) {
   const RecomputeMode mode = config.recompute.mode;
   Recomputation choice{.check = config.recompute.check,
                        .segments = config.recompute.segments,
@@ -151,67 +144,74 @@ Recomputation choose_recomputation(Runtime& runtime, const Config& config, const
   const bool uniform = mode != RecomputeMode::budget && mode != RecomputeMode::automatic;
   if (uniform) choice.stages = uniform_segments(config, model);
   if (uniform && !offload) return choice;
-  DryModel dry(runtime.device(), runtime.threads().threads(), model.options(), config.precision, largest);
   const auto note_peak = [&] {
     const DryModel::Peak peak = dry.peak(choice);
-    choice.predicted = peak.bytes;
-    choice.offloaded = peak.offloaded;
+    choice.predicted_bytes = peak.bytes;
+    choice.offloaded_bytes = peak.offloaded;
   };
   note_peak();
   if (uniform) return choice;
   const bool given = mode == RecomputeMode::budget;
   const int64_t room = given ? config.recompute.budget : room_for_batch(runtime, config, dry.batch_bytes());
-  if (choice.predicted <= room) return choice;
-  const Keep keep = kept_outputs(config.recompute);
-  const Keep partial = keep == Keep::inputs ? Keep::products : keep;
-  const std::vector<StageCost> costs = costs_of(runtime, config, largest, model, dry, partial, offload);
+  if (choice.predicted_bytes <= room) return choice;
+  const SavePolicy keep = kept_outputs(config.recompute);
+  const SavePolicy partial = keep == SavePolicy::inputs ? SavePolicy::matmuls : keep;
+  const std::vector<StageCost> costs = costs_of(config, model, dry, partial, offload);
   choice.stages = fit_recomputation(costs, dry, {.room = room, .partial = partial, .like = choice});
   note_peak();
-  if (given && choice.predicted > room) {
-    throw config_error("recompute.budget", fmt::format("at least {:.1f} MiB", mebibytes(choice.predicted)),
+  if (given && choice.predicted_bytes > room) {
+    throw config_error("recompute.budget",
+                       fmt::format("at least {:.1f} MiB", mebibytes(choice.predicted_bytes)),
                        fmt::format("{:.1f} MiB", mebibytes(room)),
-                       largest.steps > 1 && choice.segments == SegmentUnit::block
+                       config.unroll.steps > 1 && choice.segments == SegmentUnit::block
                            ? "raise it, lower train.batch, or set recompute.segments = \"frame\""
                            : "raise it, lower train.batch, or let recompute.include name more");
   }
   return choice;
 }
 
-int64_t sequence_length(int64_t steps) {
-  return static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(steps))));
-}
+namespace {
 
-std::string describe(const Recomputation& recomputation, const MeshGraphNet& model, int64_t steps) {
-  const std::vector<RecomputedStages>& stages = recomputation.stages;
-  std::string frames;
-  if (steps > 1 && recomputation.segments != SegmentUnit::block) {
-    const bool sequences = recomputation.segments == SegmentUnit::sequence;
-    frames = fmt::format("the backward pass computes {} of {} frames again{}", steps - 1, steps,
-                         sequences ? fmt::format(", in runs of {}", sequence_length(steps)) : "");
-    if (!stages.empty()) frames += "; within a frame, ";
-  }
-  if (stages.empty()) return frames;
-  int64_t count = 0, keeping_outputs = 0;
+/// "encoder, processor.0..processor.3, ..., processor.14", and how many of the segments save outputs of ops.
+std::string names_of_segments(const std::vector<RecomputedStages>& stages, const Model& model) {
+  constexpr size_t kMost = 6, kFirst = 3;
   std::string names;
   for (size_t i = 0; i < stages.size(); ++i) {
     const RecomputedStages& segment = stages[i];
+    if (stages.size() > kMost && i == kFirst) names += ", ...";
+    if (stages.size() > kMost && i >= kFirst && i + 1 < stages.size()) continue;
+    names += (i > 0 ? ", " : "") + stage_of(model, segment.begin).name;
+    if (segment.end - segment.begin > 1) names += ".." + stage_of(model, segment.end - 1).name;
+  }
+  return names;
+}
+
+}  // namespace
+
+std::string describe(const Recomputation& recomputation, const Model& model, int64_t frames) {
+  const std::vector<RecomputedStages>& stages = recomputation.stages;
+  std::string text;
+  if (frames > 1 && recomputation.segments != SegmentUnit::block) {
+    const bool sequences = recomputation.segments == SegmentUnit::sequence;
+    text = fmt::format("recomputing {} of {} frames in backward{}", frames - 1, frames,
+                       sequences ? fmt::format(", in runs of {}", sequence_length(frames)) : "");
+    if (!stages.empty()) text += "; within a frame, ";
+  }
+  if (stages.empty()) return text;
+  int64_t count = 0, partial = 0;
+  for (const RecomputedStages& segment : stages) {
     count += segment.end - segment.begin;
-    if (segment.keep != Keep::inputs) ++keeping_outputs;
-    if (stages.size() > 6 && i == 3) names += ", ...";
-    if (stages.size() > 6 && i >= 3 && i + 1 < stages.size()) continue;
-    names += (i > 0 ? ", " : "") + model.stage_name(segment.begin);
-    if (segment.end - segment.begin > 1) names += ".." + model.stage_name(segment.end - 1);
+    if (segment.keep != SavePolicy::inputs) ++partial;
   }
-  std::string waits;
+  text += fmt::format("recomputing {} of {} stages in backward, in {} segment{}{}: {}", count,
+                      count_stages(model), stages.size(), stages.size() == 1 ? "" : "s",
+                      partial == 0 ? std::string() : fmt::format(" ({} of them save op outputs)", partial),
+                      names_of_segments(stages, model));
   if (recomputation.offload != OffloadTo::none) {
-    waits = fmt::format("; up to {:.1f} MiB that they keep wait in {}", mebibytes(recomputation.offloaded),
-                        recomputation.offload == OffloadTo::host ? "the host's memory" : "a file");
+    text += fmt::format("; up to {:.1f} MiB are offloaded to {}", mebibytes(recomputation.offloaded_bytes),
+                        recomputation.offload == OffloadTo::host ? "host memory" : "a file");
   }
-  return fmt::format("{}the backward pass computes {} of {} stages again, in {} segment{}{}: {}{}", frames,
-                     count, model.stages(), stages.size(), stages.size() == 1 ? "" : "s",
-                     keeping_outputs == 0 ? std::string()
-                                          : fmt::format(" ({} of them keep outputs of ops)", keeping_outputs),
-                     names, waits);
+  return text;
 }
 
 }  // namespace meshgrad

@@ -1,45 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which stages of a model are computed again in the backward pass: what the keys recompute.* stand for.
+// Which stages of a model are recomputed in the backward pass: the meaning of the keys recompute.*.
 #pragma once
-#include <meshgrad/train/config/config.h>
-#include <meshgrad/train/task/batch_memory.h>
+#include <meshgrad/train/planning/recompute_cost.h>
 
 namespace meshgrad {
 
-struct Recomputation {
-  std::vector<RecomputedStages> stages;
-  bool check = false;                         ///< compare what is computed again, bit for bit
-  int64_t predicted = 0;                      ///< bytes that a batch takes, if that was asked for
-  SegmentUnit segments = SegmentUnit::block;  ///< of unrolled training: what holds those of each frame
-  OffloadTo offload = OffloadTo::none;        ///< where what segments keep waits, if anything is gained by it
-  int64_t offloaded = 0;                      ///< bytes that wait there, of the largest batch
-};
+/// The outputs that a segment saves beside its inputs.
+SavePolicy kept_outputs(const RecomputeConfig& config);
 
-/// Whether there is a segment at all in a batch that is unrolled over `steps`.
-inline bool has_segments(const Recomputation& recomputation, int64_t steps) {
-  return !recomputation.stages.empty() || (steps > 1 && recomputation.segments != SegmentUnit::block);
-}
+/// For each stage, whether recompute.include names it. Throws ConfigError for a name that fits none.
+std::vector<bool> included_stages(const Config& config, const Model& model);
 
-/// What a segment keeps beside its inputs.
-Keep kept_outputs(const RecomputeConfig& config);
+/// Segments of recompute.mode = "block", "every" or "sqrt"; none when it is "off". Stages that are not
+/// repeated (encoder, decoder) are segments of their own. A segment at the end of the model is left out,
+/// since its backward runs immediately.
+std::vector<RecomputedStages> uniform_segments(const Config& config, const Model& model);
 
-/// The stages that recompute.include names, in order. Throws ConfigError for a name that fits none.
-std::vector<bool> included_stages(const Config& config, const MeshGraphNet& model);
+/// The choice of recompute.* for a model that is allocated on the runtime's device, for batches of up to
+/// `largest`. Throws ConfigError when a budget cannot be met, or values of the device cannot be offloaded to
+/// where they should.
+Recomputation choose_recomputation(Runtime& runtime, const Config& config, const Task& task,
+                                   const BatchShape& largest, const Model& model);
+/// The same with a dry model of that batch.
+Recomputation choose_recomputation(Runtime& runtime, const Config& config, DryModel& dry, const Model& model);
 
-/// Segments of recompute.mode = "block", "every" or "sqrt"; none when it is "off". One that ends the model is
-/// left out: its backward pass comes at once. Encoder and decoder are segments of their own.
-std::vector<RecomputedStages> uniform_segments(const Config& config, const MeshGraphNet& model);
-
-/// What recompute.* make of a model, for batches of up to `largest` on the runtime's device. "budget" and
-/// "auto" run blocks on it, to measure them. Throws ConfigError when a budget cannot be kept to, or values
-/// of the device cannot wait where they should.
-Recomputation choose_recomputation(Runtime& runtime, const Config& config, const BatchSizes& largest,
-                                   const MeshGraphNet& model);
-
-/// The frames that make a segment with segments = sequence.
-int64_t sequence_length(int64_t steps);
-
-/// Of a batch that is unrolled over `steps`, for people; empty when nothing is computed again.
-std::string describe(const Recomputation& recomputation, const MeshGraphNet& model, int64_t steps = 1);
+/// One line for the user, for batches unrolled over `frames`; empty when nothing is recomputed.
+std::string describe(const Recomputation& recomputation, const Model& model, int64_t frames = 1);
 
 }  // namespace meshgrad

@@ -1,50 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the stages of a model cost: bytes from runs of which nothing is computed, seconds from runs of one
-// block on the device.
+// Memory of the stages of a model, from dry runs: the same code with nothing computed and nothing allocated
+// on a device.
 #pragma once
-#include <meshgrad/train/planning/recompute.h>
 #include <meshgrad/train/planning/recompute_plan.h>
+#include <meshgrad/train/task/task.h>
+
+#include <optional>
 
 namespace meshgrad {
 
-/// What batches of some sizes do with a model, without a device.
+/// Dry runs of batches of one size.
 class DryModel {
  public:
-  DryModel(Device device, int threads, const MeshGraphNetOptions& options, DType precision,
-           const BatchSizes& sizes);
+  /// Of config.model in config.precision. `loss` must be valid as long as this.
+  DryModel(Device device, int threads, const Config& config, const ModelSizes& sizes,
+           const BatchLayout& layout, BatchLoss loss);
 
   struct Peak {
-    int64_t bytes = 0;      ///< that forward and backward of a batch take, beside parameters and batch
-    int64_t offloaded = 0;  ///< that wait elsewhere meanwhile
+    int64_t bytes = 0;      ///< of forward and backward of a batch, beside parameters and batch
+    int64_t offloaded = 0;  ///< bytes offloaded at once
   };
   Peak peak(const Recomputation& recomputation);
-  int64_t batch_bytes() const { return memory_.bytes(); }
-  /// Bytes of every stage; all of them may be recomputed, and seconds are 0. `partial` is what segments may
-  /// keep beside their inputs.
-  std::vector<StageCost> costs(Keep partial = Keep::products);
+  int64_t batch_bytes() const { return layout_.bytes(); }
+  /// Bytes of every stage; all of them may be recomputed, and seconds are 0. `partial`: outputs that segments
+  /// may save beside their inputs.
+  std::vector<StageCost> costs(SavePolicy partial = SavePolicy::matmuls);
 
  private:
-  struct Taken {
-    int64_t held = 0;            ///< of the inputs
-    int64_t kept = 0, peak = 0;  ///< beside inputs
+  /// Memory of one stage.
+  struct StageMemory {
+    int64_t held = 0;             ///< bytes of its inputs that it saves itself
+    int64_t saved = 0, peak = 0;  ///< beside inputs
   };
-  Taken run_stage(int64_t stage, const Variables& before, std::optional<Keep> segment);
-  StageCost cost_of(int64_t stage, const Variables& before, Keep partial);
+  StageMemory measure_stage(int64_t stage, const Values& before, std::optional<SavePolicy> segment);
+  StageCost cost_of(int64_t stage, const Values& before, SavePolicy partial);
 
   Runtime runtime_;
-  MeshGraphNet model_;
-  BatchMemory memory_;
-  StoragePtr piece_;
+  Model model_;
+  BatchLayout layout_;
+  BatchLoss loss_;
+  StoragePtr memory_;
   Batch batch_;
 };
-
-struct BlockSeconds {
-  double forward = 0;  ///< of a block
-  double again = 0;    ///< what its step takes longer when it keeps its inputs alone, 0.5 to 1.2 forwards
-  double partial = 0;  ///< when it also keeps `partial`, 0.1 to 1.2 forwards
-};
-/// Of a model's blocks on the runtime's device, with batches of the sizes' proportions.
-BlockSeconds measure_block(Runtime& runtime, MeshGraphNetOptions options, DType precision,
-                           const BatchSizes& sizes, Keep partial);
 
 }  // namespace meshgrad

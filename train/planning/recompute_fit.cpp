@@ -12,17 +12,17 @@ namespace {
 
 using Stages = std::vector<RecomputedStages>;
 
-/// What is done with one stage.
-enum class Deal : uint8_t {
-  keep,    ///< all of it stays
-  some,    ///< a segment that keeps more than its inputs
+/// The choice for one stage.
+enum class StageChoice : uint8_t {
+  save,    ///< not recomputed
+  some,    ///< a segment that saves more than its inputs
   begins,  ///< a segment
-  follows  ///< part of the segment of the stage before it; where there is none it begins one
+  follows  ///< joins the segment of the stage before it; without one it begins a segment
 };
 
-class Fit {
+class StageSearch {
  public:
-  Fit(std::span<const StageCost> costs, DryModel& dry, const FitOptions& options)
+  StageSearch(std::span<const StageCost> costs, DryModel& dry, const FitOptions& options)
       : costs_(costs), dry_(dry), options_(options) {}
 
   Stages run() {
@@ -30,14 +30,14 @@ class Fit {
     int64_t fits = 0, over = std::max(options_.room, least) + 1;
     try_budget(over - 1);
     if (fits_) return best_;
-    // What a plan takes hardly falls when its budget rises, so the largest budget that fits is looked for by
-    // halves.
+    // The memory of a plan hardly falls when its budget rises, so the largest budget that fits is found by
+    // bisection.
     for (fits = least; over - fits > options_.room / kSteps + 1;) {
       const int64_t middle = fits + (over - fits) / 2;
       (try_budget(middle) <= options_.room ? fits : over) = middle;
     }
     try_budget(least);
-    if (!fits_) look_around();
+    if (!fits_) search_neighbours();
     return best_;
   }
 
@@ -50,7 +50,7 @@ class Fit {
     return plan ? attempt(plan->stages, plan->seconds) : attempt({}, 0.0);
   }
 
-  /// Remembers the fastest that fits, or, as long as none does, the one that takes least.
+  /// Remembers the fastest that fits, or, as long as none does, the one that needs least.
   int64_t attempt(const Stages& stages, double seconds) {
     const int64_t bytes = bytes_of(stages);
     const bool fits = bytes <= options_.room;
@@ -64,11 +64,12 @@ class Fit {
     return bytes;
   }
 
-  /// Ways down meet.
+  /// Descents reach the same choices: their memory is remembered.
   int64_t bytes_of(const Stages& stages) {
     std::string known;
     for (const RecomputedStages& segment : stages)
-      known += fmt::format("{}-{}{} ", segment.begin, segment.end, segment.keep == Keep::inputs ? "" : "+");
+      known +=
+          fmt::format("{}-{}{} ", segment.begin, segment.end, segment.keep == SavePolicy::inputs ? "" : "+");
     const auto [found, added] = known_bytes_.try_emplace(known);
     if (added) {
       Recomputation tried = options_.like;
@@ -78,78 +79,81 @@ class Fit {
     return found->second;
   }
 
-  /// From several places, as a way down may end in a dent.
-  void look_around() {
-    climb_down(deals_of(best_));
-    climb_down(std::vector<Deal>(costs_.size(), Deal::some));
+  /// From several starts, since a descent may end in a local minimum.
+  void search_neighbours() {
+    descend(choices_of(best_));
+    descend(std::vector<StageChoice>(costs_.size(), StageChoice::some));
     const auto all = static_cast<int64_t>(costs_.size());
     for (int64_t length = 1; length <= all && !fits_;
          length += length < kShort ? 1 : std::max<int64_t>(1, all - kShort))
-      climb_down(uniform(length));
+      descend(uniform(length));
   }
 
-  void climb_down(std::vector<Deal> from) {
-    int64_t least = try_deals(from);
+  void descend(std::vector<StageChoice> from) {
+    int64_t least = try_choices(from);
     for (bool improved = true; improved && !fits_;) {
       improved = false;
-      std::vector<Deal> next = from;
-      const auto look_at = [&](const std::vector<Deal>& changed) {
-        const int64_t bytes = try_deals(changed);
+      std::vector<StageChoice> next = from;
+      const auto try_change = [&](const std::vector<StageChoice>& changed) {
+        const int64_t bytes = try_choices(changed);
         if (bytes >= least) return;
         least = bytes;
         next = changed;
         improved = true;
       };
       for (size_t stage = 0; stage < from.size(); ++stage) {
-        for (const Deal deal : {Deal::keep, Deal::some, Deal::begins, Deal::follows}) {
-          std::vector<Deal> changed = from;
-          changed[stage] = deal;
-          if (deal != from[stage]) look_at(changed);
+        for (const StageChoice choice :
+             {StageChoice::save, StageChoice::some, StageChoice::begins, StageChoice::follows}) {
+          std::vector<StageChoice> changed = from;
+          changed[stage] = choice;
+          if (choice != from[stage]) try_change(changed);
         }
-        std::vector<Deal> exchanged = from;
+        std::vector<StageChoice> exchanged = from;
         if (stage > 0) std::swap(exchanged[stage - 1], exchanged[stage]);
-        if (exchanged != from) look_at(exchanged);
+        if (exchanged != from) try_change(exchanged);
       }
       from = std::move(next);
     }
   }
 
-  std::vector<Deal> uniform(int64_t length) const {
-    std::vector<Deal> deals;
+  std::vector<StageChoice> uniform(int64_t length) const {
+    std::vector<StageChoice> choices;
     for (int64_t stage = 0; stage < static_cast<int64_t>(costs_.size()); ++stage)
-      deals.push_back(stage % length == 1 % length ? Deal::begins : Deal::follows);
-    return deals;
+      choices.push_back(stage % length == 1 % length ? StageChoice::begins : StageChoice::follows);
+    return choices;
   }
 
-  int64_t try_deals(const std::vector<Deal>& deals) {
-    const Stages stages = stages_of(deals);
+  int64_t try_choices(const std::vector<StageChoice>& choices) {
+    const Stages stages = stages_of(choices);
     return attempt(stages, cost_of(costs_, stages).seconds);
   }
 
-  Stages stages_of(const std::vector<Deal>& deals) const {
+  Stages stages_of(const std::vector<StageChoice>& choices) const {
     Stages stages;
-    for (size_t i = 0; i < deals.size(); ++i) {
-      if (deals[i] == Deal::keep || !costs_[i].may_recompute) continue;
+    for (size_t i = 0; i < choices.size(); ++i) {
+      if (choices[i] == StageChoice::save || !costs_[i].may_recompute) continue;
       const auto stage = static_cast<int64_t>(i);
-      const bool goes_on = deals[i] == Deal::follows && !stages.empty() && stages.back().end == stage &&
-                           stages.back().keep == Keep::inputs;
+      const bool goes_on = choices[i] == StageChoice::follows && !stages.empty() &&
+                           stages.back().end == stage && stages.back().keep == SavePolicy::inputs;
       if (goes_on) {
         ++stages.back().end;
       } else {
-        stages.push_back({stage, stage + 1, deals[i] == Deal::some ? options_.partial : Keep::inputs});
+        stages.push_back(
+            {stage, stage + 1, choices[i] == StageChoice::some ? options_.partial : SavePolicy::inputs});
       }
     }
     return stages;
   }
 
-  std::vector<Deal> deals_of(const Stages& stages) const {
-    std::vector<Deal> deals(costs_.size(), Deal::keep);
+  std::vector<StageChoice> choices_of(const Stages& stages) const {
+    std::vector<StageChoice> choices(costs_.size(), StageChoice::save);
     for (const RecomputedStages& segment : stages) {
       for (int64_t stage = segment.begin; stage < segment.end; ++stage)
-        deals[static_cast<size_t>(stage)] = Deal::follows;
-      deals[static_cast<size_t>(segment.begin)] = segment.keep == Keep::inputs ? Deal::begins : Deal::some;
+        choices[static_cast<size_t>(stage)] = StageChoice::follows;
+      choices[static_cast<size_t>(segment.begin)] =
+          segment.keep == SavePolicy::inputs ? StageChoice::begins : StageChoice::some;
     }
-    return deals;
+    return choices;
   }
 
   std::span<const StageCost> costs_;
@@ -166,7 +170,7 @@ class Fit {
 
 std::vector<RecomputedStages> fit_recomputation(std::span<const StageCost> costs, DryModel& dry,
                                                 const FitOptions& options) {
-  return Fit(costs, dry, options).run();
+  return StageSearch(costs, dry, options).run();
 }
 
 }  // namespace meshgrad

@@ -7,10 +7,10 @@
 namespace meshgrad {
 namespace {
 
-/// A run of stages that are dealt with together: one that is kept, or a segment.
+/// A run of stages that are handled together: one that is not recomputed, or a segment.
 struct Piece {
   int64_t begin = 0, end = 0;
-  std::optional<Keep> segment;  // none: all of the one stage is kept
+  std::optional<SavePolicy> segment;  // none: all of the one stage is kept
 };
 
 /// What a piece leaves until its backward, what its backward adds to what the pieces before it left, and the
@@ -27,7 +27,7 @@ PieceCost cost_of(std::span<const StageCost> costs, const Piece& piece) {
     const int64_t left = last.held + last.kept;
     return {left, left + last.backward, 0.0};
   }
-  if (*piece.segment != Keep::inputs) {
+  if (*piece.segment != SavePolicy::inputs) {
     const int64_t left = last.inputs + last.kept_partial;
     return {left, left + last.again_partial + last.backward, last.partial_s};
   }
@@ -48,7 +48,7 @@ struct Way {
   int64_t left = 0, peak = 0;
   double seconds = 0;
   Piece last;
-  size_t before = 0;  // the way that `last` goes on from, of the ways up to last.begin
+  size_t before = 0;  // the choice that `last` extends, of those up to last.begin
 };
 
 void keep_best(std::vector<Way>& ways) {
@@ -84,7 +84,7 @@ RecomputePlan cost_of(std::span<const StageCost> costs, const std::vector<Recomp
 }
 
 std::optional<RecomputePlan> plan_recomputation(std::span<const StageCost> costs, int64_t budget,
-                                                Keep partial) {
+                                                SavePolicy partial) {
   const auto stages = static_cast<int64_t>(costs.size());
   std::vector<std::vector<Way>> up_to(costs.size() + 1);
   up_to[0].push_back({});
@@ -105,7 +105,7 @@ std::optional<RecomputePlan> plan_recomputation(std::span<const StageCost> costs
     if (!costs[static_cast<size_t>(begin)].may_recompute) continue;
     go_on({begin, begin + 1, partial});
     for (int64_t end = begin + 1; end <= stages && costs[static_cast<size_t>(end - 1)].may_recompute; ++end)
-      go_on({begin, end, Keep::inputs});
+      go_on({begin, end, SavePolicy::inputs});
   }
   const std::vector<Way>& all = up_to.back();
   const auto best = std::min_element(all.begin(), all.end(), [](const Way& a, const Way& b) {

@@ -1,46 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
-// The choice of what a model keeps for its backward pass: the least time under a bound on memory, by dynamic
-// programming over the stages of a chain (as Beaumont, Eyraud-Dubois, Herrmann, Joly, Shilova, "Optimal
-// checkpointing for heterogeneous chains", 2019, without segments in segments).
+// The choice of what a model saves for its backward pass: the least time under a bound on memory, by dynamic
+// programming over the stages of a chain (Beaumont, Eyraud-Dubois, Herrmann, Joly, Shilova, "Optimal
+// checkpointing for heterogeneous chains", 2019, without nested segments).
 #pragma once
-#include <meshgrad/nn/mesh_graph_net.h>
+#include <meshgrad/nn/model.h>
 
 #include <optional>
 #include <span>
 
 namespace meshgrad {
 
-/// Bytes and seconds of one stage. Who keeps a value pays for it: not who made it, but who reads it.
+/// Bytes and seconds of one stage. A saved value is counted where it is read, not where it is made. "A
+/// segment" is this stage recomputed on its own; "partial" is a segment that saves some outputs beside its
+/// inputs.
 struct StageCost {
   bool may_recompute = true;
-  int64_t inputs = 0;        ///< of its inputs: a segment that it begins keeps them
-  int64_t held = 0;          ///< those of them that it keeps itself when it is not recomputed
-  int64_t kept = 0;          ///< what it then keeps beside them
-  int64_t kept_partial = 0;  ///< what a segment of it alone that keeps some outputs keeps beside inputs
-  int64_t again = 0;         ///< what the second run makes when it is the last stage of its segment
-  int64_t again_partial = 0;
-  int64_t backward = 0;  ///< what its backward takes beside all that
-  double forward_s = 0;  ///< of a second run that makes its outputs too: others of the segment read them
-  double again_s = 0;    ///< of a second run as the last stage of its segment
-  double partial_s = 0;  ///< of a second run that has those outputs
+  int64_t inputs = 0;         ///< bytes of the stage's inputs, which a segment that begins with it saves
+  int64_t held = 0;           ///< of these, what the stage saves when it is not recomputed
+  int64_t kept = 0;           ///< saved beside the inputs when it is not recomputed
+  int64_t kept_partial = 0;   ///< saved beside the inputs by a partial segment
+  int64_t again = 0;          ///< made by the second forward run, when the stage ends its segment
+  int64_t again_partial = 0;  ///< the same for a partial segment
+  int64_t backward = 0;       ///< temporary memory of the stage's backward
+  double forward_s = 0;       ///< second forward run, when later stages of the segment read its outputs
+  double again_s = 0;         ///< second forward run, when the stage ends its segment
+  double partial_s = 0;       ///< second forward run of a partial segment
 };
 
 struct RecomputePlan {
   std::vector<RecomputedStages> stages;
   int64_t peak = 0;    ///< bytes
-  double seconds = 0;  ///< what second runs add
+  double seconds = 0;  ///< added by second forward runs
 };
 
-/// What segments cost. Those that keep more than inputs have one stage each.
+/// Memory and time of a choice of segments. Partial segments have one stage each.
 RecomputePlan cost_of(std::span<const StageCost> costs, const std::vector<RecomputedStages>& stages);
 
-/// Of all ways to leave each stage alone, to keep the outputs in `partial`, to keep its inputs, or to have it
-/// begin nothing and be part of the segment before it: the fastest whose peak is at most `budget`. Nothing
-/// when none is.
+/// The fastest choice whose peak is at most `budget` bytes; nothing when there is none. Each stage is either
+/// not recomputed, a partial segment, the first of a segment, or joins the segment of the stage before it.
 std::optional<RecomputePlan> plan_recomputation(std::span<const StageCost> costs, int64_t budget,
-                                                Keep partial = Keep::products);
+                                                SavePolicy partial = SavePolicy::matmuls);
 
-/// The least budget that plan_recomputation can keep to.
+/// The least budget for which plan_recomputation has an answer.
 int64_t least_budget(std::span<const StageCost> costs);
 
 }  // namespace meshgrad

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/gpu.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
+#include <meshgrad/train/planning/recompute.h>
 #include <meshgrad/train/planning/step_memory.h>
-#include <meshgrad/train/run/step.h>
-#include <meshgrad/train/run/trainer.h>
+#include <meshgrad/train/run/make_model.h>
+#include <meshgrad/train/run/step_cache.h>
 
 #include <algorithm>
 
@@ -20,23 +22,15 @@ RuntimeOptions runtime_options(const Config& config, Device device) {
   return options;
 }
 
-/// What a run keeps on the device.
-struct Kept {
-  MeshGraphNet model;
+/// What a run holds on the device between steps.
+struct Held {
+  Model model;
   Optimizer optimizer;
-  Recomputation recomputation;
 
-  Kept(Runtime& runtime, const Config& config, const FrameFeatures& features)
-      : model(allocated(runtime, config, features)),
-        optimizer(runtime, model.parameters(), config.optimizer, config.train.clip_norm,
+  Held(Runtime& runtime, const Config& config, const Task& task)
+      : model(make_model(runtime, config, task.sizes())),
+        optimizer(runtime, model.parameters, config.optimizer, config.train.clip_norm,
                   learning_rate(config.schedule, config.optimizer.lr, config.train.steps)) {}
-
- private:
-  static MeshGraphNet allocated(Runtime& runtime, const Config& config, const FrameFeatures& features) {
-    MeshGraphNet model(model_options(config.model, features));
-    model.allocate(runtime, config.precision, static_cast<uint64_t>(config.run.seed));
-    return model;
-  }
 };
 
 StepMemory memory_of(Runtime& runtime, int64_t offloaded) {
@@ -45,15 +39,15 @@ StepMemory memory_of(Runtime& runtime, int64_t offloaded) {
 }
 
 /// What a run within memory.limit would choose.
-Recomputation recomputation_of(const Config& config, Device device, const FrameFeatures& features,
-                               const BatchSizes& largest) {
+Recomputation recomputation_of(const Config& config, Device device, const Task& task) {
   RuntimeOptions options = runtime_options(config, device);
   options.dry = true;
   options.allocator.memory_limit = config.memory.memory_limit;
   try {
     Runtime limited(std::move(options));
-    const Kept kept(limited, config, features);
-    Recomputation chosen = choose_recomputation(limited, config, largest, kept.model);
+    const Held held(limited, config, task);
+    Recomputation chosen =
+        choose_recomputation(limited, config, task, largest_batch(config, task.dataset()), held.model);
     chosen.check = false;  // there are no values to compare
     return chosen;
   } catch (const OutOfMemory&) {
@@ -61,59 +55,13 @@ Recomputation recomputation_of(const Config& config, Device device, const FrameF
   }
 }
 
-void run_dry(Runtime& runtime, const Config& config, const Kept& kept, const BatchSizes& sizes,
-             StepPlan& plan, OffloadStore* store) {
-  const BatchMemory memory(sizes, config.precision, BatchMemory::Sizes::exact);
-  const StoragePtr piece = device_batch_memory(runtime, memory.bytes());
-  const auto work = [&] {
-    run_batch(runtime, kept.model, kept.optimizer, memory.batch(piece), memory.window_weight(piece),
-              kept.recomputation, store);
-  };
-  if (config.memory.plan_steps) {
-    PlannedStep step(runtime.allocator(), plan, runtime.stream());
-    work();
-    step.done();
-  } else {
-    work();
-  }
-  kept.optimizer.step(runtime);
+/// A step in memory that is not filled.
+void dry_run(Runtime& runtime, StepCache& steps, const BatchShape& shape) {
+  const BatchLayout layout = steps.layout(shape);
+  steps.run(layout, [&](const StoragePtr& to) {
+    return to != nullptr ? to : device_batch_memory(runtime, layout.bytes());
+  });
 }
-
-/// As TrainStep keeps them: the classes of batches up to the number `last`, and the optimizer's step.
-struct CapturedSteps {
-  struct Class {
-    StoragePtr piece;
-    Batch batch;
-    std::unique_ptr<OffloadStore> store;
-    std::unique_ptr<CapturedWork> work;  // goes first
-  };
-  std::vector<std::unique_ptr<Class>> classes;
-  std::unique_ptr<CapturedWork> update;
-
-  CapturedSteps(Runtime& runtime, const Config& config, const Kept& kept, const BatchClasses& sizes,
-                int last) {
-    for (int number = 0; number <= last; ++number) {
-      const BatchMemory memory(sizes.capacity(number), config.precision, BatchMemory::Sizes::capacity);
-      Class& made = *classes.emplace_back(std::make_unique<Class>());
-      made.piece = device_batch_memory(runtime, memory.bytes());
-      made.batch = memory.batch(made.piece);
-      made.store = make_offload_store(runtime, config, kept.recomputation);
-      made.work = std::make_unique<CapturedWork>(runtime, "captured step", [&, memory](Runtime& own) {
-        run_batch(own, kept.model, kept.optimizer, made.batch, memory.window_weight(made.piece),
-                  kept.recomputation, made.store.get());
-      });
-      made.work->run();
-    }
-    update = std::make_unique<CapturedWork>(runtime, "optimizer step",
-                                            [&](Runtime& own) { kept.optimizer.step(own); });
-    update->run();
-  }
-  int64_t offloaded_bytes() const {
-    int64_t bytes = 0;
-    for (const auto& made : classes) bytes += made->store != nullptr ? made->store->peak_bytes() : 0;
-    return bytes;
-  }
-};
 
 /// Trajectories by their number of edges, then of nodes.
 template <class Better>
@@ -148,19 +96,23 @@ StepMemory StepProbe::predict(const Config& config, Batches batches) const {
   RuntimeOptions options = runtime_options(config, device_);
   options.dry = true;
   Runtime runtime(std::move(options));
-  Kept kept(runtime, config, features_);
-  const BatchSizes largest = largest_batch(config, dataset_, features_);
-  kept.recomputation = recomputation_of(config, device_, features_, largest);
-  if (on_gpu && config.graphs == GraphsMode::capture) {
-    const BatchClasses classes(largest);
-    const int last = batches == Batches::largest ? 0 : last_class(config, dataset_, classes);
-    const CapturedSteps steps(runtime, config, kept, classes, last);
-    return memory_of(runtime, steps.offloaded_bytes());
+  const Task task = make_task(config, dataset_);
+  const Held held(runtime, config, task);
+  StepCache steps(runtime, config, task, held.model, held.optimizer, recomputation_of(config, device_, task),
+                  [](const std::string&) {});
+  if (steps.captures()) {
+    const int last = batches == Batches::largest ? 0 : last_class(config, dataset_, steps.classes());
+    for (int number = 0; number <= last; ++number) dry_run(runtime, steps, steps.classes().capacity(number));
+    steps.update();
+  } else {
+    // Offsets are recorded in the second step, and used from the third on.
+    constexpr int kSteps = 3;
+    for (int step = 0; step < kSteps; ++step) {
+      dry_run(runtime, steps, largest_batch(config, dataset_));
+      steps.update();
+    }
   }
-  StepPlan plan;
-  const std::unique_ptr<OffloadStore> store = make_offload_store(runtime, config, kept.recomputation);
-  for (int step = 0; step < 2; ++step) run_dry(runtime, config, kept, largest, plan, store.get());
-  return memory_of(runtime, store != nullptr ? store->peak_bytes() : 0);
+  return memory_of(runtime, steps.offloaded_bytes());
 }
 
 StepMemory StepProbe::measure(const Config& config) const {
@@ -168,29 +120,40 @@ StepMemory StepProbe::measure(const Config& config) const {
   options.allocator = config.memory;
   options.allocator.history = 0;
   Runtime runtime(std::move(options));
-  const Kept kept(runtime, config, features_);
-  TrainStep step(runtime, config, dataset_, features_, kept.model, kept.optimizer, [](const std::string&) {});
-  runtime.allocator().reset_peak();  // what it took to choose what is recomputed is no part of a step
+  const Task task = make_task(config, dataset_);
+  Held held(runtime, config, task);
+  StepCache steps(runtime, config, task, held.model, held.optimizer,
+                  choose_recomputation(runtime, config, task, largest_batch(config, dataset_), held.model),
+                  [](const std::string&) {});
+  runtime.allocator().reset_peak();  // the choice of what is recomputed is no part of a step
 
   const std::string& split = config.data.train_split;
   const int64_t trajectory = pick_trajectory(dataset_, split, std::greater<std::pair<int64_t, int64_t>>());
-  const FrameRange frames =
-      usable_frames(config.data.predict, dataset_.frames(split, trajectory), config.unroll.steps);
-  if (frames.end <= frames.first) {
+  const FrameRange frames = task.sample_frames(dataset_.frames(split, trajectory));
+  if (frames.size() <= 0) {
     throw data_error(config.data.path, "frames to train on in the trajectory of the largest mesh", "too few",
                      "plan with --mode static, or lower unroll.steps");
   }
   std::vector<Sample> samples;
   for (int64_t i = 0; i < config.train.batch; ++i)
-    samples.push_back({trajectory, frames.first + i % (frames.end - frames.first), 0});
-  Normalizers normalizers = features_.online_normalizers();
-  // A captured step is first queued, then recorded.
-  for (int run = 0; run < 2; ++run) {
-    step.batch(samples, {.weight = static_cast<double>(config.train.batch), .noise = {}}, normalizers);
-    step.finish_window();
+    samples.push_back({trajectory, frames.first + i % frames.size(), 0});
+  Normalizers normalizers = task.online_normalizers();
+  const BatchLayout layout = steps.layout(task.shape(split, samples));
+  Uploader uploader(runtime, 2, layout.bytes());
+  SampleScratch scratch;
+  // Offsets are recorded in the second step and used from the third on; a captured step is recorded in the
+  // second.
+  constexpr int kSteps = 3;
+  for (int run = 0; run < kSteps; ++run) {
+    const StoragePtr staged = uploader.stage(layout.bytes());
+    const Batch batch = layout.batch(staged);
+    task.write(batch, split, samples, {}, normalizers, false, scratch);
+    *batch.tensor(kWindowWeight).data<double>() = static_cast<double>(config.train.batch);
+    steps.run(layout, [&](const StoragePtr& to) { return uploader.upload(staged, layout.bytes(), to); });
+    steps.update();
   }
   runtime.stream().synchronize();
-  return memory_of(runtime, step.offloaded_bytes());
+  return memory_of(runtime, steps.offloaded_bytes());
 }
 
 int64_t StepProbe::most_samples(const Config& config) const {

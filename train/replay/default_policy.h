@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine's own allocator, over memory that is only counted.
+// The engine's own allocator, over a memory source that only counts.
 #pragma once
 #include <meshgrad/train/replay/replayed_allocator.h>
 
@@ -7,7 +7,7 @@
 
 namespace meshgrad {
 
-/// `trace` gives the streams and names, and must outlive the result.
+/// `trace` provides the streams and names, and must outlive the result.
 std::unique_ptr<ReplayedAllocator> make_default_allocator(const MemoryTrace& trace, int64_t capacity);
 
 }  // namespace meshgrad

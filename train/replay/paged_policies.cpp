@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Allocators over virtual memory: a range of addresses a pool and stream, mapped piece by piece.
+// Allocators over virtual memory: one range of addresses per pool and stream, mapped page by page.
 #include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/replay/simulated_blocks.h>
@@ -11,24 +11,23 @@
 namespace meshgrad {
 namespace {
 
-constexpr int64_t kKiB = 1024;
-constexpr int64_t kMiB = 1024 * kKiB;
-constexpr int64_t kRounding = 512;
-constexpr int64_t kRange = int64_t{1} << 56;  // addresses a range has: more than any trace needs
+constexpr int64_t kPageRounding = 512;
+constexpr int64_t kRange = int64_t{1} << 56;  // bytes of addresses in a range: more than any trace needs
 
 struct PagedRules {
   Fit fit = Fit::first;
-  int64_t border = 0;  ///< blocks of up to so many bytes have ranges of their own
+  int64_t border = 0;  ///< blocks of up to this many bytes have separate ranges
   int64_t small_page = 2 * kMiB;
   int64_t page = 2 * kMiB;
-  bool call_per_page = false;  ///< or one for every run of pages
-  bool prefer_inner = false;   ///< count what a block could grow to, so that those between others fit better
+  bool call_per_page = false;  ///< otherwise one call per run of pages
+  bool prefer_inner = false;   ///< order by what a block could grow to: blocks between used ones come first
 };
 
-/// The addresses of one pool and stream.
+/// The address range of one pool and stream.
 class Range {
  public:
-  Range(Fit fit, int64_t page, bool prefer_inner) : free_(fit), page_(page), prefer_inner_(prefer_inner) {
+  Range(Fit fit, int64_t page, bool prefer_inner)
+      : free_blocks_(fit), page_(page), prefer_inner_(prefer_inner) {
     SimulatedBlock* const all = blocks_.make(0, kRange, 0);
     all->state = SimulatedBlock::State::unmapped;
     unmapped_[0] = all;
@@ -37,29 +36,30 @@ class Range {
   int64_t page() const { return page_; }
 
   /// Null when nothing mapped fits.
-  SimulatedBlock* take(int64_t bytes) {
-    SimulatedBlock* const block = free_.find(bytes);
+  SimulatedBlock* allocate(int64_t bytes) {
+    SimulatedBlock* const block = free_blocks_.find(bytes);
     if (block == nullptr) return nullptr;
-    free_.erase(block);
+    free_blocks_.erase(block);
     if (block->bytes > bytes) insert_free(blocks_.split(block, bytes));
     block->state = SimulatedBlock::State::used;
     return block;
   }
 
-  void give_back(SimulatedBlock* block) {
+  void free(SimulatedBlock* block) {
     if (is(block->next, SimulatedBlock::State::free)) {
-      free_.erase(block->next);
+      free_blocks_.erase(block->next);
       blocks_.merge_next(block);
     }
     if (is(block->previous, SimulatedBlock::State::free)) {
       block = block->previous;
-      free_.erase(block);
+      free_blocks_.erase(block);
       blocks_.merge_next(block);
     }
     insert_free(block);
   }
 
-  /// The lowest unmapped addresses that fit together with the free block before them, and what they lack.
+  /// The lowest hole that fits the request together with the free block before it, and the bytes to map
+  /// there.
   struct Growth {
     SimulatedBlock* hole;
     int64_t bytes;
@@ -80,17 +80,17 @@ class Range {
       SimulatedBlock* const rest = blocks_.split(block, growth.bytes);
       unmapped_[rest->address] = rest;
     }
-    give_back(block);
+    free(block);
   }
 
-  /// Unmaps every page that nothing uses.
+  /// Unmaps every unused page.
   struct Unmapped {
     int64_t bytes = 0;
     int64_t runs = 0;
   };
   Unmapped release_unused() {
     Unmapped sum;
-    for (SimulatedBlock* block : free_.all()) {
+    for (SimulatedBlock* block : free_blocks_.all()) {
       const int64_t first = round_up(block->address, page_);
       const int64_t bytes = block->end() / page_ * page_ - first;
       if (bytes <= 0) continue;
@@ -102,7 +102,7 @@ class Range {
   }
 
   void add_free(ReplayedAllocator::FreeMemory& sum) const {
-    for (const SimulatedBlock* block : free_.all()) {
+    for (const SimulatedBlock* block : free_blocks_.all()) {
       sum.total += block->bytes;
       sum.largest = std::max(sum.largest, block->bytes);
     }
@@ -111,12 +111,12 @@ class Range {
  private:
   void insert_free(SimulatedBlock* block) {
     const bool grows = prefer_inner_ && is(block->next, SimulatedBlock::State::unmapped);
-    free_.insert(block, block->bytes + (grows ? block->next->bytes : 0));
+    free_blocks_.insert(block, block->bytes + (grows ? block->next->bytes : 0));
   }
 
-  /// Makes a part of a free block a hole.
+  /// Turns a part of a free block into a hole.
   void unmap(SimulatedBlock* block, int64_t address, int64_t bytes) {
-    free_.erase(block);
+    free_blocks_.erase(block);
     SimulatedBlock* const head = address > block->address ? block : nullptr;
     SimulatedBlock* hole = head == nullptr ? block : blocks_.split(block, address - block->address);
     SimulatedBlock* const tail = hole->bytes > bytes ? blocks_.split(hole, bytes) : nullptr;
@@ -133,14 +133,14 @@ class Range {
     if (head != nullptr) {
       insert_free(head);
     } else if (is(hole->previous, SimulatedBlock::State::free)) {
-      free_.erase(hole->previous);
+      free_blocks_.erase(hole->previous);
       insert_free(hole->previous);  // it can grow further now
     }
     if (tail != nullptr) insert_free(tail);
   }
 
   SimulatedBlocks blocks_;
-  FreeBlocks free_;
+  FreeBlocks free_blocks_;
   std::map<int64_t, SimulatedBlock*> unmapped_;
   int64_t page_;
   bool prefer_inner_;
@@ -151,20 +151,20 @@ class PagedPolicy : public ReplayedAllocator {
   PagedPolicy(int64_t capacity, const PagedRules& rules) : capacity_(capacity), rules_(rules) {}
 
   void* allocate(const MemoryTrace::Event& request) override {
-    const int64_t bytes = round_up(request.bytes, kRounding);
+    const int64_t bytes = round_up(request.bytes, kPageRounding);
     const size_t index = 2 * size_t{request.stream} + (bytes <= rules_.border ? 0 : 1);
     Range& range = range_at(index);
-    SimulatedBlock* block = range.take(bytes);
+    SimulatedBlock* block = range.allocate(bytes);
     if (block == nullptr) {
       if (!grow(range, bytes)) return nullptr;
-      block = range.take(bytes);
+      block = range.allocate(bytes);
     }
     block->pool = static_cast<int>(index);
     return block;
   }
   void free(void* pointer) override {
     auto* const block = static_cast<SimulatedBlock*>(pointer);
-    ranges_[static_cast<size_t>(block->pool)]->give_back(block);
+    ranges_[static_cast<size_t>(block->pool)]->free(block);
   }
   int64_t reserved() const override { return reserved_; }
   int64_t driver_calls() const override { return driver_calls_; }
@@ -182,7 +182,7 @@ class PagedPolicy : public ReplayedAllocator {
     if (!ranges_[index]) {
       const int64_t page = index % 2 == 0 ? rules_.small_page : rules_.page;
       ranges_[index] = std::make_unique<Range>(rules_.fit, page, rules_.prefer_inner);
-      ++driver_calls_;  // the addresses
+      ++driver_calls_;  // reserves the addresses
     }
     return *ranges_[index];
   }
@@ -206,7 +206,7 @@ class PagedPolicy : public ReplayedAllocator {
     return true;
   }
 
-  std::vector<std::unique_ptr<Range>> ranges_;  // two a stream: of small blocks, of the others
+  std::vector<std::unique_ptr<Range>> ranges_;  // two per stream: small blocks, large blocks
   int64_t capacity_;
   PagedRules rules_;
   int64_t reserved_ = 0;

@@ -19,7 +19,7 @@ std::unique_ptr<ReplayedAllocator> make(const MemoryTrace&, int64_t capacity) {
   return simulate(capacity);
 }
 
-constexpr ReplayPolicy kPolicies[] = {
+constexpr ReplayPolicy kReplayPolicies[] = {
     {"default", "this engine's allocator", make_default_allocator},
     {"pytorch-native", "PyTorch's segments", make<simulate_pytorch_native>},
     {"pytorch-expandable", "PyTorch's expandable segments", make<simulate_pytorch_expandable>},
@@ -34,11 +34,11 @@ double fragmentation(const ReplayedAllocator::FreeMemory& free) {
   return 1.0 - static_cast<double>(free.largest) / static_cast<double>(free.total);
 }
 
-/// The smallest capacity of a run that completes; `unlimited` is one that has.
+/// The smallest capacity with which a run completes; `unlimited` is a run without a limit.
 int64_t smallest_capacity(const MemoryTrace& trace, const ReplayPolicy& policy, const ReplayRun& unlimited) {
   constexpr int64_t kResolution = 64 * 1024;
-  // A policy sees its capacity only where a growth is refused. So a run is the same with no more capacity
-  // than it came to reserve, and every completed one says more than that its own capacity is enough.
+  // A policy notices its capacity only when a growth is refused. A completed run is therefore the same with a
+  // capacity of what it reserved at most, which is enough, too.
   int64_t enough = unlimited.peak_reserved;
   int64_t too_little = trace.peak_requested - 1;
   const auto completes_at = [&](int64_t capacity) {
@@ -50,7 +50,7 @@ int64_t smallest_capacity(const MemoryTrace& trace, const ReplayPolicy& policy, 
     }
     return run.completes;
   };
-  // From below, by doubled steps: where some capacities complete and larger ones do not, this finds the small
+  // Upwards, by doubled steps: if some capacities complete and larger ones do not, this finds the smaller
   // ones.
   int64_t step = std::max(trace.peak_requested / 512, kResolution);
   for (int64_t capacity = trace.peak_requested; capacity < enough && !completes_at(capacity); step *= 2) {
@@ -82,11 +82,11 @@ double median_ns_per_operation(const MemoryTrace& trace, const ReplayPolicy& pol
 
 }  // namespace
 
-std::span<const ReplayPolicy> replay_policies() { return kPolicies; }
+std::span<const ReplayPolicy> replay_policies() { return kReplayPolicies; }
 
 const ReplayPolicy& find_replay_policy(std::string_view name) {
   std::vector<std::string> names;
-  for (const ReplayPolicy& policy : kPolicies) {
+  for (const ReplayPolicy& policy : kReplayPolicies) {
     if (policy.name == name) return policy;
     names.emplace_back(policy.name);
   }

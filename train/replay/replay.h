@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replays a trace through an allocation policy, and says what it would have cost.
+// Replays a trace through an allocation policy and measures reserved memory, driver calls and time.
 #pragma once
 #include <meshgrad/train/replay/replayed_allocator.h>
 
@@ -13,22 +13,23 @@ namespace meshgrad {
 struct ReplayPolicy {
   std::string_view name;
   std::string_view summary;
-  /// A fresh allocator for one pass of the trace, which outlives it.
+  /// A new allocator for one pass of the trace, which must outlive it.
   std::unique_ptr<ReplayedAllocator> (*make)(const MemoryTrace& trace, int64_t capacity);
 };
 
-/// The engine's own, `default`, first; then those it is measured against.
+/// `default`, the engine's own allocator, first; then the simulated ones that it is compared with.
 std::span<const ReplayPolicy> replay_policies();
-/// Throws InvalidArgument for a name that is none of theirs.
+/// Throws InvalidArgument for an unknown name.
 const ReplayPolicy& find_replay_policy(std::string_view name);
 
 /// One pass.
 struct ReplayRun {
-  bool completes = true;  ///< false: it ended where memory ran out
+  bool completes = true;  ///< false: the run ended where memory ran out
   int64_t peak_reserved = 0;
   int64_t driver_calls = 0;
   int64_t flushes = 0;
-  double fragmentation_at_peak = 0;  ///< 1 - largest / all free bytes when reserved peaked; 0: none was free
+  double fragmentation_at_peak =
+      0;  ///< 1 - largest / all free bytes when reserved memory peaked; 0: none free
 };
 ReplayRun run_trace(const MemoryTrace& trace, const ReplayPolicy& policy, int64_t capacity);
 
@@ -36,7 +37,7 @@ struct ReplayReport {
   std::string_view policy;
   int64_t peak_requested = 0;
   ReplayRun unlimited;
-  int64_t min_capacity = 0;  ///< the smallest that completes, but for 64 KiB
+  int64_t min_capacity = 0;  ///< the smallest that completes, to within 64 KiB
   ReplayRun tight;           ///< at 1.05 times peak_requested
   double ns_per_operation = 0;
   std::optional<ReplayRun> at_capacity;
@@ -50,9 +51,10 @@ struct ReplayReport {
   }
 };
 
-/// Many passes. The smallest capacity is searched from below by doubled steps, then by bisection, as if a
-/// trace that completes also completed with more memory, which no policy promises. An operation's time is the
-/// median of whole passes without limit, growth included. Throws DataError when not even 1 PiB is enough.
+/// Many passes. The smallest capacity is searched upwards by doubled steps, then by bisection. The search
+/// assumes that a trace which completes also completes with more memory, which no policy guarantees. The time
+/// per operation is the median of whole passes without a limit, growth included. Throws DataError when 1 PiB
+/// is not enough.
 ReplayReport replay_trace(const MemoryTrace& trace, const ReplayPolicy& policy,
                           std::optional<int64_t> capacity = {});
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a replay asks of an allocator, whether it is simulated or real.
+// The interface of an allocator that a trace is replayed through, simulated or real.
 #pragma once
 #include <meshgrad/train/replay/trace.h>
 
@@ -13,9 +13,9 @@ class ReplayedAllocator {
   virtual void free(void* block) = 0;
 
   virtual int64_t reserved() const = 0;
-  /// Calls that took addresses or memory from the driver, or gave them back.
+  /// Calls that reserve, map, unmap or release memory of the driver.
   virtual int64_t driver_calls() const = 0;
-  /// Times that cached memory was given back because memory ran short.
+  /// Times that cached memory was released because memory ran short.
   virtual int64_t flushes() const = 0;
   struct FreeMemory {
     int64_t total = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Allocators over a driver that only gives whole segments: PyTorch's native one and RMM's pool.
+// Allocators over whole segments, as cudaMalloc returns them: PyTorch's native one and RMM's pool.
 #include <meshgrad/engine/byte_size.h>
 #include <meshgrad/train/replay/simulated_blocks.h>
 #include <meshgrad/train/replay/simulated_policies.h>
@@ -9,10 +9,7 @@
 namespace meshgrad {
 namespace {
 
-constexpr int64_t kKiB = 1024;
-constexpr int64_t kMiB = 1024 * kKiB;
-
-/// Segments, cut on demand and joined again; blocks of different pools never meet in one segment.
+/// Segments, split on demand and merged on free; a segment belongs to one pool.
 class Segments {
  public:
   explicit Segments(int64_t capacity) : capacity_(capacity) {}
@@ -25,7 +22,7 @@ class Segments {
   int64_t reserved() const { return reserved_; }
   int64_t driver_calls() const { return driver_calls_; }
 
-  /// A new segment; it must fit.
+  /// A new segment; `bytes` must be at most room().
   SimulatedBlock* map(int64_t bytes, int pool) {
     SimulatedBlock* const block = blocks_.make(next_address_, bytes, pool);
     next_address_ += bytes;
@@ -33,7 +30,8 @@ class Segments {
     ++driver_calls_;
     return block;
   }
-  /// Uses the first `bytes` of a block that is in no list; what is behind them becomes free.
+  /// Marks a block that is in no free list as used; with `split` only its first `bytes`, and the rest is
+  /// free.
   void use(SimulatedBlock* block, int64_t bytes, bool split) {
     if (split) {
       SimulatedBlock* const rest = blocks_.split(block, bytes);
@@ -85,7 +83,7 @@ class Segments {
   int64_t next_address_ = 0;
 };
 
-/// What is the same for every policy over segments.
+/// The common part of the policies over segments.
 class SegmentPolicy : public ReplayedAllocator {
  public:
   explicit SegmentPolicy(int64_t capacity) : segments_(capacity) {}

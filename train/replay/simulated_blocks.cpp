@@ -61,7 +61,7 @@ void FreeBlocks::erase(SimulatedBlock* block) {
 SimulatedBlock* FreeBlocks::find(int64_t bytes) const {
   if (fit_ == Fit::first) return static_cast<SimulatedBlock*>(by_address_.lowest(bytes));
   for (auto block = by_size_.lower_bound(bytes); block != by_size_.end(); ++block) {
-    if ((*block)->bytes >= bytes) return *block;  // heavier than it is large when it could grow
+    if ((*block)->bytes >= bytes) return *block;  // its weight exceeds its bytes when it could grow
   }
   return nullptr;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks of simulated memory: cut, joined, and found again by size or by address.
+// Blocks of simulated memory: split, merged, and found by size or by address.
 #pragma once
 #include <meshgrad/engine/memory/detail/block_index.h>
 
@@ -9,11 +9,11 @@
 
 namespace meshgrad {
 
-/// A piece of a segment; `previous` and `next` are its neighbours there, null at the ends.
+/// A part of a segment; `previous` and `next` are its neighbours in the segment, null at the ends.
 struct SimulatedBlock : BlockIndex::Node {
   enum class State : uint8_t { used, free, unmapped };
   State state = State::unmapped;
-  int pool = 0;  ///< whose free blocks it joins
+  int pool = 0;  ///< index of the pool that it belongs to
   SimulatedBlock* previous = nullptr;
   SimulatedBlock* next = nullptr;
   int64_t end() const { return address + bytes; }
@@ -29,9 +29,9 @@ class SimulatedBlocks {
   /// A segment: one block without neighbours.
   SimulatedBlock* make(int64_t address, int64_t bytes, int pool);
   void remove(SimulatedBlock* block);
-  /// Cuts a block after `bytes`; the second part has the state of the first.
+  /// Splits a block after `bytes`; returns the second part, which has the state of the first.
   SimulatedBlock* split(SimulatedBlock* block, int64_t bytes);
-  /// Makes `block` swallow its successor.
+  /// Merges `block` with its successor.
   void merge_next(SimulatedBlock* block);
 
  private:
@@ -40,18 +40,18 @@ class SimulatedBlocks {
 };
 
 enum class Fit : uint8_t {
-  best,  ///< the least weight, and of those the lowest address
+  best,  ///< the least weight, then the lowest address
   first  ///< the lowest address
 };
 
-/// Free blocks in the order in which one is chosen.
+/// Free blocks, ordered by how a policy chooses one.
 class FreeBlocks {
  public:
   explicit FreeBlocks(Fit fit) : fit_(fit) {}
-  /// `weight` is what best fit compares, at least the block's bytes.
+  /// `weight` orders the blocks of best fit; at least the block's bytes.
   void insert(SimulatedBlock* block, int64_t weight);
   void erase(SimulatedBlock* block);
-  /// The block of choice with at least `bytes`; null when there is none.
+  /// The chosen block of at least `bytes`; null when there is none.
   SimulatedBlock* find(int64_t bytes) const;
   std::vector<SimulatedBlock*> all() const;
 

@@ -16,8 +16,8 @@ namespace {
 
 constexpr std::string_view kRmmHeader = "Thread,Time,Action,Pointer,Size,Stream";
 
-/// Cuts the next line off `text`, without its end.
-std::string_view take_line(std::string_view& text) {
+/// Removes the next line from `text`; returns it without its end.
+std::string_view next_line(std::string_view& text) {
   const size_t end = std::min(text.find('\n'), text.size());
   std::string_view line = text.substr(0, end);
   text.remove_prefix(std::min(end + 1, text.size()));
@@ -25,8 +25,8 @@ std::string_view take_line(std::string_view& text) {
   return line;
 }
 
-/// Cuts the next word off `line`; empty at its end.
-std::string_view take_word(std::string_view& line) {
+/// Removes the next word from `line`; empty at its end.
+std::string_view next_word(std::string_view& line) {
   const auto is_blank = [](char c) { return c == ' ' || c == '\t'; };
   size_t begin = 0;
   while (begin < line.size() && is_blank(line[begin])) ++begin;
@@ -52,8 +52,8 @@ std::optional<uint64_t> to_pointer(std::string_view word) {
   return to_number<uint64_t>(word, 16);
 }
 
-/// A line as errors show it.
-std::string shown(std::string_view line) {
+/// A line for an error message.
+std::string shown_line(std::string_view line) {
   constexpr size_t kLongest = 60;
   std::string text;
   for (const char c : line.substr(0, kLongest)) text += c >= ' ' && c < '\x7f' ? c : '?';
@@ -61,12 +61,12 @@ std::string shown(std::string_view line) {
 }
 
 /// False when the words are none of the format's.
-bool take_plain_line(std::string_view line, TraceBuilder& builder) {
+bool parse_plain_line(std::string_view line, TraceBuilder& builder) {
   std::string_view rest = line;
-  const std::string_view action = take_word(rest);
+  const std::string_view action = next_word(rest);
   if (action.empty() || action.front() == '#') return true;
-  const std::string_view words[] = {take_word(rest), take_word(rest), take_word(rest)};
-  if (action.size() != 1 || !take_word(rest).empty()) return false;
+  const std::string_view words[] = {next_word(rest), next_word(rest), next_word(rest)};
+  if (action.size() != 1 || !next_word(rest).empty()) return false;
   const std::optional<uint64_t> block = to_number<uint64_t>(words[0]);
   if (!block) return false;
   if (action == "a") {
@@ -102,9 +102,9 @@ std::optional<RmmFields> split_fields(std::string_view line) {
   return fields;
 }
 
-/// False when the line is none of RMM's.
-bool take_rmm_line(std::string_view line, TraceBuilder& builder) {
-  if (line.empty() || line == kRmmHeader) return true;  // logs of several runs, one behind the other
+/// False when the line is not in RMM's format.
+bool parse_rmm_line(std::string_view line, TraceBuilder& builder) {
+  if (line.empty() || line == kRmmHeader) return true;  // concatenated logs
   const std::optional<RmmFields> fields = split_fields(line);
   if (!fields) return false;
   const std::string_view action = (*fields)[2];
@@ -125,7 +125,7 @@ bool take_rmm_line(std::string_view line, TraceBuilder& builder) {
   return true;
 }
 
-/// The whole file, decompressed where it is gzip's.
+/// The whole file, decompressed if it is gzip.
 std::string read_all(const std::filesystem::path& path) {
   const auto fail = [&](std::string_view needed, std::string_view got, std::string_view fix) {
     return data_error(path.string(), needed, got, fix);
@@ -149,7 +149,7 @@ std::string read_all(const std::filesystem::path& path) {
   }
 }
 
-bool starts_with_line(std::string_view text, std::string_view line) { return take_line(text) == line; }
+bool starts_with_line(std::string_view text, std::string_view line) { return next_line(text) == line; }
 
 }  // namespace
 
@@ -157,9 +157,9 @@ MemoryTrace parse_plain_trace(std::string_view text, const std::string& name, do
   TraceBuilder builder(name, "line", scale);
   for (int64_t line = 1; !text.empty(); ++line) {
     builder.at(line);
-    const std::string_view words = take_line(text);
-    if (!take_plain_line(words, builder)) {
-      builder.fail(R"("a ID BYTES [STREAM]", "f ID", "s STEP" or "# comment")", shown(words),
+    const std::string_view words = next_line(text);
+    if (!parse_plain_line(words, builder)) {
+      builder.fail(R"("a ID BYTES [STREAM]", "f ID", "s STEP" or "# comment")", shown_line(words),
                    "correct or remove the line");
     }
   }
@@ -170,10 +170,10 @@ MemoryTrace parse_rmm_trace(std::string_view text, const std::string& name, doub
   TraceBuilder builder(name, "line", scale);
   for (int64_t line = 1; !text.empty(); ++line) {
     builder.at(line);
-    const std::string_view fields = take_line(text);
-    if (!take_rmm_line(fields, builder)) {
+    const std::string_view fields = next_line(text);
+    if (!parse_rmm_line(fields, builder)) {
       builder.fail(fmt::format("{} with the action allocate, free or \"allocate failure\"", kRmmHeader),
-                   shown(fields), "correct or remove the line");
+                   shown_line(fields), "correct or remove the line");
     }
   }
   return builder.finish();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Puts a trace together from the lines or events of a recording, and checks that they can be true.
+// Builds a trace from the lines or events of a recording, and checks that they are consistent.
 #pragma once
 #include <meshgrad/train/replay/trace.h>
 
@@ -12,13 +12,12 @@ class TraceBuilder {
   /// `unit` is what errors count: "line" or "event".
   TraceBuilder(std::string name, std::string_view unit, double scale);
 
-  /// Where the next calls come from, counted from 1.
+  /// Position of the following calls in the recording, counted from 1.
   void at(int64_t position) { position_ = position; }
-  /// `block` may be used again once it is freed. A block of 0 bytes takes no memory, and no part in the
-  /// trace.
+  /// `block` can be reused once it is freed. A block of 0 bytes is not part of the trace.
   void allocate(uint64_t block, int64_t bytes, uint64_t stream, Tag tag = Tag::activations,
                 uint32_t name = 0);
-  /// False when there is no such block.
+  /// False when no such block is live.
   bool free(uint64_t block);
   void step() { ++trace_.steps; }
   void count_unmatched_free() { ++trace_.unmatched_frees; }
@@ -49,7 +48,7 @@ class TraceBuilder {
   std::vector<uint64_t> streams_;
 };
 
-/// Format readers; `text` is whole.
+/// Format readers; `text` is the whole recording.
 MemoryTrace parse_plain_trace(std::string_view text, const std::string& name, double scale);
 MemoryTrace parse_rmm_trace(std::string_view text, const std::string& name, double scale);
 MemoryTrace parse_history_trace(std::string_view text, const std::string& name, double scale);

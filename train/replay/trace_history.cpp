@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The JSON of an allocator's history, read event by event: a whole document in memory would be ten times as
-// large.
+// The JSON of an allocator's history, read event by event: a parsed document in memory would be ten times as
+// large as the file.
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/replay/trace_builder.h>
@@ -21,7 +21,7 @@ std::optional<Tag> to_tag(std::string_view text) {
   return std::nullopt;
 }
 
-/// Called by the parser for every token. Members that are not known are skipped, with all that is in them.
+/// Called by the parser for every token. Unknown members are skipped with their contents.
 class HistoryReader : public nlohmann::json_sax<Json> {
  public:
   HistoryReader(std::string_view text, const std::string& name, double scale)
@@ -38,7 +38,7 @@ class HistoryReader : public nlohmann::json_sax<Json> {
   bool start_object(size_t) override { return open(); }
   bool start_array(size_t) override { return open(); }
   bool end_object() override {
-    if (depth_ == kInEvent && in_events()) take_event();
+    if (depth_ == kInEvent && in_events()) add_event();
     return close();
   }
   bool end_array() override { return close(); }
@@ -55,9 +55,9 @@ class HistoryReader : public nlohmann::json_sax<Json> {
     if (member_ == "tag") event_.tag = text;
     return true;
   }
-  bool number_integer(int64_t number) override { return take_number(number); }
+  bool number_integer(int64_t number) override { return read_number(number); }
   bool number_unsigned(uint64_t number) override {
-    return take_number(static_cast<int64_t>(std::min<uint64_t>(number, INT64_MAX)));
+    return read_number(static_cast<int64_t>(std::min<uint64_t>(number, INT64_MAX)));
   }
   bool number_float(double number, const std::string&) override {
     if (depth_ == kInEvent && in_events() && is_known(member_)) {
@@ -105,7 +105,7 @@ class HistoryReader : public nlohmann::json_sax<Json> {
     return member == "address" || member == "bytes" || member == "stream" || member == "name";
   }
 
-  bool take_number(int64_t number) {
+  bool read_number(int64_t number) {
     if (depth_ == 1 && section_ == "version") version_ = number;
     if (depth_ != kInEvent || !in_events()) return true;
     if (member_ == "address") event_.address = number;
@@ -115,9 +115,9 @@ class HistoryReader : public nlohmann::json_sax<Json> {
     return true;
   }
 
-  void take_event() {
+  void add_event() {
     builder_.at(++events_);
-    // The program frees when it asks for it; that the block can be reused is another event.
+    // A block's life ends at free_requested; free_completed says when it can be reused.
     const bool allocates = event_.kind == name_of(MemoryEvent::Kind::alloc);
     if (!allocates && event_.kind != name_of(MemoryEvent::Kind::free_requested)) return;
     if (!event_.address) builder_.fail("an integer \"address\"", "none", kFix);
@@ -140,7 +140,7 @@ class HistoryReader : public nlohmann::json_sax<Json> {
   int64_t version_ = 0;
   std::vector<std::string> names_;
   int depth_ = 0;
-  std::string section_;  // the document's member that is being read
+  std::string section_;  // the member of the document that is being read
   std::string member_;
   Event event_;
   int64_t events_ = 0;

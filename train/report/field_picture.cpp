@@ -3,23 +3,23 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/report/field_picture.h>
 #include <meshgrad/train/report/field_raster.h>
+#include <meshgrad/train/report/markup.h>
 #include <meshgrad/train/report/ticks.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 namespace meshgrad {
 namespace {
 
-constexpr Colour kPaper = {255, 255, 255};
-constexpr Colour kInk = {35, 40, 48};
-constexpr Colour kFaintInk = {110, 118, 129};
-constexpr Colour kFrame = {208, 212, 218};
+constexpr std::string_view kInk = "#232830", kFaintInk = "#6e7681", kFrame = "#d0d4da";
 
-// In pixels; text sizes are heights of capitals.
+// In pixels.
 constexpr int kMinWidth = 400;
 constexpr int kMaxPlotHeight = 520;
 constexpr int kMinPlotHeight = 60;
@@ -30,16 +30,24 @@ constexpr int kBarLabels = 76;
 constexpr int kTitleBand = 34;
 constexpr int kCaptionBand = 34;
 constexpr int kPanelGap = 22;
-constexpr double kCaptionSize = 15;
-constexpr double kTitleSize = 13;
-constexpr double kLabelSize = 11;
+constexpr int kCaptionSize = 20, kTitleSize = 17, kLabelSize = 14;
+// Pixels of a field's PNG to one of the picture, for screens with more of them and for zooming in.
+constexpr int kPixelDensity = 2;
 
-struct Layout {
+struct FieldPanel {
+  std::string title;
+  std::span<const float> values;  // [nodes]
+  ColourMap map;
+  double low, high;  // the ends of the colour bar; values outside take the colour of the end
+  std::string_view unit;
+};
+
+struct PanelLayout {
   int plot_width, plot_height, image_width, image_height, top;
 };
 
-Layout lay_out(const Projection& projection, std::size_t panels, bool caption, int width) {
-  Layout layout{};
+PanelLayout lay_out(const Projection& projection, std::size_t panels, bool caption, int width) {
+  PanelLayout layout{};
   const int beside = 2 * kMargin + kBarGap + kBarWidth + kBarLabels;
   const double aspect = projection.spread_y / projection.spread_x;
   layout.plot_width = std::max(width, kMinWidth) - beside;
@@ -55,17 +63,33 @@ Layout lay_out(const Projection& projection, std::size_t panels, bool caption, i
   return layout;
 }
 
-void draw_bar(Image& image, const FieldPanel& panel, int x, int y, int height) {
-  for (int row = 0; row < height; ++row) {
-    const double value = 1 - (row + 0.5) / height;
-    image.fill_rectangle(x, y + row, kBarWidth, 1, colour_of(panel.map, value));
+std::string text_at(double x, double y, int size, std::string_view colour, std::string_view text) {
+  return fmt::format("<text x=\"{}\" y=\"{:.1f}\" font-size=\"{}\" fill=\"{}\">{}</text>\n", x, y, size,
+                     colour, escape_markup(text));
+}
+
+std::string gradient(ColourMap map) {
+  std::string svg =
+      fmt::format("<linearGradient id=\"{}\" x1=\"0\" y1=\"1\" x2=\"0\" y2=\"0\">\n", name_of(map));
+  const std::span<const Colour> stops = stops_of(map);
+  for (std::size_t i = 0; i < stops.size(); ++i) {
+    svg += fmt::format("<stop offset=\"{:.4f}\" stop-color=\"#{:02x}{:02x}{:02x}\"/>\n",
+                       static_cast<double>(i) / static_cast<double>(stops.size() - 1), stops[i].red,
+                       stops[i].green, stops[i].blue);
   }
+  return svg + "</linearGradient>\n";
+}
+
+std::string colour_bar(const FieldPanel& panel, int x, int y, int height) {
+  std::string svg = fmt::format("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"url(#{})\"/>\n", x,
+                                y, kBarWidth, height, name_of(panel.map));
   for (const Tick& tick : linear_ticks(panel.low, panel.high, std::clamp(height / 45, 2, 6))) {
     const double at = y + (1 - (tick.value - panel.low) / (panel.high - panel.low)) * height;
-    image.draw_line(x + kBarWidth + 1, at, x + kBarWidth + 5, at, 1, kFaintInk);
-    draw_text(image, x + kBarWidth + 10, at + kLabelSize / 2, kLabelSize, tick.label, kInk);
+    svg += fmt::format("<line x1=\"{}\" y1=\"{:.1f}\" x2=\"{}\" y2=\"{:.1f}\" stroke=\"{}\"/>\n",
+                       x + kBarWidth + 1, at, x + kBarWidth + 5, at, kFaintInk);
+    svg += text_at(x + kBarWidth + 10, at + 0.35 * kLabelSize, kLabelSize, kInk, tick.label);
   }
-  if (!panel.unit.empty()) draw_text(image, x, y - 11, kLabelSize, panel.unit, kFaintInk);
+  return panel.unit.empty() ? svg : svg + text_at(x, y - 11, kLabelSize, kFaintInk, panel.unit);
 }
 
 /// A range that a colour bar can show: finite, and wider than the rounding of its ends.
@@ -88,34 +112,40 @@ std::vector<float> magnitude(std::span<const float> values, int components) {
   return result;
 }
 
-}  // namespace
-
-Image draw_fields(const MeshView& mesh, std::span<const FieldPanel> panels, const std::string& caption,
-                  int width) {
-  check_mesh("draw_fields", mesh);
-  for (const FieldPanel& panel : panels) check_field("draw_fields", mesh, {panel.title, 1, panel.values});
+std::string draw_panels(const MeshView& mesh, std::span<const FieldPanel> panels, const std::string& caption,
+                        int width) {
   const Projection projection = project(mesh);
-  const Layout layout = lay_out(projection, panels.size(), !caption.empty(), width);
-  Image image(layout.image_width, layout.image_height, kPaper);
-  if (!caption.empty()) draw_text(image, kMargin, kMargin + kCaptionSize, kCaptionSize, caption, kInk);
+  const PanelLayout layout = lay_out(projection, panels.size(), !caption.empty(), width);
+  const auto [w, h] = std::pair(layout.plot_width, layout.plot_height);
+  std::string svg = svg_start(layout.image_width, layout.image_height);
+  svg += fmt::format(
+      "<title>{}</title>\n<defs>\n{}{}</defs>\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n",
+      escape_markup(caption), gradient(ColourMap::viridis), gradient(ColourMap::magma));
+  if (!caption.empty()) svg += text_at(kMargin, kMargin + kCaptionSize - 5, kCaptionSize, kInk, caption);
   int y = layout.top;
   for (FieldPanel panel : panels) {
     std::tie(panel.low, panel.high) = usable_range(panel.low, panel.high);
-    draw_text(image, kMargin, y + kTitleBand - 12, kTitleSize, panel.title, kInk);
+    svg += text_at(kMargin, y + kTitleBand - 12, kTitleSize, kInk, panel.title);
     y += kTitleBand;
-    image.fill_rectangle(kMargin - 1, y - 1, layout.plot_width + 2, layout.plot_height + 2, kFrame);
-    image.fill_rectangle(kMargin, y, layout.plot_width, layout.plot_height, kPaper);
-    raster_field(image, kMargin, y, layout.plot_width, layout.plot_height, mesh, projection, panel.values,
-                 panel.map, panel.low, panel.high);
-    const int bar = std::max(layout.plot_height, kMinPlotHeight);
-    draw_bar(image, panel, kMargin + layout.plot_width + kBarGap, y, bar);
+    const FieldImage image = raster_field(mesh, projection, panel.values, panel.low, panel.high,
+                                          w * kPixelDensity, h * kPixelDensity);
+    svg += fmt::format("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"none\" stroke=\"{}\"/>\n",
+                       kMargin - 0.5, y - 0.5, w + 1, h + 1, kFrame);
+    svg += fmt::format(
+        "<image x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" href=\"data:image/png;base64,{}\"/>\n", kMargin,
+        y, w, h, base64(encode_png(image, panel.map)));
+    const int bar = std::max(h, kMinPlotHeight);
+    svg += colour_bar(panel, kMargin + w + kBarGap, y, bar);
     y += bar + kPanelGap;
   }
-  return image;
+  return svg + "</svg>\n";
 }
 
-Image draw_comparison(const MeshView& mesh, const PointField& prediction, const PointField& truth,
-                      const ComparisonText& text, int width) {
+}  // namespace
+
+std::string draw_comparison(const MeshView& mesh, const PointField& prediction, const PointField& truth,
+                            const ComparisonText& text, int width) {
+  check_mesh("draw_comparison", mesh);
   check_field("draw_comparison", mesh, prediction);
   check_field("draw_comparison", mesh, truth);
   if (prediction.components != truth.components) {
@@ -142,11 +172,11 @@ Image draw_comparison(const MeshView& mesh, const PointField& prediction, const 
     high = std::max<double>(high, value);
   }
   const double rmse = difference.empty() ? 0 : std::sqrt(squares / static_cast<double>(difference.size()));
-  const std::string error_title = fmt::format("error:  RMSE {:.3g},  largest {:.3g}", rmse, worst);
+  const std::string error_title = fmt::format("error: RMSE {:.3g}, largest {:.3g}", rmse, worst);
   const FieldPanel panels[] = {{"prediction", predicted, ColourMap::viridis, low, high, text.unit},
                                {"truth", expected, ColourMap::viridis, low, high, text.unit},
                                {error_title, error, ColourMap::magma, 0, worst, text.unit}};
-  return draw_fields(mesh, panels, text.caption, width);
+  return draw_panels(mesh, panels, text.caption, width);
 }
 
 }  // namespace meshgrad

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a mesh to samples on a pixel grid.
+// From a mesh to pixels.
 #pragma once
-#include <meshgrad/train/report/image.h>
+#include <meshgrad/train/report/field_image.h>
 #include <meshgrad/train/report/point_field.h>
 
 #include <array>
 #include <span>
-#include <vector>
 
 namespace meshgrad {
 
-/// Where the mesh's axes go: the two that are drawn (right and up) and the one that is looked along.
+/// Which axes of the mesh are drawn right and up, and which is the direction of view.
 struct Projection {
-  std::array<int, 3> axes{0, 1, -1};  ///< the last is -1 in two dimensions
+  std::array<int, 3> axes{0, 1, -1};  ///< right, up, towards the viewer; the last is -1 in two dimensions
   double left = 0, bottom = 0;        ///< lower corner of the mesh in the drawn axes
   double spread_x = 1, spread_y = 1;  ///< extents, positive
 };
@@ -20,10 +19,10 @@ struct Projection {
 /// Two dimensions: x right, y up. Three: the longest axis right, the next up.
 Projection project(const MeshView& mesh);
 
-/// Draws `values` [nodes] into the rectangle of the image, several samples a pixel; nothing where there is no
-/// mesh. Values are coloured by `map` over [low, high].
-void raster_field(Image& image, int x, int y, int width, int height, const MeshView& mesh,
-                  const Projection& projection, std::span<const float> values, ColourMap map, double low,
-                  double high);
+/// The values [nodes] on `width` x `height` pixels that cover the mesh's extents, from `low` to `high` of the
+/// colour map. Cells are drawn as triangles with linear interpolation, the nearest on top; a mesh without
+/// cells as dots.
+FieldImage raster_field(const MeshView& mesh, const Projection& projection, std::span<const float> values,
+                        double low, double high, int width, int height);
 
 }  // namespace meshgrad

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/io/atomic_file.h>
 #include <meshgrad/train/report/history_files.h>
-#include <meshgrad/train/report/history_html.h>
 #include <meshgrad/train/report/history_json.h>
-#include <meshgrad/train/report/history_pickle.h>
+#include <meshgrad/train/report/history_page.h>
 
 #include <system_error>
 
@@ -17,9 +17,8 @@ void write_memory_files(const std::filesystem::path& dir, CachingAllocator& allo
                      "give a directory that can be written");
   }
   const auto [snapshot, history] = allocator.record();
-  write_history_json(dir / "history.json", history);
-  write_history_pickle(dir / "snapshot.pickle", snapshot, history, allocator.options());
-  write_history_html(dir / "memory.html", snapshot, history);
+  write_history_json(dir / "history.json", snapshot, history, allocator.options());
+  write_file_atomically(dir / "memory.html", history_page(snapshot, history));
 }
 
 }  // namespace meshgrad

@@ -1,357 +1,240 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/train/report/history_page.h>
+#include <meshgrad/train/report/history_timeline.h>
+#include <meshgrad/train/report/page.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <utility>
 
 namespace meshgrad {
+namespace {
 
-// Colours after Okabe and Ito (with two more), which people with any colour vision can tell apart; lighter in
-// the dark. Neighbours in the stack also differ in lightness.
-const std::string_view kHistoryPageStyle = R"css(
-:root {
-  color-scheme: light dark;
-  --page: #f6f7f9; --card: #ffffff; --ink: #1a1e23; --muted: #59636e; --line: #dbe0e6; --free: #e3e7ec;
-  --hole: #c3cad2; --alarm: #c4162a;
-  --tag-0: #0072b2; --tag-1: #d55e00; --tag-2: #cc79a7; --tag-3: #009e73; --tag-4: #56b4e9;
-  --tag-5: #e3bf00; --tag-6: #882255; --tag-7: #332288; --tag-8: #8a8f96;
-}
-@media (prefers-color-scheme: dark) {
-  :root {
-    --page: #121517; --card: #1b1f23; --ink: #e9ebee; --muted: #9ba5af; --line: #333a42; --free: #30373f;
-    --hole: #4d5761; --alarm: #ff6b76;
-    --tag-0: #2f93d1; --tag-1: #ea7a30; --tag-2: #dc94bd; --tag-3: #18b487; --tag-4: #85ccf4;
-    --tag-5: #efd34b; --tag-6: #b0447a; --tag-7: #8577dd; --tag-8: #8b939b;
-  }
-}
-* { box-sizing: border-box; }
-body {
-  margin: 0 auto; padding: 24px 20px 48px; max-width: 1280px; background: var(--page); color: var(--ink);
-  font: 14px/1.45 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif;
-}
-h1 { font-size: 22px; margin: 0; }
-h2 { font-size: 16px; margin: 0 0 2px; }
-p { margin: 0 0 10px; color: var(--muted); max-width: 90ch; }
-section, .tile {
-  background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 16px 18px;
-}
-section { margin-top: 16px; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(190px, 1fr)); gap: 12px; margin-top: 16px; }
-.tile { padding: 12px 16px; }
-.tile b { display: block; font-size: 22px; font-weight: 600; }
-.tile span { color: var(--muted); font-size: 13px; }
-.alarm b { color: var(--alarm); }
-.legend { display: flex; flex-wrap: wrap; gap: 4px 18px; margin: 0 0 8px; padding: 0; list-style: none; }
-.chip {
-  display: inline-block; width: 11px; height: 11px; border-radius: 2px; margin-right: 6px; vertical-align: -1px;
-}
-.chip.line { height: 0; border-top: 2px solid var(--ink); vertical-align: 3px; border-radius: 0; width: 16px; }
-.chip.free { background: var(--free); }
-.chip.hole { background: repeating-linear-gradient(135deg, var(--hole) 0 1px, transparent 1px 4px); border: 1px solid var(--hole); }
-svg, canvas { display: block; width: 100%; }
-svg text { fill: var(--muted); font-size: 12px; }
-.scroll { overflow-x: auto; }
-.columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(380px, 1fr)); gap: 0 32px; align-items: start; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; margin-top: 6px; }
-th { text-align: left; font-weight: 600; color: var(--muted); font-size: 13px; }
-th, td { padding: 5px 12px 5px 0; border-bottom: 1px solid var(--line); vertical-align: top; }
-td.name { overflow-wrap: anywhere; }
-.number { text-align: right; white-space: nowrap; }
-#tip {
-  position: fixed; display: none; pointer-events: none; z-index: 1; max-width: 380px; padding: 8px 11px;
-  background: var(--card); border: 1px solid var(--line); border-radius: 6px;
-  box-shadow: 0 4px 16px rgb(0 0 0 / 0.25); font-size: 13px; font-variant-numeric: tabular-nums;
-}
-#tip div { display: flex; gap: 18px; justify-content: space-between; align-items: baseline; }
-#tip .head { font-weight: 600; overflow-wrap: anywhere; }
-)css";
+using Json = nlohmann::json;
+using MemorySample = MemoryTimeline::Sample;
 
-const std::string_view kHistoryPageScript = R"js(
-'use strict';
-const data = JSON.parse(document.getElementById('data').textContent);
-const tip = document.getElementById('tip');
-const colour = tag => `var(--tag-${tag})`;
+// Limits that keep the page small: blocks drawn one by one, ranges drawn at all, owners listed, characters of
+// a name.
+constexpr size_t kMostBlocks = 5000;
+constexpr size_t kMostRanges = 5000;
+constexpr size_t kMostOwners = 20;
+constexpr size_t kLongestName = 96;
 
-function size(bytes) {
-  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
-  let unit = 0;
-  while (Math.abs(bytes) >= 1024 && unit < 4) { bytes /= 1024; ++unit; }
-  return bytes.toFixed(unit === 0 || Number.isInteger(bytes) ? 0 : bytes < 10 ? 2 : 1) + ' ' + units[unit];
-}
-const seconds = t => t < 1e-3 ? (t * 1e6).toFixed(0) + ' µs' : t < 1 ? (t * 1e3).toFixed(1) + ' ms' : t.toFixed(3) + ' s';
-
-/// Rows are [text, value, tag]; the first is a heading.
-function show_tip(event, rows) {
-  tip.replaceChildren(...rows.map(([text, value, tag], i) => {
-    const row = document.createElement('div'), left = document.createElement('span');
-    if (i === 0) row.className = 'head';
-    if (tag !== undefined) {
-      const chip = document.createElement('span');
-      chip.className = 'chip';
-      chip.style.background = colour(tag);
-      left.append(chip);
-    }
-    left.append(text);
-    row.append(left);
-    if (value) row.append(Object.assign(document.createElement('span'), {textContent: value}));
-    return row;
-  }));
-  tip.style.display = 'block';
-  const right = event.clientX + 18 + tip.offsetWidth > innerWidth;
-  tip.style.left = Math.max(4, right ? event.clientX - 14 - tip.offsetWidth : event.clientX + 18) + 'px';
-  tip.style.top = Math.max(4, Math.min(event.clientY + 14, innerHeight - tip.offsetHeight - 4)) + 'px';
-}
-const hide_tip = () => { tip.style.display = 'none'; };
-
-function svg(name, attributes, parent, text) {
-  const node = document.createElementNS('http://www.w3.org/2000/svg', name);
-  for (const key in attributes) node.setAttribute(key, attributes[key]);
-  if (text !== undefined) node.textContent = text;
-  parent?.append(node);
-  return node;
+/// The name as the page shows it; of a long one its end, since the outermost scopes differ little.
+std::string shown_name(const std::vector<std::string>& names, uint32_t number) {
+  if (number >= names.size() || names[number].empty()) return "unnamed";
+  const std::string& name = names[number];
+  if (name.size() <= kLongestName) return name;
+  size_t begin = name.size() - kLongestName;
+  while (begin < name.size() && (name[begin] & 0xC0) == 0x80) ++begin;  // not within a UTF-8 character
+  return "…" + name.substr(begin);
 }
 
-/// A round distance of which about `count` make up `span`.
-function round_step(span, count) {
-  const power = 10 ** Math.floor(Math.log10(span / count));
-  return power * [1, 2, 2.5, 5, 10].find(x => x * power * count >= span * 0.999);
-}
+/// A block of the map, or a run of small neighbours that are drawn as one.
+struct MapEntry {
+  size_t range = 0;
+  int64_t begin = 0, end = 0;
+  std::array<int64_t, kTagCount> bytes{};
+  uint32_t name = 0;
+  int64_t count = 0;
 
-/// A path along values that hold until the next sample; `below`, if given, is the way back.
-function steps(xs, end, ys, below) {
-  let path = `M${xs[0]} ${ys[0]}`;
-  for (let i = 1; i < xs.length; ++i) path += `H${xs[i]}V${ys[i]}`;
-  path += `H${end}`;
-  if (!below) return path;
-  path += `V${below.at(-1)}`;
-  for (let i = xs.length - 1; i > 0; --i) path += `H${xs[i]}V${below[i - 1]}`;
-  return path + `H${xs[0]}Z`;
-}
-
-function draw_timeline() {
-  const host = document.getElementById('timeline');
-  const width = Math.max(host.clientWidth, 320), height = 400;
-  const left = 74, right = width - 14, top = 40, bottom = height - 44;
-  const samples = data.samples, times = samples.map(s => s[1] / 1e6);
-  const duration = Math.max(times.at(-1), 1e-6);
-  const totals = samples.map(s => s.slice(3).reduce((a, b) => a + b, 0));
-  const highest = Math.max(1, samples.reduce((a, s, i) => Math.max(a, s[2], totals[i]), 0)) * 1.04;
-  const x = t => left + (right - left) * Math.min(t / duration, 1), y = b => bottom - (bottom - top) * b / highest;
-  const fixed = value => value.toFixed(1);
-  const plot = svg('svg', {width, height, viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': 'Memory over time'});
-
-  const unit = 1024 ** Math.min(4, Math.floor(Math.log2(highest) / 10));
-  const step = round_step(highest / unit, 6) * unit;
-  for (let value = 0; value <= highest; value += step) {
-    svg('line', {x1: left, x2: right, y1: y(value), y2: y(value), stroke: 'var(--line)'}, plot);
-    svg('text', {x: left - 8, y: y(value) + 4, 'text-anchor': 'end'}, plot, size(value));
-  }
-  const scale = duration < 1e-3 ? 1e6 : duration < 1 ? 1e3 : 1;
-  const apart = round_step(duration * scale, Math.max(2, Math.floor((right - left) / 110)));
-  for (let t = 0; t <= duration * scale * 1.0001; t += apart) {
-    svg('line', {x1: x(t / scale), x2: x(t / scale), y1: bottom, y2: bottom + 5, stroke: 'var(--muted)'}, plot);
-    svg('text', {x: x(t / scale), y: bottom + 19, 'text-anchor': 'middle'}, plot, +t.toPrecision(6));
-  }
-  const name = {1: 'seconds', 1e3: 'milliseconds', 1e6: 'microseconds'}[scale];
-  svg('text', {x: (left + right) / 2, y: height - 6, 'text-anchor': 'middle'}, plot, `${name} since the first event`);
-
-  const xs = times.map(t => fixed(x(t)));
-  let below = samples.map(() => 0);
-  data.shown.forEach((tag, k) => {
-    const above = below.map((b, i) => b + samples[i][3 + k]);
-    svg('path', {d: steps(xs, right, above.map(b => fixed(y(b))), below.map(b => fixed(y(b)))),
-                 fill: colour(tag), stroke: 'var(--card)', 'stroke-width': 0.5}, plot);
-    below = above;
-  });
-  svg('path', {d: steps(xs, right, samples.map(s => fixed(y(s[2])))), fill: 'none', stroke: 'var(--ink)',
-               'stroke-width': 2, 'stroke-linejoin': 'round'}, plot);
-
-  const peak = x(data.peak[1] / 1e6);
-  svg('line', {x1: peak, x2: peak, y1: top - 20, y2: bottom, stroke: 'var(--ink)', 'stroke-dasharray': '3 3'}, plot);
-  const side = peak > right - 60 ? 'end' : peak < left + 60 ? 'start' : 'middle';
-  svg('text', {x: peak, y: 14, 'text-anchor': side, style: 'fill: var(--ink); font-weight: 600'}, plot,
-      'peak ' + size(data.peak[2]));
-  for (const shortage of data.shortages) {
-    const at = x(shortage[0] / 1e6);
-    svg('line', {x1: at, x2: at, y1: top - 8, y2: bottom, stroke: 'var(--alarm)'}, plot);
-    svg('path', {d: `M${at - 6} ${top - 18}h12l-6 11z`, fill: 'var(--alarm)'}, plot);
-  }
-
-  const cross = svg('line', {y1: top, y2: bottom, stroke: 'var(--ink)', visibility: 'hidden'}, plot);
-  plot.onmousemove = event => {
-    const px = event.clientX - plot.getBoundingClientRect().left;
-    if (px < left - 8 || px > right + 8) return plot.onmouseleave();
-    const t = duration * Math.max(0, Math.min(1, (px - left) / (right - left)));
-    let i = 0;
-    for (let step = 1 << 20; step >= 1; step >>= 1) if (i + step < times.length && times[i + step] <= t) i += step;
-    cross.setAttribute('x1', px);
-    cross.setAttribute('x2', px);
-    cross.setAttribute('visibility', 'visible');
-    const rows = [[seconds(t), `after event ${samples[i][0].toLocaleString('en')}`],
-                  ['reserved', size(samples[i][2])], ['in use', size(totals[i])]];
-    for (let k = data.shown.length; k-- > 0;) {
-      if (samples[i][3 + k] > 0) rows.push([data.tags[data.shown[k]], size(samples[i][3 + k]), data.shown[k]]);
-    }
-    const shortage = data.shortages.find(s => Math.abs(x(s[0] / 1e6) - px) < 6);
-    if (shortage) {
-      rows.unshift(['out of memory', seconds(shortage[0] / 1e6)], ['asked for', size(shortage[1])],
-                   ['free', size(shortage[2])], [shortage[4], '', shortage[3]]);
-    }
-    show_tip(event, rows);
-  };
-  plot.onmouseleave = () => { cross.setAttribute('visibility', 'hidden'); hide_tip(); };
-  host.replaceChildren(plot);
-}
-
-/// The mapped ranges, joined to regions that are drawn in one piece; what is missing in one is a hole.
-const regions = [];
-{
-  const mapped = data.ranges.reduce((sum, range) => sum + range[2], 0);
-  const ranges = data.ranges.map(([stream, start, bytes]) => ({stream, start, end: start + bytes, blocks: []}));
-  for (const [range, offset, span, tag, name, count, bytes] of data.blocks) {
-    const start = ranges[range].start + offset;
-    ranges[range].blocks.push({start, end: start + span, tag, name, count, bytes});
-  }
-  ranges.sort((a, b) => a.stream - b.stream || a.start - b.start);
-  for (const range of ranges) {
-    const last = regions.at(-1);
-    // Ranges far apart do not belong together, and a hole larger than all memory would hide it.
-    if (last && last.stream === range.stream && range.start - last.end <= mapped) {
-      last.ranges.push(range);
-      last.end = range.end;
-    } else {
-      regions.push({stream: range.stream, start: range.start, end: range.end, ranges: [range]});
-    }
-  }
-}
-
-/// Each line shows the same number of bytes; long regions go on in the next line.
-function lay_out() {
-  const kRow = 22, kMostLines = 320;
-  const span = regions.reduce((sum, region) => sum + region.end - region.start, 0);
-  let per_line = 2 ** Math.max(12, Math.ceil(Math.log2(Math.max(1, span) / 20)));
-  const count = () => regions.reduce((n, region) => n + Math.ceil((region.end - region.start) / per_line), 0);
-  while (count() > kMostLines && count() > regions.length) per_line *= 2;
-  const lines = [], headings = [];
-  let y = 4, stream = null, skipped = 0;
-  for (const region of regions) {
-    if (lines.length >= kMostLines) { ++skipped; continue; }
-    if (region.stream !== stream) {
-      stream = region.stream;
-      headings.push([y + 16, `stream ${stream}`]);
-      y += 24;
-    }
-    for (let start = region.start; start < region.end; start += per_line) {
-      lines.push({y, region, start, end: Math.min(start + per_line, region.end)});
-      y += kRow;
-    }
-    y += 6;
-  }
-  if (skipped) headings.push([y + 16, `${skipped} more ranges are not drawn`]);
-  return {per_line, lines, headings, row: kRow - 3, height: y + (skipped ? 24 : 0)};
-}
-
-const canvas = document.getElementById('map');
-const kGutter = 118;
-let layout = null;
-
-function draw_map() {
-  layout = lay_out();
-  const style = getComputedStyle(document.documentElement), ratio = devicePixelRatio || 1;
-  const of = name => style.getPropertyValue(name).trim();
-  const tags = data.tags.map((_, i) => of(`--tag-${i}`));
-  const width = Math.max(canvas.parentElement.clientWidth, 320);
-  layout.width = width - kGutter - 2;
-  canvas.style.height = layout.height + 'px';
-  canvas.width = width * ratio;
-  canvas.height = layout.height * ratio;
-  const ink = canvas.getContext('2d');
-  ink.scale(ratio, ratio);
-  const hatch = document.createElement('canvas');
-  hatch.width = hatch.height = 6;
-  const pen = hatch.getContext('2d');
-  pen.strokeStyle = of('--hole');
-  for (const shift of [-6, 0, 6]) { pen.moveTo(shift, 6); pen.lineTo(shift + 6, 0); }
-  pen.stroke();
-  const hole = ink.createPattern(hatch, 'repeat');
-  const label_on = fill => {
-    const [r, g, b] = [1, 3, 5].map(i => parseInt(fill.slice(i, i + 2), 16) / 255);
-    return 0.21 * r ** 2.2 + 0.72 * g ** 2.2 + 0.07 * b ** 2.2 > 0.19 ? '#101214' : '#ffffff';
-  };
-  ink.font = '600 13px system-ui, sans-serif';
-  ink.fillStyle = of('--ink');
-  for (const [y, text] of layout.headings) ink.fillText(text, 0, y);
-  for (const line of layout.lines) {
-    const x = address => kGutter + layout.width * (Math.max(line.start, Math.min(line.end, address)) - line.start) / layout.per_line;
-    const fill = (from, to, paint, least) => {
-      ink.fillStyle = paint;
-      ink.fillRect(x(from), line.y, Math.max(x(to) - x(from), least), layout.row);
-    };
-    ink.font = '11px ui-monospace, Menlo, Consolas, monospace';
-    ink.fillStyle = of('--muted');
-    ink.fillText('0x' + line.start.toString(16), 0, line.y + 14);
-    fill(line.start, line.end, hole, 0);
-    for (const range of line.region.ranges) {
-      if (range.end <= line.start || range.start >= line.end) continue;
-      fill(range.start, range.end, of('--free'), 0);
-      for (const block of range.blocks) {
-        if (block.end <= line.start || block.start >= line.end) continue;
-        const wide = x(block.end) - x(block.start);
-        fill(block.start, block.end, tags[block.tag], 0.6);
-        if (wide > 4) {
-          ink.fillStyle = of('--card');
-          ink.fillRect(x(block.end) - 1, line.y, 1, layout.row);
-        }
-        if (wide < 50 || block.name < 0) continue;
-        ink.save();
-        ink.beginPath();
-        ink.rect(x(block.start), line.y, wide - 5, layout.row);
-        ink.clip();
-        ink.font = '11px system-ui, sans-serif';
-        ink.fillStyle = label_on(tags[block.tag]);
-        ink.fillText(data.names[block.name].split('/').at(-1), x(block.start) + 5, line.y + 13.5);
-        ink.restore();
-      }
-    }
-  }
-  document.getElementById('scale').textContent = regions.length ? `A line shows ${size(layout.per_line)}.` : '';
-}
-
-/// The last of `items` that starts at or before the address and holds it; and its number.
-function at_address(items, address) {
-  let low = 0, high = items.length;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (items[middle].start <= address) low = middle + 1; else high = middle;
-  }
-  return [low > 0 && items[low - 1].end > address ? items[low - 1] : null, low];
-}
-
-canvas.onmousemove = event => {
-  const box = canvas.getBoundingClientRect(), px = event.clientX - box.left, py = event.clientY - box.top;
-  const line = layout.lines.find(l => py >= l.y && py < l.y + layout.row);
-  const address = line && line.start + layout.per_line * (px - kGutter) / layout.width;
-  if (!line || px < kGutter || address >= line.end) return hide_tip();
-  const [range, next_range] = at_address(line.region.ranges, address);
-  const where = ['address', '0x' + Math.floor(address).toString(16)];
-  if (!range) {
-    const gap = line.region.ranges[next_range].start - line.region.ranges[next_range - 1].end;
-    return show_tip(event, [['not mapped', size(gap)], where]);
-  }
-  const [block, next] = at_address(range.blocks, address);
-  if (!block) {
-    const from = next > 0 ? range.blocks[next - 1].end : range.start;
-    const to = next < range.blocks.length ? range.blocks[next].start : range.end;
-    return show_tip(event, [['mapped, free', size(to - from)], where]);
-  }
-  const many = block.count > 1;
-  show_tip(event, [[many ? `${block.count.toLocaleString('en')} small blocks` : data.names[block.name]],
-                   [(many ? 'mostly ' : '') + data.tags[block.tag], size(block.bytes), block.tag],
-                   ['address', '0x' + block.start.toString(16)]]);
+  int64_t total() const { return std::accumulate(bytes.begin(), bytes.end(), int64_t{0}); }
+  ptrdiff_t main_tag() const { return std::max_element(bytes.begin(), bytes.end()) - bytes.begin(); }
 };
-canvas.onmouseleave = hide_tip;
 
-function draw() { draw_timeline(); draw_map(); }
-draw();
-addEventListener('resize', draw);
-matchMedia('(prefers-color-scheme: dark)').addEventListener('change', draw);
-)js";
+/// For each block whether it is among the kMostBlocks largest.
+std::vector<bool> largest_blocks(const std::vector<MemoryTimeline::Block>& blocks) {
+  std::vector<bool> kept(blocks.size(), blocks.size() <= kMostBlocks);
+  if (blocks.size() <= kMostBlocks) return kept;
+  std::vector<size_t> order(blocks.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  const auto border = order.begin() + static_cast<ptrdiff_t>(kMostBlocks);
+  std::nth_element(order.begin(), border, order.end(), [&](size_t a, size_t b) {
+    return std::pair(-blocks[a].bytes, a) < std::pair(-blocks[b].bytes, b);
+  });
+  std::for_each(order.begin(), border, [&](size_t block) { kept[block] = true; });
+  return kept;
+}
+
+std::vector<MapEntry> map_entries(const std::vector<MemoryTimeline::Block>& blocks,
+                                  const std::vector<MemoryTimeline::Range>& ranges) {
+  const std::vector<bool> kept = largest_blocks(blocks);
+  std::vector<MapEntry> entries;
+  bool in_run = false;
+  size_t range = 0;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const MemoryTimeline::Block& block = blocks[i];
+    while (range < ranges.size() && ranges[range].address + ranges[range].bytes <= block.address) ++range;
+    if (range == ranges.size()) break;
+    if (block.address < ranges[range].address) continue;  // in a range that is left out
+    if (kept[i] || !in_run || entries.back().range != range)
+      entries.push_back({.range = range, .begin = block.address, .name = block.name});
+    in_run = !kept[i];
+    MapEntry& entry = entries.back();
+    entry.end = block.address + block.bytes;
+    entry.bytes[static_cast<size_t>(block.tag)] += block.bytes;
+    ++entry.count;
+  }
+  return entries;
+}
+
+/// The kMostRanges largest, by address.
+std::vector<MemoryTimeline::Range> drawn_ranges(std::vector<MemoryTimeline::Range> ranges) {
+  if (ranges.size() <= kMostRanges) return ranges;
+  std::nth_element(ranges.begin(), ranges.begin() + kMostRanges, ranges.end(),
+                   [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
+  ranges.resize(kMostRanges);
+  std::sort(ranges.begin(), ranges.end(), [](const auto& a, const auto& b) { return a.address < b.address; });
+  return ranges;
+}
+
+/// The tags that are in use at some time.
+std::vector<int> shown_tags(const MemoryTimeline& timeline) {
+  std::vector<int> shown;
+  for (int tag = 0; tag < kTagCount; ++tag) {
+    const auto holds = [tag](const MemorySample& sample) {
+      return sample.in_use[static_cast<size_t>(tag)] != 0;
+    };
+    if (std::any_of(timeline.samples.begin(), timeline.samples.end(), holds)) shown.push_back(tag);
+  }
+  return shown;
+}
+
+/// [sample...], each [event, microseconds, reserved, bytes of each shown tag...].
+Json samples_json(const MemoryTimeline& timeline, const std::vector<int>& shown) {
+  Json samples = Json::array();
+  const int64_t start = timeline.samples.front().nanoseconds;
+  for (const MemorySample& sample : timeline.samples) {
+    Json row = {sample.event, (sample.nanoseconds - start) / 1000, sample.reserved};
+    for (const int tag : shown) row.push_back(sample.in_use[static_cast<size_t>(tag)]);
+    samples.push_back(std::move(row));
+  }
+  return samples;
+}
+
+/// [[microseconds, requested, free, tag, name]...].
+Json shortages_json(const MemoryTimeline& timeline) {
+  Json shortages = Json::array();
+  const int64_t start = timeline.samples.front().nanoseconds;
+  for (const MemoryTimeline::Shortage& shortage : timeline.shortages) {
+    shortages.push_back({(shortage.nanoseconds - start) / 1000, shortage.requested, shortage.free,
+                         static_cast<int>(shortage.tag), shown_name(timeline.names, shortage.name)});
+  }
+  return shortages;
+}
+
+/// "ranges": [[stream, address, bytes]...], "blocks": [[range, offset, span, tag, name or -1, count,
+/// bytes]...], and their "names".
+void add_map(Json& data, const MemoryTimeline& timeline) {
+  const std::vector<MemoryTimeline::Range> ranges = drawn_ranges(timeline.mapped);
+  data["ranges"] = Json::array();
+  for (const MemoryTimeline::Range& range : ranges)
+    data["ranges"].push_back({range.stream, range.address, range.bytes});
+  std::map<std::string, int> numbers;
+  data["names"] = Json::array();
+  data["blocks"] = Json::array();
+  for (const MapEntry& entry : map_entries(timeline.blocks, ranges)) {
+    int name = -1;
+    if (entry.count == 1) {
+      const auto [known, is_new] =
+          numbers.emplace(shown_name(timeline.names, entry.name), static_cast<int>(numbers.size()));
+      if (is_new) data["names"].push_back(known->first);
+      name = known->second;
+    }
+    data["blocks"].push_back({entry.range, entry.begin - ranges[entry.range].address, entry.end - entry.begin,
+                              entry.main_tag(), name, entry.count, entry.total()});
+  }
+}
+
+/// "owners": [[name, tag, bytes, blocks]...], the largest at the peak, and the number of "more_owners".
+void add_owners(Json& data, const MemoryTimeline& timeline) {
+  struct Owner {
+    int64_t bytes = 0;
+    int64_t blocks = 0;
+  };
+  std::map<std::pair<uint32_t, Tag>, Owner> all;
+  for (const MemoryTimeline::Block& block : timeline.blocks) {
+    Owner& owner = all[{block.name, block.tag}];
+    owner.bytes += block.bytes;
+    ++owner.blocks;
+  }
+  std::vector<std::pair<std::pair<uint32_t, Tag>, Owner>> sorted(all.begin(), all.end());
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const auto& a, const auto& b) { return a.second.bytes > b.second.bytes; });
+  const size_t listed = std::min(kMostOwners, sorted.size());
+  data["owners"] = Json::array();
+  for (size_t i = 0; i < listed; ++i) {
+    const auto& [owner, held] = sorted[i];
+    data["owners"].push_back(
+        {shown_name(timeline.names, owner.first), static_cast<int>(owner.second), held.bytes, held.blocks});
+  }
+  data["more_owners"] = sorted.size() - listed;
+}
+
+/// [[tag, bytes at the peak, bytes now, most bytes]...].
+Json tags_json(const MemoryTimeline& timeline, const MemoryStats& stats) {
+  Json tags = Json::array();
+  for (size_t tag = 0; tag < kTagCount; ++tag) {
+    const MemoryCounter& counter = stats.by_tag[tag].requested;
+    const int64_t at_peak = timeline.peak.in_use[tag];
+    if (at_peak != 0 || counter.peak != 0) tags.push_back({tag, at_peak, counter.current, counter.peak});
+  }
+  return tags;
+}
+
+/// Counters as [now, most].
+Json stats_json(const MemoryStats& stats) {
+  const auto counter = [](const MemoryCounter& c) { return Json{c.current, c.peak}; };
+  return {{"requested", counter(stats.requested)},
+          {"allocated", counter(stats.allocated)},
+          {"active", counter(stats.active)},
+          {"reserved", counter(stats.reserved)},
+          {"inactive_split", counter(stats.inactive_split)},
+          {"pinned", counter(stats.pinned)},
+          {"capacity", stats.capacity},
+          {"largest_free", stats.largest_free},
+          {"external_fragmentation", stats.external_fragmentation()},
+          {"internal_fragmentation", stats.internal_fragmentation()},
+          {"holes", stats.holes},
+          {"allocations", stats.allocations},
+          {"live_allocations", stats.live_allocations},
+          {"driver_calls", stats.source_calls},
+          {"driver_nanoseconds", stats.source_nanoseconds},
+          {"growths", stats.growths},
+          {"flushes", stats.flushes},
+          {"borrows", stats.borrows},
+          {"retries", stats.retries},
+          {"stream_waits", stats.stream_waits},
+          {"out_of_memory", stats.out_of_memory}};
+}
+
+}  // namespace
+
+std::string history_page(const MemorySnapshot& snapshot, const MemoryHistory& history) {
+  const MemoryTimeline timeline = make_timeline(snapshot, history);
+  const std::vector<int> shown = shown_tags(timeline);
+  const MemorySample& peak = timeline.peak;
+  Json data;
+  for (int tag = 0; tag < kTagCount; ++tag) data["tags"].push_back(name_of(static_cast<Tag>(tag)));
+  data["shown"] = shown;
+  data["history"] = {{"events", history.events.size()},
+                     {"dropped", history.dropped},
+                     {"end", timeline.samples.back().nanoseconds / 1'000'000'000}};
+  data["peak"] = {{"event", peak.event},
+                  {"time", (peak.nanoseconds - timeline.samples.front().nanoseconds) / 1000},
+                  {"bytes", peak.total()},
+                  {"reserved", peak.reserved},
+                  {"blocks", timeline.blocks.size()},
+                  {"ranges", timeline.mapped.size()}};
+  data["samples"] = samples_json(timeline, shown);
+  data["shortages"] = shortages_json(timeline);
+  add_map(data, timeline);
+  add_owners(data, timeline);
+  data["by_tag"] = tags_json(timeline, snapshot.stats);
+  data["stats"] = stats_json(snapshot.stats);
+  return make_page(kMemoryPage, data.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
 
 }  // namespace meshgrad

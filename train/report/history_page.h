@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of the history's page that are the same for every history.
+// An allocator's history as a page for a browser: memory over time, and the address space at the peak.
 #pragma once
-#include <string_view>
+#include <meshgrad/engine/memory/stats.h>
+
+#include <string>
 
 namespace meshgrad {
 
-/// Colours, for light and dark, with one variable --tag-N for each Tag; and the layout.
-extern const std::string_view kHistoryPageStyle;
-
-/// Draws #timeline and #map from the JSON in #data.
-extern const std::string_view kHistoryPageScript;
+/// The page, below 2 MB however long the history is: curves keep their extremes, and of very many blocks the
+/// smallest are drawn together. The snapshot must be of the time just after the last event; where the history
+/// has lost its beginning, the page is reconstructed backwards from it.
+std::string history_page(const MemorySnapshot& snapshot, const MemoryHistory& history);
 
 }  // namespace meshgrad

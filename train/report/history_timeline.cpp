@@ -10,15 +10,15 @@ namespace meshgrad {
 namespace {
 
 using Kind = MemoryEvent::Kind;
-using Sample = MemoryTimeline::Sample;
+using MemorySample = MemoryTimeline::Sample;
 
-/// Each slice of time leaves at most four samples.
-constexpr int64_t kSlices = 800;
+// Slices of time, each of which keeps at most four samples.
+constexpr int64_t kTimeSlices = 800;
 
-bool starts_at_birth(const MemoryHistory& history) { return history.dropped == 0 && !history.events.empty(); }
+bool is_complete(const MemoryHistory& history) { return history.dropped == 0 && !history.events.empty(); }
 
-/// Adds what the event changed; with `sign` -1 takes it back.
-void apply(Sample& sample, const MemoryEvent& event, int64_t sign) {
+/// Applies the event; with `sign` -1 undoes it.
+void apply(MemorySample& sample, const MemoryEvent& event, int64_t sign) {
   int64_t& in_use = sample.in_use[static_cast<size_t>(event.tag)];
   if (event.kind == Kind::alloc) in_use += sign * event.bytes;
   if (event.kind == Kind::free_requested) in_use -= sign * event.bytes;
@@ -26,10 +26,10 @@ void apply(Sample& sample, const MemoryEvent& event, int64_t sign) {
   if (event.kind == Kind::segment_unmap) sample.reserved -= sign * event.bytes;
 }
 
-Sample first_sample(const MemorySnapshot& snapshot, const MemoryHistory& history) {
-  Sample sample;
+MemorySample first_sample(const MemorySnapshot& snapshot, const MemoryHistory& history) {
+  MemorySample sample;
   if (!history.events.empty()) sample.nanoseconds = history.events.front().nanoseconds;
-  if (starts_at_birth(history)) return sample;
+  if (is_complete(history)) return sample;
   for (const MemorySnapshot::Segment& segment : snapshot.segments) {
     sample.reserved += segment.bytes;
     for (const MemorySnapshot::Block& block : segment.blocks) {
@@ -41,14 +41,15 @@ Sample first_sample(const MemorySnapshot& snapshot, const MemoryHistory& history
   return sample;
 }
 
-/// Keeps the lowest, the highest and the last sample of each slice of time, and that with most reserved.
-class Thinner {
+/// Downsamples: of each slice of time the lowest, the highest, the last sample, and the one with most
+/// reserved.
+class Downsampler {
  public:
-  Thinner(int64_t begin, int64_t end) : begin_(begin), span_(std::max<int64_t>(end - begin, 0) + 1) {}
+  Downsampler(int64_t begin, int64_t end) : begin_(begin), span_(std::max<int64_t>(end - begin, 0) + 1) {}
 
-  void add(const Sample& sample) {
+  void add(const MemorySample& sample) {
     const double part = static_cast<double>(sample.nanoseconds - begin_) / static_cast<double>(span_);
-    const auto slice = static_cast<int64_t>(part * static_cast<double>(kSlices));
+    const auto slice = static_cast<int64_t>(part * static_cast<double>(kTimeSlices));
     const int64_t total = sample.total();
     if (empty_ || slice != slice_) {
       flush();
@@ -62,7 +63,7 @@ class Thinner {
     if (sample.reserved > fullest_.reserved) fullest_ = sample;
     last_ = sample;
   }
-  std::vector<Sample> finish() {
+  std::vector<MemorySample> finish() {
     flush();
     return std::move(samples_);
   }
@@ -70,7 +71,7 @@ class Thinner {
  private:
   void flush() {
     if (empty_) return;
-    std::array<Sample, 4> kept = {lowest_, highest_, fullest_, last_};
+    std::array<MemorySample, 4> kept = {lowest_, highest_, fullest_, last_};
     std::sort(kept.begin(), kept.end(), [](const auto& a, const auto& b) { return a.event < b.event; });
     samples_.insert(samples_.end(), kept.begin(), std::unique(kept.begin(), kept.end()));
   }
@@ -78,24 +79,24 @@ class Thinner {
   int64_t begin_, span_;
   int64_t slice_ = 0;
   bool empty_ = true;
-  Sample lowest_, highest_, fullest_, last_;
+  MemorySample lowest_, highest_, fullest_, last_;
   int64_t lowest_total_ = 0, highest_total_ = 0;
-  std::vector<Sample> samples_;
+  std::vector<MemorySample> samples_;
 };
 
 void follow(MemoryTimeline& timeline, const MemorySnapshot& snapshot, const MemoryHistory& history) {
-  Sample now = first_sample(snapshot, history);
+  MemorySample now = first_sample(snapshot, history);
   int64_t end = now.nanoseconds;
   for (const MemoryEvent& event : history.events) end = std::max(end, event.nanoseconds);
-  Thinner thinner(now.nanoseconds, end);
-  thinner.add(now);
+  Downsampler downsampler(now.nanoseconds, end);
+  downsampler.add(now);
   timeline.peak = now;
   int64_t peak_total = now.total();
   for (const MemoryEvent& event : history.events) {
     apply(now, event, 1);
     ++now.event;
     now.nanoseconds = std::max(now.nanoseconds, event.nanoseconds);  // clocks are set back at times
-    thinner.add(now);
+    downsampler.add(now);
     if (event.kind == Kind::alloc && now.total() > peak_total) {
       timeline.peak = now;
       peak_total = now.total();
@@ -103,16 +104,16 @@ void follow(MemoryTimeline& timeline, const MemorySnapshot& snapshot, const Memo
     if (event.kind == Kind::out_of_memory)
       timeline.shortages.push_back({now.nanoseconds, event.bytes, event.address, event.tag, event.name});
   }
-  timeline.samples = thinner.finish();
+  timeline.samples = downsampler.finish();
   if (timeline.shortages.size() > MemoryTimeline::kMostShortages)
     timeline.shortages.erase(timeline.shortages.begin(),
                              timeline.shortages.end() - MemoryTimeline::kMostShortages);
 }
 
-/// Blocks in use and memory mapped, at one event or another.
-class Layout {
+/// Blocks in use and memory mapped, at a time that moves from event to event.
+class TimelineLayout {
  public:
-  explicit Layout(std::vector<std::string>& names) : names_(names) {}
+  explicit TimelineLayout(std::vector<std::string>& names) : names_(names) {}
 
   void start_from(const MemorySnapshot& snapshot) {
     std::unordered_map<std::string, uint32_t> numbers;
@@ -131,13 +132,13 @@ class Layout {
       }
     }
   }
-  void forward(const MemoryEvent& event) {
+  void apply(const MemoryEvent& event) {
     if (event.kind == Kind::alloc) add_block(event);
     if (event.kind == Kind::free_requested) blocks_.erase(event.address);
     if (event.kind == Kind::segment_map) map(event);
     if (event.kind == Kind::segment_unmap) mapped_.erase(event.address);
   }
-  void back(const MemoryEvent& event) {
+  void undo(const MemoryEvent& event) {
     if (event.kind == Kind::alloc) blocks_.erase(event.address);
     if (event.kind == Kind::free_requested) add_block(event);
     if (event.kind == Kind::segment_map) mapped_.erase(event.address);
@@ -173,7 +174,7 @@ class Layout {
 
   std::vector<std::string>& names_;
   std::unordered_map<int64_t, MemoryTimeline::Block> blocks_;
-  std::map<int64_t, MemoryTimeline::Range> mapped_;  // what one call mapped; unmapped likewise
+  std::map<int64_t, MemoryTimeline::Range> mapped_;  // one entry per mapping; an unmap removes one
 };
 
 }  // namespace
@@ -186,13 +187,13 @@ MemoryTimeline make_timeline(const MemorySnapshot& snapshot, const MemoryHistory
   MemoryTimeline timeline;
   timeline.names = history.names;
   follow(timeline, snapshot, history);
-  Layout layout(timeline.names);
+  TimelineLayout layout(timeline.names);
   const auto peak = history.events.begin() + timeline.peak.event;
-  if (starts_at_birth(history)) {
-    std::for_each(history.events.begin(), peak, [&](const MemoryEvent& event) { layout.forward(event); });
+  if (is_complete(history)) {
+    std::for_each(history.events.begin(), peak, [&](const MemoryEvent& event) { layout.apply(event); });
   } else {
     layout.start_from(snapshot);
-    for (auto event = history.events.end(); event != peak;) layout.back(*--event);
+    for (auto event = history.events.end(); event != peak;) layout.undo(*--event);
   }
   timeline.blocks = layout.blocks();
   timeline.mapped = layout.mapped();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a history says: how much memory was in use over time, and what lay where when it was most.
+// An allocator's history over time: bytes in use and reserved, and the address space at the peak.
 #pragma once
 #include <meshgrad/engine/memory/stats.h>
 
@@ -9,19 +9,20 @@
 
 namespace meshgrad {
 
-/// Sizes are those asked for, as that is what events carry.
+/// Sizes are requested bytes, as events carry them.
 struct MemoryTimeline {
   struct Sample {
-    int64_t event = 0;  ///< how many events of the history came before
+    int64_t event = 0;  ///< number of events of the history before it
     int64_t nanoseconds = 0;
     std::array<int64_t, kTagCount> in_use{};
     int64_t reserved = 0;
     int64_t total() const;
     bool operator==(const Sample&) const = default;
   };
+  /// An allocation that failed.
   struct Shortage {
     int64_t nanoseconds = 0;
-    int64_t asked = 0;
+    int64_t requested = 0;
     int64_t free = 0;
     Tag tag = Tag::host;
     uint32_t name = 0;
@@ -42,11 +43,11 @@ struct MemoryTimeline {
     bool operator==(const Block&) const = default;
   };
 
-  /// In order of time, from before the first event to after the last, at most a few thousand: those between
-  /// which nothing higher and nothing lower is left out.
+  /// In order of time, from before the first event to after the last, at most a few thousand; downsampling
+  /// keeps the highest and the lowest.
   std::vector<Sample> samples;
   std::vector<Shortage> shortages;  ///< the last kMostShortages
-  Sample peak;                      ///< the first instant at which most bytes were in use
+  Sample peak;                      ///< the first time at which most bytes were in use
   std::vector<Range> mapped;        ///< at the peak, by address; neighbours of one stream are joined
   std::vector<Block> blocks;        ///< in use at the peak, by address
   std::vector<std::string> names;
@@ -54,8 +55,8 @@ struct MemoryTimeline {
   static constexpr size_t kMostShortages = 200;
 };
 
-/// Follows the history from its first event when that is the allocator's first; otherwise goes back from the
-/// snapshot, which must be of the time just after the last event. Without events it shows the snapshot.
+/// Applies the events from the first if the history is complete; otherwise undoes them from the snapshot,
+/// which must be of the time just after the last event. Without events it shows the snapshot.
 MemoryTimeline make_timeline(const MemorySnapshot& snapshot, const MemoryHistory& history);
 
 }  // namespace meshgrad

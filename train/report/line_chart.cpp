@@ -3,6 +3,7 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/io/atomic_file.h>
 #include <meshgrad/train/report/line_chart.h>
+#include <meshgrad/train/report/markup.h>
 #include <meshgrad/train/report/ticks.h>
 
 #include <algorithm>
@@ -15,7 +16,7 @@ namespace {
 
 constexpr double kWidth = 880, kHeight = 420;
 constexpr double kLeft = 78, kRight = 24, kTop = 52, kBottom = 58;
-constexpr std::size_t kSlices = 250;
+constexpr std::size_t kPointSlices = 250;
 constexpr std::size_t kManyPoints = 300;
 constexpr std::string_view kColours[] = {"#2f81f7", "#e8833a", "#3fa45b", "#b565d8"};
 
@@ -27,22 +28,7 @@ struct Band {
   double x, mean, low, high;
 };
 
-std::string escaped(std::string_view text) {
-  std::string result;
-  for (const char c : text) {
-    if (c == '&')
-      result += "&amp;";
-    else if (c == '<')
-      result += "&lt;";
-    else if (c == '>')
-      result += "&gt;";
-    else
-      result += c;
-  }
-  return result;
-}
-
-/// Data to pixels, with the logarithm where asked for.
+/// Data to pixels, with a linear or a logarithmic y axis.
 class Axes {
  public:
   Axes(std::span<const std::vector<Point>> lines, bool log_y) : log_y_(log_y) {
@@ -101,7 +87,7 @@ std::vector<Point> usable_points(const ChartSeries& series, bool log_y) {
 
 std::vector<Band> slices(std::span<const Point> points, bool log_y) {
   std::vector<Band> bands;
-  const std::size_t each = (points.size() + kSlices - 1) / kSlices;
+  const std::size_t each = (points.size() + kPointSlices - 1) / kPointSlices;
   for (std::size_t begin = 0; begin < points.size(); begin += each) {
     const auto part = points.subspan(begin, std::min(each, points.size() - begin));
     Band band{0, 0, part[0].y, part[0].y};
@@ -172,11 +158,11 @@ std::string drawn_frame(const Axes& axes, const ChartText& text) {
                        bottom + 21, tick.label);
   }
   svg += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n", (kLeft + right) / 2,
-                     kHeight - 12, escaped(text.x_label));
+                     kHeight - 12, escape_markup(text.x_label));
   svg += fmt::format("<text transform=\"translate(18 {}) rotate(-90)\" text-anchor=\"middle\">{}</text>\n",
-                     (kTop + bottom) / 2, escaped(text.y_label));
+                     (kTop + bottom) / 2, escape_markup(text.y_label));
   return svg + fmt::format("<text x=\"{}\" y=\"28\" font-size=\"16\" font-weight=\"600\">{}</text>\n</g>\n",
-                           kLeft, escaped(text.title));
+                           kLeft, escape_markup(text.title));
 }
 
 std::string drawn_legend(std::span<const ChartSeries> series) {
@@ -184,8 +170,8 @@ std::string drawn_legend(std::span<const ChartSeries> series) {
   double x = kWidth - kRight;
   for (std::size_t i = series.size(); i-- > 0;) {
     x -= 7.2 * static_cast<double>(series[i].name.size());
-    svg +=
-        fmt::format("<text x=\"{:.0f}\" y=\"28\" fill=\"#7d8590\">{}</text>\n", x, escaped(series[i].name));
+    svg += fmt::format("<text x=\"{:.0f}\" y=\"28\" fill=\"#7d8590\">{}</text>\n", x,
+                       escape_markup(series[i].name));
     svg += fmt::format(
         "<line x1=\"{:.0f}\" y1=\"23.5\" x2=\"{:.0f}\" y2=\"23.5\" stroke=\"{}\" stroke-width=\"3\" "
         "stroke-linecap=\"round\"/>\n",
@@ -211,10 +197,7 @@ std::string line_chart_svg(std::span<const ChartSeries> series, const ChartText&
     lines.push_back(usable_points(one, log_y));
   }
   const Axes axes(lines, log_y);
-  std::string svg = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" "
-      "font-family=\"system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif\" font-size=\"13\">\n",
-      kWidth, kHeight);
+  std::string svg = svg_start(kWidth, kHeight);
   svg += drawn_frame(axes, text);
   for (std::size_t i = 0; i < lines.size(); ++i) svg += drawn_series(lines[i], axes, kColours[i], log_y);
   return svg + drawn_legend(series) + "</svg>\n";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values at the nodes of one frame, as the writers of files and pictures take them.
+// Values at the nodes of one frame: the input of the writers of files and pictures.
 #pragma once
 #include <meshgrad/train/data/dataset.h>
 
@@ -16,8 +16,8 @@ struct PointField {
 };
 
 /// InvalidArgument, naming `where`, unless the mesh's positions, cells and edges fit its sizes and every
-/// index is a node. Only nodes, dim, cell_kind, positions, cells, senders and receivers are looked at: a
-/// caller with a mesh of his own need not fill the rest.
+/// index is a node. Only nodes, dim, cell_kind, positions, cells, senders and receivers are read; a
+/// caller need not fill the rest.
 void check_mesh(std::string_view where, const MeshView& mesh);
 
 /// InvalidArgument, naming `where` and the field, unless there is a value for every node and component.

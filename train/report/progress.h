@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one line that says how a run is doing.
+// The progress line of a run.
 #pragma once
 #include <cstdint>
 #include <cstdio>
@@ -9,7 +9,7 @@
 namespace meshgrad {
 
 struct ProgressState {
-  std::int64_t step = 0;   ///< done so far
+  std::int64_t step = 0;   ///< finished so far
   std::int64_t total = 0;  ///< of the whole run
   double loss = 0;
   double learning_rate = 0;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/train/io/atomic_file.h>
 #include <meshgrad/train/report/field_picture.h>
 #include <meshgrad/train/report/rollout_files.h>
 #include <meshgrad/train/report/vtu.h>
@@ -23,102 +24,116 @@ std::vector<float> columns(const std::vector<float>& rows, size_t width, size_t 
   return result;
 }
 
-/// One target field of one frame.
+/// One target field of one frame; without truth there is no error either.
 struct FieldFrame {
   FieldInfo info;
   std::vector<float> ours, truth, error;
 };
 
-std::vector<FieldFrame> split_fields(const FrameFeatures& features, const std::vector<float>& ours,
+std::vector<FieldFrame> split_fields(const MeshInputs& inputs, const std::vector<float>& ours,
                                      const std::vector<float>& truth) {
   std::vector<FieldFrame> fields;
+  const auto width = static_cast<size_t>(inputs.outputs());
   size_t first = 0;
-  for (const FieldInfo& info : features.targets()) {
+  for (const FieldInfo& info : inputs.targets()) {
     const auto count = static_cast<size_t>(info.components);
-    FieldFrame field{info,
-                     columns(ours, static_cast<size_t>(features.outputs()), first, count),
-                     columns(truth, static_cast<size_t>(features.outputs()), first, count),
-                     {}};
-    for (size_t i = 0; i < field.ours.size(); ++i) field.error.push_back(field.ours[i] - field.truth[i]);
+    FieldFrame field{info, columns(ours, width, first, count), columns(truth, width, first, count), {}};
+    for (size_t i = 0; i < field.truth.size(); ++i) field.error.push_back(field.ours[i] - field.truth[i]);
     fields.push_back(std::move(field));
     first += count;
   }
   return fields;
 }
 
+/// One VTU file: node_type, and for each field NAME, NAME_truth and NAME_error, the latter two where the data
+/// has the truth.
+void write_comparison(const fs::path& path, const MeshView& mesh, const std::vector<FieldFrame>& fields,
+                      double time) {
+  const std::vector<float> node_types(mesh.node_type.begin(), mesh.node_type.end());
+  std::vector<PointField> points{{"node_type", 1, node_types}};
+  for (const FieldFrame& field : fields) {
+    points.push_back({field.info.name, field.info.components, field.ours});
+    if (field.truth.empty()) continue;
+    points.push_back({field.info.name + "_truth", field.info.components, field.truth});
+    points.push_back({field.info.name + "_error", field.info.components, field.error});
+  }
+  write_vtu(path, mesh, points, time);
+}
+
+fs::path write_picture(const fs::path& path, const MeshView& mesh, const FieldFrame& field,
+                       const std::string& caption) {
+  write_file_atomically(path, draw_comparison(mesh, {field.info.name, field.info.components, field.ours},
+                                              {field.info.name, field.info.components, field.truth},
+                                              {caption, field.info.unit}));
+  return path;
+}
+
+void make_folder(const fs::path& directory) {
+  std::error_code error;
+  fs::create_directories(directory, error);
+  if (error)
+    throw data_error(directory.string(), "a folder that can be made", error.message(),
+                     "choose another with -o");
+}
+
 class RolloutWriter {
  public:
-  RolloutWriter(const Predictor& predictor, const RolloutFilesOptions& options,
+  RolloutWriter(const MeshDynamics& task, const RolloutFilesOptions& options,
                 const TrajectoryView& trajectory)
-      : predictor_(predictor), options_(options), trajectory_(trajectory) {
-    std::error_code error;
-    fs::create_directories(options.directory, error);
-    if (error)
-      throw data_error(options.directory.string(), "a folder that can be made", error.message(),
-                       "choose another with -o");
-    const auto types = trajectory.mesh().node_type;
-    node_types_.assign(types.begin(), types.end());
-    mask_ = predictor.features().predicted_mask(trajectory.mesh());
-    const FrameRange range = usable_frames(predictor.config().data.predict, trajectory.frames());
-    total_ = range.end - range.first;
-    if (options.steps > 0) total_ = std::min(total_, options.steps);
-    picture_steps_ = {1, 10, total_ / 2, total_};
+      : task_(task),
+        options_(options),
+        trajectory_(trajectory),
+        total_(rollout_frames(task, trajectory, {.steps = options.steps})),
+        picture_steps_{1, 10, total_ / 2, total_},
+        mask_(task.inputs().predicted_mask(trajectory.mesh())),
+        errors_(task.inputs().targets()) {
+    make_folder(options.directory);
   }
 
-  void add(int64_t t, const std::vector<float>& ours, const std::vector<float>& truth) {
-    ++step_;
-    const std::vector<FieldFrame> fields = split_fields(predictor_.features(), ours, truth);
+  void add(const RolloutFrame& frame) {
+    ++files_.steps;
+    const std::vector<FieldFrame> fields = split_fields(task_.inputs(), frame.ours, frame.truth);
     const double dt = trajectory_.dt() > 0.0 ? trajectory_.dt() : 1.0;
-    const double time = static_cast<double>(t + trajectory_.first_frame()) * dt;
-    write_frame(fields, time);
-    if (picture_steps_.contains(step_)) draw(fields, time);
-    sum_ += mean_squared_error(ours, truth, mask_);
-    if (options_.progress) options_.progress(step_, total_);
+    const double time = static_cast<double>(frame.t + trajectory_.first_frame()) * dt;
+    const std::string name = fmt::format("frame_{:05}.vtu", files_.steps);
+    write_comparison(options_.directory / name, trajectory_.mesh(), fields, time);
+    entries_.push_back({time, name});
+    if (!frame.truth.empty()) {
+      if (picture_steps_.contains(files_.steps)) draw(fields, time);
+      ++files_.compared;
+      sum_ += mean_squared_error(frame.ours, frame.truth, mask_);
+      errors_.add(frame.ours, frame.truth, mask_);
+    }
+    if (options_.progress) options_.progress(files_.steps, total_);
   }
 
   RolloutFiles finish() {
     files_.series = options_.directory / "rollout.pvd";
     write_pvd(files_.series, entries_);
-    files_.steps = step_;
-    files_.rmse = step_ > 0 ? std::sqrt(sum_ / static_cast<double>(step_)) : std::nan("");
+    files_.rmse = files_.compared > 0 ? std::sqrt(sum_ / static_cast<double>(files_.compared)) : std::nan("");
+    files_.fields = errors_.fields();
     return files_;
   }
 
  private:
-  void write_frame(const std::vector<FieldFrame>& fields, double time) {
-    std::vector<PointField> points{{"node_type", 1, node_types_}};
-    for (const FieldFrame& field : fields) {
-      points.push_back({field.info.name, field.info.components, field.ours});
-      points.push_back({field.info.name + "_truth", field.info.components, field.truth});
-      points.push_back({field.info.name + "_error", field.info.components, field.error});
-    }
-    const std::string name = fmt::format("frame_{:05}.vtu", step_);
-    write_vtu(options_.directory / name, trajectory_.mesh(), points, time);
-    entries_.push_back({time, name});
-  }
-
   void draw(const std::vector<FieldFrame>& fields, double time) {
     for (const FieldFrame& field : fields) {
-      const fs::path path = options_.directory / fmt::format("{}_step_{:05}.png", field.info.name, step_);
       const std::string caption =
-          fmt::format("{}, step {} of a rollout{}", field.info.name, step_,
+          fmt::format("{}, step {} of a rollout{}", field.info.name, files_.steps,
                       trajectory_.dt() > 0.0 ? fmt::format(", t = {:.3g} s", time) : "");
-      write_png(path, draw_comparison(
-                          trajectory_.mesh(), {field.info.name, field.info.components, field.ours},
-                          {field.info.name, field.info.components, field.truth}, {caption, field.info.unit}));
-      files_.pictures.push_back(path);
+      const std::string name = fmt::format("{}_step_{:05}.svg", field.info.name, files_.steps);
+      files_.pictures.push_back(write_picture(options_.directory / name, trajectory_.mesh(), field, caption));
     }
   }
 
-  const Predictor& predictor_;
+  const MeshDynamics& task_;
   const RolloutFilesOptions& options_;
   const TrajectoryView& trajectory_;
-  std::vector<float> node_types_;
+  int64_t total_;
   std::set<int64_t> picture_steps_;
-  int64_t total_ = 0;
-  int64_t step_ = 0;
-  double sum_ = 0.0;
   std::vector<uint8_t> mask_;
+  FieldErrors errors_;
+  double sum_ = 0.0;
   std::vector<PvdEntry> entries_;
   RolloutFiles files_;
 };
@@ -126,19 +141,61 @@ class RolloutWriter {
 }  // namespace
 
 RolloutFiles write_rollout(const Predictor& predictor, const RolloutFilesOptions& options) {
+  const auto* task = predictor.task().as<MeshDynamics>();
+  if (task == nullptr) {
+    throw config_error("task.name", "\"mesh_dynamics\": a rollout goes through time", "\"steady_field\"",
+                       "use meshgrad predict");
+  }
   const int64_t count = predictor.dataset().size(options.split);
   if (options.trajectory < 0 || options.trajectory >= count) {
     throw config_error("--trajectory", fmt::format("0 to {} in split {}", count - 1, options.split),
                        fmt::format("{}", options.trajectory), "choose one that exists");
   }
   const TrajectoryView trajectory = predictor.dataset().trajectory(options.split, options.trajectory);
-  RolloutWriter writer(predictor, options, trajectory);
-  roll_out(predictor, trajectory, options.steps,
-           options.boundary.value_or(predictor.config().rollout.boundary),
-           [&](int64_t t, const std::vector<float>& ours, const std::vector<float>& truth) {
-             writer.add(t, ours, truth);
-           });
+  RolloutWriter writer(*task, options, trajectory);
+  roll_out(
+      predictor.trained(), *task, trajectory,
+      {.steps = options.steps, .boundary = options.boundary.value_or(predictor.config().rollout.boundary)},
+      [&](const RolloutFrame& frame) { writer.add(frame); });
   return writer.finish();
+}
+
+PredictionFiles write_predictions(const Predictor& predictor, const PredictionFilesOptions& options) {
+  const auto* task = predictor.task().as<SteadyField>();
+  if (task == nullptr) {
+    throw config_error("task.name", "\"steady_field\": predict knows no time", "\"mesh_dynamics\"",
+                       "use meshgrad rollout");
+  }
+  make_folder(options.directory);
+  constexpr int64_t kPictures = 4;
+  const MeshInputs& inputs = task->inputs();
+  FieldErrors errors(inputs.targets());
+  PredictionFiles files;
+  const int64_t all = predictor.dataset().size(options.split);
+  const int64_t count = options.meshes > 0 ? std::min(options.meshes, all) : all;
+  for (int64_t i = 0; i < count; ++i) {
+    const TrajectoryView trajectory = predictor.dataset().trajectory(options.split, i);
+    const MeshView& mesh = trajectory.mesh();
+    for (int64_t t = 0; t < trajectory.frames(); ++t) {
+      const std::vector<float> ours = predict_steady(predictor.trained(), *task, trajectory, t);
+      const std::vector<float> truth = inputs.target_values(trajectory, t);
+      errors.add(ours, truth, inputs.predicted_mask(mesh));
+      const std::vector<FieldFrame> fields = split_fields(inputs, ours, truth);
+      const std::string name =
+          trajectory.frames() > 1 ? fmt::format("mesh_{:05}_{:05}", i, t) : fmt::format("mesh_{:05}", i);
+      files.meshes.push_back(options.directory / (name + ".vtu"));
+      write_comparison(files.meshes.back(), mesh, fields, 0.0);
+      if (static_cast<int64_t>(files.meshes.size()) > kPictures) continue;
+      for (const FieldFrame& field : fields) {
+        const fs::path path = options.directory / fmt::format("{}_{}.svg", field.info.name, name);
+        files.pictures.push_back(
+            write_picture(path, mesh, field, fmt::format("{}, mesh {}", field.info.name, i)));
+      }
+    }
+    if (options.progress) options.progress(i + 1, count);
+  }
+  files.fields = errors.fields();
+  return files;
 }
 
 }  // namespace meshgrad

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rollout as files that people look at: a series for ParaView and pictures.
+// Predictions as files that people look at: VTU for ParaView, and pictures.
 #pragma once
-#include <meshgrad/train/run/evaluate.h>
+#include <meshgrad/train/run/predictor.h>
+#include <meshgrad/train/task/rollout.h>
 
 namespace meshgrad {
 
 struct RolloutFilesOptions {
   std::string split = "test";
   int64_t trajectory = 0;
-  int64_t steps = 0;  ///< 0: to the end of the trajectory
+  int64_t steps = 0;  ///< 0: to the end of the trajectory; may be more than it has (RolloutFrame)
   std::optional<RolloutBoundary> boundary;
   std::filesystem::path directory;
   std::function<void(int64_t done, int64_t total)> progress;
@@ -16,13 +17,33 @@ struct RolloutFilesOptions {
 
 struct RolloutFiles {
   std::filesystem::path series;                 ///< rollout.pvd
-  std::vector<std::filesystem::path> pictures;  ///< prediction, truth and error, PNG
+  std::vector<std::filesystem::path> pictures;  ///< prediction, truth and error, SVG
   int64_t steps = 0;
-  double rmse = 0.0;  ///< over all steps, predicted nodes and components
+  int64_t compared = 0;            ///< steps for which the data has the truth
+  double rmse = 0.0;               ///< over the compared steps, predicted nodes and components
+  std::vector<FieldError> fields;  ///< over the compared steps
 };
 
-/// Rolls one trajectory out and writes rollout.pvd with one VTU a frame (fields NAME, NAME_truth, NAME_error,
-/// and node_type), and pictures after the first, the tenth, the middle and the last step.
+/// Rolls one trajectory out (ConfigError for a task without time) and writes rollout.pvd with one VTU a frame
+/// (fields NAME, NAME_truth, NAME_error, and node_type), and pictures after the first, the tenth, the middle
+/// and the last step.
 RolloutFiles write_rollout(const Predictor& predictor, const RolloutFilesOptions& options);
+
+struct PredictionFilesOptions {
+  std::string split = "test";
+  int64_t meshes = 0;  ///< the first ones; 0: all
+  std::filesystem::path directory;
+  std::function<void(int64_t done, int64_t total)> progress;
+};
+
+struct PredictionFiles {
+  std::vector<std::filesystem::path> meshes;    ///< mesh_NNNNN.vtu
+  std::vector<std::filesystem::path> pictures;  ///< prediction, truth and error of the first meshes, SVG
+  std::vector<FieldError> fields;
+};
+
+/// Predicts the steady fields of each mesh of a split and writes one VTU a mesh (fields NAME, NAME_truth,
+/// NAME_error, and node_type), and pictures of the first four. Throws ConfigError for a run of another task.
+PredictionFiles write_predictions(const Predictor& predictor, const PredictionFilesOptions& options);
 
 }  // namespace meshgrad

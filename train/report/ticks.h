@@ -11,8 +11,8 @@ struct Tick {
   std::string label;
 };
 
-/// About `count` multiples of 1, 2 or 5 times a power of ten within [low, high], labelled with just the
-/// digits that tell them apart. Empty unless low < high and both are finite.
+/// About `count` multiples of 1, 2 or 5 times a power of ten within [low, high], labelled with only the
+/// digits that distinguish them. Empty unless low < high and both are finite.
 std::vector<Tick> linear_ticks(double low, double high, int count);
 
 /// Powers of ten within [low, high]; with fewer than three, also their 2- and 5-fold; linear ticks where even

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/io/atomic_file.h>
+#include <meshgrad/train/report/markup.h>
 #include <meshgrad/train/report/vtu.h>
 
 #include <numeric>
@@ -41,29 +42,6 @@ class VtuDocument {
   }
 };
 
-std::string escaped(std::string_view text) {
-  std::string result;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        result += "&amp;";
-        break;
-      case '<':
-        result += "&lt;";
-        break;
-      case '>':
-        result += "&gt;";
-        break;
-      case '"':
-        result += "&quot;";
-        break;
-      default:
-        result += c;
-    }
-  }
-  return result;
-}
-
 std::vector<float> padded_to_three(std::span<const float> values) {
   std::vector<float> result;
   result.reserve(values.size() / 2 * 3);
@@ -74,8 +52,8 @@ std::vector<float> padded_to_three(std::span<const float> values) {
 
 void add_vectors(VtuDocument& document, std::string_view name, int components,
                  std::span<const float> values) {
-  const std::string attributes =
-      fmt::format("Name=\"{}\" NumberOfComponents=\"{}\"", escaped(name), components == 2 ? 3 : components);
+  const std::string attributes = fmt::format("Name=\"{}\" NumberOfComponents=\"{}\"", escape_markup(name),
+                                             components == 2 ? 3 : components);
   if (components == 2) {
     document.array<float>("Float32", attributes, padded_to_three(values));
   } else {
@@ -181,7 +159,7 @@ void write_pvd(const std::filesystem::path& path, std::span<const PvdEntry> entr
       "header_type=\"UInt64\">\n  <Collection>\n";
   for (const PvdEntry& entry : entries) {
     xml += fmt::format("    <DataSet timestep=\"{}\" part=\"0\" file=\"{}\"/>\n", entry.time,
-                       escaped(entry.file));
+                       escape_markup(entry.file));
   }
   xml += "  </Collection>\n</VTKFile>\n";
   write_file_atomically(path, xml);

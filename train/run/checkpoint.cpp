@@ -69,9 +69,9 @@ std::map<std::string, std::string> metadata_of(const Config& config, uint64_t fi
       {"micro", fmt::format("{}", s.micro)},
       {"learned", fmt::format("{}", s.learned)},
       {"skipped", fmt::format("{}", s.optimizer.skipped)},
-      {"skipped_in_a_row", fmt::format("{}", s.optimizer.skipped_in_a_row)},
-      {"bad_losses", fmt::format("{}", s.optimizer.bad_losses)},
-      {"bad_window", fmt::format("{}", s.optimizer.bad_window)},
+      {"skipped_in_a_row", fmt::format("{}", s.optimizer.consecutive_skips)},
+      {"bad_losses", fmt::format("{}", s.optimizer.non_finite_losses)},
+      {"bad_window", fmt::format("{}", s.optimizer.last_skipped_step)},
       {"loss_count", fmt::format("{}", s.optimizer.loss_count)},
       {"best_step", fmt::format("{}", s.best_step)},
       {"optimizer_steps", fmt::format("{}", s.optimizer.steps)},
@@ -82,7 +82,7 @@ std::map<std::string, std::string> metadata_of(const Config& config, uint64_t fi
       {"best_valid_loss", exact(s.best_valid_loss)}};
   if (config.precision == DType::f16) {
     metadata["loss_scale"] = exact(s.optimizer.loss_scale);
-    metadata["bad_scale"] = exact(s.optimizer.bad_scale);
+    metadata["bad_scale"] = exact(s.optimizer.last_skipped_scale);
     metadata["clean_steps"] = fmt::format("{}", s.optimizer.clean_steps);
   }
   return metadata;
@@ -166,7 +166,7 @@ void save_checkpoint(const fs::path& path, const Stream& stream, const Config& c
 Config checkpoint_config(const fs::path& path) {
   const SafetensorsFile file(path);
   check_is_checkpoint(file.view());
-  return parse_config(file.view().metadata_at("config"), path.string() + " (its configuration)");
+  return parse_saved_config(file.view().metadata_at("config"), path.string() + " (its configuration)");
 }
 
 uint64_t checkpoint_data_fingerprint(const fs::path& path) {
@@ -190,16 +190,16 @@ RunState load_checkpoint(const fs::path& path, const Stream& stream, const Param
   s.best_valid_loss = number(view, "best_valid_loss");
   s.optimizer.steps = whole("optimizer_steps");
   s.optimizer.skipped = whole("skipped");
-  s.optimizer.skipped_in_a_row = whole("skipped_in_a_row");
-  s.optimizer.bad_losses = whole("bad_losses");
-  s.optimizer.bad_window = whole("bad_window");
+  s.optimizer.consecutive_skips = whole("skipped_in_a_row");
+  s.optimizer.non_finite_losses = whole("bad_losses");
+  s.optimizer.last_skipped_step = whole("bad_window");
   s.optimizer.loss_count = whole("loss_count");
   s.optimizer.window_loss = number(view, "window_loss");
   s.optimizer.loss_sum = number(view, "loss_sum");
   s.optimizer.last_loss = number(view, "last_loss");
   if (view.metadata.contains("loss_scale")) {
     s.optimizer.loss_scale = number(view, "loss_scale");
-    s.optimizer.bad_scale = number(view, "bad_scale");
+    s.optimizer.last_skipped_scale = number(view, "bad_scale");
     s.optimizer.clean_steps = whole("clean_steps");
   }
   load_arena(view, "model.", parameters, parameters.values(), stream);

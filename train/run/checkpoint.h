@@ -5,14 +5,14 @@
 // normalizer.{nodes,edges,targets}.{mean,squared_deviation,count}. Metadata: the resolved configuration and
 // the counters below. The same state gives the same bytes.
 #pragma once
-#include <meshgrad/nn/mesh_graph_net.h>
 #include <meshgrad/nn/normalizer.h>
 #include <meshgrad/train/run/optimizer.h>
-#include <meshgrad/train/task/frame_features.h>
+#include <meshgrad/train/task/task.h>
 
 #include <filesystem>
 #include <limits>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// Where a run stands. Sampler and noise depend on these counters and the seed alone.
@@ -45,3 +45,4 @@ RunState load_checkpoint(const std::filesystem::path& path, const Stream& stream
 std::filesystem::path find_checkpoint(const std::filesystem::path& run, const std::string& word);
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

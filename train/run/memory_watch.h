@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a training run says about its memory at the end of each epoch, and when it should worry.
+// The memory line of each epoch, and the alarm when fragmentation grows.
 #pragma once
 #include <meshgrad/engine/memory/stats.h>
 
@@ -13,14 +13,14 @@ class MemoryWatch {
   struct Epoch {
     int64_t number = 0;                                           ///< from 1
     int64_t allocated = 0, reserved = 0, peak = 0, headroom = 0;  ///< bytes; peaks are of this epoch
-    double waste = 0.0;  ///< 1 - most allocated / most reserved: what fragmentation costs
+    double waste = 0.0;  ///< 1 - peak allocated / peak reserved: lost to fragmentation
     std::string line;    ///< "epoch 3: memory 1.20 GiB allocated, 1.25 GiB reserved, ..."
     std::string alarm;   ///< a line when waste has grown, otherwise empty
   };
 
-  /// Looks at the statistics of an epoch that ends; the caller resets the peaks after it. The alarm compares
-  /// with the least waste of any epoch before: it is raised when that is exceeded by 5 points, and again for
-  /// each further 5.
+  /// Reads the statistics of an epoch that ends; the caller resets the peaks after it. The alarm is raised
+  /// when the waste exceeds the least of all epochs before by 5 percentage points, and once more for each
+  /// further 5.
   Epoch end_epoch(int64_t number, const MemoryStats& stats);
 
  private:

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 #include <meshgrad/kernels/reduction.h>
 #include <meshgrad/train/run/non_finite.h>
-#include <meshgrad/train/task/unrolled_loss.h>
 
 #include <cmath>
 
@@ -21,18 +20,14 @@ class Search {
 
   const std::optional<NonFinite>& found() const { return found_; }
 
-  void look_at_given(const Batch& batch) {
-    look(Phase::given, "batch", "", "node features", batch.node_features, batch.node_rows());
-    for (const EdgeSet& set : batch.edge_sets) {
+  void look_at_given(const Task& task, const Batch& batch) {
+    const GraphBatch& graph = batch.graph;
+    look(Phase::given, "batch", "", "node features", graph.node_features, graph.node_rows());
+    for (const EdgeSet& set : graph.edge_sets) {
       look(Phase::given, "batch", "", "edge features of " + set.name, set.features, set.graph.edge_rows());
     }
-    look(Phase::given, "batch", "", "target", batch.target, batch.node_rows(), batch.mask);
-    for (int64_t k = 0; k < batch.unroll.further; ++k) {
-      const Unroll::Step step = batch.unroll.step(k, batch.nodes);
-      const std::string of = fmt::format(" of unrolled step {}", k + 1);
-      look(Phase::given, "batch", "", "node features" + of, step.node_features, batch.node_rows());
-      look(Phase::given, "batch", "", "target" + of, step.target, batch.node_rows(), batch.mask);
-    }
+    for (const GivenTensor& given : task.given(batch))
+      look(Phase::given, "batch", "", given.name, given.tensor, given.rows, given.mask);
     for (size_t i = 0; i < parameters_.parameters().size(); ++i) {
       const std::string& name = parameters_.parameters()[i].name;
       const Tensor stored = parameters_.weight(i).value;
@@ -77,7 +72,7 @@ class Search {
     const Tensor& gradients = parameters_.gradients();
     if (found_ || !gradients.defined()) return;
     fill_zero(sum_, runtime_.stream());
-    sum_of_squares({.x = gradients, .sum = sum_, .non_finite = flag_}, runtime_, runtime_.stream());
+    kernels::sum_of_squares({.x = gradients, .sum = sum_, .non_finite = flag_}, runtime_, runtime_.stream());
     if (*to_host(flag_, runtime_.stream()).data<int32_t>() == 0) return;
     for (size_t i = 0; i < parameters_.parameters().size(); ++i) {
       const Tensor gradient = parameters_.gradient(i);
@@ -121,19 +116,39 @@ std::string NonFinite::fix(DType precision) const {
                                  : "lower optimizer.lr or set train.clip_norm";
 }
 
-std::optional<NonFinite> find_non_finite(Runtime& runtime, const MeshGraphNet& model, const Batch& batch,
-                                         double seed, const Recomputation& recomputation) {
-  Search search(runtime, model.parameters());
-  search.look_at_given(batch);
+std::optional<NonFinite> find_non_finite(Runtime& runtime, const Task& task, const Model& model,
+                                         const Batch& batch, double seed,
+                                         const Recomputation& recomputation) {
+  Search search(runtime, model.parameters);
+  search.look_at_given(task, batch);
   if (search.found()) return search.found();
   Tape tape(runtime);
   tape.observe([&](const OpWritten& op) { search.look_at(op); });
-  const Variable loss = batch_loss(tape, model, batch, recomputation);
+  const Variable loss = task.loss(tape, model, batch, recomputation);
   search.look(Phase::forward, "", "masked_loss", "loss", loss.value(), 1);
   if (search.found()) return search.found();
   tape.backward(loss, Tensor::from<double>(runtime, std::span<const double>(&seed, 1), Shape{1},
                                            Tag::workspace, "seed"));
   return search.found();
+}
+
+std::optional<NonFinite> find_non_finite_in_window(Runtime& runtime, const Config& config, const Task& task,
+                                                   Model& model, BatchLoader& loader, int64_t step,
+                                                   double loss_scale, Normalizers& normalizers,
+                                                   const Recomputation& recomputation) {
+  if (!model.parameters.gradients().defined()) model.parameters.allocate_gradients(runtime);
+  fill_zero(model.parameters.gradients(), runtime.stream());
+  const auto weight = static_cast<double>(loader.window_weight(step));
+  std::vector<Sample> samples;
+  for (int64_t micro = 0; micro < config.train.accumulate; ++micro) {
+    loader.list_samples({step, micro}, samples);
+    if (samples.empty()) continue;
+    const Batch batch = training_batch(task, runtime, config.precision, config.data.train_split, samples,
+                                       loader.noise(), normalizers);
+    const auto found = find_non_finite(runtime, task, model, batch, loss_scale / weight, recomputation);
+    if (found) return found;
+  }
+  return std::nullopt;
 }
 
 }  // namespace meshgrad

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where a number first is not finite as a batch is computed: what the report of a failed run is made of.
 #pragma once
-#include <meshgrad/train/planning/recompute.h>
+#include <meshgrad/train/run/batch_loader.h>
 
 #include <optional>
 #include <vector>
@@ -25,11 +25,18 @@ struct NonFinite {
   std::string fix(DType precision) const;
 };
 
-/// Computes a batch's forward pass, loss, and backward pass from `seed` = loss scale / window weight, and
-/// looks at what is given, at what each op writes, and at the weights' gradients behind each op. Waits for
-/// the device all the time. Gradients are added to the parameters', and parts are computed again, as in a
+/// Runs a batch's forward pass, loss, and backward pass from `seed` = loss scale / window weight, and
+/// searches what is given, what each op writes, and the weights' gradients behind each op. Synchronises with
+/// the device after each op. Gradients are added to the parameters', and segments are recomputed, as in a
 /// step.
-std::optional<NonFinite> find_non_finite(Runtime& runtime, const MeshGraphNet& model, const Batch& batch,
-                                         double seed, const Recomputation& recomputation = {});
+std::optional<NonFinite> find_non_finite(Runtime& runtime, const Task& task, const Model& model,
+                                         const Batch& batch, double seed,
+                                         const Recomputation& recomputation = {});
+
+/// The same over the batches of the window of an optimizer step, from zeroed gradients.
+std::optional<NonFinite> find_non_finite_in_window(Runtime& runtime, const Config& config, const Task& task,
+                                                   Model& model, BatchLoader& loader, int64_t step,
+                                                   double loss_scale, Normalizers& normalizers,
+                                                   const Recomputation& recomputation);
 
 }  // namespace meshgrad

@@ -61,25 +61,26 @@ Optimizer::Optimizer(Runtime& runtime, const ParameterSet& parameters, const Opt
 
 Tensor Optimizer::note_loss(Runtime& runtime, const Tensor& sum, const Tensor& window_weight) const {
   const Tensor seed = Tensor::empty(runtime, Shape{1}, DType::f64, Tag::workspace, "seed");
-  meshgrad::note_loss({.state = state_, .sum = sum, .window_weight = window_weight, .seed = seed},
-                      runtime.stream());
+  meshgrad::kernels::note_loss({.state = state_, .sum = sum, .window_weight = window_weight, .seed = seed},
+                               runtime.stream());
   return seed;
 }
 
 void Optimizer::step(Runtime& runtime) const {
   const Stream& stream = runtime.stream();
-  sum_of_squares({.x = gradients_, .sum = squared_norm_, .non_finite = non_finite_}, runtime, stream);
-  optimizer_decide(
+  kernels::sum_of_squares({.x = gradients_, .sum = squared_norm_, .non_finite = non_finite_}, runtime,
+                          stream);
+  kernels::optimizer_decide(
       {.settings = settings_, .state = state_, .squared_norm = squared_norm_, .non_finite = non_finite_},
       stream);
-  optimizer_update({.settings = settings_,
-                    .state = state_,
-                    .parameters = values_,
-                    .gradients = gradients_,
-                    .first_moment = first_moment_,
-                    .second_moment = second_moment_,
-                    .storage = storage_},
-                   stream);
+  kernels::optimizer_update({.settings = settings_,
+                             .state = state_,
+                             .parameters = values_,
+                             .gradients = gradients_,
+                             .first_moment = first_moment_,
+                             .second_moment = second_moment_,
+                             .storage = storage_},
+                            stream);
 }
 
 StepState Optimizer::state() const {

@@ -5,6 +5,7 @@
 #include <meshgrad/nn/parameter.h>
 #include <meshgrad/train/config/config.h>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// Linear warm-up over warmup_steps, then constant, exponential decay to final_lr, or half a cosine to
@@ -25,7 +26,7 @@ class Optimizer {
   /// gradient or loss it only clears them, and counts the window as skipped.
   void step(Runtime& runtime) const;
 
-  /// Where the parameters' gradients are now, or nothing where they were given back.
+  /// Where the parameters' gradients are now, or nothing while they are released.
   void use_gradients(const Tensor& gradients) { gradients_ = gradients; }
 
   /// Waits for the device.
@@ -47,3 +48,4 @@ class Optimizer {
 };
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

@@ -19,8 +19,8 @@ std::string describe_precision(DType precision, double loss_scale) {
   const std::string scale =
       precision == DType::f16 ? fmt::format("the loss scale is {}", loss_scale) : "bf16 needs no loss scale";
   return fmt::format(
-      "precision {}: activations and the weight matrices they meet are stored in 16 bits; masters, gradients "
-      "of weights, moments and sums in f32; {}",
+      "precision {}: activations and the weights that kernels read are stored in 16 bits; master weights, "
+      "weight gradients, moments and accumulation in f32; {}",
       name_of(precision), scale);
 }
 

@@ -11,7 +11,7 @@
 
 namespace meshgrad {
 
-/// A StepState on its way from the device.
+/// A StepState that is being copied from the device.
 class LateState {
  public:
   explicit LateState(Runtime& runtime);

@@ -1,53 +1,67 @@
 // SPDX-License-Identifier: Apache-2.0
-// The trainer: the whole way from a configuration to checkpoints.
+// Trainer: a run, from its first step or a checkpoint to the last. It knows a Task and a Model, and nothing
+// of what they are. train/train.h starts one from a configuration.
 #pragma once
-#include <meshgrad/train/run/checkpoint.h>
+#include <meshgrad/train/run/batch_loader.h>
+#include <meshgrad/train/run/memory_watch.h>
+#include <meshgrad/train/run/run_folder.h>
+#include <meshgrad/train/run/run_log.h>
+#include <meshgrad/train/run/train_options.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 
 namespace meshgrad {
 
-/// The model that a configuration and a data set's sizes describe; not yet allocated.
-MeshGraphNetOptions model_options(const ModelConfig& config, const FrameFeatures& features);
+class Trainer {
+ public:
+  /// Chooses what is recomputed, once parameters and optimizer state are allocated (train/planning/).
+  using ChooseRecomputation = std::function<Recomputation(const Task&, const Model&)>;
 
-/// What happens while a run goes on; every function may be empty.
-struct TrainObserver {
-  struct Progress {
-    int64_t step = 0, steps = 0;
-    double loss = 0.0, learning_rate = 0.0;
-    int64_t memory_now = 0, memory_peak = 0;  ///< bytes the allocator handed out
-  };
-  std::function<void(const Progress&)> progress;    ///< after every step
-  std::function<void(const std::string&)> message;  ///< a line worth reading
-  std::function<bool()> stop;   ///< asked after every batch: true ends the run with a checkpoint
-  std::function<void()> pause;  ///< work that is no training step comes (validation, saving)
+  /// Opens the data. All references outlive it. Throws ConfigError and DataError.
+  Trainer(Runtime& runtime, const Config& config, const TrainOptions& options, ChooseRecomputation choose);
+  /// Trains to the end, or until the observer stops it.
+  TrainResult run();
+
+ private:
+  void start();
+  void resume();
+  void allocate();
+  bool warming_up() const;
+  Normalizing normalizing() const;
+  bool learning() const;
+  void train_batch();
+  void finish_step();
+  void check_state();
+  void check_state(const std::optional<StepState>& seen);
+  [[noreturn]] void report_non_finite(std::string_view needed, const std::string& got, const StepState& seen);
+  void release_gradients();
+  void check_memory();
+  void validate();
+  void save(bool best);
+  void save_numbered();
+  void message(const std::string& text) const;
+  void pause() const;
+  bool stop_wanted() const;
+  TrainResult stopped();
+  TrainResult result(bool was_stopped) const;
+
+  Runtime& runtime_;
+  const Config& config_;
+  const TrainOptions& options_;
+  ChooseRecomputation choose_;
+  Task task_;
+  BatchLoader loader_;
+  Model model_;
+  Normalizers normalizers_;
+  RunFolder folder_;
+  RunState state_;
+  std::optional<Optimizer> optimizer_;
+  std::optional<StepCache> steps_;
+  std::optional<RunLog> log_;
+  MemoryWatch memory_watch_;
+  std::vector<float> step_seconds_;  // of this process
 };
-
-struct TrainOptions {
-  bool resume = false;               ///< go on from checkpoints/last.safetensors
-  std::vector<std::string> command;  ///< for environment.json
-  TrainObserver observer;
-};
-
-struct TrainResult {
-  bool stopped = false;  ///< by `stop`; the run can be resumed
-  RunState state;
-  std::filesystem::path checkpoint;  ///< the last one written
-  int64_t parameters = 0;
-  int64_t total_steps = 0;  ///< of the whole run
-  /// Seconds until the host is done with a step, without validation and checkpoints: the first step of this
-  /// process (with tuning and captures, on a GPU), and the median of the others.
-  double first_step_seconds = 0.0;
-  double median_step_seconds = 0.0;
-  int64_t offloaded_bytes = 0;     ///< that waited outside of the device's memory at once (recompute.offload)
-  double data_wait_seconds = 0.0;  ///< a step, in the mean: the host waited for data, or put it together
-};
-
-/// Trains as `config` says and writes the run directory: config.resolved.toml, environment.json,
-/// metrics.jsonl, tb/, checkpoints/. Results depend on the configuration and the data, not on threads or on
-/// being resumed. Throws ConfigError, DataError, OutOfMemory (the last checkpoint stays), and DataError when
-/// the loss is no longer finite.
-TrainResult train(Runtime& runtime, const Config& config, const TrainOptions& options);
 
 }  // namespace meshgrad

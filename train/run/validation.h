@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a model's errors are on the validation split, while it trains.
+// The loss on the validation split while a model trains.
 #pragma once
-#include <meshgrad/nn/mesh_graph_net.h>
-#include <meshgrad/train/task/frame_features.h>
+#include <meshgrad/train/run/sampler.h>
 
 namespace meshgrad {
 
-/// Mean over samples' predicted nodes of the squared normalised error, without noise; the same samples every
-/// time.
-double validation_loss(Runtime& runtime, const MeshGraphNet& model, const FrameFeatures& features,
-                       Normalizers& normalizers, const Dataset& dataset, const Config& config);
+/// Mean over loss terms of the squared normalised error, without noise and unrolling; the same samples every
+/// time. NaN when there is no term.
+double validation_loss(Runtime& runtime, const Task& task, const Model& model, Normalizers& normalizers,
+                       const Config& config);
 
 }  // namespace meshgrad

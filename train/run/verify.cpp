@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/nn/mesh_graph_net.h>
+#include <meshgrad/autograd/ops.h>
 #include <meshgrad/train/io/safetensors.h>
+#include <meshgrad/train/run/make_model.h>
 #include <meshgrad/train/run/optimizer.h>
 #include <meshgrad/train/run/precision.h>
 #include <meshgrad/train/run/verify.h>
@@ -148,8 +149,9 @@ double loss_scale_for(DType precision) { return precision == DType::f16 ? 256.0 
 /// A reference file, loaded: the model, its batch and the inputs as leaf variables.
 struct Reference {
   SafetensorsFile file;
-  MeshGraphNet model;
-  Batch batch;
+  Model model;
+  GraphBatch batch;
+  Tensor target, mask;
   std::vector<int32_t> edge_order;  // the file's number of each of our edges
   Variable nodes, edges;
 };
@@ -160,12 +162,15 @@ int64_t count_blocks(const SafetensorsView& view) {
   return blocks;
 }
 
-MeshGraphNetOptions options_from(const SafetensorsView& view, bool fused, bool keep_hidden) {
-  MeshGraphNetOptions options;
-  options.node_inputs = shape_of(view.at("in.node_features")).width();
-  options.edge_inputs = {shape_of(view.at("in.edge_features")).width()};
-  options.edge_set_names = {"mesh"};
-  options.outputs = shape_of(view.at("in.target")).width();
+ModelSizes sizes_from(const SafetensorsView& view) {
+  return {.node_inputs = shape_of(view.at("in.node_features")).width(),
+          .edge_inputs = {shape_of(view.at("in.edge_features")).width()},
+          .edge_set_names = {"mesh"},
+          .outputs = shape_of(view.at("in.target")).width()};
+}
+
+ModelConfig options_from(const SafetensorsView& view, bool fused, bool keep_hidden) {
+  ModelConfig options;
   options.width = shape_of(view.at("param.node_encoder.linear_0.weight")).rows();
   options.blocks = count_blocks(view);
   options.hidden_layers = 0;
@@ -175,6 +180,7 @@ MeshGraphNetOptions options_from(const SafetensorsView& view, bool fused, bool k
   if (!view.contains("param.node_encoder.norm.weight")) options.norm = Norm::none;
   options.path = fused ? ComputePath::fused : ComputePath::op_by_op;
   options.keep_hidden = keep_hidden;
+  options.keep_last_edges = true;
   return options;
 }
 
@@ -202,7 +208,7 @@ std::vector<double> permuted(const std::vector<double>& values, const std::vecto
 
 void load_batch(Runtime& runtime, DType precision, Reference& reference) {
   const SafetensorsView& view = reference.file.view();
-  Batch& batch = reference.batch;
+  GraphBatch& batch = reference.batch;
   batch.nodes = shape_of(view.at("in.node_features")).rows();
   batch.graph_offsets = {0};
   for (const int64_t size : to_i64(view.at("in.graph_sizes"))) {
@@ -225,16 +231,16 @@ void load_batch(Runtime& runtime, DType precision, Reference& reference) {
   set.features = load("in.edge_features", permuted(to_f64(features), reference.edge_order), precision);
   batch.edge_sets.push_back(std::move(set));
   batch.node_features = load("in.node_features", to_f64(view.at("in.node_features")), precision);
-  batch.target = load("in.target", to_f64(view.at("in.target")), accumulator_of(precision));
+  reference.target = load("in.target", to_f64(view.at("in.target")), accumulator_of(precision));
   const std::vector<int64_t> mask = to_i64(view.at("in.loss_mask"));
   const std::vector<uint8_t> mask_bytes(mask.begin(), mask.end());
-  batch.mask =
+  reference.mask =
       Tensor::from<uint8_t>(runtime, mask_bytes, Shape{static_cast<int64_t>(mask.size())}, Tag::data, "mask");
 }
 
 void load_parameters(Runtime& runtime, DType precision, Reference& reference) {
-  reference.model.allocate(runtime, precision, 0);
-  const ParameterSet& set = reference.model.parameters();
+  reference.model.parameters.allocate(runtime, precision, 0);
+  const ParameterSet& set = reference.model.parameters;
   const Tensor host = host_tensor(set.values().shape(), set.values().dtype());
   for (size_t i = 0; i < set.parameters().size(); ++i) {
     const ParameterInfo& info = set.parameters()[i];
@@ -249,7 +255,7 @@ Optimizer make_optimizer(Runtime& runtime, const Reference& reference, DType pre
   const SafetensorsView& view = reference.file.view();
   OptimizerConfig config;
   config.lr = metadata_number(view, "lr");
-  Optimizer optimizer(runtime, reference.model.parameters(), config, metadata_number(view, "clip_norm"),
+  Optimizer optimizer(runtime, reference.model.parameters, config, metadata_number(view, "clip_norm"),
                       {.peak = config.lr});
   StepState state;
   state.loss_scale = loss_scale_for(precision);
@@ -257,13 +263,25 @@ Optimizer make_optimizer(Runtime& runtime, const Reference& reference, DType pre
   return optimizer;
 }
 
+/// Latents behind the encoder (index 0) and each block: [nodes, width] and [edges, width].
+struct LatentTrace {
+  std::vector<Tensor> nodes, edges;
+};
+
 /// Forward and backward; scaled gradients of the mean loss are added to the arenas. Returns the prediction.
 Tensor run_step(Runtime& runtime, const Optimizer& optimizer, const Reference& reference,
                 LatentTrace* trace) {
   Tape tape(runtime);
-  const Variable prediction =
-      reference.model.forward(tape, reference.batch, reference.nodes, {reference.edges}, trace);
-  const LossSum loss = masked_loss(tape, prediction, reference.batch.target, reference.batch.mask);
+  const auto last = static_cast<int64_t>(reference.model.stages.size()) - 1;
+  const StageObserver observer = [&](int64_t stage, const Values& after) {
+    if (stage == last) return;
+    trace->nodes.push_back(after[0].value());
+    trace->edges.push_back(after[1].value());
+  };
+  const Values values = forward(reference.model, tape, reference.batch, {reference.nodes, reference.edges},
+                                {}, trace != nullptr ? observer : StageObserver());
+  const Variable& prediction = values.front();
+  const LossSum loss = ops::masked_loss(tape, prediction, reference.target, reference.mask);
   tape.backward(loss.sum, optimizer.note_loss(runtime, loss.sum.value(), loss.weight));
   return prediction.value();
 }
@@ -278,7 +296,7 @@ void compare_forward(const Stream& stream, const Reference& reference, const Ten
     const std::string node = fmt::format("out.node_latent.{}", depth);
     const std::string edge = fmt::format("out.edge_latent.{}", depth);
     latents.add(node, to_doubles(trace.nodes[depth], stream), to_f64(view.at(node)));
-    latents.add(edge, to_doubles(trace.edges[0][depth], stream),
+    latents.add(edge, to_doubles(trace.edges[depth], stream),
                 permuted(to_f64(view.at(edge)), reference.edge_order));
   }
   Comparison loss("loss", tolerances.forward);
@@ -289,7 +307,7 @@ void compare_forward(const Stream& stream, const Reference& reference, const Ten
 /// The parameters' values or gradients as files hold them.
 void compare_arena(const Stream& stream, const Reference& reference, const Tensor& arena,
                    const std::string& prefix, double scale, Comparison& comparison) {
-  const ParameterSet& set = reference.model.parameters();
+  const ParameterSet& set = reference.model.parameters;
   const Tensor host = to_host(arena, stream);
   for (size_t i = 0; i < set.parameters().size(); ++i) {
     const ParameterInfo& info = set.parameters()[i];
@@ -302,7 +320,7 @@ void compare_gradients(const Stream& stream, const Reference& reference, double 
                        const Tolerances& tolerances, VerifyReport& report) {
   const SafetensorsView& view = reference.file.view();
   Comparison gradients("gradients", tolerances.backward);
-  compare_arena(stream, reference, reference.model.parameters().gradients(), "grad.", scale, gradients);
+  compare_arena(stream, reference, reference.model.parameters.gradients(), "grad.", scale, gradients);
   gradients.add("grad.in.node_features", to_doubles(reference.nodes.gradient(), stream, scale),
                 to_f64(view.at("grad.in.node_features")));
   gradients.add("grad.in.edge_features", to_doubles(reference.edges.gradient(), stream, scale),
@@ -317,7 +335,7 @@ void compare_adam(Runtime& runtime, Reference& reference, const Tolerances& tole
   const Optimizer optimizer = make_optimizer(runtime, reference, report.precision);
   reference.nodes = Variable(reference.batch.node_features, false);
   reference.edges = Variable(reference.batch.edge_sets[0].features, false);
-  fill_zero(reference.model.parameters().gradients(), stream);
+  fill_zero(reference.model.parameters.gradients(), stream);
   std::vector<double> losses, norms;
   for (int64_t step = 0; step < report.steps; ++step) {
     run_step(runtime, optimizer, reference, nullptr);
@@ -331,7 +349,7 @@ void compare_adam(Runtime& runtime, Reference& reference, const Tolerances& tole
   Comparison adam_norms("gradient norms", tolerances.adam_norms);
   adam_norms.add("adam.grad_norms", norms, to_f64(view.at("adam.grad_norms")));
   Comparison parameters("parameters after Adam", tolerances.adam_parameters);
-  compare_arena(stream, reference, reference.model.parameters().values(), "adam.param.", 1.0, parameters);
+  compare_arena(stream, reference, reference.model.parameters.values(), "adam.param.", 1.0, parameters);
   report.groups.push_back(adam_losses.finish());
   if (std::isinf(tolerances.adam_norms)) return;
   report.groups.push_back(adam_norms.finish());
@@ -350,8 +368,9 @@ VerifyReport verify(Runtime& runtime, const std::string& file, DType precision, 
                     bool keep_hidden) {
   check_precision(runtime.device(), precision);
   const SafetensorsFile safetensors(file);
-  const MeshGraphNetOptions options = options_from(safetensors.view(), fused, keep_hidden);
-  Reference reference{safetensors, MeshGraphNet(options), {}, {}, {}, {}};
+  const ModelConfig options = options_from(safetensors.view(), fused, keep_hidden);
+  Reference reference{safetensors, make_model(options, sizes_from(safetensors.view())), {}, {}, {}, {}, {},
+                      {}};
   load_batch(runtime, precision, reference);
   load_parameters(runtime, precision, reference);
   reference.nodes = Variable(reference.batch.node_features, true);

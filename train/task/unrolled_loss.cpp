@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/autograd/ops.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/train/task/unrolled_loss.h>
 
 #include <algorithm>
@@ -7,42 +9,47 @@
 namespace meshgrad {
 namespace {
 
-/// What a frame begins with, each absent at first: how far the state is off; with second changes, how far the
-/// fields are off; the loss so far.
+/// What a frame begins with, each absent at first: the error of the state; with second changes, the error of
+/// the fields; the loss so far.
 struct State {
-  Variable deviation, position, loss;
+  Variable error, position, loss;
 };
 // As segments take and return it.
-Variables variables_of(const State& state) { return {state.deviation, state.position, state.loss}; }
+Variables variables_of(const State& state) { return {state.error, state.position, state.loss}; }
 State state_of(const Variables& variables) { return {variables[0], variables[1], variables[2]}; }
 
 /// The frames of a batch, by number. Segments hold copies; what those refer to outlives the tape's entries.
-class Frames {
+class FrameRuns {
  public:
-  Frames(const MeshGraphNet& model, const Batch& batch, const Recomputation& recomputation)
-      : model_(&model), batch_(&batch), stages_(&recomputation.stages), unit_(recomputation.segments) {}
+  FrameRuns(const Model& model, const Batch& batch, bool second_change, const Recomputation& recomputation)
+      : model_(&model),
+        batch_(&batch),
+        stages_(&recomputation.stages),
+        unit_(recomputation.segments),
+        second_change_(second_change) {}
 
-  /// Frames [begin, end), each with its loss behind it, so that gradients meet in one order whatever the
-  /// segments are. The last one's backward comes at once: it is none.
+  /// Frames [begin, end), each followed by its loss, so that gradients are added in one order whatever the
+  /// segments are. The last frame is not a segment, since its backward runs immediately.
   State run(Tape& tape, int64_t begin, int64_t end, State state,
-            std::vector<Tensor>* values = nullptr) const {
+            std::vector<Tensor>* errors = nullptr) const {
+    const Tensor& mask = batch_->tensor("mask");
     for (int64_t k = begin; k < end; ++k) {
-      const bool again = unit_ != SegmentUnit::block && k + 1 < end;
-      state.deviation = again ? predict_twice(tape, k, state.deviation) : predict(tape, k, state.deviation);
-      Variable error = state.deviation;
-      if (batch_->unroll.second_change) {
-        // The first frame's velocity is off by what its position is.
-        if (state.position) error = deviation(tape, state.position, error, {}, batch_->mask);
+      const bool recomputed = unit_ != SegmentUnit::block && k + 1 < end;
+      state.error = recomputed ? predict_recomputed(tape, k, state.error) : predict(tape, k, state.error);
+      Variable error = state.error;
+      if (second_change_) {
+        // In the first frame velocity and position have the same error.
+        if (state.position) error = ops::accumulate_error(tape, state.position, error, {}, mask);
         state.position = error;
       }
-      state.loss = masked_loss(tape, state.loss, {error}, batch_->mask).sum;
-      if (values != nullptr) values->push_back(error.value());
+      state.loss = ops::masked_loss(tape, state.loss, {error}, mask).sum;
+      if (errors != nullptr) errors->push_back(error.value());
     }
     return state;
   }
 
   /// The same as one segment.
-  State run_twice(Tape& tape, int64_t begin, int64_t end, const State& state) const {
+  State run_recomputed(Tape& tape, int64_t begin, int64_t end, const State& state) const {
     return state_of(checkpoint(
         tape, "frames." + std::to_string(begin) + ".." + std::to_string(end - 1),
         [frames = *this, begin, end](Tape& inner, const Variables& inside) {
@@ -54,46 +61,64 @@ class Frames {
  private:
   static std::string name(int64_t frame) { return "frame." + std::to_string(frame); }
 
-  /// The deviation behind a frame from the one before it.
+  /// The state's error behind a frame from the one before it.
   Variable predict(Tape& tape, int64_t frame, const Variable& before) const {
     const MemoryScope scope(tape.runtime().allocator(), name(frame));
-    const Unroll& unroll = batch_->unroll;
-    if (frame == 0)
-      return deviation(tape, {}, model_->forward(tape, *batch_, *stages_), batch_->target, batch_->mask);
-    const Unroll::Step data = unroll.step(frame - 1, batch_->nodes);
-    const Variable nodes = shift_columns(tape, data.node_features, before, unroll.source, unroll.ratio);
-    return deviation(tape, before, model_->forward(tape, *batch_, *stages_, nodes), data.target,
-                     batch_->mask);
+    const Tensor& mask = batch_->tensor("mask");
+    if (frame == 0) {
+      const Values values = forward(*model_, tape, batch_->graph, *stages_);
+      return ops::accumulate_error(tape, {}, values.front(), batch_->tensor("target"), mask);
+    }
+    const UnrolledFrame data = unrolled_frame(*batch_, frame);
+    Values inputs = input_values(tape, batch_->graph);
+    inputs.front() = ops::add_columns(tape, data.nodes, before, batch_->tensor("unroll.source"),
+                                      batch_->tensor("unroll.ratio"));
+    const Values values = forward(*model_, tape, batch_->graph, inputs, *stages_);
+    return ops::accumulate_error(tape, before, values.front(), data.target, mask);
   }
-  Variable predict_twice(Tape& tape, int64_t frame, const Variable& before) const {
+  Variable predict_recomputed(Tape& tape, int64_t frame, const Variable& before) const {
     const auto segment = [frames = *this, frame](Tape& inner, const Variables& inside) {
       return Variables{frames.predict(inner, frame, inside.front())};
     };
     return checkpoint(tape, name(frame), segment, {before}).front();
   }
 
-  const MeshGraphNet* model_;
+  const Model* model_;
   const Batch* batch_;
   const std::vector<RecomputedStages>* stages_;
   SegmentUnit unit_;
+  bool second_change_;
 };
 
 }  // namespace
 
-Variable batch_loss(Tape& tape, const MeshGraphNet& model, const Batch& batch,
-                    const Recomputation& recomputation, std::vector<Tensor>* errors) {
-  const int64_t count = batch.unroll.further + 1;
+int64_t unrolled_rows(int64_t nodes) {
+  constexpr int64_t kMultiple = 128;  // of 2 bytes
+  return (nodes + kMultiple - 1) / kMultiple * kMultiple;
+}
+
+UnrolledFrame unrolled_frame(const Batch& batch, int64_t frame) {
+  const int64_t begin = (frame - 1) * unrolled_rows(batch.graph.nodes);
+  const int64_t end = begin + batch.graph.nodes;
+  return {batch.tensor("unroll.nodes").row_range(begin, end),
+          batch.tensor("unroll.target").row_range(begin, end)};
+}
+
+Variable unrolled_loss(Tape& tape, const Model& model, const Batch& batch, const UnrolledFrames& frames,
+                       const Recomputation& recomputation, std::vector<Tensor>* errors) {
   const bool sequences = recomputation.segments == SegmentUnit::sequence;
-  check_internal(errors == nullptr || (count > 1 && !sequences), "a batch whose errors cannot be had");
-  if (count == 1)
-    return masked_loss(tape, model.forward(tape, batch, recomputation.stages), batch.target, batch.mask).sum;
-  const Frames frames(model, batch, recomputation);
-  const int64_t length = sequences ? sequence_length(count) : count;
+  check_internal(errors == nullptr || (frames.count > 1 && !sequences), "a batch without errors of frames");
+  if (frames.count == 1) {
+    const Values values = forward(model, tape, batch.graph, recomputation.stages);
+    return ops::masked_loss(tape, values.front(), batch.tensor("target"), batch.tensor("mask")).sum;
+  }
+  const FrameRuns run(model, batch, frames.second_change, recomputation);
+  const int64_t length = sequences ? sequence_length(frames.count) : frames.count;
   State state;
-  for (int64_t begin = 0; begin < count; begin += length) {
-    const int64_t end = std::min(begin + length, count);
-    state = end < count ? frames.run_twice(tape, begin, end, state)
-                        : frames.run(tape, begin, end, std::move(state), errors);
+  for (int64_t begin = 0; begin < frames.count; begin += length) {
+    const int64_t end = std::min(begin + length, frames.count);
+    state = end < frames.count ? run.run_recomputed(tape, begin, end, state)
+                               : run.run(tape, begin, end, std::move(state), errors);
   }
   return state.loss;
 }

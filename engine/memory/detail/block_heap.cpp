@@ -8,20 +8,21 @@
 namespace meshgrad {
 namespace {
 
-// To a multiple of a power of two.
+// `alignment` is a power of two.
 constexpr int64_t align_down(int64_t address, int64_t alignment) { return address & ~(alignment - 1); }
 constexpr int64_t align_up(int64_t address, int64_t alignment) {
   return align_down(address + alignment - 1, alignment);
 }
 
-/// Every free block starts at a multiple of kRounding: what stricter alignment can cost on top.
+/// Size that suffices at any address: free blocks start at multiples of kRounding, and stricter alignment may
+/// skip bytes.
 int64_t worst_case(int64_t bytes, int64_t alignment) {
   return bytes + std::max<int64_t>(alignment - BlockHeap::kRounding, 0);
 }
 
 bool is(const Block* block, Block::State state) { return block != nullptr && block->state == state; }
 
-/// A free block that is all of its mapped run.
+/// Whether a free block fills its run of adjacent mappings.
 bool is_whole_run(const Block& block) {
   return (block.previous == nullptr || block.previous->state == Block::State::hole) &&
          (block.next == nullptr || block.next->state == Block::State::hole);
@@ -30,16 +31,16 @@ bool is_whole_run(const Block& block) {
 }  // namespace
 
 Block* BlockHeap::make(int64_t address, int64_t bytes, Block* previous, Block* next) {
-  if (spare_ == nullptr) {
+  if (unused_nodes_ == nullptr) {
     constexpr int kNodes = 256;
-    store_.push_back(std::make_unique<Block[]>(kNodes));
+    node_chunks_.push_back(std::make_unique<Block[]>(kNodes));
     for (int i = 0; i < kNodes; ++i) {
-      store_.back()[i].next = spare_;
-      spare_ = &store_.back()[i];
+      node_chunks_.back()[i].next = unused_nodes_;
+      unused_nodes_ = &node_chunks_.back()[i];
     }
   }
-  Block* const block = spare_;
-  spare_ = block->next;
+  Block* const block = unused_nodes_;
+  unused_nodes_ = block->next;
   block->address = address;
   block->bytes = bytes;
   block->state = Block::State::hole;
@@ -56,8 +57,8 @@ Block* BlockHeap::make(int64_t address, int64_t bytes, Block* previous, Block* n
 void BlockHeap::destroy(Block* block) {
   if (block->previous != nullptr) block->previous->next = block->next;
   if (block->next != nullptr) block->next->previous = block->previous;
-  block->next = spare_;
-  spare_ = block;
+  block->next = unused_nodes_;
+  unused_nodes_ = block;
 }
 
 void BlockHeap::add_range(int64_t address, int64_t bytes) {
@@ -70,20 +71,20 @@ void BlockHeap::remove_range(int64_t address) {
   const auto range = ranges_.find(address);
   check_internal(
       range != ranges_.end() && range->second->state == Block::State::hole && range->second->next == nullptr,
-      "a range was removed that has memory behind it");
+      "a range with mapped memory was removed");
   unindex_hole(range->second);
   destroy(range->second);
   ranges_.erase(range);
 }
 
-/// After the block's first byte went up: most often it is still in the same mapping.
+/// Updates block->mapping_ after the block's first byte moved up, usually within the same mapping.
 void BlockHeap::find_mapping(Block* block) {
   const Mapping& mapping = block->mapping_->second;
   if (mapping.address + mapping.bytes <= block->address)
     block->mapping_ = std::prev(mappings_.upper_bound(block->address));
 }
 
-/// Cuts an unindexed block in two; the second part, from `bytes` on, is returned.
+/// Splits an unindexed block at `bytes` and returns the second part.
 Block* BlockHeap::split(Block* block, int64_t bytes) {
   Block* const rest = make(block->address + bytes, block->bytes - bytes, block, block->next);
   rest->state = block->state;
@@ -96,7 +97,7 @@ Block* BlockHeap::split(Block* block, int64_t bytes) {
   return rest;
 }
 
-/// Cuts `bytes` off the front of a block, which keeps its place in the index; the front is returned.
+/// Splits `bytes` off the front of a block, which stays in the index, and returns the front.
 Block* BlockHeap::split_front(Block* block, int64_t bytes) {
   Block* const front = make(block->address, bytes, block->previous, block);
   front->slab = block->slab;
@@ -108,13 +109,13 @@ Block* BlockHeap::split_front(Block* block, int64_t bytes) {
   return front;
 }
 
-/// Adds an unindexed block to the block before it.
+/// Merges an unindexed block with the next one, which is destroyed.
 void BlockHeap::merge_next(Block* block) {
   block->bytes += block->next->bytes;
   destroy(block->next);
 }
 
-/// Adds an unindexed block to the block behind it.
+/// Merges an unindexed block with the previous one, which is destroyed.
 void BlockHeap::merge_previous(Block* block) {
   Block* const front = block->previous;
   block->address = front->address;
@@ -137,7 +138,7 @@ void BlockHeap::unindex_hole(Block* hole) {
   holes_.erase(hole);
 }
 
-void BlockHeap::weigh_hole_after(Block* block) {
+void BlockHeap::update_hole_after(Block* block) {
   Block* const hole = block->next;
   if (!is(hole, Block::State::hole)) return;
   const bool counts = block->state == Block::State::free && block->slab == Block::kNoSlab;
@@ -145,12 +146,12 @@ void BlockHeap::weigh_hole_after(Block* block) {
   holes_.reweigh(hole);
 }
 
-/// Enters a free block into the totals, or takes it out; its neighbours are those it has now.
+/// Adds a free block to the totals (sign +1) or subtracts it (-1), with the neighbours that it has now.
 void BlockHeap::count_free(const Block& block, int64_t sign) {
   const int64_t bytes = sign * block.bytes;
-  free_.total += bytes;
-  if (!is_whole_run(block)) free_.split += bytes;
-  if (block.slab != Block::kNoSlab) free_.slab += bytes;
+  free_bytes_.total += bytes;
+  if (!is_whole_run(block)) free_bytes_.split += bytes;
+  if (block.slab != Block::kNoSlab) free_bytes_.slab += bytes;
 }
 
 void BlockHeap::index_free(Block* block) {
@@ -163,7 +164,7 @@ void BlockHeap::index_free(Block* block) {
     index_of(*block).insert(block);
     block->indexed_ = true;
   }
-  weigh_hole_after(block);
+  update_hole_after(block);
 }
 
 void BlockHeap::unindex_free(Block* block) {
@@ -176,15 +177,16 @@ void BlockHeap::unindex(Block* block) {
   block->indexed_ = false;
 }
 
-/// After a change of an indexed block's size, which was taken out of the totals before.
+/// Updates index and totals after an indexed block changed its size; it was subtracted from the totals
+/// before.
 void BlockHeap::resized(Block* block) {
   block->weight = block->bytes;
   count_free(*block, +1);
   index_of(*block).reweigh(block);
-  weigh_hole_after(block);
+  update_hole_after(block);
 }
 
-/// Keeps each mapping's used bytes, and what is pinned by them.
+/// Adds a used block to the used and pinned bytes of its mappings, or subtracts it.
 void BlockHeap::count_used(const Block& block, int64_t sign) {
   const auto pinned = [](const Mapping& mapping) {
     return mapping.used > 0 ? mapping.bytes - mapping.used : 0;
@@ -192,9 +194,9 @@ void BlockHeap::count_used(const Block& block, int64_t sign) {
   for (auto at = block.mapping_;; ++at) {
     Mapping& mapping = at->second;
     const int64_t end = mapping.address + mapping.bytes;
-    free_.pinned -= pinned(mapping);
+    free_bytes_.pinned -= pinned(mapping);
     mapping.used += sign * (std::min(end, block.end()) - std::max(mapping.address, block.address));
-    free_.pinned += pinned(mapping);
+    free_bytes_.pinned += pinned(mapping);
     if (block.end() <= end) return;
   }
 }
@@ -205,17 +207,17 @@ Block* BlockHeap::find_free(int64_t bytes, int64_t alignment, Placement placemen
   return static_cast<Block*>(placement == Placement::high ? index.highest(worst) : index.lowest(worst));
 }
 
-/// Turns a part of a free block into a used one; what is left over stays free.
+/// Turns part of a free block into a used block; the rest stays free.
 Block* BlockHeap::carve(Block* block, int64_t address, int64_t bytes) {
   const int64_t head = address - block->address, tail = block->end() - address - bytes;
   if (head == 0 && tail == 0) {
-    // It keeps its place in the index, where it will most often be wanted again.
+    // It stays in the index, with weight 0: when it is freed, usually nothing else has changed there.
     count_free(*block, -1);
     block->weight = 0;
     index_of(*block).reweigh(block);
     block->state = Block::State::used;
     count_used(*block, +1);
-    weigh_hole_after(block);
+    update_hole_after(block);
     return block;
   }
   count_free(*block, -1);
@@ -225,11 +227,11 @@ Block* BlockHeap::carve(Block* block, int64_t address, int64_t bytes) {
   count_used(*used, +1);
   resized(block);
   if (rest != nullptr) index_free(rest);
-  if (tail == 0) weigh_hole_after(used);
+  if (tail == 0) update_hole_after(used);
   return used;
 }
 
-/// Sets pages apart for small blocks: a free block.
+/// Turns free memory into an empty slab; nullptr when there is none.
 Block* BlockHeap::make_slab() {
   Block* block = static_cast<Block*>(blocks_.lowest(kSlab));
   if (block == nullptr) return nullptr;
@@ -242,7 +244,7 @@ Block* BlockHeap::make_slab() {
   return block;
 }
 
-Block* BlockHeap::take(int64_t bytes, int64_t alignment, Placement placement) {
+Block* BlockHeap::allocate(int64_t bytes, int64_t alignment, Placement placement) {
   Block* block = find_free(bytes, alignment, placement);
   if (block == nullptr && placement == Placement::slab && worst_case(bytes, alignment) <= kSlab)
     block = make_slab();
@@ -253,14 +255,14 @@ Block* BlockHeap::take(int64_t bytes, int64_t alignment, Placement placement) {
                bytes);
 }
 
-Block* BlockHeap::take_at(int64_t address, int64_t bytes) {
+Block* BlockHeap::allocate_at(int64_t address, int64_t bytes) {
   auto* const block = static_cast<Block*>(blocks_.at_or_below(address));
   const bool fits = is(block, Block::State::free) && address + bytes <= block->end();
   return fits ? carve(block, address, bytes) : nullptr;
 }
 
-/// Makes an unindexed block free, joined with its free neighbours. Until these are out of the totals the
-/// block keeps the state that they were counted beside.
+/// Makes an unindexed block free and merges it with free neighbours. The block keeps its state until these
+/// are subtracted from the totals, because the totals depend on neighbours' states.
 void BlockHeap::merge_free(Block* block) {
   const auto joins = [&](const Block* other) {
     return is(other, Block::State::free) && other->slab == block->slab;
@@ -292,7 +294,7 @@ void BlockHeap::merge_free(Block* block) {
   merge_free(whole);
 }
 
-void BlockHeap::give_back(Block* block) {
+void BlockHeap::free(Block* block) {
   count_used(*block, -1);
   block->owner = nullptr;
   merge_free(block);
@@ -301,7 +303,7 @@ void BlockHeap::give_back(Block* block) {
 Growth BlockHeap::plan_growth(int64_t bytes, int64_t alignment, Placement placement,
                               int64_t granularity) const {
   const int64_t worst = placement == Placement::slab ? kSlab : worst_case(bytes, alignment);
-  // A hole's weight says what could end in it; rounding up may take more than the hole has.
+  // A hole's weight includes the free block below it, so the hole itself may be smaller than `worst`.
   const auto* hole = static_cast<const Block*>(holes_.lowest(worst));
   if (hole == nullptr) return {};
   const int64_t below = hole->weight - hole->bytes;
@@ -310,7 +312,7 @@ Growth BlockHeap::plan_growth(int64_t bytes, int64_t alignment, Placement placem
 
 void BlockHeap::map(int64_t address, int64_t bytes) {
   auto* hole = static_cast<Block*>(holes_.at_or_below(address));
-  check_internal(hole != nullptr && address + bytes <= hole->end(), "memory was mapped where there was some");
+  check_internal(hole != nullptr && address + bytes <= hole->end(), "mapped memory was mapped again");
   unindex_hole(hole);
   if (hole->address < address) {
     Block* const below = hole;
@@ -350,7 +352,7 @@ void BlockHeap::unmap(int64_t address) {
 }
 
 std::vector<Mapping> BlockHeap::unused_mappings() const {
-  // A slab may lie across two mappings, in use in only one of them.
+  // A slab may lie across two mappings and be used in only one of them; it must not be split.
   const auto covered = [&](const Mapping& mapping) {
     const auto* block = static_cast<const Block*>(blocks_.at_or_below(mapping.address));
     return block != nullptr && mapping.address + mapping.bytes <= block->end();

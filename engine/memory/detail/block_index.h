@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pieces of memory in order of address, searched by size: a treap (Seidel and Aragon 1996) in which every
-// node knows the largest weight below it. The nodes belong to the caller; nothing is allocated.
+// Blocks ordered by address and searched by size: a treap (Seidel and Aragon 1996) in which every node stores
+// the largest weight of its subtree. Intrusive: the nodes belong to the caller, and nothing is allocated.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -12,10 +12,10 @@ class BlockIndex {
   struct Node {
     int64_t address = 0;
     int64_t bytes = 0;
-    int64_t weight = 0;  ///< what searches compare
+    int64_t weight = 0;  ///< the key of searches: usually the size
    private:
     friend class BlockIndex;
-    int64_t heaviest_ = 0;  ///< weight of the heaviest node of this subtree
+    int64_t heaviest_ = 0;  // largest weight of the subtree
     Node* left_ = nullptr;
     Node* right_ = nullptr;
     Node* parent_ = nullptr;
@@ -23,16 +23,17 @@ class BlockIndex {
   };
 
   bool empty() const { return root_ == nullptr; }
+  /// The largest weight; 0 when empty.
   int64_t heaviest() const { return root_ == nullptr ? 0 : root_->heaviest_; }
 
   void insert(Node* node);
   void erase(Node* node);
-  /// After a change of node->weight.
+  /// Call after changing node->weight.
   void reweigh(Node* node);
-  /// The node of lowest address whose weight is at least `weight`; nullptr when there is none.
+  /// The node of lowest (or highest) address whose weight is at least `weight`; nullptr without one.
   Node* lowest(int64_t weight) const;
   Node* highest(int64_t weight) const;
-  /// The last node whose address is at most `address`; nullptr when there is none.
+  /// The last node whose address is at most `address`; nullptr without one.
   Node* at_or_below(int64_t address) const;
 
  private:
@@ -44,7 +45,7 @@ class BlockIndex {
   void rotate_up(Node* node);
 
   Node* root_ = nullptr;
-  uint32_t random_ = 0x9E3779B9u;  // a fixed seed: two runs build the same tree
+  uint32_t random_ = 0x9E3779B9u;  // state of xorshift32, with a fixed seed: every run builds the same tree
 };
 
 }  // namespace meshgrad

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the parts of the caching allocator share among themselves.
+// Private types of CachingAllocator, for its source files.
 #pragma once
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/memory/detail/block_heap.h>
@@ -9,7 +9,7 @@
 
 namespace meshgrad {
 
-/// One stream's memory.
+/// The memory of one stream.
 struct CachingAllocator::Heap {
   explicit Heap(const Stream& owner) : stream(owner) {}
   Stream stream;
@@ -17,26 +17,26 @@ struct CachingAllocator::Heap {
   PlacementPolicy policy;
   StreamFences fences;
   MemoryCounters counters;
-  std::map<int64_t, int64_t> ranges;  // address and bytes of what was reserved
-  FreeBytes counted;                  // what the counters know of `blocks`
+  std::map<int64_t, int64_t> ranges;  // address and bytes of each reservation
+  FreeBytes counted;                  // the part of `blocks` that the counters include
   int64_t counted_reserved = 0, counted_slabs = 0;
 };
 
-/// What is kept about a block in use.
-struct CachingAllocator::Live {
-  Heap* heap = nullptr;  // where it lies
-  Heap* home = nullptr;  // of the stream that it was allocated for; another one when it was borrowed
+/// Data about a block in use.
+struct CachingAllocator::LiveBlock {
+  Heap* heap = nullptr;  // that holds the block
+  Heap* home = nullptr;  // of the stream it was allocated for; differs from `heap` for a borrowed block
   int64_t requested = 0;
   Tag tag = Tag::host;
   uint32_t name = 0;
   PlacementPolicy::Ticket ticket;
-  int64_t step = 0, entry = -1;     // in the plan of the step that recorded it
-  std::vector<const Stream*> uses;  // record_use()
+  int64_t step = 0, entry = -1;     // in the StepPlan of the step that recorded it
+  std::vector<const Stream*> uses;  // see record_use()
 };
 
 struct CachingAllocator::Request {
   const Stream* stream = nullptr;
-  Heap* home = nullptr;  // of that stream
+  Heap* home = nullptr;  // of the stream
   int64_t requested = 0;
   int64_t bytes = 0;  // rounded
   int64_t alignment = 0;
@@ -44,27 +44,28 @@ struct CachingAllocator::Request {
   uint32_t name = 0;
   Placement placement = Placement::low;
   PlacementPolicy::Ticket ticket{};
-  int64_t address = -1;  // where a plan wants it
-  int64_t entry = -1;    // under which a plan records it
+  int64_t address = -1;  // planned; -1: none
+  int64_t entry = -1;    // of the plan that records it; -1: none
 };
 
-/// A step under way that is recorded, or follows its plan.
+/// The current step: it is being recorded, or follows its plan.
 struct CachingAllocator::Step {
   StepPlan& plan;
   Heap& heap;
   int64_t number = 0;
-  int64_t base = -1;  // address of the region; -1: it is recorded, or has left its plan
-  size_t next = 0;    // entry
+  int64_t base = -1;  // address of the region; -1: the step is being recorded, or differs from its plan
+  size_t next = 0;    // index of the next entry
+  /// Records the request, or sets its planned address.
   void place(Request& request);
 };
 
-/// A block and the heap that it was found in.
+/// A block and the heap that holds it.
 struct CachingAllocator::Found {
   Heap* heap = nullptr;
   Block* block = nullptr;
 };
 
-/// Whether a block counts as small: it lies in a slab.
+/// Whether a block lies in a slab.
 inline bool is_small(const Block& block) { return block.slab != Block::kNoSlab; }
 
 inline char* pointer_of(int64_t address) { return reinterpret_cast<char*>(address); }

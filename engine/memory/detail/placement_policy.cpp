@@ -7,28 +7,29 @@
 namespace meshgrad {
 namespace {
 
-constexpr uint64_t kLog = uint64_t{1} << 15;   // a few training steps of some thousand allocations
-constexpr uint64_t kLast = uint64_t{1} << 14;  // more than a step has different contexts; 128 KiB
-constexpr uint64_t kOld = 64;                  // greater ages vary with what came between, e.g. an evaluation
-constexpr int kPatience = 2;                   // a single difference is chance: two sizes changed their order
-constexpr float kForget = 1.0F / 32;           // faster than micro-batches change, slower than single blocks
+constexpr uint64_t kLogSize = uint64_t{1} << 15;   // a few training steps of some thousand allocations
+constexpr uint64_t kLastSize = uint64_t{1} << 14;  // more than a step has different contexts; 128 KiB
+constexpr uint64_t kMaxAge = 64;        // greater ages vary with what came between, e.g. an evaluation
+constexpr int kMaxMismatches = 2;       // a single difference is chance: two sizes changed their order
+constexpr float kMeanRate = 1.0F / 32;  // faster than micro-batches change, slower than single blocks
 constexpr float kUnknown = std::numeric_limits<float>::infinity();
 
-// By replay of MeshGraphNet training, plain, accumulated and recomputed, at five scales each.
-constexpr float kBrief = 0.3F;      // of the peak: gone before the next rise to the peak is well under way
-constexpr float kWorth = 0.2F;      // of the bytes allocated lately: so much is brief, or two ends do not pay
-constexpr float kMemory = 16;       // peaks: how long "lately" is
-constexpr float kWeighty = 0.025F;  // of the peak: the holes that lighter brief blocks leave are soon filled
-// Parameters and their gradients, which stay and would split large holes; but a heap mostly of small blocks
-// has no large holes to protect, and slabs waste their ends.
+// Chosen by replay of MeshGraphNet training, plain, accumulated and recomputed, at five scales each.
+constexpr float kShortLife = 0.3F;  // of the peak: freed before the next rise to the peak is well under way
+constexpr float kMinShortLived = 0.2F;  // of recent bytes; with fewer short-lived ones two ends do not pay
+constexpr float kRecent = 16;           // recent bytes are halved when they reach this many peaks
+constexpr float kLarge = 0.025F;        // of the peak: holes left by smaller blocks are soon filled
+// Small blocks are mostly parameters and their gradients, which stay and would split large holes. A heap of
+// mostly small blocks has no large holes to protect, though, and slabs waste their ends.
 constexpr int64_t kSmall = 256 << 10;
-static_assert(kSmall + 4096 <= BlockHeap::kSlab, "what goes to a slab fits in one, however it is aligned");
-constexpr int kSmallShare = 4;
+static_assert(kSmall + 4096 <= BlockHeap::kSlab, "a small block fits in a slab at any alignment");
+constexpr int kMaxSmallShare =
+    4;  // slabs are used while small blocks are below 1 / kMaxSmallShare of the peak
 
-// In a first step forecasts are guesses, from layer to layer: believed when 64 more came true than did not, a
-// false one counting for eight.
-constexpr int kTrust = 64;
-constexpr int kDoubt = 8;
+// In the first step predictions are guesses, from layer to layer. They are used once 64 more were right than
+// wrong, a wrong one counting eight times.
+constexpr int kMinConfidence = 64;
+constexpr int kPenalty = 8;
 
 constexpr uint64_t mix(uint64_t hash, uint64_t value) {
   hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
@@ -37,81 +38,83 @@ constexpr uint64_t mix(uint64_t hash, uint64_t value) {
 
 }  // namespace
 
-PlacementPolicy::Birth& PlacementPolicy::birth(uint64_t number) { return log_[number & (kLog - 1)]; }
+PlacementPolicy::Entry& PlacementPolicy::entry(uint64_t number) { return log_[number & (kLogSize - 1)]; }
 
-bool PlacementPolicy::in_log(uint64_t number) const { return number != 0 && births_ - number < kLog; }
+bool PlacementPolicy::in_log(uint64_t number) const { return number != 0 && next_ - number < kLogSize; }
 
-/// Goes one step forward in the log; when it tells another story there, jumps to where the last contexts
-/// occurred before. nullptr when the present has no precedent.
-const PlacementPolicy::Birth* PlacementPolicy::precedent(uint32_t context) {
+/// Advances the matching history position by one. If the history differs there, jumps to where the last eight
+/// contexts occurred before. nullptr without a match.
+const PlacementPolicy::Entry* PlacementPolicy::find_match(uint32_t context) {
   contexts_ = contexts_ << 8 | (context & 255);
-  uint64_t& last = last_[mix(0, contexts_) & (kLast - 1)];
+  uint64_t& last = last_[mix(0, contexts_) & (kLastSize - 1)];
   const uint64_t elsewhere = last;
-  last = births_;
-  const auto resembles = [&](uint64_t number) { return in_log(number) && birth(number).context == context; };
-  if (followed_ != 0) ++followed_;
-  if (resembles(followed_)) {
-    strikes_ = std::max(strikes_ - 1, 0);
-    return &birth(followed_);
+  last = next_;
+  const auto matches = [&](uint64_t number) { return in_log(number) && entry(number).context == context; };
+  if (match_ != 0) ++match_;
+  if (matches(match_)) {
+    mismatches_ = std::max(mismatches_ - 1, 0);
+    return &entry(match_);
   }
-  if (in_log(followed_) && ++strikes_ < kPatience) return nullptr;
-  if (!resembles(elsewhere)) return nullptr;
-  followed_ = elsewhere;
-  strikes_ = 0;
-  return &birth(followed_);
+  if (in_log(match_) && ++mismatches_ < kMaxMismatches) return nullptr;
+  if (!matches(elsewhere)) return nullptr;
+  match_ = elsewhere;
+  mismatches_ = 0;
+  return &entry(match_);
 }
 
-/// Bytes that will be allocated before the block that is asked for is freed.
-float PlacementPolicy::foretell(int64_t bytes, uint64_t owner) {
-  // Free of scale: which ages were freed, and whether the size is as before, smaller or larger.
+/// Bytes that will be allocated before the requested block is freed; adds the allocation to the log.
+float PlacementPolicy::predict(int64_t bytes, uint64_t owner) {
+  // The context is free of scale: the ages of freed blocks, and whether the size is as before, smaller or
+  // larger.
   const int trend = bytes == previous_bytes_ ? 0 : bytes < previous_bytes_ ? 1 : 2;
   const auto context = static_cast<uint32_t>(mix(mix(frees_, owner), static_cast<uint64_t>(trend)));
   frees_ = 0;
   previous_bytes_ = bytes;
-  const Birth* const then = precedent(context);
+  const Entry* const match = find_match(context);
   float life = kUnknown;
-  if (then != nullptr) {
-    size_now_ += (static_cast<float>(bytes) - size_now_) * kForget;
-    size_then_ += (then->bytes - size_then_) * kForget;
-    // Activations grow with the mesh, and what is allocated meanwhile with them; parameters do not.
+  if (match != nullptr) {
+    size_now_ += (static_cast<float>(bytes) - size_now_) * kMeanRate;
+    size_then_ += (match->bytes - size_then_) * kMeanRate;
+    // Activations grow with the mesh, and so do the bytes allocated during their lives; parameters keep their
+    // size.
     const auto size = static_cast<float>(bytes);
-    life = then->life * (size == then->bytes ? size_now_ / size_then_ : size / then->bytes);
+    life = match->life * (size == match->bytes ? size_now_ / size_then_ : size / match->bytes);
   }
-  birth(births_) = {context, static_cast<float>(bytes), kUnknown, life};
+  entry(next_) = {context, static_cast<float>(bytes), kUnknown, life};
   return life;
 }
 
 Placement PlacementPolicy::place(int64_t bytes, uint64_t owner, Ticket& ticket) {
   if (log_.empty()) {
-    log_.resize(kLog);
-    last_.resize(kLast);
+    log_.resize(kLogSize);
+    last_.resize(kLastSize);
   }
-  const float life = foretell(bytes, owner);
+  const float life = predict(bytes, owner);
   const int64_t most = std::max({recent_peak_, earlier_peak_, live_ + bytes});
   const auto peak = static_cast<float>(most);
-  const bool small = bytes <= kSmall, weighty = static_cast<float>(bytes) >= kWeighty * peak;
-  ticket = {births_++, clock_ + bytes, !small && weighty && life < kBrief * peak};
-  if (small) return kSmallShare * (small_ + bytes) < most ? Placement::slab : Placement::low;
-  const bool pays = brief_bytes_ >= kWorth * recent_bytes_;
-  return trust_ >= kTrust && ticket.brief && pays ? Placement::high : Placement::low;
+  const bool small = bytes <= kSmall, large = static_cast<float>(bytes) >= kLarge * peak;
+  ticket = {next_++, clock_ + bytes, !small && large && life < kShortLife * peak};
+  if (small) return kMaxSmallShare * (small_ + bytes) < most ? Placement::slab : Placement::low;
+  const bool pays = short_lived_bytes_ >= kMinShortLived * recent_bytes_;
+  return confidence_ >= kMinConfidence && ticket.short_lived && pays ? Placement::high : Placement::low;
 }
 
-void PlacementPolicy::taken(int64_t bytes, const Ticket& ticket) {
+void PlacementPolicy::allocated(int64_t bytes, const Ticket& ticket) {
   clock_ += bytes;
   if (bytes <= kSmall) small_ += bytes;
-  // A peak counts until the log has forgotten what led to it.
-  if (births_ - window_ > kLog) {
-    window_ = births_;
+  // A peak counts for as long as the log may hold what led to it.
+  if (next_ - window_ > kLogSize) {
+    window_ = next_;
     earlier_peak_ = recent_peak_;
     recent_peak_ = 0;
   }
   live_ += bytes;
   recent_peak_ = std::max(recent_peak_, live_);
   recent_bytes_ += static_cast<float>(bytes);
-  if (ticket.brief) brief_bytes_ += static_cast<float>(bytes);
-  if (recent_bytes_ > kMemory * static_cast<float>(recent_peak_)) {
+  if (ticket.short_lived) short_lived_bytes_ += static_cast<float>(bytes);
+  if (recent_bytes_ > kRecent * static_cast<float>(recent_peak_)) {
     recent_bytes_ /= 2;
-    brief_bytes_ /= 2;
+    short_lived_bytes_ /= 2;
   }
 }
 
@@ -119,13 +122,14 @@ void PlacementPolicy::freed(int64_t bytes, const Ticket& ticket) {
   live_ -= bytes;
   if (bytes <= kSmall) small_ -= bytes;
   if (in_log(ticket.number)) {
-    Birth& gone = birth(ticket.number);
-    gone.life = static_cast<float>(clock_ - ticket.born);
-    const bool came_true = gone.life <= 2 * gone.foretold && gone.foretold <= 2 * gone.life;
-    if (gone.foretold != kUnknown && bytes > kSmall)
-      trust_ = came_true ? std::min(trust_ + 1, 2 * kTrust) : std::max(trust_ - kDoubt, 0);
+    Entry& freed = entry(ticket.number);
+    freed.life = static_cast<float>(clock_ - ticket.clock);
+    const bool right = freed.life <= 2 * freed.predicted && freed.predicted <= 2 * freed.life;
+    if (freed.predicted != kUnknown && bytes > kSmall)
+      confidence_ =
+          right ? std::min(confidence_ + 1, 2 * kMinConfidence) : std::max(confidence_ - kPenalty, 0);
   }
-  frees_ = mix(frees_ + 1, std::min(births_ - ticket.number, kOld));
+  frees_ = mix(frees_ + 1, std::min(next_ - ticket.number, kMaxAge));
 }
 
 }  // namespace meshgrad

@@ -1,24 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fused kernels on tensor cores: an MLP over rows, and the edge half of a message-passing block, one
-// launch forward; backward one more, and one for all weight gradients together. Hidden activations are never
-// kept: backward recomputes them, bit for bit. Contracts are those of mlp.h and message_passing.h.
+// The fused tensor-core kernels: an MLP over rows, and the edge half of a message-passing block. Hidden
+// activations are never saved: backward recomputes them, bit for bit. Contracts are those of mlp.h and
+// message_passing.h. Launches:
 //
-// Sums run in f32, activations are rounded to storage once a layer. Rows are dealt to warps by their real
-// count and the device alone: bit-identical from run to run, for any capacity.
+//   MLP forward     mlp_forward
+//   MLP backward    mlp_backward, weight_gradients
+//   edges forward   node_terms_forward, edge_forward
+//   edges backward  node_terms_forward, edge_backward, node_terms_backward (with all weight gradients)
+//
+// Accumulation is in f32; activations are rounded to storage once per layer. The assignment of rows to warps
+// depends on the real counts and the device alone: bit-identical from run to run, for any capacity.
 #pragma once
 #include <meshgrad/kernels/message_passing.h>
 
 namespace meshgrad::cuda {
 
-/// True when the fused kernels take this call: f16 or bf16, a hidden width of 64, 128 or 256, 2 to 4 layers,
-/// relu, and nothing to save. MLP: up to 3 inputs, each as wide as the hidden layers or at most 32; an output
-/// as wide as the hidden layers, or (without norm and residual) at most 32. Edges: all widths alike.
-bool fused_covers(const MlpForward& args);
-bool fused_covers(const MlpBackward& args);
-bool fused_covers(const EdgeUpdateForward& args);
-bool fused_covers(const EdgeUpdateBackward& args);
+/// True when the fused kernels support this call: f16 or bf16, hidden width 64, 128 or 256, 2 to 4 layers,
+/// relu, and no saved activations. MLP: up to 3 inputs, each as wide as the hidden layers or at most 32; an
+/// output as wide as the hidden layers, or (without norm and residual) at most 32. Edges: all widths equal.
+/// Weights and per-warp words must fit into the device's shared memory. Other calls take the general path.
+bool fused_supports(const MlpForward& args);
+bool fused_supports(const MlpBackward& args);
+bool fused_supports(const EdgeUpdateForward& args);
+bool fused_supports(const EdgeUpdateBackward& args);
 
-/// The call has to be covered.
+/// fused_supports(args) must be true.
 void fused_mlp_forward(const MlpForward& args, Runtime& runtime, const Stream& stream);
 void fused_mlp_backward(const MlpBackward& args, Runtime& runtime, const Stream& stream);
 void fused_edge_forward(const EdgeUpdateForward& args, Runtime& runtime, const Stream& stream);

@@ -1,4 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
+// The edge update, forward and backward, each in one pass over the edges. A warp owns a contiguous range of
+// receivers with all their edges and takes tiles of 32 edges (16 at width 256) through gather, MLP, norm,
+// residual and receiver sum, all in registers. Per edge, forward reads e, S[sender] and R[receiver] and
+// writes e'.
+//
+// S[sender] is a gather of W 16-bit values per edge, whose locality is that of the mesh numbering;
+// R[receiver] is read in order. One block of 8 warps per multiprocessor, so that a thread has 255 registers
+// for its share of the tile. Shared memory of a block at width 128 with three layers, in bytes:
+//
+//   vectors   6 x 128 floats                        3 072
+//   weights   W_e and two hidden ones              98 304
+//   staging   8 warps x 8 x 130 floats             33 280   forward: 134 656
+//   sums      8 warps x 6 x 128 floats             24 576
+//   masks     8 warps x 3 x 128 words              12 288   backward: 171 520, more than an A100's 166 912
 #include <meshgrad/kernels/cuda/fused/fused_layers.h>
 #include <meshgrad/kernels/cuda/fused/node_terms.h>
 #include <meshgrad/kernels/cuda/fused/tile_receivers.h>
@@ -6,25 +20,26 @@
 namespace meshgrad::cuda {
 namespace {
 
-/// What both directions read.
+/// The arguments that forward and backward share.
 template <class T>
 struct EdgeInputs {
   FusedLayers<T> layers;
   int matrix_words;
   EdgeList list;
   const T* edges;
-  const T* sender_terms;
-  const T* receiver_terms;
+  const T* sender_terms;    ///< S: [nodes, W]
+  const T* receiver_terms;  ///< R: [owned_nodes, W]
   bool residual, aggregate_after_residual;
 };
 
-/// A warp's next tile of edges.
+/// The tile of a warp's edges in one round; behind the warp's last edge it is empty (count() <= 0), which
+/// happens only where streamed weights make all warps run equally many rounds.
 template <int W>
 struct EdgeTile {
   static constexpr int kRows = TileShape<W>::kRows;
   static constexpr int kBands = TileShape<W>::kBands;
   TileRows<kBands> edges;
-  int sender, receiver;  ///< of the tile's edge `lane`; -1: none
+  int sender, receiver;  ///< of edge `lane` of the tile: one coalesced load of 32 indices; -1: no edge
   __device__ EdgeTile(const EdgeList& list, const EdgeRange& range, int round)
       : edges{range.edge_begin + round * kRows, range.edge_end} {
     const int mine = edges.first + lane_index();
@@ -38,14 +53,14 @@ struct EdgeTile {
   __device__ LaneRows<kBands> senders() const { return gathered_rows<kBands>(sender); }
 };
 
-/// All widths of an edge update are alike.
+/// All widths of an edge update are equal, so the kernels are not compiled for narrow inputs or outputs.
 template <class T, int W>
 using EdgeMlp = TileMlp<T, W, false>;
 template <class T, int W>
 using EdgeMlpBackward = TileMlpBackward<T, W, false>;
 
-/// z_1 = b_1 + S[sender] + R[receiver] + e W_e. Group by group, so that sums come to be as the gathered rows
-/// arrive: all of them at once would not leave registers to load into.
+/// z_1 = b_1 + S[sender] + R[receiver] + e W_e. Group by group, so that gathered values are added as they
+/// arrive: loading both rows of all groups first would take more registers than there are beside `e`.
 template <class T, int W>
 __device__ void first_layer(EdgeMlp<T, W>& mlp, const EdgeInputs<T>& args, const EdgeTile<W>& tile,
                             typename EdgeMlp<T, W>::Wide& z, typename EdgeMlp<T, W>::WideOperand& e) {
@@ -54,14 +69,14 @@ __device__ void first_layer(EdgeMlp<T, W>& mlp, const EdgeInputs<T>& args, const
   const auto receivers = tile.receivers();
 #pragma unroll
   for (int group = 0; group < TileShape<W>::kGroups; ++group) {
-    const Eight bias = lane_values(mlp.vector(0), group);
+    const EightFloats bias = lane_values(mlp.vector(0), group);
     const int column = 32 * group + lane_column();
 #pragma unroll
     for (int band = 0; band < TileShape<W>::kBands; ++band)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const Eight s = unpack<T>(load_pairs(args.sender_terms, W, senders.v[band][half], column));
-        const Eight r = unpack<T>(load_pairs(args.receiver_terms, W, receivers.v[band][half], column));
+        const EightFloats s = unpack<T>(load_pairs(args.sender_terms, W, senders.v[band][half], column));
+        const EightFloats r = unpack<T>(load_pairs(args.receiver_terms, W, receivers.v[band][half], column));
 #pragma unroll
         for (int i = 0; i < 8; ++i) z.at(band, half, group, i) = bias.v[i] + s.v[i] + r.v[i];
       }
@@ -72,10 +87,13 @@ __device__ void first_layer(EdgeMlp<T, W>& mlp, const EdgeInputs<T>& args, const
 template <class T>
 struct EdgeForwardArgs {
   EdgeInputs<T> inputs;
-  T* edges_out;  ///< null: not wanted
+  T* edges_out;  ///< null: not needed
   T* aggregate;
 };
 
+/// The tile stays in `z` from the pre-activation to e'. Receivers sum y (or e') in f32, before rounding. Per
+/// round: gather and first layer, hidden layers, norm, receiver sums, residual, store. There is no barrier in
+/// the loop below width 256, so while one warp waits for gathered rows the others multiply.
 template <class T, int W>
 __global__ void __launch_bounds__(kFusedThreads, 1) edge_forward_kernel(EdgeForwardArgs<T> args) {
   const EdgeInputs<T>& in = args.inputs;
@@ -93,7 +111,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1) edge_forward_kernel(EdgeForw
     first_layer(mlp, in, tile, z, h);
     mlp.hidden_layers(
         z, h, [](int, auto&) {}, [](int, auto&) {});
-    mlp.finish(z);
+    mlp.apply_norm(z);
     if (in.residual && in.aggregate_after_residual) add_rows(z, in.edges, tile.rows());
     sums.add(z, tile.receiver, tile.count());
     if (args.edges_out == nullptr) continue;
@@ -108,13 +126,13 @@ struct EdgeBackwardArgs {
   EdgeInputs<T> inputs;
   const T* d_edges_out;  ///< null: zero
   const T* d_aggregate;
-  T* d_edges;           ///< null: not wanted
+  T* d_edges;           ///< null: not needed
   T* d_receiver_terms;  ///< [owned_nodes, W]
-  FusedLeavings<T> leavings;
+  BackwardPointers<T> workspace;
 };
 
-/// d_e = d_z_1 W_e^T and, with a residual, the gradient of e'. Reads d_edges_out where it writes d_edges, in
-/// the same lanes: the two may be one.
+/// d_e = d_z_1 W_e^T and, with a residual, the gradient of e'. d_edges may be the same memory as d_edges_out:
+/// each lane reads the values of d_edges_out that it overwrites, before it does so.
 template <class T, int W>
 __device__ void store_edge_gradient(EdgeMlp<T, W>& mlp, const EdgeBackwardArgs<T>& args,
                                     const EdgeTile<W>& tile, typename EdgeMlp<T, W>::Wide& z,
@@ -128,6 +146,9 @@ __device__ void store_edge_gradient(EdgeMlp<T, W>& mlp, const EdgeBackwardArgs<T
   store_rows(z, args.d_edges, tile.rows());
 }
 
+/// Recomputes forward up to z_last, then goes through d_y = d_aggregate[receiver] + d_edges_out, the norm and
+/// the layers to d_z_1. dR is its sum over each receiver's edges, with the ReceiverSums of forward. dS needs
+/// sender order: d_z_1 of all edges is stored in the workspace, from which node_terms_backward sums it.
 template <class T, int W>
 __global__ void __launch_bounds__(kFusedThreads, 1) edge_backward_kernel(EdgeBackwardArgs<T> args) {
   using Backward = EdgeMlpBackward<T, W>;
@@ -135,7 +156,7 @@ __global__ void __launch_bounds__(kFusedThreads, 1) edge_backward_kernel(EdgeBac
   const EdgeInputs<T>& in = args.inputs;
   const FusedShared<W> shared(in.matrix_words, kWarpWords);
   EdgeMlp<T, W> mlp(in.layers, shared);
-  Backward backward(mlp, args.leavings, shared.warp);
+  Backward backward(mlp, args.workspace, shared.warp);
   const int part = static_cast<int>(blockIdx.x) * kFusedWarps + warp_index();
   const EdgeRange range = edge_range(in.list, part, static_cast<int>(gridDim.x) * kFusedWarps);
   const int rounds =
@@ -150,25 +171,26 @@ __global__ void __launch_bounds__(kFusedThreads, 1) edge_backward_kernel(EdgeBac
     {
       const auto rows = tile.rows();
       const auto receivers = tile.receivers();
-      backward.last_gradient(z, [&](int band, int half, int group) {
+      backward.output_gradient(z, [&](int band, int half, int group) {
         const int column = 32 * group + lane_column();
-        Eight d_y = unpack<T>(load_pairs(args.d_aggregate, W, receivers.v[band][half], column));
+        EightFloats d_y = unpack<T>(load_pairs(args.d_aggregate, W, receivers.v[band][half], column));
         if (args.d_edges_out != nullptr) {
-          const Eight own = unpack<T>(load_pairs(args.d_edges_out, W, rows.v[band][half], column));
+          const EightFloats own = unpack<T>(load_pairs(args.d_edges_out, W, rows.v[band][half], column));
 #pragma unroll
           for (int i = 0; i < 8; ++i) d_y.v[i] += own.v[i];
         }
         return d_y;
       });
     }
-    backward.layers_before(z, h, in.layers.layers - 1, tile.edges);
-    sums.add(z, tile.receiver, tile.count());
+    backward.hidden_layers_backward(z, h, in.layers.layers - 1, tile.edges);
+    sums.add(z, tile.receiver, tile.count());  // d_z_1 in f32; h has it rounded
     if (args.d_edges != nullptr) store_edge_gradient(mlp, args, tile, z, h);
   }
   sums.finish();
   backward.write_column_sums(kWarpWords);
 }
 
+/// Shared memory per warp, in words: ReceiverSums::kStageFloats, and in backward also that of the layers.
 int forward_warp_words(int64_t width) { return 8 * (static_cast<int>(width) + 2); }
 int backward_warp_words(int64_t width) {
   const int stage = forward_warp_words(width);
@@ -177,29 +199,31 @@ int backward_warp_words(int64_t width) {
          (width == 128 ? EdgeMlpBackward<half, 128>::kWarpWords : EdgeMlpBackward<half, 256>::kWarpWords);
 }
 
+/// True when forward or backward fits the fused kernels: all widths equal, 16-byte rows, and the shared
+/// memory of the table above within the device's.
 template <class Args>
-bool edges_covered(const Args& args, int (*warp_words)(int64_t width)) {
+bool edges_supported(const Args& args, int (*warp_words)(int64_t width)) {
   const std::span<const MlpInput> inputs(&args.edges, 1);
   const int64_t width = args.edges.weight.width();
   return args.edges.weight.rows() == width && args.terms.nodes.width() == width &&
          (args.weights.weights.empty() || args.weights.weights.back().width() == width) &&
-         layers_covered(inputs, args.weights, args.saved, warp_words) &&
-         node_terms_cover(args.edges.x.dtype(), width, width) && aligned(args.terms.nodes) &&
+         layers_supported(inputs, args.weights, args.saved, warp_words) &&
+         node_terms_support(args.edges.x.dtype(), width, width) && aligned(args.terms.nodes) &&
          aligned(args.terms.sender_weight) && aligned(args.terms.receiver_weight) &&
-         few_enough(args.graph->edges) && few_enough(args.graph->nodes);
+         fits_int32(args.graph->edges) && fits_int32(args.graph->nodes);
 }
 
-/// S and R, which both directions need.
-struct Terms {
+/// S and R, or their gradients.
+struct NodeTermTensors {
   Tensor sender, receiver;
-  Terms(const Graph& graph, int64_t width, DType dtype, Runtime& runtime)
+  NodeTermTensors(const Graph& graph, int64_t width, DType dtype, Runtime& runtime)
       : sender(Tensor::empty(runtime, {graph.nodes, width}, dtype, Tag::workspace, "sender terms")),
         receiver(
             Tensor::empty(runtime, {graph.owned_nodes, width}, dtype, Tag::workspace, "receiver terms")) {}
 };
 
 template <class T, class Args>
-EdgeInputs<T> edge_inputs(const Args& args, const Terms& terms) {
+EdgeInputs<T> edge_inputs(const Args& args, const NodeTermTensors& terms) {
   const Graph& graph = *args.graph;
   const std::span<const MlpInput> inputs(&args.edges, 1);
   return {.layers = fused_layers<T>(inputs, args.weights),
@@ -218,20 +242,21 @@ EdgeInputs<T> edge_inputs(const Args& args, const Terms& terms) {
           .aggregate_after_residual = args.aggregate_after_residual};
 }
 
-/// All weights' gradients and the nodes', in one launch.
-void other_gradients(const EdgeUpdateBackward& args, const BackwardLeavings& leavings, const Terms& d_terms,
-                     Runtime& runtime, const Stream& stream) {
+/// The gradients of all weights and of the nodes, in one launch.
+void node_and_weight_gradients(const EdgeUpdateBackward& args, const BackwardWorkspace& workspace,
+                               const NodeTermTensors& d_terms, Runtime& runtime, const Stream& stream) {
   const Graph& graph = *args.graph;
-  const Tensor& d_first = leavings.d_z.front();
+  const Tensor& d_first = workspace.d_z.front();
   std::vector<WeightGradientJob> jobs;
   if (args.d_edge_weight.defined())
     jobs.push_back({args.edges.x, d_first, args.d_edge_weight, graph.edge_rows()});
-  leavings.add_jobs(jobs, args.d_weights, graph.edge_rows());
+  workspace.add_jobs(jobs, args.d_weights, graph.edge_rows());
   if (args.d_receiver_weight.defined()) {
     jobs.push_back({args.terms.nodes.row_range(0, graph.owned_nodes), d_terms.receiver,
                     args.d_receiver_weight, graph.owned_rows()});
   }
-  const std::vector<ColumnSumJob> sums = leavings.column_sums(args.d_weights);
+  const std::vector<ColumnSumJob> sums = workspace.column_sums(args.d_weights);
+  // dS has two uses, d_h and d_W_s; when neither is needed, it is not computed.
   if (!args.d_nodes.defined() && !args.d_sender_weight.defined()) {
     weight_gradients(jobs, sums, runtime, stream);
     return;
@@ -251,19 +276,19 @@ void other_gradients(const EdgeUpdateBackward& args, const BackwardLeavings& lea
 
 }  // namespace
 
-bool fused_covers(const EdgeUpdateForward& args) {
-  return edges_covered(args, forward_warp_words) && aligned(args.edges_out) && aligned(args.aggregate);
+bool fused_supports(const EdgeUpdateForward& args) {
+  return edges_supported(args, forward_warp_words) && aligned(args.edges_out) && aligned(args.aggregate);
 }
 
-bool fused_covers(const EdgeUpdateBackward& args) {
-  return edges_covered(args, backward_warp_words) && aligned(args.d_edges_out) && aligned(args.d_aggregate) &&
-         aligned(args.d_edges) && aligned(args.d_nodes);
+bool fused_supports(const EdgeUpdateBackward& args) {
+  return edges_supported(args, backward_warp_words) && aligned(args.d_edges_out) &&
+         aligned(args.d_aggregate) && aligned(args.d_edges) && aligned(args.d_nodes);
 }
 
 void fused_edge_forward(const EdgeUpdateForward& args, Runtime& runtime, const Stream& stream) {
   const DType dtype = args.aggregate.dtype();
   const int64_t width = args.edges.weight.width();
-  const Terms terms(*args.graph, width, dtype, runtime);
+  const NodeTermTensors terms(*args.graph, width, dtype, runtime);
   node_terms_forward(args.terms, *args.graph, terms.sender, terms.receiver, runtime, stream);
   dispatch_fused(dtype, width, [&]<class T, int W>() {
     const EdgeForwardArgs<T> kernel_args{.inputs = edge_inputs<T>(args, terms),
@@ -282,10 +307,11 @@ void fused_edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const
   const Graph& graph = *args.graph;
   const int64_t width = args.edges.weight.width();
   const int64_t blocks = gpu::multiprocessors(stream.device().index);
-  const Terms d_terms(graph, width, dtype, runtime);
-  const BackwardLeavings leavings(graph.edges, width, dtype, args.weights, args.d_weights, blocks, runtime);
+  const NodeTermTensors d_terms(graph, width, dtype, runtime);
+  const BackwardWorkspace workspace(graph.edges, width, dtype, args.weights, args.d_weights, blocks, runtime);
   {
-    const Terms terms(graph, width, dtype, runtime);
+    // S and R are recomputed: saved, they would be 0.5 KB per node and message-passing block at width 128.
+    const NodeTermTensors terms(graph, width, dtype, runtime);
     node_terms_forward(args.terms, graph, terms.sender, terms.receiver, runtime, stream);
     dispatch_fused(dtype, width, [&]<class T, int W>() {
       const EdgeBackwardArgs<T> kernel_args{.inputs = edge_inputs<T>(args, terms),
@@ -293,7 +319,7 @@ void fused_edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const
                                             .d_aggregate = args.d_aggregate.data<T>(),
                                             .d_edges = args.d_edges.data_or_null<T>(),
                                             .d_receiver_terms = d_terms.receiver.data<T>(),
-                                            .leavings = leavings.pointers<T>()};
+                                            .workspace = workspace.pointers<T>()};
       launch("edge_backward", edge_backward_kernel<T, W>,
              {.blocks = blocks,
               .threads = kFusedThreads,
@@ -301,7 +327,7 @@ void fused_edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const
              stream, kernel_args);
     });
   }
-  other_gradients(args, leavings, d_terms, runtime, stream);
+  node_and_weight_gradients(args, workspace, d_terms, runtime, stream);
 }
 
 }  // namespace meshgrad::cuda

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The host's side of the fused kernels: which MLPs they take, and an MLP as their argument.
+// The host side of the fused kernels: which MLPs they support, their shared memory, and their arguments.
 #pragma once
 #include <meshgrad/kernels/cuda/fused/fused.h>
 #include <meshgrad/kernels/cuda/fused/tile_mlp_backward.h>
@@ -10,18 +10,21 @@
 
 namespace meshgrad::cuda {
 
-/// Rows of 16-byte vectors, or undefined.
+/// True when rows can be accessed as 16-byte vectors (their width is a multiple of 16 bytes); also if
+/// undefined.
 inline bool aligned(const Tensor& tensor) {
   return !tensor.defined() || reinterpret_cast<uintptr_t>(tensor.raw()) % 16 == 0;
 }
-inline bool few_enough(int64_t rows) { return rows <= std::numeric_limits<int32_t>::max() - (1 << 20); }
+/// Kernels compute row numbers in 32 bits. The headroom of 2^20 is for the tile behind the last one: a round
+/// advances by blocks * kFusedWarps * 32 rows, at most 2^20 with up to 4096 blocks.
+inline bool fits_int32(int64_t rows) { return rows <= std::numeric_limits<int32_t>::max() - (1 << 20); }
 
-/// Words of shared memory that a weight takes when it stays there.
+/// Words of shared memory of a resident weight: padded to multiples of 32, two 16-bit values to a word.
 inline int resident_words(int64_t rows, int64_t columns) {
   const auto padded = [](int64_t n) { return (n + 31) / 32 * 32; };
   return static_cast<int>(padded(rows) * padded(columns) / 2);
 }
-/// Words of shared memory for all of an MLP's weights.
+/// Words of shared memory for all of an MLP's weights, or for the two slices of streamed ones.
 inline int matrix_words(std::span<const MlpInput> inputs, const MlpWeights& weights) {
   if (inputs.front().weight.width() == 256) return 2 * StreamedWeights<half, 256, false>::kSliceWords;
   int words = 0;
@@ -29,7 +32,7 @@ inline int matrix_words(std::span<const MlpInput> inputs, const MlpWeights& weig
   for (const Tensor& weight : weights.weights) words += resident_words(weight.rows(), weight.width());
   return words;
 }
-/// Shared memory of a block, as FusedShared cuts it.
+/// Bytes of dynamic shared memory per block, in the layout of FusedShared.
 inline int shared_bytes(int64_t width, int matrices, int warp_words) {
   return static_cast<int>(4 * (kFusedVectors * width + matrices + kFusedWarps * warp_words));
 }
@@ -40,15 +43,17 @@ inline bool nothing_saved(const MlpSaved& saved) {
   return nothing;
 }
 
-/// Everything about an MLP that both its directions ask; `warp_words` of shared memory beside the weights.
-inline bool layers_covered(std::span<const MlpInput> inputs, const MlpWeights& weights, const MlpSaved& saved,
-                           int (*warp_words)(int64_t width)) {
+/// The conditions that forward and backward share. `warp_words` returns the shared memory that a kernel needs
+/// per warp, in words.
+inline bool layers_supported(std::span<const MlpInput> inputs, const MlpWeights& weights,
+                             const MlpSaved& saved, int (*warp_words)(int64_t width)) {
   if (inputs.empty() || inputs.size() > kMaxFusedInputs) return false;
   const Tensor& first = inputs.front().weight;
   const int64_t width = first.width();
   const int layers = weights.layers();
   if (first.dtype() != DType::f16 && first.dtype() != DType::bf16) return false;
   if (width != 64 && width != 128 && width != 256) return false;
+  // Only relu: backward has a mask bit per value instead of z, which other derivatives need.
   if (layers < 2 || layers > kMaxFusedLayers || weights.activation != Activation::relu) return false;
   if (!nothing_saved(saved)) return false;
   for (const MlpInput& input : inputs) {
@@ -68,7 +73,7 @@ inline bool layers_covered(std::span<const MlpInput> inputs, const MlpWeights& w
          gpu::shared_bytes(first.device().index);
 }
 
-/// Calls `body.template operator()<T, W>()`.
+/// Calls `body.template operator()<T, W>()` for the storage type and the hidden width.
 template <class Body>
 void dispatch_fused(DType dtype, int64_t width, Body&& body) {
   const auto with_width = [&]<class T>() {
@@ -94,6 +99,7 @@ inline bool any_narrow(std::span<const MlpInput> inputs, const MlpWeights& weigh
   return any;
 }
 
+/// The kernel argument: pointers and sizes of all weights, and their offsets in shared memory.
 template <class T>
 FusedLayers<T> fused_layers(std::span<const MlpInput> inputs, const MlpWeights& weights) {
   FusedLayers<T> result{};
@@ -122,17 +128,19 @@ FusedLayers<T> fused_layers(std::span<const MlpInput> inputs, const MlpWeights& 
   return result;
 }
 
-/// Workspace that a backward kernel leaves for the weight gradients, and the jobs that make them of it.
-struct BackwardLeavings {
-  std::vector<Tensor> hidden, d_z;  ///< by layer; undefined: not wanted
-  Tensor partials;
+/// The workspace that a backward kernel writes for the weight gradients, and the jobs that read it. At 1M
+/// edges, width 128, three layers: 1.3 GB, five matrices of 256 MB, freed when backward of the block ends.
+struct BackwardWorkspace {
+  std::vector<Tensor> hidden, d_z;  ///< by layer, [rows, width] each; undefined: not needed
+  Tensor partials;                  ///< [blocks, kFusedVectors * width] f32
 
-  /// d_z of every layer but those that `d_z_wanted` leaves out.
-  BackwardLeavings(int64_t rows, int64_t width, DType dtype, const MlpWeights& weights,
-                   const MlpWeightGradients& gradients, int64_t blocks, Runtime& runtime);
+  /// Allocates d_z_1 in any case, and of each later layer whose weight has a gradient its operands: the
+  /// hidden activation before it and its d_z, the latter unless the layer is narrower than `width`.
+  BackwardWorkspace(int64_t rows, int64_t width, DType dtype, const MlpWeights& weights,
+                    const MlpWeightGradients& gradients, int64_t blocks, Runtime& runtime);
   template <class T>
-  FusedLeavings<T> pointers() const {
-    FusedLeavings<T> result{};
+  BackwardPointers<T> pointers() const {
+    BackwardPointers<T> result{};
     for (size_t i = 0; i < hidden.size(); ++i)
       if (hidden[i].defined()) result.hidden[i] = hidden[i].template data<T>();
     for (size_t i = 0; i < d_z.size(); ++i)
@@ -141,7 +149,7 @@ struct BackwardLeavings {
     result.partials = partials.data<float>();
     return result;
   }
-  /// Jobs of the layers after the first.
+  /// Appends the jobs of the layers after the first; the first has other operands in each kernel.
   void add_jobs(std::vector<WeightGradientJob>& jobs, const MlpWeightGradients& gradients,
                 const Rows& rows) const;
   std::vector<ColumnSumJob> column_sums(const MlpWeightGradients& gradients) const;

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// MLP forward over rows, in one launch: y = norm(mlp(x_1, x_2, x_3)) + residual. One block per multiprocessor
+// with all weights in shared memory (streamed at width 256); each of its warps takes tiles of rows through
+// all layers in registers. Memory traffic is one read of inputs and residual and one write of the output.
 #include <meshgrad/kernels/cuda/fused/fused_layers.h>
 
 namespace meshgrad::cuda {
@@ -15,24 +18,26 @@ struct MlpForwardArgs {
   T* out;
 };
 
+/// One block per multiprocessor, so that a thread has 255 registers. Below width 256 there is no barrier
+/// after the weights are loaded: while one warp waits for its rows, the others multiply.
 template <class T, int W, bool narrow>
 __global__ void __launch_bounds__(kFusedThreads, 1) mlp_forward_kernel(MlpForwardArgs<T> args) {
   constexpr int kBands = TileShape<W>::kBands;
   const FusedShared<W> shared(args.matrix_words, 0);
   TileMlp<T, W, narrow> mlp(args.layers, shared);
-  const TileDeal<W> deal(args.count, args.capacity);
-  for (int round = 0; round < deal.rounds; ++round) {
-    const auto tile = deal.tile(round);
+  const RoundRobinTiles<W> tiles(args.count, args.capacity);
+  for (int round = 0; round < tiles.rounds; ++round) {
+    const auto tile = tiles.tile(round);
     typename TileMlp<T, W, narrow>::Wide z;
     typename TileMlp<T, W, narrow>::WideOperand h;
     mlp.first_layer(z, h, args.inputs, tile);
     mlp.hidden_layers(
         z, h, [](int, auto&) {}, [](int, auto&) {});
     if (!mlp.has_narrow_output()) {
-      mlp.finish(z);
+      mlp.apply_norm(z);
       if (args.residual != nullptr) add_rows(z, args.residual, tile.rows());
       store_rows(z, args.out, tile.rows());
-    } else {
+    } else {  // a decoder: few columns, no norm and no residual
       Sums<kBands, 1> y;
       mlp.narrow_layer(y, h);
       store_narrow_rows(y, args.out, args.layers.out, tile.rows());
@@ -42,10 +47,10 @@ __global__ void __launch_bounds__(kFusedThreads, 1) mlp_forward_kernel(MlpForwar
 
 }  // namespace
 
-bool fused_covers(const MlpForward& args) {
-  if (!layers_covered(args.inputs, args.weights, args.saved, [](int64_t) { return 0; })) return false;
+bool fused_supports(const MlpForward& args) {
+  if (!layers_supported(args.inputs, args.weights, args.saved, [](int64_t) { return 0; })) return false;
   const bool wide = args.out.width() == args.inputs.front().weight.width();
-  return few_enough(args.rows.capacity) && (wide ? aligned(args.out) : !args.residual.defined()) &&
+  return fits_int32(args.rows.capacity) && (wide ? aligned(args.out) : !args.residual.defined()) &&
          aligned(args.residual);
 }
 

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// MLP backward over rows, in two launches. mlp_backward recomputes the hidden activations of a tile,
+// propagates the gradient through its layers and stores the inputs' gradients; weight_gradients then
+// multiplies the operands that it stored in the backward workspace.
 #include <meshgrad/kernels/cuda/fused/fused_layers.h>
 
 #include <algorithm>
@@ -14,12 +17,12 @@ struct MlpBackwardArgs {
   int64_t capacity;
   const T* inputs[kMaxFusedInputs];
   const T* d_out;
-  T* d_inputs[kMaxFusedInputs];  ///< null: not wanted
+  T* d_inputs[kMaxFusedInputs];  ///< null: not needed
   bool accumulate[kMaxFusedInputs];
-  FusedLeavings<T> leavings;
+  BackwardPointers<T> workspace;
 };
 
-/// An input's gradient from d_z_1.
+/// d_x (+)= d_z_1 W^T for one input; `d_x` is scratch registers.
 template <class T, int W, bool narrow>
 __device__ void store_input_gradient(TileMlp<T, W, narrow>& mlp, typename TileMlp<T, W, narrow>::Wide& d_x,
                                      const typename TileMlp<T, W, narrow>::WideOperand& d_z, int input, T* to,
@@ -30,35 +33,39 @@ __device__ void store_input_gradient(TileMlp<T, W, narrow>& mlp, typename TileMl
     if (accumulate) add_rows(d_x, to, tile.rows());
     store_rows(d_x, to, tile.rows());
   } else {
-    Sums<TileMlp<T, W, narrow>::kBands, 1> few;
-    few.clear();
-    multiply_transposed<T>(few, d_z, mlp.weights, input);
-    store_narrow_rows(few, to, mlp.layers.weights.matrices[input].rows, tile.rows(), accumulate);
+    Sums<TileMlp<T, W, narrow>::kBands, 1> narrow_d_x;
+    narrow_d_x.clear();
+    multiply_transposed<T>(narrow_d_x, d_z, mlp.weights, input);
+    store_narrow_rows(narrow_d_x, to, mlp.layers.weights.matrices[input].rows, tile.rows(), accumulate);
   }
 }
 
+/// Per round: forward again up to z_last (z) or the last hidden activation (h), the gradient of z_last, the
+/// layers back to d_z_1 (z in f32, h rounded), then each input's gradient from h. Column sums over all rounds
+/// of the block are in shared memory and written once at the end.
 template <class T, int W, bool narrow>
 __global__ void __launch_bounds__(kFusedThreads, 1) mlp_backward_kernel(MlpBackwardArgs<T> args) {
   using Backward = TileMlpBackward<T, W, narrow>;
   const FusedShared<W> shared(args.matrix_words, Backward::kWarpWords);
   TileMlp<T, W, narrow> mlp(args.layers, shared);
-  Backward backward(mlp, args.leavings, shared.warp);
-  const TileDeal<W> deal(args.count, args.capacity);
-  for (int round = 0; round < deal.rounds; ++round) {
-    const auto tile = deal.tile(round);
+  Backward backward(mlp, args.workspace, shared.warp);
+  const RoundRobinTiles<W> tiles(args.count, args.capacity);
+  for (int round = 0; round < tiles.rounds; ++round) {
+    const auto tile = tiles.tile(round);
     typename Backward::Wide z;
     typename Backward::WideOperand h;
-    mlp.first_layer(z, h, args.inputs, tile);
+    mlp.first_layer(z, h, args.inputs, tile);  // forward again
     backward.recompute(z, h, tile);
     if (!mlp.has_narrow_output()) {
+      // d_out may be the same memory as a d_input, which is stored below: by then d_out has been read.
       const auto rows = tile.rows();
-      backward.last_gradient(z, [&](int band, int half, int group) {
+      backward.output_gradient(z, [&](int band, int half, int group) {
         return unpack<T>(load_pairs(args.d_out, W, rows.v[band][half], 32 * group + lane_column()));
       });
     } else {
-      backward.before_narrow(z, args.d_out, tile);
+      backward.narrow_layer_backward(z, args.d_out, tile);
     }
-    backward.layers_before(z, h, mlp.wide_layers() - 1, tile);
+    backward.hidden_layers_backward(z, h, mlp.wide_layers() - 1, tile);
 #pragma unroll 1
     for (int input = 0; input < args.layers.inputs; ++input) {
       if (args.d_inputs[input] == nullptr) continue;
@@ -68,12 +75,14 @@ __global__ void __launch_bounds__(kFusedThreads, 1) mlp_backward_kernel(MlpBackw
   backward.write_column_sums(Backward::kWarpWords);
 }
 
+/// Shared memory per warp in words; the storage type does not matter, since sums are f32 and masks are bits.
 int backward_warp_words(int64_t width) {
   if (width == 64) return TileMlpBackward<half, 64, false>::kWarpWords;
   return width == 128 ? TileMlpBackward<half, 128, false>::kWarpWords
                       : TileMlpBackward<half, 256, false>::kWarpWords;
 }
 
+/// True when an input's gradient is the same memory as d_out, as for an input that is also the residual.
 bool overwrites_d_out(const MlpBackward& args) {
   return std::any_of(args.d_inputs.begin(), args.d_inputs.end(),
                      [&](const Tensor& d_x) { return d_x.defined() && d_x.raw() == args.d_out.raw(); });
@@ -81,26 +90,26 @@ bool overwrites_d_out(const MlpBackward& args) {
 
 }  // namespace
 
-bool fused_covers(const MlpBackward& args) {
-  if (!layers_covered(args.inputs, args.weights, args.saved, backward_warp_words)) return false;
+bool fused_supports(const MlpBackward& args) {
+  if (!layers_supported(args.inputs, args.weights, args.saved, backward_warp_words)) return false;
   const int64_t width = args.inputs.front().weight.width();
   const bool wide = args.d_out.width() == width;
-  bool covered = few_enough(args.rows.capacity) && (wide ? aligned(args.d_out) : !overwrites_d_out(args));
+  bool supported = fits_int32(args.rows.capacity) && (wide ? aligned(args.d_out) : !overwrites_d_out(args));
   for (size_t i = 0; i < args.inputs.size(); ++i) {
-    covered = covered && (args.inputs[i].weight.rows() != width || aligned(args.d_inputs[i]));
+    supported = supported && (args.inputs[i].weight.rows() != width || aligned(args.d_inputs[i]));
   }
-  return covered;
+  return supported;
 }
 
 void fused_mlp_backward(const MlpBackward& args, Runtime& runtime, const Stream& stream) {
   if (args.rows.capacity == 0) return;
   const int64_t width = args.inputs.front().weight.width();
   const int64_t blocks = gpu::multiprocessors(stream.device().index);
-  BackwardLeavings leavings(args.rows.capacity, width, args.d_out.dtype(), args.weights, args.d_weights,
-                            blocks, runtime);
-  // Without a norm the last layer's d_z is d_out itself, if that is still there afterwards.
-  const bool d_out_serves = args.weights.norm == Norm::none && !overwrites_d_out(args);
-  if (d_out_serves) leavings.d_z.back() = Tensor();
+  BackwardWorkspace workspace(args.rows.capacity, width, args.d_out.dtype(), args.weights, args.d_weights,
+                              blocks, runtime);
+  // Without a norm the last layer's d_z is d_out itself, unless this kernel overwrites d_out.
+  const bool d_out_is_d_z = args.weights.norm == Norm::none && !overwrites_d_out(args);
+  if (d_out_is_d_z) workspace.d_z.back() = Tensor();
   const bool narrow = any_narrow(args.inputs, args.weights);
   dispatch_fused(args.d_out.dtype(), width, [&]<class T, int W>() {
     MlpBackwardArgs<T> kernel_args{.layers = fused_layers<T>(args.inputs, args.weights),
@@ -111,7 +120,7 @@ void fused_mlp_backward(const MlpBackward& args, Runtime& runtime, const Stream&
                                    .d_out = args.d_out.data<T>(),
                                    .d_inputs = {},
                                    .accumulate = {},
-                                   .leavings = leavings.pointers<T>()};
+                                   .workspace = workspace.pointers<T>()};
     for (size_t i = 0; i < args.inputs.size(); ++i) {
       kernel_args.inputs[i] = args.inputs[i].x.template data<T>();
       if (args.d_inputs[i].defined()) kernel_args.d_inputs[i] = args.d_inputs[i].template data<T>();
@@ -124,14 +133,14 @@ void fused_mlp_backward(const MlpBackward& args, Runtime& runtime, const Stream&
          .shared_bytes = shared_bytes(W, kernel_args.matrix_words, TileMlpBackward<T, W, false>::kWarpWords)},
         stream, kernel_args);
   });
-  if (d_out_serves) leavings.d_z.back() = args.d_out;
+  if (d_out_is_d_z) workspace.d_z.back() = args.d_out;
   std::vector<WeightGradientJob> jobs;
   for (size_t i = 0; i < args.inputs.size(); ++i) {
     if (args.d_first_weights[i].defined())
-      jobs.push_back({args.inputs[i].x, leavings.d_z.front(), args.d_first_weights[i], args.rows});
+      jobs.push_back({args.inputs[i].x, workspace.d_z.front(), args.d_first_weights[i], args.rows});
   }
-  leavings.add_jobs(jobs, args.d_weights, args.rows);
-  weight_gradients(jobs, leavings.column_sums(args.d_weights), runtime, stream);
+  workspace.add_jobs(jobs, args.d_weights, args.rows);
+  weight_gradients(jobs, workspace.column_sums(args.d_weights), runtime, stream);
 }
 
 }  // namespace meshgrad::cuda

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each warp goes its own way through tiles of nodes, dealt out tile by tile over all warps of the device so
-// that a small mesh keeps it busy too.
+// S = h W_s and R = h W_r: a warp holds a tile of 32 nodes' h as operand registers and multiplies it by both
+// weights, 32 columns of a result at a time. Tiles are assigned round-robin to all warps of the device,
+// blocks first, so that a small mesh occupies all multiprocessors too.
 #include <meshgrad/kernels/cuda/fused/node_terms_tile.h>
 
 namespace meshgrad::cuda {
@@ -17,8 +18,10 @@ struct ForwardArgs {
   int capacities[2];
 };
 
-constexpr int kTermRows = 32;  ///< nodes of a warp's tile, forward
+constexpr int kTermRows = 32;  ///< nodes of a warp's tile in forward
 
+/// Two blocks per multiprocessor up to width 128: 32 accumulators and 64 operand registers fit into the 128
+/// registers of a thread, and 64 KiB of weights per block into shared memory.
 template <class T, int W>
 __global__ void __launch_bounds__(kFusedThreads, W == 256 ? 1 : 2)
     node_terms_forward_kernel(ForwardArgs<T> args) {
@@ -27,7 +30,8 @@ __global__ void __launch_bounds__(kFusedThreads, W == 256 ? 1 : 2)
   Slabs<T, W, Order> slabs(args.weights[0], args.weights[1], dynamic_shared<uint32_t>());
   const int nodes = rows_of(args.capacities[0], args.counts[0]);
   const auto blocks = static_cast<int>(gridDim.x);
-  // The same number of rounds for all warps of a block: they may go in step.
+  // The loop variable is the tile of the block's first warp, so all warps run equally many rounds: acquire()
+  // has barriers at width 256.
   for (int tile = static_cast<int>(blockIdx.x); tile * kTermRows < nodes; tile += blocks * kFusedWarps) {
     const int first = (tile + blocks * warp_index()) * kTermRows;
     Operand<2, kGroups> a;
@@ -49,7 +53,7 @@ __global__ void __launch_bounds__(kFusedThreads, W == 256 ? 1 : 2)
 
 }  // namespace
 
-bool node_terms_cover(DType dtype, int64_t node_width, int64_t hidden) {
+bool node_terms_support(DType dtype, int64_t node_width, int64_t hidden) {
   return (dtype == DType::f16 || dtype == DType::bf16) && node_width == hidden &&
          (hidden == 64 || hidden == 128 || hidden == 256);
 }

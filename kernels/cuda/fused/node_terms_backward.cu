@@ -1,9 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// A block makes the terms of a slice of the nodes, then the same slice's share of the sender weight's
-// gradient, which needs the terms of no other block; other blocks of the launch meanwhile work at the other
-// weights' gradients. A warp walks the edges that its tile's nodes send as one list, many rows ahead, and
-// ends a sum where a node's edges end; what it wrote is the product's operand. Nodes that send very much come
-// first, with the block's warps on each.
+// dS[s] = sum of d_z_1 over the edges that s sends, d_h (+)= dS W_s^T + dR W_r^T, and all weight gradients of
+// the edge update, in one launch.
+//
+// Blocks are assigned to slices of rows as in weight_gradients.cu. A block of job 0, the sender weight's
+// gradient d_W_s += h^T dS, has a slice of the nodes. It computes dS and d_h of these nodes first and then
+// its slice of the weight gradient, which needs dS of no other block: no barrier over the grid. Blocks of the
+// other jobs run at the same time, since their operands are complete: one launch instead of two, without an
+// idle tail between them.
+//
+// In dS, a warp has a tile of 16 consecutive nodes. In sender order their edges are one contiguous list, so
+// it walks that list with many gathered rows in flight and stores a sum where a node's edges end. After a
+// __syncwarp it reads these sums back as the operand of dS W_s^T. Nodes that send very many edges are summed
+// before, each by the whole block.
 #include <meshgrad/kernels/cuda/fused/node_terms_tile.h>
 #include <meshgrad/kernels/cuda/fused/weight_gradient_units.h>
 
@@ -14,7 +22,8 @@ using namespace node_tiles;
 
 static_assert(gradients::kThreads == kFusedThreads);
 
-/// A node that sends more edges is summed by a whole block.
+/// A node that sends more edges is summed by a whole block. The number fixes the order of a sum and so its
+/// bits.
 constexpr int kLongSegment = 512;
 
 template <int W>
@@ -27,54 +36,61 @@ struct BackwardArgs {
   const T* d_first;
   const T* d_receiver_terms;
   T* d_sender_terms;
-  T* d_nodes;  ///< null: only the sums are wanted
-  const int32_t* offsets;
-  const int32_t* order;
-  const int64_t* counts[2];
+  T* d_nodes;                ///< null: only dS is needed
+  const int32_t* offsets;    ///< Graph::sender_offsets
+  const int32_t* order;      ///< Graph::sender_order
+  const int64_t* counts[2];  ///< of nodes, of owned nodes
   int capacities[2];
   bool accumulate;
 };
 
-/// A lane's share of a row of W values.
+/// A lane's columns of a row, W / 32 lane and the next ones: 4, 8 or 16 bytes, one access; the warp reads the
+/// whole row, contiguous.
 template <class T, int W>
-struct alignas(W / 32 * sizeof(T)) Few {
+struct alignas(W / 32 * sizeof(T)) LaneRow {
   T v[W / 32];
 };
 
-/// A lane's share of the sum of the rows order[begin], order[begin + 1], ...; after each of them calls
-/// done(position behind it, sum), which may end the sum and begin another.
-template <class T, int W, class Done>
+/// Adds the rows order[begin] .. order[end - 1] to `sum`, the lane's columns; after the row at position p
+/// calls on_row(p + 1, sum), which may store the sum and reset it. Lane i loads the index at chunk + i, one
+/// coalesced load per 32 rows, and a shuffle passes it to all lanes.
+///
+/// kPrefetch rows are loaded before the first of them is added: a gathered row takes several hundred cycles,
+/// and the additions of one sum depend on each other.
+template <class T, int W, class OnRow>
 __device__ void sum_rows(const T* rows, const int32_t* order, int begin, int end, float (&sum)[W / 32],
-                         const Done& done) {
-  constexpr int kAhead = W == 256 ? 8 : 16;  // rows on their way
+                         const OnRow& on_row) {
+  constexpr int kPrefetch = W == 256 ? 8 : 16;  // rows in flight: 16 or 32 registers per lane
   const int lane = lane_index();
   for (int chunk = begin; chunk < end; chunk += 32) {
     const int mine = chunk + lane < end ? order[chunk + lane] : 0;
-    for (int first = 0; first < 32 && chunk + first < end; first += kAhead) {
-      Few<T, W> row[kAhead];
+    for (int first = 0; first < 32 && chunk + first < end; first += kPrefetch) {
+      LaneRow<T, W> row[kPrefetch];
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
+      for (int i = 0; i < kPrefetch; ++i) {
         const int64_t from = __shfl_sync(0xffffffffu, mine, first + i);
-        if (chunk + first + i < end) row[i] = reinterpret_cast<const Few<T, W>*>(rows + from * W)[lane];
+        if (chunk + first + i < end) row[i] = reinterpret_cast<const LaneRow<T, W>*>(rows + from * W)[lane];
       }
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
+      for (int i = 0; i < kPrefetch; ++i) {
         if (chunk + first + i >= end) break;
         for (int c = 0; c < W / 32; ++c) sum[c] += to_float(row[i].v[c]);
-        done(chunk + first + i + 1, sum);
+        on_row(chunk + first + i + 1, sum);
       }
     }
   }
 }
 
+/// Rounds dS of a node to storage.
 template <class T, int W>
 __device__ void store_sum(const BackwardArgs<T>& args, int node, const float (&sum)[W / 32]) {
-  Few<T, W> rounded;
+  LaneRow<T, W> rounded;
   for (int c = 0; c < W / 32; ++c) rounded.v[c] = to_storage<T>(sum[c]);
-  reinterpret_cast<Few<T, W>*>(args.d_sender_terms + int64_t{node} * W)[lane_index()] = rounded;
+  reinterpret_cast<LaneRow<T, W>*>(args.d_sender_terms + int64_t{node} * W)[lane_index()] = rounded;
 }
 
-/// One node by the whole block: each warp a fixed share of its edges, the shares added in order.
+/// dS of one node by the whole block: each warp sums about an eighth of its edges, then the first warp adds
+/// the warps' sums in order. `shares` is [kFusedWarps, W]; a lane reads and writes its own columns.
 template <class T, int W>
 __device__ void sum_long_segment(const BackwardArgs<T>& args, int node, int begin, int end) {
   MESHGRAD_SHARED(float, shares, kFusedWarps* W);
@@ -85,29 +101,32 @@ __device__ void sum_long_segment(const BackwardArgs<T>& args, int node, int begi
   sum_rows<T, W>(args.d_first, args.order, from, min(from + share, end), sum, [](int, float(&)[kColumns]) {});
   float* const mine = shares + lane_index() * kColumns;
   for (int c = 0; c < kColumns; ++c) mine[warp_index() * W + c] = sum[c];
-  __syncthreads();
+  __syncthreads();  // the warps' sums are complete
   if (warp_index() == 0) {
     for (int w = 1; w < kFusedWarps; ++w) {
       for (int c = 0; c < kColumns; ++c) sum[c] += mine[w * W + c];
     }
     store_sum<T, W>(args, node, sum);
   }
-  __syncthreads();
+  __syncthreads();  // and read, before the next node's overwrite them
 }
 
-constexpr int kSumRows = 16;  ///< nodes of a warp's tile, backward
+constexpr int kSumRows = 16;  ///< nodes of a warp's tile in backward: one band of an mma tile
 
-/// Lane i gets where the edges of the tile's node i begin, and of the next behind the last.
+/// Lane i receives the offset of the edges of the tile's node i, for i = 0 .. kSumRows: lane i + 1 has their
+/// end. Nodes behind `end` get the offset of `end`, so that they have no edges.
 __device__ inline int tile_offset(const int32_t* offsets, int first, int end) {
   return first < end ? offsets[min(first + min(lane_index(), kSumRows), end)] : 0;
 }
-/// One bit a node that sends more than a warp should sum.
+/// Bit i: node i of the tile sends more than kLongSegment edges. The same in all lanes.
 __device__ inline unsigned long_segments(int offset) {
   const int next = __shfl_down_sync(0xffffffffu, offset, 1);
   return __ballot_sync(0xffffffffu, lane_index() < kSumRows && next - offset > kLongSegment);
 }
 
-/// All long segments of the nodes first .. end - 1, by the whole block.
+/// dS of the nodes first .. end - 1 that send many edges, by the whole block. Looks for them in parallel
+/// first, since a mesh has none; then all warps find the same nodes in the same order, since sum_long_segment
+/// has barriers.
 template <class T, int W>
 __device__ void sum_long_segments(const BackwardArgs<T>& args, int first, int end) {
   bool any = false;
@@ -126,7 +145,8 @@ __device__ void sum_long_segments(const BackwardArgs<T>& args, int first, int en
   }
 }
 
-/// The other segments of one warp's tile.
+/// dS of the other nodes of one warp's tile. Long segments divide the tile into runs of nodes whose edges are
+/// contiguous; each run is one call of sum_rows.
 template <class T, int W>
 __device__ void sum_short_segments(const BackwardArgs<T>& args, int first, int end_node) {
   const int offset = tile_offset(args.offsets, first, end_node);
@@ -136,10 +156,11 @@ __device__ void sum_short_segments(const BackwardArgs<T>& args, int first, int e
     if ((skip >> i & 1u) != 0) continue;
     int last = i + 1;
     while (last < rows && (skip >> last & 1u) == 0) ++last;
-    // Nodes i .. last - 1 send the edges from `begin` on, without a gap.
+    // Nodes i .. last - 1 send the edges begin .. end - 1, contiguous in sender order.
     const int begin = __shfl_sync(0xffffffffu, offset, i), end = __shfl_sync(0xffffffffu, offset, last);
     int node_end = __shfl_sync(0xffffffffu, offset, i + 1);
-    const auto end_sums = [&](int position, float(&sum)[W / 32]) {
+    // Stores all sums that end at `position`: several where nodes send nothing.
+    const auto store_finished = [&](int position, float(&sum)[W / 32]) {
       while (i < last && position == node_end) {
         store_sum<T, W>(args, first + i, sum);
         for (float& x : sum) x = 0.0f;
@@ -148,12 +169,12 @@ __device__ void sum_short_segments(const BackwardArgs<T>& args, int first, int e
       }
     };
     float sum[W / 32] = {};
-    end_sums(begin, sum);
-    sum_rows<T, W>(args.d_first, args.order, begin, end, sum, end_sums);
+    store_finished(begin, sum);  // nodes without edges at the start of the run
+    sum_rows<T, W>(args.d_first, args.order, begin, end, sum, store_finished);
   }
 }
 
-/// d_nodes of one warp's tile.
+/// d_nodes of one warp's tile: d_h (+)= dS W_s^T + dR W_r^T. Halo nodes, at and behind `owned`, have no dR.
 template <class T, int W, class Weights>
 __device__ void multiply_tile(const BackwardArgs<T>& args, Weights& slabs, int first, int nodes, int owned) {
   const LaneRows<1> rows = rows_from<1>(first, nodes);
@@ -173,7 +194,7 @@ __device__ void multiply_tile(const BackwardArgs<T>& args, Weights& slabs, int f
 
 /// d_sender_terms and d_nodes of the nodes first .. end - 1. All threads of the block.
 template <class T, int W>
-__device__ void make_terms(const BackwardArgs<T>& args, int first, int end) {
+__device__ void compute_node_gradients(const BackwardArgs<T>& args, int first, int end) {
   sum_long_segments<T, W>(args, first, end);
   constexpr int kBlockRows = kSumRows * kFusedWarps;
   if (args.d_nodes == nullptr) {
@@ -184,15 +205,18 @@ __device__ void make_terms(const BackwardArgs<T>& args, int first, int end) {
   }
   const int owned = min(end, rows_of(args.capacities[1], args.counts[1]));
   Slabs<T, W, RowSlabs<W>> slabs(args.weights[0], args.weights[1], dynamic_shared<uint32_t>());
-  // The same number of rounds for all warps: they may go in step.
+  // All warps run equally many rounds, some on no rows: acquire() has barriers at width 256.
   for (int round = first; round < end; round += kBlockRows) {
     const int node = round + kSumRows * warp_index();
     sum_short_segments<T, W>(args, node, end);
-    __syncwarp();  // what other lanes wrote is read
+    __syncwarp();  // dS, stored by other lanes of this warp, is loaded again
     multiply_tile<T, W>(args, slabs, node, end, owned);
   }
 }
 
+/// Blocks [0, units) do weight gradients, those behind them column sums. Of job 0, the block with tile 0 of a
+/// slice computes dS and d_h and then all 128 x 128 tiles of the slice (four at width 256); the blocks of its
+/// other tiles have nothing to do, since dS of the slice is known to that block only.
 template <class T, int W>
 __global__ void __launch_bounds__(kFusedThreads, kBlocksPerMultiprocessor<W>)
     node_terms_backward_kernel(BackwardArgs<T> args) {
@@ -204,15 +228,16 @@ __global__ void __launch_bounds__(kFusedThreads, kBlocksPerMultiprocessor<W>)
   MESHGRAD_SHARED(gradients::Unit, unit, 1);
   if (threadIdx.x < 32) gradients::find_unit(args.gradients, block, unit[0]);
   __syncthreads();
-  if (unit[0].slices == 0) return;
-  constexpr int kOwnTiles = W > gradients::kTile ? gradients::kMaxTiles : 1;
+  if (unit[0].slices == 0) return;  // launched for capacities that the real counts do not reach
+  constexpr int kFirstJobTiles = W > gradients::kTile ? gradients::kMaxTiles : 1;
   if (unit[0].job == 0) {
     if (unit[0].tile > 0) return;
-    make_terms<T, W>(args, static_cast<int>(unit[0].begin), static_cast<int>(unit[0].end));
+    compute_node_gradients<T, W>(args, static_cast<int>(unit[0].begin), static_cast<int>(unit[0].end));
     if (args.gradients.jobs[0].d_weight == nullptr) return;
-    __syncthreads();  // other warps' sums are read, and the weights' place is used anew
+    // dS of other warps is read, and the shared memory of the weights is reused for stages.
+    __syncthreads();
   }
-  const int first = unit[0].tile, tiles = unit[0].job == 0 ? kOwnTiles : 1;
+  const int first = unit[0].tile, tiles = unit[0].job == 0 ? kFirstJobTiles : 1;
 #pragma unroll 1
   for (int tile = first; tile < first + tiles; ++tile) gradients::add_unit<T>(args.gradients, unit[0], tile);
 }
@@ -222,6 +247,7 @@ __global__ void __launch_bounds__(kFusedThreads, kBlocksPerMultiprocessor<W>)
 void node_terms_backward(const NodeTermsBackward& backward, std::span<const WeightGradientJob> jobs,
                          std::span<const ColumnSumJob> sums, Runtime& runtime, const Stream& stream) {
   const Graph& graph = *backward.graph;
+  // Job 0 divides the nodes among blocks even if the weight gradient is not needed; its x is not read then.
   const Tensor& x = backward.d_sender_weight.defined() ? backward.nodes : backward.d_sender_terms;
   std::vector<WeightGradientJob> all = {
       {x, backward.d_sender_terms, backward.d_sender_weight, graph.node_rows()}};
@@ -230,11 +256,12 @@ void node_terms_backward(const NodeTermsBackward& backward, std::span<const Weig
   all.insert(all.end(), jobs.begin(), jobs.begin() + static_cast<std::ptrdiff_t>(jobs_now));
   dispatch(backward.d_sender_terms.dtype(), backward.d_sender_terms.width(), [&]<class T, int W>() {
     const Rows edges = graph.edge_rows();
-    const int64_t at_once =
+    const int64_t resident_blocks =
         int64_t{kBlocksPerMultiprocessor<W>} * gpu::multiprocessors(stream.device().index);
-    const gradients::Plan plan(all, sums.first(sums_now), at_once, &edges, runtime, stream);
+    const gradients::PreparedLaunch prepared(all, sums.first(sums_now), resident_blocks, &edges, runtime,
+                                             stream);
     BackwardArgs<T> args{};
-    args.gradients = plan.args;
+    args.gradients = prepared.args;
     args.d_first = backward.d_first.data<T>();
     args.d_sender_terms = backward.d_sender_terms.data<T>();
     args.offsets = graph.sender_offsets.data<int32_t>();
@@ -249,9 +276,9 @@ void node_terms_backward(const NodeTermsBackward& backward, std::span<const Weig
     }
     const int shared_bytes = std::max(Slabs<T, W, RowSlabs<W>>::kBytes, gradients::kSharedBytes);
     launch("node_terms_backward", node_terms_backward_kernel<T, W>,
-           {plan.blocks, kFusedThreads, shared_bytes}, stream, args);
+           {prepared.blocks, kFusedThreads, shared_bytes}, stream, args);
   });
-  weight_gradients(jobs.subspan(jobs_now), sums.subspan(sums_now), runtime, stream);
+  weight_gradients(jobs.subspan(jobs_now), sums.subspan(sums_now), runtime, stream);  // the rest, mostly none
 }
 
 }  // namespace meshgrad::cuda

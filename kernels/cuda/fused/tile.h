@@ -1,11 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// A warp's tile of rows in registers: what fused kernels on tensor cores are composed of.
+// A warp's tile of rows in registers: the building block of the fused tensor-core kernels.
 //
-// A tile is `bands` times 16 rows by 32 `groups` columns. Between layers it never leaves the registers: the
-// sums of one product are, packed to 16 bits, the left operand of the next. To that end columns are permuted
-// within each group of 32: the fragment position 8 t + 2 q + b holds column 8 q + 2 t + b, so that quad lane
-// q owns eight neighbouring columns of a group, and every access to a row in global memory is one 16-byte
-// vector. Weights lie in shared memory with rows and columns permuted alike (tile_weights.h).
+// A tile is `bands` bands of 16 rows by `groups` groups of 32 columns. Between layers it never leaves the
+// registers: the accumulators of one multiplication, packed to 16 bits, are the left operand of the next
+// without any exchange between lanes, because the d and a fragments of mma.m16n8k16 (device.h) have the same
+// rows and columns in the same lanes. FlashAttention-2 chains its two multiplications in the same way (Dao,
+// 2023).
+//
+// Columns are permuted within each group of 32. With quad lane q = lane % 4, mma column tile t = 0 .. 3 of
+// the group and b = 0, 1, the fragment position 8 t + 2 q + b holds column 8 q + 2 t + b:
+//
+//   position  0 1  2 3  4 5   6 7   | 8 9  10 11 12 13 14 15 | 16 .. 23 | 24 .. 31
+//   column    0 1  8 9 16 17 24 25  | 2 3  10 11 18 19 26 27 | 4 5 ..   | 6 7 ..
+//   q         0    1   2     3        0    1     2     3
+//
+// so a lane holds eight neighbouring columns, 8 q .. 8 q + 7, of rows lane / 4 and lane / 4 + 8 of each band,
+// and accesses a row in global memory as one 16-byte vector. A warp's access is eight rows of 64 contiguous
+// bytes. Weights in shared memory have rows and columns permuted in the same way (tile_weights.h).
 #pragma once
 #include <meshgrad/kernels/activation.h>
 #include <meshgrad/kernels/cuda/device.h>
@@ -15,7 +26,9 @@ namespace meshgrad::cuda {
 inline constexpr int kFusedWarps = 8;
 inline constexpr int kFusedThreads = 32 * kFusedWarps;
 
-/// How a warp holds rows of width W: 128 sums and 64 words of operands a lane at most.
+/// A warp's tile of width W: at most 128 accumulators and 64 operand registers per lane, of the 255 that a
+/// thread may have. Two bands halve the reads of weights from shared memory per row; of width 256 only one
+/// band fits.
 template <int W>
 struct TileShape {
   static constexpr int kGroups = W / 32;
@@ -23,23 +36,24 @@ struct TileShape {
   static constexpr int kRows = 16 * kBands;
 };
 
-/// Masked rather than divided, here and below: the compiler then knows that nothing is negative.
+/// A mask instead of %, here and below: the compiler then knows that the result is not negative.
 __device__ inline int lane_index() { return static_cast<int>(threadIdx.x & 31); }
-/// The same in all lanes, as a value that the compiler knows to be: what is computed from it need not be kept
-/// once a lane.
+/// Lane 0's value in all lanes, for values that are equal anyway: it tells the compiler so, and what is
+/// computed from it need not be held once per lane.
 __device__ inline int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
 __device__ inline int warp_index() { return uniform(static_cast<int>(threadIdx.x / 32)); }
-/// The lane's own value, which the compiler has to take for a new one: what follows from it is computed where
-/// it is used instead of being kept in registers all through the products in between.
-__device__ inline int renewed(int value) { return __shfl_sync(0xffffffffu, value, lane_index()); }
+/// The lane's own value, opaque to the compiler: what depends on it is recomputed where it is used, instead
+/// of occupying registers throughout the multiplications in between.
+__device__ inline int opaque(int value) { return __shfl_sync(0xffffffffu, value, lane_index()); }
 /// The first of the lane's eight columns in group 0.
 __device__ inline int lane_column() { return 8 * (lane_index() % 4); }
 
-/// Sums of a product, in f32. A lane has rows lane / 4 and lane / 4 + 8 of every band.
+/// Accumulators of a multiplication, f32: v[band][mma column tile][register of the d fragment].
 template <int bands, int groups>
 struct Sums {
   float v[bands][4 * groups][4];
-  /// Of the lane's rows and columns: column 0 .. 7 of its eight in a group, half 0 or 1 (8 rows on).
+  /// Row lane / 4 + 8 half of the band, column 8 q + `column` (0 .. 7) of the group: tile t = column / 2 and
+  /// b = column % 2 of the table above.
   __device__ float& at(int band, int half, int group, int column) {
     return v[band][4 * group + column / 2][2 * half + column % 2];
   }
@@ -53,26 +67,30 @@ struct Sums {
   }
 };
 
-/// The left operand of a product, 16-bit pairs: two steps of 16 columns a group.
+/// The left operand of a multiplication, 16-bit pairs: v[band][k step of 16][register of the a fragment], two
+/// steps per group.
 template <int bands, int groups>
 struct Operand {
   uint32_t v[bands][2 * groups][4];
-  /// Pair 0 .. 3 of the lane's eight columns in a group.
+  /// Columns 8 q + 2 pair and the next, pair = 0 .. 3. Column tiles 2 s and 2 s + 1 are the low and the high
+  /// eight columns of step s, which the a fragment has in registers 0, 1 and 2, 3.
   __device__ uint32_t& pair(int band, int half, int group, int pair) {
     return v[band][2 * group + pair / 2][2 * (pair % 2) + half];
   }
 };
 
-/// Which rows of a tensor the lane's rows are; -1: none, reads give 0 and writes are left out.
+/// Rows of a tensor that the lane's rows of a tile are; -1: none, loads give 0 and stores do nothing. 32-bit
+/// to save registers (fits_int32 in fused_layers.h); they are multiplied by the width in 64 bits.
 template <int bands>
 struct LaneRows {
   int v[bands][2];
 };
-/// A warp's tile of neighbouring rows, those below `end`.
+/// A warp's tile of consecutive rows, as far as they are below `end`.
 template <int bands>
 struct TileRows {
   int first, end;
-  /// To be asked at each use: the shuffle makes the compiler compute rows and addresses anew, see renewed.
+  /// Call it at each use instead of storing the result: the shuffle in uniform() makes the compiler recompute
+  /// rows and addresses there, as opaque() does.
   __device__ LaneRows<bands> rows() const {
     const int from = uniform(first) + lane_index() / 4;
     LaneRows<bands> result;
@@ -86,7 +104,7 @@ struct TileRows {
     return result;
   }
 };
-/// Rows by an index, of which lane i has that of the tile's row i.
+/// Rows by index, where lane i has the index of the tile's row i: each lane receives those of its own rows.
 template <int bands>
 __device__ LaneRows<bands> gathered_rows(int index) {
   LaneRows<bands> rows;
@@ -98,7 +116,8 @@ __device__ LaneRows<bands> gathered_rows(int index) {
   return rows;
 }
 
-struct Eight {
+/// The lane's columns of one row in one group.
+struct EightFloats {
   float v[8];
 };
 
@@ -109,14 +128,15 @@ __device__ float unpack(uint32_t pair, int which) {
   return to_float(value);
 }
 template <class T>
-__device__ Eight unpack(const Vector<uint32_t>& words) {
-  Eight result;
+__device__ EightFloats unpack(const Vector<uint32_t>& words) {
+  EightFloats result;
 #pragma unroll
   for (int i = 0; i < 8; ++i) result.v[i] = unpack<T>(words.v[i / 2], i % 2);
   return result;
 }
 
-/// Eight neighbouring 16-bit values of a row as four pairs; a multiple of 16 bytes into the tensor.
+/// Eight neighbouring 16-bit values of a row as four pairs, one 16-byte access: the base, the width and the
+/// column must be multiples of 16 bytes.
 template <class T>
 __device__ Vector<uint32_t> load_pairs(const T* x, int64_t width, int row, int column) {
   if (row < 0) return {};
@@ -126,7 +146,7 @@ template <class T>
 __device__ void store_pairs(T* y, int64_t width, int row, int column, const Vector<uint32_t>& words) {
   if (row >= 0) *reinterpret_cast<Vector<T>*>(y + row * width + column) = std::bit_cast<Vector<T>>(words);
 }
-/// The same of a row of `width` < 32 values, as far as there are; at any address.
+/// The same of a row of any width, value by value at any alignment; 0 for columns behind the width.
 template <class T>
 __device__ Vector<uint32_t> load_narrow_pairs(const T* x, int width, int row, int column) {
   Vector<uint32_t> words{};
@@ -147,8 +167,9 @@ __device__ void load_operand(Operand<bands, groups>& a, const T* x, const LaneRo
     for (int band = 0; band < bands; ++band)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        // A vector holds one row's words, an operand's registers alternate between two rows. The selection
-        // is also the one move between them; without it the compiler repeats that move at every product.
+        // A loaded vector has four registers of one row, while an a fragment alternates between two rows. The
+        // selection by row < 0 doubles as the move between the two; without it the compiler repeats the move
+        // at every multiplication. Row 0 always exists here, so the load itself needs no branch.
         const int row = rows.v[band][half];
         const auto words = load_pairs(x, 32 * groups, max(row, 0), 32 * group + lane_column());
 #pragma unroll
@@ -158,7 +179,7 @@ __device__ void load_operand(Operand<bands, groups>& a, const T* x, const LaneRo
 template <class T, int bands>
 __device__ void load_narrow_operand(Operand<bands, 1>& a, const T* x, int width,
                                     const LaneRows<bands>& rows) {
-  const int column = renewed(lane_column());
+  const int column = opaque(lane_column());
 #pragma unroll
   for (int band = 0; band < bands; ++band)
 #pragma unroll
@@ -168,8 +189,9 @@ __device__ void load_narrow_operand(Operand<bands, 1>& a, const T* x, int width,
       for (int i = 0; i < 4; ++i) a.pair(band, half, 0, i) = words.v[i];
     }
 }
-/// `all_bits` is 0xffffffff, unknown to the compiler: the one move from an operand's order of registers to a
-/// vector's, which it would otherwise repeat at every product.
+/// `all_bits` is 0xffffffff, a kernel argument whose value the compiler does not know. The AND with it is the
+/// move from an operand's order of registers to a vector's, which would otherwise be repeated at every
+/// multiplication.
 template <class T, int bands, int groups>
 __device__ void store_operand(Operand<bands, groups>& a, T* y, const LaneRows<bands>& rows,
                               uint32_t all_bits) {
@@ -186,7 +208,7 @@ __device__ void store_operand(Operand<bands, groups>& a, T* y, const LaneRows<ba
       }
 }
 
-/// Rounds to storage: the next product's operand.
+/// Rounds the accumulators to storage as the next multiplication's left operand, within each lane.
 template <class T, int bands, int groups>
 __device__ void to_operand(Sums<bands, groups>& sums, Operand<bands, groups>& a) {
 #pragma unroll
@@ -201,21 +223,22 @@ __device__ void to_operand(Sums<bands, groups>& sums, Operand<bands, groups>& a)
               pack<T>(sums.at(band, half, group, 2 * i), sums.at(band, half, group, 2 * i + 1));
 }
 
-/// The lane's eight columns of a vector of W floats in shared memory.
-__device__ inline Eight lane_values(const float* vector, int group) {
+/// The lane's eight columns of a vector of W floats in shared memory. Two 16-byte reads; the eight lanes of
+/// equal q read the same address, which is a broadcast.
+__device__ inline EightFloats lane_values(const float* vector, int group) {
   const auto* from = reinterpret_cast<const Vector<float>*>(vector + 32 * group + lane_column());
-  Eight result;
+  EightFloats result;
 #pragma unroll
   for (int i = 0; i < 8; ++i) result.v[i] = from[i / 4].v[i % 4];
   return result;
 }
 
-/// Every row = bias.
+/// Sets every row to the bias: accumulators then start from it, without an addition at the end.
 template <int bands, int groups>
 __device__ void start(Sums<bands, groups>& sums, const float* bias) {
 #pragma unroll
   for (int group = 0; group < groups; ++group) {
-    const Eight values = lane_values(bias, group);
+    const EightFloats values = lane_values(bias, group);
 #pragma unroll
     for (int band = 0; band < bands; ++band)
 #pragma unroll
@@ -233,7 +256,7 @@ __device__ void add_rows(Sums<bands, groups>& sums, const T* x, const LaneRows<b
     for (int band = 0; band < bands; ++band)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const Eight values =
+        const EightFloats values =
             unpack<T>(load_pairs(x, 32 * groups, rows.v[band][half], 32 * group + lane_column()));
 #pragma unroll
         for (int i = 0; i < 8; ++i) sums.at(band, half, group, i) += values.v[i];
@@ -255,11 +278,11 @@ __device__ void store_rows(Sums<bands, groups>& sums, T* y, const LaneRows<bands
         store_pairs(y, 32 * groups, rows.v[band][half], 32 * group + lane_column(), words);
       }
 }
-/// Rows of `width` <= 32 values, the first of the group; with `add`, to what is there.
+/// Stores the first `width` <= 32 columns as rows of that width; with `add`, adds them to the rows there.
 template <class T, int bands>
 __device__ void store_narrow_rows(Sums<bands, 1>& sums, T* y, int width, const LaneRows<bands>& rows,
                                   bool add = false) {
-  const int column = renewed(lane_column());
+  const int column = opaque(lane_column());
 #pragma unroll
   for (int band = 0; band < bands; ++band)
 #pragma unroll
@@ -282,11 +305,14 @@ __device__ void relu(Sums<bands, groups>& sums) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         float& x = sums.v[band][tile][i];
-        x = x < 0.0f ? 0.0f : x;  // a NaN stays one, so that a broken run is noticed
+        x = x < 0.0f ? 0.0f : x;  // a NaN stays a NaN, so that a diverged run is noticed
       }
 }
 
-/// One bit a sum: whether relu let it through. Words of a lane lie 32 apart in shared memory.
+/// The derivative of relu, one bit per accumulator instead of a recomputed z: mask[word][lane] in shared
+/// memory, so that a warp writes and reads 32 different banks. Bit i of word w is accumulator 32 w + i of the
+/// lane in the order of Sums::v. Each lane reads only what it wrote: no barrier. The bit of a NaN is set, so
+/// that its gradient is not hidden.
 template <int bands, int groups>
 struct ReluMask {
   static constexpr int kWords = bands * groups / 2;
@@ -318,12 +344,12 @@ __device__ void apply_mask(Sums<bands, groups>& sums, const uint32_t* mask) {
   }
 }
 
-/// A value a row of the lane's.
+/// One value per row of the lane, alike in the four lanes of a quad after sum_quads.
 template <int bands>
 struct RowValues {
   float v[bands][2];
 };
-/// Adds up the four lanes that share a row.
+/// Sums over the four lanes of a quad, which share a row; all four receive the same bits.
 template <int bands>
 __device__ void sum_quads(RowValues<bands>& values) {
 #pragma unroll
@@ -335,7 +361,9 @@ __device__ void sum_quads(RowValues<bands>& values) {
     }
 }
 
-/// Rows to mean 0 (layer norm alone) and mean square 1; returns what they were multiplied by.
+/// Normalises each row to mean 0 (LayerNorm only) and mean square 1; returns the factor 1 / sqrt(var +
+/// epsilon) of each row. The mean is subtracted before squaring: mean(x^2) - mean(x)^2 would cancel. In
+/// v[.][.][i], registers 0, 1 belong to row half 0 and 2, 3 to half 1, hence i / 2 % 2.
 template <int bands, int groups>
 __device__ RowValues<bands> normalize(Sums<bands, groups>& sums, Norm norm, float epsilon) {
   constexpr float kShare = 1.0f / (32 * groups);
@@ -370,13 +398,13 @@ __device__ RowValues<bands> normalize(Sums<bands, groups>& sums, Norm norm, floa
   }
   return scale;
 }
-/// sums * gain + bias; a null bias adds nothing.
+/// sums = sums * gain + bias by column; a null bias adds 0.
 template <int bands, int groups>
 __device__ void scale_columns(Sums<bands, groups>& sums, const float* gain, const float* bias) {
 #pragma unroll
   for (int group = 0; group < groups; ++group) {
-    const Eight factor = lane_values(gain, group);
-    const Eight term = bias == nullptr ? Eight{} : lane_values(bias, group);
+    const EightFloats factor = lane_values(gain, group);
+    const EightFloats term = bias == nullptr ? EightFloats{} : lane_values(bias, group);
 #pragma unroll
     for (int band = 0; band < bands; ++band)
 #pragma unroll
@@ -389,9 +417,12 @@ __device__ void scale_columns(Sums<bands, groups>& sums, const float* gain, cons
   }
 }
 
-/// Adds the warp's sums of a group's columns, of which each lane brings its rows' share, to `total` (the
-/// warp's own, in shared memory). Halving: a lane passes on what the other half of the lanes finishes.
-__device__ inline void add_column_sums(const Eight& mine, float* total) {
+/// Sums a group's 32 columns over the warp and adds them to `total` (the warp's own, in shared memory).
+/// `mine` has the lane's eight columns summed over its own rows; the eight lanes of equal q share those
+/// columns. Recursive halving: at distances of 16, 8 and 4 lanes a lane keeps half of its columns and sends
+/// the half that its partner keeps, 4 + 2 + 1 = 7 shuffles instead of 8 x 3. In the end lane 4 r + q has the
+/// sum of column 8 q + r, and the 32 lanes add to 32 different banks.
+__device__ inline void add_column_sums(const EightFloats& mine, float* total) {
   const int row = lane_index() / 4;
   float four[4], two[2];
 #pragma unroll
@@ -415,7 +446,7 @@ template <int bands, int groups>
 __device__ void add_column_sums(Sums<bands, groups>& sums, float* total) {
 #pragma unroll
   for (int group = 0; group < groups; ++group) {
-    Eight mine{};
+    EightFloats mine{};
 #pragma unroll
     for (int band = 0; band < bands; ++band)
 #pragma unroll

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layers of an MLP on a warp's tile: what the fused kernels of nodes and edges have in common.
+// The layers of an MLP on a warp's tile, shared by the fused kernels of nodes and edges. A warp takes its
+// rows through all layers without storing activations; rows of different warps are independent.
 #pragma once
 #include <meshgrad/kernels/cuda/fused/tile_weights.h>
 
@@ -7,22 +8,30 @@ namespace meshgrad::cuda {
 
 inline constexpr int kMaxFusedInputs = 3;
 inline constexpr int kMaxFusedLayers = 4;
-inline constexpr int kFusedGain = kMaxFusedLayers;          ///< vectors: the layers' biases, then gain
-inline constexpr int kFusedNormBias = kMaxFusedLayers + 1;  ///< and the norm's bias
+/// Vectors of an MLP by number: the bias of layer i (0 for the first), then the norm's gain and bias.
+inline constexpr int kFusedGain = kMaxFusedLayers;
+inline constexpr int kFusedNormBias = kMaxFusedLayers + 1;
 inline constexpr int kFusedVectors = kMaxFusedLayers + 2;
 
-/// An MLP of hidden width W as a kernel's argument. Matrices: one an input, then those of layers 1, 2, ...
+/// An MLP of hidden width W as a kernel argument. Matrices: the first layer's, one per input, then one for
+/// each later layer.
 template <class T>
 struct FusedLayers {
   WeightSet<T> weights;
   const float* vectors[kFusedVectors];  ///< null: zeros
   int inputs, layers;
-  int out;
+  int out;  ///< width of the output: W, or at most 32
   Norm norm;
   float epsilon;
 };
 
-/// Shared memory of a block, in words of 4 bytes: vectors, matrices (or the ring), then each warp's own.
+/// Dynamic shared memory of a block, in words of 4 bytes:
+///
+///   [kFusedVectors, W]         biases, gain and norm bias, f32
+///   [matrix_words]             weights, 16-bit; or the two slices of StreamedWeights
+///   [kFusedWarps, warp_words]  each warp's own words: relu masks, column sums, staging rows
+///
+/// Vectors and padded matrices are multiples of 128 bytes, so each matrix starts in bank 0, for its swizzle.
 template <int W>
 struct FusedShared {
   static constexpr int kVectorWords = kFusedVectors * W;
@@ -36,7 +45,8 @@ struct FusedShared {
   }
 };
 
-/// Biases and norm parameters, zero-padded to W.
+/// Loads biases and norm parameters, zero-padded to W. Null vectors are zeros; only those of the last layer
+/// on have the width of the output.
 template <class T, int W>
 __device__ void load_vectors(const FusedLayers<T>& layers, float* shared) {
   for (int i = static_cast<int>(threadIdx.x); i < kFusedVectors * W; i += kFusedThreads) {
@@ -47,7 +57,9 @@ __device__ void load_vectors(const FusedLayers<T>& layers, float* shared) {
   }
 }
 
-/// Rounds of a warp with `mine` tiles: the block's most where streamed weights keep its warps in step.
+/// Rounds of the tile loop for a warp with `mine` tiles. Streamed weights have barriers in each
+/// multiplication, so there all warps of a block run as many rounds as the busiest one, some of them on no
+/// rows.
 template <int W>
 __device__ int rounds_of(int mine) {
   if constexpr (W == 256) {
@@ -60,13 +72,15 @@ __device__ int rounds_of(int mine) {
   return uniform(mine);
 }
 
-/// The tiles of a warp when rows are independent: in turn to all blocks first, so that few rows keep as many
-/// multiprocessors busy as there are.
+/// The tiles of a warp when rows are independent, assigned round-robin: tile i goes to block i % blocks and
+/// there to warp i / blocks % kFusedWarps. Blocks first, so that a small mesh occupies all multiprocessors
+/// before any of them has a second warp at work. Depends on the real count and the device only, like all
+/// assignments.
 template <int W>
-struct TileDeal {
+struct RoundRobinTiles {
   static constexpr int kRows = TileShape<W>::kRows;
   int end, first, stride, rounds;
-  __device__ TileDeal(const int64_t* count, int64_t capacity) {
+  __device__ RoundRobinTiles(const int64_t* count, int64_t capacity) {
     end = uniform(static_cast<int>(count == nullptr ? capacity : *count));
     const int parts = static_cast<int>(gridDim.x) * kFusedWarps;
     const int part = warp_index() * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
@@ -78,8 +92,8 @@ struct TileDeal {
   __device__ TileRows<TileShape<W>::kBands> tile(int round) const { return {first + round * stride, end}; }
 };
 
-/// An MLP bound to a kernel's shared memory. `narrow`: some input or the output may be narrower than W; code
-/// for that would take registers that the wide ones need.
+/// An MLP bound to a kernel's shared memory. `narrow`: some input or the output may be narrower than W. A
+/// template parameter, because code for that case takes registers that the other kernel needs for its tile.
 template <class T, int W, bool narrow>
 struct TileMlp {
   static constexpr bool kNarrow = narrow;
@@ -95,19 +109,21 @@ struct TileMlp {
   __device__ TileMlp(const FusedLayers<T>& args, const FusedShared<W>& shared)
       : layers(args), vectors(shared.vectors), weights(args.weights, shared.matrices) {
     load_vectors<T, W>(args, shared.vectors);
-    __syncthreads();
+    __syncthreads();  // vectors and resident weights are complete
   }
   __device__ const float* vector(int which) const { return vectors + W * which; }
   /// The matrix of a layer after the first.
   __device__ int matrix(int layer) const { return layers.inputs + layer - 1; }
-  /// Layers whose sums are W wide: all, or all but the last.
+  /// Layers with W outputs: all, or all but the last.
   __device__ int wide_layers() const { return layers.layers - (has_narrow_output() ? 1 : 0); }
   __device__ bool has_narrow_output() const { return narrow && layers.out != W; }
   __device__ bool has_narrow_input(int input) const {
     return narrow && layers.weights.matrices[input].rows != W;
   }
 
-  /// z_1 of all inputs, each of width W or at most 32.
+  /// z_1 = b_1 + sum over the inputs of x W, each input of width W or at most 32; `a` is scratch. The loop is
+  /// not unrolled, like that over the layers below: one copy of a multiplication is hundreds of instructions,
+  /// and the code of a tile should fit into the instruction cache.
   __device__ void first_layer(Wide& z, WideOperand& a, const T* const* inputs, const TileRows<kBands>& tile) {
     start(z, vector(0));
 #pragma unroll 1
@@ -122,31 +138,33 @@ struct TileMlp {
       }
     }
   }
-  /// From z_1 to the last sums of width W; `keep(layer, z)` sees every z_layer that goes through relu, and
-  /// `keep_operand(layer, h)` what comes out of it.
-  template <class Keep, class KeepOperand>
-  __device__ void hidden_layers(Wide& z, WideOperand& h, const Keep& keep, const KeepOperand& keep_operand) {
+  /// From z_1 to the last pre-activation of width W, in z; with a narrow output, to the last hidden
+  /// activation, in h. Calls on_preactivation(layer, z_layer) before each relu and on_hidden(layer, h_layer)
+  /// with its rounded result.
+  template <class OnPreactivation, class OnHidden>
+  __device__ void hidden_layers(Wide& z, WideOperand& h, const OnPreactivation& on_preactivation,
+                                const OnHidden& on_hidden) {
     const int wide = wide_layers();
 #pragma unroll 1
     for (int layer = 1;; ++layer) {
       if (layer == layers.layers) return;
-      keep(layer, z);
+      on_preactivation(layer, z);
       relu(z);
       to_operand<T>(z, h);
-      keep_operand(layer, h);
+      on_hidden(layer, h);
       if (layer == wide) return;
       start(z, vector(layer));
       multiply<T>(z, h, weights, matrix(layer));
     }
   }
-  /// z_last of width at most 32, from the last hidden layer.
+  /// z_last of width at most 32, from the last hidden activation.
   __device__ void narrow_layer(Sums<kBands, 1>& z, const WideOperand& h) {
     const int layer = layers.layers - 1;
     start(z, vector(layer));
     multiply<T>(z, h, weights, matrix(layer));
   }
-  /// z_last to y, without a residual.
-  __device__ void finish(Wide& z) {
+  /// y = norm(z_last), or z_last itself without a norm.
+  __device__ void apply_norm(Wide& z) {
     if (layers.norm == Norm::none) return;
     normalize(z, layers.norm, layers.epsilon);
     scale_columns(z, vector(kFusedGain), vector(kFusedNormBias));

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums over each receiver's edges inside fused edge kernels: a warp owns whole receivers, so that every sum
-// runs in edge order in one place, without atomics.
+// Sums over each receiver's edges inside fused edge kernels. Edges are sorted by receiver and a warp owns
+// whole receivers, so that one warp adds all edges of a receiver in edge order: no atomics, and the same bits
+// whatever the number of warps. A receiver with very many edges is a single warp's work.
 #pragma once
 #include <meshgrad/kernels/cuda/fused/tile.h>
 
 namespace meshgrad::cuda {
 
-/// The connectivity that edge kernels read, and the real counts.
+/// The connectivity that edge kernels read, and the real counts. Indices are 32-bit as in Graph.
 struct EdgeList {
   const int32_t* senders;
   const int32_t* receivers;
@@ -16,20 +17,20 @@ struct EdgeList {
   int64_t edge_capacity, owned_capacity;
 };
 
-/// One warp's receivers and their edges.
+/// One warp's receivers and their edges, both contiguous.
 struct EdgeRange {
   int receiver_begin, receiver_end;
   int edge_begin, edge_end;
 };
 
-/// Part `part` of `parts`: an equal share of the edges, its ends moved to the next receiver's first edge. The
-/// parts have every owned receiver once, those without edges too.
+/// Part `part` of `parts`: an equal share of the edges, with both ends moved up to the next first edge of a
+/// receiver. The parts contain every owned receiver exactly once, also those without edges, whose sum is 0.
 __device__ inline EdgeRange edge_range(const EdgeList& list, int part, int parts) {
   const int64_t edges = list.edge_count == nullptr ? list.edge_capacity : *list.edge_count;
   const int64_t owned = list.owned_count == nullptr ? list.owned_capacity : *list.owned_count;
   const auto first_receiver = [&](int which) {
     if (which == parts) return static_cast<int>(owned);
-    const int64_t edge = edges * which / parts;
+    const int64_t edge = edges * which / parts;  // 64-bit: the product passes 2^31
     return edge == 0 ? 0 : list.receivers[edge - 1] + 1;
   };
   EdgeRange range;
@@ -41,17 +42,26 @@ __device__ inline EdgeRange edge_range(const EdgeList& list, int part, int parts
   return range;
 }
 
-/// Adds up rows by receiver, tile by tile, and writes each sum once it is complete.
+/// Sums rows by receiver, tile by tile, and stores each sum once it is complete. The sum of the current
+/// receiver is in registers, lane l with columns 64 run + 2 l and the next, and continues over tiles.
+///
+/// In a tile, eight neighbouring rows are in eight different lanes (lane / 4), while an ordered sum needs all
+/// rows of a column in one lane. So the tile passes through shared memory, eight rows at a time: `stage` is
+/// [8, kStageRow] floats per warp.
 template <class T, int W>
 class ReceiverSums {
  public:
-  static constexpr int kStageRow = W + 2;  // the two shift each row's banks: neither way conflicts
+  /// Two floats of padding. Writing, lanes 4 r + q of a half-warp store 8 bytes at bank 2 r + 8 q + i (mod
+  /// 32): 16 different pairs of banks. Reading, a warp takes 256 contiguous bytes of one row. Neither
+  /// conflicts, and rows stay 8-byte aligned.
+  static constexpr int kStageRow = W + 2;
   static constexpr int kStageFloats = 8 * kStageRow;
   /// `stage` is the warp's own, 8-byte aligned; `out` is [owned_nodes, W].
   __device__ ReceiverSums(float* stage, T* out, const EdgeRange& range)
       : stage_(stage), out_(out), receiver_(range.receiver_begin), end_(range.receiver_end) {}
 
-  /// The tile's first `count` rows; lane i brings the receiver of row i.
+  /// Adds the tile's first `count` rows (none if it is negative); lane i passes the receiver of row i, which
+  /// must not decrease from call to call.
   template <int bands, int groups>
   __device__ void add(Sums<bands, groups>& rows, int receiver, int count) {
 #pragma unroll
@@ -66,21 +76,21 @@ class ReceiverSums {
             *reinterpret_cast<Two*>(to + 32 * group + i) = {rows.at(band, half, group, i),
                                                             rows.at(band, half, group, i + 1)};
           }
-        __syncwarp();
+        __syncwarp();  // other lanes' columns are staged
         const int first = 16 * band + 8 * half;
 #pragma unroll 1
         for (int row = 0; row < 8 && first + row < count; ++row) {
-          finish_before(__shfl_sync(0xffffffffu, receiver, first + row));
+          store_sums_before(__shfl_sync(0xffffffffu, receiver, first + row));
           add_row(row);
         }
-        __syncwarp();
+        __syncwarp();  // and read, before the next eight rows overwrite them
       }
   }
-  /// Writes what is left, zeros for receivers without edges.
-  __device__ void finish() { finish_before(end_); }
+  /// Stores the last sum, and zeros for the receivers without edges behind it.
+  __device__ void finish() { store_sums_before(end_); }
 
  private:
-  static constexpr int kRuns = W / 64;  // two neighbouring columns of a lane, so many times
+  static constexpr int kRuns = W / 64;  // runs of 64 columns, of which a lane has two neighbours each
   struct alignas(8) Two {
     float a, b;
   };
@@ -88,7 +98,9 @@ class ReceiverSums {
     T a, b;
   };
 
-  __device__ void finish_before(int receiver) {
+  /// Stores the sums of all receivers before `receiver` and starts the next from 0. The branch is uniform:
+  /// all lanes have the same receivers. A store is 128 contiguous bytes per run.
+  __device__ void store_sums_before(int receiver) {
     for (; receiver_ < receiver; ++receiver_) {
 #pragma unroll
       for (int run = 0; run < kRuns; ++run) {

@@ -1,12 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weight gradients as parts of a kernel: what one block does, for weight_gradients.cu and
-// node_terms_backward.cu.
+// The device code of weight gradients, d_weight += x^T d_z, as the work of one block; shared by the kernels
+// of weight_gradients.cu and node_terms_backward.cu.
 //
-// A block owns one slice of the rows of one 128x128 tile of one d_weight and streams its rows of x and d_z
-// through a ring of stages in shared memory. Its eight warps own 32x64 of the tile each; where the tile has
-// fewer such pieces, warps share a piece and take turns at the rows (row groups). Partials go to memory as
-// the lanes hold them; whoever is last among a group of slices adds that group up, whoever is last among the
-// groups adds the groups up: two short sums, where a single block would take long over one.
+// A unit is one 128 x 128 tile of one d_weight for one slice of the rows: a split-K GEMM whose long dimension
+// is the rows. A block streams the unit's rows of x and d_z through a pipeline of three stages in shared
+// memory. Its eight warps have 32 x 64 of the tile each, as 4 x 2 pieces, with the accumulators in registers:
+//
+//                 out 0 .. 63   64 .. 127
+//   in   0 .. 31    warp 0       warp 1
+//       32 .. 63    warp 2       warp 3
+//       64 .. 95    warp 4       warp 5
+//       96 .. 127   warp 6       warp 7
+//
+// A smaller tile has fewer pieces: then several warps share a piece and take its k steps of 16 rows
+// round-robin (row groups).
+//
+// Slices are added in two levels of about sqrt(slices) each. Every block writes its partial tile to memory;
+// the last block of a group of slices to finish sums the group, and the last group to finish adds the groups'
+// sums to d_weight. The order of additions is by slice number, whichever block does them, so the bits do not
+// depend on timing. Two levels, because a single block that adds all slices would be a long tail of the
+// launch.
 #pragma once
 #include <meshgrad/kernels/cuda/device.h>
 #include <meshgrad/kernels/cuda/fused/weight_gradients.h>
@@ -15,16 +28,17 @@ namespace meshgrad::cuda::gradients {
 
 inline constexpr int kThreads = 256;
 inline constexpr int kWarps = kThreads / 32;
-inline constexpr int kTile = 128;     ///< rows and columns of d_weight that a block owns
+inline constexpr int kTile = 128;     ///< rows and columns of d_weight in a unit
 inline constexpr int kPieceIn = 32;   ///< rows of the tile in a warp's registers
-inline constexpr int kPieceOut = 64;  ///< and columns
+inline constexpr int kPieceOut = 64;  ///< and columns; 64 accumulators per lane leave room for two blocks
 inline constexpr int kPieceFloats = kPieceIn * kPieceOut;
-inline constexpr int kUnitFloats = kWarps * kPieceFloats;
-inline constexpr int kPanel = 64;  ///< columns that lie together in a stage: 128 bytes, every bank once
+inline constexpr int kUnitFloats = kWarps * kPieceFloats;  ///< 64 KiB of partials per unit
+inline constexpr int kPanel = 64;  ///< columns stored together in a stage: 128 bytes, all 32 banks once
+/// Three stages: one is multiplied while two are in flight. 48 KiB per block.
 inline constexpr int kStages = 3;
 inline constexpr int kStageBytes = 16 * 1024;
 inline constexpr int kSharedBytes = kStages * kStageBytes;
-inline constexpr int kMaxTiles = 4;
+inline constexpr int kMaxTiles = 4;  ///< of a 256 x 256 matrix
 
 struct Job {
   const void* x;
@@ -47,46 +61,50 @@ struct Args {
   Job jobs[kMaxWeightGradientJobs];
   ColumnSum sums[kMaxColumnSumJobs];
   int32_t job_count;
-  int32_t units;    ///< blocks for matrices; those behind them sum columns
-  int32_t at_once;  ///< blocks that the device holds at one time
-  /// Job 0's blocks make its d_z themselves, each that of its own rows: the sums over what nodes send. So the
-  /// block of a slice's tile 0 does the slice's other tiles too, and theirs have nothing to do.
-  bool makes_first;
+  int32_t units;            ///< blocks for matrices; the blocks behind them sum columns
+  int32_t resident_blocks;  ///< blocks that run on the device at the same time
+  /// Job 0's d_z is computed by its own blocks, each for its slice of rows (dS in node_terms_backward.cu). So
+  /// the block with tile 0 of a slice also does the slice's other tiles, whose blocks have nothing to do.
+  bool first_makes_d_z;
   const int64_t* edge_count;
   int64_t edge_capacity;
-  float* partials;    ///< [units, kUnitFloats]
-  unsigned* tickets;  ///< [units + jobs * kMaxTiles], zero
+  float* partials;  ///< [units, kUnitFloats]
+  /// Zeroed counters of finished blocks: by unit, that of a group's first slice; then by job and tile, of
+  /// groups.
+  unsigned* tickets;  ///< [units + jobs * kMaxTiles]
 };
 
-/// How the tiles of a job are cut: all alike, by the widest.
-struct Cut {
-  int32_t tiles_in, tiles_out, tiles;
-  int32_t panels_in, panels_out, panels;  ///< of a stage
-  int32_t pieces_out, pieces;             ///< of a tile
-  int32_t stage_rows, row_groups;
+/// The decomposition of a job, the same for all of its tiles: that of the widest.
+struct Tiling {
+  int32_t tiles_in, tiles_out, tiles;     ///< of d_weight, kTile x kTile
+  int32_t panels_in, panels_out, panels;  ///< of kPanel columns in a stage: of x, of d_z, both
+  int32_t pieces_out, pieces;             ///< of kPieceIn x kPieceOut in a tile
+  int32_t stage_rows;                     ///< rows of x and d_z in a stage
+  int32_t row_groups;                     ///< warps that share a piece
 };
 
-constexpr Cut cut_of(int32_t in, int32_t out) {
-  Cut cut{};
-  cut.tiles_in = (in + kTile - 1) / kTile;
-  cut.tiles_out = (out + kTile - 1) / kTile;
-  cut.tiles = cut.tiles_in * cut.tiles_out;
-  cut.panels_in = in > kPanel ? 2 : 1;
-  cut.panels_out = out > kPanel ? 2 : 1;
-  cut.panels = cut.panels_in + cut.panels_out;
+/// A stage of at most 16 KiB has 32 rows of 3 or 4 panels of 128 bytes, or 64 rows of 2.
+constexpr Tiling tiling_of(int32_t in, int32_t out) {
+  Tiling tiling{};
+  tiling.tiles_in = (in + kTile - 1) / kTile;
+  tiling.tiles_out = (out + kTile - 1) / kTile;
+  tiling.tiles = tiling.tiles_in * tiling.tiles_out;
+  tiling.panels_in = in > kPanel ? 2 : 1;
+  tiling.panels_out = out > kPanel ? 2 : 1;
+  tiling.panels = tiling.panels_in + tiling.panels_out;
   const int32_t pieces_in = in > kTile ? kTile / kPieceIn : (in + kPieceIn - 1) / kPieceIn;
-  cut.pieces_out = cut.panels_out;
-  cut.pieces = pieces_in * cut.pieces_out;
-  cut.stage_rows = cut.panels == 2 ? 64 : 32;
-  const int32_t idle = kWarps / cut.pieces, steps = cut.stage_rows / 16;
-  cut.row_groups = std::min(idle, steps);
-  return cut;
+  tiling.pieces_out = tiling.panels_out;
+  tiling.pieces = pieces_in * tiling.pieces_out;
+  tiling.stage_rows = tiling.panels == 2 ? 64 : 32;
+  const int32_t idle = kWarps / tiling.pieces, steps = tiling.stage_rows / 16;
+  tiling.row_groups = std::min(idle, steps);
+  return tiling;
 }
 
-/// One block's share of one job.
+/// One block's work: a tile of a job for a slice of rows. Units are numbered by job, then slice, then tile.
 struct Unit {
   int32_t job, slice, slices, tile;
-  int32_t first;       ///< unit of the job's slice 0, tile 0
+  int32_t first;       ///< number of the job's unit of slice 0 and tile 0
   int64_t begin, end;  ///< rows
 };
 
@@ -94,87 +112,91 @@ __device__ inline int64_t real_count(const int64_t* count, int64_t capacity) {
   return count == nullptr ? capacity : *count;
 }
 
-/// What a job moves, in rows of 64 values.
-__device__ inline int64_t cost_of(const Args& args, int32_t j, const Cut& cut) {
+/// The memory traffic of a job, in rows of 64 values: a measure of its time, since it is bound by memory.
+__device__ inline int64_t cost_of(const Args& args, int32_t j, const Tiling& tiling) {
   const Job& job = args.jobs[j];
   const int64_t rows = real_count(job.count, job.capacity);
-  if (j > 0 || !args.makes_first) return rows * cut.panels * cut.tiles;
-  // A row of every edge; at the nodes both terms and h read, dS written, d_h read and written.
+  if (j > 0 || !args.first_makes_d_z) return rows * tiling.panels * tiling.tiles;
+  // d_z_1 of every edge; per node dS, dR and h read, dS written, d_h read and written.
   return (real_count(args.edge_count, args.edge_capacity) + 6 * rows) * (job.out / kPanel);
 }
 
-/// Every block works out the whole division from the real counts, so that no host has to know them: a job
-/// gets slices in proportion to the bytes it moves. No slices: a block too many. One warp calls; each of its
-/// lanes takes a job.
+/// The unit of a block. Each block computes the division of all jobs from the real counts, which only the
+/// device knows: a job gets blocks in proportion to its memory traffic, at least one slice and at most one
+/// per stage. slices = 0: the block has nothing to do. One warp calls, lane j for job j; sums over the jobs
+/// are shuffles.
 __device__ inline void find_unit(const Args& args, int32_t unit, Unit& found) {
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
   const int32_t j = lane < args.job_count ? lane : 0;
-  const Cut cut = cut_of(args.jobs[j].in, args.jobs[j].out);
+  const Tiling tiling = tiling_of(args.jobs[j].in, args.jobs[j].out);
   const int64_t count = real_count(args.jobs[j].count, args.jobs[j].capacity);
-  const int64_t stages = (count + cut.stage_rows - 1) / cut.stage_rows;
+  const int64_t stages = (count + tiling.stage_rows - 1) / tiling.stage_rows;
   const bool real = lane < args.job_count && stages > 0;
-  const int64_t cost = real ? cost_of(args, j, cut) : 0;
-  int64_t all = cost;
+  const int64_t cost = real ? cost_of(args, j, tiling) : 0;
+  int64_t all = cost;  // 64-bit: the products below pass 2^31
   for (int step = 16; step > 0; step /= 2) all += __shfl_xor_sync(0xffffffffu, all, step);
   int64_t slices = 0;
   if (real) {
-    const int32_t blocks_a_slice = args.makes_first && j == 0 ? 1 : cut.tiles;
-    slices = args.at_once * cost / (all * blocks_a_slice);
+    const int32_t blocks_a_slice = args.first_makes_d_z && j == 0 ? 1 : tiling.tiles;
+    slices = args.resident_blocks * cost / (all * blocks_a_slice);
     slices = max(int64_t{1}, min(slices, stages));
   }
-  const int32_t units = static_cast<int32_t>(slices) * cut.tiles;
-  int32_t behind = units;  // units of this job and those before it
+  const int32_t units = static_cast<int32_t>(slices) * tiling.tiles;
+  int32_t units_end = units;  // inclusive prefix sum: units of this job and those before it
   for (int step = 1; step < 32; step *= 2) {
-    const int32_t before = __shfl_up_sync(0xffffffffu, behind, step);
-    if (lane >= step) behind += before;
+    const int32_t before = __shfl_up_sync(0xffffffffu, units_end, step);
+    if (lane >= step) units_end += before;
   }
-  const int32_t first = behind - units;
-  if (unit >= first && unit < behind) {
-    const int32_t slice = (unit - first) / cut.tiles;
-    const int64_t end = stages * (slice + 1) / slices * cut.stage_rows;
+  const int32_t first = units_end - units;
+  if (unit >= first && unit < units_end) {
+    const int32_t slice = (unit - first) / tiling.tiles;
+    const int64_t end = stages * (slice + 1) / slices * tiling.stage_rows;
     found = {j,
              slice,
              static_cast<int32_t>(slices),
-             (unit - first) % cut.tiles,
+             (unit - first) % tiling.tiles,
              first,
-             stages * slice / slices * cut.stage_rows,
+             stages * slice / slices * tiling.stage_rows,
              end < count ? end : count};
-  } else if (lane == 31 && unit >= behind) {
+  } else if (lane == 31 && unit >= units_end) {
     found = {};
   }
 }
 
-/// Where eight columns of a stage's row lie. Chunks of a row are exchanged by the row's number, so that eight
-/// rows of one column, which load_matrices reads together, lie in different banks.
+/// The address of eight columns (a 16-byte chunk) of a row in a stage, which is [panel][row][64 values]. A
+/// panel's row is 128 bytes, so unswizzled the same chunk of all rows would be in the same 4 banks. Chunk c
+/// is stored at c ^ (row % 8): the eight rows that ldmatrix reads at once are then in eight different groups
+/// of 4 banks, and so are the eight chunks of one row that neighbouring threads write.
 template <class T>
-__device__ T* chunk_of(T* side, int32_t stage_rows, int row, int column) {
+__device__ T* chunk_of(T* operand, int32_t stage_rows, int row, int column) {
   const int chunk = (column % kPanel / 8) ^ (row % 8);
-  return side + ((column / kPanel) * stage_rows + row) * kPanel + chunk * 8;
+  return operand + ((column / kPanel) * stage_rows + row) * kPanel + chunk * 8;
 }
 
-/// One matrix as a tile reads it.
+/// One operand, x or d_z, from the first column of a tile on.
 template <class T>
-struct Side {
+struct OperandTile {
   const T* values;
   int32_t width;
   int32_t column;  ///< the tile's first
   int32_t panels;
-  bool vectors;
+  bool vectors;  ///< 16-byte accesses; a row of another width is loaded value by value
 };
 
-/// `rows` rows of one side, from row `row` on, into a stage of `stage_rows`; zeros behind them and beyond the
-/// width.
+/// Starts loading `rows` rows of one operand, from row `row` on, into a stage of `stage_rows`; zeros behind
+/// them and behind the width, so that the multiplication needs no bounds. Neighbouring threads load
+/// neighbouring chunks.
 template <class T>
-__device__ void fill(T* stage, const Side<T>& side, int32_t stage_rows, int64_t row, int32_t rows) {
-  const T* const values = side.values + row * side.width + side.column;
-  const int32_t width = side.width - side.column;
-  const int shift = side.panels == 2 ? 4 : 3;  // of the eights of a row
+__device__ void fill(T* stage, const OperandTile<T>& operand, int32_t stage_rows, int64_t row, int32_t rows) {
+  const T* const values = operand.values + row * operand.width + operand.column;
+  const int32_t width = operand.width - operand.column;
+  const int shift = operand.panels == 2 ? 4 : 3;  // log2 of the chunks of a row
   for (int i = static_cast<int>(threadIdx.x); i < stage_rows << shift; i += kThreads) {
     const int r = i >> shift, column = (i - (r << shift)) * 8;
     T* const to = chunk_of(stage, stage_rows, r, column);
     const int32_t left = r < rows ? width - column : 0;
-    const T* const from = values + (left > 0 ? r * side.width + column : 0);
-    if (side.vectors) {
+    const T* const from = values + (left > 0 ? r * operand.width + column : 0);
+    if (operand.vectors) {
       copy_async_16(to, from, left > 0);
     } else {
       Vector<T> eight;
@@ -184,27 +206,34 @@ __device__ void fill(T* stage, const Side<T>& side, int32_t stage_rows, int64_t 
   }
 }
 
-/// A warp's piece of a tile: two 16-row fragments times eight of 8 columns.
+/// A warp's piece of a tile: sum[i][j] is the d fragment of rows 16 i and columns 8 j of the piece.
 struct Piece {
   int32_t in, out;  ///< its first row and column in the tile
   int32_t row_group;
   float sum[2][8][4];
 };
 
+/// piece += x^T d_z over the rows of a stage that belong to the warp's row group. Both operands have rows
+/// (the k dimension) as rows in the stage, while the a fragment has neighbouring k of x^T in a register and
+/// the b fragment neighbouring k of d_z: both are loaded transposed. The four 8x8 matrices of a load, of
+/// which lane gives a row of number `matrix` = lane / 8, start at
+///
+///   matrix   0            1            2            3
+///   of a     in 0, k 0    in 8, k 0    in 0, k 8    in 8, k 8
+///   of b     out 0, k 0   out 0, k 8   out 8, k 0   out 8, k 8
 template <class T>
-__device__ void add_stage(const T* x, const T* d_z, const Cut& cut, Piece& piece) {
+__device__ void add_stage(const T* x, const T* d_z, const Tiling& tiling, Piece& piece) {
   const int lane = static_cast<int>(threadIdx.x % 32), matrix = lane / 8;
-  for (int step = piece.row_group; step < cut.stage_rows / 16; step += cut.row_groups) {
+  for (int step = piece.row_group; step < tiling.stage_rows / 16; step += tiling.row_groups) {
     uint32_t a[2][4];
     for (int i = 0; i < 2; ++i) {
-      // The stage holds x, the product wants x^T: matrices in the order (in, row), transposed on the way.
       const int row = step * 16 + matrix / 2 * 8 + lane % 8;
-      load_matrices_transposed(a[i], chunk_of(x, cut.stage_rows, row, piece.in + i * 16 + matrix % 2 * 8));
+      load_matrices_transposed(a[i], chunk_of(x, tiling.stage_rows, row, piece.in + i * 16 + matrix % 2 * 8));
     }
     for (int j = 0; j < 4; ++j) {
       uint32_t b[4];
       const int row = step * 16 + matrix % 2 * 8 + lane % 8;
-      load_matrices_transposed(b, chunk_of(d_z, cut.stage_rows, row, piece.out + j * 16 + matrix / 2 * 8));
+      load_matrices_transposed(b, chunk_of(d_z, tiling.stage_rows, row, piece.out + j * 16 + matrix / 2 * 8));
       for (int i = 0; i < 2; ++i) {
         multiply_add<T>(piece.sum[i][2 * j], a[i], {b[0], b[1]});
         multiply_add<T>(piece.sum[i][2 * j + 1], a[i], {b[2], b[3]});
@@ -213,39 +242,49 @@ __device__ void add_stage(const T* x, const T* d_z, const Cut& cut, Piece& piece
   }
 }
 
-/// Sums the unit's rows into this warp's piece.
+/// Adds the unit's rows to this warp's piece: the pipeline over stages. All threads of the block call, also
+/// warps without a piece, since all of them load.
+///
+///   wait     own copies of stage s are complete (at most those of stage s + 1 are in flight)
+///   barrier  all threads' copies of stage s are complete; all warps have multiplied stage s - 1
+///   load     stage s + 2 into the buffer of stage s - 1
+///   multiply stage s
 template <class T>
-__device__ void sum_rows(const Job& job, const Unit& unit, int32_t tile, const Cut& cut, bool has_piece,
+__device__ void sum_rows(const Job& job, const Unit& unit, int32_t tile, const Tiling& tiling, bool has_piece,
                          Piece& piece) {
   T* const ring = dynamic_shared<T>();
-  const int32_t tile_in = tile / cut.tiles_out * kTile, tile_out = tile % cut.tiles_out * kTile;
-  const Side<T> x{static_cast<const T*>(job.x), job.in, tile_in, cut.panels_in, job.x_vectors};
-  const Side<T> d_z{static_cast<const T*>(job.d_z), job.out, tile_out, cut.panels_out, job.d_z_vectors};
-  const int d_z_offset = cut.panels_in * cut.stage_rows * kPanel;
-  const auto stages = static_cast<int32_t>((unit.end - unit.begin + cut.stage_rows - 1) / cut.stage_rows);
-  const auto fetch = [&](int32_t s) {
+  const int32_t tile_in = tile / tiling.tiles_out * kTile, tile_out = tile % tiling.tiles_out * kTile;
+  const OperandTile<T> x{static_cast<const T*>(job.x), job.in, tile_in, tiling.panels_in, job.x_vectors};
+  const OperandTile<T> d_z{static_cast<const T*>(job.d_z), job.out, tile_out, tiling.panels_out,
+                           job.d_z_vectors};
+  const int d_z_offset = tiling.panels_in * tiling.stage_rows * kPanel;
+  const auto stages =
+      static_cast<int32_t>((unit.end - unit.begin + tiling.stage_rows - 1) / tiling.stage_rows);
+  const auto load_stage = [&](int32_t s) {
     T* const stage = ring + s % kStages * (kStageBytes / static_cast<int>(sizeof(T)));
-    const int64_t row = unit.begin + int64_t{s} * cut.stage_rows;
+    const int64_t row = unit.begin + int64_t{s} * tiling.stage_rows;
     if (s < stages) {
       const auto rows = static_cast<int32_t>(unit.end - row);
-      fill(stage, x, cut.stage_rows, row, rows);
-      fill(stage + d_z_offset, d_z, cut.stage_rows, row, rows);
+      fill(stage, x, tiling.stage_rows, row, rows);
+      fill(stage + d_z_offset, d_z, tiling.stage_rows, row, rows);
     }
-    copy_async_commit();  // empty ones too: the wait counts groups
+    copy_async_commit();  // empty groups too: the wait counts groups
   };
-  for (int32_t s = 0; s < kStages - 1; ++s) fetch(s);
+  for (int32_t s = 0; s < kStages - 1; ++s) load_stage(s);
   for (int32_t s = 0; s < stages; ++s) {
     copy_async_wait<kStages - 2>();
-    __syncthreads();  // stage s is there for all, and nobody reads stage s - 1, whose place is filled next
-    fetch(s + kStages - 1);
+    __syncthreads();
+    load_stage(s + kStages - 1);
     const T* const stage = ring + s % kStages * (kStageBytes / static_cast<int>(sizeof(T)));
-    if (has_piece) add_stage(stage, stage + d_z_offset, cut, piece);
+    if (has_piece) add_stage(stage, stage + d_z_offset, tiling, piece);
   }
-  copy_async_wait<0>();
+  copy_async_wait<0>();  // only empty groups are left
 }
 
-/// True, in all threads, for the last block of `expected` that comes by; it then sees what the others wrote
-/// before they came.
+/// Counts the calling block; true in all its threads if it is the last of `expected` blocks. What the other
+/// blocks wrote before their call is then visible to it: each thread's fence and the barrier put its writes
+/// before the atomic, the fence after the atomic puts the last block's reads behind it. CUDA C++ Programming
+/// Guide, "Memory Fence Functions", has the pattern.
 __device__ inline bool is_last(unsigned* ticket, int32_t expected) {
   MESHGRAD_SHARED(int, last, 1);
   __threadfence();
@@ -258,14 +297,15 @@ __device__ inline bool is_last(unsigned* ticket, int32_t expected) {
   return last[0] != 0;
 }
 
-/// Partials to add: `inner` of each of `outer` units, in this order.
-struct Parts {
+/// Partial sums to add: `inner` of each of `outer` units, in this order.
+struct PartialSums {
   const float* first;
   int32_t outer, inner;
   int64_t outer_stride, inner_stride;
 };
 
-__device__ inline Vector<float> add_up(const Parts& parts, int at) {
+/// Four floats at 16-byte offset `at`, summed over all parts.
+__device__ inline Vector<float> sum_partials(const PartialSums& parts, int at) {
   Vector<float> sum{};
   for (int o = 0; o < parts.outer; ++o) {
     for (int i = 0; i < parts.inner; ++i) {
@@ -277,26 +317,32 @@ __device__ inline Vector<float> add_up(const Parts& parts, int at) {
   return sum;
 }
 
-/// Four sums of lane `at % 32` of fragment `at / 32` of the tile, to where they belong in d_weight.
-__device__ inline void add_to_weight(const Job& job, const Cut& cut, int32_t tile, int at,
+/// Adds the four floats at 16-byte offset `at` of a partial tile to d_weight. They are the d fragment of one
+/// lane in the order of store: [piece][fragment 8 i + j][lane][4], so rows lane / 4 and lane / 4 + 8 and two
+/// neighbouring columns of the fragment. No atomics: a tile of d_weight belongs to one block.
+__device__ inline void add_to_weight(const Job& job, const Tiling& tiling, int32_t tile, int at,
                                      const Vector<float>& sum) {
   const int piece = at / (kPieceFloats / 4), fragment = at / 32 % 16, lane = at % 32;
   const int row =
-      tile / cut.tiles_out * kTile + piece / cut.pieces_out * kPieceIn + fragment / 8 * 16 + lane / 4;
-  const int column =
-      tile % cut.tiles_out * kTile + piece % cut.pieces_out * kPieceOut + fragment % 8 * 8 + lane % 4 * 2;
+      tile / tiling.tiles_out * kTile + piece / tiling.pieces_out * kPieceIn + fragment / 8 * 16 + lane / 4;
+  const int column = tile % tiling.tiles_out * kTile + piece % tiling.pieces_out * kPieceOut +
+                     fragment % 8 * 8 + lane % 4 * 2;
   for (int e = 0; e < 4; ++e) {
     const int r = row + e / 2 * 8, c = column + e % 2;
     if (r < job.in && c < job.out) job.d_weight[int64_t{r} * job.out + c] += sum.v[e];
   }
 }
 
-/// Leaves the unit's partials, and adds up what is complete with them.
-__device__ inline void finish(const Args& args, const Unit& unit, int32_t tile, const Cut& cut,
-                              bool has_piece, const Piece& piece) {
+/// Stores the unit's partials; if the block is the last of its group of slices, sums the group into the
+/// partials of the group's first slice; if that group is the job's last, adds all groups to d_weight.
+///
+/// Partials are [unit][warp][fragment 8 i + j][lane][4]: registers as they are, 512 contiguous bytes per
+/// store of a warp. Row groups are further parts of a unit and are added with the slices.
+__device__ inline void reduce_partials(const Args& args, const Unit& unit, int32_t tile, const Tiling& tiling,
+                                       bool has_piece, const Piece& piece) {
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
-  float* const partials = args.partials + int64_t{unit.first + tile} * kUnitFloats;  // of slice 0
-  const int64_t slice_stride = int64_t{cut.tiles} * kUnitFloats;
+  float* const partials = args.partials + int64_t{unit.first + tile} * kUnitFloats;  // of the tile's slice 0
+  const int64_t slice_stride = int64_t{tiling.tiles} * kUnitFloats;
   if (has_piece) {
     float* const to = partials + unit.slice * slice_stride + warp * kPieceFloats;
     for (int f = 0; f < 16; ++f) {
@@ -304,40 +350,44 @@ __device__ inline void finish(const Args& args, const Unit& unit, int32_t tile, 
       reinterpret_cast<Vector<float>*>(to)[f * 32 + lane] = {{sum[0], sum[1], sum[2], sum[3]}};
     }
   }
-  int32_t group = 1;  // about the root of the slices, so that both sums are short
+  int32_t group = 1;  // ceil(sqrt(slices)), so that both levels are short
   while (group * group < unit.slices) ++group;
   const int32_t groups = (unit.slices + group - 1) / group;
-  const int32_t begin = unit.slice / group * group;
+  const int32_t begin = unit.slice / group * group;  // the group's first slice
   const int32_t size = begin + group < unit.slices ? group : unit.slices - begin;
-  if (!is_last(args.tickets + unit.first + begin * cut.tiles + tile, size)) return;
+  if (!is_last(args.tickets + unit.first + begin * tiling.tiles + tile, size)) return;
 
-  const int vectors = cut.pieces * kPieceFloats / 4;
+  const int vectors = tiling.pieces * kPieceFloats / 4;
   float* const group_sum = partials + begin * slice_stride;
-  const Parts slices{group_sum, size, cut.row_groups, slice_stride, int64_t{cut.pieces} * kPieceFloats};
+  const PartialSums slices{group_sum, size, tiling.row_groups, slice_stride,
+                           int64_t{tiling.pieces} * kPieceFloats};
   for (int at = static_cast<int>(threadIdx.x); at < vectors; at += kThreads) {
-    const Vector<float> sum = add_up(slices, at);
+    const Vector<float> sum = sum_partials(slices, at);
     reinterpret_cast<Vector<float>*>(group_sum)[at] = sum;
   }
   if (!is_last(args.tickets + args.units + unit.job * kMaxTiles + tile, groups)) return;
-  const Parts all{partials, groups, 1, group * slice_stride, 0};
+  const PartialSums all{partials, groups, 1, group * slice_stride, 0};
   for (int at = static_cast<int>(threadIdx.x); at < vectors; at += kThreads) {
-    add_to_weight(args.jobs[unit.job], cut, tile, at, add_up(all, at));
+    add_to_weight(args.jobs[unit.job], tiling, tile, at, sum_partials(all, at));
   }
 }
 
-/// The unit's sum of one tile, of any that its job has. All threads of the block.
+/// Computes one tile of the unit's slice, unit.tile or another one of the job. All threads of the block call.
+/// Warps are numbered piece by piece, then row group by row group; left-over warps only load.
 template <class T>
 __device__ void add_unit(const Args& args, const Unit& unit, int32_t tile) {
   const Job& job = args.jobs[unit.job];
-  const Cut cut = cut_of(job.in, job.out);
-  const int warp = static_cast<int>(threadIdx.x / 32), place = warp % cut.pieces;
-  const bool has_piece = warp < cut.pieces * cut.row_groups;
-  Piece piece{place / cut.pieces_out * kPieceIn, place % cut.pieces_out * kPieceOut, warp / cut.pieces, {}};
-  sum_rows<T>(job, unit, tile, cut, has_piece, piece);
-  finish(args, unit, tile, cut, has_piece, piece);
+  const Tiling tiling = tiling_of(job.in, job.out);
+  const int warp = static_cast<int>(threadIdx.x / 32), slot = warp % tiling.pieces;
+  const bool has_piece = warp < tiling.pieces * tiling.row_groups;
+  Piece piece{
+      slot / tiling.pieces_out * kPieceIn, slot % tiling.pieces_out * kPieceOut, warp / tiling.pieces, {}};
+  sum_rows<T>(job, unit, tile, tiling, has_piece, piece);
+  reduce_partials(args, unit, tile, tiling, has_piece, piece);
 }
 
-/// 32 columns a block: a warp adds up every eighth row, then the warps are added up in order.
+/// Sums 32 columns of the partials of a ColumnSum, a lane one of them: each warp adds every eighth row, then
+/// the warps' sums are added in order. `block` counts the blocks of all sums.
 __device__ inline void sum_columns(const Args& args, int64_t block) {
   MESHGRAD_SHARED(float, warp_sums, kThreads);
   int s = 0;
@@ -356,14 +406,14 @@ __device__ inline void sum_columns(const Args& args, int64_t block) {
   job.target[column] += sum;
 }
 
-/// The arguments, and the memory that they point into; `at_once` blocks of the kernel are on the device at
-/// one time. With `edges`, jobs.front() makes its d_z itself; its d_weight may be undefined.
-struct Plan {
+/// The kernel arguments with the workspace that they point into, and the grid. With `edges`, the blocks of
+/// jobs.front() compute its d_z themselves (first_makes_d_z), and its d_weight may be undefined.
+struct PreparedLaunch {
   Args args{};
   int64_t blocks = 0;
   Tensor partials, tickets;
-  Plan(std::span<const WeightGradientJob> jobs, std::span<const ColumnSumJob> sums, int64_t at_once,
-       const Rows* edges, Runtime& runtime, const Stream& stream);
+  PreparedLaunch(std::span<const WeightGradientJob> jobs, std::span<const ColumnSumJob> sums,
+                 int64_t resident_blocks, const Rows* edges, Runtime& runtime, const Stream& stream);
 };
 
 }  // namespace meshgrad::cuda::gradients

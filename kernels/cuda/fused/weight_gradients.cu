@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// The kernel of weight gradients alone, and the division of jobs into blocks on the host. What a block does
+// is in weight_gradient_units.h.
 #include <meshgrad/kernels/cuda/fused/weight_gradient_units.h>
 
 namespace meshgrad::cuda {
@@ -7,6 +9,8 @@ namespace {
 
 constexpr int kBlocksPerMultiprocessor = 2;
 
+/// Blocks [0, units) have one unit each, those behind them 32 columns of a column sum each. Two blocks per
+/// multiprocessor: one loads while the other multiplies.
 template <class T>
 __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor) weight_gradients_kernel(Args args) {
   const auto block = static_cast<int32_t>(blockIdx.x);
@@ -14,13 +18,14 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor) weight_gra
     sum_columns(args, block - args.units);
     return;
   }
-  // Shared, so that the rows' loop has the registers that it would lie in.
+  // In shared memory, so that the loop over rows has the registers that it would occupy.
   MESHGRAD_SHARED(Unit, unit, 1);
   if (threadIdx.x < 32) find_unit(args, block, unit[0]);
   __syncthreads();
   if (unit[0].slices > 0) add_unit<T>(args, unit[0], unit[0].tile);
 }
 
+/// cp.async of 16 bytes needs every row at a multiple of 16 bytes; raw features of 3 or 11 columns are not.
 bool starts_rows_on_16_bytes(const Tensor& x) {
   return x.width() * size_of(x.dtype()) % 16 == 0 && reinterpret_cast<uintptr_t>(x.raw()) % 16 == 0;
 }
@@ -40,29 +45,32 @@ Job job_of(const WeightGradientJob& job) {
 template <class T>
 void start(std::span<const WeightGradientJob> jobs, std::span<const ColumnSumJob> sums, Runtime& runtime,
            const Stream& stream) {
-  const int64_t at_once = int64_t{kBlocksPerMultiprocessor} * gpu::multiprocessors(stream.device().index);
-  const Plan plan(jobs, sums, at_once, nullptr, runtime, stream);
-  launch("weight_gradients", weight_gradients_kernel<T>, {plan.blocks, kThreads, kSharedBytes}, stream,
-         plan.args);
+  const int64_t resident_blocks =
+      int64_t{kBlocksPerMultiprocessor} * gpu::multiprocessors(stream.device().index);
+  const PreparedLaunch prepared(jobs, sums, resident_blocks, nullptr, runtime, stream);
+  launch("weight_gradients", weight_gradients_kernel<T>, {prepared.blocks, kThreads, kSharedBytes}, stream,
+         prepared.args);
 }
 
 }  // namespace
 
-Plan::Plan(std::span<const WeightGradientJob> jobs, std::span<const ColumnSumJob> sums, int64_t at_once,
-           const Rows* edges, Runtime& runtime, const Stream& stream) {
-  // Upper bounds of the units that find_unit deals out: of its shares, and of the stages that there are.
-  int64_t by_share = at_once, by_rows = 0;
+PreparedLaunch::PreparedLaunch(std::span<const WeightGradientJob> jobs, std::span<const ColumnSumJob> sums,
+                               int64_t resident_blocks, const Rows* edges, Runtime& runtime,
+                               const Stream& stream) {
+  // The host knows capacities only. Upper bounds of the units that find_unit assigns for any real counts: the
+  // shares of resident_blocks, each rounded up to one slice of all tiles, and one slice per stage of rows.
+  int64_t by_share = resident_blocks, by_rows = 0;
   for (const WeightGradientJob& job : jobs) {
     args.jobs[args.job_count++] = job_of(job);
     const Job& added = args.jobs[args.job_count - 1];
-    const Cut cut = cut_of(added.in, added.out);
+    const Tiling tiling = tiling_of(added.in, added.out);
     const bool made = edges != nullptr && args.job_count == 1;
-    by_share += made ? at_once * (cut.tiles - 1) + cut.tiles : cut.tiles;
-    by_rows += blocks_for(added.capacity, cut.stage_rows) * cut.tiles;
+    by_share += made ? resident_blocks * (tiling.tiles - 1) + tiling.tiles : tiling.tiles;
+    by_rows += blocks_for(added.capacity, tiling.stage_rows) * tiling.tiles;
   }
   args.units = static_cast<int32_t>(std::min(by_share, by_rows));
-  args.at_once = static_cast<int32_t>(at_once);
-  args.makes_first = edges != nullptr;
+  args.resident_blocks = static_cast<int32_t>(resident_blocks);
+  args.first_makes_d_z = edges != nullptr;
   if (edges != nullptr) {
     args.edge_count = edges->count;
     args.edge_capacity = edges->capacity;
@@ -86,7 +94,7 @@ Plan::Plan(std::span<const WeightGradientJob> jobs, std::span<const ColumnSumJob
 
 }  // namespace gradients
 
-bool weight_gradients_cover(DType dtype, int64_t in, int64_t out) {
+bool weight_gradients_support(DType dtype, int64_t in, int64_t out) {
   return size_of(dtype) == 2 && is_floating(dtype) && in >= 1 && in <= kMaxWeightGradientWidth && out >= 1 &&
          out <= kMaxWeightGradientWidth;
 }

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// weight_gradients: d_weight += x^T d_z for the layers of one backward call together, on tensor cores, with
-// the rows cut into slices over the whole device; and the ordered sums of the columns that the same call left
-// as partials (biases, norm parameters). One launch for up to kMaxWeightGradientJobs matrices.
+// weight_gradients: d_weight += x^T d_z for all layers of one backward call together, on tensor cores, and
+// the ordered sums of the column partials of the same call (gradients of biases and norm parameters). One
+// launch for up to kMaxWeightGradientJobs matrices.
 //
-// Accumulation is f32. The cut into slices and the order of every sum follow from the real row counts and the
-// device alone: bit-identical from run to run, and for any capacity. Rows at or behind the real count are not
-// read; a job without rows leaves its d_weight as it was.
+// The result is small (128 x 128) and the sum long (every row), so the rows are divided into slices over the
+// whole device, as in a split-K GEMM, and the slices' partial sums are added in a fixed order. Accumulation
+// is in f32. The division and the order of every sum depend on the real row counts and the device alone:
+// bit-identical from run to run, and for any capacity. Rows at or behind the real count are not read; a job
+// without rows leaves its d_weight unchanged.
 #pragma once
 #include <meshgrad/engine/tensor.h>
 
@@ -24,7 +26,7 @@ struct WeightGradientJob {
   Rows rows;
 };
 
-/// target[c] += sum over rows of partials[row, first_column + c], all n rows, in fixed order.
+/// target[c] += sum over all n rows of partials[row, first_column + c], in a fixed order.
 struct ColumnSumJob {
   Tensor partials;  ///< [n, stride] f32
   int64_t first_column = 0;
@@ -32,10 +34,10 @@ struct ColumnSumJob {
 };
 
 /// True for 16-bit storage and widths of 1 .. kMaxWeightGradientWidth.
-bool weight_gradients_cover(DType dtype, int64_t in, int64_t out);
+bool weight_gradients_support(DType dtype, int64_t in, int64_t out);
 
-/// Every job covered, all of one dtype, each target in one job; more jobs or sums than one launch takes cost
-/// another. With no jobs, dtype is that of nothing: the sums alone run.
+/// Every job must be supported, all of one dtype, each target in one job only. More jobs or sums than fit
+/// into one launch take further launches. `jobs` may be empty.
 void weight_gradients(std::span<const WeightGradientJob> jobs, std::span<const ColumnSumJob> sums,
                       Runtime& runtime, const Stream& stream);
 

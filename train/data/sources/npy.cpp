@@ -14,9 +14,9 @@ namespace meshgrad {
 namespace {
 
 // The header is a Python literal: {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }
-class HeaderReader {
+class NpyHeaderReader {
  public:
-  HeaderReader(std::string_view text, std::string_view where) : rest_(text), where_(where) {}
+  NpyHeaderReader(std::string_view text, std::string_view where) : rest_(text), where_(where) {}
 
   NpyArray read() {
     NpyArray array;
@@ -190,7 +190,7 @@ NpyArray parse_npy(std::span<const std::byte> file, std::string_view where) {
   uint32_t header_bytes = 0;
   std::memcpy(&header_bytes, file.data() + 8, version == 1 ? 2 : 4);
   if (header_bytes > file.size() - prefix) throw broken("a file that is cut short");
-  NpyArray array = HeaderReader(text.substr(prefix, header_bytes), where).read();
+  NpyArray array = NpyHeaderReader(text.substr(prefix, header_bytes), where).read();
   array.data = file.subspan(prefix + header_bytes);
   int64_t bytes = array.bytes;
   bool overflow = false;

@@ -3,6 +3,7 @@
 // bytes matter here (DeepMind's data sets store each field as one buffer).
 #pragma once
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>

@@ -14,6 +14,7 @@
 
 #include <meshgrad/train/data/field_info.h>
 
+#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// The numbers of a field; the type held is the field's dtype.
@@ -78,3 +79,4 @@ void validate(const RawTrajectory& trajectory);
 RawTrajectory cut_frames(const RawTrajectory& trajectory, int64_t first, int64_t count);
 
 }  // namespace meshgrad
+#pragma GCC visibility pop

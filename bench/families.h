@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernel/ rows: one call of a kernel, at every size and in every storage type.
+#pragma once
+#include "inputs.h"
+
+namespace meshgrad::bench {
+
+/// A workload at any size and type. Its rows are called kernel/NAME[/SIZE]/DTYPE.
+struct Family {
+  std::string name;
+  std::string kernel;  ///< what it times, as visit_kernels of kernels/tables.h names it
+  std::function<Workload(const std::shared_ptr<Case>&)> make;
+  bool f32_only = false;  ///< the work does not depend on the storage type
+};
+std::vector<Benchmark> benchmarks_of(const std::vector<Family>& families, const Selection& selection);
+
+/// Matrix multiplications; row operations; the state error and the optimizer.
+std::vector<Family> matrix_families();
+std::vector<Family> row_families();
+std::vector<Family> state_families();
+
+/// Throws InternalError naming a kernel that no family times.
+void check_every_kernel_is_timed(const std::vector<Family>& families);
+
+/// The sizes of a row workload: as many rows as the mesh has edges.
+struct RowSizes {
+  int64_t base, rows, width;
+  double elements, bytes;  ///< of [rows, width] in the storage type
+  std::string text;
+  explicit RowSizes(const Case& c);
+};
+
+/// A workload that is timed with flushed caches and checked against the reference implementation.
+Workload row_workload(const std::shared_ptr<Case>& c, double flops, double bytes,
+                      const std::function<void()>& run, const std::function<void(Case&)>& reference);
+
+}  // namespace meshgrad::bench

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "machine_peak.h"
+
+#include <meshgrad/engine/gpu.h>
+#include <meshgrad/kernels/linear.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "inputs.h"
+#include "timing.h"
+
+namespace meshgrad::bench {
+namespace {
+
+constexpr int kRepeats = 10;
+constexpr int64_t kCopyBytes = int64_t{1} << 30;
+constexpr int64_t kHostCopyBytes = int64_t{1} << 28;
+constexpr int64_t kQuickBytes = int64_t{1} << 16;
+constexpr int64_t kGemm = 8192;
+constexpr int64_t kQuickGemm = 64;
+
+double best(std::vector<double> ms) { return *std::min_element(ms.begin(), ms.end()); }
+
+}  // namespace
+
+double copy_peak(Runtime& runtime, bool quick) {
+  const bool on_gpu = runtime.stream().on_gpu();
+  const int64_t bytes = quick ? kQuickBytes : on_gpu ? kCopyBytes : kHostCopyBytes;
+  const Tensor from = Tensor::zeros(runtime, Shape{bytes}, DType::u8, Tag::workspace, "copy");
+  const Tensor to = Tensor::zeros(runtime, Shape{bytes}, DType::u8, Tag::workspace, "copy");
+  Timer timer(runtime, 1);
+  const auto copy_once = [&] {
+    if (on_gpu) return gpu::copy(to.raw(), from.raw(), bytes, runtime.stream().native());
+    const int64_t parts = runtime.threads().threads();
+    runtime.threads().parallel_for(parts, [&](int64_t i) {
+      const int64_t begin = bytes * i / parts, end = bytes * (i + 1) / parts;
+      std::memcpy(static_cast<char*>(to.raw()) + begin, static_cast<const char*>(from.raw()) + begin,
+                  static_cast<size_t>(end - begin));
+    });
+  };
+  timer.run(copy_once, 2, false);
+  return 2.0 * static_cast<double>(bytes) / best(timer.run(copy_once, quick ? 1 : kRepeats, false)) / 1e6;
+}
+
+double gemm_peak(Runtime& runtime, bool quick) {
+  const int64_t n = quick ? kQuickGemm : kGemm;
+  Case inputs(runtime, {.period = n, .copies = 1}, DType::f16, "gemm");
+  const Input x = inputs.rows(n, n), weight = inputs.weight(n, n);
+  inputs.randomise();
+  const LinearForward args{
+      .rows = n, .x = x.tensor, .weight = weight.tensor, .bias = {}, .y = inputs.written({n, n}, DType::f16)};
+  const auto run = [&] { kernels::linear_forward(args, runtime, runtime.stream()); };
+  Timer timer(runtime, 1);
+  timer.run(run, 3, false);
+  const Interval ms = median_interval(timer.run(run, quick ? 1 : kRepeats, false));
+  return 2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n) / ms.median / 1e6;
+}
+
+MachinePeaks measure_machine_peaks(Runtime& runtime, bool quick) {
+  const double gflops = runtime.stream().on_gpu() ? gemm_peak(runtime, quick) : fma_peak(runtime.threads());
+  return {gflops, copy_peak(runtime, quick)};
+}
+
+}  // namespace meshgrad::bench

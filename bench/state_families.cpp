@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of the families that carry state: the state error of unrolled predictions, and the optimizer.
+#include <meshgrad/kernels/optimizer.h>
+#include <meshgrad/kernels/state_error.h>
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "families.h"
+#include "reference/training.h"
+
+namespace meshgrad::bench {
+namespace {
+
+/// Rows of `columns` values in `dtype`, in bytes.
+double bytes_of(int64_t rows, int64_t columns, DType dtype) {
+  return static_cast<double>(rows * columns * size_of(dtype));
+}
+
+std::string described(const RowSizes& n, int64_t columns) {
+  return fmt::format("{} rows of {}", n.rows, columns);
+}
+
+/// Two of three rows count.
+struct Mask {
+  std::vector<uint8_t> base;
+  Tensor tensor;
+  Mask(const Case& c, const RowSizes& n) : base(static_cast<size_t>(n.base)) {
+    for (size_t i = 0; i < base.size(); ++i) base[i] = i % 3 != 0 ? 1 : 0;
+    std::vector<uint8_t> all;
+    for (int64_t copy = 0; copy < c.scale().copies; ++copy) all.insert(all.end(), base.begin(), base.end());
+    tensor = Tensor::from<uint8_t>(c.runtime(), all, {n.rows}, Tag::data);
+  }
+};
+
+Workload accumulate_error_work(const std::shared_ptr<Case>& c) {
+  const RowSizes n(*c);
+  const DType sums = c->accumulator();
+  const Input before = c->rows(n.base, kOutputs, sums), target = c->rows(n.base, kOutputs, sums);
+  const Input prediction = c->rows(n.base, kOutputs);
+  const Mask mask(*c, n);
+  const AccumulateErrorForward args{.rows = n.rows,
+                                    .before = before.tensor,
+                                    .prediction = prediction.tensor,
+                                    .target = target.tensor,
+                                    .mask = mask.tensor,
+                                    .after = c->written({n.rows, kOutputs}, sums)};
+  const Stream& stream = c->stream();
+  const double bytes = 3.0 * bytes_of(n.rows, kOutputs, sums) + bytes_of(n.rows, kOutputs, c->storage()) +
+                       static_cast<double>(n.rows);
+  Workload work = row_workload(
+      c, 2.0 * static_cast<double>(n.rows * kOutputs), bytes,
+      [&stream, args] { kernels::accumulate_error_forward(args, stream); },
+      [=](Case& checked) {
+        checked.expect("after", args.after,
+                       reference::accumulate_error(before.base, prediction.base, target.base, mask.base), 3);
+      });
+  work.description = described(n, kOutputs);
+  return work;
+}
+
+Workload accumulate_error_backward_work(const std::shared_ptr<Case>& c) {
+  const RowSizes n(*c);
+  const DType sums = c->accumulator();
+  const Input d_after = c->rows(n.base, kOutputs, sums);
+  const Mask mask(*c, n);
+  const AccumulateErrorBackward args{.rows = n.rows,
+                                     .d_after = d_after.tensor,
+                                     .mask = mask.tensor,
+                                     .d_before = c->written({n.rows, kOutputs}, sums),
+                                     .d_prediction = c->written({n.rows, kOutputs}, c->storage())};
+  const Stream& stream = c->stream();
+  const double bytes = 2.0 * bytes_of(n.rows, kOutputs, sums) + bytes_of(n.rows, kOutputs, c->storage()) +
+                       static_cast<double>(n.rows);
+  Workload work = row_workload(
+      c, 0.0, bytes, [&stream, args] { kernels::accumulate_error_backward(args, stream); },
+      [=](Case& checked) {
+        const Matrix expected = reference::masked(d_after.base, mask.base);
+        checked.expect("d_before", args.d_before, expected, 1);
+        checked.expect("d_prediction", args.d_prediction, expected, 1);
+      });
+  work.description = described(n, kOutputs);
+  return work;
+}
+
+/// A model's node inputs: the components of a prediction, then one column for each of nine node types.
+constexpr int64_t kColumns = kOutputs + 9;
+std::vector<int32_t> source_of_columns() {
+  std::vector<int32_t> source(static_cast<size_t>(kColumns), -1);
+  for (int32_t column = 0; column < kOutputs; ++column) source[static_cast<size_t>(column)] = column;
+  return source;
+}
+
+Workload add_columns_work(const std::shared_ptr<Case>& c) {
+  const RowSizes n(*c);
+  const Input given = c->rows(n.base, kColumns), shift = c->rows(n.base, kOutputs, c->accumulator());
+  const Input ratio = c->vector(kColumns, 1.0);
+  const std::vector<int32_t> source = source_of_columns();
+  const AddColumnsForward args{.rows = n.rows,
+                               .given = given.tensor,
+                               .shift = shift.tensor,
+                               .source = Tensor::from<int32_t>(c->runtime(), source, {kColumns}, Tag::data),
+                               .ratio = ratio.tensor,
+                               .shifted = c->written({n.rows, kColumns}, c->storage())};
+  const Stream& stream = c->stream();
+  Workload work = row_workload(
+      c, 2.0 * static_cast<double>(n.rows * kOutputs),
+      2.0 * bytes_of(n.rows, kColumns, c->storage()) + bytes_of(n.rows, kOutputs, c->accumulator()),
+      [&stream, args] { kernels::add_columns_forward(args, stream); },
+      [=](Case& checked) {
+        checked.expect("shifted", args.shifted,
+                       reference::add_columns(given.base, shift.base, source, ratio.base), 2);
+      });
+  work.description = described(n, kColumns);
+  return work;
+}
+
+/// Of d_shifted only the columns with a source need to be read.
+Workload add_columns_backward_work(const std::shared_ptr<Case>& c) {
+  const RowSizes n(*c);
+  const Input d_shifted = c->rows(n.base, kColumns), ratio = c->vector(kColumns, 1.0);
+  const std::vector<int32_t> source = source_of_columns();
+  const AddColumnsBackward args{.rows = n.rows,
+                                .d_shifted = d_shifted.tensor,
+                                .source = Tensor::from<int32_t>(c->runtime(), source, {kColumns}, Tag::data),
+                                .ratio = ratio.tensor,
+                                .d_shift = c->written({n.rows, kOutputs}, c->accumulator())};
+  const Stream& stream = c->stream();
+  Workload work = row_workload(
+      c, 2.0 * static_cast<double>(n.rows * kOutputs),
+      bytes_of(n.rows, kOutputs, c->storage()) + bytes_of(n.rows, kOutputs, c->accumulator()),
+      [&stream, args] { kernels::add_columns_backward(args, stream); },
+      [=](Case& checked) {
+        checked.expect("d_shift", args.d_shift,
+                       reference::add_columns_backward(d_shifted.base, kOutputs, source, ratio.base), 2);
+      });
+  work.description = described(n, kColumns);
+  return work;
+}
+
+Tensor state_tensor(const Case& c, const StepState& state) {
+  const auto* const first = reinterpret_cast<const uint8_t*>(&state);
+  const std::vector<uint8_t> bytes(first, first + kStepStateBytes);
+  return Tensor::from<uint8_t>(c.runtime(), bytes, {kStepStateBytes}, Tag::optimizer);
+}
+Tensor scalar(const Case& c, double value) {
+  return Tensor::from<double>(c.runtime(), std::vector<double>{value}, {1}, Tag::data);
+}
+
+/// One Adam update of as many parameters as a row tensor has elements. The first run clears the gradients, so
+/// timed runs update by zero, with the same reads and writes; decay rates of 1 keep the moments from becoming
+/// denormal.
+Workload adam_work(const std::shared_ptr<Case>& c) {
+  const RowSizes n(*c);
+  const DType dtype = c->accumulator();
+  const Input parameters = c->rows(n.base, n.width, dtype), gradients = c->rows(n.base, n.width, dtype);
+  const Shape flat{n.rows * n.width};
+  const Tensor first = Tensor::zeros(c->runtime(), flat, dtype, Tag::optimizer);
+  const Tensor second = Tensor::zeros(c->runtime(), flat, dtype, Tag::optimizer);
+  StepState state;
+  state.gradient_factor = 0.5;
+  state.step_size = 0.125;
+  state.second_correction = 2.0;
+  OptimizerUpdate args{.settings = {},
+                       .state = state_tensor(*c, state),
+                       .parameters = parameters.tensor.reshaped(flat),
+                       .gradients = gradients.tensor.reshaped(flat),
+                       .first_moment = first,
+                       .second_moment = second,
+                       .storage = {}};
+  const Stream& stream = c->stream();
+  const auto checked_run = [&stream, args] { kernels::optimizer_update(args, stream); };
+  const auto ref = [=, settings = args.settings](Case& checked) {
+    Matrix p = parameters.base, m = gradients.base, v = gradients.base;
+    for (size_t i = 0; i < p.v.size(); ++i) {
+      const double g = state.gradient_factor * gradients.base.v[i];
+      m.v[i] = (1.0 - settings.beta1) * g;
+      v.v[i] = (1.0 - settings.beta2) * g * g;
+      p.v[i] -= state.step_size * m.v[i] / (std::sqrt(v.v[i]) * state.second_correction + settings.epsilon);
+    }
+    checked.expect("parameters", parameters.tensor, p, 8);
+    checked.expect("first_moment", first.reshaped({n.rows, n.width}), m, 2);
+    checked.expect("second_moment", second.reshaped({n.rows, n.width}), v, 2);
+    checked.expect("gradients", gradients.tensor, Matrix(n.base, n.width), 1);
+  };
+  args.settings.beta1 = args.settings.beta2 = 1.0;
+  Workload work = row_workload(
+      c, 0.0, 8.0 * n.elements * static_cast<double>(size_of(dtype)),
+      [&stream, args] { kernels::optimizer_update(args, stream); }, ref);
+  work.check = [=] { return c->check({}, checked_run, ref); };
+  return work;
+}
+
+/// A few scalars: this times a launch.
+Workload scalar_workload(const std::shared_ptr<Case>& c, const std::function<void()>& run,
+                         const std::function<void(Case&)>& reference) {
+  Workload work = row_workload(c, 0.0, 0.0, run, reference);
+  work.description = "one step's scalars";
+  return work;
+}
+
+Workload note_loss_work(const std::shared_ptr<Case>& c) {
+  StepState state;
+  state.loss_scale = 4.0;
+  const NoteLoss args{.state = state_tensor(*c, state),
+                      .sum = scalar(*c, 3.0),
+                      .window_weight = scalar(*c, 8.0),
+                      .seed = c->written({1}, DType::f64)};
+  const Stream& stream = c->stream();
+  return scalar_workload(
+      c, [&stream, args] { kernels::note_loss(args, stream); },
+      [=](Case& checked) { checked.expect("seed", args.seed, Matrix(1, 1, 4.0 / 8.0), 1); });
+}
+
+Workload optimizer_decide_work(const std::shared_ptr<Case>& c) {
+  StepState state;
+  state.window_loss = 2.0;
+  state.window_weight = 8.0;
+  const OptimizerDecision args{.settings = {.rate = {.peak = 1e-3}},
+                               .state = state_tensor(*c, state),
+                               .squared_norm = scalar(*c, 4.0),
+                               .non_finite = Tensor::zeros(c->runtime(), {1}, DType::i32, Tag::data)};
+  const Stream& stream = c->stream();
+  return scalar_workload(
+      c, [&stream, args] { kernels::optimizer_decide(args, stream); },
+      [=](Case& checked) {
+        const Tensor host = to_host(args.state, stream);
+        const StepState& after = *static_cast<const StepState*>(host.raw());
+        const Tensor decided = scalar(checked, after.gradient_norm + after.last_loss);
+        checked.expect("gradient norm + loss", decided, Matrix(1, 1, 2.0 + 2.0 / 8.0), 1);
+        checked.expect("squared_norm", args.squared_norm, Matrix(1, 1), 1);
+      });
+}
+
+}  // namespace
+
+std::vector<Family> state_families() {
+  return {{"accumulate_error/forward", "accumulate_error_forward", accumulate_error_work},
+          {"accumulate_error/backward", "accumulate_error_backward", accumulate_error_backward_work},
+          {"add_columns/forward", "add_columns_forward", add_columns_work},
+          {"add_columns/backward", "add_columns_backward", add_columns_backward_work},
+          {"adam", "optimizer_update", adam_work, true},
+          {"note_loss", "note_loss", note_loss_work, true},
+          {"optimizer_decide", "optimizer_decide", optimizer_decide_work, true}};
+}
+
+}  // namespace meshgrad::bench

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+# cmake -DPAGE=FOLDER/x.html -DNAME=kPage -DHEADER=meshgrad/.. -DOUTPUT=x.cpp -P EmbedPage.cmake: writes a source that
+# defines NAME, declared in HEADER, as the text of the page. Style sheets and scripts of its folder that the page
+# refers to are put in place of the reference, so that the page is one file.
+cmake_minimum_required(VERSION 3.25)
+get_filename_component(folder ${PAGE} DIRECTORY)
+file(READ ${PAGE} page)
+foreach(kind IN ITEMS style script)
+  if(kind STREQUAL "style")
+    set(reference "<link rel=\"stylesheet\" href=\"([^\"]+)\">")
+  else()
+    set(reference "<script src=\"([^\"]+)\"></script>")
+  endif()
+  string(REGEX MATCHALL "${reference}" found "${page}")
+  foreach(element IN LISTS found)
+    string(REGEX REPLACE "${reference}" "\\1" name "${element}")
+    file(READ ${folder}/${name} text)
+    if(text MATCHES "</${kind}")
+      message(FATAL_ERROR "needed ${folder}/${name} without </${kind}, which would end its element")
+    endif()
+    string(REPLACE "${element}" "<${kind}>\n${text}</${kind}>" page "${page}")
+  endforeach()
+endforeach()
+if(page MATCHES "\\)page\"")
+  message(FATAL_ERROR "needed ${PAGE} without )page\", which would end the string")
+endif()
+file(WRITE ${OUTPUT} "#include <${HEADER}>\n\nnamespace meshgrad {\n\nconst std::string_view ${NAME} = R\"page(${page})page\";\n\n}  // namespace meshgrad\n")

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/kernels/tables.h>
+
+namespace meshgrad::kernels {
+
+const KernelTables& cpu_tables() {
+  static constexpr KernelTables kTables{.linear = cpu::linear_kernels,
+                                        .mlp = cpu::mlp_kernels,
+                                        .message_passing = cpu::message_passing_kernels,
+                                        .segment_sum = cpu::segment_sum_kernels,
+                                        .elementwise = cpu::elementwise_kernels,
+                                        .reduction = cpu::reduction_kernels,
+                                        .optimizer = cpu::optimizer_kernels,
+                                        .state_error = cpu::state_error_kernels};
+  return kTables;
+}
+
+}  // namespace meshgrad::kernels

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// KernelTables: all kernels of one backend. The functions of kernels/*.h check a call's arguments and pass it
+// to the table of the tensors' device; tests and benchmarks go through the tables entry by entry. Internal to
+// kernels/, its tests and benchmarks.
+#pragma once
+#include <meshgrad/kernels/elementwise.h>
+#include <meshgrad/kernels/linear.h>
+#include <meshgrad/kernels/message_passing.h>
+#include <meshgrad/kernels/mlp.h>
+#include <meshgrad/kernels/optimizer.h>
+#include <meshgrad/kernels/reduction.h>
+#include <meshgrad/kernels/segment_sum.h>
+#include <meshgrad/kernels/state_error.h>
+
+#include <string_view>
+
+namespace meshgrad {
+
+/// One table a family, as its header declares it.
+struct KernelTables {
+  const LinearKernels& linear;
+  const MlpKernels& mlp;
+  const MessagePassingKernels& message_passing;
+  const SegmentSumKernels& segment_sum;
+  const ElementwiseKernels& elementwise;
+  const ReductionKernels& reduction;
+  const OptimizerKernels& optimizer;
+  const StateErrorKernels& state_error;
+};
+
+/// The families' tables, each defined in the backend's source of that name.
+namespace cpu {
+extern const LinearKernels linear_kernels;
+extern const MlpKernels mlp_kernels;
+extern const MessagePassingKernels message_passing_kernels;
+extern const SegmentSumKernels segment_sum_kernels;
+extern const ElementwiseKernels elementwise_kernels;
+extern const ReductionKernels reduction_kernels;
+extern const OptimizerKernels optimizer_kernels;
+extern const StateErrorKernels state_error_kernels;
+}  // namespace cpu
+namespace cuda {
+extern const LinearKernels linear_kernels;
+extern const MlpKernels mlp_kernels;
+extern const MessagePassingKernels message_passing_kernels;
+extern const SegmentSumKernels segment_sum_kernels;
+extern const ElementwiseKernels elementwise_kernels;
+extern const ReductionKernels reduction_kernels;
+extern const OptimizerKernels optimizer_kernels;
+extern const StateErrorKernels state_error_kernels;
+}  // namespace cuda
+
+namespace kernels {
+
+const KernelTables& cpu_tables();
+/// Of the GPU side that this program was linked with (see engine/gpu.h); null in a build without CUDA.
+const KernelTables* gpu_tables();
+/// Throws InternalError for a GPU in a build without CUDA.
+const KernelTables& tables(Device device);
+
+/// Calls visit(family, kernel, entry) for every entry, `kernel` being the name of the function that
+/// dispatches to it. The bindings name every member, so that one which is added does not compile before it is
+/// listed.
+template <class Visit>
+void visit_kernels(const KernelTables& all, const Visit& visit) {
+  const auto& [linear, mlp, edges, sums, elements, reductions, optimizer, state_error] = all;
+  {
+    const auto& [forward, backward] = linear;
+    visit("linear", "linear_forward", forward);
+    visit("linear", "linear_backward", backward);
+  }
+  {
+    const auto& [saves_hidden, forward, backward] = mlp;
+    visit("mlp", "saves_hidden", saves_hidden);
+    visit("mlp", "mlp_forward", forward);
+    visit("mlp", "mlp_backward", backward);
+  }
+  {
+    const auto& [saves_hidden, forward, backward] = edges;
+    visit("message_passing", "saves_hidden", saves_hidden);
+    visit("message_passing", "edge_update_forward", forward);
+    visit("message_passing", "edge_update_backward", backward);
+  }
+  {
+    const auto& [sum, gathering] = sums;
+    visit("segment_sum", "segment_sum", sum);
+    visit("segment_sum", "gather", gathering);
+  }
+  {
+    const auto& [activate, activate_back, normalise, normalise_back, scaled_sum, convert] = elements;
+    visit("elementwise", "activation_forward", activate);
+    visit("elementwise", "activation_backward", activate_back);
+    visit("elementwise", "norm_forward", normalise);
+    visit("elementwise", "norm_backward", normalise_back);
+    visit("elementwise", "axpby", scaled_sum);
+    visit("elementwise", "cast", convert);
+  }
+  {
+    const auto& [loss, loss_back, squares] = reductions;
+    visit("reduction", "masked_loss_forward", loss);
+    visit("reduction", "masked_loss_backward", loss_back);
+    visit("reduction", "sum_of_squares", squares);
+  }
+  {
+    const auto& [loss, decision, update] = optimizer;
+    visit("optimizer", "note_loss", loss);
+    visit("optimizer", "optimizer_decide", decision);
+    visit("optimizer", "optimizer_update", update);
+  }
+  {
+    const auto& [accumulate, accumulate_back, add, add_back] = state_error;
+    visit("state_error", "accumulate_error_forward", accumulate);
+    visit("state_error", "accumulate_error_backward", accumulate_back);
+    visit("state_error", "add_columns_forward", add);
+    visit("state_error", "add_columns_backward", add_back);
+  }
+}
+
+}  // namespace kernels
+}  // namespace meshgrad

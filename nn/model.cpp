@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/memory/caching_allocator.h>
+#include <meshgrad/nn/model.h>
+
+namespace meshgrad {
+namespace {
+
+void check_recomputed(std::span<const RecomputedStages> recomputed, const Model& model) {
+  const auto stages = static_cast<int64_t>(model.stages.size());
+  int64_t done = 0;
+  for (const RecomputedStages& segment : recomputed) {
+    if (segment.begin < done || segment.end <= segment.begin || segment.end > stages) {
+      throw invalid_argument("forward: recomputed stages",
+                             "segments in order within 0.." + std::to_string(stages),
+                             std::to_string(segment.begin) + ".." + std::to_string(segment.end));
+    }
+    done = segment.end;
+  }
+}
+
+Values recompute_stages(const Model& model, Tape& tape, const GraphBatch& batch,
+                        const RecomputedStages& segment, const Values& before) {
+  const auto name_of_stage = [&](int64_t stage) -> const std::string& {
+    return model.stages[static_cast<size_t>(stage)].name;
+  };
+  std::string name = name_of_stage(segment.begin);
+  if (segment.end - segment.begin > 1) name.append("..").append(name_of_stage(segment.end - 1));
+  return checkpoint(
+      tape, name,
+      [&model, &batch, segment](Tape& inner, Values inside) {
+        for (int64_t s = segment.begin; s < segment.end; ++s)
+          inside = run_stage(model, inner, batch, s, inside);
+        return inside;
+      },
+      before, segment.keep);
+}
+
+}  // namespace
+
+Values input_values(const Tape& tape, const GraphBatch& batch) {
+  Values features{tape.input(batch.node_features, batch.node_rows())};
+  for (const EdgeSet& set : batch.edge_sets)
+    features.push_back(tape.input(set.features, set.graph.edge_rows()));
+  return features;
+}
+
+Values run_stage(const Model& model, Tape& tape, const GraphBatch& batch, int64_t stage,
+                 const Values& before) {
+  const Stage& link = model.stages[static_cast<size_t>(stage)];
+  const MemoryScope scope(tape.runtime().allocator(), link.name);
+  return link.run(tape, model.parameters, batch, before);
+}
+
+Values forward(const Model& model, Tape& tape, const GraphBatch& batch, const Values& inputs,
+               std::span<const RecomputedStages> recomputed, const StageObserver& observer) {
+  check_recomputed(recomputed, model);
+  if (observer && !recomputed.empty())
+    throw invalid_argument("forward", "an observer, or stages to recompute", "both");
+  Values values = inputs;
+  int64_t stage = 0;
+  const auto run_until = [&](int64_t end) {
+    for (; stage < end; ++stage) {
+      values = run_stage(model, tape, batch, stage, values);
+      if (observer) observer(stage, values);
+    }
+  };
+  for (const RecomputedStages& segment : recomputed) {
+    run_until(segment.begin);
+    values = recompute_stages(model, tape, batch, segment, values);
+    stage = segment.end;
+  }
+  run_until(static_cast<int64_t>(model.stages.size()));
+  return values;
+}
+
+Values forward(const Model& model, Tape& tape, const GraphBatch& batch,
+               std::span<const RecomputedStages> recomputed) {
+  return forward(model, tape, batch, input_values(tape, batch), recomputed);
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Model: parameters and a chain of named stages. Training, recomputation, planning, offloading and the search
+// for non-finite values need to know nothing else of a model.
+#pragma once
+#include <meshgrad/autograd/recompute/checkpoint.h>
+#include <meshgrad/nn/graph_batch.h>
+#include <meshgrad/nn/parameter.h>
+
+#include <functional>
+#include <span>
+
+#pragma GCC visibility push(default)
+namespace meshgrad {
+
+/// What flows from stage to stage: the nodes' values [nodes, width], then those of each edge set [edges,
+/// width]. A value that no later stage reads is absent.
+using Values = PerInput<Variable>;
+
+/// One link of the chain: "encoder", "processor.0", ..., "decoder".
+struct Stage {
+  std::string name;
+  bool repeated = false;  ///< one of several alike, as a message-passing block is
+  /// The values behind the stage from those before it. Records on the tape; reads weights from the parameters
+  /// of the model that it belongs to. Throws InvalidArgument for a batch whose shapes do not fit.
+  std::function<Values(Tape&, const ParameterSet&, const GraphBatch&, const Values&)> run;
+};
+
+/// A value type; a copy shares the parameters' memory.
+struct Model {
+  ParameterSet parameters;  ///< in the order of use
+  std::vector<Stage> stages;
+};
+
+/// What a model's first layers take, and its last one gives.
+struct ModelSizes {
+  int64_t node_inputs = 0;
+  std::vector<int64_t> edge_inputs;         ///< per edge set
+  std::vector<std::string> edge_set_names;  ///< as many; part of parameter names when there are several
+  int64_t outputs = 0;                      ///< per node
+};
+
+/// Stages [begin, end) that are recomputed in the backward pass, as one segment.
+struct RecomputedStages {
+  int64_t begin = 0;
+  int64_t end = 0;
+  SavePolicy keep = SavePolicy::inputs;
+  bool operator==(const RecomputedStages&) const = default;
+};
+
+/// The batch's features as values in front of the first stage.
+Values input_values(const Tape& tape, const GraphBatch& batch);
+
+/// One stage, in a memory scope of its name.
+Values run_stage(const Model& model, Tape& tape, const GraphBatch& batch, int64_t stage,
+                 const Values& before);
+
+/// Called with the number of a stage and the values behind it.
+using StageObserver = std::function<void(int64_t stage, const Values& after)>;
+
+/// All stages. The first value of the result is the prediction, [nodes, outputs]. `inputs` stand for the
+/// batch's features where they are given, so that a caller can ask for their gradients. `recomputed`:
+/// segments in order, not overlapping; gradients are the same bits whatever it holds. Model and batch must
+/// outlive the tape's entries. Throws InvalidArgument for segments outside of the chain, and for an observer
+/// of recomputed stages.
+Values forward(const Model& model, Tape& tape, const GraphBatch& batch, const Values& inputs,
+               std::span<const RecomputedStages> recomputed = {}, const StageObserver& observer = {});
+Values forward(const Model& model, Tape& tape, const GraphBatch& batch,
+               std::span<const RecomputedStages> recomputed = {});
+
+}  // namespace meshgrad
+#pragma GCC visibility pop

@@ -1,0 +1,45 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""tests/vocabulary.py finds private words, also across lines and in names, and accepts the field's own."""
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SCRIPT = pathlib.Path(__file__).resolve().parent.parent / "vocabulary.py"
+
+
+class VocabularyTest(unittest.TestCase):
+    def check(self, text, name="engine/tensor.h"):
+        """The lines that are found in a file with this text."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            ended = subprocess.run([sys.executable, SCRIPT, folder], capture_output=True, text=True)
+        found = ended.stdout.splitlines()[:-1]
+        self.assertEqual(ended.returncode, 1 if found else 0, ended.stdout + ended.stderr)
+        return [int(line.split(":")[1]) for line in found]
+
+    def test_words_in_comments_strings_and_names(self):
+        self.assertEqual(self.check("// a segment that is computed again\n"), [1])
+        self.assertEqual(self.check("int x;\n// on the way\n/// back\n"), [2])
+        self.assertEqual(self.check('note("blocks are computed "\n     "again");\n'), [1])
+        self.assertEqual(self.check("void give_back_gradients();\n"), [1])
+        self.assertEqual(self.check("# Masters\n\nNobody reads it.\n", "docs/page.md"), [1, 3])
+        self.assertEqual(self.check("# in turns\n", "scripts/peers"), [1])
+        self.assertEqual(self.check("deviation of the state\n", "README.md"), [1])
+
+    def test_the_fields_own_words(self):
+        self.assertEqual(self.check("// recomputed in the backward pass; master weights; standard deviation\n"), [])
+        self.assertEqual(self.check("double standard_deviation;  // of squared deviations\n"), [])
+        self.assertEqual(self.check("// a dry run; a runtime; foreground; in turn\n"), [])
+
+    def test_an_empty_tree_is_a_fault(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertEqual(subprocess.run([sys.executable, SCRIPT, folder], capture_output=True).returncode, 1)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/train/cli/command.h>
+#include <meshgrad/train/cli/output.h>
+#include <meshgrad/train/report/rollout_files.h>
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+namespace meshgrad::cli {
+namespace {
+
+struct PredictCommand {
+  std::string run;
+  std::string checkpoint = "best";
+  std::string data;
+  std::string directory;
+  PredictionFilesOptions files;
+  std::string device = "auto";
+  int threads = 0;
+  bool json = false;
+};
+
+std::string to_json(const PredictionFiles& files, const std::string& directory) {
+  nlohmann::ordered_json json{{"directory", directory}, {"meshes", files.meshes.size()}};
+  for (const FieldError& field : files.fields) {
+    json["fields"][field.name] = {
+        {"unit", field.unit}, {"rmse", field.rmse}, {"mae", field.mae}, {"relative_l2", field.relative_l2}};
+  }
+  for (const auto& picture : files.pictures) json["pictures"].push_back(picture.string());
+  return json.dump(2) + "\n";
+}
+
+std::string to_text(const PredictionFiles& files, const std::string& directory) {
+  std::string text = fmt::format("{} VTU files in {}  (open in ParaView)\n", files.meshes.size(), directory);
+  for (const FieldError& field : files.fields) {
+    text += fmt::format("{:<9} RMSE {:.3e}{}{}, relative L2 {:.4f}\n", field.name, field.rmse,
+                        field.unit.empty() ? "" : " ", field.unit, field.relative_l2);
+  }
+  for (const auto& picture : files.pictures) text += fmt::format("picture   {}\n", picture.string());
+  return text;
+}
+
+int run(const PredictCommand& command, const GlobalOptions& globals) {
+  const std::filesystem::path checkpoint = find_checkpoint(command.run, command.checkpoint);
+  Runtime runtime({.device = chosen_device(command.device, checkpoint_config(checkpoint).precision, globals),
+                   .threads = command.threads,
+                   .allocator = allocator_options_from_environment()});
+  const Predictor predictor(runtime, checkpoint, command.data);
+  PredictionFilesOptions options = command.files;
+  options.directory = !command.directory.empty()
+                          ? std::filesystem::path(command.directory)
+                          : std::filesystem::path(command.run) / fmt::format("predictions_{}", options.split);
+  if (!globals.quiet) options.progress = progress_lines("mesh");
+  const PredictionFiles files = write_predictions(predictor, options);
+  const std::string directory = options.directory.string();
+  print_result(command.json ? to_json(files, directory) : to_text(files, directory));
+  return kExitOk;
+}
+
+}  // namespace
+
+void add_predict(CommandLine& line) {
+  CLI::App* predict =
+      add_command(line.app, "predict", "Predict steady fields, and write prediction, truth and error as VTU",
+                  {"meshgrad predict runs/poisson", "meshgrad predict runs/poisson --meshes 10 -o out"});
+  const auto options = std::make_shared<PredictCommand>();
+  predict->add_option("RUN", options->run, "Folder of the run")->required();
+  predict->add_option("--split", options->files.split, "Split of the data")->capture_default_str();
+  predict->add_option("--meshes", options->files.meshes, "The first N meshes (default: all)")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
+  predict->add_option("-o,--output", options->directory, "Folder to write to (default: inside the run)")
+      ->type_name("DIR");
+  predict->add_option("--checkpoint", options->checkpoint, "best, last or a file")->capture_default_str();
+  predict->add_option("--data", options->data, "Another packed file than the run's")->type_name("FILE");
+  add_device(*predict, options->device);
+  add_threads(*predict, options->threads);
+  add_json(*predict, options->json);
+  on_run(*predict, line, options, run);
+}
+
+}  // namespace meshgrad::cli

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// What writers of SVG and XML share.
+#pragma once
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace meshgrad {
+
+/// `text` with &, <, > and " escaped, for the content and for quoted attributes of XML and HTML.
+std::string escape_markup(std::string_view text);
+
+/// RFC 4648, with padding.
+std::string base64(std::span<const std::byte> bytes);
+
+/// The opening tag of an SVG, in pixels; text is drawn in the viewer's sans-serif font.
+std::string svg_start(double width, double height);
+
+}  // namespace meshgrad

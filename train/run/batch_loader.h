@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// BatchLoader: from the position of a run to batches in memory. It lists a batch's samples, knows the weight
+// of a window before its first backward pass, and writes batches: on a GPU one worker thread prefetches the
+// next ones meanwhile. The disk is asked for their data ahead of that, on the CPU too, whose threads have no
+// time for the rest.
+#pragma once
+#include <meshgrad/train/run/sampler.h>
+#include <meshgrad/train/run/step_cache.h>
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+namespace meshgrad {
+
+/// Where a micro-batch stands in a run: number `micro` of the window that ends with optimizer step `step`
+/// + 1.
+struct BatchPosition {
+  int64_t step = 0;
+  int64_t micro = 0;
+};
+
+/// How the normalisers take part in a batch.
+enum class Normalizing : uint8_t {
+  fixed,   ///< applied as they are
+  learn,   ///< they learn from it first
+  observe  ///< they learn from it, and the model does not run: it needs no memory of its class
+};
+
+class BatchLoader {
+ public:
+  /// All references outlive it. Throws DataError when the training split has no sample of the task.
+  BatchLoader(Runtime& runtime, const Config& config, const Task& task);
+  ~BatchLoader();
+  BatchLoader(const BatchLoader&) = delete;
+  BatchLoader& operator=(const BatchLoader&) = delete;
+
+  const NoiseOptions& noise() const { return noise_; }
+  const Sampler& sampler() const { return sampler_; }
+  /// Optimizer steps of the whole run: train.steps, or what train.epochs comes to.
+  int64_t total_steps() const { return total_steps_; }
+  /// Samples that windows up to `step` have drawn.
+  int64_t samples_until(int64_t step) const;
+  /// The batch's samples, in order; the last window of the last epoch may have fewer batches: then none.
+  void list_samples(const BatchPosition& at, std::vector<Sample>& samples) const;
+  /// Loss terms of a whole window, so that it equals one large batch. Throws DataError when it has none.
+  int64_t window_weight(int64_t step);
+
+  struct Loaded {
+    int64_t samples = 0;  ///< 0: there is no such batch
+    BatchLayout layout;
+    StoragePtr memory;  ///< on the host; on the CPU the memory that is computed from
+  };
+  /// The batch at `at`, written. Prefetches those behind it where normalisers do not learn.
+  Loaded load(const BatchPosition& at, Normalizing normalizing, Normalizers& normalizers,
+              const StepCache& cache);
+  /// For StepCache::run.
+  StoragePtr upload(const Loaded& loaded, const StoragePtr& to) {
+    return uploader_.upload(loaded.memory, loaded.layout.bytes(), to);
+  }
+  /// Seconds so far in which the host did nothing but wait for a batch or write one.
+  double data_seconds() const { return data_seconds_; }
+
+ private:
+  /// A batch that the worker writes.
+  struct Prefetched {
+    int64_t number = 0;
+    std::vector<Sample> samples;
+    double weight = 0.0;
+    Loaded loaded;
+    bool written = false;
+    std::exception_ptr error;
+  };
+  int64_t number_of(const BatchPosition& at) const { return at.step * accumulate_ + at.micro; }
+  BatchPosition position_of(int64_t number) const { return {number / accumulate_, number % accumulate_}; }
+  Loaded stage(const std::vector<Sample>& samples, Normalizing normalizing, const StepCache& cache);
+  void write(const Loaded& loaded, const std::vector<Sample>& samples, double weight, Normalizing normalizing,
+             Normalizers& normalizers, SampleScratch& scratch) const;
+  void prefetch_behind(int64_t number, Normalizers& normalizers, const StepCache& cache);
+  Loaded take_prefetched(int64_t number);
+  void work(Normalizers& normalizers);
+
+  const Config& config_;
+  const Task& task_;
+  NoiseOptions noise_;
+  Sampler sampler_;
+  int64_t accumulate_;
+  int64_t sample_limit_;  // of the whole run
+  int64_t total_steps_;
+  size_t depth_;  // batches to prefetch
+  Uploader uploader_;
+  std::vector<std::pair<int64_t, int64_t>> window_weights_;  // of recent windows: (step, weight)
+  std::vector<Sample> samples_, later_;
+  SampleScratch scratch_;
+  double data_seconds_ = 0.0;
+
+  // Shared with the worker.
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Prefetched> prefetched_;  // in order; the worker writes the first that is not written
+  int64_t next_number_ = 0;            // to prefetch
+  bool stop_ = false;
+  std::thread worker_;
+};
+
+}  // namespace meshgrad

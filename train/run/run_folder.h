@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// RunFolder: the files of a run: config.resolved.toml, environment.json, checkpoints/.
+#pragma once
+#include <meshgrad/train/config/config.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace meshgrad {
+
+class RunFolder {
+ public:
+  explicit RunFolder(std::filesystem::path dir) : dir_(std::move(dir)) {}
+
+  const std::filesystem::path& path() const { return dir_; }
+  std::filesystem::path last() const { return checkpoints() / "last.safetensors"; }
+  std::filesystem::path best() const { return checkpoints() / "best.safetensors"; }
+
+  /// For a new run. Throws ConfigError when it has checkpoints already, or cannot be made.
+  void create() const;
+  /// For a resumed run: removes the temporary files of a killed process.
+  void remove_temporaries() const;
+  void write_config(const Config& config) const;
+  void write_environment(const std::vector<std::string>& command, Device device) const;
+  /// Links step-NNNNNNNNN.safetensors to the same bytes as last.safetensors, and removes the oldest numbered
+  /// checkpoints beyond `keep`.
+  void number_last(int64_t step, int64_t keep) const;
+
+ private:
+  std::filesystem::path checkpoints() const { return dir_ / "checkpoints"; }
+  std::filesystem::path dir_;
+};
+
+}  // namespace meshgrad

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// BatchLayout: all tensors of a batch in one allocation, so that one copy moves it to a device. A task adds
+// what it needs beside the model's inputs, by name.
+#pragma once
+#include <meshgrad/nn/model.h>
+
+#include <string_view>
+
+#pragma GCC visibility push(default)
+namespace meshgrad {
+
+/// Rows of a batch: of a disjoint union of meshes.
+struct BatchShape {
+  int64_t nodes = 0;
+  int64_t edges = 0;
+  bool operator==(const BatchShape&) const = default;
+};
+
+/// A tensor of a task: "target", "mask". The name is a literal.
+struct NamedTensor {
+  std::string_view name;
+  Tensor tensor;
+};
+
+struct Batch {
+  GraphBatch graph;  ///< the model's inputs
+  InlineVector<NamedTensor, 8> tensors;
+
+  /// The tensor of that name. Throws InternalError when the task has none.
+  const Tensor& tensor(std::string_view name) const;
+  bool has(std::string_view name) const;
+};
+
+/// f64 [1]: weight of the window's loss, which every training batch carries.
+inline constexpr std::string_view kWindowWeight = "window_weight";
+
+class BatchLayout {
+ public:
+  static constexpr int64_t kAlignment = 256;  ///< of each tensor, and of the allocation, in bytes
+  enum class Sizes : uint8_t {
+    exact,    ///< of one batch
+    capacity  ///< the most of many: the batch carries its real counts (Graph::counts)
+  };
+  /// Room for one edge set, "mesh", and features of `sizes`, stored in `dtype`; and for kWindowWeight.
+  BatchLayout(const ModelSizes& sizes, const BatchShape& shape, DType dtype, Sizes kind);
+  /// Adds a tensor behind those before it, at a multiple of 256 bytes.
+  void add(std::string_view name, const Shape& shape, DType dtype);
+
+  const BatchShape& shape() const { return shape_; }
+  DType dtype() const { return dtype_; }
+  int64_t bytes() const { return bytes_; }
+  /// The tensors over `bytes()` of memory on the host or on a device; graph offsets are empty.
+  Batch batch(const StoragePtr& memory) const;
+
+ private:
+  struct Placed {
+    std::string_view name;
+    int64_t offset = 0;
+    Shape shape;
+    DType dtype = DType::f32;
+  };
+  int64_t place(int64_t bytes);
+
+  BatchShape shape_;
+  int64_t node_inputs_, edge_inputs_;
+  DType dtype_;
+  bool counted_;
+  int64_t bytes_ = 0;
+  int64_t senders_, receivers_, receiver_offsets_, sender_offsets_, sender_order_;
+  int64_t edge_features_, node_features_, counts_;
+  InlineVector<Placed, 8> placed_;
+};
+
+}  // namespace meshgrad
+#pragma GCC visibility pop

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/train/task/batch_rows.h>
+#include <meshgrad/train/task/mesh_inputs.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace meshgrad {
+namespace {
+
+/// Nodes' inputs and targets are read from float fields on nodes alone.
+const FieldInfo& node_field(const Dataset& dataset, const std::string& name, const char* key) {
+  const FieldInfo& field = dataset.field(name);
+  if (field.on == FieldOn::node && field.dtype == DType::f32) return field;
+  throw config_error(key, "f32 fields on nodes",
+                     fmt::format("{} ({} on {}s)", name, name_of(field.dtype), name_of(field.on)),
+                     "name other fields; see meshgrad info");
+}
+
+}  // namespace
+
+bool contains_type(const std::vector<int64_t>& types, int64_t type) {
+  return std::find(types.begin(), types.end(), type) != types.end();
+}
+
+MeshInputs::MeshInputs(const Dataset& dataset, const DataConfig& config)
+    : dataset_(dataset), config_(config) {
+  std::vector<int64_t> target_columns;
+  for (const std::string& name : config.targets) {
+    targets_.push_back(node_field(dataset, name, "data.targets"));
+    target_columns.push_back(outputs_);
+    outputs_ += targets_.back().components;
+  }
+  for (const std::string& name : config.inputs) {
+    Input input{node_field(dataset, name, "data.inputs"), -1};
+    const auto target = std::find(config.targets.begin(), config.targets.end(), name);
+    if (target != config.targets.end())
+      input.target_column = target_columns[static_cast<size_t>(target - config.targets.begin())];
+    node_inputs_ += input.field.components;
+    inputs_.push_back(std::move(input));
+  }
+  node_inputs_ += config.node_types;
+  if (dataset.node_types() > config.node_types) {
+    throw config_error(
+        "data.node_types", fmt::format("more than {}, a node type of this data", dataset.node_types() - 1),
+        fmt::format("{}", config.node_types), fmt::format("set data.node_types = {}", dataset.node_types()));
+  }
+  sizes_ = {.node_inputs = node_inputs_,
+            .edge_inputs = {edge_inputs()},
+            .edge_set_names = {"mesh"},
+            .outputs = outputs_};
+}
+
+std::string MeshInputs::target_names() const {
+  std::string names;
+  for (const FieldInfo& field : targets_) names += (names.empty() ? "" : ", ") + field.name;
+  return names;
+}
+
+Normalizers MeshInputs::online_normalizers() const {
+  return {Normalizer(static_cast<size_t>(node_inputs_)), Normalizer(static_cast<size_t>(edge_inputs())),
+          Normalizer(static_cast<size_t>(outputs_))};
+}
+
+Normalizers MeshInputs::dataset_normalizers(bool changes, Normalizer targets) const {
+  std::vector<double> mean, deviation;
+  for (const Input& input : inputs_) {
+    const bool change = changes && input.target_column >= 0;
+    const FieldStatistics stats = dataset_.field_stats(input.field.name, NodeTypeSet::all(),
+                                                       change ? Quantity::change : Quantity::value);
+    mean.insert(mean.end(), stats.mean.begin(), stats.mean.end());
+    deviation.insert(deviation.end(), stats.std.begin(), stats.std.end());
+  }
+  mean.insert(mean.end(), static_cast<size_t>(config_.node_types), 0.0);
+  deviation.insert(deviation.end(), static_cast<size_t>(config_.node_types), 1.0);
+  const FieldStatistics edges = dataset_.edge_stats();
+  return {Normalizer::fixed(mean, deviation), Normalizer::fixed(edges.mean, edges.std), std::move(targets)};
+}
+
+FieldStatistics MeshInputs::predicted_stats(const std::string& field, Quantity which) const {
+  return dataset_.field_stats(field, NodeTypeSet(std::span(config_.predicted_types)), which);
+}
+
+BatchShape MeshInputs::shape(std::string_view split, const std::vector<Sample>& samples) const {
+  BatchShape shape;
+  for (const Sample& sample : samples) {
+    const TrajectoryView view = dataset_.trajectory(split, sample.trajectory);
+    shape.nodes += view.mesh().nodes;
+    shape.edges += view.mesh().edges;
+  }
+  if (shape.nodes > std::numeric_limits<int32_t>::max() - 1 ||
+      shape.edges > std::numeric_limits<int32_t>::max() - 1) {
+    throw config_error("train.batch", "a batch of fewer than 2^31 nodes and edges",
+                       fmt::format("{} nodes and {} edges", shape.nodes, shape.edges), "lower train.batch");
+  }
+  return shape;
+}
+
+BatchLayout MeshInputs::layout(const BatchShape& shape, DType dtype, BatchLayout::Sizes kind) const {
+  BatchLayout layout(sizes_, shape, dtype, kind);
+  layout.add("target", {shape.nodes, outputs_}, accumulator_of(dtype));
+  layout.add("mask", {shape.nodes}, DType::u8);
+  return layout;
+}
+
+Batch MeshInputs::prediction_batch(Runtime& runtime, DType dtype, const TrajectoryView& trajectory, int64_t t,
+                                   const FieldState& state, const Normalizers& normalizers) const {
+  const MeshView& mesh = trajectory.mesh();
+  const BatchLayout layout(sizes_, {mesh.nodes, mesh.edges}, dtype, BatchLayout::Sizes::exact);
+  SampleScratch scratch;
+  Batch result = make_batch(runtime, layout, [&](const Batch& batch) {
+    const EdgeSet& edge_set = batch.graph.edge_sets.front();
+    append_to_union(edge_set.graph, mesh, {});
+    dispatch_storage(accumulator_of(dtype), [&]<class T>() {
+      RowsInPlace<T> node_rows(batch.graph.node_features, mesh.nodes, scratch.wide_nodes);
+      RowsInPlace<T> edge_rows(edge_set.features, mesh.edges, scratch.wide_edges);
+      write_nodes(trajectory, t, state, node_rows.values().data());
+      write_edges(mesh, edge_rows.values().data());
+      normalizers.nodes.normalize(node_rows.values());
+      normalizers.edges.normalize(edge_rows.values());
+      node_rows.store();
+      edge_rows.store();
+    });
+  });
+  result.graph.graph_offsets = {0, mesh.nodes};
+  return result;
+}
+
+template <class T>
+void MeshInputs::write_nodes(const TrajectoryView& trajectory, int64_t t, const FieldState& state,
+                             T* rows) const {
+  const MeshView& mesh = trajectory.mesh();
+  const auto nodes = static_cast<size_t>(mesh.nodes);
+  const auto width = static_cast<size_t>(node_inputs_);
+  const auto outputs = static_cast<size_t>(outputs_);
+  size_t column = 0;
+  for (const Input& input : inputs_) {
+    const auto components = static_cast<size_t>(input.field.components);
+    std::span<const float> frame;
+    if (input.target_column < 0) frame = trajectory.field(input.field.name).frame(t);
+    for (size_t i = 0; i < nodes; ++i) {
+      for (size_t c = 0; c < components; ++c) {
+        if (input.target_column < 0) {
+          rows[i * width + column + c] = static_cast<T>(frame[i * components + c]);
+          continue;
+        }
+        const size_t at = i * outputs + static_cast<size_t>(input.target_column) + c;
+        const double before = state.previous.empty() ? 0.0 : static_cast<double>(state.previous[at]);
+        rows[i * width + column + c] = static_cast<T>(static_cast<double>(state.current[at]) - before);
+      }
+    }
+    column += components;
+  }
+  for (size_t i = 0; i < nodes; ++i) {
+    for (size_t type = 0; type < width - column; ++type) {
+      rows[i * width + column + type] =
+          static_cast<T>(mesh.node_type[i] == static_cast<int32_t>(type) ? 1 : 0);
+    }
+  }
+}
+template void MeshInputs::write_nodes(const TrajectoryView&, int64_t, const FieldState&, float*) const;
+template void MeshInputs::write_nodes(const TrajectoryView&, int64_t, const FieldState&, double*) const;
+
+template <class T>
+void MeshInputs::write_edges(const MeshView& mesh, T* rows) const {
+  const auto dim = static_cast<size_t>(mesh.dim);
+  for (size_t e = 0; e < static_cast<size_t>(mesh.edges); ++e, rows += dim + 1) {
+    const auto sender = static_cast<size_t>(mesh.senders[e]) * dim;
+    const auto receiver = static_cast<size_t>(mesh.receivers[e]) * dim;
+    double squares = 0.0;
+    for (size_t axis = 0; axis < dim; ++axis) {
+      const double d = static_cast<double>(mesh.positions[sender + axis]) -
+                       static_cast<double>(mesh.positions[receiver + axis]);
+      rows[axis] = static_cast<T>(d);
+      squares += d * d;
+    }
+    rows[dim] = static_cast<T>(std::sqrt(squares));
+  }
+}
+template void MeshInputs::write_edges(const MeshView&, float*) const;
+template void MeshInputs::write_edges(const MeshView&, double*) const;
+
+void MeshInputs::read_targets(const TrajectoryView& trajectory, int64_t t, std::vector<float>& values) const {
+  const auto nodes = static_cast<size_t>(trajectory.mesh().nodes);
+  const auto width = static_cast<size_t>(outputs_);
+  values.resize(nodes * width);
+  size_t column = 0;
+  for (const FieldInfo& field : targets_) {
+    const std::span<const float> frame = trajectory.field(field.name).frame(t);
+    const auto components = static_cast<size_t>(field.components);
+    for (size_t i = 0; i < nodes; ++i) {
+      std::copy_n(frame.begin() + static_cast<std::ptrdiff_t>(i * components), components,
+                  values.begin() + static_cast<std::ptrdiff_t>(i * width + column));
+    }
+    column += components;
+  }
+}
+
+std::vector<float> MeshInputs::target_values(const TrajectoryView& trajectory, int64_t t) const {
+  std::vector<float> values;
+  read_targets(trajectory, t, values);
+  return values;
+}
+
+void MeshInputs::write_mask(const MeshView& mesh, uint8_t* rows) const {
+  std::transform(mesh.node_type.begin(), mesh.node_type.end(), rows, [&](int32_t type) {
+    return static_cast<uint8_t>(contains_type(config_.predicted_types, type));
+  });
+}
+
+std::vector<uint8_t> MeshInputs::predicted_mask(const MeshView& mesh) const {
+  std::vector<uint8_t> mask(mesh.node_type.size());
+  write_mask(mesh, mask.data());
+  return mask;
+}
+
+int64_t MeshInputs::predicted_nodes(const MeshView& mesh) const {
+  return std::count_if(mesh.node_type.begin(), mesh.node_type.end(),
+                       [&](int32_t type) { return contains_type(config_.predicted_types, type); });
+}
+
+int64_t MeshInputs::predicted_nodes(std::string_view split, const std::vector<Sample>& samples) const {
+  int64_t nodes = 0;
+  for (const Sample& sample : samples)
+    nodes += predicted_nodes(dataset_.trajectory(split, sample.trajectory).mesh());
+  return nodes;
+}
+
+Dataset::MeshSizes append_to_union(const Graph& graph, const MeshView& mesh,
+                                   const Dataset::MeshSizes& before) {
+  const auto append = [](std::span<const int32_t> from, const Tensor& to, int64_t at, int64_t shift) {
+    std::transform(from.begin(), from.end(), to.data<int32_t>() + at,
+                   [shift](int32_t value) { return static_cast<int32_t>(value + shift); });
+  };
+  append(mesh.senders, graph.senders, before.edges, before.nodes);
+  append(mesh.receivers, graph.receivers, before.edges, before.nodes);
+  append(mesh.sender_order, graph.sender_order, before.edges, before.edges);
+  append(mesh.receiver_offsets, graph.receiver_offsets, before.nodes, before.edges);
+  append(mesh.sender_offsets, graph.sender_offsets, before.nodes, before.edges);
+  const Dataset::MeshSizes all{before.nodes + mesh.nodes, before.edges + mesh.edges};
+  if (graph.counts.defined()) {
+    int64_t* counts = graph.counts.data<int64_t>();
+    counts[0] = counts[1] = all.nodes;
+    counts[2] = all.edges;
+  }
+  return all;
+}
+
+std::vector<int64_t> graph_offsets(const Dataset& dataset, std::string_view split,
+                                   const std::vector<Sample>& samples) {
+  std::vector<int64_t> offsets{0};
+  for (const Sample& sample : samples)
+    offsets.push_back(offsets.back() + dataset.trajectory(split, sample.trajectory).mesh().nodes);
+  return offsets;
+}
+
+}  // namespace meshgrad

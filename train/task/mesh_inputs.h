@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// MeshInputs: what a model reads of a mesh and its fields, for every task on meshes. Nodes: the fields
+// data.inputs, then a one-hot of the node type. Edges: relative position (sender minus receiver) and its
+// length. Source: Pfaff et al. (2021), appendix A.1.
+#pragma once
+#include <meshgrad/train/config/config.h>
+#include <meshgrad/train/data/dataset.h>
+#include <meshgrad/train/task/batch_layout.h>
+#include <meshgrad/train/task/sample.h>
+
+#include <string>
+#include <vector>
+
+#pragma GCC visibility push(default)
+namespace meshgrad {
+
+/// The target fields of one mesh at one time, in physical units.
+struct FieldState {
+  std::vector<float> current;   ///< [nodes, outputs]
+  std::vector<float> previous;  ///< one frame before; empty unless second differences are predicted
+};
+
+/// Where a sample is computed before it is stored. Kept from one batch to the next, it allocates nothing.
+struct SampleScratch {
+  FieldState state;
+  std::vector<float> noise;                   ///< contained in `state.current`: [nodes, outputs]
+  std::vector<float> next;                    ///< the target fields one frame later
+  std::vector<float> wide_nodes, wide_edges;  ///< rows of a batch that stores 16 bits
+};
+
+class MeshInputs {
+ public:
+  /// Throws ConfigError when a named field does not exist, is not a float field on nodes, or a node type of
+  /// the data is outside the one-hot.
+  MeshInputs(const Dataset& dataset, const DataConfig& config);
+
+  struct Input {
+    FieldInfo field;
+    int64_t target_column = -1;  ///< where it stands among the targets, -1: nowhere
+  };
+  const std::vector<Input>& inputs() const { return inputs_; }
+  const std::vector<FieldInfo>& targets() const { return targets_; }
+  const DataConfig& config() const { return config_; }
+  const Dataset& dataset() const { return dataset_; }
+  int64_t node_inputs() const { return node_inputs_; }
+  int64_t edge_inputs() const { return dataset_.dim() + 1; }
+  int64_t outputs() const { return outputs_; }
+  const ModelSizes& sizes() const { return sizes_; }
+  /// "velocity" or "velocity, pressure".
+  std::string target_names() const;
+
+  /// Empty normalisers, that learn from batches.
+  Normalizers online_normalizers() const;
+  /// From the data set's statistics: fields over all nodes, the one-hot unchanged. With `changes`, inputs
+  /// that are targets too are changes from the frame before.
+  Normalizers dataset_normalizers(bool changes, Normalizer targets) const;
+  /// Statistics of a field over the predicted nodes of the training split.
+  FieldStatistics predicted_stats(const std::string& field, Quantity which) const;
+
+  /// Sizes of the union of these samples' meshes. Throws ConfigError for 2^31 - 1 nodes or edges and more.
+  BatchShape shape(std::string_view split, const std::vector<Sample>& samples) const;
+
+  /// The model's inputs, "target" [nodes, outputs] in the accumulator of `dtype`, and "mask" u8 [nodes].
+  BatchLayout layout(const BatchShape& shape, DType dtype, BatchLayout::Sizes kind) const;
+  /// A batch of one graph for prediction, without target and mask: inputs that are targets too come from
+  /// `state`, others from frame t.
+  Batch prediction_batch(Runtime& runtime, DType dtype, const TrajectoryView& trajectory, int64_t t,
+                         const FieldState& state, const Normalizers& normalizers) const;
+
+  /// [nodes, node_inputs]: inputs that are targets too come from `state`, others from frame t.
+  template <class T>
+  void write_nodes(const TrajectoryView& trajectory, int64_t t, const FieldState& state, T* rows) const;
+  /// [edges, edge_inputs].
+  template <class T>
+  void write_edges(const MeshView& mesh, T* rows) const;
+  /// Target fields at frame t side by side: [nodes, outputs].
+  void read_targets(const TrajectoryView& trajectory, int64_t t, std::vector<float>& values) const;
+  std::vector<float> target_values(const TrajectoryView& trajectory, int64_t t) const;
+
+  /// u8 [nodes]: 1 where a node is predicted.
+  void write_mask(const MeshView& mesh, uint8_t* rows) const;
+  std::vector<uint8_t> predicted_mask(const MeshView& mesh) const;
+  int64_t predicted_nodes(const MeshView& mesh) const;
+  int64_t predicted_nodes(std::string_view split, const std::vector<Sample>& samples) const;
+
+ private:
+  Dataset dataset_;
+  DataConfig config_;
+  std::vector<Input> inputs_;
+  std::vector<FieldInfo> targets_;
+  int64_t node_inputs_ = 0;
+  int64_t outputs_ = 0;
+  ModelSizes sizes_;
+};
+
+/// Whether a list of node types names one.
+bool contains_type(const std::vector<int64_t>& types, int64_t type);
+
+/// The disjoint union of meshes as one graph, mesh by mesh: writes one with its indices moved behind those of
+/// the meshes before it, and returns the sizes of them all. The graph's tensors lie on the host and are large
+/// enough; `counts`, if it has them, are written too.
+Dataset::MeshSizes append_to_union(const Graph& graph, const MeshView& mesh,
+                                   const Dataset::MeshSizes& before);
+
+/// Graph offsets of the union: nodes of sample i are offsets[i] .. offsets[i + 1] - 1.
+std::vector<int64_t> graph_offsets(const Dataset& dataset, std::string_view split,
+                                   const std::vector<Sample>& samples);
+
+}  // namespace meshgrad
+#pragma GCC visibility pop

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/autograd/ops.h>
+#include <meshgrad/engine/random.h>
+#include <meshgrad/train/task/batch_rows.h>
+#include <meshgrad/train/task/steady_field.h>
+
+#include <algorithm>
+
+namespace meshgrad {
+
+SteadyField::SteadyField(const Dataset& dataset, const DataConfig& config) : inputs_(dataset, config) {
+  for (const MeshInputs::Input& input : inputs_.inputs()) {
+    if (input.target_column < 0) continue;
+    throw config_error("data.inputs", "fields that are not targets: a steady field has no state before it",
+                       input.field.name, "remove it from data.inputs, or set task.name = \"mesh_dynamics\"");
+  }
+}
+
+Normalizers SteadyField::dataset_normalizers(const NoiseOptions&) const {
+  std::vector<double> mean, deviation;
+  for (const FieldInfo& field : inputs_.targets()) {
+    const FieldStatistics stats = inputs_.predicted_stats(field.name, Quantity::value);
+    mean.insert(mean.end(), stats.mean.begin(), stats.mean.end());
+    deviation.insert(deviation.end(), stats.std.begin(), stats.std.end());
+  }
+  return inputs_.dataset_normalizers(false, Normalizer::fixed(mean, deviation));
+}
+
+BatchLayout SteadyField::layout(const BatchShape& shape, DType dtype, BatchLayout::Sizes kind) const {
+  return inputs_.layout(shape, dtype, kind);
+}
+
+void SteadyField::write(const Batch& batch, std::string_view split, const std::vector<Sample>& samples,
+                        const NoiseOptions& noise, Normalizers& normalizers, bool learn,
+                        SampleScratch& scratch) const {
+  const std::vector<int64_t>& noise_types = inputs_.config().noise_types;
+  const auto add_noise = [&](const TrajectoryView& view, const Sample& sample, auto* nodes) {
+    const auto types = view.mesh().node_type;
+    const auto width = static_cast<size_t>(inputs_.node_inputs());
+    const auto fields = width - static_cast<size_t>(inputs_.config().node_types);
+    for (size_t i = 0; i < types.size(); ++i) {
+      if (!contains_type(noise_types, types[i])) continue;
+      for (size_t column = 0; column < fields; ++column) {
+        const double draw = training_noise(noise.seed, sample.visit, view.sample_id(sample.frame),
+                                           static_cast<uint32_t>(i), static_cast<uint32_t>(column));
+        auto& value = nodes[i * width + column];
+        value += static_cast<std::remove_reference_t<decltype(value)>>(noise.deviation * draw);
+      }
+    }
+  };
+  write_mesh_batch(inputs_, batch, split, samples, normalizers, learn, scratch,
+                   [&](const TrajectoryView& view, const Sample& sample, auto* nodes, auto* targets) {
+                     inputs_.write_nodes(view, sample.frame, {}, nodes);
+                     if (noise.deviation > 0.0) add_noise(view, sample, nodes);
+                     inputs_.read_targets(view, sample.frame, scratch.next);
+                     std::copy(scratch.next.begin(), scratch.next.end(), targets);
+                   });
+}
+
+int64_t SteadyField::loss_weight(std::string_view split, const std::vector<Sample>& samples) const {
+  return inputs_.predicted_nodes(split, samples);
+}
+
+Variable SteadyField::loss(Tape& tape, const Model& model, const Batch& batch,
+                           const Recomputation& recomputation) const {
+  const Values values = forward(model, tape, batch.graph, recomputation.stages);
+  return ops::masked_loss(tape, values.front(), batch.tensor("target"), batch.tensor("mask")).sum;
+}
+
+std::vector<GivenTensor> SteadyField::given(const Batch& batch) const {
+  return {{"target", batch.tensor("target"), batch.graph.node_rows(), batch.tensor("mask")}};
+}
+
+std::vector<float> SteadyField::physical(const MeshView& mesh, const Tensor& prediction,
+                                         const Normalizers& normalizers,
+                                         const std::vector<float>& truth) const {
+  const std::vector<uint8_t> mask = inputs_.predicted_mask(mesh);
+  const auto width = static_cast<size_t>(inputs_.outputs());
+  std::vector<float> values = truth;
+  dispatch_storage(accumulator_of(prediction.dtype()), [&]<class T>() {
+    std::vector<T> rows = read_rows<T>(prediction);
+    normalizers.targets.denormalize(std::span<T>(rows));
+    for (size_t i = 0; i < values.size(); ++i)
+      if (mask[i / width] != 0) values[i] = static_cast<float>(rows[i]);
+  });
+  return values;
+}
+
+}  // namespace meshgrad
