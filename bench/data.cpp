@@ -87,7 +87,7 @@ void write_graphs(const fs::path& path, int64_t graphs) {
                            .dt = 0.01,
                            .fields = {velocity}});
     statistics.fields[0].add(velocity, types, kFrames);
-    for (const int32_t type : types) statistics.node_type_counts[static_cast<size_t>(type)] += kFrames;
+    statistics.count_nodes(types, kFrames);
     for (Moments& edge : statistics.edges) edge.add(static_cast<double>(g % 3));
   }
   writer.finish({"train"}, statistics, "train", "strips of triangles");
@@ -120,7 +120,7 @@ void write_trajectories(const fs::path& path, int64_t trajectories, int side) {
   std::vector<float> velocity(static_cast<size_t>(kLongFrames * nodes * 2));
   for (size_t i = 0; i < velocity.size(); ++i) velocity[i] = static_cast<float>(i * 37 % 1000) * 1e-3f;
   statistics.fields[0].add(velocity, types, kLongFrames);
-  for (const int32_t type : types) statistics.node_type_counts[static_cast<size_t>(type)] += kLongFrames;
+  statistics.count_nodes(types, kLongFrames);
   for (Moments& edge : statistics.edges) {
     for (int i = 0; i < 3; ++i) edge.add(static_cast<double>(i));
   }

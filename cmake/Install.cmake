@@ -40,12 +40,14 @@ set(public_headers
   nn/mesh_graph_net.h
   nn/mlp.h
   nn/model.h
+  nn/moments.h
   nn/normalizer.h
   nn/parameter.h
   train/train.h
   train/config/config.h
   train/data/convert.h
   train/data/dataset.h
+  train/data/field_info.h
   train/data/mesh_edges.h
   train/data/statistics.h
   train/run/checkpoint.h

@@ -2,23 +2,19 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/nn/normalizer.h>
 
-#include <cmath>
-
 namespace meshgrad {
 
-Normalizer Normalizer::fixed(std::vector<double> mean, const std::vector<double>& standard_deviation) {
+Normalizer Normalizer::fixed(const std::vector<double>& mean, const std::vector<double>& standard_deviation) {
   check_internal(mean.size() == standard_deviation.size(), "as many deviations as means");
   Normalizer result(mean.size());
-  result.mean_ = std::move(mean);
-  result.count_ = 1.0;
-  for (size_t i = 0; i < standard_deviation.size(); ++i) {
-    result.deviation_[i] = standard_deviation[i] * standard_deviation[i];
+  for (size_t i = 0; i < mean.size(); ++i) {
+    result.columns_[i] = {1.0, mean[i], standard_deviation[i] * standard_deviation[i]};
   }
   return result;
 }
 
 double Normalizer::standard_deviation(size_t column) const {
-  const double deviation = count_ > 0.0 ? std::sqrt(deviation_[column] / count_) : 0.0;
+  const double deviation = columns_[column].standard_deviation();
   return deviation > kSmallestDeviation ? deviation : 1.0;
 }
 
@@ -27,26 +23,21 @@ void Normalizer::accumulate(std::span<const T> rows) {
   const size_t n = width() == 0 ? 0 : rows.size() / width();
   if (n == 0) return;
   for (size_t column = 0; column < width(); ++column) {
-    double sum = 0.0;
-    for (size_t i = 0; i < n; ++i) sum += static_cast<double>(rows[i * width() + column]);
-    const double mean = sum / static_cast<double>(n);
-    double squares = 0.0;
+    Moments batch{static_cast<double>(n), 0.0, 0.0};
+    for (size_t i = 0; i < n; ++i) batch.mean += static_cast<double>(rows[i * width() + column]);
+    batch.mean /= batch.count;
     for (size_t i = 0; i < n; ++i) {
-      const double d = static_cast<double>(rows[i * width() + column]) - mean;
-      squares += d * d;
+      const double d = static_cast<double>(rows[i * width() + column]) - batch.mean;
+      batch.m2 += d * d;
     }
-    const double total = count_ + static_cast<double>(n);
-    const double shift = mean - mean_[column];
-    mean_[column] += shift * static_cast<double>(n) / total;
-    deviation_[column] += squares + shift * shift * count_ * static_cast<double>(n) / total;
+    columns_[column].merge(batch);
   }
-  count_ += static_cast<double>(n);
 }
 
 template <class T>
 void Normalizer::normalize(std::span<T> rows) const {
   for (size_t column = 0; column < width(); ++column) {
-    const double mean = mean_[column];
+    const double mean = columns_[column].mean;
     const double scale = 1.0 / standard_deviation(column);
     for (size_t i = column; i < rows.size(); i += width()) {
       rows[i] = static_cast<T>((static_cast<double>(rows[i]) - mean) * scale);
@@ -59,17 +50,28 @@ void Normalizer::denormalize(std::span<T> rows) const {
   for (size_t column = 0; column < width(); ++column) {
     const double scale = standard_deviation(column);
     for (size_t i = column; i < rows.size(); i += width()) {
-      rows[i] = static_cast<T>(static_cast<double>(rows[i]) * scale + mean_[column]);
+      rows[i] = static_cast<T>(static_cast<double>(rows[i]) * scale + columns_[column].mean);
     }
   }
 }
 
-void Normalizer::restore(double count, std::vector<double> means, std::vector<double> squared_deviations) {
+std::vector<double> Normalizer::means() const {
+  std::vector<double> values;
+  for (const Moments& column : columns_) values.push_back(column.mean);
+  return values;
+}
+
+std::vector<double> Normalizer::squared_deviations() const {
+  std::vector<double> values;
+  for (const Moments& column : columns_) values.push_back(column.m2);
+  return values;
+}
+
+void Normalizer::restore(double count, const std::vector<double>& means,
+                         const std::vector<double>& squared_deviations) {
   check_internal(means.size() == width() && squared_deviations.size() == width(),
                  "a normalizer of another width");
-  count_ = count;
-  mean_ = std::move(means);
-  deviation_ = std::move(squared_deviations);
+  for (size_t i = 0; i < width(); ++i) columns_[i] = {count, means[i], squared_deviations[i]};
 }
 
 template void Normalizer::accumulate<float>(std::span<const float>);

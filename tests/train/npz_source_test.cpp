@@ -74,7 +74,7 @@ TEST_CASE("stored and deflated NPZ files give the same trajectory") {
     CHECK(t.cells == std::vector<int32_t>{0, 1, 2, 0, 2, 3});
     CHECK(t.node_type == std::vector<int32_t>{0, 0, 6, 6});
     REQUIRE(t.fields.size() == 1);
-    CHECK(t.fields[0].values[11] == 11.0F);
+    CHECK(std::get<std::vector<float>>(t.fields[0].values)[11] == 11.0F);
   }
 }
 

@@ -45,8 +45,9 @@ void write_triangle(const fs::path& path) {
         {"run " + std::to_string(i), i == 0 ? "test" : "train", number, 2 + i, 5 * i, 0.25, {u, depth}});
   }
   DataStatistics statistics;
-  statistics.node_type_counts[4] = 3;
+  statistics.node_type_counts = {0, 0, 0, 0, 3};
   statistics.fields.assign(2, FieldMoments(1));
+  statistics.fields[0].grow(5);
   statistics.fields[0].at(Quantity::change, 0, 0) = {2, 10, 8};
   statistics.fields[0].at(Quantity::change, 4, 0) = {2, 20, 8};
   statistics.edges.assign(3, Moments{6, 0, 6});
@@ -132,16 +133,16 @@ TEST_CASE("statistics combine for any set of node types") {
   const ScratchDirectory scratch;
   write_triangle(scratch.path / "a.mgd");
   const Dataset data = Dataset::open(scratch.path / "a.mgd");
-  const FieldStatistics one = data.field_stats("u", node_type_bit(0), Quantity::change);
+  const FieldStatistics one = data.field_stats("u", NodeTypeSet{0}, Quantity::change);
   CHECK(one.count == 2);
   CHECK(one.mean[0] == 10);
   CHECK(one.std[0] == 2);
-  const FieldStatistics both = data.field_stats("u", node_type_bit(0) | node_type_bit(4), Quantity::change);
+  const FieldStatistics both = data.field_stats("u", NodeTypeSet{0, 4}, Quantity::change);
   CHECK(both.count == 4);
   CHECK(both.mean[0] == 15);
   CHECK(both.std[0] == doctest::Approx(std::sqrt((8.0 + 8 + 100) / 4)).epsilon(1e-15));
-  CHECK(data.field_stats("u", node_type_bit(1)).count == 0);
-  CHECK(data.field_stats("u", node_type_bit(1)).std[0] == 0);
+  CHECK(data.field_stats("u", NodeTypeSet{1}).count == 0);
+  CHECK(data.field_stats("u", NodeTypeSet{1}).std[0] == 0);
   CHECK(data.edge_stats().std == std::vector<double>{1, 1, 1});
   CHECK(data.node_type_counts()[4] == 3);
 }

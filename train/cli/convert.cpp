@@ -96,7 +96,9 @@ void add_convert(CommandLine& line) {
                    "meshgrad convert runs.h5 -o runs.mgd --fields density,velocity_x,velocity_y"});
   const auto options = std::make_shared<Options>();
   ConvertOptions& convert = options->convert;
-  command->add_option("INPUT", convert.input, "File or folder")->type_name("")->required();
+  command->add_option("INPUT", convert.input, "File, folder, or folder with folders train, valid and test")
+      ->type_name("")
+      ->required();
   command->add_option("-o,--output", convert.output, "Packed file to write")
       ->type_name("OUT.mgd")
       ->required();
@@ -109,9 +111,13 @@ void add_convert(CommandLine& line) {
   command->add_option("--by", convert.split_by, "Unit of --split: auto, trajectory or time")
       ->type_name("NAME")
       ->transform(CLI::CheckedTransformer(kSplitBy).description(""));
-  command->add_option("--format", convert.format, "Format of the input: auto, deepmind, npz or hdf5")
+  std::vector<std::string> formats = format_names();
+  formats.insert(formats.begin(), "auto");
+  command
+      ->add_option("--format", convert.format,
+                   fmt::format("Format of the input: {}", fmt::join(formats, ", ")))
       ->type_name("NAME")
-      ->check(CLI::IsMember({"auto", "deepmind", "npz", "hdf5"}).description(""));
+      ->check(CLI::IsMember(formats).description(""));
   command->add_option("--fields", convert.fields, "Names of the rows of HDF5 nodal_data")
       ->type_name("A,B,...")
       ->delimiter(',')

@@ -78,8 +78,13 @@ std::string describe_weights(const std::string& path, bool json) {
 std::string fields_text(const std::vector<FieldInfo>& fields) {
   std::string text;
   for (const FieldInfo& field : fields) {
-    text += fmt::format("{}{}[{}]{}{}{}", text.empty() ? "" : ", ", field.name, field.components,
-                        field.unit.empty() ? "" : " ", field.unit, field.dynamic ? "" : " (static)");
+    std::vector<std::string_view> notes;
+    if (field.on != FieldOn::node) notes.push_back(name_of(field.on));
+    if (field.dtype != DType::f32) notes.push_back(name_of(field.dtype));
+    if (!field.dynamic) notes.emplace_back("static");
+    text += fmt::format("{}{}[{}]{}{}", text.empty() ? "" : ", ", field.name, field.components,
+                        field.unit.empty() ? "" : " ", field.unit);
+    if (!notes.empty()) text += fmt::format(" ({})", fmt::join(notes, ", "));
   }
   return text;
 }
@@ -98,7 +103,9 @@ Json fields_json(const std::vector<FieldInfo>& fields) {
     list.push_back({{"name", field.name},
                     {"components", field.components},
                     {"dynamic", field.dynamic},
-                    {"unit", field.unit}});
+                    {"unit", field.unit},
+                    {"on", std::string(name_of(field.on))},
+                    {"dtype", std::string(name_of(field.dtype))}});
   }
   return list;
 }

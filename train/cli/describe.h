@@ -9,12 +9,13 @@
 
 namespace meshgrad::cli {
 
-/// "velocity[2] m/s, pressure[1], cells[1] (static)".
+/// "velocity[2] m/s, length[1] (edge, static), label[1] (i64, static)": what a field is on unless nodes, its
+/// dtype unless f32, and whether it is static.
 std::string fields_text(const std::vector<FieldInfo>& fields);
 /// "train 8, valid 1, test 1", in trajectories.
 std::string splits_text(const std::vector<SplitInfo>& splits);
 
-/// A list of {name, components, dynamic, unit}.
+/// A list of {name, components, dynamic, unit, on, dtype}.
 nlohmann::ordered_json fields_json(const std::vector<FieldInfo>& fields);
 /// An object: name -> trajectories.
 nlohmann::ordered_json splits_json(const std::vector<SplitInfo>& splits);

@@ -135,12 +135,12 @@ constexpr ConfigKey kKeys[] = {
     {"data", "predict", choice<&Config::data, &DataConfig::predict>(kPredictions), "",
      "Predicted quantity of a target: the change x[t+1] - x[t], or the second change x[t+1] - 2 "
      "x[t] + x[t-1]"},
-    {"data", "node_types", IntegerKey{member<&Config::data, &DataConfig::node_types>(), 1, 256}, "classes",
+    {"data", "node_types", IntegerKey{member<&Config::data, &DataConfig::node_types>(), 1, 65536}, "classes",
      "Number of node types, the width of their one-hot input"},
     {"data", "predicted_types",
-     IntegerListKey{member<&Config::data, &DataConfig::predicted_types>(), 0, 255, 1}, "",
+     IntegerListKey{member<&Config::data, &DataConfig::predicted_types>(), 0, 65535, 1}, "",
      "Node types in the loss, whose values a rollout predicts"},
-    {"data", "noise_types", IntegerListKey{member<&Config::data, &DataConfig::noise_types>(), 0, 255}, "",
+    {"data", "noise_types", IntegerListKey{member<&Config::data, &DataConfig::noise_types>(), 0, 65535}, "",
      "Node types whose inputs get training noise"},
 
     {"model", "name", choice<&Config::model, &ModelConfig::name>(kModels), "", "Architecture"},

@@ -124,8 +124,15 @@ class Packer {
 
   void begin(const RawTrajectory& first) {
     for (const RawField& field : first.fields) {
-      report_.fields.push_back({field.name, field.components, field.dynamic, field.unit});
-      statistics_.fields.emplace_back(field.components);
+      report_.fields.push_back(info_of(field));
+      statistics_.fields.emplace_back(field.components, field.dtype());
+    }
+    for (const auto& [name, unit] : options_.units) {
+      const bool known =
+          std::any_of(first.fields.begin(), first.fields.end(),
+                      [&, &field_name = name](const RawField& field) { return field.name == field_name; });
+      if (!known)
+        warnings_.add(fmt::format("[{}] there is no field {}: its unit was not used", first.name, name));
     }
     statistics_.edges.resize(static_cast<size_t>(first.dim) + 1);
     report_.dim = first.dim;
@@ -133,62 +140,104 @@ class Packer {
     writer_ = std::make_unique<PackedFileWriter>(options_.output, first.dim, report_.fields);
   }
 
+  static FieldInfo info_of(const RawField& field) {
+    return {field.name, field.components, field.dynamic, field.unit, field.on, field.dtype()};
+  }
+
   void match_schema(const RawTrajectory& t) const {
-    bool same = t.dim == report_.dim && t.fields.size() == report_.fields.size();
-    for (size_t f = 0; same && f < t.fields.size(); ++f) {
-      const FieldInfo& known = report_.fields[f];
-      same = t.fields[f].name == known.name && t.fields[f].components == known.components &&
-             t.fields[f].dynamic == known.dynamic;
-    }
-    if (same) return;
-    const auto line = [](int dim, const auto& fields) {
+    const auto line = [](int dim, const std::vector<FieldInfo>& fields) {
       std::string text = fmt::format("{}-D", dim);
-      for (const auto& field : fields) {
+      for (const FieldInfo& field : fields) {
         text += fmt::format(", {} [{}]{}", field.name, field.components, field.dynamic ? "" : " static");
+        if (field.on != FieldOn::node) text += fmt::format(" on {}s", name_of(field.on));
+        if (field.dtype != DType::f32) text += fmt::format(" {}", name_of(field.dtype));
       }
       return text;
     };
-    throw data_error(
-        t.name, "the dimensions and fields of the first trajectory: " + line(report_.dim, report_.fields),
-        line(t.dim, t.fields), "convert trajectories of one kind together");
+    std::vector<FieldInfo> fields;
+    for (const RawField& field : t.fields) fields.push_back(info_of(field));
+    const std::string known = line(report_.dim, report_.fields);
+    if (line(t.dim, fields) == known) return;
+    throw data_error(t.name, "the dimensions and fields of the first trajectory: " + known,
+                     line(t.dim, fields), "convert trajectories of one kind together");
   }
 
-  int64_t pack_mesh(const RawTrajectory& t) {
+  // The mesh's number. Edge fields are brought into the order of its edges.
+  int64_t pack_mesh(RawTrajectory& t) {
     PackedMesh mesh;
     mesh.dim = t.dim;
     mesh.positions = t.positions;
     mesh.node_type = t.node_type;
     mesh.cells = t.cells;
     if (!t.cells.empty()) mesh.cell_kind = cell_kind_of(t.nodes_per_cell, t.dim, t.name + ": field cells");
-    const auto key = PackedFileWriter::mesh_key(mesh, t.edges);
-    const int64_t known = writer_->find_mesh(key);
-    if (known >= 0) return known;
-    const size_t half = t.edges.size() / 2;
     const std::span<const int32_t> pairs(t.edges);
-    const MeshEdges edges =
-        t.cells.empty()
-            ? edges_from_pairs(pairs.first(half), pairs.subspan(half), t.nodes, t.name + ": field edges")
-            : edges_from_cells(t.cells, mesh.cell_kind, t.nodes, t.name + ": field cells");
-    warn_about_lonely_nodes(t, edges);
+    const auto key = PackedFileWriter::mesh_key(mesh, t.cells.empty() ? pairs : std::span<const int32_t>());
+    const int64_t known = writer_->find_mesh(key);
+    const bool edge_fields = std::any_of(t.fields.begin(), t.fields.end(),
+                                         [](const RawField& field) { return field.on == FieldOn::edge; });
+    if (known >= 0 && !edge_fields) return known;
+    const MeshEdges edges = edges_of(t, mesh);
+    if (edge_fields) {
+      sort_edge_fields(t, columns_of_edges(edges, pairs, t.name + ": field edges"));
+    }
+    if (known >= 0) return known;
+    warn_about_nodes_without_edges(t, edges);
     mesh_edge_moments_.push_back(edge_moments(t, edges));
     return writer_->add_mesh(key, mesh, edges);
   }
 
-  void warn_about_lonely_nodes(const RawTrajectory& t, const MeshEdges& edges) {
-    int64_t lonely = 0;
-    for (size_t n = 0; n < static_cast<size_t>(t.nodes); ++n) {
-      lonely += edges.receiver_offsets[n] == edges.receiver_offsets[n + 1] ? 1 : 0;
+  static MeshEdges edges_of(const RawTrajectory& t, const PackedMesh& mesh) {
+    const size_t half = t.edges.size() / 2;
+    const std::span<const int32_t> pairs(t.edges);
+    return t.cells.empty()
+               ? edges_from_pairs(pairs.first(half), pairs.subspan(half), t.nodes, t.name + ": field edges")
+               : edges_from_cells(t.cells, mesh.cell_kind, t.nodes, t.name + ": field cells");
+  }
+
+  // From a row a column of t.edges to a row a directed edge.
+  static void sort_edge_fields(RawTrajectory& t, const std::vector<int32_t>& columns) {
+    const auto rows = static_cast<size_t>(t.rows(FieldOn::edge));
+    for (RawField& field : t.fields) {
+      if (field.on != FieldOn::edge) continue;
+      const auto width = static_cast<size_t>(field.components);
+      const auto frames = static_cast<size_t>(field.dynamic ? t.frames : 1);
+      std::visit(
+          [&](auto& values) {
+            std::remove_reference_t<decltype(values)> sorted;
+            sorted.reserve(frames * columns.size() * width);
+            for (size_t frame = 0; frame < frames; ++frame) {
+              for (const int32_t column : columns) {
+                const auto* row = values.data() + (frame * rows + static_cast<size_t>(column)) * width;
+                sorted.insert(sorted.end(), row, row + width);
+              }
+            }
+            values = std::move(sorted);
+          },
+          field.values);
     }
-    if (lonely > 0) warnings_.add(fmt::format("[{}] {} nodes have no edge", t.name, lonely));
+    // cut_frames counts rows by the columns.
+    t.edges.assign(columns.size() * 2, 0);
+  }
+
+  void warn_about_nodes_without_edges(const RawTrajectory& t, const MeshEdges& edges) {
+    int64_t without = 0;
+    for (size_t n = 0; n < static_cast<size_t>(t.nodes); ++n) {
+      without += edges.receiver_offsets[n] == edges.receiver_offsets[n + 1] ? 1 : 0;
+    }
+    if (without > 0) warnings_.add(fmt::format("[{}] {} nodes have no edge", t.name, without));
   }
 
   void pack(const RawTrajectory& t, int64_t mesh, const std::string& split) {
     PackedFileWriter::Trajectory packed{t.name, split, mesh, t.frames, t.first_frame, t.dt, {}};
-    for (const RawField& field : t.fields) packed.fields.emplace_back(field.values);
+    for (const RawField& field : t.fields) {
+      std::visit([&](const auto& values) { packed.fields.emplace_back(values); }, field.values);
+    }
     writer_->add_trajectory(packed);
     if (split == statistics_split_) count(t, mesh);
     split_frames_[split] += t.frames;
-    if (t.frames == 1) {
+    const bool in_time =
+        std::any_of(t.fields.begin(), t.fields.end(), [](const RawField& field) { return field.dynamic; });
+    if (t.frames == 1 && in_time) {
       warnings_.add(fmt::format("[{}] one frame only: a change in time cannot be learnt from it", t.name));
     }
     const auto edges = static_cast<int64_t>(mesh_edge_moments_[static_cast<size_t>(mesh)].front().count);
@@ -200,15 +249,25 @@ class Packer {
     report_.edges_min = first ? edges : std::min(report_.edges_min, edges);
     report_.edges_max = std::max(report_.edges_max, edges);
     report_.edges_mean += static_cast<double>(edges);
-    for (const int32_t type : t.node_type) ++report_.node_types[static_cast<size_t>(type)];
+    for (const int32_t type : t.node_type) {
+      const auto at = static_cast<size_t>(type);
+      if (at >= report_.node_types.size()) report_.node_types.resize(at + 1, 0);
+      ++report_.node_types[at];
+    }
   }
 
   void count(const RawTrajectory& t, int64_t mesh) {
-    for (const int32_t type : t.node_type) {
-      statistics_.node_type_counts[static_cast<size_t>(type)] += static_cast<double>(t.frames);
-    }
+    statistics_.count_nodes(t.node_type, t.frames);
     for (size_t f = 0; f < t.fields.size(); ++f) {
-      statistics_.fields[f].add(t.fields[f].values, t.node_type, t.fields[f].dynamic ? t.frames : 1);
+      const RawField& field = t.fields[f];
+      const std::vector<int32_t> one_group(
+          field.on == FieldOn::node ? 0 : static_cast<size_t>(writer_->mesh_rows(mesh).of(field.on)), 0);
+      std::visit(
+          [&](const auto& values) {
+            statistics_.fields[f].add(std::span(values), field.on == FieldOn::node ? t.node_type : one_group,
+                                      field.dynamic ? t.frames : 1);
+          },
+          field.values);
     }
     const auto& edges = mesh_edge_moments_[static_cast<size_t>(mesh)];
     for (size_t i = 0; i < edges.size(); ++i) statistics_.edges[i].merge(edges[i]);

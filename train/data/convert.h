@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Packs simulation data of any known format into one file (.mgd) that Dataset opens.
 #pragma once
-#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -27,7 +26,7 @@ struct ConvertProgress {
 struct ConvertOptions {
   std::filesystem::path input;  ///< a folder or a file
   std::filesystem::path output;
-  std::string format = "auto";  ///< auto, deepmind, npz or hdf5
+  std::string format = "auto";  ///< "auto", or one of format_names()
   /// Fractions of train, valid and test. Empty: the splits of the files where there are several (train,
   /// valid, test), else 0.8, 0.1, 0.1.
   std::vector<double> split;
@@ -49,7 +48,7 @@ struct ConvertReport {
   double nodes_mean = 0;
   int64_t edges_min = 0, edges_max = 0;  ///< directed
   double edges_mean = 0;
-  std::array<int64_t, kNodeTypes> node_types{};  ///< nodes of each type, summed over trajectories
+  std::vector<int64_t> node_types;  ///< nodes of each type, summed over trajectories
   int dim = 0;
   double dt = 0;
   std::vector<FieldInfo> fields;
@@ -60,6 +59,9 @@ struct ConvertReport {
   uint64_t output_bytes = 0;
   std::vector<std::string> warnings;  ///< what was repaired or assumed; like ones are counted, not repeated
 };
+
+/// Names of the formats that can be read: "deepmind", ...
+std::vector<std::string> format_names();
 
 /// Reads one trajectory at a time; memory does not grow with the data. The output appears when all is well,
 /// or not at all. Throws DataError for bad data (naming file, record and field), ConfigError for bad options.

@@ -20,70 +20,141 @@ namespace fs = std::filesystem;
 
 const std::array<std::string, 3> kSplitNames{"train", "valid", "test"};
 
-std::string format_of(const fs::path& path) {
+struct Format {
+  std::string_view name;
+  std::array<std::string_view, 2> extensions;  ///< the second may be empty
+  std::unique_ptr<TrajectorySource> (*open)(const fs::path& path, const ConvertOptions& options,
+                                            const WarningCallback& warn);
+};
+
+// A format is a row here.
+constexpr std::array<Format, 3> kFormats{{
+    {"deepmind",
+     {".tfrecord", ".tfrecords"},
+     [](const fs::path& path, const ConvertOptions&, const WarningCallback& warn) {
+       return open_deepmind(path, warn);
+     }},
+    {"npz",
+     {".npz"},
+     [](const fs::path& path, const ConvertOptions&, const WarningCallback&) { return open_npz(path); }},
+    {"hdf5",
+     {".h5", ".hdf5"},
+     [](const fs::path& path, const ConvertOptions& options, const WarningCallback& warn) {
+       return open_hdf5(path, options.fields, warn);
+     }},
+}};
+
+/// Null when no format has this extension.
+const Format* format_of(const fs::path& path) {
   const std::string extension = path.extension().string();
-  if (extension == ".tfrecord" || extension == ".tfrecords") return "deepmind";
-  if (extension == ".npz") return "npz";
-  if (extension == ".h5" || extension == ".hdf5") return "hdf5";
-  return {};
+  for (const Format& format : kFormats) {
+    for (const std::string_view known : format.extensions) {
+      if (!known.empty() && extension == known) return &format;
+    }
+  }
+  return nullptr;
 }
 
-std::string split_of(const fs::path& path) {
-  const std::string stem = path.stem().string();
-  const auto is = [&](std::string_view name) {
-    return stem == name || stem.ends_with("_" + std::string(name)) || stem.ends_with("-" + std::string(name));
+const Format* format_named(std::string_view name) {
+  const auto found = std::find_if(kFormats.begin(), kFormats.end(),
+                                  [&](const Format& format) { return format.name == name; });
+  return found == kFormats.end() ? nullptr : &*found;
+}
+
+/// "A, B or C".
+std::string any_of(const std::vector<std::string>& names) {
+  return fmt::format("{} or {}", fmt::join(names.begin(), names.end() - 1, ", "), names.back());
+}
+
+/// "files ending in .tfrecord, .npz, ..", as many as formats have.
+std::string all_extensions() {
+  std::vector<std::string> extensions;
+  for (const Format& format : kFormats) {
+    for (const std::string_view known : format.extensions) {
+      if (!known.empty()) extensions.emplace_back(known);
+    }
+  }
+  return any_of(extensions);
+}
+
+std::string split_named(const std::string& name) {
+  const auto is = [&](std::string_view split) {
+    return name == split || name.ends_with("_" + std::string(split)) ||
+           name.ends_with("-" + std::string(split));
   };
   if (is("train")) return "train";
   if (is("valid") || is("val") || is("validation")) return "valid";
   return is("test") ? "test" : "";
 }
 
-std::vector<fs::path> files_of(const ConvertOptions& options) {
+/// What a folder of a split is called.
+bool is_split_folder(const fs::path& path) {
+  const std::string name = path.filename().string();
+  return !split_named(name).empty() && name.find_first_of("_-") == std::string::npos;
+}
+
+struct FoundFile {
+  fs::path path;
+  std::string split;  ///< from its folder's or its own name; empty when they say none
+};
+
+/// Files of a folder, and of its folders of splits; `split` is the folder's, empty for the outermost.
+void list_files(const fs::path& folder, const std::string& split, std::vector<FoundFile>& files) {
+  std::error_code error;
+  for (auto entry = fs::directory_iterator(folder, error); entry != fs::end(entry); entry.increment(error)) {
+    std::error_code unreadable;
+    const fs::path& path = entry->path();
+    if (entry->is_regular_file(unreadable) && format_of(path) != nullptr) {
+      files.push_back({path, split.empty() ? split_named(path.stem().string()) : split});
+    } else if (split.empty() && entry->is_directory(unreadable) && is_split_folder(path)) {
+      list_files(path, split_named(path.filename().string()), files);
+    }
+  }
+  if (error) throw data_error(folder.string(), "a readable folder", error.message(), "check its permissions");
+}
+
+std::vector<FoundFile> files_of(const ConvertOptions& options) {
   std::error_code error;
   if (!fs::exists(options.input, error)) {
     throw data_error(options.input.string(), "a folder or a file", error ? error.message() : "nothing there",
                      "check the path");
   }
-  if (!fs::is_directory(options.input)) return {options.input};
-  std::vector<fs::path> paths;
-  for (auto entry = fs::directory_iterator(options.input, error); entry != fs::end(entry);
-       entry.increment(error)) {
-    if (entry->is_regular_file(error) && !format_of(entry->path()).empty()) paths.push_back(entry->path());
+  if (!fs::is_directory(options.input)) {
+    return {{options.input, split_named(options.input.stem().string())}};
   }
-  if (error)
-    throw data_error(options.input.string(), "a readable folder", error.message(), "check its permissions");
-  std::sort(paths.begin(), paths.end());
-  return paths;
+  std::vector<FoundFile> files;
+  list_files(options.input, "", files);
+  std::sort(files.begin(), files.end(),
+            [](const FoundFile& a, const FoundFile& b) { return a.path < b.path; });
+  return files;
 }
 
-std::string choose_format(const ConvertOptions& options, std::vector<fs::path>& paths) {
-  if (options.format != "auto" && options.format != "deepmind" && options.format != "npz" &&
-      options.format != "hdf5") {
-    throw config_error("format", "auto, deepmind, npz or hdf5", options.format, "choose one of them");
+const Format& choose_format(const ConvertOptions& options, std::vector<FoundFile>& files) {
+  const Format* named = format_named(options.format);
+  if (named == nullptr && options.format != "auto") {
+    std::vector<std::string> names = format_names();
+    names.insert(names.begin(), "auto");
+    throw config_error("format", any_of(names), options.format, "choose one of them");
   }
-  const bool named = options.format != "auto";
-  if (named && fs::is_directory(options.input)) {
-    std::erase_if(paths, [&](const fs::path& path) { return format_of(path) != options.format; });
+  if (named != nullptr && fs::is_directory(options.input)) {
+    std::erase_if(files, [&](const FoundFile& file) { return format_of(file.path) != named; });
   }
-  if (paths.empty()) {
-    throw data_error(options.input.string(), "files ending in .tfrecord, .npz, .h5 or .hdf5", "none",
+  if (files.empty()) {
+    throw data_error(options.input.string(), fmt::format("files ending in {}", all_extensions()), "none",
                      "name the folder that holds the data");
   }
-  const std::string format = named ? options.format : format_of(paths.front());
-  for (const fs::path& path : paths) {
-    if (named || (format_of(path) == format && !format.empty())) continue;
-    throw data_error(
-        path.string(), format.empty() ? "a name ending in .tfrecord, .npz, .h5 or .hdf5" : "one format",
-        format.empty() ? "another" : format_of(path) + " beside " + format, "say which: --format");
+  if (named != nullptr) return *named;
+  const Format* format = format_of(files.front().path);
+  for (const auto& [path, split] : files) {
+    if (format == nullptr) {
+      throw data_error(path.string(), fmt::format("a name ending in {}", all_extensions()), "another",
+                       "say which: --format");
+    }
+    if (format_of(path) == format) continue;
+    throw data_error(path.string(), "one format",
+                     fmt::format("{} beside {}", format_of(path)->name, format->name), "say which: --format");
   }
-  return format;
-}
-
-std::unique_ptr<TrajectorySource> open_source(const std::string& format, const fs::path& path,
-                                              const ConvertOptions& options, const WarningCallback& warn) {
-  if (format == "deepmind") return open_deepmind(path, warn);
-  if (format == "npz") return open_npz(path);
-  return open_hdf5(path, options.fields, warn);
+  return *format;
 }
 
 void check_fractions(const std::vector<double>& fractions) {
@@ -98,19 +169,26 @@ void check_fractions(const std::vector<double>& fractions) {
 
 }  // namespace
 
+std::vector<std::string> format_names() {
+  std::vector<std::string> names;
+  for (const Format& format : kFormats) names.emplace_back(format.name);
+  return names;
+}
+
 Inputs open_inputs(const ConvertOptions& options, const WarningCallback& warn) {
-  std::vector<fs::path> paths = files_of(options);
+  std::vector<FoundFile> found = files_of(options);
+  const Format& format = choose_format(options, found);
   Inputs inputs;
-  inputs.format = choose_format(options, paths);
+  inputs.format = format.name;
   size_t named = 0;
-  for (const fs::path& path : paths) {
-    InputFile file{path, split_of(path), open_source(inputs.format, path, options, warn)};
+  for (const auto& [path, split] : found) {
+    InputFile file{path, split, format.open(path, options, warn)};
     inputs.records += file.source->records();
     inputs.bytes += fs::file_size(path);
     named += file.split.empty() ? 0 : 1;
     inputs.files.push_back(std::move(file));
   }
-  const bool has_splits = named == paths.size() && paths.size() > 1;
+  const bool has_splits = named == found.size() && found.size() > 1;
   inputs.splits_from_files = has_splits && options.split.empty() && options.split_by != SplitBy::time;
   if (has_splits && !inputs.splits_from_files) {
     warn(fmt::format("[{}] the files' own splits were not used, since a split was asked for",

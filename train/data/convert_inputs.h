@@ -13,19 +13,21 @@ namespace meshgrad {
 
 struct InputFile {
   std::filesystem::path path;
-  std::string split;  ///< "train", "valid", "test" from its name; empty when the name says none
+  std::string
+      split;  ///< "train", "valid", "test" from its folder's or its own name; empty when they say none
   std::unique_ptr<TrajectorySource> source;
 };
 
 struct Inputs {
-  std::string format;  ///< "deepmind", "npz" or "hdf5"
+  std::string format;  ///< one of format_names()
   std::vector<InputFile> files;
   bool splits_from_files = false;
   int64_t records = 0;
   uint64_t bytes = 0;
 };
 
-/// Finds and opens the files. Throws ConfigError or DataError when there is nothing to read.
+/// Finds and opens the files: one, or those of a folder and of its folders train, valid (val, validation) and
+/// test, sorted by path. Throws ConfigError or DataError when there is nothing to read.
 Inputs open_inputs(const ConvertOptions& options, const WarningCallback& warn);
 
 /// One range of frames of a trajectory and the split it goes to.

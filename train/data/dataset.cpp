@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 
 #include <meshgrad/engine/error.h>
@@ -39,16 +40,37 @@ void append(FieldStatistics& to, const Moments& moments) {
   to.std.push_back(moments.standard_deviation());
 }
 
+void append(FieldStatistics& to, const ValueRange& range) {
+  to.count = range.count;
+  to.min.push_back(range.min);
+  to.max.push_back(range.max);
+}
+
+template <class T>
+constexpr DType kDTypeOf = std::is_same_v<T, float>     ? DType::f32
+                           : std::is_same_v<T, int32_t> ? DType::i32
+                                                        : DType::i64;
+
 }  // namespace
 
-std::span<const float> FieldView::frame(int64_t t) const {
+template <class T>
+std::span<const T> FieldView::frame_of(int64_t t) const {
+  if (dtype != kDTypeOf<T>) {
+    throw invalid_argument(fmt::format("field {}", name), fmt::format("a field of {}", name_of(kDTypeOf<T>)),
+                           fmt::format("one of {}", name_of(dtype)), "read it by its own type");
+  }
   if (t < 0 || (dynamic && t >= frames)) {
     throw invalid_argument(fmt::format("frame of field {}", name), fmt::format("0..{}", frames - 1),
                            fmt::format("{}", t));
   }
-  const auto size = static_cast<size_t>(nodes * components);
-  return values.subspan(dynamic ? static_cast<size_t>(t) * size : 0, size);
+  const auto size = static_cast<size_t>(rows * components);
+  const std::span<const T> all(reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T));
+  return all.subspan(dynamic ? static_cast<size_t>(t) * size : 0, size);
 }
+
+template std::span<const float> FieldView::frame_of<float>(int64_t) const;
+template std::span<const int32_t> FieldView::frame_of<int32_t>(int64_t) const;
+template std::span<const int64_t> FieldView::frame_of<int64_t>(int64_t) const;
 
 TrajectoryView::TrajectoryView(const PackedFile* file, int64_t index)
     : file_(file), index_(index), mesh_(file->mesh(file->trajectory(index).mesh)) {}
@@ -156,15 +178,24 @@ TrajectoryView Dataset::trajectory(int64_t index) const {
   return TrajectoryView(file_.get(), index);
 }
 
-FieldStatistics Dataset::field_stats(std::string_view name, NodeTypeMask types, Quantity which) const {
-  const FieldMoments& moments = file_->statistics().fields[static_cast<size_t>(field_index(name))];
-  FieldStatistics result;
-  for (int component = 0; component < moments.components; ++component) {
-    Moments total;
-    for (int type = 0; type < kNodeTypes; ++type) {
-      if ((types & node_type_bit(type)) != 0) total.merge(moments.at(which, type, component));
+FieldStatistics Dataset::field_stats(std::string_view name, const NodeTypeSet& types, Quantity which) const {
+  const auto index = static_cast<size_t>(field_index(name));
+  const FieldMoments& field = file_->statistics().fields[index];
+  const bool on_nodes = fields()[index].on == FieldOn::node;
+  // The sum over the groups of the named types, component by component.
+  const auto sum_groups = [&]<class T>(const std::vector<T>& counted, int component) {
+    T total;
+    for (int64_t group = 0; group < field.groups(); ++group) {
+      if (on_nodes && !types.contains(group)) continue;
+      total.merge(counted[static_cast<size_t>(group * field.components() + component)]);
     }
-    append(result, total);
+    return total;
+  };
+  FieldStatistics result;
+  for (int component = 0; component < field.components(); ++component) {
+    if (which == Quantity::value && !field.ranges().empty())
+      append(result, sum_groups(field.ranges(), component));
+    if (field.has_moments()) append(result, sum_groups(field.moments(which), component));
   }
   return result;
 }
@@ -175,9 +206,15 @@ FieldStatistics Dataset::edge_stats() const {
   return result;
 }
 
-const std::array<double, kNodeTypes>& Dataset::node_type_counts() const {
-  return file_->statistics().node_type_counts;
+const std::vector<double>& Dataset::node_type_counts() const { return file_->statistics().node_type_counts; }
+
+int64_t Dataset::node_types() const {
+  if (file_->metadata().version > 1) return file_->metadata().node_types;
+  const std::vector<double>& counts = node_type_counts();
+  const auto last = std::find_if(counts.rbegin(), counts.rend(), [](double count) { return count > 0; });
+  return counts.rend() - last;
 }
+
 const std::string& Dataset::statistics_split() const { return file_->metadata().statistics_split; }
 
 }  // namespace meshgrad

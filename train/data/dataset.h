@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A packed data set (.mgd), memory-mapped: meshes with sorted edges, fields over time, splits, statistics.
 #pragma once
-#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -10,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include <meshgrad/train/data/field_info.h>
 #include <meshgrad/train/data/mesh_edges.h>
 #include <meshgrad/train/data/statistics.h>
 
@@ -17,14 +17,6 @@
 namespace meshgrad {
 
 class PackedFile;
-
-/// One field of the file's schema; the same for all trajectories.
-struct FieldInfo {
-  std::string name;
-  int components = 0;
-  bool dynamic = true;  ///< false: one frame that holds for all times
-  std::string unit;     ///< empty when unknown
-};
 
 struct SplitInfo {
   std::string name;
@@ -42,27 +34,37 @@ struct MeshView {
   CellKind cell_kind = CellKind::none;
   int nodes_per_cell = 0;                     ///< of cell_kind; 0 when there are no cells
   std::span<const float> positions;           ///< [nodes, dim]
-  std::span<const int32_t> node_type;         ///< [nodes], 0..8
+  std::span<const int32_t> node_type;         ///< [nodes], 0 <= type < Dataset::node_types()
   std::span<const int32_t> senders;           ///< [edges]
   std::span<const int32_t> receivers;         ///< [edges], ascending
   std::span<const int32_t> receiver_offsets;  ///< [nodes + 1]: edges of receiver n are [n], [n + 1] - 1
   std::span<const int32_t> sender_offsets;    ///< [nodes + 1] into sender_order
   std::span<const int32_t> sender_order;      ///< [edges]: edge numbers sorted by sender, then by number
   std::span<const int32_t> cells;             ///< [cells, nodes_per_cell]; empty when edges were given
+
+  int64_t cell_count() const {
+    return nodes_per_cell == 0 ? 0 : static_cast<int64_t>(cells.size()) / nodes_per_cell;
+  }
 };
 
-/// One field of one trajectory: float32 [frames, nodes, components].
+/// One field of one trajectory: [frames, rows, components] of its dtype.
 struct FieldView {
   std::string_view name;
+  FieldOn on = FieldOn::node;
+  DType dtype = DType::f32;
   int components = 0;
   int64_t frames = 0;  ///< 1 when the field is static
-  int64_t nodes = 0;
+  int64_t rows = 0;    ///< nodes, directed edges, cells, or 1 for the graph
   bool dynamic = true;
-  std::span<const float> values;
+  std::span<const std::byte> bytes;  ///< all frames
+  std::span<const float> values;     ///< the same; empty unless dtype is f32
 
-  /// [nodes, components] at time index t; a static field gives its one frame for every t.
-  /// Throws InvalidArgument when t is out of range.
-  std::span<const float> frame(int64_t t) const;
+  /// [rows, components] at time index t of an f32 field; a static field gives its one frame for every t.
+  /// Throws InvalidArgument when t is out of range or the dtype is another.
+  std::span<const float> frame(int64_t t) const { return frame_of<float>(t); }
+  /// Likewise for T = float (f32), int32_t (i32) or int64_t (i64).
+  template <class T>
+  std::span<const T> frame_of(int64_t t) const;
 };
 
 /// One trajectory; a light view, valid as long as the Dataset it came from (or a copy of it) lives.
@@ -91,11 +93,13 @@ class TrajectoryView {
   MeshView mesh_;
 };
 
-/// Mean and standard deviation (of the population) per component, over the training split.
+/// Per component, over the training split.
 struct FieldStatistics {
-  double count = 0;  ///< observations per component; 0: no such node, then mean and std are 0
-  std::vector<double> mean;
-  std::vector<double> std;
+  double count = 0;          ///< values per component; 0: no such node, then all others are 0
+  std::vector<double> mean;  ///< empty for integers
+  std::vector<double> std;   ///< of the population; empty for integers
+  std::vector<double> min;   ///< of values; empty for changes, and in a packed file of version 1
+  std::vector<double> max;
 };
 
 /// A packed data set. Copies share one mapping; all calls are safe from several threads.
@@ -130,8 +134,8 @@ class Dataset {
   TrajectoryView trajectory(std::string_view split, int64_t i) const;
   TrajectoryView trajectory(int64_t index) const;
 
-  /// Says that trajectory i of a split is needed soon: what of the file was never read is read from the disk
-  /// meanwhile. Costs nothing once it was.
+  /// Says that trajectory i of a split is needed soon, so that the system reads it from the disk in the
+  /// background. Costs nothing when it was read before.
   void read_ahead(std::string_view split, int64_t i) const;
 
   /// Frames of trajectory i of a split; reads the index alone and verifies nothing.
@@ -144,14 +148,17 @@ class Dataset {
   /// Of the mesh of trajectory i of a split; likewise.
   MeshSizes mesh_sizes(std::string_view split, int64_t i) const;
 
-  /// Over all nodes of the named types, all frames (or pairs, or triples of frames) of the training split.
-  FieldStatistics field_stats(std::string_view name, NodeTypeMask types = kAllNodeTypes,
+  /// Over all rows and all frames (or pairs, or triples of frames) of the training split; of a field on
+  /// nodes, over nodes of the named types alone. Integers have values, no changes.
+  FieldStatistics field_stats(std::string_view name, const NodeTypeSet& types = NodeTypeSet::all(),
                               Quantity which = Quantity::value) const;
   /// Edge features [relative position (sender minus receiver), norm], over the training split's meshes, each
   /// counted once a trajectory.
   FieldStatistics edge_stats() const;
-  /// (frame, node) pairs of each type in the training split.
-  const std::array<double, kNodeTypes>& node_type_counts() const;
+  /// (frame, node) pairs of each type in the training split: [node_types()], or 9 in a file of version 1.
+  const std::vector<double>& node_type_counts() const;
+  /// One more than the largest node type of the file; of version 1, of its training split.
+  int64_t node_types() const;
   /// The split the statistics were taken from: "train", or the first one when there is no "train".
   const std::string& statistics_split() const;
 

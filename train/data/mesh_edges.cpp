@@ -86,6 +86,17 @@ void check_node(int64_t node, int64_t nodes, size_t number, const char* kind, st
                    "node numbers count from 0 and must be below the number of positions");
 }
 
+// The number of the edge from a sender to a receiver; -1 when there is none.
+int32_t find_edge(const MeshEdges& edges, int32_t sender, int32_t receiver) {
+  const auto nodes = static_cast<int64_t>(edges.receiver_offsets.size()) - 1;
+  if (sender < 0 || receiver < 0 || receiver >= nodes) return -1;
+  const auto at = edges.receiver_offsets.begin() + receiver;
+  const auto first = edges.senders.begin() + at[0];
+  const auto last = edges.senders.begin() + at[1];
+  const auto found = std::lower_bound(first, last, sender);
+  return found == last || *found != sender ? -1 : static_cast<int32_t>(found - edges.senders.begin());
+}
+
 }  // namespace
 
 int nodes_per_cell(CellKind kind) {
@@ -145,6 +156,35 @@ MeshEdges edges_from_pairs(std::span<const int32_t> first, std::span<const int32
     push_both_ways(keys, first[i], second[i]);
   }
   return edges_of(std::move(keys), nodes, where);
+}
+
+std::vector<int32_t> columns_of_edges(const MeshEdges& edges, std::span<const int32_t> pairs,
+                                      std::string_view where) {
+  const size_t columns = pairs.size() / 2;
+  std::vector<int32_t> listed(edges.senders.size(), -1);
+  for (size_t i = 0; i < columns; ++i) {
+    const int32_t sender = pairs[i];
+    const int32_t receiver = pairs[columns + i];
+    if (sender == receiver) continue;
+    const int32_t edge = find_edge(edges, sender, receiver);
+    if (edge < 0 || listed[static_cast<size_t>(edge)] >= 0) {
+      throw data_error(where, "each edge of the mesh, at most once in each direction",
+                       fmt::format("{} to {} in column {}{}", sender, receiver, i, edge < 0 ? "" : " again"),
+                       "list the edges that the rows of edge fields belong to");
+    }
+    listed[static_cast<size_t>(edge)] = static_cast<int32_t>(i);
+  }
+  std::vector<int32_t> found = listed;
+  for (size_t edge = 0; edge < found.size(); ++edge) {
+    if (found[edge] >= 0) continue;
+    const int32_t other = find_edge(edges, edges.receivers[edge], edges.senders[edge]);
+    found[edge] = listed[static_cast<size_t>(other)];
+    if (found[edge] >= 0) continue;
+    throw data_error(where, "each edge of the mesh",
+                     fmt::format("none from {} to {}", edges.senders[edge], edges.receivers[edge]),
+                     "list all sides of the cells, in one direction or both");
+  }
+  return found;
 }
 
 }  // namespace meshgrad

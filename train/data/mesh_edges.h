@@ -40,5 +40,12 @@ MeshEdges edges_from_cells(std::span<const int32_t> cells, CellKind kind, int64_
 MeshEdges edges_from_pairs(std::span<const int32_t> first, std::span<const int32_t> second, int64_t nodes,
                            std::string_view where);
 
+/// For each directed edge the column of `pairs` [2, columns] (senders, receivers) that means it: its own, or
+/// that of its other direction where only one is listed. Columns that are loops are left out. Throws
+/// DataError naming `where` when a pair is no edge, is listed twice in one direction, or an edge is not
+/// listed.
+std::vector<int32_t> columns_of_edges(const MeshEdges& edges, std::span<const int32_t> pairs,
+                                      std::string_view where);
+
 }  // namespace meshgrad
 #pragma GCC visibility pop

@@ -19,8 +19,8 @@ static_assert(std::endian::native == std::endian::little, "packed files are mapp
 constexpr const char* kCopyOrConvertFix = "copy the file again, or convert the data again";
 
 template <class T>
-std::span<const T> part(std::span<const std::byte> block, uint64_t offset, uint64_t count) {
-  return {reinterpret_cast<const T*>(block.data() + offset), static_cast<size_t>(count)};
+std::span<const T> part(std::span<const std::byte> bytes, uint64_t offset, uint64_t count) {
+  return {reinterpret_cast<const T*>(bytes.data() + offset), static_cast<size_t>(count)};
 }
 
 bool all_below(std::span<const int32_t> numbers, uint64_t limit) {
@@ -49,10 +49,10 @@ bool edges_fit_offsets(const MeshView& mesh) {
   return true;
 }
 
-bool is_consistent(const MeshView& mesh) {
+bool is_consistent(const MeshView& mesh, int64_t node_types) {
   const auto nodes = static_cast<uint64_t>(mesh.nodes);
   const auto edges = static_cast<uint64_t>(mesh.edges);
-  return all_below(mesh.node_type, kNodeTypes) && all_below(mesh.cells, nodes) &&
+  return all_below(mesh.node_type, static_cast<uint64_t>(node_types)) && all_below(mesh.cells, nodes) &&
          all_below(mesh.sender_order, edges) && are_offsets(mesh.receiver_offsets, edges) &&
          are_offsets(mesh.sender_offsets, edges) && edges_fit_offsets(mesh);
 }
@@ -65,6 +65,7 @@ std::string PackedFile::where(std::string_view what) const {
 
 PackedFile::PackedFile(std::span<const std::byte> bytes, std::filesystem::path path)
     : bytes_(bytes), path_(std::move(path)) {
+  read_header();
   read_trailer();
   read_description();
   mesh_checked_ = std::vector<std::atomic<uint8_t>>(trailer_.mesh_count);
@@ -82,7 +83,8 @@ std::shared_ptr<const PackedFile> PackedFile::from_bytes(std::span<const std::by
   return std::shared_ptr<const PackedFile>(new PackedFile(bytes, std::move(name)));
 }
 
-std::span<const std::byte> PackedFile::block(uint64_t offset, uint64_t bytes, const std::string& what) const {
+std::span<const std::byte> PackedFile::section(uint64_t offset, uint64_t bytes,
+                                               const std::string& what) const {
   if (offset % kPackedAlignment != 0 || offset > bytes_.size() || bytes > bytes_.size() - offset) {
     throw data_error(where(what), "a place inside the file",
                      fmt::format("{} bytes at {} of {}", bytes, offset, bytes_.size()), kCopyOrConvertFix);
@@ -90,23 +92,27 @@ std::span<const std::byte> PackedFile::block(uint64_t offset, uint64_t bytes, co
   return bytes_.subspan(offset, bytes);
 }
 
-void PackedFile::read_trailer() {
-  PackedHeader header;
-  if (bytes_.size() < sizeof header) {
+void PackedFile::read_header() {
+  if (bytes_.size() < sizeof header_) {
     throw data_error(path_.string(), "a packed file (.mgd)", fmt::format("{} bytes", bytes_.size()),
                      kCopyOrConvertFix);
   }
-  std::memcpy(&header, bytes_.data(), sizeof header);
-  if (header.magic != kPackedMagic) {
+  std::memcpy(&header_, bytes_.data(), sizeof header_);
+  if (header_.magic != kPackedMagic) {
     throw data_error(path_.string(), "a packed file (.mgd)", "another kind of file",
                      "pack it first with `meshgrad convert`");
   }
-  if (header.version != kPackedVersion || header.trailer_bytes != sizeof trailer_) {
-    throw data_error(path_.string(), fmt::format("a packed file of version {}", kPackedVersion),
-                     fmt::format("version {}", header.version),
+  if (header_.version < kOldestPackedVersion || header_.version > kPackedVersion ||
+      header_.trailer_bytes != sizeof trailer_) {
+    throw data_error(path_.string(),
+                     fmt::format("a packed file of version {} to {}", kOldestPackedVersion, kPackedVersion),
+                     fmt::format("version {}", header_.version),
                      "convert the data again with this version of meshgrad");
   }
-  if (bytes_.size() < sizeof header + sizeof trailer_) {
+}
+
+void PackedFile::read_trailer() {
+  if (bytes_.size() < sizeof header_ + sizeof trailer_) {
     throw data_error(path_.string(), "a whole file", fmt::format("only {} bytes", bytes_.size()),
                      kCopyOrConvertFix);
   }
@@ -126,17 +132,17 @@ void PackedFile::read_description() {
       t.trajectory_count > bytes_.size() / sizeof(TrajectoryRecord)) {
     throw data_error(where("index"), "records inside the file", "more than fit", kCopyOrConvertFix);
   }
-  block(t.mesh_offset, t.mesh_count * sizeof(MeshRecord), "mesh index");
-  block(t.trajectory_offset, t.trajectory_count * sizeof(TrajectoryRecord), "trajectory index");
-  const auto numbers = block(t.statistics_offset, t.statistics_bytes, "statistics");
-  const auto text = block(t.metadata_offset, t.metadata_bytes, "metadata");
+  section(t.mesh_offset, t.mesh_count * sizeof(MeshRecord), "mesh index");
+  section(t.trajectory_offset, t.trajectory_count * sizeof(TrajectoryRecord), "trajectory index");
+  const auto numbers = section(t.statistics_offset, t.statistics_bytes, "statistics");
+  const auto text = section(t.metadata_offset, t.metadata_bytes, "metadata");
   const uint64_t hash =
       XXH3_64bits_withSeed(text.data(), text.size(), XXH3_64bits(numbers.data(), numbers.size()));
   if (hash != t.description_hash || numbers.size() % sizeof(double) != 0) {
     throw data_error(where("metadata"), "the checksum written with it", "another one", kCopyOrConvertFix);
   }
-  metadata_ =
-      metadata_from_json({reinterpret_cast<const char*>(text.data()), text.size()}, where("metadata"));
+  metadata_ = metadata_from_json({reinterpret_cast<const char*>(text.data()), text.size()}, header_.version,
+                                 where("metadata"));
   statistics_ = statistics_from_numbers(part<double>(numbers, 0, numbers.size() / sizeof(double)), metadata_,
                                         where("statistics"));
   int64_t next = 0;
@@ -187,7 +193,7 @@ MeshView PackedFile::mesh(int64_t index) const {
   view.cells =
       part<int32_t>(data, layout.cells, uint64_t{record.cells} * static_cast<uint64_t>(view.nodes_per_cell));
   if (mesh_checked_[at].load(std::memory_order_acquire) == 0) {
-    if (!is_consistent(view)) {
+    if (!is_consistent(view, metadata_.node_types)) {
       throw data_error(where(fmt::format("mesh {}", at)), "edges and cells of existing nodes", "others",
                        kCopyOrConvertFix);
     }
@@ -200,14 +206,15 @@ void PackedFile::check_mesh(uint64_t index) const {
   if (mesh_checked_[index].load(std::memory_order_acquire) != 0) return;
   const std::string what = fmt::format("mesh {}", index);
   const MeshRecord& record = mesh_record(index);
-  const auto data = block(record.offset, record.bytes, what);
+  const auto data = section(record.offset, record.bytes, what);
   const auto layout = mesh_layout(record);
   constexpr uint32_t kMax = 0x7fffffffU;
   if (!layout || layout->bytes != record.bytes || record.dim != metadata_.dim || record.nodes > kMax ||
-      record.edges > kMax || record.cell_kind > static_cast<uint16_t>(CellKind::hexahedron)) {
+      record.edges > kMax || record.cells > kMax || (record.cell_kind == 0 && record.cells != 0) ||
+      record.cell_kind > static_cast<uint16_t>(CellKind::hexahedron)) {
     throw data_error(where(what), "a consistent record", "sizes that do not fit", kCopyOrConvertFix);
   }
-  if (block_checksum(record, data) != record.checksum) {
+  if (section_checksum(record, data) != record.checksum) {
     throw data_error(where(what), "the checksum written with it", "another one", kCopyOrConvertFix);
   }
 }
@@ -217,16 +224,17 @@ void PackedFile::check_trajectory(int64_t index) const {
   if (checked.load(std::memory_order_acquire) != 0) return;
   const TrajectoryRecord& record = trajectory_record(index);
   const std::string what = fmt::format("trajectory {} ({})", index, trajectory_name(index));
-  const auto data = block(record.offset, record.bytes, what);
+  const auto data = section(record.offset, record.bytes, what);
   if (record.mesh >= trailer_.mesh_count || record.frames == 0) {
     throw data_error(where(what), "a mesh of this file and frames", fmt::format("mesh {}", record.mesh),
                      kCopyOrConvertFix);
   }
-  const auto layout = trajectory_layout(metadata_.fields, record.frames, mesh_record(record.mesh).nodes);
+  const auto layout =
+      trajectory_layout(metadata_.fields, record.frames, row_counts(mesh_record(record.mesh)));
   if (!layout || layout->bytes != record.bytes) {
     throw data_error(where(what), "a consistent record", "sizes that do not fit", kCopyOrConvertFix);
   }
-  if (block_checksum(record, data) != record.checksum) {
+  if (section_checksum(record, data) != record.checksum) {
     throw data_error(where(what), "the checksum written with it", "another one", kCopyOrConvertFix);
   }
   mesh(record.mesh);
@@ -241,18 +249,21 @@ const TrajectoryRecord& PackedFile::trajectory(int64_t index) const {
 FieldView PackedFile::field(int64_t trajectory_index, int64_t field_index) const {
   const TrajectoryRecord& record = trajectory(trajectory_index);
   const FieldInfo& info = metadata_.fields[static_cast<size_t>(field_index)];
-  const uint64_t nodes = mesh_record(record.mesh).nodes;
+  const RowCounts counts = row_counts(mesh_record(record.mesh));
   const uint64_t offset =
-      field_offset(metadata_.fields, static_cast<size_t>(field_index), record.frames, nodes);
+      field_offset(metadata_.fields, static_cast<size_t>(field_index), record.frames, counts);
   const uint64_t frames = info.dynamic ? record.frames : 1;
+  const uint64_t numbers = frames * counts.of(info.on) * static_cast<uint64_t>(info.components);
   FieldView view;
   view.name = info.name;
+  view.on = info.on;
+  view.dtype = info.dtype;
   view.components = info.components;
   view.frames = static_cast<int64_t>(frames);
-  view.nodes = static_cast<int64_t>(nodes);
+  view.rows = static_cast<int64_t>(counts.of(info.on));
   view.dynamic = info.dynamic;
-  view.values =
-      part<float>(bytes_, record.offset + offset, frames * nodes * static_cast<uint64_t>(info.components));
+  view.bytes = bytes_.subspan(record.offset + offset, numbers * static_cast<uint64_t>(size_of(info.dtype)));
+  if (info.dtype == DType::f32) view.values = part<float>(view.bytes, 0, numbers);
   return view;
 }
 
@@ -261,7 +272,7 @@ void PackedFile::read_ahead(int64_t index) const {
     return;
   const TrajectoryRecord& record = trajectory_record(index);
   if (record.offset > bytes_.size() || record.bytes > bytes_.size() - record.offset)
-    return;                         // told when read
+    return;                         // an error when the trajectory is read
   constexpr uint64_t kPage = 4096;  // or a part of a page, where pages are larger: then nothing happens
   const uint64_t begin = record.offset / kPage * kPage;
   ::posix_madvise(const_cast<std::byte*>(bytes_.data() + begin), record.offset + record.bytes - begin,

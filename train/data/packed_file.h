@@ -1,19 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
-// The packed file (.mgd), byte by byte, and its reader. Little endian; every block starts at a multiple
-// of 64.
+// The packed file (.mgd), byte by byte, and its reader. Little endian; every section starts at a multiple of
+// 64, and the bytes between sections are zeros.
 //
 //   header       64 bytes: PackedHeader
-//   blocks       mesh and trajectory data, in any order
-//   meshes       MeshRecord [mesh_count]
-//   trajectories TrajectoryRecord [trajectory_count], grouped by split
-//   statistics   double [..]: node type counts [9]; for each field [3 quantities, 9 types, components] x
-//                (count, mean, m2); edges [dim + 1] x (count, mean, m2)
-//   metadata     JSON: dim, fields, splits, statistics_split, source
-//   trailer      the last 128 bytes: PackedTrailer, which says where the sections lie
+//   data         one section for each mesh and each trajectory, in any order
+//   meshes       MeshRecord [meshes]
+//   trajectories TrajectoryRecord [trajectories], grouped by split
+//   statistics   f64 [..]; see below
+//   metadata     JSON; see below
+//   trailer      the last 128 bytes: PackedTrailer, which says where the last four sections are
 //
-// A mesh block holds positions, node_type, senders, receivers, receiver_offsets, sender_offsets, sender_order
-// and cells; a trajectory block holds its fields in the order of the metadata. Their parts start at multiples
-// of 64.
+// A mesh's section holds, each part from a multiple of 64 (sizes from its MeshRecord):
+//   positions        f32 [nodes, dim]
+//   node_type        i32 [nodes], 0 <= type < node_types
+//   senders          i32 [edges]        directed edges sorted by (receiver, sender), each connection both
+//   ways receivers        i32 [edges] receiver_offsets i32 [nodes + 1]    edges of receiver n are [n], .., [n
+//   + 1] - 1 sender_offsets   i32 [nodes + 1]    into sender_order sender_order     i32 [edges]        edge
+//   numbers by sender, then by number cells            i32 [cells, nodes of a cell], in the order of the
+//   input; none where edges were given
+//
+// A trajectory's section holds its fields in the order of the metadata, each from a multiple of 64, as
+// [frames, rows, components] of the field's dtype; frames is 1 for a static field, and a trajectory of one
+// frame is legal. Rows are the mesh's nodes, its directed edges in the order above, its cells, or 1 (graph).
+//
+// Metadata: {"dim", "dt", "node_types", "source", "statistics_split",
+//   "fields": [{"name", "components", "dynamic", "unit", "on": "node" | "edge" | "cell" | "graph",
+//               "dtype": "f32" | "i32" | "i64"}],
+//   "splits": [{"name", "first", "count"}]}
+// node_types is one more than the largest node type in the file.
+//
+// Statistics, of the split statistics_split, all f64:
+//   node type counts [node_types]: (frame, node) pairs
+//   for each field, with groups = node_types for a field on nodes, else 1:
+//     (count, mean, m2) [3, groups, components], of floats alone: value, change, second change (Quantity)
+//     (count, min, max) [groups, components]: of values
+//   edges [dim + 1] x (count, mean, m2): relative position (sender minus receiver), then its norm
+//
+// Version 1 is the same without "on" and "dtype" (fields are f32 on nodes), without "node_types" (they are
+// 9), and without (count, min, max). It is read, and no longer written.
 #pragma once
 #include <array>
 #include <atomic>
@@ -34,7 +58,8 @@
 namespace meshgrad {
 
 constexpr std::array<char, 8> kPackedMagic{'m', 'e', 's', 'h', 'g', 'r', 'd', '\n'};
-constexpr uint32_t kPackedVersion = 1;
+constexpr uint32_t kPackedVersion = 2;
+constexpr uint32_t kOldestPackedVersion = 1;
 constexpr uint64_t kPackedAlignment = 64;
 
 struct PackedHeader {
@@ -64,12 +89,12 @@ struct PackedTrailer {
 struct MeshRecord {
   uint64_t offset = 0;
   uint64_t bytes = 0;
-  uint64_t checksum = 0;  ///< XXH3 of the block, seeded with XXH3 of this record with checksum 0
+  uint64_t checksum = 0;  ///< XXH3 of the section, seeded with XXH3 of this record with checksum 0
   uint32_t nodes = 0;
-  uint32_t edges = 0;
+  uint32_t edges = 0;  ///< directed
   uint32_t cells = 0;
   uint16_t dim = 0;
-  uint16_t cell_kind = 0;
+  uint16_t cell_kind = 0;  ///< a CellKind; 0: no cells
   std::array<uint8_t, 24> reserved{};
 };
 
@@ -89,45 +114,52 @@ static_assert(sizeof(MeshRecord) == 64 && sizeof(TrajectoryRecord) == 128);
 
 /// What the metadata section says.
 struct PackedMetadata {
+  uint32_t version = kPackedVersion;  ///< from the header
   int dim = 0;
   double dt = 0;  ///< seconds, of the first trajectory; 0 when unknown
+  int64_t node_types = 1;
   std::vector<FieldInfo> fields;
   std::vector<SplitInfo> splits;
   std::string statistics_split;
   std::string source;  ///< what was converted, for people
 };
 
-/// Where the parts of a block start, relative to the block, and its size; nothing when it does not fit in 64
-/// bits.
+/// Where the parts of a mesh's section start, relative to it, and its size; nothing when it does not fit in
+/// 64 bits.
 struct MeshLayout {
   uint64_t positions, node_type, senders, receivers, receiver_offsets, sender_offsets, sender_order, cells,
       bytes;
 };
 std::optional<MeshLayout> mesh_layout(const MeshRecord& mesh);
+RowCounts row_counts(const MeshRecord& mesh);
+
+/// Where the fields of a trajectory's section start, relative to it, and its size; likewise.
 struct TrajectoryLayout {
   std::vector<uint64_t> fields;
   uint64_t bytes = 0;
 };
 std::optional<TrajectoryLayout> trajectory_layout(const std::vector<FieldInfo>& fields, uint64_t frames,
-                                                  uint64_t nodes);
+                                                  const RowCounts& rows);
 /// Where one field starts, of a trajectory whose layout is known to fit.
-uint64_t field_offset(const std::vector<FieldInfo>& fields, size_t field, uint64_t frames, uint64_t nodes);
+uint64_t field_offset(const std::vector<FieldInfo>& fields, size_t field, uint64_t frames,
+                      const RowCounts& rows);
 
-uint64_t block_checksum(MeshRecord record, std::span<const std::byte> block);
-uint64_t block_checksum(TrajectoryRecord record, std::span<const std::byte> block);
+uint64_t section_checksum(MeshRecord record, std::span<const std::byte> section);
+uint64_t section_checksum(TrajectoryRecord record, std::span<const std::byte> section);
 
 std::string metadata_to_json(const PackedMetadata& metadata);
-/// Throws DataError with `where` for anything that is not the metadata of a packed file.
-PackedMetadata metadata_from_json(std::string_view text, std::string_view where);
+/// Throws DataError with `where` for anything that is not the metadata of a packed file of that version.
+PackedMetadata metadata_from_json(std::string_view text, uint32_t version, std::string_view where);
 
+/// Every field on nodes, and the node type counts, must have `metadata.node_types` groups, other fields one.
 std::vector<double> statistics_to_numbers(const DataStatistics& statistics);
 /// Throws DataError with `where` when the count of numbers does not fit the fields.
 DataStatistics statistics_from_numbers(std::span<const double> numbers, const PackedMetadata& metadata,
                                        std::string_view where);
 
-/// The reader. Opening checks header, trailer, sections and metadata; a block is checked (bounds, checksum,
-/// node numbers) the first time it is asked for. Never reads outside the bytes it was given, whatever they
-/// are. Thread-safe. All faults are DataErrors naming the file.
+/// The reader. Opening checks header, trailer, index and metadata; the section of a mesh or a trajectory is
+/// checked (bounds, checksum, node numbers) the first time it is asked for. Never reads outside the bytes it
+/// was given, whatever they are. Thread-safe. All faults are DataErrors naming the file.
 class PackedFile {
  public:
   static std::shared_ptr<const PackedFile> open(const std::filesystem::path& path);
@@ -148,21 +180,24 @@ class PackedFile {
   /// Of a trajectory that was checked.
   FieldView field(int64_t trajectory_index, int64_t field_index) const;
   std::string_view trajectory_name(int64_t index) const;
-  /// Asks the system to read a trajectory that was not yet checked, meanwhile; at once back, never an error.
+  /// Asks the system to read a trajectory that was not checked yet in the background. Returns at once and
+  /// reports no errors.
   void read_ahead(int64_t index) const;
 
  private:
   PackedFile(std::span<const std::byte> bytes, std::filesystem::path path);
+  void read_header();
   void read_trailer();
   void read_description();
   void check_mesh(uint64_t index) const;
   void check_trajectory(int64_t index) const;
-  std::span<const std::byte> block(uint64_t offset, uint64_t bytes, const std::string& what) const;
+  std::span<const std::byte> section(uint64_t offset, uint64_t bytes, const std::string& what) const;
   std::string where(std::string_view part) const;
 
   std::optional<MappedFile> mapping_;
   std::span<const std::byte> bytes_;
   std::filesystem::path path_;
+  PackedHeader header_;
   PackedTrailer trailer_;
   PackedMetadata metadata_;
   DataStatistics statistics_;

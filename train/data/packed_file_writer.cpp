@@ -15,8 +15,8 @@ namespace meshgrad {
 namespace {
 
 template <class T>
-void copy_part(std::vector<std::byte>& block, uint64_t offset, std::span<const T> values) {
-  if (!values.empty()) std::memcpy(block.data() + offset, values.data(), values.size_bytes());
+void copy_part(std::vector<std::byte>& section, uint64_t offset, std::span<const T> values) {
+  if (!values.empty()) std::memcpy(section.data() + offset, values.data(), values.size_bytes());
 }
 
 template <class T>
@@ -58,8 +58,6 @@ uint64_t PackedFileWriter::append_section(std::span<const std::byte> bytes) {
   return offset;
 }
 
-uint64_t PackedFileWriter::append_block() { return append_section(block_); }
-
 PackedFileWriter::MeshKey PackedFileWriter::mesh_key(const PackedMesh& mesh,
                                                      std::span<const int32_t> given_edges) {
   const std::array<uint64_t, 5> shape{static_cast<uint64_t>(mesh.dim), static_cast<uint64_t>(mesh.cell_kind),
@@ -94,18 +92,22 @@ int64_t PackedFileWriter::add_mesh(const MeshKey& key, const PackedMesh& mesh, c
   record.cell_kind = static_cast<uint16_t>(mesh.cell_kind);
   const MeshLayout layout = mesh_layout(record).value();
   record.bytes = layout.bytes;
-  block_.assign(layout.bytes, std::byte{0});
-  copy_part(block_, layout.positions, mesh.positions);
-  copy_part(block_, layout.node_type, mesh.node_type);
-  copy_part<int32_t>(block_, layout.senders, edges.senders);
-  copy_part<int32_t>(block_, layout.receivers, edges.receivers);
-  copy_part<int32_t>(block_, layout.receiver_offsets, edges.receiver_offsets);
-  copy_part<int32_t>(block_, layout.sender_offsets, edges.sender_offsets);
-  copy_part<int32_t>(block_, layout.sender_order, edges.sender_order);
-  if (width > 0) copy_part(block_, layout.cells, mesh.cells);
-  record.offset = append_block();
-  record.checksum = block_checksum(record, block_);
+  section_.assign(layout.bytes, std::byte{0});
+  copy_part(section_, layout.positions, mesh.positions);
+  copy_part(section_, layout.node_type, mesh.node_type);
+  copy_part<int32_t>(section_, layout.senders, edges.senders);
+  copy_part<int32_t>(section_, layout.receivers, edges.receivers);
+  copy_part<int32_t>(section_, layout.receiver_offsets, edges.receiver_offsets);
+  copy_part<int32_t>(section_, layout.sender_offsets, edges.sender_offsets);
+  copy_part<int32_t>(section_, layout.sender_order, edges.sender_order);
+  if (width > 0) copy_part(section_, layout.cells, mesh.cells);
+  record.offset = append_section(section_);
+  record.checksum = section_checksum(record, section_);
   meshes_.push_back(record);
+  for (const int32_t type : mesh.node_type) {
+    check_internal(type >= 0 && type < kMaxNodeTypes, "node types in range");
+    metadata_.node_types = std::max(metadata_.node_types, int64_t{type} + 1);
+  }
   const auto number = static_cast<int64_t>(meshes_.size()) - 1;
   mesh_numbers_.emplace(key, number);
   return number;
@@ -121,19 +123,22 @@ void PackedFileWriter::add_trajectory(const Trajectory& trajectory) {
   record.first_frame = static_cast<uint64_t>(trajectory.first_frame);
   record.dt = trajectory.dt;
   copy_name(record.name, trajectory.name);
-  const uint64_t nodes = meshes_[record.mesh].nodes;
-  const TrajectoryLayout layout = trajectory_layout(metadata_.fields, record.frames, nodes).value();
+  const RowCounts rows = row_counts(meshes_[record.mesh]);
+  const TrajectoryLayout layout = trajectory_layout(metadata_.fields, record.frames, rows).value();
   record.bytes = layout.bytes;
-  block_.assign(layout.bytes, std::byte{0});
+  section_.assign(layout.bytes, std::byte{0});
   for (size_t f = 0; f < metadata_.fields.size(); ++f) {
     const FieldInfo& info = metadata_.fields[f];
     const uint64_t frames = info.dynamic ? record.frames : 1;
-    check_internal(trajectory.fields[f].size() == frames * nodes * static_cast<uint64_t>(info.components),
-                   "a field of another size than its trajectory");
-    copy_part(block_, layout.fields[f], trajectory.fields[f]);
+    const uint64_t numbers = frames * rows.of(info.on) * static_cast<uint64_t>(info.components);
+    const FieldData& data = trajectory.fields[f];
+    check_internal(
+        data.dtype == info.dtype && data.bytes.size() == numbers * static_cast<uint64_t>(size_of(info.dtype)),
+        "a field of another size than its trajectory");
+    copy_part(section_, layout.fields[f], data.bytes);
   }
-  record.offset = append_block();
-  record.checksum = block_checksum(record, block_);
+  record.offset = append_section(section_);
+  record.checksum = section_checksum(record, section_);
   trajectories_.emplace_back(trajectory.split, record);
 }
 
@@ -158,6 +163,18 @@ PackedFileWriter::Summary PackedFileWriter::finish(const std::vector<std::string
   metadata_.dt = ordered.empty() ? 0.0 : ordered.front().dt;
   metadata_.statistics_split = statistics_split;
   metadata_.source = source;
+  write_index(ordered, statistics);
+  file_.commit();
+  return {metadata_.splits, static_cast<int64_t>(meshes_.size()), file_.size()};
+}
+
+void PackedFileWriter::write_index(const std::vector<TrajectoryRecord>& ordered, DataStatistics statistics) {
+  metadata_.node_types =
+      std::max(metadata_.node_types, static_cast<int64_t>(statistics.node_type_counts.size()));
+  statistics.node_type_counts.resize(static_cast<size_t>(metadata_.node_types), 0.0);
+  for (size_t f = 0; f < metadata_.fields.size(); ++f) {
+    statistics.fields[f].grow(metadata_.fields[f].on == FieldOn::node ? metadata_.node_types : 1);
+  }
   std::vector<uint64_t> checksums;
   checksums.reserve(meshes_.size() + ordered.size());
   for (const MeshRecord& mesh : meshes_) checksums.push_back(mesh.checksum);
@@ -180,8 +197,6 @@ PackedFileWriter::Summary PackedFileWriter::finish(const std::vector<std::string
   trailer.file_bytes = file_.size() + sizeof trailer;
   trailer.trailer_hash = XXH3_64bits(&trailer, sizeof trailer - sizeof trailer.trailer_hash);
   file_.write(std::as_bytes(std::span(&trailer, 1)));
-  file_.commit();
-  return {metadata_.splits, static_cast<int64_t>(meshes_.size()), trailer.file_bytes};
 }
 
 }  // namespace meshgrad

@@ -21,8 +21,25 @@ struct PackedMesh {
   int dim = 2;
   CellKind cell_kind = CellKind::none;
   std::span<const float> positions;    ///< [nodes, dim]
-  std::span<const int32_t> node_type;  ///< [nodes], 0..8
+  std::span<const int32_t> node_type;  ///< [nodes], 0 <= type < kMaxNodeTypes
   std::span<const int32_t> cells;      ///< [cells, nodes_per_cell(cell_kind)]
+};
+
+/// The numbers of a field, and their type; read during the call only.
+struct FieldData {
+  DType dtype = DType::f32;
+  std::span<const std::byte> bytes;
+
+  FieldData(std::span<const float> values) : FieldData(DType::f32, values) {}
+  FieldData(std::span<const int32_t> values) : FieldData(DType::i32, values) {}
+  FieldData(std::span<const int64_t> values) : FieldData(DType::i64, values) {}
+  template <class T>
+  FieldData(const std::vector<T>& values) : FieldData(std::span<const T>(values)) {}
+
+ private:
+  template <class T>
+  FieldData(DType dtype_of_values, std::span<const T> values)
+      : dtype(dtype_of_values), bytes(std::as_bytes(values)) {}
 };
 
 /// Memory does not grow with the data, only with the number of trajectories and meshes. Nothing appears at
@@ -49,7 +66,9 @@ class PackedFileWriter {
     int64_t frames = 0;
     int64_t first_frame = 0;
     double dt = 0;
-    std::vector<std::span<const float>> fields;  ///< [frames or 1, nodes, components] each, in schema order
+    /// In schema order, each [frames, rows, components] with 1 frame when static; rows of an edge field are
+    /// directed edges in the mesh's order.
+    std::vector<FieldData> fields;
   };
   void add_trajectory(const Trajectory& trajectory);
 
@@ -59,12 +78,16 @@ class PackedFileWriter {
     uint64_t bytes = 0;
   };
   /// Writes the index and puts the file in place. Trajectories are grouped by split, in the given order of
-  /// splits (those not named follow), and keep their order within one.
+  /// splits (those not named follow), and keep their order within one. Groups of the statistics are made as
+  /// many as there are node types.
   Summary finish(const std::vector<std::string>& split_order, const DataStatistics& statistics,
                  const std::string& statistics_split, const std::string& source);
 
+  /// The rows that a field of mesh `mesh` has.
+  RowCounts mesh_rows(int64_t mesh) const { return row_counts(meshes_[static_cast<size_t>(mesh)]); }
+
  private:
-  uint64_t append_block();
+  void write_index(const std::vector<TrajectoryRecord>& ordered, DataStatistics statistics);
   uint64_t append_section(std::span<const std::byte> bytes);
 
   AtomicFile file_;
@@ -72,7 +95,7 @@ class PackedFileWriter {
   std::vector<MeshRecord> meshes_;
   std::map<MeshKey, int64_t> mesh_numbers_;
   std::vector<std::pair<std::string, TrajectoryRecord>> trajectories_;  ///< with their splits
-  std::vector<std::byte> block_;                                        ///< the block under construction
+  std::vector<std::byte> section_;                                      ///< the section under construction
 };
 
 }  // namespace meshgrad

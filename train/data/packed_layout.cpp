@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The parts of the packed format that writer and reader share: layouts, checksums, metadata, statistics.
+#include <fmt/format.h>
 #include <xxhash.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -16,14 +18,14 @@ using Json = nlohmann::json;
 
 constexpr const char* kConvertFix = "convert the data again";
 
-// Adds parts of rows x columns numbers of 4 bytes, each aligned; remembers an overflow.
+// Adds parts of frames x rows x columns numbers, each aligned; remembers an overflow.
 class LayoutBuilder {
  public:
-  uint64_t add(uint64_t rows, uint64_t columns, uint64_t frames = 1) {
+  uint64_t add(uint64_t rows, uint64_t columns, uint64_t frames = 1, uint64_t number_bytes = 4) {
     const uint64_t start = bytes_;
     uint64_t size = 0;
     failed_ |= __builtin_mul_overflow(rows, columns, &size) || __builtin_mul_overflow(size, frames, &size) ||
-               __builtin_mul_overflow(size, uint64_t{4}, &size) ||
+               __builtin_mul_overflow(size, number_bytes, &size) ||
                __builtin_add_overflow(bytes_, size, &bytes_) ||
                __builtin_add_overflow(bytes_, kPackedAlignment - 1, &bytes_);
     bytes_ &= ~(kPackedAlignment - 1);
@@ -38,21 +40,38 @@ class LayoutBuilder {
 };
 
 template <class Record>
-uint64_t seeded_checksum(Record record, std::span<const std::byte> block) {
+uint64_t seeded_checksum(Record record, std::span<const std::byte> section) {
   record.checksum = 0;
-  return XXH3_64bits_withSeed(block.data(), block.size(), XXH3_64bits(&record, sizeof record));
+  return XXH3_64bits_withSeed(section.data(), section.size(), XXH3_64bits(&record, sizeof record));
 }
 
 void put(std::vector<double>& numbers, const std::vector<Moments>& moments) {
   for (const Moments& m : moments) numbers.insert(numbers.end(), {m.count, m.mean, m.m2});
 }
+void put(std::vector<double>& numbers, const std::vector<ValueRange>& ranges) {
+  for (const ValueRange& r : ranges) numbers.insert(numbers.end(), {r.count, r.min, r.max});
+}
 
-size_t take(std::span<const double> numbers, size_t at, std::vector<Moments>& moments) {
-  for (Moments& m : moments) {
-    m = {numbers[at], numbers[at + 1], numbers[at + 2]};
+// Both are three numbers; returns the position behind the last.
+template <class Triple>
+size_t take(std::span<const double> numbers, size_t at, std::vector<Triple>& triples) {
+  for (Triple& triple : triples) {
+    triple = {numbers[at], numbers[at + 1], numbers[at + 2]};
     at += 3;
   }
   return at;
+}
+
+int64_t groups_of(const FieldInfo& field, const PackedMetadata& metadata) {
+  return field.on == FieldOn::node ? metadata.node_types : 1;
+}
+
+// How many statistics a field has.
+uint64_t numbers_of(const FieldInfo& field, const PackedMetadata& metadata) {
+  const uint64_t triples =
+      (field.dtype == DType::f32 ? uint64_t{kQuantities} : 0) + (metadata.version > 1 ? 1 : 0);
+  return 3 * triples * static_cast<uint64_t>(groups_of(field, metadata)) *
+         static_cast<uint64_t>(field.components);
 }
 
 // Throws Json::type_error for anything but a whole number that is not negative.
@@ -64,16 +83,37 @@ int small_number(const Json& json) {
   return static_cast<int>(std::min<int64_t>(whole_number(json), std::numeric_limits<int>::max()));
 }
 
-PackedMetadata metadata_of(const Json& json) {
+// The position of a name in a list of names.
+template <class Names, class Name>
+size_t position_of(const Names& names, const Name& name, const char* what) {
+  for (size_t i = 0; i < std::size(names); ++i) {
+    if (names[i] == name) return i;
+  }
+  throw Json::other_error::create(501, fmt::format("unknown {} \"{}\"", what, name), nullptr);
+}
+
+FieldInfo field_of(const Json& json, uint32_t version) {
+  FieldInfo field{json.at("name").get<std::string>(), small_number(json.at("components")),
+                  json.at("dynamic").get<bool>(), json.at("unit").get<std::string>()};
+  if (version == 1) return field;
+  constexpr std::array<DType, 3> kDTypes{DType::f32, DType::i32, DType::i64};
+  constexpr std::array<std::string_view, 3> kNames{name_of(DType::f32), name_of(DType::i32),
+                                                   name_of(DType::i64)};
+  field.on = static_cast<FieldOn>(position_of(kFieldOnNames, json.at("on").get<std::string>(), "place"));
+  field.dtype = kDTypes[position_of(kNames, json.at("dtype").get<std::string>(), "dtype")];
+  return field;
+}
+
+PackedMetadata metadata_of(const Json& json, uint32_t version) {
+  constexpr int64_t kNodeTypesOfVersion1 = 9;
   PackedMetadata metadata;
+  metadata.version = version;
   metadata.dim = small_number(json.at("dim"));
   metadata.dt = json.at("dt").get<double>();
+  metadata.node_types = version == 1 ? kNodeTypesOfVersion1 : whole_number(json.at("node_types"));
   metadata.statistics_split = json.at("statistics_split").get<std::string>();
   metadata.source = json.at("source").get<std::string>();
-  for (const Json& field : json.at("fields")) {
-    metadata.fields.push_back({field.at("name").get<std::string>(), small_number(field.at("components")),
-                               field.at("dynamic").get<bool>(), field.at("unit").get<std::string>()});
-  }
+  for (const Json& field : json.at("fields")) metadata.fields.push_back(field_of(field, version));
   for (const Json& split : json.at("splits")) {
     metadata.splits.push_back({split.at("name").get<std::string>(), whole_number(split.at("first")),
                                whole_number(split.at("count"))});
@@ -81,8 +121,9 @@ PackedMetadata metadata_of(const Json& json) {
   return metadata;
 }
 
-uint64_t add_field(LayoutBuilder& builder, const FieldInfo& field, uint64_t frames, uint64_t nodes) {
-  return builder.add(nodes, static_cast<uint64_t>(field.components), field.dynamic ? frames : 1);
+uint64_t add_field(LayoutBuilder& builder, const FieldInfo& field, uint64_t frames, const RowCounts& rows) {
+  return builder.add(rows.of(field.on), static_cast<uint64_t>(field.components), field.dynamic ? frames : 1,
+                     static_cast<uint64_t>(size_of(field.dtype)));
 }
 
 }  // namespace
@@ -104,38 +145,47 @@ std::optional<MeshLayout> mesh_layout(const MeshRecord& mesh) {
   return layout;
 }
 
+RowCounts row_counts(const MeshRecord& mesh) { return {mesh.nodes, mesh.edges, mesh.cells}; }
+
 std::optional<TrajectoryLayout> trajectory_layout(const std::vector<FieldInfo>& fields, uint64_t frames,
-                                                  uint64_t nodes) {
+                                                  const RowCounts& rows) {
   LayoutBuilder builder;
   TrajectoryLayout layout;
-  for (const FieldInfo& field : fields) layout.fields.push_back(add_field(builder, field, frames, nodes));
+  for (const FieldInfo& field : fields) layout.fields.push_back(add_field(builder, field, frames, rows));
   layout.bytes = builder.bytes();
   if (builder.failed()) return std::nullopt;
   return layout;
 }
 
-uint64_t field_offset(const std::vector<FieldInfo>& fields, size_t field, uint64_t frames, uint64_t nodes) {
+uint64_t field_offset(const std::vector<FieldInfo>& fields, size_t field, uint64_t frames,
+                      const RowCounts& rows) {
   LayoutBuilder builder;
-  for (size_t before = 0; before < field; ++before) add_field(builder, fields[before], frames, nodes);
-  return add_field(builder, fields[field], frames, nodes);
+  for (size_t before = 0; before < field; ++before) add_field(builder, fields[before], frames, rows);
+  return add_field(builder, fields[field], frames, rows);
 }
 
-uint64_t block_checksum(MeshRecord record, std::span<const std::byte> block) {
-  return seeded_checksum(record, block);
+uint64_t section_checksum(MeshRecord record, std::span<const std::byte> section) {
+  return seeded_checksum(record, section);
 }
-uint64_t block_checksum(TrajectoryRecord record, std::span<const std::byte> block) {
-  return seeded_checksum(record, block);
+uint64_t section_checksum(TrajectoryRecord record, std::span<const std::byte> section) {
+  return seeded_checksum(record, section);
 }
 
 std::string metadata_to_json(const PackedMetadata& metadata) {
-  Json json{
-      {"dim", metadata.dim},       {"dt", metadata.dt},       {"statistics_split", metadata.statistics_split},
-      {"source", metadata.source}, {"fields", Json::array()}, {"splits", Json::array()}};
+  Json json{{"dim", metadata.dim},
+            {"dt", metadata.dt},
+            {"node_types", metadata.node_types},
+            {"statistics_split", metadata.statistics_split},
+            {"source", metadata.source},
+            {"fields", Json::array()},
+            {"splits", Json::array()}};
   for (const FieldInfo& field : metadata.fields) {
     json["fields"].push_back({{"name", field.name},
                               {"components", field.components},
                               {"dynamic", field.dynamic},
-                              {"unit", field.unit}});
+                              {"unit", field.unit},
+                              {"on", std::string(name_of(field.on))},
+                              {"dtype", std::string(name_of(field.dtype))}});
   }
   for (const SplitInfo& split : metadata.splits) {
     json["splits"].push_back({{"name", split.name}, {"first", split.first}, {"count", split.count}});
@@ -144,10 +194,10 @@ std::string metadata_to_json(const PackedMetadata& metadata) {
   return json.dump(1, ' ', false, Json::error_handler_t::replace);
 }
 
-PackedMetadata metadata_from_json(std::string_view text, std::string_view where) {
+PackedMetadata metadata_from_json(std::string_view text, uint32_t version, std::string_view where) {
   PackedMetadata metadata;
   try {
-    metadata = metadata_of(Json::parse(text));
+    metadata = metadata_of(Json::parse(text), version);
   } catch (const Json::exception& error) {
     throw data_error(where, "the metadata of a packed file", error.what(), kConvertFix);
   }
@@ -157,12 +207,19 @@ PackedMetadata metadata_from_json(std::string_view text, std::string_view where)
   if (metadata.dim < 2 || metadata.dim > 3 || !fields_fit || metadata.fields.size() > 4096) {
     throw data_error(where, "2 or 3 dimensions and fields of 1..65535 components", "others", kConvertFix);
   }
+  if (metadata.node_types < 1 || metadata.node_types > kMaxNodeTypes) {
+    throw data_error(where, fmt::format("1 to {} node types", kMaxNodeTypes),
+                     fmt::format("{}", metadata.node_types), kConvertFix);
+  }
   return metadata;
 }
 
 std::vector<double> statistics_to_numbers(const DataStatistics& statistics) {
   std::vector<double> numbers(statistics.node_type_counts.begin(), statistics.node_type_counts.end());
-  for (const FieldMoments& field : statistics.fields) put(numbers, field.moments);
+  for (const FieldMoments& field : statistics.fields) {
+    for (int q = 0; q < kQuantities; ++q) put(numbers, field.moments(static_cast<Quantity>(q)));
+    put(numbers, field.ranges());
+  }
   put(numbers, statistics.edges);
   return numbers;
 }
@@ -170,19 +227,22 @@ std::vector<double> statistics_to_numbers(const DataStatistics& statistics) {
 DataStatistics statistics_from_numbers(std::span<const double> numbers, const PackedMetadata& metadata,
                                        std::string_view where) {
   const auto edge_components = static_cast<size_t>(metadata.dim) + 1;
-  size_t expected = kNodeTypes + edge_components * 3;
-  for (const FieldInfo& field : metadata.fields) {
-    expected += static_cast<size_t>(kQuantities * kNodeTypes * 3) * static_cast<size_t>(field.components);
-  }
+  const auto node_types = static_cast<size_t>(metadata.node_types);
+  uint64_t expected = node_types + edge_components * 3;
+  for (const FieldInfo& field : metadata.fields) expected += numbers_of(field, metadata);
   if (numbers.size() != expected) {
     throw data_error(where, std::to_string(expected) + " statistics", std::to_string(numbers.size()),
                      kConvertFix);
   }
   DataStatistics statistics;
-  std::copy_n(numbers.begin(), kNodeTypes, statistics.node_type_counts.begin());
-  size_t at = kNodeTypes;
-  for (const FieldInfo& field : metadata.fields) {
-    at = take(numbers, at, statistics.fields.emplace_back(field.components).moments);
+  statistics.node_type_counts.assign(numbers.begin(), numbers.begin() + metadata.node_types);
+  size_t at = node_types;
+  for (const FieldInfo& info : metadata.fields) {
+    FieldMoments& field = statistics.fields.emplace_back(info.components, info.dtype);
+    field.grow(groups_of(info, metadata));
+    if (metadata.version == 1) field.ranges().clear();
+    for (int q = 0; q < kQuantities; ++q) at = take(numbers, at, field.moments(static_cast<Quantity>(q)));
+    at = take(numbers, at, field.ranges());
   }
   statistics.edges.resize(edge_components);
   take(numbers, at, statistics.edges);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cmath>
+#include <algorithm>
+#include <utility>
 
+#include <meshgrad/engine/error.h>
 #include <meshgrad/train/data/statistics.h>
 
 namespace meshgrad {
@@ -20,64 +22,119 @@ double quantity_of(Quantity quantity, const float* at, int64_t frame_size) {
   return static_cast<double>(at[0]);
 }
 
+// Calls f(position within a frame, position within [groups, components]) for each number of a frame.
+template <class F>
+void for_each_number(std::span<const int32_t> group_of_row, size_t components, F f) {
+  int64_t i = 0;
+  for (const int32_t group : group_of_row) {
+    const size_t first = static_cast<size_t>(group) * components;
+    for (size_t c = 0; c < components; ++c) f(i++, first + c);
+  }
+}
+
 }  // namespace
 
-void Moments::add(double value, double weight) {
-  if (weight <= 0) return;
-  count += weight;
-  const double delta = value - mean;
-  mean += delta * (weight / count);
-  m2 += weight * delta * (value - mean);
+NodeTypeSet NodeTypeSet::all() {
+  NodeTypeSet set({});
+  set.all_ = true;
+  return set;
 }
 
-void Moments::merge(const Moments& other) {
+bool NodeTypeSet::contains(int64_t type) const {
+  return all_ || std::find(types_.begin(), types_.end(), type) != types_.end();
+}
+
+void ValueRange::add(double value) { merge({1, value, value}); }
+
+void ValueRange::merge(const ValueRange& other) {
   if (other.count <= 0) return;
-  const double total = count + other.count;
-  const double delta = other.mean - mean;
-  m2 += other.m2 + delta * delta * (count * (other.count / total));
-  mean += delta * (other.count / total);
-  count = total;
+  min = count > 0 ? std::min(min, other.min) : other.min;
+  max = count > 0 ? std::max(max, other.max) : other.max;
+  count += other.count;
 }
 
-double Moments::standard_deviation() const { return count > 0 ? std::sqrt(m2 / count) : 0.0; }
+void FieldMoments::grow(int64_t groups) {
+  groups_ = std::max(groups_, groups);
+  const auto size = static_cast<size_t>(groups_) * static_cast<size_t>(components_);
+  if (has_moments()) {
+    for (std::vector<Moments>& moments : moments_) moments.resize(size);
+  }
+  ranges_.resize(size);
+}
 
-void FieldMoments::add(std::span<const float> values, std::span<const int32_t> node_type, int64_t frames) {
-  const auto nodes = static_cast<int64_t>(node_type.size());
-  const int64_t frame_size = nodes * components;
-  const auto slots = static_cast<size_t>(kNodeTypes * components);
-  std::vector<double> sum(slots);
-  std::vector<double> count(slots);
-  std::vector<double> square(slots);
-  // Calls f(place in the frame, slot of its type and component).
-  const auto for_each_number = [&](auto f) {
-    int64_t i = 0;
-    for (const int32_t type : node_type) {
-      const auto first = static_cast<size_t>(type * components);
-      for (size_t c = 0; c < static_cast<size_t>(components); ++c) f(i++, first + c);
-    }
-  };
+Moments& FieldMoments::at(Quantity quantity, int64_t group, int component) {
+  return const_cast<Moments&>(std::as_const(*this).at(quantity, group, component));
+}
+
+const Moments& FieldMoments::at(Quantity quantity, int64_t group, int component) const {
+  check_internal(has_moments() && group >= 0 && group < groups_, "moments of a group that exists");
+  return moments(quantity)[static_cast<size_t>(group * components_ + component)];
+}
+
+void FieldMoments::grow_to_hold(std::span<const int32_t> group_of_row) {
+  if (group_of_row.empty()) return;
+  grow(int64_t{*std::max_element(group_of_row.begin(), group_of_row.end())} + 1);
+}
+
+template <class T>
+void FieldMoments::add_ranges(std::span<const T> values, std::span<const int32_t> group_of_row) {
+  const size_t frame_size = group_of_row.size() * static_cast<size_t>(components_);
+  for (size_t at = 0; at + frame_size <= values.size() && frame_size > 0; at += frame_size) {
+    for_each_number(group_of_row, static_cast<size_t>(components_), [&](int64_t i, size_t slot) {
+      ranges_[slot].add(static_cast<double>(values[at + static_cast<size_t>(i)]));
+    });
+  }
+}
+
+void FieldMoments::add_moments(Quantity quantity, std::span<const float> values,
+                               std::span<const int32_t> group_of_row, int64_t frames) {
+  const int64_t frame_size = static_cast<int64_t>(group_of_row.size()) * components_;
+  const auto components = static_cast<size_t>(components_);
+  std::vector<Moments>& totals = moments(quantity);
+  std::vector<Moments> of_frame;
+  const int64_t first = quantity == Quantity::second_change ? 1 : 0;
+  const int64_t last = quantity == Quantity::value ? frames : frames - 1;
+  for (int64_t t = first; t < last; ++t) {
+    // Two passes over a frame that lies in cache: no division a number, and no cancellation.
+    const float* frame = values.data() + t * frame_size;
+    of_frame.assign(totals.size(), {});
+    for_each_number(group_of_row, components, [&](int64_t i, size_t slot) {
+      of_frame[slot].mean += quantity_of(quantity, frame + i, frame_size);
+      of_frame[slot].count += 1;
+    });
+    for (Moments& m : of_frame) m.mean = m.count > 0 ? m.mean / m.count : 0.0;
+    for_each_number(group_of_row, components, [&](int64_t i, size_t slot) {
+      const double delta = quantity_of(quantity, frame + i, frame_size) - of_frame[slot].mean;
+      of_frame[slot].m2 += delta * delta;
+    });
+    for (size_t slot = 0; slot < totals.size(); ++slot) totals[slot].merge(of_frame[slot]);
+  }
+}
+
+void FieldMoments::add(std::span<const float> values, std::span<const int32_t> group_of_row, int64_t frames) {
+  check_internal(has_moments(), "floats for a field of floats");
+  grow_to_hold(group_of_row);
+  add_ranges(values, group_of_row);
   for (int q = 0; q < kQuantities; ++q) {
-    const auto quantity = static_cast<Quantity>(q);
-    const int64_t first = quantity == Quantity::second_change ? 1 : 0;
-    const int64_t last = quantity == Quantity::value ? frames : frames - 1;
-    for (int64_t t = first; t < last; ++t) {
-      // Two passes over a frame that lies in cache: no division a number, and no cancellation.
-      const float* frame = values.data() + t * frame_size;
-      sum.assign(slots, 0.0);
-      count.assign(slots, 0.0);
-      square.assign(slots, 0.0);
-      for_each_number([&](int64_t i, size_t slot) {
-        sum[slot] += quantity_of(quantity, frame + i, frame_size);
-        count[slot] += 1;
-      });
-      for (size_t slot = 0; slot < slots; ++slot) sum[slot] = count[slot] > 0 ? sum[slot] / count[slot] : 0.0;
-      for_each_number([&](int64_t i, size_t slot) {
-        const double delta = quantity_of(quantity, frame + i, frame_size) - sum[slot];
-        square[slot] += delta * delta;
-      });
-      Moments* to = &at(quantity, 0, 0);
-      for (size_t slot = 0; slot < slots; ++slot) to[slot].merge({count[slot], sum[slot], square[slot]});
-    }
+    add_moments(static_cast<Quantity>(q), values, group_of_row, frames);
+  }
+}
+
+void FieldMoments::add(std::span<const int32_t> values, std::span<const int32_t> group_of_row, int64_t) {
+  grow_to_hold(group_of_row);
+  add_ranges(values, group_of_row);
+}
+
+void FieldMoments::add(std::span<const int64_t> values, std::span<const int32_t> group_of_row, int64_t) {
+  grow_to_hold(group_of_row);
+  add_ranges(values, group_of_row);
+}
+
+void DataStatistics::count_nodes(std::span<const int32_t> node_type, int64_t frames) {
+  for (const int32_t type : node_type) {
+    const auto at = static_cast<size_t>(type);
+    if (at >= node_type_counts.size()) node_type_counts.resize(at + 1, 0.0);
+    node_type_counts[at] += static_cast<double>(frames);
   }
 }
 

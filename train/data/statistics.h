@@ -1,70 +1,104 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts, means and sums of squared deviations in double, that can be merged exactly in any order.
+// What is counted over the training split: moments and ranges of fields by node type, and node types.
 #pragma once
 #include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 #include <vector>
+
+#include <meshgrad/engine/dtype.h>
+#include <meshgrad/nn/moments.h>
 
 #pragma GCC visibility push(default)
 namespace meshgrad {
 
-/// Node types 0..8 of MeshGraphNets: 0 normal, 1 obstacle, 2 airfoil, 3 handle, 4 inflow, 5 outflow, 6 wall.
-constexpr int kNodeTypes = 9;
+/// Node types are 0 <= type < kMaxNodeTypes. MeshGraphNets' are 0 normal, 1 obstacle, 2 airfoil, 3 handle,
+/// 4 inflow, 5 outflow, 6 wall; other data may give them any meaning.
+constexpr int32_t kMaxNodeTypes = 65536;
 
-/// A set of node types: bit t stands for type t.
-using NodeTypeMask = uint32_t;
-constexpr NodeTypeMask kAllNodeTypes = (1U << kNodeTypes) - 1;
-constexpr NodeTypeMask node_type_bit(int type) { return 1U << type; }
+/// A set of node types.
+class NodeTypeSet {
+ public:
+  NodeTypeSet(std::initializer_list<int64_t> types) : types_(types) {}
+  explicit NodeTypeSet(std::span<const int64_t> types) : types_(types.begin(), types.end()) {}
+  static NodeTypeSet all();
+  bool contains(int64_t type) const;
+
+ private:
+  std::vector<int64_t> types_;
+  bool all_ = false;
+};
 
 /// What is counted of a field x: its value x[t], its change x[t+1] - x[t], or its second change
 /// x[t+1] - 2 x[t] + x[t-1].
 enum class Quantity { value = 0, change = 1, second_change = 2 };
 constexpr int kQuantities = 3;
 
-/// Running moments of one number. `m2` is the sum of squared deviations from the mean.
-struct Moments {
+/// How many values there are, the least and the largest.
+struct ValueRange {
   double count = 0;
-  double mean = 0;
-  double m2 = 0;
+  double min = 0;  ///< 0 when nothing was counted
+  double max = 0;
 
-  /// Adds one observation with a weight (Welford's update).
-  void add(double value, double weight = 1);
-  /// Adds another set of observations (Chan, Golub and LeVeque's pairwise formula).
-  void merge(const Moments& other);
-  /// Standard deviation of the population; 0 when nothing was counted.
-  double standard_deviation() const;
+  void add(double value);
+  void merge(const ValueRange& other);
 };
 
-/// Moments of one field: index with `at(quantity, type, component)`.
-struct FieldMoments {
-  int components = 0;
-  std::vector<Moments> moments;  ///< [kQuantities, kNodeTypes, components]
+/// What is counted of one field. Rows are counted in groups: nodes by their type; edges, cells and graphs all
+/// in group 0.
+class FieldMoments {
+ public:
+  explicit FieldMoments(int components = 0, DType dtype = DType::f32)
+      : components_(components), dtype_(dtype) {}
 
-  explicit FieldMoments(int components_of_field = 0)
-      : components(components_of_field),
-        moments(static_cast<size_t>(kQuantities * kNodeTypes * components_of_field)) {}
-  Moments& at(Quantity quantity, int type, int component) {
-    return moments[index(quantity, type, component)];
-  }
-  const Moments& at(Quantity quantity, int type, int component) const {
-    return moments[index(quantity, type, component)];
-  }
+  int components() const { return components_; }
+  int64_t groups() const { return groups_; }
+  /// More groups, in which nothing is counted; fewer than there are change nothing.
+  void grow(int64_t groups);
 
-  /// Adds a trajectory: `values` [frames, nodes, components], `node_type` [nodes] in 0..8.
-  void add(std::span<const float> values, std::span<const int32_t> node_type, int64_t frames);
+  /// Of floats alone; a field of integers has ranges and no moments.
+  bool has_moments() const { return is_floating(dtype_); }
+  /// Throws InternalError when the group does not exist.
+  Moments& at(Quantity quantity, int64_t group, int component);
+  const Moments& at(Quantity quantity, int64_t group, int component) const;
+  /// [groups, components] of one quantity.
+  std::vector<Moments>& moments(Quantity quantity) { return moments_[static_cast<size_t>(quantity)]; }
+  const std::vector<Moments>& moments(Quantity quantity) const {
+    return moments_[static_cast<size_t>(quantity)];
+  }
+  /// [groups, components], of values. A packed file of version 1 has none: then they are empty.
+  std::vector<ValueRange>& ranges() { return ranges_; }
+  const std::vector<ValueRange>& ranges() const { return ranges_; }
+
+  /// Adds a trajectory: `values` [frames, rows, components], `group_of_row` [rows], each at least 0. Groups
+  /// grow as needed. Integers add to ranges alone; floats must not be added to a field of integers.
+  void add(std::span<const float> values, std::span<const int32_t> group_of_row, int64_t frames);
+  void add(std::span<const int32_t> values, std::span<const int32_t> group_of_row, int64_t frames);
+  void add(std::span<const int64_t> values, std::span<const int32_t> group_of_row, int64_t frames);
 
  private:
-  size_t index(Quantity quantity, int type, int component) const {
-    return static_cast<size_t>((static_cast<int>(quantity) * kNodeTypes + type) * components + component);
-  }
+  void grow_to_hold(std::span<const int32_t> group_of_row);
+  template <class T>
+  void add_ranges(std::span<const T> values, std::span<const int32_t> group_of_row);
+  void add_moments(Quantity quantity, std::span<const float> values, std::span<const int32_t> group_of_row,
+                   int64_t frames);
+
+  int components_;
+  DType dtype_;
+  int64_t groups_ = 0;
+  std::array<std::vector<Moments>, kQuantities> moments_;
+  std::vector<ValueRange> ranges_;
 };
 
 /// Everything that is counted over the training split.
 struct DataStatistics {
-  std::array<double, kNodeTypes> node_type_counts{};  ///< (frame, node) pairs of each type
-  std::vector<FieldMoments> fields;                   ///< in the order of the file's fields
-  std::vector<Moments> edges;                         ///< [dim + 1]: relative position, then its norm
+  std::vector<double> node_type_counts;  ///< (frame, node) pairs of each type
+  std::vector<FieldMoments> fields;      ///< in the order of the file's fields
+  std::vector<Moments> edges;            ///< [dim + 1]: relative position, then its norm
+
+  /// Adds a trajectory's nodes to node_type_counts, which grow as needed.
+  void count_nodes(std::span<const int32_t> node_type, int64_t frames);
 };
 
 }  // namespace meshgrad

@@ -11,12 +11,13 @@
 namespace meshgrad {
 namespace {
 
-NodeTypeMask mask_of(const std::vector<int64_t>& types) {
-  NodeTypeMask mask = 0;
-  for (const int64_t type : types) {
-    if (type < kNodeTypes) mask |= node_type_bit(static_cast<int>(type));
-  }
-  return mask;
+/// Nodes' inputs and targets are read from float fields on nodes alone.
+const FieldInfo& node_field(const Dataset& dataset, const std::string& name, const char* key) {
+  const FieldInfo& field = dataset.field(name);
+  if (field.on == FieldOn::node && field.dtype == DType::f32) return field;
+  throw config_error(key, "f32 fields on nodes",
+                     fmt::format("{} ({} on {}s)", name, name_of(field.dtype), name_of(field.on)),
+                     "name other fields; see meshgrad info");
 }
 
 }  // namespace
@@ -29,12 +30,12 @@ MeshInputs::MeshInputs(const Dataset& dataset, const DataConfig& config)
     : dataset_(dataset), config_(config) {
   std::vector<int64_t> target_columns;
   for (const std::string& name : config.targets) {
-    targets_.push_back(dataset.field(name));
+    targets_.push_back(node_field(dataset, name, "data.targets"));
     target_columns.push_back(outputs_);
     outputs_ += targets_.back().components;
   }
   for (const std::string& name : config.inputs) {
-    Input input{dataset.field(name), -1};
+    Input input{node_field(dataset, name, "data.inputs"), -1};
     const auto target = std::find(config.targets.begin(), config.targets.end(), name);
     if (target != config.targets.end())
       input.target_column = target_columns[static_cast<size_t>(target - config.targets.begin())];
@@ -42,12 +43,10 @@ MeshInputs::MeshInputs(const Dataset& dataset, const DataConfig& config)
     inputs_.push_back(std::move(input));
   }
   node_inputs_ += config.node_types;
-  const auto& counts = dataset.node_type_counts();
-  for (int64_t type = config.node_types; type < kNodeTypes; ++type) {
-    if (counts[static_cast<size_t>(type)] > 0.0) {
-      throw config_error("data.node_types", fmt::format("more than {}, a node type of this data", type),
-                         fmt::format("{}", config.node_types), "set data.node_types = 9");
-    }
+  if (dataset.node_types() > config.node_types) {
+    throw config_error(
+        "data.node_types", fmt::format("more than {}, a node type of this data", dataset.node_types() - 1),
+        fmt::format("{}", config.node_types), fmt::format("set data.node_types = {}", dataset.node_types()));
   }
   sizes_ = {.node_inputs = node_inputs_,
             .edge_inputs = {edge_inputs()},
@@ -70,8 +69,8 @@ Normalizers MeshInputs::dataset_normalizers(bool changes, Normalizer targets) co
   std::vector<double> mean, deviation;
   for (const Input& input : inputs_) {
     const bool change = changes && input.target_column >= 0;
-    const FieldStatistics stats =
-        dataset_.field_stats(input.field.name, kAllNodeTypes, change ? Quantity::change : Quantity::value);
+    const FieldStatistics stats = dataset_.field_stats(input.field.name, NodeTypeSet::all(),
+                                                       change ? Quantity::change : Quantity::value);
     mean.insert(mean.end(), stats.mean.begin(), stats.mean.end());
     deviation.insert(deviation.end(), stats.std.begin(), stats.std.end());
   }
@@ -82,7 +81,7 @@ Normalizers MeshInputs::dataset_normalizers(bool changes, Normalizer targets) co
 }
 
 FieldStatistics MeshInputs::predicted_stats(const std::string& field, Quantity which) const {
-  return dataset_.field_stats(field, mask_of(config_.predicted_types), which);
+  return dataset_.field_stats(field, NodeTypeSet(std::span(config_.predicted_types)), which);
 }
 
 BatchShape MeshInputs::shape(std::string_view split, const std::vector<Sample>& samples) const {

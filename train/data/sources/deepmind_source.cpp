@@ -49,7 +49,8 @@ void append_numbers(Bytes bytes, std::vector<To>& to) {
   }
 }
 
-void append_floats(Bytes bytes, NumberType type, std::vector<float>& to) {
+template <class To>
+void append_as(Bytes bytes, NumberType type, std::vector<To>& to) {
   switch (type) {
     case NumberType::float32:
       return append_numbers<float>(bytes, to);
@@ -60,6 +61,12 @@ void append_floats(Bytes bytes, NumberType type, std::vector<float>& to) {
     case NumberType::int64:
       return append_numbers<int64_t>(bytes, to);
   }
+}
+
+FieldValues empty_values(NumberType type) {
+  if (type == NumberType::int32) return std::vector<int32_t>();
+  if (type == NumberType::int64) return std::vector<int64_t>();
+  return std::vector<float>();
 }
 
 // A number that is no int32 becomes -1, which validation reports as out of range.
@@ -227,7 +234,7 @@ class RecordReader {
     part.nodes = positions.rows(first);
     part.dim = static_cast<int>(positions.components);
     part.dt = meta_.dt;
-    append_floats(positions.frame(first), positions.meta->type, part.positions);
+    append_as(positions.frame(first), positions.meta->type, part.positions);
     if (types != nullptr) {
       part.node_type = to_indices(types->frame(first), *types->meta, where("node_type"));
       if (types->components != 1) throw wrong_size(*types, "one type a node");
@@ -249,6 +256,7 @@ class RecordReader {
     field.components = static_cast<int>(feature.components);
     field.dynamic = !feature.is_static();
     field.unit = feature.meta->unit;
+    field.values = empty_values(feature.meta->type);
     const int64_t end = field.dynamic ? last : first + 1;
     for (int64_t t = first; t < end; ++t) {
       if (feature.rows(t) != nodes) {
@@ -256,7 +264,8 @@ class RecordReader {
                          fmt::format("{} in frame {}", feature.rows(t), t),
                          "all fields of a trajectory must have the same nodes");
       }
-      append_floats(feature.frame(t), feature.meta->type, field.values);
+      std::visit([&](auto& values) { append_as(feature.frame(t), feature.meta->type, values); },
+                 field.values);
     }
     return field;
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
 #include <limits>
@@ -112,11 +113,10 @@ class NpyHeaderReader {
 
 template <class From, class To>
 To narrow(From value) {
-  if constexpr (std::is_same_v<To, float>) {
-    return static_cast<float>(value);
+  if constexpr (!std::is_same_v<To, int32_t>) {
+    return static_cast<To>(value);
   } else {
-    const bool fits = std::in_range<int32_t>(value) && value >= From{0};
-    return fits ? static_cast<int32_t>(value) : -1;
+    return std::in_range<int32_t>(value) ? static_cast<int32_t>(value) : -1;
   }
 }
 
@@ -211,7 +211,20 @@ std::vector<int32_t> to_indices(const NpyArray& array, std::string_view where) {
   if (array.kind == 'f') {
     throw data_error(where, "integers", "floating-point numbers", "save it as int32");
   }
-  return integers_to<int32_t>(array);
+  std::vector<int32_t> indices = integers_to<int32_t>(array);
+  for (int32_t& index : indices) index = std::max(index, -1);
+  return indices;
+}
+
+FieldValues to_field_values(const NpyArray& array, std::string_view where) {
+  if (array.kind == 'f') return to_floats(array);
+  if (array.bytes < 4 || (array.bytes == 4 && array.kind == 'i')) return integers_to<int32_t>(array);
+  std::vector<int64_t> numbers = integers_to<int64_t>(array);
+  // Casting wraps what is too large to a negative number.
+  if (array.kind == 'u' && std::any_of(numbers.begin(), numbers.end(), [](int64_t n) { return n < 0; })) {
+    throw data_error(where, "integers up to 9223372036854775807", "larger ones", "save it as int64");
+  }
+  return numbers;
 }
 
 }  // namespace meshgrad

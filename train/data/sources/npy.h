@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include <meshgrad/train/data/sources/trajectory_source.h>
+
 namespace meshgrad {
 
 /// A parsed array; `data` is a span into the file, product(shape) numbers of `bytes` bytes.
@@ -27,6 +29,9 @@ NpyArray parse_npy(std::span<const std::byte> file, std::string_view where);
 
 /// The numbers in row-major order.
 std::vector<float> to_floats(const NpyArray& array);
+/// Likewise, as the narrowest of f32, i32 and i64 that holds every number of the array's type; f8 becomes
+/// f32. Throws DataError with `where` for unsigned numbers of 8 bytes that i64 does not hold.
+FieldValues to_field_values(const NpyArray& array, std::string_view where);
 /// Numbers outside 0..2^31 - 1 become -1. Throws DataError with `where` for floats.
 std::vector<int32_t> to_indices(const NpyArray& array, std::string_view where);
 

@@ -126,7 +126,10 @@ class NpzReader {
       t.nodes_per_cell =
           static_cast<int>(std::min<int64_t>(matrix(*cells, "[cells, nodes of a cell]").second, 65535));
       t.cells = to_indices(cells->array, where(*cells));
-    } else if (const NpzEntry* edges = find("mesh_edge")) {
+    }
+    // Beside cells, only edge fields need to know which edges are meant.
+    const NpzEntry* edges = t.cells.empty() || has_edge_fields() ? find("mesh_edge") : nullptr;
+    if (edges != nullptr) {
       if (matrix(*edges, "[2, edges]").first != 2) throw wrong_shape(*edges, "[2, edges]");
       t.edges = to_indices(edges->array, where(*edges));
     }
@@ -146,6 +149,11 @@ class NpzReader {
  private:
   static bool is_mesh(std::string_view name) {
     return name == "mesh_pos" || name == "node_type" || name == "cells" || name == "mesh_edge";
+  }
+
+  bool has_edge_fields() const {
+    return std::any_of(entries_.begin(), entries_.end(),
+                       [](const NpzEntry& entry) { return named_field(entry.name).on == FieldOn::edge; });
   }
 
   const NpzEntry* find(std::string_view name) const {
@@ -181,33 +189,61 @@ class NpzReader {
     t.positions = to_floats(positions->array);
   }
 
-  void read_field(const NpzEntry& entry, RawTrajectory& t) {
-    const std::vector<int64_t>& shape = entry.array.shape;
-    const char* needed = "[frames, nodes, components]";
+  // "edge:length" is a field "length" on edges; a name without a prefix is one on nodes.
+  static RawField named_field(const std::string& array) {
     RawField field;
-    field.name = entry.name;
-    int64_t frames = 1;
-    int64_t components = 1;
-    if (shape.size() == 3 && shape[1] == t.nodes) {
-      frames = shape[0];
-      components = shape[2];
-      field.dynamic = frames > 1;
-    } else if (!shape.empty() && shape.size() <= 2 && shape[0] == t.nodes) {
-      components = shape.size() == 2 ? shape[1] : 1;
-      field.dynamic = false;
-    } else if (shape.size() == 2 && shape[1] == t.nodes) {
-      frames = shape[0];
-    } else {
-      throw wrong_shape(entry, fmt::format("{} with {} nodes", needed, t.nodes));
+    field.name = array;
+    for (size_t i = 0; i < kFieldOnNames.size(); ++i) {
+      const std::string prefix = std::string(kFieldOnNames[i]) + ":";
+      if (!array.starts_with(prefix)) continue;
+      field.name = array.substr(prefix.size());
+      field.on = static_cast<FieldOn>(i);
     }
-    if (frames < 1 || components < 1 || components > 65535) throw wrong_shape(entry, needed);
-    if (field.dynamic && frames != t.frames) {
+    return field;
+  }
+
+  struct FieldShape {
+    int64_t frames, components;
+    bool dynamic;
+  };
+
+  static std::optional<FieldShape> shape_of_field(const std::vector<int64_t>& shape, int64_t rows) {
+    if (shape.size() == 3 && shape[1] == rows) return FieldShape{shape[0], shape[2], shape[0] > 1};
+    if (!shape.empty() && shape.size() <= 2 && shape[0] == rows) {
+      return FieldShape{1, shape.size() == 2 ? shape[1] : 1, false};
+    }
+    if (shape.size() == 2 && shape[1] == rows) return FieldShape{shape[0], 1, shape[0] > 1};
+    return std::nullopt;
+  }
+
+  // A graph has one row, which may be left out: a number, [components] or [frames, components].
+  static std::optional<FieldShape> shape_of_graph_field(const std::vector<int64_t>& shape) {
+    if (shape.empty()) return FieldShape{1, 1, false};
+    if (shape.size() == 1) return FieldShape{1, shape[0], false};
+    if (shape.size() == 2) return FieldShape{shape[0], shape[1], shape[0] > 1};
+    return shape_of_field(shape, 1);
+  }
+
+  void read_field(const NpzEntry& entry, RawTrajectory& t) {
+    RawField field = named_field(entry.name);
+    const bool graph = field.on == FieldOn::graph;
+    const int64_t rows = t.rows(field.on);
+    const std::string needed = graph ? "[components] or [frames, components]"
+                                     : fmt::format("[frames, {}s, components]", name_of(field.on));
+    const auto shape =
+        graph ? shape_of_graph_field(entry.array.shape) : shape_of_field(entry.array.shape, rows);
+    if (!shape) throw wrong_shape(entry, fmt::format("{} with {} {}s", needed, rows, name_of(field.on)));
+    if (shape->frames < 1 || shape->components < 1 || shape->components > 65535) {
+      throw wrong_shape(entry, needed);
+    }
+    field.dynamic = shape->dynamic;
+    if (field.dynamic && shape->frames != t.frames) {
       if (t.frames != 1)
         throw wrong_shape(entry, fmt::format("{} frames, as the arrays before it", t.frames));
-      t.frames = frames;
+      t.frames = shape->frames;
     }
-    field.components = static_cast<int>(components);
-    field.values = to_floats(entry.array);
+    field.components = static_cast<int>(shape->components);
+    field.values = to_field_values(entry.array, where(entry));
     t.fields.push_back(std::move(field));
   }
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// NPZ files (a zip of .npy arrays) with DeepMind's keys: mesh_pos, node_type, cells, or mesh_edge, and
-// fields.
+// NPZ files (a zip of .npy arrays) with DeepMind's keys: mesh_pos, node_type, cells or mesh_edge, and fields.
 #pragma once
 #include <cstddef>
 #include <filesystem>
@@ -12,11 +11,16 @@
 
 namespace meshgrad {
 
-/// One trajectory a file. `mesh_pos` [nodes, dim], `node_type` [nodes] and `cells` [cells, nodes_per_cell],
-/// each with or without a leading 1, `node_type` with or without a trailing 1; `mesh_edge` [2, edges] in the
-/// place of cells. Every other array is a field: [frames, nodes, components] or, with one component, [frames,
-/// nodes]; a field [nodes, components], [1, nodes, components] or [nodes] is static. Throws DataError naming
-/// file and array.
+/// One trajectory a file: `mesh_pos` [nodes, dim], `node_type` [nodes] and `cells` [cells, nodes_per_cell],
+/// each with or without a leading 1, `node_type` with or without a trailing 1. `mesh_edge` [2, edges]
+/// (senders, receivers; one way or both) makes the mesh where there are no cells, and numbers the rows of
+/// edge fields.
+///
+/// Every other array is a field, on what its prefix says: `node:NAME` or plain `NAME`, `edge:NAME`,
+/// `cell:NAME`, `graph:NAME`. It is [frames, rows, components] or, with one component, [frames, rows]; static
+/// as [rows, components], [1, rows, components] or [rows]. Rows are nodes, columns of mesh_edge, or cells, in
+/// the file's order. A graph has one row: a number, [components] or [frames, components]. Integers stay
+/// integers. Throws DataError naming file and array.
 std::unique_ptr<TrajectorySource> open_npz(const std::filesystem::path& path);
 
 /// The trajectory in the bytes of an NPZ file; defined for any bytes.

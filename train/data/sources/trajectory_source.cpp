@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 
 #include <meshgrad/engine/error.h>
@@ -10,22 +12,24 @@
 namespace meshgrad {
 namespace {
 
-void check_size(const RawTrajectory& t, std::string_view field, size_t got, int64_t rows, int64_t columns) {
+void check_size(const RawTrajectory& t, std::string_view field, size_t got, int64_t rows, int64_t columns,
+                FieldOn on = FieldOn::node) {
   if (got == static_cast<size_t>(rows) * static_cast<size_t>(columns)) return;
   throw data_error(fmt::format("{}: field {}", t.name, field),
-                   fmt::format("{} x {} numbers for {} nodes", rows, columns, t.nodes),
+                   fmt::format("{} x {} numbers for {} {}s", rows, columns, t.rows(on), name_of(on)),
                    fmt::format("{}", got),
                    "all fields of a trajectory must have the same number of nodes and frames");
 }
 
 void check_finite(const RawTrajectory& t, std::string_view field, std::span<const float> values,
-                  int64_t components) {
+                  int64_t components, FieldOn on = FieldOn::node) {
+  const int64_t rows = t.rows(on);
   for (size_t i = 0; i < values.size(); ++i) {
     if (std::isfinite(values[i])) continue;
     const auto row = static_cast<int64_t>(i) / components;
     throw data_error(
         fmt::format("{}: field {}", t.name, field), "finite numbers",
-        fmt::format("{} at frame {}, node {}", values[i], row / t.nodes, row % t.nodes),
+        fmt::format("{} at frame {}, {} {}", values[i], row / rows, name_of(on), row % rows),
         "leave out this trajectory, or the frames from there on; the simulation may have diverged");
   }
 }
@@ -34,15 +38,53 @@ void check_node_types(const RawTrajectory& t) {
   if (t.node_type.empty()) return;
   check_size(t, "node_type", t.node_type.size(), t.nodes, 1);
   for (size_t n = 0; n < t.node_type.size(); ++n) {
-    if (t.node_type[n] >= 0 && t.node_type[n] < kNodeTypes) continue;
+    if (t.node_type[n] >= 0 && t.node_type[n] < kMaxNodeTypes) continue;
     throw data_error(
-        fmt::format("{}: field node_type", t.name), "types 0..8",
+        fmt::format("{}: field node_type", t.name), fmt::format("types 0..{}", kMaxNodeTypes - 1),
         fmt::format("{} at node {}", t.node_type[n], n),
-        "map your types to 0 normal, 1 obstacle, 2 airfoil, 3 handle, 4 inflow, 5 outflow, 6 wall");
+        "number your types from 0; MeshGraphNets' are 0 normal, 1 obstacle, 2 airfoil, 3 handle, 4 inflow, "
+        "5 outflow, 6 wall");
+  }
+}
+
+void check_field(const RawTrajectory& t, const RawField& field) {
+  const std::string where = fmt::format("{}: field {}", t.name, field.name);
+  if (field.on == FieldOn::edge && t.edges.empty()) {
+    throw data_error(where, "the edges that its rows belong to", "none",
+                     "give them as mesh_edge [2, edges], in the order of the rows");
+  }
+  if (field.on == FieldOn::cell && t.cells.empty()) {
+    throw data_error(where, "the cells that its rows belong to", "none", "give them as cells");
+  }
+  if (field.name.empty() || std::count_if(t.fields.begin(), t.fields.end(), [&](const RawField& other) {
+                              return other.name == field.name;
+                            }) > 1) {
+    throw data_error(where, "a name that no other field has", fmt::format("\"{}\"", field.name),
+                     "rename one of the fields");
+  }
+  check_size(t, field.name, field.size(), (field.dynamic ? t.frames : 1) * t.rows(field.on), field.components,
+             field.on);
+  if (const auto* values = std::get_if<std::vector<float>>(&field.values)) {
+    check_finite(t, field.name, *values, field.components, field.on);
   }
 }
 
 }  // namespace
+
+DType RawField::dtype() const {
+  constexpr std::array<DType, 3> kDTypes{DType::f32, DType::i32, DType::i64};
+  return kDTypes[values.index()];
+}
+
+size_t RawField::size() const {
+  return std::visit([](const auto& numbers) { return numbers.size(); }, values);
+}
+
+int64_t RawTrajectory::rows(FieldOn on) const {
+  const auto width = static_cast<size_t>(std::max(nodes_per_cell, 1));
+  return static_cast<int64_t>(
+      RowCounts{static_cast<uint64_t>(nodes), edges.size() / 2, cells.size() / width}.of(on));
+}
 
 void validate(const RawTrajectory& t) {
   if (t.nodes < 1 || t.frames < 1) {
@@ -60,11 +102,7 @@ void validate(const RawTrajectory& t) {
     throw data_error(t.name, "a mesh with cells or edges", "neither",
                      "add the cells (or the edges) of the mesh");
   }
-  for (const RawField& field : t.fields) {
-    check_size(t, field.name, field.values.size(), (field.dynamic ? t.frames : 1) * t.nodes,
-               field.components);
-    check_finite(t, field.name, field.values, field.components);
-  }
+  for (const RawField& field : t.fields) check_field(t, field);
 }
 
 RawTrajectory cut_frames(const RawTrajectory& trajectory, int64_t first, int64_t count) {
@@ -73,9 +111,13 @@ RawTrajectory cut_frames(const RawTrajectory& trajectory, int64_t first, int64_t
   part.frames = count;
   for (RawField& field : part.fields) {
     if (!field.dynamic) continue;
-    const int64_t size = trajectory.nodes * field.components;
-    field.values.erase(field.values.begin() + (first + count) * size, field.values.end());
-    field.values.erase(field.values.begin(), field.values.begin() + first * size);
+    const int64_t size = trajectory.rows(field.on) * field.components;
+    std::visit(
+        [&](auto& values) {
+          values.erase(values.begin() + (first + count) * size, values.end());
+          values.erase(values.begin(), values.begin() + first * size);
+        },
+        field.values);
   }
   return part;
 }

@@ -9,21 +9,31 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
+
+#include <meshgrad/train/data/field_info.h>
 
 #pragma GCC visibility push(default)
 namespace meshgrad {
+
+/// The numbers of a field; the type held is the field's dtype.
+using FieldValues = std::variant<std::vector<float>, std::vector<int32_t>, std::vector<int64_t>>;
 
 /// One field of a trajectory.
 struct RawField {
   std::string name;
   int components = 1;
   bool dynamic = true;
-  std::string unit;           ///< empty when unknown
-  std::vector<float> values;  ///< [frames, nodes, components]; [nodes, components] when static
+  std::string unit;    ///< empty when unknown
+  FieldValues values;  ///< [frames, rows, components]; [rows, components] when static
+  FieldOn on = FieldOn::node;
+
+  DType dtype() const;
+  size_t size() const;  ///< numbers in `values`
 };
 
-/// One trajectory on one mesh.
+/// One trajectory on one mesh. One frame is a trajectory too: a steady solution.
 struct RawTrajectory {
   std::string name;    ///< "data/train.tfrecord: record 3", for errors; the packed file keeps the end
   int64_t record = 0;  ///< which record of its file; parts of a record whose mesh changes share it
@@ -33,11 +43,16 @@ struct RawTrajectory {
   int dim = 0;                     ///< 2 or 3
   std::vector<float> positions;    ///< [nodes, dim]
   std::vector<int32_t> node_type;  ///< [nodes], or empty when the file has none
-  std::vector<int32_t> cells;      ///< [cells, nodes_per_cell]; empty when edges are given
+  std::vector<int32_t> cells;      ///< [cells, nodes_per_cell], or empty
   int nodes_per_cell = 0;
-  std::vector<int32_t> edges;  ///< [2, edges], one way or both; empty when cells are given
-  double dt = 0;               ///< seconds; 0 when unknown
+  /// [2, edges]: senders, then receivers; or empty. Without cells they make the mesh, given one way or both
+  /// ways. With cells, whose sides are the edges, they only say which edge each row of an edge field means.
+  std::vector<int32_t> edges;
+  double dt = 0;  ///< seconds; 0 when unknown
   std::vector<RawField> fields;
+
+  /// Rows of a field as the source gives them: edge fields have one for each column of `edges`.
+  int64_t rows(FieldOn on) const;
 };
 
 /// Called with one line of text for anything repaired or assumed.
@@ -56,7 +71,8 @@ class TrajectorySource {
 };
 
 /// Throws DataError, naming the trajectory and the field, when sizes disagree, a value is not finite, a node
-/// type is outside 0..8, the mesh has neither cells nor edges, or there is nothing in it.
+/// type is negative or not below kMaxNodeTypes, the mesh has neither cells nor edges, two fields share a
+/// name, or there is nothing in it.
 void validate(const RawTrajectory& trajectory);
 
 /// Frames first..first + count - 1 of a trajectory.

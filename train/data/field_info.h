@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a field of a data set is: its name, where its values stand, their type and unit.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <meshgrad/engine/dtype.h>
+
+#pragma GCC visibility push(default)
+namespace meshgrad {
+
+/// What one row of a field belongs to.
+enum class FieldOn : uint8_t { node, edge, cell, graph };
+constexpr std::array<std::string_view, 4> kFieldOnNames{"node", "edge", "cell", "graph"};
+constexpr std::string_view name_of(FieldOn on) { return kFieldOnNames[static_cast<size_t>(on)]; }
+
+/// Fields hold f32, i32 or i64.
+constexpr bool is_field_dtype(DType dtype) {
+  return dtype == DType::f32 || dtype == DType::i32 || dtype == DType::i64;
+}
+
+/// One field of the schema, which all trajectories of a file share.
+struct FieldInfo {
+  std::string name;
+  int components = 0;
+  bool dynamic = true;  ///< false: one frame that holds for all times
+  std::string unit;     ///< empty when unknown
+  FieldOn on = FieldOn::node;
+  DType dtype = DType::f32;
+};
+
+/// Rows of a field on each kind of place of a mesh.
+struct RowCounts {
+  uint64_t nodes = 0;
+  uint64_t edges = 0;  ///< directed
+  uint64_t cells = 0;
+
+  uint64_t of(FieldOn on) const {
+    switch (on) {
+      case FieldOn::node:
+        return nodes;
+      case FieldOn::edge:
+        return edges;
+      case FieldOn::cell:
+        return cells;
+      case FieldOn::graph:
+        break;
+    }
+    return 1;
+  }
+};
+
+}  // namespace meshgrad
+#pragma GCC visibility pop
