@@ -28,7 +28,7 @@ struct Format {
 };
 
 // A format is a row here.
-constexpr std::array<Format, 3> kFormats{{
+constexpr std::array<Format, 3> kDataFormats{{
     {"deepmind",
      {".tfrecord", ".tfrecords"},
      [](const fs::path& path, const ConvertOptions&, const WarningCallback& warn) {
@@ -47,7 +47,7 @@ constexpr std::array<Format, 3> kFormats{{
 /// Null when no format has this extension.
 const Format* format_of(const fs::path& path) {
   const std::string extension = path.extension().string();
-  for (const Format& format : kFormats) {
+  for (const Format& format : kDataFormats) {
     for (const std::string_view known : format.extensions) {
       if (!known.empty() && extension == known) return &format;
     }
@@ -56,9 +56,9 @@ const Format* format_of(const fs::path& path) {
 }
 
 const Format* format_named(std::string_view name) {
-  const auto found = std::find_if(kFormats.begin(), kFormats.end(),
+  const auto found = std::find_if(kDataFormats.begin(), kDataFormats.end(),
                                   [&](const Format& format) { return format.name == name; });
-  return found == kFormats.end() ? nullptr : &*found;
+  return found == kDataFormats.end() ? nullptr : &*found;
 }
 
 /// "A, B or C".
@@ -69,7 +69,7 @@ std::string any_of(const std::vector<std::string>& names) {
 /// "files ending in .tfrecord, .npz, ..", as many as formats have.
 std::string all_extensions() {
   std::vector<std::string> extensions;
-  for (const Format& format : kFormats) {
+  for (const Format& format : kDataFormats) {
     for (const std::string_view known : format.extensions) {
       if (!known.empty()) extensions.emplace_back(known);
     }
@@ -171,7 +171,7 @@ void check_fractions(const std::vector<double>& fractions) {
 
 std::vector<std::string> format_names() {
   std::vector<std::string> names;
-  for (const Format& format : kFormats) names.emplace_back(format.name);
+  for (const Format& format : kDataFormats) names.emplace_back(format.name);
   return names;
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/memory/caching_allocator.h>
+#include <meshgrad/train/data/quiet_split.h>
 #include <meshgrad/train/run/make_model.h>
 #include <meshgrad/train/run/non_finite.h>
 #include <meshgrad/train/run/precision.h>
@@ -67,6 +68,12 @@ TrainResult Trainer::stopped() {
 
 void Trainer::start() {
   folder_.create();
+  if (config_.train.validate_every > 0 && task_.as<MeshDynamics>() != nullptr) {
+    const std::string& split = config_.data.valid_split;
+    const NodeTypeSet types(std::span(config_.data.predicted_types));
+    if (const auto quiet = quiet_split(task_.dataset(), split, config_.data.targets, types))
+      message(quiet_split_warning(split, *quiet));
+  }
   allocate();
   folder_.write_config(config_);
   folder_.write_environment(options_.command, runtime_.device());
