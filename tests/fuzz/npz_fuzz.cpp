@@ -15,6 +15,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (array.size() < 0 || array.data.size() > size) __builtin_trap();
     if (to_floats(array).size() != static_cast<size_t>(array.size())) __builtin_trap();
     to_indices(array, "fuzz.npz: array");
+    to_field_values(array, "fuzz.npz: array");
   });
   return 0;
 }

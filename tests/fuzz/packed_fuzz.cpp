@@ -35,7 +35,7 @@ void fix_records(std::span<std::byte> file, uint64_t offset, uint64_t count) {
     const uint64_t at = offset + i * sizeof(Record);
     auto record = load<Record>(file, at);
     if (!inside(file, record.offset, record.bytes)) continue;
-    record.checksum = block_checksum(record, file.subspan(record.offset, record.bytes));
+    record.checksum = section_checksum(record, file.subspan(record.offset, record.bytes));
     store(file, at, record);
   }
 }
@@ -43,7 +43,10 @@ void fix_records(std::span<std::byte> file, uint64_t offset, uint64_t count) {
 void fix_checksums(std::span<std::byte> file) {
   const uint64_t at = file.size() - sizeof(PackedTrailer);
   auto trailer = load<PackedTrailer>(file, at);
-  store(file, 0, PackedHeader{});
+  // Both versions stay what they are; anything else becomes the newest.
+  PackedHeader header;
+  if (load<PackedHeader>(file, 0).version == kOldestPackedVersion) header.version = kOldestPackedVersion;
+  store(file, 0, header);
   fix_records<MeshRecord>(file, trailer.mesh_offset, trailer.mesh_count);
   fix_records<TrajectoryRecord>(file, trailer.trajectory_offset, trailer.trajectory_count);
   trailer.magic = kPackedMagic;
@@ -67,8 +70,13 @@ void read_trajectory(const PackedFile& file, int64_t index) {
   for (const int32_t edge : mesh.sender_order) sum += mesh.receivers[static_cast<size_t>(edge)];
   for (const int32_t node : mesh.cells) sum += static_cast<double>(mesh.positions[static_cast<size_t>(node)]);
   for (size_t f = 0; f < file.metadata().fields.size(); ++f) {
-    const auto values = file.field(index, static_cast<int64_t>(f)).values;
-    sum = std::accumulate(values.begin(), values.end(), sum);
+    const FieldView field = file.field(index, static_cast<int64_t>(f));
+    if (field.bytes.size() !=
+        static_cast<uint64_t>(field.frames * field.rows * field.components * size_of(field.dtype))) {
+      __builtin_trap();
+    }
+    sum = std::accumulate(field.values.begin(), field.values.end(), sum);
+    for (const std::byte byte : field.bytes) sum += std::to_integer<int>(byte);
   }
   [[maybe_unused]] volatile double kept = sum;
 }

@@ -3,57 +3,31 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/data/convert.h>
 #include <meshgrad/train/data/sources/npz_source.h>
-#include <zip.h>
 
-#include <map>
 #include <random>
 
 #include "train/deepmind_folder.h"
+#include "train/npz_arrays.h"
 #include "train/scratch_directory.h"
 
 using namespace meshgrad;
 using meshgrad::test::contains;
 using meshgrad::test::message_of;
-using meshgrad::test::read_text;
+using meshgrad::test::npy;
+using meshgrad::test::NpzArrays;
 using meshgrad::test::ScratchDirectory;
+using meshgrad::test::write_npz;
 
 namespace {
 
-template <class T>
-std::string npy_file(const char* descr, const std::string& shape, const std::vector<T>& values) {
-  std::string header =
-      std::string("{'descr': '") + descr + "', 'fortran_order': False, 'shape': " + shape + ", }\n";
-  std::string file("\x93NUMPY\x01\x00", 8);
-  file += static_cast<char>(header.size());
-  file += '\0';
-  file += header;
-  return file.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
-}
-
-using Arrays = std::map<std::string, std::string>;
-
 // A square of two triangles, 3 frames; shapes as DeepMind has them.
-Arrays square() {
+NpzArrays square() {
   std::vector<float> u(12);
   for (size_t i = 0; i < u.size(); ++i) u[i] = static_cast<float>(i);
-  return {{"mesh_pos", npy_file<float>("<f4", "(1, 4, 2)", {0, 0, 1, 0, 1, 1, 0, 1})},
-          {"cells", npy_file<int32_t>("<i4", "(1, 2, 3)", {0, 1, 2, 0, 2, 3})},
-          {"node_type", npy_file<int32_t>("<i4", "(1, 4, 1)", {0, 0, 6, 6})},
-          {"u", npy_file<float>("<f4", "(3, 4, 1)", u)}};
-}
-
-std::string write_npz(const std::filesystem::path& path, const Arrays& arrays, bool compressed) {
-  zip_t* archive = zip_open(path.c_str(), ZIP_CREATE | ZIP_TRUNCATE, nullptr);
-  REQUIRE(archive != nullptr);
-  for (const auto& [name, bytes] : arrays) {
-    zip_source_t* source = zip_source_buffer(archive, bytes.data(), bytes.size(), 0);
-    const zip_int64_t index = zip_file_add(archive, (name + ".npy").c_str(), source, 0);
-    REQUIRE(index >= 0);
-    zip_set_file_compression(archive, static_cast<zip_uint64_t>(index),
-                             compressed ? ZIP_CM_DEFLATE : ZIP_CM_STORE, 0);
-  }
-  REQUIRE(zip_close(archive) == 0);
-  return read_text(path);
+  return {{"mesh_pos", npy<float>("<f4", "(1, 4, 2)", {0, 0, 1, 0, 1, 1, 0, 1})},
+          {"cells", npy<int32_t>("<i4", "(1, 2, 3)", {0, 1, 2, 0, 2, 3})},
+          {"node_type", npy<int32_t>("<i4", "(1, 4, 1)", {0, 0, 6, 6})},
+          {"u", npy<float>("<f4", "(3, 4, 1)", u)}};
 }
 
 RawTrajectory parse_archive(const std::string& file) {
@@ -80,12 +54,12 @@ TEST_CASE("stored and deflated NPZ files give the same trajectory") {
 
 TEST_CASE("arrays without leading ones, edges, static fields and dt are understood") {
   const ScratchDirectory scratch;
-  Arrays arrays = square();
-  arrays["mesh_pos"] = npy_file<double>("<f8", "(4, 2)", {0, 0, 1, 0, 1, 1, 0, 1});
-  arrays["node_type"] = npy_file<int64_t>("<i8", "(4,)", {0, 0, 6, 6});
-  arrays["mesh_edge"] = npy_file<int64_t>("<i8", "(2, 3)", {0, 1, 2, 1, 2, 3});
-  arrays["depth"] = npy_file<float>("<f4", "(4,)", {1, 2, 3, 4});
-  arrays["dt"] = npy_file<double>("<f8", "()", {0.25});
+  NpzArrays arrays = square();
+  arrays["mesh_pos"] = npy<double>("<f8", "(4, 2)", {0, 0, 1, 0, 1, 1, 0, 1});
+  arrays["node_type"] = npy<int64_t>("<i8", "(4,)", {0, 0, 6, 6});
+  arrays["mesh_edge"] = npy<int64_t>("<i8", "(2, 3)", {0, 1, 2, 1, 2, 3});
+  arrays["depth"] = npy<float>("<f4", "(4,)", {1, 2, 3, 4});
+  arrays["dt"] = npy<double>("<f8", "()", {0.25});
   arrays.erase("cells");
   const RawTrajectory t = parse_archive(write_npz(scratch.path / "a.npz", arrays, true));
   validate(t);
@@ -99,20 +73,20 @@ TEST_CASE("arrays without leading ones, edges, static fields and dt are understo
 TEST_CASE("a bad NPZ file names file and array") {
   const ScratchDirectory scratch;
   const auto error = [&](const std::string& array, const std::string& content) {
-    Arrays arrays = square();
+    NpzArrays arrays = square();
     arrays[array] = content;
     const std::string file = write_npz(scratch.path / "a.npz", arrays, false);
     return message_of([&] { validate(parse_archive(file)); });
   };
-  CHECK(contains(error("u", npy_file<float>("<f4", "(3, 3, 1)", std::vector<float>(9))),
+  CHECK(contains(error("u", npy<float>("<f4", "(3, 3, 1)", std::vector<float>(9))),
                  "[a.npz: array u] needed [frames, nodes, components] with 4 nodes, got [3, 3, 1]"));
-  CHECK(contains(error("v", npy_file<float>("<f4", "(2, 4, 1)", std::vector<float>(8))),
+  CHECK(contains(error("v", npy<float>("<f4", "(2, 4, 1)", std::vector<float>(8))),
                  "[a.npz: array v] needed 3 frames, as the arrays before it, got [2, 4, 1]"));
-  CHECK(contains(error("cells", npy_file<float>("<f4", "(1, 3)", {0, 1, 2})),
+  CHECK(contains(error("cells", npy<float>("<f4", "(1, 3)", {0, 1, 2})),
                  "[a.npz: array cells] needed integers"));
-  CHECK(contains(error("mesh_pos", npy_file<float>("<f4", "(4, 1)", {0, 1, 2, 3})), "got [4, 1]"));
+  CHECK(contains(error("mesh_pos", npy<float>("<f4", "(4, 1)", {0, 1, 2, 3})), "got [4, 1]"));
   CHECK(contains(error("u", "not numpy"), "[a.npz: array u] needed an array written by NumPy"));
-  Arrays without = square();
+  NpzArrays without = square();
   without.erase("mesh_pos");
   const std::string file = write_npz(scratch.path / "a.npz", without, false);
   CHECK(contains(message_of([&] { parse_archive(file); }),
@@ -141,7 +115,7 @@ TEST_CASE("a damaged NPZ file is refused or read, never read past") {
 
 TEST_CASE("a single NPZ file without node types is packed with a warning, split by time") {
   const ScratchDirectory scratch;
-  Arrays arrays = square();
+  NpzArrays arrays = square();
   arrays.erase("node_type");
   write_npz(scratch.path / "run.npz", arrays, true);
   ConvertOptions options;

@@ -228,6 +228,12 @@ class NpzReader {
     RawField field = named_field(entry.name);
     const bool graph = field.on == FieldOn::graph;
     const int64_t rows = t.rows(field.on);
+    if (rows == 0) {
+      throw data_error(where(entry),
+                       field.on == FieldOn::cell ? "the array cells beside it"
+                                                 : "the array mesh_edge [2, edges] beside it",
+                       "none", "save what its rows belong to, in the order of the rows");
+    }
     const std::string needed = graph ? "[components] or [frames, components]"
                                      : fmt::format("[frames, {}s, components]", name_of(field.on));
     const auto shape =
