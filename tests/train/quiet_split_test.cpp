@@ -6,6 +6,7 @@
 #include <meshgrad/train/data/packed_file_writer.h>
 #include <meshgrad/train/data/quiet_split.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "train/deepmind_folder.h"
@@ -20,10 +21,11 @@ namespace {
 // Node 0 has type 0, node 1 type 4, node 2 type 6. u grows by `step` a frame at node 0 and by 100 at the
 // others; p is a thousandth of u.
 void add_run(PackedFileWriter& writer, const std::string& split, int64_t mesh, int64_t frames, float step,
-             DataStatistics* statistics) {
+             DataStatistics* statistics, int64_t still = 1) {
   std::vector<float> u, p;
   for (int64_t t = 0; t < frames; ++t) {
-    for (const float slope : {step, 100.0F, 100.0F}) u.push_back(static_cast<float>(t) * slope);
+    for (const float slope : {step, 100.0F, 100.0F})
+      u.push_back(static_cast<float>(std::max<int64_t>(t - still + 1, 0)) * slope);
   }
   for (const float value : u) p.push_back(1e-3F * value);
   const std::vector<float> depth(3, 1.0F);
@@ -50,6 +52,7 @@ Dataset write_splits(const std::filesystem::path& path) {
   add_run(writer, "train", number, 41, 3, &statistics);
   for (int i = 0; i < 40; ++i) add_run(writer, "valid", number, 100, 0.125F, nullptr);
   add_run(writer, "lively", number, 20, 0.25F, nullptr);
+  add_run(writer, "late", number, 101, 0.5F, nullptr, 51);
   add_run(writer, "still", number, 5, 0, nullptr);
   add_run(writer, "single", number, 1, 0, nullptr);
   writer.finish({}, statistics, "train", "by hand");
@@ -71,6 +74,7 @@ TEST_CASE("a split that changes ten times less than training is quiet") {
   CHECK(quiet("valid")->ratio() == doctest::Approx(8 * std::sqrt(5.0)));
   CHECK_FALSE(quiet("lively").has_value());  // 8.9 times
   CHECK_FALSE(quiet("train").has_value());
+  CHECK_FALSE(quiet("late").has_value());           // frames are taken from the whole of a trajectory
   CHECK_FALSE(quiet("valid", {0, 4}).has_value());  // node 1 changes as in training
   CHECK_FALSE(quiet("single").has_value());         // no change to look at
   CHECK_FALSE(quiet_split(data, "valid", {"depth"}, {0}).has_value());

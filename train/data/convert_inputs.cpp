@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 const std::array<std::string, 3> kSplitNames{"train", "valid", "test"};
 
-struct Format {
+struct DataFormat {
   std::string_view name;
   std::array<std::string_view, 2> extensions;  ///< the second may be empty
   std::unique_ptr<TrajectorySource> (*open)(const fs::path& path, const ConvertOptions& options,
@@ -28,7 +28,7 @@ struct Format {
 };
 
 // A format is a row here.
-constexpr std::array<Format, 3> kFormats{{
+constexpr std::array<DataFormat, 3> kDataFormats{{
     {"deepmind",
      {".tfrecord", ".tfrecords"},
      [](const fs::path& path, const ConvertOptions&, const WarningCallback& warn) {
@@ -45,9 +45,9 @@ constexpr std::array<Format, 3> kFormats{{
 }};
 
 /// Null when no format has this extension.
-const Format* format_of(const fs::path& path) {
+const DataFormat* format_of(const fs::path& path) {
   const std::string extension = path.extension().string();
-  for (const Format& format : kFormats) {
+  for (const DataFormat& format : kDataFormats) {
     for (const std::string_view known : format.extensions) {
       if (!known.empty() && extension == known) return &format;
     }
@@ -55,10 +55,10 @@ const Format* format_of(const fs::path& path) {
   return nullptr;
 }
 
-const Format* format_named(std::string_view name) {
-  const auto found = std::find_if(kFormats.begin(), kFormats.end(),
-                                  [&](const Format& format) { return format.name == name; });
-  return found == kFormats.end() ? nullptr : &*found;
+const DataFormat* format_named(std::string_view name) {
+  const auto found = std::find_if(kDataFormats.begin(), kDataFormats.end(),
+                                  [&](const DataFormat& format) { return format.name == name; });
+  return found == kDataFormats.end() ? nullptr : &*found;
 }
 
 /// "A, B or C".
@@ -69,7 +69,7 @@ std::string any_of(const std::vector<std::string>& names) {
 /// "files ending in .tfrecord, .npz, ..", as many as formats have.
 std::string all_extensions() {
   std::vector<std::string> extensions;
-  for (const Format& format : kFormats) {
+  for (const DataFormat& format : kDataFormats) {
     for (const std::string_view known : format.extensions) {
       if (!known.empty()) extensions.emplace_back(known);
     }
@@ -129,8 +129,8 @@ std::vector<FoundFile> files_of(const ConvertOptions& options) {
   return files;
 }
 
-const Format& choose_format(const ConvertOptions& options, std::vector<FoundFile>& files) {
-  const Format* named = format_named(options.format);
+const DataFormat& choose_format(const ConvertOptions& options, std::vector<FoundFile>& files) {
+  const DataFormat* named = format_named(options.format);
   if (named == nullptr && options.format != "auto") {
     std::vector<std::string> names = format_names();
     names.insert(names.begin(), "auto");
@@ -144,7 +144,7 @@ const Format& choose_format(const ConvertOptions& options, std::vector<FoundFile
                      "name the folder that holds the data");
   }
   if (named != nullptr) return *named;
-  const Format* format = format_of(files.front().path);
+  const DataFormat* format = format_of(files.front().path);
   for (const auto& [path, split] : files) {
     if (format == nullptr) {
       throw data_error(path.string(), fmt::format("a name ending in {}", all_extensions()), "another",
@@ -171,13 +171,13 @@ void check_fractions(const std::vector<double>& fractions) {
 
 std::vector<std::string> format_names() {
   std::vector<std::string> names;
-  for (const Format& format : kFormats) names.emplace_back(format.name);
+  for (const DataFormat& format : kDataFormats) names.emplace_back(format.name);
   return names;
 }
 
 Inputs open_inputs(const ConvertOptions& options, const WarningCallback& warn) {
   std::vector<FoundFile> found = files_of(options);
-  const Format& format = choose_format(options, found);
+  const DataFormat& format = choose_format(options, found);
   Inputs inputs;
   inputs.format = format.name;
   size_t named = 0;

@@ -47,7 +47,7 @@ void check_node_types(const RawTrajectory& t) {
   }
 }
 
-void check_field(const RawTrajectory& t, const RawField& field) {
+void check_raw_field(const RawTrajectory& t, const RawField& field) {
   const std::string where = fmt::format("{}: field {}", t.name, field.name);
   if (field.on == FieldOn::edge && t.edges.empty()) {
     throw data_error(where, "the edges that its rows belong to", "none",
@@ -102,7 +102,7 @@ void validate(const RawTrajectory& t) {
     throw data_error(t.name, "a mesh with cells or edges", "neither",
                      "add the cells (or the edges) of the mesh");
   }
-  for (const RawField& field : t.fields) check_field(t, field);
+  for (const RawField& field : t.fields) check_raw_field(t, field);
 }
 
 RawTrajectory cut_frames(const RawTrajectory& trajectory, int64_t first, int64_t count) {
