@@ -55,7 +55,6 @@ set(public_headers
   train/run/predictor.h
   train/run/train_options.h
   train/task/batch_layout.h
-  train/task/batch_rows.h
   train/task/evaluation.h
   train/task/mesh_dynamics.h
   train/task/mesh_inputs.h
@@ -64,7 +63,6 @@ set(public_headers
   train/task/sample.h
   train/task/steady_field.h
   train/task/task.h
-  train/task/upload.h
   train/data/sources/trajectory_source.h)
 
 set(programs meshgrad_cli)

@@ -30,7 +30,13 @@ void Normalizer::accumulate(std::span<const T> rows) {
       const double d = static_cast<double>(rows[i * width() + column]) - batch.mean;
       batch.m2 += d * d;
     }
-    columns_[column].merge(batch);
+    // Moments::merge in another order of operations: the bits of resumed runs depend on it.
+    Moments& known = columns_[column];
+    const double total = known.count + batch.count;
+    const double shift = batch.mean - known.mean;
+    known.m2 += batch.m2 + shift * shift * known.count * batch.count / total;
+    known.mean += shift * batch.count / total;
+    known.count = total;
   }
 }
 

@@ -15,9 +15,9 @@ void advise_on_memory(Runtime& runtime, const Config& config) {
   Config here = config;
   here.run.threads = runtime.threads().threads();
   here.memory = allocator.options();
-  const bool unlimited = here.memory.memory_limit == allocator.stats().capacity;
+  const bool limited = here.memory.memory_limit == allocator.stats().capacity;
   here.memory.memory_limit = allocator.stats().capacity;
-  allocator.advise([here, unlimited, device = runtime.device()] {
+  allocator.advise([here, limited, device = runtime.device()] {
     std::vector<std::string> advice;
     try {
       const StepProbe probe(Dataset::open(here.data.path), device);
@@ -25,7 +25,7 @@ void advise_on_memory(Runtime& runtime, const Config& config) {
     } catch (const std::exception&) {
       // Without predictions the rest of the report still helps.
     }
-    if (unlimited) advice.push_back("raise memory.limit");
+    if (limited) advice.push_back("raise memory.limit");
     return advice;
   });
 }

@@ -11,6 +11,7 @@
 #include <meshgrad/train/run/predictor.h>
 #include <meshgrad/train/run/step_cache.h>
 #include <meshgrad/train/run/verify.h>
+#include <meshgrad/train/task/upload.h>
 
 #include <algorithm>
 #include <cmath>

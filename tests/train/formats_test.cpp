@@ -44,7 +44,7 @@ uint32_t slow_crc32c(std::span<const std::byte> bytes) {
   return ~crc;
 }
 
-Bytes npy(const std::string& descr, bool fortran, const std::string& shape, const Bytes& data) {
+Bytes npy_file(const std::string& descr, bool fortran, const std::string& shape, const Bytes& data) {
   std::string header = "{'descr': '" + descr + "', 'fortran_order': " + (fortran ? "True" : "False") +
                        ", 'shape': " + shape + ", }\n";
   std::string text("\x93NUMPY\x01\x00", 8);
@@ -254,27 +254,28 @@ TEST_CASE("a mesh that changes in time becomes one trajectory per mesh, and sizi
 
 TEST_CASE("NumPy arrays of any order and type come back row by row") {
   const std::vector<float> values{0, 1, 2, 3, 4, 5};
-  const Bytes rows = npy("<f4", false, "(2, 3)", bytes_of(values));
+  const Bytes rows = npy_file("<f4", false, "(2, 3)", bytes_of(values));
   CHECK(to_floats(parse_npy(rows, "x")) == values);
-  const Bytes columns = npy("<f4", true, "(2, 3)", bytes_of(values));
+  const Bytes columns = npy_file("<f4", true, "(2, 3)", bytes_of(values));
   CHECK(to_floats(parse_npy(columns, "x")) == std::vector<float>{0, 2, 4, 1, 3, 5});
-  const Bytes cube = npy("<f8", true, "(1, 3, 2)", bytes_of(std::vector<double>{0, 1, 2, 3, 4, 5}));
+  const Bytes cube = npy_file("<f8", true, "(1, 3, 2)", bytes_of(std::vector<double>{0, 1, 2, 3, 4, 5}));
   CHECK(to_floats(parse_npy(cube, "x")) == std::vector<float>{0, 3, 1, 4, 2, 5});
-  const Bytes wide = npy("<i8", false, "(3,)", bytes_of(std::vector<int64_t>{7, -2, int64_t{1} << 40}));
+  const Bytes wide = npy_file("<i8", false, "(3,)", bytes_of(std::vector<int64_t>{7, -2, int64_t{1} << 40}));
   CHECK(to_indices(parse_npy(wide, "x"), "x") == std::vector<int32_t>{7, -1, -1});
-  CHECK(parse_npy(npy("<i4", false, "()", bytes_of(std::vector<int32_t>{3})), "x").size() == 1);
+  CHECK(parse_npy(npy_file("<i4", false, "()", bytes_of(std::vector<int32_t>{3})), "x").size() == 1);
   CHECK_THROWS_AS(to_indices(parse_npy(rows, "x"), "x"), DataError);
 }
 
 TEST_CASE("what is no NumPy array of numbers is refused") {
   const Bytes data = bytes_of(std::vector<float>{0, 1, 2, 3, 4, 5});
-  CHECK(contains(message_of([&] { parse_npy(npy("<f4", false, "(2, 4)", data), "a.npz: array u"); }),
+  CHECK(contains(message_of([&] { parse_npy(npy_file("<f4", false, "(2, 4)", data), "a.npz: array u"); }),
                  "[a.npz: array u] needed an array written by NumPy, got 24 bytes of numbers"));
-  CHECK(contains(message_of([&] { parse_npy(npy(">f4", false, "(2, 3)", data), "x"); }), "NumPy type '>f4'"));
+  CHECK(contains(message_of([&] { parse_npy(npy_file(">f4", false, "(2, 3)", data), "x"); }),
+                 "NumPy type '>f4'"));
   for (const char* shape : {"(2, -3)", "(2 3)", "(9223372036854775807, 9)", "(a,)", "2", ""}) {
-    CHECK_THROWS_AS(parse_npy(npy("<f4", false, shape, data), "x"), DataError);
+    CHECK_THROWS_AS(parse_npy(npy_file("<f4", false, shape, data), "x"), DataError);
   }
-  const Bytes good = npy("<f4", false, "(2, 3)", data);
+  const Bytes good = npy_file("<f4", false, "(2, 3)", data);
   for (size_t size = 0; size < good.size(); ++size) {
     CHECK_THROWS_AS(parse_npy(std::span(good).first(size), "x"), DataError);
   }

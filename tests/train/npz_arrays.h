@@ -15,7 +15,7 @@ namespace meshgrad::test {
 
 /// A .npy file: `descr` as NumPy names the type, `shape` as a Python tuple.
 template <class T>
-std::string npy_array(const char* descr, const std::string& shape, const std::vector<T>& values) {
+std::string npy(const char* descr, const std::string& shape, const std::vector<T>& values) {
   std::string header =
       std::string("{'descr': '") + descr + "', 'fortran_order': False, 'shape': " + shape + ", }\n";
   std::string file("\x93NUMPY\x01\x00", 8);

@@ -13,7 +13,7 @@
 using namespace meshgrad;
 using meshgrad::test::contains;
 using meshgrad::test::message_of;
-using meshgrad::test::npy_array;
+using meshgrad::test::npy;
 using meshgrad::test::NpzArrays;
 using meshgrad::test::ScratchDirectory;
 using meshgrad::test::write_npz;
@@ -24,10 +24,10 @@ namespace {
 NpzArrays square() {
   std::vector<float> u(12);
   for (size_t i = 0; i < u.size(); ++i) u[i] = static_cast<float>(i);
-  return {{"mesh_pos", npy_array<float>("<f4", "(1, 4, 2)", {0, 0, 1, 0, 1, 1, 0, 1})},
-          {"cells", npy_array<int32_t>("<i4", "(1, 2, 3)", {0, 1, 2, 0, 2, 3})},
-          {"node_type", npy_array<int32_t>("<i4", "(1, 4, 1)", {0, 0, 6, 6})},
-          {"u", npy_array<float>("<f4", "(3, 4, 1)", u)}};
+  return {{"mesh_pos", npy<float>("<f4", "(1, 4, 2)", {0, 0, 1, 0, 1, 1, 0, 1})},
+          {"cells", npy<int32_t>("<i4", "(1, 2, 3)", {0, 1, 2, 0, 2, 3})},
+          {"node_type", npy<int32_t>("<i4", "(1, 4, 1)", {0, 0, 6, 6})},
+          {"u", npy<float>("<f4", "(3, 4, 1)", u)}};
 }
 
 RawTrajectory parse_archive(const std::string& file) {
@@ -55,11 +55,11 @@ TEST_CASE("stored and deflated NPZ files give the same trajectory") {
 TEST_CASE("arrays without leading ones, edges, static fields and dt are understood") {
   const ScratchDirectory scratch;
   NpzArrays arrays = square();
-  arrays["mesh_pos"] = npy_array<double>("<f8", "(4, 2)", {0, 0, 1, 0, 1, 1, 0, 1});
-  arrays["node_type"] = npy_array<int64_t>("<i8", "(4,)", {0, 0, 6, 6});
-  arrays["mesh_edge"] = npy_array<int64_t>("<i8", "(2, 3)", {0, 1, 2, 1, 2, 3});
-  arrays["depth"] = npy_array<float>("<f4", "(4,)", {1, 2, 3, 4});
-  arrays["dt"] = npy_array<double>("<f8", "()", {0.25});
+  arrays["mesh_pos"] = npy<double>("<f8", "(4, 2)", {0, 0, 1, 0, 1, 1, 0, 1});
+  arrays["node_type"] = npy<int64_t>("<i8", "(4,)", {0, 0, 6, 6});
+  arrays["mesh_edge"] = npy<int64_t>("<i8", "(2, 3)", {0, 1, 2, 1, 2, 3});
+  arrays["depth"] = npy<float>("<f4", "(4,)", {1, 2, 3, 4});
+  arrays["dt"] = npy<double>("<f8", "()", {0.25});
   arrays.erase("cells");
   const RawTrajectory t = parse_archive(write_npz(scratch.path / "a.npz", arrays, true));
   validate(t);
@@ -78,13 +78,13 @@ TEST_CASE("a bad NPZ file names file and array") {
     const std::string file = write_npz(scratch.path / "a.npz", arrays, false);
     return message_of([&] { validate(parse_archive(file)); });
   };
-  CHECK(contains(error("u", npy_array<float>("<f4", "(3, 3, 1)", std::vector<float>(9))),
+  CHECK(contains(error("u", npy<float>("<f4", "(3, 3, 1)", std::vector<float>(9))),
                  "[a.npz: array u] needed [frames, nodes, components] with 4 nodes, got [3, 3, 1]"));
-  CHECK(contains(error("v", npy_array<float>("<f4", "(2, 4, 1)", std::vector<float>(8))),
+  CHECK(contains(error("v", npy<float>("<f4", "(2, 4, 1)", std::vector<float>(8))),
                  "[a.npz: array v] needed 3 frames, as the arrays before it, got [2, 4, 1]"));
-  CHECK(contains(error("cells", npy_array<float>("<f4", "(1, 3)", {0, 1, 2})),
+  CHECK(contains(error("cells", npy<float>("<f4", "(1, 3)", {0, 1, 2})),
                  "[a.npz: array cells] needed integers"));
-  CHECK(contains(error("mesh_pos", npy_array<float>("<f4", "(4, 1)", {0, 1, 2, 3})), "got [4, 1]"));
+  CHECK(contains(error("mesh_pos", npy<float>("<f4", "(4, 1)", {0, 1, 2, 3})), "got [4, 1]"));
   CHECK(contains(error("u", "not numpy"), "[a.npz: array u] needed an array written by NumPy"));
   NpzArrays without = square();
   without.erase("mesh_pos");

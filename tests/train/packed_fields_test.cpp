@@ -15,7 +15,7 @@
 using namespace meshgrad;
 using meshgrad::test::contains;
 using meshgrad::test::message_of;
-using meshgrad::test::npy_array;
+using meshgrad::test::npy;
 using meshgrad::test::NpzArrays;
 using meshgrad::test::read_text;
 using meshgrad::test::ScratchDirectory;
@@ -26,21 +26,21 @@ namespace {
 namespace fs = std::filesystem;
 using Doubles = std::vector<double>;
 
-const fs::path kTestFiles = MESHGRAD_TEST_DATA;
+const fs::path kData = MESHGRAD_TEST_DATA;
 
 // A square of two triangles, one frame, with a field of every kind. The diagonal 0-2 is listed both ways, and
 // the sides once.
 NpzArrays steady_square(float scale) {
-  return {{"mesh_pos", npy_array<float>("<f4", "(4, 2)", {0, 0, 1, 0, 1, 1, 0, 1})},
-          {"cells", npy_array<int32_t>("<i4", "(2, 3)", {0, 1, 2, 0, 2, 3})},
-          {"node_type", npy_array<int32_t>("<i4", "(4,)", {0, 11, 6, 6})},
-          {"mesh_edge", npy_array<int64_t>("<i8", "(2, 6)", {0, 1, 2, 3, 0, 2, 1, 2, 3, 0, 2, 0})},
-          {"temperature", npy_array<float>("<f4", "(4,)", {scale, 2 * scale, 3 * scale, 4 * scale})},
-          {"node:label", npy_array<int64_t>("<i8", "(4,)", {5, int64_t{1} << 40, -3, 7})},
-          {"edge:flux", npy_array<float>("<f4", "(6, 1)", {10, 11, 12, 13, 14, 15})},
-          {"cell:zone", npy_array<uint8_t>("|u1", "(2,)", {200, 1})},
-          {"graph:reynolds", npy_array<double>("<f8", "()", {100.0 * static_cast<double>(scale)})},
-          {"graph:angles", npy_array<float>("<f4", "(2,)", {0.5F, -0.5F})}};
+  return {{"mesh_pos", npy<float>("<f4", "(4, 2)", {0, 0, 1, 0, 1, 1, 0, 1})},
+          {"cells", npy<int32_t>("<i4", "(2, 3)", {0, 1, 2, 0, 2, 3})},
+          {"node_type", npy<int32_t>("<i4", "(4,)", {0, 11, 6, 6})},
+          {"mesh_edge", npy<int64_t>("<i8", "(2, 6)", {0, 1, 2, 3, 0, 2, 1, 2, 3, 0, 2, 0})},
+          {"temperature", npy<float>("<f4", "(4,)", {scale, 2 * scale, 3 * scale, 4 * scale})},
+          {"node:label", npy<int64_t>("<i8", "(4,)", {5, int64_t{1} << 40, -3, 7})},
+          {"edge:flux", npy<float>("<f4", "(6, 1)", {10, 11, 12, 13, 14, 15})},
+          {"cell:zone", npy<uint8_t>("|u1", "(2,)", {200, 1})},
+          {"graph:reynolds", npy<double>("<f8", "()", {100.0 * static_cast<double>(scale)})},
+          {"graph:angles", npy<float>("<f4", "(2,)", {0.5F, -0.5F})}};
 }
 
 Dataset convert_folder(const fs::path& folder, ConvertReport* report = nullptr) {
@@ -160,9 +160,9 @@ TEST_CASE("fields over frames on edges, cells and graphs keep their frames when 
     for (int c = 0; c < 2; ++c) zone.push_back(static_cast<float>(t + c));
     dose.push_back(static_cast<float>(t * t));
   }
-  arrays["edge:flux"] = npy_array<float>("<f4", "(6, 6, 1)", flux);
-  arrays["cell:zone"] = npy_array<float>("<f4", "(6, 2)", zone);
-  arrays["graph:dose"] = npy_array<float>("<f4", "(6, 1)", dose);
+  arrays["edge:flux"] = npy<float>("<f4", "(6, 6, 1)", flux);
+  arrays["cell:zone"] = npy<float>("<f4", "(6, 2)", zone);
+  arrays["graph:dose"] = npy<float>("<f4", "(6, 1)", dose);
   write_npz(scratch.path / "run.npz", arrays, false);
   const Dataset data = convert_folder(scratch.path);
   const TrajectoryView test = data.trajectory("test", 0);
@@ -183,7 +183,7 @@ TEST_CASE("a field that fits nothing names file, field and what it needs") {
     return message_of([&] { convert_folder(scratch.path); });
   };
   SUBCASE("rows") {
-    arrays["edge:flux"] = npy_array<float>("<f4", "(5,)", {1, 2, 3, 4, 5});
+    arrays["edge:flux"] = npy<float>("<f4", "(5,)", {1, 2, 3, 4, 5});
     CHECK(contains(error(), "array edge:flux] needed [frames, edges, components] with 6 edges, got [5]"));
   }
   SUBCASE("edges without a list of them") {
@@ -191,19 +191,19 @@ TEST_CASE("a field that fits nothing names file, field and what it needs") {
     CHECK(contains(error(), "array edge:flux] needed the array mesh_edge [2, edges] beside it, got none"));
   }
   SUBCASE("a missing edge") {
-    arrays["mesh_edge"] = npy_array<int64_t>("<i8", "(2, 6)", {0, 1, 2, 3, 3, 2, 1, 2, 3, 0, 3, 2});
+    arrays["mesh_edge"] = npy<int64_t>("<i8", "(2, 6)", {0, 1, 2, 3, 3, 2, 1, 2, 3, 0, 3, 2});
     CHECK(contains(error(), "field edges] needed each edge of the mesh, got none from"));
   }
   SUBCASE("a pair that is no edge") {
-    arrays["mesh_edge"] = npy_array<int64_t>("<i8", "(2, 6)", {0, 1, 2, 3, 0, 1, 1, 2, 3, 0, 2, 3});
+    arrays["mesh_edge"] = npy<int64_t>("<i8", "(2, 6)", {0, 1, 2, 3, 0, 1, 1, 2, 3, 0, 2, 3});
     CHECK(contains(error(), "got 1 to 3 in column 5"));
   }
   SUBCASE("an edge twice") {
-    arrays["mesh_edge"] = npy_array<int64_t>("<i8", "(2, 6)", {0, 1, 2, 3, 0, 0, 1, 2, 3, 0, 2, 2});
+    arrays["mesh_edge"] = npy<int64_t>("<i8", "(2, 6)", {0, 1, 2, 3, 0, 0, 1, 2, 3, 0, 2, 2});
     CHECK(contains(error(), "got 0 to 2 in column 5 again"));
   }
   SUBCASE("node numbers of pairs outside the mesh") {
-    arrays["mesh_edge"] = npy_array<int64_t>("<i8", "(2, 6)", {0, 1, 2, 3, 0, 9, 1, 2, 3, 0, 2, -5});
+    arrays["mesh_edge"] = npy<int64_t>("<i8", "(2, 6)", {0, 1, 2, 3, 0, 9, 1, 2, 3, 0, 2, -5});
     CHECK(contains(error(), "got 9 to -1 in column 5"));
   }
   SUBCASE("cells without cells") {
@@ -211,24 +211,24 @@ TEST_CASE("a field that fits nothing names file, field and what it needs") {
     CHECK(contains(error(), "array cell:zone] needed the array cells beside it, got none"));
   }
   SUBCASE("two of a name") {
-    arrays["cell:label"] = npy_array<int32_t>("<i4", "(2,)", {0, 1});
+    arrays["cell:label"] = npy<int32_t>("<i4", "(2,)", {0, 1});
     CHECK(contains(error(), "field label] needed a name that no other field has, got \"label\""));
   }
   SUBCASE("no name") {
-    arrays["graph:"] = npy_array<float>("<f4", "()", {1});
+    arrays["graph:"] = npy<float>("<f4", "()", {1});
     CHECK(contains(error(), "needed a name that no other field has, got \"\""));
   }
   SUBCASE("not finite") {
-    arrays["graph:reynolds"] = npy_array<float>("<f4", "(2,)", {1, NAN});
+    arrays["graph:reynolds"] = npy<float>("<f4", "(2,)", {1, NAN});
     CHECK(contains(error(), "field reynolds] needed finite numbers, got nan at frame 0, graph 0"));
   }
   SUBCASE("too large an integer") {
-    arrays["node:label"] = npy_array<uint64_t>("<u8", "(4,)", {0, 1, 2, ~uint64_t{0}});
+    arrays["node:label"] = npy<uint64_t>("<u8", "(4,)", {0, 1, 2, ~uint64_t{0}});
     CHECK(contains(error(), "array node:label] needed integers up to 9223372036854775807"));
   }
   SUBCASE("another type than the first trajectory's") {
     NpzArrays other = arrays;
-    other["node:label"] = npy_array<int32_t>("<i4", "(4,)", {1, 2, 3, 4});
+    other["node:label"] = npy<int32_t>("<i4", "(4,)", {1, 2, 3, 4});
     write_npz(scratch.path / "b_train.npz", other, false);
     CHECK(contains(error(), "label [1] static i64"));
   }
@@ -247,10 +247,10 @@ TEST_CASE("a unit of a field that does not exist is a warning") {
 }
 
 TEST_CASE("a file of version 1 opens, with f32 fields on nodes and 9 node types") {
-  const auto file = PackedFile::open(kTestFiles / "version1.mgd");
+  const auto file = PackedFile::open(kData / "version1.mgd");
   CHECK(file->metadata().version == 1);
   CHECK(file->metadata().node_types == 9);
-  const Dataset data = Dataset::open(kTestFiles / "version1.mgd");
+  const Dataset data = Dataset::open(kData / "version1.mgd");
   CHECK(data.fingerprint() == 0xd4670c874c1f7ad7ULL);  // checkpoints know their data by it
   CHECK(data.node_types() == 7);                       // 6 is the largest that the training split has
   CHECK(data.node_type_counts() == Doubles{6, 0, 0, 0, 3, 0, 3, 0, 0});
@@ -267,7 +267,7 @@ TEST_CASE("a file of version 1 opens, with f32 fields on nodes and 9 node types"
   // The same data written now: the same numbers.
   const ScratchDirectory scratch;
   ConvertOptions options;
-  options.input = kTestFiles / "two_meshes.h5";
+  options.input = kData / "two_meshes.h5";
   options.output = scratch.path / "now.mgd";
   options.split = {0.5, 0.5};
   const std::string error = message_of([&] { convert(options); });

@@ -88,7 +88,6 @@ int run(const EvaluateCommand& command, const GlobalOptions& globals) {
                    .allocator = allocator_options_from_environment()});
   const Predictor predictor(runtime, checkpoint, command.data);
   EvaluateOptions options = command.evaluate;
-  options.boundary = predictor.config().rollout.boundary;
   if (command.boundary == "data") options.boundary = RolloutBoundary::data;
   if (command.boundary == "initial") options.boundary = RolloutBoundary::initial;
   if (!globals.quiet) options.progress = [](const std::string& text) { print_note(text); };

@@ -65,7 +65,7 @@ void add_predict(CommandLine& line) {
       add_command(line.app, "predict", "Predict steady fields, and write prediction, truth and error as VTU",
                   {"meshgrad predict runs/poisson", "meshgrad predict runs/poisson --meshes 10 -o out"});
   const auto options = std::make_shared<PredictCommand>();
-  predict->add_option("RUN", options->run, "Folder of the run")->required();
+  predict->add_option("RUN", options->run, "Run directory")->required();
   predict->add_option("--split", options->files.split, "Split of the data")->capture_default_str();
   predict->add_option("--meshes", options->files.meshes, "The first N meshes (default: all)")
       ->type_name("N")

@@ -104,7 +104,7 @@ std::string to_text(const MemoryPlan& plan);
 std::string to_json(const MemoryPlan& plan);
 
 /// `config` with a number for train.batch = "auto", and a line that says which: a new run's is what fits now,
-/// one that goes on keeps its own. Throws ConfigError when fewer than plan.min_batch samples fit.
+/// a resumed run keeps that of its checkpoint. Throws ConfigError when fewer than plan.min_batch samples fit.
 Config resolve_batch(Runtime& runtime, Config config, bool resume, std::string& note);
 
 }  // namespace meshgrad

@@ -119,7 +119,7 @@ OffloadTo checked_offload(const Config& config, Device device) {
   const bool on_gpu = device.kind == DeviceKind::cuda;
   if (to == OffloadTo::file && on_gpu) {
     throw config_error("recompute.offload", "\"host\" or \"none\" on a GPU", "\"file\"",
-                       "set recompute.offload = \"host\": the host's memory is nearer than a disk");
+                       "set recompute.offload = \"host\": the host's memory is faster than a disk");
   }
   // The values are in the host's memory already.
   return to == OffloadTo::host && !on_gpu ? OffloadTo::none : to;

@@ -5,6 +5,7 @@
 #include <meshgrad/train/planning/step_memory.h>
 #include <meshgrad/train/run/make_model.h>
 #include <meshgrad/train/run/step_cache.h>
+#include <meshgrad/train/task/upload.h>
 
 #include <algorithm>
 
@@ -105,9 +106,9 @@ StepMemory StepProbe::predict(const Config& config, Batches batches) const {
     for (int number = 0; number <= last; ++number) dry_run(runtime, steps, steps.classes().capacity(number));
     steps.update();
   } else {
-    // Offsets are recorded in the second step, and used from the third on.
-    constexpr int kSteps = 3;
-    for (int step = 0; step < kSteps; ++step) {
+    // Planned offsets are recorded in the second step, and used from the third on.
+    const int count = config.memory.plan_steps ? 3 : 2;
+    for (int step = 0; step < count; ++step) {
       dry_run(runtime, steps, largest_batch(config, dataset_));
       steps.update();
     }

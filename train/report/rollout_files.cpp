@@ -84,7 +84,8 @@ class RolloutWriter {
         options_(options),
         trajectory_(trajectory),
         total_(rollout_frames(task, trajectory, {.steps = options.steps})),
-        picture_steps_{1, 10, total_ / 2, total_},
+        picture_steps_{1, 10, std::min(total_, rollout_frames(task, trajectory, {})) / 2,
+                       std::min(total_, rollout_frames(task, trajectory, {}))},
         mask_(task.inputs().predicted_mask(trajectory.mesh())),
         errors_(task.inputs().targets()) {
     make_folder(options.directory);
@@ -163,8 +164,8 @@ RolloutFiles write_rollout(const Predictor& predictor, const RolloutFilesOptions
 PredictionFiles write_predictions(const Predictor& predictor, const PredictionFilesOptions& options) {
   const auto* task = predictor.task().as<SteadyField>();
   if (task == nullptr) {
-    throw config_error("task.name", "\"steady_field\": predict knows no time", "\"mesh_dynamics\"",
-                       "use meshgrad rollout");
+    throw config_error("task.name", "\"steady_field\": predict is for fields without time",
+                       "\"mesh_dynamics\"", "use meshgrad rollout");
   }
   make_folder(options.directory);
   constexpr int64_t kPictures = 4;

@@ -8,15 +8,20 @@
 namespace meshgrad {
 namespace {
 
-/// Writing a batch may take longer than a GPU takes for it; on the CPU all threads are in use.
+/// On a GPU, prefetching hides variations of the time that writing a batch takes; on average that must be
+/// less than the step.
 size_t prefetch_depth(const Runtime& runtime) { return runtime.stream().on_gpu() ? 2 : 0; }
 
 }  // namespace
 
+NoiseOptions noise_of(const Config& config) {
+  return {config.train.noise, config.train.gamma, static_cast<uint64_t>(config.run.seed)};
+}
+
 BatchLoader::BatchLoader(Runtime& runtime, const Config& config, const Task& task)
     : config_(config),
       task_(task),
-      noise_{config.train.noise, config.train.gamma, static_cast<uint64_t>(config.run.seed)},
+      noise_(noise_of(config)),
       sampler_(task, config.data.train_split, static_cast<uint64_t>(config.run.seed)),
       accumulate_(config.train.accumulate),
       sample_limit_(config.train.epochs > 0 ? config.train.epochs * sampler_.samples()
@@ -89,24 +94,21 @@ void BatchLoader::write(const Loaded& loaded, const std::vector<Sample>& samples
 
 BatchLoader::Loaded BatchLoader::load(const BatchPosition& at, Normalizing normalizing,
                                       Normalizers& normalizers, const StepCache& cache) {
-  const auto begin = std::chrono::steady_clock::now();
   const int64_t number = number_of(at);
+  const bool prefetches = depth_ > 0 && normalizing == Normalizing::fixed;
   const BatchPosition ahead = position_of(number + static_cast<int64_t>(depth_) + 1);
   if (ahead.step < total_steps_) {
     list_samples(ahead, later_);
     for (const Sample& sample : later_)
       task_.dataset().read_ahead(config_.data.train_split, sample.trajectory);
   }
-  if (depth_ > 0 && normalizing == Normalizing::fixed) prefetch_behind(number, normalizers, cache);
+  if (prefetches) prefetch_behind(number, normalizers, cache);
   list_samples(at, samples_);
   if (samples_.empty()) return {0, task_.layout({}, config_.precision, BatchLayout::Sizes::exact), nullptr};
-  if (depth_ > 0 && normalizing == Normalizing::fixed) {
-    Loaded loaded = take_prefetched(number);
-    data_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    return loaded;
-  }
-  Loaded loaded = stage(samples_, normalizing, cache);
-  write(loaded, samples_, static_cast<double>(window_weight(at.step)), normalizing, normalizers, scratch_);
+  const auto weight = static_cast<double>(window_weight(at.step));
+  const auto begin = std::chrono::steady_clock::now();
+  Loaded loaded = prefetches ? take_prefetched(number) : stage(samples_, normalizing, cache);
+  if (!prefetches) write(loaded, samples_, weight, normalizing, normalizers, scratch_);
   data_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return loaded;
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // BatchLoader: from the position of a run to batches in memory. It lists a batch's samples, knows the weight
 // of a window before its first backward pass, and writes batches: on a GPU one worker thread prefetches the
-// next ones meanwhile. The disk is asked for their data ahead of that, on the CPU too, whose threads have no
-// time for the rest.
+// next ones meanwhile. On the CPU all threads compute, so batches are not prefetched; only the file is read
+// ahead.
 #pragma once
 #include <meshgrad/train/run/sampler.h>
 #include <meshgrad/train/run/step_cache.h>
+#include <meshgrad/train/task/upload.h>
 
 #include <condition_variable>
 #include <deque>
@@ -15,8 +16,7 @@
 
 namespace meshgrad {
 
-/// Where a micro-batch stands in a run: number `micro` of the window that ends with optimizer step `step`
-/// + 1.
+/// Micro-batch `micro` of the window of optimizer step `step`, both from 0.
 struct BatchPosition {
   int64_t step = 0;
   int64_t micro = 0;
@@ -28,6 +28,9 @@ enum class Normalizing : uint8_t {
   learn,   ///< they learn from it first
   observe  ///< they learn from it, and the model does not run: it needs no memory of its class
 };
+
+/// The noise of training samples.
+NoiseOptions noise_of(const Config& config);
 
 class BatchLoader {
  public:
@@ -43,6 +46,10 @@ class BatchLoader {
   int64_t total_steps() const { return total_steps_; }
   /// Samples that windows up to `step` have drawn.
   int64_t samples_until(int64_t step) const;
+  /// Whether the run has a batch there: the last window of the last epoch may have fewer.
+  bool has_batch(const BatchPosition& at) const {
+    return number_of(at) * config_.train.batch < sample_limit_;
+  }
   /// The batch's samples, in order; the last window of the last epoch may have fewer batches: then none.
   void list_samples(const BatchPosition& at, std::vector<Sample>& samples) const;
   /// Loss terms of a whole window, so that it equals one large batch. Throws DataError when it has none.
@@ -53,7 +60,8 @@ class BatchLoader {
     BatchLayout layout;
     StoragePtr memory;  ///< on the host; on the CPU the memory that is computed from
   };
-  /// The batch at `at`, written. Prefetches those behind it where normalisers do not learn.
+  /// The batch at `at`, written. Prefetches those behind it where normalisers do not learn; the normalisers
+  /// and the cache must outlive this.
   Loaded load(const BatchPosition& at, Normalizing normalizing, Normalizers& normalizers,
               const StepCache& cache);
   /// For StepCache::run.

@@ -19,8 +19,10 @@ Predictor::Predictor(Runtime& runtime, const std::filesystem::path& checkpoint, 
 
 Evaluation evaluate(const Predictor& predictor, const EvaluateOptions& options) {
   const TrainedModel trained = predictor.trained();
+  EvaluateOptions resolved = options;
+  if (!resolved.boundary) resolved.boundary = predictor.config().rollout.boundary;
   return with_host_memory_named(predictor.dataset().path(), !trained.runtime.stream().on_gpu(), "to evaluate",
-                                [&] { return evaluate(trained, options); });
+                                [&] { return evaluate(trained, resolved); });
 }
 
 }  // namespace meshgrad

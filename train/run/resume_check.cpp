@@ -25,6 +25,7 @@ void check_same_run(const std::filesystem::path& checkpoint, const Config& confi
   check("run.seed", saved.run.seed == config.run.seed);
   check("train.batch", saved.train.batch == config.train.batch);
   check("train.accumulate", saved.train.accumulate == config.train.accumulate);
+  check("task.name", saved.task.name == config.task.name);
   check("train.noise", saved.train.noise == config.train.noise);
   check("train.gamma", saved.train.gamma == config.train.gamma);
   check("unroll.steps", saved.unroll.steps == config.unroll.steps);

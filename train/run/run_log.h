@@ -36,7 +36,7 @@ class RunLog {
   RunLog(Runtime& runtime, const std::filesystem::path& dir, std::optional<int64_t> resumed_at);
 
   /// A line for a step that is queued: asks the device for its numbers, and starts new sums there.
-  /// `data_seconds` were waited for data so far (TrainStep::data_seconds).
+  /// `data_seconds` were waited for data so far (BatchLoader::data_seconds).
   void step(const Optimizer& optimizer, int64_t step, int64_t samples, double data_seconds);
   /// Writes the line that is under way if its numbers have arrived; then they are returned.
   std::optional<StepState> poll();

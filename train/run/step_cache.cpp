@@ -2,6 +2,7 @@
 #include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/train/run/step_cache.h>
+#include <meshgrad/train/task/upload.h>
 
 #include <fmt/format.h>
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/memory/caching_allocator.h>
+#include <meshgrad/train/data/quiet_split.h>
 #include <meshgrad/train/run/make_model.h>
 #include <meshgrad/train/run/non_finite.h>
 #include <meshgrad/train/run/precision.h>
@@ -21,11 +22,11 @@ Trainer::Trainer(Runtime& runtime, const Config& config, const TrainOptions& opt
       options_(options),
       choose_(std::move(choose)),
       task_(make_task(config, Dataset::open(config.data.path))),
-      loader_(runtime, config, task_),
       model_(make_model(config.model, task_.sizes())),
       normalizers_(config.normalize.mode == NormalizeMode::dataset
-                       ? task_.dataset_normalizers(loader_.noise())
+                       ? task_.dataset_normalizers(noise_of(config))
                        : task_.online_normalizers()),
+      loader_(runtime, config, task_),
       folder_(config.run.dir) {
   check_precision(runtime.device(), config.precision);
   if (config.train.validate_every > 0) task_.dataset().split(config.data.valid_split);  // says which exist
@@ -67,6 +68,12 @@ TrainResult Trainer::stopped() {
 
 void Trainer::start() {
   folder_.create();
+  if (config_.train.validate_every > 0 && task_.as<MeshDynamics>() != nullptr) {
+    const std::string& split = config_.data.valid_split;
+    const NodeTypeSet types(std::span(config_.data.predicted_types));
+    if (const auto quiet = quiet_split(task_.dataset(), split, config_.data.targets, types))
+      message(quiet_split_warning(split, *quiet));
+  }
   allocate();
   folder_.write_config(config_);
   folder_.write_environment(options_.command, runtime_.device());
@@ -121,14 +128,15 @@ Normalizing Trainer::normalizing() const {
 void Trainer::train_batch() {
   if (warming_up() && !learning()) return;
   const Normalizing mode = normalizing();
+  if (mode != Normalizing::observe && !model_.parameters.gradients().defined() &&
+      loader_.has_batch({state_.step, state_.micro})) {
+    model_.parameters.allocate_gradients(runtime_);
+    optimizer_->use_gradients(model_.parameters.gradients());
+  }
   const BatchLoader::Loaded loaded = loader_.load({state_.step, state_.micro}, mode, normalizers_, *steps_);
   if (loaded.samples == 0) return;
   if (mode != Normalizing::fixed) state_.learned += loaded.samples;
   if (mode == Normalizing::observe) return;
-  if (!model_.parameters.gradients().defined()) {
-    model_.parameters.allocate_gradients(runtime_);
-    optimizer_->use_gradients(model_.parameters.gradients());
-  }
   steps_->run(loaded.layout, [&](const StoragePtr& to) { return loader_.upload(loaded, to); });
   check_state();
 }

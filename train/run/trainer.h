@@ -52,9 +52,9 @@ class Trainer {
   const TrainOptions& options_;
   ChooseRecomputation choose_;
   Task task_;
-  BatchLoader loader_;
   Model model_;
-  Normalizers normalizers_;
+  Normalizers normalizers_;  // before the loader, whose worker reads them
+  BatchLoader loader_;
   RunFolder folder_;
   RunState state_;
   std::optional<Optimizer> optimizer_;

@@ -8,7 +8,6 @@
 #include <type_traits>
 #include <vector>
 
-#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// The first rows of a tensor to compute in T: in place, or beside it where the tensor stores 16 bits.
@@ -105,4 +104,3 @@ Batch make_batch(Runtime& runtime, const BatchLayout& layout, Write&& write) {
 }
 
 }  // namespace meshgrad
-#pragma GCC visibility pop

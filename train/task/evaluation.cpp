@@ -104,13 +104,14 @@ void compare_dynamics(const TrainedModel& trained, const MeshDynamics& task, con
       hold.add(state.current, truth, mask);
     }
     int64_t step = 0;
-    roll_out(trained, task, trajectory, {.boundary = options.boundary}, [&](const RolloutFrame& frame) {
-      ++step;
-      rollout_fields.add(frame.ours, frame.truth, mask);
-      for (const auto& [name, horizon] : horizons) {
-        if (horizon == 0 || step <= horizon) rollouts[name].add(frame.ours, frame.truth, mask);
-      }
-    });
+    roll_out(trained, task, trajectory, {.boundary = options.boundary.value_or(RolloutBoundary::data)},
+             [&](const RolloutFrame& frame) {
+               ++step;
+               rollout_fields.add(frame.ours, frame.truth, mask);
+               for (const auto& [name, horizon] : horizons) {
+                 if (horizon == 0 || step <= horizon) rollouts[name].add(frame.ours, frame.truth, mask);
+               }
+             });
     errors.rollout_steps = std::max(errors.rollout_steps, step);
   }
   errors.one_step_rmse = one_step.root_mean();

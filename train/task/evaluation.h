@@ -51,7 +51,8 @@ double mean_squared_error(const std::vector<float>& ours, const std::vector<floa
 struct EvaluateOptions {
   std::string split = "test";
   int64_t stride = 1;  ///< MeshDynamics: one-step errors from every stride-th frame
-  RolloutBoundary boundary = RolloutBoundary::data;
+  std::optional<RolloutBoundary>
+      boundary;  ///< MeshDynamics; absent: the data's, or of a Predictor its configuration's
   std::function<void(const std::string&)> progress;
 };
 

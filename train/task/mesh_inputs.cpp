@@ -11,11 +11,13 @@
 namespace meshgrad {
 namespace {
 
-/// Nodes' inputs and targets are read from float fields on nodes alone.
-const FieldInfo& node_field(const Dataset& dataset, const std::string& name, const char* key) {
+/// Targets are float fields on nodes. Inputs may also be on graphs: a condition of the whole mesh.
+const FieldInfo& checked_field(const Dataset& dataset, const std::string& name, const char* key,
+                               bool on_graphs) {
   const FieldInfo& field = dataset.field(name);
-  if (field.on == FieldOn::node && field.dtype == DType::f32) return field;
-  throw config_error(key, "f32 fields on nodes",
+  const bool fits = field.on == FieldOn::node || (on_graphs && field.on == FieldOn::graph);
+  if (fits && field.dtype == DType::f32) return field;
+  throw config_error(key, on_graphs ? "f32 fields on nodes or graphs" : "f32 fields on nodes",
                      fmt::format("{} ({} on {}s)", name, name_of(field.dtype), name_of(field.on)),
                      "name other fields; see meshgrad info");
 }
@@ -30,12 +32,12 @@ MeshInputs::MeshInputs(const Dataset& dataset, const DataConfig& config)
     : dataset_(dataset), config_(config) {
   std::vector<int64_t> target_columns;
   for (const std::string& name : config.targets) {
-    targets_.push_back(node_field(dataset, name, "data.targets"));
+    targets_.push_back(checked_field(dataset, name, "data.targets", false));
     target_columns.push_back(outputs_);
     outputs_ += targets_.back().components;
   }
   for (const std::string& name : config.inputs) {
-    Input input{node_field(dataset, name, "data.inputs"), -1};
+    Input input{checked_field(dataset, name, "data.inputs", true), -1};
     const auto target = std::find(config.targets.begin(), config.targets.end(), name);
     if (target != config.targets.end())
       input.target_column = target_columns[static_cast<size_t>(target - config.targets.begin())];
@@ -139,12 +141,13 @@ void MeshInputs::write_nodes(const TrajectoryView& trajectory, int64_t t, const 
   size_t column = 0;
   for (const Input& input : inputs_) {
     const auto components = static_cast<size_t>(input.field.components);
+    const bool on_graph = input.field.on == FieldOn::graph;
     std::span<const float> frame;
     if (input.target_column < 0) frame = trajectory.field(input.field.name).frame(t);
     for (size_t i = 0; i < nodes; ++i) {
       for (size_t c = 0; c < components; ++c) {
         if (input.target_column < 0) {
-          rows[i * width + column + c] = static_cast<T>(frame[i * components + c]);
+          rows[i * width + column + c] = static_cast<T>(frame[(on_graph ? 0 : i * components) + c]);
           continue;
         }
         const size_t at = i * outputs + static_cast<size_t>(input.target_column) + c;

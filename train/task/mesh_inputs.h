@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // MeshInputs: what a model reads of a mesh and its fields, for every task on meshes. Nodes: the fields
-// data.inputs, then a one-hot of the node type. Edges: relative position (sender minus receiver) and its
-// length. Source: Pfaff et al. (2021), appendix A.1.
+// data.inputs (one on graphs, a condition of the whole mesh, at every node), then a one-hot of the node type.
+// Edges: relative position (sender minus receiver) and its length. Source: Pfaff et al. (2021), appendix A.1.
 #pragma once
 #include <meshgrad/train/config/config.h>
 #include <meshgrad/train/data/dataset.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/train/task/batch_rows.h>
 #include <meshgrad/train/task/task.h>
 
 #include <algorithm>

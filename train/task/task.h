@@ -3,9 +3,9 @@
 // and what is reported. The trainer, steps, plans and checkpoints know a Task and a Model, and the members of
 // neither. A closed set: a new task is a class with these members and one more name below.
 #pragma once
-#include <meshgrad/train/task/batch_rows.h>
 #include <meshgrad/train/task/steady_field.h>
 
+#include <utility>
 #include <variant>
 
 #pragma GCC visibility push(default)
@@ -67,6 +67,7 @@ class Task {
                 const Recomputation& recomputation) const {
     return visit([&](const auto& task) { return task.loss(tape, model, batch, recomputation); });
   }
+  /// The same as a function that refers to this task, which must outlive it.
   BatchLoss batch_loss() const {
     return [this](Tape& tape, const Model& model, const Batch& batch, const Recomputation& recomputation) {
       return loss(tape, model, batch, recomputation);

@@ -6,7 +6,6 @@
 
 #include <vector>
 
-#pragma GCC visibility push(default)
 namespace meshgrad {
 
 class Uploader {
@@ -42,4 +41,3 @@ StoragePtr device_batch_memory(Runtime& runtime, int64_t bytes);
 StoragePtr to_device(Runtime& runtime, const StoragePtr& host, int64_t bytes);
 
 }  // namespace meshgrad
-#pragma GCC visibility pop
