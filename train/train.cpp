@@ -3,6 +3,7 @@
 #include <meshgrad/train/planning/plan.h>
 #include <meshgrad/train/planning/recompute.h>
 #include <meshgrad/train/report/history_files.h>
+#include <meshgrad/train/run/resume_check.h>
 #include <meshgrad/train/run/trainer.h>
 #include <meshgrad/train/train.h>
 
@@ -55,7 +56,11 @@ Recomputation choose(Runtime& runtime, const Config& config, const TrainObserver
 TrainResult train(Runtime& runtime, const Config& asked, const TrainOptions& options) {
   require_data_path(asked);
   std::string note;
-  const Config config = resolve_batch(runtime, asked, options.resume, note);
+  const std::filesystem::path resumed =
+      options.resume && asked.train.batch == kAutoBatch
+          ? checkpoint_to_resume(asked.run.dir, options.checkpoint, options.command)
+          : "";
+  const Config config = resolve_batch(runtime, asked, resumed, note);
   if (!note.empty() && options.observer.message) options.observer.message(note);
   const std::filesystem::path memory_dir = std::filesystem::path(config.run.dir) / "memory";
   const bool history = runtime.allocator().options().history > 0;

@@ -7,53 +7,16 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "train/process.h"
-#include "train/small_run.h"
+#include "train/fault_case.h"
 
 namespace meshgrad {
 namespace {
 
 namespace fs = std::filesystem;
+using test::check_fails;
+using test::check_one_error;
 using test::checkpoint_bytes;
-using test::contains;
-using test::Outcome;
-
-void check_one_error(const Outcome& outcome, int code, const std::vector<std::string>& parts) {
-  CAPTURE(outcome.err);
-  CHECK(outcome.code == code);
-  CHECK(outcome.out.empty());
-  CHECK(outcome.err.starts_with("meshgrad: error: "));
-  CHECK(outcome.err.find("meshgrad: error: ", 1) == std::string::npos);
-  for (const std::string& part : parts) {
-    CAPTURE(part);
-    CHECK(contains(outcome.err, part));
-  }
-}
-
-void check_fails(std::vector<std::string> arguments, int code, const std::vector<std::string>& parts) {
-  arguments.emplace_back("--quiet");
-  check_one_error(test::run_meshgrad(std::move(arguments)), code, parts);
-}
-
-/// Data and a config file; runs are short.
-struct FaultFixture {
-  test::ScratchDirectory scratch;
-  Config config;
-  std::string file;
-  FaultFixture() {
-    config = test::small_config(scratch.path, test::pack_waves(scratch.path));
-    config.train.steps = 4;
-    config.train.validate_every = 2;
-    config.train.checkpoint_every = 2;
-    file = test::write_config(scratch.path, config);
-  }
-  /// What was trained is still there, and can be taken up again.
-  void check_resumable(const std::string& last) {
-    CHECK(checkpoint_bytes(config.run.dir, "last") == last);
-    config.train.steps += 2;
-    CHECK(test::train_here(config, true).state.step == config.train.steps);
-  }
-};
+using test::FaultFixture;
 
 TEST_CASE("a wrong configuration exits 2 and names the key") {
   FaultFixture f;

@@ -4,6 +4,7 @@
 #include <meshgrad/train/data/convert.h>
 #include <meshgrad/train/io/metrics_log.h>
 #include <meshgrad/train/io/safetensors.h>
+#include <meshgrad/train/run/checkpoint_check.h>
 #include <meshgrad/train/train.h>
 
 #include <cmath>
@@ -146,7 +147,9 @@ inline void change_tensors(const std::filesystem::path& from, const std::filesys
                        ? std::as_bytes(std::span(values))
                        : std::as_bytes(std::span(floats.emplace_back(values.begin(), values.end())));
   }
-  write_safetensors(to, tensors, file.view().metadata);
+  std::map<std::string, std::string> metadata = file.view().metadata;
+  if (metadata.contains("checksum")) metadata["checksum"] = checkpoint_checksum(tensors, metadata);
+  write_safetensors(to, tensors, metadata);
 }
 
 /// The bytes of every tensor in the last checkpoint of a run, by name.

@@ -123,6 +123,20 @@ TEST_CASE("NaN in a reference is a failure") {
   CHECK(failures(verify(runtime, file, DType::f64)) == " prediction (out.prediction)");
 }
 
+TEST_CASE("a file without processor blocks is a DataError") {
+  const test::ScratchDirectory scratch;
+  const SafetensorsFile file(oracle("mgn_small"));
+  std::vector<SafetensorsTensor> tensors = file.view().tensors;
+  for (SafetensorsTensor& tensor : tensors)
+    if (tensor.name == "param.processor.0.edge_mlp.linear_0.weight") tensor.name = "param.other";
+  const std::string path = (scratch.path / "no_blocks.safetensors").string();
+  write_safetensors(path, tensors, file.view().metadata);
+  const test::Outcome outcome = test::run_meshgrad({"verify", path});
+  CHECK(outcome.code == 1);
+  CHECK(contains(outcome.err, "no_blocks.safetensors"));
+  CHECK(contains(outcome.err, "processor.0.edge_mlp"));
+}
+
 TEST_CASE("a file that is cut, of another kind or missing is a DataError") {
   const test::ScratchDirectory scratch;
   const std::string bytes = test::read_text(oracle("mgn_small"));

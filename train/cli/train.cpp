@@ -25,6 +25,7 @@ struct TrainCommand {
   std::vector<std::string> settings;
   std::string run;
   bool resume = false;
+  std::string checkpoint;
   bool json = false;
 };
 
@@ -100,7 +101,8 @@ double seconds_of_process() {
 void draw_losses(const std::filesystem::path& run) {
   ChartSeries train{"training", {}, {}};
   ChartSeries valid{"validation", {}, {}};
-  for (const auto& row : read_metrics(run / "metrics.jsonl")) {
+  int64_t damaged = 0;
+  for (const auto& row : read_metrics(run / "metrics.jsonl", &damaged)) {
     for (const auto& [key, series] : {std::pair{"loss", &train}, std::pair{"valid_loss", &valid}}) {
       const auto value = row.find(key);
       if (value == row.end()) continue;
@@ -109,6 +111,7 @@ void draw_losses(const std::filesystem::path& run) {
     }
   }
   const ChartSeries series[] = {train, valid};
+  if (damaged > 0) print_note(fmt::format("metrics.jsonl: {} damaged lines are not in loss.svg", damaged));
   write_line_chart(run / "loss.svg", series, {"Loss", "step", "mean squared normalised error"});
 }
 
@@ -162,6 +165,7 @@ int run(const TrainCommand& command, const GlobalOptions& globals) {
     options.command.insert(options.command.end(), {"--set", setting});
   if (!command.run.empty()) options.command.insert(options.command.end(), {"--run", command.run});
   if (command.resume) options.command.push_back("--resume");
+  options.checkpoint = command.checkpoint;
   options.observer.message = [&](const std::string& text) { notes(text); };
   options.observer.stop = stop_requested;
   options.observer.pause = [&] { progress.skip_pause(); };
@@ -202,6 +206,9 @@ void add_train(CommandLine& line) {
   add_settings(*train, options->settings);
   train->add_option("--run", options->run, "Run directory (run.dir)")->type_name("DIR");
   train->add_flag("--resume", options->resume, "Resume from the run's last checkpoint");
+  train->add_option("--checkpoint", options->checkpoint, "With --resume: best, last or a file")
+      ->type_name("FILE")
+      ->needs("--resume");
   add_json(*train, options->json);
   on_run(*train, line, options, run);
 }

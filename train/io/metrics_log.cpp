@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/io/atomic_file.h>
+#include <meshgrad/train/io/input_file.h>
 #include <meshgrad/train/io/metrics_log.h>
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -27,28 +27,42 @@ std::string value_text(const MetricValue& value) {
   return json(std::get<std::string>(value)).dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
-std::optional<json> parsed_object(std::string_view line) {
+/// The row of a line; nothing for anything but an object with a numeric "step".
+std::optional<json> parsed_row(std::string_view line) {
   json value = json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (!value.is_object()) return std::nullopt;
+  if (!value.is_object() || !value.contains("step") || !value["step"].is_number()) return std::nullopt;
   return value;
 }
 
-std::string content_of(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
+/// Takes the first line off `text`, without its newline; nothing at an incomplete line or the end.
+std::optional<std::string_view> take_line(std::string_view& text) {
+  const std::size_t end = text.find('\n');
+  if (end == text.npos) return std::nullopt;
+  const std::string_view line = text.substr(0, end);
+  text.remove_prefix(end + 1);
+  return line;
 }
 
-/// Bytes of the leading complete lines whose step is at most `last_step`.
-std::uint64_t bytes_to_keep(std::string_view content, std::int64_t last_step) {
-  std::uint64_t keep = 0;
-  while (true) {
-    const std::size_t end = content.find('\n', keep);
-    if (end == content.npos) return keep;
-    const auto row = parsed_object(content.substr(keep, end - keep));
-    if (!row || !row->contains("step") || !(*row)["step"].is_number()) return keep;
-    if ((*row)["step"].get<double>() > static_cast<double>(last_step)) return keep;
-    keep = end + 1;
+struct KeptRows {
+  std::string text;
+  std::int64_t damaged = 0;
+};
+
+/// The rows before the first whose step is beyond `last_step`. Damaged lines behind the last are not counted.
+KeptRows rows_to_keep(std::string_view content, std::int64_t last_step) {
+  KeptRows kept;
+  std::int64_t damaged = 0;
+  while (const auto line = take_line(content)) {
+    const auto row = parsed_row(*line);
+    if (row && (*row)["step"].get<double>() > static_cast<double>(last_step)) break;
+    if (row) {
+      kept.text.append(*line).append("\n");
+      kept.damaged = damaged;
+    } else {
+      ++damaged;
+    }
   }
+  return kept;
 }
 
 }  // namespace
@@ -65,7 +79,10 @@ std::string metrics_line(const MetricsRow& row) {
 MetricsLog MetricsLog::create(const std::filesystem::path& path) { return MetricsLog(AppendFile(path, 0)); }
 
 MetricsLog MetricsLog::resume(const std::filesystem::path& path, std::int64_t last_step) {
-  return MetricsLog(AppendFile(path, bytes_to_keep(content_of(path), last_step)));
+  if (!path_exists(path)) return create(path);
+  const KeptRows kept = rows_to_keep(read_file(path), last_step);
+  if (kept.damaged > 0) write_file_atomically(path, kept.text);
+  return MetricsLog(AppendFile(path, kept.text.size()), kept.damaged);
 }
 
 void MetricsLog::write(const MetricsRow& row) {
@@ -78,19 +95,17 @@ void MetricsLog::write(const MetricsRow& row) {
   file_.append(std::as_bytes(std::span(line)));
 }
 
-std::vector<std::map<std::string, double>> read_metrics(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    throw data_error(path.string(), "a metrics file", "no readable file", "give the directory of a run");
-  }
+std::vector<std::map<std::string, double>> read_metrics(const std::filesystem::path& path,
+                                                        std::int64_t* damaged) {
+  const std::string content = read_file(path);
+  std::string_view rest = content;
   std::vector<std::map<std::string, double>> rows;
-  std::string line;
-  for (std::size_t number = 1; std::getline(file, line); ++number) {
-    const auto object = parsed_object(line);
+  std::int64_t bad = 0;
+  while (const auto line = take_line(rest)) {
+    const auto object = parsed_row(*line);
     if (!object) {
-      if (file.eof()) break;  // no newline yet: the line is being written
-      throw data_error(fmt::format("{}: line {}", path.string(), number), "a JSON object", line.substr(0, 60),
-                       "remove the line");
+      ++bad;
+      continue;
     }
     std::map<std::string, double>& row = rows.emplace_back();
     for (const auto& [key, value] : object->items()) {
@@ -99,6 +114,7 @@ std::vector<std::map<std::string, double>> read_metrics(const std::filesystem::p
       if (value.is_null()) row[key] = std::numeric_limits<double>::quiet_NaN();
     }
   }
+  if (damaged != nullptr) *damaged = bad;
   return rows;
 }
 

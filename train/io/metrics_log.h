@@ -29,21 +29,28 @@ class MetricsLog {
  public:
   /// A fresh log: an existing file is emptied. DataError when the file cannot be written.
   static MetricsLog create(const std::filesystem::path& path);
-  /// Continues a log: keeps the lines up to the first that has a "step" beyond `last_step` or is incomplete,
-  /// and drops the rest, so that the resumed run repeats them. A missing file is created.
+  /// Continues a log: keeps the rows before the first that has a "step" beyond `last_step`, so that the
+  /// resumed run repeats the others. Lines that are no rows are left out. A missing file is created.
   static MetricsLog resume(const std::filesystem::path& path, std::int64_t last_step);
 
   /// Appends one line; DataError when the disk is full. InvalidArgument for a row without an integer "step".
   void write(const MetricsRow& row);
 
+  /// Whole lines before the last kept row that `resume` left out, because they were no rows.
+  std::int64_t damaged_lines() const { return damaged_lines_; }
+
  private:
-  explicit MetricsLog(AppendFile file) : file_(std::move(file)) {}
+  explicit MetricsLog(AppendFile file, std::int64_t damaged_lines = 0)
+      : file_(std::move(file)), damaged_lines_(damaged_lines) {}
 
   AppendFile file_;
+  std::int64_t damaged_lines_ = 0;
 };
 
 /// The numbers of a log, a map a line: numbers as they are, true and false as 1 and 0, null as NaN; strings
-/// are left out. An incomplete last line is ignored; any other bad line is a DataError that names it.
-std::vector<std::map<std::string, double>> read_metrics(const std::filesystem::path& path);
+/// are left out. Lines that are no rows are passed over; `damaged`, unless null, is their number, without an
+/// incomplete last line. DataError when the file cannot be read.
+std::vector<std::map<std::string, double>> read_metrics(const std::filesystem::path& path,
+                                                        std::int64_t* damaged = nullptr);
 
 }  // namespace meshgrad

@@ -328,10 +328,11 @@ MemoryPlan plan_memory(const Config& asked, const PlanOptions& options) {
   return plan;
 }
 
-Config resolve_batch(Runtime& runtime, Config config, bool resume, std::string& note) {
+Config resolve_batch(Runtime& runtime, Config config, const std::filesystem::path& resumed,
+                     std::string& note) {
   if (config.train.batch != kAutoBatch) return config;
-  if (resume) {
-    config.train.batch = checkpoint_config(find_checkpoint(config.run.dir, "last")).train.batch;
+  if (!resumed.empty()) {
+    config.train.batch = checkpoint_config(resumed).train.batch;
     return config;
   }
   check_precision(runtime.device(), config.precision);

@@ -3,6 +3,7 @@
 #pragma once
 #include <meshgrad/train/planning/step_memory.h>
 
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -104,7 +105,9 @@ std::string to_text(const MemoryPlan& plan);
 std::string to_json(const MemoryPlan& plan);
 
 /// `config` with a number for train.batch = "auto", and a line that says which: a new run's is what fits now,
-/// a resumed run keeps that of its checkpoint. Throws ConfigError when fewer than plan.min_batch samples fit.
-Config resolve_batch(Runtime& runtime, Config config, bool resume, std::string& note);
+/// a run that resumes from the checkpoint `resumed` (empty: none) keeps that of it. Throws ConfigError when
+/// fewer than plan.min_batch samples fit.
+Config resolve_batch(Runtime& runtime, Config config, const std::filesystem::path& resumed,
+                     std::string& note);
 
 }  // namespace meshgrad

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/train/io/input_file.h>
 #include <meshgrad/train/io/safetensors.h>
 #include <meshgrad/train/run/checkpoint.h>
+#include <meshgrad/train/run/checkpoint_check.h>
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
+#include <cmath>
 
 namespace meshgrad {
 namespace {
@@ -62,7 +64,7 @@ class Contents {
 std::map<std::string, std::string> metadata_of(const Config& config, uint64_t fingerprint,
                                                const RunState& s) {
   std::map<std::string, std::string> metadata{
-      {"format", "meshgrad checkpoint 1"},
+      {"format", "meshgrad checkpoint 2"},
       {"config", to_toml(config)},
       {"data_fingerprint", fmt::format("{:016x}", fingerprint)},
       {"step", fmt::format("{}", s.step)},
@@ -88,24 +90,8 @@ std::map<std::string, std::string> metadata_of(const Config& config, uint64_t fi
   return metadata;
 }
 
-void check_is_checkpoint(const SafetensorsView& view) {
-  const auto format = view.metadata.find("format");
-  if (format == view.metadata.end() || format->second != "meshgrad checkpoint 1") {
-    throw data_error(view.file, "a checkpoint written by meshgrad train",
-                     format == view.metadata.end() ? "another safetensors file" : format->second,
-                     "name a file from a run's checkpoints folder");
-  }
-}
-
-double number(const SafetensorsView& view, const std::string& key) {
-  const std::string& text = view.metadata_at(key);
-  char* end = nullptr;
-  const double value = std::strtod(text.c_str(), &end);
-  if (text.empty() || *end != '\0') {
-    throw data_error(view.file + ": " + key, "a number", "\"" + text + "\"",
-                     "use another checkpoint of the run");
-  }
-  return value;
+Config saved_config(const SafetensorsView& view) {
+  return parse_saved_config(view.metadata_at("config"), view.file + " (its configuration)");
 }
 
 void load_arena(const SafetensorsView& view, const std::string& prefix, const ParameterSet& set,
@@ -140,6 +126,13 @@ void load_normalizer(const SafetensorsView& view, const std::string& name, Norma
                      fmt::format("{}", mean.size()),
                      "use the data and the configuration the checkpoint was trained with");
   }
+  const auto finite = [](double value) { return std::isfinite(value); };
+  const auto sum_of_squares = [](double value) { return std::isfinite(value) && value >= 0.0; };
+  if (!sum_of_squares(count[0]) || !std::ranges::all_of(mean, finite) ||
+      !std::ranges::all_of(squares, sum_of_squares)) {
+    throw data_error(view.file + ": " + prefix, "finite statistics", "another value",
+                     "use another checkpoint of the run (--checkpoint FILE)");
+  }
   normalizer.restore(count[0], mean, squares);
 }
 
@@ -160,48 +153,25 @@ void save_checkpoint(const fs::path& path, const Stream& stream, const Config& c
   contents.add_normalizer("targets", normalizers.targets);
   RunState now = state;
   now.optimizer = optimizer.state();
-  write_safetensors(path, contents.tensors(), metadata_of(config, data_fingerprint, now));
+  std::map<std::string, std::string> metadata = metadata_of(config, data_fingerprint, now);
+  metadata["checksum"] = checkpoint_checksum(contents.tensors(), metadata);
+  write_safetensors(path, contents.tensors(), metadata);
 }
 
 Config checkpoint_config(const fs::path& path) {
-  const SafetensorsFile file(path);
-  check_is_checkpoint(file.view());
-  return parse_saved_config(file.view().metadata_at("config"), path.string() + " (its configuration)");
+  const SafetensorsFile file = open_checkpoint(path);
+  return saved_config(file.view());
 }
 
 uint64_t checkpoint_data_fingerprint(const fs::path& path) {
-  const SafetensorsFile file(path);
-  check_is_checkpoint(file.view());
-  return std::strtoull(file.view().metadata_at("data_fingerprint").c_str(), nullptr, 16);
+  return read_data_fingerprint(open_checkpoint(path).view());
 }
 
 RunState load_checkpoint(const fs::path& path, const Stream& stream, const ParameterSet& parameters,
                          Optimizer* optimizer, Normalizers& normalizers) {
-  const SafetensorsFile file(path);
+  const SafetensorsFile file = open_checkpoint(path);
   const SafetensorsView& view = file.view();
-  check_is_checkpoint(view);
-  const auto whole = [&](const std::string& key) { return static_cast<int64_t>(number(view, key)); };
-  RunState s;
-  s.step = whole("step");
-  s.micro = whole("micro");
-  s.learned = whole("learned");
-  s.best_step = whole("best_step");
-  s.last_valid_loss = number(view, "last_valid_loss");
-  s.best_valid_loss = number(view, "best_valid_loss");
-  s.optimizer.steps = whole("optimizer_steps");
-  s.optimizer.skipped = whole("skipped");
-  s.optimizer.consecutive_skips = whole("skipped_in_a_row");
-  s.optimizer.non_finite_losses = whole("bad_losses");
-  s.optimizer.last_skipped_step = whole("bad_window");
-  s.optimizer.loss_count = whole("loss_count");
-  s.optimizer.window_loss = number(view, "window_loss");
-  s.optimizer.loss_sum = number(view, "loss_sum");
-  s.optimizer.last_loss = number(view, "last_loss");
-  if (view.metadata.contains("loss_scale")) {
-    s.optimizer.loss_scale = number(view, "loss_scale");
-    s.optimizer.last_skipped_scale = number(view, "bad_scale");
-    s.optimizer.clean_steps = whole("clean_steps");
-  }
+  const RunState s = read_run_state(view, saved_config(view));
   load_arena(view, "model.", parameters, parameters.values(), stream);
   if (optimizer != nullptr) {
     if (optimizer->first_moment().defined())
@@ -219,17 +189,17 @@ RunState load_checkpoint(const fs::path& path, const Stream& stream, const Param
 
 fs::path find_checkpoint(const fs::path& run, const std::string& word) {
   if (word != "best" && word != "last") {
-    if (fs::exists(word)) return word;
+    if (path_exists(word)) return word;
     throw config_error("checkpoint", "best, last or a file", "\"" + word + "\", which does not exist",
                        "see " + (run / "checkpoints").string());
   }
   for (const std::string& name :
        word == "best" ? std::vector<std::string>{"best", "last"} : std::vector<std::string>{"last"}) {
     const fs::path path = run / "checkpoints" / (name + ".safetensors");
-    if (fs::exists(path)) return path;
+    if (path_exists(path)) return path;
   }
   throw config_error(run.string(), "a run with checkpoints/last.safetensors",
-                     fs::exists(run) ? "a folder without" : "no such folder",
+                     path_exists(run) ? "a folder without" : "no such folder",
                      "name the folder that meshgrad train wrote (run.dir)");
 }
 

@@ -3,7 +3,7 @@
 // Tensors: model.NAME, optimizer.first_moment.NAME, optimizer.second_moment.NAME (matrices as [out, in]),
 // window.gradients.NAME inside an accumulation window,
 // normalizer.{nodes,edges,targets}.{mean,squared_deviation,count}. Metadata: the resolved configuration and
-// the counters below. The same state gives the same bytes.
+// the counters below, and a checksum of everything else. The same state gives the same bytes.
 #pragma once
 #include <meshgrad/nn/normalizer.h>
 #include <meshgrad/train/run/optimizer.h>
@@ -32,12 +32,12 @@ void save_checkpoint(const std::filesystem::path& path, const Stream& stream, co
                      uint64_t data_fingerprint, const ParameterSet& parameters, const Optimizer& optimizer,
                      const Normalizers& normalizers, const RunState& state);
 
-/// The configuration in a checkpoint. Throws DataError when the file is none.
+/// The configuration in a checkpoint. Throws DataError when the file is none or damaged.
 Config checkpoint_config(const std::filesystem::path& path);
 uint64_t checkpoint_data_fingerprint(const std::filesystem::path& path);
 
 /// Loads into a model (and optimizer, unless null) of the same architecture. Throws DataError naming the file
-/// and the parameter when it is a checkpoint of another model.
+/// and the parameter when it is a checkpoint of another model, or damaged.
 RunState load_checkpoint(const std::filesystem::path& path, const Stream& stream,
                          const ParameterSet& parameters, Optimizer* optimizer, Normalizers& normalizers);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/train/io/atomic_file.h>
+#include <meshgrad/train/io/input_file.h>
 #include <meshgrad/train/run/environment.h>
 #include <meshgrad/train/run/run_folder.h>
 
@@ -11,10 +12,24 @@ namespace meshgrad {
 
 namespace fs = std::filesystem;
 
-void RunFolder::create() const {
-  if (fs::exists(last())) {
-    throw config_error("run.dir", "a folder without a run", dir_.string() + ", which has checkpoints",
-                       "add --resume to resume it, or choose another run.dir");
+/// A file that a new run would overwrite or remove; empty when there is none. Metrics alone are those of a
+/// run that ended before its first checkpoint: with the same configuration, it may start again.
+std::string RunFolder::found_run(const Config& config) const {
+  if (path_exists(last())) return last().string();
+  std::error_code error;
+  for (fs::directory_iterator at(checkpoints(), error), end; !error && at != end; at.increment(error))
+    if (!at->path().filename().string().starts_with(".")) return at->path().string();
+  const fs::path metrics = dir_ / "metrics.jsonl";
+  const fs::path resolved = dir_ / "config.resolved.toml";
+  if (!path_exists(metrics) || InputFile(metrics).bytes() == 0) return "";
+  const bool same = path_exists(resolved) && read_file(resolved) == to_toml(config);
+  return same ? "" : metrics.string();
+}
+
+void RunFolder::create(const Config& config) const {
+  if (const std::string found = found_run(config); !found.empty()) {
+    throw config_error("run.dir", "a folder without another run", dir_.string() + ", which has " + found,
+                       "add --resume to resume that run, choose another run.dir, or move the folder away");
   }
   std::error_code error;
   fs::create_directories(checkpoints(), error);
@@ -45,8 +60,9 @@ void RunFolder::number_last(int64_t step, int64_t keep) const {
   fs::remove(numbered, ignored);
   fs::create_hard_link(last(), numbered, ignored);
   std::vector<fs::path> links;
-  for (const auto& entry : fs::directory_iterator(checkpoints())) {
-    if (entry.path().filename().string().starts_with("step-")) links.push_back(entry.path());
+  for (const auto& entry : fs::directory_iterator(checkpoints(), ignored)) {
+    if (entry.path().filename().string().starts_with("step-") && entry.path() <= numbered)
+      links.push_back(entry.path());
   }
   std::sort(links.begin(), links.end());
   for (size_t i = 0; i + static_cast<size_t>(keep) < links.size(); ++i) fs::remove(links[i], ignored);

@@ -17,17 +17,19 @@ class RunFolder {
   std::filesystem::path last() const { return checkpoints() / "last.safetensors"; }
   std::filesystem::path best() const { return checkpoints() / "best.safetensors"; }
 
-  /// For a new run. Throws ConfigError when it has checkpoints already, or cannot be made.
-  void create() const;
+  /// For a new run. Throws ConfigError when the folder has checkpoints, or metrics of a run with another
+  /// configuration, or cannot be made.
+  void create(const Config& config) const;
   /// For a resumed run: removes the temporary files of a killed process.
   void remove_temporaries() const;
   void write_config(const Config& config) const;
   void write_environment(const std::vector<std::string>& command, Device device) const;
   /// Links step-NNNNNNNNN.safetensors to the same bytes as last.safetensors, and removes the oldest numbered
-  /// checkpoints beyond `keep`.
+  /// checkpoints beyond `keep`. Those of later steps stay until this run has come that far.
   void number_last(int64_t step, int64_t keep) const;
 
  private:
+  std::string found_run(const Config& config) const;
   std::filesystem::path checkpoints() const { return dir_ / "checkpoints"; }
   std::filesystem::path dir_;
 };

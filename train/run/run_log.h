@@ -43,6 +43,9 @@ class RunLog {
   /// The same, waiting for them.
   std::optional<StepState> flush();
 
+  /// Lines of the resumed file that were not rows and are left out.
+  int64_t damaged_lines() const { return metrics_.damaged_lines(); }
+
   /// Another line, behind those under way: call flush() before.
   void write(const MetricsRow& row, const std::vector<std::pair<std::string, double>>& scalars = {});
 

@@ -24,7 +24,8 @@ struct TrainObserver {
 };
 
 struct TrainOptions {
-  bool resume = false;               ///< from checkpoints/last.safetensors
+  bool resume = false;               ///< from `checkpoint`, or else checkpoints/last.safetensors
+  std::filesystem::path checkpoint;  ///< best, last or a file
   std::vector<std::string> command;  ///< for environment.json
   TrainObserver observer;
 };

@@ -67,7 +67,7 @@ TrainResult Trainer::stopped() {
 }
 
 void Trainer::start() {
-  folder_.create();
+  folder_.create(config_);
   if (config_.train.validate_every > 0 && task_.as<MeshDynamics>() != nullptr) {
     const std::string& split = config_.data.valid_split;
     const NodeTypeSet types(std::span(config_.data.predicted_types));
@@ -91,7 +91,8 @@ void Trainer::allocate() {
 }
 
 void Trainer::resume() {
-  const std::filesystem::path checkpoint = find_checkpoint(folder_.path(), "last");
+  const std::filesystem::path checkpoint =
+      checkpoint_to_resume(folder_.path(), options_.checkpoint, options_.command);
   check_same_run(checkpoint, config_);
   allocate();
   state_ = load_checkpoint(checkpoint, runtime_.stream(), model_.parameters, &*optimizer_, normalizers_);
@@ -108,6 +109,8 @@ void Trainer::resume() {
   folder_.remove_temporaries();
   folder_.write_config(config_);
   message(fmt::format("resumed {} at step {}", checkpoint.string(), state_.step));
+  if (log_->damaged_lines() > 0)
+    message(fmt::format("metrics.jsonl: left out {} damaged lines", log_->damaged_lines()));
 }
 
 /// Online normalisers first observe data, and the model does not run.

@@ -173,6 +173,7 @@ ModelConfig options_from(const SafetensorsView& view, bool fused, bool keep_hidd
   ModelConfig options;
   options.width = shape_of(view.at("param.node_encoder.linear_0.weight")).rows();
   options.blocks = count_blocks(view);
+  if (options.blocks == 0) view.at("param.processor.0.edge_mlp.linear_0.weight");  // says what is missing
   options.hidden_layers = 0;
   while (view.contains(fmt::format("param.node_encoder.linear_{}.weight", options.hidden_layers + 1))) {
     ++options.hidden_layers;

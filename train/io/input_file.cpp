@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include <meshgrad/engine/error.h>
+#include <meshgrad/train/io/input_file.h>
+
+namespace meshgrad {
+namespace {
+
+DataError cannot_read(const std::filesystem::path& path, int error) {
+  return data_error(path.string(), "a readable file", std::strerror(error), read_error_fix(error));
+}
+
+const char* kind_of(mode_t mode) {
+  if (S_ISDIR(mode)) return "a folder";
+  if (S_ISFIFO(mode)) return "a FIFO";
+  if (S_ISSOCK(mode)) return "a socket";
+  return "a device";
+}
+
+}  // namespace
+
+const char* read_error_fix(int error) {
+  switch (error) {
+    case ENOENT:
+      return "check the path";
+    case ENOTDIR:
+      return "check the path: a part of it is a file";
+    case EACCES:
+    case EPERM:
+      return "make the file and its folders readable for you";
+    case ELOOP:
+      return "remove the loop of symbolic links";
+    case ENAMETOOLONG:
+      return "use a shorter name";
+    case ENXIO:
+      return "name a regular file";
+    default:
+      return "check the file and the disk";
+  }
+}
+
+InputFile::InputFile(const std::filesystem::path& path) {
+  // O_NONBLOCK: opening a FIFO would wait for a writer. It has no effect on regular files.
+  descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (descriptor_ < 0) throw cannot_read(path, errno);
+  struct stat status {};
+  if (::fstat(descriptor_, &status) != 0) {
+    const int error = errno;
+    ::close(descriptor_);
+    throw cannot_read(path, error);
+  }
+  if (!S_ISREG(status.st_mode)) {
+    ::close(descriptor_);
+    throw data_error(path.string(), "a regular file", kind_of(status.st_mode),
+                     S_ISDIR(status.st_mode) ? "name the file itself" : "copy the data into a regular file");
+  }
+  bytes_ = static_cast<uint64_t>(status.st_size);
+}
+
+InputFile::~InputFile() { ::close(descriptor_); }
+
+std::string read_file(const std::filesystem::path& path, uint64_t limit) {
+  const InputFile file(path);
+  std::string text;
+  size_t got = 0;
+  // To the end, not to the size: a log may grow meanwhile, and files of /proc have size 0.
+  while (true) {
+    if (got == text.size()) text.resize(std::max<size_t>(2 * got, file.bytes() + 4096));
+    const ::ssize_t count = ::read(file.descriptor(), text.data() + got, text.size() - got);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw cannot_read(path, errno);
+    if (count == 0) break;
+    got += static_cast<size_t>(count);
+    if (got > limit) {
+      throw data_error(path.string(), fmt::format("at most {} bytes", limit), "more",
+                       "check that this is the file you mean");
+    }
+  }
+  text.resize(got);
+  return text;
+}
+
+bool path_exists(const std::filesystem::path& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) == 0) return true;
+  if (errno == ENOENT || errno == ENOTDIR) return false;
+  throw data_error(path.string(), "a path that can be used", std::strerror(errno), read_error_fix(errno));
+}
+
+}  // namespace meshgrad

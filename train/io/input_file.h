@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files that are read: regular files only, so that a FIFO or a device neither blocks nor feeds without end.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <string>
+
+namespace meshgrad {
+
+/// What a user can do about an errno of open, stat or read.
+const char* read_error_fix(int error);
+
+/// A regular file open for reading. Closed when destroyed.
+class InputFile {
+ public:
+  /// Never waits for a writer. Throws DataError when the file is missing, not readable, or not regular.
+  explicit InputFile(const std::filesystem::path& path);
+  ~InputFile();
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+
+  int descriptor() const { return descriptor_; }
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  int descriptor_ = -1;
+  uint64_t bytes_ = 0;
+};
+
+/// The bytes of a regular file. Throws DataError as InputFile does, and for a file of more than `limit`
+/// bytes.
+std::string read_file(const std::filesystem::path& path,
+                      uint64_t limit = std::numeric_limits<uint64_t>::max());
+
+/// True for a name that exists. Where that cannot be known (no permission, a loop of links, a name that is
+/// too long): DataError.
+bool path_exists(const std::filesystem::path& path);
+
+}  // namespace meshgrad
