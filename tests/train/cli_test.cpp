@@ -78,7 +78,10 @@ TEST_CASE("a wrong command line exits 2 and says what was meant") {
   check_command_fails("config docs extra", 2, "extra");
   check_command_fails("convert", 2, "INPUT");
   check_command_fails("convert x -o y --format tfrecord", 2, "tfrecord");
-  check_command_fails("convert x -o y --by mass", 2, "mass");
+  check_command_fails("convert x -o y --by mass", 2, "[--by] needed auto, trajectory or time, got \"mass\"");
+  check_command_fails("convert x -o y --dt -1", 2, "[--dt] needed a positive number of seconds, got -1");
+  check_command_fails("convert x -o y --dt nan", 2, "[--dt] needed a positive number of seconds, got nan");
+  check_command_fails("convert x -o y --dt 0", 2, "[--dt] needed a positive number of seconds, got 0");
   check_command_fails("convert x -o y --split a,b,c", 2, "split");
 }
 

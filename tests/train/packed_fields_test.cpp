@@ -235,15 +235,14 @@ TEST_CASE("a field that fits nothing names file, field and what it needs") {
   CHECK_FALSE(fs::exists(scratch.path / "out.mgd"));
 }
 
-TEST_CASE("a unit of a field that does not exist is a warning") {
+TEST_CASE("a unit of a field that does not exist is an error that names the fields") {
   const ScratchDirectory scratch;
   NpzArrays arrays = steady_square(1);
   arrays.erase("edge:flux");
   write_npz(scratch.path / "a_train.npz", arrays, false);
-  ConvertReport report;
-  convert_folder(scratch.path, &report);
-  REQUIRE_FALSE(report.warnings.empty());
-  CHECK(contains(report.warnings.back(), "there is no field flux: its unit was not used"));
+  CHECK(contains(message_of([&] { convert_folder(scratch.path); }),
+                 "[unit] needed a field that exists, got \"flux\"; fix: use one of: "));
+  CHECK_FALSE(fs::exists(scratch.path / "out.mgd"));
 }
 
 TEST_CASE("a file of version 1 opens, with f32 fields on nodes and 9 node types") {

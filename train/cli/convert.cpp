@@ -8,8 +8,9 @@
 #include <meshgrad/train/report/progress.h>
 
 #include <chrono>
-#include <map>
+#include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 namespace meshgrad::cli {
 namespace {
@@ -17,6 +18,8 @@ namespace {
 struct Options {
   ConvertOptions convert;
   std::vector<std::string> units;
+  std::string by = "auto";
+  std::optional<double> dt;
   bool json = false;
 };
 
@@ -37,6 +40,7 @@ std::string to_json(const ConvertReport& report) {
       {"input_bytes", report.input_bytes},
       {"output_bytes", report.output_bytes},
       {"warnings", report.warnings},
+      {"notes", report.notes},
   };
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
@@ -67,8 +71,20 @@ std::function<void(const ConvertProgress&)> convert_progress() {
   };
 }
 
+SplitBy split_by_named(const std::string& word) {
+  if (word == "auto") return SplitBy::automatic;
+  if (word == "trajectory") return SplitBy::trajectory;
+  if (word == "time") return SplitBy::time;
+  throw invalid_argument("--by", "auto, trajectory or time", "\"" + word + "\"");
+}
+
 int run(const Options& options, const GlobalOptions& globals) {
   ConvertOptions convert_options = options.convert;
+  convert_options.split_by = split_by_named(options.by);
+  if (options.dt && !(std::isfinite(*options.dt) && *options.dt > 0)) {
+    throw invalid_argument("--dt", "a positive number of seconds", fmt::format("{}", *options.dt));
+  }
+  convert_options.dt = options.dt.value_or(0);
   for (const std::string& unit : options.units) {
     const size_t equals = unit.find('=');
     if (equals == 0 || equals == std::string::npos || equals + 1 == unit.size()) {
@@ -81,6 +97,7 @@ int run(const Options& options, const GlobalOptions& globals) {
   const ConvertReport report = convert(convert_options);
   if (!globals.quiet) {
     for (const std::string& warning : report.warnings) print_note("warning: " + warning);
+    for (const std::string& note : report.notes) print_note(note);
   }
   print_result(options.json ? to_json(report) : to_text(report, convert_options.output.string()));
   return kExitOk;
@@ -106,11 +123,7 @@ void add_convert(CommandLine& line) {
       ->type_name("A,B,C")
       ->delimiter(',')
       ->allow_extra_args(false);
-  static const std::map<std::string, SplitBy> kSplitBy = {
-      {"auto", SplitBy::automatic}, {"trajectory", SplitBy::trajectory}, {"time", SplitBy::time}};
-  command->add_option("--by", convert.split_by, "Unit of --split: auto, trajectory or time")
-      ->type_name("NAME")
-      ->transform(CLI::CheckedTransformer(kSplitBy).description(""));
+  command->add_option("--by", options->by, "Unit of --split: auto, trajectory or time")->type_name("NAME");
   std::vector<std::string> formats = format_names();
   formats.insert(formats.begin(), "auto");
   command
@@ -122,9 +135,7 @@ void add_convert(CommandLine& line) {
       ->type_name("A,B,...")
       ->delimiter(',')
       ->allow_extra_args(false);
-  command->add_option("--dt", convert.dt, "Seconds between frames, if the input does not contain it")
-      ->type_name("S")
-      ->check(CLI::NonNegativeNumber.description(""));
+  command->add_option("--dt", options->dt, "Seconds between frames; replaces the input's")->type_name("S");
   command->add_option("--unit", options->units, "Unit of a field, for reports and pictures; may be repeated")
       ->type_name("FIELD=UNIT")
       ->allow_extra_args(false);

@@ -105,7 +105,8 @@ class Packer {
 
  private:
   void prepare(RawTrajectory& t) {
-    if (options_.dt > 0) t.dt = options_.dt;
+    if (options_.dt != 0) t.dt = options_.dt;
+    check_dt(t);
     for (RawField& field : t.fields) {
       const auto unit = options_.units.find(field.name);
       if (unit != options_.units.end()) field.unit = unit->second;
@@ -122,22 +123,39 @@ class Packer {
     }
   }
 
+  // All trajectories of a file have one dt, by which a model learns a change.
+  void check_dt(const RawTrajectory& t) {
+    const auto text = [](double dt) { return dt == 0 ? std::string("no dt") : fmt::format("dt = {}", dt); };
+    if (t.dt != 0) checked_dt(t.dt, t.name + ": dt");
+    if (writer_ == nullptr) first_name_ = t.name;
+    constexpr double kRounding = 1e-6;  // of a dt in f32
+    if (writer_ == nullptr || std::abs(t.dt - report_.dt) <= kRounding * report_.dt) return;
+    throw data_error(t.name, fmt::format("{}, as {} has", text(report_.dt), first_name_), text(t.dt),
+                     "convert data of one dt together; --dt S sets it for all");
+  }
+
   void begin(const RawTrajectory& first) {
     for (const RawField& field : first.fields) {
       report_.fields.push_back(info_of(field));
       statistics_.fields.emplace_back(field.components, field.dtype());
     }
-    for (const auto& [name, unit] : options_.units) {
-      const bool known =
-          std::any_of(first.fields.begin(), first.fields.end(),
-                      [&, &field_name = name](const RawField& field) { return field.name == field_name; });
-      if (!known)
-        warnings_.add(fmt::format("[{}] there is no field {}: its unit was not used", first.name, name));
-    }
+    check_units(first);
     statistics_.edges.resize(static_cast<size_t>(first.dim) + 1);
     report_.dim = first.dim;
     report_.dt = first.dt;
     writer_ = std::make_unique<PackedFileWriter>(options_.output, first.dim, report_.fields);
+  }
+
+  void check_units(const RawTrajectory& first) const {
+    std::vector<std::string> names;
+    for (const RawField& field : first.fields) names.push_back(field.name);
+    for (const auto& [name, unit] : options_.units) {
+      if (std::find(names.begin(), names.end(), name) != names.end()) continue;
+      const std::string near = nearest_name(name, names);
+      throw config_error("unit", "a field that exists", fmt::format("\"{}\"", name),
+                         near.empty() ? fmt::format("use one of: {}", fmt::join(names, ", "))
+                                      : fmt::format("did you mean \"{}\"?", near));
+    }
   }
 
   static FieldInfo info_of(const RawField& field) {
@@ -276,6 +294,7 @@ class Packer {
   const ConvertOptions& options_;
   std::string statistics_split_;
   Warnings& warnings_;
+  std::string first_name_;  // of the first trajectory, as errors name it
   std::unique_ptr<PackedFileWriter> writer_;
   DataStatistics statistics_;
   std::vector<std::vector<Moments>> mesh_edge_moments_;
@@ -288,6 +307,7 @@ ConvertReport pack(const ConvertOptions& options) {
   const WarningCallback warn = [&](const std::string& text) { warnings.add(text); };
   Inputs inputs = open_inputs(options, warn);
   const SplitPlan plan(options, inputs, warn);
+  const std::string split_note = plan.note(options, inputs);
   Packer packer(options, plan.statistics_split(), warnings);
   ConvertProgress progress{0, inputs.records, 0, inputs.bytes};
   int64_t first_record = 0;
@@ -311,6 +331,7 @@ ConvertReport pack(const ConvertOptions& options) {
   report.format = inputs.format;
   report.input_bytes = inputs.bytes;
   report.warnings = warnings.texts();
+  if (!split_note.empty()) report.notes.push_back(split_note);
   return report;
 }
 

@@ -27,8 +27,8 @@ struct ConvertOptions {
   std::filesystem::path input;  ///< a folder or a file
   std::filesystem::path output;
   std::string format = "auto";  ///< "auto", or one of format_names()
-  /// Fractions of train, valid and test. Empty: the splits of the files where there are several (train,
-  /// valid, test), else 0.8, 0.1, 0.1.
+  /// Fractions of train, valid and test. Empty: the splits that the names of several files or their folders
+  /// say (train, valid, test), and 0.8, 0.1, 0.1 where none says one.
   std::vector<double> split;
   /// automatic: by trajectory, in order; by time (contiguous ranges of frames) where there are fewer
   /// trajectories than splits.
@@ -58,6 +58,7 @@ struct ConvertReport {
   uint64_t input_bytes = 0;
   uint64_t output_bytes = 0;
   std::vector<std::string> warnings;  ///< what was repaired or assumed; like ones are counted, not repeated
+  std::vector<std::string> notes;     ///< what was decided where nothing said it; no reason to worry
 };
 
 /// Names of the formats that can be read: "deepmind", ...

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 #include <numeric>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include <meshgrad/train/data/sources/deepmind_source.h>
 #include <meshgrad/train/data/sources/hdf5_source.h>
 #include <meshgrad/train/data/sources/npz_source.h>
+#include <meshgrad/train/data/split_names.h>
 
 namespace meshgrad {
 namespace {
@@ -77,53 +79,52 @@ std::string all_extensions() {
   return any_of(extensions);
 }
 
-std::string split_named(const std::string& name) {
-  const auto is = [&](std::string_view split) {
-    return name == split || name.ends_with("_" + std::string(split)) ||
-           name.ends_with("-" + std::string(split));
-  };
-  if (is("train")) return "train";
-  if (is("valid") || is("val") || is("validation")) return "valid";
-  return is("test") ? "test" : "";
-}
-
-/// What a folder of a split is called.
-bool is_split_folder(const fs::path& path) {
-  const std::string name = path.filename().string();
-  return !split_named(name).empty() && name.find_first_of("_-") == std::string::npos;
-}
-
 struct FoundFile {
   fs::path path;
   std::string split;  ///< from its folder's or its own name; empty when they say none
 };
 
+bool contains_data(const fs::path& folder) {
+  std::error_code error;
+  for (auto entry = fs::directory_iterator(folder, error); entry != fs::end(entry); entry.increment(error)) {
+    if (format_of(entry->path()) != nullptr) return true;
+  }
+  return false;
+}
+
 /// Files of a folder, and of its folders of splits; `split` is the folder's, empty for the outermost.
-void list_files(const fs::path& folder, const std::string& split, std::vector<FoundFile>& files) {
+void list_files(const fs::path& folder, const std::string& split, std::vector<FoundFile>& files,
+                const WarningCallback& warn) {
   std::error_code error;
   for (auto entry = fs::directory_iterator(folder, error); entry != fs::end(entry); entry.increment(error)) {
     std::error_code unreadable;
     const fs::path& path = entry->path();
     if (entry->is_regular_file(unreadable) && format_of(path) != nullptr) {
-      files.push_back({path, split.empty() ? split_named(path.stem().string()) : split});
-    } else if (split.empty() && entry->is_directory(unreadable) && is_split_folder(path)) {
-      list_files(path, split_named(path.filename().string()), files);
+      files.push_back({path, split.empty() ? split_of_name(path.stem().string()) : split});
+    } else if (entry->is_directory(unreadable)) {
+      const std::string name = path.filename().string();
+      if (split.empty() && is_split_folder(name)) {
+        list_files(path, split_of_name(name), files, warn);
+      } else if (contains_data(path)) {
+        warn(fmt::format("[{}] this folder was not read: only folders train, valid and test are",
+                         path.string()));
+      }
     }
   }
   if (error) throw data_error(folder.string(), "a readable folder", error.message(), "check its permissions");
 }
 
-std::vector<FoundFile> files_of(const ConvertOptions& options) {
+std::vector<FoundFile> files_of(const ConvertOptions& options, const WarningCallback& warn) {
   std::error_code error;
   if (!fs::exists(options.input, error)) {
     throw data_error(options.input.string(), "a folder or a file", error ? error.message() : "nothing there",
                      "check the path");
   }
   if (!fs::is_directory(options.input)) {
-    return {{options.input, split_named(options.input.stem().string())}};
+    return {{options.input, split_of_name(options.input.stem().string())}};
   }
   std::vector<FoundFile> files;
-  list_files(options.input, "", files);
+  list_files(options.input, "", files, warn);
   std::sort(files.begin(), files.end(),
             [](const FoundFile& a, const FoundFile& b) { return a.path < b.path; });
   return files;
@@ -147,8 +148,12 @@ const DataFormat& choose_format(const ConvertOptions& options, std::vector<Found
   const DataFormat* format = format_of(files.front().path);
   for (const auto& [path, split] : files) {
     if (format == nullptr) {
-      throw data_error(path.string(), fmt::format("a name ending in {}", all_extensions()), "another",
-                       "say which: --format");
+      throw data_error(
+          path.string(), fmt::format("a name ending in {}", all_extensions()),
+          fmt::format("\"{}\"", path.extension().string()),
+          path.extension() == ".npy"
+              ? "save mesh_pos, cells and the fields together: numpy.savez(\"run.npz\", ...)"
+              : "write the data in one of these formats, or, if only the name differs, add --format");
     }
     if (format_of(path) == format) continue;
     throw data_error(path.string(), "one format",
@@ -176,8 +181,13 @@ std::vector<std::string> format_names() {
 }
 
 Inputs open_inputs(const ConvertOptions& options, const WarningCallback& warn) {
-  std::vector<FoundFile> found = files_of(options);
+  std::vector<FoundFile> found = files_of(options, warn);
   const DataFormat& format = choose_format(options, found);
+  if (!options.fields.empty() && format.name != "hdf5") {
+    throw config_error("fields", "an HDF5 input, whose rows they name",
+                       fmt::format("{} with fields {}", format.name, fmt::join(options.fields, ",")),
+                       "leave --fields out: fields have the names that the input gives them");
+  }
   Inputs inputs;
   inputs.format = format.name;
   size_t named = 0;
@@ -188,8 +198,17 @@ Inputs open_inputs(const ConvertOptions& options, const WarningCallback& warn) {
     named += file.split.empty() ? 0 : 1;
     inputs.files.push_back(std::move(file));
   }
+  const bool asked = !options.split.empty() || options.split_by == SplitBy::time;
   const bool has_splits = named == found.size() && found.size() > 1;
-  inputs.splits_from_files = has_splits && options.split.empty() && options.split_by != SplitBy::time;
+  if (named > 0 && named < found.size() && !asked) {
+    std::vector<std::pair<fs::path, std::string>> read;
+    for (const auto& [path, split] : found) read.emplace_back(path, split);
+    throw data_error(
+        options.input.string(), "a split in the name of every file, or of none",
+        splits_as_read(options.input, read),
+        "name each file or its folder train, valid or test, or divide them all: --split 0.8,0.1,0.1");
+  }
+  inputs.splits_from_files = has_splits && !asked;
   if (has_splits && !inputs.splits_from_files) {
     warn(fmt::format("[{}] the files' own splits were not used, since a split was asked for",
                      options.input.string()));
@@ -239,6 +258,34 @@ SplitPlan::SplitPlan(const ConvertOptions& options, const Inputs& inputs, const 
                      options.input.string(), inputs.records, names_.size()));
   }
   record_counts_ = whole_shares(inputs.records, fractions_, 1);
+}
+
+std::string SplitPlan::note(const ConvertOptions& options, const Inputs& inputs) const {
+  if (from_files_ || by_time_ || !options.split.empty()) return "";
+  std::map<std::string, std::vector<std::string>> members;
+  int64_t record = 0;
+  for (const InputFile& file : inputs.files) {
+    const int64_t end = record + file.source->records();
+    const std::string name = file.path.filename().string();
+    for (int64_t first = record; record < end;) {
+      const std::string split = parts(file, record, 1).front().split;
+      ++record;
+      if (record < end && parts(file, record, 1).front().split == split) continue;
+      members[split].push_back(file.source->records() == 1
+                                   ? name
+                                   : fmt::format("{} records {} to {}", name,
+                                                 first - end + file.source->records(),
+                                                 record - 1 - end + file.source->records()));
+      first = record;
+    }
+  }
+  std::string text;
+  for (const std::string& split : names_) {
+    if (members.contains(split)) text += fmt::format("; {}: {}", split, abridged(members[split]));
+  }
+  return fmt::format(
+      "[{}] no file names say the splits, so trajectories were divided in order{}; --split changes it",
+      options.input.string(), text);
 }
 
 std::vector<SplitPart> SplitPlan::parts(const InputFile& file, int64_t record, int64_t frames) const {

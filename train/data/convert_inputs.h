@@ -26,8 +26,9 @@ struct Inputs {
   uint64_t bytes = 0;
 };
 
-/// Finds and opens the files: one, or those of a folder and of its folders train, valid (val, validation) and
-/// test, sorted by path. Throws ConfigError or DataError when there is nothing to read.
+/// Finds and opens the files: one, or those of a folder and of its folders of splits (split_names.h), sorted
+/// by path. Throws ConfigError or DataError when there is nothing to read, when only some names say a split,
+/// and for options that the format has no use for.
 Inputs open_inputs(const ConvertOptions& options, const WarningCallback& warn);
 
 /// One range of frames of a trajectory and the split it goes to.
@@ -45,6 +46,8 @@ class SplitPlan {
 
   /// The parts of record `record` (counted over all files) of a file, for a trajectory of so many frames.
   std::vector<SplitPart> parts(const InputFile& file, int64_t record, int64_t frames) const;
+  /// Which trajectories go where, when neither names nor options said it; else empty.
+  std::string note(const ConvertOptions& options, const Inputs& inputs) const;
   /// Names in the order in which they go into the file.
   const std::vector<std::string>& names() const { return names_; }
   /// "train", or the first split when there is no "train".

@@ -9,6 +9,7 @@
 
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/data/sources/deepmind_meta.h>
+#include <meshgrad/train/data/sources/trajectory_source.h>
 
 namespace meshgrad {
 namespace {
@@ -117,6 +118,7 @@ DeepmindMeta meta_of(const Json& json, std::string_view where, const WarningCall
     meta.trajectory_length = json["trajectory_length"].get<int64_t>();
   }
   if (json.contains("dt") && json["dt"].is_number()) meta.dt = json["dt"].get<double>();
+  if (meta.dt != 0) checked_dt(meta.dt, fmt::format("{}: dt", where));  // DeepMind's quasi-static data have 0
   return meta;
 }
 

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 namespace meshgrad {
@@ -93,13 +94,14 @@ std::vector<std::string> read_names(hid_t object, const char* attribute_name) {
   return names;
 }
 
-double read_number(hid_t object, const char* attribute_name) {
-  if (H5Aexists(object, attribute_name) <= 0) return 0;
+std::optional<double> read_number(hid_t object, const char* attribute_name) {
+  if (H5Aexists(object, attribute_name) <= 0) return std::nullopt;
   const Handle attribute(H5Aopen(object, attribute_name, H5P_DEFAULT), H5Aclose);
   const Handle space(H5Aget_space(attribute.id()), H5Sclose);
   double value = 0;
   const bool single = attribute && space && H5Sget_simple_extent_npoints(space.id()) == 1;
-  return single && H5Aread(attribute.id(), H5T_NATIVE_DOUBLE, &value) >= 0 ? value : 0;
+  if (single && H5Aread(attribute.id(), H5T_NATIVE_DOUBLE, &value) >= 0) return value;
+  return std::nullopt;
 }
 
 template <class T>
@@ -234,8 +236,9 @@ class Hdf5Source : public TrajectorySource {
     t.frames = static_cast<int64_t>(nodal.shape[1]);
     t.nodes = static_cast<int64_t>(nodal.shape[2]);
     t.edges = edges.values;
-    t.dt = read_number(group, "dt");
-    if (t.dt == 0) t.dt = read_number(file_.id(), "dt");
+    std::optional<double> dt = read_number(group, "dt");
+    if (!dt) dt = read_number(file_.id(), "dt");
+    if (dt) t.dt = checked_dt(*dt, where + ": dt");
     for (RowGroup& rows : group_rows(row_names(group, nodal.shape[0], where))) {
       if (rows.name == "mesh_pos") {
         read_positions(nodal, rows, t);

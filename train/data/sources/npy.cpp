@@ -207,6 +207,11 @@ std::vector<float> to_floats(const NpyArray& array) {
   return array.bytes == 4 ? convert_numbers<float, float>(array) : convert_numbers<double, float>(array);
 }
 
+std::vector<double> to_doubles(const NpyArray& array) {
+  if (array.kind != 'f') return integers_to<double>(array);
+  return array.bytes == 4 ? convert_numbers<float, double>(array) : convert_numbers<double, double>(array);
+}
+
 std::vector<int32_t> to_indices(const NpyArray& array, std::string_view where) {
   if (array.kind == 'f') {
     throw data_error(where, "integers", "floating-point numbers", "save it as int32");

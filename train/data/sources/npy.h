@@ -29,6 +29,7 @@ NpyArray parse_npy(std::span<const std::byte> file, std::string_view where);
 
 /// The numbers in row-major order.
 std::vector<float> to_floats(const NpyArray& array);
+std::vector<double> to_doubles(const NpyArray& array);
 /// Likewise, as the narrowest of f32, i32 and i64 that holds every number of the array's type; f8 becomes
 /// f32. Throws DataError with `where` for unsigned numbers of 8 bytes that i64 does not hold.
 FieldValues to_field_values(const NpyArray& array, std::string_view where);

@@ -135,7 +135,7 @@ class NpzReader {
     }
     for (const NpzEntry& entry : entries_) {
       if (entry.name == "dt" && entry.array.size() == 1) {
-        t.dt = static_cast<double>(to_floats(entry.array).front());
+        t.dt = checked_dt(to_doubles(entry.array).front(), where(entry));
       } else if (!is_mesh(entry.name)) {
         read_field(entry, t);
       }

@@ -105,6 +105,12 @@ void validate(const RawTrajectory& t) {
   for (const RawField& field : t.fields) check_raw_field(t, field);
 }
 
+double checked_dt(double dt, std::string_view where) {
+  if (std::isfinite(dt) && dt > 0) return dt;
+  throw data_error(where, "a positive number of seconds between frames", fmt::format("{}", dt),
+                   "correct it, or leave it out and give --dt");
+}
+
 RawTrajectory cut_frames(const RawTrajectory& trajectory, int64_t first, int64_t count) {
   RawTrajectory part = trajectory;
   part.first_frame += first;

@@ -75,6 +75,9 @@ class TrajectorySource {
 /// name, or there is nothing in it.
 void validate(const RawTrajectory& trajectory);
 
+/// A dt that a file gives, in seconds. Throws DataError with `where` unless it is finite and above 0.
+double checked_dt(double dt, std::string_view where);
+
 /// Frames first..first + count - 1 of a trajectory.
 RawTrajectory cut_frames(const RawTrajectory& trajectory, int64_t first, int64_t count);
 

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which split each file and trajectory goes to, and what dt they share.
+#include <doctest/doctest.h>
+#include <meshgrad/engine/error.h>
+#include <meshgrad/train/data/convert.h>
+#include <meshgrad/train/data/split_names.h>
+
+#include <cmath>
+#include <limits>
+
+#include "train/deepmind_folder.h"
+#include "train/npz_arrays.h"
+#include "train/scratch_directory.h"
+
+using namespace meshgrad;
+using meshgrad::test::contains;
+using meshgrad::test::message_of;
+using meshgrad::test::npy;
+using meshgrad::test::NpzArrays;
+using meshgrad::test::ScratchDirectory;
+using meshgrad::test::write_npz;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// A square of two triangles over 3 frames; u starts at `first`.
+NpzArrays square(float first, double dt = 0) {
+  std::vector<float> u(12);
+  for (size_t i = 0; i < u.size(); ++i) u[i] = first + static_cast<float>(i);
+  NpzArrays arrays{{"mesh_pos", npy<float>("<f4", "(4, 2)", {0, 0, 1, 0, 1, 1, 0, 1})},
+                   {"cells", npy<int32_t>("<i4", "(2, 3)", {0, 1, 2, 0, 2, 3})},
+                   {"node_type", npy<int32_t>("<i4", "(4,)", {0, 0, 6, 6})},
+                   {"u", npy<float>("<f4", "(3, 4, 1)", u)}};
+  if (dt != 0) arrays["dt"] = npy<double>("<f8", "()", {dt});
+  return arrays;
+}
+
+struct Folder {
+  ScratchDirectory scratch;
+  ConvertOptions options;
+  float next = 0;
+
+  Folder() {
+    options.input = scratch.path / "data";
+    options.output = scratch.path / "out.mgd";
+    fs::create_directories(options.input);
+  }
+  void add(const std::string& name, double dt = 0) {
+    fs::create_directories((options.input / name).parent_path());
+    write_npz(options.input / name, square(next, dt), false);
+    next += 100;
+  }
+  std::string error() const {
+    return message_of([&] { convert(options); });
+  }
+};
+
+float first_value(const Dataset& data, const char* split, int64_t i = 0) {
+  return data.trajectory(split, i).field("u").frame(0)[0];
+}
+
+}  // namespace
+
+TEST_CASE("names say a split by a whole word at their end or their beginning") {
+  for (const char* name : {"train", "training", "a_train", "A-Training", "train_3", "test_set_train"})
+    CHECK(split_of_name(name) == "train");
+  for (const char* name : {"valid", "val", "validation", "VALIDATION", "run.val", "val-07"})
+    CHECK(split_of_name(name) == "valid");
+  for (const char* name : {"test", "testing", "b_test", "testing 2"}) CHECK(split_of_name(name) == "test");
+  for (const char* name : {"", "latest", "trainer", "run", "contest_1", "retrain", "my_train_set"})
+    CHECK(split_of_name(name) == "");
+  CHECK(is_split_folder("training"));
+  CHECK(is_split_folder("Testing"));
+  CHECK_FALSE(is_split_folder("a_train"));
+}
+
+TEST_CASE("files and folders named training, validation and testing are those splits") {
+  Folder folder;
+  SUBCASE("files") {
+    for (const char* name : {"testing.npz", "training.npz", "validation.npz"}) folder.add(name);
+  }
+  SUBCASE("folders") {
+    for (const char* name : {"testing/a.npz", "training/b.npz", "validation/c.npz"}) folder.add(name);
+  }
+  const ConvertReport report = convert(folder.options);
+  const Dataset data = Dataset::open(folder.options.output);
+  CHECK(first_value(data, "test") == 0);
+  CHECK(first_value(data, "train") == 100);
+  CHECK(first_value(data, "valid") == 200);
+  CHECK(report.notes.empty());
+  CHECK(report.warnings.empty());
+}
+
+TEST_CASE("names that say a split beside names that say none are an error that lists them") {
+  Folder folder;
+  for (const char* name : {"a_train.npz", "b_test.npz", "c.npz"}) folder.add(name);
+  CHECK(contains(
+      folder.error(),
+      "data] needed a split in the name of every file, or of none, got c.npz -> ?, a_train.npz -> train, "
+      "b_test.npz -> test; fix: name each file or its folder train, valid or test, or divide them all"));
+  CHECK_FALSE(fs::exists(folder.options.output));
+  folder.options.split = {0.4, 0.3, 0.3};
+  const ConvertReport report = convert(folder.options);
+  CHECK(report.notes.empty());
+  CHECK(first_value(Dataset::open(folder.options.output), "test") == 200);
+}
+
+TEST_CASE("without names a note says which file went where") {
+  Folder folder;
+  for (int i = 0; i < 15; ++i) folder.add("run" + std::to_string(100 + i) + ".npz");
+  const ConvertReport report = convert(folder.options);
+  REQUIRE(report.notes.size() == 1);
+  CHECK(contains(report.notes[0],
+                 "data] no file names say the splits, so trajectories were divided in order; train: "
+                 "run100.npz, run101.npz, "));
+  CHECK(contains(report.notes[0],
+                 "run109.npz and 1 more; valid: run111.npz, run112.npz; test: run113.npz, run114.npz; "
+                 "--split changes it"));
+}
+
+TEST_CASE("records of one file are named by their numbers") {
+  const ScratchDirectory scratch;
+  test::write_meta(scratch.path, test::square_meta(3));
+  std::vector<test::SquareRecord> records;
+  for (int i = 0; i < 10; ++i) records.emplace_back(3, static_cast<float>(i + 1));
+  test::write_bytes(scratch.path / "runs.tfrecord", test::tfrecord_of(records));
+  ConvertOptions options;
+  options.input = scratch.path;
+  options.output = scratch.path / "out.mgd";
+  const ConvertReport report = convert(options);
+  REQUIRE(report.notes.size() == 1);
+  CHECK(contains(
+      report.notes[0],
+      "; train: runs.tfrecord records 0 to 7; valid: runs.tfrecord records 8 to 8; test: runs.tfrecord "
+      "records 9 to 9;"));
+}
+
+TEST_CASE("a folder with data that is no split's is named") {
+  Folder folder;
+  for (const char* name : {"train/a.npz", "test/b.npz", "more/c.npz"}) folder.add(name);
+  fs::create_directories(folder.options.input / "pictures");
+  const ConvertReport report = convert(folder.options);
+  REQUIRE(report.warnings.size() == 1);
+  CHECK(contains(report.warnings[0], "more] this folder was not read"));
+}
+
+TEST_CASE("all trajectories of a file have one dt") {
+  Folder folder;
+  SUBCASE("another") {
+    folder.add("a.npz", 0.1);
+    folder.add("b.npz", 0.2);
+    CHECK(contains(folder.error(), "b.npz] needed dt = 0.1, as "));
+    CHECK(contains(folder.error(), "a.npz has, got dt = 0.2; fix: convert data of one dt together"));
+  }
+  SUBCASE("none") {
+    folder.add("a.npz", 0.1);
+    folder.add("b.npz");
+    CHECK(contains(folder.error(), "a.npz has, got no dt;"));
+    folder.options.dt = 0.5;
+    CHECK(folder.error() == "");
+    CHECK(Dataset::open(folder.options.output).dt() == 0.5);
+  }
+}
+
+TEST_CASE("a dt that is no positive number is refused, and an earlier file stays") {
+  const double inf = std::numeric_limits<double>::infinity();
+  for (const double dt : {std::nan(""), inf, -inf, -0.5, -0.0}) {
+    CAPTURE(dt);
+    Folder folder;
+    folder.add("a.npz", 0.1);
+    convert(folder.options);
+    NpzArrays arrays = square(0);
+    arrays["dt"] = npy<double>("<f8", "(1,)", {dt});
+    write_npz(folder.options.input / "a.npz", arrays, false);
+    CHECK(contains(folder.error(),
+                   "a.npz: array dt] needed a positive number of seconds between frames, got "));
+    CHECK(Dataset::open(folder.options.output).dt() == 0.1);
+  }
+}
+
+TEST_CASE("an option that does not apply is an error") {
+  Folder folder;
+  folder.add("a.npz");
+  folder.options.fields = {"a", "b"};
+  CHECK(contains(folder.error(),
+                 "[fields] needed an HDF5 input, whose rows they name, got npz with fields a,b"));
+  folder.options.fields.clear();
+  folder.options.units = {{"uu", "K"}};
+  CHECK(contains(folder.error(), "[unit] needed a field that exists, got \"uu\"; fix: "));
+}
+
+TEST_CASE("a single array file says how to save the data") {
+  const ScratchDirectory scratch;
+  const std::string array = npy<float>("<f4", "(2,)", {1, 2});
+  test::write_bytes(scratch.path / "u.npy", std::as_bytes(std::span(array)));
+  ConvertOptions options;
+  options.input = scratch.path / "u.npy";
+  options.output = scratch.path / "out.mgd";
+  CHECK(contains(message_of([&] { convert(options); }),
+                 "got \".npy\"; fix: save mesh_pos, cells and the fields together"));
+}
