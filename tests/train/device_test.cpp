@@ -306,9 +306,9 @@ TEST_CASE("a device verifies, validates, evaluates and rolls out" * doctest::ski
   const Predictor on_device(runtime, checkpoint), on_host(host, checkpoint);
   const EvaluateOptions options{.split = "test"};
   const Evaluation a = evaluate(on_device, options), b = evaluate(on_host, options);
-  CHECK(a.dynamics->one_step_rmse == doctest::Approx(b.dynamics->one_step_rmse).epsilon(1e-4));
-  CHECK(a.dynamics->rollout_rmse.at("all") ==
-        doctest::Approx(b.dynamics->rollout_rmse.at("all")).epsilon(1e-3));
+  CHECK(a.fields.at(0).rmse == doctest::Approx(b.fields.at(0).rmse).epsilon(1e-4));
+  CHECK(a.dynamics->rollouts.back().fields.at(0).rmse ==
+        doctest::Approx(b.dynamics->rollouts.back().fields.at(0).rmse).epsilon(1e-3));
 }
 
 TEST_CASE("a GPU says which precision it does not have" * doctest::skip(cuda_devices().empty())) {

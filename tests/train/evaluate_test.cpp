@@ -90,17 +90,16 @@ TEST_CASE("a model of no change has the errors of the data") {
       const Evaluation e = evaluate(predictor, options);
       const double hold = direct_rmse(trajectory, neighbours(trajectory.frames(), stride));
       CHECK(hold > 1e-3);
-      CHECK(e.dynamics->hold_rmse == doctest::Approx(hold).epsilon(1e-9));
-      CHECK(e.dynamics->one_step_rmse == doctest::Approx(hold).epsilon(1e-9));
-      CHECK(e.dynamics->rollout_rmse.at("1") ==
-            doctest::Approx(direct_rmse(trajectory, from_start(1))).epsilon(1e-9));
-      CHECK(e.dynamics->rollout_rmse.at("10") ==
-            doctest::Approx(direct_rmse(trajectory, from_start(10))).epsilon(1e-9));
-      CHECK(e.dynamics->rollout_rmse.at("all") ==
-            doctest::Approx(direct_rmse(trajectory, from_start(13))).epsilon(1e-9));
-      CHECK(e.dynamics->rollout_rmse.at("50") ==
-            e.dynamics->rollout_rmse.at("all"));  // the trajectory is shorter
-      CHECK(e.dynamics->rollout_steps == 13);
+      CHECK(e.dynamics->no_change.at(0).rmse == doctest::Approx(hold).epsilon(1e-9));
+      CHECK(e.fields.at(0).rmse == doctest::Approx(hold).epsilon(1e-9));
+      REQUIRE(e.dynamics->rollouts.size() == 3);  // the trajectory has no 50 steps
+      for (const auto& [at, steps] : {std::pair{size_t{0}, 1}, {size_t{1}, 10}, {size_t{2}, 13}}) {
+        const RolloutErrors& rollout = e.dynamics->rollouts[at];
+        CHECK(rollout.steps == steps);
+        CHECK(rollout.rollouts == 1);
+        CHECK(rollout.fields.at(0).rmse ==
+              doctest::Approx(direct_rmse(trajectory, from_start(steps))).epsilon(1e-9));
+      }
       CHECK(e.trajectories == 1);
       CHECK(predictor.step() == 4);
     }
@@ -173,8 +172,14 @@ TEST_CASE("a rollout longer than the data holds the last boundary values, and ha
            });
   CHECK(steps == kSteps);
   const std::string out = (fs::path(run.config.run.dir) / "long").string();
-  const test::Outcome told =
+  const test::Outcome refused =
       test::run_meshgrad({"rollout", run.config.run.dir, "--steps", "20", "-o", out, "--quiet"});
+  CHECK(refused.code == 2);
+  CHECK_MESSAGE(
+      contains(refused.err, "[--steps] needed at most 13, the steps of trajectory 0 in the data, got 20"),
+      refused.err);
+  const test::Outcome told = test::run_meshgrad(
+      {"rollout", run.config.run.dir, "--steps", "20", "--beyond-data", "-o", out, "--quiet"});
   CHECK(told.code == 0);
   CHECK_MESSAGE(contains(told.out, "the data ends after 13 steps"), told.out);
   CHECK(fs::exists(fs::path(out) / "frame_00020.vtu"));
@@ -229,24 +234,27 @@ TEST_CASE("evaluate prints its figures as JSON, from the best checkpoint unless 
   CHECK(json["targets"] == "velocity");
   for (const char* key : {"rmse", "mae", "relative_l2"}) {
     CHECK(json["fields"]["velocity"][key].get<double>() > 0.0);
-    CHECK(json["rollout_fields"]["velocity"][key].get<double>() > 0.0);
+    CHECK(json["no_change"]["velocity"][key].get<double>() > 0.0);
+    CHECK(json["rollout"]["all"]["fields"]["velocity"][key].get<double>() > 0.0);
   }
   CHECK(json["trajectories"] == 1);
-  CHECK(json["rollout_steps"] == 13);
-  for (const char* key : {"one_step_rmse", "hold_rmse"}) CHECK(json[key].get<double>() > 0.0);
-  for (const char* horizon : {"1", "10", "50", "all"})
-    CHECK(json["rollout_rmse"][horizon].get<double>() > 0.0);
+  CHECK(json["rollout"].size() == 3);
+  CHECK(json["rollout"]["all"]["steps"] == 13);
+  for (const char* horizon : {"1", "10"})
+    CHECK(json["rollout"][horizon]["fields"]["velocity"]["rmse"].get<double>() > 0.0);
+  CHECK(json["boundary"] == "data");
+  CHECK(json["inputs_from_data"].empty());
   Runtime runtime({.device = {}, .threads = 1});
   const Predictor best(runtime, find_checkpoint(run.config.run.dir, "best"));
   CHECK(json["checkpoint_step"] == best.step());
-  CHECK(json["one_step_rmse"] == evaluate(best, {}).dynamics->one_step_rmse);
+  CHECK(json["fields"]["velocity"]["rmse"] == evaluate(best, {}).fields.at(0).rmse);
 
   const auto valid = nlohmann::json::parse(test::run_meshgrad({"evaluate", run.config.run.dir, "--split",
                                                                "valid", "--checkpoint", "last", "--json"})
                                                .out);
   CHECK(valid["split"] == "valid");
   CHECK(valid["checkpoint_step"] == 4);
-  CHECK(valid["hold_rmse"] != json["hold_rmse"]);
+  CHECK(valid["no_change"] != json["no_change"]);
 }
 
 TEST_CASE("rollout writes a series, a file a frame and pictures") {
@@ -258,7 +266,11 @@ TEST_CASE("rollout writes a series, a file a frame and pictures") {
   REQUIRE(outcome.code == 0);
   const auto json = nlohmann::json::parse(outcome.out);
   CHECK(json["steps"] == 11);
-  CHECK(json["rmse"].get<double>() > 0.0);
+  Runtime runtime({.device = {}, .threads = 1});
+  const Predictor predictor(runtime, find_checkpoint(run.config.run.dir, "best"));
+  for (const char* key : {"rmse", "mae", "relative_l2"})
+    CHECK(json["fields"]["velocity"][key].get<double>() > 0.0);
+  CHECK(json["fields"]["velocity"]["unit"] == evaluate(predictor, {}).fields.at(0).unit);
   const std::string series = test::read_text(json["series"].get<std::string>());
   size_t frames = 0, pictures = 0;
   for (const auto& entry : fs::directory_iterator(out)) {
@@ -275,7 +287,8 @@ TEST_CASE("rollout writes a series, a file a frame and pictures") {
       CHECK(contains(test::read_text(entry.path()), "<title>velocity, step "));
     }
   }
-  CHECK(frames == 11);
+  CHECK(frames == 12);  // with the one that the rollout starts from
+  CHECK(contains(series, "frame_00000.vtu"));
   CHECK(pictures == json["pictures"].size());
   CHECK(pictures == 4);  // steps 1, 5, 10 and 11
 }

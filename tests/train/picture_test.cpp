@@ -148,22 +148,79 @@ TEST_CASE("base64 and escaping") {
   CHECK(escape_markup("<a href=\"x\">&amp;</a>") == "&lt;a href=&quot;x&quot;&gt;&amp;amp;&lt;/a&gt;");
 }
 
-TEST_CASE("a mesh of three dimensions shows its two longest axes, the nearest cell on top") {
-  // Two unit-high tetrahedra over the same long base, apart along x, the shortest axis.
-  const std::vector<float> positions{0,    0, 0, 0,    4, 0, 0,    0, 2, 0.1F, 1, 1,
-                                     0.5F, 0, 0, 0.5F, 4, 0, 0.5F, 0, 2, 0.6F, 1, 1};
-  const std::vector<std::int32_t> cells{4, 5, 6, 7, 0, 1, 2, 3};
+TEST_CASE("a surface in three dimensions shows its two longest axes, the nearest cell on top") {
+  // Two triangles over the same long base, apart along x, the shortest axis.
+  const std::vector<float> positions{0, 0, 0, 0, 4, 0, 0, 0, 2, 0.5F, 0, 0, 0.5F, 4, 0, 0.5F, 0, 2};
+  const std::vector<std::int32_t> cells{3, 4, 5, 0, 1, 2};
   MeshView mesh;
-  mesh.nodes = 8;
+  mesh.nodes = 6;
   mesh.dim = 3;
-  mesh.cell_kind = CellKind::tetrahedron;
+  mesh.cell_kind = CellKind::triangle;
   mesh.positions = positions;
   mesh.cells = cells;
   const Projection projection = project(mesh);
   CHECK(projection.axes == std::array<int, 3>{1, 2, 0});
   CHECK(projection.spread_x == 4);
   CHECK(projection.spread_y == 2);
-  CHECK(byte_at(raster(mesh, {0, 0, 0, 0, 1, 1, 1, 1}), 5, 15) == 255);
+  CHECK_FALSE(projection.cut.has_value());
+  CHECK(byte_at(raster(mesh, {0, 0, 0, 1, 1, 1}), 5, 15) == 255);
+}
+
+/// A box of 4 x 2 x 1 as one cell; `field` of the position at its corners.
+template <class Field>
+FieldImage section_of_box(CellKind kind, const std::vector<std::int32_t>& cells, const Field& field) {
+  const std::vector<float> positions{0, 0, 0, 4, 0, 0, 4, 2, 0, 0, 2, 0, 0, 0, 1, 4, 0, 1, 4, 2, 1, 0, 2, 1};
+  MeshView mesh;
+  mesh.nodes = 8;
+  mesh.dim = 3;
+  mesh.cell_kind = kind;
+  mesh.positions = positions;
+  mesh.cells = cells;
+  std::vector<float> values;
+  for (std::size_t i = 0; i < positions.size(); i += 3)
+    values.push_back(field(positions[i], positions[i + 1], positions[i + 2]));
+  CHECK(project(mesh).cut == 0.5);
+  return raster(mesh, values);
+}
+
+TEST_CASE("volume cells are cut by the plane in the middle, whole and without seams") {
+  const auto linear = [](float x, float y, float z) { return 0.1F * x + 0.15F * y + 0.3F * z; };
+  const std::vector<std::int32_t> hexahedron{0, 1, 2, 3, 4, 5, 6, 7};
+  const std::vector<std::int32_t> five{0, 1, 3, 4, 1, 2, 3, 6, 1, 4, 5, 6, 3, 4, 6, 7, 1, 3, 4, 6};
+  for (const FieldImage& image : {section_of_box(CellKind::hexahedron, hexahedron, linear),
+                                  section_of_box(CellKind::tetrahedron, five, linear)}) {
+    int worst = 0;
+    for (int y = 0; y < 20; ++y) {
+      for (int x = 0; x < 40; ++x) {
+        const double expected = 0.4 * (x + 0.5) / 40 + 0.3 * (1 - (y + 0.5) / 20) + 0.15;
+        worst = std::max(worst, std::abs(byte_at(image, x, y) - FieldImage::byte_of(expected)));
+      }
+    }
+    CHECK(worst <= 1);
+  }
+  // A field that is fixed on the surface and not inside shows the inside: there is no outer face on top.
+  const std::vector<float> positions{0, 0, 0, 4, 0, 0, 0, 2, 0, 1, 0.5F, 1};
+  const std::vector<std::int32_t> cells{0, 1, 2, 3};
+  MeshView mesh;
+  mesh.nodes = 4;
+  mesh.dim = 3;
+  mesh.cell_kind = CellKind::tetrahedron;
+  mesh.positions = positions;
+  mesh.cells = cells;
+  CHECK(byte_at(raster(mesh, {0, 0, 0, 1}), 15, 13) == FieldImage::byte_of(0.5));
+  CHECK(contains(draw_comparison(mesh, {"v", 1, std::vector<float>(4)}, {"v", 1, std::vector<float>(4)},
+                                 {"v, step 1", ""}),
+                 "<title>v, step 1, cut at z = 0.5</title>"));
+}
+
+TEST_CASE("the error of a picture is that of the predicted nodes") {
+  const std::vector<float> truth{0, 0, 0, 0}, prediction{3, 0, 0, 100};
+  const std::vector<std::uint8_t> predicted{1, 1, 1, 0};
+  CHECK(contains(draw_comparison(rectangle(), {"v", 1, prediction}, {"v", 1, truth}, {"", "", predicted}),
+                 "error: RMSE 1.73, largest 3<"));
+  CHECK_THROWS_AS(draw_comparison(rectangle(), {"v", 1, prediction}, {"v", 1, truth},
+                                  {"", "", std::span(predicted).first(2)}),
+                  InvalidArgument);
 }
 
 TEST_CASE("a comparison has three panels in true proportions, in one file that XML parsers read") {

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/train/cli/command.h>
+#include <meshgrad/train/cli/errors_text.h>
 #include <meshgrad/train/cli/output.h>
+#include <meshgrad/train/config/text.h>
 #include <meshgrad/train/run/predictor.h>
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 namespace meshgrad::cli {
@@ -21,64 +24,67 @@ struct EvaluateCommand {
   bool json = false;
 };
 
-nlohmann::ordered_json to_json(const std::vector<FieldError>& fields) {
-  nlohmann::ordered_json json;
-  for (const FieldError& field : fields) {
-    json[field.name] = {
-        {"unit", field.unit}, {"rmse", field.rmse}, {"mae", field.mae}, {"relative_l2", field.relative_l2}};
-  }
-  return json;
-}
-
 std::string to_json(const Evaluation& e, int64_t checkpoint_step) {
   nlohmann::ordered_json json{{"split", e.split},
                               {"trajectories", e.trajectories},
                               {"checkpoint_step", checkpoint_step},
                               {"targets", e.targets},
-                              {"fields", to_json(e.fields)}};
+                              {"fields", errors_json(e.fields)}};
   if (e.dynamics) {
     const DynamicsErrors& errors = *e.dynamics;
-    json["unit"] = errors.unit;
-    json["one_step_rmse"] = errors.one_step_rmse;
-    json["hold_rmse"] = errors.hold_rmse;
-    for (const char* horizon : {"1", "10", "50", "all"})
-      json["rollout_rmse"][horizon] = errors.rollout_rmse.at(horizon);
-    json["rollout_steps"] = errors.rollout_steps;
-    json["rollout_fields"] = to_json(errors.rollout);
+    json["no_change"] = errors_json(errors.no_change);
+    json["worse_than_no_change"] = fields_worse_than(e.fields, errors.no_change);
+    for (const RolloutErrors& rollout : errors.rollouts) {
+      const bool all = &rollout == &errors.rollouts.back();
+      json["rollout"][all ? "all" : std::to_string(rollout.steps)] = {
+          {"steps", rollout.steps}, {"rollouts", rollout.rollouts}, {"fields", errors_json(rollout.fields)}};
+    }
+    json["boundary"] = errors.boundary == RolloutBoundary::data ? "data" : "initial";
+    json["inputs_from_data"] = errors.inputs_from_data;
   }
   return json.dump(2) + "\n";
 }
 
-std::string with_unit(const std::string& unit) { return unit.empty() ? "" : " " + unit; }
-
-std::string to_text(const DynamicsErrors& errors) {
-  const std::string unit = with_unit(errors.unit);
-  std::string text = fmt::format("one-step RMSE      {:.4e}{}\n", errors.one_step_rmse, unit);
-  text += fmt::format("nothing changes    {:.4e}{}   ratio {:.3f}\n", errors.hold_rmse, unit,
-                      errors.one_step_rmse / errors.hold_rmse);
-  for (const char* horizon : {"1", "10", "50", "all"}) {
-    const std::string steps =
-        std::string(horizon) == "all" ? fmt::format("all {}", errors.rollout_steps) : horizon;
-    text += fmt::format("rollout, {:<9} {:.4e}{}\n", steps, errors.rollout_rmse.at(horizon), unit);
+std::string no_change_text(const std::vector<FieldError>& ours, const std::vector<FieldError>& no_change) {
+  std::string text;
+  for (size_t i = 0; i < ours.size(); ++i) {
+    const double ratio = ours[i].rmse / no_change[i].rmse;
+    text +=
+        fmt::format("{:<30} {:>10.3e}  {}\n", no_change[i].name + ", if nothing changes", no_change[i].rmse,
+                    std::isfinite(ratio) ? fmt::format("the model has {:.3f} times this", ratio) : "");
   }
-  return text + "\n";
+  const std::vector<std::string> worse = fields_worse_than(ours, no_change);
+  if (worse.empty()) return text;
+  return text + note_lines("worse than predicting no change: " + listed(worse));
 }
 
-std::string to_text(const std::vector<FieldError>& fields, std::string_view what) {
-  std::string text = fmt::format("{:<18} {:>10} {:>10} {:>11}  unit\n", what, "RMSE", "MAE", "relative L2");
-  for (const FieldError& field : fields) {
-    text += fmt::format("{:<18} {:>10.3e} {:>10.3e} {:>11.4f}  {}\n", field.name, field.rmse, field.mae,
-                        field.relative_l2, field.unit.empty() ? "-" : field.unit);
+std::string to_text(const DynamicsErrors& errors, int64_t trajectories) {
+  std::string text = errors_header("rollout, over these steps");
+  std::string notes;
+  for (const RolloutErrors& rollout : errors.rollouts) {
+    const bool all = &rollout == &errors.rollouts.back();
+    const bool shorter = rollout.rollouts < trajectories;
+    text += errors_lines(rollout.fields, rollout.steps == 1 ? "step 1"
+                                         : all && shorter   ? fmt::format("all, at most {}", rollout.steps)
+                                                            : fmt::format("steps 1 to {}", rollout.steps));
+    if (shorter) {
+      notes += note_lines(fmt::format("{} of {} {} {} steps or more", rollout.rollouts,
+                                      counted(trajectories, "rollout"),
+                                      rollout.rollouts == 1 ? "has" : "have", rollout.steps));
+    }
   }
-  return text;
+  return text + notes + given_notes(errors.inputs_from_data);
 }
 
 std::string to_text(const Evaluation& e, int64_t checkpoint_step) {
-  std::string text = fmt::format("{} on split {}: {} {}, checkpoint of step {}\n\n", e.targets, e.split,
-                                 e.trajectories, e.dynamics ? "trajectories" : "meshes", checkpoint_step);
-  if (!e.dynamics) return text + to_text(e.fields, "field");
-  return text + to_text(*e.dynamics) + to_text(e.fields, "one step") + "\n" +
-         to_text(e.dynamics->rollout, "rollout, all");
+  std::string text = wrapped(fmt::format("{} on split {}: {}, checkpoint of step {}", e.targets, e.split,
+                                         e.dynamics ? counted(e.trajectories, "trajectory", "trajectories")
+                                                    : counted(e.trajectories, "mesh", "meshes"),
+                                         checkpoint_step),
+                             kTextWidth) +
+                     "\n\n" + errors_header(e.dynamics ? "one step" : "field") + errors_lines(e.fields);
+  if (!e.dynamics) return text;
+  return text + no_change_text(e.fields, e.dynamics->no_change) + "\n" + to_text(*e.dynamics, e.trajectories);
 }
 
 int run(const EvaluateCommand& command, const GlobalOptions& globals) {

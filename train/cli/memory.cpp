@@ -4,6 +4,7 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/cli/command.h>
 #include <meshgrad/train/cli/output.h>
+#include <meshgrad/train/config/text.h>
 #include <meshgrad/train/replay/replay.h>
 
 #include <algorithm>
@@ -60,10 +61,6 @@ Json to_json(const std::string& path, const ReplayReport& report, std::optional<
     json["driver_calls_at_capacity"] = report.at_capacity->driver_calls;
   }
   return json;
-}
-
-std::string counted(int64_t count, std::string_view what) {
-  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
 }
 
 std::string headline(const std::string& path, const MemoryTrace& trace) {

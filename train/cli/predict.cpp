@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/train/cli/command.h>
+#include <meshgrad/train/cli/errors_text.h>
 #include <meshgrad/train/cli/output.h>
+#include <meshgrad/train/config/text.h>
 #include <meshgrad/train/report/rollout_files.h>
 
 #include <fmt/format.h>
@@ -22,21 +24,16 @@ struct PredictCommand {
 };
 
 std::string to_json(const PredictionFiles& files, const std::string& directory) {
-  nlohmann::ordered_json json{{"directory", directory}, {"meshes", files.meshes.size()}};
-  for (const FieldError& field : files.fields) {
-    json["fields"][field.name] = {
-        {"unit", field.unit}, {"rmse", field.rmse}, {"mae", field.mae}, {"relative_l2", field.relative_l2}};
-  }
+  nlohmann::ordered_json json{
+      {"directory", directory}, {"meshes", files.meshes.size()}, {"fields", errors_json(files.fields)}};
   for (const auto& picture : files.pictures) json["pictures"].push_back(picture.string());
   return json.dump(2) + "\n";
 }
 
 std::string to_text(const PredictionFiles& files, const std::string& directory) {
-  std::string text = fmt::format("{} VTU files in {}  (open in ParaView)\n", files.meshes.size(), directory);
-  for (const FieldError& field : files.fields) {
-    text += fmt::format("{:<9} RMSE {:.3e}{}{}, relative L2 {:.4f}\n", field.name, field.rmse,
-                        field.unit.empty() ? "" : " ", field.unit, field.relative_l2);
-  }
+  std::string text = fmt::format("{} in {}  (open in ParaView)\n",
+                                 counted(static_cast<int64_t>(files.meshes.size()), "VTU file"), directory) +
+                     errors_header("field") + errors_lines(files.fields);
   for (const auto& picture : files.pictures) text += fmt::format("picture   {}\n", picture.string());
   return text;
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/train/cli/command.h>
+#include <meshgrad/train/cli/errors_text.h>
 #include <meshgrad/train/cli/output.h>
+#include <meshgrad/train/config/text.h>
 #include <meshgrad/train/report/rollout_files.h>
 
 #include <fmt/format.h>
@@ -26,23 +28,26 @@ std::string to_json(const RolloutFiles& files) {
   nlohmann::ordered_json json{{"series", files.series.string()},
                               {"steps", files.steps},
                               {"compared", files.compared},
-                              {"rmse", files.rmse}};
-  for (const FieldError& field : files.fields)
-    json["fields"][field.name] = {{"unit", field.unit}, {"rmse", field.rmse}};
+                              {"fields", errors_json(files.fields)},
+                              {"boundary", files.boundary == RolloutBoundary::data ? "data" : "initial"},
+                              {"inputs_from_data", files.inputs_from_data}};
   for (const auto& picture : files.pictures) json["pictures"].push_back(picture.string());
   return json.dump(2) + "\n";
 }
 
 std::string to_text(const RolloutFiles& files) {
-  std::string text = fmt::format("{} steps, RMSE {:.4e}\nseries    {}  (open in ParaView)\n", files.steps,
-                                 files.rmse, files.series.string());
-  if (files.compared < files.steps)
-    text += fmt::format(
-        "note      the data ends after {} steps: boundary values are held from there on, and RMSE "
-        "is over these steps\n",
-        files.compared);
+  std::string text = fmt::format("{}\nseries    {}  (open in ParaView)\n", counted(files.steps, "step"),
+                                 files.series.string());
   for (const auto& picture : files.pictures) text += fmt::format("picture   {}\n", picture.string());
-  return text;
+  text += "\n" + errors_header("rollout, over these steps") +
+          errors_lines(files.fields,
+                       files.compared == 1 ? "step 1" : fmt::format("steps 1 to {}", files.compared));
+  if (files.compared < files.steps) {
+    text += note_lines(
+        fmt::format("the data ends after {}: from there on boundary values are held, and nothing is compared",
+                    counted(files.compared, "step")));
+  }
+  return text + given_notes(files.inputs_from_data);
 }
 
 int run(const RolloutCommand& command, const GlobalOptions& globals) {
@@ -80,11 +85,12 @@ void add_rollout(CommandLine& line) {
       ->type_name("N")
       ->capture_default_str();
   rollout
-      ->add_option(
-          "--steps", options->files.steps,
-          "Steps (0: rollout.steps, or the whole trajectory; beyond the data, boundary values are held)")
+      ->add_option("--steps", options->files.steps,
+                   "Steps (default: rollout.steps, or to the end of the data)")
       ->type_name("N")
       ->check(CLI::NonNegativeNumber);
+  rollout->add_flag("--beyond-data", options->files.beyond_data,
+                    "Allow more steps than the data has; boundary values are then held");
   rollout->add_option("-o,--output", options->directory, "Output folder (default: inside the run directory)")
       ->type_name("DIR");
   rollout->add_option("--checkpoint", options->checkpoint, "best, last or a file")->capture_default_str();

@@ -112,9 +112,13 @@ std::vector<float> magnitude(std::span<const float> values, int components) {
   return result;
 }
 
-std::string draw_panels(const MeshView& mesh, std::span<const FieldPanel> panels, const std::string& caption,
+std::string draw_panels(const MeshView& mesh, std::span<const FieldPanel> panels, std::string caption,
                         int width) {
   const Projection projection = project(mesh);
+  if (projection.cut) {
+    caption += fmt::format("{}cut at {} = {:.3g}", caption.empty() ? "" : ", ",
+                           "xyz"[static_cast<std::size_t>(projection.axes[2])], *projection.cut);
+  }
   const PanelLayout layout = lay_out(projection, panels.size(), !caption.empty(), width);
   const auto [w, h] = std::pair(layout.plot_width, layout.plot_height);
   std::string svg = svg_start(layout.image_width, layout.image_height);
@@ -152,16 +156,20 @@ std::string draw_comparison(const MeshView& mesh, const PointField& prediction, 
     throw invalid_argument("draw_comparison", "prediction and truth with as many components",
                            fmt::format("{} and {}", prediction.components, truth.components));
   }
-  std::vector<float> difference(truth.values.size());
-  double squares = 0, worst = 0;
-  for (std::size_t i = 0; i < difference.size(); ++i) {
-    difference[i] = prediction.values[i] - truth.values[i];
-    squares += static_cast<double>(difference[i]) * difference[i];
+  if (!text.predicted.empty() && text.predicted.size() != static_cast<std::size_t>(mesh.nodes)) {
+    throw invalid_argument("draw_comparison", fmt::format("a mask of {} nodes", mesh.nodes),
+                           fmt::format("{}", text.predicted.size()));
   }
+  std::vector<float> difference(truth.values.size());
+  for (std::size_t i = 0; i < difference.size(); ++i) difference[i] = prediction.values[i] - truth.values[i];
   std::vector<float> error = magnitude(difference, truth.components);
-  for (float& value : error) {
-    value = std::abs(value);
-    worst = std::max<double>(worst, value);
+  double squares = 0, worst = 0, count = 0;
+  for (std::size_t node = 0; node < error.size(); ++node) {
+    error[node] = std::abs(error[node]);
+    if (!text.predicted.empty() && text.predicted[node] == 0) continue;
+    worst = std::max<double>(worst, error[node]);
+    squares += static_cast<double>(error[node]) * error[node];
+    count += truth.components;
   }
   const std::vector<float> predicted = magnitude(prediction.values, truth.components);
   const std::vector<float> expected = magnitude(truth.values, truth.components);
@@ -171,7 +179,7 @@ std::string draw_comparison(const MeshView& mesh, const PointField& prediction, 
     low = std::min<double>(low, value);
     high = std::max<double>(high, value);
   }
-  const double rmse = difference.empty() ? 0 : std::sqrt(squares / static_cast<double>(difference.size()));
+  const double rmse = count > 0 ? std::sqrt(squares / count) : 0;
   const std::string error_title = fmt::format("error: RMSE {:.3g}, largest {:.3g}", rmse, worst);
   const FieldPanel panels[] = {{"prediction", predicted, ColourMap::viridis, low, high, text.unit},
                                {"truth", expected, ColourMap::viridis, low, high, text.unit},

@@ -67,13 +67,14 @@ class PixelGrid {
   std::vector<double> depth_;
 };
 
-/// The triangles that are drawn for one cell: corners of the cell, three by three.
-std::span<const int> triangles_of(CellKind kind) {
+/// The triangles of a surface cell, or the tetrahedra of a volume cell: corners of the cell, three by three
+/// or four by four. The tetrahedra of a hexahedron share its diagonal 0-6.
+std::span<const int> simplices_of(CellKind kind) {
   static constexpr int kTriangle[] = {0, 1, 2};
   static constexpr int kQuad[] = {0, 1, 2, 0, 2, 3};
-  static constexpr int kTetrahedron[] = {0, 1, 2, 0, 1, 3, 1, 2, 3, 0, 2, 3};
-  static constexpr int kHexahedron[] = {0, 1, 2, 0, 2, 3, 4, 5, 6, 4, 6, 7, 0, 1, 5, 0, 5, 4,
-                                        1, 2, 6, 1, 6, 5, 2, 3, 7, 2, 7, 6, 3, 0, 4, 3, 4, 7};
+  static constexpr int kTetrahedron[] = {0, 1, 2, 3};
+  static constexpr int kHexahedron[] = {0, 6, 1, 2, 0, 6, 2, 3, 0, 6, 3, 7,
+                                        0, 6, 7, 4, 0, 6, 4, 5, 0, 6, 5, 1};
   switch (kind) {
     case CellKind::triangle:
       return kTriangle;
@@ -87,6 +88,26 @@ std::span<const int> triangles_of(CellKind kind) {
       break;
   }
   return {};
+}
+
+bool is_volume(CellKind kind) { return kind == CellKind::tetrahedron || kind == CellKind::hexahedron; }
+
+/// The section of a tetrahedron with the plane depth = cut: nothing, a triangle or a quad.
+void fill_section(PixelGrid& grid, const std::array<Corner, 4>& corners, double cut) {
+  std::vector<Corner> above, below;
+  for (const Corner& corner : corners) (corner.depth >= cut ? above : below).push_back(corner);
+  std::vector<Corner> section;
+  for (size_t i = 0; i < above.size(); ++i) {
+    // In the order of the outline: the second corner above meets those below in reverse.
+    for (size_t j = 0; j < below.size(); ++j) {
+      const Corner& a = above[i];
+      const Corner& b = below[i % 2 == 0 ? j : below.size() - 1 - j];
+      const double share = (cut - a.depth) / (b.depth - a.depth);
+      section.push_back(
+          {a.x + share * (b.x - a.x), a.y + share * (b.y - a.y), cut, a.value + share * (b.value - a.value)});
+    }
+  }
+  for (size_t i = 2; i < section.size(); ++i) grid.fill_triangle(section[0], section[i - 1], section[i]);
 }
 
 std::array<double, 2> range_of_axis(const MeshView& mesh, int axis) {
@@ -115,6 +136,10 @@ Projection project(const MeshView& mesh) {
     result.axes = {0, 1, 2};
     std::ranges::stable_sort(result.axes, [&](int a, int b) { return extent(a) > extent(b); });
   }
+  if (mesh.dim == 3 && is_volume(mesh.cell_kind)) {
+    const auto& range = ranges[static_cast<std::size_t>(result.axes[2])];
+    result.cut = (range[0] + range[1]) / 2;
+  }
   result.left = ranges[static_cast<std::size_t>(result.axes[0])][0];
   result.bottom = ranges[static_cast<std::size_t>(result.axes[1])][0];
   // A line or a point still has an area to draw.
@@ -138,13 +163,20 @@ FieldImage raster_field(const MeshView& mesh, const Projection& projection, std:
                      (values[node] - low) / (high - low)};
   }
   const auto each = static_cast<std::size_t>(nodes_per_cell(mesh.cell_kind));
-  const std::span<const int> triangles = triangles_of(mesh.cell_kind);
+  const bool volume = is_volume(mesh.cell_kind);
+  const std::span<const int> simplices = simplices_of(mesh.cell_kind);
   for (std::size_t cell = 0; each > 0 && cell < mesh.cells.size(); cell += each) {
-    const auto corner = [&](int local) {
-      return corners[static_cast<std::size_t>(mesh.cells[cell + static_cast<std::size_t>(local)])];
+    const auto corner = [&](std::size_t at) {
+      return corners[static_cast<std::size_t>(mesh.cells[cell + static_cast<std::size_t>(simplices[at])])];
     };
-    for (std::size_t t = 0; t < triangles.size(); t += 3)
-      grid.fill_triangle(corner(triangles[t]), corner(triangles[t + 1]), corner(triangles[t + 2]));
+    for (std::size_t s = 0; s < simplices.size(); s += volume ? 4 : 3) {
+      if (volume) {
+        fill_section(grid, {corner(s), corner(s + 1), corner(s + 2), corner(s + 3)},
+                     projection.cut.value_or(0));
+      } else {
+        grid.fill_triangle(corner(s), corner(s + 1), corner(s + 2));
+      }
+    }
   }
   if (mesh.cells.empty() && mesh.nodes > 0) {
     const double spacing = std::sqrt(static_cast<double>(width) * height / static_cast<double>(mesh.nodes));

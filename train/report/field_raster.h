@@ -5,6 +5,7 @@
 #include <meshgrad/train/report/point_field.h>
 
 #include <array>
+#include <optional>
 #include <span>
 
 namespace meshgrad {
@@ -14,14 +15,16 @@ struct Projection {
   std::array<int, 3> axes{0, 1, -1};  ///< right, up, towards the viewer; the last is -1 in two dimensions
   double left = 0, bottom = 0;        ///< lower corner of the mesh in the drawn axes
   double spread_x = 1, spread_y = 1;  ///< extents, positive
+  std::optional<double> cut;          ///< volume cells are drawn where this plane of axes[2] cuts them
 };
 
-/// Two dimensions: x right, y up. Three: the longest axis right, the next up.
+/// Two dimensions: x right, y up. Three: the longest axis right, the next up; a mesh of tetrahedra or
+/// hexahedra is cut in the middle of the shortest axis.
 Projection project(const MeshView& mesh);
 
 /// The values [nodes] on `width` x `height` pixels that cover the mesh's extents, from `low` to `high` of the
-/// colour map. Cells are drawn as triangles with linear interpolation, the nearest on top; a mesh without
-/// cells as dots.
+/// colour map. Triangles and quads are drawn with linear interpolation, the nearest on top; volume cells as
+/// their section with the plane `cut` (a hexahedron as six tetrahedra); a mesh without cells as dots.
 FieldImage raster_field(const MeshView& mesh, const Projection& projection, std::span<const float> values,
                         double low, double high, int width, int height);
 

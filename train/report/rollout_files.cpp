@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/error.h>
 #include <meshgrad/train/io/atomic_file.h>
 #include <meshgrad/train/report/field_picture.h>
 #include <meshgrad/train/report/rollout_files.h>
@@ -61,11 +62,19 @@ void write_comparison(const fs::path& path, const MeshView& mesh, const std::vec
 }
 
 fs::path write_picture(const fs::path& path, const MeshView& mesh, const FieldFrame& field,
-                       const std::string& caption) {
+                       const std::vector<uint8_t>& mask, const std::string& caption) {
   write_file_atomically(path, draw_comparison(mesh, {field.info.name, field.info.components, field.ours},
                                               {field.info.name, field.info.components, field.truth},
-                                              {caption, field.info.unit}));
+                                              {caption, field.info.unit, mask}));
   return path;
+}
+
+/// A field's name as part of a file's name: a name such as "../x" must not lead out of the folder.
+std::string file_name(std::string name) {
+  std::replace_if(
+      name.begin(), name.end(),
+      [](char c) { return c == '/' || c == '\\' || static_cast<unsigned char>(c) < ' '; }, '_');
+  return name;
 }
 
 void make_folder(const fs::path& directory) {
@@ -91,18 +100,21 @@ class RolloutWriter {
     make_folder(options.directory);
   }
 
+  /// The frame that the rollout starts from.
+  void start() {
+    const int64_t t = task_.for_validation().sample_frames(trajectory_.frames()).first;
+    const std::vector<float> values = task_.inputs().target_values(trajectory_, t);
+    write_frame(split_fields(task_.inputs(), values, values), time_of(t));
+  }
+
   void add(const RolloutFrame& frame) {
     ++files_.steps;
     const std::vector<FieldFrame> fields = split_fields(task_.inputs(), frame.ours, frame.truth);
-    const double dt = trajectory_.dt() > 0.0 ? trajectory_.dt() : 1.0;
-    const double time = static_cast<double>(frame.t + trajectory_.first_frame()) * dt;
-    const std::string name = fmt::format("frame_{:05}.vtu", files_.steps);
-    write_comparison(options_.directory / name, trajectory_.mesh(), fields, time);
-    entries_.push_back({time, name});
+    const double time = time_of(frame.t);
+    write_frame(fields, time);
     if (!frame.truth.empty()) {
       if (picture_steps_.contains(files_.steps)) draw(fields, time);
       ++files_.compared;
-      sum_ += mean_squared_error(frame.ours, frame.truth, mask_);
       errors_.add(frame.ours, frame.truth, mask_);
     }
     if (options_.progress) options_.progress(files_.steps, total_);
@@ -111,19 +123,28 @@ class RolloutWriter {
   RolloutFiles finish() {
     files_.series = options_.directory / "rollout.pvd";
     write_pvd(files_.series, entries_);
-    files_.rmse = files_.compared > 0 ? std::sqrt(sum_ / static_cast<double>(files_.compared)) : std::nan("");
     files_.fields = errors_.fields();
     return files_;
   }
 
  private:
+  double time_of(int64_t t) const {
+    return static_cast<double>(t + trajectory_.first_frame()) *
+           (trajectory_.dt() > 0.0 ? trajectory_.dt() : 1.0);
+  }
+  void write_frame(const std::vector<FieldFrame>& fields, double time) {
+    const std::string name = fmt::format("frame_{:05}.vtu", files_.steps);
+    write_comparison(options_.directory / name, trajectory_.mesh(), fields, time);
+    entries_.push_back({time, name});
+  }
   void draw(const std::vector<FieldFrame>& fields, double time) {
     for (const FieldFrame& field : fields) {
       const std::string caption =
           fmt::format("{}, step {} of a rollout{}", field.info.name, files_.steps,
                       trajectory_.dt() > 0.0 ? fmt::format(", t = {:.3g} s", time) : "");
-      const std::string name = fmt::format("{}_step_{:05}.svg", field.info.name, files_.steps);
-      files_.pictures.push_back(write_picture(options_.directory / name, trajectory_.mesh(), field, caption));
+      const std::string name = fmt::format("{}_step_{:05}.svg", file_name(field.info.name), files_.steps);
+      files_.pictures.push_back(
+          write_picture(options_.directory / name, trajectory_.mesh(), field, mask_, caption));
     }
   }
 
@@ -134,7 +155,6 @@ class RolloutWriter {
   std::set<int64_t> picture_steps_;
   std::vector<uint8_t> mask_;
   FieldErrors errors_;
-  double sum_ = 0.0;
   std::vector<PvdEntry> entries_;
   RolloutFiles files_;
 };
@@ -153,12 +173,23 @@ RolloutFiles write_rollout(const Predictor& predictor, const RolloutFilesOptions
                        fmt::format("{}", options.trajectory), "choose one that exists");
   }
   const TrajectoryView trajectory = predictor.dataset().trajectory(options.split, options.trajectory);
+  check_something_to_predict(predictor.task(), options.split, options.trajectory);
+  const int64_t data_steps = rollout_frames(*task, trajectory, {});
+  if (options.steps > data_steps && !options.beyond_data) {
+    throw config_error(
+        options.steps == predictor.config().rollout.steps ? "rollout.steps" : "--steps",
+        fmt::format("at most {}, the steps of trajectory {} in the data", data_steps, options.trajectory),
+        fmt::format("{}", options.steps), "add --beyond-data, which holds the boundary values from there on");
+  }
+  const RolloutBoundary boundary = options.boundary.value_or(predictor.config().rollout.boundary);
   RolloutWriter writer(*task, options, trajectory);
-  roll_out(
-      predictor.trained(), *task, trajectory,
-      {.steps = options.steps, .boundary = options.boundary.value_or(predictor.config().rollout.boundary)},
-      [&](const RolloutFrame& frame) { writer.add(frame); });
-  return writer.finish();
+  writer.start();
+  roll_out(predictor.trained(), *task, trajectory, {.steps = options.steps, .boundary = boundary},
+           [&](const RolloutFrame& frame) { writer.add(frame); });
+  RolloutFiles files = writer.finish();
+  files.boundary = boundary;
+  files.inputs_from_data = given_inputs(task->inputs());
+  return files;
 }
 
 PredictionFiles write_predictions(const Predictor& predictor, const PredictionFilesOptions& options) {
@@ -167,6 +198,7 @@ PredictionFiles write_predictions(const Predictor& predictor, const PredictionFi
     throw config_error("task.name", "\"steady_field\": predict is for fields without time",
                        "\"mesh_dynamics\"", "use meshgrad rollout");
   }
+  check_something_to_predict(predictor.task(), options.split);
   make_folder(options.directory);
   constexpr int64_t kPictures = 4;
   const MeshInputs& inputs = task->inputs();
@@ -177,10 +209,11 @@ PredictionFiles write_predictions(const Predictor& predictor, const PredictionFi
   for (int64_t i = 0; i < count; ++i) {
     const TrajectoryView trajectory = predictor.dataset().trajectory(options.split, i);
     const MeshView& mesh = trajectory.mesh();
+    const std::vector<uint8_t> mask = inputs.predicted_mask(mesh);
     for (int64_t t = 0; t < trajectory.frames(); ++t) {
       const std::vector<float> ours = predict_steady(predictor.trained(), *task, trajectory, t);
       const std::vector<float> truth = inputs.target_values(trajectory, t);
-      errors.add(ours, truth, inputs.predicted_mask(mesh));
+      errors.add(ours, truth, mask);
       const std::vector<FieldFrame> fields = split_fields(inputs, ours, truth);
       const std::string name =
           trajectory.frames() > 1 ? fmt::format("mesh_{:05}_{:05}", i, t) : fmt::format("mesh_{:05}", i);
@@ -188,9 +221,9 @@ PredictionFiles write_predictions(const Predictor& predictor, const PredictionFi
       write_comparison(files.meshes.back(), mesh, fields, 0.0);
       if (static_cast<int64_t>(files.meshes.size()) > kPictures) continue;
       for (const FieldFrame& field : fields) {
-        const fs::path path = options.directory / fmt::format("{}_{}.svg", field.info.name, name);
+        const fs::path path = options.directory / fmt::format("{}_{}.svg", file_name(field.info.name), name);
         files.pictures.push_back(
-            write_picture(path, mesh, field, fmt::format("{}, mesh {}", field.info.name, i)));
+            write_picture(path, mesh, field, mask, fmt::format("{}, mesh {}", field.info.name, i)));
       }
     }
     if (options.progress) options.progress(i + 1, count);

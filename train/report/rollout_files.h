@@ -9,7 +9,8 @@ namespace meshgrad {
 struct RolloutFilesOptions {
   std::string split = "test";
   int64_t trajectory = 0;
-  int64_t steps = 0;  ///< 0: to the end of the trajectory; may be more than it has (RolloutFrame)
+  int64_t steps = 0;         ///< 0: to the end of the trajectory
+  bool beyond_data = false;  ///< more steps than the trajectory has are allowed (RolloutFrame)
   std::optional<RolloutBoundary> boundary;
   std::filesystem::path directory;
   std::function<void(int64_t done, int64_t total)> progress;
@@ -20,13 +21,15 @@ struct RolloutFiles {
   std::vector<std::filesystem::path> pictures;  ///< prediction, truth and error, SVG
   int64_t steps = 0;
   int64_t compared = 0;            ///< steps for which the data has the truth
-  double rmse = 0.0;               ///< over the compared steps, predicted nodes and components
   std::vector<FieldError> fields;  ///< over the compared steps
+  RolloutBoundary boundary = RolloutBoundary::data;
+  std::vector<std::string> inputs_from_data;  ///< as given_inputs
 };
 
-/// Rolls one trajectory out (ConfigError for a task without time) and writes rollout.pvd with one VTU a frame
-/// (fields NAME, NAME_truth, NAME_error, and node_type), and pictures after the first, the tenth, the middle
-/// and the last step.
+/// Rolls one trajectory out and writes rollout.pvd with one VTU a frame (fields NAME, NAME_truth, NAME_error,
+/// and node_type), and pictures after the first, the tenth, the middle and the last step. frame_00000.vtu is
+/// the initial frame, from the data. Throws ConfigError for a task without time, a trajectory that does not
+/// exist or has nothing to predict, and more steps than its data without `beyond_data`.
 RolloutFiles write_rollout(const Predictor& predictor, const RolloutFilesOptions& options);
 
 struct PredictionFilesOptions {

@@ -4,7 +4,6 @@
 #include <meshgrad/train/task/task.h>
 
 #include <functional>
-#include <map>
 #include <optional>
 #include <string>
 
@@ -34,6 +33,7 @@ class FieldErrors {
   explicit FieldErrors(const std::vector<FieldInfo>& targets);
   /// Values [nodes, outputs] where `mask` [nodes] is not 0.
   void add(const std::vector<float>& ours, const std::vector<float>& truth, const std::vector<uint8_t>& mask);
+  /// NaN while nothing was added.
   std::vector<FieldError> fields() const;
 
  private:
@@ -44,10 +44,6 @@ class FieldErrors {
   std::vector<Sums> sums_;
 };
 
-/// Over the predicted nodes (mask != 0) and all components of one frame; NaN when no node is predicted.
-double mean_squared_error(const std::vector<float>& ours, const std::vector<float>& truth,
-                          const std::vector<uint8_t>& mask);
-
 struct EvaluateOptions {
   std::string split = "test";
   int64_t stride = 1;  ///< MeshDynamics: one-step errors from every stride-th frame
@@ -56,16 +52,22 @@ struct EvaluateOptions {
   std::function<void(const std::string&)> progress;
 };
 
-/// Errors over time: the root of the mean over frames of mean_squared_error, over all fields.
+/// Errors of the first `steps` predictions of rollouts, over all these predictions together.
+struct RolloutErrors {
+  int64_t steps = 0;
+  int64_t rollouts = 0;  ///< that have so many steps
+  std::vector<FieldError> fields;
+};
+
+/// Errors over time.
 struct DynamicsErrors {
-  std::string unit;  ///< empty when the fields differ in theirs
-  double one_step_rmse = 0.0;
-  double hold_rmse = 0.0;  ///< predicting that nothing changes, from the same frames
-  /// Over the first h steps of a rollout, h = "1", "10", "50", "all"; shorter trajectories count with what
-  /// they have.
-  std::map<std::string, double> rollout_rmse;
-  int64_t rollout_steps = 0;        ///< of the longest rollout
-  std::vector<FieldError> rollout;  ///< per field, over all frames of all rollouts
+  /// Of predicting that nothing changes, from the same frames as Evaluation::fields.
+  std::vector<FieldError> no_change;
+  /// Over steps 1, 1 to 10 and 1 to 50: each where a rollout is longer, over the rollouts that have so many
+  /// steps. The last one is over all steps of all rollouts; its `steps` are those of the longest.
+  std::vector<RolloutErrors> rollouts;
+  RolloutBoundary boundary = RolloutBoundary::data;
+  std::vector<std::string> inputs_from_data;  ///< as given_inputs
 };
 
 struct Evaluation {
@@ -76,7 +78,20 @@ struct Evaluation {
   std::optional<DynamicsErrors> dynamics;
 };
 
-/// Throws ConfigError for an unknown split.
+/// Names of the inputs that change over time and are not predicted: rollouts read them from the data at every
+/// step.
+std::vector<std::string> given_inputs(const MeshInputs& inputs);
+
+/// Fields of `ours` whose RMSE is not at most that of the same field in `reference`: larger, or NaN.
+std::vector<std::string> fields_worse_than(const std::vector<FieldError>& ours,
+                                           const std::vector<FieldError>& reference);
+
+/// Throws ConfigError when a split, or one trajectory of it, has nothing to predict: no node of
+/// data.predicted_types, or too few frames. Errors over nothing would be NaN.
+void check_something_to_predict(const Task& task, const std::string& split,
+                                std::optional<int64_t> trajectory = {});
+
+/// Throws ConfigError for an unknown split, and for one without anything to predict.
 Evaluation evaluate(const TrainedModel& trained, const EvaluateOptions& options);
 
 }  // namespace meshgrad
