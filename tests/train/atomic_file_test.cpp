@@ -4,6 +4,8 @@
 #include <meshgrad/train/io/atomic_file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <filesystem>
@@ -69,7 +71,6 @@ TEST_CASE("the old content stays until commit, and for good without it") {
     AtomicFile file(target);
     file.write(std::string(1'000'000, 'n'));
     CHECK(read_text(target) == "old");
-    CHECK(entries(scratch.path) == 2);
   }
   CHECK(read_text(target) == "old");
   CHECK(entries(scratch.path) == 1);
@@ -96,6 +97,60 @@ TEST_CASE("two writers of one target do not disturb each other") {
   first.commit();
   CHECK(read_text(scratch.path / "a") == "first");
   CHECK(entries(scratch.path) == 1);
+}
+
+TEST_CASE(
+    "a file system without unnamed files gets the same content, and two writers do not disturb each other") {
+  const ScratchDirectory scratch;
+  const fs::path target = scratch.path / "a";
+  AtomicFile first(target, AtomicFile::Temporary::named);
+  AtomicFile second(target, AtomicFile::Temporary::named);
+  CHECK(entries(scratch.path) == 2);
+  first.write("first");
+  second.write("second");
+  second.commit();
+  CHECK(read_text(target) == "second");
+  first.commit();
+  CHECK(read_text(target) == "first");
+  CHECK(entries(scratch.path) == 1);
+}
+
+TEST_CASE("a killed writer leaves nothing, or what the next writer removes") {
+  for (const auto kind : {AtomicFile::Temporary::unnamed, AtomicFile::Temporary::named}) {
+    const ScratchDirectory scratch;
+    const fs::path target = scratch.path / "a";
+    write_file_atomically(target, "old");
+    if (const pid_t child = fork(); child == 0) {
+      AtomicFile file(target, kind);
+      file.write(std::string(1'000'000, 'n'));
+      kill(getpid(), SIGKILL);
+    } else {
+      waitpid(child, nullptr, 0);
+    }
+    CHECK(read_text(target) == "old");
+    CHECK(entries(scratch.path) == (kind == AtomicFile::Temporary::named ? 2 : 1));
+    AtomicFile next(target, kind);
+    next.write("new");
+    next.commit();
+    CHECK(read_text(target) == "new");
+    CHECK(entries(scratch.path) == 1);
+  }
+}
+
+TEST_CASE("only a regular file is replaced") {
+  const ScratchDirectory scratch;
+  write_file_atomically(scratch.path / "plain", "x");
+  fs::create_symlink("plain", scratch.path / "link");
+  REQUIRE(mkfifo((scratch.path / "fifo").c_str(), 0600) == 0);
+  CHECK_THROWS_WITH_AS(write_file_atomically(scratch.path / "link", "y"),
+                       doctest::Contains("got a symbolic link; fix: name the file that the link points to"),
+                       DataError);
+  CHECK_THROWS_WITH_AS(write_file_atomically(scratch.path / "fifo", "y"), doctest::Contains("FIFO"),
+                       DataError);
+  CHECK_THROWS_WITH_AS(write_file_atomically("/dev/null", "y"), doctest::Contains("device"), DataError);
+  CHECK(fs::is_symlink(scratch.path / "link"));
+  CHECK(fs::is_fifo(scratch.path / "fifo"));
+  CHECK(read_text(scratch.path / "plain") == "x");
 }
 
 TEST_CASE("a write that fails half-way removes the temporary, keeps the old file and says why") {
@@ -126,7 +181,7 @@ TEST_CASE("a target that cannot be written is refused with its path and the fix"
                        doctest::Contains("fix: create the directory first"), DataError);
   CHECK_THROWS_WITH_AS(write_file_atomically(scratch.path / "plain" / "a", "x"),
                        doctest::Contains("not a directory"), DataError);
-  CHECK_THROWS_WITH_AS(write_file_atomically(scratch.path / "folder", "x"),
-                       doctest::Contains("a directory has that name"), DataError);
+  CHECK_THROWS_WITH_AS(write_file_atomically(scratch.path / "folder", "x"), doctest::Contains("got a folder"),
+                       DataError);
   CHECK(entries(scratch.path) == 2);
 }

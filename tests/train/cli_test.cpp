@@ -3,9 +3,7 @@
 #include "train/scratch_directory.h"
 
 #include <doctest/doctest.h>
-#include <meshgrad/train/cli/signals.h>
 #include <meshgrad/train/config/config.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -175,22 +173,6 @@ TEST_CASE(
 
 TEST_CASE("no colour codes where stderr is no terminal") {
   CHECK(run("confg").err.find('\033') == std::string::npos);
-}
-
-TEST_CASE("a first signal asks to stop, a second one ends the process") {
-  const pid_t child = fork();
-  if (child == 0) {
-    cli::catch_stop_signals();
-    if (cli::stop_requested()) _exit(10);
-    raise(SIGUSR1);
-    if (!cli::stop_requested()) _exit(11);
-    raise(SIGTERM);
-    _exit(12);
-  }
-  int status = 0;
-  REQUIRE(waitpid(child, &status, 0) == child);
-  REQUIRE(WIFSIGNALED(status));
-  CHECK(WTERMSIG(status) == SIGTERM);
 }
 
 }  // namespace

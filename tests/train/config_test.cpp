@@ -4,7 +4,11 @@
 #include <doctest/doctest.h>
 #include <meshgrad/engine/byte_size.h>
 #include <meshgrad/train/config/config_table.h>
+#include <meshgrad/train/config/number.h>
 
+#include <clocale>
+#include <cmath>
+#include <locale>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <set>
@@ -367,6 +371,35 @@ TEST_CASE("mutated files give a configuration or a ConfigError") {
     }
   }
   CHECK(accepted > 0);
+}
+
+TEST_CASE("numbers are read alike under every locale") {
+  struct Comma : std::numpunct<char> {
+    char do_decimal_point() const override { return ','; }
+    char do_thousands_sep() const override { return '.'; }
+    std::string do_grouping() const override { return "\3"; }
+  };
+  const std::string text =
+      "[train]\nnoise = 0.01\nsteps = 123456\n[optimizer]\nlr = 5e-4\neps = 1_0.2_5e-9\n";
+  const Config plain = parse_config(text, "run.toml", {"train.clip_norm=+1.5"});
+  CHECK(plain.train.noise == 0.01);
+  CHECK(plain.optimizer.eps == 10.25e-9);
+  const std::locale before = std::locale::global(std::locale(std::locale::classic(), new Comma));
+  const std::string c_before = std::setlocale(LC_ALL, nullptr);
+  std::setlocale(LC_ALL, "de_DE.UTF-8");  // where it is installed
+  const Config other = parse_config(text, "run.toml", {"train.clip_norm=+1.5"});
+  const std::string written = to_toml(other);
+  const std::string fault = fault_of("train.noise = -0.25");
+  std::locale::global(before);
+  std::setlocale(LC_ALL, c_before.c_str());
+  CHECK(written == to_toml(plain));
+  check_has(fault, "got -0.25");
+  CHECK(parse_number("0x1.8p+3") == 12.0);
+  CHECK(parse_number("-inf") == -HUGE_VAL);
+  for (const char* none : {"", "-", "--1", "+-1", "0x", "1,5", "1 ", " 1", "1e999", "0x-1"}) {
+    CAPTURE(none);
+    CHECK_FALSE(parse_number(none).has_value());
+  }
 }
 
 }  // namespace

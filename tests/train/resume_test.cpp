@@ -38,60 +38,65 @@ void check_same_run(const fs::path& run, const fs::path& straight) {
   CHECK(lasting_metrics(run) == lasting_metrics(straight));
 }
 
-/// Stops after each of the given batches, counted over the whole run, and resumes until the run is done.
+/// Stops at each of the given calls of `stop`, counted over the whole run, and resumes until the run is done.
 void train_in_pieces(const Config& config, const std::set<int64_t>& stops) {
-  int64_t batches = 0;
+  int64_t calls = 0;
   size_t stopped = 0;
-  const auto stop = [&] { return stops.contains(++batches); };
+  const auto stop = [&] { return stops.contains(++calls); };
   TrainResult result = test::train_here(config, false, stop);
-  for (; result.stopped && stopped <= stops.size(); ++stopped) {
-    CHECK(result.state.step * config.train.accumulate + result.state.micro == batches);
-    result = test::train_here(config, true, stop);
-  }
+  for (; result.stopped && stopped <= stops.size(); ++stopped) result = test::train_here(config, true, stop);
   CHECK(stopped == stops.size());
-  CHECK(batches ==
-        config.train.steps * config.train.accumulate - 1);  // nothing is left to stop after the last
+  CHECK(result.state.step == config.train.steps);
 }
 
-/// Ten batches: the end of a window that is validated and saved, the middle of one, and random ones.
-std::set<int64_t> ten_batches(const Config& config, uint32_t seed) {
-  std::set<int64_t> stops{10 * config.train.accumulate, 10 * config.train.accumulate + 1};
+/// Ten calls: after the batch that ends a validated and saved window, in its validation, in the next window,
+/// and random ones.
+std::set<int64_t> ten_calls(const Config& config, uint32_t seed) {
+  const int64_t window = 10 * config.train.accumulate;
+  std::set<int64_t> stops{window, window + 1, window + 3, window + 8};
   std::mt19937 random(seed);
   std::uniform_int_distribution<int64_t> any(1, config.train.steps * config.train.accumulate - 1);
   while (stops.size() < 10) stops.insert(any(random));
   return stops;
 }
 
-TEST_CASE("a run stopped at ten batches is the run without a break: statistics of the data set") {
+TEST_CASE("a run stopped at ten places is the run without a break: statistics of the data set") {
   const ScratchDirectory scratch;
   const Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
   const fs::path straight = straight_run(scratch.path, config);
-  train_in_pieces(config, ten_batches(config, 1));
+  train_in_pieces(config, ten_calls(config, 1));
   check_same_run(config.run.dir, straight);
 }
 
-TEST_CASE("a run stopped at ten batches is the run without a break: online normalisers") {
+TEST_CASE("a run stopped at ten places is the run without a break: online normalisers") {
   const ScratchDirectory scratch;
   Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
   config.normalize.mode = NormalizeMode::online;
   config.normalize.warmup_steps = 4;
   config.normalize.max_samples = 50;
   const fs::path straight = straight_run(scratch.path, config);
-  std::set<int64_t> stops = ten_batches(config, 2);
+  std::set<int64_t> stops = ten_calls(config, 2);
   stops.erase(std::prev(stops.end()));
   stops.insert(5);  // within a window of the warm-up
   train_in_pieces(config, stops);
   check_same_run(config.run.dir, straight);
 }
 
-TEST_CASE("a stop after the very last batch is the end of the run") {
+TEST_CASE("a run stopped in its very last validation, and after it, is the run without a break") {
   const ScratchDirectory scratch;
   Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
   config.train.steps = 3;
   const fs::path straight = straight_run(scratch.path, config);
-  int64_t batches = 0;
-  const TrainResult result = test::train_here(config, false, [&] { return ++batches == 9; });
-  CHECK_FALSE(result.stopped);
+  const int64_t in_windows = 3 * 3 - 1;
+  int64_t calls = 0;
+  const TrainResult stopped = test::train_here(config, false, [&] { return ++calls == in_windows + 2; });
+  CHECK(stopped.stopped);
+  CHECK(stopped.state.step == 3);
+  CHECK(stopped.state.validation_due);
+  calls = 0;
+  // Nothing is asked after the validation, so that a finished run does not say that it can be resumed.
+  CHECK_FALSE(test::train_here(config, true, [&] { return ++calls == 5; }).stopped);
+  CHECK(calls == config.train.validate_samples);
   check_same_run(config.run.dir, straight);
 }
 

@@ -165,7 +165,7 @@ void add_threads(CLI::App& command, int& threads) {
 }  // namespace cli
 
 int run_cli(int argc, char** argv) {
-  cli::ignore_file_size_signal();
+  cli::prepare_process();
   bool color = cli::stderr_takes_color();
   const auto fail = [&](const std::string& text, int code) {
     cli::print_error(text, color);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/cli/output.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -14,6 +15,10 @@ namespace meshgrad::cli {
 void print_result(std::string_view text) {
   const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
   if (written && std::fflush(stdout) == 0) return;
+  if (errno == EPIPE) {  // as in `meshgrad info | head -1`: ends as if the signal were not ignored
+    signal(SIGPIPE, SIG_DFL);
+    raise(SIGPIPE);
+  }
   throw data_error("stdout", "to write the result", std::strerror(errno),
                    "free disk space or redirect the output to another disk");
 }

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/byte_size.h>
+#include <meshgrad/engine/error.h>
 #include <meshgrad/train/cli/command.h>
 #include <meshgrad/train/cli/output.h>
 #include <meshgrad/train/cli/signals.h>
+#include <meshgrad/train/config/number.h>
+#include <meshgrad/train/io/append_file.h>
 #include <meshgrad/train/io/metrics_log.h>
 #include <meshgrad/train/report/line_chart.h>
 #include <meshgrad/train/report/progress.h>
@@ -12,6 +15,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstdlib>
 #include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -93,7 +98,7 @@ double seconds_of_process() {
   for (int i = 0; i < 20; ++i) fields >> field;
   timespec now{};
   clock_gettime(CLOCK_BOOTTIME, &now);
-  const double start = std::strtod(field.c_str(), nullptr) / static_cast<double>(sysconf(_SC_CLK_TCK));
+  const double start = parse_number(field).value_or(0.0) / static_cast<double>(sysconf(_SC_CLK_TCK));
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec) - start;
 }
 
@@ -115,25 +120,73 @@ void draw_losses(const std::filesystem::path& run) {
   write_line_chart(run / "loss.svg", series, {"Loss", "step", "mean squared normalised error"});
 }
 
-/// Messages go to stderr and to log.txt in the run's folder.
+/// Messages go to stderr and to log.txt in the run's folder; neither can end the run.
 class Notes {
  public:
   Notes(const std::string& dir, bool quiet, Progress& progress)
-      : quiet_(quiet), progress_(progress), dir_(dir) {}
+      : quiet_(quiet), progress_(progress), path_(std::filesystem::path(dir) / "log.txt") {}
   void operator()(const std::string& text) {
-    if (!file_.is_open()) file_.open(dir_ / "log.txt", std::ios::app);
-    file_ << text << std::endl;
+    log(text + "\n");
     if (quiet_) return;
     progress_.interrupt();
     print_note(text);
   }
 
  private:
+  void log(const std::string& line) {
+    try {
+      std::error_code none;
+      const std::uintmax_t bytes = std::filesystem::file_size(path_, none);
+      if (!file_) file_.emplace(path_, none ? 0 : bytes);
+      file_->append(std::as_bytes(std::span(line)));
+    } catch (const Error&) {
+      // Before the folder exists, or on a full disk: stderr has the line.
+    }
+  }
+
   bool quiet_;
   Progress& progress_;
-  std::filesystem::path dir_;
-  std::ofstream file_;
+  std::filesystem::path path_;
+  std::optional<AppendFile> file_;
 };
+
+/// meshgrad trains in one process: under a launcher each process would train the same model.
+void refuse_several_processes() {
+  for (const char* name :
+       {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "WORLD_SIZE"}) {
+    const char* value = std::getenv(name);
+    const std::optional<double> processes = value == nullptr ? std::nullopt : parse_number(value);
+    if (!processes || *processes <= 1.0) continue;
+    throw InvalidArgument(
+        fmt::format("[train] needed one process, as training is not distributed, got {} by the launcher "
+                    "({}={}); fix: start "
+                    "it with one task, and run.threads for the CPU cores",
+                    value, name, value));
+  }
+}
+
+/// When the run has to stop for the job's end: train.stop_before_limit seconds before SLURM ends it. The
+/// latest time there is outside of SLURM, and in a job that has less time left from the start.
+std::chrono::system_clock::time_point stop_time(const Config& config,
+                                                const std::function<void(const std::string&)>& note) {
+  using Clock = std::chrono::system_clock;
+  const char* text = std::getenv("SLURM_JOB_END_TIME");
+  const std::optional<double> end = text == nullptr ? std::nullopt : parse_number(text);
+  const int64_t margin = config.train.stop_before_limit;
+  if (!end || margin == 0 || !(*end > 0.0 && *end < 9e9)) return Clock::time_point::max();
+  const Clock::time_point stop{std::chrono::seconds(static_cast<int64_t>(*end) - margin)};
+  const auto left = std::chrono::duration_cast<std::chrono::seconds>(stop - Clock::now()).count();
+  if (left > 0) {
+    note(fmt::format("stops with a checkpoint in {}, {} s before the end of the SLURM job",
+                     duration_text(static_cast<double>(left)), margin));
+    return stop;
+  }
+  note(
+      fmt::format("warning: the SLURM job ends in {} s, sooner than train.stop_before_limit = {} s; the run "
+                  "does not stop before it",
+                  left + margin, margin));
+  return Clock::time_point::max();
+}
 
 /// Names the configuration key when the engine refuses threads: the engine does not know the keys.
 Runtime runtime_of(const Config& config, const GlobalOptions& globals) {
@@ -154,6 +207,7 @@ Runtime runtime_of(const Config& config, const GlobalOptions& globals) {
 
 int run(const TrainCommand& command, const GlobalOptions& globals) {
   const Config config = load(command);
+  refuse_several_processes();
   Runtime runtime = runtime_of(config, globals);
   catch_stop_signals();
   Progress progress(stderr, is_terminal(stderr), kProgressSeconds);
@@ -167,7 +221,10 @@ int run(const TrainCommand& command, const GlobalOptions& globals) {
   if (command.resume) options.command.push_back("--resume");
   options.checkpoint = command.checkpoint;
   options.observer.message = [&](const std::string& text) { notes(text); };
-  options.observer.stop = stop_requested;
+  const auto stop_at = stop_time(config, options.observer.message);
+  options.observer.stop = [stop_at] {
+    return stop_requested() || std::chrono::system_clock::now() >= stop_at;
+  };
   options.observer.pause = [&] { progress.skip_pause(); };
   double start_seconds = 0.0;  // until the end of the first step; then until its start
   options.observer.progress = [&](const TrainObserver::Progress& p) {

@@ -74,6 +74,7 @@ struct TrainConfig {
   int64_t validate_samples = 50;    ///< 0: the whole split
   int64_t checkpoint_every = 1000;  ///< 0: only at the end
   int64_t keep_checkpoints = 2;
+  int64_t stop_before_limit = 120;  ///< seconds; 0: off
   int64_t log_every = 10;
   double clip_norm = 1.0;  ///< 0: off
   bool free_gradients = false;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <meshgrad/engine/byte_size.h>
 #include <meshgrad/train/config/config_table.h>
+#include <meshgrad/train/config/number.h>
 
 #include <algorithm>
 #include <cmath>
@@ -150,6 +151,18 @@ std::string brief(const std::string& name) {
   return name.size() <= 60 && name.find_first_not_of(kPlain) == name.npos ? name : shown(name);
 }
 
+/// The value of a float. The library reads floats under the global C++ locale, where "0.5" may be 0: its text
+/// is read again.
+double floating(const toml::value& value) {
+  const toml::source_location place = value.location();
+  std::string text = place.column() > 0
+                         ? place.line_str().substr(
+                               std::min<size_t>(place.column() - 1, place.line_str().size()), place.region())
+                         : "";
+  std::erase(text, '_');
+  return parse_number(text).value_or(value.as_floating());
+}
+
 std::string describe(const toml::value& value) {
   switch (value.type()) {
     case toml::value_t::boolean:
@@ -157,7 +170,7 @@ std::string describe(const toml::value& value) {
     case toml::value_t::integer:
       return std::to_string(value.as_integer());
     case toml::value_t::floating:
-      return toml_number(value.as_floating());
+      return toml_number(floating(value));
     case toml::value_t::string:
       return shown(value.as_string().str);
     case toml::value_t::array:
@@ -201,7 +214,7 @@ struct Assigner {
   }
   Result operator()(const FloatKey& type) const {
     if (!value.is_floating() && !value.is_integer()) return mismatch();
-    const double number = value.is_floating() ? value.as_floating() : static_cast<double>(value.as_integer());
+    const double number = value.is_floating() ? floating(value) : static_cast<double>(value.as_integer());
     if (!in_range(number, type)) return mismatch();  // also a NaN
     type.member(config) = number;
     return std::nullopt;

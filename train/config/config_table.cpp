@@ -190,6 +190,10 @@ constexpr ConfigKey kKeys[] = {
     {"train", "keep_checkpoints",
      IntegerKey{member<&Config::train, &TrainConfig::keep_checkpoints>(), 1, 1'000'000}, "files",
      "Number of latest checkpoints kept, in addition to the best"},
+    {"train", "stop_before_limit",
+     IntegerKey{member<&Config::train, &TrainConfig::stop_before_limit>(), 0, kMany}, "seconds",
+     "In a SLURM job: time before its end at which the run stops with a checkpoint and exit code 75, 0 for "
+     "never"},
     {"train", "log_every", IntegerKey{member<&Config::train, &TrainConfig::log_every>(), 1, kMany}, "steps",
      "Steps between lines of metrics.jsonl"},
     {"train", "clip_norm", FloatKey{member<&Config::train, &TrainConfig::clip_norm>(), 0, 1e12}, "",

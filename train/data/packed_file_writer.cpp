@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <fstream>
 #include <limits>
 #include <utility>
 
@@ -39,10 +40,22 @@ void copy_name(std::array<char, 80>& to, std::string_view name) {
   std::copy(name.begin(), name.end(), to.begin());
 }
 
+/// `target`, unless it is a file with other content, such as an input.
+std::filesystem::path check_target(std::filesystem::path target) {
+  std::ifstream file(target, std::ios::binary);
+  std::array<char, kPackedMagic.size()> magic{};
+  if (std::filesystem::is_regular_file(target) && file.read(magic.data(), 1) &&
+      !(file.read(magic.data() + 1, magic.size() - 1) && magic == kPackedMagic)) {
+    throw data_error(target.string(), "a new name or a packed file to replace", "a file of another kind",
+                     "choose another name for the output, such as one that ends in .mgd");
+  }
+  return target;
+}
+
 }  // namespace
 
 PackedFileWriter::PackedFileWriter(std::filesystem::path target, int dim, std::vector<FieldInfo> fields)
-    : file_(std::move(target)) {
+    : file_(check_target(std::move(target))) {
   metadata_.dim = dim;
   metadata_.fields = std::move(fields);
   const PackedHeader header;

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/io/append_file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -22,8 +23,15 @@ DataError failure(const std::filesystem::path& path, std::string_view needed, in
 }  // namespace
 
 AppendFile::AppendFile(std::filesystem::path path, std::uint64_t keep_bytes) : path_(std::move(path)) {
-  descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  // Without O_NONBLOCK a FIFO would wait for its reader.
+  descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666);
   if (descriptor_ < 0) throw failure(path_, "to open the file for appending", errno);
+  struct stat status {};
+  if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
+    ::close(std::exchange(descriptor_, -1));
+    throw data_error(path_.string(), "a regular file to append to", "a device, FIFO or socket",
+                     "remove it, or choose another run.dir");
+  }
   if (::ftruncate(descriptor_, static_cast<off_t>(keep_bytes)) != 0) {
     const int error = errno;
     ::close(descriptor_);

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/io/atomic_file.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -33,8 +35,6 @@ std::string advice(int error) {
       return "create the directory first, or correct the path";
     case ENOTDIR:
       return "a part of the path is a file, not a directory: correct the path";
-    case EISDIR:
-      return "a directory has that name: choose another file name";
     case ENAMETOOLONG:
       return "choose a shorter file name";
     case EFBIG:
@@ -48,21 +48,72 @@ std::filesystem::path parent_of(const std::filesystem::path& target) {
   return target.has_parent_path() ? target.parent_path() : std::filesystem::path(".");
 }
 
+/// Replacing a device or a FIFO would break the system, replacing a link would leave its file as it was.
+void check_replaceable(const std::filesystem::path& target) {
+  struct stat status {};
+  if (::lstat(target.c_str(), &status) != 0 || S_ISREG(status.st_mode)) return;
+  const bool link = S_ISLNK(status.st_mode);
+  throw data_error(
+      target.string(), "a new name or a regular file to replace",
+      S_ISDIR(status.st_mode) ? "a folder"
+      : link                  ? "a symbolic link"
+                              : "a device, FIFO or socket",
+      link ? "name the file that the link points to, or remove the link" : "choose another file name");
+}
+
+/// Removes a temporary whose writer was killed; false when a writer holds its lock.
+bool remove_abandoned(const std::string& name) {
+  const int descriptor = ::open(name.c_str(), O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (descriptor < 0) return errno == ENOENT;
+  const bool removed = ::flock(descriptor, LOCK_EX | LOCK_NB) == 0 && ::unlink(name.c_str()) == 0;
+  ::close(descriptor);
+  return removed;
+}
+
 }  // namespace
 
-AtomicFile::AtomicFile(std::filesystem::path target) : target_(std::move(target)) {
-  if (std::error_code ignored; std::filesystem::is_directory(target_, ignored))
-    fail("to open the file", EISDIR);
+AtomicFile::AtomicFile(std::filesystem::path target, Temporary kind) : target_(std::move(target)) {
+  check_replaceable(target_);
+  if (kind == Temporary::named || !open_unnamed()) take_name(&AtomicFile::open_named);
+}
+
+/// False where the file system, or a system without /proc, cannot give such a file a name later.
+bool AtomicFile::open_unnamed() {
+  if (::access("/proc/self/fd", X_OK) != 0) return false;
+  do {
+    descriptor_ = ::open(parent_of(target_).c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+  } while (descriptor_ < 0 && errno == EINTR);
+  return descriptor_ >= 0;  // opening a named file tells why a directory takes none at all
+}
+
+bool AtomicFile::open_named(const std::string& name) {
   // Not mkstemp: its 0600 would override the user's umask.
-  const std::string prefix = fmt::format(".{}.tmp.{}.", target_.filename().string(), ::getpid());
-  for (int attempt = 0; descriptor_ < 0; ++attempt) {
-    std::string name = (parent_of(target_) / (prefix + std::to_string(attempt))).string();
-    descriptor_ = ::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (descriptor_ >= 0) {
-      temporary_ = std::move(name);
-    } else if (errno != EEXIST && errno != EINTR) {
-      fail("to open the file", errno);
-    }
+  descriptor_ = ::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (descriptor_ < 0 && errno != EEXIST && errno != EINTR) fail("to open the file", errno);
+  if (descriptor_ < 0) return false;
+  ::flock(descriptor_, LOCK_EX | LOCK_NB);
+  // Another writer may have removed the new file as abandoned before it was locked.
+  struct stat status {};
+  if (::fstat(descriptor_, &status) == 0 && status.st_nlink > 0) return true;
+  ::close(std::exchange(descriptor_, -1));
+  return false;
+}
+
+bool AtomicFile::link_unnamed(const std::string& name) {
+  ::flock(descriptor_, LOCK_EX | LOCK_NB);
+  const std::string unnamed = fmt::format("/proc/self/fd/{}", descriptor_);
+  if (::linkat(AT_FDCWD, unnamed.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0) return true;
+  if (errno != EEXIST && errno != EINTR) fail("to name the file", errno);
+  return false;
+}
+
+void AtomicFile::take_name(bool (AtomicFile::*take)(const std::string&)) {
+  for (int attempt = 0;; ++attempt) {
+    std::string name =
+        (parent_of(target_) / fmt::format(".{}.tmp.{}", target_.filename().string(), attempt)).string();
+    if (!(this->*take)(name) && !(remove_abandoned(name) && (this->*take)(name))) continue;
+    temporary_ = std::move(name);
+    return;
   }
 }
 
@@ -99,9 +150,16 @@ void AtomicFile::commit() {
   check_internal(descriptor_ >= 0, "AtomicFile::commit after commit or after an error");
   flush();
   if (::fsync(descriptor_) != 0) fail("to flush the file to the disk", errno);
-  // close can report the errors of delayed writes (NFS, quotas), so it comes before the rename.
-  if (::close(std::exchange(descriptor_, -1)) != 0) fail("to close the file", errno);
-  if (std::rename(temporary_.c_str(), target_.c_str()) != 0) fail("to rename the file into place", errno);
+  if (temporary_.empty()) take_name(&AtomicFile::link_unnamed);
+  // The copy keeps the lock until the rename; close can report errors of delayed writes (NFS, quotas).
+  const int lock = ::fcntl(descriptor_, F_DUPFD_CLOEXEC, 0);
+  const bool closed = ::close(std::exchange(descriptor_, -1)) == 0;
+  const int close_error = errno;
+  const bool renamed = closed && std::rename(temporary_.c_str(), target_.c_str()) == 0;
+  const int rename_error = errno;
+  if (lock >= 0) ::close(lock);
+  if (!closed) fail("to close the file", close_error);
+  if (!renamed) fail("to rename the file into place", rename_error);
   temporary_.clear();
   const int directory = ::open(parent_of(target_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (directory < 0) return;  // a directory one may write to but not read: the rename itself is done

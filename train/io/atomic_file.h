@@ -11,16 +11,24 @@
 
 namespace meshgrad {
 
-/// A file under construction. Bytes go to a temporary beside the target, `.NAME.tmp.PID.K` (same directory,
-/// so that the rename is atomic); `commit` flushes it to the disk, renames it over the target and flushes the
-/// directory. Destroying the object without `commit`, and any error, removes the temporary and leaves an old
-/// target untouched. A killed process leaves its temporary behind; nothing ever reads it.
+/// A file under construction. Bytes go to a file without a name in the target's directory (O_TMPFILE), which
+/// a killed process does not leave behind. `commit` flushes it to the disk, links it as `.NAME.tmp.K`,
+/// renames that over the target and flushes the directory. Destroying the object without `commit`, and any
+/// error, leaves an old target untouched.
+///
+/// Where the file system has no O_TMPFILE (NFS, some overlays), the temporary has that name from the start.
+/// The writer holds a lock (flock) on it: one without a lock was abandoned by a killed process, and is
+/// removed by the next writer of the same target.
 ///
 /// Every failure (no such directory, no permission, disk full, ...) is a DataError naming the target, the
-/// system's reason and the fix. Use by one thread at a time.
+/// system's reason and the fix; so is a target that exists and is a folder, a link or a device: only regular
+/// files are ever replaced. Use by one thread at a time.
 class AtomicFile {
  public:
-  explicit AtomicFile(std::filesystem::path target);
+  /// How the bytes are kept until `commit`; `named` is what file systems without O_TMPFILE get.
+  enum class Temporary { unnamed, named };
+
+  explicit AtomicFile(std::filesystem::path target, Temporary kind = Temporary::unnamed);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
@@ -36,13 +44,18 @@ class AtomicFile {
   void commit();
 
  private:
+  bool open_unnamed();
+  bool open_named(const std::string& name);
+  bool link_unnamed(const std::string& name);
+  /// Calls `take` with one temporary name after the other until it says that it has taken one.
+  void take_name(bool (AtomicFile::*take)(const std::string&));
   void flush();
   void write_through(std::span<const std::byte> bytes);
   void discard() noexcept;
   [[noreturn]] void fail(std::string_view action, int error);
 
   std::filesystem::path target_;
-  std::string temporary_;
+  std::string temporary_;  // empty while the file has no name
   std::vector<std::byte> buffer_;
   std::size_t size_ = 0;
   int descriptor_ = -1;

@@ -22,6 +22,13 @@ std::size_t columns_of(std::FILE* out) {
   return ::ioctl(::fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 0;
 }
 
+/// Errors are ignored: a run does not end because its progress cannot be shown (a full disk, a closed
+/// terminal).
+void tell(std::FILE* out, const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), out);
+  std::fflush(out);
+}
+
 }  // namespace
 
 std::string bytes_text(std::uint64_t bytes) {
@@ -99,11 +106,10 @@ void Progress::show() {
     const std::size_t length = text.size();
     if (length < drawn_columns_) text.append(drawn_columns_ - length, ' ');
     drawn_columns_ = length;
-    fmt::print(out_, "\r{}", text);
+    tell(out_, "\r" + text);
   } else {
-    fmt::print(out_, "{}\n", text);
+    tell(out_, text + "\n");
   }
-  std::fflush(out_);
   shown_at_ = last_time_;
   ever_shown_ = true;
   pending_ = false;
@@ -112,14 +118,12 @@ void Progress::show() {
 void Progress::finish() {
   if (std::exchange(finished_, true) || !(ever_shown_ || pending_)) return;
   if (pending_ || (terminal_ && drawn_columns_ == 0)) show();
-  if (terminal_) fmt::print(out_, "\n");
-  std::fflush(out_);
+  if (terminal_) tell(out_, "\n");
 }
 
 void Progress::interrupt() {
   if (!terminal_ || drawn_columns_ == 0) return;
-  fmt::print(out_, "\r{}\r", std::string(drawn_columns_, ' '));
-  std::fflush(out_);
+  tell(out_, "\r" + std::string(drawn_columns_, ' ') + "\r");
   drawn_columns_ = 0;
   ever_shown_ = false;  // the next update draws at once
   pending_ = true;

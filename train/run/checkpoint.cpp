@@ -82,6 +82,7 @@ std::map<std::string, std::string> metadata_of(const Config& config, uint64_t fi
       {"last_loss", exact(s.optimizer.last_loss)},
       {"last_valid_loss", exact(s.last_valid_loss)},
       {"best_valid_loss", exact(s.best_valid_loss)}};
+  if (s.validation_due) metadata["validation_due"] = "1";
   if (config.precision == DType::f16) {
     metadata["loss_scale"] = exact(s.optimizer.loss_scale);
     metadata["bad_scale"] = exact(s.optimizer.last_skipped_scale);

@@ -24,6 +24,7 @@ struct RunState {
   double last_valid_loss = std::numeric_limits<double>::quiet_NaN();
   double best_valid_loss = std::numeric_limits<double>::infinity();
   int64_t best_step = -1;
+  bool validation_due = false;  ///< the run was stopped within the validation after `step`
 };
 
 /// Writes through a temporary file, fsync and rename: a killed process or a full disk leaves the old file as

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/config/number.h>
 #include <meshgrad/train/run/checkpoint_check.h>
 
 #include <fmt/format.h>
@@ -8,7 +9,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <cstdlib>
 
 namespace meshgrad {
 namespace {
@@ -36,11 +36,9 @@ class Counters {
   }
 
   double real(const std::string& key) const {
-    const std::string& text = view_.metadata_at(key);
-    char* end = nullptr;
-    const double value = std::strtod(text.c_str(), &end);
-    require(key, !text.empty() && end == text.c_str() + text.size(), "a number");
-    return value;
+    const std::optional<double> value = parse_number(view_.metadata_at(key));
+    require(key, value.has_value(), "a number");
+    return *value;
   }
 
   void require(const std::string& key, bool valid, std::string_view needed) const {
@@ -122,6 +120,7 @@ RunState read_run_state(const SafetensorsView& view, const Config& config) {
   s.micro = counters.whole("micro", 0, config.train.accumulate - 1);
   s.learned = counters.whole("learned", 0, (s.step + 1) * window);
   s.best_step = counters.whole("best_step", -1, s.step);
+  s.validation_due = counters.contains("validation_due");
   StepState& o = s.optimizer;
   o.steps = counters.whole("optimizer_steps", 0, s.step);
   o.skipped = counters.whole("skipped", 0, s.step - o.steps);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/train/io/atomic_file.h>
 #include <meshgrad/train/io/input_file.h>
+#include <meshgrad/train/io/mapped_file.h>
 #include <meshgrad/train/run/environment.h>
 #include <meshgrad/train/run/run_folder.h>
 
@@ -11,6 +12,19 @@
 namespace meshgrad {
 
 namespace fs = std::filesystem;
+
+namespace {
+
+void make_folder(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) {
+    throw config_error("run.dir", "a folder that can be made", folder.string() + ": " + error.message(),
+                       "choose another run.dir");
+  }
+}
+
+}  // namespace
 
 /// A file that a new run would overwrite or remove; empty when there is none. Metrics alone are those of a
 /// run that ended before its first checkpoint: with the same configuration, it may start again.
@@ -26,23 +40,24 @@ std::string RunFolder::found_run(const Config& config) const {
   return same ? "" : metrics.string();
 }
 
-void RunFolder::create(const Config& config) const {
+void RunFolder::create(const Config& config) {
+  make_folder(dir_);
+  lock_ = FolderLock(dir_);
   if (const std::string found = found_run(config); !found.empty()) {
     throw config_error("run.dir", "a folder without another run", dir_.string() + ", which has " + found,
                        "add --resume to resume that run, choose another run.dir, or move the folder away");
   }
-  std::error_code error;
-  fs::create_directories(checkpoints(), error);
-  if (error)
-    throw config_error("run.dir", "a folder that can be made", dir_.string() + ": " + error.message(),
-                       "choose another run.dir");
+  make_folder(checkpoints());
 }
 
-void RunFolder::remove_temporaries() const {
+void RunFolder::reopen() {
+  lock_ = FolderLock(dir_);
   std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(checkpoints(), ignored)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with(".") && name.find(".tmp.") != std::string::npos) fs::remove(entry.path(), ignored);
+  for (const fs::path& folder : {dir_, checkpoints()}) {
+    for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+      const std::string name = entry.path().filename().string();
+      if (name.starts_with(".") && name.find(".tmp.") != std::string::npos) fs::remove(entry.path(), ignored);
+    }
   }
 }
 
@@ -56,9 +71,10 @@ void RunFolder::write_environment(const std::vector<std::string>& command, Devic
 
 void RunFolder::number_last(int64_t step, int64_t keep) const {
   const fs::path numbered = checkpoints() / fmt::format("step-{:09}.safetensors", step);
-  std::error_code ignored;
+  std::error_code ignored, unlinked;
   fs::remove(numbered, ignored);
-  fs::create_hard_link(last(), numbered, ignored);
+  fs::create_hard_link(last(), numbered, unlinked);
+  if (unlinked) write_file_atomically(numbered, MappedFile(last()).bytes());
   std::vector<fs::path> links;
   for (const auto& entry : fs::directory_iterator(checkpoints(), ignored)) {
     if (entry.path().filename().string().starts_with("step-") && entry.path() <= numbered)

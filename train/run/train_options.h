@@ -19,7 +19,8 @@ struct TrainObserver {
   };
   std::function<void(const Progress&)> progress;    ///< after every step
   std::function<void(const std::string&)> message;  ///< a line for the user
-  std::function<bool()> stop;   ///< asked after every batch: true ends the run with a checkpoint
+  /// Asked after every batch, and before every sample of a validation: true ends the run with a checkpoint.
+  std::function<bool()> stop;
   std::function<void()> pause;  ///< validation or a checkpoint starts: the time is not a training step's
 };
 

@@ -38,6 +38,7 @@ TrainResult Trainer::run() {
   const std::string stored = describe_precision(config_.precision, optimizer_->state().loss_scale);
   if (!stored.empty()) message(stored);
   if (state_.micro == 0 && !warming_up()) release_gradients();
+  if (state_.validation_due && !end_step()) return stopped();
   const int64_t steps = loader_.total_steps();
   while (state_.step < steps) {
     const auto begin = std::chrono::steady_clock::now();
@@ -48,14 +49,24 @@ TrainResult Trainer::run() {
     }
     finish_step();
     step_seconds_.push_back(std::chrono::duration<float>(std::chrono::steady_clock::now() - begin).count());
-    const bool last = state_.step == steps;
-    const auto due = [&](int64_t every) { return every > 0 && (state_.step % every == 0 || last); };
-    if (due(config_.train.validate_every)) validate();
-    check_memory();  // before the checkpoint: a run killed in between would lack its line
-    if (due(config_.train.checkpoint_every) || last) save_numbered();
-    if (!last && stop_wanted()) return stopped();
+    if (!end_step()) return stopped();
+    if (state_.step < steps && stop_wanted()) return stopped();
   }
   return result(false);
+}
+
+/// What is due after a step. False when the validation was stopped, which the resumed run then repeats.
+bool Trainer::end_step() {
+  const bool last = state_.step == loader_.total_steps();
+  const auto due = [&](int64_t every) { return every > 0 && (state_.step % every == 0 || last); };
+  state_.validation_due = false;  // before the checkpoint of a best validation
+  if (due(config_.train.validate_every) && !validate()) {
+    state_.validation_due = true;
+    return false;
+  }
+  check_memory();  // before the checkpoint: a run killed in between would lack its line
+  if (due(config_.train.checkpoint_every) || last) save_numbered();
+  return true;
 }
 
 bool Trainer::stop_wanted() const { return options_.observer.stop && options_.observer.stop(); }
@@ -93,6 +104,7 @@ void Trainer::allocate() {
 void Trainer::resume() {
   const std::filesystem::path checkpoint =
       checkpoint_to_resume(folder_.path(), options_.checkpoint, options_.command);
+  folder_.reopen();
   check_same_run(checkpoint, config_);
   allocate();
   state_ = load_checkpoint(checkpoint, runtime_.stream(), model_.parameters, &*optimizer_, normalizers_);
@@ -106,7 +118,6 @@ void Trainer::resume() {
       state_.micro > 0 ? static_cast<double>(loader_.window_weight(state_.step)) : 0.0;
   optimizer_->set_state(state_.optimizer);
   log_.emplace(runtime_, folder_.path(), state_.step);
-  folder_.remove_temporaries();
   folder_.write_config(config_);
   message(fmt::format("resumed {} at step {}", checkpoint.string(), state_.step));
   if (log_->damaged_lines() > 0)
@@ -245,10 +256,14 @@ void Trainer::check_memory() {
                {"memory_waste", memory.waste}});
 }
 
-void Trainer::validate() {
-  if (warming_up()) return;
+/// False when the observer stopped it.
+bool Trainer::validate() {
+  if (warming_up()) return true;
   pause();
-  state_.last_valid_loss = validation_loss(runtime_, task_, model_, normalizers_, config_);
+  const std::optional<double> loss =
+      validation_loss(runtime_, task_, model_, normalizers_, config_, options_.observer.stop);
+  if (!loss) return false;
+  state_.last_valid_loss = *loss;
   check_state(log_->flush());
   log_->write({{"step", state_.step}, {"valid_loss", state_.last_valid_loss}},
               {{"valid/loss", state_.last_valid_loss}});
@@ -260,6 +275,7 @@ void Trainer::validate() {
     state_.best_step = state_.step;
     save(true);
   }
+  return true;
 }
 
 void Trainer::save(bool best) {

@@ -38,7 +38,8 @@ class Trainer {
   [[noreturn]] void report_non_finite(std::string_view needed, const std::string& got, const StepState& seen);
   void release_gradients();
   void check_memory();
-  void validate();
+  bool end_step();
+  bool validate();
   void save(bool best);
   void save_numbered();
   void message(const std::string& text) const;

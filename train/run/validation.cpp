@@ -5,8 +5,9 @@
 
 namespace meshgrad {
 
-double validation_loss(Runtime& runtime, const Task& trained, const Model& model, Normalizers& normalizers,
-                       const Config& config) {
+std::optional<double> validation_loss(Runtime& runtime, const Task& trained, const Model& model,
+                                      Normalizers& normalizers, const Config& config,
+                                      const std::function<bool()>& stop) {
   const Task task = trained.for_validation();
   const std::string& split = config.data.valid_split;
   const Sampler sampler(task, split, 0);
@@ -16,6 +17,7 @@ double validation_loss(Runtime& runtime, const Task& trained, const Model& model
   double sum = 0.0;
   double weight = 0.0;
   for (int64_t i = 0; i < wanted; ++i) {
+    if (stop && stop()) return std::nullopt;
     const std::vector<Sample> sample{sampler.in_order(i * sampler.samples() / wanted)};
     const Batch batch = training_batch(task, runtime, config.precision, split, sample, {}, normalizers);
     Tape tape(runtime, Tape::Mode::evaluate);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/autograd/ops.h>
+#include <meshgrad/train/config/number.h>
 #include <meshgrad/train/io/safetensors.h>
 #include <meshgrad/train/run/make_model.h>
 #include <meshgrad/train/run/optimizer.h>
@@ -78,13 +79,9 @@ Shape shape_of(const SafetensorsTensor& tensor) { return Shape(std::span<const i
 
 double metadata_number(const SafetensorsView& view, const std::string& key) {
   const std::string& text = view.metadata_at(key);
-  char* end = nullptr;
-  const double value = std::strtod(text.c_str(), &end);
-  if (text.empty() || end != text.c_str() + text.size()) {
-    throw data_error(view.file + ": metadata " + key, "a number", "\"" + text + "\"",
-                     "check how the file was written");
-  }
-  return value;
+  if (const std::optional<double> value = parse_number(text)) return *value;
+  throw data_error(view.file + ": metadata " + key, "a number", "\"" + text + "\"",
+                   "check how the file was written");
 }
 
 /// One deviation group under construction.
