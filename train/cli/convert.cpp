@@ -19,6 +19,7 @@ struct Options {
   ConvertOptions convert;
   std::vector<std::string> units;
   std::string by = "auto";
+  std::string cells = "auto";
   std::optional<double> dt;
   bool json = false;
 };
@@ -78,9 +79,19 @@ SplitBy split_by_named(const std::string& word) {
   throw invalid_argument("--by", "auto, trajectory or time", "\"" + word + "\"");
 }
 
+std::optional<CellKind> cells_named(const std::string& word) {
+  if (word == "auto") return std::nullopt;
+  if (word == "triangle") return CellKind::triangle;
+  if (word == "quad") return CellKind::quad;
+  if (word == "tet") return CellKind::tetrahedron;
+  if (word == "hex") return CellKind::hexahedron;
+  throw invalid_argument("--cells", "auto, triangle, quad, tet or hex", "\"" + word + "\"");
+}
+
 int run(const Options& options, const GlobalOptions& globals) {
   ConvertOptions convert_options = options.convert;
   convert_options.split_by = split_by_named(options.by);
+  convert_options.cells = cells_named(options.cells);
   if (options.dt && !(std::isfinite(*options.dt) && *options.dt > 0)) {
     throw invalid_argument("--dt", "a positive number of seconds", fmt::format("{}", *options.dt));
   }
@@ -124,6 +135,8 @@ void add_convert(CommandLine& line) {
       ->delimiter(',')
       ->allow_extra_args(false);
   command->add_option("--by", options->by, "Unit of --split: auto, trajectory or time")->type_name("NAME");
+  command->add_option("--cells", options->cells, "What the cells are: auto, triangle, quad, tet or hex")
+      ->type_name("NAME");
   std::vector<std::string> formats = format_names();
   formats.insert(formats.begin(), "auto");
   command

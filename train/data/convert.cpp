@@ -7,10 +7,12 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/data/convert_inputs.h>
+#include <meshgrad/train/data/mesh_check.h>
 #include <meshgrad/train/data/mesh_edges.h>
 #include <meshgrad/train/data/packed_file_writer.h>
 
@@ -22,7 +24,8 @@ class Warnings {
  public:
   void add(const std::string& text) {
     const size_t end = text.find("] ");
-    const std::string kind = end == std::string::npos ? text : text.substr(end + 2);
+    std::string kind = end == std::string::npos ? text : text.substr(end + 2);
+    std::erase_if(kind, [](char c) { return c >= '0' && c <= '9'; });  // counts and places differ
     for (Entry& entry : entries_) {
       if (entry.kind != kind) continue;
       ++entry.more;
@@ -34,7 +37,7 @@ class Warnings {
     std::vector<std::string> texts;
     for (const Entry& entry : entries_) {
       texts.push_back(entry.more == 0 ? entry.text
-                                      : fmt::format("{} (and {} more times)", entry.text, entry.more));
+                                      : fmt::format("{} (and {} more like it)", entry.text, entry.more));
     }
     return texts;
   }
@@ -112,6 +115,7 @@ class Packer {
       if (unit != options_.units.end()) field.unit = unit->second;
     }
     validate(t);
+    refuse_moving_positions(t);
     if (t.node_type.empty()) {
       warnings_.add(fmt::format("[{}] there are no node types: all nodes were taken as normal (0)", t.name));
       t.node_type.assign(static_cast<size_t>(t.nodes), 0);
@@ -132,6 +136,21 @@ class Packer {
     if (writer_ == nullptr || std::abs(t.dt - report_.dt) <= kRounding * report_.dt) return;
     throw data_error(t.name, fmt::format("{}, as {} has", text(report_.dt), first_name_), text(t.dt),
                      "convert data of one dt together; --dt S sets it for all");
+  }
+
+  // The edges and their features are those of the positions at rest.
+  static void refuse_moving_positions(const RawTrajectory& t) {
+    for (const RawField& field : t.fields) {
+      const auto* values = std::get_if<std::vector<float>>(&field.values);
+      if (field.name != "world_pos" || !field.dynamic || values == nullptr) continue;
+      const auto size = static_cast<std::ptrdiff_t>(values->size() / static_cast<size_t>(t.frames));
+      if (std::equal(values->begin() + size, values->end(), values->begin())) continue;
+      throw data_error(
+          fmt::format("{}: field world_pos", t.name), "positions that do not move over time",
+          "other positions in later frames",
+          "meshes that move are not supported yet: leave the field out, or give displacements as a "
+          "field of another name");
+    }
   }
 
   void begin(const RawTrajectory& first) {
@@ -187,7 +206,7 @@ class Packer {
     mesh.positions = t.positions;
     mesh.node_type = t.node_type;
     mesh.cells = t.cells;
-    if (!t.cells.empty()) mesh.cell_kind = cell_kind_of(t.nodes_per_cell, t.dim, t.name + ": field cells");
+    mesh.cell_kind = cell_kind(t);
     const std::span<const int32_t> pairs(t.edges);
     const auto key = PackedFileWriter::mesh_key(mesh, t.cells.empty() ? pairs : std::span<const int32_t>());
     const int64_t known = writer_->find_mesh(key);
@@ -199,9 +218,38 @@ class Packer {
       sort_edge_fields(t, columns_of_edges(edges, pairs, t.name + ": field edges"));
     }
     if (known >= 0) return known;
-    warn_about_nodes_without_edges(t, edges);
+    for (const std::string& line : doubtful_places(t, mesh.cell_kind, edges)) {
+      warnings_.add(fmt::format("[{}] {}", t.name, line));
+    }
     mesh_edge_moments_.push_back(edge_moments(t, edges));
     return writer_->add_mesh(key, mesh, edges);
+  }
+
+  CellKind cell_kind(const RawTrajectory& t) {
+    const std::string where = t.name + ": field cells";
+    if (options_.cells) {
+      const int nodes = nodes_per_cell(*options_.cells);
+      const bool solid = *options_.cells == CellKind::tetrahedron || *options_.cells == CellKind::hexahedron;
+      if (!t.cells.empty() && t.nodes_per_cell == nodes && (!solid || t.dim == 3)) return *options_.cells;
+      throw config_error("cells", fmt::format("cells of {} nodes{}", nodes, solid ? " in 3-D" : ""),
+                         t.cells.empty() ? t.name + " without cells"
+                                         : fmt::format("{} nodes a cell in {}-D", t.nodes_per_cell, t.dim),
+                         "leave --cells out, or name the kind that the cells are");
+    }
+    if (t.cells.empty()) return CellKind::none;
+    const CellKind kind = cell_kind_of(t.nodes_per_cell, t.dim, where);
+    if (kind != CellKind::tetrahedron) return kind;
+    if (!quads_) {
+      quads_ = are_quads_in_space(t.cells, t.positions);
+      report_.notes.push_back(
+          *quads_
+              ? fmt::format(
+                    "[{}] cells of 4 nodes were read as quads, since they are flat; --cells tet changes it",
+                    t.name)
+              : fmt::format("[{}] cells of 4 nodes were read as tetrahedra; --cells quad changes it",
+                            t.name));
+    }
+    return *quads_ ? CellKind::quad : kind;
   }
 
   static MeshEdges edges_of(const RawTrajectory& t, const PackedMesh& mesh) {
@@ -235,14 +283,6 @@ class Packer {
     }
     // cut_frames counts rows by the columns.
     t.edges.assign(columns.size() * 2, 0);
-  }
-
-  void warn_about_nodes_without_edges(const RawTrajectory& t, const MeshEdges& edges) {
-    int64_t without = 0;
-    for (size_t n = 0; n < static_cast<size_t>(t.nodes); ++n) {
-      without += edges.receiver_offsets[n] == edges.receiver_offsets[n + 1] ? 1 : 0;
-    }
-    if (without > 0) warnings_.add(fmt::format("[{}] {} nodes have no edge", t.name, without));
   }
 
   void pack(const RawTrajectory& t, int64_t mesh, const std::string& split) {
@@ -294,7 +334,8 @@ class Packer {
   const ConvertOptions& options_;
   std::string statistics_split_;
   Warnings& warnings_;
-  std::string first_name_;  // of the first trajectory, as errors name it
+  std::optional<bool> quads_;  // whether cells of 4 nodes in 3-D are quads, by the first mesh
+  std::string first_name_;     // of the first trajectory, as errors name it
   std::unique_ptr<PackedFileWriter> writer_;
   DataStatistics statistics_;
   std::vector<std::vector<Moments>> mesh_edge_moments_;

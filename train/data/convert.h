@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,9 @@ struct ConvertOptions {
   std::vector<std::string> fields;           ///< names of the rows of HDF5 nodal_data; empty: from the file
   double dt = 0;                             ///< seconds between frames; 0: as in the file
   std::map<std::string, std::string> units;  ///< field -> unit
+  /// What the cells are. Empty: what their size says; 4 nodes in 3-D are a quad or a tetrahedron by the
+  /// shape of the first mesh (are_quads_in_space in mesh_check.h).
+  std::optional<CellKind> cells;
   std::function<void(const ConvertProgress&)> progress;  ///< called after every record
 };
 

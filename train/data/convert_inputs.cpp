@@ -38,7 +38,9 @@ constexpr std::array<DataFormat, 3> kDataFormats{{
      }},
     {"npz",
      {".npz"},
-     [](const fs::path& path, const ConvertOptions&, const WarningCallback&) { return open_npz(path); }},
+     [](const fs::path& path, const ConvertOptions&, const WarningCallback& warn) {
+       return open_npz(path, warn);
+     }},
     {"hdf5",
      {".h5", ".hdf5"},
      [](const fs::path& path, const ConvertOptions& options, const WarningCallback& warn) {

@@ -81,9 +81,11 @@ MeshEdges edges_of(std::vector<uint64_t> keys, int64_t nodes, std::string_view w
 
 void check_node(int64_t node, int64_t nodes, size_t number, const char* kind, std::string_view where) {
   if (node >= 0 && node < nodes) return;
-  throw data_error(where, fmt::format("node numbers in 0..{}", nodes - 1),
-                   fmt::format("{} in {} {}", node, kind, number),
-                   "node numbers count from 0 and must be below the number of positions");
+  const bool padded = node < 0 && std::string_view(kind) == "cell";
+  throw data_error(
+      where, fmt::format("node numbers in 0..{}", nodes - 1), fmt::format("{} in {} {}", node, kind, number),
+      padded ? "mixed cells: repeat the last node in place of -1, as in [a, b, c, c] for a triangle"
+             : "node numbers count from 0 and must be below the number of positions");
 }
 
 // The number of the edge from a sender to a receiver; -1 when there is none.

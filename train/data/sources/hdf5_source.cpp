@@ -11,6 +11,7 @@
 #include <array>
 #include <cmath>
 #include <optional>
+#include <span>
 #include <utility>
 
 namespace meshgrad {
@@ -241,9 +242,9 @@ class Hdf5Source : public TrajectorySource {
     if (dt) t.dt = checked_dt(*dt, where + ": dt");
     for (RowGroup& rows : group_rows(row_names(group, nodal.shape[0], where))) {
       if (rows.name == "mesh_pos") {
-        read_positions(nodal, rows, t);
+        read_positions(nodal, rows, t, where);
       } else if (rows.name == "node_type") {
-        read_types(nodal, rows.rows[0], t);
+        read_types(nodal, rows.rows[0], t, where);
       } else {
         t.fields.push_back(
             {rows.name, static_cast<int>(rows.rows.size()), true, "", gather(nodal, rows.rows, t.frames)});
@@ -268,16 +269,26 @@ class Hdf5Source : public TrajectorySource {
     return values;
   }
 
-  void read_positions(const Array<float>& nodal, RowGroup& rows, RawTrajectory& t) {
+  void read_positions(const Array<float>& nodal, RowGroup& rows, RawTrajectory& t, const std::string& where) {
     if (rows.rows.size() == 3 && drops_z(nodal, rows.rows[2])) rows.rows.pop_back();
     t.dim = static_cast<int>(rows.rows.size());
     t.positions = gather(nodal, rows.rows, 1);
-    std::vector<float> all = gather(nodal, rows.rows, t.frames);
+    const std::vector<float> all = gather(nodal, rows.rows, t.frames);
     for (size_t i = t.positions.size(); i < all.size(); ++i) {
       if (all[i] == all[i - t.positions.size()]) continue;
-      t.fields.push_back({"world_pos", t.dim, true, "", std::move(all)});
-      return;
+      throw moving(where, "rows x, y", "positions that do not move over time", t, i / rows.rows.size());
     }
+  }
+
+  // `row` counts over frames and nodes.
+  static DataError moving(const std::string& where, const char* what, const char* needed,
+                          const RawTrajectory& t, size_t row) {
+    const auto nodes = static_cast<size_t>(t.nodes);
+    return data_error(
+        fmt::format("{}: nodal_data: {}", where, what), needed,
+        fmt::format("another value at frame {}, node {}", row / nodes, row % nodes),
+        "what moves is not supported yet: write the first frame's value in all frames, and what "
+        "changes as rows of another name");
   }
 
   // Decided by the first trajectory, so that all have as many dimensions.
@@ -293,8 +304,14 @@ class Hdf5Source : public TrajectorySource {
     return dim_ == 2;
   }
 
-  static void read_types(const Array<float>& nodal, size_t row, RawTrajectory& t) {
-    for (const float value : gather(nodal, {row}, 1)) {
+  static void read_types(const Array<float>& nodal, size_t row, RawTrajectory& t, const std::string& where) {
+    const std::vector<float> all = gather(nodal, {row}, t.frames);
+    const auto nodes = static_cast<size_t>(t.nodes);
+    for (size_t i = nodes; i < all.size(); ++i) {
+      if (all[i] == all[i - nodes]) continue;
+      throw moving(where, "row node_type", "node types that do not change over time", t, i);
+    }
+    for (const float value : std::span(all).first(nodes)) {
       const bool is_type = value >= 0 && value < 1e6F && value == std::floor(value);
       t.node_type.push_back(is_type ? static_cast<int32_t>(value) : -1);
     }

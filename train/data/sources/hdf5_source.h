@@ -14,8 +14,8 @@ namespace meshgrad {
 /// attribute "features" of the group, of data or of the file ("x,y,z,velocity_x,velocity_y,node_type"). Rows
 /// x, y, z (also x_coord .., pos_x ..) are positions at the first frame; a z that is constant is left out;
 /// node_type is read at the first frame; names that differ only in a suffix _x, _y, _z (or a prefix x_, y_,
-/// z_) and follow each other are one vector field. Where positions move, they are also a field "world_pos".
-/// Throws DataError naming file, group and row; also when this build has no HDF5.
+/// z_) and follow each other are one vector field. Throws DataError naming file, group and row, also where
+/// positions or node types change over time, and when this build has no HDF5.
 std::unique_ptr<TrajectorySource> open_hdf5(const std::filesystem::path& path,
                                             const std::vector<std::string>& fields,
                                             const WarningCallback& warn);

@@ -3,6 +3,7 @@
 #include <zip.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <optional>
@@ -72,7 +73,23 @@ struct NpzEntry {
   std::string name;
   std::vector<std::byte> bytes;
   NpyArray array;
+  bool numbers = true;  // false: text, dates, objects or records, of which `array` says nothing
 };
+
+bool is_mesh(std::string_view name) {
+  return name == "mesh_pos" || name == "node_type" || name == "cells" || name == "mesh_edge";
+}
+
+// By the type in the header of a .npy file; false for what is no such file.
+bool holds_no_numbers(std::span<const std::byte> file) {
+  constexpr std::string_view kKey = "'descr': ";
+  const std::string_view text(reinterpret_cast<const char*>(file.data()), std::min<size_t>(file.size(), 256));
+  const size_t at = text.find(kKey);
+  if (at == std::string_view::npos) return false;
+  const std::string_view type = text.substr(at + kKey.size(), 3);
+  return type.starts_with('[') ||
+         (type.size() == 3 && std::string_view("USOVMm").find(type[2]) != std::string_view::npos);
+}
 
 std::vector<NpzEntry> read_npz(std::span<const std::byte> bytes, const std::string& name) {
   const ZipArchive archive = open_zip(bytes, name);
@@ -91,7 +108,8 @@ std::vector<NpzEntry> read_npz(std::span<const std::byte> bytes, const std::stri
     entry.name.resize(entry.name.size() - 4);
     const std::string where = fmt::format("{}: array {}", name, entry.name);
     entry.bytes = read_entry(archive.get(), static_cast<zip_uint64_t>(i), status, bytes.size(), where);
-    entry.array = parse_npy(entry.bytes, where);
+    entry.numbers = is_mesh(entry.name) || !holds_no_numbers(entry.bytes);
+    if (entry.numbers) entry.array = parse_npy(entry.bytes, where);
     entries.push_back(std::move(entry));
   }
   return entries;
@@ -110,14 +128,18 @@ std::optional<std::pair<int64_t, int64_t>> as_matrix(const NpyArray& array) {
 
 class NpzReader {
  public:
-  NpzReader(std::span<const std::byte> bytes, const std::string& name)
-      : entries_(read_npz(bytes, name)), name_(name) {}
+  NpzReader(std::span<const std::byte> bytes, const std::string& name, const WarningCallback& warn)
+      : entries_(read_npz(bytes, name)), name_(name), warn_(warn) {}
 
   RawTrajectory read() {
     RawTrajectory t;
     t.name = name_;
     read_positions(t);
     if (const NpzEntry* types = find("node_type")) {
+      const std::vector<int64_t>& shape = types->array.shape;
+      if (shape.size() > 1 && shape[0] > 1 && shape[1] == t.nodes) {
+        throw over_frames(*types, "[nodes]: types that do not change over time");
+      }
       const auto [rows, columns] = matrix(*types, "[nodes, 1]");
       if (rows * columns != t.nodes) throw wrong_shape(*types, fmt::format("{} node types", t.nodes));
       t.node_type = to_indices(types->array, where(*types));
@@ -128,17 +150,31 @@ class NpzReader {
       t.cells = to_indices(cells->array, where(*cells));
     }
     // Beside cells, only edge fields need to know which edges are meant.
-    const NpzEntry* edges = t.cells.empty() || has_edge_fields() ? find("mesh_edge") : nullptr;
+    const NpzEntry* edges = find("mesh_edge");
+    if (edges != nullptr && !t.cells.empty() && !has_edge_fields()) {
+      warn(fmt::format("[{}] mesh_edge was not used: the sides of the cells are the edges", name_));
+      edges = nullptr;
+    }
     if (edges != nullptr) {
       if (matrix(*edges, "[2, edges]").first != 2) throw wrong_shape(*edges, "[2, edges]");
       t.edges = to_indices(edges->array, where(*edges));
     }
     for (const NpzEntry& entry : entries_) {
-      if (entry.name == "dt" && entry.array.size() == 1) {
+      if (!entry.numbers) {
+        left_out_.push_back(entry.name + " (no numbers)");
+      } else if (is_times(entry, t)) {
+        continue;
+      } else if (entry.name == "dt" && entry.array.size() == 1) {
         t.dt = checked_dt(to_doubles(entry.array).front(), where(entry));
       } else if (!is_mesh(entry.name)) {
         read_field(entry, t);
       }
+    }
+    read_times(t);
+    check_order_of_axes(t);
+    if (!left_out_.empty()) {
+      warn(fmt::format("[{}] left out, since they are no fields on {} nodes: {}", name_, t.nodes,
+                       fmt::join(left_out_, ", ")));
     }
     // Arrays come in the order of the zip; sorted names make files of one data set agree.
     std::sort(t.fields.begin(), t.fields.end(),
@@ -147,8 +183,8 @@ class NpzReader {
   }
 
  private:
-  static bool is_mesh(std::string_view name) {
-    return name == "mesh_pos" || name == "node_type" || name == "cells" || name == "mesh_edge";
+  void warn(const std::string& text) const {
+    if (warn_) warn_(text);
   }
 
   bool has_edge_fields() const {
@@ -168,6 +204,65 @@ class NpzReader {
     return data_error(where(entry), needed, shape_text(entry.array), "save the array in that shape");
   }
 
+  DataError over_frames(const NpzEntry& entry, std::string_view needed) const {
+    return data_error(
+        where(entry), needed, shape_text(entry.array),
+        "meshes that change over time are not supported yet: save the first frame, and what changes "
+        "as a field of another name");
+  }
+
+  static bool is_times(const NpzEntry& entry, const RawTrajectory& t) {
+    const bool named = entry.name == "times" || entry.name == "time" || entry.name == "t";
+    return named && entry.array.shape.size() == 1 && entry.array.shape[0] != t.nodes;
+  }
+
+  // Times with one distance give dt.
+  void read_times(RawTrajectory& t) {
+    for (const NpzEntry& entry : entries_) {
+      if (!entry.numbers || !is_times(entry, t)) continue;
+      const std::vector<double> times = to_doubles(entry.array);
+      if (static_cast<int64_t>(times.size()) != t.frames || t.frames < 2) {
+        left_out_.push_back(entry.name + " " + shape_text(entry.array));
+        continue;
+      }
+      const double dt = (times.back() - times.front()) / static_cast<double>(t.frames - 1);
+      constexpr double kEven = 1e-3;
+      bool even = std::isfinite(dt) && dt > 0;
+      for (size_t i = 1; i < times.size(); ++i) even &= std::abs(times[i] - times[i - 1] - dt) <= kEven * dt;
+      if (!even) {
+        warn(fmt::format("[{}] {} are not evenly spaced and were left out", name_, entry.name));
+      } else if (t.dt != 0 && std::abs(t.dt - dt) > kEven * dt) {
+        throw data_error(where(entry), fmt::format("times {} apart, as dt says", t.dt),
+                         fmt::format("{} apart", dt), "correct one of the two arrays, or leave it out");
+      } else if (t.dt == 0) {
+        t.dt = dt;
+      }
+    }
+  }
+
+  // [nodes, frames] reads as a static field of as many components as there are frames.
+  void check_order_of_axes(const RawTrajectory& t) const {
+    constexpr int64_t kMostColumns = 16;
+    int64_t frames = t.frames;
+    for (const NpzEntry& entry : entries_) {
+      if (entry.numbers && frames == 1 && is_times(entry, t)) frames = entry.array.shape[0];
+    }
+    for (const NpzEntry& entry : entries_) {
+      const std::vector<int64_t>& shape = entry.array.shape;
+      const bool mesh = is_mesh(entry.name) || named_field(entry.name).on != FieldOn::node;
+      if (mesh || shape.size() != 2 || shape[0] != t.nodes || shape[1] < 4) continue;
+      if (shape[1] == frames) {
+        throw data_error(where(entry), "[frames, nodes], frames first",
+                         fmt::format("{} and {} frames", shape_text(entry.array), frames),
+                         fmt::format("transpose it; save a static field as [1, nodes, {}]", shape[1]));
+      }
+      if (shape[1] <= kMostColumns) continue;
+      warn(fmt::format(
+          "[{}] {} {} was read as {} components in one frame; frames come first, as [frames, nodes]", name_,
+          entry.name, shape_text(entry.array), shape[1]));
+    }
+  }
+
   std::pair<int64_t, int64_t> matrix(const NpzEntry& entry, std::string_view needed) const {
     const auto shape = as_matrix(entry.array);
     if (!shape || shape->first < 1 || shape->second < 1) throw wrong_shape(entry, needed);
@@ -181,6 +276,9 @@ class NpzReader {
       for (const NpzEntry& entry : entries_) names += (names.empty() ? "" : ", ") + entry.name;
       throw data_error(name_, "an array \"mesh_pos\"", names.empty() ? "no arrays" : names,
                        "save the arrays under DeepMind's names: mesh_pos, node_type, cells, and the fields");
+    }
+    if (positions->array.shape.size() == 3 && positions->array.shape[0] > 1) {
+      throw over_frames(*positions, "[nodes, 2] or [nodes, 3]: positions that do not move");
     }
     const auto [nodes, dim] = matrix(*positions, "[nodes, 2] or [nodes, 3]");
     if (dim != 2 && dim != 3) throw wrong_shape(*positions, "[nodes, 2] or [nodes, 3]");
@@ -227,6 +325,11 @@ class NpzReader {
   void read_field(const NpzEntry& entry, RawTrajectory& t) {
     RawField field = named_field(entry.name);
     const bool graph = field.on == FieldOn::graph;
+    if (field.on == FieldOn::node && field.name == entry.name && entry.array.shape.size() < 2 &&
+        entry.array.size() != t.nodes) {
+      left_out_.push_back(entry.name + " " + shape_text(entry.array));
+      return;
+    }
     const int64_t rows = t.rows(field.on);
     if (rows == 0) {
       throw data_error(where(entry),
@@ -238,6 +341,10 @@ class NpzReader {
                                      : fmt::format("[frames, {}s, components]", name_of(field.on));
     const auto shape =
         graph ? shape_of_graph_field(entry.array.shape) : shape_of_field(entry.array.shape, rows);
+    if (!shape && entry.array.shape.size() > 1 && entry.array.shape[0] == rows) {
+      throw data_error(where(entry), fmt::format("{} with {} {}s", needed, rows, name_of(field.on)),
+                       shape_text(entry.array), "move the axis of frames to the front");
+    }
     if (!shape) throw wrong_shape(entry, fmt::format("{} with {} {}s", needed, rows, name_of(field.on)));
     if (shape->frames < 1 || shape->components < 1 || shape->components > 65535) {
       throw wrong_shape(entry, needed);
@@ -255,11 +362,14 @@ class NpzReader {
 
   std::vector<NpzEntry> entries_;
   std::string name_;
+  const WarningCallback& warn_;
+  std::vector<std::string> left_out_;  // names with shapes
 };
 
 class NpzSource : public TrajectorySource {
  public:
-  explicit NpzSource(std::filesystem::path path) : path_(std::move(path)) {}
+  NpzSource(std::filesystem::path path, WarningCallback warn)
+      : path_(std::move(path)), warn_(std::move(warn)) {}
 
   int64_t records() const override { return 1; }
   uint64_t bytes_read() const override { return bytes_; }
@@ -268,22 +378,24 @@ class NpzSource : public TrajectorySource {
     const MappedFile file(path_);
     if (file.bytes().empty()) throw broken_zip(path_.string(), "an empty file");
     bytes_ = file.bytes().size();
-    return trajectory_of_npz(file.bytes(), path_.string());
+    return trajectory_of_npz(file.bytes(), path_.string(), warn_);
   }
 
  private:
   std::filesystem::path path_;
+  WarningCallback warn_;
   uint64_t bytes_ = 0;
 };
 
 }  // namespace
 
-RawTrajectory trajectory_of_npz(std::span<const std::byte> file, const std::string& name) {
-  return NpzReader(file, name).read();
+RawTrajectory trajectory_of_npz(std::span<const std::byte> file, const std::string& name,
+                                const WarningCallback& warn) {
+  return NpzReader(file, name, warn).read();
 }
 
-std::unique_ptr<TrajectorySource> open_npz(const std::filesystem::path& path) {
-  return std::make_unique<NpzSource>(path);
+std::unique_ptr<TrajectorySource> open_npz(const std::filesystem::path& path, WarningCallback warn) {
+  return std::make_unique<NpzSource>(path, std::move(warn));
 }
 
 }  // namespace meshgrad

@@ -47,6 +47,16 @@ void check_node_types(const RawTrajectory& t) {
   }
 }
 
+// For a message: control characters as \xNN.
+std::string escaped(std::string_view name) {
+  std::string text = "\"";
+  for (const char c : name) {
+    const auto code = static_cast<unsigned char>(c);
+    text += code < 0x20 || code == 0x7f ? fmt::format("\\x{:02x}", code) : std::string(1, c);
+  }
+  return text + "\"";
+}
+
 void check_raw_field(const RawTrajectory& t, const RawField& field) {
   const std::string where = fmt::format("{}: field {}", t.name, field.name);
   if (field.on == FieldOn::edge && t.edges.empty()) {
@@ -61,6 +71,11 @@ void check_raw_field(const RawTrajectory& t, const RawField& field) {
                             }) > 1) {
     throw data_error(where, "a name that no other field has", fmt::format("\"{}\"", field.name),
                      "rename one of the fields");
+  }
+  if (std::any_of(field.name.begin(), field.name.end(),
+                  [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; })) {
+    throw data_error(t.name, "field names without control characters", escaped(field.name),
+                     "rename the field");
   }
   check_size(t, field.name, field.size(), (field.dynamic ? t.frames : 1) * t.rows(field.on), field.components,
              field.on);

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+// Data that could be read in two ways, or that has doubtful places: read right, refused, or warned about.
+#include <doctest/doctest.h>
+#include <meshgrad/engine/error.h>
+#include <meshgrad/train/data/convert.h>
+#include <meshgrad/train/data/mesh_check.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "train/deepmind_folder.h"
+#include "train/npz_arrays.h"
+#include "train/scratch_directory.h"
+
+using namespace meshgrad;
+using meshgrad::test::contains;
+using meshgrad::test::message_of;
+using meshgrad::test::npy;
+using meshgrad::test::NpzArrays;
+using meshgrad::test::ScratchDirectory;
+using meshgrad::test::write_npz;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<float> counting(size_t count) {
+  std::vector<float> values(count);
+  std::iota(values.begin(), values.end(), 0.0F);
+  return values;
+}
+
+// A square of two triangles with u over 5 frames.
+NpzArrays plain_square() {
+  return {{"mesh_pos", npy<float>("<f4", "(4, 2)", {0, 0, 1, 0, 1, 1, 0, 1})},
+          {"cells", npy<int32_t>("<i4", "(2, 3)", {0, 1, 2, 0, 2, 3})},
+          {"node_type", npy<int32_t>("<i4", "(4,)", {0, 0, 6, 6})},
+          {"u", npy<float>("<f4", "(5, 4, 1)", counting(20))}};
+}
+
+struct Converted {
+  std::string error;
+  ConvertReport report;
+  bool warns(const std::string& text) const {
+    return std::any_of(report.warnings.begin(), report.warnings.end(),
+                       [&](const std::string& warning) { return contains(warning, text); });
+  }
+};
+
+Converted convert_arrays(const NpzArrays& arrays, std::optional<CellKind> cells = {}) {
+  const ScratchDirectory scratch;
+  write_npz(scratch.path / "a.npz", arrays, false);
+  ConvertOptions options;
+  options.input = scratch.path / "a.npz";
+  options.output = scratch.path / "a.mgd";
+  options.split = {1.0};
+  options.cells = cells;
+  Converted converted;
+  converted.error = message_of([&] { converted.report = convert(options); });
+  CHECK(fs::exists(options.output) == converted.error.empty());
+  return converted;
+}
+
+std::string with(const std::string& array, const std::string& content) {
+  NpzArrays arrays = plain_square();
+  arrays[array] = content;
+  return convert_arrays(arrays).error;
+}
+
+std::string shape(size_t a, size_t b) { return "(" + std::to_string(a) + ", " + std::to_string(b) + ")"; }
+
+// 10 x 10 quads on a sheet in 3-D: z = bend * x * y.
+NpzArrays sheet(float bend, int side = 10) {
+  std::vector<float> positions;
+  std::vector<int32_t> cells;
+  for (int y = 0; y <= side; ++y) {
+    for (int x = 0; x <= side; ++x) {
+      const auto fx = static_cast<float>(x);
+      const auto fy = static_cast<float>(y);
+      positions.insert(positions.end(), {fx, fy, bend * fx * fy});
+      if (x == side || y == side) continue;
+      const int32_t at = y * (side + 1) + x;
+      for (const int32_t node : {at, at + 1, at + side + 2, at + side + 1}) cells.push_back(node);
+    }
+  }
+  const size_t nodes = positions.size() / 3;
+  return {{"mesh_pos", npy<float>("<f4", shape(nodes, 3), positions)},
+          {"cells", npy<int32_t>("<i4", shape(cells.size() / 4, 4), cells)},
+          {"node_type", npy<int32_t>("<i4", shape(nodes, 1), std::vector<int32_t>(nodes, 0))},
+          {"u", npy<float>("<f4", shape(2, nodes), counting(2 * nodes))}};
+}
+
+// A cube cut into 6 tetrahedra around its diagonal, flattened in z.
+NpzArrays tetrahedra(float height) {
+  std::vector<float> positions;
+  for (int i = 0; i < 8; ++i) {
+    positions.insert(positions.end(), {static_cast<float>(i & 1), static_cast<float>(i >> 1 & 1),
+                                       height * static_cast<float>(i >> 2 & 1)});
+  }
+  const std::vector<int32_t> cells{0, 1, 3, 7, 0, 1, 5, 7, 0, 2, 3, 7, 0, 2, 6, 7, 0, 4, 5, 7, 0, 4, 6, 7};
+  return {{"mesh_pos", npy<float>("<f4", "(8, 3)", positions)},
+          {"cells", npy<int32_t>("<i4", "(6, 4)", cells)},
+          {"node_type", npy<int32_t>("<i4", "(8,)", std::vector<int32_t>(8, 0))},
+          {"u", npy<float>("<f4", "(2, 8)", counting(16))}};
+}
+
+}  // namespace
+
+TEST_CASE("quads of a surface in 3-D are not taken for tetrahedra") {
+  for (const float bend : {0.0F, 0.01F}) {
+    CAPTURE(bend);
+    const Converted converted = convert_arrays(sheet(bend));
+    REQUIRE(converted.error == "");
+    // 2 * 10 * 11 sides of quads, plus 2 diagonals in each of 100 tetrahedra
+    CHECK(converted.report.edges_max == 2 * 220);
+    REQUIRE(converted.report.notes.size() == 1);
+    CHECK(contains(converted.report.notes[0],
+                   "cells of 4 nodes were read as quads, since they are flat; --cells tet"));
+  }
+  CHECK(convert_arrays(sheet(0), CellKind::tetrahedron).report.edges_max == 2 * (220 + 200));
+  CHECK(convert_arrays(sheet(0), CellKind::tetrahedron).report.notes.empty());
+}
+
+TEST_CASE("tetrahedra stay tetrahedra, also thin ones") {
+  for (const float height : {1.0F, 0.01F}) {
+    CAPTURE(height);
+    const Converted converted = convert_arrays(tetrahedra(height));
+    REQUIRE(converted.error == "");
+    CHECK(converted.report.edges_max == 2 * 19);
+    REQUIRE(converted.report.notes.size() == 1);
+    CHECK(contains(converted.report.notes[0],
+                   "cells of 4 nodes were read as tetrahedra; --cells quad changes it"));
+  }
+  CHECK(convert_arrays(tetrahedra(1), CellKind::quad).report.edges_max < 2 * 19);
+}
+
+TEST_CASE("a kind of cells that the data do not have is refused") {
+  CHECK(contains(convert_arrays(plain_square(), CellKind::quad).error,
+                 "[cells] needed cells of 4 nodes, got 3 nodes a cell in 2-D"));
+  CHECK(contains(convert_arrays(sheet(0), CellKind::hexahedron).error,
+                 "[cells] needed cells of 8 nodes in 3-D, got 4"));
+  NpzArrays edges = plain_square();
+  edges.erase("cells");
+  edges["mesh_edge"] = npy<int32_t>("<i4", "(2, 3)", {0, 1, 2, 1, 2, 3});
+  CHECK(contains(convert_arrays(edges, CellKind::triangle).error, "a.npz without cells"));
+  CHECK(convert_arrays(edges).error == "");
+}
+
+TEST_CASE("positions and node types that change over time are refused") {
+  CHECK(contains(
+      with("mesh_pos", npy<float>("<f4", "(5, 4, 2)", counting(40))),
+      "array mesh_pos] needed [nodes, 2] or [nodes, 3]: positions that do not move, got [5, 4, 2]; fix: "
+      "meshes that change over time are not supported yet"));
+  CHECK(contains(with("node_type", npy<int32_t>("<i4", "(5, 4, 1)", std::vector<int32_t>(20, 0))),
+                 "array node_type] needed [nodes]: types that do not change over time, got [5, 4, 1]"));
+  CHECK(contains(with("world_pos", npy<float>("<f4", "(5, 4, 2)", counting(40))),
+                 "field world_pos] needed positions that do not move over time"));
+  CHECK(with("world_pos", npy<float>("<f4", "(5, 4, 2)", std::vector<float>(40, 1.0F))) == "");
+}
+
+TEST_CASE("HDF5: rows of positions or node types that change are refused with the place") {
+  const ScratchDirectory scratch;
+  ConvertOptions options;
+  options.input = fs::path(MESHGRAD_TEST_DATA) / "two_meshes_unnamed.h5";
+  options.output = scratch.path / "a.mgd";
+  options.split = {1.0};
+  const auto error = [&](std::vector<std::string> names) {
+    options.fields = std::move(names);
+    return message_of([&] { convert(options); });
+  };
+  const std::string good = error({"x", "y", "z", "u_x", "u_y", "kind"});
+  if (contains(good, "a build of meshgrad with HDF5")) return;
+  CHECK(good == "");
+  CHECK(contains(
+      error({"a", "b", "c", "x", "y", "kind"}),
+      "data/0: nodal_data: rows x, y] needed positions that do not move over time, got another value at "
+      "frame 1, node 0"));
+  CHECK(contains(
+      error({"x", "y", "z", "node_type", "u", "kind"}),
+      "nodal_data: row node_type] needed node types that do not change over time, got another value at "
+      "frame 1, node 0"));
+}
+
+TEST_CASE("doubtful places of a mesh are counted, with the first") {
+  NpzArrays arrays = plain_square();
+  CHECK(convert_arrays(arrays).report.warnings.empty());
+  arrays["mesh_pos"] = npy<float>("<f4", "(4, 2)", {0, 0, 1, 0, 1, 1, 1, 0});
+  CHECK(convert_arrays(arrays).warns("a.npz] nodes at the place of another node: 1, first nodes 1 and 3"));
+  arrays["mesh_pos"] = plain_square()["mesh_pos"];
+  arrays["cells"] = npy<int32_t>("<i4", "(3, 3)", {0, 1, 2, 0, 0, 1, 1, 1, 1});
+  const Converted degenerate = convert_arrays(arrays);
+  CHECK(degenerate.warns("a.npz] cells that repeat a node: 2, first cell 1"));
+  CHECK(degenerate.warns("a.npz] nodes without an edge: 1, first node 3"));
+  arrays.erase("cells");
+  arrays["mesh_edge"] = npy<int32_t>("<i4", "(2, 6)", {0, 1, 2, 1, 0, 3, 1, 2, 3, 2, 1, 3});
+  const Converted edges = convert_arrays(arrays);
+  CHECK(edges.warns("a.npz] edges listed again: 2, first column 3"));
+  CHECK(edges.warns("a.npz] edges from a node to itself: 1, first column 5"));
+}
+
+TEST_CASE("a triangle among quads repeats its last node; -1 says so") {
+  NpzArrays arrays = plain_square();
+  arrays["cells"] = npy<int32_t>("<i4", "(2, 4)", {0, 1, 2, 2, 0, 2, 3, 3});
+  const Converted mixed = convert_arrays(arrays);
+  CHECK(mixed.error == "");
+  CHECK(mixed.report.warnings.empty());
+  CHECK(mixed.report.edges_max == 10);
+  arrays["cells"] = npy<int32_t>("<i4", "(2, 4)", {0, 1, 2, -1, 0, 2, 3, -1});
+  CHECK(contains(
+      convert_arrays(arrays).error,
+      "got -1 in cell 0; fix: mixed cells: repeat the last node in place of -1, as in [a, b, c, c]"));
+}
+
+TEST_CASE("arrays that are no fields are left out and listed") {
+  NpzArrays arrays = plain_square();
+  arrays["kappa"] = npy<double>("<f8", "()", {0.5});
+  arrays["levels"] = npy<float>("<f4", "(3,)", {1, 2, 3});
+  arrays["label"] = npy<int32_t>("<U2", "(1,)", {'a', 'b'});
+  arrays["extra"] = npy<int64_t>("|O", "(1,)", {1});
+  const Converted converted = convert_arrays(arrays);
+  REQUIRE(converted.error == "");
+  CHECK(converted.report.fields.size() == 1);
+  CHECK(
+      converted.warns("a.npz] left out, since they are no fields on 4 nodes: extra (no numbers), kappa [], "
+                      "label (no numbers), levels "
+                      "[3]"));
+  CHECK(contains(with("cells", npy<int32_t>("<U2", "(3,)", {1, 2, 3, 4, 5, 6})), "array cells] needed"));
+  CHECK(
+      contains(with("w", npy<float>(">f4", "(5, 4)", counting(20))), "array w] needed little-endian floats"));
+}
+
+TEST_CASE("evenly spaced times give dt") {
+  NpzArrays arrays = plain_square();
+  arrays["times"] = npy<double>("<f8", "(5,)", {2.0, 2.25, 2.5, 2.75, 3.0});
+  Converted converted = convert_arrays(arrays);
+  CHECK(converted.report.dt == 0.25);
+  CHECK(converted.report.warnings.empty());
+  arrays["dt"] = npy<double>("<f8", "()", {0.2});
+  CHECK(contains(convert_arrays(arrays).error,
+                 "array times] needed times 0.2 apart, as dt says, got 0.25 apart"));
+  arrays.erase("dt");
+  arrays["times"] = npy<double>("<f8", "(5,)", {2.0, 2.25, 2.5, 2.75, 3.5});
+  converted = convert_arrays(arrays);
+  CHECK(converted.report.dt == 0);
+  CHECK(converted.warns("a.npz] times are not evenly spaced and were left out"));
+  arrays["times"] = npy<double>("<f8", "(6,)", {0, 1, 2, 3, 4, 5});
+  CHECK(convert_arrays(arrays).warns("no fields on 4 nodes: times [6]"));
+}
+
+TEST_CASE("frames come first; the other order is refused where shapes tell") {
+  CHECK(
+      contains(with("v", npy<float>("<f4", "(4, 5)", counting(20))),
+               "array v] needed [frames, nodes], frames first, got [4, 5] and 5 frames; fix: transpose it"));
+  CHECK(contains(with("v", npy<float>("<f4", "(4, 5, 2)", counting(40))),
+                 "got [4, 5, 2]; fix: move the axis of frames to the front"));
+  CHECK(with("v", npy<float>("<f4", "(1, 4, 5)", counting(20))) == "");
+  CHECK(with("v", npy<float>("<f4", "(4, 6)", counting(24))) == "");
+  NpzArrays arrays = plain_square();
+  arrays["u"] = npy<float>("<f4", "(4, 20)", counting(80));
+  CHECK(convert_arrays(arrays).warns("u [4, 20] was read as 20 components in one frame; frames come first"));
+  arrays["times"] = npy<float>("<f4", "(20,)", counting(20));
+  CHECK(contains(convert_arrays(arrays).error, "got [4, 20] and 20 frames"));
+}
+
+TEST_CASE("mesh_edge beside cells is said to be of no use") {
+  NpzArrays arrays = plain_square();
+  arrays["mesh_edge"] = npy<int32_t>("<i4", "(2, 1)", {0, 1});
+  CHECK(convert_arrays(arrays).warns("a.npz] mesh_edge was not used: the sides of the cells are the edges"));
+}
+
+TEST_CASE("names of fields have no control characters") {
+  CHECK(contains(
+      with("u\n", npy<float>("<f4", "(5, 4)", counting(20))),
+      "a.npz] needed field names without control characters, got \"u\\x0a\"; fix: rename the field"));
+}
