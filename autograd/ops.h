@@ -81,7 +81,8 @@ Variable mlp(Tape& tape, const PerInput<Variable>& inputs, const MlpParameters& 
 EdgeUpdate edge_update(Tape& tape, const Graph& graph, const Variable& nodes, const Variable& edges,
                        const MlpParameters& parameters, const EdgeUpdateOptions& options);
 
-/// Squared error of the prediction, [rows, width], where the mask, u8 [rows], is not 0.
+/// Squared error of the prediction, [rows, width], where the mask, u8 [rows], is not 0. Throws
+/// InvalidArgument without a target.
 LossSum masked_loss(Tape& tape, const Variable& prediction, const Tensor& target, const Tensor& mask);
 /// The same for errors that are already computed: the sum over all `errors` plus `before`, the sum of an
 /// earlier loss, which may be absent. The weight counts the rows of `errors` alone. At least one error, at

@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/autograd/ops.h>
+#include <meshgrad/engine/error.h>
 #include <meshgrad/kernels/reduction.h>
 
 namespace meshgrad::ops {
 
 LossSum masked_loss(Tape& tape, const Variable& prediction, const Tensor& target, const Tensor& mask) {
+  // Kernels take an undefined target for zeros, which a forgotten one must not become.
+  if (!target.defined()) {
+    throw invalid_argument("masked_loss: target", "a tensor [rows, width]", "none",
+                           "pass the values that the prediction is compared with");
+  }
   const Rows rows = prediction.rows();
   LossSum loss{tape.output(Shape{1}, Rows{1}, DType::f64, true, "loss"),
                Tensor::empty(tape.runtime(), Shape{1}, DType::f64, tape.tag(), "loss weight")};

@@ -17,16 +17,15 @@ namespace {
 GraphBatch square(Runtime& runtime) {
   const std::vector<float> x{0, 1, 1, 0}, y{0, 0, 1, 1};
   const std::vector<int32_t> senders{0, 1, 1, 2, 2, 3, 3, 0, 0, 2}, receivers{1, 0, 2, 1, 3, 2, 0, 3, 2, 0};
-  std::vector<int32_t> order;  // the graph sorts edges by receiver: edge i of the graph is edge order[i] here
-  GraphBatch batch{.nodes = 4, .graph_offsets = {0, 4}};
-  EdgeSet edges{"mesh", build_graph(runtime, batch.nodes, senders, receivers, &order), {}};
   std::vector<float> vectors;
-  for (const int32_t e : order) {
+  for (size_t e = 0; e < senders.size(); ++e) {
     vectors.push_back(x[senders[e]] - x[receivers[e]]);
     vectors.push_back(y[senders[e]] - y[receivers[e]]);
   }
-  edges.features = Tensor::from<float>(runtime, vectors, Shape{10, 2}, Tag::data);
-  batch.edge_sets.push_back(std::move(edges));
+  GraphBatch batch{.nodes = 4};
+  // Sorts edges and features by receiver.
+  batch.edge_sets.push_back(
+      make_edge_set<float>(runtime, "mesh", batch.nodes, senders, receivers, vectors, 2));
   batch.node_features = Tensor::from<float>(runtime, x, Shape{4, 1}, Tag::data);
   return batch;
 }

@@ -170,9 +170,19 @@ struct Decoder {
 
 }  // namespace
 
+std::string parameter_conventions(const MeshGraphNetOptions& options) {
+  const bool edge_first = options.concat_order == ConcatOrder::edge_sender_receiver;
+  const bool after = options.aggregate == AggregateOrder::after_residual;
+  std::string text = "concat_order ";
+  text.append(edge_first ? "edge_sender_receiver" : "sender_receiver_edge").append(", aggregate ");
+  text.append(after ? "after_residual" : "before_residual").append(", activation ");
+  return text.append(name_of(options.activation)).append(", norm ").append(name_of(options.norm));
+}
+
 Model make_mesh_graph_net(const MeshGraphNetOptions& options, const ModelSizes& sizes) {
   check_options(options, sizes);
   Model model;
+  model.parameters.set_conventions(parameter_conventions(options));
   const MlpFactory factory(model.parameters, options, sizes);
   model.stages.push_back({"encoder", false, Encoder(factory, options, sizes)});
   for (int64_t b = 0; b < options.blocks; ++b)

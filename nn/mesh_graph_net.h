@@ -32,6 +32,9 @@ struct MeshGraphNetOptions {
       false;  ///< the last block writes edge latents too, which no stage reads: for observers
 };
 
+/// The options that parameter shapes do not show, as ParameterSet::conventions has them.
+std::string parameter_conventions(const MeshGraphNetOptions& options);
+
 /// The stages "encoder", "processor.0", ..., "decoder" and their parameters, not yet allocated. Parameters:
 /// node_encoder, edge_encoder, processor.K.edge_mlp, processor.K.node_mlp, node_decoder, each an Mlp; with
 /// several edge sets the names of those of edges end with the set's. Throws InvalidArgument for sizes below

@@ -35,6 +35,14 @@ Values recompute_stages(const Model& model, Tape& tape, const GraphBatch& batch,
       before, segment.keep);
 }
 
+void check_arguments(const Model& model, const GraphBatch& batch) {
+  if (!model.parameters.values().defined()) {
+    throw invalid_argument("forward: model.parameters", "allocated parameters", "none",
+                           "call model.parameters.allocate(runtime, dtype, seed) first");
+  }
+  batch.check();
+}
+
 }  // namespace
 
 Values input_values(const Tape& tape, const GraphBatch& batch) {
@@ -53,6 +61,7 @@ Values run_stage(const Model& model, Tape& tape, const GraphBatch& batch, int64_
 
 Values forward(const Model& model, Tape& tape, const GraphBatch& batch, const Values& inputs,
                std::span<const RecomputedStages> recomputed, const StageObserver& observer) {
+  check_arguments(model, batch);
   check_recomputed(recomputed, model);
   if (observer && !recomputed.empty())
     throw invalid_argument("forward", "an observer, or stages to recompute", "both");
@@ -75,6 +84,7 @@ Values forward(const Model& model, Tape& tape, const GraphBatch& batch, const Va
 
 Values forward(const Model& model, Tape& tape, const GraphBatch& batch,
                std::span<const RecomputedStages> recomputed) {
+  check_arguments(model, batch);  // before the features are read
   return forward(model, tape, batch, input_values(tape, batch), recomputed);
 }
 

@@ -60,8 +60,8 @@ using StageObserver = std::function<void(int64_t stage, const Values& after)>;
 /// All stages. The first value of the result is the prediction, [nodes, outputs]. `inputs` stand for the
 /// batch's features where they are given, so that a caller can ask for their gradients. `recomputed`:
 /// segments in order, not overlapping; gradients are the same bits whatever it holds. Model and batch must
-/// outlive the tape's entries. Throws InvalidArgument for segments outside of the chain, and for an observer
-/// of recomputed stages.
+/// outlive the tape's entries. Throws InvalidArgument before parameters are allocated, for a batch whose
+/// sizes disagree (GraphBatch::check), segments outside of the chain, and an observer of recomputed stages.
 Values forward(const Model& model, Tape& tape, const GraphBatch& batch, const Values& inputs,
                std::span<const RecomputedStages> recomputed = {}, const StageObserver& observer = {});
 Values forward(const Model& model, Tape& tape, const GraphBatch& batch,

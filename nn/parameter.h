@@ -6,6 +6,7 @@
 #include <meshgrad/autograd/variable.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #pragma GCC visibility push(default)
@@ -32,6 +33,11 @@ class ParameterSet {
  public:
   /// Declares a parameter, before allocate(). Names are unique. Returns its index.
   size_t add(std::string name, const Shape& shape, Initial initial, int64_t fan_in);
+  /// What shapes do not show, and weights are silently wrong without: "concat_order edge_sender_receiver,
+  /// ...". Set by who makes the model; empty: unknown. Checkpoints are compared with it.
+  const std::string& conventions() const { return conventions_; }
+  void set_conventions(std::string text) { conventions_ = std::move(text); }
+
   /// Makes the arenas for storage in `dtype`, and sets initial values, a function of (seed, name) alone.
   void allocate(Runtime& runtime, DType dtype, uint64_t seed);
 
@@ -65,6 +71,7 @@ class ParameterSet {
 
  private:
   std::vector<ParameterInfo> infos_;
+  std::string conventions_;
   int64_t arena_ = 0;
   Tensor values_, gradients_, storage_;
 };

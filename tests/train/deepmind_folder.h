@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "support.h"
+
 namespace meshgrad::test {
 
 /// One trajectory on two triangles: a square of 4 nodes.
@@ -78,10 +80,6 @@ std::string message_of(F f) {
     return error.what();
   }
   return "";
-}
-
-inline bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace meshgrad::test

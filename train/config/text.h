@@ -6,7 +6,6 @@
 #include <string_view>
 #include <vector>
 
-#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// "1 step", "3 steps", "2 meshes"; `plural` empty: the singular with an s.
@@ -24,4 +23,3 @@ std::string wrapped(std::string_view text, size_t width, std::string_view first 
                     std::string_view further = {});
 
 }  // namespace meshgrad
-#pragma GCC visibility pop

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/nn/mesh_graph_net.h>
 #include <meshgrad/train/io/input_file.h>
 #include <meshgrad/train/io/safetensors.h>
 #include <meshgrad/train/run/checkpoint.h>
@@ -95,6 +96,14 @@ Config saved_config(const SafetensorsView& view) {
   return parse_saved_config(view.metadata_at("config"), view.file + " (its configuration)");
 }
 
+/// Weights of another convention fit by their shapes.
+void check_conventions(const SafetensorsView& view, const Config& saved, const ParameterSet& parameters) {
+  const std::string theirs = parameter_conventions(saved.model);
+  if (parameters.conventions().empty() || parameters.conventions() == theirs) return;
+  throw data_error(view.file, "weights of a model with " + parameters.conventions(), theirs,
+                   "make the model with the options of checkpoint_config(file).model");
+}
+
 void load_arena(const SafetensorsView& view, const std::string& prefix, const ParameterSet& set,
                 const Tensor& arena, const Stream& stream) {
   const Tensor host = host_tensor(arena.shape(), arena.dtype());
@@ -172,7 +181,9 @@ RunState load_checkpoint(const fs::path& path, const Stream& stream, const Param
                          Optimizer* optimizer, Normalizers& normalizers) {
   const SafetensorsFile file = open_checkpoint(path);
   const SafetensorsView& view = file.view();
-  const RunState s = read_run_state(view, saved_config(view));
+  const Config saved = saved_config(view);
+  check_conventions(view, saved, parameters);
+  const RunState s = read_run_state(view, saved);
   load_arena(view, "model.", parameters, parameters.values(), stream);
   if (optimizer != nullptr) {
     if (optimizer->first_moment().defined())

@@ -38,7 +38,8 @@ Config checkpoint_config(const std::filesystem::path& path);
 uint64_t checkpoint_data_fingerprint(const std::filesystem::path& path);
 
 /// Loads into a model (and optimizer, unless null) of the same architecture. Throws DataError naming the file
-/// and the parameter when it is a checkpoint of another model, or damaged.
+/// and the parameter when it is a checkpoint of another model, also of one whose parameters have these shapes
+/// in another convention (ParameterSet::conventions), or damaged.
 RunState load_checkpoint(const std::filesystem::path& path, const Stream& stream,
                          const ParameterSet& parameters, Optimizer* optimizer, Normalizers& normalizers);
 

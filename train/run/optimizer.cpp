@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/error.h>
 #include <meshgrad/kernels/reduction.h>
 #include <meshgrad/train/run/optimizer.h>
 
@@ -45,6 +46,10 @@ Optimizer::Optimizer(Runtime& runtime, const ParameterSet& parameters, const Opt
       values_(parameters.values()),
       gradients_(parameters.gradients()),
       storage_(parameters.storage()) {
+  if (!values_.defined()) {
+    throw invalid_argument("Optimizer: parameters", "allocated parameters", "none",
+                           "call ParameterSet::allocate first");
+  }
   const auto zeros = [&](const Shape& shape, DType dtype, std::string_view name) {
     return Tensor::zeros(runtime, shape, dtype, Tag::optimizer, name);
   };
@@ -60,6 +65,11 @@ Optimizer::Optimizer(Runtime& runtime, const ParameterSet& parameters, const Opt
 }
 
 Tensor Optimizer::note_loss(Runtime& runtime, const Tensor& sum, const Tensor& window_weight) const {
+  // A GPU's host does not know the weight: there the step is skipped, as its loss is not finite.
+  if (!runtime.stream().on_gpu() && !runtime.dry() && *window_weight.data<double>() == 0.0) {
+    throw invalid_argument("Optimizer::note_loss: window_weight", "one loss term or more", "0",
+                           "the mask must count at least one row");
+  }
   const Tensor seed = Tensor::empty(runtime, Shape{1}, DType::f64, Tag::workspace, "seed");
   meshgrad::kernels::note_loss({.state = state_, .sum = sum, .window_weight = window_weight, .seed = seed},
                                runtime.stream());

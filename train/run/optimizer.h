@@ -15,12 +15,13 @@ LearningRate learning_rate(const ScheduleConfig& schedule, double peak, int64_t 
 /// Owns moments of the parameters' arena and the StepState. Nothing here waits for the device but state().
 class Optimizer {
  public:
-  /// With parameters stored in f16 the loss is scaled.
+  /// With parameters stored in f16 the loss is scaled. Throws InvalidArgument before they are allocated.
   Optimizer(Runtime& runtime, const ParameterSet& parameters, const OptimizerConfig& config, double clip_norm,
             const LearningRate& rate, const LossScaleRule& loss_scale = {});
 
   /// Adds a batch's loss (f64 [1]) to the window of `window_weight` (f64 [1]) loss terms; returns the seed of
-  /// its backward pass.
+  /// its backward pass. A weight of 0, of a mask of zeros, throws InvalidArgument on the CPU; on a GPU step()
+  /// skips the window.
   Tensor note_loss(Runtime& runtime, const Tensor& sum, const Tensor& window_weight) const;
   /// Ends the window: applies the gradients of the parameters' arena and clears them. With a non-finite
   /// gradient or loss it only clears them, and counts the window as skipped.
