@@ -292,7 +292,7 @@ TEST_CASE("a data set without a train split says where its statistics come from"
   const ScratchDirectory scratch;
   write_meta(scratch.path, square_meta(3));
   write_bytes(scratch.path / "valid.tfrecord", tfrecord_of({SquareRecord(3)}));
-  write_bytes(scratch.path / "test.tfrecord", tfrecord_of({SquareRecord(3)}));
+  write_bytes(scratch.path / "test.tfrecord", tfrecord_of({SquareRecord(3, 2)}));
   const ConvertReport report = convert(options_for(scratch.path, scratch.path / "a.mgd"));
   CHECK(report.statistics_split == "valid");
   REQUIRE(report.warnings.size() == 1);

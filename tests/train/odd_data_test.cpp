@@ -274,3 +274,51 @@ TEST_CASE("names of fields have no control characters") {
       with("u\n", npy<float>("<f4", "(5, 4)", counting(20))),
       "a.npz] needed field names without control characters, got \"u\\x0a\"; fix: rename the field"));
 }
+
+TEST_CASE("a trajectory of one split in another is named, at conversion and in the file") {
+  const ScratchDirectory scratch;
+  fs::create_directories(scratch.path / "data");
+  NpzArrays arrays = plain_square();
+  for (const char* name : {"a_train", "b_train", "c_test", "d_valid", "e_test"}) {
+    const bool copy = name[0] == 'b' || name[0] == 'c' || name[0] == 'e';
+    std::vector<float> u = counting(20);
+    u[7] = copy ? 1.0F : static_cast<float>(name[0]);
+    arrays["u"] = npy<float>("<f4", "(5, 4)", u);
+    write_npz(scratch.path / "data" / (std::string(name) + ".npz"), arrays, false);
+  }
+  ConvertOptions options;
+  options.input = scratch.path / "data";
+  options.output = scratch.path / "a.mgd";
+  const ConvertReport report = convert(options);
+  const std::string expected =
+      "[c_test.npz] in split test: mesh and fields are those of b_train.npz in split train, so errors there "
+      "say little "
+      "(and 1 more like it)";
+  REQUIRE(report.warnings.size() == 1);
+  CHECK(report.warnings[0] == expected);
+  CHECK(Dataset::open(options.output).warnings() == report.warnings);
+  fs::remove(scratch.path / "data/c_test.npz");
+  fs::remove(scratch.path / "data/e_test.npz");
+  CHECK(convert(options).warnings.empty());
+}
+
+TEST_CASE("a value that flattens the normaliser is named with its place") {
+  const size_t frames = 50;
+  std::vector<float> u(frames * 4);
+  for (size_t i = 0; i < u.size(); ++i) u[i] = std::sin(static_cast<float>(i));
+  NpzArrays arrays = plain_square();
+  const auto with_value = [&](float value) {
+    std::vector<float> values = u;
+    values[17 * 4 + 3] = value;
+    arrays["u"] = npy<float>("<f4", "(50, 4, 1)", values);
+    return convert_arrays(arrays);
+  };
+  CHECK(with_value(1e30F).warns(
+      "a.npz] field u has 1e+30 at frame 17, node 3, where 98 % of the values span 2"));
+  CHECK(with_value(-4000.0F).warns("field u has -4000 at frame 17, node 3"));
+  CHECK(with_value(1000.0F).report.warnings.empty());
+  CHECK(convert_arrays(plain_square()).report.warnings.empty());
+  // A source at one node of a field that is 0 elsewhere is no fault.
+  std::ranges::fill(u, 0.0F);
+  CHECK(with_value(1e6F).report.warnings.empty());
+}

@@ -68,8 +68,8 @@ TEST_CASE("folders of one-frame meshes convert with fields of every kind, and re
     write_npz(scratch.path / "train" / ("mesh_" + std::to_string(1000 + i) + ".npz"),
               steady_square(static_cast<float>(i + 1)), i % 2 == 0);
   }
-  write_npz(scratch.path / "val" / "a_test.npz", steady_square(2), true);  // its folder counts
-  write_npz(scratch.path / "test" / "b.npz", steady_square(3), true);
+  write_npz(scratch.path / "val" / "a_test.npz", steady_square(1002), true);  // its folder counts
+  write_npz(scratch.path / "test" / "b.npz", steady_square(1003), true);
   ConvertReport report;
   const Dataset data = convert_folder(scratch.path, &report);
   CHECK(report.warnings.empty());

@@ -19,6 +19,44 @@ std::string printed(const Json& json) {
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
+std::string unit_text(const FieldInfo& field) { return field.unit.empty() ? "" : " " + field.unit; }
+
+/// A line for each component: minimum, maximum and mean over the split of the statistics.
+std::string values_text(const Dataset& data) {
+  std::string text;
+  for (const FieldInfo& field : data.fields()) {
+    const FieldStatistics stats = data.field_stats(field.name);
+    for (size_t c = 0; c < stats.min.size() && stats.count > 0; ++c) {
+      const std::string name = field.components == 1 ? field.name : fmt::format("{}[{}]", field.name, c);
+      const std::string mean = stats.mean.empty() ? "" : fmt::format(", mean {:.6g}", stats.mean[c]);
+      text += fmt::format("{:10}{}: {:.6g} to {:.6g}{}{}\n", text.empty() ? "values" : "", name, stats.min[c],
+                          stats.max[c], mean, unit_text(field));
+    }
+  }
+  return text;
+}
+
+/// "0: 1876, 6: 233", without types that do not occur.
+std::string node_types_text(const std::vector<double>& counts) {
+  std::string text;
+  for (size_t type = 0; type < counts.size(); ++type) {
+    if (counts[type] > 0) text += fmt::format("{}{}: {:.0f}", text.empty() ? "" : ", ", type, counts[type]);
+  }
+  return text;
+}
+
+/// fields_json with minimum, maximum and mean of each component; a packed file of version 1 has no ranges.
+Json fields_with_values(const Dataset& data) {
+  Json fields = fields_json(data.fields());
+  for (Json& field : fields) {
+    const FieldStatistics stats = data.field_stats(field["name"].get<std::string>());
+    field["minimum"] = stats.min;
+    field["maximum"] = stats.max;
+    field["mean"] = stats.mean;
+  }
+  return fields;
+}
+
 std::string describe_dataset(const std::string& path, bool json) {
   const Dataset data = Dataset::open(path);
   if (json) {
@@ -31,10 +69,11 @@ std::string describe_dataset(const std::string& path, bool json) {
                     {"dt", data.dt()},
                     {"trajectories", data.trajectories()},
                     {"meshes", data.meshes()},
-                    {"fields", fields_json(data.fields())},
+                    {"fields", fields_with_values(data)},
                     {"splits", splits_json(data.splits())},
                     {"statistics_split", data.statistics_split()},
-                    {"node_types", data.node_type_counts()}});
+                    {"node_types", data.node_type_counts()},
+                    {"warnings", data.warnings()}});
   }
   std::string text =
       fmt::format("packed    {} ({}), from {}\n", path, bytes_text(data.bytes()), data.source());
@@ -43,6 +82,10 @@ std::string describe_dataset(const std::string& path, bool json) {
   text += data.dt() > 0 ? fmt::format("dt        {} s\n", data.dt()) : std::string("dt        unknown\n");
   text += "fields    " + fields_text(data.fields()) + "\n";
   text += "splits    " + splits_text(data.splits()) + "\n";
+  text += values_text(data);
+  text += fmt::format("types     {} (frames x nodes; this and values of split {})\n",
+                      node_types_text(data.node_type_counts()), data.statistics_split());
+  for (const std::string& warning : data.warnings()) text += "warning   " + warning + "\n";
   return text + fmt::format("content   {:016x}\n", data.fingerprint());
 }
 

@@ -3,9 +3,11 @@
 #include <meshgrad/train/io/host_memory_error.h>
 
 #include <fmt/format.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -14,6 +16,7 @@
 #include <meshgrad/train/data/convert_inputs.h>
 #include <meshgrad/train/data/mesh_check.h>
 #include <meshgrad/train/data/mesh_edges.h>
+#include <meshgrad/train/data/outlier.h>
 #include <meshgrad/train/data/packed_file_writer.h>
 
 namespace meshgrad {
@@ -94,8 +97,12 @@ class Packer {
 
   ConvertReport finish(const std::vector<std::string>& split_order, const std::string& source) {
     check_internal(writer_ != nullptr, "a conversion without a trajectory");
+    if (leaks_ > 1) leak_ += fmt::format(" (and {} more like it)", leaks_ - 1);
+    std::vector<std::string> lasting = outliers_.texts();
+    if (leaks_ > 0) lasting.push_back(leak_);
+    for (const std::string& warning : lasting) warnings_.add(warning);
     const PackedFileWriter::Summary summary =
-        writer_->finish(split_order, statistics_, statistics_split_, source);
+        writer_->finish(split_order, statistics_, statistics_split_, source, lasting);
     report_.meshes = summary.meshes;
     report_.output_bytes = summary.bytes;
     report_.splits = summary.splits;
@@ -291,6 +298,8 @@ class Packer {
       std::visit([&](const auto& values) { packed.fields.emplace_back(values); }, field.values);
     }
     writer_->add_trajectory(packed);
+    look_for_leak(packed);
+    look_for_outliers(t, mesh);
     if (split == statistics_split_) count(t, mesh);
     split_frames_[split] += t.frames;
     const bool in_time =
@@ -314,6 +323,35 @@ class Packer {
     }
   }
 
+  // A trajectory with the content of one in another split: a model is tested with what it was trained on.
+  void look_for_leak(const PackedFileWriter::Trajectory& t) {
+    XXH128_hash_t hash = XXH3_128bits(&t.mesh, sizeof t.mesh);
+    for (const FieldData& field : t.fields) {
+      const XXH128_hash_t next = XXH3_128bits_withSeed(field.bytes.data(), field.bytes.size(), hash.low64);
+      hash = {next.low64, next.high64 ^ (hash.high64 * 3)};
+    }
+    const auto [known, added] = contents_.try_emplace({hash.low64, hash.high64}, Origin{t.name, t.split});
+    if (added || known->second.split == t.split) return;
+    if (leaks_++ == 0) {
+      leak_ = fmt::format(
+          "[{}] in split {}: mesh and fields are those of {} in split {}, so errors there say little", t.name,
+          t.split, known->second.name, known->second.split);
+    }
+  }
+
+  void look_for_outliers(const RawTrajectory& t, int64_t mesh) {
+    for (const RawField& field : t.fields) {
+      const auto found = find_outlier(field, static_cast<int64_t>(writer_->mesh_rows(mesh).of(field.on)));
+      if (!found) continue;
+      outliers_.add(
+          fmt::format("[{}] field {} has {:g} at frame {}, {} {}, where 98 % of the values span {:.2g}: "
+                      "normalised by their "
+                      "standard deviation, all others are nearly equal",
+                      t.name, field.name, found->value, found->frame + (field.dynamic ? t.first_frame : 0),
+                      name_of(field.on), found->row, found->spread));
+    }
+  }
+
   void count(const RawTrajectory& t, int64_t mesh) {
     statistics_.count_nodes(t.node_type, t.frames);
     for (size_t f = 0; f < t.fields.size(); ++f) {
@@ -334,6 +372,13 @@ class Packer {
   const ConvertOptions& options_;
   std::string statistics_split_;
   Warnings& warnings_;
+  struct Origin {
+    std::string name, split;
+  };
+  std::map<std::pair<uint64_t, uint64_t>, Origin> contents_;  // by a hash of mesh and fields
+  int64_t leaks_ = 0;
+  std::string leak_;  // the first
+  Warnings outliers_;
   std::optional<bool> quads_;  // whether cells of 4 nodes in 3-D are quads, by the first mesh
   std::string first_name_;     // of the first trajectory, as errors name it
   std::unique_ptr<PackedFileWriter> writer_;

@@ -104,6 +104,7 @@ const std::filesystem::path& Dataset::path() const { return file_->path(); }
 const std::vector<SplitInfo>& Dataset::splits() const { return file_->metadata().splits; }
 const std::vector<FieldInfo>& Dataset::fields() const { return file_->metadata().fields; }
 const std::string& Dataset::source() const { return file_->metadata().source; }
+const std::vector<std::string>& Dataset::warnings() const { return file_->metadata().warnings; }
 int Dataset::dim() const { return file_->metadata().dim; }
 double Dataset::dt() const { return file_->metadata().dt; }
 int64_t Dataset::trajectories() const { return static_cast<int64_t>(file_->trailer().trajectory_count); }

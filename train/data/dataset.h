@@ -113,6 +113,8 @@ class Dataset {
   const std::vector<SplitInfo>& splits() const;
   const std::vector<FieldInfo>& fields() const;
   const std::string& source() const;  ///< what was converted, for people
+  /// What the conversion found that makes results on this data doubtful; a run repeats it.
+  const std::vector<std::string>& warnings() const;
   int dim() const;
   double dt() const;             ///< of the first trajectory; 0 when unknown
   int64_t trajectories() const;  ///< of all splits

@@ -26,7 +26,7 @@
 // Metadata: {"dim", "dt", "node_types", "source", "statistics_split",
 //   "fields": [{"name", "components", "dynamic", "unit", "on": "node" | "edge" | "cell" | "graph",
 //               "dtype": "f32" | "i32" | "i64"}],
-//   "splits": [{"name", "first", "count"}]}
+//   "splits": [{"name", "first", "count"}], "warnings": [text]}, of which "warnings" may be missing
 // node_types is one more than the largest node type in the file.
 //
 // Statistics, of the split statistics_split, all f64:
@@ -121,7 +121,8 @@ struct PackedMetadata {
   std::vector<FieldInfo> fields;
   std::vector<SplitInfo> splits;
   std::string statistics_split;
-  std::string source;  ///< what was converted, for people
+  std::string source;                 ///< what was converted, for people
+  std::vector<std::string> warnings;  ///< what a run on this data repeats when it starts
 };
 
 /// Where the parts of a mesh's section start, relative to it, and its size; nothing when it does not fit in

@@ -158,7 +158,8 @@ void PackedFileWriter::add_trajectory(const Trajectory& trajectory) {
 PackedFileWriter::Summary PackedFileWriter::finish(const std::vector<std::string>& split_order,
                                                    const DataStatistics& statistics,
                                                    const std::string& statistics_split,
-                                                   const std::string& source) {
+                                                   const std::string& source,
+                                                   const std::vector<std::string>& warnings) {
   std::vector<std::string> names = split_order;
   for (const auto& [split, record] : trajectories_) {
     if (std::find(names.begin(), names.end(), split) == names.end()) names.push_back(split);
@@ -176,6 +177,7 @@ PackedFileWriter::Summary PackedFileWriter::finish(const std::vector<std::string
   metadata_.dt = ordered.empty() ? 0.0 : ordered.front().dt;
   metadata_.statistics_split = statistics_split;
   metadata_.source = source;
+  metadata_.warnings = warnings;
   write_index(ordered, statistics);
   file_.commit();
   return {metadata_.splits, static_cast<int64_t>(meshes_.size()), file_.size()};
@@ -195,6 +197,7 @@ void PackedFileWriter::write_index(const std::vector<TrajectoryRecord>& ordered,
 
   const std::vector<double> numbers = statistics_to_numbers(statistics);
   const std::string text = metadata_to_json(metadata_);
+  metadata_from_json(text, kPackedVersion, "the data to pack");
   PackedTrailer trailer;
   trailer.mesh_count = meshes_.size();
   trailer.mesh_offset = append_section(bytes_of(meshes_));

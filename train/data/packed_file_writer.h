@@ -79,9 +79,11 @@ class PackedFileWriter {
   };
   /// Writes the index and puts the file in place. Trajectories are grouped by split, in the given order of
   /// splits (those not named follow), and keep their order within one. Groups of the statistics are made as
-  /// many as there are node types.
+  /// many as there are node types. A run on the data repeats `warnings`. Throws DataError, before anything is
+  /// replaced, for metadata that no reader would accept.
   Summary finish(const std::vector<std::string>& split_order, const DataStatistics& statistics,
-                 const std::string& statistics_split, const std::string& source);
+                 const std::string& statistics_split, const std::string& source,
+                 const std::vector<std::string>& warnings = {});
 
   /// The rows that a field of mesh `mesh` has.
   RowCounts mesh_rows(int64_t mesh) const { return row_counts(meshes_[static_cast<size_t>(mesh)]); }

@@ -113,6 +113,7 @@ PackedMetadata metadata_of(const Json& json, uint32_t version) {
   metadata.node_types = version == 1 ? kNodeTypesOfVersion1 : whole_number(json.at("node_types"));
   metadata.statistics_split = json.at("statistics_split").get<std::string>();
   metadata.source = json.at("source").get<std::string>();
+  if (json.contains("warnings")) metadata.warnings = json["warnings"].get<std::vector<std::string>>();
   for (const Json& field : json.at("fields")) metadata.fields.push_back(field_of(field, version));
   for (const Json& split : json.at("splits")) {
     metadata.splits.push_back({split.at("name").get<std::string>(), whole_number(split.at("first")),
@@ -178,7 +179,8 @@ std::string metadata_to_json(const PackedMetadata& metadata) {
             {"statistics_split", metadata.statistics_split},
             {"source", metadata.source},
             {"fields", Json::array()},
-            {"splits", Json::array()}};
+            {"splits", Json::array()},
+            {"warnings", metadata.warnings}};
   for (const FieldInfo& field : metadata.fields) {
     json["fields"].push_back({{"name", field.name},
                               {"components", field.components},

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the program says of a data set: when it is converted, described and trained on.
+#include <doctest/doctest.h>
+
+#include "train/process.h"
+#include "train/small_run.h"
+
+using namespace meshgrad;
+using meshgrad::test::contains;
+using meshgrad::test::Outcome;
+using meshgrad::test::run_meshgrad;
+using meshgrad::test::ScratchDirectory;
+using meshgrad::test::wave_record;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// The validation split is the training split's trajectory.
+fs::path leaking_waves(const fs::path& folder) {
+  test::write_meta(folder, test::square_meta(6));
+  test::write_bytes(folder / "train.tfrecord", test::tfrecord_of({wave_record(5, 6, 0.0)}));
+  test::write_bytes(folder / "valid.tfrecord", test::tfrecord_of({wave_record(5, 6, 0.0)}));
+  test::write_bytes(folder / "test.tfrecord", test::tfrecord_of({wave_record(5, 6, 1.0)}));
+  return folder;
+}
+
+}  // namespace
+
+TEST_CASE("a trajectory in two splits is reported by convert, info and train") {
+  const ScratchDirectory scratch;
+  fs::create_directories(scratch.path / "in");
+  const std::string packed = (scratch.path / "a.mgd").string();
+  const std::string leak =
+      "[valid.tfrecord: record 0] in split valid: mesh and fields are those of train.tfrecord: record 0 in "
+      "split train";
+  const Outcome converted = run_meshgrad(
+      {"convert", leaking_waves(scratch.path / "in").string(), "-o", packed, "--unit", "velocity=m/s"});
+  CHECK(converted.code == 0);
+  CHECK(contains(converted.err, "meshgrad: warning: " + leak));
+
+  const Outcome info = run_meshgrad({"info", packed});
+  CHECK(contains(info.out, "warning   " + leak));
+  CHECK(contains(info.out, "values    velocity[0]: 0.8"));
+  CHECK(contains(info.out, "m/s\n          velocity[1]: 0.0"));
+  CHECK(contains(info.out, ", mean "));
+  CHECK(contains(info.out,
+                 "types     0: 54, 4: 18, 5: 18, 6: 60 (frames x nodes; this and values of split train)"));
+  const auto json = nlohmann::json::parse(run_meshgrad({"info", packed, "--json"}).out);
+  CHECK(json["fields"][0]["minimum"].size() == 2);
+  CHECK(json["fields"][0]["minimum"][1].get<double>() < json["fields"][0]["mean"][1].get<double>());
+  CHECK(json["fields"][0]["mean"][1].get<double>() < json["fields"][0]["maximum"][1].get<double>());
+  CHECK(json["warnings"].size() == 1);
+
+  Config config = test::small_config(scratch.path, packed);
+  config.train.steps = 2;
+  const Outcome trained = run_meshgrad({"train", test::write_config(scratch.path, config)});
+  CHECK(trained.code == 0);
+  CHECK(contains(trained.err, "warning: " + leak));
+}
