@@ -31,21 +31,22 @@ struct ParsedVtu {
     const std::size_t end = text.find("\n  </AppendedData>\n</VTKFile>\n", begin);
     REQUIRE(begin < end);
     REQUIRE(end < text.size());
-    std::size_t next = 0;
+    std::size_t before = end - begin;  // of the element before: arrays lie in reverse, back to back
     constexpr std::string_view kElement = "<DataArray ";
     for (std::size_t at = text.find(kElement); at < begin; at = text.find(kElement, at + 1)) {
       const std::string element = text.substr(at, text.find('>', at) - at);
       if (attribute(element, "format") != "appended") continue;
-      CHECK(std::stoul(attribute(element, "offset")) == next);  // back to back, in order
+      const std::size_t next = std::stoul(attribute(element, "offset"));
       std::uint64_t bytes = 0;
       std::memcpy(&bytes, text.data() + begin + next, 8);
       REQUIRE(begin + next + 8 + bytes <= end);
       const std::string name = attribute(element, "Name"), width = attribute(element, "NumberOfComponents");
       arrays[name] = values(attribute(element, "type"), text.data() + begin + next + 8, bytes);
       components[name] = width.empty() ? 1 : std::stoi(width);
-      next += 8 + bytes;
+      CHECK(next + 8 + bytes == before);
+      before = next;
     }
-    unread_bytes = end - begin - next;
+    unread_bytes = before;
   }
 
  private:
@@ -99,6 +100,7 @@ TEST_CASE("a frame of triangles reads back") {
       "type=\"UnstructuredGrid\" version=\"1.0\" byte_order=\"LittleEndian\" header_type=\"UInt64\""));
   CHECK(contains(vtu.text, "NumberOfPoints=\"4\" NumberOfCells=\"2\""));
   CHECK(contains(vtu.text, "Name=\"TimeValue\" NumberOfTuples=\"1\" format=\"ascii\">0.1</DataArray>"));
+  CHECK(vtu.arrays.count("node_type") == 0);
   CHECK(vtu.arrays.at("velocity") == Doubles{1, 2, 0, 3, 4, 0, 5, 6, 0, 7, 8, 0});
   CHECK(vtu.components.at("velocity") == 3);
   CHECK(vtu.arrays.at("p&lt;&amp;&gt;") == Doubles{9, 8, 7, 6.5});
@@ -106,6 +108,24 @@ TEST_CASE("a frame of triangles reads back") {
   CHECK(vtu.arrays.at("connectivity") == Doubles{0, 1, 2, 0, 2, 3});
   CHECK(vtu.arrays.at("offsets") == Doubles{3, 6});
   CHECK(vtu.arrays.at("types") == Doubles{5, 5});
+}
+
+TEST_CASE("node types are integers, and no other field has their name") {
+  const ScratchDirectory scratch;
+  const std::vector<std::int32_t> types{0, 4, 5, 70000};
+  MeshView mesh = square();
+  mesh.node_type = types;
+  write_vtu(scratch.path / "f.vtu", mesh, {}, 0);
+  const std::string text = read_text(scratch.path / "f.vtu");
+  CHECK(contains(text, "<DataArray type=\"Int32\" Name=\"node_type\""));
+  CHECK(ParsedVtu(text).arrays.at("node_type") == Doubles{0, 4, 5, 70000});
+  const std::vector<float> four(4);
+  const PointField fields[] = {{"node_type", 1, four}};
+  CHECK_THROWS_AS(write_vtu(scratch.path / "f.vtu", mesh, fields, 0), InvalidArgument);
+  const std::vector<std::int32_t> three(3);
+  mesh.node_type = three;
+  CHECK_THROWS_WITH_AS(write_vtu(scratch.path / "f.vtu", mesh, {}, 0), doctest::Contains("node types"),
+                       InvalidArgument);
 }
 
 TEST_CASE("every kind of cell has its VTK type") {

@@ -50,8 +50,7 @@ std::vector<FieldFrame> split_fields(const MeshInputs& inputs, const std::vector
 /// has the truth.
 void write_comparison(const fs::path& path, const MeshView& mesh, const std::vector<FieldFrame>& fields,
                       double time) {
-  const std::vector<float> node_types(mesh.node_type.begin(), mesh.node_type.end());
-  std::vector<PointField> points{{"node_type", 1, node_types}};
+  std::vector<PointField> points;
   for (const FieldFrame& field : fields) {
     points.push_back({field.info.name, field.info.components, field.ours});
     if (field.truth.empty()) continue;

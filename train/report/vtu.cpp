@@ -21,25 +21,40 @@ enum class VtkCell : std::uint8_t {
   hexahedron = 12
 };
 
-/// The XML text and the appended bytes grow together: each array's element names its offset.
+/// The XML text, and the arrays that are appended to it in reverse: the last element names the first bytes.
+/// VTK reads any order; meshio 5.3.5 looks elements up by offsets that it rewrites on the way, which cannot
+/// collide in this order, and otherwise takes one array for another.
 class VtuDocument {
  public:
   std::string xml;
-  std::vector<std::byte> appended;
 
   template <class T>
   void array(std::string_view type, std::string_view attributes, std::span<const T> values) {
-    xml += fmt::format("        <DataArray type=\"{}\" {} format=\"appended\" offset=\"{}\"/>\n", type,
-                       attributes, appended.size());
-    const std::uint64_t bytes = values.size_bytes();
-    append(std::as_bytes(std::span(&bytes, 1)));
-    append(std::as_bytes(values));
+    xml += fmt::format("        <DataArray type=\"{}\" {} format=\"appended\" offset=\"", type, attributes);
+    const auto bytes = std::as_bytes(values);
+    arrays_.push_back({xml.size(), {bytes.begin(), bytes.end()}});
+    xml += "\"/>\n";
+  }
+
+  /// Writes the offsets into `xml` and returns the appended bytes. Once, at the end.
+  std::vector<std::byte> finish() {
+    std::vector<std::byte> appended;
+    for (auto array = arrays_.rbegin(); array != arrays_.rend(); ++array) {
+      xml.insert(array->at, std::to_string(appended.size()));
+      const std::uint64_t size = array->bytes.size();
+      const auto header = std::as_bytes(std::span(&size, 1));
+      appended.insert(appended.end(), header.begin(), header.end());
+      appended.insert(appended.end(), array->bytes.begin(), array->bytes.end());
+    }
+    return appended;
   }
 
  private:
-  void append(std::span<const std::byte> bytes) {
-    appended.insert(appended.end(), bytes.begin(), bytes.end());
-  }
+  struct Array {
+    std::size_t at;  // where its offset belongs in `xml`
+    std::vector<std::byte> bytes;
+  };
+  std::vector<Array> arrays_;
 };
 
 std::vector<float> padded_to_three(std::span<const float> values) {
@@ -118,6 +133,13 @@ void write_vtu(const std::filesystem::path& path, const MeshView& mesh, std::spa
                double time) {
   check_mesh("write_vtu", mesh);
   std::set<std::string> names;
+  if (!mesh.node_type.empty()) {
+    names.insert("node_type");
+    if (std::ssize(mesh.node_type) != mesh.nodes) {
+      throw invalid_argument("write_vtu", fmt::format("node types of {} nodes, or none", mesh.nodes),
+                             fmt::format("{}", mesh.node_type.size()));
+    }
+  }
   for (const PointField& field : fields) {
     check_field("write_vtu", mesh, field);
     if (field.name.empty() || !names.insert(field.name).second) {
@@ -139,16 +161,18 @@ void write_vtu(const std::filesystem::path& path, const MeshView& mesh, std::spa
       "    <Piece NumberOfPoints=\"{}\" NumberOfCells=\"{}\">\n"
       "      <PointData>\n",
       time, mesh.nodes, cells.count());
+  if (!mesh.node_type.empty()) document.array<std::int32_t>("Int32", "Name=\"node_type\"", mesh.node_type);
   for (const PointField& field : fields) add_vectors(document, field.name, field.components, field.values);
   document.xml += "      </PointData>\n      <Points>\n";
   add_vectors(document, "Points", mesh.dim, mesh.positions);
   document.xml += "      </Points>\n";
   add_cells(document, cells);
   document.xml += "    </Piece>\n  </UnstructuredGrid>\n  <AppendedData encoding=\"raw\">\n_";
+  const std::vector<std::byte> appended = document.finish();
 
   AtomicFile file(path);
   file.write(document.xml);
-  file.write(document.appended);
+  file.write(appended);
   file.write("\n  </AppendedData>\n</VTKFile>\n");
   file.commit();
 }

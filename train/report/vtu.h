@@ -11,7 +11,8 @@
 namespace meshgrad {
 
 /// Writes an UnstructuredGrid (VTK XML 1.0, UInt64 headers, raw appended data) with point fields. Positions
-/// and two-component fields are padded with a zero to three, as VTK wants vectors. Without cells the edges
+/// and two-component fields are padded with a zero to three, as VTK wants vectors. The mesh's node types, if
+/// it has them, become the i32 field node_type. Without cells the edges
 /// become lines, and without edges each node a vertex. `time` is stored as the field TimeValue, which
 /// ParaView shows. Goes through AtomicFile. InvalidArgument when sizes do not fit or a name is empty or
 /// occurs twice; DataError when the file cannot be written.
