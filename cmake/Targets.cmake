@@ -15,6 +15,16 @@ endif()
 # would not be vectors.
 file(GLOB vector_sources ${PROJECT_SOURCE_DIR}/kernels/cpu/*.cpp)
 set_source_files_properties(${vector_sources} PROPERTIES COMPILE_OPTIONS "-O3;-fno-math-errno")
+# MESHGRAD_NATIVE: of AVX2 and AVX-512, the kernels that this machine does not choose are not compiled.
+if(MESHGRAD_NATIVE AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64" AND EXISTS /proc/cpuinfo)
+  file(STRINGS /proc/cpuinfo flags REGEX "^flags" LIMIT_COUNT 1)
+  set(unused_isa HWY_AVX3)
+  if(flags MATCHES " avx512f " AND flags MATCHES " avx512bw " AND flags MATCHES " avx512vl " AND
+     flags MATCHES " avx512dq " AND flags MATCHES " avx512cd ")
+    set(unused_isa HWY_AVX2)
+  endif()
+  target_compile_definitions(meshgrad_kernels PRIVATE MESHGRAD_UNUSED_ISA=${unused_isa})
+endif()
 # With their unrolled blocks under AddressSanitizer these take as long to compile as half of the rest. Their tests put
 # operands in front of pages that may not be read, and scripts/nightly runs them under valgrind, too (without AVX-512).
 if(MESHGRAD_SANITIZE MATCHES "address")

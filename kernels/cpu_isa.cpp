@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <meshgrad/kernels/cpu/targets.h>
+
 #include <hwy/targets.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/kernels/cpu_isa.h>
@@ -47,7 +49,7 @@ const std::vector<Isa>& machine_isas() {
   static const std::vector<Isa> found = [] {
     std::vector<Isa> isas{Isa::scalar};
 #if defined(__x86_64__)
-    const int64_t targets = hwy::SupportedTargets();
+    const int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;  // of the machine, and compiled
     if ((targets & HWY_AVX2) != 0) isas.push_back(Isa::avx2);
     if ((targets & HWY_AVX3) != 0) isas.push_back(Isa::avx512);
     if ((targets & HWY_AVX3) == 0 || !__builtin_cpu_supports("avx512bf16")) return isas;

@@ -38,7 +38,7 @@ HWY_POP_ATTRIBUTES
 
 #if HWY_ONCE
 namespace meshgrad::cpu {
-#if defined(__x86_64__)
+#if HWY_TARGETS & HWY_AVX3
 const GemmOps<bfloat16>* gemm_bf16_pairs();
 const GemmOps<bfloat16>* gemm_amx();
 #endif
@@ -47,7 +47,7 @@ bool multiplies_bf16_pairs() { return isa() >= Isa::avx512_bf16; }
 
 template <>
 const GemmOps<bfloat16>& gemm_ops<bfloat16>() {
-#if defined(__x86_64__)
+#if HWY_TARGETS & HWY_AVX3
   if (isa() == Isa::amx) return *gemm_amx();
   if (isa() == Isa::avx512_bf16) return *gemm_bf16_pairs();
 #endif

@@ -3,9 +3,12 @@
 // everything else. Row operations rely on masked loads and stores that do not touch memory past the row,
 // which only these targets guarantee.
 #pragma once
+#ifndef MESHGRAD_UNUSED_ISA
+#define MESHGRAD_UNUSED_ISA 0  // with MESHGRAD_NATIVE: the target that this machine does not need
+#endif
 #if defined(__x86_64__)
 #define HWY_BASELINE_TARGETS HWY_SCALAR
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL | MESHGRAD_UNUSED_ISA)
 #else
 #define HWY_COMPILE_ONLY_SCALAR
 #endif

@@ -208,8 +208,8 @@ Runtime runtime_of(const Config& config, const GlobalOptions& globals) {
 int run(const TrainCommand& command, const GlobalOptions& globals) {
   const Config config = load(command);
   refuse_several_processes();
-  Runtime runtime = runtime_of(config, globals);
   catch_stop_signals();
+  Runtime runtime = runtime_of(config, globals);
   Progress progress(stderr, is_terminal(stderr), kProgressSeconds);
   Notes notes(config.run.dir, globals.quiet, progress);
   TrainOptions options;

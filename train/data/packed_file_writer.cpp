@@ -42,9 +42,10 @@ void copy_name(std::array<char, 80>& to, std::string_view name) {
 
 /// `target`, unless it is a file with other content, such as an input.
 std::filesystem::path check_target(std::filesystem::path target) {
+  if (std::error_code ignored; !std::filesystem::is_regular_file(target, ignored)) return target;
   std::ifstream file(target, std::ios::binary);
   std::array<char, kPackedMagic.size()> magic{};
-  if (std::filesystem::is_regular_file(target) && file.read(magic.data(), 1) &&
+  if (file.read(magic.data(), 1) &&
       !(file.read(magic.data() + 1, magic.size() - 1) && magic == kPackedMagic)) {
     throw data_error(target.string(), "a new name or a packed file to replace", "a file of another kind",
                      "choose another name for the output, such as one that ends in .mgd");
