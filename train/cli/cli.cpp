@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/cli/bus_error.h>
 #include <meshgrad/train/cli/command.h>
 #include <meshgrad/train/cli/output.h>
 #include <meshgrad/train/cli/signals.h>
@@ -166,6 +167,7 @@ void add_threads(CLI::App& command, int& threads) {
 
 int run_cli(int argc, char** argv) {
   cli::prepare_process();
+  cli::catch_bus_errors();
   bool color = cli::stderr_takes_color();
   const auto fail = [&](const std::string& text, int code) {
     cli::print_error(text, color);

@@ -37,8 +37,12 @@ struct RunConfig {
   int64_t threads = 0;          ///< 0: all that are available
 };
 
+/// When the checksum of a trajectory is verified: at its first use, or at the first of each epoch.
+enum class DataVerify : uint8_t { once, epoch };
+
 struct DataConfig {
   std::string path;
+  DataVerify verify = DataVerify::once;
   std::string train_split = "train";
   std::string valid_split = "valid";
   std::vector<std::string> inputs = {"velocity"};

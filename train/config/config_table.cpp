@@ -41,6 +41,7 @@ constexpr Choice kPrecisions[] = {is("f32", DType::f32), is("f64", DType::f64), 
 constexpr Choice kGraphs[] = {is("off", GraphsMode::off), is("capture", GraphsMode::capture)};
 constexpr Choice kPredictions[] = {is("change", Prediction::change),
                                    is("second_change", Prediction::second_change)};
+constexpr Choice kVerify[] = {is("once", DataVerify::once), is("epoch", DataVerify::epoch)};
 constexpr Choice kTasks[] = {is("mesh_dynamics", TaskName::mesh_dynamics),
                              is("steady_field", TaskName::steady_field)};
 constexpr Choice kModels[] = {is("mesh_graph_net", ModelName::mesh_graph_net)};
@@ -124,6 +125,8 @@ constexpr ConfigKey kKeys[] = {
 
     {"data", "path", TextKey{member<&Config::data, &DataConfig::path>()}, "",
      "Packed file written by `meshgrad convert`; required for training"},
+    {"data", "verify", choice<&Config::data, &DataConfig::verify>(kVerify), "",
+     "Whether a trajectory's checksum is verified when the run first reads it, or again in each epoch"},
     {"data", "train_split", TextKey{member<&Config::data, &DataConfig::train_split>(), true, "a split"}, "",
      "Split to train on"},
     {"data", "valid_split", TextKey{member<&Config::data, &DataConfig::valid_split>(), true, "a split"}, "",

@@ -142,6 +142,9 @@ TrajectoryView Dataset::trajectory(std::string_view split_name, int64_t i) const
   return trajectory(in.first + i);
 }
 
+void Dataset::check_unchanged() const { file_->check_unchanged(); }
+void Dataset::verify_again() const { file_->verify_again(); }
+
 void Dataset::read_ahead(std::string_view split_name, int64_t i) const {
   const SplitInfo& in = split(split_name);
   if (i >= 0 && i < in.count) file_->read_ahead(in.first + i);

@@ -41,6 +41,7 @@ struct MeshView {
   std::span<const int32_t> sender_offsets;    ///< [nodes + 1] into sender_order
   std::span<const int32_t> sender_order;      ///< [edges]: edge numbers sorted by sender, then by number
   std::span<const int32_t> cells;             ///< [cells, nodes_per_cell]; empty when edges were given
+  std::string_view file;                      ///< where it was read from, for errors
 
   int64_t cell_count() const {
     return nodes_per_cell == 0 ? 0 : static_cast<int64_t>(cells.size()) / nodes_per_cell;
@@ -131,10 +132,16 @@ class Dataset {
   int64_t field_index(std::string_view name) const;
   const FieldInfo& field(std::string_view name) const;
 
-  /// Trajectory i of a split, or of the file. The first touch verifies its checksum and that of its mesh and
-  /// throws DataError when one is wrong.
+  /// Trajectory i of a split, or of the file. The first touch verifies its checksum and that of its mesh,
+  /// as does the first after check_unchanged saw a change, and throws DataError when one is wrong.
   TrajectoryView trajectory(std::string_view split, int64_t i) const;
   TrajectoryView trajectory(int64_t index) const;
+
+  /// Throws DataError when the file was cut short since it was opened, or the content of a trajectory that
+  /// was used since the last call but one has changed. To be called before results count. One system call.
+  void check_unchanged() const;
+  /// From now on the first touch of each trajectory verifies it again.
+  void verify_again() const;
 
   /// Says that trajectory i of a split is needed soon, so that the system reads it from the disk in the
   /// background. Costs nothing when it was read before.

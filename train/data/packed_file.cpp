@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -68,14 +69,18 @@ PackedFile::PackedFile(std::span<const std::byte> bytes, std::filesystem::path p
   read_header();
   read_trailer();
   read_description();
-  mesh_checked_ = std::vector<std::atomic<uint8_t>>(trailer_.mesh_count);
-  trajectory_checked_ = std::vector<std::atomic<uint8_t>>(trailer_.trajectory_count);
+  mesh_checked_ = std::vector<std::atomic<uint32_t>>(trailer_.mesh_count);
+  last_use_ = std::vector<std::atomic<uint32_t>>(trailer_.trajectory_count);
+  trajectory_checked_ = std::vector<std::atomic<uint32_t>>(trailer_.trajectory_count);
 }
 
 std::shared_ptr<const PackedFile> PackedFile::open(const std::filesystem::path& path) {
   MappedFile mapping(path);
+  mapping.guard();
+  const FileStamp stamp = mapping.file().stamp(path);
   std::shared_ptr<PackedFile> file(new PackedFile(mapping.bytes(), path));
   file->mapping_.emplace(std::move(mapping));
+  file->stamp_ = stamp;
   return file;
 }
 
@@ -134,6 +139,10 @@ void PackedFile::read_description() {
   }
   section(t.mesh_offset, t.mesh_count * sizeof(MeshRecord), "mesh index");
   section(t.trajectory_offset, t.trajectory_count * sizeof(TrajectoryRecord), "trajectory index");
+  const auto meshes = part<MeshRecord>(bytes_, t.mesh_offset, t.mesh_count);
+  meshes_.assign(meshes.begin(), meshes.end());
+  const auto trajectories = part<TrajectoryRecord>(bytes_, t.trajectory_offset, t.trajectory_count);
+  trajectories_.assign(trajectories.begin(), trajectories.end());
   const auto numbers = section(t.statistics_offset, t.statistics_bytes, "statistics");
   const auto text = section(t.metadata_offset, t.metadata_bytes, "metadata");
   const uint64_t hash =
@@ -156,28 +165,66 @@ void PackedFile::read_description() {
   }
 }
 
+void PackedFile::check_not_lost() const {
+  if (!mapping_ || !mapping_->lost()) return;
+  throw data_error(path_.string(), "to read the file while it is in use",
+                   "pages that are gone: the file was cut short, or the disk failed",
+                   "copy the file again, then resume the run");
+}
+
+void PackedFile::check_same(bool same, const std::string& what) const {
+  if (same) return;
+  check_not_lost();
+  throw data_error(where(what), "the checksum written with it", "another one: the content changed",
+                   kCopyOrConvertFix);
+}
+
+void PackedFile::check_unchanged() const {
+  if (!mapping_) return;
+  check_not_lost();
+  const FileStamp now = mapping_->file().stamp(path_);
+  const std::lock_guard lock(stamp_mutex_);
+  const uint32_t use = uses_++;
+  if (now == stamp_ && settled_) return;
+  if (now.bytes < bytes_.size()) {
+    throw data_error(path_.string(), fmt::format("the {} bytes it had when it was opened", bytes_.size()),
+                     fmt::format("{} bytes: it was cut short", now.bytes),
+                     "copy the file again, then resume the run");
+  }
+  // A write within the clock tick of the last one leaves the time as it is: until a second has passed without
+  // a change, nothing stays checked.
+  const auto clock = std::chrono::system_clock::now().time_since_epoch();
+  const int64_t age = std::chrono::duration_cast<std::chrono::seconds>(clock).count() - now.seconds;
+  settled_ = now == stamp_ && (age < 0 || age > 1);
+  stamp_ = now;
+  ++generation_;
+  for (size_t i = 0; i < last_use_.size(); ++i)
+    if (last_use_[i] + 1 >= use) check_trajectory(static_cast<int64_t>(i));
+}
+
 const MeshRecord& PackedFile::mesh_record(uint64_t index) const {
   if (index >= trailer_.mesh_count) {
     throw data_error(where("trajectories"), "numbers of meshes in the file", std::to_string(index),
                      kCopyOrConvertFix);
   }
-  return part<MeshRecord>(bytes_, trailer_.mesh_offset, trailer_.mesh_count)[index];
+  return meshes_[index];
 }
 
 const TrajectoryRecord& PackedFile::trajectory_record(int64_t index) const {
-  return part<TrajectoryRecord>(bytes_, trailer_.trajectory_offset,
-                                trailer_.trajectory_count)[static_cast<size_t>(index)];
+  return trajectories_[static_cast<size_t>(index)];
 }
 
 MeshView PackedFile::mesh(int64_t index) const {
   const auto at = static_cast<uint64_t>(index);
   check_internal(at < trailer_.mesh_count, "mesh index out of range");
+  const uint32_t generation = generation_;
   check_mesh(at);
   const MeshRecord& record = mesh_record(at);
   const auto data = bytes_.subspan(record.offset, record.bytes);
   const MeshLayout layout = *mesh_layout(record);
   MeshView view;
   view.index = index;
+  view.file = path_.native();
   view.nodes = record.nodes;
   view.edges = record.edges;
   view.dim = record.dim;
@@ -192,18 +239,19 @@ MeshView PackedFile::mesh(int64_t index) const {
   view.sender_order = part<int32_t>(data, layout.sender_order, record.edges);
   view.cells =
       part<int32_t>(data, layout.cells, uint64_t{record.cells} * static_cast<uint64_t>(view.nodes_per_cell));
-  if (mesh_checked_[at].load(std::memory_order_acquire) == 0) {
+  if (mesh_checked_[at].load(std::memory_order_acquire) != generation) {
     if (!is_consistent(view, metadata_.node_types)) {
       throw data_error(where(fmt::format("mesh {}", at)), "edges and cells of existing nodes", "others",
                        kCopyOrConvertFix);
     }
-    mesh_checked_[at].store(1, std::memory_order_release);
+    check_not_lost();
+    mesh_checked_[at].store(generation, std::memory_order_release);
   }
   return view;
 }
 
 void PackedFile::check_mesh(uint64_t index) const {
-  if (mesh_checked_[index].load(std::memory_order_acquire) != 0) return;
+  if (mesh_checked_[index].load(std::memory_order_acquire) == generation_) return;
   const std::string what = fmt::format("mesh {}", index);
   const MeshRecord& record = mesh_record(index);
   const auto data = section(record.offset, record.bytes, what);
@@ -214,14 +262,14 @@ void PackedFile::check_mesh(uint64_t index) const {
       record.cell_kind > static_cast<uint16_t>(CellKind::hexahedron)) {
     throw data_error(where(what), "a consistent record", "sizes that do not fit", kCopyOrConvertFix);
   }
-  if (section_checksum(record, data) != record.checksum) {
-    throw data_error(where(what), "the checksum written with it", "another one", kCopyOrConvertFix);
-  }
+  check_same(section_checksum(record, data) == record.checksum, what);
 }
 
 void PackedFile::check_trajectory(int64_t index) const {
   auto& checked = trajectory_checked_[static_cast<size_t>(index)];
-  if (checked.load(std::memory_order_acquire) != 0) return;
+  check_not_lost();
+  const uint32_t generation = generation_;
+  if (checked.load(std::memory_order_acquire) == generation) return;
   const TrajectoryRecord& record = trajectory_record(index);
   const std::string what = fmt::format("trajectory {} ({})", index, trajectory_name(index));
   const auto data = section(record.offset, record.bytes, what);
@@ -234,14 +282,14 @@ void PackedFile::check_trajectory(int64_t index) const {
   if (!layout || layout->bytes != record.bytes) {
     throw data_error(where(what), "a consistent record", "sizes that do not fit", kCopyOrConvertFix);
   }
-  if (section_checksum(record, data) != record.checksum) {
-    throw data_error(where(what), "the checksum written with it", "another one", kCopyOrConvertFix);
-  }
+  check_same(section_checksum(record, data) == record.checksum, what);
   mesh(record.mesh);
-  checked.store(1, std::memory_order_release);
+  check_not_lost();
+  checked.store(generation, std::memory_order_release);
 }
 
 const TrajectoryRecord& PackedFile::trajectory(int64_t index) const {
+  last_use_[static_cast<size_t>(index)].store(uses_, std::memory_order_relaxed);
   check_trajectory(index);
   return trajectory_record(index);
 }
@@ -268,7 +316,8 @@ FieldView PackedFile::field(int64_t trajectory_index, int64_t field_index) const
 }
 
 void PackedFile::read_ahead(int64_t index) const {
-  if (!mapping_ || trajectory_checked_[static_cast<size_t>(index)].load(std::memory_order_relaxed) != 0)
+  if (!mapping_ ||
+      trajectory_checked_[static_cast<size_t>(index)].load(std::memory_order_relaxed) == generation_)
     return;
   const TrajectoryRecord& record = trajectory_record(index);
   if (record.offset > bytes_.size() || record.bytes > bytes_.size() - record.offset)

@@ -45,6 +45,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -161,6 +162,9 @@ DataStatistics statistics_from_numbers(std::span<const double> numbers, const Pa
 /// The reader. Opening checks header, trailer, index and metadata; the section of a mesh or a trajectory is
 /// checked (bounds, checksum, node numbers) the first time it is asked for. Never reads outside the bytes it
 /// was given, whatever they are. Thread-safe. All faults are DataErrors naming the file.
+///
+/// The file may change while it is open: users of views check node numbers, and call `check_unchanged` from
+/// time to time. Pages that were lost (MappedFile::guard) are an error at the next access.
 class PackedFile {
  public:
   static std::shared_ptr<const PackedFile> open(const std::filesystem::path& path);
@@ -171,6 +175,13 @@ class PackedFile {
   const PackedMetadata& metadata() const { return metadata_; }
   const DataStatistics& statistics() const { return statistics_; }
   const PackedTrailer& trailer() const { return trailer_; }
+
+  /// Compares size and modification time of the open file with what they were. After a change, everything
+  /// that was used since the last call but one is checked again now, everything else when it is next asked
+  /// for. One system call. Throws DataError when the file was cut short or its content changed.
+  void check_unchanged() const;
+  /// Every mesh and trajectory is checked again when it is next asked for.
+  void verify_again() const { ++generation_; }
 
   /// Checks the mesh or the trajectory if that was not done yet; the index must be in range.
   MeshView mesh(int64_t index) const;
@@ -192,6 +203,8 @@ class PackedFile {
   void read_description();
   void check_mesh(uint64_t index) const;
   void check_trajectory(int64_t index) const;
+  void check_not_lost() const;
+  void check_same(bool same, const std::string& what) const;
   std::span<const std::byte> section(uint64_t offset, uint64_t bytes, const std::string& what) const;
   std::string where(std::string_view part) const;
 
@@ -202,8 +215,18 @@ class PackedFile {
   PackedTrailer trailer_;
   PackedMetadata metadata_;
   DataStatistics statistics_;
-  mutable std::vector<std::atomic<uint8_t>> mesh_checked_;
-  mutable std::vector<std::atomic<uint8_t>> trajectory_checked_;
+  // Copies, so that places and sizes stay what they were when they were checked.
+  std::vector<MeshRecord> meshes_;
+  std::vector<TrajectoryRecord> trajectories_;
+  // The generation in which a section was last checked; 0: never.
+  mutable std::atomic<uint32_t> generation_{1};
+  mutable std::vector<std::atomic<uint32_t>> mesh_checked_;
+  mutable std::vector<std::atomic<uint32_t>> trajectory_checked_;
+  mutable std::vector<std::atomic<uint32_t>> last_use_;  // of trajectories: value of uses_
+  mutable std::atomic<uint32_t> uses_{1};                // calls of check_unchanged
+  mutable std::mutex stamp_mutex_;
+  mutable FileStamp stamp_;
+  mutable bool settled_ = false;
 };
 
 }  // namespace meshgrad

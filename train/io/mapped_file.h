@@ -5,10 +5,12 @@
 #include <filesystem>
 #include <span>
 
+#include <meshgrad/train/io/regular_file.h>
+
 namespace meshgrad {
 
-/// Unmaps when destroyed. An empty file gives an empty span. Bytes of a file that another process cuts short
-/// while it is mapped must not be read.
+/// Unmaps when destroyed. An empty file gives an empty span. Where another process cuts the file short, or
+/// the disk fails, reading raises SIGBUS: see `guard`.
 class MappedFile {
  public:
   /// Throws DataError when the file is missing, not a regular file, or not readable, and OutOfMemory where
@@ -21,10 +23,24 @@ class MappedFile {
   MappedFile& operator=(const MappedFile&) = delete;
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
+  const RegularFile& file() const { return file_; }
+
+  /// Lets replace_lost_pages act on this file: its user promises to ask lost() after reading, before the
+  /// values count. Of more than 64 files at once the others stay unguarded.
+  void guard();
+  /// Pages were lost since guard(), and zeros were read.
+  bool lost() const;
 
  private:
+  RegularFile file_;
   const std::byte* data_ = nullptr;
   size_t size_ = 0;
+  int guard_ = -1;
 };
+
+/// For a program's handler of SIGBUS (the library installs none): when `address` is in a guarded file, its
+/// pages from there on become zeros, and the interrupted read can go on; else false. Safe in a signal
+/// handler.
+bool replace_lost_pages(const void* address) noexcept;
 
 }  // namespace meshgrad

@@ -2,8 +2,8 @@
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/io/atomic_file.h>
-#include <meshgrad/train/io/input_file.h>
 #include <meshgrad/train/io/metrics_log.h>
+#include <meshgrad/train/io/regular_file.h>
 
 #include <algorithm>
 #include <cmath>

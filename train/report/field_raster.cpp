@@ -167,7 +167,9 @@ FieldImage raster_field(const MeshView& mesh, const Projection& projection, std:
   const std::span<const int> simplices = simplices_of(mesh.cell_kind);
   for (std::size_t cell = 0; each > 0 && cell < mesh.cells.size(); cell += each) {
     const auto corner = [&](std::size_t at) {
-      return corners[static_cast<std::size_t>(mesh.cells[cell + static_cast<std::size_t>(simplices[at])])];
+      // Checked before; the file they are in may have changed since.
+      const auto node = static_cast<uint32_t>(mesh.cells[cell + static_cast<std::size_t>(simplices[at])]);
+      return corners[std::min<std::size_t>(node, corners.size() - 1)];
     };
     for (std::size_t s = 0; s < simplices.size(); s += volume ? 4 : 3) {
       if (volume) {

@@ -186,6 +186,7 @@ RolloutFiles write_rollout(const Predictor& predictor, const RolloutFilesOptions
   roll_out(predictor.trained(), *task, trajectory, {.steps = options.steps, .boundary = boundary},
            [&](const RolloutFrame& frame) { writer.add(frame); });
   RolloutFiles files = writer.finish();
+  predictor.dataset().check_unchanged();
   files.boundary = boundary;
   files.inputs_from_data = given_inputs(task->inputs());
   return files;
@@ -225,6 +226,7 @@ PredictionFiles write_predictions(const Predictor& predictor, const PredictionFi
             write_picture(path, mesh, field, mask, fmt::format("{}, mesh {}", field.info.name, i)));
       }
     }
+    predictor.dataset().check_unchanged();
     if (options.progress) options.progress(i + 1, count);
   }
   files.fields = errors.fields();

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <utility>
 
 namespace meshgrad {
 namespace {
@@ -95,6 +96,9 @@ void BatchLoader::write(const Loaded& loaded, const std::vector<Sample>& samples
 BatchLoader::Loaded BatchLoader::load(const BatchPosition& at, Normalizing normalizing,
                                       Normalizers& normalizers, const StepCache& cache) {
   const int64_t number = number_of(at);
+  const int64_t pass = number * config_.train.batch / sampler_.samples();
+  if (config_.data.verify == DataVerify::epoch && pass != std::exchange(pass_, pass))
+    task_.dataset().verify_again();
   const bool prefetches = depth_ > 0 && normalizing == Normalizing::fixed;
   const BatchPosition ahead = position_of(number + static_cast<int64_t>(depth_) + 1);
   if (ahead.step < total_steps_) {

@@ -103,6 +103,7 @@ class BatchLoader {
   std::vector<Sample> samples_, later_;
   SampleScratch scratch_;
   double data_seconds_ = 0.0;
+  int64_t pass_ = 0;  // over the samples, of the last batch
 
   // Shared with the worker.
   std::mutex mutex_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/io/input_file.h>
+#include <meshgrad/train/io/regular_file.h>
 #include <meshgrad/train/run/checkpoint.h>
 #include <meshgrad/train/run/checkpoint_check.h>
 #include <meshgrad/train/run/resume_check.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/train/io/atomic_file.h>
-#include <meshgrad/train/io/input_file.h>
 #include <meshgrad/train/io/mapped_file.h>
+#include <meshgrad/train/io/regular_file.h>
 #include <meshgrad/train/run/environment.h>
 #include <meshgrad/train/run/run_folder.h>
 
@@ -35,7 +35,7 @@ std::string RunFolder::found_run(const Config& config) const {
     if (!at->path().filename().string().starts_with(".")) return at->path().string();
   const fs::path metrics = dir_ / "metrics.jsonl";
   const fs::path resolved = dir_ / "config.resolved.toml";
-  if (!path_exists(metrics) || InputFile(metrics).bytes() == 0) return "";
+  if (!path_exists(metrics) || RegularFile(metrics).bytes() == 0) return "";
   const bool same = path_exists(resolved) && read_file(resolved) == to_toml(config);
   return same ? "" : metrics.string();
 }

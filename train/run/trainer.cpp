@@ -150,6 +150,7 @@ void Trainer::train_batch() {
   }
   const BatchLoader::Loaded loaded = loader_.load({state_.step, state_.micro}, mode, normalizers_, *steps_);
   if (loaded.samples == 0) return;
+  check_data();
   if (mode != Normalizing::fixed) state_.learned += loaded.samples;
   if (mode == Normalizing::observe) return;
   steps_->run(loaded.layout, [&](const StoragePtr& to) { return loader_.upload(loaded, to); });
@@ -279,7 +280,17 @@ bool Trainer::validate() {
   return true;
 }
 
+/// A batch of data that changed meanwhile is in no checkpoint: `save` checks too.
+void Trainer::check_data() {
+  constexpr std::chrono::milliseconds kEvery{100};  // steady-state steps make no system calls
+  const auto now = std::chrono::steady_clock::now();
+  if (now - data_checked_ < kEvery) return;
+  data_checked_ = now;
+  task_.dataset().check_unchanged();
+}
+
 void Trainer::save(bool best) {
+  task_.dataset().check_unchanged();
   check_state(log_->flush());
   check_state(optimizer_->state());
   save_checkpoint(best ? folder_.best() : folder_.last(), runtime_.stream(), config_,

@@ -8,6 +8,7 @@
 #include <meshgrad/train/run/run_log.h>
 #include <meshgrad/train/run/train_options.h>
 
+#include <chrono>
 #include <functional>
 #include <optional>
 #include <string>
@@ -38,6 +39,7 @@ class Trainer {
   [[noreturn]] void report_non_finite(std::string_view needed, const std::string& got, const StepState& seen);
   void release_gradients();
   void check_memory();
+  void check_data();
   bool end_step();
   bool validate();
   void save(bool best);
@@ -62,6 +64,7 @@ class Trainer {
   std::optional<StepCache> steps_;
   std::optional<RunLog> log_;
   MemoryWatch memory_watch_;
+  std::chrono::steady_clock::time_point data_checked_;
   std::vector<float> step_seconds_;  // of this process
 };
 

@@ -109,6 +109,7 @@ void compare_dynamics(const TrainedModel& trained, const MeshDynamics& task, con
     rollouts.begin(rollout_frames(task, trajectory, {}));
     roll_out(trained, task, trajectory, {.boundary = errors.boundary},
              [&](const RolloutFrame& frame) { rollouts.add(frame, mask); });
+    task.inputs().dataset().check_unchanged();
   }
   result.fields = fields.fields();
   errors.no_change = no_change.fields();
@@ -126,6 +127,7 @@ void compare_steady(const TrainedModel& trained, const SteadyField& task, const 
     for (int64_t t = 0; t < trajectory.frames(); ++t)
       fields.add(predict_steady(trained, task, trajectory, t), task.inputs().target_values(trajectory, t),
                  mask);
+    task.inputs().dataset().check_unchanged();
   }
   result.fields = fields.fields();
 }

@@ -11,6 +11,21 @@
 namespace meshgrad {
 namespace {
 
+/// Meshes are checked when they are first read; a file that is changed afterwards must not lead out of
+/// bounds.
+DataError changed_mesh(const MeshView& mesh) {
+  return data_error(fmt::format("{}: mesh {}", mesh.file, mesh.index), "the edges it had when it was checked",
+                    "others: the file was changed while it was in use",
+                    "copy the file again, then resume the run");
+}
+
+/// Reads the number once, so that what is checked is what is used.
+size_t node_of(const MeshView& mesh, const int32_t& number) {
+  const int32_t node = __atomic_load_n(&number, __ATOMIC_RELAXED);
+  if (node < 0 || node >= mesh.nodes) throw changed_mesh(mesh);
+  return static_cast<size_t>(node);
+}
+
 /// Targets are float fields on nodes. Inputs may also be on graphs: a condition of the whole mesh.
 const FieldInfo& checked_field(const Dataset& dataset, const std::string& name, const char* key,
                                bool on_graphs) {
@@ -171,8 +186,8 @@ template <class T>
 void MeshInputs::write_edges(const MeshView& mesh, T* rows) const {
   const auto dim = static_cast<size_t>(mesh.dim);
   for (size_t e = 0; e < static_cast<size_t>(mesh.edges); ++e, rows += dim + 1) {
-    const auto sender = static_cast<size_t>(mesh.senders[e]) * dim;
-    const auto receiver = static_cast<size_t>(mesh.receivers[e]) * dim;
+    const size_t sender = node_of(mesh, mesh.senders[e]) * dim;
+    const size_t receiver = node_of(mesh, mesh.receivers[e]) * dim;
     double squares = 0.0;
     for (size_t axis = 0; axis < dim; ++axis) {
       const double d = static_cast<double>(mesh.positions[sender + axis]) -
@@ -234,15 +249,26 @@ int64_t MeshInputs::predicted_nodes(std::string_view split, const std::vector<Sa
 
 Dataset::MeshSizes append_to_union(const Graph& graph, const MeshView& mesh,
                                    const Dataset::MeshSizes& before) {
-  const auto append = [](std::span<const int32_t> from, const Tensor& to, int64_t at, int64_t shift) {
-    std::transform(from.begin(), from.end(), to.data<int32_t>() + at,
+  // The copies are checked, not the file, which may change in between.
+  const auto append = [&](std::span<const int32_t> from, const Tensor& to, int64_t at, int64_t shift,
+                          int64_t limit) {
+    int32_t* const copy = to.data<int32_t>() + at;
+    std::transform(from.begin(), from.end(), copy,
                    [shift](int32_t value) { return static_cast<int32_t>(value + shift); });
+    const bool valid = std::all_of(copy, copy + from.size(),
+                                   [&](int32_t value) { return value >= shift && value < shift + limit; });
+    if (!valid) throw changed_mesh(mesh);
   };
-  append(mesh.senders, graph.senders, before.edges, before.nodes);
-  append(mesh.receivers, graph.receivers, before.edges, before.nodes);
-  append(mesh.sender_order, graph.sender_order, before.edges, before.edges);
-  append(mesh.receiver_offsets, graph.receiver_offsets, before.nodes, before.edges);
-  append(mesh.sender_offsets, graph.sender_offsets, before.nodes, before.edges);
+  const auto append_offsets = [&](std::span<const int32_t> from, const Tensor& to) {
+    append(from, to, before.nodes, before.edges, mesh.edges + 1);
+    const int32_t* const copy = to.data<int32_t>() + before.nodes;
+    if (!std::is_sorted(copy, copy + from.size())) throw changed_mesh(mesh);
+  };
+  append(mesh.senders, graph.senders, before.edges, before.nodes, mesh.nodes);
+  append(mesh.receivers, graph.receivers, before.edges, before.nodes, mesh.nodes);
+  append(mesh.sender_order, graph.sender_order, before.edges, before.edges, mesh.edges);
+  append_offsets(mesh.receiver_offsets, graph.receiver_offsets);
+  append_offsets(mesh.sender_offsets, graph.sender_offsets);
   const Dataset::MeshSizes all{before.nodes + mesh.nodes, before.edges + mesh.edges};
   if (graph.counts.defined()) {
     int64_t* counts = graph.counts.data<int64_t>();

@@ -53,10 +53,11 @@ class Task {
     return visit([&](const auto& task) { return task.layout(shape, dtype, kind); });
   }
   /// Writes a training batch on the host. With `learn`, the normalisers learn from it before they are
-  /// applied.
+  /// applied. Throws DataError when pages of the data were lost.
   void write(const Batch& batch, std::string_view split, const std::vector<Sample>& samples,
              const NoiseOptions& noise, Normalizers& normalizers, bool learn, SampleScratch& scratch) const {
     visit([&](const auto& task) { task.write(batch, split, samples, noise, normalizers, learn, scratch); });
+    for (const Sample& sample : samples) dataset().trajectory(split, sample.trajectory);
   }
   /// Terms of the loss of these samples, known before a forward pass.
   int64_t loss_weight(std::string_view split, const std::vector<Sample>& samples) const {

@@ -7,9 +7,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/io/input_file.h>
+#include <meshgrad/train/io/regular_file.h>
 
 namespace meshgrad {
 namespace {
@@ -47,7 +48,7 @@ const char* read_error_fix(int error) {
   }
 }
 
-InputFile::InputFile(const std::filesystem::path& path) {
+RegularFile::RegularFile(const std::filesystem::path& path) {
   // O_NONBLOCK: opening a FIFO would wait for a writer. It has no effect on regular files.
   descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (descriptor_ < 0) throw cannot_read(path, errno);
@@ -65,10 +66,27 @@ InputFile::InputFile(const std::filesystem::path& path) {
   bytes_ = static_cast<uint64_t>(status.st_size);
 }
 
-InputFile::~InputFile() { ::close(descriptor_); }
+RegularFile::~RegularFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+RegularFile::RegularFile(RegularFile&& other) noexcept
+    : descriptor_(std::exchange(other.descriptor_, -1)), bytes_(other.bytes_) {}
+
+RegularFile& RegularFile::operator=(RegularFile&& other) noexcept {
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+FileStamp RegularFile::stamp(const std::filesystem::path& name) const {
+  struct stat status {};
+  if (::fstat(descriptor_, &status) != 0) throw cannot_read(name, errno);
+  return {static_cast<uint64_t>(status.st_size), status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
+}
 
 std::string read_file(const std::filesystem::path& path, uint64_t limit) {
-  const InputFile file(path);
+  const RegularFile file(path);
   std::string text;
   size_t got = 0;
   // To the end, not to the size: a log may grow meanwhile, and files of /proc have size 0.
