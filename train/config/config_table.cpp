@@ -99,9 +99,12 @@ constexpr ConfigSection kSections[] = {
     {"rollout", "Rollouts: predictions fed back as inputs"},
 };
 
+constexpr bool kFixed = true;
+
 constexpr ConfigKey kKeys[] = {
     {"", "precision", choice<&Config::precision>(kPrecisions), "",
-     "Storage type of activations and of the weights that kernels read; f64 is for checks on the CPU"},
+     "Storage type of activations and of the weights that kernels read; f64 is for checks on the CPU",
+     kFixed},
     {"", "graphs", choice<&Config::graphs>(kGraphs), "",
      "Whether GPU kernels are launched one by one, or captured in a CUDA graph per size class of "
      "batches and replayed"},
@@ -112,7 +115,7 @@ constexpr ConfigKey kKeys[] = {
     {"run", "dir", TextKey{member<&Config::run, &RunConfig::dir>(), true, "a folder"}, "",
      "Run directory: resolved configuration, metrics, checkpoints"},
     {"run", "seed", IntegerKey{member<&Config::run, &RunConfig::seed>(), 0, 1'000'000'000'000'000}, "",
-     "Seed of initial weights, sample order and noise"},
+     "Seed of initial weights, sample order and noise", kFixed},
     {"run", "device",
      TextKey{member<&Config::run, &RunConfig::device>(), true, "auto, cpu, cuda or cuda:N", is_device}, "",
      "Device to train on; auto takes the first usable GPU, else the CPU"},
@@ -121,48 +124,52 @@ constexpr ConfigKey kKeys[] = {
 
     {"task", "name", choice<&Config::task, &TaskConfig::name>(kTasks), "",
      "mesh_dynamics predicts how fields change from frame to frame; steady_field predicts fields of a mesh "
-     "without time"},
+     "without time",
+     kFixed},
 
     {"data", "path", TextKey{member<&Config::data, &DataConfig::path>()}, "",
      "Packed file written by `meshgrad convert`; required for training"},
     {"data", "verify", choice<&Config::data, &DataConfig::verify>(kVerify), "",
      "Whether a trajectory's checksum is verified when the run first reads it, or again in each epoch"},
     {"data", "train_split", TextKey{member<&Config::data, &DataConfig::train_split>(), true, "a split"}, "",
-     "Split to train on"},
+     "Split to train on", kFixed},
     {"data", "valid_split", TextKey{member<&Config::data, &DataConfig::valid_split>(), true, "a split"}, "",
      "Split to validate on"},
     {"data", "inputs", TextListKey{member<&Config::data, &DataConfig::inputs>()}, "",
-     "Fields given to the model at each node, in addition to the node type"},
+     "Fields given to the model at each node, in addition to the node type", kFixed},
     {"data", "targets", TextListKey{member<&Config::data, &DataConfig::targets>()}, "",
-     "Fields that the model predicts"},
+     "Fields that the model predicts", kFixed},
     {"data", "predict", choice<&Config::data, &DataConfig::predict>(kPredictions), "",
      "Predicted quantity of a target: the change x[t+1] - x[t], or the second change x[t+1] - 2 "
-     "x[t] + x[t-1]"},
+     "x[t] + x[t-1]",
+     kFixed},
     {"data", "node_types", IntegerKey{member<&Config::data, &DataConfig::node_types>(), 1, 65536}, "classes",
-     "Number of node types, the width of their one-hot input"},
+     "Number of node types, the width of their one-hot input", kFixed},
     {"data", "predicted_types",
      IntegerListKey{member<&Config::data, &DataConfig::predicted_types>(), 0, 65535, 1}, "",
-     "Node types in the loss, whose values a rollout predicts"},
+     "Node types in the loss, whose values a rollout predicts", kFixed},
     {"data", "noise_types", IntegerListKey{member<&Config::data, &DataConfig::noise_types>(), 0, 65535}, "",
-     "Node types whose inputs get training noise"},
+     "Node types whose inputs get training noise", kFixed},
 
-    {"model", "name", choice<&Config::model, &ModelConfig::name>(kModels), "", "Architecture"},
+    {"model", "name", choice<&Config::model, &ModelConfig::name>(kModels), "", "Architecture", kFixed},
     {"model", "width", IntegerKey{member<&Config::model, &ModelConfig::width>(), 1, 16384}, "channels",
-     "Width of latent features and hidden layers"},
+     "Width of latent features and hidden layers", kFixed},
     {"model", "blocks", IntegerKey{member<&Config::model, &ModelConfig::blocks>(), 1, 1024}, "blocks",
-     "Message-passing blocks between encoder and decoder"},
+     "Message-passing blocks between encoder and decoder", kFixed},
     {"model", "hidden_layers", IntegerKey{member<&Config::model, &ModelConfig::hidden_layers>(), 1, 7},
-     "layers", "Hidden layers of each MLP"},
+     "layers", "Hidden layers of each MLP", kFixed},
     {"model", "activation", choice<&Config::model, &ModelConfig::activation>(kActivations), "",
-     "Activation function after each hidden layer"},
+     "Activation function after each hidden layer", kFixed},
     {"model", "norm", choice<&Config::model, &ModelConfig::norm>(kNorms), "",
-     "Normalisation of the output of each MLP except the decoder's"},
+     "Normalisation of the output of each MLP except the decoder's", kFixed},
     {"model", "concat_order", choice<&Config::model, &ModelConfig::concat_order>(kConcatOrders), "",
      "Order of an edge MLP's concatenated inputs; weights trained with one order are wrong with "
-     "the other"},
+     "the other",
+     kFixed},
     {"model", "aggregate", choice<&Config::model, &ModelConfig::aggregate>(kAggregates), "",
      "Whether nodes sum edge features before or after the residual is added; weights trained with "
-     "one are wrong with the other"},
+     "one are wrong with the other",
+     kFixed},
     {"model", "path", choice<&Config::model, &ModelConfig::path>(kPaths), "",
      "Fused kernels, or one kernel per op as a check"},
     {"model", "keep_hidden", BoolKey{member<&Config::model, &ModelConfig::keep_hidden>()}, "",
@@ -174,14 +181,14 @@ constexpr ConfigKey kKeys[] = {
     {"train", "epochs", IntegerKey{member<&Config::train, &TrainConfig::epochs>(), 0, kMany}, "epochs",
      "Epochs, that is passes over the training split; 0 uses train.steps"},
     {"train", "batch", IntegerKey{member<&Config::train, &TrainConfig::batch>(), 1, 1'000'000, "auto"},
-     "samples", "Samples per micro-batch; auto takes the largest that fits by the memory plan"},
+     "samples", "Samples per micro-batch; auto takes the largest that fits by the memory plan", kFixed},
     {"train", "accumulate", IntegerKey{member<&Config::train, &TrainConfig::accumulate>(), 1, 1'000'000},
      "micro-batches",
-     "Micro-batches per optimizer step; their accumulated gradient equals that of one large batch"},
+     "Micro-batches per optimizer step; their accumulated gradient equals that of one large batch", kFixed},
     {"train", "noise", FloatKey{member<&Config::train, &TrainConfig::noise>(), 0, 1e12}, "unit of the field",
-     "Standard deviation of the training noise added to inputs"},
+     "Standard deviation of the training noise added to inputs", kFixed},
     {"train", "gamma", FloatKey{member<&Config::train, &TrainConfig::gamma>(), 0, 1}, "",
-     "Fraction of the input noise that the target corrects"},
+     "Fraction of the input noise that the target corrects", kFixed},
     {"train", "validate_every", IntegerKey{member<&Config::train, &TrainConfig::validate_every>(), 0, kMany},
      "steps", "Steps between validations, 0 for none"},
     {"train", "validate_samples",
@@ -206,9 +213,11 @@ constexpr ConfigKey kKeys[] = {
 
     {"unroll", "steps", IntegerKey{member<&Config::unroll, &UnrollConfig::steps>(), 1, 1000}, "frames",
      "Frames predicted one after another per sample, each from the previous prediction; gradients "
-     "flow through all of them"},
+     "flow through all of them",
+     kFixed},
 
-    {"optimizer", "name", choice<&Config::optimizer, &OptimizerConfig::name>(kOptimizers), "", "Algorithm"},
+    {"optimizer", "name", choice<&Config::optimizer, &OptimizerConfig::name>(kOptimizers), "", "Algorithm",
+     kFixed},
     {"optimizer", "lr", FloatKey{member<&Config::optimizer, &OptimizerConfig::lr>(), 0, 1000}, "",
      "Learning rate at the start of the schedule"},
     {"optimizer", "beta1", FloatKey{member<&Config::optimizer, &OptimizerConfig::beta1>(), 0, 0.9999999}, "",
@@ -254,10 +263,10 @@ constexpr ConfigKey kKeys[] = {
      "in every precision"},
 
     {"normalize", "mode", choice<&Config::normalize, &NormalizeConfig::mode>(kNormalizeModes), "",
-     "Statistics from the packed file, or accumulated during training"},
+     "Statistics from the packed file, or accumulated during training", kFixed},
     {"normalize", "warmup_steps",
      IntegerKey{member<&Config::normalize, &NormalizeConfig::warmup_steps>(), 0, kMany}, "steps",
-     "Steps that only accumulate statistics (online)"},
+     "Steps that only accumulate statistics (online)", kFixed},
     {"normalize", "max_samples",
      IntegerKey{member<&Config::normalize, &NormalizeConfig::max_samples>(), 1, kMany}, "samples",
      "Samples after which statistics no longer change (online)"},
@@ -337,6 +346,16 @@ std::string full_name(const ConfigKey& key) {
   std::string name(key.section);
   if (!name.empty()) name += '.';
   return name += key.name;
+}
+
+std::string changed_fixed_key(const Config& saved, const Config& config) {
+  for (const ConfigKey& key : kKeys) {
+    if (!key.fixed || toml_literal(key, saved) == toml_literal(key, config)) continue;
+    const std::string name = full_name(key);
+    const bool unused = name == "normalize.warmup_steps" && config.normalize.mode == NormalizeMode::dataset;
+    if (!unused) return name;
+  }
+  return "";
 }
 
 const ConfigKey* find_key(std::string_view name) {

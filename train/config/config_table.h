@@ -77,6 +77,7 @@ struct ConfigKey {
   KeyType type;
   std::string_view unit;  ///< may be empty
   std::string_view help;  ///< one sentence without a full stop
+  bool fixed = false;     ///< results depend on it, or the checkpoint's form: a resumed run may not change it
 };
 
 struct ConfigSection {
@@ -95,6 +96,10 @@ std::string full_name(const ConfigKey& key);
 
 /// The key of that full name, or null.
 const ConfigKey* find_key(std::string_view full_name);
+
+/// The full name of the first fixed key in which two configurations of a run differ; empty when there is
+/// none.
+std::string changed_fixed_key(const Config& saved, const Config& config);
 
 /// Size in bytes above which a configuration is refused.
 inline constexpr size_t kLargestConfigFile = 64 * 1024;

@@ -120,7 +120,7 @@ std::vector<int64_t> steps_of_grid(const Dataset& dataset, const Config& config)
     most = std::max(most, task.sample_frames(dataset.frames(config.data.train_split, i)).size());
   }
   std::vector<int64_t> steps{config.unroll.steps};
-  if (task.as<MeshDynamics>() == nullptr) return steps;
+  if (task.least_frames() == 1) return steps;  // no time, nothing to unroll
   for (const int64_t power : {1, 2, 4, 8}) {
     if (power <= most && power != config.unroll.steps) steps.push_back(power);
   }

@@ -80,7 +80,7 @@ TrainResult Trainer::stopped() {
 void Trainer::start() {
   folder_.create(config_);
   for (const std::string& warning : task_.dataset().warnings()) message("warning: " + warning);
-  if (config_.train.validate_every > 0 && task_.as<MeshDynamics>() != nullptr) {
+  if (config_.train.validate_every > 0 && task_.least_frames() > 1) {
     const std::string& split = config_.data.valid_split;
     const NodeTypeSet types(std::span(config_.data.predicted_types));
     if (const auto quiet = quiet_split(task_.dataset(), split, config_.data.targets, types))
