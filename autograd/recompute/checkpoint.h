@@ -16,7 +16,7 @@ using Variables = PerInput<Variable>;
 
 using Segment = std::function<Variables(Tape&, const Variables&)>;
 
-/// Runs `segment` and saves only its inputs, and the outputs that `saves` names. Backward runs it again, on
+/// Runs `segment` and saves only its inputs, and the outputs that `saves` names. Backward recomputes it, on
 /// an inner tape and the same variables, and walks back through it. Ops whose outputs neither a backward
 /// function nor another recomputed op reads are skipped. Gradients are accumulated in the same places and
 /// order as without recomputation, so they are bit-identical. A fused op that is skipped recomputes its

@@ -188,7 +188,7 @@ TEST_CASE(
         std::vector<StageCost> costs = dry.costs();
         for (StageCost& cost : costs) {
           cost.forward_s = 1.0;
-          cost.again_s = 0.9;
+          cost.recomputed_s = 0.9;
           cost.partial_s = 0.4;
           if (offload) cost.inputs = 0;
         }

@@ -22,14 +22,14 @@ std::vector<StageCost> random_costs(uint64_t seed, int64_t stages, bool alike) {
     StageCost cost;
     cost.inputs = draw(40);
     cost.held = draw(2) == 1 ? cost.inputs : 0;
-    cost.kept_partial = draw(60);
-    cost.again = draw(80);
-    cost.kept = cost.again + draw(40);
-    cost.again_partial = draw(30);
+    cost.saved_partial = draw(60);
+    cost.recomputed = draw(80);
+    cost.saved = cost.recomputed + draw(40);
+    cost.recomputed_partial = draw(30);
     cost.backward = draw(20);
     cost.partial_s = 0.5 * static_cast<double>(draw(20));
-    cost.again_s = cost.partial_s + 0.5 * static_cast<double>(draw(20));
-    cost.forward_s = cost.again_s + 0.5 * static_cast<double>(draw(5));
+    cost.recomputed_s = cost.partial_s + 0.5 * static_cast<double>(draw(20));
+    cost.forward_s = cost.recomputed_s + 0.5 * static_cast<double>(draw(5));
     cost.may_recompute = alike || draw(8) > 1;
     costs.push_back(cost);
   }

@@ -25,7 +25,7 @@ float exact(double x, double y, double phase) {
   return static_cast<float>(std::sin(2.0 * x + phase) * std::cosh(2.0 * y));
 }
 
-/// Squares with a harmonic field u [K]; its boundary values g are the input.
+/// Squares with a harmonic field u [K]; its boundary values g are the input, and `load` a condition.
 void add_square(PackedFileWriter& writer, const std::string& split, double phase,
                 DataStatistics* statistics) {
   std::vector<float> positions, u, g;
@@ -47,7 +47,8 @@ void add_square(PackedFileWriter& writer, const std::string& split, double phase
   const PackedMesh packed{2, CellKind::triangle, positions, types, cells};
   const int64_t mesh = writer.add_mesh(PackedFileWriter::mesh_key(packed, {}), packed,
                                        edges_from_cells(cells, CellKind::triangle, kSide * kSide, "square"));
-  writer.add_trajectory({split, split, mesh, 1, 0, 0.0, {g, u}});
+  const std::vector<float> load{static_cast<float>(phase)};
+  writer.add_trajectory({split, split, mesh, 1, 0, 0.0, {g, u, load}});
   if (statistics == nullptr) return;
   statistics->fields[0].add(g, types, 1);
   statistics->fields[1].add(u, types, 1);
@@ -55,9 +56,10 @@ void add_square(PackedFileWriter& writer, const std::string& split, double phase
 
 fs::path pack_squares(const fs::path& folder) {
   const fs::path path = folder / "squares.mgd";
-  PackedFileWriter writer(path, 2, {{"g", 1, true, "K"}, {"u", 1, true, "K"}});
+  PackedFileWriter writer(path, 2,
+                          {{"g", 1, true, "K"}, {"u", 1, true, "K"}, {"load", 1, true, "W", FieldOn::graph}});
   DataStatistics statistics;
-  statistics.fields = {FieldMoments(1), FieldMoments(1)};
+  statistics.fields = {FieldMoments(1), FieldMoments(1), FieldMoments(1)};
   statistics.edges.assign(3, Moments{6, 0.0, 0.2});
   statistics.node_type_counts = {9, 0, 0, 0, 0, 0, 16, 0, 0};
   for (int i = 0; i < 6; ++i) add_square(writer, "train", 0.5 * i, &statistics);
@@ -83,13 +85,14 @@ Config steady_config(const fs::path& folder) {
 
 TEST_CASE("a batch holds the fields of each mesh as they are, and noise in the inputs alone") {
   const test::ScratchDirectory scratch;
-  const Config config = steady_config(scratch.path);
+  Config config = steady_config(scratch.path);
+  config.data.inputs = {"g", "load"};
   const Task task = make_task(config, Dataset::open(config.data.path));
   REQUIRE(task.as<SteadyField>() != nullptr);
   CHECK(task.sample_frames(1).size() == 1);
   CHECK(task.loss_weight("train", {{0, 0, 0}, {1, 0, 0}}) == 2 * 9);
   Runtime runtime({.device = {}, .threads = 1});
-  Normalizers plain{Normalizer::fixed(std::vector<double>(10, 0.0), std::vector<double>(10, 1.0)),
+  Normalizers plain{Normalizer::fixed(std::vector<double>(11, 0.0), std::vector<double>(11, 1.0)),
                     Normalizer::fixed({0, 0, 0}, {1, 1, 1}), Normalizer::fixed({0}, {1})};
   const std::vector<Sample> samples{{1, 0, 0}};
   const Batch batch = training_batch(task, runtime, DType::f64, "train", samples, {}, plain);
@@ -100,11 +103,13 @@ TEST_CASE("a batch holds the fields of each mesh as they are, and noise in the i
     const auto u = static_cast<double>(mesh.field("u").frame(0)[node]);
     CHECK(batch.tensor("target").values<double>()[node] == u);
     CHECK(noisy.tensor("target").values<double>()[node] == u);
-    CHECK(batch.graph.node_features.values<double>()[node * 10] ==
+    CHECK(batch.graph.node_features.values<double>()[node * 11] ==
           static_cast<double>(mesh.field("g").frame(0)[node]));
     const bool inside = mesh.mesh().node_type[node] == 0;
-    CHECK((noisy.graph.node_features.values<double>()[node * 10] !=
-           batch.graph.node_features.values<double>()[node * 10]) == inside);
+    CHECK((noisy.graph.node_features.values<double>()[node * 11] !=
+           batch.graph.node_features.values<double>()[node * 11]) == inside);
+    // The condition of the mesh has no noise, or its nodes would disagree about it.
+    CHECK(noisy.graph.node_features.values<double>()[node * 11 + 1] == 0.5);
     CHECK(batch.tensor("mask").values<uint8_t>()[node] == (inside ? 1 : 0));
   }
 }

@@ -94,7 +94,7 @@ void add_choices(MemoryPlan& plan, const StepProbe& probe, const Config& config)
     MemoryPlan::Choice choice{.name = std::string(kNames[i]), .settings = settings_of(chosen)};
     try {
       choice.predicted = probe.predict(chosen);
-    } catch (const ConfigError&) {  // recompute.budget cannot be kept to
+    } catch (const ConfigError&) {  // no choice keeps within recompute.budget
       choice.possible = false;
       plan.choices.push_back(std::move(choice));
       continue;
@@ -151,7 +151,7 @@ void add_grid(MemoryPlan& plan, const StepProbe& probe, const Config& config, in
                              .bytes = step.reserved + correction,
                              .fits = needed(config, step) + correction <= plan.usable});
       } catch (const ConfigError&) {
-        break;  // recompute.budget cannot be kept to
+        break;  // no choice keeps within recompute.budget
       }
     }
   }
@@ -192,7 +192,7 @@ MemoryBudget memory_budget(const StepProbe& probe, const Config& config, const M
     try {
       return needed(config, probe.predict(with_batch(config, batch))) + correction;
     } catch (const ConfigError&) {
-      return usable + 1;  // recompute.budget cannot be kept to
+      return usable + 1;  // no choice keeps within recompute.budget
     }
   };
   const StepMemory one = probe.predict(with_batch(config, 1));

@@ -69,7 +69,7 @@ struct MemoryPlan {
   struct Choice {
     std::string name;      ///< "baseline", "recomputation", "16 bits", "both"
     std::string settings;  ///< 'precision = "bf16", recompute.mode = "block", ...'
-    bool possible = true;  ///< recompute.budget can be kept to; else nothing is predicted
+    bool possible = true;  ///< some choice keeps within recompute.budget; else nothing is predicted
     StepMemory predicted;
     std::optional<StepMemory> measured;  ///< absent in a predicted plan, and where memory ran out
     int64_t batch_size = 0;              ///< the largest that fits

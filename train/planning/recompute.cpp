@@ -95,7 +95,7 @@ std::vector<StageCost> costs_of(const Config& config, const Model& model, DryMod
   for (size_t stage = 0; stage < costs.size(); ++stage) {
     costs[stage].may_recompute = included[stage];
     costs[stage].forward_s = 1.0;
-    costs[stage].again_s = 0.9;
+    costs[stage].recomputed_s = 0.9;
     costs[stage].partial_s = 0.4;
     if (offload) costs[stage].inputs = 0;  // they are offloaded before the next stage but one
   }

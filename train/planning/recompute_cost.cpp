@@ -108,11 +108,11 @@ StageCost DryModel::cost_of(int64_t stage, const Values& before, SavePolicy part
     cost.inputs = inputs.held;
     cost.held = all.held;
   }
-  cost.kept = all.saved;
-  cost.kept_partial = some.saved;
+  cost.saved = all.saved;
+  cost.saved_partial = some.saved;
   cost.backward = all.peak - all.saved;
-  cost.again = std::max<int64_t>(0, inputs.peak - cost.backward);
-  cost.again_partial = std::max<int64_t>(0, some.peak - some.saved - cost.backward);
+  cost.recomputed = std::max<int64_t>(0, inputs.peak - cost.backward);
+  cost.recomputed_partial = std::max<int64_t>(0, some.peak - some.saved - cost.backward);
   return cost;
 }
 

@@ -10,7 +10,7 @@ namespace {
 /// A run of stages that are handled together: one that is not recomputed, or a segment.
 struct Piece {
   int64_t begin = 0, end = 0;
-  std::optional<SavePolicy> segment;  // none: all of the one stage is kept
+  std::optional<SavePolicy> segment;  // none: the one stage saves everything
 };
 
 /// What a piece leaves until its backward, what its backward adds to what the pieces before it left, and the
@@ -24,18 +24,18 @@ PieceCost cost_of(std::span<const StageCost> costs, const Piece& piece) {
   const StageCost& first = costs[static_cast<size_t>(piece.begin)];
   const StageCost& last = costs[static_cast<size_t>(piece.end - 1)];
   if (!piece.segment) {
-    const int64_t left = last.held + last.kept;
+    const int64_t left = last.held + last.saved;
     return {left, left + last.backward, 0.0};
   }
   if (*piece.segment != SavePolicy::inputs) {
-    const int64_t left = last.inputs + last.kept_partial;
-    return {left, left + last.again_partial + last.backward, last.partial_s};
+    const int64_t left = last.inputs + last.saved_partial;
+    return {left, left + last.recomputed_partial + last.backward, last.partial_s};
   }
-  PieceCost cost{.left = first.inputs, .peak = first.inputs + last.again, .seconds = last.again_s};
+  PieceCost cost{.left = first.inputs, .peak = first.inputs + last.recomputed, .seconds = last.recomputed_s};
   int64_t most_backward = last.backward;
   for (int64_t stage = piece.begin; stage + 1 < piece.end; ++stage) {
     const StageCost& inner = costs[static_cast<size_t>(stage)];
-    cost.peak += inner.kept + costs[static_cast<size_t>(stage + 1)].held;
+    cost.peak += inner.saved + costs[static_cast<size_t>(stage + 1)].held;
     cost.seconds += inner.forward_s;
     most_backward = std::max(most_backward, inner.backward);
   }
@@ -123,7 +123,7 @@ std::optional<RecomputePlan> plan_recomputation(std::span<const StageCost> costs
 
 int64_t least_budget(std::span<const StageCost> costs) {
   int64_t enough = 0;
-  for (const StageCost& cost : costs) enough += cost.held + cost.kept + cost.backward;
+  for (const StageCost& cost : costs) enough += cost.held + cost.saved + cost.backward;
   int64_t too_little = -1;
   while (enough - too_little > 1) {
     const int64_t middle = too_little + (enough - too_little) / 2;

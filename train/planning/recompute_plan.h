@@ -10,21 +10,20 @@
 
 namespace meshgrad {
 
-/// Bytes and seconds of one stage. A saved value is counted where it is read, not where it is made. "A
-/// segment" is this stage recomputed on its own; "partial" is a segment that saves some outputs beside its
-/// inputs.
+/// Bytes and seconds of one stage. A value counts for the stage that reads it, not for the one that makes it.
+/// "Recomputed" is this stage as a segment of its own; "partial" is a segment that saves some outputs, too.
 struct StageCost {
   bool may_recompute = true;
-  int64_t inputs = 0;         ///< bytes of the stage's inputs, which a segment that begins with it saves
-  int64_t held = 0;           ///< of these, what the stage saves when it is not recomputed
-  int64_t kept = 0;           ///< saved beside the inputs when it is not recomputed
-  int64_t kept_partial = 0;   ///< saved beside the inputs by a partial segment
-  int64_t again = 0;          ///< made by the second forward run, when the stage ends its segment
-  int64_t again_partial = 0;  ///< the same for a partial segment
-  int64_t backward = 0;       ///< temporary memory of the stage's backward
-  double forward_s = 0;       ///< second forward run, when later stages of the segment read its outputs
-  double again_s = 0;         ///< second forward run, when the stage ends its segment
-  double partial_s = 0;       ///< second forward run of a partial segment
+  int64_t inputs = 0;              ///< bytes of the stage's inputs, which a segment that begins with it saves
+  int64_t held = 0;                ///< those inputs that the stage itself saves when it is not recomputed
+  int64_t saved = 0;               ///< saved besides inputs when it is not recomputed
+  int64_t saved_partial = 0;       ///< saved besides inputs by a partial segment
+  int64_t recomputed = 0;          ///< allocated by the second forward run, when the stage ends its segment
+  int64_t recomputed_partial = 0;  ///< the same for a partial segment
+  int64_t backward = 0;            ///< temporary memory of the stage's backward
+  double forward_s = 0;            ///< second forward run, when later stages of the segment read its outputs
+  double recomputed_s = 0;         ///< second forward run, when the stage ends its segment
+  double partial_s = 0;            ///< second forward run of a partial segment
 };
 
 struct RecomputePlan {

@@ -20,7 +20,7 @@ struct RunState {
   int64_t step = 0;     ///< windows done (optimizer steps, and skipped or warm-up ones)
   int64_t micro = 0;    ///< batches done within the current window
   int64_t learned = 0;  ///< samples that online normalisers have seen
-  StepState optimizer;  ///< the device's part, as it was last looked at
+  StepState optimizer;  ///< the device's part, as it was last read
   double last_valid_loss = std::numeric_limits<double>::quiet_NaN();
   double best_valid_loss = std::numeric_limits<double>::infinity();
   int64_t best_step = -1;

@@ -20,33 +20,33 @@ class Search {
 
   const std::optional<NonFinite>& found() const { return found_; }
 
-  void look_at_given(const Task& task, const Batch& batch) {
+  void check_given(const Task& task, const Batch& batch) {
     const GraphBatch& graph = batch.graph;
-    look(Phase::given, "batch", "", "node features", graph.node_features, graph.node_rows());
+    check(Phase::given, "batch", "", "node features", graph.node_features, graph.node_rows());
     for (const EdgeSet& set : graph.edge_sets) {
-      look(Phase::given, "batch", "", "edge features of " + set.name, set.features, set.graph.edge_rows());
+      check(Phase::given, "batch", "", "edge features of " + set.name, set.features, set.graph.edge_rows());
     }
     for (const GivenTensor& given : task.given(batch))
-      look(Phase::given, "batch", "", given.name, given.tensor, given.rows, given.mask);
+      check(Phase::given, "batch", "", given.name, given.tensor, given.rows, given.mask);
     for (size_t i = 0; i < parameters_.parameters().size(); ++i) {
       const std::string& name = parameters_.parameters()[i].name;
       const Tensor stored = parameters_.weight(i).value;
-      look(Phase::given, "parameters", "", name, parameters_.value(i), stored.rows());
-      look(Phase::given, "parameters", "", fmt::format("{} in {}", name, name_of(stored.dtype())), stored,
-           stored.rows());
+      check(Phase::given, "parameters", "", name, parameters_.value(i), stored.rows());
+      check(Phase::given, "parameters", "", fmt::format("{} in {}", name, name_of(stored.dtype())), stored,
+            stored.rows());
     }
   }
 
-  void look_at(const OpWritten& op) {
+  void check_op(const OpWritten& op) {
     const Phase phase = op.backward ? Phase::backward : Phase::forward;
     for (const OpWritten::Part& part : op.parts)
-      look(phase, op.scope, op.op, part.name, part.tensor, part.rows);
-    if (op.backward) look_at_weight_gradients(op);
+      check(phase, op.scope, op.op, part.name, part.tensor, part.rows);
+    if (op.backward) check_weight_gradients(op);
   }
 
   /// `mask`, if it is there: rows where it is 0 do not count.
-  void look(Phase phase, const std::string& scope, const std::string& op, const std::string& name,
-            const Tensor& tensor, const Rows& rows, const Tensor& mask = {}) {
+  void check(Phase phase, const std::string& scope, const std::string& op, const std::string& name,
+             const Tensor& tensor, const Rows& rows, const Tensor& mask = {}) {
     if (found_ || !tensor.defined() || tensor.elements() == 0) return;
     const int64_t real = real_rows(rows, tensor.device(), runtime_.stream());
     const Tensor host = to_host(tensor, runtime_.stream());
@@ -68,7 +68,7 @@ class Search {
   }
 
  private:
-  void look_at_weight_gradients(const OpWritten& op) {
+  void check_weight_gradients(const OpWritten& op) {
     const Tensor& gradients = parameters_.gradients();
     if (found_ || !gradients.defined()) return;
     fill_zero(sum_, runtime_.stream());
@@ -76,8 +76,8 @@ class Search {
     if (*to_host(flag_, runtime_.stream()).data<int32_t>() == 0) return;
     for (size_t i = 0; i < parameters_.parameters().size(); ++i) {
       const Tensor gradient = parameters_.gradient(i);
-      look(Phase::backward, op.scope, op.op, "gradient of " + parameters_.parameters()[i].name, gradient,
-           gradient.rows());
+      check(Phase::backward, op.scope, op.op, "gradient of " + parameters_.parameters()[i].name, gradient,
+            gradient.rows());
     }
   }
 
@@ -120,12 +120,12 @@ std::optional<NonFinite> find_non_finite(Runtime& runtime, const Task& task, con
                                          const Batch& batch, double seed,
                                          const Recomputation& recomputation) {
   Search search(runtime, model.parameters);
-  search.look_at_given(task, batch);
+  search.check_given(task, batch);
   if (search.found()) return search.found();
   Tape tape(runtime);
-  tape.observe([&](const OpWritten& op) { search.look_at(op); });
+  tape.observe([&](const OpWritten& op) { search.check_op(op); });
   const Variable loss = task.loss(tape, model, batch, recomputation);
-  search.look(Phase::forward, "", "masked_loss", "loss", loss.value(), 1);
+  search.check(Phase::forward, "", "masked_loss", "loss", loss.value(), 1);
   if (search.found()) return search.found();
   tape.backward(loss, Tensor::from<double>(runtime, std::span<const double>(&seed, 1), Shape{1},
                                            Tag::workspace, "seed"));

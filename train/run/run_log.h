@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// RunLog: the numbers of a run, as metrics.jsonl and for TensorBoard. What the device knows of a step arrives
-// later; the line is written then, and the host never waits for it within a step.
+// RunLog: the numbers of a run, as metrics.jsonl and for TensorBoard. The device's numbers of a step arrive
+// later; the line is written then, and the host does not wait for them within a step.
 #pragma once
 #include <meshgrad/train/io/metrics_log.h>
 #include <meshgrad/train/io/tensorboard.h>
@@ -35,10 +35,10 @@ class RunLog {
   /// Starts the files in a run's folder, or goes on behind `resumed_at`.
   RunLog(Runtime& runtime, const std::filesystem::path& dir, std::optional<int64_t> resumed_at);
 
-  /// A line for a step that is queued: asks the device for its numbers, and starts new sums there.
+  /// A line for a step that is queued: requests its numbers from the device and resets the sums there.
   /// `data_seconds` were waited for data so far (BatchLoader::data_seconds).
   void step(const Optimizer& optimizer, int64_t step, int64_t samples, double data_seconds);
-  /// Writes the line that is under way if its numbers have arrived; then they are returned.
+  /// Writes the pending line if its numbers have arrived, and returns them.
   std::optional<StepState> poll();
   /// The same, waiting for them.
   std::optional<StepState> flush();
@@ -46,7 +46,7 @@ class RunLog {
   /// Lines of the resumed file that were not rows and are left out.
   int64_t damaged_lines() const { return metrics_.damaged_lines(); }
 
-  /// Another line, behind those under way: call flush() before.
+  /// Another line, after the pending one: call flush() first.
   void write(const MetricsRow& row, const std::vector<std::pair<std::string, double>>& scalars = {});
 
  private:

@@ -37,10 +37,14 @@ void SteadyField::write(const Batch& batch, std::string_view split, const std::v
   const auto add_noise = [&](const TrajectoryView& view, const Sample& sample, auto* nodes) {
     const auto types = view.mesh().node_type;
     const auto width = static_cast<size_t>(inputs_.node_inputs());
-    const auto fields = width - static_cast<size_t>(inputs_.config().node_types);
+    std::vector<uint8_t> noisy;  // by column; a condition of the whole mesh stays the same at all its nodes
+    for (const MeshInputs::Input& input : inputs_.inputs())
+      noisy.resize(noisy.size() + static_cast<size_t>(input.field.components),
+                   input.field.on == FieldOn::node);
     for (size_t i = 0; i < types.size(); ++i) {
       if (!contains_type(noise_types, types[i])) continue;
-      for (size_t column = 0; column < fields; ++column) {
+      for (size_t column = 0; column < noisy.size(); ++column) {
+        if (noisy[column] == 0) continue;
         const double draw = training_noise(noise.seed, sample.visit, view.sample_id(sample.frame),
                                            static_cast<uint32_t>(i), static_cast<uint32_t>(column));
         auto& value = nodes[i * width + column];

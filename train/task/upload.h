@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Uploader: how batches reach the device. The host writes into pinned pieces in turn, while the device still
-// copies from those before.
+// Uploader: copies batches to the device through a ring of pinned buffers, so that the host writes one while
+// the device still copies from others.
 #pragma once
 #include <meshgrad/engine/tensor.h>
 
@@ -10,18 +10,18 @@ namespace meshgrad {
 
 class Uploader {
  public:
-  /// At most `pieces` - 1 are staged and not yet uploaded at once. Each is made for `largest` bytes at first:
-  /// to make one anew would stop the device.
+  /// At most `pieces` - 1 batches are staged and not yet uploaded. Each buffer is allocated with `largest`
+  /// bytes at first, because reallocating pinned memory synchronises the device.
   Uploader(Runtime& runtime, size_t pieces, int64_t largest)
       : runtime_(runtime), largest_(largest), pieces_(pieces) {}
   ~Uploader();
   Uploader(const Uploader&) = delete;
   Uploader& operator=(const Uploader&) = delete;
 
-  /// Host memory to write a batch into, of `bytes` or more; on the CPU the very memory that is computed from.
-  /// Waits while the device still copies from it.
+  /// Host memory to write a batch into, of `bytes` or more; on the CPU the memory that kernels read. Waits
+  /// while the device still copies from it.
   StoragePtr stage(int64_t bytes);
-  /// What was staged, in device memory: `to` where it is given. Queued; the host goes on.
+  /// Queues the copy of staged memory to the device, into `to` where it is given, and returns that memory.
   StoragePtr upload(const StoragePtr& staged, int64_t bytes, const StoragePtr& to = {});
 
  private:
@@ -35,7 +35,7 @@ class Uploader {
   size_t next_ = 0;
 };
 
-/// As stage() and upload(), for one batch now and then: from pageable memory, nothing kept.
+/// stage() and upload() for single batches: pageable memory, no buffers that stay.
 StoragePtr batch_memory_to_write(Runtime& runtime, int64_t bytes);
 StoragePtr device_batch_memory(Runtime& runtime, int64_t bytes);
 StoragePtr to_device(Runtime& runtime, const StoragePtr& host, int64_t bytes);
