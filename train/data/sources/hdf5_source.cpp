@@ -2,6 +2,8 @@
 #include <meshgrad/train/data/sources/hdf5_source.h>
 
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/data/sources/child_source.h>
+#include <meshgrad/train/io/regular_file.h>
 
 #ifdef MESHGRAD_HAVE_HDF5
 #include <fmt/format.h>
@@ -34,22 +36,6 @@ class Handle {
  private:
   hid_t id_;
   herr_t (*close_)(hid_t);
-};
-
-// The HDF5 library prints its errors unless told otherwise; the application's setting is put back.
-class Quiet {
- public:
-  Quiet() {
-    H5Eget_auto2(H5E_DEFAULT, &function_, &data_);
-    H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
-  }
-  ~Quiet() { H5Eset_auto2(H5E_DEFAULT, function_, data_); }
-  Quiet(const Quiet&) = delete;
-  Quiet& operator=(const Quiet&) = delete;
-
- private:
-  H5E_auto2_t function_ = nullptr;
-  void* data_ = nullptr;
 };
 
 std::vector<std::string> split_names(const std::string& text) {
@@ -122,6 +108,9 @@ Array<T> read_array(hid_t group, const char* name, int rank, hid_t memory_type, 
   if (H5Lexists(group, name, H5P_DEFAULT) <= 0) throw broken("this data set", "none");
   const Handle dataset(H5Dopen2(group, name, H5P_DEFAULT), H5Dclose);
   if (!dataset) throw broken("a data set", "something else");
+  const Handle creation(H5Dget_create_plist(dataset.id()), H5Pclose);
+  if (!creation || H5Pget_layout(creation.id()) == H5D_VIRTUAL || H5Pget_external_count(creation.id()) != 0)
+    throw broken("data in this file", "data in other files (virtual or external storage)");
   const Handle space(H5Dget_space(dataset.id()), H5Sclose);
   const Handle type(H5Dget_type(dataset.id()), H5Tclose);
   const H5T_class_t kind = type ? H5Tget_class(type.id()) : H5T_NO_CLASS;
@@ -141,7 +130,7 @@ Array<T> read_array(hid_t group, const char* name, int rank, hid_t memory_type, 
     throw broken("data", "an empty or unwritten data set");
   array.values.resize(count);
   if (H5Dread(dataset.id(), memory_type, H5S_ALL, H5S_ALL, H5P_DEFAULT, array.values.data()) < 0) {
-    throw broken("readable data", "a read error (damaged, or compressed by an unknown filter)");
+    throw broken("readable data", "a read error (damaged, too large, or compressed by an unknown filter)");
   }
   return array;
 }
@@ -161,6 +150,7 @@ std::vector<std::string> group_names(hid_t data, const std::string& where) {
     name.pop_back();
     names.push_back(name);
   }
+  if (names.empty()) throw data_error(where, "names of the groups in data/", "none", "copy the file again");
   // Numbers in the order of their values: a shorter one is smaller.
   std::sort(names.begin(), names.end(), [](const std::string& a, const std::string& b) {
     return a.size() != b.size() ? a.size() < b.size() : a < b;
@@ -183,7 +173,6 @@ class Hdf5Source : public TrajectorySource {
 
   std::optional<RawTrajectory> next() override {
     if (record_ == ids_.size()) return std::nullopt;
-    const Quiet quiet;
     const std::string where = fmt::format("{}: data/{}", path_.string(), ids_[record_]);
     const Handle group(H5Gopen2(data_.id(), ids_[record_].c_str(), H5P_DEFAULT), H5Gclose);
     if (!group) throw data_error(where, "a group", "something else", "keep only groups in data/");
@@ -195,14 +184,12 @@ class Hdf5Source : public TrajectorySource {
 
  private:
   static Handle open_file(const std::filesystem::path& path) {
-    const Quiet quiet;
     Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose);
     if (!file)
       throw data_error(path.string(), "an HDF5 file", "another kind, or a damaged one", "copy it again");
     return file;
   }
   static Handle open_data(const Handle& file, const std::filesystem::path& path) {
-    const Quiet quiet;
     Handle data(H5Gopen2(file.id(), "data", H5P_DEFAULT), H5Gclose);
     if (!data) {
       throw data_error(
@@ -333,9 +320,20 @@ class Hdf5Source : public TrajectorySource {
 std::unique_ptr<TrajectorySource> open_hdf5(const std::filesystem::path& path,
                                             const std::vector<std::string>& fields,
                                             const WarningCallback& warn) {
-  if (!std::filesystem::exists(path))
-    throw data_error(path.string(), "an HDF5 file", "nothing", "check the path");
-  return std::make_unique<Hdf5Source>(path, fields, warn);
+  const uint64_t bytes = RegularFile(path).bytes();
+  // Deflate packs at most 1032 : 1; real trajectories stay far below 32 : 1.
+  constexpr uint64_t kMemory = uint64_t{512} << 20;
+  constexpr uint64_t kBytesPerSecond = 10'000'000;
+  const ChildLimits limits{.memory = kMemory + 32 * bytes,
+                           .cpu_seconds = static_cast<int64_t>(5 + bytes / kBytesPerSecond)};
+  return read_in_child(
+      path, "HDF5", limits,
+      [path, fields](const WarningCallback& warn_parent) {
+        H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+        H5Lunregister(H5L_TYPE_EXTERNAL);  // links to other files are not followed
+        return std::make_unique<Hdf5Source>(path, fields, warn_parent);
+      },
+      warn);
 }
 
 }  // namespace meshgrad
