@@ -5,6 +5,7 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
+#include <meshgrad/train/cli/usage.h>
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -271,7 +272,10 @@ int main(int argc, char** argv) {
   using namespace meshgrad::bench;
   CLI::App app(
       "Times kernels and whole steps; FLOPs are those of the matrix multiplications in the split form");
+  app.name("meshgrad-bench");
+  app.set_version_flag("--version", "meshgrad-bench " MESHGRAD_VERSION);
   app.require_subcommand(1);
+  app.fallthrough();
   Options options;
   CLI::App* list = app.add_subcommand("list", "Names of all benchmarks of a device");
   CLI::App* run_command = app.add_subcommand(
@@ -286,22 +290,32 @@ int main(int argc, char** argv) {
       ->type_name("FILE");
   CLI::App* peak_command = app.add_subcommand("peak", "The CPU's multiply-adds a second, at this moment");
   for (CLI::App* command : {run_command, peak_command})
-    command->add_option("--threads", options.threads, "CPU threads, 0 for all")->check(CLI::Range(0, 4096));
+    command->add_option("--threads", options.threads, "CPU threads, 0 for all")
+        ->check(meshgrad::cli::whole_number(0, 4096));
   run_command->add_option("--seconds", options.seconds, "Time to spend on each row")
-      ->check(CLI::PositiveNumber);
+      ->check(meshgrad::cli::positive_number());
   run_command->add_flag("--quick", options.quick, "Tiny sizes, few repeats: does everything run?");
   try {
     app.parse(argc, argv);
     if (*peak_command) return peak(options);
-    const meshgrad::Device device = meshgrad::resolve_device(options.device);
+    const meshgrad::Device device = meshgrad::resolve_device(options.device, nullptr, "--device");
     if (*list) {
       for (const Benchmark& benchmark : all_benchmarks({device.kind, false}))
         fmt::print("{}\n", benchmark.name);
       return 0;
     }
     return run(options, device);
+  } catch (const CLI::Success& asked) {
+    return app.exit(asked);  // help or version
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    const std::vector<std::string> words(argv + 1, argv + std::max(argc, 1));
+    if (words.empty()) {
+      fmt::print("{}", app.help());
+    } else {
+      std::fprintf(stderr, "meshgrad-bench: error: %s\n",
+                   meshgrad::cli::usage_error(app, words, error).c_str());
+    }
+    return 2;
   } catch (const meshgrad::DeviceError& error) {
     std::fprintf(stderr, "meshgrad-bench: error: %s\n", error.what());
     return 3;

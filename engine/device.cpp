@@ -45,10 +45,10 @@ int64_t available_memory() {
   return limit > 0 ? std::min(bytes, limit) : bytes;
 }
 
-Device resolve_device(const std::string& word, std::string* note) {
+Device resolve_device(const std::string& word, std::string* note, std::string_view option) {
   const bool named_cuda = word == "cuda" || word.rfind("cuda:", 0) == 0;
   if (word != "auto" && word != "cpu" && !named_cuda) {
-    throw invalid_argument("run.device", "\"auto\", \"cpu\", \"cuda\" or \"cuda:N\"", "\"" + word + "\"",
+    throw invalid_argument(option, "\"auto\", \"cpu\", \"cuda\" or \"cuda:N\"", "\"" + word + "\"",
                            "use one of these words");
   }
   const std::vector<CudaDevice> devices = cuda_devices();
@@ -57,24 +57,23 @@ Device resolve_device(const std::string& word, std::string* note) {
     int index = -1;
     const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), index);
     if (error != std::errc() || end != number.data() + number.size() || index < 0) {
-      throw invalid_argument("run.device", "\"cuda:N\" with a number N", "\"" + word + "\"",
+      throw invalid_argument(option, "\"cuda:N\" with a number N", "\"" + word + "\"",
                              "use \"cuda\" or \"cuda:0\"");
     }
     if (index >= static_cast<int>(devices.size())) {
       const std::string found = !gpu::built()     ? "a build without CUDA"
                                 : devices.empty() ? "no CUDA device that the driver reports"
                                                   : fmt::format("devices 0 to {}", devices.size() - 1);
-      throw device_error("run.device", word, found,
+      throw device_error(option, word, found,
                          gpu::built()
-                             ? "see that `nvidia-smi` lists it and that its driver is of CUDA 13, or set "
-                               "run.device = \"auto\" or \"cpu\""
-                             : "build with -DMESHGRAD_CUDA=ON, or set run.device = \"auto\" or \"cpu\"");
+                             ? "see that `nvidia-smi` lists it and that its driver is of CUDA 13, or choose "
+                               "auto or cpu"
+                             : "build with -DMESHGRAD_CUDA=ON, or choose auto or cpu");
     }
     const CudaDevice& device = devices[static_cast<size_t>(index)];
     if (device.major < kMinCapability) {
-      throw device_error("run.device", fmt::format("compute capability {}.0 or more", kMinCapability),
-                         fmt::format("{} with {}.{}", device.name, device.major, device.minor),
-                         "set run.device = \"cpu\"");
+      throw device_error(option, fmt::format("compute capability {}.0 or more", kMinCapability),
+                         fmt::format("{} with {}.{}", device.name, device.major, device.minor), "choose cpu");
     }
     return {DeviceKind::cuda, index};
   }

@@ -40,8 +40,9 @@ int64_t available_memory();
 
 /// Resolves `"auto"`, `"cpu"`, `"cuda"` or `"cuda:N"`. With "auto", `note` (if given) receives one line
 /// saying what was chosen and why. Throws DeviceError when a named device is absent, too old, or not
-/// supported by the build, InvalidArgument for another word.
-Device resolve_device(const std::string& word, std::string* note = nullptr);
+/// supported by the build, InvalidArgument for another word; `option` is what errors call the setting.
+Device resolve_device(const std::string& word, std::string* note = nullptr,
+                      std::string_view option = "run.device");
 
 }  // namespace meshgrad
 #pragma GCC visibility pop

@@ -59,12 +59,20 @@ TEST_CASE("help and version are results") {
     check_has(outcome.out, "Usage: meshgrad" + (command.empty() ? "" : " " + command));
     check_has(outcome.out, command.empty() ? "Subcommands:" : "Examples:\n  meshgrad " + command);
   }
-  check_has(run("--version").out, "meshgrad ");
+  for (const char* command : {"", "train", "config default"}) {
+    const Captured version = run(std::string(command) + " --version");
+    CHECK(version.code == 0);
+    CHECK(version.out.rfind("meshgrad ", 0) == 0);
+  }
   check_has(run("config --help").out, "train.noise = 0.02");
 }
 
 TEST_CASE("a wrong command line exits 2 and says what was meant") {
-  check_command_fails("", 2, "[command] needed ");
+  const Captured alone = run("");
+  CHECK(alone.code == 2);
+  CHECK(alone.err.empty());
+  check_has(alone.out, "Usage: meshgrad");
+  check_command_fails("-q", 2, "[command] needed convert|train|");
   check_command_fails("confg", 2, "did you mean \"config\"?");
   check_command_fails("convert in -o out.mgd --unit velocity", 2,
                       "[--unit] needed FIELD=UNIT, got \"velocity\"");
@@ -73,8 +81,22 @@ TEST_CASE("a wrong command line exits 2 and says what was meant") {
   check_command_fails("config efective", 2, "did you mean \"effective\"?");
   check_command_fails("config default --sett train.batch=3", 2, "did you mean --set?");
   check_command_fails("info --jsn", 2, "did you mean --json?");
-  check_command_fails("config docs extra", 2, "extra");
-  check_command_fails("convert", 2, "INPUT");
+  check_command_fails("config docs extra", 2, "[config docs] needed no further argument, got \"extra\"");
+  check_command_fails("convert", 2, "[convert] needed INPUT, got none; fix: see `meshgrad convert --help`");
+  check_command_fails("train --lr 1e-3 c.toml", 2,
+                      "[train] needed an option that exists, got --lr; fix: --set optimizer.lr=1e-3");
+  check_command_fails("train c.toml --batch=4", 2, "fix: --set train.batch=4");
+  check_command_fails("train c.toml --final-lr 1", 2, "fix: --set schedule.final_lr=1");
+  check_command_fails("evaluate x --stride 0", 2, "[--stride] needed a whole number, 1 or more, got \"0\"");
+  check_command_fails("evaluate x --stride 1.5", 2, "got \"1.5\"");
+  check_command_fails("verify x --threads 4097", 2,
+                      "[--threads] needed a whole number, 0 to 4096, got \"4097\"");
+  check_command_fails("rollout x --boundary foo", 2, "[--boundary] needed data or initial, got \"foo\"");
+  check_command_fails("rollout x --steps", 2, "[--steps] needed a value, got none");
+  check_command_fails("convert x -o y --dt fast", 2, "[--dt] needed a number, got \"fast\"");
+  check_command_fails("train c.toml --checkpoint x", 2, "[--checkpoint] needed --resume with it, got none");
+  check_command_fails("verify " MESHGRAD_SOURCE_DIR "/tests/data/oracles/mgn_small.safetensors --device gpu",
+                      2, "[--device] needed \"auto\"");
   check_command_fails("convert x -o y --format tfrecord", 2, "tfrecord");
   check_command_fails("convert x -o y --by mass", 2, "[--by] needed auto, trajectory or time, got \"mass\"");
   check_command_fails("convert x -o y --dt -1", 2, "[--dt] needed a positive number of seconds, got -1");
@@ -94,6 +116,10 @@ TEST_CASE("a wrong configuration exits 2 with all its faults") {
 }
 
 TEST_CASE("bad data exits 1") {
+  check_command_fails("info " MESHGRAD_SOURCE_DIR "/docs/config.md", 1,
+                      "needed a .mgd or a .safetensors file, got another kind of file");
+  check_command_fails("verify " MESHGRAD_SOURCE_DIR "/docs/config.md", 1,
+                      "needed a safetensors file, got another file");
   check_command_fails("convert /nonexistent -o /tmp/meshgrad-never.mgd", 1, "/nonexistent");
   check_command_fails("info /nonexistent.mgd", 1, "/nonexistent.mgd");
   check_command_fails("config default >/dev/full", 1, "[stdout] needed to write the result");

@@ -127,11 +127,15 @@ TEST_CASE("a line at the end of an epoch, in the log and in the metrics") {
   std::vector<std::string> epochs;
   for (const std::string& line : lines)
     if (line.starts_with("epoch ")) epochs.push_back(line);
-  REQUIRE(epochs.size() == 5);
+  REQUIRE(!epochs.empty());
   CHECK(epochs[0].starts_with("epoch 1: memory 0.00 GiB allocated, "));
   CHECK(contains(epochs[0], " headroom "));
-  CHECK(epochs[3].starts_with("epoch 4: "));
-  CHECK(contains(test::read_text(fs::path(f.config.run.dir) / "metrics.jsonl"), "\"memory_headroom_bytes\""));
+  // A line is printed when its figures have changed; the metrics have one for each epoch.
+  for (size_t i = 1; i < epochs.size(); ++i)
+    CHECK(epochs[i].substr(epochs[i].find(": ")) != epochs[i - 1].substr(epochs[i - 1].find(": ")));
+  CHECK(epochs.size() < 5);
+  const std::string metrics = test::read_text(fs::path(f.config.run.dir) / "metrics.jsonl");
+  CHECK(test::count_of(metrics, "\"memory_headroom_bytes\"") == 5);
 }
 
 TEST_CASE("with 60 % of the memory it needs a run fails, says what to do, and doing it lets it go on") {

@@ -25,6 +25,14 @@ TEST_CASE("the epoch line says what is in use, held, at most and left, in GiB") 
   CHECK(epoch.alarm.empty());
 }
 
+TEST_CASE("a line is news when one of its figures has changed") {
+  MemoryWatch watch;
+  CHECK(watch.end_epoch(1, epoch_of(kGiB, kGiB)).changed);
+  CHECK_FALSE(watch.end_epoch(2, epoch_of(kGiB, kGiB)).changed);
+  CHECK(watch.end_epoch(3, epoch_of(2 * kGiB, 2 * kGiB)).changed);
+  CHECK(watch.end_epoch(4, epoch_of(kGiB, kGiB)).changed);
+}
+
 TEST_CASE("an alarm comes when fragmentation grows over the epochs, once for each step of growth") {
   MemoryWatch watch;
   const auto alarm = [&](int64_t number, double waste) {

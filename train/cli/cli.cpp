@@ -4,6 +4,7 @@
 #include <meshgrad/train/cli/command.h>
 #include <meshgrad/train/cli/output.h>
 #include <meshgrad/train/cli/signals.h>
+#include <meshgrad/train/cli/usage.h>
 #include <meshgrad/train/run/precision.h>
 
 #include <algorithm>
@@ -28,70 +29,6 @@ void add_everything(CommandLine& line) {
   line.app.get_formatter()->column_width(34);
   line.app.footer("`meshgrad COMMAND --help` shows the options of a command and examples.");
   for (const AddCommand add : kCommands) add(line);
-}
-
-std::vector<std::string> names_of(const CLI::App& app) {
-  std::vector<std::string> names;
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
-    names.push_back(command->get_name());
-  }
-  return names;
-}
-
-/// The command that `words` select, and the first word that names none of its subcommands.
-struct Walk {
-  const CLI::App* command;
-  std::string path;
-  std::string unknown;
-};
-Walk walk(const CLI::App& app, const std::vector<std::string>& words) {
-  Walk found{&app, "", ""};
-  for (const std::string& word : words) {
-    const std::vector<std::string> names = names_of(*found.command);
-    if (names.empty()) break;
-    if (word.empty() || word.front() == '-') continue;
-    if (std::find(names.begin(), names.end(), word) == names.end()) {
-      found.unknown = word;
-      break;
-    }
-    found.command = found.command->get_subcommand(word);
-    found.path += (found.path.empty() ? "" : " ") + word;
-  }
-  return found;
-}
-
-/// The option closest to the first word that looks like an unknown option; may be empty.
-std::string meant_option(const CLI::App& app, const CLI::App& command,
-                         const std::vector<std::string>& words) {
-  std::vector<std::string> known;
-  for (const CLI::App* owner : {&app, &command}) {
-    for (const CLI::Option* option : owner->get_options()) {
-      for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
-    }
-  }
-  for (const std::string& word : words) {
-    const std::string name = word.substr(0, word.find('='));
-    if (name.rfind("--", 0) != 0 || std::find(known.begin(), known.end(), name) != known.end()) continue;
-    return nearest_name(name, known);
-  }
-  return "";
-}
-
-std::string usage_error(const CLI::App& app, const std::vector<std::string>& words, const std::string& what) {
-  const Walk reached = walk(app, words);
-  const std::vector<std::string> names = names_of(*reached.command);
-  const std::string where = "[" + (reached.path.empty() ? "command" : reached.path) + "] ";
-  const std::string help = "see `meshgrad " + reached.path + (reached.path.empty() ? "" : " ") + "--help`";
-  if (names.empty()) {
-    const std::string meant = meant_option(app, *reached.command, words);
-    return where + what + "; fix: " + (meant.empty() ? help : "did you mean " + meant + "? " + help);
-  }
-  std::string choices;
-  for (const std::string& name : names) choices += (choices.empty() ? "" : "|") + name;
-  const std::string meant = nearest_name(reached.unknown, names);
-  return where + "needed " + choices + ", got " +
-         (reached.unknown.empty() ? "none" : "\"" + reached.unknown + "\"") +
-         "; fix: " + (meant.empty() ? help : "did you mean \"" + meant + "\"?");
 }
 
 int exit_code_of(ErrorKind kind) {
@@ -122,7 +59,11 @@ int parse(CommandLine& line, int argc, char** argv) {
     print_result(std::string(version.what()) + "\n");
   } catch (const CLI::ParseError& error) {
     const std::vector<std::string> words(argv + 1, argv + std::max(argc, 1));
-    throw InvalidArgument(usage_error(line.app, words, error.what()));
+    if (words.empty()) {
+      print_result(line.app.help());
+      return kExitUsage;
+    }
+    throw InvalidArgument(usage_error(line.app, words, error));
   }
   return kExitOk;
 }
@@ -150,9 +91,10 @@ void add_device(CLI::App& command, std::string& device) {
   command.add_option("--device", device, "auto, cpu, cuda or cuda:N")->capture_default_str();
 }
 
-Device chosen_device(const std::string& word, DType precision, const GlobalOptions& globals) {
+Device chosen_device(const std::string& word, DType precision, const GlobalOptions& globals,
+                     std::string_view option) {
   std::string note;
-  const Device device = resolve_device_for(word, precision, &note);
+  const Device device = resolve_device_for(word, precision, &note, option);
   if (!globals.quiet && !note.empty()) print_note(note);
   return device;
 }
@@ -160,7 +102,7 @@ Device chosen_device(const std::string& word, DType precision, const GlobalOptio
 void add_threads(CLI::App& command, int& threads) {
   command.add_option("--threads", threads, "CPU threads, 0 for all; results do not depend on it")
       ->type_name("N")
-      ->check(CLI::Range(0, 4096));
+      ->check(whole_number(0, 4096));
 }
 
 }  // namespace cli

@@ -42,8 +42,9 @@ void add_json(CLI::App& command, bool& json);
 void add_device(CLI::App& command, std::string& device);
 
 /// The device that `word` selects for a precision; a line on stderr says what "auto" selected. Throws
-/// ConfigError and DeviceError.
-Device chosen_device(const std::string& word, DType precision, const GlobalOptions& globals);
+/// ConfigError and DeviceError, which call the setting `option`.
+Device chosen_device(const std::string& word, DType precision, const GlobalOptions& globals,
+                     std::string_view option = "--device");
 
 /// Adds --threads N, 0 for all.
 void add_threads(CLI::App& command, int& threads);

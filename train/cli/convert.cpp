@@ -4,6 +4,7 @@
 #include <meshgrad/train/cli/command.h>
 #include <meshgrad/train/cli/describe.h>
 #include <meshgrad/train/cli/output.h>
+#include <meshgrad/train/cli/usage.h>
 #include <meshgrad/train/data/convert.h>
 #include <meshgrad/train/report/progress.h>
 
@@ -143,7 +144,7 @@ void add_convert(CommandLine& line) {
       ->add_option("--format", convert.format,
                    fmt::format("Format of the input: {}", fmt::join(formats, ", ")))
       ->type_name("NAME")
-      ->check(CLI::IsMember(formats).description(""));
+      ->check(one_of(formats));
   command->add_option("--fields", convert.fields, "Names of the rows of HDF5 nodal_data")
       ->type_name("A,B,...")
       ->delimiter(',')

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 #include <meshgrad/train/cli/describe.h>
+#include <meshgrad/train/config/text.h>
 #include <meshgrad/train/data/packed_file.h>
 #include <meshgrad/train/io/safetensors.h>
 #include <meshgrad/train/report/progress.h>
@@ -77,8 +78,9 @@ std::string describe_dataset(const std::string& path, bool json) {
   }
   std::string text =
       fmt::format("packed    {} ({}), from {}\n", path, bytes_text(data.bytes()), data.source());
-  text += fmt::format("data      {} trajectories, {} meshes in {}-D\n", data.trajectories(), data.meshes(),
-                      data.dim());
+  text +=
+      fmt::format("data      {}, {} in {}-D\n", counted(data.trajectories(), "trajectory", "trajectories"),
+                  counted(data.meshes(), "mesh", "meshes"), data.dim());
   text += data.dt() > 0 ? fmt::format("dt        {} s\n", data.dt()) : std::string("dt        unknown\n");
   text += "fields    " + fields_text(data.fields()) + "\n";
   text += "splits    " + splits_text(data.splits()) + "\n";
@@ -163,7 +165,13 @@ std::string describe_file(const std::string& path, bool json) {
   std::ifstream file(path, std::ios::binary);
   std::array<char, kPackedMagic.size()> magic{};
   file.read(magic.data(), magic.size());
-  return magic == kPackedMagic ? describe_dataset(path, json) : describe_weights(path, json);
+  if (magic == kPackedMagic) return describe_dataset(path, json);
+  // The header of safetensors is JSON behind its length, which is below 100 MB.
+  if (file && (magic[4] != 0 || magic[5] != 0 || magic[6] != 0 || magic[7] != 0)) {
+    throw data_error(path, "a .mgd or a .safetensors file", "another kind of file, or a damaged one",
+                     "check the path");
+  }
+  return describe_weights(path, json);
 }
 
 }  // namespace meshgrad::cli

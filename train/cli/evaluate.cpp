@@ -2,6 +2,7 @@
 #include <meshgrad/train/cli/command.h>
 #include <meshgrad/train/cli/errors_text.h>
 #include <meshgrad/train/cli/output.h>
+#include <meshgrad/train/cli/usage.h>
 #include <meshgrad/train/config/text.h>
 #include <meshgrad/train/run/predictor.h>
 
@@ -115,12 +116,13 @@ void add_evaluate(CommandLine& line) {
   evaluate->add_option("--data", options->data, "Packed file to use instead of the run's")->type_name("FILE");
   evaluate->add_option("--stride", options->evaluate.stride, "One-step errors from every N-th frame")
       ->type_name("N")
-      ->check(CLI::PositiveNumber)
+      ->check(whole_number(1))
       ->capture_default_str();
   evaluate
       ->add_option("--boundary", options->boundary,
                    "Values of nodes that are not predicted (default: rollout.boundary)")
-      ->check(CLI::IsMember({"data", "initial"}));
+      ->type_name("data|initial")
+      ->check(one_of({"data", "initial"}));
   add_device(*evaluate, options->device);
   add_threads(*evaluate, options->threads);
   add_json(*evaluate, options->json);

@@ -3,6 +3,7 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/cli/command.h>
 #include <meshgrad/train/cli/output.h>
+#include <meshgrad/train/cli/usage.h>
 #include <meshgrad/train/planning/plan.h>
 
 namespace meshgrad::cli {
@@ -47,7 +48,7 @@ void add_plan(CommandLine& line) {
       ->type_name("SIZE");
   plan->add_option("--mode", options->mode, "static: a dry run; measured: runs steps")
       ->type_name("static|measured")
-      ->check(CLI::IsMember({"static", "measured"}))
+      ->check(one_of({"static", "measured"}))
       ->capture_default_str();
   add_json(*plan, options->json);
   on_run(*plan, line, options, run);

@@ -2,6 +2,7 @@
 #include <meshgrad/train/cli/command.h>
 #include <meshgrad/train/cli/errors_text.h>
 #include <meshgrad/train/cli/output.h>
+#include <meshgrad/train/cli/usage.h>
 #include <meshgrad/train/config/text.h>
 #include <meshgrad/train/report/rollout_files.h>
 
@@ -66,7 +67,7 @@ void add_predict(CommandLine& line) {
   predict->add_option("--split", options->files.split, "Split of the data")->capture_default_str();
   predict->add_option("--meshes", options->files.meshes, "The first N meshes (default: all)")
       ->type_name("N")
-      ->check(CLI::PositiveNumber);
+      ->check(whole_number(1));
   predict->add_option("-o,--output", options->directory, "Folder to write to (default: inside the run)")
       ->type_name("DIR");
   predict->add_option("--checkpoint", options->checkpoint, "best, last or a file")->capture_default_str();

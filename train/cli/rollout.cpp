@@ -2,6 +2,7 @@
 #include <meshgrad/train/cli/command.h>
 #include <meshgrad/train/cli/errors_text.h>
 #include <meshgrad/train/cli/output.h>
+#include <meshgrad/train/cli/usage.h>
 #include <meshgrad/train/config/text.h>
 #include <meshgrad/train/report/rollout_files.h>
 
@@ -83,12 +84,13 @@ void add_rollout(CommandLine& line) {
   rollout->add_option("--split", options->files.split, "Split of the data")->capture_default_str();
   rollout->add_option("--trajectory", options->files.trajectory, "Index of the trajectory within the split")
       ->type_name("N")
+      ->check(whole_number(0))
       ->capture_default_str();
   rollout
       ->add_option("--steps", options->files.steps,
                    "Steps (default: rollout.steps, or to the end of the data)")
       ->type_name("N")
-      ->check(CLI::NonNegativeNumber);
+      ->check(whole_number(0));
   rollout->add_flag("--beyond-data", options->files.beyond_data,
                     "Allow more steps than the data has; boundary values are then held");
   rollout->add_option("-o,--output", options->directory, "Output folder (default: inside the run directory)")
@@ -98,7 +100,8 @@ void add_rollout(CommandLine& line) {
   rollout
       ->add_option("--boundary", options->boundary,
                    "Values of nodes that are not predicted (default: rollout.boundary)")
-      ->check(CLI::IsMember({"data", "initial"}));
+      ->type_name("data|initial")
+      ->check(one_of({"data", "initial"}));
   add_device(*rollout, options->device);
   add_threads(*rollout, options->threads);
   add_json(*rollout, options->json);

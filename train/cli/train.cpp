@@ -5,6 +5,7 @@
 #include <meshgrad/train/cli/output.h>
 #include <meshgrad/train/cli/signals.h>
 #include <meshgrad/train/config/number.h>
+#include <meshgrad/train/config/text.h>
 #include <meshgrad/train/io/append_file.h>
 #include <meshgrad/train/io/metrics_log.h>
 #include <meshgrad/train/report/line_chart.h>
@@ -67,20 +68,25 @@ std::string to_text(const TrainResult& result, const Config& config, double star
   std::string text = fmt::format("run         {}\nstep        {} of {}\nparameters  {}\nloss        {:.4g}\n",
                                  config.run.dir, state.step, result.total_steps, result.parameters,
                                  state.optimizer.last_loss);
-  if (config.unroll.steps > 1) text += fmt::format("unrolled    {} frames per sample\n", config.unroll.steps);
+  if (config.unroll.steps > 1)
+    text += fmt::format("unrolled    {} per sample\n", counted(config.unroll.steps, "frame"));
   if (state.best_step >= 0) {
     text += fmt::format("validation  {:.4g} (best {:.4g} at step {})\n", state.last_valid_loss,
                         state.best_valid_loss, state.best_step);
   }
-  text += fmt::format("step time   first {:.3g} s, median of the others {:.3g} s\n",
-                      result.first_step_seconds, result.median_step_seconds);
+  if (result.first_step_seconds > 0.0) {
+    text += fmt::format("step time   first {:.3g} s, median of the others {:.3g} s\n",
+                        result.first_step_seconds, result.median_step_seconds);
+  }
   if (result.offloaded_bytes > 0) {
     text += fmt::format("offloaded   {:.1f} MiB at most\n", mebibytes(result.offloaded_bytes));
   }
-  text += fmt::format("data wait   {:.3g} ms per step\n", 1e3 * result.data_wait_seconds);
+  if (result.first_step_seconds > 0.0)
+    text += fmt::format("data wait   {:.3g} ms per step\n", 1e3 * result.data_wait_seconds);
   if (start_seconds > 0.0)
     text += fmt::format("start       first step began after {:.2f} s\n", start_seconds);
-  if (state.optimizer.skipped > 0) text += fmt::format("skipped     {} steps\n", state.optimizer.skipped);
+  if (state.optimizer.skipped > 0)
+    text += fmt::format("skipped     {}\n", counted(state.optimizer.skipped, "step"));
   return text + fmt::format("checkpoint  {}\nloss curve  {}\n", result.checkpoint.string(),
                             (std::filesystem::path(config.run.dir) / "loss.svg").string());
 }
@@ -116,7 +122,7 @@ void draw_losses(const std::filesystem::path& run) {
     }
   }
   const ChartSeries series[] = {train, valid};
-  if (damaged > 0) print_note(fmt::format("metrics.jsonl: {} damaged lines are not in loss.svg", damaged));
+  if (damaged > 0) print_note("metrics.jsonl: not in loss.svg: " + counted(damaged, "damaged line"));
   write_line_chart(run / "loss.svg", series, {"Loss", "step", "mean squared normalised error"});
 }
 
@@ -191,7 +197,7 @@ std::chrono::system_clock::time_point stop_time(const Config& config,
 /// Names the configuration key when the engine refuses threads: the engine does not know the keys.
 Runtime runtime_of(const Config& config, const GlobalOptions& globals) {
   try {
-    return Runtime({.device = chosen_device(config.run.device, config.precision, globals),
+    return Runtime({.device = chosen_device(config.run.device, config.precision, globals, "run.device"),
                     .threads = static_cast<int>(config.run.threads),
                     .seed = static_cast<uint64_t>(config.run.seed),
                     .allocator = allocator_options_from_environment(config.memory),

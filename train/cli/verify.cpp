@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/train/cli/command.h>
 #include <meshgrad/train/cli/output.h>
+#include <meshgrad/train/cli/usage.h>
+#include <meshgrad/train/config/text.h>
 #include <meshgrad/train/run/verify.h>
 
 #include <fmt/format.h>
@@ -21,10 +23,12 @@ struct VerifyOptions {
 };
 
 std::string to_text(const VerifyReport& report) {
-  std::string text =
-      fmt::format("{}: width {}, {} blocks, {} graphs, {} nodes, {} edges, {} Adam steps, in {}\n\n",
-                  report.file, report.width, report.blocks, report.graphs, report.nodes, report.edges,
-                  report.steps, name_of(report.precision));
+  std::string text = wrapped(fmt::format("{}: width {}, {}, {}, {}, {}, {}, in {}", report.file, report.width,
+                                         counted(report.blocks, "block"), counted(report.graphs, "graph"),
+                                         counted(report.nodes, "node"), counted(report.edges, "edge"),
+                                         counted(report.steps, "Adam step"), name_of(report.precision)),
+                             kTextWidth) +
+                     "\n\n";
   text += fmt::format("{:<24}{:>10}{:>13}{:>13}{:>13}  {}\n", "group", "values", "absolute", "relative",
                       "tolerance", "");
   for (const VerifyGroup& group : report.groups) {
@@ -81,10 +85,12 @@ void add_verify(CommandLine& line) {
   const auto options = std::make_shared<VerifyOptions>();
   verify->add_option("FILE", options->file, "Reference values, a safetensors file")->required();
   verify->add_option("--precision", options->precision, "Precision of the computation")
-      ->check(CLI::IsMember({"f64", "f32", "f16", "bf16"}))
+      ->type_name("f64|f32|f16|bf16")
+      ->check(one_of({"f64", "f32", "f16", "bf16"}))
       ->capture_default_str();
   verify->add_option("--path", options->path, "Fused kernels, or one per op")
-      ->check(CLI::IsMember({"fused", "op_by_op"}))
+      ->type_name("fused|op_by_op")
+      ->check(one_of({"fused", "op_by_op"}))
       ->capture_default_str();
   verify->add_flag("--recompute-hidden", options->recompute_hidden,
                    "Recompute hidden activations in backward");

@@ -183,8 +183,9 @@ std::string_view header_text(std::span<const std::byte> bytes, std::string_view 
   std::uint64_t length = 0;
   std::memcpy(&length, bytes.data(), sizeof length);
   if (length > kMaxHeaderBytes) {
-    throw data_error(file, "a header of at most 100 MB", fmt::format("a header length of {} bytes", length),
-                     "this is not a safetensors file, or it is damaged: check the path");
+    throw data_error(file, "a safetensors file",
+                     "another file, or a damaged one: it begins with no length of a header",
+                     "check the path");
   }
   if (length > bytes.size() - 8) {
     throw data_error(file, fmt::format("{} bytes for the header", length + 8),

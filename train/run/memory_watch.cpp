@@ -22,8 +22,11 @@ MemoryWatch::Epoch MemoryWatch::end_epoch(int64_t number, const MemoryStats& sta
               .headroom = stats.capacity - stats.reserved.peak};
   if (stats.reserved.peak > 0)
     epoch.waste = 1.0 - static_cast<double>(stats.allocated.peak) / static_cast<double>(stats.reserved.peak);
-  epoch.line = fmt::format("epoch {}: memory {} allocated, {} reserved, peak {}, headroom {}", number,
-                           gib(epoch.allocated), gib(epoch.reserved), gib(epoch.peak), gib(epoch.headroom));
+  const std::string figures =
+      fmt::format("memory {} allocated, {} reserved, peak {}, headroom {}", gib(epoch.allocated),
+                  gib(epoch.reserved), gib(epoch.peak), gib(epoch.headroom));
+  epoch.line = fmt::format("epoch {}: {}", number, figures);
+  epoch.changed = std::exchange(figures_, figures) != figures;
   if (least_epoch_ == 0 || epoch.waste < least_waste_) {
     least_epoch_ = number;
     least_waste_ = alarmed_waste_ = epoch.waste;

@@ -13,9 +13,10 @@ class MemoryWatch {
   struct Epoch {
     int64_t number = 0;                                           ///< from 1
     int64_t allocated = 0, reserved = 0, peak = 0, headroom = 0;  ///< bytes; peaks are of this epoch
-    double waste = 0.0;  ///< 1 - peak allocated / peak reserved: lost to fragmentation
-    std::string line;    ///< "epoch 3: memory 1.20 GiB allocated, 1.25 GiB reserved, ..."
-    std::string alarm;   ///< a line when waste has grown, otherwise empty
+    double waste = 0.0;   ///< 1 - peak allocated / peak reserved: lost to fragmentation
+    std::string line;     ///< "epoch 3: memory 1.20 GiB allocated, 1.25 GiB reserved, ..."
+    bool changed = true;  ///< the figures of `line` are others than those of the epoch before
+    std::string alarm;    ///< a line when waste has grown, otherwise empty
   };
 
   /// Reads the statistics of an epoch that ends; the caller resets the peaks after it. The alarm is raised
@@ -27,6 +28,7 @@ class MemoryWatch {
   int64_t least_epoch_ = 0;
   double least_waste_ = 0.0;
   double alarmed_waste_ = 0.0;
+  std::string figures_;  // of the line of the epoch before
 };
 
 }  // namespace meshgrad

@@ -3,6 +3,8 @@
 #include <meshgrad/kernels/reduction.h>
 #include <meshgrad/train/run/optimizer.h>
 
+#include <fmt/format.h>
+
 #include <cstring>
 
 namespace meshgrad {
@@ -28,6 +30,16 @@ LearningRate learning_rate(const ScheduleConfig& schedule, double peak, int64_t 
           .last = schedule.final_lr,
           .warmup_steps = schedule.warmup_steps,
           .span = schedule.decay_steps > 0 ? schedule.decay_steps : total_steps - schedule.warmup_steps};
+}
+
+std::string describe_schedule(const LearningRate& rate) {
+  std::string text = fmt::format("learning rate {:.3g}", rate.peak);
+  if (rate.warmup_steps > 0)
+    text = fmt::format("learning rate rises to {:.3g} at step {}", rate.peak, rate.warmup_steps);
+  if (rate.curve == RateCurve::constant) return text + ", constant";
+  return text + fmt::format(", then {} decay to {:.3g} at step {}",
+                            rate.curve == RateCurve::cosine ? "cosine" : "exponential", rate.last,
+                            rate.warmup_steps + rate.span);
 }
 
 Optimizer::Optimizer(Runtime& runtime, const ParameterSet& parameters, const OptimizerConfig& config,

@@ -12,6 +12,9 @@ namespace meshgrad {
 /// final_lr, over decay_steps (0: the rest of total_steps).
 LearningRate learning_rate(const ScheduleConfig& schedule, double peak, int64_t total_steps);
 
+/// "learning rate 1e-03, then exponential decay to 1e-06 at step 3000", for people.
+std::string describe_schedule(const LearningRate& rate);
+
 /// Owns moments of the parameters' arena and the StepState. Nothing here waits for the device but state().
 class Optimizer {
  public:

@@ -10,8 +10,9 @@ void check_precision(Device device, DType precision) {
                      "set precision = \"f32\", or run.device = \"cpu\" for checks in f64");
 }
 
-Device resolve_device_for(const std::string& word, DType precision, std::string* note) {
-  return resolve_device(word == "auto" && precision == DType::f64 ? "cpu" : word, note);
+Device resolve_device_for(const std::string& word, DType precision, std::string* note,
+                          std::string_view option) {
+  return resolve_device(word == "auto" && precision == DType::f64 ? "cpu" : word, note, option);
 }
 
 std::string describe_precision(DType precision, double loss_scale) {

@@ -11,7 +11,8 @@ namespace meshgrad {
 void check_precision(Device device, DType precision);
 
 /// resolve_device, but "auto" takes the CPU for f64.
-Device resolve_device_for(const std::string& word, DType precision, std::string* note = nullptr);
+Device resolve_device_for(const std::string& word, DType precision, std::string* note = nullptr,
+                          std::string_view option = "run.device");
 
 /// A line that says what is stored how in 16 bits; empty for other precisions.
 std::string describe_precision(DType precision, double loss_scale);

@@ -9,7 +9,9 @@ namespace meshgrad {
 
 class Predictor {
  public:
-  /// `data_path` empty: the configuration's. Throws DataError or ConfigError when something does not fit.
+  /// `data_path` empty: the configuration's, relative to the folder that train ran in where the checkpoint's
+  /// place in run.dir tells it, else to the current folder. Throws DataError or ConfigError when something
+  /// does not fit.
   Predictor(Runtime& runtime, const std::filesystem::path& checkpoint, const std::string& data_path = {});
   Predictor(const Predictor&) = delete;  // trained() refers to its members
   Predictor& operator=(const Predictor&) = delete;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/memory/caching_allocator.h>
+#include <meshgrad/train/config/text.h>
 #include <meshgrad/train/data/quiet_split.h>
 #include <meshgrad/train/run/make_model.h>
 #include <meshgrad/train/run/non_finite.h>
@@ -40,6 +41,12 @@ TrainResult Trainer::run() {
   if (state_.micro == 0 && !warming_up()) release_gradients();
   if (state_.validation_due && !end_step()) return stopped();
   const int64_t steps = loader_.total_steps();
+  if (state_.step >= steps) {
+    message(fmt::format("nothing to do: the run has all its {}; raise train.steps to go on",
+                        counted(steps, "step")));
+  } else {
+    message(describe_schedule(learning_rate(config_.schedule, config_.optimizer.lr, steps)));
+  }
   while (state_.step < steps) {
     const auto begin = std::chrono::steady_clock::now();
     while (state_.micro < config_.train.accumulate) {
@@ -122,7 +129,7 @@ void Trainer::resume() {
   folder_.write_config(config_);
   message(fmt::format("resumed {} at step {}", checkpoint.string(), state_.step));
   if (log_->damaged_lines() > 0)
-    message(fmt::format("metrics.jsonl: left out {} damaged lines", log_->damaged_lines()));
+    message(fmt::format("metrics.jsonl: left out {}", counted(log_->damaged_lines(), "damaged line")));
 }
 
 /// Online normalisers first observe data, and the model does not run.
@@ -190,7 +197,7 @@ void Trainer::check_state(const std::optional<StepState>& seen) {
   if (!seen) return;
   state_.optimizer = *seen;
   if (seen->non_finite_losses > 0 && config_.precision != DType::f16)
-    report_non_finite("a finite loss", "another", *seen);
+    report_non_finite("a finite loss", "nan or infinity", *seen);
   if (seen->consecutive_skips >= config_.loss_scale.max_skips) {
     report_non_finite("a finite gradient",
                       fmt::format("{} steps in a row without one", seen->consecutive_skips), *seen);
@@ -218,8 +225,10 @@ void Trainer::report_non_finite(std::string_view needed, const std::string& got,
   } catch (const Error& error) {
     found = std::string("it cannot be recomputed: ") + error.what();
   }
-  throw data_error(fmt::format("step {}", step + 1), needed,
-                   fmt::format("{}; loss scale {}; {}", got, scale, found), fix);
+  const std::string scaled =
+      config_.precision == DType::f16 ? fmt::format("loss scale {}; ", scale) : std::string();
+  throw data_error(fmt::format("step {}", step + 1), needed, fmt::format("{}; {}{}", got, scaled, found),
+                   fix);
 }
 
 void Trainer::release_gradients() {
@@ -246,7 +255,7 @@ void Trainer::check_memory() {
   if (!last && (!ended || state_.step / log_every == before / log_every)) return;
   const MemoryWatch::Epoch memory = memory_watch_.end_epoch(ended ? epoch : epoch + 1, allocator.stats());
   allocator.reset_peak();
-  message(memory.line);
+  if (memory.changed) message(memory.line);
   if (!memory.alarm.empty()) message(memory.alarm);
   check_state(log_->flush());
   log_->write({{"step", state_.step},

@@ -159,6 +159,19 @@ int64_t count_blocks(const SafetensorsView& view) {
   return blocks;
 }
 
+/// A file of weights alone, ours or another framework's, has no values to compare with.
+void check_layout(const SafetensorsView& view) {
+  for (const char* name :
+       {"in.node_features", "in.senders", "param.node_encoder.linear_0.weight", "out.prediction"}) {
+    if (view.contains(name)) continue;
+    throw data_error(
+        view.file,
+        "reference values of a MeshGraphNet: tensors in.* (the batch), param.NAME (weights, named as in "
+        "our checkpoints), out.* and grad.NAME",
+        fmt::format("a file without {}", name), "docs/precision.md describes the file");
+  }
+}
+
 ModelSizes sizes_from(const SafetensorsView& view) {
   return {.node_inputs = shape_of(view.at("in.node_features")).width(),
           .edge_inputs = {shape_of(view.at("in.edge_features")).width()},
@@ -366,6 +379,7 @@ VerifyReport verify(Runtime& runtime, const std::string& file, DType precision, 
                     bool keep_hidden) {
   check_precision(runtime.device(), precision);
   const SafetensorsFile safetensors(file);
+  check_layout(safetensors.view());
   const ModelConfig options = options_from(safetensors.view(), fused, keep_hidden);
   Reference reference{safetensors, make_model(options, sizes_from(safetensors.view())), {}, {}, {}, {}, {},
                       {}};
