@@ -2,6 +2,7 @@
 // What the program says of a data set: when it is converted, described and trained on.
 #include <doctest/doctest.h>
 
+#include "train/npz_arrays.h"
 #include "train/process.h"
 #include "train/small_run.h"
 
@@ -57,4 +58,21 @@ TEST_CASE("a trajectory in two splits is reported by convert, info and train") {
   const Outcome trained = run_meshgrad({"train", test::write_config(scratch.path, config)});
   CHECK(trained.code == 0);
   CHECK(contains(trained.err, "warning: " + leak));
+}
+
+TEST_CASE("info shows all digits of values far from zero") {
+  const ScratchDirectory scratch;
+  const std::string packed = (scratch.path / "a.mgd").string();
+  test::write_npz(
+      scratch.path / "a.npz",
+      {{"mesh_pos", test::npy<float>("<f4", "(3, 2)", {0, 0, 1, 0, 0, 1})},
+       {"cells", test::npy<int32_t>("<i4", "(1, 3)", {0, 1, 2})},
+       {"u", test::npy<double>("<f8", "(2, 3)", {1e7, 1e7 + 0.25, 1e7 + 1, 1e7, 1e7 + 0.5, 1e7 + 1})}},
+      false);
+  const std::string input = (scratch.path / "a.npz").string();
+  CHECK(run_meshgrad({"convert", input, "-o", packed, "--split", "1", "--unit", "u=Pa"}).code == 0);
+  CHECK(contains(run_meshgrad({"info", packed}).out,
+                 "values    u: 10000000 to 10000001, mean 10000000.4583333 Pa"));
+  const auto json = nlohmann::json::parse(run_meshgrad({"info", packed, "--json"}).out);
+  CHECK(json["fields"][0]["maximum"][0] == 1e7 + 1);
 }

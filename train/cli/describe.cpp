@@ -29,9 +29,14 @@ std::string values_text(const Dataset& data) {
     const FieldStatistics stats = data.field_stats(field.name);
     for (size_t c = 0; c < stats.min.size() && stats.count > 0; ++c) {
       const std::string name = field.components == 1 ? field.name : fmt::format("{}[{}]", field.name, c);
-      const std::string mean = stats.mean.empty() ? "" : fmt::format(", mean {:.6g}", stats.mean[c]);
-      text += fmt::format("{:10}{}: {:.6g} to {:.6g}{}{}\n", text.empty() ? "values" : "", name, stats.min[c],
-                          stats.max[c], mean, unit_text(field));
+      // Numbers far from zero differ in their last digits.
+      const double offset = field.offset_of(c);
+      const int digits = offset == 0 ? 6 : 15;
+      const std::string mean =
+          stats.mean.empty() ? "" : fmt::format(", mean {:.{}g}", stats.mean[c] + offset, digits);
+      text +=
+          fmt::format("{:10}{}: {:.{}g} to {:.{}g}{}{}\n", text.empty() ? "values" : "", name,
+                      stats.min[c] + offset, digits, stats.max[c] + offset, digits, mean, unit_text(field));
     }
   }
   return text;
@@ -49,8 +54,13 @@ std::string node_types_text(const std::vector<double>& counts) {
 /// fields_json with minimum, maximum and mean of each component; a packed file of version 1 has no ranges.
 Json fields_with_values(const Dataset& data) {
   Json fields = fields_json(data.fields());
-  for (Json& field : fields) {
-    const FieldStatistics stats = data.field_stats(field["name"].get<std::string>());
+  for (size_t f = 0; f < fields.size(); ++f) {
+    const FieldInfo& info = data.fields()[f];
+    Json& field = fields[f];
+    FieldStatistics stats = data.field_stats(info.name);
+    for (std::vector<double>* numbers : {&stats.min, &stats.max, &stats.mean}) {
+      for (size_t c = 0; c < numbers->size(); ++c) (*numbers)[c] += info.offset_of(c);
+    }
     field["minimum"] = stats.min;
     field["maximum"] = stats.max;
     field["mean"] = stats.mean;

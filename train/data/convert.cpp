@@ -18,6 +18,7 @@
 #include <meshgrad/train/data/mesh_edges.h>
 #include <meshgrad/train/data/outlier.h>
 #include <meshgrad/train/data/packed_file_writer.h>
+#include <meshgrad/train/data/value_offset.h>
 
 namespace meshgrad {
 namespace {
@@ -132,6 +133,29 @@ class Packer {
     } else {
       match_schema(t);
     }
+    subtract_offsets(t);
+  }
+
+  // Offsets of fields are those of the first trajectory, origins a mesh's own.
+  void subtract_offsets(RawTrajectory& t) {
+    const auto warn = [&](const std::string& what, const std::optional<std::string>& steps, bool wide) {
+      if (!steps) return;
+      warnings_.add(fmt::format("[{}] {} has only {} in float32{}", t.name, what, *steps,
+                                wide ? ", since the first trajectory has other values: convert it alone"
+                                     : ": save it as float64, of which an offset is subtracted"));
+    };
+    for (size_t f = 0; f < t.fields.size(); ++f) {
+      RawField& field = t.fields[f];
+      const std::vector<double>& offset = report_.fields[f].offset;
+      if (const auto* values = std::get_if<std::vector<float>>(&field.values)) {
+        warn("field " + field.name, coarse_steps(*values, field.wide, offset, field.components),
+             !field.wide.empty());
+      }
+      subtract_offset(field, offset);
+    }
+    if (t.wide_positions.empty()) warn("mesh_pos", coarse_steps(t.positions, {}, {}, t.dim), false);
+    t.origin = origin_for(t);
+    subtract_origin(t, t.origin);
   }
 
   // All trajectories of a file have one dt, by which a model learns a change.
@@ -163,6 +187,7 @@ class Packer {
   void begin(const RawTrajectory& first) {
     for (const RawField& field : first.fields) {
       report_.fields.push_back(info_of(field));
+      report_.fields.back().offset = offset_for(field);
       statistics_.fields.emplace_back(field.components, field.dtype());
     }
     check_units(first);
@@ -211,6 +236,7 @@ class Packer {
     PackedMesh mesh;
     mesh.dim = t.dim;
     mesh.positions = t.positions;
+    mesh.origin = t.origin;
     mesh.node_type = t.node_type;
     mesh.cells = t.cells;
     mesh.cell_kind = cell_kind(t);

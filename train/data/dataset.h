@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A packed data set (.mgd), memory-mapped: meshes with sorted edges, fields over time, splits, statistics.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -33,7 +34,8 @@ struct MeshView {
   int dim = 0;  ///< 2 or 3
   CellKind cell_kind = CellKind::none;
   int nodes_per_cell = 0;                     ///< of cell_kind; 0 when there are no cells
-  std::span<const float> positions;           ///< [nodes, dim]
+  std::span<const float> positions;           ///< [nodes, dim], less `origin`
+  std::array<double, 3> origin{};             ///< positions of the data are `positions` plus this
   std::span<const int32_t> node_type;         ///< [nodes], 0 <= type < Dataset::node_types()
   std::span<const int32_t> senders;           ///< [edges]
   std::span<const int32_t> receivers;         ///< [edges], ascending
@@ -48,7 +50,7 @@ struct MeshView {
   }
 };
 
-/// One field of one trajectory: [frames, rows, components] of its dtype.
+/// One field of one trajectory: [frames, rows, components] of its dtype, less FieldInfo::offset.
 struct FieldView {
   std::string_view name;
   FieldOn on = FieldOn::node;
@@ -158,7 +160,8 @@ class Dataset {
   MeshSizes mesh_sizes(std::string_view split, int64_t i) const;
 
   /// Over all rows and all frames (or pairs, or triples of frames) of the training split; of a field on
-  /// nodes, over nodes of the named types alone. Integers have values, no changes.
+  /// nodes, over nodes of the named types alone. Integers have values, no changes. Values are those stored,
+  /// less FieldInfo::offset.
   FieldStatistics field_stats(std::string_view name, const NodeTypeSet& types = NodeTypeSet::all(),
                               Quantity which = Quantity::value) const;
   /// Edge features [relative position (sender minus receiver), norm], over the training split's meshes, each

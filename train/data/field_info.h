@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <meshgrad/engine/dtype.h>
 
@@ -29,6 +30,10 @@ struct FieldInfo {
   std::string unit;     ///< empty when unknown
   FieldOn on = FieldOn::node;
   DType dtype = DType::f32;
+  /// Per component, in the field's unit: a value of the data is the stored one plus this. Empty: 0 for all.
+  std::vector<double> offset;
+
+  double offset_of(size_t component) const { return offset.empty() ? 0.0 : offset[component]; }
 };
 
 /// Rows of a field on each kind of place of a mesh.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -231,6 +232,7 @@ MeshView PackedFile::mesh(int64_t index) const {
   view.cell_kind = static_cast<CellKind>(record.cell_kind);
   view.nodes_per_cell = nodes_per_cell(view.cell_kind);
   view.positions = part<float>(data, layout.positions, uint64_t{record.nodes} * record.dim);
+  view.origin = record.origin;
   view.node_type = part<int32_t>(data, layout.node_type, record.nodes);
   view.senders = part<int32_t>(data, layout.senders, record.edges);
   view.receivers = part<int32_t>(data, layout.receivers, record.edges);
@@ -257,8 +259,10 @@ void PackedFile::check_mesh(uint64_t index) const {
   const auto data = section(record.offset, record.bytes, what);
   const auto layout = mesh_layout(record);
   constexpr uint32_t kMax = 0x7fffffffU;
-  if (!layout || layout->bytes != record.bytes || record.dim != metadata_.dim || record.nodes > kMax ||
-      record.edges > kMax || record.cells > kMax || (record.cell_kind == 0 && record.cells != 0) ||
+  const bool finite = std::ranges::all_of(record.origin, [](double x) { return std::isfinite(x); });
+  if (!finite || !layout || layout->bytes != record.bytes || record.dim != metadata_.dim ||
+      record.nodes > kMax || record.edges > kMax || record.cells > kMax ||
+      (record.cell_kind == 0 && record.cells != 0) ||
       record.cell_kind > static_cast<uint16_t>(CellKind::hexahedron)) {
     throw data_error(where(what), "a consistent record", "sizes that do not fit", kCopyOrConvertFix);
   }

@@ -25,7 +25,7 @@
 //
 // Metadata: {"dim", "dt", "node_types", "source", "statistics_split",
 //   "fields": [{"name", "components", "dynamic", "unit", "on": "node" | "edge" | "cell" | "graph",
-//               "dtype": "f32" | "i32" | "i64"}],
+//               "dtype": "f32" | "i32" | "i64", "offset": [components], or missing where it is 0}],
 //   "splits": [{"name", "first", "count"}], "warnings": [text]}, of which "warnings" may be missing
 // node_types is one more than the largest node type in the file.
 //
@@ -36,8 +36,12 @@
 //     (count, min, max) [groups, components]: of values
 //   edges [dim + 1] x (count, mean, m2): relative position (sender minus receiver), then its norm
 //
-// Version 1 is the same without "on" and "dtype" (fields are f32 on nodes), without "node_types" (they are
-// 9), and without (count, min, max). It is read, and no longer written.
+// Values of a field and positions of a mesh are stored less their offset (FieldInfo::offset,
+// MeshRecord::origin), and so are statistics.
+//
+// Version 2 is the same without offsets. Version 1 is version 2 without "on" and "dtype" (fields are f32 on
+// nodes), without "node_types" (they are 9), and without (count, min, max). Both are read, and no longer
+// written.
 #pragma once
 #include <array>
 #include <atomic>
@@ -59,7 +63,7 @@
 namespace meshgrad {
 
 constexpr std::array<char, 8> kPackedMagic{'m', 'e', 's', 'h', 'g', 'r', 'd', '\n'};
-constexpr uint32_t kPackedVersion = 2;
+constexpr uint32_t kPackedVersion = 3;
 constexpr uint32_t kOldestPackedVersion = 1;
 constexpr uint64_t kPackedAlignment = 64;
 
@@ -95,8 +99,8 @@ struct MeshRecord {
   uint32_t edges = 0;  ///< directed
   uint32_t cells = 0;
   uint16_t dim = 0;
-  uint16_t cell_kind = 0;  ///< a CellKind; 0: no cells
-  std::array<uint8_t, 24> reserved{};
+  uint16_t cell_kind = 0;          ///< a CellKind; 0: no cells
+  std::array<double, 3> origin{};  ///< positions of the data are the stored ones plus this
 };
 
 struct TrajectoryRecord {

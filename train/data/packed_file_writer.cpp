@@ -83,6 +83,7 @@ PackedFileWriter::MeshKey PackedFileWriter::mesh_key(const PackedMesh& mesh,
     key = {hash.low64 ^ (key.low * 3), hash.high64 ^ (key.high * 5)};
   };
   mix(shape.data(), sizeof shape);
+  mix(mesh.origin.data(), sizeof mesh.origin);
   mix(mesh.positions.data(), mesh.positions.size_bytes());
   mix(mesh.node_type.data(), mesh.node_type.size_bytes());
   mix(mesh.cells.data(), mesh.cells.size_bytes());
@@ -104,6 +105,7 @@ int64_t PackedFileWriter::add_mesh(const MeshKey& key, const PackedMesh& mesh, c
   record.cells = width == 0 ? 0 : narrow(static_cast<int64_t>(mesh.cells.size()) / width, "cells of a mesh");
   record.dim = static_cast<uint16_t>(mesh.dim);
   record.cell_kind = static_cast<uint16_t>(mesh.cell_kind);
+  record.origin = mesh.origin;
   const MeshLayout layout = mesh_layout(record).value();
   record.bytes = layout.bytes;
   section_.assign(layout.bytes, std::byte{0});

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writes a packed file (packed_file.h) as trajectories come, one at a time.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -23,6 +24,7 @@ struct PackedMesh {
   std::span<const float> positions;    ///< [nodes, dim]
   std::span<const int32_t> node_type;  ///< [nodes], 0 <= type < kMaxNodeTypes
   std::span<const int32_t> cells;      ///< [cells, nodes_per_cell(cell_kind)]
+  std::array<double, 3> origin{};      ///< what was subtracted from positions
 };
 
 /// The numbers of a field, and their type; read during the call only.

@@ -101,6 +101,7 @@ FieldInfo field_of(const Json& json, uint32_t version) {
                                                    name_of(DType::i64)};
   field.on = static_cast<FieldOn>(position_of(kFieldOnNames, json.at("on").get<std::string>(), "place"));
   field.dtype = kDTypes[position_of(kNames, json.at("dtype").get<std::string>(), "dtype")];
+  if (json.contains("offset")) field.offset = json["offset"].get<std::vector<double>>();
   return field;
 }
 
@@ -188,6 +189,7 @@ std::string metadata_to_json(const PackedMetadata& metadata) {
                               {"unit", field.unit},
                               {"on", std::string(name_of(field.on))},
                               {"dtype", std::string(name_of(field.dtype))}});
+    if (!field.offset.empty()) json["fields"].back()["offset"] = field.offset;
   }
   for (const SplitInfo& split : metadata.splits) {
     json["splits"].push_back({{"name", split.name}, {"first", split.first}, {"count", split.count}});
@@ -204,8 +206,11 @@ PackedMetadata metadata_from_json(std::string_view text, uint32_t version, std::
     throw data_error(where, "the metadata of a packed file", error.what(), kConvertFix);
   }
   const bool fields_fit =
-      std::all_of(metadata.fields.begin(), metadata.fields.end(),
-                  [](const FieldInfo& field) { return field.components >= 1 && field.components <= 65535; });
+      std::all_of(metadata.fields.begin(), metadata.fields.end(), [](const FieldInfo& field) {
+        const auto components = static_cast<size_t>(field.components);
+        return field.components >= 1 && field.components <= 65535 &&
+               (field.offset.empty() || field.offset.size() == components);
+      });
   if (metadata.dim < 2 || metadata.dim > 3 || !fields_fit || metadata.fields.size() > 4096) {
     throw data_error(where, "2 or 3 dimensions and fields of 1..65535 components", "others", kConvertFix);
   }

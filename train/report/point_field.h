@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace meshgrad {
 
@@ -13,6 +14,7 @@ struct PointField {
   std::string name;
   int components = 1;
   std::span<const float> values;  ///< [nodes, components], borrowed
+  std::vector<double> offset;     ///< per component, added where values are written; empty: 0
 };
 
 /// InvalidArgument, naming `where`, unless the mesh's positions, cells and edges fit its sizes and every

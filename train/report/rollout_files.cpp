@@ -52,16 +52,18 @@ void write_comparison(const fs::path& path, const MeshView& mesh, const std::vec
                       double time) {
   std::vector<PointField> points;
   for (const FieldFrame& field : fields) {
-    points.push_back({field.info.name, field.info.components, field.ours});
+    points.push_back({field.info.name, field.info.components, field.ours, field.info.offset});
     if (field.truth.empty()) continue;
-    points.push_back({field.info.name + "_truth", field.info.components, field.truth});
+    points.push_back({field.info.name + "_truth", field.info.components, field.truth, field.info.offset});
     points.push_back({field.info.name + "_error", field.info.components, field.error});
   }
   write_vtu(path, mesh, points, time);
 }
 
 fs::path write_picture(const fs::path& path, const MeshView& mesh, const FieldFrame& field,
-                       const std::vector<uint8_t>& mask, const std::string& caption) {
+                       const std::vector<uint8_t>& mask, std::string caption) {
+  // The colour bar of values far from zero would show them all alike.
+  if (!field.info.offset.empty()) caption += fmt::format(", less {}", fmt::join(field.info.offset, ", "));
   write_file_atomically(path, draw_comparison(mesh, {field.info.name, field.info.components, field.ours},
                                               {field.info.name, field.info.components, field.truth},
                                               {caption, field.info.unit, mask}));

@@ -5,6 +5,7 @@
 #include <meshgrad/train/report/markup.h>
 #include <meshgrad/train/report/vtu.h>
 
+#include <algorithm>
 #include <numeric>
 #include <set>
 #include <vector>
@@ -57,23 +58,37 @@ class VtuDocument {
   std::vector<Array> arrays_;
 };
 
-std::vector<float> padded_to_three(std::span<const float> values) {
-  std::vector<float> result;
+template <class T>
+std::vector<T> padded_to_three(std::span<const T> values) {
+  std::vector<T> result;
   result.reserve(values.size() / 2 * 3);
   for (std::size_t i = 0; i + 1 < values.size(); i += 2)
-    result.insert(result.end(), {values[i], values[i + 1], 0.0F});
+    result.insert(result.end(), {values[i], values[i + 1], T{0}});
   return result;
 }
 
-void add_vectors(VtuDocument& document, std::string_view name, int components,
-                 std::span<const float> values) {
+template <class T>
+void add_numbers(VtuDocument& document, std::string_view type, std::string_view name, int components,
+                 std::span<const T> values) {
   const std::string attributes = fmt::format("Name=\"{}\" NumberOfComponents=\"{}\"", escape_markup(name),
                                              components == 2 ? 3 : components);
   if (components == 2) {
-    document.array<float>("Float32", attributes, padded_to_three(values));
+    document.array<T>(type, attributes, padded_to_three(values));
   } else {
-    document.array<float>("Float32", attributes, values);
+    document.array<T>(type, attributes, values);
   }
+}
+
+/// An offset needs more digits than float32 has.
+void add_vectors(VtuDocument& document, std::string_view name, int components, std::span<const float> values,
+                 std::span<const double> offset) {
+  if (std::all_of(offset.begin(), offset.end(), [](double o) { return o == 0; })) {
+    add_numbers(document, "Float32", name, components, values);
+    return;
+  }
+  std::vector<double> sums(values.begin(), values.end());
+  for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += offset[i % static_cast<std::size_t>(components)];
+  add_numbers<double>(document, "Float64", name, components, sums);
 }
 
 VtkCell vtk_cell(CellKind kind) {
@@ -162,9 +177,11 @@ void write_vtu(const std::filesystem::path& path, const MeshView& mesh, std::spa
       "      <PointData>\n",
       time, mesh.nodes, cells.count());
   if (!mesh.node_type.empty()) document.array<std::int32_t>("Int32", "Name=\"node_type\"", mesh.node_type);
-  for (const PointField& field : fields) add_vectors(document, field.name, field.components, field.values);
+  for (const PointField& field : fields) {
+    add_vectors(document, field.name, field.components, field.values, field.offset);
+  }
   document.xml += "      </PointData>\n      <Points>\n";
-  add_vectors(document, "Points", mesh.dim, mesh.positions);
+  add_vectors(document, "Points", mesh.dim, mesh.positions, mesh.origin);
   document.xml += "      </Points>\n";
   add_cells(document, cells);
   document.xml += "    </Piece>\n  </UnstructuredGrid>\n  <AppendedData encoding=\"raw\">\n_";

@@ -14,8 +14,8 @@ namespace meshgrad {
 /// and two-component fields are padded with a zero to three, as VTK wants vectors. The mesh's node types, if
 /// it has them, become the i32 field node_type. Without cells the edges
 /// become lines, and without edges each node a vertex. `time` is stored as the field TimeValue, which
-/// ParaView shows. Goes through AtomicFile. InvalidArgument when sizes do not fit or a name is empty or
-/// occurs twice; DataError when the file cannot be written.
+/// ParaView shows. Numbers with an offset are written as Float64. Goes through AtomicFile. InvalidArgument
+/// when sizes do not fit or a name is empty or occurs twice; DataError when the file cannot be written.
 void write_vtu(const std::filesystem::path& path, const MeshView& mesh, std::span<const PointField> fields,
                double time);
 

@@ -22,9 +22,11 @@ void FieldErrors::add(const std::vector<float>& ours, const std::vector<float>& 
       Sums& sums = sums_[field];
       for (int c = 0; c < targets_[field].components; ++c, ++at) {
         const double error = static_cast<double>(ours[at]) - static_cast<double>(truth[at]);
+        const double value =
+            static_cast<double>(truth[at]) + targets_[field].offset_of(static_cast<size_t>(c));
         sums.squares += error * error;
         sums.absolute += std::abs(error);
-        sums.truth_squares += static_cast<double>(truth[at]) * static_cast<double>(truth[at]);
+        sums.truth_squares += value * value;
         sums.count += 1.0;
       }
     }

@@ -16,6 +16,8 @@
 #include <span>
 #include <utility>
 
+#include <meshgrad/train/data/value_offset.h>
+
 namespace meshgrad {
 namespace {
 
@@ -135,6 +137,12 @@ Array<T> read_array(hid_t group, const char* name, int rank, hid_t memory_type, 
   return array;
 }
 
+bool is_f64(hid_t group, const char* name) {
+  const Handle dataset(H5Dopen2(group, name, H5P_DEFAULT), H5Dclose);
+  const Handle type(dataset ? H5Dget_type(dataset.id()) : -1, H5Tclose);
+  return type && H5Tget_class(type.id()) == H5T_FLOAT && H5Tget_size(type.id()) == 8;
+}
+
 std::vector<std::string> group_names(hid_t data, const std::string& where) {
   H5G_info_t info;
   if (H5Gget_info(data, &info) < 0 || info.nlinks == 0) {
@@ -214,6 +222,9 @@ class Hdf5Source : public TrajectorySource {
 
   RawTrajectory read_group(hid_t group, const std::string& where) {
     const auto nodal = read_array<float>(group, "nodal_data", 3, H5T_NATIVE_FLOAT, where);
+    Array<double> wide;
+    if (is_f64(group, "nodal_data"))
+      wide = read_array<double>(group, "nodal_data", 3, H5T_NATIVE_DOUBLE, where);
     const auto edges = read_array<int32_t>(group, "mesh_edge", 2, H5T_NATIVE_INT32, where);
     if (edges.shape[0] != 2) {
       throw data_error(where + ": mesh_edge", "[2, edges]", fmt::format("[{}]", fmt::join(edges.shape, ", ")),
@@ -230,11 +241,16 @@ class Hdf5Source : public TrajectorySource {
     for (RowGroup& rows : group_rows(row_names(group, nodal.shape[0], where))) {
       if (rows.name == "mesh_pos") {
         read_positions(nodal, rows, t, where);
+        if (!wide.values.empty()) t.wide_positions = gather(wide, rows.rows, 1);
+        if (!are_coarse_positions(t.wide_positions, t.dim)) t.wide_positions.clear();
       } else if (rows.name == "node_type") {
         read_types(nodal, rows.rows[0], t, where);
       } else {
         t.fields.push_back(
             {rows.name, static_cast<int>(rows.rows.size()), true, "", gather(nodal, rows.rows, t.frames)});
+        RawField& field = t.fields.back();
+        if (!wide.values.empty()) field.wide = gather(wide, rows.rows, t.frames);
+        if (!is_coarse_in_f32(field.wide, field.components)) field.wide.clear();
       }
     }
     if (t.dim == 0) {
@@ -245,12 +261,12 @@ class Hdf5Source : public TrajectorySource {
   }
 
   // [frames, nodes, rows] of the named rows, the first `frames` frames.
-  static std::vector<float> gather(const Array<float>& nodal, const std::vector<size_t>& rows,
-                                   int64_t frames) {
+  template <class T>
+  static std::vector<T> gather(const Array<T>& nodal, const std::vector<size_t>& rows, int64_t frames) {
     const size_t nodes = nodal.shape[2];
-    std::vector<float> values(static_cast<size_t>(frames) * nodes * rows.size());
+    std::vector<T> values(static_cast<size_t>(frames) * nodes * rows.size());
     for (size_t c = 0; c < rows.size(); ++c) {
-      const float* row = nodal.values.data() + rows[c] * nodal.shape[1] * nodes;
+      const T* row = nodal.values.data() + rows[c] * nodal.shape[1] * nodes;
       for (size_t i = 0; i < static_cast<size_t>(frames) * nodes; ++i) values[i * rows.size() + c] = row[i];
     }
     return values;

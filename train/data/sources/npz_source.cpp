@@ -13,6 +13,7 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/data/sources/npy.h>
 #include <meshgrad/train/data/sources/npz_source.h>
+#include <meshgrad/train/data/value_offset.h>
 #include <meshgrad/train/io/mapped_file.h>
 
 namespace meshgrad {
@@ -285,6 +286,9 @@ class NpzReader {
     t.nodes = nodes;
     t.dim = static_cast<int>(dim);
     t.positions = to_floats(positions->array);
+    if (!is_f64(positions->array)) return;
+    t.wide_positions = to_doubles(positions->array);
+    if (!are_coarse_positions(t.wide_positions, t.dim)) t.wide_positions.clear();
   }
 
   // "edge:length" is a field "length" on edges; a name without a prefix is one on nodes.
@@ -304,6 +308,8 @@ class NpzReader {
     int64_t frames, components;
     bool dynamic;
   };
+
+  static bool is_f64(const NpyArray& array) { return array.kind == 'f' && array.bytes == 8; }
 
   static std::optional<FieldShape> shape_of_field(const std::vector<int64_t>& shape, int64_t rows) {
     if (shape.size() == 3 && shape[1] == rows) return FieldShape{shape[0], shape[2], shape[0] > 1};
@@ -357,6 +363,10 @@ class NpzReader {
     }
     field.components = static_cast<int>(shape->components);
     field.values = to_field_values(entry.array, where(entry));
+    if (is_f64(entry.array)) {
+      field.wide = to_doubles(entry.array);
+      if (!is_coarse_in_f32(field.wide, field.components)) field.wide.clear();
+    }
     t.fields.push_back(std::move(field));
   }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trajectories as they come out of a file, one at a time, before they are packed.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -28,6 +29,7 @@ struct RawField {
   std::string unit;    ///< empty when unknown
   FieldValues values;  ///< [frames, rows, components]; [rows, components] when static
   FieldOn on = FieldOn::node;
+  std::vector<double> wide;  ///< the same numbers where the source has f64 that f32 rounds coarsely; or empty
 
   DType dtype() const;
   size_t size() const;  ///< numbers in `values`
@@ -40,10 +42,12 @@ struct RawTrajectory {
   int64_t first_frame = 0;
   int64_t frames = 1;
   int64_t nodes = 0;
-  int dim = 0;                     ///< 2 or 3
-  std::vector<float> positions;    ///< [nodes, dim]
-  std::vector<int32_t> node_type;  ///< [nodes], or empty when the file has none
-  std::vector<int32_t> cells;      ///< [cells, nodes_per_cell], or empty
+  int dim = 0;                         ///< 2 or 3
+  std::vector<float> positions;        ///< [nodes, dim]
+  std::vector<double> wide_positions;  ///< the same where f32 rounds them coarsely; or empty
+  std::array<double, 3> origin{};      ///< what was subtracted from positions
+  std::vector<int32_t> node_type;      ///< [nodes], or empty when the file has none
+  std::vector<int32_t> cells;          ///< [cells, nodes_per_cell], or empty
   int nodes_per_cell = 0;
   /// [2, edges]: senders, then receivers; or empty. Without cells they make the mesh, given one way or both
   /// ways. With cells, whose sides are the edges, they only say which edge each row of an edge field means.
