@@ -1,365 +1,406 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "train/scratch_directory.h"
+
+#include <doctest/doctest.h>
+#include <meshgrad/engine/byte_size.h>
 #include <meshgrad/train/config/config_table.h>
+#include <meshgrad/train/config/number.h>
+
+#include <clocale>
+#include <cmath>
+#include <locale>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <set>
 
 namespace meshgrad {
 namespace {
 
-/// config.section.key for the member pointers Path.
-template <auto... Path, class AnyConfig>
-constexpr auto& at(AnyConfig& config) {
-  return (config.*....*Path);
-}
-
-template <auto... Path>
-constexpr auto member() {
-  using Member = std::remove_reference_t<decltype(at<Path...>(std::declval<Config&>()))>;
-  return MemberOf<Member>([](Config& config) -> Member& { return at<Path...>(config); });
-}
-
-template <auto... Path>
-constexpr ChoiceKey choice(std::span<const Choice> choices) {
-  using Enum = std::remove_reference_t<decltype(at<Path...>(std::declval<Config&>()))>;
-  return {choices, [](const Config& config) { return static_cast<int>(at<Path...>(config)); },
-          [](Config& config, int value) { at<Path...>(config) = static_cast<Enum>(value); }};
-}
-
-constexpr bool is_device(std::string_view text) {
-  if (text == "auto" || text == "cpu" || text == "cuda") return true;
-  constexpr std::string_view kIndexed = "cuda:";
-  if (!text.starts_with(kIndexed)) return false;
-  const std::string_view index = text.substr(kIndexed.size());
-  return !index.empty() && index.size() <= 4 && index.find_first_not_of("0123456789") == text.npos;
-}
-
-template <class Enum>
-constexpr Choice is(std::string_view name, Enum value) {
-  return {name, static_cast<int>(value)};
-}
-
-constexpr Choice kPrecisions[] = {is("f32", DType::f32), is("f64", DType::f64), is("f16", DType::f16),
-                                  is("bf16", DType::bf16)};
-constexpr Choice kGraphs[] = {is("off", GraphsMode::off), is("capture", GraphsMode::capture)};
-constexpr Choice kPredictions[] = {is("change", Prediction::change),
-                                   is("second_change", Prediction::second_change)};
-constexpr Choice kTasks[] = {is("mesh_dynamics", TaskName::mesh_dynamics),
-                             is("steady_field", TaskName::steady_field)};
-constexpr Choice kModels[] = {is("mesh_graph_net", ModelName::mesh_graph_net)};
-constexpr Choice kActivations[] = {is("relu", Activation::relu), is("silu", Activation::silu),
-                                   is("gelu", Activation::gelu), is("tanh", Activation::tanh)};
-constexpr Choice kNorms[] = {is("none", Norm::none), is("layer", Norm::layer), is("rms", Norm::rms)};
-constexpr Choice kConcatOrders[] = {is("sender_receiver_edge", ConcatOrder::sender_receiver_edge),
-                                    is("edge_sender_receiver", ConcatOrder::edge_sender_receiver)};
-constexpr Choice kAggregates[] = {is("before_residual", AggregateOrder::before_residual),
-                                  is("after_residual", AggregateOrder::after_residual)};
-constexpr Choice kPaths[] = {is("fused", ComputePath::fused), is("op_by_op", ComputePath::op_by_op)};
-constexpr Choice kOptimizers[] = {is("adam", OptimizerKind::adam), is("adamw", OptimizerKind::adamw),
-                                  is("sgd", OptimizerKind::sgd)};
-constexpr Choice kSchedules[] = {is("constant", ScheduleName::constant),
-                                 is("exponential", ScheduleName::exponential),
-                                 is("cosine", ScheduleName::cosine)};
-constexpr Choice kNormalizeModes[] = {is("dataset", NormalizeMode::dataset),
-                                      is("online", NormalizeMode::online)};
-constexpr Choice kRecomputeModes[] = {
-    is("off", RecomputeMode::off),       is("block", RecomputeMode::block),
-    is("every", RecomputeMode::every),   is("sqrt", RecomputeMode::sqrt),
-    is("budget", RecomputeMode::budget), is("auto", RecomputeMode::automatic)};
-constexpr Choice kKeepPolicies[] = {is("inputs", RecomputePolicy::inputs),
-                                    is("products", RecomputePolicy::products)};
-constexpr Choice kOffloads[] = {is("none", OffloadTo::none), is("host", OffloadTo::host),
-                                is("file", OffloadTo::file)};
-constexpr Choice kSegmentUnits[] = {is("block", SegmentUnit::block), is("frame", SegmentUnit::frame),
-                                    is("sequence", SegmentUnit::sequence)};
-constexpr Choice kBoundaries[] = {is("data", RolloutBoundary::data), is("initial", RolloutBoundary::initial)};
-constexpr Choice kFormats[] = {is("vtu", RolloutFormat::vtu)};
-
-template <auto Member>
-constexpr auto loss_scale() {
-  return member<&Config::loss_scale, &LossScaleConfig::rule, Member>();
-}
-constexpr double kLeastScale = 1e-12;
-constexpr double kMostScale = 1e12;
-
-constexpr int64_t kMany = 1'000'000'000'000;
-
-constexpr ConfigSection kSections[] = {
-    {"run", "Where a run lives and what it runs on"},
-    {"task", "What a sample is, and what is learned from it"},
-    {"data", "What is read, and what is predicted from what"},
-    {"model", "The network"},
-    {"train", "The training loop"},
-    {"unroll", "Training through several predicted frames"},
-    {"optimizer", "Optimizer"},
-    {"schedule", "Learning-rate schedule"},
-    {"loss_scale", "Dynamic loss scaling for precision = \"f16\""},
-    {"normalize", "Means and standard deviations of inputs and targets"},
-    {"recompute", "Activation recomputation and offloading"},
-    {"memory", "Memory limit and caching allocator"},
-    {"plan", "Bounds of train.batch = \"auto\" and of meshgrad plan"},
-    {"rollout", "Rollouts: predictions fed back as inputs"},
-};
-
-constexpr bool kFixed = true;
-
-constexpr ConfigKey kKeys[] = {
-    {"", "precision", choice<&Config::precision>(kPrecisions), "",
-     "Storage type of activations and of the weights that kernels read; f64 is for checks on the CPU",
-     kFixed},
-    {"", "graphs", choice<&Config::graphs>(kGraphs), "",
-     "Whether GPU kernels are launched one by one, or captured in a CUDA graph per size class of "
-     "batches and replayed"},
-    {"", "autotune", BoolKey{member<&Config::autotune>()}, "",
-     "Whether GEMMs outside the fused GPU kernels are timed once per shape, with the choices "
-     "cached in the user's cache folder"},
-
-    {"run", "dir", TextKey{member<&Config::run, &RunConfig::dir>(), true, "a folder"}, "",
-     "Run directory: resolved configuration, metrics, checkpoints"},
-    {"run", "seed", IntegerKey{member<&Config::run, &RunConfig::seed>(), 0, 1'000'000'000'000'000}, "",
-     "Seed of initial weights, sample order and noise", kFixed},
-    {"run", "device",
-     TextKey{member<&Config::run, &RunConfig::device>(), true, "auto, cpu, cuda or cuda:N", is_device}, "",
-     "Device to train on; auto takes the first usable GPU, else the CPU"},
-    {"run", "threads", IntegerKey{member<&Config::run, &RunConfig::threads>(), 0, 4096}, "threads",
-     "CPU threads, 0 for all available; results do not depend on it"},
-
-    {"task", "name", choice<&Config::task, &TaskConfig::name>(kTasks), "",
-     "mesh_dynamics predicts how fields change from frame to frame; steady_field predicts fields of a mesh "
-     "without time",
-     kFixed},
-
-    {"data", "path", TextKey{member<&Config::data, &DataConfig::path>()}, "",
-     "Packed file written by `meshgrad convert`; required for training"},
-    {"data", "train_split", TextKey{member<&Config::data, &DataConfig::train_split>(), true, "a split"}, "",
-     "Split to train on", kFixed},
-    {"data", "valid_split", TextKey{member<&Config::data, &DataConfig::valid_split>(), true, "a split"}, "",
-     "Split to validate on"},
-    {"data", "inputs", TextListKey{member<&Config::data, &DataConfig::inputs>()}, "",
-     "Fields given to the model at each node, in addition to the node type", kFixed},
-    {"data", "targets", TextListKey{member<&Config::data, &DataConfig::targets>()}, "",
-     "Fields that the model predicts", kFixed},
-    {"data", "predict", choice<&Config::data, &DataConfig::predict>(kPredictions), "",
-     "Predicted quantity of a target: the change x[t+1] - x[t], or the second change x[t+1] - 2 "
-     "x[t] + x[t-1]",
-     kFixed},
-    {"data", "node_types", IntegerKey{member<&Config::data, &DataConfig::node_types>(), 1, 65536}, "classes",
-     "Number of node types, the width of their one-hot input", kFixed},
-    {"data", "predicted_types",
-     IntegerListKey{member<&Config::data, &DataConfig::predicted_types>(), 0, 65535, 1}, "",
-     "Node types in the loss, whose values a rollout predicts", kFixed},
-    {"data", "noise_types", IntegerListKey{member<&Config::data, &DataConfig::noise_types>(), 0, 65535}, "",
-     "Node types whose inputs get training noise", kFixed},
-
-    {"model", "name", choice<&Config::model, &ModelConfig::name>(kModels), "", "Architecture", kFixed},
-    {"model", "width", IntegerKey{member<&Config::model, &ModelConfig::width>(), 1, 16384}, "channels",
-     "Width of latent features and hidden layers", kFixed},
-    {"model", "blocks", IntegerKey{member<&Config::model, &ModelConfig::blocks>(), 1, 1024}, "blocks",
-     "Message-passing blocks between encoder and decoder", kFixed},
-    {"model", "hidden_layers", IntegerKey{member<&Config::model, &ModelConfig::hidden_layers>(), 1, 7},
-     "layers", "Hidden layers of each MLP", kFixed},
-    {"model", "activation", choice<&Config::model, &ModelConfig::activation>(kActivations), "",
-     "Activation function after each hidden layer", kFixed},
-    {"model", "norm", choice<&Config::model, &ModelConfig::norm>(kNorms), "",
-     "Normalisation of the output of each MLP except the decoder's", kFixed},
-    {"model", "concat_order", choice<&Config::model, &ModelConfig::concat_order>(kConcatOrders), "",
-     "Order of an edge MLP's concatenated inputs; weights trained with one order are wrong with "
-     "the other",
-     kFixed},
-    {"model", "aggregate", choice<&Config::model, &ModelConfig::aggregate>(kAggregates), "",
-     "Whether nodes sum edge features before or after the residual is added; weights trained with "
-     "one are wrong with the other",
-     kFixed},
-    {"model", "path", choice<&Config::model, &ModelConfig::path>(kPaths), "",
-     "Fused kernels, or one kernel per op as a check"},
-    {"model", "keep_hidden", BoolKey{member<&Config::model, &ModelConfig::keep_hidden>()}, "",
-     "Whether the fused path on the CPU saves hidden activations for backward, or recomputes them "
-     "in less memory and more time"},
-
-    {"train", "steps", IntegerKey{member<&Config::train, &TrainConfig::steps>(), 1, kMany}, "steps",
-     "Optimizer steps"},
-    {"train", "epochs", IntegerKey{member<&Config::train, &TrainConfig::epochs>(), 0, kMany}, "epochs",
-     "Epochs, that is passes over the training split; 0 uses train.steps"},
-    {"train", "batch", IntegerKey{member<&Config::train, &TrainConfig::batch>(), 1, 1'000'000, "auto"},
-     "samples", "Samples per micro-batch; auto takes the largest that fits by the memory plan", kFixed},
-    {"train", "accumulate", IntegerKey{member<&Config::train, &TrainConfig::accumulate>(), 1, 1'000'000},
-     "micro-batches",
-     "Micro-batches per optimizer step; their accumulated gradient equals that of one large batch", kFixed},
-    {"train", "noise", FloatKey{member<&Config::train, &TrainConfig::noise>(), 0, 1e12}, "unit of the field",
-     "Standard deviation of the training noise added to inputs", kFixed},
-    {"train", "gamma", FloatKey{member<&Config::train, &TrainConfig::gamma>(), 0, 1}, "",
-     "Fraction of the input noise that the target corrects", kFixed},
-    {"train", "validate_every", IntegerKey{member<&Config::train, &TrainConfig::validate_every>(), 0, kMany},
-     "steps", "Steps between validations, 0 for none"},
-    {"train", "validate_samples",
-     IntegerKey{member<&Config::train, &TrainConfig::validate_samples>(), 0, kMany}, "samples",
-     "Samples per validation, 0 for the whole split"},
-    {"train", "checkpoint_every",
-     IntegerKey{member<&Config::train, &TrainConfig::checkpoint_every>(), 0, kMany}, "steps",
-     "Steps between checkpoints, 0 for a checkpoint at the end only"},
-    {"train", "keep_checkpoints",
-     IntegerKey{member<&Config::train, &TrainConfig::keep_checkpoints>(), 1, 1'000'000}, "files",
-     "Number of latest checkpoints kept, in addition to the best"},
-    {"train", "stop_before_limit",
-     IntegerKey{member<&Config::train, &TrainConfig::stop_before_limit>(), 0, kMany}, "seconds",
-     "In a SLURM job: time before its end at which the run stops with a checkpoint and exit code 75, 0 for "
-     "never"},
-    {"train", "log_every", IntegerKey{member<&Config::train, &TrainConfig::log_every>(), 1, kMany}, "steps",
-     "Steps between lines of metrics.jsonl"},
-    {"train", "clip_norm", FloatKey{member<&Config::train, &TrainConfig::clip_norm>(), 0, 1e12}, "",
-     "Largest global gradient norm, 0 for no clipping"},
-    {"train", "free_gradients", BoolKey{member<&Config::train, &TrainConfig::free_gradients>()}, "",
-     "Whether gradient memory is freed after each step, at the cost of an allocation per step"},
-
-    {"unroll", "steps", IntegerKey{member<&Config::unroll, &UnrollConfig::steps>(), 1, 1000}, "frames",
-     "Frames predicted one after another per sample, each from the previous prediction; gradients "
-     "flow through all of them",
-     kFixed},
-
-    {"optimizer", "name", choice<&Config::optimizer, &OptimizerConfig::name>(kOptimizers), "", "Algorithm",
-     kFixed},
-    {"optimizer", "lr", FloatKey{member<&Config::optimizer, &OptimizerConfig::lr>(), 0, 1000}, "",
-     "Learning rate at the start of the schedule"},
-    {"optimizer", "beta1", FloatKey{member<&Config::optimizer, &OptimizerConfig::beta1>(), 0, 0.9999999}, "",
-     "Decay rate of the first moment (adam, adamw)"},
-    {"optimizer", "beta2", FloatKey{member<&Config::optimizer, &OptimizerConfig::beta2>(), 0, 0.9999999}, "",
-     "Decay rate of the second moment (adam, adamw)"},
-    {"optimizer", "eps", FloatKey{member<&Config::optimizer, &OptimizerConfig::eps>(), 1e-30, 1}, "",
-     "Added to the square root of the second moment (adam, adamw)"},
-    {"optimizer", "weight_decay",
-     FloatKey{member<&Config::optimizer, &OptimizerConfig::weight_decay>(), 0, 1000}, "",
-     "L2 penalty on the weights (adam, sgd) or decoupled weight decay (adamw)"},
-    {"optimizer", "momentum",
-     FloatKey{member<&Config::optimizer, &OptimizerConfig::momentum>(), 0, 0.9999999}, "", "Momentum (sgd)"},
-
-    {"schedule", "name", choice<&Config::schedule, &ScheduleConfig::name>(kSchedules), "",
-     "Shape of the learning rate after warm-up"},
-    {"schedule", "final_lr", FloatKey{member<&Config::schedule, &ScheduleConfig::final_lr>(), 0, 1000}, "",
-     "Learning rate at the end (exponential, cosine)"},
-    {"schedule", "warmup_steps",
-     IntegerKey{member<&Config::schedule, &ScheduleConfig::warmup_steps>(), 0, kMany}, "steps",
-     "Steps over which the learning rate rises linearly from 0"},
-    {"schedule", "decay_steps",
-     IntegerKey{member<&Config::schedule, &ScheduleConfig::decay_steps>(), 0, kMany}, "steps",
-     "Step at which final_lr is reached, 0 for the last step"},
-
-    {"loss_scale", "initial", FloatKey{loss_scale<&LossScaleRule::initial>(), kLeastScale, kMostScale}, "",
-     "Loss scale of the first step"},
-    {"loss_scale", "growth", FloatKey{loss_scale<&LossScaleRule::growth>(), 1, 65536}, "",
-     "Growth factor after `interval` steps without overflow, 1 for none"},
-    {"loss_scale", "backoff", FloatKey{loss_scale<&LossScaleRule::backoff>(), 1e-6, 1}, "",
-     "Factor applied when a gradient or the loss is not finite, 1 for none"},
-    {"loss_scale", "interval", IntegerKey{loss_scale<&LossScaleRule::interval>(), 1, kMany}, "steps",
-     "Steps without overflow before the scale grows"},
-    {"loss_scale", "floor", FloatKey{loss_scale<&LossScaleRule::floor>(), kLeastScale, kMostScale}, "",
-     "Smallest loss scale"},
-    {"loss_scale", "cap", FloatKey{loss_scale<&LossScaleRule::cap>(), kLeastScale, kMostScale}, "",
-     "Largest loss scale"},
-    {"loss_scale", "hysteresis", IntegerKey{loss_scale<&LossScaleRule::hysteresis>(), 1, kMany}, "steps",
-     "Consecutive skipped steps before the scale is reduced"},
-    {"loss_scale", "max_skips",
-     IntegerKey{member<&Config::loss_scale, &LossScaleConfig::max_skips>(), 1, kMany}, "steps",
-     "Consecutive skipped steps after which the run stops and reports the first non-finite value, "
-     "in every precision"},
-
-    {"normalize", "mode", choice<&Config::normalize, &NormalizeConfig::mode>(kNormalizeModes), "",
-     "Statistics from the packed file, or accumulated during training", kFixed},
-    {"normalize", "warmup_steps",
-     IntegerKey{member<&Config::normalize, &NormalizeConfig::warmup_steps>(), 0, kMany}, "steps",
-     "Steps that only accumulate statistics (online)", kFixed},
-    {"normalize", "max_samples",
-     IntegerKey{member<&Config::normalize, &NormalizeConfig::max_samples>(), 1, kMany}, "samples",
-     "Samples after which statistics no longer change (online)"},
-
-    {"recompute", "mode", choice<&Config::recompute, &RecomputeConfig::mode>(kRecomputeModes), "",
-     "Parts of the model whose activations are recomputed in the backward pass instead of saved; "
-     "gradients are bit-identical"},
-    {"recompute", "every", IntegerKey{member<&Config::recompute, &RecomputeConfig::every>(), 1, 1024},
-     "blocks", "Blocks per recomputed segment (every)"},
-    {"recompute", "budget", SizeKey{member<&Config::recompute, &RecomputeConfig::budget>()}, "",
-     "Memory for a micro-batch's forward and backward pass, without parameters, optimizer state "
-     "and data (budget)"},
-    {"recompute", "include", TextListKey{member<&Config::recompute, &RecomputeConfig::include>()}, "",
-     "Stages that may be recomputed: encoder, processor, processor.0, decoder and so on; * matches"
-     " any text"},
-    {"recompute", "policy", choice<&Config::recompute, &RecomputeConfig::policy>(kKeepPolicies), "",
-     "Whether a recomputed segment saves its inputs only, or also the outputs of GEMMs and fused "
-     "calls"},
-    {"recompute", "keep",
-     TextListKey{member<&Config::recompute, &RecomputeConfig::keep>(), 0, &SavePolicy::names}, "",
-     "Ops whose outputs a recomputed segment also saves"},
-    {"recompute", "offload", choice<&Config::recompute, &RecomputeConfig::offload>(kOffloads), "",
-     "Where the tensors saved for recomputation are offloaded: nowhere, to host memory (GPU), or "
-     "to a file (CPU)"},
-    {"recompute", "offload_dir", TextKey{member<&Config::recompute, &RecomputeConfig::offload_dir>()}, "",
-     "Folder of the offload file, which is deleted when the process ends; empty for the run "
-     "directory"},
-    {"recompute", "segments", choice<&Config::recompute, &RecomputeConfig::segments>(kSegmentUnits), "",
-     "Recomputed unit when unroll.steps is above 1: blocks within each frame, whole frames, or "
-     "runs of sqrt(unroll.steps) frames"},
-    {"recompute", "check", BoolKey{member<&Config::recompute, &RecomputeConfig::check>()}, "",
-     "Whether recomputed values are compared bit by bit with the first run; slow, for debugging"},
-
-    {"memory", "limit", SizeKey{member<&Config::memory, &AllocatorOptions::memory_limit>()}, "",
-     "Memory that a run may map, empty for no limit; can simulate a smaller GPU"},
-    {"memory", "expandable_segments",
-     BoolKey{member<&Config::memory, &AllocatorOptions::expandable_segments>()}, "",
-     "Whether the heap is one growing range of virtual addresses; false for libraries that cannot "
-     "register mapped memory"},
-    {"memory", "garbage_collection_threshold",
-     FloatKey{member<&Config::memory, &AllocatorOptions::garbage_collection_threshold>(), 0.0, 1.0}, "",
-     "Fraction of the limit above which cached memory is released before more is mapped, 0 to "
-     "release only when memory runs short"},
-    {"memory", "release_cached_every",
-     IntegerKey{member<&Config::memory, &AllocatorOptions::release_cached_every>(), 0, kMany}, "steps",
-     "Steps between releases of cached memory, 0 for never; for programs that share the device"},
-    {"memory", "plan_steps", BoolKey{member<&Config::memory, &AllocatorOptions::plan_steps>()}, "",
-     "Whether repeated batch sizes reuse precomputed offsets for their allocations, so that less "
-     "memory is reserved"},
-    {"memory", "history", IntegerKey{member<&Config::memory, &AllocatorOptions::history>(), 0, kMaxHistory},
-     "events", "Allocator events to record and write to memory/ in the run directory, 0 for none"},
-
-    {"plan", "target_utilization",
-     FloatKey{member<&Config::plan, &PlanConfig::target_utilization>(), 0.01, 1.0}, "",
-     "Fraction of the memory that a step may use; the rest is room for the allocator's cache"},
-    {"plan", "min_batch", IntegerKey{member<&Config::plan, &PlanConfig::min_batch>(), 1, 1'000'000},
-     "samples", "Smallest batch; a run that cannot fit it does not start"},
-    {"plan", "max_batch", IntegerKey{member<&Config::plan, &PlanConfig::max_batch>(), 1, 1'000'000},
-     "samples", "Largest batch to plan for, even if more would fit"},
-
-    {"rollout", "boundary", choice<&Config::rollout, &RolloutConfig::boundary>(kBoundaries), "",
-     "Values at nodes that are not predicted: from the data at each frame, or held at the initial "
-     "frame"},
-    {"rollout", "steps", IntegerKey{member<&Config::rollout, &RolloutConfig::steps>(), 0, kMany}, "frames",
-     "Predicted frames, 0 for the length of the trajectory"},
-    {"rollout", "format", choice<&Config::rollout, &RolloutConfig::format>(kFormats), "",
-     "File format of a rollout"},
-};
-
-}  // namespace
-
-std::span<const ConfigKey> config_keys() { return kKeys; }
-
-std::span<const ConfigSection> config_sections() { return kSections; }
-
-std::string full_name(const ConfigKey& key) {
-  std::string name(key.section);
-  if (!name.empty()) name += '.';
-  return name += key.name;
-}
-
-std::string changed_fixed_key(const Config& saved, const Config& config) {
-  for (const ConfigKey& key : kKeys) {
-    if (!key.fixed || toml_literal(key, saved) == toml_literal(key, config)) continue;
-    const std::string name = full_name(key);
-    const bool unused = name == "normalize.warmup_steps" && config.normalize.mode == NormalizeMode::dataset;
-    if (!unused) return name;
+/// What parse_config says about a faulty text; empty when it finds nothing.
+std::string fault_of(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  try {
+    parse_config(text, "run.toml", overrides);
+  } catch (const ConfigError& error) {
+    return error.what();
   }
   return "";
 }
 
-const ConfigKey* find_key(std::string_view name) {
-  for (const ConfigKey& key : kKeys) {
-    if (full_name(key) == name) return &key;
-  }
-  return nullptr;
+void check_has(const std::string& text, const std::string& part) {
+  CAPTURE(text);
+  CAPTURE(part);
+  CHECK(text.find(part) != std::string::npos);
 }
 
+/// A value that differs from the default and is in range.
+struct OtherValue {
+  Config& config;
+  std::string operator()(const BoolKey& type) const { return type.member(config) ? "false" : "true"; }
+  std::string operator()(const IntegerKey& type) const {
+    const int64_t value = type.member(config);
+    return std::to_string(value < type.maximum ? value + 1 : value - 1);
+  }
+  std::string operator()(const FloatKey& type) const {
+    const double middle = type.member(config) / 2;
+    return toml_number(middle > type.minimum ? middle : type.maximum / 3);
+  }
+  std::string operator()(const TextKey& type) const {
+    return type.accepts != nullptr ? "cpu" : "another one";
+  }
+  std::string operator()(const TextListKey& type) const {
+    return type.names != nullptr ? std::string(type.names().front()) : "pressure,velocity";
+  }
+  std::string operator()(const IntegerListKey&) const { return "[4]"; }
+  std::string operator()(const SizeKey&) const { return "3GiB"; }
+  std::string operator()(const ChoiceKey& type) const {
+    for (const Choice& choice : type.choices) {
+      if (choice.value != type.get(config)) return std::string(choice.name);
+    }
+    return std::string(type.choices.front().name);
+  }
+};
+
+bool has_one_choice(const ConfigKey& key) {
+  const auto* type = std::get_if<ChoiceKey>(&key.type);
+  return type != nullptr && type->choices.size() == 1;
+}
+
+TEST_CASE("an empty file gives the defaults") {
+  const Config config = parse_config("", "run.toml");
+  CHECK(to_toml(config) == to_toml(Config{}));
+  CHECK(config.train.steps == 100000);
+  CHECK(config.precision == DType::f32);
+}
+
+TEST_CASE("every key reaches a member of its own and survives a round trip") {
+  for (const ConfigKey& key : config_keys()) {
+    const std::string name = full_name(key);
+    CAPTURE(name);
+    if (has_one_choice(key)) continue;
+    Config defaults;
+    std::vector<std::string> overrides = {name + "=" + std::visit(OtherValue{defaults}, key.type)};
+    if (name == "task.name") overrides.emplace_back("train.noise=0.5");  // its default follows the task
+    if (name == "optimizer.momentum") overrides.emplace_back("optimizer.name=sgd");
+    if (name == "recompute.offload") overrides.emplace_back("recompute.mode=block");
+    if (name == "schedule.final_lr") overrides.emplace_back("schedule.name=constant");
+    const Config changed = parse_config("", "run.toml", overrides);
+    for (const ConfigKey& other : config_keys()) {
+      const std::string other_name = full_name(other);
+      const bool expected =
+          other_name == name || (overrides.size() > 1 && overrides[1].starts_with(other_name + "="));
+      CAPTURE(other_name);
+      CHECK((toml_literal(other, changed) != toml_literal(other, Config{})) == expected);
+    }
+    CHECK(to_toml(parse_config(to_toml(changed), "again.toml")) == to_toml(changed));
+  }
+}
+
+TEST_CASE("the table is in order") {
+  std::set<std::string> names;
+  std::set<std::string_view> sections;
+  std::string_view section;
+  for (const ConfigKey& key : config_keys()) {
+    const std::string name = full_name(key);
+    CAPTURE(name);
+    CHECK(names.insert(name).second);
+    CHECK(find_key(name) == &key);
+    CHECK_FALSE(key.help.empty());
+    CHECK_FALSE(key.help.ends_with('.'));
+    CHECK(key.help.find(". ") == key.help.npos);  // one sentence, of at most 25 words
+    CHECK(std::count(key.help.begin(), key.help.end(), ' ') < 25);
+    if (key.section != section) {
+      CHECK(sections.insert(key.section).second);  // the keys of a section lie together
+    }
+    section = key.section;
+  }
+  CHECK(sections.size() == config_sections().size());
+  for (const ConfigSection& known : config_sections()) CHECK(sections.count(known.name) == 1);
+}
+
+TEST_CASE("train.batch is a number or auto") {
+  for (const char* text : {"[train]\nbatch = \"auto\"", ""}) {
+    const std::vector<std::string> overrides =
+        *text == '\0' ? std::vector<std::string>{"train.batch=auto"} : std::vector<std::string>{};
+    const Config config = parse_config(text, "run.toml", overrides);
+    CHECK(config.train.batch == kAutoBatch);
+    check_has(to_toml(config), "\nbatch = \"auto\"\n");
+    CHECK(to_toml(parse_config(to_toml(config), "again.toml")) == to_toml(config));
+  }
+  for (const char* text : {"0", "\"0\"", "\"\"", "\"automatic\"", "[\"auto\"]"}) {
+    CHECK_THROWS_AS(parse_config(std::string("[train]\nbatch = ") + text, "run.toml"), ConfigError);
+  }
+  CHECK_THROWS_AS(parse_config("", "run.toml", {"train.accumulate=auto"}), ConfigError);
+  CHECK_THROWS_AS(parse_config("", "run.toml", {"plan.min_batch=9", "plan.max_batch=8"}), ConfigError);
+}
+
+TEST_CASE("values are of their type, an integer also where a number is asked for") {
+  CHECK(parse_config("[train]\nnoise = 1", "run.toml").train.noise == 1.0);
+  CHECK(parse_config("[data]\nnoise_types = []\n[train]\nnoise = 0", "run.toml").data.noise_types.empty());
+  const char* const wrong[] = {
+      "[train]\nsteps = 10.0",
+      "[train]\nsteps = \"10\"",
+      "[train]\nsteps = true",
+      "[train]\nsteps = 0",
+      "[train]\nsteps = [1]",
+      "[train]\nnoise = \"0.1\"",
+      "[train]\nnoise = -0.1",
+      "[train]\nnoise = nan",
+      "[train]\nnoise = inf",
+      "[train]\nnoise = 1e999",
+      "[model]\nkeep_hidden = 1",
+      "[model]\nactivation = 3",
+      "[model]\nactivation = \"\"",
+      "[data]\npath = 3",
+      "[data]\npath = \"a\\u0007\"",
+      "[data]\ninputs = []",
+      "[data]\ninputs = \"velocity\"",
+      "[data]\ninputs = [\"a\", \"a\"]",
+      "[data]\ninputs = [\"\"]",
+      "[data]\npredicted_types = []",
+      "[data]\npredicted_types = [0, 0]",
+      "[run]\ndevice = \"gpu\"",
+      "[run]\ndevice = \"cuda:x\"",
+      "[data]\npredicted_types = [1.0]",
+      "[run]\ndir = \"\"",
+      "[memory]\nlimit = 8",
+      "[memory]\nlimit = \"8 gigs\"",
+      "[run]\nseed = 99999999999999999999999",
+      "[train]\nsteps = 1979-05-27",
+      "[train.steps]\na = 1",
+  };
+  for (const char* text : wrong) {
+    CAPTURE(text);
+    check_has(fault_of(text), "run.toml:");
+    check_has(fault_of(text), "needed ");
+  }
+  check_has(fault_of("[train]\nbatch = 2.0"),
+            "run.toml:2: [train.batch] needed an integer from 1 to 1e6, or \"auto\", got 2.0");
+}
+
+TEST_CASE("all faults of a file are told at once, by line") {
+  const std::string faults = fault_of(
+      "precisoin = \"f32\"\n"
+      "[train]\n"
+      "steps = \"many\"\n"
+      "nois = 0.1\n"
+      "[optimiser]\n"
+      "[model]\n"
+      "activation = \"rellu\"\n"
+      "[data]\n"
+      "lr = 1\n",
+      {"run.seed=-1"});
+  check_has(faults, "run.toml: 7 faults");
+  const char* const parts[] = {
+      "run.toml:1: [precisoin]",   "did you mean precision?",        "run.toml:3: [train.steps]",
+      "run.toml:4: [train.nois]",  "did you mean train.noise?",      "run.toml:5: [optimiser]",
+      "did you mean [optimizer]?", "run.toml:7: [model.activation]", "did you mean \"relu\"?",
+      "run.toml:9: [data.lr]",     "did you mean optimizer.lr?",     "--set \"run.seed=-1\""};
+  size_t at = 0;
+  for (const char* part : parts) {
+    CAPTURE(part);
+    CAPTURE(faults);
+    const size_t found = faults.find(part, at);
+    REQUIRE(found != std::string::npos);  // in this order
+    at = found;
+  }
+}
+
+TEST_CASE("text that is not TOML is told with its line") {
+  check_has(fault_of("[train]\nsteps = 1\nbatch = oops\n"), "run.toml:3: [syntax] needed TOML");
+  check_has(fault_of("[train]\nsteps = 1\nsteps = 2\n"), "run.toml:3: ");
+  check_has(fault_of("a = [1,\n"), "run.toml:1: ");
+  check_has(fault_of("train = 3\n"), "run.toml:1: [train] needed a section [train], got 3");
+}
+
+TEST_CASE("an override wins over the file and meets the same checks") {
+  const std::string file = "[train]\nsteps = 10\nbatch = 3\n";
+  const Config config =
+      parse_config(file, "run.toml",
+                   {"train.steps=20", "train.steps=30", "data.path=a = b.mgd", "run.device=cuda:1",
+                    "data.inputs=velocity,pressure", "data.noise_types=0,5", "optimizer.lr=1",
+                    "model.activation=\"silu\"", "memory.limit=1.5GiB", "precision=f64"});
+  CHECK(config.train.steps == 30);
+  CHECK(config.train.batch == 3);
+  CHECK(config.data.path == "a = b.mgd");
+  CHECK(config.run.device == "cuda:1");
+  CHECK(config.data.inputs == std::vector<std::string>{"velocity", "pressure"});
+  CHECK(config.data.noise_types == std::vector<int64_t>{0, 5});
+  CHECK(config.optimizer.lr == 1.0);
+  CHECK(config.model.activation == Activation::silu);
+  CHECK(config.memory.memory_limit == (int64_t{3} << 29));
+  CHECK(config.precision == DType::f64);
+  check_has(fault_of("", {"train.steps=x"}), "--set \"train.steps=x\": [train.steps] needed an integer");
+  check_has(fault_of("", {"train.steps="}), "got nothing");
+  check_has(fault_of("", {"train.steps=1\n[model]"}), "[train.steps] needed an integer");
+  check_has(fault_of("", {"train.stesp=1"}), "did you mean train.steps?");
+  check_has(fault_of("", {"train.steps"}), "needed section.key=value");
+  check_has(fault_of("", {"=1"}), "needed section.key=value");
+}
+
+TEST_CASE("keys that contradict one another") {
+  check_has(fault_of("[train]\nsteps = 10\n[schedule]\nwarmup_steps = 11\n"),
+            "run.toml:4: [schedule.warmup_steps] needed at most train.steps = 10, got 11");
+  check_has(fault_of("[optimizer]\nlr = 1e-7\n"), "run.toml:2: [schedule.final_lr] needed at most");
+  check_has(fault_of("", {"data.node_types=3"}), "--set \"data.node_types=3\": [data.predicted_types]");
+  check_has(fault_of("[data]\nnoise_types = []"), "[train.noise] needed 0");
+  check_has(fault_of("[normalize]\nmode = \"online\"\nwarmup_steps = 100000"), "[normalize.warmup_steps]");
+  check_has(fault_of("[optimizer]\nmomentum = 0.9"), "[optimizer.momentum] needed 0 unless");
+  check_has(fault_of("[loss_scale]\ninitial = 4\nfloor = 8"),
+            "run.toml:2: [loss_scale.initial] needed a number from loss_scale.floor = 8.0");
+  check_has(fault_of("[loss_scale]\ncap = 1024"), "[loss_scale.initial] needed a number");
+  check_has(fault_of("graphs = \"capture\"\n[train]\nfree_gradients = true"),
+            "run.toml:3: [train.free_gradients] needed false with graphs = \"capture\", whose recorded");
+  CHECK(fault_of("[train]\nsteps = 10\n[schedule]\nwarmup_steps = 10\n").empty());
+  CHECK(fault_of("[optimizer]\nlr = 1e-7\n[schedule]\nname = \"constant\"\n").empty());
+  // a key that is wrong in itself is not blamed twice
+  CHECK(fault_of("[train]\nsteps = 0\n[schedule]\nwarmup_steps = 200000\n").find("schedule") ==
+        std::string::npos);
+}
+
+TEST_CASE("sizes") {
+  CHECK(parse_size("") == 0);
+  CHECK(parse_size("0") == 0);
+  CHECK(parse_size("8GiB") == (int64_t{8} << 30));
+  CHECK(parse_size("1.5 kB") == 1500);
+  CHECK(parse_size("12B") == 12);
+  for (const char* text :
+       {"8", "GiB", "-1B", "1e3B", "8GiB ", "nanB", "infB", "9999999TiB", "1,5GB", "8gib"}) {
+    CAPTURE(text);
+    CHECK_FALSE(parse_size(text).has_value());
+  }
+  for (const int64_t bytes : {int64_t{0}, int64_t{1}, int64_t{1000}, int64_t{1024}, int64_t{123456789},
+                              int64_t{1} << 40, (int64_t{1} << 53) - 1}) {
+    CHECK(parse_size(format_size(bytes)) == bytes);
+  }
+}
+
+TEST_CASE("text survives quoting") {
+  Config config;
+  config.data.path = "a \"quoted\" \\ path/\u00e9 # [x]";
+  CHECK(parse_config(to_toml(config), "run.toml").data.path == config.data.path);
+  CHECK(parse_config(to_toml(config, TomlComments::on), "run.toml").data.path == config.data.path);
+}
+
+TEST_CASE("files that cannot be read") {
+  const test::ScratchDirectory scratch;
+  CHECK_THROWS_AS(load_config((scratch.path / "none.toml").string()), ConfigError);
+  CHECK_THROWS_AS(load_config(scratch.path.string()), ConfigError);
+  CHECK_THROWS_AS(load_config("/dev/zero"), ConfigError);
+  CHECK(to_toml(load_config("/dev/null")) == to_toml(Config{}));
+  CHECK_THROWS_AS(require_data_path(Config{}), ConfigError);
+}
+
+TEST_CASE("the page of the manual is what the table says") {
+  CHECK(test::read_text(MESHGRAD_SOURCE_DIR "/docs/config.md") == config_markdown());
+}
+
+TEST_CASE("the schema names every key with its default") {
+  const auto schema = nlohmann::json::parse(config_schema());
+  CHECK(schema["additionalProperties"] == false);
+  for (const ConfigKey& key : config_keys()) {
+    const auto& home = key.section.empty() ? schema : schema["properties"][std::string(key.section)];
+    CAPTURE(full_name(key));
+    REQUIRE(home["properties"].contains(std::string(key.name)));
+    const auto& entry = home["properties"][std::string(key.name)];
+    CHECK(entry["default"].dump() == nlohmann::json::parse(toml_literal(key, Config{})).dump());
+    CHECK((entry.contains("type") || entry.contains("enum") || entry.contains("anyOf")));
+  }
+}
+
+TEST_CASE("hostile text is refused in good time") {
+  const std::string hostile[] = {
+      "a = " + std::string(20000, '['),
+      "a = " + std::string(30000, '{'),
+      "a" + std::string(20000, '.') + "b = 1",
+      "a = [" + std::string(40000, ',') + "]",
+      "[run]\nseed = 0b1" + std::string(64, '0'),
+      std::string(100000, '\n'),
+      std::string("a = \"\0\"", 7),
+      "a = \"\\ud800\"",
+      "\xff\xfe = 1",
+      "a = 'd\xb5\xb5'",
+      "a = \"\xc0\x80\"",
+      "# \xe0\x80\x80",
+      "# \xed\xa0\x80",
+      "# \xf4\x90\x80\x80",
+      "# \xe2\x82",
+  };
+  for (const std::string& text : hostile) {
+    CAPTURE(text.substr(0, 40));
+    CHECK_THROWS_AS(parse_config(text, "run.toml"), ConfigError);
+  }
+  CHECK(fault_of("# \xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80 \xf4\x8f\xbf\xbf \xed\x9f\xbf").empty());
+  const std::string many = [] {
+    std::string text;
+    for (int i = 0; i < 1000; ++i) text += "k" + std::to_string(i) + " = 1\n";
+    return text;
+  }();
+  check_has(fault_of(many), "run.toml: 1000 faults");
+  check_has(fault_of(many), "and 950 more");
+}
+
+TEST_CASE("mutated files give a configuration or a ConfigError") {
+  const std::string seed = to_toml(Config{}, TomlComments::off);
+  const std::string_view pieces[] = {"[",  "]", "{",  "}",  "\"", "'''", "=", ".",
+                                     "\n", "#", "\\", "0x", "-",  "1e9", ",", "[["};
+  std::mt19937 random(7);
+  const auto below = [&](size_t limit) { return random() % limit; };
+  int accepted = 0;
+  for (int round = 0; round < 400; ++round) {
+    std::string text = seed;
+    for (size_t change = 0; change <= below(3); ++change) {
+      const size_t at = below(text.size());
+      switch (below(3)) {
+        case 0:
+          text[at] = static_cast<char>(below(256));
+          break;
+        case 1:
+          text.erase(at, below(20));
+          break;
+        default:
+          text.insert(at, pieces[below(std::size(pieces))]);
+          break;
+      }
+    }
+    try {
+      const Config config = parse_config(text, "run.toml");
+      CHECK(to_toml(parse_config(to_toml(config), "again.toml")) == to_toml(config));
+      ++accepted;
+    } catch (const ConfigError& error) {
+      CHECK(std::string(error.what()).rfind("run.toml", 0) == 0);
+    }
+  }
+  CHECK(accepted > 0);
+}
+
+TEST_CASE("numbers are read alike under every locale") {
+  struct Comma : std::numpunct<char> {
+    char do_decimal_point() const override { return ','; }
+    char do_thousands_sep() const override { return '.'; }
+    std::string do_grouping() const override { return "\3"; }
+  };
+  const std::string text =
+      "[train]\nnoise = 0.01\nsteps = 123456\n[optimizer]\nlr = 5e-4\neps = 1_0.2_5e-9\n";
+  const Config plain = parse_config(text, "run.toml", {"train.clip_norm=+1.5"});
+  CHECK(plain.train.noise == 0.01);
+  CHECK(plain.optimizer.eps == 10.25e-9);
+  const std::locale before = std::locale::global(std::locale(std::locale::classic(), new Comma));
+  const std::string c_before = std::setlocale(LC_ALL, nullptr);
+  std::setlocale(LC_ALL, "de_DE.UTF-8");  // where it is installed
+  const Config other = parse_config(text, "run.toml", {"train.clip_norm=+1.5"});
+  const std::string written = to_toml(other);
+  const std::string fault = fault_of("train.noise = -0.25");
+  std::locale::global(before);
+  std::setlocale(LC_ALL, c_before.c_str());
+  CHECK(written == to_toml(plain));
+  check_has(fault, "got -0.25");
+  CHECK(parse_number("0x1.8p+3") == 12.0);
+  CHECK(parse_number("-inf") == -HUGE_VAL);
+  for (const char* none : {"", "-", "--1", "+-1", "0x", "1,5", "1 ", " 1", "1e999", "0x-1"}) {
+    CAPTURE(none);
+    CHECK_FALSE(parse_number(none).has_value());
+  }
+}
+
+}  // namespace
 }  // namespace meshgrad
