@@ -24,12 +24,14 @@ RawTrajectory full_trajectory() {
   t.nodes = 2;
   t.dim = 2;
   t.positions = {0, 1, 2, 3};
+  t.wide_positions = {0, 1, 2, 3};
   t.node_type = {4, 5};
   t.cells = {0, 1, 0};
   t.nodes_per_cell = 3;
   t.edges = {0, 1};
   t.dt = 0.25;
   t.fields.push_back({"f", 1, true, "m/s", std::vector<float>(6, 1.5F), FieldOn::node});
+  t.fields.back().wide.assign(6, 1.5);
   t.fields.push_back({"i", 2, false, "", std::vector<int32_t>{1, 2, 3, 4}, FieldOn::edge});
   t.fields.push_back({"l", 1, false, "K", std::vector<int64_t>{1LL << 40}, FieldOn::graph});
   return t;
@@ -81,6 +83,7 @@ TEST_CASE("trajectories and warnings of a child arrive as they are") {
   CHECK(t->nodes == wanted.nodes);
   CHECK(t->dim == wanted.dim);
   CHECK(t->positions == wanted.positions);
+  CHECK(t->wide_positions == wanted.wide_positions);
   CHECK(t->node_type == wanted.node_type);
   CHECK(t->cells == wanted.cells);
   CHECK(t->nodes_per_cell == wanted.nodes_per_cell);
@@ -94,6 +97,7 @@ TEST_CASE("trajectories and warnings of a child arrive as they are") {
     CHECK(t->fields[i].unit == wanted.fields[i].unit);
     CHECK(t->fields[i].on == wanted.fields[i].on);
     CHECK(t->fields[i].values == wanted.fields[i].values);
+    CHECK(t->fields[i].wide == wanted.fields[i].wide);
   }
   CHECK(source->bytes_read() == 10);
   CHECK(source->next());

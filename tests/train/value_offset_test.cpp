@@ -207,3 +207,21 @@ TEST_CASE("a file of version 2, which has no offsets, opens") {
   CHECK(old.field("u").offset.empty());
   CHECK(old.trajectory("train", 0).mesh().origin == std::array<double, 3>{});
 }
+
+TEST_CASE("HDF5 in float64 keeps its digits, too") {
+  const ScratchDirectory scratch;
+  ConvertOptions options;
+  options.input = fs::path(MESHGRAD_TEST_DATA) / "far_from_zero.h5";
+  options.output = scratch.path / "a.mgd";
+  options.split = {1.0};
+  const std::string error = test::message_of([&] { convert(options); });
+  if (contains(error, "a build of meshgrad with HDF5")) return;
+  REQUIRE(error == "");
+  const Dataset data = Dataset::open(options.output);
+  const TrajectoryView trajectory = data.trajectory("train", 0);
+  const MeshView& mesh = trajectory.mesh();
+  const double x = static_cast<double>(mesh.positions[2]) + mesh.origin[0];
+  CHECK(std::abs(x - (1e6 + 0.25)) < 1e-6);
+  const double u = static_cast<double>(trajectory.field("u").frame(1)[3]) + data.field("u").offset_of(0);
+  CHECK(std::abs(u - (1e7 + 3 * 0.125 + 0.0625)) < 1e-6);
+}

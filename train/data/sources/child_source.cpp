@@ -52,6 +52,7 @@ class Sender {
       number(value);
     number(t.dt);
     list(t.positions);
+    list(t.wide_positions);
     list(t.node_type);
     list(t.cells);
     list(t.edges);
@@ -63,6 +64,7 @@ class Sender {
       number(field.on);
       number(field.values.index());
       std::visit([&](const auto& values) { list(values); }, field.values);
+      list(field.wide);
     }
   }
 
@@ -297,6 +299,7 @@ class ChildSource : public TrajectorySource {
     const auto fields = number<int64_t>();
     t.dt = number<double>();
     t.positions = list<std::vector<float>>();
+    t.wide_positions = list<std::vector<double>>();
     t.node_type = list<std::vector<int32_t>>();
     t.cells = list<std::vector<int32_t>>();
     t.edges = list<std::vector<int32_t>>();
@@ -311,6 +314,7 @@ class ChildSource : public TrajectorySource {
       field.values = kind == 0   ? field_values<float>()
                      : kind == 1 ? field_values<int32_t>()
                                  : field_values<int64_t>();
+      field.wide = list<std::vector<double>>();
     }
     return t;
   }
