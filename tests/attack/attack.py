@@ -161,6 +161,8 @@ def damaged_input(bench, folder, draw):
              "trace": ["memory", "replay", target],
              "metrics": bench.train_words(folder / "run", True) + ["--set", f"train.steps={STEPS + 1}"]}[kind]
     done = bench.run(words, seconds=120)
+    if kind == "verify" and b"not within tolerance" in done.stdout:
+        return  # other values: a result, with exit code 1
     bench.check_outcome(done)
     if kind == "mgd" and done.returncode == 0:
         if done.stdout.replace(str(target).encode(), b"") != bench.evaluated.replace(str(bench.packed).encode(), b""):
@@ -194,7 +196,7 @@ def changed_data(bench, folder, draw):
     try:
         done = wait_for(process, 3)
     except Finding:
-        if how != "touch":
+        if how in ("truncate", "zero"):  # other changes may leave what the run uses as it was
             raise Finding(f"{how}: trains on for 3 s") from None
         return
     bench.check_outcome(done, codes=(1,))
