@@ -99,7 +99,9 @@ void note_cpu(const CpuTime& before, size_t runs, Result& result) {
 
 void time_alone(const Workload& work, Runtime& runtime, Timer& timer, const Options& options,
                 Result& result) {
-  timer.run(work.run, work.warm_runs, work.cold);  // warms the allocator, the pages and the code
+  // Warms the allocator, the pages and the code. Times of quick runs mean nothing: one run after the check is
+  // enough.
+  if (!options.quick || work.warm_runs > 1) timer.run(work.run, work.warm_runs, work.cold);
   runtime.allocator().reset_peak();
   const auto started = [] { return gpu::counters().launches + gpu::counters().graph_launches; };
   const int64_t launches = started();
@@ -108,16 +110,16 @@ void time_alone(const Workload& work, Runtime& runtime, Timer& timer, const Opti
   const CpuTime cpu_before = cpu_time();
   const auto begin = std::chrono::steady_clock::now();
   const auto enough = [&] {
-    if (options.quick) return ms.size() >= 2;
+    if (options.quick) return true;
     return ms.size() > 3 && (seconds_since(begin) >= options.seconds || ms.size() >= 10000);
   };
   while (!enough()) {
     const double fits = options.seconds * 1e3 / 10.0 / std::max(ms.back(), 1e-3);
-    const int count = options.quick ? 1 : static_cast<int>(std::clamp(fits, 1.0, double{kBlockRuns}));
+    const int count = static_cast<int>(std::clamp(fits, 1.0, double{kBlockRuns}));
     const std::vector<double> more = timer.run(work.run, count, work.cold);
     ms.insert(ms.end(), more.begin(), more.end());
   }
-  ms.erase(ms.begin());  // the one whose launches were counted also set the batch size
+  if (!options.quick) ms.erase(ms.begin());  // the one whose launches were counted also set the batch size
   if (!runtime.stream().on_gpu() && !work.cold) note_cpu(cpu_before, ms.size(), result);
   const Interval interval = median_interval(ms);
   result.repeats = static_cast<int>(ms.size());
