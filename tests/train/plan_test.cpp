@@ -320,7 +320,7 @@ TEST_CASE("the grid is of batches and of the steps that the data has frames for"
   CHECK(fits);
   CHECK(too_large);
   CHECK(plan.grid.size() % steps.size() == 0);
-  CHECK(contains(to_text(plan), "    batch       1 frame                 2 frames                3 frames"));
+  CHECK(contains(to_text(plan), "    batch     1 frame         2 frames        3 frames"));
   const auto offers_frames = [&](const MemoryPlan& of) {
     return std::any_of(of.changes.begin(), of.changes.end(), [](const MemoryChange& change) {
       return contains(change.text, "recompute.segments = \"frame\"");

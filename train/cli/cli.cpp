@@ -52,15 +52,15 @@ int parse(CommandLine& line, int argc, char** argv) {
     line.app.parse(argc, argv);
     return kExitOk;
   } catch (const CLI::CallForHelp&) {
-    print_result(line.app.help());
+    print_text(line.app.help());
   } catch (const CLI::CallForAllHelp&) {
-    print_result(line.app.help("", CLI::AppFormatMode::All));
+    print_text(line.app.help("", CLI::AppFormatMode::All));
   } catch (const CLI::CallForVersion& version) {
     print_result(std::string(version.what()) + "\n");
   } catch (const CLI::ParseError& error) {
     const std::vector<std::string> words(argv + 1, argv + std::max(argc, 1));
     if (words.empty()) {
-      print_result(line.app.help());
+      print_text(line.app.help());
       return kExitUsage;
     }
     throw InvalidArgument(usage_error(line.app, words, error));

@@ -111,7 +111,11 @@ int run(const Options& options, const GlobalOptions& globals) {
     for (const std::string& warning : report.warnings) print_note("warning: " + warning);
     for (const std::string& note : report.notes) print_note(note);
   }
-  print_result(options.json ? to_json(report) : to_text(report, convert_options.output.string()));
+  if (options.json) {
+    print_result(to_json(report));
+  } else {
+    print_text(to_text(report, convert_options.output.string()));
+  }
   return kExitOk;
 }
 

@@ -99,7 +99,11 @@ int run(const EvaluateCommand& command, const GlobalOptions& globals) {
   if (command.boundary == "initial") options.boundary = RolloutBoundary::initial;
   if (!globals.quiet) options.progress = [](const std::string& text) { print_note(text); };
   const Evaluation result = evaluate(predictor, options);
-  print_result(command.json ? to_json(result, predictor.step()) : to_text(result, predictor.step()));
+  if (command.json) {
+    print_result(to_json(result, predictor.step()));
+  } else {
+    print_text(to_text(result, predictor.step()));
+  }
   return kExitOk;
 }
 

@@ -14,11 +14,16 @@ struct InfoOptions {
 
 int run(const InfoOptions& options, const GlobalOptions&) {
   if (!options.path.empty()) {
-    print_result(describe_file(options.path, options.json));
+    const std::string text = describe_file(options.path, options.json);
+    options.json ? print_result(text) : print_text(text);
     return kExitOk;
   }
   const MachineInfo machine = machine_info();
-  print_result(options.json ? to_json(machine) : to_text(machine));
+  if (options.json) {
+    print_result(to_json(machine));
+  } else {
+    print_text(to_text(machine));
+  }
   return kExitOk;
 }
 

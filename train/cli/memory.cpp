@@ -64,30 +64,34 @@ Json to_json(const std::string& path, const ReplayReport& report, std::optional<
 }
 
 std::string headline(const std::string& path, const MemoryTrace& trace) {
-  return fmt::format("{}: {}, {}, {}, peak requested {:.1f} MiB\n", path,
+  return fmt::format("{}\n{}, {}, {}, peak requested {:.1f} MiB\n\n", path,
                      counted(trace.allocations, "allocation"), counted(trace.steps, "step"),
                      counted(trace.streams, "stream"), mebibytes(trace.peak_requested));
 }
 
 std::string run_columns(const ReplayRun& run) {
-  return fmt::format("  {:>7}  {:>12}", run.completes ? fmt::to_string(run.flushes) : "OOM",
-                     run.driver_calls);
+  return fmt::format("  {:>7}  {:>9}", run.completes ? fmt::to_string(run.flushes) : "OOM", run.driver_calls);
 }
 
-/// `capacity` is the text of --capacity; empty without the option.
+/// Two tables, which fit 80 columns: without a limit, and with. `capacity` is the text of --capacity; empty
+/// without the option.
 std::string table(const std::vector<ReplayReport>& reports, const std::string& capacity) {
-  std::string text = fmt::format("{:18}  {:-^46}  {:-^17}  {:-^21}", "", " without limit ", " min capacity ",
-                                 " 1.05 x requested ");
-  if (!capacity.empty()) text += fmt::format("  {:-^21}", " " + capacity + " ");
-  text += fmt::format("\n{:18}  {:>9}  {:>6}  {:>5}  {:>12}  {:>6}  {:>9}  {:>6}", "policy", "MiB", "ratio",
-                      "frag.", "driver calls", "ns/op", "MiB", "ratio");
-  const std::string of_run = fmt::format("  {:>7}  {:>12}", "flushes", "driver calls");
-  text += of_run + (capacity.empty() ? "" : of_run) + "\n";
+  std::string text = fmt::format("{:18}  {:>9}  {:>6}  {:>5}  {:>12}  {:>6}\n", "without limit", "MiB",
+                                 "ratio", "frag.", "driver calls", "ns/op");
   for (const ReplayReport& report : reports) {
-    text += fmt::format("{:18}  {:9.1f}  {:6.4f}  {:5.2f}  {:12}  {:6.0f}  {:9.1f}  {:6.4f}", report.policy,
+    text += fmt::format("{:18}  {:9.1f}  {:6.4f}  {:5.2f}  {:12}  {:6.0f}\n", report.policy,
                         mebibytes(report.unlimited.peak_reserved), report.ratio(),
                         report.unlimited.fragmentation_at_peak, report.unlimited.driver_calls,
-                        report.ns_per_operation, mebibytes(report.min_capacity), report.min_capacity_ratio());
+                        report.ns_per_operation);
+  }
+  text += fmt::format("\n{:18}  {:-^17}  {:-^18}", "", " min capacity ", " 1.05 x requested ");
+  if (!capacity.empty()) text += fmt::format("  {:-^18}", " " + capacity + " ");
+  const std::string of_run = fmt::format("  {:>7}  {:>9}", "flushes", "drv.calls");
+  text += fmt::format("\n{:18}  {:>9}  {:>6}", "with limits", "MiB", "ratio") + of_run +
+          (capacity.empty() ? "" : of_run) + "\n";
+  for (const ReplayReport& report : reports) {
+    text += fmt::format("{:18}  {:9.1f}  {:6.4f}", report.policy, mebibytes(report.min_capacity),
+                        report.min_capacity_ratio());
     text += run_columns(report.tight) + (report.at_capacity ? run_columns(*report.at_capacity) : "") + "\n";
   }
   return text;
@@ -127,7 +131,11 @@ int run(const ReplayCommand& command, const GlobalOptions& globals) {
     }
     text += (text.empty() ? "" : "\n") + headline(path, trace) + table(reports, command.capacity);
   }
-  print_result(command.json ? json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n" : text);
+  if (command.json) {
+    print_result(json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  } else {
+    print_text(text);
+  }
   return kExitOk;
 }
 

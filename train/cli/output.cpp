@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/cli/output.h>
+#include <meshgrad/train/config/number.h>
+#include <meshgrad/train/config/text.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -22,6 +25,18 @@ void print_result(std::string_view text) {
   throw data_error("stdout", "to write the result", std::strerror(errno),
                    "free disk space or redirect the output to another disk");
 }
+
+size_t text_width() {
+  constexpr size_t kLeast = 40;
+  const char* columns = std::getenv("COLUMNS");
+  const std::optional<double> given = columns == nullptr ? std::nullopt : parse_number(columns);
+  if (given && *given >= kLeast && *given <= 1e4) return static_cast<size_t>(*given);
+  winsize size{};
+  const bool known = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= kLeast;
+  return known ? size.ws_col : kTextWidth;
+}
+
+void print_text(std::string_view text) { print_result(fitted(text, text_width())); }
 
 void print_error(std::string_view text, bool color) {
   const char* word = color ? "\033[1;31merror:\033[0m" : "error:";

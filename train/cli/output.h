@@ -11,6 +11,12 @@ namespace meshgrad::cli {
 /// Writes a result to stdout. Throws DataError if writing fails, for example on a full disk.
 void print_result(std::string_view text);
 
+/// The columns of text on stdout: COLUMNS, else the terminal's, else 80.
+size_t text_width();
+
+/// As print_result, with lines wrapped to text_width().
+void print_text(std::string_view text);
+
 /// Writes `meshgrad: error: text` to stderr, with "error:" in red if `color`.
 void print_error(std::string_view text, bool color);
 

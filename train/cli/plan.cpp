@@ -28,7 +28,11 @@ int run(const PlanCommand& command, const GlobalOptions&) {
   const MemoryPlan plan =
       plan_memory(config, {.mode = command.mode == "measured" ? PlanMode::measured : PlanMode::predicted,
                            .device_memory = *bytes});
-  print_result(command.json ? to_json(plan) : to_text(plan));
+  if (command.json) {
+    print_result(to_json(plan));
+  } else {
+    print_text(to_text(plan));
+  }
   return kExitOk;
 }
 

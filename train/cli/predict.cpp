@@ -52,7 +52,11 @@ int run(const PredictCommand& command, const GlobalOptions& globals) {
   if (!globals.quiet) options.progress = progress_lines("mesh");
   const PredictionFiles files = write_predictions(predictor, options);
   const std::string directory = options.directory.string();
-  print_result(command.json ? to_json(files, directory) : to_text(files, directory));
+  if (command.json) {
+    print_result(to_json(files, directory));
+  } else {
+    print_text(to_text(files, directory));
+  }
   return kExitOk;
 }
 

@@ -68,7 +68,11 @@ int run(const RolloutCommand& command, const GlobalOptions& globals) {
                                 fmt::format("rollout_{}_{}", options.split, options.trajectory);
   if (!globals.quiet) options.progress = progress_lines("step");
   const RolloutFiles files = write_rollout(predictor, options);
-  print_result(command.json ? to_json(files) : to_text(files));
+  if (command.json) {
+    print_result(to_json(files));
+  } else {
+    print_text(to_text(files));
+  }
   return kExitOk;
 }
 

@@ -251,7 +251,7 @@ int run(const TrainCommand& command, const GlobalOptions& globals) {
   if (command.json) {
     print_result(to_json(result, config, start_seconds));
   } else {
-    print_result(to_text(result, config, start_seconds));
+    print_text(to_text(result, config, start_seconds));
   }
   return result.stopped ? kExitCheckpointed : kExitOk;
 }

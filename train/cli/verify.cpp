@@ -71,7 +71,11 @@ int run(const VerifyOptions& options, const GlobalOptions& globals) {
                    .allocator = allocator_options_from_environment()});
   const VerifyReport report =
       verify(runtime, options.file, precision, options.path == "fused", !options.recompute_hidden);
-  print_result(options.json ? to_json(report) : to_text(report));
+  if (options.json) {
+    print_result(to_json(report));
+  } else {
+    print_text(to_text(report));
+  }
   return report.passed() ? kExitOk : kExitFailed;
 }
 

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <meshgrad/engine/byte_size.h>
 #include <meshgrad/train/config/config_table.h>
+#include <meshgrad/train/config/text.h>
 
 #include <algorithm>
 #include <charconv>
@@ -26,7 +27,7 @@ std::string list_of(const std::vector<T>& values, Print print) {
 
 std::string comment_of(const ConfigKey& key) {
   const std::string unit = key.unit.empty() ? std::string() : fmt::format(" [{}]", key.unit);
-  return fmt::format("# {}{} ({})\n", key.help, unit, describe_type(key));
+  return wrapped(fmt::format("{}{} ({})", key.help, unit, describe_type(key)), kTextWidth, "# ", "# ") + "\n";
 }
 
 struct LiteralPrinter {

@@ -2,6 +2,7 @@
 // The key table as a JSON Schema and as docs/config.md.
 #include <fmt/format.h>
 #include <meshgrad/train/config/config_table.h>
+#include <meshgrad/train/config/text.h>
 
 #include <nlohmann/json.hpp>
 
@@ -106,7 +107,7 @@ std::string config_summary() {
   std::string text;
   for (const ConfigKey& key : config_keys()) {
     const std::string setting = fmt::format("{} = {}", full_name(key), toml_literal(key, Config{}));
-    text += fmt::format("  {:<40} {}\n", setting, key.help);
+    text += "  " + setting + "\n" + wrapped(key.help, kTextWidth, "      ", "      ") + "\n";
   }
   return text;
 }

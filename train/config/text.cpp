@@ -11,6 +11,18 @@ size_t columns_of(std::string_view text) {
       text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; }));
 }
 
+/// A line before and after the place where its further lines begin, and how far they are indented.
+struct Hanging {
+  size_t start, indent;
+};
+Hanging hanging(std::string_view line, size_t width) {
+  const size_t text = std::min(line.find_first_not_of(' '), line.size());
+  const size_t gap = line.rfind("  ", width / 2);
+  if (gap == line.npos || gap < text) return {text, text + 2};
+  const size_t column = line.find_first_not_of(' ', gap);
+  return {column, column};
+}
+
 }  // namespace
 
 std::string counted(int64_t count, std::string_view singular, std::string_view plural) {
@@ -45,6 +57,23 @@ std::string wrapped(std::string_view text, size_t width, std::string_view first,
     lines.append(word);
     column += columns + (fresh ? 0 : 1);
     fresh = false;
+  }
+  return lines;
+}
+
+std::string fitted(std::string_view text, size_t width) {
+  std::string lines;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view line = text.substr(0, end);
+    if (columns_of(line) <= width) {
+      lines.append(line);
+    } else {
+      const auto [start, indent] = hanging(line, width);
+      lines += wrapped(line.substr(start), width, line.substr(0, start), std::string(indent, ' '));
+    }
+    if (end < text.size()) lines += '\n';
+    text.remove_prefix(std::min(end + 1, text.size()));
   }
   return lines;
 }

@@ -22,4 +22,8 @@ inline constexpr size_t kTextWidth = 80;
 std::string wrapped(std::string_view text, size_t width, std::string_view first = {},
                     std::string_view further = {});
 
+/// Lines of `text` that are wider than `width`, wrapped: below the last column where they have columns (two
+/// blanks or more between words), else by two more than their own indent.
+std::string fitted(std::string_view text, size_t width);
+
 }  // namespace meshgrad

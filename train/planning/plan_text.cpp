@@ -56,16 +56,19 @@ std::string choices(const MemoryPlan& plan) {
   };
   std::string text = fmt::format("  {:<14} {:>11} {:>11} ", "predicted, MiB", "total", "reserved");
   if (measured) text += fmt::format("{:>11} {:>11} ", "measured", "reserved");
-  text += fmt::format("{:>13}  settings\n", "largest batch");
+  text += fmt::format("{:>13}\n", "largest batch");
+  const auto settings = [](const MemoryPlan::Choice& choice) {
+    return choice.settings.empty() ? std::string() : "    " + choice.settings + "\n";
+  };
   for (const MemoryPlan::Choice& choice : plan.choices) {
     if (!choice.possible) {
-      text += fmt::format("  {:<14} {:>23} {}\n", choice.name, "over recompute.budget", choice.settings);
+      text += fmt::format("  {:<14} {:>23}\n", choice.name, "over recompute.budget") + settings(choice);
       continue;
     }
     text += fmt::format("  {:<14} {}", choice.name, columns(choice.predicted));
     if (measured)
       text += choice.measured ? columns(*choice.measured) : fmt::format("{:>23} ", "out of memory");
-    text += fmt::format("{:>13}  {}\n", choice.batch_size, choice.settings);
+    text += fmt::format("{:>13}\n", choice.batch_size) + settings(choice);
   }
   if (plan.recommended < 0) return text + "recommended: none, as no choice fits; see below what else saves\n";
   const MemoryPlan::Choice& best = plan.choices[static_cast<size_t>(plan.recommended)];
@@ -81,8 +84,8 @@ std::string grid(const MemoryPlan& plan) {
   for (const MemoryPlan::Cell& cell : plan.grid) {
     if (cell.batch != batch && !row.empty()) rows += trimmed(std::exchange(row, {}));
     if (row.empty()) row = fmt::format("  {:>7}", cell.batch);
-    if (rows.empty()) head += fmt::format(" {:>7} {:<15}", cell.steps, cell.steps == 1 ? "frame" : "frames");
-    row += fmt::format(" {:>10.1f} {:<12}", mebibytes(cell.bytes), fits_text(cell.fits));
+    if (rows.empty()) head += fmt::format(" {:>5} {:<9}", cell.steps, cell.steps == 1 ? "frame" : "frames");
+    row += fmt::format(" {:>10.1f} {:<4}", mebibytes(cell.bytes), cell.fits ? "fits" : "no");
     batch = cell.batch;
   }
   return "  reserved, MiB, by batch size and by frames of a sample (unroll.steps)\n" + trimmed(head) + rows +
