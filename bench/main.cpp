@@ -6,6 +6,7 @@
 #include <meshgrad/engine/gpu.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/train/cli/usage.h>
+#include <meshgrad/train/config/text.h>
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -308,11 +309,13 @@ int main(int argc, char** argv) {
     }
     return run(options, device);
   } catch (const CLI::Success& asked) {
-    return app.exit(asked);  // help or version
+    if (dynamic_cast<const CLI::CallForHelp*>(&asked) == nullptr) return app.exit(asked);  // version
+    fmt::print("{}", meshgrad::fitted(app.help(), meshgrad::kTextWidth));
+    return 0;
   } catch (const CLI::ParseError& error) {
     const std::vector<std::string> words(argv + 1, argv + std::max(argc, 1));
     if (words.empty()) {
-      fmt::print("{}", app.help());
+      fmt::print("{}", meshgrad::fitted(app.help(), meshgrad::kTextWidth));
     } else {
       std::fprintf(stderr, "meshgrad-bench: error: %s\n",
                    meshgrad::cli::usage_error(app, words, error).c_str());

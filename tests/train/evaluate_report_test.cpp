@@ -176,6 +176,18 @@ TEST_CASE("nothing to predict is an error, not NaN") {
   }
 }
 
+TEST_CASE("one of a thing is singular") {
+  const test::ScratchDirectory scratch;
+  TwoFields::write(scratch.path / "one.npz", 6, 0);
+  const std::string packed = (scratch.path / "one.mgd").string();
+  const Outcome converted = test::run_meshgrad(
+      {"convert", (scratch.path / "one.npz").string(), "--by", "time", "-q", "-o", packed});
+  CAPTURE(converted.out);
+  CHECK_MESSAGE(contains(converted.out, ", 1 mesh in 2-D"), converted.err);
+  const Outcome described = test::run_meshgrad({"info", packed});
+  CHECK_MESSAGE(contains(described.out, ", 1 mesh in 2-D"), described.out);
+}
+
 TEST_CASE("counts, lists and lines") {
   CHECK(counted(1, "step") == "1 step");
   CHECK(counted(0, "step") == "0 steps");

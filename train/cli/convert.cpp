@@ -5,6 +5,7 @@
 #include <meshgrad/train/cli/describe.h>
 #include <meshgrad/train/cli/output.h>
 #include <meshgrad/train/cli/usage.h>
+#include <meshgrad/train/config/text.h>
 #include <meshgrad/train/data/convert.h>
 #include <meshgrad/train/report/progress.h>
 
@@ -51,8 +52,9 @@ std::string to_text(const ConvertReport& report, const std::string& output) {
   std::string text =
       fmt::format("wrote     {} ({}, from {} of {})\n", output, bytes_text(report.output_bytes),
                   bytes_text(report.input_bytes), report.format);
-  text += fmt::format("data      {} trajectories, {} frames, {} meshes in {}-D\n", report.trajectories,
-                      report.frames, report.meshes, report.dim);
+  text += fmt::format("data      {}, {}, {} in {}-D\n",
+                      counted(report.trajectories, "trajectory", "trajectories"),
+                      counted(report.frames, "frame"), counted(report.meshes, "mesh", "meshes"), report.dim);
   text += fmt::format("nodes     {:.0f} on average ({} to {}), directed edges {:.0f} ({} to {})\n",
                       report.nodes_mean, report.nodes_min, report.nodes_max, report.edges_mean,
                       report.edges_min, report.edges_max);
@@ -68,8 +70,9 @@ std::function<void(const ConvertProgress&)> convert_progress() {
     const auto now = Clock::now();
     if (now - last < std::chrono::seconds(1)) return;
     last = now;
-    print_note(fmt::format("read {} of {} trajectories, {}", progress.trajectories,
-                           progress.total_trajectories, bytes_text(progress.bytes)));
+    print_note(fmt::format("read {} of {}, {}", progress.trajectories,
+                           counted(progress.total_trajectories, "trajectory", "trajectories"),
+                           bytes_text(progress.bytes)));
   };
 }
 
