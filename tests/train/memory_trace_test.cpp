@@ -147,7 +147,7 @@ TEST_CASE("files, compressed or not") {
   CHECK_THROWS_WITH_AS(read_memory_trace(file), doctest::Contains("needed a whole gzip file"), DataError);
   CHECK_THROWS_WITH_AS(read_memory_trace(scratch.path / "none"), doctest::Contains("No such file"),
                        DataError);
-  CHECK_THROWS_WITH_AS(read_memory_trace(scratch.path), doctest::Contains("directory"), DataError);
+  CHECK_THROWS_WITH_AS(read_memory_trace(scratch.path), doctest::Contains("a folder"), DataError);
 
   const MemoryTrace recorded = read_memory_trace(recorded_trace("mgn_train.txt.gz"));
   CHECK(recorded.steps == 24);

@@ -8,6 +8,7 @@
 #include <meshgrad/train/run/precision.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <new>
 
 namespace meshgrad {
@@ -125,6 +126,11 @@ int run_cli(int argc, char** argv) {
     return fail(error.what(), cli::exit_code_of(error.kind()));
   } catch (const std::bad_alloc&) {
     return fail("out of memory; fix: close other programs or use smaller settings", kExitFailed);
+  } catch (const std::filesystem::filesystem_error& error) {
+    return fail(data_error(error.path1().string(), "a path that can be used", error.code().message(),
+                           "check the path and its permissions, and the disk")
+                    .what(),
+                kExitFailed);
   } catch (const std::exception& error) {
     return fail(std::string(error.what()) + "; this is a bug in meshgrad, please report it", kExitFailed);
   }

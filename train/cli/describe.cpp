@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
+#include <meshgrad/engine/error.h>
+#include <meshgrad/engine/regular_file.h>
 #include <meshgrad/train/cli/describe.h>
 #include <meshgrad/train/config/text.h>
 #include <meshgrad/train/data/packed_file.h>
@@ -7,8 +9,6 @@
 #include <meshgrad/train/report/progress.h>
 
 #include <algorithm>
-#include <array>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 namespace meshgrad::cli {
@@ -172,12 +172,10 @@ Json splits_json(const std::vector<SplitInfo>& splits) {
 }
 
 std::string describe_file(const std::string& path, bool json) {
-  std::ifstream file(path, std::ios::binary);
-  std::array<char, kPackedMagic.size()> magic{};
-  file.read(magic.data(), magic.size());
-  if (magic == kPackedMagic) return describe_dataset(path, json);
+  const std::string start = read_file(path, kPackedMagic.size());
+  if (std::ranges::equal(start, kPackedMagic)) return describe_dataset(path, json);
   // The header of safetensors is JSON behind its length, which is below 100 MB.
-  if (file && (magic[4] != 0 || magic[5] != 0 || magic[6] != 0 || magic[7] != 0)) {
+  if (start.size() == 8 && start.substr(4) != std::string(4, '\0')) {
     throw data_error(path, "a .mgd or a .safetensors file", "another kind of file, or a damaged one",
                      "check the path");
   }

@@ -225,6 +225,8 @@ int run(const TrainCommand& command, const GlobalOptions& globals) {
     options.command.insert(options.command.end(), {"--set", setting});
   if (!command.run.empty()) options.command.insert(options.command.end(), {"--run", command.run});
   if (command.resume) options.command.push_back("--resume");
+  if (!command.checkpoint.empty())
+    options.command.insert(options.command.end(), {"--checkpoint", command.checkpoint});
   options.checkpoint = command.checkpoint;
   options.observer.message = [&](const std::string& text) { notes(text); };
   const auto stop_at = stop_time(config, options.observer.message);

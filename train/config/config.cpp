@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 #include <meshgrad/engine/byte_size.h>
+#include <meshgrad/engine/regular_file.h>
 #include <meshgrad/train/config/config_table.h>
 #include <meshgrad/train/config/text.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <fstream>
 
 namespace meshgrad {
 namespace {
@@ -282,14 +282,16 @@ std::vector<Contradiction> contradictions(const Config& config) {
 }
 
 Config load_config(const std::string& path, const std::vector<std::string>& overrides) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text(kLargestConfigFile + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (!file.is_open() || file.bad()) {
-    throw config_error(path, "a TOML file that can be read", "none",
-                       "check the path, or make one: meshgrad config default > " + path);
+  std::string text;
+  try {
+    if (!path_exists(path)) {
+      throw config_error(path, "a TOML file that can be read", "none",
+                         "check the path, or make one: meshgrad config default > " + path);
+    }
+    if (path != "/dev/null") text = read_file(path, kLargestConfigFile + 1);  // there: all defaults
+  } catch (const DataError& error) {
+    throw ConfigError(error.what());
   }
-  text.resize(static_cast<size_t>(file.gcount()));
   return parse_config(text, path, overrides);
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/regular_file.h>
 #include <meshgrad/train/data/convert_inputs.h>
 #include <meshgrad/train/data/sources/deepmind_source.h>
 #include <meshgrad/train/data/sources/hdf5_source.h>
@@ -122,7 +123,7 @@ std::vector<FoundFile> files_of(const ConvertOptions& options, const WarningCall
     throw data_error(options.input.string(), "a folder or a file", error ? error.message() : "nothing there",
                      "check the path");
   }
-  if (!fs::is_directory(options.input)) {
+  if (!fs::is_directory(options.input, error)) {
     return {{options.input, split_of_name(options.input.stem().string())}};
   }
   std::vector<FoundFile> files;
@@ -139,7 +140,7 @@ const DataFormat& choose_format(const ConvertOptions& options, std::vector<Found
     names.insert(names.begin(), "auto");
     throw config_error("format", any_of(names), options.format, "choose one of them");
   }
-  if (named != nullptr && fs::is_directory(options.input)) {
+  if (std::error_code none; named != nullptr && fs::is_directory(options.input, none)) {
     std::erase_if(files, [&](const FoundFile& file) { return format_of(file.path) != named; });
   }
   if (files.empty()) {
@@ -196,7 +197,7 @@ Inputs open_inputs(const ConvertOptions& options, const WarningCallback& warn) {
   for (const auto& [path, split] : found) {
     InputFile file{path, split, format.open(path, options, warn)};
     inputs.records += file.source->records();
-    inputs.bytes += fs::file_size(path);
+    inputs.bytes += RegularFile(path).bytes();
     named += file.split.empty() ? 0 : 1;
     inputs.files.push_back(std::move(file));
   }

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <span>
 
-#include <meshgrad/train/io/regular_file.h>
+#include <meshgrad/engine/regular_file.h>
 
 namespace meshgrad {
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/regular_file.h>
 #include <meshgrad/train/io/atomic_file.h>
 #include <meshgrad/train/io/metrics_log.h>
-#include <meshgrad/train/io/regular_file.h>
 
 #include <algorithm>
 #include <cmath>

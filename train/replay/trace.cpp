@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/regular_file.h>
 #include <meshgrad/train/replay/trace_builder.h>
+#include <unistd.h>
 #include <zlib.h>
 
 #include <array>
@@ -125,14 +127,21 @@ bool parse_rmm_line(std::string_view line, TraceBuilder& builder) {
   return true;
 }
 
-/// The whole file, decompressed if it is gzip.
+/// The whole file, decompressed if it is gzip. Bounded, so that a small file cannot take all memory.
 std::string read_all(const std::filesystem::path& path) {
   const auto fail = [&](std::string_view needed, std::string_view got, std::string_view fix) {
     return data_error(path.string(), needed, got, fix);
   };
+  const RegularFile input(path);
+  const int descriptor = ::dup(input.descriptor());
   errno = 0;
-  const std::unique_ptr<gzFile_s, int (*)(gzFile)> file(gzopen(path.c_str(), "rb"), gzclose);
-  if (!file) throw fail("a trace", std::strerror(errno), "check the path");
+  const std::unique_ptr<gzFile_s, int (*)(gzFile)> file(gzdopen(descriptor, "rb"), gzclose);
+  if (!file) {
+    if (descriptor >= 0) ::close(descriptor);
+    throw fail("a trace", std::strerror(errno), "check the path");
+  }
+  // Text of a trace is about 10 times its gzip file.
+  const uint64_t limit = (uint64_t{256} << 20) + 100 * input.bytes();
   std::string text;
   constexpr size_t kChunk = size_t{1} << 20;
   gzbuffer(file.get(), kChunk);
@@ -146,6 +155,10 @@ std::string read_all(const std::filesystem::path& path) {
     if (code == Z_ERRNO) throw fail("a trace", std::strerror(errno), "check the path");
     if (code != Z_OK) throw fail("a whole gzip file", problem, "copy it again");
     if (count == 0) return text;
+    if (text.size() > limit) {
+      throw fail(fmt::format("at most {} MiB of text (256 MiB and 100 times the file)", limit >> 20), "more",
+                 "check the file, or decompress it");
+    }
   }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/regular_file.h>
 #include <meshgrad/train/io/host_memory_error.h>
-#include <meshgrad/train/io/regular_file.h>
 #include <meshgrad/train/run/make_model.h>
 #include <meshgrad/train/run/precision.h>
 #include <meshgrad/train/run/predictor.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/regular_file.h>
 #include <meshgrad/train/config/config_table.h>
-#include <meshgrad/train/io/regular_file.h>
 #include <meshgrad/train/run/checkpoint.h>
 #include <meshgrad/train/run/checkpoint_check.h>
 #include <meshgrad/train/run/resume_check.h>

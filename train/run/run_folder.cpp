@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/regular_file.h>
 #include <meshgrad/train/io/atomic_file.h>
 #include <meshgrad/train/io/mapped_file.h>
-#include <meshgrad/train/io/regular_file.h>
 #include <meshgrad/train/run/environment.h>
 #include <meshgrad/train/run/run_folder.h>
 

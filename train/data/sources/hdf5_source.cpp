@@ -2,8 +2,8 @@
 #include <meshgrad/train/data/sources/hdf5_source.h>
 
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/regular_file.h>
 #include <meshgrad/train/data/sources/child_source.h>
-#include <meshgrad/train/io/regular_file.h>
 
 #ifdef MESHGRAD_HAVE_HDF5
 #include <fmt/format.h>

@@ -92,8 +92,31 @@ bool holds_no_numbers(std::span<const std::byte> file) {
          (type.size() == 3 && std::string_view("USOVMm").find(type[2]) != std::string_view::npos);
 }
 
+/// Entries must not overlap, and their arrays be within a multiple of the file: either makes a small file
+/// large.
+void check_sizes(zip_t* archive, size_t file_bytes, const std::string& name) {
+  constexpr uint64_t kFree = uint64_t{256} << 20;
+  constexpr uint64_t kRatio = 100;
+  uint64_t stored = 0, arrays = 0;
+  const zip_int64_t count = zip_get_num_entries(archive, 0);
+  for (zip_int64_t i = 0; i < count; ++i) {
+    zip_stat_t status;
+    zip_stat_init(&status);
+    if (zip_stat_index(archive, static_cast<zip_uint64_t>(i), 0, &status) != 0) continue;  // read_npz says so
+    stored += std::min<uint64_t>(status.comp_size, file_bytes + 1);
+    arrays += std::min<uint64_t>(status.size, uint64_t{1} << 40);
+    if (stored > file_bytes) throw broken_zip(name, "entries that overlap");
+    if (arrays <= kFree + kRatio * file_bytes) continue;
+    throw data_error(name,
+                     fmt::format("arrays of at most {} MiB (256 MiB and {} times the file)",
+                                 (kFree + kRatio * file_bytes) >> 20, kRatio),
+                     "more", "check the file, or save it with numpy.savez, uncompressed");
+  }
+}
+
 std::vector<NpzEntry> read_npz(std::span<const std::byte> bytes, const std::string& name) {
   const ZipArchive archive = open_zip(bytes, name);
+  check_sizes(archive.get(), bytes.size(), name);
   const zip_int64_t count = zip_get_num_entries(archive.get(), 0);
   std::vector<NpzEntry> entries;
   for (zip_int64_t i = 0; i < count; ++i) {

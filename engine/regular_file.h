@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files that are read: regular files only, so that a FIFO or a device neither blocks nor feeds without end.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <limits>
@@ -40,10 +41,8 @@ class RegularFile {
   uint64_t bytes_ = 0;
 };
 
-/// The bytes of a regular file. Throws DataError as RegularFile does, and for a file of more than `limit`
-/// bytes.
-std::string read_file(const std::filesystem::path& path,
-                      uint64_t limit = std::numeric_limits<uint64_t>::max());
+/// The bytes of a regular file, or its first `at_most`. Throws DataError as RegularFile does.
+std::string read_file(const std::filesystem::path& path, size_t at_most = std::numeric_limits<size_t>::max());
 
 /// True for a name that exists. Where that cannot be known (no permission, a loop of links, a name that is
 /// too long): DataError.

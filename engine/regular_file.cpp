@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,7 +9,7 @@
 #include <utility>
 
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/io/regular_file.h>
+#include <meshgrad/engine/regular_file.h>
 
 namespace meshgrad {
 namespace {
@@ -85,22 +84,19 @@ FileStamp RegularFile::stamp(const std::filesystem::path& name) const {
   return {static_cast<uint64_t>(status.st_size), status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
 }
 
-std::string read_file(const std::filesystem::path& path, uint64_t limit) {
+std::string read_file(const std::filesystem::path& path, size_t at_most) {
   const RegularFile file(path);
   std::string text;
   size_t got = 0;
   // To the end, not to the size: a log may grow meanwhile, and files of /proc have size 0.
-  while (true) {
-    if (got == text.size()) text.resize(std::max<size_t>(2 * got, file.bytes() + 4096));
+  while (got < at_most) {
+    if (got == text.size())
+      text.resize(std::min(at_most, std::max<size_t>(2 * got, static_cast<size_t>(file.bytes()) + 1)));
     const ::ssize_t count = ::read(file.descriptor(), text.data() + got, text.size() - got);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) throw cannot_read(path, errno);
     if (count == 0) break;
     got += static_cast<size_t>(count);
-    if (got > limit) {
-      throw data_error(path.string(), fmt::format("at most {} bytes", limit), "more",
-                       "check that this is the file you mean");
-    }
   }
   text.resize(got);
   return text;
