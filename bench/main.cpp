@@ -218,15 +218,19 @@ int run(const Options& options, Device device) {
   // A whole name is that row alone, though others may end in it.
   std::set<std::string> whole;
   for (const Benchmark& b : chosen) whole.insert(b.name);
-  std::erase_if(chosen, [&](const Benchmark& b) {
-    return std::none_of(options.patterns.begin(), options.patterns.end(), [&](const std::string& pattern) {
-      return whole.contains(pattern) ? b.name == pattern : matches(b.name, pattern);
-    });
-  });
-  if (chosen.empty()) {
-    throw invalid_argument("meshgrad-bench run", "a name, or a part of one",
-                           "\"" + options.patterns.front() + "\"", "see meshgrad-bench list");
+  const auto chooses = [&](const std::string& pattern, const Benchmark& b) {
+    return whole.contains(pattern) ? b.name == pattern : matches(b.name, pattern);
+  };
+  for (const std::string& pattern : options.patterns) {
+    if (std::any_of(chosen.begin(), chosen.end(), [&](const Benchmark& b) { return chooses(pattern, b); }))
+      continue;
+    throw invalid_argument("meshgrad-bench run", "a name, or a part of one", "\"" + pattern + "\"",
+                           "see meshgrad-bench list");
   }
+  std::erase_if(chosen, [&](const Benchmark& b) {
+    return std::none_of(options.patterns.begin(), options.patterns.end(),
+                        [&](const std::string& pattern) { return chooses(pattern, b); });
+  });
   const std::string device_name =
       device.kind == DeviceKind::cpu ? "cpu" : cuda_devices().at(static_cast<size_t>(device.index)).name;
   const bool with_peaks =

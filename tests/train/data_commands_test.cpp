@@ -26,6 +26,16 @@ fs::path leaking_waves(const fs::path& folder) {
   return folder;
 }
 
+// Without the breaks of lines that are too long.
+std::string unwrapped(const std::string& text) {
+  std::string result;
+  for (const char c : text) {
+    const bool space = c == ' ' || c == '\n';
+    if (!space || result.empty() || result.back() != ' ') result += space ? ' ' : c;
+  }
+  return result;
+}
+
 }  // namespace
 
 TEST_CASE("a trajectory in two splits is reported by convert, info and train") {
@@ -41,12 +51,12 @@ TEST_CASE("a trajectory in two splits is reported by convert, info and train") {
   CHECK(contains(converted.err, "meshgrad: warning: " + leak));
 
   const Outcome info = run_meshgrad({"info", packed});
-  CHECK(contains(info.out, "warning   " + leak));
+  CHECK(contains(unwrapped(info.out), "warning " + leak));
   CHECK(contains(info.out, "values    velocity[0]: 0.8"));
   CHECK(contains(info.out, "m/s\n          velocity[1]: 0.0"));
   CHECK(contains(info.out, ", mean "));
-  CHECK(contains(info.out,
-                 "types     0: 54, 4: 18, 5: 18, 6: 60 (frames x nodes; this and values of split train)"));
+  CHECK(contains(unwrapped(info.out),
+                 "types 0: 54, 4: 18, 5: 18, 6: 60 (frames x nodes; this and values of split train)"));
   const auto json = nlohmann::json::parse(run_meshgrad({"info", packed, "--json"}).out);
   CHECK(json["fields"][0]["minimum"].size() == 2);
   CHECK(json["fields"][0]["minimum"][1].get<double>() < json["fields"][0]["mean"][1].get<double>());

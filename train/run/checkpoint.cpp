@@ -62,12 +62,12 @@ class Contents {
   std::vector<SafetensorsTensor> tensors_;
 };
 
-std::map<std::string, std::string> metadata_of(const Config& config, uint64_t fingerprint,
-                                               const RunState& s) {
+std::map<std::string, std::string> metadata_of(const Config& config, const Dataset& data, const RunState& s) {
   std::map<std::string, std::string> metadata{
       {"format", "meshgrad checkpoint 2"},
       {"config", to_toml(config)},
-      {"data_fingerprint", fmt::format("{:016x}", fingerprint)},
+      {"data_fingerprint", fmt::format("{:016x}", data.fingerprint())},
+      {"data", to_json(training_data(data, config.data))},
       {"step", fmt::format("{}", s.step)},
       {"micro", fmt::format("{}", s.micro)},
       {"learned", fmt::format("{}", s.learned)},
@@ -148,8 +148,8 @@ void load_normalizer(const SafetensorsView& view, const std::string& name, Norma
 
 }  // namespace
 
-void save_checkpoint(const fs::path& path, const Stream& stream, const Config& config,
-                     uint64_t data_fingerprint, const ParameterSet& parameters, const Optimizer& optimizer,
+void save_checkpoint(const fs::path& path, const Stream& stream, const Config& config, const Dataset& data,
+                     const ParameterSet& parameters, const Optimizer& optimizer,
                      const Normalizers& normalizers, const RunState& state) {
   Contents contents(stream);
   contents.add_arena("model.", parameters, parameters.values());
@@ -163,7 +163,7 @@ void save_checkpoint(const fs::path& path, const Stream& stream, const Config& c
   contents.add_normalizer("targets", normalizers.targets);
   RunState now = state;
   now.optimizer = optimizer.state();
-  std::map<std::string, std::string> metadata = metadata_of(config, data_fingerprint, now);
+  std::map<std::string, std::string> metadata = metadata_of(config, data, now);
   metadata["checksum"] = checkpoint_checksum(contents.tensors(), metadata);
   write_safetensors(path, contents.tensors(), metadata);
 }
@@ -175,6 +175,12 @@ Config checkpoint_config(const fs::path& path) {
 
 uint64_t checkpoint_data_fingerprint(const fs::path& path) {
   return read_data_fingerprint(open_checkpoint(path).view());
+}
+
+std::optional<TrainingData> checkpoint_training_data(const fs::path& path) {
+  const SafetensorsFile file = open_checkpoint(path);
+  if (!file.view().metadata.contains("data")) return std::nullopt;
+  return training_data_from_json(file.view().metadata_at("data"), path.string());
 }
 
 RunState load_checkpoint(const fs::path& path, const Stream& stream, const ParameterSet& parameters,

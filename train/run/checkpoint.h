@@ -7,10 +7,12 @@
 #pragma once
 #include <meshgrad/nn/normalizer.h>
 #include <meshgrad/train/run/optimizer.h>
+#include <meshgrad/train/run/training_data.h>
 #include <meshgrad/train/task/task.h>
 
 #include <filesystem>
 #include <limits>
+#include <optional>
 
 #pragma GCC visibility push(default)
 namespace meshgrad {
@@ -30,12 +32,14 @@ struct RunState {
 /// Writes through a temporary file, fsync and rename: a killed process or a full disk leaves the old file as
 /// it was. Throws DataError when the file cannot be written. Waits for the device.
 void save_checkpoint(const std::filesystem::path& path, const Stream& stream, const Config& config,
-                     uint64_t data_fingerprint, const ParameterSet& parameters, const Optimizer& optimizer,
+                     const Dataset& data, const ParameterSet& parameters, const Optimizer& optimizer,
                      const Normalizers& normalizers, const RunState& state);
 
 /// The configuration in a checkpoint. Throws DataError when the file is none or damaged.
 Config checkpoint_config(const std::filesystem::path& path);
 uint64_t checkpoint_data_fingerprint(const std::filesystem::path& path);
+/// Nothing for checkpoints of earlier versions, which do not say it.
+std::optional<TrainingData> checkpoint_training_data(const std::filesystem::path& path);
 
 /// Loads into a model (and optimizer, unless null) of the same architecture. Throws DataError naming the file
 /// and the parameter when it is a checkpoint of another model, also of one whose parameters have these shapes

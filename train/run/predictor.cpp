@@ -45,6 +45,8 @@ Predictor::Predictor(Runtime& runtime, const std::filesystem::path& checkpoint, 
       model_(make_model(config_.model, task_.sizes())),
       normalizers_(task_.online_normalizers()) {
   check_precision(runtime.device(), config_.precision);
+  if (const auto trained = checkpoint_training_data(checkpoint))
+    check_training_data(checkpoint.string(), *trained, task_.dataset(), config_);
   model_.parameters.allocate(runtime, config_.precision, 0);
   state_ = load_checkpoint(checkpoint, runtime.stream(), model_.parameters, nullptr, normalizers_);
 }

@@ -87,6 +87,7 @@ TrainResult Trainer::stopped() {
 void Trainer::start() {
   folder_.create(config_);
   for (const std::string& warning : task_.dataset().warnings()) message("warning: " + warning);
+  for (const std::string& warning : noise_warnings(task_.dataset(), config_)) message("warning: " + warning);
   if (config_.train.validate_every > 0 && task_.least_frames() > 1) {
     const std::string& split = config_.data.valid_split;
     const NodeTypeSet types(std::span(config_.data.predicted_types));
@@ -302,8 +303,8 @@ void Trainer::save(bool best) {
   task_.dataset().check_unchanged();
   check_state(log_->flush());
   check_state(optimizer_->state());
-  save_checkpoint(best ? folder_.best() : folder_.last(), runtime_.stream(), config_,
-                  task_.dataset().fingerprint(), model_.parameters, *optimizer_, normalizers_, state_);
+  save_checkpoint(best ? folder_.best() : folder_.last(), runtime_.stream(), config_, task_.dataset(),
+                  model_.parameters, *optimizer_, normalizers_, state_);
 }
 
 /// last.safetensors is always the newest; numbered copies are links to the same bytes.

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <meshgrad/engine/error.h>
+#include <meshgrad/train/run/training_data.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+namespace meshgrad {
+namespace {
+
+std::string offset_text(const std::map<std::string, std::vector<double>>& offsets) {
+  std::string text;
+  for (const auto& [field, offset] : offsets)
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", field, fmt::join(offset, " "));
+  return text.empty() ? "no offsets" : "offsets " + text;
+}
+
+}  // namespace
+
+TrainingData training_data(const Dataset& dataset, const DataConfig& config) {
+  TrainingData data{dataset.dt(), {}};
+  for (const std::vector<std::string>* names : {&config.inputs, &config.targets}) {
+    for (const std::string& name : *names) {
+      const FieldInfo& field = dataset.field(name);
+      if (!field.offset.empty()) data.offsets[name] = field.offset;
+    }
+  }
+  return data;
+}
+
+std::string to_json(const TrainingData& data) {
+  return nlohmann::json{{"dt", data.dt}, {"offsets", data.offsets}}.dump();
+}
+
+TrainingData training_data_from_json(std::string_view text, std::string_view where) {
+  try {
+    const nlohmann::json json = nlohmann::json::parse(text);
+    return {json.at("dt").get<double>(),
+            json.at("offsets").get<std::map<std::string, std::vector<double>>>()};
+  } catch (const nlohmann::json::exception& error) {
+    throw data_error(where, "a description of the training data", error.what(), "use another checkpoint");
+  }
+}
+
+void check_training_data(const std::string& checkpoint, const TrainingData& trained, const Dataset& dataset,
+                         const Config& config) {
+  constexpr double kRounding = 1e-6;  // of a dt in f32
+  const bool dynamics = config.task.name == TaskName::mesh_dynamics;
+  if (dynamics && trained.dt > 0 && dataset.dt() > 0 &&
+      std::abs(trained.dt - dataset.dt()) > kRounding * trained.dt) {
+    throw data_error(dataset.path().string(),
+                     fmt::format("dt = {} s, which {} learned changes over", trained.dt, checkpoint),
+                     fmt::format("dt = {} s", dataset.dt()), "use data of that dt, or train on these");
+  }
+  const TrainingData here = training_data(dataset, config.data);
+  if (here.offsets == trained.offsets) return;
+  throw data_error(dataset.path().string(),
+                   fmt::format("the {} that {} was trained with", offset_text(trained.offsets), checkpoint),
+                   offset_text(here.offsets),
+                   "convert training and test data together, so that they share them");
+}
+
+std::vector<std::string> noise_warnings(const Dataset& dataset, const Config& config) {
+  std::vector<std::string> warnings;
+  const double noise = config.train.noise;
+  if (config.task.name != TaskName::mesh_dynamics || noise <= 0) return warnings;
+  const bool second = config.data.predict == Prediction::second_change;
+  for (const std::string& name : config.data.targets) {
+    const FieldInfo& field = dataset.field(name);
+    const FieldStatistics stats =
+        dataset.field_stats(name, NodeTypeSet(std::span(config.data.predicted_types)),
+                            second ? Quantity::second_change : Quantity::change);
+    double variance = 0;
+    for (const double deviation : stats.std) variance += deviation * deviation;
+    const double change = std::sqrt(variance / static_cast<double>(std::max<size_t>(stats.std.size(), 1)));
+    if (change <= 0 || (noise >= 0.01 * change && noise <= change)) continue;
+    const std::string unit = field.unit.empty() ? "" : " " + field.unit;
+    warnings.push_back(
+        fmt::format("train.noise is {:.3g}{}, {:.2g} times the standard deviation of {}'s {} over a frame, "
+                    "{:.3g}{}; 0.01 to 1 "
+                    "times is usual",
+                    noise, unit, noise / change, name, second ? "second change" : "change", change, unit));
+  }
+  return warnings;
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// What must be the same of the data that a model was trained on and of the data that it predicts.
+#pragma once
+#include <meshgrad/train/config/config.h>
+#include <meshgrad/train/data/dataset.h>
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace meshgrad {
+
+/// Stored in checkpoints.
+struct TrainingData {
+  double dt = 0;  ///< seconds between frames, over which the model learned changes; 0 when unknown
+  std::map<std::string, std::vector<double>>
+      offsets;  ///< FieldInfo::offset of inputs and targets that have one
+};
+TrainingData training_data(const Dataset& dataset, const DataConfig& config);
+
+std::string to_json(const TrainingData& data);
+/// Throws DataError with `where` for anything else than to_json's text.
+TrainingData training_data_from_json(std::string_view text, std::string_view where);
+
+/// Throws DataError with both figures when `dataset` has another known dt than `trained` (where predictions
+/// depend on time), or other offsets. `checkpoint` names what was trained.
+void check_training_data(const std::string& checkpoint, const TrainingData& trained, const Dataset& dataset,
+                         const Config& config);
+
+/// A line for each target of mesh_dynamics whose change has a standard deviation that `train.noise` is not
+/// within 0.01 to 1 times of. Without noise there is none.
+std::vector<std::string> noise_warnings(const Dataset& dataset, const Config& config);
+
+}  // namespace meshgrad
