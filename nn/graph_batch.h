@@ -22,9 +22,11 @@ struct EdgeSet {
 /// An EdgeSet from edges in any order, and `features` [edges, width] in the same order: both are sorted by
 /// receiver together. T is the storage type: float, double, half or bfloat16. Throws InvalidArgument for
 /// another number of features, and what build_graph throws.
-template <class T>
-EdgeSet make_edge_set(Runtime& runtime, std::string name, int64_t nodes, std::span<const int32_t> senders,
-                      std::span<const int32_t> receivers, std::span<const T> features, int64_t width);
+template <class T>  // the pragma does not reach instantiations
+[[gnu::visibility("default")]] EdgeSet make_edge_set(Runtime& runtime, std::string name, int64_t nodes,
+                                                     std::span<const int32_t> senders,
+                                                     std::span<const int32_t> receivers,
+                                                     std::span<const T> features, int64_t width);
 
 struct GraphBatch {
   int64_t nodes = 0;  ///< rows of the node tensors; Graph::counts has the real number
