@@ -373,6 +373,28 @@ TEST_CASE("mutated files give a configuration or a ConfigError") {
   CHECK(accepted > 0);
 }
 
+TEST_CASE("a resumed run may not change what its results depend on, and may change everything else") {
+  size_t fixed = 0;
+  for (const ConfigKey& key : config_keys()) {
+    if (has_one_choice(key)) continue;
+    Config saved;
+    saved.normalize.mode = NormalizeMode::online;  // warmup_steps has no effect otherwise
+    const std::string full = full_name(key);
+    CAPTURE(full);
+    const std::string setting = full + "=" + std::visit(OtherValue{saved}, key.type);
+    if (!fault_of(to_toml(saved), {setting}).empty()) continue;  // contradicts another key
+    const Config changed = parse_config(to_toml(saved), "run.toml", {setting});
+    CHECK(changed_fixed_key(saved, changed) == (key.fixed ? full : ""));
+    fixed += key.fixed ? 1 : 0;
+  }
+  CHECK(fixed > 18);
+  for (const char* name : {"model.width", "precision", "train.noise", "data.inputs", "run.seed"})
+    CHECK_MESSAGE(find_key(name)->fixed, name);
+  Config other;
+  other.normalize.warmup_steps += 1;
+  CHECK(changed_fixed_key(Config{}, other).empty());
+}
+
 TEST_CASE("numbers are read alike under every locale") {
   struct Comma : std::numpunct<char> {
     char do_decimal_point() const override { return ','; }
