@@ -2,6 +2,11 @@
 #include <meshgrad/engine/memory/source_host.h>
 
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
 
 namespace meshgrad {
 namespace {
@@ -33,10 +38,27 @@ bool drop_mapping(char* address, int64_t bytes) {
          MAP_FAILED;
 }
 
+namespace {
+
+/// Addresses that may be reserved: half of what the process has left under `ulimit -v`, since the heap,
+/// threads and libraries need some too.
+int64_t addresses_to_reserve() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return INT64_MAX;
+  int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const int64_t used = pages * sysconf(_SC_PAGESIZE);
+  const auto most = static_cast<int64_t>(std::min<rlim_t>(limit.rlim_cur, INT64_MAX));
+  return std::max<int64_t>(0, most - used) / 2;
+}
+
+}  // namespace
+
 HostMemorySource::HostMemorySource(int64_t capacity)
     : capacity_(capacity > 0 ? capacity : available_memory()) {}
 
 char* HostMemorySource::reserve(int64_t bytes) {
+  if (bytes > addresses_to_reserve()) return nullptr;
   char* address = reserve_addresses(bytes, kPage);
   if (address != nullptr) advise_huge_pages(address, bytes);
   return address;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // When the host has no memory left, the data set, its size and the limits are named.
 #include <doctest/doctest.h>
+#include <meshgrad/engine/memory/source_host.h>
 #include <meshgrad/train/data/packed_file.h>
 #include <meshgrad/train/io/host_memory_error.h>
+#include <sys/resource.h>
 
 #include <new>
 
@@ -54,6 +56,25 @@ TEST_CASE("a file larger than the addresses that are left is one error, in every
     check_names(outcome.err, large, "64.0 GiB");
     CHECK(contains(outcome.err, "addresses are limited to 48.0 GiB"));
   }
+}
+
+TEST_CASE("under ulimit -v at most half of the addresses that are left are reserved") {
+  if (!kLimitable) return;
+  const pid_t child = fork();
+  if (child == 0) {
+    int64_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const auto limit = static_cast<rlim_t>(pages * sysconf(_SC_PAGESIZE) + (int64_t{1} << 30));
+    const rlimit limits{limit, limit};
+    setrlimit(RLIMIT_AS, &limits);
+    HostMemorySource source(int64_t{1} << 40);
+    const bool refused = source.reserve(int64_t{600} << 20) == nullptr;
+    const bool reserved = source.reserve(int64_t{400} << 20) != nullptr;
+    _exit((refused ? 0 : 1) + (reserved ? 0 : 2));
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(test::exit_code_of_status(status) == 0);
 }
 
 TEST_CASE("training that finds no memory of the host names the data set as well") {
