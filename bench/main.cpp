@@ -227,9 +227,14 @@ int run(const Options& options, Device device) {
     throw invalid_argument("meshgrad-bench run", "a name, or a part of one", "\"" + pattern + "\"",
                            "see meshgrad-bench list");
   }
-  std::erase_if(chosen, [&](const Benchmark& b) {
-    return std::none_of(options.patterns.begin(), options.patterns.end(),
+  // In the order of the patterns, so that a run that is stopped has the rows named first.
+  const auto first_pattern = [&](const Benchmark& b) {
+    return std::find_if(options.patterns.begin(), options.patterns.end(),
                         [&](const std::string& pattern) { return chooses(pattern, b); });
+  };
+  std::erase_if(chosen, [&](const Benchmark& b) { return first_pattern(b) == options.patterns.end(); });
+  std::stable_sort(chosen.begin(), chosen.end(), [&](const Benchmark& a, const Benchmark& b) {
+    return first_pattern(a) < first_pattern(b);
   });
   const std::string device_name =
       device.kind == DeviceKind::cpu ? "cpu" : cuda_devices().at(static_cast<size_t>(device.index)).name;
