@@ -20,7 +20,7 @@ void fill_bytes(const Tensor& tensor, int byte, const Stream& stream) {
   if (tensor.device().kind == DeviceKind::cpu) {
     std::memset(tensor.raw(), byte, static_cast<size_t>(tensor.bytes()));
   } else {
-    gpu::fill(tensor.raw(), byte, tensor.bytes(), stream.native());
+    gpu::fill(stream.device().index, tensor.raw(), byte, tensor.bytes(), stream.native());
   }
 }
 

@@ -10,27 +10,26 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 
 namespace meshgrad::bench {
 namespace {
 
 constexpr double kConfidence = 0.95;
 
-/// A timing event of the device's.
-struct DeviceEvent {
-  void* native = gpu::create_event(true);
-  DeviceEvent() = default;
-  DeviceEvent(const DeviceEvent&) = delete;
-  DeviceEvent& operator=(const DeviceEvent&) = delete;
-  ~DeviceEvent() { gpu::destroy_event(native); }
-};
+std::vector<std::shared_ptr<void>> timing_events(int device, int count) {
+  std::vector<std::shared_ptr<void>> events;
+  for (int i = 0; i < count; ++i) events.emplace_back(gpu::create_event(device, true), gpu::destroy_event);
+  return events;
+}
 
 }  // namespace
 
 Timer::Timer(Runtime& runtime, int64_t flush_bytes, bool by_host)
     : runtime_(runtime), flush_bytes_(flush_bytes) {
   if (runtime.stream().on_gpu() && !by_host) {
-    buffer_ = gpu::allocate(flush_bytes);  // not by the runtime's allocator, whose peak is reported
+    buffer_ = gpu::allocate(runtime.device().index,
+                            flush_bytes);  // not by the runtime's allocator, whose peak is reported
   } else {
     host_buffer_.resize(static_cast<size_t>(flush_bytes));
   }
@@ -42,7 +41,7 @@ Timer::~Timer() {
 
 void Timer::flush() {
   if (buffer_ != nullptr) {
-    gpu::fill(buffer_, 0, flush_bytes_, runtime_.stream().native());
+    gpu::fill(runtime_.device().index, buffer_, 0, flush_bytes_, runtime_.stream().native());
   } else {
     std::memset(host_buffer_.data(), static_cast<int>(++host_buffer_[0]), host_buffer_.size());
   }
@@ -61,15 +60,16 @@ std::vector<double> Timer::run(const std::function<void()>& work, int count, boo
     return ms;
   }
   void* const stream = runtime_.stream().native();
-  const std::vector<DeviceEvent> begin(static_cast<size_t>(count)), end(static_cast<size_t>(count));
+  const auto begin = timing_events(runtime_.device().index, count);
+  const auto end = timing_events(runtime_.device().index, count);
   for (size_t i = 0; i < begin.size(); ++i) {
     if (cold) flush();
-    gpu::record(begin[i].native, stream);
+    gpu::record(begin[i].get(), stream);
     work();
-    gpu::record(end[i].native, stream);
+    gpu::record(end[i].get(), stream);
   }
   gpu::synchronize(stream);
-  for (size_t i = 0; i < begin.size(); ++i) ms.push_back(gpu::milliseconds(begin[i].native, end[i].native));
+  for (size_t i = 0; i < begin.size(); ++i) ms.push_back(gpu::milliseconds(begin[i].get(), end[i].get()));
   return ms;
 }
 

@@ -41,7 +41,7 @@ function(meshgrad_folder name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${name}/*.cpp)
   list(FILTER sources EXCLUDE REGEX "/train/(main\\.cpp$|cli/|replay/)")  # the program's
   # What exists once a side of the GPU seam: see meshgrad_gpu.
-  list(FILTER sources EXCLUDE REGEX "_(cuda|none)\\.cpp$|/cuda/")
+  list(FILTER sources EXCLUDE REGEX "_(cuda|none)\\.cpp$|/kernels/cuda/")
   add_library(meshgrad_${name} OBJECT ${sources})
   meshgrad_unity(meshgrad_${name})
   target_include_directories(meshgrad_${name} PUBLIC $<BUILD_INTERFACE:${root}>)

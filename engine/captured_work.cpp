@@ -57,7 +57,7 @@ void CapturedWork::run() {
   ++runs_;
   if (runs_ == 2 && !runtime_.dry()) record();
   if (graph_ != nullptr) {
-    gpu::launch_graph(graph_, runtime_.stream().native());
+    gpu::launch_graph(runtime_.device().index, graph_, runtime_.stream().native());
   } else {
     queue();
   }
@@ -79,7 +79,7 @@ void CapturedWork::record() {
   try {
     work_(*own_);
     open = false;
-    graph_ = gpu::end_capture(stream);
+    graph_ = gpu::end_capture(runtime_.device().index, stream);
     if (frees_ == frees) return;
     // Kernels captured earlier may use memory that the allocator freed to make room for later ones.
     gpu::destroy_graph(graph_);

@@ -61,13 +61,11 @@ Device resolve_device(const std::string& word, std::string* note, std::string_vi
                              "use \"cuda\" or \"cuda:0\"");
     }
     if (index >= static_cast<int>(devices.size())) {
-      const std::string found = !gpu::built()     ? "a build without CUDA"
-                                : devices.empty() ? "no CUDA device that the driver reports"
-                                                  : fmt::format("devices 0 to {}", devices.size() - 1);
+      const std::string found =
+          devices.empty() ? gpu::why_no_devices() : fmt::format("devices 0 to {}", devices.size() - 1);
       throw device_error(option, word, found,
                          gpu::built()
-                             ? "see that `nvidia-smi` lists it and that its driver is of CUDA 13, or choose "
-                               "auto or cpu"
+                             ? "see that `nvidia-smi` lists it, update an old driver, or choose auto or cpu"
                              : "build with -DMESHGRAD_CUDA=ON, or choose auto or cpu");
     }
     const CudaDevice& device = devices[static_cast<size_t>(index)];
@@ -79,9 +77,8 @@ Device resolve_device(const std::string& word, std::string* note, std::string_vi
   }
   if (word == "cpu" || devices.empty() || devices.front().major < kMinCapability) {
     if (word == "auto" && note != nullptr) {
-      *note = !gpu::built()     ? "device: cpu (a build without CUDA)"
-              : devices.empty() ? "device: cpu (no CUDA device found)"
-                                : fmt::format("device: cpu ({} is too old)", devices.front().name);
+      *note = devices.empty() ? fmt::format("device: cpu ({})", gpu::why_no_devices())
+                              : fmt::format("device: cpu ({} is too old)", devices.front().name);
     }
     return Device{};
   }

@@ -7,13 +7,29 @@
 #pragma once
 #include <meshgrad/engine/device.h>
 
+#include <string>
+
 namespace meshgrad::gpu {
 
 /// Whether this build has a CUDA backend.
 bool built() noexcept;
 std::vector<CudaDevice> devices();
-/// Makes `device` the current device of the calling thread.
-void use(int device);
+/// Why devices() is empty, for messages: "a build without CUDA", "a driver of CUDA 12.4, older than CUDA 13.0
+/// of this build". Empty when there are devices.
+std::string why_no_devices();
+/// While it lives, `device` is the calling thread's current device; then the previous one is again. CUDA
+/// needs that for launches and for whatever is created. The functions below that take a device do it
+/// themselves.
+class CurrentDevice {
+ public:
+  explicit CurrentDevice(int device);
+  ~CurrentDevice();
+  CurrentDevice(const CurrentDevice&) = delete;
+  CurrentDevice& operator=(const CurrentDevice&) = delete;
+
+ private:
+  int device_, previous_;
+};
 /// Streaming multiprocessors: the number of thread blocks of a persistent kernel. Without a device, that of
 /// an H200 (132), so that dry runs can plan.
 int multiprocessors(int device);
@@ -32,7 +48,8 @@ void destroy_stream(void* stream) noexcept;
 /// failed.
 void synchronize(void* stream);
 
-void* create_event(bool timing = false);
+/// It can be recorded on streams of this device only; streams of any device can wait for it.
+void* create_event(int device, bool timing = false);
 void destroy_event(void* event) noexcept;
 void record(void* event, void* stream);
 /// Makes work queued on the stream from now on wait for the event; the host goes on.
@@ -47,23 +64,23 @@ double milliseconds(void* from, void* to);
 /// Queues a copy between device and host memory in any direction. With pageable host memory it returns when
 /// the host may reuse that memory; pinned memory must stay unchanged until the copy is done.
 void copy(void* to, const void* from, int64_t bytes, void* stream);
-/// Queues a memset.
-void fill(void* to, int byte, int64_t bytes, void* stream);
+/// Queues a memset of memory of the stream's device.
+void fill(int device, void* to, int byte, int64_t bytes, void* stream);
 
-/// Page-locked host memory, which the device copies asynchronously. Allocating it may synchronize the device.
-void* allocate_pinned(int64_t bytes);
+/// Page-locked host memory, which any device copies asynchronously. Allocating it may synchronize `device`.
+void* allocate_pinned(int device, int64_t bytes);
 void free_pinned(void* memory) noexcept;
 /// Device memory of exactly this size, for tests; elsewhere memory comes from the allocator.
-void* allocate(int64_t bytes);
+void* allocate(int device, int64_t bytes);
 void free(void* memory) noexcept;
 
 /// Between the two calls, work on the stream is captured instead of run. `end_capture` returns an executable
 /// graph.
 void begin_capture(void* stream);
-void* end_capture(void* stream);
+void* end_capture(int device, void* stream);
 /// Ends a capture that failed and discards it.
 void abandon_capture(void* stream) noexcept;
-void launch_graph(void* graph, void* stream);
+void launch_graph(int device, void* graph, void* stream);
 void destroy_graph(void* graph) noexcept;
 
 /// Calls of this process so far, on all devices.

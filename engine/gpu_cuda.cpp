@@ -2,6 +2,7 @@
 #include <cuda_runtime_api.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
+#include <meshgrad/engine/gpu_launch.h>
 
 #include <atomic>
 #include <string>
@@ -11,11 +12,47 @@ namespace {
 
 std::atomic<int64_t> launches, graph_launches, captures, synchronizations, awaits;
 
+/// Clears a failed call's error, which cudaGetLastError would else report after another call.
+cudaError_t consumed(cudaError_t error) {
+  if (error != cudaSuccess) cudaGetLastError();
+  return error;
+}
+
+/// Whether the error is of a kernel that ran before. It is then returned by every later call on that device.
+bool of_earlier_kernel(cudaError_t error) {
+  switch (error) {
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchFailure:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorAssert:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorECCUncorrectable:
+      return true;
+    default:
+      return false;
+  }
+}
+
+[[noreturn]] void fail(cudaError_t error, const char* name, const std::string& needed, const char* fix) {
+  const std::string text = cudaGetErrorString(error);
+  if (of_earlier_kernel(error)) {
+    throw device_error(name, needed, "an earlier kernel failed: " + text,
+                       "run under compute-sanitizer to find it; the process cannot use this device any more");
+  }
+  throw device_error(name, needed, text, fix);
+}
+
 void check(cudaError_t error, const char* call) {
-  if (error == cudaSuccess) return;
-  cudaGetLastError();  // clears the error, which would else be reported for the next call
-  throw device_error("cuda", std::string(call) + " to succeed", cudaGetErrorString(error),
-                     "see that `nvidia-smi` works; run under compute-sanitizer to find a faulting kernel");
+  if (consumed(error) == cudaSuccess) return;
+  fail(error, "cuda", std::string(call) + " to succeed", "see that `nvidia-smi` works");
+}
+
+std::string version_text(int version) {
+  return "CUDA " + std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
 cudaStream_t stream_of(void* stream) { return static_cast<cudaStream_t>(stream); }
@@ -24,10 +61,7 @@ cudaEvent_t event_of(void* event) { return static_cast<cudaEvent_t>(event); }
 /// `fallback` where there is no device.
 int attribute(cudaDeviceAttr which, int device, int fallback) {
   int value = 0;
-  if (cudaGetDeviceCount(&value) != cudaSuccess || value == 0) {
-    cudaGetLastError();
-    return fallback;
-  }
+  if (consumed(cudaGetDeviceCount(&value)) != cudaSuccess || value == 0) return fallback;
   check(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
   return value;
 }
@@ -35,10 +69,7 @@ int attribute(cudaDeviceAttr which, int device, int fallback) {
 /// cudaMemcpyAsync to pageable memory synchronizes.
 bool waits_for(const void* host) {
   cudaPointerAttributes attributes{};
-  if (cudaPointerGetAttributes(&attributes, host) != cudaSuccess) {
-    cudaGetLastError();
-    return true;
-  }
+  if (consumed(cudaPointerGetAttributes(&attributes, host)) != cudaSuccess) return true;
   return attributes.type == cudaMemoryTypeUnregistered;
 }
 
@@ -49,20 +80,38 @@ bool built() noexcept { return true; }
 std::vector<CudaDevice> devices() {
   std::vector<CudaDevice> found;
   int count = 0;
-  if (cudaGetDeviceCount(&count) != cudaSuccess) {
-    cudaGetLastError();
-    return found;
-  }
+  if (consumed(cudaGetDeviceCount(&count)) != cudaSuccess) return found;
   for (int i = 0; i < count; ++i) {
     cudaDeviceProp properties{};
-    if (cudaGetDeviceProperties(&properties, i) != cudaSuccess) continue;
+    if (consumed(cudaGetDeviceProperties(&properties, i)) != cudaSuccess) continue;
     found.push_back({properties.name, static_cast<int64_t>(properties.totalGlobalMem), properties.major,
                      properties.minor});
   }
   return found;
 }
 
-void use(int device) { check(cudaSetDevice(device), "cudaSetDevice"); }
+std::string why_no_devices() {
+  int count = 0;
+  const cudaError_t error = consumed(cudaGetDeviceCount(&count));
+  if (error == cudaSuccess && count > 0) return {};
+  int driver = 0;
+  consumed(cudaDriverGetVersion(&driver));
+  if (driver == 0) return "no NVIDIA driver";
+  if (error == cudaErrorInsufficientDriver) {
+    return "a driver of " + version_text(driver) + ", older than " + version_text(CUDART_VERSION) +
+           " of this build";
+  }
+  if (error == cudaErrorNoDevice) return "no CUDA device that the driver reports";
+  return cudaGetErrorString(error);
+}
+
+CurrentDevice::CurrentDevice(int device) : device_(device), previous_(device) {
+  check(cudaGetDevice(&previous_), "cudaGetDevice");
+  if (previous_ != device) check(cudaSetDevice(device), "cudaSetDevice");
+}
+CurrentDevice::~CurrentDevice() {
+  if (previous_ != device_) consumed(cudaSetDevice(previous_));
+}
 int multiprocessors(int device) {
   constexpr int kFallback = 132;
   return attribute(cudaDevAttrMultiProcessorCount, device, kFallback);
@@ -72,31 +121,32 @@ int shared_bytes(int device) {
   return attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device, kFallback);
 }
 DeviceMemory memory(int device) {
-  use(device);
+  const CurrentDevice current(device);
   size_t free = 0, total = 0;
   check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
   return {static_cast<int64_t>(total), static_cast<int64_t>(free)};
 }
 
 void* create_stream(int device) {
-  use(device);
+  const CurrentDevice current(device);
   cudaStream_t stream = nullptr;
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
   return stream;
 }
-void destroy_stream(void* stream) noexcept { cudaStreamDestroy(stream_of(stream)); }
+void destroy_stream(void* stream) noexcept { consumed(cudaStreamDestroy(stream_of(stream))); }
 void synchronize(void* stream) {
   ++synchronizations;
   check(cudaStreamSynchronize(stream_of(stream)), "cudaStreamSynchronize");
 }
 
-void* create_event(bool timing) {
+void* create_event(int device, bool timing) {
+  const CurrentDevice current(device);
   cudaEvent_t event = nullptr;
   check(cudaEventCreateWithFlags(&event, timing ? cudaEventDefault : cudaEventDisableTiming),
         "cudaEventCreate");
   return event;
 }
-void destroy_event(void* event) noexcept { cudaEventDestroy(event_of(event)); }
+void destroy_event(void* event) noexcept { consumed(cudaEventDestroy(event_of(event))); }
 void record(void* event, void* stream) {
   check(cudaEventRecord(event_of(event), stream_of(stream)), "cudaEventRecord");
 }
@@ -104,11 +154,8 @@ void wait(void* stream, void* event) {
   check(cudaStreamWaitEvent(stream_of(stream), event_of(event), cudaEventWaitDefault), "cudaStreamWaitEvent");
 }
 bool passed(void* event) {
-  const cudaError_t error = cudaEventQuery(event_of(event));
-  if (error == cudaErrorNotReady) {
-    cudaGetLastError();
-    return false;
-  }
+  const cudaError_t error = consumed(cudaEventQuery(event_of(event)));
+  if (error == cudaErrorNotReady) return false;
   check(error, "cudaEventQuery");
   return true;
 }
@@ -129,49 +176,78 @@ void copy(void* to, const void* from, int64_t bytes, void* stream) {
   check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream_of(stream)),
         "cudaMemcpyAsync");
 }
-void fill(void* to, int byte, int64_t bytes, void* stream) {
+void fill(int device, void* to, int byte, int64_t bytes, void* stream) {
   if (bytes == 0) return;
+  const CurrentDevice current(device);
   check(cudaMemsetAsync(to, byte, static_cast<size_t>(bytes), stream_of(stream)), "cudaMemsetAsync");
 }
 
-void* allocate_pinned(int64_t bytes) {
+void* allocate_pinned(int device, int64_t bytes) {
+  const CurrentDevice current(device);
   void* memory = nullptr;
-  check(cudaMallocHost(&memory, static_cast<size_t>(bytes)), "cudaMallocHost");
+  check(cudaHostAlloc(&memory, static_cast<size_t>(bytes), cudaHostAllocPortable), "cudaHostAlloc");
   return memory;
 }
-void free_pinned(void* memory) noexcept { cudaFreeHost(memory); }
-void* allocate(int64_t bytes) {
+void free_pinned(void* memory) noexcept { consumed(cudaFreeHost(memory)); }
+void* allocate(int device, int64_t bytes) {
+  const CurrentDevice current(device);
   void* memory = nullptr;
   check(cudaMalloc(&memory, static_cast<size_t>(bytes)), "cudaMalloc");
   return memory;
 }
-void free(void* memory) noexcept { cudaFree(memory); }
+void free(void* memory) noexcept { consumed(cudaFree(memory)); }
 
 void begin_capture(void* stream) {
   ++captures;
   check(cudaStreamBeginCapture(stream_of(stream), cudaStreamCaptureModeThreadLocal),
         "cudaStreamBeginCapture");
 }
-void* end_capture(void* stream) {
+void* end_capture(int device, void* stream) {
+  const CurrentDevice current(device);
   cudaGraph_t graph = nullptr;
   check(cudaStreamEndCapture(stream_of(stream), &graph), "cudaStreamEndCapture");
   cudaGraphExec_t executable = nullptr;
   const cudaError_t error = cudaGraphInstantiate(&executable, graph, 0);
-  cudaGraphDestroy(graph);
+  consumed(cudaGraphDestroy(graph));
   check(error, "cudaGraphInstantiate");
   return executable;
 }
 void abandon_capture(void* stream) noexcept {
   cudaGraph_t graph = nullptr;
-  cudaStreamEndCapture(stream_of(stream), &graph);
-  if (graph != nullptr) cudaGraphDestroy(graph);
-  cudaGetLastError();
+  consumed(cudaStreamEndCapture(stream_of(stream), &graph));
+  if (graph != nullptr) consumed(cudaGraphDestroy(graph));
 }
-void launch_graph(void* graph, void* stream) {
+void launch_graph(int device, void* graph, void* stream) {
+  const CurrentDevice current(device);
   ++graph_launches;
   check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), stream_of(stream)), "cudaGraphLaunch");
 }
-void destroy_graph(void* graph) noexcept { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)); }
+void destroy_graph(void* graph) noexcept {
+  consumed(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)));
+}
+
+void start_kernel(const KernelLaunch& launch, void* arguments) {
+  const auto require = [&](cudaError_t error, const std::string& needed, const char* fix) {
+    if (consumed(error) != cudaSuccess) fail(error, launch.name, needed, fix);
+  };
+  if (launch.opts_in) {
+    require(
+        cudaFuncSetAttribute(launch.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, launch.shared_bytes),
+        std::to_string(launch.shared_bytes) + " bytes of shared memory per block",
+        "use a smaller hidden width or fewer layers");
+    // Two blocks per multiprocessor need all of its shared memory. A hint: without it the launch is slower.
+    consumed(cudaFuncSetAttribute(launch.kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                  cudaSharedmemCarveoutMaxShared));
+  }
+  cudaLaunchConfig_t shape{};
+  shape.gridDim = {static_cast<unsigned>(launch.blocks), 1, 1};
+  shape.blockDim = {static_cast<unsigned>(launch.threads), 1, 1};
+  shape.dynamicSmemBytes = static_cast<size_t>(launch.shared_bytes);
+  shape.stream = stream_of(launch.stream);
+  // Its result is of this launch, or of a kernel that failed; cudaGetLastError also has other calls' errors.
+  require(cudaLaunchKernelExC(&shape, launch.kernel, &arguments), "a kernel that starts",
+          "see that this build has code for the device: -DCMAKE_CUDA_ARCHITECTURES");
+}
 
 Counters counters() { return {launches, graph_launches, captures, synchronizations, awaits}; }
 void count_launch() { ++launches; }

@@ -24,14 +24,16 @@ namespace gpu {
 
 bool built() noexcept { return false; }
 std::vector<CudaDevice> devices() { return {}; }
-void use(int) { refuse(); }
+std::string why_no_devices() { return "a build without CUDA"; }
+CurrentDevice::CurrentDevice(int) : device_(0), previous_(0) { refuse(); }
+CurrentDevice::~CurrentDevice() = default;
 int multiprocessors(int) { refuse(); }
 int shared_bytes(int) { refuse(); }
 DeviceMemory memory(int) { refuse(); }
 void* create_stream(int) { refuse(); }
 void destroy_stream(void*) noexcept {}
 void synchronize(void*) { refuse(); }
-void* create_event(bool) { refuse(); }
+void* create_event(int, bool) { refuse(); }
 void destroy_event(void*) noexcept {}
 void record(void*, void*) { refuse(); }
 void wait(void*, void*) { refuse(); }
@@ -39,15 +41,15 @@ bool passed(void*) { refuse(); }
 void await(void*) { refuse(); }
 double milliseconds(void*, void*) { refuse(); }
 void copy(void*, const void*, int64_t, void*) { refuse(); }
-void fill(void*, int, int64_t, void*) { refuse(); }
-void* allocate_pinned(int64_t) { refuse(); }
+void fill(int, void*, int, int64_t, void*) { refuse(); }
+void* allocate_pinned(int, int64_t) { refuse(); }
 void free_pinned(void*) noexcept {}
-void* allocate(int64_t) { refuse(); }
+void* allocate(int, int64_t) { refuse(); }
 void free(void*) noexcept {}
 void begin_capture(void*) { refuse(); }
-void* end_capture(void*) { refuse(); }
+void* end_capture(int, void*) { refuse(); }
 void abandon_capture(void*) noexcept {}
-void launch_graph(void*, void*) { refuse(); }
+void launch_graph(int, void*, void*) { refuse(); }
 void destroy_graph(void*) noexcept {}
 Counters counters() { return {}; }
 void count_launch() {}

@@ -14,7 +14,7 @@ Event::~Event() {
 
 void Event::record(const Stream& stream) {
   if (!stream.on_gpu() || stream.dry()) return;
-  if (native_ == nullptr) native_ = gpu::create_event();
+  if (native_ == nullptr) native_ = gpu::create_event(stream.device().index);
   gpu::record(native_, stream.native());
 }
 

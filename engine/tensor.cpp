@@ -109,7 +109,7 @@ Tensor Tensor::reshaped(const Shape& shape) const {
 void fill_zero(const Tensor& tensor, const Stream& stream) {
   if (tensor.bytes() == 0 || stream.dry()) return;
   if (tensor.device().kind == DeviceKind::cuda) {
-    gpu::fill(tensor.raw(), 0, tensor.bytes(), stream.native());
+    gpu::fill(stream.device().index, tensor.raw(), 0, tensor.bytes(), stream.native());
   } else {
     // Each thread touches its share of the pages first, which places them in its NUMA node's memory.
     constexpr int64_t kSlab = int64_t{1} << 20;

@@ -158,7 +158,7 @@ Tensor exact_tensor(Runtime& runtime, const Shape& shape, DType dtype) {
     void* const data = ::operator new(bytes, kAlignment);
     return Tensor::borrow(data, shape, dtype, [data] { ::operator delete(data, kAlignment); });
   }
-  void* const data = gpu::allocate(std::max<int64_t>(1, static_cast<int64_t>(bytes)));
+  void* const data = gpu::allocate(runtime.device().index, std::max<int64_t>(1, static_cast<int64_t>(bytes)));
   // A stream lives as long as its allocator's storages; the tensor may outlive the runtime.
   const Tensor keeps_stream = Tensor::empty(runtime, {1}, DType::u8, Tag::data);
   const auto stream = std::make_shared<const Stream>(runtime.stream());

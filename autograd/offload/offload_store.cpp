@@ -98,11 +98,11 @@ class HostStore final : public OffloadStore {
   }
 
   /// Allocating pinned memory synchronizes the device, so a slot that was too small grows by an eighth more.
-  static void grow(Slot& slot, int64_t bytes) {
+  void grow(Slot& slot, int64_t bytes) {
     constexpr int64_t kMore = 8;
     const int64_t size = slot.memory == nullptr ? bytes : bytes + bytes / kMore;
     slot.memory = nullptr;
-    void* const memory = gpu::allocate_pinned(size);
+    void* const memory = gpu::allocate_pinned(copies_.device().index, size);
     slot.memory = std::make_shared<Storage>(memory, size, Device{}, [memory] { gpu::free_pinned(memory); });
   }
 

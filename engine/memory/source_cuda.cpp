@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/gpu.h>
 #include <meshgrad/engine/memory/source_callback.h>
 #include <meshgrad/engine/memory/source_cuda.h>
 
@@ -14,6 +15,12 @@ namespace meshgrad {
 namespace {
 
 constexpr int64_t kPage = int64_t{2} << 20;
+
+/// Whether a call succeeded; clears its error, which cudaGetLastError would else report after another call.
+bool succeeded(cudaError_t error) {
+  if (error != cudaSuccess) cudaGetLastError();
+  return error == cudaSuccess;
+}
 
 cudaStream_t native(const Stream& stream) { return static_cast<cudaStream_t>(stream.native()); }
 
@@ -41,9 +48,14 @@ template <class Function>
 void load(Function& function, const char* name, unsigned version) {
   void* entry = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 12050
   const cudaError_t error =
       cudaGetDriverEntryPointByVersion(name, &entry, version, cudaEnableDefault, &found);
-  if (error != cudaSuccess || found != cudaDriverEntryPointSuccess || entry == nullptr) {
+#else  // the newest form that the toolkit knows
+  static_cast<void>(version);
+  const cudaError_t error = cudaGetDriverEntryPoint(name, &entry, cudaEnableDefault, &found);
+#endif
+  if (!succeeded(error) || found != cudaDriverEntryPointSuccess || entry == nullptr) {
     throw device_error("cuda memory", fmt::format("{} in the driver", name),
                        error == cudaSuccess ? "none" : cudaGetErrorString(error), "update the NVIDIA driver");
   }
@@ -75,7 +87,8 @@ class Context {
   explicit Context(int device) : device_(device) {
     const auto devices = static_cast<int>(cuda_devices().size());
     if (device < 0 || device >= devices) {
-      throw device_error("cuda memory", name_of(this->device()), fmt::format("{} CUDA devices", devices),
+      throw device_error("cuda memory", name_of(this->device()),
+                         devices == 0 ? gpu::why_no_devices() : fmt::format("{} CUDA devices", devices),
                          "use the CPU, or a device that `nvidia-smi -L` lists");
     }
     driver_ = load_driver();
@@ -134,7 +147,7 @@ int64_t total_memory(const Context& context) {
   size_t free = 0;
   size_t total = 0;
   const cudaError_t error = current ? cudaMemGetInfo(&free, &total) : cudaErrorContextIsDestroyed;
-  if (error != cudaSuccess) {
+  if (!succeeded(error)) {
     throw device_error(name_of(context.device()), "the size of its memory", cudaGetErrorString(error),
                        "see that `nvidia-smi` works");
   }
@@ -148,7 +161,7 @@ class EventPool {
   ~EventPool() {
     const InContext current(context_);
     if (!current) return;
-    for (cudaEvent_t event : events_) cudaEventDestroy(event);
+    for (cudaEvent_t event : events_) succeeded(cudaEventDestroy(event));
   }
   EventPool(const EventPool&) = delete;
   EventPool& operator=(const EventPool&) = delete;
@@ -157,10 +170,10 @@ class EventPool {
     const InContext current(context_);
     if (!current) return 0;
     const uint64_t event = take();
-    if (event != 0 && cudaEventRecord(events_[event - 1], native(stream)) == cudaSuccess) return event;
+    if (event != 0 && succeeded(cudaEventRecord(events_[event - 1], native(stream)))) return event;
     // Without an event the host waits now, which is as safe.
     if (event != 0) unused_.push_back(event);
-    if (cudaStreamSynchronize(native(stream)) == cudaSuccess) cudaGetLastError();
+    succeeded(cudaStreamSynchronize(native(stream)));
     return 0;
   }
 
@@ -168,8 +181,8 @@ class EventPool {
     if (event == 0) return;
     const InContext current(context_);
     if (!current) return;
-    if (cudaStreamWaitEvent(native(stream), events_[event - 1], cudaEventWaitDefault) == cudaSuccess) return;
-    if (cudaEventSynchronize(events_[event - 1]) == cudaSuccess) cudaGetLastError();
+    if (succeeded(cudaStreamWaitEvent(native(stream), events_[event - 1], cudaEventWaitDefault))) return;
+    succeeded(cudaEventSynchronize(events_[event - 1]));
   }
 
   void forget(uint64_t event) {
@@ -178,14 +191,14 @@ class EventPool {
 
   void synchronize(const Stream& stream) {
     const InContext current(context_);
-    if (current) cudaStreamSynchronize(native(stream));
+    if (current) succeeded(cudaStreamSynchronize(native(stream)));
   }
 
  private:
   uint64_t take() {
     if (unused_.empty()) {
       cudaEvent_t event = nullptr;
-      if (cudaEventCreateWithFlags(&event, cudaEventDisableTiming) != cudaSuccess) return 0;
+      if (!succeeded(cudaEventCreateWithFlags(&event, cudaEventDisableTiming))) return 0;
       events_.push_back(event);
       return events_.size();
     }
@@ -296,16 +309,12 @@ void* allocate(const Context& context, int64_t bytes) {
   const InContext current(context);
   if (!current) return nullptr;
   void* memory = nullptr;
-  const cudaError_t error = cudaMalloc(&memory, static_cast<size_t>(bytes));
-  if (error == cudaSuccess) return memory;
-  // Clears the error, which would else be reported for a later launch.
-  if (error == cudaErrorMemoryAllocation) cudaGetLastError();
-  return nullptr;
+  return succeeded(cudaMalloc(&memory, static_cast<size_t>(bytes))) ? memory : nullptr;
 }
 
 void free_memory(const Context& context, void* memory) {
   const InContext current(context);
-  if (current) cudaFree(memory);
+  if (current) succeeded(cudaFree(memory));
 }
 
 }  // namespace

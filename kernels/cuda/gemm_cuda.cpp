@@ -27,6 +27,7 @@ constexpr size_t kMaxWorkspaceBytes = size_t{32} << 20;  // what NVIDIA recommen
 constexpr int kCandidates = 8;                           // algorithms that autotuning measures
 constexpr size_t kMaxCachedGemms = 512;
 constexpr int kTimedRuns = 5;
+constexpr int kCudaMajor = CUDART_VERSION / 1000;  // cuBLASLt of another one has another interface
 
 /// The functions of libcublasLt that are used here.
 struct Library {
@@ -48,19 +49,17 @@ struct Library {
 
 /// Opened by name instead of linked: programs without a GPU run without cuBLASLt.
 Library load_library() {
-  void* file = nullptr;
-  for (const char* name : {"libcublasLt.so.13", "/usr/local/cuda/lib64/libcublasLt.so.13"}) {
-    if (file == nullptr) file = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-  }
-  if (file == nullptr) {
-    throw device_error("gemm", "libcublasLt.so.13", dlerror(),
-                       "install cuBLAS of CUDA 13, or put its folder on LD_LIBRARY_PATH");
-  }
+  const std::string name = fmt::format("libcublasLt.so.{}", kCudaMajor);
+  const std::string install = fmt::format("install cuBLAS of CUDA {}", kCudaMajor);
+  void* file = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (file == nullptr) file = dlopen(("/usr/local/cuda/lib64/" + name).c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (file == nullptr)
+    throw device_error("gemm", name, dlerror(), install + ", or put its folder on LD_LIBRARY_PATH");
   Library library;
-  const auto load = [&]<class Function>(Function& function, const char* name) {
-    function = reinterpret_cast<Function>(dlsym(file, name));
+  const auto load = [&]<class Function>(Function& function, const char* symbol) {
+    function = reinterpret_cast<Function>(dlsym(file, symbol));
     if (function == nullptr)
-      throw device_error("gemm", std::string(name) + " in libcublasLt", "none", "install cuBLAS of CUDA 13");
+      throw device_error("gemm", fmt::format("{} in {}", symbol, name), "none", install);
   };
   load(library.version, "cublasLtGetVersion");
   load(library.create, "cublasLtCreate");
@@ -89,7 +88,7 @@ void require(cublasStatus_t status, std::string_view call) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
   throw device_error("gemm", fmt::format("{} to succeed", call),
                      fmt::format("cuBLAS status {}", static_cast<int>(status)),
-                     "see that driver and cuBLAS are of CUDA 13");
+                     fmt::format("see that the driver and cuBLAS are of CUDA {}", kCudaMajor));
 }
 
 cudaDataType_t type_of(DType dtype) {
@@ -192,7 +191,7 @@ GemmSizes tuning_class_of(const Gemm& args) {
 class CublasLt {
  public:
   explicit CublasLt(const Runtime& runtime) : device_(runtime.device().index) {
-    gpu::use(device_);
+    const gpu::CurrentDevice current(device_);
     require(library().create(&handle_), "cublasLtCreate");
     if (!runtime.autotune()) return;
     const std::string device = gpu::devices().at(static_cast<size_t>(device_)).name;
@@ -207,6 +206,7 @@ class CublasLt {
 
   void run(const Gemm& args, Runtime& runtime, const Stream& stream) {
     const std::lock_guard lock(mutex_);
+    const gpu::CurrentDevice current(device_);
     const PreparedGemm& prepared = prepared_for(args, runtime, stream);
     if (args.bias.defined())
       set_attribute(prepared, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(args.bias.raw()));
@@ -286,7 +286,9 @@ std::vector<cublasLtMatmulHeuristicResult_t> CublasLt::candidates(const Prepared
 /// kernel.
 double CublasLt::milliseconds(const PreparedGemm& prepared, const Gemm& args, const Tensor& c,
                               Runtime& runtime, const Stream& stream) const {
-  const auto event = [] { return std::shared_ptr<void>(gpu::create_event(true), gpu::destroy_event); };
+  const auto event = [this] {
+    return std::shared_ptr<void>(gpu::create_event(device_, true), gpu::destroy_event);
+  };
   const auto from = event(), to = event();
   if (multiply(prepared, args, c, runtime, stream) != CUBLAS_STATUS_SUCCESS)
     return std::numeric_limits<double>::infinity();

@@ -2,8 +2,8 @@
 // Kernel launches: one function, checked and counted. Compiled by nvcc it launches on the GPU, otherwise on
 // the simulated device.
 #pragma once
-#include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
+#include <meshgrad/engine/gpu_launch.h>
 #include <meshgrad/engine/stream.h>
 
 #ifdef __CUDACC__
@@ -34,21 +34,17 @@ template <class Args>
 void launch(const char* name, void (*kernel)(Args), const LaunchShape& shape, const Stream& stream,
             const Args& args) {
   if (shape.blocks == 0 || stream.dry()) return;
+  const gpu::CurrentDevice current(stream.device().index);
 #ifdef __CUDACC__
-  cudaError_t error = cudaSuccess;
-  if (shape.shared_bytes > kSharedOptInBytes) {
-    error = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, shape.shared_bytes);
-  }
-  if (error == cudaSuccess) {
-    kernel<<<static_cast<unsigned>(shape.blocks), static_cast<unsigned>(shape.threads),
-             static_cast<size_t>(shape.shared_bytes), static_cast<cudaStream_t>(stream.native())>>>(args);
-    error = cudaGetLastError();
-  }
-  if (error != cudaSuccess) {
-    throw device_error(name, "a kernel that starts", cudaGetErrorString(error),
-                       "see that this build has code for the device: -DCMAKE_CUDA_ARCHITECTURES");
-  }
+  Args copied = args;
+  gpu::start_kernel({.name = name,
+                     .kernel = reinterpret_cast<const void*>(kernel),
+                     .blocks = shape.blocks,
+                     .threads = shape.threads,
+                     .shared_bytes = shape.shared_bytes,
+                     .opts_in = shape.shared_bytes > kSharedOptInBytes,
+                     .stream = stream.native()},
+                    &copied);
 #else
   simt::launch(name, shape.blocks, shape.threads, shape.shared_bytes, stream.native(),
                [kernel, args] { kernel(args); });

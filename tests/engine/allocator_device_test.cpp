@@ -51,7 +51,7 @@ class DeviceStreams {
 class Witness {
  public:
   explicit Witness(int64_t bytes)
-      : bytes_(bytes), data_(static_cast<unsigned char*>(gpu::allocate_pinned(bytes))) {}
+      : bytes_(bytes), data_(static_cast<unsigned char*>(gpu::allocate_pinned(0, bytes))) {}
   ~Witness() { gpu::free_pinned(data_); }
   Witness(const Witness&) = delete;
   Witness& operator=(const Witness&) = delete;
@@ -134,7 +134,7 @@ TEST_CASE("random work on three streams of a device never sees another owner's b
         const int content = operation % 251;
         try {
           live.push_back({allocator->allocate(bytes, 1, streams.at(on), Tag::data), bytes, content, on});
-          gpu::fill(live.back().storage->data(), content, bytes, streams.at(on).native());
+          gpu::fill(0, live.back().storage->data(), content, bytes, streams.at(on).native());
         } catch (const OutOfMemory&) {
           REQUIRE(!live.empty());
           free_one();
@@ -162,7 +162,7 @@ TEST_CASE("a device's memory runs out with a report, and is as good as new after
     try {
       for (int i = 0; i < 100; ++i) {
         blocks.push_back(allocator->allocate(3 * kMiB, 1, streams.at(0), Tag::activations, "activations"));
-        gpu::fill(blocks.back()->data(), 1, 3 * kMiB, streams.at(0).native());
+        gpu::fill(0, blocks.back()->data(), 1, 3 * kMiB, streams.at(0).native());
       }
     } catch (const OutOfMemory& error) {
       text = error.what();

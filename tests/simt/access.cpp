@@ -194,6 +194,10 @@ void visit_all(const Access& access) {
     if (page.kind != kind || kind == MemoryKind::none || first < page.low || last > page.high) {
       fail("accesses inside of an allocation", access.text(), "check the bound of the index");
     }
+    if (kind == MemoryKind::global && page.device != runner.launch->device) {
+      fail(fmt::format("memory of device {}, on which the kernel runs", runner.launch->device),
+           fmt::format("{}, of device {}", access.text(), page.device), "copy it to that device");
+    }
     while (((first | last) & ((1 << page.shift) - 1)) != 0 || page.cells == nullptr) {
       int shift = page.shift;
       while (((first | last) & ((1 << shift) - 1)) != 0) --shift;

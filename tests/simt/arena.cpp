@@ -106,6 +106,7 @@ void Arena::enter(char* address, Allocation allocation) {
     page.low = 0;
     page.high = static_cast<uint16_t>(std::min(kPageBytes, allocation.bytes - done));
     page.kind = allocation.kind;
+    page.device = static_cast<uint8_t>(allocation.device);
   }
   const OpenArena open;
   std::memset(address, kPoison, static_cast<size_t>(std::min(allocation.bytes, kMostPoison)));

@@ -43,6 +43,7 @@ struct Page {
   uint16_t high;
   uint8_t shift;  ///< a cell is for 1 << shift bytes
   MemoryKind kind;
+  uint8_t device;
 
   int64_t cell_count() const { return kPageBytes >> shift; }
 };
@@ -51,6 +52,7 @@ struct Allocation {
   int64_t bytes = 0;
   MemoryKind kind = MemoryKind::none;
   std::string name;
+  int device = 0;
 };
 
 class Arena {
@@ -66,7 +68,7 @@ class Arena {
   /// Addresses alone: nullptr when there are none. Whole pages; from the high end for large reservations.
   char* reserve(int64_t bytes, int64_t alignment, bool high);
   void release(char* address, int64_t bytes);
-  /// Device memory that counts; false when the device is full.
+  /// Device memory that counts, of both devices together; false when it is full.
   bool commit(int64_t bytes);
   void uncommit(int64_t bytes) { committed_ -= bytes; }
   int64_t committed() const { return committed_; }
@@ -77,6 +79,8 @@ class Arena {
   void leave(char* address, bool drop);
   /// Whether all of it lies in one piece of device memory.
   bool live(const void* address, int64_t bytes) const;
+  /// That of the allocation at this address, which is in one.
+  int device_of(const void* address) const { return page(address).device; }
   /// "byte 12 of device memory of 64 bytes", for messages.
   std::string describe(const void* address) const;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The simulated device behind engine/gpu.h: one device whose memory the host cannot touch, and whose streams
+// The simulated device behind engine/gpu.h: two devices whose memory the host cannot touch, and whose streams
 // run their work when the host waits for it.
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
@@ -63,22 +63,31 @@ void refuse_in_capture(const char* what) {
 }  // namespace
 
 bool built() noexcept { return true; }
-std::vector<CudaDevice> devices() { return {{"simulated", simt::kDeviceBytes, 9, 0}}; }
-void use(int device) {
-  if (device != 0) throw refusal("device 0", std::to_string(device));
+std::vector<CudaDevice> devices() {
+  return std::vector<CudaDevice>(simt::kDevices, {"simulated", simt::kDeviceBytes, 9, 0});
 }
-int multiprocessors(int) { return 3; }
+std::string why_no_devices() { return {}; }
+CurrentDevice::CurrentDevice(int device) : device_(device), previous_(simt::current_device()) {
+  if (device < 0 || device >= simt::kDevices) throw refusal("device 0 or 1", std::to_string(device));
+  simt::current_device() = device;
+}
+CurrentDevice::~CurrentDevice() { simt::current_device() = previous_; }
+int multiprocessors(int) {
+  static const char* const wanted = std::getenv("SIMT_MULTIPROCESSORS");
+  constexpr int kUsual = 3;  // so that a small mesh takes persistent blocks several rounds
+  return wanted != nullptr ? std::atoi(wanted) : kUsual;
+}
 int shared_bytes(int) { return simt::kSharedBytes; }
 DeviceMemory memory(int device) {
-  use(device);
+  const CurrentDevice current(device);
   const Lock lock(streams().lock);
   return {simt::kDeviceBytes, simt::kDeviceBytes - arena().committed()};
 }
 
 void* create_stream(int device) {
-  use(device);
+  const CurrentDevice current(device);
   const Lock lock(streams().lock);
-  return streams().create();
+  return streams().create(device);
 }
 
 void destroy_stream(void* stream) noexcept {
@@ -99,7 +108,12 @@ void synchronize(void* stream) {
   streams().flush(queue);
 }
 
-void* create_event(bool) { return new std::shared_ptr<simt::Event>(std::make_shared<simt::Event>()); }
+void* create_event(int device, bool) {
+  const CurrentDevice current(device);
+  auto event = std::make_shared<simt::Event>();
+  event->device = device;
+  return new std::shared_ptr<simt::Event>(std::move(event));
+}
 void destroy_event(void* event) noexcept { delete static_cast<std::shared_ptr<simt::Event>*>(event); }
 void record(void* event, void* stream) {
   const Lock lock(streams().lock);
@@ -160,17 +174,23 @@ void copy(void* to, const void* from, int64_t bytes, void* stream) {
   }
 }
 
-void fill(void* to, int byte, int64_t bytes, void* stream) {
+void fill(int device, void* to, int byte, int64_t bytes, void* stream) {
   if (bytes == 0) return;
+  const CurrentDevice current(device);
   const Lock lock(streams().lock);
+  simt::Stream& queue = streams().of_current(stream, "a memset");
   check_range(to, bytes);
-  streams().enqueue(streams().of(stream), [=] {
+  if (arena().contains(to) && arena().device_of(to) != device) {
+    throw refusal(fmt::format("memory of device {}", device), arena().describe(to) + " of the other device");
+  }
+  streams().enqueue(queue, [=] {
     check_range(to, bytes);
     std::memset(to, byte, static_cast<size_t>(bytes));
   });
 }
 
-void* allocate_pinned(int64_t bytes) {
+void* allocate_pinned(int device, int64_t bytes) {
+  const CurrentDevice current(device);
   const Lock lock(streams().lock);
   refuse_in_capture("an allocation");
   void* memory = std::malloc(static_cast<size_t>(bytes));
@@ -191,14 +211,15 @@ void free_pinned(void* memory) noexcept {
   std::free(memory);
 }
 
-void* allocate(int64_t bytes) {
+void* allocate(int device, int64_t bytes) {
+  const CurrentDevice current(device);
   const Lock lock(streams().lock);
   refuse_in_capture("an allocation");
   // A page behind the last that is not mapped.
   char* memory =
       arena().commit(bytes) ? arena().reserve(bytes + simt::kPageBytes, simt::kPageBytes, false) : nullptr;
   if (memory == nullptr) throw refusal(fmt::format("{} bytes of device memory", bytes), "fewer");
-  arena().enter(memory, {bytes, simt::MemoryKind::global, "device memory"});
+  arena().enter(memory, {bytes, simt::MemoryKind::global, "device memory", device});
   exact()[memory] = bytes;
   return memory;
 }
@@ -224,7 +245,8 @@ void begin_capture(void* stream) {
   const Lock lock(streams().lock);
   streams().begin_capture(streams().of(stream));
 }
-void* end_capture(void* stream) {
+void* end_capture(int device, void* stream) {
+  const CurrentDevice current(device);
   const Lock lock(streams().lock);
   return streams().end_capture(streams().of(stream)).release();
 }
@@ -232,11 +254,12 @@ void abandon_capture(void* stream) noexcept {
   const Lock lock(streams().lock);
   streams().abandon_capture(streams().of(stream));
 }
-void launch_graph(void* graph, void* stream) {
+void launch_graph(int device, void* graph, void* stream) {
   ++graph_launches;
+  const CurrentDevice current(device);
   const Lock lock(streams().lock);
   for (const auto& body : static_cast<simt::Graph*>(graph)->bodies) {
-    streams().enqueue(streams().of(stream), body);
+    streams().enqueue(streams().of_current(stream, "a graph"), body);
   }
 }
 void destroy_graph(void* graph) noexcept { delete static_cast<simt::Graph*>(graph); }
@@ -258,9 +281,10 @@ void launch(const char* name, int64_t blocks, int threads, int shared_bytes, voi
         fmt::format("{} blocks of {} threads, {} bytes", blocks, threads, shared_bytes),
         "change the launch's shape");
   }
-  Launch started{name, blocks, threads, shared_bytes, std::move(body), body_bytes, call};
   const std::lock_guard lock(streams().lock);
-  streams().enqueue(streams().of(stream), [started = std::move(started)] { run(started); });
+  Stream& queue = streams().of_current(stream, "a kernel");
+  Launch started{name, blocks, threads, shared_bytes, current_device(), std::move(body), body_bytes, call};
+  streams().enqueue(queue, [started = std::move(started)] { run(started); });
 }
 
 }  // namespace simt

@@ -20,20 +20,21 @@ using simt::arena;
 using Lock = std::lock_guard<std::recursive_mutex>;
 
 void check_device(int device) {
-  if (device == 0) return;
-  throw device_error("cuda memory", name_of(Device{DeviceKind::cuda, device}), "1 CUDA devices",
+  if (device >= 0 && device < simt::kDevices) return;
+  throw device_error("cuda memory", name_of(Device{DeviceKind::cuda, device}), "2 CUDA devices",
                      "use the CPU, or a device that `nvidia-smi -L` lists");
 }
 
 /// Numbered from 1, used again.
 class Events {
  public:
+  explicit Events(int device) : device_(device) {}
   ~Events() {
     for (void* event : events_) gpu::destroy_event(event);
   }
   uint64_t record(const Stream& stream) {
     if (unused_.empty()) {
-      events_.push_back(gpu::create_event());
+      events_.push_back(gpu::create_event(device_));
       unused_.push_back(events_.size());
     }
     const uint64_t event = unused_.back();
@@ -57,13 +58,15 @@ class Events {
   }
 
  private:
+  int device_;
   std::vector<void*> events_;
   std::vector<uint64_t> unused_;
 };
 
 class VirtualMemory final : public MemorySource {
  public:
-  Device device() const override { return {DeviceKind::cuda, 0}; }
+  explicit VirtualMemory(int device) : device_(device), events_(device) {}
+  Device device() const override { return {DeviceKind::cuda, device_}; }
   int64_t capacity() const override { return simt::kDeviceBytes; }
   int64_t mapped_bytes() const override { return mapped_; }
   int64_t granularity() const override { return simt::kHugePage; }
@@ -76,7 +79,7 @@ class VirtualMemory final : public MemorySource {
   bool map(char* address, int64_t bytes) override {
     const Lock lock(simt::streams().lock);
     if (!arena().commit(bytes)) return false;
-    arena().enter(address, {bytes, simt::MemoryKind::global, "mapped device memory"});
+    arena().enter(address, {bytes, simt::MemoryKind::global, "mapped device memory", device_});
     mapped_ += bytes;
     return true;
   }
@@ -97,6 +100,7 @@ class VirtualMemory final : public MemorySource {
   void synchronize(const Stream& stream) override { events_.synchronize(stream); }
 
  private:
+  int device_;
   Events events_;
   int64_t mapped_ = 0;
 };
@@ -105,16 +109,16 @@ class VirtualMemory final : public MemorySource {
 
 std::shared_ptr<MemorySource> make_cuda_virtual_memory(int device) {
   check_device(device);
-  return std::make_shared<VirtualMemory>();
+  return std::make_shared<VirtualMemory>(device);
 }
 
 std::shared_ptr<MemorySource> make_cuda_memory(int device) {
   check_device(device);
-  const auto events = std::make_shared<Events>();
+  const auto events = std::make_shared<Events>(device);
   MemoryCallbacks callbacks;
-  callbacks.allocate = [](int64_t bytes) -> void* {
+  callbacks.allocate = [device](int64_t bytes) -> void* {
     try {
-      return gpu::allocate(bytes);
+      return gpu::allocate(device, bytes);
     } catch (const DeviceError&) {
       return nullptr;
     }
@@ -124,7 +128,7 @@ std::shared_ptr<MemorySource> make_cuda_memory(int device) {
   callbacks.wait = [events](const Stream& stream, uint64_t event) { events->wait(stream, event); };
   callbacks.forget = [events](uint64_t event) { events->forget(event); };
   callbacks.synchronize = [events](const Stream& stream) { events->synchronize(stream); };
-  return std::make_shared<CallbackMemorySource>(std::move(callbacks), Device{DeviceKind::cuda, 0},
+  return std::make_shared<CallbackMemorySource>(std::move(callbacks), Device{DeviceKind::cuda, device},
                                                 simt::kDeviceBytes, simt::kHugePage);
 }
 

@@ -93,6 +93,7 @@ struct Launch {
   int64_t blocks = 0;
   int threads = 0;
   int shared_bytes = 0;
+  int device = 0;
   std::shared_ptr<void> body;
   size_t body_bytes = 0;
   void (*call)(void*) = nullptr;

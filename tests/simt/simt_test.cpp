@@ -45,7 +45,7 @@ struct DeviceArray {
   T* data;
   int64_t count;
   explicit DeviceArray(int64_t elements)
-      : data(static_cast<T*>(gpu::allocate(elements * int64_t{sizeof(T)}))), count(elements) {}
+      : data(static_cast<T*>(gpu::allocate(0, elements * int64_t{sizeof(T)}))), count(elements) {}
   DeviceArray(const std::vector<T>& values, const OwnStream& stream)
       : DeviceArray(static_cast<int64_t>(values.size())) {
     gpu::copy(data, values.data(), bytes(), stream.native);
@@ -273,8 +273,8 @@ TEST_CASE("bytes and operations of a launch are counted") {
   DeviceArray<half> a(32 * 48);
   DeviceArray<half> b(48 * 24);
   DeviceArray<float> c(32 * 24);
-  gpu::fill(a.data, 0, a.bytes(), stream.native);
-  gpu::fill(b.data, 0, b.bytes(), stream.native);
+  gpu::fill(0, a.data, 0, a.bytes(), stream.native);
+  gpu::fill(0, b.data, 0, b.bytes(), stream.native);
   gpu::synchronize(stream.native);
   simt::take_reports();
   planted::add_one(stream.stream, in.data, out.data, 100);
@@ -313,13 +313,13 @@ TEST_CASE("the host cannot touch device memory, nor wrong pieces of it be copied
   CHECK(signal_of([&] { planted::add_one(stream.stream, values.data, values.data, 10); }) == 0);
   std::vector<float> host(11);
   CHECK_THROWS_AS(gpu::copy(host.data(), values.data, 44, stream.native), DeviceError);
-  CHECK_THROWS_AS(gpu::fill(values.data + 1, 0, 40, stream.native), DeviceError);
+  CHECK_THROWS_AS(gpu::fill(0, values.data + 1, 0, 40, stream.native), DeviceError);
 }
 
 TEST_CASE("pinned memory must not change before the copy runs, pageable memory may") {
   OwnStream stream;
   DeviceArray<float> device(4);
-  auto* pinned = static_cast<float*>(gpu::allocate_pinned(16));
+  auto* pinned = static_cast<float*>(gpu::allocate_pinned(0, 16));
   std::fill_n(pinned, 4, 1.0f);
   gpu::copy(device.data, pinned, 16, stream.native);
   std::fill_n(pinned, 4, 2.0f);  // too early
@@ -349,7 +349,7 @@ bool comes_too_early(bool wait) {
     DeviceArray<float> result(4);
     gpu::synchronize(first.native);
     planted::add_one(first.stream, values.data, values.data, 4);
-    void* event = gpu::create_event();
+    void* event = gpu::create_event(0);
     gpu::record(event, first.native);
     if (wait) gpu::wait(second.native, event);
     planted::add_one(second.stream, values.data, result.data, 4);
@@ -367,8 +367,8 @@ TEST_CASE("a stream that does not wait reads too early for some seed") {
 TEST_CASE("events pass when their work is done, and time it") {
   OwnStream stream;
   DeviceArray<float> values(std::vector<float>(64, 0.0f), stream);
-  void* before = gpu::create_event(true);
-  void* after = gpu::create_event(true);
+  void* before = gpu::create_event(0, true);
+  void* after = gpu::create_event(0, true);
   CHECK(gpu::passed(before));  // never recorded
   gpu::synchronize(stream.native);
   gpu::record(before, stream.native);
@@ -392,9 +392,9 @@ TEST_CASE("a capture records, and its graph repeats") {
   gpu::begin_capture(stream.native);
   planted::add_one(stream.stream, values.data, values.data, 64);
   planted::add_one(stream.stream, values.data, values.data, 64);
-  void* graph = gpu::end_capture(stream.native);
+  void* graph = gpu::end_capture(0, stream.native);
   CHECK(values.host(stream)[0] == 0.0f);
-  for (int i = 0; i < 3; ++i) gpu::launch_graph(graph, stream.native);
+  for (int i = 0; i < 3; ++i) gpu::launch_graph(0, graph, stream.native);
   CHECK(values.host(stream)[0] == 6.0f);
   gpu::destroy_graph(graph);
   const gpu::Counters end = gpu::counters();
@@ -408,18 +408,18 @@ TEST_CASE("what may not be in a capture breaks it") {
   OwnStream stream;
   DeviceArray<float> values(std::vector<float>(4, 0.0f), stream);
   std::vector<float> host(4);
-  void* event = gpu::create_event();
+  void* event = gpu::create_event(0);
   const std::vector<std::function<void()>> calls = {
       [&] { gpu::synchronize(stream.native); },
       [&] { gpu::copy(values.data, host.data(), 16, stream.native); },
       [&] { gpu::copy(host.data(), values.data, 16, stream.native); },
       [&] { static_cast<void>(gpu::passed(event)); },
-      [&] { static_cast<void>(gpu::allocate(16)); },
+      [&] { static_cast<void>(gpu::allocate(0, 16)); },
   };
   for (const auto& call : calls) {
     gpu::begin_capture(stream.native);
     CHECK_THROWS_AS(call(), DeviceError);
-    CHECK_THROWS_AS(gpu::end_capture(stream.native), DeviceError);
+    CHECK_THROWS_AS(gpu::end_capture(0, stream.native), DeviceError);
     CHECK_NOTHROW(gpu::synchronize(stream.native));
   }
   gpu::begin_capture(stream.native);

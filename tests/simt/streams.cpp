@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "streams.h"
 
+#include <fmt/format.h>
 #include <meshgrad/engine/error.h>
 
 #include <algorithm>
@@ -16,8 +17,14 @@ Streams& streams() {
   return only;
 }
 
-Stream* Streams::create() {
+int& current_device() {
+  thread_local int device = 0;
+  return device;
+}
+
+Stream* Streams::create(int device) {
   auto* stream = new Stream;
+  stream->device = device;
   streams_.insert(stream);
   return stream;
 }
@@ -29,6 +36,14 @@ void Streams::destroy(Stream* stream) {
 
 Stream& Streams::of(void* native) { return native == nullptr ? default_ : *static_cast<Stream*>(native); }
 
+Stream& Streams::of_current(void* native, const char* what) {
+  Stream& stream = of(native);
+  if (stream.device == current_device()) return stream;
+  throw meshgrad::device_error(
+      "simulated device", fmt::format("{} on a stream of the current device {}", what, current_device()),
+      fmt::format("a stream of device {}", stream.device), "make the stream's device current first");
+}
+
 void Streams::enqueue(Stream& stream, std::function<void()> body) {
   if (stream.capture) {
     stream.capture->graph.bodies.push_back(std::move(body));
@@ -38,6 +53,12 @@ void Streams::enqueue(Stream& stream, std::function<void()> body) {
 }
 
 void Streams::record(Stream& stream, const std::shared_ptr<Event>& event) {
+  if (stream.device != event->device) {
+    throw meshgrad::device_error(
+        "simulated device", "an event of the stream's device",
+        fmt::format("an event of device {} on a stream of device {}", event->device, stream.device),
+        "create it on the stream's device");
+  }
   event->capture = stream.capture;
   if (!stream.capture) stream.queue.push_back({nullptr, event, nullptr, ++event->recorded});
 }

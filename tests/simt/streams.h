@@ -19,7 +19,13 @@ using Clock = std::chrono::steady_clock;
 
 struct Capture;
 
+/// The simulated devices share the arena's memory, but not the right to use it.
+inline constexpr int kDevices = 2;
+/// The calling thread's current device, as of cudaSetDevice.
+int& current_device();
+
 struct Event {
+  int device = 0;
   int64_t recorded = 0;  ///< how often it was recorded, and how many of those records have run
   int64_t done = 0;
   Clock::time_point time;
@@ -44,6 +50,7 @@ struct Capture {
 };
 
 struct Stream {
+  int device = 0;
   std::deque<Work> queue;
   std::shared_ptr<Capture> capture;
 };
@@ -53,10 +60,12 @@ class Streams {
  public:
   std::recursive_mutex lock;
 
-  Stream* create();
+  Stream* create(int device);
   void destroy(Stream* stream);
-  /// Null is a stream of its own, not the one that others wait for.
+  /// Null is a stream of its own on device 0, not the one that others wait for.
   Stream& of(void* native);
+  /// The same for calls that need the stream's device to be current.
+  Stream& of_current(void* native, const char* what);
 
   void enqueue(Stream& stream, std::function<void()> body);
   void record(Stream& stream, const std::shared_ptr<Event>& event);

@@ -12,7 +12,7 @@ namespace {
 
 Tensor late_memory(const Runtime& runtime) {
   if (!runtime.stream().on_gpu()) return host_tensor(Shape{kStepStateBytes}, DType::u8);
-  void* memory = gpu::allocate_pinned(kStepStateBytes);
+  void* memory = gpu::allocate_pinned(runtime.device().index, kStepStateBytes);
   return Tensor::borrow(memory, Shape{kStepStateBytes}, DType::u8, [memory] { gpu::free_pinned(memory); });
 }
 

@@ -14,8 +14,8 @@ Tensor bytes_of(const StoragePtr& storage, int64_t bytes) {
   return Tensor::over(storage, 0, Shape{bytes}, DType::u8);
 }
 
-StoragePtr pinned_memory(int64_t bytes) {
-  void* memory = gpu::allocate_pinned(bytes);
+StoragePtr pinned_memory(Device device, int64_t bytes) {
+  void* memory = gpu::allocate_pinned(device.index, bytes);
   return std::make_shared<Storage>(memory, bytes, Device{}, [memory] { gpu::free_pinned(memory); });
 }
 
@@ -41,7 +41,7 @@ StoragePtr Uploader::stage(int64_t bytes) {
   piece.copied.await();
   if (piece.memory == nullptr || piece.memory->bytes() < bytes) {
     piece.memory = nullptr;
-    piece.memory = pinned_memory(std::max(bytes, largest_));
+    piece.memory = pinned_memory(runtime_.device(), std::max(bytes, largest_));
   }
   return piece.memory;
 }

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include <doctest/doctest.h>
+#include <meshgrad/engine/error.h>
+#include <meshgrad/engine/gpu.h>
+#include <meshgrad/engine/gpu_launch.h>
+
+#include <functional>
+#include <thread>
+
+#include "fake_runtime.h"
+
+namespace meshgrad {
+namespace {
+
+using fake_cuda::state;
+
+struct FreshState {
+  FreshState() { state() = {}; }
+};
+
+std::string error_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const DeviceError& error) {
+    return error.what();
+  }
+  return {};
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  CAPTURE(text);
+  CAPTURE(part);
+  return text.find(part) != std::string::npos;
+}
+
+constexpr int kLarge = 65536;
+
+void start(void* stream, int shared_bytes = 0) {
+  int argument = 0;
+  gpu::start_kernel({.name = "probe",
+                     .kernel = &argument,
+                     .shared_bytes = shared_bytes,
+                     .opts_in = shared_bytes > 0,
+                     .stream = stream},
+                    &argument);
+}
+
+TEST_CASE_FIXTURE(FreshState, "a launch is not blamed for an error that another call left behind") {
+  void* stream = gpu::create_stream(0);
+  state().pending = cudaErrorInvalidValue;  // by the host application
+  CHECK_NOTHROW(start(stream));
+  CHECK(state().pending == cudaErrorInvalidValue);  // still the application's to read
+  gpu::destroy_stream(stream);
+}
+
+TEST_CASE_FIXTURE(FreshState, "a refused attribute or launch names the kernel and leaves no error behind") {
+  void* stream = gpu::create_stream(0);
+  state().attribute_error = cudaErrorInvalidValue;
+  std::string text = error_of([&] { start(stream, kLarge); });
+  CHECK(contains(text, "probe"));
+  CHECK(contains(text, "65536 bytes of shared memory"));
+  CHECK(state().pending == cudaSuccess);
+  state().attribute_error = cudaSuccess;
+  CHECK_NOTHROW(start(stream, kLarge));
+
+  state().launch_error = cudaErrorNoKernelImageForDevice;
+  CHECK(contains(error_of([&] { start(stream); }), "CMAKE_CUDA_ARCHITECTURES"));
+  CHECK(state().pending == cudaSuccess);
+  gpu::destroy_stream(stream);
+}
+
+TEST_CASE_FIXTURE(FreshState,
+                  "a kernel that failed before is named as the cause, not the call that reports it") {
+  void* stream = gpu::create_stream(0);
+  state().launch_error = cudaErrorIllegalAddress;
+  const std::string text = error_of([&] { start(stream); });
+  CHECK(contains(text, "an earlier kernel failed: an illegal memory access"));
+  CHECK(contains(text, "compute-sanitizer"));
+  gpu::destroy_stream(stream);
+}
+
+TEST_CASE_FIXTURE(FreshState, "freeing leaves no error behind") {
+  void* stream = gpu::create_stream(0);
+  void* event = gpu::create_event(0);
+  void* graph = gpu::end_capture(0, stream);
+  state().destroy_error = cudaErrorInvalidValue;
+  const std::vector<std::function<void()>> frees = {
+      [&] { gpu::destroy_graph(graph); },
+      [&] { gpu::destroy_event(event); },
+      [&] { gpu::destroy_stream(stream); },
+      [&] { gpu::free(gpu::allocate(0, 1)); },
+      [&] { gpu::free_pinned(gpu::allocate_pinned(0, 1)); },
+  };
+  for (const auto& free : frees) {
+    free();
+    CHECK(state().pending == cudaSuccess);
+  }
+}
+
+TEST_CASE_FIXTURE(FreshState, "blocks that take much shared memory ask for all of the multiprocessor's") {
+  void* stream = gpu::create_stream(0);
+  start(stream);
+  CHECK(state().carveout == -1);
+  start(stream, kLarge);
+  CHECK(state().carveout == 100);
+  gpu::destroy_stream(stream);
+}
+
+/// All calls for which the current device counts, on the second device.
+void use_second_device() {
+  constexpr int kDevice = 1;
+  void* stream = gpu::create_stream(kDevice);
+  void* event = gpu::create_event(kDevice);
+  gpu::record(event, stream);
+  void* memory = gpu::allocate(kDevice, 8);
+  void* pinned = gpu::allocate_pinned(kDevice, 8);
+  gpu::fill(kDevice, memory, 0, 8, stream);
+  gpu::memory(kDevice);
+  gpu::begin_capture(stream);
+  void* graph = gpu::end_capture(kDevice, stream);
+  gpu::launch_graph(kDevice, graph, stream);
+  {
+    const gpu::CurrentDevice current(kDevice);
+    start(stream);
+  }
+  gpu::destroy_graph(graph);
+  gpu::free_pinned(pinned);
+  gpu::free(memory);
+  gpu::destroy_event(event);
+  gpu::destroy_stream(stream);
+}
+
+TEST_CASE_FIXTURE(FreshState, "a second device is used from any thread, whichever device was current") {
+  std::string text = error_of(use_second_device);
+  CHECK(text == "");
+  std::thread([&] { text = error_of(use_second_device); }).join();
+  CHECK(text == "");
+  CHECK(state().calls.size() == 14);
+  for (const std::string& call : state().calls) {
+    CAPTURE(call);
+    CHECK(call.ends_with(" on 1"));
+  }
+  int current = -1;
+  cudaGetDevice(&current);
+  CHECK(current == 0);  // the application's choice
+}
+
+TEST_CASE_FIXTURE(FreshState, "why there are no devices") {
+  CHECK(gpu::why_no_devices() == "");
+  state().driver = 11080;
+  CHECK(gpu::devices().empty());
+  CHECK(contains(gpu::why_no_devices(), "a driver of CUDA 11.8, older than CUDA "));
+  CHECK(contains(error_of([] { resolve_device("cuda"); }), "CUDA 11.8"));
+  std::string note;
+  resolve_device("auto", &note);
+  CHECK(contains(note, "CUDA 11.8"));
+  state().driver = 0;
+  CHECK(gpu::why_no_devices() == "no NVIDIA driver");
+  state() = {};
+  state().devices = 0;
+  CHECK(gpu::why_no_devices() == "no CUDA device that the driver reports");
+  CHECK(state().pending == cudaSuccess);
+}
+
+}  // namespace
+}  // namespace meshgrad
