@@ -29,12 +29,12 @@ std::string to_text(const VerifyReport& report) {
                                          counted(report.steps, "Adam step"), name_of(report.precision)),
                              kTextWidth) +
                      "\n\n";
-  text += fmt::format("{:<24}{:>10}{:>13}{:>13}{:>13}  {}\n", "group", "values", "absolute", "relative",
-                      "tolerance", "");
+  text +=
+      fmt::format("{:<22}{:>10}{:>12}{:>12}{:>12}\n", "group", "values", "absolute", "relative", "tolerance");
   for (const VerifyGroup& group : report.groups) {
-    text +=
-        fmt::format("{:<24}{:>10}{:>13.2e}{:>13.2e}{:>13.0e}  {}\n", group.name, group.values, group.absolute,
-                    group.relative, group.tolerance, group.passed() ? "ok" : "FAILED: " + group.worst);
+    text += fmt::format("{:<22}{:>10}{:>12.2e}{:>12.2e}{:>12.0e}  {}\n", group.name, group.values,
+                        group.absolute, group.relative, group.tolerance, group.passed() ? "ok" : "FAILED");
+    if (!group.passed()) text += "  worst: " + group.worst + "\n";
   }
   return text + (report.passed() ? "\nall within tolerance\n" : "\nnot within tolerance\n");
 }
