@@ -4,6 +4,7 @@
 #include <meshgrad/train/io/safetensors.h>
 #include <meshgrad/train/run/checkpoint.h>
 #include <meshgrad/train/run/checkpoint_check.h>
+#include <meshgrad/train/run/training_data.h>
 
 #include <fmt/format.h>
 

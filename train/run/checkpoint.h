@@ -7,7 +7,6 @@
 #pragma once
 #include <meshgrad/nn/normalizer.h>
 #include <meshgrad/train/run/optimizer.h>
-#include <meshgrad/train/run/training_data.h>
 #include <meshgrad/train/task/task.h>
 
 #include <filesystem>
@@ -16,6 +15,8 @@
 
 #pragma GCC visibility push(default)
 namespace meshgrad {
+
+struct TrainingData;  // train/run/training_data.h
 
 /// Where a run stands. Sampler and noise depend on these counters and the seed alone.
 struct RunState {

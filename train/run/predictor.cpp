@@ -5,6 +5,7 @@
 #include <meshgrad/train/run/make_model.h>
 #include <meshgrad/train/run/precision.h>
 #include <meshgrad/train/run/predictor.h>
+#include <meshgrad/train/run/training_data.h>
 
 namespace meshgrad {
 namespace {

@@ -7,6 +7,7 @@
 #include <meshgrad/train/run/precision.h>
 #include <meshgrad/train/run/resume_check.h>
 #include <meshgrad/train/run/trainer.h>
+#include <meshgrad/train/run/training_data.h>
 #include <meshgrad/train/run/validation.h>
 
 #include <fmt/format.h>
