@@ -42,7 +42,9 @@ CapturedWork::CapturedWork(Runtime& runtime, std::string name, std::function<voi
   options.device = runtime.device();
   options.threads = 1;
   options.seed = runtime.seed();
-  options.log = [&runtime](LogLevel level, std::string_view text) { runtime.log(level, text); };
+  options.log = [&runtime](LogLevel level, std::string_view text) {
+    runtime.log_once(level, std::string(text));
+  };
   options.autotune = runtime.autotune();
   options.memory = memory_of(runtime, name_, bytes_, frees_);
   options.dry = runtime.dry();

@@ -51,6 +51,14 @@ Runtime::Runtime(RuntimeOptions options)
       log_(std::move(options.log)),
       autotune_(options.autotune) {}
 
+void Runtime::log_once(LogLevel level, const std::string& text) {
+  {
+    const std::lock_guard lock(logged_mutex_);
+    if (!logged_.insert(text).second) return;
+  }
+  log(level, text);
+}
+
 /// Queued work may use host memory that its owner frees once the Runtime is gone.
 Runtime::~Runtime() {
   if (!stream_.on_gpu()) return;

@@ -7,6 +7,9 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <set>
+#include <string>
 #include <string_view>
 
 #pragma GCC visibility push(default)
@@ -55,6 +58,8 @@ class Runtime {
   void log(LogLevel level, std::string_view text) const {
     if (log_) log_(level, text);
   }
+  /// For messages that every step would repeat: each text is logged once per Runtime. Thread-safe.
+  void log_once(LogLevel level, const std::string& text);
 
  private:
   ThreadPool pool_;
@@ -63,6 +68,8 @@ class Runtime {
   std::shared_ptr<CachingAllocator> allocator_;
   uint64_t seed_;
   LogSink log_;
+  std::mutex logged_mutex_;
+  std::set<std::string> logged_;
   bool autotune_;
   std::shared_ptr<void> gpu_libraries_;
 };

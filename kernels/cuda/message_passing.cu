@@ -112,7 +112,8 @@ void sum_over_receivers(const Graph& graph, const Tensor& x, const Tensor& out, 
 }
 
 void edge_forward(const EdgeUpdateForward& args, Runtime& runtime, const Stream& stream) {
-  if (fused_supports(args)) return fused_edge_forward(args, runtime, stream);
+  if (fused_supports(args, "edge update forward", args.aggregate.dtype(), runtime))
+    return fused_edge_forward(args, runtime, stream);
   const Graph& graph = *args.graph;
   const Layers layers{graph.edge_rows(), args.aggregate.dtype(), args.weights, runtime, stream};
   const std::vector<Tensor> z = preactivation_buffers(layers, args.edges.weight.width(), args.saved);
@@ -185,7 +186,8 @@ void node_gradients(const EdgeUpdateBackward& args, const Layers& layers, const 
 }
 
 void edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Stream& stream) {
-  if (fused_supports(args)) return fused_edge_backward(args, runtime, stream);
+  if (fused_supports(args, "edge update backward", args.d_aggregate.dtype(), runtime))
+    return fused_edge_backward(args, runtime, stream);
   const Graph& graph = *args.graph;
   const Layers layers{graph.edge_rows(), args.d_aggregate.dtype(), args.weights, runtime, stream};
   // Saved activations are used if all of them are there; otherwise all are recomputed, to the same bits.

@@ -21,7 +21,8 @@ void forward_layers(const Layers& layers, const PerInput<MlpInput>& inputs, cons
 
 void forward(const MlpForward& args, Runtime& runtime, const Stream& stream) {
   if (args.rows.capacity == 0) return;
-  if (fused_supports(args)) return fused_mlp_forward(args, runtime, stream);
+  if (fused_supports(args, "MLP forward", args.out.dtype(), runtime))
+    return fused_mlp_forward(args, runtime, stream);
   const Layers layers{args.rows, args.out.dtype(), args.weights, runtime, stream};
   std::vector<Tensor> z = preactivation_buffers(layers, args.inputs[0].weight.width(), args.saved);
   const bool direct = args.weights.norm == Norm::none && !args.residual.defined();  // the output is z.back()
@@ -32,7 +33,8 @@ void forward(const MlpForward& args, Runtime& runtime, const Stream& stream) {
 
 void backward(const MlpBackward& args, Runtime& runtime, const Stream& stream) {
   if (args.rows.capacity == 0) return;
-  if (fused_supports(args)) return fused_mlp_backward(args, runtime, stream);
+  if (fused_supports(args, "MLP backward", args.d_out.dtype(), runtime))
+    return fused_mlp_backward(args, runtime, stream);
   const Layers layers{args.rows, args.d_out.dtype(), args.weights, runtime, stream};
   // Saved activations are used if all of them are there; otherwise all are recomputed, to the same bits.
   const bool complete = saved_is_complete(args.weights, args.saved);

@@ -127,6 +127,7 @@ bool passed(void* event) {
   const Lock lock(streams().lock);
   const std::shared_ptr<simt::Event>& asked = event_of(event);
   refuse_in_capture("a question about an event");
+  if (asked->captured) throw refusal("an event that was recorded outside of a capture", "a captured one");
   if (asked->done < asked->recorded) streams().progress();
   return asked->done >= asked->recorded;
 }
@@ -134,6 +135,7 @@ void await(void* event) {
   const Lock lock(streams().lock);
   const std::shared_ptr<simt::Event>& asked = event_of(event);
   refuse_in_capture("a wait for an event");
+  if (asked->captured) throw refusal("an event that was recorded outside of a capture", "a captured one");
   if (asked->done < asked->recorded) ++awaits;
   while (asked->done < asked->recorded) streams().progress();
 }
@@ -258,9 +260,9 @@ void launch_graph(int device, void* graph, void* stream) {
   ++graph_launches;
   const CurrentDevice current(device);
   const Lock lock(streams().lock);
-  for (const auto& body : static_cast<simt::Graph*>(graph)->bodies) {
-    streams().enqueue(streams().of_current(stream, "a graph"), body);
-  }
+  // A copy: the graph may be destroyed while it waits in the stream.
+  streams().enqueue(streams().of_current(stream, "a graph"),
+                    [launched = *static_cast<simt::Graph*>(graph)] { simt::run(launched); });
 }
 void destroy_graph(void* graph) noexcept { delete static_cast<simt::Graph*>(graph); }
 

@@ -46,7 +46,9 @@ Stream& Streams::of_current(void* native, const char* what) {
 
 void Streams::enqueue(Stream& stream, std::function<void()> body) {
   if (stream.capture) {
-    stream.capture->graph.bodies.push_back(std::move(body));
+    std::vector<Node>& nodes = stream.capture->graph.nodes;
+    nodes.push_back({std::move(body), stream.after});
+    stream.after = {nodes.size() - 1};
   } else {
     stream.queue.push_back({std::move(body), nullptr, nullptr, 0});
   }
@@ -60,14 +62,20 @@ void Streams::record(Stream& stream, const std::shared_ptr<Event>& event) {
         "create it on the stream's device");
   }
   event->capture = stream.capture;
+  event->captured = stream.capture != nullptr;
+  event->after = stream.after;
   if (!stream.capture) stream.queue.push_back({nullptr, event, nullptr, ++event->recorded});
 }
 
 void Streams::wait(Stream& stream, const std::shared_ptr<Event>& event) {
-  // A stream that waits for one under capture takes part in the capture.
-  if (const auto capture = event->capture.lock()) {
+  const auto capture = event->capture.lock();
+  if (capture && stream.capture && stream.capture != capture) refuse(&stream, "an event of another capture");
+  if (capture) {  // the stream takes part in the capture
     stream.capture = capture;
-  } else if (!stream.capture) {
+    stream.after.insert(event->after.begin(), event->after.end());
+  } else if (stream.capture) {
+    if (event->recorded > 0) refuse(&stream, "a wait for an event that was recorded before the capture");
+  } else {
     stream.queue.push_back({nullptr, nullptr, event, event->recorded});
   }
 }
@@ -145,6 +153,7 @@ void Streams::progress() {
 void Streams::begin_capture(Stream& stream) {
   if (stream.capture) refuse(&stream, "a second capture");
   stream.capture = std::make_shared<Capture>();
+  stream.after.clear();
 }
 
 std::unique_ptr<Graph> Streams::end_capture(Stream& stream) {
@@ -153,10 +162,20 @@ std::unique_ptr<Graph> Streams::end_capture(Stream& stream) {
                                  "begin a capture first");
   }
   const std::shared_ptr<Capture> capture = stream.capture;
+  std::set<size_t> joined = stream.after;
   abandon_capture(stream);
   if (capture->broken) {
     throw meshgrad::device_error("simulated device", "a capture without a call that may not be in one",
                                  "a broken capture", "see the error before this one");
+  }
+  const std::vector<Node>& nodes = capture->graph.nodes;
+  for (size_t i = nodes.size(); i-- > 0;) {  // a node comes after earlier ones only
+    if (joined.contains(i)) joined.insert(nodes[i].after.begin(), nodes[i].after.end());
+  }
+  if (joined.size() < nodes.size()) {
+    throw meshgrad::device_error("simulated device", "a capture whose streams have all joined its first",
+                                 "work that the first stream does not wait for",
+                                 "record an event behind it, and let the first stream wait for that");
   }
   return std::make_unique<Graph>(std::move(capture->graph));
 }
@@ -164,7 +183,26 @@ std::unique_ptr<Graph> Streams::end_capture(Stream& stream) {
 void Streams::abandon_capture(Stream& stream) {
   const std::shared_ptr<Capture> capture = std::exchange(stream.capture, nullptr);
   for (Stream* other : streams_) {
-    if (other->capture == capture) other->capture = nullptr;
+    if (other->capture != capture) continue;
+    other->capture = nullptr;
+    other->after.clear();
+  }
+  stream.after.clear();
+}
+
+void run(const Graph& graph) {
+  std::vector<bool> done(graph.nodes.size());
+  for (size_t left = graph.nodes.size(); left > 0; --left) {
+    std::vector<size_t> ready;
+    for (size_t i = 0; i < done.size(); ++i) {
+      const std::set<size_t>& after = graph.nodes[i].after;
+      if (!done[i] && std::all_of(after.begin(), after.end(), [&](size_t node) { return done[node]; })) {
+        ready.push_back(i);
+      }
+    }
+    const size_t next = ready[next_random() % ready.size()];
+    graph.nodes[next].body();
+    done[next] = true;
   }
 }
 
@@ -175,6 +213,7 @@ bool Streams::capturing() const {
 }
 
 void Streams::refuse(Stream* stream, const char* what) {
+  if (default_.capture && (stream == nullptr || stream == &default_)) default_.capture->broken = true;
   for (Stream* other : streams_) {
     if (other->capture && (stream == nullptr || stream == other)) other->capture->broken = true;
   }

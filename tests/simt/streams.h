@@ -30,6 +30,8 @@ struct Event {
   int64_t done = 0;
   Clock::time_point time;
   std::weak_ptr<Capture> capture;  ///< where it was last recorded, if that was in a capture
+  bool captured = false;           ///< also after that capture has ended
+  std::set<size_t> after;          ///< the nodes of the capture that it comes after
 };
 
 struct Work {
@@ -39,10 +41,17 @@ struct Work {
   int64_t version = 0;  ///< of the event
 };
 
-/// What a capture recorded, in the order it was asked for.
-struct Graph {
-  std::vector<std::function<void()>> bodies;
+/// What a capture recorded: each node runs after those that its stream, or an event, put before it. Nothing
+/// else orders them.
+struct Node {
+  std::function<void()> body;
+  std::set<size_t> after;
 };
+struct Graph {
+  std::vector<Node> nodes;
+};
+/// Runs the nodes in a seeded random order that their dependencies allow.
+void run(const Graph& graph);
 
 struct Capture {
   Graph graph;
@@ -53,6 +62,7 @@ struct Stream {
   int device = 0;
   std::deque<Work> queue;
   std::shared_ptr<Capture> capture;
+  std::set<size_t> after;  ///< the nodes of the capture that its next one comes after
 };
 
 /// All calls hold the lock: the device runs one operation at a time.

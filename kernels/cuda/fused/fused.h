@@ -11,18 +11,35 @@
 // Accumulation is in f32; activations are rounded to storage once per layer. The assignment of rows to warps
 // depends on the real counts and the device alone: bit-identical from run to run, for any capacity.
 #pragma once
+#include <meshgrad/engine/runtime.h>
 #include <meshgrad/kernels/message_passing.h>
+
+#include <string>
 
 namespace meshgrad::cuda {
 
-/// True when the fused kernels support this call: f16 or bf16, hidden width 64, 128 or 256, 2 to 4 layers,
+/// The fused kernels support a call with f16 or bf16, hidden width 64, 128 or 256, 2 to 4 layers,
 /// relu, and no saved activations. MLP: up to 3 inputs, each as wide as the hidden layers or at most 32; an
 /// output as wide as the hidden layers, or (without norm and residual) at most 32. Edges: all widths equal.
 /// Weights and per-warp words must fit into the device's shared memory. Other calls take the general path.
-bool fused_supports(const MlpForward& args);
-bool fused_supports(const MlpBackward& args);
-bool fused_supports(const EdgeUpdateForward& args);
-bool fused_supports(const EdgeUpdateBackward& args);
+/// Returns why not, empty when it is supported.
+std::string why_not_fused(const MlpForward& args);
+std::string why_not_fused(const MlpBackward& args);
+std::string why_not_fused(const EdgeUpdateForward& args);
+std::string why_not_fused(const EdgeUpdateBackward& args);
+/// Whether a call is supported; if not, and its values have 16 bits, the Runtime's log says once why.
+template <class Args>
+bool fused_supports(const Args& args) {
+  return why_not_fused(args).empty();
+}
+template <class Args>
+bool fused_supports(const Args& args, std::string_view op, DType dtype, Runtime& runtime) {
+  const std::string reason = why_not_fused(args);
+  if (!reason.empty() && dtype != DType::f32) {
+    runtime.log_once(LogLevel::info, std::string(op) + " runs op by op, not as a fused kernel: " + reason);
+  }
+  return reason.empty();
+}
 
 /// fused_supports(args) must be true.
 void fused_mlp_forward(const MlpForward& args, Runtime& runtime, const Stream& stream);

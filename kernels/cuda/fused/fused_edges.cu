@@ -173,12 +173,13 @@ __global__ void __launch_bounds__(kFusedThreads, 1) edge_backward_kernel(EdgeBac
       const auto receivers = tile.receivers();
       backward.output_gradient(z, [&](int band, int half, int group) {
         const int column = 32 * group + lane_column();
-        EightFloats d_y = unpack<T>(load_pairs(args.d_aggregate, W, receivers.v[band][half], column));
-        if (args.d_edges_out != nullptr) {
-          const EightFloats own = unpack<T>(load_pairs(args.d_edges_out, W, rows.v[band][half], column));
+        const int row = args.d_edges_out == nullptr ? -1 : rows.v[band][half];
+        EightFloats d_y = unpack<T>(
+            load_pairs_or_zero(args.d_aggregate, W, receivers.v[band][half], column, args.d_aggregate));
+        const EightFloats own =
+            unpack<T>(load_pairs_or_zero(args.d_edges_out, W, row, column, args.d_aggregate));
 #pragma unroll
-          for (int i = 0; i < 8; ++i) d_y.v[i] += own.v[i];
-        }
+        for (int i = 0; i < 8; ++i) d_y.v[i] += own.v[i];
         return d_y;
       });
     }
@@ -199,18 +200,21 @@ int backward_warp_words(int64_t width) {
          (width == 128 ? EdgeMlpBackward<half, 128>::kWarpWords : EdgeMlpBackward<half, 256>::kWarpWords);
 }
 
-/// True when forward or backward fits the fused kernels: all widths equal, 16-byte rows, and the shared
-/// memory of the table above within the device's.
+/// Why forward or backward does not fit the fused kernels, empty when it does: all widths equal, 16-byte
+/// rows, and the shared memory of the table above within the device's.
 template <class Args>
-bool edges_supported(const Args& args, int (*warp_words)(int64_t width)) {
+std::string edges_reason(const Args& args, int (*warp_words)(int64_t width)) {
   const std::span<const MlpInput> inputs(&args.edges, 1);
   const int64_t width = args.edges.weight.width();
-  return args.edges.weight.rows() == width && args.terms.nodes.width() == width &&
-         (args.weights.weights.empty() || args.weights.weights.back().width() == width) &&
-         layers_supported(inputs, args.weights, args.saved, warp_words) &&
-         node_terms_support(args.edges.x.dtype(), width, width) && aligned(args.terms.nodes) &&
-         aligned(args.terms.sender_weight) && aligned(args.terms.receiver_weight) &&
-         fits_int32(args.graph->edges) && fits_int32(args.graph->nodes);
+  std::string reason = why_unsupported(inputs, args.weights, args.saved, warp_words);
+  if (!reason.empty()) return reason;
+  if (args.edges.weight.rows() != width || args.terms.nodes.width() != width ||
+      args.weights.weights.back().width() != width || !node_terms_support(args.edges.x.dtype(), width, width))
+    return "widths of nodes, edges and hidden layers that differ";
+  const bool fits = aligned(args.terms.nodes) && aligned(args.terms.sender_weight) &&
+                    aligned(args.terms.receiver_weight) && fits_int32(args.graph->edges) &&
+                    fits_int32(args.graph->nodes);
+  return fits ? "" : kUnaligned;
 }
 
 /// S and R, or their gradients.
@@ -276,13 +280,18 @@ void node_and_weight_gradients(const EdgeUpdateBackward& args, const BackwardWor
 
 }  // namespace
 
-bool fused_supports(const EdgeUpdateForward& args) {
-  return edges_supported(args, forward_warp_words) && aligned(args.edges_out) && aligned(args.aggregate);
+std::string why_not_fused(const EdgeUpdateForward& args) {
+  std::string reason = edges_reason(args, forward_warp_words);
+  if (!reason.empty()) return reason;
+  return aligned(args.edges_out) && aligned(args.aggregate) ? "" : kUnaligned;
 }
 
-bool fused_supports(const EdgeUpdateBackward& args) {
-  return edges_supported(args, backward_warp_words) && aligned(args.d_edges_out) &&
-         aligned(args.d_aggregate) && aligned(args.d_edges) && aligned(args.d_nodes);
+std::string why_not_fused(const EdgeUpdateBackward& args) {
+  std::string reason = edges_reason(args, backward_warp_words);
+  if (!reason.empty()) return reason;
+  const bool fits = aligned(args.d_edges_out) && aligned(args.d_aggregate) && aligned(args.d_edges) &&
+                    aligned(args.d_nodes);
+  return fits ? "" : kUnaligned;
 }
 
 void fused_edge_forward(const EdgeUpdateForward& args, Runtime& runtime, const Stream& stream) {

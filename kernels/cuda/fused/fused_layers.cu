@@ -2,6 +2,63 @@
 #include <meshgrad/kernels/cuda/fused/fused_layers.h>
 
 namespace meshgrad::cuda {
+namespace {
+
+bool nothing_saved(const MlpSaved& saved) {
+  bool nothing = !saved.pre_norm.defined();
+  for (const Tensor& z : saved.pre_activations) nothing = nothing && !z.defined();
+  return nothing;
+}
+
+std::string why_widths_unsupported(std::span<const MlpInput> inputs, const MlpWeights& weights) {
+  const int64_t width = inputs.front().weight.width();
+  for (const MlpInput& input : inputs) {
+    const int64_t in = input.weight.rows();
+    if (in != width && (in < 1 || in > 32)) {
+      return "an input of width " + std::to_string(in) + ", neither the hidden width nor at most 32";
+    }
+    if (!aligned(input.weight) || (in == width && !aligned(input.x))) return kUnaligned;
+  }
+  for (size_t i = 0; i < weights.weights.size(); ++i) {
+    const Tensor& weight = weights.weights[i];
+    const bool last = i + 1 == weights.weights.size();
+    if (weight.rows() != width || (!last && weight.width() != width)) return "hidden widths that differ";
+    if (!aligned(weight)) return kUnaligned;
+  }
+  const int64_t out = weights.weights.back().width();
+  if (out == width) return {};
+  if (out < 1 || out > 32)
+    return "an output of width " + std::to_string(out) + ", neither the hidden width nor at most 32";
+  return weights.norm == Norm::none ? "" : "a norm of a narrow output";
+}
+
+}  // namespace
+
+std::string why_unsupported(std::span<const MlpInput> inputs, const MlpWeights& weights,
+                            const MlpSaved& saved, int (*warp_words)(int64_t width)) {
+  if (inputs.empty() || inputs.size() > kMaxFusedInputs)
+    return std::to_string(inputs.size()) + " inputs, not 1 to " + std::to_string(kMaxFusedInputs);
+  const Tensor& first = inputs.front().weight;
+  const int64_t width = first.width();
+  const int layers = weights.layers();
+  if (first.dtype() != DType::f16 && first.dtype() != DType::bf16) return "values of 32 bits";
+  if (width != 64 && width != 128 && width != 256)
+    return "hidden width " + std::to_string(width) + ", not 64, 128 or 256";
+  if (layers < 2 || layers > kMaxFusedLayers)
+    return std::to_string(layers) + " layers, not 2 to " + std::to_string(kMaxFusedLayers);
+  // Backward has a mask bit per value instead of z, which other derivatives need.
+  if (weights.activation != Activation::relu) return "an activation other than relu";
+  if (!nothing_saved(saved)) return "saved activations";
+  std::string reason = why_widths_unsupported(inputs, weights);
+  if (!reason.empty()) return reason;
+  const int needed = shared_bytes(width, matrix_words(inputs, weights), warp_words(width));
+  const int available = gpu::shared_bytes(first.device().index);
+  if (needed > available) {
+    return std::to_string(needed) + " bytes of shared memory per thread block, and the device has " +
+           std::to_string(available);
+  }
+  return {};
+}
 
 BackwardWorkspace::BackwardWorkspace(int64_t rows, int64_t width, DType dtype, const MlpWeights& weights,
                                      const MlpWeightGradients& gradients, int64_t blocks, Runtime& runtime) {

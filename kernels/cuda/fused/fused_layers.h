@@ -7,6 +7,7 @@
 
 #include <limits>
 #include <span>
+#include <string>
 
 namespace meshgrad::cuda {
 
@@ -37,41 +38,11 @@ inline int shared_bytes(int64_t width, int matrices, int warp_words) {
   return static_cast<int>(4 * (kFusedVectors * width + matrices + kFusedWarps * warp_words));
 }
 
-inline bool nothing_saved(const MlpSaved& saved) {
-  bool nothing = !saved.pre_norm.defined();
-  for (const Tensor& z : saved.pre_activations) nothing = nothing && !z.defined();
-  return nothing;
-}
-
-/// The conditions that forward and backward share. `warp_words` returns the shared memory that a kernel needs
-/// per warp, in words.
-inline bool layers_supported(std::span<const MlpInput> inputs, const MlpWeights& weights,
-                             const MlpSaved& saved, int (*warp_words)(int64_t width)) {
-  if (inputs.empty() || inputs.size() > kMaxFusedInputs) return false;
-  const Tensor& first = inputs.front().weight;
-  const int64_t width = first.width();
-  const int layers = weights.layers();
-  if (first.dtype() != DType::f16 && first.dtype() != DType::bf16) return false;
-  if (width != 64 && width != 128 && width != 256) return false;
-  // Only relu: backward has a mask bit per value instead of z, which other derivatives need.
-  if (layers < 2 || layers > kMaxFusedLayers || weights.activation != Activation::relu) return false;
-  if (!nothing_saved(saved)) return false;
-  for (const MlpInput& input : inputs) {
-    const int64_t in = input.weight.rows();
-    if ((in != width && (in < 1 || in > 32)) || !aligned(input.weight)) return false;
-    if (in == width && !aligned(input.x)) return false;
-  }
-  for (const Tensor& weight : weights.weights) {
-    if (weight.rows() != width || !aligned(weight)) return false;
-  }
-  for (size_t i = 0; i + 1 < weights.weights.size(); ++i) {
-    if (weights.weights[i].width() != width) return false;
-  }
-  const int64_t out = weights.weights.back().width();
-  if (out != width && (out < 1 || out > 32 || weights.norm != Norm::none)) return false;
-  return shared_bytes(width, matrix_words(inputs, weights), warp_words(width)) <=
-         gpu::shared_bytes(first.device().index);
-}
+/// Why a fused kernel does not support these layers, for the log: "hidden width 96, not 64, 128 or 256".
+/// Empty when it does. `warp_words` returns the shared memory that the kernel needs per warp, in words.
+std::string why_unsupported(std::span<const MlpInput> inputs, const MlpWeights& weights,
+                            const MlpSaved& saved, int (*warp_words)(int64_t width));
+inline constexpr const char* kUnaligned = "rows that do not start on 16 bytes, or more than 2^31 of them";
 
 /// Calls `body.template operator()<T, W>()` for the storage type and the hidden width.
 template <class Body>

@@ -47,11 +47,13 @@ __global__ void __launch_bounds__(kFusedThreads, 1) mlp_forward_kernel(MlpForwar
 
 }  // namespace
 
-bool fused_supports(const MlpForward& args) {
-  if (!layers_supported(args.inputs, args.weights, args.saved, [](int64_t) { return 0; })) return false;
+std::string why_not_fused(const MlpForward& args) {
+  std::string reason = why_unsupported(args.inputs, args.weights, args.saved, [](int64_t) { return 0; });
+  if (!reason.empty()) return reason;
   const bool wide = args.out.width() == args.inputs.front().weight.width();
-  return fits_int32(args.rows.capacity) && (wide ? aligned(args.out) : !args.residual.defined()) &&
-         aligned(args.residual);
+  if (!wide && args.residual.defined()) return "a residual of a narrow output";
+  const bool fits = fits_int32(args.rows.capacity) && (!wide || aligned(args.out)) && aligned(args.residual);
+  return fits ? "" : kUnaligned;
 }
 
 void fused_mlp_forward(const MlpForward& args, Runtime&, const Stream& stream) {

@@ -90,15 +90,17 @@ bool overwrites_d_out(const MlpBackward& args) {
 
 }  // namespace
 
-bool fused_supports(const MlpBackward& args) {
-  if (!layers_supported(args.inputs, args.weights, args.saved, backward_warp_words)) return false;
+std::string why_not_fused(const MlpBackward& args) {
+  std::string reason = why_unsupported(args.inputs, args.weights, args.saved, backward_warp_words);
+  if (!reason.empty()) return reason;
   const int64_t width = args.inputs.front().weight.width();
   const bool wide = args.d_out.width() == width;
-  bool supported = fits_int32(args.rows.capacity) && (wide ? aligned(args.d_out) : !overwrites_d_out(args));
+  if (!wide && overwrites_d_out(args)) return "an input gradient in the memory of a narrow output's";
+  bool fits = fits_int32(args.rows.capacity) && (!wide || aligned(args.d_out));
   for (size_t i = 0; i < args.inputs.size(); ++i) {
-    supported = supported && (args.inputs[i].weight.rows() != width || aligned(args.d_inputs[i]));
+    fits = fits && (args.inputs[i].weight.rows() != width || aligned(args.d_inputs[i]));
   }
-  return supported;
+  return fits ? "" : kUnaligned;
 }
 
 void fused_mlp_backward(const MlpBackward& args, Runtime& runtime, const Stream& stream) {

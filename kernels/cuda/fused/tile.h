@@ -142,6 +142,17 @@ __device__ Vector<uint32_t> load_pairs(const T* x, int64_t width, int row, int c
   if (row < 0) return {};
   return std::bit_cast<Vector<uint32_t>>(*reinterpret_cast<const Vector<T>*>(x + row * width + column));
 }
+/// As load_pairs, without a branch, so that the loads of several rows are in flight together. Without a row
+/// it reads the 16 bytes at `readable`, which no block may write in this launch, and returns zeros.
+template <class T>
+__device__ Vector<uint32_t> load_pairs_or_zero(const T* x, int64_t width, int row, int column,
+                                               const T* readable) {
+  const T* const from = row < 0 ? readable : x + row * width + column;
+  auto words = std::bit_cast<Vector<uint32_t>>(*reinterpret_cast<const Vector<T>*>(from));
+#pragma unroll
+  for (int i = 0; i < 4; ++i) words.v[i] = row < 0 ? 0 : words.v[i];
+  return words;
+}
 template <class T>
 __device__ void store_pairs(T* y, int64_t width, int row, int column, const Vector<uint32_t>& words) {
   if (row >= 0) *reinterpret_cast<Vector<T>*>(y + row * width + column) = std::bit_cast<Vector<T>>(words);
