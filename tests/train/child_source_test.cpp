@@ -4,6 +4,7 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/data/sources/child_source.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <utility>
@@ -134,6 +135,21 @@ TEST_CASE("a child that crashes, loops, or takes too much memory is one error") 
                        "needed trajectories of at most 256 MiB, got more"));
   CHECK(error_of([](int) { throw data_error("here", "a", "b", "c"); }) == "[here] needed a, got b; fix: c");
   CHECK(error_of([](int) {}).empty());
+}
+
+TEST_CASE("a source that cannot be opened leaves no process and no descriptor behind") {
+  const auto descriptors = [] {
+    const auto all = fs::directory_iterator("/proc/self/fd");
+    return std::distance(begin(all), end(all));
+  };
+  const auto before = descriptors();
+  const auto open = [](const WarningCallback&) -> std::unique_ptr<TrajectorySource> {
+    throw data_error("here", "a", "b", "c");
+  };
+  CHECK_THROWS_AS(read_in_child("some.h5", "HDF5", {.memory = 1 << 28, .cpu_seconds = 1}, open, nullptr),
+                  DataError);
+  CHECK(descriptors() == before);
+  CHECK(waitpid(-1, nullptr, WNOHANG) == -1);
 }
 
 TEST_CASE("HDF5 files that crash the library, or refer to other files, are one error each") {

@@ -103,6 +103,10 @@ TEST_CASE("a wrong command line exits 2 and says what was meant") {
   check_command_fails("convert x -o y --dt nan", 2, "[--dt] needed a positive number of seconds, got nan");
   check_command_fails("convert x -o y --dt 0", 2, "[--dt] needed a positive number of seconds, got 0");
   check_command_fails("convert x -o y --split a,b,c", 2, "split");
+  check_command_fails("convert x -o y -o z", 2, "[--output] needed one value, got 2");
+  check_command_fails("convert x -o y --unit u=m --unit u=K", 2,
+                      "[--unit] needed one unit for each field, got two for u");
+  check_command_fails("--foo", 2, "needed an option that exists, got --foo");
 }
 
 TEST_CASE("a wrong configuration exits 2 with all its faults") {

@@ -327,6 +327,10 @@ TEST_CASE("HDF5: both trajectories, each connection both ways, rows by name") {
   options.fields = {"x", "y", "z", "u_x", "u_y"};
   CHECK(
       contains(message_of([&] { convert(options); }), "needed 6 names, one for each row, got x,y,z,u_x,u_y"));
+  for (const char* name : {"y", "u_x"}) {
+    options.fields = {"x", "y", "z", "u_x", "u_y", name};
+    CHECK(contains(message_of([&] { convert(options); }), "needed rows of different names, got \""));
+  }
   options.fields = {"x", "y", "z", "u_x", "u_y", "kind"};
   const ConvertReport report = convert(options);
   CHECK(report.node_types[0] == 7);

@@ -145,6 +145,27 @@ TEST_CASE("a folder with data that is no split's is named") {
   CHECK(contains(report.warnings[0], "more] this folder was not read"));
 }
 
+TEST_CASE("a folder with one file, or one folder, of a split has that split only") {
+  Folder folder;
+  SUBCASE("file") { folder.add("test.npz"); }
+  SUBCASE("folder") { folder.add("test/a.npz"); }
+  convert(folder.options);
+  const Dataset data = Dataset::open(folder.options.output);
+  REQUIRE(data.splits().size() == 1);
+  CHECK(data.splits()[0].name == "test");
+  CHECK(data.trajectory("test", 0).frames() == 3);
+  folder.options.split_by = SplitBy::time;
+  convert(folder.options);
+  CHECK(Dataset::open(folder.options.output).splits().size() > 1);
+}
+
+TEST_CASE("extensions count in any case, and hidden files do not") {
+  Folder folder;
+  for (const char* name : {"train.NPZ", "test.Npz", ".valid.npz", "._train.npz", ".train/a.npz"})
+    folder.add(name);
+  CHECK(convert(folder.options).trajectories == 2);
+}
+
 TEST_CASE("all trajectories of a file have one dt") {
   Folder folder;
   SUBCASE("another") {

@@ -108,3 +108,70 @@ TEST_CASE("noise far from what changes is reported with both figures and the uni
   CHECK(trained.code == 0);
   CHECK(contains(trained.err, "warning: train.noise is 100 m/s, "));
 }
+
+TEST_CASE("what varies too little to be normalised is reported") {
+  const ScratchDirectory scratch;
+  const auto pack = [&](float field, float mesh) {
+    const fs::path input = scratch.path / "small";
+    fs::create_directories(input);
+    test::write_meta(input, test::square_meta(6));
+    test::SquareRecord record = test::wave_record(5, 6, 0.0);
+    for (float& value : record.velocity) value *= field;
+    for (float& value : record.mesh_pos) value *= mesh;
+    test::write_bytes(input / "train.tfrecord", test::tfrecord_of({record}));
+    test::write_bytes(input / "valid.tfrecord", test::tfrecord_of({record}));
+    ConvertOptions options;
+    options.input = input;
+    options.output = scratch.path / "small.mgd";
+    convert(options);
+    return Dataset::open(options.output);
+  };
+  Config config = test::small_config(scratch.path, scratch.path / "small.mgd");
+  CHECK(scale_warnings(pack(1, 1), config).empty());
+  CHECK(scale_warnings(pack(1e-6F, 1e-6F), config).empty());
+  CHECK(scale_warnings(pack(0, 1), config).empty());  // constant
+  const std::vector<std::string> mesh = scale_warnings(pack(1, 1e-9F), config);
+  REQUIRE(mesh.size() == 1);
+  CHECK(contains(mesh[0], "mesh_pos: distances have a standard deviation of only "));
+  const Dataset small = pack(1e-9F, 1);
+  REQUIRE(scale_warnings(small, config).size() == 1);  // the noise is larger than the change
+  CHECK(contains(scale_warnings(small, config)[0], "velocity has a standard deviation of only "));
+  config.train.noise = 0;
+  REQUIRE(scale_warnings(small, config).size() == 2);
+  CHECK(contains(scale_warnings(small, config)[1], "velocity's change over a frame has "));
+
+  config.train.steps = 1;
+  config.train.validate_every = 0;
+  const test::Outcome trained = test::run_meshgrad({"train", test::write_config(scratch.path, config)});
+  CHECK(trained.code == 0);
+  CHECK(contains(trained.err, "warning: velocity has a standard deviation of only "));
+}
+
+TEST_CASE("an evaluation says when the run's data has changed, or when one dt is unknown") {
+  const ScratchDirectory scratch;
+  Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
+  config.train.steps = 1;
+  config.train.validate_every = 0;
+  test::train_here(config);
+  const auto err = [&](std::vector<std::string> more) {
+    std::vector<std::string> words{"evaluate", config.run.dir, "--checkpoint", "last"};
+    words.insert(words.end(), more.begin(), more.end());
+    const test::Outcome outcome = test::run_meshgrad(words);
+    CHECK(outcome.code == 0);
+    return outcome.err;
+  };
+  CHECK_FALSE(contains(err({}), "warning"));
+  test::pack_waves(scratch.path, 8);
+  CHECK(contains(err({}), "warning: [" + config.data.path + "] has other content than the data that "));
+  CHECK_FALSE(contains(err({"--data", config.data.path}), "warning"));
+
+  nlohmann::json meta = test::square_meta(14);
+  meta.erase("dt");
+  test::write_meta(scratch.path / "waves", meta);
+  ConvertOptions options;
+  options.input = scratch.path / "waves";
+  options.output = scratch.path / "no_dt.mgd";
+  convert(options);
+  CHECK(contains(err({"--data", options.output.string()}),
+                 "warning: [" + options.output.string() + "] has no dt, and " + config.run.dir));
+}

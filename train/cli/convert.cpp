@@ -106,7 +106,10 @@ int run(const Options& options, const GlobalOptions& globals) {
       throw invalid_argument("--unit", "FIELD=UNIT", "\"" + unit + "\"",
                              "write for example --unit velocity=m/s");
     }
-    convert_options.units[unit.substr(0, equals)] = unit.substr(equals + 1);
+    if (!convert_options.units.emplace(unit.substr(0, equals), unit.substr(equals + 1)).second) {
+      throw invalid_argument("--unit", "one unit for each field", "two for " + unit.substr(0, equals),
+                             "leave one of them out");
+    }
   }
   if (!globals.quiet) convert_options.progress = convert_progress();
   const ConvertReport report = convert(convert_options);

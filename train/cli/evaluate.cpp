@@ -94,6 +94,9 @@ int run(const EvaluateCommand& command, const GlobalOptions& globals) {
                    .threads = command.threads,
                    .allocator = allocator_options_from_environment()});
   const Predictor predictor(runtime, checkpoint, command.data);
+  for (const std::string& warning : predictor.warnings()) {
+    if (!globals.quiet) print_note("warning: " + warning);
+  }
   EvaluateOptions options = command.evaluate;
   if (command.boundary == "data") options.boundary = RolloutBoundary::data;
   if (command.boundary == "initial") options.boundary = RolloutBoundary::initial;

@@ -45,6 +45,9 @@ int run(const PredictCommand& command, const GlobalOptions& globals) {
                    .threads = command.threads,
                    .allocator = allocator_options_from_environment()});
   const Predictor predictor(runtime, checkpoint, command.data);
+  for (const std::string& warning : predictor.warnings()) {
+    if (!globals.quiet) print_note("warning: " + warning);
+  }
   PredictionFilesOptions options = command.files;
   options.directory = !command.directory.empty()
                           ? std::filesystem::path(command.directory)

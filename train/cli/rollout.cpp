@@ -57,6 +57,9 @@ int run(const RolloutCommand& command, const GlobalOptions& globals) {
                    .threads = command.threads,
                    .allocator = allocator_options_from_environment()});
   const Predictor predictor(runtime, checkpoint, command.data);
+  for (const std::string& warning : predictor.warnings()) {
+    if (!globals.quiet) print_note("warning: " + warning);
+  }
   RolloutFilesOptions options = command.files;
   const int64_t steps = predictor.config().rollout.steps;
   if (options.steps == 0) options.steps = steps;

@@ -63,7 +63,7 @@ std::string to_json(const TrainResult& result, const Config& config, double star
   return json.dump(2) + "\n";
 }
 
-std::string to_text(const TrainResult& result, const Config& config, double start_seconds) {
+std::string to_text(const TrainResult& result, const Config& config, double start_seconds, bool drawn) {
   const RunState& state = result.state;
   std::string text = fmt::format("run         {}\nstep        {} of {}\nparameters  {}\nloss        {:.4g}\n",
                                  config.run.dir, state.step, result.total_steps, result.parameters,
@@ -87,8 +87,10 @@ std::string to_text(const TrainResult& result, const Config& config, double star
     text += fmt::format("start       first step began after {:.2f} s\n", start_seconds);
   if (state.optimizer.skipped > 0)
     text += fmt::format("skipped     {}\n", counted(state.optimizer.skipped, "step"));
-  return text + fmt::format("checkpoint  {}\nloss curve  {}\n", result.checkpoint.string(),
-                            (std::filesystem::path(config.run.dir) / "loss.svg").string());
+  text += fmt::format("checkpoint  {}\n", result.checkpoint.string());
+  if (drawn)
+    text += fmt::format("loss curve  {}\n", (std::filesystem::path(config.run.dir) / "loss.svg").string());
+  return text;
 }
 
 /// Seconds since the start of this process, to a hundredth of a second; 0 if unknown.
@@ -249,11 +251,17 @@ int run(const TrainCommand& command, const GlobalOptions& globals) {
   const TrainResult result = train(runtime, config, options);
   if (start_seconds > 0.0) start_seconds = std::max(0.0, start_seconds - result.first_step_seconds);
   progress.finish();
-  draw_losses(config.run.dir);
+  bool drawn = true;
+  try {
+    draw_losses(config.run.dir);
+  } catch (const Error& error) {  // the checkpoint is written, and the exit code says so
+    drawn = false;
+    notes(fmt::format("warning: no loss curve: {}", error.what()));
+  }
   if (command.json) {
     print_result(to_json(result, config, start_seconds));
   } else {
-    print_text(to_text(result, config, start_seconds));
+    print_text(to_text(result, config, start_seconds, drawn));
   }
   return result.stopped ? kExitCheckpointed : kExitOk;
 }

@@ -121,6 +121,8 @@ std::string complaint(const std::string& where, const CLI::ParseError& error) {
     return "[" + rest.substr(0, equals) + "] " +
            needed("a number", equals == std::string::npos ? "" : rest.substr(equals + 3));
   }
+  if (is<CLI::ArgumentMismatch>(error) && rest.find("At Most") != rest.npos)
+    return "[" + name + "] needed one value, got " + rest.substr(rest.rfind(' ') + 1);
   if (is<CLI::ArgumentMismatch>(error)) return "[" + name + "] needed a value, got none";
   if (is<CLI::ExtrasError>(error)) return "[" + where + "] needed no further argument, got \"" + rest + "\"";
   return "[" + where + "] needed arguments that fit together, got others";
@@ -166,7 +168,8 @@ std::string usage_error(const CLI::App& app, const std::vector<std::string>& wor
   const std::string help =
       "see `" + app.get_name() + " " + reached.path + (reached.path.empty() ? "" : " ") + "--help`";
   const UnknownOption option = unknown_option(app, *reached.command, words);
-  if (is<CLI::ExtrasError>(error) && !option.name.empty() && reached.unknown.empty()) {
+  const bool no_command = is<CLI::RequiredError>(error) && reached.path.empty();
+  if ((is<CLI::ExtrasError>(error) || no_command) && !option.name.empty() && reached.unknown.empty()) {
     const std::string nearest = nearest_name(option.name, options_of(app, *reached.command));
     std::string meant = setting_meant(*reached.command, option);
     if (!nearest.empty()) meant = "did you mean " + nearest + "? " + help;

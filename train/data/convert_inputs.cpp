@@ -51,7 +51,8 @@ constexpr std::array<DataFormat, 3> kDataFormats{{
 
 /// Null when no format has this extension.
 const DataFormat* format_of(const fs::path& path) {
-  const std::string extension = path.extension().string();
+  std::string extension = path.extension().string();
+  for (char& c : extension) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
   for (const DataFormat& format : kDataFormats) {
     for (const std::string_view known : format.extensions) {
       if (!known.empty() && extension == known) return &format;
@@ -102,6 +103,7 @@ void list_files(const fs::path& folder, const std::string& split, std::vector<Fo
   for (auto entry = fs::directory_iterator(folder, error); entry != fs::end(entry); entry.increment(error)) {
     std::error_code unreadable;
     const fs::path& path = entry->path();
+    if (path.filename().string().starts_with(".")) continue;  // of editors, macOS and interrupted copies
     if (entry->is_regular_file(unreadable) && format_of(path) != nullptr) {
       files.push_back({path, split.empty() ? split_of_name(path.stem().string()) : split});
     } else if (entry->is_directory(unreadable)) {
@@ -202,7 +204,11 @@ Inputs open_inputs(const ConvertOptions& options, const WarningCallback& warn) {
     inputs.files.push_back(std::move(file));
   }
   const bool asked = !options.split.empty() || options.split_by == SplitBy::time;
-  const bool has_splits = named == found.size() && found.size() > 1;
+  // A lone file is divided, unless its folder holds it for another split than train.
+  std::error_code none;
+  const bool lone =
+      found.size() == 1 && (found.front().split == "train" || !fs::is_directory(options.input, none));
+  const bool has_splits = named == found.size() && !lone;
   if (named > 0 && named < found.size() && !asked) {
     std::vector<std::pair<fs::path, std::string>> read;
     for (const auto& [path, split] : found) read.emplace_back(path, split);

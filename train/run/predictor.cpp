@@ -5,6 +5,8 @@
 #include <meshgrad/train/run/make_model.h>
 #include <meshgrad/train/run/precision.h>
 #include <meshgrad/train/run/predictor.h>
+
+#include <fmt/format.h>
 #include <meshgrad/train/run/training_data.h>
 
 namespace meshgrad {
@@ -46,8 +48,23 @@ Predictor::Predictor(Runtime& runtime, const std::filesystem::path& checkpoint, 
       model_(make_model(config_.model, task_.sizes())),
       normalizers_(task_.online_normalizers()) {
   check_precision(runtime.device(), config_.precision);
-  if (const auto trained = checkpoint_training_data(checkpoint))
-    check_training_data(checkpoint.string(), *trained, task_.dataset(), config_);
+  if (data_path.empty() && checkpoint_data_fingerprint(checkpoint) != dataset().fingerprint()) {
+    warnings_.push_back(fmt::format(
+        "[{}] has other content than the data that {} was trained on, so its splits may contain that data",
+        dataset().path().string(), checkpoint.string()));
+  }
+  if (const auto trained = checkpoint_training_data(checkpoint)) {
+    check_training_data(checkpoint.string(), *trained, dataset(), config_);
+    const bool dynamics = config_.task.name == TaskName::mesh_dynamics;
+    if (dynamics && (trained->dt > 0) != (dataset().dt() > 0)) {
+      const auto text = [](double dt) {
+        return dt > 0 ? fmt::format("dt = {} s", dt) : std::string("no dt");
+      };
+      warnings_.push_back(fmt::format("[{}] has {}, and {} was trained on data with {}, so they may differ",
+                                      dataset().path().string(), text(dataset().dt()), checkpoint.string(),
+                                      text(trained->dt)));
+    }
+  }
   model_.parameters.allocate(runtime, config_.precision, 0);
   state_ = load_checkpoint(checkpoint, runtime.stream(), model_.parameters, nullptr, normalizers_);
 }

@@ -21,6 +21,9 @@ class Predictor {
   const Dataset& dataset() const { return task_.dataset(); }
   /// Of the checkpoint.
   int64_t step() const { return state_.step; }
+  /// What a user should know of the data: that the run's file has other content than in training, or that
+  /// only one of the checkpoint and the data knows dt.
+  const std::vector<std::string>& warnings() const { return warnings_; }
   TrainedModel trained() const { return {runtime_, task_, model_, normalizers_, config_.precision}; }
 
  private:
@@ -30,6 +33,7 @@ class Predictor {
   Model model_;
   Normalizers normalizers_;
   RunState state_;
+  std::vector<std::string> warnings_;
 };
 
 /// task/evaluation.h's evaluate, with errors of the host's memory named.

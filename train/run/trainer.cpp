@@ -89,6 +89,7 @@ void Trainer::start() {
   folder_.create(config_);
   for (const std::string& warning : task_.dataset().warnings()) message("warning: " + warning);
   for (const std::string& warning : noise_warnings(task_.dataset(), config_)) message("warning: " + warning);
+  for (const std::string& warning : scale_warnings(task_.dataset(), config_)) message("warning: " + warning);
   if (config_.train.validate_every > 0 && task_.least_frames() > 1) {
     const std::string& split = config_.data.valid_split;
     const NodeTypeSet types(std::span(config_.data.predicted_types));

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/nn/normalizer.h>
 #include <meshgrad/train/run/training_data.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -81,6 +83,35 @@ std::vector<std::string> noise_warnings(const Dataset& dataset, const Config& co
                     "{:.3g}{}; 0.01 to 1 "
                     "times is usual",
                     noise, unit, noise / change, name, second ? "second change" : "change", change, unit));
+  }
+  return warnings;
+}
+
+std::vector<std::string> scale_warnings(const Dataset& dataset, const Config& config) {
+  std::vector<std::string> warnings;
+  const auto check = [&](const std::string& what, const std::vector<double>& deviations,
+                         const std::string& fix) {
+    const double largest = deviations.empty() ? 0.0 : *std::max_element(deviations.begin(), deviations.end());
+    if (largest <= 0 || largest > Normalizer::kSmallestDeviation) return;
+    warnings.push_back(
+        fmt::format("{} a standard deviation of only {:.2g}; values that vary by less than {:g} count as "
+                    "constant and are not normalised: {}",
+                    what, largest, Normalizer::kSmallestDeviation, fix));
+  };
+  check("mesh_pos: distances have", dataset.edge_stats().std, "give positions in a smaller unit");
+  const std::string unit = "save the field in a smaller unit";
+  for (const std::string& name : config.data.inputs)
+    check(name + " has", dataset.field_stats(name, NodeTypeSet::all(), Quantity::value).std, unit);
+  const bool dynamics = config.task.name == TaskName::mesh_dynamics;
+  if (dynamics && config.train.noise > Normalizer::kSmallestDeviation) return warnings;
+  const bool second = config.data.predict == Prediction::second_change;
+  const Quantity quantity = !dynamics ? Quantity::value : second ? Quantity::second_change : Quantity::change;
+  for (const std::string& name : config.data.targets) {
+    const NodeTypeSet types(std::span(config.data.predicted_types));
+    check(name + (!dynamics ? " has"
+                  : second  ? "'s second change has"
+                            : "'s change over a frame has"),
+          dataset.field_stats(name, types, quantity).std, unit);
   }
   return warnings;
 }

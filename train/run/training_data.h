@@ -32,4 +32,8 @@ void check_training_data(const std::string& checkpoint, const TrainingData& trai
 /// within 0.01 to 1 times of. Without noise there is none.
 std::vector<std::string> noise_warnings(const Dataset& dataset, const Config& config);
 
+/// A line for the distances, each input and each target that vary, but by less than what a Normalizer takes
+/// for a constant: they would reach the model almost as zeros.
+std::vector<std::string> scale_warnings(const Dataset& dataset, const Config& config);
+
 }  // namespace meshgrad

@@ -146,9 +146,9 @@ class ChildSource : public TrajectorySource {
         limits_(limits),
         open_(std::move(open)),
         warn_(std::move(warn)) {
+    const StopAtEnd end{*this};  // no destructor is called after an error here
     start(true);
     while (await() == Message::records) records_ = number<int64_t>();
-    stop();
   }
   ~ChildSource() override { stop(); }
   ChildSource(const ChildSource&) = delete;
@@ -172,6 +172,11 @@ class ChildSource : public TrajectorySource {
   }
 
  private:
+  struct StopAtEnd {
+    ChildSource& source;
+    ~StopAtEnd() { source.stop(); }
+  };
+
   void start(bool count_only) {
     std::array<int, 2> ends{};
     if (pipe2(ends.data(), O_CLOEXEC) != 0) throw no_child();

@@ -214,6 +214,12 @@ class Hdf5Source : public TrajectorySource {
         if (names.empty()) names = read_names(object, attribute);
       }
     }
+    std::vector<std::string> sorted = names;
+    std::sort(sorted.begin(), sorted.end());
+    if (const auto twice = std::adjacent_find(sorted.begin(), sorted.end()); twice != sorted.end()) {
+      throw data_error(where + ": nodal_data", "rows of different names", fmt::format("\"{}\" twice", *twice),
+                       "name each row: --fields x,y,z,velocity_x,velocity_y,node_type");
+    }
     if (names.size() == rows) return names;
     throw data_error(where + ": nodal_data", fmt::format("{} names, one for each row", rows),
                      names.empty() ? "no attribute \"features\"" : fmt::format("{}", fmt::join(names, ",")),
