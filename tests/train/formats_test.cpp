@@ -167,7 +167,8 @@ TEST_CASE("a fault of meta.json names the key") {
                  "[meta.json: features.cells] needed the key \"shape\""));
   CHECK(contains(without([](auto& j) { j["features"]["cells"]["type"] = "moving"; }), "got \"moving\""));
   CHECK(contains(without([](auto& j) { j["features"]["cells"]["shape"] = {1, 3, -1}; }), "got [1,3,-1]"));
-  CHECK(contains(message_of([] { parse_deepmind_meta("{", "meta.json", {}); }), "[meta.json] needed JSON"));
+  CHECK(contains(message_of([] { parse_deepmind_meta("{\n \"a\": ?", "meta.json", {}); }),
+                 "[meta.json] needed JSON, got an error in line 2; fix:"));
 }
 
 TEST_CASE("static and dynamic fields of a record") {

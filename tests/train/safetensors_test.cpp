@@ -186,6 +186,12 @@ TEST_CASE("tensors may neither overlap nor leave holes nor share a name") {
   CHECK(contains(fault_of_header(two("b", "[1,5]", "[5,9]"), 9), "hole"));
 }
 
+TEST_CASE("a damaged header is named by its byte, in no library's words") {
+  const std::string text = fault(file_of("{\"a\": {\"dtype\" \xff", 0));
+  CHECK(contains(text, "needed valid JSON, got an error at byte "));
+  CHECK_FALSE(contains(text, "parse"));
+}
+
 TEST_CASE("a short file, a huge header length and a missing file are refused") {
   CHECK(contains(fault(""), "at least 8 bytes"));
   CHECK(contains(fault("1234567"), "at least 8 bytes"));

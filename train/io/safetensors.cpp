@@ -137,12 +137,9 @@ class SafetensorsHeaderReader {
     return true;
   }
 
-  bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception& error) {
-    const std::string_view reason = error.what();  // "[json.exception...] reason"
-    throw data_error(
-        fmt::format("{}: header", file_), "valid JSON",
-        fmt::format("an error at byte {} ({})", position + 7, reason.substr(reason.find("] ") + 2)),
-        kFetchAgain);
+  bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception&) {
+    throw data_error(fmt::format("{}: header", file_), "valid JSON",
+                     fmt::format("an error at byte {}", position + 7), kFetchAgain);
   }
 
  private:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -132,9 +133,13 @@ DeepmindMeta parse_deepmind_meta(std::string_view json, std::string_view where, 
   Json parsed;
   try {
     parsed = Json::parse(json);
-  } catch (const Json::exception& error) {
-    throw data_error(where, "JSON", error.what(),
+  } catch (const Json::parse_error& error) {
+    const std::string_view before = json.substr(0, std::min(error.byte, json.size()));
+    throw data_error(where, "JSON",
+                     fmt::format("an error in line {}", 1 + std::count(before.begin(), before.end(), '\n')),
                      "correct the file, or take the one that came with the data");
+  } catch (const Json::out_of_range&) {
+    throw data_error(where, "JSON", "a number beyond the range of a double", "correct the file");
   }
   return meta_of(parsed, where, warn);
 }
