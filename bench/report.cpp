@@ -74,28 +74,37 @@ Json read_rows(const std::string& path) {
 
 }  // namespace
 
+namespace {
+
+constexpr size_t kNameColumns = 28;
+
+/// The name in its column, or on a line of its own when it is longer.
+std::string name_column(const std::string& name) {
+  if (name.size() < kNameColumns) return fmt::format("{:<{}}", name, kNameColumns);
+  return fmt::format("{}\n{:<{}}", name, "", kNameColumns);
+}
+
+}  // namespace
+
 void print_header() {
-  fmt::print("{:<44}{:>4}{:>11}{:>11}{:>11}{:>10}{:>8}{:>9}{:>8}{:>10}{:>10}{:>10}\n", "name", "thr",
-             "ms median", "ms min", "GFLOP/s", "of peak", "GB/s", "of copy", "launch", "peak MiB", "activ.",
-             "reserved");
+  fmt::print("{:<{}}{:>10}{:>8}{:>8}{:>6}{:>8}{:>5}{:>7}\n", "name", kNameColumns, "ms", "GFLOP/s", "of peak",
+             "GB/s", "of copy", "runs", "MiB");
 }
 
 void print_row(const Result& r) {
   if (!r.error.empty()) {
-    fmt::print("{:<44} {}\n", r.name, r.error);
+    fmt::print("{} {}\n", r.name, r.error);
   } else if (!r.figures.empty()) {
     fmt::print("{}: {}\n", r.name, r.description);
     for (const auto& [name, value] : r.figures) fmt::print("  {:<40}{:>14.6g}\n", name, value);
   } else if (r.ratio) {
-    fmt::print("{:<44}{:>4} {:.3f} times [{:.3f}, {:.3f}], {:.1f} % of {} pairs of blocks of {}\n", r.name,
-               r.threads, r.ratio->times.median, r.ratio->times.low, r.ratio->times.high,
-               100.0 * r.ratio->times.coverage, r.ratio->blocks, r.ratio->block_runs);
+    fmt::print("{}{:.3f} times [{:.3f}, {:.3f}], {} pairs of {}\n", name_column(r.name),
+               r.ratio->times.median, r.ratio->times.low, r.ratio->times.high, r.ratio->blocks,
+               r.ratio->block_runs);
   } else {
-    fmt::print("{:<44}{:>4}{:>11.4f}{:>11.4f}{:>11.1f}{:>10}{:>8}{:>9}{:>8}{:>10.1f}{:>10.1f}{:>10.1f}\n",
-               r.name, r.threads, r.ms, r.ms_min, r.gflops, share(r.peak_fraction),
-               r.gbytes > 0.0 ? fmt::format("{:.0f}", r.gbytes) : "-", share(r.copy_fraction),
-               r.launches > 0 ? fmt::format("{}", r.launches) : "-", r.memory_peak_mib, r.activations_mib,
-               r.reserved_mib);
+    fmt::print("{}{:>10.4f}{:>8.1f}{:>8}{:>6}{:>8}{:>5}{:>7.1f}\n", name_column(r.name), r.ms, r.gflops,
+               share(r.peak_fraction), r.gbytes > 0.0 ? fmt::format("{:.0f}", r.gbytes) : "-",
+               share(r.copy_fraction), r.repeats, r.memory_peak_mib);
   }
   std::fflush(stdout);
 }
