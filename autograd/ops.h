@@ -43,6 +43,8 @@ struct EdgeUpdate {
   Variable aggregate;  ///< [owned_nodes, width]
 };
 
+struct Halo;  // halo.h
+
 struct LossSum {
   Variable sum;   ///< f64 [1]: the sum of squared errors over the rows whose mask is not 0
   Tensor weight;  ///< f64 [1]: the number of those rows; not written when recomputation skips the op
@@ -99,6 +101,13 @@ Variable accumulate_error(Tape& tape, const Variable& before, const Variable& pr
 /// model's inputs from the data to the model's own predicted state.
 Variable add_columns(Tape& tape, const Tensor& given, const Variable& shift, const Tensor& source,
                      const Tensor& ratio);
+
+/// The rows of owned nodes, [owned, width], with the ghosts' behind them, fetched from the neighbours:
+/// [owned + ghosts, width]. Backward returns the ghosts' gradients to their owners, which add them in an
+/// order that depends on the halo alone. A collective call, forward and backward: the ranks of a mesh call
+/// the same ops in the same order, recomputed ones too, whatever their parts hold. Waits for the device.
+/// Throws InvalidArgument for another number of rows.
+Variable halo_exchange(Tape& tape, const Variable& x, const Halo& halo);
 
 }  // namespace ops
 }  // namespace meshgrad

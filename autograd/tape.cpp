@@ -103,15 +103,23 @@ void Tape::follow_plan(const OpUse& use) {
   ++next_op_;
 }
 
-void Tape::backward(const Variable& sum, const Tensor& seed) {
+void Tape::backward(const Variable& sum, const Tensor& seed) { backward({&sum, 1}, {seed}); }
+
+void Tape::backward(std::span<const Variable> values, std::vector<Tensor> gradients) {
   if (kind_ != Kind::record) throw invalid_argument("backward", "a tape that records", "one that evaluates");
-  if (seed.dtype() != sum.value().dtype() || !(seed.shape() == sum.value().shape())) {
-    throw invalid_argument(
-        "backward",
-        "a seed like the sum: " + std::string(name_of(sum.value().dtype())) + sum.value().shape().text(),
-        std::string(name_of(seed.dtype())) + seed.shape().text());
+  if (values.size() != gradients.size()) {
+    throw invalid_argument("backward", std::to_string(values.size()) + " gradients, one for each value",
+                           std::to_string(gradients.size()));
   }
-  sum.slot_.state_->gradient = seed;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const Tensor& value = values[i].value();
+    if (gradients[i].dtype() != value.dtype() || !(gradients[i].shape() == value.shape())) {
+      throw invalid_argument(
+          "backward", "a seed like the sum: " + std::string(name_of(value.dtype())) + value.shape().text(),
+          std::string(name_of(gradients[i].dtype())) + gradients[i].shape().text());
+    }
+    values[i].slot_.state_->gradient = std::move(gradients[i]);
+  }
   walk();
 }
 

@@ -114,6 +114,9 @@ class Tape {
   /// window). Gradients of leaf variables and weights are accumulated. Each entry is destroyed once it is
   /// done. Throws InvalidArgument for a tape that evaluates or a seed of another shape or dtype.
   void backward(const Variable& sum, const Tensor& seed);
+  /// The same from several values, each with its gradient, of its shape and dtype: ops may write to the
+  /// gradients' memory. Throws InvalidArgument likewise, and for another number of gradients.
+  void backward(std::span<const Variable> values, std::vector<Tensor> gradients);
 
   // For the backward functions of ops:
   /// Takes the gradient of an op's output out of its slot; undefined when the output did not contribute to

@@ -19,6 +19,7 @@
 
 #include "machine_peak.h"
 #include "report.h"
+#include "trace.h"
 
 namespace meshgrad::bench {
 
@@ -213,7 +214,9 @@ std::vector<Result> peak_rows(const MachinePeaks& y, Device device, const std::s
   return {gemm, copy};
 }
 
-int run(const Options& options, Device device) {
+/// The benchmarks that the patterns name, in the order of the patterns, so that a run that is stopped has the
+/// rows named first.
+std::vector<Benchmark> chosen_benchmarks(const Options& options, Device device, const char* command) {
   std::vector<Benchmark> chosen = all_benchmarks({device.kind, options.quick});
   // A whole name is that row alone, though others may end in it.
   std::set<std::string> whole;
@@ -224,10 +227,9 @@ int run(const Options& options, Device device) {
   for (const std::string& pattern : options.patterns) {
     if (std::any_of(chosen.begin(), chosen.end(), [&](const Benchmark& b) { return chooses(pattern, b); }))
       continue;
-    throw invalid_argument("meshgrad-bench run", "a name, or a part of one", "\"" + pattern + "\"",
+    throw invalid_argument(command, "a name, or a part of one", "\"" + pattern + "\"",
                            "see meshgrad-bench list");
   }
-  // In the order of the patterns, so that a run that is stopped has the rows named first.
   const auto first_pattern = [&](const Benchmark& b) {
     return std::find_if(options.patterns.begin(), options.patterns.end(),
                         [&](const std::string& pattern) { return chooses(pattern, b); });
@@ -236,6 +238,23 @@ int run(const Options& options, Device device) {
   std::stable_sort(chosen.begin(), chosen.end(), [&](const Benchmark& a, const Benchmark& b) {
     return first_pattern(a) < first_pattern(b);
   });
+  return chosen;
+}
+
+int trace(const Options& options, Device device) {
+  std::vector<Trace> traces;
+  for (const Benchmark& benchmark : chosen_benchmarks(options, device, "meshgrad-bench trace")) {
+    Runtime runtime({.device = device, .threads = options.threads, .allocator = allocator_options(device)});
+    traces.push_back(trace_launches(benchmark, runtime, options.quick));
+    fmt::print("{}\n", to_text(traces.back()));
+    std::fflush(stdout);
+    if (!options.json.empty()) write_traces(traces, options.json);
+  }
+  return 0;
+}
+
+int run(const Options& options, Device device) {
+  const std::vector<Benchmark> chosen = chosen_benchmarks(options, device, "meshgrad-bench run");
   const std::string device_name =
       device.kind == DeviceKind::cpu ? "cpu" : cuda_devices().at(static_cast<size_t>(device.index)).name;
   const bool with_peaks =
@@ -292,10 +311,15 @@ int main(int argc, char** argv) {
   CLI::App* list = app.add_subcommand("list", "Names of all benchmarks of a device");
   CLI::App* run_command = app.add_subcommand(
       "run", "Run the benchmark named PATTERN, or those whose name contains it (* is a wildcard)");
-  for (CLI::App* command : {list, run_command})
+  CLI::App* trace_command =
+      app.add_subcommand("trace", "The time of each kernel of a run, by events around each launch; GPU only");
+  for (CLI::App* command : {list, run_command, trace_command})
     command->add_option("--device", options.device, "auto, cpu, cuda or cuda:N")->capture_default_str();
-  run_command->add_option("PATTERN", options.patterns, "A name or part of one, or several")->required();
-  run_command->add_option("--json", options.json, "Also write the rows to this file")->type_name("FILE");
+  for (CLI::App* command : {run_command, trace_command}) {
+    command->add_option("PATTERN", options.patterns, "A name or part of one, or several")->required();
+    command->add_option("--json", options.json, "Also write the rows to this file")->type_name("FILE");
+    command->add_flag("--quick", options.quick, "Tiny sizes, few repeats: does everything run?");
+  }
   run_command
       ->add_option("--baseline", options.baseline,
                    "Rows of an earlier run to compare with; exits 1 when slower")
@@ -306,7 +330,6 @@ int main(int argc, char** argv) {
         ->check(meshgrad::cli::whole_number(0, 4096));
   run_command->add_option("--seconds", options.seconds, "Time to spend on each row")
       ->check(meshgrad::cli::positive_number());
-  run_command->add_flag("--quick", options.quick, "Tiny sizes, few repeats: does everything run?");
   try {
     app.parse(argc, argv);
     if (*peak_command) return peak(options);
@@ -316,7 +339,7 @@ int main(int argc, char** argv) {
         fmt::print("{}\n", benchmark.name);
       return 0;
     }
-    return run(options, device);
+    return *trace_command ? trace(options, device) : run(options, device);
   } catch (const CLI::Success& asked) {
     if (dynamic_cast<const CLI::CallForHelp*>(&asked) == nullptr) return app.exit(asked);  // version
     fmt::print("{}", meshgrad::fitted(app.help(), meshgrad::kTextWidth));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows of the families that multiply matrices: linear, mlp and the edge update, at the sizes of one block of
 // the standard model. They are bound by arithmetic.
+#include <meshgrad/kernels/linear.h>
 #include <meshgrad/kernels/message_passing.h>
 
 #include <fmt/format.h>

@@ -14,33 +14,27 @@ set(public_headers
   engine/runtime.h
   engine/stream.h
   engine/tensor.h
+  engine/ranks/collectives.h
+  engine/ranks/mpi.h
+  engine/ranks/ranks.h
   engine/memory/caching_allocator.h
-  engine/memory/history.h
   engine/memory/options.h
   engine/memory/source.h
-  engine/memory/source_callback.h
-  engine/memory/source_host.h
   engine/memory/stats.h
   engine/memory/storage.h
   engine/memory/tag.h
   engine/threads/thread_pool.h
   kernels/activation.h
   kernels/graph.h
-  kernels/linear.h
-  kernels/loss_scale.h
   kernels/mlp.h
-  kernels/optimizer.h
   kernels/step_state.h
   autograd/ops.h
   autograd/tape.h
   autograd/variable.h
   autograd/recompute/checkpoint.h
-  autograd/recompute/save_policy.h
   nn/graph_batch.h
   nn/mesh_graph_net.h
-  nn/mlp.h
   nn/model.h
-  nn/moments.h
   nn/normalizer.h
   nn/parameter.h
   train/train.h
@@ -48,22 +42,14 @@ set(public_headers
   train/data/convert.h
   train/data/dataset.h
   train/data/field_info.h
-  train/data/mesh_edges.h
-  train/data/statistics.h
+  train/embed/arrays.h
+  train/embed/mesh_predictor.h
+  train/embed/online_trainer.h
   train/run/checkpoint.h
   train/run/optimizer.h
   train/run/predictor.h
   train/run/train_options.h
-  train/task/batch_layout.h
-  train/task/evaluation.h
-  train/task/mesh_dynamics.h
-  train/task/mesh_inputs.h
-  train/task/recomputation.h
-  train/task/rollout.h
-  train/task/sample.h
-  train/task/steady_field.h
-  train/task/task.h
-  train/data/sources/trajectory_source.h)
+  train/task/prediction.h)
 
 set(programs meshgrad_cli)
 if(MESHGRAD_BENCH)
@@ -76,13 +62,40 @@ foreach(header IN LISTS public_headers)
   install(FILES ${PROJECT_SOURCE_DIR}/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/meshgrad/${folder})
 endforeach()
 
+install(FILES ${PROJECT_SOURCE_DIR}/train/embed/meshgrad.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/meshgradConfig.cmake.in
   ${PROJECT_BINARY_DIR}/meshgradConfig.cmake INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/meshgradConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+file(RELATIVE_PATH prefix_of_pc /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+configure_file(${PROJECT_SOURCE_DIR}/cmake/meshgrad.pc.in ${PROJECT_BINARY_DIR}/meshgrad.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/meshgrad.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+if(MESHGRAD_HAVE_FORTRAN)
+  install(TARGETS meshgrad_fortran EXPORT meshgradFortran)
+  # The source, too: another compiler's module file is another.
+  install(FILES ${fortran_modules}/meshgrad.mod ${PROJECT_SOURCE_DIR}/train/embed/meshgrad.f90
+    DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/meshgrad/fortran)
+  install(EXPORT meshgradFortran NAMESPACE meshgrad:: FILE meshgradFortranTargets.cmake DESTINATION ${package_dir})
+  configure_file(${PROJECT_SOURCE_DIR}/cmake/meshgrad-fortran.pc.in ${PROJECT_BINARY_DIR}/meshgrad-fortran.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/meshgrad-fortran.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endif()
 install(EXPORT meshgrad NAMESPACE meshgrad:: FILE meshgradTargets.cmake DESTINATION ${package_dir})
 install(FILES ${PROJECT_BINARY_DIR}/meshgradConfig.cmake ${PROJECT_BINARY_DIR}/meshgradConfigVersion.cmake
   DESTINATION ${package_dir})
 # A static library leaves its packages to the program that links it.
 if(NOT BUILD_SHARED_LIBS)
   install(FILES ${PROJECT_SOURCE_DIR}/cmake/StaticDependencies.cmake DESTINATION ${package_dir})
+endif()
+
+# `cpack -G DEB` or `cpack -G TGZ` in the build folder.
+if(PROJECT_IS_TOP_LEVEL)
+  set(CPACK_PACKAGE_CONTACT "meshgrad maintainers <maintainers@users.noreply.github.com>")
+  set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+  set(CPACK_STRIP_FILES ON)
+  set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+  set(CPACK_DEBIAN_PACKAGE_SECTION science)
+  set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+  set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
+  set(CPACK_GENERATOR TGZ DEB)
+  include(CPack)
 endif()

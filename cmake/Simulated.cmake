@@ -26,9 +26,10 @@ set_source_files_properties(${runner_sources} PROPERTIES COMPILE_OPTIONS "-O3;-g
 file(GLOB_RECURSE kernel_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu)
 meshgrad_kernel_sources(${kernel_sources})
 file(GLOB table_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cpp)
-list(FILTER table_sources EXCLUDE REGEX "_cuda\\.cpp$")
+list(FILTER table_sources EXCLUDE REGEX "_(cuda|none)\\.cpp$")
 
-meshgrad_gpu_side(simulated ${runner_sources} ${kernel_sources} ${table_sources})
+meshgrad_gpu_side(simulated ${runner_sources} ${kernel_sources} ${table_sources}
+  ${PROJECT_SOURCE_DIR}/engine/ranks/device_ranks_none.cpp)
 target_include_directories(meshgrad_gpu_simulated PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/simt)
 target_link_libraries(meshgrad_gpu_simulated PRIVATE Boost::context)
 meshgrad_library(meshgrad_simulated simulated STATIC)

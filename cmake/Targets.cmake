@@ -11,6 +11,20 @@ if(HDF5_FOUND)
   target_include_directories(meshgrad_train PRIVATE ${HDF5_C_INCLUDE_DIRS})
   target_compile_definitions(meshgrad_train PRIVATE MESHGRAD_HAVE_HDF5=1)
 endif()
+# One source alone sees MPI's headers: the others compile the same with and without it.
+if(MESHGRAD_HAVE_MPI)
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/engine/ranks/mpi.cpp PROPERTIES
+    COMPILE_DEFINITIONS "MESHGRAD_HAVE_MPI=1;OMPI_SKIP_MPICXX=1;MPICH_SKIP_MPICXX=1" INCLUDE_DIRECTORIES "${MPI_C_INCLUDE_DIRS}"
+    SKIP_UNITY_BUILD_INCLUSION ON)
+endif()
+if(MESHGRAD_HAVE_METIS)
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/nn/partition/metis.cpp PROPERTIES
+    COMPILE_DEFINITIONS MESHGRAD_HAVE_METIS=1 SKIP_UNITY_BUILD_INCLUSION ON)
+  target_include_directories(meshgrad_nn PRIVATE ${METIS_INCLUDE_DIR})
+endif()
+# meshgrad.h's functions stand outside of namespaces.
+file(GLOB c_sources ${PROJECT_SOURCE_DIR}/train/embed/c_*.cpp)
+set_source_files_properties(${c_sources} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 # The vector kernels are the product: they are optimised in every build type. Square roots that might set errno
 # would not be vectors.
 file(GLOB vector_sources ${PROJECT_SOURCE_DIR}/kernels/cpu/*.cpp)
@@ -43,15 +57,32 @@ endif()
 if(MESHGRAD_HAVE_CUDA)
   file(GLOB_RECURSE gpu_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/engine/*_cuda.cpp
     ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cpp)
+  list(FILTER gpu_sources EXCLUDE REGEX "_none\\.cpp$")
+  if(NOT MESHGRAD_HAVE_NCCL)
+    list(FILTER gpu_sources EXCLUDE REGEX "/device_ranks_cuda\\.cpp$")
+    list(APPEND gpu_sources ${PROJECT_SOURCE_DIR}/engine/ranks/device_ranks_none.cpp)
+  endif()
   meshgrad_gpu_side(cuda ${gpu_sources})
   # Kernels call the host's constexpr functions: std::bit_cast, size_of, name_of.
   target_compile_options(meshgrad_gpu_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>)
+  if(MESHGRAD_WERROR)  # for the test of what the kernels take, which reads the cubins in the objects
+    target_compile_options(meshgrad_gpu_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-no-compress>)
+  endif()
   set(gpu_packages CUDA::cudart_static)
+  if(MESHGRAD_HAVE_NCCL)
+    list(APPEND gpu_packages ${MESHGRAD_NCCL_LIBRARY})
+    target_include_directories(meshgrad_gpu_cuda SYSTEM PRIVATE ${MESHGRAD_NCCL_HEADERS})
+  endif()
   target_link_libraries(meshgrad_gpu_cuda PRIVATE ${gpu_packages})
   set(gpu_side cuda)
 else()
-  file(GLOB gpu_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/*/*_none.cpp)
-  meshgrad_gpu_side(none ${gpu_sources})
+  # The kernels' sources as C++: memory plans for a GPU run their host code, and the optimiser drops the rest.
+  file(GLOB_RECURSE kernel_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu)
+  set_source_files_properties(${kernel_sources} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-O1;-g0;-Wno-unknown-pragmas")
+  file(GLOB_RECURSE gpu_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/engine/*_none.cpp
+    ${PROJECT_SOURCE_DIR}/kernels/*_none.cpp)
+  meshgrad_gpu_side(none ${gpu_sources} ${kernel_sources} ${PROJECT_SOURCE_DIR}/kernels/cuda/tables.cpp)
+  target_compile_definitions(meshgrad_gpu_none PRIVATE MESHGRAD_PLAN_ONLY)
   set(gpu_packages "")
   set(gpu_side none)
 endif()

@@ -3,7 +3,7 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
-#include <meshgrad/engine/memory/source_callback.h>
+#include <meshgrad/engine/memory/source.h>
 
 #include <map>
 
@@ -31,7 +31,7 @@ std::shared_ptr<MemorySource> memory_of(Runtime& runtime, const std::string& nam
     ++frees;
     held->erase(address);
   };
-  return std::make_shared<CallbackMemorySource>(std::move(callbacks), runtime.device(), kAddressSpace);
+  return make_callback_memory(std::move(callbacks), runtime.device(), kAddressSpace);
 }
 
 }  // namespace
@@ -46,6 +46,7 @@ CapturedWork::CapturedWork(Runtime& runtime, std::string name, std::function<voi
     runtime.log_once(level, std::string(text));
   };
   options.autotune = runtime.autotune();
+  options.tf32 = runtime.tf32();
   options.memory = memory_of(runtime, name_, bytes_, frees_);
   options.dry = runtime.dry();
   own_.emplace(std::move(options));

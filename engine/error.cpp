@@ -51,6 +51,10 @@ DeviceError device_error(std::string_view where, std::string_view needed, std::s
                          std::string_view fix) {
   return DeviceError(text_of(where, needed, got, fix));
 }
+RankError rank_error(std::string_view where, std::string_view needed, std::string_view got,
+                     std::string_view fix) {
+  return RankError(text_of(where, needed, got, fix));
+}
 
 ThreadsUnavailable::ThreadsUnavailable(std::string what_needed, std::string what_got)
     : InvalidArgument(

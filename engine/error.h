@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Errors: six kinds, each its own type, so that a caller catches only what it can handle.
+// Errors: seven kinds, each its own type, so that a caller catches only what it can handle.
 #pragma once
 #include <cstdint>
 #include <stdexcept>
@@ -10,7 +10,7 @@
 #pragma GCC visibility push(default)
 namespace meshgrad {
 
-enum class ErrorKind { invalid_argument, config, data, out_of_memory, device, internal };
+enum class ErrorKind { invalid_argument, config, data, out_of_memory, device, ranks, internal };
 
 /// Base of all errors thrown by meshgrad. `what()` reads `[where] needed X, got Y; fix: Z`.
 class Error : public std::runtime_error {
@@ -42,6 +42,10 @@ struct OutOfMemory : Error {
 struct DeviceError : Error {
   explicit DeviceError(const std::string& text) : Error(ErrorKind::device, text) {}
 };
+/// Another rank of the job ended, does something else, or does not answer.
+struct RankError : Error {
+  explicit RankError(const std::string& text) : Error(ErrorKind::ranks, text) {}
+};
 /// The system starts no more threads. `needed` and `got` let a caller word the error for its own users.
 struct ThreadsUnavailable : InvalidArgument {
   ThreadsUnavailable(std::string what_needed, std::string what_got);
@@ -63,6 +67,8 @@ DataError data_error(std::string_view where, std::string_view needed, std::strin
                      std::string_view fix);
 DeviceError device_error(std::string_view where, std::string_view needed, std::string_view got,
                          std::string_view fix);
+RankError rank_error(std::string_view where, std::string_view needed, std::string_view got,
+                     std::string_view fix);
 
 /// The text names the source line of the caller.
 InternalError internal_error(std::string_view what, const char* file = __builtin_FILE(),

@@ -30,10 +30,13 @@ class CurrentDevice {
  private:
   int device_, previous_;
 };
-/// Streaming multiprocessors: the number of thread blocks of a persistent kernel. Without a device, that of
-/// an H200 (132), so that dry runs can plan.
+/// Of an H100 or H200, for dry runs that plan without a device.
+inline constexpr int kPlannedMultiprocessors = 132;
+inline constexpr int kPlannedSharedBytes = 227 * 1024;
+/// Streaming multiprocessors: the number of thread blocks of a persistent kernel. Without a device,
+/// kPlannedMultiprocessors.
 int multiprocessors(int device);
-/// Shared memory that one thread block may opt in to, in bytes. Without a device, that of an H200 (227 KiB).
+/// Shared memory that one thread block may opt in to, in bytes. Without a device, kPlannedSharedBytes.
 int shared_bytes(int device);
 /// Memory of a device in bytes, counting all processes that use it.
 struct DeviceMemory {

@@ -113,12 +113,10 @@ CurrentDevice::~CurrentDevice() {
   if (previous_ != device_) consumed(cudaSetDevice(previous_));
 }
 int multiprocessors(int device) {
-  constexpr int kFallback = 132;
-  return attribute(cudaDevAttrMultiProcessorCount, device, kFallback);
+  return attribute(cudaDevAttrMultiProcessorCount, device, kPlannedMultiprocessors);
 }
 int shared_bytes(int device) {
-  constexpr int kFallback = 227 * 1024;
-  return attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device, kFallback);
+  return attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device, kPlannedSharedBytes);
 }
 DeviceMemory memory(int device) {
   const CurrentDevice current(device);

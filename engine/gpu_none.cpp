@@ -27,8 +27,8 @@ std::vector<CudaDevice> devices() { return {}; }
 std::string why_no_devices() { return "a build without CUDA"; }
 CurrentDevice::CurrentDevice(int) : device_(0), previous_(0) { refuse(); }
 CurrentDevice::~CurrentDevice() = default;
-int multiprocessors(int) { refuse(); }
-int shared_bytes(int) { refuse(); }
+int multiprocessors(int) { return kPlannedMultiprocessors; }
+int shared_bytes(int) { return kPlannedSharedBytes; }
 DeviceMemory memory(int) { refuse(); }
 void* create_stream(int) { refuse(); }
 void destroy_stream(void*) noexcept {}

@@ -4,7 +4,6 @@
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/memory/source_counted.h>
 #include <meshgrad/engine/memory/source_cuda.h>
-#include <meshgrad/engine/memory/source_host.h>
 #include <meshgrad/engine/runtime.h>
 
 namespace meshgrad {
@@ -19,11 +18,16 @@ std::shared_ptr<MemorySource> memory_of(const RuntimeOptions& options) {
   if (options.dry) {
     return std::make_shared<SimulatedMemorySource>(kDryCapacity, expandable, int64_t{2} << 20, device);
   }
-  if (device.kind == DeviceKind::cpu) return std::make_shared<HostMemorySource>();
+  if (device.kind == DeviceKind::cpu) return make_host_memory();
   return expandable ? make_cuda_virtual_memory(device.index) : make_cuda_memory(device.index);
 }
 
 std::shared_ptr<void> make_stream(const RuntimeOptions& options) {
+  if (options.stream != nullptr) {
+    if (options.device.kind == DeviceKind::cpu)
+      throw invalid_argument("RuntimeOptions::stream", "null for a CPU", "a stream", "set a CUDA device");
+    return {options.stream, [](void*) {}};
+  }
   if (options.device.kind == DeviceKind::cpu || options.dry) return nullptr;
   return {gpu::create_stream(options.device.index), gpu::destroy_stream};
 }
@@ -49,7 +53,8 @@ Runtime::Runtime(RuntimeOptions options)
           CachingAllocator::create(with_stream(memory_of(options), native_stream_), options.allocator)),
       seed_(options.seed),
       log_(std::move(options.log)),
-      autotune_(options.autotune) {}
+      autotune_(options.autotune),
+      tf32_(options.tf32) {}
 
 void Runtime::log_once(LogLevel level, const std::string& text) {
   {

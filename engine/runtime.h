@@ -28,8 +28,12 @@ struct RuntimeOptions {
   AllocatorOptions allocator{};
   LogSink log{};          ///< receives messages, from any thread; none: they are dropped
   bool autotune = false;  ///< measure the algorithms that GPU libraries offer, and keep the choices on disk
+  bool tf32 = false;      ///< GEMMs of f32 on a GPU may round their operands to TF32 (10 bits of fraction)
   std::shared_ptr<MemorySource>
-      memory{};  ///< a host application's memory (source_callback.h); null: the device's
+      memory{};  ///< a host application's memory (make_callback_memory); null: the device's
+  /// A host application's cudaStream_t of that device, which all work is then queued on; it outlives the
+  /// Runtime and its tensors. Null: a stream of the Runtime's own.
+  void* stream = nullptr;
   /// Dry run: kernels and copies are skipped and memory is only counted (SimulatedMemorySource). Shows the
   /// memory that a program would take, even on a device that is absent. Tensor values must not be read.
   bool dry = false;
@@ -37,7 +41,8 @@ struct RuntimeOptions {
 
 class Runtime {
  public:
-  /// Throws DeviceError when the device or its memory cannot be used, ThreadsUnavailable.
+  /// Throws DeviceError when the device or its memory cannot be used, ThreadsUnavailable, InvalidArgument for
+  /// a stream without a GPU.
   explicit Runtime(RuntimeOptions options = {});
   /// Waits for work that is queued on the stream. Tensors may outlive the Runtime.
   ~Runtime();
@@ -51,6 +56,7 @@ class Runtime {
   ThreadPool& threads() { return pool_; }
   uint64_t seed() const { return seed_; }
   bool autotune() const { return autotune_; }
+  bool tf32() const { return tf32_; }
   bool dry() const { return stream_.dry(); }
   /// Library handles (cuBLASLt and its workspace) that the GPU kernels create on first use and alone know the
   /// type of; destroyed with the Runtime.
@@ -71,6 +77,7 @@ class Runtime {
   std::mutex logged_mutex_;
   std::set<std::string> logged_;
   bool autotune_;
+  bool tf32_;
   std::shared_ptr<void> gpu_libraries_;
 };
 

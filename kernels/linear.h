@@ -12,7 +12,6 @@
 #include <meshgrad/engine/tensor.h>
 #include <meshgrad/kernels/activation.h>
 
-#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// y = x W + b.
@@ -48,4 +47,3 @@ void linear_backward(const LinearBackward& args, Runtime& runtime, const Stream&
 }  // namespace kernels
 
 }  // namespace meshgrad
-#pragma GCC visibility pop

@@ -11,7 +11,8 @@
 // recomputed, so both give the same bits. Deterministic for any number of threads.
 #pragma once
 #include <meshgrad/engine/inline_vector.h>
-#include <meshgrad/kernels/linear.h>
+#include <meshgrad/engine/tensor.h>
+#include <meshgrad/kernels/activation.h>
 
 #include <vector>
 

@@ -8,7 +8,6 @@
 #include <meshgrad/engine/tensor.h>
 #include <meshgrad/kernels/step_state.h>
 
-#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// A StepState in device memory is a u8 tensor [kStepStateBytes].
@@ -58,4 +57,3 @@ void optimizer_update(const OptimizerUpdate& args, const Stream& stream);
 }  // namespace kernels
 
 }  // namespace meshgrad
-#pragma GCC visibility pop

@@ -53,9 +53,9 @@ extern const StateErrorKernels state_error_kernels;
 namespace kernels {
 
 const KernelTables& cpu_tables();
-/// Of the GPU side that this program was linked with (see engine/gpu.h); null in a build without CUDA.
-const KernelTables* gpu_tables();
-/// Throws InternalError for a GPU in a build without CUDA.
+/// Of the GPU side that this program was linked with (see engine/gpu.h). In a build without CUDA they
+/// are for dry-run streams alone.
+const KernelTables& gpu_tables();
 const KernelTables& tables(Device device);
 
 /// Calls visit(family, kernel, entry) for every entry, `kernel` being the name of the function that

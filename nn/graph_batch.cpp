@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/autograd/halo.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/nn/graph_batch.h>
 
@@ -14,15 +15,26 @@ void need_rows(const std::string& where, const Tensor& tensor, int64_t rows, std
                          std::to_string(tensor.rows()));
 }
 
+std::string text_of(int64_t nodes, int64_t ghosts) {
+  return std::to_string(nodes) + " nodes" +
+         (ghosts > 0 ? " and " + std::to_string(ghosts) + " ghosts" : std::string());
+}
+
 }  // namespace
 
 void GraphBatch::check() const {
   need_rows("node_features", node_features, nodes, "of batch.nodes");
   bool padded = false;
+  if (halo != nullptr && halo->owned != nodes) {
+    throw invalid_argument("batch: halo", std::to_string(nodes) + " owned nodes (batch.nodes)",
+                           std::to_string(halo->owned));
+  }
+  const int64_t ghosts = halo != nullptr ? halo->ghosts : 0;
   for (const EdgeSet& set : edge_sets) {
-    if (set.graph.nodes != nodes) {
+    if (set.graph.owned_nodes != nodes || set.graph.nodes != nodes + ghosts) {
       throw invalid_argument("batch: graph of edge set " + set.name,
-                             std::to_string(nodes) + " nodes (batch.nodes)", std::to_string(set.graph.nodes));
+                             text_of(nodes, ghosts) + " (batch.nodes)",
+                             text_of(set.graph.owned_nodes, set.graph.nodes - set.graph.owned_nodes));
     }
     need_rows("features of edge set " + set.name, set.features, set.graph.edges, "edge");
     padded = padded || set.graph.counts.defined();

@@ -5,6 +5,7 @@
 #include <meshgrad/kernels/graph.h>
 #include <meshgrad/kernels/mlp.h>
 
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -28,8 +29,13 @@ template <class T>  // the pragma does not reach instantiations
                                                      std::span<const int32_t> receivers,
                                                      std::span<const T> features, int64_t width);
 
+struct Halo;  // autograd/halo.h
+
 struct GraphBatch {
   int64_t nodes = 0;  ///< rows of the node tensors; Graph::counts has the real number
+  /// Of a part of a mesh that is split: the nodes above are those that it owns, and its graphs' halo nodes
+  /// are exchanged in front of each round of message passing. Null: the mesh is whole.
+  std::shared_ptr<const Halo> halo;
   /// [graphs + 1]: nodes of graph g are offsets[g] .. offsets[g+1] - 1. Empty: one graph.
   std::vector<int64_t> graph_offsets;
   Tensor node_features;  ///< [nodes, node_inputs], normalised
@@ -40,7 +46,7 @@ struct GraphBatch {
   /// are not defined are left out.
   void check() const;
 
-  Rows node_rows() const { return edge_sets.empty() ? Rows(nodes) : edge_sets.front().graph.node_rows(); }
+  Rows node_rows() const { return edge_sets.empty() ? Rows(nodes) : edge_sets.front().graph.owned_rows(); }
 };
 
 }  // namespace meshgrad

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/nn/mesh_graph_net.h>
+#include <meshgrad/nn/mlp.h>
 
 namespace meshgrad {
 namespace {
@@ -121,11 +122,13 @@ struct MessagePassingBlock {
                     const Values& before) const {
     check_batch(batch, before, edges.size());
     const Variable& latents = before.front();
+    // Of a part of a mesh, ghosts are senders alone.
+    const Variable senders = batch.halo != nullptr ? ops::halo_exchange(tape, latents, *batch.halo) : latents;
     Values inputs{latents};
     Values after{Variable()};
     for (size_t set = 0; set < edges.size(); ++set) {
       const EdgeUpdate update =
-          update_edges(tape, parameters, batch.edge_sets[set].graph, edges[set], latents, before[set + 1]);
+          update_edges(tape, parameters, batch.edge_sets[set].graph, edges[set], senders, before[set + 1]);
       after.push_back(update.edges);
       inputs.push_back(update.aggregate);
     }

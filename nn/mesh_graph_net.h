@@ -3,7 +3,6 @@
 // Source: Pfaff et al., "Learning mesh-based simulation with graph networks" (2021), section 3.2 and appendix
 // A.1.
 #pragma once
-#include <meshgrad/nn/mlp.h>
 #include <meshgrad/nn/model.h>
 
 #pragma GCC visibility push(default)

@@ -2,9 +2,8 @@
 // Mlp: the layer that every part of a MeshGraphNet is made of.
 #pragma once
 #include <meshgrad/autograd/ops.h>
-#include <meshgrad/nn/parameter.h>
+#include <meshgrad/nn/model.h>
 
-#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// Linear, activation, ..., linear, and a norm unless it is the decoder's. `inputs` are the widths of the
@@ -18,11 +17,6 @@ struct MlpOptions {
   int64_t hidden_layers = 2;
   Activation activation = Activation::relu;
   Norm norm = Norm::layer;
-};
-
-enum class ComputePath : uint8_t {
-  fused,    ///< one kernel an MLP, tile by tile
-  op_by_op  ///< one kernel an op, each saving what its backward reads: the baseline and the check
 };
 
 class Mlp {
@@ -50,4 +44,3 @@ class Mlp {
 };
 
 }  // namespace meshgrad
-#pragma GCC visibility pop

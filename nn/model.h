@@ -31,6 +31,12 @@ struct Model {
   std::vector<Stage> stages;
 };
 
+/// How the MLPs of a model run.
+enum class ComputePath : uint8_t {
+  fused,    ///< one kernel an MLP, tile by tile
+  op_by_op  ///< one kernel an op, each saving what its backward reads: the baseline and the check
+};
+
 /// What a model's first layers take, and its last one gives.
 struct ModelSizes {
   int64_t node_inputs = 0;

@@ -13,7 +13,7 @@ FUNCTION_LINES = 80
 MACROS_PER_KLOC = 1.0
 LAYERS = ["engine", "kernels", "autograd", "nn", "train"]
 # The rooms of train/, each seeing only those before it; train.{h,cpp} stands between report/ and cli/. replay/ sees none.
-ROOMS = ["config", "io", "data", "task", "run", "planning", "report", "train.h", "cli"]
+ROOMS = ["config", "io", "data", "task", "run", "planning", "report", "train.h", "embed", "cli"]
 ABOVE_ALL = ["bench", "tests", "examples"]
 CODE = {".h", ".cpp", ".cu", ".cuh"}
 SPDX = "SPDX-License-Identifier: Apache-2.0"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradcheck.h"
+#include <meshgrad/autograd/halo.h>
 #include <meshgrad/engine/random.h>
 
 #include <cmath>
@@ -194,6 +195,32 @@ void add_unroll(Runtime& runtime, Source& source, std::vector<OpSample>& list) {
                   }});
 }
 
+/// A part whose neighbour is itself, as the two ends of a periodic mesh are.
+class ExchangeWithItself : public HaloExchange {
+ public:
+  explicit ExchangeWithItself(Runtime& runtime) : runtime_(runtime) {}
+  void forward(const Halo&, const Tensor& sent, const Tensor& ghosts) override {
+    copy(sent, ghosts, runtime_.stream());
+  }
+  void backward(const Halo&, const Tensor& d_ghosts, const Tensor& d_sent) override {
+    copy(d_ghosts, d_sent, runtime_.stream());
+  }
+
+ private:
+  Runtime& runtime_;
+};
+
+void add_halo(Runtime& runtime, Source& source, std::vector<OpSample>& list) {
+  const std::vector<int32_t> sent{3, 1, 3, 4};
+  const auto halo = std::make_shared<Halo>(
+      make_halo(runtime, 5, {{0, 4, 4}}, sent, std::make_shared<ExchangeWithItself>(runtime)));
+  const Variable x = source.leaf({5, 3});
+  // Used twice, so that the second gradient is added to the first.
+  list.push_back({"halo_exchange", "", {x}, {}, [=](Tape& t) {
+                    return std::vector{ops::halo_exchange(t, x, *halo), ops::halo_exchange(t, x, *halo)};
+                  }});
+}
+
 /// sum_k c_k y_k with the c of `seed`.
 double weighted_sum(const std::vector<Variable>& outputs, uint64_t seed) {
   double total = 0.0;
@@ -246,6 +273,7 @@ std::vector<OpSample> all_op_samples(Runtime& runtime, uint64_t seed, DType dtyp
   add_fused(runtime, source, list);
   add_loss(runtime, source, list);
   add_unroll(runtime, source, list);
+  add_halo(runtime, source, list);
   return list;
 }
 

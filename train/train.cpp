@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/ranks/collectives.h>
 #include <meshgrad/train/io/host_memory_error.h>
 #include <meshgrad/train/planning/plan.h>
 #include <meshgrad/train/planning/recompute.h>
@@ -6,6 +7,8 @@
 #include <meshgrad/train/run/resume_check.h>
 #include <meshgrad/train/run/trainer.h>
 #include <meshgrad/train/train.h>
+
+#include <algorithm>
 
 namespace meshgrad {
 namespace {
@@ -60,8 +63,14 @@ TrainResult train(Runtime& runtime, const Config& asked, const TrainOptions& opt
       options.resume && asked.train.batch == kAutoBatch
           ? checkpoint_to_resume(asked.run.dir, options.checkpoint, options.command)
           : "";
-  const Config config = resolve_batch(runtime, asked, resumed, note);
-  if (!note.empty() && options.observer.message) options.observer.message(note);
+  Config config = resolve_batch(runtime, asked, resumed, note);
+  if (options.ranks != nullptr && asked.train.batch == kAutoBatch) {
+    // What fits on every rank.
+    const std::vector<int64_t> fitting = all_gather(*options.ranks, config.train.batch, "train.batch");
+    config.train.batch = *std::min_element(fitting.begin(), fitting.end());
+  }
+  const bool speaks = options.ranks == nullptr || options.ranks->first();
+  if (!note.empty() && speaks && options.observer.message) options.observer.message(note);
   const std::filesystem::path memory_dir = std::filesystem::path(config.run.dir) / "memory";
   const bool history = runtime.allocator().options().history > 0;
   advise_on_memory(runtime, config);
@@ -69,11 +78,11 @@ TrainResult train(Runtime& runtime, const Config& asked, const TrainOptions& opt
     const TrainResult result =
         with_host_memory_named(config.data.path, !runtime.stream().on_gpu(), "to train", [&] {
           Trainer trainer(runtime, config, options, [&](const Task& task, const Model& model) {
-            return choose(runtime, config, options.observer, task, model);
+            return choose(runtime, config, speaks ? options.observer : TrainObserver(), task, model);
           });
           return trainer.run();
         });
-    if (history) write_memory_files(memory_dir, runtime.allocator());
+    if (history && speaks) write_memory_files(memory_dir, runtime.allocator());
     return result;
   } catch (const OutOfMemory&) {
     try {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/autograd/recompute/save_policy.h>
+#include <meshgrad/autograd/recompute/checkpoint.h>
 
 #include <algorithm>
 
 namespace meshgrad {
 namespace {
 
-constexpr std::string_view kOps[] = {"linear", "activation",  "norm", "add",
-                                     "concat", "segment_sum", "mlp",  "edge_update"};
+constexpr std::string_view kOps[] = {"linear",      "activation", "norm",        "add",          "concat",
+                                     "segment_sum", "mlp",        "edge_update", "halo_exchange"};
 
 uint32_t bit_of(std::string_view op) {
   const auto* const found = std::find(std::begin(kOps), std::end(kOps), op);

@@ -2,7 +2,7 @@
 // SegmentPlan: what the first run of a recomputed segment records for the second: its ops, and which of them
 // must run again. Private to the tape and checkpoint().
 #pragma once
-#include <meshgrad/autograd/recompute/save_policy.h>
+#include <meshgrad/autograd/recompute/checkpoint.h>
 
 #include <memory>
 #include <optional>

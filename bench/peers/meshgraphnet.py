@@ -360,7 +360,18 @@ def run(torch, options):
 
 
 def main(arguments=None):
-    options = parse(arguments)
+    """Rows of several sets of options, divided by --next: PyTorch is imported once."""
+    words, sets = list(sys.argv[1:] if arguments is None else arguments), [[]]
+    for word in words:
+        sets.append([]) if word == "--next" else sets[-1].append(word)
+    codes, rows = [], []
+    for options in [parse(part) for part in sets]:
+        codes.append(run_one(options, rows))
+    return max(codes)
+
+
+def run_one(options, rows):
+    """Appends the row to those before it and writes them; the exit code."""
     try:
         import torch
         if options.threads:
@@ -380,7 +391,8 @@ def main(arguments=None):
               f"{row['gflops']:.0f} GFLOP/s, {row['memory_peak_mib']:.0f} MiB, {row['parameters']} parameters")
     if options.json:
         with open(options.json, "w") as file:
-            json.dump([row], file, indent=1)
+            json.dump(rows + [row], file, indent=1)
+    rows.append(row)
     return 0
 
 

@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <exception>
 
 namespace meshgrad {
 namespace {
@@ -43,7 +42,8 @@ CachingAllocator::CachingAllocator(std::shared_ptr<MemorySource> source, const A
       options_(options),
       limit_(limit_of(*source_, options)),
       expandable_(options.expandable_segments && source_->expandable()),
-      recorder_(options.history) {}
+      names_(std::make_unique<NameTable>()),
+      recorder_(std::make_unique<MemoryRecorder>(options.history)) {}
 
 CachingAllocator::~CachingAllocator() {
   synchronize();
@@ -94,7 +94,7 @@ Block* CachingAllocator::allocate_block(Request& request, std::string_view name,
   request.home = &heap;
   request.bytes = round_up(std::clamp<int64_t>(bytes, 1, limit_), BlockHeap::kRounding);
   request.alignment = std::max(alignment, BlockHeap::kRounding);
-  request.name = names_.inside(scopes_.empty() ? 0 : scopes_.back(), name);
+  request.name = names_->inside(scopes_.empty() ? 0 : scopes_.back(), name);
   // 0: no name, and the policy predicts from sizes alone.
   const uint64_t owner =
       request.name == 0 ? 0 : uint64_t{request.name} * kTagCount + static_cast<uint64_t>(request.tag);
@@ -111,47 +111,61 @@ Block* CachingAllocator::allocate_block(Request& request, std::string_view name,
   Found found = possible ? find_block(heap, request) : Found{};
   const bool after_callbacks = possible && found.block == nullptr;
   if (after_callbacks) found = run_callbacks(heap, request, lock);
-  if (found.block == nullptr) throw_out_of_memory(request);
+  if (found.block == nullptr) throw_out_of_memory(request, lock);
   if (after_callbacks || stats_.flushes > flushes) ++stats_.retries;
   start_use(*found.heap, found.block, request);
   if (raw) raw_[pointer_of(found.block->address)] = found.block;
   return found.block;
 }
 
-/// Calls the callbacks in order, unlocked, until a block is found after one of them.
+bool CachingAllocator::in_callback() const {
+  return std::find(in_callback_.begin(), in_callback_.end(), std::this_thread::get_id()) !=
+         in_callback_.end();
+}
+
+/// Calls a function of the application with the allocator unlocked.
+template <class Function>
+auto CachingAllocator::call_unlocked(std::unique_lock<std::mutex>& lock, const Function& function) {
+  struct Relock {
+    CachingAllocator& allocator;
+    std::unique_lock<std::mutex>& lock;
+    ~Relock() {
+      lock.lock();
+      std::erase(allocator.in_callback_, std::this_thread::get_id());
+    }
+  };
+  in_callback_.push_back(std::this_thread::get_id());
+  lock.unlock();
+  const Relock relock{*this, lock};
+  return function();
+}
+
+/// Calls the callbacks in order, until a block is found after one of them.
 CachingAllocator::Found CachingAllocator::run_callbacks(Heap& heap, const Request& request,
                                                         std::unique_lock<std::mutex>& lock) {
-  // An allocation inside a callback calls no callbacks, which would recurse without end.
-  const std::thread::id self = std::this_thread::get_id();
-  if (std::find(in_callback_.begin(), in_callback_.end(), self) != in_callback_.end()) return {};
+  if (in_callback()) return {};  // or callbacks that allocate would recurse without end
   for (size_t i = 0; i < callbacks_.size(); ++i) {
     const std::function<bool()> callback = callbacks_[i];
-    in_callback_.push_back(self);
-    lock.unlock();
-    bool freed = false;
-    std::exception_ptr error;
-    try {
-      freed = callback();
-    } catch (...) {
-      error = std::current_exception();
-    }
-    lock.lock();
-    std::erase(in_callback_, self);
-    if (error) std::rethrow_exception(error);
+    const bool freed = call_unlocked(lock, callback);
     const Found found = freed ? find_block(heap, request) : Found{};
     if (found.block != nullptr) return found;
   }
   return {};
 }
 
-void CachingAllocator::throw_out_of_memory(const Request& request) {
+/// The report is of the moment when memory ran out; the advice may take seconds, in which others allocate and
+/// free.
+void CachingAllocator::throw_out_of_memory(const Request& request, std::unique_lock<std::mutex>& lock) {
   ++stats_.out_of_memory;
-  if (recorder_.records()) {
-    recorder_.record({MemoryEvent::Kind::out_of_memory, request.tag, request.stream->id(), request.name,
-                      limit_ - stats_.allocated.current, request.requested, MemoryRecorder::now()});
+  if (recorder_->records()) {
+    recorder_->record({MemoryEvent::Kind::out_of_memory, request.tag, request.stream->id(), request.name,
+                       limit_ - stats_.allocated.current, request.requested, MemoryRecorder::now()});
     record_at_shortage_ = {snapshot_locked(), history_locked()};
   }
-  throw OutOfMemory(out_of_memory_text(request));
+  const std::string text = out_of_memory_text(request);
+  std::vector<std::string> advice;
+  if (const auto advise = advice_; advise && !in_callback()) advice = call_unlocked(lock, advise);
+  throw OutOfMemory(text + fix_text(std::move(advice)));
 }
 
 /// Makes `stream`, which will write the block, wait for work of other streams that may still use it.
@@ -282,13 +296,13 @@ void CachingAllocator::advise(std::function<std::vector<std::string>()> advice) 
 
 std::string CachingAllocator::scope() const {
   const std::lock_guard lock(mutex_);
-  return scopes_.empty() ? std::string() : names_[scopes_.back()];
+  return scopes_.empty() ? std::string() : (*names_)[scopes_.back()];
 }
 
 MemoryScope::MemoryScope(CachingAllocator& allocator, std::string_view name) : allocator_(allocator) {
   const std::lock_guard lock(allocator_.mutex_);
   auto& scopes = allocator_.scopes_;
-  scopes.push_back(allocator_.names_.inside(scopes.empty() ? 0 : scopes.back(), name));
+  scopes.push_back(allocator_.names_->inside(scopes.empty() ? 0 : scopes.back(), name));
 }
 
 MemoryScope::~MemoryScope() {

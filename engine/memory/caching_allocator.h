@@ -3,7 +3,6 @@
 // everything. It needs only a source and Streams, so it can be used without the rest of meshgrad.
 // docs/allocator.md explains the policy.
 #pragma once
-#include <meshgrad/engine/memory/history.h>
 #include <meshgrad/engine/memory/options.h>
 #include <meshgrad/engine/memory/source.h>
 #include <meshgrad/engine/memory/stats.h>
@@ -20,6 +19,8 @@
 #pragma GCC visibility push(default)
 namespace meshgrad {
 
+class MemoryRecorder;
+class NameTable;
 class StepPlan;
 struct Growth;
 enum class Placement : uint8_t;
@@ -65,7 +66,8 @@ class CachingAllocator : public std::enable_shared_from_this<CachingAllocator> {
   /// The text of OutOfMemory's report: totals, each tag's share, the largest live owners, fragmentation.
   std::string report() const;
   /// What OutOfMemory advises the user to change, in this order. Default: to raise the limit, if one is set.
-  /// Called with the allocator locked: it must not use this allocator.
+  /// Called with the allocator unlocked, so it may take time and use the allocator; when an allocation of its
+  /// own fails, it is not called again. Exceptions propagate out of allocate().
   void advise(std::function<std::vector<std::string>()> advice);
   /// Names of the open MemoryScopes, joined by '/'.
   std::string scope() const;
@@ -107,7 +109,10 @@ class CachingAllocator : public std::enable_shared_from_this<CachingAllocator> {
   // caching_allocator.cpp
   Block* allocate_block(Request& request, std::string_view name, bool raw);
   Found run_callbacks(Heap& heap, const Request& request, std::unique_lock<std::mutex>& lock);
-  [[noreturn]] void throw_out_of_memory(const Request& request);
+  bool in_callback() const;
+  template <class Function>
+  auto call_unlocked(std::unique_lock<std::mutex>& lock, const Function& function);
+  [[noreturn]] void throw_out_of_memory(const Request& request, std::unique_lock<std::mutex>& lock);
   void start_use(Heap& heap, Block* block, const Request& request);
   void wait_for_streams(Heap& heap, const Block& block, const Stream& stream);
   void free_block(Block* block);
@@ -152,6 +157,7 @@ class CachingAllocator : public std::enable_shared_from_this<CachingAllocator> {
   MemorySnapshot::Block describe(const Heap& heap, const Block& block) const;
   std::string report_locked() const;
   std::string out_of_memory_text(const Request& request) const;
+  std::string fix_text(std::vector<std::string> advice) const;
 
   const std::shared_ptr<MemorySource> source_;
   const AllocatorOptions options_;
@@ -163,15 +169,15 @@ class CachingAllocator : public std::enable_shared_from_this<CachingAllocator> {
   std::unordered_map<const void*, Block*> raw_;
   std::deque<LiveBlock> live_blocks_;
   std::vector<LiveBlock*> unused_live_blocks_;
-  NameTable names_;
+  const std::unique_ptr<NameTable> names_;
   std::vector<uint32_t> scopes_;
-  MemoryRecorder recorder_;
+  const std::unique_ptr<MemoryRecorder> recorder_;
   std::optional<MemoryRecord> record_at_shortage_;  // when memory last ran out, for record()
   std::vector<std::function<bool()>> callbacks_;
   std::function<std::vector<std::string>()> advice_;
   std::shared_ptr<Step> step_;
   int64_t steps_ = 0;                         // begun so far
-  std::vector<std::thread::id> in_callback_;  // threads that run a callback
+  std::vector<std::thread::id> in_callback_;  // threads that run a callback, or the advice
   bool releasing_ = false;                    // inside release_unused()
   MemoryStats stats_;
 };

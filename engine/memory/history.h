@@ -8,7 +8,6 @@
 #include <functional>
 #include <unordered_map>
 
-#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// Maps names of allocations, with their scopes, to small numbers. Looking up a known name makes no heap
@@ -58,4 +57,3 @@ class MemoryRecorder {
 };
 
 }  // namespace meshgrad
-#pragma GCC visibility pop

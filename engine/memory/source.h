@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // MemorySource: where an allocator gets its memory, and how it waits for queued work. An interface, because
-// host applications can implement their own (or use CallbackMemorySource).
+// host applications can implement their own, or give the functions of their allocator (make_callback_memory).
 #pragma once
 #include <meshgrad/engine/stream.h>
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 
 #pragma GCC visibility push(default)
 namespace meshgrad {
@@ -50,6 +52,36 @@ class MemorySource {
   /// Blocks until all work queued on `stream` is done.
   virtual void synchronize(const Stream& stream) { static_cast<void>(stream); }
 };
+
+/// Memory of this machine, mapped in huge pages: expandable, by mmap. Unmapped memory returns to the system
+/// at once. `capacity` limits mapped bytes; 0 means available_memory() at this moment.
+std::shared_ptr<MemorySource> make_host_memory(int64_t capacity = 0);
+
+/// The application's functions. The last four are for devices with queues and have the meaning of
+/// MemorySource's functions of that name; set all of them or none (then work counts as done once it is
+/// queued). They are called under the allocator's lock: they must not call that allocator, and only
+/// `allocate` may throw.
+struct MemoryCallbacks {
+  std::function<void*(int64_t bytes)> allocate;  ///< at any alignment; nullptr or an exception: no memory
+  std::function<void(void* memory, int64_t bytes)> free;  ///< a pointer from allocate, with its size
+  std::function<uint64_t(const Stream& stream)> record;
+  std::function<void(const Stream& stream, uint64_t event)> wait;
+  std::function<void(uint64_t event)> forget;
+  std::function<void(const Stream& stream)> synchronize;
+};
+
+/// Memory of a host application (a buffer, or another library's pool):
+///
+///   MemoryCallbacks callbacks;
+///   callbacks.allocate = [pool](int64_t bytes) { return pool->allocate(bytes); };
+///   callbacks.free = [pool](void* memory, int64_t bytes) { pool->deallocate(memory, bytes); };
+///   auto source = make_callback_memory(std::move(callbacks), Device{}, int64_t{4} << 30);
+///
+/// Not expandable. At most `capacity` bytes are allocated at a time, in multiples of `granularity`, plus 4
+/// KiB each when the application's memory is not aligned to 4 KiB. Throws InvalidArgument when a callback is
+/// missing, `capacity` is below 1, or `granularity` is not a power of two of 4096 or more.
+std::shared_ptr<MemorySource> make_callback_memory(MemoryCallbacks callbacks, Device device, int64_t capacity,
+                                                   int64_t granularity = int64_t{2} << 20);
 
 }  // namespace meshgrad
 #pragma GCC visibility pop

@@ -35,6 +35,11 @@ void check(const MemoryCallbacks& callbacks, int64_t capacity, int64_t granulari
 
 }  // namespace
 
+std::shared_ptr<MemorySource> make_callback_memory(MemoryCallbacks callbacks, Device device, int64_t capacity,
+                                                   int64_t granularity) {
+  return std::make_shared<CallbackMemorySource>(std::move(callbacks), device, capacity, granularity);
+}
+
 CallbackMemorySource::CallbackMemorySource(MemoryCallbacks callbacks, Device device, int64_t capacity,
                                            int64_t granularity)
     : callbacks_(std::move(callbacks)), device_(device), capacity_(capacity), granularity_(granularity) {

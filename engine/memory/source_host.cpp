@@ -22,6 +22,10 @@ void advise_huge_pages(char* address, int64_t bytes) {
 
 }  // namespace
 
+std::shared_ptr<MemorySource> make_host_memory(int64_t capacity) {
+  return std::make_shared<HostMemorySource>(capacity);
+}
+
 char* reserve_addresses(int64_t bytes, int64_t alignment) {
   if (bytes <= 0 || bytes > INT64_MAX - alignment) return nullptr;
   void* memory = mmap(nullptr, static_cast<size_t>(bytes + alignment), PROT_NONE, kAddressesOnly, -1, 0);

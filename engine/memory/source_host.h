@@ -3,7 +3,6 @@
 #pragma once
 #include <meshgrad/engine/memory/source.h>
 
-#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// Expandable, by mmap. Unmapped memory returns to the system at once and faults when it is read; newly
@@ -41,4 +40,3 @@ char* reserve_addresses(int64_t bytes, int64_t alignment);
 bool drop_mapping(char* address, int64_t bytes);
 
 }  // namespace meshgrad
-#pragma GCC visibility pop

@@ -146,7 +146,7 @@ MemorySnapshot::Block CachingAllocator::describe(const Heap& heap, const Block& 
     entry.requested = live.requested;
     entry.stream = live.home->stream.id();
     entry.tag = live.tag;
-    entry.name = names_[live.name];
+    entry.name = (*names_)[live.name];
   }
   return entry;
 }
@@ -157,8 +157,8 @@ MemoryHistory CachingAllocator::history() const {
 }
 
 MemoryHistory CachingAllocator::history_locked() const {
-  MemoryHistory history = recorder_.history();
-  history.names = names_.all();
+  MemoryHistory history = recorder_->history();
+  history.names = names_->all();
   return history;
 }
 
@@ -179,15 +179,15 @@ void CachingAllocator::reset_peak() {
 }
 
 void CachingAllocator::record_event(MemoryEvent::Kind kind, const Block& block, const LiveBlock& live) {
-  if (!recorder_.records()) return;
-  recorder_.record({kind, live.tag, live.home->stream.id(), live.name, block.address, live.requested,
-                    MemoryRecorder::now()});
+  if (!recorder_->records()) return;
+  recorder_->record({kind, live.tag, live.home->stream.id(), live.name, block.address, live.requested,
+                     MemoryRecorder::now()});
 }
 
 void CachingAllocator::record_event(MemoryEvent::Kind kind, const Heap& heap, int64_t address,
                                     int64_t bytes) {
-  if (!recorder_.records()) return;
-  recorder_.record({kind, Tag::host, heap.stream.id(), 0, address, bytes, MemoryRecorder::now()});
+  if (!recorder_->records()) return;
+  recorder_->record({kind, Tag::host, heap.stream.id(), 0, address, bytes, MemoryRecorder::now()});
 }
 
 namespace {
@@ -234,7 +234,7 @@ std::string CachingAllocator::report_locked() const {
   }
   std::vector<std::pair<int64_t, std::string>> largest;
   for (const auto& [owner, bytes] : owners) {
-    const std::string& name = names_[owner.first];
+    const std::string& name = (*names_)[owner.first];
     largest.emplace_back(bytes,
                          fmt::format("{} ({})", name.empty() ? "unnamed" : name, name_of(owner.second)));
   }
@@ -246,16 +246,18 @@ std::string CachingAllocator::report_locked() const {
   return text;
 }
 
-/// The message of OutOfMemory.
+/// The message of OutOfMemory, but what to do about it.
 std::string CachingAllocator::out_of_memory_text(const Request& request) const {
-  const std::string& name = names_[request.name];
-  std::string text = fmt::format("[allocate{}{}] needed {} bytes for {} ({:.1f} MiB), and {} has no room\n{}",
-                                 name.empty() ? "" : " ", name, request.requested, name_of(request.tag),
-                                 mebibytes(request.requested), name_of(device()), report_locked());
-  std::vector<std::string> advice = advice_ ? advice_() : std::vector<std::string>();
-  if (advice.empty() && limit_ < source_->capacity()) advice.push_back("raise the memory limit");
-  if (advice.empty()) advice.push_back("free what is not needed, or use a device with more memory");
-  text += advice.size() == 1 ? "fix: " + advice[0] : "fix: in this order,";
+  const std::string& name = (*names_)[request.name];
+  return fmt::format("[allocate{}{}] needed {} bytes for {} ({:.1f} MiB), and {} has no room\n{}",
+                     name.empty() ? "" : " ", name, request.requested, name_of(request.tag),
+                     mebibytes(request.requested), name_of(device()), report_locked());
+}
+
+std::string CachingAllocator::fix_text(std::vector<std::string> advice) const {
+  if (advice.empty() && limit_ < source_->capacity()) advice.emplace_back("raise the memory limit");
+  if (advice.empty()) advice.emplace_back("free what is not needed, or use a device with more memory");
+  std::string text = advice.size() == 1 ? "fix: " + advice[0] : "fix: in this order,";
   for (size_t i = 0; advice.size() > 1 && i < advice.size(); ++i)
     text += fmt::format("\n  {}. {}", i + 1, advice[i]);
   return text;

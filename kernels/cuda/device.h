@@ -16,7 +16,7 @@
 #include <cuda_fp16.h>
 #define MESHGRAD_SHARED(type, name, count) __shared__ type name[count]
 #else
-#include <simt.h>
+#include <meshgrad/kernels/cuda/simt.h>
 #define MESHGRAD_SHARED(type, name, count) type* const name = simt::static_shared<type>(count)
 #endif
 
@@ -59,6 +59,35 @@ __device__ uint32_t pack(float low, float high) {
     const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
     return *reinterpret_cast<const uint32_t*>(&both);
   }
+}
+
+/// relu of both halves of a pair. A NaN stays one, with a positive sign; -0 may become 0.
+template <class T>
+__device__ uint32_t relu_pairs(uint32_t pair) {
+  if constexpr (dtype_of<T>() == DType::f16) {
+    asm("max.NaN.f16x2 %0, %0, %1;" : "+r"(pair) : "r"(0));
+  } else {
+    asm("max.NaN.bf16x2 %0, %0, %1;" : "+r"(pair) : "r"(0));
+  }
+  return pair;
+}
+/// a + b of both halves, rounded to storage once.
+template <class T>
+__device__ uint32_t add_pairs(uint32_t a, uint32_t b) {
+  if constexpr (dtype_of<T>() == DType::f16) {
+    asm("add.rn.f16x2 %0, %0, %1;" : "+r"(a) : "r"(b));
+  } else {
+    // a * 1 + b: sm_80 has no addition of bf16.
+    asm("fma.rn.bf16x2 %0, %0, %2, %1;" : "+r"(a) : "r"(b), "r"(0x3f803f80));
+  }
+  return a;
+}
+/// 1 / sqrt(x) of a normal number, to within two units in the last place. The instruction alone, because the
+/// correctly rounded root and division branch, and no load or multiplication moves past a branch.
+__device__ inline float inverse_root(float x) { return rsqrtf(x); }
+/// Brings the line of 128 bytes at an address of global memory into the L2 cache, some time.
+__device__ inline void prefetch_l2(const void* address) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(address)));
 }
 
 /// The block's dynamic shared memory, of the size given to launch(). 128-byte aligned: byte 0 is in bank 0 of
@@ -148,6 +177,28 @@ using simt::multiply_add;
 using simt::pack;
 using simt::to_float;
 using simt::to_storage;
+
+template <class T>
+uint32_t relu_pairs(uint32_t pair) {
+  const auto relu = [](uint32_t bits) {
+    T value;
+    value.bits = static_cast<uint16_t>(bits);
+    const float x = to_float(value);
+    return x != x ? 0x7fffu : x <= 0.0f ? 0u : bits & 0xffffu;
+  };
+  return relu(pair) | relu(pair >> 16) << 16;
+}
+template <class T>
+uint32_t add_pairs(uint32_t a, uint32_t b) {
+  const auto value = [](uint32_t bits) {
+    T half_word;
+    half_word.bits = static_cast<uint16_t>(bits);
+    return to_float(half_word);
+  };
+  return pack<T>(value(a) + value(b), value(a >> 16) + value(b >> 16));
+}
+inline float inverse_root(float x) { return 1.0f / sqrtf(x); }
+inline void prefetch_l2(const void*) {}
 
 #endif
 

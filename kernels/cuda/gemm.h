@@ -2,11 +2,12 @@
 // gemm: the matrix multiplications that are not fused, by cuBLASLt. The library is loaded at the first call,
 // so that a program starts without it. All rows of the arguments take part: callers handle real row counts.
 //
-// f32 is multiplied in f32 (no TF32); 16-bit operands accumulate in f32. The algorithm is the library's
-// heuristic choice or, with RuntimeOptions::autotune, the fastest of its best candidates, measured once and
-// cached on disk. The same algorithm gives the same bits in every run. Throws DeviceError when cuBLASLt is
-// missing or returns an error.
+// f32 is multiplied in f32 or, with RuntimeOptions::tf32, rounded to TF32; all accumulate in f32. The
+// algorithm is the library's heuristic choice or, with RuntimeOptions::autotune, the fastest of its best
+// candidates, measured once and cached on disk. The same algorithm gives the same bits in every run. Throws
+// DeviceError when cuBLASLt is missing or returns an error.
 #pragma once
+#include <meshgrad/engine/runtime.h>
 #include <meshgrad/engine/tensor.h>
 
 namespace meshgrad::cuda {
@@ -32,6 +33,21 @@ inline GemmSizes sizes_of(const Gemm& args) {
                      args.c.width() == sizes.n && a.dtype() == b.dtype(),
                  "matching sizes of a matrix multiplication");
   return sizes;
+}
+
+/// What cuBLASLt may use at most per call; NVIDIA recommends it for Hopper.
+inline constexpr int64_t kMaxGemmWorkspaceBytes = int64_t{32} << 20;
+
+/// True when a call leaves c as it is.
+inline bool has_no_products(const Gemm& args) {
+  const GemmSizes sizes = sizes_of(args);
+  if (sizes.m == 0 || sizes.n == 0) return true;
+  check_internal(sizes.k > 0 || args.accumulate, "a matrix multiplication with k > 0");
+  return sizes.k == 0;
+}
+/// Without a library to ask, a memory plan counts the largest workspace.
+inline void count_gemm_workspace(Runtime& runtime) {
+  Tensor::empty(runtime, Shape{kMaxGemmWorkspaceBytes}, DType::u8, Tag::workspace, "cuBLASLt");
 }
 
 /// An empty c is a no-op. k = 0 leaves c unchanged when accumulating and is not allowed otherwise.

@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <meshgrad/engine/gpu.h>
+#include <meshgrad/engine/launch_trace.h>
 #include <meshgrad/engine/runtime.h>
 #include <meshgrad/kernels/cuda/gemm.h>
 #include <meshgrad/kernels/gemm_tuning.h>
@@ -23,8 +24,8 @@
 namespace meshgrad::cuda {
 namespace {
 
-constexpr size_t kMaxWorkspaceBytes = size_t{32} << 20;  // what NVIDIA recommends for Hopper
-constexpr int kCandidates = 8;                           // algorithms that autotuning measures
+constexpr auto kMaxWorkspaceBytes = static_cast<size_t>(kMaxGemmWorkspaceBytes);
+constexpr int kCandidates = 8;  // algorithms that autotuning measures
 constexpr size_t kMaxCachedGemms = 512;
 constexpr int kTimedRuns = 5;
 constexpr int kCudaMajor = CUDART_VERSION / 1000;  // cuBLASLt of another one has another interface
@@ -137,10 +138,12 @@ void set_attribute(const PreparedGemm& prepared, cublasLtMatmulDescAttributes_t 
 
 /// Descriptor and layouts with a and b swapped as above, so their transpositions are swapped, too; the bias
 /// is one value per row of the column-major result, which is per column of ours.
-PreparedGemm describe_gemm(const Gemm& args) {
+PreparedGemm describe_gemm(const Gemm& args, bool tf32) {
   PreparedGemm prepared;
   cublasLtMatmulDesc_t description = nullptr;
-  require(library().create_description(&description, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+  const bool rounds = tf32 && args.a.dtype() == DType::f32;
+  require(library().create_description(
+              &description, rounds ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F),
           "cublasLtMatmulDescCreate");
   prepared.description = {description, [](void* made) {
                             library().destroy_description(static_cast<cublasLtMatmulDesc_t>(made));
@@ -210,6 +213,7 @@ class CublasLt {
     const PreparedGemm& prepared = prepared_for(args, runtime, stream);
     if (args.bias.defined())
       set_attribute(prepared, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(args.bias.raw()));
+    const TracedLaunch traced("cuBLASLt", stream);
     require(multiply(prepared, args, args.c, runtime, stream), "cublasLtMatmul");
     if (!stream.dry()) gpu::count_launch();
   }
@@ -363,8 +367,8 @@ const PreparedGemm& CublasLt::prepared_for(const Gemm& args, Runtime& runtime, c
   if (known != prepared_.end()) return known->second;
   // Reached with hundreds of mesh sizes; preparing a call again costs microseconds.
   if (prepared_.size() >= kMaxCachedGemms) prepared_.clear();
-  PreparedGemm prepared = describe_gemm(args);
-  const std::string group = name_of(args, tuning_class_of(args));
+  PreparedGemm prepared = describe_gemm(args, runtime.tf32());
+  const std::string group = name_of(args, tuning_class_of(args)) + (runtime.tf32() ? " tf32" : "");
   if (!restore_choice(prepared, group)) choose_algorithm(prepared, args, group, runtime, stream);
   return prepared_.emplace(name, std::move(prepared)).first->second;
 }
@@ -372,17 +376,8 @@ const PreparedGemm& CublasLt::prepared_for(const Gemm& args, Runtime& runtime, c
 }  // namespace
 
 void gemm(const Gemm& args, Runtime& runtime, const Stream& stream) {
-  const GemmSizes sizes = sizes_of(args);
-  if (sizes.m == 0 || sizes.n == 0) return;
-  if (sizes.k == 0) {
-    check_internal(args.accumulate, "a matrix multiplication with k > 0");
-    return;
-  }
-  if (stream.dry() && gpu::devices().empty()) {  // no library to ask: an upper bound for the memory plan
-    Tensor::empty(runtime, Shape{static_cast<int64_t>(kMaxWorkspaceBytes)}, DType::u8, Tag::workspace,
-                  "cuBLASLt");
-    return;
-  }
+  if (has_no_products(args)) return;
+  if (stream.dry() && gpu::devices().empty()) return count_gemm_workspace(runtime);
   std::shared_ptr<void>& slot = runtime.gpu_libraries();
   if (slot == nullptr) slot = std::make_shared<CublasLt>(runtime);
   static_cast<CublasLt*>(slot.get())->run(args, runtime, stream);

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernel launches: one function, checked and counted. Compiled by nvcc it launches on the GPU, otherwise on
-// the simulated device.
+// the simulated device; a build without CUDA (MESHGRAD_PLAN_ONLY) launches nothing, and its streams are dry.
 #pragma once
 #include <meshgrad/engine/gpu.h>
 #include <meshgrad/engine/gpu_launch.h>
+#include <meshgrad/engine/launch_trace.h>
 #include <meshgrad/engine/stream.h>
 
 #ifdef __CUDACC__
 #include <cuda_runtime.h>
 #else
-#include <simt.h>
+#include <meshgrad/kernels/cuda/simt.h>
 #endif
 
 #include <algorithm>
@@ -30,11 +31,17 @@ struct LaunchShape {
 
 /// Starts `kernel(args)` on the stream; with no blocks, or on a dry-run stream, does nothing. Throws
 /// DeviceError naming the kernel.
+// Inlined, so that a build without CUDA keeps no reference to kernels, and no code of theirs.
 template <class Args>
-void launch(const char* name, void (*kernel)(Args), const LaunchShape& shape, const Stream& stream,
-            const Args& args) {
+__forceinline__ void launch(const char* name, void (*kernel)(Args), const LaunchShape& shape,
+                            const Stream& stream, const Args& args) {
   if (shape.blocks == 0 || stream.dry()) return;
+#ifdef MESHGRAD_PLAN_ONLY
+  static_cast<void>(kernel), static_cast<void>(args);
+  check_internal(false, name);
+#else
   const gpu::CurrentDevice current(stream.device().index);
+  const TracedLaunch traced(name, stream);
 #ifdef __CUDACC__
   Args copied = args;
   gpu::start_kernel({.name = name,
@@ -50,6 +57,7 @@ void launch(const char* name, void (*kernel)(Args), const LaunchShape& shape, co
                [kernel, args] { kernel(args); });
 #endif
   gpu::count_launch();
+#endif
 }
 
 /// Blocks that cover `items` with `per_block` items each.

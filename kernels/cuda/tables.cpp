@@ -3,7 +3,7 @@
 
 namespace meshgrad::kernels {
 
-const KernelTables* gpu_tables() {
+const KernelTables& gpu_tables() {
   static constexpr KernelTables kTables{.linear = cuda::linear_kernels,
                                         .mlp = cuda::mlp_kernels,
                                         .message_passing = cuda::message_passing_kernels,
@@ -12,7 +12,7 @@ const KernelTables* gpu_tables() {
                                         .reduction = cuda::reduction_kernels,
                                         .optimizer = cuda::optimizer_kernels,
                                         .state_error = cuda::state_error_kernels};
-  return &kTables;
+  return kTables;
 }
 
 }  // namespace meshgrad::kernels

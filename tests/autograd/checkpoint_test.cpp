@@ -366,9 +366,9 @@ TEST_CASE("outputs of named ops are saved, and ops that only they need are not r
   CHECK(cost(both).recomputed == 0);
   CHECK(cost(both).kept == 5);
   CHECK(cost(SavePolicy::outputs_of("norm")).recomputed == 5);
-  CHECK(contains(
-      invalid_argument_text([] { SavePolicy::outputs_of("gemm"); }),
-      "needed an op: linear, activation, norm, add, concat, segment_sum, mlp, edge_update, got gemm"));
+  CHECK(contains(invalid_argument_text([] { SavePolicy::outputs_of("gemm"); }),
+                 "needed an op: linear, activation, norm, add, concat, segment_sum, mlp, edge_update, "
+                 "halo_exchange, got gemm"));
   CHECK_FALSE(SavePolicy::matmuls == SavePolicy::inputs);
   CHECK_FALSE(SavePolicy::matmuls == SavePolicy::outputs_of("linear"));
 }

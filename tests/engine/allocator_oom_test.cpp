@@ -139,6 +139,31 @@ TEST_CASE("the text says what was asked, what there is, who holds it, and what t
   CHECK(whole.refusal(2 * kMiB).find("[allocate] needed") != std::string::npos);
 }
 
+TEST_CASE("the advice is computed with the allocator unlocked: it and other threads may use it meanwhile") {
+  SmallAllocator f(8 * kMiB);
+  int calls = 0;
+  f.allocator->advise([&] {
+    ++calls;
+    std::thread other([&] { f.take(kMiB); });  // would wait for ever for a lock that this thread holds
+    other.join();
+    CHECK(f.stats().live_allocations == 1);
+    const std::string own = f.refusal(20 * kMiB);  // asks for no advice, or this would not end
+    return std::vector<std::string>{own.find("fix: free what is not needed") != std::string::npos ? "be bold"
+                                                                                                  : own};
+  });
+  const StoragePtr held = f.take(5 * kMiB);
+  const std::string text = f.refusal(4 * kMiB);
+  CHECK(calls == 1);
+  CHECK_MESSAGE(text.find("fix: be bold") != std::string::npos, text);
+  CHECK_MESSAGE(text.find("allocated 5.0 MiB") != std::string::npos, text);  // as it was when memory ran out
+  CHECK(f.audit() == "");
+  f.allocator->advise([]() -> std::vector<std::string> { throw InvalidArgument("no advice"); });
+  CHECK_THROWS_WITH(f.take(4 * kMiB), "no advice");
+  f.allocator->advise([&] { return std::vector<std::string>{"be " + std::to_string(++calls)}; });
+  CHECK(f.refusal(4 * kMiB).find("fix: be 2") != std::string::npos);
+  CHECK(f.stats().out_of_memory == 4);
+}
+
 TEST_CASE("after it the allocator is as it was, and what fits is served") {
   SmallAllocator f(8 * kMiB, {.history = 10});
   const StoragePtr held = f.take(5 * kMiB);

@@ -41,8 +41,18 @@ if [ "$1" = train ]; then
 fi
 """
 BENCH = """
-pattern=$2
+command=$1
 while [ $# -gt 1 ]; do [ "$1" = --json ] && file=$2; shift; done
+if [ $command = trace ]; then
+  fourth=', {"name": "trace/d/f16", "run_ms": 1, "traced_ms": 1, "kernels": []}'
+  cat >"$file" <<END
+[{"name": "trace/a/1M/f16", "run_ms": 5.5, "traced_ms": 5.0,
+  "kernels": [{"name": "edge_backward", "launches": ${LAUNCHES:-15}, "ms": 4.0}, {"name": "loss", "launches": 1, "ms": 1.0}]},
+ {"name": "trace/b/f16", "run_ms": 1, "traced_ms": 1, "kernels": []}, {"name": "trace/c/f16", "run_ms": 1, "traced_ms": 1,
+  "kernels": []}${FOURTH-$fourth}]
+END
+  exit 0
+fi
 cat >"$file" <<END
 [{"name": "peak/copy/before", "gbytes_per_s": 4000.0},
  {"name": "step/train_captured/f16", "description": "10 nodes", "ms": 2.0, "launches": 3},
@@ -59,8 +69,8 @@ echo "========= ERROR SUMMARY: ${SANITIZER_ERRORS:-0} errors"
 """
 PYTHON = """
 case "$*" in
-  *"import torch"*) exit ${TORCH_MISSING:-0} ;;
   *meshgraphnet.py*)
+    [ -z "$TORCH_MISSING" ] || { echo "meshgraphnet.py: error: [pytorch] needed its packages, got none"; exit 1; }
     while [ $# -gt 1 ]; do [ "$1" = --json ] && file=$2; shift; done
     echo '[{"name": "peer/pytorch/train/eager/60/f16", "description": "10 nodes", "ms": 6.0}]' >"$file" ;;
 esac
@@ -70,6 +80,9 @@ echo '==PROF== Connected to process 1'
 echo '"ID","Kernel Name","Metric Name","Metric Value"'
 for metric in 1 2 3 4 5; do echo '"0","edge_forward","dram__bytes_read.sum","1,024"'; done
 """
+
+
+CORE = ["environment", "families", "bench", "trace", "peers", "allocator", "tests", "sample"]
 
 
 class GateTest(unittest.TestCase):
@@ -117,14 +130,21 @@ class GateTest(unittest.TestCase):
         return {name: result["verdict"] for name, result in stages.items()}
 
     def test_core_passes(self):
+        self.fake_python()
         ended = self.gate()
         self.assertEqual(ended.returncode, 0, ended.stdout + ended.stderr)
         self.assertEqual(self.verdicts(), dict.fromkeys(
-            ["environment", "allocator", "families", "tests", "sample", "bench"], "ok"))
+            CORE, "ok"))
         lines = ended.stdout.splitlines()
         self.assertRegex(lines[0], r"^ok +environment +[0-9.]+ s  ")
-        self.assertEqual([line.split() for line in lines[-6:]],
-                         [[name, "ok"] for name in ["environment", "allocator", "families", "tests", "sample", "bench"]])
+        first = lines.index("  environment  ok")
+        self.assertEqual([line.split() for line in lines[first:first + len(CORE)]], [[name, "ok"] for name in CORE])
+        # The answers: the fastest of our rows of a size, the ratios to PyTorch, the kernels of the largest step.
+        self.assertEqual(lines[first + len(CORE):], [
+            "train        2.000 ms  10 nodes; PyTorch eager 6.000 ms, 3.00 times ours; PyTorch compiled none",
+            "train        1.000 ms  100 nodes; PyTorch eager none; PyTorch compiled none",
+            "trace/a/1M/f16: 5.000 ms in launches, 5.500 ms in all",
+            "  edge_backward                   15     4.000 ms", "  loss                             1     1.000 ms"])
         summary = json.loads((self.out / "summary.json").read_text())
         self.assertEqual((summary["driver"], summary["commit"]), ("580.1", "abc123"))
         self.assertIn("40 cases passed", summary["stages"]["families"]["note"])
@@ -138,7 +158,7 @@ class GateTest(unittest.TestCase):
         files = [path for path in self.out.rglob("*") if path.is_file()]
         self.assertEqual(len(files), 8)
         self.assertTrue(all(path.parent == self.out and re.fullmatch(r"[\w.-]+", path.name) for path in files))
-        self.assertEqual(len(self.verdicts()), 12)  # the summary holds both
+        self.assertEqual(len(self.verdicts()), 14)  # the summary holds both
 
     def test_default_folder_names_the_gpu_and_the_day(self):
         path = f"{self.bundle / 'tools'}:/usr/bin:/bin"
@@ -227,6 +247,13 @@ class GateTest(unittest.TestCase):
         self.gate("bench", LAUNCHES="0")
         self.assertEqual(self.verdicts()["bench"], "failed")
 
+    def test_a_trace_without_all_its_steps_fails(self):
+        self.gate("trace", FOURTH="")
+        self.assertEqual(self.verdicts()["trace"], "failed")
+        self.gate("bench", "trace")
+        bench = json.loads((self.out / "bench.json").read_text())
+        self.assertEqual((len(bench["traces"]), len(bench["rows"])), (4, 5))
+
     def test_sanitizer_verdicts(self):
         self.gate("memcheck")
         self.assertEqual(self.verdicts()["memcheck"], "ok")
@@ -247,10 +274,10 @@ class GateTest(unittest.TestCase):
         self.fake_python()
         ended = self.gate("peers", TORCH_MISSING="1")
         self.assertEqual((ended.returncode, self.verdicts()["peers"]), (0, "skipped"))
-        self.gate("peers")
+        self.gate("bench", "peers")
         self.assertEqual(self.verdicts()["peers"], "ok")
         peers = json.loads((self.out / "peers.json").read_text())
-        self.assertTrue(peers["rows"] and peers["meshgrad"])
+        self.assertTrue(peers["rows"])
         self.assertEqual(peers["ratios"][0], {"peer": "peer/pytorch/train/eager/60/f16",
                                               "ours": "step/train_captured/f16", "ratio": 3.0})
 

@@ -4,8 +4,10 @@
 import importlib.util
 import io
 import contextlib
+import json
 import pathlib
 import sys
+import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -19,6 +21,23 @@ class PeersTest(unittest.TestCase):
     def test_as_many_parameters_as_meshgrads_model(self):
         # docs/reference-results.md: meshgrad's MeshGraphNet of width 64 with 6 blocks, of the same inputs.
         self.assertEqual(peer.parameter_count(64, 6), 251394)
+
+    def test_several_sets_of_options_run_in_one_process(self):
+        seen, torch = [], sys.modules.get("torch")
+        run, peer.run = peer.run, lambda torch, options: seen.append(options.edges) or {
+            "name": str(options.edges), **dict.fromkeys(["ms", "ms_low", "ms_high", "gflops", "memory_peak_mib"], 1.0),
+            "parameters": 1}
+        sys.modules["torch"] = object()
+        try:
+            with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+                file = pathlib.Path(folder) / "rows.json"
+                self.assertEqual(peer.main(["--edges", "12", "--json", str(file), "--next", "--edges", "18", "--json",
+                                            str(file)]), 0)
+                self.assertEqual([row["name"] for row in json.loads(file.read_text())], ["12", "18"])
+        finally:
+            peer.run = run
+            sys.modules.pop("torch") if torch is None else sys.modules.update(torch=torch)
+        self.assertEqual(seen, [12, 18])
 
     def test_flops_are_those_of_a_step_that_was_measured(self):
         # bench/results/step-f32-2-cores.json: 192.94 GFLOP/s in 346.2488 ms of training.

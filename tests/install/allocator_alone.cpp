@@ -3,7 +3,7 @@
 // shared with another library that knows only pointers.
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
-#include <meshgrad/engine/memory/source_callback.h>
+#include <meshgrad/engine/memory/source.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -25,7 +25,7 @@ int main() {
   };
   bool refused = false, other_library_worked = false;
   {
-    const auto source = std::make_shared<CallbackMemorySource>(own, Device{}, 64 * kMiB);
+    const auto source = make_callback_memory(own, Device{}, 64 * kMiB);
     const auto allocator = CachingAllocator::create(source, {.memory_limit = 16 * kMiB});
     const Stream stream{Device{}};
 

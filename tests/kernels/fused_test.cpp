@@ -44,7 +44,7 @@ void check_mlp(const MlpShapeOf& shape, DType dtype, int64_t rows, int64_t capac
   if (shape.residual) forward.residual = forward.inputs[0].x;
   forward.out = gpu.unwritten(capacity, shape.out, dtype);
   const int64_t launches = gpu::counters().launches;
-  kernels::gpu_tables()->mlp.forward(forward, gpu.runtime, gpu.stream());
+  kernels::gpu_tables().mlp.forward(forward, gpu.runtime, gpu.stream());
   CHECK(gpu::counters().launches - launches == (capacity == 0 ? 0 : 1));
 
   Matrix z = reference::linear(x[0], mlp.ref.first_weights[0], mlp.ref.first_bias);
@@ -71,7 +71,7 @@ void check_mlp(const MlpShapeOf& shape, DType dtype, int64_t rows, int64_t capac
     backward.accumulate.push_back(i % 2 == 0);
     backward.d_first_weights.push_back(started.add(gpu, random, shape.inputs[i], shape.width));
   }
-  kernels::gpu_tables()->mlp.backward(backward, gpu.runtime, gpu.stream());
+  kernels::gpu_tables().mlp.backward(backward, gpu.runtime, gpu.stream());
 
   FusedGradients ref(mlp, sums, d_y);
   const Bounded d_first = stored(dtype, ref.d_first);
@@ -182,7 +182,7 @@ struct EdgeRun {
     if (!shape.last_block) forward.edges_out = gpu.unwritten(graph.edges, shape.width, dtype);
     forward.aggregate = gpu.unwritten(graph.owned_nodes, shape.width, dtype);
     const int64_t launches = gpu::counters().launches;
-    kernels::gpu_tables()->message_passing.edge_forward(forward, gpu.runtime, gpu.stream());
+    kernels::gpu_tables().message_passing.edge_forward(forward, gpu.runtime, gpu.stream());
     CHECK(gpu::counters().launches - launches <= 2);
   }
 
@@ -204,7 +204,7 @@ struct EdgeRun {
     for (Tensor* d_weight : {&backward.d_edge_weight, &backward.d_sender_weight, &backward.d_receiver_weight})
       *d_weight = started.add(gpu, random, shape.width, shape.width);
     const int64_t launches = gpu::counters().launches;
-    kernels::gpu_tables()->message_passing.edge_backward(backward, gpu.runtime, gpu.stream());
+    kernels::gpu_tables().message_passing.edge_backward(backward, gpu.runtime, gpu.stream());
     CHECK(gpu::counters().launches - launches <= 3);
   }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a C++ caller can forget: each is refused by name.
 #include <doctest/doctest.h>
+#include <meshgrad/autograd/ops.h>
 #include <meshgrad/nn/mesh_graph_net.h>
 
 #include <functional>
@@ -78,7 +79,7 @@ TEST_CASE("sizes of a batch that disagree are refused by name") {
   };
   says("[batch: node_features] needed 5 rows, one for each of batch.nodes, got 4",
        [](Runtime&, GraphBatch& batch) { batch.nodes = 5; });
-  says("[batch: graph of edge set mesh] needed 4 nodes (batch.nodes), got 6",
+  says("[batch: graph of edge set mesh] needed 4 nodes (batch.nodes), got 6 nodes",
        [](Runtime& runtime, GraphBatch& batch) {
          batch.edge_sets.front().graph = build_graph(runtime, 6, kSenders, kReceivers);
        });

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model with recomputed blocks: the same gradients for every way to cut it, in less memory.
 #include <doctest/doctest.h>
+#include <meshgrad/autograd/ops.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/random.h>
 #include <meshgrad/nn/mesh_graph_net.h>

@@ -26,6 +26,14 @@ struct LaunchReport {
 /// Those of the launches that ended without an error since the last call, in the order they ran.
 std::vector<LaunchReport> take_reports();
 
+/// A kernel that fails makes its device unusable, as on a GPU: every later call fails and names that kernel.
+/// A process with a GPU must end then; tests repair the device and go on.
+void repair_devices();
+
+/// Shared memory that a thread block may have from now on, in bytes; 0: as on an H200. For tests of smaller
+/// GPUs.
+void set_shared_bytes(int bytes);
+
 /// Restarts the random order of threads, blocks and streams.
 void set_seed(uint64_t seed);
 

@@ -7,8 +7,9 @@
 
 #include <thread>
 
+#include <meshgrad/kernels/cuda/simt.h>
+#include "device.h"
 #include "planted.h"
-#include "simt.h"
 #include "streams.h"
 #include "support.h"
 
@@ -51,7 +52,19 @@ TEST_CASE("the simulated device insists on the current device") {
   const Stream stream({DeviceKind::cuda, kSecond}, 1, second);
   auto* const values = static_cast<float*>(memory);
   cuda::planted::add_one(stream, values, values, 4);
-  CHECK(contains(error_of([&] { gpu::synchronize(second); }), "memory of device 1"));
+  const std::string first_error = error_of([&] { gpu::synchronize(second); });
+  CHECK(contains(first_error, "memory of device 1"));
+  // As on a GPU, no call on that device succeeds any more, and each names the kernel that failed first.
+  for (const auto& call : std::vector<std::function<void()>>{
+           [&] { gpu::synchronize(second); }, [&] { gpu::create_event(kSecond); },
+           [&] { gpu::create_stream(kSecond); }, [&] { gpu::allocate(kSecond, 16); },
+           [&] { gpu::allocate_pinned(kSecond, 16); }, [&] { gpu::begin_capture(second); },
+           [&] { gpu::copy(memory, memory, 16, second); },
+           [&] { cuda::planted::add_one(stream, values, values, 4); }})
+    CHECK(contains(error_of(call), "an earlier kernel failed: " + first_error));
+  gpu::synchronize(first);  // the other device works
+  simt::repair_devices();
+  gpu::synchronize(second);
   gpu::destroy_event(event);
   gpu::free(memory);
   gpu::destroy_stream(second);

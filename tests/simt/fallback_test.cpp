@@ -4,6 +4,7 @@
 #include <meshgrad/engine/captured_work.h>
 #include <meshgrad/kernels/mlp.h>
 
+#include "device.h"
 #include "support.h"
 
 namespace meshgrad {
@@ -16,9 +17,10 @@ struct Case {
   int layers;
   Activation activation = Activation::relu;
   DType dtype = DType::f16;
+  bool backward = false;
 };
 
-/// The messages of three forward passes, and of three that are captured.
+/// The messages of three forward or backward passes, and of three that are captured.
 Messages messages_of(const Case& what) {
   Messages messages;
   RuntimeOptions options;
@@ -43,9 +45,28 @@ Messages messages_of(const Case& what) {
     args.weights.biases.push_back(zeros({what.width}, DType::f32));
   }
   args.out = zeros({kRows, what.width}, what.dtype);
-  CapturedWork captured(runtime, "mlp", [&](Runtime& own) { kernels::mlp_forward(args, own, own.stream()); });
+  MlpBackward back{.rows = args.rows,
+                   .inputs = args.inputs,
+                   .weights = args.weights,
+                   .saved = {},
+                   .d_out = args.out,
+                   .d_weights = {}};
+  for (int64_t i = 0; i < what.inputs; ++i) {
+    back.d_inputs.push_back(zeros({kRows, what.width}, what.dtype));
+    back.accumulate.push_back(false);
+    back.d_first_weights.push_back({});
+  }
+  for (int layer = 1; layer < what.layers; ++layer) {
+    back.d_weights.weights.push_back({});
+    back.d_weights.biases.push_back({});
+  }
+  const auto work = [&](Runtime& own) {
+    if (what.backward) return kernels::mlp_backward(back, own, own.stream());
+    kernels::mlp_forward(args, own, own.stream());
+  };
+  CapturedWork captured(runtime, "mlp", work);
   for (int i = 0; i < 3; ++i) {
-    kernels::mlp_forward(args, runtime, runtime.stream());
+    work(runtime);
     captured.run();
   }
   runtime.stream().synchronize();
@@ -54,6 +75,31 @@ Messages messages_of(const Case& what) {
 
 std::string expected(const std::string& reason) {
   return "MLP forward runs op by op, not as a fused kernel: " + reason;
+}
+
+TEST_CASE("too little shared memory is a reason, with the bytes that are needed") {
+  const auto with_bytes = [](int bytes, const Case& what) {
+    simt::set_shared_bytes(bytes);
+    const Messages messages = messages_of(what);
+    simt::set_shared_bytes(0);
+    return messages;
+  };
+  // Of 128 x 128 in 16 bits, 32 KiB each. An A100 has 163 KiB for a block: five matrices fit, six do not.
+  constexpr int kA100 = 163 * 1024;
+  CHECK(with_bytes(kA100, {3, 128, 3}).empty());
+  const Messages forward = with_bytes(kA100, {3, 128, 4});
+  REQUIRE(forward.size() == 1);
+  CHECK(test::contains(forward.front(), "MLP forward runs op by op, not as a fused kernel: "));
+  CHECK(
+      test::contains(forward.front(), " bytes of shared memory per thread block, and the device has 166912"));
+  // Backward needs more for each warp: six matrices fit an H100 in forward alone, four an A100.
+  CHECK(messages_of({3, 128, 4}).empty());
+  const Messages six = messages_of({.inputs = 3, .width = 128, .layers = 4, .backward = true});
+  REQUIRE(six.size() == 1);
+  CHECK(test::contains(six.front(), "MLP backward runs op by op, not as a fused kernel: "));
+  CHECK(test::contains(six.front(), "and the device has 232448"));
+  CHECK(messages_of({.inputs = 2, .width = 128, .layers = 3, .backward = true}).empty());
+  CHECK(with_bytes(kA100, {.inputs = 2, .width = 128, .layers = 3, .backward = true}).size() == 1);
 }
 
 TEST_CASE("calls that no fused kernel supports are logged once, with the reason") {

@@ -22,6 +22,7 @@ using simt::arena;
 using simt::streams;
 using Lock = std::lock_guard<std::recursive_mutex>;
 
+std::atomic<int> shared_limit = simt::kSharedBytes;
 std::atomic<int64_t> launches, graph_launches, captures, synchronizations, awaits;
 
 std::map<const char*, int64_t>& pinned() {
@@ -77,7 +78,7 @@ int multiprocessors(int) {
   constexpr int kUsual = 3;  // so that a small mesh takes persistent blocks several rounds
   return wanted != nullptr ? std::atoi(wanted) : kUsual;
 }
-int shared_bytes(int) { return simt::kSharedBytes; }
+int shared_bytes(int) { return shared_limit; }
 DeviceMemory memory(int device) {
   const CurrentDevice current(device);
   const Lock lock(streams().lock);
@@ -103,13 +104,14 @@ void destroy_stream(void* stream) noexcept {
 void synchronize(void* stream) {
   ++synchronizations;
   const Lock lock(streams().lock);
-  simt::Stream& queue = streams().of(stream);
+  simt::Stream& queue = streams().of_usable(stream);
   if (queue.capture) streams().refuse(&queue, "a synchronisation with the stream");
   streams().flush(queue);
 }
 
 void* create_event(int device, bool) {
   const CurrentDevice current(device);
+  simt::check_usable(device);
   auto event = std::make_shared<simt::Event>();
   event->device = device;
   return new std::shared_ptr<simt::Event>(std::move(event));
@@ -117,15 +119,16 @@ void* create_event(int device, bool) {
 void destroy_event(void* event) noexcept { delete static_cast<std::shared_ptr<simt::Event>*>(event); }
 void record(void* event, void* stream) {
   const Lock lock(streams().lock);
-  streams().record(streams().of(stream), event_of(event));
+  streams().record(streams().of_usable(stream), event_of(event));
 }
 void wait(void* stream, void* event) {
   const Lock lock(streams().lock);
-  streams().wait(streams().of(stream), event_of(event));
+  streams().wait(streams().of_usable(stream), event_of(event));
 }
 bool passed(void* event) {
   const Lock lock(streams().lock);
   const std::shared_ptr<simt::Event>& asked = event_of(event);
+  simt::check_usable(asked->device);
   refuse_in_capture("a question about an event");
   if (asked->captured) throw refusal("an event that was recorded outside of a capture", "a captured one");
   if (asked->done < asked->recorded) streams().progress();
@@ -134,6 +137,7 @@ bool passed(void* event) {
 void await(void* event) {
   const Lock lock(streams().lock);
   const std::shared_ptr<simt::Event>& asked = event_of(event);
+  simt::check_usable(asked->device);
   refuse_in_capture("a wait for an event");
   if (asked->captured) throw refusal("an event that was recorded outside of a capture", "a captured one");
   if (asked->done < asked->recorded) ++awaits;
@@ -147,7 +151,7 @@ double milliseconds(void* from, void* to) {
 void copy(void* to, const void* from, int64_t bytes, void* stream) {
   if (bytes == 0) return;
   const Lock lock(streams().lock);
-  simt::Stream& queue = streams().of(stream);
+  simt::Stream& queue = streams().of_usable(stream);
   const bool to_pageable = is_pageable(to);
   const bool from_pageable = is_pageable(from);
   if ((to_pageable || from_pageable) && queue.capture) {
@@ -193,6 +197,7 @@ void fill(int device, void* to, int byte, int64_t bytes, void* stream) {
 
 void* allocate_pinned(int device, int64_t bytes) {
   const CurrentDevice current(device);
+  simt::check_usable(device);
   const Lock lock(streams().lock);
   refuse_in_capture("an allocation");
   void* memory = std::malloc(static_cast<size_t>(bytes));
@@ -215,6 +220,7 @@ void free_pinned(void* memory) noexcept {
 
 void* allocate(int device, int64_t bytes) {
   const CurrentDevice current(device);
+  simt::check_usable(device);
   const Lock lock(streams().lock);
   refuse_in_capture("an allocation");
   // A page behind the last that is not mapped.
@@ -245,7 +251,7 @@ void free(void* memory) noexcept {
 void begin_capture(void* stream) {
   ++captures;
   const Lock lock(streams().lock);
-  streams().begin_capture(streams().of(stream));
+  streams().begin_capture(streams().of_usable(stream));
 }
 void* end_capture(int device, void* stream) {
   const CurrentDevice current(device);
@@ -273,13 +279,16 @@ void count_launch() { ++launches; }
 
 namespace simt {
 
+void set_shared_bytes(int bytes) { meshgrad::gpu::shared_limit = bytes > 0 ? bytes : kSharedBytes; }
+
 void launch(const char* name, int64_t blocks, int threads, int shared_bytes, void* stream,
             std::shared_ptr<void> body, size_t body_bytes, void (*call)(void*)) {
   if (blocks < 1 || blocks > INT32_MAX || threads < 1 || threads > kMostThreads || shared_bytes < 0 ||
-      shared_bytes > kSharedBytes) {
+      shared_bytes > meshgrad::gpu::shared_bytes(0)) {
     throw meshgrad::device_error(
         name,
-        fmt::format("1 to {} threads and at most {} bytes of shared memory", kMostThreads, kSharedBytes),
+        fmt::format("1 to {} threads and at most {} bytes of shared memory", kMostThreads,
+                    meshgrad::gpu::shared_bytes(0)),
         fmt::format("{} blocks of {} threads, {} bytes", blocks, threads, shared_bytes),
         "change the launch's shape");
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Forward and backward of a whole model on the simulated device, as training runs them.
 #pragma once
+#include <meshgrad/autograd/ops.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/nn/mesh_graph_net.h>
 

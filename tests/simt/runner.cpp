@@ -15,6 +15,8 @@
 #include <numeric>
 #include <utility>
 
+#include "streams.h"
+
 simt::Index threadIdx, blockIdx, blockDim, gridDim;
 
 namespace simt {
@@ -339,7 +341,10 @@ void run(const Launch& launch) {
   }
   end_shared_memory();
   runner.launch = nullptr;
-  if (!runner.error.empty()) throw meshgrad::DeviceError(runner.error);
+  if (!runner.error.empty()) {
+    note_failure(launch.device, runner.error);
+    throw meshgrad::DeviceError(runner.error);
+  }
   reports.push_back(runner.report);
 }
 

@@ -2,7 +2,7 @@
 // The running kernel: one at a time, one block at a time, each thread a fiber that runs until it waits for
 // others. Inside of tests/simt only.
 #pragma once
-#include <simt.h>
+#include <meshgrad/kernels/cuda/simt.h>
 
 #include <boost/context/detail/fcontext.hpp>
 #include <memory>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The simulated device is no toy: it finds each planted bug and lets right kernels pass, whatever the order
 // of threads, blocks and streams.
-#include "simt.h"
+#include <meshgrad/kernels/cuda/simt.h>
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -69,11 +69,12 @@ std::vector<float> random_floats(int64_t count, uint64_t seed) {
   return floats;
 }
 
-/// The device's error for the work on the stream; empty without one.
+/// The device's error for the work on the stream, after which it is repaired; empty without one.
 std::string error_of(const OwnStream& stream) {
   try {
     gpu::synchronize(stream.native);
   } catch (const DeviceError& error) {
+    simt::repair_devices();
     return error.what();
   }
   return {};

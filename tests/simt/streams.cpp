@@ -5,9 +5,11 @@
 #include <meshgrad/engine/error.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "arena.h"
+#include "device.h"
 #include "runner.h"
 
 namespace simt {
@@ -22,7 +24,32 @@ int& current_device() {
   return device;
 }
 
+namespace {
+
+std::string& failure_of(int device) {
+  static auto& first = *new std::array<std::string, kDevices>;
+  return first[static_cast<size_t>(device)];
+}
+
+}  // namespace
+
+void note_failure(int device, const std::string& message) {
+  if (failure_of(device).empty()) failure_of(device) = message;
+}
+
+void check_usable(int device) {
+  if (failure_of(device).empty()) return;
+  throw meshgrad::device_error("simulated device", "a device on which no kernel has failed",
+                               "an earlier kernel failed: " + failure_of(device),
+                               "find that kernel's fault; the process cannot use this device any more");
+}
+
+void repair_devices() {
+  for (int device = 0; device < kDevices; ++device) failure_of(device).clear();
+}
+
 Stream* Streams::create(int device) {
+  check_usable(device);
   auto* stream = new Stream;
   stream->device = device;
   streams_.insert(stream);
@@ -36,8 +63,14 @@ void Streams::destroy(Stream* stream) {
 
 Stream& Streams::of(void* native) { return native == nullptr ? default_ : *static_cast<Stream*>(native); }
 
-Stream& Streams::of_current(void* native, const char* what) {
+Stream& Streams::of_usable(void* native) {
   Stream& stream = of(native);
+  check_usable(stream.device);
+  return stream;
+}
+
+Stream& Streams::of_current(void* native, const char* what) {
+  Stream& stream = of_usable(native);
   if (stream.device == current_device()) return stream;
   throw meshgrad::device_error(
       "simulated device", fmt::format("{} on a stream of the current device {}", what, current_device()),

@@ -24,6 +24,11 @@ inline constexpr int kDevices = 2;
 /// The calling thread's current device, as of cudaSetDevice.
 int& current_device();
 
+/// Makes a device unusable; the first failure stays.
+void note_failure(int device, const std::string& message);
+/// Throws DeviceError for a device on which a kernel has failed.
+void check_usable(int device);
+
 struct Event {
   int device = 0;
   int64_t recorded = 0;  ///< how often it was recorded, and how many of those records have run
@@ -74,7 +79,9 @@ class Streams {
   void destroy(Stream* stream);
   /// Null is a stream of its own on device 0, not the one that others wait for.
   Stream& of(void* native);
-  /// The same for calls that need the stream's device to be current.
+  /// The same for calls that fail on a device that a kernel has made unusable.
+  Stream& of_usable(void* native);
+  /// The same for calls that also need the stream's device to be current.
   Stream& of_current(void* native, const char* what);
 
   void enqueue(Stream& stream, std::function<void()> body);

@@ -3,7 +3,9 @@
 #include <doctest/doctest.h>
 #include <meshgrad/nn/mesh_graph_net.h>
 #include <meshgrad/train/run/checkpoint.h>
+#include <meshgrad/train/run/optimizer.h>
 #include <meshgrad/train/run/predictor.h>
+#include <meshgrad/train/task/task.h>
 
 #include "support.h"
 #include "train/small_run.h"

@@ -106,19 +106,16 @@ TEST_CASE("a model of no change has the errors of the data") {
   }
 }
 
-const MeshDynamics& dynamics(const Predictor& predictor) { return *predictor.task().as<MeshDynamics>(); }
-
 using Frames = std::vector<std::vector<float>>;
 
 Frames rolled(const Predictor& predictor, RolloutBoundary boundary, int64_t steps = 0) {
   Frames frames;
   const TrajectoryView trajectory = predictor.dataset().trajectory("test", 0);
-  roll_out(predictor.trained(), dynamics(predictor), trajectory, {.steps = steps, .boundary = boundary},
-           [&](const RolloutFrame& now) {
-             CHECK(now.t == static_cast<int64_t>(frames.size()) + 1);
-             CHECK(std::equal(now.truth.begin(), now.truth.end(), frame(trajectory, now.t).begin()));
-             frames.push_back(now.ours);
-           });
+  roll_out(predictor, trajectory, {.steps = steps, .boundary = boundary}, [&](const RolloutFrame& now) {
+    CHECK(now.t == static_cast<int64_t>(frames.size()) + 1);
+    CHECK(std::equal(now.truth.begin(), now.truth.end(), frame(trajectory, now.t).begin()));
+    frames.push_back(now.ours);
+  });
   return frames;
 }
 
@@ -132,13 +129,12 @@ TEST_CASE("boundaries come from the data or stay as they were; what is predicted
   REQUIRE(data.size() == 13);
   REQUIRE(initial.size() == 13);
   CHECK(rolled(predictor, RolloutBoundary::data, 5).size() == 5);
-  const auto mask = dynamics(predictor).inputs().predicted_mask(trajectory.mesh());
-  FieldState state = dynamics(predictor).state_at(trajectory, 0);
+  const auto mask = predictor.mesh_dynamics().inputs().predicted_mask(trajectory.mesh());
+  FieldState state = state_at(predictor, trajectory, 0);
   size_t moved = 0;
   for (size_t step = 0; step < data.size(); ++step) {
     const auto t = static_cast<int64_t>(step);
-    const std::vector<float> predicted =
-        predict_next(predictor.trained(), dynamics(predictor), trajectory, t, state);
+    const std::vector<float> predicted = predict_next(predictor, trajectory, t, state);
     for (size_t i = 0; i < mask.size() * 2; ++i) {
       if (mask[i / 2] == 1) {
         CHECK(data[step][i] == predicted[i]);
@@ -159,17 +155,16 @@ TEST_CASE("a rollout longer than the data holds the last boundary values, and ha
   Runtime runtime({.device = {}, .threads = 1});
   const Predictor predictor(runtime, run.checkpoint());
   const TrajectoryView trajectory = predictor.dataset().trajectory("test", 0);
-  const auto mask = dynamics(predictor).inputs().predicted_mask(trajectory.mesh());
+  const auto mask = predictor.mesh_dynamics().inputs().predicted_mask(trajectory.mesh());
   constexpr int64_t kData = 13, kSteps = 20;
   int64_t steps = 0;
-  roll_out(predictor.trained(), dynamics(predictor), trajectory, {.steps = kSteps},
-           [&](const RolloutFrame& now) {
-             ++steps;
-             CHECK(now.truth.empty() == (steps > kData));
-             const auto boundary = frame(trajectory, std::min(steps, kData));
-             for (size_t i = 0; i < now.ours.size(); ++i)
-               if (mask[i / 2] == 0) CHECK(now.ours[i] == boundary[i]);
-           });
+  roll_out(predictor, trajectory, {.steps = kSteps}, [&](const RolloutFrame& now) {
+    ++steps;
+    CHECK(now.truth.empty() == (steps > kData));
+    const auto boundary = frame(trajectory, std::min(steps, kData));
+    for (size_t i = 0; i < now.ours.size(); ++i)
+      if (mask[i / 2] == 0) CHECK(now.ours[i] == boundary[i]);
+  });
   CHECK(steps == kSteps);
   const std::string out = (fs::path(run.config.run.dir) / "long").string();
   const test::Outcome refused =
@@ -209,9 +204,9 @@ TEST_CASE("second differences: no second change goes on as before") {
   Runtime runtime({.device = {}, .threads = 1});
   const Predictor predictor(runtime, zero);
   const TrajectoryView trajectory = predictor.dataset().trajectory("test", 0);
-  const auto mask = dynamics(predictor).inputs().predicted_mask(trajectory.mesh());
+  const auto mask = predictor.mesh_dynamics().inputs().predicted_mask(trajectory.mesh());
   int64_t steps = 0;
-  roll_out(predictor.trained(), dynamics(predictor), trajectory, {.steps = 3}, [&](const RolloutFrame& now) {
+  roll_out(predictor, trajectory, {.steps = 3}, [&](const RolloutFrame& now) {
     CHECK(now.t == ++steps + 1);  // the first needs two frames
     for (size_t i = 0; i < now.ours.size(); ++i) {
       if (mask[i / 2] == 0) continue;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Weights of NVIDIA PhysicsNeMo under its conventions: a file of values that its own code computed.
 #include <doctest/doctest.h>
+#include <meshgrad/autograd/ops.h>
 #include <meshgrad/nn/mesh_graph_net.h>
 #include <meshgrad/train/io/safetensors.h>
 

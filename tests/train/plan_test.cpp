@@ -435,15 +435,6 @@ TEST_CASE("meshgrad plan needs no memory for a step of many GiB") {
   CHECK(contains(wrong.err, "[--device-memory] needed a size with a unit"));
 }
 
-TEST_CASE("a build without CUDA says so when it is asked to plan for a GPU" * doctest::skip(gpu::built())) {
-  const ScratchDirectory scratch;
-  const Config config = random_config(scratch.path, 501, {});
-  const std::string file = test::write_config(scratch.path, config);
-  const test::Outcome outcome = test::run_meshgrad({"plan", file, "--set", "run.device=cuda"});
-  CHECK(outcome.code == 3);
-  CHECK(contains(outcome.err, "a build without CUDA"));
-}
-
 TEST_CASE("captured steps of several classes are planned for" * doctest::skip(cuda_devices().empty())) {
   const ScratchDirectory scratch;
   const Device device{DeviceKind::cuda, 0};

@@ -213,7 +213,9 @@ TEST_CASE("keys of recomputation that contradict one another are errors") {
                  "[recompute.offload] needed \"none\" or \"host\" with graphs = \"capture\""));
   CHECK(contains(message("keep = [\"lineer\"]\n"),
                  "[recompute.keep] needed a list of names, each once: linear, activation, norm, add, concat, "
-                 "segment_sum, mlp, edge_update, got \"lineer\" in the list; fix: did you mean \"linear\"?"));
+                 "segment_sum, mlp, edge_update, halo_exchange, "
+                 "got \"lineer\" in the list; fix: did you "
+                 "mean \"linear\"?"));
   CHECK(kept_outputs(parse_config("[recompute]\nkeep = [\"linear\", \"concat\"]\n", "c").recompute) ==
         (SavePolicy::outputs_of("concat") | SavePolicy::outputs_of("linear")));
   const Config config =

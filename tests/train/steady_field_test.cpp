@@ -131,11 +131,10 @@ TEST_CASE(
   CHECK(u.relative_l2 < 0.3);
 
   // The same figures by hand.
-  const SteadyField& task = *predictor.task().as<SteadyField>();
   double squares = 0.0, absolute = 0.0, truth_squares = 0.0, count = 0.0;
   for (int64_t i = 0; i < 2; ++i) {
     const TrajectoryView mesh = predictor.dataset().trajectory("test", i);
-    const std::vector<float> ours = predict_steady(predictor.trained(), task, mesh, 0);
+    const std::vector<float> ours = predict_steady(predictor, mesh, 0);
     for (size_t node = 0; node < ours.size(); ++node) {
       const double truth = static_cast<double>(mesh.field("u").frame(0)[node]);
       const double error = static_cast<double>(ours[node]) - truth;
@@ -151,6 +150,10 @@ TEST_CASE(
   }
   CHECK(u.rmse == doctest::Approx(std::sqrt(squares / count)));
   CHECK(u.mae == doctest::Approx(absolute / count));
+  const TrajectoryView mesh = predictor.dataset().trajectory("test", 0);
+  CHECK_THROWS_WITH_AS(roll_out(predictor, mesh, {}, {}), doctest::Contains("needed \"mesh_dynamics\""),
+                       ConfigError);
+  CHECK_THROWS_AS(state_at(predictor, mesh, 0), ConfigError);
   CHECK(u.relative_l2 == doctest::Approx(std::sqrt(squares / truth_squares)));
 
   fs::remove_all(config.run.dir);

@@ -2,14 +2,13 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/cli/bus_error.h>
 #include <meshgrad/train/cli/command.h>
+#include <meshgrad/train/cli/failure.h>
 #include <meshgrad/train/cli/output.h>
 #include <meshgrad/train/cli/signals.h>
 #include <meshgrad/train/cli/usage.h>
 #include <meshgrad/train/run/precision.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <new>
 
 namespace meshgrad {
 namespace cli {
@@ -30,21 +29,6 @@ void add_everything(CommandLine& line) {
   line.app.get_formatter()->column_width(34);
   line.app.footer("`meshgrad COMMAND --help` shows the options of a command and examples.");
   for (const AddCommand add : kCommands) add(line);
-}
-
-int exit_code_of(ErrorKind kind) {
-  switch (kind) {
-    case ErrorKind::invalid_argument:
-    case ErrorKind::config:
-      return kExitUsage;
-    case ErrorKind::device:
-      return kExitNoDevice;
-    case ErrorKind::data:
-    case ErrorKind::out_of_memory:
-    case ErrorKind::internal:
-      return kExitFailed;
-  }
-  return kExitFailed;
 }
 
 /// Fills `line`; returns an exit code when there is no command to run.
@@ -112,27 +96,16 @@ int run_cli(int argc, char** argv) {
   cli::prepare_process();
   cli::catch_bus_errors();
   bool color = cli::stderr_takes_color();
-  const auto fail = [&](const std::string& text, int code) {
-    cli::print_error(text, color);
-    return code;
-  };
   try {
     cli::CommandLine line;
     cli::add_everything(line);
     const int code = cli::parse(line, argc, argv);
     color = color && !line.globals.no_color;
     return line.action ? line.action() : code;
-  } catch (const Error& error) {
-    return fail(error.what(), cli::exit_code_of(error.kind()));
-  } catch (const std::bad_alloc&) {
-    return fail("out of memory; fix: close other programs or use smaller settings", kExitFailed);
-  } catch (const std::filesystem::filesystem_error& error) {
-    return fail(data_error(error.path1().string(), "a path that can be used", error.code().message(),
-                           "check the path and its permissions, and the disk")
-                    .what(),
-                kExitFailed);
-  } catch (const std::exception& error) {
-    return fail(std::string(error.what()) + "; this is a bug in meshgrad, please report it", kExitFailed);
+  } catch (...) {
+    const cli::Failure failure = cli::current_failure();
+    cli::print_error(failure.text, color);
+    return failure.exit_code;
   }
 }
 

@@ -3,6 +3,7 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/cli/command.h>
 #include <meshgrad/train/cli/describe.h>
+#include <meshgrad/train/cli/launch.h>
 #include <meshgrad/train/cli/output.h>
 #include <meshgrad/train/cli/usage.h>
 #include <meshgrad/train/config/text.h>
@@ -164,7 +165,7 @@ void add_convert(CommandLine& line) {
       ->type_name("FIELD=UNIT")
       ->allow_extra_args(false);
   add_json(*command, options->json);
-  on_run(*command, line, options, run);
+  on_first_run(*command, line, options, run);
 }
 
 }  // namespace meshgrad::cli

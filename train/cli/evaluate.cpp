@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/ranks/cpu_share.h>
+#include <meshgrad/engine/runtime.h>
 #include <meshgrad/train/cli/command.h>
 #include <meshgrad/train/cli/errors_text.h>
+#include <meshgrad/train/cli/launch.h>
 #include <meshgrad/train/cli/output.h>
 #include <meshgrad/train/cli/usage.h>
 #include <meshgrad/train/config/text.h>
+#include <meshgrad/train/run/checkpoint.h>
 #include <meshgrad/train/run/predictor.h>
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -88,26 +93,36 @@ std::string to_text(const Evaluation& e, int64_t checkpoint_step) {
   return text + no_change_text(e.fields, e.dynamics->no_change) + "\n" + to_text(*e.dynamics, e.trajectories);
 }
 
-int run(const EvaluateCommand& command, const GlobalOptions& globals) {
-  const std::filesystem::path checkpoint = find_checkpoint(command.run, command.checkpoint);
-  Runtime runtime({.device = chosen_device(command.device, checkpoint_config(checkpoint).precision, globals),
-                   .threads = command.threads,
+int run_rank(const EvaluateCommand& command, const GlobalOptions& globals,
+             const std::filesystem::path& checkpoint, Ranks& ranks) {
+  const DType precision = checkpoint_config(checkpoint).precision;
+  const int share = threads_of_rank(ranks);
+  Runtime runtime({.device = device_of_rank(command.device, precision, globals, ranks),
+                   .threads = command.threads > 0 ? command.threads : share,
                    .allocator = allocator_options_from_environment()});
   const Predictor predictor(runtime, checkpoint, command.data);
   for (const std::string& warning : predictor.warnings()) {
-    if (!globals.quiet) print_note("warning: " + warning);
+    if (!globals.quiet && ranks.first()) print_note("warning: " + warning);
   }
   EvaluateOptions options = command.evaluate;
   if (command.boundary == "data") options.boundary = RolloutBoundary::data;
   if (command.boundary == "initial") options.boundary = RolloutBoundary::initial;
   if (!globals.quiet) options.progress = [](const std::string& text) { print_note(text); };
+  options.ranks = &ranks;
   const Evaluation result = evaluate(predictor, options);
+  if (!ranks.first()) return kExitOk;
   if (command.json) {
     print_result(to_json(result, predictor.step()));
   } else {
     print_text(to_text(result, predictor.step()));
   }
   return kExitOk;
+}
+
+int run(const EvaluateCommand& command, const GlobalOptions& globals) {
+  const std::filesystem::path checkpoint = find_checkpoint(command.run, command.checkpoint);
+  return on_ranks({.timeout = std::chrono::seconds(checkpoint_config(checkpoint).ranks.timeout)},
+                  [&](Ranks& ranks) { return run_rank(command, globals, checkpoint, ranks); });
 }
 
 }  // namespace

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/runtime.h>
 #include <meshgrad/train/cli/command.h>
 #include <meshgrad/train/cli/errors_text.h>
+#include <meshgrad/train/cli/launch.h>
 #include <meshgrad/train/cli/output.h>
 #include <meshgrad/train/cli/usage.h>
 #include <meshgrad/train/config/text.h>
 #include <meshgrad/train/report/rollout_files.h>
+#include <meshgrad/train/run/checkpoint.h>
 
 #include <fmt/format.h>
 
@@ -82,7 +85,7 @@ void add_predict(CommandLine& line) {
   add_device(*predict, options->device);
   add_threads(*predict, options->threads);
   add_json(*predict, options->json);
-  on_run(*predict, line, options, run);
+  on_first_run(*predict, line, options, run);
 }
 
 }  // namespace meshgrad::cli

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/runtime.h>
 #include <meshgrad/train/cli/command.h>
 #include <meshgrad/train/cli/errors_text.h>
+#include <meshgrad/train/cli/launch.h>
 #include <meshgrad/train/cli/output.h>
 #include <meshgrad/train/cli/usage.h>
 #include <meshgrad/train/config/text.h>
 #include <meshgrad/train/report/rollout_files.h>
+#include <meshgrad/train/run/checkpoint.h>
 
 #include <fmt/format.h>
 
@@ -112,7 +115,7 @@ void add_rollout(CommandLine& line) {
   add_device(*rollout, options->device);
   add_threads(*rollout, options->threads);
   add_json(*rollout, options->json);
-  on_run(*rollout, line, options, run);
+  on_first_run(*rollout, line, options, run);
 }
 
 }  // namespace meshgrad::cli

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/ranks/cpu_share.h>
 #include <meshgrad/train/cli/command.h>
+#include <meshgrad/train/cli/launch.h>
 #include <meshgrad/train/cli/output.h>
 #include <meshgrad/train/cli/signals.h>
 #include <meshgrad/train/config/number.h>
@@ -158,21 +160,6 @@ class Notes {
   std::optional<AppendFile> file_;
 };
 
-/// meshgrad trains in one process: under a launcher each process would train the same model.
-void refuse_several_processes() {
-  for (const char* name :
-       {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "WORLD_SIZE"}) {
-    const char* value = std::getenv(name);
-    const std::optional<double> processes = value == nullptr ? std::nullopt : parse_number(value);
-    if (!processes || *processes <= 1.0) continue;
-    throw InvalidArgument(
-        fmt::format("[train] needed one process, as training is not distributed, got {} by the launcher "
-                    "({}={}); fix: start "
-                    "it with one task, and run.threads for the CPU cores",
-                    value, name, value));
-  }
-}
-
 /// When the run has to stop for the job's end: train.stop_before_limit seconds before SLURM ends it. The
 /// latest time there is outside of SLURM, and in a job that has less time left from the start.
 std::chrono::system_clock::time_point stop_time(const Config& config,
@@ -197,15 +184,18 @@ std::chrono::system_clock::time_point stop_time(const Config& config,
 }
 
 /// Names the configuration key when the engine refuses threads: the engine does not know the keys.
-Runtime runtime_of(const Config& config, const GlobalOptions& globals) {
+Runtime runtime_of(const Config& config, const GlobalOptions& globals, Ranks& ranks) {
+  const int share = threads_of_rank(ranks);
   try {
-    return Runtime({.device = chosen_device(config.run.device, config.precision, globals, "run.device"),
-                    .threads = static_cast<int>(config.run.threads),
-                    .seed = static_cast<uint64_t>(config.run.seed),
-                    .allocator = allocator_options_from_environment(config.memory),
-                    .log = {},
-                    .autotune = config.autotune,
-                    .memory = {}});
+    return Runtime(
+        {.device = device_of_rank(config.run.device, config.precision, globals, ranks, "run.device"),
+         .threads = config.run.threads > 0 ? static_cast<int>(config.run.threads) : share,
+         .seed = static_cast<uint64_t>(config.run.seed),
+         .allocator = allocator_options_from_environment(config.memory),
+         .log = {},
+         .autotune = config.autotune,
+         .tf32 = config.tf32,
+         .memory = {}});
   } catch (const ThreadsUnavailable& error) {
     throw config_error(
         "run.threads", error.needed, error.got,
@@ -213,25 +203,46 @@ Runtime runtime_of(const Config& config, const GlobalOptions& globals) {
   }
 }
 
-int run(const TrainCommand& command, const GlobalOptions& globals) {
-  const Config config = load(command);
-  refuse_several_processes();
-  catch_stop_signals();
-  Runtime runtime = runtime_of(config, globals);
+/// The command that environment.json and messages name.
+std::vector<std::string> words_of(const TrainCommand& command) {
+  std::vector<std::string> words{"meshgrad", "train", command.config};
+  for (const std::string& setting : command.settings) words.insert(words.end(), {"--set", setting});
+  if (!command.run.empty()) words.insert(words.end(), {"--run", command.run});
+  if (command.resume) words.emplace_back("--resume");
+  if (!command.checkpoint.empty()) words.insert(words.end(), {"--checkpoint", command.checkpoint});
+  return words;
+}
+
+/// What rank 0 does behind the last step.
+void report(const TrainCommand& command, const Config& config, const TrainResult& result,
+            double start_seconds, Notes& notes) {
+  bool drawn = true;
+  try {
+    draw_losses(config.run.dir);
+  } catch (const Error& error) {  // the checkpoint is written, and the exit code says so
+    drawn = false;
+    notes(fmt::format("warning: no loss curve: {}", error.what()));
+  }
+  if (command.json) {
+    print_result(to_json(result, config, start_seconds));
+  } else {
+    print_text(to_text(result, config, start_seconds, drawn));
+  }
+}
+
+int run_rank(const TrainCommand& command, const GlobalOptions& globals, const Config& config, Ranks& ranks) {
+  catch_stop_signals();  // after MPI, which has handlers of its own
+  Runtime runtime = runtime_of(config, globals, ranks);
   Progress progress(stderr, is_terminal(stderr), kProgressSeconds);
   Notes notes(config.run.dir, globals.quiet, progress);
   TrainOptions options;
   options.resume = command.resume;
-  options.command = {"meshgrad", "train", command.config};
-  for (const std::string& setting : command.settings)
-    options.command.insert(options.command.end(), {"--set", setting});
-  if (!command.run.empty()) options.command.insert(options.command.end(), {"--run", command.run});
-  if (command.resume) options.command.push_back("--resume");
-  if (!command.checkpoint.empty())
-    options.command.insert(options.command.end(), {"--checkpoint", command.checkpoint});
+  options.command = words_of(command);
   options.checkpoint = command.checkpoint;
+  options.ranks = &ranks;
   options.observer.message = [&](const std::string& text) { notes(text); };
-  const auto stop_at = stop_time(config, options.observer.message);
+  const auto stop_at = stop_time(
+      config, ranks.first() ? options.observer.message : [](const std::string&) {});
   options.observer.stop = [stop_at] {
     return stop_requested() || std::chrono::system_clock::now() >= stop_at;
   };
@@ -251,19 +262,14 @@ int run(const TrainCommand& command, const GlobalOptions& globals) {
   const TrainResult result = train(runtime, config, options);
   if (start_seconds > 0.0) start_seconds = std::max(0.0, start_seconds - result.first_step_seconds);
   progress.finish();
-  bool drawn = true;
-  try {
-    draw_losses(config.run.dir);
-  } catch (const Error& error) {  // the checkpoint is written, and the exit code says so
-    drawn = false;
-    notes(fmt::format("warning: no loss curve: {}", error.what()));
-  }
-  if (command.json) {
-    print_result(to_json(result, config, start_seconds));
-  } else {
-    print_text(to_text(result, config, start_seconds, drawn));
-  }
+  if (ranks.first()) report(command, config, result, start_seconds, notes);
   return result.stopped ? kExitCheckpointed : kExitOk;
+}
+
+int run(const TrainCommand& command, const GlobalOptions& globals) {
+  const Config config = load(command);
+  return on_ranks({.timeout = std::chrono::seconds(config.ranks.timeout)},
+                  [&](Ranks& ranks) { return run_rank(command, globals, config, ranks); });
 }
 
 }  // namespace

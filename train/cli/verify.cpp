@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/train/cli/command.h>
+#include <meshgrad/train/cli/launch.h>
 #include <meshgrad/train/cli/output.h>
 #include <meshgrad/train/cli/usage.h>
 #include <meshgrad/train/config/text.h>
@@ -101,7 +102,7 @@ void add_verify(CommandLine& line) {
   add_device(*verify, options->device);
   add_threads(*verify, options->threads);
   add_json(*verify, options->json);
-  on_run(*verify, line, options, run);
+  on_first_run(*verify, line, options, run);
 }
 
 }  // namespace meshgrad::cli

@@ -4,7 +4,7 @@
 #pragma once
 #include <meshgrad/engine/dtype.h>
 #include <meshgrad/kernels/activation.h>
-#include <meshgrad/kernels/optimizer.h>
+#include <meshgrad/kernels/step_state.h>
 #include <meshgrad/nn/mesh_graph_net.h>
 
 #include <cstdint>
@@ -29,6 +29,11 @@ enum class SegmentUnit : uint8_t { block, frame, sequence };
 enum class GraphsMode : uint8_t { off, capture };
 enum class RolloutBoundary : uint8_t { data, initial };
 enum class RolloutFormat : uint8_t { vtu };
+/// How the gradients of several ranks are added: as is quickest, or sample by sample in the window's order,
+/// so that the sum does not depend on the number of ranks.
+enum class RankReduction : uint8_t { fast, ordered };
+/// Whether the ranks compute each mesh together, and how it is then cut into parts.
+enum class MeshPartition : uint8_t { none, rcb, metis };
 
 struct RunConfig {
   std::string dir = "runs/default";
@@ -142,10 +147,18 @@ struct RolloutConfig {
   RolloutFormat format = RolloutFormat::vtu;
 };
 
+struct RanksConfig {
+  int64_t timeout = 300;  ///< seconds
+  RankReduction reduction = RankReduction::fast;
+  MeshPartition partition = MeshPartition::none;
+  int64_t parts_in_turn = 1;
+};
+
 struct Config {
   DType precision = DType::f32;  ///< a top-level key, as is graphs
   GraphsMode graphs = GraphsMode::off;
   bool autotune = false;
+  bool tf32 = false;
   RunConfig run;
   TaskConfig task;
   DataConfig data;
@@ -160,6 +173,7 @@ struct Config {
   AllocatorOptions memory;  ///< keys memory.*; memory_limit is memory.limit
   PlanConfig plan;
   RolloutConfig rollout;
+  RanksConfig ranks;
 };
 
 /// Reads TOML from `text`; `name` stands for the file in errors. Absent keys keep their defaults. `overrides`

@@ -71,6 +71,9 @@ constexpr Choice kOffloads[] = {is("none", OffloadTo::none), is("host", OffloadT
 constexpr Choice kSegmentUnits[] = {is("block", SegmentUnit::block), is("frame", SegmentUnit::frame),
                                     is("sequence", SegmentUnit::sequence)};
 constexpr Choice kBoundaries[] = {is("data", RolloutBoundary::data), is("initial", RolloutBoundary::initial)};
+constexpr Choice kReductions[] = {is("fast", RankReduction::fast), is("ordered", RankReduction::ordered)};
+constexpr Choice kPartitions[] = {is("none", MeshPartition::none), is("rcb", MeshPartition::rcb),
+                                  is("metis", MeshPartition::metis)};
 constexpr Choice kFormats[] = {is("vtu", RolloutFormat::vtu)};
 
 template <auto Member>
@@ -97,6 +100,7 @@ constexpr ConfigSection kSections[] = {
     {"memory", "Memory limit and caching allocator"},
     {"plan", "Bounds of train.batch = \"auto\" and of meshgrad plan"},
     {"rollout", "Rollouts: predictions fed back as inputs"},
+    {"ranks", "Several processes that train one model"},
 };
 
 constexpr bool kFixed = true;
@@ -111,6 +115,10 @@ constexpr ConfigKey kKeys[] = {
     {"", "autotune", BoolKey{member<&Config::autotune>()}, "",
      "Whether GEMMs outside the fused GPU kernels are timed once per shape, with the choices "
      "cached in the user's cache folder"},
+    {"", "tf32", BoolKey{member<&Config::tf32>()}, "",
+     "Whether GEMMs of precision = \"f32\" on a GPU round their operands to TF32, which is faster and less "
+     "exact",
+     kFixed},
 
     {"run", "dir", TextKey{member<&Config::run, &RunConfig::dir>(), true, "a folder"}, "",
      "Run directory: resolved configuration, metrics, checkpoints"},
@@ -334,6 +342,19 @@ constexpr ConfigKey kKeys[] = {
      "Predicted frames, 0 for the length of the trajectory"},
     {"rollout", "format", choice<&Config::rollout, &RolloutConfig::format>(kFormats), "",
      "File format of a rollout"},
+
+    {"ranks", "timeout", IntegerKey{member<&Config::ranks, &RanksConfig::timeout>(), 1, 1'000'000}, "seconds",
+     "Time that a rank waits for a message of another before the run ends with an error"},
+    {"ranks", "reduction", choice<&Config::ranks, &RanksConfig::reduction>(kReductions), "",
+     "Order in which gradients are added: fast, or ordered sample by sample, for the same bits on any number "
+     "of ranks"},
+    {"ranks", "partition", choice<&Config::ranks, &RanksConfig::partition>(kPartitions), "",
+     "Computes each mesh on all ranks, in parts cut by recursive coordinate bisection or METIS; none: each "
+     "rank takes whole samples"},
+    {"ranks", "parts_in_turn", IntegerKey{member<&Config::ranks, &RanksConfig::parts_in_turn>(), 1, 65536},
+     "",
+     "Parts of each mesh that one process computes in turn, for meshes that do not fit; values wait in host "
+     "memory"},
 };
 
 }  // namespace

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include <meshgrad/train/data/dataset.h>
-#include <meshgrad/train/data/sources/trajectory_source.h>
 
 #pragma GCC visibility push(default)
 namespace meshgrad {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <meshgrad/train/data/convert.h>
+#include <meshgrad/train/data/sources/trajectory_source.h>
 
 namespace meshgrad {
 

@@ -98,7 +98,39 @@ FieldView TrajectoryView::field(int64_t field_index) const {
   return file_->field(index_, field_index);
 }
 
+NodeTypeSet NodeTypeSet::all() {
+  NodeTypeSet set({});
+  set.all_ = true;
+  return set;
+}
+
+bool NodeTypeSet::contains(int64_t type) const {
+  return all_ || std::find(types_.begin(), types_.end(), type) != types_.end();
+}
+
 Dataset Dataset::open(const std::filesystem::path& path) { return Dataset(PackedFile::open(path)); }
+
+Dataset Dataset::of_sizes(int64_t nodes, int64_t edges, int dim, std::vector<FieldInfo> fields,
+                          int64_t frames, std::string split) {
+  PackedMetadata metadata;
+  metadata.dim = dim;
+  metadata.fields = std::move(fields);
+  metadata.splits = {{.name = split, .first = 0, .count = 1}};
+  metadata.statistics_split = std::move(split);
+  MeshRecord mesh;
+  mesh.bytes = kPackedAlignment;  // more than there are, so that reading it is an error
+  mesh.nodes = static_cast<uint32_t>(nodes);
+  mesh.edges = static_cast<uint32_t>(edges);
+  mesh.dim = static_cast<uint16_t>(dim);
+  TrajectoryRecord trajectory;
+  trajectory.bytes = kPackedAlignment;
+  trajectory.frames = static_cast<uint32_t>(frames);
+  return Dataset(PackedFile::of_sizes(std::move(metadata), {mesh}, {trajectory}, "sizes without data"));
+}
+
+Dataset Dataset::over(std::shared_ptr<const MemoryData> data) {
+  return Dataset(PackedFile::over(std::move(data)));
+}
 
 const std::filesystem::path& Dataset::path() const { return file_->path(); }
 const std::vector<SplitInfo>& Dataset::splits() const { return file_->metadata().splits; }

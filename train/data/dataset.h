@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
@@ -11,13 +12,12 @@
 #include <vector>
 
 #include <meshgrad/train/data/field_info.h>
-#include <meshgrad/train/data/mesh_edges.h>
-#include <meshgrad/train/data/statistics.h>
 
 #pragma GCC visibility push(default)
 namespace meshgrad {
 
 class PackedFile;
+struct MemoryData;
 
 struct SplitInfo {
   std::string name;
@@ -96,6 +96,19 @@ class TrajectoryView {
   MeshView mesh_;
 };
 
+/// A set of node types.
+class NodeTypeSet {
+ public:
+  NodeTypeSet(std::initializer_list<int64_t> types) : types_(types) {}
+  explicit NodeTypeSet(std::span<const int64_t> types) : types_(types.begin(), types.end()) {}
+  static NodeTypeSet all();
+  bool contains(int64_t type) const;
+
+ private:
+  std::vector<int64_t> types_;
+  bool all_ = false;
+};
+
 /// Per component, over the training split.
 struct FieldStatistics {
   double count = 0;          ///< values per component; 0: no such node, then all others are 0
@@ -111,6 +124,12 @@ class Dataset {
   /// Maps the file and reads its header; the cost does not depend on the amount of data.
   /// Throws DataError when the file is missing, of another kind or version, cut short or damaged.
   static Dataset open(const std::filesystem::path& path);
+  /// A data set of which only sizes are known, for memory plans: one trajectory of `frames` in `split`, on a
+  /// mesh in `dim` dimensions. Reading values throws DataError.
+  static Dataset of_sizes(int64_t nodes, int64_t edges, int dim, std::vector<FieldInfo> fields,
+                          int64_t frames, std::string split);
+  /// Meshes and fields in memory (memory_data.h). Without statistics, and nothing is verified.
+  static Dataset over(std::shared_ptr<const MemoryData> data);
 
   const std::filesystem::path& path() const;
   const std::vector<SplitInfo>& splits() const;

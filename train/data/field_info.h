@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a field of a data set is: its name, where its values stand, their type and unit.
+// What a data set is described by: fields (name, unit, dtype, what their rows belong to) and cells.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -56,6 +56,12 @@ struct RowCounts {
     return 1;
   }
 };
+
+/// What is counted of a field x: its value x[t], its change x[t+1] - x[t], or its second change
+/// x[t+1] - 2 x[t] + x[t-1].
+enum class Quantity { value = 0, change = 1, second_change = 2 };
+
+enum class CellKind : uint16_t { none = 0, triangle = 1, quad = 2, tetrahedron = 3, hexahedron = 4 };
 
 }  // namespace meshgrad
 #pragma GCC visibility pop

@@ -7,10 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#pragma GCC visibility push(default)
-namespace meshgrad {
+#include <meshgrad/train/data/field_info.h>
 
-enum class CellKind : uint16_t { none = 0, triangle = 1, quad = 2, tetrahedron = 3, hexahedron = 4 };
+namespace meshgrad {
 
 int nodes_per_cell(CellKind kind);  ///< 0, 3, 4, 4, 8
 
@@ -48,4 +47,3 @@ std::vector<int32_t> columns_of_edges(const MeshEdges& edges, std::span<const in
                                       std::string_view where);
 
 }  // namespace meshgrad
-#pragma GCC visibility pop

@@ -11,6 +11,8 @@
 #include <utility>
 
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/data/memory_data.h>
+#include <meshgrad/train/data/mesh_edges.h>
 #include <meshgrad/train/data/packed_file.h>
 
 namespace meshgrad {
@@ -70,6 +72,10 @@ PackedFile::PackedFile(std::span<const std::byte> bytes, std::filesystem::path p
   read_header();
   read_trailer();
   read_description();
+  start_checks();
+}
+
+void PackedFile::start_checks() {
   mesh_checked_ = std::vector<std::atomic<uint32_t>>(trailer_.mesh_count);
   last_use_ = std::vector<std::atomic<uint32_t>>(trailer_.trajectory_count);
   trajectory_checked_ = std::vector<std::atomic<uint32_t>>(trailer_.trajectory_count);
@@ -87,6 +93,47 @@ std::shared_ptr<const PackedFile> PackedFile::open(const std::filesystem::path& 
 
 std::shared_ptr<const PackedFile> PackedFile::from_bytes(std::span<const std::byte> bytes, std::string name) {
   return std::shared_ptr<const PackedFile>(new PackedFile(bytes, std::move(name)));
+}
+
+std::shared_ptr<const PackedFile> PackedFile::of_sizes(PackedMetadata metadata,
+                                                       std::vector<MeshRecord> meshes,
+                                                       std::vector<TrajectoryRecord> trajectories,
+                                                       std::string name,
+                                                       std::shared_ptr<const MemoryData> memory) {
+  std::shared_ptr<PackedFile> file(new PackedFile(std::move(name)));
+  file->metadata_ = std::move(metadata);
+  file->meshes_ = std::move(meshes);
+  file->trajectories_ = std::move(trajectories);
+  file->trailer_.mesh_count = file->meshes_.size();
+  file->trailer_.trajectory_count = file->trajectories_.size();
+  file->memory_ = std::move(memory);
+  file->start_checks();
+  return file;
+}
+
+std::shared_ptr<const PackedFile> PackedFile::over(std::shared_ptr<const MemoryData> data) {
+  PackedMetadata metadata;
+  metadata.dim = data->dim;
+  metadata.dt = data->dt;
+  metadata.node_types = data->node_types;
+  metadata.fields = data->fields;
+  metadata.splits = data->splits;
+  metadata.statistics_split = data->splits.empty() ? "train" : data->splits.front().name;
+  std::vector<MeshRecord> meshes;
+  for (const MemoryMesh& mesh : data->meshes) {
+    MeshRecord& record = meshes.emplace_back();
+    record.nodes = static_cast<uint32_t>(mesh.view.nodes);
+    record.edges = static_cast<uint32_t>(mesh.view.edges);
+    record.dim = static_cast<uint16_t>(data->dim);
+  }
+  std::vector<TrajectoryRecord> trajectories;
+  for (const MemoryTrajectory& trajectory : data->trajectories) {
+    TrajectoryRecord& record = trajectories.emplace_back();
+    record.mesh = static_cast<uint32_t>(trajectory.mesh);
+    record.frames = static_cast<uint32_t>(trajectory.frames);
+    record.dt = data->dt;
+  }
+  return of_sizes(std::move(metadata), std::move(meshes), std::move(trajectories), "memory", std::move(data));
 }
 
 std::span<const std::byte> PackedFile::section(uint64_t offset, uint64_t bytes,
@@ -218,6 +265,7 @@ const TrajectoryRecord& PackedFile::trajectory_record(int64_t index) const {
 MeshView PackedFile::mesh(int64_t index) const {
   const auto at = static_cast<uint64_t>(index);
   check_internal(at < trailer_.mesh_count, "mesh index out of range");
+  if (memory_ != nullptr) return memory_->meshes[at].view;
   const uint32_t generation = generation_;
   check_mesh(at);
   const MeshRecord& record = mesh_record(at);
@@ -270,6 +318,7 @@ void PackedFile::check_mesh(uint64_t index) const {
 }
 
 void PackedFile::check_trajectory(int64_t index) const {
+  if (memory_ != nullptr) return;
   auto& checked = trajectory_checked_[static_cast<size_t>(index)];
   check_not_lost();
   const uint32_t generation = generation_;
@@ -302,6 +351,10 @@ FieldView PackedFile::field(int64_t trajectory_index, int64_t field_index) const
   const TrajectoryRecord& record = trajectory(trajectory_index);
   const FieldInfo& info = metadata_.fields[static_cast<size_t>(field_index)];
   const RowCounts counts = row_counts(mesh_record(record.mesh));
+  const auto memory = [&] {
+    return std::as_bytes(memory_->trajectories[static_cast<size_t>(trajectory_index)]
+                             .fields[static_cast<size_t>(field_index)]);
+  };
   const uint64_t offset =
       field_offset(metadata_.fields, static_cast<size_t>(field_index), record.frames, counts);
   const uint64_t frames = info.dynamic ? record.frames : 1;
@@ -314,7 +367,9 @@ FieldView PackedFile::field(int64_t trajectory_index, int64_t field_index) const
   view.frames = static_cast<int64_t>(frames);
   view.rows = static_cast<int64_t>(counts.of(info.on));
   view.dynamic = info.dynamic;
-  view.bytes = bytes_.subspan(record.offset + offset, numbers * static_cast<uint64_t>(size_of(info.dtype)));
+  view.bytes = memory_ != nullptr ? memory()
+                                  : bytes_.subspan(record.offset + offset,
+                                                   numbers * static_cast<uint64_t>(size_of(info.dtype)));
   if (info.dtype == DType::f32) view.values = part<float>(view.bytes, 0, numbers);
   return view;
 }

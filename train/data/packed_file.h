@@ -54,6 +54,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <meshgrad/train/data/dataset.h>
@@ -174,6 +175,13 @@ class PackedFile {
   static std::shared_ptr<const PackedFile> open(const std::filesystem::path& path);
   /// Over borrowed bytes, aligned to 8, that outlive the object; `name` stands for the file in errors.
   static std::shared_ptr<const PackedFile> from_bytes(std::span<const std::byte> bytes, std::string name);
+  /// An index without sections: sizes can be asked for. Reading a mesh or a trajectory gives what `memory`
+  /// holds, unchecked, and throws where that is null.
+  static std::shared_ptr<const PackedFile> of_sizes(PackedMetadata metadata, std::vector<MeshRecord> meshes,
+                                                    std::vector<TrajectoryRecord> trajectories,
+                                                    std::string name,
+                                                    std::shared_ptr<const MemoryData> memory = {});
+  static std::shared_ptr<const PackedFile> over(std::shared_ptr<const MemoryData> data);
 
   const std::filesystem::path& path() const { return path_; }
   const PackedMetadata& metadata() const { return metadata_; }
@@ -201,7 +209,9 @@ class PackedFile {
   void read_ahead(int64_t index) const;
 
  private:
+  explicit PackedFile(std::filesystem::path path) : path_(std::move(path)) {}
   PackedFile(std::span<const std::byte> bytes, std::filesystem::path path);
+  void start_checks();
   void read_header();
   void read_trailer();
   void read_description();
@@ -213,6 +223,7 @@ class PackedFile {
   std::string where(std::string_view part) const;
 
   std::optional<MappedFile> mapping_;
+  std::shared_ptr<const MemoryData> memory_;
   std::span<const std::byte> bytes_;
   std::filesystem::path path_;
   PackedHeader header_;

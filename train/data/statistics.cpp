@@ -34,16 +34,6 @@ void for_each_number(std::span<const int32_t> group_of_row, size_t components, F
 
 }  // namespace
 
-NodeTypeSet NodeTypeSet::all() {
-  NodeTypeSet set({});
-  set.all_ = true;
-  return set;
-}
-
-bool NodeTypeSet::contains(int64_t type) const {
-  return all_ || std::find(types_.begin(), types_.end(), type) != types_.end();
-}
-
 void ValueRange::add(double value) { merge({1, value, value}); }
 
 void ValueRange::merge(const ValueRange& other) {

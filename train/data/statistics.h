@@ -3,36 +3,18 @@
 #pragma once
 #include <array>
 #include <cstdint>
-#include <initializer_list>
 #include <span>
 #include <vector>
 
-#include <meshgrad/engine/dtype.h>
-#include <meshgrad/nn/moments.h>
+#include <meshgrad/nn/normalizer.h>
+#include <meshgrad/train/data/field_info.h>
 
-#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// Node types are 0 <= type < kMaxNodeTypes. MeshGraphNets' are 0 normal, 1 obstacle, 2 airfoil, 3 handle,
 /// 4 inflow, 5 outflow, 6 wall; other data may give them any meaning.
 constexpr int32_t kMaxNodeTypes = 65536;
 
-/// A set of node types.
-class NodeTypeSet {
- public:
-  NodeTypeSet(std::initializer_list<int64_t> types) : types_(types) {}
-  explicit NodeTypeSet(std::span<const int64_t> types) : types_(types.begin(), types.end()) {}
-  static NodeTypeSet all();
-  bool contains(int64_t type) const;
-
- private:
-  std::vector<int64_t> types_;
-  bool all_ = false;
-};
-
-/// What is counted of a field x: its value x[t], its change x[t+1] - x[t], or its second change
-/// x[t+1] - 2 x[t] + x[t-1].
-enum class Quantity { value = 0, change = 1, second_change = 2 };
 constexpr int kQuantities = 3;
 
 /// How many values there are, the least and the largest.
@@ -102,4 +84,3 @@ struct DataStatistics {
 };
 
 }  // namespace meshgrad
-#pragma GCC visibility pop

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/byte_size.h>
+#include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/train/config/config_table.h>
@@ -87,6 +88,20 @@ int64_t correction_of(const StepProbe& probe, const Config& config, const StepMe
   return measured.reserved - probe.predict(config, StepProbe::Batches::largest).reserved;
 }
 
+/// The time of a step on a GPU; of the edge updates, which dominate it, the messages say whether they are
+/// fused.
+std::optional<StepTime> time_of(const StepProbe& probe, const Config& config, const StepMemory& step,
+                                std::string_view peaks) {
+  if (peaks.empty()) return std::nullopt;
+  const bool falls_back =
+      std::any_of(step.messages.begin(), step.messages.end(),
+                  [](const std::string& text) { return text.starts_with("edge update"); });
+  const bool fused = has_16_bits(config) && config.model.path == ComputePath::fused && !falls_back;
+  const Task task = make_task(config, probe.dataset());
+  return modelled_time(work_of_step(config, task.sizes(), largest_batch(config, probe.dataset()), fused),
+                       device_peaks(peaks), config.precision, config.tf32);
+}
+
 void add_choices(MemoryPlan& plan, const StepProbe& probe, const Config& config) {
   constexpr std::string_view kNames[] = {"baseline", "recomputation", "16 bits", "both"};
   for (int i = 0; i < 4; ++i) {
@@ -99,6 +114,7 @@ void add_choices(MemoryPlan& plan, const StepProbe& probe, const Config& config)
       plan.choices.push_back(std::move(choice));
       continue;
     }
+    choice.time = time_of(probe, chosen, choice.predicted, plan.peaks);
     int64_t correction = 0;
     if (plan.mode == PlanMode::measured) {
       choice.measured = measured_step(probe, chosen);
@@ -157,15 +173,44 @@ void add_grid(MemoryPlan& plan, const StepProbe& probe, const Config& config, in
   }
 }
 
+/// As many frames as the grid of a plan and unrolled steps can ask for.
+constexpr int64_t kPlannedFrames = 64;
+
+Dataset planned_dataset(const Config& config, const PlannedMesh& mesh, std::vector<std::string>& notes) {
+  constexpr int64_t kMost = INT32_MAX - 1;
+  if (mesh.nodes < 1 || mesh.nodes > kMost || mesh.edges < 1 || mesh.edges > kMost || mesh.dim < 2 ||
+      mesh.dim > 3) {
+    throw invalid_argument("mesh to plan for", "1 to 2^31 - 2 nodes and edges in 2 or 3 dimensions",
+                           fmt::format("{} nodes and {} edges in {}", mesh.nodes, mesh.edges, mesh.dim),
+                           "give the sizes of your largest mesh");
+  }
+  std::vector<FieldInfo> fields;
+  std::string text;
+  for (const std::vector<std::string>* names : {&config.data.targets, &config.data.inputs}) {
+    for (const std::string& name : *names) {
+      const auto same = [&](const FieldInfo& field) { return field.name == name; };
+      if (std::any_of(fields.begin(), fields.end(), same)) continue;
+      const auto given = mesh.fields.find(name);
+      fields.push_back({.name = name, .components = given == mesh.fields.end() ? mesh.dim : given->second});
+      text += fmt::format("{}{} [{}]", text.empty() ? "" : ", ", name, fields.back().components);
+    }
+  }
+  notes.push_back(
+      fmt::format("a mesh of {} nodes and {} directed edges in {} dimensions, without data; "
+                  "fields on nodes [components]: {}",
+                  mesh.nodes, mesh.edges, mesh.dim, text));
+  const int64_t frames = std::max(kPlannedFrames, config.unroll.steps + 2);
+  return Dataset::of_sizes(mesh.nodes, mesh.edges, mesh.dim, std::move(fields), frames,
+                           config.data.train_split);
+}
+
 }  // namespace
 
 Device planned_device(const Config& config, PlanMode mode) {
   const std::string& word = config.run.device;
   constexpr std::string_view kCuda = "cuda";
-  if (mode == PlanMode::predicted && word.starts_with(kCuda) && gpu::built() && cuda_devices().empty()) {
-    const bool indexed = word.size() > kCuda.size() + 1;
-    return {DeviceKind::cuda, indexed ? std::stoi(word.substr(kCuda.size() + 1)) : 0};
-  }
+  if (mode == PlanMode::predicted && word.starts_with(kCuda) && cuda_devices().empty())
+    return {DeviceKind::cuda, 0};
   return resolve_device_for(word, config.precision);
 }
 
@@ -299,12 +344,18 @@ std::vector<MemoryChange> memory_ladder(const StepProbe& probe, const Config& co
 }
 
 MemoryPlan plan_memory(const Config& asked, const PlanOptions& options) {
-  require_data_path(asked);
+  if (!options.mesh) require_data_path(asked);
+  if (options.mesh && options.mode == PlanMode::measured) {
+    throw invalid_argument("plan", "data for a measured plan", "the sizes of a mesh",
+                           "plan with --mode static, or without --nodes and --edges");
+  }
   MemoryPlan plan{.device = planned_device(asked, options.mode), .mode = options.mode};
+  if (plan.device.kind == DeviceKind::cuda) plan.peaks = device_peaks(options.peaks).name;
   check_precision(plan.device, asked.precision);
   plan.room = memory_room(asked, plan.device, options.device_memory);
   const Config config = within(plan.room, asked);
-  const Dataset dataset = Dataset::open(config.data.path);
+  const Dataset dataset =
+      options.mesh ? planned_dataset(config, *options.mesh, plan.notes) : Dataset::open(config.data.path);
   make_task(config, dataset);  // refuses fields that do not fit
   const StepProbe probe(dataset, plan.device);
   plan.usable = usable_bytes(plan.room, config);
@@ -314,6 +365,8 @@ MemoryPlan plan_memory(const Config& asked, const PlanOptions& options) {
   const Config step = with_batch(config, plan.batch);
   plan.step = probe.predict(step);
   plan.predicted = plan.step;
+  plan.notes.insert(plan.notes.end(), plan.step.messages.begin(), plan.step.messages.end());
+  plan.time = time_of(probe, step, plan.step, plan.peaks);
   int64_t correction = 0;
   if (plan.mode == PlanMode::measured) {
     plan.step = probe.measure(step);

@@ -2,8 +2,10 @@
 // meshgrad plan: what training by a configuration takes of memory, what fits, and what to change.
 #pragma once
 #include <meshgrad/train/planning/step_memory.h>
+#include <meshgrad/train/planning/step_time.h>
 
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -55,6 +57,14 @@ struct MemoryChange {
 /// save nothing are left out.
 std::vector<MemoryChange> memory_ladder(const StepProbe& probe, const Config& config);
 
+/// The mesh to plan for where there is no packed file.
+struct PlannedMesh {
+  int64_t nodes = 0, edges = 0;  ///< directed edges
+  int dim = 2;                   ///< 2 or 3
+  std::map<std::string, int>
+      fields;  ///< components of data.inputs and data.targets; `dim` for those not named
+};
+
 struct MemoryPlan {
   Device device;
   PlanMode mode = PlanMode::predicted;
@@ -65,6 +75,9 @@ struct MemoryPlan {
   MemoryRoom room;
   int64_t usable = 0;  ///< target_utilization * (total - context): what a step may take
   MemoryBudget budget;
+  std::vector<std::string> notes;  ///< what was assumed of the data; which ops have no fused kernel, and why
+  std::string peaks;               ///< the device whose stated peaks `time` is modelled from; empty: none
+  std::optional<StepTime> time;    ///< of the step above, on a GPU
 
   struct Choice {
     std::string name;      ///< "baseline", "recomputation", "16 bits", "both"
@@ -72,8 +85,9 @@ struct MemoryPlan {
     bool possible = true;  ///< some choice keeps within recompute.budget; else nothing is predicted
     StepMemory predicted;
     std::optional<StepMemory> measured;  ///< absent in a predicted plan, and where memory ran out
-    int64_t batch_size = 0;              ///< the largest that fits
-    bool fits = false;                   ///< `batch` does, with cached memory
+    std::optional<StepTime> time;
+    int64_t batch_size = 0;  ///< the largest that fits
+    bool fits = false;       ///< `batch` does, with cached memory
   };
   std::vector<Choice> choices;
   int recommended = -1;  ///< the first choice that fits; -1: none
@@ -89,10 +103,13 @@ struct MemoryPlan {
 
 struct PlanOptions {
   PlanMode mode = PlanMode::predicted;
-  int64_t device_memory = 0;  ///< bytes of a device to plan for; 0: those of the device there is
+  int64_t device_memory = 0;   ///< bytes of a device to plan for; 0: those of the device there is
+  std::string peaks = "h200";  ///< see device_peaks; for a GPU alone
+  std::optional<PlannedMesh>
+      mesh;  ///< instead of the data that the configuration names; predicted plans only
 };
-/// Throws what opening the data set throws, DeviceError for a device that is not there or that this build has
-/// no kernels for (a predicted plan only needs the kernels), and OutOfMemory when a measured step does not
+/// Throws what opening the data set throws, InvalidArgument for a PlannedMesh that cannot be, DeviceError for
+/// a device that is not there (a predicted plan needs none), and OutOfMemory when a measured step does not
 /// fit.
 MemoryPlan plan_memory(const Config& config, const PlanOptions& options);
 

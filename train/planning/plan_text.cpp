@@ -26,6 +26,8 @@ std::string megabytes(int64_t bytes) {
 
 std::string_view fits_text(bool fits) { return fits ? "fits" : "does not fit"; }
 
+std::string milliseconds(double ms) { return fmt::format("{:.{}f} ms", ms, ms < 10.0 ? 2 : 1); }
+
 std::string table(const MemoryPlan& plan) {
   const auto row = [&](std::string_view name, int64_t bytes) {
     return fmt::format("  {:<14} {:>12.3f} {:>7.1f} %\n", name, mebibytes(bytes),
@@ -46,7 +48,13 @@ std::string table(const MemoryPlan& plan) {
   if (plan.room.context > 0)
     text += fmt::format("; {:.3f} MiB of the device are in use by its context and others",
                         mebibytes(plan.room.context));
-  return text + "\n";
+  text += "\n";
+  if (plan.time)
+    text +=
+        fmt::format("time, modelled (no GPU was measured): {} at the peaks of one {}, {} expected\n",
+                    milliseconds(plan.time->at_peaks_ms), plan.peaks, milliseconds(plan.time->expected_ms));
+  for (const std::string& note : plan.notes) text += "note: " + note + "\n";
+  return text;
 }
 
 std::string choices(const MemoryPlan& plan) {
@@ -56,7 +64,7 @@ std::string choices(const MemoryPlan& plan) {
   };
   std::string text = fmt::format("  {:<14} {:>11} {:>11} ", "predicted, MiB", "total", "reserved");
   if (measured) text += fmt::format("{:>11} {:>11} ", "measured", "reserved");
-  text += fmt::format("{:>13}\n", "largest batch");
+  text += fmt::format("{:>13}{}\n", "largest batch", plan.time ? "  modelled ms" : "");
   const auto settings = [](const MemoryPlan::Choice& choice) {
     return choice.settings.empty() ? std::string() : "    " + choice.settings + "\n";
   };
@@ -68,7 +76,9 @@ std::string choices(const MemoryPlan& plan) {
     text += fmt::format("  {:<14} {}", choice.name, columns(choice.predicted));
     if (measured)
       text += choice.measured ? columns(*choice.measured) : fmt::format("{:>23} ", "out of memory");
-    text += fmt::format("{:>13}\n", choice.batch_size) + settings(choice);
+    text += fmt::format("{:>13}", choice.batch_size);
+    if (choice.time) text += fmt::format("{:>13.1f}", choice.time->expected_ms);
+    text += "\n" + settings(choice);
   }
   if (plan.recommended < 0) return text + "recommended: none, as no choice fits; see below what else saves\n";
   const MemoryPlan::Choice& best = plan.choices[static_cast<size_t>(plan.recommended)];
@@ -97,6 +107,11 @@ OrderedJson to_json(const StepMemory& step) {
   for (int tag = 0; tag < kTagCount; ++tag)
     tags[std::string(meshgrad::name_of(static_cast<Tag>(tag)))] = step.by_tag[static_cast<size_t>(tag)];
   return {{"total", step.live}, {"tags", tags}, {"reserved", step.reserved}, {"offloaded", step.offloaded}};
+}
+
+OrderedJson to_json(const std::optional<StepTime>& time) {
+  if (!time) return {};
+  return {{"source", "modelled"}, {"at_peaks_ms", time->at_peaks_ms}, {"expected_ms", time->expected_ms}};
 }
 
 OrderedJson to_json(const MemoryBudget& budget) {
@@ -139,6 +154,7 @@ std::string to_json(const MemoryPlan& plan) {
                        {"settings", choice.settings},
                        {"predicted", choice.possible ? to_json(choice.predicted) : OrderedJson()},
                        {"measured", choice.measured ? to_json(*choice.measured) : OrderedJson()},
+                       {"time", to_json(choice.time)},
                        {"batch_size", choice.batch_size},
                        {"fits", choice.fits}});
   }
@@ -156,6 +172,9 @@ std::string to_json(const MemoryPlan& plan) {
       {"step", to_json(plan.step)},
       {"predicted", to_json(plan.predicted)},
       {"context", plan.room.context},
+      {"time", to_json(plan.time)},
+      {"peaks", plan.peaks.empty() ? OrderedJson() : OrderedJson(plan.peaks)},
+      {"notes", plan.notes},
       {"choices", choices},
       {"recommended", plan.recommended < 0
                           ? OrderedJson()

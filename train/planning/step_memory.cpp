@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/engine/gpu.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/train/planning/recompute.h>
 #include <meshgrad/train/planning/step_memory.h>
@@ -18,6 +17,7 @@ RuntimeOptions runtime_options(const Config& config, Device device) {
   options.threads = static_cast<int>(config.run.threads);
   options.seed = static_cast<uint64_t>(config.run.seed);
   options.autotune = config.autotune;
+  options.tf32 = config.tf32;
   options.allocator.expandable_segments = config.memory.expandable_segments;
   options.allocator.plan_steps = config.memory.plan_steps;
   return options;
@@ -36,7 +36,7 @@ struct Held {
 
 StepMemory memory_of(Runtime& runtime, int64_t offloaded) {
   const MemoryStats stats = runtime.allocator().stats();
-  return {stats.allocated.peak, stats.tags_at_peak, stats.reserved.peak, offloaded};
+  return {stats.allocated.peak, stats.tags_at_peak, stats.reserved.peak, offloaded, {}};
 }
 
 /// What a run within memory.limit would choose.
@@ -89,13 +89,10 @@ int last_class(const Config& config, const Dataset& dataset, const BatchClasses&
 }  // namespace
 
 StepMemory StepProbe::predict(const Config& config, Batches batches) const {
-  const bool on_gpu = device_.kind == DeviceKind::cuda;
-  if (on_gpu && !gpu::built()) {
-    throw device_error("plan", name_of(device_), "a build without CUDA, which does not have its kernels",
-                       "build with -DMESHGRAD_CUDA=ON, or set run.device = \"cpu\"");
-  }
   RuntimeOptions options = runtime_options(config, device_);
   options.dry = true;
+  std::vector<std::string> messages;
+  options.log = [&](LogLevel, std::string_view text) { messages.emplace_back(text); };
   Runtime runtime(std::move(options));
   const Task task = make_task(config, dataset_);
   const Held held(runtime, config, task);
@@ -113,7 +110,9 @@ StepMemory StepProbe::predict(const Config& config, Batches batches) const {
       steps.update();
     }
   }
-  return memory_of(runtime, steps.offloaded_bytes());
+  StepMemory memory = memory_of(runtime, steps.offloaded_bytes());
+  memory.messages = std::move(messages);
+  return memory;
 }
 
 StepMemory StepProbe::measure(const Config& config) const {

@@ -5,6 +5,9 @@
 #include <meshgrad/engine/memory/stats.h>
 #include <meshgrad/train/task/task.h>
 
+#include <string>
+#include <vector>
+
 namespace meshgrad {
 
 /// Bytes at the peak of a step.
@@ -13,6 +16,8 @@ struct StepMemory {
   std::array<int64_t, kTagCount> by_tag{};  ///< of them; they add up to `live`
   int64_t reserved = 0;                     ///< mapped at most: cached memory included
   int64_t offloaded = 0;                    ///< at once, at most (recompute.offload)
+  /// What a predicted step's Runtime logged: which ops of a GPU run op by op, and why.
+  std::vector<std::string> messages;
   int64_t of(Tag tag) const { return by_tag[static_cast<size_t>(tag)]; }
 };
 
@@ -27,8 +32,7 @@ class StepProbe {
   Device device() const { return device_; }
   const Dataset& dataset() const { return dataset_; }
 
-  /// Takes no memory on the device and needs none to be there; milliseconds. Throws DeviceError for a GPU in
-  /// a build without CUDA.
+  /// Takes no memory on the device, which need not be there, also in a build without CUDA; milliseconds.
   StepMemory predict(const Config& config, Batches batches = Batches::all_classes) const;
   /// Takes as much as the step, and as long. Throws OutOfMemory.
   StepMemory measure(const Config& config) const;

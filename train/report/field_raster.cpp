@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/train/data/mesh_edges.h>
 #include <meshgrad/train/report/field_raster.h>
 
 #include <algorithm>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/data/mesh_edges.h>
 #include <meshgrad/train/report/point_field.h>
 
 #include <utility>

@@ -163,11 +163,7 @@ class RolloutWriter {
 }  // namespace
 
 RolloutFiles write_rollout(const Predictor& predictor, const RolloutFilesOptions& options) {
-  const auto* task = predictor.task().as<MeshDynamics>();
-  if (task == nullptr) {
-    throw config_error("task.name", "\"mesh_dynamics\": a rollout goes through time", "\"steady_field\"",
-                       "use meshgrad predict");
-  }
+  const MeshDynamics& task = predictor.mesh_dynamics();
   const int64_t count = predictor.dataset().size(options.split);
   if (options.trajectory < 0 || options.trajectory >= count) {
     throw config_error("--trajectory", fmt::format("0 to {} in split {}", count - 1, options.split),
@@ -175,7 +171,7 @@ RolloutFiles write_rollout(const Predictor& predictor, const RolloutFilesOptions
   }
   const TrajectoryView trajectory = predictor.dataset().trajectory(options.split, options.trajectory);
   check_something_to_predict(predictor.task(), options.split, options.trajectory);
-  const int64_t data_steps = rollout_frames(*task, trajectory, {});
+  const int64_t data_steps = rollout_frames(task, trajectory, {});
   if (options.steps > data_steps && !options.beyond_data) {
     throw config_error(
         options.steps == predictor.config().rollout.steps ? "rollout.steps" : "--steps",
@@ -183,27 +179,23 @@ RolloutFiles write_rollout(const Predictor& predictor, const RolloutFilesOptions
         fmt::format("{}", options.steps), "add --beyond-data, which holds the boundary values from there on");
   }
   const RolloutBoundary boundary = options.boundary.value_or(predictor.config().rollout.boundary);
-  RolloutWriter writer(*task, options, trajectory);
+  RolloutWriter writer(task, options, trajectory);
   writer.start();
-  roll_out(predictor.trained(), *task, trajectory, {.steps = options.steps, .boundary = boundary},
+  roll_out(predictor, trajectory, {.steps = options.steps, .boundary = boundary},
            [&](const RolloutFrame& frame) { writer.add(frame); });
   RolloutFiles files = writer.finish();
   predictor.dataset().check_unchanged();
   files.boundary = boundary;
-  files.inputs_from_data = given_inputs(task->inputs());
+  files.inputs_from_data = given_inputs(task.inputs());
   return files;
 }
 
 PredictionFiles write_predictions(const Predictor& predictor, const PredictionFilesOptions& options) {
-  const auto* task = predictor.task().as<SteadyField>();
-  if (task == nullptr) {
-    throw config_error("task.name", "\"steady_field\": predict is for fields without time",
-                       "\"mesh_dynamics\"", "use meshgrad rollout");
-  }
+  const SteadyField& task = predictor.steady_field();
   check_something_to_predict(predictor.task(), options.split);
   make_folder(options.directory);
   constexpr int64_t kPictures = 4;
-  const MeshInputs& inputs = task->inputs();
+  const MeshInputs& inputs = task.inputs();
   FieldErrors errors(inputs.targets());
   PredictionFiles files;
   const int64_t all = predictor.dataset().size(options.split);
@@ -213,7 +205,7 @@ PredictionFiles write_predictions(const Predictor& predictor, const PredictionFi
     const MeshView& mesh = trajectory.mesh();
     const std::vector<uint8_t> mask = inputs.predicted_mask(mesh);
     for (int64_t t = 0; t < trajectory.frames(); ++t) {
-      const std::vector<float> ours = predict_steady(predictor.trained(), *task, trajectory, t);
+      const std::vector<float> ours = predict_steady(predictor, trajectory, t);
       const std::vector<float> truth = inputs.target_values(trajectory, t);
       errors.add(ours, truth, mask);
       const std::vector<FieldFrame> fields = split_fields(inputs, ours, truth);

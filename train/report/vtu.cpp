@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/data/mesh_edges.h>
 #include <meshgrad/train/io/atomic_file.h>
 #include <meshgrad/train/report/markup.h>
 #include <meshgrad/train/report/vtu.h>

@@ -19,18 +19,26 @@ NoiseOptions noise_of(const Config& config) {
   return {config.train.noise, config.train.gamma, static_cast<uint64_t>(config.run.seed)};
 }
 
-BatchLoader::BatchLoader(Runtime& runtime, const Config& config, const Task& task)
+BatchLoader::BatchLoader(Runtime& runtime, const Config& config, const Task& task, const RankShare& share,
+                         MeshParts* parts)
     : config_(config),
       task_(task),
       noise_(noise_of(config)),
       sampler_(task, config.data.train_split, static_cast<uint64_t>(config.run.seed)),
+      share_(share),
+      parts_(parts),
       accumulate_(config.train.accumulate),
+      // A window of rank 0 alone has accumulate_ batches; ordered, a rank's batches are single samples.
+      most_batches_(
+          std::max(accumulate_, share.reduction == RankReduction::ordered
+                                    ? (config.train.batch * config.train.accumulate - 1) / share.size + 1
+                                    : 0)),
       sample_limit_(config.train.epochs > 0 ? config.train.epochs * sampler_.samples()
                                             : std::numeric_limits<int64_t>::max()),
       total_steps_(config.train.epochs > 0
                        ? (sample_limit_ - 1) / (config.train.batch * config.train.accumulate) + 1
                        : config.train.steps),
-      depth_(prefetch_depth(runtime)),
+      depth_(parts != nullptr ? 0 : prefetch_depth(runtime)),
       uploader_(
           runtime, depth_ + 2,
           task.layout(largest_batch(config, task.dataset()), config.precision, BatchLayout::Sizes::capacity)
@@ -51,11 +59,50 @@ int64_t BatchLoader::samples_until(int64_t step) const {
 }
 
 /// Into a list that is reused, so that a steady-state step makes no heap allocation.
-void BatchLoader::list_samples(const BatchPosition& at, std::vector<Sample>& samples) const {
+void BatchLoader::list_unsplit(const BatchPosition& at, std::vector<Sample>& samples) const {
   samples.clear();
-  const int64_t first = number_of(at) * config_.train.batch;
+  const int64_t first = (at.step * accumulate_ + at.micro) * config_.train.batch;
   const int64_t end = std::min(first + config_.train.batch, sample_limit_);
   for (int64_t position = first; position < end; ++position) samples.push_back(sampler_.at(position));
+}
+
+void BatchLoader::list_samples(const BatchPosition& at, std::vector<Sample>& samples) {
+  samples.clear();
+  if (at.micro >= batches(at.step)) return;
+  if (!is_split(at.step)) return list_unsplit(at, samples);
+  const std::vector<int64_t>& mine = deal(at.step)[static_cast<size_t>(share_.rank)];
+  const int64_t each = share_.reduction == RankReduction::ordered ? 1 : config_.train.batch;
+  const int64_t end = std::min((at.micro + 1) * each, static_cast<int64_t>(mine.size()));
+  for (int64_t i = at.micro * each; i < end; ++i)
+    samples.push_back(sampler_.at(samples_until(at.step) + mine[static_cast<size_t>(i)]));
+}
+
+int64_t BatchLoader::batches(int64_t step) {
+  if (!share_.split()) return accumulate_;
+  if (step == unsplit_) return share_.rank == 0 ? accumulate_ : 0;
+  const auto mine = static_cast<int64_t>(deal(step)[static_cast<size_t>(share_.rank)].size());
+  const int64_t each = share_.reduction == RankReduction::ordered ? 1 : config_.train.batch;
+  return (mine + each - 1) / each;
+}
+
+std::vector<int64_t> BatchLoader::edges_of_window(int64_t step) const {
+  std::vector<int64_t> edges;
+  for (int64_t position = samples_until(step); position < samples_until(step + 1); ++position)
+    edges.push_back(task_.shape(config_.data.train_split, {sampler_.at(position)}).edges);
+  return edges;
+}
+
+const WindowDeal& BatchLoader::deal(int64_t step) {
+  const auto known =
+      std::find_if(deals_.begin(), deals_.end(), [&](const auto& window) { return window.first == step; });
+  if (known != deals_.end()) return known->second;
+  const int64_t oldest = step - static_cast<int64_t>(depth_) - 1;
+  std::erase_if(deals_, [&](const auto& window) { return window.first < oldest; });
+  const std::vector<int64_t> edges = edges_of_window(step);
+  return deals_
+      .emplace_back(step, share_.reduction == RankReduction::ordered ? deal_in_rounds(edges, share_.size)
+                                                                     : deal_largest_first(edges, share_.size))
+      .second;
 }
 
 int64_t BatchLoader::window_weight(int64_t step) {
@@ -64,7 +111,7 @@ int64_t BatchLoader::window_weight(int64_t step) {
   if (known != window_weights_.end()) return known->second;
   int64_t weight = 0;
   for (int64_t micro = 0; micro < accumulate_; ++micro) {
-    list_samples({step, micro}, later_);
+    list_unsplit({step, micro}, later_);
     weight += task_.loss_weight(config_.data.train_split, later_);
   }
   if (weight == 0) {
@@ -76,27 +123,64 @@ int64_t BatchLoader::window_weight(int64_t step) {
   return window_weights_.emplace_back(step, weight).second;
 }
 
-BatchLoader::Loaded BatchLoader::stage(const std::vector<Sample>& samples, Normalizing normalizing,
-                                       const StepCache& cache) {
-  const BatchShape shape = task_.shape(config_.data.train_split, samples);
-  const BatchLayout layout = normalizing == Normalizing::observe
-                                 ? task_.layout(shape, config_.precision, BatchLayout::Sizes::exact)
-                                 : cache.layout(shape);
-  return {static_cast<int64_t>(samples.size()), layout, uploader_.stage(layout.bytes())};
+BatchLoader::Loaded BatchLoader::stage(const std::vector<Sample>& samples, const StepCache& cache) {
+  const BatchLayout layout = cache.layout(task_.shape(config_.data.train_split, samples));
+  return {static_cast<int64_t>(samples.size()), layout, uploader_.stage(layout.bytes()), {}};
 }
 
-void BatchLoader::write(const Loaded& loaded, const std::vector<Sample>& samples, double weight,
-                        Normalizing normalizing, Normalizers& normalizers, SampleScratch& scratch) const {
+void BatchLoader::write(const Loaded& loaded, const std::vector<Sample>& samples, double weight, bool learn,
+                        Normalizers& normalizers, SampleScratch& scratch) const {
   const Batch batch = loaded.layout.batch(loaded.memory);
-  task_.write(batch, config_.data.train_split, samples, noise_, normalizers,
-              normalizing != Normalizing::fixed, scratch);
+  task_.write(batch, config_.data.train_split, samples, noise_, normalizers, learn, scratch);
   *batch.tensor(kWindowWeight).data<double>() = weight;
+}
+
+/// The batch of whole meshes, on the host.
+BatchLoader::Loaded BatchLoader::load_whole(const std::vector<Sample>& samples, double weight,
+                                            Normalizers& normalizers) {
+  const BatchLayout layout = task_.layout(task_.shape(config_.data.train_split, samples), config_.precision,
+                                          BatchLayout::Sizes::exact);
+  if (whole_memory_ == nullptr || whole_memory_->bytes() < layout.bytes())
+    whole_memory_ = host_tensor(Shape{layout.bytes()}, DType::u8).storage();
+  Loaded whole{static_cast<int64_t>(samples.size()), layout, whole_memory_,
+               meshes_of(task_.dataset(), config_.data.train_split, samples)};
+  write(whole, samples, weight, false, normalizers, scratch_);
+  return whole;
+}
+
+/// Every rank writes the whole batch, which costs little beside computing its part: so noise and normalised
+/// values are those of the whole mesh.
+BatchLoader::Loaded BatchLoader::load_part(const std::vector<Sample>& samples, double weight,
+                                           Normalizers& normalizers) {
+  const Loaded loaded = load_whole(samples, weight, normalizers);
+  const Batch whole = loaded.layout.batch(loaded.memory);
+  const Part& part = parts_->part(loaded.meshes, whole.graph, parts_->rank());
+  BatchLayout layout = task_.layout({part.owned, part.edge_sets.front().edges(), part.ghosts()},
+                                    config_.precision, BatchLayout::Sizes::exact);
+  layout.set_halo(parts_->halo(loaded.meshes, whole.graph));
+  const StoragePtr memory = uploader_.stage(layout.bytes());
+  write_part(whole, part, layout.batch(memory));
+  return {loaded.samples, layout, memory, {}};
+}
+
+void BatchLoader::observe_window(int64_t step, Normalizers& normalizers) {
+  const auto begin = std::chrono::steady_clock::now();
+  for (int64_t micro = 0; micro < accumulate_; ++micro) {
+    list_unsplit({step, micro}, samples_);
+    if (samples_.empty()) continue;
+    const BatchLayout layout = task_.layout(task_.shape(config_.data.train_split, samples_),
+                                            config_.precision, BatchLayout::Sizes::exact);
+    const Loaded observed{static_cast<int64_t>(samples_.size()), layout, uploader_.stage(layout.bytes()), {}};
+    write(observed, samples_, 0.0, true, normalizers, scratch_);
+  }
+  data_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
 BatchLoader::Loaded BatchLoader::load(const BatchPosition& at, Normalizing normalizing,
                                       Normalizers& normalizers, const StepCache& cache) {
   const int64_t number = number_of(at);
-  const int64_t pass = number * config_.train.batch / sampler_.samples();
+  const int64_t first = at.step * accumulate_ + (share_.split() ? 0 : at.micro);
+  const int64_t pass = first * config_.train.batch / sampler_.samples();
   if (config_.data.verify == DataVerify::epoch && pass != std::exchange(pass_, pass))
     task_.dataset().verify_again();
   const bool prefetches = depth_ > 0 && normalizing == Normalizing::fixed;
@@ -108,11 +192,18 @@ BatchLoader::Loaded BatchLoader::load(const BatchPosition& at, Normalizing norma
   }
   if (prefetches) prefetch_behind(number, normalizers, cache);
   list_samples(at, samples_);
-  if (samples_.empty()) return {0, task_.layout({}, config_.precision, BatchLayout::Sizes::exact), nullptr};
+  if (samples_.empty())
+    return {0, task_.layout({}, config_.precision, BatchLayout::Sizes::exact), nullptr, {}};
   const auto weight = static_cast<double>(window_weight(at.step));
   const auto begin = std::chrono::steady_clock::now();
-  Loaded loaded = prefetches ? take_prefetched(number) : stage(samples_, normalizing, cache);
-  if (!prefetches) write(loaded, samples_, weight, normalizing, normalizers, scratch_);
+  const auto load_here = [&] {
+    if (parts_ != nullptr && parts_->in_turn()) return load_whole(samples_, weight, normalizers);
+    if (parts_ != nullptr) return load_part(samples_, weight, normalizers);
+    Loaded loaded = stage(samples_, cache);
+    write(loaded, samples_, weight, false, normalizers, scratch_);
+    return loaded;
+  };
+  Loaded loaded = prefetches ? take_prefetched(number) : load_here();
   data_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return loaded;
 }
@@ -125,7 +216,7 @@ void BatchLoader::prefetch_behind(int64_t number, Normalizers& normalizers, cons
     if (at.step >= total_steps_) return;
     list_samples(at, later_);
     if (later_.empty()) continue;
-    Prefetched batch{next_number_, later_, 0.0, stage(later_, Normalizing::fixed, cache), false, nullptr};
+    Prefetched batch{next_number_, later_, 0.0, stage(later_, cache), false, nullptr};
     batch.weight = static_cast<double>(window_weight(at.step));
     {
       const std::lock_guard lock(mutex_);
@@ -161,7 +252,7 @@ void BatchLoader::work(Normalizers& normalizers) {
     lock.unlock();
     std::exception_ptr error;
     try {
-      write(batch.loaded, batch.samples, batch.weight, Normalizing::fixed, normalizers, scratch);
+      write(batch.loaded, batch.samples, batch.weight, false, normalizers, scratch);
     } catch (...) {
       error = std::current_exception();
     }

@@ -4,6 +4,8 @@
 #include <meshgrad/train/io/safetensors.h>
 #include <meshgrad/train/run/checkpoint.h>
 #include <meshgrad/train/run/checkpoint_check.h>
+#include <meshgrad/train/run/checkpoint_extra.h>
+#include <meshgrad/train/run/optimizer.h>
 #include <meshgrad/train/run/training_data.h>
 
 #include <fmt/format.h>
@@ -151,7 +153,7 @@ void load_normalizer(const SafetensorsView& view, const std::string& name, Norma
 
 void save_checkpoint(const fs::path& path, const Stream& stream, const Config& config, const Dataset& data,
                      const ParameterSet& parameters, const Optimizer& optimizer,
-                     const Normalizers& normalizers, const RunState& state) {
+                     const Normalizers& normalizers, const RunState& state, const CheckpointExtra* extra) {
   Contents contents(stream);
   contents.add_arena("model.", parameters, parameters.values());
   if (optimizer.first_moment().defined())
@@ -165,8 +167,13 @@ void save_checkpoint(const fs::path& path, const Stream& stream, const Config& c
   RunState now = state;
   now.optimizer = optimizer.state();
   std::map<std::string, std::string> metadata = metadata_of(config, data, now);
-  metadata["checksum"] = checkpoint_checksum(contents.tensors(), metadata);
-  write_safetensors(path, contents.tensors(), metadata);
+  std::vector<SafetensorsTensor> tensors = contents.tensors();
+  if (extra != nullptr) {
+    tensors.insert(tensors.end(), extra->tensors.begin(), extra->tensors.end());
+    metadata.insert(extra->metadata.begin(), extra->metadata.end());
+  }
+  metadata["checksum"] = checkpoint_checksum(tensors, metadata);
+  write_safetensors(path, tensors, metadata);
 }
 
 Config checkpoint_config(const fs::path& path) {

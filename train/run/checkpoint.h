@@ -6,8 +6,7 @@
 // the counters below, and a checksum of everything else. The same state gives the same bytes.
 #pragma once
 #include <meshgrad/nn/normalizer.h>
-#include <meshgrad/train/run/optimizer.h>
-#include <meshgrad/train/task/task.h>
+#include <meshgrad/train/config/config.h>
 
 #include <filesystem>
 #include <limits>
@@ -16,7 +15,10 @@
 #pragma GCC visibility push(default)
 namespace meshgrad {
 
-struct TrainingData;  // train/run/training_data.h
+class Dataset;
+class Optimizer;
+struct CheckpointExtra;  // train/run/checkpoint_extra.h
+struct TrainingData;     // train/run/training_data.h
 
 /// Where a run stands. Sampler and noise depend on these counters and the seed alone.
 struct RunState {
@@ -34,7 +36,8 @@ struct RunState {
 /// it was. Throws DataError when the file cannot be written. Waits for the device.
 void save_checkpoint(const std::filesystem::path& path, const Stream& stream, const Config& config,
                      const Dataset& data, const ParameterSet& parameters, const Optimizer& optimizer,
-                     const Normalizers& normalizers, const RunState& state);
+                     const Normalizers& normalizers, const RunState& state,
+                     const CheckpointExtra* extra = nullptr);
 
 /// The configuration in a checkpoint. Throws DataError when the file is none or damaged.
 Config checkpoint_config(const std::filesystem::path& path);

@@ -138,6 +138,7 @@ std::optional<NonFinite> find_non_finite_in_window(Runtime& runtime, const Confi
                                                    const Recomputation& recomputation) {
   if (!model.parameters.gradients().defined()) model.parameters.allocate_gradients(runtime);
   fill_zero(model.parameters.gradients(), runtime.stream());
+  loader.give_to_first_rank(step);
   const auto weight = static_cast<double>(loader.window_weight(step));
   std::vector<Sample> samples;
   for (int64_t micro = 0; micro < config.train.accumulate; ++micro) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Optimizer: the state beside the parameters, the learning-rate schedule, the loss scale, and the step.
 #pragma once
-#include <meshgrad/kernels/optimizer.h>
+#include <meshgrad/kernels/step_state.h>
 #include <meshgrad/nn/parameter.h>
 #include <meshgrad/train/config/config.h>
 
@@ -36,7 +36,7 @@ class Optimizer {
   /// Waits for the device.
   StepState state() const;
   void set_state(const StepState& state);
-  /// u8 [kStepStateBytes], in device memory.
+  /// A StepState as bytes, u8, in device memory.
   const Tensor& state_tensor() const { return state_; }
 
   /// Moments, as arenas like the parameters'; undefined where the kind of optimizer has none.

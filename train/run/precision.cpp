@@ -25,4 +25,12 @@ std::string describe_precision(DType precision, double loss_scale) {
       name_of(precision), scale);
 }
 
+std::string describe_tf32(const Runtime& runtime, DType precision) {
+  if (!runtime.tf32()) return {};
+  if (!runtime.stream().on_gpu()) return "tf32 = true has no effect on the CPU, whose GEMMs multiply in f32";
+  if (precision != DType::f32)
+    return fmt::format("tf32 = true has no effect with precision {}", name_of(precision));
+  return "tf32 = true: GEMMs round their f32 operands to TF32 (10 bits of fraction) and accumulate in f32";
+}
+
 }  // namespace meshgrad

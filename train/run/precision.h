@@ -3,6 +3,10 @@
 #pragma once
 #include <meshgrad/engine/device.h>
 #include <meshgrad/engine/dtype.h>
+#include <meshgrad/engine/runtime.h>
+
+#include <string>
+#include <string_view>
 
 namespace meshgrad {
 
@@ -16,5 +20,8 @@ Device resolve_device_for(const std::string& word, DType precision, std::string*
 
 /// A line that says what is stored how in 16 bits; empty for other precisions.
 std::string describe_precision(DType precision, double loss_scale);
+
+/// A line that says what RuntimeOptions::tf32 does on the Runtime's device; empty without it.
+std::string describe_tf32(const Runtime& runtime, DType precision);
 
 }  // namespace meshgrad

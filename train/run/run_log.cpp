@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/gpu.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
+#include <meshgrad/kernels/optimizer.h>
 #include <meshgrad/train/run/run_log.h>
 
 #include <cmath>

@@ -24,11 +24,17 @@ struct TrainObserver {
   std::function<void()> pause;  ///< validation or a checkpoint starts: the time is not a training step's
 };
 
+class Ranks;  // engine/ranks/ranks.h
+
 struct TrainOptions {
   bool resume = false;               ///< from `checkpoint`, or else checkpoints/last.safetensors
   std::filesystem::path checkpoint;  ///< best, last or a file
   std::vector<std::string> command;  ///< for environment.json
   TrainObserver observer;
+  /// The processes that train together, each calling train() with the same arguments; null: this one alone.
+  /// Rank 0 alone writes the run directory and calls the observer; `stop` is asked on every rank, between
+  /// windows.
+  Ranks* ranks = nullptr;
 };
 
 struct TrainResult {

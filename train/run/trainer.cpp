@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/memory/caching_allocator.h>
+#include <meshgrad/engine/ranks/collectives.h>
 #include <meshgrad/train/config/text.h>
 #include <meshgrad/train/data/quiet_split.h>
 #include <meshgrad/train/run/make_model.h>
@@ -23,13 +24,20 @@ Trainer::Trainer(Runtime& runtime, const Config& config, const TrainOptions& opt
       config_(config),
       options_(options),
       choose_(std::move(choose)),
+      ranks_(options.ranks != nullptr ? *options.ranks : alone_),
       task_(make_task(config, Dataset::open(config.data.path))),
       model_(make_model(config.model, task_.sizes())),
       normalizers_(config.normalize.mode == NormalizeMode::dataset
                        ? task_.dataset_normalizers(noise_of(config))
                        : task_.online_normalizers()),
-      loader_(runtime, config, task_),
-      folder_(config.run.dir) {
+      parts_(make_mesh_parts(runtime, config, ranks_)),
+      // The ranks compute every sample together, or each takes its own.
+      loader_(runtime, config, task_,
+              parts_ ? RankShare() : RankShare{ranks_.rank(), ranks_.size(), config.ranks.reduction},
+              parts_ ? &*parts_ : nullptr),
+      folder_(config.run.dir),
+      sum_(runtime, ranks_, config.ranks) {
+  check_same_on_all_ranks();
   check_precision(runtime.device(), config.precision);
   if (config.train.validate_every > 0) task_.dataset().split(config.data.valid_split);  // says which exist
 }
@@ -37,8 +45,12 @@ Trainer::Trainer(Runtime& runtime, const Config& config, const TrainOptions& opt
 /// The story: windows of batches, each window one optimizer step.
 TrainResult Trainer::run() {
   options_.resume ? resume() : start();
+  barrier(ranks_, "start");  // no checkpoint is replaced before all have read it
+  describe_ranks();
   const std::string stored = describe_precision(config_.precision, optimizer_->state().loss_scale);
   if (!stored.empty()) message(stored);
+  const std::string rounded = describe_tf32(runtime_, config_.precision);
+  if (!rounded.empty()) message(rounded);
   if (state_.micro == 0 && !warming_up()) release_gradients();
   if (state_.validation_due && !end_step()) return stopped();
   const int64_t steps = loader_.total_steps();
@@ -50,11 +62,7 @@ TrainResult Trainer::run() {
   }
   while (state_.step < steps) {
     const auto begin = std::chrono::steady_clock::now();
-    while (state_.micro < config_.train.accumulate) {
-      train_batch();
-      ++state_.micro;
-      if (state_.micro < config_.train.accumulate && stop_wanted()) return stopped();
-    }
+    if (!train_window()) return stopped();
     finish_step();
     step_seconds_.push_back(std::chrono::duration<float>(std::chrono::steady_clock::now() - begin).count());
     if (!end_step()) return stopped();
@@ -77,7 +85,10 @@ bool Trainer::end_step() {
   return true;
 }
 
-bool Trainer::stop_wanted() const { return options_.observer.stop && options_.observer.stop(); }
+/// Called by all ranks at the same place of the run.
+bool Trainer::stop_wanted() {
+  return agree(ranks_, options_.observer.stop && options_.observer.stop(), "stop");
+}
 
 TrainResult Trainer::stopped() {
   save(false);
@@ -86,7 +97,18 @@ TrainResult Trainer::stopped() {
 }
 
 void Trainer::start() {
-  folder_.create(config_);
+  if (ranks_.first()) {
+    folder_.create(config_);
+    warn_of_data();
+  }
+  allocate();
+  if (!ranks_.first()) return;
+  folder_.write_config(config_);
+  folder_.write_environment(options_.command, runtime_.device());
+  log_.emplace(runtime_, folder_.path(), std::nullopt);
+}
+
+void Trainer::warn_of_data() const {
   for (const std::string& warning : task_.dataset().warnings()) message("warning: " + warning);
   for (const std::string& warning : noise_warnings(task_.dataset(), config_)) message("warning: " + warning);
   for (const std::string& warning : scale_warnings(task_.dataset(), config_)) message("warning: " + warning);
@@ -96,10 +118,66 @@ void Trainer::start() {
     if (const auto quiet = quiet_split(task_.dataset(), split, config_.data.targets, types))
       message(quiet_split_warning(split, *quiet));
   }
-  allocate();
-  folder_.write_config(config_);
-  folder_.write_environment(options_.command, runtime_.device());
-  log_.emplace(runtime_, folder_.path(), std::nullopt);
+}
+
+/// Otherwise they would add gradients of different things, or wait for each other for ever.
+void Trainer::check_same_on_all_ranks() {
+  if (ranks_.single()) return;
+  Config config = config_;
+  config.run.device.clear();
+  config.run.threads = 0;
+  const std::string text = fmt::format("{}{}{}", to_toml(config), task_.dataset().fingerprint(),
+                                       options_.resume ? "resume" : "start");
+  const uint64_t mine = std::hash<std::string>()(text);
+  if (all_gather(ranks_, mine, "comparison of configurations").front() == mine) return;
+  throw config_error(fmt::format("rank {}", ranks_.rank()), "the configuration and the data of rank 0",
+                     "others", "start all ranks with the same command and the same files");
+}
+
+void Trainer::describe_parts() const {
+  const std::string_view method =
+      config_.ranks.partition == MeshPartition::metis ? "METIS" : "recursive coordinate bisection";
+  if (parts_->in_turn()) {
+    message(
+        fmt::format("each mesh is computed in {} parts in turn, cut by {}; their values wait in host memory",
+                    parts_->count(), method));
+  } else {
+    message(fmt::format("{} ranks compute each mesh together, in parts cut by {}", ranks_.size(), method));
+  }
+}
+
+/// Recomputed segments exchange rows: ranks that chose differently would wait for each other.
+Recomputation Trainer::same_on_all_ranks(Recomputation chosen) {
+  if (!parts_ || ranks_.single()) return chosen;
+  const auto spread = [&](auto& value) {
+    broadcast(ranks_, std::as_writable_bytes(std::span(&value, 1)), 0, "choice of recomputation");
+  };
+  auto stages = static_cast<int64_t>(chosen.stages.size());
+  spread(stages);
+  chosen.stages.resize(static_cast<size_t>(stages));
+  for (RecomputedStages& segment : chosen.stages) spread(segment);
+  spread(chosen.segments);
+  return chosen;
+}
+
+void Trainer::describe_ranks() {
+  if (parts_) return describe_parts();
+  if (ranks_.single()) return;
+  const int64_t window = loader_.window_samples(state_.step);
+  const std::vector<int64_t> edges = loader_.edges_of_window(state_.step);
+  std::string text = fmt::format("{} ranks: {} a step, at most {} at once on a rank", ranks_.size(),
+                                 counted(window, "sample"),
+                                 config_.ranks.reduction == RankReduction::ordered ? 1 : config_.train.batch);
+  if (loader_.is_split(state_.step)) {
+    text += fmt::format("; in the first step the rank with most edges has {:.3g} times the mean",
+                        imbalance(edges, loader_.deal(state_.step)));
+  }
+  message(text);
+  if (window < ranks_.size()) {
+    message(fmt::format(
+        "warning: train.batch * train.accumulate = {} samples a step do not give {} ranks one each", window,
+        ranks_.size()));
+  }
 }
 
 /// What the run holds on the device.
@@ -108,14 +186,14 @@ void Trainer::allocate() {
   optimizer_.emplace(runtime_, model_.parameters, config_.optimizer, config_.train.clip_norm,
                      learning_rate(config_.schedule, config_.optimizer.lr, loader_.total_steps()),
                      config_.loss_scale.rule);
-  steps_.emplace(runtime_, config_, task_, model_, *optimizer_, choose_(task_, model_),
+  steps_.emplace(runtime_, config_, task_, model_, *optimizer_, same_on_all_ranks(choose_(task_, model_)),
                  [this](const std::string& text) { message(text); });
 }
 
 void Trainer::resume() {
   const std::filesystem::path checkpoint =
       checkpoint_to_resume(folder_.path(), options_.checkpoint, options_.command);
-  folder_.reopen();
+  if (ranks_.first()) folder_.reopen();
   check_same_run(checkpoint, config_);
   allocate();
   state_ = load_checkpoint(checkpoint, runtime_.stream(), model_.parameters, &*optimizer_, normalizers_);
@@ -127,7 +205,14 @@ void Trainer::resume() {
   // The rest of a last window may hold no batch.
   state_.optimizer.window_weight =
       state_.micro > 0 ? static_cast<double>(loader_.window_weight(state_.step)) : 0.0;
+  if (state_.micro > 0) loader_.give_to_first_rank(state_.step);  // one process began the window
+  if (state_.micro > 0 && !ranks_.first()) {
+    if (!parts_) state_.micro = 0;
+    state_.optimizer.window_loss = 0.0;
+    fill_zero(model_.parameters.gradients(), runtime_.stream());
+  }
   optimizer_->set_state(state_.optimizer);
+  if (!ranks_.first()) return;
   log_.emplace(runtime_, folder_.path(), state_.step);
   folder_.write_config(config_);
   message(fmt::format("resumed {} at step {}", checkpoint.string(), state_.step));
@@ -144,27 +229,53 @@ bool Trainer::learning() const {
   return config_.normalize.mode == NormalizeMode::online && state_.learned < config_.normalize.max_samples;
 }
 
-Normalizing Trainer::normalizing() const {
-  if (warming_up()) return Normalizing::observe;
-  return learning() ? Normalizing::learn : Normalizing::fixed;
+/// False when the run is to stop within the window: then a checkpoint holds the part that is done. Windows
+/// that are split to ranks are finished first.
+bool Trainer::train_window() {
+  ranks_.set_step(state_.step + 1);
+  const bool observes = state_.micro == 0 && learning();
+  const Normalizing normalizing = learning() ? Normalizing::learning : Normalizing::fixed;
+  if (observes) {
+    loader_.observe_window(state_.step, normalizers_);
+    state_.learned += loader_.window_samples(state_.step);
+  }
+  if (warming_up()) return true;
+  const bool split = loader_.is_split(state_.step);
+  if (split || !ranks_.single()) allocate_gradients();  // also on a rank that has no batch
+  sum_.begin(split ? &loader_.deal(state_.step) : nullptr, loader_.window_samples(state_.step), *optimizer_);
+  const int64_t batches = loader_.batches(state_.step);
+  while (state_.micro < batches) {
+    train_batch(normalizing);
+    ++state_.micro;
+    if (ranks_.single() && !split && state_.micro < batches && stop_wanted()) return false;
+  }
+  sum_.finish(model_.parameters.gradients(), static_cast<double>(loader_.window_weight(state_.step)),
+              *optimizer_);
+  if (!ranks_.single()) check_state();
+  return true;
+}
+
+void Trainer::allocate_gradients() {
+  if (model_.parameters.gradients().defined()) return;
+  model_.parameters.allocate_gradients(runtime_);
+  optimizer_->use_gradients(model_.parameters.gradients());
 }
 
 /// The last window of the last epoch may hold fewer batches: then there is nothing to do.
-void Trainer::train_batch() {
-  if (warming_up() && !learning()) return;
-  const Normalizing mode = normalizing();
-  if (mode != Normalizing::observe && !model_.parameters.gradients().defined() &&
-      loader_.has_batch({state_.step, state_.micro})) {
-    model_.parameters.allocate_gradients(runtime_);
-    optimizer_->use_gradients(model_.parameters.gradients());
-  }
-  const BatchLoader::Loaded loaded = loader_.load({state_.step, state_.micro}, mode, normalizers_, *steps_);
+void Trainer::train_batch(Normalizing normalizing) {
+  if (loader_.has_batch({state_.step, state_.micro})) allocate_gradients();
+  const BatchLoader::Loaded loaded =
+      loader_.load({state_.step, state_.micro}, normalizing, normalizers_, *steps_);
   if (loaded.samples == 0) return;
   check_data();
-  if (mode != Normalizing::fixed) state_.learned += loaded.samples;
-  if (mode == Normalizing::observe) return;
-  steps_->run(loaded.layout, [&](const StoragePtr& to) { return loader_.upload(loaded, to); });
-  check_state();
+  if (parts_ && parts_->in_turn()) {
+    run_in_turn(runtime_, task_, model_, *optimizer_, loaded.layout.batch(loaded.memory), loaded.meshes,
+                *parts_);
+  } else {
+    steps_->run(loaded.layout, [&](const StoragePtr& to) { return loader_.upload(loaded, to); });
+  }
+  if (ranks_.single()) check_state();
+  sum_.add_batch(model_.parameters.gradients(), *optimizer_);
 }
 
 void Trainer::finish_step() {
@@ -177,16 +288,21 @@ void Trainer::finish_step() {
   check_state();
   if (state_.step % config_.train.log_every == 0 || state_.step == loader_.total_steps() ||
       state_.step == 1) {
-    check_state(log_->flush());
-    log_->step(*optimizer_, state_.step, loader_.samples_until(state_.step), loader_.data_seconds());
+    flush_log();
+    if (log_)
+      log_->step(*optimizer_, state_.step, loader_.samples_until(state_.step), loader_.data_seconds());
   }
-  check_state(log_->poll());
-  if (options_.observer.progress) {
+  if (log_) check_state(log_->poll());
+  if (ranks_.first() && options_.observer.progress) {
     const MemoryStats memory = runtime_.allocator().stats();
     options_.observer.progress({state_.step, loader_.total_steps(), state_.optimizer.last_loss,
                                 state_.optimizer.learning_rate, memory.allocated.current,
                                 memory.allocated.peak});
   }
+}
+
+void Trainer::flush_log() {
+  if (log_) check_state(log_->flush());
 }
 
 /// On the CPU the state of a step is known at once; that of a GPU arrives with the log.
@@ -210,6 +326,7 @@ void Trainer::check_state(const std::optional<StepState>& seen) {
 /// Ends the run with the first non-finite value that recomputing the last skipped window finds: its weights
 /// are what they were, unless a GPU's state arrived so late that steps were taken since.
 void Trainer::report_non_finite(std::string_view needed, const std::string& got, const StepState& seen) {
+  if (!ranks_.first()) barrier(ranks_, "search for the first non-finite value");  // rank 0 ends all
   const Recomputation recomputation = steps_ ? steps_->recomputation() : Recomputation();
   steps_.reset();  // frees what captured steps hold
   const bool open = !is_finite(seen.window_loss);
@@ -260,7 +377,8 @@ void Trainer::check_memory() {
   allocator.reset_peak();
   if (memory.changed) message(memory.line);
   if (!memory.alarm.empty()) message(memory.alarm);
-  check_state(log_->flush());
+  flush_log();
+  if (!log_) return;
   log_->write({{"step", state_.step},
                {"epoch", memory.number},
                {"memory_allocated_bytes", memory.allocated},
@@ -274,13 +392,15 @@ void Trainer::check_memory() {
 bool Trainer::validate() {
   if (warming_up()) return true;
   pause();
-  const std::optional<double> loss =
-      validation_loss(runtime_, task_, model_, normalizers_, config_, options_.observer.stop);
+  const std::optional<double> loss = validation_loss(runtime_, ranks_, task_, model_, normalizers_, config_,
+                                                     options_.observer.stop, parts_ ? &*parts_ : nullptr);
   if (!loss) return false;
   state_.last_valid_loss = *loss;
-  check_state(log_->flush());
-  log_->write({{"step", state_.step}, {"valid_loss", state_.last_valid_loss}},
-              {{"valid/loss", state_.last_valid_loss}});
+  flush_log();
+  if (log_) {
+    log_->write({{"step", state_.step}, {"valid_loss", state_.last_valid_loss}},
+                {{"valid/loss", state_.last_valid_loss}});
+  }
   const bool better = state_.last_valid_loss < state_.best_valid_loss;
   message(fmt::format("step {}: validation loss {:.4g}{}", state_.step, state_.last_valid_loss,
                       better ? " (best so far)" : ""));
@@ -301,9 +421,11 @@ void Trainer::check_data() {
   task_.dataset().check_unchanged();
 }
 
+/// Of rank 0: a checkpoint knows nothing of ranks.
 void Trainer::save(bool best) {
+  if (!ranks_.first()) return;
   task_.dataset().check_unchanged();
-  check_state(log_->flush());
+  flush_log();
   check_state(optimizer_->state());
   save_checkpoint(best ? folder_.best() : folder_.last(), runtime_.stream(), config_, task_.dataset(),
                   model_.parameters, *optimizer_, normalizers_, state_);
@@ -313,18 +435,22 @@ void Trainer::save(bool best) {
 void Trainer::save_numbered() {
   pause();
   save(false);
-  folder_.number_last(state_.step, config_.train.keep_checkpoints);
+  if (ranks_.first()) folder_.number_last(state_.step, config_.train.keep_checkpoints);
 }
 
 void Trainer::message(const std::string& text) const {
-  if (options_.observer.message) options_.observer.message(text);
+  if (ranks_.first() && options_.observer.message) options_.observer.message(text);
 }
 
 void Trainer::pause() const {
-  if (options_.observer.pause) options_.observer.pause();
+  if (ranks_.first() && options_.observer.pause) options_.observer.pause();
 }
 
 TrainResult Trainer::result(bool was_stopped) const {
+  if (!ranks_.single() && !step_seconds_.empty()) {
+    const auto bytes = static_cast<double>(sum_.bytes_sent()) / static_cast<double>(step_seconds_.size());
+    message(fmt::format("rank 0 sent {:.3f} MB a step to the other ranks", bytes / 1e6));
+  }
   TrainResult result{was_stopped, state_, folder_.last(), model_.parameters.count(), loader_.total_steps()};
   if (steps_) result.offloaded_bytes = steps_->offloaded_bytes();
   if (step_seconds_.empty()) return result;

@@ -2,11 +2,14 @@
 // Trainer: a run, from its first step or a checkpoint to the last. It knows a Task and a Model, and nothing
 // of what they are. train/train.h starts one from a configuration.
 #pragma once
+#include <meshgrad/engine/ranks/ranks.h>
 #include <meshgrad/train/run/batch_loader.h>
 #include <meshgrad/train/run/memory_watch.h>
+#include <meshgrad/train/run/part_step.h>
 #include <meshgrad/train/run/run_folder.h>
 #include <meshgrad/train/run/run_log.h>
 #include <meshgrad/train/run/train_options.h>
+#include <meshgrad/train/run/window_sum.h>
 
 #include <chrono>
 #include <functional>
@@ -27,15 +30,22 @@ class Trainer {
 
  private:
   void start();
+  void warn_of_data() const;
   void resume();
   void allocate();
+  void check_same_on_all_ranks();
+  void describe_ranks();
+  void describe_parts() const;
+  Recomputation same_on_all_ranks(Recomputation chosen);
   bool warming_up() const;
-  Normalizing normalizing() const;
   bool learning() const;
-  void train_batch();
+  void allocate_gradients();
+  bool train_window();
+  void train_batch(Normalizing normalizing);
   void finish_step();
   void check_state();
   void check_state(const std::optional<StepState>& seen);
+  void flush_log();
   [[noreturn]] void report_non_finite(std::string_view needed, const std::string& got, const StepState& seen);
   void release_gradients();
   void check_memory();
@@ -46,7 +56,7 @@ class Trainer {
   void save_numbered();
   void message(const std::string& text) const;
   void pause() const;
-  bool stop_wanted() const;
+  bool stop_wanted();
   TrainResult stopped();
   TrainResult result(bool was_stopped) const;
 
@@ -54,15 +64,19 @@ class Trainer {
   const Config& config_;
   const TrainOptions& options_;
   ChooseRecomputation choose_;
+  Ranks alone_;  // without options.ranks
+  Ranks& ranks_;
   Task task_;
   Model model_;
-  Normalizers normalizers_;  // before the loader, whose worker reads them
+  Normalizers normalizers_;         // before the loader, whose worker reads them
+  std::optional<MeshParts> parts_;  // where meshes are cut into parts
   BatchLoader loader_;
   RunFolder folder_;
   RunState state_;
   std::optional<Optimizer> optimizer_;
   std::optional<StepCache> steps_;
-  std::optional<RunLog> log_;
+  WindowSum sum_;
+  std::optional<RunLog> log_;  // of rank 0
   MemoryWatch memory_watch_;
   std::chrono::steady_clock::time_point data_checked_;
   std::vector<float> step_seconds_;  // of this process

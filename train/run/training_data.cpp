@@ -11,6 +11,8 @@
 namespace meshgrad {
 namespace {
 
+constexpr std::string_view kOther = "use another checkpoint";
+
 std::string offset_text(const std::map<std::string, std::vector<double>>& offsets) {
   std::string text;
   for (const auto& [field, offset] : offsets)
@@ -21,27 +23,61 @@ std::string offset_text(const std::map<std::string, std::vector<double>>& offset
 }  // namespace
 
 TrainingData training_data(const Dataset& dataset, const DataConfig& config) {
-  TrainingData data{dataset.dt(), {}};
+  TrainingData data{dataset.dt(), {}, dataset.dim(), {}};
   for (const std::vector<std::string>* names : {&config.inputs, &config.targets}) {
     for (const std::string& name : *names) {
       const FieldInfo& field = dataset.field(name);
       if (!field.offset.empty()) data.offsets[name] = field.offset;
+      const bool known =
+          std::ranges::any_of(data.fields, [&](const FieldInfo& other) { return other.name == name; });
+      if (known) continue;
+      data.fields.push_back(field);
+      data.fields.back().offset.clear();
     }
   }
   return data;
 }
 
 std::string to_json(const TrainingData& data) {
-  return nlohmann::json{{"dt", data.dt}, {"offsets", data.offsets}}.dump();
+  nlohmann::json json{{"dt", data.dt}, {"offsets", data.offsets}};
+  if (data.dim > 0) {
+    json["dim"] = data.dim;
+    json["fields"] = nlohmann::json::array();
+    for (const FieldInfo& field : data.fields) {
+      json["fields"].push_back({{"name", field.name},
+                                {"components", field.components},
+                                {"dynamic", field.dynamic},
+                                {"unit", field.unit},
+                                {"on", name_of(field.on)}});
+    }
+  }
+  return json.dump();
 }
 
 TrainingData training_data_from_json(std::string_view text, std::string_view where) {
   try {
     const nlohmann::json json = nlohmann::json::parse(text);
-    return {json.at("dt").get<double>(),
-            json.at("offsets").get<std::map<std::string, std::vector<double>>>()};
+    TrainingData data{json.at("dt").get<double>(),
+                      json.at("offsets").get<std::map<std::string, std::vector<double>>>(),
+                      json.value("dim", 0),
+                      {}};
+    for (const nlohmann::json& field : json.value("fields", nlohmann::json::array())) {
+      const auto on = std::ranges::find(kFieldOnNames, field.at("on").get<std::string>());
+      if (on == kFieldOnNames.end()) throw data_error(where, "a place of fields", field.dump(), kOther);
+      data.fields.push_back({.name = field.at("name").get<std::string>(),
+                             .components = field.at("components").get<int>(),
+                             .dynamic = field.at("dynamic").get<bool>(),
+                             .unit = field.at("unit").get<std::string>(),
+                             .on = static_cast<FieldOn>(on - kFieldOnNames.begin())});
+    }
+    const bool fits = data.dim == 0 || data.dim == 2 || data.dim == 3;
+    const bool wide = std::ranges::all_of(
+        data.fields, [](const FieldInfo& field) { return field.components > 0 && field.components < 65536; });
+    if (!fits || !wide)
+      throw data_error(where, "2 or 3 dimensions and fields of components", "others", kOther);
+    return data;
   } catch (const nlohmann::json::exception& error) {
-    throw data_error(where, "a description of the training data", error.what(), "use another checkpoint");
+    throw data_error(where, "a description of the training data", error.what(), kOther);
   }
 }
 

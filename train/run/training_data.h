@@ -16,6 +16,8 @@ struct TrainingData {
   double dt = 0;  ///< seconds between frames, over which the model learned changes; 0 when unknown
   std::map<std::string, std::vector<double>>
       offsets;  ///< FieldInfo::offset of inputs and targets that have one
+  int dim = 0;  ///< of positions; 0 in checkpoints of earlier versions, which describe no fields
+  std::vector<FieldInfo> fields;  ///< inputs and targets, without offsets
 };
 TrainingData training_data(const Dataset& dataset, const DataConfig& config);
 

@@ -1,13 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/ranks/collectives.h>
+#include <meshgrad/train/run/part_step.h>
 #include <meshgrad/train/run/validation.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace meshgrad {
 
-std::optional<double> validation_loss(Runtime& runtime, const Task& trained, const Model& model,
+namespace {
+
+struct SampleLoss {
+  double sum = 0.0;
+  bool stopped = false;
+};
+
+}  // namespace
+
+std::optional<double> validation_loss(Runtime& runtime, Ranks& ranks, const Task& trained, const Model& model,
                                       Normalizers& normalizers, const Config& config,
-                                      const std::function<bool()>& stop) {
+                                      const std::function<bool()>& stop, MeshParts* parts) {
   const Task task = trained.for_validation();
   const std::string& split = config.data.valid_split;
   const Sampler sampler(task, split, 0);
@@ -16,14 +28,33 @@ std::optional<double> validation_loss(Runtime& runtime, const Task& trained, con
                              : sampler.samples();
   double sum = 0.0;
   double weight = 0.0;
-  for (int64_t i = 0; i < wanted; ++i) {
-    if (stop && stop()) return std::nullopt;
-    const std::vector<Sample> sample{sampler.in_order(i * sampler.samples() / wanted)};
-    const Batch batch = training_batch(task, runtime, config.precision, split, sample, {}, normalizers);
-    Tape tape(runtime, Tape::Mode::evaluate);
-    const Variable loss = task.loss(tape, model, batch, {});
-    sum += *to_host(loss.value(), runtime.stream()).data<double>();
-    weight += static_cast<double>(task.loss_weight(split, sample));
+  const auto sample = [&](int64_t i) {
+    return std::vector<Sample>{sampler.in_order(i * sampler.samples() / wanted)};
+  };
+  for (int64_t i = 0; parts != nullptr && i < wanted; ++i) {
+    if (agree(ranks, stop && stop(), "validation")) return std::nullopt;
+    const Batch batch = training_batch(task, runtime, config.precision, split, sample(i), {}, normalizers);
+    sum += loss_in_parts(runtime, task, model, batch, meshes_of(task.dataset(), split, sample(i)).front(),
+                         *parts);
+    weight += static_cast<double>(task.loss_weight(split, sample(i)));
+  }
+  for (int64_t begin = 0; parts == nullptr && begin < wanted; begin += ranks.size()) {
+    const int64_t end = std::min<int64_t>(wanted, begin + ranks.size());
+    SampleLoss mine{.sum = 0.0, .stopped = stop && stop()};
+    if (!mine.stopped && begin + ranks.rank() < end) {
+      const Batch batch = training_batch(task, runtime, config.precision, split, sample(begin + ranks.rank()),
+                                         {}, normalizers);
+      Tape tape(runtime, Tape::Mode::evaluate);
+      const Variable loss = task.loss(tape, model, batch, {});
+      mine.sum = *to_host(loss.value(), runtime.stream()).data<double>();
+    }
+    const std::vector<SampleLoss> losses = all_gather(ranks, mine, "validation");
+    if (std::any_of(losses.begin(), losses.end(), [](const SampleLoss& loss) { return loss.stopped; }))
+      return std::nullopt;
+    for (int64_t i = begin; i < end; ++i) {
+      sum += losses[static_cast<size_t>(i - begin)].sum;
+      weight += static_cast<double>(task.loss_weight(split, sample(i)));
+    }
   }
   return weight > 0.0 ? sum / weight : std::nan("");
 }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The loss on the validation split while a model trains.
 #pragma once
+#include <meshgrad/engine/ranks/ranks.h>
 #include <meshgrad/train/run/sampler.h>
+#include <meshgrad/train/task/mesh_parts.h>
 
 #include <functional>
 #include <optional>
@@ -9,9 +11,11 @@
 namespace meshgrad {
 
 /// Mean over loss terms of the squared normalised error, without noise and unrolling; the same samples every
-/// time. NaN when there is no term. `stop` is asked before each sample: once it is true, there is no result.
-std::optional<double> validation_loss(Runtime& runtime, const Task& task, const Model& model,
+/// time, assigned to the ranks in turn and added in their order; with `parts`, all ranks compute each sample
+/// together. NaN when there is no term. `stop` is asked
+/// before each sample: once it is true on any rank, there is no result.
+std::optional<double> validation_loss(Runtime& runtime, Ranks& ranks, const Task& task, const Model& model,
                                       Normalizers& normalizers, const Config& config,
-                                      const std::function<bool()>& stop);
+                                      const std::function<bool()>& stop, MeshParts* parts = nullptr);
 
 }  // namespace meshgrad

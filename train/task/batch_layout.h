@@ -4,22 +4,32 @@
 #pragma once
 #include <meshgrad/nn/model.h>
 
+#include <memory>
 #include <string_view>
+#include <utility>
 
-#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// Rows of a batch: of a disjoint union of meshes.
 struct BatchShape {
   int64_t nodes = 0;
   int64_t edges = 0;
+  int64_t ghosts = 0;  ///< of a part of a mesh, behind the nodes that it owns
   bool operator==(const BatchShape&) const = default;
+};
+
+/// What the rows of a task's tensor belong to.
+enum class TensorRows : uint8_t {
+  batch,  ///< to none in particular
+  nodes,  ///< a row for each node
+  frames  ///< several times unrolled_rows(nodes) (unrolled_loss.h)
 };
 
 /// A tensor of a task: "target", "mask". The name is a literal.
 struct NamedTensor {
   std::string_view name;
   Tensor tensor;
+  TensorRows rows = TensorRows::batch;
 };
 
 struct Batch {
@@ -44,7 +54,9 @@ class BatchLayout {
   /// Room for one edge set, "mesh", and features of `sizes`, stored in `dtype`; and for kWindowWeight.
   BatchLayout(const ModelSizes& sizes, const BatchShape& shape, DType dtype, Sizes kind);
   /// Adds a tensor behind those before it, at a multiple of 256 bytes.
-  void add(std::string_view name, const Shape& shape, DType dtype);
+  void add(std::string_view name, const Shape& shape, DType dtype, TensorRows rows = TensorRows::batch);
+  /// Of a part of a mesh: what its batches exchange.
+  void set_halo(std::shared_ptr<const Halo> halo) { halo_ = std::move(halo); }
 
   const BatchShape& shape() const { return shape_; }
   DType dtype() const { return dtype_; }
@@ -58,6 +70,7 @@ class BatchLayout {
     int64_t offset = 0;
     Shape shape;
     DType dtype = DType::f32;
+    TensorRows rows = TensorRows::batch;
   };
   int64_t place(int64_t bytes);
 
@@ -69,7 +82,7 @@ class BatchLayout {
   int64_t senders_, receivers_, receiver_offsets_, sender_offsets_, sender_order_;
   int64_t edge_features_, node_features_, counts_;
   InlineVector<Placed, 8> placed_;
+  std::shared_ptr<const Halo> halo_;
 };
 
 }  // namespace meshgrad
-#pragma GCC visibility pop

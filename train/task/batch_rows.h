@@ -4,18 +4,19 @@
 #include <meshgrad/train/task/mesh_inputs.h>
 #include <meshgrad/train/task/upload.h>
 
+#include <algorithm>
 #include <span>
 #include <type_traits>
 #include <vector>
 
 namespace meshgrad {
 
-/// The first rows of a tensor to compute in T: in place, or beside it where the tensor stores 16 bits.
+/// Some rows of a tensor to compute in T: in place, or beside it where the tensor stores 16 bits.
 template <class T>
 class RowsInPlace {
  public:
-  RowsInPlace(const Tensor& tensor, int64_t rows, std::vector<float>& wide)
-      : tensor_(tensor.row_range(0, rows)), wide_(wide) {
+  RowsInPlace(const Tensor& tensor, int64_t first, int64_t rows, std::vector<float>& wide)
+      : tensor_(tensor.row_range(first, first + rows)), wide_(wide) {
     wide_.resize(tensor.dtype() == dtype_of<T>() ? 0 : static_cast<size_t>(tensor_.elements()));
   }
   std::span<T> values() {
@@ -39,17 +40,21 @@ class RowsInPlace {
   std::vector<float>& wide_;
 };
 
-/// The values of a tensor on the host, widened to T where it stores 16 bits.
+/// The values of a tensor on the host in the memory of `values`, widened to T where it stores 16 bits.
 template <class T>
-std::vector<T> read_rows(const Tensor& tensor) {
+std::span<T> read_rows(const Tensor& tensor, std::vector<T>& values) {
+  values.resize(static_cast<size_t>(tensor.elements()));
   const auto widen = [&](const auto* from) {
-    std::vector<T> values(static_cast<size_t>(tensor.elements()));
     for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<T>(static_cast<float>(from[i]));
-    return values;
   };
-  if (tensor.dtype() == DType::f16) return widen(tensor.data<half>());
-  if (tensor.dtype() == DType::bf16) return widen(tensor.data<bfloat16>());
-  return {tensor.data<T>(), tensor.data<T>() + tensor.elements()};
+  if (tensor.dtype() == DType::f16) {
+    widen(tensor.data<half>());
+  } else if (tensor.dtype() == DType::bf16) {
+    widen(tensor.data<bfloat16>());
+  } else {
+    std::copy_n(tensor.data<T>(), values.size(), values.begin());
+  }
+  return values;
 }
 
 /// Fills what every training batch of meshes holds: the graph, features, the tensors "target" and "mask".
@@ -68,8 +73,8 @@ void write_mesh_batch(const MeshInputs& inputs, const Batch& batch, std::string_
     all = append_to_union(edge_set.graph, view.mesh(), all);
   }
   dispatch_storage(accumulator_of(batch.graph.node_features.dtype()), [&]<class T>() {
-    RowsInPlace<T> node_rows(batch.graph.node_features, all.nodes, scratch.wide_nodes);
-    RowsInPlace<T> edge_rows(edge_set.features, all.edges, scratch.wide_edges);
+    RowsInPlace<T> node_rows(batch.graph.node_features, 0, all.nodes, scratch.wide_nodes);
+    RowsInPlace<T> edge_rows(edge_set.features, 0, all.edges, scratch.wide_edges);
     const std::span<T> target_rows = target.row_range(0, all.nodes).template values<T>();
     T* edges = edge_rows.values().data();
     int64_t node = 0;

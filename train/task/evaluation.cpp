@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/ranks/collectives.h>
 #include <meshgrad/train/task/evaluation.h>
 #include <meshgrad/train/task/rollout.h>
 
@@ -46,92 +47,132 @@ std::vector<FieldError> FieldErrors::fields() const {
   return fields;
 }
 
+std::vector<double> FieldErrors::sums() const {
+  std::vector<double> values;
+  for (const Sums& sums : sums_)
+    values.insert(values.end(), {sums.squares, sums.absolute, sums.truth_squares, sums.count});
+  return values;
+}
+
+void FieldErrors::add_sums(std::span<const double> sums) {
+  for (size_t i = 0; i < sums_.size(); ++i) {
+    sums_[i].squares += sums[4 * i];
+    sums_[i].absolute += sums[4 * i + 1];
+    sums_[i].truth_squares += sums[4 * i + 2];
+    sums_[i].count += sums[4 * i + 3];
+  }
+}
+
 namespace {
 
 constexpr int64_t kHorizons[] = {1, 10, 50};
 
-/// Errors over the steps of rollouts, as they come.
-class RolloutSums {
- public:
-  explicit RolloutSums(const std::vector<FieldInfo>& targets)
-      : all_(targets), horizons_(std::size(kHorizons), all_) {}
+/// Several FieldErrors that are summed together: of one trajectory, then of all of them.
+using ErrorSums = std::vector<FieldErrors>;
 
-  void begin(int64_t steps) {
-    lengths_.push_back(steps);
-    step_ = 0;
-  }
-  void add(const RolloutFrame& frame, const std::vector<uint8_t>& mask) {
-    ++step_;
-    all_.add(frame.ours, frame.truth, mask);
-    for (size_t i = 0; i < horizons_.size(); ++i) {
-      if (step_ <= kHorizons[i] && kHorizons[i] <= lengths_.back())
-        horizons_[i].add(frame.ours, frame.truth, mask);
+/// Calls `errors_of` for each trajectory, and adds what it returns in their order: sums then do not depend on
+/// which rank computed them. Every rank calls it, and gets all sums.
+ErrorSums sum_over_trajectories(const TrainedModel& trained, const EvaluateOptions& options,
+                                int64_t trajectories, const ErrorSums& zeros,
+                                const std::function<ErrorSums(int64_t)>& errors_of) {
+  Ranks alone;
+  Ranks& ranks = options.ranks != nullptr ? *options.ranks : alone;
+  const auto size = static_cast<size_t>(ranks.size());
+  const size_t width = zeros.front().sums().size();
+  ErrorSums all = zeros;
+  for (int64_t begin = 0; begin < trajectories; begin += ranks.size()) {
+    std::vector<std::vector<double>> sums(size, std::vector<double>(zeros.size() * width));
+    if (begin + ranks.rank() < trajectories) {
+      std::vector<double>& mine = sums[static_cast<size_t>(ranks.rank())];
+      mine.clear();
+      for (const FieldErrors& errors : errors_of(begin + ranks.rank())) {
+        const std::vector<double> values = errors.sums();
+        mine.insert(mine.end(), values.begin(), values.end());
+      }
+      trained.task.dataset().check_unchanged();
     }
+    std::vector<std::span<std::byte>> parts;
+    for (std::vector<double>& part : sums) parts.push_back(std::as_writable_bytes(std::span(part)));
+    all_gather_bytes(ranks, parts, "evaluation");
+    for (const std::vector<double>& part : sums)
+      for (size_t i = 0; i < all.size(); ++i) all[i].add_sums(std::span(part).subspan(i * width, width));
   }
-  std::vector<RolloutErrors> errors() const {
-    std::vector<RolloutErrors> errors;
-    const int64_t longest = *std::max_element(lengths_.begin(), lengths_.end());
-    const auto rollouts = [&](int64_t steps) {
-      return std::count_if(lengths_.begin(), lengths_.end(), [&](int64_t length) { return length >= steps; });
-    };
-    for (size_t i = 0; i < horizons_.size(); ++i) {
-      if (kHorizons[i] < longest)
-        errors.push_back({kHorizons[i], rollouts(kHorizons[i]), horizons_[i].fields()});
-    }
-    errors.push_back({longest, rollouts(longest), all_.fields()});
-    return errors;
-  }
+  return all;
+}
 
- private:
-  FieldErrors all_;
-  std::vector<FieldErrors> horizons_;
-  std::vector<int64_t> lengths_;
-  int64_t step_ = 0;
-};
+// The places in ErrorSums of dynamics: of one step, of no change, of all steps of rollouts, of kHorizons.
+constexpr size_t kOneStep = 0, kNoChange = 1, kAllSteps = 2, kFirstHorizon = 3;
+
+ErrorSums dynamics_errors_of(const TrainedModel& trained, const MeshDynamics& task,
+                             const EvaluateOptions& options, RolloutBoundary boundary, int64_t number,
+                             const ErrorSums& zeros) {
+  ErrorSums errors = zeros;
+  const TrajectoryView trajectory = task.inputs().dataset().trajectory(options.split, number);
+  const std::vector<uint8_t> mask = task.inputs().predicted_mask(trajectory.mesh());
+  const FrameRange range = task.for_validation().sample_frames(trajectory.frames());
+  for (int64_t t = range.first; t < range.end; t += std::max<int64_t>(1, options.stride)) {
+    const FieldState state = task.state_at(trajectory, t);
+    const std::vector<float> truth = task.inputs().target_values(trajectory, t + 1);
+    errors[kOneStep].add(predict_next(trained, task, trajectory, t, state), truth, mask);
+    errors[kNoChange].add(state.current, truth, mask);
+  }
+  const int64_t steps = rollout_frames(task, trajectory, {});
+  int64_t step = 0;
+  roll_out(trained, task, trajectory, {.boundary = boundary}, [&](const RolloutFrame& frame) {
+    ++step;
+    errors[kAllSteps].add(frame.ours, frame.truth, mask);
+    for (size_t i = 0; i < std::size(kHorizons); ++i) {
+      if (step <= kHorizons[i] && kHorizons[i] <= steps)
+        errors[kFirstHorizon + i].add(frame.ours, frame.truth, mask);
+    }
+  });
+  return errors;
+}
 
 void compare_dynamics(const TrainedModel& trained, const MeshDynamics& task, const EvaluateOptions& options,
                       Evaluation& result) {
-  const std::vector<FieldInfo>& targets = task.inputs().targets();
-  FieldErrors fields(targets), no_change(targets);
-  RolloutSums rollouts(targets);
   DynamicsErrors& errors = result.dynamics.emplace();
   errors.boundary = options.boundary.value_or(RolloutBoundary::data);
   errors.inputs_from_data = given_inputs(task.inputs());
-  for (int64_t i = 0; i < result.trajectories; ++i) {
-    if (options.progress) options.progress(fmt::format("trajectory {} of {}", i + 1, result.trajectories));
-    const TrajectoryView trajectory = task.inputs().dataset().trajectory(options.split, i);
-    const std::vector<uint8_t> mask = task.inputs().predicted_mask(trajectory.mesh());
-    const FrameRange range = task.for_validation().sample_frames(trajectory.frames());
-    for (int64_t t = range.first; t < range.end; t += std::max<int64_t>(1, options.stride)) {
-      const FieldState state = task.state_at(trajectory, t);
-      const std::vector<float> truth = task.inputs().target_values(trajectory, t + 1);
-      fields.add(predict_next(trained, task, trajectory, t, state), truth, mask);
-      no_change.add(state.current, truth, mask);
-    }
-    rollouts.begin(rollout_frames(task, trajectory, {}));
-    roll_out(trained, task, trajectory, {.boundary = errors.boundary},
-             [&](const RolloutFrame& frame) { rollouts.add(frame, mask); });
-    task.inputs().dataset().check_unchanged();
+  const ErrorSums zeros(kFirstHorizon + std::size(kHorizons), FieldErrors(task.inputs().targets()));
+  const ErrorSums sums =
+      sum_over_trajectories(trained, options, result.trajectories, zeros, [&](int64_t number) {
+        if (options.progress)
+          options.progress(fmt::format("trajectory {} of {}", number + 1, result.trajectories));
+        return dynamics_errors_of(trained, task, options, errors.boundary, number, zeros);
+      });
+  result.fields = sums[kOneStep].fields();
+  errors.no_change = sums[kNoChange].fields();
+  std::vector<int64_t> lengths;
+  for (int64_t i = 0; i < result.trajectories; ++i)
+    lengths.push_back(rollout_frames(task, task.inputs().dataset().trajectory(options.split, i), {}));
+  const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+  const auto rollouts = [&](int64_t steps) {
+    return std::count_if(lengths.begin(), lengths.end(), [&](int64_t length) { return length >= steps; });
+  };
+  for (size_t i = 0; i < std::size(kHorizons); ++i) {
+    if (kHorizons[i] < longest)
+      errors.rollouts.push_back({kHorizons[i], rollouts(kHorizons[i]), sums[kFirstHorizon + i].fields()});
   }
-  result.fields = fields.fields();
-  errors.no_change = no_change.fields();
-  errors.rollouts = rollouts.errors();
+  errors.rollouts.push_back({longest, rollouts(longest), sums[kAllSteps].fields()});
 }
 
 void compare_steady(const TrainedModel& trained, const SteadyField& task, const EvaluateOptions& options,
                     Evaluation& result) {
-  FieldErrors fields(task.inputs().targets());
-  for (int64_t i = 0; i < result.trajectories; ++i) {
+  const ErrorSums zeros(1, FieldErrors(task.inputs().targets()));
+  const ErrorSums sums = sum_over_trajectories(trained, options, result.trajectories, zeros, [&](int64_t i) {
     if (options.progress && i % 100 == 0)
       options.progress(fmt::format("mesh {} of {}", i + 1, result.trajectories));
+    ErrorSums errors = zeros;
     const TrajectoryView trajectory = task.inputs().dataset().trajectory(options.split, i);
     const std::vector<uint8_t> mask = task.inputs().predicted_mask(trajectory.mesh());
-    for (int64_t t = 0; t < trajectory.frames(); ++t)
-      fields.add(predict_steady(trained, task, trajectory, t), task.inputs().target_values(trajectory, t),
-                 mask);
-    task.inputs().dataset().check_unchanged();
-  }
-  result.fields = fields.fields();
+    for (int64_t t = 0; t < trajectory.frames(); ++t) {
+      errors.front().add(predict_steady(trained, task, trajectory, t),
+                         task.inputs().target_values(trajectory, t), mask);
+    }
+    return errors;
+  });
+  result.fields = sums.front().fields();
 }
 
 }  // namespace

@@ -104,7 +104,7 @@ void MeshDynamics::write_further(const Batch& batch, std::string_view split,
     nodes += inputs_.dataset().trajectory(split, sample.trajectory).mesh().nodes;
   for (int64_t frame = 1; frame < unroll_frames_; ++frame) {
     const UnrolledFrame further = unrolled_frame(batch, frame);
-    RowsInPlace<T> node_rows(further.nodes, nodes, scratch.wide_nodes);
+    RowsInPlace<T> node_rows(further.nodes, 0, nodes, scratch.wide_nodes);
     const std::span<T> target_rows = further.target.row_range(0, nodes).values<T>();
     int64_t node = 0;
     for (Sample sample : samples) {
@@ -141,8 +141,8 @@ BatchLayout MeshDynamics::layout(const BatchShape& shape, DType dtype, BatchLayo
   BatchLayout layout = inputs_.layout(shape, dtype, kind);
   if (unroll_frames_ <= 1) return layout;
   const int64_t rows = (unroll_frames_ - 1) * unrolled_rows(shape.nodes);
-  layout.add("unroll.nodes", {rows, inputs_.node_inputs()}, dtype);
-  layout.add("unroll.target", {rows, inputs_.outputs()}, accumulator_of(dtype));
+  layout.add("unroll.nodes", {rows, inputs_.node_inputs()}, dtype, TensorRows::frames);
+  layout.add("unroll.target", {rows, inputs_.outputs()}, accumulator_of(dtype), TensorRows::frames);
   layout.add("unroll.source", {inputs_.node_inputs()}, DType::i32);
   layout.add("unroll.ratio", {inputs_.node_inputs()}, accumulator_of(dtype));
   return layout;
@@ -193,21 +193,29 @@ Batch MeshDynamics::prediction_batch(Runtime& runtime, DType dtype, const Trajec
 
 std::vector<float> MeshDynamics::advance(const TrajectoryView& trajectory, const FieldState& state,
                                          const Tensor& prediction, const Normalizers& normalizers) const {
-  const std::vector<uint8_t> mask = inputs_.predicted_mask(trajectory.mesh());
+  FieldState next = state;
+  SampleScratch scratch;
+  advance_in_place(trajectory.mesh(), prediction, normalizers, scratch, next);
+  return std::move(next.current);
+}
+
+void MeshDynamics::advance_in_place(const MeshView& mesh, const Tensor& prediction,
+                                    const Normalizers& normalizers, SampleScratch& scratch,
+                                    FieldState& state) const {
   const auto width = static_cast<size_t>(inputs_.outputs());
-  std::vector<float> next = state.current;
   dispatch_storage(accumulator_of(prediction.dtype()), [&]<class T>() {
-    std::vector<T> change = read_rows<T>(prediction);
-    normalizers.targets.denormalize(std::span<T>(change));
-    for (size_t i = 0; i < next.size(); ++i) {
-      if (mask[i / width] == 0) continue;
-      const auto current = static_cast<double>(state.current[i]);
+    const std::span<T> change = read_rows(prediction, std::get<std::vector<T>>(scratch.predicted));
+    normalizers.targets.denormalize(change);
+    for (size_t i = 0; i < state.current.size(); ++i) {
+      const float value = state.current[i];
+      const auto current = static_cast<double>(value);
       const double base =
           state.previous.empty() ? current : 2.0 * current - static_cast<double>(state.previous[i]);
-      next[i] = static_cast<float>(base + static_cast<double>(change[i]));
+      if (inputs_.is_predicted(mesh.node_type[i / width]))
+        state.current[i] = static_cast<float>(base + static_cast<double>(change[i]));
+      if (!state.previous.empty()) state.previous[i] = value;
     }
   });
-  return next;
 }
 
 }  // namespace meshgrad

@@ -6,7 +6,6 @@
 #include <meshgrad/train/task/mesh_inputs.h>
 #include <meshgrad/train/task/recomputation.h>
 
-#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// A tensor that the search for non-finite values reads before it runs the model; rows where `mask` is 0 do
@@ -60,6 +59,9 @@ class MeshDynamics {
   /// nodes as in `state.current`.
   std::vector<float> advance(const TrajectoryView& trajectory, const FieldState& state,
                              const Tensor& prediction, const Normalizers& normalizers) const;
+  /// The same in place: `state` becomes that of the next frame.
+  void advance_in_place(const MeshView& mesh, const Tensor& prediction, const Normalizers& normalizers,
+                        SampleScratch& scratch, FieldState& state) const;
 
  private:
   using Input = MeshInputs::Input;
@@ -79,4 +81,3 @@ class MeshDynamics {
 };
 
 }  // namespace meshgrad
-#pragma GCC visibility pop

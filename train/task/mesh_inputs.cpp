@@ -118,8 +118,8 @@ BatchShape MeshInputs::shape(std::string_view split, const std::vector<Sample>& 
 
 BatchLayout MeshInputs::layout(const BatchShape& shape, DType dtype, BatchLayout::Sizes kind) const {
   BatchLayout layout(sizes_, shape, dtype, kind);
-  layout.add("target", {shape.nodes, outputs_}, accumulator_of(dtype));
-  layout.add("mask", {shape.nodes}, DType::u8);
+  layout.add("target", {shape.nodes, outputs_}, accumulator_of(dtype), TensorRows::nodes);
+  layout.add("mask", {shape.nodes}, DType::u8, TensorRows::nodes);
   return layout;
 }
 
@@ -129,21 +129,36 @@ Batch MeshInputs::prediction_batch(Runtime& runtime, DType dtype, const Trajecto
   const BatchLayout layout(sizes_, {mesh.nodes, mesh.edges}, dtype, BatchLayout::Sizes::exact);
   SampleScratch scratch;
   Batch result = make_batch(runtime, layout, [&](const Batch& batch) {
-    const EdgeSet& edge_set = batch.graph.edge_sets.front();
-    append_to_union(edge_set.graph, mesh, {});
-    dispatch_storage(accumulator_of(dtype), [&]<class T>() {
-      RowsInPlace<T> node_rows(batch.graph.node_features, mesh.nodes, scratch.wide_nodes);
-      RowsInPlace<T> edge_rows(edge_set.features, mesh.edges, scratch.wide_edges);
-      write_nodes(trajectory, t, state, node_rows.values().data());
-      write_edges(mesh, edge_rows.values().data());
-      normalizers.nodes.normalize(node_rows.values());
-      normalizers.edges.normalize(edge_rows.values());
-      node_rows.store();
-      edge_rows.store();
-    });
+    append_to_union(batch.graph.edge_sets.front().graph, mesh, {});
+    write_edge_features(batch, mesh, {}, normalizers, scratch);
+    write_node_features(batch, trajectory, t, state, {}, normalizers, scratch);
   });
   result.graph.graph_offsets = {0, mesh.nodes};
   return result;
+}
+
+void MeshInputs::write_edge_features(const Batch& batch, const MeshView& mesh,
+                                     const Dataset::MeshSizes& before, const Normalizers& normalizers,
+                                     SampleScratch& scratch) const {
+  const Tensor& features = batch.graph.edge_sets.front().features;
+  dispatch_storage(accumulator_of(features.dtype()), [&]<class T>() {
+    RowsInPlace<T> rows(features, before.edges, mesh.edges, scratch.wide_edges);
+    write_edges(mesh, rows.values().data());
+    normalizers.edges.normalize(rows.values());
+    rows.store();
+  });
+}
+
+void MeshInputs::write_node_features(const Batch& batch, const TrajectoryView& trajectory, int64_t t,
+                                     const FieldState& state, const Dataset::MeshSizes& before,
+                                     const Normalizers& normalizers, SampleScratch& scratch) const {
+  const Tensor& features = batch.graph.node_features;
+  dispatch_storage(accumulator_of(features.dtype()), [&]<class T>() {
+    RowsInPlace<T> rows(features, before.nodes, trajectory.mesh().nodes, scratch.wide_nodes);
+    write_nodes(trajectory, t, state, rows.values().data());
+    normalizers.nodes.normalize(rows.values());
+    rows.store();
+  });
 }
 
 template <class T>
@@ -224,9 +239,8 @@ std::vector<float> MeshInputs::target_values(const TrajectoryView& trajectory, i
 }
 
 void MeshInputs::write_mask(const MeshView& mesh, uint8_t* rows) const {
-  std::transform(mesh.node_type.begin(), mesh.node_type.end(), rows, [&](int32_t type) {
-    return static_cast<uint8_t>(contains_type(config_.predicted_types, type));
-  });
+  std::transform(mesh.node_type.begin(), mesh.node_type.end(), rows,
+                 [&](int32_t type) { return static_cast<uint8_t>(is_predicted(type)); });
 }
 
 std::vector<uint8_t> MeshInputs::predicted_mask(const MeshView& mesh) const {
@@ -237,7 +251,7 @@ std::vector<uint8_t> MeshInputs::predicted_mask(const MeshView& mesh) const {
 
 int64_t MeshInputs::predicted_nodes(const MeshView& mesh) const {
   return std::count_if(mesh.node_type.begin(), mesh.node_type.end(),
-                       [&](int32_t type) { return contains_type(config_.predicted_types, type); });
+                       [&](int32_t type) { return is_predicted(type); });
 }
 
 int64_t MeshInputs::predicted_nodes(std::string_view split, const std::vector<Sample>& samples) const {

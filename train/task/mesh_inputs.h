@@ -3,22 +3,18 @@
 // data.inputs (one on graphs, a condition of the whole mesh, at every node), then a one-hot of the node type.
 // Edges: relative position (sender minus receiver) and its length. Source: Pfaff et al. (2021), appendix A.1.
 #pragma once
+#include <meshgrad/nn/normalizer.h>
 #include <meshgrad/train/config/config.h>
 #include <meshgrad/train/data/dataset.h>
 #include <meshgrad/train/task/batch_layout.h>
+#include <meshgrad/train/task/prediction.h>
 #include <meshgrad/train/task/sample.h>
 
 #include <string>
+#include <tuple>
 #include <vector>
 
-#pragma GCC visibility push(default)
 namespace meshgrad {
-
-/// The target fields of one mesh at one time, in physical units.
-struct FieldState {
-  std::vector<float> current;   ///< [nodes, outputs]
-  std::vector<float> previous;  ///< one frame before; empty unless second differences are predicted
-};
 
 /// Where a sample is computed before it is stored. Kept from one batch to the next, it allocates nothing.
 struct SampleScratch {
@@ -26,7 +22,11 @@ struct SampleScratch {
   std::vector<float> noise;                   ///< contained in `state.current`: [nodes, outputs]
   std::vector<float> next;                    ///< the target fields one frame later
   std::vector<float> wide_nodes, wide_edges;  ///< rows of a batch that stores 16 bits
+  std::tuple<std::vector<float>, std::vector<double>> predicted;  ///< rows of a prediction, one is used
 };
+
+/// Whether a list of node types names one.
+bool contains_type(const std::vector<int64_t>& types, int64_t type);
 
 class MeshInputs {
  public:
@@ -66,6 +66,12 @@ class MeshInputs {
   /// `state`, others from frame t.
   Batch prediction_batch(Runtime& runtime, DType dtype, const TrajectoryView& trajectory, int64_t t,
                          const FieldState& state, const Normalizers& normalizers) const;
+  /// Parts of such a batch on the host, for one mesh of a union, whose rows begin behind those of `before`.
+  void write_edge_features(const Batch& batch, const MeshView& mesh, const Dataset::MeshSizes& before,
+                           const Normalizers& normalizers, SampleScratch& scratch) const;
+  void write_node_features(const Batch& batch, const TrajectoryView& trajectory, int64_t t,
+                           const FieldState& state, const Dataset::MeshSizes& before,
+                           const Normalizers& normalizers, SampleScratch& scratch) const;
 
   /// [nodes, node_inputs]: inputs that are targets too come from `state`, others from frame t.
   template <class T>
@@ -77,6 +83,7 @@ class MeshInputs {
   void read_targets(const TrajectoryView& trajectory, int64_t t, std::vector<float>& values) const;
   std::vector<float> target_values(const TrajectoryView& trajectory, int64_t t) const;
 
+  bool is_predicted(int64_t node_type) const { return contains_type(config_.predicted_types, node_type); }
   /// u8 [nodes]: 1 where a node is predicted.
   void write_mask(const MeshView& mesh, uint8_t* rows) const;
   std::vector<uint8_t> predicted_mask(const MeshView& mesh) const;
@@ -93,9 +100,6 @@ class MeshInputs {
   ModelSizes sizes_;
 };
 
-/// Whether a list of node types names one.
-bool contains_type(const std::vector<int64_t>& types, int64_t type);
-
 /// The disjoint union of meshes as one graph, mesh by mesh: writes one with its indices moved behind those of
 /// the meshes before it, and returns the sizes of them all. The graph's tensors lie on the host and are large
 /// enough; `counts`, if it has them, are written too.
@@ -107,4 +111,3 @@ std::vector<int64_t> graph_offsets(const Dataset& dataset, std::string_view spli
                                    const std::vector<Sample>& samples);
 
 }  // namespace meshgrad
-#pragma GCC visibility pop

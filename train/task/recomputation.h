@@ -9,7 +9,6 @@
 #include <cmath>
 #include <functional>
 
-#pragma GCC visibility push(default)
 namespace meshgrad {
 
 struct Recomputation {
@@ -35,4 +34,3 @@ inline int64_t sequence_length(int64_t frames) {
 using BatchLoss = std::function<Variable(Tape&, const Model&, const Batch&, const Recomputation&)>;
 
 }  // namespace meshgrad
-#pragma GCC visibility pop

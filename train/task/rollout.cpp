@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/train/task/mesh_parts.h>
 #include <meshgrad/train/task/rollout.h>
 
 #include <algorithm>
@@ -6,7 +7,8 @@
 namespace meshgrad {
 namespace {
 
-Tensor run_model(const TrainedModel& trained, const Batch& batch) {
+Tensor run_model(const TrainedModel& trained, const MeshView& mesh, const Batch& batch) {
+  if (trained.parts != nullptr) return trained.parts->predict(trained.model, mesh, batch.graph);
   Tape tape(trained.runtime, Tape::Mode::evaluate);
   const Values values = forward(trained.model, tape, batch.graph);
   return to_host(values.front().value(), trained.runtime.stream());
@@ -18,14 +20,14 @@ std::vector<float> predict_next(const TrainedModel& trained, const MeshDynamics&
                                 const TrajectoryView& trajectory, int64_t t, const FieldState& state) {
   const Batch batch =
       task.prediction_batch(trained.runtime, trained.precision, trajectory, t, state, trained.normalizers);
-  return task.advance(trajectory, state, run_model(trained, batch), trained.normalizers);
+  return task.advance(trajectory, state, run_model(trained, trajectory.mesh(), batch), trained.normalizers);
 }
 
 std::vector<float> predict_steady(const TrainedModel& trained, const SteadyField& task,
                                   const TrajectoryView& trajectory, int64_t t) {
   const Batch batch = task.inputs().prediction_batch(trained.runtime, trained.precision, trajectory, t, {},
                                                      trained.normalizers);
-  return task.physical(trajectory.mesh(), run_model(trained, batch), trained.normalizers,
+  return task.physical(trajectory.mesh(), run_model(trained, trajectory.mesh(), batch), trained.normalizers,
                        task.inputs().target_values(trajectory, t));
 }
 

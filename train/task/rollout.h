@@ -3,7 +3,6 @@
 #pragma once
 #include <meshgrad/train/task/evaluation.h>
 
-#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// Target fields one frame after t, [nodes, outputs]: predicted on predicted nodes, as in `state` elsewhere.
@@ -13,19 +12,6 @@ std::vector<float> predict_next(const TrainedModel& trained, const MeshDynamics&
 /// Target fields of frame t, [nodes, outputs]: predicted on predicted nodes, the data's elsewhere.
 std::vector<float> predict_steady(const TrainedModel& trained, const SteadyField& task,
                                   const TrajectoryView& trajectory, int64_t t);
-
-struct RolloutOptions {
-  int64_t steps = 0;  ///< 0: to the end of the trajectory; more than it has: see RolloutFrame
-  RolloutBoundary boundary = RolloutBoundary::data;
-};
-
-/// A frame of a rollout. Behind the last frame of the data there is no truth: it is empty, and boundary
-/// values and the inputs that are not predicted are those of the data's last frame.
-struct RolloutFrame {
-  int64_t t = 0;                    ///< frame of the trajectory, from 1
-  const std::vector<float>& ours;   ///< [nodes, outputs]
-  const std::vector<float>& truth;  ///< likewise, or empty
-};
 
 /// Feeds predictions back as inputs, from the first frame that has the neighbours it needs. Nodes that are
 /// not predicted take the data's values, or keep their initial ones. A trajectory that is too short has no
@@ -38,4 +24,3 @@ int64_t rollout_frames(const MeshDynamics& task, const TrajectoryView& trajector
                        const RolloutOptions& options);
 
 }  // namespace meshgrad
-#pragma GCC visibility pop

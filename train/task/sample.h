@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a training sample is made of: where it lies in the data, its noise, and the normalisers.
+// What a training sample is made of: where it lies in the data, and its noise.
 #pragma once
-#include <meshgrad/nn/normalizer.h>
-
 #include <cstdint>
 
-#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// One sample: a frame of a trajectory; of data without time, its mesh.
@@ -23,12 +20,6 @@ struct FrameRange {
   int64_t size() const { return end - first; }
 };
 
-struct Normalizers {
-  Normalizer nodes;  ///< input fields and one-hot node types
-  Normalizer edges;  ///< relative position and length
-  Normalizer targets;
-};
-
 /// Training noise of a sample; none in validation and prediction.
 struct NoiseOptions {
   double deviation = 0.0;  ///< standard deviation, in the unit of the noisy fields
@@ -37,4 +28,3 @@ struct NoiseOptions {
 };
 
 }  // namespace meshgrad
-#pragma GCC visibility pop

@@ -78,16 +78,22 @@ std::vector<GivenTensor> SteadyField::given(const Batch& batch) const {
 std::vector<float> SteadyField::physical(const MeshView& mesh, const Tensor& prediction,
                                          const Normalizers& normalizers,
                                          const std::vector<float>& truth) const {
-  const std::vector<uint8_t> mask = inputs_.predicted_mask(mesh);
-  const auto width = static_cast<size_t>(inputs_.outputs());
   std::vector<float> values = truth;
-  dispatch_storage(accumulator_of(prediction.dtype()), [&]<class T>() {
-    std::vector<T> rows = read_rows<T>(prediction);
-    normalizers.targets.denormalize(std::span<T>(rows));
-    for (size_t i = 0; i < values.size(); ++i)
-      if (mask[i / width] != 0) values[i] = static_cast<float>(rows[i]);
-  });
+  SampleScratch scratch;
+  replace_predicted(mesh, prediction, normalizers, scratch, values);
   return values;
+}
+
+void SteadyField::replace_predicted(const MeshView& mesh, const Tensor& prediction,
+                                    const Normalizers& normalizers, SampleScratch& scratch,
+                                    std::vector<float>& values) const {
+  const auto width = static_cast<size_t>(inputs_.outputs());
+  dispatch_storage(accumulator_of(prediction.dtype()), [&]<class T>() {
+    const std::span<T> rows = read_rows(prediction, std::get<std::vector<T>>(scratch.predicted));
+    normalizers.targets.denormalize(rows);
+    for (size_t i = 0; i < values.size(); ++i)
+      if (inputs_.is_predicted(mesh.node_type[i / width])) values[i] = static_cast<float>(rows[i]);
+  });
 }
 
 }  // namespace meshgrad

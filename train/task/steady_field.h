@@ -4,7 +4,6 @@
 #pragma once
 #include <meshgrad/train/task/mesh_dynamics.h>
 
-#pragma GCC visibility push(default)
 namespace meshgrad {
 
 class SteadyField {
@@ -37,10 +36,12 @@ class SteadyField {
   /// not predicted take the values of `truth`.
   std::vector<float> physical(const MeshView& mesh, const Tensor& prediction, const Normalizers& normalizers,
                               const std::vector<float>& truth) const;
+  /// The same in place: the predicted nodes of `values`.
+  void replace_predicted(const MeshView& mesh, const Tensor& prediction, const Normalizers& normalizers,
+                         SampleScratch& scratch, std::vector<float>& values) const;
 
  private:
   MeshInputs inputs_;
 };
 
 }  // namespace meshgrad
-#pragma GCC visibility pop

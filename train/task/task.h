@@ -8,7 +8,6 @@
 #include <utility>
 #include <variant>
 
-#pragma GCC visibility push(default)
 namespace meshgrad {
 
 class Task {
@@ -99,4 +98,3 @@ Batch training_batch(const Task& task, Runtime& runtime, DType dtype, std::strin
 BatchShape largest_batch(const Config& config, const Dataset& dataset);
 
 }  // namespace meshgrad
-#pragma GCC visibility pop

@@ -4,6 +4,7 @@
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/memory/detail/block_heap.h>
 #include <meshgrad/engine/memory/detail/placement_policy.h>
+#include <meshgrad/engine/memory/history.h>
 #include <meshgrad/engine/memory/step_plan.h>
 #include <meshgrad/engine/memory/stream_fences.h>
 

@@ -5,8 +5,9 @@
 // writes e'.
 //
 // S[sender] is a gather of W 16-bit values per edge, whose locality is that of the mesh numbering;
-// R[receiver] is read in order. One block of 8 warps per multiprocessor, so that a thread has 255 registers
-// for its share of the tile. Shared memory of a block at width 128 with three layers, in bytes:
+// R[receiver] is read in order. One block of 8 warps per multiprocessor (two at width 64), so that a thread
+// has 255 registers for its share of the tile. Shared memory of a block at width 128 with three layers, in
+// bytes:
 //
 //   vectors   6 x 128 floats                        3 072
 //   weights   W_e and two hidden ones              98 304
@@ -39,16 +40,17 @@ struct EdgeTile {
   static constexpr int kRows = TileShape<W>::kRows;
   static constexpr int kBands = TileShape<W>::kBands;
   TileRows<kBands> edges;
-  int sender, receiver;  ///< of edge `lane` of the tile: one coalesced load of 32 indices; -1: no edge
+  /// Of edge `lane` of the tile, of the last one behind it: one coalesced load of 32 indices. 0 in an empty
+  /// tile.
+  int sender, receiver;
   __device__ EdgeTile(const EdgeList& list, const EdgeRange& range, int round)
       : edges{range.edge_begin + round * kRows, range.edge_end} {
-    const int mine = edges.first + lane_index();
-    const bool real = mine < edges.end && lane_index() < kRows;
-    sender = real ? list.senders[mine] : -1;
-    receiver = real ? list.receivers[mine] : -1;
+    sender = edges.empty() ? 0 : list.senders[edge()];
+    receiver = edges.empty() ? 0 : list.receivers[edge()];
   }
   __device__ int count() const { return edges.end - edges.first; }
-  __device__ LaneRows<kBands> rows() const { return edges.rows(); }
+  /// Of a tile that is not empty.
+  __device__ int edge() const { return min(edges.first + min(lane_index(), kRows - 1), edges.end - 1); }
   __device__ LaneRows<kBands> receivers() const { return gathered_rows<kBands>(receiver); }
   __device__ LaneRows<kBands> senders() const { return gathered_rows<kBands>(sender); }
 };
@@ -59,29 +61,54 @@ using EdgeMlp = TileMlp<T, W, false>;
 template <class T, int W>
 using EdgeMlpBackward = TileMlpBackward<T, W, false>;
 
-/// z_1 = b_1 + S[sender] + R[receiver] + e W_e. Group by group, so that gathered values are added as they
-/// arrive: loading both rows of all groups first would take more registers than there are beside `e`.
+/// z = b_1 + S[sender] + R[receiver], and the operand e of z_1 = z + e W_e. All rows of the tile are in
+/// flight together: the gathered ones take the registers of z until they are added.
 template <class T, int W>
-__device__ void first_layer(EdgeMlp<T, W>& mlp, const EdgeInputs<T>& args, const EdgeTile<W>& tile,
-                            typename EdgeMlp<T, W>::Wide& z, typename EdgeMlp<T, W>::WideOperand& e) {
-  load_operand(e, args.edges, tile.rows());
+__device__ void gather(EdgeMlp<T, W>& mlp, const EdgeInputs<T>& args, const EdgeTile<W>& tile,
+                       typename EdgeMlp<T, W>::Wide& z, typename EdgeMlp<T, W>::WideOperand& e) {
+  constexpr int kBands = TileShape<W>::kBands;
   const auto senders = tile.senders();
   const auto receivers = tile.receivers();
+  start(z, mlp.vector(0));
+  if constexpr (kFusedBlocks < W >> 1) {  // fewer registers, more warps: band by band
 #pragma unroll
-  for (int group = 0; group < TileShape<W>::kGroups; ++group) {
-    const EightFloats bias = lane_values(mlp.vector(0), group);
-    const int column = 32 * group + lane_column();
+    for (int band = 0; band < kBands; ++band) {
+      LoadedRows<TileShape<W>::kGroups> s, r;
+      s.load(args.sender_terms, senders.band(band));
+      r.load(args.receiver_terms, receivers.band(band));
+      add_loaded<T>(z, band, s);
+      add_loaded<T>(z, band, r);
+    }
+    load_operand(e, args.edges, tile.edges.rows());
+  } else {
+    LoadedRows<TileShape<W>::kGroups> s[kBands], r[kBands];
 #pragma unroll
-    for (int band = 0; band < TileShape<W>::kBands; ++band)
+    for (int band = 0; band < kBands; ++band) {
+      s[band].load(args.sender_terms, senders.band(band));
+      r[band].load(args.receiver_terms, receivers.band(band));
+    }
+    load_operand(e, args.edges, tile.edges.rows());
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const EightFloats s = unpack<T>(load_pairs(args.sender_terms, W, senders.v[band][half], column));
-        const EightFloats r = unpack<T>(load_pairs(args.receiver_terms, W, receivers.v[band][half], column));
-#pragma unroll
-        for (int i = 0; i < 8; ++i) z.at(band, half, group, i) = bias.v[i] + s.v[i] + r.v[i];
-      }
+    for (int band = 0; band < kBands; ++band) {
+      add_loaded<T>(z, band, s[band]);
+      add_loaded<T>(z, band, r[band]);
+    }
   }
-  multiply<T>(z, e, mlp.weights, 0);
+}
+/// The layers from there, where the only input has been loaded and is as wide as the rest.
+template <class T, int W, class OnHidden>
+__device__ void forward_layers(EdgeMlp<T, W>& mlp, const EdgeTile<W>& tile, typename EdgeMlp<T, W>::Wide& z,
+                               typename EdgeMlp<T, W>::WideOperand& h, const OnHidden& on_hidden) {
+  mlp.forward(
+      z, h, tile.edges, [](int, auto&) {}, [](int) -> const T* { return nullptr; }, on_hidden);
+}
+/// Asks for the rows of the next tile while this one is multiplied.
+template <class T, int W>
+__device__ void prefetch_rows(const EdgeInputs<T>& args, const EdgeTile<W>& next) {
+  if (next.edges.empty()) return;
+  prefetch_row<W>(args.edges, next.edge());
+  prefetch_row<W>(args.sender_terms, next.sender);
+  prefetch_row<W>(args.receiver_terms, next.receiver);
 }
 
 template <class T>
@@ -95,7 +122,8 @@ struct EdgeForwardArgs {
 /// round: gather and first layer, hidden layers, norm, receiver sums, residual, store. There is no barrier in
 /// the loop below width 256, so while one warp waits for gathered rows the others multiply.
 template <class T, int W>
-__global__ void __launch_bounds__(kFusedThreads, 1) edge_forward_kernel(EdgeForwardArgs<T> args) {
+__global__ void __launch_bounds__(kFusedThreads, kFusedBlocks<W>)
+    edge_forward_kernel(EdgeForwardArgs<T> args) {
   const EdgeInputs<T>& in = args.inputs;
   const FusedShared<W> shared(in.matrix_words, ReceiverSums<T, W>::kStageFloats);
   EdgeMlp<T, W> mlp(in.layers, shared);
@@ -104,19 +132,34 @@ __global__ void __launch_bounds__(kFusedThreads, 1) edge_forward_kernel(EdgeForw
   const int rounds =
       rounds_of<W>((range.edge_end - range.edge_begin + EdgeTile<W>::kRows - 1) / EdgeTile<W>::kRows);
   ReceiverSums<T, W> sums(shared.warp, args.aggregate, range);
+  EdgeTile<W> next(in.list, range, 0);
   for (int round = 0; round < rounds; ++round) {
-    const EdgeTile<W> tile(in.list, range, round);
+    const EdgeTile<W> tile = next;
+    next = EdgeTile<W>(in.list, range, round + 1);
     typename EdgeMlp<T, W>::Wide z;
     typename EdgeMlp<T, W>::WideOperand h;
-    first_layer(mlp, in, tile, z, h);
-    mlp.hidden_layers(
-        z, h, [](int, auto&) {}, [](int, auto&) {});
+    gather(mlp, in, tile, z, h);
+    prefetch_rows(in, next);
+    forward_layers(mlp, tile, z, h, [](int, auto&) {});
+    LoadedRows<TileShape<W>::kGroups> own[TileShape<W>::kBands]{};
+    if (in.residual && !tile.edges.empty()) {
+#pragma unroll
+      for (int band = 0; band < TileShape<W>::kBands; ++band)
+        own[band].load(in.edges, tile.edges.existing().band(band));
+    }
     mlp.apply_norm(z);
-    if (in.residual && in.aggregate_after_residual) add_rows(z, in.edges, tile.rows());
-    sums.add(z, tile.receiver, tile.count());
+    // The sums of the receivers and the residual, in either order: a loop, so that there is one copy of each.
+#pragma unroll 1
+    for (int step = 0; step < 2; ++step) {
+      if ((step == 0) != in.aggregate_after_residual) {
+        sums.add(z, tile.receiver, tile.count());
+      } else {
+#pragma unroll
+        for (int band = 0; band < TileShape<W>::kBands; ++band) add_loaded<T>(z, band, own[band]);
+      }
+    }
     if (args.edges_out == nullptr) continue;
-    if (in.residual && !in.aggregate_after_residual) add_rows(z, in.edges, tile.rows());
-    store_rows(z, args.edges_out, tile.rows());
+    store_rows(z, args.edges_out, tile.edges.rows());
   }
   sums.finish();
 }
@@ -131,26 +174,53 @@ struct EdgeBackwardArgs {
   BackwardPointers<T> workspace;
 };
 
-/// d_e = d_z_1 W_e^T and, with a residual, the gradient of e'. d_edges may be the same memory as d_edges_out:
-/// each lane reads the values of d_edges_out that it overwrites, before it does so.
+/// A band of d_y = d_aggregate[receiver] + d_edges_out, rounded to storage like any sum of gradients.
 template <class T, int W>
-__device__ void store_edge_gradient(EdgeMlp<T, W>& mlp, const EdgeBackwardArgs<T>& args,
-                                    const EdgeTile<W>& tile, typename EdgeMlp<T, W>::Wide& z,
-                                    const typename EdgeMlp<T, W>::WideOperand& d_z) {
-  z.clear();
-  multiply_transposed<T>(z, d_z, mlp.weights, 0);
-  if (args.inputs.residual) {
-    if (args.d_edges_out != nullptr) add_rows(z, args.d_edges_out, tile.rows());
-    if (args.inputs.aggregate_after_residual) add_rows(z, args.d_aggregate, tile.receivers());
+__device__ LoadedRows<TileShape<W>::kGroups> output_gradient(const EdgeBackwardArgs<T>& args,
+                                                             const EdgeTile<W>& tile, int band) {
+  LoadedRows<TileShape<W>::kGroups> d_y, own;
+  d_y.load(args.d_aggregate, tile.receivers().band(band));
+  if (args.d_edges_out == nullptr || tile.edges.empty()) return d_y;
+  own.load(args.d_edges_out, tile.edges.existing().band(band));
+  d_y.template add<T>(own);
+  return d_y;
+}
+template <class T, int W>
+__device__ void prefetch_gradients(const EdgeBackwardArgs<T>& args, const EdgeTile<W>& next) {
+  if (next.edges.empty()) return;
+  prefetch_row<W>(args.d_aggregate, next.receiver);
+  if (args.d_edges_out != nullptr) prefetch_row<W>(args.d_edges_out, next.edge());
+}
+/// Stores d_e = d_z_1 W_e^T (in z) and, with a residual, the gradient of e'. d_edges may be the same memory
+/// as d_edges_out: a lane reads the values that it overwrites, before it does so.
+template <class T, int W>
+__device__ void store_edge_gradient(const EdgeBackwardArgs<T>& args, const EdgeTile<W>& tile,
+                                    typename EdgeMlp<T, W>::Wide& z) {
+  if (args.inputs.residual && !tile.edges.empty()) {
+    constexpr int kBands = TileShape<W>::kBands;
+    LoadedRows<TileShape<W>::kGroups> more[kBands]{};
+#pragma unroll
+    for (int band = 0; band < kBands; ++band) {
+      if (args.d_edges_out != nullptr) more[band].load(args.d_edges_out, tile.edges.existing().band(band));
+      if (args.inputs.aggregate_after_residual) {
+        LoadedRows<TileShape<W>::kGroups> sum;
+        sum.load(args.d_aggregate, tile.receivers().band(band));
+        more[band].template add<T>(sum);
+      }
+    }
+    __syncwarp();  // lanes without a row read the last one, too, before its lane stores it
+#pragma unroll
+    for (int band = 0; band < kBands; ++band) add_loaded<T>(z, band, more[band]);
   }
-  store_rows(z, args.d_edges, tile.rows());
+  store_rows(z, args.d_edges, tile.edges.rows());
 }
 
 /// Recomputes forward up to z_last, then goes through d_y = d_aggregate[receiver] + d_edges_out, the norm and
 /// the layers to d_z_1. dR is its sum over each receiver's edges, with the ReceiverSums of forward. dS needs
 /// sender order: d_z_1 of all edges is stored in the workspace, from which node_terms_backward sums it.
 template <class T, int W>
-__global__ void __launch_bounds__(kFusedThreads, 1) edge_backward_kernel(EdgeBackwardArgs<T> args) {
+__global__ void __launch_bounds__(kFusedThreads, kFusedBlocks<W>)
+    edge_backward_kernel(EdgeBackwardArgs<T> args) {
   using Backward = EdgeMlpBackward<T, W>;
   constexpr int kWarpWords = Backward::kWarpWords + ReceiverSums<T, W>::kStageFloats;
   const EdgeInputs<T>& in = args.inputs;
@@ -162,30 +232,21 @@ __global__ void __launch_bounds__(kFusedThreads, 1) edge_backward_kernel(EdgeBac
   const int rounds =
       rounds_of<W>((range.edge_end - range.edge_begin + EdgeTile<W>::kRows - 1) / EdgeTile<W>::kRows);
   ReceiverSums<T, W> sums(shared.warp + Backward::kWarpWords, args.d_receiver_terms, range);
+  EdgeTile<W> next(in.list, range, 0);
   for (int round = 0; round < rounds; ++round) {
-    const EdgeTile<W> tile(in.list, range, round);
+    const EdgeTile<W> tile = next;
+    next = EdgeTile<W>(in.list, range, round + 1);
     typename Backward::Wide z;
     typename Backward::WideOperand h;
-    first_layer(mlp, in, tile, z, h);
-    backward.recompute(z, h, tile.edges);
-    {
-      const auto rows = tile.rows();
-      const auto receivers = tile.receivers();
-      backward.output_gradient(z, [&](int band, int half, int group) {
-        const int column = 32 * group + lane_column();
-        const int row = args.d_edges_out == nullptr ? -1 : rows.v[band][half];
-        EightFloats d_y = unpack<T>(
-            load_pairs_or_zero(args.d_aggregate, W, receivers.v[band][half], column, args.d_aggregate));
-        const EightFloats own =
-            unpack<T>(load_pairs_or_zero(args.d_edges_out, W, row, column, args.d_aggregate));
-#pragma unroll
-        for (int i = 0; i < 8; ++i) d_y.v[i] += own.v[i];
-        return d_y;
-      });
-    }
-    backward.hidden_layers_backward(z, h, in.layers.layers - 1, tile.edges);
-    sums.add(z, tile.receiver, tile.count());  // d_z_1 in f32; h has it rounded
-    if (args.d_edges != nullptr) store_edge_gradient(mlp, args, tile, z, h);
+    gather(mlp, in, tile, z, h);
+    prefetch_rows(in, next);
+    forward_layers(mlp, tile, z, h,
+                   [&](int layer, auto& hidden) { backward.keep_hidden(layer, hidden, tile.edges); });
+    prefetch_gradients(args, next);
+    backward.output_gradient(z, tile.edges, [&](int band) { return output_gradient(args, tile, band); });
+    backward.backward(z, h, in.layers.layers - 1, tile.edges, args.d_edges != nullptr,
+                      [&](auto& d_z) { sums.add(d_z, tile.receiver, tile.count()); });
+    if (args.d_edges != nullptr) store_edge_gradient(args, tile, z);
   }
   sums.finish();
   backward.write_column_sums(kWarpWords);
@@ -304,7 +365,7 @@ void fused_edge_forward(const EdgeUpdateForward& args, Runtime& runtime, const S
                                          .edges_out = args.edges_out.data_or_null<T>(),
                                          .aggregate = args.aggregate.data<T>()};
     launch("edge_forward", edge_forward_kernel<T, W>,
-           {.blocks = gpu::multiprocessors(stream.device().index),
+           {.blocks = fused_blocks(stream, W),
             .threads = kFusedThreads,
             .shared_bytes = shared_bytes(W, kernel_args.inputs.matrix_words, forward_warp_words(W))},
            stream, kernel_args);
@@ -315,7 +376,7 @@ void fused_edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const
   const DType dtype = args.d_aggregate.dtype();
   const Graph& graph = *args.graph;
   const int64_t width = args.edges.weight.width();
-  const int64_t blocks = gpu::multiprocessors(stream.device().index);
+  const int64_t blocks = fused_blocks(stream, width);
   const NodeTermTensors d_terms(graph, width, dtype, runtime);
   const BackwardWorkspace workspace(graph.edges, width, dtype, args.weights, args.d_weights, blocks, runtime);
   {

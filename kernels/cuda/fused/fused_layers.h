@@ -38,6 +38,12 @@ inline int shared_bytes(int64_t width, int matrices, int warp_words) {
   return static_cast<int>(4 * (kFusedVectors * width + matrices + kFusedWarps * warp_words));
 }
 
+/// Blocks of a launch: as many as the device holds at the same time.
+inline int64_t fused_blocks(const Stream& stream, int64_t width) {
+  const int per_multiprocessor = width == 64 ? kFusedBlocks<64> : kFusedBlocks<128>;
+  return int64_t{gpu::multiprocessors(stream.device().index)} * per_multiprocessor;
+}
+
 /// Why a fused kernel does not support these layers, for the log: "hidden width 96, not 64, 128 or 256".
 /// Empty when it does. `warp_words` returns the shared memory that the kernel needs per warp, in words.
 std::string why_unsupported(std::span<const MlpInput> inputs, const MlpWeights& weights,

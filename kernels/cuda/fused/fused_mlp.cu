@@ -21,7 +21,7 @@ struct MlpForwardArgs {
 /// One block per multiprocessor, so that a thread has 255 registers. Below width 256 there is no barrier
 /// after the weights are loaded: while one warp waits for its rows, the others multiply.
 template <class T, int W, bool narrow>
-__global__ void __launch_bounds__(kFusedThreads, 1) mlp_forward_kernel(MlpForwardArgs<T> args) {
+__global__ void __launch_bounds__(kFusedThreads, kFusedBlocks<W>) mlp_forward_kernel(MlpForwardArgs<T> args) {
   constexpr int kBands = TileShape<W>::kBands;
   const FusedShared<W> shared(args.matrix_words, 0);
   TileMlp<T, W, narrow> mlp(args.layers, shared);
@@ -30,12 +30,13 @@ __global__ void __launch_bounds__(kFusedThreads, 1) mlp_forward_kernel(MlpForwar
     const auto tile = tiles.tile(round);
     typename TileMlp<T, W, narrow>::Wide z;
     typename TileMlp<T, W, narrow>::WideOperand h;
-    mlp.first_layer(z, h, args.inputs, tile);
-    mlp.hidden_layers(
-        z, h, [](int, auto&) {}, [](int, auto&) {});
+    start(z, mlp.vector(0));
+    mlp.forward(
+        z, h, tile, [&](int input, auto& x) { load_operand(x, args.inputs[input], tile.rows()); },
+        [&](int input) { return args.inputs[input]; }, [](int, auto&) {});
     if (!mlp.has_narrow_output()) {
       mlp.apply_norm(z);
-      if (args.residual != nullptr) add_rows(z, args.residual, tile.rows());
+      if (args.residual != nullptr) add_rows(z, args.residual, tile);
       store_rows(z, args.out, tile.rows());
     } else {  // a decoder: few columns, no norm and no residual
       Sums<kBands, 1> y;
@@ -71,7 +72,7 @@ void fused_mlp_forward(const MlpForward& args, Runtime&, const Stream& stream) {
     for (size_t i = 0; i < args.inputs.size(); ++i)
       kernel_args.inputs[i] = args.inputs[i].x.template data<T>();
     launch("mlp_forward", narrow ? mlp_forward_kernel<T, W, true> : mlp_forward_kernel<T, W, false>,
-           {.blocks = gpu::multiprocessors(stream.device().index),
+           {.blocks = fused_blocks(stream, W),
             .threads = kFusedThreads,
             .shared_bytes = shared_bytes(W, kernel_args.matrix_words, 0)},
            stream, kernel_args);

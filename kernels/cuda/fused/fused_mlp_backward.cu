@@ -30,7 +30,10 @@ __device__ void store_input_gradient(TileMlp<T, W, narrow>& mlp, typename TileMl
   if (!mlp.has_narrow_input(input)) {
     d_x.clear();
     multiply_transposed<T>(d_x, d_z, mlp.weights, input);
-    if (accumulate) add_rows(d_x, to, tile.rows());
+    if (accumulate) {
+      add_rows(d_x, to, tile);
+      __syncwarp();  // lanes without a row read the last one, too, before its lane stores it
+    }
     store_rows(d_x, to, tile.rows());
   } else {
     Sums<TileMlp<T, W, narrow>::kBands, 1> narrow_d_x;
@@ -44,7 +47,8 @@ __device__ void store_input_gradient(TileMlp<T, W, narrow>& mlp, typename TileMl
 /// layers back to d_z_1 (z in f32, h rounded), then each input's gradient from h. Column sums over all rounds
 /// of the block are in shared memory and written once at the end.
 template <class T, int W, bool narrow>
-__global__ void __launch_bounds__(kFusedThreads, 1) mlp_backward_kernel(MlpBackwardArgs<T> args) {
+__global__ void __launch_bounds__(kFusedThreads, kFusedBlocks<W>)
+    mlp_backward_kernel(MlpBackwardArgs<T> args) {
   using Backward = TileMlpBackward<T, W, narrow>;
   const FusedShared<W> shared(args.matrix_words, Backward::kWarpWords);
   TileMlp<T, W, narrow> mlp(args.layers, shared);
@@ -54,18 +58,22 @@ __global__ void __launch_bounds__(kFusedThreads, 1) mlp_backward_kernel(MlpBackw
     const auto tile = tiles.tile(round);
     typename Backward::Wide z;
     typename Backward::WideOperand h;
-    mlp.first_layer(z, h, args.inputs, tile);  // forward again
-    backward.recompute(z, h, tile);
+    start(z, mlp.vector(0));
+    mlp.forward(
+        z, h, tile, [&](int input, auto& x) { load_operand(x, args.inputs[input], tile.rows()); },
+        [&](int input) { return args.inputs[input]; },
+        [&](int layer, auto& hidden) { backward.keep_hidden(layer, hidden, tile); });
     if (!mlp.has_narrow_output()) {
       // d_out may be the same memory as a d_input, which is stored below: by then d_out has been read.
-      const auto rows = tile.rows();
-      backward.output_gradient(z, [&](int band, int half, int group) {
-        return unpack<T>(load_pairs(args.d_out, W, rows.v[band][half], 32 * group + lane_column()));
+      backward.output_gradient(z, tile, [&](int band) {
+        typename Backward::Band d_y{};
+        if (!tile.empty()) d_y.load(args.d_out, tile.existing().band(band));
+        return d_y;
       });
     } else {
       backward.narrow_layer_backward(z, args.d_out, tile);
     }
-    backward.hidden_layers_backward(z, h, mlp.wide_layers() - 1, tile);
+    backward.backward(z, h, mlp.wide_layers() - 1, tile, false, [](auto&) {});
 #pragma unroll 1
     for (int input = 0; input < args.layers.inputs; ++input) {
       if (args.d_inputs[input] == nullptr) continue;
@@ -106,7 +114,7 @@ std::string why_not_fused(const MlpBackward& args) {
 void fused_mlp_backward(const MlpBackward& args, Runtime& runtime, const Stream& stream) {
   if (args.rows.capacity == 0) return;
   const int64_t width = args.inputs.front().weight.width();
-  const int64_t blocks = gpu::multiprocessors(stream.device().index);
+  const int64_t blocks = fused_blocks(stream, width);
   BackwardWorkspace workspace(args.rows.capacity, width, args.d_out.dtype(), args.weights, args.d_weights,
                               blocks, runtime);
   // Without a norm the last layer's d_z is d_out itself, unless this kernel overwrites d_out.

@@ -36,6 +36,10 @@ struct TileShape {
   static constexpr int kRows = 16 * kBands;
 };
 
+/// Blocks of a fused kernel on a multiprocessor: the tile of width 64 takes half of the registers.
+template <int W>
+inline constexpr int kFusedBlocks = W == 64 ? 2 : 1;
+
 /// A mask instead of %, here and below: the compiler then knows that the result is not negative.
 __device__ inline int lane_index() { return static_cast<int>(threadIdx.x & 31); }
 /// Lane 0's value in all lanes, for values that are equal anyway: it tells the compiler so, and what is
@@ -84,11 +88,14 @@ struct Operand {
 template <int bands>
 struct LaneRows {
   int v[bands][2];
+  __device__ LaneRows<1> band(int which) const { return {{{v[which][0], v[which][1]}}}; }
 };
 /// A warp's tile of consecutive rows, as far as they are below `end`.
 template <int bands>
 struct TileRows {
   int first, end;
+  __device__ bool empty() const { return first >= end; }
+  __device__ bool full() const { return first + 16 * bands <= end; }
   /// Call it at each use instead of storing the result: the shuffle in uniform() makes the compiler recompute
   /// rows and addresses there, as opaque() does.
   __device__ LaneRows<bands> rows() const {
@@ -101,6 +108,16 @@ struct TileRows {
         const int row = from + 16 * band + 8 * half;
         result.v[band][half] = row < end ? row : -1;
       }
+    return result;
+  }
+  /// The same with the last row instead of missing ones, for loads without a condition. Not of an empty tile.
+  __device__ LaneRows<bands> existing() const {
+    const int from = uniform(first) + lane_index() / 4;
+    LaneRows<bands> result;
+#pragma unroll
+    for (int band = 0; band < bands; ++band)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) result.v[band][half] = min(from + 16 * band + 8 * half, end - 1);
     return result;
   }
 };
@@ -142,17 +159,6 @@ __device__ Vector<uint32_t> load_pairs(const T* x, int64_t width, int row, int c
   if (row < 0) return {};
   return std::bit_cast<Vector<uint32_t>>(*reinterpret_cast<const Vector<T>*>(x + row * width + column));
 }
-/// As load_pairs, without a branch, so that the loads of several rows are in flight together. Without a row
-/// it reads the 16 bytes at `readable`, which no block may write in this launch, and returns zeros.
-template <class T>
-__device__ Vector<uint32_t> load_pairs_or_zero(const T* x, int64_t width, int row, int column,
-                                               const T* readable) {
-  const T* const from = row < 0 ? readable : x + row * width + column;
-  auto words = std::bit_cast<Vector<uint32_t>>(*reinterpret_cast<const Vector<T>*>(from));
-#pragma unroll
-  for (int i = 0; i < 4; ++i) words.v[i] = row < 0 ? 0 : words.v[i];
-  return words;
-}
 template <class T>
 __device__ void store_pairs(T* y, int64_t width, int row, int column, const Vector<uint32_t>& words) {
   if (row >= 0) *reinterpret_cast<Vector<T>*>(y + row * width + column) = std::bit_cast<Vector<T>>(words);
@@ -168,6 +174,51 @@ __device__ Vector<uint32_t> load_narrow_pairs(const T* x, int width, int row, in
     }
   }
   return words;
+}
+
+/// Rows of a band as they are loaded, four registers of one row each. A loaded vector stays where it arrives,
+/// so that all loads can be in flight together; an Operand alternates between two rows.
+template <int groups>
+struct LoadedRows {
+  Vector<uint32_t> v[2][groups];
+  /// Both rows must exist.
+  template <class T>
+  __device__ void load(const T* x, const LaneRows<1>& rows) {
+#pragma unroll
+    for (int group = 0; group < groups; ++group)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const T* const row = x + int64_t{rows.v[0][half]} * (32 * groups) + 32 * group;
+        v[half][group] =
+            std::bit_cast<Vector<uint32_t>>(*reinterpret_cast<const Vector<T>*>(row + lane_column()));
+      }
+  }
+  /// Zeros instead of the rows that are -1.
+  __device__ void clear_missing(const LaneRows<1>& rows) {
+#pragma unroll
+    for (int group = 0; group < groups; ++group)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) v[half][group].v[i] = rows.v[0][half] < 0 ? 0 : v[half][group].v[i];
+  }
+  /// Adds other rows, rounding to storage.
+  template <class T>
+  __device__ void add(const LoadedRows& more) {
+#pragma unroll
+    for (int group = 0; group < groups; ++group)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          v[half][group].v[i] = add_pairs<T>(v[half][group].v[i], more.v[half][group].v[i]);
+  }
+};
+/// Asks for one row a lane to be brought into the L2 cache. Nothing waits for it.
+template <int W, class T>
+__device__ void prefetch_row(const T* x, int row) {
+#pragma unroll
+  for (int column = 0; column < W; column += 64) prefetch_l2(x + int64_t{row} * W + column);
 }
 
 template <class T, int bands, int groups>
@@ -259,19 +310,29 @@ __device__ void start(Sums<bands, groups>& sums, const float* bias) {
   }
 }
 
+/// Adds a band's rows to the sums.
 template <class T, int bands, int groups>
-__device__ void add_rows(Sums<bands, groups>& sums, const T* x, const LaneRows<bands>& rows) {
+__device__ void add_loaded(Sums<bands, groups>& sums, int band, const LoadedRows<groups>& rows) {
 #pragma unroll
   for (int group = 0; group < groups; ++group)
 #pragma unroll
-    for (int band = 0; band < bands; ++band)
+    for (int half = 0; half < 2; ++half) {
+      const EightFloats values = unpack<T>(rows.v[half][group]);
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const EightFloats values =
-            unpack<T>(load_pairs(x, 32 * groups, rows.v[band][half], 32 * group + lane_column()));
+      for (int i = 0; i < 8; ++i) sums.at(band, half, group, i) += values.v[i];
+    }
+}
+/// Adds the tile's rows of x to the sums, of which missing rows take any values.
+template <class T, int bands, int groups>
+__device__ void add_rows(Sums<bands, groups>& sums, const T* x, const TileRows<bands>& tile) {
+  if (tile.empty()) return;
+  const LaneRows<bands> rows = tile.existing();
 #pragma unroll
-        for (int i = 0; i < 8; ++i) sums.at(band, half, group, i) += values.v[i];
-      }
+  for (int band = 0; band < bands; ++band) {
+    LoadedRows<groups> loaded;
+    loaded.load(x, rows.band(band));
+    add_loaded<T>(sums, band, loaded);
+  }
 }
 template <class T, int bands, int groups>
 __device__ void store_rows(Sums<bands, groups>& sums, T* y, const LaneRows<bands>& rows) {
@@ -305,54 +366,6 @@ __device__ void store_narrow_rows(Sums<bands, 1>& sums, T* y, int width, const L
         T* to = y + int64_t{row} * width + column + i;
         *to = to_storage<T>(sums.at(band, half, 0, i) + (add ? to_float(*to) : 0.0f));
       }
-}
-
-template <int bands, int groups>
-__device__ void relu(Sums<bands, groups>& sums) {
-#pragma unroll
-  for (int band = 0; band < bands; ++band)
-#pragma unroll
-    for (int tile = 0; tile < 4 * groups; ++tile)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        float& x = sums.v[band][tile][i];
-        x = x < 0.0f ? 0.0f : x;  // a NaN stays a NaN, so that a diverged run is noticed
-      }
-}
-
-/// The derivative of relu, one bit per accumulator instead of a recomputed z: mask[word][lane] in shared
-/// memory, so that a warp writes and reads 32 different banks. Bit i of word w is accumulator 32 w + i of the
-/// lane in the order of Sums::v. Each lane reads only what it wrote: no barrier. The bit of a NaN is set, so
-/// that its gradient is not hidden.
-template <int bands, int groups>
-struct ReluMask {
-  static constexpr int kWords = bands * groups / 2;
-  static constexpr int kWarpWords = 32 * kWords;
-};
-template <int bands, int groups>
-__device__ void save_mask(Sums<bands, groups>& sums, uint32_t* mask) {
-#pragma unroll
-  for (int word = 0; word < ReluMask<bands, groups>::kWords; ++word) {
-    uint32_t bits = 0;
-#pragma unroll
-    for (int i = 0; i < 32; ++i) {
-      const int k = 32 * word + i;
-      if (!(sums.v[k / (16 * groups)][k / 4 % (4 * groups)][k % 4] <= 0.0f)) bits |= 1u << i;
-    }
-    mask[32 * word + lane_index()] = bits;
-  }
-}
-template <int bands, int groups>
-__device__ void apply_mask(Sums<bands, groups>& sums, const uint32_t* mask) {
-#pragma unroll
-  for (int word = 0; word < ReluMask<bands, groups>::kWords; ++word) {
-    const uint32_t bits = mask[32 * word + lane_index()];
-#pragma unroll
-    for (int i = 0; i < 32; ++i) {
-      const int k = 32 * word + i;
-      if ((bits & (1u << i)) == 0) sums.v[k / (16 * groups)][k / 4 % (4 * groups)][k % 4] = 0.0f;
-    }
-  }
 }
 
 /// One value per row of the lane, alike in the four lanes of a quad after sum_quads.
@@ -403,7 +416,7 @@ __device__ RowValues<bands> normalize(Sums<bands, groups>& sums, Norm norm, floa
   for (int band = 0; band < bands; ++band) {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      scale.v[band][half] = 1.0f / sqrtf(kShare * scale.v[band][half] + epsilon);
+      scale.v[band][half] = inverse_root(kShare * scale.v[band][half] + epsilon);
 #pragma unroll
     for (int i = 0; i < 16 * groups; ++i) sums.v[band][i / 4][i % 4] *= scale.v[band][i / 2 % 2];
   }

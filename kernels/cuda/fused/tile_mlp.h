@@ -2,6 +2,7 @@
 // The layers of an MLP on a warp's tile, shared by the fused kernels of nodes and edges. A warp takes its
 // rows through all layers without storing activations; rows of different warps are independent.
 #pragma once
+#include <meshgrad/kernels/cuda/fused/tile_activation.h>
 #include <meshgrad/kernels/cuda/fused/tile_weights.h>
 
 namespace meshgrad::cuda {
@@ -121,40 +122,34 @@ struct TileMlp {
     return narrow && layers.weights.matrices[input].rows != W;
   }
 
-  /// z_1 = b_1 + sum over the inputs of x W, each input of width W or at most 32; `a` is scratch. The loop is
-  /// not unrolled, like that over the layers below: one copy of a multiplication is hundreds of instructions,
-  /// and the code of a tile should fit into the instruction cache.
-  __device__ void first_layer(Wide& z, WideOperand& a, const T* const* inputs, const TileRows<kBands>& tile) {
-    start(z, vector(0));
+  /// From z, which starts as b_1 and what else is known of z_1, to the last pre-activation of width W, in z;
+  /// with a narrow output, to the last hidden activation, in h. load_input(i, h) loads input i of width W as
+  /// an operand, and narrow_input(i) returns where one of at most 32 columns is; on_hidden(layer, h_layer)
+  /// gets each hidden activation.
+  ///
+  /// One loop over all matrices, not unrolled: a copy of a multiplication is hundreds of instructions, and
+  /// the code of a tile should fit into the instruction cache.
+  template <class LoadInput, class NarrowInput, class OnHidden>
+  __device__ void forward(Wide& z, WideOperand& h, const TileRows<kBands>& tile, const LoadInput& load_input,
+                          const NarrowInput& narrow_input, const OnHidden& on_hidden) {
+    const int last = layers.inputs + layers.layers - 2;
 #pragma unroll 1
-    for (int input = 0; input < layers.inputs; ++input) {
-      if (!has_narrow_input(input)) {
-        load_operand(a, inputs[input], tile.rows());
-        multiply<T>(z, a, weights, input);
+    for (int matrix = 0; matrix <= last; ++matrix) {
+      const int layer = matrix - layers.inputs + 1;
+      if (layer > 0) {
+        activate<T>(z, h);
+        on_hidden(layer, h);
+        if (matrix == last && has_narrow_output()) return;
+        start(z, vector(layer));
+      } else if (!has_narrow_input(matrix)) {
+        load_input(matrix, h);
       } else {
         Operand<kBands, 1> x;
-        load_narrow_operand(x, inputs[input], layers.weights.matrices[input].rows, tile.rows());
-        multiply<T>(z, x, weights, input);
+        load_narrow_operand(x, narrow_input(matrix), layers.weights.matrices[matrix].rows, tile.rows());
+        multiply<T>(z, x, weights, matrix);
+        continue;
       }
-    }
-  }
-  /// From z_1 to the last pre-activation of width W, in z; with a narrow output, to the last hidden
-  /// activation, in h. Calls on_preactivation(layer, z_layer) before each relu and on_hidden(layer, h_layer)
-  /// with its rounded result.
-  template <class OnPreactivation, class OnHidden>
-  __device__ void hidden_layers(Wide& z, WideOperand& h, const OnPreactivation& on_preactivation,
-                                const OnHidden& on_hidden) {
-    const int wide = wide_layers();
-#pragma unroll 1
-    for (int layer = 1;; ++layer) {
-      if (layer == layers.layers) return;
-      on_preactivation(layer, z);
-      relu(z);
-      to_operand<T>(z, h);
-      on_hidden(layer, h);
-      if (layer == wide) return;
-      start(z, vector(layer));
-      multiply<T>(z, h, weights, matrix(layer));
+      multiply<T>(z, h, weights, matrix);
     }
   }
   /// z_last of width at most 32, from the last hidden activation.

@@ -30,6 +30,7 @@ struct TileMlpBackward {
   using WideOperand = typename Mlp::WideOperand;
   static constexpr int kBands = Mlp::kBands;
   static constexpr int kGroups = Mlp::kGroups;
+  using Band = LoadedRows<kGroups>;
   static constexpr int kSumWords = kFusedVectors * W;
   static constexpr int kMaskWords = ReluMask<kBands, kGroups>::kWarpWords;
   /// Shared memory of a warp: column sums [kFusedVectors, W], then the masks of up to three hidden layers.
@@ -49,63 +50,63 @@ struct TileMlpBackward {
     __syncwarp();
   }
 
-  /// Forward again, from z_1 to z_last (in z) or, with a narrow output, to the last hidden activation (in h).
-  /// The same operations in the same order as in the forward kernel, so the same bits. Saves the masks and
-  /// stores the hidden activations that weight gradients need.
-  __device__ void recompute(Wide& z, WideOperand& h, const TileRows<kBands>& tile) {
-    mlp.hidden_layers(
-        z, h, [&](int layer, Wide& before) { save_mask(before, masks + (layer - 1) * kMaskWords); },
-        [&](int layer, WideOperand& after) {
-          if (workspace.hidden[layer - 1] != nullptr)
-            store_operand(after, workspace.hidden[layer - 1], tile.rows(), workspace.all_bits);
-        });
+  /// What forward() does with a hidden activation when it runs again for backward, with the same operations
+  /// in the same order as in the forward kernel, so the same bits: saves the mask, and stores it if a weight
+  /// gradient needs it.
+  __device__ void keep_hidden(int layer, WideOperand& h, const TileRows<kBands>& tile) {
+    save_mask(h, masks + (layer - 1) * kMaskWords);
+    if (workspace.hidden[layer - 1] != nullptr)
+      store_operand(h, workspace.hidden[layer - 1], tile.rows(), workspace.all_bits);
   }
 
   /// Replaces z_last by its gradient. With xn the normalised row and g = d_y gain (norm.h):
   ///   d_z = scale (g - mean(g) - xn mean(g xn)), or d_y itself without a norm.
-  /// `d_y(band, half, group)` returns the lane's eight columns of d_y. It is called twice, for the means and
-  /// for the result: holding d_y as well as xn would need as many registers again.
-  template <class Gradient>
-  __device__ void output_gradient(Wide& z, const Gradient& d_y) {
+  /// `load_d_y(band)` returns the band's rows of d_y; each is loaded once, and missing ones count as 0. Band
+  /// by band, since beside the accumulators there are not registers for d_y of both.
+  template <class Load>
+  __device__ void output_gradient(Wide& z, const TileRows<kBands>& tile, const Load& load_d_y) {
     const Norm norm = mlp.layers.norm;
-    RowValues<kBands> scale{}, mean{}, projection{};
-    if (norm != Norm::none) {
-      scale = normalize(z, norm, mlp.layers.epsilon);
-      norm_sums(z, d_y, mean, projection);
-    }
+    Band d_y = load_d_y(0);
+    RowValues<kBands> scale{};
+    if (norm != Norm::none) scale = normalize(z, norm, mlp.layers.epsilon);
 #pragma unroll
-    for (int group = 0; group < kGroups; ++group) {
-      const EightFloats gain = lane_values(mlp.vector(kFusedGain), group);
+    for (int band = 0; band < kBands; ++band) {
+      if (band > 0) d_y = load_d_y(band);
+      if (!tile.full()) d_y.clear_missing(tile.rows().band(band));
+      if (norm != Norm::none) {
+        band_through_norm(z, band, d_y, scale);
+      } else {
 #pragma unroll
-      for (int band = 0; band < kBands; ++band)
+        for (int half = 0; half < 2; ++half)
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const EightFloats from = d_y(band, half, group);
+          for (int group = 0; group < kGroups; ++group)
 #pragma unroll
-          for (int i = 0; i < 8; ++i) {
-            float& x = z.at(band, half, group, i);
-            x = norm == Norm::none ? from.v[i]
-                                   : scale.v[band][half] * (from.v[i] * gain.v[i] - mean.v[band][half] -
-                                                            x * projection.v[band][half]);
-          }
-        }
+            for (int i = 0; i < 8; ++i)
+              z.at(band, half, group, i) = unpack<T>(d_y.v[half][group].v[i / 2], i % 2);
+      }
     }
   }
 
-  /// From the d_z of `layer` (in z; layers count from 0 here) to d_z_1, in z as f32 and in d_z rounded.
-  /// Column sums are of the values before rounding.
-  __device__ void hidden_layers_backward(Wide& z, WideOperand& d_z, int layer, const TileRows<kBands>& tile) {
-    add_column_sums(z, sums + W * layer);
+  /// From the d_z of `layer` (in z; layers count from 0 here) to d_z_1, rounded in d_z, and on_first(z) gets
+  /// it in f32. Then, if `input_gradient` (there is one input, of width W), to that input's gradient in z.
+  /// Column sums are of the values before rounding. One loop, as in forward.
+  template <class OnFirst>
+  __device__ void backward(Wide& z, WideOperand& d_z, int layer, const TileRows<kBands>& tile,
+                           bool input_gradient, const OnFirst& on_first) {
 #pragma unroll 1
     for (;; --layer) {
+      add_column_sums(z, sums + W * layer);
       to_operand<T>(z, d_z);
       if (workspace.d_z[layer] != nullptr)
         store_operand(d_z, workspace.d_z[layer], tile.rows(), workspace.all_bits);
-      if (layer == 0) return;
+      if (layer == 0) {
+        on_first(z);
+        if (!input_gradient) return;
+      }
       z.clear();
       multiply_transposed<T>(z, d_z, mlp.weights, mlp.matrix(layer));
+      if (layer == 0) return;
       apply_mask(z, masks + (layer - 1) * kMaskWords);
-      add_column_sums(z, sums + W * (layer - 1));
     }
   }
   /// d_z of the layer before a narrow last one (in z), from d_y [rows, out]; no norm there, so d_z_last is
@@ -140,30 +141,45 @@ struct TileMlpBackward {
   }
 
  private:
-  /// Per row mean(g) and mean(g xn) (`projection`), with xn in z; per column the gradients of gain, sum of
-  /// d_y xn, and of the norm's bias, sum of d_y. RMSNorm has no mean(g) term.
-  template <class Gradient>
-  __device__ void norm_sums(Wide& z, const Gradient& d_y, RowValues<kBands>& mean,
-                            RowValues<kBands>& projection) {
+  /// d_z of a band, with xn in z. Per row mean(g) and mean(g xn), `projection`; RMSNorm has no mean(g) term.
+  __device__ void band_through_norm(Wide& z, int band, const Band& d_y, const RowValues<kBands>& scale) {
+    RowValues<1> mean{}, projection{};
+    norm_sums(z, band, d_y, mean, projection);
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      const EightFloats gain = lane_values(mlp.vector(kFusedGain), group);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const EightFloats from = unpack<T>(d_y.v[half][group]);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          float& x = z.at(band, half, group, i);
+          x = scale.v[band][half] * (from.v[i] * gain.v[i] - mean.v[0][half] - x * projection.v[0][half]);
+        }
+      }
+    }
+  }
+  /// The sums over a band: by row those above, by column the gradients of gain, sum of d_y xn, and of the
+  /// norm's bias, sum of d_y.
+  __device__ void norm_sums(Wide& z, int band, const Band& d_y, RowValues<1>& mean,
+                            RowValues<1>& projection) {
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {
       const EightFloats gain = lane_values(mlp.vector(kFusedGain), group);
       EightFloats d_gain{}, d_bias{};
 #pragma unroll
-      for (int band = 0; band < kBands; ++band)
+      for (int half = 0; half < 2; ++half) {
+        const EightFloats from = unpack<T>(d_y.v[half][group]);
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const EightFloats from = d_y(band, half, group);
-#pragma unroll
-          for (int i = 0; i < 8; ++i) {
-            const float x = z.at(band, half, group, i);
-            const float scaled = from.v[i] * gain.v[i];
-            d_gain.v[i] += from.v[i] * x;
-            d_bias.v[i] += from.v[i];
-            mean.v[band][half] += scaled;
-            projection.v[band][half] += scaled * x;
-          }
+        for (int i = 0; i < 8; ++i) {
+          const float x = z.at(band, half, group, i);
+          const float scaled = from.v[i] * gain.v[i];
+          d_gain.v[i] += from.v[i] * x;
+          d_bias.v[i] += from.v[i];
+          mean.v[0][half] += scaled;
+          projection.v[0][half] += scaled * x;
         }
+      }
       add_column_sums(d_gain, sums + W * kFusedGain + 32 * group);
       add_column_sums(d_bias, sums + W * kFusedNormBias + 32 * group);
     }
@@ -171,12 +187,10 @@ struct TileMlpBackward {
     sum_quads(projection);
     const float share = 1.0f / W;
 #pragma unroll
-    for (int band = 0; band < kBands; ++band)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        mean.v[band][half] *= mlp.layers.norm == Norm::layer ? share : 0.0f;
-        projection.v[band][half] *= share;
-      }
+    for (int half = 0; half < 2; ++half) {
+      mean.v[0][half] *= mlp.layers.norm == Norm::layer ? share : 0.0f;
+      projection.v[0][half] *= share;
+    }
   }
 };
 

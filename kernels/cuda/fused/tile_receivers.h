@@ -60,36 +60,32 @@ class ReceiverSums {
   __device__ ReceiverSums(float* stage, T* out, const EdgeRange& range)
       : stage_(stage), out_(out), receiver_(range.receiver_begin), end_(range.receiver_end) {}
 
-  /// Adds the tile's first `count` rows (none if it is negative); lane i passes the receiver of row i, which
-  /// must not decrease from call to call.
+  /// Adds the tile's first `count` rows (none if it is negative); lane i < count passes the receiver of row
+  /// i, which must not decrease from call to call.
   template <int bands, int groups>
   __device__ void add(Sums<bands, groups>& rows, int receiver, int count) {
-#pragma unroll
-    for (int band = 0; band < bands; ++band)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        float* to = stage_ + kStageRow * (lane_index() / 4) + lane_column();
-#pragma unroll
-        for (int group = 0; group < groups; ++group)
-#pragma unroll
-          for (int i = 0; i < 8; i += 2) {
-            *reinterpret_cast<Two*>(to + 32 * group + i) = {rows.at(band, half, group, i),
-                                                            rows.at(band, half, group, i + 1)};
-          }
-        __syncwarp();  // other lanes' columns are staged
-        const int first = 16 * band + 8 * half;
+    // Bit i: row i is the first of another receiver than the row before it, or the first behind the last.
+    const int before = __shfl_up_sync(0xffffffffu, receiver, 1);
+    const bool starts_here = receiver != (lane_index() == 0 ? receiver_ : before) || lane_index() == count;
+    const uint32_t starts = __ballot_sync(0xffffffffu, starts_here);
+    // One copy of the sums for all eights of rows: only the staging names registers.
 #pragma unroll 1
-        for (int row = 0; row < 8 && first + row < count; ++row) {
-          store_sums_before(__shfl_sync(0xffffffffu, receiver, first + row));
-          add_row(row);
-        }
-        __syncwarp();  // and read, before the next eight rows overwrite them
-      }
+    for (int first = 0; first < min(count, 16 * bands); first += 8) {
+#pragma unroll
+      for (int band = 0; band < bands; ++band)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          if (first == 16 * band + 8 * half) stage(rows, band, half);
+      __syncwarp();  // other lanes' columns are staged
+      add_staged(receiver, starts, first, count);
+      __syncwarp();  // and read, before the next eight rows overwrite them
+    }
   }
   /// Stores the last sum, and zeros for the receivers without edges behind it.
   __device__ void finish() { store_sums_before(end_); }
 
  private:
+  static constexpr int kBatch = 4;
   static constexpr int kRuns = W / 64;  // runs of 64 columns, of which a lane has two neighbours each
   struct alignas(8) Two {
     float a, b;
@@ -101,6 +97,7 @@ class ReceiverSums {
   /// Stores the sums of all receivers before `receiver` and starts the next from 0. The branch is uniform:
   /// all lanes have the same receivers. A store is 128 contiguous bytes per run.
   __device__ void store_sums_before(int receiver) {
+#pragma unroll 1
     for (; receiver_ < receiver; ++receiver_) {
 #pragma unroll
       for (int run = 0; run < kRuns; ++run) {
@@ -110,13 +107,42 @@ class ReceiverSums {
       }
     }
   }
-  __device__ void add_row(int row) {
+  template <int bands, int groups>
+  __device__ void stage(Sums<bands, groups>& rows, int band, int half) {
+    float* to = stage_ + kStageRow * (lane_index() / 4) + lane_column();
 #pragma unroll
-    for (int run = 0; run < kRuns; ++run) {
-      const Two values =
-          *reinterpret_cast<const Two*>(stage_ + kStageRow * row + 64 * run + 2 * lane_index());
-      sums_[run].a += values.a;
-      sums_[run].b += values.b;
+    for (int group = 0; group < groups; ++group)
+#pragma unroll
+      for (int i = 0; i < 8; i += 2) {
+        *reinterpret_cast<Two*>(to + 32 * group + i) = {rows.at(band, half, group, i),
+                                                        rows.at(band, half, group, i + 1)};
+      }
+  }
+  /// Adds the staged rows first .. first + 7 of the tile, as far as they are below `count`. kBatch of them
+  /// are read before the first is added: one wait instead of as many.
+  __device__ void add_staged(int receiver, uint32_t starts, int first, int count) {
+#pragma unroll
+    for (int batch = 0; batch < 8; batch += kBatch) {
+      Two values[kBatch][kRuns];
+#pragma unroll
+      for (int row = 0; row < kBatch; ++row)
+#pragma unroll
+        for (int run = 0; run < kRuns; ++run)
+          values[row][run] =
+              *reinterpret_cast<const Two*>(stage_ + kStageRow * (batch + row) + 64 * run + 2 * lane_index());
+#pragma unroll
+      for (int row = 0; row < kBatch; ++row) {
+        const int at = first + batch + row;
+        if (starts >> at & 1u) {
+          if (at >= count) return;
+          store_sums_before(__shfl_sync(0xffffffffu, receiver, at));
+        }
+#pragma unroll
+        for (int run = 0; run < kRuns; ++run) {
+          sums_[run].a += values[row][run].a;
+          sums_[run].b += values[row][run].b;
+        }
+      }
     }
   }
 

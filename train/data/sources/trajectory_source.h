@@ -15,7 +15,6 @@
 
 #include <meshgrad/train/data/field_info.h>
 
-#pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// The numbers of a field; the type held is the field's dtype.
@@ -86,4 +85,3 @@ double checked_dt(double dt, std::string_view where);
 RawTrajectory cut_frames(const RawTrajectory& trajectory, int64_t first, int64_t count);
 
 }  // namespace meshgrad
-#pragma GCC visibility pop

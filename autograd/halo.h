@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Halo: what a part of a mesh exchanges with other parts. The part owns its nodes; behind them stand ghost
+// nodes, copies of rows that neighbours own.
+#pragma once
+#include <meshgrad/engine/tensor.h>
+
+#include <memory>
+#include <vector>
+
+namespace meshgrad {
+
+/// A rank with which rows are exchanged.
+struct Neighbour {
+  int32_t rank = 0;
+  int64_t sent = 0;    ///< rows that it needs of this part
+  int64_t ghosts = 0;  ///< ghost rows that it owns
+  bool operator==(const Neighbour&) const = default;
+};
+
+struct Halo;
+
+/// Moves rows between parts. One implementation has a rank for each part (rank_halo.h), another computes part
+/// after part in one process.
+class HaloExchange {
+ public:
+  virtual ~HaloExchange() = default;
+  /// All tensors lie on the host and are [rows, width], neighbour after neighbour in the order of the halo.
+  /// Sends `sent` [sum of Neighbour::sent] and fills `ghosts` [sum of Neighbour::ghosts].
+  virtual void forward(const Halo& halo, const Tensor& sent, const Tensor& ghosts) = 0;
+  /// The other way: sends the ghosts' gradients to their owners, and fills `d_sent` with those of the rows
+  /// that this part sent.
+  virtual void backward(const Halo& halo, const Tensor& d_ghosts, const Tensor& d_sent) = 0;
+};
+
+/// Index tensors are i32 and lie on the device that computes.
+struct Halo {
+  int64_t owned = 0;
+  int64_t ghosts = 0;
+  std::vector<Neighbour> neighbours;  ///< ascending by rank
+  Tensor sent;                        ///< [sent rows]: owned nodes, neighbour after neighbour
+  /// Which received gradients each owned node from `first_sent` on adds up, as in a SegmentSum: by neighbour,
+  /// then by place in its list. No node before it is sent.
+  int64_t first_sent = 0;
+  Tensor sum_offsets;  ///< [owned - first_sent + 1]
+  Tensor sum_order;    ///< [sent rows]
+  std::shared_ptr<HaloExchange> exchange;
+};
+
+/// Throws InvalidArgument for a node outside of 0 .. owned - 1, for counts that do not add up, and without an
+/// exchange.
+Halo make_halo(Runtime& runtime, int64_t owned, std::vector<Neighbour> neighbours,
+               std::span<const int32_t> sent, std::shared_ptr<HaloExchange> exchange);
+
+/// Adds the gradients [sent rows, width] that came back, on the halo's device, to those of the owned nodes
+/// [owned, width], in an order that depends on the halo alone.
+void add_sent_gradients(const Halo& halo, const Tensor& d_sent, const Tensor& d_owned, const Stream& stream);
+
+}  // namespace meshgrad

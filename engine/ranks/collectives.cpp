@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/ranks/collectives.h>
+
+#include <algorithm>
+
+namespace meshgrad {
+namespace {
+
+/// In round k each rank receives from the one 2^k before it, which has received from as many before itself:
+/// after log2(n) rounds from all (Hensgen, Finkel, Manber: "Two algorithms for barrier synchronization",
+/// 1988).
+std::byte spread(Ranks& ranks, std::byte mine, std::string_view operation) {
+  for (int distance = 1; distance < ranks.size(); distance *= 2) {
+    std::byte received{};
+    const Send send{(ranks.rank() + distance) % ranks.size(), std::span(&mine, 1)};
+    const Receive receive{(ranks.rank() + ranks.size() - distance) % ranks.size(), std::span(&received, 1)};
+    ranks.exchange(std::span(&send, 1), std::span(&receive, 1), operation);
+    mine |= received;
+  }
+  return mine;
+}
+
+template <class T>
+std::span<T> slice_of(std::span<T> values, int rank, int size) {
+  const RankSlice slice = rank_slice(static_cast<int64_t>(values.size()), rank, size);
+  return values.subspan(static_cast<size_t>(slice.begin), static_cast<size_t>(slice.size()));
+}
+
+}  // namespace
+
+RankSlice rank_slice(int64_t elements, int rank, int size) {
+  const int64_t each = elements / size;
+  const int64_t longer = elements % size;
+  const int64_t begin = rank * each + std::min<int64_t>(rank, longer);
+  return {begin, begin + each + (rank < longer ? 1 : 0)};
+}
+
+void barrier(Ranks& ranks, std::string_view operation) { spread(ranks, std::byte{0}, operation); }
+
+bool agree(Ranks& ranks, bool mine, std::string_view operation) {
+  return spread(ranks, mine ? std::byte{1} : std::byte{0}, operation) != std::byte{0};
+}
+
+void broadcast(Ranks& ranks, std::span<std::byte> bytes, int root, std::string_view operation) {
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  for (int other = 0; other < ranks.size() && ranks.rank() == root; ++other)
+    if (other != root) sends.push_back({other, bytes});
+  if (ranks.rank() != root) receives.push_back({root, bytes});
+  ranks.exchange(sends, receives, operation);
+}
+
+void all_gather_bytes(Ranks& ranks, std::span<const std::span<std::byte>> parts, std::string_view operation) {
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  for (int other = 0; other < ranks.size(); ++other) {
+    if (other == ranks.rank()) continue;
+    sends.push_back({other, parts[static_cast<size_t>(ranks.rank())]});
+    receives.push_back({other, parts[static_cast<size_t>(other)]});
+  }
+  ranks.exchange(sends, receives, operation);
+}
+
+template <class T>
+void reduce_scatter(Ranks& ranks, std::span<T> values, std::string_view operation) {
+  const std::span<T> own = slice_of(values, ranks.rank(), ranks.size());
+  const auto others = static_cast<size_t>(ranks.size() - 1);
+  std::vector<T> received(others * own.size());
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  for (int other = 0; other < ranks.size(); ++other) {
+    if (other == ranks.rank()) continue;
+    const std::span<T> place = std::span(received).subspan(receives.size() * own.size(), own.size());
+    receives.push_back({other, std::as_writable_bytes(place)});
+    sends.push_back({other, std::as_bytes(slice_of(values, other, ranks.size()))});
+  }
+  ranks.exchange(sends, receives, operation);
+  // ((rank 0 + rank 1) + rank 2) + ..., with this rank's own values at their place.
+  std::vector<T> sum;
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    const size_t place = static_cast<size_t>(rank < ranks.rank() ? rank : rank - 1) * own.size();
+    const std::span<const T> values_of = rank == ranks.rank()
+                                             ? std::span<const T>(own)
+                                             : std::span<const T>(received).subspan(place, own.size());
+    if (rank == 0) {
+      sum.assign(values_of.begin(), values_of.end());
+    } else {
+      for (size_t i = 0; i < own.size(); ++i) sum[i] += values_of[i];
+    }
+  }
+  std::copy(sum.begin(), sum.end(), own.begin());
+}
+
+template <class T>
+void all_gather_slices(Ranks& ranks, std::span<T> values, std::string_view operation) {
+  std::vector<std::span<std::byte>> parts;
+  for (int rank = 0; rank < ranks.size(); ++rank)
+    parts.push_back(std::as_writable_bytes(slice_of(values, rank, ranks.size())));
+  all_gather_bytes(ranks, parts, operation);
+}
+
+template <class T>
+void all_reduce(Ranks& ranks, std::span<T> values, std::string_view operation) {
+  reduce_scatter(ranks, values, operation);
+  all_gather_slices(ranks, values, operation);
+}
+
+template void reduce_scatter(Ranks&, std::span<float>, std::string_view);
+template void reduce_scatter(Ranks&, std::span<double>, std::string_view);
+template void reduce_scatter(Ranks&, std::span<int64_t>, std::string_view);
+template void all_gather_slices(Ranks&, std::span<float>, std::string_view);
+template void all_gather_slices(Ranks&, std::span<double>, std::string_view);
+template void all_gather_slices(Ranks&, std::span<int64_t>, std::string_view);
+template void all_reduce(Ranks&, std::span<float>, std::string_view);
+template void all_reduce(Ranks&, std::span<double>, std::string_view);
+template void all_reduce(Ranks&, std::span<int64_t>, std::string_view);
+
+}  // namespace meshgrad

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <meshgrad/engine/error.h>
+#include <meshgrad/engine/ranks/mpi.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#ifdef MESHGRAD_HAVE_MPI
+#include <mpi.h>
+#endif
+
+namespace meshgrad {
+
+std::optional<Launcher> found_launcher() {
+  // Open MPI, MPICH and Intel MPI, MVAPICH, SLURM's srun, torchrun.
+  for (const char* name :
+       {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "WORLD_SIZE"}) {
+    const char* value = std::getenv(name);
+    const int processes = value == nullptr ? 1 : std::atoi(value);
+    if (processes > 1) return Launcher{name, processes};
+  }
+  return std::nullopt;
+}
+
+namespace {
+
+ConfigError launcher_error(const Launcher& launcher, std::string_view got, std::string_view fix) {
+  return config_error(fmt::format("{}={}", launcher.variable, launcher.processes),
+                      fmt::format("{} ranks that MPI connects", launcher.processes), got, fix);
+}
+
+}  // namespace
+
+#ifndef MESHGRAD_HAVE_MPI
+
+Ranks launched_ranks(const RanksOptions&) {
+  const std::optional<Launcher> launcher = found_launcher();
+  if (!launcher) return Ranks();
+  throw launcher_error(*launcher, "a build without MPI",
+                       "install MPI (scripts/setup --mpi) and build again, or start one process, with "
+                       "run.threads for its CPU cores");
+}
+
+Ranks ranks_of_communicator(int, const RanksOptions&) {
+  throw config_error("communicator", "a build with MPI", "one without",
+                     "install MPI (scripts/setup --mpi) and build again");
+}
+
+#else
+
+namespace {
+
+constexpr int kTag = 0;
+constexpr size_t kMostBytes = size_t{1} << 30;  // MPI counts in int
+
+/// Part i of bytes that are too many for one message.
+template <class Bytes>
+std::vector<Bytes> parts_of(Bytes bytes) {
+  std::vector<Bytes> parts;
+  do {
+    const size_t size = std::min(bytes.size(), kMostBytes);
+    parts.push_back(bytes.first(size));
+    bytes = bytes.subspan(size);
+  } while (!bytes.empty());
+  return parts;
+}
+
+RankFailure mpi_failure(int other, int code) {
+  std::string text(MPI_MAX_ERROR_STRING, '\0');
+  int length = 0;
+  MPI_Error_string(code, text.data(), &length);
+  text.resize(static_cast<size_t>(length));
+  if (code == MPI_ERR_TRUNCATE)
+    return {other, fmt::format("a message of the expected size from rank {}", other), "a longer one",
+            "start all ranks with the same program, configuration and data"};
+  return {other, fmt::format("a message between this rank and rank {}", other), text,
+          fmt::format("look for the end of rank {}", other)};
+}
+
+class MpiFlight final : public RankTransport::Flight {
+ public:
+  MpiFlight(MPI_Comm communicator, std::span<const Send> sends, std::span<const Receive> receives) {
+    for (const Receive& receive : receives) {
+      for (const std::span<std::byte> part : parts_of(receive.bytes)) {
+        MPI_Request& request = add(receive.from, part.size());
+        check(receive.from, MPI_Irecv(part.data(), static_cast<int>(part.size()), MPI_BYTE, receive.from,
+                                      kTag, communicator, &request));
+      }
+    }
+    received_ = requests_.size();
+    for (const Send& send : sends) {
+      for (const std::span<const std::byte> part : parts_of(send.bytes)) {
+        MPI_Request& request = add(send.to, part.size());
+        check(send.to, MPI_Isend(part.data(), static_cast<int>(part.size()), MPI_BYTE, send.to, kTag,
+                                 communicator, &request));
+      }
+    }
+  }
+  /// The buffers go: MPI must write no more. What is being sent may not be cancelled; the job ends anyway.
+  ~MpiFlight() override {
+    for (size_t i = 0; i < requests_.size(); ++i) {
+      if (requests_[i] == MPI_REQUEST_NULL) continue;
+      if (i >= received_) {
+        MPI_Request_free(&requests_[i]);
+        continue;
+      }
+      MPI_Cancel(&requests_[i]);
+      MPI_Wait(&requests_[i], MPI_STATUS_IGNORE);
+    }
+  }
+  MpiFlight(const MpiFlight&) = delete;
+  MpiFlight& operator=(const MpiFlight&) = delete;
+
+  bool done() override {
+    bool all = true;
+    for (size_t i = 0; i < requests_.size(); ++i) {
+      if (requests_[i] == MPI_REQUEST_NULL) continue;
+      int arrived = 0;
+      MPI_Status status;
+      check(others_[i], MPI_Test(&requests_[i], &arrived, &status));
+      all = all && arrived != 0;
+      if (arrived != 0 && i < received_) check_size(i, status);
+    }
+    return all;
+  }
+  int awaited() const override {
+    const auto open = std::find_if(requests_.begin(), requests_.end(),
+                                   [](MPI_Request request) { return request != MPI_REQUEST_NULL; });
+    return others_[static_cast<size_t>(open - requests_.begin())];
+  }
+
+ private:
+  MPI_Request& add(int other, size_t bytes) {
+    others_.push_back(other);
+    bytes_.push_back(bytes);
+    return requests_.emplace_back(MPI_REQUEST_NULL);
+  }
+  static void check(int other, int code) {
+    if (code != MPI_SUCCESS) throw mpi_failure(other, code);
+  }
+  void check_size(size_t i, const MPI_Status& status) const {
+    int bytes = 0;
+    MPI_Get_count(&status, MPI_BYTE, &bytes);
+    if (static_cast<size_t>(bytes) == bytes_[i]) return;
+    throw RankFailure{others_[i], fmt::format("{} bytes from rank {}", bytes_[i], others_[i]),
+                      fmt::format("{}", bytes),
+                      "start all ranks with the same program, configuration and data"};
+  }
+
+  std::vector<MPI_Request> requests_;  // receives, then sends
+  std::vector<int> others_;
+  std::vector<size_t> bytes_;
+  size_t received_ = 0;
+};
+
+class MpiTransport final : public RankTransport {
+ public:
+  /// Works on a duplicate, so that no message is mixed with the application's.
+  MpiTransport(MPI_Comm communicator, bool owns_mpi) : owns_mpi_(owns_mpi) {
+    MPI_Comm_dup(communicator, &communicator_);
+    MPI_Comm_set_errhandler(communicator_, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(communicator_, &rank_);
+    MPI_Comm_size(communicator_, &size_);
+  }
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  uint64_t host() const override {
+    std::string name(MPI_MAX_PROCESSOR_NAME, '\0');
+    int length = 0;
+    MPI_Get_processor_name(name.data(), &length);
+    return std::hash<std::string_view>()(std::string_view(name).substr(0, static_cast<size_t>(length)));
+  }
+  std::unique_ptr<Flight> start(std::span<const Send> sends, std::span<const Receive> receives) override {
+    return std::make_unique<MpiFlight>(communicator_, sends, receives);
+  }
+  void abort(int exit_code) noexcept override { MPI_Abort(communicator_, exit_code); }
+  void finish() override {
+    MPI_Comm_free(&communicator_);
+    if (owns_mpi_) MPI_Finalize();
+  }
+
+ private:
+  MPI_Comm communicator_ = MPI_COMM_NULL;
+  int rank_ = 0, size_ = 1;
+  bool owns_mpi_;
+};
+
+}  // namespace
+
+Ranks launched_ranks(const RanksOptions& options) {
+  const std::optional<Launcher> launcher = found_launcher();
+  if (!launcher) return Ranks();
+  if (launcher->variable == "WORLD_SIZE") {
+    throw launcher_error(*launcher, "a launcher that starts no MPI (torchrun)",
+                         fmt::format("start the ranks with mpirun -n {} or srun", launcher->processes));
+  }
+  int provided = 0;
+  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
+  int size = 1;
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  if (size != launcher->processes) {
+    MPI_Finalize();
+    throw launcher_error(*launcher, fmt::format("{}", size),
+                         "use the mpirun of the MPI that meshgrad is built with, or the srun --mpi that fits "
+                         "it (srun --mpi=list)");
+  }
+  return Ranks(std::make_unique<MpiTransport>(MPI_COMM_WORLD, true), options);
+}
+
+Ranks ranks_of_communicator(int communicator, const RanksOptions& options) {
+  return Ranks(std::make_unique<MpiTransport>(MPI_Comm_f2c(communicator), false), options);
+}
+
+#endif
+
+}  // namespace meshgrad

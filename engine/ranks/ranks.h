@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks: the processes that work on one job together, and messages between them. One primitive, exchange();
+// every other operation is a function above it (collectives.h), with a fixed order of sums.
+//
+// All ranks call the same operations in the same order. A message that does not come within the time-out is
+// an error that names both ranks, the operation and the step: no rank waits for ever.
+#pragma once
+#include <meshgrad/engine/error.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#pragma GCC visibility push(default)
+namespace meshgrad {
+
+/// Bytes in host memory for another rank.
+struct Send {
+  int to = 0;
+  std::span<const std::byte> bytes;
+};
+
+/// Host memory for as many bytes as the other rank sends.
+struct Receive {
+  int from = 0;
+  std::span<std::byte> bytes;
+};
+
+/// What carries the messages: MPI (mpi.h), or the threads of a test. It knows no deadline.
+class RankTransport {
+ public:
+  /// Messages in flight. Destroyed while some are missing, it gives them up: then the job can only end.
+  class Flight {
+   public:
+    virtual ~Flight() = default;
+    /// Whether every message was sent and has arrived; returns at once. Throws RankFailure.
+    virtual bool done() = 0;
+    /// A rank whose message is missing, or that has not taken one. Only after done() was false.
+    virtual int awaited() const = 0;
+  };
+  virtual ~RankTransport() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  /// The same number for ranks of one host.
+  virtual uint64_t host() const = 0;
+  /// The n-th message from one rank to another fills the n-th receive that the other started for it.
+  virtual std::unique_ptr<Flight> start(std::span<const Send> sends, std::span<const Receive> receives) = 0;
+  /// Ends every rank of the job with an exit code, this one included where ranks are processes.
+  virtual void abort(int exit_code) noexcept = 0;
+  /// All ranks are done: the last call.
+  virtual void finish() {}
+};
+
+/// What a transport throws: Ranks adds the operation and the step.
+struct RankFailure {
+  int other = 0;
+  std::string needed, got, fix;
+};
+
+struct RanksOptions {
+  std::chrono::milliseconds timeout{300'000};  ///< of one message (ranks.timeout)
+};
+
+class Ranks {
+ public:
+  /// One exchange in flight. Its buffers must stay until Ranks::wait.
+  class Exchange {
+    friend class Ranks;
+    std::unique_ptr<RankTransport::Flight> flight;
+    std::string operation;
+  };
+
+  /// A single rank: it exchanges messages with itself alone.
+  Ranks() = default;
+  /// Collective: finds out which ranks share a host. Throws RankError.
+  explicit Ranks(std::unique_ptr<RankTransport> transport, const RanksOptions& options = {});
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  bool single() const { return size_ == 1; }
+  bool first() const { return rank_ == 0; }
+  /// Among the ranks of this host, in the order of ranks.
+  int local_rank() const { return local_rank_; }
+  int local_size() const { return local_size_; }
+  /// The same number for ranks of one host.
+  uint64_t host() const { return transport_ == nullptr ? 0 : transport_->host(); }
+
+  /// Sends and receives, and returns when all is done. Messages between two ranks are matched by their order,
+  /// also those of this rank to itself. Throws RankError when one is missing after the time-out, or has
+  /// another size.
+  void exchange(std::span<const Send> sends, std::span<const Receive> receives, std::string_view operation);
+  /// The same without waiting: each result goes to wait(), once, in any order.
+  Exchange start_exchange(std::span<const Send> sends, std::span<const Receive> receives,
+                          std::string_view operation);
+  void wait(Exchange exchange);
+
+  /// For messages of errors.
+  void set_step(int64_t step) { step_ = step; }
+  void set_timeout(std::chrono::milliseconds timeout) { options_.timeout = timeout; }
+  /// Bytes that this rank has sent to others.
+  int64_t bytes_sent() const { return bytes_sent_; }
+
+  /// After an error of this rank, which has been reported: ends all ranks with its exit code.
+  void abort(int exit_code) noexcept;
+  /// At the regular end, on every rank.
+  void finish();
+
+ private:
+  void exchange_with_self(std::span<const Send> sends, std::span<const Receive> receives) const;
+  RankError error_of(const RankFailure& failure, std::string_view operation) const;
+
+  std::unique_ptr<RankTransport> transport_;  // null: a single rank
+  RanksOptions options_;
+  int rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1;
+  int64_t step_ = -1;  // -1: outside of steps
+  int64_t bytes_sent_ = 0;
+};
+
+}  // namespace meshgrad
+#pragma GCC visibility pop

@@ -1,0 +1,53 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""scripts/cuda-model: which instructions a tile takes, and the cycles of traces that can be counted by hand."""
+import importlib.machinery
+import importlib.util
+import pathlib
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+LOADER = importlib.machinery.SourceFileLoader("cuda_model", str(ROOT / "scripts" / "cuda-model"))
+model = importlib.util.module_from_spec(importlib.util.spec_from_loader("cuda_model", LOADER))
+LOADER.exec_module(model)
+
+
+def instruction(text, target=None, stall=1, sets=7, waits=()):
+    control = stall | sets << 5 | 7 << 8 | sum(1 << 11 + board for board in waits)
+    result = model.Instruction(0, text, control << 41)
+    result.target = target
+    return result
+
+
+class ModelTest(unittest.TestCase):
+    def test_loops_and_branches(self):
+        code = [instruction("IADD3 R0"),
+                instruction("@P0 BRA `(.L_x_0)", 4),  # over a slow path
+                instruction("CALL.REL"), instruction("MOV R1"),
+                instruction("HMMA.16816.F32 R0"), instruction("@P0 BRA `(.L_x_1)", 4),  # layers
+                instruction("FADD R0"), instruction("@P0 BRA `(.L_x_2)", 0)]
+        trace = model.Walk(code, 3, False).trace()
+        names = [c.name for c in trace]
+        self.assertEqual(names.count("HMMA"), 3)
+        self.assertEqual(names.count("CALL"), 0)
+        self.assertEqual(names.count("FADD"), 1)
+
+    def test_backward_multiplies_twice_as_often(self):
+        code = [instruction("HMMA.16816.F32 R0"), instruction("@P0 BRA `(.L_x_0)", 0),
+                instruction("HMMA.16816.F32 R0"), instruction("@P0 BRA `(.L_x_1)", 2),
+                instruction("@P0 BRA `(.L_x_2)", 0)]
+        self.assertEqual(sum(c.name == "HMMA" for c in model.Walk(code, 3, True).trace()), 6)
+
+    def test_two_warps_share_a_tensor_core(self):
+        cycles, exposed = model.replay([instruction("HMMA.16816.F32 R0")] * 100, 290)
+        self.assertAlmostEqual(cycles, 100 * 2 * 6, delta=40)
+        self.assertEqual(exposed, 0)
+
+    def test_a_load_that_nothing_hides(self):
+        trace = [instruction("LDG.E.128 R0", sets=0), instruction("FADD R0", waits=[0])]
+        self.assertEqual(model.replay(trace, 290)[1], 1)
+        self.assertGreater(model.replay(trace, 500)[0], model.replay(trace, 290)[0] + 150)
+
+
+if __name__ == "__main__":
+    unittest.main()

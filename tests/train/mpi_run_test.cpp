@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that are processes, started by mpirun. Part of the tests where the build has MPI.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <random>
+#include <thread>
+
+#include "train/process.h"
+#include "train/small_run.h"
+
+namespace meshgrad {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using test::Outcome;
+using test::Process;
+using test::ScratchDirectory;
+
+/// The words of `mpirun ... PROGRAM ARGUMENTS`, for /usr/bin/env: also as root, on fewer CPUs than ranks.
+std::vector<std::string> mpirun(int ranks, const std::vector<std::string>& arguments) {
+  std::vector<std::string> words{"OMPI_ALLOW_RUN_AS_ROOT=1",
+                                 "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+                                 MESHGRAD_MPIRUN,
+                                 "--oversubscribe",
+                                 "--bind-to",
+                                 "none",
+                                 "-n",
+                                 std::to_string(ranks),
+                                 MESHGRAD_CLI};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  return words;
+}
+
+Outcome run_on(int ranks, const std::vector<std::string>& arguments) {
+  return Process(mpirun(ranks, arguments), "/usr/bin/env").wait();
+}
+
+Config mpi_config(const ScratchDirectory& scratch) {
+  Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
+  config.model.width = 8;
+  config.train.steps = 12;
+  config.train.batch = 4;
+  config.train.accumulate = 1;
+  config.train.validate_every = 6;
+  config.train.checkpoint_every = 6;
+  config.run.threads = 1;
+  config.ranks.timeout = 20;
+  config.ranks.reduction = RankReduction::ordered;
+  return config;
+}
+
+TEST_CASE("processes train the same bits as one, and say so once") {
+  const ScratchDirectory scratch;
+  Config config = mpi_config(scratch);
+  const std::string file = test::write_config(scratch.path, config);
+  CHECK(test::run_meshgrad({"train", file}).code == 0);
+  const auto one = test::tensors_of(config);
+  for (const int ranks : {2, 4}) {
+    config.run.dir = (scratch.path / std::to_string(ranks)).string();
+    const Outcome outcome = run_on(ranks, {"train", test::write_config(scratch.path, config), "--json"});
+    CHECK_MESSAGE(outcome.code == 0, outcome.err);
+    CHECK(nlohmann::json::parse(outcome.out).at("step") == 12);  // printed by rank 0 alone
+    CHECK(outcome.err.find(std::to_string(ranks) + " ranks: 4 samples a step") != std::string::npos);
+    CHECK(test::tensors_of(config) == one);
+  }
+}
+
+TEST_CASE("what every process gets wrong is told once, with the exit code of one process") {
+  const ScratchDirectory scratch;
+  Config config = mpi_config(scratch);
+  config.data.path = (scratch.path / "none.mgd").string();
+  const std::string file = test::write_config(scratch.path, config);
+  const Outcome alone = test::run_meshgrad({"train", file});
+  const Outcome outcome = run_on(3, {"train", file});
+  CHECK(outcome.code == alone.code);
+  const std::string text = "error: rank 0: [" + config.data.path;
+  const size_t at = outcome.err.find(text);
+  CHECK_MESSAGE(at != std::string::npos, outcome.err);
+  CHECK(outcome.err.find("error: rank", at + 1) == std::string::npos);
+}
+
+/// Processes of the program that were started with this word.
+std::vector<pid_t> ranks_of(const std::string& word) {
+  std::vector<pid_t> found;
+  for (const fs::directory_entry& entry : fs::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    const std::string words = test::read_text(entry.path() / "cmdline");
+    if (words.starts_with(MESHGRAD_CLI) && words.find(word) != std::string::npos)
+      found.push_back(std::stoi(name));
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+/// A run without end on 3 ranks, which has begun to train.
+struct EndlessRun {
+  ScratchDirectory scratch;
+  Config config = [&] {
+    Config endless = mpi_config(scratch);
+    endless.train.steps = 1'000'000;
+    endless.train.log_every = 1;
+    return endless;
+  }();
+  std::string file = test::write_config(scratch.path, config);
+  Process process{mpirun(3, {"train", file}), "/usr/bin/env"};
+  std::vector<pid_t> ranks;
+
+  explicit EndlessRun(int64_t checkpoints) {
+    const fs::path last = fs::path(config.run.dir) / "checkpoints/last.safetensors";
+    for (int i = 0; i < 2000 && process.running(); ++i) {
+      ranks = ranks_of(file);
+      if (ranks.size() == 3 && (checkpoints == 0 || fs::exists(last))) return;
+      std::this_thread::sleep_for(10ms);
+    }
+    FAIL("the ranks did not start: " << process.wait().err);
+  }
+};
+
+TEST_CASE("evaluation gives the same numbers on any number of processes") {
+  const ScratchDirectory scratch;
+  Config config = mpi_config(scratch);
+  config.train.steps = 2;
+  CHECK(test::run_meshgrad({"train", test::write_config(scratch.path, config)}).code == 0);
+  const std::vector<std::string> words{"evaluate", config.run.dir, "--checkpoint", "last",
+                                       "--split",  "train",        "--json"};
+  const Outcome one = test::run_meshgrad(words);
+  CHECK(one.code == 0);
+  for (const int ranks : {2, 3}) {  // of two trajectories
+    const Outcome several = run_on(ranks, words);
+    CHECK_MESSAGE(several.code == 0, several.err);
+    CHECK(several.out == one.out);
+  }
+}
+
+TEST_CASE("SIGTERM to any rank stops all with a checkpoint and exit code 75") {
+  for (const size_t rank : {size_t{0}, size_t{2}}) {
+    EndlessRun run(1);
+    kill(run.ranks[rank], SIGTERM);
+    const Outcome outcome = run.process.wait();
+    CHECK_MESSAGE(outcome.code == 75, outcome.err);
+    CHECK(outcome.err.find("--resume continues") != std::string::npos);
+    const SafetensorsFile checkpoint(fs::path(run.config.run.dir) / "checkpoints/last.safetensors");
+    CHECK(checkpoint.view().tensors.size() > 0);
+  }
+}
+
+TEST_CASE("a rank that is killed ends all, at any moment") {
+  std::mt19937 random(static_cast<unsigned>(std::chrono::steady_clock::now().time_since_epoch().count()));
+  const char* const many = std::getenv("MESHGRAD_KILLS");  // scripts/nightly
+  for (int attempt = 0; attempt < (many == nullptr ? 3 : std::atoi(many)); ++attempt) {
+    EndlessRun run(0);
+    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 500));
+    const auto begin = std::chrono::steady_clock::now();
+    kill(run.ranks[random() % 3], SIGKILL);
+    CHECK(run.process.wait().code != 0);
+    CHECK(std::chrono::steady_clock::now() - begin < 20s);
+    for (int i = 0; i < 500 && !ranks_of(run.file).empty(); ++i) std::this_thread::sleep_for(10ms);
+    CHECK(ranks_of(run.file).empty());  // a zombie has no words
+  }
+}
+
+}  // namespace
+}  // namespace meshgrad

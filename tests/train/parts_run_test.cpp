@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// Training with each mesh cut into parts, on several ranks (threads here) or in turn: the run of the whole
+// mesh.
+#include <doctest/doctest.h>
+#include <meshgrad/engine/ranks/ranks.h>
+#include <meshgrad/nn/partition/owners.h>
+#include <meshgrad/train/run/predictor.h>
+#include <meshgrad/train/task/evaluation.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "simulated_ranks.h"
+#include "train/small_run.h"
+
+namespace meshgrad {
+namespace {
+
+namespace fs = std::filesystem;
+using test::ScratchDirectory;
+
+Config parts_config(const ScratchDirectory& scratch, const std::string& name) {
+  const fs::path data = scratch.path / "waves.mgd";
+  Config config = test::small_config(scratch.path, fs::exists(data) ? data : test::pack_waves(scratch.path));
+  config.run.dir = (scratch.path / name).string();
+  config.train.steps = 12;
+  config.train.accumulate = 2;
+  config.train.log_every = 1;
+  config.train.validate_every = 6;
+  config.train.checkpoint_every = 0;
+  return config;
+}
+
+TrainResult train_in_parts(int ranks, const Config& config, bool resume = false) {
+  TrainResult first;
+  test::on_ranks(ranks, [&](Ranks& own) {
+    Runtime runtime({.device = {}, .threads = 1, .allocator = config.memory, .log = {}, .memory = {}});
+    TrainOptions options;
+    options.resume = resume;
+    options.ranks = &own;
+    const TrainResult result = train(runtime, config, options);
+    if (own.first()) first = result;
+  });
+  return first;
+}
+
+/// Largest difference of two runs' losses, in shares of the loss.
+double difference_of_losses(const Config& a, const Config& b) {
+  const std::vector<double> first = test::losses_of(a.run.dir), second = test::losses_of(b.run.dir);
+  REQUIRE(first.size() == second.size());
+  REQUIRE(first.size() >= 12);
+  double largest = 0.0;
+  for (size_t i = 0; i < first.size(); ++i)
+    largest = std::max(largest, std::abs(first[i] - second[i]) / std::abs(second[i]));
+  return largest;
+}
+
+}  // namespace
+
+TEST_CASE("2 and 3 ranks train each mesh together as one does, also unrolled and with recomputed segments") {
+  const ScratchDirectory scratch;
+  for (const bool deep : {false, true}) {
+    const auto with = [&](const std::string& name) {
+      Config config = parts_config(scratch, name + (deep ? "_deep" : ""));
+      if (!deep) return config;
+      config.unroll.steps = 2;
+      config.recompute.mode = RecomputeMode::block;
+      config.normalize.mode = NormalizeMode::online;
+      config.normalize.warmup_steps = 2;
+      return config;
+    };
+    const Config whole = with("whole");
+    const TrainResult expected = test::train_here(whole);
+    for (const MeshPartition method : {MeshPartition::rcb, MeshPartition::metis}) {
+      if (method == MeshPartition::metis && !metis_available()) continue;
+      for (const int ranks : {2, 3}) {
+        Config config =
+            with(std::string(method == MeshPartition::rcb ? "rcb" : "metis") + std::to_string(ranks));
+        config.ranks.partition = method;
+        const TrainResult result = train_in_parts(ranks, config);
+        CAPTURE(ranks);
+        CAPTURE(deep);
+        // 12 steps of Adam amplify the roundings of f32.
+        CHECK(difference_of_losses(config, whole) < 2e-4);
+        CHECK(result.state.best_valid_loss == doctest::Approx(expected.state.best_valid_loss).epsilon(2e-4));
+      }
+    }
+  }
+}
+
+TEST_CASE("a run in parts is the same in every run, and resumes on another number of ranks") {
+  const ScratchDirectory scratch;
+  const auto of = [&](const std::string& name, int64_t steps) {
+    Config config = parts_config(scratch, name);
+    config.ranks.partition = MeshPartition::rcb;
+    config.train.steps = steps;
+    config.train.validate_every = 0;
+    config.schedule.name = ScheduleName::constant;
+    return config;
+  };
+  const Config first = of("first", 12), second = of("second", 12);
+  train_in_parts(3, first);
+  train_in_parts(3, second);
+  CHECK(test::tensors_of(first) == test::tensors_of(second));
+  Config resumed = of("resumed", 6);
+  train_in_parts(2, resumed);
+  resumed.train.steps = 12;
+  train_in_parts(3, resumed, true);
+  CHECK(difference_of_losses(resumed, first) < 2e-4);
+}
+
+TEST_CASE("parts in turn train and predict as the whole mesh") {
+  const ScratchDirectory scratch;
+  const Config whole = parts_config(scratch, "whole");
+  Config turns = parts_config(scratch, "turns");
+  turns.ranks.parts_in_turn = 5;
+  const TrainResult expected = test::train_here(whole), result = test::train_here(turns);
+  CHECK(difference_of_losses(turns, whole) < 2e-4);
+  CHECK(result.state.best_valid_loss == doctest::Approx(expected.state.best_valid_loss).epsilon(2e-4));
+
+  Runtime runtime({.device = {}, .threads = 1, .allocator = {}, .log = {}, .memory = {}});
+  const fs::path checkpoint = fs::path(turns.run.dir) / "checkpoints/last.safetensors";
+  const Predictor predictor(runtime, checkpoint, turns.data.path);
+  TrainedModel in_turn = predictor.trained();
+  REQUIRE(in_turn.parts != nullptr);
+  const Evaluation parted = evaluate(in_turn, {});
+  in_turn.parts = nullptr;
+  const Evaluation at_once = evaluate(in_turn, {});
+  REQUIRE(parted.fields.size() == at_once.fields.size());
+  for (size_t i = 0; i < parted.fields.size(); ++i)
+    CHECK(parted.fields[i].rmse == doctest::Approx(at_once.fields[i].rmse).epsilon(1e-5));
+}
+
+TEST_CASE("ranks predict a mesh together, in the order of the data") {
+  const ScratchDirectory scratch;
+  Config config = parts_config(scratch, "run");
+  config.ranks.partition = MeshPartition::rcb;
+  train_in_parts(2, config);
+  const fs::path checkpoint = fs::path(config.run.dir) / "checkpoints/last.safetensors";
+  Runtime alone({.device = {}, .threads = 1, .allocator = {}, .log = {}, .memory = {}});
+  const Evaluation expected = evaluate(Predictor(alone, checkpoint, config.data.path), {});
+  test::on_ranks(3, [&](Ranks& ranks) {
+    Runtime runtime({.device = {}, .threads = 1, .allocator = {}, .log = {}, .memory = {}});
+    const Evaluation got = evaluate(Predictor(runtime, checkpoint, config.data.path, &ranks), {});
+    CHECK(got.fields.front().rmse == doctest::Approx(expected.fields.front().rmse).epsilon(1e-5));
+    CHECK(got.dynamics->rollouts.back().fields.front().rmse ==
+          doctest::Approx(expected.dynamics->rollouts.back().fields.front().rmse).epsilon(1e-4));
+  });
+}
+
+TEST_CASE("keys that do not go with parts are refused") {
+  const ScratchDirectory scratch;
+  const auto says = [&](const std::string& key, const std::function<void(Config&)>& change) {
+    Config config = parts_config(scratch, "refused");
+    config.ranks.parts_in_turn = 2;
+    change(config);
+    CHECK_THROWS_WITH_AS(test::train_here(config), doctest::Contains(key.c_str()), ConfigError);
+  };
+  says("[ranks.parts_in_turn]", [](Config& config) { config.unroll.steps = 2; });
+  says("[ranks.reduction]", [](Config& config) { config.ranks.reduction = RankReduction::ordered; });
+  says("[graphs]", [](Config& config) { config.graphs = GraphsMode::capture; });
+  Config both = parts_config(scratch, "both");
+  both.ranks.parts_in_turn = 2;
+  CHECK_THROWS_WITH(train_in_parts(2, both), doctest::Contains("[ranks.parts_in_turn]"));
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+// Training on several ranks, which are threads here: the same run on any number of them.
+#include <doctest/doctest.h>
+#include <meshgrad/engine/ranks/ranks.h>
+
+#include <cstring>
+#include <mutex>
+#include <random>
+
+#include "simulated_ranks.h"
+#include "train/small_run.h"
+
+namespace meshgrad {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using test::Endings;
+using test::ScratchDirectory;
+using test::SimulatedNetwork;
+
+/// `stop` is asked as (rank, call).
+using StopOn = std::function<bool(int, int64_t)>;
+
+struct RanksRun {
+  Endings endings;
+  TrainResult first;  // of rank 0
+  std::vector<std::string> messages;
+
+  bool failed() const {
+    return std::any_of(endings.begin(), endings.end(), [](const std::string& text) { return !text.empty(); });
+  }
+};
+
+RanksRun try_training(const SimulatedNetwork& network, const Config& config, bool resume = false,
+                      const StopOn& stop = nullptr) {
+  RanksRun run;
+  run.endings = test::try_on_ranks(network, [&](Ranks& ranks) {
+    Runtime runtime({.device = {}, .threads = 1, .allocator = config.memory, .log = {}, .memory = {}});
+    TrainOptions options;
+    options.resume = resume;
+    options.ranks = &ranks;
+    int64_t calls = 0;
+    if (stop) options.observer.stop = [&, rank = ranks.rank()] { return stop(rank, calls++); };
+    options.observer.message = [&](const std::string& text) { run.messages.push_back(text); };  // rank 0's
+    const TrainResult result = train(runtime, config, options);
+    if (ranks.first()) run.first = result;
+  });
+  return run;
+}
+
+TrainResult train_on(int ranks, const Config& config, bool resume = false, const StopOn& stop = nullptr) {
+  const RanksRun run =
+      try_training({.ranks = ranks, .latest = 20us, .timeout = 60s, .loss = {}}, config, resume, stop);
+  for (const std::string& ending : run.endings) CHECK(ending == "");
+  return run.first;
+}
+
+/// 50 windows of 5 samples of two sizes of mesh.
+Config ranks_config(const fs::path& folder, const fs::path& data) {
+  Config config = test::small_config(folder, data);
+  config.model.width = 8;
+  config.train.steps = 50;
+  config.train.batch = 5;
+  config.train.accumulate = 1;
+  config.train.validate_every = 20;
+  config.train.checkpoint_every = 0;
+  config.ranks.reduction = RankReduction::ordered;
+  return config;
+}
+
+std::map<std::string, std::string> trained_tensors(int ranks, const ScratchDirectory& scratch,
+                                                   Config config) {
+  config.run.dir = (scratch.path / ("on_" + std::to_string(ranks))).string();
+  train_on(ranks, config);
+  return test::tensors_of(config);
+}
+
+TEST_CASE("ordered sums give the same bits on 1, 2, 3 and 4 ranks: f32") {
+  const ScratchDirectory scratch;
+  const Config config = ranks_config(scratch.path, test::pack_waves(scratch.path));
+  const auto one = trained_tensors(1, scratch, config);
+  for (const int ranks : {2, 3, 4}) CHECK_MESSAGE(trained_tensors(ranks, scratch, config) == one, ranks);
+}
+
+TEST_CASE("ordered sums give the same bits on 1, 2, 3 and 4 ranks: f16, with skipped steps, clipped") {
+  const ScratchDirectory scratch;
+  Config config = ranks_config(scratch.path, test::pack_waves(scratch.path));
+  config.precision = DType::f16;
+  config.train.clip_norm = 0.5;
+  config.loss_scale.rule.interval = 5;  // grows until a gradient overflows
+  config.loss_scale.rule.growth = 64;
+  config.loss_scale.rule.cap = 1e12;
+  config.run.dir = (scratch.path / "one").string();
+  const TrainResult result = train_on(1, config);
+  CHECK(result.state.optimizer.skipped > 0);
+  CHECK(result.state.optimizer.skipped < 25);
+  const auto one = test::tensors_of(config);
+  for (const int ranks : {2, 3, 4}) {
+    config.run.dir = (scratch.path / std::to_string(ranks)).string();
+    const TrainResult several = train_on(ranks, config);
+    CHECK(several.state.optimizer.skipped == result.state.optimizer.skipped);
+    CHECK(several.state.optimizer.loss_scale == result.state.optimizer.loss_scale);
+    CHECK(several.state.best_valid_loss == result.state.best_valid_loss);
+    CHECK_MESSAGE(test::tensors_of(config) == one, ranks);
+  }
+}
+
+TEST_CASE("ordered sums give the same bits while online normalisers learn") {
+  const ScratchDirectory scratch;
+  Config config = ranks_config(scratch.path, test::pack_waves(scratch.path));
+  config.train.steps = 20;
+  config.train.accumulate = 2;
+  config.train.batch = 3;
+  config.train.free_gradients = true;
+  config.normalize.mode = NormalizeMode::online;
+  config.normalize.warmup_steps = 3;
+  config.normalize.max_samples = 50;
+  const auto one = trained_tensors(1, scratch, config);
+  for (const int ranks : {2, 3}) CHECK_MESSAGE(trained_tensors(ranks, scratch, config) == one, ranks);
+}
+
+/// The largest difference of two runs' weights, over the largest weight.
+double relative_deviation(const std::map<std::string, std::string>& a,
+                          const std::map<std::string, std::string>& b) {
+  double most = 0.0;
+  double largest = 0.0;
+  for (const auto& [name, bytes] : a) {
+    if (!name.starts_with("model.")) continue;
+    const std::string& others = b.at(name);
+    CHECK(bytes.size() == others.size());
+    for (size_t i = 0; i + sizeof(float) <= bytes.size(); i += sizeof(float)) {
+      float x = 0.0f;
+      float y = 0.0f;
+      std::memcpy(&x, bytes.data() + i, sizeof x);
+      std::memcpy(&y, others.data() + i, sizeof y);
+      most = std::max(most, static_cast<double>(std::abs(x - y)));
+      largest = std::max(largest, static_cast<double>(std::abs(x)));
+    }
+  }
+  return most / largest;
+}
+
+TEST_CASE("fast sums are those of one rank but for rounding, with and without accumulation") {
+  const ScratchDirectory scratch;
+  Config config = ranks_config(scratch.path, test::pack_waves(scratch.path));
+  config.ranks.reduction = RankReduction::fast;
+  config.optimizer.name = OptimizerKind::sgd;  // adam turns rounding of tiny gradients into whole steps
+  for (const int64_t accumulate : {1, 2}) {
+    config.train.batch = 6 / accumulate;
+    config.train.accumulate = accumulate;
+    config.run.dir = (scratch.path / ("fast_" + std::to_string(accumulate))).string();
+    train_on(1, config);
+    const auto one = test::tensors_of(config);
+    for (const int ranks : {2, 3, 8}) {  // of 8, two have nothing to do
+      config.run.dir = (scratch.path / ("f" + std::to_string(accumulate) + std::to_string(ranks))).string();
+      train_on(ranks, config);
+      const double deviation = relative_deviation(test::tensors_of(config), one);
+      CHECK(deviation <= 1e-6);
+      CHECK(deviation > 0.0);
+    }
+  }
+}
+
+TEST_CASE("a run may go on with another number of ranks: stopped on any rank, the same bits") {
+  const ScratchDirectory scratch;
+  Config config = ranks_config(scratch.path, test::pack_waves(scratch.path));
+  config.train.steps = 30;
+  config.train.validate_every = 0;
+  const auto straight = trained_tensors(1, scratch, config);
+  config.run.dir = (scratch.path / "pieces").string();
+  const auto stop_on = [](int which, int64_t at) {
+    return [=](int rank, int64_t call) { return rank == which && call >= at; };
+  };
+  const TrainResult two = train_on(2, config, false, stop_on(1, 8));
+  CHECK(two.stopped);
+  CHECK(two.state.step == 9);
+  CHECK(two.state.micro == 0);
+  const TrainResult three = train_on(3, config, true, stop_on(2, 5));
+  CHECK(three.stopped);
+  CHECK(three.state.step == 15);
+  CHECK_FALSE(train_on(1, config, true).stopped);
+  CHECK(test::tensors_of(config) == straight);
+}
+
+TEST_CASE("a window that one process began is finished by rank 0 of several") {
+  const ScratchDirectory scratch;
+  Config config = ranks_config(scratch.path, test::pack_waves(scratch.path));
+  config.ranks.reduction = RankReduction::fast;
+  config.optimizer.name = OptimizerKind::sgd;
+  config.train.steps = 2;
+  config.train.batch = 1;
+  config.train.accumulate = 4;
+  config.train.validate_every = 0;
+  const auto straight = trained_tensors(1, scratch, config);
+  config.run.dir = (scratch.path / "begun").string();
+  const TrainResult begun = train_on(1, config, false, [](int, int64_t call) { return call == 1; });
+  CHECK(begun.state.micro == 2);
+  CHECK_FALSE(train_on(3, config, true).stopped);
+  CHECK(relative_deviation(test::tensors_of(config), straight) <= 1e-6);
+}
+
+TEST_CASE("a validation that is stopped on one rank is repeated by the resumed run") {
+  const ScratchDirectory scratch;
+  Config config = ranks_config(scratch.path, test::pack_waves(scratch.path));
+  config.train.steps = 4;
+  config.train.validate_every = 2;
+  config.train.validate_samples = 6;
+  const auto straight = trained_tensors(2, scratch, config);
+  config.run.dir = (scratch.path / "pieces").string();
+  // One call between the windows, then one for each round of the validation.
+  const TrainResult stopped =
+      train_on(3, config, false, [](int rank, int64_t call) { return rank == 1 && call == 2; });
+  CHECK(stopped.stopped);
+  CHECK(stopped.state.validation_due);
+  train_on(2, config, true);
+  CHECK(test::tensors_of(config) == straight);
+}
+
+TEST_CASE("rank 0 says what the ranks share, and whether it is enough") {
+  const ScratchDirectory scratch;
+  Config config = ranks_config(scratch.path, test::pack_waves(scratch.path));
+  config.train.steps = 1;
+  config.ranks.reduction = RankReduction::fast;
+  const RanksRun run = try_training({.ranks = 7, .timeout = 60s, .loss = {}}, config);
+  const auto said = [&](const std::string& text) {
+    return std::any_of(run.messages.begin(), run.messages.end(),
+                       [&](const std::string& line) { return line.find(text) != std::string::npos; });
+  };
+  CHECK(said("7 ranks: 5 samples a step, at most 5 at once on a rank; in the first step the rank with"));
+  CHECK(said("5 samples a step do not give 7 ranks one each"));
+}
+
+TEST_CASE("ranks with another configuration end with an error that says so") {
+  const ScratchDirectory scratch;
+  const Config config = ranks_config(scratch.path, test::pack_waves(scratch.path));
+  const Endings endings = test::try_on_ranks({.ranks = 3, .timeout = 60s, .loss = {}}, [&](Ranks& ranks) {
+    Config own = config;
+    own.run.threads = ranks.rank() + 1;  // may differ
+    if (ranks.rank() == 2) own.optimizer.lr *= 2.0;
+    Runtime runtime({.device = {}, .threads = 1, .log = {}, .memory = {}});
+    TrainOptions options;
+    options.ranks = &ranks;
+    train(runtime, own, options);
+  });
+  CHECK(endings[2].find("[rank 2] needed the configuration and the data of rank 0, got others") !=
+        std::string::npos);
+  for (const std::string& ending : endings) CHECK(!ending.empty());
+}
+
+TEST_CASE("wherever a rank is lost, the others end with an error, and the last checkpoint resumes") {
+  const ScratchDirectory scratch;
+  Config config = ranks_config(scratch.path, test::pack_waves(scratch.path));
+  config.train.steps = 20;
+  config.train.validate_every = 5;
+  config.train.checkpoint_every = 5;
+  std::mt19937 random(11);
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    config.run.dir = (scratch.path / ("lost_" + std::to_string(attempt))).string();
+    const int ranks = 2 + attempt % 3;
+    const SimulatedNetwork::Loss loss{static_cast<int>(random() % static_cast<unsigned>(ranks)),
+                                      static_cast<int64_t>(random() % 60), attempt % 2 == 0};
+    const RanksRun run = try_training({.ranks = ranks, .latest = 20us, .timeout = 2s, .loss = loss}, config);
+    for (const std::string& ending : run.endings) CHECK(!ending.empty());
+    if (!fs::exists(fs::path(config.run.dir) / "checkpoints/last.safetensors")) continue;
+    CHECK(train_on(3, config, true).state.step == 20);
+  }
+}
+
+TEST_CASE("a loss that is not finite is one error, of the rank that searched it") {
+  const ScratchDirectory scratch;
+  Config config = ranks_config(scratch.path, test::pack_waves(scratch.path));
+  config.optimizer.name = OptimizerKind::sgd;
+  config.optimizer.lr = 1e3;
+  config.train.clip_norm = 0.0;
+  config.schedule.name = ScheduleName::constant;
+  const RanksRun run = try_training({.ranks = 3, .timeout = 60s, .loss = {}}, config);
+  CHECK(run.endings[0].find("needed a finite loss") != std::string::npos);
+  CHECK(run.endings[1].find("the end of rank 0") != std::string::npos);
+  CHECK(run.endings[2].find("the end of rank 0") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace meshgrad

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Commands that a launcher (mpirun, srun) started as several processes.
+#pragma once
+#include <meshgrad/engine/device.h>
+#include <meshgrad/engine/dtype.h>
+#include <meshgrad/engine/ranks/ranks.h>
+#include <meshgrad/train/cli/command.h>
+
+#include <functional>
+
+namespace meshgrad::cli {
+
+/// Runs `work` on every rank, or on the one process that there is. An error of one rank is printed and ends
+/// all of them with its exit code.
+int on_ranks(const RanksOptions& options, const std::function<int(Ranks&)>& work);
+
+/// Runs `work` on rank 0; the others wait for it and succeed with it.
+int on_first_rank(const std::function<int()>& work);
+
+/// The device that `word` selects for this rank: each rank of a host takes another GPU, where "auto" or
+/// "cuda" leaves the choice.
+Device device_of_rank(const std::string& word, DType precision, const GlobalOptions& globals, Ranks& ranks,
+                      std::string_view option = "--device");
+
+/// As on_run, on rank 0 alone.
+template <class Options>
+void on_first_run(CLI::App& command, CommandLine& line, std::shared_ptr<Options> options,
+                  int (*run)(const Options&, const GlobalOptions&)) {
+  command.callback([&line, options, run] {
+    line.action = [&line, options, run] {
+      return on_first_rank([&] { return run(*options, line.globals); });
+    };
+  });
+}
+
+}  // namespace meshgrad::cli

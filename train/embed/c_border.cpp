@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/error.h>
+#include <meshgrad/train/embed/c_border.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <new>
+
+namespace meshgrad::c {
+namespace {
+
+// The one state that is not in a handle. An array: keeping a text must not need memory.
+thread_local std::array<char, 4096> last_error{};
+
+int keep(int status, const char* text) noexcept {
+  const size_t length = std::min(std::strlen(text), last_error.size() - 1);
+  std::memcpy(last_error.data(), text, length);
+  last_error[length] = '\0';
+  return status;
+}
+
+int status_of(ErrorKind kind) noexcept {
+  switch (kind) {
+    case ErrorKind::invalid_argument:
+      return MESHGRAD_INVALID_ARGUMENT;
+    case ErrorKind::config:
+      return MESHGRAD_CONFIG_ERROR;
+    case ErrorKind::data:
+      return MESHGRAD_DATA_ERROR;
+    case ErrorKind::out_of_memory:
+      return MESHGRAD_OUT_OF_MEMORY;
+    case ErrorKind::device:
+      return MESHGRAD_DEVICE_ERROR;
+    case ErrorKind::ranks:
+      return MESHGRAD_RANK_ERROR;
+    case ErrorKind::internal:
+      break;
+  }
+  return MESHGRAD_INTERNAL_ERROR;
+}
+
+size_t elements_of(const meshgrad_array& array, const char* what) {
+  if (array.device != MESHGRAD_CPU) {
+    throw invalid_argument(what, "an array in the host's memory", fmt::format("device {}", array.device),
+                           "copy it to the host");
+  }
+  if (array.rank < 1 || array.rank > 3) {
+    throw invalid_argument(what, "an array of rank 1 to 3", fmt::format("rank {}", array.rank),
+                           "set rank and shape");
+  }
+  uint64_t elements = 1;
+  for (int32_t axis = 0; axis < array.rank; ++axis) {
+    const int64_t extent = array.shape[axis];
+    if (extent < 0 || __builtin_mul_overflow(elements, static_cast<uint64_t>(extent), &elements) ||
+        elements > (uint64_t{1} << 48U))
+      throw invalid_argument(what, "extents of 0 or more that fit in memory", fmt::format("{}", extent));
+  }
+  if (elements > 0 && array.data == nullptr) throw invalid_argument(what, "data", "a null pointer");
+  return elements;
+}
+
+[[noreturn]] void throw_dtype(const meshgrad_array& array, const char* what, const char* needed) {
+  throw invalid_argument(fmt::format("{}: dtype", what), needed, fmt::format("{}", array.dtype));
+}
+
+std::span<const int32_t> integers_of(const meshgrad_array& array, const char* what) {
+  const size_t elements = elements_of(array, what);
+  if (array.dtype != MESHGRAD_I32) throw_dtype(array, what, "MESHGRAD_I32");
+  return {static_cast<const int32_t*>(array.data), elements};
+}
+
+}  // namespace
+
+void throw_null(const char* what) { throw invalid_argument(what, "a pointer", "NULL"); }
+
+int status_of_exception() noexcept {
+  try {
+    throw;
+  } catch (const Error& error) {
+    return keep(status_of(error.kind()), error.what());
+  } catch (const std::bad_alloc&) {
+    return keep(MESHGRAD_OUT_OF_MEMORY, "the host has no memory left");
+  } catch (const std::exception& error) {
+    return keep(MESHGRAD_INTERNAL_ERROR, error.what());
+  } catch (...) {
+    return keep(MESHGRAD_INTERNAL_ERROR, "an unknown exception");
+  }
+}
+
+Numbers numbers_of(const meshgrad_array& array, const char* what) {
+  const size_t elements = elements_of(array, what);
+  if (array.dtype == MESHGRAD_F32) return std::span(static_cast<const float*>(array.data), elements);
+  if (array.dtype == MESHGRAD_F64) return std::span(static_cast<const double*>(array.data), elements);
+  throw_dtype(array, what, "MESHGRAD_F32 or MESHGRAD_F64");
+}
+
+WritableNumbers writable_numbers_of(const meshgrad_array& array, const char* what) {
+  const size_t elements = elements_of(array, what);
+  if (array.dtype == MESHGRAD_F32) return std::span(static_cast<float*>(array.data), elements);
+  if (array.dtype == MESHGRAD_F64) return std::span(static_cast<double*>(array.data), elements);
+  throw_dtype(array, what, "MESHGRAD_F32 or MESHGRAD_F64");
+}
+
+void check_columns(const meshgrad_array& array, int64_t columns, const char* what) {
+  const int64_t last = array.rank >= 1 && array.rank <= 3 ? array.shape[array.rank - 1] : columns;
+  if (array.rank < 2 || columns == 0 || last == columns) return;
+  throw invalid_argument(what, fmt::format("{} columns: the last extent", columns), fmt::format("{}", last),
+                         "give rows one after another; in Fortran the components are the first extent");
+}
+
+int components_of(const std::vector<FieldInfo>& fields, std::string_view name) {
+  const auto field = std::ranges::find(fields, name, &FieldInfo::name);
+  return field == fields.end() ? 0 : field->components;
+}
+
+Meshes::Meshes(const meshgrad_mesh* meshes, int32_t count, int dim) {
+  given(meshes, "mesh");
+  for (int32_t i = 0; i < count; ++i) {
+    const meshgrad_mesh& mesh = meshes[i];
+    if (mesh.size != sizeof(meshgrad_mesh)) {
+      throw invalid_argument("meshgrad_mesh: size", fmt::format("{}", sizeof(meshgrad_mesh)),
+                             fmt::format("{}", mesh.size), "call meshgrad_mesh_init first");
+    }
+    check_columns(mesh.positions, dim, "mesh: positions");
+    MeshArrays& arrays = arrays_.emplace_back();
+    arrays.positions = numbers_of(mesh.positions, "mesh: positions");
+    if (mesh.node_type.rank != 0) arrays.node_type = integers_of(mesh.node_type, "mesh: node_type");
+    if (mesh.cells.rank == 2) {
+      arrays.cells = numbers_from_zero(mesh.cells, mesh.first_node);
+      arrays.nodes_per_cell = static_cast<int>(std::clamp<int64_t>(mesh.cells.shape[1], -1, 1000));
+    } else if (mesh.cells.rank == 0 && mesh.edges.rank == 2 && mesh.edges.shape[1] == 2) {
+      const std::span<const int32_t> pairs = numbers_from_zero(mesh.edges, mesh.first_node);
+      std::vector<int32_t> columns(pairs.size());
+      for (size_t e = 0; e < pairs.size() / 2; ++e) {
+        columns[e] = pairs[2 * e];
+        columns[pairs.size() / 2 + e] = pairs[2 * e + 1];
+      }
+      const std::span<const int32_t> kept = shifted_.emplace_back(std::move(columns));
+      arrays.first = kept.first(kept.size() / 2);
+      arrays.second = kept.last(kept.size() / 2);
+    } else {
+      throw invalid_argument("mesh", "cells [cells, nodes of a cell] or edges [edges, 2]",
+                             fmt::format("arrays of rank {} and {}", mesh.cells.rank, mesh.edges.rank));
+    }
+  }
+}
+
+std::span<const int32_t> Meshes::numbers_from_zero(const meshgrad_array& array, int32_t first) {
+  const std::span<const int32_t> numbers = integers_of(array, "mesh: cells or edges");
+  if (first == 0) return numbers;
+  std::vector<int32_t>& shifted = shifted_.emplace_back(numbers.begin(), numbers.end());
+  for (int32_t& number : shifted) number = static_cast<int32_t>(int64_t{number} - first);
+  return shifted;
+}
+
+}  // namespace meshgrad::c
+
+extern "C" const char* meshgrad_version() { return MESHGRAD_VERSION; }
+extern "C" const char* meshgrad_last_error() { return meshgrad::c::last_error.data(); }
+extern "C" void meshgrad_mesh_init(meshgrad_mesh* mesh) {
+  if (mesh != nullptr) *mesh = {.size = sizeof(meshgrad_mesh)};
+}

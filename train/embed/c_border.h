@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every function of meshgrad.h does at its border: errors become a status, arrays become spans.
+#pragma once
+#include <meshgrad/engine/runtime.h>
+#include <meshgrad/train/data/field_info.h>
+#include <meshgrad/train/embed/arrays.h>
+#include <meshgrad/train/embed/meshgrad.h>
+
+#include <string_view>
+#include <vector>
+
+struct meshgrad_runtime {
+  meshgrad::Runtime runtime;
+};
+
+namespace meshgrad::c {
+
+/// Stores the text of the exception being handled for meshgrad_last_error, and returns its status.
+int status_of_exception() noexcept;
+
+/// Runs `body`: no exception leaves.
+template <class Body>
+int guarded(Body&& body) noexcept {
+  try {
+    body();
+    return MESHGRAD_OK;
+  } catch (...) {
+    return status_of_exception();
+  }
+}
+
+[[noreturn]] void throw_null(const char* what);
+
+/// Throws InvalidArgument naming `what` for a null pointer.
+template <class T>
+T& given(T* pointer, const char* what) {
+  if (pointer == nullptr) throw_null(what);
+  return *pointer;
+}
+
+/// Throw InvalidArgument naming `what` for another dtype, rank, device, or without data.
+Numbers numbers_of(const meshgrad_array& array, const char* what);
+WritableNumbers writable_numbers_of(const meshgrad_array& array, const char* what);
+/// Throws InvalidArgument unless the last of several axes has `columns`.
+void check_columns(const meshgrad_array& array, int64_t columns, const char* what);
+/// The components of the field named, or 0.
+int components_of(const std::vector<FieldInfo>& fields, std::string_view name);
+
+/// Meshes as C++ takes them, with node numbers from 0.
+class Meshes {
+ public:
+  Meshes(const meshgrad_mesh* meshes, int32_t count, int dim);
+  std::span<const MeshArrays> arrays() const { return arrays_; }
+
+ private:
+  std::span<const int32_t> numbers_from_zero(const meshgrad_array& array, int32_t first);
+  std::vector<std::vector<int32_t>> shifted_;
+  std::vector<MeshArrays> arrays_;
+};
+
+}  // namespace meshgrad::c

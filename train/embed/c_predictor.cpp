@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/error.h>
+#include <meshgrad/train/embed/c_border.h>
+#include <meshgrad/train/embed/mesh_predictor.h>
+
+#include <fmt/format.h>
+
+#include <utility>
+
+struct meshgrad_predictor {
+  meshgrad::MeshPredictor predictor;
+};
+
+namespace meshgrad::c {
+namespace {
+
+const FieldInfo& field_at(const std::vector<FieldInfo>& fields, int32_t i) {
+  if (i >= 0 && std::cmp_less(i, fields.size())) return fields[static_cast<size_t>(i)];
+  throw invalid_argument("meshgrad_predictor: field", fmt::format("0..{}", fields.size() - 1),
+                         fmt::format("{}", i));
+}
+
+/// Extents say what sizes cannot: that rows and columns are not exchanged.
+void check_shape(const MeshPredictor& predictor, const char* name, const meshgrad_array& values) {
+  const int target = components_of(predictor.targets(), name);
+  check_columns(values, target > 0 ? target : components_of(predictor.inputs(), name), name);
+}
+
+/// Calls a member of MeshPredictor that takes a field.
+template <class Set>
+int set_values(meshgrad_predictor* predictor, const char* name, const meshgrad_array* values, Set&& set) {
+  return guarded([&] {
+    MeshPredictor& ours = given(predictor, "predictor").predictor;
+    given(name, "name");
+    check_shape(ours, name, given(values, name));
+    set(ours, numbers_of(*values, name));
+  });
+}
+
+}  // namespace
+}  // namespace meshgrad::c
+
+using namespace meshgrad;
+using namespace meshgrad::c;
+
+int meshgrad_predictor_create(meshgrad_runtime* runtime, const char* checkpoint,
+                              meshgrad_predictor** predictor) {
+  return guarded([&] {
+    given(predictor, "meshgrad_predictor_create: predictor") = nullptr;
+    *predictor = new meshgrad_predictor{
+        MeshPredictor(given(runtime, "runtime").runtime, &given(checkpoint, "checkpoint"))};
+  });
+}
+
+void meshgrad_predictor_destroy(meshgrad_predictor* predictor) { delete predictor; }
+
+int meshgrad_predictor_dim(const meshgrad_predictor* predictor, int32_t* dim) {
+  return guarded([&] { given(dim, "dim") = given(predictor, "predictor").predictor.dim(); });
+}
+
+int meshgrad_predictor_dt(const meshgrad_predictor* predictor, double* dt) {
+  return guarded([&] { given(dt, "dt") = given(predictor, "predictor").predictor.dt(); });
+}
+
+int meshgrad_predictor_input(const meshgrad_predictor* predictor, int32_t i, const char** name,
+                             int32_t* components, int32_t* on_graph) {
+  return guarded([&] {
+    const FieldInfo& field = field_at(given(predictor, "predictor").predictor.inputs(), i);
+    if (name != nullptr) *name = field.name.c_str();
+    if (components != nullptr) *components = field.components;
+    if (on_graph != nullptr) *on_graph = field.on == FieldOn::graph ? 1 : 0;
+  });
+}
+
+int meshgrad_predictor_target(const meshgrad_predictor* predictor, int32_t i, const char** name,
+                              int32_t* components) {
+  return guarded([&] {
+    const FieldInfo& field = field_at(given(predictor, "predictor").predictor.targets(), i);
+    if (name != nullptr) *name = field.name.c_str();
+    if (components != nullptr) *components = field.components;
+  });
+}
+
+int meshgrad_predictor_set_mesh(meshgrad_predictor* predictor, const meshgrad_mesh* mesh) {
+  return meshgrad_predictor_set_meshes(predictor, mesh, 1);
+}
+
+int meshgrad_predictor_set_meshes(meshgrad_predictor* predictor, const meshgrad_mesh* meshes, int32_t count) {
+  return guarded([&] {
+    MeshPredictor& ours = given(predictor, "predictor").predictor;
+    ours.set_meshes(Meshes(meshes, count, ours.dim()).arrays());
+  });
+}
+
+int meshgrad_predictor_positions_changed(meshgrad_predictor* predictor) {
+  return guarded([&] { given(predictor, "predictor").predictor.positions_changed(); });
+}
+
+int meshgrad_predictor_set_field(meshgrad_predictor* predictor, int32_t mesh, const char* name,
+                                 const meshgrad_array* values) {
+  return set_values(predictor, name, values,
+                    [&](MeshPredictor& ours, Numbers numbers) { ours.set_field(name, numbers, mesh); });
+}
+
+int meshgrad_predictor_set_previous_field(meshgrad_predictor* predictor, int32_t mesh, const char* name,
+                                          const meshgrad_array* values) {
+  return set_values(predictor, name, values, [&](MeshPredictor& ours, Numbers numbers) {
+    ours.set_previous_field(name, numbers, mesh);
+  });
+}
+
+int meshgrad_predictor_set_boundary(meshgrad_predictor* predictor, int32_t mesh, const char* name,
+                                    const meshgrad_array* values) {
+  return set_values(predictor, name, values,
+                    [&](MeshPredictor& ours, Numbers numbers) { ours.set_boundary(name, numbers, mesh); });
+}
+
+int meshgrad_predictor_predict(meshgrad_predictor* predictor, int64_t steps) {
+  return guarded([&] { given(predictor, "predictor").predictor.predict(steps); });
+}
+
+int meshgrad_predictor_get_field(const meshgrad_predictor* predictor, int32_t mesh, const char* name,
+                                 const meshgrad_array* values) {
+  return guarded([&] {
+    const MeshPredictor& ours = given(predictor, "predictor").predictor;
+    given(name, "name");
+    check_shape(ours, name, given(values, name));
+    ours.get_field(name, writable_numbers_of(*values, name), mesh);
+  });
+}

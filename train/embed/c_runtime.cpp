@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/error.h>
+#include <meshgrad/engine/memory/source.h>
+#include <meshgrad/train/embed/c_border.h>
+
+#include <fmt/format.h>
+
+#include <string>
+
+using namespace meshgrad;
+using meshgrad::c::given;
+using meshgrad::c::guarded;
+
+namespace {
+
+std::shared_ptr<MemorySource> memory_of(const meshgrad_runtime_options& options, Device device) {
+  if (options.allocate == nullptr && options.release == nullptr) return nullptr;
+  MemoryCallbacks callbacks;
+  if (options.allocate != nullptr) {
+    callbacks.allocate = [call = options.allocate, context = options.memory_context](int64_t bytes) {
+      return call(context, bytes);
+    };
+  }
+  if (options.release != nullptr) {
+    callbacks.free = [call = options.release, context = options.memory_context](void* memory, int64_t bytes) {
+      call(context, memory, bytes);
+    };
+  }
+  return make_callback_memory(std::move(callbacks), device, options.memory_capacity);
+}
+
+RuntimeOptions options_of(const meshgrad_runtime_options& given_options) {
+  if (given_options.size != sizeof(meshgrad_runtime_options)) {
+    throw invalid_argument("meshgrad_runtime_options: size",
+                           fmt::format("{}", sizeof(meshgrad_runtime_options)),
+                           fmt::format("{}", given_options.size), "call meshgrad_runtime_options_init first");
+  }
+  RuntimeOptions options;
+  options.device = resolve_device(given_options.device == nullptr ? "cpu" : given_options.device, nullptr,
+                                  "meshgrad_runtime_options: device");
+  options.threads = given_options.threads;
+  options.allocator.memory_limit = given_options.memory_limit;
+  options.stream = given_options.cuda_stream;
+  options.memory = memory_of(given_options, options.device);
+  if (given_options.log != nullptr) {
+    options.log = [call = given_options.log, context = given_options.log_context](LogLevel level,
+                                                                                  std::string_view text) {
+      call(context, level == LogLevel::warning ? 1 : 0, std::string(text).c_str());
+    };
+  }
+  return options;
+}
+
+}  // namespace
+
+void meshgrad_runtime_options_init(meshgrad_runtime_options* options) {
+  if (options != nullptr) *options = {.size = sizeof(meshgrad_runtime_options)};
+}
+
+int meshgrad_runtime_create(const meshgrad_runtime_options* options, meshgrad_runtime** runtime) {
+  return guarded([&] {
+    given(runtime, "meshgrad_runtime_create: runtime") = nullptr;
+    meshgrad_runtime_options defaults;
+    meshgrad_runtime_options_init(&defaults);
+    *runtime = new meshgrad_runtime{Runtime(options_of(options == nullptr ? defaults : *options))};
+  });
+}
+
+void meshgrad_runtime_destroy(meshgrad_runtime* runtime) { delete runtime; }

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/error.h>
+#include <meshgrad/train/embed/c_border.h>
+#include <meshgrad/train/embed/online_trainer.h>
+
+#include <fmt/format.h>
+
+struct meshgrad_trainer {
+  meshgrad::OnlineTrainer trainer;
+};
+
+namespace meshgrad::c {
+namespace {
+
+OnlineOptions options_of(const meshgrad_trainer_options& given_options) {
+  if (given_options.size != sizeof(meshgrad_trainer_options)) {
+    throw invalid_argument("meshgrad_trainer_options: size",
+                           fmt::format("{}", sizeof(meshgrad_trainer_options)),
+                           fmt::format("{}", given_options.size), "call meshgrad_trainer_options_init first");
+  }
+  OnlineOptions options;
+  options.dim = given_options.dim;
+  options.dt = given_options.dt;
+  options.replay = given_options.most_recent != 0 ? Replay::most_recent : Replay::reservoir;
+  options.capacity = given_options.capacity;
+  options.held_out_every = given_options.held_out_every;
+  options.held_out = given_options.held_out;
+  for (int32_t i = 0; i < given_options.field_count; ++i) {
+    const meshgrad_field& field = (&given(given_options.fields, "meshgrad_trainer_options: fields"))[i];
+    options.fields.push_back({.name = &given(field.name, "meshgrad_field: name"),
+                              .components = field.components,
+                              .unit = field.unit == nullptr ? "" : field.unit,
+                              .on = field.on_graph != 0 ? FieldOn::graph : FieldOn::node});
+  }
+  return options;
+}
+
+}  // namespace
+}  // namespace meshgrad::c
+
+using namespace meshgrad;
+using namespace meshgrad::c;
+
+void meshgrad_trainer_options_init(meshgrad_trainer_options* options) {
+  const OnlineOptions defaults;
+  if (options == nullptr) return;
+  *options = {.size = sizeof(meshgrad_trainer_options),
+              .dim = defaults.dim,
+              .capacity = defaults.capacity,
+              .held_out_every = defaults.held_out_every,
+              .held_out = defaults.held_out};
+}
+
+int meshgrad_trainer_create(meshgrad_runtime* runtime, const meshgrad_trainer_options* options,
+                            meshgrad_trainer** trainer) {
+  return guarded([&] {
+    given(trainer, "meshgrad_trainer_create: trainer") = nullptr;
+    const OnlineOptions ours = options_of(given(options, "options"));
+    const Config config = parse_config(&given(options->config, "meshgrad_trainer_options: config"),
+                                       "meshgrad_trainer_options: config");
+    *trainer = new meshgrad_trainer{OnlineTrainer(given(runtime, "runtime").runtime, config, ours)};
+  });
+}
+
+int meshgrad_trainer_load(meshgrad_runtime* runtime, const char* path, meshgrad_trainer** trainer) {
+  return guarded([&] {
+    given(trainer, "meshgrad_trainer_load: trainer") = nullptr;
+    *trainer = new meshgrad_trainer{OnlineTrainer(given(runtime, "runtime").runtime, &given(path, "path"))};
+  });
+}
+
+void meshgrad_trainer_destroy(meshgrad_trainer* trainer) { delete trainer; }
+
+int meshgrad_trainer_set_mesh(meshgrad_trainer* trainer, const meshgrad_mesh* mesh) {
+  return guarded([&] {
+    OnlineTrainer& ours = given(trainer, "trainer").trainer;
+    ours.set_mesh(Meshes(mesh, 1, ours.options().dim).arrays().front());
+  });
+}
+
+int meshgrad_trainer_set_field(meshgrad_trainer* trainer, const char* name, const meshgrad_array* values) {
+  return guarded([&] {
+    OnlineTrainer& ours = given(trainer, "trainer").trainer;
+    given(name, "name");
+    check_columns(given(values, name), components_of(ours.options().fields, name), name);
+    ours.set_field(name, numbers_of(*values, name));
+  });
+}
+
+int meshgrad_trainer_append(meshgrad_trainer* trainer) {
+  return guarded([&] { given(trainer, "trainer").trainer.append(); });
+}
+
+int meshgrad_trainer_restart_trajectory(meshgrad_trainer* trainer) {
+  return guarded([&] { given(trainer, "trainer").trainer.restart_trajectory(); });
+}
+
+int meshgrad_trainer_train(meshgrad_trainer* trainer, int64_t steps, double seconds, int64_t* taken,
+                           double* loss) {
+  return guarded([&] {
+    const OnlineTrainer::Trained result = seconds < 0
+                                              ? given(trainer, "trainer").trainer.train(steps)
+                                              : given(trainer, "trainer").trainer.train(steps, seconds);
+    if (taken != nullptr) *taken = result.steps;
+    if (loss != nullptr) *loss = result.loss;
+  });
+}
+
+int meshgrad_trainer_held_out_loss(meshgrad_trainer* trainer, double* loss) {
+  return guarded([&] { given(loss, "loss") = given(trainer, "trainer").trainer.held_out_loss(); });
+}
+
+int meshgrad_trainer_counts(const meshgrad_trainer* trainer, int64_t* steps, int64_t* samples,
+                            int64_t* seen) {
+  return guarded([&] {
+    const OnlineTrainer& ours = given(trainer, "trainer").trainer;
+    if (steps != nullptr) *steps = ours.steps();
+    if (samples != nullptr) *samples = ours.samples();
+    if (seen != nullptr) *seen = ours.seen();
+  });
+}
+
+int meshgrad_trainer_save(const meshgrad_trainer* trainer, const char* path) {
+  return guarded([&] { given(trainer, "trainer").trainer.save(&given(path, "path")); });
+}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Borrowed arrays as the engine reads them: f32, less an offset.
+#pragma once
+#include <meshgrad/train/data/memory_data.h>
+#include <meshgrad/train/embed/arrays.h>
+
+#include <array>
+#include <string_view>
+#include <vector>
+
+namespace meshgrad {
+
+/// `values` less `offset` (per component; empty: 0) as f32, in f64 before they are rounded.
+void round_to(std::span<float> to, const Numbers& values, std::span<const double> offset);
+
+/// What a conversion of the same positions would subtract; empty: nothing.
+std::vector<double> far_origin(const Numbers& positions, int dim);
+
+/// Numbers that stay borrowed. f32 without an offset is read where it is, others from a rounded copy.
+class HeldNumbers {
+ public:
+  HeldNumbers() = default;
+  HeldNumbers(Numbers values, std::vector<double> offset)
+      : values_(values), offset_(std::move(offset)), given_(true) {}
+  bool given() const { return given_; }
+  std::span<const float> read();
+
+ private:
+  Numbers values_;
+  std::vector<double> offset_;
+  std::vector<float> rounded_;
+  bool given_ = false;
+};
+
+/// Positions and node types of a mesh in a MemoryData.
+class HeldMesh {
+ public:
+  /// Adds the mesh to `data`, which this outlives. Throws InvalidArgument and DataError with `name`.
+  HeldMesh(MemoryData& data, const MeshArrays& mesh, std::string_view name);
+  /// Reads the positions again.
+  void read_positions() { positions_.read(); }
+
+ private:
+  HeldNumbers positions_;
+  std::vector<int32_t> node_type_;  // where none were given
+};
+
+}  // namespace meshgrad

@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/error.h>
+#include <meshgrad/engine/runtime.h>
+#include <meshgrad/train/embed/held_arrays.h>
+#include <meshgrad/train/embed/mesh_predictor.h>
+#include <meshgrad/train/run/checkpoint.h>
+#include <meshgrad/train/run/make_model.h>
+#include <meshgrad/train/run/precision.h>
+#include <meshgrad/train/run/training_data.h>
+#include <meshgrad/train/task/task.h>
+#include <meshgrad/train/task/upload.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <deque>
+#include <optional>
+#include <utility>
+
+namespace meshgrad {
+namespace {
+
+namespace fs = std::filesystem;
+
+TrainingData described_data(const fs::path& checkpoint) {
+  if (auto data = checkpoint_training_data(checkpoint); data && data->dim > 0) return std::move(*data);
+  throw data_error(checkpoint.string(), "a description of the fields, to predict without their data set",
+                   "a checkpoint of an earlier version",
+                   "train one more step: raise train.steps by 1 and run meshgrad train --resume");
+}
+
+std::shared_ptr<MemoryData> empty_data(const TrainingData& trained, const Config& config) {
+  auto data = std::make_shared<MemoryData>();
+  data->dim = trained.dim;
+  data->dt = trained.dt;
+  data->node_types = config.data.node_types;
+  data->fields = trained.fields;
+  data->splits = {{.name = "train", .first = 0, .count = 0}};
+  return data;
+}
+
+}  // namespace
+
+/// What the model reads on one mesh.
+struct MeshState {
+  HeldMesh mesh;
+  FieldState state;
+  std::vector<HeldNumbers> given;            // by field of the data; targets are in `state`
+  std::vector<uint8_t> set_now, set_before;  // by target
+};
+
+struct MeshPredictor::Loaded {
+  Runtime& runtime;
+  Config config;
+  TrainingData trained;
+  std::shared_ptr<MemoryData> data;
+  Task task;
+  Model model;
+  Normalizers normalizers;
+  std::vector<FieldInfo> inputs, targets;
+  std::deque<MeshState> meshes;
+  std::vector<Dataset::MeshSizes> before;  // of each mesh in the union
+  StoragePtr host, device;                 // the batch; one memory on the CPU
+  Batch written, batch;
+  bool uploaded = false;
+  SampleScratch scratch;
+
+  Loaded(Runtime& own, const fs::path& checkpoint);
+  bool steady() const { return task.as<SteadyField>() != nullptr; }
+  bool second_change() const { return !steady() && config.data.predict == Prediction::second_change; }
+  std::vector<double> offset_of(const std::string& field) const;
+  MeshState& mesh_at(int64_t mesh);
+  /// The place of a target among targets() and of its first column, or nothing.
+  std::optional<std::pair<size_t, size_t>> target_at(std::string_view name) const;
+  std::pair<size_t, size_t> known_target(std::string_view name) const;
+  void check_size(const FieldInfo& field, size_t got, int64_t mesh) const;
+  void set_target(std::string_view name, Numbers values, int64_t mesh, std::vector<float>& to, bool boundary);
+  void check_all_set() const;
+  void write_edges();
+  void write_nodes();
+  void step();
+};
+
+MeshPredictor::Loaded::Loaded(Runtime& own, const fs::path& checkpoint)
+    : runtime(own),
+      config(checkpoint_config(checkpoint)),
+      trained(described_data(checkpoint)),
+      data(empty_data(trained, config)),
+      task(make_task(config, Dataset::over(data))),
+      model(make_model(config.model, task.sizes())),
+      normalizers(task.online_normalizers()) {
+  check_precision(runtime.device(), config.precision);
+  model.parameters.allocate(runtime, config.precision, 0);
+  load_checkpoint(checkpoint, runtime.stream(), model.parameters, nullptr, normalizers);
+  for (const MeshInputs::Input& input : task.inputs().inputs()) inputs.push_back(input.field);
+  targets = task.inputs().targets();
+}
+
+std::vector<double> MeshPredictor::Loaded::offset_of(const std::string& field) const {
+  const auto found = trained.offsets.find(field);
+  return found == trained.offsets.end() ? std::vector<double>{} : found->second;
+}
+
+MeshState& MeshPredictor::Loaded::mesh_at(int64_t mesh) {
+  if (mesh < 0 || mesh >= std::ssize(meshes)) {
+    throw invalid_argument("MeshPredictor: mesh", fmt::format("one of the {} meshes set", meshes.size()),
+                           fmt::format("{}", mesh), "call set_mesh first; meshes are numbered from 0");
+  }
+  return meshes[static_cast<size_t>(mesh)];
+}
+
+std::optional<std::pair<size_t, size_t>> MeshPredictor::Loaded::target_at(std::string_view name) const {
+  size_t column = 0;
+  for (size_t i = 0; i < targets.size(); ++i) {
+    if (targets[i].name == name) return std::pair(i, column);
+    column += static_cast<size_t>(targets[i].components);
+  }
+  return std::nullopt;
+}
+
+std::pair<size_t, size_t> MeshPredictor::Loaded::known_target(std::string_view name) const {
+  if (const auto at = target_at(name)) return *at;
+  throw invalid_argument("MeshPredictor: field", "one that is predicted: " + task.inputs().target_names(),
+                         fmt::format("\"{}\"", name), "name one of them");
+}
+
+void MeshPredictor::Loaded::check_size(const FieldInfo& field, size_t got, int64_t mesh) const {
+  const int64_t nodes = data->meshes[static_cast<size_t>(mesh)].view.nodes;
+  const int64_t rows = field.on == FieldOn::node ? nodes : 1;
+  if (std::cmp_equal(got, rows * field.components)) return;
+  throw invalid_argument("MeshPredictor: field " + field.name,
+                         fmt::format("[{}, {}] on mesh {}", rows, field.components, mesh),
+                         fmt::format("{} numbers", got), "give all components of all its rows");
+}
+
+void MeshPredictor::Loaded::set_target(std::string_view name, Numbers values, int64_t mesh,
+                                       std::vector<float>& to, bool boundary) {
+  const auto [index, column] = known_target(name);
+  const FieldInfo& field = targets[index];
+  check_size(field, values.size(), mesh);
+  const MeshView& view = data->meshes[static_cast<size_t>(mesh)].view;
+  const auto width = static_cast<size_t>(task.inputs().outputs());
+  const auto components = static_cast<size_t>(field.components);
+  const auto offset = trained.offsets.find(field.name);
+  const bool moved = offset != trained.offsets.end();
+  for (size_t i = 0; i < static_cast<size_t>(view.nodes); ++i) {
+    if (boundary && task.inputs().is_predicted(view.node_type[i])) continue;
+    for (size_t c = 0; c < components; ++c) {
+      const double value = values[i * components + c];
+      to[i * width + column + c] = static_cast<float>(moved ? value - offset->second[c] : value);
+    }
+  }
+}
+
+void MeshPredictor::Loaded::check_all_set() const {
+  const auto missing = [](const std::string& name, size_t mesh, const char* which) {
+    return invalid_argument(fmt::format("MeshPredictor: mesh {}, field {}", mesh, name),
+                            fmt::format("values{}", which), "none", "call set_field before predict");
+  };
+  for (size_t mesh = 0; mesh < meshes.size(); ++mesh) {
+    for (size_t i = 0; i < data->fields.size(); ++i) {
+      const std::string& name = data->fields[i].name;
+      if (const auto target = target_at(name)) {
+        if (steady()) continue;
+        if (meshes[mesh].set_now[target->first] == 0) throw missing(name, mesh, "");
+        if (second_change() && meshes[mesh].set_before[target->first] == 0)
+          throw missing(name, mesh, " one step before (set_previous_field)");
+      } else if (!meshes[mesh].given[i].given()) {
+        throw missing(name, mesh, "");
+      }
+    }
+  }
+}
+
+void MeshPredictor::Loaded::write_edges() {
+  for (size_t i = 0; i < meshes.size(); ++i)
+    task.inputs().write_edge_features(written, data->meshes[i].view, before[i], normalizers, scratch);
+  uploaded = false;
+}
+
+void MeshPredictor::Loaded::write_nodes() {
+  for (size_t i = 0; i < meshes.size(); ++i) {
+    MeshState& mesh = meshes[i];
+    for (size_t field = 0; field < mesh.given.size(); ++field)
+      data->trajectories[i].fields[field] = mesh.given[field].read();
+    task.inputs().write_node_features(written, task.dataset().trajectory(static_cast<int64_t>(i)), 0,
+                                      mesh.state, before[i], normalizers, scratch);
+  }
+}
+
+void MeshPredictor::Loaded::step() {
+  write_nodes();
+  const Stream& stream = runtime.stream();
+  if (stream.on_gpu() && uploaded) {
+    copy(written.graph.node_features, batch.graph.node_features, stream);
+  } else if (stream.on_gpu()) {
+    const Shape all{host->bytes()};
+    copy(Tensor::over(host, 0, all, DType::u8), Tensor::over(device, 0, all, DType::u8), stream);
+  }
+  uploaded = true;
+  Tape tape(runtime, Tape::Mode::evaluate);
+  const Tensor prediction = to_host(forward(model, tape, batch.graph).front().value(), stream);
+  for (size_t i = 0; i < meshes.size(); ++i) {
+    const MeshView& view = data->meshes[i].view;
+    const Tensor rows = prediction.row_range(before[i].nodes, before[i].nodes + view.nodes);
+    FieldState& state = meshes[i].state;
+    if (const auto* dynamics = task.as<MeshDynamics>()) {
+      dynamics->advance_in_place(view, rows, normalizers, scratch, state);
+    } else {
+      task.as<SteadyField>()->replace_predicted(view, rows, normalizers, scratch, state.current);
+    }
+  }
+}
+
+MeshPredictor::MeshPredictor(Runtime& runtime, const fs::path& checkpoint)
+    : loaded_(std::make_unique<Loaded>(runtime, checkpoint)) {}
+MeshPredictor::~MeshPredictor() = default;
+MeshPredictor::MeshPredictor(MeshPredictor&&) noexcept = default;
+MeshPredictor& MeshPredictor::operator=(MeshPredictor&&) noexcept = default;
+
+const Config& MeshPredictor::config() const { return loaded_->config; }
+int MeshPredictor::dim() const { return loaded_->data->dim; }
+double MeshPredictor::dt() const { return loaded_->trained.dt; }
+const std::vector<FieldInfo>& MeshPredictor::inputs() const { return loaded_->inputs; }
+const std::vector<FieldInfo>& MeshPredictor::targets() const { return loaded_->targets; }
+
+void MeshPredictor::set_meshes(std::span<const MeshArrays> meshes) {
+  Loaded& s = *loaded_;
+  if (meshes.empty()) throw invalid_argument("MeshPredictor: set_meshes", "a mesh or more", "none");
+  std::deque<MeshState> held;
+  std::vector<Dataset::MeshSizes> before;
+  auto data = empty_data(s.trained, s.config);
+  data->splits.front().count = std::ssize(meshes);
+  const size_t targets = s.targets.size();
+  const auto width = static_cast<size_t>(s.task.inputs().outputs());
+  Dataset::MeshSizes all;
+  for (size_t i = 0; i < meshes.size(); ++i) {
+    HeldMesh mesh(*data, meshes[i], fmt::format("MeshPredictor: mesh {}", i));
+    const MeshView& view = data->meshes.back().view;
+    const auto values = static_cast<size_t>(view.nodes) * width;
+    data->trajectories.push_back({.mesh = static_cast<int64_t>(i),
+                                  .frames = 1,
+                                  .fields = std::vector<std::span<const float>>(data->fields.size())});
+    held.push_back({.mesh = std::move(mesh),
+                    .state = {std::vector<float>(values), std::vector<float>(s.second_change() ? values : 0)},
+                    .given = std::vector<HeldNumbers>(data->fields.size()),
+                    .set_now = std::vector<uint8_t>(targets),
+                    .set_before = std::vector<uint8_t>(targets)});
+    before.push_back(all);
+    all.nodes += view.nodes;
+    all.edges += view.edges;
+  }
+  s.meshes.clear();  // until the new ones have their memory
+  s.data = std::move(data);
+  s.before = std::move(before);
+  s.task = make_task(s.config, Dataset::over(s.data));
+  const BatchLayout layout(s.task.sizes(), {all.nodes, all.edges}, s.config.precision,
+                           BatchLayout::Sizes::exact);
+  s.batch = s.written = {};
+  s.host = s.device = nullptr;
+  s.host = batch_memory_to_write(s.runtime, layout.bytes());
+  s.device = s.runtime.stream().on_gpu() ? device_batch_memory(s.runtime, layout.bytes()) : s.host;
+  s.written = layout.batch(s.host);
+  s.batch = layout.batch(s.device);
+  for (size_t i = 0; i < meshes.size(); ++i) {
+    append_to_union(s.written.graph.edge_sets.front().graph, s.data->meshes[i].view, s.before[i]);
+    s.batch.graph.graph_offsets.push_back(s.before[i].nodes);
+  }
+  s.batch.graph.graph_offsets.push_back(all.nodes);
+  s.meshes = std::move(held);
+  s.write_edges();
+}
+
+void MeshPredictor::positions_changed() {
+  for (MeshState& mesh : loaded_->meshes) mesh.mesh.read_positions();
+  loaded_->write_edges();
+}
+
+void MeshPredictor::set_field(std::string_view name, Numbers values, int64_t mesh) {
+  Loaded& s = *loaded_;
+  MeshState& on = s.mesh_at(mesh);
+  if (const auto target = s.target_at(name)) {
+    s.set_target(name, values, mesh, on.state.current, false);
+    on.set_now[target->first] = 1;
+    return;
+  }
+  const auto field = std::ranges::find(s.data->fields, name, &FieldInfo::name);
+  if (field == s.data->fields.end()) {
+    std::string names;
+    for (const FieldInfo& known : s.data->fields) names += (names.empty() ? "" : ", ") + known.name;
+    throw invalid_argument("MeshPredictor: field", "one of the model's: " + names,
+                           fmt::format("\"{}\"", name), "name one of them");
+  }
+  s.check_size(*field, values.size(), mesh);
+  on.given[static_cast<size_t>(field - s.data->fields.begin())] = {values, s.offset_of(field->name)};
+}
+
+void MeshPredictor::set_previous_field(std::string_view name, Numbers values, int64_t mesh) {
+  Loaded& s = *loaded_;
+  MeshState& on = s.mesh_at(mesh);
+  if (!s.second_change()) {
+    throw invalid_argument("MeshPredictor: set_previous_field", "a model of second changes",
+                           "one that steps from a single frame", "leave this call out");
+  }
+  s.set_target(name, values, mesh, on.state.previous, false);
+  on.set_before[s.known_target(name).first] = 1;
+}
+
+void MeshPredictor::set_boundary(std::string_view name, Numbers values, int64_t mesh) {
+  MeshState& on = loaded_->mesh_at(mesh);
+  loaded_->set_target(name, values, mesh, on.state.current, true);
+}
+
+void MeshPredictor::predict(int64_t steps) {
+  Loaded& s = *loaded_;
+  s.mesh_at(0);
+  if (steps < 1 || (steps > 1 && s.steady())) {
+    throw invalid_argument("MeshPredictor: steps", s.steady() ? "1: fields without time" : "1 or more",
+                           fmt::format("{}", steps));
+  }
+  s.check_all_set();
+  for (int64_t i = 0; i < steps; ++i) s.step();
+}
+
+void MeshPredictor::get_field(std::string_view name, WritableNumbers values, int64_t mesh) const {
+  Loaded& s = *loaded_;
+  const MeshState& on = s.mesh_at(mesh);
+  const auto [index, column] = s.known_target(name);
+  const FieldInfo& field = targets()[index];
+  s.check_size(field, values.size(), mesh);
+  const auto width = static_cast<size_t>(s.task.inputs().outputs());
+  const auto components = static_cast<size_t>(field.components);
+  const auto offset = s.trained.offsets.find(field.name);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const double value =
+        static_cast<double>(on.state.current[i / components * width + column + i % components]);
+    values.set(i, offset == s.trained.offsets.end() ? value : value + offset->second[i % components]);
+  }
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// MeshPredictor: predicts on meshes in memory with the model of a checkpoint. It needs no data set: features
+// of edges, node types, normalisation and steps in time are made by the code that trains.
+#pragma once
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <meshgrad/train/data/field_info.h>
+#include <meshgrad/train/embed/arrays.h>
+
+#pragma GCC visibility push(default)
+namespace meshgrad {
+
+struct Config;
+class Runtime;
+
+/// One thread at a time may use it, and no other may use its Runtime meanwhile.
+class MeshPredictor {
+ public:
+  /// `checkpoint` is a file that train wrote, of this or an earlier version; one that does not describe its
+  /// fields is refused. The runtime outlives it. Throws DataError, DeviceError and OutOfMemory.
+  MeshPredictor(Runtime& runtime, const std::filesystem::path& checkpoint);
+  ~MeshPredictor();
+  MeshPredictor(MeshPredictor&&) noexcept;
+  MeshPredictor& operator=(MeshPredictor&&) noexcept;
+
+  /// How the model was trained.
+  const Config& config() const;
+  int dim() const;                                ///< of positions: 2 or 3
+  double dt() const;                              ///< seconds that one step covers; 0 when unknown
+  const std::vector<FieldInfo>& inputs() const;   ///< fields to set, on nodes or on the whole mesh ("graph")
+  const std::vector<FieldInfo>& targets() const;  ///< fields that are predicted
+
+  /// One mesh instead of those before. Its fields are unset. Positions and node types stay borrowed; cells
+  /// and edges are read now. Throws DataError for node numbers and types that do not exist.
+  void set_mesh(const MeshArrays& mesh) { set_meshes({&mesh, 1}); }
+  /// Several meshes that are predicted together, numbered from 0.
+  void set_meshes(std::span<const MeshArrays> meshes);
+  /// Reads the positions again, after the host application has changed them.
+  void positions_changed();
+
+  /// Sets a field, [nodes, components], or [components] of a field on the whole mesh. A target is the state
+  /// to step from, and is read now; with task.name = "steady_field" it is optional, the values of nodes that
+  /// are not predicted. Any other input stays borrowed, and is read by each prediction. Throws
+  /// InvalidArgument for another name or size.
+  void set_field(std::string_view name, Numbers values, int64_t mesh = 0);
+  /// A target one step before; needed where second changes are predicted (data.predict).
+  void set_previous_field(std::string_view name, Numbers values, int64_t mesh = 0);
+  /// A target at the nodes that are not predicted; `values` are those of all nodes.
+  void set_boundary(std::string_view name, Numbers values, int64_t mesh = 0);
+
+  /// Predicts `steps` steps, each from the one before. Nodes that are not predicted keep their values. With
+  /// task.name = "steady_field" the one step is the solution. Returns when the result is there. Throws
+  /// InvalidArgument when a field is not set.
+  void predict(int64_t steps = 1);
+  /// A target as it stands now, [nodes, components].
+  void get_field(std::string_view name, WritableNumbers values, int64_t mesh = 0) const;
+
+ private:
+  struct Loaded;
+  std::unique_ptr<Loaded> loaded_;
+};
+
+}  // namespace meshgrad
+#pragma GCC visibility pop

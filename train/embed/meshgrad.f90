@@ -1,0 +1,658 @@
+! SPDX-License-Identifier: Apache-2.0
+!> meshgrad for Fortran 2008: predicts on meshes in memory, and trains on what a running solver gives.
+!! docs/embedding.md is the guide; meshgrad.h says what each call does.
+!!
+!! Arrays are passed as numbers(x) of real32, real64 or default integer arrays of rank 1 to 3. They are
+!! borrowed: declare them `target`, and pass whole arrays or contiguous parts. The components of a field are
+!! its first extent: velocity(2, nodes). Node numbers start at 1.
+!!
+!! Without `status`, a call that fails ends the program by `error stop` with its text; with it, the program
+!! goes on, and meshgrad_error_text() has the text.
+module meshgrad
+  use, intrinsic :: iso_c_binding
+  use, intrinsic :: iso_fortran_env, only: error_unit, real32, real64, int32, int64
+  implicit none
+  private
+  public :: numbers, meshgrad_array, meshgrad_runtime, meshgrad_predictor, meshgrad_trainer
+  public :: meshgrad_version, meshgrad_error_text
+  integer, parameter, public :: meshgrad_ok = 0, meshgrad_invalid_argument = 1, meshgrad_config_error = 2, &
+    meshgrad_data_error = 3, meshgrad_out_of_memory = 4, meshgrad_device_error = 5, meshgrad_rank_error = 6, &
+    meshgrad_internal_error = 7
+
+  !> meshgrad_array of meshgrad.h.
+  type, bind(c) :: meshgrad_array
+    private
+    type(c_ptr) :: data = c_null_ptr
+    integer(c_int32_t) :: dtype = 0, rank = 0
+    integer(c_int64_t) :: extents(3) = 0
+    integer(c_int32_t) :: device = 0
+  end type
+
+  !> meshgrad_mesh of meshgrad.h.
+  type, bind(c) :: c_mesh
+    integer(c_size_t) :: size
+    type(meshgrad_array) :: positions, cells, edges, node_type
+    integer(c_int32_t) :: first_node
+  end type
+
+  !> meshgrad_runtime_options of meshgrad.h.
+  type, bind(c) :: c_runtime_options
+    integer(c_size_t) :: size
+    type(c_ptr) :: device
+    integer(c_int32_t) :: threads
+    integer(c_int64_t) :: memory_limit
+    type(c_ptr) :: cuda_stream
+    type(c_funptr) :: allocate, release
+    type(c_ptr) :: memory_context
+    integer(c_int64_t) :: memory_capacity
+    type(c_funptr) :: log
+    type(c_ptr) :: log_context
+  end type
+
+  !> An array as meshgrad takes it.
+  interface numbers
+    module procedure numbers_r32_1, numbers_r32_2, numbers_r32_3, numbers_r64_1, numbers_r64_2, numbers_r64_3, &
+      numbers_int_1, numbers_int_2
+  end interface
+
+  !> Device, threads and memory. Close it last.
+  type :: meshgrad_runtime
+    type(c_ptr) :: handle = c_null_ptr
+  contains
+    procedure :: open => runtime_open
+    procedure :: close => runtime_close
+  end type
+
+  !> A checkpoint that predicts.
+  type :: meshgrad_predictor
+    type(c_ptr) :: handle = c_null_ptr
+  contains
+    procedure :: open => predictor_open
+    procedure :: close => predictor_close
+    procedure :: dim => predictor_dim
+    procedure :: dt => predictor_dt
+    procedure :: set_mesh => predictor_set_mesh
+    procedure :: positions_changed => predictor_positions_changed
+    procedure :: set_field => predictor_set_field
+    procedure :: set_previous_field => predictor_set_previous_field
+    procedure :: set_boundary => predictor_set_boundary
+    procedure :: predict => predictor_predict
+    procedure :: get_field => predictor_get_field
+  end type
+
+  !> meshgrad_field of meshgrad.h.
+  type, bind(c) :: c_field
+    type(c_ptr) :: name
+    integer(c_int32_t) :: components, on_graph
+    type(c_ptr) :: unit
+  end type
+
+  !> meshgrad_trainer_options of meshgrad.h.
+  type, bind(c) :: c_trainer_options
+    integer(c_size_t) :: size
+    type(c_ptr) :: config
+    integer(c_int32_t) :: dim
+    real(c_double) :: dt
+    type(c_ptr) :: fields
+    integer(c_int32_t) :: field_count, most_recent
+    integer(c_int64_t) :: capacity, held_out_every, held_out
+  end type
+
+  !> Trains within a running solver.
+  type :: meshgrad_trainer
+    type(c_ptr) :: handle = c_null_ptr
+  contains
+    procedure :: open => trainer_open
+    procedure :: load => trainer_load
+    procedure :: close => trainer_close
+    procedure :: set_mesh => trainer_set_mesh
+    procedure :: set_field => trainer_set_field
+    procedure :: append => trainer_append
+    procedure :: restart_trajectory => trainer_restart_trajectory
+    procedure :: train => trainer_train
+    procedure :: held_out_loss => trainer_held_out_loss
+    procedure :: counts => trainer_counts
+    procedure :: save => trainer_save
+  end type
+
+  interface
+    subroutine c_trainer_options_init(options) bind(c, name="meshgrad_trainer_options_init")
+      import
+      type(c_trainer_options), intent(out) :: options
+    end subroutine
+    function c_trainer_create(runtime, options, trainer) bind(c, name="meshgrad_trainer_create")
+      import
+      type(c_ptr), value :: runtime
+      type(c_trainer_options), intent(in) :: options
+      type(c_ptr), intent(out) :: trainer
+      integer(c_int) :: c_trainer_create
+    end function
+    function c_trainer_load(runtime, path, trainer) bind(c, name="meshgrad_trainer_load")
+      import
+      type(c_ptr), value :: runtime
+      character(kind=c_char), intent(in) :: path(*)
+      type(c_ptr), intent(out) :: trainer
+      integer(c_int) :: c_trainer_load
+    end function
+    subroutine c_trainer_destroy(trainer) bind(c, name="meshgrad_trainer_destroy")
+      import
+      type(c_ptr), value :: trainer
+    end subroutine
+    function c_trainer_set_mesh(trainer, mesh) bind(c, name="meshgrad_trainer_set_mesh")
+      import
+      type(c_ptr), value :: trainer
+      type(c_mesh), intent(in) :: mesh
+      integer(c_int) :: c_trainer_set_mesh
+    end function
+    function c_trainer_set_field(trainer, name, values) bind(c, name="meshgrad_trainer_set_field")
+      import
+      type(c_ptr), value :: trainer
+      character(kind=c_char), intent(in) :: name(*)
+      type(meshgrad_array), intent(in) :: values
+      integer(c_int) :: c_trainer_set_field
+    end function
+    function c_trainer_append(trainer) bind(c, name="meshgrad_trainer_append")
+      import
+      type(c_ptr), value :: trainer
+      integer(c_int) :: c_trainer_append
+    end function
+    function c_trainer_restart(trainer) bind(c, name="meshgrad_trainer_restart_trajectory")
+      import
+      type(c_ptr), value :: trainer
+      integer(c_int) :: c_trainer_restart
+    end function
+    function c_trainer_train(trainer, steps, seconds, taken, loss) bind(c, name="meshgrad_trainer_train")
+      import
+      type(c_ptr), value :: trainer
+      integer(c_int64_t), value :: steps
+      real(c_double), value :: seconds
+      integer(c_int64_t), intent(out) :: taken
+      real(c_double), intent(out) :: loss
+      integer(c_int) :: c_trainer_train
+    end function
+    function c_trainer_held_out_loss(trainer, loss) bind(c, name="meshgrad_trainer_held_out_loss")
+      import
+      type(c_ptr), value :: trainer
+      real(c_double), intent(out) :: loss
+      integer(c_int) :: c_trainer_held_out_loss
+    end function
+    function c_trainer_counts(trainer, steps, samples, seen) bind(c, name="meshgrad_trainer_counts")
+      import
+      type(c_ptr), value :: trainer
+      integer(c_int64_t), intent(out) :: steps, samples, seen
+      integer(c_int) :: c_trainer_counts
+    end function
+    function c_trainer_save(trainer, path) bind(c, name="meshgrad_trainer_save")
+      import
+      type(c_ptr), value :: trainer
+      character(kind=c_char), intent(in) :: path(*)
+      integer(c_int) :: c_trainer_save
+    end function
+  end interface
+
+  interface
+    function c_version() bind(c, name="meshgrad_version")
+      import
+      type(c_ptr) :: c_version
+    end function
+    function c_last_error() bind(c, name="meshgrad_last_error")
+      import
+      type(c_ptr) :: c_last_error
+    end function
+    function c_strlen(text) bind(c, name="strlen")
+      import
+      type(c_ptr), value :: text
+      integer(c_size_t) :: c_strlen
+    end function
+    subroutine c_options_init(options) bind(c, name="meshgrad_runtime_options_init")
+      import
+      type(c_runtime_options), intent(out) :: options
+    end subroutine
+    function c_runtime_create(options, runtime) bind(c, name="meshgrad_runtime_create")
+      import
+      type(c_runtime_options), intent(in) :: options
+      type(c_ptr), intent(out) :: runtime
+      integer(c_int) :: c_runtime_create
+    end function
+    subroutine c_runtime_destroy(runtime) bind(c, name="meshgrad_runtime_destroy")
+      import
+      type(c_ptr), value :: runtime
+    end subroutine
+    subroutine c_mesh_init(mesh) bind(c, name="meshgrad_mesh_init")
+      import
+      type(c_mesh), intent(out) :: mesh
+    end subroutine
+    function c_predictor_create(runtime, checkpoint, predictor) bind(c, name="meshgrad_predictor_create")
+      import
+      type(c_ptr), value :: runtime
+      character(kind=c_char), intent(in) :: checkpoint(*)
+      type(c_ptr), intent(out) :: predictor
+      integer(c_int) :: c_predictor_create
+    end function
+    subroutine c_predictor_destroy(predictor) bind(c, name="meshgrad_predictor_destroy")
+      import
+      type(c_ptr), value :: predictor
+    end subroutine
+    function c_predictor_dim(predictor, dim) bind(c, name="meshgrad_predictor_dim")
+      import
+      type(c_ptr), value :: predictor
+      integer(c_int32_t), intent(out) :: dim
+      integer(c_int) :: c_predictor_dim
+    end function
+    function c_predictor_dt(predictor, dt) bind(c, name="meshgrad_predictor_dt")
+      import
+      type(c_ptr), value :: predictor
+      real(c_double), intent(out) :: dt
+      integer(c_int) :: c_predictor_dt
+    end function
+    function c_predictor_set_mesh(predictor, mesh) bind(c, name="meshgrad_predictor_set_mesh")
+      import
+      type(c_ptr), value :: predictor
+      type(c_mesh), intent(in) :: mesh
+      integer(c_int) :: c_predictor_set_mesh
+    end function
+    function c_predictor_positions_changed(predictor) bind(c, name="meshgrad_predictor_positions_changed")
+      import
+      type(c_ptr), value :: predictor
+      integer(c_int) :: c_predictor_positions_changed
+    end function
+    function c_predictor_set_field(predictor, mesh, name, values) bind(c, name="meshgrad_predictor_set_field")
+      import
+      type(c_ptr), value :: predictor
+      integer(c_int32_t), value :: mesh
+      character(kind=c_char), intent(in) :: name(*)
+      type(meshgrad_array), intent(in) :: values
+      integer(c_int) :: c_predictor_set_field
+    end function
+    function c_predictor_set_previous_field(predictor, mesh, name, values) &
+        bind(c, name="meshgrad_predictor_set_previous_field")
+      import
+      type(c_ptr), value :: predictor
+      integer(c_int32_t), value :: mesh
+      character(kind=c_char), intent(in) :: name(*)
+      type(meshgrad_array), intent(in) :: values
+      integer(c_int) :: c_predictor_set_previous_field
+    end function
+    function c_predictor_set_boundary(predictor, mesh, name, values) &
+        bind(c, name="meshgrad_predictor_set_boundary")
+      import
+      type(c_ptr), value :: predictor
+      integer(c_int32_t), value :: mesh
+      character(kind=c_char), intent(in) :: name(*)
+      type(meshgrad_array), intent(in) :: values
+      integer(c_int) :: c_predictor_set_boundary
+    end function
+    function c_predictor_predict(predictor, steps) bind(c, name="meshgrad_predictor_predict")
+      import
+      type(c_ptr), value :: predictor
+      integer(c_int64_t), value :: steps
+      integer(c_int) :: c_predictor_predict
+    end function
+    function c_predictor_get_field(predictor, mesh, name, values) bind(c, name="meshgrad_predictor_get_field")
+      import
+      type(c_ptr), value :: predictor
+      integer(c_int32_t), value :: mesh
+      character(kind=c_char), intent(in) :: name(*)
+      type(meshgrad_array), intent(in) :: values
+      integer(c_int) :: c_predictor_get_field
+    end function
+  end interface
+
+contains
+
+  !> Text of a C string.
+  function text_of(pointer) result(text)
+    type(c_ptr), intent(in) :: pointer
+    character(:), allocatable :: text
+    character(kind=c_char), pointer :: characters(:)
+    integer :: i
+    call c_f_pointer(pointer, characters, [c_strlen(pointer)])
+    allocate (character(size(characters)) :: text)
+    do i = 1, size(characters)
+      text(i:i) = characters(i)
+    end do
+  end function
+
+  function meshgrad_version() result(text)
+    character(:), allocatable :: text
+    text = text_of(c_version())
+  end function
+
+  !> Of this thread's last error.
+  function meshgrad_error_text() result(text)
+    character(:), allocatable :: text
+    text = text_of(c_last_error())
+  end function
+
+  subroutine finish(got, status)
+    integer(c_int), intent(in) :: got
+    integer, intent(out), optional :: status
+    if (present(status)) then
+      status = got
+    else if (got /= meshgrad_ok) then
+      write (error_unit, '(2a)') 'meshgrad: ', meshgrad_error_text()
+      error stop 1
+    end if
+  end subroutine
+
+  pure function zero_ended(text) result(ended)
+    character(*), intent(in) :: text
+    character(kind=c_char, len=len(text) + 1) :: ended
+    ended = text//c_null_char
+  end function
+
+  ! Extents are reversed: Fortran's first is C's last.
+
+  function numbers_r32_1(x) result(array)
+    real(real32), intent(in), contiguous, target :: x(:)
+    type(meshgrad_array) :: array
+    array%data = c_loc(x)
+    array%rank = 1
+    array%extents(1) = size(x)
+  end function
+
+  function numbers_r32_2(x) result(array)
+    real(real32), intent(in), contiguous, target :: x(:, :)
+    type(meshgrad_array) :: array
+    array%data = c_loc(x)
+    array%rank = 2
+    array%extents(1:2) = [size(x, 2), size(x, 1)]
+  end function
+
+  function numbers_r32_3(x) result(array)
+    real(real32), intent(in), contiguous, target :: x(:, :, :)
+    type(meshgrad_array) :: array
+    array%data = c_loc(x)
+    array%rank = 3
+    array%extents = [size(x, 3), size(x, 2), size(x, 1)]
+  end function
+
+  function numbers_r64_1(x) result(array)
+    real(real64), intent(in), contiguous, target :: x(:)
+    type(meshgrad_array) :: array
+    array%data = c_loc(x)
+    array%dtype = 1
+    array%rank = 1
+    array%extents(1) = size(x)
+  end function
+
+  function numbers_r64_2(x) result(array)
+    real(real64), intent(in), contiguous, target :: x(:, :)
+    type(meshgrad_array) :: array
+    array%data = c_loc(x)
+    array%dtype = 1
+    array%rank = 2
+    array%extents(1:2) = [size(x, 2), size(x, 1)]
+  end function
+
+  function numbers_r64_3(x) result(array)
+    real(real64), intent(in), contiguous, target :: x(:, :, :)
+    type(meshgrad_array) :: array
+    array%data = c_loc(x)
+    array%dtype = 1
+    array%rank = 3
+    array%extents = [size(x, 3), size(x, 2), size(x, 1)]
+  end function
+
+  function numbers_int_1(x) result(array)
+    integer(int32), intent(in), contiguous, target :: x(:)
+    type(meshgrad_array) :: array
+    array%data = c_loc(x)
+    array%dtype = 2
+    array%rank = 1
+    array%extents(1) = size(x)
+  end function
+
+  function numbers_int_2(x) result(array)
+    integer(int32), intent(in), contiguous, target :: x(:, :)
+    type(meshgrad_array) :: array
+    array%data = c_loc(x)
+    array%dtype = 2
+    array%rank = 2
+    array%extents(1:2) = [size(x, 2), size(x, 1)]
+  end function
+
+  !> device: "cpu", "cuda", "cuda:1" or "auto". threads: 0 is all that the process may use.
+  subroutine runtime_open(self, device, threads, status)
+    class(meshgrad_runtime), intent(inout) :: self
+    character(*), intent(in), optional :: device
+    integer, intent(in), optional :: threads
+    integer, intent(out), optional :: status
+    type(c_runtime_options) :: options
+    character(kind=c_char, len=32), target :: word
+    call c_options_init(options)
+    if (present(device)) then
+      word = zero_ended(device)
+      options%device = c_loc(word)
+    end if
+    if (present(threads)) options%threads = threads
+    call finish(c_runtime_create(options, self%handle), status)
+  end subroutine
+
+  subroutine runtime_close(self)
+    class(meshgrad_runtime), intent(inout) :: self
+    call c_runtime_destroy(self%handle)
+    self%handle = c_null_ptr
+  end subroutine
+
+  subroutine predictor_open(self, runtime, checkpoint, status)
+    class(meshgrad_predictor), intent(inout) :: self
+    type(meshgrad_runtime), intent(in) :: runtime
+    character(*), intent(in) :: checkpoint
+    integer, intent(out), optional :: status
+    call finish(c_predictor_create(runtime%handle, zero_ended(checkpoint), self%handle), status)
+  end subroutine
+
+  subroutine predictor_close(self)
+    class(meshgrad_predictor), intent(inout) :: self
+    call c_predictor_destroy(self%handle)
+    self%handle = c_null_ptr
+  end subroutine
+
+  !> Coordinates of a position: 2 or 3.
+  function predictor_dim(self) result(dim)
+    class(meshgrad_predictor), intent(in) :: self
+    integer(int32) :: dim
+    call finish(c_predictor_dim(self%handle, dim))
+  end function
+
+  !> Seconds that a step covers; 0 when unknown.
+  function predictor_dt(self) result(dt)
+    class(meshgrad_predictor), intent(in) :: self
+    real(real64) :: dt
+    call finish(c_predictor_dt(self%handle, dt))
+  end function
+
+  !> positions(dim, nodes); cells(nodes of a cell, cells) or edges(2, edges); node_type(nodes), 0 everywhere
+  !! when absent.
+  subroutine predictor_set_mesh(self, positions, cells, edges, node_type, status)
+    class(meshgrad_predictor), intent(in) :: self
+    type(meshgrad_array), intent(in) :: positions
+    type(meshgrad_array), intent(in), optional :: cells, edges, node_type
+    integer, intent(out), optional :: status
+    call finish(c_predictor_set_mesh(self%handle, mesh_of(positions, cells, edges, node_type)), status)
+  end subroutine
+
+  function mesh_of(positions, cells, edges, node_type) result(mesh)
+    type(meshgrad_array), intent(in) :: positions
+    type(meshgrad_array), intent(in), optional :: cells, edges, node_type
+    type(c_mesh) :: mesh
+    call c_mesh_init(mesh)
+    mesh%first_node = 1
+    mesh%positions = positions
+    if (present(cells)) mesh%cells = cells
+    if (present(edges)) mesh%edges = edges
+    if (present(node_type)) mesh%node_type = node_type
+  end function
+
+  subroutine predictor_positions_changed(self, status)
+    class(meshgrad_predictor), intent(in) :: self
+    integer, intent(out), optional :: status
+    call finish(c_predictor_positions_changed(self%handle), status)
+  end subroutine
+
+  subroutine predictor_set_field(self, name, values, status)
+    class(meshgrad_predictor), intent(in) :: self
+    character(*), intent(in) :: name
+    type(meshgrad_array), intent(in) :: values
+    integer, intent(out), optional :: status
+    call finish(c_predictor_set_field(self%handle, 0, zero_ended(name), values), status)
+  end subroutine
+
+  subroutine predictor_set_previous_field(self, name, values, status)
+    class(meshgrad_predictor), intent(in) :: self
+    character(*), intent(in) :: name
+    type(meshgrad_array), intent(in) :: values
+    integer, intent(out), optional :: status
+    call finish(c_predictor_set_previous_field(self%handle, 0, zero_ended(name), values), status)
+  end subroutine
+
+  subroutine predictor_set_boundary(self, name, values, status)
+    class(meshgrad_predictor), intent(in) :: self
+    character(*), intent(in) :: name
+    type(meshgrad_array), intent(in) :: values
+    integer, intent(out), optional :: status
+    call finish(c_predictor_set_boundary(self%handle, 0, zero_ended(name), values), status)
+  end subroutine
+
+  subroutine predictor_predict(self, steps, status)
+    class(meshgrad_predictor), intent(in) :: self
+    integer, intent(in) :: steps
+    integer, intent(out), optional :: status
+    call finish(c_predictor_predict(self%handle, int(steps, int64)), status)
+  end subroutine
+
+  !> Overwrites the array that `values` describes.
+  subroutine predictor_get_field(self, name, values, status)
+    class(meshgrad_predictor), intent(in) :: self
+    character(*), intent(in) :: name
+    type(meshgrad_array), intent(in) :: values
+    integer, intent(out), optional :: status
+    call finish(c_predictor_get_field(self%handle, 0, zero_ended(name), values), status)
+  end subroutine
+
+  !> `config` is TOML text (docs/config.md). Field i is names(i), of components(i) on each node, or where
+  !! on_graph(i) is true one row for the whole mesh.
+  subroutine trainer_open(self, runtime, config, dim, names, components, on_graph, dt, most_recent, capacity, &
+      held_out_every, held_out, status)
+    class(meshgrad_trainer), intent(inout) :: self
+    type(meshgrad_runtime), intent(in) :: runtime
+    character(*), intent(in) :: config, names(:)
+    integer, intent(in) :: dim, components(:)
+    logical, intent(in), optional :: on_graph(:), most_recent
+    real(real64), intent(in), optional :: dt
+    integer, intent(in), optional :: capacity, held_out_every, held_out
+    integer, intent(out), optional :: status
+    type(c_trainer_options) :: options
+    type(c_field), target :: fields(size(names))
+    character(kind=c_char, len=len(names) + 1), target :: ended(size(names))
+    character(kind=c_char, len=len(config) + 1), target :: text
+    integer :: i
+    call c_trainer_options_init(options)
+    text = zero_ended(config)
+    do i = 1, size(names)
+      ended(i) = zero_ended(trim(names(i)))
+      fields(i) = c_field(c_loc(ended(i)), components(i), 0, c_null_ptr)
+      if (present(on_graph)) fields(i)%on_graph = merge(1, 0, on_graph(i))
+    end do
+    options%config = c_loc(text)
+    options%dim = dim
+    options%fields = c_loc(fields)
+    options%field_count = size(names)
+    if (present(dt)) options%dt = dt
+    if (present(most_recent)) options%most_recent = merge(1, 0, most_recent)
+    if (present(capacity)) options%capacity = capacity
+    if (present(held_out_every)) options%held_out_every = held_out_every
+    if (present(held_out)) options%held_out = held_out
+    call finish(c_trainer_create(runtime%handle, options, self%handle), status)
+  end subroutine
+
+  !> Goes on where save was called.
+  subroutine trainer_load(self, runtime, path, status)
+    class(meshgrad_trainer), intent(inout) :: self
+    type(meshgrad_runtime), intent(in) :: runtime
+    character(*), intent(in) :: path
+    integer, intent(out), optional :: status
+    call finish(c_trainer_load(runtime%handle, zero_ended(path), self%handle), status)
+  end subroutine
+
+  subroutine trainer_close(self)
+    class(meshgrad_trainer), intent(inout) :: self
+    call c_trainer_destroy(self%handle)
+    self%handle = c_null_ptr
+  end subroutine
+
+  !> As predictor%set_mesh; the mesh is copied.
+  subroutine trainer_set_mesh(self, positions, cells, edges, node_type, status)
+    class(meshgrad_trainer), intent(in) :: self
+    type(meshgrad_array), intent(in) :: positions
+    type(meshgrad_array), intent(in), optional :: cells, edges, node_type
+    integer, intent(out), optional :: status
+    call finish(c_trainer_set_mesh(self%handle, mesh_of(positions, cells, edges, node_type)), status)
+  end subroutine
+
+  !> A field of the frame that is being made; copied.
+  subroutine trainer_set_field(self, name, values, status)
+    class(meshgrad_trainer), intent(in) :: self
+    character(*), intent(in) :: name
+    type(meshgrad_array), intent(in) :: values
+    integer, intent(out), optional :: status
+    call finish(c_trainer_set_field(self%handle, zero_ended(name), values), status)
+  end subroutine
+
+  !> Ends the frame.
+  subroutine trainer_append(self, status)
+    class(meshgrad_trainer), intent(in) :: self
+    integer, intent(out), optional :: status
+    call finish(c_trainer_append(self%handle), status)
+  end subroutine
+
+  !> The frames from now on do not continue those before.
+  subroutine trainer_restart_trajectory(self, status)
+    class(meshgrad_trainer), intent(in) :: self
+    integer, intent(out), optional :: status
+    call finish(c_trainer_restart(self%handle), status)
+  end subroutine
+
+  !> Up to `steps` steps; fewer where the next would not end within `seconds`.
+  subroutine trainer_train(self, steps, seconds, taken, loss, status)
+    class(meshgrad_trainer), intent(in) :: self
+    integer, intent(in) :: steps
+    real(real64), intent(in), optional :: seconds
+    integer, intent(out), optional :: taken
+    real(real64), intent(out), optional :: loss
+    integer, intent(out), optional :: status
+    integer(c_int64_t) :: c_taken
+    real(c_double) :: c_loss, c_seconds
+    c_taken = 0
+    c_loss = 0
+    c_seconds = -1
+    if (present(seconds)) c_seconds = max(seconds, 0.0_real64)
+    call finish(c_trainer_train(self%handle, int(steps, int64), c_seconds, c_taken, c_loss), status)
+    if (present(taken)) taken = int(c_taken)
+    if (present(loss)) loss = c_loss
+  end subroutine
+
+  !> Mean squared error of normalised targets over the held-out samples; NaN without any.
+  function trainer_held_out_loss(self) result(loss)
+    class(meshgrad_trainer), intent(in) :: self
+    real(real64) :: loss
+    call finish(c_trainer_held_out_loss(self%handle, loss))
+  end function
+
+  !> Steps taken, samples kept for training, samples so far.
+  subroutine trainer_counts(self, steps, samples, seen)
+    class(meshgrad_trainer), intent(in) :: self
+    integer(int64), intent(out) :: steps, samples, seen
+    call finish(c_trainer_counts(self%handle, steps, samples, seen))
+  end subroutine
+
+  !> Everything in one file, which predictor%open reads, too.
+  subroutine trainer_save(self, path, status)
+    class(meshgrad_trainer), intent(in) :: self
+    character(*), intent(in) :: path
+    integer, intent(out), optional :: status
+    call finish(c_trainer_save(self%handle, zero_ended(path)), status)
+  end subroutine
+
+end module

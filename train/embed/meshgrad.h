@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * meshgrad for C, C++ and everything that calls C: predict on meshes in memory, and train on what a running
+ * solver gives. docs/embedding.md is the guide.
+ *
+ * Every function that can fail returns a meshgrad_status; meshgrad_last_error() has the text. Nothing is
+ * printed, no exception crosses the border, no signal handler is installed, and the process is never ended.
+ *
+ * Threads: a handle, and all handles made from one runtime, are used by one thread at a time. Handles of
+ * different runtimes may be used at the same time. After fork(), the child must not use its parent's handles.
+ *
+ * ABI: functions are only added, and structures only grow at their end: set `size` by the _init function.
+ */
+#ifndef MESHGRAD_H
+#define MESHGRAD_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define MESHGRAD_VERSION_MAJOR 0
+#define MESHGRAD_VERSION_MINOR 1
+#define MESHGRAD_VERSION_PATCH 0
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default)
+
+typedef enum meshgrad_status {
+  MESHGRAD_OK = 0,
+  MESHGRAD_INVALID_ARGUMENT = 1, /* an argument that the function excludes */
+  MESHGRAD_CONFIG_ERROR = 2,     /* a configuration key */
+  MESHGRAD_DATA_ERROR = 3,       /* a file or a mesh */
+  MESHGRAD_OUT_OF_MEMORY = 4,
+  MESHGRAD_DEVICE_ERROR = 5,
+  MESHGRAD_RANK_ERROR = 6,    /* another process of the job */
+  MESHGRAD_INTERNAL_ERROR = 7 /* a fault of meshgrad */
+} meshgrad_status;
+
+/* "0.1.0", of the library that runs. Any thread. */
+const char* meshgrad_version(void);
+/* The text of this thread's last error: place, what was needed, what was found, the fix. Empty before the
+ * first one; valid until the thread's next error. Any thread. */
+const char* meshgrad_last_error(void);
+
+/* ---- Arrays: borrowed, row-major without gaps, in the host's memory ---- */
+
+typedef enum meshgrad_dtype { MESHGRAD_F32 = 0, MESHGRAD_F64 = 1, MESHGRAD_I32 = 2 } meshgrad_dtype;
+typedef enum meshgrad_device { MESHGRAD_CPU = 0, MESHGRAD_CUDA = 1 } meshgrad_device;
+
+typedef struct meshgrad_array {
+  void* data;       /* is only written where a function says so */
+  int32_t dtype;    /* a meshgrad_dtype */
+  int32_t rank;     /* 1 to 3; 0: no array */
+  int64_t shape[3]; /* {rows, columns}; the first `rank` count */
+  int32_t device;   /* a meshgrad_device; today MESHGRAD_CPU alone */
+} meshgrad_array;
+
+/* ---- Runtime: device, threads, memory, log ---- */
+
+typedef struct meshgrad_runtime meshgrad_runtime;
+
+typedef struct meshgrad_runtime_options {
+  size_t size;          /* of this structure: set by meshgrad_runtime_options_init */
+  const char* device;   /* "cpu", "cuda", "cuda:1" or "auto"; NULL: "cpu" */
+  int32_t threads;      /* of the CPU, the calling one included; 0: all that the process may use */
+  int64_t memory_limit; /* bytes; 0: none */
+  void* cuda_stream; /* a cudaStream_t to queue work on, which outlives the runtime; NULL: one of its own */
+  /* Memory of the host application instead of the device's: both functions or none. They get
+   * `memory_context`, may be called from the thread that uses the runtime, and must not call meshgrad.
+   * `allocate` returns NULL when there is none. At most `memory_capacity` bytes are held at a time. */
+  void* (*allocate)(void* memory_context, int64_t bytes);
+  void (*release)(void* memory_context, void* memory, int64_t bytes);
+  void* memory_context;
+  int64_t memory_capacity;
+  /* Receives messages, each one line; NULL: they are dropped. May be called from any thread. */
+  void (*log)(void* log_context, int32_t is_warning, const char* text);
+  void* log_context;
+} meshgrad_runtime_options;
+
+void meshgrad_runtime_options_init(meshgrad_runtime_options* options);
+/* `options` NULL: as initialised. On failure *runtime is NULL. */
+int meshgrad_runtime_create(const meshgrad_runtime_options* options, meshgrad_runtime** runtime);
+/* Waits for queued work. Destroy what was made from it first. NULL is allowed. */
+void meshgrad_runtime_destroy(meshgrad_runtime* runtime);
+
+/* ---- Predictor: a checkpoint on meshes in memory ---- */
+
+typedef struct meshgrad_predictor meshgrad_predictor;
+
+/* A mesh by its cells or by its edges. Positions and node types stay borrowed until the next mesh is set;
+ * cells and edges are read at once. */
+typedef struct meshgrad_mesh {
+  size_t size;              /* of this structure: set by meshgrad_mesh_init */
+  meshgrad_array positions; /* f32 or f64 [nodes, dim] */
+  meshgrad_array cells;     /* i32 [cells, 3, 4 or 8]: triangles, quads in 2-D or tetrahedra, hexahedra */
+  meshgrad_array edges;     /* i32 [edges, 2], once or both ways; where there are no cells */
+  meshgrad_array node_type; /* i32 [nodes]; rank 0: all 0 */
+  int32_t first_node;       /* the number of the first node in cells and edges: 0, or 1 as in Fortran */
+} meshgrad_mesh;
+
+void meshgrad_mesh_init(meshgrad_mesh* mesh);
+
+/* `checkpoint` is a file that `meshgrad train` or meshgrad_trainer_save wrote. */
+int meshgrad_predictor_create(meshgrad_runtime* runtime, const char* checkpoint,
+                              meshgrad_predictor** predictor);
+void meshgrad_predictor_destroy(meshgrad_predictor* predictor);
+
+/* 2 or 3: columns of positions. */
+int meshgrad_predictor_dim(const meshgrad_predictor* predictor, int32_t* dim);
+/* Seconds that a step covers; 0 when unknown. */
+int meshgrad_predictor_dt(const meshgrad_predictor* predictor, double* dt);
+/* Input i, or target i, from 0: name (valid as long as the predictor), components, and whether it is one row
+ * for the whole mesh. MESHGRAD_INVALID_ARGUMENT past the last. */
+int meshgrad_predictor_input(const meshgrad_predictor* predictor, int32_t i, const char** name,
+                             int32_t* components, int32_t* on_graph);
+int meshgrad_predictor_target(const meshgrad_predictor* predictor, int32_t i, const char** name,
+                              int32_t* components);
+
+int meshgrad_predictor_set_mesh(meshgrad_predictor* predictor, const meshgrad_mesh* mesh);
+/* Several meshes that are predicted together; `mesh` below is a number from 0 to count - 1. */
+int meshgrad_predictor_set_meshes(meshgrad_predictor* predictor, const meshgrad_mesh* meshes, int32_t count);
+/* Reads the borrowed positions again, which have changed. */
+int meshgrad_predictor_positions_changed(meshgrad_predictor* predictor);
+
+/* A field, f32 or f64 [nodes, components] (or [nodes]; [components] for one on the whole mesh). A target is
+ * read now; another input stays borrowed, and each prediction reads it. */
+int meshgrad_predictor_set_field(meshgrad_predictor* predictor, int32_t mesh, const char* name,
+                                 const meshgrad_array* values);
+/* A target one step before; needed by models of second changes alone. */
+int meshgrad_predictor_set_previous_field(meshgrad_predictor* predictor, int32_t mesh, const char* name,
+                                          const meshgrad_array* values);
+/* A target at the nodes that are not predicted: new boundary values between steps. */
+int meshgrad_predictor_set_boundary(meshgrad_predictor* predictor, int32_t mesh, const char* name,
+                                    const meshgrad_array* values);
+/* Predicts `steps` steps, each from the one before; returns when they are done. */
+int meshgrad_predictor_predict(meshgrad_predictor* predictor, int64_t steps);
+/* Writes a target as it stands now to values->data. */
+int meshgrad_predictor_get_field(const meshgrad_predictor* predictor, int32_t mesh, const char* name,
+                                 const meshgrad_array* values);
+
+/* ---- Trainer: trains within a running solver ---- */
+
+typedef struct meshgrad_trainer meshgrad_trainer;
+
+typedef struct meshgrad_field {
+  const char* name;
+  int32_t components;
+  int32_t on_graph; /* 1: one row for the whole mesh; 0: one a node */
+  const char* unit; /* for messages; NULL: unknown */
+} meshgrad_field;
+
+typedef struct meshgrad_trainer_options {
+  size_t size;                  /* of this structure: set by meshgrad_trainer_options_init */
+  const char* config;           /* TOML text, as docs/config.md; data.path is not needed */
+  int32_t dim;                  /* of positions: 2 or 3 */
+  double dt;                    /* seconds between frames; 0: unknown */
+  const meshgrad_field* fields; /* those of data.inputs and data.targets */
+  int32_t field_count;
+  int32_t most_recent;    /* 0: each sample is kept with the same probability; 1: the newest are kept */
+  int64_t capacity;       /* samples kept for training */
+  int64_t held_out_every; /* every n-th sample is for evaluation alone; 0: none */
+  int64_t held_out;       /* of these, the newest are kept */
+} meshgrad_trainer_options;
+
+void meshgrad_trainer_options_init(meshgrad_trainer_options* options);
+int meshgrad_trainer_create(meshgrad_runtime* runtime, const meshgrad_trainer_options* options,
+                            meshgrad_trainer** trainer);
+/* Goes on where meshgrad_trainer_save was called: the same calls then give the same bits. */
+int meshgrad_trainer_load(meshgrad_runtime* runtime, const char* path, meshgrad_trainer** trainer);
+void meshgrad_trainer_destroy(meshgrad_trainer* trainer);
+
+/* The mesh of the frames from now on; copied. */
+int meshgrad_trainer_set_mesh(meshgrad_trainer* trainer, const meshgrad_mesh* mesh);
+/* A field of the frame that is being made; copied. One that is not set again keeps its values. */
+int meshgrad_trainer_set_field(meshgrad_trainer* trainer, const char* name, const meshgrad_array* values);
+/* Ends the frame. */
+int meshgrad_trainer_append(meshgrad_trainer* trainer);
+/* The frames from now on do not continue those before. */
+int meshgrad_trainer_restart_trajectory(meshgrad_trainer* trainer);
+/* Takes up to `steps` steps, fewer where the next would not end within `seconds` (below 0: no limit).
+ * `taken`, `loss` (of the last step) may be NULL. */
+int meshgrad_trainer_train(meshgrad_trainer* trainer, int64_t steps, double seconds, int64_t* taken,
+                           double* loss);
+/* Mean squared error of normalised targets over the held-out samples; NaN without any. */
+int meshgrad_trainer_held_out_loss(meshgrad_trainer* trainer, double* loss);
+/* Steps taken, samples kept for training, samples so far; each may be NULL. */
+int meshgrad_trainer_counts(const meshgrad_trainer* trainer, int64_t* steps, int64_t* samples, int64_t* seen);
+/* Everything in one file, which is also a checkpoint for meshgrad_predictor_create. */
+int meshgrad_trainer_save(const meshgrad_trainer* trainer, const char* path);
+
+#pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// OnlineTrainer: trains within a running solver. Frames are appended as the solver makes them, a bounded
+// buffer keeps samples of them, and training takes as many steps, or as much time, as the solver gives.
+#pragma once
+#include <filesystem>
+#include <limits>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include <meshgrad/train/config/config.h>
+#include <meshgrad/train/data/field_info.h>
+#include <meshgrad/train/embed/arrays.h>
+
+#pragma GCC visibility push(default)
+namespace meshgrad {
+
+class Runtime;
+
+enum class Replay : uint8_t {
+  reservoir,   ///< each sample so far is in the buffer with the same probability (Vitter's algorithm R, 1985)
+  most_recent  ///< the newest samples
+};
+
+struct OnlineOptions {
+  int dim = 2;                    ///< of positions: 2 or 3
+  double dt = 0;                  ///< seconds between frames; 0: unknown
+  std::vector<FieldInfo> fields;  ///< the configuration's inputs and targets: name, components, on, unit
+  Replay replay = Replay::reservoir;
+  int64_t capacity = 256;      ///< samples kept for training; one is 2 frames (3 of second changes), or more
+                               ///< with unroll.steps
+  int64_t held_out_every = 8;  ///< every n-th sample is for evaluation alone; 0: none
+  int64_t held_out = 32;       ///< of these, the newest are kept
+};
+
+/// One thread at a time may use it, and no other may use its Runtime meanwhile. All choices depend on
+/// run.seed and on what was appended, never on time: the same calls give the same bits, also across save and
+/// load.
+class OnlineTrainer {
+ public:
+  /// Of `config` these count: task, data (but no file), model, precision, optimizer, schedule (train.steps is
+  /// its end), train.batch, noise, gamma and clip_norm, unroll, loss_scale, normalize.max_samples, run.seed.
+  /// Throws ConfigError for settings that do not fit. The runtime outlives it.
+  OnlineTrainer(Runtime& runtime, const Config& config, const OnlineOptions& options);
+  /// Goes on where save() was called. Throws DataError for a file of anything else.
+  OnlineTrainer(Runtime& runtime, const std::filesystem::path& saved);
+  ~OnlineTrainer();
+  OnlineTrainer(OnlineTrainer&&) noexcept;
+  OnlineTrainer& operator=(OnlineTrainer&&) noexcept;
+
+  const Config& config() const;
+  const OnlineOptions& options() const;
+
+  /// The mesh of the frames from now on, which is copied. Frames before it are not continued.
+  void set_mesh(const MeshArrays& mesh);
+  /// A field of the frame that is being made, [nodes, components]; copied. A field that is not set again
+  /// keeps its values.
+  void set_field(std::string_view name, Numbers values);
+  /// Ends the frame. With enough frames before it there is a sample more, which the normalisers learn from
+  /// unless it is held out. Throws InvalidArgument when a field is not set.
+  void append();
+  /// The frames from now on do not continue those before: the solver was started anew.
+  void restart_trajectory();
+
+  struct Trained {
+    int64_t steps = 0;   ///< taken by this call
+    double loss = 0;     ///< of the last step: mean squared error of normalised targets
+    double seconds = 0;  ///< that the call took
+  };
+  /// Takes up to `steps` steps; fewer where the next one, as long as the longest so far, would not end within
+  /// `seconds`. None while there is no sample. Throws DataError when the loss is not finite.
+  Trained train(int64_t steps, double seconds = std::numeric_limits<double>::infinity());
+
+  /// Mean squared error of normalised targets over the held-out samples; NaN without any.
+  double held_out_loss();
+
+  int64_t steps() const;    ///< taken so far
+  int64_t samples() const;  ///< in the buffer, for training
+  int64_t seen() const;     ///< samples so far, kept or not
+
+  /// Writes everything to one file, which is also a checkpoint: MeshPredictor opens it. The old file stays as
+  /// it was when that fails. Throws DataError.
+  void save(const std::filesystem::path& path) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace meshgrad
+#pragma GCC visibility pop

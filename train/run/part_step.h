@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// The step of a batch whose meshes are cut into parts.
+#pragma once
+#include <meshgrad/train/run/optimizer.h>
+#include <meshgrad/train/task/mesh_parts.h>
+#include <meshgrad/train/task/task.h>
+
+#include <optional>
+
+namespace meshgrad {
+
+/// What ranks.partition and ranks.parts_in_turn ask for; nothing where each mesh is computed whole. Throws
+/// ConfigError for keys that do not go together, and for METIS in a build without it.
+std::optional<MeshParts> make_mesh_parts(Runtime& runtime, const Config& config, Ranks& ranks);
+
+/// Forward, loss and backward of a batch on the host, part after part: adds its gradients, and its loss to
+/// the window's.
+void run_in_turn(Runtime& runtime, const Task& task, const Model& model, const Optimizer& optimizer,
+                 const Batch& whole, std::span<const MeshView> meshes, MeshParts& parts);
+
+/// The loss of a batch on the device, as Task::loss, with the prediction computed in parts. A collective call
+/// where parts belong to ranks.
+double loss_in_parts(Runtime& runtime, const Task& task, const Model& model, const Batch& batch,
+                     const MeshView& mesh, MeshParts& parts);
+
+}  // namespace meshgrad

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/ranks/collectives.h>
+#include <meshgrad/train/run/window_sum.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace meshgrad {
+namespace {
+
+constexpr std::string_view kGradients = "sum of gradients";
+constexpr std::string_view kLosses = "sum of losses";
+
+}  // namespace
+
+void WindowSum::begin(const WindowDeal* deal, int64_t samples, Optimizer& optimizer) {
+  deal_ = deal;
+  rounds_ = 0;
+  if (!active()) return;
+  non_finite_before_ = optimizer.state().non_finite_losses;
+  losses_.assign(ordered() ? static_cast<size_t>(samples) : 0, 0.0);
+}
+
+void WindowSum::add_batch(const Tensor& gradients, Optimizer& optimizer) {
+  if (!ordered()) return;
+  StepState state = optimizer.state();
+  const auto place = (*deal_)[static_cast<size_t>(ranks_.rank())][static_cast<size_t>(rounds_)];
+  losses_[static_cast<size_t>(place)] = state.window_loss;
+  state.window_loss = 0.0;
+  optimizer.set_state(state);
+  add_round(gradients);
+}
+
+void WindowSum::finish(const Tensor& gradients, double window_weight, Optimizer& optimizer) {
+  if (!active()) return;
+  const int64_t before = ranks_.bytes_sent();
+  if (ordered()) {
+    const auto size = static_cast<int64_t>(deal_->size());
+    const auto samples = static_cast<int64_t>(losses_.size());
+    while (rounds_ < (samples + size - 1) / size) add_round(gradients);  // this rank has no sample in it
+  }
+  if (DeviceRanks* const gpus = ordered() ? nullptr : between_gpus()) {
+    gpus->all_reduce(gradients, runtime_.stream());
+    gpus->await(runtime_.stream(), kGradients);
+    return sum_losses(window_weight, optimizer);
+  }
+  const Tensor host = to_host(gradients, runtime_.stream());
+  dispatch_storage(host.dtype(), [&]<class T>() {
+    if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
+      if (ordered()) {
+        const RankSlice own = rank_slice(host.elements(), ranks_.rank(), ranks_.size());
+        std::copy_n(sum_.data<T>(), own.size(), host.data<T>() + own.begin);
+        all_gather_slices(ranks_, host.values<T>(), kGradients);
+      } else {
+        all_reduce(ranks_, host.values<T>(), kGradients);
+      }
+    }
+  });
+  if (runtime_.stream().on_gpu()) copy(host, gradients, runtime_.stream());
+  sum_losses(window_weight, optimizer);
+  sum_ = {};
+  bytes_sent_ += ranks_.bytes_sent() - before;
+}
+
+/// Null where gradients pass through host memory. Collective at the first call.
+DeviceRanks* WindowSum::between_gpus() {
+  if (!DeviceRanks::built()) return nullptr;
+  if (!std::exchange(asked_for_gpus_, true)) {
+    const bool own =
+        runtime_.stream().on_gpu() && ranks_.local_size() <= static_cast<int>(cuda_devices().size());
+    if (!agree(ranks_, !own, "choice of NCCL")) device_.emplace(ranks_, runtime_.device(), timeout_);
+  }
+  return device_ ? &*device_ : nullptr;
+}
+
+void WindowSum::add_round(const Tensor& gradients) {
+  const int64_t before = ranks_.bytes_sent();
+  const Tensor host = to_host(gradients, runtime_.stream());
+  dispatch_storage(host.dtype(), [&]<class T>() {
+    if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) add_round_of<T>(host);
+  });
+  fill_zero(gradients, runtime_.stream());
+  ++rounds_;
+  bytes_sent_ += ranks_.bytes_sent() - before;
+}
+
+template <class T>
+void WindowSum::add_round_of(const Tensor& host) {
+  const RankSlice own = rank_slice(host.elements(), ranks_.rank(), ranks_.size());
+  if (!sum_.defined()) sum_ = host_tensor(Shape{own.size()}, host.dtype());
+  if (!received_.defined() && !ranks_.single())
+    received_ = host_tensor(Shape{ranks_.size(), own.size()}, host.dtype());
+  const auto received_row = [&](int rank) {
+    return std::span(received_.template data<T>() + rank * own.size(), static_cast<size_t>(own.size()));
+  };
+  // (place in the window, rank) of the round's samples, in the window's order.
+  std::vector<std::pair<int64_t, int>> samples;
+  for (int rank = 0; rank < ranks_.size(); ++rank) {
+    const std::vector<int64_t>& part = (*deal_)[static_cast<size_t>(rank)];
+    if (rounds_ < static_cast<int64_t>(part.size()))
+      samples.emplace_back(part[static_cast<size_t>(rounds_)], rank);
+  }
+  std::sort(samples.begin(), samples.end());
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  const std::span<T> values = host.values<T>();
+  for (const auto& [place, rank] : samples) {
+    if (rank != ranks_.rank()) {
+      receives.push_back({rank, std::as_writable_bytes(received_row(rank))});
+      continue;
+    }
+    for (int other = 0; other < ranks_.size(); ++other) {
+      const RankSlice slice = rank_slice(host.elements(), other, ranks_.size());
+      const auto part = values.subspan(static_cast<size_t>(slice.begin), static_cast<size_t>(slice.size()));
+      if (other != ranks_.rank()) sends.push_back({other, std::as_bytes(part)});
+    }
+  }
+  ranks_.exchange(sends, receives, kGradients);
+  T* const sum = sum_.data<T>();
+  for (const auto& [place, rank] : samples) {
+    const T* const addend = rank == ranks_.rank() ? host.data<T>() + own.begin : received_row(rank).data();
+    for (int64_t i = 0; i < own.size(); ++i) sum[i] += addend[i];
+  }
+}
+
+/// The state of every rank gets the loss of the whole window, so that all decide the same.
+void WindowSum::sum_losses(double window_weight, Optimizer& optimizer) {
+  StepState state = optimizer.state();
+  if (!ordered()) losses_.assign(1, state.window_loss);
+  losses_.push_back(static_cast<double>(state.non_finite_losses - non_finite_before_));
+  // Where the places are the samples', all ranks but one add 0 to each, which changes no bits.
+  all_reduce(ranks_, std::span(losses_), kLosses);
+  state.non_finite_losses = non_finite_before_ + static_cast<int64_t>(losses_.back());
+  losses_.pop_back();
+  state.window_loss = 0.0;
+  for (const double loss : losses_) state.window_loss += loss;
+  state.window_weight = window_weight;
+  optimizer.set_state(state);
+}
+
+}  // namespace meshgrad

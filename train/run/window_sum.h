@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// WindowSum: adds the gradients and losses of a window over the ranks, so that every rank then takes the same
+// optimizer step. An overflow on one rank is one on all: infinities and NaN survive the sum.
+//
+// "fast": each rank accumulates its own batches; one all-reduce at the end of the window, between GPUs by
+// NCCL. "ordered": the unit is one sample, whose gradient is computed alone. Each rank owns a slice of the
+// arena, receives that slice of each sample's gradient, and adds them in the window's order. Sums then do not
+// depend on the number of ranks. It costs an exchange of the whole arena for every sample.
+#pragma once
+#include <meshgrad/engine/ranks/device_ranks.h>
+#include <meshgrad/train/run/optimizer.h>
+#include <meshgrad/train/run/window_deal.h>
+
+#include <optional>
+
+namespace meshgrad {
+
+class WindowSum {
+ public:
+  /// References outlive it.
+  WindowSum(Runtime& runtime, Ranks& ranks, const RanksConfig& config)
+      : runtime_(runtime), ranks_(ranks), reduction_(config.reduction), timeout_(config.timeout) {}
+
+  /// Before the first batch of a window of `samples`. `deal` is null for a window that is not split; sums are
+  /// ordered for split windows alone.
+  void begin(const WindowDeal* deal, int64_t samples, Optimizer& optimizer);
+  /// After each batch of this rank; `gradients` holds what was accumulated so far.
+  void add_batch(const Tensor& gradients, Optimizer& optimizer);
+  /// After the last one: gradients and the window's loss are then the same on every rank.
+  void finish(const Tensor& gradients, double window_weight, Optimizer& optimizer);
+
+  /// Bytes that this rank has sent for sums.
+  int64_t bytes_sent() const { return bytes_sent_; }
+
+ private:
+  bool active() const { return !ranks_.single() || ordered(); }
+  bool ordered() const { return deal_ != nullptr && reduction_ == RankReduction::ordered; }
+  /// Round `rounds_`: every rank calls it, also those without a sample in it.
+  void add_round(const Tensor& gradients);
+  template <class T>
+  void add_round_of(const Tensor& host);
+  DeviceRanks* between_gpus();
+  void sum_losses(double window_weight, Optimizer& optimizer);
+
+  Runtime& runtime_;
+  Ranks& ranks_;
+  RankReduction reduction_;
+  std::chrono::seconds timeout_;
+  bool asked_for_gpus_ = false;
+  std::optional<DeviceRanks> device_;  // where every rank has a GPU of its own, and the build NCCL
+  const WindowDeal* deal_ = nullptr;
+  int64_t rounds_ = 0;             // added so far
+  int64_t non_finite_before_ = 0;  // losses, before the window
+  std::vector<double> losses_;     // ordered: of each sample, on the rank that has it; fast: of the window
+  Tensor sum_;                     // ordered: of this rank's slice, on the host
+  Tensor received_;                // ordered: that slice of a round's other samples
+  int64_t bytes_sent_ = 0;
+};
+
+}  // namespace meshgrad

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/autograd/rank_halo.h>
+#include <meshgrad/engine/ranks/collectives.h>
+#include <meshgrad/engine/runtime.h>
+#include <meshgrad/nn/partition/in_turn.h>
+#include <meshgrad/train/task/mesh_parts.h>
+#include <meshgrad/train/task/unrolled_loss.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace meshgrad {
+namespace {
+
+constexpr size_t kMostKnown = 64;  // beyond one of each part: meshes that differ from sample to sample
+
+GraphBatch on_host(const GraphBatch& batch, const Stream& stream) {
+  GraphBatch host = batch;
+  const auto fetch = [&](Tensor& tensor) {
+    if (tensor.defined()) tensor = to_host(tensor, stream);
+  };
+  fetch(host.node_features);
+  for (EdgeSet& set : host.edge_sets) {
+    for (Tensor* tensor : {&set.features, &set.graph.senders, &set.graph.receivers,
+                           &set.graph.receiver_offsets, &set.graph.sender_offsets, &set.graph.sender_order})
+      fetch(*tensor);
+  }
+  return host;
+}
+
+/// Every rank's rows of the prediction, in the mesh's order, on each rank.
+Tensor gather_rows(Ranks& ranks, const Tensor& owned, std::span<const Part* const> parts, int64_t nodes) {
+  const Tensor whole = host_tensor({nodes, owned.width()}, owned.dtype());
+  std::vector<Tensor> rows;
+  std::vector<std::span<std::byte>> places;
+  for (const Part* part : parts) {
+    rows.push_back(part->rank == ranks.rank() ? owned
+                                              : host_tensor({part->owned, owned.width()}, owned.dtype()));
+    places.emplace_back(static_cast<std::byte*>(rows.back().raw()), static_cast<size_t>(rows.back().bytes()));
+  }
+  all_gather_bytes(ranks, places, "prediction");
+  for (size_t i = 0; i < parts.size(); ++i) place_rows(rows[i], *parts[i], whole);
+  return whole;
+}
+
+template <class T>
+void write_values(const std::vector<T>& values, const Tensor& to) {
+  std::copy(values.begin(), values.end(), to.data<T>());
+}
+
+void write_rows_of_frames(const Tensor& from, int64_t nodes, const Part& part, const Tensor& to) {
+  const auto owned = std::span(part.nodes).first(static_cast<size_t>(part.owned));
+  const int64_t frames = nodes > 0 ? from.rows() / unrolled_rows(nodes) : 0;
+  for (int64_t frame = 0; frame < frames; ++frame) {
+    const int64_t source = frame * unrolled_rows(nodes), target = frame * unrolled_rows(part.owned);
+    copy_rows(from.row_range(source, source + nodes), owned, to.row_range(target, target + part.owned));
+  }
+}
+
+}  // namespace
+
+MeshParts::MeshParts(Runtime& runtime, MeshPartition method, Ranks& ranks)
+    : runtime_(runtime), method_(method), ranks_(&ranks), count_(ranks.size()) {}
+
+MeshParts::MeshParts(Runtime& runtime, MeshPartition method, int64_t parts)
+    : runtime_(runtime), method_(method), count_(parts) {}
+
+const std::vector<int32_t>& MeshParts::owners_of(const MeshView& mesh) {
+  const auto found = owners_.find(mesh.index);
+  if (found != owners_.end()) return found->second;
+  if (owners_.size() >= kMostKnown) owners_.clear();
+  const SortedEdges edges{mesh.senders, mesh.receiver_offsets};
+  const std::vector<int32_t> weights = node_weights({&edges, 1}, mesh.nodes);
+  return owners_[mesh.index] = method_ == MeshPartition::metis
+                                   ? metis_owners({&edges, 1}, weights, count_)
+                                   : bisect_coordinates(mesh.positions, mesh.dim, weights, count_);
+}
+
+MeshParts::Known& MeshParts::known(std::span<const MeshView> meshes, const GraphBatch& whole,
+                                   int64_t number) {
+  std::vector<int64_t> numbers;
+  for (const MeshView& mesh : meshes) numbers.push_back(mesh.index);
+  const auto found = std::find_if(known_.begin(), known_.end(), [&](const Known& known) {
+    return known.number == number && known.meshes == numbers;
+  });
+  if (found != known_.end()) {
+    known_.splice(known_.begin(), known_, found);
+    return known_.front();
+  }
+  std::vector<int32_t> owners;
+  for (const MeshView& mesh : meshes) {
+    const std::vector<int32_t>& own = owners_of(mesh);
+    owners.insert(owners.end(), own.begin(), own.end());
+  }
+  if (known_.size() >= kMostKnown + static_cast<size_t>(count_)) known_.pop_back();
+  known_.push_front({std::move(numbers), number,
+                     make_part(owners, static_cast<int32_t>(number), count_, sorted_edges(whole)), nullptr});
+  return known_.front();
+}
+
+const Part& MeshParts::part(std::span<const MeshView> meshes, const GraphBatch& whole, int64_t number) {
+  return known(meshes, whole, number).part;
+}
+
+std::vector<Part> MeshParts::all(std::span<const MeshView> meshes, const GraphBatch& whole) {
+  std::vector<Part> parts;
+  for (int64_t number = 0; number < count_; ++number) parts.push_back(part(meshes, whole, number));
+  return parts;
+}
+
+std::shared_ptr<const Halo> MeshParts::halo(std::span<const MeshView> meshes, const GraphBatch& whole) {
+  Known& known = this->known(meshes, whole, rank());
+  if (known.halo == nullptr) {
+    known.halo =
+        std::make_shared<Halo>(part_halo(runtime_, known.part, std::make_shared<RankHaloExchange>(*ranks_)));
+  }
+  return known.halo;
+}
+
+Tensor MeshParts::predict(const Model& model, const MeshView& mesh, const GraphBatch& batch) {
+  const GraphBatch whole = on_host(batch, runtime_.stream());
+  const std::span<const MeshView> meshes(&mesh, 1);
+  if (in_turn()) return PartsInTurn(runtime_, whole, all(meshes, whole)).predict(model);
+  const GraphBatch own =
+      part_batch(runtime_, whole, part(meshes, whole, rank()), std::make_shared<RankHaloExchange>(*ranks_));
+  Tape tape(runtime_, Tape::Mode::evaluate);
+  const Tensor prediction = to_host(forward(model, tape, own).front().value(), runtime_.stream());
+  std::vector<const Part*> parts;  // a list's elements stay where they are
+  for (int64_t number = 0; number < count_; ++number) parts.push_back(&part(meshes, whole, number));
+  return gather_rows(*ranks_, prediction, parts, whole.nodes);
+}
+
+Model model_giving(const Model& model, const Variable& prediction) {
+  Model giving;
+  giving.parameters = model.parameters;
+  giving.stages.push_back(
+      {"prediction", false, [prediction](Tape&, const ParameterSet&, const GraphBatch&, const Values&) {
+         return Values{prediction};
+       }});
+  return giving;
+}
+
+std::vector<MeshView> meshes_of(const Dataset& dataset, std::string_view split,
+                                const std::vector<Sample>& samples) {
+  std::vector<MeshView> meshes;
+  for (const Sample& sample : samples) meshes.push_back(dataset.trajectory(split, sample.trajectory).mesh());
+  return meshes;
+}
+
+void write_part(const Batch& whole, const Part& part, const Batch& to) {
+  const auto owned = std::span(part.nodes).first(static_cast<size_t>(part.owned));
+  copy_rows(whole.graph.node_features, owned, to.graph.node_features);
+  for (size_t set = 0; set < part.edge_sets.size(); ++set) {
+    const PartEdges& edges = part.edge_sets[set];
+    const EdgeSet& target = to.graph.edge_sets[set];
+    write_values(edges.senders, target.graph.senders);
+    write_values(edges.receivers, target.graph.receivers);
+    write_values(edges.receiver_offsets, target.graph.receiver_offsets);
+    write_values(edges.sender_offsets, target.graph.sender_offsets);
+    write_values(edges.sender_order, target.graph.sender_order);
+    copy_rows(whole.graph.edge_sets[set].features, edges.rows, target.features);
+  }
+  for (size_t i = 0; i < whole.tensors.size(); ++i) {
+    const NamedTensor& from = whole.tensors[i];
+    const Tensor& target = to.tensors[i].tensor;
+    switch (from.rows) {
+      case TensorRows::nodes:
+        copy_rows(from.tensor, owned, target);
+        break;
+      case TensorRows::frames:
+        write_rows_of_frames(from.tensor, whole.graph.nodes, part, target);
+        break;
+      case TensorRows::batch:
+        std::memcpy(target.raw(), from.tensor.raw(), static_cast<size_t>(target.bytes()));
+        break;
+    }
+  }
+}
+
+}  // namespace meshgrad

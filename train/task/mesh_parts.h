@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// MeshParts: the meshes of a batch, cut into parts: one for each rank, or all of them in turn in one process.
+// The parts of a mesh are computed once and kept, as long as batches use them.
+#pragma once
+#include <meshgrad/engine/ranks/ranks.h>
+#include <meshgrad/nn/partition/part.h>
+#include <meshgrad/train/config/config.h>
+#include <meshgrad/train/data/dataset.h>
+#include <meshgrad/train/task/batch_layout.h>
+#include <meshgrad/train/task/sample.h>
+
+#include <list>
+#include <map>
+
+namespace meshgrad {
+
+class MeshParts {
+ public:
+  /// A part for each rank. References outlive it.
+  MeshParts(Runtime& runtime, MeshPartition method, Ranks& ranks);
+  /// This many parts, one after another in this process.
+  MeshParts(Runtime& runtime, MeshPartition method, int64_t parts);
+
+  int64_t count() const { return count_; }
+  bool in_turn() const { return ranks_ == nullptr; }
+  int64_t rank() const { return ranks_ != nullptr ? ranks_->rank() : 0; }
+
+  /// One part of the disjoint union of these meshes, whose graph lies on the host.
+  const Part& part(std::span<const MeshView> meshes, const GraphBatch& whole, int64_t number);
+  std::vector<Part> all(std::span<const MeshView> meshes, const GraphBatch& whole);
+  /// What this rank's part of them exchanges with the other ranks'.
+  std::shared_ptr<const Halo> halo(std::span<const MeshView> meshes, const GraphBatch& whole);
+
+  /// The model's prediction for a mesh, [nodes, outputs] on the host, in the mesh's order: on every rank the
+  /// same. A collective call where parts belong to ranks. The batch may lie on a device.
+  Tensor predict(const Model& model, const MeshView& mesh, const GraphBatch& whole);
+
+ private:
+  struct Known {
+    std::vector<int64_t> meshes;  // numbers within the file
+    int64_t number = 0;           // of the part
+    Part part;
+    std::shared_ptr<const Halo> halo;  // where there are ranks
+  };
+  Known& known(std::span<const MeshView> meshes, const GraphBatch& whole, int64_t number);
+  const std::vector<int32_t>& owners_of(const MeshView& mesh);
+
+  Runtime& runtime_;
+  MeshPartition method_;
+  Ranks* ranks_ = nullptr;
+  int64_t count_;
+  std::list<Known> known_;                          // most recently used first
+  std::map<int64_t, std::vector<int32_t>> owners_;  // of recent meshes
+};
+
+/// A model whose prediction is known: a task's loss then compares that.
+Model model_giving(const Model& model, const Variable& prediction);
+
+/// The meshes of samples, in their order.
+std::vector<MeshView> meshes_of(const Dataset& dataset, std::string_view split,
+                                const std::vector<Sample>& samples);
+
+/// Fills the tensors of a part's batch from those of the whole; all lie on the host.
+void write_part(const Batch& whole, const Part& part, const Batch& to);
+
+}  // namespace meshgrad
