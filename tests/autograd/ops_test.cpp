@@ -7,6 +7,7 @@
 #include <fstream>
 #include <set>
 
+#include "paths.h"
 #include "support.h"
 
 using namespace meshgrad;
@@ -58,7 +59,7 @@ TEST_CASE("every op's gradients in 16 bits are those in f64, but for rounding") 
 }
 
 TEST_CASE("every op that ops.h declares is in the list") {
-  std::ifstream file(std::string(MESHGRAD_SOURCE_DIR) + "/autograd/ops.h");
+  std::ifstream file(test::source_file("autograd/ops.h"));
   REQUIRE(file.good());
   std::set<std::string> declared;
   for (std::string line; std::getline(file, line);) {

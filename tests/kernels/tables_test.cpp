@@ -12,12 +12,13 @@
 #include <sstream>
 
 #include "gradcheck.h"
+#include "paths.h"
 #include "support.h"
 
 namespace meshgrad::test {
 namespace {
 
-const std::filesystem::path kSource = MESHGRAD_SOURCE_DIR;
+const std::filesystem::path kSource = test::source_file("");
 
 /// What scripts/kernel-mutants says in TESTS: the tests to run, by how a file of kernels/cuda begins.
 std::map<std::string, std::vector<std::string>> mutant_tests() {

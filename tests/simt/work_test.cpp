@@ -11,11 +11,12 @@
 #include <sstream>
 
 #include "model_run.h"
+#include "paths.h"
 
 namespace meshgrad::test {
 namespace {
 
-constexpr const char* kFile = MESHGRAD_SOURCE_DIR "/tests/simt/work.txt";
+const std::string kFile = test::source_file("tests/simt/work.txt");
 
 struct Work {
   int64_t launches = 0, warp_operations = 0, barriers = 0, bytes_read = 0, bytes_written = 0;

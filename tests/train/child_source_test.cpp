@@ -9,6 +9,7 @@
 
 #include <utility>
 
+#include "paths.h"
 #include "train/fault_case.h"
 
 namespace meshgrad {
@@ -163,7 +164,7 @@ TEST_CASE("HDF5 files that crash the library, or refer to other files, are one e
   const std::string output = (scratch.path / "o.mgd").string();
   for (const auto& [name, part] : cases) {
     CAPTURE(name);
-    const std::string input = std::string(MESHGRAD_TEST_DATA) + "/hdf5/" + name;
+    const std::string input = test::data_file("hdf5/") + name;
     const test::Outcome outcome = test::run_meshgrad({"convert", input, "-o", output});
     if (test::contains(outcome.err, "a build of meshgrad with HDF5")) return;
     // What a damaged file does depends on the library's version.

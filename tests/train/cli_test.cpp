@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program as its users meet it: exit codes, and what goes to stdout and to stderr.
+#include "paths.h"
 #include "train/scratch_directory.h"
 
 #include <doctest/doctest.h>
@@ -26,7 +27,7 @@ Captured run(const std::string& arguments) {
   const std::string out = (scratch.path / "out").string();
   const std::string err = (scratch.path / "err").string();
   const int status =
-      std::system(("exec >" + out + " 2>" + err + "; exec " + MESHGRAD_CLI + " " + arguments).c_str());
+      std::system(("exec >" + out + " 2>" + err + "; exec " + test::program() + " " + arguments).c_str());
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, test::read_text(out), test::read_text(err)};
 }
 
@@ -95,8 +96,8 @@ TEST_CASE("a wrong command line exits 2 and says what was meant") {
   check_command_fails("rollout x --steps", 2, "[--steps] needed a value, got none");
   check_command_fails("convert x -o y --dt fast", 2, "[--dt] needed a number, got \"fast\"");
   check_command_fails("train c.toml --checkpoint x", 2, "[--checkpoint] needed --resume with it, got none");
-  check_command_fails("verify " MESHGRAD_SOURCE_DIR "/tests/data/oracles/mgn_small.safetensors --device gpu",
-                      2, "[--device] needed \"auto\"");
+  check_command_fails("verify " + test::data_file("oracles/mgn_small.safetensors") + " --device gpu", 2,
+                      "[--device] needed \"auto\"");
   check_command_fails("convert x -o y --format tfrecord", 2, "tfrecord");
   check_command_fails("convert x -o y --by mass", 2, "[--by] needed auto, trajectory or time, got \"mass\"");
   check_command_fails("convert x -o y --dt -1", 2, "[--dt] needed a positive number of seconds, got -1");
@@ -120,9 +121,9 @@ TEST_CASE("a wrong configuration exits 2 with all its faults") {
 }
 
 TEST_CASE("bad data exits 1") {
-  check_command_fails("info " MESHGRAD_SOURCE_DIR "/docs/config.md", 1,
+  check_command_fails("info " + test::source_file("docs/config.md"), 1,
                       "needed a .mgd or a .safetensors file, got another kind of file");
-  check_command_fails("verify " MESHGRAD_SOURCE_DIR "/docs/config.md", 1,
+  check_command_fails("verify " + test::source_file("docs/config.md"), 1,
                       "needed a safetensors file, got another file");
   check_command_fails("convert /nonexistent -o /tmp/meshgrad-never.mgd", 1, "/nonexistent");
   check_command_fails("info /nonexistent.mgd", 1, "/nonexistent.mgd");
@@ -146,7 +147,7 @@ TEST_CASE("config prints what the parser reads back") {
   CHECK(config.train.batch == 5);
   CHECK(config.data.inputs.size() == 2);
   CHECK(nlohmann::json::parse(run("config schema").out).contains("properties"));
-  CHECK(run("config docs").out == test::read_text(MESHGRAD_SOURCE_DIR "/docs/config.md"));
+  CHECK(run("config docs").out == test::read_text(test::source_file("docs/config.md")));
 }
 
 TEST_CASE("info describes the machine, and global flags may follow a command") {
@@ -165,9 +166,8 @@ TEST_CASE("every instruction set of this CPU agrees with the reference") {
     CHECK(nlohmann::json::parse(run("info --json").out)["isa"] == isa);
     for (const char* precision : {"f64", "f32", "f16", "bf16"}) {
       CAPTURE(precision);
-      const Captured outcome = run(std::string("verify " MESHGRAD_SOURCE_DIR
-                                               "/tests/data/oracles/mgn_small.safetensors --precision ") +
-                                   precision);
+      const Captured outcome =
+          run("verify " + test::data_file("oracles/mgn_small.safetensors") + " --precision " + precision);
       CAPTURE(outcome.out);
       CHECK(outcome.code == 0);
     }
@@ -179,7 +179,7 @@ TEST_CASE("every instruction set of this CPU agrees with the reference") {
 
 TEST_CASE("a command says which device auto chose") {
   const std::string verify =
-      "verify " MESHGRAD_SOURCE_DIR "/tests/data/oracles/mgn_small.safetensors --precision f32";
+      "verify " + test::data_file("oracles/mgn_small.safetensors") + " --precision f32";
   check_has(run(verify + " --device auto").err, "meshgrad: device: ");
   CHECK(run(verify + " --device auto --quiet").err.empty());
   CHECK(run(verify + " --device cpu").err.empty());

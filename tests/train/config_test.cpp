@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "paths.h"
 #include "train/scratch_directory.h"
 
 #include <doctest/doctest.h>
@@ -291,7 +292,7 @@ TEST_CASE("files that cannot be read") {
 }
 
 TEST_CASE("the page of the manual is what the table says") {
-  CHECK(test::read_text(MESHGRAD_SOURCE_DIR "/docs/config.md") == config_markdown());
+  CHECK(test::read_text(test::source_file("docs/config.md")) == config_markdown());
 }
 
 TEST_CASE("the schema names every key with its default") {

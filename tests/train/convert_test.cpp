@@ -9,6 +9,7 @@
 #include <limits>
 #include <numeric>
 
+#include "paths.h"
 #include "train/deepmind_folder.h"
 #include "train/scratch_directory.h"
 
@@ -26,7 +27,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path kTestData = MESHGRAD_TEST_DATA;
+const fs::path kTestData = test::data_file("");
 
 ConvertOptions options_for(const fs::path& input, const fs::path& output) {
   ConvertOptions options;

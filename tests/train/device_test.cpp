@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "paths.h"
 #include "train/small_run.h"
 
 namespace meshgrad {
@@ -290,7 +291,7 @@ TEST_CASE("a loss that is not finite stops the run; overflowing 16 bits only ski
 
 TEST_CASE("a device verifies, validates, evaluates and rolls out" * doctest::skip(cuda_devices().empty())) {
   Runtime runtime({.device = kGpu, .threads = 1});
-  const std::string oracle = std::string(MESHGRAD_TEST_DATA) + "/oracles/mgn_small.safetensors";
+  const std::string oracle = test::data_file("oracles/mgn_small.safetensors");
   for (const DType precision : {DType::f32, DType::f16, DType::bf16}) {
     CAPTURE(name_of(precision));
     for (const VerifyGroup& group : verify(runtime, oracle, precision).groups) {

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "paths.h"
 #include "train/fault_case.h"
 
 namespace meshgrad {
@@ -92,7 +93,7 @@ TEST_CASE("a folder without a run, and a checkpoint that is none") {
   std::ofstream(last, std::ios::binary) << bytes.substr(0, bytes.size() / 2);
   check_fails({"train", f.file, "--resume"}, 1, {"last.safetensors"});
   check_fails({"evaluate", f.config.run.dir, "--checkpoint", "last"}, 1, {"last.safetensors"});
-  const std::string oracle = std::string(MESHGRAD_TEST_DATA) + "/oracles/mgn_small.safetensors";
+  const std::string oracle = test::data_file("oracles/mgn_small.safetensors");
   check_fails({"evaluate", f.config.run.dir, "--checkpoint", oracle}, 1,
               {"mgn_small.safetensors", "a checkpoint written by meshgrad train"});
 }

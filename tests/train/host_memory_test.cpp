@@ -8,6 +8,7 @@
 
 #include <new>
 
+#include "paths.h"
 #include "train/process.h"
 #include "train/small_run.h"
 
@@ -20,7 +21,7 @@ using test::contains;
 /// The program where it may have so many KiB of addresses.
 test::Outcome run_with_addresses(int64_t kibibytes, std::vector<std::string> arguments) {
   std::vector<std::string> shell{"-c", "ulimit -v " + std::to_string(kibibytes) + "; exec \"$0\" \"$@\"",
-                                 MESHGRAD_CLI};
+                                 test::program()};
   shell.insert(shell.end(), arguments.begin(), arguments.end());
   return test::Process(std::move(shell), "/bin/sh").wait();
 }

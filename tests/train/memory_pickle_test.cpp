@@ -9,13 +9,14 @@
 #include <meshgrad/train/replay/trace.h>
 #include <meshgrad/train/report/history_json.h>
 
+#include "paths.h"
 #include "train/process.h"
 
 namespace meshgrad {
 namespace {
 
 test::Outcome run_memory_script(const std::string& name, std::vector<std::string> arguments) {
-  return test::Process(std::move(arguments), MESHGRAD_SOURCE_DIR "/scripts/" + name).wait();
+  return test::Process(std::move(arguments), test::source_file("scripts/") + name).wait();
 }
 
 void write_bytes(const std::string& path, const std::string& bytes) {

@@ -11,10 +11,12 @@
 #include <map>
 #include <sstream>
 
+#include "paths.h"
+
 namespace meshgrad {
 namespace {
 
-std::string traces(const std::string& name) { return std::string(MESHGRAD_TEST_DATA) + "/traces/" + name; }
+std::string traces(const std::string& name) { return test::data_file("traces/") + name; }
 
 /// Sizes in MiB: "16 16 -0 32@1" allocates block 0, block 1, frees block 0, allocates block 2 on stream 1.
 MemoryTrace trace_of(const std::string& words) {

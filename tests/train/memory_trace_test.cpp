@@ -5,14 +5,13 @@
 #include <meshgrad/train/replay/trace.h>
 #include <zlib.h>
 
+#include "paths.h"
 #include "train/process.h"
 
 namespace meshgrad {
 namespace {
 
-std::string recorded_trace(const std::string& name) {
-  return std::string(MESHGRAD_TEST_DATA) + "/traces/" + name;
-}
+std::string recorded_trace(const std::string& name) { return test::data_file("traces/") + name; }
 
 /// "a0:512" allocates in slot 0, "f0" frees it, each with "@1" on stream 1.
 std::string events_text(const MemoryTrace& trace) {
@@ -142,7 +141,7 @@ TEST_CASE("files, compressed or not") {
     write(file, gzipped(text));
     CHECK(events_text(read_memory_trace(file)) == plain);
   }
-  const std::string whole = gzipped(std::string(test::read_text(MESHGRAD_SOURCE_DIR "/README.md")));
+  const std::string whole = gzipped(std::string(test::read_text(test::source_file("README.md"))));
   write(file, whole.substr(0, whole.size() / 2));
   CHECK_THROWS_WITH_AS(read_memory_trace(file), doctest::Contains("needed a whole gzip file"), DataError);
   CHECK_THROWS_WITH_AS(read_memory_trace(scratch.path / "none"), doctest::Contains("No such file"),

@@ -5,6 +5,7 @@
 #include <meshgrad/train/run/optimizer.h>
 #include <meshgrad/train/run/predictor.h>
 
+#include "paths.h"
 #include "train/process.h"
 #include "train/small_run.h"
 
@@ -24,8 +25,8 @@ TEST_CASE("the data of a run are found from any folder, where its run.dir is rel
   config.train.validate_every = 0;
   test::write_config(scratch.path, config);
   const auto in_folder = [](const fs::path& folder, const std::string& arguments) {
-    return test::Process({"-c", "cd " + folder.string() + " && exec " + fs::absolute(MESHGRAD_CLI).string() +
-                                    " " + arguments},
+    return test::Process({"-c", "cd " + folder.string() + " && exec " +
+                                    fs::absolute(test::program()).string() + " " + arguments},
                          "/bin/sh")
         .wait();
   };

@@ -8,6 +8,7 @@
 #include <random>
 #include <thread>
 
+#include "paths.h"
 #include "train/process.h"
 #include "train/small_run.h"
 
@@ -30,7 +31,7 @@ std::vector<std::string> mpirun(int ranks, const std::vector<std::string>& argum
                                  "none",
                                  "-n",
                                  std::to_string(ranks),
-                                 MESHGRAD_CLI};
+                                 test::program()};
   words.insert(words.end(), arguments.begin(), arguments.end());
   return words;
 }
@@ -90,7 +91,7 @@ std::vector<pid_t> ranks_of(const std::string& word) {
     const std::string name = entry.path().filename();
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
     const std::string words = test::read_text(entry.path() / "cmdline");
-    if (words.starts_with(MESHGRAD_CLI) && words.find(word) != std::string::npos)
+    if (words.starts_with(test::program()) && words.find(word) != std::string::npos)
       found.push_back(std::stoi(name));
   }
   std::sort(found.begin(), found.end());

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "paths.h"
 #include "train/deepmind_folder.h"
 #include "train/npz_arrays.h"
 #include "train/scratch_directory.h"
@@ -162,7 +163,7 @@ TEST_CASE("positions and node types that change over time are refused") {
 TEST_CASE("HDF5: rows of positions or node types that change are refused with the place") {
   const ScratchDirectory scratch;
   ConvertOptions options;
-  options.input = fs::path(MESHGRAD_TEST_DATA) / "two_meshes_unnamed.h5";
+  options.input = test::data_file("two_meshes_unnamed.h5");
   options.output = scratch.path / "a.mgd";
   options.split = {1.0};
   const auto error = [&](std::vector<std::string> names) {

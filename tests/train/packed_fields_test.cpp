@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "paths.h"
 #include "train/deepmind_folder.h"
 #include "train/npz_arrays.h"
 #include "train/scratch_directory.h"
@@ -26,7 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 using Doubles = std::vector<double>;
 
-const fs::path kData = MESHGRAD_TEST_DATA;
+const fs::path kData = test::data_file("");
 
 // A square of two triangles, one frame, with a field of every kind. The diagonal 0-2 is listed both ways, and
 // the sides once.

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "paths.h"
 #include "train/small_run.h"
 
 namespace meshgrad {
@@ -24,7 +25,7 @@ double final_loss(const std::vector<double>& losses) {
 TEST_CASE("fused and op by op, the bundled sample ends at the same loss, seed by seed") {
   const test::ScratchDirectory scratch;
   ConvertOptions pack;
-  pack.input = fs::path(MESHGRAD_TEST_DATA) / "cylinder_flow_sample";
+  pack.input = test::data_file("cylinder_flow_sample");
   pack.output = scratch.path / "sample.mgd";
   convert(pack);
   Config config;

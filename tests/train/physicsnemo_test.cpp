@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "model_case.h"
+#include "paths.h"
 #include "support.h"
 
 using namespace meshgrad;
@@ -52,7 +53,7 @@ double largest_error(const Tensor& ours, const std::vector<double>& theirs) {
 
 TEST_CASE("PhysicsNeMo's weights, prediction and gradients, with both of its conventions") {
   Runtime runtime = make_runtime();
-  const SafetensorsFile file(std::string(MESHGRAD_TEST_DATA) + "/oracles/physicsnemo_small.safetensors");
+  const SafetensorsFile file(test::data_file("oracles/physicsnemo_small.safetensors"));
   ModelCase options;
   options.node_inputs = 11;
   options.edge_inputs = {3};

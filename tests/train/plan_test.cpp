@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "paths.h"
 #include "support.h"
 #include "train/process.h"
 #include "train/small_run.h"
@@ -402,7 +403,8 @@ TEST_CASE("meshgrad plan needs no memory for a step of many GiB") {
   const std::string file = test::write_config(scratch.path, config);
   const auto plan = [&](const std::string& arguments) {
     // Addresses for the program and its libraries, of which a step would need fifty times as many.
-    const std::string command = "ulimit -v 1000000; exec " MESHGRAD_CLI " plan " + file + " " + arguments;
+    const std::string command =
+        "ulimit -v 1000000; exec " + test::program() + " plan " + file + " " + arguments;
     return test::Process({"-c", command}, "/bin/sh").wait();
   };
   const test::Outcome text = plan("--device-memory 64GiB");

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "paths.h"
 #include "train/scratch_directory.h"
 
 namespace meshgrad::test {
@@ -30,7 +31,7 @@ inline int exit_code_of_status(int status) {
 /// `PROGRAM ARGUMENTS...` in the background; killed when the object goes.
 class Process {
  public:
-  explicit Process(std::vector<std::string> arguments, std::string program = MESHGRAD_CLI) {
+  explicit Process(std::vector<std::string> arguments, std::string program = test::program()) {
     std::vector<char*> argv{program.data()};
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);
@@ -89,7 +90,7 @@ inline Outcome run_meshgrad(std::vector<std::string> arguments) {
 /// The same where no file may grow beyond so many blocks of 512 bytes, as on a disk that is full.
 inline Outcome run_meshgrad_with_file_limit(int blocks, std::vector<std::string> arguments) {
   std::vector<std::string> shell{"-c", "ulimit -f " + std::to_string(blocks) + "; exec \"$0\" \"$@\"",
-                                 MESHGRAD_CLI};
+                                 test::program()};
   shell.insert(shell.end(), arguments.begin(), arguments.end());
   return Process(std::move(shell), "/bin/sh").wait();
 }

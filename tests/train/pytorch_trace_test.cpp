@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <meshgrad/train/replay/trace.h>
 
+#include "paths.h"
 #include "train/process.h"
 
 namespace meshgrad {
@@ -20,7 +21,7 @@ std::string pickle_of(const test::ScratchDirectory& scratch, const std::string& 
 }
 
 test::Outcome convert(std::vector<std::string> arguments) {
-  return test::Process(std::move(arguments), MESHGRAD_SOURCE_DIR "/scripts/pytorch-trace").wait();
+  return test::Process(std::move(arguments), test::source_file("scripts/pytorch-trace")).wait();
 }
 
 const std::string kSetup = R"(

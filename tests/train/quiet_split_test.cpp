@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "paths.h"
 #include "train/deepmind_folder.h"
 #include "train/scratch_directory.h"
 
@@ -94,7 +95,7 @@ TEST_CASE("a split that changes ten times less than training is quiet") {
 TEST_CASE("the bundled sample has no quiet split") {
   const ScratchDirectory scratch;
   ConvertOptions options;
-  options.input = std::filesystem::path(MESHGRAD_TEST_DATA) / "cylinder_flow_sample";
+  options.input = test::data_file("cylinder_flow_sample");
   options.output = scratch.path / "a.mgd";
   convert(options);
   const Dataset data = Dataset::open(options.output);

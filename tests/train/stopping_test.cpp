@@ -11,6 +11,7 @@
 #include <functional>
 #include <thread>
 
+#include "paths.h"
 #include "train/process.h"
 #include "train/small_run.h"
 
@@ -46,7 +47,7 @@ struct LongRun {
   }
   /// `script` runs in a shell with $0 = meshgrad, $1 = the configuration.
   Outcome shell(const std::string& script) const {
-    return Process({"-c", script, MESHGRAD_CLI, file}, "/bin/sh").wait();
+    return Process({"-c", script, test::program(), file}, "/bin/sh").wait();
   }
 };
 

@@ -12,6 +12,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "paths.h"
 #include "train/deepmind_folder.h"
 #include "train/npz_arrays.h"
 #include "train/scratch_directory.h"
@@ -211,7 +212,7 @@ TEST_CASE("a file of version 2, which has no offsets, opens") {
 TEST_CASE("HDF5 in float64 keeps its digits, too") {
   const ScratchDirectory scratch;
   ConvertOptions options;
-  options.input = fs::path(MESHGRAD_TEST_DATA) / "far_from_zero.h5";
+  options.input = test::data_file("far_from_zero.h5");
   options.output = scratch.path / "a.mgd";
   options.split = {1.0};
   const std::string error = test::message_of([&] { convert(options); });

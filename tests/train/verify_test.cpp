@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "paths.h"
 #include "train/process.h"
 #include "train/small_run.h"
 
@@ -17,9 +18,7 @@ namespace fs = std::filesystem;
 using test::contains;
 using test::message_of;
 
-std::string oracle(const std::string& name) {
-  return std::string(MESHGRAD_TEST_DATA) + "/oracles/" + name + ".safetensors";
-}
+std::string oracle(const std::string& name) { return test::data_file("oracles/") + name + ".safetensors"; }
 
 /// The groups that do not pass, and how many there are in all unless `groups`.
 std::string failures(const VerifyReport& report, size_t groups = 7) {

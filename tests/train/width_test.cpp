@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "paths.h"
 #include "train/process.h"
 #include "train/small_run.h"
 
@@ -71,7 +72,7 @@ TEST_CASE("tables and generated comments fit 80 columns") {
   Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
   config.train.steps = 2;
   const std::string file = test::write_config(scratch.path, config);
-  const std::string trace = MESHGRAD_TEST_DATA "/traces/meshgrad_sample.txt.gz";
+  const std::string trace = test::data_file("traces/meshgrad_sample.txt.gz");
   const std::vector<std::vector<std::string>> commands = {
       {"train", file, "--quiet"},
       {"evaluate", config.run.dir, "--quiet"},
@@ -83,7 +84,7 @@ TEST_CASE("tables and generated comments fit 80 columns") {
       {"info"},
       {"info", config.data.path},
       {"config", "default"},
-      {"verify", MESHGRAD_TEST_DATA "/oracles/mgn_small.safetensors"}};
+      {"verify", test::data_file("oracles/mgn_small.safetensors")}};
   for (const auto& command : commands) {
     const test::Outcome outcome = test::run_meshgrad(command);
     CAPTURE(command.front());
