@@ -5,7 +5,7 @@ target_link_libraries(meshgrad_kernels PRIVATE fmt::fmt PkgConfig::libhwy)
 target_link_libraries(meshgrad_autograd PRIVATE fmt::fmt)
 target_link_libraries(meshgrad_nn PRIVATE fmt::fmt)
 set(train_packages fmt::fmt toml11::toml11 nlohmann_json::nlohmann_json ZLIB::ZLIB PNG::PNG PkgConfig::libzip
-    PkgConfig::libxxhash)
+    PkgConfig::libxxhash pugixml::pugixml)
 target_link_libraries(meshgrad_train PRIVATE ${train_packages})
 if(HDF5_FOUND)
   target_include_directories(meshgrad_train PRIVATE ${HDF5_C_INCLUDE_DIRS})

@@ -23,6 +23,7 @@ struct Options {
   std::vector<std::string> units;
   std::string by = "auto";
   std::string cells = "auto";
+  std::string graph = "auto";
   std::optional<double> dt;
   bool json = false;
 };
@@ -84,6 +85,13 @@ SplitBy split_by_named(const std::string& word) {
   throw invalid_argument("--by", "auto, trajectory or time", "\"" + word + "\"");
 }
 
+GraphOn graph_named(const std::string& word) {
+  if (word == "auto") return GraphOn::automatic;
+  if (word == "nodes") return GraphOn::nodes;
+  if (word == "cells") return GraphOn::cells;
+  throw invalid_argument("--graph", "auto, nodes or cells", "\"" + word + "\"");
+}
+
 std::optional<CellKind> cells_named(const std::string& word) {
   if (word == "auto") return std::nullopt;
   if (word == "triangle") return CellKind::triangle;
@@ -97,6 +105,7 @@ int run(const Options& options, const GlobalOptions& globals) {
   ConvertOptions convert_options = options.convert;
   convert_options.split_by = split_by_named(options.by);
   convert_options.cells = cells_named(options.cells);
+  convert_options.graph = graph_named(options.graph);
   if (options.dt && !(std::isfinite(*options.dt) && *options.dt > 0)) {
     throw invalid_argument("--dt", "a positive number of seconds", fmt::format("{}", *options.dt));
   }
@@ -132,6 +141,7 @@ void add_convert(CommandLine& line) {
   CLI::App* command =
       add_command(line.app, "convert", "Convert simulation data into one packed file for training",
                   {"meshgrad convert data/cylinder_flow -o cylinder.mgd --unit velocity=m/s",
+                   "meshgrad convert results.pvd -o results.mgd --node-types boundary",
                    "meshgrad convert flow.npz -o flow.mgd --split 0.8,0.1,0.1 --by time",
                    "meshgrad convert runs.h5 -o runs.mgd --fields density,velocity_x,velocity_y"});
   const auto options = std::make_shared<Options>();
@@ -149,6 +159,15 @@ void add_convert(CommandLine& line) {
   command->add_option("--by", options->by, "Unit of --split: auto, trajectory or time")->type_name("NAME");
   command->add_option("--cells", options->cells, "What the cells are: auto, triangle, quad, tet or hex")
       ->type_name("NAME");
+  command
+      ->add_option("--graph", options->graph, "What a node of the graph is: auto, nodes or cells of the mesh")
+      ->type_name("NAME");
+  command
+      ->add_option("--node-types", convert.node_types,
+                   "Array of node types, of points or cells, in VTK files")
+      ->type_name("ARRAY");
+  command->add_flag("--separate", convert.separate_frames,
+                    "Numbered VTK files are trajectories of one frame each, not a series");
   std::vector<std::string> formats = format_names();
   formats.insert(formats.begin(), "auto");
   command

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/data/cell_graph.h>
 #include <meshgrad/train/data/convert_inputs.h>
 #include <meshgrad/train/data/mesh_check.h>
 #include <meshgrad/train/data/mesh_edges.h>
@@ -123,6 +124,7 @@ class Packer {
       if (unit != options_.units.end()) field.unit = unit->second;
     }
     validate(t);
+    choose_graph(t);
     refuse_moving_positions(t);
     if (t.node_type.empty()) {
       warnings_.add(fmt::format("[{}] there are no node types: all nodes were taken as normal (0)", t.name));
@@ -134,6 +136,24 @@ class Packer {
       match_schema(t);
     }
     subtract_offsets(t);
+  }
+
+  // Cells as nodes, where they are asked for or alone have fields; polygons as their sides.
+  void choose_graph(RawTrajectory& t) {
+    const WarningCallback warn = [&](const std::string& text) { warnings_.add(text); };
+    const bool automatic = options_.graph == GraphOn::automatic;
+    if (options_.graph == GraphOn::cells || (automatic && fields_are_on_cells(t))) {
+      if (automatic && writer_ == nullptr) {
+        report_.notes.push_back(
+            fmt::format("[{}] the graph's nodes are the cells, since the fields are on cells; --graph nodes "
+                        "changes it",
+                        t.name));
+      }
+      t = graph_on_cells(t, t.polygons ? CellKind::none : cell_kind(t), warn);
+      validate(t);
+    } else if (t.polygons) {
+      polygons_to_edges(t, warn);
+    }
   }
 
   // Offsets of fields are those of the first trajectory, origins a mesh's own.
@@ -270,6 +290,7 @@ class Packer {
                          "leave --cells out, or name the kind that the cells are");
     }
     if (t.cells.empty()) return CellKind::none;
+    if (t.cell_kind) return *t.cell_kind;
     const CellKind kind = cell_kind_of(t.nodes_per_cell, t.dim, where);
     if (kind != CellKind::tetrahedron) return kind;
     if (!quads_) {
@@ -441,6 +462,7 @@ ConvertReport pack(const ConvertOptions& options) {
   ConvertReport report =
       packer.finish(plan.names(), fmt::format("{} ({})", options.input.string(), inputs.format));
   report.format = inputs.format;
+  report.notes.insert(report.notes.end(), inputs.notes.begin(), inputs.notes.end());
   report.input_bytes = inputs.bytes;
   report.warnings = warnings.texts();
   if (!split_note.empty()) report.notes.push_back(split_note);

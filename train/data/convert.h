@@ -15,6 +15,7 @@
 namespace meshgrad {
 
 enum class SplitBy { automatic, trajectory, time };
+enum class GraphOn { automatic, nodes, cells };
 
 struct ConvertProgress {
   int64_t trajectories = 0;  ///< records read so far
@@ -39,6 +40,12 @@ struct ConvertOptions {
   /// What the cells are. Empty: what their size says; 4 nodes in 3-D are a quad or a tetrahedron by the
   /// shape of the first mesh (are_quads_in_space in mesh_check.h).
   std::optional<CellKind> cells;
+  /// What becomes a node of the graph. automatic: cells where float fields are on cells and none on nodes.
+  GraphOn graph = GraphOn::automatic;
+  std::string node_types;  ///< the array of node types in files of VTK; empty: "node_type", if there is one
+  /// Files of VTK named alike but for a last number, on the same mesh, are frames of one trajectory;
+  /// true: a trajectory each.
+  bool separate_frames = false;
   std::function<void(const ConvertProgress&)> progress;  ///< called after every record
 };
 

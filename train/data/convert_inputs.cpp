@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include <meshgrad/engine/error.h>
@@ -14,6 +15,7 @@
 #include <meshgrad/train/data/sources/deepmind_source.h>
 #include <meshgrad/train/data/sources/hdf5_source.h>
 #include <meshgrad/train/data/sources/npz_source.h>
+#include <meshgrad/train/data/sources/vtk_source.h>
 #include <meshgrad/train/data/split_names.h>
 
 namespace meshgrad {
@@ -23,29 +25,41 @@ namespace fs = std::filesystem;
 
 const std::array<std::string, 3> kSplitNames{"train", "valid", "test"};
 
+/// A trajectory's file, or files.
+struct FoundFile {
+  fs::path path;
+  std::string split;             ///< from its folder's or its own name; empty when they say none
+  std::vector<VtkFrame> frames;  ///< of VTK
+};
+
 struct DataFormat {
   std::string_view name;
-  std::array<std::string_view, 2> extensions;  ///< the second may be empty
-  std::unique_ptr<TrajectorySource> (*open)(const fs::path& path, const ConvertOptions& options,
+  std::array<std::string_view, 5> extensions;  ///< later ones may be empty
+  std::unique_ptr<TrajectorySource> (*open)(const FoundFile& file, const ConvertOptions& options,
                                             const WarningCallback& warn);
 };
 
 // A format is a row here.
-constexpr std::array<DataFormat, 3> kDataFormats{{
+constexpr std::array<DataFormat, 4> kDataFormats{{
     {"deepmind",
      {".tfrecord", ".tfrecords"},
-     [](const fs::path& path, const ConvertOptions&, const WarningCallback& warn) {
-       return open_deepmind(path, warn);
+     [](const FoundFile& file, const ConvertOptions&, const WarningCallback& warn) {
+       return open_deepmind(file.path, warn);
      }},
     {"npz",
      {".npz"},
-     [](const fs::path& path, const ConvertOptions&, const WarningCallback& warn) {
-       return open_npz(path, warn);
+     [](const FoundFile& file, const ConvertOptions&, const WarningCallback& warn) {
+       return open_npz(file.path, warn);
      }},
     {"hdf5",
      {".h5", ".hdf5"},
-     [](const fs::path& path, const ConvertOptions& options, const WarningCallback& warn) {
-       return open_hdf5(path, options.fields, warn);
+     [](const FoundFile& file, const ConvertOptions& options, const WarningCallback& warn) {
+       return open_hdf5(file.path, options.fields, warn);
+     }},
+    {"vtk",
+     {".vtu", ".vtp", ".vtk", ".pvd", ".series"},
+     [](const FoundFile& file, const ConvertOptions& options, const WarningCallback& warn) {
+       return open_vtk(file.frames, options.node_types, warn);
      }},
 }};
 
@@ -83,11 +97,6 @@ std::string all_extensions() {
   return any_of(extensions);
 }
 
-struct FoundFile {
-  fs::path path;
-  std::string split;  ///< from its folder's or its own name; empty when they say none
-};
-
 bool contains_data(const fs::path& folder) {
   std::error_code error;
   for (auto entry = fs::directory_iterator(folder, error); entry != fs::end(entry); entry.increment(error)) {
@@ -105,7 +114,7 @@ void list_files(const fs::path& folder, const std::string& split, std::vector<Fo
     const fs::path& path = entry->path();
     if (path.filename().string().starts_with(".")) continue;  // of editors, macOS and interrupted copies
     if (entry->is_regular_file(unreadable) && format_of(path) != nullptr) {
-      files.push_back({path, split.empty() ? split_of_name(path.stem().string()) : split});
+      files.push_back({path, split.empty() ? split_of_name(path.stem().string()) : split, {}});
     } else if (entry->is_directory(unreadable)) {
       const std::string name = path.filename().string();
       if (split.empty() && is_split_folder(name)) {
@@ -126,7 +135,7 @@ std::vector<FoundFile> files_of(const ConvertOptions& options, const WarningCall
                      "check the path");
   }
   if (!fs::is_directory(options.input, error)) {
-    return {{options.input, split_of_name(options.input.stem().string())}};
+    return {{options.input, split_of_name(options.input.stem().string()), {}}};
   }
   std::vector<FoundFile> files;
   list_files(options.input, "", files, warn);
@@ -151,7 +160,7 @@ const DataFormat& choose_format(const ConvertOptions& options, std::vector<Found
   }
   if (named != nullptr) return *named;
   const DataFormat* format = format_of(files.front().path);
-  for (const auto& [path, split] : files) {
+  for (const auto& [path, split, frames] : files) {
     if (format == nullptr) {
       throw data_error(
           path.string(), fmt::format("a name ending in {}", all_extensions()),
@@ -165,6 +174,37 @@ const DataFormat& choose_format(const ConvertOptions& options, std::vector<Found
                      fmt::format("{} beside {}", format_of(path)->name, format->name), "say which: --format");
   }
   return *format;
+}
+
+/// Files of VTK as trajectories: lists first, then the files that no list names.
+std::vector<FoundFile> as_series(const std::vector<FoundFile>& found, const ConvertOptions& options,
+                                 std::vector<std::string>& notes) {
+  std::vector<FoundFile> series;
+  std::set<fs::path> listed;
+  std::map<fs::path, std::string> splits;
+  for (const FoundFile& file : found) {
+    splits[file.path] = file.split;
+    if (!is_frame_list(file.path)) continue;
+    series.push_back({file.path, file.split, frames_of_list(file.path)});
+    for (const VtkFrame& frame : series.back().frames) listed.insert(fs::weakly_canonical(frame.path));
+  }
+  std::vector<fs::path> others;
+  for (const FoundFile& file : found)
+    if (!is_frame_list(file.path) && !listed.contains(fs::weakly_canonical(file.path)))
+      others.push_back(file.path);
+  for (std::vector<VtkFrame>& frames : group_frames(others, options.separate_frames)) {
+    const fs::path first = frames.front().path;
+    if (frames.size() > 1) {
+      notes.push_back(
+          fmt::format("[{}] and {} more files were read as frames of one trajectory, since their "
+                      "names end in numbers and the mesh is the same; --separate changes it",
+                      first.string(), frames.size() - 1));
+    }
+    series.push_back({first, splits[first], std::move(frames)});
+  }
+  std::sort(series.begin(), series.end(),
+            [](const FoundFile& a, const FoundFile& b) { return a.path < b.path; });
+  return series;
 }
 
 void check_fractions(const std::vector<double>& fractions) {
@@ -193,13 +233,20 @@ Inputs open_inputs(const ConvertOptions& options, const WarningCallback& warn) {
                        fmt::format("{} with fields {}", format.name, fmt::join(options.fields, ",")),
                        "leave --fields out: fields have the names that the input gives them");
   }
+  if (!options.node_types.empty() && format.name != "vtk") {
+    throw config_error("node-types", "files of VTK, whose array it names",
+                       fmt::format("{} with node types {}", format.name, options.node_types),
+                       "leave --node-types out: the array of node types is called node_type");
+  }
   Inputs inputs;
   inputs.format = format.name;
   size_t named = 0;
-  for (const auto& [path, split] : found) {
-    InputFile file{path, split, format.open(path, options, warn)};
+  if (format.name == "vtk") found = as_series(found, options, inputs.notes);
+  for (const FoundFile& one : found) {
+    InputFile file{one.path, one.split, format.open(one, options, warn)};
     inputs.records += file.source->records();
-    inputs.bytes += RegularFile(path).bytes();
+    if (one.frames.empty()) inputs.bytes += RegularFile(one.path).bytes();
+    for (const VtkFrame& frame : one.frames) inputs.bytes += RegularFile(frame.path).bytes();
     named += file.split.empty() ? 0 : 1;
     inputs.files.push_back(std::move(file));
   }
@@ -211,7 +258,7 @@ Inputs open_inputs(const ConvertOptions& options, const WarningCallback& warn) {
   const bool has_splits = named == found.size() && !lone;
   if (named > 0 && named < found.size() && !asked) {
     std::vector<std::pair<fs::path, std::string>> read;
-    for (const auto& [path, split] : found) read.emplace_back(path, split);
+    for (const FoundFile& file : found) read.emplace_back(file.path, file.split);
     throw data_error(
         options.input.string(), "a split in the name of every file, or of none",
         splits_as_read(options.input, read),

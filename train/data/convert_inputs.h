@@ -22,6 +22,7 @@ struct InputFile {
 struct Inputs {
   std::string format;  ///< one of format_names()
   std::vector<InputFile> files;
+  std::vector<std::string> notes;  ///< what was decided where nothing said it
   bool splits_from_files = false;
   int64_t records = 0;
   uint64_t bytes = 0;

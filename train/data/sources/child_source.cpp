@@ -50,12 +50,16 @@ class Sender {
     for (const int64_t value : {t.record, t.first_frame, t.frames, t.nodes, int64_t{t.dim},
                                 int64_t{t.nodes_per_cell}, static_cast<int64_t>(t.fields.size())})
       number(value);
+    number(t.cell_kind.has_value());
+    number(t.cell_kind.value_or(CellKind::none));
+    number(t.polygons);
     number(t.dt);
     list(t.positions);
     list(t.wide_positions);
     list(t.node_type);
     list(t.cells);
     list(t.edges);
+    list(t.cell_type);
     for (const RawField& field : t.fields) {
       list(field.name);
       list(field.unit);
@@ -302,12 +306,17 @@ class ChildSource : public TrajectorySource {
     t.dim = static_cast<int>(number<int64_t>());
     t.nodes_per_cell = static_cast<int>(number<int64_t>());
     const auto fields = number<int64_t>();
+    const bool has_kind = number<bool>();
+    const auto cell_kind = number<CellKind>();
+    if (has_kind) t.cell_kind = cell_kind;
+    t.polygons = number<bool>();
     t.dt = number<double>();
     t.positions = list<std::vector<float>>();
     t.wide_positions = list<std::vector<double>>();
     t.node_type = list<std::vector<int32_t>>();
     t.cells = list<std::vector<int32_t>>();
     t.edges = list<std::vector<int32_t>>();
+    t.cell_type = list<std::vector<int32_t>>();
     for (int64_t i = 0; i < fields; ++i) {
       RawField& field = t.fields.emplace_back();
       field.name = list<std::string>();

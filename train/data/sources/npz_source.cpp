@@ -249,17 +249,15 @@ class NpzReader {
         left_out_.push_back(entry.name + " " + shape_text(entry.array));
         continue;
       }
-      const double dt = (times.back() - times.front()) / static_cast<double>(t.frames - 1);
-      constexpr double kEven = 1e-3;
-      bool even = std::isfinite(dt) && dt > 0;
-      for (size_t i = 1; i < times.size(); ++i) even &= std::abs(times[i] - times[i - 1] - dt) <= kEven * dt;
-      if (!even) {
+      const auto dt = even_spacing(times);
+      constexpr double kSame = 1e-3;
+      if (!dt) {
         warn(fmt::format("[{}] {} are not evenly spaced and were left out", name_, entry.name));
-      } else if (t.dt != 0 && std::abs(t.dt - dt) > kEven * dt) {
+      } else if (t.dt != 0 && std::abs(t.dt - *dt) > kSame * *dt) {
         throw data_error(where(entry), fmt::format("times {} apart, as dt says", t.dt),
-                         fmt::format("{} apart", dt), "correct one of the two arrays, or leave it out");
+                         fmt::format("{} apart", *dt), "correct one of the two arrays, or leave it out");
       } else if (t.dt == 0) {
-        t.dt = dt;
+        t.dt = *dt;
       }
     }
   }

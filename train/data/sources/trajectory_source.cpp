@@ -120,6 +120,16 @@ void validate(const RawTrajectory& t) {
   for (const RawField& field : t.fields) check_raw_field(t, field);
 }
 
+std::optional<double> even_spacing(std::span<const double> times) {
+  if (times.size() < 2) return std::nullopt;
+  constexpr double kEven = 1e-3;
+  const double step = (times.back() - times.front()) / static_cast<double>(times.size() - 1);
+  if (!std::isfinite(step) || step <= 0) return std::nullopt;
+  for (size_t i = 1; i < times.size(); ++i)
+    if (!(std::abs(times[i] - times[i - 1] - step) <= kEven * step)) return std::nullopt;
+  return step;
+}
+
 double checked_dt(double dt, std::string_view where) {
   if (std::isfinite(dt) && dt > 0) return dt;
   throw data_error(where, "a positive number of seconds between frames", fmt::format("{}", dt),

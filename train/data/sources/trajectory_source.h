@@ -48,6 +48,11 @@ struct RawTrajectory {
   std::vector<int32_t> node_type;      ///< [nodes], or empty when the file has none
   std::vector<int32_t> cells;          ///< [cells, nodes_per_cell], or empty
   int nodes_per_cell = 0;
+  std::optional<CellKind> cell_kind;  ///< where the source says what cells are, and not only their size
+  /// Cells are polygons of up to nodes_per_cell nodes, the last one repeated; packed as their edges.
+  bool polygons = false;
+  std::vector<int32_t>
+      cell_type;  ///< [cells]: the types of nodes in a graph on cells (cell_graph.h), or empty
   /// [2, edges]: senders, then receivers; or empty. Without cells they make the mesh, given one way or both
   /// ways. With cells, whose sides are the edges, they only say which edge each row of an edge field means.
   std::vector<int32_t> edges;
@@ -77,6 +82,10 @@ class TrajectorySource {
 /// type is negative or not below kMaxNodeTypes, the mesh has neither cells nor edges, two fields share a
 /// name, or there is nothing in it.
 void validate(const RawTrajectory& trajectory);
+
+/// The distance of times that are evenly spaced, to 0.1 % of it, and ascend; nothing for others and fewer
+/// than two.
+std::optional<double> even_spacing(std::span<const double> times);
 
 /// A dt that a file gives, in seconds. Throws DataError with `where` unless it is finite and above 0.
 double checked_dt(double dt, std::string_view where);

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files of VTK by hand, and what is refused. tests/gate/vtk_sources_test.py reads what vtk and meshio write.
+#include <doctest/doctest.h>
+#include <meshgrad/engine/error.h>
+#include <meshgrad/train/data/sources/vtk_grid.h>
+#include <meshgrad/train/data/sources/vtk_source.h>
+#include <meshgrad/train/data/sources/vtk_trajectory.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "support.h"
+#include "train/deepmind_folder.h"
+#include "train/scratch_directory.h"
+
+using namespace meshgrad;
+using meshgrad::test::contains;
+using meshgrad::test::message_of;
+using meshgrad::test::ScratchDirectory;
+
+namespace {
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  const size_t at = text.find(from);
+  REQUIRE(at != std::string::npos);
+  return text.replace(at, from.size(), to);
+}
+
+// Two triangles of a square, a line on its left side, a field of each kind.
+const std::string kSquare = R"(<?xml version="1.0"?>
+<VTKFile type="UnstructuredGrid" version="1.0" byte_order="LittleEndian" header_type="UInt32">
+<UnstructuredGrid>
+<FieldData><DataArray type="Float64" Name="TimeValue" NumberOfTuples="1">0.5</DataArray></FieldData>
+<Piece NumberOfPoints="4" NumberOfCells="3">
+<Points><DataArray type="Float32" NumberOfComponents="3">0 0 0 1 0 0 1 1 0 0 1 0</DataArray></Points>
+<Cells>
+<DataArray type="Int32" Name="connectivity">0 1 2 0 2 3 0 3</DataArray>
+<DataArray type="Int32" Name="offsets">3 6 8</DataArray>
+<DataArray type="UInt8" Name="types">5 5 3</DataArray>
+</Cells>
+<PointData>
+<DataArray type="Float32" Name="velocity" NumberOfComponents="3">1 2 0 3 4 0 5 6 0 7 8 0</DataArray>
+<DataArray type="Float64" Name="p">1 2 3 4e0</DataArray>
+<DataArray type="String" Name="notes">65 0</DataArray>
+</PointData>
+<CellData><DataArray type="Int64" Name="tag">1 2 4</DataArray></CellData>
+</Piece></UnstructuredGrid></VTKFile>)";
+
+const std::string kLegacy = R"(# vtk DataFile Version 3.0
+a square
+ASCII
+DATASET UNSTRUCTURED_GRID
+POINTS 4 float
+0 0 0 1 0 0 1 1 0 0 1 0
+CELLS 2 8
+3 0 1 2
+3 0 2 3
+CELL_TYPES 2
+5 5
+POINT_DATA 4
+SCALARS p double 1
+LOOKUP_TABLE default
+1 2 3 4
+VECTORS velocity float
+1 2 0 3 4 0 5 6 0 7 8 0
+METADATA
+INFORMATION 1
+NAME L2_NORM_RANGE LOCATION vtkDataArray
+
+FIELD more 1
+an%20id 1 4 int
+1 2 3 4
+)";
+
+std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
+
+RawTrajectory parse(const std::string& text, const std::string& types = "", std::string* warning = nullptr) {
+  const VtkGrid grid = text.starts_with("# vtk") ? parse_vtk_legacy(bytes_of(text), "a.vtk")
+                                                 : parse_vtk_xml(bytes_of(text), "a.vtu");
+  const WarningCallback warn = [&](const std::string& line) {
+    if (warning != nullptr) *warning = line;
+  };
+  RawTrajectory t = VtkTrajectory(grid, "a.vtu", types, warn).finish();
+  validate(t);
+  return t;
+}
+
+const RawField& field(const RawTrajectory& t, const std::string& name) {
+  for (const RawField& one : t.fields)
+    if (one.name == name) return one;
+  FAIL(name);
+  return t.fields.front();
+}
+
+void write(const std::filesystem::path& path, const std::string& text) { std::ofstream(path) << text; }
+
+}  // namespace
+
+TEST_CASE("a VTU file: cells of the largest dimension, fields, what is left out") {
+  std::string warning;
+  const RawTrajectory t = parse(kSquare, "", &warning);
+  CHECK(t.nodes == 4);
+  CHECK(t.dim == 2);
+  CHECK(t.cells == std::vector<int32_t>{0, 1, 2, 0, 2, 3});
+  CHECK(t.cell_kind == CellKind::triangle);
+  CHECK(t.positions == std::vector<float>{0, 0, 1, 0, 1, 1, 0, 1});
+  CHECK(std::get<std::vector<float>>(field(t, "velocity").values) ==
+        std::vector<float>{1, 2, 3, 4, 5, 6, 7, 8});
+  CHECK(field(t, "velocity").components == 2);
+  CHECK_FALSE(field(t, "p").dynamic);
+  CHECK(field(t, "tag").on == FieldOn::cell);
+  CHECK(std::get<std::vector<int32_t>>(field(t, "tag").values) == std::vector<int32_t>{1, 2});
+  CHECK(contains(warning, "notes"));
+  CHECK(t.node_type.empty());
+  CHECK(time_of(parse_vtk_xml(bytes_of(kSquare), "a.vtu")) == 0.5);
+}
+
+TEST_CASE("node types of boundary cells, of points, and wrong ones") {
+  const RawTrajectory t = parse(kSquare, "tag");
+  CHECK(t.node_type == std::vector<int32_t>{4, 0, 0, 4});
+  CHECK(t.cell_type == std::vector<int32_t>{1, 2});
+  CHECK(t.fields.size() == 2);
+  CHECK(parse(kSquare, "p").node_type == std::vector<int32_t>{1, 2, 3, 4});
+  CHECK(contains(message_of([] { parse(kSquare, "velocity"); }), "3 components"));
+  CHECK(contains(message_of([] { parse(kSquare, "wall"); }), "velocity, p, tag"));
+  CHECK(contains(message_of([] { parse(replaced(kSquare, "1 2 4<", "1 2 -4<"), "tag"); }), "-4"));
+}
+
+TEST_CASE("a legacy file gives the same, with names and metadata as VTK writes them") {
+  const RawTrajectory t = parse(kLegacy), xml = parse(kSquare);
+  CHECK(t.cells == xml.cells);
+  CHECK(t.positions == xml.positions);
+  CHECK(field(t, "velocity").values == field(xml, "velocity").values);
+  CHECK(field(t, "p").values == field(xml, "p").values);
+  CHECK(std::get<std::vector<int32_t>>(field(t, "an id").values) == std::vector<int32_t>{1, 2, 3, 4});
+}
+
+TEST_CASE("pieces follow each other") {
+  const size_t begin = kSquare.find("<Piece"), end = kSquare.find("</UnstructuredGrid>");
+  const std::string piece = kSquare.substr(begin, end - begin);
+  const RawTrajectory t = parse(replaced(kSquare, piece, piece + piece));
+  CHECK(t.nodes == 8);
+  CHECK(t.cells == std::vector<int32_t>{0, 1, 2, 0, 2, 3, 4, 5, 6, 4, 6, 7});
+  CHECK(field(t, "p").size() == 8);
+}
+
+TEST_CASE("damaged files of VTK are one error that names the array") {
+  const auto error = [](const std::string& from, const std::string& to) {
+    return message_of([&] { parse(replaced(kSquare, from, to)); });
+  };
+  CHECK(contains(error("1 2 3 4e0", "1 2 3"), "array p] needed 4 numbers"));
+  CHECK(contains(error("1 2 3 4e0", "1 2 3 4 5"), "array p] needed 4 numbers"));
+  CHECK(contains(error("1 2 3 4e0", "1 2 3 x"), "array p] needed 4 numbers"));
+  CHECK(contains(error("1 2 3 4e0", "1 2 3 nan"), "needed finite numbers"));
+  CHECK(contains(error("0 2 3 0 3", "0 2 3 0 4"), "point numbers in 0..3, got 4"));
+  CHECK(contains(error("3 6 8", "3 2 8"), "ascend"));
+  CHECK(contains(error("5 5 3<", "22 5 3<"), "VTK's type 22"));
+  CHECK(contains(error("5 5 3<", "10 5 3<"), "with 3 points"));
+  CHECK(contains(error("type=\"UnstructuredGrid\"", "type=\"PUnstructuredGrid\""), "Merge Blocks"));
+  CHECK(contains(error("header_type", "compressor=\"vtkLZ4DataCompressor\" header_type"), "ZLib"));
+  CHECK(contains(error("</Cells>", ""), "at line"));
+  CHECK(contains(error("\"p\">1 2 3 4e0", "\"p\" format=\"binary\">EAAAAA=="), "array p]"));
+  CHECK(contains(message_of([] { parse(replaced(kLegacy, "3 0 2 3", "9 0 2 3")); }), "cell 1"));
+  CHECK(
+      contains(message_of([] { parse(replaced(kLegacy, "POINT_DATA 4", "POINT_DATA 5")); }), "POINT_DATA 4"));
+}
+
+TEST_CASE("frames of a list: their order, their times, another mesh, and points that move") {
+  const ScratchDirectory scratch;
+  write(scratch.path / "a.vtu", kSquare);
+  write(scratch.path / "b.vtu", replaced(kSquare, "1 2 3 4e0", "5 6 7 8"));
+  write(scratch.path / "c.vtu", replaced(kSquare, "5 5 3<", "5 69 3<"));
+  const auto pvd = [&](const std::string& entries) {
+    write(scratch.path / "a.pvd", "<VTKFile><Collection>" + entries + "</Collection></VTKFile>");
+    return scratch.path / "a.pvd";
+  };
+  const auto open = [&](const std::string& entries) {
+    return open_vtk(frames_of_list(pvd(entries)), "", {});
+  };
+  auto source = open(R"(<DataSet timestep="2" file="b.vtu"/><DataSet timestep="1" file="a.vtu"/>)");
+  const RawTrajectory two = source->next().value();
+  CHECK(two.frames == 2);
+  CHECK(two.dt == 1.0);
+  CHECK(std::get<std::vector<float>>(field(two, "p").values) == std::vector<float>{1, 2, 3, 4, 5, 6, 7, 8});
+  CHECK(field(two, "p").dynamic);
+  CHECK_FALSE(source->next().has_value());
+
+  source = open(R"(<DataSet timestep="1" file="a.vtu"/><DataSet timestep="2" file="c.vtu"/>)");
+  CHECK(source->next()->frames == 1);
+  CHECK(source->next()->first_frame == 1);
+
+  write(scratch.path / "b.vtu", replaced(kSquare, "0 0 0 1 0 0", "0 0.5 0 1 0 0"));
+  source = open(R"(<DataSet timestep="1" file="a.vtu"/><DataSet timestep="2" file="b.vtu"/>)");
+  CHECK(contains(message_of([&] { source->next(); }), "that move"));
+  CHECK(contains(message_of([&] {
+                   open(R"(<DataSet timestep="1" file="a.vtu"/>
+                                          <DataSet timestep="1" part="1" file="b.vtu"/>)");
+                 }),
+                 "one file for each time"));
+  CHECK(contains(message_of([&] { open(""); }), "a list of frames"));
+}
+
+TEST_CASE("numbered files on one mesh are frames in the order of their numbers") {
+  const ScratchDirectory scratch;
+  std::vector<std::filesystem::path> files;
+  for (const char* name : {"flow_10.vtu", "flow_9.vtu", "plate_1.vtu", "plate_2.vtu", "alone.vtu"}) {
+    const bool other = std::string(name) == "plate_2.vtu";
+    write(scratch.path / name, other ? replaced(kSquare, "0 0 0 1 0 0", "0 0.5 0 1 0 0") : kSquare);
+    files.push_back(scratch.path / name);
+  }
+  const auto groups = group_frames(files, false);
+  REQUIRE(groups.size() == 4);
+  const auto series = std::find_if(groups.begin(), groups.end(), [](const auto& g) { return g.size() == 2; });
+  REQUIRE(series != groups.end());
+  CHECK(series->front().path.filename() == "flow_9.vtu");
+  CHECK(group_frames(files, true).size() == 5);
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// What one file of VTK contains: points, cells and arrays of numbers. Sources: "VTK File Formats" (VTK User's
+// Guide) and docs.vtk.org/en/latest/vtk_file_formats.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace meshgrad {
+
+struct VtkArray {
+  std::string name;
+  int components = 1;
+  std::variant<std::vector<float>, std::vector<double>, std::vector<int64_t>> values;  ///< [rows, components]
+
+  size_t size() const {
+    return std::visit([](const auto& numbers) { return numbers.size(); }, values);
+  }
+};
+
+/// VTK's numbers of cell types that are read, or that an error names.
+enum class VtkCell : uint8_t {
+  vertex = 1,
+  poly_vertex = 2,
+  line = 3,
+  poly_line = 4,
+  triangle = 5,
+  triangle_strip = 6,
+  polygon = 7,
+  pixel = 8,
+  quad = 9,
+  tetrahedron = 10,
+  voxel = 11,
+  hexahedron = 12,
+  wedge = 13,
+  pyramid = 14,
+  lagrange_curve = 68,
+  lagrange_triangle = 69,
+  lagrange_quad = 70,
+  lagrange_tetrahedron = 71,
+  lagrange_hexahedron = 72,
+  lagrange_wedge = 73,
+  lagrange_pyramid = 74,
+};
+
+struct VtkGrid {
+  VtkArray points;                    ///< [points, 3], float or double
+  std::vector<int64_t> connectivity;  ///< points of all cells, one cell after another
+  std::vector<int64_t> ends;          ///< [cells]: where a cell's points end
+  std::vector<uint8_t> types;         ///< [cells]: a VtkCell, or another number
+  std::vector<VtkArray> point_arrays, cell_arrays;
+  std::vector<VtkArray> field_arrays;  ///< of the whole grid, such as TimeValue
+  std::vector<std::string> left_out;   ///< names of arrays that hold no numbers
+
+  int64_t point_count() const { return static_cast<int64_t>(points.size() / 3); }
+  int64_t cell_count() const { return static_cast<int64_t>(ends.size()); }
+};
+
+/// The grid of an XML file of type UnstructuredGrid or PolyData (.vtu, .vtp): ascii, base64 and appended data
+/// (raw or base64), uncompressed or by zlib, in either byte order; its pieces one after another. Defined for
+/// any bytes; throws DataError that names file and array.
+VtkGrid parse_vtk_xml(std::span<const std::byte> file, const std::string& name);
+
+/// The grid of a legacy file (.vtk, versions 1 to 5.1) of type UNSTRUCTURED_GRID or POLYDATA, ASCII or
+/// BINARY. Likewise.
+VtkGrid parse_vtk_legacy(std::span<const std::byte> file, const std::string& name);
+
+}  // namespace meshgrad

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <pugixml.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include <meshgrad/engine/error.h>
+#include <meshgrad/train/data/sources/vtk_grid.h>
+#include <meshgrad/train/data/sources/vtk_source.h>
+#include <meshgrad/train/data/sources/vtk_trajectory.h>
+#include <meshgrad/train/io/mapped_file.h>
+
+namespace meshgrad {
+namespace {
+
+namespace fs = std::filesystem;
+
+VtkGrid read_grid(const fs::path& path) {
+  const MappedFile file(path);
+  const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+  return text.starts_with("# vtk") ? parse_vtk_legacy(file.bytes(), path.string())
+                                   : parse_vtk_xml(file.bytes(), path.string());
+}
+
+std::vector<VtkFrame> frames_of_pvd(const MappedFile& file, const fs::path& path) {
+  pugi::xml_document document;
+  const auto result = document.load_buffer(file.bytes().data(), file.bytes().size());
+  if (!result) {
+    throw data_error(path.string(), "XML with a Collection of DataSets",
+                     fmt::format("{} at byte {}", result.description(), result.offset),
+                     "write it again with ParaView or the solver");
+  }
+  std::vector<VtkFrame> frames;
+  for (const pugi::xml_node& entry : document.child("VTKFile").child("Collection").children("DataSet")) {
+    frames.push_back({path.parent_path() / entry.attribute("file").value(), std::nullopt});
+    if (const auto time = entry.attribute("timestep")) frames.back().time = time.as_double();
+  }
+  return frames;
+}
+
+// {"file-series-version": "1.0", "files": [{"name": "a.vtu", "time": 0.5}]}, as ParaView writes.
+std::vector<VtkFrame> frames_of_series(const MappedFile& file, const fs::path& path) {
+  const auto* begin = reinterpret_cast<const char*>(file.bytes().data());
+  const auto json = nlohmann::json::parse(begin, begin + file.bytes().size(), nullptr, false);
+  const auto wrong = [&] {
+    return data_error(path.string(), "JSON {\"files\": [{\"name\": .., \"time\": ..}]}", "something else",
+                      "write it again with ParaView");
+  };
+  if (!json.is_object() || !json.contains("files") || !json["files"].is_array()) throw wrong();
+  std::vector<VtkFrame> frames;
+  for (const auto& entry : json["files"]) {
+    if (!entry.is_object() || !entry.contains("name") || !entry["name"].is_string()) throw wrong();
+    frames.push_back({path.parent_path() / entry["name"].get<std::string>(), std::nullopt});
+    if (entry.contains("time") && entry["time"].is_number()) frames.back().time = entry["time"].get<double>();
+  }
+  return frames;
+}
+
+class VtkSource : public TrajectorySource {
+ public:
+  VtkSource(std::vector<VtkFrame> frames, std::string node_types, WarningCallback warn)
+      : frames_(std::move(frames)), node_types_(std::move(node_types)), warn_(std::move(warn)) {}
+
+  int64_t records() const override { return 1; }
+  uint64_t bytes_read() const override { return bytes_; }
+
+  std::optional<RawTrajectory> next() override {
+    if (at_ == frames_.size()) return std::nullopt;
+    const size_t first = at_;
+    std::vector<double> times;
+    std::string name = frames_[first].path.string();
+    VtkTrajectory trajectory(read(times), name, node_types_, warn_);
+    while (at_ < frames_.size()) {
+      const size_t before = at_;
+      const VtkGrid grid = read(times);
+      if (!trajectory.has_cells_of(grid)) {
+        at_ = before;
+        times.resize(before - first);
+        break;
+      }
+      trajectory.append(grid, frames_[before].path.string());
+    }
+    RawTrajectory t = trajectory.finish();
+    t.first_frame = static_cast<int64_t>(first);
+    if (t.frames > 1) set_dt(t, times);
+    return t;
+  }
+
+ private:
+  VtkGrid read(std::vector<double>& times) {
+    const VtkFrame& frame = frames_[at_++];
+    VtkGrid grid = read_grid(frame.path);
+    bytes_ += fs::file_size(frame.path);
+    times.push_back(frame.time ? *frame.time : time_of(grid).value_or(std::nan("")));
+    return grid;
+  }
+
+  void set_dt(RawTrajectory& t, const std::vector<double>& times) const {
+    if (std::any_of(times.begin(), times.end(), [](double time) { return std::isnan(time); })) return;
+    if (const auto dt = even_spacing(times)) {
+      t.dt = *dt;
+    } else if (warn_) {
+      warn_(fmt::format("[{}] times are not evenly spaced and were left out", t.name));
+    }
+  }
+
+  std::vector<VtkFrame> frames_;
+  std::string node_types_;
+  WarningCallback warn_;
+  size_t at_ = 0;
+  uint64_t bytes_ = 0;
+};
+
+// "flow_" and 12 of "flow_12"; the number is empty for "flow".
+std::pair<std::string, std::string> split_number(const std::string& stem) {
+  size_t begin = stem.size();
+  while (begin > 0 && stem[begin - 1] >= '0' && stem[begin - 1] <= '9') --begin;
+  return {stem.substr(0, begin), stem.substr(begin)};
+}
+
+bool same_mesh(const fs::path& a, const fs::path& b) {
+  const VtkGrid first = read_grid(a), second = read_grid(b);
+  return first.types == second.types && first.ends == second.ends &&
+         first.connectivity == second.connectivity && first.points.values == second.points.values;
+}
+
+}  // namespace
+
+bool is_frame_list(const fs::path& path) {
+  const std::string extension = path.extension().string();
+  return extension == ".pvd" || extension == ".series";
+}
+
+std::vector<VtkFrame> frames_of_list(const fs::path& path) {
+  const MappedFile file(path);
+  std::vector<VtkFrame> frames =
+      path.extension() == ".pvd" ? frames_of_pvd(file, path) : frames_of_series(file, path);
+  if (frames.empty()) {
+    throw data_error(path.string(), "a list of frames", "none",
+                     "write it again, with the files of the series");
+  }
+  std::stable_sort(frames.begin(), frames.end(), [](const VtkFrame& a, const VtkFrame& b) {
+    return a.time && b.time && *a.time < *b.time;
+  });
+  for (size_t i = 1; i < frames.size(); ++i) {
+    if (!frames[i].time || frames[i].time != frames[i - 1].time) continue;
+    throw data_error(path.string(), "one file for each time",
+                     fmt::format("{} and {} at time {}", frames[i - 1].path.filename().string(),
+                                 frames[i].path.filename().string(), *frames[i].time),
+                     "merge the parts of a frame: in ParaView, Merge Blocks, then save as .vtu");
+  }
+  return frames;
+}
+
+std::unique_ptr<TrajectorySource> open_vtk(std::vector<VtkFrame> frames, std::string node_types,
+                                           WarningCallback warn) {
+  return std::make_unique<VtkSource>(std::move(frames), std::move(node_types), std::move(warn));
+}
+
+std::vector<std::vector<VtkFrame>> group_frames(std::vector<fs::path> files, bool separate) {
+  std::map<std::pair<fs::path, std::string>, std::vector<std::pair<std::string, fs::path>>> families;
+  for (const fs::path& file : files) {
+    const auto [prefix, number] = split_number(file.stem().string());
+    const std::string family = number.empty() || separate ? file.filename().string() + "/" : prefix;
+    families[{file.parent_path(), family + file.extension().string()}].emplace_back(number, file);
+  }
+  std::vector<std::vector<VtkFrame>> groups;
+  for (auto& [name, members] : families) {
+    std::sort(members.begin(), members.end(), [](const auto& a, const auto& b) {
+      // Numbers without their leading zeros: the longer one is larger.
+      const std::string x = a.first.substr(std::min(a.first.find_first_not_of('0'), a.first.size()));
+      const std::string y = b.first.substr(std::min(b.first.find_first_not_of('0'), b.first.size()));
+      return x.size() != y.size() ? x.size() < y.size() : x != y ? x < y : a.second < b.second;
+    });
+    const bool series = members.size() > 1 && same_mesh(members[0].second, members[1].second);
+    for (size_t i = 0; i < members.size(); ++i) {
+      if (!series || i == 0) groups.emplace_back();
+      groups.back().push_back({members[i].second, std::nullopt});
+    }
+  }
+  return groups;
+}
+
+}  // namespace meshgrad

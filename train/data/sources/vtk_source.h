@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files of VTK: .vtu, .vtp and .vtk, and the lists .pvd and .series that make a trajectory of them.
+#pragma once
+#include <meshgrad/train/data/sources/trajectory_source.h>
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace meshgrad {
+
+/// One frame of a series.
+struct VtkFrame {
+  std::filesystem::path path;
+  std::optional<double> time;  ///< seconds; where nothing says it, the file's own TimeValue counts
+};
+
+/// The frames that a .pvd or .series file lists, in the order of their times. Paths are relative to it.
+/// Throws DataError naming the file, also when a list names several parts of one time.
+std::vector<VtkFrame> frames_of_list(const std::filesystem::path& path);
+
+/// Whether the file lists frames.
+bool is_frame_list(const std::filesystem::path& path);
+
+/// The frames of one trajectory (vtk_trajectory.h). Where a later frame has other cells, a new part of the
+/// trajectory begins. Evenly spaced times give dt. `node_types` names the array of node types; empty: an
+/// array "node_type", if there is one.
+std::unique_ptr<TrajectorySource> open_vtk(std::vector<VtkFrame> frames, std::string node_types,
+                                           WarningCallback warn);
+
+/// Files of a folder as series: files named alike but for a last number, flow_0.vtu, flow_1.vtu, .., whose
+/// first two have the same cells and points, are frames of one trajectory, in the order of the number, unless
+/// `separate`. All other files are trajectories of one frame.
+std::vector<std::vector<VtkFrame>> group_frames(std::vector<std::filesystem::path> files, bool separate);
+
+}  // namespace meshgrad

@@ -1,0 +1,433 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <utility>
+
+#include <meshgrad/engine/error.h>
+#include <meshgrad/train/data/sources/vtk_trajectory.h>
+#include <meshgrad/train/data/value_offset.h>
+
+namespace meshgrad {
+namespace {
+
+struct CellShape {
+  int dim = 0;
+  int64_t points = 0;  ///< 0: any number
+};
+
+// Nothing for a type that is not read. Lagrange cells are linear if they have the points of their corners.
+std::optional<CellShape> shape_of(uint8_t type) {
+  switch (static_cast<VtkCell>(type)) {
+    case VtkCell::vertex:
+    case VtkCell::poly_vertex:
+      return CellShape{0, 0};
+    case VtkCell::line:
+    case VtkCell::lagrange_curve:
+      return CellShape{1, 2};
+    case VtkCell::poly_line:
+      return CellShape{1, 0};
+    case VtkCell::triangle:
+    case VtkCell::lagrange_triangle:
+      return CellShape{2, 3};
+    case VtkCell::pixel:
+    case VtkCell::quad:
+    case VtkCell::lagrange_quad:
+      return CellShape{2, 4};
+    case VtkCell::polygon:
+      return CellShape{2, 0};
+    case VtkCell::tetrahedron:
+    case VtkCell::lagrange_tetrahedron:
+      return CellShape{3, 4};
+    case VtkCell::voxel:
+    case VtkCell::hexahedron:
+    case VtkCell::lagrange_hexahedron:
+      return CellShape{3, 8};
+    case VtkCell::wedge:
+    case VtkCell::lagrange_wedge:
+      return CellShape{3, 6};
+    case VtkCell::pyramid:
+    case VtkCell::lagrange_pyramid:
+      return CellShape{3, 5};
+    case VtkCell::triangle_strip:
+      break;
+  }
+  return std::nullopt;
+}
+
+using Points = std::span<const int64_t>;
+
+Points points_of(const VtkGrid& grid, int64_t cell) {
+  const auto at = static_cast<size_t>(cell);
+  const auto begin = static_cast<size_t>(at == 0 ? 0 : grid.ends[at - 1]);
+  return Points(grid.connectivity).subspan(begin, static_cast<size_t>(grid.ends[at]) - begin);
+}
+
+void check_grid(const VtkGrid& grid, const std::string& name) {
+  const auto bad = [&](std::string_view needed, std::string_view got) {
+    return data_error(name, needed, got, "copy the file again, or write it with VTK or meshio");
+  };
+  if (grid.types.size() != grid.ends.size())
+    throw bad(fmt::format("{} cell types", grid.ends.size()), fmt::format("{}", grid.types.size()));
+  if (!std::is_sorted(grid.ends.begin(), grid.ends.end()) ||
+      (!grid.ends.empty() &&
+       (grid.ends.front() < 0 || grid.ends.back() > static_cast<int64_t>(grid.connectivity.size()))))
+    throw bad("offsets of cells that ascend", "others");
+  const int64_t points = grid.point_count();
+  if (grid.points.size() % 3 != 0) throw bad("3 coordinates a point", "others");
+  if (points > std::numeric_limits<int32_t>::max())
+    throw bad("at most 2147483647 points", fmt::format("{}", points));
+  for (const bool of_points : {true, false}) {
+    const auto rows = static_cast<size_t>(of_points ? points : grid.cell_count());
+    for (const VtkArray& array : of_points ? grid.point_arrays : grid.cell_arrays) {
+      const size_t wanted = rows * static_cast<size_t>(array.components);
+      if (array.size() != wanted)
+        throw bad(fmt::format("{} numbers in {}", wanted, array.name), fmt::format("{}", array.size()));
+    }
+  }
+  for (const int64_t point : grid.connectivity)
+    if (point < 0 || point >= points)
+      throw bad(fmt::format("point numbers in 0..{}", points - 1), fmt::format("{}", point));
+  for (size_t cell = 0; cell < grid.types.size(); ++cell) {
+    const auto shape = shape_of(grid.types[cell]);
+    const auto has = static_cast<int64_t>(points_of(grid, static_cast<int64_t>(cell)).size());
+    if (shape && (shape->points == 0 || shape->points == has)) continue;
+    throw data_error(
+        name, "linear cells: lines, triangles, quads, polygons, tetrahedra, hexahedra, wedges, pyramids",
+        fmt::format("cell {} of VTK's type {} with {} points", cell, grid.types[cell], has),
+        "save linear cells; in ParaView, Tessellate makes them of quadratic ones and strips, Tetrahedralize "
+        "of polyhedra");
+  }
+}
+
+bool in_a_plane(const VtkArray& points) {
+  return std::visit(
+      [](const auto& values) {
+        for (size_t i = 2; i < values.size(); i += 3)
+          if (static_cast<double>(values[i]) != static_cast<double>(values[2])) return false;
+        return true;
+      },
+      points.values);
+}
+
+// Corners in the order of a quad or a hexahedron, some of them twice.
+std::vector<int64_t> as_hexahedron(VtkCell type, Points p) {
+  switch (type) {
+    case VtkCell::tetrahedron:
+    case VtkCell::lagrange_tetrahedron:
+      return {p[0], p[1], p[2], p[2], p[3], p[3], p[3], p[3]};
+    case VtkCell::pyramid:
+    case VtkCell::lagrange_pyramid:
+      return {p[0], p[1], p[2], p[3], p[4], p[4], p[4], p[4]};
+    case VtkCell::wedge:
+    case VtkCell::lagrange_wedge:
+      return {p[0], p[1], p[2], p[2], p[3], p[4], p[5], p[5]};
+    case VtkCell::voxel:
+      return {p[0], p[1], p[3], p[2], p[4], p[5], p[7], p[6]};
+    default:
+      return {p.begin(), p.end()};
+  }
+}
+
+std::vector<int64_t> as_polygon(VtkCell type, Points p, size_t width) {
+  std::vector<int64_t> corners(p.begin(), p.end());
+  if (type == VtkCell::pixel) std::swap(corners[2], corners[3]);
+  corners.resize(width, corners.back());
+  return corners;
+}
+
+void append_cell(std::vector<int32_t>& cells, const std::vector<int64_t>& corners) {
+  for (const int64_t corner : corners) cells.push_back(static_cast<int32_t>(corner));
+}
+
+std::vector<double> as_doubles(const VtkArray& array) {
+  return std::visit([](const auto& values) { return std::vector<double>(values.begin(), values.end()); },
+                    array.values);
+}
+
+bool fits_int32(const std::vector<int64_t>& values) {
+  return std::all_of(values.begin(), values.end(), [](int64_t value) {
+    return value >= std::numeric_limits<int32_t>::min() && value <= std::numeric_limits<int32_t>::max();
+  });
+}
+
+// Columns first .. of each row of `width`.
+template <class T>
+std::vector<T> first_columns(const std::vector<T>& values, size_t width, size_t columns) {
+  std::vector<T> kept;
+  kept.reserve(values.size() / width * columns);
+  for (size_t row = 0; row + width <= values.size(); row += width)
+    kept.insert(kept.end(), values.begin() + static_cast<std::ptrdiff_t>(row),
+                values.begin() + static_cast<std::ptrdiff_t>(row + columns));
+  return kept;
+}
+
+// Whether the third of three components is 0 everywhere.
+bool third_is_zero(const VtkArray& array) {
+  if (array.components != 3) return false;
+  return std::visit(
+      [](const auto& values) {
+        for (size_t i = 2; i < values.size(); i += 3)
+          if (values[i] != 0) return false;
+        return true;
+      },
+      array.values);
+}
+
+void drop_third(VtkArray& array) {
+  std::visit([](auto& values) { values = first_columns(values, 3, 2); }, array.values);
+  array.components = 2;
+}
+
+std::vector<int64_t> type_numbers(const VtkArray& array, const std::string& name) {
+  const auto wrong = [&](const std::string& got) {
+    return data_error(fmt::format("{}: array {}", name, array.name),
+                      "node types: one integer from 0 to 65535 for each row", got,
+                      "name another array: --node-types NAME");
+  };
+  if (array.components != 1) throw wrong(fmt::format("{} components", array.components));
+  std::vector<int64_t> types;
+  for (const double value : as_doubles(array)) {
+    if (!(value >= 0 && value <= 65535) || value != static_cast<double>(static_cast<int64_t>(value)))
+      throw wrong(fmt::format("{}", value));
+    types.push_back(static_cast<int64_t>(value));
+  }
+  return types;
+}
+
+const VtkArray* find_array(const std::vector<VtkArray>& arrays, std::string_view name) {
+  const auto found =
+      std::find_if(arrays.begin(), arrays.end(), [&](const VtkArray& array) { return array.name == name; });
+  return found == arrays.end() ? nullptr : &*found;
+}
+
+constexpr std::string_view kDefaultTypes = "node_type";
+
+}  // namespace
+
+VtkTrajectory::VtkTrajectory(const VtkGrid& grid, std::string name, const std::string& node_types,
+                             const WarningCallback& warn)
+    : warn_(warn) {
+  trajectory_.name = std::move(name);
+  check_grid(grid, trajectory_.name);
+  trajectory_.nodes = grid.point_count();
+  choose_cells(grid);
+  trajectory_.dim = cell_dim_ < 3 && in_a_plane(grid.points) ? 2 : 3;
+  if (cell_dim_ == 1) build_lines(grid);
+  if (cell_dim_ == 2) build_surface(grid);
+  if (cell_dim_ == 3) build_solid(grid);
+  connectivity_ = grid.connectivity;
+  ends_ = grid.ends;
+  types_ = grid.types;
+  points_ = grid.points;
+  choose_arrays(grid, node_types);
+  read_node_types(grid, node_types);
+}
+
+void VtkTrajectory::choose_cells(const VtkGrid& grid) {
+  for (const uint8_t type : grid.types) cell_dim_ = std::max(cell_dim_, shape_of(type)->dim);
+  if (cell_dim_ == 0) {
+    throw data_error(trajectory_.name, "a mesh with lines, surfaces or solids",
+                     grid.types.empty() ? "no cells" : "points alone", "save the cells, too");
+  }
+  for (int64_t cell = 0; cell < grid.cell_count(); ++cell)
+    if (shape_of(grid.types[static_cast<size_t>(cell)])->dim == cell_dim_) cells_.push_back(cell);
+}
+
+void VtkTrajectory::build_lines(const VtkGrid& grid) {
+  std::vector<int32_t> senders, receivers;
+  for (const int64_t cell : cells_) {
+    const Points points = points_of(grid, cell);
+    for (size_t i = 1; i < points.size(); ++i) {
+      senders.push_back(static_cast<int32_t>(points[i - 1]));
+      receivers.push_back(static_cast<int32_t>(points[i]));
+    }
+  }
+  trajectory_.edges = std::move(senders);
+  trajectory_.edges.insert(trajectory_.edges.end(), receivers.begin(), receivers.end());
+}
+
+void VtkTrajectory::build_surface(const VtkGrid& grid) {
+  size_t width = 3;
+  for (const int64_t cell : cells_) width = std::max(width, points_of(grid, cell).size());
+  trajectory_.nodes_per_cell = static_cast<int>(std::min<size_t>(width, 65535));
+  trajectory_.polygons = width > 4;
+  if (width <= 4) trajectory_.cell_kind = width == 3 ? CellKind::triangle : CellKind::quad;
+  // Padded polygons must not take many times the memory of the file.
+  if (width * cells_.size() > 64 * (grid.connectivity.size() + 64)) {
+    throw data_error(trajectory_.name, "polygons of similar size", fmt::format("one of {} points", width),
+                     "cut it into smaller ones; in ParaView: Triangulate");
+  }
+  for (const int64_t cell : cells_) {
+    const Points points = points_of(grid, cell);
+    if (points.size() < 3) {
+      throw data_error(trajectory_.name, "polygons of at least 3 points",
+                       fmt::format("{} in cell {}", points.size(), cell), "leave this cell out");
+    }
+    append_cell(trajectory_.cells,
+                as_polygon(static_cast<VtkCell>(grid.types[static_cast<size_t>(cell)]), points, width));
+  }
+}
+
+void VtkTrajectory::build_solid(const VtkGrid& grid) {
+  const bool tetrahedra = std::all_of(cells_.begin(), cells_.end(), [&](int64_t cell) {
+    return shape_of(grid.types[static_cast<size_t>(cell)])->points == 4;
+  });
+  trajectory_.nodes_per_cell = tetrahedra ? 4 : 8;
+  trajectory_.cell_kind = tetrahedra ? CellKind::tetrahedron : CellKind::hexahedron;
+  for (const int64_t cell : cells_) {
+    const Points points = points_of(grid, cell);
+    append_cell(trajectory_.cells,
+                tetrahedra
+                    ? std::vector<int64_t>(points.begin(), points.end())
+                    : as_hexahedron(static_cast<VtkCell>(grid.types[static_cast<size_t>(cell)]), points));
+  }
+}
+
+// The rows of an array that belong to the mesh.
+VtkArray VtkTrajectory::rows_of(const VtkArray& array, bool of_points) const {
+  if (of_points) return array;
+  VtkArray rows{array.name, array.components, {}};
+  const auto width = static_cast<std::ptrdiff_t>(array.components);
+  std::visit(
+      [&](const auto& values) {
+        std::remove_cvref_t<decltype(values)> kept;
+        for (const int64_t cell : cells_)
+          kept.insert(kept.end(), values.begin() + cell * width, values.begin() + (cell + 1) * width);
+        rows.values = std::move(kept);
+      },
+      array.values);
+  return rows;
+}
+
+void VtkTrajectory::choose_arrays(const VtkGrid& grid, const std::string& node_types) {
+  const std::string_view types = node_types.empty() ? kDefaultTypes : std::string_view(node_types);
+  std::vector<std::string> left_out = grid.left_out;
+  const bool a_row_an_edge = trajectory_.edges.size() == cells_.size() * 2;
+  for (const bool of_points : {true, false}) {
+    for (const VtkArray& array : of_points ? grid.point_arrays : grid.cell_arrays) {
+      if (array.name == types || array.name.starts_with("vtk")) continue;
+      const bool known = std::any_of(sources_.begin(), sources_.end(),
+                                     [&](const Source& source) { return source.values.name == array.name; });
+      if (array.name.empty() || known || (!of_points && cell_dim_ == 1 && !a_row_an_edge)) {
+        left_out.push_back(array.name.empty() ? "one without a name" : array.name + " of cells");
+      } else {
+        sources_.push_back({of_points, rows_of(array, of_points)});
+      }
+    }
+  }
+  if (left_out.empty() || !warn_) return;
+  warn_(fmt::format("[{}] arrays left out (no numbers, or the name of another one): {}", trajectory_.name,
+                    fmt::join(left_out, ", ")));
+}
+
+void VtkTrajectory::read_node_types(const VtkGrid& grid, const std::string& wanted) {
+  const std::string name = wanted.empty() ? std::string(kDefaultTypes) : wanted;
+  if (const VtkArray* array = find_array(grid.point_arrays, name)) {
+    for (const int64_t type : type_numbers(*array, trajectory_.name))
+      trajectory_.node_type.push_back(static_cast<int32_t>(type));
+    return;
+  }
+  const VtkArray* array = find_array(grid.cell_arrays, name);
+  if (array == nullptr) {
+    if (wanted.empty()) return;
+    std::vector<std::string> names;
+    for (const VtkArray& known : grid.point_arrays) names.push_back(known.name);
+    for (const VtkArray& known : grid.cell_arrays) names.push_back(known.name);
+    throw data_error(trajectory_.name, fmt::format("the array {}, as --node-types says", wanted),
+                     names.empty() ? "no arrays" : fmt::format("{}", fmt::join(names, ", ")),
+                     "name one of its arrays");
+  }
+  const std::vector<int64_t> tags = type_numbers(*array, trajectory_.name);
+  for (const int64_t cell : cells_)
+    trajectory_.cell_type.push_back(static_cast<int32_t>(tags[static_cast<size_t>(cell)]));
+  const bool boundary = cells_.size() < tags.size();  // cells of lower dimension say it
+  trajectory_.node_type.assign(static_cast<size_t>(trajectory_.nodes), 0);
+  for (size_t cell = 0; cell < tags.size(); ++cell) {
+    if (boundary && shape_of(grid.types[cell])->dim == cell_dim_) continue;
+    for (const int64_t point : points_of(grid, static_cast<int64_t>(cell))) {
+      int32_t& type = trajectory_.node_type[static_cast<size_t>(point)];
+      type = std::max(type, static_cast<int32_t>(tags[cell]));
+    }
+  }
+}
+
+bool VtkTrajectory::has_cells_of(const VtkGrid& grid) const {
+  return grid.point_count() == trajectory_.nodes && grid.types == types_ && grid.ends == ends_ &&
+         grid.connectivity == connectivity_;
+}
+
+void VtkTrajectory::append(const VtkGrid& grid, const std::string& name) {
+  check_grid(grid, name);
+  if (grid.points.values != points_.values) {
+    throw data_error(name, "positions that do not move over time", "other positions than in the first frame",
+                     "meshes that move are not supported yet: save the mesh at rest in every frame, and "
+                     "displacements as a field");
+  }
+  ++trajectory_.frames;
+  for (Source& source : sources_) {
+    const VtkArray* array =
+        find_array(source.of_points ? grid.point_arrays : grid.cell_arrays, source.values.name);
+    if (array == nullptr || array->components != source.values.components ||
+        array->values.index() != source.values.values.index()) {
+      throw data_error(fmt::format("{}: array {}", name, source.values.name), "the array of the first frame",
+                       array == nullptr ? "none" : "another type or number of components",
+                       "save the same arrays in every frame");
+    }
+    const VtkArray more = rows_of(*array, source.of_points);
+    std::visit(
+        [&](auto& values) {
+          const auto& added = std::get<std::remove_reference_t<decltype(values)>>(more.values);
+          values.insert(values.end(), added.begin(), added.end());
+        },
+        source.values.values);
+  }
+}
+
+RawTrajectory VtkTrajectory::finish() {
+  RawTrajectory& t = trajectory_;
+  if (t.dim == 2) drop_third(points_);
+  t.wide_positions = as_doubles(points_);
+  t.positions.assign(t.wide_positions.begin(), t.wide_positions.end());
+  const bool f64 = std::holds_alternative<std::vector<double>>(points_.values);
+  if (!f64 || !are_coarse_positions(t.wide_positions, t.dim)) t.wide_positions.clear();
+  for (Source& source : sources_) t.fields.push_back(field_of(source));
+  std::sort(t.fields.begin(), t.fields.end(),
+            [](const RawField& a, const RawField& b) { return a.name < b.name; });
+  return std::move(t);
+}
+
+RawField VtkTrajectory::field_of(Source& source) const {
+  if (trajectory_.dim == 2 && third_is_zero(source.values)) drop_third(source.values);
+  RawField field;
+  field.name = source.values.name;
+  field.components = source.values.components;
+  field.dynamic = trajectory_.frames > 1;
+  field.on = source.of_points ? FieldOn::node : cell_dim_ == 1 ? FieldOn::edge : FieldOn::cell;
+  if (auto* floats = std::get_if<std::vector<float>>(&source.values.values)) {
+    field.values = std::move(*floats);
+  } else if (auto* doubles = std::get_if<std::vector<double>>(&source.values.values)) {
+    field.values = std::vector<float>(doubles->begin(), doubles->end());
+    if (is_coarse_in_f32(*doubles, field.components)) field.wide = std::move(*doubles);
+  } else {
+    auto& integers = std::get<std::vector<int64_t>>(source.values.values);
+    if (fits_int32(integers)) {
+      field.values = std::vector<int32_t>(integers.begin(), integers.end());
+    } else {
+      field.values = std::move(integers);
+    }
+  }
+  return field;
+}
+
+std::optional<double> time_of(const VtkGrid& grid) {
+  for (const char* name : {"TimeValue", "TIME"}) {
+    const VtkArray* array = find_array(grid.field_arrays, name);
+    if (array != nullptr && array->size() == 1) return as_doubles(*array)[0];
+  }
+  return std::nullopt;
+}
+
+}  // namespace meshgrad

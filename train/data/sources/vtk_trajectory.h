@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// From the grids of VTK files, frame after frame, to one trajectory.
+#pragma once
+#include <meshgrad/train/data/sources/trajectory_source.h>
+#include <meshgrad/train/data/sources/vtk_grid.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace meshgrad {
+
+/// Frames on one mesh. Cells of the largest dimension make the mesh: lines, triangles, quads, polygons,
+/// tetrahedra, hexahedra. Mixed surfaces become quads ([a, b, c, c]) or polygons, mixed solids, wedges and
+/// pyramids hexahedra that repeat nodes, with the same edges. The plane z = constant is 2-D, where vectors
+/// whose third component is 0 everywhere have two.
+///
+/// Point arrays are fields on nodes, cell arrays on cells, or on the edges of a mesh of lines. Arrays that
+/// VTK itself adds (vtkGhostType and others), and a cell array with the name of a point array, are left out.
+///
+/// Node types come from the array `node_types`: of points; or of cells, where a node has the largest number
+/// of the cells around it, of those of lower dimension (boundary faces) where there are any.
+class VtkTrajectory {
+ public:
+  /// Throws DataError for cells that are not linear, point numbers outside of the grid, a grid without cells,
+  /// and node types that are no integers from 0 to 65535.
+  VtkTrajectory(const VtkGrid& grid, std::string name, const std::string& node_types,
+                const WarningCallback& warn);
+
+  /// Whether a further frame has these cells; its points may have moved.
+  bool has_cells_of(const VtkGrid& grid) const;
+  /// A further frame of the same cells. Throws DataError for other arrays than the first frame's, and for
+  /// points that moved.
+  void append(const VtkGrid& grid, const std::string& name);
+  RawTrajectory finish();
+
+ private:
+  struct Source {
+    bool of_points = true;  ///< an array of points, not of cells
+    VtkArray values;        ///< of all frames so far
+  };
+
+  void choose_cells(const VtkGrid& grid);
+  void build_lines(const VtkGrid& grid);
+  void build_surface(const VtkGrid& grid);
+  void build_solid(const VtkGrid& grid);
+  void choose_arrays(const VtkGrid& grid, const std::string& node_types);
+  void read_node_types(const VtkGrid& grid, const std::string& array);
+  VtkArray rows_of(const VtkArray& array, bool of_points) const;
+  RawField field_of(Source& source) const;
+
+  RawTrajectory trajectory_;
+  const WarningCallback& warn_;
+  int cell_dim_ = 0;
+  std::vector<int64_t> cells_;  ///< those of the mesh, by their number in the grid
+  std::vector<int64_t> connectivity_, ends_;
+  std::vector<uint8_t> types_;
+  std::vector<Source> sources_;
+  VtkArray points_;
+};
+
+/// The time of a frame where the file says it: the array TimeValue (or TIME) of one number.
+std::optional<double> time_of(const VtkGrid& grid);
+
+}  // namespace meshgrad
