@@ -42,7 +42,8 @@ def main():
     if pathlib.Path(sys.prefix) != venv:
         sys.exit(subprocess.run([venv / "bin/python", __file__, program, venv]).returncode)
     with tempfile.TemporaryDirectory() as folder:
-        for test in (flat_meshes, solids, surfaces, series, boundary_types, cell_graphs, what_is_refused):
+        for test in (flat_meshes, solids, surfaces, series, boundary_types, cell_graphs, other_formats,
+                     what_is_refused):
             test(program, pathlib.Path(folder) / test.__name__)
             print(f"{test.__name__}: as written")
 
@@ -288,6 +289,38 @@ def cell_graphs(program, folder):
     assert report["node_types"] == [11, 11, 10], report["node_types"]
     found = statistics(program, folder / "cells.mgd")["p"]
     check_range(found, centres[:, 0])
+
+
+def other_formats(program, folder):
+    """Through scripts/to-vtu: Gmsh with physical groups, and a series of XDMF."""
+    import meshio
+    import numpy
+    folder.mkdir()
+    script = pathlib.Path(__file__).resolve().parents[2] / "scripts/to-vtu"
+
+    def to_vtu(source, target):
+        done = subprocess.run([sys.executable, script, source, "-o", target], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+    points, cells = square()
+    inflow = [[r * 5, (r + 1) * 5] for r in range(4)]
+    tags = [numpy.full(len(cells), 1, numpy.int32), numpy.full(4, 4, numpy.int32)]
+    mesh = meshio.Mesh(points, [("triangle", cells), ("line", inflow)], point_data={"u": points[:, 0]},
+                       cell_data={"gmsh:physical": tags, "gmsh:geometrical": tags})
+    meshio.gmsh.write(folder / "plate.msh", mesh, fmt_version="2.2", binary=True)
+    to_vtu(folder / "plate.msh", folder / "gmsh")
+    report, _ = convert(program, folder / "gmsh", folder / "gmsh.mgd", "--node-types", "gmsh:physical")
+    assert report["node_types"] == [20, 0, 0, 0, 5] and report["edges"]["min"] == sides(cells), report
+    with meshio.xdmf.TimeSeriesWriter(folder / "flow.xdmf", data_format="XML") as writer:
+        writer.write_points_cells(points, [("triangle", cells)])
+        for frame in range(4):
+            writer.write_data(0.5 * frame, point_data={"u": points[:, 0] * frame})
+    to_vtu(folder / "flow.xdmf", folder / "xdmf")
+    report, _ = convert(program, folder / "xdmf", folder / "xdmf.mgd")
+    assert report["trajectories"] == 1 and report["frames"] == 4 and report["dt"] == 0.5, report
+    check_range(statistics(program, folder / "xdmf.mgd")["u"], points[:, :1] * 3)
+    done = subprocess.run([sys.executable, script, folder / "no.msh", "-o", folder], capture_output=True, text=True)
+    assert done.returncode == 1 and "no.msh" in done.stderr and "fix:" in done.stderr, done.stderr
 
 
 def what_is_refused(program, folder):
