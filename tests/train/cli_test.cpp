@@ -106,7 +106,7 @@ TEST_CASE("a wrong command line exits 2 and says what was meant") {
   check_command_fails("convert x -o y --split a,b,c", 2, "split");
   check_command_fails("convert x -o y -o z", 2, "[--output] needed one value, got 2");
   check_command_fails("convert x -o y --unit u=m --unit u=K", 2,
-                      "[--unit] needed one unit for each field, got two for u");
+                      "[--unit] needed each name once, got two for u");
   check_command_fails("--foo", 2, "needed an option that exists, got --foo");
 }
 

@@ -343,3 +343,29 @@ TEST_CASE("HDF5: both trajectories, each connection both ways, rows by name") {
   options.input = scratch.path / "bad.h5";
   CHECK(contains(message_of([&] { convert(options); }), "needed an HDF5 file"));
 }
+
+TEST_CASE("HDF5 of any layout: groups alike are trajectories, in the order of their numbers") {
+  const ScratchDirectory scratch;
+  ConvertOptions options;
+  options.input = test::data_file("hdf5/arrays.h5");
+  options.output = scratch.path / "arrays.mgd";
+  options.split = {1.0};
+  options.map = {
+      {"positions", "mesh/xyz"}, {"cells", "mesh/triangles"}, {"velocity", "u"}, {"graph:re", "re"}};
+  try {
+    convert(options);
+  } catch (const DataError& error) {
+    REQUIRE(contains(error.what(), "a build of meshgrad with HDF5"));
+    return;
+  }
+  const Dataset dataset = Dataset::open(options.output);
+  REQUIRE(dataset.trajectories() == 3);
+  CHECK(dataset.fields().size() == 2);
+  for (int64_t i = 0; i < 3; ++i)
+    CHECK(contains(std::string(dataset.trajectory(i).name()),
+                   "runs/" + std::to_string(std::array{1, 2, 10}[static_cast<size_t>(i)])));
+  options.map = {{"positions", "mesh/xy"}};
+  CHECK(contains(message_of([&] { convert(options); }), "mesh/xyz [4, 2]"));
+  options.map = {};
+  CHECK(convert(options).fields.front().name == "u");
+}

@@ -30,8 +30,11 @@ NpzArrays square() {
           {"u", npy<float>("<f4", "(3, 4, 1)", u)}};
 }
 
-RawTrajectory parse_archive(const std::string& file) {
-  return trajectory_of_npz(std::as_bytes(std::span(file)), "a.npz");
+RawTrajectory parse_archive(const std::string& file, const ArrayMap& map = {},
+                            std::string* warning = nullptr) {
+  return trajectory_of_npz(std::as_bytes(std::span(file)), "a.npz", map, [&](const std::string& text) {
+    if (warning != nullptr) *warning += text + "\n";
+  });
 }
 
 }  // namespace
@@ -128,4 +131,34 @@ TEST_CASE("a single NPZ file without node types is packed with a warning, split 
   const Dataset data = Dataset::open(options.output);
   CHECK(data.trajectory("test", 0).field("u").frame(0)[3] == 11.0F);
   CHECK(data.node_type_counts()[0] == 4);
+}
+
+TEST_CASE("arrays of other names: guessed, or by a map, which alone then counts") {
+  const ScratchDirectory scratch;
+  NpzArrays arrays = square();
+  arrays["points"] = arrays["mesh_pos"];
+  arrays["elements"] = arrays["cells"];
+  arrays.erase("mesh_pos");
+  arrays.erase("cells");
+  arrays["p"] = npy<float>("<f4", "(4,)", {1, 2, 3, 4});
+  const std::string file = write_npz(scratch.path / "a.npz", arrays, false);
+  std::string warning;
+  CHECK(parse_archive(file, {}, &warning).cells == std::vector<int32_t>{0, 1, 2, 0, 2, 3});
+  CHECK(contains(warning, "--map positions=points --map cells=elements"));
+
+  warning.clear();
+  const RawTrajectory t = parse_archive(
+      file, {{"positions", "points"}, {"cells", "elements"}, {"velocity", "u"}, {"graph:re", "p"}}, &warning);
+  validate(t);
+  REQUIRE(t.fields.size() == 2);
+  CHECK(t.fields[0].on == FieldOn::graph);
+  CHECK(t.fields[1].name == "velocity");
+  CHECK(t.node_type.size() == 4);
+  CHECK(warning.empty());
+  parse_archive(file, {{"positions", "points"}, {"cells", "elements"}}, &warning);
+  CHECK(contains(warning, "names others: p, u"));
+  CHECK(contains(message_of([&] {
+                   parse_archive(file, {{"positions", "xyz"}});
+                 }),
+                 "needed the array xyz, as --map positions=xyz says, got elements [1, 2, 3]"));
 }

@@ -20,7 +20,7 @@ namespace {
 
 struct Options {
   ConvertOptions convert;
-  std::vector<std::string> units;
+  std::vector<std::string> units, map;
   std::string by = "auto";
   std::string cells = "auto";
   std::string graph = "auto";
@@ -101,6 +101,23 @@ std::optional<CellKind> cells_named(const std::string& word) {
   throw invalid_argument("--cells", "auto, triangle, quad, tet or hex", "\"" + word + "\"");
 }
 
+std::map<std::string, std::string> pairs(const std::vector<std::string>& words, const std::string& option,
+                                         const std::string& form, const std::string& example) {
+  std::map<std::string, std::string> found;
+  for (const std::string& word : words) {
+    const size_t equals = word.find('=');
+    if (equals == 0 || equals == std::string::npos || equals + 1 == word.size()) {
+      throw invalid_argument(option, form, "\"" + word + "\"",
+                             fmt::format("write for example {} {}", option, example));
+    }
+    if (!found.emplace(word.substr(0, equals), word.substr(equals + 1)).second) {
+      throw invalid_argument(option, "each name once", "two for " + word.substr(0, equals),
+                             "leave one of them out");
+    }
+  }
+  return found;
+}
+
 int run(const Options& options, const GlobalOptions& globals) {
   ConvertOptions convert_options = options.convert;
   convert_options.split_by = split_by_named(options.by);
@@ -110,17 +127,8 @@ int run(const Options& options, const GlobalOptions& globals) {
     throw invalid_argument("--dt", "a positive number of seconds", fmt::format("{}", *options.dt));
   }
   convert_options.dt = options.dt.value_or(0);
-  for (const std::string& unit : options.units) {
-    const size_t equals = unit.find('=');
-    if (equals == 0 || equals == std::string::npos || equals + 1 == unit.size()) {
-      throw invalid_argument("--unit", "FIELD=UNIT", "\"" + unit + "\"",
-                             "write for example --unit velocity=m/s");
-    }
-    if (!convert_options.units.emplace(unit.substr(0, equals), unit.substr(equals + 1)).second) {
-      throw invalid_argument("--unit", "one unit for each field", "two for " + unit.substr(0, equals),
-                             "leave one of them out");
-    }
-  }
+  convert_options.units = pairs(options.units, "--unit", "FIELD=UNIT", "velocity=m/s");
+  convert_options.map = pairs(options.map, "--map", "NAME=ARRAY", "positions=mesh/xyz");
   if (!globals.quiet) convert_options.progress = convert_progress();
   const ConvertReport report = convert(convert_options);
   if (!globals.quiet) {
@@ -143,6 +151,7 @@ void add_convert(CommandLine& line) {
                   {"meshgrad convert data/cylinder_flow -o cylinder.mgd --unit velocity=m/s",
                    "meshgrad convert results.pvd -o results.mgd --node-types boundary",
                    "meshgrad convert flow.npz -o flow.mgd --split 0.8,0.1,0.1 --by time",
+                   "meshgrad convert case.h5 -o case.mgd --map positions=mesh/xyz --map u=flow/u",
                    "meshgrad convert runs.h5 -o runs.mgd --fields density,velocity_x,velocity_y"});
   const auto options = std::make_shared<Options>();
   ConvertOptions& convert = options->convert;
@@ -178,6 +187,11 @@ void add_convert(CommandLine& line) {
   command->add_option("--fields", convert.fields, "Names of the rows of HDF5 nodal_data")
       ->type_name("A,B,...")
       ->delimiter(',')
+      ->allow_extra_args(false);
+  command
+      ->add_option("--map", options->map,
+                   "Array of an NPZ or HDF5 file that is positions, cells, edges, types or a field; repeated")
+      ->type_name("NAME=ARRAY")
       ->allow_extra_args(false);
   command->add_option("--dt", options->dt, "Seconds between frames; replaces the input's")->type_name("S");
   command->add_option("--unit", options->units, "Unit of a field, for reports and pictures; may be repeated")

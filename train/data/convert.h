@@ -34,7 +34,10 @@ struct ConvertOptions {
   /// automatic: by trajectory, in order; by time (contiguous ranges of frames) where there are fewer
   /// trajectories than splits.
   SplitBy split_by = SplitBy::automatic;
-  std::vector<std::string> fields;           ///< names of the rows of HDF5 nodal_data; empty: from the file
+  std::vector<std::string> fields;  ///< names of the rows of HDF5 nodal_data; empty: from the file
+  /// Which array of an NPZ or HDF5 file is what: from "positions", "cells", "edges", "types" or the name of a
+  /// field to the array's name, in HDF5 its path.
+  std::map<std::string, std::string> map;
   double dt = 0;                             ///< seconds between frames; 0: as in the file
   std::map<std::string, std::string> units;  ///< field -> unit
   /// What the cells are. Empty: what their size says; 4 nodes in 3-D are a quad or a tetrahedron by the

@@ -48,13 +48,13 @@ constexpr std::array<DataFormat, 4> kDataFormats{{
      }},
     {"npz",
      {".npz"},
-     [](const FoundFile& file, const ConvertOptions&, const WarningCallback& warn) {
-       return open_npz(file.path, warn);
+     [](const FoundFile& file, const ConvertOptions& options, const WarningCallback& warn) {
+       return open_npz(file.path, options.map, warn);
      }},
     {"hdf5",
      {".h5", ".hdf5"},
      [](const FoundFile& file, const ConvertOptions& options, const WarningCallback& warn) {
-       return open_hdf5(file.path, options.fields, warn);
+       return open_hdf5(file.path, options.fields, options.map, warn);
      }},
     {"vtk",
      {".vtu", ".vtp", ".vtk", ".pvd", ".series"},
@@ -233,10 +233,13 @@ Inputs open_inputs(const ConvertOptions& options, const WarningCallback& warn) {
                        fmt::format("{} with fields {}", format.name, fmt::join(options.fields, ",")),
                        "leave --fields out: fields have the names that the input gives them");
   }
+  if (!options.map.empty() && format.name != "npz" && format.name != "hdf5") {
+    throw config_error("map", "NPZ or HDF5 files, whose arrays it names", format.name, "leave --map out");
+  }
   if (!options.node_types.empty() && format.name != "vtk") {
     throw config_error("node-types", "files of VTK, whose array it names",
                        fmt::format("{} with node types {}", format.name, options.node_types),
-                       "leave --node-types out: the array of node types is called node_type");
+                       "name the array by --map types=ARRAY");
   }
   Inputs inputs;
   inputs.format = format.name;

@@ -16,6 +16,7 @@
 #include <span>
 #include <utility>
 
+#include <meshgrad/train/data/sources/hdf5_layout.h>
 #include <meshgrad/train/data/value_offset.h>
 
 namespace meshgrad {
@@ -337,10 +338,104 @@ class Hdf5Source : public TrajectorySource {
   int dim_ = 0;
 };
 
+bool has_group_of_data(const std::filesystem::path& path) {
+  const Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose);
+  return !file || H5Lexists(file.id(), "data", H5P_DEFAULT) > 0;
+}
+
+// Paths of all data sets, such as "flow/u".
+std::vector<std::string> dataset_paths(hid_t file) {
+  std::vector<std::string> paths;
+  const auto visit = [](hid_t, const char* name, const H5O_info_t* info, void* found) -> herr_t {
+    constexpr size_t kMost = 1'000'000;
+    auto& all = *static_cast<std::vector<std::string>*>(found);
+    if (info->type == H5O_TYPE_DATASET) all.emplace_back(name);
+    return all.size() < kMost ? 0 : -1;
+  };
+  if (H5Ovisit(file, H5_INDEX_NAME, H5_ITER_INC, visit, &paths) < 0) paths.clear();
+  return paths;
+}
+
+// Any file whose data sets are arrays that array_trajectory.h knows, or a map names.
+class ArraySource : public TrajectorySource {
+ public:
+  ArraySource(std::filesystem::path path, ArrayMap map, WarningCallback warn)
+      : path_(std::move(path)),
+        map_(std::move(map)),
+        warn_(std::move(warn)),
+        file_(H5Fopen(path_.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose) {
+    if (!file_)
+      throw data_error(path_.string(), "an HDF5 file", "another kind, or a damaged one", "copy it again");
+    layout_ = hdf5_layout(dataset_paths(file_.id()));
+  }
+
+  int64_t records() const override { return static_cast<int64_t>(layout_.groups.size()); }
+  uint64_t bytes_read() const override { return bytes_; }
+
+  std::optional<RawTrajectory> next() override {
+    if (record_ == layout_.groups.size()) return std::nullopt;
+    const std::string& group = layout_.groups[record_];
+    const std::string where = group.empty()
+                                  ? path_.string()
+                                  : fmt::format("{}: {}", path_.string(), group.substr(0, group.size() - 1));
+    std::vector<NamedArray> arrays;
+    for (const std::string& member : layout_.members) read(group + member, member, where, arrays);
+    for (const std::string& path : layout_.shared) read(path, path, where, arrays);
+    RawTrajectory t = trajectory_of_arrays(std::move(arrays), where, map_, warn_);
+    t.record = static_cast<int64_t>(record_++);
+    return t;
+  }
+
+ private:
+  void read(const std::string& path, const std::string& name, const std::string& where,
+            std::vector<NamedArray>& arrays) {
+    NamedArray array;
+    array.name = name;
+    const Handle dataset(H5Dopen2(file_.id(), path.c_str(), H5P_DEFAULT), H5Dclose);
+    const Handle type(dataset ? H5Dget_type(dataset.id()) : -1, H5Tclose);
+    const H5T_class_t kind = type ? H5Tget_class(type.id()) : H5T_NO_CLASS;
+    array.numbers = kind == H5T_INTEGER || kind == H5T_FLOAT;
+    if (array.numbers) {
+      const Handle space(H5Dget_space(dataset.id()), H5Sclose);
+      const int rank = space ? H5Sget_simple_extent_ndims(space.id()) : -1;
+      const bool wide = H5Tget_size(type.id()) == 8;
+      if (kind == H5T_FLOAT) {
+        wide ? read_as<double>(path, rank, H5T_NATIVE_DOUBLE, 'f', where, array)
+             : read_as<float>(path, rank, H5T_NATIVE_FLOAT, 'f', where, array);
+      } else {
+        wide ? read_as<int64_t>(path, rank, H5T_NATIVE_INT64, 'i', where, array)
+             : read_as<int32_t>(path, rank, H5T_NATIVE_INT32, 'i', where, array);
+      }
+    }
+    arrays.push_back(std::move(array));
+  }
+
+  template <class T>
+  void read_as(const std::string& path, int rank, hid_t memory_type, char kind, const std::string& where,
+               NamedArray& array) {
+    const Array<T> all = read_array<T>(file_.id(), path.c_str(), rank, memory_type, where);
+    bytes_ += all.values.size() * sizeof(T);
+    const auto bytes = std::as_bytes(std::span(all.values));
+    array.bytes.assign(bytes.begin(), bytes.end());
+    array.array.kind = kind;
+    array.array.bytes = sizeof(T);
+    for (const hsize_t size : all.shape) array.array.shape.push_back(static_cast<int64_t>(size));
+    array.array.data = array.bytes;
+  }
+
+  std::filesystem::path path_;
+  ArrayMap map_;
+  WarningCallback warn_;
+  Handle file_;
+  Hdf5Layout layout_;
+  size_t record_ = 0;
+  uint64_t bytes_ = 0;
+};
+
 }  // namespace
 
 std::unique_ptr<TrajectorySource> open_hdf5(const std::filesystem::path& path,
-                                            const std::vector<std::string>& fields,
+                                            const std::vector<std::string>& fields, const ArrayMap& map,
                                             const WarningCallback& warn) {
   const uint64_t bytes = RegularFile(path).bytes();
   // Deflate packs at most 1032 : 1; real trajectories stay far below 32 : 1.
@@ -350,10 +445,12 @@ std::unique_ptr<TrajectorySource> open_hdf5(const std::filesystem::path& path,
                            .cpu_seconds = static_cast<int64_t>(5 + bytes / kBytesPerSecond)};
   return read_in_child(
       path, "HDF5", limits,
-      [path, fields](const WarningCallback& warn_parent) {
+      [path, fields, map](const WarningCallback& warn_parent) -> std::unique_ptr<TrajectorySource> {
         H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
         H5Lunregister(H5L_TYPE_EXTERNAL);  // links to other files are not followed
-        return std::make_unique<Hdf5Source>(path, fields, warn_parent);
+        if (map.empty() && has_group_of_data(path))
+          return std::make_unique<Hdf5Source>(path, fields, warn_parent);
+        return std::make_unique<ArraySource>(path, map, warn_parent);
       },
       warn);
 }
@@ -365,7 +462,8 @@ std::unique_ptr<TrajectorySource> open_hdf5(const std::filesystem::path& path,
 namespace meshgrad {
 
 std::unique_ptr<TrajectorySource> open_hdf5(const std::filesystem::path& path,
-                                            const std::vector<std::string>&, const WarningCallback&) {
+                                            const std::vector<std::string>&, const ArrayMap&,
+                                            const WarningCallback&) {
   throw data_error(path.string(), "a build of meshgrad with HDF5", "one without it",
                    "install libhdf5-dev and build again, or convert the file to NPZ");
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include <meshgrad/train/data/sources/array_trajectory.h>
 #include <meshgrad/train/data/sources/trajectory_source.h>
 
 namespace meshgrad {
@@ -16,8 +17,12 @@ namespace meshgrad {
 /// node_type is read at the first frame; names that differ only in a suffix _x, _y, _z (or a prefix x_, y_,
 /// z_) and follow each other are one vector field. Throws DataError naming file, group and row, also where
 /// positions or node types change over time, and when this build has no HDF5.
+///
+/// A file without the group data, and any file with a map, is read as named arrays (array_trajectory.h). An
+/// array is named by its path, as in "flow/u"; groups with the same arrays are a trajectory each, in numeric
+/// order, where paths begin inside the group. All other arrays belong to each of them.
 std::unique_ptr<TrajectorySource> open_hdf5(const std::filesystem::path& path,
-                                            const std::vector<std::string>& fields,
+                                            const std::vector<std::string>& fields, const ArrayMap& map,
                                             const WarningCallback& warn);
 
 /// How rows make up fields; exposed for tests.
