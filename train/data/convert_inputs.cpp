@@ -189,19 +189,23 @@ std::vector<FoundFile> as_series(const std::vector<FoundFile>& found, const Conv
     for (const VtkFrame& frame : series.back().frames) listed.insert(fs::weakly_canonical(frame.path));
   }
   std::vector<fs::path> others;
+  std::string note;
+  size_t numbered = 0;
   for (const FoundFile& file : found)
     if (!is_frame_list(file.path) && !listed.contains(fs::weakly_canonical(file.path)))
       others.push_back(file.path);
   for (std::vector<VtkFrame>& frames : group_frames(others, options.separate_frames)) {
     const fs::path first = frames.front().path;
-    if (frames.size() > 1) {
-      notes.push_back(
-          fmt::format("[{}] and {} more files were read as frames of one trajectory, since their "
-                      "names end in numbers and the mesh is the same; --separate changes it",
-                      first.string(), frames.size() - 1));
+    if (frames.size() > 1 && numbered++ == 0) {
+      note = fmt::format(
+          "[{}] and {} more files were read as frames of one trajectory, since their names end "
+          "in numbers and the mesh is the same; --separate changes it",
+          first.string(), frames.size() - 1);
     }
     series.push_back({first, splits[first], std::move(frames)});
   }
+  if (numbered > 1) note += fmt::format(" (and {} more series)", numbered - 1);
+  if (numbered > 0) notes.push_back(note);
   std::sort(series.begin(), series.end(),
             [](const FoundFile& a, const FoundFile& b) { return a.path < b.path; });
   return series;
