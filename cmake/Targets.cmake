@@ -94,14 +94,17 @@ target_include_directories(meshgrad PUBLIC $<INSTALL_INTERFACE:include>)
 set_target_properties(meshgrad PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
 target_link_libraries(meshgrad PRIVATE ${gpu_packages})
 
-# The memory page: its HTML, style sheets and scripts as one string in the library.
-set(page_source ${PROJECT_BINARY_DIR}/memory_page.cpp)
+# Pages: HTML, style sheets and scripts of each as one string in the library.
 file(GLOB page_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/train/report/page/*)
-add_custom_command(OUTPUT ${page_source}
-  COMMAND ${CMAKE_COMMAND} -DPAGE=${PROJECT_SOURCE_DIR}/train/report/page/memory.html -DNAME=kMemoryPage
-    -DHEADER=meshgrad/train/report/page.h -DOUTPUT=${page_source} -P ${PROJECT_SOURCE_DIR}/cmake/EmbedPage.cmake
-  DEPENDS ${page_files} ${PROJECT_SOURCE_DIR}/cmake/EmbedPage.cmake VERBATIM)
-target_sources(meshgrad_train PRIVATE ${page_source})
+foreach(page IN ITEMS Memory Report)
+  string(TOLOWER ${page} name)
+  set(page_source ${PROJECT_BINARY_DIR}/${name}_page.cpp)
+  add_custom_command(OUTPUT ${page_source}
+    COMMAND ${CMAKE_COMMAND} -DPAGE=${PROJECT_SOURCE_DIR}/train/report/page/${name}.html -DNAME=k${page}Page
+      -DHEADER=meshgrad/train/report/page.h -DOUTPUT=${page_source} -P ${PROJECT_SOURCE_DIR}/cmake/EmbedPage.cmake
+    DEPENDS ${page_files} ${PROJECT_SOURCE_DIR}/cmake/EmbedPage.cmake VERBATIM)
+  target_sources(meshgrad_train PRIVATE ${page_source})
+endforeach()
 
 # The simulated allocators of `meshgrad memory replay`, for the program, the benchmarks and the tests: not part of
 # libmeshgrad. A target that links this also links the engine, real or simulated, after it.

@@ -67,6 +67,7 @@ void add_config(CommandLine& line);
 void add_info(CommandLine& line);
 void add_memory(CommandLine& line);
 void add_plan(CommandLine& line);
+void add_report(CommandLine& line);
 void add_verify(CommandLine& line);
 
 }  // namespace meshgrad::cli

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// `meshgrad report`: the data on the page, and what is refused. How it looks is for people with a browser.
+#include <doctest/doctest.h>
+#include <meshgrad/train/run/predictor.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "support.h"
+#include "train/fault_case.h"
+#include "train/process.h"
+#include "train/small_run.h"
+
+namespace meshgrad {
+namespace {
+
+namespace fs = std::filesystem;
+
+nlohmann::json data_of(const fs::path& page) {
+  const std::string text = test::read_text(page);
+  const std::string begin = "id=\"data\">";
+  const size_t at = text.find(begin);
+  REQUIRE(at != std::string::npos);
+  const size_t end = text.find("</script>", at);
+  return nlohmann::json::parse(text.substr(at + begin.size(), end - at - begin.size()));
+}
+
+fs::path train_run(const test::ScratchDirectory& scratch, const std::string& name, int64_t steps) {
+  const fs::path data = scratch.path / "waves.mgd";
+  Config config = test::small_config(scratch.path, fs::exists(data) ? data : test::pack_waves(scratch.path));
+  config.run.dir = (scratch.path / name).string();
+  config.train.steps = steps;
+  config.train.log_every = 1;
+  config.train.validate_every = steps / 2;
+  test::train_here(config);
+  return config.run.dir;
+}
+
+}  // namespace
+
+TEST_CASE("a report has the metrics, errors and pictures of its runs") {
+  const test::ScratchDirectory scratch;
+  const std::string first = train_run(scratch, "first", 6).string();
+  const std::string second = train_run(scratch, "<!--<script>", 4).string();
+  const std::string page = (scratch.path / "r.html").string();
+  const test::Outcome outcome =
+      test::run_meshgrad({"report", first, second, "-o", page, "--split", "valid", "--pictures", "3"});
+  CAPTURE(outcome.err);
+  REQUIRE(outcome.code == 0);
+  const nlohmann::json data = data_of(page);
+  REQUIRE(data["runs"].size() == 2);
+  const nlohmann::json& run = data["runs"][0];
+  CHECK(run["name"] == "first");
+  CHECK(run["training"]["step"] == nlohmann::json({1, 2, 3, 4, 5, 6}));
+  CHECK(run["training"]["loss"].size() == 6);
+  CHECK(run["validation"]["step"] == nlohmann::json({3, 6}));
+  CHECK(run["evaluation"]["split"] == "valid");
+  CHECK(run["evaluation"]["fields"].size() >= 1);
+  CHECK(run["evaluation"]["rollouts"].size() >= 1);
+  REQUIRE(run["pictures"].size() == 3);
+  CHECK(test::contains(run["pictures"][0]["caption"].get<std::string>(), "step 1 of"));
+  CHECK(test::contains(run["pictures"][0]["svg"].get<std::string>(), "<svg"));
+  CHECK(run["environment"].is_object());
+  CHECK(test::contains(run["config"].get<std::string>(), "[train]"));
+  CHECK(data["runs"][1]["name"] == "<!--<script>");
+}
+
+TEST_CASE("without its data a run is in the report without errors, and says why") {
+  const test::ScratchDirectory scratch;
+  const std::string run = train_run(scratch, "run", 4).string();
+  fs::remove(scratch.path / "waves.mgd");
+  const std::string page = (scratch.path / "r.html").string();
+  CHECK(test::run_meshgrad({"report", run, "-o", page}).code == 0);
+  CHECK(test::contains(data_of(page)["runs"][0]["without_evaluation"].get<std::string>(), "waves.mgd"));
+  CHECK(test::run_meshgrad({"report", run, "-o", page, "--no-evaluation"}).code == 0);
+  CHECK(data_of(page)["runs"][0]["evaluation"].is_null());
+  test::check_one_error(test::run_meshgrad({"report", (scratch.path / "no").string()}), 2, {"metrics.jsonl"});
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/error.h>
+#include <meshgrad/engine/runtime.h>
+#include <meshgrad/train/cli/command.h>
+#include <meshgrad/train/cli/errors_text.h>
+#include <meshgrad/train/cli/launch.h>
+#include <meshgrad/train/cli/output.h>
+#include <meshgrad/train/cli/usage.h>
+#include <meshgrad/train/config/text.h>
+#include <meshgrad/train/io/atomic_file.h>
+#include <meshgrad/train/io/mapped_file.h>
+#include <meshgrad/train/io/metrics_log.h>
+#include <meshgrad/train/report/page.h>
+#include <meshgrad/train/report/run_pictures.h>
+#include <meshgrad/train/run/checkpoint.h>
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+
+namespace meshgrad::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+struct ReportCommand {
+  std::vector<std::string> runs;
+  std::string output = "report.html";
+  std::string split = "test";
+  std::string checkpoint = "best";
+  bool no_evaluation = false;
+  int pictures = 8;
+  std::string device = "auto";
+  int threads = 0;
+};
+
+std::string text_of(const fs::path& path) {
+  const MappedFile file(path);
+  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+}
+
+/// Columns of the lines that have `key`: "step" and `keys`, each line a mean of several where there are more
+/// than a chart shows.
+Json columns(const std::vector<std::map<std::string, double>>& rows, const std::string& key,
+             const std::vector<std::string>& keys) {
+  std::vector<const std::map<std::string, double>*> chosen;
+  for (const auto& row : rows)
+    if (row.contains(key)) chosen.push_back(&row);
+  constexpr size_t kMost = 600;
+  const size_t together = (chosen.size() + kMost - 1) / kMost;
+  Json json{{"step", Json::array()}};
+  for (const std::string& name : keys) json[name] = Json::array();
+  for (size_t begin = 0; begin < chosen.size(); begin += together) {
+    const size_t end = std::min(begin + together, chosen.size());
+    json["step"].push_back(chosen[end - 1]->at("step"));
+    for (const std::string& name : keys) {
+      double sum = 0, count = 0;
+      for (size_t i = begin; i < end; ++i) {
+        const auto found = chosen[i]->find(name);
+        if (found == chosen[i]->end() || !std::isfinite(found->second)) continue;
+        sum += found->second;
+        count += 1;
+      }
+      json[name].push_back(count > 0 ? Json(sum / count) : Json(nullptr));
+    }
+  }
+  return json;
+}
+
+/// What the files of a run directory say.
+Json describe_run(const fs::path& run) {
+  if (!fs::exists(run / "metrics.jsonl")) {
+    throw config_error("RUN", fmt::format("a run directory with metrics.jsonl, {}", run.string()),
+                       "none there", "name the folder that `meshgrad train` wrote (run.dir)");
+  }
+  Json json{{"name", fs::weakly_canonical(run).filename().string()}, {"path", run.string()}};
+  const auto rows = read_metrics(run / "metrics.jsonl");
+  json["training"] =
+      columns(rows, "loss",
+              {"loss", "learning_rate", "gradient_norm", "steps_per_second", "data_wait_seconds",
+               "memory_allocated_bytes", "memory_reserved_bytes", "memory_peak_bytes"});
+  json["validation"] = columns(rows, "valid_loss", {"valid_loss"});
+  json["config"] = fs::exists(run / "config.resolved.toml") ? text_of(run / "config.resolved.toml") : "";
+  json["environment"] = nullptr;
+  if (fs::exists(run / "environment.json"))
+    json["environment"] = Json::parse(text_of(run / "environment.json"), nullptr, false);
+  if (json["environment"].is_discarded()) json["environment"] = nullptr;
+  return json;
+}
+
+Json errors_over_steps(const Evaluation& evaluation) {
+  Json json{{"split", evaluation.split},
+            {"trajectories", evaluation.trajectories},
+            {"steady", !evaluation.dynamics.has_value()},
+            {"fields", errors_json(evaluation.fields)},
+            {"no_change", nullptr},
+            {"rollouts", Json::array()}};
+  if (!evaluation.dynamics) return json;
+  json["no_change"] = errors_json(evaluation.dynamics->no_change);
+  for (const RolloutErrors& rollout : evaluation.dynamics->rollouts)
+    json["rollouts"].push_back({{"steps", rollout.steps}, {"fields", errors_json(rollout.fields)}});
+  return json;
+}
+
+/// Errors and pictures of the run's checkpoint. Without its data the page says why they are missing.
+void add_predictions(Json& json, const ReportCommand& command, const std::string& run,
+                     const GlobalOptions& globals) {
+  try {
+    const fs::path checkpoint = find_checkpoint(run, command.checkpoint);
+    Runtime runtime(
+        {.device = chosen_device(command.device, checkpoint_config(checkpoint).precision, globals),
+         .threads = command.threads,
+         .allocator = allocator_options_from_environment()});
+    const Predictor predictor(runtime, checkpoint);
+    EvaluateOptions options;
+    options.split = command.split;
+    if (!globals.quiet)
+      options.progress = [&](const std::string& text) { print_note(fmt::format("{}: {}", run, text)); };
+    json["evaluation"] = errors_over_steps(evaluate(predictor, options));
+    json["evaluation"]["checkpoint_step"] = predictor.step();
+    for (const RunPicture& picture : draw_predictions(predictor, command.split, command.pictures))
+      json["pictures"].push_back({{"caption", picture.caption}, {"svg", picture.svg}});
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::data && error.kind() != ErrorKind::config) throw;
+    json["without_evaluation"] = error.what();
+    if (!globals.quiet)
+      print_note(fmt::format("warning: {}: no errors in the report: {}", run, error.what()));
+  }
+}
+
+int run(const ReportCommand& command, const GlobalOptions& globals) {
+  Json page{{"version", MESHGRAD_VERSION}, {"runs", Json::array()}};
+  for (const std::string& run : command.runs) {
+    Json json = describe_run(run);
+    json["evaluation"] = nullptr;
+    json["pictures"] = Json::array();
+    json["without_evaluation"] = command.no_evaluation ? "--no-evaluation" : "";
+    if (!command.no_evaluation) add_predictions(json, command, run, globals);
+    page["runs"].push_back(std::move(json));
+  }
+  const std::string data = page.dump(-1, ' ', false, Json::error_handler_t::replace);
+  write_file_atomically(command.output, make_page(kReportPage, data));
+  print_text(fmt::format("wrote     {} ({})\n", command.output,
+                         counted(static_cast<int64_t>(command.runs.size()), "run")));
+  return kExitOk;
+}
+
+}  // namespace
+
+void add_report(CommandLine& line) {
+  CLI::App* report = add_command(
+      line.app, "report", "Compare runs on one HTML page: losses, errors, pictures, configuration, machine",
+      {"meshgrad report runs/cylinder", "meshgrad report runs/a runs/b -o compare.html --split valid"});
+  const auto options = std::make_shared<ReportCommand>();
+  report->add_option("RUN", options->runs, "Run directories, at most 8")->required()->expected(1, 8);
+  report->add_option("-o,--output", options->output, "Page to write")
+      ->type_name("FILE")
+      ->capture_default_str();
+  report->add_option("--split", options->split, "Split of the data for errors and pictures")
+      ->capture_default_str();
+  report->add_option("--checkpoint", options->checkpoint, "best or last")->capture_default_str();
+  report->add_option("--pictures", options->pictures, "Pictures of predictions for each run, 1 to 50")
+      ->type_name("N")
+      ->check(CLI::Range(1, 50))
+      ->capture_default_str();
+  report->add_flag("--no-evaluation", options->no_evaluation,
+                   "Neither errors nor pictures: what the run wrote");
+  add_device(*report, options->device);
+  add_threads(*report, options->threads);
+  on_first_run(*report, line, options, run);
+}
+
+}  // namespace meshgrad::cli

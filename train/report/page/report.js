@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// The report page: runs side by side. A run has its colour and its name everywhere.
+'use strict';
+const runs = data.runs;
+const colour = run => `var(--run-${runs.indexOf(run) % 8})`;
+const name_cell = run => [chip(colour(run)), run.name];
+const known = values => values.filter(value => value !== null && value !== undefined);
+const last = values => known(values).at(-1);
+const short = value => value === null || value === undefined ? '-' : value === 0 ? '0'
+  : Math.abs(value) >= 1e-3 && Math.abs(value) < 1e5 ? String(+value.toPrecision(4)) : (+value.toPrecision(4)).toExponential();
+function median(values) {
+  const sorted = known(values).sort((a, b) => a - b);
+  return sorted.length === 0 ? null : sorted[Math.floor(sorted.length / 2)];
+}
+
+/// The mean of each value's neighbours, a twentieth of all points wide; on a log axis of their logarithms.
+function smoothed(points, scale, back) {
+  const reach = Math.floor(points.length / 40);
+  return points.map(([step], i) => {
+    const near = points.slice(Math.max(0, i - reach), i + reach + 1);
+    return [step, back(near.reduce((sum, point) => sum + scale(point[1]), 0) / near.length)];
+  });
+}
+
+/// Curves over steps. Each is {run, x, y, dots, dashed}; values that are null, or not positive on a log axis, are left
+/// out. `smooth`: the curves are pale, with their means in full colour. `base`: ticks are round numbers of its powers.
+function chart(id, curves, {log = false, text = short, smooth = false, base = 1000} = {}) {
+  const host = document.getElementById(id);
+  const points = curves.map(({x, y}) => x.map((step, i) => [step, y[i]])
+    .filter(([, value]) => value !== null && value !== undefined && (!log || value > 0)));
+  const all = points.flat();
+  if (all.length === 0) return host.replaceChildren(element('p', {}, 'nothing was recorded'));
+  const width = Math.max(host.clientWidth, 320), height = 300, left = 74, right = width - 14, top = 12, bottom = height - 40;
+  const most_x = Math.max(1, ...all.map(p => p[0]));
+  const scale = value => log ? Math.log10(value) : value;
+  let low = Math.min(...all.map(p => scale(p[1]))), high = Math.max(...all.map(p => scale(p[1])));
+  if (!log) low = Math.min(low, 0);
+  if (high - low < 1e-12) { high += log ? 0.5 : Math.abs(high) * 0.1 || 1; low -= log ? 0.5 : 0; }
+  const x = step => left + (right - left) * step / most_x;
+  const y = value => bottom - (bottom - top) * (scale(value) - low) / (high - low);
+  const plot = svg('svg', {width, height, viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': id});
+
+  const unit = base ** Math.max(0, Math.floor(Math.log(Math.max(high - low, 1)) / Math.log(base)));
+  const apart = log ? Math.max(1, Math.ceil((high - low) / 6)) : unit * round_step((high - low) / unit, 5);
+  const parts = log && high - low < 2 ? [1, 2, 5] : [1];
+  for (let tick = Math.ceil(low / apart - 1e-9) * apart - (log ? apart : 0); tick <= high + 1e-9; tick += apart) {
+    for (const part of parts) {
+      const value = log ? part * 10 ** tick : tick;
+      if (scale(value) < low - 1e-9 || scale(value) > high + 1e-9) continue;
+      svg('line', {x1: left, x2: right, y1: y(value), y2: y(value), stroke: 'var(--line)'}, plot);
+      svg('text', {x: left - 8, y: y(value) + 4, 'text-anchor': 'end'}, plot, text(value));
+    }
+  }
+  const between = Math.max(1, round_step(most_x, Math.max(2, Math.floor((right - left) / 100))));
+  for (let step = 0; step <= most_x * 1.0001; step += between)
+    svg('text', {x: x(step), y: bottom + 18, 'text-anchor': 'middle'}, plot, String(+step.toPrecision(6)));
+  svg('text', {x: (left + right) / 2, y: height - 4, 'text-anchor': 'middle'}, plot, 'optimizer step');
+
+  const place = ([step, value]) => [x(step).toFixed(1), y(value).toFixed(1)];
+  const line = (places, run, more) => svg('path', {d: 'M' + places.map(p => p.join(' ')).join('L'), fill: 'none',
+    stroke: colour(run), 'stroke-width': 1.8, 'stroke-linejoin': 'round', ...more}, plot);
+  curves.forEach(({run, dots, dashed}, k) => {
+    const places = points[k].map(place);
+    if (dots || places.length === 1) {
+      for (const [cx, cy] of places) svg('circle', {cx, cy, r: 4, fill: colour(run), stroke: 'var(--card)'}, plot);
+    } else if (smooth && places.length > 20) {
+      line(places, run, {'stroke-width': 1, 'stroke-opacity': 0.35});
+      line(smoothed(points[k], scale, log ? value => 10 ** value : value => value).map(place), run, {});
+    } else if (places.length > 1) {
+      line(places, run, dashed ? {'stroke-dasharray': '5 4'} : {});
+    }
+  });
+  plot.onmousemove = event => {
+    const step = most_x * (event.clientX - plot.getBoundingClientRect().left - left) / (right - left);
+    const rows = [[`near step ${Math.round(Math.max(0, Math.min(most_x, step)))}`]];
+    curves.forEach(({run, label}, k) => {
+      if (points[k].length === 0) return;
+      const near = points[k].reduce((a, b) => Math.abs(b[0] - step) < Math.abs(a[0] - step) ? b : a);
+      rows.push([label ? `${run.name}, ${label}` : run.name, text(near[1]), colour(run)]);
+    });
+    show_tip(event, rows);
+  };
+  plot.onmouseleave = hide_tip;
+  host.replaceChildren(plot);
+}
+
+const curves_of = (key, label) => runs.map(run => ({run, label, x: run.training.step, y: run.training[key]}));
+
+function draw_charts() {
+  chart('loss', [...curves_of('loss', 'training'),
+                 ...runs.map(run => ({run, label: 'validation', dots: true, x: run.validation.step, y: run.validation.valid_loss}))],
+        {log: true, smooth: true});
+  chart('learning_rate', curves_of('learning_rate'));
+  chart('gradient_norm', curves_of('gradient_norm'), {log: true, smooth: true});
+  chart('steps_per_second', curves_of('steps_per_second'), {smooth: true});
+  const peaks = curves_of('memory_peak_bytes', 'peak').map(curve => ({...curve, dashed: true}));
+  chart('memory', [...curves_of('memory_reserved_bytes', 'reserved'), ...peaks], {text: size, base: 1024});
+}
+
+function write_overview() {
+  const head = ['run', 'steps', 'training loss', 'best validation', 'at step', 'steps/s', 'peak memory', 'folder'];
+  fill_in('overview', table(['', 'number', 'number', 'number', 'number', 'number', 'number', 'name'], head, runs.map(run => {
+    const valid = known(run.validation.valid_loss);
+    const best = valid.length === 0 ? null : Math.min(...valid);
+    const peak = known(run.training.memory_peak_bytes);
+    return [name_cell(run), String(last(run.training.step) ?? 0), short(last(run.training.loss)), short(best),
+            best === null ? '-' : String(run.validation.step[run.validation.valid_loss.indexOf(best)]),
+            short(median(run.training.steps_per_second)), peak.length === 0 ? '-' : size(Math.max(...peak)), run.path];
+  })));
+}
+
+function write_errors() {
+  const evaluated = runs.filter(run => run.evaluation !== null);
+  const missing = runs.filter(run => run.evaluation === null)
+    .map(run => `${run.name}: no errors (${run.without_evaluation}).`);
+  const splits = new Set(evaluated.map(run => run.evaluation.split));
+  fill_in('errors_note', [...splits].map(split => `Split ${split}, in physical units. `).join(''), missing.join(' '));
+  if (evaluated.length === 0) return;
+  const rows = [];
+  for (const run of evaluated) {
+    const {fields, no_change, steady, checkpoint_step} = run.evaluation;
+    for (const field in fields) {
+      const {unit, rmse, mae, relative_l2} = fields[field];
+      const ratio = no_change?.[field]?.rmse ? short(rmse / no_change[field].rmse) : '-';
+      rows.push([name_cell(run), String(checkpoint_step), field, steady ? 'prediction' : 'one step', short(rmse), short(mae),
+                 short(relative_l2), unit || '-', ratio]);
+    }
+  }
+  fill_in('errors', table(['', 'number', 'name', '', 'number', 'number', 'number', '', 'number'],
+    ['run', 'step', 'field', 'of', 'RMSE', 'MAE', 'relative L2', 'unit', 'RMSE / no change'], rows));
+  const names = [...new Set(evaluated.flatMap(run => Object.keys(run.evaluation.fields)))];
+  fill_in('horizons', ...names.filter(name => evaluated.some(run => run.evaluation.rollouts.length > 0)).map(name => {
+    const horizons = evaluated.flatMap(run => run.evaluation.rollouts.map(rollout => [run, rollout]))
+      .filter(([, rollout]) => rollout.fields[name]);
+    return element('div', {}, table(['', 'number', 'number', 'number', 'number'],
+      [`rollout of ${name}`, 'steps 1 to', 'RMSE', 'MAE', 'relative L2'],
+      horizons.map(([run, {steps, fields}]) => [name_cell(run), String(steps), short(fields[name].rmse), short(fields[name].mae),
+                                                short(fields[name].relative_l2)])));
+  }));
+}
+
+/// A slider through the pictures of each run.
+function write_pictures() {
+  const shown = runs.filter(run => run.pictures.length > 0);
+  document.getElementById('pictures_section').hidden = shown.length === 0;
+  fill_in('pictures', ...shown.map(run => {
+    const image = element('img', {});
+    const caption = element('p', {});
+    const show = i => {
+      image.src = 'data:image/svg+xml;charset=utf-8,' + encodeURIComponent(run.pictures[i].svg);
+      image.alt = run.pictures[i].caption;
+      caption.replaceChildren(chip(colour(run)), `${run.name}: ${run.pictures[i].caption}`);
+    };
+    const slider = element('input', {type: 'range', min: 0, max: run.pictures.length - 1, value: 0, ariaLabel: 'picture'});
+    slider.oninput = () => show(+slider.value);
+    show(0);
+    return element('div', {className: 'picture'}, caption, image, ...(run.pictures.length > 1 ? [slider] : []));
+  }));
+}
+
+/// "section.key" to the text of its value, of lines that train itself wrote.
+function settings(toml) {
+  const found = new Map();
+  let section = '';
+  for (const line of toml.split('\n')) {
+    const header = line.match(/^\[(.+)\]$/), pair = line.match(/^([\w.-]+) = (.*?)( +#.*)?$/);
+    if (header) section = header[1] + '.';
+    if (pair) found.set(section + pair[1], pair[2]);
+  }
+  return found;
+}
+
+function write_configs() {
+  const all = runs.map(run => settings(run.config));
+  const keys = [...new Set(all.flatMap(map => [...map.keys()]))]
+    .filter(key => new Set(all.map(map => map.get(key))).size > 1);
+  if (keys.length > 0) {
+    fill_in('differences', table(['name', ...runs.map(() => 'name')], ['keys that differ', ...runs.map(name_cell)],
+      keys.map(key => [key, ...all.map(map => map.get(key) ?? '-')])));
+  }
+  fill_in('configs', ...runs.map(run => element('details', {}, element('summary', {}, ...name_cell(run)),
+    element('pre', {}, run.config || 'no config.resolved.toml'))));
+}
+
+function write_machines() {
+  const rows = [
+    ['started', e => e.time], ['command', e => (e.command ?? []).join(' ')], ['folder', e => e.directory],
+    ['version', e => e.machine?.version], ['compiler', e => e.machine?.compiler], ['device', e => e.extra?.device],
+    ['CPU', e => e.machine?.cpu], ['instruction set', e => e.machine?.isa], ['CPUs', e => e.machine?.cpus],
+    ['GPUs', e => (e.machine?.gpus ?? []).map(gpu => gpu.name ?? JSON.stringify(gpu)).join(', ')],
+    ['memory', e => e.memory?.total_bytes && size(e.memory.total_bytes)], ['system', e => e.host?.system],
+    ['host', e => e.host?.name]];
+  fill_in('machines', table(['', ...runs.map(() => 'name')], ['', ...runs.map(name_cell)],
+    rows.map(([name, read]) => [name, ...runs.map(run => String((run.environment && read(run.environment)) || '-'))])));
+}
+
+fill_in('made', `${count(runs.length, 'run')}; meshgrad ${data.version}.`);
+fill_in('names', ...runs.map(run => element('li', {}, ...name_cell(run))));
+write_overview();
+write_errors();
+write_pictures();
+write_configs();
+write_machines();
+draw_charts();
+let resized;
+addEventListener('resize', () => { clearTimeout(resized); resized = setTimeout(draw_charts, 120); });
