@@ -58,7 +58,7 @@ int64_t MlpCase::terms() const {
 
 bool MlpCase::fused(const Backend& backend) const {
   return backend.device.kind == DeviceKind::cuda && size_of(dtype) == 2 && shape.layers > 1 &&
-         shape.activation == Activation::relu &&
+         shape.activation != Activation::none &&
          (shape.hidden == 64 || shape.hidden == 128 || shape.hidden == 256);
 }
 

@@ -85,6 +85,18 @@ __device__ uint32_t add_pairs(uint32_t a, uint32_t b) {
 /// 1 / sqrt(x) of a normal number, to within two units in the last place. The instruction alone, because the
 /// correctly rounded root and division branch, and no load or multiplication moves past a branch.
 __device__ inline float inverse_root(float x) { return rsqrtf(x); }
+/// 2^x and 1 / x to within two units in the last place: one instruction each, without a branch. A result
+/// below the smallest normal number is 0.
+__device__ inline float fast_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ inline float fast_reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 /// Brings the line of 128 bytes at an address of global memory into the L2 cache, some time.
 __device__ inline void prefetch_l2(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(address)));
@@ -198,6 +210,8 @@ uint32_t add_pairs(uint32_t a, uint32_t b) {
   return pack<T>(value(a) + value(b), value(a >> 16) + value(b >> 16));
 }
 inline float inverse_root(float x) { return 1.0f / sqrtf(x); }
+inline float fast_exp2(float x) { return exp2f(x); }
+inline float fast_reciprocal(float x) { return 1.0f / x; }
 inline void prefetch_l2(const void*) {}
 
 #endif

@@ -337,26 +337,60 @@ TEST_CASE("fused edge update leaves the same bits in every run, in place, and wi
   }
 }
 
-TEST_CASE("what is no number passes relu, so that a broken run is noticed" *
+/// Receiver 5 of 40 has most of the edges, 23 has enough to be divided, and some have none.
+Edges with_hubs(RandomMatrices& random, int64_t edge_count) {
+  Edges edges = random_edges(random, 40, edge_count);
+  for (size_t e = 0; e < edges.receivers.size(); ++e) {
+    const size_t share = 40 * e / edges.receivers.size();
+    edges.receivers[e] = share < 5 ? static_cast<int32_t>(share) : share < 30 ? 5 : share < 35 ? 23 : 39;
+  }
+  return edges;
+}
+
+TEST_CASE("fused edge update divides long receivers among warps" * doctest::skip(cuda_devices().empty())) {
+  const EdgeShapeOf shape{64, 2, Norm::none};
+  for (const auto& [edge_count, room] :
+       std::vector<std::pair<int64_t, int64_t>>{{300, 0}, {2111, 7}, {2111, 0}}) {
+    CAPTURE(edge_count);
+    RandomMatrices random(1400);
+    const Edges edges = with_hubs(random, edge_count);
+    EdgeRun run(shape, edges, DType::f16, room, 1401);
+    run.check_forward();
+    run.check_backward();
+    if (edge_count == 300 || room > 0) continue;
+    EdgeRun again(shape, edges, DType::f16, room, 1401);
+    const std::vector<Tensor> expected = run.results(), repeated = again.results();
+    for (size_t i = 0; i < expected.size(); ++i) CHECK(equal_bits(expected[i], repeated[i]));
+  }
+}
+
+TEST_CASE("what is no number passes an activation, so that a broken run is noticed" *
           doctest::skip(cuda_devices().empty())) {
-  Gpu gpu;
-  RandomMatrices random(77);
-  Matrix x = random.normal(33, 64);
-  x.at(5, 7) = std::numeric_limits<double>::infinity();
-  MlpForward args{.rows = 33,
-                  .inputs = {{gpu.tensor(x, DType::f16), gpu.tensor(random.normal(64, 64), DType::f16)}},
-                  .weights = {},
-                  .residual = {},
-                  .out = gpu.unwritten(33, 64, DType::f16),
-                  .saved = {}};
-  args.weights.weights = {gpu.tensor(random.normal(64, 64), DType::f16)};
-  args.weights.biases = {Tensor()};
-  REQUIRE(!kernels::saves_hidden(args));  // the fused kernels take it
-  kernels::mlp_forward(args, gpu.runtime, gpu.stream());
-  const Matrix y = gpu.download(args.out);
-  for (int64_t row = 0; row < y.rows; ++row) {
-    const auto begin = y.v.begin() + row * y.cols;
-    CHECK(std::all_of(begin, begin + y.cols, [](double v) { return std::isfinite(v); }) == (row != 5));
+  for (const Activation activation :
+       {Activation::relu, Activation::silu, Activation::gelu, Activation::tanh}) {
+    CAPTURE(name_of(activation));
+    Gpu gpu;
+    RandomMatrices random(77);
+    Matrix x = random.normal(33, 64);
+    const bool saturates = activation == Activation::tanh;  // to a number, of infinity
+    x.at(5, 7) =
+        saturates ? std::numeric_limits<double>::quiet_NaN() : std::numeric_limits<double>::infinity();
+    MlpForward args{.rows = 33,
+                    .inputs = {{gpu.tensor(x, DType::f16), gpu.tensor(random.normal(64, 64), DType::f16)}},
+                    .weights = {},
+                    .residual = {},
+                    .out = gpu.unwritten(33, 64, DType::f16),
+                    .saved = {}};
+    args.weights.activation = activation;
+    args.weights.weights = {gpu.tensor(random.normal(64, 64), DType::f16)};
+    args.weights.biases = {Tensor()};
+    REQUIRE(!kernels::saves_hidden(args));  // the fused kernels take it
+    kernels::mlp_forward(args, gpu.runtime, gpu.stream());
+    const Matrix y = gpu.download(args.out);
+    for (int64_t row = 0; row < y.rows; ++row) {
+      const auto begin = y.v.begin() + row * y.cols;
+      CHECK(std::all_of(begin, begin + y.cols, [](double v) { return std::isfinite(v); }) == (row != 5));
+    }
   }
 }
 

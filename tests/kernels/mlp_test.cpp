@@ -144,7 +144,10 @@ TEST_CASE("mlp backward recomputes what was not kept, bit for bit") {
       results.push_back(gradients.named());
       for (const Tensor& d_input : args.d_inputs) results.back().emplace_back("d_input", d_input);
     }
-    for (size_t i = 1; i < results.size(); ++i) check_equal_bits(results[0], results[i]);
+    // Without a norm nothing is saved in the later records: the fused kernels take them.
+    const bool another_path = mlp.fused(backend) && mlp.shape.norm == Norm::none && !mlp.exact();
+    const size_t first = another_path ? 1 : 0;
+    for (size_t i = first + 1; i < results.size(); ++i) check_equal_bits(results[first], results[i]);
   });
 }
 

@@ -21,6 +21,7 @@ struct LaunchReport {
   int64_t tensor_flops = 0;     ///< of multiply_add
   int64_t warp_operations = 0;  ///< shuffles, votes, fragments, __syncwarp; once a lane
   int64_t barriers = 0;         ///< once a thread
+  int64_t longest_warp = 0;     ///< warp operations of the warp with the most
 };
 
 /// Those of the launches that ended without an error since the last call, in the order they ran.

@@ -126,6 +126,7 @@ void begin_block(int64_t block) {
     warp.alive = static_cast<unsigned>((uint64_t{1} << lanes) - 1);
     warp.syncs.clear();
     warp.last_full = 0;
+    warp.operations = 0;
   }
   for (size_t i = 0; i < count; ++i) {
     Thread& thread = runner.threads[i];
@@ -261,6 +262,7 @@ int barrier(Vote vote, int predicate, Location where) {
     for (Warp& warp : runner.warps) {
       warp.syncs.clear();
       warp.last_full = 0;
+      warp.operations = 0;
     }
     runner.at_barrier = 0;
     runner.votes = 0;

@@ -67,6 +67,7 @@ struct Warp {
   unsigned alive = 0;           ///< that have not exited
   std::vector<unsigned> syncs;  ///< masks of each __syncwarp since the last barrier
   unsigned last_full = 0;       ///< number of the last one of all lanes, counted from 1
+  int64_t operations = 0;
 };
 
 /// What an atomic operation made visible to those that come later to its address: of block `run` everything

@@ -243,6 +243,7 @@ uint64_t warp_operation(WarpOp op, unsigned mask, uint64_t value, int argument, 
   Warp& warp = runner.warp_of(me);
   const int lane = runner.index_of(me) % kWarp;
   ++runner.report.warp_operations;
+  runner.report.longest_warp = std::max(runner.report.longest_warp, ++warp.operations);
   me.op = op;
   me.mask = mask;
   me.value = value;

@@ -98,5 +98,31 @@ TEST_CASE("kernels do no more than they did") {
   }
 }
 
+/// Of 3200 edges, all of one receiver or as many of each of 64.
+int64_t longest_warp(std::string_view kernel, bool hub) {
+  ModelCase shape = model_case(4, 1, 64, 1);
+  const ModelRun run = run_model(shape, DType::f16, [&](Runtime& runtime) {
+    RandomMatrices random(7);
+    reference::Edges edges = random_edges(random, 64, 3200);
+    for (size_t e = 0; e < edges.receivers.size(); ++e)
+      edges.receivers[e] = hub ? 17 : static_cast<int32_t>(e / 50);
+    return to_graph(runtime, edges);
+  });
+  int64_t longest = 0;
+  for (const simt::LaunchReport& report : run.launches) {
+    if (report.name == kernel) longest = std::max(longest, report.longest_warp);
+  }
+  return longest;
+}
+
+TEST_CASE("the edges of a single receiver are divided among the warps of the device") {
+  for (const std::string_view kernel : {"edge_forward", "edge_backward"}) {
+    CAPTURE(kernel);
+    const int64_t even = longest_warp(kernel, false), hub = longest_warp(kernel, true);
+    REQUIRE(even > 0);
+    CHECK(static_cast<double>(hub) <= 1.2 * static_cast<double>(even));
+  }
+}
+
 }  // namespace
 }  // namespace meshgrad::test

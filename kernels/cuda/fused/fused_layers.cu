@@ -35,7 +35,7 @@ std::string why_widths_unsupported(std::span<const MlpInput> inputs, const MlpWe
 }  // namespace
 
 std::string why_unsupported(std::span<const MlpInput> inputs, const MlpWeights& weights,
-                            const MlpSaved& saved, int (*warp_words)(int64_t width)) {
+                            const MlpSaved& saved, int (*warp_words)(int64_t width, bool smooth)) {
   if (inputs.empty() || inputs.size() > kMaxFusedInputs)
     return std::to_string(inputs.size()) + " inputs, not 1 to " + std::to_string(kMaxFusedInputs);
   const Tensor& first = inputs.front().weight;
@@ -46,12 +46,12 @@ std::string why_unsupported(std::span<const MlpInput> inputs, const MlpWeights& 
     return "hidden width " + std::to_string(width) + ", not 64, 128 or 256";
   if (layers < 2 || layers > kMaxFusedLayers)
     return std::to_string(layers) + " layers, not 2 to " + std::to_string(kMaxFusedLayers);
-  // Backward has a mask bit per value instead of z, which other derivatives need.
-  if (weights.activation != Activation::relu) return "an activation other than relu";
+  if (weights.activation == Activation::none) return "no activation";
   if (!nothing_saved(saved)) return "saved activations";
   std::string reason = why_widths_unsupported(inputs, weights);
   if (!reason.empty()) return reason;
-  const int needed = shared_bytes(width, matrix_words(inputs, weights), warp_words(width));
+  const int needed =
+      shared_bytes(width, matrix_words(inputs, weights), warp_words(width, is_smooth(weights)));
   const int available = gpu::shared_bytes(first.device().index);
   if (needed > available) {
     return std::to_string(needed) + " bytes of shared memory per thread block, and the device has " +
@@ -71,6 +71,11 @@ BackwardWorkspace::BackwardWorkspace(int64_t rows, int64_t width, DType dtype, c
     hidden.push_back(wanted ? rows_of("hidden") : Tensor());
     // A narrow layer is the last one and has no norm: its d_z is d_out, which the caller adds.
     d_z.push_back(wanted && weights.weights[i].width() == width ? rows_of("d_z") : Tensor());
+  }
+  if (is_smooth(weights)) {
+    const int64_t tile_rows = width == 256 ? TileShape<256>::kRows : TileShape<128>::kRows;
+    slopes = Tensor::empty(runtime, {blocks * kFusedWarps * (weights.layers() - 1), tile_rows * width}, dtype,
+                           Tag::workspace, "derivatives of activations");
   }
   partials =
       Tensor::empty(runtime, {blocks, kFusedVectors * width}, DType::f32, Tag::workspace, "column sums");

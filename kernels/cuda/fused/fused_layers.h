@@ -47,7 +47,7 @@ inline int64_t fused_blocks(const Stream& stream, int64_t width) {
 /// Why a fused kernel does not support these layers, for the log: "hidden width 96, not 64, 128 or 256".
 /// Empty when it does. `warp_words` returns the shared memory that the kernel needs per warp, in words.
 std::string why_unsupported(std::span<const MlpInput> inputs, const MlpWeights& weights,
-                            const MlpSaved& saved, int (*warp_words)(int64_t width));
+                            const MlpSaved& saved, int (*warp_words)(int64_t width, bool smooth));
 inline constexpr const char* kUnaligned = "rows that do not start on 16 bytes, or more than 2^31 of them";
 
 /// Calls `body.template operator()<T, W>()` for the storage type and the hidden width.
@@ -68,6 +68,8 @@ void dispatch_fused(DType dtype, int64_t width, Body&& body) {
     with_width.template operator()<bfloat16>();
   }
 }
+/// Whether the kernels for smooth activations run, instead of those for relu.
+inline bool is_smooth(const MlpWeights& weights) { return weights.activation != Activation::relu; }
 /// Whether some input or the output is narrower than the hidden layers.
 inline bool any_narrow(std::span<const MlpInput> inputs, const MlpWeights& weights) {
   const int64_t width = inputs.front().weight.width();
@@ -101,8 +103,21 @@ FusedLayers<T> fused_layers(std::span<const MlpInput> inputs, const MlpWeights& 
   result.layers = weights.layers();
   result.out = static_cast<int>(weights.weights.back().width());
   result.norm = weights.norm;
+  result.smooth = smooth_activation(weights.activation);
   result.epsilon = static_cast<float>(weights.epsilon);
   return result;
+}
+
+/// Words of shared memory per warp of a backward kernel; the storage type does not matter, since sums are f32
+/// and masks are bits.
+inline int layers_warp_words(int64_t width, bool smooth) {
+  const auto of = [&]<int W>() {
+    return smooth ? TileMlpBackward<half, W, false, true>::kWarpWords
+                  : TileMlpBackward<half, W, false, false>::kWarpWords;
+  };
+  return width == 64    ? of.template operator()<64>()
+         : width == 128 ? of.template operator()<128>()
+                        : of.template operator()<256>();
 }
 
 /// The workspace that a backward kernel writes for the weight gradients, and the jobs that read it. At 1M
@@ -110,6 +125,7 @@ FusedLayers<T> fused_layers(std::span<const MlpInput> inputs, const MlpWeights& 
 struct BackwardWorkspace {
   std::vector<Tensor> hidden, d_z;  ///< by layer, [rows, width] each; undefined: not needed
   Tensor partials;                  ///< [blocks, kFusedVectors * width] f32
+  Tensor slopes;                    ///< [warps * hidden layers, values of a tile]; undefined with relu
 
   /// Allocates d_z_1 in any case, and of each later layer whose weight has a gradient its operands: the
   /// hidden activation before it and its d_z, the latter unless the layer is narrower than `width`.
@@ -124,6 +140,7 @@ struct BackwardWorkspace {
       if (d_z[i].defined()) result.d_z[i] = d_z[i].template data<T>();
     result.all_bits = 0xffffffffu;
     result.partials = partials.data<float>();
+    result.slopes = slopes.data_or_null<T>();
     return result;
   }
   /// Appends the jobs of the layers after the first; the first has other operands in each kernel.
@@ -131,5 +148,11 @@ struct BackwardWorkspace {
                 const Rows& rows) const;
   std::vector<ColumnSumJob> column_sums(const MlpWeightGradients& gradients) const;
 };
+
+/// The launches, in one source file each so that they compile in parallel.
+template <bool smooth>
+void launch_mlp_forward(const MlpForward& args, const Stream& stream);
+template <bool smooth>
+void launch_mlp_backward(const MlpBackward& args, const BackwardWorkspace& workspace, const Stream& stream);
 
 }  // namespace meshgrad::cuda

@@ -1,55 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// MLP forward over rows, in one launch: y = norm(mlp(x_1, x_2, x_3)) + residual. One block per multiprocessor
-// with all weights in shared memory (streamed at width 256); each of its warps takes tiles of rows through
-// all layers in registers. Memory traffic is one read of inputs and residual and one write of the output.
 #include <meshgrad/kernels/cuda/fused/fused_layers.h>
+
+#include <algorithm>
 
 namespace meshgrad::cuda {
 namespace {
 
-template <class T>
-struct MlpForwardArgs {
-  FusedLayers<T> layers;
-  int matrix_words;
-  const int64_t* count;  ///< null: capacity
-  int64_t capacity;
-  const T* inputs[kMaxFusedInputs];
-  const T* residual;  ///< null: none
-  T* out;
-};
-
-/// One block per multiprocessor, so that a thread has 255 registers. Below width 256 there is no barrier
-/// after the weights are loaded: while one warp waits for its rows, the others multiply.
-template <class T, int W, bool narrow>
-__global__ void __launch_bounds__(kFusedThreads, kFusedBlocks<W>) mlp_forward_kernel(MlpForwardArgs<T> args) {
-  constexpr int kBands = TileShape<W>::kBands;
-  const FusedShared<W> shared(args.matrix_words, 0);
-  TileMlp<T, W, narrow> mlp(args.layers, shared);
-  const RoundRobinTiles<W> tiles(args.count, args.capacity);
-  for (int round = 0; round < tiles.rounds; ++round) {
-    const auto tile = tiles.tile(round);
-    typename TileMlp<T, W, narrow>::Wide z;
-    typename TileMlp<T, W, narrow>::WideOperand h;
-    start(z, mlp.vector(0));
-    mlp.forward(
-        z, h, tile, [&](int input, auto& x) { load_operand(x, args.inputs[input], tile.rows()); },
-        [&](int input) { return args.inputs[input]; }, [](int, auto&) {});
-    if (!mlp.has_narrow_output()) {
-      mlp.apply_norm(z);
-      if (args.residual != nullptr) add_rows(z, args.residual, tile);
-      store_rows(z, args.out, tile.rows());
-    } else {  // a decoder: few columns, no norm and no residual
-      Sums<kBands, 1> y;
-      mlp.narrow_layer(y, h);
-      store_narrow_rows(y, args.out, args.layers.out, tile.rows());
-    }
-  }
+/// True when an input's gradient is the same memory as d_out, as for an input that is also the residual.
+bool overwrites_d_out(const MlpBackward& args) {
+  return std::any_of(args.d_inputs.begin(), args.d_inputs.end(),
+                     [&](const Tensor& d_x) { return d_x.defined() && d_x.raw() == args.d_out.raw(); });
 }
 
 }  // namespace
 
 std::string why_not_fused(const MlpForward& args) {
-  std::string reason = why_unsupported(args.inputs, args.weights, args.saved, [](int64_t) { return 0; });
+  std::string reason =
+      why_unsupported(args.inputs, args.weights, args.saved, [](int64_t, bool) { return 0; });
   if (!reason.empty()) return reason;
   const bool wide = args.out.width() == args.inputs.front().weight.width();
   if (!wide && args.residual.defined()) return "a residual of a narrow output";
@@ -59,24 +26,42 @@ std::string why_not_fused(const MlpForward& args) {
 
 void fused_mlp_forward(const MlpForward& args, Runtime&, const Stream& stream) {
   if (args.rows.capacity == 0) return;
+  if (is_smooth(args.weights)) return launch_mlp_forward<true>(args, stream);
+  launch_mlp_forward<false>(args, stream);
+}
+
+std::string why_not_fused(const MlpBackward& args) {
+  std::string reason = why_unsupported(args.inputs, args.weights, args.saved, layers_warp_words);
+  if (!reason.empty()) return reason;
   const int64_t width = args.inputs.front().weight.width();
-  const bool narrow = any_narrow(args.inputs, args.weights);
-  dispatch_fused(args.out.dtype(), width, [&]<class T, int W>() {
-    MlpForwardArgs<T> kernel_args{.layers = fused_layers<T>(args.inputs, args.weights),
-                                  .matrix_words = matrix_words(args.inputs, args.weights),
-                                  .count = args.rows.count,
-                                  .capacity = args.rows.capacity,
-                                  .inputs = {},
-                                  .residual = args.residual.data_or_null<T>(),
-                                  .out = args.out.data<T>()};
-    for (size_t i = 0; i < args.inputs.size(); ++i)
-      kernel_args.inputs[i] = args.inputs[i].x.template data<T>();
-    launch("mlp_forward", narrow ? mlp_forward_kernel<T, W, true> : mlp_forward_kernel<T, W, false>,
-           {.blocks = fused_blocks(stream, W),
-            .threads = kFusedThreads,
-            .shared_bytes = shared_bytes(W, kernel_args.matrix_words, 0)},
-           stream, kernel_args);
-  });
+  const bool wide = args.d_out.width() == width;
+  if (!wide && overwrites_d_out(args)) return "an input gradient in the memory of a narrow output's";
+  bool fits = fits_int32(args.rows.capacity) && (!wide || aligned(args.d_out));
+  for (size_t i = 0; i < args.inputs.size(); ++i) {
+    fits = fits && (args.inputs[i].weight.rows() != width || aligned(args.d_inputs[i]));
+  }
+  return fits ? "" : kUnaligned;
+}
+
+void fused_mlp_backward(const MlpBackward& args, Runtime& runtime, const Stream& stream) {
+  if (args.rows.capacity == 0) return;
+  const int64_t width = args.inputs.front().weight.width();
+  const int64_t blocks = fused_blocks(stream, width);
+  BackwardWorkspace workspace(args.rows.capacity, width, args.d_out.dtype(), args.weights, args.d_weights,
+                              blocks, runtime);
+  // Without a norm the last layer's d_z is d_out itself, unless this kernel overwrites d_out.
+  const bool d_out_is_d_z = args.weights.norm == Norm::none && !overwrites_d_out(args);
+  if (d_out_is_d_z) workspace.d_z.back() = Tensor();
+  const auto launch_kernel = is_smooth(args.weights) ? launch_mlp_backward<true> : launch_mlp_backward<false>;
+  launch_kernel(args, workspace, stream);
+  if (d_out_is_d_z) workspace.d_z.back() = args.d_out;
+  std::vector<WeightGradientJob> jobs;
+  for (size_t i = 0; i < args.inputs.size(); ++i) {
+    if (args.d_first_weights[i].defined())
+      jobs.push_back({args.inputs[i].x, workspace.d_z.front(), args.d_first_weights[i], args.rows});
+  }
+  workspace.add_jobs(jobs, args.d_weights, args.rows);
+  weight_gradients(jobs, workspace.column_sums(args.d_weights), runtime, stream);
 }
 
 }  // namespace meshgrad::cuda

@@ -16,6 +16,8 @@ struct ForwardArgs {
   T* terms[2];
   const int64_t* counts[2];  ///< of nodes, of owned nodes
   int capacities[2];
+  int32_t* tickets;
+  int ticket_count;
 };
 
 constexpr int kTermRows = 32;  ///< nodes of a warp's tile in forward
@@ -30,6 +32,8 @@ __global__ void __launch_bounds__(kFusedThreads, W == 256 ? 1 : 2)
   Slabs<T, W, Order> slabs(args.weights[0], args.weights[1], dynamic_shared<uint32_t>());
   const int nodes = rows_of(args.capacities[0], args.counts[0]);
   const auto blocks = static_cast<int>(gridDim.x);
+  const int thread = static_cast<int>(blockIdx.x * kFusedThreads + threadIdx.x);
+  for (int i = thread; i < args.ticket_count; i += blocks * kFusedThreads) args.tickets[i] = 0;
   // The loop variable is the tile of the block's first warp, so all warps run equally many rounds: acquire()
   // has barriers at width 256.
   for (int tile = static_cast<int>(blockIdx.x); tile * kTermRows < nodes; tile += blocks * kFusedWarps) {
@@ -59,7 +63,7 @@ bool node_terms_support(DType dtype, int64_t node_width, int64_t hidden) {
 }
 
 void node_terms_forward(const NodeTerms& terms, const Graph& graph, const Tensor& sender_terms,
-                        const Tensor& receiver_terms, Runtime&, const Stream& stream) {
+                        const Tensor& receiver_terms, const Tensor& tickets, const Stream& stream) {
   dispatch(terms.nodes.dtype(), terms.nodes.width(), [&]<class T, int W>() {
     ForwardArgs<T> args{};
     args.weights[0] = terms.sender_weight.data<T>();
@@ -68,6 +72,10 @@ void node_terms_forward(const NodeTerms& terms, const Graph& graph, const Tensor
     args.terms[0] = sender_terms.data<T>();
     args.terms[1] = receiver_terms.data<T>();
     set_rows(args, graph);
+    if (tickets.defined()) {
+      args.tickets = tickets.data<int32_t>();
+      args.ticket_count = static_cast<int>(tickets.elements());
+    }
     const int64_t blocks = persistent_blocks(stream, graph.nodes, kTermRows, W == 256 ? 1 : 2);
     launch("node_terms_forward", node_terms_forward_kernel<T, W>,
            {blocks, kFusedThreads, Slabs<T, W, ColumnSlabs<W>>::kBytes}, stream, args);

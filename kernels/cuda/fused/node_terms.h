@@ -19,9 +19,10 @@ namespace meshgrad::cuda {
 /// True for f16 or bf16 with node_width = hidden = 64, 128 or 256.
 bool node_terms_support(DType dtype, int64_t node_width, int64_t hidden);
 
-/// sender_terms [nodes, hidden], receiver_terms [owned_nodes, hidden]; dtype of terms.nodes.
+/// sender_terms [nodes, hidden], receiver_terms [owned_nodes, hidden]; dtype of terms.nodes. The same launch
+/// zeroes `tickets` [n] i32, which the next kernel counts with; may be undefined.
 void node_terms_forward(const NodeTerms& terms, const Graph& graph, const Tensor& sender_terms,
-                        const Tensor& receiver_terms, Runtime& runtime, const Stream& stream);
+                        const Tensor& receiver_terms, const Tensor& tickets, const Stream& stream);
 
 struct NodeTermsBackward {
   const Graph* graph = nullptr;

@@ -24,13 +24,14 @@ struct FusedLayers {
   int out;  ///< width of the output: W, or at most 32
   Norm norm;
   float epsilon;
+  SmoothActivation smooth;  ///< unused with relu
 };
 
 /// Dynamic shared memory of a block, in words of 4 bytes:
 ///
 ///   [kFusedVectors, W]         biases, gain and norm bias, f32
 ///   [matrix_words]             weights, 16-bit; or the two slices of StreamedWeights
-///   [kFusedWarps, warp_words]  each warp's own words: relu masks, column sums, staging rows
+///   [kFusedWarps, warp_words]  each warp's own words: column sums, relu masks, staging rows
 ///
 /// Vectors and padded matrices are multiples of 128 bytes, so each matrix starts in bank 0, for its swizzle.
 template <int W>
@@ -93,15 +94,22 @@ struct RoundRobinTiles {
   __device__ TileRows<TileShape<W>::kBands> tile(int round) const { return {first + round * stride, end}; }
 };
 
-/// An MLP bound to a kernel's shared memory. `narrow`: some input or the output may be narrower than W. A
-/// template parameter, because code for that case takes registers that the other kernel needs for its tile.
-template <class T, int W, bool narrow>
+/// A tile of width W as accumulators, and as an operand.
+template <int W>
+using WideSums = Sums<TileShape<W>::kBands, TileShape<W>::kGroups>;
+template <int W>
+using WideOperand = Operand<TileShape<W>::kBands, TileShape<W>::kGroups>;
+
+/// An MLP bound to a kernel's shared memory. `narrow`: some input or the output may be narrower than W.
+/// `smooth`: the activation is not relu. Template parameters, because code for these cases takes registers
+/// and instruction cache that the other kernels need for their tiles.
+template <class T, int W, bool narrow, bool smooth>
 struct TileMlp {
   static constexpr bool kNarrow = narrow;
   static constexpr int kBands = TileShape<W>::kBands;
   static constexpr int kGroups = TileShape<W>::kGroups;
-  using Wide = Sums<kBands, kGroups>;
-  using WideOperand = Operand<kBands, kGroups>;
+  using Wide = WideSums<W>;
+  using WideOperand = cuda::WideOperand<W>;
 
   const FusedLayers<T>& layers;
   const float* vectors;
@@ -124,21 +132,20 @@ struct TileMlp {
 
   /// From z, which starts as b_1 and what else is known of z_1, to the last pre-activation of width W, in z;
   /// with a narrow output, to the last hidden activation, in h. load_input(i, h) loads input i of width W as
-  /// an operand, and narrow_input(i) returns where one of at most 32 columns is; on_hidden(layer, h_layer)
-  /// gets each hidden activation.
+  /// an operand, and narrow_input(i) returns where one of at most 32 columns is; activate_hidden(layer, z, h)
+  /// computes the hidden activation h of a layer's input from z.
   ///
   /// One loop over all matrices, not unrolled: a copy of a multiplication is hundreds of instructions, and
   /// the code of a tile should fit into the instruction cache.
-  template <class LoadInput, class NarrowInput, class OnHidden>
+  template <class LoadInput, class NarrowInput, class Activate>
   __device__ void forward(Wide& z, WideOperand& h, const TileRows<kBands>& tile, const LoadInput& load_input,
-                          const NarrowInput& narrow_input, const OnHidden& on_hidden) {
+                          const NarrowInput& narrow_input, const Activate& activate_hidden) {
     const int last = layers.inputs + layers.layers - 2;
 #pragma unroll 1
     for (int matrix = 0; matrix <= last; ++matrix) {
       const int layer = matrix - layers.inputs + 1;
       if (layer > 0) {
-        activate<T>(z, h);
-        on_hidden(layer, h);
+        activate_hidden(layer, z, h);
         if (matrix == last && has_narrow_output()) return;
         start(z, vector(layer));
       } else if (!has_narrow_input(matrix)) {
@@ -150,6 +157,14 @@ struct TileMlp {
         continue;
       }
       multiply<T>(z, h, weights, matrix);
+    }
+  }
+  /// h = activation(z), rounded.
+  __device__ void activate_hidden(Wide& z, WideOperand& h) {
+    if constexpr (smooth) {
+      activate_smooth<T, false>(z, h, layers.smooth, nullptr);
+    } else {
+      activate_relu<T>(z, h);
     }
   }
   /// z_last of width at most 32, from the last hidden activation.

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The backward pass through an MLP's layers on a warp's tile. Forward is recomputed first; of its hidden
-// activations only the relu masks are saved, one bit per value in shared memory. Per layer l, from the last:
+// activations only the derivatives are saved: of relu one bit per value in shared memory, of smooth
+// activations 16 bits in global memory (tile_activation.h). Per layer l, from the last:
 //
 //   d_z_l  to memory in 16 bits, with h_{l-1} the operand of the weight gradient (weight_gradients.h)
 //   d_b_l  += column sums of d_z_l, in f32
-//   d_z_{l-1} = (d_z_l W_l^T) * mask_{l-1}
+//   d_z_{l-1} = (d_z_l W_l^T) * activation'(z_{l-1})
 //
 // Weight gradients are another kernel, because their f32 accumulators (three matrices of 128 x 128 are 192
 // KiB) do not fit into the registers beside the tile.
@@ -21,11 +22,12 @@ struct BackwardPointers {
   T* d_z[kMaxFusedLayers];         ///< d_z_1, d_z_2, ...: [rows, W]
   uint32_t all_bits;               ///< see store_operand
   float* partials;                 ///< [blocks, kFusedVectors, W]: column sums of each block
+  T* slopes;                       ///< [warps, hidden layers, Slopes]: derivatives; null with relu
 };
 
-template <class T, int W, bool narrow>
+template <class T, int W, bool narrow, bool smooth>
 struct TileMlpBackward {
-  using Mlp = TileMlp<T, W, narrow>;
+  using Mlp = TileMlp<T, W, narrow, smooth>;
   using Wide = typename Mlp::Wide;
   using WideOperand = typename Mlp::WideOperand;
   static constexpr int kBands = Mlp::kBands;
@@ -33,13 +35,14 @@ struct TileMlpBackward {
   using Band = LoadedRows<kGroups>;
   static constexpr int kSumWords = kFusedVectors * W;
   static constexpr int kMaskWords = ReluMask<kBands, kGroups>::kWarpWords;
-  /// Shared memory of a warp: column sums [kFusedVectors, W], then the masks of up to three hidden layers.
-  static constexpr int kWarpWords = kSumWords + (kMaxFusedLayers - 1) * kMaskWords;
+  /// Shared memory of a warp: column sums [kFusedVectors, W], then the relu masks of up to three hidden
+  /// layers.
+  static constexpr int kWarpWords = kSumWords + (smooth ? 0 : (kMaxFusedLayers - 1) * kMaskWords);
 
   Mlp& mlp;
   const BackwardPointers<T>& workspace;
   float* sums;      ///< the warp's column sums [kFusedVectors, W]: gradients of biases, gain and norm bias
-  uint32_t* masks;  ///< [hidden layers, ReluMask words]
+  uint32_t* masks;  ///< [hidden layers, ReluMask words]; unused if smooth
 
   __device__ TileMlpBackward(Mlp& forward, const BackwardPointers<T>& to, float* warp_words)
       : mlp(forward),
@@ -50,11 +53,15 @@ struct TileMlpBackward {
     __syncwarp();
   }
 
-  /// What forward() does with a hidden activation when it runs again for backward, with the same operations
-  /// in the same order as in the forward kernel, so the same bits: saves the mask, and stores it if a weight
-  /// gradient needs it.
-  __device__ void keep_hidden(int layer, WideOperand& h, const TileRows<kBands>& tile) {
-    save_mask(h, masks + (layer - 1) * kMaskWords);
+  /// The activation when forward() runs again for backward, with the same operations in the same order as in
+  /// the forward kernel, so the same bits. Saves the derivatives, and stores h if a weight gradient needs it.
+  __device__ void activate_hidden(int layer, Wide& z, WideOperand& h, const TileRows<kBands>& tile) {
+    if constexpr (smooth) {
+      activate_smooth<T, true>(z, h, mlp.layers.smooth, slopes(layer));
+    } else {
+      activate_relu<T>(z, h);
+      save_mask(h, masks + (layer - 1) * kMaskWords);
+    }
     if (workspace.hidden[layer - 1] != nullptr)
       store_operand(h, workspace.hidden[layer - 1], tile.rows(), workspace.all_bits);
   }
@@ -106,7 +113,7 @@ struct TileMlpBackward {
       z.clear();
       multiply_transposed<T>(z, d_z, mlp.weights, mlp.matrix(layer));
       if (layer == 0) return;
-      apply_mask(z, masks + (layer - 1) * kMaskWords);
+      through_activation(z, layer);
     }
   }
   /// d_z of the layer before a narrow last one (in z), from d_y [rows, out]; no norm there, so d_z_last is
@@ -125,7 +132,7 @@ struct TileMlpBackward {
     add_column_sums(bias, sums + W * layer);
     z.clear();
     multiply_transposed<T>(z, d_z, mlp.weights, mlp.matrix(layer));
-    apply_mask(z, masks + (layer - 1) * kMaskWords);
+    through_activation(z, layer);
   }
 
   /// Writes the block's column sums to its row of the partials, adding the warps' in order. `warp_stride` is
@@ -141,6 +148,21 @@ struct TileMlpBackward {
   }
 
  private:
+  /// The lane's derivatives of the activation before a layer.
+  __device__ Vector<uint32_t>* slopes(int layer) const {
+    const int warp = static_cast<int>(blockIdx.x) * kFusedWarps + warp_index();
+    const int64_t first = int64_t{warp} * (mlp.layers.layers - 1) + layer - 1;
+    return reinterpret_cast<Vector<uint32_t>*>(workspace.slopes) +
+           first * Slopes<kBands, kGroups>::kWarpVectors + lane_index();
+  }
+  /// d_z from d_h, of the activation before a layer.
+  __device__ void through_activation(Wide& z, int layer) {
+    if constexpr (smooth) {
+      apply_slopes<T>(z, slopes(layer));
+    } else {
+      apply_mask(z, masks + (layer - 1) * kMaskWords);
+    }
+  }
   /// d_z of a band, with xn in z. Per row mean(g) and mean(g xn), `projection`; RMSNorm has no mean(g) term.
   __device__ void band_through_norm(Wide& z, int band, const Band& d_y, const RowValues<kBands>& scale) {
     RowValues<1> mean{}, projection{};

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums over each receiver's edges inside fused edge kernels. Edges are sorted by receiver and a warp owns
-// whole receivers, so that one warp adds all edges of a receiver in edge order: no atomics, and the same bits
-// whatever the number of warps. A receiver with very many edges is a single warp's work.
+// whole receivers, so that one warp adds all edges of a receiver in edge order. Only a long receiver, with
+// more than kLongReceiver edges, is divided: each warp stores the sum of its edges, and the last one to
+// finish adds these in the order of the edges. So the bits depend on the counts and the device alone, never
+// on timing.
 #pragma once
 #include <meshgrad/kernels/cuda/fused/tile.h>
 
@@ -15,31 +17,74 @@ struct EdgeList {
   const int64_t* edge_count;   ///< null: edge_capacity
   const int64_t* owned_count;  ///< null: owned_capacity
   int64_t edge_capacity, owned_capacity;
+  float* partials;    ///< [warps, W]: each warp's sum of the divided receiver that it has edges of
+  unsigned* tickets;  ///< [warps, 32], by lane, zeroed: warps that have stored their sum of a receiver
 };
 
-/// One warp's receivers and their edges, both contiguous.
+/// A receiver with more edges than this is divided where shares of the edges begin: eight tiles. A mesh has
+/// none.
+inline constexpr int kLongReceiver = 256;
+/// Where the edges of one warp end and those of the next begin: before the first edge of `receiver`, or, if
+/// `inside`, in the middle of it.
+struct EdgeBoundary {
+  int receiver, edge;
+  bool inside;
+};
+/// One warp's receivers, without a divided one, and its edges; both contiguous.
 struct EdgeRange {
   int receiver_begin, receiver_end;
   int edge_begin, edge_end;
 };
 
-/// Part `part` of `parts`: an equal share of the edges, with both ends moved up to the next first edge of a
-/// receiver. The parts contain every owned receiver exactly once, also those without edges, whose sum is 0.
-__device__ inline EdgeRange edge_range(const EdgeList& list, int part, int parts) {
-  const int64_t edges = list.edge_count == nullptr ? list.edge_capacity : *list.edge_count;
-  const int64_t owned = list.owned_count == nullptr ? list.owned_capacity : *list.owned_count;
-  const auto first_receiver = [&](int which) {
-    if (which == parts) return static_cast<int>(owned);
-    const int64_t edge = edges * which / parts;  // 64-bit: the product passes 2^31
-    return edge == 0 ? 0 : list.receivers[edge - 1] + 1;
-  };
-  EdgeRange range;
-  range.receiver_begin = uniform(first_receiver(part));
-  range.receiver_end = uniform(first_receiver(part + 1));
-  const bool any = range.receiver_begin < range.receiver_end;
-  range.edge_begin = uniform(any ? list.receiver_offsets[range.receiver_begin] : 0);
-  range.edge_end = uniform(any ? list.receiver_offsets[range.receiver_end] : 0);
-  return range;
+/// Equal shares of the edges for all warps but the last, which has what the others leave: share p has edges
+/// first(p) .. first(p + 1) - 1.
+struct EdgeShares {
+  int edges, parts;
+  __device__ explicit EdgeShares(const EdgeList& list)
+      : edges(static_cast<int>(list.edge_count == nullptr ? list.edge_capacity : *list.edge_count)),
+        parts(static_cast<int>(gridDim.x) * kFusedWarps - 1) {}
+  __device__ int first(int part) const { return edges / parts * part + min(part, edges % parts); }
+  __device__ int part_of(int edge) const {
+    const int share = edges / parts, longer = edges % parts * (share + 1);
+    return edge < longer ? edge / (share + 1) : edges % parts + (edge - longer) / share;
+  }
+};
+/// A share's first edge, moved up to the next first edge of a receiver unless the receiver is long.
+__device__ inline EdgeBoundary share_boundary(const EdgeList& list, int edge) {
+  if (edge == 0) return {0, 0, false};
+  const int receiver = list.receivers[edge - 1];
+  const int begin = list.receiver_offsets[receiver], end = list.receiver_offsets[receiver + 1];
+  if (edge < end && end - begin > kLongReceiver) return {receiver, edge, true};
+  return {receiver + 1, end, false};
+}
+/// Before part `part`. A part that begins inside a receiver has edges of that one alone: it ends where the
+/// receiver ends, and the next part has what is left of the share.
+__device__ inline EdgeBoundary edge_boundary(const EdgeList& list, int part) {
+  const EdgeShares shares(list);
+  if (part > shares.parts) {
+    const int64_t owned = list.owned_count == nullptr ? list.owned_capacity : *list.owned_count;
+    return {static_cast<int>(owned), shares.edges, false};
+  }
+  const int edge = shares.first(part);
+  if (part > 0) {
+    const EdgeBoundary before = share_boundary(list, shares.first(part - 1));
+    const int end = before.inside ? list.receiver_offsets[before.receiver + 1] : edge + 1;
+    if (end <= edge) return {before.receiver + 1, end, false};
+  }
+  return share_boundary(list, edge);
+}
+__device__ inline int edge_part() { return static_cast<int>(blockIdx.x) * kFusedWarps + warp_index(); }
+/// The calling warp's. The warps have every owned receiver that is not divided once, also those without
+/// edges, whose sum is 0.
+__device__ inline EdgeRange edge_range(const EdgeList& list) {
+  EdgeBoundary begin{}, end{};
+#pragma unroll 1
+  for (int which = 0; which < 2; ++which) {
+    begin = end;
+    end = edge_boundary(list, edge_part() + which);
+  }
+  const int from = begin.receiver, to = begin.inside ? begin.receiver : end.receiver;
+  return {uniform(from), uniform(to), uniform(begin.edge), uniform(end.edge)};
 }
 
 /// Sums rows by receiver, tile by tile, and stores each sum once it is complete. The sum of the current
@@ -81,8 +126,24 @@ class ReceiverSums {
       __syncwarp();  // and read, before the next eight rows overwrite them
     }
   }
-  /// Stores the last sum, and zeros for the receivers without edges behind it.
-  __device__ void finish() { store_sums_before(end_); }
+  /// Stores the last sum, and zeros for the receivers without edges behind it. Adds the sums of a divided
+  /// receiver if this warp is the last one to store its own. All threads of the block call.
+  __device__ void finish(const EdgeList& list) {
+    store_sums_before(end_);
+    int divided = -1;
+#pragma unroll 1
+    for (int which = 0; which < 2; ++which) {
+      const EdgeBoundary boundary = edge_boundary(list, edge_part() + which);
+      if (boundary.inside) divided = boundary.receiver;
+    }
+    if (divided >= 0) {
+#pragma unroll
+      for (int run = 0; run < kRuns; ++run) partial(list, edge_part())[run] = sums_[run];
+    }
+    __threadfence();
+    __syncthreads();  // the block's sums are stored, and other blocks see them once they see its tickets
+    if (divided >= 0) add_partials(list, divided);
+  }
 
  private:
   static constexpr int kBatch = 4;
@@ -99,13 +160,44 @@ class ReceiverSums {
   __device__ void store_sums_before(int receiver) {
 #pragma unroll 1
     for (; receiver_ < receiver; ++receiver_) {
+      store_sum(receiver_);
+#pragma unroll
+      for (int run = 0; run < kRuns; ++run) sums_[run] = {};
+    }
+  }
+  __device__ void store_sum(int receiver) {
+#pragma unroll
+    for (int run = 0; run < kRuns; ++run) {
+      T* to = out_ + int64_t{receiver} * W + 64 * run + 2 * lane_index();
+      *reinterpret_cast<Stored*>(to) = {to_storage<T>(sums_[run].a), to_storage<T>(sums_[run].b)};
+    }
+  }
+
+  /// The lane's sums of a part's divided receiver.
+  __device__ static Two* partial(const EdgeList& list, int part) {
+    return reinterpret_cast<Two*>(list.partials + int64_t{part} * W) + kRuns * lane_index();
+  }
+  /// Adds all parts' sums of a divided receiver, if this lane is the last to come. Each lane for itself,
+  /// since no other one reads its columns.
+  __device__ void add_partials(const EdgeList& list, int receiver) {
+    const EdgeShares shares(list);
+    int first = shares.part_of(list.receiver_offsets[receiver]);
+    if (!edge_boundary(list, first + 1).inside) ++first;  // the receiver begins where that part ends
+    const int last = shares.part_of(list.receiver_offsets[receiver + 1] - 1);
+    const unsigned stored = atomicAdd(list.tickets + 32 * first + lane_index(), 1u);
+    if (stored != static_cast<unsigned>(last - first)) return;
+    __threadfence();
+#pragma unroll
+    for (int run = 0; run < kRuns; ++run) sums_[run] = {};
+#pragma unroll 1
+    for (int part = first; part <= last; ++part) {
 #pragma unroll
       for (int run = 0; run < kRuns; ++run) {
-        T* to = out_ + int64_t{receiver_} * W + 64 * run + 2 * lane_index();
-        *reinterpret_cast<Stored*>(to) = {to_storage<T>(sums_[run].a), to_storage<T>(sums_[run].b)};
-        sums_[run] = {};
+        sums_[run].a += partial(list, part)[run].a;
+        sums_[run].b += partial(list, part)[run].b;
       }
     }
+    store_sum(receiver);
   }
   template <int bands, int groups>
   __device__ void stage(Sums<bands, groups>& rows, int band, int half) {

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// edge_backward: from the gradients of e' and of the receivers' sums to those of e, S and R, and the operands
+// of the weight gradients.
+#pragma once
+#include <meshgrad/kernels/cuda/fused/fused_edges.h>
+
+namespace meshgrad::cuda {
+
+template <class T>
+struct EdgeBackwardArgs {
+  EdgeInputs<T> inputs;
+  const T* d_edges_out;  ///< null: zero
+  const T* d_aggregate;
+  T* d_edges;           ///< null: not needed
+  T* d_receiver_terms;  ///< [owned_nodes, W]
+  BackwardPointers<T> workspace;
+};
+
+/// A band of d_y = d_aggregate[receiver] + d_edges_out, rounded to storage like any sum of gradients.
+template <class T, int W>
+__device__ LoadedRows<TileShape<W>::kGroups> output_gradient(const EdgeBackwardArgs<T>& args,
+                                                             const EdgeTile<W>& tile, int band) {
+  LoadedRows<TileShape<W>::kGroups> d_y, own;
+  d_y.load(args.d_aggregate, tile.receivers().band(band));
+  if (args.d_edges_out == nullptr || tile.edges.empty()) return d_y;
+  own.load(args.d_edges_out, tile.edges.existing().band(band));
+  d_y.template add<T>(own);
+  return d_y;
+}
+template <class T, int W>
+__device__ void prefetch_gradients(const EdgeBackwardArgs<T>& args, const EdgeTile<W>& next) {
+  if (next.edges.empty()) return;
+  prefetch_row<W>(args.d_aggregate, next.receiver);
+  if (args.d_edges_out != nullptr) prefetch_row<W>(args.d_edges_out, next.edge());
+}
+/// Stores d_e = d_z_1 W_e^T (in z) and, with a residual, the gradient of e'. d_edges may be the same memory
+/// as d_edges_out: a lane reads the values that it overwrites, before it does so.
+template <class T, int W>
+__device__ void store_edge_gradient(const EdgeBackwardArgs<T>& args, const EdgeTile<W>& tile,
+                                    WideSums<W>& z) {
+  if (args.inputs.residual && !tile.edges.empty()) {
+    constexpr int kBands = TileShape<W>::kBands;
+    LoadedRows<TileShape<W>::kGroups> more[kBands]{};
+#pragma unroll
+    for (int band = 0; band < kBands; ++band) {
+      if (args.d_edges_out != nullptr) more[band].load(args.d_edges_out, tile.edges.existing().band(band));
+      if (args.inputs.aggregate_after_residual) {
+        LoadedRows<TileShape<W>::kGroups> sum;
+        sum.load(args.d_aggregate, tile.receivers().band(band));
+        more[band].template add<T>(sum);
+      }
+    }
+    __syncwarp();  // lanes without a row read the last one, too, before its lane stores it
+#pragma unroll
+    for (int band = 0; band < kBands; ++band) add_loaded<T>(z, band, more[band]);
+  }
+  store_rows(z, args.d_edges, tile.edges.rows());
+}
+
+/// Recomputes forward up to z_last, then goes through d_y = d_aggregate[receiver] + d_edges_out, the norm and
+/// the layers to d_z_1. dR is its sum over each receiver's edges, with the ReceiverSums of forward. dS needs
+/// sender order: d_z_1 of all edges is stored in the workspace, from which node_terms_backward sums it.
+template <class T, int W, bool smooth>
+__global__ void __launch_bounds__(kFusedThreads, kFusedBlocks<W>)
+    edge_backward_kernel(EdgeBackwardArgs<T> args) {
+  using Backward = EdgeMlpBackward<T, W, smooth>;
+  constexpr int kWarpWords = Backward::kWarpWords + ReceiverSums<T, W>::kStageFloats;
+  const EdgeInputs<T>& in = args.inputs;
+  const FusedShared<W> shared(in.matrix_words, kWarpWords);
+  EdgeMlp<T, W, smooth> mlp(in.layers, shared);
+  Backward backward(mlp, args.workspace, shared.warp);
+  const EdgeRange range = edge_range(in.list);
+  const int rounds =
+      rounds_of<W>((range.edge_end - range.edge_begin + EdgeTile<W>::kRows - 1) / EdgeTile<W>::kRows);
+  ReceiverSums<T, W> sums(shared.warp + Backward::kWarpWords, args.d_receiver_terms, range);
+  EdgeTile<W> next(in.list, range, 0);
+  for (int round = 0; round < rounds; ++round) {
+    const EdgeTile<W> tile = next;
+    next = EdgeTile<W>(in.list, range, round + 1);
+    WideSums<W> z;
+    WideOperand<W> h;
+    gather<T, W, smooth>(mlp, in, tile, z, h);
+    prefetch_rows(in, next);
+    forward_layers<T, W, smooth>(mlp, tile, z, h, [&](int layer, auto& from, auto& to) {
+      backward.activate_hidden(layer, from, to, tile.edges);
+    });
+    prefetch_gradients(args, next);
+    backward.output_gradient(z, tile.edges, [&](int band) { return output_gradient(args, tile, band); });
+    backward.backward(z, h, in.layers.layers - 1, tile.edges, args.d_edges != nullptr,
+                      [&](auto& d_z) { sums.add(d_z, tile.receiver, tile.count()); });
+    if (args.d_edges != nullptr) store_edge_gradient(args, tile, z);
+  }
+  sums.finish(in.list);
+  backward.write_column_sums(kWarpWords);
+}
+
+template <bool smooth>
+void launch_edge_backward(const EdgeUpdateBackward& args, const NodeTermTensors& terms,
+                          const DividedSumTensors& divided, const NodeTermTensors& d_terms,
+                          const BackwardWorkspace& workspace, const Stream& stream) {
+  const int64_t width = args.edges.weight.width();
+  dispatch_fused(args.d_aggregate.dtype(), width, [&]<class T, int W>() {
+    const EdgeBackwardArgs<T> kernel_args{.inputs = edge_inputs<T>(args, terms, divided),
+                                          .d_edges_out = args.d_edges_out.data_or_null<T>(),
+                                          .d_aggregate = args.d_aggregate.data<T>(),
+                                          .d_edges = args.d_edges.data_or_null<T>(),
+                                          .d_receiver_terms = d_terms.receiver.data<T>(),
+                                          .workspace = workspace.pointers<T>()};
+    const int warp_words = edge_backward_warp_words(W, smooth);
+    launch("edge_backward", edge_backward_kernel<T, W, smooth>,
+           {.blocks = fused_blocks(stream, W),
+            .threads = kFusedThreads,
+            .shared_bytes = shared_bytes(W, kernel_args.inputs.matrix_words, warp_words)},
+           stream, kernel_args);
+  });
+}
+
+}  // namespace meshgrad::cuda

@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/kernels/cuda/fused/fused_mlp_backward.h>
+
+namespace meshgrad::cuda {
+
+template void launch_mlp_backward<true>(const MlpBackward&, const BackwardWorkspace&, const Stream&);
+
+}  // namespace meshgrad::cuda
