@@ -13,7 +13,31 @@ constexpr std::array<DevicePeaks, 3> kPeaks{{
     {"h100", 3.35e12, 989e12, 67e12, 494e12},
     {"h200", 4.8e12, 989e12, 67e12, 494e12},
 }};
-constexpr double kBandwidthShare = 0.85, kArithmeticShare = 0.5, kLaunchSeconds = 2.5e-6;
+constexpr double kBandwidthShare = 0.85, kLaunchSeconds = 2.5e-6;
+/// Cycles of a multiprocessor for a tile of each of its eight warps, three layers, f16 and relu, by
+/// scripts/cuda-model for sm_90; a tile has 32 rows, and 16 at width 256.
+struct TileCycles {
+  std::string_view kernel;
+  double width_64, width_128, width_256;
+};
+constexpr std::array<TileCycles, 4> kTileCycles{{
+    {"edge_forward", 9'977, 17'774, 61'727},
+    {"edge_backward", 21'446, 38'898, 108'282},
+    {"mlp_forward", 7'655, 16'246, 47'121},
+    {"mlp_backward", 16'878, 34'246, 93'776},
+}};
+/// What a multiprocessor of sm_90 multiplies and adds in a cycle, in FLOPs of 16-bit tensor cores.
+constexpr double kCycleFlops = 4096;
+/// The share of the peak that a fused kernel reaches: three multiplications of a tile's rows by [width,
+/// width], and twice as many in backward. Other kernels are bound by memory.
+double arithmetic_share(std::string_view kernel, int64_t width) {
+  const auto found = std::find_if(kTileCycles.begin(), kTileCycles.end(),
+                                  [&](const TileCycles& cycles) { return cycles.kernel == kernel; });
+  if (found == kTileCycles.end()) return LaunchWork{}.arithmetic_share;
+  const double cycles = width == 64 ? found->width_64 : width == 128 ? found->width_128 : found->width_256;
+  const double rows = 8.0 * (width == 256 ? 16 : 32), passes = kernel.ends_with("backward") ? 2 : 1;
+  return passes * 3 * 2 * rows * static_cast<double>(width * width) / (kCycleFlops * cycles);
+}
 constexpr double kParameterBytes = 30;  ///< read and written by an update: weight, gradient, moments, copy
 
 /// Sizes of one model, in bytes and FLOPs.
@@ -56,7 +80,8 @@ class StepWork {
 
  private:
   void add(std::string name, double flops, double bytes, double launches = 1) {
-    work_.push_back({std::move(name), flops, bytes, launches});
+    const double share = fused_ ? arithmetic_share(name, config_.model.width) : LaunchWork{}.arithmetic_share;
+    work_.push_back({std::move(name), flops, bytes, launches, share});
   }
   /// Of `times` blocks alike.
   void add_block(std::string name, double times, double flops, double bytes, double launches = 1) {
@@ -157,7 +182,7 @@ StepTime modelled_time(const std::vector<LaunchWork>& work, const DevicePeaks& p
   for (const LaunchWork& one : work) {
     const double moved = one.bytes / peaks.bytes_per_s, computed = one.flops / flops;
     time.at_peaks_ms += 1e3 * std::max(moved, computed);
-    time.expected_ms += 1e3 * (std::max(moved / kBandwidthShare, computed / kArithmeticShare) +
+    time.expected_ms += 1e3 * (std::max(moved / kBandwidthShare, computed / one.arithmetic_share) +
                                one.launches * kLaunchSeconds);
   }
   return time;

@@ -29,6 +29,9 @@ struct LaunchWork {
   double flops = 0;
   double bytes = 0;  ///< of device memory; a gathered row counts once per edge
   double launches = 1;
+  /// The share of the tensor cores' peak that the launch may reach: of fused kernels what scripts/cuda-model
+  /// counts from their machine code.
+  double arithmetic_share = 0.5;
 };
 
 /// The launches of a training step: forward, backward, recomputation (recompute.mode as it is set; "auto" as
@@ -38,7 +41,8 @@ std::vector<LaunchWork> work_of_step(const Config& config, const ModelSizes& siz
 
 struct StepTime {
   double at_peaks_ms = 0;  ///< each launch at the peak that bounds it: no implementation of them is faster
-  double expected_ms = 0;  ///< at 85 % of the bandwidth, half of the arithmetic, 2.5 us a launch
+  double expected_ms =
+      0;  ///< at 85 % of the bandwidth, the launches' shares of the arithmetic, 2.5 us a launch
 };
 /// `tf32`: as RuntimeOptions::tf32.
 StepTime modelled_time(const std::vector<LaunchWork>& work, const DevicePeaks& peaks, DType precision,
