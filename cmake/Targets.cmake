@@ -91,7 +91,16 @@ get_property(folders GLOBAL PROPERTY MESHGRAD_FOLDERS)
 meshgrad_library(meshgrad ${gpu_side})
 add_library(meshgrad::meshgrad ALIAS meshgrad)
 target_include_directories(meshgrad PUBLIC $<INSTALL_INTERFACE:include>)
-set_target_properties(meshgrad PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+# Until version 1 a minor version may change the interface.
+set(soversion ${PROJECT_VERSION_MAJOR})
+if(soversion EQUAL 0)
+  set(soversion 0.${PROJECT_VERSION_MINOR})
+endif()
+set_target_properties(meshgrad PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${soversion})
+if(BUILD_SHARED_LIBS AND CMAKE_SYSTEM_NAME STREQUAL "Linux")
+  target_link_options(meshgrad PRIVATE LINKER:--version-script=${PROJECT_SOURCE_DIR}/cmake/meshgrad.map)
+  set_property(TARGET meshgrad APPEND PROPERTY LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/meshgrad.map)
+endif()
 target_link_libraries(meshgrad PRIVATE ${gpu_packages})
 
 # Pages: HTML, style sheets and scripts of each as one string in the library.

@@ -176,6 +176,9 @@ class MpiTransport final : public RankTransport {
   }
   void abort(int exit_code) noexcept override { MPI_Abort(communicator_, exit_code); }
   void finish() override {
+    int finalised = 0;
+    MPI_Finalized(&finalised);
+    if (finalised != 0) return;  // by the application: nothing is left to free
     MPI_Comm_free(&communicator_);
     if (owns_mpi_) MPI_Finalize();
   }
@@ -209,6 +212,10 @@ Ranks launched_ranks(const RanksOptions& options) {
 }
 
 Ranks ranks_of_communicator(int communicator, const RanksOptions& options) {
+  int initialised = 0;
+  MPI_Initialized(&initialised);
+  if (initialised == 0)
+    throw invalid_argument("communicator", "one of an initialised MPI", "none yet", "call MPI_Init first");
   return Ranks(std::make_unique<MpiTransport>(MPI_Comm_f2c(communicator), false), options);
 }
 

@@ -1,9 +1,13 @@
 ! SPDX-License-Identifier: Apache-2.0
 !> Advection of a scalar on a grid, first-order upwind. Trains a model while it runs, then lets the model take
-!! 20 steps in its place: docs/embedding.md.
+!! 20 steps in its place: docs/embedding.md. With -cpp -DHAVE_MPI the processes of mpirun train one model, each
+!! on a run of its own.
 program advection
   use, intrinsic :: iso_fortran_env, only: real64
   use meshgrad
+#ifdef HAVE_MPI
+  use mpi
+#endif
   implicit none
   integer, parameter :: side = 12, nodes = side*side
   character, parameter :: newline = new_line('a')
@@ -17,7 +21,11 @@ program advection
   type(meshgrad_trainer) :: trainer
   type(meshgrad_predictor) :: predictor
   real(real64) :: error
-  integer :: x, y, i, cell, run, t
+  integer :: x, y, i, cell, run, t, rank
+  character(32) :: file
+#ifdef HAVE_MPI
+  integer :: ierror
+#endif
 
   cell = 0
   do y = 1, side
@@ -31,11 +39,18 @@ program advection
     end do
   end do
 
+  rank = 0
+#ifdef HAVE_MPI
+  call MPI_Init(ierror)
+  call MPI_Comm_rank(MPI_COMM_WORLD, rank, ierror)
+  call runtime%open(threads=1, communicator=MPI_COMM_WORLD)
+#else
   call runtime%open(threads=2)
+#endif
   call trainer%open(runtime, config, dim=2, names=['c'], components=[1])
   call trainer%set_mesh(numbers(xy), cells=numbers(quads), node_type=numbers(node_type))
   do run = 1, 10
-    call start(0.2_real64 + 0.03_real64*run)
+    call start(0.2_real64 + 0.03_real64*run + 0.015_real64*rank)
     call trainer%restart_trajectory()
     do t = 1, 30
       call trainer%set_field('c', numbers(c))
@@ -45,9 +60,10 @@ program advection
     end do
   end do
   print '(a, es9.2)', 'held-out loss: ', trainer%held_out_loss()
-  call trainer%save('advection.safetensors')
+  write (file, '(a, i0, a)') 'advection', rank, '.safetensors'
+  call trainer%save(trim(file))
 
-  call predictor%open(runtime, 'advection.safetensors')
+  call predictor%open(runtime, trim(file))
   call predictor%set_mesh(numbers(xy), cells=numbers(quads), node_type=numbers(node_type))
   call start(0.335_real64)
   call predictor%set_field('c', numbers(c))
@@ -61,6 +77,9 @@ program advection
   call predictor%close()
   call trainer%close()
   call runtime%close()
+#ifdef HAVE_MPI
+  call MPI_Finalize(ierror)
+#endif
   if (error > 0.3_real64) error stop 'the model does not replace the solver'
 
 contains

@@ -134,6 +134,49 @@ TEST_CASE("the C interface predicts the bits of the C++ interface, from f32, f64
   CHECK(run.velocity == expected);
 }
 
+TEST_CASE("the C interface gives the gradients of the C++ interface, on several meshes") {
+  Run run;
+  Runtime runtime({.threads = 2});
+  MeshPredictor reference(runtime, run.checkpoint);
+  const MeshArrays arrays{
+      .positions = run.positions, .cells = run.cells, .nodes_per_cell = 3, .node_type = run.types};
+  reference.set_meshes(std::vector{arrays, arrays});
+  reference.record_steps(true);
+  std::vector<float> by_velocity(run.velocity.size()), by_positions(run.positions.size());
+  for (int64_t i = 0; i < 2; ++i) reference.set_field("velocity", run.velocity, i);
+  reference.predict(2);
+  reference.set_gradient("velocity", run.velocity, 1);
+  reference.backward();
+  reference.get_gradient("velocity", by_velocity, 1);
+  reference.get_position_gradient(by_positions, 1);
+
+  Handles c(run.checkpoint);
+  const meshgrad_mesh meshes[] = {mesh_of(run), mesh_of(run)};
+  std::vector<float> velocity(run.velocity.size()), positions(run.positions.size());
+  const meshgrad_array start = array_of(run.velocity, 2), to_velocity = array_of(velocity, 2);
+  meshgrad_array to_positions = array_of(positions, 2);
+  REQUIRE(meshgrad_predictor_set_meshes(c.predictor, meshes, 2) == MESHGRAD_OK);
+  CHECK(meshgrad_predictor_backward(c.predictor) == MESHGRAD_INVALID_ARGUMENT);
+  REQUIRE(meshgrad_predictor_record_steps(c.predictor, 1) == MESHGRAD_OK);
+  for (int32_t i = 0; i < 2; ++i)
+    REQUIRE(meshgrad_predictor_set_field(c.predictor, i, "velocity", &start) == MESHGRAD_OK);
+  REQUIRE(meshgrad_predictor_predict(c.predictor, 2) == MESHGRAD_OK);
+  REQUIRE(meshgrad_predictor_set_gradient(c.predictor, 1, "velocity", &start) == MESHGRAD_OK);
+  REQUIRE(meshgrad_predictor_backward(c.predictor) == MESHGRAD_OK);
+  REQUIRE(meshgrad_predictor_get_gradient(c.predictor, 1, "velocity", &to_velocity) == MESHGRAD_OK);
+  REQUIRE(meshgrad_predictor_get_position_gradient(c.predictor, 1, &to_positions) == MESHGRAD_OK);
+  CHECK(velocity == by_velocity);
+  CHECK(positions == by_positions);
+  CHECK(meshgrad_predictor_get_previous_gradient(c.predictor, 1, "velocity", &to_velocity) ==
+        MESHGRAD_INVALID_ARGUMENT);
+  to_positions.shape[0] -= 1;
+  CHECK(meshgrad_predictor_get_position_gradient(c.predictor, 1, &to_positions) == MESHGRAD_INVALID_ARGUMENT);
+  CHECK(contains(meshgrad_last_error(), "[nodes, dim]"));
+  // The mesh without a part in J has no gradient.
+  REQUIRE(meshgrad_predictor_get_gradient(c.predictor, 0, "velocity", &to_velocity) == MESHGRAD_OK);
+  CHECK(velocity == std::vector<float>(velocity.size(), 0.0f));
+}
+
 TEST_CASE("a predictor says what its model needs") {
   Run run;
   Handles c(run.checkpoint);
@@ -256,6 +299,28 @@ TEST_CASE("memory comes from the host application, and its exhaustion is a statu
     CHECK(predicted(c.predictor, run, 1).size() == run.velocity.size());
   }
   CHECK(pool.held == 0);
+}
+
+TEST_CASE("threads that fail at the same time each read their own error") {
+  std::atomic<int> own{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&own, i] {
+      const std::string device = fmt::format("device{}", i);
+      meshgrad_runtime_options options;
+      meshgrad_runtime_options_init(&options);
+      options.device = device.c_str();
+      int right = 0;
+      for (int again = 0; again < 100; ++again) {
+        meshgrad_runtime* runtime = nullptr;
+        const int status = meshgrad_runtime_create(&options, &runtime);
+        right += status != MESHGRAD_OK && contains(meshgrad_last_error(), device) ? 1 : 0;
+      }
+      own += right;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(own == 400);
 }
 
 TEST_CASE("runtimes of their own predict at the same time") {

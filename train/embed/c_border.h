@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What every function of meshgrad.h does at its border: errors become a status, arrays become spans.
 #pragma once
+#include <meshgrad/engine/ranks/ranks.h>
 #include <meshgrad/engine/runtime.h>
 #include <meshgrad/train/data/field_info.h>
 #include <meshgrad/train/embed/arrays.h>
@@ -11,6 +12,7 @@
 
 struct meshgrad_runtime {
   meshgrad::Runtime runtime;
+  meshgrad::Ranks ranks;  // of the communicator, or this process alone
 };
 
 namespace meshgrad::c {

@@ -37,6 +37,18 @@ int set_values(meshgrad_predictor* predictor, const char* name, const meshgrad_a
   });
 }
 
+/// The same for one that writes a field.
+template <class Get>
+int get_values(const meshgrad_predictor* predictor, const char* name, const meshgrad_array* values,
+               Get&& get) {
+  return guarded([&] {
+    const MeshPredictor& ours = given(predictor, "predictor").predictor;
+    given(name, "name");
+    check_shape(ours, name, given(values, name));
+    get(ours, writable_numbers_of(*values, name));
+  });
+}
+
 }  // namespace
 }  // namespace meshgrad::c
 
@@ -121,10 +133,44 @@ int meshgrad_predictor_predict(meshgrad_predictor* predictor, int64_t steps) {
 
 int meshgrad_predictor_get_field(const meshgrad_predictor* predictor, int32_t mesh, const char* name,
                                  const meshgrad_array* values) {
+  return get_values(predictor, name, values, [&](const MeshPredictor& ours, WritableNumbers numbers) {
+    ours.get_field(name, numbers, mesh);
+  });
+}
+
+int meshgrad_predictor_record_steps(meshgrad_predictor* predictor, int32_t on) {
+  return guarded([&] { given(predictor, "predictor").predictor.record_steps(on != 0); });
+}
+
+int meshgrad_predictor_set_gradient(meshgrad_predictor* predictor, int32_t mesh, const char* name,
+                                    const meshgrad_array* values) {
+  return set_values(predictor, name, values,
+                    [&](MeshPredictor& ours, Numbers numbers) { ours.set_gradient(name, numbers, mesh); });
+}
+
+int meshgrad_predictor_backward(meshgrad_predictor* predictor) {
+  return guarded([&] { given(predictor, "predictor").predictor.backward(); });
+}
+
+int meshgrad_predictor_get_gradient(const meshgrad_predictor* predictor, int32_t mesh, const char* name,
+                                    const meshgrad_array* values) {
+  return get_values(predictor, name, values, [&](const MeshPredictor& ours, WritableNumbers numbers) {
+    ours.get_gradient(name, numbers, mesh);
+  });
+}
+
+int meshgrad_predictor_get_previous_gradient(const meshgrad_predictor* predictor, int32_t mesh,
+                                             const char* name, const meshgrad_array* values) {
+  return get_values(predictor, name, values, [&](const MeshPredictor& ours, WritableNumbers numbers) {
+    ours.get_previous_gradient(name, numbers, mesh);
+  });
+}
+
+int meshgrad_predictor_get_position_gradient(const meshgrad_predictor* predictor, int32_t mesh,
+                                             const meshgrad_array* values) {
   return guarded([&] {
     const MeshPredictor& ours = given(predictor, "predictor").predictor;
-    given(name, "name");
-    check_shape(ours, name, given(values, name));
-    ours.get_field(name, writable_numbers_of(*values, name), mesh);
+    check_columns(given(values, "gradient of positions"), ours.dim(), "gradient of positions");
+    ours.get_position_gradient(writable_numbers_of(*values, "gradient of positions"), mesh);
   });
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/memory/source.h>
+#include <meshgrad/engine/ranks/mpi.h>
 #include <meshgrad/train/embed/c_border.h>
 
 #include <fmt/format.h>
@@ -51,6 +52,10 @@ RuntimeOptions options_of(const meshgrad_runtime_options& given_options) {
   return options;
 }
 
+Ranks ranks_of(const meshgrad_runtime_options& options) {
+  return options.communicator == nullptr ? Ranks() : ranks_of_communicator(*options.communicator);
+}
+
 }  // namespace
 
 void meshgrad_runtime_options_init(meshgrad_runtime_options* options) {
@@ -62,8 +67,13 @@ int meshgrad_runtime_create(const meshgrad_runtime_options* options, meshgrad_ru
     given(runtime, "meshgrad_runtime_create: runtime") = nullptr;
     meshgrad_runtime_options defaults;
     meshgrad_runtime_options_init(&defaults);
-    *runtime = new meshgrad_runtime{Runtime(options_of(options == nullptr ? defaults : *options))};
+    const meshgrad_runtime_options& ours = options == nullptr ? defaults : *options;
+    *runtime = new meshgrad_runtime{.runtime = Runtime(options_of(ours)), .ranks = ranks_of(ours)};
   });
 }
 
-void meshgrad_runtime_destroy(meshgrad_runtime* runtime) { delete runtime; }
+void meshgrad_runtime_destroy(meshgrad_runtime* runtime) {
+  if (runtime == nullptr) return;
+  guarded([&] { runtime->ranks.finish(); });
+  delete runtime;
+}

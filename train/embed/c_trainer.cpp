@@ -58,14 +58,16 @@ int meshgrad_trainer_create(meshgrad_runtime* runtime, const meshgrad_trainer_op
     const OnlineOptions ours = options_of(given(options, "options"));
     const Config config = parse_config(&given(options->config, "meshgrad_trainer_options: config"),
                                        "meshgrad_trainer_options: config");
-    *trainer = new meshgrad_trainer{OnlineTrainer(given(runtime, "runtime").runtime, config, ours)};
+    meshgrad_runtime& on = given(runtime, "runtime");
+    *trainer = new meshgrad_trainer{OnlineTrainer(on.runtime, config, ours, &on.ranks)};
   });
 }
 
 int meshgrad_trainer_load(meshgrad_runtime* runtime, const char* path, meshgrad_trainer** trainer) {
   return guarded([&] {
     given(trainer, "meshgrad_trainer_load: trainer") = nullptr;
-    *trainer = new meshgrad_trainer{OnlineTrainer(given(runtime, "runtime").runtime, &given(path, "path"))};
+    meshgrad_runtime& on = given(runtime, "runtime");
+    *trainer = new meshgrad_trainer{OnlineTrainer(on.runtime, &given(path, "path"), &on.ranks)};
   });
 }
 

@@ -1,20 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/runtime.h>
-#include <meshgrad/train/embed/held_arrays.h>
-#include <meshgrad/train/embed/mesh_predictor.h>
+#include <meshgrad/train/embed/mesh_predictor_state.h>
 #include <meshgrad/train/run/checkpoint.h>
 #include <meshgrad/train/run/make_model.h>
 #include <meshgrad/train/run/precision.h>
-#include <meshgrad/train/run/training_data.h>
-#include <meshgrad/train/task/task.h>
 #include <meshgrad/train/task/upload.h>
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <deque>
-#include <optional>
 #include <utility>
 
 namespace meshgrad {
@@ -41,46 +36,6 @@ std::shared_ptr<MemoryData> empty_data(const TrainingData& trained, const Config
 
 }  // namespace
 
-/// What the model reads on one mesh.
-struct MeshState {
-  HeldMesh mesh;
-  FieldState state;
-  std::vector<HeldNumbers> given;            // by field of the data; targets are in `state`
-  std::vector<uint8_t> set_now, set_before;  // by target
-};
-
-struct MeshPredictor::Loaded {
-  Runtime& runtime;
-  Config config;
-  TrainingData trained;
-  std::shared_ptr<MemoryData> data;
-  Task task;
-  Model model;
-  Normalizers normalizers;
-  std::vector<FieldInfo> inputs, targets;
-  std::deque<MeshState> meshes;
-  std::vector<Dataset::MeshSizes> before;  // of each mesh in the union
-  StoragePtr host, device;                 // the batch; one memory on the CPU
-  Batch written, batch;
-  bool uploaded = false;
-  SampleScratch scratch;
-
-  Loaded(Runtime& own, const fs::path& checkpoint);
-  bool steady() const { return task.as<SteadyField>() != nullptr; }
-  bool second_change() const { return !steady() && config.data.predict == Prediction::second_change; }
-  std::vector<double> offset_of(const std::string& field) const;
-  MeshState& mesh_at(int64_t mesh);
-  /// The place of a target among targets() and of its first column, or nothing.
-  std::optional<std::pair<size_t, size_t>> target_at(std::string_view name) const;
-  std::pair<size_t, size_t> known_target(std::string_view name) const;
-  void check_size(const FieldInfo& field, size_t got, int64_t mesh) const;
-  void set_target(std::string_view name, Numbers values, int64_t mesh, std::vector<float>& to, bool boundary);
-  void check_all_set() const;
-  void write_edges();
-  void write_nodes();
-  void step();
-};
-
 MeshPredictor::Loaded::Loaded(Runtime& own, const fs::path& checkpoint)
     : runtime(own),
       config(checkpoint_config(checkpoint)),
@@ -91,6 +46,7 @@ MeshPredictor::Loaded::Loaded(Runtime& own, const fs::path& checkpoint)
       normalizers(task.online_normalizers()) {
   check_precision(runtime.device(), config.precision);
   model.parameters.allocate(runtime, config.precision, 0);
+  model.parameters.release_gradients();
   load_checkpoint(checkpoint, runtime.stream(), model.parameters, nullptr, normalizers);
   for (const MeshInputs::Input& input : task.inputs().inputs()) inputs.push_back(input.field);
   targets = task.inputs().targets();
@@ -152,6 +108,12 @@ void MeshPredictor::Loaded::set_target(std::string_view name, Numbers values, in
   }
 }
 
+void MeshPredictor::Loaded::check_second_change(std::string_view call) const {
+  if (second_change()) return;
+  throw invalid_argument(fmt::format("MeshPredictor: {}", call), "a model of second changes",
+                         "one that steps from a single frame", "leave this call out");
+}
+
 void MeshPredictor::Loaded::check_all_set() const {
   const auto missing = [](const std::string& name, size_t mesh, const char* which) {
     return invalid_argument(fmt::format("MeshPredictor: mesh {}, field {}", mesh, name),
@@ -188,8 +150,7 @@ void MeshPredictor::Loaded::write_nodes() {
   }
 }
 
-void MeshPredictor::Loaded::step() {
-  write_nodes();
+void MeshPredictor::Loaded::upload() {
   const Stream& stream = runtime.stream();
   if (stream.on_gpu() && uploaded) {
     copy(written.graph.node_features, batch.graph.node_features, stream);
@@ -198,8 +159,18 @@ void MeshPredictor::Loaded::step() {
     copy(Tensor::over(host, 0, all, DType::u8), Tensor::over(device, 0, all, DType::u8), stream);
   }
   uploaded = true;
+}
+
+void MeshPredictor::Loaded::step() {
+  write_nodes();
+  if (recording) {
+    const Tensor& features = written.graph.node_features;
+    const auto* bytes = static_cast<const std::byte*>(features.raw());
+    recorded.push_back({.node_features = {bytes, bytes + features.bytes()}});
+  }
+  upload();
   Tape tape(runtime, Tape::Mode::evaluate);
-  const Tensor prediction = to_host(forward(model, tape, batch.graph).front().value(), stream);
+  const Tensor prediction = to_host(forward(model, tape, batch.graph).front().value(), runtime.stream());
   for (size_t i = 0; i < meshes.size(); ++i) {
     const MeshView& view = data->meshes[i].view;
     const Tensor rows = prediction.row_range(before[i].nodes, before[i].nodes + view.nodes);
@@ -268,11 +239,13 @@ void MeshPredictor::set_meshes(std::span<const MeshArrays> meshes) {
   }
   s.batch.graph.graph_offsets.push_back(all.nodes);
   s.meshes = std::move(held);
+  s.drop_steps();
   s.write_edges();
 }
 
 void MeshPredictor::positions_changed() {
   for (MeshState& mesh : loaded_->meshes) mesh.mesh.read_positions();
+  loaded_->drop_steps();
   loaded_->write_edges();
 }
 
@@ -282,6 +255,7 @@ void MeshPredictor::set_field(std::string_view name, Numbers values, int64_t mes
   if (const auto target = s.target_at(name)) {
     s.set_target(name, values, mesh, on.state.current, false);
     on.set_now[target->first] = 1;
+    s.drop_steps();
     return;
   }
   const auto field = std::ranges::find(s.data->fields, name, &FieldInfo::name);
@@ -298,17 +272,16 @@ void MeshPredictor::set_field(std::string_view name, Numbers values, int64_t mes
 void MeshPredictor::set_previous_field(std::string_view name, Numbers values, int64_t mesh) {
   Loaded& s = *loaded_;
   MeshState& on = s.mesh_at(mesh);
-  if (!s.second_change()) {
-    throw invalid_argument("MeshPredictor: set_previous_field", "a model of second changes",
-                           "one that steps from a single frame", "leave this call out");
-  }
+  s.check_second_change("set_previous_field");
   s.set_target(name, values, mesh, on.state.previous, false);
   on.set_before[s.known_target(name).first] = 1;
+  s.drop_steps();
 }
 
 void MeshPredictor::set_boundary(std::string_view name, Numbers values, int64_t mesh) {
   MeshState& on = loaded_->mesh_at(mesh);
   loaded_->set_target(name, values, mesh, on.state.current, true);
+  loaded_->record_boundary(mesh, loaded_->known_target(name).first);
 }
 
 void MeshPredictor::predict(int64_t steps) {
@@ -319,6 +292,7 @@ void MeshPredictor::predict(int64_t steps) {
                            fmt::format("{}", steps));
   }
   s.check_all_set();
+  for (MeshState& mesh : s.meshes) mesh.given_gradient.clear();
   for (int64_t i = 0; i < steps; ++i) s.step();
 }
 

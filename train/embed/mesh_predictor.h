@@ -59,6 +59,29 @@ class MeshPredictor {
   /// A target as it stands now, [nodes, components].
   void get_field(std::string_view name, WritableNumbers values, int64_t mesh = 0) const;
 
+  // Gradients of a scalar J of the predicted fields: the adjoint of predict(). They pass through the model,
+  // normalisers, edge features and all steps that were recorded.
+
+  /// Whether predict() records its steps: a copy of the node features each. Steps recorded so far are
+  /// dropped; so they are by a new mesh, by positions_changed, and by set_field and set_previous_field of a
+  /// target, where the next sequence of steps begins.
+  void record_steps(bool on);
+  int64_t recorded_steps() const;
+  /// dJ/d(target as it stands now), [nodes, components]; read now. A target that none is given for does not
+  /// count in J. The next predict() drops it.
+  void set_gradient(std::string_view name, Numbers values, int64_t mesh = 0);
+  /// Walks back over the recorded steps: one forward and one backward pass each. Gradients have the model's
+  /// precision. Throws InvalidArgument when no step is recorded.
+  void backward();
+  /// dJ/d(field), of the last backward(), in the field's shape. Of a target: the state from which the
+  /// recorded steps began; where set_boundary gave new values since, the ones before have a gradient of 0. Of
+  /// another input: summed over the steps.
+  void get_gradient(std::string_view name, WritableNumbers values, int64_t mesh = 0) const;
+  /// Of a target one step before (set_previous_field).
+  void get_previous_gradient(std::string_view name, WritableNumbers values, int64_t mesh = 0) const;
+  /// dJ/d(positions), [nodes, dim].
+  void get_position_gradient(WritableNumbers values, int64_t mesh = 0) const;
+
  private:
   struct Loaded;
   std::unique_ptr<Loaded> loaded_;

@@ -13,7 +13,7 @@ module meshgrad
   use, intrinsic :: iso_fortran_env, only: error_unit, real32, real64, int32, int64
   implicit none
   private
-  public :: numbers, meshgrad_array, meshgrad_runtime, meshgrad_predictor, meshgrad_trainer
+  public :: numbers, mesh_of, meshgrad_array, meshgrad_mesh, meshgrad_runtime, meshgrad_predictor, meshgrad_trainer
   public :: meshgrad_version, meshgrad_error_text
   integer, parameter, public :: meshgrad_ok = 0, meshgrad_invalid_argument = 1, meshgrad_config_error = 2, &
     meshgrad_data_error = 3, meshgrad_out_of_memory = 4, meshgrad_device_error = 5, meshgrad_rank_error = 6, &
@@ -29,7 +29,8 @@ module meshgrad
   end type
 
   !> meshgrad_mesh of meshgrad.h.
-  type, bind(c) :: c_mesh
+  type, bind(c) :: meshgrad_mesh
+    private
     integer(c_size_t) :: size
     type(meshgrad_array) :: positions, cells, edges, node_type
     integer(c_int32_t) :: first_node
@@ -46,7 +47,7 @@ module meshgrad
     type(c_ptr) :: memory_context
     integer(c_int64_t) :: memory_capacity
     type(c_funptr) :: log
-    type(c_ptr) :: log_context
+    type(c_ptr) :: log_context, communicator
   end type
 
   !> An array as meshgrad takes it.
@@ -72,12 +73,19 @@ module meshgrad
     procedure :: dim => predictor_dim
     procedure :: dt => predictor_dt
     procedure :: set_mesh => predictor_set_mesh
+    procedure :: set_meshes => predictor_set_meshes
     procedure :: positions_changed => predictor_positions_changed
     procedure :: set_field => predictor_set_field
     procedure :: set_previous_field => predictor_set_previous_field
     procedure :: set_boundary => predictor_set_boundary
     procedure :: predict => predictor_predict
     procedure :: get_field => predictor_get_field
+    procedure :: record_steps => predictor_record_steps
+    procedure :: set_gradient => predictor_set_gradient
+    procedure :: backward => predictor_backward
+    procedure :: get_gradient => predictor_get_gradient
+    procedure :: get_previous_gradient => predictor_get_previous_gradient
+    procedure :: get_position_gradient => predictor_get_position_gradient
   end type
 
   !> meshgrad_field of meshgrad.h.
@@ -141,7 +149,7 @@ module meshgrad
     function c_trainer_set_mesh(trainer, mesh) bind(c, name="meshgrad_trainer_set_mesh")
       import
       type(c_ptr), value :: trainer
-      type(c_mesh), intent(in) :: mesh
+      type(meshgrad_mesh), intent(in) :: mesh
       integer(c_int) :: c_trainer_set_mesh
     end function
     function c_trainer_set_field(trainer, name, values) bind(c, name="meshgrad_trainer_set_field")
@@ -220,7 +228,7 @@ module meshgrad
     end subroutine
     subroutine c_mesh_init(mesh) bind(c, name="meshgrad_mesh_init")
       import
-      type(c_mesh), intent(out) :: mesh
+      type(meshgrad_mesh), intent(out) :: mesh
     end subroutine
     function c_predictor_create(runtime, checkpoint, predictor) bind(c, name="meshgrad_predictor_create")
       import
@@ -248,7 +256,7 @@ module meshgrad
     function c_predictor_set_mesh(predictor, mesh) bind(c, name="meshgrad_predictor_set_mesh")
       import
       type(c_ptr), value :: predictor
-      type(c_mesh), intent(in) :: mesh
+      type(meshgrad_mesh), intent(in) :: mesh
       integer(c_int) :: c_predictor_set_mesh
     end function
     function c_predictor_positions_changed(predictor) bind(c, name="meshgrad_predictor_positions_changed")
@@ -287,6 +295,59 @@ module meshgrad
       type(c_ptr), value :: predictor
       integer(c_int64_t), value :: steps
       integer(c_int) :: c_predictor_predict
+    end function
+    function c_predictor_set_meshes(predictor, meshes, count) bind(c, name="meshgrad_predictor_set_meshes")
+      import
+      type(c_ptr), value :: predictor
+      type(meshgrad_mesh), intent(in) :: meshes(*)
+      integer(c_int32_t), value :: count
+      integer(c_int) :: c_predictor_set_meshes
+    end function
+    function c_predictor_record_steps(predictor, on) bind(c, name="meshgrad_predictor_record_steps")
+      import
+      type(c_ptr), value :: predictor
+      integer(c_int32_t), value :: on
+      integer(c_int) :: c_predictor_record_steps
+    end function
+    function c_predictor_backward(predictor) bind(c, name="meshgrad_predictor_backward")
+      import
+      type(c_ptr), value :: predictor
+      integer(c_int) :: c_predictor_backward
+    end function
+    function c_predictor_get_position_gradient(predictor, mesh, values) &
+        bind(c, name="meshgrad_predictor_get_position_gradient")
+      import
+      type(c_ptr), value :: predictor
+      integer(c_int32_t), value :: mesh
+      type(meshgrad_array), intent(in) :: values
+      integer(c_int) :: c_predictor_get_position_gradient
+    end function
+    function c_predictor_set_gradient(predictor, mesh, name, values) &
+        bind(c, name="meshgrad_predictor_set_gradient")
+      import
+      type(c_ptr), value :: predictor
+      integer(c_int32_t), value :: mesh
+      character(kind=c_char), intent(in) :: name(*)
+      type(meshgrad_array), intent(in) :: values
+      integer(c_int) :: c_predictor_set_gradient
+    end function
+    function c_predictor_get_gradient(predictor, mesh, name, values) &
+        bind(c, name="meshgrad_predictor_get_gradient")
+      import
+      type(c_ptr), value :: predictor
+      integer(c_int32_t), value :: mesh
+      character(kind=c_char), intent(in) :: name(*)
+      type(meshgrad_array), intent(in) :: values
+      integer(c_int) :: c_predictor_get_gradient
+    end function
+    function c_predictor_get_previous_gradient(predictor, mesh, name, values) &
+        bind(c, name="meshgrad_predictor_get_previous_gradient")
+      import
+      type(c_ptr), value :: predictor
+      integer(c_int32_t), value :: mesh
+      character(kind=c_char), intent(in) :: name(*)
+      type(meshgrad_array), intent(in) :: values
+      integer(c_int) :: c_predictor_get_previous_gradient
     end function
     function c_predictor_get_field(predictor, mesh, name, values) bind(c, name="meshgrad_predictor_get_field")
       import
@@ -412,20 +473,27 @@ contains
     array%extents(1:2) = [size(x, 2), size(x, 1)]
   end function
 
-  !> device: "cpu", "cuda", "cuda:1" or "auto". threads: 0 is all that the process may use.
-  subroutine runtime_open(self, device, threads, status)
+  !> device: "cpu", "cuda", "cuda:1" or "auto". threads: 0 is all that the process may use. communicator: of the
+  !! processes that train one model together; of mpi_f08 its %mpi_val. All of them then call open and close.
+  subroutine runtime_open(self, device, threads, status, communicator)
     class(meshgrad_runtime), intent(inout) :: self
     character(*), intent(in), optional :: device
     integer, intent(in), optional :: threads
     integer, intent(out), optional :: status
+    integer, intent(in), optional :: communicator
     type(c_runtime_options) :: options
     character(kind=c_char, len=32), target :: word
+    integer(c_int), target :: handle
     call c_options_init(options)
     if (present(device)) then
       word = zero_ended(device)
       options%device = c_loc(word)
     end if
     if (present(threads)) options%threads = threads
+    if (present(communicator)) then
+      handle = communicator
+      options%communicator = c_loc(handle)
+    end if
     call finish(c_runtime_create(options, self%handle), status)
   end subroutine
 
@@ -473,10 +541,26 @@ contains
     call finish(c_predictor_set_mesh(self%handle, mesh_of(positions, cells, edges, node_type)), status)
   end subroutine
 
+  !> Several meshes that are predicted together: set_meshes([mesh_of(..), mesh_of(..)]). Calls about one of
+  !! them name it by mesh=1, 2, ...
+  subroutine predictor_set_meshes(self, meshes, status)
+    class(meshgrad_predictor), intent(in) :: self
+    type(meshgrad_mesh), intent(in) :: meshes(:)
+    integer, intent(out), optional :: status
+    call finish(c_predictor_set_meshes(self%handle, meshes, size(meshes)), status)
+  end subroutine
+
+  !> A mesh number as C counts; the first one when absent.
+  pure integer(c_int32_t) function from_zero(mesh)
+    integer, intent(in), optional :: mesh
+    from_zero = 0
+    if (present(mesh)) from_zero = mesh - 1
+  end function
+
   function mesh_of(positions, cells, edges, node_type) result(mesh)
     type(meshgrad_array), intent(in) :: positions
     type(meshgrad_array), intent(in), optional :: cells, edges, node_type
-    type(c_mesh) :: mesh
+    type(meshgrad_mesh) :: mesh
     call c_mesh_init(mesh)
     mesh%first_node = 1
     mesh%positions = positions
@@ -491,28 +575,31 @@ contains
     call finish(c_predictor_positions_changed(self%handle), status)
   end subroutine
 
-  subroutine predictor_set_field(self, name, values, status)
+  subroutine predictor_set_field(self, name, values, status, mesh)
     class(meshgrad_predictor), intent(in) :: self
     character(*), intent(in) :: name
     type(meshgrad_array), intent(in) :: values
     integer, intent(out), optional :: status
-    call finish(c_predictor_set_field(self%handle, 0, zero_ended(name), values), status)
+    integer, intent(in), optional :: mesh
+    call finish(c_predictor_set_field(self%handle, from_zero(mesh), zero_ended(name), values), status)
   end subroutine
 
-  subroutine predictor_set_previous_field(self, name, values, status)
+  subroutine predictor_set_previous_field(self, name, values, status, mesh)
     class(meshgrad_predictor), intent(in) :: self
     character(*), intent(in) :: name
     type(meshgrad_array), intent(in) :: values
     integer, intent(out), optional :: status
-    call finish(c_predictor_set_previous_field(self%handle, 0, zero_ended(name), values), status)
+    integer, intent(in), optional :: mesh
+    call finish(c_predictor_set_previous_field(self%handle, from_zero(mesh), zero_ended(name), values), status)
   end subroutine
 
-  subroutine predictor_set_boundary(self, name, values, status)
+  subroutine predictor_set_boundary(self, name, values, status, mesh)
     class(meshgrad_predictor), intent(in) :: self
     character(*), intent(in) :: name
     type(meshgrad_array), intent(in) :: values
     integer, intent(out), optional :: status
-    call finish(c_predictor_set_boundary(self%handle, 0, zero_ended(name), values), status)
+    integer, intent(in), optional :: mesh
+    call finish(c_predictor_set_boundary(self%handle, from_zero(mesh), zero_ended(name), values), status)
   end subroutine
 
   subroutine predictor_predict(self, steps, status)
@@ -523,12 +610,65 @@ contains
   end subroutine
 
   !> Overwrites the array that `values` describes.
-  subroutine predictor_get_field(self, name, values, status)
+  subroutine predictor_get_field(self, name, values, status, mesh)
     class(meshgrad_predictor), intent(in) :: self
     character(*), intent(in) :: name
     type(meshgrad_array), intent(in) :: values
     integer, intent(out), optional :: status
-    call finish(c_predictor_get_field(self%handle, 0, zero_ended(name), values), status)
+    integer, intent(in), optional :: mesh
+    call finish(c_predictor_get_field(self%handle, from_zero(mesh), zero_ended(name), values), status)
+  end subroutine
+
+  !> Whether predict records its steps, for gradients of a scalar J of the predicted fields.
+  subroutine predictor_record_steps(self, on, status)
+    class(meshgrad_predictor), intent(in) :: self
+    logical, intent(in) :: on
+    integer, intent(out), optional :: status
+    call finish(c_predictor_record_steps(self%handle, merge(1, 0, on)), status)
+  end subroutine
+
+  !> `values`: dJ/d(target as it stands now).
+  subroutine predictor_set_gradient(self, name, values, status, mesh)
+    class(meshgrad_predictor), intent(in) :: self
+    character(*), intent(in) :: name
+    type(meshgrad_array), intent(in) :: values
+    integer, intent(out), optional :: status
+    integer, intent(in), optional :: mesh
+    call finish(c_predictor_set_gradient(self%handle, from_zero(mesh), zero_ended(name), values), status)
+  end subroutine
+
+  subroutine predictor_backward(self, status)
+    class(meshgrad_predictor), intent(in) :: self
+    integer, intent(out), optional :: status
+    call finish(c_predictor_backward(self%handle), status)
+  end subroutine
+
+  !> Overwrites the array that `values` describes: dJ/d(field).
+  subroutine predictor_get_gradient(self, name, values, status, mesh)
+    class(meshgrad_predictor), intent(in) :: self
+    character(*), intent(in) :: name
+    type(meshgrad_array), intent(in) :: values
+    integer, intent(out), optional :: status
+    integer, intent(in), optional :: mesh
+    call finish(c_predictor_get_gradient(self%handle, from_zero(mesh), zero_ended(name), values), status)
+  end subroutine
+
+  subroutine predictor_get_previous_gradient(self, name, values, status, mesh)
+    class(meshgrad_predictor), intent(in) :: self
+    character(*), intent(in) :: name
+    type(meshgrad_array), intent(in) :: values
+    integer, intent(out), optional :: status
+    integer, intent(in), optional :: mesh
+    call finish(c_predictor_get_previous_gradient(self%handle, from_zero(mesh), zero_ended(name), values), status)
+  end subroutine
+
+  !> dJ/d(positions), (dim, nodes).
+  subroutine predictor_get_position_gradient(self, values, status, mesh)
+    class(meshgrad_predictor), intent(in) :: self
+    type(meshgrad_array), intent(in) :: values
+    integer, intent(out), optional :: status
+    integer, intent(in), optional :: mesh
+    call finish(c_predictor_get_position_gradient(self%handle, from_zero(mesh), values), status)
   end subroutine
 
   !> `config` is TOML text (docs/config.md). Field i is names(i), of components(i) on each node, or where

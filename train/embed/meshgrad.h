@@ -5,8 +5,10 @@
  * Every function that can fail returns a meshgrad_status; meshgrad_last_error() has the text. Nothing is
  * printed, no exception crosses the border, no signal handler is installed, and the process is never ended.
  *
- * Threads: a handle, and all handles made from one runtime, are used by one thread at a time. Handles of
- * different runtimes may be used at the same time. After fork(), the child must not use its parent's handles.
+ * Threads. Any thread at any time: meshgrad_version, meshgrad_last_error, the _init functions, and
+ * meshgrad_runtime_create. Every other function takes a handle: a runtime, and all handles made from it, are
+ * used by one thread at a time, and any thread may be next. Handles of different runtimes may be used at the
+ * same time. After fork(), the child must not use its parent's handles.
  *
  * ABI: functions are only added, and structures only grow at their end: set `size` by the _init function.
  */
@@ -75,12 +77,17 @@ typedef struct meshgrad_runtime_options {
   /* Receives messages, each one line; NULL: they are dropped. May be called from any thread. */
   void (*log)(void* log_context, int32_t is_warning, const char* text);
   void* log_context;
+  /* The MPI communicator of the processes that train one model together, as MPI_Comm_c2f gives it (in Fortran
+   * the communicator itself). It is duplicated. NULL: this process is alone. */
+  const int* communicator;
 } meshgrad_runtime_options;
 
 void meshgrad_runtime_options_init(meshgrad_runtime_options* options);
-/* `options` NULL: as initialised. On failure *runtime is NULL. */
+/* `options` NULL: as initialised. On failure *runtime is NULL. With a communicator, all its processes call
+ * it, after MPI_Init; MESHGRAD_CONFIG_ERROR when the library was built without MPI. */
 int meshgrad_runtime_create(const meshgrad_runtime_options* options, meshgrad_runtime** runtime);
-/* Waits for queued work. Destroy what was made from it first. NULL is allowed. */
+/* Waits for queued work. Destroy what was made from it first; with a communicator, before MPI_Finalize. NULL
+ * is allowed. */
 void meshgrad_runtime_destroy(meshgrad_runtime* runtime);
 
 /* ---- Predictor: a checkpoint on meshes in memory ---- */
@@ -138,7 +145,31 @@ int meshgrad_predictor_predict(meshgrad_predictor* predictor, int64_t steps);
 int meshgrad_predictor_get_field(const meshgrad_predictor* predictor, int32_t mesh, const char* name,
                                  const meshgrad_array* values);
 
-/* ---- Trainer: trains within a running solver ---- */
+/* Gradients of a scalar J of the predicted fields: the adjoint of meshgrad_predictor_predict. Switched on,
+ * predict records its steps: a copy of the node features each. Recorded steps are dropped by this call, by a
+ * new mesh, by positions_changed, and by set_field and set_previous_field of a target. */
+int meshgrad_predictor_record_steps(meshgrad_predictor* predictor, int32_t on);
+/* dJ/d(target as it stands now), f32 or f64 [nodes, components]; read now. Without it a target does not count
+ * in J. The next predict drops it. */
+int meshgrad_predictor_set_gradient(meshgrad_predictor* predictor, int32_t mesh, const char* name,
+                                    const meshgrad_array* values);
+/* Walks back over the recorded steps: one forward and one backward pass each. */
+int meshgrad_predictor_backward(meshgrad_predictor* predictor);
+/* Writes dJ/d(field) to values->data, in the field's shape. Of a target: the state from which the recorded
+ * steps began, 0 where set_boundary has replaced it. Of another input: summed over the steps. */
+int meshgrad_predictor_get_gradient(const meshgrad_predictor* predictor, int32_t mesh, const char* name,
+                                    const meshgrad_array* values);
+/* Of a target one step before (set_previous_field). */
+int meshgrad_predictor_get_previous_gradient(const meshgrad_predictor* predictor, int32_t mesh,
+                                             const char* name, const meshgrad_array* values);
+/* dJ/d(positions), [nodes, dim]. */
+int meshgrad_predictor_get_position_gradient(const meshgrad_predictor* predictor, int32_t mesh,
+                                             const meshgrad_array* values);
+
+/* ---- Trainer: trains within a running solver ----
+ * On a runtime with a communicator, its processes train one model, each on frames of its own. All of them
+ * call meshgrad_trainer_create or _load, _train, _held_out_loss and _save, in the same order; each saves to a
+ * path of its own. The other functions concern one process alone. */
 
 typedef struct meshgrad_trainer meshgrad_trainer;
 

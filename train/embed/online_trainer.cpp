@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/random.h>
-#include <meshgrad/engine/ranks/ranks.h>
+#include <meshgrad/engine/ranks/collectives.h>
 #include <meshgrad/engine/runtime.h>
+#include <meshgrad/train/embed/merge_normalizers.h>
 #include <meshgrad/train/embed/replay_buffer.h>
 #include <meshgrad/train/run/batch_loader.h>
 #include <meshgrad/train/run/checkpoint.h>
@@ -13,6 +14,7 @@
 #include <meshgrad/train/run/step_cache.h>
 #include <meshgrad/train/run/training_data.h>
 #include <meshgrad/train/run/validation.h>
+#include <meshgrad/train/run/window_sum.h>
 #include <meshgrad/train/task/batch_rows.h>
 
 #include <fmt/format.h>
@@ -41,7 +43,27 @@ Config online_config(Config config) {
     throw config_error("recompute.mode", "\"off\" with OnlineTrainer", "another", "leave it out");
   if (config.graphs != GraphsMode::off)
     throw config_error("graphs", "\"off\" with OnlineTrainer", "another", "leave it out");
+  if (config.ranks.partition != MeshPartition::none || config.ranks.parts_in_turn != 1)
+    throw config_error("ranks.partition, ranks.parts_in_turn", "whole meshes with OnlineTrainer",
+                       "meshes in parts", "leave them out");
   return config;
+}
+
+/// Ranks that would train different models would wait for each other, or spoil the sums.
+void check_same(Ranks& ranks, Config config, int64_t steps) {
+  struct Seen {
+    uint64_t config;
+    int64_t steps;
+    bool operator==(const Seen&) const = default;
+  };
+  config.run.dir.clear();
+  const Seen mine{hash_of(to_toml(config)), steps};
+  for (const Seen& other : all_gather(ranks, mine, "start of an OnlineTrainer")) {
+    if (other == mine) continue;
+    throw config_error("OnlineTrainer", "the same configuration, and as many steps, on all ranks",
+                       fmt::format("{} and {} steps, or different keys", mine.steps, other.steps),
+                       "create it alike on all ranks, or load files that were saved together");
+  }
 }
 
 OnlineOptions saved_options(const fs::path& saved) {
@@ -92,8 +114,12 @@ struct OnlineTrainer::State {
   ReplayBuffer buffer;
   int64_t steps = 0;
   SampleScratch scratch;
+  Ranks alone;
+  Ranks& ranks;
+  WindowSum window_sum;
+  Normalizers learned;  // of several ranks: by this one, and not yet merged
 
-  State(Runtime& own, Config given, const OnlineOptions& given_options)
+  State(Runtime& own, Ranks* with, Config given, const OnlineOptions& given_options)
       : runtime(own),
         config(online_config(std::move(given))),
         options(with_used_fields(given_options, config)),
@@ -104,43 +130,79 @@ struct OnlineTrainer::State {
                   learning_rate(config.schedule, config.optimizer.lr, config.train.steps),
                   config.loss_scale.rule),
         buffer(options, task.least_frames(), config.data.node_types, seed(), config.data.train_split,
-               config.data.valid_split) {
+               config.data.valid_split),
+        ranks(with == nullptr ? alone : *with),
+        window_sum(runtime, ranks, config.ranks),
+        learned(task.online_normalizers()) {
     check_precision(runtime.device(), config.precision);
+    ranks.set_timeout(std::chrono::seconds(config.ranks.timeout));
   }
   uint64_t seed() const { return static_cast<uint64_t>(config.run.seed); }
   int64_t first_frame() const { return task.sample_frames(task.least_frames()).first; }
   void read_buffer() { task = make_task(config, Dataset::over(buffer.data())); }
   void learn_from(const Kept& kept);
-  void train_step();
+  void merge_learned() {
+    if (!ranks.single()) merge_normalizers(ranks, learned, normalizers);
+  }
+  std::vector<Sample> draw() const;
+  /// Loss terms of this step on all ranks; 0 when one of them stops, or none has a sample.
+  int64_t window_weight(const std::vector<Sample>& samples, bool stop);
+  void train_step(const std::vector<Sample>& samples, int64_t weight);
   void check_finite() const;
 };
 
 /// Statistics are those of samples that were kept, as they came.
 void OnlineTrainer::State::learn_from(const Kept& kept) {
   if (!kept.trajectory || kept.split != config.data.train_split) return;
-  if (normalizers.edges.count() > 0 && buffer.seen() > config.normalize.max_samples) return;
+  Normalizers& to = ranks.single() ? normalizers : learned;
+  if (normalizers.edges.count() + to.edges.count() > 0 && buffer.seen() > config.normalize.max_samples)
+    return;
   const std::vector<Sample> samples{{.trajectory = *kept.trajectory, .frame = first_frame()}};
-  training_batch(task, runtime, config.precision, kept.split, samples, noise_of(config), normalizers, true);
+  training_batch(task, runtime, config.precision, kept.split, samples, noise_of(config), to, true);
 }
 
-void OnlineTrainer::State::train_step() {
-  const std::string& split = config.data.train_split;
+std::vector<Sample> OnlineTrainer::State::draw() const {
   const auto held = static_cast<uint64_t>(buffer.training_samples());
+  const auto rank = static_cast<uint64_t>(ranks.rank()), size = static_cast<uint64_t>(ranks.size());
   std::vector<Sample> samples;
-  for (int64_t i = 0; i < config.train.batch; ++i) {
-    const auto draw = static_cast<uint64_t>(steps * config.train.batch + i);
-    const uint64_t trajectory = uniform_below(seed(), hash_of("online batch"), draw, held);
+  for (int64_t i = 0; held > 0 && i < config.train.batch; ++i) {
+    const uint64_t number = static_cast<uint64_t>(steps * config.train.batch + i) * size + rank;
+    const uint64_t trajectory = uniform_below(seed(), hash_of("online batch"), number, held);
     samples.push_back({.trajectory = static_cast<int64_t>(trajectory),
                        .frame = first_frame(),
-                       .visit = static_cast<uint32_t>(draw)});
+                       .visit = static_cast<uint32_t>(number)});
   }
-  const BatchLayout layout =
-      task.layout(task.shape(split, samples), config.precision, BatchLayout::Sizes::exact);
-  const Batch batch = make_batch(runtime, layout, [&](const Batch& host) {
-    task.write(host, split, samples, noise_of(config), normalizers, false, scratch);
-    *host.tensor(kWindowWeight).data<double>() = static_cast<double>(task.loss_weight(split, samples));
-  });
-  run_batch(runtime, task.batch_loss(), model, optimizer, batch);
+  return samples;
+}
+
+int64_t OnlineTrainer::State::window_weight(const std::vector<Sample>& samples, bool stop) {
+  struct Mine {
+    int64_t weight;
+    int64_t stop;
+  };
+  const int64_t own = samples.empty() ? 0 : task.loss_weight(config.data.train_split, samples);
+  int64_t weight = 0;
+  for (const Mine& one : all_gather(ranks, Mine{own, stop ? 1 : 0}, "start of a step")) {
+    if (one.stop != 0) return 0;
+    weight += one.weight;
+  }
+  return weight;
+}
+
+void OnlineTrainer::State::train_step(const std::vector<Sample>& samples, int64_t weight) {
+  const std::string& split = config.data.train_split;
+  ranks.set_step(steps);
+  window_sum.begin(nullptr, config.train.batch, optimizer);
+  if (!samples.empty()) {
+    const BatchLayout layout =
+        task.layout(task.shape(split, samples), config.precision, BatchLayout::Sizes::exact);
+    const Batch batch = make_batch(runtime, layout, [&](const Batch& host) {
+      task.write(host, split, samples, noise_of(config), normalizers, false, scratch);
+      *host.tensor(kWindowWeight).data<double>() = static_cast<double>(weight);
+    });
+    run_batch(runtime, task.batch_loss(), model, optimizer, batch);
+  }
+  window_sum.finish(model.parameters.gradients(), static_cast<double>(weight), optimizer);
   optimizer.step(runtime);
   ++steps;
 }
@@ -154,17 +216,21 @@ void OnlineTrainer::State::check_finite() const {
       "look for bad values in the appended frames, or lower optimizer.lr; then load the last save");
 }
 
-OnlineTrainer::OnlineTrainer(Runtime& runtime, const Config& config, const OnlineOptions& options)
-    : state_(std::make_unique<State>(runtime, config, options)) {}
+OnlineTrainer::OnlineTrainer(Runtime& runtime, const Config& config, const OnlineOptions& options,
+                             Ranks* ranks)
+    : state_(std::make_unique<State>(runtime, ranks, config, options)) {
+  check_same(state_->ranks, state_->config, 0);
+}
 
-OnlineTrainer::OnlineTrainer(Runtime& runtime, const fs::path& saved)
-    : state_(std::make_unique<State>(runtime, checkpoint_config(saved), saved_options(saved))) {
+OnlineTrainer::OnlineTrainer(Runtime& runtime, const fs::path& saved, Ranks* ranks)
+    : state_(std::make_unique<State>(runtime, ranks, checkpoint_config(saved), saved_options(saved))) {
   State& s = *state_;
   const RunState run =
       load_checkpoint(saved, runtime.stream(), s.model.parameters, &s.optimizer, s.normalizers);
   s.steps = run.step;
   s.buffer.load(open_checkpoint(saved).view());
   s.read_buffer();
+  check_same(s.ranks, s.config, s.steps);
 }
 
 OnlineTrainer::~OnlineTrainer() = default;
@@ -202,10 +268,14 @@ OnlineTrainer::Trained OnlineTrainer::train(int64_t steps, double seconds) {
   };
   Trained result;
   double longest = 0;
-  while (result.steps < steps && s.buffer.training_samples() > 0) {
+  s.merge_learned();
+  while (true) {
     const Clock::time_point start = Clock::now();
-    if (std::chrono::duration<double>(start - begin).count() + longest > seconds) break;
-    s.train_step();
+    const bool late = std::chrono::duration<double>(start - begin).count() + longest > seconds;
+    const std::vector<Sample> samples = s.draw();
+    const int64_t weight = s.window_weight(samples, late || result.steps >= steps);
+    if (weight == 0) break;
+    s.train_step(samples, weight);
     ++result.steps;
     if (std::isfinite(seconds)) {
       s.runtime.stream().synchronize();
@@ -222,13 +292,20 @@ OnlineTrainer::Trained OnlineTrainer::train(int64_t steps, double seconds) {
 
 double OnlineTrainer::held_out_loss() {
   State& s = *state_;
-  if (s.buffer.held_out_samples() == 0) return std::nan("");
-  Ranks alone;
-  return validation_loss(s.runtime, alone, s.task, s.model, s.normalizers, s.config, {}).value();
+  s.merge_learned();
+  const auto mean = [&] {
+    return validation_loss(s.runtime, s.alone, s.task, s.model, s.normalizers, s.config, {}).value();
+  };
+  const auto held = static_cast<double>(s.buffer.held_out_samples());
+  if (s.ranks.single()) return held > 0 ? mean() : std::nan("");
+  double sums[] = {held > 0 ? held * mean() : 0.0, held};
+  all_reduce(s.ranks, std::span<double>(sums), "sum of held-out losses");
+  return sums[1] > 0 ? sums[0] / sums[1] : std::nan("");
 }
 
 void OnlineTrainer::save(const fs::path& path) const {
-  const State& s = *state_;
+  State& s = *state_;
+  s.merge_learned();
   RunState run;
   run.step = s.steps;
   const CheckpointExtra extra = s.buffer.saved();

@@ -15,6 +15,7 @@
 #pragma GCC visibility push(default)
 namespace meshgrad {
 
+class Ranks;
 class Runtime;
 
 enum class Replay : uint8_t {
@@ -41,9 +42,13 @@ class OnlineTrainer {
   /// Of `config` these count: task, data (but no file), model, precision, optimizer, schedule (train.steps is
   /// its end), train.batch, noise, gamma and clip_norm, unroll, loss_scale, normalize.max_samples, run.seed.
   /// Throws ConfigError for settings that do not fit. The runtime outlives it.
-  OnlineTrainer(Runtime& runtime, const Config& config, const OnlineOptions& options);
-  /// Goes on where save() was called. Throws DataError for a file of anything else.
-  OnlineTrainer(Runtime& runtime, const std::filesystem::path& saved);
+  ///
+  /// With `ranks`, which outlive it, they train one model, each on frames of its own. The constructors,
+  /// train, held_out_loss and save are then collective: all ranks call them in the same order. Each step is
+  /// taken by all of them, those without a sample included. Throws RankError when one does not come.
+  OnlineTrainer(Runtime& runtime, const Config& config, const OnlineOptions& options, Ranks* ranks = nullptr);
+  /// Goes on where save() was called, on as many ranks. Throws DataError for a file of anything else.
+  OnlineTrainer(Runtime& runtime, const std::filesystem::path& saved, Ranks* ranks = nullptr);
   ~OnlineTrainer();
   OnlineTrainer(OnlineTrainer&&) noexcept;
   OnlineTrainer& operator=(OnlineTrainer&&) noexcept;
@@ -68,10 +73,11 @@ class OnlineTrainer {
     double seconds = 0;  ///< that the call took
   };
   /// Takes up to `steps` steps; fewer where the next one, as long as the longest so far, would not end within
-  /// `seconds`. None while there is no sample. Throws DataError when the loss is not finite.
+  /// `seconds`. None while there is no sample. Of several ranks all take as many as the one that may take the
+  /// fewest. Throws DataError when the loss is not finite.
   Trained train(int64_t steps, double seconds = std::numeric_limits<double>::infinity());
 
-  /// Mean squared error of normalised targets over the held-out samples; NaN without any.
+  /// Mean squared error of normalised targets over the held-out samples, of all ranks; NaN without any.
   double held_out_loss();
 
   int64_t steps() const;    ///< taken so far
@@ -79,7 +85,8 @@ class OnlineTrainer {
   int64_t seen() const;     ///< samples so far, kept or not
 
   /// Writes everything to one file, which is also a checkpoint: MeshPredictor opens it. The old file stays as
-  /// it was when that fails. Throws DataError.
+  /// it was when that fails. Each rank writes a path of its own: the model is the same in all, the buffer the
+  /// rank's. Throws DataError.
   void save(const std::filesystem::path& path) const;
 
  private:

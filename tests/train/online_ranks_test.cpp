@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// OnlineTrainer on several ranks: one model, on frames of each rank's own.
+#include <doctest/doctest.h>
+#include <meshgrad/engine/error.h>
+#include <meshgrad/engine/runtime.h>
+#include <meshgrad/train/embed/mesh_predictor.h>
+#include <meshgrad/train/embed/online_trainer.h>
+
+#include <fmt/format.h>
+#include <cmath>
+
+#include "simulated_ranks.h"
+#include "train/process.h"
+#include "train/small_run.h"
+
+namespace meshgrad::online_ranks_test {
+namespace {
+
+using test::contains;
+
+Config online_config() {
+  Config config;
+  config.run.seed = 5;
+  config.model.width = 8;
+  config.model.blocks = 1;
+  config.train.batch = 1;
+  config.train.noise = 0;
+  return config;
+}
+
+OnlineOptions online_options() {
+  return {.fields = {{.name = "velocity", .components = 2}}, .capacity = 8, .held_out_every = 4};
+}
+
+/// Appends `frames` frames of a wave of its own.
+void append_frames(OnlineTrainer& trainer, int64_t frames, double phase) {
+  const test::SquareRecord record = test::wave_record(5, frames, phase);
+  const std::vector<int32_t> types(record.node_type.begin(), record.node_type.end());
+  trainer.set_mesh(
+      {.positions = record.mesh_pos, .cells = record.cells, .nodes_per_cell = 3, .node_type = types});
+  const size_t size = 2 * types.size();
+  for (size_t t = 0; t < static_cast<size_t>(frames); ++t) {
+    trainer.set_field("velocity", std::span(record.velocity).subspan(t * size, size));
+    trainer.append();
+  }
+}
+
+/// What the model of a saved file predicts.
+std::vector<float> predicted(Runtime& runtime, const std::string& file) {
+  const test::SquareRecord record = test::wave_record(4, 1, 0.7);
+  const std::vector<int32_t> types(record.node_type.begin(), record.node_type.end());
+  MeshPredictor predictor(runtime, file);
+  predictor.set_mesh(
+      {.positions = record.mesh_pos, .cells = record.cells, .nodes_per_cell = 3, .node_type = types});
+  predictor.set_field("velocity", record.velocity);
+  predictor.predict(2);
+  std::vector<float> values(record.velocity.size());
+  predictor.get_field("velocity", values);
+  return values;
+}
+
+TEST_CASE("ranks with the same single sample train as one rank does, bit for bit") {
+  const test::ScratchDirectory scratch;
+  Runtime runtime({.threads = 1});
+  const std::string alone = scratch.path / "alone.safetensors";
+  OnlineTrainer trainer(runtime, online_config(), online_options());
+  append_frames(trainer, 2, 0.3);
+  const double loss = trainer.train(4).loss;
+  trainer.save(alone);
+  CHECK(loss > 0);
+  test::on_ranks(2, [&](Ranks& ranks) {
+    Runtime own({.threads = 1});
+    OnlineTrainer together(own, online_config(), online_options(), &ranks);
+    append_frames(together, 2, 0.3);
+    const OnlineTrainer::Trained trained = together.train(4);
+    const std::string file = scratch.path / fmt::format("rank{}.safetensors", ranks.rank());
+    together.save(file);
+    if (trained.loss != loss || predicted(own, file) != predicted(own, alone))
+      throw std::runtime_error("the ranks trained another model");
+  });
+}
+
+TEST_CASE("ranks with other numbers of samples take the same steps of one model, also after a restart") {
+  const test::ScratchDirectory scratch;
+  constexpr int kRanks = 3;
+  std::vector<std::vector<float>> straight(kRanks), resumed(kRanks);
+  std::vector<double> losses(kRanks);
+  test::on_ranks(kRanks, [&](Ranks& ranks) {
+    const auto rank = static_cast<size_t>(ranks.rank());
+    const std::string half = scratch.path / fmt::format("half{}.safetensors", rank);
+    const std::string end = scratch.path / fmt::format("end{}.safetensors", rank);
+    Runtime runtime({.threads = 1});
+    const auto go_on = [&](OnlineTrainer& trainer) {
+      append_frames(trainer, 6, 0.1 * static_cast<double>(rank));
+      if (trainer.train(5).steps != 5) throw std::runtime_error("steps are missing");
+      losses[rank] = trainer.held_out_loss();
+      trainer.save(end);
+      return predicted(runtime, end);
+    };
+    {
+      OnlineTrainer trainer(runtime, online_config(), online_options(), &ranks);
+      if (trainer.train(3).steps != 0) throw std::runtime_error("trained without a sample");
+      if (rank == 1) append_frames(trainer, 7, 0.5);  // the others have nothing yet
+      if (trainer.train(3).steps != 3) throw std::runtime_error("ranks without samples do not train");
+      trainer.save(half);
+      straight[rank] = go_on(trainer);
+    }
+    OnlineTrainer trainer(runtime, half, &ranks);
+    resumed[rank] = go_on(trainer);
+    // The rank whose time is over stops all.
+    if (trainer.train(100, rank == 2 ? -1.0 : 1e9).steps != 0)
+      throw std::runtime_error("time was not agreed");
+  });
+  for (size_t rank = 0; rank < kRanks; ++rank) {
+    CHECK(straight[rank] == straight[0]);
+    CHECK(resumed[rank] == straight[0]);
+    CHECK(losses[rank] == losses[0]);
+  }
+  CHECK(std::isfinite(losses[0]));
+}
+
+TEST_CASE("ranks that would train different models are refused") {
+  const test::Endings endings = test::try_on_ranks({.ranks = 2, .loss = {}}, [&](Ranks& ranks) {
+    Runtime runtime({.threads = 1});
+    Config config = online_config();
+    config.optimizer.lr *= 1 + ranks.rank();
+    const OnlineTrainer trainer(runtime, config, online_options(), &ranks);
+  });
+  for (const std::string& ending : endings) CHECK(contains(ending, "the same configuration"));
+  Runtime runtime({.threads = 1});
+  Config config = online_config();
+  config.ranks.parts_in_turn = 2;
+  CHECK(contains(test::message_of([&] { OnlineTrainer trainer(runtime, config, online_options()); }),
+                 "whole meshes with OnlineTrainer"));
+}
+
+}  // namespace
+}  // namespace meshgrad::online_ranks_test
