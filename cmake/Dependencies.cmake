@@ -20,6 +20,11 @@ find_package(PkgConfig REQUIRED)
 pkg_check_modules(libzip REQUIRED IMPORTED_TARGET libzip)
 pkg_check_modules(libxxhash REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(libhwy REQUIRED IMPORTED_TARGET libhwy)
+# The fallback of kernels/cpu/targets.h is HWY_SCALAR. Highway has another one where it thinks that the compiler can: with
+# clang, and GCC from 12.3.
+if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU" OR CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 12.3)
+  add_compile_definitions($<$<COMPILE_LANGUAGE:CXX>:HWY_BROKEN_EMU128=1>)
+endif()
 
 if(NOT MESHGRAD_METIS STREQUAL "OFF")
   find_path(METIS_INCLUDE_DIR metis.h)
