@@ -15,7 +15,7 @@ namespace {
 
 /// Calls `body` with the values of a tensor on the host, in their type.
 template <class Body>
-void with_values(const Tensor& tensor, Body&& body) {
+void visit_values(const Tensor& tensor, Body&& body) {
   if (tensor.dtype() == DType::f64) return body(tensor.values<double>());
   if (tensor.dtype() == DType::f32) return body(tensor.values<float>());
   if (tensor.dtype() == DType::f16) return body(tensor.values<half>());
@@ -23,11 +23,11 @@ void with_values(const Tensor& tensor, Body&& body) {
 }
 
 /// Rows [first, first + rows) of a tensor on the host, times `scale`; zeros for an undefined one.
-std::vector<double> doubles_of(const Tensor& tensor, int64_t first, int64_t rows, int64_t width,
-                               double scale) {
+std::vector<double> widened_rows(const Tensor& tensor, int64_t first, int64_t rows, int64_t width,
+                                 double scale) {
   std::vector<double> values(static_cast<size_t>(rows * width));
   if (!tensor.defined()) return values;
-  with_values(tensor.row_range(first, first + rows), [&](auto from) {
+  visit_values(tensor.row_range(first, first + rows), [&](auto from) {
     using From = typename decltype(from)::value_type;
     for (size_t i = 0; i < values.size(); ++i) {
       if constexpr (std::is_same_v<From, double>) {
@@ -49,9 +49,9 @@ double scale_of(std::span<const double> values) {
   return largest > 0 ? std::ldexp(1.0, -exponent) : 1.0;
 }
 
-Tensor device_tensor(Runtime& runtime, std::span<const double> values, const Shape& shape, DType dtype) {
+Tensor gradient_on_device(Runtime& runtime, std::span<const double> values, const Shape& shape, DType dtype) {
   const Tensor host = host_tensor(shape, dtype);
-  with_values(host, [&](auto to) {
+  visit_values(host, [&](auto to) {
     using To = typename decltype(to)::value_type;
     for (size_t i = 0; i < values.size(); ++i) {
       if constexpr (std::is_same_v<To, double>) {
@@ -128,7 +128,7 @@ void MeshPredictor::Loaded::walk_back(const RecordedStep& step) {
   given_values.push_back(edges_in);
   const Variable prediction = forward(model, tape, batch.graph, given_values).front();
   tape.backward(std::span(&prediction, 1),
-                {device_tensor(runtime, seed, prediction.value().shape(), prediction.value().dtype())});
+                {gradient_on_device(runtime, seed, prediction.value().shape(), prediction.value().dtype())});
   const auto on_host = [&](const Variable& value) {
     return value.gradient().defined() ? to_host(value.gradient(), runtime.stream()) : Tensor();
   };
@@ -137,10 +137,10 @@ void MeshPredictor::Loaded::walk_back(const RecordedStep& step) {
     const MeshView& mesh = data->meshes[i].view;
     MeshGradients& gradients = *meshes[i].gradients;
     add_node_gradients(reads, normalizers.nodes,
-                       doubles_of(by_nodes, before[i].nodes, mesh.nodes, reads.node_inputs(), 1 / scale),
+                       widened_rows(by_nodes, before[i].nodes, mesh.nodes, reads.node_inputs(), 1 / scale),
                        gradients);
     add_edge_gradients(mesh, normalizers.edges,
-                       doubles_of(by_edges, before[i].edges, mesh.edges, reads.edge_inputs(), 1 / scale),
+                       widened_rows(by_edges, before[i].edges, mesh.edges, reads.edge_inputs(), 1 / scale),
                        gradients);
   }
 }

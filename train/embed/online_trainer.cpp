@@ -50,7 +50,7 @@ Config online_config(Config config) {
 }
 
 /// Ranks that would train different models would wait for each other, or spoil the sums.
-void check_same(Ranks& ranks, Config config, int64_t steps) {
+void check_same_on_ranks(Ranks& ranks, Config config, int64_t steps) {
   struct Seen {
     uint64_t config;
     int64_t steps;
@@ -219,7 +219,7 @@ void OnlineTrainer::State::check_finite() const {
 OnlineTrainer::OnlineTrainer(Runtime& runtime, const Config& config, const OnlineOptions& options,
                              Ranks* ranks)
     : state_(std::make_unique<State>(runtime, ranks, config, options)) {
-  check_same(state_->ranks, state_->config, 0);
+  check_same_on_ranks(state_->ranks, state_->config, 0);
 }
 
 OnlineTrainer::OnlineTrainer(Runtime& runtime, const fs::path& saved, Ranks* ranks)
@@ -230,7 +230,7 @@ OnlineTrainer::OnlineTrainer(Runtime& runtime, const fs::path& saved, Ranks* ran
   s.steps = run.step;
   s.buffer.load(open_checkpoint(saved).view());
   s.read_buffer();
-  check_same(s.ranks, s.config, s.steps);
+  check_same_on_ranks(s.ranks, s.config, s.steps);
 }
 
 OnlineTrainer::~OnlineTrainer() = default;
