@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/ranks/mpi.h>
+#include <meshgrad/engine/ranks/tcp.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -12,18 +13,35 @@
 
 namespace meshgrad {
 
+namespace {
+
+constexpr const char* kTcp = "WORLD_SIZE";
+
+std::optional<Launcher> launcher_of(const char* name) {
+  const char* value = std::getenv(name);
+  const int processes = value == nullptr ? 1 : std::atoi(value);
+  return processes > 1 ? std::optional(Launcher{name, processes}) : std::nullopt;
+}
+
+}  // namespace
+
 std::optional<Launcher> found_launcher() {
-  // Open MPI, MPICH and Intel MPI, MVAPICH, SLURM's srun, torchrun.
+  // SLURM jobs start one torchrun a host by srun, whose variables torchrun's processes inherit.
+  if (std::getenv("TORCHELASTIC_RUN_ID") != nullptr) return launcher_of(kTcp);
+  // Open MPI, MPICH and Intel MPI, MVAPICH, SLURM's srun.
   for (const char* name :
-       {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "WORLD_SIZE"}) {
-    const char* value = std::getenv(name);
-    const int processes = value == nullptr ? 1 : std::atoi(value);
-    if (processes > 1) return Launcher{name, processes};
-  }
+       {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", kTcp})
+    if (const std::optional<Launcher> launcher = launcher_of(name)) return launcher;
   return std::nullopt;
 }
 
 namespace {
+
+/// As long as other programs wait for each other; `timeout` may be the time that a whole job takes.
+Ranks ranks_by_tcp(const RanksOptions& options) {
+  const std::chrono::milliseconds longest = std::chrono::minutes(5);
+  return Ranks(connect_by_tcp(tcp_job_of_environment(), std::min(options.timeout, longest)), options);
+}
 
 ConfigError launcher_error(const Launcher& launcher, std::string_view got, std::string_view fix) {
   return config_error(fmt::format("{}={}", launcher.variable, launcher.processes),
@@ -37,9 +55,10 @@ ConfigError launcher_error(const Launcher& launcher, std::string_view got, std::
 Ranks launched_ranks(const RanksOptions&) {
   const std::optional<Launcher> launcher = found_launcher();
   if (!launcher) return Ranks();
+  if (launcher->variable == kTcp) return ranks_by_tcp(options);
   throw launcher_error(*launcher, "a build without MPI",
-                       "install MPI (scripts/setup --mpi) and build again, or start one process, with "
-                       "run.threads for its CPU cores");
+                       "install MPI (scripts/setup --mpi) and build again, start the ranks with torchrun, or "
+                       "one process, with run.threads for its CPU cores");
 }
 
 Ranks ranks_of_communicator(int, const RanksOptions&) {
@@ -194,10 +213,7 @@ class MpiTransport final : public RankTransport {
 Ranks launched_ranks(const RanksOptions& options) {
   const std::optional<Launcher> launcher = found_launcher();
   if (!launcher) return Ranks();
-  if (launcher->variable == "WORLD_SIZE") {
-    throw launcher_error(*launcher, "a launcher that starts no MPI (torchrun)",
-                         fmt::format("start the ranks with mpirun -n {} or srun", launcher->processes));
-  }
+  if (launcher->variable == kTcp) return ranks_by_tcp(options);
   int provided = 0;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
   int size = 1;

@@ -15,12 +15,14 @@ struct Launcher {
   int processes = 1;
 };
 
-/// Nothing for a process that was started alone, or as the only one.
+/// Nothing for a process that was started alone, or as the only one. Of several the innermost, and MPI before
+/// others.
 std::optional<Launcher> found_launcher();
 
-/// The ranks that the launcher started, or a single one without a launcher: MPI is then not touched. Calls
-/// MPI_Init_thread; Ranks::finish calls MPI_Finalize. Throws ConfigError when there is a launcher that MPI
-/// does not know of, or no MPI in this build.
+/// The ranks that the launcher started, or a single one without a launcher: MPI is then not touched. With MPI
+/// it calls MPI_Init_thread, and Ranks::finish calls MPI_Finalize; of WORLD_SIZE, which torchrun sets, ranks
+/// are connected by TCP (tcp.h), whose errors it throws. Throws ConfigError when MPI does not know of its
+/// launcher, or this build has no MPI.
 Ranks launched_ranks(const RanksOptions& options = {});
 
 /// The ranks of a host application's communicator, given as MPI_Comm_c2f(communicator), which is what

@@ -125,6 +125,15 @@ void Ranks::abort(int exit_code) noexcept {
   if (transport_ != nullptr) transport_->abort(exit_code);
 }
 
+std::optional<int> Ranks::ended_by_other(std::chrono::milliseconds within) {
+  const auto end = Clock::now() + within;
+  for (;;) {
+    const std::optional<int> code = transport_ == nullptr ? std::nullopt : transport_->ended_by_other();
+    if (code || Clock::now() >= end) return code;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
 void Ranks::finish() {
   if (transport_ == nullptr) return;
   barrier(*this, "end");

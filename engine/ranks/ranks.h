@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -31,7 +32,7 @@ struct Receive {
   std::span<std::byte> bytes;
 };
 
-/// What carries the messages: MPI (mpi.h), or the threads of a test. It knows no deadline.
+/// What carries the messages: MPI (mpi.h), TCP (tcp.h), or the threads of a test. It knows no deadline.
 class RankTransport {
  public:
   /// Messages in flight. Destroyed while some are missing, it gives them up: then the job can only end.
@@ -52,6 +53,8 @@ class RankTransport {
   virtual std::unique_ptr<Flight> start(std::span<const Send> sends, std::span<const Receive> receives) = 0;
   /// Ends every rank of the job with an exit code, this one included where ranks are processes.
   virtual void abort(int exit_code) noexcept = 0;
+  /// The exit code with which another rank has ended the job, where this one lives to see it.
+  virtual std::optional<int> ended_by_other() { return std::nullopt; }
   /// All ranks are done: the last call.
   virtual void finish() {}
 };
@@ -107,6 +110,8 @@ class Ranks {
 
   /// After an error of this rank, which has been reported: ends all ranks with its exit code.
   void abort(int exit_code) noexcept;
+  /// The exit code of another rank that has called abort(), or does so within this time.
+  std::optional<int> ended_by_other(std::chrono::milliseconds within);
   /// At the regular end, on every rank.
   void finish();
 

@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <thread>
+#include <optional>
 
 namespace meshgrad::cli {
 
@@ -21,7 +21,8 @@ int on_ranks(const RanksOptions& options, const std::function<int(Ranks&)>& work
   } catch (...) {
     const Failure failure = current_failure();
     // What all ranks see, such as a missing file, is told once: by rank 0, which ends the others.
-    if (!ranks.first()) std::this_thread::sleep_for(std::chrono::seconds(2));
+    const std::chrono::seconds rank_0_first{ranks.first() ? 0 : 2};
+    if (const std::optional<int> code = ranks.ended_by_other(rank_0_first)) return *code;
     print_error(fmt::format("rank {}: {}", ranks.rank(), failure.text), false);
     ranks.abort(failure.exit_code);
     return failure.exit_code;
@@ -29,7 +30,7 @@ int on_ranks(const RanksOptions& options, const std::function<int(Ranks&)>& work
 }
 
 int on_first_rank(const std::function<int()>& work) {
-  constexpr std::chrono::hours kAsLongAsItTakes{24 * 365};  // the launcher ends us when rank 0 dies
+  constexpr std::chrono::hours kAsLongAsItTakes{24 * 365};  // the launcher, or TCP, ends us when rank 0 dies
   return on_ranks({.timeout = kAsLongAsItTakes}, [&](Ranks& ranks) { return ranks.first() ? work() : 0; });
 }
 
