@@ -13,7 +13,7 @@
 
 namespace meshgrad::test {
 
-/// A port at which somebody waits, which the system chose.
+/// An open port, which the system chose.
 class HeldPort {
  public:
   HeldPort() : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -35,10 +35,10 @@ class HeldPort {
   int port_ = 0;
 };
 
-/// One that nobody has; the system does not give it away again soon.
+/// An unused one; the system does not give it away again soon.
 inline int free_port() { return HeldPort().port(); }
 
-/// Connects with it, as soon as somebody waits there, and says something.
+/// Connects with it, as soon as it is open, and says something.
 inline void say(int port, const std::string& text) {
   sockaddr_in address{};
   address.sin_family = AF_INET;

@@ -228,7 +228,7 @@ void TcpTransport::progress() {
   }
 }
 
-/// A rank has ended: whether it said so stands behind messages that nobody will want now.
+/// A rank has ended: whether it said so stands behind messages that are not needed now.
 void TcpTransport::drain(Peer& peer) {
   const Deadline soon = Clock::now() + std::chrono::seconds(1);
   if (peer.cut || (!peer.receives.empty() && peer.receives.front().done > 0)) return;  // it ended within one
@@ -253,7 +253,7 @@ void TcpTransport::ended(int rank, int error) {
                     fmt::format("look for the end of rank {}", rank)};
 }
 
-/// Nobody closes a connection before all have said goodbye: until then, one that ends is an error.
+/// No rank closes a connection before all have said goodbye: until then, one that ends is an error.
 void TcpTransport::finish() {
   const Deadline deadline = Clock::now() + std::chrono::seconds(30);
   for (Peer& peer : peers_) {

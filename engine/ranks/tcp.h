@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks that are processes, connected by TCP alone: for launchers that start no MPI, such as torchrun, and
 // for builds without MPI. Rank 0 waits at an address that all know; there the ranks learn each other's, then
-// every two of them keep one connection. Nobody is asked for a password: as with MPI, the network must be
+// every two of them keep one connection. There is no password: as with MPI, the network must be
 // trusted.
 #pragma once
 #include <meshgrad/engine/ranks/ranks.h>
@@ -25,7 +25,7 @@ struct TcpJob {
 TcpJob tcp_job_of_environment();
 
 /// Returns when all ranks are connected, in whichever order they start; not all are within `timeout`: throws
-/// RankError. Throws ConfigError for an address that nobody knows, and a port that is in use.
+/// RankError. Throws ConfigError for an address that is unknown, and a port that is in use.
 std::unique_ptr<RankTransport> connect_by_tcp(const TcpJob& job, std::chrono::milliseconds timeout);
 
 }  // namespace meshgrad

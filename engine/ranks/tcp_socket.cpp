@@ -145,7 +145,7 @@ int connect_once(const addrinfo& at, Socket& socket, Deadline deadline) {
     socklen_t size = sizeof error;
     getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &size);
   }
-  // Nobody listens there, and the system gave this end the same port: it is connected with itself.
+  // The port is not open, and the system gave this end the same port: it is connected with itself.
   if (error == 0 && this_end(socket) == other_end(socket)) return ECONNREFUSED;
   return error;
 }

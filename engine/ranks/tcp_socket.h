@@ -62,9 +62,9 @@ EndPoint other_end(const Socket& socket);
 
 /// Waits at a port of every address of this machine; 0: one that the system chooses.
 int listen_at(int port, Socket& listener);
-/// An invalid one where nobody has come yet, or with errno.
+/// An invalid one where none has come yet, or with errno.
 Socket accepted(const Socket& listener);
-/// Tries until somebody listens there. Throws ConfigError for a host that nobody knows, with the name of the
+/// Tries until the port is open. Throws ConfigError for an unknown host, with the name of the
 /// variable that has it.
 int connect_to(const EndPoint& place, Socket& socket, Deadline deadline, std::string_view variable);
 

@@ -132,7 +132,7 @@ TEST_CASE("TCP: the exit code of a rank that aborts reaches the others behind ot
       ranks.exchange({}, receives, "ready");
       const std::vector<std::byte> bytes(100);
       const Send sends[] = {{0, bytes}, {1, bytes}};
-      ranks.exchange(sends, {}, "last words");  // which nobody reads
+      ranks.exchange(sends, {}, "last words");  // which no rank reads
       ranks.abort(7);
     } else {
       const Send send{2, all.first(1)};

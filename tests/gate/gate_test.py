@@ -34,7 +34,7 @@ MESHGRAD = """
 if [ "$1" = train ]; then
   while [ "$1" != --run ]; do shift; done
   mkdir -p "$2"
-  case "$2" in *cuda-f16) f=1.04 ;; *cuda-f32) f=${F32_FACTOR:-1.001} ;; *) f=1 ;; esac
+  case "$2" in *cuda-f16) f=1.04 ;; *cuda-f32) f=${F32_FACTOR:-1.001} ;; */ranks) f=${RANKS_FACTOR:-1.0001} ;; *) f=1 ;; esac
   for step in 10 20 30 40 50 60; do
     awk -v s=$step -v f=$f 'BEGIN { printf "{\\"step\\": %d, \\"loss\\": %g}\\n", s, f * 100 / s }'
   done | sed 's/-*nan/NaN/' >"$2/metrics.jsonl"
@@ -82,7 +82,7 @@ for metric in 1 2 3 4 5; do echo '"0","edge_forward","dram__bytes_read.sum","1,0
 """
 
 
-CORE = ["environment", "families", "bench", "trace", "peers", "allocator", "tests", "sample"]
+CORE = ["environment", "families", "bench", "trace", "peers", "allocator", "tests", "sample", "ranks"]
 
 
 class GateTest(unittest.TestCase):
@@ -158,7 +158,7 @@ class GateTest(unittest.TestCase):
         files = [path for path in self.out.rglob("*") if path.is_file()]
         self.assertEqual(len(files), 8)
         self.assertTrue(all(path.parent == self.out and re.fullmatch(r"[\w.-]+", path.name) for path in files))
-        self.assertEqual(len(self.verdicts()), 14)  # the summary holds both
+        self.assertEqual(len(self.verdicts()), 15)  # the summary holds both
 
     def test_default_folder_names_the_gpu_and_the_day(self):
         path = f"{self.bundle / 'tools'}:/usr/bin:/bin"
@@ -242,6 +242,12 @@ class GateTest(unittest.TestCase):
         self.assertEqual(sorted(curves), ["cpu-f32", "cuda-f16", "cuda-f32"])
         self.gate("sample", F32_FACTOR="nan")
         self.assertEqual(self.verdicts()["sample"], "failed")
+
+    def test_ranks_that_train_otherwise_than_one_process_fail(self):
+        self.gate("ranks")
+        self.assertEqual(self.verdicts()["ranks"], "ok")
+        self.gate("ranks", RANKS_FACTOR="1.01")
+        self.assertEqual(self.verdicts()["ranks"], "failed")
 
     def test_a_row_that_launched_nothing_fails(self):
         self.gate("bench", LAUNCHES="0")
