@@ -18,24 +18,34 @@ struct Neighbour {
 };
 
 struct Halo;
+class Tape;
 
 /// Moves rows between parts. One implementation has a rank for each part (rank_halo.h), another computes part
 /// after part in one process.
 class HaloExchange {
  public:
+  /// Rows in flight; their tensors must stay until wait(). Destroyed without it, the exchange is given up.
+  class Flight {
+   public:
+    virtual ~Flight() = default;
+    virtual void wait() = 0;
+  };
   virtual ~HaloExchange() = default;
   /// All tensors lie on the host and are [rows, width], neighbour after neighbour in the order of the halo.
-  /// Sends `sent` [sum of Neighbour::sent] and fills `ghosts` [sum of Neighbour::ghosts].
-  virtual void forward(const Halo& halo, const Tensor& sent, const Tensor& ghosts) = 0;
+  /// Sends `sent` [sum of Neighbour::sent] and fills `ghosts` [sum of Neighbour::ghosts]. Null: all done.
+  virtual std::unique_ptr<Flight> forward(const Halo& halo, const Tensor& sent, const Tensor& ghosts) = 0;
   /// The other way: sends the ghosts' gradients to their owners, and fills `d_sent` with those of the rows
   /// that this part sent.
-  virtual void backward(const Halo& halo, const Tensor& d_ghosts, const Tensor& d_sent) = 0;
+  virtual std::unique_ptr<Flight> backward(const Halo& halo, const Tensor& d_ghosts,
+                                           const Tensor& d_sent) = 0;
 };
 
 /// Index tensors are i32 and lie on the device that computes.
 struct Halo {
   int64_t owned = 0;
   int64_t ghosts = 0;
+  /// The first nodes receive from no ghost: their edges can be computed during an exchange.
+  int64_t interior = 0;
   std::vector<Neighbour> neighbours;  ///< ascending by rank
   Tensor sent;                        ///< [sent rows]: owned nodes, neighbour after neighbour
   /// Which received gradients each owned node from `first_sent` on adds up, as in a SegmentSum: by neighbour,
@@ -46,13 +56,34 @@ struct Halo {
   std::shared_ptr<HaloExchange> exchange;
 };
 
-/// Throws InvalidArgument for a node outside of 0 .. owned - 1, for counts that do not add up, and without an
-/// exchange.
+/// `interior` is 0 until the caller says more. Throws InvalidArgument for a node outside of 0 .. owned - 1,
+/// for counts that do not add up, and without an exchange.
 Halo make_halo(Runtime& runtime, int64_t owned, std::vector<Neighbour> neighbours,
                std::span<const int32_t> sent, std::shared_ptr<HaloExchange> exchange);
 
 /// Adds the gradients [sent rows, width] that came back, on the halo's device, to those of the owned nodes
 /// [owned, width], in an order that depends on the halo alone.
 void add_sent_gradients(const Halo& halo, const Tensor& d_sent, const Tensor& d_owned, const Stream& stream);
+
+/// One exchange of a halo, forward and backward, with what its messages read and write.
+class HaloRound {
+ public:
+  explicit HaloRound(const Halo& halo) : halo_(halo) {}
+  const Halo& halo() const { return halo_; }
+
+  /// Forward, from the owned nodes' rows; finish() returns when the ghosts' are filled, and does nothing
+  /// twice.
+  void start(const Tape& tape, const Tensor& owned, const Tensor& ghosts);
+  bool pending() const { return flight_ != nullptr; }
+  void finish();
+  /// Backward, from the ghosts' gradients; what comes back is added to the owned nodes'.
+  void start_backward(const Tape& tape, const Tensor& d_ghosts);
+  void finish_backward(const Tape& tape, const Tensor& d_owned, const Tensor& d_ghosts);
+
+ private:
+  const Halo& halo_;
+  Tensor outgoing_, incoming_, target_;  // the target is on the device, where incoming rows go in the end
+  std::unique_ptr<HaloExchange::Flight> flight_;
+};
 
 }  // namespace meshgrad

@@ -8,6 +8,8 @@
 #include <meshgrad/kernels/graph.h>
 #include <meshgrad/kernels/mlp.h>
 
+#include <memory>
+
 #pragma GCC visibility push(default)
 namespace meshgrad {
 
@@ -32,18 +34,22 @@ struct MlpParameters {
   double epsilon = 1e-5;
 };
 
+struct Halo;      // halo.h
+class HaloRound;  // halo.h
+
 struct EdgeUpdateOptions {
   bool aggregate_after_residual = false;  ///< sum e + mlp(e) at the receivers instead of mlp(e)
   bool keep_hidden = true;                ///< save hidden activations for backward
   bool edges_out_needed = true;           ///< false when the new edges are unused (the last block)
+  /// The round in which the nodes' ghosts are exchanged. This op finishes it, and on the CPU computes the
+  /// edges of interior nodes meanwhile. Only for the first op that reads the nodes.
+  std::shared_ptr<HaloRound> round;
 };
 
 struct EdgeUpdate {
   Variable edges;      ///< [edges, width]; absent without edges_out_needed
   Variable aggregate;  ///< [owned_nodes, width]
 };
-
-struct Halo;  // halo.h
 
 struct LossSum {
   Variable sum;   ///< f64 [1]: the sum of squared errors over the rows whose mask is not 0
@@ -108,6 +114,9 @@ Variable add_columns(Tape& tape, const Tensor& given, const Variable& shift, con
 /// the same ops in the same order, recomputed ones too, whatever their parts hold. Waits for the device.
 /// Throws InvalidArgument for another number of rows.
 Variable halo_exchange(Tape& tape, const Variable& x, const Halo& halo);
+/// The same, without waiting for the ghosts: for edge_update with this round, or finish() it. On a GPU it
+/// waits.
+Variable halo_exchange(Tape& tape, const Variable& x, const std::shared_ptr<HaloRound>& round);
 
 }  // namespace ops
 }  // namespace meshgrad

@@ -11,26 +11,14 @@
 namespace meshgrad {
 namespace {
 
-/// The same tensor on the host, where exchanges want it, or unwritten memory there for it.
-Tensor host_side(const Tensor& tensor) {
-  return tensor.device().kind != DeviceKind::cpu ? host_tensor(tensor.shape(), tensor.dtype()) : tensor;
+/// Unwritten memory on the host for a tensor that exchanges fill: its own, where it lies there. A dry run
+/// exchanges nothing but sizes.
+Tensor host_side(const Tensor& tensor, const Stream& stream) {
+  return stream.on_gpu() && !stream.dry() ? host_tensor(tensor.shape(), tensor.dtype()) : tensor;
 }
 
-void fetch_ghosts(const Tape& tape, const Halo& halo, const Tensor& owned, const Tensor& ghosts) {
-  const Tensor sent = tape.scratch(Shape{halo.sent.rows(), owned.width()}, owned.dtype(), "sent rows");
-  kernels::gather({.rows = sent.rows(), .index = halo.sent, .x = owned, .out = sent}, tape.stream());
-  const Tensor received = host_side(ghosts);
-  halo.exchange->forward(halo, to_host(sent, tape.stream()), received);
-  if (tape.stream().on_gpu()) copy(received, ghosts, tape.stream());
-}
-
-void return_gradients(const Tape& tape, const Halo& halo, const Tensor& d_owned, const Tensor& d_ghosts) {
-  const Tensor d_sent =
-      tape.scratch(Shape{halo.sent.rows(), d_owned.width()}, d_owned.dtype(), "gradients of sent rows");
-  const Tensor received = host_side(d_sent);
-  halo.exchange->backward(halo, to_host(d_ghosts, tape.stream()), received);
-  if (tape.stream().on_gpu()) copy(received, d_sent, tape.stream());
-  add_sent_gradients(halo, d_sent, d_owned, tape.stream());
+Tensor fetched(const Tensor& tensor, const Stream& stream) {
+  return stream.dry() ? tensor : to_host(tensor, stream);
 }
 
 }  // namespace
@@ -82,7 +70,39 @@ void add_sent_gradients(const Halo& halo, const Tensor& d_sent, const Tensor& d_
                        stream);
 }
 
-Variable ops::halo_exchange(Tape& tape, const Variable& x, const Halo& halo) {
+void HaloRound::start(const Tape& tape, const Tensor& owned, const Tensor& ghosts) {
+  const Tensor sent = tape.scratch(Shape{halo_.sent.rows(), owned.width()}, owned.dtype(), "sent rows");
+  kernels::gather({.rows = sent.rows(), .index = halo_.sent, .x = owned, .out = sent}, tape.stream());
+  outgoing_ = fetched(sent, tape.stream());
+  incoming_ = host_side(ghosts, tape.stream());
+  flight_ = halo_.exchange->forward(halo_, outgoing_, incoming_);
+  if (!tape.stream().on_gpu()) return;
+  finish();  // the device copies the rows before it goes on
+  copy(incoming_, ghosts, tape.stream());
+}
+
+void HaloRound::finish() {
+  if (const auto flight = std::exchange(flight_, nullptr)) flight->wait();
+  outgoing_ = {};
+}
+
+void HaloRound::start_backward(const Tape& tape, const Tensor& d_ghosts) {
+  target_ =
+      tape.scratch(Shape{halo_.sent.rows(), d_ghosts.width()}, d_ghosts.dtype(), "gradients of sent rows");
+  outgoing_ = fetched(d_ghosts, tape.stream());
+  incoming_ = host_side(target_, tape.stream());
+  flight_ = halo_.exchange->backward(halo_, outgoing_, incoming_);
+}
+
+void HaloRound::finish_backward(const Tape& tape, const Tensor& d_owned, const Tensor& d_ghosts) {
+  if (!target_.defined()) start_backward(tape, d_ghosts);
+  finish();
+  if (tape.stream().on_gpu()) copy(incoming_, target_, tape.stream());
+  add_sent_gradients(halo_, target_, d_owned, tape.stream());
+}
+
+Variable ops::halo_exchange(Tape& tape, const Variable& x, const std::shared_ptr<HaloRound>& round) {
+  const Halo& halo = round->halo();
   if (x.value().rows() != halo.owned) {
     throw invalid_argument("halo_exchange", std::to_string(halo.owned) + " rows, one for each owned node",
                            std::to_string(x.value().rows()));
@@ -92,16 +112,24 @@ Variable ops::halo_exchange(Tape& tape, const Variable& x, const Halo& halo) {
       tape.output(Rows{all}, x.value().width(), x.value().dtype(), x.needs_gradient(), "nodes and ghosts");
   if (tape.runs()) {
     copy(x.value(), y.value().row_range(0, halo.owned), tape.stream());
-    fetch_ghosts(tape, halo, x.value(), y.value().row_range(halo.owned, all));
+    round->start(tape, x.value(), y.value().row_range(halo.owned, all));
+    if (tape.reads_outputs()) round->finish();
   }
   tape.record({.op = "halo_exchange", .inputs = {&x, 1}},
-              [x = x.slot(), y = y.slot(), h = &halo](Tape& back) {
+              [x = x.slot(), y = y.slot(), round, owned = halo.owned](Tape& back) {
                 const Tensor d_y = back.take_gradient(y);
                 if (!d_y.defined() || !x.needs_gradient()) return;
-                const Tensor d_x = d_y.row_range(0, h->owned);
-                return_gradients(back, *h, d_x, d_y.row_range(h->owned, d_y.rows()));
+                const Tensor d_x = d_y.row_range(0, owned);
+                round->finish_backward(back, d_x, d_y.row_range(owned, d_y.rows()));
                 back.add_gradient(x, d_x);
               });
+  return y;
+}
+
+Variable ops::halo_exchange(Tape& tape, const Variable& x, const Halo& halo) {
+  const auto round = std::make_shared<HaloRound>(halo);
+  const Variable y = halo_exchange(tape, x, round);
+  round->finish();
   return y;
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The fused ops: a whole MLP, and the edge half of a message-passing block.
+#include <meshgrad/autograd/halo.h>
 #include <meshgrad/autograd/ops.h>
 #include <meshgrad/kernels/linear.h>
 #include <meshgrad/kernels/message_passing.h>
@@ -130,6 +131,13 @@ void EdgeUpdateSaved::backward(Tape& tape) const {
                           .d_receiver_weight = parameters.first[1].gradient,
                           .d_edge_weight = parameters.first[2].gradient,
                           .d_weights = weight_gradients_of(parameters)};
+  GhostExchange ghosts;
+  if (options.round != nullptr && d_nodes.tensor.defined() && !tape.stream().on_gpu()) {
+    const Tensor d_ghosts = d_nodes.tensor.row_range(graph->owned_nodes, graph->nodes);
+    ghosts = {options.round->halo().interior,
+              [&tape, d_ghosts, this] { options.round->start_backward(tape, d_ghosts); }};
+    args.ghosts = &ghosts;
+  }
   if (edges.needs_gradient()) {
     // In place of the new edges' gradient, if there is one: then the residual's share needs no copy.
     args.d_edges = d_edges_out.defined()
@@ -197,8 +205,14 @@ EdgeUpdate edge_update(Tape& tape, const Graph& graph, const Variable& nodes, co
     if (!args.aggregate.defined()) args.aggregate = tape.scratch(args.aggregate.shape(), dtype, "unused");
     if (tape.recording() && options.keep_hidden && kernels::saves_hidden(args))
       args.saved = saved_for(tape, parameters, graph.edges, dtype);
+    GhostExchange ghosts;
+    if (options.round != nullptr && options.round->pending()) {
+      ghosts = {options.round->halo().interior, [&] { options.round->finish(); }};
+      args.ghosts = &ghosts;
+    }
     kernels::edge_update_forward(args, tape.runtime(), tape.stream());
   }
+  if (options.round != nullptr) options.round->finish();  // a recomputation may need the nodes alone
   const Variable read[] = {nodes, edges};
   tape.record(
       {.op = "edge_update", .inputs = read, .backward_reads_inputs = true, .matmul = true},

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/autograd/rank_halo.h>
 
+#include <utility>
+
 namespace meshgrad {
 namespace {
 
@@ -21,9 +23,21 @@ class RowBytes {
   size_t row_;
 };
 
+class RankFlight final : public HaloExchange::Flight {
+ public:
+  RankFlight(Ranks& ranks, Ranks::Exchange exchange) : ranks_(ranks), exchange_(std::move(exchange)) {}
+  void wait() override { ranks_.wait(std::move(exchange_)); }
+
+ private:
+  Ranks& ranks_;
+  Ranks::Exchange exchange_;
+};
+
 /// Each neighbour gets `sends` of the rows of `from`, and its `receives` rows go to `to`.
-void exchange_rows(Ranks& ranks, const Halo& halo, const Tensor& from, int64_t Neighbour::*sends,
-                   const Tensor& to, int64_t Neighbour::*receives, std::string_view operation) {
+std::unique_ptr<HaloExchange::Flight> exchange_rows(Ranks& ranks, const Halo& halo, const Tensor& from,
+                                                    int64_t Neighbour::*sends, const Tensor& to,
+                                                    int64_t Neighbour::*receives,
+                                                    std::string_view operation) {
   std::vector<Send> outgoing;
   std::vector<Receive> incoming;
   RowBytes sent(from), received(to);
@@ -33,18 +47,20 @@ void exchange_rows(Ranks& ranks, const Halo& halo, const Tensor& from, int64_t N
     const std::span<std::byte> place = received.next(neighbour.*receives);
     if (!place.empty()) incoming.push_back({neighbour.rank, place});
   }
-  ranks.exchange(outgoing, incoming, operation);
+  return std::make_unique<RankFlight>(ranks, ranks.start_exchange(outgoing, incoming, operation));
 }
 
 }  // namespace
 
-void RankHaloExchange::forward(const Halo& halo, const Tensor& sent, const Tensor& ghosts) {
-  exchange_rows(ranks_, halo, sent, &Neighbour::sent, ghosts, &Neighbour::ghosts, "halo exchange");
+std::unique_ptr<HaloExchange::Flight> RankHaloExchange::forward(const Halo& halo, const Tensor& sent,
+                                                                const Tensor& ghosts) {
+  return exchange_rows(ranks_, halo, sent, &Neighbour::sent, ghosts, &Neighbour::ghosts, "halo exchange");
 }
 
-void RankHaloExchange::backward(const Halo& halo, const Tensor& d_ghosts, const Tensor& d_sent) {
-  exchange_rows(ranks_, halo, d_ghosts, &Neighbour::ghosts, d_sent, &Neighbour::sent,
-                "halo exchange of gradients");
+std::unique_ptr<HaloExchange::Flight> RankHaloExchange::backward(const Halo& halo, const Tensor& d_ghosts,
+                                                                 const Tensor& d_sent) {
+  return exchange_rows(ranks_, halo, d_ghosts, &Neighbour::ghosts, d_sent, &Neighbour::sent,
+                       "halo exchange of gradients");
 }
 
 }  // namespace meshgrad

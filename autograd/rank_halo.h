@@ -10,8 +10,8 @@ class RankHaloExchange final : public HaloExchange {
  public:
   /// Part r of the mesh is that of rank r. `ranks` outlives it.
   explicit RankHaloExchange(Ranks& ranks) : ranks_(ranks) {}
-  void forward(const Halo& halo, const Tensor& sent, const Tensor& ghosts) override;
-  void backward(const Halo& halo, const Tensor& d_ghosts, const Tensor& d_sent) override;
+  std::unique_ptr<Flight> forward(const Halo& halo, const Tensor& sent, const Tensor& ghosts) override;
+  std::unique_ptr<Flight> backward(const Halo& halo, const Tensor& d_ghosts, const Tensor& d_sent) override;
 
  private:
   Ranks& ranks_;

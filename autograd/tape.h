@@ -104,6 +104,8 @@ class Tape {
   Variable output(const Shape& shape, Rows rows, DType dtype, bool needs_gradient, std::string_view name);
   /// False when recomputation does not need this op: the op must then not call its kernels.
   bool runs() const;
+  /// True when an observer or a check of recomputation reads what an op wrote as soon as it is recorded.
+  bool reads_outputs() const { return observer_ != nullptr || shared_->check; }
   /// The tag for what an op saves for backward.
   Tag tag() const { return tag_; }
   /// Records the op. `backward(Tape&)` holds what the op saved; it is called at most once and destroyed right

@@ -22,6 +22,8 @@ int64_t check_common(std::string_view op, const Args& args, DType dtype) {
   check_tensor(op, "sender_weight", terms.sender_weight, dtype, {node_width, hidden});
   check_tensor(op, "receiver_weight", terms.receiver_weight, dtype, {node_width, hidden});
   const int64_t out = check_mlp_weights(op, args.weights, args.saved, graph.edges, hidden, dtype);
+  check_internal(args.ghosts == nullptr || args.terms.nodes.device().kind == DeviceKind::cpu,
+                 "a GPU's edge update cannot overlap an exchange");
   if (args.residual && in != out) {
     throw invalid_argument(op, "edges as wide as the output for a residual",
                            std::to_string(in) + " and " + std::to_string(out));

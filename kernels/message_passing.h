@@ -13,6 +13,8 @@
 #include <meshgrad/kernels/graph.h>
 #include <meshgrad/kernels/mlp.h>
 
+#include <functional>
+
 namespace meshgrad {
 
 /// The node terms of the first layer: the nodes, and the row ranges of the first weight that multiply them.
@@ -20,6 +22,15 @@ struct NodeTerms {
   Tensor nodes;            ///< h: [nodes, node_width]
   Tensor sender_weight;    ///< W_s: [node_width, hidden]
   Tensor receiver_weight;  ///< W_r: [node_width, hidden]
+};
+
+/// An exchange of the rows behind the owned nodes' while an edge update runs. The first `interior` receivers
+/// have edges from owned nodes alone, which are computed during the exchange. Results have the same bits.
+struct GhostExchange {
+  int64_t interior = 0;
+  /// Called once. Forward: the ghosts' rows of `nodes` are valid once it returns. Backward: the ghosts' rows
+  /// of d_nodes, which must be defined, are final when it is called.
+  std::function<void()> call;
 };
 
 struct EdgeUpdateForward {
@@ -33,6 +44,7 @@ struct EdgeUpdateForward {
   Tensor edges_out;  ///< e': [edges, out]; may be undefined when e' is not needed (the last block)
   Tensor aggregate;  ///< [owned_nodes, out]; 0 for a receiver without edges
   MlpSaved saved;
+  const GhostExchange* ghosts = nullptr;  ///< null: all rows are valid; must be null on a GPU
 };
 
 /// The gradients of edge_update_forward, from those of its two outputs. The other arguments are forward's.
@@ -53,6 +65,7 @@ struct EdgeUpdateBackward {
   Tensor d_sender_weight, d_receiver_weight;  ///< [node_width, hidden], added to; may be undefined
   Tensor d_edge_weight;                       ///< [in, hidden], added to; may be undefined
   MlpWeightGradients d_weights;
+  const GhostExchange* ghosts = nullptr;  ///< as forward's
 };
 
 struct MessagePassingKernels {

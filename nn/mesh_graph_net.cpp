@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/autograd/halo.h>
 #include <meshgrad/nn/mesh_graph_net.h>
 #include <meshgrad/nn/mlp.h>
 
@@ -123,12 +124,17 @@ struct MessagePassingBlock {
     check_batch(batch, before, edges.size());
     const Variable& latents = before.front();
     // Of a part of a mesh, ghosts are senders alone.
-    const Variable senders = batch.halo != nullptr ? ops::halo_exchange(tape, latents, *batch.halo) : latents;
+    Variable senders = latents;
+    std::shared_ptr<HaloRound> round;
+    if (batch.halo != nullptr) {
+      round = std::make_shared<HaloRound>(*batch.halo);
+      senders = ops::halo_exchange(tape, latents, round);
+    }
     Values inputs{latents};
     Values after{Variable()};
     for (size_t set = 0; set < edges.size(); ++set) {
-      const EdgeUpdate update =
-          update_edges(tape, parameters, batch.edge_sets[set].graph, edges[set], senders, before[set + 1]);
+      const EdgeUpdate update = update_edges(tape, parameters, batch.edge_sets[set].graph, edges[set],
+                                             senders, before[set + 1], set == 0 ? round : nullptr);
       after.push_back(update.edges);
       inputs.push_back(update.aggregate);
     }
@@ -139,14 +145,17 @@ struct MessagePassingBlock {
 
  private:
   EdgeUpdate update_edges(Tape& tape, const ParameterSet& parameters, const Graph& graph, const Mlp& mlp,
-                          const Variable& latents, const Variable& own) const {
+                          const Variable& latents, const Variable& own,
+                          const std::shared_ptr<HaloRound>& round) const {
     const bool after = options.aggregate == AggregateOrder::after_residual;
     if (options.path == ComputePath::fused) {
       return ops::edge_update(tape, graph, latents, own, mlp.parameters(parameters),
                               {.aggregate_after_residual = after,
                                .keep_hidden = options.keep_hidden,
-                               .edges_out_needed = edges_needed});
+                               .edges_out_needed = edges_needed,
+                               .round = round});
     }
+    if (round != nullptr) round->finish();
     const ConcatPart calls[] = {{latents, ConcatPart::Rows::sender},
                                 {latents, ConcatPart::Rows::receiver},
                                 {own, ConcatPart::Rows::own}};

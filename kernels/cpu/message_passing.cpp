@@ -30,6 +30,15 @@ int64_t first_receiver(const Graph& graph, int64_t slab, int64_t slabs) {
   return std::lower_bound(offsets.begin(), offsets.end() - 1, target) - offsets.begin();
 }
 
+/// The first slab with a receiver that may have an edge from a ghost. Without an exchange, none has. A dry
+/// run has no offsets.
+int64_t first_border_slab(const Graph& graph, const GhostExchange* ghosts, int64_t slabs, bool dry) {
+  if (dry) return slabs;
+  int64_t slab = ghosts != nullptr ? 0 : slabs;
+  while (slab < slabs && first_receiver(graph, slab + 1, slabs) <= ghosts->interior) ++slab;
+  return slab;
+}
+
 /// Sums rows by receiver. Receivers arrive in ascending order, so one row of accumulators is enough; each sum
 /// is rounded to storage once, when its last edge has arrived.
 template <class S>
@@ -70,14 +79,14 @@ class ReceiverSums {
 struct Terms {
   Tensor sender, receiver;
   Terms() = default;
-  Terms(const Graph& graph, const NodeTerms& args, Runtime& runtime, const Stream& stream) {
+  /// `ghosts_missing`: without the ghosts' rows of S, which compute_ghosts() adds.
+  Terms(const Graph& graph, const NodeTerms& args, bool ghosts_missing, Runtime& runtime,
+        const Stream& stream) {
     const int64_t hidden = args.sender_weight.width();
     const DType dtype = args.nodes.dtype();
     sender = Tensor::empty(runtime, {graph.nodes, hidden}, dtype, Tag::workspace, "sender terms");
     receiver = Tensor::empty(runtime, {graph.owned_nodes, hidden}, dtype, Tag::workspace, "receiver terms");
-    linear_kernels.forward(
-        {.rows = graph.nodes, .x = args.nodes, .weight = args.sender_weight, .bias = {}, .y = sender},
-        runtime, stream);
+    compute_senders(args, 0, ghosts_missing ? graph.owned_nodes : graph.nodes, runtime, stream);
     linear_kernels.forward({.rows = graph.owned_nodes,
                             .x = args.nodes.row_range(0, graph.owned_nodes),
                             .weight = args.receiver_weight,
@@ -85,18 +94,60 @@ struct Terms {
                             .y = receiver},
                            runtime, stream);
   }
+  void compute_ghosts(const Graph& graph, const NodeTerms& args, Runtime& runtime, const Stream& stream) {
+    compute_senders(args, graph.owned_nodes, graph.nodes, runtime, stream);
+  }
+
+ private:
+  void compute_senders(const NodeTerms& args, int64_t begin, int64_t end, Runtime& runtime,
+                       const Stream& stream) {
+    linear_kernels.forward({.rows = end - begin,
+                            .x = args.nodes.row_range(begin, end),
+                            .weight = args.sender_weight,
+                            .bias = {},
+                            .y = sender.row_range(begin, end)},
+                           runtime, stream);
+  }
 };
 
+/// d_S of the nodes [begin, end): senders are scattered over the tiles, so their sums are a pass of their
+/// own, in edge order.
+void sum_by_sender(const Graph& graph, const Tensor& d_first, const Terms& gradients, int64_t begin,
+                   int64_t end, const Stream& stream) {
+  segment_sum_kernels.segment_sum({.segments = end - begin,
+                                   .offsets = graph.sender_offsets.row_range(begin, end + 1),
+                                   .order = graph.sender_order,
+                                   .x = d_first,
+                                   .out = gradients.sender.row_range(begin, end)},
+                                  stream);
+}
+
+/// d_h = d_S W_s^T of the nodes [begin, end).
+void sender_gradients(const EdgeUpdateBackward& args, const Terms& gradients, int64_t begin, int64_t end,
+                      Runtime& runtime, const Stream& stream) {
+  linear_kernels.backward({.rows = end - begin,
+                           .d_y = gradients.sender.row_range(begin, end),
+                           .x = {},
+                           .weight = args.terms.sender_weight,
+                           .d_x = args.d_nodes.row_range(begin, end),
+                           .accumulate_d_x = args.accumulate_d_nodes,
+                           .d_weight = {},
+                           .d_bias = {}},
+                          runtime, stream);
+}
+
 /// The backward pass of Terms: d_W_s += h^T d_S, d_W_r += h^T d_R, and d_h = d_S W_s^T + d_R W_r^T, of which
-/// the second term reaches the owned nodes only.
+/// the second term reaches the owned nodes only. Where ghosts were exchanged, their d_h is already written.
 void terms_backward(const EdgeUpdateBackward& args, const Terms& gradients, Runtime& runtime,
                     const Stream& stream) {
   const Graph& graph = *args.graph;
+  const bool ghosts_done = args.ghosts != nullptr;
+  if (ghosts_done) sender_gradients(args, gradients, 0, graph.owned_nodes, runtime, stream);
   linear_kernels.backward({.rows = graph.nodes,
                            .d_y = gradients.sender,
                            .x = args.terms.nodes,
                            .weight = args.terms.sender_weight,
-                           .d_x = args.d_nodes,
+                           .d_x = ghosts_done ? Tensor() : args.d_nodes,
                            .accumulate_d_x = args.accumulate_d_nodes,
                            .d_weight = args.d_sender_weight,
                            .d_bias = {}},
@@ -130,12 +181,13 @@ void edge_forward(const EdgeUpdateForward& args, Runtime& runtime, const Stream&
   const PerInput<MlpInput> inputs{args.edges};
   const MlpTile<S> mlp(inputs, args.weights, args.saved, MlpTile<S>::Direction::forward, runtime);
   const Graph& graph = *args.graph;
-  const Terms terms(graph, args.terms, runtime, stream);
+  Terms terms(graph, args.terms, args.ghosts != nullptr, runtime, stream);
   const int64_t out = mlp.out_width();
   const int64_t slabs = std::max<int64_t>(1, graph.edges / kForwardEdges<S>);
+  const int64_t border = first_border_slab(graph, args.ghosts, slabs, stream.dry());
   const int32_t* offsets = graph.receiver_offsets.data<int32_t>();
   const int32_t* receivers = graph.receivers.data<int32_t>();
-  stream.parallel_for(slabs, [&](int64_t slab) {
+  const auto slab_forward = [&](int64_t slab) {
     TileScratch<S> s = mlp.scratch();
     const int64_t begin = first_receiver(graph, slab, slabs);
     const int64_t end = first_receiver(graph, slab + 1, slabs);
@@ -153,7 +205,12 @@ void edge_forward(const EdgeUpdateForward& args, Runtime& runtime, const Stream&
       sums.add(count, s.a, mlp.tile_row(), receivers + edge);
     }
     sums.finish();
-  });
+  };
+  stream.parallel_for(border, slab_forward);
+  if (args.ghosts == nullptr) return;
+  args.ghosts->call();
+  terms.compute_ghosts(graph, args.terms, runtime, stream);
+  stream.parallel_for(slabs - border, [&](int64_t slab) { slab_forward(border + slab); });
 }
 
 /// d_y of a tile: the gradient of e' plus that of the receiver's aggregate.
@@ -192,7 +249,7 @@ void edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Strea
   MlpTile<S> mlp(inputs, args.weights, args.saved, MlpTile<S>::Direction::backward, runtime);
   mlp.plan_gradients({args.d_edge_weight.defined()});
   const Graph& graph = *args.graph;
-  const Terms terms = mlp.needs_recompute() ? Terms(graph, args.terms, runtime, stream) : Terms();
+  const Terms terms = mlp.needs_recompute() ? Terms(graph, args.terms, false, runtime, stream) : Terms();
   const int64_t hidden = mlp.first_width();
   Terms d_terms;
   d_terms.sender =
@@ -201,12 +258,13 @@ void edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Strea
       Tensor::empty(runtime, {graph.owned_nodes, hidden}, dtype_of<S>(), Tag::workspace, "d_receiver_terms");
   // Weight gradients are summed per slab, which the number of edges alone decides: same bits for any threads.
   const int64_t slabs = gradient_slabs(graph.edges);
+  const int64_t border = first_border_slab(graph, args.ghosts, slabs, stream.dry());
   const int32_t* offsets = graph.receiver_offsets.data<int32_t>();
   const int32_t* receivers = graph.receivers.data<int32_t>();
   const Tensor gradients = mlp.allocate_gradient_slabs(slabs, runtime);
   const Tensor d_first =
       Tensor::empty(runtime, Shape{graph.edges, hidden}, dtype_of<S>(), Tag::workspace, "d_z1");
-  stream.parallel_for(slabs, [&](int64_t slab) {
+  const auto slab_backward = [&](int64_t slab) {
     TileScratch<S> s = mlp.scratch();
     SlabGradients sums = mlp.begin_slab(gradients, slab);
     const int64_t begin = first_receiver(graph, slab, slabs);
@@ -225,15 +283,18 @@ void edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Strea
     }
     d_receivers.finish();
     mlp.end_slab(sums);
-  });
+  };
+  int64_t summed = graph.nodes;
+  if (args.ghosts != nullptr) {  // the edges that ghosts send come first, so that their gradients can leave
+    summed = graph.owned_nodes;
+    stream.parallel_for(slabs - border, [&](int64_t slab) { slab_backward(border + slab); });
+    sum_by_sender(graph, d_first, d_terms, summed, graph.nodes, stream);
+    sender_gradients(args, d_terms, summed, graph.nodes, runtime, stream);
+    args.ghosts->call();
+  }
+  stream.parallel_for(border, slab_backward);
   mlp.reduce(gradients, {args.d_edge_weight}, args.d_weights, stream);
-  // Senders are scattered over the tiles: their sums are a pass of their own, in edge order.
-  segment_sum_kernels.segment_sum({.segments = graph.nodes,
-                                   .offsets = graph.sender_offsets,
-                                   .order = graph.sender_order,
-                                   .x = d_first,
-                                   .out = d_terms.sender},
-                                  stream);
+  sum_by_sender(graph, d_first, d_terms, 0, summed, stream);
   terms_backward(args, d_terms, runtime, stream);
 }
 

@@ -28,7 +28,7 @@ class PartsInTurn::Exchange final : public HaloExchange {
   /// Gradients of the rows that a part sent, in host memory; undefined: none.
   const Tensor& received(size_t part) const { return received_[part]; }
 
-  void forward(const Halo&, const Tensor& sent, const Tensor& ghosts) override {
+  std::unique_ptr<Flight> forward(const Halo&, const Tensor& sent, const Tensor& ghosts) override {
     check_stage(sent);
     const Part& part = parts_[current_];
     int64_t row = 0;
@@ -38,8 +38,9 @@ class PartsInTurn::Exchange final : public HaloExchange {
       copy_rows(nodes_of(owner), list_for(owner), ghosts.row_range(row, row + neighbour.ghosts));
       row += neighbour.ghosts;
     }
+    return nullptr;
   }
-  void backward(const Halo&, const Tensor& d_ghosts, const Tensor& d_sent) override {
+  std::unique_ptr<Flight> backward(const Halo&, const Tensor& d_ghosts, const Tensor& d_sent) override {
     int64_t row = 0;
     for (const Neighbour& neighbour : parts_[current_].neighbours) {
       if (neighbour.ghosts == 0) continue;
@@ -57,6 +58,7 @@ class PartsInTurn::Exchange final : public HaloExchange {
     }
     // Those that this part sent come when the others have computed.
     if (d_sent.bytes() > 0) std::memset(d_sent.raw(), 0, static_cast<size_t>(d_sent.bytes()));
+    return nullptr;
   }
 
  private:

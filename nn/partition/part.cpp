@@ -175,7 +175,9 @@ Graph part_graph(Runtime& runtime, const Part& part, size_t edge_set) {
 }
 
 Halo part_halo(Runtime& runtime, const Part& part, std::shared_ptr<HaloExchange> exchange) {
-  return make_halo(runtime, part.owned, part.neighbours, part.sent, std::move(exchange));
+  Halo halo = make_halo(runtime, part.owned, part.neighbours, part.sent, std::move(exchange));
+  halo.interior = part.interior;
+  return halo;
 }
 
 }  // namespace meshgrad

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "edge_case.h"
 
@@ -208,6 +209,74 @@ TEST_CASE("edge update with halo nodes, which send and never receive") {
       const EdgeUpdateBackward args = edge.backward(runtime, done, gradients);
       backend.kernels->message_passing.edge_backward(args, runtime, runtime.stream());
       check_backward(edge, args, gradients, edge.reference_gradients());
+    }
+  }
+}
+
+/// Inputs of an edge update in which the first 400 of 500 receivers have no edge from the 80 ghosts.
+EdgeCase case_with_border(Runtime& runtime, const EdgeShape& shape, DType dtype) {
+  RandomMatrices random(14);
+  reference::Edges edges = random_edges(random, 500, 3001);
+  edges.nodes = 580;
+  for (size_t e = 0; e < edges.senders.size(); ++e)
+    if (edges.receivers[e] >= 400 && e % 2 == 0) edges.senders[e] = static_cast<int32_t>(500 + e % 80);
+  EdgeCase edge(runtime, random, shape, edges, dtype);
+  edge.terms.nodes = random.normal(580, shape.node_width);  // off the grid, as above
+  edge.d_aggregate = random.normal(500, shape.mlp.out);
+  edge.d_edges_out = random.normal(edge.graph.edges, shape.mlp.out);
+  return edge;
+}
+
+TEST_CASE("edge update computes interior edges during an exchange of ghosts, with the same bits") {
+  for (const Backend& backend : backends()) {
+    if (backend.device.kind != DeviceKind::cpu) continue;
+    for (const DType dtype : backend.storage_types) {
+      for (const bool keep : {true, false}) {
+        CAPTURE(name_of(dtype));
+        Runtime runtime = backend.runtime(3);
+        const EdgeShape& shape = edge_shapes()[2];
+        const EdgeCase edge = case_with_border(runtime, shape, dtype);
+        const auto& kernels = backend.kernels->message_passing;
+        const EdgeUpdateForward expected = edge.forward(runtime, keep);
+        kernels.edge_forward(expected, runtime, runtime.stream());
+        EdgeUpdateForward args = edge.forward(runtime, keep);
+        const auto ghosts_of = [](const Tensor& nodes) { return nodes.row_range(500, 580); };
+        const auto first_row_equals = [](const Tensor& a, const Tensor& b) {
+          return std::memcmp(a.raw(), b.raw(), static_cast<size_t>(a.width() * size_of(a.dtype()))) == 0;
+        };
+        copy(unwritten(runtime, {80, shape.node_width}, dtype), ghosts_of(args.terms.nodes),
+             runtime.stream());
+        int calls = 0;
+        const GhostExchange fetch{400, [&] {
+                                    ++calls;
+                                    CHECK(first_row_equals(args.edges_out, expected.edges_out));
+                                    copy(ghosts_of(expected.terms.nodes), ghosts_of(args.terms.nodes),
+                                         runtime.stream());
+                                  }};
+        args.ghosts = &fetch;
+        kernels.edge_forward(args, runtime, runtime.stream());
+        CHECK(calls == 1);
+        check_equal_bits({{"edges_out", expected.edges_out}, {"aggregate", expected.aggregate}},
+                         {{"edges_out", args.edges_out}, {"aggregate", args.aggregate}});
+
+        RandomMatrices first(15), second(15);
+        const EdgeGradients whole(runtime, first, edge), split(runtime, second, edge);
+        const EdgeUpdateBackward at_once = edge.backward(runtime, expected, whole);
+        kernels.edge_backward(at_once, runtime, runtime.stream());
+        EdgeUpdateBackward back = edge.backward(runtime, args, split);
+        const GhostExchange send{400, [&] {
+                                   ++calls;
+                                   check_equal_bits({{"ghosts", ghosts_of(at_once.d_nodes)}},
+                                                    {{"ghosts", ghosts_of(back.d_nodes)}});
+                                   CHECK_FALSE(first_row_equals(back.d_edges, at_once.d_edges));
+                                 }};
+        back.ghosts = &send;
+        kernels.edge_backward(back, runtime, runtime.stream());
+        CHECK(calls == 2);
+        check_equal_bits(whole.all(), split.all());
+        check_equal_bits({{"d_edges", at_once.d_edges}, {"d_nodes", at_once.d_nodes}},
+                         {{"d_edges", back.d_edges}, {"d_nodes", back.d_nodes}});
+      }
     }
   }
 }
