@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <fstream>
 
 #include "simulated_ranks.h"
 #include "train/small_run.h"
@@ -146,6 +147,47 @@ TEST_CASE("ranks predict a mesh together, in the order of the data") {
     CHECK(got.dynamics->rollouts.back().fields.front().rmse ==
           doctest::Approx(expected.dynamics->rollouts.back().fields.front().rmse).epsilon(1e-4));
   });
+}
+
+TEST_CASE("a mesh is cut as a file says") {
+  const ScratchDirectory scratch;
+  const fs::path data = test::pack_waves(scratch.path, 7, 14, true), owners = scratch.path / "waves.part.3";
+  const auto write_owners = [&](int nodes, int ranks, const char* last = "") {
+    std::ofstream file(owners);
+    for (int i = 0; i < nodes; ++i) file << (i * 7 / 3) % ranks << "\n";
+    file << last;
+  };
+  const auto config_of = [&](const std::string& name) {
+    Config config = test::small_config(scratch.path, data);
+    config.run.dir = (scratch.path / name).string();
+    config.train.steps = 12;
+    config.train.log_every = 1;
+    return config;
+  };
+  const Config whole = config_of("whole");
+  test::train_here(whole);
+  Config config = config_of("given");
+  config.ranks.partition = MeshPartition::file;
+  config.ranks.partition_file = owners.string();
+  write_owners(49, 3);
+  train_in_parts(3, config);
+  CHECK(difference_of_losses(config, whole) < 2e-4);
+
+  const auto says = [&](const char* text) {
+    Config refused = config;
+    refused.run.dir = (scratch.path / "refused").string();
+    CHECK_THROWS_WITH(train_in_parts(3, refused), doctest::Contains(text));
+  };
+  write_owners(48, 3);
+  says("[ranks.partition_file] needed a line for each of 49 nodes, got 48");
+  write_owners(49, 4);
+  says("[ranks.partition_file] needed ranks from 0 to 2, got 3");
+  write_owners(48, 3, "1 2\n");
+  says("waves.part.3:49] needed the number of a rank, and nothing else, got \"1 2\"");
+  write_owners(48, 3, "-1");
+  says("waves.part.3:49]");
+  config.ranks.partition_file.clear();
+  says("[ranks.partition_file] needed a file");
 }
 
 TEST_CASE("keys that do not go with parts are refused") {

@@ -49,14 +49,15 @@ inline SquareRecord wave_record(int side, int64_t frames, double phase) {
   return record;
 }
 
-/// Packs 2 train, 1 valid and 1 test trajectories of waves into FOLDER/waves.mgd.
+/// Packs 2 train, 1 valid and 1 test trajectories of waves into FOLDER/waves.mgd; the second of the two on a
+/// larger mesh, unless all have one size.
 inline std::filesystem::path pack_waves(const std::filesystem::path& folder, int side = 7,
-                                        int64_t frames = 14) {
+                                        int64_t frames = 14, bool one_size = false) {
   const std::filesystem::path input = folder / "waves";
   std::filesystem::create_directories(input);
   write_meta(input, square_meta(frames));
-  write_bytes(input / "train.tfrecord",
-              tfrecord_of({wave_record(side, frames, 0.0), wave_record(side + 1, frames, 1.0)}));
+  write_bytes(input / "train.tfrecord", tfrecord_of({wave_record(side, frames, 0.0),
+                                                     wave_record(one_size ? side : side + 1, frames, 1.0)}));
   write_bytes(input / "valid.tfrecord", tfrecord_of({wave_record(side, frames, 2.0)}));
   write_bytes(input / "test.tfrecord", tfrecord_of({wave_record(side, frames, 3.0)}));
   ConvertOptions options;

@@ -6,7 +6,7 @@
 #include <meshgrad/train/cli/output.h>
 #include <meshgrad/train/cli/usage.h>
 #include <meshgrad/train/config/number.h>
-#include <meshgrad/train/planning/plan.h>
+#include <meshgrad/train/planning/part_plan.h>
 
 #include <fmt/format.h>
 
@@ -26,6 +26,7 @@ struct PlanCommand {
   std::optional<int64_t> nodes, edges;
   int dim = 2;
   std::vector<std::string> fields;
+  int64_t ranks = 1;
   bool json = false;
 };
 
@@ -57,15 +58,21 @@ int run(const PlanCommand& command, const GlobalOptions&) {
     throw invalid_argument("--device-memory", "a size with a unit", "\"" + command.device_memory + "\"",
                            "for example --device-memory 8GiB");
   }
-  const MemoryPlan plan =
-      plan_memory(config, {.mode = command.mode == "measured" ? PlanMode::measured : PlanMode::predicted,
-                           .device_memory = *bytes,
-                           .peaks = command.peaks,
-                           .mesh = mesh_of(command)});
-  if (command.json) {
-    print_result(to_json(plan));
+  const PlanOptions options{.mode = command.mode == "measured" ? PlanMode::measured : PlanMode::predicted,
+                            .device_memory = *bytes,
+                            .peaks = command.peaks,
+                            .mesh = mesh_of(command)};
+  const auto print = [&](const auto& plan) {
+    if (command.json) {
+      print_result(to_json(plan));
+    } else {
+      print_text(to_text(plan));
+    }
+  };
+  if (command.ranks > 1) {
+    print(plan_parts(config, options, command.ranks));
   } else {
-    print_text(to_text(plan));
+    print(plan_memory(config, options));
   }
   return kExitOk;
 }
@@ -106,6 +113,10 @@ void add_plan(CommandLine& line) {
                    "Components of a field; default: as many as dimensions; may be repeated")
       ->type_name("NAME=COMPONENTS")
       ->needs(nodes);
+  plan->add_option("--ranks", options->ranks,
+                   "Ranks that compute each mesh together (ranks.partition): memory and halo bytes of each")
+      ->check(whole_number(1, 65536))
+      ->capture_default_str();
   plan->add_option("--gpu", options->peaks, "GPU whose stated peaks the time is modelled from")
       ->type_name("a100|h100|h200")
       ->check(one_of(device_peak_names()))

@@ -33,7 +33,7 @@ enum class RolloutFormat : uint8_t { vtu };
 /// so that the sum does not depend on the number of ranks.
 enum class RankReduction : uint8_t { fast, ordered };
 /// Whether the ranks compute each mesh together, and how it is then cut into parts.
-enum class MeshPartition : uint8_t { none, rcb, metis };
+enum class MeshPartition : uint8_t { none, rcb, metis, file };
 
 struct RunConfig {
   std::string dir = "runs/default";
@@ -151,6 +151,7 @@ struct RanksConfig {
   int64_t timeout = 300;  ///< seconds
   RankReduction reduction = RankReduction::fast;
   MeshPartition partition = MeshPartition::none;
+  std::string partition_file;  ///< of MeshPartition::file
   int64_t parts_in_turn = 1;
 };
 

@@ -73,7 +73,7 @@ constexpr Choice kSegmentUnits[] = {is("block", SegmentUnit::block), is("frame",
 constexpr Choice kBoundaries[] = {is("data", RolloutBoundary::data), is("initial", RolloutBoundary::initial)};
 constexpr Choice kReductions[] = {is("fast", RankReduction::fast), is("ordered", RankReduction::ordered)};
 constexpr Choice kPartitions[] = {is("none", MeshPartition::none), is("rcb", MeshPartition::rcb),
-                                  is("metis", MeshPartition::metis)};
+                                  is("metis", MeshPartition::metis), is("file", MeshPartition::file)};
 constexpr Choice kFormats[] = {is("vtu", RolloutFormat::vtu)};
 
 template <auto Member>
@@ -349,8 +349,12 @@ constexpr ConfigKey kKeys[] = {
      "Order in which gradients are added: fast, or ordered sample by sample, for the same bits on any number "
      "of ranks"},
     {"ranks", "partition", choice<&Config::ranks, &RanksConfig::partition>(kPartitions), "",
-     "Computes each mesh on all ranks, in parts cut by recursive coordinate bisection or METIS; none: each "
-     "rank takes whole samples"},
+     "Computes each mesh on all ranks, in parts cut by recursive coordinate bisection, METIS or a file; "
+     "none: "
+     "each rank takes whole samples"},
+    {"ranks", "partition_file", TextKey{member<&Config::ranks, &RanksConfig::partition_file>()}, "",
+     "With ranks.partition = \"file\": a text file with the rank of each node, one a line, as METIS writes "
+     "it"},
     {"ranks", "parts_in_turn", IntegerKey{member<&Config::ranks, &RanksConfig::parts_in_turn>(), 1, 65536},
      "",
      "Parts of each mesh that one process computes in turn, for meshes that do not fit; values wait in host "

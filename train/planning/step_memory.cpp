@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/autograd/halo.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/train/planning/recompute.h>
 #include <meshgrad/train/planning/step_memory.h>
@@ -7,6 +8,7 @@
 #include <meshgrad/train/task/upload.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace meshgrad {
 namespace {
@@ -57,8 +59,7 @@ Recomputation recomputation_of(const Config& config, Device device, const Task& 
 }
 
 /// A step in memory that is not filled.
-void dry_run(Runtime& runtime, StepCache& steps, const BatchShape& shape) {
-  const BatchLayout layout = steps.layout(shape);
+void dry_run(Runtime& runtime, StepCache& steps, const BatchLayout& layout) {
   steps.run(layout, [&](const StoragePtr& to) {
     return to != nullptr ? to : device_batch_memory(runtime, layout.bytes());
   });
@@ -86,6 +87,38 @@ int last_class(const Config& config, const Dataset& dataset, const BatchClasses&
       {.nodes = mesh.nodes * config.train.batch, .edges = mesh.edges * config.train.batch});
 }
 
+/// Counts what would be sent.
+class DryExchange final : public HaloExchange {
+ public:
+  std::unique_ptr<Flight> forward(const Halo&, const Tensor& sent, const Tensor&) override {
+    bytes_ += sent.bytes();
+    return nullptr;
+  }
+  std::unique_ptr<Flight> backward(const Halo&, const Tensor& d_ghosts, const Tensor&) override {
+    bytes_ += d_ghosts.bytes();
+    return nullptr;
+  }
+  int64_t take_bytes() { return std::exchange(bytes_, 0); }
+
+ private:
+  int64_t bytes_ = 0;
+};
+
+/// Of a batch of `copies` of the part's mesh.
+std::shared_ptr<Halo> dry_halo(Runtime& runtime, const Part& part, int64_t copies,
+                               std::shared_ptr<HaloExchange> exchange) {
+  std::vector<Neighbour> neighbours = part.neighbours;
+  for (Neighbour& neighbour : neighbours) {
+    neighbour.sent *= copies;
+    neighbour.ghosts *= copies;
+  }
+  std::vector<int32_t> sent;
+  for (int64_t copy = 0; copy < copies; ++copy) sent.insert(sent.end(), part.sent.begin(), part.sent.end());
+  Halo halo = make_halo(runtime, copies * part.owned, std::move(neighbours), sent, std::move(exchange));
+  halo.interior = copies * part.interior;
+  return std::make_shared<Halo>(std::move(halo));
+}
+
 }  // namespace
 
 StepMemory StepProbe::predict(const Config& config, Batches batches) const {
@@ -100,19 +133,49 @@ StepMemory StepProbe::predict(const Config& config, Batches batches) const {
                   [](const std::string&) {});
   if (steps.captures()) {
     const int last = batches == Batches::largest ? 0 : last_class(config, dataset_, steps.classes());
-    for (int number = 0; number <= last; ++number) dry_run(runtime, steps, steps.classes().capacity(number));
+    for (int number = 0; number <= last; ++number)
+      dry_run(runtime, steps, steps.layout(steps.classes().capacity(number)));
     steps.update();
   } else {
     // Planned offsets are recorded in the second step, and used from the third on.
     const int count = config.memory.plan_steps ? 3 : 2;
     for (int step = 0; step < count; ++step) {
-      dry_run(runtime, steps, largest_batch(config, dataset_));
+      dry_run(runtime, steps, steps.layout(largest_batch(config, dataset_)));
       steps.update();
     }
   }
   StepMemory memory = memory_of(runtime, steps.offloaded_bytes());
   memory.messages = std::move(messages);
   return memory;
+}
+
+StepProbe::PartStep StepProbe::predict_part(const Config& config, const Part& part) const {
+  RuntimeOptions options = runtime_options(config, device_);
+  options.dry = true;
+  Runtime runtime(std::move(options));
+  const Task task = make_task(config, dataset_);
+  const Held held(runtime, config, task);
+  StepCache steps(runtime, config, task, held.model, held.optimizer, recomputation_of(config, device_, task),
+                  [](const std::string&) {});
+  const int64_t copies = config.train.batch;
+  BatchLayout layout =
+      steps.layout({copies * part.owned, copies * part.edge_sets.front().edges(), copies * part.ghosts()});
+  const auto exchange = std::make_shared<DryExchange>();
+  layout.set_halo(dry_halo(runtime, part, copies, exchange));
+  int64_t sent = 0;
+  const int count = config.memory.plan_steps ? 3 : 2;
+  for (int step = 0; step < count; ++step) {
+    dry_run(runtime, steps, layout);
+    steps.update();
+    sent = exchange->take_bytes();
+  }
+  return {memory_of(runtime, steps.offloaded_bytes()), sent};
+}
+
+TrajectoryView StepProbe::largest_trajectory(const Config& config) const {
+  const std::string& split = config.data.train_split;
+  return dataset_.trajectory(split,
+                             pick_trajectory(dataset_, split, std::greater<std::pair<int64_t, int64_t>>()));
 }
 
 StepMemory StepProbe::measure(const Config& config) const {

@@ -3,6 +3,7 @@
 // running it.
 #pragma once
 #include <meshgrad/engine/memory/stats.h>
+#include <meshgrad/nn/partition/part.h>
 #include <meshgrad/train/task/task.h>
 
 #include <string>
@@ -34,8 +35,16 @@ class StepProbe {
 
   /// Takes no memory on the device, which need not be there, also in a build without CUDA; milliseconds.
   StepMemory predict(const Config& config, Batches batches = Batches::all_classes) const;
+  struct PartStep {
+    StepMemory memory;
+    int64_t sent_bytes = 0;  ///< to neighbours, forward and backward, in one batch
+  };
+  /// As predict(), of a rank that computes this part of each mesh in a batch.
+  PartStep predict_part(const Config& config, const Part& part) const;
   /// Takes as much as the step, and as long. Throws OutOfMemory.
   StepMemory measure(const Config& config) const;
+  /// The first trajectory of the training split on the largest mesh.
+  TrajectoryView largest_trajectory(const Config& config) const;
   /// Samples of the largest mesh in one batch whose rows can still be numbered.
   int64_t most_samples(const Config& config) const;
 

@@ -9,12 +9,6 @@ namespace meshgrad {
 
 std::optional<MeshParts> make_mesh_parts(Runtime& runtime, const Config& config, Ranks& ranks) {
   const int64_t in_turn = config.ranks.parts_in_turn;
-  const MeshPartition method =
-      config.ranks.partition == MeshPartition::none ? MeshPartition::rcb : config.ranks.partition;
-  if (method == MeshPartition::metis && !metis_available()) {
-    throw config_error("ranks.partition", "\"none\" or \"rcb\" in a build without METIS", "\"metis\"",
-                       "use \"rcb\", or install libmetis-dev and build with -DMESHGRAD_METIS=ON");
-  }
   const bool over_ranks = config.ranks.partition != MeshPartition::none && !ranks.single();
   if (in_turn == 1 && !over_ranks) return std::nullopt;
   if (in_turn > 1 && !ranks.single()) {
@@ -34,8 +28,8 @@ std::optional<MeshParts> make_mesh_parts(Runtime& runtime, const Config& config,
     throw config_error("graphs", "\"off\" where meshes are cut into parts", "\"capture\"",
                        "set graphs = \"off\": a captured step cannot wait for other ranks");
   }
-  if (in_turn > 1) return std::optional<MeshParts>(std::in_place, runtime, method, in_turn);
-  return std::optional<MeshParts>(std::in_place, runtime, method, ranks);
+  if (in_turn > 1) return std::optional<MeshParts>(std::in_place, runtime, mesh_cut(config.ranks), in_turn);
+  return std::optional<MeshParts>(std::in_place, runtime, mesh_cut(config.ranks), ranks);
 }
 
 void run_in_turn(Runtime& runtime, const Task& task, const Model& model, const Optimizer& optimizer,

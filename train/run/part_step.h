@@ -10,7 +10,7 @@
 namespace meshgrad {
 
 /// What ranks.partition and ranks.parts_in_turn ask for; nothing where each mesh is computed whole. Throws
-/// ConfigError for keys that do not go together, and for METIS in a build without it.
+/// ConfigError for keys that do not go together, and what mesh_cut throws.
 std::optional<MeshParts> make_mesh_parts(Runtime& runtime, const Config& config, Ranks& ranks);
 
 /// Forward, loss and backward of a batch on the host, part after part: adds its gradients, and its loss to

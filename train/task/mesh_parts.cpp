@@ -3,11 +3,15 @@
 #include <meshgrad/engine/ranks/collectives.h>
 #include <meshgrad/engine/runtime.h>
 #include <meshgrad/nn/partition/in_turn.h>
+#include <meshgrad/train/io/owners_file.h>
 #include <meshgrad/train/task/mesh_parts.h>
 #include <meshgrad/train/task/unrolled_loss.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace meshgrad {
 namespace {
@@ -59,21 +63,57 @@ void write_rows_of_frames(const Tensor& from, int64_t nodes, const Part& part, c
 
 }  // namespace
 
-MeshParts::MeshParts(Runtime& runtime, MeshPartition method, Ranks& ranks)
-    : runtime_(runtime), method_(method), ranks_(&ranks), count_(ranks.size()) {}
+std::vector<int32_t> MeshCut::owners(const MeshView& mesh, int64_t parts) const {
+  if (method == MeshPartition::file) {
+    if (static_cast<int64_t>(given.size()) != mesh.nodes) {
+      throw config_error("ranks.partition_file", fmt::format("a line for each of {} nodes", mesh.nodes),
+                         fmt::format("{} in {}", given.size(), file),
+                         "all meshes of the data must have the file's nodes; else set ranks.partition = "
+                         "\"rcb\"");
+    }
+    const int32_t largest = given.empty() ? 0 : *std::max_element(given.begin(), given.end());
+    if (largest >= parts) {
+      throw config_error("ranks.partition_file", fmt::format("ranks from 0 to {}", parts - 1),
+                         fmt::format("{} in {}", largest, file),
+                         "start as many ranks as the file was made for, or cut the mesh again");
+    }
+    return given;
+  }
+  const SortedEdges edges{mesh.senders, mesh.receiver_offsets};
+  const std::vector<int32_t> weights = node_weights({&edges, 1}, mesh.nodes);
+  if (method == MeshPartition::metis) return metis_owners({&edges, 1}, weights, parts);
+  return bisect_coordinates(mesh.positions, mesh.dim, weights, parts);
+}
 
-MeshParts::MeshParts(Runtime& runtime, MeshPartition method, int64_t parts)
-    : runtime_(runtime), method_(method), count_(parts) {}
+MeshCut mesh_cut(const RanksConfig& config) {
+  MeshCut cut{.method = config.partition == MeshPartition::none ? MeshPartition::rcb : config.partition};
+  if (cut.method == MeshPartition::metis && !metis_available()) {
+    throw config_error("ranks.partition", "\"none\", \"rcb\" or \"file\" in a build without METIS",
+                       "\"metis\"",
+                       "use \"rcb\", or install libmetis-dev and build with -DMESHGRAD_METIS=ON");
+  }
+  if (cut.method == MeshPartition::file) {
+    cut.file = config.partition_file;
+    if (cut.file.empty()) {
+      throw config_error("ranks.partition_file", "a file, with ranks.partition = \"file\"", "none",
+                         "name the file that gpmetis wrote for this mesh, such as wing.graph.part.4");
+    }
+    cut.given = read_owners(cut.file);
+  }
+  return cut;
+}
+
+MeshParts::MeshParts(Runtime& runtime, MeshCut cut, Ranks& ranks)
+    : runtime_(runtime), cut_(std::move(cut)), ranks_(&ranks), count_(ranks.size()) {}
+
+MeshParts::MeshParts(Runtime& runtime, MeshCut cut, int64_t parts)
+    : runtime_(runtime), cut_(std::move(cut)), count_(parts) {}
 
 const std::vector<int32_t>& MeshParts::owners_of(const MeshView& mesh) {
   const auto found = owners_.find(mesh.index);
   if (found != owners_.end()) return found->second;
   if (owners_.size() >= kMostKnown) owners_.clear();
-  const SortedEdges edges{mesh.senders, mesh.receiver_offsets};
-  const std::vector<int32_t> weights = node_weights({&edges, 1}, mesh.nodes);
-  return owners_[mesh.index] = method_ == MeshPartition::metis
-                                   ? metis_owners({&edges, 1}, weights, count_)
-                                   : bisect_coordinates(mesh.positions, mesh.dim, weights, count_);
+  return owners_[mesh.index] = cut_.owners(mesh, count_);
 }
 
 MeshParts::Known& MeshParts::known(std::span<const MeshView> meshes, const GraphBatch& whole,

@@ -11,15 +11,30 @@
 
 #include <list>
 #include <map>
+#include <string>
+#include <vector>
 
 namespace meshgrad {
+
+/// How meshes are cut.
+struct MeshCut {
+  MeshPartition method = MeshPartition::rcb;
+  std::vector<int32_t> given;  ///< of MeshPartition::file: the rank of each node
+  std::string file;
+
+  /// The part of each node of a mesh, for that many parts. Throws ConfigError for a file that does not fit.
+  std::vector<int32_t> owners(const MeshView& mesh, int64_t parts) const;
+};
+/// What ranks.partition asks for; with "none", bisection. Reads the file, and throws its DataError; throws
+/// ConfigError for METIS in a build without it.
+MeshCut mesh_cut(const RanksConfig& config);
 
 class MeshParts {
  public:
   /// A part for each rank. References outlive it.
-  MeshParts(Runtime& runtime, MeshPartition method, Ranks& ranks);
+  MeshParts(Runtime& runtime, MeshCut cut, Ranks& ranks);
   /// This many parts, one after another in this process.
-  MeshParts(Runtime& runtime, MeshPartition method, int64_t parts);
+  MeshParts(Runtime& runtime, MeshCut cut, int64_t parts);
 
   int64_t count() const { return count_; }
   bool in_turn() const { return ranks_ == nullptr; }
@@ -46,7 +61,7 @@ class MeshParts {
   const std::vector<int32_t>& owners_of(const MeshView& mesh);
 
   Runtime& runtime_;
-  MeshPartition method_;
+  MeshCut cut_;
   Ranks* ranks_ = nullptr;
   int64_t count_;
   std::list<Known> known_;                          // most recently used first
