@@ -195,8 +195,9 @@ def difference(torch, model, plain, inputs):
         return float((model(*inputs) - expected).abs().max() / expected.abs().max())
 
 
-def prepare(torch, options):
-    """A function that runs one step, the parameter count, and the name of the model it was compared with."""
+def prepare(torch, options, wrap=lambda model: model):
+    """A function that runs one step, the parameter count, and the name of the model it was compared with. `wrap` gives
+    what is called instead of the model."""
     torch.manual_seed(0)
     device = options.device
     one, senders, receivers = mesh(options)
@@ -222,7 +223,7 @@ def prepare(torch, options):
     scales = kind == "cuda" and options.amp == "f16"
     scaler = (torch.amp.GradScaler(kind, enabled=scales) if hasattr(torch.amp, "GradScaler")
               else torch.cuda.amp.GradScaler(enabled=scales))
-    called = torch.compile(model) if options.compile else model
+    called = wrap(torch.compile(model) if options.compile else model)
 
     def forward():
         with torch.autocast(kind, dtype=amp if options.amp else torch.bfloat16, enabled=options.amp is not None):
