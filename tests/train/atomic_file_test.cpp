@@ -137,6 +137,21 @@ TEST_CASE("a killed writer leaves nothing, or what the next writer removes") {
   }
 }
 
+TEST_CASE("what killed writers left in a folder is removed, what a writer holds is not") {
+  const ScratchDirectory scratch;
+  write_file_atomically(scratch.path / ".a.tmp.3", "abandoned");
+  write_file_atomically(scratch.path / "a.tmp.3", "a user's");
+  AtomicFile held(scratch.path / "b", AtomicFile::Temporary::named);
+  remove_abandoned_files(scratch.path);
+  CHECK_FALSE(fs::exists(scratch.path / ".a.tmp.3"));
+  CHECK(fs::exists(scratch.path / "a.tmp.3"));
+  CHECK(fs::exists(scratch.path / ".b.tmp.0"));
+  held.write("new");
+  held.commit();
+  CHECK(read_text(scratch.path / "b") == "new");
+  remove_abandoned_files(scratch.path / "none");
+}
+
 TEST_CASE("only a regular file is replaced") {
   const ScratchDirectory scratch;
   write_file_atomically(scratch.path / "plain", "x");

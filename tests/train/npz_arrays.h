@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <map>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,22 @@ std::string npy(const char* descr, const std::string& shape, const std::vector<T
 }
 
 using NpzArrays = std::map<std::string, std::string>;
+
+/// first, first + 1, ...
+inline std::vector<float> counting(size_t count, float first = 0) {
+  std::vector<float> values(count);
+  std::iota(values.begin(), values.end(), first);
+  return values;
+}
+
+/// A square of two triangles, two of its nodes of type 6; u counts from `first` over the frames. Shapes of
+/// positions and cells begin with `leading`.
+inline NpzArrays square_arrays(size_t frames, float first = 0, const std::string& leading = "") {
+  return {{"mesh_pos", npy<float>("<f4", "(" + leading + "4, 2)", {0, 0, 1, 0, 1, 1, 0, 1})},
+          {"cells", npy<int32_t>("<i4", "(" + leading + "2, 3)", {0, 1, 2, 0, 2, 3})},
+          {"node_type", npy<int32_t>("<i4", "(4,)", {0, 0, 6, 6})},
+          {"u", npy<float>("<f4", "(" + std::to_string(frames) + ", 4, 1)", counting(4 * frames, first))}};
+}
 
 /// Writes the arrays, and returns the bytes of the file.
 inline std::string write_npz(const std::filesystem::path& path, const NpzArrays& arrays, bool compressed) {

@@ -16,18 +16,16 @@ using meshgrad::test::message_of;
 using meshgrad::test::npy;
 using meshgrad::test::NpzArrays;
 using meshgrad::test::ScratchDirectory;
+using meshgrad::test::square_arrays;
 using meshgrad::test::write_npz;
 
 namespace {
 
-// A square of two triangles, 3 frames; shapes as DeepMind has them.
+// Over 3 frames; shapes as DeepMind has them.
 NpzArrays square() {
-  std::vector<float> u(12);
-  for (size_t i = 0; i < u.size(); ++i) u[i] = static_cast<float>(i);
-  return {{"mesh_pos", npy<float>("<f4", "(1, 4, 2)", {0, 0, 1, 0, 1, 1, 0, 1})},
-          {"cells", npy<int32_t>("<i4", "(1, 2, 3)", {0, 1, 2, 0, 2, 3})},
-          {"node_type", npy<int32_t>("<i4", "(1, 4, 1)", {0, 0, 6, 6})},
-          {"u", npy<float>("<f4", "(3, 4, 1)", u)}};
+  NpzArrays arrays = square_arrays(3, 0, "1, ");
+  arrays["node_type"] = npy<int32_t>("<i4", "(1, 4, 1)", {0, 0, 6, 6});
+  return arrays;
 }
 
 RawTrajectory parse_archive(const std::string& file, const ArrayMap& map = {},

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "paths.h"
 #include "train/deepmind_folder.h"
@@ -16,29 +15,17 @@
 
 using namespace meshgrad;
 using meshgrad::test::contains;
+using meshgrad::test::counting;
 using meshgrad::test::message_of;
 using meshgrad::test::npy;
 using meshgrad::test::NpzArrays;
 using meshgrad::test::ScratchDirectory;
+using meshgrad::test::square_arrays;
 using meshgrad::test::write_npz;
 
 namespace {
 
 namespace fs = std::filesystem;
-
-std::vector<float> counting(size_t count) {
-  std::vector<float> values(count);
-  std::iota(values.begin(), values.end(), 0.0F);
-  return values;
-}
-
-// A square of two triangles with u over 5 frames.
-NpzArrays plain_square() {
-  return {{"mesh_pos", npy<float>("<f4", "(4, 2)", {0, 0, 1, 0, 1, 1, 0, 1})},
-          {"cells", npy<int32_t>("<i4", "(2, 3)", {0, 1, 2, 0, 2, 3})},
-          {"node_type", npy<int32_t>("<i4", "(4,)", {0, 0, 6, 6})},
-          {"u", npy<float>("<f4", "(5, 4, 1)", counting(20))}};
-}
 
 struct Converted {
   std::string error;
@@ -64,7 +51,7 @@ Converted convert_arrays(const NpzArrays& arrays, std::optional<CellKind> cells 
 }
 
 std::string with(const std::string& array, const std::string& content) {
-  NpzArrays arrays = plain_square();
+  NpzArrays arrays = square_arrays(5);
   arrays[array] = content;
   return convert_arrays(arrays).error;
 }
@@ -137,11 +124,11 @@ TEST_CASE("tetrahedra stay tetrahedra, also thin ones") {
 }
 
 TEST_CASE("a kind of cells that the data do not have is refused") {
-  CHECK(contains(convert_arrays(plain_square(), CellKind::quad).error,
+  CHECK(contains(convert_arrays(square_arrays(5), CellKind::quad).error,
                  "[cells] needed cells of 4 nodes, got 3 nodes a cell in 2-D"));
   CHECK(contains(convert_arrays(sheet(0), CellKind::hexahedron).error,
                  "[cells] needed cells of 8 nodes in 3-D, got 4"));
-  NpzArrays edges = plain_square();
+  NpzArrays edges = square_arrays(5);
   edges.erase("cells");
   edges["mesh_edge"] = npy<int32_t>("<i4", "(2, 3)", {0, 1, 2, 1, 2, 3});
   CHECK(contains(convert_arrays(edges, CellKind::triangle).error, "a.npz without cells"));
@@ -184,11 +171,11 @@ TEST_CASE("HDF5: rows of positions or node types that change are refused with th
 }
 
 TEST_CASE("doubtful places of a mesh are counted, with the first") {
-  NpzArrays arrays = plain_square();
+  NpzArrays arrays = square_arrays(5);
   CHECK(convert_arrays(arrays).report.warnings.empty());
   arrays["mesh_pos"] = npy<float>("<f4", "(4, 2)", {0, 0, 1, 0, 1, 1, 1, 0});
   CHECK(convert_arrays(arrays).warns("a.npz] nodes at the place of another node: 1, first nodes 1 and 3"));
-  arrays["mesh_pos"] = plain_square()["mesh_pos"];
+  arrays["mesh_pos"] = square_arrays(5)["mesh_pos"];
   arrays["cells"] = npy<int32_t>("<i4", "(3, 3)", {0, 1, 2, 0, 0, 1, 1, 1, 1});
   const Converted degenerate = convert_arrays(arrays);
   CHECK(degenerate.warns("a.npz] cells that repeat a node: 2, first cell 1"));
@@ -201,7 +188,7 @@ TEST_CASE("doubtful places of a mesh are counted, with the first") {
 }
 
 TEST_CASE("a triangle among quads repeats its last node; -1 says so") {
-  NpzArrays arrays = plain_square();
+  NpzArrays arrays = square_arrays(5);
   arrays["cells"] = npy<int32_t>("<i4", "(2, 4)", {0, 1, 2, 2, 0, 2, 3, 3});
   const Converted mixed = convert_arrays(arrays);
   CHECK(mixed.error == "");
@@ -214,7 +201,7 @@ TEST_CASE("a triangle among quads repeats its last node; -1 says so") {
 }
 
 TEST_CASE("arrays that are no fields are left out and listed") {
-  NpzArrays arrays = plain_square();
+  NpzArrays arrays = square_arrays(5);
   arrays["kappa"] = npy<double>("<f8", "()", {0.5});
   arrays["levels"] = npy<float>("<f4", "(3,)", {1, 2, 3});
   arrays["label"] = npy<int32_t>("<U2", "(1,)", {'a', 'b'});
@@ -232,7 +219,7 @@ TEST_CASE("arrays that are no fields are left out and listed") {
 }
 
 TEST_CASE("evenly spaced times give dt") {
-  NpzArrays arrays = plain_square();
+  NpzArrays arrays = square_arrays(5);
   arrays["times"] = npy<double>("<f8", "(5,)", {2.0, 2.25, 2.5, 2.75, 3.0});
   Converted converted = convert_arrays(arrays);
   CHECK(converted.report.dt == 0.25);
@@ -257,7 +244,7 @@ TEST_CASE("frames come first; the other order is refused where shapes tell") {
                  "got [4, 5, 2]; fix: move the axis of frames to the front"));
   CHECK(with("v", npy<float>("<f4", "(1, 4, 5)", counting(20))) == "");
   CHECK(with("v", npy<float>("<f4", "(4, 6)", counting(24))) == "");
-  NpzArrays arrays = plain_square();
+  NpzArrays arrays = square_arrays(5);
   arrays["u"] = npy<float>("<f4", "(4, 20)", counting(80));
   CHECK(convert_arrays(arrays).warns("u [4, 20] was read as 20 components in one frame; frames come first"));
   arrays["times"] = npy<float>("<f4", "(20,)", counting(20));
@@ -265,7 +252,7 @@ TEST_CASE("frames come first; the other order is refused where shapes tell") {
 }
 
 TEST_CASE("mesh_edge beside cells is said to be of no use") {
-  NpzArrays arrays = plain_square();
+  NpzArrays arrays = square_arrays(5);
   arrays["mesh_edge"] = npy<int32_t>("<i4", "(2, 1)", {0, 1});
   CHECK(convert_arrays(arrays).warns("a.npz] mesh_edge was not used: the sides of the cells are the edges"));
 }
@@ -279,7 +266,7 @@ TEST_CASE("names of fields have no control characters") {
 TEST_CASE("a trajectory of one split in another is named, at conversion and in the file") {
   const ScratchDirectory scratch;
   fs::create_directories(scratch.path / "data");
-  NpzArrays arrays = plain_square();
+  NpzArrays arrays = square_arrays(5);
   for (const char* name : {"a_train", "b_train", "c_test", "d_valid", "e_test"}) {
     const bool copy = name[0] == 'b' || name[0] == 'c' || name[0] == 'e';
     std::vector<float> u = counting(20);
@@ -307,7 +294,7 @@ TEST_CASE("a value that flattens the normaliser is named with its place") {
   const size_t frames = 50;
   std::vector<float> u(frames * 4);
   for (size_t i = 0; i < u.size(); ++i) u[i] = std::sin(static_cast<float>(i));
-  NpzArrays arrays = plain_square();
+  NpzArrays arrays = square_arrays(5);
   const auto with_value = [&](float value) {
     std::vector<float> values = u;
     values[17 * 4 + 3] = value;
@@ -318,7 +305,7 @@ TEST_CASE("a value that flattens the normaliser is named with its place") {
       "a.npz] field u has 1e+30 at frame 17, node 3, where 98 % of the values span 2"));
   CHECK(with_value(-4000.0F).warns("field u has -4000 at frame 17, node 3"));
   CHECK(with_value(1000.0F).report.warnings.empty());
-  CHECK(convert_arrays(plain_square()).report.warnings.empty());
+  CHECK(convert_arrays(square_arrays(5)).report.warnings.empty());
   // A source at one node of a field that is 0 elsewhere is no fault.
   std::ranges::fill(u, 0.0F);
   CHECK(with_value(1e6F).report.warnings.empty());

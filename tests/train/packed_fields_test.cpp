@@ -297,11 +297,16 @@ TEST_CASE("metadata of places, types and node types that do not exist is refused
     text.replace(text.find(from), from.size(), to);
     return message_of([&] { metadata_from_json(text, 2, "x"); });
   };
-  CHECK(contains(error("\"cell\"", "\"face\""), "unknown place \"face\""));
-  CHECK(contains(error("\"i64\"", "\"f64\""), "unknown dtype \"f64\""));
+  CHECK(contains(error("\"cell\"", "\"face\""), "[x] needed \"on\" of a field as one of node, "));
+  CHECK(contains(error("\"i64\"", "\"f64\""), "as one of f32, i32, i64, got \"f64\"; fix: "));
   CHECK(contains(error("\"node_types\": 3", "\"node_types\": 0"), "needed 1 to 65536 node types, got 0"));
   CHECK(contains(error("\"node_types\": 3", "\"node_types\": 65537"), "got 65537"));
-  CHECK(contains(error("\"on\"", "\"of\""), "metadata of a packed file"));
+  const std::string refused = "[x] needed the metadata of a packed file, got ";
+  CHECK(contains(error("\"on\"", "\"of\""), refused + "one without a key that it needs; fix: "));
+  CHECK(contains(error("\"dim\": 2", "\"dim\": {}"), refused + "a value of another type; fix: "));
+  CHECK(contains(error("\"fields\": [", "\"fields\": [,"), refused + "an error in line "));
+  CHECK(contains(error("\"dim\": 2", "\"dim\": 1e999"),
+                 refused + "a number beyond the range of a double; fix: "));
 }
 
 TEST_CASE("a node type that the metadata does not count is refused even with a right checksum") {

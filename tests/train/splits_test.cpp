@@ -18,23 +18,12 @@ using meshgrad::test::message_of;
 using meshgrad::test::npy;
 using meshgrad::test::NpzArrays;
 using meshgrad::test::ScratchDirectory;
+using meshgrad::test::square_arrays;
 using meshgrad::test::write_npz;
 
 namespace {
 
 namespace fs = std::filesystem;
-
-// A square of two triangles over 3 frames; u starts at `first`.
-NpzArrays square(float first, double dt = 0) {
-  std::vector<float> u(12);
-  for (size_t i = 0; i < u.size(); ++i) u[i] = first + static_cast<float>(i);
-  NpzArrays arrays{{"mesh_pos", npy<float>("<f4", "(4, 2)", {0, 0, 1, 0, 1, 1, 0, 1})},
-                   {"cells", npy<int32_t>("<i4", "(2, 3)", {0, 1, 2, 0, 2, 3})},
-                   {"node_type", npy<int32_t>("<i4", "(4,)", {0, 0, 6, 6})},
-                   {"u", npy<float>("<f4", "(3, 4, 1)", u)}};
-  if (dt != 0) arrays["dt"] = npy<double>("<f8", "()", {dt});
-  return arrays;
-}
 
 struct Folder {
   ScratchDirectory scratch;
@@ -48,7 +37,9 @@ struct Folder {
   }
   void add(const std::string& name, double dt = 0) {
     fs::create_directories((options.input / name).parent_path());
-    write_npz(options.input / name, square(next, dt), false);
+    NpzArrays arrays = square_arrays(3, next);
+    if (dt != 0) arrays["dt"] = npy<double>("<f8", "()", {dt});
+    write_npz(options.input / name, arrays, false);
     next += 100;
   }
   std::string error() const {
@@ -191,7 +182,7 @@ TEST_CASE("a dt that is no positive number is refused, and an earlier file stays
     Folder folder;
     folder.add("a.npz", 0.1);
     convert(folder.options);
-    NpzArrays arrays = square(0);
+    NpzArrays arrays = square_arrays(3);
     arrays["dt"] = npy<double>("<f8", "(1,)", {dt});
     write_npz(folder.options.input / "a.npz", arrays, false);
     CHECK(contains(folder.error(),

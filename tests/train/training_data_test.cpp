@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/run/data_warnings.h>
 #include <meshgrad/train/run/predictor.h>
 #include <meshgrad/train/run/training_data.h>
 
@@ -72,7 +73,13 @@ TEST_CASE("dt counts where it is known and time matters, offsets always") {
   const TrainingData read = training_data_from_json(to_json(written), "x");
   CHECK(read.dt == written.dt);
   CHECK(read.offsets == written.offsets);
-  CHECK_THROWS_AS(training_data_from_json("{}", "x"), DataError);
+  const auto refusal = [](const char* text) {
+    return message_of([&] { training_data_from_json(text, "x"); });
+  };
+  const std::string needed = "[x] needed a description of the training data, got ";
+  CHECK(contains(refusal("{}"), needed + "one without a key that it needs; fix: "));
+  CHECK(contains(refusal("{\n{"), needed + "an error in line 2; fix: "));
+  CHECK(contains(refusal(R"({"dt": "fast"})"), needed + "a value of another type; fix: "));
 }
 
 TEST_CASE("noise far from what changes is reported with both figures and the unit") {

@@ -10,6 +10,7 @@
 
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/data/packed_file.h>
+#include <meshgrad/train/io/json_fault.h>
 
 namespace meshgrad {
 namespace {
@@ -83,29 +84,31 @@ int small_number(const Json& json) {
   return static_cast<int>(std::min<int64_t>(whole_number(json), std::numeric_limits<int>::max()));
 }
 
-// The position of a name in a list of names.
-template <class Names, class Name>
-size_t position_of(const Names& names, const Name& name, const char* what) {
+// The position of a field's `key` in a list of names.
+template <class Names>
+size_t position_of(const Names& names, const Json& field, const char* key, std::string_view where) {
+  const std::string name = field.at(key).get<std::string>();
   for (size_t i = 0; i < std::size(names); ++i) {
     if (names[i] == name) return i;
   }
-  throw Json::other_error::create(501, fmt::format("unknown {} \"{}\"", what, name), nullptr);
+  throw data_error(where, fmt::format("\"{}\" of a field as one of {}", key, fmt::join(names, ", ")),
+                   "\"" + name + "\"", kConvertFix);
 }
 
-FieldInfo field_of(const Json& json, uint32_t version) {
+FieldInfo field_of(const Json& json, uint32_t version, std::string_view where) {
   FieldInfo field{json.at("name").get<std::string>(), small_number(json.at("components")),
                   json.at("dynamic").get<bool>(), json.at("unit").get<std::string>()};
   if (version == 1) return field;
   constexpr std::array<DType, 3> kDTypes{DType::f32, DType::i32, DType::i64};
   constexpr std::array<std::string_view, 3> kNames{name_of(DType::f32), name_of(DType::i32),
                                                    name_of(DType::i64)};
-  field.on = static_cast<FieldOn>(position_of(kFieldOnNames, json.at("on").get<std::string>(), "place"));
-  field.dtype = kDTypes[position_of(kNames, json.at("dtype").get<std::string>(), "dtype")];
+  field.on = static_cast<FieldOn>(position_of(kFieldOnNames, json, "on", where));
+  field.dtype = kDTypes[position_of(kNames, json, "dtype", where)];
   if (json.contains("offset")) field.offset = json["offset"].get<std::vector<double>>();
   return field;
 }
 
-PackedMetadata metadata_of(const Json& json, uint32_t version) {
+PackedMetadata metadata_of(const Json& json, uint32_t version, std::string_view where) {
   constexpr int64_t kNodeTypesOfVersion1 = 9;
   PackedMetadata metadata;
   metadata.version = version;
@@ -115,7 +118,7 @@ PackedMetadata metadata_of(const Json& json, uint32_t version) {
   metadata.statistics_split = json.at("statistics_split").get<std::string>();
   metadata.source = json.at("source").get<std::string>();
   if (json.contains("warnings")) metadata.warnings = json["warnings"].get<std::vector<std::string>>();
-  for (const Json& field : json.at("fields")) metadata.fields.push_back(field_of(field, version));
+  for (const Json& field : json.at("fields")) metadata.fields.push_back(field_of(field, version, where));
   for (const Json& split : json.at("splits")) {
     metadata.splits.push_back({split.at("name").get<std::string>(), whole_number(split.at("first")),
                                whole_number(split.at("count"))});
@@ -201,9 +204,9 @@ std::string metadata_to_json(const PackedMetadata& metadata) {
 PackedMetadata metadata_from_json(std::string_view text, uint32_t version, std::string_view where) {
   PackedMetadata metadata;
   try {
-    metadata = metadata_of(Json::parse(text), version);
+    metadata = metadata_of(Json::parse(text), version, where);
   } catch (const Json::exception& error) {
-    throw data_error(where, "the metadata of a packed file", error.what(), kConvertFix);
+    throw data_error(where, "the metadata of a packed file", json_fault(text, error), kConvertFix);
   }
   const bool fields_fit =
       std::all_of(metadata.fields.begin(), metadata.fields.end(), [](const FieldInfo& field) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arrays of a host application, which meshgrad borrows.
+// Arrays of a host application, in host memory, which meshgrad borrows. The function that takes one says for
+// how long, and throws InvalidArgument, or DataError of a mesh, when its size or its values do not fit.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -22,8 +23,9 @@ class Numbers {
   float > || std::is_same_v<std::ranges::range_value_t<Values>, double> Numbers(const Values& values)
       : Numbers(std::span(std::ranges::data(values), std::ranges::size(values))) {}
 
-  size_t size() const { return size_; }
-  bool wide() const { return wide_; }  ///< f64
+  size_t size() const { return size_; }  ///< numbers, of all rows
+  bool wide() const { return wide_; }    ///< f64
+  /// The numbers if they are f32, else nothing; doubles() likewise. Not copied.
   std::span<const float> floats() const { return {static_cast<const float*>(data_), wide_ ? 0 : size_}; }
   std::span<const double> doubles() const { return {static_cast<const double*>(data_), wide_ ? size_ : 0}; }
   double operator[](size_t i) const { return wide_ ? doubles()[i] : static_cast<double>(floats()[i]); }
@@ -34,7 +36,8 @@ class Numbers {
   bool wide_ = false;
 };
 
-/// f32 or f64 numbers to write.
+/// f32 or f64 numbers to write, row by row without gaps. Results are computed in f32: f64 receives the same
+/// values, without more digits.
 class WritableNumbers {
  public:
   WritableNumbers(std::span<float> values) : data_(values.data()), size_(values.size()) {}
@@ -59,7 +62,7 @@ class WritableNumbers {
   bool wide_ = false;
 };
 
-/// A mesh of the host application, by its cells or by its edges. Node numbers start at 0.
+/// A mesh of the host application, by its cells or by its edges: one of the two. Node numbers start at 0.
 struct MeshArrays {
   Numbers positions;                 ///< [nodes, dim], of the checkpoint's or configuration's dim
   std::span<const int32_t> cells{};  ///< [cells, nodes_per_cell]

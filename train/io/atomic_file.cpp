@@ -61,6 +61,9 @@ void check_replaceable(const std::filesystem::path& target) {
       link ? "name the file that the link points to, or remove the link" : "choose another file name");
 }
 
+/// Between the name of a target and the number of a temporary, which also begins with a dot.
+constexpr std::string_view kTemporary = ".tmp.";
+
 /// Removes a temporary whose writer was killed; false when a writer holds its lock.
 bool remove_abandoned(const std::string& name) {
   const int descriptor = ::open(name.c_str(), O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
@@ -110,7 +113,8 @@ bool AtomicFile::link_unnamed(const std::string& name) {
 void AtomicFile::take_name(bool (AtomicFile::*take)(const std::string&)) {
   for (int attempt = 0;; ++attempt) {
     std::string name =
-        (parent_of(target_) / fmt::format(".{}.tmp.{}", target_.filename().string(), attempt)).string();
+        (parent_of(target_) / fmt::format(".{}{}{}", target_.filename().string(), kTemporary, attempt))
+            .string();
     if (!(this->*take)(name) && !(remove_abandoned(name) && (this->*take)(name))) continue;
     temporary_ = std::move(name);
     return;
@@ -178,6 +182,14 @@ void AtomicFile::discard() noexcept {
 void AtomicFile::fail(std::string_view action, int error) {
   discard();
   throw data_error(target_.string(), action, std::generic_category().message(error), advice(error));
+}
+
+void remove_abandoned_files(const std::filesystem::path& folder) {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(".") && name.find(kTemporary) != name.npos) remove_abandoned(entry.path().string());
+  }
 }
 
 void write_file_atomically(const std::filesystem::path& target, std::span<const std::byte> content) {

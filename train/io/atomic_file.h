@@ -18,7 +18,7 @@ namespace meshgrad {
 ///
 /// Where the file system has no O_TMPFILE (NFS, some overlays), the temporary has that name from the start.
 /// The writer holds a lock (flock) on it: one without a lock was abandoned by a killed process, and is
-/// removed by the next writer of the same target.
+/// removed by the next writer of the same target, or by remove_abandoned_files.
 ///
 /// Every failure (no such directory, no permission, disk full, ...) is a DataError naming the target, the
 /// system's reason and the fix; so is a target that exists and is a folder, a link or a device: only regular
@@ -60,6 +60,9 @@ class AtomicFile {
   std::size_t size_ = 0;
   int descriptor_ = -1;
 };
+
+/// Removes what killed writers left in a folder, whatever the target; what a writer still holds stays.
+void remove_abandoned_files(const std::filesystem::path& folder);
 
 /// Replaces the content of a file in one step: AtomicFile, one write, commit.
 void write_file_atomically(const std::filesystem::path& target, std::string_view content);

@@ -31,7 +31,7 @@ MemoryRoom memory_room(const Config& config, Device device, int64_t device_memor
 /// even one fits. What a step takes is what is mapped for it: what the allocator keeps for reuse included.
 struct MemoryBudget {
   int64_t total = 0, context = 0;
-  int64_t parameters = 0, embeddings = 0, optimizer = 0, gradients = 0, teacher = 0;
+  int64_t parameters = 0, optimizer = 0, gradients = 0;
   int64_t activation = 0;  ///< of a step, whatever the batch; may be negative, as memory is not quite linear
   int64_t per_graph = 0;   ///< of one more sample
   int64_t available = 0;
@@ -39,7 +39,7 @@ struct MemoryBudget {
   int64_t max_batch = 0;
   PlanMode mode = PlanMode::predicted;
   int64_t fitting() const;  ///< batch_size, from the fields
-  int64_t fixed() const { return parameters + embeddings + optimizer + gradients + teacher; }
+  int64_t fixed() const { return parameters + optimizer + gradients; }
 };
 
 /// The budget of a configuration, whose train.batch does not matter. `correction` is added to predicted

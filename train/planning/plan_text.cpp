@@ -115,13 +115,20 @@ OrderedJson to_json(const std::optional<StepTime>& time) {
 }
 
 OrderedJson to_json(const MemoryBudget& budget) {
-  return {{"total", budget.total},           {"static", budget.fixed() + budget.context},
-          {"params", budget.parameters},     {"embed", budget.embeddings},
-          {"opt", budget.optimizer},         {"grad", budget.gradients},
-          {"teacher", budget.teacher},       {"context", budget.context},
-          {"activation", budget.activation}, {"per_graph", budget.per_graph},
-          {"available", budget.available},   {"max_batch", budget.max_batch},
-          {"batch_size", budget.batch_size}, {"mode", name_of(budget.mode)}};
+  return {{"total", budget.total},
+          {"static", budget.fixed() + budget.context},
+          {"params", budget.parameters},
+          {"embed", 0},
+          {"opt", budget.optimizer},
+          {"grad", budget.gradients},
+          {"teacher", 0},
+          {"context", budget.context},
+          {"activation", budget.activation},
+          {"per_graph", budget.per_graph},
+          {"available", budget.available},
+          {"max_batch", budget.max_batch},
+          {"batch_size", budget.batch_size},
+          {"mode", name_of(budget.mode)}};
 }
 
 }  // namespace
@@ -129,11 +136,11 @@ OrderedJson to_json(const MemoryBudget& budget) {
 std::string to_text(const MemoryBudget& b) {
   const auto mb = [](int64_t bytes) { return megabytes(bytes); };
   return fmt::format(
-      "MemoryBudget(total={}MB static={}MB [params={} embed={} opt={} grad={} teacher={} context={}] "
+      "MemoryBudget(total={}MB static={}MB [params={} embed=0.0 opt={} grad={} teacher=0.0 context={}] "
       "activation={}MB per_graph={}MB available={}MB max_batch={} batch_size={} mode={})",
-      mb(b.total), mb(b.fixed() + b.context), mb(b.parameters), mb(b.embeddings), mb(b.optimizer),
-      mb(b.gradients), mb(b.teacher), mb(b.context), mb(b.activation), mb(b.per_graph), mb(b.available),
-      b.max_batch, b.batch_size, name_of(b.mode));
+      mb(b.total), mb(b.fixed() + b.context), mb(b.parameters), mb(b.optimizer), mb(b.gradients),
+      mb(b.context), mb(b.activation), mb(b.per_graph), mb(b.available), b.max_batch, b.batch_size,
+      name_of(b.mode));
 }
 
 std::string to_text(const MemoryPlan& plan) {

@@ -32,8 +32,7 @@ struct Held {
 
   Held(Runtime& runtime, const Config& config, const Task& task)
       : model(make_model(runtime, config, task.sizes())),
-        optimizer(runtime, model.parameters, config.optimizer, config.train.clip_norm,
-                  learning_rate(config.schedule, config.optimizer.lr, config.train.steps)) {}
+        optimizer(runtime, model.parameters, config, config.train.steps) {}
 };
 
 StepMemory memory_of(Runtime& runtime, int64_t offloaded) {

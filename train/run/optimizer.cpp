@@ -43,6 +43,11 @@ std::string describe_schedule(const LearningRate& rate) {
                             rate.warmup_steps + rate.span);
 }
 
+Optimizer::Optimizer(Runtime& runtime, const ParameterSet& parameters, const Config& config,
+                     int64_t total_steps)
+    : Optimizer(runtime, parameters, config.optimizer, config.train.clip_norm,
+                learning_rate(config.schedule, config.optimizer.lr, total_steps), config.loss_scale.rule) {}
+
 Optimizer::Optimizer(Runtime& runtime, const ParameterSet& parameters, const OptimizerConfig& config,
                      double clip_norm, const LearningRate& rate, const LossScaleRule& loss_scale)
     : stream_(runtime.stream()),

@@ -21,6 +21,9 @@ class Optimizer {
   /// With parameters stored in f16 the loss is scaled. Throws InvalidArgument before they are allocated.
   Optimizer(Runtime& runtime, const ParameterSet& parameters, const OptimizerConfig& config, double clip_norm,
             const LearningRate& rate, const LossScaleRule& loss_scale = {});
+  /// With all of a configuration that concerns it: optimizer, schedule over `total_steps`, train.clip_norm,
+  /// loss_scale.
+  Optimizer(Runtime& runtime, const ParameterSet& parameters, const Config& config, int64_t total_steps);
 
   /// Adds a batch's loss (f64 [1]) to the window of `window_weight` (f64 [1]) loss terms; returns the seed of
   /// its backward pass. A weight of 0, of a mask of zeros, throws InvalidArgument on the CPU; on a GPU step()

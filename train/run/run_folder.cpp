@@ -52,13 +52,7 @@ void RunFolder::create(const Config& config) {
 
 void RunFolder::reopen() {
   lock_ = FolderLock(dir_);
-  std::error_code ignored;
-  for (const fs::path& folder : {dir_, checkpoints()}) {
-    for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-      const std::string name = entry.path().filename().string();
-      if (name.starts_with(".") && name.find(".tmp.") != std::string::npos) fs::remove(entry.path(), ignored);
-    }
-  }
+  for (const fs::path& folder : {dir_, checkpoints()}) remove_abandoned_files(folder);
 }
 
 void RunFolder::write_config(const Config& config) const {

@@ -2,13 +2,12 @@
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/ranks/collectives.h>
 #include <meshgrad/train/config/text.h>
-#include <meshgrad/train/data/quiet_split.h>
+#include <meshgrad/train/run/data_warnings.h>
 #include <meshgrad/train/run/make_model.h>
 #include <meshgrad/train/run/non_finite.h>
 #include <meshgrad/train/run/precision.h>
 #include <meshgrad/train/run/resume_check.h>
 #include <meshgrad/train/run/trainer.h>
-#include <meshgrad/train/run/training_data.h>
 #include <meshgrad/train/run/validation.h>
 
 #include <fmt/format.h>
@@ -99,25 +98,13 @@ TrainResult Trainer::stopped() {
 void Trainer::start() {
   if (ranks_.first()) {
     folder_.create(config_);
-    warn_of_data();
+    for (const std::string& warning : data_warnings(task_.dataset(), config_)) message("warning: " + warning);
   }
   allocate();
   if (!ranks_.first()) return;
   folder_.write_config(config_);
   folder_.write_environment(options_.command, runtime_.device());
   log_.emplace(runtime_, folder_.path(), std::nullopt);
-}
-
-void Trainer::warn_of_data() const {
-  for (const std::string& warning : task_.dataset().warnings()) message("warning: " + warning);
-  for (const std::string& warning : noise_warnings(task_.dataset(), config_)) message("warning: " + warning);
-  for (const std::string& warning : scale_warnings(task_.dataset(), config_)) message("warning: " + warning);
-  if (config_.train.validate_every > 0 && task_.least_frames() > 1) {
-    const std::string& split = config_.data.valid_split;
-    const NodeTypeSet types(std::span(config_.data.predicted_types));
-    if (const auto quiet = quiet_split(task_.dataset(), split, config_.data.targets, types))
-      message(quiet_split_warning(split, *quiet));
-  }
 }
 
 /// Otherwise they would add gradients of different things, or wait for each other for ever.
@@ -185,9 +172,7 @@ void Trainer::describe_ranks() {
 /// What the run holds on the device.
 void Trainer::allocate() {
   model_.parameters.allocate(runtime_, config_.precision, static_cast<uint64_t>(config_.run.seed));
-  optimizer_.emplace(runtime_, model_.parameters, config_.optimizer, config_.train.clip_norm,
-                     learning_rate(config_.schedule, config_.optimizer.lr, loader_.total_steps()),
-                     config_.loss_scale.rule);
+  optimizer_.emplace(runtime_, model_.parameters, config_, loader_.total_steps());
   steps_.emplace(runtime_, config_, task_, model_, *optimizer_, same_on_all_ranks(choose_(task_, model_)),
                  [this](const std::string& text) { message(text); });
 }

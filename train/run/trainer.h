@@ -30,7 +30,6 @@ class Trainer {
 
  private:
   void start();
-  void warn_of_data() const;
   void resume();
   void allocate();
   void check_same_on_all_ranks();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/nn/normalizer.h>
+#include <meshgrad/train/io/json_fault.h>
 #include <meshgrad/train/run/training_data.h>
 
 #include <algorithm>
@@ -77,7 +77,7 @@ TrainingData training_data_from_json(std::string_view text, std::string_view whe
       throw data_error(where, "2 or 3 dimensions and fields of components", "others", kOther);
     return data;
   } catch (const nlohmann::json::exception& error) {
-    throw data_error(where, "a description of the training data", error.what(), kOther);
+    throw data_error(where, "a description of the training data", json_fault(text, error), kOther);
   }
 }
 
@@ -97,59 +97,6 @@ void check_training_data(const std::string& checkpoint, const TrainingData& trai
                    fmt::format("the {} that {} was trained with", offset_text(trained.offsets), checkpoint),
                    offset_text(here.offsets),
                    "convert training and test data together, so that they share them");
-}
-
-std::vector<std::string> noise_warnings(const Dataset& dataset, const Config& config) {
-  std::vector<std::string> warnings;
-  const double noise = config.train.noise;
-  if (config.task.name != TaskName::mesh_dynamics || noise <= 0) return warnings;
-  const bool second = config.data.predict == Prediction::second_change;
-  for (const std::string& name : config.data.targets) {
-    const FieldInfo& field = dataset.field(name);
-    const FieldStatistics stats =
-        dataset.field_stats(name, NodeTypeSet(std::span(config.data.predicted_types)),
-                            second ? Quantity::second_change : Quantity::change);
-    double variance = 0;
-    for (const double deviation : stats.std) variance += deviation * deviation;
-    const double change = std::sqrt(variance / static_cast<double>(std::max<size_t>(stats.std.size(), 1)));
-    if (change <= 0 || (noise >= 0.01 * change && noise <= change)) continue;
-    const std::string unit = field.unit.empty() ? "" : " " + field.unit;
-    warnings.push_back(
-        fmt::format("train.noise is {:.3g}{}, {:.2g} times the standard deviation of {}'s {} over a frame, "
-                    "{:.3g}{}; 0.01 to 1 "
-                    "times is usual",
-                    noise, unit, noise / change, name, second ? "second change" : "change", change, unit));
-  }
-  return warnings;
-}
-
-std::vector<std::string> scale_warnings(const Dataset& dataset, const Config& config) {
-  std::vector<std::string> warnings;
-  const auto check = [&](const std::string& what, const std::vector<double>& deviations,
-                         const std::string& fix) {
-    const double largest = deviations.empty() ? 0.0 : *std::max_element(deviations.begin(), deviations.end());
-    if (largest <= 0 || largest > Normalizer::kSmallestDeviation) return;
-    warnings.push_back(
-        fmt::format("{} a standard deviation of only {:.2g}; values that vary by less than {:g} count as "
-                    "constant and are not normalised: {}",
-                    what, largest, Normalizer::kSmallestDeviation, fix));
-  };
-  check("mesh_pos: distances have", dataset.edge_stats().std, "give positions in a smaller unit");
-  const std::string unit = "save the field in a smaller unit";
-  for (const std::string& name : config.data.inputs)
-    check(name + " has", dataset.field_stats(name, NodeTypeSet::all(), Quantity::value).std, unit);
-  const bool dynamics = config.task.name == TaskName::mesh_dynamics;
-  if (dynamics && config.train.noise > Normalizer::kSmallestDeviation) return warnings;
-  const bool second = config.data.predict == Prediction::second_change;
-  const Quantity quantity = !dynamics ? Quantity::value : second ? Quantity::second_change : Quantity::change;
-  for (const std::string& name : config.data.targets) {
-    const NodeTypeSet types(std::span(config.data.predicted_types));
-    check(name + (!dynamics ? " has"
-                  : second  ? "'s second change has"
-                            : "'s change over a frame has"),
-          dataset.field_stats(name, types, quantity).std, unit);
-  }
-  return warnings;
 }
 
 }  // namespace meshgrad

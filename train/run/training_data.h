@@ -30,12 +30,4 @@ TrainingData training_data_from_json(std::string_view text, std::string_view whe
 void check_training_data(const std::string& checkpoint, const TrainingData& trained, const Dataset& dataset,
                          const Config& config);
 
-/// A line for each target of mesh_dynamics whose change has a standard deviation that `train.noise` is not
-/// within 0.01 to 1 times of. Without noise there is none.
-std::vector<std::string> noise_warnings(const Dataset& dataset, const Config& config);
-
-/// A line for the distances, each input and each target that vary, but by less than what a Normalizer takes
-/// for a constant: they would reach the model almost as zeros.
-std::vector<std::string> scale_warnings(const Dataset& dataset, const Config& config);
-
 }  // namespace meshgrad

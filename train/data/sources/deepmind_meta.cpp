@@ -11,6 +11,7 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/data/sources/deepmind_meta.h>
 #include <meshgrad/train/data/sources/trajectory_source.h>
+#include <meshgrad/train/io/json_fault.h>
 
 namespace meshgrad {
 namespace {
@@ -133,13 +134,9 @@ DeepmindMeta parse_deepmind_meta(std::string_view json, std::string_view where, 
   Json parsed;
   try {
     parsed = Json::parse(json);
-  } catch (const Json::parse_error& error) {
-    const std::string_view before = json.substr(0, std::min(error.byte, json.size()));
-    throw data_error(where, "JSON",
-                     fmt::format("an error in line {}", 1 + std::count(before.begin(), before.end(), '\n')),
+  } catch (const Json::exception& error) {
+    throw data_error(where, "JSON", json_fault(json, error),
                      "correct the file, or take the one that came with the data");
-  } catch (const Json::out_of_range&) {
-    throw data_error(where, "JSON", "a number beyond the range of a double", "correct the file");
   }
   return meta_of(parsed, where, warn);
 }
