@@ -105,7 +105,7 @@ target_link_libraries(meshgrad PRIVATE ${gpu_packages})
 
 # Pages: HTML, style sheets and scripts of each as one string in the library.
 file(GLOB page_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/train/report/page/*)
-foreach(page IN ITEMS Memory Report)
+foreach(page IN ITEMS Memory Report Check)
   string(TOLOWER ${page} name)
   set(page_source ${PROJECT_BINARY_DIR}/${name}_page.cpp)
   add_custom_command(OUTPUT ${page_source}

@@ -49,9 +49,20 @@ void check_command_fails(const std::string& arguments, int code, const std::stri
 }
 
 TEST_CASE("help and version are results") {
-  const std::string commands[] = {
-      "",       "convert", "config", "config default", "config effective", "config schema", "config docs",
-      "verify", "info",    "plan"};
+  const std::string commands[] = {"",
+                                  "convert",
+                                  "config",
+                                  "config default",
+                                  "config effective",
+                                  "config schema",
+                                  "config docs",
+                                  "config preset",
+                                  "config import",
+                                  "verify",
+                                  "info",
+                                  "plan",
+                                  "check",
+                                  "init"};
   for (const std::string& command : commands) {
     CAPTURE(command);
     const Captured outcome = run(command + " --help");
@@ -73,12 +84,12 @@ TEST_CASE("a wrong command line exits 2 and says what was meant") {
   CHECK(alone.code == 2);
   CHECK(alone.err.empty());
   check_has(alone.out, "Usage: meshgrad");
-  check_command_fails("-q", 2, "[command] needed convert|train|");
+  check_command_fails("-q", 2, "[command] needed convert|check|init|train|");
   check_command_fails("confg", 2, "did you mean \"config\"?");
   check_command_fails("convert in -o out.mgd --unit velocity", 2,
                       "[--unit] needed FIELD=UNIT, got \"velocity\"");
   check_command_fails("frobnicate", 2, "got \"frobnicate\"; fix: see `meshgrad --help`");
-  check_command_fails("config", 2, "[config] needed default|effective|schema|docs, got none");
+  check_command_fails("config", 2, "[config] needed default|effective|preset|import|schema|docs, got none");
   check_command_fails("config efective", 2, "did you mean \"effective\"?");
   check_command_fails("config default --sett train.batch=3", 2, "did you mean --set?");
   check_command_fails("info --jsn", 2, "did you mean --json?");

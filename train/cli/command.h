@@ -59,6 +59,8 @@ void on_run(CLI::App& command, CommandLine& line, std::shared_ptr<Options> optio
 }
 
 void add_convert(CommandLine& line);
+void add_check(CommandLine& line);
+void add_init(CommandLine& line);
 void add_train(CommandLine& line);
 void add_evaluate(CommandLine& line);
 void add_rollout(CommandLine& line);

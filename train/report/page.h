@@ -9,6 +9,7 @@ namespace meshgrad {
 
 extern const std::string_view kMemoryPage;  ///< train/report/page/memory.html
 extern const std::string_view kReportPage;  ///< train/report/page/report.html
+extern const std::string_view kCheckPage;   ///< train/report/page/check.html
 
 /// `page` with `json`, which must be valid JSON in UTF-8, in its element #data. No string in it can end that
 /// element or start another.

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <meshgrad/engine/byte_size.h>
+#include <meshgrad/engine/error.h>
+#include <meshgrad/train/config/config_table.h>
+#include <meshgrad/train/config/text.h>
+#include <meshgrad/train/planning/config_check.h>
+#include <meshgrad/train/run/training_data.h>
+
+#include <algorithm>
+
+namespace meshgrad {
+namespace {
+
+using Severity = Finding::Severity;
+
+void describe_columns(const Task& task, const Config& config, ConfigSummary& summary) {
+  const bool dynamics = config.task.name == TaskName::mesh_dynamics;
+  const bool second = dynamics && config.data.predict == Prediction::second_change;
+  const MeshInputs& inputs = task.inputs();
+  for (const MeshInputs::Input& input : inputs.inputs()) {
+    const bool change = second && input.target_column >= 0;
+    summary.node_inputs.push_back(
+        {(change ? "last change of " : "") + input.field.name, input.field.components});
+  }
+  summary.node_inputs.push_back({"node type, one-hot", config.data.node_types});
+  summary.edge_inputs = {{"relative position", task.dataset().dim()}, {"distance", 1}};
+  const std::string quantity = !dynamics ? "" : second ? "second change of " : "change of ";
+  for (const FieldInfo& target : inputs.targets())
+    summary.outputs.push_back({quantity + target.name, target.components});
+}
+
+/// Samples of a split; trajectories that have none are a finding.
+int64_t count_samples(const Task& task, const std::string& split, std::vector<Finding>& findings) {
+  const Dataset& dataset = task.dataset();
+  int64_t samples = 0, without = 0;
+  std::string first;
+  for (int64_t i = 0; i < dataset.size(split); ++i) {
+    const int64_t here = task.sample_frames(dataset.frames(split, i)).size();
+    samples += here;
+    if (here > 0 || without++ > 0) continue;
+    first = std::string(dataset.trajectory(split, i).name());
+  }
+  if (samples == 0) {
+    findings.push_back({Severity::error, "split " + split, "no trajectory has a sample",
+                        fmt::format("a sample needs {} in a row", counted(task.least_frames(), "frame")),
+                        "use task.name = \"steady_field\" for data without time, or longer trajectories"});
+  } else if (without > 0) {
+    findings.push_back(
+        {Severity::warning, fmt::format("{} in split {}", first, split),
+         fmt::format("{} too short for a sample", counted(without, "trajectory is", "trajectories are")),
+         fmt::format("they are not used: a sample needs {} in a row", counted(task.least_frames(), "frame")),
+         "leave them out, or lower unroll.steps"});
+  }
+  return samples;
+}
+
+void check_types(const Dataset& dataset, const DataConfig& data, std::vector<Finding>& findings) {
+  const std::vector<double>& counts = dataset.node_type_counts();
+  const auto count = [&](int64_t type) {
+    return static_cast<size_t>(type) < counts.size() ? counts[static_cast<size_t>(type)] : 0;
+  };
+  double predicted = 0;
+  std::vector<std::string> absent, present;
+  for (const int64_t type : data.predicted_types) {
+    predicted += count(type);
+    if (count(type) == 0) absent.push_back(fmt::format("{}", type));
+  }
+  for (size_t type = 0; type < counts.size(); ++type) {
+    if (counts[type] > 0) present.push_back(fmt::format("{}", type));
+  }
+  const std::string remedy = fmt::format("set data.predicted_types; the data has {}", listed(present));
+  if (predicted == 0) {
+    findings.push_back({Severity::error, "data.predicted_types",
+                        "no node of the training split has such a type",
+                        "the loss has no terms, so that nothing is learned", remedy});
+  } else if (!absent.empty()) {
+    findings.push_back({Severity::note, "data.predicted_types",
+                        fmt::format("the training split has no node of type {}", listed(absent)),
+                        "no harm here; in other data such nodes would be predicted untrained", remedy});
+  }
+}
+
+void check_memory(const Config& config, ConfigSummary& summary) {
+  try {
+    summary.memory = plan_memory(config, {});
+  } catch (const ConfigError& error) {
+    summary.findings.push_back({Severity::note, "run.device",
+                                "memory was not checked: " + std::string(error.what()), "a step may not fit",
+                                "run this check where you train, or see meshgrad plan"});
+    return;
+  }
+  const MemoryPlan& plan = *summary.memory;
+  if (plan.fits) return;
+  std::string remedy = "a smaller model, or smaller meshes";
+  if (!plan.changes.empty()) remedy = plan.changes.front().line();
+  if (plan.recommended >= 0) remedy = "set " + plan.choices[static_cast<size_t>(plan.recommended)].settings;
+  summary.findings.push_back({Severity::error, "memory",
+                              fmt::format("a step of batch {} needs {:.0f} MiB of {:.0f} that it may use",
+                                          plan.batch, mebibytes(plan.step.reserved), mebibytes(plan.usable)),
+                              "training ends in its first steps", remedy + "; meshgrad plan shows more"});
+}
+
+}  // namespace
+
+ConfigSummary check_config(const Config& config, const Dataset& dataset) {
+  ConfigSummary summary;
+  const Task task = make_task(config, dataset);
+  summary.task = config.task.name == TaskName::mesh_dynamics ? "mesh_dynamics" : "steady_field";
+  describe_columns(task, config, summary);
+  summary.train_samples = count_samples(task, config.data.train_split, summary.findings);
+  if (config.train.validate_every > 0)
+    summary.valid_samples = count_samples(task.for_validation(), config.data.valid_split, summary.findings);
+  check_types(dataset, config.data, summary.findings);
+  for (const std::string& warning : noise_warnings(dataset, config)) {
+    summary.findings.push_back({Severity::warning, "train.noise", warning,
+                                "too little does not stop errors of a rollout from growing, too much hides "
+                                "what is to be learned",
+                                "set train.noise to 0.1 to 0.5 times that deviation"});
+  }
+  for (const std::string& warning : scale_warnings(dataset, config)) {
+    summary.findings.push_back({Severity::warning, "scale", warning, "such values reach the model as zeros",
+                                "convert the data in a smaller unit"});
+  }
+  if (summary.train_samples > 0) check_memory(config, summary);
+  sort_findings(summary.findings);
+  return summary;
+}
+
+}  // namespace meshgrad
