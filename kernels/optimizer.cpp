@@ -38,6 +38,7 @@ void kernels::optimizer_update(const OptimizerUpdate& args, const Stream& stream
   if (adam || args.settings.momentum != 0.0)
     check_tensor(kOp, "first_moment", args.first_moment, dtype, flat);
   if (adam) check_tensor(kOp, "second_moment", args.second_moment, dtype, flat);
+  if (args.average.defined()) check_tensor(kOp, "average", args.average, dtype, flat);
   if (args.storage.defined()) {
     const DType stored = args.storage.dtype() == DType::bf16 ? DType::bf16 : DType::f16;
     check_tensor(kOp, "storage", args.storage, stored, flat);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // optimizer: the end of a step, without the host reading device memory: the rules of step_state.h, and one
-// fused pass over the flat parameter arena: unscale, clip, update, write the 16-bit copy, clear the
-// gradients. Adam: Kingma, Ba 2015, algorithm 1 with bias correction; AdamW: Loshchilov, Hutter 2019 (decay
-// decoupled from the gradient); SGD with heavy-ball momentum. Weight decay of Adam and SGD is added to the
-// gradient.
+// fused pass over the flat parameter arena: unscale, clip, update, write the 16-bit copy, add to the moving
+// average, clear the gradients. Adam: Kingma, Ba 2015, algorithm 1 with bias correction; AdamW: Loshchilov,
+// Hutter 2019 (decay decoupled from the gradient); SGD with heavy-ball momentum. Weight decay of Adam and SGD
+// is added to the gradient.
 #pragma once
 #include <meshgrad/engine/tensor.h>
 #include <meshgrad/kernels/step_state.h>
@@ -42,6 +42,7 @@ struct OptimizerUpdate {
   Tensor first_moment;   ///< Adam: m. SGD: the momentum buffer, or undefined when momentum = 0
   Tensor second_moment;  ///< Adam: v
   Tensor storage;        ///< f16 or bf16: the rounded copy for forward and backward; or undefined
+  Tensor average;        ///< exponential moving average of the parameters (average_keep); or undefined
 };
 
 struct OptimizerKernels {

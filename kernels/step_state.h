@@ -38,15 +38,22 @@ struct LossScaleRule {
 };
 
 enum class OptimizerKind : uint8_t { adam, adamw, sgd };
-enum class RateCurve : uint8_t { constant, exponential, cosine };
+enum class RateCurve : uint8_t { constant, exponential, cosine, step };
 
 /// Learning rate schedule: a linear warm-up, then a curve from `peak` to `last`, over `span` updates in all.
+/// With `restart_every` the curve begins again after as many updates, and each time after restart_growth
+/// times as many (Loshchilov, Hutter 2017, "SGDR"). `step` multiplies by step_factor every `step_every`
+/// updates.
 struct LearningRate {
   RateCurve curve = RateCurve::constant;
   double peak = 0.0;
   double last = 0.0;
   int64_t warmup_steps = 0;
   int64_t span = 1;
+  int64_t restart_every = 0;  ///< updates; 0: no restarts
+  double restart_growth = 1.0;
+  int64_t step_every = 1;
+  double step_factor = 1.0;
 };
 
 struct OptimizerSettings {
@@ -54,7 +61,8 @@ struct OptimizerSettings {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.0, momentum = 0.0;
   double clip_norm = 0.0;  ///< gradients are scaled by min(1, clip_norm / (norm + 1e-6)); 0: no clipping
   LearningRate rate;
-  bool scale_loss = false;  ///< adapt StepState::loss_scale by `loss_scale`; otherwise it is constant
+  double average_decay = 0.0;  ///< of OptimizerUpdate::average
+  bool scale_loss = false;     ///< adapt StepState::loss_scale by `loss_scale`; otherwise it is constant
   LossScaleRule loss_scale = {};
 };
 
@@ -109,12 +117,38 @@ MESHGRAD_HOST_DEVICE static inline double scale_after_clean(const LossScaleRule&
   return more < rule.cap ? more : rule.cap;
 }
 
-/// The learning rate of update `step`, counted from 0. The last update of the span has exactly `last`.
+/// Moves `step`, counted from the first update of the first cycle, to its place in its own cycle; returns
+/// that cycle's length.
+MESHGRAD_HOST_DEVICE static inline int64_t restarted(const LearningRate& r, int64_t& step) {
+  if (r.restart_growth <= 1.0) {
+    step %= r.restart_every;
+    return r.restart_every;
+  }
+  auto length = static_cast<double>(r.restart_every);
+  while (step >= static_cast<int64_t>(length)) {
+    step -= static_cast<int64_t>(length);
+    length *= r.restart_growth;
+  }
+  return static_cast<int64_t>(length);
+}
+
+/// The part of the average that stays at an update. Early updates replace more of it, so that it forgets the
+/// initial weights: min(decay, (1 + t) / (10 + t)) after t updates, as in TensorFlow.
+MESHGRAD_HOST_DEVICE static inline double average_keep(double decay, int64_t updates) {
+  const auto t = static_cast<double>(updates);
+  const double early = (1.0 + t) / (10.0 + t);
+  return early < decay ? early : decay;
+}
+
+/// The learning rate of update `step`, counted from 0. The last update of the span (of each cycle, with
+/// restarts) has exactly `last`.
 MESHGRAD_HOST_DEVICE static inline double rate_at(const LearningRate& r, int64_t step) {
   if (step < r.warmup_steps)
     return r.peak * static_cast<double>(step + 1) / static_cast<double>(r.warmup_steps);
-  const int64_t steps = r.span > 2 ? r.span - 1 : 1;
-  double progress = static_cast<double>(step - r.warmup_steps) / static_cast<double>(steps);
+  int64_t done = step - r.warmup_steps;
+  const int64_t span = r.restart_every > 0 ? restarted(r, done) : r.span;
+  const int64_t steps = span > 2 ? span - 1 : 1;
+  double progress = static_cast<double>(done) / static_cast<double>(steps);
   if (progress > 1.0) progress = 1.0;
   switch (r.curve) {
     case RateCurve::constant:
@@ -123,6 +157,10 @@ MESHGRAD_HOST_DEVICE static inline double rate_at(const LearningRate& r, int64_t
       return r.peak * std::pow(r.last / r.peak, progress);
     case RateCurve::cosine:
       return r.last + 0.5 * (r.peak - r.last) * (1.0 + std::cos(3.14159265358979323846 * progress));
+    case RateCurve::step: {
+      const double rate = r.peak * std::pow(r.step_factor, static_cast<double>(done / r.step_every));
+      return rate > r.last ? rate : r.last;
+    }
   }
   return r.peak;
 }

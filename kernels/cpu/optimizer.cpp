@@ -74,6 +74,15 @@ void round_to(const Tensor& storage, const float* w, int64_t begin, int64_t end)
   });
 }
 
+/// a += (1 - keep) (w - a), which leaves an average that equals the parameter as it is.
+template <class T>
+void add_to_average(const OptimizerUpdate& args, const StepState& state, int64_t begin, int64_t end) {
+  const T* w = args.parameters.data<T>();
+  T* a = args.average.data<T>();
+  const auto part = static_cast<T>(1.0 - average_keep(args.settings.average_decay, state.steps));
+  for (int64_t i = begin; i < end; ++i) a[i] += part * (w[i] - a[i]);
+}
+
 template <class T>
 void update_of(const OptimizerUpdate& args, const Stream& stream) {
   const StepState& state = state_of(args.state);
@@ -91,6 +100,7 @@ void update_of(const OptimizerUpdate& args, const Stream& stream) {
     } else {
       adam<T>(args, state, begin, end);
     }
+    if (args.average.defined()) add_to_average<T>(args, state, begin, end);
     if constexpr (std::is_same_v<T, float>) {
       if (args.storage.defined()) round_to(args.storage, args.parameters.data<T>(), begin, end);
     }

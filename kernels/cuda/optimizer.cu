@@ -39,7 +39,8 @@ struct UpdateArgs {
   int64_t elements;
   bool adam, decoupled;
   float beta1, beta2, one_minus_beta1, one_minus_beta2, epsilon, decay, momentum;
-  float *parameters, *gradients, *first_moment, *second_moment;
+  double average_decay;
+  float *parameters, *gradients, *first_moment, *second_moment, *average;
   void* storage;
 };
 
@@ -72,12 +73,14 @@ __device__ inline float updated_parameter(const UpdateArgs& args, const StepStat
 }
 
 /// Updates the f32 master weights, clears the gradients and rounds the weights to their 16-bit copy. Storage
-/// is float when there is no such copy. A skipped step only clears the gradients.
+/// is float when there is no such copy. The average moves towards the new weights:
+/// a += (1 - keep) (w - a). A skipped step only clears the gradients.
 template <class Storage>
 __global__ void update_kernel(UpdateArgs args) {
   const StepState& state = *args.state;
   const bool skip = state.skip != 0;
   const auto factor = static_cast<float>(state.gradient_factor);
+  const auto part = static_cast<float>(1.0 - average_keep(args.average_decay, state.steps));
   const int64_t stride = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < args.elements; i += stride) {
     const float g = args.gradients[i];
@@ -85,6 +88,7 @@ __global__ void update_kernel(UpdateArgs args) {
     if (skip) continue;
     const float w = updated_parameter(args, state, args.parameters[i], g * factor, i);
     args.parameters[i] = w;
+    if (args.average != nullptr) args.average[i] += part * (w - args.average[i]);
     if constexpr (sizeof(Storage) == 2) static_cast<Storage*>(args.storage)[i] = to_storage<Storage>(w);
   }
 }
@@ -106,10 +110,12 @@ void update(const OptimizerUpdate& args, const Stream& stream) {
                                .epsilon = static_cast<float>(o.epsilon),
                                .decay = static_cast<float>(o.weight_decay),
                                .momentum = static_cast<float>(o.momentum),
+                               .average_decay = o.average_decay,
                                .parameters = pointer(args.parameters),
                                .gradients = pointer(args.gradients),
                                .first_moment = pointer(args.first_moment),
                                .second_moment = pointer(args.second_moment),
+                               .average = pointer(args.average),
                                .storage = args.storage.defined() ? args.storage.raw() : nullptr};
   const LaunchShape shape{.blocks = persistent_blocks(stream, kernel_args.elements, kThreads, kBlocksPerSm),
                           .threads = kThreads};

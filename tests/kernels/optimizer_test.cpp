@@ -140,6 +140,43 @@ TEST_CASE("five steps of every optimizer agree with the reference, and leave no 
   }
 }
 
+TEST_CASE("the moving average follows the reference, and stands still in a skipped step") {
+  constexpr double kDecay = 0.3;
+  for (const Backend& backend : backends()) {
+    for (const DType dtype : backend.gradient_types()) {
+      for (const int64_t size : backend.sizes_and(true, 40009)) {
+        CAPTURE(name_of(dtype));
+        CAPTURE(size);
+        Runtime runtime = backend.runtime();
+        RandomMatrices random(62);
+        const Matrix start = stored_as(dtype, random.normal(1, size));
+        reference::OptimizerState state = zero_moments(start);
+        OptimizerSettings settings = settings_of(kOptimizerCases[0]);
+        settings.average_decay = kDecay;
+        Stepper stepper(backend, runtime, settings, ready(), state, dtype);
+        stepper.update.average = to_vector(runtime, start, dtype);
+        std::vector<double> average = start.v;
+        reference::OptimizerStep ref = reference_step(kOptimizerCases[0]);
+        ref.step = 0;
+        for (int64_t step = 1; step <= 5; ++step) {
+          const Matrix gradients = stored_as(dtype, random.normal(1, size));
+          const bool skipped = step == 3;
+          stepper.step(gradients, skipped ? 1 : 0);
+          if (skipped) continue;
+          ++ref.step;
+          reference::optimizer_step(ref, gradients.v, state);
+          // 2/11, 3/12 and then 0.3 stay.
+          const auto t = static_cast<double>(ref.step);
+          const double keep = std::min(kDecay, (1.0 + t) / (10.0 + t));
+          for (size_t i = 0; i < average.size(); ++i)
+            average[i] = keep * average[i] + (1.0 - keep) * state.parameters[i];
+        }
+        CHECK(difference(stepper.update.average, Matrix(1, size, average), 60) == "");
+      }
+    }
+  }
+}
+
 TEST_CASE("f32 updates are not lost at large step numbers") {
   for (const Backend& backend : backends()) {
     // beta2^step in f32 would round 1 - 0.999^1 to 1.00004e-3, and 0.9^1e6 to 0.
@@ -329,6 +366,38 @@ TEST_CASE("the learning rate ends where it is told to") {
   CHECK(rate_at(exponential, 1) == doctest::Approx(1e-3));
   CHECK(rate_at(exponential, 2) == doctest::Approx(1e-4));
   CHECK(rate_at({.peak = 0.5}, 7) == 0.5);
+}
+
+TEST_CASE("the learning rate restarts, in cycles of one length or of growing ones") {
+  LearningRate rate{.curve = RateCurve::cosine,
+                    .peak = 1e-2,
+                    .last = 1e-4,
+                    .warmup_steps = 5,
+                    .span = 99,
+                    .restart_every = 10};
+  CHECK(rate_at(rate, 4) == doctest::Approx(1e-2));
+  for (const int64_t begin : {5, 15, 125}) {
+    CHECK(rate_at(rate, begin) == doctest::Approx(1e-2));
+    CHECK(rate_at(rate, begin + 9) == doctest::Approx(1e-4));
+  }
+  rate.restart_growth = 2.0;  // cycles begin at 5, 15, 35, 75
+  for (const int64_t begin : {5, 15, 35, 75}) CHECK(rate_at(rate, begin) == doctest::Approx(1e-2));
+  for (const int64_t end : {14, 34, 74}) CHECK(rate_at(rate, end) == doctest::Approx(1e-4));
+  CHECK(rate_at(rate, 25) < 6e-3);
+}
+
+TEST_CASE("step decay multiplies after each interval, down to the last rate") {
+  const LearningRate rate{.curve = RateCurve::step,
+                          .peak = 1e-2,
+                          .last = 1e-4,
+                          .warmup_steps = 2,
+                          .step_every = 10,
+                          .step_factor = 0.25};
+  CHECK(rate_at(rate, 0) == doctest::Approx(5e-3));
+  CHECK(rate_at(rate, 11) == doctest::Approx(1e-2));
+  CHECK(rate_at(rate, 12) == doctest::Approx(2.5e-3));
+  CHECK(rate_at(rate, 22) == doctest::Approx(6.25e-4));
+  CHECK(rate_at(rate, 1000) == doctest::Approx(1e-4));
 }
 
 TEST_CASE("a batch's loss joins the window and seeds its backward pass") {

@@ -62,7 +62,8 @@ TEST_CASE("help and version are results") {
                                   "info",
                                   "plan",
                                   "check",
-                                  "init"};
+                                  "init",
+                                  "import"};
   for (const std::string& command : commands) {
     CAPTURE(command);
     const Captured outcome = run(command + " --help");

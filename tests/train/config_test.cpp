@@ -45,6 +45,7 @@ struct OtherValue {
     const double middle = type.member(config) / 2;
     return toml_number(middle > type.minimum ? middle : type.maximum / 3);
   }
+  std::string operator()(const FieldNumbersKey&) const { return "velocity=0.5"; }
   std::string operator()(const TextKey& type) const {
     return type.accepts != nullptr ? "cpu" : "another one";
   }
@@ -81,6 +82,7 @@ TEST_CASE("every key reaches a member of its own and survives a round trip") {
     Config defaults;
     std::vector<std::string> overrides = {name + "=" + std::visit(OtherValue{defaults}, key.type)};
     if (name == "task.name") overrides.emplace_back("train.noise=0.5");  // its default follows the task
+    if (name == "train.best") overrides.emplace_back("train.validate_rollouts=1");
     if (name == "optimizer.momentum") overrides.emplace_back("optimizer.name=sgd");
     if (name == "recompute.offload") overrides.emplace_back("recompute.mode=block");
     if (name == "schedule.final_lr") overrides.emplace_back("schedule.name=constant");
@@ -242,6 +244,16 @@ TEST_CASE("keys that contradict one another") {
   check_has(fault_of("[train]\nsteps = 10\n[schedule]\nwarmup_steps = 11\n"),
             "run.toml:4: [schedule.warmup_steps] needed at most train.steps = 10, got 11");
   check_has(fault_of("[optimizer]\nlr = 1e-7\n"), "run.toml:2: [schedule.final_lr] needed at most");
+  check_has(fault_of("[train]\npatience = 3\nvalidate_every = 0\n"),
+            "run.toml:2: [train.patience] needed 0 with train.validate_every = 0, got 3");
+  check_has(fault_of("[train]\nnoise = {pressure = 1.0}\n"),
+            "run.toml:2: [train.noise] needed fields among data.inputs = [velocity], got \"pressure\"");
+  check_has(fault_of("[train]\nbest = \"rollout\"\n"),
+            "run.toml:2: [train.best] needed \"loss\" with train.validate_rollouts = 0");
+  check_has(fault_of("[task]\nname = \"steady_field\"\n[train]\nvalidate_rollouts = 2\n"),
+            "run.toml:4: [train.validate_rollouts] needed 0 with");
+  check_has(fault_of("[schedule]\nname = \"step\"\nrestart_every = 5\n"),
+            "run.toml:3: [schedule.restart_every] needed 0 unless schedule.name is");
   check_has(fault_of("", {"data.node_types=3"}), "--set \"data.node_types=3\": [data.predicted_types]");
   check_has(fault_of("[data]\nnoise_types = []"), "[train.noise] needed 0");
   check_has(fault_of("[normalize]\nmode = \"online\"\nwarmup_steps = 100000"), "[normalize.warmup_steps]");
@@ -273,6 +285,26 @@ TEST_CASE("sizes") {
                               int64_t{1} << 40, (int64_t{1} << 53) - 1}) {
     CHECK(parse_size(format_size(bytes)) == bytes);
   }
+}
+
+TEST_CASE("a number for all fields, or one for each that a table names") {
+  const std::string fields = "[data]\ninputs = [\"velocity\", \"p 2\"]\n";
+  for (const std::string text : {"[train]\nnoise = {\"p 2\" = 3, velocity = 0.5}\n",
+                                 "[train.noise]\nvelocity = 0.5\n\"p 2\" = 3.0\n"}) {
+    const Config config = parse_config(fields + text, "run.toml");
+    CHECK(config.train.noise == 0.0);
+    CHECK(config.train.field_noise == std::vector<FieldNumber>{{"p 2", 3.0}, {"velocity", 0.5}});
+    CHECK(to_toml(parse_config(to_toml(config), "again.toml")) == to_toml(config));
+    const Config plain = parse_config(to_toml(config), "again.toml", {"train.noise=0.25"});
+    CHECK(plain.train.noise == 0.25);
+    CHECK(plain.train.field_noise.empty());
+  }
+  check_has(fault_of("[train]\nnoise = {}\n"),
+            "[train.noise] needed a number from 0 to 1e12, or a table of "
+            "fields with one each, got an empty table");
+  check_has(fault_of("[train]\nnoise = {velocity = -1}\n"), "got -1 of \"velocity\"");
+  check_has(fault_of("[train]\nnoise = {velocity = \"a\"}\n"), "got \"a\" of \"velocity\"");
+  check_has(fault_of("[train]\nnoise = \"a\"\n"), "got \"a\"");
 }
 
 TEST_CASE("text survives quoting") {

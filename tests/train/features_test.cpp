@@ -187,6 +187,39 @@ TEST_CASE("the change and its noise: input + n, target - gamma n") {
   CHECK(noise_on(f, {0.5, 1, 11}, sample, 0, 0) != noise_on(f, {0.5, 1, 11}, {0, 2, 5}, 0, 0));
 }
 
+TEST_CASE("noise per field: each its own deviation, none where none is named, and in the normalisers") {
+  DataFixture f;
+  DataConfig config = hand_config();
+  config.targets = {"p", "v"};
+  const MeshDynamics features(f.dataset, config);
+  const Sample sample{0, 2, 4};
+  const Batch clean = batch_of(f, features, {sample}, {});
+  NoiseOptions noise{.deviation = 1.0, .gamma = 0.5, .seed = 11};
+  const Batch all = batch_of(f, features, {sample}, noise);
+  noise.deviation = 0.0;
+  noise.fields = {{"p", 3.0}};
+  const Batch one = batch_of(f, features, {sample}, noise);
+  noise.scale = 0.5;
+  const Batch half = batch_of(f, features, {sample}, noise);
+  const auto added = [&](const Batch& batch, int64_t node, int64_t column) {
+    const int64_t at = node * features.inputs().node_inputs() + column;
+    return batch.graph.node_features.data<double>()[at] - clean.graph.node_features.data<double>()[at];
+  };
+  for (int64_t node = 0; node < 3; ++node) {
+    CHECK(added(one, node, 0) == doctest::Approx(3.0 * added(all, node, 0)).epsilon(1e-5));
+    CHECK(added(half, node, 0) == doctest::Approx(1.5 * added(all, node, 0)).epsilon(1e-5));
+    for (const int64_t column : {1, 2}) CHECK(added(one, node, column) == 0.0);
+  }
+  CHECK(added(all, 0, 0) != 0.0);
+  CHECK(added(all, 0, 1) != 0.0);
+
+  noise.scale = 1.0;
+  const Normalizer noisy = features.dataset_normalizers(noise).targets;
+  const Normalizer quiet = features.dataset_normalizers({}).targets;
+  CHECK(noisy.standard_deviation(0) == doctest::Approx(std::hypot(quiet.standard_deviation(0), 1.5)));
+  CHECK(noisy.standard_deviation(1) == quiet.standard_deviation(1));
+}
+
 TEST_CASE("the second change: the input is the last change, the target takes (1 + gamma) of the noise") {
   DataFixture f;
   const MeshDynamics features(f.dataset, hand_config(Prediction::second_change));

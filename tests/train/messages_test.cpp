@@ -91,6 +91,15 @@ TEST_CASE("a schedule in words") {
         "learning rate rises to 0.001 at step 10, then cosine decay to 1e-06 at step 100");
   schedule.decay_steps = 50;
   CHECK(describe_schedule(learning_rate(schedule, 1e-3, 100)).ends_with("at step 60"));
+  schedule.restart_every = 20;
+  schedule.restart_growth = 2;
+  CHECK(describe_schedule(learning_rate(schedule, 1e-3, 100))
+            .ends_with(
+                ", then cosine decay to 1e-06 and again from 0.001 after 20 steps, each cycle 2 times as "
+                "long"));
+  schedule = {.name = ScheduleName::step, .final_lr = 1e-6, .step_every = 30, .step_factor = 0.5};
+  CHECK(describe_schedule(learning_rate(schedule, 1e-3, 100)) ==
+        "learning rate 0.001, then times 0.5 every 30 steps, not below 1e-06");
 }
 
 TEST_CASE("verify names the layout that it reads") {

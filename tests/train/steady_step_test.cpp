@@ -27,7 +27,7 @@ struct Steady {
   Dataset dataset = Dataset::open(config.data.path);
   Task task = make_task(config, dataset);
   BatchLoader loader{runtime, config, task};
-  Normalizers normalizers = task.dataset_normalizers(loader.noise());
+  Normalizers normalizers = task.dataset_normalizers(noise_of(config));
   Model model = make_model(runtime, config, task.sizes());
   std::optional<Optimizer> optimizer;
   std::optional<StepCache> cache;

@@ -141,6 +141,12 @@ void add_evaluate(CommandLine& line) {
       ->check(whole_number(1))
       ->capture_default_str();
   evaluate
+      ->add_option("--horizons", options->evaluate.horizons,
+                   "Errors over the first N steps of rollouts (default: evaluate.horizons)")
+      ->type_name("N,N...")
+      ->delimiter(',')
+      ->check(whole_number(1));
+  evaluate
       ->add_option("--boundary", options->boundary,
                    "Values of nodes that are not predicted (default: rollout.boundary)")
       ->type_name("data|initial")

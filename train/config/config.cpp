@@ -38,6 +38,15 @@ struct LiteralPrinter {
     return value == 0 && !type.word.empty() ? toml_quoted(type.word) : std::to_string(value);
   }
   std::string operator()(const FloatKey& type) const { return toml_number(type.member(config)); }
+  std::string operator()(const FieldNumbersKey& type) const {
+    const std::vector<FieldNumber>& fields = type.fields(config);
+    if (fields.empty()) return toml_number(type.all(config));
+    std::string text;
+    for (const FieldNumber& number : fields)
+      text += fmt::format("{}{} = {}", text.empty() ? "" : ", ", toml_quoted(number.field),
+                          toml_number(number.value));
+    return "{" + text + "}";
+  }
   std::string operator()(const TextKey& type) const { return toml_quoted(type.member(config)); }
   std::string operator()(const TextListKey& type) const {
     return list_of(type.member(config), [](const std::string& text) { return toml_quoted(text); });
@@ -62,6 +71,10 @@ struct TypeDescriber {
   }
   std::string operator()(const FloatKey& type) const {
     return fmt::format("a number from {} to {}", type.minimum, bound(type.maximum));
+  }
+  std::string operator()(const FieldNumbersKey& type) const {
+    return fmt::format("a number from {} to {}, or a table of fields with one each", type.minimum,
+                       bound(type.maximum));
   }
   std::string operator()(const TextKey& type) const { return std::string(type.form); }
   std::string operator()(const TextListKey& type) const {
@@ -93,6 +106,47 @@ void check_types(const char* name, const std::vector<int64_t>& types, int64_t cl
                      std::to_string(type),
                      "raise data.node_types or remove that type"});
     return;
+  }
+}
+
+void check_noise(const Config& config, std::vector<Contradiction>& found) {
+  const TrainConfig& train = config.train;
+  const std::vector<std::string>& inputs = config.data.inputs;
+  if ((train.noise > 0 || !train.field_noise.empty()) && config.data.noise_types.empty()) {
+    found.push_back({{"train.noise", "data.noise_types"},
+                     "0 where data.noise_types is empty",
+                     train.field_noise.empty() ? toml_number(train.noise) : "a table",
+                     "set train.noise = 0 or name node types in data.noise_types"});
+  }
+  for (const FieldNumber& number : train.field_noise) {
+    if (std::find(inputs.begin(), inputs.end(), number.field) != inputs.end()) continue;
+    found.push_back({{"train.noise", "data.inputs"},
+                     fmt::format("fields among data.inputs = [{}]", fmt::join(inputs, ", ")),
+                     toml_quoted(number.field),
+                     "remove it, or add it to data.inputs"});
+  }
+}
+
+/// Of keys that only validations read.
+void check_validation(const Config& config, std::vector<Contradiction>& found) {
+  const TrainConfig& train = config.train;
+  if (train.patience > 0 && train.validate_every == 0) {
+    found.push_back({{"train.patience", "train.validate_every"},
+                     "0 with train.validate_every = 0",
+                     std::to_string(train.patience),
+                     "set train.validate_every, whose validations are counted"});
+  }
+  if (train.validate_rollouts > 0 && config.task.name != TaskName::mesh_dynamics) {
+    found.push_back({{"train.validate_rollouts", "task.name"},
+                     "0 with task.name = \"steady_field\", which has no time",
+                     std::to_string(train.validate_rollouts),
+                     "set train.validate_rollouts = 0"});
+  }
+  if (train.best == BestBy::rollout && train.validate_rollouts == 0) {
+    found.push_back({{"train.best", "train.validate_rollouts"},
+                     "\"loss\" with train.validate_rollouts = 0",
+                     "\"rollout\"",
+                     "set train.validate_rollouts = 1 or more"});
   }
 }
 
@@ -220,12 +274,8 @@ std::vector<Contradiction> contradictions(const Config& config) {
   const NormalizeConfig& normalize = config.normalize;
   check_types("data.predicted_types", data.predicted_types, data.node_types, found);
   check_types("data.noise_types", data.noise_types, data.node_types, found);
-  if (train.noise > 0 && data.noise_types.empty()) {
-    found.push_back({{"train.noise", "data.noise_types"},
-                     "0 where data.noise_types is empty",
-                     toml_number(train.noise),
-                     "set train.noise = 0 or name node types in data.noise_types"});
-  }
+  check_noise(config, found);
+  check_validation(config, found);
   if (train.epochs == 0 && schedule.warmup_steps > train.steps) {
     found.push_back({{"schedule.warmup_steps", "train.steps"},
                      fmt::format("at most train.steps = {}", train.steps),
@@ -243,6 +293,13 @@ std::vector<Contradiction> contradictions(const Config& config) {
                      "more than 0, as exponential decay never arrives there",
                      toml_number(schedule.final_lr),
                      "set schedule.final_lr = 1e-6 or schedule.name = \"cosine\""});
+  }
+  if (schedule.restart_every > 0 &&
+      (schedule.name == ScheduleName::constant || schedule.name == ScheduleName::step)) {
+    found.push_back({{"schedule.restart_every", "schedule.name"},
+                     "0 unless schedule.name is \"exponential\" or \"cosine\"",
+                     std::to_string(schedule.restart_every),
+                     "set schedule.restart_every = 0 or schedule.name = \"cosine\""});
   }
   if (schedule.name != ScheduleName::constant && schedule.final_lr > optimizer.lr) {
     found.push_back({{"schedule.final_lr", "optimizer.lr", "schedule.name"},

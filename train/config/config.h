@@ -19,8 +19,11 @@ enum class Prediction : uint8_t {
   second_change  ///< x[t+1] - 2 x[t] + x[t-1]
 };
 enum class ModelName : uint8_t { mesh_graph_net };
-enum class ScheduleName : uint8_t { constant, exponential, cosine };
+enum class ScheduleName : uint8_t { constant, exponential, cosine, step };
 enum class NormalizeMode : uint8_t { dataset, online };
+/// Normalisers of a run with train.init: those of the checkpoint, unchanged, or statistics of the run's own
+/// data.
+enum class InitNormalizers : uint8_t { keep, refit };
 enum class RecomputeMode : uint8_t { off, block, every, sqrt, budget, automatic };
 enum class RecomputePolicy : uint8_t { inputs, products };
 enum class OffloadTo : uint8_t { none, host, file };
@@ -72,20 +75,39 @@ struct ModelConfig : MeshGraphNetOptions {
 /// train.batch = "auto": as many as fit (see plan.h); a run's resolved configuration has the number.
 inline constexpr int64_t kAutoBatch = 0;
 
+/// A number for one of the data's fields.
+struct FieldNumber {
+  std::string field;
+  double value = 0;
+  bool operator==(const FieldNumber&) const = default;
+};
+
+/// What the best checkpoint has the lowest of, in validation.
+enum class BestBy : uint8_t { loss, rollout };
+
 struct TrainConfig {
   int64_t steps = 100000;
   int64_t epochs = 0;  ///< 0: `steps` decides
   int64_t batch = 2;
   int64_t accumulate = 1;
-  double noise = 0.02;
+  double noise = 0.02;                   ///< of all fields, or 0 with field_noise
+  std::vector<FieldNumber> field_noise;  ///< of these fields, of others none
+  int64_t noise_warmup_steps = 0;
   double gamma = 1.0;
-  int64_t validate_every = 1000;    ///< 0: never
-  int64_t validate_samples = 50;    ///< 0: the whole split
+  int64_t validate_every = 1000;  ///< 0: never
+  int64_t validate_samples = 50;  ///< 0: the whole split
+  int64_t validate_rollouts = 0;  ///< 0: none
+  BestBy best = BestBy::loss;
   int64_t checkpoint_every = 1000;  ///< 0: only at the end
   int64_t keep_checkpoints = 2;
   int64_t stop_before_limit = 120;  ///< seconds; 0: off
   int64_t log_every = 10;
   double clip_norm = 1.0;  ///< 0: off
+  std::string init;        ///< a checkpoint, or a run's folder; empty: random weights
+  InitNormalizers init_normalizers = InitNormalizers::keep;
+  std::vector<std::string> freeze;  ///< patterns of parameter names
+  double ema = 0;                   ///< 0: off
+  int64_t patience = 0;             ///< validations; 0: off
   bool free_gradients = false;
 };
 
@@ -114,6 +136,10 @@ struct ScheduleConfig {
   double final_lr = 1e-6;
   int64_t warmup_steps = 0;
   int64_t decay_steps = 0;  ///< 0: train.steps
+  int64_t step_every = 10000;
+  double step_factor = 0.1;
+  int64_t restart_every = 0;  ///< 0: no restarts
+  double restart_growth = 1;
 };
 
 struct NormalizeConfig {
@@ -139,6 +165,10 @@ struct PlanConfig {
   double target_utilization = 0.9;
   int64_t min_batch = 1;
   int64_t max_batch = 4096;
+};
+
+struct EvaluateConfig {
+  std::vector<int64_t> horizons = {1, 10, 50};
 };
 
 struct RolloutConfig {
@@ -173,6 +203,7 @@ struct Config {
   RecomputeConfig recompute;
   AllocatorOptions memory;  ///< keys memory.*; memory_limit is memory.limit
   PlanConfig plan;
+  EvaluateConfig evaluate;
   RolloutConfig rollout;
   RanksConfig ranks;
 };

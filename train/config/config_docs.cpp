@@ -20,10 +20,11 @@ struct SchemaMaker {
     integer(number, type.minimum, type.maximum);
     entry["anyOf"] = {number, {{"enum", {type.word}}}};
   }
-  void operator()(const FloatKey& type) const {
-    entry["type"] = "number";
-    entry["minimum"] = type.minimum;
-    entry["maximum"] = type.maximum;
+  void operator()(const FloatKey& type) const { number(entry, type.minimum, type.maximum); }
+  void operator()(const FieldNumbersKey& type) const {
+    OrderedJson one;
+    number(one, type.minimum, type.maximum);
+    entry["anyOf"] = {one, {{"type", "object"}, {"minProperties", 1}, {"additionalProperties", one}}};
   }
   void operator()(const TextKey& type) const {
     entry["type"] = "string";
@@ -51,6 +52,11 @@ struct SchemaMaker {
   }
 
  private:
+  static void number(OrderedJson& target, double minimum, double maximum) {
+    target["type"] = "number";
+    target["minimum"] = minimum;
+    target["maximum"] = maximum;
+  }
   static void integer(OrderedJson& target, int64_t minimum, int64_t maximum) {
     target["type"] = "integer";
     target["minimum"] = minimum;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <meshgrad/engine/byte_size.h>
 #include <meshgrad/train/config/config_table.h>
+#include <meshgrad/train/config/hostile_text.h>
 #include <meshgrad/train/config/number.h>
 
 #include <algorithm>
@@ -15,9 +16,6 @@
 namespace meshgrad {
 namespace {
 
-constexpr int kMostBrackets = 256;
-constexpr int kMostDotsInLine = 256;
-constexpr int kMostCommas = 1024;
 constexpr size_t kMostFaults = 50;
 constexpr size_t kLongestExcerpt = 2000;
 constexpr const char* kRemovedPin = "run.pin";
@@ -40,68 +38,6 @@ struct SyntaxError {
   std::string message;
   std::string excerpt;  ///< lines of the file with a mark, each after a newline
 };
-
-/// Bytes of the UTF-8 character that starts at `text[at]`, or 0 when it is none (RFC 3629, section 4).
-size_t utf8_length(const std::string& text, size_t at) {
-  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U; };
-  const unsigned first = byte(at);
-  if (first < 0x80) return 1;
-  const size_t length = first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(at + i) & 0xc0U) != 0x80) return 0;
-  }
-  const unsigned second = byte(at + 1);
-  const bool overlong = (first == 0xe0 && second < 0xa0) || (first == 0xf0 && second < 0x90);
-  const bool surrogate = first == 0xed && second >= 0xa0;
-  const bool beyond = first == 0xf4 && second >= 0x90;
-  return overlong || surrogate || beyond ? 0 : length;
-}
-
-/// The first line of `text` that is not UTF-8, or 0.
-int64_t line_of_bad_utf8(const std::string& text) {
-  for (size_t at = 0; at < text.size();) {
-    const size_t length = utf8_length(text, at);
-    if (length == 0)
-      return 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n');
-    at += length;
-  }
-  return 0;
-}
-
-/// The library parses recursively, computes 0b... in a signed integer, takes quadratic time over a list
-/// and reads out of bounds if a literal string is not UTF-8. Such text is refused before it is parsed.
-/// Returns the fault and its line.
-std::optional<SyntaxError> find_hostile(const std::string& text) {
-  if (text.size() > kLargestConfigFile) return SyntaxError{1, "a file above 64 KiB", ""};
-  if (const int64_t bad = line_of_bad_utf8(text); bad != 0)
-    return SyntaxError{bad, "text that is not UTF-8", ""};
-  int64_t line = 1;
-  int brackets = 0;
-  int dots = 0;
-  int commas = 0;
-  int binary_digits = -1;  // < 0: not in a binary integer
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (c == '[' || c == '{') ++brackets;
-    if (c == '.') ++dots;
-    if (c == ',') ++commas;
-    if (c == '\0') return SyntaxError{line, "a zero byte", ""};
-    if (brackets > kMostBrackets) return SyntaxError{line, "more than 256 brackets", ""};
-    if (commas > kMostCommas) return SyntaxError{line, "more than 1024 commas", ""};
-    if (dots > kMostDotsInLine) return SyntaxError{line, "more than 256 dots in a line", ""};
-    if (c == '\n') {
-      ++line;
-      dots = 0;
-    }
-    if (c == 'b' && i > 0 && text[i - 1] == '0') {
-      binary_digits = 0;
-    } else if (binary_digits >= 0) {
-      binary_digits = c == '0' || c == '1' || c == '_' ? binary_digits + 1 : -1;
-    }
-    if (binary_digits > 62) return SyntaxError{line, "more than 62 binary digits", ""};
-  }
-  return std::nullopt;
-}
 
 /// Drops "[error] " and the name of the library's function from a message.
 std::string without_prefix(std::string message) {
@@ -128,7 +64,7 @@ SyntaxError syntax_error_of(int64_t line, const std::string& what) {
 
 /// The value of `text`, or why it has none.
 std::variant<toml::value, SyntaxError> parse_toml(const std::string& text, const std::string& name) {
-  if (auto hostile = find_hostile(text)) return *hostile;
+  if (auto hostile = find_hostile(text)) return SyntaxError{hostile->line, hostile->message, ""};
   try {
     std::istringstream stream(text + "\n");
     return toml::parse(stream, name);
@@ -213,10 +149,27 @@ struct Assigner {
     return std::nullopt;
   }
   Result operator()(const FloatKey& type) const {
-    if (!value.is_floating() && !value.is_integer()) return mismatch();
-    const double number = value.is_floating() ? floating(value) : static_cast<double>(value.as_integer());
-    if (!in_range(number, type)) return mismatch();  // also a NaN
-    type.member(config) = number;
+    const std::optional<double> number = number_in_range(value, type);
+    if (!number) return mismatch();
+    type.member(config) = *number;
+    return std::nullopt;
+  }
+  Result operator()(const FieldNumbersKey& type) const {
+    std::vector<FieldNumber> numbers;
+    if (!value.is_table()) {
+      if (Result complaint = (*this)(FloatKey{type.all, type.minimum, type.maximum})) return complaint;
+    } else {
+      for (const auto& [field, element] : value.as_table()) {
+        const std::optional<double> number = number_in_range(element, type);
+        if (!number) return complain(fmt::format("{} of {}", describe(element), shown(field)));
+        if (Result complaint = check_text(field)) return complaint;
+        numbers.push_back({field, *number});
+      }
+      if (numbers.empty()) return complain("an empty table");
+      type.all(config) = 0.0;
+    }
+    std::ranges::sort(numbers, {}, &FieldNumber::field);
+    type.fields(config) = std::move(numbers);
     return std::nullopt;
   }
   Result operator()(const TextKey& type) const {
@@ -289,6 +242,13 @@ struct Assigner {
   template <class T, class Key>
   static bool in_range(T number, const Key& type) {
     return number >= type.minimum && number <= type.maximum;
+  }
+  /// Nothing for other values; a NaN is in no range.
+  template <class Key>
+  static std::optional<double> number_in_range(const toml::value& value, const Key& type) {
+    if (!value.is_floating() && !value.is_integer()) return std::nullopt;
+    const double number = value.is_floating() ? floating(value) : static_cast<double>(value.as_integer());
+    return in_range(number, type) ? std::optional(number) : std::nullopt;
   }
   Result check_text(const std::string& text) const {
     if (text.size() > kLongestText) return complain(fmt::format("{} bytes", text.size()));
@@ -449,6 +409,8 @@ class Reader {
       for (std::string name; std::getline(names, name, ',');) list += toml_quoted(name) + ",";
       return list + "]";
     }
+    if (std::holds_alternative<FieldNumbersKey>(key.type) && first != '{' && typed.find('=') != typed.npos)
+      return "{" + typed + "}";
     const auto* integer = std::get_if<IntegerKey>(&key.type);
     if (integer != nullptr && !typed.empty() && typed == integer->word) return toml_quoted(typed);
     const bool text = std::holds_alternative<TextKey>(key.type) ||

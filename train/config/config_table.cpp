@@ -57,9 +57,11 @@ constexpr Choice kOptimizers[] = {is("adam", OptimizerKind::adam), is("adamw", O
                                   is("sgd", OptimizerKind::sgd)};
 constexpr Choice kSchedules[] = {is("constant", ScheduleName::constant),
                                  is("exponential", ScheduleName::exponential),
-                                 is("cosine", ScheduleName::cosine)};
+                                 is("cosine", ScheduleName::cosine), is("step", ScheduleName::step)};
 constexpr Choice kNormalizeModes[] = {is("dataset", NormalizeMode::dataset),
                                       is("online", NormalizeMode::online)};
+constexpr Choice kInitNormalizers[] = {is("keep", InitNormalizers::keep),
+                                       is("refit", InitNormalizers::refit)};
 constexpr Choice kRecomputeModes[] = {
     is("off", RecomputeMode::off),       is("block", RecomputeMode::block),
     is("every", RecomputeMode::every),   is("sqrt", RecomputeMode::sqrt),
@@ -70,6 +72,7 @@ constexpr Choice kOffloads[] = {is("none", OffloadTo::none), is("host", OffloadT
                                 is("file", OffloadTo::file)};
 constexpr Choice kSegmentUnits[] = {is("block", SegmentUnit::block), is("frame", SegmentUnit::frame),
                                     is("sequence", SegmentUnit::sequence)};
+constexpr Choice kBests[] = {is("loss", BestBy::loss), is("rollout", BestBy::rollout)};
 constexpr Choice kBoundaries[] = {is("data", RolloutBoundary::data), is("initial", RolloutBoundary::initial)};
 constexpr Choice kReductions[] = {is("fast", RankReduction::fast), is("ordered", RankReduction::ordered)};
 constexpr Choice kPartitions[] = {is("none", MeshPartition::none), is("rcb", MeshPartition::rcb),
@@ -99,6 +102,7 @@ constexpr ConfigSection kSections[] = {
     {"recompute", "Activation recomputation and offloading"},
     {"memory", "Memory limit and caching allocator"},
     {"plan", "Bounds of train.batch = \"auto\" and of meshgrad plan"},
+    {"evaluate", "Errors of a trained model"},
     {"rollout", "Rollouts: predictions fed back as inputs"},
     {"ranks", "Several processes that train one model"},
 };
@@ -193,8 +197,16 @@ constexpr ConfigKey kKeys[] = {
     {"train", "accumulate", IntegerKey{member<&Config::train, &TrainConfig::accumulate>(), 1, 1'000'000},
      "micro-batches",
      "Micro-batches per optimizer step; their accumulated gradient equals that of one large batch", kFixed},
-    {"train", "noise", FloatKey{member<&Config::train, &TrainConfig::noise>(), 0, 1e12}, "unit of the field",
-     "Standard deviation of the training noise added to inputs", kFixed},
+    {"train", "noise",
+     FieldNumbersKey{member<&Config::train, &TrainConfig::noise>(),
+                     member<&Config::train, &TrainConfig::field_noise>(), 0, 1e12},
+     "unit of the field",
+     "Standard deviation of the training noise added to inputs: of all fields, or {velocity = 0.02} of those "
+     "named",
+     kFixed},
+    {"train", "noise_warmup_steps",
+     IntegerKey{member<&Config::train, &TrainConfig::noise_warmup_steps>(), 0, kMany}, "steps",
+     "Steps over which the training noise rises linearly from 0", kFixed},
     {"train", "gamma", FloatKey{member<&Config::train, &TrainConfig::gamma>(), 0, 1}, "",
      "Fraction of the input noise that the target corrects", kFixed},
     {"train", "validate_every", IntegerKey{member<&Config::train, &TrainConfig::validate_every>(), 0, kMany},
@@ -202,6 +214,13 @@ constexpr ConfigKey kKeys[] = {
     {"train", "validate_samples",
      IntegerKey{member<&Config::train, &TrainConfig::validate_samples>(), 0, kMany}, "samples",
      "Samples per validation, 0 for the whole split"},
+    {"train", "validate_rollouts",
+     IntegerKey{member<&Config::train, &TrainConfig::validate_rollouts>(), 0, kMany}, "trajectories",
+     "Trajectories of the validation split that each validation rolls out whole, 0 for none"},
+    {"train", "best", choice<&Config::train, &TrainConfig::best>(kBests), "",
+     "What the best checkpoint has the lowest of: the validation loss, or the relative error of the "
+     "validation's rollouts",
+     kFixed},
     {"train", "checkpoint_every",
      IntegerKey{member<&Config::train, &TrainConfig::checkpoint_every>(), 0, kMany}, "steps",
      "Steps between checkpoints, 0 for a checkpoint at the end only"},
@@ -218,6 +237,24 @@ constexpr ConfigKey kKeys[] = {
      "Largest global gradient norm, 0 for no clipping"},
     {"train", "free_gradients", BoolKey{member<&Config::train, &TrainConfig::free_gradients>()}, "",
      "Whether gradient memory is freed after each step, at the cost of an allocation per step"},
+    {"train", "init", TextKey{member<&Config::train, &TrainConfig::init>(), false, "a checkpoint or a run"},
+     "", "Checkpoint whose weights a new run starts from, or a run's folder; empty for random weights",
+     kFixed},
+    {"train", "init_normalizers", choice<&Config::train, &TrainConfig::init_normalizers>(kInitNormalizers),
+     "",
+     "With train.init: whether the checkpoint's normalisers are kept unchanged, or fitted again to this "
+     "run's "
+     "data",
+     kFixed},
+    {"train", "freeze", TextListKey{member<&Config::train, &TrainConfig::freeze>(), 0}, "",
+     "Parameters that are not trained: names such as processor.0 or node_encoder; * matches any text",
+     kFixed},
+    {"train", "ema", FloatKey{member<&Config::train, &TrainConfig::ema>(), 0, 0.9999999}, "",
+     "Decay of an exponential moving average of the weights, which validation and evaluate then use; 0 for "
+     "none",
+     kFixed},
+    {"train", "patience", IntegerKey{member<&Config::train, &TrainConfig::patience>(), 0, kMany},
+     "validations", "Validations without a new best after which the run ends early, 0 for never"},
 
     {"unroll", "steps", IntegerKey{member<&Config::unroll, &UnrollConfig::steps>(), 1, 1000}, "frames",
      "Frames predicted one after another per sample, each from the previous prediction; gradients "
@@ -243,13 +280,24 @@ constexpr ConfigKey kKeys[] = {
     {"schedule", "name", choice<&Config::schedule, &ScheduleConfig::name>(kSchedules), "",
      "Shape of the learning rate after warm-up"},
     {"schedule", "final_lr", FloatKey{member<&Config::schedule, &ScheduleConfig::final_lr>(), 0, 1000}, "",
-     "Learning rate at the end (exponential, cosine)"},
+     "Learning rate at the end of the decay (exponential, cosine, step)"},
     {"schedule", "warmup_steps",
      IntegerKey{member<&Config::schedule, &ScheduleConfig::warmup_steps>(), 0, kMany}, "steps",
      "Steps over which the learning rate rises linearly from 0"},
     {"schedule", "decay_steps",
      IntegerKey{member<&Config::schedule, &ScheduleConfig::decay_steps>(), 0, kMany}, "steps",
      "Step at which final_lr is reached, 0 for the last step"},
+    {"schedule", "step_every", IntegerKey{member<&Config::schedule, &ScheduleConfig::step_every>(), 1, kMany},
+     "steps", "Steps after which the learning rate is multiplied by step_factor, again and again (step)"},
+    {"schedule", "step_factor", FloatKey{member<&Config::schedule, &ScheduleConfig::step_factor>(), 0, 1}, "",
+     "Factor of each decrease, never below final_lr (step)"},
+    {"schedule", "restart_every",
+     IntegerKey{member<&Config::schedule, &ScheduleConfig::restart_every>(), 0, kMany}, "steps",
+     "Steps until the learning rate returns to optimizer.lr and decays again, 0 for never (exponential, "
+     "cosine)"},
+    {"schedule", "restart_growth",
+     FloatKey{member<&Config::schedule, &ScheduleConfig::restart_growth>(), 1, 1000}, "",
+     "Factor by which each cycle between restarts is longer than the one before"},
 
     {"loss_scale", "initial", FloatKey{loss_scale<&LossScaleRule::initial>(), kLeastScale, kMostScale}, "",
      "Loss scale of the first step"},
@@ -334,6 +382,10 @@ constexpr ConfigKey kKeys[] = {
      "samples", "Smallest batch; a run that cannot fit it does not start"},
     {"plan", "max_batch", IntegerKey{member<&Config::plan, &PlanConfig::max_batch>(), 1, 1'000'000},
      "samples", "Largest batch to plan for, even if more would fit"},
+
+    {"evaluate", "horizons",
+     IntegerListKey{member<&Config::evaluate, &EvaluateConfig::horizons>(), 1, 1'000'000, 1}, "steps",
+     "Lengths of rollouts over whose steps evaluate reports errors, in addition to whole trajectories"},
 
     {"rollout", "boundary", choice<&Config::rollout, &RolloutConfig::boundary>(kBoundaries), "",
      "Values at nodes that are not predicted: from the data at each frame, or held at the initial "

@@ -34,6 +34,13 @@ struct FloatKey {
   double minimum;
   double maximum;
 };
+/// A number, or a table of fields with one each: then `all` is 0, and fields that are not named have none.
+struct FieldNumbersKey {
+  MemberOf<double> all;
+  MemberOf<std::vector<FieldNumber>> fields;  ///< in the order of their names
+  double minimum;
+  double maximum;
+};
 /// Text of at most kLongestText bytes without control characters.
 struct TextKey {
   MemberOf<std::string> member;
@@ -68,8 +75,8 @@ struct ChoiceKey {
   void (*set)(Config&, int);
 };
 
-using KeyType =
-    std::variant<BoolKey, IntegerKey, FloatKey, TextKey, TextListKey, IntegerListKey, SizeKey, ChoiceKey>;
+using KeyType = std::variant<BoolKey, IntegerKey, FloatKey, FieldNumbersKey, TextKey, TextListKey,
+                             IntegerListKey, SizeKey, ChoiceKey>;
 
 struct ConfigKey {
   std::string_view section;  ///< empty for a top-level key

@@ -41,6 +41,9 @@ Config online_config(Config config) {
                        "raise train.batch instead");
   if (config.recompute.mode != RecomputeMode::off)
     throw config_error("recompute.mode", "\"off\" with OnlineTrainer", "another", "leave it out");
+  const TrainConfig& train = config.train;
+  if (!train.init.empty() || !train.freeze.empty() || train.ema > 0)
+    throw config_error("train", "no init, freeze and ema with OnlineTrainer", "one of them", "leave it out");
   if (config.graphs != GraphsMode::off)
     throw config_error("graphs", "\"off\" with OnlineTrainer", "another", "leave it out");
   if (config.ranks.partition != MeshPartition::none || config.ranks.parts_in_turn != 1)
@@ -292,7 +295,7 @@ double OnlineTrainer::held_out_loss() {
   State& s = *state_;
   s.merge_learned();
   const auto mean = [&] {
-    return validation_loss(s.runtime, s.alone, s.task, s.model, s.normalizers, s.config, {}).value();
+    return validation_loss(s.runtime, s.alone, s.task, s.model, {}, s.normalizers, s.config, {}).value();
   };
   const auto held = static_cast<double>(s.buffer.held_out_samples());
   if (s.ranks.single()) return held > 0 ? mean() : std::nan("");

@@ -5,6 +5,7 @@
 #include <meshgrad/train/config/config_table.h>
 #include <meshgrad/train/config/text.h>
 #include <meshgrad/train/planning/config_check.h>
+#include <meshgrad/train/run/data_warnings.h>
 #include <meshgrad/train/run/training_data.h>
 
 #include <algorithm>

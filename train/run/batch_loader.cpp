@@ -16,7 +16,10 @@ size_t prefetch_depth(const Runtime& runtime) { return runtime.stream().on_gpu()
 }  // namespace
 
 NoiseOptions noise_of(const Config& config) {
-  return {config.train.noise, config.train.gamma, static_cast<uint64_t>(config.run.seed)};
+  return {.deviation = config.train.noise,
+          .gamma = config.train.gamma,
+          .seed = static_cast<uint64_t>(config.run.seed),
+          .fields = config.train.field_noise};
 }
 
 BatchLoader::BatchLoader(Runtime& runtime, const Config& config, const Task& task, const RankShare& share,
@@ -128,15 +131,22 @@ BatchLoader::Loaded BatchLoader::stage(const std::vector<Sample>& samples, const
   return {static_cast<int64_t>(samples.size()), layout, uploader_.stage(layout.bytes()), {}};
 }
 
-void BatchLoader::write(const Loaded& loaded, const std::vector<Sample>& samples, double weight, bool learn,
-                        Normalizers& normalizers, SampleScratch& scratch) const {
+NoiseOptions BatchLoader::noise(int64_t step) const {
+  NoiseOptions noise = noise_;
+  const int64_t rise = config_.train.noise_warmup_steps;
+  if (step < rise) noise.scale = static_cast<double>(step + 1) / static_cast<double>(rise);
+  return noise;
+}
+
+void BatchLoader::write(const Loaded& loaded, const std::vector<Sample>& samples, const Window& window,
+                        bool learn, Normalizers& normalizers, SampleScratch& scratch) const {
   const Batch batch = loaded.layout.batch(loaded.memory);
-  task_.write(batch, config_.data.train_split, samples, noise_, normalizers, learn, scratch);
-  *batch.tensor(kWindowWeight).data<double>() = weight;
+  task_.write(batch, config_.data.train_split, samples, noise(window.step), normalizers, learn, scratch);
+  *batch.tensor(kWindowWeight).data<double>() = window.weight;
 }
 
 /// The batch of whole meshes, on the host.
-BatchLoader::Loaded BatchLoader::load_whole(const std::vector<Sample>& samples, double weight,
+BatchLoader::Loaded BatchLoader::load_whole(const std::vector<Sample>& samples, const Window& window,
                                             Normalizers& normalizers) {
   const BatchLayout layout = task_.layout(task_.shape(config_.data.train_split, samples), config_.precision,
                                           BatchLayout::Sizes::exact);
@@ -144,15 +154,15 @@ BatchLoader::Loaded BatchLoader::load_whole(const std::vector<Sample>& samples, 
     whole_memory_ = host_tensor(Shape{layout.bytes()}, DType::u8).storage();
   Loaded whole{static_cast<int64_t>(samples.size()), layout, whole_memory_,
                meshes_of(task_.dataset(), config_.data.train_split, samples)};
-  write(whole, samples, weight, false, normalizers, scratch_);
+  write(whole, samples, window, false, normalizers, scratch_);
   return whole;
 }
 
 /// Every rank writes the whole batch, which costs little beside computing its part: so noise and normalised
 /// values are those of the whole mesh.
-BatchLoader::Loaded BatchLoader::load_part(const std::vector<Sample>& samples, double weight,
+BatchLoader::Loaded BatchLoader::load_part(const std::vector<Sample>& samples, const Window& window,
                                            Normalizers& normalizers) {
-  const Loaded loaded = load_whole(samples, weight, normalizers);
+  const Loaded loaded = load_whole(samples, window, normalizers);
   const Batch whole = loaded.layout.batch(loaded.memory);
   const Part& part = parts_->part(loaded.meshes, whole.graph, parts_->rank());
   BatchLayout layout = task_.layout({part.owned, part.edge_sets.front().edges(), part.ghosts()},
@@ -171,7 +181,7 @@ void BatchLoader::observe_window(int64_t step, Normalizers& normalizers) {
     const BatchLayout layout = task_.layout(task_.shape(config_.data.train_split, samples_),
                                             config_.precision, BatchLayout::Sizes::exact);
     const Loaded observed{static_cast<int64_t>(samples_.size()), layout, uploader_.stage(layout.bytes()), {}};
-    write(observed, samples_, 0.0, true, normalizers, scratch_);
+    write(observed, samples_, {step, 0.0}, true, normalizers, scratch_);
   }
   data_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
@@ -194,13 +204,13 @@ BatchLoader::Loaded BatchLoader::load(const BatchPosition& at, Normalizing norma
   list_samples(at, samples_);
   if (samples_.empty())
     return {0, task_.layout({}, config_.precision, BatchLayout::Sizes::exact), nullptr, {}};
-  const auto weight = static_cast<double>(window_weight(at.step));
+  const Window window{at.step, static_cast<double>(window_weight(at.step))};
   const auto begin = std::chrono::steady_clock::now();
   const auto load_here = [&] {
-    if (parts_ != nullptr && parts_->in_turn()) return load_whole(samples_, weight, normalizers);
-    if (parts_ != nullptr) return load_part(samples_, weight, normalizers);
+    if (parts_ != nullptr && parts_->in_turn()) return load_whole(samples_, window, normalizers);
+    if (parts_ != nullptr) return load_part(samples_, window, normalizers);
     Loaded loaded = stage(samples_, cache);
-    write(loaded, samples_, weight, false, normalizers, scratch_);
+    write(loaded, samples_, window, false, normalizers, scratch_);
     return loaded;
   };
   Loaded loaded = prefetches ? take_prefetched(number) : load_here();
@@ -216,8 +226,8 @@ void BatchLoader::prefetch_behind(int64_t number, Normalizers& normalizers, cons
     if (at.step >= total_steps_) return;
     list_samples(at, later_);
     if (later_.empty()) continue;
-    Prefetched batch{next_number_, later_, 0.0, stage(later_, cache), false, nullptr};
-    batch.weight = static_cast<double>(window_weight(at.step));
+    Prefetched batch{next_number_, later_, {at.step, 0.0}, stage(later_, cache), false, nullptr};
+    batch.window.weight = static_cast<double>(window_weight(at.step));
     {
       const std::lock_guard lock(mutex_);
       prefetched_.push_back(std::move(batch));
@@ -252,7 +262,7 @@ void BatchLoader::work(Normalizers& normalizers) {
     lock.unlock();
     std::exception_ptr error;
     try {
-      write(batch.loaded, batch.samples, batch.weight, false, normalizers, scratch);
+      write(batch.loaded, batch.samples, batch.window, false, normalizers, scratch);
     } catch (...) {
       error = std::current_exception();
     }

@@ -46,7 +46,8 @@ class BatchLoader {
   BatchLoader(const BatchLoader&) = delete;
   BatchLoader& operator=(const BatchLoader&) = delete;
 
-  const NoiseOptions& noise() const { return noise_; }
+  /// Of samples of window `step`: it rises over train.noise_warmup_steps.
+  NoiseOptions noise(int64_t step) const;
   const Sampler& sampler() const { return sampler_; }
   /// Optimizer steps of the whole run: train.steps, or what train.epochs comes to.
   int64_t total_steps() const { return total_steps_; }
@@ -94,11 +95,16 @@ class BatchLoader {
   double data_seconds() const { return data_seconds_; }
 
  private:
+  /// A window and its loss terms.
+  struct Window {
+    int64_t step = 0;
+    double weight = 0.0;
+  };
   /// A batch that the worker writes.
   struct Prefetched {
     int64_t number = 0;
     std::vector<Sample> samples;
-    double weight = 0.0;
+    Window window;
     Loaded loaded;
     bool written = false;
     std::exception_ptr error;
@@ -107,9 +113,9 @@ class BatchLoader {
   BatchPosition position_of(int64_t number) const { return {number / most_batches_, number % most_batches_}; }
   void list_unsplit(const BatchPosition& at, std::vector<Sample>& samples) const;
   Loaded stage(const std::vector<Sample>& samples, const StepCache& cache);
-  Loaded load_part(const std::vector<Sample>& samples, double weight, Normalizers& normalizers);
-  Loaded load_whole(const std::vector<Sample>& samples, double weight, Normalizers& normalizers);
-  void write(const Loaded& loaded, const std::vector<Sample>& samples, double weight, bool learn,
+  Loaded load_part(const std::vector<Sample>& samples, const Window& window, Normalizers& normalizers);
+  Loaded load_whole(const std::vector<Sample>& samples, const Window& window, Normalizers& normalizers);
+  void write(const Loaded& loaded, const std::vector<Sample>& samples, const Window& window, bool learn,
              Normalizers& normalizers, SampleScratch& scratch) const;
   void prefetch_behind(int64_t number, Normalizers& normalizers, const StepCache& cache);
   Loaded take_prefetched(int64_t number);

@@ -86,6 +86,10 @@ std::map<std::string, std::string> metadata_of(const Config& config, const Datas
       {"last_valid_loss", exact(s.last_valid_loss)},
       {"best_valid_loss", exact(s.best_valid_loss)}};
   if (s.validation_due) metadata["validation_due"] = "1";
+  if (config.train.validate_rollouts > 0) {
+    metadata["last_valid_rollout"] = exact(s.last_valid_rollout);
+    metadata["best_valid_rollout"] = exact(s.best_valid_rollout);
+  }
   if (config.precision == DType::f16) {
     metadata["loss_scale"] = exact(s.optimizer.loss_scale);
     metadata["bad_scale"] = exact(s.optimizer.last_skipped_scale);
@@ -148,6 +152,18 @@ void load_normalizer(const SafetensorsView& view, const std::string& name, Norma
   normalizer.restore(count[0], mean, squares);
 }
 
+void load_normalizers(const SafetensorsView& view, Normalizers& normalizers) {
+  load_normalizer(view, "nodes", normalizers.nodes);
+  load_normalizer(view, "edges", normalizers.edges);
+  load_normalizer(view, "targets", normalizers.targets);
+}
+
+/// The average of the weights, where there is one.
+void load_predicting_weights(const SafetensorsView& view, const ParameterSet& set, const Stream& stream) {
+  const std::string prefix = view.contains("ema." + set.parameters().front().name) ? "ema." : "model.";
+  load_arena(view, prefix, set, set.values(), stream);
+}
+
 }  // namespace
 
 void save_checkpoint(const fs::path& path, const Stream& stream, const Config& config, const Dataset& data,
@@ -159,6 +175,7 @@ void save_checkpoint(const fs::path& path, const Stream& stream, const Config& c
     contents.add_arena("optimizer.first_moment.", parameters, optimizer.first_moment());
   if (optimizer.second_moment().defined())
     contents.add_arena("optimizer.second_moment.", parameters, optimizer.second_moment());
+  if (optimizer.average().defined()) contents.add_arena("ema.", parameters, optimizer.average());
   if (state.micro > 0) contents.add_arena("window.gradients.", parameters, parameters.gradients());
   contents.add_normalizer("nodes", normalizers.nodes);
   contents.add_normalizer("edges", normalizers.edges);
@@ -197,8 +214,11 @@ RunState load_checkpoint(const fs::path& path, const Stream& stream, const Param
   const Config saved = saved_config(view);
   check_conventions(view, saved, parameters);
   const RunState s = read_run_state(view, saved);
-  load_arena(view, "model.", parameters, parameters.values(), stream);
-  if (optimizer != nullptr) {
+  if (optimizer == nullptr) {
+    load_predicting_weights(view, parameters, stream);
+  } else {
+    load_arena(view, "model.", parameters, parameters.values(), stream);
+    if (optimizer->average().defined()) load_arena(view, "ema.", parameters, optimizer->average(), stream);
     if (optimizer->first_moment().defined())
       load_arena(view, "optimizer.first_moment.", parameters, optimizer->first_moment(), stream);
     if (optimizer->second_moment().defined())
@@ -206,10 +226,17 @@ RunState load_checkpoint(const fs::path& path, const Stream& stream, const Param
     if (s.micro > 0) load_arena(view, "window.gradients.", parameters, parameters.gradients(), stream);
     optimizer->set_state(s.optimizer);
   }
-  load_normalizer(view, "nodes", normalizers.nodes);
-  load_normalizer(view, "edges", normalizers.edges);
-  load_normalizer(view, "targets", normalizers.targets);
+  load_normalizers(view, normalizers);
   return s;
+}
+
+void load_weights(const fs::path& path, const Stream& stream, const ParameterSet& parameters,
+                  Normalizers* normalizers) {
+  const SafetensorsFile file = open_checkpoint(path);
+  const SafetensorsView& view = file.view();
+  check_conventions(view, saved_config(view), parameters);
+  load_predicting_weights(view, parameters, stream);
+  if (normalizers != nullptr) load_normalizers(view, *normalizers);
 }
 
 fs::path find_checkpoint(const fs::path& run, const std::string& word) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoint files: everything that a run needs to go on as if it had not stopped, as one safetensors file.
-// Tensors: model.NAME, optimizer.first_moment.NAME, optimizer.second_moment.NAME (matrices as [out, in]),
+// Tensors: model.NAME, ema.NAME with train.ema, optimizer.first_moment.NAME, optimizer.second_moment.NAME
+// (matrices as [out, in]),
 // window.gradients.NAME inside an accumulation window,
 // normalizer.{nodes,edges,targets}.{mean,squared_deviation,count}. Metadata: the resolved configuration and
 // the counters below, and a checksum of everything else. The same state gives the same bytes.
@@ -28,6 +29,8 @@ struct RunState {
   StepState optimizer;  ///< the device's part, as it was last read
   double last_valid_loss = std::numeric_limits<double>::quiet_NaN();
   double best_valid_loss = std::numeric_limits<double>::infinity();
+  double last_valid_rollout = std::numeric_limits<double>::quiet_NaN();  ///< with train.validate_rollouts
+  double best_valid_rollout = std::numeric_limits<double>::infinity();   ///< with train.best = "rollout"
   int64_t best_step = -1;
   bool validation_due = false;  ///< the run was stopped within the validation after `step`
 };
@@ -45,11 +48,17 @@ uint64_t checkpoint_data_fingerprint(const std::filesystem::path& path);
 /// Nothing for checkpoints of earlier versions, which do not say it.
 std::optional<TrainingData> checkpoint_training_data(const std::filesystem::path& path);
 
-/// Loads into a model (and optimizer, unless null) of the same architecture. Throws DataError naming the file
+/// Loads into a model (and optimizer, unless null) of the same architecture. Without an optimizer the weights
+/// are to predict with: their average, where the run had train.ema. Throws DataError naming the file
 /// and the parameter when it is a checkpoint of another model, also of one whose parameters have these shapes
 /// in another convention (ParameterSet::conventions), or damaged.
 RunState load_checkpoint(const std::filesystem::path& path, const Stream& stream,
                          const ParameterSet& parameters, Optimizer* optimizer, Normalizers& normalizers);
+
+/// Loads the weights alone, those that load_checkpoint loads without an optimizer, and unless null the
+/// normalisers. The same errors.
+void load_weights(const std::filesystem::path& path, const Stream& stream, const ParameterSet& parameters,
+                  Normalizers* normalizers);
 
 /// The file of a run that `word` names: "best", "last", or a path. Throws ConfigError when there is none.
 std::filesystem::path find_checkpoint(const std::filesystem::path& run, const std::string& word);

@@ -60,6 +60,11 @@ void read_losses(const Counters& counters, RunState& s) {
   s.optimizer.loss_sum = counters.real("loss_sum");
   counters.require("loss_sum", std::isfinite(s.optimizer.loss_sum), "a finite sum");
   s.optimizer.last_loss = counters.real("last_loss");
+  if (counters.contains("best_valid_rollout")) {
+    s.last_valid_rollout = counters.real("last_valid_rollout");
+    s.best_valid_rollout = counters.real("best_valid_rollout");
+    counters.require("best_valid_rollout", s.best_valid_rollout >= 0.0, "a number of at least 0");
+  }
   if (!counters.contains("loss_scale")) return;
   s.optimizer.loss_scale = counters.real("loss_scale");
   s.optimizer.last_skipped_scale = counters.real("bad_scale");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/nn/normalizer.h>
 #include <meshgrad/train/data/quiet_split.h>
+#include <meshgrad/train/run/batch_loader.h>
 #include <meshgrad/train/run/data_warnings.h>
 
 #include <fmt/format.h>
@@ -12,10 +13,12 @@ namespace meshgrad {
 
 std::vector<std::string> noise_warnings(const Dataset& dataset, const Config& config) {
   std::vector<std::string> warnings;
-  const double noise = config.train.noise;
-  if (config.task.name != TaskName::mesh_dynamics || noise <= 0) return warnings;
+  if (config.task.name != TaskName::mesh_dynamics) return warnings;
+  const NoiseOptions options = noise_of(config);
   const bool second = config.data.predict == Prediction::second_change;
   for (const std::string& name : config.data.targets) {
+    const double noise = options.of(name);
+    if (noise <= 0) continue;
     const FieldInfo& field = dataset.field(name);
     const FieldStatistics stats =
         dataset.field_stats(name, NodeTypeSet(std::span(config.data.predicted_types)),
@@ -50,10 +53,10 @@ std::vector<std::string> scale_warnings(const Dataset& dataset, const Config& co
   for (const std::string& name : config.data.inputs)
     check(name + " has", dataset.field_stats(name, NodeTypeSet::all(), Quantity::value).std, unit);
   const bool dynamics = config.task.name == TaskName::mesh_dynamics;
-  if (dynamics && config.train.noise > Normalizer::kSmallestDeviation) return warnings;
   const bool second = config.data.predict == Prediction::second_change;
   const Quantity quantity = !dynamics ? Quantity::value : second ? Quantity::second_change : Quantity::change;
   for (const std::string& name : config.data.targets) {
+    if (dynamics && noise_of(config).of(name) > Normalizer::kSmallestDeviation) continue;
     const NodeTypeSet types(std::span(config.data.predicted_types));
     check(name + (!dynamics ? " has"
                   : second  ? "'s second change has"

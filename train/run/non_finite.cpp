@@ -145,7 +145,7 @@ std::optional<NonFinite> find_non_finite_in_window(Runtime& runtime, const Confi
     loader.list_samples({step, micro}, samples);
     if (samples.empty()) continue;
     const Batch batch = training_batch(task, runtime, config.precision, config.data.train_split, samples,
-                                       loader.noise(), normalizers);
+                                       loader.noise(step), normalizers);
     const auto found = find_non_finite(runtime, task, model, batch, loss_scale / weight, recomputation);
     if (found) return found;
   }

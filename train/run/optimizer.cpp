@@ -6,7 +6,10 @@
 
 #include <fmt/format.h>
 
+#include <fnmatch.h>
+
 #include <cstring>
+#include <utility>
 
 namespace meshgrad {
 namespace {
@@ -19,8 +22,33 @@ RateCurve curve_of(ScheduleName name) {
       return RateCurve::exponential;
     case ScheduleName::cosine:
       return RateCurve::cosine;
+    case ScheduleName::step:
+      return RateCurve::step;
   }
   return RateCurve::constant;
+}
+
+bool names_parameter(const std::string& pattern, const std::string& parameter) {
+  const auto matches = [&](const std::string& text) {
+    return fnmatch(text.c_str(), parameter.c_str(), 0) == 0;
+  };
+  return matches(pattern) || matches(pattern + ".*");
+}
+
+/// What lies between the frozen ranges of an arena.
+std::vector<ArenaRange> rest_of(const std::vector<ArenaRange>& frozen, int64_t elements) {
+  std::vector<ArenaRange> rest;
+  int64_t begin = 0;
+  for (const ArenaRange& range : frozen) {
+    if (range.begin > begin) rest.push_back({begin, range.begin});
+    begin = range.end;
+  }
+  if (begin < elements) rest.push_back({begin, elements});
+  return rest;
+}
+
+Tensor part(const Tensor& arena, const ArenaRange& range) {
+  return arena.defined() ? arena.row_range(range.begin, range.end) : Tensor();
 }
 
 }  // namespace
@@ -30,7 +58,45 @@ LearningRate learning_rate(const ScheduleConfig& schedule, double peak, int64_t 
           .peak = peak,
           .last = schedule.final_lr,
           .warmup_steps = schedule.warmup_steps,
-          .span = schedule.decay_steps > 0 ? schedule.decay_steps : total_steps - schedule.warmup_steps};
+          .span = schedule.decay_steps > 0 ? schedule.decay_steps : total_steps - schedule.warmup_steps,
+          .restart_every = schedule.restart_every,
+          .restart_growth = schedule.restart_growth,
+          .step_every = schedule.step_every,
+          .step_factor = schedule.step_factor};
+}
+
+std::vector<ArenaRange> frozen_ranges(const ParameterSet& parameters,
+                                      const std::vector<std::string>& patterns) {
+  const std::vector<ParameterInfo>& infos = parameters.parameters();
+  std::vector<bool> frozen(infos.size());
+  for (const std::string& pattern : patterns) {
+    bool found = false;
+    for (size_t i = 0; i < infos.size(); ++i) {
+      if (!names_parameter(pattern, infos[i].name)) continue;
+      frozen[i] = found = true;
+    }
+    if (found) continue;
+    throw config_error(
+        "train.freeze", "names of parameters", "\"" + pattern + "\", which matches none",
+        fmt::format("name parts of {} to {}, such as \"{}\"; * matches any text", infos.front().name,
+                    infos.back().name, infos.front().name.substr(0, infos.front().name.find('.'))));
+  }
+  std::vector<ArenaRange> ranges;
+  for (size_t i = 0; i < infos.size(); ++i) {
+    if (!frozen[i]) continue;
+    // Up to the next parameter: gaps hold zeros.
+    const int64_t end = i + 1 < infos.size() ? infos[i + 1].offset : parameters.arena_elements();
+    if (!ranges.empty() && ranges.back().end == infos[i].offset) {
+      ranges.back().end = end;
+    } else {
+      ranges.push_back({infos[i].offset, end});
+    }
+  }
+  if (rest_of(ranges, parameters.arena_elements()).empty()) {
+    throw config_error("train.freeze", "patterns that leave something to train", "all parameters",
+                       "name fewer");
+  }
+  return ranges;
 }
 
 std::string describe_schedule(const LearningRate& rate) {
@@ -38,6 +104,18 @@ std::string describe_schedule(const LearningRate& rate) {
   if (rate.warmup_steps > 0)
     text = fmt::format("learning rate rises to {:.3g} at step {}", rate.peak, rate.warmup_steps);
   if (rate.curve == RateCurve::constant) return text + ", constant";
+  if (rate.curve == RateCurve::step) {
+    return text + fmt::format(", then times {:.3g} every {} steps, not below {:.3g}", rate.step_factor,
+                              rate.step_every, rate.last);
+  }
+  if (rate.restart_every > 0) {
+    const std::string longer = rate.restart_growth > 1.0
+                                   ? fmt::format(", each cycle {:.3g} times as long", rate.restart_growth)
+                                   : "";
+    return text + fmt::format(", then {} decay to {:.3g} and again from {:.3g} after {} steps{}",
+                              rate.curve == RateCurve::cosine ? "cosine" : "exponential", rate.last,
+                              rate.peak, rate.restart_every, longer);
+  }
   return text + fmt::format(", then {} decay to {:.3g} at step {}",
                             rate.curve == RateCurve::cosine ? "cosine" : "exponential", rate.last,
                             rate.warmup_steps + rate.span);
@@ -46,7 +124,10 @@ std::string describe_schedule(const LearningRate& rate) {
 Optimizer::Optimizer(Runtime& runtime, const ParameterSet& parameters, const Config& config,
                      int64_t total_steps)
     : Optimizer(runtime, parameters, config.optimizer, config.train.clip_norm,
-                learning_rate(config.schedule, config.optimizer.lr, total_steps), config.loss_scale.rule) {}
+                learning_rate(config.schedule, config.optimizer.lr, total_steps), config.loss_scale.rule) {
+  if (!config.train.freeze.empty()) freeze(frozen_ranges(parameters, config.train.freeze));
+  if (config.train.ema > 0) start_average(runtime, config.train.ema);
+}
 
 Optimizer::Optimizer(Runtime& runtime, const ParameterSet& parameters, const OptimizerConfig& config,
                      double clip_norm, const LearningRate& rate, const LossScaleRule& loss_scale)
@@ -63,7 +144,8 @@ Optimizer::Optimizer(Runtime& runtime, const ParameterSet& parameters, const Opt
                 .loss_scale = loss_scale},
       values_(parameters.values()),
       gradients_(parameters.gradients()),
-      storage_(parameters.storage()) {
+      storage_(parameters.storage()),
+      trained_(rest_of({}, parameters.arena_elements())) {
   if (!values_.defined()) {
     throw invalid_argument("Optimizer: parameters", "allocated parameters", "none",
                            "call ParameterSet::allocate first");
@@ -96,19 +178,36 @@ Tensor Optimizer::note_loss(Runtime& runtime, const Tensor& sum, const Tensor& w
 
 void Optimizer::step(Runtime& runtime) const {
   const Stream& stream = runtime.stream();
+  for (const ArenaRange& range : frozen_) fill_zero(part(gradients_, range), stream);
   kernels::sum_of_squares({.x = gradients_, .sum = squared_norm_, .non_finite = non_finite_}, runtime,
                           stream);
   kernels::optimizer_decide(
       {.settings = settings_, .state = state_, .squared_norm = squared_norm_, .non_finite = non_finite_},
       stream);
-  kernels::optimizer_update({.settings = settings_,
-                             .state = state_,
-                             .parameters = values_,
-                             .gradients = gradients_,
-                             .first_moment = first_moment_,
-                             .second_moment = second_moment_,
-                             .storage = storage_},
-                            stream);
+  for (const ArenaRange& range : trained_) {
+    kernels::optimizer_update({.settings = settings_,
+                               .state = state_,
+                               .parameters = part(values_, range),
+                               .gradients = part(gradients_, range),
+                               .first_moment = part(first_moment_, range),
+                               .second_moment = part(second_moment_, range),
+                               .storage = part(storage_, range),
+                               .average = part(average_, range)},
+                              stream);
+  }
+}
+
+void Optimizer::freeze(std::vector<ArenaRange> ranges) {
+  frozen_ = std::move(ranges);
+  trained_ = rest_of(frozen_, values_.elements());
+}
+
+void Optimizer::start_average(Runtime& runtime, double decay) {
+  settings_.average_decay = decay;
+  if (!average_.defined()) {
+    average_ = Tensor::empty(runtime, values_.shape(), values_.dtype(), Tag::optimizer, "weight average");
+  }
+  copy(values_, average_, stream_);
 }
 
 StepState Optimizer::state() const {

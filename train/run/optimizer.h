@@ -5,12 +5,26 @@
 #include <meshgrad/nn/parameter.h>
 #include <meshgrad/train/config/config.h>
 
+#include <string>
+#include <vector>
+
 #pragma GCC visibility push(default)
 namespace meshgrad {
 
 /// Linear warm-up over warmup_steps, then constant, exponential decay to final_lr, or half a cosine to
 /// final_lr, over decay_steps (0: the rest of total_steps).
 LearningRate learning_rate(const ScheduleConfig& schedule, double peak, int64_t total_steps);
+
+/// Elements [begin, end) of the parameters' arena.
+struct ArenaRange {
+  int64_t begin = 0, end = 0;
+};
+
+/// What the patterns of train.freeze name, in ascending order: a parameter, or all whose names begin with the
+/// pattern and a dot; `*` matches any text. Throws ConfigError for a pattern that names none, and when
+/// nothing is left to train.
+std::vector<ArenaRange> frozen_ranges(const ParameterSet& parameters,
+                                      const std::vector<std::string>& patterns);
 
 /// "learning rate 1e-03, then exponential decay to 1e-06 at step 3000", for people.
 std::string describe_schedule(const LearningRate& rate);
@@ -22,7 +36,7 @@ class Optimizer {
   Optimizer(Runtime& runtime, const ParameterSet& parameters, const OptimizerConfig& config, double clip_norm,
             const LearningRate& rate, const LossScaleRule& loss_scale = {});
   /// With all of a configuration that concerns it: optimizer, schedule over `total_steps`, train.clip_norm,
-  /// loss_scale.
+  /// loss_scale, train.freeze, train.ema. Throws ConfigError.
   Optimizer(Runtime& runtime, const ParameterSet& parameters, const Config& config, int64_t total_steps);
 
   /// Adds a batch's loss (f64 [1]) to the window of `window_weight` (f64 [1]) loss terms; returns the seed of
@@ -32,6 +46,12 @@ class Optimizer {
   /// Ends the window: applies the gradients of the parameters' arena and clears them. With a non-finite
   /// gradient or loss it only clears them, and counts the window as skipped.
   void step(Runtime& runtime) const;
+
+  /// Leaves these parameters as they are: no update, no weight decay, no share of the gradient norm.
+  void freeze(std::vector<ArenaRange> ranges);
+  /// Starts an exponential moving average of the weights from their present values: after each update
+  /// a += (1 - k) (w - a), with k = min(decay, (1 + t) / (10 + t)) after t updates.
+  void start_average(Runtime& runtime, double decay);
 
   /// Where the parameters' gradients are now, or nothing while they are released.
   void use_gradients(const Tensor& gradients) { gradients_ = gradients; }
@@ -45,13 +65,16 @@ class Optimizer {
   /// Moments, as arenas like the parameters'; undefined where the kind of optimizer has none.
   const Tensor& first_moment() const { return first_moment_; }
   const Tensor& second_moment() const { return second_moment_; }
+  /// The average of the weights, undefined without start_average.
+  const Tensor& average() const { return average_; }
 
  private:
   Stream stream_;
   OptimizerSettings settings_;
   Tensor values_, gradients_, storage_;
-  Tensor first_moment_, second_moment_;
+  Tensor first_moment_, second_moment_, average_;
   Tensor state_, squared_norm_, non_finite_;
+  std::vector<ArenaRange> frozen_, trained_;
 };
 
 }  // namespace meshgrad

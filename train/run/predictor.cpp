@@ -119,6 +119,7 @@ Evaluation evaluate(const Predictor& predictor, const EvaluateOptions& options) 
   const TrainedModel trained = predictor.trained();
   EvaluateOptions resolved = options;
   if (!resolved.boundary) resolved.boundary = predictor.config().rollout.boundary;
+  if (resolved.horizons.empty()) resolved.horizons = predictor.config().evaluate.horizons;
   return with_host_memory_named(predictor.dataset().path(), !trained.runtime.stream().on_gpu(), "to evaluate",
                                 [&] { return evaluate(trained, resolved); });
 }

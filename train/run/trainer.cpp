@@ -3,6 +3,7 @@
 #include <meshgrad/engine/ranks/collectives.h>
 #include <meshgrad/train/config/text.h>
 #include <meshgrad/train/run/data_warnings.h>
+#include <meshgrad/train/run/initial_weights.h>
 #include <meshgrad/train/run/make_model.h>
 #include <meshgrad/train/run/non_finite.h>
 #include <meshgrad/train/run/precision.h>
@@ -56,6 +57,10 @@ TrainResult Trainer::run() {
   if (state_.step >= steps) {
     message(fmt::format("nothing to do: the run has all its {}; raise train.steps to go on",
                         counted(steps, "step")));
+  } else if (out_of_patience()) {
+    message(fmt::format("nothing to do: the run ended early at step {}; raise train.patience to go on",
+                        state_.step));
+    return result(false);
   } else {
     message(describe_schedule(learning_rate(config_.schedule, config_.optimizer.lr, steps)));
   }
@@ -65,6 +70,11 @@ TrainResult Trainer::run() {
     finish_step();
     step_seconds_.push_back(std::chrono::duration<float>(std::chrono::steady_clock::now() - begin).count());
     if (!end_step()) return stopped();
+    if (out_of_patience()) {
+      message(fmt::format("ends early at step {}: {} without a new best (train.patience)", state_.step,
+                          counted(config_.train.patience, "validation")));
+      break;
+    }
     if (state_.step < steps && stop_wanted()) return stopped();
   }
   return result(false);
@@ -80,8 +90,16 @@ bool Trainer::end_step() {
     return false;
   }
   check_memory();  // before the checkpoint: a run killed in between would lack its line
-  if (due(config_.train.checkpoint_every) || last) save_numbered();
+  if (due(config_.train.checkpoint_every) || last || out_of_patience()) save_numbered();
   return true;
+}
+
+/// Early stopping. Only counters of the checkpoint decide, so that a resumed run ends at the same step.
+bool Trainer::out_of_patience() const {
+  if (config_.train.patience == 0) return false;
+  const int64_t first = learns_normalizers(config_) ? config_.normalize.warmup_steps : 0;
+  const int64_t since_best = state_.step - std::max(state_.best_step, first);
+  return since_best / config_.train.validate_every >= config_.train.patience;
 }
 
 /// Called by all ranks at the same place of the run.
@@ -101,6 +119,11 @@ void Trainer::start() {
     for (const std::string& warning : data_warnings(task_.dataset(), config_)) message("warning: " + warning);
   }
   allocate();
+  if (!config_.train.init.empty()) {
+    message(
+        load_initial_weights(config_, task_.dataset(), runtime_.stream(), model_.parameters, normalizers_));
+    if (config_.train.ema > 0) optimizer_->start_average(runtime_, config_.train.ema);
+  }
   if (!ranks_.first()) return;
   folder_.write_config(config_);
   folder_.write_environment(options_.command, runtime_.device());
@@ -209,11 +232,11 @@ void Trainer::resume() {
 
 /// Online normalisers first observe data, and the model does not run.
 bool Trainer::warming_up() const {
-  return config_.normalize.mode == NormalizeMode::online && state_.step < config_.normalize.warmup_steps;
+  return learns_normalizers(config_) && state_.step < config_.normalize.warmup_steps;
 }
 
 bool Trainer::learning() const {
-  return config_.normalize.mode == NormalizeMode::online && state_.learned < config_.normalize.max_samples;
+  return learns_normalizers(config_) && state_.learned < config_.normalize.max_samples;
 }
 
 /// False when the run is to stop within the window: then a checkpoint holds the part that is done. Windows
@@ -318,8 +341,7 @@ void Trainer::report_non_finite(std::string_view needed, const std::string& got,
   steps_.reset();  // frees what captured steps hold
   const bool open = !is_finite(seen.window_loss);
   const int64_t window = open ? seen.steps + seen.skipped : seen.last_skipped_step;
-  const bool warmed_up = config_.normalize.mode == NormalizeMode::online;
-  const int64_t step = window + (warmed_up ? config_.normalize.warmup_steps : 0);
+  const int64_t step = window + (learns_normalizers(config_) ? config_.normalize.warmup_steps : 0);
   const double scale = open ? seen.loss_scale : seen.last_skipped_scale;
   std::string found = "every value is finite when it is recomputed";
   std::string fix = "lower optimizer.lr, set train.clip_norm, or look for bad values in the data";
@@ -379,20 +401,32 @@ void Trainer::check_memory() {
 bool Trainer::validate() {
   if (warming_up()) return true;
   pause();
-  const std::optional<double> loss = validation_loss(runtime_, ranks_, task_, model_, normalizers_, config_,
-                                                     options_.observer.stop, parts_ ? &*parts_ : nullptr);
+  MeshParts* const parts = parts_ ? &*parts_ : nullptr;
+  const Tensor& average = optimizer_->average();
+  const std::optional<double> loss = validation_loss(runtime_, ranks_, task_, model_, average, normalizers_,
+                                                     config_, options_.observer.stop, parts);
   if (!loss) return false;
   state_.last_valid_loss = *loss;
-  flush_log();
-  if (log_) {
-    log_->write({{"step", state_.step}, {"valid_loss", state_.last_valid_loss}},
-                {{"valid/loss", state_.last_valid_loss}});
+  MetricsRow row{{"step", state_.step}, {"valid_loss", *loss}};
+  std::vector<std::pair<std::string, double>> scalars{{"valid/loss", *loss}};
+  std::string text = fmt::format("step {}: validation loss {:.4g}", state_.step, *loss);
+  if (config_.train.validate_rollouts > 0) {
+    const double error =
+        validation_rollout_error(runtime_, ranks_, task_, model_, average, normalizers_, config_, parts);
+    state_.last_valid_rollout = error;
+    row.emplace_back("valid_rollout", error);
+    scalars.emplace_back("valid/rollout", error);
+    text += fmt::format(", relative error of rollouts {:.4g}", error);
   }
-  const bool better = state_.last_valid_loss < state_.best_valid_loss;
-  message(fmt::format("step {}: validation loss {:.4g}{}", state_.step, state_.last_valid_loss,
-                      better ? " (best so far)" : ""));
+  flush_log();
+  if (log_) log_->write(row, scalars);
+  const bool by_rollout = config_.train.best == BestBy::rollout;
+  const bool better = by_rollout ? state_.last_valid_rollout < state_.best_valid_rollout && is_finite(*loss)
+                                 : *loss < state_.best_valid_loss;
+  message(text + (better ? " (best so far)" : ""));
   if (better) {
-    state_.best_valid_loss = state_.last_valid_loss;
+    state_.best_valid_loss = *loss;
+    if (by_rollout) state_.best_valid_rollout = state_.last_valid_rollout;
     state_.best_step = state_.step;
     save(true);
   }

@@ -50,6 +50,7 @@ class Trainer {
   void check_memory();
   void check_data();
   bool end_step();
+  bool out_of_patience() const;
   bool validate();
   void save(bool best);
   void save_numbered();

@@ -2,9 +2,11 @@
 #include <meshgrad/engine/ranks/collectives.h>
 #include <meshgrad/train/run/part_step.h>
 #include <meshgrad/train/run/validation.h>
+#include <meshgrad/train/task/evaluation.h>
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace meshgrad {
 
@@ -15,9 +17,7 @@ struct SampleLoss {
   bool stopped = false;
 };
 
-}  // namespace
-
-std::optional<double> validation_loss(Runtime& runtime, Ranks& ranks, const Task& trained, const Model& model,
+std::optional<double> loss_of_weights(Runtime& runtime, Ranks& ranks, const Task& trained, const Model& model,
                                       Normalizers& normalizers, const Config& config,
                                       const std::function<bool()>& stop, MeshParts* parts) {
   const Task task = trained.for_validation();
@@ -57,6 +57,47 @@ std::optional<double> validation_loss(Runtime& runtime, Ranks& ranks, const Task
     }
   }
   return weight > 0.0 ? sum / weight : std::nan("");
+}
+
+/// Calls `use` while the model has the weights of `average`, if there is one.
+template <class Use>
+auto with_weights(const Runtime& runtime, const ParameterSet& parameters, const Tensor& average,
+                  const Use& use) {
+  if (!average.defined()) return use();
+  const Tensor weights = host_tensor(average.shape(), average.dtype());
+  copy(parameters.values(), weights, runtime.stream());
+  runtime.stream().synchronize();  // 16-bit copies are rounded on the host
+  parameters.set(parameters.values(), to_host(average, runtime.stream()), runtime.stream());
+  const auto result = use();
+  parameters.set(parameters.values(), weights, runtime.stream());
+  return result;
+}
+
+}  // namespace
+
+std::optional<double> validation_loss(Runtime& runtime, Ranks& ranks, const Task& task, const Model& model,
+                                      const Tensor& average, Normalizers& normalizers, const Config& config,
+                                      const std::function<bool()>& stop, MeshParts* parts) {
+  return with_weights(runtime, model.parameters, average, [&] {
+    return loss_of_weights(runtime, ranks, task, model, normalizers, config, stop, parts);
+  });
+}
+
+double validation_rollout_error(Runtime& runtime, Ranks& ranks, const Task& task, const Model& model,
+                                const Tensor& average, const Normalizers& normalizers, const Config& config,
+                                MeshParts* parts) {
+  EvaluateOptions options{.split = config.data.valid_split,
+                          .stride = std::numeric_limits<int32_t>::max(),  // rollouts are asked for
+                          .boundary = config.rollout.boundary,
+                          .trajectories = config.train.validate_rollouts};
+  if (parts == nullptr) options.ranks = &ranks;  // else all compute each mesh together
+  const TrainedModel trained{runtime, task, model, normalizers, config.precision, parts};
+  const Evaluation result =
+      with_weights(runtime, model.parameters, average, [&] { return evaluate(trained, options); });
+  const std::vector<FieldError>& fields = result.dynamics.value().rollouts.back().fields;
+  double sum = 0.0;
+  for (const FieldError& field : fields) sum += field.relative_l2;
+  return sum / static_cast<double>(fields.size());
 }
 
 }  // namespace meshgrad

@@ -65,8 +65,6 @@ void FieldErrors::add_sums(std::span<const double> sums) {
 
 namespace {
 
-constexpr int64_t kHorizons[] = {1, 10, 50};
-
 /// Several FieldErrors that are summed together: of one trajectory, then of all of them.
 using ErrorSums = std::vector<FieldErrors>;
 
@@ -100,7 +98,7 @@ ErrorSums sum_over_trajectories(const TrainedModel& trained, const EvaluateOptio
   return all;
 }
 
-// The places in ErrorSums of dynamics: of one step, of no change, of all steps of rollouts, of kHorizons.
+// The places in ErrorSums of dynamics: of one step, of no change, of all steps of rollouts, of the horizons.
 constexpr size_t kOneStep = 0, kNoChange = 1, kAllSteps = 2, kFirstHorizon = 3;
 
 ErrorSums dynamics_errors_of(const TrainedModel& trained, const MeshDynamics& task,
@@ -121,8 +119,8 @@ ErrorSums dynamics_errors_of(const TrainedModel& trained, const MeshDynamics& ta
   roll_out(trained, task, trajectory, {.boundary = boundary}, [&](const RolloutFrame& frame) {
     ++step;
     errors[kAllSteps].add(frame.ours, frame.truth, mask);
-    for (size_t i = 0; i < std::size(kHorizons); ++i) {
-      if (step <= kHorizons[i] && kHorizons[i] <= steps)
+    for (size_t i = 0; i < options.horizons.size(); ++i) {
+      if (step <= options.horizons[i] && options.horizons[i] <= steps)
         errors[kFirstHorizon + i].add(frame.ours, frame.truth, mask);
     }
   });
@@ -134,7 +132,7 @@ void compare_dynamics(const TrainedModel& trained, const MeshDynamics& task, con
   DynamicsErrors& errors = result.dynamics.emplace();
   errors.boundary = options.boundary.value_or(RolloutBoundary::data);
   errors.inputs_from_data = given_inputs(task.inputs());
-  const ErrorSums zeros(kFirstHorizon + std::size(kHorizons), FieldErrors(task.inputs().targets()));
+  const ErrorSums zeros(kFirstHorizon + options.horizons.size(), FieldErrors(task.inputs().targets()));
   const ErrorSums sums =
       sum_over_trajectories(trained, options, result.trajectories, zeros, [&](int64_t number) {
         if (options.progress)
@@ -150,10 +148,12 @@ void compare_dynamics(const TrainedModel& trained, const MeshDynamics& task, con
   const auto rollouts = [&](int64_t steps) {
     return std::count_if(lengths.begin(), lengths.end(), [&](int64_t length) { return length >= steps; });
   };
-  for (size_t i = 0; i < std::size(kHorizons); ++i) {
-    if (kHorizons[i] < longest)
-      errors.rollouts.push_back({kHorizons[i], rollouts(kHorizons[i]), sums[kFirstHorizon + i].fields()});
+  for (size_t i = 0; i < options.horizons.size(); ++i) {
+    const int64_t steps = options.horizons[i];
+    if (steps < longest)
+      errors.rollouts.push_back({steps, rollouts(steps), sums[kFirstHorizon + i].fields()});
   }
+  std::ranges::sort(errors.rollouts, {}, &RolloutErrors::steps);
   errors.rollouts.push_back({longest, rollouts(longest), sums[kAllSteps].fields()});
 }
 
@@ -220,8 +220,9 @@ std::vector<std::string> fields_worse_than(const std::vector<FieldError>& ours,
 }
 
 Evaluation evaluate(const TrainedModel& trained, const EvaluateOptions& options) {
+  const int64_t size = trained.task.dataset().size(options.split);
   Evaluation result{.split = options.split,
-                    .trajectories = trained.task.dataset().size(options.split),
+                    .trajectories = options.trajectories > 0 ? std::min(options.trajectories, size) : size,
                     .targets = trained.task.inputs().target_names()};
   check_something_to_predict(trained.task, options.split);
   if (const auto* dynamics = trained.task.as<MeshDynamics>())

@@ -31,7 +31,7 @@ Normalizers MeshDynamics::dataset_normalizers(const NoiseOptions& noise) const {
   const bool second = second_change();
   std::vector<double> target_mean, target_deviation;
   // What the noise leaves in the target; see write_targets.
-  const double share = noise.deviation * (second ? 1.0 + noise.gamma : noise.gamma);
+  const double kept = second ? 1.0 + noise.gamma : noise.gamma;
   for (const FieldInfo& field : inputs_.targets()) {
     const FieldStatistics stats =
         inputs_.predicted_stats(field.name, second ? Quantity::second_change : Quantity::change);
@@ -39,6 +39,7 @@ Normalizers MeshDynamics::dataset_normalizers(const NoiseOptions& noise) const {
     // Noise is added to inputs: a target that is none keeps its own deviation.
     const bool noisy = std::any_of(inputs_.inputs().begin(), inputs_.inputs().end(),
                                    [&](const Input& input) { return input.field.name == field.name; });
+    const double share = noise.of(field.name) * kept;
     for (const double std : stats.std) target_deviation.push_back(noisy ? std::hypot(std, share) : std);
   }
   return inputs_.dataset_normalizers(second, Normalizer::fixed(target_mean, target_deviation));
@@ -60,19 +61,20 @@ void MeshDynamics::add_noise(const TrajectoryView& trajectory, const Sample& sam
                              const NoiseOptions& noise, SampleScratch& scratch) const {
   std::vector<float>& current = scratch.state.current;
   scratch.noise.assign(current.size(), 0.0f);
-  if (noise.deviation <= 0.0) return;
+  if (!noise.any()) return;
   const auto types = trajectory.mesh().node_type;
   const auto width = static_cast<size_t>(inputs_.outputs());
   const uint64_t id = trajectory.sample_id(sample.frame);
   for (const Input& input : inputs_.inputs()) {
-    if (input.target_column < 0) continue;
+    const double deviation = noise.of(input.field.name);
+    if (input.target_column < 0 || deviation <= 0.0) continue;
     for (size_t i = 0; i < types.size(); ++i) {
       if (!contains_type(inputs_.config().noise_types, types[i])) continue;
       for (int c = 0; c < input.field.components; ++c) {
         const auto column = static_cast<size_t>(input.target_column + c);
         const double draw = training_noise(noise.seed, sample.visit, id, static_cast<uint32_t>(i),
                                            static_cast<uint32_t>(column));
-        scratch.noise[i * width + column] = static_cast<float>(noise.deviation * draw);
+        scratch.noise[i * width + column] = static_cast<float>(deviation * draw);
         current[i * width + column] += scratch.noise[i * width + column];
       }
     }

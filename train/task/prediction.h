@@ -45,6 +45,9 @@ struct EvaluateOptions {
   int64_t stride = 1;  ///< MeshDynamics: one-step errors from every stride-th frame
   std::optional<RolloutBoundary>
       boundary;  ///< MeshDynamics; absent: the data's, or of a Predictor its configuration's
+  std::vector<int64_t> horizons = {};  ///< MeshDynamics: steps of DynamicsErrors::rollouts beside all; empty:
+                                       ///< none, or of a Predictor its configuration's
+  int64_t trajectories = 0;            ///< the first of the split; 0: all
   std::function<void(const std::string&)> progress;
   /// The processes that share the trajectories, each calling evaluate() with the same arguments and getting
   /// the same result; null: this one alone. The result does not depend on their number.
@@ -62,8 +65,9 @@ struct RolloutErrors {
 struct DynamicsErrors {
   /// Of predicting that nothing changes, from the same frames as Evaluation::fields.
   std::vector<FieldError> no_change;
-  /// Over steps 1, 1 to 10 and 1 to 50: each where a rollout is longer, over the rollouts that have so many
-  /// steps. The last one is over all steps of all rollouts; its `steps` are those of the longest.
+  /// Over steps 1 to h for each of EvaluateOptions::horizons, ascending: each where a rollout is longer, over
+  /// the rollouts that have so many steps. The last one is over all steps of all rollouts; its `steps` are
+  /// those of the longest.
   std::vector<RolloutErrors> rollouts;
   RolloutBoundary boundary = RolloutBoundary::data;
   std::vector<std::string> inputs_from_data;  ///< as given_inputs

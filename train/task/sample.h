@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a training sample is made of: where it lies in the data, and its noise.
 #pragma once
+#include <meshgrad/train/config/config.h>
+
 #include <cstdint>
+#include <string_view>
+#include <vector>
 
 namespace meshgrad {
 
@@ -25,6 +29,16 @@ struct NoiseOptions {
   double deviation = 0.0;  ///< standard deviation, in the unit of the noisy fields
   double gamma = 1.0;      ///< share of the noise that the target corrects (MeshDynamics)
   uint64_t seed = 0;
+  std::vector<FieldNumber> fields = {};  ///< unless empty: deviations of these fields alone
+  double scale = 1.0;                    ///< of all deviations, while the noise rises
+
+  bool any() const { return deviation > 0.0 || !fields.empty(); }
+  double of(std::string_view field) const {
+    if (fields.empty()) return scale * deviation;
+    for (const FieldNumber& number : fields)
+      if (number.field == field) return scale * number.value;
+    return 0.0;
+  }
 };
 
 }  // namespace meshgrad

@@ -37,25 +37,25 @@ void SteadyField::write(const Batch& batch, std::string_view split, const std::v
   const auto add_noise = [&](const TrajectoryView& view, const Sample& sample, auto* nodes) {
     const auto types = view.mesh().node_type;
     const auto width = static_cast<size_t>(inputs_.node_inputs());
-    std::vector<uint8_t> noisy;  // by column; a condition of the whole mesh stays the same at all its nodes
+    std::vector<double> deviations;  // by column; a condition of a mesh stays the same at all its nodes
     for (const MeshInputs::Input& input : inputs_.inputs())
-      noisy.resize(noisy.size() + static_cast<size_t>(input.field.components),
-                   input.field.on == FieldOn::node);
+      deviations.resize(deviations.size() + static_cast<size_t>(input.field.components),
+                        input.field.on == FieldOn::node ? noise.of(input.field.name) : 0.0);
     for (size_t i = 0; i < types.size(); ++i) {
       if (!contains_type(noise_types, types[i])) continue;
-      for (size_t column = 0; column < noisy.size(); ++column) {
-        if (noisy[column] == 0) continue;
+      for (size_t column = 0; column < deviations.size(); ++column) {
+        if (deviations[column] <= 0.0) continue;
         const double draw = training_noise(noise.seed, sample.visit, view.sample_id(sample.frame),
                                            static_cast<uint32_t>(i), static_cast<uint32_t>(column));
         auto& value = nodes[i * width + column];
-        value += static_cast<std::remove_reference_t<decltype(value)>>(noise.deviation * draw);
+        value += static_cast<std::remove_reference_t<decltype(value)>>(deviations[column] * draw);
       }
     }
   };
   write_mesh_batch(inputs_, batch, split, samples, normalizers, learn, scratch,
                    [&](const TrajectoryView& view, const Sample& sample, auto* nodes, auto* targets) {
                      inputs_.write_nodes(view, sample.frame, {}, nodes);
-                     if (noise.deviation > 0.0) add_noise(view, sample, nodes);
+                     if (noise.any()) add_noise(view, sample, nodes);
                      inputs_.read_targets(view, sample.frame, scratch.next);
                      std::copy(scratch.next.begin(), scratch.next.end(), targets);
                    });
