@@ -63,7 +63,7 @@ struct Encoded {
   }
 };
 
-struct Rows {
+struct PieceRows {
   size_t points = 0, cells = 0;
 };
 
@@ -261,7 +261,7 @@ class XmlReader {
   }
 
   void read_cells(const pugi::xml_node& piece) {
-    const Rows rows{count_of(piece, "NumberOfPoints"), count_of(piece, "NumberOfCells")};
+    const PieceRows rows{count_of(piece, "NumberOfPoints"), count_of(piece, "NumberOfCells")};
     if (rows.points == 0) return;
     const auto first_point = static_cast<size_t>(grid_.point_count());
     const pugi::xml_node cells = piece.child("Cells");
@@ -274,7 +274,7 @@ class XmlReader {
   }
 
   void read_surface(const pugi::xml_node& piece) {
-    Rows rows{count_of(piece, "NumberOfPoints"), 0};
+    PieceRows rows{count_of(piece, "NumberOfPoints"), 0};
     if (rows.points == 0) return;
     const auto first_point = static_cast<size_t>(grid_.point_count());
     constexpr std::array<std::pair<const char*, VtkCell>, 4> kSections{{{"Verts", VtkCell::poly_vertex},
@@ -290,7 +290,7 @@ class XmlReader {
     append_arrays(piece, rows);
   }
 
-  void append_arrays(const pugi::xml_node& piece, const Rows& rows) {
+  void append_arrays(const pugi::xml_node& piece, const PieceRows& rows) {
     const bool first = grid_.points.size() == 0;
     const pugi::xml_node points = piece.child("Points").child("DataArray");
     auto array = read_array(points, rows.points);
