@@ -84,12 +84,12 @@ std::string presets_toml(const std::vector<Preset>& chosen) {
 }
 
 std::string preset_advice(int64_t gpu_bytes) {
-  constexpr int64_t kGiB = int64_t{1} << 30;
+  constexpr int64_t kGibibyte = int64_t{1} << 30;
   if (gpu_bytes == 0)
     return "on a CPU begin with --preset small; use --preset reference to compare with others";
-  if (gpu_bytes >= 32 * kGiB)
+  if (gpu_bytes >= 32 * kGibibyte)
     return "this GPU holds --preset full (speed) and --preset reference (to compare with others)";
-  if (gpu_bytes >= 8 * kGiB)
+  if (gpu_bytes >= 8 * kGibibyte)
     return "on this GPU begin with --preset full; use low-memory,full for large meshes";
   return "on this GPU begin with --preset full,low-memory, or --preset small for a first look";
 }
