@@ -8,7 +8,7 @@
 #include <meshgrad/train/data/packed_file_writer.h>
 #include <meshgrad/train/planning/config_check.h>
 #include <meshgrad/train/planning/first_config.h>
-#include <meshgrad/train/run/training_data.h>
+#include <meshgrad/train/run/data_warnings.h>
 
 #include <cmath>
 #include <limits>
