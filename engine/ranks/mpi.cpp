@@ -52,7 +52,7 @@ ConfigError launcher_error(const Launcher& launcher, std::string_view got, std::
 
 #ifndef MESHGRAD_HAVE_MPI
 
-Ranks launched_ranks(const RanksOptions&) {
+Ranks launched_ranks(const RanksOptions& options) {
   const std::optional<Launcher> launcher = found_launcher();
   if (!launcher) return Ranks();
   if (launcher->variable == kTcp) return ranks_by_tcp(options);

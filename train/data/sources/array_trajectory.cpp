@@ -347,7 +347,9 @@ std::string array_name(const std::string& name) {
 std::vector<NamedArray> mapped(std::vector<NamedArray> arrays, const std::string& where, const ArrayMap& map,
                                const WarningCallback& warn) {
   std::vector<NamedArray> chosen;
-  for (const auto& [name, source] : map) {
+  for (const auto& entry : map) {
+    const std::string& name = entry.first;
+    const std::string& source = entry.second;
     const auto found = std::find_if(arrays.begin(), arrays.end(),
                                     [&](const NamedArray& array) { return array.name == source; });
     if (found == arrays.end()) {
