@@ -12,7 +12,7 @@
 namespace meshgrad {
 namespace {
 
-constexpr int kWidth = 800;  // pixels; a page has many of them
+constexpr int kPagePixels = 800;  // pixels; a page has many of them
 
 /// `count` of the numbers 1 to `last`, evenly spaced, both ends included.
 std::set<int64_t> evenly_spaced(int64_t last, int64_t count) {
@@ -35,7 +35,7 @@ std::vector<RunPicture> draw_rollout(const Predictor& predictor, const std::stri
              if (!steps.contains(++step)) return;
              const FieldFrame field = split_fields(task.inputs(), frame.ours, frame.truth).front();
              const std::string caption = fmt::format("{}, step {} of a rollout", field.info.name, step);
-             pictures.push_back({caption, draw_field(trajectory.mesh(), field, mask, caption, kWidth)});
+             pictures.push_back({caption, draw_field(trajectory.mesh(), field, mask, caption, kPagePixels)});
            });
   return pictures;
 }
@@ -52,7 +52,7 @@ std::vector<RunPicture> draw_steady(const Predictor& predictor, const std::strin
             .front();
     const std::string caption = fmt::format("{}, mesh {}", field.info.name, i);
     pictures.push_back({caption, draw_field(trajectory.mesh(), field,
-                                            inputs.predicted_mask(trajectory.mesh()), caption, kWidth)});
+                                            inputs.predicted_mask(trajectory.mesh()), caption, kPagePixels)});
   }
   return pictures;
 }

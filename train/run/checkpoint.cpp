@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/regular_file.h>
+#include <meshgrad/nn/mesh_graph_net.h>
 #include <meshgrad/train/io/safetensors.h>
 #include <meshgrad/train/run/checkpoint.h>
 #include <meshgrad/train/run/checkpoint_check.h>
