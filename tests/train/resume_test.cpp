@@ -100,6 +100,23 @@ TEST_CASE("a run stopped in its very last validation, and after it, is the run w
   check_same_run(config.run.dir, straight);
 }
 
+TEST_CASE("a run killed after a validation that it repeated has its line once") {
+  const ScratchDirectory scratch;
+  Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
+  config.train.steps = 12;
+  const fs::path straight = straight_run(scratch.path, config);
+  int64_t calls = 0;
+  const int64_t in_validation = 10 * config.train.accumulate + 2;
+  const TrainResult stopped = test::train_here(config, false, [&] { return ++calls == in_validation; });
+  CHECK(stopped.state.validation_due);
+  const fs::path last = fs::path(config.run.dir) / "checkpoints" / "last.safetensors";
+  fs::copy_file(last, scratch.path / "stopped");
+  CHECK_FALSE(test::train_here(config, true).stopped);
+  fs::rename(scratch.path / "stopped", last);  // as if it had been killed before its next checkpoint
+  CHECK_FALSE(test::train_here(config, true).stopped);
+  check_same_run(config.run.dir, straight);
+}
+
 /// The last step in metrics.jsonl, 0 before there is one.
 int64_t last_logged_step(const fs::path& run) {
   const std::string text = test::read_text(run / "metrics.jsonl");

@@ -48,13 +48,16 @@ struct KeptRows {
   std::int64_t damaged = 0;
 };
 
-/// The rows before the first whose step is beyond `last_step`. Damaged lines behind the last are not counted.
-KeptRows rows_to_keep(std::string_view content, std::int64_t last_step) {
+/// The rows before the first whose step is beyond `last_step`, or that has the key `repeated` there. Damaged
+/// lines behind the last are not counted.
+KeptRows rows_to_keep(std::string_view content, std::int64_t last_step, const std::string& repeated) {
+  const auto last = static_cast<double>(last_step);
   KeptRows kept;
   std::int64_t damaged = 0;
   while (const auto line = take_line(content)) {
     const auto row = parsed_row(*line);
-    if (row && (*row)["step"].get<double>() > static_cast<double>(last_step)) break;
+    const double step = row ? (*row)["step"].get<double>() : 0.0;
+    if (row && (step > last || (step == last && !repeated.empty() && row->contains(repeated)))) break;
     if (row) {
       kept.text.append(*line).append("\n");
       kept.damaged = damaged;
@@ -78,9 +81,10 @@ std::string metrics_line(const MetricsRow& row) {
 
 MetricsLog MetricsLog::create(const std::filesystem::path& path) { return MetricsLog(AppendFile(path, 0)); }
 
-MetricsLog MetricsLog::resume(const std::filesystem::path& path, std::int64_t last_step) {
+MetricsLog MetricsLog::resume(const std::filesystem::path& path, std::int64_t last_step,
+                              const std::string& repeated) {
   if (!path_exists(path)) return create(path);
-  const KeptRows kept = rows_to_keep(read_file(path), last_step);
+  const KeptRows kept = rows_to_keep(read_file(path), last_step, repeated);
   if (kept.damaged > 0) write_file_atomically(path, kept.text);
   return MetricsLog(AppendFile(path, kept.text.size()), kept.damaged);
 }

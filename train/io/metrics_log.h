@@ -29,9 +29,11 @@ class MetricsLog {
  public:
   /// A fresh log: an existing file is emptied. DataError when the file cannot be written.
   static MetricsLog create(const std::filesystem::path& path);
-  /// Continues a log: keeps the rows before the first that has a "step" beyond `last_step`, so that the
-  /// resumed run repeats the others. Lines that are no rows are left out. A missing file is created.
-  static MetricsLog resume(const std::filesystem::path& path, std::int64_t last_step);
+  /// Continues a log: keeps the rows before the first that has a "step" beyond `last_step`, or the key
+  /// `repeated` at that step, so that the resumed run repeats the others. Lines that are no rows are left
+  /// out. A missing file is created.
+  static MetricsLog resume(const std::filesystem::path& path, std::int64_t last_step,
+                           const std::string& repeated = {});
 
   /// Appends one line; DataError when the disk is full. InvalidArgument for a row without an integer "step".
   void write(const MetricsRow& row);

@@ -42,9 +42,11 @@ StepState LateState::take() const {
   return state;
 }
 
-RunLog::RunLog(Runtime& runtime, const std::filesystem::path& dir, std::optional<int64_t> resumed_at)
+RunLog::RunLog(Runtime& runtime, const std::filesystem::path& dir, std::optional<int64_t> resumed_at,
+               bool validation_due)
     : runtime_(runtime),
-      metrics_(resumed_at ? MetricsLog::resume(dir / "metrics.jsonl", *resumed_at)
+      metrics_(resumed_at ? MetricsLog::resume(dir / "metrics.jsonl", *resumed_at,
+                                               validation_due ? "valid_loss" : "")
                           : MetricsLog::create(dir / "metrics.jsonl")),
       tensorboard_(dir / "tb"),
       late_(runtime),

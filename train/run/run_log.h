@@ -32,8 +32,10 @@ class LateState {
 
 class RunLog {
  public:
-  /// Starts the files in a run's folder, or goes on behind `resumed_at`.
-  RunLog(Runtime& runtime, const std::filesystem::path& dir, std::optional<int64_t> resumed_at);
+  /// Starts the files in a run's folder, or goes on behind `resumed_at`: before its validation, if that is
+  /// due once more.
+  RunLog(Runtime& runtime, const std::filesystem::path& dir, std::optional<int64_t> resumed_at,
+         bool validation_due = false);
 
   /// A line for a step that is queued: requests its numbers from the device and resets the sums there.
   /// `data_seconds` were waited for data so far (BatchLoader::data_seconds).

@@ -223,7 +223,7 @@ void Trainer::resume() {
   }
   optimizer_->set_state(state_.optimizer);
   if (!ranks_.first()) return;
-  log_.emplace(runtime_, folder_.path(), state_.step);
+  log_.emplace(runtime_, folder_.path(), state_.step, state_.validation_due);
   folder_.write_config(config_);
   message(fmt::format("resumed {} at step {}", checkpoint.string(), state_.step));
   if (log_->damaged_lines() > 0)
