@@ -150,6 +150,27 @@ void check_validation(const Config& config, std::vector<Contradiction>& found) {
   }
 }
 
+/// Of data.history, which is more than 1.
+void check_history(const Config& config, std::vector<Contradiction>& found) {
+  const DataConfig& data = config.data;
+  const auto refuse = [&](const char* other, const char* why, const char* fix) {
+    found.push_back({{"data.history", other}, fmt::format("1 {}", why), std::to_string(data.history), fix});
+  };
+  const bool given = std::any_of(data.inputs.begin(), data.inputs.end(), [&](const std::string& input) {
+    return std::find(data.targets.begin(), data.targets.end(), input) != data.targets.end();
+  });
+  if (config.task.name == TaskName::steady_field) {
+    refuse("task.name", "with task.name = \"steady_field\", which has no time",
+           "set data.history = 1, or task.name = \"mesh_dynamics\"");
+  } else if (!given) {
+    refuse("data.inputs", "where no input is a target: others are given at the latest frame alone",
+           "set data.history = 1, or name a target in data.inputs");
+  } else if (config.unroll.steps > 1) {
+    refuse("unroll.steps", "with unroll.steps above 1, where earlier frames are the data's",
+           "set data.history = 1 or unroll.steps = 1");
+  }
+}
+
 void check_task(const Config& config, std::vector<Contradiction>& found) {
   if (config.task.name != TaskName::steady_field || config.unroll.steps == 1) return;
   found.push_back({{"unroll.steps", "task.name"},
@@ -276,6 +297,7 @@ std::vector<Contradiction> contradictions(const Config& config) {
   check_types("data.noise_types", data.noise_types, data.node_types, found);
   check_noise(config, found);
   check_validation(config, found);
+  if (data.history > 1) check_history(config, found);
   if (train.epochs == 0 && schedule.warmup_steps > train.steps) {
     found.push_back({{"schedule.warmup_steps", "train.steps"},
                      fmt::format("at most train.steps = {}", train.steps),

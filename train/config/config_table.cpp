@@ -155,6 +155,10 @@ constexpr ConfigKey kKeys[] = {
      "Predicted quantity of a target: the change x[t+1] - x[t], or the second change x[t+1] - 2 "
      "x[t] + x[t-1]",
      kFixed},
+    {"data", "history", IntegerKey{member<&Config::data, &DataConfig::history>(), 1, 64}, "frames",
+     "Latest frames given of inputs that are targets: the value at the latest (second_change: none) and the "
+     "changes between them",
+     kFixed},
     {"data", "node_types", IntegerKey{member<&Config::data, &DataConfig::node_types>(), 1, 65536}, "classes",
      "Number of node types, the width of their one-hot input", kFixed},
     {"data", "predicted_types",

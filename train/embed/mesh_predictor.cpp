@@ -44,6 +44,11 @@ MeshPredictor::Loaded::Loaded(Runtime& own, const fs::path& checkpoint)
       task(make_task(config, Dataset::over(data))),
       model(make_model(config.model, task.sizes())),
       normalizers(task.online_normalizers()) {
+  if (config.data.history > 1) {
+    throw config_error("MeshPredictor: data.history", "1, as it steps from one frame or two",
+                       fmt::format("{}", config.data.history),
+                       "train with data.history = 1; meshgrad rollout predicts from a data set");
+  }
   check_precision(runtime.device(), config.precision);
   model.parameters.allocate(runtime, config.precision, 0);
   model.parameters.release_gradients();

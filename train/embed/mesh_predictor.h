@@ -21,7 +21,8 @@ class Runtime;
 class MeshPredictor {
  public:
   /// `checkpoint` is a file that train wrote, of this or an earlier version; one that does not describe its
-  /// fields is refused. The runtime outlives it. Throws DataError, DeviceError and OutOfMemory.
+  /// fields is refused. The runtime outlives it. Throws ConfigError for data.history above 1, DataError,
+  /// DeviceError and OutOfMemory.
   MeshPredictor(Runtime& runtime, const std::filesystem::path& checkpoint);
   ~MeshPredictor();
   MeshPredictor(MeshPredictor&&) noexcept;

@@ -20,9 +20,13 @@ void describe_columns(const Task& task, const Config& config, ConfigSummary& sum
   const bool second = dynamics && config.data.predict == Prediction::second_change;
   const MeshInputs& inputs = task.inputs();
   for (const MeshInputs::Input& input : inputs.inputs()) {
-    const bool change = second && input.target_column >= 0;
-    summary.node_inputs.push_back(
-        {(change ? "last change of " : "") + input.field.name, input.field.components});
+    const bool target = input.target_column >= 0;
+    const int64_t changes = !target ? 0 : config.data.history - (second ? 0 : 1);
+    if (!target || !second) summary.node_inputs.push_back({input.field.name, input.field.components});
+    if (changes > 0) {
+      const std::string which = changes == 1 ? "last change" : fmt::format("last {} changes", changes);
+      summary.node_inputs.push_back({which + " of " + input.field.name, changes * input.field.components});
+    }
   }
   summary.node_inputs.push_back({"node type, one-hot", config.data.node_types});
   summary.edge_inputs = {{"relative position", task.dataset().dim()}, {"distance", 1}};

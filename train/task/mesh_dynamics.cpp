@@ -21,17 +21,20 @@ MeshDynamics::MeshDynamics(const Dataset& dataset, const DataConfig& config, int
 }
 
 FrameRange MeshDynamics::sample_frames(int64_t frames) const {
-  const int64_t first = second_change() ? 1 : 0;
+  const int64_t first = inputs_.earlier_frames();
   return {first, std::max(first, frames - unroll_frames_)};
 }
 
-int64_t MeshDynamics::least_frames() const { return unroll_frames_ + (second_change() ? 2 : 1); }
+int64_t MeshDynamics::least_frames() const { return unroll_frames_ + inputs_.earlier_frames() + 1; }
 
 Normalizers MeshDynamics::dataset_normalizers(const NoiseOptions& noise) const {
   const bool second = second_change();
   std::vector<double> target_mean, target_deviation;
-  // What the noise leaves in the target; see write_targets.
-  const double kept = second ? 1.0 + noise.gamma : noise.gamma;
+  // What the noise leaves in the target; see add_noise and write_targets. A second change takes 1 + gamma of
+  // the last draw and gamma of those before.
+  const auto draws = static_cast<double>(inputs_.config().history);
+  const double last = (1.0 + noise.gamma) / std::sqrt(draws);
+  const double kept = second ? std::hypot(last, noise.gamma * std::sqrt((draws - 1.0) / draws)) : noise.gamma;
   for (const FieldInfo& field : inputs_.targets()) {
     const FieldStatistics stats =
         inputs_.predicted_stats(field.name, second ? Quantity::second_change : Quantity::change);
@@ -53,8 +56,12 @@ FieldState MeshDynamics::state_at(const TrajectoryView& trajectory, int64_t t) c
 
 void MeshDynamics::read_state(const TrajectoryView& trajectory, int64_t t, FieldState& state) const {
   inputs_.read_targets(trajectory, t, state.current);
-  state.previous.clear();
-  if (second_change()) inputs_.read_targets(trajectory, t - 1, state.previous);
+  const int64_t earlier = inputs_.earlier_frames();
+  const size_t size = state.current.size();
+  state.previous.resize(static_cast<size_t>(earlier) * size);
+  for (int64_t i = 0; i < earlier; ++i)
+    inputs_.read_targets(trajectory, t - 1 - i,
+                         std::span(state.previous).subspan(static_cast<size_t>(i) * size, size));
 }
 
 void MeshDynamics::add_noise(const TrajectoryView& trajectory, const Sample& sample,
@@ -65,6 +72,9 @@ void MeshDynamics::add_noise(const TrajectoryView& trajectory, const Sample& sam
   const auto types = trajectory.mesh().node_type;
   const auto width = static_cast<size_t>(inputs_.outputs());
   const uint64_t id = trajectory.sample_id(sample.frame);
+  // A random walk over the frames that are given, which ends with the whole deviation.
+  const auto history = static_cast<size_t>(inputs_.config().history);
+  const double step = 1.0 / std::sqrt(static_cast<double>(history));
   for (const Input& input : inputs_.inputs()) {
     const double deviation = noise.of(input.field.name);
     if (input.target_column < 0 || deviation <= 0.0) continue;
@@ -72,10 +82,16 @@ void MeshDynamics::add_noise(const TrajectoryView& trajectory, const Sample& sam
       if (!contains_type(inputs_.config().noise_types, types[i])) continue;
       for (int c = 0; c < input.field.components; ++c) {
         const auto column = static_cast<size_t>(input.target_column + c);
-        const double draw = training_noise(noise.seed, sample.visit, id, static_cast<uint32_t>(i),
-                                           static_cast<uint32_t>(column));
-        scratch.noise[i * width + column] = static_cast<float>(deviation * draw);
-        current[i * width + column] += scratch.noise[i * width + column];
+        double sum = 0.0;
+        for (size_t age = history; age-- > 0;) {
+          const double draw = training_noise(noise.seed, sample.visit, id, static_cast<uint32_t>(i),
+                                             static_cast<uint32_t>(column + age * width));
+          sum += step * deviation * draw;
+          float& value = age == 0 ? current[i * width + column]
+                                  : scratch.state.previous[(age - 1) * current.size() + i * width + column];
+          value += static_cast<float>(sum);
+        }
+        scratch.noise[i * width + column] = static_cast<float>(sum);
       }
     }
   }
@@ -205,18 +221,19 @@ void MeshDynamics::advance_in_place(const MeshView& mesh, const Tensor& predicti
                                     const Normalizers& normalizers, SampleScratch& scratch,
                                     FieldState& state) const {
   const auto width = static_cast<size_t>(inputs_.outputs());
+  const bool second = second_change();
   dispatch_storage(accumulator_of(prediction.dtype()), [&]<class T>() {
     const std::span<T> change = read_rows(prediction, std::get<std::vector<T>>(scratch.predicted));
     normalizers.targets.denormalize(change);
-    for (size_t i = 0; i < state.current.size(); ++i) {
-      const float value = state.current[i];
-      const auto current = static_cast<double>(value);
-      const double base =
-          state.previous.empty() ? current : 2.0 * current - static_cast<double>(state.previous[i]);
-      if (inputs_.is_predicted(mesh.node_type[i / width]))
-        state.current[i] = static_cast<float>(base + static_cast<double>(change[i]));
-      if (!state.previous.empty()) state.previous[i] = value;
+    std::vector<float>& next = scratch.next;
+    next = state.current;
+    for (size_t i = 0; i < next.size(); ++i) {
+      if (!inputs_.is_predicted(mesh.node_type[i / width])) continue;
+      const auto current = static_cast<double>(next[i]);
+      const double base = second ? 2.0 * current - static_cast<double>(state.previous[i]) : current;
+      next[i] = static_cast<float>(base + static_cast<double>(change[i]));
     }
+    state.advance(std::move(next));
   });
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // MeshDynamics: fields that change over time on a mesh. A sample is a frame; the model predicts the change to
 // the next frame (or the second change), and rollouts feed predictions back. Inputs, targets, noise and
-// masks follow Pfaff et al. (2021), appendices A.1 and A.2.2.
+// masks follow Pfaff et al. (2021), appendices A.1 and A.2.2; noise over several given frames (data.history)
+// walks as in Sanchez-Gonzalez et al. (2020).
 #pragma once
 #include <meshgrad/train/task/mesh_inputs.h>
 #include <meshgrad/train/task/recomputation.h>

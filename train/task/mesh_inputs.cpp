@@ -39,6 +39,18 @@ const FieldInfo& checked_field(const Dataset& dataset, const std::string& name, 
 
 }  // namespace
 
+void FieldState::advance(std::vector<float>&& next) {
+  const auto keep = static_cast<std::ptrdiff_t>(std::min(current.size(), previous.size()));
+  std::move_backward(previous.begin(), previous.end() - keep, previous.end());
+  std::copy_n(current.begin(), keep, previous.begin());
+  current.swap(next);
+}
+
+std::span<const float> FieldState::frame(int64_t before) const {
+  if (before == 0) return current;
+  return std::span(previous).subspan(static_cast<size_t>(before - 1) * current.size(), current.size());
+}
+
 bool contains_type(const std::vector<int64_t>& types, int64_t type) {
   return std::find(types.begin(), types.end(), type) != types.end();
 }
@@ -56,7 +68,7 @@ MeshInputs::MeshInputs(const Dataset& dataset, const DataConfig& config)
     const auto target = std::find(config.targets.begin(), config.targets.end(), name);
     if (target != config.targets.end())
       input.target_column = target_columns[static_cast<size_t>(target - config.targets.begin())];
-    node_inputs_ += input.field.components;
+    node_inputs_ += input.field.components * (input.target_column >= 0 ? config.history : 1);
     inputs_.push_back(std::move(input));
   }
   node_inputs_ += config.node_types;
@@ -85,11 +97,14 @@ Normalizers MeshInputs::online_normalizers() const {
 Normalizers MeshInputs::dataset_normalizers(bool changes, Normalizer targets) const {
   std::vector<double> mean, deviation;
   for (const Input& input : inputs_) {
-    const bool change = changes && input.target_column >= 0;
-    const FieldStatistics stats = dataset_.field_stats(input.field.name, NodeTypeSet::all(),
-                                                       change ? Quantity::change : Quantity::value);
-    mean.insert(mean.end(), stats.mean.begin(), stats.mean.end());
-    deviation.insert(deviation.end(), stats.std.begin(), stats.std.end());
+    const bool target = input.target_column >= 0;
+    for (int64_t age = 0; age < (target ? config_.history : 1); ++age) {
+      const bool change = target && (changes || age > 0);
+      const FieldStatistics stats = dataset_.field_stats(input.field.name, NodeTypeSet::all(),
+                                                         change ? Quantity::change : Quantity::value);
+      mean.insert(mean.end(), stats.mean.begin(), stats.mean.end());
+      deviation.insert(deviation.end(), stats.std.begin(), stats.std.end());
+    }
   }
   mean.insert(mean.end(), static_cast<size_t>(config_.node_types), 0.0);
   deviation.insert(deviation.end(), static_cast<size_t>(config_.node_types), 1.0);
@@ -162,28 +177,46 @@ void MeshInputs::write_node_features(const Batch& batch, const TrajectoryView& t
 }
 
 template <class T>
+size_t MeshInputs::write_target_input(const Input& input, const FieldState& state, size_t nodes,
+                                      size_t column, T* rows) const {
+  const auto components = static_cast<size_t>(input.field.components);
+  const auto width = static_cast<size_t>(node_inputs_);
+  const auto outputs = static_cast<size_t>(outputs_);
+  const bool second = config_.predict == Prediction::second_change;
+  for (int64_t age = 0; age < config_.history; ++age, column += components) {
+    const bool value = age == 0 && !second;
+    const int64_t later = second ? age : std::max<int64_t>(age - 1, 0);  // frames before the current one
+    const std::span<const float> to = state.frame(later);
+    const std::span<const float> from = value ? std::span<const float>() : state.frame(later + 1);
+    for (size_t i = 0; i < nodes; ++i) {
+      for (size_t c = 0; c < components; ++c) {
+        const size_t at = i * outputs + static_cast<size_t>(input.target_column) + c;
+        const double before = value ? 0.0 : static_cast<double>(from[at]);
+        rows[i * width + column + c] = static_cast<T>(static_cast<double>(to[at]) - before);
+      }
+    }
+  }
+  return column;
+}
+
+template <class T>
 void MeshInputs::write_nodes(const TrajectoryView& trajectory, int64_t t, const FieldState& state,
                              T* rows) const {
   const MeshView& mesh = trajectory.mesh();
   const auto nodes = static_cast<size_t>(mesh.nodes);
   const auto width = static_cast<size_t>(node_inputs_);
-  const auto outputs = static_cast<size_t>(outputs_);
   size_t column = 0;
   for (const Input& input : inputs_) {
     const auto components = static_cast<size_t>(input.field.components);
+    if (input.target_column >= 0) {
+      column = write_target_input(input, state, nodes, column, rows);
+      continue;
+    }
     const bool on_graph = input.field.on == FieldOn::graph;
-    std::span<const float> frame;
-    if (input.target_column < 0) frame = trajectory.field(input.field.name).frame(t);
+    const std::span<const float> frame = trajectory.field(input.field.name).frame(t);
     for (size_t i = 0; i < nodes; ++i) {
-      for (size_t c = 0; c < components; ++c) {
-        if (input.target_column < 0) {
-          rows[i * width + column + c] = static_cast<T>(frame[(on_graph ? 0 : i * components) + c]);
-          continue;
-        }
-        const size_t at = i * outputs + static_cast<size_t>(input.target_column) + c;
-        const double before = state.previous.empty() ? 0.0 : static_cast<double>(state.previous[at]);
-        rows[i * width + column + c] = static_cast<T>(static_cast<double>(state.current[at]) - before);
-      }
+      for (size_t c = 0; c < components; ++c)
+        rows[i * width + column + c] = static_cast<T>(frame[(on_graph ? 0 : i * components) + c]);
     }
     column += components;
   }
@@ -217,9 +250,13 @@ template void MeshInputs::write_edges(const MeshView&, float*) const;
 template void MeshInputs::write_edges(const MeshView&, double*) const;
 
 void MeshInputs::read_targets(const TrajectoryView& trajectory, int64_t t, std::vector<float>& values) const {
+  values.resize(static_cast<size_t>(trajectory.mesh().nodes * outputs_));
+  read_targets(trajectory, t, std::span(values));
+}
+
+void MeshInputs::read_targets(const TrajectoryView& trajectory, int64_t t, std::span<float> values) const {
   const auto nodes = static_cast<size_t>(trajectory.mesh().nodes);
   const auto width = static_cast<size_t>(outputs_);
-  values.resize(nodes * width);
   size_t column = 0;
   for (const FieldInfo& field : targets_) {
     const std::span<const float> frame = trajectory.field(field.name).frame(t);

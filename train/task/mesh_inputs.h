@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // MeshInputs: what a model reads of a mesh and its fields, for every task on meshes. Nodes: the fields
 // data.inputs (one on graphs, a condition of the whole mesh, at every node), then a one-hot of the node type.
+// An input that is a target is its value, followed by its data.history - 1 last changes, latest first; where
+// second changes are predicted, its data.history last changes.
 // Edges: relative position (sender minus receiver) and its length. Source: Pfaff et al. (2021), appendix A.1.
 #pragma once
 #include <meshgrad/nn/normalizer.h>
@@ -45,6 +47,10 @@ class MeshInputs {
   int64_t node_inputs() const { return node_inputs_; }
   int64_t edge_inputs() const { return dataset_.dim() + 1; }
   int64_t outputs() const { return outputs_; }
+  /// Frames of a state before its current one.
+  int64_t earlier_frames() const {
+    return config_.history - (config_.predict == Prediction::second_change ? 0 : 1);
+  }
   const ModelSizes& sizes() const { return sizes_; }
   /// "velocity" or "velocity, pressure".
   std::string target_names() const;
@@ -81,6 +87,7 @@ class MeshInputs {
   void write_edges(const MeshView& mesh, T* rows) const;
   /// Target fields at frame t side by side: [nodes, outputs].
   void read_targets(const TrajectoryView& trajectory, int64_t t, std::vector<float>& values) const;
+  void read_targets(const TrajectoryView& trajectory, int64_t t, std::span<float> values) const;
   std::vector<float> target_values(const TrajectoryView& trajectory, int64_t t) const;
 
   bool is_predicted(int64_t node_type) const { return contains_type(config_.predicted_types, node_type); }
@@ -91,6 +98,11 @@ class MeshInputs {
   int64_t predicted_nodes(std::string_view split, const std::vector<Sample>& samples) const;
 
  private:
+  /// Columns of an input that is a target; returns the column behind them.
+  template <class T>
+  size_t write_target_input(const Input& input, const FieldState& state, size_t nodes, size_t column,
+                            T* rows) const;
+
   Dataset dataset_;
   DataConfig config_;
   std::vector<Input> inputs_;

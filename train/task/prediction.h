@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,8 +16,15 @@ class Ranks;  // engine/ranks/ranks.h
 
 /// The target fields of one mesh at one time, in physical units.
 struct FieldState {
-  std::vector<float> current;   ///< [nodes, outputs]
-  std::vector<float> previous;  ///< one frame before; empty unless second differences are predicted
+  std::vector<float> current;  ///< [nodes, outputs]
+  /// The frames before, [frames, nodes, outputs], latest first: as many as data.history where second changes
+  /// are predicted, else one fewer. With the defaults none, or one.
+  std::vector<float> previous;
+
+  /// `next` becomes the current frame, and the oldest is dropped. Leaves memory of the same size in `next`.
+  void advance(std::vector<float>&& next);
+  /// [nodes, outputs] of the frame that many before the current one.
+  std::span<const float> frame(int64_t before) const;
 };
 
 struct RolloutOptions {

@@ -56,8 +56,7 @@ void roll_out(const TrainedModel& trained, const MeshDynamics& task, const Traje
       }
     }
     one_frame({t + 1, next, t + 1 <= last ? data : none});
-    if (!state.previous.empty()) state.previous = std::move(state.current);
-    state.current = std::move(next);
+    state.advance(std::move(next));
   }
 }
 
