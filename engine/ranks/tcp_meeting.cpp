@@ -86,13 +86,14 @@ class Meeting {
   }
 
   void join() {
-    told(job_.rank, listen_at(0, listener_));
     const EndPoint first{job_.address, job_.port};
     const int error = connect_to(first, peer(0), deadline_, "MASTER_ADDR");
     if (error != 0) {
       throw rank_error(where(), fmt::format("rank 0 at {}:{} within {}", first.address, first.port, limit_),
                        std::strerror(error), kFix);
     }
+    // Not earlier: the system might choose the port at which rank 0, on this host, is about to wait.
+    told(job_.rank, listen_at(0, listener_));
     say_hello(0);
     told(0, read_all(peer(0), bytes_of(job_number_), deadline_));
     std::vector<Place> places(peers_.size());

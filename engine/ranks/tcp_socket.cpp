@@ -24,10 +24,18 @@ bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || 
 
 constexpr int kSocketType = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
 
-/// Small messages leave at once.
-void send_without_delay(const Socket& socket) {
-  const int on = 1;
-  setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+void set(const Socket& socket, int level, int option, int value) {
+  setsockopt(socket.fd(), level, option, &value, sizeof value);
+}
+
+/// Small messages leave at once. A host that answers nothing for about two minutes has gone, also for a rank
+/// that waits for a message without a time-out.
+void set_up(const Socket& socket) {
+  set(socket, IPPROTO_TCP, TCP_NODELAY, 1);
+  set(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(socket, IPPROTO_TCP, TCP_KEEPIDLE, 60);
+  set(socket, IPPROTO_TCP, TCP_KEEPINTVL, 15);
+  set(socket, IPPROTO_TCP, TCP_KEEPCNT, 4);
 }
 
 /// getsockname or getpeername.
@@ -108,10 +116,8 @@ int listen_at(int port, Socket& listener) {
   for (const int family : {AF_INET6, AF_INET}) {
     listener = Socket(::socket(family, kSocketType, 0));
     if (!listener.open()) continue;  // a machine without IPv6
-    const int on = 1;
-    const int off = 0;
-    setsockopt(listener.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (family == AF_INET6) setsockopt(listener.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+    set(listener, SOL_SOCKET, SO_REUSEADDR, 1);
+    if (family == AF_INET6) set(listener, IPPROTO_IPV6, IPV6_V6ONLY, 0);
     sockaddr_in6 six{};
     six.sin6_family = AF_INET6;
     six.sin6_port = htons(static_cast<uint16_t>(port));
@@ -129,7 +135,7 @@ int listen_at(int port, Socket& listener) {
 
 Socket accepted(const Socket& listener) {
   Socket peer(accept4(listener.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (peer.open()) send_without_delay(peer);
+  if (peer.open()) set_up(peer);
   return peer;
 }
 
@@ -145,9 +151,13 @@ int connect_once(const addrinfo& at, Socket& socket, Deadline deadline) {
     socklen_t size = sizeof error;
     getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &size);
   }
-  // The port is not open, and the system gave this end the same port: it is connected with itself.
-  if (error == 0 && this_end(socket) == other_end(socket)) return ECONNREFUSED;
-  return error;
+  if (error != 0 || !(this_end(socket) == other_end(socket))) return error;
+  // The port is not open, and the system gave this end the same port: it is connected with itself. A regular
+  // end would keep the port from its owner for a minute.
+  const linger reset{1, 0};
+  setsockopt(socket.fd(), SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+  socket = Socket();
+  return ECONNREFUSED;
 }
 
 }  // namespace
@@ -166,7 +176,7 @@ int connect_to(const EndPoint& place, Socket& socket, Deadline deadline, std::st
     for (const addrinfo* at = addresses.get(); at != nullptr; at = at->ai_next) {
       const int error = connect_once(*at, socket, deadline);
       if (error == 0) {
-        send_without_delay(socket);
+        set_up(socket);
         return 0;
       }
       if (error != ETIMEDOUT) reason = error;  // that the time is over says less

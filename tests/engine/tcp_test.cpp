@@ -177,6 +177,21 @@ TEST_CASE("TCP: ranks that do not meet are told why") {
                      "] needed a port that rank 0 can wait at, got " + "Address already in use"));
 }
 
+TEST_CASE("TCP: a rank that waits for rank 0 holds no port, which might be the one that rank 0 needs") {
+  std::string ending;
+  std::thread waiting([&] { ending = ending_of({1, 2, "127.0.0.1", free_port()}, 500ms, [](Ranks&) {}); });
+  std::this_thread::sleep_for(200ms);
+  int listening = 0;
+  for (int fd = 0; fd < 1000; ++fd) {
+    int yes = 0;
+    socklen_t size = sizeof yes;
+    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &yes, &size) == 0) listening += yes;
+  }
+  waiting.join();
+  CHECK(listening == 0);
+  CHECK(contains(ending, "needed rank 0 at 127.0.0.1"));
+}
+
 TEST_CASE("TCP: ranks of another job, and two of one number") {
   const auto first_of = [](const std::vector<TcpJob>& jobs) {
     std::string first;

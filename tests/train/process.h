@@ -7,8 +7,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -59,6 +61,14 @@ class Process {
     int status = 0;
     if (running_ && waitpid(child_, &status, WNOHANG) != 0) ended(status);
     return running_;
+  }
+  /// Whether it ends by itself by then; if not, it is killed.
+  bool ends_by(std::chrono::steady_clock::time_point deadline) {
+    while (running() && std::chrono::steady_clock::now() < deadline)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    if (!running_) return true;
+    send(SIGKILL);
+    return false;
   }
   Outcome wait() {
     int status = 0;

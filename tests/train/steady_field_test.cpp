@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The task SteadyField: fields of a mesh without time, from the packed file to evaluate and predict.
 #include <doctest/doctest.h>
-#include <meshgrad/train/data/packed_file_writer.h>
 #include <meshgrad/train/run/make_model.h>
 #include <meshgrad/train/run/predictor.h>
 #include <meshgrad/train/task/rollout.h>
@@ -10,78 +9,16 @@
 
 #include "support.h"
 #include "train/process.h"
-#include "train/small_run.h"
+#include "train/steady_case.h"
 
 namespace meshgrad {
 namespace {
 
 namespace fs = std::filesystem;
 using test::contains;
+using test::kSide;
 using test::message_of;
-
-constexpr int kSide = 5;
-
-float exact(double x, double y, double phase) {
-  return static_cast<float>(std::sin(2.0 * x + phase) * std::cosh(2.0 * y));
-}
-
-/// Squares with a harmonic field u [K]; its boundary values g are the input, and `load` a condition.
-void add_square(PackedFileWriter& writer, const std::string& split, double phase,
-                DataStatistics* statistics) {
-  std::vector<float> positions, u, g;
-  std::vector<int32_t> types, cells;
-  for (int y = 0; y < kSide; ++y) {
-    for (int x = 0; x < kSide; ++x) {
-      positions.push_back(0.2f * static_cast<float>(x) + 0.01f * static_cast<float>(phase));
-      positions.push_back(0.2f * static_cast<float>(y));
-      const bool inside = x > 0 && y > 0 && x + 1 < kSide && y + 1 < kSide;
-      types.push_back(inside ? 0 : 6);
-      u.push_back(exact(0.2 * x, 0.2 * y, phase));
-      g.push_back(inside ? 0.0f : u.back());
-      if (x + 1 == kSide || y + 1 == kSide) continue;
-      const int32_t at = y * kSide + x;
-      for (const int32_t node : {at, at + 1, at + kSide, at + 1, at + kSide + 1, at + kSide})
-        cells.push_back(node);
-    }
-  }
-  const PackedMesh packed{2, CellKind::triangle, positions, types, cells};
-  const int64_t mesh = writer.add_mesh(PackedFileWriter::mesh_key(packed, {}), packed,
-                                       edges_from_cells(cells, CellKind::triangle, kSide * kSide, "square"));
-  const std::vector<float> load{static_cast<float>(phase)};
-  writer.add_trajectory({split, split, mesh, 1, 0, 0.0, {g, u, load}});
-  if (statistics == nullptr) return;
-  statistics->fields[0].add(g, types, 1);
-  statistics->fields[1].add(u, types, 1);
-}
-
-fs::path pack_squares(const fs::path& folder) {
-  const fs::path path = folder / "squares.mgd";
-  PackedFileWriter writer(path, 2,
-                          {{"g", 1, true, "K"}, {"u", 1, true, "K"}, {"load", 1, true, "W", FieldOn::graph}});
-  DataStatistics statistics;
-  statistics.fields = {FieldMoments(1), FieldMoments(1), FieldMoments(1)};
-  statistics.edges.assign(3, Moments{6, 0.0, 0.2});
-  statistics.node_type_counts = {9, 0, 0, 0, 0, 0, 16, 0, 0};
-  for (int i = 0; i < 6; ++i) add_square(writer, "train", 0.5 * i, &statistics);
-  add_square(writer, "valid", 0.7, nullptr);
-  for (const double phase : {0.3, 1.2}) add_square(writer, "test", phase, nullptr);
-  writer.finish({"train", "valid", "test"}, statistics, "train", "squares");
-  return path;
-}
-
-Config steady_config(const fs::path& folder) {
-  Config config = test::small_config(folder, pack_squares(folder));
-  config.task.name = TaskName::steady_field;
-  config.data.inputs = {"g"};
-  config.data.targets = {"u"};
-  config.data.predicted_types = {0};
-  config.train.noise = 0.0;
-  config.train.accumulate = 1;
-  config.train.steps = 150;
-  config.train.validate_every = 50;
-  config.train.checkpoint_every = 50;
-  return config;
-}
+using test::steady_config;
 
 TEST_CASE("a batch holds the fields of each mesh as they are, and noise in the inputs alone") {
   const test::ScratchDirectory scratch;
