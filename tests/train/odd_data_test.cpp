@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/data/convert.h>
+#include <meshgrad/train/data/dataset.h>
 #include <meshgrad/train/data/mesh_check.h>
 
 #include <algorithm>
@@ -135,19 +136,22 @@ TEST_CASE("a kind of cells that the data do not have is refused") {
   CHECK(convert_arrays(edges).error == "");
 }
 
-TEST_CASE("positions and node types that change over time are refused") {
-  CHECK(contains(
-      with("mesh_pos", npy<float>("<f4", "(5, 4, 2)", counting(40))),
-      "array mesh_pos] needed [nodes, 2] or [nodes, 3]: positions that do not move, got [5, 4, 2]; fix: "
-      "meshes that change over time are not supported yet"));
+TEST_CASE("node types that change over time are refused, and positions in two places") {
   CHECK(contains(with("node_type", npy<int32_t>("<i4", "(5, 4, 1)", std::vector<int32_t>(20, 0))),
                  "array node_type] needed [nodes]: types that do not change over time, got [5, 4, 1]"));
-  CHECK(contains(with("world_pos", npy<float>("<f4", "(5, 4, 2)", counting(40))),
-                 "field world_pos] needed positions that do not move over time"));
-  CHECK(with("world_pos", npy<float>("<f4", "(5, 4, 2)", std::vector<float>(40, 1.0F))) == "");
+  CHECK(contains(with("mesh_pos", npy<float>("<f4", "(5, 4, 4)", counting(80))),
+                 "array mesh_pos] needed [nodes, 2 or 3], or over frames [frames, nodes, 2 or 3], got"));
+  CHECK(contains(with("mesh_pos", npy<float>("<f4", "(3, 4, 2)", counting(24))),
+                 "array u] needed 3 frames, as the arrays before it, got [5, 4, 1]"));
+  NpzArrays twice = square_arrays(5);
+  twice["mesh_pos"] = twice["world_pos"] = npy<float>("<f4", "(5, 4, 2)", counting(40));
+  CHECK(contains(convert_arrays(twice).error,
+                 "needed positions over frames, or a field \"world_pos\", got both"));
+  twice["mesh_pos"] = square_arrays(5)["mesh_pos"];
+  CHECK(convert_arrays(twice).error == "");
 }
 
-TEST_CASE("HDF5: rows of positions or node types that change are refused with the place") {
+TEST_CASE("HDF5: rows of node types that change are refused with the place, rows of positions are a field") {
   const ScratchDirectory scratch;
   ConvertOptions options;
   options.input = test::data_file("two_meshes_unnamed.h5");
@@ -160,10 +164,12 @@ TEST_CASE("HDF5: rows of positions or node types that change are refused with th
   const std::string good = error({"x", "y", "z", "u_x", "u_y", "kind"});
   if (contains(good, "a build of meshgrad with HDF5")) return;
   CHECK(good == "");
-  CHECK(contains(
-      error({"a", "b", "c", "x", "y", "kind"}),
-      "data/0: nodal_data: rows x, y] needed positions that do not move over time, got another value at "
-      "frame 1, node 0"));
+  CHECK(error({"a", "b", "c", "x", "y", "kind"}) == "");
+  const Dataset moving = Dataset::open(options.output);
+  const auto positions = moving.trajectory(0).field("world_pos");
+  REQUIRE(positions.components == 2);
+  CHECK(std::ranges::equal(positions.frame(0), moving.trajectory(0).mesh().positions));
+  CHECK_FALSE(std::ranges::equal(positions.frame(1), moving.trajectory(0).mesh().positions));
   CHECK(contains(
       error({"x", "y", "z", "node_type", "u", "kind"}),
       "nodal_data: row node_type] needed node types that do not change over time, got another value at "

@@ -120,6 +120,7 @@ void check_noise(const Config& config, std::vector<Contradiction>& found) {
   }
   for (const FieldNumber& number : train.field_noise) {
     if (std::find(inputs.begin(), inputs.end(), number.field) != inputs.end()) continue;
+    if (number.field == config.data.world_position) continue;
     found.push_back({{"train.noise", "data.inputs"},
                      fmt::format("fields among data.inputs = [{}]", fmt::join(inputs, ", ")),
                      toml_quoted(number.field),
@@ -172,6 +173,19 @@ void check_history(const Config& config, std::vector<Contradiction>& found) {
 }
 
 void check_task(const Config& config, std::vector<Contradiction>& found) {
+  const DataConfig& data = config.data;
+  if (data.inputs.empty() && data.world_position.empty()) {
+    found.push_back({{"data.inputs", "data.world_position"},
+                     "at least one field, unless data.world_position names one",
+                     "[]",
+                     "name what the model knows of a frame; see meshgrad info"});
+  }
+  if (config.unroll.steps > 1 && !data.world_position.empty()) {
+    found.push_back({{"unroll.steps", "data.world_position"},
+                     "1 with data.world_position: edges are computed once a sample",
+                     std::to_string(config.unroll.steps),
+                     "set unroll.steps = 1"});
+  }
   if (config.task.name != TaskName::steady_field || config.unroll.steps == 1) return;
   found.push_back({{"unroll.steps", "task.name"},
                    "1 with task.name = \"steady_field\", which has no time",

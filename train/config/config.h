@@ -57,6 +57,7 @@ struct DataConfig {
   std::vector<std::string> targets = {"velocity"};
   Prediction predict = Prediction::change;
   int64_t history = 1;
+  std::string world_position;  ///< the field that is the current position; empty: meshes do not move
   int64_t node_types = 9;
   std::vector<int64_t> predicted_types = {0, 5};  ///< NORMAL and OUTFLOW
   std::vector<int64_t> noise_types = {0};

@@ -147,7 +147,7 @@ constexpr ConfigKey kKeys[] = {
      "Split to train on", kFixed},
     {"data", "valid_split", TextKey{member<&Config::data, &DataConfig::valid_split>(), true, "a split"}, "",
      "Split to validate on"},
-    {"data", "inputs", TextListKey{member<&Config::data, &DataConfig::inputs>()}, "",
+    {"data", "inputs", TextListKey{member<&Config::data, &DataConfig::inputs>(), 0}, "",
      "Fields given to the model at each node, in addition to the node type", kFixed},
     {"data", "targets", TextListKey{member<&Config::data, &DataConfig::targets>()}, "",
      "Fields that the model predicts", kFixed},
@@ -158,6 +158,10 @@ constexpr ConfigKey kKeys[] = {
     {"data", "history", IntegerKey{member<&Config::data, &DataConfig::history>(), 1, 64}, "frames",
      "Latest frames given of inputs that are targets: the value at the latest (second_change: none) and the "
      "changes between them",
+     kFixed},
+    {"data", "world_position", TextKey{member<&Config::data, &DataConfig::world_position>()}, "",
+     "Field with the current positions of nodes, which edges then read beside the positions at rest; empty "
+     "for meshes that do not move",
      kFixed},
     {"data", "node_types", IntegerKey{member<&Config::data, &DataConfig::node_types>(), 1, 65536}, "classes",
      "Number of node types, the width of their one-hot input", kFixed},

@@ -125,7 +125,6 @@ class Packer {
     }
     validate(t);
     choose_graph(t);
-    refuse_moving_positions(t);
     if (t.node_type.empty()) {
       warnings_.add(fmt::format("[{}] there are no node types: all nodes were taken as normal (0)", t.name));
       t.node_type.assign(static_cast<size_t>(t.nodes), 0);
@@ -187,21 +186,6 @@ class Packer {
     if (writer_ == nullptr || std::abs(t.dt - report_.dt) <= kRounding * report_.dt) return;
     throw data_error(t.name, fmt::format("{}, as {} has", text(report_.dt), first_name_), text(t.dt),
                      "convert data of one dt together; --dt S sets it for all");
-  }
-
-  // The edges and their features are those of the positions at rest.
-  static void refuse_moving_positions(const RawTrajectory& t) {
-    for (const RawField& field : t.fields) {
-      const auto* values = std::get_if<std::vector<float>>(&field.values);
-      if (field.name != "world_pos" || !field.dynamic || values == nullptr) continue;
-      const auto size = static_cast<std::ptrdiff_t>(values->size() / static_cast<size_t>(t.frames));
-      if (std::equal(values->begin() + size, values->end(), values->begin())) continue;
-      throw data_error(
-          fmt::format("{}: field world_pos", t.name), "positions that do not move over time",
-          "other positions in later frames",
-          "meshes that move are not supported yet: leave the field out, or give displacements as a "
-          "field of another name");
-    }
   }
 
   void begin(const RawTrajectory& first) {

@@ -140,8 +140,10 @@ void MeshPredictor::Loaded::check_all_set() const {
 }
 
 void MeshPredictor::Loaded::write_edges() {
-  for (size_t i = 0; i < meshes.size(); ++i)
-    task.inputs().write_edge_features(written, data->meshes[i].view, before[i], normalizers, scratch);
+  for (size_t i = 0; i < meshes.size(); ++i) {
+    task.inputs().write_edge_features(written, task.dataset().trajectory(static_cast<int64_t>(i)), 0,
+                                      meshes[i].state, before[i], normalizers, scratch);
+  }
   uploaded = false;
 }
 
@@ -168,6 +170,7 @@ void MeshPredictor::Loaded::upload() {
 
 void MeshPredictor::Loaded::step() {
   write_nodes();
+  if (moves()) write_edges();
   if (recording) {
     const Tensor& features = written.graph.node_features;
     const auto* bytes = static_cast<const std::byte*>(features.raw());
@@ -245,13 +248,13 @@ void MeshPredictor::set_meshes(std::span<const MeshArrays> meshes) {
   s.batch.graph.graph_offsets.push_back(all.nodes);
   s.meshes = std::move(held);
   s.drop_steps();
-  s.write_edges();
+  if (!s.moves()) s.write_edges();
 }
 
 void MeshPredictor::positions_changed() {
   for (MeshState& mesh : loaded_->meshes) mesh.mesh.read_positions();
   loaded_->drop_steps();
-  loaded_->write_edges();
+  if (!loaded_->moves()) loaded_->write_edges();
 }
 
 void MeshPredictor::set_field(std::string_view name, Numbers values, int64_t mesh) {

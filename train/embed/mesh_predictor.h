@@ -65,7 +65,8 @@ class MeshPredictor {
 
   /// Whether predict() records its steps: a copy of the node features each. Steps recorded so far are
   /// dropped; so they are by a new mesh, by positions_changed, and by set_field and set_previous_field of a
-  /// target, where the next sequence of steps begins.
+  /// target, where the next sequence of steps begins. Throws InvalidArgument for a model with
+  /// data.world_position, whose edges follow the fields.
   void record_steps(bool on);
   int64_t recorded_steps() const;
   /// dJ/d(target as it stands now), [nodes, components]; read now. A target that none is given for does not

@@ -146,6 +146,11 @@ void MeshPredictor::Loaded::walk_back(const RecordedStep& step) {
 }
 
 void MeshPredictor::record_steps(bool on) {
+  if (on && loaded_->moves()) {
+    throw invalid_argument("MeshPredictor: record_steps", "a model without data.world_position",
+                           loaded_->config.data.world_position,
+                           "gradients do not pass through positions that move; leave this call out");
+  }
   loaded_->recording = on;
   loaded_->drop_steps();
 }

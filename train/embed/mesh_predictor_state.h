@@ -50,6 +50,8 @@ struct MeshPredictor::Loaded {
 
   Loaded(Runtime& own, const std::filesystem::path& checkpoint);
   bool steady() const { return task.as<SteadyField>() != nullptr; }
+  /// Whether edges follow a field, so that each step writes them.
+  bool moves() const { return task.inputs().world_position().has_value(); }
   bool second_change() const { return !steady() && config.data.predict == Prediction::second_change; }
   std::vector<double> offset_of(const std::string& field) const;
   MeshState& mesh_at(int64_t mesh);

@@ -29,7 +29,12 @@ void describe_columns(const Task& task, const Config& config, ConfigSummary& sum
     }
   }
   summary.node_inputs.push_back({"node type, one-hot", config.data.node_types});
-  summary.edge_inputs = {{"relative position", task.dataset().dim()}, {"distance", 1}};
+  if (const auto& world = inputs.world_position()) {
+    const std::string of = " of " + world->field.name;
+    summary.edge_inputs = {{"relative position" + of, world->field.components}, {"distance" + of, 1}};
+  }
+  summary.edge_inputs.insert(summary.edge_inputs.end(),
+                             {{"relative position", task.dataset().dim()}, {"distance", 1}});
   const std::string quantity = !dynamics ? "" : second ? "second change of " : "change of ";
   for (const FieldInfo& target : inputs.targets())
     summary.outputs.push_back({quantity + target.name, target.components});

@@ -3,6 +3,7 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/config/config_table.h>
 #include <meshgrad/train/config/text.h>
+#include <meshgrad/train/data/sources/moving_positions.h>
 #include <meshgrad/train/planning/first_config.h>
 
 #include <algorithm>
@@ -47,6 +48,8 @@ class Guess {
 
  private:
   void reason(const std::string& key, std::string text) { first_.reasons[key] = std::move(text); }
+
+  bool reasoned(const std::string& key) const { return first_.reasons.contains(key); }
 
   void mark(const Preset& preset) {
     for (const std::string_view setting : preset.settings)
@@ -119,15 +122,38 @@ class Guess {
     reason("task.name", fmt::format("trajectories of up to {}", counted(longest_, "frame")));
     data.targets = names_of(moving);
     data.inputs = data.targets;
+    choose_positions(moving);
     append(data.inputs, names_of(still));
     append(data.inputs, names_of(conditions));
     reason("data.targets", "the fields on nodes that change over time; a rollout predicts them");
     reason("data.inputs", "the targets at this frame, then what is known beforehand");
-    reason("data.predict", "\"second_change\" for positions and displacements with inertia");
+    if (!reasoned("data.predict"))
+      reason("data.predict", "\"second_change\" for positions and displacements with inertia");
     if (moving.size() > 1) {
       first_.notes.push_back(
           fmt::format("Targets are {}: leave out what you do not want predicted.", listed(data.targets)));
     }
+  }
+
+  /// Of a mesh that moves: edges follow the field of positions; nodes read how it last changed, if that says
+  /// something of the next change.
+  void choose_positions(const std::vector<FieldInfo>& moving) {
+    DataConfig& data = first_.config.data;
+    const auto world = std::ranges::find(moving, kWorldPosition, &FieldInfo::name);
+    if (world == moving.end() || (world->components != 2 && world->components != 3)) return;
+    data.world_position = kWorldPosition;
+    reason("data.world_position", "the mesh moves: edges read where its nodes are");
+    const auto spread = [&](Quantity quantity) {
+      const FieldStatistics stats = dataset_.field_stats(world->name, NodeTypeSet::all(), quantity);
+      return std::hypot(stats.std[0], stats.std[1], stats.std.size() > 2 ? stats.std[2] : 0.0);
+    };
+    if (longest_ < 3 || moving.size() > 1 ||
+        spread(Quantity::second_change) > 0.5 * spread(Quantity::change)) {
+      std::erase(data.inputs, kWorldPosition);
+      return;
+    }
+    data.predict = Prediction::second_change;
+    reason("data.predict", "the mesh moves smoothly: nodes read how they last moved");
   }
 
   void choose_steady(const std::vector<FieldInfo>& fields, const std::vector<FieldInfo>& conditions) {

@@ -17,9 +17,9 @@ namespace {
 namespace fs = std::filesystem;
 
 /// One VTU file: node_type, and for each field NAME, NAME_truth and NAME_error, the latter two where the data
-/// has the truth.
+/// has the truth. Points are at `positions`, unless null at those of the mesh.
 void write_comparison(const fs::path& path, const MeshView& mesh, const std::vector<FieldFrame>& fields,
-                      double time) {
+                      double time, const PointField* positions = nullptr) {
   std::vector<PointField> points;
   for (const FieldFrame& field : fields) {
     points.push_back({field.info.name, field.info.components, field.ours, field.info.offset});
@@ -27,7 +27,7 @@ void write_comparison(const fs::path& path, const MeshView& mesh, const std::vec
     points.push_back({field.info.name + "_truth", field.info.components, field.truth, field.info.offset});
     points.push_back({field.info.name + "_error", field.info.components, field.error});
   }
-  write_vtu(path, mesh, points, time);
+  write_vtu(path, mesh, points, time, positions);
 }
 
 fs::path write_picture(const fs::path& path, const MeshView& mesh, const FieldFrame& field,
@@ -71,16 +71,15 @@ class RolloutWriter {
   void start() {
     const int64_t t = task_.for_validation().sample_frames(trajectory_.frames()).first;
     const std::vector<float> values = task_.inputs().target_values(trajectory_, t);
-    write_frame(split_fields(task_.inputs(), values, values), time_of(t));
+    write_frame(split_fields(task_.inputs(), values, values), values, t);
   }
 
   void add(const RolloutFrame& frame) {
     ++files_.steps;
     const std::vector<FieldFrame> fields = split_fields(task_.inputs(), frame.ours, frame.truth);
-    const double time = time_of(frame.t);
-    write_frame(fields, time);
+    write_frame(fields, frame.ours, frame.t);
     if (!frame.truth.empty()) {
-      if (picture_steps_.contains(files_.steps)) draw(fields, time);
+      if (picture_steps_.contains(files_.steps)) draw(fields, time_of(frame.t));
       ++files_.compared;
       errors_.add(frame.ours, frame.truth, mask_);
     }
@@ -99,10 +98,23 @@ class RolloutWriter {
     return static_cast<double>(t + trajectory_.first_frame()) *
            (trajectory_.dt() > 0.0 ? trajectory_.dt() : 1.0);
   }
-  void write_frame(const std::vector<FieldFrame>& fields, double time) {
+  /// Of frame t; `values` are all targets, [nodes, outputs]. A mesh that moves is where they say.
+  void write_frame(const std::vector<FieldFrame>& fields, const std::vector<float>& values, int64_t t) {
     const std::string name = fmt::format("frame_{:05}.vtu", files_.steps);
-    write_comparison(options_.directory / name, trajectory_.mesh(), fields, time);
-    entries_.push_back({time, name});
+    const MeshInputs& inputs = task_.inputs();
+    const auto& world = inputs.world_position();
+    PointField positions;
+    std::vector<float> gathered;
+    if (world) {
+      const int64_t last = trajectory_.frames() - 1;
+      positions = {.name = world->field.name,
+                   .components = world->field.components,
+                   .values = inputs.current_positions(trajectory_, std::min(t, last), {values, {}}, gathered),
+                   .offset = world->field.offset};
+    }
+    write_comparison(options_.directory / name, trajectory_.mesh(), fields, time_of(t),
+                     world ? &positions : nullptr);
+    entries_.push_back({time_of(t), name});
   }
   void draw(const std::vector<FieldFrame>& fields, double time) {
     for (const FieldFrame& field : fields) {

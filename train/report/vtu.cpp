@@ -146,8 +146,13 @@ void add_cells(VtuDocument& document, const Connectivity& cells) {
 }  // namespace
 
 void write_vtu(const std::filesystem::path& path, const MeshView& mesh, std::span<const PointField> fields,
-               double time) {
+               double time, const PointField* positions) {
   check_mesh("write_vtu", mesh);
+  if (positions != nullptr) {
+    check_field("write_vtu", mesh, *positions);
+    if (positions->components != 2 && positions->components != 3)
+      throw invalid_argument("write_vtu", "positions of 2 or 3 components", positions->name);
+  }
   std::set<std::string> names;
   if (!mesh.node_type.empty()) {
     names.insert("node_type");
@@ -182,7 +187,11 @@ void write_vtu(const std::filesystem::path& path, const MeshView& mesh, std::spa
     add_vectors(document, field.name, field.components, field.values, field.offset);
   }
   document.xml += "      </PointData>\n      <Points>\n";
-  add_vectors(document, "Points", mesh.dim, mesh.positions, mesh.origin);
+  if (positions != nullptr) {
+    add_vectors(document, "Points", positions->components, positions->values, positions->offset);
+  } else {
+    add_vectors(document, "Points", mesh.dim, mesh.positions, mesh.origin);
+  }
   document.xml += "      </Points>\n";
   add_cells(document, cells);
   document.xml += "    </Piece>\n  </UnstructuredGrid>\n  <AppendedData encoding=\"raw\">\n_";

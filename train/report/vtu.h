@@ -16,8 +16,9 @@ namespace meshgrad {
 /// become lines, and without edges each node a vertex. `time` is stored as the field TimeValue, which
 /// ParaView shows. Numbers with an offset are written as Float64. Goes through AtomicFile. InvalidArgument
 /// when sizes do not fit or a name is empty or occurs twice; DataError when the file cannot be written.
+/// `positions`, if given, of 2 or 3 components, stand for the mesh's.
 void write_vtu(const std::filesystem::path& path, const MeshView& mesh, std::span<const PointField> fields,
-               double time);
+               double time, const PointField* positions = nullptr);
 
 struct PvdEntry {
   double time = 0;

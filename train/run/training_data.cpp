@@ -24,7 +24,8 @@ std::string offset_text(const std::map<std::string, std::vector<double>>& offset
 
 TrainingData training_data(const Dataset& dataset, const DataConfig& config) {
   TrainingData data{dataset.dt(), {}, dataset.dim(), {}};
-  for (const std::vector<std::string>* names : {&config.inputs, &config.targets}) {
+  const std::vector<std::string> positions(config.world_position.empty() ? 0 : 1, config.world_position);
+  for (const std::vector<std::string>* names : {&config.inputs, &config.targets, &positions}) {
     for (const std::string& name : *names) {
       const FieldInfo& field = dataset.field(name);
       if (!field.offset.empty()) data.offsets[name] = field.offset;

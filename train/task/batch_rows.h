@@ -60,7 +60,8 @@ std::span<T> read_rows(const Tensor& tensor, std::vector<T>& values) {
 /// Fills what every training batch of meshes holds: the graph, features, the tensors "target" and "mask".
 /// With `learn`, statistics of the batch are added to the normalisers before they are applied. For each
 /// sample, write_sample(view, sample, nodes, targets) writes rows in physical units: [nodes, node_inputs] and
-/// [nodes, outputs], in the accumulator of the batch's dtype.
+/// [nodes, outputs], in the accumulator of the batch's dtype; edges read the state that it leaves in
+/// `scratch`.
 template <class WriteSample>
 void write_mesh_batch(const MeshInputs& inputs, const Batch& batch, std::string_view split,
                       const std::vector<Sample>& samples, Normalizers& normalizers, bool learn,
@@ -82,7 +83,7 @@ void write_mesh_batch(const MeshInputs& inputs, const Batch& batch, std::string_
       const TrajectoryView view = inputs.dataset().trajectory(split, sample.trajectory);
       write_sample(view, sample, node_rows.values().data() + node * inputs.node_inputs(),
                    target_rows.data() + node * inputs.outputs());
-      inputs.write_edges(view.mesh(), edges);
+      inputs.write_edges(view, sample.frame, scratch.state, scratch, edges);
       edges += view.mesh().edges * inputs.edge_inputs();
       inputs.write_mask(view.mesh(), batch.tensor("mask").template data<uint8_t>() + node);
       node += view.mesh().nodes;

@@ -207,6 +207,8 @@ std::vector<std::string> given_inputs(const MeshInputs& inputs) {
   for (const MeshInputs::Input& input : inputs.inputs()) {
     if (input.field.dynamic && input.target_column < 0) names.push_back(input.field.name);
   }
+  const auto& world = inputs.world_position();
+  if (world && world->field.dynamic && world->target_column < 0) names.push_back(world->field.name);
   return names;
 }
 

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace meshgrad {
 MeshDynamics::MeshDynamics(const Dataset& dataset, const DataConfig& config, int64_t unroll_frames)
@@ -39,9 +40,8 @@ Normalizers MeshDynamics::dataset_normalizers(const NoiseOptions& noise) const {
     const FieldStatistics stats =
         inputs_.predicted_stats(field.name, second ? Quantity::second_change : Quantity::change);
     target_mean.insert(target_mean.end(), stats.mean.begin(), stats.mean.end());
-    // Noise is added to inputs: a target that is none keeps its own deviation.
-    const bool noisy = std::any_of(inputs_.inputs().begin(), inputs_.inputs().end(),
-                                   [&](const Input& input) { return input.field.name == field.name; });
+    // Noise is added to what the model reads: another target keeps its own deviation.
+    const bool noisy = inputs_.reads(field.name);
     const double share = noise.of(field.name) * kept;
     for (const double std : stats.std) target_deviation.push_back(noisy ? std::hypot(std, share) : std);
   }
@@ -75,13 +75,14 @@ void MeshDynamics::add_noise(const TrajectoryView& trajectory, const Sample& sam
   // A random walk over the frames that are given, which ends with the whole deviation.
   const auto history = static_cast<size_t>(inputs_.config().history);
   const double step = 1.0 / std::sqrt(static_cast<double>(history));
-  for (const Input& input : inputs_.inputs()) {
-    const double deviation = noise.of(input.field.name);
-    if (input.target_column < 0 || deviation <= 0.0) continue;
+  int64_t end = 0;
+  for (const FieldInfo& field : inputs_.targets()) {
+    const int64_t begin = std::exchange(end, end + field.components);
+    const double deviation = noise.of(field.name);
+    if (deviation <= 0.0 || !inputs_.reads(field.name)) continue;
     for (size_t i = 0; i < types.size(); ++i) {
       if (!contains_type(inputs_.config().noise_types, types[i])) continue;
-      for (int c = 0; c < input.field.components; ++c) {
-        const auto column = static_cast<size_t>(input.target_column + c);
+      for (auto column = static_cast<size_t>(begin); std::cmp_less(column, end); ++column) {
         double sum = 0.0;
         for (size_t age = history; age-- > 0;) {
           const double draw = training_noise(noise.seed, sample.visit, id, static_cast<uint32_t>(i),

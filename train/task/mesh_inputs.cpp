@@ -1,30 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/train/task/batch_rows.h>
+#include <meshgrad/train/task/displacements.h>
 #include <meshgrad/train/task/mesh_inputs.h>
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 namespace meshgrad {
 namespace {
-
-/// Meshes are checked when they are first read; a file that is changed afterwards must not lead out of
-/// bounds.
-DataError changed_mesh(const MeshView& mesh) {
-  return data_error(fmt::format("{}: mesh {}", mesh.file, mesh.index), "the edges it had when it was checked",
-                    "others: the file was changed while it was in use",
-                    "copy the file again, then resume the run");
-}
-
-/// Reads the number once, so that what is checked is what is used.
-size_t node_of(const MeshView& mesh, const int32_t& number) {
-  const int32_t node = __atomic_load_n(&number, __ATOMIC_RELAXED);
-  if (node < 0 || node >= mesh.nodes) throw changed_mesh(mesh);
-  return static_cast<size_t>(node);
-}
 
 /// Targets are float fields on nodes. Inputs may also be on graphs: a condition of the whole mesh.
 const FieldInfo& checked_field(const Dataset& dataset, const std::string& name, const char* key,
@@ -35,6 +20,13 @@ const FieldInfo& checked_field(const Dataset& dataset, const std::string& name, 
   throw config_error(key, on_graphs ? "f32 fields on nodes or graphs" : "f32 fields on nodes",
                      fmt::format("{} ({} on {}s)", name, name_of(field.dtype), name_of(field.on)),
                      "name other fields; see meshgrad info");
+}
+
+const FieldInfo& checked_position(const Dataset& dataset, const std::string& name) {
+  const FieldInfo& field = checked_field(dataset, name, "data.world_position", false);
+  if (field.components == 2 || field.components == 3) return field;
+  throw config_error("data.world_position", "a field of 2 or 3 components: a position",
+                     fmt::format("{} of {}", name, field.components), "name another; see meshgrad info");
 }
 
 }  // namespace
@@ -63,11 +55,15 @@ MeshInputs::MeshInputs(const Dataset& dataset, const DataConfig& config)
     target_columns.push_back(outputs_);
     outputs_ += targets_.back().components;
   }
+  const auto input_of = [&](const FieldInfo& field) {
+    const auto target = std::find(config.targets.begin(), config.targets.end(), field.name);
+    if (target == config.targets.end()) return Input{field, -1};
+    return Input{field, target_columns[static_cast<size_t>(target - config.targets.begin())]};
+  };
+  if (!config.world_position.empty())
+    world_position_ = input_of(checked_position(dataset, config.world_position));
   for (const std::string& name : config.inputs) {
-    Input input{checked_field(dataset, name, "data.inputs", true), -1};
-    const auto target = std::find(config.targets.begin(), config.targets.end(), name);
-    if (target != config.targets.end())
-      input.target_column = target_columns[static_cast<size_t>(target - config.targets.begin())];
+    Input input = input_of(checked_field(dataset, name, "data.inputs", true));
     node_inputs_ += input.field.components * (input.target_column >= 0 ? config.history : 1);
     inputs_.push_back(std::move(input));
   }
@@ -81,6 +77,17 @@ MeshInputs::MeshInputs(const Dataset& dataset, const DataConfig& config)
             .edge_inputs = {edge_inputs()},
             .edge_set_names = {"mesh"},
             .outputs = outputs_};
+}
+
+int64_t MeshInputs::edge_inputs() const {
+  const int64_t at_rest = dataset_.dim() + 1;
+  return at_rest + (world_position_ ? world_position_->field.components + 1 : 0);
+}
+
+bool MeshInputs::reads(std::string_view field) const {
+  return (world_position_ && world_position_->field.name == field) ||
+         std::any_of(inputs_.begin(), inputs_.end(),
+                     [&](const Input& input) { return input.field.name == field; });
 }
 
 std::string MeshInputs::target_names() const {
@@ -108,7 +115,11 @@ Normalizers MeshInputs::dataset_normalizers(bool changes, Normalizer targets) co
   }
   mean.insert(mean.end(), static_cast<size_t>(config_.node_types), 0.0);
   deviation.insert(deviation.end(), static_cast<size_t>(config_.node_types), 1.0);
-  const FieldStatistics edges = dataset_.edge_stats();
+  FieldStatistics edges;
+  if (world_position_) edges = displacement_stats(dataset_, world_position_->field);
+  const FieldStatistics at_rest = dataset_.edge_stats();
+  edges.mean.insert(edges.mean.end(), at_rest.mean.begin(), at_rest.mean.end());
+  edges.std.insert(edges.std.end(), at_rest.std.begin(), at_rest.std.end());
   return {Normalizer::fixed(mean, deviation), Normalizer::fixed(edges.mean, edges.std), std::move(targets)};
 }
 
@@ -145,20 +156,20 @@ Batch MeshInputs::prediction_batch(Runtime& runtime, DType dtype, const Trajecto
   SampleScratch scratch;
   Batch result = make_batch(runtime, layout, [&](const Batch& batch) {
     append_to_union(batch.graph.edge_sets.front().graph, mesh, {});
-    write_edge_features(batch, mesh, {}, normalizers, scratch);
+    write_edge_features(batch, trajectory, t, state, {}, normalizers, scratch);
     write_node_features(batch, trajectory, t, state, {}, normalizers, scratch);
   });
   result.graph.graph_offsets = {0, mesh.nodes};
   return result;
 }
 
-void MeshInputs::write_edge_features(const Batch& batch, const MeshView& mesh,
-                                     const Dataset::MeshSizes& before, const Normalizers& normalizers,
-                                     SampleScratch& scratch) const {
+void MeshInputs::write_edge_features(const Batch& batch, const TrajectoryView& trajectory, int64_t t,
+                                     const FieldState& state, const Dataset::MeshSizes& before,
+                                     const Normalizers& normalizers, SampleScratch& scratch) const {
   const Tensor& features = batch.graph.edge_sets.front().features;
   dispatch_storage(accumulator_of(features.dtype()), [&]<class T>() {
-    RowsInPlace<T> rows(features, before.edges, mesh.edges, scratch.wide_edges);
-    write_edges(mesh, rows.values().data());
+    RowsInPlace<T> rows(features, before.edges, trajectory.mesh().edges, scratch.wide_edges);
+    write_edges(trajectory, t, state, scratch, rows.values().data());
     normalizers.edges.normalize(rows.values());
     rows.store();
   });
@@ -231,23 +242,36 @@ template void MeshInputs::write_nodes(const TrajectoryView&, int64_t, const Fiel
 template void MeshInputs::write_nodes(const TrajectoryView&, int64_t, const FieldState&, double*) const;
 
 template <class T>
-void MeshInputs::write_edges(const MeshView& mesh, T* rows) const {
-  const auto dim = static_cast<size_t>(mesh.dim);
-  for (size_t e = 0; e < static_cast<size_t>(mesh.edges); ++e, rows += dim + 1) {
-    const size_t sender = node_of(mesh, mesh.senders[e]) * dim;
-    const size_t receiver = node_of(mesh, mesh.receivers[e]) * dim;
-    double squares = 0.0;
-    for (size_t axis = 0; axis < dim; ++axis) {
-      const double d = static_cast<double>(mesh.positions[sender + axis]) -
-                       static_cast<double>(mesh.positions[receiver + axis]);
-      rows[axis] = static_cast<T>(d);
-      squares += d * d;
-    }
-    rows[dim] = static_cast<T>(std::sqrt(squares));
+void MeshInputs::write_edges(const TrajectoryView& trajectory, int64_t t, const FieldState& state,
+                             SampleScratch& scratch, T* rows) const {
+  const MeshView& mesh = trajectory.mesh();
+  const int64_t width = edge_inputs();
+  if (world_position_) {
+    const int dim = world_position_->field.components;
+    write_displacements(mesh, current_positions(trajectory, t, state, scratch.positions), dim, width, rows);
+    rows += dim + 1;
   }
+  write_displacements(mesh, mesh.positions, mesh.dim, width, rows);
 }
-template void MeshInputs::write_edges(const MeshView&, float*) const;
-template void MeshInputs::write_edges(const MeshView&, double*) const;
+template void MeshInputs::write_edges(const TrajectoryView&, int64_t, const FieldState&, SampleScratch&,
+                                      float*) const;
+template void MeshInputs::write_edges(const TrajectoryView&, int64_t, const FieldState&, SampleScratch&,
+                                      double*) const;
+
+std::span<const float> MeshInputs::current_positions(const TrajectoryView& trajectory, int64_t t,
+                                                     const FieldState& state,
+                                                     std::vector<float>& gathered) const {
+  const Input& world = *world_position_;
+  if (world.target_column < 0) return trajectory.field(world.field.name).frame(t);
+  const auto nodes = static_cast<size_t>(trajectory.mesh().nodes);
+  const auto dim = static_cast<size_t>(world.field.components);
+  gathered.resize(nodes * dim);
+  for (size_t i = 0; i < nodes; ++i) {
+    const auto from = state.current.begin() + static_cast<std::ptrdiff_t>(i) * outputs_ + world.target_column;
+    std::copy_n(from, dim, gathered.begin() + static_cast<std::ptrdiff_t>(i * dim));
+  }
+  return gathered;
+}
 
 void MeshInputs::read_targets(const TrajectoryView& trajectory, int64_t t, std::vector<float>& values) const {
   values.resize(static_cast<size_t>(trajectory.mesh().nodes * outputs_));

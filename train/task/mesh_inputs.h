@@ -3,7 +3,8 @@
 // data.inputs (one on graphs, a condition of the whole mesh, at every node), then a one-hot of the node type.
 // An input that is a target is its value, followed by its data.history - 1 last changes, latest first; where
 // second changes are predicted, its data.history last changes.
-// Edges: relative position (sender minus receiver) and its length. Source: Pfaff et al. (2021), appendix A.1.
+// Edges: relative position (sender minus receiver) and its length; of a mesh that moves, first those of the
+// current positions, then those at rest. Source: Pfaff et al. (2021), appendix A.1.
 #pragma once
 #include <meshgrad/nn/normalizer.h>
 #include <meshgrad/train/config/config.h>
@@ -12,6 +13,7 @@
 #include <meshgrad/train/task/prediction.h>
 #include <meshgrad/train/task/sample.h>
 
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -23,6 +25,7 @@ struct SampleScratch {
   FieldState state;
   std::vector<float> noise;                   ///< contained in `state.current`: [nodes, outputs]
   std::vector<float> next;                    ///< the target fields one frame later
+  std::vector<float> positions;               ///< current ones: [nodes, dimensions]
   std::vector<float> wide_nodes, wide_edges;  ///< rows of a batch that stores 16 bits
   std::tuple<std::vector<float>, std::vector<double>> predicted;  ///< rows of a prediction, one is used
 };
@@ -42,10 +45,14 @@ class MeshInputs {
   };
   const std::vector<Input>& inputs() const { return inputs_; }
   const std::vector<FieldInfo>& targets() const { return targets_; }
+  /// The field data.world_position; nothing for meshes that do not move.
+  const std::optional<Input>& world_position() const { return world_position_; }
+  /// Whether the model reads a field: as an input of nodes, or as positions.
+  bool reads(std::string_view field) const;
   const DataConfig& config() const { return config_; }
   const Dataset& dataset() const { return dataset_; }
   int64_t node_inputs() const { return node_inputs_; }
-  int64_t edge_inputs() const { return dataset_.dim() + 1; }
+  int64_t edge_inputs() const;
   int64_t outputs() const { return outputs_; }
   /// Frames of a state before its current one.
   int64_t earlier_frames() const {
@@ -57,8 +64,9 @@ class MeshInputs {
 
   /// Empty normalisers, that learn from batches.
   Normalizers online_normalizers() const;
-  /// From the data set's statistics: fields over all nodes, the one-hot unchanged. With `changes`, inputs
-  /// that are targets too are changes from the frame before.
+  /// From the data set's statistics: fields over all nodes, the one-hot unchanged; of current positions those
+  /// of some frames (displacement_stats). With `changes`, inputs that are targets too are changes from the
+  /// frame before.
   Normalizers dataset_normalizers(bool changes, Normalizer targets) const;
   /// Statistics of a field over the predicted nodes of the training split.
   FieldStatistics predicted_stats(const std::string& field, Quantity which) const;
@@ -73,7 +81,8 @@ class MeshInputs {
   Batch prediction_batch(Runtime& runtime, DType dtype, const TrajectoryView& trajectory, int64_t t,
                          const FieldState& state, const Normalizers& normalizers) const;
   /// Parts of such a batch on the host, for one mesh of a union, whose rows begin behind those of `before`.
-  void write_edge_features(const Batch& batch, const MeshView& mesh, const Dataset::MeshSizes& before,
+  void write_edge_features(const Batch& batch, const TrajectoryView& trajectory, int64_t t,
+                           const FieldState& state, const Dataset::MeshSizes& before,
                            const Normalizers& normalizers, SampleScratch& scratch) const;
   void write_node_features(const Batch& batch, const TrajectoryView& trajectory, int64_t t,
                            const FieldState& state, const Dataset::MeshSizes& before,
@@ -82,9 +91,13 @@ class MeshInputs {
   /// [nodes, node_inputs]: inputs that are targets too come from `state`, others from frame t.
   template <class T>
   void write_nodes(const TrajectoryView& trajectory, int64_t t, const FieldState& state, T* rows) const;
-  /// [edges, edge_inputs].
+  /// [edges, edge_inputs]: current positions come from `state` if they are a target, else from frame t.
   template <class T>
-  void write_edges(const MeshView& mesh, T* rows) const;
+  void write_edges(const TrajectoryView& trajectory, int64_t t, const FieldState& state,
+                   SampleScratch& scratch, T* rows) const;
+  /// The current positions, [nodes, dimensions], in the data or in `gathered`.
+  std::span<const float> current_positions(const TrajectoryView& trajectory, int64_t t,
+                                           const FieldState& state, std::vector<float>& gathered) const;
   /// Target fields at frame t side by side: [nodes, outputs].
   void read_targets(const TrajectoryView& trajectory, int64_t t, std::vector<float>& values) const;
   void read_targets(const TrajectoryView& trajectory, int64_t t, std::span<float> values) const;
@@ -107,6 +120,7 @@ class MeshInputs {
   DataConfig config_;
   std::vector<Input> inputs_;
   std::vector<FieldInfo> targets_;
+  std::optional<Input> world_position_;
   int64_t node_inputs_ = 0;
   int64_t outputs_ = 0;
   ModelSizes sizes_;

@@ -9,6 +9,11 @@
 namespace meshgrad {
 
 SteadyField::SteadyField(const Dataset& dataset, const DataConfig& config) : inputs_(dataset, config) {
+  if (inputs_.world_position() && inputs_.world_position()->target_column >= 0) {
+    throw config_error(
+        "data.world_position", "a field that is no target: a steady field has no state before it",
+        config.world_position, "remove it from data.targets, or set task.name = \"mesh_dynamics\"");
+  }
   for (const MeshInputs::Input& input : inputs_.inputs()) {
     if (input.target_column < 0) continue;
     throw config_error("data.inputs", "fields that are not targets: a steady field has no state before it",

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/data/sources/moving_positions.h>
 #include <meshgrad/train/data/value_offset.h>
 
 namespace meshgrad {
@@ -74,6 +75,7 @@ class ArrayReader {
         read_field(entry, t);
       }
     }
+    if (!moving_.empty()) add_world_position(t, t.dim, std::move(moving_), std::move(wide_moving_));
     read_times(t);
     check_order_of_axes(t);
     if (!left_out_.empty()) {
@@ -111,8 +113,7 @@ class ArrayReader {
   DataError over_frames(const NamedArray& entry, std::string_view needed) const {
     return data_error(
         where(entry), needed, shape_text(entry.array),
-        "meshes that change over time are not supported yet: save the first frame, and what changes "
-        "as a field of another name");
+        "node types stay the same: save the first frame, and what changes as a field of another name");
   }
 
   static bool is_times(const NamedArray& entry, const RawTrajectory& t) {
@@ -171,7 +172,7 @@ class ArrayReader {
     return *shape;
   }
 
-  void read_positions(RawTrajectory& t) const {
+  void read_positions(RawTrajectory& t) {
     const NamedArray* positions = find("mesh_pos");
     if (positions == nullptr) {
       std::string names;
@@ -181,16 +182,23 @@ class ArrayReader {
           "name the arrays: --map positions=ARRAY --map cells=ARRAY; or save them under DeepMind's names: "
           "mesh_pos, node_type, cells, and the fields");
     }
-    if (positions->array.shape.size() == 3 && positions->array.shape[0] > 1) {
-      throw over_frames(*positions, "[nodes, 2] or [nodes, 3]: positions that do not move");
-    }
-    const auto [nodes, dim] = matrix(*positions, "[nodes, 2] or [nodes, 3]");
-    if (dim != 2 && dim != 3) throw wrong_shape(*positions, "[nodes, 2] or [nodes, 3]");
-    t.nodes = nodes;
-    t.dim = static_cast<int>(dim);
+    std::vector<int64_t> shape = positions->array.shape;
+    while (shape.size() > 2 && shape.front() == 1) shape.erase(shape.begin());
+    const bool over_frames = shape.size() == 3;
+    if (over_frames) shape.erase(shape.begin());
+    if (shape.size() != 2 || (shape[1] != 2 && shape[1] != 3) || positions->array.size() == 0)
+      throw wrong_shape(*positions, "[nodes, 2 or 3], or over frames [frames, nodes, 2 or 3]");
+    t.nodes = shape[0];
+    t.dim = static_cast<int>(shape[1]);
     t.positions = to_floats(positions->array);
-    if (!is_f64(positions->array)) return;
-    t.wide_positions = to_doubles(positions->array);
+    if (is_f64(positions->array)) t.wide_positions = to_doubles(positions->array);
+    if (over_frames) {
+      t.frames = positions->array.size() / (t.nodes * t.dim);
+      moving_ = t.positions;
+      wide_moving_ = t.wide_positions;
+      t.positions.resize(static_cast<size_t>(t.nodes * t.dim));
+      t.wide_positions.resize(t.wide_positions.empty() ? 0 : t.positions.size());
+    }
     if (!are_coarse_positions(t.wide_positions, t.dim)) t.wide_positions.clear();
   }
 
@@ -277,6 +285,8 @@ class ArrayReader {
   std::string name_;
   const WarningCallback& warn_;
   std::vector<std::string> left_out_;  // names with shapes
+  std::vector<float> moving_;          // positions over frames, if there are
+  std::vector<double> wide_moving_;
 };
 
 // What an array of the mesh is called: its role in --map, its name here, and names that other files have.

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include <meshgrad/train/data/sources/hdf5_layout.h>
+#include <meshgrad/train/data/sources/moving_positions.h>
 #include <meshgrad/train/data/value_offset.h>
 
 namespace meshgrad {
@@ -247,9 +248,7 @@ class Hdf5Source : public TrajectorySource {
     if (dt) t.dt = checked_dt(*dt, where + ": dt");
     for (RowGroup& rows : group_rows(row_names(group, nodal.shape[0], where))) {
       if (rows.name == "mesh_pos") {
-        read_positions(nodal, rows, t, where);
-        if (!wide.values.empty()) t.wide_positions = gather(wide, rows.rows, 1);
-        if (!are_coarse_positions(t.wide_positions, t.dim)) t.wide_positions.clear();
+        read_positions(nodal, wide, rows, t);
       } else if (rows.name == "node_type") {
         read_types(nodal, rows.rows[0], t, where);
       } else {
@@ -279,15 +278,17 @@ class Hdf5Source : public TrajectorySource {
     return values;
   }
 
-  void read_positions(const Array<float>& nodal, RowGroup& rows, RawTrajectory& t, const std::string& where) {
+  void read_positions(const Array<float>& nodal, const Array<double>& wide, RowGroup& rows,
+                      RawTrajectory& t) {
     if (rows.rows.size() == 3 && drops_z(nodal, rows.rows[2])) rows.rows.pop_back();
     t.dim = static_cast<int>(rows.rows.size());
     t.positions = gather(nodal, rows.rows, 1);
-    const std::vector<float> all = gather(nodal, rows.rows, t.frames);
-    for (size_t i = t.positions.size(); i < all.size(); ++i) {
-      if (all[i] == all[i - t.positions.size()]) continue;
-      throw moving(where, "rows x, y", "positions that do not move over time", t, i / rows.rows.size());
-    }
+    if (!wide.values.empty()) t.wide_positions = gather(wide, rows.rows, 1);
+    if (!are_coarse_positions(t.wide_positions, t.dim)) t.wide_positions.clear();
+    std::vector<float> all = gather(nodal, rows.rows, t.frames);
+    if (!positions_move(std::span<const float>(all), t.positions.size())) return;
+    add_world_position(t, t.dim, std::move(all),
+                       wide.values.empty() ? std::vector<double>() : gather(wide, rows.rows, t.frames));
   }
 
   // `row` counts over frames and nodes.
@@ -297,8 +298,7 @@ class Hdf5Source : public TrajectorySource {
     return data_error(
         fmt::format("{}: nodal_data: {}", where, what), needed,
         fmt::format("another value at frame {}, node {}", row / nodes, row % nodes),
-        "what moves is not supported yet: write the first frame's value in all frames, and what "
-        "changes as rows of another name");
+        "write the first frame's value in all frames, and what changes as rows of another name");
   }
 
   // Decided by the first trajectory, so that all have as many dimensions.

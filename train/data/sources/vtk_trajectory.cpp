@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/data/sources/moving_positions.h>
 #include <meshgrad/train/data/sources/vtk_trajectory.h>
 #include <meshgrad/train/data/value_offset.h>
 
@@ -361,11 +362,7 @@ bool VtkTrajectory::has_cells_of(const VtkGrid& grid) const {
 
 void VtkTrajectory::append(const VtkGrid& grid, const std::string& name) {
   check_grid(grid, name);
-  if (grid.points.values != points_.values) {
-    throw data_error(name, "positions that do not move over time", "other positions than in the first frame",
-                     "meshes that move are not supported yet: save the mesh at rest in every frame, and "
-                     "displacements as a field");
-  }
+  keep_points(grid.points);
   ++trajectory_.frames;
   for (Source& source : sources_) {
     const VtkArray* array =
@@ -386,6 +383,17 @@ void VtkTrajectory::append(const VtkGrid& grid, const std::string& name) {
   }
 }
 
+/// Points of all frames, from the first frame that moves on.
+void VtkTrajectory::keep_points(const VtkArray& points) {
+  const std::vector<double> first = as_doubles(points_), now = as_doubles(points);
+  if (moving_.empty()) {
+    if (now == first) return;
+    for (int64_t frame = 0; frame < trajectory_.frames; ++frame)
+      moving_.insert(moving_.end(), first.begin(), first.end());
+  }
+  moving_.insert(moving_.end(), now.begin(), now.end());
+}
+
 RawTrajectory VtkTrajectory::finish() {
   RawTrajectory& t = trajectory_;
   if (t.dim == 2) drop_third(points_);
@@ -394,6 +402,14 @@ RawTrajectory VtkTrajectory::finish() {
   const bool f64 = std::holds_alternative<std::vector<double>>(points_.values);
   if (!f64 || !are_coarse_positions(t.wide_positions, t.dim)) t.wide_positions.clear();
   for (Source& source : sources_) t.fields.push_back(field_of(source));
+  if (!moving_.empty()) {
+    VtkArray positions{std::string(kWorldPosition), 3, std::move(moving_)};
+    if (t.dim == 2 && third_is_zero(positions)) drop_third(positions);
+    auto& wide = std::get<std::vector<double>>(positions.values);
+    std::vector<float> all(wide.begin(), wide.end());
+    add_world_position(t, positions.components, std::move(all),
+                       f64 ? std::move(wide) : std::vector<double>());
+  }
   std::sort(t.fields.begin(), t.fields.end(),
             [](const RawField& a, const RawField& b) { return a.name < b.name; });
   return std::move(t);

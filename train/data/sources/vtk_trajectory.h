@@ -29,8 +29,8 @@ class VtkTrajectory {
 
   /// Whether a further frame has these cells; its points may have moved.
   bool has_cells_of(const VtkGrid& grid) const;
-  /// A further frame of the same cells. Throws DataError for other arrays than the first frame's, and for
-  /// points that moved.
+  /// A further frame of the same cells. Points that move become the field "world_pos" (moving_positions.h).
+  /// Throws DataError for other arrays than the first frame's.
   void append(const VtkGrid& grid, const std::string& name);
   RawTrajectory finish();
 
@@ -48,6 +48,7 @@ class VtkTrajectory {
   void read_node_types(const VtkGrid& grid, const std::string& array);
   VtkArray rows_of(const VtkArray& array, bool of_points) const;
   RawField field_of(Source& source) const;
+  void keep_points(const VtkArray& points);
 
   RawTrajectory trajectory_;
   const WarningCallback& warn_;
@@ -56,7 +57,8 @@ class VtkTrajectory {
   std::vector<int64_t> connectivity_, ends_;
   std::vector<uint8_t> types_;
   std::vector<Source> sources_;
-  VtkArray points_;
+  VtkArray points_;             ///< of the first frame
+  std::vector<double> moving_;  ///< of all frames, [frames, points, 3], if some frame has others
 };
 
 /// The time of a frame where the file says it: the array TimeValue (or TIME) of one number.

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+// Meshes that move: edge features of current positions beside those at rest, in batches, rollouts and files.
+#include <doctest/doctest.h>
+#include <meshgrad/engine/error.h>
+#include <meshgrad/engine/random.h>
+#include <meshgrad/engine/runtime.h>
+#include <meshgrad/train/data/convert.h>
+#include <meshgrad/train/data/sources/vtk_grid.h>
+#include <meshgrad/train/embed/mesh_predictor.h>
+#include <meshgrad/train/planning/first_config.h>
+#include <meshgrad/train/report/rollout_files.h>
+#include <meshgrad/train/run/predictor.h>
+#include <meshgrad/train/task/rollout.h>
+#include <meshgrad/train/task/task.h>
+#include <meshgrad/train/train.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "train/process.h"
+#include "train/small_run.h"
+
+namespace meshgrad::moving_mesh_test {
+namespace {
+
+namespace fs = std::filesystem;
+using test::contains;
+using test::message_of;
+
+/// Data of scripts/moving-meshes, converted: 2 train trajectories, 1 valid, 1 test.
+struct Moving {
+  test::ScratchDirectory scratch;
+  fs::path file;
+
+  explicit Moving(const std::string& kind, int frames = 8) {
+    const fs::path folder = scratch.path / kind;
+    const test::Outcome made = test::Process({kind, "-o", folder.string(), "--size", "5", "--frames",
+                                              std::to_string(frames), "--trajectories", "2,1,1"},
+                                             test::source_file("scripts/moving-meshes"))
+                                   .wait();
+    REQUIRE(made.code == 0);
+    file = scratch.path / (kind + ".mgd");
+    ConvertOptions options;
+    options.input = folder;
+    options.output = file;
+    convert(options);
+  }
+  Dataset dataset() const { return Dataset::open(file); }
+};
+
+DataConfig moving_config(Prediction predict) {
+  DataConfig config;
+  config.inputs = {};
+  config.targets = {"world_pos"};
+  config.world_position = "world_pos";
+  config.predict = predict;
+  config.predicted_types = {0};
+  return config;
+}
+
+Normalizers no_change(const MeshInputs& inputs) {
+  const auto plain = [](int64_t width) {
+    const auto n = static_cast<size_t>(width);
+    return Normalizer::fixed(std::vector<double>(n, 0.0), std::vector<double>(n, 1.0));
+  };
+  return {plain(inputs.node_inputs()), plain(inputs.edge_inputs()), plain(inputs.outputs())};
+}
+
+/// Displacement and length of the edge sender -> receiver, [dim + 1].
+std::vector<double> displacement(std::span<const double> positions, int dim, int32_t sender,
+                                 int32_t receiver) {
+  std::vector<double> row;
+  double squares = 0;
+  for (int axis = 0; axis < dim; ++axis) {
+    row.push_back(positions[static_cast<size_t>(sender * dim + axis)] -
+                  positions[static_cast<size_t>(receiver * dim + axis)]);
+    squares += row.back() * row.back();
+  }
+  row.push_back(std::sqrt(squares));
+  return row;
+}
+
+/// The rows of a trajectory's edges by a plain loop, from its mesh and these current positions.
+std::vector<double> plain_edges(const MeshView& mesh, std::span<const double> world, int world_dim) {
+  std::vector<double> rows;
+  const std::vector<double> rest(mesh.positions.begin(), mesh.positions.end());
+  for (int32_t receiver = 0; receiver < mesh.nodes; ++receiver) {
+    for (int32_t sender = 0; sender < mesh.nodes; ++sender) {
+      bool joined = false;
+      for (size_t e = 0; e < mesh.senders.size(); ++e)
+        joined = joined || (mesh.senders[e] == sender && mesh.receivers[e] == receiver);
+      if (!joined) continue;
+      for (const auto& part :
+           {displacement(world, world_dim, sender, receiver), displacement(rest, mesh.dim, sender, receiver)})
+        rows.insert(rows.end(), part.begin(), part.end());
+    }
+  }
+  return rows;
+}
+
+bool close(std::span<const double> got, const std::vector<double>& wanted) {
+  return std::equal(got.begin(), got.end(), wanted.begin(), wanted.end(),
+                    [](double a, double b) { return std::abs(a - b) <= 1e-12 * (1 + std::abs(b)); });
+}
+
+TEST_CASE("edges read current positions with their noise, then positions at rest; targets are their change") {
+  const Moving flag("flag");
+  const Dataset dataset = flag.dataset();
+  constexpr double kNoise = 0.01, kGamma = 0.1;
+  for (const Prediction predict : {Prediction::change, Prediction::second_change}) {
+    const bool second = predict == Prediction::second_change;
+    const MeshDynamics task(dataset, moving_config(predict));
+    CHECK(task.inputs().node_inputs() == 9);
+    REQUIRE(task.inputs().edge_inputs() == 4 + 3);
+    Runtime runtime{RuntimeOptions{.device = {}, .threads = 1}};
+    Normalizers none = no_change(task.inputs());
+    const std::vector<Sample> samples{{0, 3, 0}, {1, 2, 5}};
+    const Batch batch = training_batch(Task(task), runtime, DType::f64, "train", samples,
+                                       {.deviation = kNoise, .gamma = kGamma, .seed = 9, .fields = {}}, none);
+    std::vector<double> edges, targets;
+    for (const Sample& sample : samples) {
+      const TrajectoryView view = dataset.trajectory("train", sample.trajectory);
+      const FieldView field = view.field("world_pos");
+      const auto now = field.frame(sample.frame), next = field.frame(sample.frame + 1),
+                 before = field.frame(sample.frame - 1);
+      std::vector<double> noisy(now.begin(), now.end());
+      for (size_t i = 0; i < noisy.size(); ++i) {
+        const bool moved = view.mesh().node_type[i / 3] == 0;
+        const double draw = training_noise(9, sample.visit, view.sample_id(sample.frame),
+                                           static_cast<uint32_t>(i / 3), static_cast<uint32_t>(i % 3));
+        const auto noise = static_cast<double>(static_cast<float>(moved ? kNoise * draw : 0.0));
+        noisy[i] = static_cast<double>(static_cast<float>(noisy[i] + noise));
+        const double goal = static_cast<double>(next[i]) + (1 - kGamma) * noise;
+        targets.push_back(second ? goal - 2 * noisy[i] + static_cast<double>(before[i]) : goal - noisy[i]);
+      }
+      const std::vector<double> rows = plain_edges(view.mesh(), noisy, 3);
+      edges.insert(edges.end(), rows.begin(), rows.end());
+    }
+    CHECK(close(batch.graph.edge_sets[0].features.values<double>(), edges));
+    CHECK(close(batch.tensor("target").values<double>(), targets));
+  }
+}
+
+TEST_CASE("a static field of positions, or one that is not predicted, comes from the data") {
+  const Moving plate("plate");
+  const Dataset dataset = plate.dataset();
+  DataConfig config = moving_config(Prediction::change);
+  config.targets = {"stress"};
+  const MeshDynamics task(dataset, config);
+  const TrajectoryView view = dataset.trajectory("train", 0);
+  Runtime runtime{RuntimeOptions{.device = {}, .threads = 1}};
+  const Batch batch =
+      task.prediction_batch(runtime, DType::f64, view, 4, task.state_at(view, 4), no_change(task.inputs()));
+  const auto frame = view.field("world_pos").frame(4);
+  CHECK(close(batch.graph.edge_sets[0].features.values<double>(),
+              plain_edges(view.mesh(), std::vector<double>(frame.begin(), frame.end()), 3)));
+  CHECK(given_inputs(task.inputs()) == std::vector<std::string>{"world_pos"});
+}
+
+TEST_CASE("statistics of current positions are over all trajectories and frames of a small data set") {
+  const Moving flag("flag");
+  const Dataset dataset = flag.dataset();
+  const MeshDynamics task(dataset, moving_config(Prediction::change));
+  const Normalizers normalizers = task.dataset_normalizers({});
+  REQUIRE(normalizers.edges.width() == 7);
+  std::vector<Moments> moments(7);
+  for (int64_t i = 0; i < 2; ++i) {
+    const TrajectoryView view = dataset.trajectory("train", i);
+    for (int64_t t = 0; t < view.frames(); ++t) {
+      const auto frame = view.field("world_pos").frame(t);
+      const std::vector<double> rows =
+          plain_edges(view.mesh(), std::vector<double>(frame.begin(), frame.end()), 3);
+      for (size_t at = 0; at < rows.size(); ++at) moments[at % 7].add(rows[at]);
+    }
+  }
+  for (size_t column = 0; column < 7; ++column) {
+    CAPTURE(column);
+    CHECK(normalizers.edges.mean(column) == doctest::Approx(moments[column].mean).epsilon(1e-6));
+    CHECK(normalizers.edges.standard_deviation(column) ==
+          doctest::Approx(moments[column].standard_deviation()).epsilon(1e-6));
+  }
+}
+
+/// A short run on the data of `kind`.
+Config moving_run(const Moving& data, Prediction predict) {
+  Config config = test::small_config(data.scratch.path, data.file);
+  config.data = moving_config(predict);
+  config.data.path = data.file.string();
+  if (predict == Prediction::second_change) config.data.inputs = {"world_pos"};
+  config.train.noise = 1e-3;
+  config.train.steps = 12;
+  config.train.accumulate = 1;
+  config.train.checkpoint_every = 6;
+  return config;
+}
+
+TEST_CASE("a rollout moves the mesh: edges follow the prediction, and VTU files have the moved points") {
+  for (const Prediction predict : {Prediction::second_change, Prediction::change}) {
+    const Moving data(predict == Prediction::change ? "plate" : "flag");
+    const Config config = moving_run(data, predict);
+    test::train_here(config);
+    Runtime runtime{RuntimeOptions{.threads = 2}};
+    const Predictor predictor(runtime, config.run.dir + "/checkpoints/last.safetensors");
+    CHECK(std::isfinite(
+        evaluate(predictor.trained(), {.split = "test"}).dynamics->rollouts.back().fields[0].rmse));
+
+    const MeshDynamics& task = predictor.mesh_dynamics();
+    const TrajectoryView view = predictor.dataset().trajectory("test", 0);
+    std::vector<std::vector<float>> frames;
+    roll_out(predictor.trained(), task, view, {}, [&](const RolloutFrame& f) { frames.push_back(f.ours); });
+    // The second step of the rollout is a prediction from the first step's state.
+    const int64_t first = task.sample_frames(view.frames()).first;
+    FieldState state = task.state_at(view, first);
+    if (!state.previous.empty()) state.previous = state.current;
+    state.current = frames[0];
+    const std::vector<float> second = predict_next(predictor.trained(), task, view, first + 1, state);
+    for (size_t i = 0; i < second.size(); ++i)
+      if (view.mesh().node_type[i / 3] == 0) REQUIRE(second[i] == frames[1][i]);
+
+    RolloutFilesOptions options;
+    options.directory = data.scratch.path / "rollout";
+    options.split = "test";
+    write_rollout(predictor, options);
+    const std::string text = test::read_text(options.directory / "frame_00002.vtu");
+    const VtkGrid grid = parse_vtk_xml(std::as_bytes(std::span(text)), "frame_00002.vtu");
+    const auto& points = std::get<std::vector<float>>(grid.points.values);
+    CHECK(points == frames[1]);
+  }
+}
+
+TEST_CASE("MeshPredictor steps a moving mesh with the bits of a rollout, and records no steps") {
+  const Moving data("plate");
+  const Config config = moving_run(data, Prediction::change);
+  test::train_here(config);
+  const std::string checkpoint = config.run.dir + "/checkpoints/last.safetensors";
+  Runtime runtime{RuntimeOptions{.threads = 2}};
+  const Predictor packed(runtime, checkpoint);
+  const TrajectoryView view = packed.dataset().trajectory("test", 0);
+  MeshPredictor predictor(runtime, checkpoint);
+  predictor.set_mesh({.positions = view.mesh().positions,
+                      .cells = view.mesh().cells,
+                      .nodes_per_cell = view.mesh().nodes_per_cell,
+                      .node_type = view.mesh().node_type});
+  predictor.set_field("world_pos", view.field("world_pos").frame(0));
+  roll_out(packed.trained(), packed.mesh_dynamics(), view, {.steps = 4, .boundary = RolloutBoundary::initial},
+           [&](const RolloutFrame& frame) {
+             predictor.predict();
+             std::vector<float> values(frame.ours.size());
+             predictor.get_field("world_pos", values, 0);
+             CHECK(values == frame.ours);
+           });
+  CHECK(contains(message_of([&] { predictor.record_steps(true); }), "data.world_position"));
+}
+
+TEST_CASE("configurations that do not fit a moving mesh are refused") {
+  const Moving data("plate");
+  const Dataset dataset = data.dataset();
+  DataConfig config = moving_config(Prediction::change);
+  config.world_position = "stress";
+  CHECK(contains(message_of([&] { MeshInputs(dataset, config); }),
+                 "[data.world_position] needed a field of 2 or 3 components: a position, got stress of 1"));
+  config.world_position = "world_pos";
+  CHECK(contains(message_of([&] { SteadyField(dataset, config); }),
+                 "[data.world_position] needed a field that is no target"));
+  const std::string data_keys =
+      "[data]\ninputs = []\ntargets = [\"world_pos\"]\nworld_position = \"world_pos\"\n";
+  CHECK_NOTHROW(parse_config(data_keys, "c"));
+  CHECK_NOTHROW(parse_config(data_keys + "[train]\nnoise = {world_pos = 1e-3}\n", "c"));
+  CHECK(contains(message_of([&] { parse_config(data_keys + "[unroll]\nsteps = 2\n", "c"); }),
+                 "[unroll.steps] needed 1 with data.world_position"));
+}
+
+TEST_CASE("init: a mesh that moves is read by its edges") {
+  const Moving flag("flag"), plate("plate");
+  const Config cloth = first_config(flag.dataset(), {}).config;
+  CHECK(cloth.data.world_position == "world_pos");
+  CHECK(cloth.data.predict == Prediction::second_change);
+  CHECK(cloth.data.inputs == std::vector<std::string>{"world_pos"});
+  const Config pressed = first_config(plate.dataset(), {}).config;
+  CHECK(pressed.data.world_position == "world_pos");
+  CHECK(pressed.data.predict == Prediction::change);
+  CHECK(pressed.data.inputs == std::vector<std::string>{"stress"});
+}
+
+}  // namespace
+}  // namespace meshgrad::moving_mesh_test

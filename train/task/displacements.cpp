@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/error.h>
+#include <meshgrad/nn/normalizer.h>
+#include <meshgrad/train/task/displacements.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+namespace meshgrad {
+namespace {
+
+/// Reads the number once, so that what is checked is what is used.
+size_t node_of(const MeshView& mesh, const int32_t& number) {
+  const int32_t node = __atomic_load_n(&number, __ATOMIC_RELAXED);
+  if (node < 0 || node >= mesh.nodes) throw changed_mesh(mesh);
+  return static_cast<size_t>(node);
+}
+
+}  // namespace
+
+DataError changed_mesh(const MeshView& mesh) {
+  return data_error(fmt::format("{}: mesh {}", mesh.file, mesh.index), "the edges it had when it was checked",
+                    "others: the file was changed while it was in use",
+                    "copy the file again, then resume the run");
+}
+
+template <class T>
+void write_displacements(const MeshView& mesh, std::span<const float> positions, int dim, int64_t width,
+                         T* rows) {
+  const auto axes = static_cast<size_t>(dim);
+  for (size_t e = 0; e < static_cast<size_t>(mesh.edges); ++e, rows += width) {
+    const size_t sender = node_of(mesh, mesh.senders[e]) * axes;
+    const size_t receiver = node_of(mesh, mesh.receivers[e]) * axes;
+    double squares = 0.0;
+    for (size_t axis = 0; axis < axes; ++axis) {
+      const double d =
+          static_cast<double>(positions[sender + axis]) - static_cast<double>(positions[receiver + axis]);
+      rows[axis] = static_cast<T>(d);
+      squares += d * d;
+    }
+    rows[axes] = static_cast<T>(std::sqrt(squares));
+  }
+}
+template void write_displacements(const MeshView&, std::span<const float>, int, int64_t, float*);
+template void write_displacements(const MeshView&, std::span<const float>, int, int64_t, double*);
+
+FieldStatistics displacement_stats(const Dataset& dataset, const FieldInfo& field) {
+  constexpr int64_t kTrajectories = 32, kFrames = 8;
+  const std::string& split = dataset.statistics_split();
+  const int width = field.components + 1;
+  Normalizer moments(static_cast<size_t>(width));
+  std::vector<double> rows;
+  const int64_t all = dataset.size(split), trajectories = std::min(all, kTrajectories);
+  for (int64_t i = 0; i < trajectories; ++i) {
+    const TrajectoryView view = dataset.trajectory(split, i * all / trajectories);
+    rows.resize(static_cast<size_t>(view.mesh().edges * width));
+    const int64_t frames = std::min(view.frames(), kFrames);
+    for (int64_t f = 0; f < frames; ++f) {
+      const std::span<const float> positions = view.field(field.name).frame(f * view.frames() / frames);
+      write_displacements(view.mesh(), positions, field.components, width, rows.data());
+      moments.accumulate(std::span<const double>(rows));
+    }
+  }
+  FieldStatistics stats{.count = moments.count(), .mean = moments.means(), .std = {}, .min = {}, .max = {}};
+  for (size_t column = 0; column < moments.width(); ++column)
+    stats.std.push_back(moments.standard_deviation(column));
+  return stats;
+}
+
+}  // namespace meshgrad

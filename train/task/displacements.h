@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Edge features of positions: the displacement along each edge, sender minus receiver, and its length.
+#pragma once
+#include <meshgrad/engine/error.h>
+#include <meshgrad/train/data/dataset.h>
+
+#include <cstdint>
+#include <span>
+
+namespace meshgrad {
+
+/// The error of a mesh whose packed file was changed while it was in use. Meshes are checked when they are
+/// first read; other edges must not lead out of bounds.
+DataError changed_mesh(const MeshView& mesh);
+
+/// Writes dim + 1 columns of each edge's row, which has `width`: `rows` points to the first one's. Positions
+/// are [nodes, dim]. Throws DataError for an edge that leads out of the mesh.
+template <class T>
+void write_displacements(const MeshView& mesh, std::span<const float> positions, int dim, int64_t width,
+                         T* rows);
+
+/// Mean and standard deviation of these columns where positions are a field: over at most 32 trajectories of
+/// the split that statistics are of, and 8 frames of each, both evenly spread.
+FieldStatistics displacement_stats(const Dataset& dataset, const FieldInfo& field);
+
+}  // namespace meshgrad
