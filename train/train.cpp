@@ -24,7 +24,7 @@ void advise_on_memory(Runtime& runtime, const Config& config) {
   allocator.advise([here, limited, device = runtime.device()] {
     std::vector<std::string> advice;
     try {
-      const StepProbe probe(Dataset::open(here.data.path), device);
+      const StepProbe probe(Dataset::open(here.data.path).with_edges(edge_options(here.data)), device);
       for (const MemoryChange& change : memory_ladder(probe, here)) advice.push_back(change.line());
     } catch (const std::exception&) {
       // Without predictions the rest of the report still helps.

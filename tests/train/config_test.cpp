@@ -53,6 +53,7 @@ struct OtherValue {
     return type.names != nullptr ? std::string(type.names().front()) : "pressure,velocity";
   }
   std::string operator()(const IntegerListKey&) const { return "[4]"; }
+  std::string operator()(const FloatListKey&) const { return "[0.5,2.0]"; }
   std::string operator()(const SizeKey&) const { return "3GiB"; }
   std::string operator()(const ChoiceKey& type) const {
     for (const Choice& choice : type.choices) {

@@ -54,6 +54,9 @@ struct LiteralPrinter {
   std::string operator()(const IntegerListKey& type) const {
     return list_of(type.member(config), [](int64_t value) { return std::to_string(value); });
   }
+  std::string operator()(const FloatListKey& type) const {
+    return list_of(type.member(config), [](double value) { return toml_number(value); });
+  }
   std::string operator()(const SizeKey& type) const { return toml_quoted(format_size(type.member(config))); }
   std::string operator()(const ChoiceKey& type) const {
     for (const Choice& choice : type.choices) {
@@ -86,6 +89,10 @@ struct TypeDescriber {
   std::string operator()(const IntegerListKey& type) const {
     return fmt::format("a list of integers from {} to {}, each once{}", type.minimum, type.maximum,
                        type.least > 0 ? fmt::format(", at least {}", type.least) : std::string());
+  }
+  std::string operator()(const FloatListKey& type) const {
+    return fmt::format("a list of at most {} numbers from {} to {}", type.most, type.minimum,
+                       bound(type.maximum));
   }
   std::string operator()(const SizeKey&) const { return "a size such as \"8GiB\" or \"500MB\", or \"\""; }
   std::string operator()(const ChoiceKey& type) const {

@@ -58,6 +58,8 @@ struct DataConfig {
   Prediction predict = Prediction::change;
   int64_t history = 1;
   std::string world_position;  ///< the field that is the current position; empty: meshes do not move
+  int64_t hops = 1;
+  std::vector<double> period;  ///< by axis, 0: not periodic; empty: none is
   int64_t node_types = 9;
   std::vector<int64_t> predicted_types = {0, 5};  ///< NORMAL and OUTFLOW
   std::vector<int64_t> noise_types = {0};

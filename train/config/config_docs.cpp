@@ -42,6 +42,11 @@ struct SchemaMaker {
     list(type.least);
     integer(entry["items"], type.minimum, type.maximum);
   }
+  void operator()(const FloatListKey& type) const {
+    entry["type"] = "array";
+    entry["maxItems"] = type.most;
+    number(entry["items"], type.minimum, type.maximum);
+  }
   void operator()(const SizeKey&) const {
     entry["type"] = "string";
     entry["pattern"] = "^(0?|[0-9]+(\\.[0-9]*)? *([TGMK]iB|[TGMk]?B))$";

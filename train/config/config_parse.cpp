@@ -213,6 +213,17 @@ struct Assigner {
     type.member(config) = std::move(numbers);
     return std::nullopt;
   }
+  Result operator()(const FloatListKey& type) const {
+    if (!value.is_array() || value.as_array().size() > type.most) return mismatch();
+    std::vector<double> numbers;
+    for (const toml::value& element : value.as_array()) {
+      const std::optional<double> number = number_in_range(element, type);
+      if (!number) return complain(describe(element) + " in the list");
+      numbers.push_back(*number);
+    }
+    type.member(config) = std::move(numbers);
+    return std::nullopt;
+  }
   Result operator()(const SizeKey& type) const {
     if (!value.is_string()) return mismatch();
     const std::optional<int64_t> bytes = parse_size(value.as_string().str);
@@ -402,7 +413,8 @@ class Reader {
     const char first = typed.empty() ? '\0' : typed.front();
     const bool quoted = first == '"' || first == '\'' || first == '[';
     if (quoted) return typed;
-    if (std::holds_alternative<IntegerListKey>(key.type)) return "[" + typed + "]";
+    if (std::holds_alternative<IntegerListKey>(key.type) || std::holds_alternative<FloatListKey>(key.type))
+      return "[" + typed + "]";
     if (std::holds_alternative<TextListKey>(key.type)) {
       std::string list = "[";
       std::istringstream names(typed);

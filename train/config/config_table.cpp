@@ -163,6 +163,14 @@ constexpr ConfigKey kKeys[] = {
      "Field with the current positions of nodes, which edges then read beside the positions at rest; empty "
      "for meshes that do not move",
      kFixed},
+    {"data", "hops", IntegerKey{member<&Config::data, &DataConfig::hops>(), 1, 16}, "edges",
+     "Edges join nodes that are at most so many edges of the mesh apart; relative positions tell how far",
+     kFixed},
+    {"data", "period", FloatListKey{member<&Config::data, &DataConfig::period>(), 0, 1e30, 3},
+     "unit of positions",
+     "Length of a periodic domain along each axis, 0 where it is not; relative positions are to the nearest "
+     "image",
+     kFixed},
     {"data", "node_types", IntegerKey{member<&Config::data, &DataConfig::node_types>(), 1, 65536}, "classes",
      "Number of node types, the width of their one-hot input", kFixed},
     {"data", "predicted_types",

@@ -60,6 +60,12 @@ struct IntegerListKey {
   int64_t maximum;
   size_t least = 0;  ///< the fewest elements
 };
+struct FloatListKey {
+  MemberOf<std::vector<double>> member;
+  double minimum;
+  double maximum;
+  size_t most;  ///< elements
+};
 /// A number of bytes, written as text with a unit.
 struct SizeKey {
   MemberOf<int64_t> member;
@@ -76,7 +82,7 @@ struct ChoiceKey {
 };
 
 using KeyType = std::variant<BoolKey, IntegerKey, FloatKey, FieldNumbersKey, TextKey, TextListKey,
-                             IntegerListKey, SizeKey, ChoiceKey>;
+                             IntegerListKey, FloatListKey, SizeKey, ChoiceKey>;
 
 struct ConfigKey {
   std::string_view section;  ///< empty for a top-level key

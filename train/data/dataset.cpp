@@ -4,10 +4,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <map>
 #include <type_traits>
 #include <utility>
 
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/data/made_edges.h>
 #include <meshgrad/train/data/packed_file.h>
 
 namespace meshgrad {
@@ -46,6 +49,26 @@ void append(FieldStatistics& to, const ValueRange& range) {
   to.max.push_back(range.max);
 }
 
+/// Of relative positions and their norms, [dim + 1].
+std::vector<Moments> edge_moments(const MeshView& mesh) {
+  std::vector<Moments> moments(static_cast<size_t>(mesh.dim) + 1);
+  for (size_t e = 0; e < static_cast<size_t>(mesh.edges); ++e) {
+    const auto sender = static_cast<size_t>(mesh.senders[e]),
+               receiver = static_cast<size_t>(mesh.receivers[e]);
+    const auto dim = static_cast<size_t>(mesh.dim);
+    double squares = 0.0;
+    for (size_t axis = 0; axis < dim; ++axis) {
+      const double d = nearest_image(static_cast<double>(mesh.positions[sender * dim + axis]) -
+                                         static_cast<double>(mesh.positions[receiver * dim + axis]),
+                                     mesh.period[axis]);
+      moments[axis].add(d);
+      squares += d * d;
+    }
+    moments.back().add(std::sqrt(squares));
+  }
+  return moments;
+}
+
 template <class T>
 constexpr DType kDTypeOf = std::is_same_v<T, float>     ? DType::f32
                            : std::is_same_v<T, int32_t> ? DType::i32
@@ -72,8 +95,10 @@ template std::span<const float> FieldView::frame_of<float>(int64_t) const;
 template std::span<const int32_t> FieldView::frame_of<int32_t>(int64_t) const;
 template std::span<const int64_t> FieldView::frame_of<int64_t>(int64_t) const;
 
-TrajectoryView::TrajectoryView(const PackedFile* file, int64_t index)
-    : file_(file), index_(index), mesh_(file->mesh(file->trajectory(index).mesh)) {}
+TrajectoryView::TrajectoryView(const PackedFile* file, const MadeEdges* made, int64_t index)
+    : file_(file), index_(index), mesh_(file->mesh(file->trajectory(index).mesh)) {
+  if (made != nullptr) made->replace(mesh_);
+}
 
 std::string_view TrajectoryView::name() const { return file_->trajectory_name(index_); }
 int64_t TrajectoryView::frames() const { return file_->trajectory(index_).frames; }
@@ -130,6 +155,19 @@ Dataset Dataset::of_sizes(int64_t nodes, int64_t edges, int dim, std::vector<Fie
 
 Dataset Dataset::over(std::shared_ptr<const MemoryData> data) {
   return Dataset(PackedFile::over(std::move(data)));
+}
+
+Dataset Dataset::with_edges(const MeshEdgeOptions& options) const {
+  if (!file_->has_sections()) return *this;
+  for (size_t axis = static_cast<size_t>(dim()); axis < options.period.size(); ++axis) {
+    if (options.period[axis] == 0.0) continue;
+    throw config_error("data.period", fmt::format("{} numbers for this data", dim()),
+                       fmt::format("{}", axis + 1), "give one for each axis, 0 where it is not periodic");
+  }
+  if (made_ != nullptr && made_->options() == options) return *this;
+  Dataset result(file_);
+  if (options != MeshEdgeOptions{}) result.made_ = std::make_shared<const MadeEdges>(options);
+  return result;
 }
 
 const std::filesystem::path& Dataset::path() const { return file_->path(); }
@@ -202,8 +240,11 @@ Dataset::MeshSizes Dataset::largest_mesh(std::string_view split_name) const {
 }
 
 Dataset::MeshSizes Dataset::mesh_sizes(std::string_view split_name, int64_t i) const {
-  const MeshRecord& mesh = file_->mesh_record(file_->trajectory_record(split(split_name).first + i).mesh);
-  return {static_cast<int64_t>(mesh.nodes), static_cast<int64_t>(mesh.edges)};
+  const int64_t index = file_->trajectory_record(split(split_name).first + i).mesh;
+  const MeshRecord& mesh = file_->mesh_record(static_cast<uint64_t>(index));
+  const int64_t edges = made_ == nullptr ? static_cast<int64_t>(mesh.edges)
+                                         : made_->count(index, [&] { return file_->mesh(index); });
+  return {static_cast<int64_t>(mesh.nodes), edges};
 }
 
 TrajectoryView Dataset::trajectory(int64_t index) const {
@@ -211,7 +252,7 @@ TrajectoryView Dataset::trajectory(int64_t index) const {
     throw invalid_argument("trajectory of a data set", fmt::format("0..{}", trajectories() - 1),
                            fmt::format("{}", index));
   }
-  return TrajectoryView(file_.get(), index);
+  return TrajectoryView(file_.get(), made_.get(), index);
 }
 
 FieldStatistics Dataset::field_stats(std::string_view name, const NodeTypeSet& types, Quantity which) const {
@@ -238,6 +279,20 @@ FieldStatistics Dataset::field_stats(std::string_view name, const NodeTypeSet& t
 
 FieldStatistics Dataset::edge_stats() const {
   FieldStatistics result;
+  if (made_ != nullptr) {
+    const SplitInfo& from = split(statistics_split());
+    std::vector<Moments> sums(static_cast<size_t>(dim()) + 1);
+    std::map<int64_t, std::vector<Moments>> of_mesh;
+    for (int64_t i = 0; i < from.count; ++i) {
+      const int64_t index = file_->trajectory_record(from.first + i).mesh;
+      auto found = of_mesh.find(index);
+      if (found == of_mesh.end())
+        found = of_mesh.emplace(index, edge_moments(trajectory(from.first + i).mesh())).first;
+      for (size_t column = 0; column < sums.size(); ++column) sums[column].merge(found->second[column]);
+    }
+    for (const Moments& moments : sums) append(result, moments);
+    return result;
+  }
   for (const Moments& moments : file_->statistics().edges) append(result, moments);
   return result;
 }

@@ -16,8 +16,18 @@
 #pragma GCC visibility push(default)
 namespace meshgrad {
 
+class MadeEdges;
 class PackedFile;
 struct MemoryData;
+struct MeshEdges;
+
+/// Which edges are made of a mesh's own (made_edges.h); with the defaults those of the file are used.
+struct MeshEdgeOptions {
+  std::array<double, 3> period{};  ///< of the domain along each axis; 0: not periodic
+  int64_t hops = 1;                ///< edges join nodes that are at most so many edges apart
+  bool periodic() const { return period != std::array<double, 3>{}; }
+  bool operator==(const MeshEdgeOptions&) const = default;
+};
 
 struct SplitInfo {
   std::string name;
@@ -44,6 +54,8 @@ struct MeshView {
   std::span<const int32_t> sender_order;      ///< [edges]: edge numbers sorted by sender, then by number
   std::span<const int32_t> cells;             ///< [cells, nodes_per_cell]; empty when edges were given
   std::string_view file;                      ///< where it was read from, for errors
+  std::array<double, 3> period{};  ///< relative positions are those of the nearest image; 0: not periodic
+  std::shared_ptr<const MeshEdges> made = {};  ///< the edges, where they are not the file's: perhaps one way
 
   int64_t cell_count() const {
     return nodes_per_cell == 0 ? 0 : static_cast<int64_t>(cells.size()) / nodes_per_cell;
@@ -90,7 +102,7 @@ class TrajectoryView {
 
  private:
   friend class Dataset;
-  TrajectoryView(const PackedFile* file, int64_t index);
+  TrajectoryView(const PackedFile* file, const MadeEdges* made, int64_t index);
   const PackedFile* file_;
   int64_t index_;
   MeshView mesh_;
@@ -131,6 +143,11 @@ class Dataset {
   /// Meshes and fields in memory (memory_data.h). Without statistics, and nothing is verified.
   static Dataset over(std::shared_ptr<const MemoryData> data);
 
+  /// The same data, whose meshes have edges that are made when they are first asked for. Copies share them.
+  /// Sizes without data and meshes in memory stay as they are. Throws ConfigError for a period along an axis
+  /// that the data does not have.
+  Dataset with_edges(const MeshEdgeOptions& options) const;
+
   const std::filesystem::path& path() const;
   const std::vector<SplitInfo>& splits() const;
   const std::vector<FieldInfo>& fields() const;
@@ -170,7 +187,7 @@ class Dataset {
 
   /// Frames of trajectory i of a split; reads the index alone and verifies nothing.
   int64_t frames(std::string_view split, int64_t i) const;
-  /// The most nodes and the most edges that a mesh of a split has; likewise.
+  /// The most nodes and the most edges that a mesh of a split has; likewise, unless edges are made.
   struct MeshSizes {
     int64_t nodes = 0, edges = 0;
   };
@@ -196,6 +213,7 @@ class Dataset {
  private:
   explicit Dataset(std::shared_ptr<const PackedFile> file) : file_(std::move(file)) {}
   std::shared_ptr<const PackedFile> file_;
+  std::shared_ptr<const MadeEdges> made_;  ///< null: the edges are the file's
 };
 
 }  // namespace meshgrad

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/data/made_edges.h>
 #include <meshgrad/train/data/memory_data.h>
 
 #include <fmt/format.h>
@@ -48,6 +49,11 @@ int64_t MemoryData::add(std::string_view name, std::span<const float> positions,
   view.sender_offsets = mesh.edges.sender_offsets;
   view.sender_order = mesh.edges.sender_order;
   view.file = "memory";
+  if (edge_options != MeshEdgeOptions{}) {
+    mesh.edges = made_edges(view, edge_options);
+    set_edges(view, mesh.edges);
+    view.period = edge_options.period;
+  }
   return view.index;
 }
 

@@ -29,7 +29,8 @@ struct MemoryData {
   int dim = 0;
   double dt = 0;  ///< seconds between frames; 0 when unknown
   int64_t node_types = 1;
-  std::vector<FieldInfo> fields;  ///< f32
+  MeshEdgeOptions edge_options = {};  ///< of the meshes that are added from then on
+  std::vector<FieldInfo> fields;      ///< f32
   std::vector<SplitInfo> splits;
   std::deque<MemoryMesh> meshes;
   std::vector<MemoryTrajectory> trajectories;  ///< grouped by split

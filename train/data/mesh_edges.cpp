@@ -61,22 +61,14 @@ MeshEdges edges_of(std::vector<uint64_t> keys, int64_t nodes, std::string_view w
     throw data_error(where, "at most 2147483647 edges", fmt::format("{}", keys.size()),
                      "cut the mesh into parts");
   }
-  MeshEdges edges;
-  edges.senders.reserve(keys.size());
-  edges.receivers.reserve(keys.size());
+  std::vector<int32_t> senders, receivers;
+  senders.reserve(keys.size());
+  receivers.reserve(keys.size());
   for (const uint64_t key : keys) {
-    edges.receivers.push_back(static_cast<int32_t>(key >> 32U));
-    edges.senders.push_back(static_cast<int32_t>(key & 0xffffffffU));
+    receivers.push_back(static_cast<int32_t>(key >> 32U));
+    senders.push_back(static_cast<int32_t>(key & 0xffffffffU));
   }
-  edges.receiver_offsets = offsets_of(edges.receivers, nodes);
-  edges.sender_offsets = offsets_of(edges.senders, nodes);
-  edges.sender_order.resize(keys.size());
-  std::vector<int32_t> next(edges.sender_offsets.begin(), edges.sender_offsets.end() - 1);
-  for (size_t edge = 0; edge < keys.size(); ++edge) {
-    const auto sender = static_cast<size_t>(edges.senders[edge]);
-    edges.sender_order[static_cast<size_t>(next[sender]++)] = static_cast<int32_t>(edge);
-  }
-  return edges;
+  return edges_of_receivers(std::move(senders), offsets_of(receivers, nodes));
 }
 
 void check_node(int64_t node, int64_t nodes, size_t number, const char* kind, std::string_view where) {
@@ -123,6 +115,24 @@ CellKind cell_kind_of(int64_t nodes_in_cell, int dim, std::string_view where) {
   throw data_error(where, "cells of 3 nodes, 4 nodes, or (in 3-D) 8 nodes",
                    fmt::format("{} nodes a cell in {}-D", nodes_in_cell, dim),
                    "cut the cells into triangles or tetrahedra, or give the edges instead");
+}
+
+MeshEdges edges_of_receivers(std::vector<int32_t> senders, std::vector<int32_t> receiver_offsets) {
+  const auto nodes = static_cast<int64_t>(receiver_offsets.size()) - 1;
+  MeshEdges edges{.senders = std::move(senders), .receiver_offsets = std::move(receiver_offsets)};
+  edges.receivers.resize(edges.senders.size());
+  for (size_t node = 0; node < static_cast<size_t>(nodes); ++node) {
+    std::fill(edges.receivers.begin() + edges.receiver_offsets[node],
+              edges.receivers.begin() + edges.receiver_offsets[node + 1], static_cast<int32_t>(node));
+  }
+  edges.sender_offsets = offsets_of(edges.senders, nodes);
+  edges.sender_order.resize(edges.senders.size());
+  std::vector<int32_t> next(edges.sender_offsets.begin(), edges.sender_offsets.end() - 1);
+  for (size_t edge = 0; edge < edges.senders.size(); ++edge) {
+    const auto sender = static_cast<size_t>(edges.senders[edge]);
+    edges.sender_order[static_cast<size_t>(next[sender]++)] = static_cast<int32_t>(edge);
+  }
+  return edges;
 }
 
 MeshEdges edges_from_cells(std::span<const int32_t> cells, CellKind kind, int64_t nodes,

@@ -39,6 +39,10 @@ MeshEdges edges_from_cells(std::span<const int32_t> cells, CellKind kind, int64_
 MeshEdges edges_from_pairs(std::span<const int32_t> first, std::span<const int32_t> second, int64_t nodes,
                            std::string_view where);
 
+/// Edges that are sorted already: the senders of receiver n are [receiver_offsets[n], [n + 1]), ascending.
+/// Unlike others they may go one way only.
+MeshEdges edges_of_receivers(std::vector<int32_t> senders, std::vector<int32_t> receiver_offsets);
+
 /// For each directed edge the column of `pairs` [2, columns] (senders, receivers) that means it: its own, or
 /// that of its other direction where only one is listed. Columns that are loops are left out. Throws
 /// DataError naming `where` when a pair is no edge, is listed twice in one direction, or an edge is not

@@ -187,6 +187,8 @@ class PackedFile {
   const PackedMetadata& metadata() const { return metadata_; }
   const DataStatistics& statistics() const { return statistics_; }
   const PackedTrailer& trailer() const { return trailer_; }
+  /// False of sizes alone, and of data in memory.
+  bool has_sections() const { return !bytes_.empty(); }
 
   /// Compares size and modification time of the open file with what they were. After a change, everything
   /// that was used since the last call but one is checked again now, everything else when it is next asked

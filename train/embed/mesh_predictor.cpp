@@ -27,6 +27,7 @@ TrainingData described_data(const fs::path& checkpoint) {
 std::shared_ptr<MemoryData> empty_data(const TrainingData& trained, const Config& config) {
   auto data = std::make_shared<MemoryData>();
   data->dim = trained.dim;
+  data->edge_options = edge_options(config.data);
   data->dt = trained.dt;
   data->node_types = config.data.node_types;
   data->fields = trained.fields;

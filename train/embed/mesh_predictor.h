@@ -36,7 +36,8 @@ class MeshPredictor {
   const std::vector<FieldInfo>& targets() const;  ///< fields that are predicted
 
   /// One mesh instead of those before. Its fields are unset. Positions and node types stay borrowed; cells
-  /// and edges are read now. Throws DataError for node numbers and types that do not exist.
+  /// and edges are read now, and the edges of data.hops and data.period made. Throws DataError for node
+  /// numbers and types that do not exist.
   void set_mesh(const MeshArrays& mesh) { set_meshes({&mesh, 1}); }
   /// Several meshes that are predicted together, numbered from 0.
   void set_meshes(std::span<const MeshArrays> meshes);

@@ -44,6 +44,9 @@ Config online_config(Config config) {
   const TrainConfig& train = config.train;
   if (!train.init.empty() || !train.freeze.empty() || train.ema > 0)
     throw config_error("train", "no init, freeze and ema with OnlineTrainer", "one of them", "leave it out");
+  if (edge_options(config.data) != MeshEdgeOptions{})
+    throw config_error("data.hops, data.period", "1 and none with OnlineTrainer", "others",
+                       "leave them out, or train on a packed file");
   if (config.graphs != GraphsMode::off)
     throw config_error("graphs", "\"off\" with OnlineTrainer", "another", "leave it out");
   if (config.ranks.partition != MeshPartition::none || config.ranks.parts_in_turn != 1)

@@ -91,6 +91,16 @@ void check_types(const Dataset& dataset, const DataConfig& data, std::vector<Fin
   }
 }
 
+/// Of data.hops and data.period, which change a mesh's degree.
+void describe_edges(const Dataset& data, const Dataset& dataset, const std::string& split,
+                    std::vector<Finding>& findings) {
+  const int64_t ours = data.largest_mesh(split).edges, made = dataset.largest_mesh(split).edges;
+  if (ours == made) return;
+  findings.push_back({Severity::note, "data.hops, data.period",
+                      fmt::format("the largest mesh has {} in place of {}", counted(made, "edge"), ours),
+                      "time and memory of a step grow with the edges", "nothing, if that is what you want"});
+}
+
 void check_memory(const Config& config, ConfigSummary& summary) {
   try {
     summary.memory = plan_memory(config, {});
@@ -113,15 +123,17 @@ void check_memory(const Config& config, ConfigSummary& summary) {
 
 }  // namespace
 
-ConfigSummary check_config(const Config& config, const Dataset& dataset) {
+ConfigSummary check_config(const Config& config, const Dataset& data) {
   ConfigSummary summary;
-  const Task task = make_task(config, dataset);
+  const Task task = make_task(config, data);
+  const Dataset& dataset = task.dataset();
   summary.task = config.task.name == TaskName::mesh_dynamics ? "mesh_dynamics" : "steady_field";
   describe_columns(task, config, summary);
   summary.train_samples = count_samples(task, config.data.train_split, summary.findings);
   if (config.train.validate_every > 0)
     summary.valid_samples = count_samples(task.for_validation(), config.data.valid_split, summary.findings);
   check_types(dataset, config.data, summary.findings);
+  describe_edges(data, dataset, config.data.train_split, summary.findings);
   for (const std::string& warning : noise_warnings(dataset, config)) {
     summary.findings.push_back({Severity::warning, "train.noise", warning,
                                 "too little does not stop errors of a rollout from growing, too much hides "

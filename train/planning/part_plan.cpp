@@ -40,7 +40,7 @@ PartsPlan plan_parts(const Config& asked, const PlanOptions& options, int64_t ra
   config.memory.memory_limit = plan.room.total - plan.room.context;  // recompute.mode = "auto" asks
   plan.usable = static_cast<int64_t>(config.plan.target_utilization *
                                      static_cast<double>(plan.room.total - plan.room.context));
-  const StepProbe probe(Dataset::open(config.data.path), plan.device);
+  const StepProbe probe(Dataset::open(config.data.path).with_edges(edge_options(config.data)), plan.device);
   const TrajectoryView trajectory = probe.largest_trajectory(config);
   const MeshView mesh = trajectory.mesh();
   const SortedEdges edges{mesh.senders, mesh.receiver_offsets};

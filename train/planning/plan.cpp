@@ -199,7 +199,9 @@ Dataset planned_dataset(const Config& config, const PlannedMesh& mesh, std::vect
       fmt::format("a mesh of {} nodes and {} directed edges in {} dimensions, without data; "
                   "fields on nodes [components]: {}",
                   mesh.nodes, mesh.edges, mesh.dim, text));
-  const int64_t frames = std::max(kPlannedFrames, config.unroll.steps + 2);
+  if (edge_options(config.data) != MeshEdgeOptions{})
+    notes.emplace_back("edges are taken to be those that data.hops and data.period make");
+  const int64_t frames = std::max(kPlannedFrames, config.unroll.steps + config.data.history + 1);
   return Dataset::of_sizes(mesh.nodes, mesh.edges, mesh.dim, std::move(fields), frames,
                            config.data.train_split);
 }
@@ -354,8 +356,9 @@ MemoryPlan plan_memory(const Config& asked, const PlanOptions& options) {
   check_precision(plan.device, asked.precision);
   plan.room = memory_room(asked, plan.device, options.device_memory);
   const Config config = within(plan.room, asked);
-  const Dataset dataset =
-      options.mesh ? planned_dataset(config, *options.mesh, plan.notes) : Dataset::open(config.data.path);
+  const Dataset dataset = options.mesh
+                              ? planned_dataset(config, *options.mesh, plan.notes)
+                              : Dataset::open(config.data.path).with_edges(edge_options(config.data));
   make_task(config, dataset);  // refuses fields that do not fit
   const StepProbe probe(dataset, plan.device);
   plan.usable = usable_bytes(plan.room, config);
@@ -389,7 +392,7 @@ Config resolve_batch(Runtime& runtime, Config config, const std::filesystem::pat
     return config;
   }
   check_precision(runtime.device(), config.precision);
-  const Dataset dataset = Dataset::open(config.data.path);
+  const Dataset dataset = Dataset::open(config.data.path).with_edges(edge_options(config.data));
   const StepProbe probe(dataset, runtime.device());
   Config here = config;
   here.memory = runtime.allocator().options();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
 #include <meshgrad/nn/normalizer.h>
+#include <meshgrad/train/data/made_edges.h>
 #include <meshgrad/train/task/displacements.h>
 
 #include <fmt/format.h>
@@ -36,8 +37,9 @@ void write_displacements(const MeshView& mesh, std::span<const float> positions,
     const size_t receiver = node_of(mesh, mesh.receivers[e]) * axes;
     double squares = 0.0;
     for (size_t axis = 0; axis < axes; ++axis) {
-      const double d =
-          static_cast<double>(positions[sender + axis]) - static_cast<double>(positions[receiver + axis]);
+      const double d = nearest_image(
+          static_cast<double>(positions[sender + axis]) - static_cast<double>(positions[receiver + axis]),
+          mesh.period[axis]);
       rows[axis] = static_cast<T>(d);
       squares += d * d;
     }

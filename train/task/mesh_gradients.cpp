@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/train/data/made_edges.h>
 #include <meshgrad/train/task/mesh_gradients.h>
 
 #include <array>
@@ -76,8 +77,9 @@ void add_edge_gradients(const MeshView& mesh, const Normalizer& edges, std::span
     std::array<double, 3> d{};
     double squares = 0.0;
     for (size_t axis = 0; axis < dim; ++axis) {
-      d[axis] = static_cast<double>(mesh.positions[sender + axis]) -
-                static_cast<double>(mesh.positions[receiver + axis]);
+      d[axis] = nearest_image(static_cast<double>(mesh.positions[sender + axis]) -
+                                  static_cast<double>(mesh.positions[receiver + axis]),
+                              mesh.period[axis]);
       squares += d[axis] * d[axis];
     }
     const double length = std::sqrt(squares);

@@ -47,8 +47,14 @@ bool contains_type(const std::vector<int64_t>& types, int64_t type) {
   return std::find(types.begin(), types.end(), type) != types.end();
 }
 
+MeshEdgeOptions edge_options(const DataConfig& config) {
+  MeshEdgeOptions options{.period = {}, .hops = config.hops};
+  std::copy(config.period.begin(), config.period.end(), options.period.begin());
+  return options;
+}
+
 MeshInputs::MeshInputs(const Dataset& dataset, const DataConfig& config)
-    : dataset_(dataset), config_(config) {
+    : dataset_(dataset.with_edges(edge_options(config))), config_(config) {
   std::vector<int64_t> target_columns;
   for (const std::string& name : config.targets) {
     targets_.push_back(checked_field(dataset, name, "data.targets", false));

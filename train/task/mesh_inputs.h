@@ -33,10 +33,13 @@ struct SampleScratch {
 /// Whether a list of node types names one.
 bool contains_type(const std::vector<int64_t>& types, int64_t type);
 
+/// What data.period and data.hops ask for.
+MeshEdgeOptions edge_options(const DataConfig& config);
+
 class MeshInputs {
  public:
-  /// Throws ConfigError when a named field does not exist, is not a float field on nodes, or a node type of
-  /// the data is outside the one-hot.
+  /// Its dataset() has the edges that the configuration asks for. Throws ConfigError when a named field does
+  /// not exist, is not a float field on nodes, or a node type of the data is outside the one-hot.
   MeshInputs(const Dataset& dataset, const DataConfig& config);
 
   struct Input {
