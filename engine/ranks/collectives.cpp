@@ -61,6 +61,33 @@ void all_gather_bytes(Ranks& ranks, std::span<const std::span<std::byte>> parts,
   ranks.exchange(sends, receives, operation);
 }
 
+std::vector<std::vector<int64_t>> exchange_lists(Ranks& ranks, const std::vector<std::vector<int64_t>>& lists,
+                                                 std::string_view operation) {
+  const auto size = static_cast<size_t>(ranks.size()), own = static_cast<size_t>(ranks.rank());
+  std::vector<int64_t> lengths(size), here(size);
+  for (size_t to = 0; to < size; ++to) lengths[to] = std::ssize(lists[to]);
+  here[own] = lengths[own];
+  const auto exchange = [&](auto&& sent, auto&& received) {
+    std::vector<Send> sends;
+    std::vector<Receive> receives;
+    for (size_t other = 0; other < size; ++other) {
+      if (other == own) continue;
+      if (!sent(other).empty()) sends.push_back({static_cast<int>(other), std::as_bytes(sent(other))});
+      if (!received(other).empty())
+        receives.push_back({static_cast<int>(other), std::as_writable_bytes(received(other))});
+    }
+    ranks.exchange(sends, receives, operation);
+  };
+  exchange([&](size_t to) { return std::span<const int64_t>(&lengths[to], 1); },
+           [&](size_t from) { return std::span(&here[from], 1); });
+  std::vector<std::vector<int64_t>> result(size);
+  for (size_t from = 0; from < size; ++from) result[from].resize(static_cast<size_t>(here[from]));
+  result[own] = lists[own];
+  exchange([&](size_t to) { return std::span<const int64_t>(lists[to]); },
+           [&](size_t from) { return std::span(result[from]); });
+  return result;
+}
+
 template <class T>
 void reduce_scatter(Ranks& ranks, std::span<T> values, std::string_view operation) {
   const std::span<T> own = slice_of(values, ranks.rank(), ranks.size());

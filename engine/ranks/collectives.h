@@ -34,6 +34,11 @@ template <class T>
   return values;
 }
 
+/// lists[r] goes to rank r; the result's list r is what rank r sent here. One list a rank; this rank's own
+/// comes back.
+std::vector<std::vector<int64_t>> exchange_lists(Ranks& ranks, const std::vector<std::vector<int64_t>>& lists,
+                                                 std::string_view operation);
+
 /// The rank's part of an array that all ranks share out: elements [begin, end).
 struct RankSlice {
   int64_t begin = 0;

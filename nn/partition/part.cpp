@@ -9,9 +9,11 @@
 namespace meshgrad {
 namespace {
 
-/// A node of the whole mesh that crosses a border, and the rank on the other side.
+/// A node that crosses a border, its number at its owner, and the rank on the other side.
 struct Crossing {
-  int32_t rank, node;
+  int32_t rank;
+  int64_t number;
+  int32_t node;
   auto operator<=>(const Crossing&) const = default;
 };
 
@@ -41,8 +43,13 @@ void check_edges(std::span<const SortedEdges> edge_sets, size_t nodes) {
 
 class PartMaker {
  public:
-  PartMaker(std::span<const int32_t> owners, int32_t rank, std::span<const SortedEdges> edge_sets)
-      : owners_(owners), edge_sets_(edge_sets), inner_(owners.size(), true), local_(owners.size(), -1) {
+  PartMaker(std::span<const int32_t> owners, int32_t rank, std::span<const SortedEdges> edge_sets,
+            std::span<const int64_t> numbers)
+      : owners_(owners),
+        numbers_(numbers),
+        edge_sets_(edge_sets),
+        inner_(owners.size(), true),
+        local_(owners.size(), -1) {
     part_.rank = rank;
   }
 
@@ -54,6 +61,9 @@ class PartMaker {
   }
 
  private:
+  Crossing crossing(int32_t rank, int32_t node) const {
+    return {rank, numbers_.empty() ? node : numbers_[static_cast<size_t>(node)], node};
+  }
   bool owned(size_t node) const { return owners_[node] == part_.rank; }
 
   void find_crossings() {
@@ -65,10 +75,10 @@ class PartMaker {
           const int32_t from = owners_[static_cast<size_t>(sender)];
           if (from == to) continue;
           if (to == part_.rank) {
-            ghosts_.push_back({from, sender});
+            ghosts_.push_back(crossing(from, sender));
             inner_[receiver] = false;
           } else if (from == part_.rank) {
-            sent_.push_back({to, sender});
+            sent_.push_back(crossing(to, sender));
             inner_[static_cast<size_t>(sender)] = false;
           }
         }
@@ -132,6 +142,7 @@ class PartMaker {
   }
 
   std::span<const int32_t> owners_;
+  std::span<const int64_t> numbers_;
   std::span<const SortedEdges> edge_sets_;
   std::vector<bool> inner_;
   std::vector<int32_t> local_;  // the part's number of each node of the whole mesh, or -1
@@ -142,14 +153,15 @@ class PartMaker {
 }  // namespace
 
 Part make_part(std::span<const int32_t> owners, int32_t rank, int64_t parts,
-               std::span<const SortedEdges> edge_sets) {
+               std::span<const SortedEdges> edge_sets, std::span<const int64_t> numbers) {
   check_owners(owners, static_cast<int64_t>(owners.size()), parts);
   if (rank < 0 || rank >= parts) {
     throw invalid_argument("make_part: rank", "a rank in 0 .. " + std::to_string(parts - 1),
                            std::to_string(rank));
   }
   check_edges(edge_sets, owners.size());
-  return PartMaker(owners, rank, edge_sets).make();
+  check_internal(numbers.empty() || numbers.size() == owners.size(), "a number for each node");
+  return PartMaker(owners, rank, edge_sets, numbers).make();
 }
 
 int64_t exchanged_bytes(const Part& part, int64_t width, DType dtype) {

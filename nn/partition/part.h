@@ -42,8 +42,12 @@ struct Part {
 /// The part of `rank`: in time linear in nodes and edges, sorting only what crosses its border. Each rank can
 /// make its own: two ranks agree on what they exchange without a message. Throws InvalidArgument for owners
 /// that do not fit (check_owners) and for edges whose offsets or senders do not fit the nodes.
+///
+/// Where no rank knows the whole mesh, `owners` and edges are those of the nodes that this rank knows: its
+/// own, the ghosts, and every edge from or to its own. `numbers` [nodes] then say which number each node has
+/// at its owner; rows are exchanged in the order of these. check_borders() finds lists that disagree.
 Part make_part(std::span<const int32_t> owners, int32_t rank, int64_t parts,
-               std::span<const SortedEdges> edge_sets);
+               std::span<const SortedEdges> edge_sets, std::span<const int64_t> numbers = {});
 
 /// Bytes that a rank sends, and those that it receives, per block, forward and backward together, if its
 /// nodes' rows have this width: 2 x (sent + ghosts) rows. Of all parts together that is 4 x ghosts, as every

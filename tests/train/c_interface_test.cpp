@@ -6,8 +6,11 @@
 #include <meshgrad/train/embed/meshgrad.h>
 
 #include <fmt/format.h>
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdlib>
 #include <thread>
 
@@ -299,6 +302,63 @@ TEST_CASE("memory comes from the host application, and its exhaustion is a statu
     CHECK(predicted(c.predictor, run, 1).size() == run.velocity.size());
   }
   CHECK(pool.held == 0);
+}
+
+TEST_CASE("structures of an earlier header are taken, and those of a later one refused") {
+  struct EarlierMesh {
+    size_t size;
+    meshgrad_array positions, cells, edges, node_type;
+    int32_t first_node;
+  };
+  static_assert(sizeof(EarlierMesh) == offsetof(meshgrad_mesh, ghost_owner));
+  Run run;
+  Handles c(run.checkpoint);
+  const std::vector<float> expected = predicted(c.predictor, run, 2);
+  // Behind the structures of the program lies something else.
+  struct {
+    EarlierMesh meshes[2];
+    std::array<uint8_t, sizeof(meshgrad_mesh)> other;
+  } stack;
+  stack.other.fill(0xAB);
+  for (EarlierMesh& mesh : stack.meshes) {
+    meshgrad_mesh_init_sized(reinterpret_cast<meshgrad_mesh*>(&mesh), sizeof mesh);
+    CHECK(mesh.size == sizeof mesh);
+    mesh.positions = array_of(run.positions, 2);
+    mesh.cells = array_of(run.cells, 3);
+    mesh.node_type = array_of(run.types, 1);
+  }
+  const auto* meshes = reinterpret_cast<const meshgrad_mesh*>(stack.meshes);
+  REQUIRE(meshgrad_predictor_set_meshes(c.predictor, meshes, 2) == MESHGRAD_OK);
+  CHECK(std::ranges::count(stack.other, 0xAB) == std::ssize(stack.other));
+  meshgrad_array velocity = array_of(run.velocity, 2);
+  for (int32_t mesh = 0; mesh < 2; ++mesh)
+    REQUIRE(meshgrad_predictor_set_field(c.predictor, mesh, "velocity", &velocity) == MESHGRAD_OK);
+  REQUIRE(meshgrad_predictor_predict(c.predictor, 2) == MESHGRAD_OK);
+  std::vector<float> second(run.velocity.size());
+  velocity = array_of(second, 2);
+  REQUIRE(meshgrad_predictor_get_field(c.predictor, 1, "velocity", &velocity) == MESHGRAD_OK);
+  CHECK(second == expected);
+
+  const auto refused = [](int status, const char* init) {
+    CAPTURE(std::string(meshgrad_last_error()));
+    CHECK(status == MESHGRAD_INVALID_ARGUMENT);
+    CHECK(contains(meshgrad_last_error(), init));
+  };
+  meshgrad_mesh mesh = mesh_of(run);
+  for (const size_t size : {sizeof mesh + 8, sizeof mesh - 8, size_t{0}}) {
+    mesh.size = size;
+    refused(meshgrad_predictor_set_mesh(c.predictor, &mesh), "meshgrad_mesh_init");
+  }
+  meshgrad_runtime* runtime = nullptr;
+  meshgrad_runtime_options options;
+  meshgrad_runtime_options_init(&options);
+  options.size += 8;
+  refused(meshgrad_runtime_create(&options, &runtime), "meshgrad_runtime_options_init");
+  meshgrad_trainer* trainer = nullptr;
+  meshgrad_trainer_options training;
+  meshgrad_trainer_options_init(&training);
+  training.size -= 8;
+  refused(meshgrad_trainer_create(c.runtime, &training, &trainer), "meshgrad_trainer_options_init");
 }
 
 TEST_CASE("threads that fail at the same time each read their own error") {

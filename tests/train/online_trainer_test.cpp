@@ -134,6 +134,23 @@ TEST_CASE("a saved trainer goes on to the same bits, and predicts") {
   }
 }
 
+TEST_CASE("noise rises over train.noise_warmup_steps") {
+  const Solver solver(5);
+  Runtime runtime({.threads = 1});
+  const auto loss = [&](double noise, int64_t rise) {
+    Config config = online_config();
+    config.train.noise = noise;
+    config.train.noise_warmup_steps = rise;
+    OnlineTrainer trainer(runtime, config, online_options());
+    trainer.set_mesh(solver.mesh());
+    append_frames(trainer, solver, 0, 2);
+    return trainer.train(1).loss;
+  };
+  CHECK(loss(0.1, 1) == loss(0.1, 0));
+  CHECK(loss(0.1, 4) == doctest::Approx(loss(0.025, 0)));
+  CHECK(loss(0.1, 4) != loss(0.1, 0));
+}
+
 TEST_CASE("time limits training, and steps are the other limit") {
   const Solver solver;
   Runtime runtime({.threads = 1});
@@ -179,6 +196,12 @@ TEST_CASE("faults of a host application are refused with the fix") {
   options = online_options();
   config.train.accumulate = 2;
   CHECK(contains(error(), "raise train.batch instead"));
+  for (int64_t TrainConfig::*key :
+       {&TrainConfig::epochs, &TrainConfig::patience, &TrainConfig::validate_rollouts}) {
+    config = online_config();
+    config.train.*key = 2;
+    CHECK(contains(error(), "no epochs, patience and validate_rollouts with OnlineTrainer"));
+  }
   config = online_config();
 
   OnlineTrainer trainer(runtime, config, options);

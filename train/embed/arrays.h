@@ -69,6 +69,12 @@ struct MeshArrays {
   int nodes_per_cell = 0;  ///< 3: triangles; 4: quads in 2-D, tetrahedra in 3-D; 8: hexahedra, as in VTK
   std::span<const int32_t> first{}, second{};  ///< where there are no cells: edges, once or both ways
   std::span<const int32_t> node_type{};        ///< [nodes]; empty: all 0
+
+  /// Whether this is one rank's part of a mesh that a solver has partitioned. Then the arrays above hold the
+  /// nodes that the rank owns, then its ghost nodes, and every cell or edge of an owned node.
+  bool in_parts = false;
+  std::span<const int32_t> ghost_owner{};   ///< [ghosts]: the rank that owns the node
+  std::span<const int32_t> ghost_number{};  ///< [ghosts]: its row among the nodes of that rank
 };
 
 }  // namespace meshgrad

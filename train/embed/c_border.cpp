@@ -15,6 +15,9 @@ namespace {
 // The one state that is not in a handle. An array: keeping a text must not need memory.
 thread_local std::array<char, 4096> last_error{};
 
+// Sizes of structures in earlier headers.
+constexpr size_t kMeshWithoutGhosts = offsetof(meshgrad_mesh, ghost_owner);
+
 int keep(int status, const char* text) noexcept {
   const size_t length = std::min(std::strlen(text), last_error.size() - 1);
   std::memcpy(last_error.data(), text, length);
@@ -74,6 +77,13 @@ std::span<const int32_t> integers_of(const meshgrad_array& array, const char* wh
 
 }  // namespace
 
+void throw_size(const char* structure, size_t ours, size_t given) {
+  throw invalid_argument(
+      fmt::format("{}: size", structure), fmt::format("{}, or less as in an earlier header", ours),
+      fmt::format("{}", given),
+      fmt::format("call {}_init first; a larger one needs the library of its header", structure));
+}
+
 void throw_null(const char* what) { throw invalid_argument(what, "a pointer", "NULL"); }
 
 int status_of_exception() noexcept {
@@ -117,22 +127,20 @@ int components_of(const std::vector<FieldInfo>& fields, std::string_view name) {
 }
 
 Meshes::Meshes(const meshgrad_mesh* meshes, int32_t count, int dim) {
-  given(meshes, "mesh");
+  const auto* at = reinterpret_cast<const std::byte*>(&given(meshes, "mesh"));
   for (int32_t i = 0; i < count; ++i) {
-    const meshgrad_mesh& mesh = meshes[i];
-    if (mesh.size != sizeof(meshgrad_mesh)) {
-      throw invalid_argument("meshgrad_mesh: size", fmt::format("{}", sizeof(meshgrad_mesh)),
-                             fmt::format("{}", mesh.size), "call meshgrad_mesh_init first");
-    }
+    const auto& next = *reinterpret_cast<const meshgrad_mesh*>(at);
+    const meshgrad_mesh mesh = completed(next, {}, {kMeshWithoutGhosts}, "meshgrad_mesh");
+    at += next.size;  // of the caller's header
     check_columns(mesh.positions, dim, "mesh: positions");
     MeshArrays& arrays = arrays_.emplace_back();
     arrays.positions = numbers_of(mesh.positions, "mesh: positions");
     if (mesh.node_type.rank != 0) arrays.node_type = integers_of(mesh.node_type, "mesh: node_type");
     if (mesh.cells.rank == 2) {
-      arrays.cells = numbers_from_zero(mesh.cells, mesh.first_node);
+      arrays.cells = numbers_from_zero(mesh.cells, mesh.first_node, "mesh: cells");
       arrays.nodes_per_cell = static_cast<int>(std::clamp<int64_t>(mesh.cells.shape[1], -1, 1000));
     } else if (mesh.cells.rank == 0 && mesh.edges.rank == 2 && mesh.edges.shape[1] == 2) {
-      const std::span<const int32_t> pairs = numbers_from_zero(mesh.edges, mesh.first_node);
+      const std::span<const int32_t> pairs = numbers_from_zero(mesh.edges, mesh.first_node, "mesh: edges");
       std::vector<int32_t> columns(pairs.size());
       for (size_t e = 0; e < pairs.size() / 2; ++e) {
         columns[e] = pairs[2 * e];
@@ -145,11 +153,16 @@ Meshes::Meshes(const meshgrad_mesh* meshes, int32_t count, int dim) {
       throw invalid_argument("mesh", "cells [cells, nodes of a cell] or edges [edges, 2]",
                              fmt::format("arrays of rank {} and {}", mesh.cells.rank, mesh.edges.rank));
     }
+    if (mesh.ghost_owner.rank == 0 && mesh.ghost_number.rank == 0) continue;
+    arrays.in_parts = true;
+    arrays.ghost_owner = integers_of(mesh.ghost_owner, "mesh: ghost_owner");
+    arrays.ghost_number = numbers_from_zero(mesh.ghost_number, mesh.first_node, "mesh: ghost_number");
   }
 }
 
-std::span<const int32_t> Meshes::numbers_from_zero(const meshgrad_array& array, int32_t first) {
-  const std::span<const int32_t> numbers = integers_of(array, "mesh: cells or edges");
+std::span<const int32_t> Meshes::numbers_from_zero(const meshgrad_array& array, int32_t first,
+                                                   const char* what) {
+  const std::span<const int32_t> numbers = integers_of(array, what);
   if (first == 0) return numbers;
   std::vector<int32_t>& shifted = shifted_.emplace_back(numbers.begin(), numbers.end());
   for (int32_t& number : shifted) number = static_cast<int32_t>(int64_t{number} - first);
@@ -160,6 +173,6 @@ std::span<const int32_t> Meshes::numbers_from_zero(const meshgrad_array& array, 
 
 extern "C" const char* meshgrad_version() { return MESHGRAD_VERSION; }
 extern "C" const char* meshgrad_last_error() { return meshgrad::c::last_error.data(); }
-extern "C" void meshgrad_mesh_init(meshgrad_mesh* mesh) {
-  if (mesh != nullptr) *mesh = {.size = sizeof(meshgrad_mesh)};
+extern "C" void meshgrad_mesh_init_sized(meshgrad_mesh* mesh, size_t size) {
+  meshgrad::c::initialise(mesh, size, {});
 }

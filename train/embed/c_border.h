@@ -7,6 +7,9 @@
 #include <meshgrad/train/embed/arrays.h>
 #include <meshgrad/train/embed/meshgrad.h>
 
+#include <algorithm>
+#include <cstring>
+#include <initializer_list>
 #include <string_view>
 #include <vector>
 
@@ -40,6 +43,29 @@ T& given(T* pointer, const char* what) {
   return *pointer;
 }
 
+[[noreturn]] void throw_size(const char* structure, size_t ours, size_t given);
+
+/// A structure of the caller as this header has it: members behind the size that the caller's header gave it
+/// have their defaults. `earlier`: the sizes that headers before this one gave it. Throws InvalidArgument.
+template <class Structure>
+Structure completed(const Structure& given, Structure defaults, std::initializer_list<size_t> earlier,
+                    const char* name) {
+  const size_t size = given.size;
+  if (size != sizeof(Structure) && std::ranges::find(earlier, size) == earlier.end())
+    throw_size(name, sizeof(Structure), size);
+  std::memcpy(&defaults, &given, size);
+  return defaults;
+}
+
+/// The defaults in `size` bytes of the caller; completed() refuses a size that this header does not know.
+template <class Structure>
+void initialise(Structure* to, size_t size, const Structure& defaults) noexcept {
+  if (to == nullptr) return;
+  std::memset(static_cast<void*>(to), 0, size);
+  std::memcpy(static_cast<void*>(to), &defaults, std::min(size, sizeof(Structure)));
+  to->size = size;
+}
+
 /// Throw InvalidArgument naming `what` for another dtype, rank, device, or without data.
 Numbers numbers_of(const meshgrad_array& array, const char* what);
 WritableNumbers writable_numbers_of(const meshgrad_array& array, const char* what);
@@ -55,7 +81,7 @@ class Meshes {
   std::span<const MeshArrays> arrays() const { return arrays_; }
 
  private:
-  std::span<const int32_t> numbers_from_zero(const meshgrad_array& array, int32_t first);
+  std::span<const int32_t> numbers_from_zero(const meshgrad_array& array, int32_t first, const char* what);
   std::vector<std::vector<int32_t>> shifted_;
   std::vector<MeshArrays> arrays_;
 };

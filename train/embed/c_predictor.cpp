@@ -59,8 +59,9 @@ int meshgrad_predictor_create(meshgrad_runtime* runtime, const char* checkpoint,
                               meshgrad_predictor** predictor) {
   return guarded([&] {
     given(predictor, "meshgrad_predictor_create: predictor") = nullptr;
-    *predictor = new meshgrad_predictor{
-        MeshPredictor(given(runtime, "runtime").runtime, &given(checkpoint, "checkpoint"))};
+    meshgrad_runtime& on = given(runtime, "runtime");
+    *predictor =
+        new meshgrad_predictor{MeshPredictor(on.runtime, &given(checkpoint, "checkpoint"), &on.ranks)};
   });
 }
 

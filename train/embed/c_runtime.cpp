@@ -4,8 +4,6 @@
 #include <meshgrad/engine/ranks/mpi.h>
 #include <meshgrad/train/embed/c_border.h>
 
-#include <fmt/format.h>
-
 #include <string>
 
 using namespace meshgrad;
@@ -30,12 +28,9 @@ std::shared_ptr<MemorySource> memory_of(const meshgrad_runtime_options& options,
   return make_callback_memory(std::move(callbacks), device, options.memory_capacity);
 }
 
+constexpr meshgrad_runtime_options kDefaults{};
+
 RuntimeOptions options_of(const meshgrad_runtime_options& given_options) {
-  if (given_options.size != sizeof(meshgrad_runtime_options)) {
-    throw invalid_argument("meshgrad_runtime_options: size",
-                           fmt::format("{}", sizeof(meshgrad_runtime_options)),
-                           fmt::format("{}", given_options.size), "call meshgrad_runtime_options_init first");
-  }
   RuntimeOptions options;
   options.device = resolve_device(given_options.device == nullptr ? "cpu" : given_options.device, nullptr,
                                   "meshgrad_runtime_options: device");
@@ -58,16 +53,16 @@ Ranks ranks_of(const meshgrad_runtime_options& options) {
 
 }  // namespace
 
-void meshgrad_runtime_options_init(meshgrad_runtime_options* options) {
-  if (options != nullptr) *options = {.size = sizeof(meshgrad_runtime_options)};
+void meshgrad_runtime_options_init_sized(meshgrad_runtime_options* options, size_t size) {
+  meshgrad::c::initialise(options, size, kDefaults);
 }
 
 int meshgrad_runtime_create(const meshgrad_runtime_options* options, meshgrad_runtime** runtime) {
   return guarded([&] {
     given(runtime, "meshgrad_runtime_create: runtime") = nullptr;
-    meshgrad_runtime_options defaults;
-    meshgrad_runtime_options_init(&defaults);
-    const meshgrad_runtime_options& ours = options == nullptr ? defaults : *options;
+    meshgrad_runtime_options ours = kDefaults;
+    if (options != nullptr)
+      ours = meshgrad::c::completed(*options, kDefaults, {}, "meshgrad_runtime_options");
     *runtime = new meshgrad_runtime{.runtime = Runtime(options_of(ours)), .ranks = ranks_of(ours)};
   });
 }

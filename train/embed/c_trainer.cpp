@@ -3,8 +3,6 @@
 #include <meshgrad/train/embed/c_border.h>
 #include <meshgrad/train/embed/online_trainer.h>
 
-#include <fmt/format.h>
-
 struct meshgrad_trainer {
   meshgrad::OnlineTrainer trainer;
 };
@@ -12,12 +10,15 @@ struct meshgrad_trainer {
 namespace meshgrad::c {
 namespace {
 
+meshgrad_trainer_options default_options() {
+  const OnlineOptions defaults;
+  return {.dim = defaults.dim,
+          .capacity = defaults.capacity,
+          .held_out_every = defaults.held_out_every,
+          .held_out = defaults.held_out};
+}
+
 OnlineOptions options_of(const meshgrad_trainer_options& given_options) {
-  if (given_options.size != sizeof(meshgrad_trainer_options)) {
-    throw invalid_argument("meshgrad_trainer_options: size",
-                           fmt::format("{}", sizeof(meshgrad_trainer_options)),
-                           fmt::format("{}", given_options.size), "call meshgrad_trainer_options_init first");
-  }
   OnlineOptions options;
   options.dim = given_options.dim;
   options.dt = given_options.dt;
@@ -41,22 +42,18 @@ OnlineOptions options_of(const meshgrad_trainer_options& given_options) {
 using namespace meshgrad;
 using namespace meshgrad::c;
 
-void meshgrad_trainer_options_init(meshgrad_trainer_options* options) {
-  const OnlineOptions defaults;
-  if (options == nullptr) return;
-  *options = {.size = sizeof(meshgrad_trainer_options),
-              .dim = defaults.dim,
-              .capacity = defaults.capacity,
-              .held_out_every = defaults.held_out_every,
-              .held_out = defaults.held_out};
+void meshgrad_trainer_options_init_sized(meshgrad_trainer_options* options, size_t size) {
+  initialise(options, size, default_options());
 }
 
 int meshgrad_trainer_create(meshgrad_runtime* runtime, const meshgrad_trainer_options* options,
                             meshgrad_trainer** trainer) {
   return guarded([&] {
     given(trainer, "meshgrad_trainer_create: trainer") = nullptr;
-    const OnlineOptions ours = options_of(given(options, "options"));
-    const Config config = parse_config(&given(options->config, "meshgrad_trainer_options: config"),
+    const meshgrad_trainer_options all =
+        completed(given(options, "options"), default_options(), {}, "meshgrad_trainer_options");
+    const OnlineOptions ours = options_of(all);
+    const Config config = parse_config(&given(all.config, "meshgrad_trainer_options: config"),
                                        "meshgrad_trainer_options: config");
     meshgrad_runtime& on = given(runtime, "runtime");
     *trainer = new meshgrad_trainer{OnlineTrainer(on.runtime, config, ours, &on.ranks)};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/runtime.h>
+#include <meshgrad/nn/partition/part_batch.h>
 #include <meshgrad/train/embed/mesh_predictor_state.h>
 #include <meshgrad/train/run/checkpoint.h>
 #include <meshgrad/train/run/make_model.h>
@@ -37,8 +38,9 @@ std::shared_ptr<MemoryData> empty_data(const TrainingData& trained, const Config
 
 }  // namespace
 
-MeshPredictor::Loaded::Loaded(Runtime& own, const fs::path& checkpoint)
+MeshPredictor::Loaded::Loaded(Runtime& own, const fs::path& checkpoint, Ranks* with)
     : runtime(own),
+      ranks(with == nullptr ? alone : *with),
       config(checkpoint_config(checkpoint)),
       trained(described_data(checkpoint)),
       data(empty_data(trained, config)),
@@ -160,8 +162,13 @@ void MeshPredictor::Loaded::write_nodes() {
 
 void MeshPredictor::Loaded::upload() {
   const Stream& stream = runtime.stream();
+  if (in_parts && !uploaded) write_part(written, *in_parts->part, in_parts->staged);
+  if (in_parts && uploaded) {
+    const auto owned = std::span(in_parts->part->nodes).first(static_cast<size_t>(in_parts->part->owned));
+    copy_rows(written.graph.node_features, owned, in_parts->staged.graph.node_features);
+  }
   if (stream.on_gpu() && uploaded) {
-    copy(written.graph.node_features, batch.graph.node_features, stream);
+    copy((in_parts ? in_parts->staged : written).graph.node_features, batch.graph.node_features, stream);
   } else if (stream.on_gpu()) {
     const Shape all{host->bytes()};
     copy(Tensor::over(host, 0, all, DType::u8), Tensor::over(device, 0, all, DType::u8), stream);
@@ -179,7 +186,13 @@ void MeshPredictor::Loaded::step() {
   }
   upload();
   Tape tape(runtime, Tape::Mode::evaluate);
-  const Tensor prediction = to_host(forward(model, tape, batch.graph).front().value(), runtime.stream());
+  Tensor prediction = to_host(forward(model, tape, batch.graph).front().value(), runtime.stream());
+  if (in_parts) {
+    if (!in_parts->prediction.defined())
+      in_parts->prediction = host_tensor({written.graph.nodes, prediction.width()}, prediction.dtype());
+    place_rows(prediction, *in_parts->part, in_parts->prediction);
+    prediction = in_parts->prediction;
+  }
   for (size_t i = 0; i < meshes.size(); ++i) {
     const MeshView& view = data->meshes[i].view;
     const Tensor rows = prediction.row_range(before[i].nodes, before[i].nodes + view.nodes);
@@ -192,8 +205,8 @@ void MeshPredictor::Loaded::step() {
   }
 }
 
-MeshPredictor::MeshPredictor(Runtime& runtime, const fs::path& checkpoint)
-    : loaded_(std::make_unique<Loaded>(runtime, checkpoint)) {}
+MeshPredictor::MeshPredictor(Runtime& runtime, const fs::path& checkpoint, Ranks* ranks)
+    : loaded_(std::make_unique<Loaded>(runtime, checkpoint, ranks)) {}
 MeshPredictor::~MeshPredictor() = default;
 MeshPredictor::MeshPredictor(MeshPredictor&&) noexcept = default;
 MeshPredictor& MeshPredictor::operator=(MeshPredictor&&) noexcept = default;
@@ -204,52 +217,109 @@ double MeshPredictor::dt() const { return loaded_->trained.dt; }
 const std::vector<FieldInfo>& MeshPredictor::inputs() const { return loaded_->inputs; }
 const std::vector<FieldInfo>& MeshPredictor::targets() const { return loaded_->targets; }
 
+MeshPredictor::Loaded::Held MeshPredictor::Loaded::hold(std::span<const MeshArrays> arrays) const {
+  Held held{.data = empty_data(trained, config)};
+  held.data->splits.front().count = std::ssize(arrays);
+  const auto width = static_cast<size_t>(task.inputs().outputs());
+  for (size_t i = 0; i < arrays.size(); ++i) {
+    if (arrays[i].in_parts != arrays.front().in_parts) {
+      throw invalid_argument("MeshPredictor: set_meshes", "meshes that are all in parts, or all whole",
+                             "both", "give ghost nodes with each mesh, or with none");
+    }
+    if (arrays[i].in_parts && moves()) {
+      throw invalid_argument("MeshPredictor: set_meshes", "whole meshes, for a model of meshes that move",
+                             "meshes in parts", "set the whole mesh, on one process");
+    }
+    if (arrays[i].in_parts) held.given.push_back(given_part(arrays[i], dim()));
+    HeldMesh mesh(*held.data, arrays[i], fmt::format("MeshPredictor: mesh {}", i));
+    const MeshView& view = held.data->meshes.back().view;
+    const auto values = static_cast<size_t>(view.nodes) * width;
+    held.data->trajectories.push_back(
+        {.mesh = static_cast<int64_t>(i),
+         .frames = 1,
+         .fields = std::vector<std::span<const float>>(held.data->fields.size())});
+    held.meshes.push_back(
+        {.mesh = std::move(mesh),
+         .state = {std::vector<float>(values), std::vector<float>(second_change() ? values : 0)},
+         .given = std::vector<HeldNumbers>(held.data->fields.size()),
+         .set_now = std::vector<uint8_t>(targets.size()),
+         .set_before = std::vector<uint8_t>(targets.size())});
+    held.before.push_back(held.all);
+    held.all.nodes += view.nodes;
+    held.all.edges += view.edges;
+  }
+  return held;
+}
+
+void MeshPredictor::Loaded::use(Held held) {
+  meshes.clear();  // until the new ones have their memory
+  data = std::move(held.data);
+  before = std::move(held.before);
+  task = make_task(config, Dataset::over(data));
+  batch = written = {};
+  host = device = nullptr;
+  in_parts = nullptr;
+  const BatchLayout layout(task.sizes(), {held.all.nodes, held.all.edges}, config.precision,
+                           BatchLayout::Sizes::exact);
+  const StoragePtr memory = batch_memory_to_write(runtime, layout.bytes());
+  written = layout.batch(memory);
+  for (size_t i = 0; i < data->meshes.size(); ++i)
+    append_to_union(written.graph.edge_sets.front().graph, data->meshes[i].view, before[i]);
+  if (held.given.empty()) {
+    host = memory;
+    device = device_memory(layout.bytes());
+    batch = layout.batch(device);
+    for (const Dataset::MeshSizes& first : before) batch.graph.graph_offsets.push_back(first.nodes);
+    batch.graph.graph_offsets.push_back(held.all.nodes);
+  } else {
+    make_parts(std::move(held.given));
+  }
+  meshes = std::move(held.meshes);
+  drop_steps();
+  if (!moves()) write_edges();
+}
+
+StoragePtr MeshPredictor::Loaded::device_memory(int64_t bytes) const {
+  return runtime.stream().on_gpu() ? device_batch_memory(runtime, bytes) : host;
+}
+
+void MeshPredictor::Loaded::make_parts(std::vector<GivenPart> given) {
+  std::vector<MeshView> views;
+  std::vector<GhostRows> ghosts;
+  for (const MemoryMesh& mesh : data->meshes) {
+    const GivenPart& part = given[views.size()];
+    ghosts.emplace_back(ranks, part.owned(mesh.view), part);
+    views.push_back(mesh.view);
+  }
+  in_parts = std::make_unique<PredictedParts>(PredictedParts{
+      .parts = MeshParts(runtime, std::move(given), ranks), .meshes = views, .ghosts = std::move(ghosts)});
+  const Part& part = in_parts->parts.part(views, written.graph, ranks.rank());
+  BatchLayout layout(task.sizes(), {part.owned, part.edge_sets.front().edges(), part.ghosts()},
+                     config.precision, BatchLayout::Sizes::exact);
+  layout.set_halo(in_parts->parts.halo(views, written.graph));
+  host = batch_memory_to_write(runtime, layout.bytes());
+  device = device_memory(layout.bytes());
+  batch = layout.batch(device);
+  in_parts->part = &part;
+  in_parts->staged = layout.batch(host);
+}
+
+void MeshPredictor::Loaded::fill_ghosts() {
+  const auto width = static_cast<size_t>(task.inputs().outputs());
+  for (size_t i = 0; in_parts && i < meshes.size(); ++i)
+    in_parts->ghosts[i].fill(ranks, meshes[i].state.current, width);
+}
+
 void MeshPredictor::set_meshes(std::span<const MeshArrays> meshes) {
   Loaded& s = *loaded_;
   if (meshes.empty()) throw invalid_argument("MeshPredictor: set_meshes", "a mesh or more", "none");
-  std::deque<MeshState> held;
-  std::vector<Dataset::MeshSizes> before;
-  auto data = empty_data(s.trained, s.config);
-  data->splits.front().count = std::ssize(meshes);
-  const size_t targets = s.targets.size();
-  const auto width = static_cast<size_t>(s.task.inputs().outputs());
-  Dataset::MeshSizes all;
-  for (size_t i = 0; i < meshes.size(); ++i) {
-    HeldMesh mesh(*data, meshes[i], fmt::format("MeshPredictor: mesh {}", i));
-    const MeshView& view = data->meshes.back().view;
-    const auto values = static_cast<size_t>(view.nodes) * width;
-    data->trajectories.push_back({.mesh = static_cast<int64_t>(i),
-                                  .frames = 1,
-                                  .fields = std::vector<std::span<const float>>(data->fields.size())});
-    held.push_back({.mesh = std::move(mesh),
-                    .state = {std::vector<float>(values), std::vector<float>(s.second_change() ? values : 0)},
-                    .given = std::vector<HeldNumbers>(data->fields.size()),
-                    .set_now = std::vector<uint8_t>(targets),
-                    .set_before = std::vector<uint8_t>(targets)});
-    before.push_back(all);
-    all.nodes += view.nodes;
-    all.edges += view.edges;
+  if (meshes.front().in_parts) {
+    std::optional<Loaded::Held> held;
+    on_all_ranks(s.ranks, [&] { held = s.hold(meshes); });
+    s.use(std::move(*held));
+  } else {
+    s.use(s.hold(meshes));
   }
-  s.meshes.clear();  // until the new ones have their memory
-  s.data = std::move(data);
-  s.before = std::move(before);
-  s.task = make_task(s.config, Dataset::over(s.data));
-  const BatchLayout layout(s.task.sizes(), {all.nodes, all.edges}, s.config.precision,
-                           BatchLayout::Sizes::exact);
-  s.batch = s.written = {};
-  s.host = s.device = nullptr;
-  s.host = batch_memory_to_write(s.runtime, layout.bytes());
-  s.device = s.runtime.stream().on_gpu() ? device_batch_memory(s.runtime, layout.bytes()) : s.host;
-  s.written = layout.batch(s.host);
-  s.batch = layout.batch(s.device);
-  for (size_t i = 0; i < meshes.size(); ++i) {
-    append_to_union(s.written.graph.edge_sets.front().graph, s.data->meshes[i].view, s.before[i]);
-    s.batch.graph.graph_offsets.push_back(s.before[i].nodes);
-  }
-  s.batch.graph.graph_offsets.push_back(all.nodes);
-  s.meshes = std::move(held);
-  s.drop_steps();
-  if (!s.moves()) s.write_edges();
 }
 
 void MeshPredictor::positions_changed() {
@@ -300,9 +370,14 @@ void MeshPredictor::predict(int64_t steps) {
     throw invalid_argument("MeshPredictor: steps", s.steady() ? "1: fields without time" : "1 or more",
                            fmt::format("{}", steps));
   }
+  if (s.in_parts && s.recording) {
+    throw invalid_argument("MeshPredictor: record_steps", "whole meshes, for gradients", "a mesh in parts",
+                           "call record_steps(false)");
+  }
   s.check_all_set();
   for (MeshState& mesh : s.meshes) mesh.given_gradient.clear();
   for (int64_t i = 0; i < steps; ++i) s.step();
+  s.fill_ghosts();
 }
 
 void MeshPredictor::get_field(std::string_view name, WritableNumbers values, int64_t mesh) const {

@@ -15,6 +15,7 @@
 namespace meshgrad {
 
 struct Config;
+class Ranks;
 class Runtime;
 
 /// One thread at a time may use it, and no other may use its Runtime meanwhile.
@@ -23,7 +24,10 @@ class MeshPredictor {
   /// `checkpoint` is a file that train wrote, of this or an earlier version; one that does not describe its
   /// fields is refused. The runtime outlives it. Throws ConfigError for data.history above 1, DataError,
   /// DeviceError and OutOfMemory.
-  MeshPredictor(Runtime& runtime, const std::filesystem::path& checkpoint);
+  ///
+  /// `ranks`, which outlive it, are needed for meshes in parts (MeshArrays::in_parts). On such meshes
+  /// set_mesh, set_meshes and predict are collective: all ranks call them in the same order.
+  MeshPredictor(Runtime& runtime, const std::filesystem::path& checkpoint, Ranks* ranks = nullptr);
   ~MeshPredictor();
   MeshPredictor(MeshPredictor&&) noexcept;
   MeshPredictor& operator=(MeshPredictor&&) noexcept;
@@ -39,7 +43,8 @@ class MeshPredictor {
   /// and edges are read now, and the edges of data.hops and data.period made. Throws DataError for node
   /// numbers and types that do not exist.
   void set_mesh(const MeshArrays& mesh) { set_meshes({&mesh, 1}); }
-  /// Several meshes that are predicted together, numbered from 0.
+  /// Several meshes that are predicted together, numbered from 0; all in parts, or all whole. Fields of a
+  /// part have rows for its ghosts, too: predict() fills those of targets, others are not read.
   void set_meshes(std::span<const MeshArrays> meshes);
   /// Reads the positions again, after the host application has changed them.
   void positions_changed();

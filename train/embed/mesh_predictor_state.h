@@ -2,6 +2,7 @@
 // The inside of a MeshPredictor.
 #pragma once
 #include <meshgrad/nn/model.h>
+#include <meshgrad/train/embed/ghost_rows.h>
 #include <meshgrad/train/embed/held_arrays.h>
 #include <meshgrad/train/embed/mesh_predictor.h>
 #include <meshgrad/train/run/training_data.h>
@@ -30,8 +31,20 @@ struct RecordedStep {
   size_t target = 0;
 };
 
+/// Of meshes that a solver has partitioned: this rank's part of them.
+struct PredictedParts {
+  MeshParts parts;
+  std::vector<MeshView> meshes;
+  std::vector<GhostRows> ghosts;  // by mesh
+  const Part* part = nullptr;     // of all meshes
+  Batch staged{};                 // of the part, on the host
+  Tensor prediction{};            // [nodes, outputs], ghosts' rows unused
+};
+
 struct MeshPredictor::Loaded {
   Runtime& runtime;
+  Ranks alone;
+  Ranks& ranks;
   Config config;
   TrainingData trained;
   std::shared_ptr<MemoryData> data;
@@ -40,15 +53,16 @@ struct MeshPredictor::Loaded {
   Normalizers normalizers;
   std::vector<FieldInfo> inputs, targets;
   std::deque<MeshState> meshes;
-  std::vector<Dataset::MeshSizes> before;  // of each mesh in the union
-  StoragePtr host, device;                 // the batch; one memory on the CPU
-  Batch written, batch;
+  std::vector<Dataset::MeshSizes> before;    // of each mesh in the union
+  StoragePtr host, device;                   // what is uploaded, and where to; one memory on the CPU
+  Batch written, batch;                      // `written` is of the meshes as they are given
+  std::unique_ptr<PredictedParts> in_parts;  // or null
   bool uploaded = false;
   SampleScratch scratch;
   bool recording = false;
   std::vector<RecordedStep> recorded;
 
-  Loaded(Runtime& own, const std::filesystem::path& checkpoint);
+  Loaded(Runtime& own, const std::filesystem::path& checkpoint, Ranks* with);
   bool steady() const { return task.as<SteadyField>() != nullptr; }
   /// Whether edges follow a field, so that each step writes them.
   bool moves() const { return task.inputs().world_position().has_value(); }
@@ -61,6 +75,20 @@ struct MeshPredictor::Loaded {
   void check_size(const FieldInfo& field, size_t got, int64_t mesh) const;
   void set_target(std::string_view name, Numbers values, int64_t mesh, std::vector<float>& to, bool boundary);
   void check_all_set() const;
+  /// New meshes, before their batch has memory.
+  struct Held {
+    std::shared_ptr<MemoryData> data;
+    std::deque<MeshState> meshes{};
+    std::vector<Dataset::MeshSizes> before{};
+    Dataset::MeshSizes all{};
+    std::vector<GivenPart> given{};  // empty: whole
+  };
+  int dim() const { return data->dim; }
+  Held hold(std::span<const MeshArrays> arrays) const;
+  void use(Held held);
+  void make_parts(std::vector<GivenPart> given);
+  StoragePtr device_memory(int64_t bytes) const;
+  void fill_ghosts();
   void write_edges();
   void write_nodes();
   void upload();

@@ -34,6 +34,7 @@ module meshgrad
     integer(c_size_t) :: size
     type(meshgrad_array) :: positions, cells, edges, node_type
     integer(c_int32_t) :: first_node
+    type(meshgrad_array) :: ghost_owner, ghost_number
   end type
 
   !> meshgrad_runtime_options of meshgrad.h.
@@ -124,9 +125,10 @@ module meshgrad
   end type
 
   interface
-    subroutine c_trainer_options_init(options) bind(c, name="meshgrad_trainer_options_init")
+    subroutine c_trainer_options_init(options, size) bind(c, name="meshgrad_trainer_options_init_sized")
       import
       type(c_trainer_options), intent(out) :: options
+      integer(c_size_t), value :: size
     end subroutine
     function c_trainer_create(runtime, options, trainer) bind(c, name="meshgrad_trainer_create")
       import
@@ -212,9 +214,10 @@ module meshgrad
       type(c_ptr), value :: text
       integer(c_size_t) :: c_strlen
     end function
-    subroutine c_options_init(options) bind(c, name="meshgrad_runtime_options_init")
+    subroutine c_options_init(options, size) bind(c, name="meshgrad_runtime_options_init_sized")
       import
       type(c_runtime_options), intent(out) :: options
+      integer(c_size_t), value :: size
     end subroutine
     function c_runtime_create(options, runtime) bind(c, name="meshgrad_runtime_create")
       import
@@ -226,9 +229,10 @@ module meshgrad
       import
       type(c_ptr), value :: runtime
     end subroutine
-    subroutine c_mesh_init(mesh) bind(c, name="meshgrad_mesh_init")
+    subroutine c_mesh_init(mesh, size) bind(c, name="meshgrad_mesh_init_sized")
       import
       type(meshgrad_mesh), intent(out) :: mesh
+      integer(c_size_t), value :: size
     end subroutine
     function c_predictor_create(runtime, checkpoint, predictor) bind(c, name="meshgrad_predictor_create")
       import
@@ -484,7 +488,7 @@ contains
     type(c_runtime_options) :: options
     character(kind=c_char, len=32), target :: word
     integer(c_int), target :: handle
-    call c_options_init(options)
+    call c_options_init(options, c_sizeof(options))
     if (present(device)) then
       word = zero_ended(device)
       options%device = c_loc(word)
@@ -532,13 +536,16 @@ contains
   end function
 
   !> positions(dim, nodes); cells(nodes of a cell, cells) or edges(2, edges); node_type(nodes), 0 everywhere
-  !! when absent.
-  subroutine predictor_set_mesh(self, positions, cells, edges, node_type, status)
+  !! when absent. Of a mesh that the solver has partitioned, these are the process' own nodes, then its ghost
+  !! nodes, and every cell or edge of an own node; ghost_owner(ghosts) is the process that owns a ghost, from 0 as
+  !! MPI counts, and ghost_number(ghosts) the node's number there, from 1.
+  subroutine predictor_set_mesh(self, positions, cells, edges, node_type, status, ghost_owner, ghost_number)
     class(meshgrad_predictor), intent(in) :: self
     type(meshgrad_array), intent(in) :: positions
-    type(meshgrad_array), intent(in), optional :: cells, edges, node_type
+    type(meshgrad_array), intent(in), optional :: cells, edges, node_type, ghost_owner, ghost_number
     integer, intent(out), optional :: status
-    call finish(c_predictor_set_mesh(self%handle, mesh_of(positions, cells, edges, node_type)), status)
+    call finish(c_predictor_set_mesh(self%handle, mesh_of(positions, cells, edges, node_type, ghost_owner, &
+      ghost_number)), status)
   end subroutine
 
   !> Several meshes that are predicted together: set_meshes([mesh_of(..), mesh_of(..)]). Calls about one of
@@ -557,16 +564,18 @@ contains
     if (present(mesh)) from_zero = mesh - 1
   end function
 
-  function mesh_of(positions, cells, edges, node_type) result(mesh)
+  function mesh_of(positions, cells, edges, node_type, ghost_owner, ghost_number) result(mesh)
     type(meshgrad_array), intent(in) :: positions
-    type(meshgrad_array), intent(in), optional :: cells, edges, node_type
+    type(meshgrad_array), intent(in), optional :: cells, edges, node_type, ghost_owner, ghost_number
     type(meshgrad_mesh) :: mesh
-    call c_mesh_init(mesh)
+    call c_mesh_init(mesh, c_sizeof(mesh))
     mesh%first_node = 1
     mesh%positions = positions
     if (present(cells)) mesh%cells = cells
     if (present(edges)) mesh%edges = edges
     if (present(node_type)) mesh%node_type = node_type
+    if (present(ghost_owner)) mesh%ghost_owner = ghost_owner
+    if (present(ghost_number)) mesh%ghost_number = ghost_number
   end function
 
   subroutine predictor_positions_changed(self, status)
@@ -688,7 +697,7 @@ contains
     character(kind=c_char, len=len(names) + 1), target :: ended(size(names))
     character(kind=c_char, len=len(config) + 1), target :: text
     integer :: i
-    call c_trainer_options_init(options)
+    call c_trainer_options_init(options, c_sizeof(options))
     text = zero_ended(config)
     do i = 1, size(names)
       ended(i) = zero_ended(trim(names(i)))
@@ -723,12 +732,13 @@ contains
   end subroutine
 
   !> As predictor%set_mesh; the mesh is copied.
-  subroutine trainer_set_mesh(self, positions, cells, edges, node_type, status)
+  subroutine trainer_set_mesh(self, positions, cells, edges, node_type, status, ghost_owner, ghost_number)
     class(meshgrad_trainer), intent(in) :: self
     type(meshgrad_array), intent(in) :: positions
-    type(meshgrad_array), intent(in), optional :: cells, edges, node_type
+    type(meshgrad_array), intent(in), optional :: cells, edges, node_type, ghost_owner, ghost_number
     integer, intent(out), optional :: status
-    call finish(c_trainer_set_mesh(self%handle, mesh_of(positions, cells, edges, node_type)), status)
+    call finish(c_trainer_set_mesh(self%handle, mesh_of(positions, cells, edges, node_type, ghost_owner, &
+      ghost_number)), status)
   end subroutine
 
   !> A field of the frame that is being made; copied.

@@ -10,7 +10,9 @@
  * used by one thread at a time, and any thread may be next. Handles of different runtimes may be used at the
  * same time. After fork(), the child must not use its parent's handles.
  *
- * ABI: functions are only added, and structures only grow at their end: set `size` by the _init function.
+ * ABI: functions are only added. Structures with a `size`, set by their _init function, only grow at their
+ * end: a program keeps working with later libraries, and what its header did not have yet has the default.
+ * The other structures stay as they are.
  */
 #ifndef MESHGRAD_H
 #define MESHGRAD_H
@@ -82,7 +84,11 @@ typedef struct meshgrad_runtime_options {
   const int* communicator;
 } meshgrad_runtime_options;
 
-void meshgrad_runtime_options_init(meshgrad_runtime_options* options);
+/* The _init functions pass the size that the caller's header gives the structure. */
+void meshgrad_runtime_options_init_sized(meshgrad_runtime_options* options, size_t size);
+static inline void meshgrad_runtime_options_init(meshgrad_runtime_options* options) {
+  meshgrad_runtime_options_init_sized(options, sizeof *options);
+}
 /* `options` NULL: as initialised. On failure *runtime is NULL. With a communicator, all its processes call
  * it, after MPI_Init; MESHGRAD_CONFIG_ERROR when the library was built without MPI. */
 int meshgrad_runtime_create(const meshgrad_runtime_options* options, meshgrad_runtime** runtime);
@@ -94,8 +100,8 @@ void meshgrad_runtime_destroy(meshgrad_runtime* runtime);
 
 typedef struct meshgrad_predictor meshgrad_predictor;
 
-/* A mesh by its cells or by its edges. Positions and node types stay borrowed until the next mesh is set;
- * cells and edges are read at once. */
+/* A mesh by its cells or by its edges, or one process' part of it. Positions and node types stay borrowed
+ * until the next mesh is set; cells and edges are read at once. */
 typedef struct meshgrad_mesh {
   size_t size;              /* of this structure: set by meshgrad_mesh_init */
   meshgrad_array positions; /* f32 or f64 [nodes, dim] */
@@ -103,9 +109,16 @@ typedef struct meshgrad_mesh {
   meshgrad_array edges;     /* i32 [edges, 2], once or both ways; where there are no cells */
   meshgrad_array node_type; /* i32 [nodes]; rank 0: all 0 */
   int32_t first_node;       /* the number of the first node in cells and edges: 0, or 1 as in Fortran */
+  /* Where the solver has partitioned one mesh over the processes of the runtime's communicator, the arrays
+   * above are those of this process' part: the nodes that it owns, then its ghost nodes, which others own,
+   * and every cell or edge that has an owned node. Both of these are then given, on all processes, with
+   * shape {0} where there are no ghosts; rank 0: the whole mesh is here. */
+  meshgrad_array ghost_owner;  /* i32 [ghosts]: the process that owns the node, from 0 as MPI counts */
+  meshgrad_array ghost_number; /* i32 [ghosts]: its number there, as in cells and edges */
 } meshgrad_mesh;
 
-void meshgrad_mesh_init(meshgrad_mesh* mesh);
+void meshgrad_mesh_init_sized(meshgrad_mesh* mesh, size_t size);
+static inline void meshgrad_mesh_init(meshgrad_mesh* mesh) { meshgrad_mesh_init_sized(mesh, sizeof *mesh); }
 
 /* `checkpoint` is a file that `meshgrad train` or meshgrad_trainer_save wrote. */
 int meshgrad_predictor_create(meshgrad_runtime* runtime, const char* checkpoint,
@@ -123,6 +136,9 @@ int meshgrad_predictor_input(const meshgrad_predictor* predictor, int32_t i, con
 int meshgrad_predictor_target(const meshgrad_predictor* predictor, int32_t i, const char** name,
                               int32_t* components);
 
+/* On a mesh in parts (ghost_owner), all processes call this and meshgrad_predictor_predict in the same order.
+ * Fields then have rows for ghost nodes, too: predict fills those of targets, others are not read. Gradients
+ * need whole meshes. */
 int meshgrad_predictor_set_mesh(meshgrad_predictor* predictor, const meshgrad_mesh* mesh);
 /* Several meshes that are predicted together; `mesh` below is a number from 0 to count - 1. */
 int meshgrad_predictor_set_meshes(meshgrad_predictor* predictor, const meshgrad_mesh* meshes, int32_t count);
@@ -169,7 +185,8 @@ int meshgrad_predictor_get_position_gradient(const meshgrad_predictor* predictor
 /* ---- Trainer: trains within a running solver ----
  * On a runtime with a communicator, its processes train one model, each on frames of its own. All of them
  * call meshgrad_trainer_create or _load, _train, _held_out_loss and _save, in the same order; each saves to a
- * path of its own. The other functions concern one process alone. */
+ * path of its own. The other functions concern one process alone. On a mesh in parts all processes make all
+ * calls in the same order, and a frame is one of the whole mesh. */
 
 typedef struct meshgrad_trainer meshgrad_trainer;
 
@@ -193,7 +210,10 @@ typedef struct meshgrad_trainer_options {
   int64_t held_out;       /* of these, the newest are kept */
 } meshgrad_trainer_options;
 
-void meshgrad_trainer_options_init(meshgrad_trainer_options* options);
+void meshgrad_trainer_options_init_sized(meshgrad_trainer_options* options, size_t size);
+static inline void meshgrad_trainer_options_init(meshgrad_trainer_options* options) {
+  meshgrad_trainer_options_init_sized(options, sizeof *options);
+}
 int meshgrad_trainer_create(meshgrad_runtime* runtime, const meshgrad_trainer_options* options,
                             meshgrad_trainer** trainer);
 /* Goes on where meshgrad_trainer_save was called: the same calls then give the same bits. */

@@ -10,6 +10,7 @@
 #include <meshgrad/train/run/checkpoint_check.h>
 #include <meshgrad/train/run/make_model.h>
 #include <meshgrad/train/run/optimizer.h>
+#include <meshgrad/train/run/part_step.h>
 #include <meshgrad/train/run/precision.h>
 #include <meshgrad/train/run/step_cache.h>
 #include <meshgrad/train/run/training_data.h>
@@ -47,11 +48,15 @@ Config online_config(Config config) {
   if (edge_options(config.data) != MeshEdgeOptions{})
     throw config_error("data.hops, data.period", "1 and none with OnlineTrainer", "others",
                        "leave them out, or train on a packed file");
+  if (train.epochs > 0 || train.patience > 0 || train.validate_rollouts > 0) {
+    throw config_error("train", "no epochs, patience and validate_rollouts with OnlineTrainer", "one of them",
+                       "leave it out; when to stop is the solver's choice, by held_out_loss");
+  }
   if (config.graphs != GraphsMode::off)
     throw config_error("graphs", "\"off\" with OnlineTrainer", "another", "leave it out");
   if (config.ranks.partition != MeshPartition::none || config.ranks.parts_in_turn != 1)
     throw config_error("ranks.partition, ranks.parts_in_turn", "whole meshes with OnlineTrainer",
-                       "meshes in parts", "leave them out");
+                       "meshes that meshgrad cuts", "leave them out, or give the solver's parts by set_mesh");
   return config;
 }
 
@@ -107,6 +112,33 @@ OnlineOptions with_used_fields(OnlineOptions options, const Config& config) {
   return options;
 }
 
+/// The normalisers learn from the nodes that this rank owns, and from its edges.
+void learn_from_part(Runtime& runtime, const Task& task, MeshParts& parts, std::string_view split,
+                     const std::vector<Sample>& samples, const NoiseOptions& noise, DType precision,
+                     Normalizers& to) {
+  const auto unchanged = [](const Normalizer& one) {
+    return Normalizer::fixed(std::vector<double>(one.width(), 0.0), std::vector<double>(one.width(), 1.0));
+  };
+  Normalizers none{unchanged(to.nodes), unchanged(to.edges), unchanged(to.targets)};
+  const DType dtype = accumulator_of(precision);
+  const BatchLayout layout = task.layout(task.shape(split, samples), dtype, BatchLayout::Sizes::exact);
+  const Batch whole = layout.batch(batch_memory_to_write(runtime, layout.bytes()));
+  SampleScratch scratch;
+  task.write(whole, split, samples, noise, none, false, scratch);
+  const std::vector<MeshView> meshes = meshes_of(task.dataset(), split, samples);
+  const BatchLayout part = part_layout(task, parts, meshes, whole, dtype);
+  const Batch own = part.batch(batch_memory_to_write(runtime, part.bytes()));
+  write_part(whole, parts.part(meshes, whole.graph, parts.rank()), own);
+  dispatch_storage(dtype, [&]<class T>() {
+    const auto learn = [](Normalizer& one, const Tensor& rows) {
+      one.accumulate(std::span<const T>(rows.values<T>()));
+    };
+    learn(to.nodes, own.graph.node_features);
+    learn(to.edges, own.graph.edge_sets.front().features);
+    learn(to.targets, own.tensor("target"));
+  });
+}
+
 }  // namespace
 
 struct OnlineTrainer::State {
@@ -123,7 +155,8 @@ struct OnlineTrainer::State {
   Ranks alone;
   Ranks& ranks;
   WindowSum window_sum;
-  Normalizers learned;  // of several ranks: by this one, and not yet merged
+  Normalizers learned;             // of several ranks: by this one, and not yet merged
+  std::optional<MeshParts> parts;  // where the solver has partitioned the meshes
 
   State(Runtime& own, Ranks* with, Config given, const OnlineOptions& given_options)
       : runtime(own),
@@ -144,11 +177,26 @@ struct OnlineTrainer::State {
   uint64_t seed() const { return static_cast<uint64_t>(config.run.seed); }
   int64_t first_frame() const { return task.sample_frames(task.least_frames()).first; }
   void read_buffer() { task = make_task(config, Dataset::over(buffer.data())); }
+  bool moves() const { return task.inputs().world_position().has_value(); }
+  void set_mesh(const MeshArrays& mesh) {
+    buffer.set_mesh(mesh);
+    read_buffer();
+    read_parts();
+  }
+  void read_parts() {
+    parts.reset();
+    if (std::vector<GivenPart> given = buffer.parts(); !given.empty())
+      parts.emplace(runtime, std::move(given), ranks);
+  }
   void learn_from(const Kept& kept);
   void merge_learned() {
     if (!ranks.single()) merge_normalizers(ranks, learned, normalizers);
   }
   std::vector<Sample> draw() const;
+  int64_t loss_weight(const Task& of, std::string_view split, const std::vector<Sample>& samples) const;
+  Batch batch_of(const Task& of, std::string_view split, const std::vector<Sample>& samples,
+                 const NoiseOptions& noise, int64_t weight);
+  double held_out_loss_in_parts();
   /// Loss terms of this step on all ranks; 0 when one of them stops, or none has a sample.
   int64_t window_weight(const std::vector<Sample>& samples, bool stop);
   void train_step(const std::vector<Sample>& samples, int64_t weight);
@@ -162,12 +210,51 @@ void OnlineTrainer::State::learn_from(const Kept& kept) {
   if (normalizers.edges.count() + to.edges.count() > 0 && buffer.seen() > config.normalize.max_samples)
     return;
   const std::vector<Sample> samples{{.trajectory = *kept.trajectory, .frame = first_frame()}};
-  training_batch(task, runtime, config.precision, kept.split, samples, noise_of(config), to, true);
+  const NoiseOptions noise = noise_at(config, steps);
+  if (parts) {
+    learn_from_part(runtime, task, *parts, kept.split, samples, noise, config.precision, to);
+  } else {
+    training_batch(task, runtime, config.precision, kept.split, samples, noise, to, true);
+  }
+}
+
+/// Terms of the loss on this rank.
+int64_t OnlineTrainer::State::loss_weight(const Task& of, std::string_view split,
+                                          const std::vector<Sample>& samples) const {
+  if (!parts) return samples.empty() ? 0 : of.loss_weight(split, samples);
+  int64_t weight = 0;
+  for (const Sample& sample : samples) {
+    const MeshView mesh = of.dataset().trajectory(split, sample.trajectory).mesh();
+    const int64_t here = of.inputs().predicted_nodes(mesh);
+    const int64_t ghosts =
+        std::ranges::count_if(mesh.node_type.subspan(static_cast<size_t>(parts->owned(mesh))),
+                              [&](int32_t type) { return of.inputs().is_predicted(type); });
+    if (here > 0) weight += of.loss_weight(split, {sample}) / here * (here - ghosts);
+  }
+  return weight;
+}
+
+Batch OnlineTrainer::State::batch_of(const Task& of, std::string_view split,
+                                     const std::vector<Sample>& samples, const NoiseOptions& noise,
+                                     int64_t weight) {
+  const BatchLayout layout = of.layout(of.shape(split, samples), config.precision, BatchLayout::Sizes::exact);
+  const auto write = [&](const Batch& host) {
+    of.write(host, split, samples, noise, normalizers, false, scratch);
+    *host.tensor(kWindowWeight).data<double>() = static_cast<double>(weight);
+  };
+  if (!parts) return make_batch(runtime, layout, write);
+  const Batch whole = layout.batch(batch_memory_to_write(runtime, layout.bytes()));
+  write(whole);
+  const std::vector<MeshView> meshes = meshes_of(of.dataset(), split, samples);
+  return make_batch(runtime, part_layout(of, *parts, meshes, whole, config.precision), [&](const Batch& own) {
+    write_part(whole, parts->part(meshes, whole.graph, parts->rank()), own);
+  });
 }
 
 std::vector<Sample> OnlineTrainer::State::draw() const {
   const auto held = static_cast<uint64_t>(buffer.training_samples());
-  const auto rank = static_cast<uint64_t>(ranks.rank()), size = static_cast<uint64_t>(ranks.size());
+  const uint64_t rank = parts ? 0 : static_cast<uint64_t>(ranks.rank());  // of parts all draw the same
+  const uint64_t size = parts ? 1 : static_cast<uint64_t>(ranks.size());
   std::vector<Sample> samples;
   for (int64_t i = 0; held > 0 && i < config.train.batch; ++i) {
     const uint64_t number = static_cast<uint64_t>(steps * config.train.batch + i) * size + rank;
@@ -184,7 +271,7 @@ int64_t OnlineTrainer::State::window_weight(const std::vector<Sample>& samples, 
     int64_t weight;
     int64_t stop;
   };
-  const int64_t own = samples.empty() ? 0 : task.loss_weight(config.data.train_split, samples);
+  const int64_t own = loss_weight(task, config.data.train_split, samples);
   int64_t weight = 0;
   for (const Mine& one : all_gather(ranks, Mine{own, stop ? 1 : 0}, "start of a step")) {
     if (one.stop != 0) return 0;
@@ -198,17 +285,29 @@ void OnlineTrainer::State::train_step(const std::vector<Sample>& samples, int64_
   ranks.set_step(steps);
   window_sum.begin(nullptr, config.train.batch, optimizer);
   if (!samples.empty()) {
-    const BatchLayout layout =
-        task.layout(task.shape(split, samples), config.precision, BatchLayout::Sizes::exact);
-    const Batch batch = make_batch(runtime, layout, [&](const Batch& host) {
-      task.write(host, split, samples, noise_of(config), normalizers, false, scratch);
-      *host.tensor(kWindowWeight).data<double>() = static_cast<double>(weight);
-    });
+    const Batch batch = batch_of(task, split, samples, noise_at(config, steps), weight);
     run_batch(runtime, task.batch_loss(), model, optimizer, batch);
   }
   window_sum.finish(model.parameters.gradients(), static_cast<double>(weight), optimizer);
   optimizer.step(runtime);
   ++steps;
+}
+
+double OnlineTrainer::State::held_out_loss_in_parts() {
+  const Task tested = task.for_validation();
+  const std::string& split = config.data.valid_split;
+  if (buffer.held_out_samples() == 0) return std::nan("");
+  const Sampler sampler(tested, split, 0);
+  double sums[] = {0, 0};
+  for (int64_t i = 0; i < sampler.samples(); ++i) {
+    const std::vector<Sample> samples{sampler.in_order(i)};
+    const Batch batch = batch_of(tested, split, samples, {}, 1);
+    Tape tape(runtime, Tape::Mode::evaluate);
+    sums[0] += *to_host(tested.loss(tape, model, batch, {}).value(), runtime.stream()).data<double>();
+    sums[1] += static_cast<double>(loss_weight(tested, split, samples));
+  }
+  all_reduce(ranks, std::span<double>(sums), "sum of held-out losses");
+  return sums[1] > 0 ? sums[0] / sums[1] : std::nan("");
 }
 
 void OnlineTrainer::State::check_finite() const {
@@ -234,6 +333,7 @@ OnlineTrainer::OnlineTrainer(Runtime& runtime, const fs::path& saved, Ranks* ran
   s.steps = run.step;
   s.buffer.load(open_checkpoint(saved).view());
   s.read_buffer();
+  s.read_parts();
   check_same_on_ranks(s.ranks, s.config, s.steps);
 }
 
@@ -248,8 +348,19 @@ int64_t OnlineTrainer::samples() const { return state_->buffer.training_samples(
 int64_t OnlineTrainer::seen() const { return state_->buffer.seen(); }
 
 void OnlineTrainer::set_mesh(const MeshArrays& mesh) {
-  state_->buffer.set_mesh(mesh);
-  state_->read_buffer();
+  State& s = *state_;
+  if (mesh.in_parts && s.moves()) {
+    throw invalid_argument("OnlineTrainer: set_mesh", "whole meshes, where they move", "a mesh in parts",
+                           "set the whole mesh, on one process");
+  }
+  if (mesh.in_parts) {
+    const GivenPart part = given_part(mesh, s.options.dim);
+    const size_t nodes = mesh.positions.size() / static_cast<size_t>(s.options.dim);
+    const GhostRows checked(s.ranks, static_cast<int64_t>(nodes - part.ghost_owner.size()), part);
+    on_all_ranks(s.ranks, [&] { s.set_mesh(mesh); });
+  } else {
+    s.set_mesh(mesh);
+  }
 }
 void OnlineTrainer::set_field(std::string_view name, Numbers values) {
   state_->buffer.set_field(name, values);
@@ -297,6 +408,7 @@ OnlineTrainer::Trained OnlineTrainer::train(int64_t steps, double seconds) {
 double OnlineTrainer::held_out_loss() {
   State& s = *state_;
   s.merge_learned();
+  if (s.parts) return s.held_out_loss_in_parts();
   const auto mean = [&] {
     return validation_loss(s.runtime, s.alone, s.task, s.model, {}, s.normalizers, s.config, {}).value();
   };

@@ -40,12 +40,17 @@ struct OnlineOptions {
 class OnlineTrainer {
  public:
   /// Of `config` these count: task, data (but no file), model, precision, optimizer, schedule (train.steps is
-  /// its end), train.batch, noise, gamma and clip_norm, unroll, loss_scale, normalize.max_samples, run.seed.
-  /// Throws ConfigError for settings that do not fit. The runtime outlives it.
+  /// its end), train.batch, noise, field_noise, noise_warmup_steps, gamma and clip_norm, unroll, loss_scale,
+  /// normalize.max_samples, run.seed. Throws ConfigError for settings that do not fit. The runtime outlives
+  /// it.
   ///
   /// With `ranks`, which outlive it, they train one model, each on frames of its own. The constructors,
   /// train, held_out_loss and save are then collective: all ranks call them in the same order. Each step is
   /// taken by all of them, those without a sample included. Throws RankError when one does not come.
+  ///
+  /// Or they train on one mesh that is in parts (MeshArrays::in_parts): then all ranks make all calls, in the
+  /// same order, and a frame is one of the whole mesh. Noise differs from the whole mesh's, and the ghosts'
+  /// rows of fields do not count.
   OnlineTrainer(Runtime& runtime, const Config& config, const OnlineOptions& options, Ranks* ranks = nullptr);
   /// Goes on where save() was called, on as many ranks. Throws DataError for a file of anything else.
   OnlineTrainer(Runtime& runtime, const std::filesystem::path& saved, Ranks* ranks = nullptr);

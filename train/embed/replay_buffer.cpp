@@ -65,6 +65,13 @@ ReplayBuffer::ReplayBuffer(const OnlineOptions& options, int64_t frames, int64_t
   data_->splits = {{.name = std::move(train_split)}, {.name = std::move(valid_split)}};
 }
 
+std::vector<GivenPart> ReplayBuffer::parts() const {
+  std::vector<GivenPart> parts;
+  for (const Mesh& mesh : meshes_)
+    if (mesh.part) parts.push_back(*mesh.part);
+  return parts;
+}
+
 size_t ReplayBuffer::size_of_field(size_t field, int64_t mesh) const {
   const FieldInfo& info = options_.fields[field];
   const int64_t nodes = data_->meshes[static_cast<size_t>(mesh)].view.nodes;
@@ -79,6 +86,16 @@ void ReplayBuffer::set_mesh(const MeshArrays& mesh) {
   round_to(own.positions, mesh.positions, origin);
   own.node_type.assign(mesh.node_type.begin(), mesh.node_type.end());
   if (own.node_type.empty()) own.node_type.resize(own.positions.size() / dim);
+  if (own.node_type.size() * dim != own.positions.size()) {
+    throw invalid_argument("OnlineTrainer: node_type",
+                           fmt::format("one number a node, {}", own.positions.size() / dim),
+                           fmt::format("{}", own.node_type.size()), "or leave it out: then all are 0");
+  }
+  if (mesh.in_parts) own.part = given_part(mesh, options_.dim);
+  if (!meshes_.empty() && meshes_.front().part.has_value() != mesh.in_parts) {
+    throw invalid_argument("OnlineTrainer: mesh", "meshes that are all in parts, or all whole", "both",
+                           "give ghost nodes with each mesh, or with none");
+  }
   const int64_t added = add_mesh(std::move(own), mesh);
   for (size_t i = 0; mesh_ >= 0 && i < current_.size(); ++i)
     if (size_of_field(i, mesh_) != size_of_field(i, added)) current_[i].clear();
@@ -242,6 +259,12 @@ CheckpointExtra ReplayBuffer::saved() const {
     extra.tensors.push_back(tensor_of(prefix + "node_type", std::span<const int32_t>(meshes_[i].node_type)));
     extra.tensors.push_back(tensor_of(prefix + "senders", data_->meshes[i].view.senders));
     extra.tensors.push_back(tensor_of(prefix + "receivers", data_->meshes[i].view.receivers));
+    if (!meshes_[i].part) continue;
+    const auto add_list = [&](const char* name, const std::vector<int32_t>& list) {
+      extra.tensors.push_back(tensor_of(prefix + name, std::span<const int32_t>(list)));
+    };
+    add_list("ghost_owner", meshes_[i].part->ghost_owner);
+    add_list("ghost_number", meshes_[i].part->ghost_number);
   }
   const auto add = [&](const char* name, const std::deque<Sample>& samples) {
     json[name] = Json::array();
@@ -285,7 +308,16 @@ void ReplayBuffer::load(const SafetensorsView& view) {
       const std::string prefix = fmt::format("replay.mesh.{}.", i);
       const auto senders = values_of<int32_t>(view, prefix + "senders");
       const auto receivers = values_of<int32_t>(view, prefix + "receivers");
-      add_mesh({values_of<float>(view, prefix + "positions"), values_of<int32_t>(view, prefix + "node_type")},
+      std::optional<GivenPart> part;
+      if (view.contains(prefix + "ghost_owner")) {
+        part = GivenPart{values_of<int32_t>(view, prefix + "ghost_owner"),
+                         values_of<int32_t>(view, prefix + "ghost_number")};
+        check(part->ghost_owner.size() == part->ghost_number.size() &&
+                  part->ghost_owner.size() <= view.at(prefix + "node_type").elements(),
+              prefix + "ghost_number");
+      }
+      add_mesh({values_of<float>(view, prefix + "positions"), values_of<int32_t>(view, prefix + "node_type"),
+                part},
                {.first = senders, .second = receivers});
     }
     seen_ = json.at("seen").get<int64_t>();

@@ -2,6 +2,7 @@
 // ReplayBuffer: a bounded choice of the samples that a solver has made, as data that tasks read.
 #pragma once
 #include <meshgrad/train/data/memory_data.h>
+#include <meshgrad/train/embed/ghost_rows.h>
 #include <meshgrad/train/embed/held_arrays.h>
 #include <meshgrad/train/embed/online_trainer.h>
 #include <meshgrad/train/run/checkpoint_extra.h>
@@ -32,6 +33,8 @@ class ReplayBuffer {
   void forget_frames() { window_.clear(); }
 
   const OnlineOptions& options() const { return options_; }
+  /// Of each mesh in data(); empty: meshes are whole.
+  std::vector<GivenPart> parts() const;
   int64_t training_samples() const { return std::ssize(train_); }
   int64_t held_out_samples() const { return std::ssize(valid_); }
   int64_t seen() const { return seen_; }
@@ -50,6 +53,7 @@ class ReplayBuffer {
   struct Mesh {
     Values positions;
     std::vector<int32_t> node_type;
+    std::optional<GivenPart> part;
   };
   struct Sample {
     int64_t mesh = 0;

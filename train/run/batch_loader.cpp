@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/train/run/batch_loader.h>
+#include <meshgrad/train/run/part_step.h>
 
 #include <algorithm>
 #include <chrono>
@@ -22,11 +23,17 @@ NoiseOptions noise_of(const Config& config) {
           .fields = config.train.field_noise};
 }
 
+NoiseOptions noise_at(const Config& config, int64_t step) {
+  NoiseOptions noise = noise_of(config);
+  const int64_t rise = config.train.noise_warmup_steps;
+  if (step < rise) noise.scale = static_cast<double>(step + 1) / static_cast<double>(rise);
+  return noise;
+}
+
 BatchLoader::BatchLoader(Runtime& runtime, const Config& config, const Task& task, const RankShare& share,
                          MeshParts* parts)
     : config_(config),
       task_(task),
-      noise_(noise_of(config)),
       sampler_(task, config.data.train_split, static_cast<uint64_t>(config.run.seed)),
       share_(share),
       parts_(parts),
@@ -131,13 +138,6 @@ BatchLoader::Loaded BatchLoader::stage(const std::vector<Sample>& samples, const
   return {static_cast<int64_t>(samples.size()), layout, uploader_.stage(layout.bytes()), {}};
 }
 
-NoiseOptions BatchLoader::noise(int64_t step) const {
-  NoiseOptions noise = noise_;
-  const int64_t rise = config_.train.noise_warmup_steps;
-  if (step < rise) noise.scale = static_cast<double>(step + 1) / static_cast<double>(rise);
-  return noise;
-}
-
 void BatchLoader::write(const Loaded& loaded, const std::vector<Sample>& samples, const Window& window,
                         bool learn, Normalizers& normalizers, SampleScratch& scratch) const {
   const Batch batch = loaded.layout.batch(loaded.memory);
@@ -165,9 +165,7 @@ BatchLoader::Loaded BatchLoader::load_part(const std::vector<Sample>& samples, c
   const Loaded loaded = load_whole(samples, window, normalizers);
   const Batch whole = loaded.layout.batch(loaded.memory);
   const Part& part = parts_->part(loaded.meshes, whole.graph, parts_->rank());
-  BatchLayout layout = task_.layout({part.owned, part.edge_sets.front().edges(), part.ghosts()},
-                                    config_.precision, BatchLayout::Sizes::exact);
-  layout.set_halo(parts_->halo(loaded.meshes, whole.graph));
+  const BatchLayout layout = part_layout(task_, *parts_, loaded.meshes, whole, config_.precision);
   const StoragePtr memory = uploader_.stage(layout.bytes());
   write_part(whole, part, layout.batch(memory));
   return {loaded.samples, layout, memory, {}};

@@ -35,6 +35,8 @@ enum class Normalizing : uint8_t {
 
 /// The noise of training samples.
 NoiseOptions noise_of(const Config& config);
+/// Of samples of window `step`: it rises over train.noise_warmup_steps.
+NoiseOptions noise_at(const Config& config, int64_t step);
 
 class BatchLoader {
  public:
@@ -46,8 +48,7 @@ class BatchLoader {
   BatchLoader(const BatchLoader&) = delete;
   BatchLoader& operator=(const BatchLoader&) = delete;
 
-  /// Of samples of window `step`: it rises over train.noise_warmup_steps.
-  NoiseOptions noise(int64_t step) const;
+  NoiseOptions noise(int64_t step) const { return noise_at(config_, step); }
   const Sampler& sampler() const { return sampler_; }
   /// Optimizer steps of the whole run: train.steps, or what train.epochs comes to.
   int64_t total_steps() const { return total_steps_; }
@@ -123,7 +124,6 @@ class BatchLoader {
 
   const Config& config_;
   const Task& task_;
-  NoiseOptions noise_;
   Sampler sampler_;
   RankShare share_;
   MeshParts* parts_;         // null: batches are of whole meshes

@@ -32,6 +32,15 @@ std::optional<MeshParts> make_mesh_parts(Runtime& runtime, const Config& config,
   return std::optional<MeshParts>(std::in_place, runtime, mesh_cut(config.ranks), ranks);
 }
 
+BatchLayout part_layout(const Task& task, MeshParts& parts, std::span<const MeshView> meshes,
+                        const Batch& whole, DType dtype) {
+  const Part& part = parts.part(meshes, whole.graph, parts.rank());
+  BatchLayout layout = task.layout({part.owned, part.edge_sets.front().edges(), part.ghosts()}, dtype,
+                                   BatchLayout::Sizes::exact);
+  layout.set_halo(parts.halo(meshes, whole.graph));
+  return layout;
+}
+
 void run_in_turn(Runtime& runtime, const Task& task, const Model& model, const Optimizer& optimizer,
                  const Batch& whole, std::span<const MeshView> meshes, MeshParts& parts) {
   const DType dtype = whole.graph.node_features.dtype();

@@ -13,6 +13,10 @@ namespace meshgrad {
 /// ConfigError for keys that do not go together, and what mesh_cut throws.
 std::optional<MeshParts> make_mesh_parts(Runtime& runtime, const Config& config, Ranks& ranks);
 
+/// The layout of this rank's part of a batch that lies on the host.
+BatchLayout part_layout(const Task& task, MeshParts& parts, std::span<const MeshView> meshes,
+                        const Batch& whole, DType dtype);
+
 /// Forward, loss and backward of a batch on the host, part after part: adds its gradients, and its loss to
 /// the window's.
 void run_in_turn(Runtime& runtime, const Task& task, const Model& model, const Optimizer& optimizer,

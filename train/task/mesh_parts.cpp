@@ -47,6 +47,35 @@ Tensor gather_rows(Ranks& ranks, const Tensor& owned, std::span<const Part* cons
   return whole;
 }
 
+/// Throws DataError on every rank unless each two agree on the rows between them. `numbers` are those of
+/// nodes at their owners.
+void check_borders(Ranks& ranks, const Part& part, std::span<const int64_t> numbers) {
+  std::vector<std::vector<int64_t>> expected(static_cast<size_t>(ranks.size())), sent(expected);
+  const auto number_of = [&](int32_t node) {
+    return numbers[static_cast<size_t>(part.nodes[static_cast<size_t>(node)])];
+  };
+  auto ghost = static_cast<int32_t>(part.owned);
+  auto from = part.sent.begin();
+  for (const Neighbour& neighbour : part.neighbours) {
+    const auto rank = static_cast<size_t>(neighbour.rank);
+    for (int64_t i = 0; i < neighbour.ghosts; ++i) expected[rank].push_back(number_of(ghost++));
+    for (int64_t i = 0; i < neighbour.sent; ++i) sent[rank].push_back(number_of(*from++));
+  }
+  const std::vector<std::vector<int64_t>> wanted = exchange_lists(ranks, expected, "ghosts of parts");
+  const auto other = std::mismatch(wanted.begin(), wanted.end(), sent.begin()).first - wanted.begin();
+  const bool fits = other == ranks.size();
+  if (!agree(ranks, !fits, "ghosts of parts")) return;
+  constexpr const char* kFix =
+      "give each rank every cell or edge that has one of its own nodes, and each ghost its owner and number";
+  if (fits)
+    throw data_error("mesh in parts", "ranks that agree on the nodes at their borders", "others", kFix);
+  const auto index = static_cast<size_t>(other);
+  throw data_error(fmt::format("mesh in parts: ranks {} and {}", ranks.rank(), other),
+                   fmt::format("the {} nodes that edges of rank {} make neighbours of rank {}",
+                               sent[index].size(), ranks.rank(), other),
+                   fmt::format("{} ghosts there, or others", wanted[index].size()), kFix);
+}
+
 template <class T>
 void write_values(const std::vector<T>& values, const Tensor& to) {
   std::copy(values.begin(), values.end(), to.data<T>());
@@ -106,6 +135,9 @@ MeshCut mesh_cut(const RanksConfig& config) {
 MeshParts::MeshParts(Runtime& runtime, MeshCut cut, Ranks& ranks)
     : runtime_(runtime), cut_(std::move(cut)), ranks_(&ranks), count_(ranks.size()) {}
 
+MeshParts::MeshParts(Runtime& runtime, std::vector<GivenPart> given, Ranks& ranks)
+    : runtime_(runtime), given_(std::move(given)), ranks_(&ranks), count_(ranks.size()) {}
+
 MeshParts::MeshParts(Runtime& runtime, MeshCut cut, int64_t parts)
     : runtime_(runtime), cut_(std::move(cut)), count_(parts) {}
 
@@ -114,6 +146,24 @@ const std::vector<int32_t>& MeshParts::owners_of(const MeshView& mesh) {
   if (found != owners_.end()) return found->second;
   if (owners_.size() >= kMostKnown) owners_.clear();
   return owners_[mesh.index] = cut_.owners(mesh, count_);
+}
+
+Part MeshParts::given_part(std::span<const MeshView> meshes, const GraphBatch& batch) {
+  std::vector<int32_t> owners;
+  std::vector<int64_t> numbers;
+  for (size_t i = 0; i < meshes.size(); ++i) {
+    const GivenPart& given = given_.at(static_cast<size_t>(meshes[i].index));
+    const int64_t first = static_cast<int64_t>(i) << 32U;
+    for (int64_t node = 0; node < given.owned(meshes[i]); ++node) {
+      owners.push_back(ranks_->rank());
+      numbers.push_back(first + node);
+    }
+    owners.insert(owners.end(), given.ghost_owner.begin(), given.ghost_owner.end());
+    for (const int32_t number : given.ghost_number) numbers.push_back(first + number);
+  }
+  Part part = make_part(owners, ranks_->rank(), count_, sorted_edges(batch), numbers);
+  check_borders(*ranks_, part, numbers);
+  return part;
 }
 
 MeshParts::Known& MeshParts::known(std::span<const MeshView> meshes, const GraphBatch& whole,
@@ -129,12 +179,14 @@ MeshParts::Known& MeshParts::known(std::span<const MeshView> meshes, const Graph
   }
   std::vector<int32_t> owners;
   for (const MeshView& mesh : meshes) {
+    if (!given_.empty()) break;
     const std::vector<int32_t>& own = owners_of(mesh);
     owners.insert(owners.end(), own.begin(), own.end());
   }
+  Part part = given_.empty() ? make_part(owners, static_cast<int32_t>(number), count_, sorted_edges(whole))
+                             : given_part(meshes, whole);
   if (known_.size() >= kMostKnown + static_cast<size_t>(count_)) known_.pop_back();
-  known_.push_front({std::move(numbers), number,
-                     make_part(owners, static_cast<int32_t>(number), count_, sorted_edges(whole)), nullptr});
+  known_.push_front({std::move(numbers), number, std::move(part), nullptr});
   return known_.front();
 }
 

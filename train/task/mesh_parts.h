@@ -29,15 +29,28 @@ struct MeshCut {
 /// ConfigError for METIS in a build without it.
 MeshCut mesh_cut(const RanksConfig& config);
 
+/// A rank's part of a mesh that a host application has partitioned. The mesh's arrays are those of the part
+/// alone: the nodes that the rank owns, then its ghost nodes, and every edge of an owned node.
+struct GivenPart {
+  std::vector<int32_t> ghost_owner;   ///< [ghosts]: the rank
+  std::vector<int32_t> ghost_number;  ///< [ghosts]: of the node among those of its owner
+  int64_t owned(const MeshView& mesh) const { return mesh.nodes - static_cast<int64_t>(ghost_owner.size()); }
+};
+
 class MeshParts {
  public:
   /// A part for each rank. References outlive it.
   MeshParts(Runtime& runtime, MeshCut cut, Ranks& ranks);
+  /// The parts that a host application gives: given[i] of the mesh with index i. Batches hold this rank's
+  /// part alone, so part() and halo() are collective, of this rank's number, and predict() is not for these.
+  MeshParts(Runtime& runtime, std::vector<GivenPart> given, Ranks& ranks);
   /// This many parts, one after another in this process.
   MeshParts(Runtime& runtime, MeshCut cut, int64_t parts);
 
   int64_t count() const { return count_; }
   bool in_turn() const { return ranks_ == nullptr; }
+  /// Of a given part: the nodes of a mesh that this rank owns.
+  int64_t owned(const MeshView& mesh) const { return given_.at(static_cast<size_t>(mesh.index)).owned(mesh); }
   int64_t rank() const { return ranks_ != nullptr ? ranks_->rank() : 0; }
 
   /// One part of the disjoint union of these meshes, whose graph lies on the host.
@@ -59,9 +72,11 @@ class MeshParts {
   };
   Known& known(std::span<const MeshView> meshes, const GraphBatch& whole, int64_t number);
   const std::vector<int32_t>& owners_of(const MeshView& mesh);
+  Part given_part(std::span<const MeshView> meshes, const GraphBatch& batch);
 
   Runtime& runtime_;
   MeshCut cut_;
+  std::vector<GivenPart> given_;  // empty: meshes are cut here
   Ranks* ranks_ = nullptr;
   int64_t count_;
   std::list<Known> known_;                          // most recently used first

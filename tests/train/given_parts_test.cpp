@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+// A mesh that a solver has partitioned over ranks: training and prediction on the parts are those of the
+// whole mesh.
+#include <doctest/doctest.h>
+#include <meshgrad/engine/error.h>
+#include <meshgrad/engine/ranks/collectives.h>
+#include <meshgrad/engine/runtime.h>
+#include <meshgrad/train/embed/mesh_predictor.h>
+#include <meshgrad/train/embed/online_trainer.h>
+
+#include <fmt/format.h>
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+
+#include "simulated_ranks.h"
+#include "train/process.h"
+#include "train/small_run.h"
+
+namespace meshgrad::given_parts_test {
+namespace {
+
+using test::contains;
+
+/// A wave on a square, whose node n belongs to rank (n / 4) % ranks: stripes that touch in many places.
+struct Wave {
+  static constexpr int kRanks = 3;
+  test::SquareRecord record;
+  std::vector<int32_t> types;
+  explicit Wave(int side, int64_t frames, double phase)
+      : record(test::wave_record(side, frames, phase)),
+        types(record.node_type.begin(), record.node_type.end()) {}
+  int32_t nodes() const { return static_cast<int32_t>(types.size()); }
+  static int32_t owner(int32_t node) { return node / 4 % kRanks; }
+  std::span<const float> velocity(int64_t t) const {
+    const auto size = 2 * types.size();
+    return std::span(record.velocity).subspan(static_cast<size_t>(t) * size, size);
+  }
+  MeshArrays whole() const {
+    return {.positions = record.mesh_pos, .cells = record.cells, .nodes_per_cell = 3, .node_type = types};
+  }
+};
+
+/// What one rank's solver has of it: own nodes, ghosts in an order of its own, cells with an own node.
+struct Part {
+  std::vector<int32_t> nodes;  // of the whole mesh
+  int32_t owned = 0;
+  std::vector<float> positions;
+  std::vector<int32_t> cells, types, ghost_owner, ghost_number;
+
+  Part(const Wave& wave, int rank) {
+    std::vector<int32_t> local(wave.types.size(), -1), counts(Wave::kRanks), number;
+    for (int32_t node = 0; node < wave.nodes(); ++node)
+      number.push_back(counts[static_cast<size_t>(Wave::owner(node))]++);
+    const auto add = [&](int32_t node) {
+      int32_t& at = local[static_cast<size_t>(node)];
+      if (at >= 0) return;
+      at = static_cast<int32_t>(nodes.size());
+      nodes.push_back(node);
+    };
+    for (int32_t node = 0; node < wave.nodes(); ++node)
+      if (Wave::owner(node) == rank) add(node);
+    owned = static_cast<int32_t>(nodes.size());
+    const std::vector<int32_t>& all = wave.record.cells;
+    for (size_t cell = all.size(); cell >= 3; cell -= 3) {  // ghosts come in the reverse order
+      const auto corners = std::span(all).subspan(cell - 3, 3);
+      if (std::ranges::none_of(corners, [&](int32_t node) { return Wave::owner(node) == rank; })) continue;
+      for (const int32_t node : corners) {
+        add(node);
+        cells.push_back(local[static_cast<size_t>(node)]);
+      }
+    }
+    for (const int32_t node : nodes) {
+      const auto at = static_cast<size_t>(node);
+      positions.insert(positions.end(), {wave.record.mesh_pos[2 * at], wave.record.mesh_pos[2 * at + 1]});
+      types.push_back(wave.types[at]);
+      if (static_cast<int32_t>(types.size()) <= owned) continue;
+      ghost_owner.push_back(Wave::owner(node));
+      ghost_number.push_back(number[at]);
+    }
+  }
+  MeshArrays arrays() const {
+    return {.positions = positions,
+            .cells = cells,
+            .nodes_per_cell = 3,
+            .node_type = types,
+            .in_parts = true,
+            .ghost_owner = ghost_owner,
+            .ghost_number = ghost_number};
+  }
+  /// Rows of its nodes; those of ghosts have no meaning.
+  std::vector<float> rows(std::span<const float> whole) const {
+    std::vector<float> values;
+    for (const int32_t node : nodes) {
+      const bool ghost = static_cast<int32_t>(values.size()) >= 2 * owned;
+      for (size_t c = 0; c < 2; ++c)
+        values.push_back(ghost ? -1e3f : whole[2 * static_cast<size_t>(node) + c]);
+    }
+    return values;
+  }
+};
+
+Config parts_config() {
+  Config config;
+  config.run.seed = 5;
+  config.model.width = 16;
+  config.model.blocks = 2;
+  config.train.batch = 2;
+  config.train.noise = 0;
+  config.optimizer.lr = 2e-3;
+  return config;
+}
+
+OnlineOptions parts_options() {
+  return {.fields = {{.name = "velocity", .components = 2}}, .capacity = 8, .held_out_every = 4};
+}
+
+struct Learned {
+  double loss = 0, held_out = 0;
+};
+
+/// Frames on two meshes, and steps after each.
+Learned learn(OnlineTrainer& trainer, std::span<const Wave> waves,
+              const std::function<MeshArrays(size_t)>& mesh,
+              const std::function<std::vector<float>(size_t, int64_t)>& velocity) {
+  Learned learned;
+  for (size_t i = 0; i < waves.size(); ++i) {
+    trainer.set_mesh(mesh(i));
+    for (int64_t t = 0; t < 5; ++t) {
+      trainer.set_field("velocity", velocity(i, t));
+      trainer.append();
+    }
+    learned.loss = trainer.train(4).loss;
+  }
+  learned.held_out = trainer.held_out_loss();
+  return learned;
+}
+
+Learned learn_whole(OnlineTrainer& trainer, std::span<const Wave> waves) {
+  return learn(
+      trainer, waves, [&](size_t i) { return waves[i].whole(); },
+      [&](size_t i, int64_t t) {
+        const std::span<const float> all = waves[i].velocity(t);
+        return std::vector<float>(all.begin(), all.end());
+      });
+}
+
+Learned learn_parts(OnlineTrainer& trainer, std::span<const Wave> waves, int rank) {
+  std::vector<Part> parts;
+  for (const Wave& wave : waves) parts.emplace_back(wave, rank);
+  return learn(
+      trainer, waves, [&](size_t i) { return parts[i].arrays(); },
+      [&](size_t i, int64_t t) { return parts[i].rows(waves[i].velocity(t)); });
+}
+
+/// What the model of a file predicts on the whole mesh.
+std::vector<float> predicted(Runtime& runtime, const std::string& file, const Wave& wave) {
+  MeshPredictor predictor(runtime, file);
+  predictor.set_mesh(wave.whole());
+  predictor.set_field("velocity", wave.velocity(0));
+  predictor.predict(3);
+  std::vector<float> values(2 * wave.types.size());
+  predictor.get_field("velocity", values);
+  return values;
+}
+
+/// The same on parts.
+std::vector<float> predicted(Runtime& runtime, const std::string& file, const Wave& wave, const Part& part,
+                             Ranks& ranks) {
+  MeshPredictor predictor(runtime, file, &ranks);
+  predictor.set_meshes(std::vector{part.arrays(), part.arrays()});
+  for (int64_t mesh = 0; mesh < 2; ++mesh) predictor.set_field("velocity", part.rows(wave.velocity(0)), mesh);
+  predictor.predict(2);
+  predictor.predict();
+  std::vector<float> values(2 * part.nodes.size());
+  predictor.get_field("velocity", values, 1);
+  return values;
+}
+
+double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double largest = a.size() == b.size() ? 0 : 1e9;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+    largest = std::max(largest, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
+  return largest;
+}
+
+TEST_CASE("training on parts is training on the whole mesh, also after a restart") {
+  const test::ScratchDirectory scratch;
+  for (const Prediction predict : {Prediction::change, Prediction::second_change}) {
+    Config config = parts_config();
+    config.data.predict = predict;
+    const std::vector<Wave> waves{Wave(6, 5, 0.3), Wave(7, 5, 1.1)}, later{Wave(6, 5, 0.9)};
+    Runtime runtime({.threads = 1});
+    OnlineTrainer whole(runtime, config, parts_options());
+    const Learned expected = learn_whole(whole, waves);
+    const Learned expected_later = learn_whole(whole, later);
+    CHECK(whole.steps() == 12);
+    test::on_ranks(Wave::kRanks, [&](Ranks& ranks) {
+      const std::string file = scratch.path / fmt::format("parts{}.safetensors", ranks.rank());
+      Runtime own({.threads = 1});
+      const auto check = [&](const Learned& got, const Learned& wanted) {
+        const auto differs = [](double a, double b) { return !(std::abs(a - b) <= 1e-5 * std::abs(b)); };
+        if (differs(got.loss, wanted.loss) || differs(got.held_out, wanted.held_out)) {
+          throw std::runtime_error(fmt::format("loss {} and {}, held out {} and {}", got.loss, wanted.loss,
+                                               got.held_out, wanted.held_out));
+        }
+      };
+      OnlineTrainer trainer(own, config, parts_options(), &ranks);
+      check(learn_parts(trainer, waves, ranks.rank()), expected);
+      trainer.save(file);
+      const Learned straight = learn_parts(trainer, later, ranks.rank());
+      check(straight, expected_later);
+      OnlineTrainer resumed(own, file, &ranks);
+      const Learned again = learn_parts(resumed, later, ranks.rank());
+      if (again.loss != straight.loss || again.held_out != straight.held_out)
+        throw std::runtime_error("another result after a restart");
+    });
+  }
+}
+
+TEST_CASE("prediction on parts is that on the whole mesh, and fills the ghosts' rows") {
+  const test::ScratchDirectory scratch;
+  const std::string file = scratch.path / "whole.safetensors";
+  const std::vector<Wave> waves{Wave(7, 5, 0.3)};
+  Runtime runtime({.threads = 1});
+  OnlineTrainer trainer(runtime, parts_config(), parts_options());
+  learn_whole(trainer, waves);
+  trainer.save(file);
+  const std::vector<float> expected = predicted(runtime, file, waves.front());
+  std::array<double, Wave::kRanks> differences{};
+  test::on_ranks(Wave::kRanks, [&](Ranks& ranks) {
+    Runtime own({.threads = 1});
+    const Part part(waves.front(), ranks.rank());
+    if (part.ghost_owner.empty()) throw std::runtime_error("no ghosts");
+    std::vector<float> there;
+    for (const int32_t node : part.nodes)
+      for (size_t c = 0; c < 2; ++c) there.push_back(expected[2 * static_cast<size_t>(node) + c]);
+    differences[static_cast<size_t>(ranks.rank())] =
+        largest_difference(predicted(own, file, waves.front(), part, ranks), there);
+  });
+  for (const double difference : differences) CHECK(difference <= 1e-5);
+}
+
+TEST_CASE("parts that do not fit together are refused on every rank, with the reason on one") {
+  const Wave wave(6, 5, 0.3);
+  const auto errors = [&](const std::function<void(Part&, int)>& spoil) {
+    std::vector<std::string> texts(Wave::kRanks);
+    test::on_ranks(Wave::kRanks, [&](Ranks& ranks) {
+      Runtime runtime({.threads = 1});
+      OnlineTrainer trainer(runtime, parts_config(), parts_options(), &ranks);
+      Part part(wave, ranks.rank());
+      spoil(part, ranks.rank());
+      texts[static_cast<size_t>(ranks.rank())] = test::message_of([&] {
+        trainer.set_mesh(part.arrays());
+        for (int64_t t = 0; t < 3; ++t) {
+          trainer.set_field("velocity", part.rows(wave.velocity(t)));
+          trainer.append();
+        }
+      });
+      barrier(ranks, "end");  // each has its own error
+    });
+    return texts;
+  };
+  const auto refused = [&](const std::string& text, const std::function<void(Part&, int)>& spoil) {
+    const std::vector<std::string> all = errors(spoil);
+    CAPTURE(all);
+    for (const std::string& ending : all)
+      CHECK((contains(ending, "mesh in parts") || contains(ending, text)));
+    CHECK(std::ranges::any_of(all, [&](const std::string& ending) { return contains(ending, text); }));
+  };
+  for (const std::string& text : errors([](Part&, int) {})) CHECK(text.empty());
+  refused("owner of ghost 0] needed another rank among 0 .. 2, got 1", [](Part& part, int rank) {
+    if (rank == 1) part.ghost_owner.front() = 1;
+  });
+  refused("nodes that rank 0 owns, got number 99", [](Part& part, int rank) {
+    const auto ghost = std::ranges::find(part.ghost_owner, 0);
+    if (rank == 2) part.ghost_number[static_cast<size_t>(ghost - part.ghost_owner.begin())] = 99;
+  });
+  refused("that edges of rank 0 make neighbours of rank 1", [](Part& part, int rank) {
+    if (rank == 1) part.cells.resize(part.cells.size() - 6);
+  });
+  refused("[OnlineTrainer: node_type] needed one number a node", [](Part& part, int rank) {
+    if (rank == 2) part.types.pop_back();
+  });
+
+  Runtime runtime({.threads = 1});
+  OnlineTrainer trainer(runtime, parts_config(), parts_options());
+  trainer.set_mesh(wave.whole());
+  MeshArrays alone = wave.whole();
+  alone.in_parts = true;
+  CHECK(contains(test::message_of([&] { trainer.set_mesh(alone); }), "all in parts, or all whole"));
+}
+
+}  // namespace
+}  // namespace meshgrad::given_parts_test

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/error.h>
+#include <meshgrad/engine/ranks/collectives.h>
+#include <meshgrad/train/embed/ghost_rows.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+
+namespace meshgrad {
+namespace {
+
+constexpr const char* kOperation = "rows of ghost nodes";
+
+void check_ghosts(const Ranks& ranks, const GivenPart& part) {
+  for (size_t i = 0; i < part.ghost_owner.size(); ++i) {
+    const int32_t owner = part.ghost_owner[i];
+    if (owner >= 0 && owner < ranks.size() && owner != ranks.rank()) continue;
+    throw data_error(fmt::format("mesh in parts: owner of ghost {}", i),
+                     fmt::format("another rank among 0 .. {}", ranks.size() - 1), fmt::format("{}", owner),
+                     "give the rank that has the node as its own");
+  }
+}
+
+}  // namespace
+
+GivenPart given_part(const MeshArrays& mesh, int dim) {
+  if (mesh.ghost_owner.size() != mesh.ghost_number.size()) {
+    throw invalid_argument("mesh: ghost_number", fmt::format("{}, as ghost_owner", mesh.ghost_owner.size()),
+                           fmt::format("{}", mesh.ghost_number.size()));
+  }
+  if (mesh.ghost_owner.size() * static_cast<size_t>(dim) > mesh.positions.size()) {
+    throw invalid_argument("mesh: ghost_owner", "as many ghosts as the last nodes of the mesh, or fewer",
+                           fmt::format("{}", mesh.ghost_owner.size()));
+  }
+  return {{mesh.ghost_owner.begin(), mesh.ghost_owner.end()},
+          {mesh.ghost_number.begin(), mesh.ghost_number.end()}};
+}
+
+void on_all_ranks(Ranks& ranks, const std::function<void()>& body) {
+  std::exception_ptr error;
+  try {
+    body();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  if (!agree(ranks, error != nullptr, "mesh in parts")) return;
+  if (error != nullptr) std::rethrow_exception(error);
+  throw data_error("mesh in parts", "a part on each rank", "one that another rank refused",
+                   "see the error of that rank");
+}
+
+GhostRows::GhostRows(Ranks& ranks, int64_t owned, const GivenPart& part)
+    : owned_(owned), ghosts_(static_cast<size_t>(ranks.size())) {
+  std::vector<std::vector<int64_t>> wanted(ghosts_.size());
+  on_all_ranks(ranks, [&] {
+    check_ghosts(ranks, part);
+    for (size_t i = 0; i < part.ghost_owner.size(); ++i) {
+      const auto owner = static_cast<size_t>(part.ghost_owner[i]);
+      wanted[owner].push_back(part.ghost_number[i]);
+      ghosts_[owner].push_back(owned_ + static_cast<int64_t>(i));
+    }
+  });
+  sent_ = exchange_lists(ranks, wanted, kOperation);
+  on_all_ranks(ranks, [&] {
+    for (size_t rank = 0; rank < sent_.size(); ++rank) {
+      const auto outside =
+          std::ranges::find_if(sent_[rank], [&](int64_t number) { return number < 0 || number >= owned_; });
+      if (outside == sent_[rank].end()) continue;
+      throw data_error(fmt::format("mesh in parts: ghost of rank {}", rank),
+                       fmt::format("one of the {} nodes that rank {} owns", owned_, ranks.rank()),
+                       fmt::format("number {}", *outside),
+                       "a ghost's number is its row among the nodes of its owner");
+    }
+  });
+}
+
+void GhostRows::fill(Ranks& ranks, std::span<float> values, size_t width) const {
+  std::vector<std::vector<float>> outgoing(sent_.size()), incoming(sent_.size());
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  for (size_t rank = 0; rank < sent_.size(); ++rank) {
+    for (const int64_t node : sent_[rank]) {
+      const auto row = values.subspan(static_cast<size_t>(node) * width, width);
+      outgoing[rank].insert(outgoing[rank].end(), row.begin(), row.end());
+    }
+    incoming[rank].resize(ghosts_[rank].size() * width);
+    const int other = static_cast<int>(rank);
+    if (!outgoing[rank].empty()) sends.push_back({other, std::as_bytes(std::span(outgoing[rank]))});
+    if (!incoming[rank].empty())
+      receives.push_back({other, std::as_writable_bytes(std::span(incoming[rank]))});
+  }
+  ranks.exchange(sends, receives, kOperation);
+  for (size_t rank = 0; rank < ghosts_.size(); ++rank) {
+    for (size_t i = 0; i < ghosts_[rank].size(); ++i) {
+      std::copy_n(
+          incoming[rank].begin() + static_cast<std::ptrdiff_t>(i * width), width,
+          values.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(ghosts_[rank][i]) * width));
+    }
+  }
+}
+
+}  // namespace meshgrad

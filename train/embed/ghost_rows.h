@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// A mesh that a solver has partitioned over ranks: each has its own nodes, and then its ghost nodes.
+#pragma once
+#include <meshgrad/engine/ranks/ranks.h>
+#include <meshgrad/train/embed/arrays.h>
+#include <meshgrad/train/task/mesh_parts.h>
+
+#include <functional>
+#include <span>
+#include <vector>
+
+namespace meshgrad {
+
+/// The ghosts of a mesh in parts. Throws InvalidArgument for lists of different lengths and more ghosts than
+/// nodes.
+GivenPart given_part(const MeshArrays& mesh, int dim);
+
+/// Calls `body`, which is no collective call, on each rank. Where it throws on one, the others throw
+/// DataError.
+void on_all_ranks(Ranks& ranks, const std::function<void()>& body);
+
+/// Copies rows of nodes to the ranks on which they are ghosts.
+class GhostRows {
+ public:
+  /// `owned` nodes stand before the ghosts. Throws DataError on all ranks when a ghost's owner or number does
+  /// not exist. Collective.
+  GhostRows(Ranks& ranks, int64_t owned, const GivenPart& part);
+  /// Fills the ghosts' rows of `values` [owned + ghosts, width] from their owners'. Collective.
+  void fill(Ranks& ranks, std::span<float> values, size_t width) const;
+
+ private:
+  int64_t owned_;
+  std::vector<std::vector<int64_t>> sent_;    // by rank: own nodes that it needs
+  std::vector<std::vector<int64_t>> ghosts_;  // by rank: ghost nodes that it owns, in the order of its list
+};
+
+}  // namespace meshgrad
