@@ -128,6 +128,22 @@ if(library)
     run(${cc} ${flags} -std=c99 ${SOURCE}/../../examples/c/predict.c -o ${work}/predict ${words} -lm -Wl,-rpath,${libraries})
     run(${work}/predict ${work}/heat.safetensors)
   endif()
+
+  # The Debian package, unpacked and used where it lies.
+  find_program(cpack cpack)
+  find_program(dpkg_deb dpkg-deb)
+  if(cpack AND dpkg_deb AND cc AND NOT FLAGS)
+    run(${cpack} -G DEB --config ${BUILD}/CPackConfig.cmake -B ${work}/deb)
+    file(GLOB packages ${work}/deb/*.deb)
+    run(${dpkg_deb} --info ${packages})
+    run(${dpkg_deb} -x ${packages} ${work}/unpacked)
+    file(GLOB libraries ${work}/unpacked/usr/lib ${work}/unpacked/usr/lib/*-linux-gnu)
+    list(TRANSFORM libraries PREPEND -L OUTPUT_VARIABLE search)
+    list(TRANSFORM libraries PREPEND -Wl,-rpath, OUTPUT_VARIABLE paths)
+    run(${cc} -std=c99 ${SOURCE}/../../examples/c/predict.c -o ${work}/packaged -I${work}/unpacked/usr/include
+      ${search} ${paths} -lmeshgrad -lm)
+    run(${work}/packaged ${work}/heat.safetensors)
+  endif()
 endif()
 
 # What it takes on the disk.
