@@ -54,15 +54,21 @@ if(MESHGRAD_SANITIZE MATCHES "address")
   target_compile_options(meshgrad_train PRIVATE -O0)
 endif()
 
+# Headers are half of what most kernels' sources cost, but a fused one may take half a minute by itself.
+file(GLOB kernel_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu)
+meshgrad_kernel_units(kernel_units 4 ${kernel_sources})
+file(GLOB kernel_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/fused/*.cu)
+meshgrad_kernel_units(fused_units 2 ${kernel_sources})
+list(APPEND kernel_units ${fused_units})
 if(MESHGRAD_HAVE_CUDA)
   file(GLOB_RECURSE gpu_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/engine/*_cuda.cpp
-    ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cpp)
+    ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cpp)
   list(FILTER gpu_sources EXCLUDE REGEX "_none\\.cpp$")
   if(NOT MESHGRAD_HAVE_NCCL)
     list(FILTER gpu_sources EXCLUDE REGEX "/device_ranks_cuda\\.cpp$")
     list(APPEND gpu_sources ${PROJECT_SOURCE_DIR}/engine/ranks/device_ranks_none.cpp)
   endif()
-  meshgrad_gpu_side(cuda ${gpu_sources})
+  meshgrad_gpu_side(cuda ${gpu_sources} ${kernel_units})
   # Kernels call the host's constexpr functions: std::bit_cast, size_of, name_of.
   target_compile_options(meshgrad_gpu_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>)
   if(MESHGRAD_WERROR)  # for the test of what the kernels take, which reads the cubins in the objects
@@ -77,11 +83,10 @@ if(MESHGRAD_HAVE_CUDA)
   set(gpu_side cuda)
 else()
   # The kernels' sources as C++: memory plans for a GPU run their host code, and the optimiser drops the rest.
-  file(GLOB_RECURSE kernel_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu)
-  set_source_files_properties(${kernel_sources} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-O1;-g0;-Wno-unknown-pragmas")
+  set_source_files_properties(${kernel_units} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-O1;-g0;-Wno-unknown-pragmas")
   file(GLOB_RECURSE gpu_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/engine/*_none.cpp
     ${PROJECT_SOURCE_DIR}/kernels/*_none.cpp)
-  meshgrad_gpu_side(none ${gpu_sources} ${kernel_sources} ${PROJECT_SOURCE_DIR}/kernels/cuda/tables.cpp)
+  meshgrad_gpu_side(none ${gpu_sources} ${kernel_units} ${PROJECT_SOURCE_DIR}/kernels/cuda/tables.cpp)
   target_compile_definitions(meshgrad_gpu_none PRIVATE MESHGRAD_PLAN_ONLY)
   set(gpu_packages "")
   set(gpu_side none)

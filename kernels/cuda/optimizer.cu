@@ -8,8 +8,8 @@
 namespace meshgrad::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kBlocksPerSm = 8;
+constexpr int kUpdateThreads = 256;
+constexpr int kUpdateBlocksPerSm = 8;
 
 struct NoteArgs {
   StepState* state;
@@ -117,8 +117,9 @@ void update(const OptimizerUpdate& args, const Stream& stream) {
                                .second_moment = pointer(args.second_moment),
                                .average = pointer(args.average),
                                .storage = args.storage.defined() ? args.storage.raw() : nullptr};
-  const LaunchShape shape{.blocks = persistent_blocks(stream, kernel_args.elements, kThreads, kBlocksPerSm),
-                          .threads = kThreads};
+  const LaunchShape shape{
+      .blocks = persistent_blocks(stream, kernel_args.elements, kUpdateThreads, kUpdateBlocksPerSm),
+      .threads = kUpdateThreads};
   dispatch_gpu_storage(args.storage.defined() ? args.storage.dtype() : DType::f32, [&]<class T>() {
     launch("optimizer.update", update_kernel<T>, shape, stream, kernel_args);
   });

@@ -8,17 +8,17 @@
 namespace meshgrad::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kReductionThreads = 256;
 constexpr int64_t kRowsPerBlock = 2048;      // a slab of the loss; constants, so that sums do not depend
 constexpr int64_t kElementsPerBlock = 8192;  // on the number of multiprocessors
-constexpr int kBlocksPerSm = 8;
+constexpr int kReductionBlocksPerSm = 8;
 
-/// Sum over the block's threads, in all of them, by a tree in shared memory; `sums` is [kThreads].
+/// Sum over the block's threads, in all of them, by a tree in shared memory; `sums` is [kReductionThreads].
 __device__ inline double block_sum(double* sums, double x) {
   const auto thread = static_cast<int>(threadIdx.x);
   sums[thread] = x;
   __syncthreads();
-  for (int half = kThreads / 2; half > 0; half /= 2) {
+  for (int half = kReductionThreads / 2; half > 0; half /= 2) {
     if (thread < half) sums[thread] += sums[thread + half];
     __syncthreads();
   }
@@ -38,10 +38,10 @@ struct FinishArgs {
   int32_t* non_finite;  // or null: set where first's total is not finite
 };
 __global__ void finish_kernel(FinishArgs args) {
-  MESHGRAD_SHARED(double, sums, kThreads);
+  MESHGRAD_SHARED(double, sums, kReductionThreads);
   double first = 0.0;
   double second = 0.0;
-  for (int64_t slab = threadIdx.x; slab < args.slabs; slab += kThreads) {
+  for (int64_t slab = threadIdx.x; slab < args.slabs; slab += kReductionThreads) {
     first += args.first[slab];
     if (args.second != nullptr) second += args.second[slab];
   }
@@ -73,14 +73,14 @@ struct LossArgs {
 /// rows, since predictions have few columns.
 template <class T>
 __global__ void loss_kernel(LossArgs args) {
-  MESHGRAD_SHARED(double, sums, kThreads);
+  MESHGRAD_SHARED(double, sums, kReductionThreads);
   const int64_t rows = real_rows(args.rows);
   const int64_t begin = int64_t{blockIdx.x} * kRowsPerBlock;
   const int64_t end = min(begin + kRowsPerBlock, rows);
   const T* prediction = static_cast<const T*>(args.prediction);
   double sum = 0.0;
   double weight = 0.0;
-  for (int64_t row = begin + threadIdx.x; row < end; row += kThreads) {
+  for (int64_t row = begin + threadIdx.x; row < end; row += kReductionThreads) {
     if (args.mask[row] == 0) continue;
     weight += 1.0;
     for (int64_t i = row * args.width; i < (row + 1) * args.width; ++i) {
@@ -129,12 +129,12 @@ struct SquareArgs {
 };
 template <class T>
 __global__ void squares_kernel(SquareArgs args) {
-  MESHGRAD_SHARED(double, sums, kThreads);
+  MESHGRAD_SHARED(double, sums, kReductionThreads);
   const int64_t begin = int64_t{blockIdx.x} * kElementsPerBlock;
   const int64_t end = min(begin + kElementsPerBlock, args.elements);
   const T* x = static_cast<const T*>(args.x);
   double sum = 0.0;
-  for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
+  for (int64_t i = begin + threadIdx.x; i < end; i += kReductionThreads) {
     const auto value = static_cast<double>(to_float(x[i]));
     sum += value * value;
   }
@@ -152,11 +152,11 @@ void masked_loss_forward(const MaskedLossForward& args, Runtime& runtime, const 
   const Tensor weights = slab_sums(runtime, slabs);
   dispatch_gpu_storage(args.prediction.dtype(), [&]<class T>() {
     launch(
-        "masked_loss.forward", loss_kernel<T>, {.blocks = slabs, .threads = kThreads}, stream,
+        "masked_loss.forward", loss_kernel<T>, {.blocks = slabs, .threads = kReductionThreads}, stream,
         LossArgs{args.rows, args.prediction.width(), args.prediction.raw(), args.target.data_or_null<float>(),
                  args.mask.data<uint8_t>(), sums.data<double>(), weights.data<double>()});
   });
-  launch("masked_loss.finish", finish_kernel, {.blocks = 1, .threads = kThreads}, stream,
+  launch("masked_loss.finish", finish_kernel, {.blocks = 1, .threads = kReductionThreads}, stream,
          FinishArgs{.first = sums.data<double>(),
                     .second = weights.data<double>(),
                     .slabs = slabs,
@@ -170,7 +170,8 @@ void masked_loss_backward(const MaskedLossBackward& args, const Stream& stream) 
   const int64_t elements = args.rows.capacity * args.prediction.width();
   dispatch_gpu_storage(args.prediction.dtype(), [&]<class T>() {
     launch("masked_loss.backward", loss_gradient_kernel<T>,
-           {.blocks = persistent_blocks(stream, elements, kThreads, kBlocksPerSm), .threads = kThreads},
+           {.blocks = persistent_blocks(stream, elements, kReductionThreads, kReductionBlocksPerSm),
+            .threads = kReductionThreads},
            stream,
            LossGradientArgs{args.rows, args.prediction.width(), args.prediction.raw(),
                             args.target.data_or_null<float>(), args.mask.data<uint8_t>(),
@@ -182,10 +183,10 @@ void sum_of_squares(const SumOfSquares& args, Runtime& runtime, const Stream& st
   const int64_t slabs = blocks_for(args.x.elements(), kElementsPerBlock);
   const Tensor sums = slab_sums(runtime, slabs);
   dispatch_gpu_storage(args.x.dtype(), [&]<class T>() {
-    launch("sum_of_squares", squares_kernel<T>, {.blocks = slabs, .threads = kThreads}, stream,
+    launch("sum_of_squares", squares_kernel<T>, {.blocks = slabs, .threads = kReductionThreads}, stream,
            SquareArgs{args.x.elements(), args.x.raw(), sums.data<double>()});
   });
-  launch("sum_of_squares.finish", finish_kernel, {.blocks = 1, .threads = kThreads}, stream,
+  launch("sum_of_squares.finish", finish_kernel, {.blocks = 1, .threads = kReductionThreads}, stream,
          FinishArgs{.first = sums.data<double>(),
                     .second = nullptr,
                     .slabs = slabs,

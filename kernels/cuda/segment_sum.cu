@@ -8,7 +8,7 @@
 namespace meshgrad::cuda {
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kSegmentThreads = 128;
 /// Longer segments are summed by a whole block, in slabs of kSlab items whose sums are added in order. Both
 /// numbers fix the order of a sum and so its bits; neither depends on the device.
 constexpr int kLongSegment = 512;
@@ -65,12 +65,12 @@ __device__ void write_sum(const SumArgs<T>& args, int64_t segment, int column, f
 }
 
 /// One long segment by the whole block, kSlab items per group and round: each group sums its slab, then the
-/// first group adds the slabs' sums in order. `slabs` is [kThreads, kElements], one row per thread.
+/// first group adds the slabs' sums in order. `slabs` is [kSegmentThreads, kElements], one row per thread.
 template <class T, int kElements>
 __device__ void sum_long(const SumArgs<T>& args, int64_t segment, float (*slabs)[kElements]) {
   const int lane = static_cast<int>(threadIdx.x) % args.lanes;
   const int group = static_cast<int>(threadIdx.x) / args.lanes;
-  const int groups = kThreads / args.lanes;
+  const int groups = kSegmentThreads / args.lanes;
   const int64_t begin = args.offsets[segment], end = args.offsets[segment + 1];
   for (int first = 0; first < args.width; first += args.lanes * kElements) {
     const int column = first + lane * kElements;
@@ -98,11 +98,11 @@ __device__ void sum_long(const SumArgs<T>& args, int64_t segment, float (*slabs)
 /// Short segments first, one per group; then the block comes together for the long ones among its segments.
 template <class T, int kElements>
 __global__ void segment_sum_kernel(SumArgs<T> args) {
-  MESHGRAD_SHARED(float, slabs, kThreads* kElements);
+  MESHGRAD_SHARED(float, slabs, kSegmentThreads* kElements);
   const int64_t segments = real_rows(args.segments);
   const int lane = static_cast<int>(threadIdx.x) % args.lanes;
   const int group = static_cast<int>(threadIdx.x) / args.lanes;
-  const int groups = kThreads / args.lanes;
+  const int groups = kSegmentThreads / args.lanes;
   const int64_t step = int64_t{gridDim.x} * groups;
   int has_long = 0;
   for (int64_t segment = int64_t{blockIdx.x} * groups + group; segment < segments; segment += step) {
@@ -144,7 +144,7 @@ __global__ void gather_kernel(GatherArgs<T> args) {
   const int64_t rows = real_rows(args.rows);
   const int lane = static_cast<int>(threadIdx.x) % args.lanes;
   const int group = static_cast<int>(threadIdx.x) / args.lanes;
-  const int groups = kThreads / args.lanes;
+  const int groups = kSegmentThreads / args.lanes;
   for (int64_t row = int64_t{blockIdx.x} * groups + group; row < rows; row += int64_t{gridDim.x} * groups) {
     const int64_t from = args.index != nullptr ? int64_t{args.index[row]} : row;
     for (int column = lane * kElements; column < args.width; column += args.lanes * kElements) {
@@ -160,7 +160,7 @@ void dispatch_width(int64_t rows, int64_t width, bool vectors, const Stream& str
   const auto call = [&]<int kElements>() {
     const int lanes = lanes_of(width, kElements);
     body.template operator()<kElements>(
-        lanes, LaunchShape{persistent_blocks(stream, rows, kThreads / lanes, 16), kThreads, 0});
+        lanes, LaunchShape{persistent_blocks(stream, rows, kSegmentThreads / lanes, 16), kSegmentThreads, 0});
   };
   if (vectors) {
     call.template operator()<Vector<T>::kSize>();

@@ -7,8 +7,8 @@
 namespace meshgrad::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kBlocksPerSm = 8;
+constexpr int kStateThreads = 256;
+constexpr int kStateBlocksPerSm = 8;
 
 /// Calls body(row, i) for every element of this thread in rows of `width`.
 template <class Body>
@@ -120,7 +120,8 @@ __global__ void add_columns_gradient_kernel(ShiftGradientArgs<T> args) {
 }
 
 LaunchShape shape_for(const Stream& stream, int64_t elements) {
-  return {.blocks = persistent_blocks(stream, elements, kThreads, kBlocksPerSm), .threads = kThreads};
+  return {.blocks = persistent_blocks(stream, elements, kStateThreads, kStateBlocksPerSm),
+          .threads = kStateThreads};
 }
 
 void accumulate_error_forward(const AccumulateErrorForward& args, const Stream& stream) {

@@ -45,12 +45,13 @@ __device__ inline int chunk_words(int even, int odd, int row_swizzle) {
   return 4 * ((even % 8) ^ (odd ^ row_swizzle)) + 4 * (even / 8 * 8);
 }
 
-/// Eight values of a row of the matrix in memory, as four pairs; zeros in the padding, which only narrow
-/// matrices have.
-template <bool narrow, class T>
+/// Eight values of a row of the matrix in memory, as four pairs; zeros in the padding. `few_rows`: the matrix
+/// may have fewer rows than are read; `few_columns`: so with columns.
+template <bool few_rows, bool few_columns, class T>
 __device__ Vector<uint32_t> read_weight(const WeightMatrix<T>& matrix, int row, int column) {
-  if constexpr (narrow) {
-    if (row >= matrix.rows || column >= matrix.columns) return {};
+  if (few_rows && row >= matrix.rows) return {};
+  if constexpr (few_columns) {
+    if (column >= matrix.columns) return {};
     if (matrix.columns % 8 != 0) return load_narrow_pairs(matrix.data, matrix.columns, row, column);
   }
   return load_pairs(matrix.data, matrix.columns, row, column);
@@ -175,7 +176,8 @@ class ResidentWeights {
     for (int i = static_cast<int>(threadIdx.x); i < vectors; i += kFusedThreads) {
       const int row = i / (C / 8);
       const int column = 8 * (i % (C / 8));
-      place_weight<C>(shared_ + set_.first_word[matrix], row, column, read_weight<narrow>(from, row, column));
+      place_weight<C>(shared_ + set_.first_word[matrix], row, column,
+                      read_weight<narrow, narrow>(from, row, column));
     }
   }
   const WeightSet<T>& set_;
@@ -228,7 +230,7 @@ class StreamedWeights {
     for (int k = 0; k < kVectors; ++k) {
       const int i = k * kFusedThreads + thread;
       prefetched_[k] =
-          read_weight<narrow>(set_.matrices[matrix], 32 * group + i / (C / 8), 8 * (i % (C / 8)));
+          read_weight<narrow, C != W>(set_.matrices[matrix], 32 * group + i / (C / 8), 8 * (i % (C / 8)));
     }
   }
   template <int C>
