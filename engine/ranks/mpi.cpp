@@ -52,6 +52,8 @@ ConfigError launcher_error(const Launcher& launcher, std::string_view got, std::
 
 #ifndef MESHGRAD_HAVE_MPI
 
+bool mpi_built() { return false; }
+
 Ranks launched_ranks(const RanksOptions& options) {
   const std::optional<Launcher> launcher = found_launcher();
   if (!launcher) return Ranks();
@@ -67,6 +69,8 @@ Ranks ranks_of_communicator(int, const RanksOptions&) {
 }
 
 #else
+
+bool mpi_built() { return true; }
 
 namespace {
 

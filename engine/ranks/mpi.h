@@ -19,6 +19,9 @@ struct Launcher {
 /// others.
 std::optional<Launcher> found_launcher();
 
+/// Whether this build has MPI.
+bool mpi_built();
+
 /// The ranks that the launcher started, or a single one without a launcher: MPI is then not touched. With MPI
 /// it calls MPI_Init_thread, and Ranks::finish calls MPI_Finalize; of WORLD_SIZE, which torchrun sets, ranks
 /// are connected by TCP (tcp.h), whose errors it throws. Throws ConfigError when MPI does not know of its

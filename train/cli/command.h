@@ -71,6 +71,7 @@ void add_info(CommandLine& line);
 void add_memory(CommandLine& line);
 void add_plan(CommandLine& line);
 void add_report(CommandLine& line);
+void add_doctor(CommandLine& line);
 void add_verify(CommandLine& line);
 
 }  // namespace meshgrad::cli

@@ -135,6 +135,11 @@ class Notes {
  public:
   Notes(const std::string& dir, bool quiet, Progress& progress)
       : quiet_(quiet), progress_(progress), path_(std::filesystem::path(dir) / "log.txt") {}
+  /// The error that ends the run, for who looks into its folder. One of usage may be about another run's.
+  void log_error(const Error& error) {
+    if (error.kind() == ErrorKind::config || error.kind() == ErrorKind::invalid_argument) return;
+    log(std::string("error: ") + error.what() + "\n");
+  }
   void operator()(const std::string& text) {
     log(text + "\n");
     if (quiet_) return;
@@ -259,7 +264,14 @@ int run_rank(const TrainCommand& command, const GlobalOptions& globals, const Co
                        .memory_peak = static_cast<uint64_t>(p.memory_peak)});
     }
   };
-  const TrainResult result = train(runtime, config, options);
+  const TrainResult result = [&] {
+    try {
+      return train(runtime, config, options);
+    } catch (const Error& error) {
+      if (ranks.first()) notes.log_error(error);
+      throw;
+    }
+  }();
   if (start_seconds > 0.0) start_seconds = std::max(0.0, start_seconds - result.first_step_seconds);
   progress.finish();
   if (ranks.first()) report(command, config, result, start_seconds, notes);

@@ -21,4 +21,7 @@ class FolderLock {
   int descriptor_ = -1;
 };
 
+/// Whether a process holds a folder's lock now. Without the file, and where locks cannot be asked for: false.
+bool folder_is_locked(const std::filesystem::path& folder);
+
 }  // namespace meshgrad

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// `meshgrad doctor`: the machine, and a run's health, from runs that are well and from files that are not.
+#include <doctest/doctest.h>
+#include <meshgrad/train/report/health.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "support.h"
+#include "train/fault_case.h"
+
+namespace meshgrad {
+namespace {
+
+namespace fs = std::filesystem;
+using test::contains;
+using Verdict = HealthCheck::Verdict;
+
+/// A run's folder with made-up metrics: 100 lines, of which `change` may spoil each.
+struct MadeUpRun {
+  test::ScratchDirectory scratch;
+  Config config;
+  std::string log = "start\n";
+  MadeUpRun() { config.train.steps = 100; }
+
+  std::vector<HealthCheck> examine(const std::function<void(int64_t, std::map<std::string, double>&)>& change,
+                                   int64_t steps = 100) {
+    fs::remove(scratch.path / "metrics.jsonl");
+    MetricsLog metrics = MetricsLog::create(scratch.path / "metrics.jsonl");
+    for (int64_t step = 1; step <= steps; ++step) {
+      std::map<std::string, double> row{{"loss", 1.0 / static_cast<double>(step)},
+                                        {"gradient_norm", 2.0},
+                                        {"steps_per_second", 10.0},
+                                        {"data_wait_seconds", 0.001},
+                                        {"skipped_steps", 0.0}};
+      if (step % 10 == 0) {
+        row["valid_loss"] = 2.0 / static_cast<double>(step);
+        row["epoch"] = static_cast<double>(step) / 10.0;
+        row["memory_peak_bytes"] = 9e8;
+        row["memory_reserved_bytes"] = 1e9;
+        row["memory_waste"] = 0.1;
+      }
+      change(step, row);
+      MetricsRow line{{"step", step}};
+      for (const auto& [key, value] : row) line.emplace_back(key, value);
+      metrics.write(line);
+    }
+    std::ofstream(scratch.path / "config.resolved.toml") << to_toml(config);
+    std::ofstream(scratch.path / "log.txt") << log;
+    return examine_run(scratch.path);
+  }
+};
+
+const HealthCheck& named(const std::vector<HealthCheck>& checks, std::string_view name) {
+  const auto found = std::ranges::find(checks, name, &HealthCheck::name);
+  REQUIRE(found != checks.end());
+  return *found;
+}
+
+TEST_CASE("a run that is well passes seven checks") {
+  MadeUpRun run;
+  const auto checks = run.examine([](int64_t, auto&) {});
+  CHECK(checks.size() == 7);
+  for (const HealthCheck& check : checks) {
+    CAPTURE(check.name);
+    CAPTURE(check.found);
+    CHECK(check.verdict == Verdict::good);
+    CHECK(check.remedy == "");
+    CHECK(check.found != "");
+  }
+}
+
+TEST_CASE("each thing that is wrong with a run is found, with a remedy and what it gains") {
+  MadeUpRun run;
+  struct Case {
+    std::string name;
+    Verdict verdict;
+    std::function<void(int64_t, std::map<std::string, double>&)> change;
+    std::string gain;
+  };
+  const Case cases[] = {
+      {"memory", Verdict::note,
+       [](int64_t step, auto& row) {
+         if (row.contains("memory_peak_bytes")) row["memory_peak_bytes"] = 1e7 * static_cast<double>(step);
+       },
+       "762.9 MiB"},  // 1e9 - 2e8 bytes
+      {"memory", Verdict::note,
+       [](int64_t, auto& row) {
+         if (row.contains("memory_waste")) row["memory_waste"] = 0.25;
+       },
+       "238.4 MiB"},  // a quarter of 1e9 bytes
+      {"loss", Verdict::bad, [](int64_t, auto& row) { row["loss"] = 0.5; }, "0.5"},
+      {"loss", Verdict::bad,
+       [](int64_t step, auto& row) {
+         if (step > 80) row["loss"] = 3.0;
+       },
+       "step 80"},
+      {"loss", Verdict::bad,
+       [](int64_t step, auto& row) {
+         if (step == 7) row["loss"] = std::nan("");
+       },
+       ""},
+      {"validation", Verdict::note,
+       [](int64_t step, auto& row) {
+         if (row.contains("valid_loss")) row["valid_loss"] = 1.0 + std::abs(static_cast<double>(step) - 40.0);
+       },
+       "60 steps less"},
+      {"gradients", Verdict::bad,
+       [](int64_t step, auto& row) { row["skipped_steps"] = std::floor(static_cast<double>(step) / 5.0); },
+       "25 % more"},  // 20 of 100 are skipped
+      {"speed", Verdict::note, [](int64_t, auto& row) { row["data_wait_seconds"] = 0.02; }, "1.25 times"},
+      {"speed", Verdict::note,
+       [](int64_t step, auto& row) {
+         if (step > 60) row["steps_per_second"] = 5.0;
+       },
+       "2.00 times"},
+  };
+  for (const Case& one : cases) {
+    const auto checks = run.examine(one.change);
+    const HealthCheck& check = named(checks, one.name);
+    CAPTURE(one.name);
+    CAPTURE(check.found);
+    CAPTURE(check.gain);
+    CHECK(check.verdict == one.verdict);
+    CHECK(check.remedy != "");
+    CHECK(contains(check.gain, one.gain));
+    CHECK(std::ranges::count(checks, Verdict::good, &HealthCheck::verdict) == 6);
+  }
+}
+
+TEST_CASE("how a run ended") {
+  MadeUpRun run;
+  const auto end = [&](const std::string& log) {
+    run.log = log;
+    return named(run.examine([](int64_t, auto&) {}, 60), "end");
+  };
+  CHECK(contains(end("start\nstopped at step 60; --resume continues\n").found, "stopped with a checkpoint"));
+  CHECK(end("start\n").verdict == Verdict::note);
+  CHECK(contains(end("start\n").found, "killed"));
+  const HealthCheck memory = end("error: out of memory: needed 3 GiB\n");
+  CHECK(memory.verdict == Verdict::bad);
+  CHECK(contains(memory.remedy, "meshgrad plan"));
+  CHECK(contains(memory.found, "needed 3 GiB"));
+  CHECK(end("error: out of memory\nresumed x at step 10\n").verdict == Verdict::note);
+  run.log = "step 4: a step cannot be captured, its kernels run one by one: unroll\n";
+  CHECK(named(run.examine([](int64_t, auto&) {}), "work done once").verdict == Verdict::note);
+}
+
+TEST_CASE("doctor examines a run and the machine, as text and JSON") {
+  test::FaultFixture f;
+  test::train_here(f.config);
+  const test::Outcome text = test::run_meshgrad({"doctor", f.config.run.dir});
+  CHECK_MESSAGE(text.code == 0, text.out);
+  CHECK_MESSAGE(contains(text.out, "gradients"), text.out);
+  const auto json = nlohmann::json::parse(test::run_meshgrad({"doctor", f.config.run.dir, "--json"}).out);
+  CHECK(json.at("checks").size() == 7);
+  CHECK(json.at("checks")[0].at("verdict") == "good");
+
+  const auto machine = nlohmann::json::parse(
+      test::run_meshgrad({"doctor", "--json", "--folder", f.scratch.path.string()}).out);
+  std::vector<std::string> names;
+  for (const auto& check : machine.at("checks")) names.push_back(check.at("name"));
+  CHECK(names == std::vector<std::string>{"cpu", "threads", "memory", "gpu", "disk", "mpi"});
+  CHECK(contains(machine.at("checks")[4].at("found").get<std::string>(), "MB/s"));
+  const test::Outcome none = test::run_meshgrad({"doctor", "--folder", (f.scratch.path / "no").string()});
+  CHECK(none.code == 1);
+  CHECK(contains(none.out, "cannot be written"));
+  test::check_one_error(test::run_meshgrad({"doctor", (f.scratch.path / "no").string()}), 2,
+                        {"metrics.jsonl"});
+}
+
+TEST_CASE("an error that ends a run is in its log, where doctor finds it") {
+  test::FaultFixture f;
+  f.config.memory.memory_limit = 300000;
+  const std::string file = test::write_config(f.scratch.path, f.config);
+  CHECK(test::run_meshgrad({"train", file}).code == 1);
+  const fs::path log = fs::path(f.config.run.dir) / "log.txt";
+  REQUIRE(fs::exists(log));
+  CHECK(contains(test::read_text(log), "error: "));
+  CHECK(contains(test::read_text(log), "memory"));
+  // A folder of another run gets no line.
+  f.config.memory.memory_limit = 0;
+  fs::remove_all(f.config.run.dir);
+  test::train_here(f.config);
+  const std::string second = test::write_config(f.scratch.path, f.config);
+  CHECK(test::run_meshgrad({"train", second}).code == 2);
+  CHECK(!(fs::exists(log) && contains(test::read_text(log), "error: ")));
+}
+
+}  // namespace
+}  // namespace meshgrad
