@@ -7,6 +7,7 @@
 #include <meshgrad/autograd/tape.h>
 #include <meshgrad/kernels/graph.h>
 #include <meshgrad/kernels/mlp.h>
+#include <meshgrad/kernels/reduction.h>
 
 #include <memory>
 
@@ -52,8 +53,8 @@ struct EdgeUpdate {
 };
 
 struct LossSum {
-  Variable sum;   ///< f64 [1]: the sum of squared errors over the rows whose mask is not 0
-  Tensor weight;  ///< f64 [1]: the number of those rows; not written when recomputation skips the op
+  Variable sum;   ///< f64 [1]: the sum of what errors cost over the rows whose mask is not 0
+  Tensor weight;  ///< f64 [1]: the weight of those rows; not written when recomputation skips the op
 };
 
 namespace ops {
@@ -89,13 +90,15 @@ Variable mlp(Tape& tape, const PerInput<Variable>& inputs, const MlpParameters& 
 EdgeUpdate edge_update(Tape& tape, const Graph& graph, const Variable& nodes, const Variable& edges,
                        const MlpParameters& parameters, const EdgeUpdateOptions& options);
 
-/// Squared error of the prediction, [rows, width], where the mask, u8 [rows], is not 0. Throws
-/// InvalidArgument without a target.
-LossSum masked_loss(Tape& tape, const Variable& prediction, const Tensor& target, const Tensor& mask);
+/// Squared error of the prediction, [rows, width], where the mask, u8 [rows], is not 0, or what `form` makes
+/// of it. Throws InvalidArgument without a target.
+LossSum masked_loss(Tape& tape, const Variable& prediction, const Tensor& target, const Tensor& mask,
+                    const LossForm& form = {});
 /// The same for errors that are already computed: the sum over all `errors` plus `before`, the sum of an
 /// earlier loss, which may be absent. The weight counts the rows of `errors` alone. At least one error, at
 /// most kMaxMlpInputs, or InvalidArgument is thrown.
-LossSum masked_loss(Tape& tape, const Variable& before, const PerInput<Variable>& errors, const Tensor& mask);
+LossSum masked_loss(Tape& tape, const Variable& before, const PerInput<Variable>& errors, const Tensor& mask,
+                    const LossForm& form = {});
 
 /// State error of an unrolled prediction: before + prediction - target where the mask is not 0, else 0, in
 /// the accumulator dtype. `before` is the state error ahead of the prediction and may be absent; an

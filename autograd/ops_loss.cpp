@@ -5,7 +5,8 @@
 
 namespace meshgrad::ops {
 
-LossSum masked_loss(Tape& tape, const Variable& prediction, const Tensor& target, const Tensor& mask) {
+LossSum masked_loss(Tape& tape, const Variable& prediction, const Tensor& target, const Tensor& mask,
+                    const LossForm& form) {
   // Kernels take an undefined target for zeros, which a forgotten one must not become.
   if (!target.defined()) {
     throw invalid_argument("masked_loss: target", "a tensor [rows, width]", "none",
@@ -20,11 +21,12 @@ LossSum masked_loss(Tape& tape, const Variable& prediction, const Tensor& target
                                   .target = target,
                                   .mask = mask,
                                   .sum = loss.sum.value(),
-                                  .weight = loss.weight},
+                                  .weight = loss.weight,
+                                  .form = form},
                                  tape.runtime(), tape.stream());
   }
   tape.record({.op = "masked_loss", .inputs = {&prediction, 1}, .backward_reads_inputs = true},
-              [prediction, target, mask, sum = loss.sum.slot()](Tape& back) {
+              [prediction, target, mask, form, sum = loss.sum.slot()](Tape& back) {
                 const Tensor seed = back.take_gradient(sum);
                 if (!seed.defined() || !prediction.needs_gradient()) return;
                 const Tensor d_prediction =
@@ -34,15 +36,16 @@ LossSum masked_loss(Tape& tape, const Variable& prediction, const Tensor& target
                                                .target = target,
                                                .mask = mask,
                                                .seed = seed,
-                                               .d_prediction = d_prediction},
+                                               .d_prediction = d_prediction,
+                                               .form = form},
                                               back.stream());
                 back.add_gradient(prediction.slot(), d_prediction);
               });
   return loss;
 }
 
-LossSum masked_loss(Tape& tape, const Variable& before, const PerInput<Variable>& errors,
-                    const Tensor& mask) {
+LossSum masked_loss(Tape& tape, const Variable& before, const PerInput<Variable>& errors, const Tensor& mask,
+                    const LossForm& form) {
   if (errors.empty()) throw invalid_argument("masked_loss", "one error or more", "none");
   LossSum loss{tape.output(Shape{1}, Rows{1}, DType::f64, true, "loss"),
                Tensor::empty(tape.runtime(), Shape{1}, DType::f64, tape.tag(), "loss weight")};
@@ -58,13 +61,14 @@ LossSum masked_loss(Tape& tape, const Variable& before, const PerInput<Variable>
                                   .mask = mask,
                                   .sum = loss.sum.value(),
                                   .weight = loss.weight,
-                                  .accumulate = i > 0 || before},
+                                  .accumulate = i > 0 || before,
+                                  .form = form},
                                  tape.runtime(), tape.stream());
   }
   InlineVector<Variable, kMaxMlpInputs + 1> inputs(std::span(errors.begin(), errors.end()));
   if (before) inputs.push_back(before);
   tape.record({.op = "masked_loss", .inputs = inputs, .backward_reads_inputs = true},
-              [before = before.slot(), errors, mask, sum = loss.sum.slot()](Tape& back) {
+              [before = before.slot(), errors, mask, form, sum = loss.sum.slot()](Tape& back) {
                 const Tensor seed = back.take_gradient(sum);
                 if (!seed.defined()) return;
                 for (const Variable& error : errors) {
@@ -76,7 +80,8 @@ LossSum masked_loss(Tape& tape, const Variable& before, const PerInput<Variable>
                                                  .target = {},
                                                  .mask = mask,
                                                  .seed = seed,
-                                                 .d_prediction = d_error},
+                                                 .d_prediction = d_error,
+                                                 .form = form},
                                                 back.stream());
                   back.add_gradient(error.slot(), d_error);
                 }

@@ -145,8 +145,9 @@ Workload cast_work(const std::shared_ptr<Case>& c) {
       [=](Case& checked) { checked.expect("to", args.to, from.base, 1); });
 }
 
-/// The loss of predictions of two components; targets are in the accumulation type.
-Workload loss_work(const std::shared_ptr<Case>& c, bool backward) {
+/// The loss of predictions of two components; targets are in the accumulation type. `formed`: Huber's, with
+/// weights, here all 1.
+Workload loss_work(const std::shared_ptr<Case>& c, bool backward, bool formed) {
   const RowSizes n(*c);
   const Input prediction = c->rows(n.base, kOutputs), target = c->rows(n.base, kOutputs, c->accumulator());
   const std::vector<uint8_t> ones(static_cast<size_t>(n.rows), 1);
@@ -155,21 +156,40 @@ Workload loss_work(const std::shared_ptr<Case>& c, bool backward) {
   const Tensor sum = Tensor::zeros(c->runtime(), {1}, DType::f64, Tag::data);
   const Tensor weight = Tensor::zeros(c->runtime(), {1}, DType::f64, Tag::data);
   const auto rows = static_cast<double>(n.rows);
-  const double bytes =
+  double bytes =
       rows * static_cast<double>(kOutputs * (size_of(c->storage()) + size_of(c->accumulator())) + 1);
   Runtime& runtime = c->runtime();
+  LossForm form;
+  const reference::Form base_form{.kind = formed ? LossKind::huber : LossKind::squared,
+                                  .delta = form.delta,
+                                  .factor = form.factor,
+                                  .rows = std::vector<double>(base_mask.size(), 1.0),
+                                  .columns = std::vector<double>(kOutputs, 1.0)};
+  if (formed) {
+    form.kind = base_form.kind;
+    const std::vector<float> weights(static_cast<size_t>(std::max<int64_t>(n.rows, kOutputs)), 1.0f);
+    const auto first = [&](int64_t count) {
+      const auto values = std::span<const float>(weights).first(static_cast<size_t>(count));
+      return Tensor::from<float>(runtime, values, {count}, Tag::data);
+    };
+    form.row_weights = first(n.rows);
+    form.column_weights = first(kOutputs);
+    bytes += rows * static_cast<double>(sizeof(float));
+  }
   if (!backward) {
     const MaskedLossForward args{.rows = n.rows,
                                  .prediction = prediction.tensor,
                                  .target = target.tensor,
                                  .mask = mask,
                                  .sum = sum,
-                                 .weight = weight};
+                                 .weight = weight,
+                                 .form = form};
     return row_workload(
         c, 3.0 * rows * kOutputs, bytes,
         [&runtime, args] { kernels::masked_loss_forward(args, runtime, runtime.stream()); },
         [=](Case& checked) {
-          const reference::Loss loss = reference::masked_loss(prediction.base, target.base, base_mask);
+          const reference::Loss loss =
+              reference::formed_loss(prediction.base, target.base, base_mask, base_form);
           checked.expect_total("sum", sum, Matrix(1, 1, loss.sum), n.base);
           checked.expect_total("weight", weight, Matrix(1, 1, loss.weight), n.base);
         });
@@ -181,15 +201,17 @@ Workload loss_work(const std::shared_ptr<Case>& c, bool backward) {
                                 .target = target.tensor,
                                 .mask = mask,
                                 .seed = Tensor::from<double>(c->runtime(), seed, {1}, Tag::data),
-                                .d_prediction = c->written({n.rows, kOutputs}, c->storage())};
+                                .d_prediction = c->written({n.rows, kOutputs}, c->storage()),
+                                .form = form};
   const double written = rows * static_cast<double>(kOutputs * size_of(c->storage()));
   return row_workload(
       c, 3.0 * rows * kOutputs, bytes + written,
       [&runtime, args] { kernels::masked_loss_backward(args, runtime.stream()); },
       [=](Case& checked) {
-        checked.expect("d_prediction", args.d_prediction,
-                       reference::masked_loss_backward(prediction.base, target.base, base_mask, kLossSeed),
-                       2);
+        checked.expect(
+            "d_prediction", args.d_prediction,
+            reference::formed_loss_backward(prediction.base, target.base, base_mask, base_form, kLossSeed),
+            2);
       });
 }
 
@@ -218,17 +240,23 @@ Workload sum_of_squares_work(const std::shared_ptr<Case>& c) {
 }  // namespace
 
 std::vector<Family> row_families() {
-  return {{"segment_sum", "segment_sum", segment_sum_work},
-          {"gather", "gather", gather_work},
-          {"activation/relu", "activation_forward", activation_work},
-          {"activation/relu_backward", "activation_backward", activation_backward_work},
-          {"norm/layer", "norm_forward", norm_work},
-          {"norm/layer_backward", "norm_backward", norm_backward_work},
-          {"axpby", "axpby", axpby_work},
-          {"cast", "cast", cast_work},
-          {"masked_loss/forward", "masked_loss_forward", [](const auto& c) { return loss_work(c, false); }},
-          {"masked_loss/backward", "masked_loss_backward", [](const auto& c) { return loss_work(c, true); }},
-          {"sum_of_squares", "sum_of_squares", sum_of_squares_work, true}};
+  return {
+      {"segment_sum", "segment_sum", segment_sum_work},
+      {"gather", "gather", gather_work},
+      {"activation/relu", "activation_forward", activation_work},
+      {"activation/relu_backward", "activation_backward", activation_backward_work},
+      {"norm/layer", "norm_forward", norm_work},
+      {"norm/layer_backward", "norm_backward", norm_backward_work},
+      {"axpby", "axpby", axpby_work},
+      {"cast", "cast", cast_work},
+      {"masked_loss/forward", "masked_loss_forward",
+       [](const auto& c) { return loss_work(c, false, false); }},
+      {"masked_loss/backward", "masked_loss_backward",
+       [](const auto& c) { return loss_work(c, true, false); }},
+      {"masked_loss/huber", "masked_loss_forward", [](const auto& c) { return loss_work(c, false, true); }},
+      {"masked_loss/huber_backward", "masked_loss_backward",
+       [](const auto& c) { return loss_work(c, true, true); }},
+      {"sum_of_squares", "sum_of_squares", sum_of_squares_work, true}};
 }
 
 }  // namespace meshgrad::bench

@@ -17,9 +17,10 @@ inline constexpr int64_t kStepStateBytes = sizeof(StepState);
 /// of its backward pass, loss scale / window weight.
 struct NoteLoss {
   Tensor state;          ///< u8 [kStepStateBytes]
-  Tensor sum;            ///< f64 [1]: sum of squared errors of the micro-batch
+  Tensor sum;            ///< f64 [1]: loss of the micro-batch, as a sum over its terms
   Tensor window_weight;  ///< f64 [1]: loss terms of all micro-batches of the step
   Tensor seed;           ///< f64 [1], written
+  Tensor penalty = {};   ///< f64 [1]: the part of `sum` that is a penalty; undefined: 0
 };
 
 /// Runs decide of step_state.h on the device: whether the step is taken, and with which factors. squared_norm

@@ -3,6 +3,15 @@
 #include <meshgrad/kernels/reduction.h>
 
 namespace meshgrad {
+namespace {
+
+void check_form(std::string_view op, const LossForm& form, const Tensor& prediction, const Shape& shape) {
+  const DType dtype = accumulator_of(prediction.dtype());
+  check_optional(op, "row_weights", form.row_weights, dtype, {shape[0]});
+  check_optional(op, "column_weights", form.column_weights, dtype, {shape[1]});
+}
+
+}  // namespace
 
 void kernels::masked_loss_forward(const MaskedLossForward& args, Runtime& runtime, const Stream& stream) {
   constexpr std::string_view kOp = "masked_loss.forward";
@@ -11,6 +20,7 @@ void kernels::masked_loss_forward(const MaskedLossForward& args, Runtime& runtim
   check_tensor(kOp, "prediction", args.prediction, args.prediction.dtype(), shape);
   check_optional(kOp, "target", args.target, accumulator_of(args.prediction.dtype()), shape);
   check_tensor(kOp, "mask", args.mask, DType::u8, {args.rows.capacity});
+  check_form(kOp, args.form, args.prediction, shape);
   check_tensor(kOp, "sum", args.sum, DType::f64, {1});
   check_tensor(kOp, "weight", args.weight, DType::f64, {1});
   kernels::tables(args.prediction.device()).reduction.masked_loss_forward(args, runtime, stream);
@@ -23,6 +33,7 @@ void kernels::masked_loss_backward(const MaskedLossBackward& args, const Stream&
   check_tensor(kOp, "prediction", args.prediction, args.prediction.dtype(), shape);
   check_optional(kOp, "target", args.target, accumulator_of(args.prediction.dtype()), shape);
   check_tensor(kOp, "mask", args.mask, DType::u8, {args.rows.capacity});
+  check_form(kOp, args.form, args.prediction, shape);
   check_tensor(kOp, "seed", args.seed, DType::f64, {1});
   check_tensor(kOp, "d_prediction", args.d_prediction, args.prediction.dtype(), shape);
   kernels::tables(args.prediction.device()).reduction.masked_loss_backward(args, stream);

@@ -5,11 +5,27 @@
 // InvalidArgument for a shape or dtype that does not fit.
 #pragma once
 #include <meshgrad/engine/tensor.h>
+#include <meshgrad/kernels/loss_form.h>
 
 namespace meshgrad {
 
-/// sum = sum over rows with mask != 0 of (prediction - target)^2, weight = number of such rows. Not a mean:
-/// the caller divides by the weight of all micro-batches of a step.
+/// How errors count: sum over i and j of factor row_weights[i] column_weights[j] cost(error[i, j]). Plain
+/// squared errors have kernels of their own.
+struct LossForm {
+  LossKind kind = LossKind::squared;
+  double delta = 1.0;   ///< of huber
+  double factor = 1.0;  ///< of the whole sum
+  Tensor row_weights;   ///< [rows], of accumulator_of(prediction); undefined: 1. Rows of 0 may hold anything
+  Tensor column_weights;  ///< [width], likewise
+
+  bool plain() const {
+    return kind == LossKind::squared && factor == 1.0 && !row_weights.defined() && !column_weights.defined();
+  }
+};
+
+/// sum = sum over rows with mask != 0 of (prediction - target)^2, or what `form` makes of it; weight = number
+/// of such rows, or the sum of their weights. Not a mean: the caller divides by the weight of all
+/// micro-batches of a step.
 struct MaskedLossForward {
   Rows rows;
   Tensor prediction;        ///< [rows, width]
@@ -18,13 +34,15 @@ struct MaskedLossForward {
   Tensor sum;               ///< f64 scalar [1], written
   Tensor weight;            ///< f64 scalar [1], written
   bool accumulate = false;  ///< sum and weight are added to instead
+  LossForm form = {};
 };
-/// d_prediction = seed * 2 (prediction - target) where mask != 0, else 0.
+/// d_prediction = seed * 2 (prediction - target), or the slope of `form`, where mask != 0, else 0.
 struct MaskedLossBackward {
   Rows rows;
   Tensor prediction, target, mask;
   Tensor seed;          ///< f64 scalar [1] in device memory: gradient of the loss by `sum`
   Tensor d_prediction;  ///< [rows, width], written
+  LossForm form = {};
 };
 /// sum += sum of squares of x; non_finite = 1 if an element is not finite, unchanged otherwise.
 struct SumOfSquares {

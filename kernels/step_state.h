@@ -67,13 +67,15 @@ struct OptimizerSettings {
 };
 
 struct StepState {
-  // Since the log last reset these two. They come first, so that one memory fill resets them.
+  // Since the log last reset these three. They come first, so that one memory fill resets them.
   double loss_sum = 0.0;  ///< sum of last_loss over steps with a finite loss
   int64_t loss_count = 0;
+  double penalty_sum = 0.0;  ///< the part of loss_sum that is a penalty of the prediction
 
   // Of the current step.
-  double window_loss = 0.0;    ///< sum of squared errors of the micro-batches so far
-  double window_weight = 0.0;  ///< loss terms of all micro-batches of the step
+  double window_loss = 0.0;     ///< sum of the losses of the micro-batches so far
+  double window_penalty = 0.0;  ///< the part of it that is a penalty of the prediction
+  double window_weight = 0.0;   ///< loss terms of all micro-batches of the step
 
   // Of the run.
   int64_t steps = 0;    ///< updates made; the learning rate and bias corrections depend on it
@@ -158,7 +160,8 @@ MESHGRAD_HOST_DEVICE static inline double rate_at(const LearningRate& r, int64_t
     case RateCurve::cosine:
       return r.last + 0.5 * (r.peak - r.last) * (1.0 + std::cos(3.14159265358979323846 * progress));
     case RateCurve::step: {
-      const double rate = r.peak * std::pow(r.step_factor, static_cast<double>(done / r.step_every));
+      const int64_t decreases = done / r.step_every;
+      const double rate = r.peak * std::pow(r.step_factor, static_cast<double>(decreases));
       return rate > r.last ? rate : r.last;
     }
   }
@@ -168,9 +171,12 @@ MESHGRAD_HOST_DEVICE static inline double rate_at(const LearningRate& r, int64_t
 /// False for infinities and NaN.
 MESHGRAD_HOST_DEVICE static inline bool is_finite(double x) { return x - x == 0.0; }
 
-/// Adds a micro-batch's loss to the step's; returns the seed of its backward pass.
-MESHGRAD_HOST_DEVICE static inline double note_loss(StepState& s, double sum, double window_weight) {
+/// Adds a micro-batch's loss to the step's, `penalty` being a part of `sum`; returns the seed of its backward
+/// pass.
+MESHGRAD_HOST_DEVICE static inline double note_loss(StepState& s, double sum, double penalty,
+                                                    double window_weight) {
   s.window_loss += sum;
+  s.window_penalty += penalty;
   s.window_weight = window_weight;
   if (!is_finite(sum)) ++s.non_finite_losses;
   return s.loss_scale / window_weight;
@@ -184,9 +190,11 @@ MESHGRAD_HOST_DEVICE static inline void decide(StepState& s, const OptimizerSett
   if (is_finite(s.last_loss)) {
     s.loss_sum += s.last_loss;
     ++s.loss_count;
+    s.penalty_sum += s.window_penalty / s.window_weight;
   }
   s.skip = non_finite || !is_finite(s.last_loss) ? 1 : 0;
   s.window_loss = 0.0;
+  s.window_penalty = 0.0;
   const double unscale = 1.0 / s.loss_scale;
   s.gradient_norm = std::sqrt(squared_norm) * unscale;
   s.learning_rate = rate_at(o.rate, s.steps);

@@ -165,6 +165,20 @@ void add_loss(Runtime& runtime, Source& source, std::vector<OpSample>& list) {
   list.push_back({"masked_loss", "", {prediction}, {}, [=](Tape& t) {
                     return std::vector{ops::masked_loss(t, prediction, target, mask).sum};
                   }});
+  LossForm form{.kind = LossKind::huber,
+                .delta = 0.7,
+                .factor = 0.3,
+                .row_weights = source.target({5}),
+                .column_weights = source.target({2})};
+  list.push_back({"masked_loss", "huber, weighted", {prediction}, {}, [=](Tape& t) {
+                    return std::vector{ops::masked_loss(t, prediction, target, mask, form).sum};
+                  }});
+  form.kind = LossKind::absolute;
+  list.push_back({"masked_loss", "absolute, and a penalty", {prediction}, {}, [=](Tape& t) {
+                    const LossSum errors = ops::masked_loss(t, prediction, target, mask, form);
+                    return std::vector{
+                        ops::masked_loss(t, errors.sum, {prediction}, mask, {.factor = 0.1}).sum};
+                  }});
 }
 
 void add_unroll(Runtime& runtime, Source& source, std::vector<OpSample>& list) {

@@ -113,8 +113,10 @@ const OptimizerKernels optimizer_kernels{
     .note_loss =
         [](const NoteLoss& args, const Stream& stream) {
           stream.run([&] {
+            const double* const penalty = args.penalty.data_or_null<double>();
             *args.seed.data<double>() =
-                note_loss(state_of(args.state), *args.sum.data<double>(), *args.window_weight.data<double>());
+                note_loss(state_of(args.state), *args.sum.data<double>(), penalty != nullptr ? *penalty : 0.0,
+                          *args.window_weight.data<double>());
           });
         },
     .decide =

@@ -49,6 +49,49 @@ double error_of(const S* prediction, const Accumulator<S>* target, int64_t i) {
   return target != nullptr ? value_of(prediction[i]) - value_of(target[i]) : value_of(prediction[i]);
 }
 
+/// The weights of a LossForm in double; an undefined tensor is all 1.
+template <class S>
+struct FormWeights {
+  explicit FormWeights(const LossForm& form)
+      : rows(form.row_weights.data_or_null<Accumulator<S>>()),
+        columns(form.column_weights.data_or_null<Accumulator<S>>()) {}
+  double row(int64_t i) const { return rows != nullptr ? static_cast<double>(rows[i]) : 1.0; }
+  double column(int64_t j) const { return columns != nullptr ? static_cast<double>(columns[j]) : 1.0; }
+  const Accumulator<S>* rows;
+  const Accumulator<S>* columns;
+};
+
+template <class S>
+double loss_of_row(const MaskedLossForward& args, const FormWeights<S>& weights, int64_t i) {
+  const int64_t width = args.prediction.width();
+  const S* prediction = args.prediction.data<S>();
+  const auto* target = args.target.data_or_null<Accumulator<S>>();
+  double sum = 0.0;
+  for (int64_t j = 0; j < width; ++j) {
+    const double error = error_of(prediction, target, i * width + j);
+    sum += weights.column(j) * loss_of(args.form.kind, args.form.delta, error);
+  }
+  return args.form.factor * weights.row(i) * sum;
+}
+
+template <class S>
+void weighted_loss_forward_of(const MaskedLossForward& args, const Stream& stream) {
+  const uint8_t* mask = args.mask.data<uint8_t>();
+  const FormWeights<S> weights(args.form);
+  const auto sum_over_rows = [&](auto&& of_row) {
+    return ordered_sum(stream, args.rows.value(), [&](int64_t begin, int64_t end) {
+      double sum = 0.0;
+      for (int64_t i = begin; i < end; ++i)
+        if (mask[i] != 0 && weights.row(i) != 0.0) sum += of_row(i);
+      return sum;
+    });
+  };
+  store(stream, args.sum, sum_over_rows([&](int64_t i) { return loss_of_row<S>(args, weights, i); }),
+        args.accumulate);
+  store(stream, args.weight, sum_over_rows([&](int64_t i) { return weights.row(i); }), args.accumulate);
+}
+
+/// Plain squared errors: a case of its own, so that their bits do not depend on weights.
 template <class S>
 void masked_loss_forward_of(const MaskedLossForward& args, const Stream& stream) {
   const int64_t width = args.prediction.width();
@@ -79,15 +122,21 @@ void masked_loss_backward_of(const MaskedLossBackward& args, const Stream& strea
   const int64_t width = args.prediction.width();
   const int64_t rows = args.rows.value();
   const uint8_t* mask = args.mask.data<uint8_t>();
+  const bool plain = args.form.plain();
+  const FormWeights<S> weights(args.form);
   stream.parallel_for((rows + kSlab - 1) / kSlab, [&](int64_t slab) {
     const double factor = 2.0 * *args.seed.data<double>();
     const S* prediction = args.prediction.data<S>();
     const auto* target = args.target.data_or_null<Accumulator<S>>();
     S* d_prediction = args.d_prediction.data<S>();
     for (int64_t i = slab * kSlab; i < std::min(rows, (slab + 1) * kSlab); ++i) {
-      for (int64_t j = i * width; j < (i + 1) * width; ++j) {
-        const double error = error_of(prediction, target, j);
-        d_prediction[j] = mask[i] != 0 ? S(static_cast<Accumulator<S>>(factor * error)) : S();
+      const double share = plain ? 0.0 : *args.seed.data<double>() * args.form.factor * weights.row(i);
+      for (int64_t j = 0; j < width; ++j) {
+        const double error = error_of(prediction, target, i * width + j);
+        double gradient = factor * error;
+        if (!plain) gradient = share * weights.column(j) * loss_slope(args.form.kind, args.form.delta, error);
+        const bool counts = mask[i] != 0 && (plain || weights.row(i) != 0.0);
+        d_prediction[i * width + j] = counts ? S(static_cast<Accumulator<S>>(gradient)) : S();
       }
     }
   });
@@ -122,8 +171,13 @@ void sum_of_squares_of(const SumOfSquares& args, const Stream& stream) {
 const ReductionKernels reduction_kernels{
     .masked_loss_forward =
         [](const MaskedLossForward& args, Runtime&, const Stream& stream) {
-          dispatch_cpu_storage(args.prediction.dtype(),
-                               [&]<class S>() { masked_loss_forward_of<S>(args, stream); });
+          dispatch_cpu_storage(args.prediction.dtype(), [&]<class S>() {
+            if (args.form.plain()) {
+              masked_loss_forward_of<S>(args, stream);
+            } else {
+              weighted_loss_forward_of<S>(args, stream);
+            }
+          });
         },
     .masked_loss_backward =
         [](const MaskedLossBackward& args, const Stream& stream) {

@@ -16,9 +16,11 @@ struct NoteArgs {
   const double* sum;
   const double* window_weight;
   double* seed;
+  const double* penalty;  // or null
 };
 __global__ void note_loss_kernel(NoteArgs args) {
-  *args.seed = note_loss(*args.state, *args.sum, *args.window_weight);
+  const double penalty = args.penalty != nullptr ? *args.penalty : 0.0;
+  *args.seed = note_loss(*args.state, *args.sum, penalty, *args.window_weight);
 }
 
 struct DecideArgs {
@@ -132,7 +134,7 @@ const OptimizerKernels optimizer_kernels{
         [](const NoteLoss& args, const Stream& stream) {
           launch("optimizer.note_loss", note_loss_kernel, {.blocks = 1, .threads = 1}, stream,
                  NoteArgs{state_of(args.state), args.sum.data<double>(), args.window_weight.data<double>(),
-                          args.seed.data<double>()});
+                          args.seed.data<double>(), args.penalty.data_or_null<double>()});
         },
     .decide =
         [](const OptimizerDecision& args, const Stream& stream) {

@@ -60,6 +60,25 @@ __device__ double error_at(const T* prediction, const float* target, int64_t i) 
   return target != nullptr ? value - static_cast<double>(target[i]) : value;
 }
 
+/// A LossForm on the device; a null pointer is all 1.
+struct DeviceForm {
+  LossKind kind;
+  double delta, factor;
+  const float* rows;
+  const float* columns;
+
+  explicit DeviceForm(const LossForm& form)
+      : kind(form.kind),
+        delta(form.delta),
+        factor(form.factor),
+        rows(form.row_weights.data_or_null<float>()),
+        columns(form.column_weights.data_or_null<float>()) {}
+  __device__ double row(int64_t i) const { return rows != nullptr ? static_cast<double>(rows[i]) : 1.0; }
+  __device__ double column(int64_t j) const {
+    return columns != nullptr ? static_cast<double>(columns[j]) : 1.0;
+  }
+};
+
 struct LossArgs {
   Rows rows;
   int64_t width;
@@ -68,10 +87,12 @@ struct LossArgs {
   const uint8_t* mask;
   double* sums;     // [slabs]
   double* weights;  // [slabs]
+  DeviceForm form;  // unless the loss is plain
 };
 /// A slab of rows: sum of squared errors over the rows in the mask, and their number. A thread takes whole
-/// rows, since predictions have few columns.
-template <class T>
+/// rows, since predictions have few columns. Plain squares are compiled alone: neither their time nor their
+/// bits depend on weights.
+template <class T, bool plain>
 __global__ void loss_kernel(LossArgs args) {
   MESHGRAD_SHARED(double, sums, kReductionThreads);
   const int64_t rows = real_rows(args.rows);
@@ -82,10 +103,22 @@ __global__ void loss_kernel(LossArgs args) {
   double weight = 0.0;
   for (int64_t row = begin + threadIdx.x; row < end; row += kReductionThreads) {
     if (args.mask[row] == 0) continue;
-    weight += 1.0;
-    for (int64_t i = row * args.width; i < (row + 1) * args.width; ++i) {
-      const double error = error_at(prediction, args.target, i);
-      sum += error * error;
+    if constexpr (plain) {
+      weight += 1.0;
+      for (int64_t i = row * args.width; i < (row + 1) * args.width; ++i) {
+        const double error = error_at(prediction, args.target, i);
+        sum += error * error;
+      }
+    } else {
+      const double share = args.form.row(row);
+      if (share == 0.0) continue;
+      weight += share;
+      double row_sum = 0.0;
+      for (int64_t column = 0; column < args.width; ++column) {
+        const double error = error_at(prediction, args.target, row * args.width + column);
+        row_sum += args.form.column(column) * loss_of(args.form.kind, args.form.delta, error);
+      }
+      sum += args.form.factor * share * row_sum;
     }
   }
   sum = block_sum(sums, sum);
@@ -103,9 +136,10 @@ struct LossGradientArgs {
   const uint8_t* mask;
   const double* seed;
   void* d_prediction;
+  DeviceForm form;  // unless the loss is plain
 };
-/// d_prediction = 2 seed (prediction - target), 0 outside the mask; a thread per element.
-template <class T>
+/// d_prediction = 2 seed (prediction - target) or the form's slope, 0 outside the mask; a thread per element.
+template <class T, bool plain>
 __global__ void loss_gradient_kernel(LossGradientArgs args) {
   const int64_t rows = real_rows(args.rows);
   const double factor = 2.0 * *args.seed;
@@ -114,9 +148,17 @@ __global__ void loss_gradient_kernel(LossGradientArgs args) {
   const int64_t stride = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < rows * args.width; i += stride) {
     float gradient = 0.0f;
-    if (args.mask[i / args.width] != 0) {
-      const double error = error_at(prediction, args.target, i);
-      gradient = static_cast<float>(factor * error);
+    const int64_t row = i / args.width;
+    if (args.mask[row] != 0) {
+      if constexpr (plain) {
+        const double error = error_at(prediction, args.target, i);
+        gradient = static_cast<float>(factor * error);
+      } else if (const double share = args.form.row(row); share != 0.0) {
+        const double slope =
+            loss_slope(args.form.kind, args.form.delta, error_at(prediction, args.target, i));
+        gradient = static_cast<float>(*args.seed * args.form.factor * share *
+                                      args.form.column(i - row * args.width) * slope);
+      }
     }
     d_prediction[i] = to_storage<T>(gradient);
   }
@@ -151,10 +193,11 @@ void masked_loss_forward(const MaskedLossForward& args, Runtime& runtime, const 
   const Tensor sums = slab_sums(runtime, slabs);
   const Tensor weights = slab_sums(runtime, slabs);
   dispatch_gpu_storage(args.prediction.dtype(), [&]<class T>() {
-    launch(
-        "masked_loss.forward", loss_kernel<T>, {.blocks = slabs, .threads = kReductionThreads}, stream,
-        LossArgs{args.rows, args.prediction.width(), args.prediction.raw(), args.target.data_or_null<float>(),
-                 args.mask.data<uint8_t>(), sums.data<double>(), weights.data<double>()});
+    launch("masked_loss.forward", args.form.plain() ? loss_kernel<T, true> : loss_kernel<T, false>,
+           {.blocks = slabs, .threads = kReductionThreads}, stream,
+           LossArgs{args.rows, args.prediction.width(), args.prediction.raw(),
+                    args.target.data_or_null<float>(), args.mask.data<uint8_t>(), sums.data<double>(),
+                    weights.data<double>(), DeviceForm(args.form)});
   });
   launch("masked_loss.finish", finish_kernel, {.blocks = 1, .threads = kReductionThreads}, stream,
          FinishArgs{.first = sums.data<double>(),
@@ -169,13 +212,14 @@ void masked_loss_forward(const MaskedLossForward& args, Runtime& runtime, const 
 void masked_loss_backward(const MaskedLossBackward& args, const Stream& stream) {
   const int64_t elements = args.rows.capacity * args.prediction.width();
   dispatch_gpu_storage(args.prediction.dtype(), [&]<class T>() {
-    launch("masked_loss.backward", loss_gradient_kernel<T>,
+    launch("masked_loss.backward",
+           args.form.plain() ? loss_gradient_kernel<T, true> : loss_gradient_kernel<T, false>,
            {.blocks = persistent_blocks(stream, elements, kReductionThreads, kReductionBlocksPerSm),
             .threads = kReductionThreads},
            stream,
            LossGradientArgs{args.rows, args.prediction.width(), args.prediction.raw(),
                             args.target.data_or_null<float>(), args.mask.data<uint8_t>(),
-                            args.seed.data<double>(), args.d_prediction.raw()});
+                            args.seed.data<double>(), args.d_prediction.raw(), DeviceForm(args.form)});
   });
 }
 

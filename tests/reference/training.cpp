@@ -31,6 +31,42 @@ Matrix masked_loss_backward(const Matrix& prediction, const Matrix& target, cons
   return d;
 }
 
+Loss formed_loss(const Matrix& prediction, const Matrix& target, const std::vector<uint8_t>& mask,
+                 const Form& form) {
+  Loss loss;
+  for (int64_t i = 0; i < prediction.rows; ++i) {
+    if (mask[static_cast<size_t>(i)] == 0) continue;
+    const double row = form.rows[static_cast<size_t>(i)];
+    loss.weight += row;
+    for (int64_t j = 0; j < prediction.cols; ++j) {
+      const double size = std::abs(prediction.at(i, j) - target.at(i, j));
+      double cost = size * size;
+      if (form.kind == LossKind::absolute) cost = size;
+      if (form.kind == LossKind::huber && size > form.delta)
+        cost = 2.0 * form.delta * (size - form.delta / 2.0);
+      loss.sum += form.factor * row * form.columns[static_cast<size_t>(j)] * cost;
+    }
+  }
+  return loss;
+}
+
+Matrix formed_loss_backward(const Matrix& prediction, const Matrix& target, const std::vector<uint8_t>& mask,
+                            const Form& form, double seed) {
+  Matrix d(prediction.rows, prediction.cols);
+  for (int64_t i = 0; i < prediction.rows; ++i) {
+    if (mask[static_cast<size_t>(i)] == 0) continue;
+    for (int64_t j = 0; j < prediction.cols; ++j) {
+      const double error = prediction.at(i, j) - target.at(i, j);
+      double slope = 2.0 * error;
+      if (form.kind == LossKind::absolute) slope = error == 0.0 ? 0.0 : error / std::abs(error);
+      if (form.kind == LossKind::huber) slope = 2.0 * std::clamp(error, -form.delta, form.delta);
+      d.at(i, j) = seed * form.factor * form.rows[static_cast<size_t>(i)] *
+                   form.columns[static_cast<size_t>(j)] * slope;
+    }
+  }
+  return d;
+}
+
 Matrix accumulate_error(const Matrix& before, const Matrix& prediction, const Matrix& target,
                         const std::vector<uint8_t>& mask) {
   Matrix after(prediction.rows, prediction.cols);

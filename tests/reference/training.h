@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reference implementations of reduction, optimizer and state_error.
 #pragma once
+#include <meshgrad/kernels/loss_form.h>
 #include <meshgrad/kernels/optimizer.h>
 
 #include "reference/matrix.h"
@@ -15,6 +16,16 @@ struct Loss {
 Loss masked_loss(const Matrix& prediction, const Matrix& target, const std::vector<uint8_t>& mask);
 Matrix masked_loss_backward(const Matrix& prediction, const Matrix& target, const std::vector<uint8_t>& mask,
                             double seed);
+/// The same with a form; one weight a row and column.
+struct Form {
+  LossKind kind = LossKind::squared;
+  double delta = 1.0, factor = 1.0;
+  std::vector<double> rows, columns;
+};
+Loss formed_loss(const Matrix& prediction, const Matrix& target, const std::vector<uint8_t>& mask,
+                 const Form& form);
+Matrix formed_loss_backward(const Matrix& prediction, const Matrix& target, const std::vector<uint8_t>& mask,
+                            const Form& form, double seed);
 
 double sum_of_squares(const std::vector<double>& x);
 

@@ -45,7 +45,9 @@ struct OtherValue {
     const double middle = type.member(config) / 2;
     return toml_number(middle > type.minimum ? middle : type.maximum / 3);
   }
-  std::string operator()(const FieldNumbersKey&) const { return "velocity=0.5"; }
+  std::string operator()(const FieldNumbersKey& type) const {
+    return type.named == "fields" ? "velocity=0.5" : "5=0.5";
+  }
   std::string operator()(const TextKey& type) const {
     return type.accepts != nullptr ? "cpu" : "another one";
   }

@@ -83,6 +83,27 @@ TEST_CASE("ordered sums give the same bits on 1, 2, 3 and 4 ranks: f32") {
   for (const int ranks : {2, 3, 4}) CHECK_MESSAGE(trained_tensors(ranks, scratch, config) == one, ranks);
 }
 
+TEST_CASE("ordered sums give the same bits on 1 and 3 ranks: sampled nodes, weights and a penalty") {
+  const ScratchDirectory scratch;
+  Config config = ranks_config(scratch.path, test::pack_waves(scratch.path));
+  config.train.steps = 10;
+  config.loss = {
+      .name = LossName::relative_l2, .type_weights = {{"5", 2.0}}, .sample = 0.4, .change_penalty = 0.1};
+  const auto one = trained_tensors(1, scratch, config);
+  CHECK(trained_tensors(3, scratch, config) == one);
+  const auto terms_on = [&](int ranks) {
+    std::vector<double> terms;
+    const fs::path folder = scratch.path / ("on_" + std::to_string(ranks));
+    for (const auto& row : read_metrics(folder / "metrics.jsonl"))
+      if (row.count("loss_change_penalty") > 0) terms.push_back(row.at("loss_change_penalty"));
+    return terms;
+  };
+  REQUIRE(!terms_on(1).empty());
+  REQUIRE(terms_on(3).size() == terms_on(1).size());
+  for (size_t i = 0; i < terms_on(1).size(); ++i)
+    CHECK(terms_on(3)[i] == doctest::Approx(terms_on(1)[i]).epsilon(1e-12));
+}
+
 TEST_CASE("ordered sums give the same bits on 1, 2, 3 and 4 ranks: f16, with skipped steps, clipped") {
   const ScratchDirectory scratch;
   Config config = ranks_config(scratch.path, test::pack_waves(scratch.path));

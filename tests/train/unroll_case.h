@@ -73,7 +73,7 @@ struct UnrollCase {
   double loss(const Batch& batch, std::vector<Tensor>* errors = nullptr) {
     Tape tape(runtime, Tape::Mode::evaluate);
     const Recomputation none;
-    return read(unrolled_loss(tape, model, batch, frames(batch), none, errors).value());
+    return read(unrolled_loss(tape, model, batch, frames(batch), none, errors).sum.value());
   }
   double read(const Tensor& scalar) const { return *to_host(scalar, runtime.stream()).data<double>(); }
 
@@ -92,7 +92,7 @@ struct UnrollCase {
     {
       Tape tape(runtime);
       if (recomputation.check) tape.check_recomputation();
-      tape.backward(unrolled_loss(tape, model, batch, frames(batch), recomputation), seed);
+      tape.backward(unrolled_loss(tape, model, batch, frames(batch), recomputation).sum, seed);
       result.counts = tape.counts();
     }
     result.peak = runtime.allocator().stats().allocated.peak - before;

@@ -207,7 +207,7 @@ TEST_CASE("a window's loss is the mean over its steps") {
     CHECK(sample.frame + 4 < dataset.frames("train", sample.trajectory));
     const Batch batch = training_batch(task, runtime, config.precision, "train", {sample}, {}, normalizers);
     Tape tape(runtime, Tape::Mode::evaluate);
-    sum += *task.loss(tape, model, batch, none).value().data<double>();
+    sum += *task.loss(tape, model, batch, none).sum.value().data<double>();
     const MeshView& mesh = dataset.trajectory("train", sample.trajectory).mesh();
     count += 4.0 * static_cast<double>(features.inputs().predicted_nodes(mesh));
   }

@@ -76,8 +76,8 @@ struct TypeDescriber {
     return fmt::format("a number from {} to {}", type.minimum, bound(type.maximum));
   }
   std::string operator()(const FieldNumbersKey& type) const {
-    return fmt::format("a number from {} to {}, or a table of fields with one each", type.minimum,
-                       bound(type.maximum));
+    return fmt::format("a number from {} to {}, or a table of {} with one each", type.minimum,
+                       bound(type.maximum), type.named);
   }
   std::string operator()(const TextKey& type) const { return std::string(type.form); }
   std::string operator()(const TextListKey& type) const {
@@ -132,6 +132,41 @@ void check_noise(const Config& config, std::vector<Contradiction>& found) {
                      fmt::format("fields among data.inputs = [{}]", fmt::join(inputs, ", ")),
                      toml_quoted(number.field),
                      "remove it, or add it to data.inputs"});
+  }
+}
+
+void check_loss(const Config& config, std::vector<Contradiction>& found) {
+  const LossConfig& loss = config.loss;
+  const std::vector<std::string>& targets = config.data.targets;
+  for (const FieldNumber& number : loss.field_weights) {
+    if (std::find(targets.begin(), targets.end(), number.field) != targets.end()) continue;
+    found.push_back({{"loss.field_weights", "data.targets"},
+                     fmt::format("fields among data.targets = [{}]", fmt::join(targets, ", ")),
+                     toml_quoted(number.field),
+                     "remove it, or add it to data.targets"});
+  }
+  const std::vector<int64_t>& types = config.data.predicted_types;
+  for (const FieldNumber& number : loss.type_weights) {
+    const bool known = std::any_of(types.begin(), types.end(),
+                                   [&](int64_t type) { return std::to_string(type) == number.field; });
+    if (known) continue;
+    found.push_back({{"loss.type_weights", "data.predicted_types"},
+                     fmt::format("node types among data.predicted_types = [{}]", fmt::join(types, ", ")),
+                     toml_quoted(number.field),
+                     "remove it, or add it to data.predicted_types"});
+  }
+  const bool some = loss.weight > 0 && loss.type_weight > 0;
+  if (!some) {
+    found.push_back({{loss.weight > 0 ? "loss.type_weights" : "loss.field_weights"},
+                     "a weight above 0",
+                     "0 of all",
+                     "set it to 1"});
+  }
+  if (loss.change_penalty > 0 && config.task.name != TaskName::mesh_dynamics) {
+    found.push_back({{"loss.change_penalty", "task.name"},
+                     "0 with task.name = \"steady_field\", which predicts no change",
+                     toml_number(loss.change_penalty),
+                     "set loss.change_penalty = 0"});
   }
 }
 
@@ -319,6 +354,7 @@ std::vector<Contradiction> contradictions(const Config& config) {
   check_noise(config, found);
   check_validation(config, found);
   if (data.history > 1) check_history(config, found);
+  check_loss(config, found);
   if (train.epochs == 0 && schedule.warmup_steps > train.steps) {
     found.push_back({{"schedule.warmup_steps", "train.steps"},
                      fmt::format("at most train.steps = {}", train.steps),

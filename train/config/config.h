@@ -4,6 +4,7 @@
 #pragma once
 #include <meshgrad/engine/dtype.h>
 #include <meshgrad/kernels/activation.h>
+#include <meshgrad/kernels/loss_form.h>
 #include <meshgrad/kernels/step_state.h>
 #include <meshgrad/nn/mesh_graph_net.h>
 
@@ -84,6 +85,21 @@ struct FieldNumber {
   std::string field;
   double value = 0;
   bool operator==(const FieldNumber&) const = default;
+};
+
+/// How the error of a prediction counts. relative_l2: the squared error of a sample over the square of its
+/// target.
+enum class LossName : uint8_t { mse, huber, l1, relative_l2 };
+
+struct LossConfig {
+  LossName name = LossName::mse;
+  double delta = 1.0;                      ///< of huber, in standard deviations of the target
+  double weight = 1.0;                     ///< of all fields
+  std::vector<FieldNumber> field_weights;  ///< of these fields, of others 1
+  double type_weight = 1.0;                ///< of all node types
+  std::vector<FieldNumber> type_weights;   ///< of these node types, of others 1
+  double sample = 1.0;                     ///< fraction of the predicted nodes; 1: all
+  double change_penalty = 0.0;             ///< 0: none
 };
 
 /// What the best checkpoint has the lowest of, in validation.
@@ -199,6 +215,7 @@ struct Config {
   DataConfig data;
   ModelConfig model;
   TrainConfig train;
+  LossConfig loss;
   UnrollConfig unroll;
   OptimizerConfig optimizer;
   ScheduleConfig schedule;

@@ -166,7 +166,7 @@ struct Assigner {
         numbers.push_back({field, *number});
       }
       if (numbers.empty()) return complain("an empty table");
-      type.all(config) = 0.0;
+      type.all(config) = type.others;
     }
     std::ranges::sort(numbers, {}, &FieldNumber::field);
     type.fields(config) = std::move(numbers);

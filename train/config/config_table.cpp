@@ -72,6 +72,8 @@ constexpr Choice kOffloads[] = {is("none", OffloadTo::none), is("host", OffloadT
                                 is("file", OffloadTo::file)};
 constexpr Choice kSegmentUnits[] = {is("block", SegmentUnit::block), is("frame", SegmentUnit::frame),
                                     is("sequence", SegmentUnit::sequence)};
+constexpr Choice kLosses[] = {is("mse", LossName::mse), is("huber", LossName::huber), is("l1", LossName::l1),
+                              is("relative_l2", LossName::relative_l2)};
 constexpr Choice kBests[] = {is("loss", BestBy::loss), is("rollout", BestBy::rollout)};
 constexpr Choice kBoundaries[] = {is("data", RolloutBoundary::data), is("initial", RolloutBoundary::initial)};
 constexpr Choice kReductions[] = {is("fast", RankReduction::fast), is("ordered", RankReduction::ordered)};
@@ -94,6 +96,7 @@ constexpr ConfigSection kSections[] = {
     {"data", "What is read, and what is predicted from what"},
     {"model", "The network"},
     {"train", "The training loop"},
+    {"loss", "How errors of predictions count in training"},
     {"unroll", "Training through several predicted frames"},
     {"optimizer", "Optimizer"},
     {"schedule", "Learning-rate schedule"},
@@ -271,6 +274,31 @@ constexpr ConfigKey kKeys[] = {
      kFixed},
     {"train", "patience", IntegerKey{member<&Config::train, &TrainConfig::patience>(), 0, kMany},
      "validations", "Validations without a new best after which the run ends early, 0 for never"},
+
+    {"loss", "name", choice<&Config::loss, &LossConfig::name>(kLosses), "",
+     "Cost of an error in standard deviations of its target: squared, Huber, absolute, or squared relative "
+     "to "
+     "the sample's target",
+     kFixed},
+    {"loss", "delta", FloatKey{member<&Config::loss, &LossConfig::delta>(), 1e-6, 1e6}, "standard deviations",
+     "Error above which the cost rises linearly (huber)", kFixed},
+    {"loss", "field_weights",
+     FieldNumbersKey{member<&Config::loss, &LossConfig::weight>(),
+                     member<&Config::loss, &LossConfig::field_weights>(), 0, 1e6, 1},
+     "",
+     "Factor of the cost of a field's errors: of all fields, or {pressure = 0.1}, where other fields have 1",
+     kFixed},
+    {"loss", "type_weights",
+     FieldNumbersKey{member<&Config::loss, &LossConfig::type_weight>(),
+                     member<&Config::loss, &LossConfig::type_weights>(), 0, 1e6, 1, "node types"},
+     "", "Weight of a node by its type in the mean: of all types, or {5 = 10}, where other types have 1",
+     kFixed},
+    {"loss", "sample", FloatKey{member<&Config::loss, &LossConfig::sample>(), 1e-6, 1}, "",
+     "Fraction of the predicted nodes whose errors count in training, drawn anew for each use of a sample",
+     kFixed},
+    {"loss", "change_penalty", FloatKey{member<&Config::loss, &LossConfig::change_penalty>(), 0, 1e6}, "",
+     "Factor of a second term: the squared predicted change, in standard deviations about the mean change",
+     kFixed},
 
     {"unroll", "steps", IntegerKey{member<&Config::unroll, &UnrollConfig::steps>(), 1, 1000}, "frames",
      "Frames predicted one after another per sample, each from the previous prediction; gradients "

@@ -34,12 +34,15 @@ struct FloatKey {
   double minimum;
   double maximum;
 };
-/// A number, or a table of fields with one each: then `all` is 0, and fields that are not named have none.
+/// A number, or a table of fields with one each: then `all` is `others`, which fields that are not named
+/// have.
 struct FieldNumbersKey {
   MemberOf<double> all;
   MemberOf<std::vector<FieldNumber>> fields;  ///< in the order of their names
   double minimum;
   double maximum;
+  double others = 0.0;
+  std::string_view named = "fields";  ///< what the table's names are
 };
 /// Text of at most kLongestText bytes without control characters.
 struct TextKey {

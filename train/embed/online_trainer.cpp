@@ -185,21 +185,28 @@ struct OnlineTrainer::State {
   }
   void read_parts() {
     parts.reset();
-    if (std::vector<GivenPart> given = buffer.parts(); !given.empty())
+    if (std::vector<GivenPart> given = buffer.parts(); !given.empty()) {
+      const LossConfig& loss = config.loss;
+      if (loss.name == LossName::relative_l2 || loss.sample < 1.0 || !loss.type_weights.empty()) {
+        throw config_error("loss",
+                           "no relative_l2, sample and type_weights on a mesh that the solver has cut",
+                           "one of them", "leave it out: a rank knows its own part of a sample alone");
+      }
       parts.emplace(runtime, std::move(given), ranks);
+    }
   }
   void learn_from(const Kept& kept);
   void merge_learned() {
     if (!ranks.single()) merge_normalizers(ranks, learned, normalizers);
   }
   std::vector<Sample> draw() const;
-  int64_t loss_weight(const Task& of, std::string_view split, const std::vector<Sample>& samples) const;
+  double loss_weight(const Task& of, std::string_view split, const std::vector<Sample>& samples) const;
   Batch batch_of(const Task& of, std::string_view split, const std::vector<Sample>& samples,
-                 const NoiseOptions& noise, int64_t weight);
+                 const NoiseOptions& noise, double weight);
   double held_out_loss_in_parts();
   /// Loss terms of this step on all ranks; 0 when one of them stops, or none has a sample.
-  int64_t window_weight(const std::vector<Sample>& samples, bool stop);
-  void train_step(const std::vector<Sample>& samples, int64_t weight);
+  double window_weight(const std::vector<Sample>& samples, bool stop);
+  void train_step(const std::vector<Sample>& samples, double weight);
   void check_finite() const;
 };
 
@@ -218,29 +225,31 @@ void OnlineTrainer::State::learn_from(const Kept& kept) {
   }
 }
 
-/// Terms of the loss on this rank.
-int64_t OnlineTrainer::State::loss_weight(const Task& of, std::string_view split,
-                                          const std::vector<Sample>& samples) const {
-  if (!parts) return samples.empty() ? 0 : of.loss_weight(split, samples);
-  int64_t weight = 0;
+/// Weight of the loss on this rank.
+double OnlineTrainer::State::loss_weight(const Task& of, std::string_view split,
+                                         const std::vector<Sample>& samples) const {
+  if (!parts) return samples.empty() ? 0.0 : of.loss_weight(split, samples);
+  double weight = 0.0;
   for (const Sample& sample : samples) {
     const MeshView mesh = of.dataset().trajectory(split, sample.trajectory).mesh();
     const int64_t here = of.inputs().predicted_nodes(mesh);
     const int64_t ghosts =
         std::ranges::count_if(mesh.node_type.subspan(static_cast<size_t>(parts->owned(mesh))),
                               [&](int32_t type) { return of.inputs().is_predicted(type); });
-    if (here > 0) weight += of.loss_weight(split, {sample}) / here * (here - ghosts);
+    if (here > 0)
+      weight +=
+          of.loss_weight(split, {sample}) * static_cast<double>(here - ghosts) / static_cast<double>(here);
   }
   return weight;
 }
 
 Batch OnlineTrainer::State::batch_of(const Task& of, std::string_view split,
                                      const std::vector<Sample>& samples, const NoiseOptions& noise,
-                                     int64_t weight) {
+                                     double weight) {
   const BatchLayout layout = of.layout(of.shape(split, samples), config.precision, BatchLayout::Sizes::exact);
   const auto write = [&](const Batch& host) {
     of.write(host, split, samples, noise, normalizers, false, scratch);
-    *host.tensor(kWindowWeight).data<double>() = static_cast<double>(weight);
+    *host.tensor(kWindowWeight).data<double>() = weight;
   };
   if (!parts) return make_batch(runtime, layout, write);
   const Batch whole = layout.batch(batch_memory_to_write(runtime, layout.bytes()));
@@ -266,21 +275,21 @@ std::vector<Sample> OnlineTrainer::State::draw() const {
   return samples;
 }
 
-int64_t OnlineTrainer::State::window_weight(const std::vector<Sample>& samples, bool stop) {
+double OnlineTrainer::State::window_weight(const std::vector<Sample>& samples, bool stop) {
   struct Mine {
-    int64_t weight;
+    double weight;
     int64_t stop;
   };
-  const int64_t own = loss_weight(task, config.data.train_split, samples);
-  int64_t weight = 0;
+  const double own = loss_weight(task, config.data.train_split, samples);
+  double weight = 0.0;
   for (const Mine& one : all_gather(ranks, Mine{own, stop ? 1 : 0}, "start of a step")) {
-    if (one.stop != 0) return 0;
+    if (one.stop != 0) return 0.0;
     weight += one.weight;
   }
   return weight;
 }
 
-void OnlineTrainer::State::train_step(const std::vector<Sample>& samples, int64_t weight) {
+void OnlineTrainer::State::train_step(const std::vector<Sample>& samples, double weight) {
   const std::string& split = config.data.train_split;
   ranks.set_step(steps);
   window_sum.begin(nullptr, config.train.batch, optimizer);
@@ -288,7 +297,7 @@ void OnlineTrainer::State::train_step(const std::vector<Sample>& samples, int64_
     const Batch batch = batch_of(task, split, samples, noise_at(config, steps), weight);
     run_batch(runtime, task.batch_loss(), model, optimizer, batch);
   }
-  window_sum.finish(model.parameters.gradients(), static_cast<double>(weight), optimizer);
+  window_sum.finish(model.parameters.gradients(), weight, optimizer);
   optimizer.step(runtime);
   ++steps;
 }
@@ -303,8 +312,8 @@ double OnlineTrainer::State::held_out_loss_in_parts() {
     const std::vector<Sample> samples{sampler.in_order(i)};
     const Batch batch = batch_of(tested, split, samples, {}, 1);
     Tape tape(runtime, Tape::Mode::evaluate);
-    sums[0] += *to_host(tested.loss(tape, model, batch, {}).value(), runtime.stream()).data<double>();
-    sums[1] += static_cast<double>(loss_weight(tested, split, samples));
+    sums[0] += *to_host(tested.loss(tape, model, batch, {}).sum.value(), runtime.stream()).data<double>();
+    sums[1] += loss_weight(tested, split, samples);
   }
   all_reduce(ranks, std::span<double>(sums), "sum of held-out losses");
   return sums[1] > 0 ? sums[0] / sums[1] : std::nan("");
@@ -388,8 +397,8 @@ OnlineTrainer::Trained OnlineTrainer::train(int64_t steps, double seconds) {
     const Clock::time_point start = Clock::now();
     const bool late = std::chrono::duration<double>(start - begin).count() + longest > seconds;
     const std::vector<Sample> samples = s.draw();
-    const int64_t weight = s.window_weight(samples, late || result.steps >= steps);
-    if (weight == 0) break;
+    const double weight = s.window_weight(samples, late || result.steps >= steps);
+    if (weight == 0.0) break;
     s.train_step(samples, weight);
     ++result.steps;
     if (std::isfinite(seconds)) {

@@ -70,7 +70,7 @@ DryModel::Peak DryModel::peak(const Recomputation& recomputation) {
   {
     Tape tape(runtime_);
     if (recomputation.offload != OffloadTo::none) tape.offload(*store);
-    const Variable loss = loss_(tape, model_, batch_, recomputation);
+    const Variable loss = loss_(tape, model_, batch_, recomputation).sum;
     tape.backward(loss, Tensor::zeros(runtime_, {1}, DType::f64, Tag::workspace, "seed"));
   }
   return {allocator.stats().allocated.peak - before, store->peak_bytes()};

@@ -14,7 +14,7 @@ struct HealthCheck {
     good,
     note,    ///< something could be better
     bad,     ///< something is wrong
-    unknown  ///< there is nothing to judge it by
+    unknown  ///< there are no figures, or too few
   };
   std::string name;  ///< "memory"
   Verdict verdict = Verdict::good;

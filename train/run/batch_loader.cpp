@@ -115,16 +115,16 @@ const WindowDeal& BatchLoader::deal(int64_t step) {
       .second;
 }
 
-int64_t BatchLoader::window_weight(int64_t step) {
+double BatchLoader::window_weight(int64_t step) {
   const auto known = std::find_if(window_weights_.begin(), window_weights_.end(),
                                   [&](const auto& window) { return window.first == step; });
   if (known != window_weights_.end()) return known->second;
-  int64_t weight = 0;
+  double weight = 0.0;
   for (int64_t micro = 0; micro < accumulate_; ++micro) {
     list_unsplit({step, micro}, later_);
     weight += task_.loss_weight(config_.data.train_split, later_);
   }
-  if (weight == 0) {
+  if (weight == 0.0) {
     throw data_error(config_.data.path, "nodes of the types in data.predicted_types", "a batch without any",
                      "set data.predicted_types to types that occur; see meshgrad info " + config_.data.path);
   }
@@ -202,7 +202,7 @@ BatchLoader::Loaded BatchLoader::load(const BatchPosition& at, Normalizing norma
   list_samples(at, samples_);
   if (samples_.empty())
     return {0, task_.layout({}, config_.precision, BatchLayout::Sizes::exact), nullptr, {}};
-  const Window window{at.step, static_cast<double>(window_weight(at.step))};
+  const Window window{at.step, window_weight(at.step)};
   const auto begin = std::chrono::steady_clock::now();
   const auto load_here = [&] {
     if (parts_ != nullptr && parts_->in_turn()) return load_whole(samples_, window, normalizers);
@@ -225,7 +225,7 @@ void BatchLoader::prefetch_behind(int64_t number, Normalizers& normalizers, cons
     list_samples(at, later_);
     if (later_.empty()) continue;
     Prefetched batch{next_number_, later_, {at.step, 0.0}, stage(later_, cache), false, nullptr};
-    batch.window.weight = static_cast<double>(window_weight(at.step));
+    batch.window.weight = window_weight(at.step);
     {
       const std::lock_guard lock(mutex_);
       prefetched_.push_back(std::move(batch));

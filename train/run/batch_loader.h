@@ -73,8 +73,9 @@ class BatchLoader {
   const WindowDeal& deal(int64_t step);
   /// Edges of each of the window's samples.
   std::vector<int64_t> edges_of_window(int64_t step) const;
-  /// Loss terms of a whole window, so that it equals one large batch. Throws DataError when it has none.
-  int64_t window_weight(int64_t step);
+  /// Weight of the loss of a whole window, so that it equals one large batch. Throws DataError when it has
+  /// none.
+  double window_weight(int64_t step);
 
   struct Loaded {
     int64_t samples = 0;  ///< 0: there is no such batch
@@ -96,7 +97,7 @@ class BatchLoader {
   double data_seconds() const { return data_seconds_; }
 
  private:
-  /// A window and its loss terms.
+  /// A window and the weight of its loss.
   struct Window {
     int64_t step = 0;
     double weight = 0.0;
@@ -135,8 +136,8 @@ class BatchLoader {
   int64_t total_steps_;
   size_t depth_;  // batches to prefetch
   Uploader uploader_;
-  std::vector<std::pair<int64_t, int64_t>> window_weights_;  // of recent windows: (step, weight)
-  std::list<std::pair<int64_t, WindowDeal>> deals_;          // of recent windows; references stay
+  std::vector<std::pair<int64_t, double>> window_weights_;  // of recent windows: (step, weight)
+  std::list<std::pair<int64_t, WindowDeal>> deals_;         // of recent windows; references stay
   std::vector<Sample> samples_, later_;
   SampleScratch scratch_;
   double data_seconds_ = 0.0;

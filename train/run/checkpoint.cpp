@@ -91,6 +91,10 @@ std::map<std::string, std::string> metadata_of(const Config& config, const Datas
     metadata["last_valid_rollout"] = exact(s.last_valid_rollout);
     metadata["best_valid_rollout"] = exact(s.best_valid_rollout);
   }
+  if (config.loss.change_penalty > 0) {
+    metadata["window_penalty"] = exact(s.optimizer.window_penalty);
+    metadata["penalty_sum"] = exact(s.optimizer.penalty_sum);
+  }
   if (config.precision == DType::f16) {
     metadata["loss_scale"] = exact(s.optimizer.loss_scale);
     metadata["bad_scale"] = exact(s.optimizer.last_skipped_scale);

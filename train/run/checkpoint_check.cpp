@@ -60,6 +60,11 @@ void read_losses(const Counters& counters, RunState& s) {
   s.optimizer.loss_sum = counters.real("loss_sum");
   counters.require("loss_sum", std::isfinite(s.optimizer.loss_sum), "a finite sum");
   s.optimizer.last_loss = counters.real("last_loss");
+  if (counters.contains("penalty_sum")) {
+    s.optimizer.window_penalty = counters.real("window_penalty");
+    s.optimizer.penalty_sum = counters.real("penalty_sum");
+    counters.require("penalty_sum", std::isfinite(s.optimizer.penalty_sum), "a finite sum");
+  }
   if (counters.contains("best_valid_rollout")) {
     s.last_valid_rollout = counters.real("last_valid_rollout");
     s.best_valid_rollout = counters.real("best_valid_rollout");

@@ -124,7 +124,7 @@ std::optional<NonFinite> find_non_finite(Runtime& runtime, const Task& task, con
   if (search.found()) return search.found();
   Tape tape(runtime);
   tape.observe([&](const OpWritten& op) { search.check_op(op); });
-  const Variable loss = task.loss(tape, model, batch, recomputation);
+  const Variable loss = task.loss(tape, model, batch, recomputation).sum;
   search.check(Phase::forward, "", "masked_loss", "loss", loss.value(), 1);
   if (search.found()) return search.found();
   tape.backward(loss, Tensor::from<double>(runtime, std::span<const double>(&seed, 1), Shape{1},
@@ -139,7 +139,7 @@ std::optional<NonFinite> find_non_finite_in_window(Runtime& runtime, const Confi
   if (!model.parameters.gradients().defined()) model.parameters.allocate_gradients(runtime);
   fill_zero(model.parameters.gradients(), runtime.stream());
   loader.give_to_first_rank(step);
-  const auto weight = static_cast<double>(loader.window_weight(step));
+  const double weight = loader.window_weight(step);
   std::vector<Sample> samples;
   for (int64_t micro = 0; micro < config.train.accumulate; ++micro) {
     loader.list_samples({step, micro}, samples);

@@ -165,15 +165,32 @@ Optimizer::Optimizer(Runtime& runtime, const ParameterSet& parameters, const Opt
 }
 
 Tensor Optimizer::note_loss(Runtime& runtime, const Tensor& sum, const Tensor& window_weight) const {
+  return note(runtime, sum, {}, window_weight);
+}
+
+Tensor Optimizer::note_loss(Runtime& runtime, const LossTerms& loss, const Tensor& window_weight) const {
+  return note(runtime, loss.sum.value(), loss.penalty ? loss.penalty.value() : Tensor(), window_weight);
+}
+
+Tensor Optimizer::note(Runtime& runtime, const Tensor& sum, const Tensor& penalty,
+                       const Tensor& window_weight) const {
   // A GPU's host does not know the weight: there the step is skipped, as its loss is not finite.
   if (!runtime.stream().on_gpu() && !runtime.dry() && *window_weight.data<double>() == 0.0) {
     throw invalid_argument("Optimizer::note_loss: window_weight", "one loss term or more", "0",
                            "the mask must count at least one row");
   }
   const Tensor seed = Tensor::empty(runtime, Shape{1}, DType::f64, Tag::workspace, "seed");
-  meshgrad::kernels::note_loss({.state = state_, .sum = sum, .window_weight = window_weight, .seed = seed},
-                               runtime.stream());
+  kernels::note_loss(
+      {.state = state_, .sum = sum, .window_weight = window_weight, .seed = seed, .penalty = penalty},
+      runtime.stream());
   return seed;
+}
+
+double Optimizer::squared_gradients(Runtime& runtime) const {
+  const Tensor sum = Tensor::zeros(runtime, Shape{1}, DType::f64, Tag::workspace, "squared gradients");
+  for (const ArenaRange& range : trained_)
+    kernels::sum_of_squares({.x = part(gradients_, range), .sum = sum, .non_finite = {}}, runtime, stream_);
+  return *to_host(sum, stream_).data<double>();
 }
 
 void Optimizer::step(Runtime& runtime) const {

@@ -4,6 +4,7 @@
 #include <meshgrad/kernels/step_state.h>
 #include <meshgrad/nn/parameter.h>
 #include <meshgrad/train/config/config.h>
+#include <meshgrad/train/task/recomputation.h>
 
 #include <string>
 #include <vector>
@@ -43,9 +44,15 @@ class Optimizer {
   /// its backward pass. A weight of 0, of a mask of zeros, throws InvalidArgument on the CPU; on a GPU step()
   /// skips the window.
   Tensor note_loss(Runtime& runtime, const Tensor& sum, const Tensor& window_weight) const;
+  /// The same with the penalty, for the log.
+  Tensor note_loss(Runtime& runtime, const LossTerms& loss, const Tensor& window_weight) const;
   /// Ends the window: applies the gradients of the parameters' arena and clears them. With a non-finite
   /// gradient or loss it only clears them, and counts the window as skipped.
   void step(Runtime& runtime) const;
+
+  /// Sum of squares of the gradients accumulated so far, as they are stored, that is, times the loss scale.
+  /// Waits for the device.
+  double squared_gradients(Runtime& runtime) const;
 
   /// Leaves these parameters as they are: no update, no weight decay, no share of the gradient norm.
   void freeze(std::vector<ArenaRange> ranges);
@@ -69,6 +76,8 @@ class Optimizer {
   const Tensor& average() const { return average_; }
 
  private:
+  Tensor note(Runtime& runtime, const Tensor& sum, const Tensor& penalty, const Tensor& window_weight) const;
+
   Stream stream_;
   OptimizerSettings settings_;
   Tensor values_, gradients_, storage_;

@@ -54,8 +54,8 @@ void run_in_turn(Runtime& runtime, const Task& task, const Model& model, const O
     Tape tape(runtime);
     const Recomputation none;
     const Model giving = model_giving(model, prediction);
-    const Variable loss = task.loss(tape, giving, own, none);
-    tape.backward(loss, optimizer.note_loss(runtime, loss.value(), own.tensor(kWindowWeight)));
+    const LossTerms loss = task.loss(tape, giving, own, none);
+    tape.backward(loss.sum, optimizer.note_loss(runtime, loss, own.tensor(kWindowWeight)));
   });
 }
 
@@ -66,7 +66,7 @@ double loss_in_parts(Runtime& runtime, const Task& task, const Model& model, con
   copy(host, device, runtime.stream());
   Tape tape(runtime, Tape::Mode::evaluate);
   const Model giving = model_giving(model, Variable(device, false));
-  return *to_host(task.loss(tape, giving, batch, {}).value(), runtime.stream()).data<double>();
+  return *to_host(task.loss(tape, giving, batch, {}).sum.value(), runtime.stream()).data<double>();
 }
 
 }  // namespace meshgrad

@@ -69,7 +69,7 @@ void RunLog::step(const Optimizer& optimizer, int64_t step, int64_t samples, dou
   step_ = step;
   data_seconds_ = data_seconds;
   late_.request(optimizer.state_tensor());
-  constexpr int64_t kSums = offsetof(StepState, loss_count) + sizeof(StepState::loss_count);
+  constexpr int64_t kSums = offsetof(StepState, penalty_sum) + sizeof(StepState::penalty_sum);
   fill_zero(optimizer.state_tensor().row_range(0, kSums), runtime_.stream());
 }
 
@@ -90,14 +90,20 @@ std::optional<StepState> RunLog::finish() {
                  {"data_wait_seconds", line.data_wait_seconds},
                  {"samples", line.samples},
                  {"skipped_steps", s.skipped}};
+  std::vector<std::pair<std::string, double>> scalars{{"train/loss", loss},
+                                                      {"train/learning_rate", s.learning_rate},
+                                                      {"train/gradient_norm", s.gradient_norm}};
+  if (s.penalty_sum != 0.0) {  // loss.change_penalty
+    const double penalty = s.penalty_sum / static_cast<double>(s.loss_count);
+    row.insert(row.end(), {{"loss_error", loss - penalty}, {"loss_change_penalty", penalty}});
+    scalars.insert(scalars.end(),
+                   {{"train/loss_error", loss - penalty}, {"train/loss_change_penalty", penalty}});
+  }
   if (s.loss_scale != 1.0) row.emplace_back("loss_scale", s.loss_scale);
   row.insert(row.end(), {{"memory_allocated_bytes", line.allocated},
                          {"memory_peak_bytes", line.peak},
                          {"memory_reserved_bytes", line.reserved}});
   metrics_.write(row);
-  const std::pair<std::string, double> scalars[] = {{"train/loss", loss},
-                                                    {"train/learning_rate", s.learning_rate},
-                                                    {"train/gradient_norm", s.gradient_norm}};
   tensorboard_.scalars(line.step, scalars);
   return s;
 }

@@ -15,8 +15,8 @@ void run_batch(Runtime& runtime, const BatchLoss& batch_loss, const Model& model
   Tape tape(runtime);
   if (store != nullptr) tape.offload(*store);
   if (recomputation.check) tape.check_recomputation();
-  const Variable loss = batch_loss(tape, model, batch, recomputation);
-  tape.backward(loss, optimizer.note_loss(runtime, loss.value(), batch.tensor(kWindowWeight)));
+  const LossTerms loss = batch_loss(tape, model, batch, recomputation);
+  tape.backward(loss.sum, optimizer.note_loss(runtime, loss, batch.tensor(kWindowWeight)));
 }
 
 std::unique_ptr<OffloadStore> make_offload_store(const Runtime& runtime, const Config& config,

@@ -63,6 +63,10 @@ TrainResult Trainer::run() {
     return result(false);
   } else {
     message(describe_schedule(learning_rate(config_.schedule, config_.optimizer.lr, steps)));
+    const std::string sampling = describe_sampling(
+        config_.loss, task_.inputs(), config_.data.train_split,
+        static_cast<double>(loader_.samples_until(steps)) / static_cast<double>(loader_.sampler().samples()));
+    if (!sampling.empty()) message(sampling);
   }
   while (state_.step < steps) {
     const auto begin = std::chrono::steady_clock::now();
@@ -130,68 +134,6 @@ void Trainer::start() {
   log_.emplace(runtime_, folder_.path(), std::nullopt);
 }
 
-/// Otherwise they would add gradients of different things, or wait for each other for ever.
-void Trainer::check_same_on_all_ranks() {
-  if (ranks_.single()) return;
-  Config config = config_;
-  config.run.device.clear();
-  config.run.threads = 0;
-  const std::string text = fmt::format("{}{}{}", to_toml(config), task_.dataset().fingerprint(),
-                                       options_.resume ? "resume" : "start");
-  const uint64_t mine = std::hash<std::string>()(text);
-  if (all_gather(ranks_, mine, "comparison of configurations").front() == mine) return;
-  throw config_error(fmt::format("rank {}", ranks_.rank()), "the configuration and the data of rank 0",
-                     "others", "start all ranks with the same command and the same files");
-}
-
-void Trainer::describe_parts() const {
-  const std::string_view method = config_.ranks.partition == MeshPartition::metis ? "METIS"
-                                  : config_.ranks.partition == MeshPartition::file
-                                      ? config_.ranks.partition_file
-                                      : "recursive coordinate bisection";
-  if (parts_->in_turn()) {
-    message(
-        fmt::format("each mesh is computed in {} parts in turn, cut by {}; their values wait in host memory",
-                    parts_->count(), method));
-  } else {
-    message(fmt::format("{} ranks compute each mesh together, in parts cut by {}", ranks_.size(), method));
-  }
-}
-
-/// Recomputed segments exchange rows: ranks that chose differently would wait for each other.
-Recomputation Trainer::same_on_all_ranks(Recomputation chosen) {
-  if (!parts_ || ranks_.single()) return chosen;
-  const auto spread = [&](auto& value) {
-    broadcast(ranks_, std::as_writable_bytes(std::span(&value, 1)), 0, "choice of recomputation");
-  };
-  auto stages = static_cast<int64_t>(chosen.stages.size());
-  spread(stages);
-  chosen.stages.resize(static_cast<size_t>(stages));
-  for (RecomputedStages& segment : chosen.stages) spread(segment);
-  spread(chosen.segments);
-  return chosen;
-}
-
-void Trainer::describe_ranks() {
-  if (parts_) return describe_parts();
-  if (ranks_.single()) return;
-  const int64_t window = loader_.window_samples(state_.step);
-  const std::vector<int64_t> edges = loader_.edges_of_window(state_.step);
-  std::string text = fmt::format("{} ranks: {} a step, at most {} at once on a rank", ranks_.size(),
-                                 counted(window, "sample"),
-                                 config_.ranks.reduction == RankReduction::ordered ? 1 : config_.train.batch);
-  if (loader_.is_split(state_.step)) {
-    text += fmt::format("; in the first step the rank with most edges has {:.3g} times the mean",
-                        imbalance(edges, loader_.deal(state_.step)));
-  }
-  message(text);
-  if (window < ranks_.size()) {
-    message(fmt::format(
-        "warning: train.batch * train.accumulate = {} samples a step do not give {} ranks one each", window,
-        ranks_.size()));
-  }
-}
-
 /// What the run holds on the device.
 void Trainer::allocate() {
   model_.parameters.allocate(runtime_, config_.precision, static_cast<uint64_t>(config_.run.seed));
@@ -213,12 +155,12 @@ void Trainer::resume() {
                      "give the same packed file, or start a new run");
   }
   // The rest of a last window may hold no batch.
-  state_.optimizer.window_weight =
-      state_.micro > 0 ? static_cast<double>(loader_.window_weight(state_.step)) : 0.0;
+  state_.optimizer.window_weight = state_.micro > 0 ? loader_.window_weight(state_.step) : 0.0;
   if (state_.micro > 0) loader_.give_to_first_rank(state_.step);  // one process began the window
   if (state_.micro > 0 && !ranks_.first()) {
     if (!parts_) state_.micro = 0;
     state_.optimizer.window_loss = 0.0;
+    state_.optimizer.window_penalty = 0.0;
     fill_zero(model_.parameters.gradients(), runtime_.stream());
   }
   optimizer_->set_state(state_.optimizer);
@@ -259,8 +201,7 @@ bool Trainer::train_window() {
     ++state_.micro;
     if (ranks_.single() && !split && state_.micro < batches && stop_wanted()) return false;
   }
-  sum_.finish(model_.parameters.gradients(), static_cast<double>(loader_.window_weight(state_.step)),
-              *optimizer_);
+  sum_.finish(model_.parameters.gradients(), loader_.window_weight(state_.step), *optimizer_);
   if (!ranks_.single()) check_state();
   return true;
 }

@@ -36,7 +36,7 @@ std::optional<double> loss_of_weights(Runtime& runtime, Ranks& ranks, const Task
     const Batch batch = training_batch(task, runtime, config.precision, split, sample(i), {}, normalizers);
     sum += loss_in_parts(runtime, task, model, batch, meshes_of(task.dataset(), split, sample(i)).front(),
                          *parts);
-    weight += static_cast<double>(task.loss_weight(split, sample(i)));
+    weight += task.loss_weight(split, sample(i));
   }
   for (int64_t begin = 0; parts == nullptr && begin < wanted; begin += ranks.size()) {
     const int64_t end = std::min<int64_t>(wanted, begin + ranks.size());
@@ -45,7 +45,7 @@ std::optional<double> loss_of_weights(Runtime& runtime, Ranks& ranks, const Task
       const Batch batch = training_batch(task, runtime, config.precision, split, sample(begin + ranks.rank()),
                                          {}, normalizers);
       Tape tape(runtime, Tape::Mode::evaluate);
-      const Variable loss = task.loss(tape, model, batch, {});
+      const Variable loss = task.loss(tape, model, batch, {}).sum;
       mine.sum = *to_host(loss.value(), runtime.stream()).data<double>();
     }
     const std::vector<SampleLoss> losses = all_gather(ranks, mine, "validation");
@@ -53,7 +53,7 @@ std::optional<double> loss_of_weights(Runtime& runtime, Ranks& ranks, const Task
       return std::nullopt;
     for (int64_t i = begin; i < end; ++i) {
       sum += losses[static_cast<size_t>(i - begin)].sum;
-      weight += static_cast<double>(task.loss_weight(split, sample(i)));
+      weight += task.loss_weight(split, sample(i));
     }
   }
   return weight > 0.0 ? sum / weight : std::nan("");

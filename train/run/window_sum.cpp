@@ -128,8 +128,11 @@ void WindowSum::sum_losses(double window_weight, Optimizer& optimizer) {
   StepState state = optimizer.state();
   if (!ordered()) losses_.assign(1, state.window_loss);
   losses_.push_back(static_cast<double>(state.non_finite_losses - non_finite_before_));
+  losses_.push_back(state.window_penalty);
   // Where the places are the samples', all ranks but one add 0 to each, which changes no bits.
   all_reduce(ranks_, std::span(losses_), kLosses);
+  state.window_penalty = losses_.back();
+  losses_.pop_back();
   state.non_finite_losses = non_finite_before_ + static_cast<int64_t>(losses_.back());
   losses_.pop_back();
   state.window_loss = 0.0;

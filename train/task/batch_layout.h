@@ -34,7 +34,7 @@ struct NamedTensor {
 
 struct Batch {
   GraphBatch graph;  ///< the model's inputs
-  InlineVector<NamedTensor, 8> tensors;
+  InlineVector<NamedTensor, 10> tensors;
 
   /// The tensor of that name. Throws InternalError when the task has none.
   const Tensor& tensor(std::string_view name) const;
@@ -81,7 +81,7 @@ class BatchLayout {
   int64_t bytes_ = 0;
   int64_t senders_, receivers_, receiver_offsets_, sender_offsets_, sender_order_;
   int64_t edge_features_, node_features_, counts_;
-  InlineVector<Placed, 8> placed_;
+  InlineVector<Placed, 10> placed_;
   std::shared_ptr<const Halo> halo_;
 };
 

@@ -11,14 +11,22 @@
 #include <utility>
 
 namespace meshgrad {
-MeshDynamics::MeshDynamics(const Dataset& dataset, const DataConfig& config, int64_t unroll_frames)
-    : inputs_(dataset, config), unroll_frames_(unroll_frames) {
+MeshDynamics::MeshDynamics(const Dataset& dataset, const DataConfig& config, int64_t unroll_frames,
+                           const LossConfig& loss)
+    : inputs_(dataset, config), unroll_frames_(unroll_frames), loss_(loss) {
   for (const FieldInfo& field : inputs_.targets()) {
     if (!field.dynamic) {
       throw config_error("data.targets", "fields that change over time", field.name,
                          "name a dynamic field (see meshgrad info), or set task.name = \"steady_field\"");
     }
   }
+}
+
+MeshDynamics MeshDynamics::for_validation() const {
+  MeshDynamics task = *this;
+  task.unroll_frames_ = 1;
+  task.loss_ = loss_.for_validation();
+  return task;
 }
 
 FrameRange MeshDynamics::sample_frames(int64_t frames) const {
@@ -158,6 +166,7 @@ void MeshDynamics::write_further(const Batch& batch, std::string_view split,
 
 BatchLayout MeshDynamics::layout(const BatchShape& shape, DType dtype, BatchLayout::Sizes kind) const {
   BatchLayout layout = inputs_.layout(shape, dtype, kind);
+  loss_.add_to(layout, inputs_.outputs());
   if (unroll_frames_ <= 1) return layout;
   const int64_t rows = (unroll_frames_ - 1) * unrolled_rows(shape.nodes);
   layout.add("unroll.nodes", {rows, inputs_.node_inputs()}, dtype, TensorRows::frames);
@@ -177,19 +186,22 @@ void MeshDynamics::write(const Batch& batch, std::string_view split, const std::
                      inputs_.write_nodes(view, sample.frame, scratch.state, nodes);
                      write_targets(view, sample, noise, scratch, targets);
                    });
+  loss_.write(batch, inputs_, split, samples, noise.seed);
   if (unroll_frames_ <= 1) return;
   dispatch_storage(accumulator_of(batch.graph.node_features.dtype()),
                    [&]<class T>() { write_further<T>(batch, split, samples, normalizers, scratch); });
 }
 
-int64_t MeshDynamics::loss_weight(std::string_view split, const std::vector<Sample>& samples) const {
-  return unroll_frames_ * inputs_.predicted_nodes(split, samples);
+double MeshDynamics::loss_weight(std::string_view split, const std::vector<Sample>& samples) const {
+  return static_cast<double>(unroll_frames_) * loss_.weight(inputs_, split, samples);
 }
 
-Variable MeshDynamics::loss(Tape& tape, const Model& model, const Batch& batch,
-                            const Recomputation& recomputation) const {
-  return unrolled_loss(tape, model, batch, {.count = unroll_frames_, .second_change = second_change()},
-                       recomputation);
+LossTerms MeshDynamics::loss(Tape& tape, const Model& model, const Batch& batch,
+                             const Recomputation& recomputation) const {
+  UnrolledFrames frames{
+      .count = unroll_frames_, .second_change = second_change(), .form = loss_.form(batch), .penalty = {}};
+  if (loss_.penalises()) frames.penalty = loss_.penalty(batch);
+  return unrolled_loss(tape, model, batch, frames, recomputation);
 }
 
 std::vector<GivenTensor> MeshDynamics::given(const Batch& batch) const {

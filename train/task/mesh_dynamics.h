@@ -6,6 +6,7 @@
 #pragma once
 #include <meshgrad/train/task/mesh_inputs.h>
 #include <meshgrad/train/task/recomputation.h>
+#include <meshgrad/train/task/training_loss.h>
 
 namespace meshgrad {
 
@@ -22,7 +23,8 @@ class MeshDynamics {
  public:
   /// Each sample is unrolled over `unroll_frames` predictions. Throws what MeshInputs throws, and ConfigError
   /// for a target that does not change over time.
-  MeshDynamics(const Dataset& dataset, const DataConfig& config, int64_t unroll_frames = 1);
+  MeshDynamics(const Dataset& dataset, const DataConfig& config, int64_t unroll_frames = 1,
+               const LossConfig& loss = {});
 
   // What train/task/task.h asks of every task.
   const MeshInputs& inputs() const { return inputs_; }
@@ -34,20 +36,23 @@ class MeshDynamics {
   /// nodes with the noise's share added: sqrt(std^2 + share^2).
   Normalizers dataset_normalizers(const NoiseOptions& noise) const;
   /// Beside the model's inputs: "target" [nodes, outputs] and "mask" u8 [nodes]; with further frames
-  /// "unroll.nodes", "unroll.target", "unroll.source" and "unroll.ratio" (unrolled_loss.h).
+  /// "unroll.nodes", "unroll.target", "unroll.source" and "unroll.ratio" (unrolled_loss.h); and what
+  /// TrainingLoss adds.
   BatchLayout layout(const BatchShape& shape, DType dtype, BatchLayout::Sizes kind) const;
   /// Writes a training batch into `batch`, whose tensors lie on the host and are large enough. With `learn`,
   /// statistics of the first frame are added to the normalisers before they are applied. Noise is in the
   /// first frame alone; the further frames are the data's.
   void write(const Batch& batch, std::string_view split, const std::vector<Sample>& samples,
              const NoiseOptions& noise, Normalizers& normalizers, bool learn, SampleScratch& scratch) const;
-  /// Terms of the loss of these samples: predicted nodes over all frames.
-  int64_t loss_weight(std::string_view split, const std::vector<Sample>& samples) const;
-  /// Sum over frames and predicted nodes of the squared normalised errors, f64 [1].
-  Variable loss(Tape& tape, const Model& model, const Batch& batch, const Recomputation& recomputation) const;
+  /// Predicted nodes of these samples over all frames, each with its weight.
+  double loss_weight(std::string_view split, const std::vector<Sample>& samples) const;
+  /// Sum over frames and predicted nodes of what their normalised errors cost, and the penalty. With further
+  /// frames, relative_l2 takes the target of the first.
+  LossTerms loss(Tape& tape, const Model& model, const Batch& batch,
+                 const Recomputation& recomputation) const;
   std::vector<GivenTensor> given(const Batch& batch) const;
   /// The same with one prediction a sample: what validation compares.
-  MeshDynamics for_validation() const { return MeshDynamics(inputs_.dataset(), inputs_.config()); }
+  MeshDynamics for_validation() const;
 
   // Prediction over time.
   int64_t unroll_frames() const { return unroll_frames_; }
@@ -79,6 +84,7 @@ class MeshDynamics {
 
   MeshInputs inputs_;
   int64_t unroll_frames_;
+  TrainingLoss loss_;
 };
 
 }  // namespace meshgrad

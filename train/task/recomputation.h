@@ -30,7 +30,13 @@ inline int64_t sequence_length(int64_t frames) {
   return static_cast<int64_t>(std::ceil(std::sqrt(static_cast<double>(frames))));
 }
 
-/// The loss of a batch as a sum over its terms, f64 [1]; all but the tape must outlive the tape's entries.
-using BatchLoss = std::function<Variable(Tape&, const Model&, const Batch&, const Recomputation&)>;
+/// The loss of a batch as a sum over its terms, f64 [1].
+struct LossTerms {
+  Variable sum;      ///< what training minimises
+  Variable penalty;  ///< the part of it that is not of errors (loss.change_penalty); absent without one
+};
+
+/// The loss of a batch; all but the tape must outlive the tape's entries.
+using BatchLoss = std::function<LossTerms(Tape&, const Model&, const Batch&, const Recomputation&)>;
 
 }  // namespace meshgrad

@@ -8,7 +8,8 @@
 
 namespace meshgrad {
 
-SteadyField::SteadyField(const Dataset& dataset, const DataConfig& config) : inputs_(dataset, config) {
+SteadyField::SteadyField(const Dataset& dataset, const DataConfig& config, const LossConfig& loss)
+    : inputs_(dataset, config), loss_(loss) {
   if (inputs_.world_position() && inputs_.world_position()->target_column >= 0) {
     throw config_error(
         "data.world_position", "a field that is no target: a steady field has no state before it",
@@ -32,7 +33,15 @@ Normalizers SteadyField::dataset_normalizers(const NoiseOptions&) const {
 }
 
 BatchLayout SteadyField::layout(const BatchShape& shape, DType dtype, BatchLayout::Sizes kind) const {
-  return inputs_.layout(shape, dtype, kind);
+  BatchLayout layout = inputs_.layout(shape, dtype, kind);
+  loss_.add_to(layout, inputs_.outputs());
+  return layout;
+}
+
+SteadyField SteadyField::for_validation() const {
+  SteadyField task = *this;
+  task.loss_ = loss_.for_validation();
+  return task;
 }
 
 void SteadyField::write(const Batch& batch, std::string_view split, const std::vector<Sample>& samples,
@@ -64,16 +73,20 @@ void SteadyField::write(const Batch& batch, std::string_view split, const std::v
                      inputs_.read_targets(view, sample.frame, scratch.next);
                      std::copy(scratch.next.begin(), scratch.next.end(), targets);
                    });
+  loss_.write(batch, inputs_, split, samples, noise.seed);
 }
 
-int64_t SteadyField::loss_weight(std::string_view split, const std::vector<Sample>& samples) const {
-  return inputs_.predicted_nodes(split, samples);
+double SteadyField::loss_weight(std::string_view split, const std::vector<Sample>& samples) const {
+  return loss_.weight(inputs_, split, samples);
 }
 
-Variable SteadyField::loss(Tape& tape, const Model& model, const Batch& batch,
-                           const Recomputation& recomputation) const {
+LossTerms SteadyField::loss(Tape& tape, const Model& model, const Batch& batch,
+                            const Recomputation& recomputation) const {
   const Values values = forward(model, tape, batch.graph, recomputation.stages);
-  return ops::masked_loss(tape, values.front(), batch.tensor("target"), batch.tensor("mask")).sum;
+  return {
+      ops::masked_loss(tape, values.front(), batch.tensor("target"), batch.tensor("mask"), loss_.form(batch))
+          .sum,
+      {}};
 }
 
 std::vector<GivenTensor> SteadyField::given(const Batch& batch) const {

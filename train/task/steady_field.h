@@ -9,7 +9,7 @@ namespace meshgrad {
 class SteadyField {
  public:
   /// Throws what MeshInputs throws, and ConfigError for a target that is an input too.
-  SteadyField(const Dataset& dataset, const DataConfig& config);
+  SteadyField(const Dataset& dataset, const DataConfig& config, const LossConfig& loss = {});
 
   // What train/task/task.h asks of every task.
   const MeshInputs& inputs() const { return inputs_; }
@@ -19,18 +19,19 @@ class SteadyField {
   /// From the data set's statistics: inputs over all nodes, targets over the predicted nodes, the one-hot
   /// unchanged.
   Normalizers dataset_normalizers(const NoiseOptions& noise) const;
-  /// Beside the model's inputs: "target" [nodes, outputs] and "mask" u8 [nodes].
+  /// Beside the model's inputs: "target" [nodes, outputs], "mask" u8 [nodes], and what TrainingLoss adds.
   BatchLayout layout(const BatchShape& shape, DType dtype, BatchLayout::Sizes kind) const;
   /// Writes a training batch as MeshDynamics::write does. Noise, if any, is added to the input fields on
   /// nodes of the types data.noise_types; targets stay.
   void write(const Batch& batch, std::string_view split, const std::vector<Sample>& samples,
              const NoiseOptions& noise, Normalizers& normalizers, bool learn, SampleScratch& scratch) const;
-  /// Predicted nodes of these samples.
-  int64_t loss_weight(std::string_view split, const std::vector<Sample>& samples) const;
-  /// Sum over predicted nodes of the squared normalised errors, f64 [1].
-  Variable loss(Tape& tape, const Model& model, const Batch& batch, const Recomputation& recomputation) const;
+  /// Predicted nodes of these samples, each with its weight.
+  double loss_weight(std::string_view split, const std::vector<Sample>& samples) const;
+  /// Sum over predicted nodes of what their normalised errors cost.
+  LossTerms loss(Tape& tape, const Model& model, const Batch& batch,
+                 const Recomputation& recomputation) const;
   std::vector<GivenTensor> given(const Batch& batch) const;
-  SteadyField for_validation() const { return *this; }
+  SteadyField for_validation() const;
 
   /// Targets in physical units, [nodes, outputs], from a normalised prediction on the host. Nodes that are
   /// not predicted take the values of `truth`.
@@ -42,6 +43,7 @@ class SteadyField {
 
  private:
   MeshInputs inputs_;
+  TrainingLoss loss_;
 };
 
 }  // namespace meshgrad

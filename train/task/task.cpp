@@ -7,8 +7,8 @@
 namespace meshgrad {
 
 Task make_task(const Config& config, const Dataset& dataset) {
-  if (config.task.name == TaskName::steady_field) return Task(SteadyField(dataset, config.data));
-  return Task(MeshDynamics(dataset, config.data, config.unroll.steps));
+  if (config.task.name == TaskName::steady_field) return Task(SteadyField(dataset, config.data, config.loss));
+  return Task(MeshDynamics(dataset, config.data, config.unroll.steps, config.loss));
 }
 
 Batch training_batch(const Task& task, Runtime& runtime, DType dtype, std::string_view split,

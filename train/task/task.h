@@ -58,13 +58,13 @@ class Task {
     visit([&](const auto& task) { task.write(batch, split, samples, noise, normalizers, learn, scratch); });
     for (const Sample& sample : samples) dataset().trajectory(split, sample.trajectory);
   }
-  /// Terms of the loss of these samples, known before a forward pass.
-  int64_t loss_weight(std::string_view split, const std::vector<Sample>& samples) const {
+  /// Weight of the loss of these samples, known before a forward pass.
+  double loss_weight(std::string_view split, const std::vector<Sample>& samples) const {
     return visit([&](const auto& task) { return task.loss_weight(split, samples); });
   }
-  /// The loss as a sum over its terms, f64 [1]. All arguments but the tape must outlive the tape's entries.
-  Variable loss(Tape& tape, const Model& model, const Batch& batch,
-                const Recomputation& recomputation) const {
+  /// The loss as a sum over its terms. All arguments but the tape must outlive the tape's entries.
+  LossTerms loss(Tape& tape, const Model& model, const Batch& batch,
+                 const Recomputation& recomputation) const {
     return visit([&](const auto& task) { return task.loss(tape, model, batch, recomputation); });
   }
   /// The same as a function that refers to this task, which must outlive it.
@@ -77,7 +77,7 @@ class Task {
   std::vector<GivenTensor> given(const Batch& batch) const {
     return visit([&](const auto& task) { return task.given(batch); });
   }
-  /// The task whose loss validation reports: without unrolling.
+  /// The task whose loss validation reports: without unrolling, sampled nodes and penalties.
   Task for_validation() const {
     return visit([](const auto& task) { return Task(Kind(task.for_validation())); });
   }

@@ -16,15 +16,20 @@
 // both from the data; "unroll.source" i32 [node_inputs], the output that an input follows, or -1; and
 // "unroll.ratio" [node_inputs], how much of a normalised input one normalised output is.
 #pragma once
+#include <meshgrad/kernels/reduction.h>
 #include <meshgrad/train/task/batch_layout.h>
 #include <meshgrad/train/task/recomputation.h>
+
+#include <optional>
 
 namespace meshgrad {
 
 struct UnrolledFrames {
   int64_t count = 1;
   bool second_change =
-      false;  ///< outputs change a velocity; the position's error is the accumulated velocity error
+      false;           ///< outputs change a velocity; the position's error is the accumulated velocity error
+  LossForm form = {};  ///< how errors count
+  std::optional<LossForm> penalty = {};  ///< how the predictions themselves do
 };
 
 /// Data of a frame behind the first.
@@ -37,11 +42,11 @@ int64_t unrolled_rows(int64_t nodes);
 /// `frame` counts from 1.
 UnrolledFrame unrolled_frame(const Batch& batch, int64_t frame);
 
-/// Sum over frames of the squared errors of predicted nodes, in standard deviations of the target, f64 [1];
-/// for one frame the masked loss of the prediction. `errors`, where it is given, gets each frame's errors,
-/// [nodes, outputs]: then there must be several frames, and no recomputed sequences. Model, batch and
-/// `recomputation` must outlive the tape's entries.
-Variable unrolled_loss(Tape& tape, const Model& model, const Batch& batch, const UnrolledFrames& frames,
-                       const Recomputation& recomputation, std::vector<Tensor>* errors = nullptr);
+/// Sum over frames of the squared errors of predicted nodes, in standard deviations of the target, or what
+/// `form` makes of them, and of the penalties; for one frame the masked loss of the prediction. `errors`,
+/// where it is given, gets each frame's errors, [nodes, outputs]: then there must be several frames, and no
+/// recomputed sequences. Model, batch and `recomputation` must outlive the tape's entries.
+LossTerms unrolled_loss(Tape& tape, const Model& model, const Batch& batch, const UnrolledFrames& frames,
+                        const Recomputation& recomputation, std::vector<Tensor>* errors = nullptr);
 
 }  // namespace meshgrad
