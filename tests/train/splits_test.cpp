@@ -6,6 +6,7 @@
 #include <meshgrad/train/data/split_names.h>
 
 #include <cmath>
+#include <fstream>
 #include <limits>
 
 #include "train/deepmind_folder.h"
@@ -125,6 +126,79 @@ TEST_CASE("records of one file are named by their numbers") {
       report.notes[0],
       "; train: runs.tfrecord records 0 to 7; valid: runs.tfrecord records 8 to 8; test: runs.tfrecord "
       "records 9 to 9;"));
+}
+
+TEST_CASE("a list says the split of each file") {
+  Folder folder;
+  for (const char* name : {"a b.npz", "b.npz", "more/c.npz", "more/d_test.npz", "train/e.npz"})
+    folder.add(name);
+  folder.options.split_list = folder.scratch.path / "splits.txt";
+  std::ofstream(folder.options.split_list)
+      << "# by hand\nvalidation: a b.npz , d_test.npz\r\n"
+         "\ntrain: more/c.npz # a comment\ntrain: e.npz\nunused: b.npz\n";
+  const ConvertReport report = convert(folder.options);
+  const Dataset data = Dataset::open(folder.options.output);
+  REQUIRE(data.splits().size() == 2);
+  CHECK(data.splits()[0].name == "train");
+  CHECK(data.splits()[0].count == 2);
+  CHECK(data.splits()[1].count == 2);
+  CHECK(first_value(data, "train", 0) == 200);
+  CHECK(first_value(data, "train", 1) == 400);
+  CHECK(first_value(data, "valid", 0) == 0);
+  CHECK(first_value(data, "valid", 1) == 300);
+  CHECK(report.trajectories == 4);
+  CHECK(report.notes.empty());
+  CHECK(report.warnings.empty());
+}
+
+TEST_CASE("a list says the split of each trajectory of a file") {
+  const ScratchDirectory scratch;
+  test::write_meta(scratch.path, test::square_meta(3));
+  std::vector<test::SquareRecord> records;
+  for (int i = 0; i < 5; ++i) records.emplace_back(3, static_cast<float>(i + 1));
+  test::write_bytes(scratch.path / "runs.tfrecord", test::tfrecord_of(records));
+  ConvertOptions options;
+  options.input = scratch.path / "runs.tfrecord";
+  options.output = scratch.path / "out.mgd";
+  options.split_list = scratch.path / "splits.txt";
+  std::ofstream(options.split_list) << "test: runs.tfrecord:1-2\ntrain: runs.tfrecord:4,runs.tfrecord:0\n"
+                                       "unused: runs.tfrecord:3";
+  convert(options);
+  const Dataset data = Dataset::open(options.output);
+  const auto scale = [&](const char* split, int64_t i) {
+    return data.trajectory(split, i).field("velocity").frame(0)[1] / records[0].velocity[1];
+  };
+  REQUIRE(data.splits().size() == 2);
+  CHECK(data.splits()[0].count == 2);
+  CHECK(data.splits()[1].count == 2);
+  CHECK(scale("train", 0) == doctest::Approx(1));
+  CHECK(scale("train", 1) == doctest::Approx(5));
+  CHECK(scale("test", 0) == doctest::Approx(2));
+  CHECK(scale("test", 1) == doctest::Approx(3));
+}
+
+TEST_CASE("one error lists all that is wrong with the names of a list") {
+  Folder folder;
+  for (const char* name : {"a.npz", "b.npz", "c.npz", "x/e.npz", "y/e.npz"}) folder.add(name);
+  folder.options.split_list = folder.scratch.path / "splits.txt";
+  const auto error = [&](const char* text) {
+    std::ofstream(folder.options.split_list) << text;
+    return folder.error();
+  };
+  CHECK(contains(
+      error("train: a.npz, d.npz, a.npz:1, b.npz:0-, c.npz:0-0\ntest: a.npz, e.npz, y/e.npz"),
+      "splits.txt] needed each trajectory of the data in one split, got \"d.npz\" (line 1), which is "
+      "no data here, \"a.npz:1\" (line 1), which is no data here, \"b.npz:0-\" (line 1), which is no "
+      "data here, a.npz in train and again in test (line 2), \"e.npz\" (line 2), which is no data "
+      "here, b.npz in no split, x/e.npz in no split; fix: correct the names"));
+  CHECK(contains(error("unused: a.npz, b.npz, c.npz, x/e.npz, y/e.npz"), "got nothing that is used; fix: "));
+  CHECK(contains(error("train: a.npz\ntets: b.npz"),
+                 "splits.txt: line 2] needed SPLIT: NAME, NAME, ..., got \"tets: b.npz\"; fix: begin each "
+                 "line with train:, valid:, test: or unused:"));
+  CHECK(contains(error("train a.npz"), "line 1] needed SPLIT: NAME"));
+  CHECK_FALSE(fs::exists(folder.options.output));
+  folder.options.split = {0.5, 0.5};
+  CHECK(contains(error("train: a.npz"), "[split-list] needed one way to divide the data"));
 }
 
 TEST_CASE("a folder with data that is no split's is named") {

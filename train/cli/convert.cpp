@@ -166,6 +166,10 @@ void add_convert(CommandLine& line) {
       ->delimiter(',')
       ->allow_extra_args(false);
   command->add_option("--by", options->by, "Unit of --split: auto, trajectory or time")->type_name("NAME");
+  command
+      ->add_option("--split-list", convert.split_list,
+                   "Text file with lines \"SPLIT: NAME, NAME, ...\", of files or FILE:FIRST-LAST")
+      ->type_name("FILE");
   command->add_option("--cells", options->cells, "What the cells are: auto, triangle, quad, tet or hex")
       ->type_name("NAME");
   command

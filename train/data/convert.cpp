@@ -431,7 +431,8 @@ ConvertReport pack(const ConvertOptions& options) {
   for (InputFile& file : inputs.files) {
     while (auto trajectory = file.source->next()) {
       const int64_t record = first_record + trajectory->record;
-      packer.add(*trajectory, file.path, plan.parts(file, record, trajectory->frames));
+      const std::vector<SplitPart> parts = plan.parts(file, record, trajectory->frames);
+      if (!parts.empty()) packer.add(*trajectory, file.path, parts);
       progress.trajectories = record + 1;
       if (options.progress) {
         ConvertProgress now = progress;

@@ -34,6 +34,8 @@ struct ConvertOptions {
   /// automatic: by trajectory, in order; by time (contiguous ranges of frames) where there are fewer
   /// trajectories than splits.
   SplitBy split_by = SplitBy::automatic;
+  /// A text file that names the files or trajectories of each split (split_list.h); instead of `split`.
+  std::filesystem::path split_list;
   std::vector<std::string> fields;  ///< names of the rows of HDF5 nodal_data; empty: from the file
   /// Which array of an NPZ or HDF5 file is what: from "positions", "cells", "edges", "types" or the name of a
   /// field to the array's name, in HDF5 its path.

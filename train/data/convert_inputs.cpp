@@ -16,6 +16,7 @@
 #include <meshgrad/train/data/sources/hdf5_source.h>
 #include <meshgrad/train/data/sources/npz_source.h>
 #include <meshgrad/train/data/sources/vtk_source.h>
+#include <meshgrad/train/data/split_list.h>
 #include <meshgrad/train/data/split_names.h>
 
 namespace meshgrad {
@@ -105,8 +106,9 @@ bool contains_data(const fs::path& folder) {
   return false;
 }
 
-/// Files of a folder, and of its folders of splits; `split` is the folder's, empty for the outermost.
-void list_files(const fs::path& folder, const std::string& split, std::vector<FoundFile>& files,
+/// Files of a folder, and of its folders of splits, or of `every` folder; `split` is the folder's, empty for
+/// the outermost.
+void list_files(const fs::path& folder, const std::string& split, bool every, std::vector<FoundFile>& files,
                 const WarningCallback& warn) {
   std::error_code error;
   for (auto entry = fs::directory_iterator(folder, error); entry != fs::end(entry); entry.increment(error)) {
@@ -117,8 +119,8 @@ void list_files(const fs::path& folder, const std::string& split, std::vector<Fo
       files.push_back({path, split.empty() ? split_of_name(path.stem().string()) : split, {}});
     } else if (entry->is_directory(unreadable)) {
       const std::string name = path.filename().string();
-      if (split.empty() && is_split_folder(name)) {
-        list_files(path, split_of_name(name), files, warn);
+      if (every || (split.empty() && is_split_folder(name))) {
+        list_files(path, split_of_name(name), every, files, warn);
       } else if (contains_data(path)) {
         warn(fmt::format("[{}] this folder was not read: only folders train, valid and test are",
                          path.string()));
@@ -138,7 +140,7 @@ std::vector<FoundFile> files_of(const ConvertOptions& options, const WarningCall
     return {{options.input, split_of_name(options.input.stem().string()), {}}};
   }
   std::vector<FoundFile> files;
-  list_files(options.input, "", files, warn);
+  list_files(options.input, "", !options.split_list.empty(), files, warn);
   std::sort(files.begin(), files.end(),
             [](const FoundFile& a, const FoundFile& b) { return a.path < b.path; });
   return files;
@@ -221,6 +223,22 @@ void check_fractions(const std::vector<double>& fractions) {
                      fmt::format("{}", fmt::join(fractions, ",")), "for example 0.8,0.1,0.1");
 }
 
+std::vector<std::string> listed_splits(const ConvertOptions& options, const std::vector<InputFile>& files) {
+  if (options.split_list.empty()) return {};
+  if (!options.split.empty() || options.split_by != SplitBy::automatic) {
+    throw config_error("split-list", "one way to divide the data", "--split or --by beside --split-list",
+                       "leave one of them out");
+  }
+  std::error_code none;
+  const bool folder = fs::is_directory(options.input, none);
+  std::vector<ListableFile> listable;
+  for (const InputFile& file : files) {
+    const fs::path path = folder ? file.path.lexically_relative(options.input) : file.path.filename();
+    listable.push_back({path.generic_string(), file.source->records()});
+  }
+  return splits_of_list(options.split_list, listable);
+}
+
 }  // namespace
 
 std::vector<std::string> format_names() {
@@ -257,6 +275,8 @@ Inputs open_inputs(const ConvertOptions& options, const WarningCallback& warn) {
     named += file.split.empty() ? 0 : 1;
     inputs.files.push_back(std::move(file));
   }
+  inputs.listed_splits = listed_splits(options, inputs.files);
+  if (!inputs.listed_splits.empty()) return inputs;
   const bool asked = !options.split.empty() || options.split_by == SplitBy::time;
   // A lone file is divided, unless its folder holds it for another split than train.
   std::error_code none;
@@ -297,20 +317,24 @@ std::vector<int64_t> whole_shares(int64_t total, const std::vector<double>& frac
 }
 
 SplitPlan::SplitPlan(const ConvertOptions& options, const Inputs& inputs, const WarningCallback& warn)
-    : from_files_(inputs.splits_from_files) {
+    : listed_splits_(inputs.listed_splits), from_files_(inputs.splits_from_files) {
   fractions_ = options.split.empty() ? std::vector<double>{0.8, 0.1, 0.1} : options.split;
   check_fractions(fractions_);
   for (size_t i = 0; i < kSplitNames.size(); ++i) {
     const bool in_files = std::any_of(inputs.files.begin(), inputs.files.end(),
                                       [&](const InputFile& file) { return file.split == kSplitNames[i]; });
-    if (from_files_ ? in_files : i < fractions_.size() && fractions_[i] > 0) names_.push_back(kSplitNames[i]);
+    const bool in_list =
+        std::find(listed_splits_.begin(), listed_splits_.end(), kSplitNames[i]) != listed_splits_.end();
+    const bool by_fraction = i < fractions_.size() && fractions_[i] > 0;
+    if (!listed_splits_.empty() ? in_list : (from_files_ ? in_files : by_fraction))
+      names_.push_back(kSplitNames[i]);
   }
   statistics_split_ = names_.front();
   if (statistics_split_ != "train") {
     warn(fmt::format("[{}] there is no train split: statistics were taken from {}", options.input.string(),
                      statistics_split_));
   }
-  if (from_files_) return;
+  if (from_files_ || !listed_splits_.empty()) return;
   const bool enough = inputs.records >= static_cast<int64_t>(names_.size());
   by_time_ = options.split_by == SplitBy::time || (options.split_by == SplitBy::automatic && !enough);
   if (by_time_ && options.split_by == SplitBy::automatic) {
@@ -324,7 +348,7 @@ SplitPlan::SplitPlan(const ConvertOptions& options, const Inputs& inputs, const 
 }
 
 std::string SplitPlan::note(const ConvertOptions& options, const Inputs& inputs) const {
-  if (from_files_ || by_time_ || !options.split.empty()) return "";
+  if (from_files_ || by_time_ || !options.split.empty() || !listed_splits_.empty()) return "";
   std::map<std::string, std::vector<std::string>> members;
   int64_t record = 0;
   for (const InputFile& file : inputs.files) {
@@ -352,6 +376,10 @@ std::string SplitPlan::note(const ConvertOptions& options, const Inputs& inputs)
 }
 
 std::vector<SplitPart> SplitPlan::parts(const InputFile& file, int64_t record, int64_t frames) const {
+  if (!listed_splits_.empty()) {
+    const std::string& split = listed_splits_[static_cast<size_t>(record)];
+    return split.empty() ? std::vector<SplitPart>{} : std::vector<SplitPart>{{split, 0, frames}};
+  }
   if (from_files_) return {{file.split, 0, frames}};
   std::vector<SplitPart> parts;
   if (by_time_) {

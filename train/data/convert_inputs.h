@@ -24,13 +24,14 @@ struct Inputs {
   std::vector<InputFile> files;
   std::vector<std::string> notes;  ///< what was decided where nothing said it
   bool splits_from_files = false;
+  std::vector<std::string> listed_splits;  ///< of each record, as a list says; empty without a list
   int64_t records = 0;
   uint64_t bytes = 0;
 };
 
 /// Finds and opens the files: one, or those of a folder and of its folders of splits (split_names.h), sorted
-/// by path. Throws ConfigError or DataError when there is nothing to read, when only some names say a split,
-/// and for options that the format has no use for.
+/// by path; with a list of splits, those of all folders in it. Throws ConfigError or DataError when there is
+/// nothing to read, when only some names say a split, and for options that the format has no use for.
 Inputs open_inputs(const ConvertOptions& options, const WarningCallback& warn);
 
 /// One range of frames of a trajectory and the split it goes to.
@@ -46,7 +47,8 @@ class SplitPlan {
   /// Throws ConfigError when the fractions are not 1 to 3 numbers that add up to 1.
   SplitPlan(const ConvertOptions& options, const Inputs& inputs, const WarningCallback& warn);
 
-  /// The parts of record `record` (counted over all files) of a file, for a trajectory of so many frames.
+  /// The parts of record `record` (counted over all files) of a file, for a trajectory of so many frames;
+  /// none for one that a list leaves out.
   std::vector<SplitPart> parts(const InputFile& file, int64_t record, int64_t frames) const;
   /// Which trajectories go where, when neither names nor options said it; else empty.
   std::string note(const ConvertOptions& options, const Inputs& inputs) const;
@@ -59,6 +61,7 @@ class SplitPlan {
   std::vector<std::string> names_;
   std::vector<double> fractions_;
   std::vector<int64_t> record_counts_;
+  std::vector<std::string> listed_splits_;
   bool from_files_ = false;
   bool by_time_ = false;
   std::string statistics_split_;
