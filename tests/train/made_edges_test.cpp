@@ -241,7 +241,8 @@ TEST_CASE("periods that do not fit a mesh are refused") {
       refused({.period = {0, 1.5, 0}}),
       "needed edges across the border, or nodes at the same place on both borders, got neither with a "
       "period of 1.5 along y"));
-  CHECK(contains(refused(periods(true, 3)), "needed edges shorter than half the period, times data.hops"));
+  CHECK(contains(refused(periods(true, 3)),
+                 "needed edges whose length times data.hops is less than half the period, got 0.2 times 3"));
   CHECK(refused(periods(true, 2)).empty());
   const test::ScratchDirectory scratch;
   Config config = test::small_config(scratch.path, test::pack_waves(scratch.path, 7));

@@ -4,10 +4,12 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/random.h>
 #include <meshgrad/engine/runtime.h>
+#include <meshgrad/train/config/config_table.h>
 #include <meshgrad/train/data/convert.h>
 #include <meshgrad/train/data/sources/vtk_grid.h>
 #include <meshgrad/train/embed/mesh_predictor.h>
 #include <meshgrad/train/planning/first_config.h>
+#include <meshgrad/train/planning/plan.h>
 #include <meshgrad/train/report/rollout_files.h>
 #include <meshgrad/train/run/predictor.h>
 #include <meshgrad/train/task/rollout.h>
@@ -251,6 +253,26 @@ TEST_CASE("MeshPredictor steps a moving mesh with the bits of a rollout, and rec
              CHECK(values == frame.ours);
            });
   CHECK(contains(message_of([&] { predictor.record_steps(true); }), "data.world_position"));
+}
+
+TEST_CASE("positions that are given: MeshPredictor lists them as an input, a plan without data has them") {
+  const Moving data("plate");
+  Config config = moving_run(data, Prediction::change);
+  config.data.targets = {"stress"};
+  test::train_here(config);
+  Runtime runtime{RuntimeOptions{.threads = 1}};
+  const MeshPredictor predictor(runtime, config.run.dir + "/checkpoints/last.safetensors");
+  REQUIRE(predictor.inputs().size() == 1);
+  CHECK(predictor.inputs().front().name == "world_pos");
+  const PlannedMesh mesh{.nodes = 50, .edges = 300, .dim = 3, .fields = {{"stress", 1}}};
+  const MemoryPlan plan = plan_memory(config, {.device_memory = int64_t{1} << 30, .mesh = mesh});
+  CHECK(contains(plan.notes.front(), "stress [1], world_pos [3]"));
+
+  config.train.noise = 0.0;
+  config.train.field_noise = {{"world_pos", 0.1}};
+  const std::vector<Contradiction> found = contradictions(config);
+  REQUIRE(found.size() == 1);
+  CHECK(contains(found.front().needed, "fields among data.targets = [stress], as others get no noise"));
 }
 
 TEST_CASE("configurations that do not fit a moving mesh are refused") {

@@ -229,7 +229,8 @@ TEST_CASE("the sampler leaves the steps their frames, and says when there are to
   CHECK(Sampler(task(Prediction::change, 5), "train", 0).samples() == 2);
   const std::string message = message_of([&] { Sampler(task(Prediction::second_change, 5), "train", 0); });
   CHECK_MESSAGE(
-      contains(message, "needed trajectories of at least 7 frames, got none; fix: lower unroll.steps"),
+      contains(message,
+               "needed trajectories of at least 7 frames, got none; fix: lower unroll.steps or data.history"),
       message);
 }
 

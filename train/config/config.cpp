@@ -119,6 +119,12 @@ void check_types(const char* name, const std::vector<int64_t>& types, int64_t cl
 void check_noise(const Config& config, std::vector<Contradiction>& found) {
   const TrainConfig& train = config.train;
   const std::vector<std::string>& inputs = config.data.inputs;
+  const std::vector<std::string>& targets = config.data.targets;
+  const std::string& world = config.data.world_position;
+  const bool steady = config.task.name == TaskName::steady_field;
+  const auto contains = [](const std::vector<std::string>& names, const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
   if ((train.noise > 0 || !train.field_noise.empty()) && config.data.noise_types.empty()) {
     found.push_back({{"train.noise", "data.noise_types"},
                      "0 where data.noise_types is empty",
@@ -126,8 +132,16 @@ void check_noise(const Config& config, std::vector<Contradiction>& found) {
                      "set train.noise = 0 or name node types in data.noise_types"});
   }
   for (const FieldNumber& number : train.field_noise) {
-    if (std::find(inputs.begin(), inputs.end(), number.field) != inputs.end()) continue;
-    if (number.field == config.data.world_position) continue;
+    const bool input = contains(inputs, number.field);
+    if (steady ? input : contains(targets, number.field) && (input || number.field == world)) continue;
+    if (!steady && (input || number.field == world)) {
+      found.push_back(
+          {{"train.noise", "data.targets"},
+           fmt::format("fields among data.targets = [{}], as others get no noise", fmt::join(targets, ", ")),
+           toml_quoted(number.field),
+           "remove it"});
+      continue;
+    }
     found.push_back({{"train.noise", "data.inputs"},
                      fmt::format("fields among data.inputs = [{}]", fmt::join(inputs, ", ")),
                      toml_quoted(number.field),

@@ -90,9 +90,10 @@ struct PeriodicBox {
                            "give the length of the domain, in the unit of the positions");
       }
       if (static_cast<double>(options.hops) * longest[axis] >= 0.5 * period[axis]) {
-        throw period_error(mesh, axis, "edges shorter than half the period, times data.hops",
-                           fmt::format("{:.6g} with a period of {:.6g}", longest[axis], period[axis]),
-                           "lower data.hops, or use three cells or more a period");
+        throw period_error(
+            mesh, axis, "edges whose length times data.hops is less than half the period",
+            fmt::format("{:.6g} times {} with a period of {:.6g}", longest[axis], options.hops, period[axis]),
+            "lower data.hops, or use three cells or more a period");
       }
     }
   }

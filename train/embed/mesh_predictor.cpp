@@ -57,6 +57,9 @@ MeshPredictor::Loaded::Loaded(Runtime& own, const fs::path& checkpoint, Ranks* w
   model.parameters.release_gradients();
   load_checkpoint(checkpoint, runtime.stream(), model.parameters, nullptr, normalizers);
   for (const MeshInputs::Input& input : task.inputs().inputs()) inputs.push_back(input.field);
+  const auto& world = task.inputs().world_position();
+  if (world && std::ranges::find(inputs, world->field.name, &FieldInfo::name) == inputs.end())
+    inputs.push_back(world->field);
   targets = task.inputs().targets();
 }
 

@@ -202,7 +202,7 @@ typedef struct meshgrad_trainer_options {
   const char* config;           /* TOML text, as docs/config.md; data.path is not needed */
   int32_t dim;                  /* of positions: 2 or 3 */
   double dt;                    /* seconds between frames; 0: unknown */
-  const meshgrad_field* fields; /* those of data.inputs and data.targets */
+  const meshgrad_field* fields; /* data.inputs, data.targets, data.world_position */
   int32_t field_count;
   int32_t most_recent;    /* 0: each sample is kept with the same probability; 1: the newest are kept */
   int64_t capacity;       /* samples kept for training */

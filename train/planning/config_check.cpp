@@ -54,13 +54,14 @@ int64_t count_samples(const Task& task, const std::string& split, std::vector<Fi
   if (samples == 0) {
     findings.push_back({Severity::error, "split " + split, "no trajectory has a sample",
                         fmt::format("a sample needs {} in a row", counted(task.least_frames(), "frame")),
-                        "use task.name = \"steady_field\" for data without time, or longer trajectories"});
+                        "lower unroll.steps or data.history, use longer trajectories, or set task.name = "
+                        "\"steady_field\" for data without time"});
   } else if (without > 0) {
     findings.push_back(
         {Severity::warning, fmt::format("{} in split {}", first, split),
          fmt::format("{} too short for a sample", counted(without, "trajectory is", "trajectories are")),
          fmt::format("they are not used: a sample needs {} in a row", counted(task.least_frames(), "frame")),
-         "leave them out, or lower unroll.steps"});
+         "leave them out, or lower unroll.steps or data.history"});
   }
   return samples;
 }

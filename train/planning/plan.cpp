@@ -186,7 +186,9 @@ Dataset planned_dataset(const Config& config, const PlannedMesh& mesh, std::vect
   }
   std::vector<FieldInfo> fields;
   std::string text;
-  for (const std::vector<std::string>* names : {&config.data.targets, &config.data.inputs}) {
+  const std::string& world = config.data.world_position;
+  const std::vector<std::string> positions(world.empty() ? 0 : 1, world);
+  for (const std::vector<std::string>* names : {&config.data.targets, &config.data.inputs, &positions}) {
     for (const std::string& name : *names) {
       const auto same = [&](const FieldInfo& field) { return field.name == name; };
       if (std::any_of(fields.begin(), fields.end(), same)) continue;

@@ -62,7 +62,7 @@ struct PlannedMesh {
   int64_t nodes = 0, edges = 0;  ///< directed edges
   int dim = 2;                   ///< 2 or 3
   std::map<std::string, int>
-      fields;  ///< components of data.inputs and data.targets; `dim` for those not named
+      fields;  ///< components of data.inputs, data.targets, data.world_position; else `dim`
 };
 
 struct MemoryPlan {

@@ -13,9 +13,10 @@ Sampler::Sampler(const Task& task, std::string_view split, uint64_t seed)
   for (int64_t i = 0; i < dataset.size(split); ++i)
     first_sample_.push_back(first_sample_.back() + task.sample_frames(dataset.frames(split, i)).size());
   if (samples() == 0) {
-    throw data_error(dataset.path().string() + ": split " + std::string(split),
-                     "trajectories of at least " + std::to_string(task.least_frames()) + " frames", "none",
-                     "lower unroll.steps, choose another split, or convert data with more frames");
+    throw data_error(
+        dataset.path().string() + ": split " + std::string(split),
+        "trajectories of at least " + std::to_string(task.least_frames()) + " frames", "none",
+        "lower unroll.steps or data.history, choose another split, or convert data with more frames");
   }
 }
 
