@@ -113,6 +113,14 @@ TEST_CASE("a check finds what is doubtful of meshes, fields and splits") {
   CHECK(u.histogram.front() >= 10);
 }
 
+TEST_CASE("a faster flow that stays fast is no jump") {
+  const ScratchDirectory scratch;
+  const Column train = growing({1, 1, 1, 40, 40, 40});
+  const DataSummary summary =
+      check_data(Dataset::open(pack_damaged(scratch.path, train, growing({5, 5, 5}))));
+  CHECK(finding_at(summary.findings, "a.npz: frame 4", "times more than in the frames beside it") == nullptr);
+}
+
 TEST_CASE("a value that is not finite is an error, and ends the command with 1") {
   const ScratchDirectory scratch;
   Column valid = growing({1, 1, 1});
@@ -157,7 +165,12 @@ TEST_CASE("what init writes for waves is checked, and trains as it stands") {
   CHECK(config.data.targets == config.data.inputs);
   CHECK(config.data.valid_split == "valid");
   CHECK(config.model.width == 32);
-  CHECK(noise_warnings(Dataset::open(packed), config).empty());
+  const Dataset data = Dataset::open(packed);
+  CHECK(noise_warnings(data, config).empty());
+  const FieldStatistics change =
+      data.field_stats("velocity", NodeTypeSet(std::span(config.data.predicted_types)), Quantity::change);
+  const double expected = 0.3 * std::hypot(change.std[0], change.std[1]) / std::sqrt(2.0);
+  CHECK(config.train.noise / expected == doctest::Approx(1.0).epsilon(0.03));  // two digits are written
   CHECK(contains(test::read_text(path), "width = 32  # preset small\n"));
   CHECK(contains(run_meshgrad({"init", "--data", packed.string(), "-o", path}).err,
                  "[--output] needed a file that does not exist yet"));
@@ -194,6 +207,27 @@ TEST_CASE("a folder that is not packed is packed beside itself; check names the 
   CHECK(contains(run_meshgrad({"init", "--data", folder}).err, ".mgd is there already and is used"));
 }
 
+TEST_CASE("noise follows the target that changes least") {
+  const ScratchDirectory scratch;
+  const fs::path path = scratch.path / "two.mgd";
+  PackedFileWriter writer(path, 2, {{"u", 1, true, "K"}, {"v", 1, true, "Pa"}});
+  const PackedMesh mesh{2, CellKind::triangle, kFlawedPositions, kFlawedTypes, kFlawedCells};
+  const int64_t number = writer.add_mesh(PackedFileWriter::mesh_key(mesh, {}), mesh,
+                                         edges_from_cells(kFlawedCells, CellKind::triangle, 5, "mesh"));
+  const Column u = growing({10, 20, 10, 30}), v = growing({1, 2, 1, 3});
+  DataStatistics statistics;
+  statistics.fields = {FieldMoments(1), FieldMoments(1)};
+  statistics.edges.assign(3, Moments{6, 0.0, 0.2});
+  statistics.fields[0].add(u, kFlawedTypes, 5);
+  statistics.fields[1].add(v, kFlawedTypes, 5);
+  statistics.count_nodes(kFlawedTypes, 5);
+  writer.add_trajectory({"s", "train", number, 5, 0, 0.1, {u, v}});
+  writer.finish({"train"}, statistics, "train", "by hand");
+  const FirstConfig first = first_config(Dataset::open(path), {});
+  CHECK(first.config.data.targets == std::vector<std::string>{"u", "v"});
+  CHECK(contains(first.reasons.at("train.noise"), "0.3 times the change of v over a frame"));
+}
+
 TEST_CASE("data without time become a steady field, and train") {
   const ScratchDirectory scratch;
   const fs::path path = scratch.path / "steady.mgd";
@@ -216,6 +250,8 @@ TEST_CASE("data without time become a steady field, and train") {
   CHECK(first.config.task.name == TaskName::steady_field);
   CHECK(first.config.data.inputs == std::vector<std::string>{"g"});
   CHECK(first.config.data.targets == std::vector<std::string>{"u"});
+  CHECK(first.config.data.predicted_types == std::vector<int64_t>{0});
+  CHECK(finding_at(check_data(Dataset::open(path)).findings, "field g", "everywhere") == nullptr);
   CHECK(first.config.data.valid_split == "train");
   CHECK(contains(to_toml(first), "There is no split to validate on"));
   Config config = config_of(to_toml(first));

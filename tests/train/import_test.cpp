@@ -261,6 +261,21 @@ TEST_CASE("pyg's relative positions change their sign, and a file without normal
   for (size_t i = 0; i < ours.values.size(); ++i)
     CHECK(ours.values[i] == (i % 3 == 2 ? 1.0 : -1.0) * theirs.values[i]);
   CHECK(imported.at("normalizer.targets.count").values[0] > 0.0);
+
+  FileTensors with_means = file;
+  for (const auto& [name, width] : {std::pair("nodes", 11), std::pair("edges", 3), std::pair("targets", 2)}) {
+    const FileTensor half{{width}, std::vector<double>(static_cast<size_t>(width), 0.5)};
+    with_means[std::string("normalizer.") + name + ".mean"] = half;
+    with_means[std::string("normalizer.") + name + ".std"] = half;
+  }
+  write_tensors(path, with_means);
+  CHECK(import_weights(runtime, config, {path, WeightSource::pyg, checkpoint}).normalizers_read);
+  const Predictor predictor(runtime, checkpoint);
+  const TrainedModel trained = predictor.trained();
+  CHECK(trained.normalizers.edges.mean(0) == -0.5);
+  CHECK(trained.normalizers.edges.mean(1) == -0.5);
+  CHECK(trained.normalizers.edges.mean(2) == 0.5);
+  CHECK(trained.normalizers.nodes.mean(0) == 0.5);
 }
 
 std::string import_error(const Config& config, const fs::path& file, WeightSource source) {
