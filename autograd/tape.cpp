@@ -54,6 +54,13 @@ void Tape::push(std::string_view op, std::function<void(Tape&)> backward, bool s
                       observer_ ? runtime_.allocator().scope() : std::string(), segment});
 }
 
+/// On inner tapes, ops are done with their weights when their segment is.
+void Tape::begin_weights(int64_t first) {
+  if (kind_ == Kind::evaluate || first <= shared_->weights_begun) return;
+  shared_->weights_begun = first;
+  if (weights_ready_) push("weight_gradients", [first](Tape& tape) { tape.weights_ready_(first); });
+}
+
 void Tape::note_op(const OpUse& use) {
   if (shared_->offload != nullptr) note_readers(use);
   if (runs()) ++(tag_ == Tag::recompute ? shared_->counts.recomputed : shared_->counts.forwards);

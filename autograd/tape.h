@@ -81,6 +81,13 @@ class Tape {
   /// synchronize.
   void observe(Observer observer) { observer_ = std::move(observer); }
 
+  /// Calls `ready(first)` in backward() as soon as nothing more adds to the gradients of weights from element
+  /// `first` of their arena on, for each `first` that begin_weights() told. Call it before the first op.
+  void on_weight_gradients(std::function<void(int64_t first)> ready) { weights_ready_ = std::move(ready); }
+  /// Ops recorded from here on may use any weights; those before it used none from element `first` of the
+  /// arena on, unless an earlier call had this `first` or a larger one: then it says nothing new.
+  void begin_weights(int64_t first);
+
   /// Compares recomputed values with those of the first run, bit for bit; throws InternalError naming segment
   /// and op when they differ. Synchronizes the device after each op.
   void check_recomputation() { shared_->check = true; }
@@ -142,6 +149,7 @@ class Tape {
     OpCounts counts;
     uint64_t ids = 0;
     bool check = false;
+    int64_t weights_begun = -1;  // the largest `first` of begin_weights()
     std::shared_ptr<Offload> offload;
   };
   /// An inner tape.
@@ -168,6 +176,7 @@ class Tape {
   Tag tag_ = Tag::activations;
   std::vector<Entry> entries_;
   Observer observer_;
+  std::function<void(int64_t)> weights_ready_;  // of a root tape
   std::shared_ptr<Shared> shared_;
   std::shared_ptr<SegmentPlan> plan_;  // of inner tapes: written in the first run, followed in the second
   std::vector<Variable> outputs_;      // since the last op

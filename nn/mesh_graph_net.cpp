@@ -196,13 +196,17 @@ Model make_mesh_graph_net(const MeshGraphNetOptions& options, const ModelSizes& 
   Model model;
   model.parameters.set_conventions(parameter_conventions(options));
   const MlpFactory factory(model.parameters, options, sizes);
-  model.stages.push_back({"encoder", false, Encoder(factory, options, sizes)});
+  const auto add = [&](const std::string& name, bool repeated, const auto& make) {
+    const int64_t first_weight = model.parameters.arena_elements();
+    model.stages.push_back({name, repeated, make(), first_weight});
+  };
+  add("encoder", false, [&] { return Encoder(factory, options, sizes); });
   for (int64_t b = 0; b < options.blocks; ++b)
-    model.stages.push_back(
-        {"processor." + std::to_string(b), true, MessagePassingBlock(factory, options, sizes, b)});
-  model.stages.push_back(
-      {"decoder", false,
-       Decoder{options, factory.make("node_decoder", {options.width}, {}, sizes.outputs, Norm::none)}});
+    add("processor." + std::to_string(b), true,
+        [&] { return MessagePassingBlock(factory, options, sizes, b); });
+  add("decoder", false, [&] {
+    return Decoder{options, factory.make("node_decoder", {options.width}, {}, sizes.outputs, Norm::none)};
+  });
   return model;
 }
 

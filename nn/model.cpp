@@ -59,6 +59,13 @@ Values run_stage(const Model& model, Tape& tape, const GraphBatch& batch, int64_
   return link.run(tape, model.parameters, batch, before);
 }
 
+std::vector<int64_t> gradient_buckets(const Model& model, int64_t elements) {
+  std::vector<int64_t> begins{0};
+  for (const Stage& stage : model.stages)
+    if (stage.first_weight >= begins.back() + elements) begins.push_back(stage.first_weight);
+  return begins;
+}
+
 Values forward(const Model& model, Tape& tape, const GraphBatch& batch, const Values& inputs,
                std::span<const RecomputedStages> recomputed, const StageObserver& observer) {
   check_arguments(model, batch);
@@ -69,12 +76,14 @@ Values forward(const Model& model, Tape& tape, const GraphBatch& batch, const Va
   int64_t stage = 0;
   const auto run_until = [&](int64_t end) {
     for (; stage < end; ++stage) {
+      tape.begin_weights(model.stages[static_cast<size_t>(stage)].first_weight);
       values = run_stage(model, tape, batch, stage, values);
       if (observer) observer(stage, values);
     }
   };
   for (const RecomputedStages& segment : recomputed) {
     run_until(segment.begin);
+    tape.begin_weights(model.stages[static_cast<size_t>(segment.begin)].first_weight);
     values = recompute_stages(model, tape, batch, segment, values);
     stage = segment.end;
   }

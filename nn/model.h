@@ -23,6 +23,8 @@ struct Stage {
   /// The values behind the stage from those before it. Records on the tape; reads weights from the parameters
   /// of the model that it belongs to. Throws InvalidArgument for a batch whose shapes do not fit.
   std::function<Values(Tape&, const ParameterSet&, const GraphBatch&, const Values&)> run;
+  /// No stage before it reads a parameter from this element of the arena on. 0 says nothing.
+  int64_t first_weight = 0;
 };
 
 /// A value type; a copy shares the parameters' memory.
@@ -30,6 +32,10 @@ struct Model {
   ParameterSet parameters;  ///< in the order of use
   std::vector<Stage> stages;
 };
+
+/// Where ranges of the gradients' arena begin that become final one after another in a backward pass, last
+/// first: at the first weight of stages, at least `elements` apart. The first one is 0.
+std::vector<int64_t> gradient_buckets(const Model& model, int64_t elements);
 
 /// How the MLPs of a model run.
 enum class ComputePath : uint8_t {

@@ -50,7 +50,10 @@ void broadcast(Ranks& ranks, std::span<std::byte> bytes, int root, std::string_v
   ranks.exchange(sends, receives, operation);
 }
 
-void all_gather_bytes(Ranks& ranks, std::span<const std::span<std::byte>> parts, std::string_view operation) {
+namespace {
+
+Ranks::Exchange start_all_gather(Ranks& ranks, std::span<const std::span<std::byte>> parts,
+                                 std::string_view operation) {
   std::vector<Send> sends;
   std::vector<Receive> receives;
   for (int other = 0; other < ranks.size(); ++other) {
@@ -58,7 +61,13 @@ void all_gather_bytes(Ranks& ranks, std::span<const std::span<std::byte>> parts,
     sends.push_back({other, parts[static_cast<size_t>(ranks.rank())]});
     receives.push_back({other, parts[static_cast<size_t>(other)]});
   }
-  ranks.exchange(sends, receives, operation);
+  return ranks.start_exchange(sends, receives, operation);
+}
+
+}  // namespace
+
+void all_gather_bytes(Ranks& ranks, std::span<const std::span<std::byte>> parts, std::string_view operation) {
+  ranks.wait(start_all_gather(ranks, parts, operation));
 }
 
 std::vector<std::vector<int64_t>> exchange_lists(Ranks& ranks, const std::vector<std::vector<int64_t>>& lists,
@@ -89,26 +98,32 @@ std::vector<std::vector<int64_t>> exchange_lists(Ranks& ranks, const std::vector
 }
 
 template <class T>
-void reduce_scatter(Ranks& ranks, std::span<T> values, std::string_view operation) {
-  const std::span<T> own = slice_of(values, ranks.rank(), ranks.size());
-  const auto others = static_cast<size_t>(ranks.size() - 1);
-  std::vector<T> received(others * own.size());
+SlicesInFlight<T> start_reduce_scatter(Ranks& ranks, std::span<T> values, std::string_view operation) {
+  const size_t own = slice_of(values, ranks.rank(), ranks.size()).size();
+  SlicesInFlight<T> flight{values, std::vector<T>(static_cast<size_t>(ranks.size() - 1) * own), {}};
   std::vector<Send> sends;
   std::vector<Receive> receives;
   for (int other = 0; other < ranks.size(); ++other) {
     if (other == ranks.rank()) continue;
-    const std::span<T> place = std::span(received).subspan(receives.size() * own.size(), own.size());
+    const std::span<T> place = std::span(flight.received).subspan(receives.size() * own, own);
     receives.push_back({other, std::as_writable_bytes(place)});
     sends.push_back({other, std::as_bytes(slice_of(values, other, ranks.size()))});
   }
-  ranks.exchange(sends, receives, operation);
+  flight.exchange = ranks.start_exchange(sends, receives, operation);
+  return flight;
+}
+
+template <class T>
+void finish_reduce_scatter(Ranks& ranks, SlicesInFlight<T> flight) {
+  ranks.wait(std::move(flight.exchange));
+  const std::span<T> own = slice_of(flight.values, ranks.rank(), ranks.size());
   // ((rank 0 + rank 1) + rank 2) + ..., with this rank's own values at their place.
   std::vector<T> sum;
   for (int rank = 0; rank < ranks.size(); ++rank) {
     const size_t place = static_cast<size_t>(rank < ranks.rank() ? rank : rank - 1) * own.size();
     const std::span<const T> values_of = rank == ranks.rank()
                                              ? std::span<const T>(own)
-                                             : std::span<const T>(received).subspan(place, own.size());
+                                             : std::span<const T>(flight.received).subspan(place, own.size());
     if (rank == 0) {
       sum.assign(values_of.begin(), values_of.end());
     } else {
@@ -119,11 +134,21 @@ void reduce_scatter(Ranks& ranks, std::span<T> values, std::string_view operatio
 }
 
 template <class T>
-void all_gather_slices(Ranks& ranks, std::span<T> values, std::string_view operation) {
+void reduce_scatter(Ranks& ranks, std::span<T> values, std::string_view operation) {
+  finish_reduce_scatter(ranks, start_reduce_scatter(ranks, values, operation));
+}
+
+template <class T>
+Ranks::Exchange start_all_gather_slices(Ranks& ranks, std::span<T> values, std::string_view operation) {
   std::vector<std::span<std::byte>> parts;
   for (int rank = 0; rank < ranks.size(); ++rank)
     parts.push_back(std::as_writable_bytes(slice_of(values, rank, ranks.size())));
-  all_gather_bytes(ranks, parts, operation);
+  return start_all_gather(ranks, parts, operation);
+}
+
+template <class T>
+void all_gather_slices(Ranks& ranks, std::span<T> values, std::string_view operation) {
+  ranks.wait(start_all_gather_slices(ranks, values, operation));
 }
 
 template <class T>
@@ -132,6 +157,12 @@ void all_reduce(Ranks& ranks, std::span<T> values, std::string_view operation) {
   all_gather_slices(ranks, values, operation);
 }
 
+template SlicesInFlight<float> start_reduce_scatter(Ranks&, std::span<float>, std::string_view);
+template SlicesInFlight<double> start_reduce_scatter(Ranks&, std::span<double>, std::string_view);
+template void finish_reduce_scatter(Ranks&, SlicesInFlight<float>);
+template void finish_reduce_scatter(Ranks&, SlicesInFlight<double>);
+template Ranks::Exchange start_all_gather_slices(Ranks&, std::span<float>, std::string_view);
+template Ranks::Exchange start_all_gather_slices(Ranks&, std::span<double>, std::string_view);
 template void reduce_scatter(Ranks&, std::span<float>, std::string_view);
 template void reduce_scatter(Ranks&, std::span<double>, std::string_view);
 template void reduce_scatter(Ranks&, std::span<int64_t>, std::string_view);

@@ -48,6 +48,18 @@ struct RankSlice {
 /// Consecutive slices; the first ones have one element more where the number does not divide.
 RankSlice rank_slice(int64_t elements, int rank, int size);
 
+/// The first half of reduce_scatter: its messages are in flight. `values` stay until the second.
+template <class T>
+struct SlicesInFlight {
+  std::span<T> values;
+  std::vector<T> received;  // this rank's slice of each other rank
+  Ranks::Exchange exchange;
+};
+template <class T>
+SlicesInFlight<T> start_reduce_scatter(Ranks& ranks, std::span<T> values, std::string_view operation);
+template <class T>
+void finish_reduce_scatter(Ranks& ranks, SlicesInFlight<T> flight);
+
 /// Afterwards this rank's slice of `values` holds the sum of all ranks'; the rest is as it was. T: float,
 /// double, int64_t.
 template <class T>
@@ -56,6 +68,9 @@ void reduce_scatter(Ranks& ranks, std::span<T> values, std::string_view operatio
 /// Afterwards `values` holds every rank's own slice.
 template <class T>
 void all_gather_slices(Ranks& ranks, std::span<T> values, std::string_view operation);
+/// The same without waiting: Ranks::wait.
+template <class T>
+Ranks::Exchange start_all_gather_slices(Ranks& ranks, std::span<T> values, std::string_view operation);
 
 /// Afterwards `values` holds the sum of all ranks', the same bits on each. Sends 2 (n - 1) / n of the array.
 template <class T>

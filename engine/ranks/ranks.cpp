@@ -115,6 +115,14 @@ void Ranks::wait(Exchange exchange) {
   }
 }
 
+bool Ranks::arrived(const Exchange& exchange) const {
+  try {
+    return exchange.flight == nullptr || exchange.flight->done();
+  } catch (const RankFailure& failure) {
+    throw error_of(failure, exchange.operation);
+  }
+}
+
 RankError Ranks::error_of(const RankFailure& failure, std::string_view operation) const {
   const std::string step = step_ < 0 ? std::string() : fmt::format(", step {}", step_);
   return rank_error(fmt::format("rank {}: {}{}", rank_, operation, step), failure.needed, failure.got,

@@ -101,6 +101,9 @@ class Ranks {
   Exchange start_exchange(std::span<const Send> sends, std::span<const Receive> receives,
                           std::string_view operation);
   void wait(Exchange exchange);
+  /// Whether all its messages were sent and have arrived; returns at once, and moves messages on that are in
+  /// flight. Throws RankError.
+  bool arrived(const Exchange& exchange) const;
 
   /// For messages of errors.
   void set_step(int64_t step) { step_ = step; }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/ranks/bucket_sum.h>
 #include <meshgrad/engine/ranks/collectives.h>
 #include <meshgrad/engine/ranks/cpu_share.h>
 #include <meshgrad/engine/ranks/mpi.h>
@@ -180,6 +181,37 @@ TEST_CASE("ranks know who shares their host") {
     CHECK(ranks.local_size() == (ranks.rank() == 4 ? 1 : 2));
   });
   CHECK(Ranks().local_size() == 1);
+}
+
+TEST_CASE("buckets that leave one after another have the sum of all at once, whenever each rank is ready") {
+  constexpr int64_t kElements = 1000;
+  for (const int size : {2, 3, 4}) {
+    const std::vector<float> sum = sum_in_order(size, kElements);
+    on_ranks(size, [&](Ranks& ranks) {
+      const auto buckets = make_bucket_sum(ranks, DType::f32, {0, 1, 300, 800, 999}, "sum");
+      std::vector<float> values(kElements);
+      const Tensor tensor = Tensor::borrow(values.data(), Shape{kElements}, DType::f32);
+      for (int round = 0; round < 3; ++round) {
+        const std::vector<float> mine = values_of(ranks.rank(), kElements);
+        buckets->start(tensor);
+        int64_t known = kElements;  // values in front of it are not computed yet
+        const auto compute = [&](int64_t first) {
+          std::copy(mine.begin() + first, mine.begin() + known, values.begin() + first);
+          known = first;
+        };
+        const int64_t step = ranks.rank() == 0 ? 1000 : 100 + 150 * ranks.rank();  // rank 0 all at the end
+        for (int64_t first = kElements - step; first > 0; first -= step) {
+          compute(first);
+          buckets->ready_from(first);
+          std::fill_n(values.begin(), first, -7.0f);
+        }
+        compute(0);
+        buckets->finish();
+        CHECK(values == sum);
+        CHECK_FALSE(buckets->started());
+      }
+    });
+  }
 }
 
 TEST_CASE("a launcher is known by its environment") {

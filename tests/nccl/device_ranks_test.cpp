@@ -2,11 +2,13 @@
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/ranks/bucket_sum.h>
 #include <meshgrad/engine/ranks/collectives.h>
 #include <meshgrad/engine/ranks/device_ranks.h>
 
 #include <array>
 
+#include "../cuda_runtime/fake_runtime.h"
 #include "../simulated_ranks.h"
 #include "fake_nccl.h"
 
@@ -54,6 +56,47 @@ TEST_CASE_TEMPLATE("an all-reduce of a GPU's tensor", T, float, double) {
   CHECK(fake_nccl::run() == "");
   for (int rank = 0; rank < kRanks; ++rank)
     for (int64_t i = 0; i < kElements; ++i) CHECK(arrays.at(rank, i) == Arrays<T>::sum(i));
+}
+
+TEST_CASE("buckets are summed on a stream of their own, each behind what made it, and the rest behind all") {
+  for (const int ranks : {1, kRanks}) {
+    Arrays<float> arrays;
+    fake_nccl::reset(ranks);
+    std::array<int, kRanks> streams{};  // one a rank, on device 0
+    test::on_ranks(ranks, [&](Ranks& on) {
+      const Stream stream({DeviceKind::cuda, 0}, 1, &streams[static_cast<size_t>(on.rank())]);
+      const DeviceRanks device(on, {DeviceKind::cuda, 0}, std::chrono::seconds(10));
+      const auto buckets = make_bucket_sum(device, stream, {0, 4, 7}, "sum of gradients");
+      const size_t before = fake_cuda::awaited_by(stream.native()).size();
+      buckets->start(arrays.tensor(on.rank()));
+      if (on.rank() == 1) buckets->ready_from(5);
+      buckets->finish();
+      const std::vector<fake_nccl::Call>& calls = fake_nccl::calls(on.rank());
+      CHECK(calls.size() == 3);
+      const void* const own = calls.front().stream;
+      CHECK(own != stream.native());
+      for (size_t i = 0; i < calls.size(); ++i) {
+        CHECK(calls[i].stream == own);
+        CHECK(calls[i].after.size() == calls[0].after.size() + i);
+        REQUIRE(!calls[i].after.empty());
+        CHECK(calls[i].after.back() == stream.native());
+      }
+      const std::vector<const void*> awaited = fake_cuda::awaited_by(stream.native());
+      REQUIRE(awaited.size() == before + 1);
+      CHECK(awaited.back() == own);
+    });
+    for (int rank = 0; rank < ranks; ++rank) {
+      const std::vector<fake_nccl::Call>& calls = fake_nccl::calls(rank);
+      CHECK(calls[0].count == 3);
+      CHECK(calls[1].count == 3);
+      CHECK(calls[2].count == 4);
+      CHECK(calls[2].from == &arrays.at(rank, 0));
+    }
+    CHECK(fake_nccl::run() == "");
+    for (int rank = 0; rank < ranks; ++rank)
+      for (int64_t i = 0; i < kElements; ++i)
+        CHECK(arrays.at(rank, i) == (ranks == 1 ? static_cast<float>(i) : Arrays<float>::sum(i)));
+  }
 }
 
 TEST_CASE("slices are reduced to their owners in one group, and gathered from them") {

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <mutex>
 
+#include "../cuda_runtime/fake_runtime.h"
+
 struct ncclComm {
   int rank = 0;
 };
@@ -32,6 +34,7 @@ Rank*& of_this_thread() {
 
 ncclResult_t queue(ncclComm_t communicator, Call call) {
   Rank& rank = ranks()[static_cast<size_t>(communicator->rank)];
+  call.after = fake_cuda::awaited_by(call.stream);
   call.group = rank.in_group ? rank.groups : ++rank.groups;
   rank.calls.push_back(call);
   return ncclSuccess;
@@ -157,23 +160,23 @@ ncclResult_t ncclGroupEnd() {
 }
 ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataType_t type, ncclRedOp_t,
                            ncclComm_t communicator, cudaStream_t stream) {
-  return queue(communicator, {"all_reduce", from, to, count, type, -1, stream});
+  return queue(communicator, {"all_reduce", from, to, count, type, -1, stream, {}});
 }
 ncclResult_t ncclReduce(const void* from, void* to, size_t count, ncclDataType_t type, ncclRedOp_t, int root,
                         ncclComm_t communicator, cudaStream_t stream) {
-  return queue(communicator, {"reduce", from, to, count, type, root, stream});
+  return queue(communicator, {"reduce", from, to, count, type, root, stream, {}});
 }
 ncclResult_t ncclBroadcast(const void* from, void* to, size_t count, ncclDataType_t type, int root,
                            ncclComm_t communicator, cudaStream_t stream) {
-  return queue(communicator, {"broadcast", from, to, count, type, root, stream});
+  return queue(communicator, {"broadcast", from, to, count, type, root, stream, {}});
 }
 ncclResult_t ncclSend(const void* from, size_t count, ncclDataType_t type, int peer, ncclComm_t communicator,
                       cudaStream_t stream) {
-  return queue(communicator, {"send", from, nullptr, count, type, peer, stream});
+  return queue(communicator, {"send", from, nullptr, count, type, peer, stream, {}});
 }
 ncclResult_t ncclRecv(void* to, size_t count, ncclDataType_t type, int peer, ncclComm_t communicator,
                       cudaStream_t stream) {
-  return queue(communicator, {"receive", nullptr, to, count, type, peer, stream});
+  return queue(communicator, {"receive", nullptr, to, count, type, peer, stream, {}});
 }
 
 }  // extern "C"

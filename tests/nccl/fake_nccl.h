@@ -17,7 +17,8 @@ struct Call {
   ncclDataType_t type = ncclInt8;
   int other = -1;  ///< root or peer
   cudaStream_t stream = nullptr;
-  int group = 0;  ///< calls of one group have the same number; each call outside has its own
+  std::vector<const void*> after;  ///< streams that its own one had to wait for until then
+  int group = 0;                   ///< calls of one group have the same number; each call outside has its own
 };
 
 /// Forgets everything; the next communicators are those of so many ranks.

@@ -6,6 +6,8 @@
 #include <meshgrad/engine/random.h>
 #include <meshgrad/nn/mesh_graph_net.h>
 
+#include <algorithm>
+#include <functional>
 #include <future>
 
 #include "model_case.h"
@@ -248,4 +250,58 @@ TEST_CASE("recomputed stages that overlap are an error") {
     CHECK(contains(invalid_argument_text([&] { window.add_gradients(window.batches[0], bad); }),
                    "segments in order within 0..5"));
   }
+}
+
+/// Whether what is told to be final is final, in a tape with several forward passes; how often it is told.
+int64_t told(Window& window, const std::function<std::vector<Variable>(Tape&)>& record) {
+  const Tensor& gradients = window.model.parameters.gradients();
+  fill_zero(gradients, window.runtime.stream());
+  std::vector<std::pair<int64_t, std::vector<float>>> seen;
+  Tape tape(window.runtime);
+  tape.on_weight_gradients([&](int64_t first) {
+    const float* const begin = gradients.data<float>();
+    seen.emplace_back(first, std::vector<float>(begin + first, begin + gradients.elements()));
+  });
+  const std::vector<Variable> losses = record(tape);
+  tape.backward(losses, std::vector<Tensor>(losses.size(), window.seed));
+  int64_t before = gradients.elements();
+  for (const auto& [first, values] : seen) {
+    CHECK(first < before);
+    before = first;
+    CHECK(std::equal(values.begin(), values.end(), gradients.data<float>() + first));
+    CHECK(std::any_of(values.begin(), values.end(), [](float value) { return value != 0.0f; }));
+  }
+  CHECK(before == 0);
+  return static_cast<int64_t>(seen.size());
+}
+
+TEST_CASE("backward tells when gradients are final: with segments, and when a model runs twice") {
+  Window window(options_of(4, 8), DType::f32, 20, 60);
+  const auto loss = [&](Tape& tape, const Variable& prediction, size_t batch) {
+    return ops::masked_loss(tape, prediction, window.batches[batch].target, window.batches[batch].mask).sum;
+  };
+  const auto run = [&](Tape& tape, size_t batch, const std::vector<RecomputedStages>& recomputed) {
+    return loss(tape, predict(window.model, tape, window.batches[batch].graph, recomputed), batch);
+  };
+  CHECK(gradient_buckets(window.model, 1).size() == 6);  // stages
+  CHECK(gradient_buckets(window.model, int64_t{1} << 30) == std::vector<int64_t>{0});
+  CHECK(told(window, [&](Tape& tape) { return std::vector{run(tape, 0, {})}; }) == 6);
+  CHECK(told(window, [&](Tape& tape) { return std::vector{run(tape, 0, segments(4, 7))}; }) == 6);
+  CHECK(told(window, [&](Tape& tape) { return std::vector{run(tape, 0, segments(4, 2))}; }) == 4);
+  // Two passes: gradients are final when both are done.
+  CHECK(told(window, [&](Tape& tape) {
+          return std::vector{run(tape, 0, {}), run(tape, 1, segments(4, 2))};
+        }) == 6);
+  // The first pass is one segment, which ends last.
+  CHECK(told(window, [&](Tape& tape) {
+          tape.begin_weights(0);
+          const Variables first = checkpoint(
+              tape, "first pass",
+              [&](Tape& inner, const Variables& inputs) {
+                return Variables{
+                    forward(window.model, inner, window.batches[0].graph, {inputs[0], inputs[1]}).front()};
+              },
+              input_values(tape, window.batches[0].graph));
+          return std::vector{loss(tape, first.front(), 0), run(tape, 1, {})};
+        }) == 1);
 }

@@ -183,6 +183,34 @@ TEST_CASE("fast sums are those of one rank but for rounding, with and without ac
   }
 }
 
+TEST_CASE("gradients that leave during backward, also of recomputed, offloaded and unrolled steps") {
+  const ScratchDirectory scratch;
+  Config config = ranks_config(scratch.path, test::pack_waves(scratch.path));
+  config.ranks.reduction = RankReduction::fast;
+  config.optimizer.name = OptimizerKind::sgd;
+  config.model.width = 64;  // several buckets
+  config.train.steps = 6;
+  config.train.validate_every = 0;
+  const auto on = [&](int ranks, const std::string& name) {
+    config.run.dir = (scratch.path / name).string();
+    train_on(ranks, config);
+    return test::tensors_of(config);
+  };
+  const auto one = on(1, "one");
+  const auto plain = on(3, "plain");
+  const double deviation = relative_deviation(plain, one);
+  CHECK(deviation <= 1e-6);
+  CHECK(deviation > 0.0);
+  config.recompute.mode = RecomputeMode::block;
+  CHECK(on(3, "recomputed") == plain);
+  config.recompute.offload = OffloadTo::host;
+  CHECK(on(3, "offloaded") == plain);
+  config.recompute = {};
+  config.unroll.steps = 2;
+  config.train.batch = 2;
+  CHECK(relative_deviation(on(2, "unrolled"), on(1, "unrolled_one")) <= 1e-6);
+}
+
 TEST_CASE("a run may go on with another number of ranks: stopped on any rank, the same bits") {
   const ScratchDirectory scratch;
   Config config = ranks_config(scratch.path, test::pack_waves(scratch.path));

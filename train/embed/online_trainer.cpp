@@ -169,7 +169,7 @@ struct OnlineTrainer::State {
         buffer(options, task.least_frames(), config.data.node_types, seed(), config.data.train_split,
                config.data.valid_split),
         ranks(with == nullptr ? alone : *with),
-        window_sum(runtime, ranks, config.ranks),
+        window_sum(runtime, ranks, config.ranks, model),
         learned(task.online_normalizers()) {
     check_precision(runtime.device(), config.precision);
     ranks.set_timeout(std::chrono::seconds(config.ranks.timeout));
@@ -295,7 +295,8 @@ void OnlineTrainer::State::train_step(const std::vector<Sample>& samples, double
   window_sum.begin(nullptr, config.train.batch, optimizer);
   if (!samples.empty()) {
     const Batch batch = batch_of(task, split, samples, noise_at(config, steps), weight);
-    run_batch(runtime, task.batch_loss(), model, optimizer, batch);
+    run_batch(runtime, task.batch_loss(), model, optimizer, batch, {}, nullptr,
+              window_sum.while_backward(model.parameters.gradients()));
   }
   window_sum.finish(model.parameters.gradients(), weight, optimizer);
   optimizer.step(runtime);

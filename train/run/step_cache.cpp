@@ -11,8 +11,10 @@
 namespace meshgrad {
 
 void run_batch(Runtime& runtime, const BatchLoss& batch_loss, const Model& model, const Optimizer& optimizer,
-               const Batch& batch, const Recomputation& recomputation, OffloadStore* store) {
+               const Batch& batch, const Recomputation& recomputation, OffloadStore* store,
+               const GradientsReady& ready) {
   Tape tape(runtime);
+  if (ready) tape.on_weight_gradients(ready);
   if (store != nullptr) tape.offload(*store);
   if (recomputation.check) tape.check_recomputation();
   const LossTerms loss = batch_loss(tape, model, batch, recomputation);
@@ -76,7 +78,7 @@ BatchLayout StepCache::layout(const BatchShape& shape) const {
                       BatchLayout::Sizes::capacity);
 }
 
-void StepCache::run(const BatchLayout& layout, const Upload& upload) {
+void StepCache::run(const BatchLayout& layout, const Upload& upload, const GradientsReady& ready) {
   if (captures()) {
     Captured& captured = captured_for(classes_.class_of(layout.shape()));
     upload(captured.memory);
@@ -87,7 +89,7 @@ void StepCache::run(const BatchLayout& layout, const Upload& upload) {
   const StoragePtr memory = upload(nullptr);
   const auto work = [&] {
     run_batch(runtime_, task_.batch_loss(), model_, optimizer_, layout.batch(memory), recomputation_,
-              store_.get());
+              store_.get(), ready);
   };
   StepPlan* const plan = config_.memory.plan_steps ? plan_for(layout.shape()) : nullptr;
   if (plan == nullptr) return work();

@@ -19,6 +19,9 @@
 
 namespace meshgrad {
 
+/// Told in the backward pass from which element on the gradients' arena is final.
+using GradientsReady = std::function<void(int64_t first)>;
+
 /// Classes of batch sizes: the largest batch's sizes halved up to five times. A function of configuration and
 /// data alone, because sums may depend on capacities in their last bits.
 class BatchClasses {
@@ -50,8 +53,9 @@ class StepCache {
   bool captures() const { return captured_update_ != nullptr; }
   /// The layout in which a batch of these sizes is computed: its own, or its class's capacity when captured.
   BatchLayout layout(const BatchShape& shape) const;
-  /// Forward, loss and backward of a batch: adds its gradients, and its loss to the window's.
-  void run(const BatchLayout& layout, const Upload& upload);
+  /// Forward, loss and backward of a batch: adds its gradients, and its loss to the window's. `ready`: see
+  /// Tape::on_weight_gradients; a captured step does not call it.
+  void run(const BatchLayout& layout, const Upload& upload, const GradientsReady& ready = {});
   /// The optimizer's step at the end of a window.
   void update();
   /// Bytes offloaded from the device's memory at once, at most.
@@ -91,7 +95,8 @@ class StepCache {
 
 /// Forward, loss and backward of a batch, in the memory of `runtime`. The batch carries the window's weight.
 void run_batch(Runtime& runtime, const BatchLoss& loss, const Model& model, const Optimizer& optimizer,
-               const Batch& batch, const Recomputation& recomputation = {}, OffloadStore* store = nullptr);
+               const Batch& batch, const Recomputation& recomputation = {}, OffloadStore* store = nullptr,
+               const GradientsReady& ready = {});
 
 /// The store for offloaded inputs of segments, as `recomputation` says; null when nothing is offloaded.
 /// Throws ConfigError for a folder that cannot hold it.

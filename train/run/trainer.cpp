@@ -36,7 +36,7 @@ Trainer::Trainer(Runtime& runtime, const Config& config, const TrainOptions& opt
               parts_ ? RankShare() : RankShare{ranks_.rank(), ranks_.size(), config.ranks.reduction},
               parts_ ? &*parts_ : nullptr),
       folder_(config.run.dir),
-      sum_(runtime, ranks_, config.ranks) {
+      sum_(runtime, ranks_, config.ranks, model_) {
   check_same_on_all_ranks();
   check_precision(runtime.device(), config.precision);
   if (config.train.validate_every > 0) task_.dataset().split(config.data.valid_split);  // says which exist
@@ -223,7 +223,10 @@ void Trainer::train_batch(Normalizing normalizing) {
     run_in_turn(runtime_, task_, model_, *optimizer_, loaded.layout.batch(loaded.memory), loaded.meshes,
                 *parts_);
   } else {
-    steps_->run(loaded.layout, [&](const StoragePtr& to) { return loader_.upload(loaded, to); });
+    const bool last = state_.micro + 1 == loader_.batches(state_.step);
+    steps_->run(
+        loaded.layout, [&](const StoragePtr& to) { return loader_.upload(loaded, to); },
+        last ? sum_.while_backward(model_.parameters.gradients()) : GradientsReady());
   }
   if (ranks_.single()) check_state();
   sum_.add_batch(model_.parameters.gradients(), *optimizer_);

@@ -10,6 +10,7 @@ namespace {
 
 constexpr std::string_view kGradients = "sum of gradients";
 constexpr std::string_view kLosses = "sum of losses";
+constexpr int64_t kBucketElements = 16384;  // of a bucket, at least
 
 }  // namespace
 
@@ -17,6 +18,7 @@ void WindowSum::begin(const WindowDeal* deal, int64_t samples, Optimizer& optimi
   deal_ = deal;
   rounds_ = 0;
   if (!active()) return;
+  if (!ordered()) choose_path();
   non_finite_before_ = optimizer.state().non_finite_losses;
   losses_.assign(ordered() ? static_cast<size_t>(samples) : 0, 0.0);
 }
@@ -39,38 +41,54 @@ void WindowSum::finish(const Tensor& gradients, double window_weight, Optimizer&
     const auto samples = static_cast<int64_t>(losses_.size());
     while (rounds_ < (samples + size - 1) / size) add_round(gradients);  // this rank has no sample in it
   }
-  if (DeviceRanks* const gpus = ordered() ? nullptr : between_gpus()) {
-    gpus->all_reduce(gradients, runtime_.stream());
-    gpus->await(runtime_.stream(), kGradients);
-    return sum_losses(window_weight, optimizer);
-  }
-  const Tensor host = to_host(gradients, runtime_.stream());
-  dispatch_storage(host.dtype(), [&]<class T>() {
-    if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
-      if (ordered()) {
+  if (ordered()) {
+    const Tensor host = to_host(gradients, runtime_.stream());
+    dispatch_storage(host.dtype(), [&]<class T>() {
+      if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
         const RankSlice own = rank_slice(host.elements(), ranks_.rank(), ranks_.size());
         std::copy_n(sum_.data<T>(), own.size(), host.data<T>() + own.begin);
         all_gather_slices(ranks_, host.values<T>(), kGradients);
-      } else {
-        all_reduce(ranks_, host.values<T>(), kGradients);
       }
-    }
-  });
-  if (runtime_.stream().on_gpu()) copy(host, gradients, runtime_.stream());
+    });
+    if (runtime_.stream().on_gpu()) copy(host, gradients, runtime_.stream());
+    sum_ = {};
+  } else {
+    BucketSum& sum = buckets(gradients);
+    const bool through_host = runtime_.stream().on_gpu() && !between_gpus();
+    const Tensor values = through_host ? to_host(gradients, runtime_.stream()) : gradients;
+    if (!sum.started()) sum.start(values);
+    sum.finish();
+    if (through_host) copy(values, gradients, runtime_.stream());
+  }
   sum_losses(window_weight, optimizer);
-  sum_ = {};
   bytes_sent_ += ranks_.bytes_sent() - before;
 }
 
-/// Null where gradients pass through host memory. Collective at the first call.
-DeviceRanks* WindowSum::between_gpus() {
-  if (!DeviceRanks::built()) return nullptr;
-  if (!std::exchange(asked_for_gpus_, true)) {
-    const bool own =
-        runtime_.stream().on_gpu() && ranks_.local_size() <= static_cast<int>(cuda_devices().size());
-    if (!agree(ranks_, !own, "choice of NCCL")) device_.emplace(ranks_, runtime_.device(), timeout_);
+/// Collective at the first call: whether NCCL adds gradients.
+void WindowSum::choose_path() {
+  if (!DeviceRanks::built() || std::exchange(path_chosen_, true)) return;
+  const bool own =
+      runtime_.stream().on_gpu() && ranks_.local_size() <= static_cast<int>(cuda_devices().size());
+  if (!agree(ranks_, !own, "choice of NCCL")) device_.emplace(ranks_, runtime_.device(), timeout_);
+}
+
+BucketSum& WindowSum::buckets(const Tensor& gradients) {
+  if (buckets_ == nullptr) {
+    std::vector<int64_t> begins = gradient_buckets(model_, kBucketElements);
+    buckets_ = between_gpus() ? make_bucket_sum(*device_, runtime_.stream(), std::move(begins), kGradients)
+                              : make_bucket_sum(ranks_, gradients.dtype(), std::move(begins), kGradients);
   }
-  return device_ ? &*device_ : nullptr;
+  return *buckets_;
+}
+
+GradientsReady WindowSum::while_backward(const Tensor& gradients) {
+  if (ranks_.single() || ordered() || (runtime_.stream().on_gpu() && !between_gpus())) return {};
+  buckets(gradients).start(gradients);
+  return [this](int64_t first) {
+    const int64_t before = ranks_.bytes_sent();
+    buckets_->ready_from(first);
+    bytes_sent_ += ranks_.bytes_sent() - before;
+  };
 }
 
 void WindowSum::add_round(const Tensor& gradients) {

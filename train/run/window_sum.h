@@ -2,13 +2,15 @@
 // WindowSum: adds the gradients and losses of a window over the ranks, so that every rank then takes the same
 // optimizer step. An overflow on one rank is one on all: infinities and NaN survive the sum.
 //
-// "fast": each rank accumulates its own batches; one all-reduce at the end of the window, between GPUs by
-// NCCL. "ordered": the unit is one sample, whose gradient is computed alone. Each rank owns a slice of the
-// arena, receives that slice of each sample's gradient, and adds them in the window's order. Sums then do not
-// depend on the number of ranks. It costs an exchange of the whole arena for every sample.
+// "fast": each rank accumulates its own batches; its gradients leave bucket by bucket while the backward pass
+// of its last batch goes on, between GPUs by NCCL. "ordered": the unit is one sample, whose gradient is
+// computed alone. Each rank owns a slice of the arena, receives that slice of each sample's gradient, and
+// adds them in the window's order. Sums then do not depend on the number of ranks. It costs an exchange of
+// the whole arena for every sample.
 #pragma once
-#include <meshgrad/engine/ranks/device_ranks.h>
+#include <meshgrad/engine/ranks/bucket_sum.h>
 #include <meshgrad/train/run/optimizer.h>
+#include <meshgrad/train/run/step_cache.h>
 #include <meshgrad/train/run/window_deal.h>
 
 #include <optional>
@@ -18,12 +20,18 @@ namespace meshgrad {
 class WindowSum {
  public:
   /// References outlive it.
-  WindowSum(Runtime& runtime, Ranks& ranks, const RanksConfig& config)
-      : runtime_(runtime), ranks_(ranks), reduction_(config.reduction), timeout_(config.timeout) {}
+  WindowSum(Runtime& runtime, Ranks& ranks, const RanksConfig& config, const Model& model)
+      : runtime_(runtime),
+        ranks_(ranks),
+        model_(model),
+        reduction_(config.reduction),
+        timeout_(config.timeout) {}
 
   /// Before the first batch of a window of `samples`. `deal` is null for a window that is not split; sums are
   /// ordered for split windows alone.
   void begin(const WindowDeal* deal, int64_t samples, Optimizer& optimizer);
+  /// For the backward pass of this rank's last batch; nothing where sums have to wait for its end.
+  GradientsReady while_backward(const Tensor& gradients);
   /// After each batch of this rank; `gradients` holds what was accumulated so far.
   void add_batch(const Tensor& gradients, Optimizer& optimizer);
   /// After the last one: gradients and the window's loss are then the same on every rank.
@@ -39,15 +47,19 @@ class WindowSum {
   void add_round(const Tensor& gradients);
   template <class T>
   void add_round_of(const Tensor& host);
-  DeviceRanks* between_gpus();
+  bool between_gpus() const { return device_.has_value(); }
+  void choose_path();
+  BucketSum& buckets(const Tensor& gradients);
   void sum_losses(double window_weight, Optimizer& optimizer);
 
   Runtime& runtime_;
   Ranks& ranks_;
+  const Model& model_;
   RankReduction reduction_;
   std::chrono::seconds timeout_;
-  bool asked_for_gpus_ = false;
+  bool path_chosen_ = false;
   std::optional<DeviceRanks> device_;  // where every rank has a GPU of its own, and the build NCCL
+  std::unique_ptr<BucketSum> buckets_;
   const WindowDeal* deal_ = nullptr;
   int64_t rounds_ = 0;             // added so far
   int64_t non_finite_before_ = 0;  // losses, before the window
