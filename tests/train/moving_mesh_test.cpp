@@ -106,6 +106,19 @@ bool close(std::span<const double> got, const std::vector<double>& wanted) {
                     [](double a, double b) { return std::abs(a - b) <= 1e-12 * (1 + std::abs(b)); });
 }
 
+/// A short run on the data of `kind`.
+Config moving_run(const Moving& data, Prediction predict) {
+  Config config = test::small_config(data.scratch.path, data.file);
+  config.data = moving_config(predict);
+  config.data.path = data.file.string();
+  if (predict == Prediction::second_change) config.data.inputs = {"world_pos"};
+  config.train.noise = 1e-3;
+  config.train.steps = 12;
+  config.train.accumulate = 1;
+  config.train.checkpoint_every = 6;
+  return config;
+}
+
 TEST_CASE("edges read current positions with their noise, then positions at rest; targets are their change") {
   const Moving flag("flag");
   const Dataset dataset = flag.dataset();
@@ -184,17 +197,70 @@ TEST_CASE("statistics of current positions are over all trajectories and frames 
   }
 }
 
-/// A short run on the data of `kind`.
-Config moving_run(const Moving& data, Prediction predict) {
-  Config config = test::small_config(data.scratch.path, data.file);
-  config.data = moving_config(predict);
-  config.data.path = data.file.string();
-  if (predict == Prediction::second_change) config.data.inputs = {"world_pos"};
-  config.train.noise = 1e-3;
-  config.train.steps = 12;
-  config.train.accumulate = 1;
-  config.train.checkpoint_every = 6;
-  return config;
+TEST_CASE("nodes of kinematic types read their next change and follow the data") {
+  const Moving plate("plate");
+  const Dataset dataset = plate.dataset();
+  DataConfig data = moving_config(Prediction::change);
+  data.kinematic_types = {1};
+  const MeshDynamics task(dataset, data);
+  REQUIRE(task.inputs().node_inputs() == 3 + 9);
+  const TrajectoryView view = dataset.trajectory("train", 1);
+  const FieldView field = view.field("world_pos");
+  Runtime runtime{RuntimeOptions{.device = {}, .threads = 1}};
+  const auto inputs_at = [&](int64_t t) {
+    const Batch batch =
+        task.prediction_batch(runtime, DType::f64, view, t, task.state_at(view, t), no_change(task.inputs()));
+    const auto values = batch.graph.node_features.values<double>();
+    return std::vector<double>(values.begin(), values.end());
+  };
+  const std::vector<double> rows = inputs_at(2), last = inputs_at(view.frames() - 1);
+  double moved = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (i % 12 > 2) continue;
+    const size_t at = i / 12 * 3 + i % 12;
+    const double change = static_cast<double>(field.frame(3)[at]) - static_cast<double>(field.frame(2)[at]);
+    CHECK(rows[i] == (view.mesh().node_type[i / 12] == 1 ? change : 0.0));
+    CHECK(last[i] == 0.0);
+    moved += std::abs(rows[i]);
+  }
+  CHECK(moved > 0);
+  // Normalised by the root of the mean square over these nodes of the training split; 0 stays 0.
+  std::array<double, 3> squares{};
+  double count = 0;
+  for (int64_t i = 0; i < 2; ++i) {
+    const TrajectoryView one = dataset.trajectory("train", i);
+    for (int64_t t = 0; t + 1 < one.frames(); ++t) {
+      const auto now = one.field("world_pos").frame(t), next = one.field("world_pos").frame(t + 1);
+      for (size_t at = 0; at < now.size(); ++at) {
+        const double change = static_cast<double>(next[at]) - static_cast<double>(now[at]);
+        if (one.mesh().node_type[at / 3] == 1) squares[at % 3] += change * change;
+        if (one.mesh().node_type[at / 3] == 1 && at % 3 == 0) count += 1;
+      }
+    }
+  }
+  const Normalizers normalizers = task.dataset_normalizers({});
+  CHECK(normalizers.nodes.mean(2) == 0.0);
+  CHECK(normalizers.nodes.standard_deviation(2) ==
+        doctest::Approx(std::sqrt(squares[2] / count)).epsilon(1e-5));
+
+  // Kinematic nodes follow the data in any rollout; those of other types that are not predicted stay.
+  Config config = moving_run(plate, Prediction::change);
+  config.data.kinematic_types = {1};
+  test::train_here(config);
+  const std::string checkpoint = config.run.dir + "/checkpoints/last.safetensors";
+  const Predictor predictor(runtime, checkpoint);
+  const TrajectoryView test = predictor.dataset().trajectory("test", 0);
+  for (const RolloutBoundary boundary : {RolloutBoundary::data, RolloutBoundary::initial}) {
+    roll_out(predictor.trained(), predictor.mesh_dynamics(), test, {.boundary = boundary},
+             [&](const RolloutFrame& frame) {
+               for (size_t i = 0; i < frame.ours.size(); ++i)
+                 if (test.mesh().node_type[i / 3] == 1) REQUIRE(frame.ours[i] == frame.truth[i]);
+             });
+  }
+  CHECK(
+      contains(message_of([&] { MeshPredictor(runtime, checkpoint); }), "[data.kinematic_types] needed []"));
+  CHECK(contains(message_of([] { parse_config("[data]\nkinematic_types = [0]\n", "c"); }),
+                 "[data.kinematic_types] needed types that are not predicted, got 0"));
 }
 
 TEST_CASE("a rollout moves the mesh: edges follow the prediction, and VTU files have the moved points") {
@@ -303,6 +369,8 @@ TEST_CASE("init: a mesh that moves is read by its edges") {
   CHECK(pressed.data.world_position == "world_pos");
   CHECK(pressed.data.predict == Prediction::change);
   CHECK(pressed.data.inputs == std::vector<std::string>{"stress"});
+  CHECK(pressed.data.kinematic_types == std::vector<int64_t>{1});
+  CHECK(cloth.data.kinematic_types.empty());
 }
 
 }  // namespace

@@ -236,6 +236,21 @@ void check_task(const Config& config, std::vector<Contradiction>& found) {
                      "[]",
                      "name what the model knows of a frame; see meshgrad info"});
   }
+  for (const int64_t type : data.kinematic_types) {
+    if (std::find(data.predicted_types.begin(), data.predicted_types.end(), type) ==
+        data.predicted_types.end())
+      continue;
+    found.push_back({{"data.kinematic_types", "data.predicted_types"},
+                     "types that are not predicted",
+                     std::to_string(type),
+                     "remove it from one of the two lists"});
+  }
+  if (!data.kinematic_types.empty() && config.task.name == TaskName::steady_field) {
+    found.push_back({{"data.kinematic_types", "task.name"},
+                     "[] with task.name = \"steady_field\", which has no time",
+                     "a list of types",
+                     "set data.kinematic_types = [], or task.name = \"mesh_dynamics\""});
+  }
   if (config.unroll.steps > 1 && !data.world_position.empty()) {
     found.push_back({{"unroll.steps", "data.world_position"},
                      "1 with data.world_position: edges are computed once a sample",
@@ -365,6 +380,7 @@ std::vector<Contradiction> contradictions(const Config& config) {
   const NormalizeConfig& normalize = config.normalize;
   check_types("data.predicted_types", data.predicted_types, data.node_types, found);
   check_types("data.noise_types", data.noise_types, data.node_types, found);
+  check_types("data.kinematic_types", data.kinematic_types, data.node_types, found);
   check_noise(config, found);
   check_validation(config, found);
   if (data.history > 1) check_history(config, found);

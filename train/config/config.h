@@ -64,6 +64,7 @@ struct DataConfig {
   int64_t node_types = 9;
   std::vector<int64_t> predicted_types = {0, 5};  ///< NORMAL and OUTFLOW
   std::vector<int64_t> noise_types = {0};
+  std::vector<int64_t> kinematic_types;  ///< their next values are known from the data
 };
 
 enum class TaskName : uint8_t { mesh_dynamics, steady_field };

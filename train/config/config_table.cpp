@@ -181,6 +181,12 @@ constexpr ConfigKey kKeys[] = {
      "Node types in the loss, whose values a rollout predicts", kFixed},
     {"data", "noise_types", IntegerListKey{member<&Config::data, &DataConfig::noise_types>(), 0, 65535}, "",
      "Node types whose inputs get training noise", kFixed},
+    {"data", "kinematic_types",
+     IntegerListKey{member<&Config::data, &DataConfig::kinematic_types>(), 0, 65535}, "",
+     "Node types that the data move: the model reads their next change of data.world_position, or without it "
+     "of "
+     "all targets",
+     kFixed},
 
     {"model", "name", choice<&Config::model, &ModelConfig::name>(kModels), "", "Architecture", kFixed},
     {"model", "width", IntegerKey{member<&Config::model, &ModelConfig::width>(), 1, 16384}, "channels",

@@ -52,6 +52,10 @@ MeshPredictor::Loaded::Loaded(Runtime& own, const fs::path& checkpoint, Ranks* w
                        fmt::format("{}", config.data.history),
                        "train with data.history = 1; meshgrad rollout predicts from a data set");
   }
+  if (!config.data.kinematic_types.empty()) {
+    throw config_error("data.kinematic_types", "[]: there are no next values in memory", "a list of types",
+                       "roll out on a packed file: meshgrad rollout, or Predictor");
+  }
   check_precision(runtime.device(), config.precision);
   model.parameters.allocate(runtime, config.precision, 0);
   model.parameters.release_gradients();

@@ -22,8 +22,8 @@ class Runtime;
 class MeshPredictor {
  public:
   /// `checkpoint` is a file that train wrote, of this or an earlier version; one that does not describe its
-  /// fields is refused. The runtime outlives it. Throws ConfigError for data.history above 1, DataError,
-  /// DeviceError and OutOfMemory.
+  /// fields is refused. The runtime outlives it. Throws ConfigError for data.history above 1 and
+  /// data.kinematic_types, DataError, DeviceError and OutOfMemory.
   ///
   /// `ranks`, which outlive it, are needed for meshes in parts (MeshArrays::in_parts). On such meshes
   /// set_mesh, set_meshes and predict are collective: all ranks call them in the same order.

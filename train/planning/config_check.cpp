@@ -28,6 +28,9 @@ void describe_columns(const Task& task, const Config& config, ConfigSummary& sum
       summary.node_inputs.push_back({which + " of " + input.field.name, changes * input.field.components});
     }
   }
+  for (const MeshInputs::Input& known : inputs.known_changes())
+    summary.node_inputs.push_back(
+        {"next change of " + known.field.name + ", kinematic", known.field.components});
   summary.node_inputs.push_back({"node type, one-hot", config.data.node_types});
   if (const auto& world = inputs.world_position()) {
     const std::string of = " of " + world->field.name;

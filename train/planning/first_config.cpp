@@ -205,8 +205,24 @@ class Guess {
     }
     if (single) why = "all nodes: without node types nothing tells walls and inflow from the rest";
     reason("data.predicted_types", why);
+    choose_kinematic(present);
     data.noise_types = {data.predicted_types.front()};
     reason("data.noise_types", "nodes whose inputs get training noise");
+  }
+
+  /// Nodes that move without being predicted are moved by the data.
+  void choose_kinematic(const std::vector<int64_t>& present) {
+    DataConfig& data = first_.config.data;
+    if (data.world_position.empty()) return;
+    for (const int64_t type : present) {
+      if (std::ranges::find(data.predicted_types, type) != data.predicted_types.end()) continue;
+      const FieldStatistics change =
+          dataset_.field_stats(data.world_position, NodeTypeSet{type}, Quantity::change);
+      const auto moves = [](double value) { return value != 0; };
+      if (!std::ranges::any_of(change.mean, moves) && !std::ranges::any_of(change.std, moves)) continue;
+      data.kinematic_types.push_back(type);
+      reason("data.kinematic_types", "nodes of this type move and are not predicted: the data move them");
+    }
   }
 
   void choose_network() {

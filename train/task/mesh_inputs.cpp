@@ -73,6 +73,10 @@ MeshInputs::MeshInputs(const Dataset& dataset, const DataConfig& config)
     node_inputs_ += input.field.components * (input.target_column >= 0 ? config.history : 1);
     inputs_.push_back(std::move(input));
   }
+  if (!config.kinematic_types.empty() && world_position_) known_changes_.push_back(*world_position_);
+  if (!config.kinematic_types.empty() && !world_position_)
+    for (const FieldInfo& field : targets_) known_changes_.push_back(input_of(field));
+  for (const Input& known : known_changes_) node_inputs_ += known.field.components;
   node_inputs_ += config.node_types;
   if (dataset.node_types() > config.node_types) {
     throw config_error(
@@ -118,6 +122,14 @@ Normalizers MeshInputs::dataset_normalizers(bool changes, Normalizer targets) co
       mean.insert(mean.end(), stats.mean.begin(), stats.mean.end());
       deviation.insert(deviation.end(), stats.std.begin(), stats.std.end());
     }
+  }
+  // Of known changes their root of the mean square, so that the 0 of other nodes stays 0.
+  const NodeTypeSet kinematic(std::span(config_.kinematic_types));
+  for (const Input& known : known_changes_) {
+    const FieldStatistics stats = dataset_.field_stats(known.field.name, kinematic, Quantity::change);
+    mean.insert(mean.end(), stats.mean.size(), 0.0);
+    for (size_t c = 0; c < stats.mean.size(); ++c)
+      deviation.push_back(std::hypot(stats.mean[c], stats.std[c]));
   }
   mean.insert(mean.end(), static_cast<size_t>(config_.node_types), 0.0);
   deviation.insert(deviation.end(), static_cast<size_t>(config_.node_types), 1.0);
@@ -237,6 +249,7 @@ void MeshInputs::write_nodes(const TrajectoryView& trajectory, int64_t t, const 
     }
     column += components;
   }
+  column = write_known_changes(trajectory, t, state, column, rows);
   for (size_t i = 0; i < nodes; ++i) {
     for (size_t type = 0; type < width - column; ++type) {
       rows[i * width + column + type] =
@@ -244,6 +257,34 @@ void MeshInputs::write_nodes(const TrajectoryView& trajectory, int64_t t, const 
     }
   }
 }
+/// Returns the column behind them.
+template <class T>
+size_t MeshInputs::write_known_changes(const TrajectoryView& trajectory, int64_t t, const FieldState& state,
+                                       size_t column, T* rows) const {
+  const MeshView& mesh = trajectory.mesh();
+  const int64_t next_frame = std::min(t + 1, trajectory.frames() - 1);
+  for (const Input& known : known_changes_) {
+    const auto components = static_cast<size_t>(known.field.components);
+    const std::span<const float> next = trajectory.field(known.field.name).frame(next_frame);
+    const bool target = known.target_column >= 0;
+    const std::span<const float> now =
+        target ? std::span(state.current).subspan(static_cast<size_t>(known.target_column))
+               : trajectory.field(known.field.name).frame(t);
+    const auto width = target ? static_cast<size_t>(outputs_) : components;
+    for (size_t i = 0; i < mesh.node_type.size(); ++i) {
+      T* const row = rows + i * static_cast<size_t>(node_inputs_) + column;
+      const bool kinematic = is_kinematic(mesh.node_type[i]);
+      for (size_t c = 0; c < components; ++c) {
+        row[c] = static_cast<T>(kinematic ? static_cast<double>(next[i * components + c]) -
+                                                static_cast<double>(now[i * width + c])
+                                          : 0.0);
+      }
+    }
+    column += components;
+  }
+  return column;
+}
+
 template void MeshInputs::write_nodes(const TrajectoryView&, int64_t, const FieldState&, float*) const;
 template void MeshInputs::write_nodes(const TrajectoryView&, int64_t, const FieldState&, double*) const;
 

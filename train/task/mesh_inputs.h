@@ -3,6 +3,7 @@
 // data.inputs (one on graphs, a condition of the whole mesh, at every node), then a one-hot of the node type.
 // An input that is a target is its value, followed by its data.history - 1 last changes, latest first; where
 // second changes are predicted, its data.history last changes.
+// Between them, for nodes of data.kinematic_types their known change to the next frame, for others 0.
 // Edges: relative position (sender minus receiver) and its length; of a mesh that moves, first those of the
 // current positions, then those at rest. Source: Pfaff et al. (2021), appendix A.1.
 #pragma once
@@ -50,6 +51,8 @@ class MeshInputs {
   const std::vector<FieldInfo>& targets() const { return targets_; }
   /// The field data.world_position; nothing for meshes that do not move.
   const std::optional<Input>& world_position() const { return world_position_; }
+  /// What is known of the next frame at nodes of data.kinematic_types.
+  const std::vector<Input>& known_changes() const { return known_changes_; }
   /// Whether the model reads a field: as an input of nodes, or as positions.
   bool reads(std::string_view field) const;
   const DataConfig& config() const { return config_; }
@@ -106,6 +109,7 @@ class MeshInputs {
   void read_targets(const TrajectoryView& trajectory, int64_t t, std::span<float> values) const;
   std::vector<float> target_values(const TrajectoryView& trajectory, int64_t t) const;
 
+  bool is_kinematic(int64_t node_type) const { return contains_type(config_.kinematic_types, node_type); }
   bool is_predicted(int64_t node_type) const { return contains_type(config_.predicted_types, node_type); }
   /// u8 [nodes]: 1 where a node is predicted.
   void write_mask(const MeshView& mesh, uint8_t* rows) const;
@@ -114,6 +118,9 @@ class MeshInputs {
   int64_t predicted_nodes(std::string_view split, const std::vector<Sample>& samples) const;
 
  private:
+  template <class T>
+  size_t write_known_changes(const TrajectoryView& trajectory, int64_t t, const FieldState& state,
+                             size_t column, T* rows) const;
   /// Columns of an input that is a target; returns the column behind them.
   template <class T>
   size_t write_target_input(const Input& input, const FieldState& state, size_t nodes, size_t column,
@@ -124,6 +131,7 @@ class MeshInputs {
   std::vector<Input> inputs_;
   std::vector<FieldInfo> targets_;
   std::optional<Input> world_position_;
+  std::vector<Input> known_changes_;
   int64_t node_inputs_ = 0;
   int64_t outputs_ = 0;
   ModelSizes sizes_;

@@ -50,10 +50,10 @@ void roll_out(const TrainedModel& trained, const MeshDynamics& task, const Traje
   for (int64_t t = first; t < first + count; ++t) {
     std::vector<float> next = predict_next(trained, task, trajectory, std::min(t, last), state);
     const std::vector<float> data = task.inputs().target_values(trajectory, std::min(t + 1, last));
-    if (options.boundary == RolloutBoundary::data) {
-      for (size_t i = 0; i < next.size(); ++i) {
-        if (mask[i / width] == 0) next[i] = data[i];
-      }
+    for (size_t i = 0; i < next.size(); ++i) {
+      const bool kinematic = task.inputs().is_kinematic(trajectory.mesh().node_type[i / width]);
+      const bool given = options.boundary == RolloutBoundary::data || kinematic;
+      if (mask[i / width] == 0 && given) next[i] = data[i];
     }
     one_frame({t + 1, next, t + 1 <= last ? data : none});
     state.advance(std::move(next));
