@@ -186,13 +186,6 @@ Tensor Optimizer::note(Runtime& runtime, const Tensor& sum, const Tensor& penalt
   return seed;
 }
 
-double Optimizer::squared_gradients(Runtime& runtime) const {
-  const Tensor sum = Tensor::zeros(runtime, Shape{1}, DType::f64, Tag::workspace, "squared gradients");
-  for (const ArenaRange& range : trained_)
-    kernels::sum_of_squares({.x = part(gradients_, range), .sum = sum, .non_finite = {}}, runtime, stream_);
-  return *to_host(sum, stream_).data<double>();
-}
-
 void Optimizer::step(Runtime& runtime) const {
   const Stream& stream = runtime.stream();
   for (const ArenaRange& range : frozen_) fill_zero(part(gradients_, range), stream);

@@ -50,10 +50,6 @@ class Optimizer {
   /// gradient or loss it only clears them, and counts the window as skipped.
   void step(Runtime& runtime) const;
 
-  /// Sum of squares of the gradients accumulated so far, as they are stored, that is, times the loss scale.
-  /// Waits for the device.
-  double squared_gradients(Runtime& runtime) const;
-
   /// Leaves these parameters as they are: no update, no weight decay, no share of the gradient norm.
   void freeze(std::vector<ArenaRange> ranges);
   /// Starts an exponential moving average of the weights from their present values: after each update
