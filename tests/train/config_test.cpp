@@ -291,7 +291,7 @@ TEST_CASE("sizes") {
 }
 
 TEST_CASE("a number for all fields, or one for each that a table names") {
-  const std::string fields = "[data]\ninputs = [\"velocity\", \"p 2\"]\n";
+  const std::string fields = "[data]\ninputs = [\"velocity\", \"p 2\"]\ntargets = [\"velocity\", \"p 2\"]\n";
   for (const std::string text : {"[train]\nnoise = {\"p 2\" = 3, velocity = 0.5}\n",
                                  "[train.noise]\nvelocity = 0.5\n\"p 2\" = 3.0\n"}) {
     const Config config = parse_config(fields + text, "run.toml");

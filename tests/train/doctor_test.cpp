@@ -70,6 +70,29 @@ TEST_CASE("a run that is well passes seven checks") {
   }
 }
 
+TEST_CASE("lines of a warm-up, in which nothing is trained, say nothing of a run") {
+  MadeUpRun run;
+  run.config.normalize.mode = NormalizeMode::online;
+  run.config.normalize.warmup_steps = 30;
+  const auto checks = run.examine([](int64_t step, auto& row) {
+    if (step > 30) return;
+    row["loss"] = std::nan("");
+    row["gradient_norm"] = 0.0;
+    row["steps_per_second"] = 1000.0;
+  });
+  for (const HealthCheck& check : checks) {
+    CAPTURE(check.found);
+    CHECK(check.verdict == Verdict::good);
+  }
+}
+
+TEST_CASE("a run of epochs has ended when it has them all") {
+  MadeUpRun run;
+  run.config.train.epochs = 10;
+  CHECK(named(run.examine([](int64_t, auto&) {}), "end").verdict == Verdict::good);
+  CHECK(named(run.examine([](int64_t, auto&) {}, 80), "end").verdict == Verdict::note);
+}
+
 TEST_CASE("each thing that is wrong with a run is found, with a remedy and what it gains") {
   MadeUpRun run;
   struct Case {

@@ -271,6 +271,7 @@ TEST_CASE("keys of the loss that contradict others are refused") {
   CHECK(contains(error_of({"loss.field_weights=presure=2"}), "[loss.field_weights]"));
   CHECK(contains(error_of({"loss.type_weights=4=2"}), "predicted_types"));
   CHECK(contains(error_of({"loss.field_weights=0"}), "a weight above 0"));
+  CHECK(contains(error_of({"loss.field_weights={velocity=0}"}), "a weight above 0"));
   CHECK(contains(error_of({"loss.change_penalty=1", "task.name=steady_field", "data.inputs=a"}),
                  "steady_field"));
   CHECK(error_of({"loss.type_weights=5=10", "loss.field_weights=velocity=0.5"}) == "");

@@ -203,6 +203,12 @@ TEST_CASE("faults of a host application are refused with the fix") {
     CHECK(contains(error(), "no epochs, patience and validate_rollouts with OnlineTrainer"));
   }
   config = online_config();
+  config.data.history = 2;
+  CHECK(contains(error(), "data.history"));
+  config = online_config();
+  config.ranks.reduction = RankReduction::ordered;
+  CHECK(contains(error(), "ranks.reduction"));
+  config = online_config();
 
   OnlineTrainer trainer(runtime, config, options);
   CHECK(contains(message_of([&] { trainer.append(); }), "call set_mesh first"));

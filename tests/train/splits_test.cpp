@@ -128,6 +128,15 @@ TEST_CASE("records of one file are named by their numbers") {
       "records 9 to 9;"));
 }
 
+TEST_CASE("a path of a list is that file, also where files in two folders have its name") {
+  Folder folder;
+  for (const char* name : {"a/e.npz", "b/e.npz", "e.npz"}) folder.add(name);
+  folder.options.split_list = folder.scratch.path / "splits.txt";
+  std::ofstream(folder.options.split_list) << "train: e.npz\nunused: a/e.npz, b/e.npz\n";
+  convert(folder.options);
+  CHECK(first_value(Dataset::open(folder.options.output), "train", 0) == 200);
+}
+
 TEST_CASE("a list says the split of each file") {
   Folder folder;
   for (const char* name : {"a b.npz", "b.npz", "more/c.npz", "more/d_test.npz", "train/e.npz"})

@@ -169,9 +169,14 @@ void check_loss(const Config& config, std::vector<Contradiction>& found) {
                      toml_quoted(number.field),
                      "remove it, or add it to data.predicted_types"});
   }
-  const bool some = loss.weight > 0 && loss.type_weight > 0;
-  if (!some) {
-    found.push_back({{loss.weight > 0 ? "loss.type_weights" : "loss.field_weights"},
+  const auto all_zero = [](double all, const std::vector<FieldNumber>& numbers, size_t names) {
+    if (numbers.empty()) return all == 0.0;
+    return numbers.size() == names &&
+           std::all_of(numbers.begin(), numbers.end(), [](const FieldNumber& n) { return n.value == 0.0; });
+  };
+  const bool no_field = all_zero(loss.weight, loss.field_weights, targets.size());
+  if (no_field || all_zero(loss.type_weight, loss.type_weights, types.size())) {
+    found.push_back({{no_field ? "loss.field_weights" : "loss.type_weights"},
                      "a weight above 0",
                      "0 of all",
                      "set it to 1"});

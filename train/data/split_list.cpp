@@ -32,13 +32,14 @@ struct RecordRange {
 
 std::optional<size_t> file_named(std::string_view name, const std::vector<ListableFile>& files) {
   std::optional<size_t> found;
+  bool several = false;
   for (size_t i = 0; i < files.size(); ++i) {
     if (files[i].path == name) return i;
     if (std::filesystem::path(files[i].path).filename() != name) continue;
-    if (found) return std::nullopt;
+    several = found.has_value();
     found = i;
   }
-  return found;
+  return several ? std::nullopt : found;
 }
 
 bool read_record_index(std::string_view text, int64_t& number) {

@@ -48,6 +48,11 @@ Config online_config(Config config) {
   if (edge_options(config.data) != MeshEdgeOptions{})
     throw config_error("data.hops, data.period", "1 and none with OnlineTrainer", "others",
                        "leave them out, or train on a packed file");
+  if (config.data.history > 1 || !config.data.kinematic_types.empty())
+    throw config_error("data.history, data.kinematic_types", "1 and none with OnlineTrainer", "others",
+                       "leave them out, or train on a packed file: a predictor opens no such model");
+  if (config.ranks.reduction != RankReduction::fast)
+    throw config_error("ranks.reduction", "\"fast\" with OnlineTrainer", "\"ordered\"", "leave it out");
   if (train.epochs > 0 || train.patience > 0 || train.validate_rollouts > 0) {
     throw config_error("train", "no epochs, patience and validate_rollouts with OnlineTrainer", "one of them",
                        "leave it out; when to stop is the solver's choice, by held_out_loss");
@@ -179,21 +184,21 @@ struct OnlineTrainer::State {
   void read_buffer() { task = make_task(config, Dataset::over(buffer.data())); }
   bool moves() const { return task.inputs().world_position().has_value(); }
   void set_mesh(const MeshArrays& mesh) {
+    if (mesh.in_parts) check_loss_in_parts();
     buffer.set_mesh(mesh);
     read_buffer();
     read_parts();
   }
   void read_parts() {
     parts.reset();
-    if (std::vector<GivenPart> given = buffer.parts(); !given.empty()) {
-      const LossConfig& loss = config.loss;
-      if (loss.name == LossName::relative_l2 || loss.sample < 1.0 || !loss.type_weights.empty()) {
-        throw config_error("loss",
-                           "no relative_l2, sample and type_weights on a mesh that the solver has cut",
-                           "one of them", "leave it out: a rank knows its own part of a sample alone");
-      }
+    if (std::vector<GivenPart> given = buffer.parts(); !given.empty())
       parts.emplace(runtime, std::move(given), ranks);
-    }
+  }
+  void check_loss_in_parts() const {
+    const LossConfig& loss = config.loss;
+    if (loss.name != LossName::relative_l2 && loss.sample >= 1.0 && loss.type_weights.empty()) return;
+    throw config_error("loss", "no relative_l2, sample and type_weights on a mesh that the solver has cut",
+                       "one of them", "leave it out: a rank knows its own part of a sample alone");
   }
   void learn_from(const Kept& kept);
   void merge_learned() {
@@ -364,7 +369,8 @@ void OnlineTrainer::set_mesh(const MeshArrays& mesh) {
                            "set the whole mesh, on one process");
   }
   if (mesh.in_parts) {
-    const GivenPart part = given_part(mesh, s.options.dim);
+    GivenPart part;
+    on_all_ranks(s.ranks, [&] { part = given_part(mesh, s.options.dim); });
     const size_t nodes = mesh.positions.size() / static_cast<size_t>(s.options.dim);
     const GhostRows checked(s.ranks, static_cast<int64_t>(nodes - part.ghost_owner.size()), part);
     on_all_ranks(s.ranks, [&] { s.set_mesh(mesh); });

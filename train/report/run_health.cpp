@@ -6,6 +6,7 @@
 #include <meshgrad/train/io/metrics_log.h>
 #include <meshgrad/train/report/health.h>
 #include <meshgrad/train/report/progress.h>
+#include <meshgrad/train/run/initial_weights.h>
 
 #include <fmt/format.h>
 
@@ -86,34 +87,47 @@ RunFacts facts_of(const std::filesystem::path& run) {
   if (path_exists(config)) facts.config = parse_saved_config(read_file(config), config.string());
   if (path_exists(run / "log.txt")) facts.log = read_file(run / "log.txt");
   for (const Row& row : facts.rows) facts.last_step = std::max(facts.last_step, row.at("step"));
+  // While online normalisers warm up nothing is trained: such lines have no loss.
+  const auto warmup = static_cast<double>(facts.config.normalize.warmup_steps);
+  if (learns_normalizers(facts.config)) {
+    std::erase_if(facts.rows,
+                  [&](const Row& row) { return row.contains("loss") && row.at("step") <= warmup; });
+  }
   return facts;
 }
 
-std::string memory_text(double bytes) { return bytes_text(static_cast<uint64_t>(std::max(bytes, 0.0))); }
+std::string memory_text(double bytes) {
+  return bytes_text(static_cast<uint64_t>(std::clamp(bytes, 0.0, 9e18)));
+}
 
 HealthCheck check_end(const RunFacts& run, bool running) {
   HealthCheck check{.name = "end"};
   const TrainConfig& train = run.config.train;
-  const bool whole = train.epochs == 0 && run.last_step >= static_cast<double>(train.steps);
+  const Series epochs = run.series("epoch");
+  const bool whole = train.epochs > 0
+                         ? !epochs.empty() && epochs.value.back() >= static_cast<double>(train.epochs)
+                         : run.last_step >= static_cast<double>(train.steps);
   check.found = fmt::format("{:.0f} steps{}", run.last_step,
                             train.epochs == 0 ? fmt::format(" of {}", train.steps) : std::string());
   const size_t error = run.log.rfind("error: ");
   const size_t stopped = run.log.rfind("--resume continues");
   const bool early = !run.line_with("ends early at step").empty();
   const bool failed = error != std::string::npos && (stopped == std::string::npos || stopped < error) &&
-                      run.log.find("resumed ", error) == std::string::npos;
+                      run.log.find("resumed ", error) == std::string::npos &&
+                      run.log.find("\nlearning rate ", error) == std::string::npos;
   if (running) {
     check.found += "; a process trains here now";
   } else if (failed) {
     check.verdict = Verdict::bad;
     check.found += "; " + run.log.substr(error, run.log.find('\n', error) - error);
     check.remedy = "do what the message says, then meshgrad train CONFIG --resume";
-    if (check.found.find("memory") != std::string::npos)
+    if (run.log.find("has no room", error) != std::string::npos ||
+        run.log.find("out of memory", error) != std::string::npos)
       check.remedy =
           "meshgrad plan CONFIG names the largest batch that fits and what recomputation saves; then "
           "--resume";
     check.gain = "the steps so far are kept";
-  } else if (!whole && !early && train.epochs == 0) {
+  } else if (!whole && !early) {
     check.verdict = Verdict::note;
     check.found += stopped != std::string::npos ? "; stopped with a checkpoint"
                                                 : "; it ended without a word: killed, perhaps for memory";
@@ -128,7 +142,7 @@ HealthCheck check_memory(const RunFacts& run) {
   const Series peaks = run.series("memory_peak_bytes", "epoch");
   const Series reserved = run.series("memory_reserved_bytes", "epoch");
   const Series waste = run.series("memory_waste");
-  if (peaks.empty()) {
+  if (peaks.empty() || reserved.empty()) {
     check.verdict = Verdict::unknown;
     check.found = "no epoch has ended";
     return check;
@@ -277,9 +291,9 @@ HealthCheck check_speed(const RunFacts& run) {
   const double share = waits * all;
   check.found = fmt::format("{:.3g} steps a second, {:.0f} % of the time without a batch to compute", all,
                             100.0 * share);
-  const Series epochs = run.series("epoch");
-  if (!epochs.empty() && epochs.value.back() > 0.0)
-    check.found += fmt::format(", an epoch in {:.3g} s", epochs.step.back() / epochs.value.back() / all);
+  const Series epochs = run.series("epoch");  // the last may not have ended
+  if (const size_t n = epochs.value.size(); n > 1)
+    check.found += fmt::format(", an epoch in {:.3g} s", epochs.step[n - 2] / epochs.value[n - 2] / all);
   if (share > 0.1) {
     check.verdict = share > 0.3 ? Verdict::bad : Verdict::note;
     check.remedy = "put data.path on a faster disk or into memory (/dev/shm), and give run.threads all CPUs";
