@@ -254,12 +254,6 @@ HealthCheck check_gradients(const RunFacts& run) {
   const double most = *std::ranges::max_element(norms.value), middle = median(norms.value);
   check.found = fmt::format("norm {:.3g} in the middle, {:.3g} at most; {:.0f} of {:.0f} steps skipped",
                             middle, most, skipped, run.last_step);
-  const Series scale = run.series("gradient_noise_scale");
-  if (!scale.empty()) {
-    const double batch = static_cast<double>(run.config.train.batch * run.config.train.accumulate);
-    check.found +=
-        fmt::format("; noise scale {:.3g} samples beside {:.0f} a step", scale.value.back(), batch);
-  }
   if (skipped > 0.05 * run.last_step) {
     check.verdict = Verdict::bad;
     check.remedy = "set precision = \"bf16\", or lower optimizer.lr and train.clip_norm";
