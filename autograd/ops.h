@@ -6,8 +6,8 @@
 #pragma once
 #include <meshgrad/autograd/tape.h>
 #include <meshgrad/kernels/graph.h>
+#include <meshgrad/kernels/loss_form.h>
 #include <meshgrad/kernels/mlp.h>
-#include <meshgrad/kernels/reduction.h>
 
 #include <memory>
 

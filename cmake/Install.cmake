@@ -27,6 +27,7 @@ set(public_headers
   engine/threads/thread_pool.h
   kernels/activation.h
   kernels/graph.h
+  kernels/loss_form.h
   kernels/mlp.h
   kernels/step_state.h
   autograd/ops.h

@@ -2,6 +2,7 @@
 // What the error of one predicted value costs, and the slope of that cost. Both backends run these functions.
 // Huber is continued so that a large delta is the squared error: twice PyTorch's huber_loss.
 #pragma once
+#include <meshgrad/engine/tensor.h>
 #include <meshgrad/kernels/step_state.h>
 
 #pragma GCC visibility push(default)
@@ -11,6 +12,20 @@ enum class LossKind : uint8_t {
   squared,  ///< e^2
   huber,    ///< e^2 up to |e| = delta, then delta (2 |e| - delta): its slope stays the same
   absolute  ///< |e|, with the slope 0 at e = 0
+};
+
+/// How errors count: sum over i and j of factor row_weights[i] column_weights[j] cost(error[i, j]). Plain
+/// squared errors have kernels of their own.
+struct LossForm {
+  LossKind kind = LossKind::squared;
+  double delta = 1.0;   ///< of huber
+  double factor = 1.0;  ///< of the whole sum
+  Tensor row_weights;   ///< [rows], of accumulator_of(prediction); undefined: 1. Rows of 0 may hold anything
+  Tensor column_weights;  ///< [width], likewise
+
+  bool plain() const {
+    return kind == LossKind::squared && factor == 1.0 && !row_weights.defined() && !column_weights.defined();
+  }
 };
 
 // Internal linkage, as in step_state.h.

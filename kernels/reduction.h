@@ -9,20 +9,6 @@
 
 namespace meshgrad {
 
-/// How errors count: sum over i and j of factor row_weights[i] column_weights[j] cost(error[i, j]). Plain
-/// squared errors have kernels of their own.
-struct LossForm {
-  LossKind kind = LossKind::squared;
-  double delta = 1.0;   ///< of huber
-  double factor = 1.0;  ///< of the whole sum
-  Tensor row_weights;   ///< [rows], of accumulator_of(prediction); undefined: 1. Rows of 0 may hold anything
-  Tensor column_weights;  ///< [width], likewise
-
-  bool plain() const {
-    return kind == LossKind::squared && factor == 1.0 && !row_weights.defined() && !column_weights.defined();
-  }
-};
-
 /// sum = sum over rows with mask != 0 of (prediction - target)^2, or what `form` makes of it; weight = number
 /// of such rows, or the sum of their weights. Not a mean: the caller divides by the weight of all
 /// micro-batches of a step.
