@@ -3,6 +3,7 @@
 #include <meshgrad/kernels/optimizer.h>
 #include <meshgrad/kernels/reduction.h>
 #include <meshgrad/train/run/optimizer.h>
+#include <meshgrad/train/task/recomputation.h>
 
 #include <fmt/format.h>
 

@@ -4,13 +4,14 @@
 #include <meshgrad/kernels/step_state.h>
 #include <meshgrad/nn/parameter.h>
 #include <meshgrad/train/config/config.h>
-#include <meshgrad/train/task/recomputation.h>
 
 #include <string>
 #include <vector>
 
 #pragma GCC visibility push(default)
 namespace meshgrad {
+
+struct LossTerms;
 
 /// Linear warm-up over warmup_steps, then constant, exponential decay to final_lr, or half a cosine to
 /// final_lr, over decay_steps (0: the rest of total_steps).
