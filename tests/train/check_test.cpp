@@ -320,6 +320,20 @@ TEST_CASE("options of other programs become ours, and what does not is listed") 
       "--num_training_steps=5000\nnoise=0.003,\ngamma=0.1\nhistory = True\n", "flags", OptionNames::deepmind);
   CHECK(config_of(deepmind.toml).train.steps == 5000);
   CHECK(config_of(deepmind.toml).data.predict == Prediction::second_change);
+  for (const char* text :
+       {"field = world_pos\nhistory = True\nnoise = 0.003\ngamma = 0.1\n", "--model=cloth\n"}) {
+    CAPTURE(text);
+    const Config cloth = config_of(import_config(text, "flags", OptionNames::deepmind).toml);
+    CHECK(cloth.data.targets == std::vector<std::string>{"world_pos"});
+    CHECK(cloth.data.inputs == std::vector<std::string>{"world_pos"});
+    CHECK(cloth.data.world_position == "world_pos");
+    CHECK(cloth.data.predict == Prediction::second_change);
+    CHECK(cloth.train.noise == 0.003);
+    CHECK(cloth.train.gamma == 0.1);
+  }
+  const ImportedConfig flow = import_config("field = velocity\n", "flags", OptionNames::deepmind);
+  CHECK(config_of(flow.toml).data.world_position.empty());
+  CHECK(flow.mapped.front() == "field = velocity -> data.targets=velocity, data.inputs=velocity");
   const ImportedConfig plain =
       import_config("% a run\nmodel.width 32\nbeta2 0.99\nepochs 3\n", "run.txt", OptionNames::keyvalue);
   CHECK(config_of(plain.toml).model.width == 32);

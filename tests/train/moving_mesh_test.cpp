@@ -11,6 +11,7 @@
 #include <meshgrad/train/planning/first_config.h>
 #include <meshgrad/train/planning/plan.h>
 #include <meshgrad/train/report/rollout_files.h>
+#include <meshgrad/train/run/data_warnings.h>
 #include <meshgrad/train/run/predictor.h>
 #include <meshgrad/train/task/rollout.h>
 #include <meshgrad/train/task/task.h>
@@ -365,11 +366,14 @@ TEST_CASE("init: a mesh that moves is read by its edges") {
   CHECK(cloth.data.world_position == "world_pos");
   CHECK(cloth.data.predict == Prediction::second_change);
   CHECK(cloth.data.inputs == std::vector<std::string>{"world_pos"});
+  CHECK(cloth.train.gamma == 0.1);
+  CHECK(noise_warnings(flag.dataset(), cloth).empty());
   const Config pressed = first_config(plate.dataset(), {}).config;
   CHECK(pressed.data.world_position == "world_pos");
   CHECK(pressed.data.predict == Prediction::change);
   CHECK(pressed.data.inputs == std::vector<std::string>{"stress"});
   CHECK(pressed.data.kinematic_types == std::vector<int64_t>{1});
+  CHECK(pressed.train.gamma == 1.0);
   CHECK(cloth.data.kinematic_types.empty());
 }
 

@@ -13,6 +13,7 @@ namespace meshgrad {
 namespace {
 
 /// An option of another program. A value in `only` becomes `instead`; with `only` empty, any value is kept.
+/// All rows that an option fits count.
 struct OptionName {
   std::string_view theirs, ours;
   std::string_view only = {}, instead = {};
@@ -43,6 +44,17 @@ constexpr OptionName kDeepMind[] = {
     {"noise", "train.noise"},
     {"gamma", "train.gamma"},
     {"field", "data.targets"},
+    {"field", "data.inputs"},
+    {"field", "data.world_position", "world_pos", "world_pos"},
+    {"model", "data.targets", "cloth", "world_pos"},
+    {"model", "data.inputs", "cloth", "world_pos"},
+    {"model", "data.world_position", "cloth", "world_pos"},
+    {"model", "data.predict", "cloth", "second_change"},
+    {"model", "data.predicted_types", "cloth", "0"},
+    {"model", "train.batch", "cloth", "1"},
+    {"model", "train.noise", "cloth", "0.003"},
+    {"model", "train.gamma", "cloth", "0.1"},
+    {"model", "data.targets", "cfd", "velocity"},
     {"history", "data.predict", "true", "second_change"},
     {"history", "data.predict", "false", "change"},
     {"latent_size", "model.width"},
@@ -96,26 +108,27 @@ std::optional<OptionLine> option_of(std::string_view line) {
   return OptionLine{name, value};
 }
 
-/// "section.key=value", or empty when no name fits.
-std::string setting_of(const OptionLine& option, OptionNames names) {
-  const auto search = [&](std::span<const OptionName> table) -> std::string {
+/// "section.key=value" of each key that it sets; empty when no name fits.
+std::vector<std::string> settings_of(const OptionLine& option, OptionNames names) {
+  const auto search = [&](std::span<const OptionName> table) {
+    std::vector<std::string> found;
     for (const OptionName& known : table) {
       if (option.name != known.theirs || (!known.only.empty() && option.value != known.only)) continue;
-      return fmt::format("{}={}", known.ours, known.only.empty() ? option.value : known.instead);
+      found.push_back(fmt::format("{}={}", known.ours, known.only.empty() ? option.value : known.instead));
     }
-    return "";
+    return found;
   };
-  std::string found;
+  std::vector<std::string> found;
   if (names != OptionNames::deepmind) found = search(kPhysicsNemo);
   if (found.empty() && names != OptionNames::physicsnemo) found = search(kDeepMind);
   if (!found.empty() || names != OptionNames::keyvalue) return found;
   for (const ConfigKey& key : config_keys()) {
-    if (option.name == full_name(key)) return full_name(key) + "=" + option.value;
+    if (option.name == full_name(key)) return {full_name(key) + "=" + option.value};
   }
   for (const ConfigKey& key : config_keys()) {
-    if (option.name == key.name) return full_name(key) + "=" + option.value;
+    if (option.name == key.name) return {full_name(key) + "=" + option.value};
   }
-  return "";
+  return {};
 }
 
 std::string why_unmapped(const OptionLine& option) {
@@ -160,18 +173,19 @@ ImportedConfig import_config(const std::string& text, const std::string& name, O
     const std::optional<OptionLine> option = option_of(line);
     if (!option) continue;
     const std::string theirs = fmt::format("{} = {}", option->name, option->value);
-    const std::string setting = setting_of(*option, names);
-    if (setting.empty()) {
+    const std::vector<std::string> found = settings_of(*option, names);
+    if (found.empty()) {
       imported.unmapped.push_back(theirs + ": " + why_unmapped(*option));
       continue;
     }
-    settings.push_back(setting);
-    if (const std::string fault = fault_of(settings); !fault.empty()) {
-      settings.pop_back();
+    std::vector<std::string> more = settings;
+    more.insert(more.end(), found.begin(), found.end());
+    if (const std::string fault = fault_of(more); !fault.empty()) {
       imported.unmapped.push_back(theirs + ": " + fault);
       continue;
     }
-    imported.mapped.push_back(theirs + " -> " + setting);
+    settings = std::move(more);
+    imported.mapped.push_back(fmt::format("{} -> {}", theirs, fmt::join(found, ", ")));
   }
   if (settings.empty()) {
     throw config_error(name, "lines NAME: VALUE or NAME = VALUE with known names", "none",

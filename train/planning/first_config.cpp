@@ -13,8 +13,9 @@
 namespace meshgrad {
 namespace {
 
-constexpr double kNoiseShare = 0.3;       // of a target's change
-constexpr int64_t kNodesPerBatch = 4096;  // small meshes are batched up to about this many nodes
+constexpr double kNoiseShare = 0.3;         // of a target's change
+constexpr double kSecondChangeGamma = 0.1;  // Pfaff et al. (2021), appendix A.2.2
+constexpr int64_t kNodesPerBatch = 4096;    // small meshes are batched up to about this many nodes
 constexpr int64_t kEpochs = 40;
 constexpr int64_t kFewestSteps = 1000;
 constexpr int64_t kMostSteps = 100000;
@@ -274,11 +275,13 @@ class Guess {
       reason("train.noise", "");
       return;
     }
+    const bool second = config.data.predict == Prediction::second_change;
+    const Quantity quantity = second ? Quantity::second_change : Quantity::change;
     double least = std::numeric_limits<double>::infinity();
     std::string of;
     for (const std::string& name : config.data.targets) {
       const FieldStatistics stats =
-          dataset_.field_stats(name, NodeTypeSet(std::span(config.data.predicted_types)), Quantity::change);
+          dataset_.field_stats(name, NodeTypeSet(std::span(config.data.predicted_types)), quantity);
       double square = 0;
       for (const double deviation : stats.std) square += deviation * deviation;
       const double change = std::sqrt(square / static_cast<double>(std::max<size_t>(stats.std.size(), 1)));
@@ -289,8 +292,11 @@ class Guess {
     if (!std::isfinite(least)) return;
     config.train.noise = rounded(kNoiseShare * least);
     const std::string& unit = dataset_.field(of).unit;
-    reason("train.noise",
-           fmt::format("{}{}0.3 times the change of {} over a frame", unit, unit.empty() ? "" : "; ", of));
+    reason("train.noise", fmt::format("{}{}0.3 times the {}change of {} over a frame", unit,
+                                      unit.empty() ? "" : "; ", second ? "second " : "", of));
+    if (!second) return;
+    config.train.gamma = kSecondChangeGamma;
+    reason("train.gamma", "the paper's for second changes: most of the noise stays in the target");
   }
 
   /// To two digits.
