@@ -60,13 +60,14 @@ struct Inputs {
 
 /// A model of velocity from itself, a field "source" on nodes and a "condition" of the mesh.
 std::string trained(const std::filesystem::path& folder, Runtime& runtime, TaskName task, Prediction predict,
-                    DType precision = DType::f64) {
+                    DType precision = DType::f64, const std::vector<std::string>& values = {}) {
   Config config;
   config.task.name = task;
   config.data.predict = predict;
   config.data.inputs = {"source", "condition"};
   if (task == TaskName::mesh_dynamics) config.data.inputs.insert(config.data.inputs.begin() + 1, "velocity");
   config.data.targets = {"velocity"};
+  config.data.value_targets = values;
   config.precision = precision;
   config.model.width = 8;
   config.model.blocks = 2;
@@ -167,16 +168,20 @@ Gradients gradients_of(Case& c, int64_t mesh) {
 TEST_CASE("gradients of predictions are those of finite differences") {
   const test::ScratchDirectory scratch;
   Runtime runtime({.threads = 2});
-  for (const auto& [task, predict] : {std::pair(TaskName::mesh_dynamics, Prediction::change),
-                                      std::pair(TaskName::mesh_dynamics, Prediction::second_change),
-                                      std::pair(TaskName::steady_field, Prediction::change)}) {
+  using Names = std::vector<std::string>;
+  for (const auto& [task, predict, values] :
+       {std::tuple(TaskName::mesh_dynamics, Prediction::change, Names{}),
+        std::tuple(TaskName::mesh_dynamics, Prediction::change, Names{"velocity"}),
+        std::tuple(TaskName::mesh_dynamics, Prediction::second_change, Names{}),
+        std::tuple(TaskName::steady_field, Prediction::change, Names{})}) {
     CAPTURE(static_cast<int>(task));
     CAPTURE(static_cast<int>(predict));
-    MeshPredictor predictor(runtime, trained(scratch.path, runtime, task, predict));
+    CAPTURE(values.size());
+    MeshPredictor predictor(runtime, trained(scratch.path, runtime, task, predict, DType::f64, values));
     Case c(predictor);
     c.steady = task == TaskName::steady_field;
     c.second_change = !c.steady && predict == Prediction::second_change;
-    if (c.steady) c.steps = 1;
+    if (c.steady || !values.empty()) c.steps = 1;  // a value hardly depends on the state some steps before
     c.backward();
     const Gradients by_mesh[] = {gradients_of(c, 0), gradients_of(c, 1)};
     for (size_t i = 0; i < 2; ++i) {

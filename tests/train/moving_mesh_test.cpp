@@ -298,6 +298,68 @@ TEST_CASE("a rollout moves the mesh: edges follow the prediction, and VTU files 
   }
 }
 
+TEST_CASE("a target of data.value_targets is predicted as its next value") {
+  const Moving data("plate");
+  const Dataset dataset = data.dataset();
+  for (const Prediction predict : {Prediction::change, Prediction::second_change}) {
+    const bool second = predict == Prediction::second_change;
+    CAPTURE(second);
+    DataConfig config = moving_config(predict);
+    config.inputs = {"stress"};
+    config.targets = {"world_pos", "stress"};
+    config.value_targets = {"stress"};
+    const MeshDynamics task(dataset, config);
+    CHECK(task.inputs().node_inputs() == 1 + 9);
+    NoiseOptions noise{.deviation = 1e-3, .gamma = 0.1, .seed = 1};
+    const Normalizers normalizers = task.dataset_normalizers(noise);
+    const FieldStatistics stats = task.inputs().predicted_stats("stress", Quantity::value);
+    CHECK(normalizers.targets.mean(3) == stats.mean[0]);
+    CHECK(normalizers.targets.standard_deviation(3) == stats.std[0]);
+    CHECK(normalizers.nodes.mean(0) ==
+          dataset.field_stats("stress", NodeTypeSet::all(), Quantity::value).mean[0]);
+
+    Runtime runtime{RuntimeOptions{.threads = 1}};
+    Normalizers plain = no_change(task.inputs());
+    const TrajectoryView view = dataset.trajectory("train", 0);
+    const Batch batch =
+        training_batch(Task(task), runtime, DType::f64, "train", {{0, 2, 0}}, noise, plain, false);
+    const std::span<const double> target = batch.tensor("target").values<double>();
+    const std::span<const double> inputs = batch.graph.node_features.values<double>();
+    const FieldState state = task.state_at(view, 2);
+    const std::span<const float> stress = view.field("stress").frame(3), now = view.field("stress").frame(2);
+    const std::vector<float> next = task.advance(view, state, batch.tensor("target"), plain);
+    for (size_t i = 0; i < stress.size(); ++i) {
+      CHECK(target[4 * i + 3] == static_cast<double>(stress[i]));
+      // Its value is given, also where second changes are predicted.
+      CHECK(std::abs(inputs[10 * i] - static_cast<double>(now[i])) <
+            (view.mesh().node_type[i] == 0 ? 5e-3 : 1e-12));
+      CHECK(next[4 * i + 3] == (view.mesh().node_type[i] == 0 ? stress[i] : now[i]));
+    }
+  }
+}
+
+TEST_CASE("a plate trains with its stress as a value, and the run resumes to the same bits") {
+  const Moving data("plate");
+  Config config = moving_run(data, Prediction::change);
+  config.data.targets = {"world_pos", "stress"};
+  config.data.value_targets = {"stress"};
+  test::train_here(config);
+  Runtime runtime{RuntimeOptions{.threads = 1}};
+  const Predictor predictor(runtime, config.run.dir + "/checkpoints/last.safetensors");
+  const std::vector<FieldError> errors = evaluate(predictor.trained(), {.split = "test"}).fields;
+  CHECK(std::isfinite(errors.at(1).rmse));
+
+  Config halves = config;
+  halves.run.dir = (data.scratch.path / "halves").string();
+  int polls = 0;
+  test::train_here(halves, false, [&] { return ++polls > 6; });
+  CHECK(test::tensors_of(halves) != test::tensors_of(config));
+  test::train_here(halves, true);
+  CHECK(test::tensors_of(halves) == test::tensors_of(config));
+  halves.data.value_targets = {};
+  CHECK(contains(message_of([&] { test::train_here(halves, true); }), "data.value_targets"));
+}
+
 TEST_CASE("MeshPredictor steps a moving mesh with the bits of a rollout, and records no steps") {
   const Moving data("plate");
   const Config config = moving_run(data, Prediction::change);
@@ -358,6 +420,15 @@ TEST_CASE("configurations that do not fit a moving mesh are refused") {
   CHECK_NOTHROW(parse_config(data_keys + "[train]\nnoise = {world_pos = 1e-3}\n", "c"));
   CHECK(contains(message_of([&] { parse_config(data_keys + "[unroll]\nsteps = 2\n", "c"); }),
                  "[unroll.steps] needed 1 with data.world_position"));
+  const auto refused = [](const std::string& text) {
+    return message_of([&] { parse_config("[data]\nvalue_targets = [\"velocity\"]\n" + text, "c"); });
+  };
+  CHECK(contains(refused("targets = [\"pressure\"]\n"),
+                 "[data.value_targets] needed fields among data.targets = [pressure], got \"velocity\""));
+  CHECK(contains(refused("[task]\nname = \"steady_field\"\n"),
+                 "[data.value_targets] needed [] with task.name"));
+  CHECK(contains(refused("[unroll]\nsteps = 2\n"), "[data.value_targets] needed [] with unroll.steps"));
+  CHECK(contains(refused("[loss]\nchange_penalty = 1\n"), "[data.value_targets] needed [] with loss.change"));
 }
 
 TEST_CASE("init: a mesh that moves is read by its edges") {
@@ -371,7 +442,9 @@ TEST_CASE("init: a mesh that moves is read by its edges") {
   const Config pressed = first_config(plate.dataset(), {}).config;
   CHECK(pressed.data.world_position == "world_pos");
   CHECK(pressed.data.predict == Prediction::change);
-  CHECK(pressed.data.inputs == std::vector<std::string>{"stress"});
+  CHECK(pressed.data.inputs.empty());
+  CHECK(pressed.data.value_targets == std::vector<std::string>{"stress"});
+  CHECK(noise_warnings(plate.dataset(), pressed).empty());
   CHECK(pressed.data.kinematic_types == std::vector<int64_t>{1});
   CHECK(pressed.train.gamma == 1.0);
   CHECK(cloth.data.kinematic_types.empty());

@@ -442,6 +442,7 @@ std::vector<Contradiction> contradictions(const Config& config) {
                      "set train.free_gradients = false or graphs = \"off\""});
   }
   check_task(config, found);
+  add_value_contradictions(config, found);
   check_recompute(config, found);
   if (optimizer.momentum != 0 && optimizer.name != OptimizerKind::sgd) {
     found.push_back({{"optimizer.momentum", "optimizer.name"},

@@ -57,6 +57,7 @@ struct DataConfig {
   std::vector<std::string> inputs = {"velocity"};
   std::vector<std::string> targets = {"velocity"};
   Prediction predict = Prediction::change;
+  std::vector<std::string> value_targets;  ///< predicted as they are, instead of `predict`
   int64_t history = 1;
   std::string world_position;  ///< the field that is the current position; empty: meshes do not move
   int64_t hops = 1;

@@ -158,6 +158,10 @@ constexpr ConfigKey kKeys[] = {
      "Predicted quantity of a target: the change x[t+1] - x[t], or the second change x[t+1] - 2 "
      "x[t] + x[t-1]",
      kFixed},
+    {"data", "value_targets", TextListKey{member<&Config::data, &DataConfig::value_targets>(), 0}, "",
+     "Targets predicted as their next value instead of its change, such as a stress that follows from "
+     "positions",
+     kFixed},
     {"data", "history", IntegerKey{member<&Config::data, &DataConfig::history>(), 1, 64}, "frames",
      "Latest frames given of inputs that are targets: the value at the latest (second_change: none) and the "
      "changes between them",

@@ -145,6 +145,8 @@ struct Contradiction {
   std::string fix;
 };
 std::vector<Contradiction> contradictions(const Config& config);
+/// Those of data.value_targets.
+void add_value_contradictions(const Config& config, std::vector<Contradiction>& found);
 
 enum class TomlComments : uint8_t { off, on };
 

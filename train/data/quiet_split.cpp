@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include <meshgrad/nn/normalizer.h>
 #include <meshgrad/train/data/quiet_split.h>
 
 namespace meshgrad {

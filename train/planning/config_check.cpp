@@ -17,12 +17,12 @@ using Severity = Finding::Severity;
 
 void describe_columns(const Task& task, const Config& config, ConfigSummary& summary) {
   const bool dynamics = config.task.name == TaskName::mesh_dynamics;
-  const bool second = dynamics && config.data.predict == Prediction::second_change;
   const MeshInputs& inputs = task.inputs();
   for (const MeshInputs::Input& input : inputs.inputs()) {
     const bool target = input.target_column >= 0;
-    const int64_t changes = !target ? 0 : config.data.history - (second ? 0 : 1);
-    if (!target || !second) summary.node_inputs.push_back({input.field.name, input.field.components});
+    const bool alone = dynamics && inputs.changes_alone(input);
+    const int64_t changes = !target ? 0 : config.data.history - (alone ? 0 : 1);
+    if (!alone) summary.node_inputs.push_back({input.field.name, input.field.components});
     if (changes > 0) {
       const std::string which = changes == 1 ? "last change" : fmt::format("last {} changes", changes);
       summary.node_inputs.push_back({which + " of " + input.field.name, changes * input.field.components});
@@ -38,9 +38,13 @@ void describe_columns(const Task& task, const Config& config, ConfigSummary& sum
   }
   summary.edge_inputs.insert(summary.edge_inputs.end(),
                              {{"relative position", task.dataset().dim()}, {"distance", 1}});
-  const std::string quantity = !dynamics ? "" : second ? "second change of " : "change of ";
-  for (const FieldInfo& target : inputs.targets())
-    summary.outputs.push_back({quantity + target.name, target.components});
+  for (const FieldInfo& target : inputs.targets()) {
+    const Quantity quantity = dynamics ? inputs.predicted_quantity(target.name) : Quantity::value;
+    const char* const of = quantity == Quantity::value    ? ""
+                           : quantity == Quantity::change ? "change of "
+                                                          : "second change of ";
+    summary.outputs.push_back({of + target.name, target.components});
+  }
 }
 
 /// Samples of a split; trajectories that have none are a finding.

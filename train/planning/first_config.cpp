@@ -13,9 +13,10 @@
 namespace meshgrad {
 namespace {
 
-constexpr double kNoiseShare = 0.3;         // of a target's change
-constexpr double kSecondChangeGamma = 0.1;  // Pfaff et al. (2021), appendix A.2.2
-constexpr int64_t kNodesPerBatch = 4096;    // small meshes are batched up to about this many nodes
+constexpr double kNoiseShare = 0.3;             // of a target's change
+constexpr double kSecondChangeGamma = 0.1;      // Pfaff et al. (2021), appendix A.2.2
+constexpr std::string_view kStress = "stress";  // DeepMind's name, of the deforming plate
+constexpr int64_t kNodesPerBatch = 4096;        // small meshes are batched up to about this many nodes
 constexpr int64_t kEpochs = 40;
 constexpr int64_t kFewestSteps = 1000;
 constexpr int64_t kMostSteps = 100000;
@@ -143,6 +144,11 @@ class Guess {
     const auto world = std::ranges::find(moving, kWorldPosition, &FieldInfo::name);
     if (world == moving.end() || (world->components != 2 && world->components != 3)) return;
     data.world_position = kWorldPosition;
+    if (std::ranges::find(moving, kStress, &FieldInfo::name) != moving.end()) {
+      data.value_targets = {std::string(kStress)};
+      std::erase(data.inputs, kStress);
+      reason("data.value_targets", "a stress follows from where the nodes are");
+    }
     reason("data.world_position", "the mesh moves: edges read where its nodes are");
     const auto spread = [&](Quantity quantity) {
       const FieldStatistics stats = dataset_.field_stats(world->name, NodeTypeSet::all(), quantity);
@@ -280,6 +286,9 @@ class Guess {
     double least = std::numeric_limits<double>::infinity();
     std::string of;
     for (const std::string& name : config.data.targets) {
+      const bool read = name == config.data.world_position ||
+                        std::ranges::find(config.data.inputs, name) != config.data.inputs.end();
+      if (!read) continue;
       const FieldStatistics stats =
           dataset_.field_stats(name, NodeTypeSet(std::span(config.data.predicted_types)), quantity);
       double square = 0;

@@ -16,9 +16,13 @@ std::vector<std::string> noise_warnings(const Dataset& dataset, const Config& co
   if (config.task.name != TaskName::mesh_dynamics) return warnings;
   const NoiseOptions options = noise_of(config);
   const bool second = config.data.predict == Prediction::second_change;
+  const auto is_read = [&](const std::string& name) {
+    return name == config.data.world_position ||
+           std::ranges::find(config.data.inputs, name) != config.data.inputs.end();
+  };
   for (const std::string& name : config.data.targets) {
     const double noise = options.of(name);
-    if (noise <= 0) continue;
+    if (noise <= 0 || !is_read(name)) continue;
     const FieldInfo& field = dataset.field(name);
     const FieldStatistics stats =
         dataset.field_stats(name, NodeTypeSet(std::span(config.data.predicted_types)),
@@ -54,13 +58,15 @@ std::vector<std::string> scale_warnings(const Dataset& dataset, const Config& co
     check(name + " has", dataset.field_stats(name, NodeTypeSet::all(), Quantity::value).std, unit);
   const bool dynamics = config.task.name == TaskName::mesh_dynamics;
   const bool second = config.data.predict == Prediction::second_change;
-  const Quantity quantity = !dynamics ? Quantity::value : second ? Quantity::second_change : Quantity::change;
+  const std::vector<std::string>& values = config.data.value_targets;
   for (const std::string& name : config.data.targets) {
-    if (dynamics && noise_of(config).of(name) > Normalizer::kSmallestDeviation) continue;
+    const bool value = !dynamics || std::ranges::find(values, name) != values.end();
+    const Quantity quantity = value ? Quantity::value : second ? Quantity::second_change : Quantity::change;
+    if (!value && noise_of(config).of(name) > Normalizer::kSmallestDeviation) continue;
     const NodeTypeSet types(std::span(config.data.predicted_types));
-    check(name + (!dynamics ? " has"
-                  : second  ? "'s second change has"
-                            : "'s change over a frame has"),
+    check(name + (value    ? " has"
+                  : second ? "'s second change has"
+                           : "'s change over a frame has"),
           dataset.field_stats(name, types, quantity).std, unit);
   }
   return warnings;

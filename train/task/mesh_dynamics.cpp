@@ -45,15 +45,15 @@ Normalizers MeshDynamics::dataset_normalizers(const NoiseOptions& noise) const {
   const double last = (1.0 + noise.gamma) / std::sqrt(draws);
   const double kept = second ? std::hypot(last, noise.gamma * std::sqrt((draws - 1.0) / draws)) : noise.gamma;
   for (const FieldInfo& field : inputs_.targets()) {
-    const FieldStatistics stats =
-        inputs_.predicted_stats(field.name, second ? Quantity::second_change : Quantity::change);
+    const Quantity quantity = inputs_.predicted_quantity(field.name);
+    const FieldStatistics stats = inputs_.predicted_stats(field.name, quantity);
     target_mean.insert(target_mean.end(), stats.mean.begin(), stats.mean.end());
-    // Noise is added to what the model reads: another target keeps its own deviation.
-    const bool noisy = inputs_.reads(field.name);
+    // Noise is added to what the model reads: another target keeps its own deviation. So does a value.
+    const bool noisy = inputs_.reads(field.name) && quantity != Quantity::value;
     const double share = noise.of(field.name) * kept;
     for (const double std : stats.std) target_deviation.push_back(noisy ? std::hypot(std, share) : std);
   }
-  return inputs_.dataset_normalizers(second, Normalizer::fixed(target_mean, target_deviation));
+  return inputs_.dataset_normalizers(Normalizer::fixed(target_mean, target_deviation));
 }
 
 FieldState MeshDynamics::state_at(const TrajectoryView& trajectory, int64_t t) const {
@@ -112,7 +112,12 @@ void MeshDynamics::write_targets(const TrajectoryView& trajectory, const Sample&
   inputs_.read_targets(trajectory, sample.frame + 1, scratch.next);
   const FieldState& state = scratch.state;
   const bool second = second_change();
+  const std::vector<uint8_t>& values = inputs_.value_columns();
   for (size_t i = 0; i < scratch.next.size(); ++i) {
+    if (values[i % values.size()] != 0) {
+      rows[i] = static_cast<T>(scratch.next[i]);
+      continue;
+    }
     // The target takes (1 - gamma) of the noise; with gamma = 1 the model learns to remove all of it.
     const double goal =
         static_cast<double>(scratch.next[i]) + (1.0 - options.gamma) * static_cast<double>(scratch.noise[i]);
@@ -243,7 +248,8 @@ void MeshDynamics::advance_in_place(const MeshView& mesh, const Tensor& predicti
     for (size_t i = 0; i < next.size(); ++i) {
       if (!inputs_.is_predicted(mesh.node_type[i / width])) continue;
       const auto current = static_cast<double>(next[i]);
-      const double base = second ? 2.0 * current - static_cast<double>(state.previous[i]) : current;
+      double base = second ? 2.0 * current - static_cast<double>(state.previous[i]) : current;
+      if (inputs_.value_columns()[i % width] != 0) base = 0.0;
       next[i] = static_cast<float>(base + static_cast<double>(change[i]));
     }
     state.advance(std::move(next));

@@ -35,7 +35,7 @@ void step_back(const MeshInputs& inputs, const MeshView& mesh, Advance advance, 
   for (size_t i = 0; i < gradients.current.size(); ++i) {
     const bool predicted = inputs.is_predicted(mesh.node_type[i / width]);
     const double after = gradients.current[i];
-    if (advance == Advance::replace) {
+    if (advance == Advance::replace || inputs.value_columns()[i % width] != 0) {
       gradients.current[i] = predicted ? 0.0 : after;
     } else if (advance == Advance::second_change) {
       gradients.current[i] = (predicted ? 2.0 : 1.0) * after + gradients.previous[i];
@@ -62,7 +62,7 @@ void add_node_gradients(const MeshInputs& inputs, const Normalizer& nodes, std::
         }
         const size_t at = i * outputs + static_cast<size_t>(input.target_column) + c;
         gradients.current[at] += gradient;
-        if (!gradients.previous.empty()) gradients.previous[at] -= gradient;
+        if (inputs.changes_alone(input)) gradients.previous[at] -= gradient;
       }
     }
   }

@@ -13,7 +13,7 @@ namespace meshgrad {
 enum class Advance : uint8_t {
   change,         ///< current + prediction
   second_change,  ///< 2 current - previous + prediction
-  replace         ///< prediction: steady fields
+  replace         ///< prediction: steady fields; data.value_targets are replaced whatever others are
 };
 
 /// Of one mesh.

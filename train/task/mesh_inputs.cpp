@@ -60,11 +60,13 @@ MeshInputs::MeshInputs(const Dataset& dataset, const DataConfig& config)
     targets_.push_back(checked_field(dataset, name, "data.targets", false));
     target_columns.push_back(outputs_);
     outputs_ += targets_.back().components;
+    value_columns_.resize(static_cast<size_t>(outputs_), predicted_quantity(name) == Quantity::value ? 1 : 0);
   }
   const auto input_of = [&](const FieldInfo& field) {
     const auto target = std::find(config.targets.begin(), config.targets.end(), field.name);
-    if (target == config.targets.end()) return Input{field, -1};
-    return Input{field, target_columns[static_cast<size_t>(target - config.targets.begin())]};
+    if (target == config.targets.end()) return Input{.field = field};
+    const int64_t column = target_columns[static_cast<size_t>(target - config.targets.begin())];
+    return Input{field, column, value_columns_[static_cast<size_t>(column)] != 0};
   };
   if (!config.world_position.empty())
     world_position_ = input_of(checked_position(dataset, config.world_position));
@@ -94,6 +96,12 @@ int64_t MeshInputs::edge_inputs() const {
   return at_rest + (world_position_ ? world_position_->field.components + 1 : 0);
 }
 
+Quantity MeshInputs::predicted_quantity(std::string_view target) const {
+  const std::vector<std::string>& values = config_.value_targets;
+  if (std::find(values.begin(), values.end(), target) != values.end()) return Quantity::value;
+  return config_.predict == Prediction::second_change ? Quantity::second_change : Quantity::change;
+}
+
 bool MeshInputs::reads(std::string_view field) const {
   return (world_position_ && world_position_->field.name == field) ||
          std::any_of(inputs_.begin(), inputs_.end(),
@@ -111,12 +119,12 @@ Normalizers MeshInputs::online_normalizers() const {
           Normalizer(static_cast<size_t>(outputs_))};
 }
 
-Normalizers MeshInputs::dataset_normalizers(bool changes, Normalizer targets) const {
+Normalizers MeshInputs::dataset_normalizers(Normalizer targets) const {
   std::vector<double> mean, deviation;
   for (const Input& input : inputs_) {
     const bool target = input.target_column >= 0;
     for (int64_t age = 0; age < (target ? config_.history : 1); ++age) {
-      const bool change = target && (changes || age > 0);
+      const bool change = changes_alone(input) || age > 0;
       const FieldStatistics stats = dataset_.field_stats(input.field.name, NodeTypeSet::all(),
                                                          change ? Quantity::change : Quantity::value);
       mean.insert(mean.end(), stats.mean.begin(), stats.mean.end());
@@ -211,7 +219,7 @@ size_t MeshInputs::write_target_input(const Input& input, const FieldState& stat
   const auto components = static_cast<size_t>(input.field.components);
   const auto width = static_cast<size_t>(node_inputs_);
   const auto outputs = static_cast<size_t>(outputs_);
-  const bool second = config_.predict == Prediction::second_change;
+  const bool second = changes_alone(input);
   for (int64_t age = 0; age < config_.history; ++age, column += components) {
     const bool value = age == 0 && !second;
     const int64_t later = second ? age : std::max<int64_t>(age - 1, 0);  // frames before the current one

@@ -2,7 +2,7 @@
 // MeshInputs: what a model reads of a mesh and its fields, for every task on meshes. Nodes: the fields
 // data.inputs (one on graphs, a condition of the whole mesh, at every node), then a one-hot of the node type.
 // An input that is a target is its value, followed by its data.history - 1 last changes, latest first; where
-// second changes are predicted, its data.history last changes.
+// second changes are predicted (of all targets but data.value_targets), its data.history last changes.
 // Between them, for nodes of data.kinematic_types their known change to the next frame, for others 0.
 // Edges: relative position (sender minus receiver) and its length; of a mesh that moves, first those of the
 // current positions, then those at rest. Source: Pfaff et al. (2021), appendix A.1.
@@ -46,11 +46,20 @@ class MeshInputs {
   struct Input {
     FieldInfo field;
     int64_t target_column = -1;  ///< where it stands among the targets, -1: nowhere
+    bool value_target = false;   ///< it does, and is one of data.value_targets
   };
   const std::vector<Input>& inputs() const { return inputs_; }
   const std::vector<FieldInfo>& targets() const { return targets_; }
   /// The field data.world_position; nothing for meshes that do not move.
   const std::optional<Input>& world_position() const { return world_position_; }
+  /// What the model predicts of a target.
+  Quantity predicted_quantity(std::string_view target) const;
+  /// By column of a state: 1 where its value is predicted, not its change.
+  const std::vector<uint8_t>& value_columns() const { return value_columns_; }
+  /// Whether an input that is a target is given as changes alone, without its value.
+  bool changes_alone(const Input& input) const {
+    return input.target_column >= 0 && !input.value_target && config_.predict == Prediction::second_change;
+  }
   /// What is known of the next frame at nodes of data.kinematic_types.
   const std::vector<Input>& known_changes() const { return known_changes_; }
   /// Whether the model reads a field: as an input of nodes, or as positions.
@@ -71,9 +80,8 @@ class MeshInputs {
   /// Empty normalisers, that learn from batches.
   Normalizers online_normalizers() const;
   /// From the data set's statistics: fields over all nodes, the one-hot unchanged; of current positions those
-  /// of some frames (displacement_stats). With `changes`, inputs that are targets too are changes from the
-  /// frame before.
-  Normalizers dataset_normalizers(bool changes, Normalizer targets) const;
+  /// of some frames (displacement_stats).
+  Normalizers dataset_normalizers(Normalizer targets) const;
   /// Statistics of a field over the predicted nodes of the training split.
   FieldStatistics predicted_stats(const std::string& field, Quantity which) const;
 
@@ -130,6 +138,7 @@ class MeshInputs {
   DataConfig config_;
   std::vector<Input> inputs_;
   std::vector<FieldInfo> targets_;
+  std::vector<uint8_t> value_columns_;
   std::optional<Input> world_position_;
   std::vector<Input> known_changes_;
   int64_t node_inputs_ = 0;

@@ -29,7 +29,7 @@ Normalizers SteadyField::dataset_normalizers(const NoiseOptions&) const {
     mean.insert(mean.end(), stats.mean.begin(), stats.mean.end());
     deviation.insert(deviation.end(), stats.std.begin(), stats.std.end());
   }
-  return inputs_.dataset_normalizers(false, Normalizer::fixed(mean, deviation));
+  return inputs_.dataset_normalizers(Normalizer::fixed(mean, deviation));
 }
 
 BatchLayout SteadyField::layout(const BatchShape& shape, DType dtype, BatchLayout::Sizes kind) const {
