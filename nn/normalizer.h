@@ -77,6 +77,26 @@ struct Normalizers {
   Normalizer nodes;  ///< input fields and one-hot node types
   Normalizer edges;  ///< relative position and length
   Normalizer targets;
+  Normalizer world{};  ///< those of world edges; no columns where there are none
+
+  /// Calls body(name, normalizer) for each, by the names that checkpoints have.
+  template <class Body>
+  void each(Body&& body) const {
+    each_of(*this, body);
+  }
+  template <class Body>
+  void each(Body&& body) {
+    each_of(*this, body);
+  }
+
+ private:
+  template <class Self, class Body>
+  static void each_of(Self& self, Body& body) {
+    body("nodes", self.nodes);
+    body("edges", self.edges);
+    body("targets", self.targets);
+    if (self.world.width() > 0) body("world", self.world);
+  }
 };
 
 }  // namespace meshgrad

@@ -21,6 +21,7 @@
 #include <array>
 #include <cmath>
 
+#include "train/moving_data.h"
 #include "train/process.h"
 #include "train/small_run.h"
 
@@ -30,27 +31,7 @@ namespace {
 namespace fs = std::filesystem;
 using test::contains;
 using test::message_of;
-
-/// Data of scripts/moving-meshes, converted: 2 train trajectories, 1 valid, 1 test.
-struct Moving {
-  test::ScratchDirectory scratch;
-  fs::path file;
-
-  explicit Moving(const std::string& kind, int frames = 8) {
-    const fs::path folder = scratch.path / kind;
-    const test::Outcome made = test::Process({kind, "-o", folder.string(), "--size", "5", "--frames",
-                                              std::to_string(frames), "--trajectories", "2,1,1"},
-                                             test::source_file("scripts/moving-meshes"))
-                                   .wait();
-    REQUIRE(made.code == 0);
-    file = scratch.path / (kind + ".mgd");
-    ConvertOptions options;
-    options.input = folder;
-    options.output = file;
-    convert(options);
-  }
-  Dataset dataset() const { return Dataset::open(file); }
-};
+using test::Moving;
 
 DataConfig moving_config(Prediction predict) {
   DataConfig config;

@@ -233,6 +233,21 @@ void check_history(const Config& config, std::vector<Contradiction>& found) {
   }
 }
 
+/// Of data.world_radius, which is set.
+void check_world_edges(const Config& config, std::vector<Contradiction>& found) {
+  const auto refuse = [&](const char* other, const char* why, const char* fix) {
+    found.push_back({{"data.world_radius", other}, why, toml_number(config.data.world_radius), fix});
+  };
+  const auto periodic = [](double period) { return period > 0.0; };
+  if (config.data.world_position.empty())
+    refuse("data.world_position", "0 where meshes do not move", "name the field of current positions");
+  if (std::ranges::any_of(config.data.period, periodic))
+    refuse("data.period", "0 in a periodic domain", "leave out data.period or data.world_radius");
+  if (config.ranks.partition != MeshPartition::none || config.ranks.parts_in_turn > 1)
+    refuse("ranks.partition", "0 with a mesh in parts, which have no world edges",
+           "set ranks.partition = \"none\" and ranks.parts_in_turn = 1");
+}
+
 void check_task(const Config& config, std::vector<Contradiction>& found) {
   const DataConfig& data = config.data;
   if (data.inputs.empty() && data.world_position.empty()) {
@@ -262,6 +277,7 @@ void check_task(const Config& config, std::vector<Contradiction>& found) {
                      std::to_string(config.unroll.steps),
                      "set unroll.steps = 1"});
   }
+  if (data.world_radius > 0.0) check_world_edges(config, found);
   if (config.task.name != TaskName::steady_field || config.unroll.steps == 1) return;
   found.push_back({{"unroll.steps", "task.name"},
                    "1 with task.name = \"steady_field\", which has no time",

@@ -49,6 +49,9 @@ struct RunConfig {
 /// When the checksum of a trajectory is verified: at its first use, or at the first of each epoch.
 enum class DataVerify : uint8_t { once, epoch };
 
+/// Which nodes world edges join.
+enum class WorldPairs : uint8_t { all, other_type };
+
 struct DataConfig {
   std::string path;
   DataVerify verify = DataVerify::once;
@@ -60,6 +63,9 @@ struct DataConfig {
   std::vector<std::string> value_targets;  ///< predicted as they are, instead of `predict`
   int64_t history = 1;
   std::string world_position;  ///< the field that is the current position; empty: meshes do not move
+  double world_radius = 0.0;   ///< of world edges, in the positions' unit; 0: there are none
+  WorldPairs world_pairs = WorldPairs::all;
+  double world_edges_per_node = 4.0;  ///< room of a batch
   int64_t hops = 1;
   std::vector<double> period;  ///< by axis, 0: not periodic; empty: none is
   int64_t node_types = 9;

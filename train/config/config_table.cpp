@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/train/config/config_choices.h>
 #include <meshgrad/train/config/config_table.h>
 
 namespace meshgrad {
@@ -30,56 +31,6 @@ constexpr bool is_device(std::string_view text) {
   const std::string_view index = text.substr(kIndexed.size());
   return !index.empty() && index.size() <= 4 && index.find_first_not_of("0123456789") == text.npos;
 }
-
-template <class Enum>
-constexpr Choice is(std::string_view name, Enum value) {
-  return {name, static_cast<int>(value)};
-}
-
-constexpr Choice kPrecisions[] = {is("f32", DType::f32), is("f64", DType::f64), is("f16", DType::f16),
-                                  is("bf16", DType::bf16)};
-constexpr Choice kGraphs[] = {is("off", GraphsMode::off), is("capture", GraphsMode::capture)};
-constexpr Choice kPredictions[] = {is("change", Prediction::change),
-                                   is("second_change", Prediction::second_change)};
-constexpr Choice kVerify[] = {is("once", DataVerify::once), is("epoch", DataVerify::epoch)};
-constexpr Choice kTasks[] = {is("mesh_dynamics", TaskName::mesh_dynamics),
-                             is("steady_field", TaskName::steady_field)};
-constexpr Choice kModels[] = {is("mesh_graph_net", ModelName::mesh_graph_net)};
-constexpr Choice kActivations[] = {is("relu", Activation::relu), is("silu", Activation::silu),
-                                   is("gelu", Activation::gelu), is("tanh", Activation::tanh)};
-constexpr Choice kNorms[] = {is("none", Norm::none), is("layer", Norm::layer), is("rms", Norm::rms)};
-constexpr Choice kConcatOrders[] = {is("sender_receiver_edge", ConcatOrder::sender_receiver_edge),
-                                    is("edge_sender_receiver", ConcatOrder::edge_sender_receiver)};
-constexpr Choice kAggregates[] = {is("before_residual", AggregateOrder::before_residual),
-                                  is("after_residual", AggregateOrder::after_residual)};
-constexpr Choice kPaths[] = {is("fused", ComputePath::fused), is("op_by_op", ComputePath::op_by_op)};
-constexpr Choice kOptimizers[] = {is("adam", OptimizerKind::adam), is("adamw", OptimizerKind::adamw),
-                                  is("sgd", OptimizerKind::sgd)};
-constexpr Choice kSchedules[] = {is("constant", ScheduleName::constant),
-                                 is("exponential", ScheduleName::exponential),
-                                 is("cosine", ScheduleName::cosine), is("step", ScheduleName::step)};
-constexpr Choice kNormalizeModes[] = {is("dataset", NormalizeMode::dataset),
-                                      is("online", NormalizeMode::online)};
-constexpr Choice kInitNormalizers[] = {is("keep", InitNormalizers::keep),
-                                       is("refit", InitNormalizers::refit)};
-constexpr Choice kRecomputeModes[] = {
-    is("off", RecomputeMode::off),       is("block", RecomputeMode::block),
-    is("every", RecomputeMode::every),   is("sqrt", RecomputeMode::sqrt),
-    is("budget", RecomputeMode::budget), is("auto", RecomputeMode::automatic)};
-constexpr Choice kKeepPolicies[] = {is("inputs", RecomputePolicy::inputs),
-                                    is("products", RecomputePolicy::products)};
-constexpr Choice kOffloads[] = {is("none", OffloadTo::none), is("host", OffloadTo::host),
-                                is("file", OffloadTo::file)};
-constexpr Choice kSegmentUnits[] = {is("block", SegmentUnit::block), is("frame", SegmentUnit::frame),
-                                    is("sequence", SegmentUnit::sequence)};
-constexpr Choice kLosses[] = {is("mse", LossName::mse), is("huber", LossName::huber), is("l1", LossName::l1),
-                              is("relative_l2", LossName::relative_l2)};
-constexpr Choice kBests[] = {is("loss", BestBy::loss), is("rollout", BestBy::rollout)};
-constexpr Choice kBoundaries[] = {is("data", RolloutBoundary::data), is("initial", RolloutBoundary::initial)};
-constexpr Choice kReductions[] = {is("fast", RankReduction::fast), is("ordered", RankReduction::ordered)};
-constexpr Choice kPartitions[] = {is("none", MeshPartition::none), is("rcb", MeshPartition::rcb),
-                                  is("metis", MeshPartition::metis), is("file", MeshPartition::file)};
-constexpr Choice kFormats[] = {is("vtu", RolloutFormat::vtu)};
 
 template <auto Member>
 constexpr auto loss_scale() {
@@ -170,6 +121,16 @@ constexpr ConfigKey kKeys[] = {
      "Field with the current positions of nodes, which edges then read beside the positions at rest; empty "
      "for meshes that do not move",
      kFixed},
+    {"data", "world_radius", FloatKey{member<&Config::data, &DataConfig::world_radius>(), 0, 1e30},
+     "unit of positions",
+     "World edges join nodes whose current positions are closer than this and that no edge joins; 0: none",
+     kFixed},
+    {"data", "world_pairs", choice<&Config::data, &DataConfig::world_pairs>(kWorldPairs), "",
+     "Nodes that world edges join: all, or only those of different types, such as an obstacle and a plate",
+     kFixed},
+    {"data", "world_edges_per_node",
+     FloatKey{member<&Config::data, &DataConfig::world_edges_per_node>(), 0.01, 1000}, "edges",
+     "Room of a batch for world edges, for each of its nodes; more of them are an error, with the number"},
     {"data", "hops", IntegerKey{member<&Config::data, &DataConfig::hops>(), 1, 16}, "edges",
      "Edges join nodes that are at most so many edges of the mesh apart; relative positions tell how far",
      kFixed},

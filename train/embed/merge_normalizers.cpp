@@ -8,11 +8,11 @@ namespace {
 /// Count, means and squared deviations of each.
 std::vector<double> numbers_in(const Normalizers& normalizers) {
   std::vector<double> numbers;
-  for (const Normalizer* one : {&normalizers.nodes, &normalizers.edges, &normalizers.targets}) {
-    numbers.push_back(one->count());
-    for (const double mean : one->means()) numbers.push_back(mean);
-    for (const double m2 : one->squared_deviations()) numbers.push_back(m2);
-  }
+  normalizers.each([&](const char*, const Normalizer& one) {
+    numbers.push_back(one.count());
+    for (const double mean : one.means()) numbers.push_back(mean);
+    for (const double m2 : one.squared_deviations()) numbers.push_back(m2);
+  });
   return numbers;
 }
 
@@ -40,9 +40,9 @@ void merge_normalizers(Ranks& ranks, Normalizers& learned, Normalizers& merged) 
   all_gather_bytes(ranks, parts, "statistics of normalisers");
   for (const std::vector<double>& one : all) {
     std::span<const double> numbers = one;
-    for (Normalizer* to : {&merged.nodes, &merged.edges, &merged.targets}) add(*to, numbers);
+    merged.each([&](const char*, Normalizer& to) { add(to, numbers); });
   }
-  for (Normalizer* one : {&learned.nodes, &learned.edges, &learned.targets}) *one = Normalizer(one->width());
+  learned.each([](const char*, Normalizer& one) { one = Normalizer(one.width()); });
 }
 
 }  // namespace meshgrad

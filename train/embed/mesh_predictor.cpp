@@ -56,6 +56,10 @@ MeshPredictor::Loaded::Loaded(Runtime& own, const fs::path& checkpoint, Ranks* w
     throw config_error("data.kinematic_types", "[]: there are no next values in memory", "a list of types",
                        "roll out on a packed file: meshgrad rollout, or Predictor");
   }
+  if (config.data.world_radius > 0.0)
+    throw config_error("data.world_radius", "0 with MeshPredictor",
+                       fmt::format("{}", config.data.world_radius),
+                       "roll out on a packed file: meshgrad rollout, or Predictor");
   check_precision(runtime.device(), config.precision);
   model.parameters.allocate(runtime, config.precision, 0);
   model.parameters.release_gradients();

@@ -7,6 +7,7 @@
 #include <meshgrad/train/planning/config_check.h>
 #include <meshgrad/train/run/data_warnings.h>
 #include <meshgrad/train/run/training_data.h>
+#include <meshgrad/train/task/displacements.h>
 
 #include <algorithm>
 
@@ -38,6 +39,10 @@ void describe_columns(const Task& task, const Config& config, ConfigSummary& sum
   }
   summary.edge_inputs.insert(summary.edge_inputs.end(),
                              {{"relative position", task.dataset().dim()}, {"distance", 1}});
+  if (inputs.has_world_edges()) {
+    summary.edge_inputs.push_back({"of world edges: relative position", inputs.world_inputs() - 1});
+    summary.edge_inputs.push_back({"distance", 1});
+  }
   for (const FieldInfo& target : inputs.targets()) {
     const Quantity quantity = dynamics ? inputs.predicted_quantity(target.name) : Quantity::value;
     const char* const of = quantity == Quantity::value    ? ""
@@ -109,6 +114,30 @@ void describe_edges(const Dataset& data, const Dataset& dataset, const std::stri
                       "time and memory of a step grow with the edges", "nothing, if that is what you want"});
 }
 
+/// Of data.world_radius: how many edges it makes of frames of the data. Noise moves nodes, so that a batch
+/// may have some more.
+void describe_world_edges(const MeshInputs& inputs, std::vector<Finding>& findings) {
+  const std::vector<double> counts =
+      world_edges_per_node(inputs.dataset(), inputs.world_position()->field, inputs.world_options());
+  if (counts.empty()) return;
+  const double room = inputs.config().world_edges_per_node, most = counts.back();
+  const std::string problem = fmt::format(
+      "world edges a node, in {}: {:.3g} at least, {:.3g} in the middle, {:.3g} at most",
+      counted(static_cast<int64_t>(counts.size()), "frame"), counts.front(), counts[counts.size() / 2], most);
+  if (most > room) {
+    findings.push_back({Severity::error, "data.world_edges_per_node", problem,
+                        fmt::format("a batch has room for {}", room),
+                        "raise data.world_edges_per_node, or lower data.world_radius"});
+  } else if (most == 0.0) {
+    findings.push_back({Severity::warning, "data.world_radius", problem, "nothing is learned of contact",
+                        "raise data.world_radius; about the length of the shortest edges is usual"});
+  } else {
+    findings.push_back({Severity::note, "data.world_radius", problem,
+                        "memory of a step grows with data.world_edges_per_node, its time with the edges",
+                        fmt::format("{:.2g} a node would hold them with some to spare", 1.25 * most)});
+  }
+}
+
 void check_memory(const Config& config, ConfigSummary& summary) {
   try {
     summary.memory = plan_memory(config, {});
@@ -142,6 +171,7 @@ ConfigSummary check_config(const Config& config, const Dataset& data) {
     summary.valid_samples = count_samples(task.for_validation(), config.data.valid_split, summary.findings);
   check_types(dataset, config.data, summary.findings);
   describe_edges(data, dataset, config.data.train_split, summary.findings);
+  if (task.inputs().has_world_edges()) describe_world_edges(task.inputs(), summary.findings);
   for (const std::string& warning : noise_warnings(dataset, config)) {
     summary.findings.push_back({Severity::warning, "train.noise", warning,
                                 "too little does not stop errors of a rollout from growing, too much hides "

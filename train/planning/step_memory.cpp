@@ -220,7 +220,8 @@ StepMemory StepProbe::measure(const Config& config) const {
 
 int64_t StepProbe::most_samples(const Config& config) const {
   const Dataset::MeshSizes mesh = dataset_.largest_mesh(config.data.train_split);
-  return std::max<int64_t>(1, (INT32_MAX - 1) / std::max<int64_t>({1, mesh.nodes, mesh.edges}));
+  const int64_t world = world_room(config.data, mesh.nodes);
+  return std::max<int64_t>(1, (INT32_MAX - 1) / std::max<int64_t>({1, mesh.nodes, mesh.edges, world}));
 }
 
 }  // namespace meshgrad

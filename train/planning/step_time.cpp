@@ -47,7 +47,7 @@ class StepWork {
       : config_(config),
         sizes_(sizes),
         nodes_(static_cast<double>(batch.nodes)),
-        edges_(static_cast<double>(batch.edges)),
+        edges_(static_cast<double>(batch.edges + batch.world_edges)),
         layers_(static_cast<double>(config.model.hidden_layers) + 1),
         value_(static_cast<double>(size_of(config.precision))),
         row_(value_ * static_cast<double>(config.model.width)),

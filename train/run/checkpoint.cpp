@@ -158,9 +158,7 @@ void load_normalizer(const SafetensorsView& view, const std::string& name, Norma
 }
 
 void load_normalizers(const SafetensorsView& view, Normalizers& normalizers) {
-  load_normalizer(view, "nodes", normalizers.nodes);
-  load_normalizer(view, "edges", normalizers.edges);
-  load_normalizer(view, "targets", normalizers.targets);
+  normalizers.each([&](const char* name, Normalizer& one) { load_normalizer(view, name, one); });
 }
 
 /// The average of the weights, where there is one.
@@ -182,9 +180,7 @@ void save_checkpoint(const fs::path& path, const Stream& stream, const Config& c
     contents.add_arena("optimizer.second_moment.", parameters, optimizer.second_moment());
   if (optimizer.average().defined()) contents.add_arena("ema.", parameters, optimizer.average());
   if (state.micro > 0) contents.add_arena("window.gradients.", parameters, parameters.gradients());
-  contents.add_normalizer("nodes", normalizers.nodes);
-  contents.add_normalizer("edges", normalizers.edges);
-  contents.add_normalizer("targets", normalizers.targets);
+  normalizers.each([&](const char* name, const Normalizer& one) { contents.add_normalizer(name, one); });
   RunState now = state;
   now.optimizer = optimizer.state();
   std::map<std::string, std::string> metadata = metadata_of(config, data, now);

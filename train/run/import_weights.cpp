@@ -30,6 +30,8 @@ void check_sizes(const ForeignModel& foreign, const ModelSizes& data, const fs::
   };
   check("node inputs", foreign.sizes.node_inputs, data.node_inputs,
         "set data.inputs and data.node_types to what the weights were trained with");
+  check("edge sets", 1, static_cast<int64_t>(data.edge_inputs.size()),
+        "set data.world_radius = 0: these files have no world edges");
   check("edge inputs", foreign.sizes.edge_inputs.front(), data.edge_inputs.front(),
         "use data of the dimension that the weights were trained with");
   check("outputs", foreign.sizes.outputs, data.outputs,

@@ -40,7 +40,7 @@ int BatchClasses::class_of(const BatchShape& batch) const {
   int number = 0;
   const auto holds = [&](int candidate) {
     const BatchShape most = capacity(candidate);
-    return batch.nodes <= most.nodes && batch.edges <= most.edges;
+    return batch.nodes <= most.nodes && batch.edges <= most.edges && batch.world_edges <= most.world_edges;
   };
   while (number + 1 < kClasses && holds(number + 1)) ++number;
   return number;
@@ -48,7 +48,9 @@ int BatchClasses::class_of(const BatchShape& batch) const {
 
 BatchShape BatchClasses::capacity(int number) const {
   const auto part = [number](int64_t whole) { return ((whole - 1) >> number) + 1; };
-  return {part(largest_.nodes), part(largest_.edges)};
+  return {.nodes = part(largest_.nodes),
+          .edges = part(largest_.edges),
+          .world_edges = largest_.world_edges == 0 ? 0 : part(largest_.world_edges)};
 }
 
 StepCache::StepCache(Runtime& runtime, const Config& config, const Task& task, const Model& model,
@@ -88,8 +90,8 @@ void StepCache::run(const BatchLayout& layout, const Upload& upload, const Gradi
   }
   const StoragePtr memory = upload(nullptr);
   const auto work = [&] {
-    run_batch(runtime_, task_.batch_loss(), model_, optimizer_, layout.batch(memory), recomputation_,
-              store_.get(), ready);
+    run_batch(runtime_, task_.batch_loss(), model_, optimizer_, layout.batch(memory, !runtime_.dry()),
+              recomputation_, store_.get(), ready);
   };
   StepPlan* const plan = config_.memory.plan_steps ? plan_for(layout.shape()) : nullptr;
   if (plan == nullptr) return work();

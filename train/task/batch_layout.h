@@ -14,7 +14,8 @@ namespace meshgrad {
 struct BatchShape {
   int64_t nodes = 0;
   int64_t edges = 0;
-  int64_t ghosts = 0;  ///< of a part of a mesh, behind the nodes that it owns
+  int64_t ghosts = 0;       ///< of a part of a mesh, behind the nodes that it owns
+  int64_t world_edges = 0;  ///< room for them
   bool operator==(const BatchShape&) const = default;
 };
 
@@ -51,7 +52,8 @@ class BatchLayout {
     exact,    ///< of one batch
     capacity  ///< the most of many: the batch carries its real counts (Graph::counts)
   };
-  /// Room for one edge set, "mesh", and features of `sizes`, stored in `dtype`; and for kWindowWeight.
+  /// Room for the edge sets "mesh" and, where `sizes` has two, "world", and for features of `sizes`, stored
+  /// in `dtype`; and for kWindowWeight. A batch carries its real number of world edges in any case.
   BatchLayout(const ModelSizes& sizes, const BatchShape& shape, DType dtype, Sizes kind);
   /// Adds a tensor behind those before it, at a multiple of 256 bytes.
   void add(std::string_view name, const Shape& shape, DType dtype, TensorRows rows = TensorRows::batch);
@@ -61,8 +63,9 @@ class BatchLayout {
   const BatchShape& shape() const { return shape_; }
   DType dtype() const { return dtype_; }
   int64_t bytes() const { return bytes_; }
-  /// The tensors over `bytes()` of memory on the host or on a device; graph offsets are empty.
-  Batch batch(const StoragePtr& memory) const;
+  /// The tensors over `bytes()` of memory on the host or on a device; graph offsets are empty. Without
+  /// `counts` all room for edges counts as edges: a dry run on the CPU has no memory to read numbers from.
+  Batch batch(const StoragePtr& memory, bool counts = true) const;
 
  private:
   struct Placed {
@@ -72,15 +75,22 @@ class BatchLayout {
     DType dtype = DType::f32;
     TensorRows rows = TensorRows::batch;
   };
+  /// Offsets of an edge set's tensors.
+  struct PlacedEdges {
+    const char* name;
+    int64_t edges, inputs;
+    bool counted;
+    int64_t senders, receivers, receiver_offsets, sender_offsets, sender_order, features, counts;
+  };
   int64_t place(int64_t bytes);
+  void place_edges(const char* name, int64_t edges, int64_t inputs, bool counted);
 
   BatchShape shape_;
-  int64_t node_inputs_, edge_inputs_;
+  int64_t node_inputs_;
   DType dtype_;
-  bool counted_;
   int64_t bytes_ = 0;
-  int64_t senders_, receivers_, receiver_offsets_, sender_offsets_, sender_order_;
-  int64_t edge_features_, node_features_, counts_;
+  InlineVector<PlacedEdges, 2> edge_sets_;
+  int64_t node_features_;
   InlineVector<Placed, 10> placed_;
   std::shared_ptr<const Halo> halo_;
 };

@@ -5,6 +5,7 @@
 #include <meshgrad/train/task/upload.h>
 
 #include <algorithm>
+#include <optional>
 #include <span>
 #include <type_traits>
 #include <vector>
@@ -78,6 +79,12 @@ void write_mesh_batch(const MeshInputs& inputs, const Batch& batch, std::string_
     RowsInPlace<T> edge_rows(edge_set.features, 0, all.edges, scratch.wide_edges);
     const std::span<T> target_rows = target.row_range(0, all.nodes).template values<T>();
     T* edges = edge_rows.values().data();
+    std::optional<RowsInPlace<T>> world_rows;
+    Dataset::MeshSizes world;
+    if (inputs.has_world_edges()) {
+      const EdgeSet& set = batch.graph.edge_sets[1];
+      world_rows.emplace(set.features, 0, set.graph.edges, scratch.wide_world);
+    }
     int64_t node = 0;
     for (const Sample& sample : samples) {
       const TrajectoryView view = inputs.dataset().trajectory(split, sample.trajectory);
@@ -85,19 +92,31 @@ void write_mesh_batch(const MeshInputs& inputs, const Batch& batch, std::string_
                    target_rows.data() + node * inputs.outputs());
       inputs.write_edges(view, sample.frame, scratch.state, scratch, edges);
       edges += view.mesh().edges * inputs.edge_inputs();
+      if (world_rows) {
+        world = inputs.append_world_edges(
+            batch.graph.edge_sets[1].graph, inputs.world_edges_at(view, sample.frame, scratch.state, scratch),
+            view, sample.frame, scratch.state, world, scratch, world_rows->values().data());
+      }
       inputs.write_mask(view.mesh(), batch.tensor("mask").template data<uint8_t>() + node);
       node += view.mesh().nodes;
     }
+    const std::span<T> world_values =
+        world_rows ? world_rows->values().first(static_cast<size_t>(world.edges * inputs.world_inputs()))
+                   : std::span<T>();
     if (learn) {
       normalizers.nodes.accumulate(std::span<const T>(node_rows.values()));
       normalizers.edges.accumulate(std::span<const T>(edge_rows.values()));
       normalizers.targets.accumulate(std::span<const T>(target_rows));
+      if (world_rows) normalizers.world.accumulate(std::span<const T>(world_values));
     }
     normalizers.nodes.normalize(node_rows.values());
     normalizers.edges.normalize(edge_rows.values());
     normalizers.targets.normalize(target_rows);
     node_rows.store();
     edge_rows.store();
+    if (!world_rows) return;
+    normalizers.world.normalize(world_values);
+    world_rows->store();
   });
 }
 

@@ -20,6 +20,31 @@ size_t node_of(const MeshView& mesh, const int32_t& number) {
   return static_cast<size_t>(node);
 }
 
+/// Calls body(mesh, positions) for frames spread over trajectories; the mesh has its own edges, or those of
+/// the world.
+template <class Body>
+void each_of_some_frames(const Dataset& dataset, const FieldInfo& field, const WorldEdgeOptions& world,
+                         Body&& body) {
+  constexpr int64_t kTrajectories = 32, kFrames = 8;
+  const std::string& split = dataset.statistics_split();
+  const int64_t all = dataset.size(split), trajectories = std::min(all, kTrajectories);
+  for (int64_t i = 0; i < trajectories; ++i) {
+    const TrajectoryView view = dataset.trajectory(split, i * all / trajectories);
+    const int64_t frames = std::min(view.frames(), kFrames);
+    for (int64_t f = 0; f < frames; ++f) {
+      const std::span<const float> positions = view.field(field.name).frame(f * view.frames() / frames);
+      if (world.radius <= 0.0) {
+        body(view.mesh(), positions);
+        continue;
+      }
+      const MeshEdges edges = world_edges(view.mesh(), positions, field.components, world);
+      MeshView mesh = view.mesh();
+      set_edges(mesh, edges);
+      body(mesh, positions);
+    }
+  }
+}
+
 }  // namespace
 
 DataError changed_mesh(const MeshView& mesh) {
@@ -49,27 +74,30 @@ void write_displacements(const MeshView& mesh, std::span<const float> positions,
 template void write_displacements(const MeshView&, std::span<const float>, int, int64_t, float*);
 template void write_displacements(const MeshView&, std::span<const float>, int, int64_t, double*);
 
-FieldStatistics displacement_stats(const Dataset& dataset, const FieldInfo& field) {
-  constexpr int64_t kTrajectories = 32, kFrames = 8;
-  const std::string& split = dataset.statistics_split();
+FieldStatistics displacement_stats(const Dataset& dataset, const FieldInfo& field,
+                                   const WorldEdgeOptions& world) {
   const int width = field.components + 1;
   Normalizer moments(static_cast<size_t>(width));
   std::vector<double> rows;
-  const int64_t all = dataset.size(split), trajectories = std::min(all, kTrajectories);
-  for (int64_t i = 0; i < trajectories; ++i) {
-    const TrajectoryView view = dataset.trajectory(split, i * all / trajectories);
-    rows.resize(static_cast<size_t>(view.mesh().edges * width));
-    const int64_t frames = std::min(view.frames(), kFrames);
-    for (int64_t f = 0; f < frames; ++f) {
-      const std::span<const float> positions = view.field(field.name).frame(f * view.frames() / frames);
-      write_displacements(view.mesh(), positions, field.components, width, rows.data());
-      moments.accumulate(std::span<const double>(rows));
-    }
-  }
+  each_of_some_frames(dataset, field, world, [&](const MeshView& mesh, std::span<const float> positions) {
+    rows.resize(static_cast<size_t>(mesh.edges * width));
+    write_displacements(mesh, positions, field.components, width, rows.data());
+    moments.accumulate(std::span<const double>(rows));
+  });
   FieldStatistics stats{.count = moments.count(), .mean = moments.means(), .std = {}, .min = {}, .max = {}};
   for (size_t column = 0; column < moments.width(); ++column)
     stats.std.push_back(moments.standard_deviation(column));
   return stats;
+}
+
+std::vector<double> world_edges_per_node(const Dataset& dataset, const FieldInfo& field,
+                                         const WorldEdgeOptions& world) {
+  std::vector<double> counts;
+  each_of_some_frames(dataset, field, world, [&](const MeshView& mesh, std::span<const float>) {
+    counts.push_back(static_cast<double>(mesh.edges) / static_cast<double>(mesh.nodes));
+  });
+  std::ranges::sort(counts);
+  return counts;
 }
 
 }  // namespace meshgrad

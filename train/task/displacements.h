@@ -3,6 +3,7 @@
 #pragma once
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/data/dataset.h>
+#include <meshgrad/train/data/world_edges.h>
 
 #include <cstdint>
 #include <span>
@@ -20,7 +21,13 @@ void write_displacements(const MeshView& mesh, std::span<const float> positions,
                          T* rows);
 
 /// Mean and standard deviation of these columns where positions are a field: over at most 32 trajectories of
-/// the split that statistics are of, and 8 frames of each, both evenly spread.
-FieldStatistics displacement_stats(const Dataset& dataset, const FieldInfo& field);
+/// the split that statistics are of, and 8 frames of each, both evenly spread. With `world` a radius, of
+/// world edges in place of the mesh's.
+FieldStatistics displacement_stats(const Dataset& dataset, const FieldInfo& field,
+                                   const WorldEdgeOptions& world = {});
+
+/// World edges for each node of a mesh, of each of these frames, ascending.
+std::vector<double> world_edges_per_node(const Dataset& dataset, const FieldInfo& field,
+                                         const WorldEdgeOptions& world);
 
 }  // namespace meshgrad

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/train/data/made_edges.h>
 #include <meshgrad/train/task/batch_rows.h>
 #include <meshgrad/train/task/displacements.h>
 #include <meshgrad/train/task/mesh_inputs.h>
@@ -6,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 namespace meshgrad {
@@ -53,8 +55,15 @@ MeshEdgeOptions edge_options(const DataConfig& config) {
   return options;
 }
 
+int64_t world_room(const DataConfig& config, int64_t nodes) {
+  if (config.world_radius <= 0.0) return 0;
+  return static_cast<int64_t>(std::ceil(config.world_edges_per_node * static_cast<double>(nodes)));
+}
+
 MeshInputs::MeshInputs(const Dataset& dataset, const DataConfig& config)
-    : dataset_(dataset.with_edges(edge_options(config))), config_(config) {
+    : dataset_(dataset.with_edges(edge_options(config))),
+      config_(config),
+      world_options_{config.world_radius, config.world_pairs == WorldPairs::other_type} {
   std::vector<int64_t> target_columns;
   for (const std::string& name : config.targets) {
     targets_.push_back(checked_field(dataset, name, "data.targets", false));
@@ -89,6 +98,9 @@ MeshInputs::MeshInputs(const Dataset& dataset, const DataConfig& config)
             .edge_inputs = {edge_inputs()},
             .edge_set_names = {"mesh"},
             .outputs = outputs_};
+  if (!has_world_edges()) return;
+  sizes_.edge_inputs.push_back(world_inputs());
+  sizes_.edge_set_names.emplace_back("world");
 }
 
 int64_t MeshInputs::edge_inputs() const {
@@ -116,7 +128,8 @@ std::string MeshInputs::target_names() const {
 
 Normalizers MeshInputs::online_normalizers() const {
   return {Normalizer(static_cast<size_t>(node_inputs_)), Normalizer(static_cast<size_t>(edge_inputs())),
-          Normalizer(static_cast<size_t>(outputs_))};
+          Normalizer(static_cast<size_t>(outputs_)),
+          Normalizer(static_cast<size_t>(has_world_edges() ? world_inputs() : 0))};
 }
 
 Normalizers MeshInputs::dataset_normalizers(Normalizer targets) const {
@@ -146,7 +159,10 @@ Normalizers MeshInputs::dataset_normalizers(Normalizer targets) const {
   const FieldStatistics at_rest = dataset_.edge_stats();
   edges.mean.insert(edges.mean.end(), at_rest.mean.begin(), at_rest.mean.end());
   edges.std.insert(edges.std.end(), at_rest.std.begin(), at_rest.std.end());
-  return {Normalizer::fixed(mean, deviation), Normalizer::fixed(edges.mean, edges.std), std::move(targets)};
+  FieldStatistics world;
+  if (has_world_edges()) world = displacement_stats(dataset_, world_position_->field, world_options_);
+  return {Normalizer::fixed(mean, deviation), Normalizer::fixed(edges.mean, edges.std), std::move(targets),
+          Normalizer::fixed(world.mean, world.std)};
 }
 
 FieldStatistics MeshInputs::predicted_stats(const std::string& field, Quantity which) const {
@@ -160,10 +176,12 @@ BatchShape MeshInputs::shape(std::string_view split, const std::vector<Sample>& 
     shape.nodes += view.mesh().nodes;
     shape.edges += view.mesh().edges;
   }
-  if (shape.nodes > std::numeric_limits<int32_t>::max() - 1 ||
-      shape.edges > std::numeric_limits<int32_t>::max() - 1) {
-    throw config_error("train.batch", "a batch of fewer than 2^31 nodes and edges",
-                       fmt::format("{} nodes and {} edges", shape.nodes, shape.edges), "lower train.batch");
+  shape.world_edges = world_room(config_, shape.nodes);
+  if (std::max({shape.nodes, shape.edges, shape.world_edges}) > std::numeric_limits<int32_t>::max() - 1) {
+    throw config_error(
+        "train.batch", "a batch of fewer than 2^31 nodes and edges",
+        fmt::format("{} nodes, {} edges and {} world edges", shape.nodes, shape.edges, shape.world_edges),
+        "lower train.batch");
   }
   return shape;
 }
@@ -178,12 +196,28 @@ BatchLayout MeshInputs::layout(const BatchShape& shape, DType dtype, BatchLayout
 Batch MeshInputs::prediction_batch(Runtime& runtime, DType dtype, const TrajectoryView& trajectory, int64_t t,
                                    const FieldState& state, const Normalizers& normalizers) const {
   const MeshView& mesh = trajectory.mesh();
-  const BatchLayout layout(sizes_, {mesh.nodes, mesh.edges}, dtype, BatchLayout::Sizes::exact);
   SampleScratch scratch;
+  // A prediction has as much room as its frame needs.
+  MeshEdges world;
+  if (has_world_edges()) world = world_edges_at(trajectory, t, state, scratch);
+  const BatchLayout layout(sizes_,
+                           {.nodes = mesh.nodes,
+                            .edges = mesh.edges,
+                            .world_edges = std::max<int64_t>(1, static_cast<int64_t>(world.senders.size()))},
+                           dtype, BatchLayout::Sizes::exact);
   Batch result = make_batch(runtime, layout, [&](const Batch& batch) {
     append_to_union(batch.graph.edge_sets.front().graph, mesh, {});
     write_edge_features(batch, trajectory, t, state, {}, normalizers, scratch);
     write_node_features(batch, trajectory, t, state, {}, normalizers, scratch);
+    if (!has_world_edges()) return;
+    const EdgeSet& set = batch.graph.edge_sets[1];
+    dispatch_storage(accumulator_of(dtype), [&]<class T>() {
+      RowsInPlace<T> rows(set.features, 0, set.graph.edges, scratch.wide_world);
+      append_world_edges(set.graph, world, trajectory, t, state, {}, scratch, rows.values().data());
+      normalizers.world.normalize(
+          rows.values().first(world.senders.size() * static_cast<size_t>(world_inputs())));
+      rows.store();
+    });
   });
   result.graph.graph_offsets = {0, mesh.nodes};
   return result;
@@ -312,6 +346,42 @@ template void MeshInputs::write_edges(const TrajectoryView&, int64_t, const Fiel
                                       float*) const;
 template void MeshInputs::write_edges(const TrajectoryView&, int64_t, const FieldState&, SampleScratch&,
                                       double*) const;
+
+MeshEdges MeshInputs::world_edges_at(const TrajectoryView& trajectory, int64_t t, const FieldState& state,
+                                     SampleScratch& scratch) const {
+  return world_edges(trajectory.mesh(), current_positions(trajectory, t, state, scratch.positions),
+                     world_position_->field.components, world_options_);
+}
+
+template <class T>
+Dataset::MeshSizes MeshInputs::append_world_edges(const Graph& graph, const MeshEdges& world,
+                                                  const TrajectoryView& trajectory, int64_t t,
+                                                  const FieldState& state, const Dataset::MeshSizes& before,
+                                                  SampleScratch& scratch, T* rows) const {
+  MeshView mesh = trajectory.mesh();
+  set_edges(mesh, world);
+  if (before.edges + mesh.edges > graph.edges) {
+    const double needed =
+        static_cast<double>(before.edges + mesh.edges) / static_cast<double>(before.nodes + mesh.nodes);
+    throw config_error(
+        "data.world_edges_per_node",
+        fmt::format("{:.2f} or more, for frame {} of {}", needed, t, trajectory.name()),
+        fmt::format("{}", config_.world_edges_per_node),
+        "raise it, which takes memory, or lower data.world_radius; training goes on with --resume");
+  }
+  const int dim = world_position_->field.components;
+  write_displacements(mesh, current_positions(trajectory, t, state, scratch.positions), dim, world_inputs(),
+                      rows + before.edges * world_inputs());
+  return append_to_union(graph, mesh, before);
+}
+template Dataset::MeshSizes MeshInputs::append_world_edges(const Graph&, const MeshEdges&,
+                                                           const TrajectoryView&, int64_t, const FieldState&,
+                                                           const Dataset::MeshSizes&, SampleScratch&,
+                                                           float*) const;
+template Dataset::MeshSizes MeshInputs::append_world_edges(const Graph&, const MeshEdges&,
+                                                           const TrajectoryView&, int64_t, const FieldState&,
+                                                           const Dataset::MeshSizes&, SampleScratch&,
+                                                           double*) const;
 
 std::span<const float> MeshInputs::current_positions(const TrajectoryView& trajectory, int64_t t,
                                                      const FieldState& state,

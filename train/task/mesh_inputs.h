@@ -5,11 +5,13 @@
 // second changes are predicted (of all targets but data.value_targets), its data.history last changes.
 // Between them, for nodes of data.kinematic_types their known change to the next frame, for others 0.
 // Edges: relative position (sender minus receiver) and its length; of a mesh that moves, first those of the
-// current positions, then those at rest. Source: Pfaff et al. (2021), appendix A.1.
+// current positions, then those at rest. World edges (data.world_radius): relative current position and its
+// length. Source: Pfaff et al. (2021), appendix A.1.
 #pragma once
 #include <meshgrad/nn/normalizer.h>
 #include <meshgrad/train/config/config.h>
 #include <meshgrad/train/data/dataset.h>
+#include <meshgrad/train/data/world_edges.h>
 #include <meshgrad/train/task/batch_layout.h>
 #include <meshgrad/train/task/prediction.h>
 #include <meshgrad/train/task/sample.h>
@@ -24,10 +26,10 @@ namespace meshgrad {
 /// Where a sample is computed before it is stored. Kept from one batch to the next, it allocates nothing.
 struct SampleScratch {
   FieldState state;
-  std::vector<float> noise;                   ///< contained in `state.current`: [nodes, outputs]
-  std::vector<float> next;                    ///< the target fields one frame later
-  std::vector<float> positions;               ///< current ones: [nodes, dimensions]
-  std::vector<float> wide_nodes, wide_edges;  ///< rows of a batch that stores 16 bits
+  std::vector<float> noise;                               ///< contained in `state.current`: [nodes, outputs]
+  std::vector<float> next;                                ///< the target fields one frame later
+  std::vector<float> positions;                           ///< current ones: [nodes, dimensions]
+  std::vector<float> wide_nodes, wide_edges, wide_world;  ///< rows of a batch that stores 16 bits
   std::tuple<std::vector<float>, std::vector<double>> predicted;  ///< rows of a prediction, one is used
 };
 
@@ -36,6 +38,9 @@ bool contains_type(const std::vector<int64_t>& types, int64_t type);
 
 /// What data.period and data.hops ask for.
 MeshEdgeOptions edge_options(const DataConfig& config);
+
+/// Room of a batch of so many nodes for world edges; 0 where there are none.
+int64_t world_room(const DataConfig& config, int64_t nodes);
 
 class MeshInputs {
  public:
@@ -68,6 +73,9 @@ class MeshInputs {
   const Dataset& dataset() const { return dataset_; }
   int64_t node_inputs() const { return node_inputs_; }
   int64_t edge_inputs() const;
+  bool has_world_edges() const { return world_options_.radius > 0.0; }
+  const WorldEdgeOptions& world_options() const { return world_options_; }
+  int64_t world_inputs() const { return world_position_ ? world_position_->field.components + 1 : 0; }
   int64_t outputs() const { return outputs_; }
   /// Frames of a state before its current one.
   int64_t earlier_frames() const {
@@ -85,7 +93,8 @@ class MeshInputs {
   /// Statistics of a field over the predicted nodes of the training split.
   FieldStatistics predicted_stats(const std::string& field, Quantity which) const;
 
-  /// Sizes of the union of these samples' meshes. Throws ConfigError for 2^31 - 1 nodes or edges and more.
+  /// Sizes of the union of these samples' meshes, with its room for world edges. Throws ConfigError for 2^31
+  /// - 1 nodes or edges and more.
   BatchShape shape(std::string_view split, const std::vector<Sample>& samples) const;
 
   /// The model's inputs, "target" [nodes, outputs] in the accumulator of `dtype`, and "mask" u8 [nodes].
@@ -109,6 +118,17 @@ class MeshInputs {
   template <class T>
   void write_edges(const TrajectoryView& trajectory, int64_t t, const FieldState& state,
                    SampleScratch& scratch, T* rows) const;
+  /// The world edges of a frame, by current positions as above.
+  MeshEdges world_edges_at(const TrajectoryView& trajectory, int64_t t, const FieldState& state,
+                           SampleScratch& scratch) const;
+  /// Appends them to the union's graph behind those of `before`, likewise their features in `rows`, which are
+  /// [world edges, world_inputs()] of the whole union, and returns the sizes of them all. Throws ConfigError
+  /// where the graph has no room for them.
+  template <class T>
+  Dataset::MeshSizes append_world_edges(const Graph& graph, const MeshEdges& world,
+                                        const TrajectoryView& trajectory, int64_t t, const FieldState& state,
+                                        const Dataset::MeshSizes& before, SampleScratch& scratch,
+                                        T* rows) const;
   /// The current positions, [nodes, dimensions], in the data or in `gathered`.
   std::span<const float> current_positions(const TrajectoryView& trajectory, int64_t t,
                                            const FieldState& state, std::vector<float>& gathered) const;
@@ -141,6 +161,7 @@ class MeshInputs {
   std::vector<uint8_t> value_columns_;
   std::optional<Input> world_position_;
   std::vector<Input> known_changes_;
+  WorldEdgeOptions world_options_;
   int64_t node_inputs_ = 0;
   int64_t outputs_ = 0;
   ModelSizes sizes_;

@@ -25,8 +25,10 @@ Batch training_batch(const Task& task, Runtime& runtime, DType dtype, std::strin
 
 BatchShape largest_batch(const Config& config, const Dataset& dataset) {
   const Dataset::MeshSizes mesh = dataset.largest_mesh(config.data.train_split);
-  return {.nodes = std::max<int64_t>(1, config.train.batch * mesh.nodes),
-          .edges = std::max<int64_t>(1, config.train.batch * mesh.edges)};
+  BatchShape largest{.nodes = std::max<int64_t>(1, config.train.batch * mesh.nodes),
+                     .edges = std::max<int64_t>(1, config.train.batch * mesh.edges)};
+  largest.world_edges = world_room(config.data, largest.nodes);
+  return largest;
 }
 
 }  // namespace meshgrad

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+// World edges: against all pairs by a plain loop, in batches, rollouts and plans.
+#include <doctest/doctest.h>
+#include <meshgrad/engine/error.h>
+#include <meshgrad/engine/random.h>
+#include <meshgrad/engine/runtime.h>
+#include <meshgrad/train/data/made_edges.h>
+#include <meshgrad/train/data/world_edges.h>
+#include <meshgrad/train/planning/config_check.h>
+#include <meshgrad/train/planning/step_memory.h>
+#include <meshgrad/train/run/predictor.h>
+#include <meshgrad/train/task/rollout.h>
+#include <meshgrad/train/task/task.h>
+#include <meshgrad/train/train.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "train/moving_data.h"
+#include "train/small_run.h"
+
+namespace meshgrad::world_edges_test {
+namespace {
+
+using test::contains;
+using test::message_of;
+using test::Moving;
+
+using Pairs = std::vector<std::pair<int32_t, int32_t>>;  // (receiver, sender), ascending
+
+Pairs plain_pairs(const MeshView& mesh, std::span<const float> at, int dim, const WorldEdgeOptions& options) {
+  Pairs pairs;
+  for (int32_t receiver = 0; receiver < mesh.nodes; ++receiver) {
+    for (int32_t sender = 0; sender < mesh.nodes; ++sender) {
+      double squares = 0;
+      for (int axis = 0; axis < dim; ++axis) {
+        const double d = static_cast<double>(at[static_cast<size_t>(sender * dim + axis)]) -
+                         static_cast<double>(at[static_cast<size_t>(receiver * dim + axis)]);
+        squares += d * d;
+      }
+      bool joined = sender == receiver;
+      for (size_t e = 0; e < mesh.senders.size(); ++e)
+        joined = joined || (mesh.senders[e] == sender && mesh.receivers[e] == receiver);
+      const bool alike =
+          mesh.node_type[static_cast<size_t>(sender)] == mesh.node_type[static_cast<size_t>(receiver)];
+      if (joined || (options.other_type && alike) || !(squares < options.radius * options.radius)) continue;
+      pairs.emplace_back(receiver, sender);
+    }
+  }
+  return pairs;
+}
+
+Pairs pairs_of(const MeshEdges& edges) {
+  Pairs pairs;
+  for (size_t e = 0; e < edges.senders.size(); ++e) pairs.emplace_back(edges.receivers[e], edges.senders[e]);
+  return pairs;
+}
+
+/// Nodes of three types in a row of edges.
+struct Cloud {
+  std::vector<int32_t> types;
+  MeshEdges edges;
+  MeshView mesh;
+
+  explicit Cloud(int32_t nodes) {
+    std::vector<int32_t> first, second;
+    for (int32_t node = 0; node < nodes; ++node) {
+      types.push_back(node % 3);
+      if (node + 1 < nodes) first.push_back(node), second.push_back(node + 1);
+    }
+    edges = edges_from_pairs(first, second, nodes, "cloud");
+    mesh.nodes = nodes;
+    mesh.node_type = types;
+    set_edges(mesh, edges);
+  }
+};
+
+TEST_CASE("the grid finds the pairs that a loop over all finds") {
+  const uint64_t seed = std::random_device{}();
+  CAPTURE(seed);
+  uint64_t drawn = 0;
+  size_t found = 0;
+  for (const int dim : {2, 3}) {
+    // Everything in a few cells; sparse; far beyond the grid's most cells; all in one place.
+    for (const double extent : {3.0, 30.0, 1e9, 0.0}) {
+      const Cloud cloud(90);
+      std::vector<float> at(static_cast<size_t>(90 * dim));
+      for (float& x : at) x = static_cast<float>(extent * (uniform(seed, 0, drawn++) - 0.5));
+      if (extent == 30.0) at[7] = std::numeric_limits<float>::quiet_NaN();
+      if (extent == 30.0) at[20] = std::numeric_limits<float>::infinity();
+      if (extent == 1e9) std::copy_n(at.begin(), 6, at.begin() + 30);  // coincident nodes
+      for (const bool other_type : {false, true}) {
+        const WorldEdgeOptions options{.radius = 1.0, .other_type = other_type};
+        const Pairs pairs = pairs_of(world_edges(cloud.mesh, at, dim, options));
+        CHECK(pairs == plain_pairs(cloud.mesh, at, dim, options));
+        found += pairs.size();
+      }
+    }
+  }
+  CHECK(found > 1000);
+}
+
+TEST_CASE("a node at the radius is not joined, one a bit nearer is, in cells side by side") {
+  const Cloud cloud(3);  // edges 0-1, 1-2
+  const WorldEdgeOptions options{.radius = 1.0};
+  CHECK(pairs_of(world_edges(cloud.mesh, std::vector<float>{0, 0, 9, 9, 1, 0}, 2, options)).empty());
+  CHECK(pairs_of(world_edges(cloud.mesh, std::vector<float>{0, 0, 9, 9, 0.999F, 0}, 2, options)) ==
+        Pairs{{0, 2}, {2, 0}});
+}
+
+Config world_run(const Moving& data) {
+  Config config = test::small_config(data.scratch.path, data.file);
+  config.data.path = data.file.string();
+  config.data.inputs = {"stress"};
+  config.data.targets = {"world_pos", "stress"};
+  config.data.world_position = "world_pos";
+  config.data.kinematic_types = {1};
+  config.data.predicted_types = {0};
+  config.data.world_radius = 0.05;
+  config.data.world_pairs = WorldPairs::other_type;
+  config.data.world_edges_per_node = 6;
+  config.train.noise = 1e-4;
+  config.train.steps = 12;
+  config.train.accumulate = 1;
+  config.train.checkpoint_every = 6;
+  return config;
+}
+
+TEST_CASE(
+    "a batch has the world edges of noisy positions, mesh by mesh, with displacements and their number") {
+  const Moving plate("plate");
+  const Dataset dataset = plate.dataset();
+  Config config = world_run(plate);
+  config.data.targets = {"stress"};  // positions are the data's
+  const MeshDynamics task(dataset, config.data);
+  CHECK(task.inputs().sizes().edge_set_names == std::vector<std::string>{"mesh", "world"});
+  Runtime runtime{RuntimeOptions{.device = {}, .threads = 1}};
+  Normalizers learned = Task(task).online_normalizers();
+  const std::vector<Sample> samples{{0, 6, 0}, {1, 5, 5}};
+  const Batch batch = training_batch(Task(task), runtime, DType::f64, "train", samples, {}, learned, true);
+  const EdgeSet& world = batch.graph.edge_sets[1];
+  CHECK(world.name == "world");
+  Pairs wanted;
+  std::vector<double> rows;
+  int32_t before = 0;
+  for (const Sample& sample : samples) {
+    const TrajectoryView view = dataset.trajectory("train", sample.trajectory);
+    const std::span<const float> at = view.field("world_pos").frame(sample.frame);
+    for (const auto& [receiver, sender] : plain_pairs(view.mesh(), at, 3, task.inputs().world_options())) {
+      wanted.emplace_back(before + receiver, before + sender);
+      double squares = 0;
+      for (size_t axis = 0; axis < 3; ++axis) {
+        rows.push_back(static_cast<double>(at[static_cast<size_t>(sender) * 3 + axis]) -
+                       static_cast<double>(at[static_cast<size_t>(receiver) * 3 + axis]));
+        squares += rows.back() * rows.back();
+      }
+      rows.push_back(std::sqrt(squares));
+    }
+    before += static_cast<int32_t>(view.mesh().nodes);
+  }
+  REQUIRE(wanted.size() > 10);
+  const int64_t count = world.graph.edge_rows().value();
+  REQUIRE(count == static_cast<int64_t>(wanted.size()));
+  CHECK(world.graph.edges == std::ceil(6.0 * before));
+  for (size_t e = 0; e < wanted.size(); ++e)
+    REQUIRE(std::pair(world.graph.receivers.values<int32_t>()[e], world.graph.senders.values<int32_t>()[e]) ==
+            wanted[e]);
+  CHECK(world.graph.receiver_offsets.values<int32_t>()[static_cast<size_t>(before)] == count);
+  CHECK(world.graph.sender_offsets.values<int32_t>()[static_cast<size_t>(before)] == count);
+  // Statistics are of the real edges alone.
+  CHECK(learned.world.count() == static_cast<double>(count));
+  learned.world.normalize(std::span(rows));
+  for (size_t i = 0; i < rows.size(); ++i)
+    REQUIRE(world.features.values<double>()[i] == doctest::Approx(rows[i]).epsilon(1e-9));
+}
+
+TEST_CASE(
+    "a run with world edges trains, resumes with the same bits, and rolls out with the edges of its "
+    "prediction") {
+  const Moving plate("plate");
+  Config config = world_run(plate);
+  test::train_here(config);
+  const std::filesystem::path whole = std::filesystem::path(config.run.dir) / "checkpoints/last.safetensors";
+  Runtime runtime{RuntimeOptions{.threads = 2}};
+  const Predictor predictor(runtime, whole);
+  CHECK(predictor.trained().normalizers.world.count() > 0);
+  const MeshDynamics& task = predictor.mesh_dynamics();
+  const TrajectoryView view = predictor.dataset().trajectory("test", 0);
+  std::vector<std::vector<float>> frames;
+  roll_out(predictor.trained(), task, view, {}, [&](const RolloutFrame& f) { frames.push_back(f.ours); });
+  const int64_t t = view.frames() - 2;
+  FieldState state = task.state_at(view, t);
+  state.current = frames[static_cast<size_t>(t - 1)];
+  const Batch batch =
+      task.prediction_batch(runtime, DType::f32, view, t, state, predictor.trained().normalizers);
+  std::vector<float> at;
+  for (size_t i = 0; i < state.current.size(); ++i)
+    if (i % 4 < 3) at.push_back(state.current[i]);
+  const Pairs wanted = plain_pairs(view.mesh(), at, 3, task.inputs().world_options());
+  CHECK(batch.graph.edge_sets[1].graph.edge_rows().value() == static_cast<int64_t>(wanted.size()));
+  CHECK(!wanted.empty());
+
+  Config part = config;
+  part.run.dir = (plate.scratch.path / "part").string();
+  int calls = 0;
+  test::train_here(part, false, [&] { return ++calls > 7; });
+  test::train_here(part, true);
+  CHECK(test::tensors_of(part) == test::tensors_of(config));
+}
+
+TEST_CASE("memory of world edges is planned by the room for them; a batch without room names what it needs") {
+  const Moving plate("plate");
+  Config config = world_run(plate);
+  const Dataset dataset = plate.dataset();
+  const StepProbe probe(dataset, Device{});
+  const int64_t some = probe.predict(config, StepProbe::Batches::largest).live;
+  CHECK(some == probe.measure(config).live);
+  config.data.world_edges_per_node = 24;
+  CHECK(probe.predict(config, StepProbe::Batches::largest).live > some);
+
+  config.data.world_edges_per_node = 0.01;
+  const ConfigSummary summary = check_config(config, dataset);
+  CHECK(std::ranges::any_of(summary.findings, [](const Finding& finding) {
+    return finding.severity == Finding::Severity::error && finding.place == "data.world_edges_per_node";
+  }));
+  const std::string error = message_of([&] { test::train_here(config); });
+  CHECK(contains(error, "[data.world_edges_per_node] needed "));
+  CHECK(contains(error, "or more, for frame "));
+}
+
+}  // namespace
+}  // namespace meshgrad::world_edges_test
