@@ -87,6 +87,7 @@ TEST_CASE("every key reaches a member of its own and survives a round trip") {
     if (name == "task.name") overrides.emplace_back("train.noise=0.5");  // its default follows the task
     if (name == "train.best") overrides.emplace_back("train.validate_rollouts=1");
     if (name == "data.value_targets") overrides.emplace_back("data.targets=pressure,velocity");
+    if (name == "data.world_radius") overrides.emplace_back("data.world_position=x");
     if (name == "optimizer.momentum") overrides.emplace_back("optimizer.name=sgd");
     if (name == "recompute.offload") overrides.emplace_back("recompute.mode=block");
     if (name == "schedule.final_lr") overrides.emplace_back("schedule.name=constant");

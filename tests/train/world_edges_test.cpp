@@ -4,8 +4,10 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/random.h>
 #include <meshgrad/engine/runtime.h>
+#include <meshgrad/train/config/config_table.h>
 #include <meshgrad/train/data/made_edges.h>
 #include <meshgrad/train/data/world_edges.h>
+#include <meshgrad/train/embed/mesh_predictor.h>
 #include <meshgrad/train/planning/config_check.h>
 #include <meshgrad/train/planning/step_memory.h>
 #include <meshgrad/train/run/predictor.h>
@@ -210,6 +212,26 @@ TEST_CASE(
   test::train_here(part, false, [&] { return ++calls > 7; });
   test::train_here(part, true);
   CHECK(test::tensors_of(part) == test::tensors_of(config));
+}
+
+TEST_CASE("world edges are refused where they cannot be") {
+  const std::string data = "[data]\nworld_radius = 0.1\n";
+  const auto refusal = [](const std::string& text) { return message_of([&] { parse_config(text, "c"); }); };
+  CHECK(contains(refusal(data), "[data.world_radius] needed 0 where meshes do not move"));
+  const std::string moving = data + "world_position = \"x\"\n";
+  CHECK(contains(refusal(moving + "period = [1.0]\n"), "[data.world_radius] needed 0 in a periodic domain"));
+  CHECK(contains(refusal(moving + "[ranks]\npartition = \"rcb\"\n"), "needed 0 with a mesh in parts"));
+  CHECK(contains(refusal(moving + "[ranks]\nparts_in_turn = 2\n"), "needed 0 with a mesh in parts"));
+  parse_config(moving, "c");
+
+  const Moving plate("plate");
+  Config config = world_run(plate);
+  config.data.kinematic_types = {};
+  test::train_here(config);
+  Runtime runtime{RuntimeOptions{.threads = 1}};
+  const std::string checkpoint = config.run.dir + "/checkpoints/last.safetensors";
+  CHECK(contains(message_of([&] { MeshPredictor(runtime, checkpoint); }),
+                 "[data.world_radius] needed 0 with MeshPredictor, got 0.05"));
 }
 
 TEST_CASE("memory of world edges is planned by the room for them; a batch without room names what it needs") {
