@@ -124,6 +124,9 @@ class SimulatedTransport final : public RankTransport {
       if (loss.hangs) network_.hang();
       throw Lost();
     }
+    int64_t bytes = 0;
+    for (const Send& send : sends) bytes += std::ssize(send.bytes);
+    if (network_.options().observer) network_.options().observer(rank_, bytes);
     for (const Send& send : sends) network_.send(rank_, send.to, sent_[send.to]++, send.bytes);
     std::vector<Awaited> awaited;
     for (const Receive& receive : receives) awaited.push_back({receive, received_[receive.from]++, false});

@@ -24,6 +24,8 @@ struct SimulatedNetwork {
     int64_t at = 0;
     bool hangs = false;
   } loss;
+  /// Called on a rank's thread when it starts messages, with their bytes.
+  std::function<void(int rank, int64_t bytes)> observer = nullptr;
 };
 
 /// How each rank ended: empty, or the text of its error.

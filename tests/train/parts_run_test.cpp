@@ -89,6 +89,34 @@ TEST_CASE("2 and 3 ranks train each mesh together as one does, also unrolled and
   }
 }
 
+TEST_CASE(
+    "in parts, recomputed frames and sequences exchange again, and gradients leave in several buckets") {
+  const ScratchDirectory scratch;
+  const auto tensors_with = [&](const std::string& name, const RecomputeConfig& recompute, int ranks) {
+    Config config = parts_config(scratch, name);
+    config.ranks.partition = ranks == 1 ? MeshPartition::none : MeshPartition::rcb;
+    config.model.width = 64;  // several buckets
+    config.train.steps = 2;
+    config.train.accumulate = 1;
+    config.train.validate_every = 0;
+    config.unroll.steps = 3;
+    config.recompute = recompute;
+    const TrainResult result = train_in_parts(ranks, config);
+    CHECK(result.state.step == 2);
+    return std::pair(test::tensors_of(config), test::losses_of(config.run.dir));
+  };
+  const auto whole = tensors_with("whole", {}, 1), plain = tensors_with("plain", {}, 2);
+  REQUIRE(whole.second.size() == 2);
+  for (size_t i = 0; i < whole.second.size(); ++i)
+    CHECK(plain.second.at(i) == doctest::Approx(whole.second[i]).epsilon(1e-5));
+  for (const SegmentUnit unit : {SegmentUnit::frame, SegmentUnit::sequence}) {
+    RecomputeConfig recompute;
+    recompute.mode = RecomputeMode::block;
+    recompute.segments = unit;
+    CHECK(tensors_with(unit == SegmentUnit::frame ? "frame" : "sequence", recompute, 2) == plain);
+  }
+}
+
 TEST_CASE("a run in parts is the same in every run, and resumes on another number of ranks") {
   const ScratchDirectory scratch;
   const auto of = [&](const std::string& name, int64_t steps) {

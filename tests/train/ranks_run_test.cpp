@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Training on several ranks, which are threads here: the same run on any number of them.
 #include <doctest/doctest.h>
+#include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/ranks/ranks.h>
+#include <meshgrad/engine/runtime.h>
 
+#include <array>
 #include <cstring>
 #include <mutex>
 #include <random>
@@ -209,6 +212,79 @@ TEST_CASE("gradients that leave during backward, also of recomputed, offloaded a
   config.unroll.steps = 2;
   config.train.batch = 2;
   CHECK(relative_deviation(on(2, "unrolled"), on(1, "unrolled_one")) <= 1e-6);
+}
+
+TEST_CASE("gradients leave while the backward pass still holds what it needs") {
+  constexpr int kRanks = 2;
+  constexpr int64_t kHalfBucket = 30'000;  // bytes: only gradients are larger
+  const ScratchDirectory scratch;
+  Config config = ranks_config(scratch.path, test::pack_waves(scratch.path));
+  config.ranks.reduction = RankReduction::fast;
+  config.model.width = 64;
+  config.train.steps = 1;
+  config.train.validate_every = 0;
+  std::array<Runtime*, kRanks> runtimes{};
+  std::array<std::vector<int64_t>, kRanks> held;  // bytes allocated when messages of gradients start
+  SimulatedNetwork network{.ranks = kRanks, .timeout = 60s, .loss = {}};
+  network.observer = [&](int rank, int64_t bytes) {
+    const auto at = static_cast<size_t>(rank);
+    if (runtimes[at] != nullptr && bytes > kHalfBucket)
+      held[at].push_back(runtimes[at]->allocator().stats().allocated.current);
+  };
+  test::on_ranks(network, [&](Ranks& ranks) {
+    Runtime runtime({.device = {}, .threads = 1, .allocator = config.memory, .log = {}, .memory = {}});
+    const auto at = static_cast<size_t>(ranks.rank());
+    runtimes[at] = &runtime;
+    TrainOptions options;
+    options.ranks = &ranks;
+    train(runtime, config, options);
+    runtimes[at] = nullptr;
+  });
+  for (const std::vector<int64_t>& bytes : held) {
+    CAPTURE(bytes);
+    const size_t buckets = bytes.size() / 2;  // each is reduced, then gathered
+    REQUIRE(buckets >= 3);
+    for (size_t i = 1; i < buckets; ++i) CHECK(bytes[i] < bytes[i - 1]);
+    CHECK(bytes[buckets] < bytes[0]);
+  }
+}
+
+TEST_CASE("frames and whole sequences that are recomputed send the same gradients") {
+  const ScratchDirectory scratch;
+  Config config = ranks_config(scratch.path, test::pack_waves(scratch.path));
+  config.ranks.reduction = RankReduction::fast;
+  config.model.width = 64;
+  config.train.steps = 2;
+  config.train.batch = 2;
+  config.train.validate_every = 0;
+  config.unroll.steps = 3;
+  const auto on_two = [&](const std::string& name) {
+    config.run.dir = (scratch.path / name).string();
+    train_on(2, config);
+    return test::tensors_of(config);
+  };
+  const auto plain = on_two("plain");
+  config.recompute.mode = RecomputeMode::block;
+  config.recompute.segments = SegmentUnit::frame;
+  CHECK(on_two("frames") == plain);
+  config.recompute.segments = SegmentUnit::sequence;
+  CHECK(on_two("sequences") == plain);
+}
+
+TEST_CASE("ranks stop early at the same step, with the same means of weights") {
+  const ScratchDirectory scratch;
+  Config config = ranks_config(scratch.path, test::pack_waves(scratch.path));
+  config.train.validate_every = 1;
+  config.train.patience = 1;
+  config.train.ema = 0.8;
+  config.optimizer.lr = 0.02;  // soon worse
+  config.run.dir = (scratch.path / "one").string();
+  const TrainResult one = train_on(1, config);
+  CHECK(one.state.step < config.train.steps);
+  const auto tensors = test::tensors_of(config);
+  config.run.dir = (scratch.path / "three").string();
+  CHECK(train_on(3, config).state.step == one.state.step);
+  CHECK(test::tensors_of(config) == tensors);
 }
 
 TEST_CASE("a run may go on with another number of ranks: stopped on any rank, the same bits") {
