@@ -28,8 +28,10 @@ struct Run {
   std::vector<float> positions, velocity;
   std::vector<int32_t> cells, types;
 
-  explicit Run(int side = 7, int64_t width = 16, int64_t blocks = 2) {
+  explicit Run(int side = 7, int64_t width = 16, int64_t blocks = 2, const DataConfig& data = {}) {
     Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
+    config.data.history = data.history;
+    config.data.kinematic_types = data.kinematic_types;
     config.train.steps = 2;
     config.model.width = width;
     config.model.blocks = blocks;
@@ -414,6 +416,35 @@ TEST_CASE("runtimes of their own predict at the same time") {
   }
   for (std::thread& thread : threads) thread.join();
   CHECK(same == 4);
+}
+
+TEST_CASE("earlier and next fields reach the predictor") {
+  Run run(7, 16, 2, {.history = 3, .kinematic_types = {4}});
+  std::vector<float> expected(run.velocity.size()), got(expected.size()), next = run.velocity;
+  for (float& value : next) value += 0.5f;
+  Runtime runtime({.threads = 1});
+  MeshPredictor cpp(runtime, run.checkpoint);
+  cpp.set_mesh({.positions = run.positions, .cells = run.cells, .nodes_per_cell = 3, .node_type = run.types});
+  cpp.set_field("velocity", run.velocity);
+  cpp.set_previous_field("velocity", next);
+  cpp.set_previous_field("velocity", run.velocity, 0, 2);
+  cpp.set_next_field("velocity", next);
+  cpp.predict();
+  cpp.get_field("velocity", expected);
+  Handles c(run.checkpoint);
+  const meshgrad_mesh mesh = mesh_of(run);
+  const meshgrad_array now = array_of(run.velocity, 2), later = array_of(next, 2), out = array_of(got, 2);
+  CHECK(meshgrad_predictor_set_mesh(c.predictor, &mesh) == MESHGRAD_OK);
+  CHECK(meshgrad_predictor_set_field(c.predictor, 0, "velocity", &now) == MESHGRAD_OK);
+  CHECK(meshgrad_predictor_set_earlier_field(c.predictor, 0, "velocity", 1, &later) == MESHGRAD_OK);
+  CHECK(meshgrad_predictor_set_earlier_field(c.predictor, 0, "velocity", 2, &now) == MESHGRAD_OK);
+  CHECK(meshgrad_predictor_set_earlier_field(c.predictor, 0, "velocity", 3, &now) != MESHGRAD_OK);
+  CHECK(meshgrad_predictor_set_next_field(c.predictor, 0, "velocity", &later) == MESHGRAD_OK);
+  CHECK(meshgrad_predictor_predict(c.predictor, 1) == MESHGRAD_OK);
+  CHECK(meshgrad_predictor_get_field(c.predictor, 0, "velocity", &out) == MESHGRAD_OK);
+  CHECK(got == expected);
+  for (size_t i = 0; i < run.types.size(); ++i)
+    if (run.types[i] == 4) CHECK(got[2 * i] == next[2 * i]);
 }
 
 TEST_CASE("the C interface costs what the C++ interface costs") {

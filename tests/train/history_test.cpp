@@ -2,6 +2,7 @@
 // Inputs that are targets, given at several frames (data.history): columns, noise, statistics, rollouts,
 // runs.
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/runtime.h>
 #include <meshgrad/train/embed/mesh_predictor.h>
@@ -205,8 +206,27 @@ TEST_CASE("history: a rollout feeds its predictions back as earlier frames, and 
     CHECK(seen == 4);
     config.data.history = 1;
     CHECK(contains(message_of([&] { test::train_here(config, true); }), "data.history"));
-    const std::string refused = message_of([&] { MeshPredictor(runtime, checkpoint); });
-    CHECK_MESSAGE(contains(refused, "[MeshPredictor: data.history] needed 1"), refused);
+
+    // MeshPredictor steps from the same frames to the same bits.
+    MeshPredictor in_memory(runtime, checkpoint);
+    in_memory.set_mesh({.positions = trajectory.mesh().positions,
+                        .cells = trajectory.mesh().cells,
+                        .nodes_per_cell = trajectory.mesh().nodes_per_cell,
+                        .node_type = trajectory.mesh().node_type});
+    in_memory.set_field("velocity", frames[first]);
+    const auto unset = message_of([&] { in_memory.predict(); });
+    CHECK_MESSAGE(contains(unset, "needed values one step before (set_previous_field), got none"), unset);
+    for (size_t age = 1; age <= earlier; ++age) {
+      if (age == 2) CHECK(contains(message_of([&] { in_memory.predict(); }), "values 2 steps before"));
+      in_memory.set_previous_field("velocity", frames[first - age], 0, static_cast<int64_t>(age));
+    }
+    CHECK(contains(message_of([&] { in_memory.set_previous_field("velocity", frames[0], 0, 3); }),
+                   fmt::format("needed 1 to {} steps before, got 3", earlier)));
+    CHECK(contains(message_of([&] { in_memory.record_steps(true); }), "data.history = 1"));
+    in_memory.predict(4);
+    std::vector<float> reached(frames.back().size());
+    in_memory.get_field("velocity", reached);
+    CHECK(reached == frames.back());
   }
 }
 

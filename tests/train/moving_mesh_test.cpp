@@ -239,8 +239,28 @@ TEST_CASE("nodes of kinematic types read their next change and follow the data")
                  if (test.mesh().node_type[i / 3] == 1) REQUIRE(frame.ours[i] == frame.truth[i]);
              });
   }
-  CHECK(
-      contains(message_of([&] { MeshPredictor(runtime, checkpoint); }), "[data.kinematic_types] needed []"));
+
+  // MeshPredictor takes their next positions step by step.
+  MeshPredictor in_memory(runtime, checkpoint);
+  in_memory.set_mesh({.positions = test.mesh().positions,
+                      .cells = test.mesh().cells,
+                      .nodes_per_cell = test.mesh().nodes_per_cell,
+                      .node_type = test.mesh().node_type});
+  const auto positions_at = [&](int64_t t) { return test.field("world_pos").frame(t); };
+  in_memory.set_field("world_pos", positions_at(0));
+  CHECK(contains(message_of([&] { in_memory.predict(); }), "one step after (set_next_field), got none"));
+  CHECK(contains(message_of([&] { in_memory.set_next_field("stress", positions_at(0)); }),
+                 "needed data.world"));
+  CHECK(contains(message_of([&] { in_memory.record_steps(true); }), "data.world_position"));
+  roll_out(predictor.trained(), predictor.mesh_dynamics(), test,
+           {.steps = 3, .boundary = RolloutBoundary::initial}, [&](const RolloutFrame& frame) {
+             in_memory.set_next_field("world_pos", positions_at(frame.t));
+             CHECK(contains(message_of([&] { in_memory.predict(2); }), "needed 1 with data.kinematic_types"));
+             in_memory.predict();
+             std::vector<float> values(frame.ours.size());
+             in_memory.get_field("world_pos", values);
+             CHECK(values == frame.ours);
+           });
   CHECK(contains(message_of([] { parse_config("[data]\nkinematic_types = [0]\n", "c"); }),
                  "[data.kinematic_types] needed types that are not predicted, got 0"));
 }

@@ -370,7 +370,7 @@ FieldView PackedFile::field(int64_t trajectory_index, int64_t field_index) const
   view.bytes = memory_ != nullptr ? memory()
                                   : bytes_.subspan(record.offset + offset,
                                                    numbers * static_cast<uint64_t>(size_of(info.dtype)));
-  if (info.dtype == DType::f32) view.values = part<float>(view.bytes, 0, numbers);
+  if (info.dtype == DType::f32) view.values = part<float>(view.bytes, 0, view.bytes.size() / sizeof(float));
   return view;
 }
 

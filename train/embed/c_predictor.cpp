@@ -122,6 +122,19 @@ int meshgrad_predictor_set_previous_field(meshgrad_predictor* predictor, int32_t
   });
 }
 
+int meshgrad_predictor_set_earlier_field(meshgrad_predictor* predictor, int32_t mesh, const char* name,
+                                         int64_t steps_before, const meshgrad_array* values) {
+  return set_values(predictor, name, values, [&](MeshPredictor& ours, Numbers numbers) {
+    ours.set_previous_field(name, numbers, mesh, steps_before);
+  });
+}
+
+int meshgrad_predictor_set_next_field(meshgrad_predictor* predictor, int32_t mesh, const char* name,
+                                      const meshgrad_array* values) {
+  return set_values(predictor, name, values,
+                    [&](MeshPredictor& ours, Numbers numbers) { ours.set_next_field(name, numbers, mesh); });
+}
+
 int meshgrad_predictor_set_boundary(meshgrad_predictor* predictor, int32_t mesh, const char* name,
                                     const meshgrad_array* values) {
   return set_values(predictor, name, values,

@@ -47,15 +47,6 @@ MeshPredictor::Loaded::Loaded(Runtime& own, const fs::path& checkpoint, Ranks* w
       task(make_task(config, Dataset::over(data))),
       model(make_model(config.model, task.sizes())),
       normalizers(task.online_normalizers()) {
-  if (config.data.history > 1) {
-    throw config_error("MeshPredictor: data.history", "1, as it steps from one frame or two",
-                       fmt::format("{}", config.data.history),
-                       "train with data.history = 1; meshgrad rollout predicts from a data set");
-  }
-  if (!config.data.kinematic_types.empty()) {
-    throw config_error("data.kinematic_types", "[]: there are no next values in memory", "a list of types",
-                       "roll out on a packed file: meshgrad rollout, or Predictor");
-  }
   if (config.data.world_radius > 0.0)
     throw config_error("data.world_radius", "0 with MeshPredictor",
                        fmt::format("{}", config.data.world_radius),
@@ -109,7 +100,7 @@ void MeshPredictor::Loaded::check_size(const FieldInfo& field, size_t got, int64
 }
 
 void MeshPredictor::Loaded::set_target(std::string_view name, Numbers values, int64_t mesh,
-                                       std::vector<float>& to, bool boundary) {
+                                       std::span<float> to, bool boundary) {
   const auto [index, column] = known_target(name);
   const FieldInfo& field = targets[index];
   check_size(field, values.size(), mesh);
@@ -134,7 +125,7 @@ void MeshPredictor::Loaded::check_second_change(std::string_view call) const {
 }
 
 void MeshPredictor::Loaded::check_all_set() const {
-  const auto missing = [](const std::string& name, size_t mesh, const char* which) {
+  const auto missing = [](const std::string& name, size_t mesh, const std::string& which) {
     return invalid_argument(fmt::format("MeshPredictor: mesh {}, field {}", mesh, name),
                             fmt::format("values{}", which), "none", "call set_field before predict");
   };
@@ -144,11 +135,50 @@ void MeshPredictor::Loaded::check_all_set() const {
       if (const auto target = target_at(name)) {
         if (steady()) continue;
         if (meshes[mesh].set_now[target->first] == 0) throw missing(name, mesh, "");
-        if (second_change() && meshes[mesh].set_before[target->first] == 0)
-          throw missing(name, mesh, " one step before (set_previous_field)");
+        for (size_t age = 0; std::cmp_less(age, earlier()); ++age) {
+          if (meshes[mesh].set_before[age * targets.size() + target->first] != 0) continue;
+          const std::string steps = age == 0 ? "one step" : fmt::format("{} steps", age + 1);
+          throw missing(name, mesh, " " + steps + " before (set_previous_field)");
+        }
       } else if (!meshes[mesh].given[i].given()) {
         throw missing(name, mesh, "");
       }
+    }
+    for (size_t k = 0; k < known_changes().size(); ++k) {
+      if (meshes[mesh].set_next[k] == 0)
+        throw missing(known_changes()[k].field.name, mesh, " one step after (set_next_field)");
+    }
+  }
+}
+
+/// Fields of the data, in f32; of those with known changes two frames.
+void MeshPredictor::Loaded::read_given(size_t mesh) {
+  MeshState& on = meshes[mesh];
+  std::vector<std::span<const float>>& fields = data->trajectories[mesh].fields;
+  for (size_t field = 0; field < on.given.size(); ++field) fields[field] = on.given[field].read();
+  for (size_t k = 0; k < known_changes().size(); ++k) {
+    const auto field = std::ranges::find(data->fields, known_changes()[k].field.name, &FieldInfo::name);
+    std::span<const float>& values = fields[static_cast<size_t>(field - data->fields.begin())];
+    std::copy(values.begin(), values.end(), on.next[k].begin());  // of a target none
+    values = on.next[k];
+  }
+}
+
+void MeshPredictor::Loaded::move_kinematic(size_t mesh) {
+  MeshState& on = meshes[mesh];
+  const MeshView& view = data->meshes[mesh].view;
+  const auto width = static_cast<size_t>(task.inputs().outputs());
+  for (size_t k = 0; k < known_changes().size(); ++k) {
+    const MeshInputs::Input& known = known_changes()[k];
+    on.set_next[k] = 0;
+    if (known.target_column < 0) continue;
+    const auto components = static_cast<size_t>(known.field.components);
+    const auto column = static_cast<size_t>(known.target_column);
+    const std::span<const float> next = std::span(on.next[k]).last(on.next[k].size() / 2);
+    for (size_t i = 0; i < static_cast<size_t>(view.nodes); ++i) {
+      if (!task.inputs().is_kinematic(view.node_type[i])) continue;
+      std::copy_n(next.begin() + static_cast<std::ptrdiff_t>(i * components), components,
+                  on.state.current.begin() + static_cast<std::ptrdiff_t>(i * width + column));
     }
   }
 }
@@ -163,11 +193,9 @@ void MeshPredictor::Loaded::write_edges() {
 
 void MeshPredictor::Loaded::write_nodes() {
   for (size_t i = 0; i < meshes.size(); ++i) {
-    MeshState& mesh = meshes[i];
-    for (size_t field = 0; field < mesh.given.size(); ++field)
-      data->trajectories[i].fields[field] = mesh.given[field].read();
+    read_given(i);
     task.inputs().write_node_features(written, task.dataset().trajectory(static_cast<int64_t>(i)), 0,
-                                      mesh.state, before[i], normalizers, scratch);
+                                      meshes[i].state, before[i], normalizers, scratch);
   }
 }
 
@@ -210,6 +238,7 @@ void MeshPredictor::Loaded::step() {
     FieldState& state = meshes[i].state;
     if (const auto* dynamics = task.as<MeshDynamics>()) {
       dynamics->advance_in_place(view, rows, normalizers, scratch, state);
+      move_kinematic(i);
     } else {
       task.as<SteadyField>()->replace_predicted(view, rows, normalizers, scratch, state.current);
     }
@@ -247,14 +276,19 @@ MeshPredictor::Loaded::Held MeshPredictor::Loaded::hold(std::span<const MeshArra
     const auto values = static_cast<size_t>(view.nodes) * width;
     held.data->trajectories.push_back(
         {.mesh = static_cast<int64_t>(i),
-         .frames = 1,
+         .frames = known_changes().empty() ? 1 : 2,
          .fields = std::vector<std::span<const float>>(held.data->fields.size())});
-    held.meshes.push_back(
-        {.mesh = std::move(mesh),
-         .state = {std::vector<float>(values), std::vector<float>(second_change() ? values : 0)},
-         .given = std::vector<HeldNumbers>(held.data->fields.size()),
-         .set_now = std::vector<uint8_t>(targets.size()),
-         .set_before = std::vector<uint8_t>(targets.size())});
+    const auto frames_before = static_cast<size_t>(earlier());
+    std::vector<std::vector<float>> next;
+    for (const MeshInputs::Input& known : known_changes())
+      next.emplace_back(static_cast<size_t>(2 * view.nodes * known.field.components));
+    held.meshes.push_back({.mesh = std::move(mesh),
+                           .state = {std::vector<float>(values), std::vector<float>(frames_before * values)},
+                           .given = std::vector<HeldNumbers>(held.data->fields.size()),
+                           .set_now = std::vector<uint8_t>(targets.size()),
+                           .set_before = std::vector<uint8_t>(frames_before * targets.size()),
+                           .next = std::move(next),
+                           .set_next = std::vector<uint8_t>(known_changes().size())});
     held.before.push_back(held.all);
     held.all.nodes += view.nodes;
     held.all.edges += view.edges;
@@ -359,13 +393,37 @@ void MeshPredictor::set_field(std::string_view name, Numbers values, int64_t mes
   on.given[static_cast<size_t>(field - s.data->fields.begin())] = {values, s.offset_of(field->name)};
 }
 
-void MeshPredictor::set_previous_field(std::string_view name, Numbers values, int64_t mesh) {
+void MeshPredictor::set_previous_field(std::string_view name, Numbers values, int64_t mesh,
+                                       int64_t steps_before) {
   Loaded& s = *loaded_;
   MeshState& on = s.mesh_at(mesh);
-  s.check_second_change("set_previous_field");
-  s.set_target(name, values, mesh, on.state.previous, false);
-  on.set_before[s.known_target(name).first] = 1;
+  if (s.earlier() == 0) s.check_second_change("set_previous_field");
+  if (steps_before < 1 || steps_before > s.earlier()) {
+    throw invalid_argument("MeshPredictor: set_previous_field",
+                           fmt::format("1 to {} steps before", s.earlier()), fmt::format("{}", steps_before),
+                           "data.history says how many the model reads");
+  }
+  const auto age = static_cast<size_t>(steps_before - 1);
+  const size_t size = on.state.current.size();
+  s.set_target(name, values, mesh, std::span(on.state.previous).subspan(age * size, size), false);
+  on.set_before[age * s.targets.size() + s.known_target(name).first] = 1;
   s.drop_steps();
+}
+
+void MeshPredictor::set_next_field(std::string_view name, Numbers values, int64_t mesh) {
+  Loaded& s = *loaded_;
+  MeshState& on = s.mesh_at(mesh);
+  const auto known =
+      std::ranges::find(s.known_changes(), name, [](const auto& one) { return one.field.name; });
+  if (known == s.known_changes().end()) {
+    throw invalid_argument("MeshPredictor: set_next_field",
+                           "data.world_position, or a target, of a model with data.kinematic_types",
+                           fmt::format("\"{}\"", name), "leave this call out, or name that field");
+  }
+  s.check_size(known->field, values.size(), mesh);
+  const auto k = static_cast<size_t>(known - s.known_changes().begin());
+  round_to(std::span(on.next[k]).last(values.size()), values, s.offset_of(known->field.name));
+  on.set_next[k] = 1;
 }
 
 void MeshPredictor::set_boundary(std::string_view name, Numbers values, int64_t mesh) {
@@ -380,6 +438,10 @@ void MeshPredictor::predict(int64_t steps) {
   if (steps < 1 || (steps > 1 && s.steady())) {
     throw invalid_argument("MeshPredictor: steps", s.steady() ? "1: fields without time" : "1 or more",
                            fmt::format("{}", steps));
+  }
+  if (steps > 1 && !s.known_changes().empty()) {
+    throw invalid_argument("MeshPredictor: steps", "1 with data.kinematic_types: each has its next values",
+                           fmt::format("{}", steps), "call set_next_field and predict for each step");
   }
   if (s.in_parts && s.recording) {
     throw invalid_argument("MeshPredictor: record_steps", "whole meshes, for gradients", "a mesh in parts",

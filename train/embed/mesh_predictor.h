@@ -22,8 +22,8 @@ class Runtime;
 class MeshPredictor {
  public:
   /// `checkpoint` is a file that train wrote, of this or an earlier version; one that does not describe its
-  /// fields is refused. The runtime outlives it. Throws ConfigError for data.history above 1 and
-  /// data.kinematic_types, DataError, DeviceError and OutOfMemory.
+  /// fields is refused. The runtime outlives it. Throws ConfigError for data.world_radius, DataError,
+  /// DeviceError and OutOfMemory.
   ///
   /// `ranks`, which outlive it, are needed for meshes in parts (MeshArrays::in_parts). On such meshes
   /// set_mesh, set_meshes and predict are collective: all ranks call them in the same order.
@@ -54,14 +54,20 @@ class MeshPredictor {
   /// are not predicted. Any other input stays borrowed, and is read by each prediction. Throws
   /// InvalidArgument for another name or size.
   void set_field(std::string_view name, Numbers values, int64_t mesh = 0);
-  /// A target one step before; needed where second changes are predicted (data.predict).
-  void set_previous_field(std::string_view name, Numbers values, int64_t mesh = 0);
+  /// A target one step before; needed where second changes are predicted (data.predict). With data.history =
+  /// k, targets are needed up to k - 1 steps before, and k where second changes are predicted; predict() then
+  /// hands them on. Throws InvalidArgument for another `steps_before`.
+  void set_previous_field(std::string_view name, Numbers values, int64_t mesh = 0, int64_t steps_before = 1);
+  /// With data.kinematic_types: data.world_position, or without it each target, one step after; only nodes of
+  /// these types are read, now. Each predict() needs new ones, and moves these nodes there where the field is
+  /// a target. Throws InvalidArgument for another field.
+  void set_next_field(std::string_view name, Numbers values, int64_t mesh = 0);
   /// A target at the nodes that are not predicted; `values` are those of all nodes.
   void set_boundary(std::string_view name, Numbers values, int64_t mesh = 0);
 
   /// Predicts `steps` steps, each from the one before. Nodes that are not predicted keep their values. With
-  /// task.name = "steady_field" the one step is the solution. Returns when the result is there. Throws
-  /// InvalidArgument when a field is not set.
+  /// task.name = "steady_field" the one step is the solution; with data.kinematic_types a call is one step.
+  /// Returns when the result is there. Throws InvalidArgument when a field is not set.
   void predict(int64_t steps = 1);
   /// A target as it stands now, [nodes, components].
   void get_field(std::string_view name, WritableNumbers values, int64_t mesh = 0) const;
@@ -72,7 +78,7 @@ class MeshPredictor {
   /// Whether predict() records its steps: a copy of the node features each. Steps recorded so far are
   /// dropped; so they are by a new mesh, by positions_changed, and by set_field and set_previous_field of a
   /// target, where the next sequence of steps begins. Throws InvalidArgument for a model with
-  /// data.world_position, whose edges follow the fields.
+  /// data.world_position, whose edges follow the fields, data.history above 1 or data.kinematic_types.
   void record_steps(bool on);
   int64_t recorded_steps() const;
   /// dJ/d(target as it stands now), [nodes, components]; read now. A target that none is given for does not

@@ -151,6 +151,12 @@ void MeshPredictor::record_steps(bool on) {
                            loaded_->config.data.world_position,
                            "gradients do not pass through positions that move; leave this call out");
   }
+  const DataConfig& data = loaded_->config.data;
+  if (on && (data.history > 1 || !data.kinematic_types.empty())) {
+    throw invalid_argument("MeshPredictor: record_steps",
+                           "a model with data.history = 1 and without data.kinematic_types", "another",
+                           "gradients pass through one frame or two; leave this call out");
+  }
   loaded_->recording = on;
   loaded_->drop_steps();
 }

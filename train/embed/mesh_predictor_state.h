@@ -19,9 +19,11 @@ struct MeshState {
   HeldMesh mesh;
   FieldState state;
   std::vector<HeldNumbers> given;            // by field of the data; targets are in `state`
-  std::vector<uint8_t> set_now, set_before;  // by target
-  std::vector<double> given_gradient;        // of J by `state.current`; empty: 0
-  std::optional<MeshGradients> gradients;    // after backward()
+  std::vector<uint8_t> set_now, set_before;  // by target; by frame before, then target
+  std::vector<std::vector<float>> next;    // by known change: now (where it is no target) and one step after
+  std::vector<uint8_t> set_next;           // likewise
+  std::vector<double> given_gradient;      // of J by `state.current`; empty: 0
+  std::optional<MeshGradients> gradients;  // after backward()
 };
 
 /// What happened to the state, which backward() undoes: a step, or new boundary values.
@@ -67,13 +69,19 @@ struct MeshPredictor::Loaded {
   /// Whether edges follow a field, so that each step writes them.
   bool moves() const { return task.inputs().world_position().has_value(); }
   bool second_change() const { return !steady() && config.data.predict == Prediction::second_change; }
+  /// Frames of a state before its current one.
+  int64_t earlier() const { return steady() ? 0 : task.inputs().earlier_frames(); }
+  const std::vector<MeshInputs::Input>& known_changes() const { return task.inputs().known_changes(); }
   std::vector<double> offset_of(const std::string& field) const;
   MeshState& mesh_at(int64_t mesh);
   /// The place of a target among targets() and of its first column, or nothing.
   std::optional<std::pair<size_t, size_t>> target_at(std::string_view name) const;
   std::pair<size_t, size_t> known_target(std::string_view name) const;
   void check_size(const FieldInfo& field, size_t got, int64_t mesh) const;
-  void set_target(std::string_view name, Numbers values, int64_t mesh, std::vector<float>& to, bool boundary);
+  /// `to`: [nodes, outputs].
+  void set_target(std::string_view name, Numbers values, int64_t mesh, std::span<float> to, bool boundary);
+  void read_given(size_t mesh);
+  void move_kinematic(size_t mesh);
   void check_all_set() const;
   /// New meshes, before their batch has memory.
   struct Held {

@@ -78,6 +78,8 @@ module meshgrad
     procedure :: positions_changed => predictor_positions_changed
     procedure :: set_field => predictor_set_field
     procedure :: set_previous_field => predictor_set_previous_field
+    procedure :: set_earlier_field => predictor_set_earlier_field
+    procedure :: set_next_field => predictor_set_next_field
     procedure :: set_boundary => predictor_set_boundary
     procedure :: predict => predictor_predict
     procedure :: get_field => predictor_get_field
@@ -284,6 +286,25 @@ module meshgrad
       character(kind=c_char), intent(in) :: name(*)
       type(meshgrad_array), intent(in) :: values
       integer(c_int) :: c_predictor_set_previous_field
+    end function
+    function c_predictor_set_earlier_field(predictor, mesh, name, steps_before, values) &
+        bind(c, name="meshgrad_predictor_set_earlier_field")
+      import
+      type(c_ptr), value :: predictor
+      integer(c_int32_t), value :: mesh
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int64_t), value :: steps_before
+      type(meshgrad_array), intent(in) :: values
+      integer(c_int) :: c_predictor_set_earlier_field
+    end function
+    function c_predictor_set_next_field(predictor, mesh, name, values) &
+        bind(c, name="meshgrad_predictor_set_next_field")
+      import
+      type(c_ptr), value :: predictor
+      integer(c_int32_t), value :: mesh
+      character(kind=c_char), intent(in) :: name(*)
+      type(meshgrad_array), intent(in) :: values
+      integer(c_int) :: c_predictor_set_next_field
     end function
     function c_predictor_set_boundary(predictor, mesh, name, values) &
         bind(c, name="meshgrad_predictor_set_boundary")
@@ -600,6 +621,26 @@ contains
     integer, intent(out), optional :: status
     integer, intent(in), optional :: mesh
     call finish(c_predictor_set_previous_field(self%handle, from_zero(mesh), zero_ended(name), values), status)
+  end subroutine
+
+  subroutine predictor_set_earlier_field(self, name, steps_before, values, status, mesh)
+    class(meshgrad_predictor), intent(in) :: self
+    character(*), intent(in) :: name
+    integer, intent(in) :: steps_before
+    type(meshgrad_array), intent(in) :: values
+    integer, intent(out), optional :: status
+    integer, intent(in), optional :: mesh
+    call finish(c_predictor_set_earlier_field(self%handle, from_zero(mesh), zero_ended(name), &
+                                              int(steps_before, c_int64_t), values), status)
+  end subroutine
+
+  subroutine predictor_set_next_field(self, name, values, status, mesh)
+    class(meshgrad_predictor), intent(in) :: self
+    character(*), intent(in) :: name
+    type(meshgrad_array), intent(in) :: values
+    integer, intent(out), optional :: status
+    integer, intent(in), optional :: mesh
+    call finish(c_predictor_set_next_field(self%handle, from_zero(mesh), zero_ended(name), values), status)
   end subroutine
 
   subroutine predictor_set_boundary(self, name, values, status, mesh)

@@ -149,9 +149,16 @@ int meshgrad_predictor_positions_changed(meshgrad_predictor* predictor);
  * read now; another input stays borrowed, and each prediction reads it. */
 int meshgrad_predictor_set_field(meshgrad_predictor* predictor, int32_t mesh, const char* name,
                                  const meshgrad_array* values);
-/* A target one step before; needed by models of second changes alone. */
+/* A target one step before; needed by models of second changes, or of data.history = 2 or more. */
 int meshgrad_predictor_set_previous_field(meshgrad_predictor* predictor, int32_t mesh, const char* name,
                                           const meshgrad_array* values);
+/* A target so many steps before, from 1: with data.history = k up to k - 1, and k with second changes. */
+int meshgrad_predictor_set_earlier_field(meshgrad_predictor* predictor, int32_t mesh, const char* name,
+                                         int64_t steps_before, const meshgrad_array* values);
+/* With data.kinematic_types: data.world_position, or without it each target, one step after; nodes of these
+ * types are read, now. Each prediction, which is then one step, needs new ones. */
+int meshgrad_predictor_set_next_field(meshgrad_predictor* predictor, int32_t mesh, const char* name,
+                                      const meshgrad_array* values);
 /* A target at the nodes that are not predicted: new boundary values between steps. */
 int meshgrad_predictor_set_boundary(meshgrad_predictor* predictor, int32_t mesh, const char* name,
                                     const meshgrad_array* values);

@@ -54,7 +54,7 @@ Config online_config(Config config) {
                        "leave it out, or train on a packed file");
   if (config.data.history > 1 || !config.data.kinematic_types.empty())
     throw config_error("data.history, data.kinematic_types", "1 and none with OnlineTrainer", "others",
-                       "leave them out, or train on a packed file: a predictor opens no such model");
+                       "leave them out, or train on a packed file");
   if (config.ranks.reduction != RankReduction::fast)
     throw config_error("ranks.reduction", "\"fast\" with OnlineTrainer", "\"ordered\"", "leave it out");
   if (train.epochs > 0 || train.patience > 0 || train.validate_rollouts > 0) {
