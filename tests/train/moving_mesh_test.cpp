@@ -239,8 +239,19 @@ TEST_CASE("nodes of kinematic types read their next change and follow the data")
                  if (test.mesh().node_type[i / 3] == 1) REQUIRE(frame.ours[i] == frame.truth[i]);
              });
   }
+  CHECK(contains(message_of([] { parse_config("[data]\nkinematic_types = [0]\n", "c"); }),
+                 "[data.kinematic_types] needed types that are not predicted, got 0"));
+}
 
-  // MeshPredictor takes their next positions step by step.
+TEST_CASE("MeshPredictor takes the next positions of kinematic nodes step by step") {
+  const Moving plate("plate");
+  Config config = moving_run(plate, Prediction::change);
+  config.data.kinematic_types = {1};
+  test::train_here(config);
+  const std::string checkpoint = config.run.dir + "/checkpoints/last.safetensors";
+  Runtime runtime{RuntimeOptions{.threads = 2}};
+  const Predictor predictor(runtime, checkpoint);
+  const TrajectoryView test = predictor.dataset().trajectory("test", 0);
   MeshPredictor in_memory(runtime, checkpoint);
   in_memory.set_mesh({.positions = test.mesh().positions,
                       .cells = test.mesh().cells,
@@ -261,8 +272,6 @@ TEST_CASE("nodes of kinematic types read their next change and follow the data")
              in_memory.get_field("world_pos", values);
              CHECK(values == frame.ours);
            });
-  CHECK(contains(message_of([] { parse_config("[data]\nkinematic_types = [0]\n", "c"); }),
-                 "[data.kinematic_types] needed types that are not predicted, got 0"));
 }
 
 TEST_CASE("a rollout moves the mesh: edges follow the prediction, and VTU files have the moved points") {
@@ -448,6 +457,9 @@ TEST_CASE("init: a mesh that moves is read by its edges") {
   CHECK(noise_warnings(plate.dataset(), pressed).empty());
   CHECK(pressed.data.kinematic_types == std::vector<int64_t>{1});
   CHECK(pressed.train.gamma == 1.0);
+  CHECK(pressed.data.world_radius == doctest::Approx(plate.dataset().edge_stats().mean[3]).epsilon(0.05));
+  CHECK(pressed.data.world_pairs == WorldPairs::other_type);
+  CHECK(cloth.data.world_radius == 0.0);
   CHECK(cloth.data.kinematic_types.empty());
 }
 

@@ -230,6 +230,15 @@ class Guess {
       data.kinematic_types.push_back(type);
       reason("data.kinematic_types", "nodes of this type move and are not predicted: the data move them");
     }
+    if (!data.kinematic_types.empty()) choose_world_edges();
+  }
+
+  /// A body that the data move meets the others.
+  void choose_world_edges() {
+    DataConfig& data = first_.config.data;
+    data.world_radius = rounded(dataset_.edge_stats().mean.back());
+    data.world_pairs = WorldPairs::other_type;
+    reason("data.world_radius", "about the length of an edge: nearer nodes of two types exchange messages");
   }
 
   void choose_network() {
