@@ -28,7 +28,7 @@ class CurrentDevice {
   CurrentDevice& operator=(const CurrentDevice&) = delete;
 
  private:
-  int device_, previous_;
+  [[maybe_unused]] int device_, previous_;
 };
 /// Of an H100 or H200, for dry runs that plan without a device.
 inline constexpr int kPlannedMultiprocessors = 132;

@@ -18,8 +18,10 @@
 #include <meshgrad/kernels/cpu/simd-inl.h>
 
 // Highway 1.0 has no target with bfloat16 dot products: its AVX-512 target again, with avx512bf16 added. In a
-// namespace of its own, so that nothing else takes these functions for those of plain AVX-512.
-#if defined(__x86_64__) && HWY_TARGET == HWY_AVX3
+// namespace of its own, so that nothing else takes these functions for those of plain AVX-512. clang 16 does
+// not give lambdas the added instructions and, told to, recurses without end in its code generator: what it
+// compiles widens bf16 to f32.
+#if defined(__x86_64__) && !defined(__clang__) && HWY_TARGET == HWY_AVX3
 HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR_AVX3 ",avx512bf16")
 namespace meshgrad::cpu {
 namespace HWY_NAMESPACE::pairs {
@@ -38,16 +40,18 @@ HWY_POP_ATTRIBUTES
 
 #if HWY_ONCE
 namespace meshgrad::cpu {
-#if HWY_TARGETS & HWY_AVX3
+#if defined(__clang__) || !(HWY_TARGETS & HWY_AVX3)
+bool multiplies_bf16_pairs() { return false; }
+#else
 const GemmOps<bfloat16>* gemm_bf16_pairs();
 const GemmOps<bfloat16>* gemm_amx();
-#endif
 
 bool multiplies_bf16_pairs() { return isa() >= Isa::avx512_bf16; }
+#endif
 
 template <>
 const GemmOps<bfloat16>& gemm_ops<bfloat16>() {
-#if HWY_TARGETS & HWY_AVX3
+#if !defined(__clang__) && HWY_TARGETS & HWY_AVX3
   if (isa() == Isa::amx) return *gemm_amx();
   if (isa() == Isa::avx512_bf16) return *gemm_bf16_pairs();
 #endif

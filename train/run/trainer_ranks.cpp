@@ -25,10 +25,10 @@ void Trainer::check_same_on_all_ranks() {
 }
 
 void Trainer::describe_parts() const {
-  const std::string_view method = config_.ranks.partition == MeshPartition::metis ? "METIS"
-                                  : config_.ranks.partition == MeshPartition::file
-                                      ? config_.ranks.partition_file
-                                      : "recursive coordinate bisection";
+  const std::string method = config_.ranks.partition == MeshPartition::metis ? "METIS"
+                             : config_.ranks.partition == MeshPartition::file
+                                 ? config_.ranks.partition_file
+                                 : "recursive coordinate bisection";
   if (parts_->in_turn()) {
     message(
         fmt::format("each mesh is computed in {} parts in turn, cut by {}; their values wait in host memory",
