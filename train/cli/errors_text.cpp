@@ -26,8 +26,10 @@ std::string errors_lines(const std::vector<FieldError>& fields, std::string_view
   std::string text;
   for (const FieldError& field : fields) {
     const std::string name = where.empty() ? field.name : fmt::format("{}, {}", field.name, where);
-    const std::string relative =
-        std::isfinite(field.relative_l2) ? fmt::format("{:.4f}", field.relative_l2) : "-";
+    const double l2 = field.relative_l2;  // large where the truth is close to 0
+    const std::string relative = !std::isfinite(l2) ? "-"
+                                 : l2 < 1e3         ? fmt::format("{:.4f}", l2)
+                                                    : fmt::format("{:.3e}", l2);
     text += fmt::format("{:<30} {:>10.3e} {:>10.3e} {:>11}  {}\n", name, field.rmse, field.mae, relative,
                         field.unit.empty() ? "-" : field.unit);
   }
