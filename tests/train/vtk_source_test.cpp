@@ -220,7 +220,9 @@ TEST_CASE("numbered files on one mesh are frames in the order of their numbers")
     write(scratch.path / name, other ? replaced(kSquare, "0 0 0 1 0 0", "0 0.5 0 1 0 0") : kSquare);
     files.push_back(scratch.path / name);
   }
-  const auto groups = group_frames(files, false);
+  std::string moved;
+  const auto groups = group_frames(files, false, [&](const std::string& text) { moved += text; });
+  CHECK(contains(moved, "plate_2.vtu] has the cells of plate_1.vtu and other points: each of these 2 files"));
   REQUIRE(groups.size() == 4);
   const auto series = std::find_if(groups.begin(), groups.end(), [](const auto& g) { return g.size() == 2; });
   REQUIRE(series != groups.end());

@@ -196,7 +196,8 @@ std::vector<FoundFile> as_series(const std::vector<FoundFile>& found, const Conv
   for (const FoundFile& file : found)
     if (!is_frame_list(file.path) && !listed.contains(fs::weakly_canonical(file.path)))
       others.push_back(file.path);
-  for (std::vector<VtkFrame>& frames : group_frames(others, options.separate_frames)) {
+  for (std::vector<VtkFrame>& frames : group_frames(
+           others, options.separate_frames, [&](const std::string& moved) { notes.push_back(moved); })) {
     const fs::path first = frames.front().path;
     if (frames.size() > 1 && numbered++ == 0) {
       note = fmt::format(

@@ -122,10 +122,13 @@ std::pair<std::string, std::string> split_number(const std::string& stem) {
   return {stem.substr(0, begin), stem.substr(begin)};
 }
 
-bool same_mesh(const fs::path& a, const fs::path& b) {
+enum class Alike : uint8_t { no, cells, mesh };
+
+Alike compare(const fs::path& a, const fs::path& b) {
   const VtkGrid first = read_grid(a), second = read_grid(b);
-  return first.types == second.types && first.ends == second.ends &&
-         first.connectivity == second.connectivity && first.points.values == second.points.values;
+  if (first.types != second.types || first.ends != second.ends || first.connectivity != second.connectivity)
+    return Alike::no;
+  return first.points.values == second.points.values ? Alike::mesh : Alike::cells;
 }
 
 }  // namespace
@@ -161,7 +164,8 @@ std::unique_ptr<TrajectorySource> open_vtk(std::vector<VtkFrame> frames, std::st
   return std::make_unique<VtkSource>(std::move(frames), std::move(node_types), std::move(warn));
 }
 
-std::vector<std::vector<VtkFrame>> group_frames(std::vector<fs::path> files, bool separate) {
+std::vector<std::vector<VtkFrame>> group_frames(std::vector<fs::path> files, bool separate,
+                                                const WarningCallback& warn) {
   std::map<std::pair<fs::path, std::string>, std::vector<std::pair<std::string, fs::path>>> families;
   for (const fs::path& file : files) {
     const auto [prefix, number] = split_number(file.stem().string());
@@ -176,7 +180,14 @@ std::vector<std::vector<VtkFrame>> group_frames(std::vector<fs::path> files, boo
       const std::string y = b.first.substr(std::min(b.first.find_first_not_of('0'), b.first.size()));
       return x.size() != y.size() ? x.size() < y.size() : x != y ? x < y : a.second < b.second;
     });
-    const bool series = members.size() > 1 && same_mesh(members[0].second, members[1].second);
+    const Alike alike = members.size() > 1 ? compare(members[0].second, members[1].second) : Alike::no;
+    const bool series = alike == Alike::mesh;
+    if (alike == Alike::cells && warn) {
+      warn(fmt::format(
+          "[{}] has the cells of {} and other points: each of these {} files is a mesh of its own; for the "
+          "frames of one mesh that moves, list them in a .pvd or .series file and convert that",
+          members[1].second.string(), members[0].second.filename().string(), members.size()));
+    }
     for (size_t i = 0; i < members.size(); ++i) {
       if (!series || i == 0) groups.emplace_back();
       groups.back().push_back({members[i].second, std::nullopt});

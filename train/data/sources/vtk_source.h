@@ -32,7 +32,9 @@ std::unique_ptr<TrajectorySource> open_vtk(std::vector<VtkFrame> frames, std::st
 
 /// Files of a folder as series: files named alike but for a last number, flow_0.vtu, flow_1.vtu, .., whose
 /// first two have the same cells and points, are frames of one trajectory, in the order of the number, unless
-/// `separate`. All other files are trajectories of one frame.
-std::vector<std::vector<VtkFrame>> group_frames(std::vector<std::filesystem::path> files, bool separate);
+/// `separate`. All other files are trajectories of one frame; `warn` is told of those that have the same
+/// cells and other points, and may be frames of a mesh that moves.
+std::vector<std::vector<VtkFrame>> group_frames(std::vector<std::filesystem::path> files, bool separate,
+                                                const WarningCallback& warn = nullptr);
 
 }  // namespace meshgrad
