@@ -128,7 +128,8 @@ class Guess {
     append(data.inputs, names_of(still));
     append(data.inputs, names_of(conditions));
     reason("data.targets", "the fields on nodes that change over time; a rollout predicts them");
-    reason("data.inputs", "the targets at this frame, then what is known beforehand");
+    reason("data.inputs", data.inputs.empty() ? "none: edges tell where nodes are"
+                                              : "the targets at this frame, then what is known beforehand");
     if (!reasoned("data.predict"))
       reason("data.predict", "\"second_change\" for positions and displacements with inertia");
     if (moving.size() > 1) {
