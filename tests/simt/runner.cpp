@@ -138,6 +138,9 @@ void begin_block(int64_t block) {
     thread.async_group = 0;
     thread.async.clear();
     thread.fence_time = 0;
+    thread.registers.reset();
+    thread.product_fences = 0;
+    thread.product_fences_at_barrier = 0;
   }
   runner.exited = 0;
   runner.at_barrier = 0;
@@ -145,6 +148,7 @@ void begin_block(int64_t block) {
   runner.fenced_threads = 0;
   runner.fenced_epoch = -1;
   runner.acquires.clear();
+  runner.product_reads.clear();
   std::memset(dynamic_shared(), kPoison, static_cast<size_t>(runner.launch->shared_bytes));
   for (const StaticArray& array : runner.static_arrays) std::memset(array.memory, kPoison, array.bytes);
 }
@@ -256,6 +260,7 @@ int barrier(Vote vote, int predicate, Location where) {
       thread.at += kEpoch;
       thread.sync = 0;
       thread.wait = Wait::none;
+      thread.product_fences_at_barrier = thread.product_fences;
       thread.result = static_cast<uint64_t>(result);
       make_ready(thread);
     }

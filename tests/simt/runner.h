@@ -39,7 +39,21 @@ struct AsyncCopy {
   char bytes[16];
 };
 
-enum class Wait : uint8_t { none, barrier, warp, exited };
+enum class Wait : uint8_t { none, barrier, warp, warpgroup, exited };
+
+/// What a thread's products (wgmma) do with its registers, which are arrays on its stack.
+struct Registers {
+  struct InUse {
+    const char* begin;
+    int64_t bytes;
+    bool written;  ///< accumulators; else operands, which may still be read
+    int group;
+  };
+  unsigned fences = 0;
+  std::vector<unsigned> last_access;  ///< of each 4 bytes of the stack: the number of fences before it
+  std::vector<InUse> in_use;
+  int group = 0;
+};
 
 struct Thread {
   boost::context::detail::fcontext_t context = nullptr;
@@ -57,6 +71,10 @@ struct Thread {
 
   int async_group = 0;
   std::vector<AsyncCopy> async;
+
+  std::unique_ptr<Registers> registers;  ///< from the first fence of products on
+  uint32_t product_fences = 0;           ///< of shared memory
+  uint32_t product_fences_at_barrier = 0;
 
   int64_t fence_time = 0;  ///< 0: none yet
   unsigned fence_epoch = 0;
@@ -136,6 +154,13 @@ struct Runner {
   std::unordered_map<const void*, std::vector<Release>> releases;
   std::vector<Acquire> acquires;
 
+  /// Shared memory that running products read: 16 bytes at each address, with the warpgroup and its group.
+  struct ProductRead {
+    int warpgroup;
+    int group;
+  };
+  std::unordered_multimap<const char*, ProductRead> product_reads;
+
   std::string error;
   uint64_t random = 1;
 
@@ -187,6 +212,10 @@ void atomic_access(const void* address, int64_t bytes, const void* code);
 /// The beginning and the end of an asynchronous copy to shared memory.
 void begin_async_write(const void* address, const void* code);
 void end_async_write(const void* address);
+/// A product's read of 16 bytes of shared memory, for all warps of the group that begins with this thread.
+void product_read(const void* address, int first_thread, const void* code);
+/// An access to the current thread's stack, if products use registers.
+void touch_registers(const void* address, int64_t bytes, bool write);
 /// What `thread` did before becomes visible to those that come to `address` later, and the reverse.
 void release_and_acquire(const void* address);
 

@@ -94,9 +94,10 @@ int signal_of(Body&& body) {
   return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
 }
 
-TEST_CASE("every planted bug is found, for every seed") {
+/// Starts each bug and expects its message.
+void check_found(const std::vector<planted::Bug>& bugs) {
   OwnStream stream;
-  for (const planted::Bug& bug : planted::bugs()) {
+  for (const planted::Bug& bug : bugs) {
     CAPTURE(std::string(bug.name));
     for (uint64_t seed = 1; seed <= 3; ++seed) {
       simt::set_seed(seed);
@@ -113,6 +114,11 @@ TEST_CASE("every planted bug is found, for every seed") {
       CHECK(error_of(stream).empty());
     }
   }
+}
+
+TEST_CASE("every planted bug is found, for every seed") {
+  check_found(planted::bugs());
+  check_found(planted::product_bugs());
 }
 
 TEST_CASE("messages name threads and lines") {
@@ -190,7 +196,8 @@ TEST_CASE("sums are the same for every order of threads and blocks") {
 }
 
 /// Largest difference of the device's matrix multiplication from sums in f64.
-double error_of_gemm(int m, int n, int k, bool swapped, uint64_t seed) {
+template <class Gemm>
+double error_of_gemm(int m, int n, int k, uint64_t seed, Gemm&& gemm) {
   OwnStream stream;
   const auto stored = [](const std::vector<float>& values) {
     std::vector<half> halves;
@@ -203,7 +210,7 @@ double error_of_gemm(int m, int n, int k, bool swapped, uint64_t seed) {
   DeviceArray<half> device_a(a, stream);
   DeviceArray<half> device_b(b, stream);
   DeviceArray<float> device_c(int64_t{m} * n);
-  planted::gemm(stream.stream, device_a.data, device_b.data, device_c.data, m, n, k, swapped);
+  gemm(stream.stream, device_a.data, device_b.data, device_c.data);
   const std::vector<float> c = device_c.host(stream);
   double worst = 0;
   for (int i = 0; i < m; ++i) {
@@ -219,12 +226,35 @@ double error_of_gemm(int m, int n, int k, bool swapped, uint64_t seed) {
   return worst;
 }
 
+double error_of_fragments(int m, int n, int k, bool swapped, uint64_t seed) {
+  return error_of_gemm(m, n, k, seed, [&](const Stream& stream, const half* a, const half* b, float* c) {
+    planted::gemm(stream, a, b, c, m, n, k, swapped);
+  });
+}
+
+double error_of_products(int k, planted::Operand operand, uint64_t seed) {
+  return error_of_gemm(64, 128, k, seed, [&](const Stream& stream, const half* a, const half* b, float* c) {
+    planted::warpgroup_gemm(stream, a, b, c, k, operand);
+  });
+}
+
+TEST_CASE("products of a warpgroup; a wrong descriptor is wrong") {
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    simt::set_seed(seed);
+    for (const int k : {16, 48, 64}) {
+      CHECK(error_of_products(k, planted::Operand::registers, seed) <= test::tolerance(DType::f32, k, 16));
+      CHECK(error_of_products(k, planted::Operand::shared, seed) <= test::tolerance(DType::f32, k, 16));
+    }
+  }
+  CHECK(error_of_products(64, planted::Operand::wrong_leading, 1) > 0.1);
+}
+
 TEST_CASE("a matrix multiplication by asynchronous copies and fragments; a wrong layout is wrong") {
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     simt::set_seed(seed);
-    CHECK(error_of_gemm(32, 24, 48, false, seed) <= test::tolerance(DType::f32, 48, 16));
+    CHECK(error_of_fragments(32, 24, 48, false, seed) <= test::tolerance(DType::f32, 48, 16));
   }
-  CHECK(error_of_gemm(16, 8, 16, true, 1) > 0.1);
+  CHECK(error_of_fragments(16, 8, 16, true, 1) > 0.1);
 }
 
 TEST_CASE("warps turn rows around, and count") {
