@@ -151,6 +151,31 @@ TEST_CASE("each thing that is wrong with a run is found, with a remedy and what 
   }
 }
 
+TEST_CASE("a step's samples are held against the gradient noise scale") {
+  MadeUpRun run;
+  const auto batch = [&](double scale, int64_t samples) {
+    run.config.train.batch = 1;
+    run.config.train.accumulate = samples;
+    return named(run.examine([&](int64_t, auto& row) {
+      row["gradient_noise"] = 1.0;
+      row["gradient_noise_scale"] = scale;
+    }),
+                 "batch");
+  };
+  CHECK(batch(8.0, 8).verdict == Verdict::good);
+  const HealthCheck large = batch(10.0, 30);
+  CHECK(large.verdict == Verdict::note);
+  CHECK(contains(large.remedy, "down to 10 samples"));
+  CHECK(contains(large.gain, "2.00 times fewer samples"));  // (1 + 30 / 10) / (1 + 10 / 10)
+  CHECK(contains(large.gain, "1.50 times as many steps"));  // (1 + 10 / 10) / (1 + 10 / 30)
+  const HealthCheck small = batch(40.0, 4);
+  CHECK(small.verdict == Verdict::note);
+  CHECK(contains(small.remedy, "towards 40 samples"));
+  CHECK(contains(small.gain, "5.50 times fewer steps, for 1.82 times the samples"));  // 11 / 2, 2 / 1.1
+  const auto few = run.examine([](int64_t, auto& row) { row["gradient_noise"] = 1.0; }, 9);
+  CHECK(named(few, "batch").verdict == Verdict::unknown);
+}
+
 TEST_CASE("how a run ended") {
   MadeUpRun run;
   const auto end = [&](const std::string& log) {
@@ -176,7 +201,7 @@ TEST_CASE("doctor examines a run and the machine, as text and JSON") {
   CHECK_MESSAGE(text.code == 0, text.out);
   CHECK_MESSAGE(contains(text.out, "gradients"), text.out);
   const auto json = nlohmann::json::parse(test::run_meshgrad({"doctor", f.config.run.dir, "--json"}).out);
-  CHECK(json.at("checks").size() == 7);
+  CHECK(json.at("checks").size() == 8);  // its steps have several batches
   CHECK(json.at("checks")[0].at("verdict") == "good");
 
   const auto machine = nlohmann::json::parse(
@@ -208,6 +233,19 @@ TEST_CASE("an error that ends a run is in its log, where doctor finds it") {
   const std::string second = test::write_config(f.scratch.path, f.config);
   CHECK(test::run_meshgrad({"train", second}).code == 2);
   CHECK(!(fs::exists(log) && contains(test::read_text(log), "error: ")));
+}
+
+TEST_CASE("a command that fails before it has the folder says nothing in the log of the run there") {
+  test::FaultFixture f;
+  CHECK(test::run_meshgrad({"train", test::write_config(f.scratch.path, f.config)}).code == 0);
+  const fs::path log = fs::path(f.config.run.dir) / "log.txt";
+  const std::string before = test::read_text(log);
+  REQUIRE(before != "");
+  f.config.data.path = (f.scratch.path / "gone.mgd").string();
+  const std::string file = test::write_config(f.scratch.path, f.config);
+  CHECK(test::run_meshgrad({"train", file, "--resume"}).code != 0);
+  CHECK(test::read_text(log) == before);
+  CHECK(test::run_meshgrad({"doctor", f.config.run.dir}).code == 0);
 }
 
 }  // namespace

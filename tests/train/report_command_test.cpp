@@ -55,6 +55,17 @@ TEST_CASE("a report has the metrics, errors and pictures of its runs") {
   CHECK(run["training"]["step"] == nlohmann::json({1, 2, 3, 4, 5, 6}));
   CHECK(run["training"]["loss"].size() == 6);
   CHECK(run["validation"]["step"] == nlohmann::json({3, 6}));
+  const nlohmann::json& memory = run["memory"];
+  REQUIRE(memory["step"].size() >= 1);
+  int64_t peak = 0;
+  for (const auto& [tag, bytes] : memory.items())
+    if (tag != "step") peak += bytes.back().get<int64_t>();
+  std::map<std::string, double> last;  // of the epochs
+  for (const auto& row : read_metrics(fs::path(first) / "metrics.jsonl"))
+    if (row.contains("epoch")) last = row;
+  CHECK(static_cast<double>(peak) == last.at("memory_peak_bytes"));
+  CHECK(memory.contains("optimizer"));
+  CHECK(data["tags"][0] == "parameters");
   CHECK(run["evaluation"]["split"] == "valid");
   CHECK(run["evaluation"]["fields"].size() >= 1);
   CHECK(run["evaluation"]["rollouts"].size() >= 1);

@@ -121,12 +121,12 @@ inline std::string lasting_metrics(const std::filesystem::path& run) {
   std::istringstream lines(read_text(run / "metrics.jsonl"));
   std::string result;
   for (std::string line; std::getline(lines, line);) {
-    auto row = nlohmann::ordered_json::parse(line);
-    for (const char* key :
-         {"steps_per_second", "data_wait_seconds", "memory_allocated_bytes", "memory_peak_bytes",
-          "memory_reserved_bytes", "memory_headroom_bytes", "memory_waste"})
-      row.erase(key);
-    result += row.dump() + "\n";
+    const auto row = nlohmann::ordered_json::parse(line);
+    nlohmann::ordered_json kept;
+    for (const auto& [key, value] : row.items())
+      if (key != "steps_per_second" && key != "data_wait_seconds" && !key.starts_with("memory_"))
+        kept[key] = value;
+    result += kept.dump() + "\n";
   }
   return result;
 }

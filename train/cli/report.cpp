@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/memory/tag.h>
 #include <meshgrad/engine/runtime.h>
 #include <meshgrad/train/cli/command.h>
 #include <meshgrad/train/cli/errors_text.h>
@@ -16,6 +17,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -70,6 +72,23 @@ Json columns(const std::vector<std::map<std::string, double>>& rows, const std::
   return json;
 }
 
+/// Bytes of each tag at the peak of each epoch, under the tag's name.
+Json memory_by_tag(const std::vector<std::map<std::string, double>>& rows) {
+  std::vector<std::string> keys;
+  std::map<std::string, std::string> tags;
+  for (int i = 0; i < kTagCount; ++i) {
+    const std::string tag(name_of(static_cast<Tag>(i)));
+    const std::string key = fmt::format("memory_peak_{}_bytes", tag);
+    if (!std::ranges::any_of(rows, [&](const auto& row) { return row.contains(key); })) continue;
+    keys.push_back(key);
+    tags[key] = tag;
+  }
+  const Json found = columns(rows, "memory_headroom_bytes", keys);
+  Json json{{"step", keys.empty() ? Json::array() : found["step"]}};
+  for (const std::string& key : keys) json[tags[key]] = found[key];
+  return json;
+}
+
 /// What the files of a run directory say.
 Json describe_run(const fs::path& run) {
   if (!fs::exists(run / "metrics.jsonl")) {
@@ -82,6 +101,7 @@ Json describe_run(const fs::path& run) {
       columns(rows, "loss",
               {"loss", "learning_rate", "gradient_norm", "steps_per_second", "data_wait_seconds",
                "memory_allocated_bytes", "memory_reserved_bytes", "memory_peak_bytes"});
+  json["memory"] = memory_by_tag(rows);
   json["validation"] = columns(rows, "valid_loss", {"valid_loss"});
   json["config"] = fs::exists(run / "config.resolved.toml") ? text_of(run / "config.resolved.toml") : "";
   json["environment"] = nullptr;
@@ -132,7 +152,8 @@ void add_predictions(Json& json, const ReportCommand& command, const std::string
 }
 
 int run(const ReportCommand& command, const GlobalOptions& globals) {
-  Json page{{"version", MESHGRAD_VERSION}, {"runs", Json::array()}};
+  Json page{{"version", MESHGRAD_VERSION}, {"tags", Json::array()}, {"runs", Json::array()}};
+  for (int tag = 0; tag < kTagCount; ++tag) page["tags"].push_back(name_of(static_cast<Tag>(tag)));
   for (const std::string& run : command.runs) {
     Json json = describe_run(run);
     json["evaluation"] = nullptr;

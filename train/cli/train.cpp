@@ -24,6 +24,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <utility>
 
 namespace meshgrad::cli {
 namespace {
@@ -127,10 +128,10 @@ void draw_losses(const std::filesystem::path& run) {
   }
   const ChartSeries series[] = {train, valid};
   if (damaged > 0) print_note("metrics.jsonl: not in loss.svg: " + counted(damaged, "damaged line"));
-  write_line_chart(run / "loss.svg", series, {"Loss", "step", "mean squared normalised error"});
+  write_line_chart(run / "loss.svg", series, {"Loss", "step", "loss of the normalised target"});
 }
 
-/// Messages go to stderr and to log.txt in the run's folder; neither can end the run.
+/// Messages go to stderr and, once the run's folder is locked, to log.txt in it; neither can end the run.
 class Notes {
  public:
   Notes(const std::string& dir, bool quiet, Progress& progress)
@@ -147,21 +148,33 @@ class Notes {
     print_note(text);
   }
 
+  /// From here on the folder is this run's: what was said before follows too.
+  void open() {
+    open_ = true;
+    if (!early_.empty()) log(std::exchange(early_, {}));
+  }
+
  private:
   void log(const std::string& line) {
+    if (!open_) {
+      early_ += line;
+      return;
+    }
     try {
       std::error_code none;
       const std::uintmax_t bytes = std::filesystem::file_size(path_, none);
       if (!file_) file_.emplace(path_, none ? 0 : bytes);
       file_->append(std::as_bytes(std::span(line)));
     } catch (const Error&) {
-      // Before the folder exists, or on a full disk: stderr has the line.
+      // On a full disk: stderr has the line.
     }
   }
 
   bool quiet_;
   Progress& progress_;
   std::filesystem::path path_;
+  bool open_ = false;
+  std::string early_;
   std::optional<AppendFile> file_;
 };
 
@@ -246,6 +259,7 @@ int run_rank(const TrainCommand& command, const GlobalOptions& globals, const Co
   options.checkpoint = command.checkpoint;
   options.ranks = &ranks;
   options.observer.message = [&](const std::string& text) { notes(text); };
+  options.observer.opened = [&] { notes.open(); };
   const auto stop_at = stop_time(
       config, ranks.first() ? options.observer.message : [](const std::string&) {});
   options.observer.stop = [stop_at] {

@@ -73,8 +73,9 @@ class OnlineTrainer {
   void restart_trajectory();
 
   struct Trained {
-    int64_t steps = 0;   ///< taken by this call
-    double loss = 0;     ///< of the last step: mean squared error of normalised targets
+    int64_t steps = 0;  ///< taken by this call
+    double loss =
+        0;  ///< of the last step, of normalised targets: the mean squared error, or what [loss] says
     double seconds = 0;  ///< that the call took
   };
   /// Takes up to `steps` steps; fewer where the next one, as long as the longest so far, would not end within
@@ -82,7 +83,8 @@ class OnlineTrainer {
   /// fewest. Throws DataError when the loss is not finite.
   Trained train(int64_t steps, double seconds = std::numeric_limits<double>::infinity());
 
-  /// Mean squared error of normalised targets over the held-out samples, of all ranks; NaN without any.
+  /// The loss (its mean squared error, or what [loss] says) over the held-out samples of all ranks; NaN
+  /// without any.
   double held_out_loss();
 
   int64_t steps() const;    ///< taken so far

@@ -101,19 +101,26 @@ std::optional<DiskSpeed> measure_disk(const std::filesystem::path& folder) {
   const std::vector<char> part(kPart, 'm');
   std::vector<char> back(kPart);
   const auto all_parts = [&](auto&& transfer) {
-    for (size_t at = 0; at < kBytes; at += kPart)
-      if (transfer(static_cast<off_t>(at)) != static_cast<ssize_t>(kPart)) return false;
+    for (size_t at = 0; at < kBytes;) {
+      const ssize_t moved = transfer(static_cast<off_t>(at), std::min(kPart, kBytes - at));
+      if (moved == 0) errno = EIO;  // a full disk moves less first, and says why at the next call
+      if (moved <= 0) return false;
+      at += static_cast<size_t>(moved);
+    }
     return true;
   };
   DiskSpeed speed;
   auto begin = std::chrono::steady_clock::now();
-  bool done = all_parts([&](off_t at) { return pwrite(file, part.data(), kPart, at); }) && fsync(file) == 0;
+  bool done = all_parts([&](off_t at, size_t bytes) { return pwrite(file, part.data(), bytes, at); }) &&
+              fsync(file) == 0;
   speed.write = static_cast<double>(kBytes) / seconds_since(begin);
   posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);  // else it is read from memory
   begin = std::chrono::steady_clock::now();
-  done = done && all_parts([&](off_t at) { return pread(file, back.data(), kPart, at); });
+  done = done && all_parts([&](off_t at, size_t bytes) { return pread(file, back.data(), bytes, at); });
   speed.read = static_cast<double>(kBytes) / seconds_since(begin);
+  const int why = errno;
   close(file);
+  errno = why;
   return done ? std::optional(speed) : std::nullopt;
 }
 

@@ -2,6 +2,7 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/regular_file.h>
 #include <meshgrad/train/config/config.h>
+#include <meshgrad/train/config/text.h>
 #include <meshgrad/train/io/folder_lock.h>
 #include <meshgrad/train/io/metrics_log.h>
 #include <meshgrad/train/report/health.h>
@@ -171,6 +172,15 @@ HealthCheck check_memory(const RunFacts& run) {
   return check;
 }
 
+/// Whether a check knows fewer figures than it needs, which it then says.
+bool too_few(HealthCheck& check, const Series& series, size_t needed, std::string_view noun = "line") {
+  const auto known = static_cast<int64_t>(series.value.size());
+  if (series.value.size() >= needed) return false;
+  check.verdict = Verdict::unknown;
+  check.found = fmt::format("{} {} too few to tell", counted(known, noun), known == 1 ? "is" : "are");
+  return true;
+}
+
 HealthCheck check_loss(const RunFacts& run) {
   HealthCheck check{.name = "loss"};
   const Series loss = run.series("loss");
@@ -181,11 +191,7 @@ HealthCheck check_loss(const RunFacts& run) {
     check.remedy = "lower optimizer.lr, set train.clip_norm, and run meshgrad check CONFIG on the data";
     return check;
   }
-  if (loss.value.size() < 4) {
-    check.verdict = Verdict::unknown;
-    check.found = fmt::format("{} lines are too few to tell", loss.value.size());
-    return check;
-  }
+  if (too_few(check, loss, 4)) return check;
   // The first ten epochs, or all that there is.
   size_t end = loss.value.size();
   for (const Row& row : run.rows) {
@@ -216,9 +222,7 @@ HealthCheck check_loss(const RunFacts& run) {
 HealthCheck check_validation(const RunFacts& run) {
   HealthCheck check{.name = "validation"};
   const Series valid = run.series("valid_loss");
-  if (valid.value.size() < 2) {
-    check.verdict = Verdict::unknown;
-    check.found = fmt::format("{} validations are too few to tell", valid.value.size());
+  if (too_few(check, valid, 2, "validation")) {
     if (run.config.train.validate_every == 0) check.remedy = "set train.validate_every";
     return check;
   }
@@ -244,11 +248,7 @@ HealthCheck check_validation(const RunFacts& run) {
 HealthCheck check_gradients(const RunFacts& run) {
   HealthCheck check{.name = "gradients"};
   const Series norms = run.series("gradient_norm");
-  if (norms.value.size() < 4) {
-    check.verdict = Verdict::unknown;
-    check.found = fmt::format("{} lines are too few to tell", norms.value.size());
-    return check;
-  }
+  if (too_few(check, norms, 4)) return check;
   const Series skips = run.series("skipped_steps");
   const double skipped = skips.empty() ? 0.0 : skips.value.back();
   const double most = *std::ranges::max_element(norms.value), middle = median(norms.value);
@@ -268,15 +268,43 @@ HealthCheck check_gradients(const RunFacts& run) {
   return check;
 }
 
+/// A step of B samples at a noise scale of N makes 1 / (1 + N / B) of the progress of the best step, and the
+/// run needs 1 + B / N times the fewest samples. Source: McCandlish et al. (2018), section 2.3.
+HealthCheck check_batch(const RunFacts& run) {
+  HealthCheck check{.name = "batch"};
+  const Series scales = run.series("gradient_noise_scale", "gradient_noise");
+  if (too_few(check, scales, 10)) return check;
+  const TrainConfig& train = run.config.train;
+  const auto samples = static_cast<double>(train.batch * train.accumulate);
+  const double scale = std::max(1.0, scales.value.back());
+  check.found = fmt::format("{:.0f} samples a step; gradient noise scale {:.3g} samples", samples, scale);
+  const auto fewest = [&](double batch) { return 1.0 + batch / scale; };
+  const auto steps = [&](double batch) { return 1.0 + scale / batch; };
+  if (samples > 2.0 * scale) {
+    const double less = std::max(1.0, std::round(scale));
+    check.verdict = Verdict::note;
+    check.remedy = fmt::format(
+        "average fewer samples: train.accumulate lower, or train.batch, down to {:.0f} samples a step", less);
+    check.gain = fmt::format("the same loss after {:.2f} times fewer samples, in {:.2f} times as many steps",
+                             fewest(samples) / fewest(less), steps(less) / steps(samples));
+  } else if (samples < scale / 4.0) {
+    const double more = std::round(scale);
+    check.verdict = Verdict::note;
+    check.remedy = fmt::format(
+        "where the device has room or there are more ranks, raise train.batch towards {:.0f} samples a step, "
+        "and optimizer.lr with it",
+        more);
+    check.gain = fmt::format("{:.2f} times fewer steps, for {:.2f} times the samples",
+                             steps(samples) / steps(more), fewest(more) / fewest(samples));
+  }
+  return check;
+}
+
 HealthCheck check_speed(const RunFacts& run) {
   HealthCheck check{.name = "speed"};
   const Series speed = run.series("steps_per_second");
   const Series wait = run.series("data_wait_seconds");
-  if (speed.value.size() < 3) {
-    check.verdict = Verdict::unknown;
-    check.found = fmt::format("{} lines are too few to tell", speed.value.size());
-    return check;
-  }
+  if (too_few(check, speed, 3)) return check;
   const size_t third = speed.value.size() / 3;
   const double all = median(speed.value);
   const double late = median(speed.part(speed.value.size() - third, speed.value.size()).value);
@@ -314,11 +342,7 @@ HealthCheck check_once(const RunFacts& run) {
     return check;
   }
   const Series speed = run.series("steps_per_second");
-  if (speed.value.size() < 4) {
-    check.verdict = Verdict::unknown;
-    check.found = "too few lines to tell";
-    return check;
-  }
+  if (too_few(check, speed, 4)) return check;
   const double first = speed.value.front();
   const double then = median(speed.part(1, speed.value.size()).value);
   check.found = fmt::format("{:.3g} steps a second in the first line, {:.3g} after it", first, then);
@@ -329,13 +353,15 @@ HealthCheck check_once(const RunFacts& run) {
 
 std::vector<HealthCheck> examine_run(const std::filesystem::path& run) {
   const RunFacts facts = facts_of(run);
-  return {check_end(facts, folder_is_locked(run)),
-          check_memory(facts),
-          check_loss(facts),
-          check_validation(facts),
-          check_gradients(facts),
-          check_speed(facts),
-          check_once(facts)};
+  std::vector<HealthCheck> checks{check_end(facts, folder_is_locked(run)),
+                                  check_memory(facts),
+                                  check_loss(facts),
+                                  check_validation(facts),
+                                  check_gradients(facts),
+                                  check_speed(facts),
+                                  check_once(facts)};
+  if (!facts.series("gradient_noise").empty()) checks.push_back(check_batch(facts));
+  return checks;
 }
 
 }  // namespace meshgrad

@@ -87,6 +87,7 @@ std::map<std::string, std::string> metadata_of(const Config& config, const Datas
       {"last_valid_loss", exact(s.last_valid_loss)},
       {"best_valid_loss", exact(s.best_valid_loss)}};
   if (s.validation_due) metadata["validation_due"] = "1";
+  if (s.first_square) metadata["first_square"] = exact(*s.first_square);
   if (config.train.validate_rollouts > 0) {
     metadata["last_valid_rollout"] = exact(s.last_valid_rollout);
     metadata["best_valid_rollout"] = exact(s.best_valid_rollout);

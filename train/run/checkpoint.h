@@ -32,7 +32,8 @@ struct RunState {
   double last_valid_rollout = std::numeric_limits<double>::quiet_NaN();  ///< with train.validate_rollouts
   double best_valid_rollout = std::numeric_limits<double>::infinity();   ///< with train.best = "rollout"
   int64_t best_step = -1;
-  bool validation_due = false;  ///< the run was stopped within the validation after `step`
+  std::optional<double> first_square;  ///< of the window's first batch, for the gradient noise scale
+  bool validation_due = false;         ///< the run was stopped within the validation after `step`
 };
 
 /// Writes through a temporary file, fsync and rename: a killed process or a full disk leaves the old file as

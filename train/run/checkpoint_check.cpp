@@ -131,6 +131,7 @@ RunState read_run_state(const SafetensorsView& view, const Config& config) {
   s.learned = counters.whole("learned", 0, (s.step + 1) * window);
   s.best_step = counters.whole("best_step", -1, s.step);
   s.validation_due = counters.contains("validation_due");
+  if (counters.contains("first_square")) s.first_square = counters.real("first_square");
   StepState& o = s.optimizer;
   o.steps = counters.whole("optimizer_steps", 0, s.step);
   o.skipped = counters.whole("skipped", 0, s.step - o.steps);

@@ -23,6 +23,17 @@ MemoryWatch::Epoch MemoryWatch::end_epoch(int64_t number, const MemoryStats& sta
               .headroom = stats.capacity - stats.reserved.peak};
   if (stats.reserved.peak > 0)
     epoch.waste = 1.0 - static_cast<double>(stats.allocated.peak) / static_cast<double>(stats.reserved.peak);
+  epoch.row = {{"epoch", epoch.number},
+               {"memory_allocated_bytes", epoch.allocated},
+               {"memory_reserved_bytes", epoch.reserved},
+               {"memory_peak_bytes", epoch.peak},
+               {"memory_headroom_bytes", epoch.headroom},
+               {"memory_waste", epoch.waste}};
+  for (int tag = 0; tag < kTagCount; ++tag) {
+    const int64_t bytes = stats.tags_at_peak[static_cast<size_t>(tag)];
+    if (bytes > 0)
+      epoch.row.emplace_back(fmt::format("memory_peak_{}_bytes", name_of(static_cast<Tag>(tag))), bytes);
+  }
   const std::string figures =
       fmt::format("memory {} allocated, {} reserved, peak {}, headroom {}", gib(epoch.allocated),
                   gib(epoch.reserved), gib(epoch.peak), gib(epoch.headroom));

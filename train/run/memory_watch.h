@@ -2,6 +2,7 @@
 // The memory line of each epoch, and the alarm when fragmentation grows.
 #pragma once
 #include <meshgrad/engine/memory/stats.h>
+#include <meshgrad/train/io/metrics_log.h>
 
 #include <string>
 #include <vector>
@@ -13,7 +14,9 @@ class MemoryWatch {
   struct Epoch {
     int64_t number = 0;                                           ///< from 1
     int64_t allocated = 0, reserved = 0, peak = 0, headroom = 0;  ///< bytes; peaks are of this epoch
-    double waste = 0.0;   ///< 1 - peak allocated / peak reserved: lost to fragmentation
+    double waste = 0.0;  ///< 1 - peak allocated / peak reserved: lost to fragmentation
+    /// The figures above for metrics.jsonl, and "memory_peak_TAG_bytes": what the peak consisted of.
+    MetricsRow row;
     std::string line;     ///< "epoch 3: memory 1.20 GiB allocated, 1.25 GiB reserved, ..."
     bool changed = true;  ///< the figures of `line` are others than those of the epoch before
     std::string alarm;    ///< a line when waste has grown, otherwise empty

@@ -189,7 +189,7 @@ Tensor Optimizer::note(Runtime& runtime, const Tensor& sum, const Tensor& penalt
 
 void Optimizer::step(Runtime& runtime) const {
   const Stream& stream = runtime.stream();
-  for (const ArenaRange& range : frozen_) fill_zero(part(gradients_, range), stream);
+  clear_frozen_gradients();
   kernels::sum_of_squares({.x = gradients_, .sum = squared_norm_, .non_finite = non_finite_}, runtime,
                           stream);
   kernels::optimizer_decide(
@@ -206,6 +206,18 @@ void Optimizer::step(Runtime& runtime) const {
                                .average = part(average_, range)},
                               stream);
   }
+}
+
+void Optimizer::clear_frozen_gradients() const {
+  for (const ArenaRange& range : frozen_) fill_zero(part(gradients_, range), stream_);
+}
+
+double Optimizer::squared_gradient_norm(Runtime& runtime) const {
+  clear_frozen_gradients();
+  const Tensor sum = Tensor::zeros(runtime, {1}, DType::f64, Tag::workspace, "squared norm so far");
+  kernels::sum_of_squares({.x = gradients_, .sum = sum, .non_finite = {}}, runtime, runtime.stream());
+  const double scale = state().loss_scale;
+  return *to_host(sum, runtime.stream()).data<double>() / (scale * scale);
 }
 
 void Optimizer::freeze(std::vector<ArenaRange> ranges) {

@@ -51,6 +51,10 @@ class Optimizer {
   /// gradient or loss it only clears them, and counts the window as skipped.
   void step(Runtime& runtime) const;
 
+  /// The squared norm of the gradients accumulated so far, without the loss scale and frozen parameters; an
+  /// empty window's is 0. Waits for the device.
+  double squared_gradient_norm(Runtime& runtime) const;
+
   /// Leaves these parameters as they are: no update, no weight decay, no share of the gradient norm.
   void freeze(std::vector<ArenaRange> ranges);
   /// Starts an exponential moving average of the weights from their present values: after each update
@@ -74,6 +78,7 @@ class Optimizer {
 
  private:
   Tensor note(Runtime& runtime, const Tensor& sum, const Tensor& penalty, const Tensor& window_weight) const;
+  void clear_frozen_gradients() const;
 
   Stream stream_;
   OptimizerSettings settings_;

@@ -11,6 +11,9 @@
 namespace meshgrad {
 namespace {
 
+constexpr const char* kNoise = "gradient_noise";
+constexpr const char* kSignal = "gradient_signal";
+
 Tensor late_memory(const Runtime& runtime) {
   if (!runtime.stream().on_gpu()) return host_tensor(Shape{kStepStateBytes}, DType::u8);
   void* memory = gpu::allocate_pinned(runtime.device().index, kStepStateBytes);
@@ -50,9 +53,14 @@ RunLog::RunLog(Runtime& runtime, const std::filesystem::path& dir, std::optional
                           : MetricsLog::create(dir / "metrics.jsonl")),
       tensorboard_(dir / "tb"),
       late_(runtime),
-      step_(resumed_at.value_or(0)) {}
+      step_(resumed_at.value_or(0)) {
+  if (!resumed_at) return;
+  for (const auto& row : read_metrics(dir / "metrics.jsonl"))
+    if (row.contains(kNoise) && row.contains(kSignal)) noise_.add({row.at(kNoise), row.at(kSignal)});
+}
 
-void RunLog::step(const Optimizer& optimizer, int64_t step, int64_t samples, double data_seconds) {
+void RunLog::step(const Optimizer& optimizer, int64_t step, int64_t samples, double data_seconds,
+                  const std::optional<GradientSquare>& small, int64_t window_samples) {
   const auto now = std::chrono::steady_clock::now();
   const double seconds = std::chrono::duration<double>(now - time_).count();
   const MemoryStats memory = runtime_.allocator().stats();
@@ -64,7 +72,9 @@ void RunLog::step(const Optimizer& optimizer, int64_t step, int64_t samples, dou
                   step > step_ ? (data_seconds - data_seconds_) / static_cast<double>(step - step_) : 0.0,
               .allocated = memory.allocated.current,
               .peak = memory.allocated.peak,
-              .reserved = memory.reserved.current};
+              .reserved = memory.reserved.current,
+              .small = small,
+              .window_samples = window_samples};
   time_ = now;
   step_ = step;
   data_seconds_ = data_seconds;
@@ -80,7 +90,6 @@ std::optional<StepState> RunLog::flush() { return pending_ ? finish() : std::nul
 std::optional<StepState> RunLog::finish() {
   const StepState s = late_.take();
   const Pending line = *pending_;
-  pending_.reset();
   const double loss = s.loss_count > 0 ? s.loss_sum / static_cast<double>(s.loss_count) : std::nan("");
   MetricsRow row{{"step", line.step},
                  {"loss", loss},
@@ -99,6 +108,8 @@ std::optional<StepState> RunLog::finish() {
     scalars.insert(scalars.end(),
                    {{"train/loss_error", loss - penalty}, {"train/loss_change_penalty", penalty}});
   }
+  add_noise(s, row, scalars);
+  pending_.reset();
   if (s.loss_scale != 1.0) row.emplace_back("loss_scale", s.loss_scale);
   row.insert(row.end(), {{"memory_allocated_bytes", line.allocated},
                          {"memory_peak_bytes", line.peak},
@@ -106,6 +117,20 @@ std::optional<StepState> RunLog::finish() {
   metrics_.write(row);
   tensorboard_.scalars(line.step, scalars);
   return s;
+}
+
+/// Not of a skipped step.
+void RunLog::add_noise(const StepState& state, MetricsRow& row,
+                       std::vector<std::pair<std::string, double>>& scalars) {
+  const std::optional<GradientSquare>& small = pending_->small;
+  const auto samples = static_cast<double>(pending_->window_samples);
+  if (!small || small->samples >= samples || state.skip != 0) return;
+  const GradientNoise now = gradient_noise(*small, {state.gradient_norm * state.gradient_norm, samples});
+  noise_.add(now);
+  row.insert(row.end(), {{kNoise, now.noise}, {kSignal, now.signal}});
+  if (!noise_.scale()) return;
+  row.emplace_back("gradient_noise_scale", *noise_.scale());
+  scalars.emplace_back("train/gradient_noise_scale", *noise_.scale());
 }
 
 void RunLog::write(const MetricsRow& row, const std::vector<std::pair<std::string, double>>& scalars) {

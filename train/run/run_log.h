@@ -4,6 +4,7 @@
 #pragma once
 #include <meshgrad/train/io/metrics_log.h>
 #include <meshgrad/train/io/tensorboard.h>
+#include <meshgrad/train/run/gradient_noise.h>
 #include <meshgrad/train/run/optimizer.h>
 
 #include <chrono>
@@ -39,12 +40,16 @@ class RunLog {
 
   /// A line for a step that is queued: requests its numbers from the device and resets the sums there.
   /// `data_seconds` were waited for data so far (BatchLoader::data_seconds).
-  void step(const Optimizer& optimizer, int64_t step, int64_t samples, double data_seconds);
+  /// With `small`, a small batch of a window of `window_samples`, the line has the gradient noise scale.
+  void step(const Optimizer& optimizer, int64_t step, int64_t samples, double data_seconds,
+            const std::optional<GradientSquare>& small, int64_t window_samples);
   /// Writes the pending line if its numbers have arrived, and returns them.
   std::optional<StepState> poll();
   /// The same, waiting for them.
   std::optional<StepState> flush();
 
+  /// In samples, of the lines so far.
+  std::optional<double> noise_scale() const { return noise_.scale(); }
   /// Lines of the resumed file that were not rows and are left out.
   int64_t damaged_lines() const { return metrics_.damaged_lines(); }
 
@@ -56,7 +61,11 @@ class RunLog {
     int64_t step, samples;
     double steps_per_second, data_wait_seconds;
     int64_t allocated, peak, reserved;
+    std::optional<GradientSquare> small;
+    int64_t window_samples;
   };
+  void add_noise(const StepState& state, MetricsRow& row,
+                 std::vector<std::pair<std::string, double>>& scalars);
   std::optional<StepState> finish();
 
   Runtime& runtime_;
@@ -64,6 +73,7 @@ class RunLog {
   TensorboardWriter tensorboard_;
   LateState late_;
   std::optional<Pending> pending_;
+  GradientNoiseMean noise_;
   std::chrono::steady_clock::time_point time_ = std::chrono::steady_clock::now();
   int64_t step_;
   double data_seconds_ = 0.0;

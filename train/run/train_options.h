@@ -19,6 +19,7 @@ struct TrainObserver {
   };
   std::function<void(const Progress&)> progress;    ///< after every step
   std::function<void(const std::string&)> message;  ///< a line for the user
+  std::function<void()> opened;  ///< the run directory is this run's from here on: it is locked
   /// Asked after every batch, and before every sample of a validation: true ends the run with a checkpoint.
   std::function<bool()> stop;
   std::function<void()> pause;  ///< validation or a checkpoint starts: the time is not a training step's

@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 namespace meshgrad {
 
@@ -120,6 +121,7 @@ TrainResult Trainer::stopped() {
 void Trainer::start() {
   if (ranks_.first()) {
     folder_.create(config_);
+    opened();
     for (const std::string& warning : data_warnings(task_.dataset(), config_)) message("warning: " + warning);
   }
   allocate();
@@ -145,7 +147,10 @@ void Trainer::allocate() {
 void Trainer::resume() {
   const std::filesystem::path checkpoint =
       checkpoint_to_resume(folder_.path(), options_.checkpoint, options_.command);
-  if (ranks_.first()) folder_.reopen();
+  if (ranks_.first()) {
+    folder_.reopen();
+    opened();
+  }
   check_same_run(checkpoint, config_);
   allocate();
   state_ = load_checkpoint(checkpoint, runtime_.stream(), model_.parameters, &*optimizer_, normalizers_);
@@ -161,6 +166,7 @@ void Trainer::resume() {
     if (!parts_) state_.micro = 0;
     state_.optimizer.window_loss = 0.0;
     state_.optimizer.window_penalty = 0.0;
+    state_.first_square.reset();
     fill_zero(model_.parameters.gradients(), runtime_.stream());
   }
   optimizer_->set_state(state_.optimizer);
@@ -201,9 +207,32 @@ bool Trainer::train_window() {
     ++state_.micro;
     if (ranks_.single() && !split && state_.micro < batches && stop_wanted()) return false;
   }
+  small_batch_ = small_batch();
   sum_.finish(model_.parameters.gradients(), loader_.window_weight(state_.step), *optimizer_);
   if (!ranks_.single()) check_state();
   return true;
+}
+
+/// Whether the window's first batches (one of each rank) are held against the whole of it: where its line is
+/// logged and it has more than one. A part of a mesh has no gradient of its own.
+bool Trainer::measures_noise() {
+  if (!logs_step(state_.step + 1) || (parts_ && !ranks_.single())) return false;
+  return loader_.window_samples(state_.step) > (ranks_.single() ? config_.train.batch : 1);
+}
+
+/// What measures_noise() measured, of the mean gradient. Collective.
+std::optional<GradientSquare> Trainer::small_batch() {
+  if (!measures_noise()) return std::nullopt;
+  GradientSquare mine;
+  if (const std::optional<double> square = std::exchange(state_.first_square, std::nullopt)) {
+    std::vector<Sample> samples;
+    loader_.list_samples({state_.step, 0}, samples);
+    // Gradients are sums, divided by the weight of the whole window.
+    const double part = task_.loss_weight(config_.data.train_split, samples);
+    const double ratio = loader_.window_weight(state_.step) / part;
+    if (part > 0.0) mine = {*square * ratio * ratio, static_cast<double>(samples.size())};
+  }
+  return mean_square(ranks_, mine);
 }
 
 void Trainer::allocate_gradients() {
@@ -219,16 +248,19 @@ void Trainer::train_batch(Normalizing normalizing) {
       loader_.load({state_.step, state_.micro}, normalizing, normalizers_, *steps_);
   if (loaded.samples == 0) return;
   check_data();
+  const bool first = state_.micro == 0;
   if (parts_ && parts_->in_turn()) {
     run_in_turn(runtime_, task_, model_, *optimizer_, loaded.layout.batch(loaded.memory), loaded.meshes,
                 *parts_);
   } else {
-    const bool last = state_.micro + 1 == loader_.batches(state_.step);
+    // A sum that begins during backward would leave no gradient of this rank alone.
+    const bool last = state_.micro + 1 == loader_.batches(state_.step) && !(first && measures_noise());
     steps_->run(
         loaded.layout, [&](const StoragePtr& to) { return loader_.upload(loaded, to); },
         last ? sum_.while_backward(model_.parameters.gradients()) : GradientsReady());
   }
   if (ranks_.single()) check_state();
+  if (first && measures_noise()) state_.first_square = optimizer_->squared_gradient_norm(runtime_);
   sum_.add_batch(model_.parameters.gradients(), *optimizer_);
 }
 
@@ -240,11 +272,11 @@ void Trainer::finish_step() {
   state_.micro = 0;
   ++state_.step;
   check_state();
-  if (state_.step % config_.train.log_every == 0 || state_.step == loader_.total_steps() ||
-      state_.step == 1) {
+  if (logs_step(state_.step)) {
     flush_log();
     if (log_)
-      log_->step(*optimizer_, state_.step, loader_.samples_until(state_.step), loader_.data_seconds());
+      log_->step(*optimizer_, state_.step, loader_.samples_until(state_.step), loader_.data_seconds(),
+                 small_batch_, loader_.window_samples(state_.step - 1));
   }
   if (log_) check_state(log_->poll());
   if (ranks_.first() && options_.observer.progress) {
@@ -253,6 +285,10 @@ void Trainer::finish_step() {
                                 state_.optimizer.learning_rate, memory.allocated.current,
                                 memory.allocated.peak});
   }
+}
+
+bool Trainer::logs_step(int64_t step) const {
+  return step % config_.train.log_every == 0 || step == loader_.total_steps() || step == 1;
 }
 
 void Trainer::flush_log() {
@@ -332,13 +368,10 @@ void Trainer::check_memory() {
   if (!memory.alarm.empty()) message(memory.alarm);
   flush_log();
   if (!log_) return;
-  log_->write({{"step", state_.step},
-               {"epoch", memory.number},
-               {"memory_allocated_bytes", memory.allocated},
-               {"memory_reserved_bytes", memory.reserved},
-               {"memory_peak_bytes", memory.peak},
-               {"memory_headroom_bytes", memory.headroom},
-               {"memory_waste", memory.waste}});
+  MetricsRow row = memory.row;
+  row.insert(row.begin(), {"step", state_.step});
+  if (const auto scale = log_->noise_scale()) row.emplace_back("gradient_noise_scale", *scale);
+  log_->write(row);
 }
 
 /// False when the observer stopped it.
@@ -405,6 +438,10 @@ void Trainer::save_numbered() {
 
 void Trainer::message(const std::string& text) const {
   if (ranks_.first() && options_.observer.message) options_.observer.message(text);
+}
+
+void Trainer::opened() const {
+  if (options_.observer.opened) options_.observer.opened();
 }
 
 void Trainer::pause() const {

@@ -4,6 +4,7 @@
 #pragma once
 #include <meshgrad/engine/ranks/ranks.h>
 #include <meshgrad/train/run/batch_loader.h>
+#include <meshgrad/train/run/gradient_noise.h>
 #include <meshgrad/train/run/memory_watch.h>
 #include <meshgrad/train/run/part_step.h>
 #include <meshgrad/train/run/run_folder.h>
@@ -39,6 +40,9 @@ class Trainer {
   bool warming_up() const;
   bool learning() const;
   void allocate_gradients();
+  bool logs_step(int64_t step) const;
+  bool measures_noise();
+  std::optional<GradientSquare> small_batch();
   bool train_window();
   void train_batch(Normalizing normalizing);
   void finish_step();
@@ -55,6 +59,7 @@ class Trainer {
   void save(bool best);
   void save_numbered();
   void message(const std::string& text) const;
+  void opened() const;
   void pause() const;
   bool stop_wanted();
   TrainResult stopped();
@@ -73,6 +78,7 @@ class Trainer {
   BatchLoader loader_;
   RunFolder folder_;
   RunState state_;
+  std::optional<GradientSquare> small_batch_;  // of the last window, where its noise is measured
   std::optional<Optimizer> optimizer_;
   std::optional<StepCache> steps_;
   WindowSum sum_;

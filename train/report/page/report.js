@@ -97,6 +97,54 @@ function draw_charts() {
   chart('memory', [...curves_of('memory_reserved_bytes', 'reserved'), ...peaks], {text: size, base: 1024});
 }
 
+const tag_colour = tag => `var(--tag-${data.tags.indexOf(tag)})`;
+
+/// Of each run a bar for each epoch: the bytes of every tag at the epoch's peak, one on the other.
+function draw_tags() {
+  const shown = runs.filter(run => run.memory.step.length > 0);
+  const tags = [...new Set(shown.flatMap(run => Object.keys(run.memory).filter(key => key !== 'step')))];
+  document.getElementById('tags_section').hidden = tags.length === 0;
+  fill_in('tag_names', ...tags.map(tag => element('li', {}, chip(tag_colour(tag)), tag)));
+  const total = (run, i) => tags.reduce((sum, tag) => sum + (run.memory[tag]?.[i] ?? 0), 0);
+  const most = Math.max(...shown.flatMap(run => run.memory.step.map((step, i) => total(run, i))));
+  fill_in('tags', ...shown.map(run => {
+    const host = element('div', {className: 'chart'});
+    const panel = element('div', {}, element('p', {}, ...name_cell(run)), host);
+    document.getElementById('tags').append(panel);
+    const width = Math.max(host.clientWidth, 320), height = 240, left = 74, right = width - 14, top = 12, bottom = height - 40;
+    const plot = svg('svg', {width, height, viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': 'memory by tag'}, host);
+    const y = bytes => bottom - (bottom - top) * bytes / most;
+    const unit = 1024 ** Math.floor(Math.log(most) / Math.log(1024));
+    const apart = unit * round_step(most / unit, 4);
+    for (let tick = 0; tick <= most * 1.0001; tick += apart) {
+      svg('line', {x1: left, x2: right, y1: y(tick), y2: y(tick), stroke: 'var(--line)'}, plot);
+      svg('text', {x: left - 8, y: y(tick) + 4, 'text-anchor': 'end'}, plot, size(tick));
+    }
+    const steps = run.memory.step, slot = (right - left) / steps.length;
+    const labelled = Math.ceil(steps.length / Math.max(1, Math.floor((right - left) / 90)));
+    steps.forEach((step, i) => {
+      let below = 0;
+      for (const tag of tags) {
+        const bytes = run.memory[tag]?.[i] ?? 0;
+        svg('rect', {x: left + i * slot, width: slot > 6 ? Math.min(slot - 2, 90) : slot, y: y(below + bytes),
+                     height: y(below) - y(below + bytes), fill: tag_colour(tag)}, plot);
+        below += bytes;
+      }
+      if (i % labelled === 0)
+        svg('text', {x: left + i * slot + Math.min(slot, 92) / 2, y: bottom + 18, 'text-anchor': 'middle'}, plot, String(step));
+    });
+    svg('text', {x: (left + right) / 2, y: height - 4, 'text-anchor': 'middle'}, plot, 'optimizer step at the end of the epoch');
+    plot.onmousemove = event => {
+      const at = Math.floor((event.clientX - plot.getBoundingClientRect().left - left) / slot);
+      const i = Math.max(0, Math.min(steps.length - 1, at));
+      show_tip(event, [[`epoch until step ${steps[i]}`], ['peak', size(total(run, i))],
+                       ...tags.filter(tag => run.memory[tag]?.[i]).map(tag => [tag, size(run.memory[tag][i]), tag_colour(tag)])]);
+    };
+    plot.onmouseleave = hide_tip;
+    return panel;
+  }));
+}
+
 function write_overview() {
   const head = ['run', 'steps', 'training loss', 'best validation', 'at step', 'steps/s', 'peak memory', 'folder'];
   fill_in('overview', table(['', 'number', 'number', 'number', 'number', 'number', 'number', 'name'], head, runs.map(run => {
@@ -202,5 +250,6 @@ write_pictures();
 write_configs();
 write_machines();
 draw_charts();
+draw_tags();
 let resized;
-addEventListener('resize', () => { clearTimeout(resized); resized = setTimeout(draw_charts, 120); });
+addEventListener('resize', () => { clearTimeout(resized); resized = setTimeout(() => { draw_charts(); draw_tags(); }, 120); });
