@@ -107,10 +107,10 @@ function draw_tags() {
   fill_in('tag_names', ...tags.map(tag => element('li', {}, chip(tag_colour(tag)), tag)));
   const total = (run, i) => tags.reduce((sum, tag) => sum + (run.memory[tag]?.[i] ?? 0), 0);
   const most = Math.max(...shown.flatMap(run => run.memory.step.map((step, i) => total(run, i))));
-  fill_in('tags', ...shown.map(run => {
-    const host = element('div', {className: 'chart'});
-    const panel = element('div', {}, element('p', {}, ...name_cell(run)), host);
-    document.getElementById('tags').append(panel);
+  const hosts = shown.map(() => element('div', {className: 'chart'}));
+  fill_in('tags', ...shown.map((run, i) => element('div', {}, element('p', {}, ...name_cell(run)), hosts[i])));
+  shown.forEach((run, place) => {
+    const host = hosts[place];
     const width = Math.max(host.clientWidth, 320), height = 240, left = 74, right = width - 14, top = 12, bottom = height - 40;
     const plot = svg('svg', {width, height, viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': 'memory by tag'}, host);
     const y = bytes => bottom - (bottom - top) * bytes / most;
@@ -141,8 +141,7 @@ function draw_tags() {
                        ...tags.filter(tag => run.memory[tag]?.[i]).map(tag => [tag, size(run.memory[tag][i]), tag_colour(tag)])]);
     };
     plot.onmouseleave = hide_tip;
-    return panel;
-  }));
+  });
 }
 
 function write_overview() {
