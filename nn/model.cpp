@@ -28,8 +28,11 @@ Values recompute_stages(const Model& model, Tape& tape, const GraphBatch& batch,
   return checkpoint(
       tape, name,
       [&model, &batch, segment](Tape& inner, Values inside) {
-        for (int64_t s = segment.begin; s < segment.end; ++s)
+        for (int64_t s = segment.begin; s < segment.end; ++s) {
+          // Their gradients are final with the segment's; a later pass must not tell it for them.
+          inner.begin_weights(model.stages[static_cast<size_t>(s)].first_weight);
           inside = run_stage(model, inner, batch, s, inside);
+        }
         return inside;
       },
       before, segment.keep);

@@ -292,6 +292,10 @@ TEST_CASE("backward tells when gradients are final: with segments, and when a mo
   CHECK(told(window, [&](Tape& tape) {
           return std::vector{run(tape, 0, {}), run(tape, 1, segments(4, 2))};
         }) == 6);
+  // The first pass is segments; the last of them has weights that the second pass begins, and ends after it.
+  CHECK(told(window, [&](Tape& tape) {
+          return std::vector{run(tape, 0, {{0, 3}, {3, 6}}), run(tape, 1, {})};
+        }) == 2);
   // The first pass is one segment, which ends last.
   CHECK(told(window, [&](Tape& tape) {
           tape.begin_weights(0);
