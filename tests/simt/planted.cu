@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/kernels/cuda/device.h>
+#include <meshgrad/kernels/cuda/fused/tile_receivers.h>
 
 #include "planted.h"
 
@@ -165,6 +165,17 @@ __global__ void histogram_kernel(Histogram args) {
   if (threadIdx.x % 32 == 0) args.even[i / 32] = even;
 }
 
+struct EdgeRanges {
+  EdgeList list;
+  int* ranges;
+};
+__global__ void edge_ranges_kernel(EdgeRanges args) {
+  const EdgeRange range = edge_range(args.list);
+  if (lane_index() != 0) return;
+  args.ranges[2 * edge_part()] = range.edge_begin;
+  args.ranges[2 * edge_part() + 1] = range.edge_end;
+}
+
 struct AddOne {
   const float* in;
   float* out;
@@ -206,6 +217,13 @@ void histogram(const Stream& stream, const int* values, int* counts, unsigned* l
                int count) {
   launch("histogram", histogram_kernel, {.blocks = blocks_for(count, 64), .threads = 64}, stream,
          Histogram{values, counts, lanes, even, count});
+}
+
+void edge_ranges(const Stream& stream, const int* receivers, const int* offsets, int edges, int nodes,
+                 int* ranges, int blocks) {
+  const EdgeList list{nullptr, receivers, offsets, nullptr, nullptr, edges, nodes, nullptr, nullptr};
+  launch("edge_ranges", edge_ranges_kernel, {.blocks = blocks, .threads = kFusedThreads}, stream,
+         EdgeRanges{list, ranges});
 }
 
 void add_one(const Stream& stream, const float* in, float* out, int count) {

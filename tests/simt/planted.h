@@ -43,6 +43,10 @@ void reverse_rows(const Stream& stream, const float* in, float* out, int rows);
 /// ones.
 void histogram(const Stream& stream, const int* values, int* counts, unsigned* lanes, unsigned* even,
                int count);
+/// The edges that each warp of a fused edge kernel takes, of `blocks` blocks: ranges[2 warp] up to before
+/// ranges[2 warp + 1]. `receivers` are sorted; receiver r has those from offsets[r] on.
+void edge_ranges(const Stream& stream, const int* receivers, const int* offsets, int edges, int nodes,
+                 int* ranges, int blocks);
 /// out[i] = in[i] + 1.
 void add_one(const Stream& stream, const float* in, float* out, int count);
 
