@@ -251,14 +251,17 @@ TEST_CASE("parts that do not fit together are refused on every rank, with the re
       OnlineTrainer trainer(runtime, parts_config(), parts_options(), &ranks);
       Part part(wave, ranks.rank());
       spoil(part, ranks.rank());
-      texts[static_cast<size_t>(ranks.rank())] = test::message_of([&] {
-        trainer.set_mesh(part.arrays());
-        for (int64_t t = 0; t < 3; ++t) {
-          trainer.set_field("velocity", part.rows(wave.velocity(t)));
-          trainer.append();
-        }
-      });
-      barrier(ranks, "end");  // each has its own error
+      std::string& text = texts[static_cast<size_t>(ranks.rank())];
+      text = test::message_of([&] { trainer.set_mesh(part.arrays()); });
+      barrier(ranks, "each has its own error");
+      if (!text.empty() && !contains(test::message_of([&] { trainer.append(); }), "call set_mesh first"))
+        throw std::runtime_error("a frame on a mesh that was refused");
+      trainer.set_mesh(Part(wave, ranks.rank()).arrays());
+      for (int64_t t = 0; t < 2; ++t) {
+        trainer.set_field("velocity", Part(wave, ranks.rank()).rows(wave.velocity(t)));
+        trainer.append();
+      }
+      if (trainer.train(1).steps != 1) throw std::runtime_error("no step on the right mesh");
     });
     return texts;
   };
@@ -290,6 +293,48 @@ TEST_CASE("parts that do not fit together are refused on every rank, with the re
   MeshArrays alone = wave.whole();
   alone.in_parts = true;
   CHECK(contains(test::message_of([&] { trainer.set_mesh(alone); }), "all in parts, or all whole"));
+}
+
+TEST_CASE("what needs whole meshes is refused on parts") {
+  const test::ScratchDirectory scratch;
+  Wave wave(6, 5, 0.3);
+  MeshArrays alone = wave.whole();
+  alone.in_parts = true;
+  Runtime runtime({.threads = 1});
+  const auto refusal = [&](const std::function<void(Config&)>& change) {
+    Config config = parts_config();
+    change(config);
+    OnlineTrainer trainer(runtime, config, parts_options());
+    return test::message_of([&] { trainer.set_mesh(alone); });
+  };
+  CHECK(refusal([](Config&) {}).empty());
+  const std::string loss = "no relative_l2, sample and type_weights on a mesh that the solver has cut";
+  CHECK(contains(refusal([](Config& config) { config.loss.name = LossName::relative_l2; }), loss));
+  CHECK(contains(refusal([](Config& config) { config.loss.sample = 0.5; }), loss));
+  CHECK(contains(refusal([](Config& config) { config.loss.type_weights = {{"0", 2.0}}; }), loss));
+  CHECK(contains(refusal([](Config& config) { config.data.world_position = "velocity"; }),
+                 "whole meshes, where they move"));
+
+  const std::string file = scratch.path / "one.safetensors";
+  OnlineTrainer trainer(runtime, parts_config(), parts_options());
+  learn_whole(trainer, {&wave, 1});
+  trainer.save(file);
+  MeshPredictor predictor(runtime, file);
+  predictor.set_mesh(alone);
+  predictor.set_field("velocity", wave.velocity(0));
+  predictor.record_steps(true);
+  CHECK(contains(test::message_of([&] { predictor.predict(); }), "whole meshes, for gradients"));
+  predictor.record_steps(false);
+  CHECK(test::message_of([&] { predictor.predict(); }).empty());
+
+  Config moving = parts_config();
+  moving.data.world_position = "velocity";
+  OnlineTrainer on_moving(runtime, moving, parts_options());
+  learn_whole(on_moving, {&wave, 1});
+  on_moving.save(file);
+  MeshPredictor of_moving(runtime, file);
+  CHECK(contains(test::message_of([&] { of_moving.set_mesh(alone); }),
+                 "whole meshes, for a model of meshes that move"));
 }
 
 }  // namespace

@@ -198,6 +198,19 @@ struct OnlineTrainer::State {
     if (std::vector<GivenPart> given = buffer.parts(); !given.empty())
       parts.emplace(runtime, std::move(given), ranks);
   }
+  void set_mesh_in_parts(const MeshArrays& mesh) {
+    GivenPart part;
+    on_all_ranks(ranks, [&] { part = given_part(mesh, options.dim); });
+    const size_t nodes = mesh.positions.size() / static_cast<size_t>(options.dim);
+    const GhostRows checked(ranks, static_cast<int64_t>(nodes - part.ghost_owner.size()), part);
+    on_all_ranks(ranks, [&] { set_mesh(mesh); });
+    parts->check(buffer.mesh());
+  }
+  void forget_mesh() {
+    buffer.forget_mesh();
+    read_buffer();
+    read_parts();
+  }
   void check_loss_in_parts() const {
     const LossConfig& loss = config.loss;
     if (loss.name != LossName::relative_l2 && loss.sample >= 1.0 && loss.type_weights.empty()) return;
@@ -372,14 +385,12 @@ void OnlineTrainer::set_mesh(const MeshArrays& mesh) {
     throw invalid_argument("OnlineTrainer: set_mesh", "whole meshes, where they move", "a mesh in parts",
                            "set the whole mesh, on one process");
   }
-  if (mesh.in_parts) {
-    GivenPart part;
-    on_all_ranks(s.ranks, [&] { part = given_part(mesh, s.options.dim); });
-    const size_t nodes = mesh.positions.size() / static_cast<size_t>(s.options.dim);
-    const GhostRows checked(s.ranks, static_cast<int64_t>(nodes - part.ghost_owner.size()), part);
-    on_all_ranks(s.ranks, [&] { s.set_mesh(mesh); });
-  } else {
-    s.set_mesh(mesh);
+  if (!mesh.in_parts) return s.set_mesh(mesh);
+  try {
+    s.set_mesh_in_parts(mesh);
+  } catch (...) {
+    s.forget_mesh();  // other ranks may have set theirs
+    throw;
   }
 }
 void OnlineTrainer::set_field(std::string_view name, Numbers values) {

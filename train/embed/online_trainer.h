@@ -61,7 +61,8 @@ class OnlineTrainer {
   const Config& config() const;
   const OnlineOptions& options() const;
 
-  /// The mesh of the frames from now on, which is copied. Frames before it are not continued.
+  /// The mesh of the frames from now on, which is copied. Frames before it are not continued. In parts:
+  /// throws on every rank when one does or they disagree on their borders, and then no mesh is set.
   void set_mesh(const MeshArrays& mesh);
   /// A field of the frame that is being made, [nodes, components]; copied. A field that is not set again
   /// keeps its values.

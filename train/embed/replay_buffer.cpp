@@ -104,6 +104,13 @@ void ReplayBuffer::set_mesh(const MeshArrays& mesh) {
   drop_unused_meshes();
 }
 
+void ReplayBuffer::forget_mesh() {
+  mesh_ = -1;
+  window_.clear();
+  for (Values& values : current_) values.clear();
+  drop_unused_meshes();
+}
+
 int64_t ReplayBuffer::add_mesh(Mesh mesh, const MeshArrays& arrays) {
   Mesh& own = meshes_.emplace_back(std::move(mesh));
   try {
@@ -120,7 +127,8 @@ int64_t ReplayBuffer::add_mesh(Mesh mesh, const MeshArrays& arrays) {
 
 /// Meshes are numbered anew, without those that no sample needs.
 void ReplayBuffer::drop_unused_meshes() {
-  std::set<int64_t> used{mesh_};
+  std::set<int64_t> used;
+  if (mesh_ >= 0) used.insert(mesh_);
   for (const auto* samples : {&train_, &valid_})
     for (const Sample& sample : *samples) used.insert(sample.mesh);
   if (std::cmp_equal(used.size(), meshes_.size())) return;
@@ -136,7 +144,7 @@ void ReplayBuffer::drop_unused_meshes() {
   }
   meshes_ = std::move(kept);
   data_->meshes = std::move(views);
-  mesh_ = now[static_cast<size_t>(mesh_)];
+  if (mesh_ >= 0) mesh_ = now[static_cast<size_t>(mesh_)];
   for (auto* samples : {&train_, &valid_})
     for (Sample& sample : *samples) sample.mesh = now[static_cast<size_t>(sample.mesh)];
 }

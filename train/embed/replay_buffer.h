@@ -31,6 +31,10 @@ class ReplayBuffer {
   /// Ends a frame; nothing where it makes no sample.
   std::optional<Kept> append();
   void forget_frames() { window_.clear(); }
+  /// As before the first set_mesh, but with the samples so far.
+  void forget_mesh();
+  /// Of the current frame.
+  const MeshView& mesh() const { return data_->meshes[static_cast<size_t>(mesh_)].view; }
 
   const OnlineOptions& options() const { return options_; }
   /// Of each mesh in data(); empty: meshes are whole.

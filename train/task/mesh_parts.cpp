@@ -148,7 +148,7 @@ const std::vector<int32_t>& MeshParts::owners_of(const MeshView& mesh) {
   return owners_[mesh.index] = cut_.owners(mesh, count_);
 }
 
-Part MeshParts::given_part(std::span<const MeshView> meshes, const GraphBatch& batch) {
+Part MeshParts::given_part(std::span<const MeshView> meshes, std::span<const SortedEdges> edges) {
   std::vector<int32_t> owners;
   std::vector<int64_t> numbers;
   for (size_t i = 0; i < meshes.size(); ++i) {
@@ -161,7 +161,7 @@ Part MeshParts::given_part(std::span<const MeshView> meshes, const GraphBatch& b
     owners.insert(owners.end(), given.ghost_owner.begin(), given.ghost_owner.end());
     for (const int32_t number : given.ghost_number) numbers.push_back(first + number);
   }
-  Part part = make_part(owners, ranks_->rank(), count_, sorted_edges(batch), numbers);
+  Part part = make_part(owners, ranks_->rank(), count_, edges, numbers);
   check_borders(*ranks_, part, numbers);
   return part;
 }
@@ -184,10 +184,15 @@ MeshParts::Known& MeshParts::known(std::span<const MeshView> meshes, const Graph
     owners.insert(owners.end(), own.begin(), own.end());
   }
   Part part = given_.empty() ? make_part(owners, static_cast<int32_t>(number), count_, sorted_edges(whole))
-                             : given_part(meshes, whole);
+                             : given_part(meshes, sorted_edges(whole));
   if (known_.size() >= kMostKnown + static_cast<size_t>(count_)) known_.pop_back();
   known_.push_front({std::move(numbers), number, std::move(part), nullptr});
   return known_.front();
+}
+
+void MeshParts::check(const MeshView& mesh) {
+  const SortedEdges edges{mesh.senders, mesh.receiver_offsets};
+  given_part({&mesh, 1}, {&edges, 1});
 }
 
 const Part& MeshParts::part(std::span<const MeshView> meshes, const GraphBatch& whole, int64_t number) {

@@ -53,6 +53,9 @@ class MeshParts {
   int64_t owned(const MeshView& mesh) const { return given_.at(static_cast<size_t>(mesh.index)).owned(mesh); }
   int64_t rank() const { return ranks_ != nullptr ? ranks_->rank() : 0; }
 
+  /// Of given parts: throws DataError on every rank unless they agree on the nodes at the borders of this
+  /// mesh. Collective.
+  void check(const MeshView& mesh);
   /// One part of the disjoint union of these meshes, whose graph lies on the host.
   const Part& part(std::span<const MeshView> meshes, const GraphBatch& whole, int64_t number);
   std::vector<Part> all(std::span<const MeshView> meshes, const GraphBatch& whole);
@@ -72,7 +75,7 @@ class MeshParts {
   };
   Known& known(std::span<const MeshView> meshes, const GraphBatch& whole, int64_t number);
   const std::vector<int32_t>& owners_of(const MeshView& mesh);
-  Part given_part(std::span<const MeshView> meshes, const GraphBatch& batch);
+  Part given_part(std::span<const MeshView> meshes, std::span<const SortedEdges> edges);
 
   Runtime& runtime_;
   MeshCut cut_;
