@@ -133,6 +133,7 @@ class SimulatedTransport final : public RankTransport {
     return std::make_unique<SimulatedFlight>(network_, rank_, std::move(awaited));
   }
   void abort(int) noexcept override { network_.abort(rank_); }
+  void leave() noexcept override { network_.abort(rank_); }
 
  private:
   Network& network_;

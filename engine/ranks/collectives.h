@@ -72,6 +72,17 @@ void all_gather_slices(Ranks& ranks, std::span<T> values, std::string_view opera
 template <class T>
 Ranks::Exchange start_all_gather_slices(Ranks& ranks, std::span<T> values, std::string_view operation);
 
+/// Returns what `body` does, which exchanges messages: where it throws, this rank leaves.
+template <class Body>
+auto or_leave(Ranks& ranks, Body&& body) {
+  try {
+    return body();
+  } catch (...) {
+    ranks.leave();
+    throw;
+  }
+}
+
 /// Afterwards `values` holds the sum of all ranks', the same bits on each. Sends 2 (n - 1) / n of the array.
 template <class T>
 void all_reduce(Ranks& ranks, std::span<T> values, std::string_view operation);

@@ -75,6 +75,7 @@ bool mpi_built() { return true; }
 namespace {
 
 constexpr int kTag = 0;
+constexpr int kLeft = 1;                        // of a message without bytes: its rank exchanges no more
 constexpr size_t kMostBytes = size_t{1} << 30;  // MPI counts in int
 
 /// Part i of bytes that are too many for one message.
@@ -103,7 +104,8 @@ RankFailure mpi_failure(int other, int code) {
 
 class MpiFlight final : public RankTransport::Flight {
  public:
-  MpiFlight(MPI_Comm communicator, std::span<const Send> sends, std::span<const Receive> receives) {
+  MpiFlight(MPI_Comm communicator, std::span<const Send> sends, std::span<const Receive> receives)
+      : communicator_(communicator) {
     for (const Receive& receive : receives) {
       for (const std::span<std::byte> part : parts_of(receive.bytes)) {
         MPI_Request& request = add(receive.from, part.size());
@@ -145,6 +147,7 @@ class MpiFlight final : public RankTransport::Flight {
       all = all && arrived != 0;
       if (arrived != 0 && i < received_) check_size(i, status);
     }
+    if (!all) check_left();
     return all;
   }
   int awaited() const override {
@@ -162,6 +165,14 @@ class MpiFlight final : public RankTransport::Flight {
   static void check(int other, int code) {
     if (code != MPI_SUCCESS) throw mpi_failure(other, code);
   }
+  void check_left() const {
+    int left = 0;
+    MPI_Status status;
+    MPI_Iprobe(MPI_ANY_SOURCE, kLeft, communicator_, &left, &status);
+    if (left == 0) return;
+    throw RankFailure{status.MPI_SOURCE, "all ranks to go on",
+                      fmt::format("the end of rank {}", status.MPI_SOURCE), "see its error"};
+  }
   void check_size(size_t i, const MPI_Status& status) const {
     int bytes = 0;
     MPI_Get_count(&status, MPI_BYTE, &bytes);
@@ -171,6 +182,7 @@ class MpiFlight final : public RankTransport::Flight {
                       "start all ranks with the same program, configuration and data"};
   }
 
+  MPI_Comm communicator_;
   std::vector<MPI_Request> requests_;  // receives, then sends
   std::vector<int> others_;
   std::vector<size_t> bytes_;
@@ -198,6 +210,14 @@ class MpiTransport final : public RankTransport {
     return std::make_unique<MpiFlight>(communicator_, sends, receives);
   }
   void abort(int exit_code) noexcept override { MPI_Abort(communicator_, exit_code); }
+  void leave() noexcept override {
+    for (int other = 0; other < size_; ++other) {
+      if (other == rank_) continue;
+      MPI_Request request = MPI_REQUEST_NULL;
+      if (MPI_Isend(nullptr, 0, MPI_BYTE, other, kLeft, communicator_, &request) == MPI_SUCCESS)
+        MPI_Request_free(&request);
+    }
+  }
   void finish() override {
     int finalised = 0;
     MPI_Finalized(&finalised);

@@ -133,6 +133,10 @@ void Ranks::abort(int exit_code) noexcept {
   if (transport_ != nullptr) transport_->abort(exit_code);
 }
 
+void Ranks::leave() noexcept {
+  if (transport_ != nullptr && !std::exchange(left_, true)) transport_->leave();
+}
+
 std::optional<int> Ranks::ended_by_other(std::chrono::milliseconds within) {
   const auto end = Clock::now() + within;
   for (;;) {
@@ -143,7 +147,7 @@ std::optional<int> Ranks::ended_by_other(std::chrono::milliseconds within) {
 }
 
 void Ranks::finish() {
-  if (transport_ == nullptr) return;
+  if (transport_ == nullptr || left_) return;
   barrier(*this, "end");
   transport_->finish();
 }

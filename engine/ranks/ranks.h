@@ -53,6 +53,8 @@ class RankTransport {
   virtual std::unique_ptr<Flight> start(std::span<const Send> sends, std::span<const Receive> receives) = 0;
   /// Ends every rank of the job with an exit code, this one included where ranks are processes.
   virtual void abort(int exit_code) noexcept = 0;
+  /// This rank exchanges no more messages: ranks that wait for one of it get a RankFailure. Processes go on.
+  virtual void leave() noexcept = 0;
   /// The exit code with which another rank has ended the job, where this one lives to see it.
   virtual std::optional<int> ended_by_other() { return std::nullopt; }
   /// All ranks are done: the last call.
@@ -113,9 +115,12 @@ class Ranks {
 
   /// After an error of this rank, which has been reported: ends all ranks with its exit code.
   void abort(int exit_code) noexcept;
+  /// After an error of this rank in the middle of an operation of all, where its process goes on: the others,
+  /// which wait for it or are about to, get a RankError at once instead of after the time-out.
+  void leave() noexcept;
   /// The exit code of another rank that has called abort(), or does so within this time.
   std::optional<int> ended_by_other(std::chrono::milliseconds within);
-  /// At the regular end, on every rank.
+  /// At the regular end, on every rank; does nothing after leave().
   void finish();
 
  private:
@@ -127,6 +132,7 @@ class Ranks {
   int rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1;
   int64_t step_ = -1;  // -1: outside of steps
   int64_t bytes_sent_ = 0;
+  bool left_ = false;
 };
 
 }  // namespace meshgrad

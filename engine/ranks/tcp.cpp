@@ -58,6 +58,7 @@ class TcpTransport final : public RankTransport {
     }
     close_all();
   }
+  void leave() noexcept override { abort(1); }
   void finish() override;
 
  private:

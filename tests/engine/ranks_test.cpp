@@ -148,6 +148,20 @@ TEST_CASE("a rank that hangs is an error of the others, which names rank, operat
   CHECK(!endings[2].empty());
 }
 
+TEST_CASE("a rank that leaves is an error of the others at once, and goes on itself") {
+  const auto begin = std::chrono::steady_clock::now();
+  const Endings endings = try_on_ranks({.ranks = 3, .timeout = 60s, .loss = {}}, [](Ranks& ranks) {
+    barrier(ranks, "start");
+    if (ranks.rank() == 1) return ranks.leave();
+    barrier(ranks, "sum");
+  });
+  CHECK(std::chrono::steady_clock::now() - begin < 30s);
+  CHECK(endings[1] == "");
+  for (const int other : {0, 2})
+    CHECK(endings[static_cast<size_t>(other)].find("needed all ranks to go on, got the end of rank") !=
+          std::string::npos);
+}
+
 TEST_CASE("wherever a rank ends, all ranks end with an error") {
   std::mt19937 random(7);
   for (int attempt = 0; attempt < 20; ++attempt) {

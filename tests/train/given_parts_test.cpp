@@ -242,6 +242,33 @@ TEST_CASE("prediction on parts is that on the whole mesh, and fills the ghosts' 
   for (const double difference : differences) CHECK(difference <= 1e-5);
 }
 
+TEST_CASE("a frame that one rank cannot give is refused on all, and the next one is taken") {
+  const Wave wave(6, 5, 0.3);
+  std::vector<std::string> texts(Wave::kRanks);
+  std::vector<int64_t> samples(Wave::kRanks);
+  test::on_ranks(Wave::kRanks, [&](Ranks& ranks) {
+    const auto rank = static_cast<size_t>(ranks.rank());
+    Runtime runtime({.threads = 1});
+    OnlineTrainer trainer(runtime, parts_config(), parts_options(), &ranks);
+    const Part part(wave, ranks.rank());
+    trainer.set_mesh(part.arrays());
+    for (int64_t t = 0; t < 4; ++t) {
+      std::vector<float> rows = part.rows(wave.velocity(t));
+      if (t == 1 && rank == 1) rows[2] = std::nanf("");
+      texts[rank] += test::message_of([&] {
+        test::message_of([&] { trainer.set_field("velocity", rows); });
+        trainer.append();
+      });
+    }
+    trainer.train(1);
+    samples[rank] = trainer.seen();
+  });
+  CHECK(contains(texts[1], "[OnlineTrainer: field velocity] needed values, got none"));
+  for (const size_t other : {size_t{0}, size_t{2}})
+    CHECK(contains(texts[other], "one that another rank refused"));
+  for (const int64_t seen : samples) CHECK(seen == 2);  // of frames 0, 2 and 3
+}
+
 TEST_CASE("parts that do not fit together are refused on every rank, with the reason on one") {
   const Wave wave(6, 5, 0.3);
   const auto errors = [&](const std::function<void(Part&, int)>& spoil) {

@@ -7,7 +7,11 @@
 #include <meshgrad/train/embed/online_trainer.h>
 
 #include <fmt/format.h>
+#include <array>
+#include <atomic>
+#include <chrono>
 #include <cmath>
+#include <thread>
 
 #include "simulated_ranks.h"
 #include "train/process.h"
@@ -33,8 +37,8 @@ OnlineOptions online_options() {
 }
 
 /// Appends `frames` frames of a wave of its own.
-void append_frames(OnlineTrainer& trainer, int64_t frames, double phase) {
-  const test::SquareRecord record = test::wave_record(5, frames, phase);
+void append_frames(OnlineTrainer& trainer, int64_t frames, double phase, int side = 5) {
+  const test::SquareRecord record = test::wave_record(side, frames, phase);
   const std::vector<int32_t> types(record.node_type.begin(), record.node_type.end());
   trainer.set_mesh(
       {.positions = record.mesh_pos, .cells = record.cells, .nodes_per_cell = 3, .node_type = types});
@@ -117,6 +121,25 @@ TEST_CASE("ranks with other numbers of samples take the same steps of one model,
     CHECK(losses[rank] == losses[0]);
   }
   CHECK(std::isfinite(losses[0]));
+}
+
+TEST_CASE("a rank that finds no memory within a step tells the others, which wait no longer") {
+  const auto begin = std::chrono::steady_clock::now();
+  std::array<std::string, 3> errors;
+  std::atomic<int> told = 0;
+  test::on_ranks({.ranks = 3, .loss = {}}, [&](Ranks& ranks) {
+    const bool small = ranks.rank() == 1;
+    Runtime runtime({.threads = 1, .allocator = {.memory_limit = small ? 4 << 20 : 0}});
+    OnlineTrainer trainer(runtime, online_config(), online_options(), &ranks);
+    append_frames(trainer, 2, 0.3, small ? 60 : 5);
+    errors[static_cast<size_t>(ranks.rank())] = test::message_of([&] { trainer.train(2); });
+    ++told;
+    while (told < 3) std::this_thread::yield();  // an end would tell the others too
+  });
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(60));  // ranks.timeout is 300 s
+  CHECK(contains(errors[1], "memory"));
+  for (const size_t other : {size_t{0}, size_t{2}})
+    CHECK(contains(errors[other], "needed all ranks to go on, got the end of rank"));
 }
 
 TEST_CASE("ranks that would train different models are refused") {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/ranks/collectives.h>
 #include <meshgrad/engine/runtime.h>
 #include <meshgrad/nn/partition/part_batch.h>
 #include <meshgrad/train/embed/mesh_predictor_state.h>
@@ -447,10 +448,22 @@ void MeshPredictor::predict(int64_t steps) {
     throw invalid_argument("MeshPredictor: record_steps", "whole meshes, for gradients", "a mesh in parts",
                            "call record_steps(false)");
   }
-  s.check_all_set();
+  const auto check = [&] { s.check_all_set(); };
+  if (s.in_parts) {
+    on_all_ranks(s.ranks, check);
+  } else {
+    check();
+  }
   for (MeshState& mesh : s.meshes) mesh.given_gradient.clear();
-  for (int64_t i = 0; i < steps; ++i) s.step();
-  s.fill_ghosts();
+  const auto predict_steps = [&] {
+    for (int64_t i = 0; i < steps; ++i) s.step();
+    s.fill_ghosts();
+  };
+  if (s.in_parts) {
+    or_leave(s.ranks, predict_steps);
+  } else {
+    predict_steps();
+  }
 }
 
 void MeshPredictor::get_field(std::string_view name, WritableNumbers values, int64_t mesh) const {

@@ -399,10 +399,12 @@ void OnlineTrainer::set_field(std::string_view name, Numbers values) {
 void OnlineTrainer::restart_trajectory() { state_->buffer.forget_frames(); }
 
 void OnlineTrainer::append() {
-  const std::optional<Kept> kept = state_->buffer.append();
+  State& s = *state_;
+  if (s.parts) on_all_ranks(s.ranks, [&] { s.buffer.check_frame(); });
+  const std::optional<Kept> kept = s.buffer.append();
   if (!kept) return;
-  state_->read_buffer();
-  state_->learn_from(*kept);
+  s.read_buffer();
+  s.learn_from(*kept);
 }
 
 OnlineTrainer::Trained OnlineTrainer::train(int64_t steps, double seconds) {
@@ -421,7 +423,7 @@ OnlineTrainer::Trained OnlineTrainer::train(int64_t steps, double seconds) {
     const std::vector<Sample> samples = s.draw();
     const double weight = s.window_weight(samples, late || result.steps >= steps);
     if (weight == 0.0) break;
-    s.train_step(samples, weight);
+    or_leave(s.ranks, [&] { s.train_step(samples, weight); });
     ++result.steps;
     if (std::isfinite(seconds)) {
       s.runtime.stream().synchronize();
@@ -439,7 +441,7 @@ OnlineTrainer::Trained OnlineTrainer::train(int64_t steps, double seconds) {
 double OnlineTrainer::held_out_loss() {
   State& s = *state_;
   s.merge_learned();
-  if (s.parts) return s.held_out_loss_in_parts();
+  if (s.parts) return or_leave(s.ranks, [&] { return s.held_out_loss_in_parts(); });
   const auto mean = [&] {
     return validation_loss(s.runtime, s.alone, s.task, s.model, {}, s.normalizers, s.config, {}).value();
   };

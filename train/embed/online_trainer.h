@@ -65,7 +65,7 @@ class OnlineTrainer {
   /// throws on every rank when one does or they disagree on their borders, and then no mesh is set.
   void set_mesh(const MeshArrays& mesh);
   /// A field of the frame that is being made, [nodes, components]; copied. A field that is not set again
-  /// keeps its values.
+  /// keeps its values; one whose new values were refused has none.
   void set_field(std::string_view name, Numbers values);
   /// Ends the frame. With enough frames before it there is a sample more, which the normalisers learn from
   /// unless it is held out. Throws InvalidArgument when a field is not set.

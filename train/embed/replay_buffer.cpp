@@ -159,6 +159,7 @@ void ReplayBuffer::set_field(std::string_view name, Numbers values) {
                            "name one of them");
   }
   const auto index = static_cast<size_t>(field - options_.fields.begin());
+  current_[index].clear();  // refused values leave none: the frame before has others
   if (values.size() != size_of_field(index, mesh_)) {
     throw invalid_argument(fmt::format("OnlineTrainer: field {}", name),
                            fmt::format("{} numbers", size_of_field(index, mesh_)),
@@ -176,16 +177,19 @@ void ReplayBuffer::set_field(std::string_view name, Numbers values) {
   current_[index] = std::move(rounded);
 }
 
-std::optional<Kept> ReplayBuffer::append() {
+void ReplayBuffer::check_frame() const {
   if (mesh_ < 0) throw invalid_argument("OnlineTrainer: append", "a mesh", "none", "call set_mesh first");
-  Values frame;
   for (size_t i = 0; i < current_.size(); ++i) {
-    if (current_[i].empty()) {
-      throw invalid_argument("OnlineTrainer: field " + options_.fields[i].name, "values", "none",
-                             "call set_field before append");
-    }
-    frame.insert(frame.end(), current_[i].begin(), current_[i].end());
+    if (!current_[i].empty()) continue;
+    throw invalid_argument("OnlineTrainer: field " + options_.fields[i].name, "values", "none",
+                           "call set_field before append");
   }
+}
+
+std::optional<Kept> ReplayBuffer::append() {
+  check_frame();
+  Values frame;
+  for (const Values& values : current_) frame.insert(frame.end(), values.begin(), values.end());
   window_.push_back(std::move(frame));
   if (std::cmp_greater(window_.size(), frames_)) window_.pop_front();
   if (std::cmp_less(window_.size(), frames_)) return std::nullopt;

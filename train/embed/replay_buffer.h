@@ -30,6 +30,8 @@ class ReplayBuffer {
   void set_field(std::string_view name, Numbers values);
   /// Ends a frame; nothing where it makes no sample.
   std::optional<Kept> append();
+  /// Throws InvalidArgument where append() would.
+  void check_frame() const;
   void forget_frames() { window_.clear(); }
   /// As before the first set_mesh, but with the samples so far.
   void forget_mesh();
