@@ -17,6 +17,7 @@
 #include <numeric>
 
 #include "device.h"
+#include "device_array.h"
 #include "planted.h"
 #include "support.h"
 
@@ -25,41 +26,12 @@ namespace {
 
 namespace planted = cuda::planted;
 using planted::kFloats;
+using test::DeviceArray;
 using test::Matrix;
+using test::OwnStream;
 using test::RandomMatrices;
 
 constexpr uint64_t kSeeds = 20;
-
-struct OwnStream {
-  void* native = gpu::create_stream(0);
-  Stream stream{Device{DeviceKind::cuda, 0}, 1, native};
-  OwnStream() = default;
-  ~OwnStream() { gpu::destroy_stream(native); }
-  OwnStream(const OwnStream&) = delete;
-  OwnStream& operator=(const OwnStream&) = delete;
-};
-
-/// Exactly `count` elements of device memory, poisoned.
-template <class T>
-struct DeviceArray {
-  T* data;
-  int64_t count;
-  explicit DeviceArray(int64_t elements)
-      : data(static_cast<T*>(gpu::allocate(0, elements * int64_t{sizeof(T)}))), count(elements) {}
-  DeviceArray(const std::vector<T>& values, const OwnStream& stream)
-      : DeviceArray(static_cast<int64_t>(values.size())) {
-    gpu::copy(data, values.data(), bytes(), stream.native);
-  }
-  ~DeviceArray() { gpu::free(data); }
-  DeviceArray(const DeviceArray&) = delete;
-  DeviceArray& operator=(const DeviceArray&) = delete;
-  int64_t bytes() const { return count * int64_t{sizeof(T)}; }
-  std::vector<T> host(const OwnStream& stream) const {
-    std::vector<T> values(static_cast<size_t>(count));
-    gpu::copy(values.data(), data, bytes(), stream.native);
-    return values;
-  }
-};
 
 std::vector<float> random_floats(int64_t count, uint64_t seed) {
   const Matrix values = RandomMatrices(seed).normal(1, count);
@@ -295,36 +267,6 @@ TEST_CASE("warps turn rows around, and count") {
     }
     CHECK(right);
   }
-}
-
-TEST_CASE("a receiver of 100,000 edges is divided among all warps, in the order of the edges") {
-  constexpr int kNodes = 40, kHub = 5, kHubEdges = 100'000, kTile = 32;
-  constexpr int kBlocks = 132, kWarps = 8 * kBlocks;  // as on an H200
-  std::vector<int> receivers, offsets{0};
-  for (int node = 0; node < kNodes; ++node) {
-    receivers.insert(receivers.end(), node == kHub ? kHubEdges : 6, node);
-    offsets.push_back(static_cast<int>(receivers.size()));
-  }
-  OwnStream stream;
-  DeviceArray<int> device_receivers(receivers, stream), device_offsets(offsets, stream), ranges(2 * kWarps);
-  const int edges = offsets.back();
-  planted::edge_ranges(stream.stream, device_receivers.data, device_offsets.data, edges, kNodes, ranges.data,
-                       kBlocks);
-  const std::vector<int> found = ranges.host(stream);
-  int end = 0, rounds = 0, dividing = 0;
-  bool in_order = true;
-  for (size_t warp = 0; warp < kWarps; ++warp) {
-    const int begin = found[2 * warp];
-    in_order = in_order && begin == end;
-    end = found[2 * warp + 1];
-    if (end == begin || receivers[static_cast<size_t>(begin)] != kHub) continue;
-    ++dividing;
-    rounds = std::max(rounds, (end - begin + kTile - 1) / kTile);
-  }
-  CHECK(in_order);
-  CHECK(end == edges);
-  CHECK(rounds == 3);  // a warp alone would take 3,126
-  CHECK(dividing > kWarps - 5);
 }
 
 TEST_CASE("bytes and operations of a launch are counted") {

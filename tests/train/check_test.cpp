@@ -331,6 +331,8 @@ TEST_CASE("options of other programs become ours, and what does not is listed") 
     CHECK(cloth.train.noise == 0.003);
     CHECK(cloth.train.gamma == 0.1);
   }
+  CHECK(config_of(import_config("--noise=0.001\n--model=cloth\n", "flags", OptionNames::deepmind).toml)
+            .train.noise == 0.001);
   const ImportedConfig flow = import_config("field = velocity\n", "flags", OptionNames::deepmind);
   CHECK(config_of(flow.toml).data.world_position.empty());
   CHECK(flow.mapped.front() == "field = velocity -> data.targets=velocity, data.inputs=velocity");

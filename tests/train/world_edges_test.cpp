@@ -16,6 +16,7 @@
 #include <meshgrad/train/train.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -97,7 +98,10 @@ TEST_CASE("the grid finds the pairs that a loop over all finds") {
       if (extent == 1e9) std::copy_n(at.begin(), 6, at.begin() + 30);  // coincident nodes
       for (const bool other_type : {false, true}) {
         const WorldEdgeOptions options{.radius = 1.0, .other_type = other_type};
-        const Pairs pairs = pairs_of(world_edges(cloud.mesh, at, dim, options));
+        const Pairs pairs = pairs_of(world_edges(cloud.mesh, at, dim, options, 90 * 90).value());
+        const auto count = static_cast<int64_t>(pairs.size());
+        CHECK(count_world_edges(cloud.mesh, at, dim, options) == count);
+        if (count > 0) CHECK_FALSE(world_edges(cloud.mesh, at, dim, options, count - 1).has_value());
         CHECK(pairs == plain_pairs(cloud.mesh, at, dim, options));
         found += pairs.size();
       }
@@ -106,12 +110,32 @@ TEST_CASE("the grid finds the pairs that a loop over all finds") {
   CHECK(found > 1000);
 }
 
+TEST_CASE(
+    "one far node does not widen the cells of the others, and pairs without end are counted no further") {
+  const Cloud cloud(20'000);
+  std::vector<float> at(40'000);
+  for (size_t i = 0; i < at.size(); ++i) at[i] = static_cast<float>(uniform(5, 1, i));
+  const WorldEdgeOptions options{.radius = 0.002};
+  const int64_t count = count_world_edges(cloud.mesh, at, 2, options);
+  CHECK(count > 1000);
+  at[9] = 1e9F;
+  const auto begin = std::chrono::steady_clock::now();
+  const int64_t less = count_world_edges(cloud.mesh, at, 2, options);
+  const auto far = std::chrono::steady_clock::now() - begin;
+  CHECK(less <= count);
+  CHECK(less > count - 40);
+  CHECK(far < std::chrono::seconds(1));  // 20,000^2 pairs take more
+  CHECK(count_world_edges(cloud.mesh, at, 2, {.radius = 100.0}) == kMostWorldEdgesPerNode * 20'000);
+}
+
 TEST_CASE("a node at the radius is not joined, one a bit nearer is, in cells side by side") {
   const Cloud cloud(3);  // edges 0-1, 1-2
   const WorldEdgeOptions options{.radius = 1.0};
-  CHECK(pairs_of(world_edges(cloud.mesh, std::vector<float>{0, 0, 9, 9, 1, 0}, 2, options)).empty());
-  CHECK(pairs_of(world_edges(cloud.mesh, std::vector<float>{0, 0, 9, 9, 0.999F, 0}, 2, options)) ==
-        Pairs{{0, 2}, {2, 0}});
+  const auto pairs = [&](const std::vector<float>& at) {
+    return pairs_of(world_edges(cloud.mesh, at, 2, options, 9).value());
+  };
+  CHECK(pairs({0, 0, 9, 9, 1, 0}).empty());
+  CHECK(pairs({0, 0, 9, 9, 0.999F, 0}) == Pairs{{0, 2}, {2, 0}});
 }
 
 Config world_run(const Moving& data) {
@@ -197,14 +221,20 @@ TEST_CASE(
   const int64_t t = view.frames() - 2;
   FieldState state = task.state_at(view, t);
   state.current = frames[static_cast<size_t>(t - 1)];
+  const std::vector<float> next = predict_next(predictor.trained(), task, view, t, state);
+  for (size_t i = 0; i < next.size(); ++i)
+    if (view.mesh().node_type[i / 4] == 0) REQUIRE(next[i] == frames[static_cast<size_t>(t)][i]);
   const Batch batch =
       task.prediction_batch(runtime, DType::f32, view, t, state, predictor.trained().normalizers);
   std::vector<float> at;
   for (size_t i = 0; i < state.current.size(); ++i)
     if (i % 4 < 3) at.push_back(state.current[i]);
   const Pairs wanted = plain_pairs(view.mesh(), at, 3, task.inputs().world_options());
-  CHECK(batch.graph.edge_sets[1].graph.edge_rows().value() == static_cast<int64_t>(wanted.size()));
+  const Graph& graph = batch.graph.edge_sets[1].graph;
   CHECK(!wanted.empty());
+  REQUIRE(graph.edge_rows().value() == static_cast<int64_t>(wanted.size()));
+  for (size_t e = 0; e < wanted.size(); ++e)
+    REQUIRE(std::pair(graph.receivers.values<int32_t>()[e], graph.senders.values<int32_t>()[e]) == wanted[e]);
 
   Config part = config;
   part.run.dir = (plate.scratch.path / "part").string();
@@ -212,6 +242,38 @@ TEST_CASE(
   test::train_here(part, false, [&] { return ++calls > 7; });
   test::train_here(part, true);
   CHECK(test::tensors_of(part) == test::tensors_of(config));
+}
+
+TEST_CASE("validation has as much room as its frames need, whatever the key says; 16 bits train") {
+  const Moving plate("plate");
+  const Dataset dataset = plate.dataset();
+  Config config = world_run(plate);
+  const Task task = make_task(config, dataset);
+  Runtime runtime{RuntimeOptions{.threads = 1}};
+  Normalizers normalizers = task.dataset_normalizers({});
+  const std::vector<Sample> samples{{0, 6, 0}};
+  const auto edges_of = [&](const Task& of) {
+    return training_batch(of, runtime, DType::f16, "valid", samples, {}, normalizers)
+        .graph.edge_sets[1]
+        .graph;
+  };
+  const Graph roomy = edges_of(task), exact = edges_of(task.for_validation());
+  CHECK(exact.edge_rows().value() == roomy.edge_rows().value());
+  CHECK(exact.edges == exact.edge_rows().value() + 1);
+  CHECK(roomy.edges > exact.edges);
+  config.data.world_edges_per_node = 0.01;
+  CHECK(edges_of(make_task(config, dataset).for_validation()).edge_rows().value() ==
+        exact.edge_rows().value());
+  const std::string error = message_of([&] { edges_of(make_task(config, dataset)); });
+  CHECK(contains(error, "[data.world_edges_per_node] needed "));
+
+  config = world_run(plate);
+  config.precision = DType::f16;
+  test::train_here(config);
+  for (const double loss : test::losses_of(config.run.dir)) CHECK(std::isfinite(loss));
+  config.data.world_radius = 1e9;
+  config.run.dir += "_far";
+  CHECK(contains(message_of([&] { test::train_here(config); }), "[data.world_edges_per_node] needed "));
 }
 
 TEST_CASE("world edges are refused where they cannot be") {

@@ -130,7 +130,8 @@ constexpr ConfigKey kKeys[] = {
      kFixed},
     {"data", "world_edges_per_node",
      FloatKey{member<&Config::data, &DataConfig::world_edges_per_node>(), 0.01, 1000}, "edges",
-     "Room of a batch for world edges, for each of its nodes; more of them are an error, with the number"},
+     "Most world edges of a mesh in training, for each of its nodes; a frame with more is an error that says "
+     "how many"},
     {"data", "hops", IntegerKey{member<&Config::data, &DataConfig::hops>(), 1, 16}, "edges",
      "Edges join nodes that are at most so many edges of the mesh apart; relative positions tell how far",
      kFixed},

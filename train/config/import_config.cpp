@@ -178,8 +178,9 @@ ImportedConfig import_config(const std::string& text, const std::string& name, O
       imported.unmapped.push_back(theirs + ": " + why_unmapped(*option));
       continue;
     }
+    // A whole recipe comes first: options of their own count more.
     std::vector<std::string> more = settings;
-    more.insert(more.end(), found.begin(), found.end());
+    more.insert(option->name == "model" ? more.begin() : more.end(), found.begin(), found.end());
     if (const std::string fault = fault_of(more); !fault.empty()) {
       imported.unmapped.push_back(theirs + ": " + fault);
       continue;

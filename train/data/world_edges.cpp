@@ -1,39 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/engine/error.h>
 #include <meshgrad/train/data/world_edges.h>
-
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
 namespace meshgrad {
 namespace {
 
-/// Nodes sorted by cells of a grid. Along an axis there are at most 2^20 cells, numbered from 1, so that
-/// three numbers and their neighbours fit 63 bits.
+/// Nodes sorted by cells of a grid as wide as the radius around the median position. Along an axis cells
+/// count from 1 to 2^20 + 1, so that three numbers and their neighbours fit 63 bits; nodes beyond are in the
+/// outermost.
 class CellGrid {
  public:
   CellGrid(std::span<const float> positions, size_t dim, double radius)
-      : positions_(positions), dim_(dim), side_(radius) {
-    std::array<double, 3> high{};
-    low_.fill(std::numeric_limits<double>::infinity());
-    high.fill(-std::numeric_limits<double>::infinity());
-    const size_t nodes = positions.size() / dim;
-    for (size_t node = 0; node < nodes; ++node) {
-      if (!finite(node)) continue;
-      for (size_t axis = 0; axis < dim; ++axis) {
-        low_[axis] = std::min(low_[axis], at(node, axis));
-        high[axis] = std::max(high[axis], at(node, axis));
-      }
+      : positions_(positions), dim_(dim), radius_(radius) {
+    std::vector<size_t> nodes;
+    for (size_t node = 0; node < positions.size() / dim; ++node)
+      if (finite(node)) nodes.push_back(node);
+    std::vector<float> along(nodes.size());
+    for (size_t axis = 0; axis < dim && !nodes.empty(); ++axis) {
+      std::ranges::transform(nodes, along.begin(), [&](size_t node) { return positions[node * dim + axis]; });
+      const auto middle = along.begin() + static_cast<std::ptrdiff_t>(along.size() / 2);
+      std::nth_element(along.begin(), middle, along.end());
+      middle_[axis] = static_cast<double>(*middle);
     }
-    for (size_t axis = 0; axis < dim; ++axis) side_ = std::max(side_, (high[axis] - low_[axis]) / kMostCells);
-    for (size_t node = 0; node < nodes; ++node)
-      if (finite(node)) sorted_.emplace_back(key_of(node), static_cast<int32_t>(node));
+    for (const size_t node : nodes) sorted_.emplace_back(key_of(node), static_cast<int32_t>(node));
     std::sort(sorted_.begin(), sorted_.end());
   }
 
@@ -66,7 +61,7 @@ class CellGrid {
 
  private:
   static constexpr uint64_t kBits = 21;
-  static constexpr double kMostCells = 1 << 20;
+  static constexpr double kOutermost = 1 << 19;
 
   double at(size_t node, size_t axis) const { return static_cast<double>(positions_[node * dim_ + axis]); }
   bool finite(size_t node) const {
@@ -75,45 +70,67 @@ class CellGrid {
   }
   uint64_t key_of(size_t node) const {
     uint64_t key = 0;
-    for (size_t axis = 0; axis < dim_; ++axis)
-      key = (key << kBits) | (1 + static_cast<uint64_t>((at(node, axis) - low_[axis]) / side_));
+    for (size_t axis = 0; axis < dim_; ++axis) {
+      const double cell = std::floor((at(node, axis) - middle_[axis]) / radius_);
+      key =
+          (key << kBits) | static_cast<uint64_t>(1 + kOutermost + std::clamp(cell, -kOutermost, kOutermost));
+    }
     return key;
   }
 
   std::span<const float> positions_;
   size_t dim_;
-  double side_;
-  std::array<double, 3> low_{};
+  double radius_;
+  std::array<double, 3> middle_{};
   std::vector<std::pair<uint64_t, int32_t>> sorted_;
 };
 
-}  // namespace
-
-MeshEdges world_edges(const MeshView& mesh, std::span<const float> positions, int dim,
-                      const WorldEdgeOptions& options) {
+/// Calls body(receiver, sender) for each edge, receiver after receiver, until it returns false.
+template <class Body>
+void each_edge(const MeshView& mesh, std::span<const float> positions, int dim,
+               const WorldEdgeOptions& options, Body&& body) {
   const CellGrid grid(positions, static_cast<size_t>(dim), options.radius);
   const double most = options.radius * options.radius;
-  std::vector<int32_t> senders, offsets{0};
-  offsets.reserve(static_cast<size_t>(mesh.nodes) + 1);
-  for (size_t node = 0; node < static_cast<size_t>(mesh.nodes); ++node) {
-    const auto first = static_cast<std::ptrdiff_t>(senders.size());
+  bool more = true;
+  for (size_t node = 0; more && node < static_cast<size_t>(mesh.nodes); ++node) {
     const auto begin = static_cast<size_t>(std::clamp<int64_t>(mesh.receiver_offsets[node], 0, mesh.edges));
     const auto end = static_cast<size_t>(std::clamp<int64_t>(mesh.receiver_offsets[node + 1], 0, mesh.edges));
     const auto joined = mesh.senders.subspan(begin, end < begin ? 0 : end - begin);
     grid.each_near(node, [&](int32_t other) {
       const auto sender = static_cast<size_t>(other);
-      if (sender == node || grid.squared_distance(sender, node) >= most) return;
+      if (!more || sender == node || grid.squared_distance(sender, node) >= most) return;
       if (options.other_type && mesh.node_type[sender] == mesh.node_type[node]) return;
-      if (!std::binary_search(joined.begin(), joined.end(), other)) senders.push_back(other);
+      if (!std::binary_search(joined.begin(), joined.end(), other)) more = body(node, other);
     });
-    std::sort(senders.begin() + first, senders.end());
-    if (senders.size() >= static_cast<size_t>(std::numeric_limits<int32_t>::max())) {
-      throw data_error(fmt::format("{}: mesh {}", mesh.file, mesh.index), "fewer than 2^31 - 1 world edges",
-                       "more", "lower data.world_radius");
-    }
-    offsets.push_back(static_cast<int32_t>(senders.size()));
+  }
+}
+
+}  // namespace
+
+std::optional<MeshEdges> world_edges(const MeshView& mesh, std::span<const float> positions, int dim,
+                                     const WorldEdgeOptions& options, int64_t most) {
+  const auto nodes = static_cast<size_t>(mesh.nodes);
+  std::vector<int32_t> senders, offsets(nodes + 1);
+  bool fits = true;
+  each_edge(mesh, positions, dim, options, [&](size_t receiver, int32_t sender) {
+    fits = std::cmp_less(senders.size(), most);
+    if (fits) senders.push_back(sender), offsets[receiver + 1] = static_cast<int32_t>(senders.size());
+    return fits;
+  });
+  if (!fits) return std::nullopt;
+  for (size_t node = 0; node < nodes; ++node) {
+    offsets[node + 1] = std::max(offsets[node + 1], offsets[node]);
+    std::sort(senders.begin() + offsets[node], senders.begin() + offsets[node + 1]);
   }
   return edges_of_receivers(std::move(senders), std::move(offsets));
+}
+
+int64_t count_world_edges(const MeshView& mesh, std::span<const float> positions, int dim,
+                          const WorldEdgeOptions& options) {
+  const int64_t most = kMostWorldEdgesPerNode * mesh.nodes;
+  int64_t count = 0;
+  each_edge(mesh, positions, dim, options, [&](size_t, int32_t) { return ++count < most; });
+  return count;
 }
 
 }  // namespace meshgrad

@@ -5,6 +5,7 @@
 #include <meshgrad/train/data/dataset.h>
 #include <meshgrad/train/data/mesh_edges.h>
 
+#include <optional>
 #include <span>
 
 namespace meshgrad {
@@ -14,11 +15,18 @@ struct WorldEdgeOptions {
   bool other_type = false;  ///< only nodes of different types
 };
 
-/// The edges of nodes less than `radius` apart, both ways, without those of `mesh`. `positions` is
-/// [nodes, dim], dim 2 or 3; nodes whose positions are not finite have none. A grid of cells as wide as the
-/// radius finds them, in time linear in nodes and pairs but for a sort. Deterministic. Throws DataError for
-/// 2^31 - 1 edges and more.
-MeshEdges world_edges(const MeshView& mesh, std::span<const float> positions, int dim,
-                      const WorldEdgeOptions& options);
+/// More of them are refused everywhere: a radius in another unit, or positions that have collapsed.
+inline constexpr int64_t kMostWorldEdgesPerNode = 1000;
+
+/// The edges of nodes less than `radius` apart, both ways, without those of `mesh`; nothing where there are
+/// more than `most`, which is below 2^31. `positions` is [nodes, dim], dim 2 or 3; nodes whose positions are
+/// not finite have none. A grid of cells as wide as the radius finds them, in time linear in nodes and pairs
+/// but for a sort. Deterministic.
+std::optional<MeshEdges> world_edges(const MeshView& mesh, std::span<const float> positions, int dim,
+                                     const WorldEdgeOptions& options, int64_t most);
+
+/// Their number, without storing them; counts no further than kMostWorldEdgesPerNode for each node.
+int64_t count_world_edges(const MeshView& mesh, std::span<const float> positions, int dim,
+                          const WorldEdgeOptions& options);
 
 }  // namespace meshgrad

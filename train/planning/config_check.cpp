@@ -122,7 +122,7 @@ void describe_world_edges(const MeshInputs& inputs, std::vector<Finding>& findin
   if (counts.empty()) return;
   const double room = inputs.config().world_edges_per_node, most = counts.back();
   const std::string problem = fmt::format(
-      "world edges a node, in {}: {:.3g} at least, {:.3g} in the middle, {:.3g} at most",
+      "world edges a node, in {}: {:.3g} at least, {:.3g} median, {:.3g} at most",
       counted(static_cast<int64_t>(counts.size()), "frame"), counts.front(), counts[counts.size() / 2], most);
   if (most > room) {
     findings.push_back({Severity::error, "data.world_edges_per_node", problem,
@@ -130,7 +130,7 @@ void describe_world_edges(const MeshInputs& inputs, std::vector<Finding>& findin
                         "raise data.world_edges_per_node, or lower data.world_radius"});
   } else if (most == 0.0) {
     findings.push_back({Severity::warning, "data.world_radius", problem, "nothing is learned of contact",
-                        "raise data.world_radius; about the length of the shortest edges is usual"});
+                        "raise data.world_radius; about the length of an edge is usual"});
   } else {
     findings.push_back({Severity::note, "data.world_radius", problem,
                         "memory of a step grows with data.world_edges_per_node, its time with the edges",

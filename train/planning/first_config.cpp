@@ -5,6 +5,7 @@
 #include <meshgrad/train/config/text.h>
 #include <meshgrad/train/data/sources/moving_positions.h>
 #include <meshgrad/train/planning/first_config.h>
+#include <meshgrad/train/task/displacements.h>
 
 #include <algorithm>
 #include <cmath>
@@ -239,7 +240,13 @@ class Guess {
     DataConfig& data = first_.config.data;
     data.world_radius = rounded(dataset_.edge_stats().mean.back());
     data.world_pairs = WorldPairs::other_type;
-    reason("data.world_radius", "about the length of an edge: nearer nodes of two types exchange messages");
+    reason("data.world_radius",
+           "the mean length of an edge: nearer nodes of two types exchange messages; 0 for MeshPredictor");
+    const std::vector<double> counts =
+        world_edges_per_node(dataset_, dataset_.field(data.world_position), {data.world_radius, true});
+    if (counts.empty() || counts.back() == 0.0) return;
+    data.world_edges_per_node = rounded(1.5 * counts.back());
+    reason("data.world_edges_per_node", "1.5 times the most in some frames of the data");
   }
 
   void choose_network() {

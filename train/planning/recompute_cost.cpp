@@ -60,7 +60,7 @@ DryModel::DryModel(Device device, int threads, const Config& config, const Model
       layout_(layout),
       loss_(std::move(loss)),
       memory_(runtime_.allocator().allocate(layout_.bytes(), 512, runtime_.stream(), Tag::data, "batch")),
-      batch_(layout_.batch(memory_, false)) {}
+      batch_(layout_.batch(memory_, runtime_.stream().on_gpu())) {}
 
 DryModel::Peak DryModel::peak(const Recomputation& recomputation) {
   CachingAllocator& allocator = runtime_.allocator();

@@ -82,8 +82,9 @@ int last_class(const Config& config, const Dataset& dataset, const BatchClasses&
   const std::string& split = config.data.train_split;
   const Dataset::MeshSizes mesh =
       dataset.mesh_sizes(split, pick_trajectory(dataset, split, std::less<std::pair<int64_t, int64_t>>()));
-  return classes.class_of(
-      {.nodes = mesh.nodes * config.train.batch, .edges = mesh.edges * config.train.batch});
+  return classes.class_of({.nodes = mesh.nodes * config.train.batch,
+                           .edges = mesh.edges * config.train.batch,
+                           .world_edges = world_room(config.data, mesh.nodes * config.train.batch)});
 }
 
 /// Counts what would be sent.

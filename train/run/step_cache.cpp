@@ -90,8 +90,9 @@ void StepCache::run(const BatchLayout& layout, const Upload& upload, const Gradi
   }
   const StoragePtr memory = upload(nullptr);
   const auto work = [&] {
-    run_batch(runtime_, task_.batch_loss(), model_, optimizer_, layout.batch(memory, !runtime_.dry()),
-              recomputation_, store_.get(), ready);
+    run_batch(runtime_, task_.batch_loss(), model_, optimizer_,
+              layout.batch(memory, !runtime_.dry() || runtime_.stream().on_gpu()), recomputation_,
+              store_.get(), ready);
   };
   StepPlan* const plan = config_.memory.plan_steps ? plan_for(layout.shape()) : nullptr;
   if (plan == nullptr) return work();

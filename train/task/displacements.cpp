@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <optional>
 #include <vector>
 
 namespace meshgrad {
@@ -20,32 +22,33 @@ size_t node_of(const MeshView& mesh, const int32_t& number) {
   return static_cast<size_t>(node);
 }
 
-/// Calls body(mesh, positions) for frames spread over trajectories; the mesh has its own edges, or those of
-/// the world.
+/// Calls body(trajectory, frame) for frames spread over trajectories; with `last`, up to the last frame.
 template <class Body>
-void each_of_some_frames(const Dataset& dataset, const FieldInfo& field, const WorldEdgeOptions& world,
-                         Body&& body) {
+void each_of_some_frames(const Dataset& dataset, bool last, Body&& body) {
   constexpr int64_t kTrajectories = 32, kFrames = 8;
   const std::string& split = dataset.statistics_split();
   const int64_t all = dataset.size(split), trajectories = std::min(all, kTrajectories);
   for (int64_t i = 0; i < trajectories; ++i) {
     const TrajectoryView view = dataset.trajectory(split, i * all / trajectories);
     const int64_t frames = std::min(view.frames(), kFrames);
-    for (int64_t f = 0; f < frames; ++f) {
-      const std::span<const float> positions = view.field(field.name).frame(f * view.frames() / frames);
-      if (world.radius <= 0.0) {
-        body(view.mesh(), positions);
-        continue;
-      }
-      const MeshEdges edges = world_edges(view.mesh(), positions, field.components, world);
-      MeshView mesh = view.mesh();
-      set_edges(mesh, edges);
-      body(mesh, positions);
-    }
+    for (int64_t f = 0; f < frames; ++f)
+      body(view,
+           last ? f * (view.frames() - 1) / std::max<int64_t>(1, frames - 1) : f * view.frames() / frames);
   }
 }
 
 }  // namespace
+
+int64_t most_world_edges(int64_t nodes) {
+  return std::min<int64_t>(kMostWorldEdgesPerNode * nodes, std::numeric_limits<int32_t>::max() - 1);
+}
+
+ConfigError too_many_world_edges(const TrajectoryView& trajectory, int64_t frame) {
+  return config_error("data.world_radius",
+                      fmt::format("{} world edges a node at most", kMostWorldEdgesPerNode),
+                      fmt::format("more, in frame {} of {}", frame, trajectory.name()),
+                      "lower it: it is a length in the positions' unit, about that of the mesh's edges");
+}
 
 DataError changed_mesh(const MeshView& mesh) {
   return data_error(fmt::format("{}: mesh {}", mesh.file, mesh.index), "the edges it had when it was checked",
@@ -79,7 +82,15 @@ FieldStatistics displacement_stats(const Dataset& dataset, const FieldInfo& fiel
   const int width = field.components + 1;
   Normalizer moments(static_cast<size_t>(width));
   std::vector<double> rows;
-  each_of_some_frames(dataset, field, world, [&](const MeshView& mesh, std::span<const float> positions) {
+  each_of_some_frames(dataset, world.radius > 0.0, [&](const TrajectoryView& view, int64_t frame) {
+    const std::span<const float> positions = view.field(field.name).frame(frame);
+    MeshView mesh = view.mesh();
+    std::optional<MeshEdges> edges;
+    if (world.radius > 0.0) {
+      edges = world_edges(mesh, positions, field.components, world, most_world_edges(mesh.nodes));
+      if (!edges) throw too_many_world_edges(view, frame);
+      set_edges(mesh, *edges);
+    }
     rows.resize(static_cast<size_t>(mesh.edges * width));
     write_displacements(mesh, positions, field.components, width, rows.data());
     moments.accumulate(std::span<const double>(rows));
@@ -93,8 +104,10 @@ FieldStatistics displacement_stats(const Dataset& dataset, const FieldInfo& fiel
 std::vector<double> world_edges_per_node(const Dataset& dataset, const FieldInfo& field,
                                          const WorldEdgeOptions& world) {
   std::vector<double> counts;
-  each_of_some_frames(dataset, field, world, [&](const MeshView& mesh, std::span<const float>) {
-    counts.push_back(static_cast<double>(mesh.edges) / static_cast<double>(mesh.nodes));
+  each_of_some_frames(dataset, true, [&](const TrajectoryView& view, int64_t frame) {
+    const int64_t count =
+        count_world_edges(view.mesh(), view.field(field.name).frame(frame), field.components, world);
+    counts.push_back(static_cast<double>(count) / static_cast<double>(view.mesh().nodes));
   });
   std::ranges::sort(counts);
   return counts;

@@ -14,6 +14,11 @@ namespace meshgrad {
 /// first read; other edges must not lead out of bounds.
 DataError changed_mesh(const MeshView& mesh);
 
+/// kMostWorldEdgesPerNode for each node, and fewer than 2^31.
+int64_t most_world_edges(int64_t nodes);
+/// The error of more.
+ConfigError too_many_world_edges(const TrajectoryView& trajectory, int64_t frame);
+
 /// Writes dim + 1 columns of each edge's row, which has `width`: `rows` points to the first one's. Positions
 /// are [nodes, dim]. Throws DataError for an edge that leads out of the mesh.
 template <class T>
@@ -22,7 +27,7 @@ void write_displacements(const MeshView& mesh, std::span<const float> positions,
 
 /// Mean and standard deviation of these columns where positions are a field: over at most 32 trajectories of
 /// the split that statistics are of, and 8 frames of each, both evenly spread. With `world` a radius, of
-/// world edges in place of the mesh's.
+/// world edges in place of the mesh's; throws too_many_world_edges.
 FieldStatistics displacement_stats(const Dataset& dataset, const FieldInfo& field,
                                    const WorldEdgeOptions& world = {});
 

@@ -24,6 +24,7 @@ MeshDynamics::MeshDynamics(const Dataset& dataset, const DataConfig& config, int
 
 MeshDynamics MeshDynamics::for_validation() const {
   MeshDynamics task = *this;
+  task.inputs_ = inputs_.for_validation();
   task.unroll_frames_ = 1;
   task.loss_ = loss_.for_validation();
   return task;

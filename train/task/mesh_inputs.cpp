@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/train/data/made_edges.h>
 #include <meshgrad/train/task/batch_rows.h>
 #include <meshgrad/train/task/displacements.h>
 #include <meshgrad/train/task/mesh_inputs.h>
@@ -77,6 +76,10 @@ MeshInputs::MeshInputs(const Dataset& dataset, const DataConfig& config)
     const int64_t column = target_columns[static_cast<size_t>(target - config.targets.begin())];
     return Input{field, column, value_columns_[static_cast<size_t>(column)] != 0};
   };
+  if (has_world_edges() && config.world_position.empty())
+    throw config_error("data.world_radius", "0 where meshes do not move",
+                       fmt::format("{}", config.world_radius),
+                       "name the field of current positions in data.world_position");
   if (!config.world_position.empty())
     world_position_ = input_of(checked_position(dataset, config.world_position));
   for (const std::string& name : config.inputs) {
@@ -112,6 +115,13 @@ Quantity MeshInputs::predicted_quantity(std::string_view target) const {
   const std::vector<std::string>& values = config_.value_targets;
   if (std::find(values.begin(), values.end(), target) != values.end()) return Quantity::value;
   return config_.predict == Prediction::second_change ? Quantity::second_change : Quantity::change;
+}
+
+bool MeshInputs::is_known_change(int64_t column) const {
+  return std::ranges::any_of(known_changes_, [&](const Input& known) {
+    return known.target_column >= 0 && column >= known.target_column &&
+           column < known.target_column + known.field.components;
+  });
 }
 
 bool MeshInputs::reads(std::string_view field) const {
@@ -177,6 +187,15 @@ BatchShape MeshInputs::shape(std::string_view split, const std::vector<Sample>& 
     shape.edges += view.mesh().edges;
   }
   shape.world_edges = world_room(config_, shape.nodes);
+  if (has_world_edges() && !limited_world_) {
+    shape.world_edges = 1;  // of frames without noise
+    for (const Sample& sample : samples) {
+      const TrajectoryView view = dataset_.trajectory(split, sample.trajectory);
+      shape.world_edges +=
+          count_world_edges(view.mesh(), view.field(world_position_->field.name).frame(sample.frame),
+                            world_position_->field.components, world_options_);
+    }
+  }
   if (std::max({shape.nodes, shape.edges, shape.world_edges}) > std::numeric_limits<int32_t>::max() - 1) {
     throw config_error(
         "train.batch", "a batch of fewer than 2^31 nodes and edges",
@@ -199,7 +218,7 @@ Batch MeshInputs::prediction_batch(Runtime& runtime, DType dtype, const Trajecto
   SampleScratch scratch;
   // A prediction has as much room as its frame needs.
   MeshEdges world;
-  if (has_world_edges()) world = world_edges_at(trajectory, t, state, scratch);
+  if (has_world_edges()) world = for_validation().world_edges_at(trajectory, t, state, scratch);
   const BatchLayout layout(sizes_,
                            {.nodes = mesh.nodes,
                             .edges = mesh.edges,
@@ -346,42 +365,6 @@ template void MeshInputs::write_edges(const TrajectoryView&, int64_t, const Fiel
                                       float*) const;
 template void MeshInputs::write_edges(const TrajectoryView&, int64_t, const FieldState&, SampleScratch&,
                                       double*) const;
-
-MeshEdges MeshInputs::world_edges_at(const TrajectoryView& trajectory, int64_t t, const FieldState& state,
-                                     SampleScratch& scratch) const {
-  return world_edges(trajectory.mesh(), current_positions(trajectory, t, state, scratch.positions),
-                     world_position_->field.components, world_options_);
-}
-
-template <class T>
-Dataset::MeshSizes MeshInputs::append_world_edges(const Graph& graph, const MeshEdges& world,
-                                                  const TrajectoryView& trajectory, int64_t t,
-                                                  const FieldState& state, const Dataset::MeshSizes& before,
-                                                  SampleScratch& scratch, T* rows) const {
-  MeshView mesh = trajectory.mesh();
-  set_edges(mesh, world);
-  if (before.edges + mesh.edges > graph.edges) {
-    const double needed =
-        static_cast<double>(before.edges + mesh.edges) / static_cast<double>(before.nodes + mesh.nodes);
-    throw config_error(
-        "data.world_edges_per_node",
-        fmt::format("{:.2f} or more, for frame {} of {}", needed, t, trajectory.name()),
-        fmt::format("{}", config_.world_edges_per_node),
-        "raise it, which takes memory, or lower data.world_radius; training goes on with --resume");
-  }
-  const int dim = world_position_->field.components;
-  write_displacements(mesh, current_positions(trajectory, t, state, scratch.positions), dim, world_inputs(),
-                      rows + before.edges * world_inputs());
-  return append_to_union(graph, mesh, before);
-}
-template Dataset::MeshSizes MeshInputs::append_world_edges(const Graph&, const MeshEdges&,
-                                                           const TrajectoryView&, int64_t, const FieldState&,
-                                                           const Dataset::MeshSizes&, SampleScratch&,
-                                                           float*) const;
-template Dataset::MeshSizes MeshInputs::append_world_edges(const Graph&, const MeshEdges&,
-                                                           const TrajectoryView&, int64_t, const FieldState&,
-                                                           const Dataset::MeshSizes&, SampleScratch&,
-                                                           double*) const;
 
 std::span<const float> MeshInputs::current_positions(const TrajectoryView& trajectory, int64_t t,
                                                      const FieldState& state,

@@ -67,6 +67,8 @@ class MeshInputs {
   }
   /// What is known of the next frame at nodes of data.kinematic_types.
   const std::vector<Input>& known_changes() const { return known_changes_; }
+  /// Whether a column of the targets is among them.
+  bool is_known_change(int64_t column) const;
   /// Whether the model reads a field: as an input of nodes, or as positions.
   bool reads(std::string_view field) const;
   const DataConfig& config() const { return config_; }
@@ -118,12 +120,14 @@ class MeshInputs {
   template <class T>
   void write_edges(const TrajectoryView& trajectory, int64_t t, const FieldState& state,
                    SampleScratch& scratch, T* rows) const;
-  /// The world edges of a frame, by current positions as above.
+  /// The world edges of a frame, by current positions as above. Throws ConfigError for more than the mesh's
+  /// share of data.world_edges_per_node, which binds training alone, and for more than most_world_edges.
   MeshEdges world_edges_at(const TrajectoryView& trajectory, int64_t t, const FieldState& state,
                            SampleScratch& scratch) const;
+  /// The same inputs for validation: batches have as much room for world edges as their frames need.
+  MeshInputs for_validation() const;
   /// Appends them to the union's graph behind those of `before`, likewise their features in `rows`, which are
-  /// [world edges, world_inputs()] of the whole union, and returns the sizes of them all. Throws ConfigError
-  /// where the graph has no room for them.
+  /// [world edges, world_inputs()] of the whole union, and returns the sizes of them all.
   template <class T>
   Dataset::MeshSizes append_world_edges(const Graph& graph, const MeshEdges& world,
                                         const TrajectoryView& trajectory, int64_t t, const FieldState& state,
@@ -162,6 +166,7 @@ class MeshInputs {
   std::optional<Input> world_position_;
   std::vector<Input> known_changes_;
   WorldEdgeOptions world_options_;
+  bool limited_world_ = true;  // by data.world_edges_per_node
   int64_t node_inputs_ = 0;
   int64_t outputs_ = 0;
   ModelSizes sizes_;

@@ -51,7 +51,8 @@ void roll_out(const TrainedModel& trained, const MeshDynamics& task, const Traje
     std::vector<float> next = predict_next(trained, task, trajectory, std::min(t, last), state);
     const std::vector<float> data = task.inputs().target_values(trajectory, std::min(t + 1, last));
     for (size_t i = 0; i < next.size(); ++i) {
-      const bool kinematic = task.inputs().is_kinematic(trajectory.mesh().node_type[i / width]);
+      const bool kinematic = task.inputs().is_kinematic(trajectory.mesh().node_type[i / width]) &&
+                             task.inputs().is_known_change(static_cast<int64_t>(i % width));
       const bool given = options.boundary == RolloutBoundary::data || kinematic;
       if (mask[i / width] == 0 && given) next[i] = data[i];
     }

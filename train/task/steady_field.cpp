@@ -40,6 +40,7 @@ BatchLayout SteadyField::layout(const BatchShape& shape, DType dtype, BatchLayou
 
 SteadyField SteadyField::for_validation() const {
   SteadyField task = *this;
+  task.inputs_ = inputs_.for_validation();
   task.loss_ = loss_.for_validation();
   return task;
 }

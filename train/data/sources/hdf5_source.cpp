@@ -303,13 +303,17 @@ class Hdf5Source : public TrajectorySource {
 
   // Decided by the first trajectory, so that all have as many dimensions.
   bool drops_z(const Array<float>& nodal, size_t row) {
+    const auto first =
+        nodal.values.begin() + static_cast<std::ptrdiff_t>(row * nodal.shape[1] * nodal.shape[2]);
+    const auto last = first + static_cast<std::ptrdiff_t>(nodal.shape[1] * nodal.shape[2]);
+    const bool flat = std::all_of(first, last, [&](float z) { return z == *first; });
     if (dim_ == 0) {
-      const auto first =
-          nodal.values.begin() + static_cast<std::ptrdiff_t>(row * nodal.shape[1] * nodal.shape[2]);
-      const auto last = first + static_cast<std::ptrdiff_t>(nodal.shape[1] * nodal.shape[2]);
-      const bool flat = std::all_of(first, last, [&](float z) { return z == *first; });
       dim_ = flat ? 2 : 3;
       if (flat && warn_) warn_(fmt::format("[{}] z is the same everywhere: read as 2-D", path_.string()));
+    }
+    if (dim_ == 2 && !flat) {
+      throw data_error(path_.string() + ": nodal_data: z", "the same everywhere, as in the first trajectory",
+                       "other values in a later one", "convert meshes in a plane and in space apart");
     }
     return dim_ == 2;
   }
