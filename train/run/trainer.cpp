@@ -207,8 +207,8 @@ bool Trainer::train_window() {
     ++state_.micro;
     if (ranks_.single() && !split && state_.micro < batches && stop_wanted()) return false;
   }
-  small_batch_ = small_batch();
   sum_.finish(model_.parameters.gradients(), loader_.window_weight(state_.step), *optimizer_);
+  small_batch_ = small_batch();  // behind the messages of the sum, of which ranks began different numbers
   if (!ranks_.single()) check_state();
   return true;
 }
