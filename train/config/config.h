@@ -65,7 +65,7 @@ struct DataConfig {
   std::string world_position;  ///< the field that is the current position; empty: meshes do not move
   double world_radius = 0.0;   ///< of world edges, in the positions' unit; 0: there are none
   WorldPairs world_pairs = WorldPairs::all;
-  double world_edges_per_node = 4.0;  ///< room of a batch
+  double world_edges_per_node = 4.0;  ///< most of a mesh, in training
   int64_t hops = 1;
   std::vector<double> period;  ///< by axis, 0: not periodic; empty: none is
   int64_t node_types = 9;
