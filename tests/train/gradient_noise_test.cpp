@@ -100,6 +100,23 @@ TEST_CASE("a window of several batches has its noise in the log, also when it wa
   for (const auto& line : lines_of(config)) CHECK(!line.contains("gradient_noise"));
 }
 
+TEST_CASE("the small batch of a run is the first of its window") {
+  const test::ScratchDirectory scratch;
+  Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
+  config.train.steps = 1;
+  config.train.log_every = 1;
+  config.train.validate_every = 0;
+  test::train_here(config);
+  const auto window = lines_of(config).at(0);
+  config.run.dir += "_first";
+  config.train.accumulate = 1;
+  test::train_here(config);
+  const double small = lines_of(config).at(0).at("gradient_norm"), large = window.at("gradient_norm");
+  const GradientNoise expected = gradient_noise({small * small, 2.0}, {large * large, 6.0});
+  CHECK(window.at("gradient_noise") == doctest::Approx(expected.noise).epsilon(1e-4));
+  CHECK(window.at("gradient_signal") == doctest::Approx(expected.signal).epsilon(1e-4));
+}
+
 TEST_CASE("the noise is that of unscaled gradients") {
   const test::ScratchDirectory scratch;
   Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));

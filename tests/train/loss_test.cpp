@@ -124,6 +124,83 @@ TEST_CASE("the penalty of the predicted change is a second term of the sum") {
   CHECK(terms[1] == loss_of_zero(c, loss, {sample})[1]);
 }
 
+TEST_CASE("gradients of an unrolled loss with every key are the finite differences") {
+  for (const LossName name : {LossName::mse, LossName::huber, LossName::relative_l2}) {
+    CAPTURE(static_cast<int>(name));
+    UnrollCase c({.precision = DType::f64, .activation = Activation::tanh, .width = 3, .blocks = 1});
+    LossConfig loss;
+    loss.name = name;
+    loss.delta = 0.5;
+    loss.sample = 0.5;
+    loss.type_weights = {{"5", 3.0}};
+    loss.field_weights = {{"velocity", 0.7}};
+    loss.change_penalty = 0.4;
+    const Task task(MeshDynamics(c.dataset, c.config.data, 3, loss));
+    const Batch batch =
+        training_batch(task, c.runtime, DType::f64, "train", {{0, 2, 0}, {1, 3, 0}}, {}, c.normalizers);
+    const auto value = [&] {
+      Tape tape(c.runtime, Tape::Mode::evaluate);
+      return c.read(task.loss(tape, c.model, batch, {}).sum.value());
+    };
+    {
+      fill_zero(c.model.parameters.gradients(), c.runtime.stream());
+      Tape tape(c.runtime);
+      tape.backward(task.loss(tape, c.model, batch, {}).sum, c.seed);
+    }
+    const std::span<const double> gradients = c.model.parameters.gradients().values<double>();
+    const std::span<double> parameters = c.model.parameters.values().values<double>();
+    double worst = 0.0, largest = 0.0;
+    constexpr double kStep = 1e-5;
+    for (size_t i = 0; i < parameters.size(); i += 3) {
+      const double middle = parameters[i];
+      parameters[i] = middle + kStep;
+      const double above = value();
+      parameters[i] = middle - kStep;
+      const double below = value();
+      parameters[i] = middle;
+      const double difference = c.read(c.seed) * (above - below) / (2.0 * kStep);
+      largest = std::max(largest, std::abs(difference));
+      worst = std::max(worst, std::abs(difference - gradients[i]));
+    }
+    CHECK(largest > 0.01);
+    CHECK(worst < 1e-7 * largest);
+  }
+}
+
+TEST_CASE("an unrolled relative error is a share of the first target's size") {
+  UnrollCase c({.precision = DType::f64});
+  LossConfig relative;
+  relative.name = LossName::relative_l2;
+  const Sample sample{1, 3, 0};
+  const auto unrolled = [&](const LossConfig& loss) {
+    const Task task(MeshDynamics(c.dataset, c.config.data, 3, loss));
+    const Batch batch = training_batch(task, c.runtime, DType::f64, "train", {sample}, {}, c.normalizers);
+    Tape tape(c.runtime, Tape::Mode::evaluate);
+    return c.read(task.loss(tape, c.model, batch, {}).sum.value());
+  };
+  const auto first = loss_of_zero(c, {}, {sample});  // the target's squares, and the nodes
+  CHECK(unrolled(relative) == doctest::Approx(unrolled({}) / (first[0] / first[1])).epsilon(1e-12));
+}
+
+TEST_CASE("validation counts all nodes, without the penalty") {
+  UnrollCase c({.precision = DType::f64});
+  LossConfig plain, training;
+  plain.name = training.name = LossName::huber;
+  plain.type_weights = training.type_weights = {{"5", 3.0}};
+  training.sample = 0.25;
+  training.change_penalty = 0.5;
+  const std::vector<Sample> samples{{0, 2, 0}, {1, 3, 0}};
+  const auto terms = [&](const Task& task) {
+    const Batch batch = training_batch(task, c.runtime, DType::f64, "train", samples, {}, c.normalizers);
+    Tape tape(c.runtime, Tape::Mode::evaluate);
+    const LossTerms loss = task.loss(tape, c.model, batch, {});
+    CHECK(!loss.penalty);
+    return std::pair(c.read(loss.sum.value()), task.loss_weight("train", samples));
+  };
+  const Task task(MeshDynamics(c.dataset, c.config.data, 1, training));
+  CHECK(terms(task.for_validation()) == terms(Task(MeshDynamics(c.dataset, c.config.data, 1, plain))));
+}
+
 TEST_CASE("sampled nodes: the mean is that of all nodes, and its variance what the formula says") {
   // Values of 50 nodes, of which 15 count each time: Var = (1 - n/N) S^2 / n, S^2 = sum (x - mean)^2 / (N -
   // 1).

@@ -58,7 +58,9 @@ double difference_of_losses(const Config& a, const Config& b) {
 
 }  // namespace
 
-TEST_CASE("2 and 3 ranks train each mesh together as one does, also unrolled and with recomputed segments") {
+TEST_CASE(
+    "2 and 3 ranks train each mesh together as one does, also unrolled, recomputed and with a loss of all "
+    "terms") {
   const ScratchDirectory scratch;
   for (const bool deep : {false, true}) {
     const auto with = [&](const std::string& name) {
@@ -68,6 +70,12 @@ TEST_CASE("2 and 3 ranks train each mesh together as one does, also unrolled and
       config.recompute.mode = RecomputeMode::block;
       config.normalize.mode = NormalizeMode::online;
       config.normalize.warmup_steps = 2;
+      config.loss.name = LossName::huber;
+      config.loss.delta = 0.5;
+      config.loss.type_weights = {{"5", 3.0}};
+      config.loss.field_weights = {{"velocity", 0.7}};
+      config.loss.sample = 0.5;
+      config.loss.change_penalty = 0.2;
       return config;
     };
     const Config whole = with("whole");
