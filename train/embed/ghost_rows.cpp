@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <functional>
 
 namespace meshgrad {
 namespace {
@@ -20,6 +21,44 @@ void check_ghosts(const Ranks& ranks, const GivenPart& part) {
     throw data_error(fmt::format("mesh in parts: owner of ghost {}", i),
                      fmt::format("another rank among 0 .. {}", ranks.size() - 1), fmt::format("{}", owner),
                      "give the rank that has the node as its own");
+  }
+}
+
+using RowLists = std::vector<std::vector<int64_t>>;  // by rank
+template <class T>
+using RowsOfRanks = std::vector<std::vector<T>>;  // likewise
+
+/// Sends the rows outgoing[r] of `values` to rank r; gives what each sent for the rows incoming[r].
+template <class T>
+RowsOfRanks<T> exchange_rows(Ranks& ranks, const RowLists& outgoing, const RowLists& incoming,
+                             std::span<const T> values, size_t width) {
+  RowsOfRanks<T> sent(outgoing.size()), received(incoming.size());
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  for (size_t rank = 0; rank < sent.size(); ++rank) {
+    for (const int64_t node : outgoing[rank]) {
+      const auto row = values.subspan(static_cast<size_t>(node) * width, width);
+      sent[rank].insert(sent[rank].end(), row.begin(), row.end());
+    }
+    received[rank].resize(incoming[rank].size() * width);
+    const int other = static_cast<int>(rank);
+    if (!sent[rank].empty()) sends.push_back({other, std::as_bytes(std::span(sent[rank]))});
+    if (!received[rank].empty())
+      receives.push_back({other, std::as_writable_bytes(std::span(received[rank]))});
+  }
+  ranks.exchange(sends, receives, kOperation);
+  return received;
+}
+
+/// Calls use(row received, row of `values`) for the rows of each rank in turn.
+template <class T, class Use>
+void visit_rows(const RowLists& rows, const RowsOfRanks<T>& received, std::span<T> values, size_t width,
+                const Use& use) {
+  for (size_t rank = 0; rank < rows.size(); ++rank) {
+    for (size_t i = 0; i < rows[rank].size(); ++i) {
+      use(std::span(received[rank]).subspan(i * width, width),
+          values.subspan(static_cast<size_t>(rows[rank][i]) * width, width));
+    }
   }
 }
 
@@ -76,29 +115,21 @@ GhostRows::GhostRows(Ranks& ranks, int64_t owned, const GivenPart& part)
   });
 }
 
-void GhostRows::fill(Ranks& ranks, std::span<float> values, size_t width) const {
-  std::vector<std::vector<float>> outgoing(sent_.size()), incoming(sent_.size());
-  std::vector<Send> sends;
-  std::vector<Receive> receives;
-  for (size_t rank = 0; rank < sent_.size(); ++rank) {
-    for (const int64_t node : sent_[rank]) {
-      const auto row = values.subspan(static_cast<size_t>(node) * width, width);
-      outgoing[rank].insert(outgoing[rank].end(), row.begin(), row.end());
-    }
-    incoming[rank].resize(ghosts_[rank].size() * width);
-    const int other = static_cast<int>(rank);
-    if (!outgoing[rank].empty()) sends.push_back({other, std::as_bytes(std::span(outgoing[rank]))});
-    if (!incoming[rank].empty())
-      receives.push_back({other, std::as_writable_bytes(std::span(incoming[rank]))});
-  }
-  ranks.exchange(sends, receives, kOperation);
-  for (size_t rank = 0; rank < ghosts_.size(); ++rank) {
-    for (size_t i = 0; i < ghosts_[rank].size(); ++i) {
-      std::copy_n(
-          incoming[rank].begin() + static_cast<std::ptrdiff_t>(i * width), width,
-          values.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(ghosts_[rank][i]) * width));
-    }
-  }
+template <class T>
+void GhostRows::fill(Ranks& ranks, std::span<T> values, size_t width) const {
+  const auto incoming = exchange_rows<T>(ranks, sent_, ghosts_, values, width);
+  visit_rows<T>(ghosts_, incoming, values, width,
+                [](std::span<const T> from, std::span<T> to) { std::ranges::copy(from, to.begin()); });
+}
+
+template void GhostRows::fill(Ranks&, std::span<float>, size_t) const;
+template void GhostRows::fill(Ranks&, std::span<double>, size_t) const;
+
+void GhostRows::add(Ranks& ranks, std::span<double> values, size_t width) const {
+  const auto incoming = exchange_rows<double>(ranks, ghosts_, sent_, values, width);
+  visit_rows<double>(sent_, incoming, values, width, [](std::span<const double> from, std::span<double> to) {
+    std::ranges::transform(from, to, to.begin(), std::plus<>());
+  });
 }
 
 }  // namespace meshgrad

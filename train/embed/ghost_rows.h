@@ -19,14 +19,18 @@ GivenPart given_part(const MeshArrays& mesh, int dim);
 /// DataError.
 void on_all_ranks(Ranks& ranks, const std::function<void()>& body);
 
-/// Copies rows of nodes to the ranks on which they are ghosts.
+/// Exchanges rows between nodes and their ghosts on other ranks.
 class GhostRows {
  public:
   /// `owned` nodes stand before the ghosts. Throws DataError on all ranks when a ghost's owner or number does
   /// not exist. Collective.
   GhostRows(Ranks& ranks, int64_t owned, const GivenPart& part);
-  /// Fills the ghosts' rows of `values` [owned + ghosts, width] from their owners'. Collective.
-  void fill(Ranks& ranks, std::span<float> values, size_t width) const;
+  /// Fills the ghosts' rows of `values` [owned + ghosts, width] from their owners'. T: float, double.
+  /// Collective.
+  template <class T>
+  void fill(Ranks& ranks, std::span<T> values, size_t width) const;
+  /// The transpose: adds the ghosts' rows to their owners', in the order of the ranks. Collective.
+  void add(Ranks& ranks, std::span<double> values, size_t width) const;
 
  private:
   int64_t owned_;

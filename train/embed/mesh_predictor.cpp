@@ -353,7 +353,7 @@ void MeshPredictor::Loaded::make_parts(std::vector<GivenPart> given) {
 void MeshPredictor::Loaded::fill_ghosts() {
   const auto width = static_cast<size_t>(task.inputs().outputs());
   for (size_t i = 0; in_parts && i < meshes.size(); ++i)
-    in_parts->ghosts[i].fill(ranks, meshes[i].state.current, width);
+    in_parts->ghosts[i].fill(ranks, std::span(meshes[i].state.current), width);
 }
 
 void MeshPredictor::set_meshes(std::span<const MeshArrays> meshes) {
@@ -443,10 +443,6 @@ void MeshPredictor::predict(int64_t steps) {
   if (steps > 1 && !s.known_changes().empty()) {
     throw invalid_argument("MeshPredictor: steps", "1 with data.kinematic_types: each has its next values",
                            fmt::format("{}", steps), "call set_next_field and predict for each step");
-  }
-  if (s.in_parts && s.recording) {
-    throw invalid_argument("MeshPredictor: record_steps", "whole meshes, for gradients", "a mesh in parts",
-                           "call record_steps(false)");
   }
   const auto check = [&] { s.check_all_set(); };
   if (s.in_parts) {

@@ -26,7 +26,8 @@ class MeshPredictor {
   /// DeviceError and OutOfMemory.
   ///
   /// `ranks`, which outlive it, are needed for meshes in parts (MeshArrays::in_parts). On such meshes
-  /// set_mesh, set_meshes and predict are collective: all ranks call them in the same order.
+  /// set_mesh, set_meshes, predict, record_steps and backward are collective: all ranks call them in the same
+  /// order.
   MeshPredictor(Runtime& runtime, const std::filesystem::path& checkpoint, Ranks* ranks = nullptr);
   ~MeshPredictor();
   MeshPredictor(MeshPredictor&&) noexcept;
@@ -85,7 +86,9 @@ class MeshPredictor {
   /// count in J. The next predict() drops it.
   void set_gradient(std::string_view name, Numbers values, int64_t mesh = 0);
   /// Walks back over the recorded steps: one forward and one backward pass each. Gradients have the model's
-  /// precision. Throws InvalidArgument when no step is recorded.
+  /// precision. On meshes in parts J is the sum over the ranks, given at their own nodes; gradients at ghosts
+  /// are then those of their nodes, and those of fields on the whole mesh are the same on all ranks. Throws
+  /// InvalidArgument when no step is recorded, or not as many on every rank.
   void backward();
   /// dJ/d(field), of the last backward(), in the field's shape. Of a target: the state from which the
   /// recorded steps began; where set_boundary gave new values since, the ones before have a gradient of 0. Of

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients of predictions. Each step back runs the model once more, on the node features recorded.
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/ranks/collectives.h>
 #include <meshgrad/engine/runtime.h>
 #include <meshgrad/train/embed/mesh_predictor_state.h>
 
@@ -9,6 +10,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
+#include <type_traits>
 
 namespace meshgrad {
 namespace {
@@ -22,18 +25,21 @@ void visit_values(const Tensor& tensor, Body&& body) {
   body(tensor.values<bfloat16>());
 }
 
-/// Rows [first, first + rows) of a tensor on the host, times `scale`; zeros for an undefined one.
-std::vector<double> widened_rows(const Tensor& tensor, int64_t first, int64_t rows, int64_t width,
-                                 double scale) {
+/// A tensor on the host in f64, times `scale`, as [rows, width]: its row i becomes row to[i], or row i where
+/// `to` is empty. All else, and all of an undefined tensor, is 0.
+std::vector<double> widened_rows(const Tensor& tensor, std::span<const int32_t> to, int64_t rows,
+                                 int64_t width, double scale) {
   std::vector<double> values(static_cast<size_t>(rows * width));
   if (!tensor.defined()) return values;
-  visit_values(tensor.row_range(first, first + rows), [&](auto from) {
-    using From = typename decltype(from)::value_type;
-    for (size_t i = 0; i < values.size(); ++i) {
-      if constexpr (std::is_same_v<From, double>) {
-        values[i] = from[i] * scale;
+  const auto columns = static_cast<size_t>(width);
+  visit_values(tensor, [&](auto from) {
+    for (size_t i = 0; i < from.size(); ++i) {
+      const size_t row = to.empty() ? i / columns : static_cast<size_t>(to[i / columns]);
+      double& value = values[row * columns + i % columns];
+      if constexpr (std::is_same_v<typename decltype(from)::value_type, double>) {
+        value = from[i] * scale;
       } else {
-        values[i] = static_cast<double>(static_cast<float>(from[i])) * scale;
+        value = static_cast<double>(static_cast<float>(from[i])) * scale;
       }
     }
   });
@@ -47,6 +53,20 @@ double scale_of(std::span<const double> values) {
   int exponent = 0;
   std::frexp(largest, &exponent);
   return largest > 0 ? std::ldexp(1.0, -exponent) : 1.0;
+}
+
+/// Rows of [.., width].
+std::vector<double> chosen_rows(std::span<const double> from, std::span<const int32_t> rows, size_t width) {
+  std::vector<double> chosen;
+  for (const int32_t row : rows) {
+    const auto values = from.subspan(static_cast<size_t>(row) * width, width);
+    chosen.insert(chosen.end(), values.begin(), values.end());
+  }
+  return chosen;
+}
+
+double smallest(Ranks& ranks, double mine) {
+  return std::ranges::min(all_gather(ranks, mine, "scale of gradients"));
 }
 
 Tensor gradient_on_device(Runtime& runtime, std::span<const double> values, const Shape& shape, DType dtype) {
@@ -91,6 +111,25 @@ void MeshPredictor::Loaded::write_columns(std::span<const double> from, size_t c
   for (size_t i = 0; i < to.size(); ++i) to.set(i, from[i / count * width + column + i % count]);
 }
 
+void MeshPredictor::Loaded::walk_back() {
+  for (size_t i = 0; i < meshes.size(); ++i) {
+    MeshState& mesh = meshes[i];
+    const MeshView& view = data->meshes[i].view;
+    mesh.gradients = zero_gradients(task.inputs(), view, advance());
+    const int64_t nodes = in_parts ? in_parts->parts.owned(view) : view.nodes;
+    const auto values = static_cast<std::ptrdiff_t>(nodes * task.inputs().outputs());
+    if (!mesh.given_gradient.empty())
+      std::copy_n(mesh.given_gradient.begin(), values, mesh.gradients->current.begin());
+  }
+  try {
+    for (auto step = recorded.rbegin(); step != recorded.rend(); ++step) walk_back(*step);
+    gather_gradients();
+  } catch (...) {
+    for (MeshState& mesh : meshes) mesh.gradients.reset();
+    throw;
+  }
+}
+
 void MeshPredictor::Loaded::walk_back(const RecordedStep& step) {
   if (step.node_features.empty()) {  // new boundary values: those before were not used further
     const MeshView& mesh = data->meshes[static_cast<size_t>(step.mesh)].view;
@@ -109,15 +148,23 @@ void MeshPredictor::Loaded::walk_back(const RecordedStep& step) {
   std::memcpy(features.raw(), step.node_features.data(), step.node_features.size());
   upload();
 
-  std::vector<double> seed(static_cast<size_t>(features.shape().rows() * reads.outputs()));
+  const auto outputs = static_cast<size_t>(reads.outputs());
+  std::vector<double> seed(static_cast<size_t>(features.shape().rows()) * outputs);
   for (size_t i = 0; i < meshes.size(); ++i) {
     const MeshView& mesh = data->meshes[i].view;
     prediction_gradients(reads, mesh, normalizers.targets, *meshes[i].gradients,
-                         std::span(seed).subspan(static_cast<size_t>(before[i].nodes * reads.outputs()),
-                                                 static_cast<size_t>(mesh.nodes * reads.outputs())));
+                         std::span(seed).subspan(static_cast<size_t>(before[i].nodes) * outputs,
+                                                 static_cast<size_t>(mesh.nodes) * outputs));
     step_back(reads, mesh, advance(), *meshes[i].gradients);
   }
-  const double scale = scale_of(seed);
+  std::span<const int32_t> nodes_of_rows, edges_of_rows;
+  if (in_parts) {
+    nodes_of_rows = std::span(in_parts->part->nodes).first(static_cast<size_t>(in_parts->part->owned));
+    edges_of_rows = in_parts->part->edge_sets.front().rows;
+    seed = chosen_rows(seed, nodes_of_rows, outputs);
+  }
+  // The same on all ranks, as gradients cross their borders.
+  const double scale = in_parts ? smallest(ranks, scale_of(seed)) : scale_of(seed);
   for (double& value : seed) value *= scale;
 
   Tape tape(runtime);
@@ -132,16 +179,46 @@ void MeshPredictor::Loaded::walk_back(const RecordedStep& step) {
   const auto on_host = [&](const Variable& value) {
     return value.gradient().defined() ? to_host(value.gradient(), runtime.stream()) : Tensor();
   };
-  const Tensor by_nodes = on_host(nodes_in), by_edges = on_host(edges_in);
+  const std::vector<double> by_nodes =
+      widened_rows(on_host(nodes_in), nodes_of_rows, features.rows(), reads.node_inputs(), 1 / scale);
+  const std::vector<double> by_edges =
+      widened_rows(on_host(edges_in), edges_of_rows, written.graph.edge_sets.front().features.rows(),
+                   reads.edge_inputs(), 1 / scale);
+  const auto rows_of = [](const std::vector<double>& all, int64_t first, int64_t rows, int64_t width) {
+    return std::span(all).subspan(static_cast<size_t>(first * width), static_cast<size_t>(rows * width));
+  };
   for (size_t i = 0; i < meshes.size(); ++i) {
     const MeshView& mesh = data->meshes[i].view;
     MeshGradients& gradients = *meshes[i].gradients;
     add_node_gradients(reads, normalizers.nodes,
-                       widened_rows(by_nodes, before[i].nodes, mesh.nodes, reads.node_inputs(), 1 / scale),
-                       gradients);
+                       rows_of(by_nodes, before[i].nodes, mesh.nodes, reads.node_inputs()), gradients);
     add_edge_gradients(mesh, normalizers.edges,
-                       widened_rows(by_edges, before[i].edges, mesh.edges, reads.edge_inputs(), 1 / scale),
-                       gradients);
+                       rows_of(by_edges, before[i].edges, mesh.edges, reads.edge_inputs()), gradients);
+  }
+}
+
+/// What ghosts gathered goes to their nodes, and their nodes' gradients to the ghosts. A field on the whole
+/// mesh has one gradient for all ranks.
+void MeshPredictor::Loaded::gather_gradients() {
+  for (size_t i = 0; in_parts && i < meshes.size(); ++i) {
+    const GhostRows& ghosts = in_parts->ghosts[i];
+    const auto nodes = static_cast<size_t>(data->meshes[i].view.nodes);
+    MeshGradients& gradients = *meshes[i].gradients;
+    const auto fill = [&](std::vector<double>& values) {
+      ghosts.fill(ranks, std::span(values), nodes > 0 ? values.size() / nodes : 0);
+    };
+    ghosts.add(ranks, gradients.positions, static_cast<size_t>(dim()));
+    fill(gradients.positions);
+    fill(gradients.current);
+    fill(gradients.previous);
+    for (size_t k = 0; k < gradients.fields.size(); ++k) {
+      std::vector<double>& values = gradients.fields[k];
+      if (task.inputs().inputs()[k].field.on == FieldOn::node) {
+        fill(values);
+      } else {
+        all_reduce(ranks, std::span(values), "gradients of a field on the whole mesh");
+      }
+    }
   }
 }
 
@@ -180,21 +257,23 @@ void MeshPredictor::set_gradient(std::string_view name, Numbers values, int64_t 
 
 void MeshPredictor::backward() {
   Loaded& s = *loaded_;
-  if (recorded_steps() == 0) {
+  const auto check = [&] {
+    if (recorded_steps() > 0) return;
     throw invalid_argument("MeshPredictor: backward", "recorded steps", "none",
                            "call record_steps(true), set the fields, then predict");
+  };
+  if (!s.in_parts) {
+    check();
+    return s.walk_back();
   }
-  for (size_t i = 0; i < s.meshes.size(); ++i) {
-    MeshState& mesh = s.meshes[i];
-    mesh.gradients = zero_gradients(s.task.inputs(), s.data->meshes[i].view, s.advance());
-    std::ranges::copy(mesh.given_gradient, mesh.gradients->current.begin());
+  on_all_ranks(s.ranks, check);
+  const std::vector<int64_t> steps = all_gather(s.ranks, recorded_steps(), "recorded steps");
+  if (std::ranges::adjacent_find(steps, std::not_equal_to<>()) != steps.end()) {
+    throw invalid_argument("MeshPredictor: backward", "as many recorded steps on all ranks",
+                           fmt::format("{}", fmt::join(steps, ", ")),
+                           "call record_steps on every rank before the same prediction");
   }
-  try {
-    for (auto step = s.recorded.rbegin(); step != s.recorded.rend(); ++step) s.walk_back(*step);
-  } catch (...) {
-    for (MeshState& mesh : s.meshes) mesh.gradients.reset();
-    throw;
-  }
+  or_leave(s.ranks, [&] { s.walk_back(); });
 }
 
 void MeshPredictor::get_gradient(std::string_view name, WritableNumbers values, int64_t mesh) const {

@@ -107,7 +107,9 @@ struct MeshPredictor::Loaded {
   }
   void record_boundary(int64_t mesh, size_t target);
   void drop_steps();
+  void walk_back();
   void walk_back(const RecordedStep& step);
+  void gather_gradients();
   const MeshGradients& gradients_of(int64_t mesh);
   void check_second_change(std::string_view call) const;
   /// Columns of one target, from values [nodes, outputs].

@@ -176,7 +176,8 @@ int meshgrad_predictor_record_steps(meshgrad_predictor* predictor, int32_t on);
  * in J. The next predict drops it. */
 int meshgrad_predictor_set_gradient(meshgrad_predictor* predictor, int32_t mesh, const char* name,
                                     const meshgrad_array* values);
-/* Walks back over the recorded steps: one forward and one backward pass each. */
+/* Walks back over the recorded steps: one forward and one backward pass each. On a mesh in parts all
+ * processes call this and record_steps, and J is the sum over them, given at their own nodes. */
 int meshgrad_predictor_backward(meshgrad_predictor* predictor);
 /* Writes dJ/d(field) to values->data, in the field's shape. Of a target: the state from which the recorded
  * steps began, 0 where set_boundary has replaced it. Of another input: summed over the steps. */
