@@ -39,14 +39,25 @@ class ModelTest(unittest.TestCase):
         self.assertEqual(sum(c.name == "HMMA" for c in model.Walk(code, 3, True).trace()), 6)
 
     def test_two_warps_share_a_tensor_core(self):
-        cycles, exposed = model.replay([instruction("HMMA.16816.F32 R0")] * 100, 290)
+        cycles, exposed = model.replay([instruction("HMMA.16816.F32 R0")] * 100, 290, 0)
         self.assertAlmostEqual(cycles, 100 * 2 * 6, delta=40)
         self.assertEqual(exposed, 0)
 
     def test_a_load_that_nothing_hides(self):
         trace = [instruction("LDG.E.128 R0", sets=0), instruction("FADD R0", waits=[0])]
-        self.assertEqual(model.replay(trace, 290)[1], 1)
-        self.assertGreater(model.replay(trace, 500)[0], model.replay(trace, 290)[0] + 150)
+        self.assertEqual(model.replay(trace, 290, 0)[1], 1)
+        self.assertGreater(model.replay(trace, 500, 0)[0], model.replay(trace, 290, 0)[0] + 150)
+
+    def test_mean_over_starts(self):
+        tensor = [instruction("HMMA.16816.F32 R0")] * 100                                     # 600 cycles, shared
+        loads = [instruction("LDG.E.128 R0", sets=0), instruction("FADD R0", waits=[0])] * 2  # 580 cycles, not shared
+        mean, exposed, least, most = model.over_starts(tensor + loads, 290)
+        self.assertAlmostEqual(least, 1200, delta=60)  # one warp multiplies while the other waits
+        self.assertGreater(most, least + 100)          # both multiply, then both wait
+        self.assertTrue(least < mean < most)
+        self.assertEqual(exposed, 2)
+        turned = model.over_starts(tensor[50:] + loads + tensor[:50], 290)[0]  # the loop begins elsewhere
+        self.assertAlmostEqual(turned, mean, delta=0.01 * mean)
 
 
 if __name__ == "__main__":

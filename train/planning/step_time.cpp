@@ -21,10 +21,10 @@ struct TileCycles {
   double width_64, width_128, width_256;
 };
 constexpr std::array<TileCycles, 4> kTileCycles{{
-    {"edge_forward", 9'977, 17'774, 61'727},
-    {"edge_backward", 21'446, 38'898, 108'282},
-    {"mlp_forward", 7'655, 16'246, 47'121},
-    {"mlp_backward", 16'878, 34'246, 93'776},
+    {"edge_forward", 9'468, 15'469, 59'460},
+    {"edge_backward", 19'699, 34'585, 99'536},
+    {"mlp_forward", 7'225, 13'731, 44'472},
+    {"mlp_backward", 14'915, 29'803, 85'966},
 }};
 /// What a multiprocessor of sm_90 multiplies and adds in a cycle, in FLOPs of 16-bit tensor cores.
 constexpr double kCycleFlops = 4096;
