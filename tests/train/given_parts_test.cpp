@@ -220,12 +220,12 @@ TEST_CASE("training on parts is training on the whole mesh, also after a restart
   }
 }
 
-TEST_CASE("prediction on parts is that on the whole mesh, and fills the ghosts' rows") {
+void check_prediction_on_parts(const Config& config) {
   const test::ScratchDirectory scratch;
   const std::string file = scratch.path / "whole.safetensors";
   const std::vector<Wave> waves{Wave(7, 5, 0.3)};
   Runtime runtime({.threads = 1});
-  OnlineTrainer trainer(runtime, parts_config(), parts_options());
+  OnlineTrainer trainer(runtime, config, parts_options());
   learn_whole(trainer, waves);
   trainer.save(file);
   const std::vector<float> expected = predicted(runtime, file, waves.front());
@@ -241,6 +241,13 @@ TEST_CASE("prediction on parts is that on the whole mesh, and fills the ghosts' 
         largest_difference(predicted(own, file, waves.front(), part, ranks), there);
   });
   for (const double difference : differences) CHECK(difference <= 1e-5);
+}
+
+TEST_CASE("prediction on parts is that on the whole mesh, and fills the ghosts' rows") {
+  Config config = parts_config();
+  check_prediction_on_parts(config);
+  config.data.world_position = "velocity";  // edges follow it
+  check_prediction_on_parts(config);
 }
 
 /// Gradients of J, weights times the field "velocity" behind three steps on two meshes, of which the second
@@ -450,7 +457,6 @@ TEST_CASE("parts that do not fit together are refused on every rank, with the re
 }
 
 TEST_CASE("what needs whole meshes is refused on parts") {
-  const test::ScratchDirectory scratch;
   Wave wave(6, 5, 0.3);
   MeshArrays alone = wave.whole();
   alone.in_parts = true;
@@ -468,16 +474,6 @@ TEST_CASE("what needs whole meshes is refused on parts") {
   CHECK(contains(refusal([](Config& config) { config.loss.type_weights = {{"0", 2.0}}; }), loss));
   CHECK(contains(refusal([](Config& config) { config.data.world_position = "velocity"; }),
                  "whole meshes, where they move"));
-
-  const std::string file = scratch.path / "moving.safetensors";
-  Config moving = parts_config();
-  moving.data.world_position = "velocity";
-  OnlineTrainer on_moving(runtime, moving, parts_options());
-  learn_whole(on_moving, {&wave, 1});
-  on_moving.save(file);
-  MeshPredictor of_moving(runtime, file);
-  CHECK(contains(test::message_of([&] { of_moving.set_mesh(alone); }),
-                 "whole meshes, for a model of meshes that move"));
 }
 
 }  // namespace

@@ -217,6 +217,7 @@ void MeshPredictor::Loaded::upload() {
 }
 
 void MeshPredictor::Loaded::step() {
+  if (moves()) fill_ghosts();  // edges read where they are
   write_nodes();
   if (moves()) write_edges();
   if (recording) {
@@ -266,10 +267,6 @@ MeshPredictor::Loaded::Held MeshPredictor::Loaded::hold(std::span<const MeshArra
     if (arrays[i].in_parts != arrays.front().in_parts) {
       throw invalid_argument("MeshPredictor: set_meshes", "meshes that are all in parts, or all whole",
                              "both", "give ghost nodes with each mesh, or with none");
-    }
-    if (arrays[i].in_parts && moves()) {
-      throw invalid_argument("MeshPredictor: set_meshes", "whole meshes, for a model of meshes that move",
-                             "meshes in parts", "set the whole mesh, on one process");
     }
     if (arrays[i].in_parts) held.given.push_back(given_part(arrays[i], dim()));
     HeldMesh mesh(*held.data, arrays[i], fmt::format("MeshPredictor: mesh {}", i));
