@@ -48,6 +48,7 @@ void fix_checksums(std::span<std::byte> file) {
   if (load<PackedHeader>(file, 0).version == kOldestPackedVersion) header.version = kOldestPackedVersion;
   store(file, 0, header);
   fix_records<MeshRecord>(file, trailer.mesh_offset, trailer.mesh_count);
+  fix_records<SourceMeshRecord>(file, trailer.source_mesh_offset, trailer.source_mesh_count);
   fix_records<TrajectoryRecord>(file, trailer.trajectory_offset, trailer.trajectory_count);
   trailer.magic = kPackedMagic;
   trailer.file_bytes = file.size();
@@ -69,6 +70,13 @@ void read_trajectory(const PackedFile& file, int64_t index) {
   for (const int32_t sender : mesh.senders) sum += mesh.node_type[static_cast<size_t>(sender)];
   for (const int32_t edge : mesh.sender_order) sum += mesh.receivers[static_cast<size_t>(edge)];
   for (const int32_t node : mesh.cells) sum += static_cast<double>(mesh.positions[static_cast<size_t>(node)]);
+  if (mesh.source != nullptr) {
+    const auto points = mesh.source->nodes_are_cells() ? mesh.source->points : mesh.positions;
+    for (const int32_t corner : mesh.source->corners)
+      sum += static_cast<double>(points[static_cast<size_t>(corner) * static_cast<size_t>(mesh.dim)]);
+    for (const int32_t end : mesh.source->ends)
+      if (end > static_cast<int32_t>(mesh.source->corners.size())) __builtin_trap();
+  }
   for (size_t f = 0; f < file.metadata().fields.size(); ++f) {
     const FieldView field = file.field(index, static_cast<int64_t>(f));
     if (field.bytes.size() !=

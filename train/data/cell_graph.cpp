@@ -143,6 +143,9 @@ RawTrajectory graph_on_cells(const RawTrajectory& mesh, CellKind kind, const War
   graph.positions.assign(centres.begin(), centres.end());
   if (!mesh.wide_positions.empty()) graph.wide_positions = centres;
   graph.edges = faces.pairs();
+  graph.source_cells =
+      mesh.polygons ? polygons_of(mesh.cells, mesh.nodes_per_cell) : cells_of(mesh.cells, kind);
+  graph.source_points = doubles_of(mesh.positions, mesh.wide_positions);
   graph.node_type = mesh.cell_type;
   if (graph.node_type.empty() && !mesh.node_type.empty()) {
     for (const std::vector<int32_t>& corners : cells) {
@@ -191,6 +194,7 @@ void polygons_to_edges(RawTrajectory& mesh, const WarningCallback& warn) {
   sides.erase(std::unique(sides.begin(), sides.end()), sides.end());
   for (const auto& [a, b] : sides) mesh.edges.push_back(a);
   for (const auto& [a, b] : sides) mesh.edges.push_back(b);
+  mesh.source_cells = polygons_of(mesh.cells, mesh.nodes_per_cell);
   mesh.cells.clear();
   mesh.nodes_per_cell = 0;
   mesh.polygons = false;

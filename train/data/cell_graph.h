@@ -13,11 +13,13 @@ bool fields_are_on_cells(const RawTrajectory& mesh);
 /// A node at the mean of each cell's corners, an edge between cells that share a side (of surfaces) or a face
 /// (of solids). Fields on cells become fields on nodes; float fields on nodes the means of the corners; other
 /// fields on nodes or edges are left out, which `warn` is told. A node's type is its cell's, or that of all
-/// corners, or else 0. `kind` says what the cells are, unless they are polygons. Throws DataError where the
+/// corners, or else 0. `kind` says what the cells are, unless they are polygons. The mesh stays as
+/// source_cells and source_points. Throws DataError where the
 /// mesh has no cells, and for corners outside of the mesh.
 RawTrajectory graph_on_cells(const RawTrajectory& mesh, CellKind kind, const WarningCallback& warn);
 
-/// Replaces polygons by their sides as edges; fields on cells are left out, which `warn` is told.
+/// Replaces polygons by their sides as edges, and keeps them as source_cells; fields on cells are left out,
+/// which `warn` is told.
 void polygons_to_edges(RawTrajectory& mesh, const WarningCallback& warn);
 
 }  // namespace meshgrad

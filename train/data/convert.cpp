@@ -244,6 +244,9 @@ class Packer {
     mesh.node_type = t.node_type;
     mesh.cells = t.cells;
     mesh.cell_kind = cell_kind(t);
+    const std::vector<float> source_points = points_of_source(t);
+    if (!t.source_cells.ends.empty()) mesh.source_cells = &t.source_cells;
+    mesh.source_points = source_points;
     const std::span<const int32_t> pairs(t.edges);
     const auto key = PackedFileWriter::mesh_key(mesh, t.cells.empty() ? pairs : std::span<const int32_t>());
     const int64_t known = writer_->find_mesh(key);
@@ -288,6 +291,15 @@ class Packer {
                             t.name));
     }
     return *quads_ ? CellKind::quad : kind;
+  }
+
+  static std::vector<float> points_of_source(const RawTrajectory& t) {
+    const auto dim = static_cast<size_t>(t.dim);
+    std::vector<float> points;
+    points.reserve(t.source_points.size());
+    for (size_t i = 0; i < t.source_points.size(); ++i)
+      points.push_back(static_cast<float>(t.source_points[i] - t.origin[i % dim]));
+    return points;
   }
 
   static MeshEdges edges_of(const RawTrajectory& t, const PackedMesh& mesh) {

@@ -35,6 +35,18 @@ struct SplitInfo {
   int64_t count = 0;
 };
 
+/// The cells of the source where a mesh does not have them: the polygons of its nodes, or the mesh around a
+/// graph on cells. For files and pictures.
+struct SourceMesh {
+  std::span<const float> points;     ///< [points, dim], less the mesh's origin; empty: the nodes of the mesh
+  std::span<const int32_t> corners;  ///< points of all cells, one cell after another
+  std::span<const int32_t> ends;     ///< [cells]: where a cell's corners end
+  std::span<const uint8_t> types;    ///< [cells]: VTK's numbers of their types
+
+  /// Whether the nodes of the mesh are these cells, in this order.
+  bool nodes_are_cells() const { return !points.empty(); }
+};
+
 /// A mesh inside the mapped file; valid as long as the Dataset it came from (or a copy of it) lives.
 /// Edges are directed, unique and sorted by (receiver, sender); each connection appears both ways.
 struct MeshView {
@@ -56,6 +68,9 @@ struct MeshView {
   std::string_view file;                      ///< where it was read from, for errors
   std::array<double, 3> period{};  ///< relative positions are those of the nearest image; 0: not periodic
   std::shared_ptr<const MeshEdges> made = {};  ///< the edges, where they are not the file's: perhaps one way
+  std::span<const int32_t> given_senders;      ///< the file's edges, where they are not those of `made`
+  std::span<const int32_t> given_receivers;
+  const SourceMesh* source = nullptr;  ///< null: `cells` are those of the source
 
   int64_t cell_count() const {
     return nodes_per_cell == 0 ? 0 : static_cast<int64_t>(cells.size()) / nodes_per_cell;

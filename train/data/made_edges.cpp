@@ -259,6 +259,30 @@ void set_edges(MeshView& mesh, const MeshEdges& edges) {
   mesh.sender_order = edges.sender_order;
 }
 
+std::vector<int32_t> drawn_edges(const MeshView& mesh) {
+  const bool made = mesh.made != nullptr;
+  const std::span<const int32_t> senders = made ? mesh.given_senders : mesh.senders;
+  const std::span<const int32_t> receivers = made ? mesh.given_receivers : mesh.receivers;
+  const auto dim = static_cast<size_t>(mesh.dim);
+  const auto crosses = [&](int32_t a, int32_t b) {
+    for (size_t axis = 0; axis < dim; ++axis) {
+      const double period = mesh.period[axis];
+      const auto at = [&](int32_t node) {
+        return static_cast<double>(mesh.positions[static_cast<size_t>(node) * dim + axis]);
+      };
+      if (period > 0 && std::abs(at(a) - at(b)) > period / 2) return true;
+    }
+    return false;
+  };
+  std::vector<int32_t> lines;
+  for (size_t i = 0; i < senders.size(); ++i) {
+    // Each connection is there both ways; one line is enough.
+    if (senders[i] < receivers[i] && !crosses(senders[i], receivers[i]))
+      lines.insert(lines.end(), {senders[i], receivers[i]});
+  }
+  return lines;
+}
+
 void MadeEdges::replace(MeshView& mesh) const {
   {
     const std::lock_guard lock(mutex_);
@@ -276,6 +300,8 @@ void MadeEdges::replace(MeshView& mesh) const {
     if (kept_.emplace(mesh.index, mesh.made).second) bytes_ += bytes;
     counts_[mesh.index] = std::ssize(mesh.made->senders);
   }
+  mesh.given_senders = mesh.senders;
+  mesh.given_receivers = mesh.receivers;
   set_edges(mesh, *mesh.made);
   mesh.period = options_.period;
 }

@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 namespace meshgrad {
 
@@ -58,6 +59,10 @@ class MadeEdges {
   mutable std::map<int64_t, int64_t> counts_;
   mutable size_t bytes_ = 0;
 };
+
+/// [lines, 2]: each connection of the data once, for pictures and files: no edges that were made, and none
+/// across a periodic border.
+std::vector<int32_t> drawn_edges(const MeshView& mesh);
 
 /// Gives a mesh other edges, which outlive it.
 void set_edges(MeshView& mesh, const MeshEdges& edges);

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/data/cell_list.h>
 #include <meshgrad/train/data/memory_data.h>
 #include <meshgrad/train/data/mesh_edges.h>
 #include <meshgrad/train/data/packed_file.h>
@@ -202,6 +203,7 @@ void PackedFile::read_description() {
                                  where("metadata"));
   statistics_ = statistics_from_numbers(part<double>(numbers, 0, numbers.size() / sizeof(double)), metadata_,
                                         where("statistics"));
+  read_source_meshes();
   int64_t next = 0;
   for (const SplitInfo& split : metadata_.splits) {
     if (split.first != next || split.count < 0 ||
@@ -210,6 +212,46 @@ void PackedFile::read_description() {
                        fmt::format("{} from {}", split.count, split.first), kCopyOrConvertFix);
     }
     next = split.first + split.count;
+  }
+}
+
+// Places and sizes now, the content with the mesh.
+void PackedFile::read_source_meshes() {
+  const uint64_t count = trailer_.source_mesh_count;
+  if (count > trailer_.mesh_count)
+    throw data_error(where("index"), "a source for each mesh at most", "more", kCopyOrConvertFix);
+  section(trailer_.source_mesh_offset, count * sizeof(SourceMeshRecord), "index of source meshes");
+  const auto records = part<SourceMeshRecord>(bytes_, trailer_.source_mesh_offset, count);
+  source_records_.assign(records.begin(), records.end());
+  constexpr uint32_t kMax = 0x7fffffffU;
+  uint64_t next = 0;
+  for (const SourceMeshRecord& record : source_records_) {
+    const std::string what = fmt::format("source of mesh {}", record.mesh);
+    const auto layout = source_mesh_layout(record, metadata_.dim);
+    const auto data = section(record.offset, record.bytes, what);
+    if (record.mesh < next || record.mesh >= trailer_.mesh_count || !layout ||
+        layout->bytes != record.bytes || record.points > kMax || record.cells > kMax ||
+        record.corners > kMax) {
+      throw data_error(where(what), "a consistent record", "sizes that do not fit", kCopyOrConvertFix);
+    }
+    next = uint64_t{record.mesh} + 1;
+    sources_.push_back(
+        {part<float>(data, layout->points, uint64_t{record.points} * static_cast<uint64_t>(metadata_.dim)),
+         part<int32_t>(data, layout->corners, record.corners),
+         part<int32_t>(data, layout->ends, record.cells), part<uint8_t>(data, layout->types, record.cells)});
+  }
+}
+
+void PackedFile::check_source(const MeshView& mesh) const {
+  if (mesh.source == nullptr) return;
+  const SourceMesh& source = *mesh.source;
+  const SourceMeshRecord& record = source_records_[static_cast<size_t>(mesh.source - sources_.data())];
+  const std::string what = fmt::format("source of mesh {}", mesh.index);
+  check_same(section_checksum(record, bytes_.subspan(record.offset, record.bytes)) == record.checksum, what);
+  const int64_t points = source.nodes_are_cells() ? int64_t{record.points} : mesh.nodes;
+  if (!is_cell_list(source.corners, source.ends, source.types, points) ||
+      (source.nodes_are_cells() && record.cells != mesh.nodes)) {
+    throw data_error(where(what), "cells of existing points", "others", kCopyOrConvertFix);
   }
 }
 
@@ -289,11 +331,15 @@ MeshView PackedFile::mesh(int64_t index) const {
   view.sender_order = part<int32_t>(data, layout.sender_order, record.edges);
   view.cells =
       part<int32_t>(data, layout.cells, uint64_t{record.cells} * static_cast<uint64_t>(view.nodes_per_cell));
+  const auto source = std::ranges::lower_bound(source_records_, at, {}, &SourceMeshRecord::mesh);
+  if (source != source_records_.end() && source->mesh == at)
+    view.source = &sources_[static_cast<size_t>(source - source_records_.begin())];
   if (mesh_checked_[at].load(std::memory_order_acquire) != generation) {
     if (!is_consistent(view, metadata_.node_types)) {
       throw data_error(where(fmt::format("mesh {}", at)), "edges and cells of existing nodes", "others",
                        kCopyOrConvertFix);
     }
+    check_source(view);
     check_not_lost();
     mesh_checked_[at].store(generation, std::memory_order_release);
   }

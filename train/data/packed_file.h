@@ -3,11 +3,12 @@
 // 64, and the bytes between sections are zeros.
 //
 //   header       64 bytes: PackedHeader
-//   data         one section for each mesh and each trajectory, in any order
+//   data         one section for each mesh, each source mesh and each trajectory, in any order
 //   meshes       MeshRecord [meshes]
 //   trajectories TrajectoryRecord [trajectories], grouped by split
 //   statistics   f64 [..]; see below
 //   metadata     JSON; see below
+//   source meshes  SourceMeshRecord [source meshes], may be missing
 //   trailer      the last 128 bytes: PackedTrailer, which says where the last four sections are
 //
 // A mesh's section holds, each part from a multiple of 64 (sizes from its MeshRecord):
@@ -18,6 +19,15 @@
 //   + 1] - 1 sender_offsets   i32 [nodes + 1]    into sender_order sender_order     i32 [edges]        edge
 //   numbers by sender, then by number cells            i32 [cells, nodes of a cell], in the order of the
 //   input; none where edges were given
+//
+// Where a mesh does not have the cells of its source (polygons, a graph on cells), a source mesh has them.
+// Its section holds, each part from a multiple of 64:
+//   points           f32 [points, dim]  less the mesh's origin; none where the points are the mesh's nodes
+//   corners          i32 [corners]      points of all cells; where there are points, cell i is node i of the
+//   mesh ends             i32 [cells]        where the corners of a cell end types            u8 [cells]
+//   VTK's numbers: 1 vertex, 3 line, 5 triangle, 7 polygon, 9 quad, 10 tetrahedron, 12 hexahedron, 13 wedge,
+//   14 pyramid
+// Programs of before do not look at them, and read the rest.
 //
 // A trajectory's section holds its fields in the order of the metadata, each from a multiple of 64, as
 // [frames, rows, components] of the field's dtype; frames is 1 for a static field, and a trajectory of one
@@ -87,7 +97,9 @@ struct PackedTrailer {
   uint64_t metadata_bytes = 0;
   uint64_t content_hash = 0;      ///< XXH3 over the checksums of all meshes and trajectories, in file order
   uint64_t description_hash = 0;  ///< XXH3 of statistics, then metadata
-  std::array<uint8_t, 24> reserved{};
+  uint64_t source_mesh_offset = 0;
+  uint64_t source_mesh_count = 0;  ///< 0 in files of before
+  std::array<uint8_t, 8> reserved{};
   std::array<char, 8> magic = kPackedMagic;
   uint64_t trailer_hash = 0;  ///< XXH3 of the 120 bytes before it
 };
@@ -104,6 +116,17 @@ struct MeshRecord {
   std::array<double, 3> origin{};  ///< positions of the data are the stored ones plus this
 };
 
+struct SourceMeshRecord {
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+  uint64_t checksum = 0;  ///< as for a mesh
+  uint32_t mesh = 0;      ///< whose source it is; ascends from record to record
+  uint32_t points = 0;    ///< 0: they are the nodes of the mesh
+  uint32_t cells = 0;
+  uint32_t corners = 0;
+  std::array<uint8_t, 24> reserved{};
+};
+
 struct TrajectoryRecord {
   uint64_t offset = 0;
   uint64_t bytes = 0;
@@ -116,7 +139,7 @@ struct TrajectoryRecord {
 };
 
 static_assert(sizeof(PackedHeader) == 64 && sizeof(PackedTrailer) == 128);
-static_assert(sizeof(MeshRecord) == 64 && sizeof(TrajectoryRecord) == 128);
+static_assert(sizeof(MeshRecord) == 64 && sizeof(SourceMeshRecord) == 64 && sizeof(TrajectoryRecord) == 128);
 
 /// What the metadata section says.
 struct PackedMetadata {
@@ -140,6 +163,12 @@ struct MeshLayout {
 std::optional<MeshLayout> mesh_layout(const MeshRecord& mesh);
 RowCounts row_counts(const MeshRecord& mesh);
 
+/// Likewise of a source mesh in `dim` dimensions.
+struct SourceMeshLayout {
+  uint64_t points, corners, ends, types, bytes;
+};
+std::optional<SourceMeshLayout> source_mesh_layout(const SourceMeshRecord& mesh, int dim);
+
 /// Where the fields of a trajectory's section start, relative to it, and its size; likewise.
 struct TrajectoryLayout {
   std::vector<uint64_t> fields;
@@ -152,6 +181,7 @@ uint64_t field_offset(const std::vector<FieldInfo>& fields, size_t field, uint64
                       const RowCounts& rows);
 
 uint64_t section_checksum(MeshRecord record, std::span<const std::byte> section);
+uint64_t section_checksum(SourceMeshRecord record, std::span<const std::byte> section);
 uint64_t section_checksum(TrajectoryRecord record, std::span<const std::byte> section);
 
 std::string metadata_to_json(const PackedMetadata& metadata);
@@ -217,7 +247,10 @@ class PackedFile {
   void read_header();
   void read_trailer();
   void read_description();
+  void read_source_meshes();
   void check_mesh(uint64_t index) const;
+  /// Throws where the source of a mesh is damaged, or does not fit the mesh.
+  void check_source(const MeshView& mesh) const;
   void check_trajectory(int64_t index) const;
   void check_not_lost() const;
   void check_same(bool same, const std::string& what) const;
@@ -235,6 +268,8 @@ class PackedFile {
   // Copies, so that places and sizes stay what they were when they were checked.
   std::vector<MeshRecord> meshes_;
   std::vector<TrajectoryRecord> trajectories_;
+  std::vector<SourceMeshRecord> source_records_;  // by mesh
+  std::vector<SourceMesh> sources_;               // of the records
   // The generation in which a section was last checked; 0: never.
   mutable std::atomic<uint32_t> generation_{1};
   mutable std::vector<std::atomic<uint32_t>> mesh_checked_;

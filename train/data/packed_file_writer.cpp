@@ -88,6 +88,13 @@ PackedFileWriter::MeshKey PackedFileWriter::mesh_key(const PackedMesh& mesh,
   mix(mesh.node_type.data(), mesh.node_type.size_bytes());
   mix(mesh.cells.data(), mesh.cells.size_bytes());
   mix(given_edges.data(), given_edges.size_bytes());
+  if (mesh.source_cells != nullptr) {
+    const CellList& cells = *mesh.source_cells;
+    mix(cells.corners.data(), cells.corners.size() * sizeof(int32_t));
+    mix(cells.ends.data(), cells.ends.size() * sizeof(int32_t));
+    mix(cells.types.data(), cells.types.size());
+    mix(mesh.source_points.data(), mesh.source_points.size_bytes());
+  }
   return key;
 }
 
@@ -126,7 +133,27 @@ int64_t PackedFileWriter::add_mesh(const MeshKey& key, const PackedMesh& mesh, c
   }
   const auto number = static_cast<int64_t>(meshes_.size()) - 1;
   mesh_numbers_.emplace(key, number);
+  if (mesh.source_cells != nullptr) add_source(mesh, number);
   return number;
+}
+
+void PackedFileWriter::add_source(const PackedMesh& mesh, int64_t number) {
+  const CellList& cells = *mesh.source_cells;
+  SourceMeshRecord record;
+  record.mesh = static_cast<uint32_t>(number);
+  record.points = narrow(std::ssize(mesh.source_points) / mesh.dim, "points of a mesh");
+  record.cells = narrow(std::ssize(cells.ends), "cells of a mesh");
+  record.corners = narrow(std::ssize(cells.corners), "corners of the cells of a mesh");
+  const SourceMeshLayout layout = source_mesh_layout(record, mesh.dim).value();
+  record.bytes = layout.bytes;
+  section_.assign(layout.bytes, std::byte{0});
+  copy_part(section_, layout.points, mesh.source_points);
+  copy_part<int32_t>(section_, layout.corners, cells.corners);
+  copy_part<int32_t>(section_, layout.ends, cells.ends);
+  copy_part<uint8_t>(section_, layout.types, cells.types);
+  record.offset = append_section(section_);
+  record.checksum = section_checksum(record, section_);
+  source_meshes_.push_back(record);
 }
 
 void PackedFileWriter::add_trajectory(const Trajectory& trajectory) {
@@ -210,6 +237,8 @@ void PackedFileWriter::write_index(const std::vector<TrajectoryRecord>& ordered,
   trailer.statistics_offset = append_section(bytes_of(numbers));
   trailer.metadata_bytes = text.size();
   trailer.metadata_offset = append_section(std::as_bytes(std::span(text)));
+  trailer.source_mesh_count = source_meshes_.size();
+  if (!source_meshes_.empty()) trailer.source_mesh_offset = append_section(bytes_of(source_meshes_));
   trailer.content_hash = XXH3_64bits(checksums.data(), checksums.size() * sizeof(uint64_t));
   trailer.description_hash =
       XXH3_64bits_withSeed(text.data(), text.size(), XXH3_64bits(numbers.data(), trailer.statistics_bytes));

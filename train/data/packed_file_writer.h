@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include <meshgrad/train/data/cell_list.h>
 #include <meshgrad/train/data/mesh_edges.h>
 #include <meshgrad/train/data/packed_file.h>
 #include <meshgrad/train/io/atomic_file.h>
@@ -21,10 +22,12 @@ namespace meshgrad {
 struct PackedMesh {
   int dim = 2;
   CellKind cell_kind = CellKind::none;
-  std::span<const float> positions;    ///< [nodes, dim]
-  std::span<const int32_t> node_type;  ///< [nodes], 0 <= type < kMaxNodeTypes
-  std::span<const int32_t> cells;      ///< [cells, nodes_per_cell(cell_kind)]
-  std::array<double, 3> origin{};      ///< what was subtracted from positions
+  std::span<const float> positions;        ///< [nodes, dim]
+  std::span<const int32_t> node_type;      ///< [nodes], 0 <= type < kMaxNodeTypes
+  std::span<const int32_t> cells;          ///< [cells, nodes_per_cell(cell_kind)]
+  std::array<double, 3> origin{};          ///< what was subtracted from positions
+  const CellList* source_cells = nullptr;  ///< of its source, where `cells` are not those; not empty
+  std::span<const float> source_points;    ///< [points, dim], where nodes are the source's cells
 };
 
 /// The numbers of a field, and their type; read during the call only.
@@ -92,11 +95,13 @@ class PackedFileWriter {
 
  private:
   void write_index(const std::vector<TrajectoryRecord>& ordered, DataStatistics statistics);
+  void add_source(const PackedMesh& mesh, int64_t number);
   uint64_t append_section(std::span<const std::byte> bytes);
 
   AtomicFile file_;
   PackedMetadata metadata_;
   std::vector<MeshRecord> meshes_;
+  std::vector<SourceMeshRecord> source_meshes_;
   std::map<MeshKey, int64_t> mesh_numbers_;
   std::vector<std::pair<std::string, TrajectoryRecord>> trajectories_;  ///< with their splits
   std::vector<std::byte> section_;                                      ///< the section under construction

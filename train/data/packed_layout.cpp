@@ -151,6 +151,18 @@ std::optional<MeshLayout> mesh_layout(const MeshRecord& mesh) {
   return layout;
 }
 
+std::optional<SourceMeshLayout> source_mesh_layout(const SourceMeshRecord& mesh, int dim) {
+  LayoutBuilder builder;
+  SourceMeshLayout layout{};
+  layout.points = builder.add(mesh.points, static_cast<uint64_t>(dim));
+  layout.corners = builder.add(mesh.corners, 1);
+  layout.ends = builder.add(mesh.cells, 1);
+  layout.types = builder.add(mesh.cells, 1, 1, 1);
+  layout.bytes = builder.bytes();
+  if (builder.failed()) return std::nullopt;
+  return layout;
+}
+
 RowCounts row_counts(const MeshRecord& mesh) { return {mesh.nodes, mesh.edges, mesh.cells}; }
 
 std::optional<TrajectoryLayout> trajectory_layout(const std::vector<FieldInfo>& fields, uint64_t frames,
@@ -171,6 +183,9 @@ uint64_t field_offset(const std::vector<FieldInfo>& fields, size_t field, uint64
 }
 
 uint64_t section_checksum(MeshRecord record, std::span<const std::byte> section) {
+  return seeded_checksum(record, section);
+}
+uint64_t section_checksum(SourceMeshRecord record, std::span<const std::byte> section) {
   return seeded_checksum(record, section);
 }
 uint64_t section_checksum(TrajectoryRecord record, std::span<const std::byte> section) {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/train/data/made_edges.h>
 #include <meshgrad/train/io/atomic_file.h>
 #include <meshgrad/train/report/check_page.h>
 #include <meshgrad/train/report/page.h>
@@ -44,11 +45,7 @@ nlohmann::json drawn_mesh(const Dataset& dataset) {
     drawn["y"].push_back(std::lround(kGrid * (at(n, 1) - low[1]) / span));
     drawn["types"].push_back(mesh.node_type[static_cast<size_t>(n)]);
   }
-  for (size_t e = 0; e < static_cast<size_t>(mesh.edges) && stride == 1; ++e) {
-    if (mesh.senders[e] >= mesh.receivers[e]) continue;
-    drawn["edges"].push_back(mesh.senders[e]);
-    drawn["edges"].push_back(mesh.receivers[e]);
-  }
+  if (stride == 1) drawn["edges"] = drawn_edges(mesh);
   return drawn;
 }
 

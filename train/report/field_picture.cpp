@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/report/drawn_mesh.h>
 #include <meshgrad/train/report/field_picture.h>
 #include <meshgrad/train/report/field_raster.h>
 #include <meshgrad/train/report/markup.h>
@@ -114,7 +115,8 @@ std::vector<float> magnitude(std::span<const float> values, int components) {
 
 std::string draw_panels(const MeshView& mesh, std::span<const FieldPanel> panels, std::string caption,
                         int width) {
-  const Projection projection = project(mesh);
+  const DrawnMesh drawn(mesh);
+  const Projection projection = project(drawn.view());
   if (projection.cut) {
     caption += fmt::format("{}cut at {} = {:.3g}", caption.empty() ? "" : ", ",
                            "xyz"[static_cast<std::size_t>(projection.axes[2])], *projection.cut);
@@ -131,8 +133,8 @@ std::string draw_panels(const MeshView& mesh, std::span<const FieldPanel> panels
     std::tie(panel.low, panel.high) = usable_range(panel.low, panel.high);
     svg += text_at(kMargin, y + kTitleBand - 12, kTitleSize, kInk, panel.title);
     y += kTitleBand;
-    const FieldImage image = raster_field(mesh, projection, panel.values, panel.low, panel.high,
-                                          w * kPixelDensity, h * kPixelDensity);
+    const FieldImage image = raster_field(drawn.view(), projection, drawn.values(panel.values), panel.low,
+                                          panel.high, w * kPixelDensity, h * kPixelDensity);
     svg += fmt::format("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"none\" stroke=\"{}\"/>\n",
                        kMargin - 0.5, y - 0.5, w + 1, h + 1, kFrame);
     svg += fmt::format(

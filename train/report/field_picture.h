@@ -22,9 +22,10 @@ struct ComparisonText {
 /// finite is drawn grey.
 ///
 /// The mesh has its true proportions, and values are interpolated linearly over triangles (quads as two, the
-/// nearest on top); a mesh without cells is drawn as dots. Meshes of three dimensions are seen along their
-/// shortest axis; tetrahedra and hexahedra are cut by the plane in the middle of it, which the caption names.
-/// `width` is the width of the picture in pixels, at least 400. InvalidArgument when sizes do not fit.
+/// nearest on top); a mesh without cells is drawn as dots, a graph on cells as the cells of its source, each
+/// of one colour. Meshes of three dimensions are seen along their shortest axis; tetrahedra and hexahedra are
+/// cut by the plane in the middle of it, which the caption names. `width` is the width of the picture in
+/// pixels, at least 400. InvalidArgument when sizes do not fit.
 std::string draw_comparison(const MeshView& mesh, const PointField& prediction, const PointField& truth,
                             const ComparisonText& text, int width = 1200);
 

@@ -68,29 +68,6 @@ class PixelGrid {
   std::vector<double> depth_;
 };
 
-/// The triangles of a surface cell, or the tetrahedra of a volume cell: corners of the cell, three by three
-/// or four by four. The tetrahedra of a hexahedron share its diagonal 0-6.
-std::span<const int> simplices_of(CellKind kind) {
-  static constexpr int kTriangle[] = {0, 1, 2};
-  static constexpr int kQuad[] = {0, 1, 2, 0, 2, 3};
-  static constexpr int kTetrahedron[] = {0, 1, 2, 3};
-  static constexpr int kHexahedron[] = {0, 6, 1, 2, 0, 6, 2, 3, 0, 6, 3, 7,
-                                        0, 6, 7, 4, 0, 6, 4, 5, 0, 6, 5, 1};
-  switch (kind) {
-    case CellKind::triangle:
-      return kTriangle;
-    case CellKind::quad:
-      return kQuad;
-    case CellKind::tetrahedron:
-      return kTetrahedron;
-    case CellKind::hexahedron:
-      return kHexahedron;
-    case CellKind::none:
-      break;
-  }
-  return {};
-}
-
 bool is_volume(CellKind kind) { return kind == CellKind::tetrahedron || kind == CellKind::hexahedron; }
 
 /// The section of a tetrahedron with the plane depth = cut: nothing, a triangle or a quad.
@@ -123,6 +100,27 @@ std::array<double, 2> range_of_axis(const MeshView& mesh, int axis) {
 }
 
 }  // namespace
+
+std::span<const int> simplices_of(CellKind kind) {
+  static constexpr int kTriangle[] = {0, 1, 2};
+  static constexpr int kQuad[] = {0, 1, 2, 0, 2, 3};
+  static constexpr int kTetrahedron[] = {0, 1, 2, 3};
+  static constexpr int kHexahedron[] = {0, 6, 1, 2, 0, 6, 2, 3, 0, 6, 3, 7,
+                                        0, 6, 7, 4, 0, 6, 4, 5, 0, 6, 5, 1};
+  switch (kind) {
+    case CellKind::triangle:
+      return kTriangle;
+    case CellKind::quad:
+      return kQuad;
+    case CellKind::tetrahedron:
+      return kTetrahedron;
+    case CellKind::hexahedron:
+      return kHexahedron;
+    case CellKind::none:
+      break;
+  }
+  return {};
+}
 
 Projection project(const MeshView& mesh) {
   Projection result;

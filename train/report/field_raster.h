@@ -10,6 +10,10 @@
 
 namespace meshgrad {
 
+/// The triangles of a surface cell, or the tetrahedra of a volume cell: corners of the cell, three by three
+/// or four by four. The tetrahedra of a hexahedron share its diagonal 0-6.
+std::span<const int> simplices_of(CellKind kind);
+
 /// Which axes of the mesh are drawn right and up, and which is the direction of view.
 struct Projection {
   std::array<int, 3> axes{0, 1, -1};  ///< right, up, towards the viewer; the last is -1 in two dimensions

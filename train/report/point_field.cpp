@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/data/cell_list.h>
 #include <meshgrad/train/data/mesh_edges.h>
 #include <meshgrad/train/report/point_field.h>
 
@@ -33,6 +34,14 @@ void check_mesh(std::string_view where, const MeshView& mesh) {
   if (each == 0 ? !mesh.cells.empty() : mesh.cells.size() % each != 0) {
     throw invalid_argument(where, fmt::format("cells of {} nodes each", each),
                            fmt::format("{} indices", mesh.cells.size()));
+  }
+  if (mesh.source != nullptr) {
+    const SourceMesh& source = *mesh.source;
+    const bool on_cells = source.nodes_are_cells();
+    const int64_t points = on_cells ? std::ssize(source.points) / mesh.dim : mesh.nodes;
+    if (!is_cell_list(source.corners, source.ends, source.types, points) ||
+        (on_cells && std::ssize(source.ends) != mesh.nodes))
+      throw invalid_argument(where, "a source mesh whose cells fit its points and the nodes", "another");
   }
   if (mesh.senders.size() != mesh.receivers.size()) {
     throw invalid_argument(where, "as many senders as receivers",

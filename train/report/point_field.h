@@ -18,8 +18,8 @@ struct PointField {
 };
 
 /// InvalidArgument, naming `where`, unless the mesh's positions, cells and edges fit its sizes and every
-/// index is a node. Only nodes, dim, cell_kind, positions, cells, senders and receivers are read; a
-/// caller need not fill the rest.
+/// index is a node. Only nodes, dim, cell_kind, positions, cells, senders, receivers and source are
+/// read; a caller need not fill the rest.
 void check_mesh(std::string_view where, const MeshView& mesh);
 
 /// InvalidArgument, naming `where` and the field, unless there is a value for every node and component.

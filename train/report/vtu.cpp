@@ -1,27 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/train/data/mesh_edges.h>
+#include <meshgrad/train/data/cell_list.h>
+#include <meshgrad/train/data/made_edges.h>
 #include <meshgrad/train/io/atomic_file.h>
 #include <meshgrad/train/report/markup.h>
 #include <meshgrad/train/report/vtu.h>
 
 #include <algorithm>
-#include <numeric>
 #include <set>
 #include <vector>
 
 namespace meshgrad {
 namespace {
-
-enum class VtkCell : std::uint8_t {
-  vertex = 1,
-  line = 3,
-  triangle = 5,
-  quad = 9,
-  tetrahedron = 10,
-  hexahedron = 12
-};
 
 /// The XML text, and the arrays that are appended to it in reverse: the last element names the first bytes.
 /// VTK reads any order; meshio 5.3.5 looks elements up by offsets that it rewrites on the way, which cannot
@@ -92,54 +83,43 @@ void add_vectors(VtuDocument& document, std::string_view name, int components, s
   add_numbers<double>(document, "Float64", name, components, sums);
 }
 
-VtkCell vtk_cell(CellKind kind) {
-  switch (kind) {
-    case CellKind::triangle:
-      return VtkCell::triangle;
-    case CellKind::quad:
-      return VtkCell::quad;
-    case CellKind::tetrahedron:
-      return VtkCell::tetrahedron;
-    case CellKind::hexahedron:
-      return VtkCell::hexahedron;
-    case CellKind::none:
-      break;
-  }
-  throw internal_error("a mesh without cells has no VTK cell type");
-}
-
-struct Connectivity {
-  VtkCell type = VtkCell::vertex;
-  std::int64_t nodes_each = 1;
-  std::vector<std::int32_t> nodes;
-  std::size_t count() const { return nodes.size() / static_cast<std::size_t>(nodes_each); }
+/// What is drawn: cells, and the points that they refer to.
+struct DrawnCells {
+  std::span<const int32_t> corners, ends;
+  std::span<const uint8_t> types;
+  bool nodes_are_cells = false;
+  CellList made;  // what the spans refer to, where the mesh has no such list
 };
 
-Connectivity connectivity_of(const MeshView& mesh) {
-  if (!mesh.cells.empty()) {
-    return {vtk_cell(mesh.cell_kind), nodes_per_cell(mesh.cell_kind), {mesh.cells.begin(), mesh.cells.end()}};
-  }
-  Connectivity lines{VtkCell::line, 2, {}};
-  for (std::size_t i = 0; i < mesh.senders.size(); ++i) {
-    // Each connection is there both ways; one line is enough.
-    if (mesh.senders[i] < mesh.receivers[i])
-      lines.nodes.insert(lines.nodes.end(), {mesh.senders[i], mesh.receivers[i]});
-  }
-  if (!lines.nodes.empty()) return lines;
-  Connectivity vertices;
-  vertices.nodes.resize(static_cast<std::size_t>(mesh.nodes));
-  std::iota(vertices.nodes.begin(), vertices.nodes.end(), 0);
-  return vertices;
+CellList list_of(const MeshView& mesh) {
+  if (!mesh.cells.empty()) return cells_of(mesh.cells, mesh.cell_kind);
+  CellList list;
+  const std::vector<std::int32_t> lines = drawn_edges(mesh);
+  for (std::size_t i = 0; i < lines.size(); i += 2) list.add(VtkCell::line, std::span(lines).subspan(i, 2));
+  for (std::int32_t node = 0; lines.empty() && node < mesh.nodes; ++node)
+    list.add(VtkCell::vertex, std::span(&node, 1));
+  return list;
 }
 
-void add_cells(VtuDocument& document, const Connectivity& cells) {
-  std::vector<std::int64_t> ends(cells.count());
-  for (std::size_t i = 0; i < ends.size(); ++i) ends[i] = static_cast<std::int64_t>(i + 1) * cells.nodes_each;
-  const std::vector<std::uint8_t> types(cells.count(), static_cast<std::uint8_t>(cells.type));
+/// A mesh that moves has positions of its nodes, not of the source's points.
+DrawnCells drawn_cells(const MeshView& mesh, bool moved) {
+  const SourceMesh* source = mesh.source;
+  if (source != nullptr && !(moved && source->nodes_are_cells()))
+    return {source->corners, source->ends, source->types, source->nodes_are_cells(), {}};
+  DrawnCells drawn;
+  drawn.made = list_of(mesh);
+  drawn.corners = drawn.made.corners;
+  drawn.ends = drawn.made.ends;
+  drawn.types = drawn.made.types;
+  return drawn;
+}
+
+void add_cells(VtuDocument& document, const DrawnCells& cells) {
+  const std::vector<std::int64_t> ends(cells.ends.begin(), cells.ends.end());
   document.xml += "      <Cells>\n";
-  document.array<std::int32_t>("Int32", "Name=\"connectivity\"", cells.nodes);
+  document.array<std::int32_t>("Int32", "Name=\"connectivity\"", cells.corners);
   document.array<std::int64_t>("Int64", "Name=\"offsets\"", ends);
-  document.array<std::uint8_t>("UInt8", "Name=\"types\"", types);
+  document.array<std::uint8_t>("UInt8", "Name=\"types\"", cells.types);
   document.xml += "      </Cells>\n";
 }
 
@@ -168,7 +148,9 @@ void write_vtu(const std::filesystem::path& path, const MeshView& mesh, std::spa
                              fmt::format("\"{}\"", field.name));
     }
   }
-  const Connectivity cells = connectivity_of(mesh);
+  const DrawnCells cells = drawn_cells(mesh, positions != nullptr);
+  const std::string_view data = cells.nodes_are_cells ? "CellData" : "PointData";
+  const std::int64_t points = cells.nodes_are_cells ? std::ssize(mesh.source->points) / mesh.dim : mesh.nodes;
   VtuDocument document;
   document.xml = fmt::format(
       "<?xml version=\"1.0\"?>\n"
@@ -180,17 +162,18 @@ void write_vtu(const std::filesystem::path& path, const MeshView& mesh, std::spa
       "format=\"ascii\">{}</DataArray>\n"
       "    </FieldData>\n"
       "    <Piece NumberOfPoints=\"{}\" NumberOfCells=\"{}\">\n"
-      "      <PointData>\n",
-      time, mesh.nodes, cells.count());
+      "      <{}>\n",
+      time, points, cells.ends.size(), data);
   if (!mesh.node_type.empty()) document.array<std::int32_t>("Int32", "Name=\"node_type\"", mesh.node_type);
   for (const PointField& field : fields) {
     add_vectors(document, field.name, field.components, field.values, field.offset);
   }
-  document.xml += "      </PointData>\n      <Points>\n";
+  document.xml += fmt::format("      </{}>\n      <Points>\n", data);
   if (positions != nullptr) {
     add_vectors(document, "Points", positions->components, positions->values, positions->offset);
   } else {
-    add_vectors(document, "Points", mesh.dim, mesh.positions, mesh.origin);
+    add_vectors(document, "Points", mesh.dim, cells.nodes_are_cells ? mesh.source->points : mesh.positions,
+                mesh.origin);
   }
   document.xml += "      </Points>\n";
   add_cells(document, cells);

@@ -13,6 +13,7 @@
 #include <variant>
 #include <vector>
 
+#include <meshgrad/train/data/cell_list.h>
 #include <meshgrad/train/data/field_info.h>
 
 namespace meshgrad {
@@ -56,6 +57,10 @@ struct RawTrajectory {
   /// [2, edges]: senders, then receivers; or empty. Without cells they make the mesh, given one way or both
   /// ways. With cells, whose sides are the edges, they only say which edge each row of an edge field means.
   std::vector<int32_t> edges;
+  /// Where `cells` are not those of the source (cell_graph.h): its cells, and its points [points, dim] in a
+  /// graph on cells.
+  CellList source_cells;
+  std::vector<double> source_points;
   double dt = 0;  ///< seconds; 0 when unknown
   std::vector<RawField> fields;
 

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cells of different types, as a source has them: triangles among quads, wedges among hexahedra, polygons.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <meshgrad/train/data/field_info.h>
+#include <meshgrad/train/data/sources/vtk_grid.h>
+
+namespace meshgrad {
+
+/// Cells of any number of corners, one after another.
+struct CellList {
+  std::vector<int32_t> corners;
+  std::vector<int32_t> ends;   ///< [cells]: where a cell's corners end
+  std::vector<uint8_t> types;  ///< [cells]: numbers of VtkCell
+
+  void add(VtkCell type, std::span<const int32_t> nodes);
+};
+
+/// The cells of [cells, nodes_per_cell(kind)] without the corners that stand twice: a quad [a, b, c, c] is a
+/// triangle; hexahedra are tetrahedra, pyramids and wedges where they repeat corners as vtk_trajectory.h
+/// says.
+CellList cells_of(std::span<const int32_t> cells, CellKind kind);
+/// Of polygons [cells, width] that repeat their last corner.
+CellList polygons_of(std::span<const int32_t> cells, int width);
+
+/// Whether the cells have the corners that their types need, below `points`. Offsets are checked first.
+bool is_cell_list(std::span<const int32_t> corners, std::span<const int32_t> ends,
+                  std::span<const uint8_t> types, int64_t points);
+
+}  // namespace meshgrad
