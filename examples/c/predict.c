@@ -3,26 +3,19 @@
 #include <math.h>
 #include <meshgrad.h>
 #include <stdio.h>
-#include <stdlib.h>
-
-static void check(int status) {
-  if (status != MESHGRAD_OK) {
-    fprintf(stderr, "%s\n", meshgrad_last_error());
-    exit(status);
-  }
-}
+#include <string.h>
 
 int main(int count, char **words) {
   enum { side = 9, nodes = side * side, cells = (side - 1) * (side - 1) };
   double xy[nodes][2], u[nodes];
-  int32_t quads[cells][4], type[nodes];
-  for (int i = 0, cell = 0; i < nodes; ++i) {
-    const int x = i % side, y = i / side, at_edge = x == 0 || y == 0 || x == side - 1 || y == side - 1;
+  int32_t quads[cells][4], type[nodes], cell = 0;
+  for (int32_t i = 0; i < nodes; ++i) {
+    const int x = i % side, y = i / side;
     xy[i][0] = x / (side - 1.0), xy[i][1] = y / (side - 1.0);
     u[i] = sin(3.14159265 * xy[i][0]) * sin(3.14159265 * xy[i][1]);
-    type[i] = at_edge; /* 0: predicted, 1: kept at its value */
-    if (x == side - 1 || y == side - 1) continue;
-    quads[cell][0] = i, quads[cell][1] = i + 1, quads[cell][2] = i + side + 1, quads[cell++][3] = i + side;
+    type[i] = x == 0 || y == 0 || x == side - 1 || y == side - 1; /* 0: predicted, 1: kept at its value */
+    if (x < side - 1 && y < side - 1)
+      memcpy(quads[cell++], (int32_t[]){i, i + 1, i + side + 1, i + side}, sizeof *quads);
   }
   meshgrad_mesh mesh;
   meshgrad_mesh_init(&mesh);
@@ -31,16 +24,17 @@ int main(int count, char **words) {
   mesh.node_type = (meshgrad_array){type, MESHGRAD_I32, 1, {nodes}, MESHGRAD_CPU};
   const meshgrad_array field = {u, MESHGRAD_F64, 1, {nodes}, MESHGRAD_CPU};
 
-  meshgrad_runtime *runtime;
-  meshgrad_predictor *predictor;
-  check(meshgrad_runtime_create(NULL, &runtime));
-  check(meshgrad_predictor_create(runtime, count > 1 ? words[1] : "heat.safetensors", &predictor));
-  check(meshgrad_predictor_set_mesh(predictor, &mesh));
-  check(meshgrad_predictor_set_field(predictor, 0, "u", &field));
-  check(meshgrad_predictor_predict(predictor, 10));
-  check(meshgrad_predictor_get_field(predictor, 0, "u", &field));
-  printf("u in the middle after 10 steps: %.4f\n", u[nodes / 2]);
+  meshgrad_runtime *runtime = NULL;
+  meshgrad_predictor *predictor = NULL;
+  const int failed = meshgrad_runtime_create(NULL, &runtime) ||
+                     meshgrad_predictor_create(runtime, count > 1 ? words[1] : "heat.safetensors", &predictor) ||
+                     meshgrad_predictor_set_mesh(predictor, &mesh) ||
+                     meshgrad_predictor_set_field(predictor, 0, "u", &field) ||
+                     meshgrad_predictor_predict(predictor, 10) ||
+                     meshgrad_predictor_get_field(predictor, 0, "u", &field);
+  if (failed) fprintf(stderr, "%s\n", meshgrad_last_error());
+  else printf("u in the middle after 10 steps: %.4f\n", u[nodes / 2]);
   meshgrad_predictor_destroy(predictor);
   meshgrad_runtime_destroy(runtime);
-  return 0;
+  return failed;
 }

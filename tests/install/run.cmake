@@ -111,6 +111,12 @@ if(library)
   if(FORTRAN)
     run(${CMAKE_COMMAND} -E chdir ${work} ${work}/other/advection)
     run(${CMAKE_COMMAND} -E chdir ${work} ${work}/other/gradients)
+    run(${work}/prefix/bin/meshgrad convert ${SOURCE}/../data/cylinder_flow_sample -o ${work}/flow.mgd)
+    file(WRITE ${work}/frames.toml "data.path = 'flow.mgd'\ndata.inputs = ['velocity']\ndata.targets = ['velocity']\n"
+      "data.history = 3\ndata.kinematic_types = [4]\nmodel.width = 8\nmodel.blocks = 1\ntrain.steps = 2\nrun.dir = 'frames'\n")
+    run(${CMAKE_COMMAND} -E chdir ${work} ${work}/prefix/bin/meshgrad train frames.toml)
+    file(COPY_FILE ${work}/frames/checkpoints/last.safetensors ${work}/frames.safetensors)
+    run(${CMAKE_COMMAND} -E chdir ${work} ${work}/other/frames)
     if(mpi)
       foreach(program IN ITEMS advection_mpi parts)
         run(${CMAKE_COMMAND} -E env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
