@@ -231,7 +231,10 @@ std::vector<Kind> kinds(const Selection& selection) {
 std::vector<Kind> unrolled_kinds(const Selection& selection) {
   // On the simulated device a fused step takes seconds.
   if (selection.quick && selection.device == DeviceKind::cuda)
-    return {{.name = "sequence/3", .recompute = {.segments = SegmentUnit::sequence}, .steps = 3}};
+    return {{.name = "sequence/3",
+             .path = ComputePath::op_by_op,
+             .recompute = {.segments = SegmentUnit::sequence},
+             .steps = 3}};
   const std::vector<int64_t> all =
       selection.quick ? std::vector<int64_t>{1, 3} : std::vector<int64_t>{1, 2, 4, 8};
   const std::vector<Kind> kinds = {

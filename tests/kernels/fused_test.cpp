@@ -7,10 +7,20 @@
 #include <meshgrad/engine/gpu.h>
 #include <meshgrad/kernels/tables.h>
 
+#include <cstdlib>
+
 #include "fused_case.h"
 
 namespace meshgrad::test {
 namespace {
+
+/// simt/kernels_132: many simulated multiprocessors, each of which loads all weights. What is new there is
+/// that a warp has one tile or none, and a divided receiver hundreds of parts; what differs in types and
+/// layers alone is left to the run with few.
+bool many_multiprocessors() { return std::getenv("SIMT_MULTIPROCESSORS") != nullptr; }
+std::vector<DType> storage_types() {
+  return many_multiprocessors() ? std::vector{DType::f16} : std::vector{DType::f16, DType::bf16};
+}
 
 using reference::Edges;
 
@@ -92,7 +102,7 @@ TEST_CASE("fused mlp agrees with the reference" * doctest::skip(cuda_devices().e
       {{128}, 128, 3, 2, Norm::none, false},        {{64}, 64, 4, 64, Norm::none, true},
       {{32, 1}, 64, 4, 32, Norm::none, false},      {{8, 24}, 64, 3, 16, Norm::none, false}};
   uint64_t seed = 900;
-  for (const DType dtype : {DType::f16, DType::bf16}) {
+  for (const DType dtype : storage_types()) {
     for (const MlpShapeOf& shape : shapes) check_mlp(shape, dtype, shape.width == 64 ? 129 : 33, 140, seed++);
   }
   for (const int64_t rows : {0, 1, 31, 33, 127, 1571}) check_mlp(shapes[1], DType::f16, rows, rows, seed++);
@@ -284,8 +294,11 @@ TEST_CASE("fused edge update agrees with the reference" * doctest::skip(cuda_dev
                                            {64, 4, Norm::rms, false, false},
                                            {64, 2, Norm::none, true, true}};
   uint64_t seed = 1000;
-  for (const DType dtype : {DType::f16, DType::bf16}) {
-    for (const EdgeShapeOf& shape : shapes) check_edges(shape, 61, 211, dtype, 3, seed++);
+  for (const DType dtype : storage_types()) {
+    for (const EdgeShapeOf& shape : shapes) {
+      if (many_multiprocessors() && shape.norm != Norm::layer) continue;
+      check_edges(shape, 61, 211, dtype, 3, seed++);
+    }
     check_edges({128, 3}, 31, 129, dtype, 0, seed++);
   }
   // Nothing; nodes alone; a lone node; fewer edges than nodes; more tiles than warps.
@@ -297,7 +310,7 @@ TEST_CASE("fused edge update agrees with the reference" * doctest::skip(cuda_dev
 TEST_CASE("fused edge update of width 256 agrees with the reference" *
           doctest::skip(cuda_devices().empty())) {
   check_edges({256, 3}, 17, 67, DType::f16, 2, 1100);
-  check_edges({256, 2, Norm::layer, true, true}, 9, 33, DType::bf16, 0, 1101);
+  if (!many_multiprocessors()) check_edges({256, 2, Norm::layer, true, true}, 9, 33, DType::bf16, 0, 1101);
 }
 
 TEST_CASE("fused edge update with halo nodes, which send and never receive" *
@@ -317,7 +330,7 @@ TEST_CASE("fused edge update leaves the same bits in every run, in place, and wi
           doctest::skip(cuda_devices().empty())) {
   RandomMatrices random(1300);
   const Edges edges = random_edges(random, 61, 307);
-  for (const DType dtype : {DType::f16, DType::bf16}) {
+  for (const DType dtype : storage_types()) {
     EdgeRun first({64, 3}, edges, dtype, 0, 1301);
     EdgeRun again({64, 3}, edges, dtype, 0, 1301);
     EdgeRun in_place({64, 3}, edges, dtype, 0, 1301, true);
@@ -349,15 +362,17 @@ Edges with_hubs(RandomMatrices& random, int64_t edge_count) {
 
 TEST_CASE("fused edge update divides long receivers among warps" * doctest::skip(cuda_devices().empty())) {
   const EdgeShapeOf shape{64, 2, Norm::none};
+  // With many multiprocessors 375 warps have one edge of the longest receiver, and nearly half have none.
+  using Sizes = std::vector<std::pair<int64_t, int64_t>>;
   for (const auto& [edge_count, room] :
-       std::vector<std::pair<int64_t, int64_t>>{{300, 0}, {2111, 7}, {2111, 0}}) {
+       many_multiprocessors() ? Sizes{{600, 0}} : Sizes{{300, 0}, {2111, 7}, {2111, 0}}) {
     CAPTURE(edge_count);
     RandomMatrices random(1400);
     const Edges edges = with_hubs(random, edge_count);
     EdgeRun run(shape, edges, DType::f16, room, 1401);
     run.check_forward();
     run.check_backward();
-    if (edge_count == 300 || room > 0) continue;
+    if (edge_count < 2111 || room > 0) continue;
     EdgeRun again(shape, edges, DType::f16, room, 1401);
     const std::vector<Tensor> expected = run.results(), repeated = again.results();
     for (size_t i = 0; i < expected.size(); ++i) CHECK(equal_bits(expected[i], repeated[i]));
