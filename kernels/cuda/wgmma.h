@@ -30,17 +30,31 @@ inline constexpr int kProductSum = 16;       ///< rows of both operands
 /// is at c ^ (r % 8). The numbers are those of the descriptor.
 enum class Swizzle : uint8_t { none = 0, bytes128 = 1, bytes64 = 2, bytes32 = 3 };
 
-/// Describes an operand of 16 rows to the tensor cores, from `start` on. With bytes128, which swizzles by
-/// bits of the address, so that row 0 begins at a multiple of 1024 bytes: a panel has 64 columns, a row of a
-/// panel 128 bytes. leading_bytes: from a panel to the next; stride_bytes: from eight rows to the next eight.
-/// All in dynamic shared memory, multiples of 16 below 2^18.
+/// Eight rows of 128 bytes, after which bytes128 repeats. It exchanges by bits of the address, so row 0 of an
+/// operand begins at a multiple of this.
+inline constexpr int kSwizzleBytes = 1024;
+
+__device__ inline uint32_t shared_address(const void* shared) {
+#ifdef __CUDACC__
+  return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+#else
+  return simt::shared_address(shared);
+#endif
+}
+/// dynamic_shared from its first multiple of kSwizzleBytes on: a launch asks for kSwizzleBytes more than it
+/// uses. What precedes it, fixed arrays among others, leaves it at a multiple of 128 only.
+template <class T>
+__device__ T* aligned_shared() {
+  auto* const begin = dynamic_shared<unsigned char>();
+  return reinterpret_cast<T*>(begin + (-shared_address(begin) & (kSwizzleBytes - 1)));
+}
+
+/// Describes an operand of 16 rows to the tensor cores, from `start` on. With bytes128, a panel has 64
+/// columns, a row of a panel 128 bytes. leading_bytes: from a panel to the next; stride_bytes: from eight
+/// rows to the next eight. All in dynamic shared memory, multiples of 16 below 2^18.
 __device__ inline uint64_t operand_in_shared(const void* start, int leading_bytes, int stride_bytes,
                                              Swizzle swizzle = Swizzle::bytes128) {
-#ifdef __CUDACC__
-  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(start));
-#else
-  const uint32_t address = simt::shared_address(start);
-#endif
+  const uint32_t address = shared_address(start);
   const auto field = [](uint32_t bytes) { return static_cast<uint64_t>((bytes & 0x3ffffu) >> 4); };
   return field(address) | field(static_cast<uint32_t>(leading_bytes)) << 16 |
          field(static_cast<uint32_t>(stride_bytes)) << 32 | static_cast<uint64_t>(swizzle) << 62;

@@ -9,6 +9,7 @@ namespace {
 
 enum class Mistake : uint8_t {
   none,
+  misaligned,
   swizzle,
   leading,
   no_fence,
@@ -29,12 +30,13 @@ enum class Mistake : uint8_t {
 
 constexpr int kRowBytes = 128;
 constexpr int kPanelBytes = 64 * kRowBytes;  ///< of 64 rows
+constexpr int kOperandBytes = 3 * kPanelBytes + kSwizzleBytes;
 
 /// c = a^T b with a [k, 64] and b [k, 128], k at most 64 and a multiple of 16, by one warpgroup.
 /// `from_shared`: a is read by its descriptor, else from registers.
 template <class T, bool from_shared, Mistake mistake, class A, class B, class Store>
 __device__ void product(int k, A&& value_a, B&& value_b, Store&& store) {
-  T* const shared = dynamic_shared<T>();  // begins at a multiple of 1024 bytes: the kernel has no other
+  T* const shared = mistake == Mistake::misaligned ? dynamic_shared<T>() : aligned_shared<T>();
   const auto thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   const auto place = [&](int row, int column) {
     return shared + column / 64 * (kPanelBytes / 2) + row * 64 + ((column % 64 / 8) ^ (row % 8)) * 8 +
@@ -121,7 +123,7 @@ template <class T, bool from_shared, Mistake mistake, int threads = kWarpgroup>
 Bug bug(const char* name, const char* message) {
   return {name, message, [](const Stream& stream, const Data& data) {
             launch("planted", bug_kernel<T, from_shared, mistake>,
-                   {.blocks = 1, .threads = threads, .shared_bytes = 3 * kPanelBytes}, stream, data);
+                   {.blocks = 1, .threads = threads, .shared_bytes = kOperandBytes}, stream, data);
           }};
 }
 
@@ -137,7 +139,9 @@ const std::vector<Bug>& product_bugs() {
       bug<half, true, Mistake::late_shared_fence, 256>("operands fenced behind the barrier",
                                                        "has not fenced"),
       bug<half, true, Mistake::no_barrier>("operands without a barrier", "a race"),
-      bug<half, true, Mistake::swizzle>("another swizzle than the writer's", "inside of an allocation"),
+      bug<half, true, Mistake::misaligned>("operands where dynamic memory begins",
+                                           "operands that begin at a multiple of 1024 bytes"),
+      bug<half, true, Mistake::swizzle>("another swizzle than the writer's", "never written"),
       bug<half, true, Mistake::leading>("a wrong distance of panels", "never written"),
       bug<half, true, Mistake::no_wait>("accumulators without a wait", "reads accumulators of a product"),
       bug<half, true, Mistake::no_commit>("accumulators without a commit", "reads accumulators of a product"),
@@ -156,7 +160,7 @@ const std::vector<Bug>& product_bugs() {
 }
 
 void warpgroup_gemm(const Stream& stream, const half* a, const half* b, float* c, int k, Operand operand) {
-  const LaunchShape shape{.blocks = 1, .threads = kWarpgroup, .shared_bytes = 3 * kPanelBytes};
+  const LaunchShape shape{.blocks = 1, .threads = kWarpgroup, .shared_bytes = kOperandBytes};
   const auto kernel = operand == Operand::registers ? product_kernel<false, Mistake::none>
                       : operand == Operand::shared  ? product_kernel<true, Mistake::none>
                                                     : product_kernel<true, Mistake::leading>;

@@ -149,6 +149,9 @@ struct Runner {
   int fenced_threads = 0;     ///< that fenced since the last barrier
   int64_t fenced_epoch = -1;  ///< up to which all threads have fenced
 
+  /// The shared address of dynamic shared memory: a multiple of 128 bytes, never of 1024, another one for the
+  /// next launch.
+  int64_t shared_base = 0;
   std::vector<StaticArray> static_arrays;
   char* next_static = nullptr;
   std::unordered_map<const void*, std::vector<Release>> releases;

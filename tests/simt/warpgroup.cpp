@@ -99,8 +99,15 @@ void read_operand(uint64_t descriptor, int columns, bool half, float* values, in
   const int64_t start = field(0), leading = field(16), stride = field(32);
   const auto base = static_cast<int64_t>(descriptor >> 49 & 7u);
   const auto mode = static_cast<int>(descriptor >> 62);
-  const int panel = mode == 0 ? 8 : 128 >> mode;  // columns: 64, 32, 16
-  const int64_t swizzled = panel / 8 - 1;         // bits of the chunk's number
+  const int panel = mode == 0 ? 8 : 128 >> mode;        // columns: 64, 32, 16
+  const int64_t swizzled = panel / 8 - 1;               // bits of the chunk's number
+  const int64_t pattern = mode == 0 ? 16 : panel * 16;  // bytes after which the exchange repeats
+  if ((start - base * 128) % pattern != 0) {
+    fail(fmt::format("operands that begin at a multiple of {} bytes", pattern),
+         fmt::format("shared address {}, {} bytes behind one, at {}", start, start % pattern,
+                     text(thread_at(first).where)),
+         "put them behind aligned_shared");
+  }
   const int64_t next_panel = mode == 0 ? stride : leading, next_rows = mode == 0 ? leading : stride;
   std::vector<const char*> read;
   for (int row = 0; row < kTerms; ++row) {
@@ -108,7 +115,7 @@ void read_operand(uint64_t descriptor, int columns, bool half, float* values, in
       const int64_t plain = start + column / panel * next_panel + row / 8 * next_rows + row % 8 * panel * 2 +
                             column % panel * 2;
       const int64_t phase = (plain / 128 - base) & swizzled;
-      const char* const chunk = runner.arena->shared_begin() + (plain ^ phase * 16);
+      const char* const chunk = runner.arena->shared_begin() + (plain ^ phase * 16) - runner.shared_base;
       product_read(chunk, first, code);
       runner.product_reads.insert({chunk, {first, thread_at(first).registers->group}});
       for (int i = 0; i < 8; ++i) {
@@ -175,7 +182,7 @@ uint32_t shared_address(const void* address) {
     in_kernel = false;
     fail("operands in dynamic shared memory", runner.arena->describe(address), "use dynamic_shared");
   }
-  return static_cast<uint32_t>(offset);
+  return static_cast<uint32_t>(offset + runner.shared_base);
 }
 
 void fence_shared_for_products() { ++runner.current->product_fences; }
