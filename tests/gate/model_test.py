@@ -38,6 +38,24 @@ class ModelTest(unittest.TestCase):
                 instruction("@P0 BRA `(.L_x_2)", 0)]
         self.assertEqual(sum(c.name == "HMMA" for c in model.Walk(code, 3, True).trace()), 6)
 
+    def test_a_stage_of_weight_gradients(self):
+        stage = [instruction("BAR.SYNC"), instruction("LDSM.16.MT88.4 R0"),
+                 instruction("@P1 BRA `(.L_x_3)", 5), instruction("LDGSTS.E.BYPASS.128 [R0]"),
+                 instruction("BRA `(.L_x_4)", 6), instruction("LDG.E.U16 R0"), instruction("@P0 BRA `(.L_x_0)", 2),
+                 instruction("HMMA.16816.F32 R0"), instruction("@P0 BRA `(.L_x_1)", 7),
+                 instruction("@P0 BRA `(.L_x_2)", 0), instruction("FADD R0"), instruction("@P0 BRA `(.L_x_5)", 0)]
+        walk = model.StageWalk(stage)
+        names = [c.name for c in walk.trace()]
+        self.assertEqual((walk.head, walk.tail), (0, 9))
+        self.assertEqual([names.count(name) for name in ("HMMA", "LDGSTS", "LDG", "LDSM", "FADD")], [2, 2, 0, 1, 0])
+
+    def test_products_of_warpgroups_run_beside_their_warp(self):
+        product = instruction("HGMMA.64x128x16.F32 R24")
+        waiting = [product] * 4 + [instruction("WARPGROUP.DEPBAR.LE gsb0")]
+        self.assertAlmostEqual(model.replay(waiting, 290, 0)[0], 4 * 2 * 64, delta=64)  # of two warps a scheduler
+        beside = [product] * 4 + [instruction("FADD R0")] * 100 + [instruction("WARPGROUP.DEPBAR.LE gsb0")]
+        self.assertAlmostEqual(model.replay(beside, 290, 0)[0], 4 * 2 * 64, delta=64)
+
     def test_two_warps_share_a_tensor_core(self):
         cycles, exposed = model.replay([instruction("HMMA.16816.F32 R0")] * 100, 290, 0)
         self.assertAlmostEqual(cycles, 100 * 2 * 6, delta=40)
