@@ -33,11 +33,15 @@ class CurrentDevice {
 /// Of an H100 or H200, for dry runs that plan without a device.
 inline constexpr int kPlannedMultiprocessors = 132;
 inline constexpr int kPlannedSharedBytes = 227 * 1024;
+inline constexpr int kPlannedCapability = 90;
 /// Streaming multiprocessors: the number of thread blocks of a persistent kernel. Without a device,
 /// kPlannedMultiprocessors.
 int multiprocessors(int device);
 /// Shared memory that one thread block may opt in to, in bytes. Without a device, kPlannedSharedBytes.
 int shared_bytes(int device);
+/// The compute capability, ten times its first number and the second: 90 is 9.0. Without a device,
+/// kPlannedCapability.
+int compute_capability(int device);
 /// Memory of a device in bytes, counting all processes that use it.
 struct DeviceMemory {
   int64_t total = 0, free = 0;

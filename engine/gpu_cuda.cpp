@@ -118,6 +118,10 @@ int multiprocessors(int device) {
 int shared_bytes(int device) {
   return attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device, kPlannedSharedBytes);
 }
+int compute_capability(int device) {
+  return 10 * attribute(cudaDevAttrComputeCapabilityMajor, device, kPlannedCapability / 10) +
+         attribute(cudaDevAttrComputeCapabilityMinor, device, kPlannedCapability % 10);
+}
 DeviceMemory memory(int device) {
   const CurrentDevice current(device);
   size_t free = 0, total = 0;

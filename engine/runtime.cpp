@@ -54,7 +54,8 @@ Runtime::Runtime(RuntimeOptions options)
       seed_(options.seed),
       log_(std::move(options.log)),
       autotune_(options.autotune),
-      tf32_(options.tf32) {}
+      tf32_(options.tf32),
+      wgmma_(options.wgmma) {}
 
 void Runtime::log_once(LogLevel level, const std::string& text) {
   {

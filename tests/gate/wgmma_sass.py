@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""kernels/cuda/wgmma.h for sm_90a: nvcc accepts it, tensor-core instructions of warpgroups come out, nothing spills, and
-ptxas need not serialise the right kernels' products.
+"""The kernels with products of warpgroups for sm_90a, the tests' and the library's: nvcc accepts them, tensor-core
+instructions of warpgroups come out, nothing spills, and ptxas need not serialise the right kernels' products.
 
 usage: wgmma_sass.py NVCC BUILD_FOLDER"""
 import importlib.machinery
@@ -19,21 +19,23 @@ resources = importlib.util.module_from_spec(importlib.util.spec_from_loader("cud
 LOADER.exec_module(resources)
 
 HGMMA = (0x9f0, 0xdf0)  # the low 12 bits of the instruction: x in shared memory, in registers
-RIGHT = ["product_kernelILb0ELNS2_7MistakeE0E", "product_kernelILb1ELNS2_7MistakeE0E"]  # a in registers, in shared memory
+RIGHT = {  # of each source; of the tests': a in registers, in shared memory
+    "tests/simt/planted_wgmma.cu": ["product_kernelILb0ELNS2_7MistakeE0E", "product_kernelILb1ELNS2_7MistakeE0E"],
+    "kernels/cuda/fused/weight_gradients_sm90a.cu": ["weight_gradients_wgmma_kernelINS_4halfE",
+                                                     "weight_gradients_wgmma_kernelINS_8bfloat16E"]}
 
 
-def main():
-    nvcc, build = sys.argv[1:]
+def check(nvcc, build, source, kernels):
     with tempfile.TemporaryDirectory() as folder:
         cubin = pathlib.Path(folder) / "wgmma.cubin"
         done = subprocess.run(
             [nvcc, "-std=c++20", "--expt-relaxed-constexpr", "-arch=sm_90a", "-I" + build + "/include/engine",
              "-I" + build + "/include/kernels", "-Xptxas", "-v", "-cubin", "-o", cubin,
-             ROOT / "tests" / "simt" / "planted_wgmma.cu"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+             ROOT / source], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if done.returncode != 0:
             sys.exit(done.stdout)
         elf = resources.Elf(cubin.read_bytes())
-    for kernel in RIGHT:
+    for kernel in kernels:
         name = next((n for n, _ in elf.sections if n.startswith(".text.") and kernel in n), None)
         assert name, "no kernel " + kernel
         code = elf.bytes(name)
@@ -45,4 +47,5 @@ def main():
         assert products > 0 and spills == "0" and not serialised, "\n".join(serialised) or kernel
 
 
-main()
+for path, names in RIGHT.items():
+    check(*sys.argv[1:], path, names)

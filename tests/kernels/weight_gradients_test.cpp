@@ -26,6 +26,9 @@ constexpr Device kFirstGpu{DeviceKind::cuda, 0};
 
 constexpr DType kTypes[] = {DType::f16, DType::bf16};
 
+/// With products of warpgroups, where the GPU has them.
+Runtime make_wgmma_runtime() { return Runtime({.device = kFirstGpu, .threads = 1, .wgmma = true}); }
+
 /// One matrix job and what it must give.
 struct WeightCase {
   WeightGradientJob job;
@@ -104,10 +107,28 @@ TEST_CASE("a weight gradient agrees with the reference for wide, narrow and odd 
   }
 }
 
-TEST_CASE(
-    "weight gradients of edges and nodes and column sums share a launch; rows behind a count are not read" *
-    doctest::skip(cuda_devices().empty())) {
-  Runtime runtime = make_runtime(1, kFirstGpu);
+TEST_CASE("products of warpgroups give the weight gradients of the reference" *
+          doctest::skip(cuda_devices().empty())) {
+  Runtime runtime = make_wgmma_runtime();
+  uint64_t seed = 9200;
+  for (const WeightShape& width : {WeightShape{128, 128}, {65, 66}, {72, 128}, {256, 200}, {128, 64}}) {
+    for (const int64_t rows : {1, 33, 160, 1009}) {
+      if (rows == 1009 && width.in * width.out > 128 * 128) continue;
+      const DType dtype = kTypes[seed % 2];
+      CAPTURE(width.in);
+      CAPTURE(width.out);
+      CAPTURE(name_of(dtype));
+      CAPTURE(rows);
+      RandomMatrices random(seed++);
+      const WeightCase only = make_case(runtime, random, dtype, rows, width.in, width.out, rows % 2 * 40);
+      cuda::weight_gradients({&only.job, 1}, {}, runtime, runtime.stream());
+      CHECK(difference(only) == "");
+    }
+    ++seed;
+  }
+}
+
+void check_shared_launch(Runtime& runtime) {
   for (const DType dtype : kTypes) {
     CAPTURE(name_of(dtype));
     RandomMatrices random(9300);
@@ -138,9 +159,15 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("weight gradients have the same bits in every run and under every capacity" *
-          doctest::skip(cuda_devices().empty())) {
-  Runtime runtime = make_runtime(1, kFirstGpu);
+TEST_CASE(
+    "weight gradients of edges and nodes and column sums share a launch; rows behind a count are not read" *
+    doctest::skip(cuda_devices().empty())) {
+  Runtime runtime = make_runtime(1, kFirstGpu), by_warpgroups = make_wgmma_runtime();
+  check_shared_launch(runtime);
+  check_shared_launch(by_warpgroups);
+}
+
+void check_same_bits(Runtime& runtime) {
   std::vector<Matrix> first;
   for (const int64_t hidden_rows : {0, 0, 1, 500}) {
     CAPTURE(hidden_rows);
@@ -148,7 +175,7 @@ TEST_CASE("weight gradients have the same bits in every run and under every capa
     RandomMatrices random(9400);
     std::vector<WeightCase> cases;
     cases.push_back(make_case(runtime, random, DType::f16, 1500, 64, 64, hidden_rows));
-    cases.push_back(make_case(runtime, random, DType::f16, 300, 128, 64, 2 * hidden_rows));
+    cases.push_back(make_case(runtime, random, DType::f16, 300, 128, 100, 2 * hidden_rows));
     std::vector<WeightGradientJob> jobs;
     for (const WeightCase& one : cases) jobs.push_back(one.job);
     cuda::weight_gradients(jobs, {}, runtime, runtime.stream());
@@ -162,6 +189,13 @@ TEST_CASE("weight gradients have the same bits in every run and under every capa
       }
     }
   }
+}
+
+TEST_CASE("weight gradients have the same bits in every run and under every capacity" *
+          doctest::skip(cuda_devices().empty())) {
+  Runtime runtime = make_runtime(1, kFirstGpu), by_warpgroups = make_wgmma_runtime();
+  check_same_bits(runtime);
+  check_same_bits(by_warpgroups);
 }
 
 TEST_CASE("rows that start between 16-byte addresses, and more jobs and sums than a launch takes" *

@@ -35,6 +35,14 @@ void repair_devices();
 /// GPUs.
 void set_shared_bytes(int bytes);
 
+/// The compute capability from now on, as gpu::compute_capability; 0: 9.0 again.
+void set_compute_capability(int capability);
+
+/// What kernels with products of warpgroups leave out or get wrong from now on, as if their source had:
+/// whether a test notices.
+enum class ProductMistake : uint8_t { none, shared_fence, fence, commit, wait, swizzle, leading_bytes };
+void set_product_mistake(ProductMistake mistake);
+
 /// Restarts the random order of threads, blocks and streams.
 void set_seed(uint64_t seed);
 

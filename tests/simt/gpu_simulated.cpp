@@ -22,7 +22,9 @@ using simt::arena;
 using simt::streams;
 using Lock = std::lock_guard<std::recursive_mutex>;
 
+constexpr int kUsualCapability = 90;
 std::atomic<int> shared_limit = simt::kSharedBytes;
+std::atomic<int> capability = kUsualCapability;
 std::atomic<int64_t> launches, graph_launches, captures, synchronizations, awaits;
 
 std::map<const char*, int64_t>& pinned() {
@@ -65,7 +67,8 @@ void refuse_in_capture(const char* what) {
 
 bool built() noexcept { return true; }
 std::vector<CudaDevice> devices() {
-  return std::vector<CudaDevice>(simt::kDevices, {"simulated", simt::kDeviceBytes, 9, 0});
+  return std::vector<CudaDevice>(simt::kDevices,
+                                 {"simulated", simt::kDeviceBytes, capability / 10, capability % 10});
 }
 std::string why_no_devices() { return {}; }
 CurrentDevice::CurrentDevice(int device) : device_(device), previous_(simt::current_device()) {
@@ -79,6 +82,7 @@ int multiprocessors(int) {
   return wanted != nullptr ? std::atoi(wanted) : kUsual;
 }
 int shared_bytes(int) { return shared_limit; }
+int compute_capability(int) { return capability; }
 DeviceMemory memory(int device) {
   const CurrentDevice current(device);
   const Lock lock(streams().lock);
@@ -280,6 +284,9 @@ void count_launch() { ++launches; }
 namespace simt {
 
 void set_shared_bytes(int bytes) { meshgrad::gpu::shared_limit = bytes > 0 ? bytes : kSharedBytes; }
+void set_compute_capability(int capability) {
+  meshgrad::gpu::capability = capability > 0 ? capability : meshgrad::gpu::kUsualCapability;
+}
 
 void launch(const char* name, int64_t blocks, int threads, int shared_bytes, void* stream,
             std::shared_ptr<void> body, size_t body_bytes, void (*call)(void*)) {

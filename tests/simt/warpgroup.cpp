@@ -14,6 +14,8 @@
 namespace simt {
 namespace {
 
+ProductMistake planted = ProductMistake::none;
+
 constexpr int kGroup = 128;
 constexpr int kTerms = 16;
 constexpr int kRows = 64;
@@ -96,9 +98,10 @@ void use_registers(const Thread& thread, const void* begin, int64_t bytes, bool 
 /// "Shared Memory Matrix Layout", column-major: panels of 8 columns without a swizzle, else of 16, 32 or 64.
 void read_operand(uint64_t descriptor, int columns, bool half, float* values, int first, const void* code) {
   const auto field = [descriptor](int bit) { return static_cast<int64_t>(descriptor >> bit & 0x3fffu) * 16; };
-  const int64_t start = field(0), leading = field(16), stride = field(32);
+  const int64_t start = field(0), stride = field(32);
+  const int64_t leading = field(16) / (planted == ProductMistake::leading_bytes ? 2 : 1);
   const auto base = static_cast<int64_t>(descriptor >> 49 & 7u);
-  const auto mode = static_cast<int>(descriptor >> 62);
+  const auto mode = planted == ProductMistake::swizzle ? 2 : static_cast<int>(descriptor >> 62);
   const int panel = mode == 0 ? 8 : 128 >> mode;        // columns: 64, 32, 16
   const int64_t swizzled = panel / 8 - 1;               // bits of the chunk's number
   const int64_t pattern = mode == 0 ? 16 : panel * 16;  // bytes after which the exchange repeats
@@ -185,9 +188,14 @@ uint32_t shared_address(const void* address) {
   return static_cast<uint32_t>(offset + runner.shared_base);
 }
 
-void fence_shared_for_products() { ++runner.current->product_fences; }
+void set_product_mistake(ProductMistake mistake) { planted = mistake; }
+
+void fence_shared_for_products() {
+  if (planted != ProductMistake::shared_fence) ++runner.current->product_fences;
+}
 
 void product_fence(Location where) {
+  if (planted == ProductMistake::fence) return;
   meet(0, 0, where, [](int first) {
     for (int i = first; i < first + kGroup; ++i) {
       std::unique_ptr<Registers>& registers = thread_at(i).registers;
@@ -206,6 +214,7 @@ void start_product(const Product& product, Location where) {
 }
 
 void product_commit(Location where) {
+  if (planted == ProductMistake::commit) return;
   meet(0, 0, where, [](int first) {
     for (int i = first; i < first + kGroup; ++i) {
       if (thread_at(i).registers != nullptr) ++thread_at(i).registers->group;
@@ -214,6 +223,7 @@ void product_commit(Location where) {
 }
 
 void product_wait(int pending, Location where) {
+  if (planted == ProductMistake::wait) return;
   meet(pending, 0, where, [pending](int first) {
     if (thread_at(first).registers == nullptr) return;
     const int running = thread_at(first).registers->group - pending;  // the first group that may still run

@@ -221,26 +221,26 @@ TEST_CASE("what f16 cannot hold skips steps and lowers the loss scale; parameter
   CHECK(state.optimizer.steps == 0);
 }
 
-TEST_CASE("tf32 = true says what it does on this device, and changes nothing on the CPU") {
+TEST_CASE("tf32 and wgmma say what they do on this device, and change nothing on the CPU") {
   const ScratchDirectory scratch;
   Config config = config_of(scratch.path, test::pack_waves(scratch.path), DType::f32);
   config.train.steps = 2;
-  config.tf32 = true;
+  config.tf32 = config.wgmma = true;
   std::string checkpoints[2];
   std::vector<std::string> said;
-  for (const bool tf32 : {false, true}) {
-    config.run.dir = (scratch.path / (tf32 ? "tf32" : "f32")).string();
-    Runtime runtime({.threads = 1, .tf32 = tf32});
+  for (const bool on : {false, true}) {
+    config.run.dir = (scratch.path / (on ? "on" : "off")).string();
+    Runtime runtime({.threads = 1, .tf32 = on, .wgmma = on});
     TrainOptions options;
     options.observer.message = [&](const std::string& text) { said.push_back(text); };
     train(runtime, config, options);
     for (const double loss : test::losses_of(config.run.dir))
-      checkpoints[tf32 ? 1 : 0] += std::to_string(loss) + " ";
+      checkpoints[on ? 1 : 0] += std::to_string(loss) + " ";
   }
   CHECK(checkpoints[0] == checkpoints[1]);
-  CHECK(std::count_if(said.begin(), said.end(), [](const std::string& text) {
-          return text == "tf32 = true has no effect on the CPU, whose GEMMs multiply in f32";
-        }) == 1);
+  CHECK(std::count(said.begin(), said.end(),
+                   "tf32 = true has no effect on the CPU, whose GEMMs multiply in f32") == 1);
+  CHECK(std::count(said.begin(), said.end(), "wgmma = true has no effect on the CPU") == 1);
 }
 
 }  // namespace

@@ -218,6 +218,7 @@ struct Config {
   GraphsMode graphs = GraphsMode::off;
   bool autotune = false;
   bool tf32 = false;
+  bool wgmma = false;
   RunConfig run;
   TaskConfig task;
   DataConfig data;

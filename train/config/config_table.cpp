@@ -77,6 +77,10 @@ constexpr ConfigKey kKeys[] = {
      "Whether GEMMs of precision = \"f32\" on a GPU round their operands to TF32, which is faster and less "
      "exact",
      kFixed},
+    {"", "wgmma", BoolKey{member<&Config::wgmma>()}, "",
+     "Whether a GPU of compute capability 9.0 sums weight gradients of 16-bit storage by products of "
+     "warpgroups, a kernel that has not run on a GPU yet",
+     kFixed},
 
     {"run", "dir", TextKey{member<&Config::run, &RunConfig::dir>(), true, "a folder"}, "",
      "Run directory: resolved configuration, metrics, checkpoints"},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The device code of weight gradients, d_weight += x^T d_z, as the work of one block; shared by the kernels
-// of weight_gradients.cu and node_terms_backward.cu.
+// of weight_gradients.cu, weight_gradients_sm90a.cu and node_terms_backward.cu.
 //
 // A unit is one 128 x 128 tile of one d_weight for one slice of the rows: a split-K GEMM whose long dimension
 // is the rows. A block streams the unit's rows of x and d_z through a pipeline of three stages in shared
@@ -38,6 +38,8 @@ inline constexpr int kPanel = 64;  ///< columns stored together in a stage: 128 
 inline constexpr int kStages = 3;
 inline constexpr int kStageBytes = 16 * 1024;
 inline constexpr int kSharedBytes = kStages * kStageBytes;
+/// Of the kernels of weight gradients alone: one block loads while the other multiplies.
+inline constexpr int kBlocksPerMultiprocessor = 2;
 inline constexpr int kMaxTiles = 4;  ///< of a 256 x 256 matrix
 
 struct Job {
@@ -242,6 +244,42 @@ __device__ void add_stage(const T* x, const T* d_z, const Tiling& tiling, Piece&
   }
 }
 
+/// The rows of a unit for one tile, a stage after another through a ring of kStages in shared memory. A stage
+/// is x, then d_z.
+template <class T>
+struct StageRing {
+  T* ring;
+  OperandTile<T> x, d_z;
+  int32_t stage_rows, d_z_offset;
+  int64_t begin, end;  ///< rows
+  int32_t stages;
+
+  __device__ StageRing(const Job& job, const Unit& unit, int32_t tile, const Tiling& tiling, T* shared)
+      : ring(shared),
+        x{static_cast<const T*>(job.x), job.in, tile / tiling.tiles_out * kTile, tiling.panels_in,
+          job.x_vectors},
+        d_z{static_cast<const T*>(job.d_z), job.out, tile % tiling.tiles_out * kTile, tiling.panels_out,
+            job.d_z_vectors},
+        stage_rows(tiling.stage_rows),
+        d_z_offset(tiling.panels_in * tiling.stage_rows * kPanel),
+        begin(unit.begin),
+        end(unit.end),
+        stages(static_cast<int32_t>((end - begin + stage_rows - 1) / stage_rows)) {}
+
+  __device__ T* stage(int32_t s) const {
+    return ring + s % kStages * (kStageBytes / static_cast<int>(sizeof(T)));
+  }
+  __device__ void load(int32_t s) const {
+    const int64_t row = begin + int64_t{s} * stage_rows;
+    if (s < stages) {
+      const auto rows = static_cast<int32_t>(end - row);
+      fill(stage(s), x, stage_rows, row, rows);
+      fill(stage(s) + d_z_offset, d_z, stage_rows, row, rows);
+    }
+    copy_async_commit();  // empty groups too: the wait counts groups
+  }
+};
+
 /// Adds the unit's rows to this warp's piece: the pipeline over stages. All threads of the block call, also
 /// warps without a piece, since all of them load.
 ///
@@ -250,33 +288,14 @@ __device__ void add_stage(const T* x, const T* d_z, const Tiling& tiling, Piece&
 ///   load     stage s + 2 into the buffer of stage s - 1
 ///   multiply stage s
 template <class T>
-__device__ void sum_rows(const Job& job, const Unit& unit, int32_t tile, const Tiling& tiling, bool has_piece,
-                         Piece& piece) {
-  T* const ring = dynamic_shared<T>();
-  const int32_t tile_in = tile / tiling.tiles_out * kTile, tile_out = tile % tiling.tiles_out * kTile;
-  const OperandTile<T> x{static_cast<const T*>(job.x), job.in, tile_in, tiling.panels_in, job.x_vectors};
-  const OperandTile<T> d_z{static_cast<const T*>(job.d_z), job.out, tile_out, tiling.panels_out,
-                           job.d_z_vectors};
-  const int d_z_offset = tiling.panels_in * tiling.stage_rows * kPanel;
-  const auto stages =
-      static_cast<int32_t>((unit.end - unit.begin + tiling.stage_rows - 1) / tiling.stage_rows);
-  const auto load_stage = [&](int32_t s) {
-    T* const stage = ring + s % kStages * (kStageBytes / static_cast<int>(sizeof(T)));
-    const int64_t row = unit.begin + int64_t{s} * tiling.stage_rows;
-    if (s < stages) {
-      const auto rows = static_cast<int32_t>(unit.end - row);
-      fill(stage, x, tiling.stage_rows, row, rows);
-      fill(stage + d_z_offset, d_z, tiling.stage_rows, row, rows);
-    }
-    copy_async_commit();  // empty groups too: the wait counts groups
-  };
-  for (int32_t s = 0; s < kStages - 1; ++s) load_stage(s);
-  for (int32_t s = 0; s < stages; ++s) {
+__device__ void sum_rows(const StageRing<T>& ring, const Tiling& tiling, bool has_piece, Piece& piece) {
+  for (int32_t s = 0; s < kStages - 1; ++s) ring.load(s);
+  for (int32_t s = 0; s < ring.stages; ++s) {
     copy_async_wait<kStages - 2>();
     __syncthreads();
-    load_stage(s + kStages - 1);
-    const T* const stage = ring + s % kStages * (kStageBytes / static_cast<int>(sizeof(T)));
-    if (has_piece) add_stage(stage, stage + d_z_offset, tiling, piece);
+    ring.load(s + kStages - 1);
+    const T* const stage = ring.stage(s);
+    if (has_piece) add_stage(stage, stage + ring.d_z_offset, tiling, piece);
   }
   copy_async_wait<0>();  // only empty groups are left
 }
@@ -333,23 +352,33 @@ __device__ inline void add_to_weight(const Job& job, const Tiling& tiling, int32
   }
 }
 
-/// Stores the unit's partials; if the block is the last of its group of slices, sums the group into the
-/// partials of the group's first slice; if that group is the job's last, adds all groups to d_weight.
-///
-/// Partials are [unit][warp][fragment 8 i + j][lane][4]: registers as they are, 512 contiguous bytes per
-/// store of a warp. Row groups are further parts of a unit and are added with the slices.
-__device__ inline void reduce_partials(const Args& args, const Unit& unit, int32_t tile, const Tiling& tiling,
-                                       bool has_piece, const Piece& piece) {
+/// Where partials of the tile's slice 0 are, and those of the next slice behind them. They are
+/// [unit][warp][fragment 8 i + j][lane][4]: registers as they are, 512 contiguous bytes per store of a warp.
+/// Row groups are further parts of a unit and are added with the slices.
+__device__ inline float* partials_of(const Args& args, const Unit& unit, int32_t tile) {
+  return args.partials + int64_t{unit.first + tile} * kUnitFloats;
+}
+__device__ inline int64_t slice_stride_of(const Tiling& tiling) {
+  return int64_t{tiling.tiles} * kUnitFloats;
+}
+
+__device__ inline void store_partials(const Args& args, const Unit& unit, int32_t tile, const Tiling& tiling,
+                                      const Piece& piece) {
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
-  float* const partials = args.partials + int64_t{unit.first + tile} * kUnitFloats;  // of the tile's slice 0
-  const int64_t slice_stride = int64_t{tiling.tiles} * kUnitFloats;
-  if (has_piece) {
-    float* const to = partials + unit.slice * slice_stride + warp * kPieceFloats;
-    for (int f = 0; f < 16; ++f) {
-      const float(&sum)[4] = piece.sum[f / 8][f % 8];
-      reinterpret_cast<Vector<float>*>(to)[f * 32 + lane] = {{sum[0], sum[1], sum[2], sum[3]}};
-    }
+  float* const to =
+      partials_of(args, unit, tile) + unit.slice * slice_stride_of(tiling) + warp * kPieceFloats;
+  for (int f = 0; f < 16; ++f) {
+    const float(&sum)[4] = piece.sum[f / 8][f % 8];
+    reinterpret_cast<Vector<float>*>(to)[f * 32 + lane] = {{sum[0], sum[1], sum[2], sum[3]}};
   }
+}
+
+/// After the unit's partials are stored: if the block is the last of its group of slices, sums the group into
+/// the partials of the group's first slice; if that group is the job's last, adds all groups to d_weight.
+__device__ inline void reduce_partials(const Args& args, const Unit& unit, int32_t tile,
+                                       const Tiling& tiling) {
+  float* const partials = partials_of(args, unit, tile);
+  const int64_t slice_stride = slice_stride_of(tiling);
   int32_t group = 1;  // ceil(sqrt(slices)), so that both levels are short
   while (group * group < unit.slices) ++group;
   const int32_t groups = (unit.slices + group - 1) / group;
@@ -382,8 +411,9 @@ __device__ void add_unit(const Args& args, const Unit& unit, int32_t tile) {
   const bool has_piece = warp < tiling.pieces * tiling.row_groups;
   Piece piece{
       slot / tiling.pieces_out * kPieceIn, slot % tiling.pieces_out * kPieceOut, warp / tiling.pieces, {}};
-  sum_rows<T>(job, unit, tile, tiling, has_piece, piece);
-  reduce_partials(args, unit, tile, tiling, has_piece, piece);
+  sum_rows(StageRing<T>(job, unit, tile, tiling, dynamic_shared<T>()), tiling, has_piece, piece);
+  if (has_piece) store_partials(args, unit, tile, tiling, piece);
+  reduce_partials(args, unit, tile, tiling);
 }
 
 /// Sums 32 columns of the partials of a ColumnSum, a lane one of them: each warp adds every eighth row, then

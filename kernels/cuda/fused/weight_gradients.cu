@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel of weight gradients alone, and the division of jobs into blocks on the host. What a block does
-// is in weight_gradient_units.h.
+// The kernel of weight gradients alone, its choice, and the division of jobs into blocks on the host. What a
+// block does is in weight_gradient_units.h.
+#include <meshgrad/engine/runtime.h>
 #include <meshgrad/kernels/cuda/fused/weight_gradient_units.h>
+#include <meshgrad/kernels/cuda/fused/weight_gradients_sm90a.h>
+#include <meshgrad/kernels/warpgroups.h>
 
 namespace meshgrad::cuda {
 namespace gradients {
 namespace {
 
-constexpr int kBlocksPerMultiprocessor = 2;
-
-/// Blocks [0, units) have one unit each, those behind them 32 columns of a column sum each. Two blocks per
-/// multiprocessor: one loads while the other multiplies.
+/// Blocks [0, units) have one unit each, those behind them 32 columns of a column sum each.
 template <class T>
 __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor) weight_gradients_kernel(Args args) {
   const auto block = static_cast<int32_t>(blockIdx.x);
@@ -42,12 +42,22 @@ Job job_of(const WeightGradientJob& job) {
           starts_rows_on_16_bytes(job.d_z)};
 }
 
+/// Whether products of warpgroups are asked for and there; if they are not there, the log says once why.
+bool uses_warpgroups(Runtime& runtime, const Stream& stream) {
+  if (!runtime.wgmma()) return false;
+  const std::string reason = kernels::why_no_warpgroups(stream.device().index);
+  if (!reason.empty()) runtime.log_once(LogLevel::info, "wgmma = true has no effect: " + reason);
+  return reason.empty();
+}
+
 template <class T>
 void start(std::span<const WeightGradientJob> jobs, std::span<const ColumnSumJob> sums, Runtime& runtime,
            const Stream& stream) {
   const int64_t resident_blocks =
       int64_t{kBlocksPerMultiprocessor} * gpu::multiprocessors(stream.device().index);
   const PreparedLaunch prepared(jobs, sums, resident_blocks, nullptr, runtime, stream);
+  if (!jobs.empty() && uses_warpgroups(runtime, stream))
+    return start_on_warpgroups(prepared, dtype_of<T>(), stream);
   launch("weight_gradients", weight_gradients_kernel<T>, {prepared.blocks, kThreads, kSharedBytes}, stream,
          prepared.args);
 }
@@ -113,3 +123,17 @@ void weight_gradients(std::span<const WeightGradientJob> jobs, std::span<const C
 }
 
 }  // namespace meshgrad::cuda
+
+namespace meshgrad {
+
+std::string kernels::why_no_warpgroups(int device) {
+  const int capability = gpu::compute_capability(device);
+  if (capability != cuda::gradients::kWarpgroupCapability) {
+    return "the GPU has compute capability " + std::to_string(capability / 10) + "." +
+           std::to_string(capability % 10) + ", and products of warpgroups need 9.0";
+  }
+  if (cuda::gradients::warpgroups_built()) return {};
+  return "this build has no code for sm_90a; fix: CMAKE_CUDA_ARCHITECTURES with 90";
+}
+
+}  // namespace meshgrad
