@@ -58,6 +58,7 @@ struct Options {
   int threads = 0;
   double seconds = 3.0;
   bool quick = false;
+  bool wgmma = false;
 };
 
 /// A pattern is a part of the name; `*` stands for anything.
@@ -79,6 +80,12 @@ AllocatorOptions allocator_options(Device device) {
   AllocatorOptions options = allocator_options_from_environment();
   if (device.kind == DeviceKind::cpu && options.memory_limit == 0) options.memory_limit = available_memory();
   return options;
+}
+RuntimeOptions runtime_options(const Options& options, Device device) {
+  return {.device = device,
+          .threads = options.threads,
+          .allocator = allocator_options(device),
+          .wgmma = options.wgmma};
 }
 
 /// Checks the result, then fills the inputs for timing. Throws when the result differs from the reference's.
@@ -165,7 +172,7 @@ Ratio time_interleaved(const Workload& work, const Workload& other, Timer& timer
 Result measure(const Benchmark& benchmark, Device device, const Options& options, const MachinePeaks& peaks) {
   Result result{.name = benchmark.name, .description = {}};
   try {
-    Runtime runtime({.device = device, .threads = options.threads, .allocator = allocator_options(device)});
+    Runtime runtime(runtime_options(options, device));
     if (benchmark.figures) {
       const Figures figures = benchmark.figures(runtime);
       result.description = figures.description;
@@ -246,7 +253,7 @@ std::vector<Benchmark> chosen_benchmarks(const Options& options, Device device, 
 int trace(const Options& options, Device device) {
   std::vector<Trace> traces;
   for (const Benchmark& benchmark : chosen_benchmarks(options, device, "meshgrad-bench trace")) {
-    Runtime runtime({.device = device, .threads = options.threads, .allocator = allocator_options(device)});
+    Runtime runtime(runtime_options(options, device));
     traces.push_back(trace_launches(benchmark, runtime, options.quick));
     fmt::print("{}\n", to_text(traces.back()));
     std::fflush(stdout);
@@ -273,10 +280,9 @@ int run(const Options& options, Device device) {
   MachinePeaks peaks;
   const auto measure_again = [&](const std::string& when) {
     if (!with_peaks) return;
-    Runtime runtime({.device = device,
-                     .threads = options.threads,
-                     .allocator = allocator_options(device),
-                     .autotune = !options.quick});  // the best that the library has
+    RuntimeOptions best = runtime_options(options, device);
+    best.autotune = !options.quick;  // the best that the library has
+    Runtime runtime(best);
     peaks = measure_machine_peaks(runtime, options.quick);
     for (const Result& row : peak_rows(peaks, device, when)) add(row);
   };
@@ -321,6 +327,7 @@ int main(int argc, char** argv) {
     command->add_option("PATTERN", options.patterns, "A name or part of one, or several")->required();
     command->add_option("--json", options.json, "Also write the rows to this file")->type_name("FILE");
     command->add_flag("--quick", options.quick, "Tiny sizes, few repeats: does everything run?");
+    command->add_flag("--wgmma", options.wgmma, "As the configuration key wgmma");
   }
   run_command
       ->add_option("--baseline", options.baseline,

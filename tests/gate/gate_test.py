@@ -42,12 +42,14 @@ fi
 """
 BENCH = """
 command=$1
+case "$*" in *--wgmma*) sums=${WGMMA_KERNEL-weight_gradients_wgmma} ;; *) sums=weight_gradients ;; esac
 while [ $# -gt 1 ]; do [ "$1" = --json ] && file=$2; shift; done
 if [ $command = trace ]; then
   fourth=', {"name": "trace/d/f16", "run_ms": 1, "traced_ms": 1, "kernels": []}'
   cat >"$file" <<END
 [{"name": "trace/a/1M/f16", "run_ms": 5.5, "traced_ms": 5.0,
-  "kernels": [{"name": "edge_backward", "launches": ${LAUNCHES:-15}, "ms": 4.0}, {"name": "loss", "launches": 1, "ms": 1.0}]},
+  "kernels": [{"name": "edge_backward", "launches": ${LAUNCHES:-15}, "ms": 4.0}, {"name": "loss", "launches": 1, "ms": 1.0},
+              {"name": "$sums", "launches": 15, "ms": 0.5}]},
  {"name": "trace/b/f16", "run_ms": 1, "traced_ms": 1, "kernels": []}, {"name": "trace/c/f16", "run_ms": 1, "traced_ms": 1,
   "kernels": []}${FOURTH-$fourth}]
 END
@@ -58,7 +60,7 @@ cat >"$file" <<END
  {"name": "step/train_captured/f16", "description": "10 nodes", "ms": 2.0, "launches": 3},
  {"name": "step/train/f16", "description": "10 nodes", "ms": 3.0, "launches": 3},
  {"name": "step/train/100k/f16", "description": "100 nodes", "ms": 1.0, "launches": 3},
- {"name": "kernel/x/f16", "ms": 1.0, "launches": ${LAUNCHES:-3}}]
+ {"name": "kernel/x/f16", "ms": 1.0, "launches": ${LAUNCHES:-3}, "error": "$ROW_ERROR"}]
 END
 """
 SANITIZER = """
@@ -144,7 +146,8 @@ class GateTest(unittest.TestCase):
             "train        2.000 ms  10 nodes; PyTorch eager 6.000 ms, 3.00 times ours; PyTorch compiled none",
             "train        1.000 ms  100 nodes; PyTorch eager none; PyTorch compiled none",
             "trace/a/1M/f16: 5.000 ms in launches, 5.500 ms in all",
-            "  edge_backward                   15     4.000 ms", "  loss                             1     1.000 ms"])
+            "  edge_backward                   15     4.000 ms", "  loss                             1     1.000 ms",
+            "  weight_gradients                15     0.500 ms"])
         summary = json.loads((self.out / "summary.json").read_text())
         self.assertEqual((summary["driver"], summary["commit"]), ("580.1", "abc123"))
         self.assertIn("40 cases passed", summary["stages"]["families"]["note"])
@@ -158,7 +161,7 @@ class GateTest(unittest.TestCase):
         files = [path for path in self.out.rglob("*") if path.is_file()]
         self.assertEqual(len(files), 8)
         self.assertTrue(all(path.parent == self.out and re.fullmatch(r"[\w.-]+", path.name) for path in files))
-        self.assertEqual(len(self.verdicts()), 15)  # the summary holds both
+        self.assertEqual(len(self.verdicts()), 16)  # the summary holds both
 
     def test_default_folder_names_the_gpu_and_the_day(self):
         path = f"{self.bundle / 'tools'}:/usr/bin:/bin"
@@ -259,6 +262,16 @@ class GateTest(unittest.TestCase):
         self.gate("bench", "trace")
         bench = json.loads((self.out / "bench.json").read_text())
         self.assertEqual((len(bench["traces"]), len(bench["rows"])), (4, 5))
+
+    def test_both_kernels_of_weight_gradients_are_compared(self):
+        ended = self.gate("wgmma")
+        self.assertEqual(self.verdicts()["wgmma"], "ok")
+        self.assertIn("weight_gradients 0.500 ms, weight_gradients_wgmma 0.500 ms", ended.stdout)
+        self.gate("wgmma", WGMMA_KERNEL="weight_gradients")
+        self.assertEqual(self.verdicts()["wgmma"], "skipped")  # not launched, on a GPU that is no H100
+        self.gate("wgmma", ROW_ERROR="d_weight differs")
+        self.assertEqual(self.verdicts()["wgmma"], "failed")
+        self.assertEqual(json.loads((self.out / "bench-long.json").read_text())["wgmma_ms"], {"weight_gradients": 0.5})
 
     def test_sanitizer_verdicts(self):
         self.gate("memcheck")
