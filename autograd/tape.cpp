@@ -2,12 +2,31 @@
 #include <meshgrad/autograd/offload/offload.h>
 #include <meshgrad/autograd/recompute/segment_plan.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
+#include <meshgrad/engine/span.h>
 #include <meshgrad/kernels/elementwise.h>
 
 #include <optional>
 #include <utility>
 
 namespace meshgrad {
+namespace {
+
+/// The spans of a backward pass: one around the ops of each stage, or rather of each MemoryScope of forward.
+class StageSpans {
+ public:
+  void next(const std::string& scope) {
+    if (stage_ && scope == scope_) return;
+    stage_.reset();
+    scope_ = scope;
+    if (!scope.empty() && Span::wanted()) stage_.emplace(scope, "stage");
+  }
+
+ private:
+  std::string scope_;
+  std::optional<Span> stage_;
+};
+
+}  // namespace
 
 Tape::Tape(Runtime& runtime, Mode mode)
     : runtime_(runtime),
@@ -24,6 +43,7 @@ Tape::Tape(const Tape& outer, Kind kind, std::shared_ptr<SegmentPlan> plan)
 
 Variable Tape::output(const Shape& shape, Rows rows, DType dtype, bool needs_gradient,
                       std::string_view name) {
+  if (op_begin_ == 0 && records_spans()) op_begin_ = SpanRecorder::now();
   const SegmentPlan::Output* known = recomputes() ? &plan_->output(next_op_, outputs_.size()) : nullptr;
   const bool written = known == nullptr || known->needed;
   const Tensor value = written                  ? Tensor::empty(runtime_, shape, dtype, tag_, name)
@@ -43,6 +63,7 @@ Variable Tape::output(const Shape& shape, Rows rows, DType dtype, bool needs_gra
 bool Tape::runs() const { return !recomputes() || plan_->op(next_op_).runs; }
 
 void Tape::record(const OpUse& use, std::function<void(Tape&)> backward) {
+  if (op_begin_ != 0) record_span(use.op, "op", std::exchange(op_begin_, 0));
   if (kind_ == Kind::evaluate) return;
   note_op(use);
   if (kind_ == Kind::record) push(use.op, std::move(backward));
@@ -51,7 +72,7 @@ void Tape::record(const OpUse& use, std::function<void(Tape&)> backward) {
 
 void Tape::push(std::string_view op, std::function<void(Tape&)> backward, bool segment) {
   entries_.push_back({std::string(op), std::move(backward),
-                      observer_ ? runtime_.allocator().scope() : std::string(), segment});
+                      observer_ || Span::wanted() ? runtime_.allocator().scope() : std::string(), segment});
 }
 
 /// On inner tapes, ops are done with their weights when their segment is.
@@ -127,15 +148,19 @@ void Tape::backward(std::span<const Variable> values, std::vector<Tensor> gradie
     }
     values[i].slot_.state_->gradient = std::move(gradients[i]);
   }
+  const Span span("backward");
   walk();
 }
 
 void Tape::walk() {
+  StageSpans stages;
   while (!entries_.empty()) {
     const Entry entry = std::move(entries_.back());
     entries_.pop_back();
     std::optional<MemoryScope> scope;  // a recomputed segment opens its own
     if (!entry.segment) scope.emplace(runtime_.allocator(), entry.op);
+    stages.next(entry.scope);
+    const Span span(entry.op, entry.segment ? "segment" : "op");
     entry.backward(*this);
     if (observer_) notify_observer(entry.op, entry.scope, true);
   }

@@ -157,7 +157,7 @@ class Tape {
   struct Entry {
     std::string op;
     std::function<void(Tape&)> backward;
-    std::string scope;  // when there is an observer
+    std::string scope;  // when there is an observer, or spans are wanted
     bool segment = false;
   };
   void push(std::string_view op, std::function<void(Tape&)> backward, bool segment = false);
@@ -181,6 +181,7 @@ class Tape {
   std::shared_ptr<SegmentPlan> plan_;  // of inner tapes: written in the first run, followed in the second
   std::vector<Variable> outputs_;      // since the last op
   size_t next_op_ = 0;
+  int64_t op_begin_ = 0;                          // of the op that runs, where spans are recorded
   mutable std::vector<OpWritten::Part> written_;  // since the last op, when there is an observer
 };
 

@@ -39,10 +39,10 @@ Trace trace_launches(const Benchmark& benchmark, Runtime& runtime, bool quick) {
   trace.run_ms = median_interval(timer.run(work.run, trace.runs, false)).median;
   Times times;
   std::map<std::string, int64_t> counts;
-  LaunchTrace launches(runtime.device());
+  LaunchTrace launches(runtime.stream());
   for (int run = 0; run < trace.runs; ++run) {
     work.run();
-    for (const LaunchTrace::Launch& launch : launches.take(runtime.stream())) {
+    for (const LaunchTrace::Launch& launch : launches.take()) {
       std::vector<double>& of_runs = times[launch.name];
       of_runs.resize(static_cast<size_t>(trace.runs));
       of_runs[static_cast<size_t>(run)] += launch.ms;

@@ -90,6 +90,12 @@ void abandon_capture(void* stream) noexcept;
 void launch_graph(int device, void* graph, void* stream);
 void destroy_graph(void* graph) noexcept;
 
+/// Whether a profiler that takes NVTX ranges is attached to this process. It needs no device.
+bool profiled() noexcept;
+/// Begins and ends a range of the calling thread, in the domain "meshgrad"; they nest. Only if profiled().
+void begin_range(const char* name) noexcept;
+void end_range() noexcept;
+
 /// Calls of this process so far, on all devices.
 struct Counters {
   int64_t launches = 0;  ///< kernel launches, not counting those inside graphs

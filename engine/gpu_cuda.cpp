@@ -3,6 +3,7 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
 #include <meshgrad/engine/gpu_launch.h>
+#include <nvtx3/nvToolsExt.h>
 
 #include <atomic>
 #include <string>
@@ -64,6 +65,12 @@ int attribute(cudaDeviceAttr which, int device, int fallback) {
   if (consumed(cudaGetDeviceCount(&value)) != cudaSuccess || value == 0) return fallback;
   check(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
   return value;
+}
+
+/// Null without a profiler: NVTX is headers alone, which load what NVTX_INJECTION64_PATH names, if anything.
+nvtxDomainHandle_t profiler_domain() {
+  static const nvtxDomainHandle_t domain = nvtxDomainCreateA("meshgrad");
+  return domain;
 }
 
 /// cudaMemcpyAsync to pageable memory synchronizes.
@@ -250,6 +257,17 @@ void start_kernel(const KernelLaunch& launch, void* arguments) {
   require(cudaLaunchKernelExC(&shape, launch.kernel, &arguments), "a kernel that starts",
           "see that this build has code for the device: -DCMAKE_CUDA_ARCHITECTURES");
 }
+
+bool profiled() noexcept { return profiler_domain() != nullptr; }
+void begin_range(const char* name) noexcept {
+  nvtxEventAttributes_t attributes{};
+  attributes.version = NVTX_VERSION;
+  attributes.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE;
+  attributes.messageType = NVTX_MESSAGE_TYPE_ASCII;
+  attributes.message.ascii = name;
+  nvtxDomainRangePushEx(profiler_domain(), &attributes);
+}
+void end_range() noexcept { nvtxDomainRangePop(profiler_domain()); }
 
 Counters counters() { return {launches, graph_launches, captures, synchronizations, awaits}; }
 void count_launch() { ++launches; }

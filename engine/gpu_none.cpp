@@ -52,6 +52,9 @@ void* end_capture(int, void*) { refuse(); }
 void abandon_capture(void*) noexcept {}
 void launch_graph(int, void*, void*) { refuse(); }
 void destroy_graph(void*) noexcept {}
+bool profiled() noexcept { return false; }
+void begin_range(const char*) noexcept {}
+void end_range() noexcept {}
 Counters counters() { return {}; }
 void count_launch() {}
 

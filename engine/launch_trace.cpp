@@ -2,6 +2,7 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
 #include <meshgrad/engine/launch_trace.h>
+#include <meshgrad/engine/span.h>
 
 #include <utility>
 
@@ -19,27 +20,33 @@ std::shared_ptr<void> timing_event(Device device) {
 
 }  // namespace
 
-LaunchTrace::LaunchTrace(Device device) : device_(device) {
+LaunchTrace::LaunchTrace(const Stream& stream) : stream_(stream) {
   check_internal(current_trace() == nullptr, "one launch trace at a time");
   current_trace() = this;
 }
 
 LaunchTrace::~LaunchTrace() { current_trace() = nullptr; }
 
-std::vector<LaunchTrace::Launch> LaunchTrace::take(const Stream& stream) {
-  stream.synchronize();
+std::vector<LaunchTrace::Launch> LaunchTrace::take() {
+  stream_.synchronize();
   std::vector<Launch> launches;
-  for (const Timed& timed : std::exchange(timed_, {}))
-    launches.push_back({timed.name, gpu::milliseconds(timed.begin.get(), timed.end.get())});
+  const std::vector<Timed> all = std::exchange(timed_, {});
+  for (const Timed& timed : all) {
+    const auto since_first = [&](const std::shared_ptr<void>& event) {
+      return gpu::milliseconds(all.front().begin.get(), event.get());
+    };
+    launches.push_back({timed.name, gpu::milliseconds(timed.begin.get(), timed.end.get()),
+                        since_first(timed.begin), since_first(timed.end), timed.launched});
+  }
   return launches;
 }
 
 TracedLaunch::TracedLaunch(const char* name, const Stream& stream) {
   LaunchTrace* const trace = current_trace();
-  if (trace == nullptr || stream.dry() || trace->device_ != stream.device()) return;
+  if (trace == nullptr || stream.dry() || trace->stream_.native() != stream.native()) return;
   native_ = stream.native();
-  end_ = timing_event(trace->device_);
-  trace->timed_.push_back({name, timing_event(trace->device_), end_});
+  end_ = timing_event(stream.device());
+  trace->timed_.push_back({name, SpanRecorder::now(), timing_event(stream.device()), end_});
   gpu::record(trace->timed_.back().begin.get(), native_);
 }
 

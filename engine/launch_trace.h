@@ -4,17 +4,18 @@
 #pragma once
 #include <meshgrad/engine/stream.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 namespace meshgrad {
 
-/// While it lives, launches of the calling thread on `device` are timed: kernels and GEMMs, not copies, and
-/// not what runs in a captured graph. One at a time per thread.
+/// While it lives, launches of the calling thread on `stream` are timed: kernels and GEMMs, not copies, and
+/// not captured work, which has a stream of its own. One at a time per thread. The stream outlives it.
 class LaunchTrace {
  public:
-  explicit LaunchTrace(Device device);
+  explicit LaunchTrace(const Stream& stream);
   ~LaunchTrace();
   LaunchTrace(const LaunchTrace&) = delete;
   LaunchTrace& operator=(const LaunchTrace&) = delete;
@@ -22,21 +23,25 @@ class LaunchTrace {
   struct Launch {
     std::string name;
     double ms = 0.0;
+    double begin_ms = 0.0;  ///< since the first of the launches that take() returns began, as end_ms
+    double end_ms = 0.0;
+    int64_t launched = 0;  ///< by the host: nanoseconds since the Unix epoch
   };
   /// Waits for the stream; returns the launches so far in order, and forgets them.
-  std::vector<Launch> take(const Stream& stream);
+  std::vector<Launch> take();
 
  private:
   friend class TracedLaunch;
   struct Timed {
     std::string name;
+    int64_t launched = 0;
     std::shared_ptr<void> begin, end;
   };
-  Device device_;
+  const Stream& stream_;
   std::vector<Timed> timed_;
 };
 
-/// Stands around one launch; records nothing unless a LaunchTrace of the stream's device lives.
+/// Stands around one launch; records nothing unless a LaunchTrace of the stream lives.
 class TracedLaunch {
  public:
   TracedLaunch(const char* name, const Stream& stream);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/memory/caching_allocator.h>
+#include <meshgrad/engine/span.h>
 #include <meshgrad/nn/model.h>
 
 namespace meshgrad {
@@ -59,6 +60,7 @@ Values run_stage(const Model& model, Tape& tape, const GraphBatch& batch, int64_
                  const Values& before) {
   const Stage& link = model.stages[static_cast<size_t>(stage)];
   const MemoryScope scope(tape.runtime().allocator(), link.name);
+  const Span span(link.name, "stage");
   return link.run(tape, model.parameters, batch, before);
 }
 

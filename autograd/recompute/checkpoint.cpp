@@ -2,6 +2,7 @@
 #include <meshgrad/autograd/offload/offload.h>
 #include <meshgrad/autograd/recompute/checkpoint.h>
 #include <meshgrad/autograd/recompute/segment_plan.h>
+#include <meshgrad/engine/span.h>
 
 #include <algorithm>
 #include <utility>
@@ -140,7 +141,10 @@ void SegmentRun::second(Tape& tape) {
   ++tape.shared_->counts.segments;
   Tape again(tape, Tape::Kind::record, plan_);
   {
-    const Variables outputs = segment_(again, inputs_);
+    const Variables outputs = [&] {
+      const Span span("recompute", "recompute");
+      return segment_(again, inputs_);
+    }();
     plan_->check_end(again.next_op_, outputs.size() == gradients.size());
     for (size_t i = 0; i < outputs.size(); ++i) {
       if (gradients[i].defined()) outputs[i].slot_.state_->gradient = std::move(gradients[i]);

@@ -58,6 +58,9 @@ class CachingAllocator : public std::enable_shared_from_this<CachingAllocator> {
   MemoryStats stats() const;
   MemorySnapshot snapshot() const;
   MemoryHistory history() const;
+  /// Starts a history of the last `events` events, without what was before; 0: none.
+  /// AllocatorOptions::history starts the first.
+  void restart_history(int64_t events);
   /// Snapshot and history of one instant: now, or the moment when memory ran out, if it did since the last
   /// call.
   MemoryRecord record();
@@ -171,7 +174,7 @@ class CachingAllocator : public std::enable_shared_from_this<CachingAllocator> {
   std::vector<LiveBlock*> unused_live_blocks_;
   const std::unique_ptr<NameTable> names_;
   std::vector<uint32_t> scopes_;
-  const std::unique_ptr<MemoryRecorder> recorder_;
+  std::unique_ptr<MemoryRecorder> recorder_;
   std::optional<MemoryRecord> record_at_shortage_;  // when memory last ran out, for record()
   std::vector<std::function<bool()>> callbacks_;
   std::function<std::vector<std::string>()> advice_;

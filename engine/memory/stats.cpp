@@ -156,6 +156,11 @@ MemoryHistory CachingAllocator::history() const {
   return history_locked();
 }
 
+void CachingAllocator::restart_history(int64_t events) {
+  const std::lock_guard lock(mutex_);
+  recorder_ = std::make_unique<MemoryRecorder>(events);
+}
+
 MemoryHistory CachingAllocator::history_locked() const {
   MemoryHistory history = recorder_->history();
   history.names = names_->all();

@@ -3,6 +3,7 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/ranks/collectives.h>
 #include <meshgrad/engine/ranks/ranks.h>
+#include <meshgrad/engine/span.h>
 
 #include <algorithm>
 #include <cstring>
@@ -95,6 +96,7 @@ void Ranks::exchange_with_self(std::span<const Send> sends, std::span<const Rece
 
 void Ranks::wait(Exchange exchange) {
   if (exchange.flight == nullptr) return;
+  const Span span(exchange.operation, "ranks");
   const auto begin = Clock::now();
   Patience patience;
   try {

@@ -4,7 +4,11 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/gpu.h>
 #include <meshgrad/engine/gpu_launch.h>
+#include <meshgrad/engine/span.h>
 
+#include <dlfcn.h>
+
+#include <cstdlib>
 #include <functional>
 #include <thread>
 
@@ -161,6 +165,26 @@ TEST_CASE_FIXTURE(FreshState, "why there are no devices") {
   state().devices = 0;
   CHECK(gpu::why_no_devices() == "no CUDA device that the driver reports");
   CHECK(state().pending == cudaSuccess);
+}
+
+TEST_CASE("spans are nested ranges of a profiler that NVTX loads, without a device and a recorder") {
+  setenv("NVTX_INJECTION64_PATH", TEST_PROFILER, 1);
+  REQUIRE(gpu::profiled());
+  CHECK(Span::wanted());
+  CHECK(!records_spans());
+  {
+    const Span step("step 3");
+    { const Span forward(std::string("forward")); }
+    const Span backward("backward");
+  }
+  void* const profiler = dlopen(TEST_PROFILER, RTLD_NOW | RTLD_NOLOAD);
+  REQUIRE(profiler != nullptr);
+  const auto text = [&](const char* name) {
+    return std::string(reinterpret_cast<const char* (*)()>(dlsym(profiler, name))());
+  };
+  CHECK(text("profiler_notes") == "[step 3[forward][backward]]");
+  CHECK(text("profiler_domains") == "meshgrad");
+  dlclose(profiler);
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ std::string names_of(const std::vector<LaunchTrace::Launch>& launches) {
   return names;
 }
 
-TEST_CASE("a trace has the launches of its device while it lives, kernels and GEMMs") {
+TEST_CASE("a trace has the launches of its stream while it lives, kernels and GEMMs") {
   Runtime runtime({.device = {DeviceKind::cuda, 0}});
   Runtime other({.device = {DeviceKind::cuda, 1}});
   const auto zeros = [](Runtime& on, const Shape& shape) {
@@ -35,20 +35,29 @@ TEST_CASE("a trace has the launches of its device while it lives, kernels and GE
   const Tensor x = zeros(runtime, {4, 8}), weight = zeros(runtime, {8, 8}), y = zeros(runtime, {4, 8});
   add(runtime, values);
   {
-    LaunchTrace trace(runtime.device());
-    CHECK(trace.take(runtime.stream()).empty());
+    LaunchTrace trace(runtime.stream());
+    CHECK(trace.take().empty());
     add(runtime, values);
     add(other, elsewhere);
     kernels::linear_forward({.rows = 4, .x = x, .weight = weight, .bias = {}, .y = y}, runtime,
                             runtime.stream());
     add(runtime, values);
-    CHECK(names_of(trace.take(runtime.stream())) == "add_one, cuBLASLt, add_one");
-    CHECK(trace.take(runtime.stream()).empty());
+    const std::vector<LaunchTrace::Launch> launches = trace.take();
+    CHECK(names_of(launches) == "add_one, cuBLASLt, add_one");
+    double end = 0.0;
+    for (const LaunchTrace::Launch& launch : launches) {
+      CHECK(launch.begin_ms >= end);
+      CHECK(launch.end_ms >= launch.begin_ms);
+      CHECK(launch.launched >= launches.front().launched);
+      end = launch.end_ms;
+    }
+    CHECK(launches.front().begin_ms == 0.0);
+    CHECK(trace.take().empty());
   }
   add(runtime, values);
-  LaunchTrace later(runtime.device());
-  CHECK(later.take(runtime.stream()).empty());
-  CHECK_THROWS_AS(LaunchTrace(runtime.device()), InternalError);
+  LaunchTrace later(runtime.stream());
+  CHECK(later.take().empty());
+  CHECK_THROWS_AS(LaunchTrace(runtime.stream()), InternalError);
 }
 
 }  // namespace

@@ -35,6 +35,7 @@ struct TrainCommand {
   std::string run;
   bool resume = false;
   std::string checkpoint;
+  int64_t trace = 0;
   bool json = false;
 };
 
@@ -229,6 +230,7 @@ std::vector<std::string> words_of(const TrainCommand& command) {
   if (!command.run.empty()) words.insert(words.end(), {"--run", command.run});
   if (command.resume) words.emplace_back("--resume");
   if (!command.checkpoint.empty()) words.insert(words.end(), {"--checkpoint", command.checkpoint});
+  if (command.trace > 0) words.insert(words.end(), {"--trace", std::to_string(command.trace)});
   return words;
 }
 
@@ -258,6 +260,7 @@ int run_rank(const TrainCommand& command, const GlobalOptions& globals, const Co
   options.resume = command.resume;
   options.command = words_of(command);
   options.checkpoint = command.checkpoint;
+  options.trace_step = command.trace;
   options.ranks = &ranks;
   options.observer.message = [&](const std::string& text) { notes(text); };
   options.observer.opened = [&] { notes.open(); };
@@ -315,6 +318,11 @@ void add_train(CommandLine& line) {
   train->add_option("--checkpoint", options->checkpoint, "With --resume: best, last or a file")
       ->type_name("FILE")
       ->needs("--resume");
+  train
+      ->add_option("--trace", options->trace,
+                   "Write trace-STEP.json of this step into the run, for ui.perfetto.dev")
+      ->type_name("STEP")
+      ->check(CLI::PositiveNumber);
   add_json(*train, options->json);
   on_run(*train, line, options, run);
 }

@@ -143,6 +143,7 @@ BatchLoader::Loaded BatchLoader::stage(const std::vector<Sample>& samples, const
 
 void BatchLoader::write(const Loaded& loaded, const std::vector<Sample>& samples, const Window& window,
                         bool learn, Normalizers& normalizers, SampleScratch& scratch) const {
+  const Span span("write batch");
   const Batch batch = loaded.layout.batch(loaded.memory);
   task_.write(batch, config_.data.train_split, samples, noise(window.step), normalizers, learn, scratch);
   *batch.tensor(kWindowWeight).data<double>() = window.weight;
@@ -206,6 +207,7 @@ BatchLoader::Loaded BatchLoader::load(const BatchPosition& at, Normalizing norma
   if (samples_.empty())
     return {0, task_.layout({}, config_.precision, BatchLayout::Sizes::exact), nullptr, {}};
   const Window window{at.step, window_weight(at.step)};
+  const Span span("load batch");
   const auto begin = std::chrono::steady_clock::now();
   const auto load_here = [&] {
     if (parts_ != nullptr && parts_->in_turn()) return load_whole(samples_, window, normalizers);
@@ -248,6 +250,11 @@ BatchLoader::Loaded BatchLoader::take_prefetched(int64_t number) {
   return batch.loaded;
 }
 
+void BatchLoader::record_spans(std::shared_ptr<SpanRecorder> recorder) {
+  const std::lock_guard lock(mutex_);
+  recorder_ = std::move(recorder);
+}
+
 void BatchLoader::work(Normalizers& normalizers) {
   SampleScratch scratch;
   std::unique_lock lock(mutex_);
@@ -260,9 +267,11 @@ void BatchLoader::work(Normalizers& normalizers) {
       continue;
     }
     Prefetched& batch = *next;  // a deque moves no other element when one is added or taken at an end
+    const std::shared_ptr<SpanRecorder> recorder = recorder_;
     lock.unlock();
     std::exception_ptr error;
     try {
+      const RecordSpans recording(recorder, "prefetch");
       write(batch.loaded, batch.samples, batch.window, false, normalizers, scratch);
     } catch (...) {
       error = std::current_exception();

@@ -6,6 +6,7 @@
 //
 // A window's samples are split over the ranks (window_deal.h); each rank loads its own.
 #pragma once
+#include <meshgrad/engine/span.h>
 #include <meshgrad/train/run/sampler.h>
 #include <meshgrad/train/run/step_cache.h>
 #include <meshgrad/train/run/window_deal.h>
@@ -89,8 +90,11 @@ class BatchLoader {
   /// the cache must outlive this.
   Loaded load(const BatchPosition& at, Normalizing normalizing, Normalizers& normalizers,
               const StepCache& cache);
+  /// From the worker's next batch on, its spans go to the recorder; null: no longer.
+  void record_spans(std::shared_ptr<SpanRecorder> recorder);
   /// For StepCache::run.
   StoragePtr upload(const Loaded& loaded, const StoragePtr& to) {
+    const Span span("upload");
     return uploader_.upload(loaded.memory, loaded.layout.bytes(), to);
   }
   /// Seconds so far in which the host did nothing but wait for a batch or write one.
@@ -149,6 +153,7 @@ class BatchLoader {
   std::deque<Prefetched> prefetched_;  // in order; the worker writes the first that is not written
   int64_t next_number_ = 0;            // to prefetch
   bool stop_ = false;
+  std::shared_ptr<SpanRecorder> recorder_;
   std::thread worker_;
 };
 

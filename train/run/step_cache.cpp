@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/byte_size.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
+#include <meshgrad/engine/span.h>
 #include <meshgrad/train/run/step_cache.h>
 #include <meshgrad/train/task/upload.h>
 
@@ -17,7 +18,10 @@ void run_batch(Runtime& runtime, const BatchLoss& batch_loss, const Model& model
   if (ready) tape.on_weight_gradients(ready);
   if (store != nullptr) tape.offload(*store);
   if (recomputation.check) tape.check_recomputation();
-  const LossTerms loss = batch_loss(tape, model, batch, recomputation);
+  const LossTerms loss = [&] {
+    const Span span("forward");
+    return batch_loss(tape, model, batch, recomputation);
+  }();
   tape.backward(loss.sum, optimizer.note_loss(runtime, loss, batch.tensor(kWindowWeight)));
 }
 
@@ -84,6 +88,7 @@ void StepCache::run(const BatchLayout& layout, const Upload& upload, const Gradi
   if (captures()) {
     Captured& captured = captured_for(classes_.class_of(layout.shape()));
     upload(captured.memory);
+    const Span span("captured step");
     captured.work->run();
     note_outcome(captured);
     return;
@@ -162,6 +167,7 @@ int64_t StepCache::offloaded_bytes() const {
 }
 
 void StepCache::update() {
+  const Span span("optimizer");
   if (captured_update_ != nullptr) {
     captured_update_->run();
   } else {

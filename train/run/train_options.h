@@ -3,6 +3,7 @@
 #pragma once
 #include <meshgrad/train/run/checkpoint.h>
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -31,6 +32,7 @@ struct TrainOptions {
   bool resume = false;               ///< from `checkpoint`, or else checkpoints/last.safetensors
   std::filesystem::path checkpoint;  ///< best, last or a file
   std::vector<std::string> command;  ///< for environment.json
+  int64_t trace_step = 0;            ///< writes trace-STEP.json of this step into the run directory; 0: none
   TrainObserver observer;
   /// The processes that train together, each calling train() with the same arguments; null: this one alone.
   /// Rank 0 alone writes the run directory and calls the observer; `stop` is asked on every rank, between

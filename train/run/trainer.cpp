@@ -46,6 +46,7 @@ Trainer::Trainer(Runtime& runtime, const Config& config, const TrainOptions& opt
 /// The story: windows of batches, each window one optimizer step.
 TrainResult Trainer::run() {
   options_.resume ? resume() : start();
+  check_trace();
   barrier(ranks_, "start");  // no checkpoint is replaced before all have read it
   describe_ranks();
   const std::string stored = describe_precision(config_.precision, optimizer_->state().loss_scale);
@@ -73,10 +74,13 @@ TrainResult Trainer::run() {
   }
   while (state_.step < steps) {
     const auto begin = std::chrono::steady_clock::now();
+    begin_trace();
     if (!train_window()) return stopped();
     finish_step();
     step_seconds_.push_back(std::chrono::duration<float>(std::chrono::steady_clock::now() - begin).count());
-    if (!end_step()) return stopped();
+    const bool goes_on = end_step();
+    end_trace();
+    if (!goes_on) return stopped();
     if (out_of_patience()) {
       message(fmt::format("ends early at step {}: {} without a new best (train.patience)", state_.step,
                           counted(config_.train.patience, "validation")));
@@ -275,6 +279,7 @@ void Trainer::finish_step() {
   ++state_.step;
   check_state();
   if (logs_step(state_.step)) {
+    const Span span("log");
     flush_log();
     if (log_)
       log_->step(*optimizer_, state_.step, loader_.samples_until(state_.step), loader_.data_seconds(),
@@ -379,6 +384,7 @@ void Trainer::check_memory() {
 /// False when the observer stopped it.
 bool Trainer::validate() {
   if (warming_up()) return true;
+  const Span span("validation");
   pause();
   MeshParts* const parts = parts_ ? &*parts_ : nullptr;
   const Tensor& average = optimizer_->average();
@@ -424,6 +430,7 @@ void Trainer::check_data() {
 /// Of rank 0: a checkpoint knows nothing of ranks.
 void Trainer::save(bool best) {
   if (!ranks_.first()) return;
+  const Span span("checkpoint");
   task_.dataset().check_unchanged();
   flush_log();
   check_state(optimizer_->state());

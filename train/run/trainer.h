@@ -9,6 +9,7 @@
 #include <meshgrad/train/run/part_step.h>
 #include <meshgrad/train/run/run_folder.h>
 #include <meshgrad/train/run/run_log.h>
+#include <meshgrad/train/run/step_trace.h>
 #include <meshgrad/train/run/train_options.h>
 #include <meshgrad/train/run/window_sum.h>
 
@@ -54,6 +55,9 @@ class Trainer {
   void check_memory();
   void check_data();
   bool end_step();
+  void check_trace() const;
+  void begin_trace();
+  void end_trace();
   bool out_of_patience() const;
   bool validate();
   void save(bool best);
@@ -84,6 +88,7 @@ class Trainer {
   WindowSum sum_;
   std::optional<RunLog> log_;  // of rank 0
   MemoryWatch memory_watch_;
+  std::optional<StepTrace> trace_;  // of the step that is traced
   std::chrono::steady_clock::time_point data_checked_;
   std::vector<float> step_seconds_;  // of this process
 };

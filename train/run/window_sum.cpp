@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/ranks/collectives.h>
+#include <meshgrad/engine/span.h>
 #include <meshgrad/train/run/window_sum.h>
 
 #include <algorithm>
@@ -35,6 +36,7 @@ void WindowSum::add_batch(const Tensor& gradients, Optimizer& optimizer) {
 
 void WindowSum::finish(const Tensor& gradients, double window_weight, Optimizer& optimizer) {
   if (!active()) return;
+  const Span span(kGradients);
   const int64_t before = ranks_.bytes_sent();
   if (ordered()) {
     const auto size = static_cast<int64_t>(deal_->size());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/autograd/ops.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
+#include <meshgrad/engine/span.h>
 #include <meshgrad/train/task/unrolled_loss.h>
 
 #include <algorithm>
@@ -87,6 +88,7 @@ class FrameRuns {
   /// The state's error behind a frame from the one before it.
   Predicted predict(Tape& tape, int64_t frame, const Variable& before) const {
     const MemoryScope scope(tape.runtime().allocator(), name(frame));
+    const Span span(name(frame), "stage");
     const Tensor& mask = batch_->tensor("mask");
     if (frame == 0) {
       const Values values = forward(*model_, tape, batch_->graph, *stages_);
