@@ -122,7 +122,17 @@ TEST_CASE("each thing that is wrong with a run is found, with a remedy and what 
        [](int64_t step, auto& row) {
          if (step == 7) row["loss"] = std::nan("");
        },
-       ""},
+       "0.167, which this run had at step 6"},
+      {"loss", Verdict::bad,
+       [](int64_t step, auto& row) {
+         if (step > 1) row["loss"] = 1e20 / static_cast<double>(step);
+       },
+       "a loss of 1, which this run had at step 1"},
+      {"validation", Verdict::bad,
+       [](int64_t step, auto& row) {
+         if (row.contains("valid_loss")) row["valid_loss"] = static_cast<double>(step);
+       },
+       "at most 99 %, by which the training loss fell"},
       {"validation", Verdict::note,
        [](int64_t step, auto& row) {
          if (row.contains("valid_loss")) row["valid_loss"] = 1.0 + std::abs(static_cast<double>(step) - 40.0);
@@ -146,6 +156,7 @@ TEST_CASE("each thing that is wrong with a run is found, with a remedy and what 
     CAPTURE(check.gain);
     CHECK(check.verdict == one.verdict);
     CHECK(check.remedy != "");
+    CHECK(check.gain != "");
     CHECK(contains(check.gain, one.gain));
     CHECK(std::ranges::count(checks, Verdict::good, &HealthCheck::verdict) == 6);
   }
@@ -188,10 +199,26 @@ TEST_CASE("how a run ended") {
   const HealthCheck memory = end("error: out of memory: needed 3 GiB\n");
   CHECK(memory.verdict == Verdict::bad);
   CHECK(contains(memory.remedy, "meshgrad plan"));
+  CHECK(contains(memory.remedy, "from the beginning"));  // there is no checkpoint
+  CHECK(contains(memory.gain, "no checkpoint"));
   CHECK(contains(memory.found, "needed 3 GiB"));
   CHECK(end("error: out of memory\nresumed x at step 10\n").verdict == Verdict::note);
   run.log = "step 4: a step cannot be captured, its kernels run one by one: unroll\n";
   CHECK(named(run.examine([](int64_t, auto&) {}), "work done once").verdict == Verdict::note);
+}
+
+TEST_CASE("doctor says which steps a resume keeps") {
+  test::FaultFixture f;
+  f.config.train.steps = 20;
+  f.config.train.checkpoint_every = 5;
+  int64_t asked = 0;  // after each batch
+  const TrainResult result = test::train_here(f.config, false, [&] { return ++asked > 50; });
+  const HealthCheck end = named(examine_run(f.config.run.dir), "end");
+  CHECK(end.verdict == Verdict::note);
+  CHECK(contains(end.remedy, "--resume"));
+  CHECK_MESSAGE(contains(end.gain, std::to_string(result.state.step) + " of the "), end.gain);
+  fs::remove(fs::path(f.config.run.dir) / "checkpoints" / "last.safetensors");
+  CHECK(contains(named(examine_run(f.config.run.dir), "end").remedy, "--resume --checkpoint best"));
 }
 
 TEST_CASE("doctor examines a run and the machine, as text and JSON") {

@@ -2,9 +2,11 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/regular_file.h>
 #include <meshgrad/train/config/config.h>
+#include <meshgrad/train/config/number.h>
 #include <meshgrad/train/config/text.h>
 #include <meshgrad/train/io/folder_lock.h>
 #include <meshgrad/train/io/metrics_log.h>
+#include <meshgrad/train/io/safetensors.h>
 #include <meshgrad/train/report/health.h>
 #include <meshgrad/train/report/progress.h>
 #include <meshgrad/train/run/initial_weights.h>
@@ -55,6 +57,8 @@ struct RunFacts {
   std::vector<Row> rows;
   std::string log;
   double last_step = 0.0;
+  std::optional<double> checkpoint_step;  ///< of the checkpoint to resume from, if there is one
+  std::string resume;                     ///< with these options
 
   /// Finite values of `key`, in lines that have `with` too.
   Series series(const std::string& key, const std::string& with = "step") const {
@@ -77,6 +81,15 @@ struct RunFacts {
   }
 };
 
+std::optional<double> step_of_checkpoint(const std::filesystem::path& path) {
+  if (!path_exists(path)) return std::nullopt;
+  try {
+    return parse_number(SafetensorsFile(path).view().metadata_at("step"));
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 RunFacts facts_of(const std::filesystem::path& run) {
   if (!path_exists(run / "metrics.jsonl")) {
     throw config_error("RUN", fmt::format("a run directory with metrics.jsonl, {}", run.string()),
@@ -87,6 +100,11 @@ RunFacts facts_of(const std::filesystem::path& run) {
   const std::filesystem::path config = run / "config.resolved.toml";
   if (path_exists(config)) facts.config = parse_saved_config(read_file(config), config.string());
   if (path_exists(run / "log.txt")) facts.log = read_file(run / "log.txt");
+  for (const char* const name : {"last", "best"}) {
+    if (facts.checkpoint_step) break;
+    facts.checkpoint_step = step_of_checkpoint(run / "checkpoints" / fmt::format("{}.safetensors", name));
+    facts.resume = name == std::string_view("last") ? "--resume" : "--resume --checkpoint best";
+  }
   for (const Row& row : facts.rows) facts.last_step = std::max(facts.last_step, row.at("step"));
   // While online normalisers warm up nothing is trained: such lines have no loss.
   const auto warmup = static_cast<double>(facts.config.normalize.warmup_steps);
@@ -116,24 +134,30 @@ HealthCheck check_end(const RunFacts& run, bool running) {
   const bool failed = error != std::string::npos && (stopped == std::string::npos || stopped < error) &&
                       run.log.find("resumed ", error) == std::string::npos &&
                       run.log.find("\nlearning rate ", error) == std::string::npos;
+  const std::string again = run.checkpoint_step ? "meshgrad train CONFIG " + run.resume
+                                                : "meshgrad train CONFIG, from the beginning";
+  const std::string kept =
+      run.checkpoint_step
+          ? fmt::format("{:.0f} of the {:.0f} steps are kept", *run.checkpoint_step, run.last_step)
+          : "the run; there is no checkpoint of its last steps: train.checkpoint_every lower keeps more";
   if (running) {
     check.found += "; a process trains here now";
   } else if (failed) {
     check.verdict = Verdict::bad;
     check.found += "; " + run.log.substr(error, run.log.find('\n', error) - error);
-    check.remedy = "do what the message says, then meshgrad train CONFIG --resume";
+    check.remedy = "do what the message says, then " + again;
     if (run.log.find("has no room", error) != std::string::npos ||
         run.log.find("out of memory", error) != std::string::npos)
       check.remedy =
-          "meshgrad plan CONFIG names the largest batch that fits and what recomputation saves; then "
-          "--resume";
-    check.gain = "the steps so far are kept";
+          "meshgrad plan CONFIG names the largest batch that fits and what recomputation saves; then " +
+          again;
+    check.gain = kept;
   } else if (!whole && !early) {
     check.verdict = Verdict::note;
     check.found += stopped != std::string::npos ? "; stopped with a checkpoint"
                                                 : "; it ended without a word: killed, perhaps for memory";
-    check.remedy = "meshgrad train CONFIG --resume";
-    check.gain = fmt::format("continues at a checkpoint of step {:.0f} or before", run.last_step);
+    check.remedy = again;
+    check.gain = kept;
   }
   return check;
 }
@@ -151,9 +175,10 @@ HealthCheck check_memory(const RunFacts& run) {
   // The first epoch may be without optimizer state or the largest mesh.
   const size_t from = peaks.value.size() > 2 ? 1 : 0;
   const double first = peaks.value[from], last = peaks.value.back();
-  check.found = fmt::format("peak {} after {} epochs, {} reserved, {:.0f} % of it lost to fragmentation",
-                            memory_text(last), peaks.value.size(), memory_text(reserved.value.back()),
-                            waste.empty() ? 0.0 : 100.0 * waste.value.back());
+  check.found =
+      fmt::format("peak {} after {}, {} reserved, {:.0f} % of it lost to fragmentation", memory_text(last),
+                  counted(static_cast<int64_t>(peaks.value.size()), "epoch"),
+                  memory_text(reserved.value.back()), waste.empty() ? 0.0 : 100.0 * waste.value.back());
   constexpr double kGrowth = 1.05, kWaste = 0.15;
   if (peaks.value.size() > 2 && last > kGrowth * first) {
     check.verdict = Verdict::note;
@@ -181,6 +206,15 @@ bool too_few(HealthCheck& check, const Series& series, size_t needed, std::strin
   return true;
 }
 
+/// The lowest loss before a step.
+std::string lowest(const Series& loss, double before) {
+  const auto end = std::ranges::lower_bound(loss.step, before) - loss.step.begin();
+  if (end == 0) return "a run that learns: it had no finite loss before";
+  const auto least = std::min_element(loss.value.begin(), loss.value.begin() + end);
+  return fmt::format("a loss of {:.3g}, which this run had at step {:.0f}", *least,
+                     loss.step[static_cast<size_t>(least - loss.value.begin())]);
+}
+
 HealthCheck check_loss(const RunFacts& run) {
   HealthCheck check{.name = "loss"};
   const Series loss = run.series("loss");
@@ -189,6 +223,7 @@ HealthCheck check_loss(const RunFacts& run) {
     check.verdict = Verdict::bad;
     check.found = fmt::format("not finite at step {:.0f}", row.at("step"));
     check.remedy = "lower optimizer.lr, set train.clip_norm, and run meshgrad check CONFIG on the data";
+    check.gain = lowest(loss, row.at("step"));
     return check;
   }
   if (too_few(check, loss, 4)) return check;
@@ -207,15 +242,17 @@ HealthCheck check_loss(const RunFacts& run) {
   const double now = mean(loss.part(loss.value.size() - tail, loss.value.size()).value);
   check.found =
       fmt::format("{:.3g} at first, {:.3g} at step {:.0f}, {:.3g} now", first, then, loss.step[end - 1], now);
-  if (then < 0.95 * first && now < 2.0 * then) return check;
+  constexpr double kDiverged = 100.0;  // times the first line's, which may be that of an easy batch
+  const bool diverged = now > kDiverged * loss.value.front();
+  if (then < 0.95 * first && now < 2.0 * then && !diverged) return check;
   check.verdict = Verdict::bad;
-  check.remedy = then < 0.95 * first
+  if (diverged) check.found += fmt::format(", {:.3g} in the first line", loss.value.front());
+  check.remedy = diverged ? "the run has diverged: lower optimizer.lr, and set train.clip_norm"
+                 : then < 0.95 * first
                      ? "the loss rises again: lower optimizer.lr, or set train.clip_norm lower"
                      : "the loss does not fall: change optimizer.lr (a factor of 3), lower "
                        "train.noise, and run meshgrad check CONFIG";
-  check.gain = fmt::format(
-      "a loss of {:.3g}, which this run had at step {:.0f}", *std::ranges::min_element(loss.value),
-      loss.step[static_cast<size_t>(std::ranges::min_element(loss.value) - loss.value.begin())]);
+  check.gain = lowest(loss, run.last_step + 1.0);
   return check;
 }
 
@@ -223,7 +260,10 @@ HealthCheck check_validation(const RunFacts& run) {
   HealthCheck check{.name = "validation"};
   const Series valid = run.series("valid_loss");
   if (too_few(check, valid, 2, "validation")) {
-    if (run.config.train.validate_every == 0) check.remedy = "set train.validate_every";
+    if (run.config.train.validate_every == 0) {
+      check.remedy = "set train.validate_every";
+      check.gain = "the checkpoint that is best on other data, and this check";
+    }
     return check;
   }
   const auto best = std::ranges::min_element(valid.value);
@@ -233,8 +273,15 @@ HealthCheck check_validation(const RunFacts& run) {
   if (best == valid.value.begin()) {
     check.verdict = Verdict::bad;
     check.remedy =
-        "nothing was learned that holds for other data: lower optimizer.lr, or see meshgrad check for "
-        "what the splits share";
+        "nothing was learned that holds for other data: lower optimizer.lr, or see in meshgrad check CONFIG "
+        "whether the splits differ";
+    const Series loss = run.series("loss");
+    if (!loss.empty() && loss.value.back() < loss.value.front()) {
+      check.gain = fmt::format("at most {:.0f} %, by which the training loss fell",
+                               100.0 * (1.0 - loss.value.back() / loss.value.front()));
+    } else {
+      check.gain = "none before the training loss falls";
+    }
     return check;
   }
   if (valid.value.back() <= 1.1 * *best) return check;
@@ -256,7 +303,12 @@ HealthCheck check_gradients(const RunFacts& run) {
                             middle, most, skipped, run.last_step);
   if (skipped > 0.05 * run.last_step) {
     check.verdict = Verdict::bad;
-    check.remedy = "set precision = \"bf16\", or lower optimizer.lr and train.clip_norm";
+    const Series scales = run.series("loss_scale");
+    check.remedy = scales.empty() ? "lower optimizer.lr, or train.clip_norm"
+                                  : fmt::format(
+                                        "set precision = \"bf16\", or loss_scale.initial = {:.3g}, which "
+                                        "the run has come to",
+                                        scales.value.back());
     check.gain = fmt::format("{:.0f} % more updates in the same time",
                              100.0 * skipped / std::max(1.0, run.last_step - skipped));
   } else if (most > 100.0 * middle && run.config.train.clip_norm == 0.0) {
@@ -323,7 +375,10 @@ HealthCheck check_speed(const RunFacts& run) {
   } else if (late < 0.8 * early) {
     check.verdict = Verdict::note;
     check.found += fmt::format("; {:.3g} at last, {:.3g} before", late, early);
-    check.remedy = "see what else runs on this machine (other programs, a lower clock)";
+    check.remedy =
+        "see what else runs on this machine (other programs, a lower clock); train --trace STEP shows where "
+        "the "
+        "time goes";
     check.gain = fmt::format("{:.2f} times as fast as now", early / late);
   }
   return check;
@@ -332,13 +387,18 @@ HealthCheck check_speed(const RunFacts& run) {
 /// Captures, tuning and planning are done in the first epoch; what a run falls back from is in its log.
 HealthCheck check_once(const RunFacts& run) {
   HealthCheck check{.name = "work done once"};
-  std::string refused = run.line_with("cannot be captured");
-  if (refused.empty()) refused = run.line_with("needs a GPU: kernels run one by one");
-  if (!refused.empty()) {
+  if (const std::string refused = run.line_with("cannot be captured"); !refused.empty()) {
     check.verdict = Verdict::note;
     check.found = refused;
     check.remedy = "remove what the line names, or set graphs = \"off\"";
     check.gain = "one launch a step instead of one a kernel";
+    return check;
+  }
+  if (const std::string cpu = run.line_with("needs a GPU: kernels run one by one"); !cpu.empty()) {
+    check.verdict = Verdict::note;
+    check.found = cpu;
+    check.remedy = "set graphs = \"off\", or train on a GPU";
+    check.gain = "none on a CPU, which has no launches";
     return check;
   }
   const Series speed = run.series("steps_per_second");
