@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <meshgrad/train/run/predictor.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -33,7 +34,10 @@ fs::path train_run(const test::ScratchDirectory& scratch, const std::string& nam
   config.train.steps = steps;
   config.train.log_every = 1;
   config.train.validate_every = steps / 2;
-  test::train_here(config);
+  Runtime runtime({.threads = 1});
+  TrainOptions options;
+  options.trace_step = steps - 1;
+  train(runtime, config, options);
   return config.run.dir;
 }
 
@@ -65,6 +69,15 @@ TEST_CASE("a report has the metrics, errors and pictures of its runs") {
     if (row.contains("epoch")) last = row;
   CHECK(static_cast<double>(peak) == last.at("memory_peak_bytes"));
   CHECK(memory.contains("optimizer"));
+  const nlohmann::json& traced = run["step_memory"];
+  CHECK(traced["of"] == 5);
+  CHECK(traced["step"].size() == traced["optimizer"].size());
+  CHECK(std::ranges::is_sorted(traced["step"].get<std::vector<double>>()));
+  CHECK(traced["step"].back().get<double>() <= traced["until"].get<double>());
+  const auto activations = traced["activations"].get<std::vector<int64_t>>();
+  CHECK(activations.back() == 0);
+  CHECK(*std::ranges::max_element(activations) > 10000);
+  CHECK(traced["phases"][0][0] == "load batch");
   CHECK(data["tags"][0] == "parameters");
   CHECK(run["evaluation"]["split"] == "valid");
   CHECK(run["evaluation"]["fields"].size() >= 1);
@@ -86,6 +99,11 @@ TEST_CASE("without its data a run is in the report without errors, and says why"
   CHECK(test::contains(data_of(page)["runs"][0]["without_evaluation"].get<std::string>(), "waves.mgd"));
   CHECK(test::run_meshgrad({"report", run, "-o", page, "--no-evaluation"}).code == 0);
   CHECK(data_of(page)["runs"][0]["evaluation"].is_null());
+  for (const char* const damaged : {"{", "[]", R"({"traceEvents":[{"pid":1}]})"}) {
+    std::ofstream(fs::path(run) / "trace-3.json") << damaged;
+    CHECK(test::run_meshgrad({"report", run, "-o", page, "--no-evaluation"}).code == 0);
+    CHECK(data_of(page)["runs"][0]["step_memory"].is_null());
+  }
   test::check_one_error(test::run_meshgrad({"report", (scratch.path / "no").string()}), 2, {"metrics.jsonl"});
 }
 

@@ -7,6 +7,7 @@
 #include <meshgrad/train/cli/launch.h>
 #include <meshgrad/train/cli/output.h>
 #include <meshgrad/train/cli/usage.h>
+#include <meshgrad/train/config/number.h>
 #include <meshgrad/train/config/text.h>
 #include <meshgrad/train/io/atomic_file.h>
 #include <meshgrad/train/io/mapped_file.h>
@@ -89,6 +90,72 @@ Json memory_by_tag(const std::vector<std::map<std::string, double>>& rows) {
   return json;
 }
 
+/// Of a trace (run/step_trace.h): what was in use over the time of its step, by tag, and the phases of the
+/// step; milliseconds. Of many allocations within a short time the one with most in use is kept, and the
+/// last.
+Json memory_over(const Json& trace, int64_t step) {
+  constexpr double kParts = 400;
+  double until = 0;
+  std::vector<const Json*> counters;
+  Json phases = Json::array();
+  for (const Json& event : trace.at("traceEvents")) {
+    if (event.at("pid") != 1) continue;  // rank 0
+    if (event.at("ph") == "C") counters.push_back(&event);
+    if (event.at("ph") != "X" || event.at("cat") != "phase") continue;
+    const std::string name = event.at("name");
+    const double begin = event.at("ts").get<double>() / 1e3;
+    const double end = begin + event.at("dur").get<double>() / 1e3;
+    if (name.starts_with("step ")) until = end;
+    for (const char* const shown : {"load batch", "forward", "backward", "optimizer", "validation"})
+      if (name == shown) phases.push_back({name, begin, end});
+  }
+  if (counters.empty() || !(until > 0)) return nullptr;
+  const auto part_of = [&](const Json& event) {
+    return std::floor(event.at("ts").get<double>() / 1e3 / until * kParts);
+  };
+  const auto in_use = [](const Json& event) {
+    int64_t sum = 0;
+    for (const Json& bytes : event.at("args")) sum += bytes.get<int64_t>();
+    return sum;
+  };
+  std::vector<const Json*> kept;
+  for (size_t begin = 0, end = 0; begin < counters.size(); begin = end) {
+    while (end < counters.size() && part_of(*counters[end]) == part_of(*counters[begin])) ++end;
+    const auto most = std::max_element(counters.begin() + static_cast<ptrdiff_t>(begin),
+                                       counters.begin() + static_cast<ptrdiff_t>(end),
+                                       [&](const Json* a, const Json* b) { return in_use(*a) < in_use(*b); });
+    kept.push_back(*most);
+    if (*most != counters[end - 1]) kept.push_back(counters[end - 1]);
+  }
+  Json json{{"of", step}, {"until", until}, {"phases", phases}, {"step", Json::array()}};
+  for (const auto& [tag, bytes] : kept.front()->at("args").items()) json[tag] = Json::array();
+  for (const Json* event : kept) {
+    json["step"].push_back(event->at("ts").get<double>() / 1e3);
+    for (const auto& [tag, bytes] : event->at("args").items()) json[tag].push_back(bytes);
+  }
+  return json;
+}
+
+/// memory_over() the newest step that the run has a trace of. Null without one, and for one that is damaged.
+Json memory_over_step(const fs::path& run) {
+  fs::path newest;
+  int64_t step = 0;
+  for (const auto& entry : fs::directory_iterator(run)) {
+    const std::string name = entry.path().stem().string();
+    if (!name.starts_with("trace-") || entry.path().extension() != ".json") continue;
+    const auto number = static_cast<int64_t>(parse_number(name.substr(6)).value_or(0));
+    if (number <= step) continue;
+    step = number;
+    newest = entry.path();
+  }
+  if (newest.empty()) return nullptr;
+  try {
+    return memory_over(Json::parse(text_of(newest)), step);
+  } catch (const Json::exception&) {
+    return nullptr;
+  }
+}
+
 /// What the files of a run directory say.
 Json describe_run(const fs::path& run) {
   if (!fs::exists(run / "metrics.jsonl")) {
@@ -102,6 +169,7 @@ Json describe_run(const fs::path& run) {
               {"loss", "learning_rate", "gradient_norm", "steps_per_second", "data_wait_seconds",
                "memory_allocated_bytes", "memory_reserved_bytes", "memory_peak_bytes"});
   json["memory"] = memory_by_tag(rows);
+  json["step_memory"] = memory_over_step(run);
   json["validation"] = columns(rows, "valid_loss", {"valid_loss"});
   json["config"] = fs::exists(run / "config.resolved.toml") ? text_of(run / "config.resolved.toml") : "";
   json["environment"] = nullptr;

@@ -3,7 +3,7 @@
 'use strict';
 const runs = data.runs;
 const colour = run => `var(--run-${runs.indexOf(run) % 8})`;
-const name_cell = run => [chip(colour(run)), run.name];
+const name_cell = run => [element('span', {className: 'run', title: run.name}, chip(colour(run)), run.name)];
 const known = values => values.filter(value => value !== null && value !== undefined);
 const last = values => known(values).at(-1);
 const short = value => value === null || value === undefined ? '-' : value === 0 ? '0'
@@ -22,9 +22,10 @@ function smoothed(points, scale, back) {
   });
 }
 
-/// Curves over steps. Each is {run, x, y, dots, dashed}; values that are null, or not positive on a log axis, are left
-/// out. `smooth`: the curves are pale, with their means in full colour. `base`: ticks are round numbers of its powers.
-function chart(id, curves, {log = false, text = short, smooth = false, base = 1000} = {}) {
+/// Curves over steps. Each is {run, x, y, dots, marks, dashed}; values that are null, or not positive on a log axis, are
+/// left out. `dots` replace the line, `marks` stand on it. `smooth`: the curves are pale, with their means in full colour.
+/// `base`: ticks are round numbers of its powers.
+function chart(id, curves, {log = false, text = short, smooth = false, base = 1000, steps = 'optimizer step', label = id} = {}) {
   const host = document.getElementById(id);
   const points = curves.map(({x, y}) => x.map((step, i) => [step, y[i]])
     .filter(([, value]) => value !== null && value !== undefined && (!log || value > 0)));
@@ -38,7 +39,7 @@ function chart(id, curves, {log = false, text = short, smooth = false, base = 10
   if (high - low < 1e-12) { high += log ? 0.5 : Math.abs(high) * 0.1 || 1; low -= log ? 0.5 : 0; }
   const x = step => left + (right - left) * step / most_x;
   const y = value => bottom - (bottom - top) * (scale(value) - low) / (high - low);
-  const plot = svg('svg', {width, height, viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': id});
+  const plot = svg('svg', {width, height, viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': label});
 
   const unit = base ** Math.max(0, Math.floor(Math.log(Math.max(high - low, 1)) / Math.log(base)));
   const apart = log ? Math.max(1, Math.ceil((high - low) / 6)) : unit * round_step((high - low) / unit, 5);
@@ -54,14 +55,15 @@ function chart(id, curves, {log = false, text = short, smooth = false, base = 10
   const between = Math.max(1, round_step(most_x, Math.max(2, Math.floor((right - left) / 100))));
   for (let step = 0; step <= most_x * 1.0001; step += between)
     svg('text', {x: x(step), y: bottom + 18, 'text-anchor': 'middle'}, plot, String(+step.toPrecision(6)));
-  svg('text', {x: (left + right) / 2, y: height - 4, 'text-anchor': 'middle'}, plot, 'optimizer step');
+  svg('text', {x: (left + right) / 2, y: height - 4, 'text-anchor': 'middle'}, plot, steps);
 
   const place = ([step, value]) => [x(step).toFixed(1), y(value).toFixed(1)];
   const line = (places, run, more) => svg('path', {d: 'M' + places.map(p => p.join(' ')).join('L'), fill: 'none',
     stroke: colour(run), 'stroke-width': 1.8, 'stroke-linejoin': 'round', ...more}, plot);
-  curves.forEach(({run, dots, dashed}, k) => {
+  curves.forEach(({run, dots, marks, dashed}, k) => {
     const places = points[k].map(place);
-    if (dots || places.length === 1) {
+    if (marks) line(places, run, {});
+    if (dots || marks || places.length === 1) {
       for (const [cx, cy] of places) svg('circle', {cx, cy, r: 4, fill: colour(run), stroke: 'var(--card)'}, plot);
     } else if (smooth && places.length > 20) {
       line(places, run, {'stroke-width': 1, 'stroke-opacity': 0.35});
@@ -95,53 +97,106 @@ function draw_charts() {
   chart('steps_per_second', curves_of('steps_per_second'), {smooth: true});
   const peaks = curves_of('memory_peak_bytes', 'peak').map(curve => ({...curve, dashed: true}));
   chart('memory', [...curves_of('memory_reserved_bytes', 'reserved'), ...peaks], {text: size, base: 1024});
+  rollout_fields().forEach((field, i) => {
+    chart(`horizon_${i}`, rollouts_of(field).map(({run, steps, errors}) =>
+      ({run, marks: true, x: steps, y: errors.map(error => error.rmse)})),
+          {steps: 'steps of the rollout', label: `RMSE of ${field}`});
+  });
 }
 
 const tag_colour = tag => `var(--tag-${data.tags.indexOf(tag)})`;
 
-/// Of each run a bar for each epoch: the bytes of every tag at the epoch's peak, one on the other.
-function draw_tags() {
-  const shown = runs.filter(run => run.memory.step.length > 0);
-  const tags = [...new Set(shown.flatMap(run => Object.keys(run.memory).filter(key => key !== 'step')))];
-  document.getElementById('tags_section').hidden = tags.length === 0;
-  fill_in('tag_names', ...tags.map(tag => element('li', {}, chip(tag_colour(tag)), tag)));
-  const total = (run, i) => tags.reduce((sum, tag) => sum + (run.memory[tag]?.[i] ?? 0), 0);
-  const most = Math.max(...shown.flatMap(run => run.memory.step.map((step, i) => total(run, i))));
+/// An empty plot of bytes from 0 to `most` in `host`, its x axis named `under`.
+function bytes_plot(host, most, under, label) {
+  const width = Math.max(host.clientWidth, 320), height = 240, left = 74, right = width - 14, top = 22, bottom = height - 40;
+  const plot = svg('svg', {width, height, viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': label});
+  host.replaceChildren(plot);
+  const y = bytes => bottom - (bottom - top) * bytes / most;
+  const unit = 1024 ** Math.floor(Math.log(most) / Math.log(1024));
+  const apart = unit * round_step(most / unit, 4);
+  for (let tick = 0; tick <= most * 1.0001; tick += apart) {
+    svg('line', {x1: left, x2: right, y1: y(tick), y2: y(tick), stroke: 'var(--line)'}, plot);
+    svg('text', {x: left - 8, y: y(tick) + 4, 'text-anchor': 'end'}, plot, size(tick));
+  }
+  svg('text', {x: (left + right) / 2, y: height - 4, 'text-anchor': 'middle'}, plot, under);
+  plot.onmouseleave = hide_tip;
+  const at = event => (event.clientX - plot.getBoundingClientRect().left - left) / (right - left);
+  return {plot, left, right, top, bottom, y, at};
+}
+
+/// Calls draw(run, host, most) for each of the runs, in #id, with the most bytes that any of them has at once.
+function draw_stacks(id, shown, values_of, draw) {
+  const total = (values, i) => data.tags.reduce((sum, tag) => sum + (values[tag]?.[i] ?? 0), 0);
+  const most = Math.max(...shown.flatMap(run => values_of(run).step.map((step, i) => total(values_of(run), i))));
   const hosts = shown.map(() => element('div', {className: 'chart'}));
-  fill_in('tags', ...shown.map((run, i) => element('div', {}, element('p', {}, ...name_cell(run)), hosts[i])));
-  shown.forEach((run, place) => {
-    const host = hosts[place];
-    const width = Math.max(host.clientWidth, 320), height = 240, left = 74, right = width - 14, top = 12, bottom = height - 40;
-    const plot = svg('svg', {width, height, viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': 'memory by tag'}, host);
-    const y = bytes => bottom - (bottom - top) * bytes / most;
-    const unit = 1024 ** Math.floor(Math.log(most) / Math.log(1024));
-    const apart = unit * round_step(most / unit, 4);
-    for (let tick = 0; tick <= most * 1.0001; tick += apart) {
-      svg('line', {x1: left, x2: right, y1: y(tick), y2: y(tick), stroke: 'var(--line)'}, plot);
-      svg('text', {x: left - 8, y: y(tick) + 4, 'text-anchor': 'end'}, plot, size(tick));
+  fill_in(id, ...shown.map((run, i) => element('div', {}, element('p', {}, ...name_cell(run)), hosts[i])));
+  shown.forEach((run, i) => draw(run, hosts[i], most));
+}
+const tags_of = values => data.tags.filter(tag => values[tag] !== undefined);
+const tip_of_tags = (values, i) => tags_of(values).filter(tag => values[tag][i]).map(tag => [tag, size(values[tag][i]), tag_colour(tag)]);
+
+/// Of each run a bar for each epoch: the bytes of every tag at the epoch's peak, one on the other.
+function draw_peaks(run, host, most) {
+  const {plot, left, right, bottom, y, at} = bytes_plot(host, most, 'optimizer step at the end of the epoch', 'memory by tag');
+  const steps = run.memory.step, slot = (right - left) / steps.length;
+  const labelled = Math.ceil(steps.length / Math.max(1, Math.floor((right - left) / 90)));
+  steps.forEach((step, i) => {
+    let below = 0;
+    for (const tag of tags_of(run.memory)) {
+      const bytes = run.memory[tag][i] ?? 0;
+      svg('rect', {x: left + i * slot, width: slot > 6 ? Math.min(slot - 2, 90) : slot, y: y(below + bytes),
+                   height: y(below) - y(below + bytes), fill: tag_colour(tag)}, plot);
+      below += bytes;
     }
-    const steps = run.memory.step, slot = (right - left) / steps.length;
-    const labelled = Math.ceil(steps.length / Math.max(1, Math.floor((right - left) / 90)));
-    steps.forEach((step, i) => {
-      let below = 0;
-      for (const tag of tags) {
-        const bytes = run.memory[tag]?.[i] ?? 0;
-        svg('rect', {x: left + i * slot, width: slot > 6 ? Math.min(slot - 2, 90) : slot, y: y(below + bytes),
-                     height: y(below) - y(below + bytes), fill: tag_colour(tag)}, plot);
-        below += bytes;
-      }
-      if (i % labelled === 0)
-        svg('text', {x: left + i * slot + Math.min(slot, 92) / 2, y: bottom + 18, 'text-anchor': 'middle'}, plot, String(step));
-    });
-    svg('text', {x: (left + right) / 2, y: height - 4, 'text-anchor': 'middle'}, plot, 'optimizer step at the end of the epoch');
-    plot.onmousemove = event => {
-      const at = Math.floor((event.clientX - plot.getBoundingClientRect().left - left) / slot);
-      const i = Math.max(0, Math.min(steps.length - 1, at));
-      show_tip(event, [[`epoch until step ${steps[i]}`], ['peak', size(total(run, i))],
-                       ...tags.filter(tag => run.memory[tag]?.[i]).map(tag => [tag, size(run.memory[tag][i]), tag_colour(tag)])]);
-    };
-    plot.onmouseleave = hide_tip;
+    if (i % labelled === 0)
+      svg('text', {x: left + i * slot + Math.min(slot, 92) / 2, y: bottom + 18, 'text-anchor': 'middle'}, plot, String(step));
   });
+  plot.onmousemove = event => {
+    const i = Math.max(0, Math.min(steps.length - 1, Math.floor(at(event) * steps.length)));
+    const sum = tags_of(run.memory).reduce((bytes, tag) => bytes + (run.memory[tag][i] ?? 0), 0);
+    show_tip(event, [[`epoch until step ${steps[i]}`], ['peak', size(sum)], ...tip_of_tags(run.memory, i)]);
+  };
+}
+
+/// The bytes in use over the time of a traced step, by tag, with its phases above.
+function draw_traced(run, host, most) {
+  const {step, of, until, phases} = run.step_memory;
+  const {plot, left, right, top, y, at} =
+    bytes_plot(host, most, `milliseconds of step ${of}`, 'memory over a step');
+  const x = ms => left + (right - left) * ms / until;
+  let below = step.map(() => 0);
+  for (const tag of tags_of(run.step_memory)) {
+    const above = below.map((bytes, i) => bytes + run.step_memory[tag][i]);
+    const edge = heights => heights.map((bytes, i) => [x(step[i]), x(step[i + 1] ?? until)].map(end => `${end.toFixed(1)} ${y(bytes).toFixed(1)}`));
+    const path = [...edge(above).flat(), ...edge(below).flat().reverse()];
+    svg('path', {d: 'M' + path.join('L') + 'Z', fill: tag_colour(tag)}, plot);
+    below = above;
+  }
+  const between = round_step(until, Math.max(2, Math.floor((right - left) / 90)));
+  for (let ms = 0; ms <= until; ms += between)
+    svg('text', {x: x(ms), y: y(0) + 18, 'text-anchor': 'middle'}, plot, String(+ms.toPrecision(6)));
+  for (const [name, begin, end] of phases) {
+    svg('line', {x1: x(begin) + 1, x2: Math.max(x(begin) + 2, x(end) - 1), y1: top - 5, y2: top - 5, stroke: 'var(--muted)', 'stroke-width': 2}, plot);
+    if (x(end) - x(begin) > 7 * name.length)
+      svg('text', {x: (x(begin) + x(end)) / 2, y: top - 10, 'text-anchor': 'middle'}, plot, name);
+  }
+  plot.onmousemove = event => {
+    const ms = until * Math.max(0, Math.min(1, at(event)));
+    const i = Math.max(0, step.findLastIndex(begin => begin <= ms));
+    const phase = phases.find(([, begin, end]) => begin <= ms && ms <= end);
+    show_tip(event, [[`${ms.toFixed(2)} ms${phase ? ', ' + phase[0] : ''}`], ...tip_of_tags(run.step_memory, i)]);
+  };
+}
+
+function draw_tags() {
+  const epochs = runs.filter(run => run.memory.step.length > 0), traced = runs.filter(run => run.step_memory !== null);
+  const tags = new Set([...epochs.map(run => run.memory), ...traced.map(run => run.step_memory)].flatMap(tags_of));
+  document.getElementById('tags_section').hidden = tags.size === 0;
+  fill_in('tag_names', ...[...tags].map(tag => element('li', {}, chip(tag_colour(tag)), tag)));
+  fill_in('traced_note', traced.length > 0 ? 'What was in use over the time of a traced step'
+    : 'A run with train --trace STEP also has what was in use over the time of that step.');
+  draw_stacks('tags', epochs, run => run.memory, draw_peaks);
+  draw_stacks('traced', traced, run => run.step_memory, draw_traced);
 }
 
 function write_overview() {
@@ -154,6 +209,18 @@ function write_overview() {
             best === null ? '-' : String(run.validation.step[run.validation.valid_loss.indexOf(best)]),
             short(median(run.training.steps_per_second)), peak.length === 0 ? '-' : size(Math.max(...peak)), run.path];
   })));
+}
+
+/// Of each run with rollouts of a field: its horizons and the errors over them.
+function rollouts_of(field) {
+  return runs.filter(run => run.evaluation !== null).map(run => {
+    const rollouts = run.evaluation.rollouts.filter(rollout => rollout.fields[field]);
+    return {run, steps: rollouts.map(rollout => rollout.steps), errors: rollouts.map(rollout => rollout.fields[field])};
+  }).filter(({steps}) => steps.length > 0);
+}
+function rollout_fields() {
+  const evaluated = runs.filter(run => run.evaluation !== null);
+  return [...new Set(evaluated.flatMap(run => Object.keys(run.evaluation.fields)))].filter(field => rollouts_of(field).length > 0);
 }
 
 function write_errors() {
@@ -175,20 +242,22 @@ function write_errors() {
   }
   fill_in('errors', table(['', 'number', 'name', '', 'number', 'number', 'number', '', 'number'],
     ['run', 'step', 'field', 'of', 'RMSE', 'MAE', 'relative L2', 'unit', 'RMSE / no change'], rows));
-  const names = [...new Set(evaluated.flatMap(run => Object.keys(run.evaluation.fields)))];
-  fill_in('horizons', ...names.filter(name => evaluated.some(run => run.evaluation.rollouts.length > 0)).map(name => {
-    const horizons = evaluated.flatMap(run => run.evaluation.rollouts.map(rollout => [run, rollout]))
-      .filter(([, rollout]) => rollout.fields[name]);
-    return element('div', {}, table(['', 'number', 'number', 'number', 'number'],
-      [`rollout of ${name}`, 'steps 1 to', 'RMSE', 'MAE', 'relative L2'],
-      horizons.map(([run, {steps, fields}]) => [name_cell(run), String(steps), short(fields[name].rmse), short(fields[name].mae),
-                                                short(fields[name].relative_l2)])));
+  fill_in('horizons', ...rollout_fields().map((field, i) => {
+    const {unit} = rollouts_of(field)[0].run.evaluation.fields[field];
+    const lines = rollouts_of(field).flatMap(({run, steps, errors}) => errors.map((error, k) =>
+      [name_cell(run), String(steps[k]), short(error.rmse), short(error.mae), short(error.relative_l2)]));
+    return element('div', {},
+      element('p', {}, `RMSE of ${field} over the steps of a rollout up to each horizon${unit ? `, ${unit}` : ''}`),
+      element('div', {className: 'chart', id: `horizon_${i}`}),
+      element('div', {className: 'scroll'}, table(['', 'number', 'number', 'number', 'number'],
+        [`rollout of ${field}`, 'steps 1 to', 'RMSE', 'MAE', 'relative L2'], lines)));
   }));
 }
 
-/// A slider through the pictures of each run.
+/// A slider through the pictures of each run; it moves those of the others, too.
 function write_pictures() {
   const shown = runs.filter(run => run.pictures.length > 0);
+  const moves = [];
   document.getElementById('pictures_section').hidden = shown.length === 0;
   fill_in('pictures', ...shown.map(run => {
     const image = element('img', {});
@@ -199,7 +268,11 @@ function write_pictures() {
       caption.replaceChildren(chip(colour(run)), `${run.name}: ${run.pictures[i].caption}`);
     };
     const slider = element('input', {type: 'range', min: 0, max: run.pictures.length - 1, value: 0, ariaLabel: 'picture'});
-    slider.oninput = () => show(+slider.value);
+    slider.oninput = () => moves.forEach(move => move(+slider.value));
+    moves.push(i => {
+      slider.value = i;
+      show(+slider.value);
+    });
     show(0);
     return element('div', {className: 'picture'}, caption, image, ...(run.pictures.length > 1 ? [slider] : []));
   }));
