@@ -42,7 +42,7 @@ def main():
     if pathlib.Path(sys.prefix) != venv:
         sys.exit(subprocess.run([venv / "bin/python", __file__, program, venv]).returncode)
     with tempfile.TemporaryDirectory() as folder:
-        for test in (flat_meshes, solids, surfaces, series, boundary_types, cell_graphs, other_formats,
+        for test in (flat_meshes, solids, quadratic, surfaces, series, boundary_types, cell_graphs, other_formats,
                      what_is_refused):
             test(program, pathlib.Path(folder) / test.__name__)
             print(f"{test.__name__}: as written")
@@ -165,6 +165,36 @@ def solids(program, folder):
     assert report["edges"]["min"] == 2 * 9, report["edges"]
     report, _ = convert(program, folder / "mixed.vtu", folder / "cells.mgd", "--graph", "cells")
     assert report["nodes"]["min"] == 4 and report["edges"]["min"] == 2 * 3, report
+
+
+def quadratic(program, folder):
+    """Every quadratic cell of VTK: its nodes are those of the graph, none alone, and its size is that of its parts."""
+    import vtk
+    folder.mkdir()
+    # Undirected edges of the linear cells that each becomes.
+    names = {"QuadraticTriangle": 9, "BiQuadraticTriangle": 12, "QuadraticQuad": 12, "BiQuadraticQuad": 12,
+             "QuadraticLinearQuad": 7, "QuadraticTetra": 25, "QuadraticHexahedron": 52, "QuadraticWedge": 39,
+             "QuadraticPyramid": 32, "TriQuadraticHexahedron": 54, "BiQuadraticQuadraticHexahedron": 52,
+             "QuadraticLinearWedge": 24, "BiQuadraticQuadraticWedge": 39}
+    for name, edges in names.items():
+        cell = getattr(vtk, "vtk" + name)()
+        count = cell.GetNumberOfPoints()
+        places = cell.GetParametricCoords()
+        grid, points, height = vtk.vtkUnstructuredGrid(), vtk.vtkPoints(), vtk.vtkDoubleArray()
+        height.SetName("height")
+        for i in range(count):
+            points.InsertNextPoint([places[3 * i + axis] for axis in range(3)])
+            height.InsertNextValue(i)
+        grid.SetPoints(points)
+        grid.InsertNextCell(cell.GetCellType(), count, list(range(count)))
+        grid.GetPointData().AddArray(height)
+        for writer, suffix in ((vtk.vtkXMLUnstructuredGridWriter(), ".vtu"), (vtk.vtkUnstructuredGridWriter(), ".vtk")):
+            writer.SetInputData(grid)
+            writer.SetFileName(str(folder / (name + suffix)))
+            writer.Write()
+            report, _ = convert(program, folder / (name + suffix), folder / "q.mgd")
+            assert report["nodes"]["min"] == count and report["edges"]["min"] == 2 * edges, (name, report["edges"])
+            assert not any(" edge" in line for line in report["warnings"]), (name, report["warnings"])
 
 
 def surfaces(program, folder):
@@ -337,8 +367,10 @@ def what_is_refused(program, folder):
     refused(program, folder / "image.vtu", "ImageData", "fix:")
     points = numpy.array([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0.5, 0, 0], [0.5, 0.5, 0], [0, 0.5, 0]], float)
     meshio.write(folder / "curved.vtu", meshio.Mesh(points, [("triangle6", [[0, 1, 2, 3, 4, 5]])],
-                                                    point_data={"u": points[:, 0]}))
-    refused(program, folder / "curved.vtu", "linear cells", "Tessellate")
+                                                    point_data={"u": points[:, 0]}), binary=False)
+    text = (folder / "curved.vtu").read_text().replace(">22<", ">36<").replace("\n22\n", "\n36\n")
+    (folder / "curved.vtu").write_text(text)
+    refused(program, folder / "curved.vtu", "quadratic cells", "Tessellate")
     square_points, cells = square()
     mesh = meshio.Mesh(square_points, [("triangle", cells)], point_data={"u": square_points[:, 0]})
     meshio.vtu.write(folder / "lzma.vtu", mesh, compression="lzma")

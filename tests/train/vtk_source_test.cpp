@@ -2,12 +2,15 @@
 // Files of VTK by hand, and what is refused. tests/gate/vtk_sources_test.py reads what vtk and meshio write.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/data/mesh_edges.h>
 #include <meshgrad/train/data/sources/vtk_grid.h>
 #include <meshgrad/train/data/sources/vtk_source.h>
 #include <meshgrad/train/data/sources/vtk_trajectory.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
+#include <set>
 
 #include "support.h"
 #include "train/deepmind_folder.h"
@@ -72,6 +75,73 @@ an%20id 1 4 int
 1 2 3 4
 )";
 
+// A file with one cell of this type on the unit square or cube, and a field of each kind.
+std::string one_cell(int type, const std::string& points, const std::string& point_field = "p") {
+  const auto count = std::count(points.begin(), points.end(), ',') + 1;
+  std::string text = points, numbers;
+  std::replace(text.begin(), text.end(), ',', ' ');
+  for (int64_t i = 0; i < count; ++i) numbers += std::to_string(i) + ' ';
+  const auto array = [](const std::string& attributes, const std::string& values) {
+    return "<DataArray " + attributes + '>' + values + "</DataArray>";
+  };
+  return "<VTKFile type=\"UnstructuredGrid\"><UnstructuredGrid><Piece NumberOfCells=\"1\" NumberOfPoints=\"" +
+         std::to_string(count) + "\"><Points>" + array("type=\"Float32\" NumberOfComponents=\"3\"", text) +
+         "</Points><Cells>" + array("type=\"Int32\" Name=\"connectivity\"", numbers) +
+         array("type=\"Int32\" Name=\"offsets\"", std::to_string(count)) +
+         array("type=\"Int32\" Name=\"types\"", std::to_string(type)) + "</Cells><PointData>" +
+         array((point_field == "id" ? "type=\"Int32\" Name=\"" : "type=\"Float32\" Name=\"") + point_field +
+                   '"',
+               numbers) +
+         "</PointData><CellData>" + array("type=\"Float32\" Name=\"load\"", "7") +
+         "</CellData></Piece></UnstructuredGrid></VTKFile>";
+}
+
+const std::string kTriangle = "0 0 0,1 0 0,0 1 0", kTriangleSides = ",.5 0 0,.5 .5 0,0 .5 0";
+const std::string kQuad = "0 0 0,1 0 0,1 1 0,0 1 0", kQuadSides = ",.5 0 0,1 .5 0,.5 1 0,0 .5 0";
+const std::string kPrism = kTriangle + ",0 0 1,1 0 1,0 1 1" + kTriangleSides + ",.5 0 1,.5 .5 1,0 .5 1";
+const std::string kCube = kQuad + ",0 0 1,1 0 1,1 1 1,0 1 1" + kQuadSides +
+                          ",.5 0 1,1 .5 1,.5 1 1,0 .5 1,0 0 .5,1 0 .5,1 1 .5,0 1 .5";
+const std::string kCubeFaces = ",0 .5 .5,1 .5 .5,.5 0 .5,.5 1 .5";
+const std::string kTetrahedron = kTriangle + ",0 0 1" + kTriangleSides + ",0 0 .5,.5 0 .5,0 .5 .5";
+
+// The volume of hexahedra and tetrahedra, the area of flat quads and triangles.
+double size_of(const RawTrajectory& t) {
+  const auto dim = static_cast<size_t>(t.dim), width = static_cast<size_t>(t.nodes_per_cell);
+  const auto at = [&](int32_t node, size_t axis) {
+    return static_cast<double>(t.positions[static_cast<size_t>(node) * dim + axis]);
+  };
+  const auto from_origin = [&](int32_t a, int32_t b,
+                               int32_t c) {  // six times a tetrahedron, twice a triangle
+    if (dim == 2)
+      return at(a, 0) * (at(b, 1) - at(c, 1)) + at(b, 0) * (at(c, 1) - at(a, 1)) +
+             at(c, 0) * (at(a, 1) - at(b, 1));
+    return at(a, 0) * (at(b, 1) * at(c, 2) - at(b, 2) * at(c, 1)) +
+           at(a, 1) * (at(b, 2) * at(c, 0) - at(b, 0) * at(c, 2)) +
+           at(a, 2) * (at(b, 0) * at(c, 1) - at(b, 1) * at(c, 0));
+  };
+  double sum = 0;
+  for (size_t cell = 0; cell < t.cells.size(); cell += width) {
+    const int32_t* c = t.cells.data() + cell;
+    const auto face = [&](int i, int j, int k, int l) {
+      return (from_origin(c[i], c[j], c[k]) + from_origin(c[i], c[k], c[l]) + from_origin(c[j], c[k], c[l]) +
+              from_origin(c[j], c[l], c[i])) /
+             2;
+    };
+    if (dim == 2) {
+      sum += (width == 4 ? face(0, 1, 2, 3) : from_origin(c[0], c[1], c[2])) / 2;
+    } else if (width == 4) {
+      sum += (from_origin(c[0], c[2], c[1]) + from_origin(c[0], c[1], c[3]) + from_origin(c[1], c[2], c[3]) +
+              from_origin(c[2], c[0], c[3])) /
+             6;
+    } else {
+      sum += (face(3, 2, 1, 0) + face(4, 5, 6, 7) + face(0, 1, 5, 4) + face(1, 2, 6, 5) + face(2, 3, 7, 6) +
+              face(3, 0, 4, 7)) /
+             6;
+    }
+  }
+  return sum;
+}
+
 std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
 
 RawTrajectory parse(const std::string& text, const std::string& types = "", std::string* warning = nullptr) {
@@ -133,6 +203,65 @@ TEST_CASE("a legacy file gives the same, with names and metadata as VTK writes t
   CHECK(field(t, "velocity").values == field(xml, "velocity").values);
   CHECK(field(t, "p").values == field(xml, "p").values);
   CHECK(std::get<std::vector<int32_t>>(field(t, "an id").values) == std::vector<int32_t>{1, 2, 3, 4});
+}
+
+TEST_CASE("quadratic cells become linear ones that have all their nodes and fill them") {
+  struct Cell {
+    int type;
+    std::string points;
+    size_t edges;  ///< between nodes, each once
+    double size;   ///< area or volume; 0 where parts have bent faces
+  };
+  const std::string wedge = kPrism + ",0 0 .5,1 0 .5,0 1 .5";
+  const std::vector<Cell> cells = {
+      {22, kTriangle + kTriangleSides, 9, 0.5},
+      {69, kTriangle + kTriangleSides, 9, 0.5},
+      {34, kTriangle + kTriangleSides + ",.3 .3 0", 12, 0.5},
+      {23, kQuad + kQuadSides, 12, 1},
+      {28, kQuad + kQuadSides + ",.5 .5 0", 12, 1},
+      {70, kQuad + kQuadSides + ",.5 .5 0", 12, 1},
+      {30, kQuad + ",.5 0 0,.5 1 0", 7, 1},
+      {24, kTetrahedron, 25, 1.0 / 6},
+      {71, kTetrahedron, 25, 1.0 / 6},
+      {25, kCube, 52, 0},
+      {26, wedge, 39, 0},
+      {27, kQuad + ",0 0 1" + kQuadSides + ",0 0 .5,.5 0 .5,.5 .5 .5,0 .5 .5", 32, 0},
+      {29, kCube + kCubeFaces + ",.5 .5 0,.5 .5 1,.5 .5 .5", 54, 1},
+      {72, kCube + kCubeFaces + ",.5 .5 0,.5 .5 1,.5 .5 .5", 54, 1},
+      {31, kPrism, 24, 0.5},
+      {32, wedge + ",.5 0 .5,.5 .5 .5,0 .5 .5", 39, 0.5},
+      {33, kCube + kCubeFaces, 52, 1},
+  };
+  for (const Cell& cell : cells) {
+    CAPTURE(cell.type);
+    const RawTrajectory t = parse(one_cell(cell.type, cell.points));
+    CHECK(std::set<int32_t>(t.cells.begin(), t.cells.end()).size() == static_cast<size_t>(t.nodes));
+    CHECK(edges_from_cells(t.cells, *t.cell_kind, t.nodes, "").senders.size() == 2 * cell.edges);
+    if (cell.size != 0) CHECK(std::abs(size_of(t)) == doctest::Approx(cell.size));
+    const auto parts = t.cells.size() / static_cast<size_t>(t.nodes_per_cell);
+    CHECK(std::get<std::vector<float>>(field(t, "load").values) == std::vector<float>(parts, 7));
+    CHECK(field(t, "p").size() == static_cast<size_t>(t.nodes));
+  }
+  const RawTrajectory line = parse(one_cell(21, "0 0 0,1 0 0,.5 0 0"));
+  CHECK(line.edges == std::vector<int32_t>{0, 2, 2, 1});
+  CHECK(std::get<std::vector<float>>(field(line, "load").values) == std::vector<float>{7, 7});
+}
+
+TEST_CASE("quadratic cells with fields on cells alone keep their corners") {
+  const RawTrajectory t = parse(one_cell(25, kCube, "id"));
+  CHECK(t.nodes == 8);
+  CHECK(t.cells == std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 7});
+  CHECK(field(t, "load").size() == 1);
+  CHECK(std::get<std::vector<int32_t>>(field(t, "id").values) ==
+        std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 7});
+}
+
+TEST_CASE("Lagrange hexahedra of either order of the upright edges") {
+  const std::string faces = kCubeFaces + ",.5 .5 0,.5 .5 1,.5 .5 .5";
+  const RawTrajectory now = parse(one_cell(72, kCube + faces));
+  const RawTrajectory before =
+      parse(one_cell(72, replaced(kCube, ",1 1 .5,0 1 .5", ",0 1 .5,1 1 .5") + faces));
+  CHECK(size_of(before) == doctest::Approx(size_of(now)));
 }
 
 TEST_CASE("pieces follow each other") {

@@ -61,7 +61,7 @@ struct VtkGrid {
 
 /// The grid of an XML file of type UnstructuredGrid or PolyData (.vtu, .vtp): ascii, base64 and appended data
 /// (raw or base64), uncompressed or by zlib, in either byte order; its pieces one after another. Defined for
-/// any bytes; throws DataError that names file and array.
+/// any bytes; throws DataError that names file and array. Its cells are linear (linear_grid in vtk_cells.h).
 VtkGrid parse_vtk_xml(std::span<const std::byte> file, const std::string& name);
 
 /// The grid of a legacy file (.vtk, versions 1 to 5.1) of type UNSTRUCTURED_GRID or POLYDATA, ASCII or

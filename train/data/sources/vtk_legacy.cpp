@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/data/sources/vtk_cells.h>
 #include <meshgrad/train/data/sources/vtk_grid.h>
 #include <meshgrad/train/data/sources/vtk_numbers.h>
 
@@ -277,7 +278,7 @@ class LegacyReader {
 }  // namespace
 
 VtkGrid parse_vtk_legacy(std::span<const std::byte> file, const std::string& name) {
-  return LegacyReader(file, name).read();
+  return linear_grid(LegacyReader(file, name).read(), name);
 }
 
 }  // namespace meshgrad

@@ -4,104 +4,19 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/data/sources/moving_positions.h>
+#include <meshgrad/train/data/sources/vtk_cells.h>
 #include <meshgrad/train/data/sources/vtk_trajectory.h>
 #include <meshgrad/train/data/value_offset.h>
 
 namespace meshgrad {
 namespace {
 
-struct CellShape {
-  int dim = 0;
-  int64_t points = 0;  ///< 0: any number
-};
-
-// Nothing for a type that is not read. Lagrange cells are linear if they have the points of their corners.
-std::optional<CellShape> shape_of(uint8_t type) {
-  switch (static_cast<VtkCell>(type)) {
-    case VtkCell::vertex:
-    case VtkCell::poly_vertex:
-      return CellShape{0, 0};
-    case VtkCell::line:
-    case VtkCell::lagrange_curve:
-      return CellShape{1, 2};
-    case VtkCell::poly_line:
-      return CellShape{1, 0};
-    case VtkCell::triangle:
-    case VtkCell::lagrange_triangle:
-      return CellShape{2, 3};
-    case VtkCell::pixel:
-    case VtkCell::quad:
-    case VtkCell::lagrange_quad:
-      return CellShape{2, 4};
-    case VtkCell::polygon:
-      return CellShape{2, 0};
-    case VtkCell::tetrahedron:
-    case VtkCell::lagrange_tetrahedron:
-      return CellShape{3, 4};
-    case VtkCell::voxel:
-    case VtkCell::hexahedron:
-    case VtkCell::lagrange_hexahedron:
-      return CellShape{3, 8};
-    case VtkCell::wedge:
-    case VtkCell::lagrange_wedge:
-      return CellShape{3, 6};
-    case VtkCell::pyramid:
-    case VtkCell::lagrange_pyramid:
-      return CellShape{3, 5};
-    case VtkCell::triangle_strip:
-      break;
-  }
-  return std::nullopt;
-}
-
 using Points = std::span<const int64_t>;
-
-Points points_of(const VtkGrid& grid, int64_t cell) {
-  const auto at = static_cast<size_t>(cell);
-  const auto begin = static_cast<size_t>(at == 0 ? 0 : grid.ends[at - 1]);
-  return Points(grid.connectivity).subspan(begin, static_cast<size_t>(grid.ends[at]) - begin);
-}
-
-void check_grid(const VtkGrid& grid, const std::string& name) {
-  const auto bad = [&](std::string_view needed, std::string_view got) {
-    return data_error(name, needed, got, "copy the file again, or write it with VTK or meshio");
-  };
-  if (grid.types.size() != grid.ends.size())
-    throw bad(fmt::format("{} cell types", grid.ends.size()), fmt::format("{}", grid.types.size()));
-  if (!std::is_sorted(grid.ends.begin(), grid.ends.end()) ||
-      (!grid.ends.empty() &&
-       (grid.ends.front() < 0 || grid.ends.back() > static_cast<int64_t>(grid.connectivity.size()))))
-    throw bad("offsets of cells that ascend", "others");
-  const int64_t points = grid.point_count();
-  if (grid.points.size() % 3 != 0) throw bad("3 coordinates a point", "others");
-  if (points > std::numeric_limits<int32_t>::max())
-    throw bad("at most 2147483647 points", fmt::format("{}", points));
-  for (const bool of_points : {true, false}) {
-    const auto rows = static_cast<size_t>(of_points ? points : grid.cell_count());
-    for (const VtkArray& array : of_points ? grid.point_arrays : grid.cell_arrays) {
-      const size_t wanted = rows * static_cast<size_t>(array.components);
-      if (array.size() != wanted)
-        throw bad(fmt::format("{} numbers in {}", wanted, array.name), fmt::format("{}", array.size()));
-    }
-  }
-  for (const int64_t point : grid.connectivity)
-    if (point < 0 || point >= points)
-      throw bad(fmt::format("point numbers in 0..{}", points - 1), fmt::format("{}", point));
-  for (size_t cell = 0; cell < grid.types.size(); ++cell) {
-    const auto shape = shape_of(grid.types[cell]);
-    const auto has = static_cast<int64_t>(points_of(grid, static_cast<int64_t>(cell)).size());
-    if (shape && (shape->points == 0 || shape->points == has)) continue;
-    throw data_error(
-        name, "linear cells: lines, triangles, quads, polygons, tetrahedra, hexahedra, wedges, pyramids",
-        fmt::format("cell {} of VTK's type {} with {} points", cell, grid.types[cell], has),
-        "save linear cells; in ParaView, Tessellate makes them of quadratic ones and strips, Tetrahedralize "
-        "of polyhedra");
-  }
-}
 
 bool in_a_plane(const VtkArray& points) {
   return std::visit(
@@ -212,7 +127,6 @@ VtkTrajectory::VtkTrajectory(const VtkGrid& grid, std::string name, const std::s
                              const WarningCallback& warn)
     : warn_(warn) {
   trajectory_.name = std::move(name);
-  check_grid(grid, trajectory_.name);
   trajectory_.nodes = grid.point_count();
   choose_cells(grid);
   trajectory_.dim = cell_dim_ < 3 && in_a_plane(grid.points) ? 2 : 3;
@@ -228,13 +142,13 @@ VtkTrajectory::VtkTrajectory(const VtkGrid& grid, std::string name, const std::s
 }
 
 void VtkTrajectory::choose_cells(const VtkGrid& grid) {
-  for (const uint8_t type : grid.types) cell_dim_ = std::max(cell_dim_, shape_of(type)->dim);
+  for (const uint8_t type : grid.types) cell_dim_ = std::max(cell_dim_, linear_shape(type).dim);
   if (cell_dim_ == 0) {
     throw data_error(trajectory_.name, "a mesh with lines, surfaces or solids",
                      grid.types.empty() ? "no cells" : "points alone", "save the cells, too");
   }
   for (int64_t cell = 0; cell < grid.cell_count(); ++cell)
-    if (shape_of(grid.types[static_cast<size_t>(cell)])->dim == cell_dim_) cells_.push_back(cell);
+    if (linear_shape(grid.types[static_cast<size_t>(cell)]).dim == cell_dim_) cells_.push_back(cell);
 }
 
 void VtkTrajectory::build_lines(const VtkGrid& grid) {
@@ -274,7 +188,7 @@ void VtkTrajectory::build_surface(const VtkGrid& grid) {
 
 void VtkTrajectory::build_solid(const VtkGrid& grid) {
   const bool tetrahedra = std::all_of(cells_.begin(), cells_.end(), [&](int64_t cell) {
-    return shape_of(grid.types[static_cast<size_t>(cell)])->points == 4;
+    return linear_shape(grid.types[static_cast<size_t>(cell)]).points == 4;
   });
   trajectory_.nodes_per_cell = tetrahedra ? 4 : 8;
   trajectory_.cell_kind = tetrahedra ? CellKind::tetrahedron : CellKind::hexahedron;
@@ -347,7 +261,7 @@ void VtkTrajectory::read_node_types(const VtkGrid& grid, const std::string& want
   const bool boundary = cells_.size() < tags.size();  // cells of lower dimension say it
   trajectory_.node_type.assign(static_cast<size_t>(trajectory_.nodes), 0);
   for (size_t cell = 0; cell < tags.size(); ++cell) {
-    if (boundary && shape_of(grid.types[cell])->dim == cell_dim_) continue;
+    if (boundary && linear_shape(grid.types[cell]).dim == cell_dim_) continue;
     for (const int64_t point : points_of(grid, static_cast<int64_t>(cell))) {
       int32_t& type = trajectory_.node_type[static_cast<size_t>(point)];
       type = std::max(type, static_cast<int32_t>(tags[cell]));
@@ -361,7 +275,6 @@ bool VtkTrajectory::has_cells_of(const VtkGrid& grid) const {
 }
 
 void VtkTrajectory::append(const VtkGrid& grid, const std::string& name) {
-  check_grid(grid, name);
   keep_points(grid.points);
   ++trajectory_.frames;
   for (Source& source : sources_) {

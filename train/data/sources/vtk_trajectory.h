@@ -22,8 +22,7 @@ namespace meshgrad {
 /// of the cells around it, of those of lower dimension (boundary faces) where there are any.
 class VtkTrajectory {
  public:
-  /// Throws DataError for cells that are not linear, point numbers outside of the grid, a grid without cells,
-  /// and node types that are no integers from 0 to 65535.
+  /// Throws DataError for a grid without cells, and node types that are no integers from 0 to 65535.
   VtkTrajectory(const VtkGrid& grid, std::string name, const std::string& node_types,
                 const WarningCallback& warn);
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/data/sources/vtk_cells.h>
 #include <meshgrad/train/data/sources/vtk_grid.h>
 #include <meshgrad/train/data/sources/vtk_numbers.h>
 
@@ -353,7 +354,7 @@ class XmlReader {
 }  // namespace
 
 VtkGrid parse_vtk_xml(std::span<const std::byte> file, const std::string& name) {
-  return XmlReader(file, name).read();
+  return linear_grid(XmlReader(file, name).read(), name);
 }
 
 }  // namespace meshgrad
