@@ -5,6 +5,7 @@
 usage: vtk_sources_test.py PROGRAM VENV     VENV is the environment of vtu_readers_test.py; exits 77 where it cannot be
                                             made
 """
+import contextlib
 import json
 import pathlib
 import subprocess
@@ -42,7 +43,7 @@ def main():
     if pathlib.Path(sys.prefix) != venv:
         sys.exit(subprocess.run([venv / "bin/python", __file__, program, venv]).returncode)
     with tempfile.TemporaryDirectory() as folder:
-        for test in (flat_meshes, solids, quadratic, surfaces, series, boundary_types, cell_graphs, other_formats,
+        for test in (flat_meshes, solids, quadratic, surfaces, series, boundary_types, cell_graphs, other_formats, xdmf,
                      what_is_refused):
             test(program, pathlib.Path(folder) / test.__name__)
             print(f"{test.__name__}: as written")
@@ -322,7 +323,7 @@ def cell_graphs(program, folder):
 
 
 def other_formats(program, folder):
-    """Through scripts/to-vtu: Gmsh with physical groups, and a series of XDMF."""
+    """Through scripts/to-vtu: Gmsh with physical groups."""
     import meshio
     import numpy
     folder.mkdir()
@@ -341,16 +342,30 @@ def other_formats(program, folder):
     to_vtu(folder / "plate.msh", folder / "gmsh")
     report, _ = convert(program, folder / "gmsh", folder / "gmsh.mgd", "--node-types", "gmsh:physical")
     assert report["node_types"] == [20, 0, 0, 0, 5] and report["edges"]["min"] == sides(cells), report
-    with meshio.xdmf.TimeSeriesWriter(folder / "flow.xdmf", data_format="XML") as writer:
-        writer.write_points_cells(points, [("triangle", cells)])
-        for frame in range(4):
-            writer.write_data(0.5 * frame, point_data={"u": points[:, 0] * frame})
-    to_vtu(folder / "flow.xdmf", folder / "xdmf")
-    report, _ = convert(program, folder / "xdmf", folder / "xdmf.mgd")
-    assert report["trajectories"] == 1 and report["frames"] == 4 and report["dt"] == 0.5, report
-    check_range(statistics(program, folder / "xdmf.mgd")["u"], points[:, :1] * 3)
     done = subprocess.run([sys.executable, script, folder / "no.msh", "-o", folder], capture_output=True, text=True)
     assert done.returncode == 1 and "no.msh" in done.stderr and "fix:" in done.stderr, done.stderr
+
+
+def xdmf(program, folder):
+    """Series of mixed cells, with their numbers in each of the places."""
+    import meshio
+    import numpy
+    folder.mkdir()
+    points, cells = square()
+    half = [("triangle", cells), ("quad", [[0, 1, 6, 5]])]
+    for form in ("XML", "HDF", "Binary"):
+        path = folder / form / "flow.xdmf"
+        path.parent.mkdir()
+        with contextlib.chdir(path.parent), meshio.xdmf.TimeSeriesWriter(path.name, data_format=form) as writer:
+            writer.write_points_cells(points, half)
+            for frame in range(4):
+                writer.write_data(0.5 * frame, point_data={"u": points[:, 0] * frame, "v": points * frame},
+                                  cell_data={"p": [cells[:, 0] * 1.0, numpy.array([100.0 * frame])]})
+        report, _ = convert(program, path, folder / f"{form}.mgd")
+        assert report["trajectories"] == 1 and report["frames"] == 4 and report["dt"] == 0.5, report
+        fields = statistics(program, folder / f"{form}.mgd")
+        check_range(fields["u"], points[:, :1] * 3)
+        check_range(fields["p"], numpy.array([[0.0], [300.0]]))
 
 
 def what_is_refused(program, folder):

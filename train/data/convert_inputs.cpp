@@ -16,6 +16,7 @@
 #include <meshgrad/train/data/sources/hdf5_source.h>
 #include <meshgrad/train/data/sources/npz_source.h>
 #include <meshgrad/train/data/sources/vtk_source.h>
+#include <meshgrad/train/data/sources/xdmf_source.h>
 #include <meshgrad/train/data/split_list.h>
 #include <meshgrad/train/data/split_names.h>
 
@@ -29,8 +30,9 @@ const std::array<std::string, 3> kSplitNames{"train", "valid", "test"};
 /// A trajectory's file, or files.
 struct FoundFile {
   fs::path path;
-  std::string split;             ///< from its folder's or its own name; empty when they say none
-  std::vector<VtkFrame> frames;  ///< of VTK
+  std::string split;              ///< from its folder's or its own name; empty when they say none
+  std::vector<VtkFrame> frames;   ///< of VTK
+  std::vector<fs::path> parts{};  ///< of XDMF: the files with its numbers
 };
 
 struct DataFormat {
@@ -41,7 +43,7 @@ struct DataFormat {
 };
 
 // A format is a row here.
-constexpr std::array<DataFormat, 4> kDataFormats{{
+constexpr std::array<DataFormat, 5> kDataFormats{{
     {"deepmind",
      {".tfrecord", ".tfrecords"},
      [](const FoundFile& file, const ConvertOptions&, const WarningCallback& warn) {
@@ -61,6 +63,11 @@ constexpr std::array<DataFormat, 4> kDataFormats{{
      {".vtu", ".vtp", ".vtk", ".pvd", ".series"},
      [](const FoundFile& file, const ConvertOptions& options, const WarningCallback& warn) {
        return open_vtk(file.frames, options.node_types, warn);
+     }},
+    {"xdmf",
+     {".xdmf", ".xmf"},
+     [](const FoundFile& file, const ConvertOptions& options, const WarningCallback& warn) {
+       return open_xdmf(file.path, options.node_types, warn);
      }},
 }};
 
@@ -146,6 +153,18 @@ std::vector<FoundFile> files_of(const ConvertOptions& options, const WarningCall
   return files;
 }
 
+/// HDF5 files whose numbers an XDMF file describes are no data by themselves.
+void drop_parts_of_xdmf(std::vector<FoundFile>& files) {
+  std::set<fs::path> parts;
+  for (FoundFile& file : files) {
+    if (format_of(file.path) != format_named("xdmf")) continue;
+    file.parts = files_of_xdmf(file.path);
+    for (const fs::path& part : file.parts) parts.insert(fs::weakly_canonical(part));
+  }
+  std::erase_if(files,
+                [&](const FoundFile& file) { return parts.contains(fs::weakly_canonical(file.path)); });
+}
+
 const DataFormat& choose_format(const ConvertOptions& options, std::vector<FoundFile>& files) {
   const DataFormat* named = format_named(options.format);
   if (named == nullptr && options.format != "auto") {
@@ -162,7 +181,7 @@ const DataFormat& choose_format(const ConvertOptions& options, std::vector<Found
   }
   if (named != nullptr) return *named;
   const DataFormat* format = format_of(files.front().path);
-  for (const auto& [path, split, frames] : files) {
+  for (const auto& [path, split, frames, parts] : files) {
     if (format == nullptr) {
       throw data_error(
           path.string(), fmt::format("a name ending in {}", all_extensions()),
@@ -250,6 +269,7 @@ std::vector<std::string> format_names() {
 
 Inputs open_inputs(const ConvertOptions& options, const WarningCallback& warn) {
   std::vector<FoundFile> found = files_of(options, warn);
+  if (options.format == "auto" || options.format == "xdmf") drop_parts_of_xdmf(found);
   const DataFormat& format = choose_format(options, found);
   if (!options.fields.empty() && format.name != "hdf5") {
     throw config_error("fields", "an HDF5 input, whose rows they name",
@@ -259,8 +279,8 @@ Inputs open_inputs(const ConvertOptions& options, const WarningCallback& warn) {
   if (!options.map.empty() && format.name != "npz" && format.name != "hdf5") {
     throw config_error("map", "NPZ or HDF5 files, whose arrays it names", format.name, "leave --map out");
   }
-  if (!options.node_types.empty() && format.name != "vtk") {
-    throw config_error("node-types", "files of VTK, whose array it names",
+  if (!options.node_types.empty() && format.name != "vtk" && format.name != "xdmf") {
+    throw config_error("node-types", "files of VTK or XDMF, whose array it names",
                        fmt::format("{} with node types {}", format.name, options.node_types),
                        "name the array by --map types=ARRAY");
   }
@@ -273,6 +293,7 @@ Inputs open_inputs(const ConvertOptions& options, const WarningCallback& warn) {
     inputs.records += file.source->records();
     if (one.frames.empty()) inputs.bytes += RegularFile(one.path).bytes();
     for (const VtkFrame& frame : one.frames) inputs.bytes += RegularFile(frame.path).bytes();
+    for (const fs::path& part : one.parts) inputs.bytes += RegularFile(part).bytes();
     named += file.split.empty() ? 0 : 1;
     inputs.files.push_back(std::move(file));
   }

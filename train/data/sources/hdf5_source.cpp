@@ -3,7 +3,7 @@
 
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/regular_file.h>
-#include <meshgrad/train/data/sources/child_source.h>
+#include <meshgrad/train/data/sources/hdf5_arrays.h>
 
 #ifdef MESHGRAD_HAVE_HDF5
 #include <fmt/format.h>
@@ -16,31 +16,13 @@
 #include <span>
 #include <utility>
 
+#include <meshgrad/train/data/sources/hdf5_dataset.h>
 #include <meshgrad/train/data/sources/hdf5_layout.h>
 #include <meshgrad/train/data/sources/moving_positions.h>
 #include <meshgrad/train/data/value_offset.h>
 
 namespace meshgrad {
 namespace {
-
-// Closes an HDF5 object with the function that belongs to its kind.
-class Handle {
- public:
-  Handle(hid_t id, herr_t (*close)(hid_t)) : id_(id), close_(close) {}
-  ~Handle() {
-    if (id_ >= 0) close_(id_);
-  }
-  Handle(Handle&& other) noexcept : id_(std::exchange(other.id_, -1)), close_(other.close_) {}
-  Handle(const Handle&) = delete;
-  Handle& operator=(const Handle&) = delete;
-  Handle& operator=(Handle&&) = delete;
-  hid_t id() const { return id_; }
-  explicit operator bool() const { return id_ >= 0; }
-
- private:
-  hid_t id_;
-  herr_t (*close_)(hid_t);
-};
 
 std::vector<std::string> split_names(const std::string& text) {
   std::vector<std::string> names(1);
@@ -58,9 +40,9 @@ std::vector<std::string> split_names(const std::string& text) {
 // A string attribute: one text of names with commas, or several strings.
 std::vector<std::string> read_names(hid_t object, const char* attribute_name) {
   if (H5Aexists(object, attribute_name) <= 0) return {};
-  const Handle attribute(H5Aopen(object, attribute_name, H5P_DEFAULT), H5Aclose);
-  const Handle type(H5Aget_type(attribute.id()), H5Tclose);
-  const Handle space(H5Aget_space(attribute.id()), H5Sclose);
+  const Hdf5Handle attribute(H5Aopen(object, attribute_name, H5P_DEFAULT), H5Aclose);
+  const Hdf5Handle type(H5Aget_type(attribute.id()), H5Tclose);
+  const Hdf5Handle space(H5Aget_space(attribute.id()), H5Sclose);
   if (!attribute || !type || !space || H5Tget_class(type.id()) != H5T_STRING) return {};
   const hssize_t points = H5Sget_simple_extent_npoints(space.id());
   if (points < 1 || points > 65535) return {};
@@ -68,7 +50,7 @@ std::vector<std::string> read_names(hid_t object, const char* attribute_name) {
   std::string all;
   if (H5Tis_variable_str(type.id()) > 0) {
     std::vector<char*> texts(count, nullptr);
-    const Handle memory(H5Tcopy(H5T_C_S1), H5Tclose);
+    const Hdf5Handle memory(H5Tcopy(H5T_C_S1), H5Tclose);
     H5Tset_size(memory.id(), H5T_VARIABLE);
     H5Tset_cset(memory.id(), H5Tget_cset(type.id()));
     if (H5Aread(attribute.id(), memory.id(), texts.data()) < 0) return {};
@@ -87,61 +69,17 @@ std::vector<std::string> read_names(hid_t object, const char* attribute_name) {
 
 std::optional<double> read_number(hid_t object, const char* attribute_name) {
   if (H5Aexists(object, attribute_name) <= 0) return std::nullopt;
-  const Handle attribute(H5Aopen(object, attribute_name, H5P_DEFAULT), H5Aclose);
-  const Handle space(H5Aget_space(attribute.id()), H5Sclose);
+  const Hdf5Handle attribute(H5Aopen(object, attribute_name, H5P_DEFAULT), H5Aclose);
+  const Hdf5Handle space(H5Aget_space(attribute.id()), H5Sclose);
   double value = 0;
   const bool single = attribute && space && H5Sget_simple_extent_npoints(space.id()) == 1;
   if (single && H5Aread(attribute.id(), H5T_NATIVE_DOUBLE, &value) >= 0) return value;
   return std::nullopt;
 }
 
-template <class T>
-struct Array {
-  std::vector<hsize_t> shape;
-  std::vector<T> values;
-};
-
-template <class T>
-Array<T> read_array(hid_t group, const char* name, int rank, hid_t memory_type, const std::string& where) {
-  const std::string here = where + ": " + name;
-  const auto broken = [&](std::string_view needed, std::string_view got) {
-    return data_error(here, needed, got,
-                      "write it as data/{id}/nodal_data [features, frames, nodes] and "
-                      "data/{id}/mesh_edge [2, edges]");
-  };
-  if (H5Lexists(group, name, H5P_DEFAULT) <= 0) throw broken("this data set", "none");
-  const Handle dataset(H5Dopen2(group, name, H5P_DEFAULT), H5Dclose);
-  if (!dataset) throw broken("a data set", "something else");
-  const Handle creation(H5Dget_create_plist(dataset.id()), H5Pclose);
-  if (!creation || H5Pget_layout(creation.id()) == H5D_VIRTUAL || H5Pget_external_count(creation.id()) != 0)
-    throw broken("data in this file", "data in other files (virtual or external storage)");
-  const Handle space(H5Dget_space(dataset.id()), H5Sclose);
-  const Handle type(H5Dget_type(dataset.id()), H5Tclose);
-  const H5T_class_t kind = type ? H5Tget_class(type.id()) : H5T_NO_CLASS;
-  if (kind != H5T_INTEGER && kind != H5T_FLOAT) throw broken("numbers", "other data");
-  if (!space || H5Sget_simple_extent_ndims(space.id()) != rank) {
-    throw broken(fmt::format("{} dimensions", rank), "another number of them");
-  }
-  Array<T> array;
-  array.shape.resize(static_cast<size_t>(rank));
-  H5Sget_simple_extent_dims(space.id(), array.shape.data(), nullptr);
-  hsize_t count = 1;
-  bool overflow = false;
-  for (const hsize_t dim : array.shape) overflow |= __builtin_mul_overflow(count, dim, &count);
-  // A shape far beyond what is stored, even well compressed, is not allocated.
-  const hsize_t stored = H5Dget_storage_size(dataset.id());
-  if (overflow || count == 0 || count / 1032 > stored + 4096)
-    throw broken("data", "an empty or unwritten data set");
-  array.values.resize(count);
-  if (H5Dread(dataset.id(), memory_type, H5S_ALL, H5S_ALL, H5P_DEFAULT, array.values.data()) < 0) {
-    throw broken("readable data", "a read error (damaged, too large, or compressed by an unknown filter)");
-  }
-  return array;
-}
-
 bool is_f64(hid_t group, const char* name) {
-  const Handle dataset(H5Dopen2(group, name, H5P_DEFAULT), H5Dclose);
-  const Handle type(dataset ? H5Dget_type(dataset.id()) : -1, H5Tclose);
+  const Hdf5Handle dataset(H5Dopen2(group, name, H5P_DEFAULT), H5Dclose);
+  const Hdf5Handle type(dataset ? H5Dget_type(dataset.id()) : -1, H5Tclose);
   return type && H5Tget_class(type.id()) == H5T_FLOAT && H5Tget_size(type.id()) == 8;
 }
 
@@ -174,7 +112,7 @@ class Hdf5Source : public TrajectorySource {
       : path_(std::move(path)),
         fields_(std::move(fields)),
         warn_(std::move(warn)),
-        file_(open_file(path_)),
+        file_(open_hdf5_file(path_)),
         data_(open_data(file_, path_)),
         ids_(group_names(data_.id(), path_.string())) {}
 
@@ -184,7 +122,7 @@ class Hdf5Source : public TrajectorySource {
   std::optional<RawTrajectory> next() override {
     if (record_ == ids_.size()) return std::nullopt;
     const std::string where = fmt::format("{}: data/{}", path_.string(), ids_[record_]);
-    const Handle group(H5Gopen2(data_.id(), ids_[record_].c_str(), H5P_DEFAULT), H5Gclose);
+    const Hdf5Handle group(H5Gopen2(data_.id(), ids_[record_].c_str(), H5P_DEFAULT), H5Gclose);
     if (!group) throw data_error(where, "a group", "something else", "keep only groups in data/");
     RawTrajectory t = read_group(group.id(), where);
     t.name = where;
@@ -193,14 +131,8 @@ class Hdf5Source : public TrajectorySource {
   }
 
  private:
-  static Handle open_file(const std::filesystem::path& path) {
-    Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose);
-    if (!file)
-      throw data_error(path.string(), "an HDF5 file", "another kind, or a damaged one", "copy it again");
-    return file;
-  }
-  static Handle open_data(const Handle& file, const std::filesystem::path& path) {
-    Handle data(H5Gopen2(file.id(), "data", H5P_DEFAULT), H5Gclose);
+  static Hdf5Handle open_data(const Hdf5Handle& file, const std::filesystem::path& path) {
+    Hdf5Handle data(H5Gopen2(file.id(), "data", H5P_DEFAULT), H5Gclose);
     if (!data) {
       throw data_error(
           path.string(), "the group data/", "none",
@@ -229,11 +161,11 @@ class Hdf5Source : public TrajectorySource {
   }
 
   RawTrajectory read_group(hid_t group, const std::string& where) {
-    const auto nodal = read_array<float>(group, "nodal_data", 3, H5T_NATIVE_FLOAT, where);
-    Array<double> wide;
+    const auto nodal = read_hdf5_array<float>(group, "nodal_data", 3, H5T_NATIVE_FLOAT, where);
+    Hdf5Array<double> wide;
     if (is_f64(group, "nodal_data"))
-      wide = read_array<double>(group, "nodal_data", 3, H5T_NATIVE_DOUBLE, where);
-    const auto edges = read_array<int32_t>(group, "mesh_edge", 2, H5T_NATIVE_INT32, where);
+      wide = read_hdf5_array<double>(group, "nodal_data", 3, H5T_NATIVE_DOUBLE, where);
+    const auto edges = read_hdf5_array<int32_t>(group, "mesh_edge", 2, H5T_NATIVE_INT32, where);
     if (edges.shape[0] != 2) {
       throw data_error(where + ": mesh_edge", "[2, edges]", fmt::format("[{}]", fmt::join(edges.shape, ", ")),
                        "transpose it");
@@ -268,7 +200,7 @@ class Hdf5Source : public TrajectorySource {
 
   // [frames, nodes, rows] of the named rows, the first `frames` frames.
   template <class T>
-  static std::vector<T> gather(const Array<T>& nodal, const std::vector<size_t>& rows, int64_t frames) {
+  static std::vector<T> gather(const Hdf5Array<T>& nodal, const std::vector<size_t>& rows, int64_t frames) {
     const size_t nodes = nodal.shape[2];
     std::vector<T> values(static_cast<size_t>(frames) * nodes * rows.size());
     for (size_t c = 0; c < rows.size(); ++c) {
@@ -278,7 +210,7 @@ class Hdf5Source : public TrajectorySource {
     return values;
   }
 
-  void read_positions(const Array<float>& nodal, const Array<double>& wide, RowGroup& rows,
+  void read_positions(const Hdf5Array<float>& nodal, const Hdf5Array<double>& wide, RowGroup& rows,
                       RawTrajectory& t) {
     if (rows.rows.size() == 3 && drops_z(nodal, rows.rows[2])) rows.rows.pop_back();
     t.dim = static_cast<int>(rows.rows.size());
@@ -302,7 +234,7 @@ class Hdf5Source : public TrajectorySource {
   }
 
   // Decided by the first trajectory, so that all have as many dimensions.
-  bool drops_z(const Array<float>& nodal, size_t row) {
+  bool drops_z(const Hdf5Array<float>& nodal, size_t row) {
     const auto first =
         nodal.values.begin() + static_cast<std::ptrdiff_t>(row * nodal.shape[1] * nodal.shape[2]);
     const auto last = first + static_cast<std::ptrdiff_t>(nodal.shape[1] * nodal.shape[2]);
@@ -318,7 +250,8 @@ class Hdf5Source : public TrajectorySource {
     return dim_ == 2;
   }
 
-  static void read_types(const Array<float>& nodal, size_t row, RawTrajectory& t, const std::string& where) {
+  static void read_types(const Hdf5Array<float>& nodal, size_t row, RawTrajectory& t,
+                         const std::string& where) {
     const std::vector<float> all = gather(nodal, {row}, t.frames);
     const auto nodes = static_cast<size_t>(t.nodes);
     for (size_t i = nodes; i < all.size(); ++i) {
@@ -334,8 +267,8 @@ class Hdf5Source : public TrajectorySource {
   std::filesystem::path path_;
   std::vector<std::string> fields_;
   WarningCallback warn_;
-  Handle file_;
-  Handle data_;
+  Hdf5Handle file_;
+  Hdf5Handle data_;
   std::vector<std::string> ids_;
   size_t record_ = 0;
   uint64_t bytes_ = 0;
@@ -343,34 +276,16 @@ class Hdf5Source : public TrajectorySource {
 };
 
 bool has_group_of_data(const std::filesystem::path& path) {
-  const Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose);
+  const Hdf5Handle file(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose);
   return !file || H5Lexists(file.id(), "data", H5P_DEFAULT) > 0;
-}
-
-// Paths of all data sets, such as "flow/u".
-std::vector<std::string> dataset_paths(hid_t file) {
-  std::vector<std::string> paths;
-  const auto visit = [](hid_t, const char* name, const H5O_info_t* info, void* found) -> herr_t {
-    constexpr size_t kMost = 1'000'000;
-    auto& all = *static_cast<std::vector<std::string>*>(found);
-    if (info->type == H5O_TYPE_DATASET) all.emplace_back(name);
-    return all.size() < kMost ? 0 : -1;
-  };
-  if (H5Ovisit(file, H5_INDEX_NAME, H5_ITER_INC, visit, &paths) < 0) paths.clear();
-  return paths;
 }
 
 // Any file whose data sets are arrays that array_trajectory.h knows, or a map names.
 class ArraySource : public TrajectorySource {
  public:
   ArraySource(std::filesystem::path path, ArrayMap map, WarningCallback warn)
-      : path_(std::move(path)),
-        map_(std::move(map)),
-        warn_(std::move(warn)),
-        file_(H5Fopen(path_.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose) {
-    if (!file_)
-      throw data_error(path_.string(), "an HDF5 file", "another kind, or a damaged one", "copy it again");
-    layout_ = hdf5_layout(dataset_paths(file_.id()));
+      : path_(std::move(path)), map_(std::move(map)), warn_(std::move(warn)), arrays_(path_) {
+    layout_ = hdf5_layout(arrays_.paths());
   }
 
   int64_t records() const override { return static_cast<int64_t>(layout_.groups.size()); }
@@ -383,54 +298,20 @@ class ArraySource : public TrajectorySource {
                                   ? path_.string()
                                   : fmt::format("{}: {}", path_.string(), group.substr(0, group.size() - 1));
     std::vector<NamedArray> arrays;
-    for (const std::string& member : layout_.members) read(group + member, member, where, arrays);
-    for (const std::string& path : layout_.shared) read(path, path, where, arrays);
+    for (const std::string& member : layout_.members)
+      arrays.push_back(arrays_.read(group + member, member, where));
+    for (const std::string& path : layout_.shared) arrays.push_back(arrays_.read(path, path, where));
+    for (const NamedArray& array : arrays) bytes_ += array.bytes.size();
     RawTrajectory t = trajectory_of_arrays(std::move(arrays), where, map_, warn_);
     t.record = static_cast<int64_t>(record_++);
     return t;
   }
 
  private:
-  void read(const std::string& path, const std::string& name, const std::string& where,
-            std::vector<NamedArray>& arrays) {
-    NamedArray array;
-    array.name = name;
-    const Handle dataset(H5Dopen2(file_.id(), path.c_str(), H5P_DEFAULT), H5Dclose);
-    const Handle type(dataset ? H5Dget_type(dataset.id()) : -1, H5Tclose);
-    const H5T_class_t kind = type ? H5Tget_class(type.id()) : H5T_NO_CLASS;
-    array.numbers = kind == H5T_INTEGER || kind == H5T_FLOAT;
-    if (array.numbers) {
-      const Handle space(H5Dget_space(dataset.id()), H5Sclose);
-      const int rank = space ? H5Sget_simple_extent_ndims(space.id()) : -1;
-      const bool wide = H5Tget_size(type.id()) == 8;
-      if (kind == H5T_FLOAT) {
-        wide ? read_as<double>(path, rank, H5T_NATIVE_DOUBLE, 'f', where, array)
-             : read_as<float>(path, rank, H5T_NATIVE_FLOAT, 'f', where, array);
-      } else {
-        wide ? read_as<int64_t>(path, rank, H5T_NATIVE_INT64, 'i', where, array)
-             : read_as<int32_t>(path, rank, H5T_NATIVE_INT32, 'i', where, array);
-      }
-    }
-    arrays.push_back(std::move(array));
-  }
-
-  template <class T>
-  void read_as(const std::string& path, int rank, hid_t memory_type, char kind, const std::string& where,
-               NamedArray& array) {
-    const Array<T> all = read_array<T>(file_.id(), path.c_str(), rank, memory_type, where);
-    bytes_ += all.values.size() * sizeof(T);
-    const auto bytes = std::as_bytes(std::span(all.values));
-    array.bytes.assign(bytes.begin(), bytes.end());
-    array.array.kind = kind;
-    array.array.bytes = sizeof(T);
-    for (const hsize_t size : all.shape) array.array.shape.push_back(static_cast<int64_t>(size));
-    array.array.data = array.bytes;
-  }
-
   std::filesystem::path path_;
   ArrayMap map_;
   WarningCallback warn_;
-  Handle file_;
+  Hdf5Arrays arrays_;
   Hdf5Layout layout_;
   size_t record_ = 0;
   uint64_t bytes_ = 0;
@@ -441,17 +322,9 @@ class ArraySource : public TrajectorySource {
 std::unique_ptr<TrajectorySource> open_hdf5(const std::filesystem::path& path,
                                             const std::vector<std::string>& fields, const ArrayMap& map,
                                             const WarningCallback& warn) {
-  const uint64_t bytes = RegularFile(path).bytes();
-  // Deflate packs at most 1032 : 1; real trajectories stay far below 32 : 1.
-  constexpr uint64_t kMemory = uint64_t{512} << 20;
-  constexpr uint64_t kBytesPerSecond = 10'000'000;
-  const ChildLimits limits{.memory = kMemory + 32 * bytes,
-                           .cpu_seconds = static_cast<int64_t>(5 + bytes / kBytesPerSecond)};
-  return read_in_child(
-      path, "HDF5", limits,
+  return hdf5_in_child(
+      path, RegularFile(path).bytes(),
       [path, fields, map](const WarningCallback& warn_parent) -> std::unique_ptr<TrajectorySource> {
-        H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
-        H5Lunregister(H5L_TYPE_EXTERNAL);  // links to other files are not followed
         if (map.empty() && has_group_of_data(path))
           return std::make_unique<Hdf5Source>(path, fields, warn_parent);
         return std::make_unique<ArraySource>(path, map, warn_parent);
@@ -468,8 +341,8 @@ namespace meshgrad {
 std::unique_ptr<TrajectorySource> open_hdf5(const std::filesystem::path& path,
                                             const std::vector<std::string>&, const ArrayMap&,
                                             const WarningCallback&) {
-  throw data_error(path.string(), "a build of meshgrad with HDF5", "one without it",
-                   "install libhdf5-dev and build again, or convert the file to NPZ");
+  Hdf5Arrays{path};  // says what is missing
+  return nullptr;
 }
 
 }  // namespace meshgrad

@@ -4,14 +4,13 @@
 #include <pugixml.hpp>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <utility>
 
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/data/sources/grid_frames.h>
 #include <meshgrad/train/data/sources/vtk_grid.h>
 #include <meshgrad/train/data/sources/vtk_source.h>
-#include <meshgrad/train/data/sources/vtk_trajectory.h>
 #include <meshgrad/train/io/mapped_file.h>
 
 namespace meshgrad {
@@ -60,61 +59,6 @@ std::vector<VtkFrame> frames_of_series(const MappedFile& file, const fs::path& p
   return frames;
 }
 
-class VtkSource : public TrajectorySource {
- public:
-  VtkSource(std::vector<VtkFrame> frames, std::string node_types, WarningCallback warn)
-      : frames_(std::move(frames)), node_types_(std::move(node_types)), warn_(std::move(warn)) {}
-
-  int64_t records() const override { return 1; }
-  uint64_t bytes_read() const override { return bytes_; }
-
-  std::optional<RawTrajectory> next() override {
-    if (at_ == frames_.size()) return std::nullopt;
-    const size_t first = at_;
-    std::vector<double> times;
-    std::string name = frames_[first].path.string();
-    VtkTrajectory trajectory(read(times), name, node_types_, warn_);
-    while (at_ < frames_.size()) {
-      const size_t before = at_;
-      const VtkGrid grid = read(times);
-      if (!trajectory.has_cells_of(grid)) {
-        at_ = before;
-        times.resize(before - first);
-        break;
-      }
-      trajectory.append(grid, frames_[before].path.string());
-    }
-    RawTrajectory t = trajectory.finish();
-    t.first_frame = static_cast<int64_t>(first);
-    if (t.frames > 1) set_dt(t, times);
-    return t;
-  }
-
- private:
-  VtkGrid read(std::vector<double>& times) {
-    const VtkFrame& frame = frames_[at_++];
-    VtkGrid grid = read_grid(frame.path);
-    bytes_ += fs::file_size(frame.path);
-    times.push_back(frame.time ? *frame.time : time_of(grid).value_or(std::nan("")));
-    return grid;
-  }
-
-  void set_dt(RawTrajectory& t, const std::vector<double>& times) const {
-    if (std::any_of(times.begin(), times.end(), [](double time) { return std::isnan(time); })) return;
-    if (const auto dt = even_spacing(times)) {
-      t.dt = *dt;
-    } else if (warn_) {
-      warn_(fmt::format("[{}] times are not evenly spaced and were left out", t.name));
-    }
-  }
-
-  std::vector<VtkFrame> frames_;
-  std::string node_types_;
-  WarningCallback warn_;
-  size_t at_ = 0;
-  uint64_t bytes_ = 0;
-};
-
 // "flow_" and 12 of "flow_12"; the number is empty for "flow".
 std::pair<std::string, std::string> split_number(const std::string& stem) {
   size_t begin = stem.size();
@@ -159,9 +103,14 @@ std::vector<VtkFrame> frames_of_list(const fs::path& path) {
   return frames;
 }
 
-std::unique_ptr<TrajectorySource> open_vtk(std::vector<VtkFrame> frames, std::string node_types,
+std::unique_ptr<TrajectorySource> open_vtk(const std::vector<VtkFrame>& frames, std::string node_types,
                                            WarningCallback warn) {
-  return std::make_unique<VtkSource>(std::move(frames), std::move(node_types), std::move(warn));
+  std::vector<GridFrame> grids;
+  for (const VtkFrame& frame : frames) {
+    grids.push_back({frame.path.string(), frame.time, RegularFile(frame.path).bytes(),
+                     [path = frame.path] { return read_grid(path); }});
+  }
+  return open_grids(std::move(grids), std::move(node_types), std::move(warn));
 }
 
 std::vector<std::vector<VtkFrame>> group_frames(std::vector<fs::path> files, bool separate,

@@ -24,10 +24,8 @@ std::vector<VtkFrame> frames_of_list(const std::filesystem::path& path);
 /// Whether the file lists frames.
 bool is_frame_list(const std::filesystem::path& path);
 
-/// The frames of one trajectory (vtk_trajectory.h). Where a later frame has other cells, a new part of the
-/// trajectory begins. Evenly spaced times give dt. `node_types` names the array of node types; empty: an
-/// array "node_type", if there is one.
-std::unique_ptr<TrajectorySource> open_vtk(std::vector<VtkFrame> frames, std::string node_types,
+/// The frames of one trajectory, as open_grids (grid_frames.h) takes them.
+std::unique_ptr<TrajectorySource> open_vtk(const std::vector<VtkFrame>& frames, std::string node_types,
                                            WarningCallback warn);
 
 /// Files of a folder as series: files named alike but for a last number, flow_0.vtu, flow_1.vtu, .., whose

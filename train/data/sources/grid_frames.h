@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Trajectories of grids that are read frame by frame: files of VTK, frames of XDMF.
+#pragma once
+#include <meshgrad/train/data/sources/trajectory_source.h>
+#include <meshgrad/train/data/sources/vtk_grid.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace meshgrad {
+
+struct GridFrame {
+  std::string name;               ///< for errors
+  std::optional<double> time;     ///< seconds; where nothing says it, the grid's own TimeValue counts
+  uint64_t bytes = 0;             ///< of input
+  std::function<VtkGrid()> read;  ///< its cells are linear
+};
+
+/// The frames of one trajectory (vtk_trajectory.h). Where a later frame has other cells, a new part of the
+/// trajectory begins. Evenly spaced times give dt. `node_types` names the array of node types; empty: an
+/// array "node_type", if there is one.
+std::unique_ptr<TrajectorySource> open_grids(std::vector<GridFrame> frames, std::string node_types,
+                                             WarningCallback warn);
+
+}  // namespace meshgrad
