@@ -78,8 +78,8 @@ constexpr ConfigKey kKeys[] = {
      "exact",
      kFixed},
     {"", "wgmma", BoolKey{member<&Config::wgmma>()}, "",
-     "Whether a GPU of compute capability 9.0 sums weight gradients of 16-bit storage by products of "
-     "warpgroups, a kernel that has not run on a GPU yet",
+     "Whether a GPU of compute capability 9.0 sums 16-bit weight gradients by products of warpgroups, "
+     "which have not run on a GPU yet",
      kFixed},
 
     {"run", "dir", TextKey{member<&Config::run, &RunConfig::dir>(), true, "a folder"}, "",
