@@ -21,7 +21,12 @@ if(MESHGRAD_SANITIZE)
   endif()
 endif()
 
-# What libmeshgrad exports is said where it is declared: see cmake/Install.cmake.
+# What libmeshgrad exports is said where it is declared: see cmake/Install.cmake. The installed programs share the library,
+# and for them it has a private version of the internal symbols that they use: PrivateSymbols.cmake.
+set(MESHGRAD_PROGRAMS_SHARE OFF)
+if(BUILD_SHARED_LIBS AND NOT MESHGRAD_ALL_SYMBOLS AND NOT MESHGRAD_SANITIZE AND CMAKE_SYSTEM_NAME STREQUAL "Linux" AND CMAKE_READELF)
+  set(MESHGRAD_PROGRAMS_SHARE ON)
+endif()
 if(NOT MESHGRAD_ALL_SYMBOLS)
   foreach(language IN ITEMS C CXX CUDA)
     set(CMAKE_${language}_VISIBILITY_PRESET hidden)
@@ -57,6 +62,13 @@ function(meshgrad_kernel_units out size)
   set(${out} ${units} PARENT_SCOPE)
 endfunction()
 
+# Symbols of a part of the library that no pragma makes public.
+function(meshgrad_internal_symbols target)
+  if(MESHGRAD_PROGRAMS_SHARE)
+    set_target_properties(${target} PROPERTIES CXX_VISIBILITY_PRESET protected)
+  endif()
+endfunction()
+
 function(meshgrad_folder name)
   set(root ${PROJECT_BINARY_DIR}/include/${name})
   file(MAKE_DIRECTORY ${root}/meshgrad)
@@ -67,6 +79,7 @@ function(meshgrad_folder name)
   list(FILTER sources EXCLUDE REGEX "_(cuda|none)\\.cpp$|/kernels/cuda/")
   add_library(meshgrad_${name} OBJECT ${sources})
   meshgrad_unity(meshgrad_${name})
+  meshgrad_internal_symbols(meshgrad_${name})
   target_include_directories(meshgrad_${name} PUBLIC $<BUILD_INTERFACE:${root}>)
   target_link_libraries(meshgrad_${name} PRIVATE $<BUILD_INTERFACE:meshgrad_options>)
   target_compile_definitions(meshgrad_${name} PRIVATE
@@ -84,6 +97,9 @@ endfunction()
 # kernels' sources in kernels/cuda/ compile with nvcc, and with the host's compiler for the simulated device.
 function(meshgrad_gpu_side name)
   add_library(meshgrad_gpu_${name} OBJECT ${ARGN})
+  if(NOT name STREQUAL "simulated")  # which no library for others has
+    meshgrad_internal_symbols(meshgrad_gpu_${name})
+  endif()
   target_link_libraries(meshgrad_gpu_${name} PRIVATE $<BUILD_INTERFACE:meshgrad_options> fmt::fmt
     meshgrad_engine meshgrad_kernels)
 endfunction()

@@ -54,6 +54,12 @@ if(MESHGRAD_SANITIZE MATCHES "address")
   target_compile_options(meshgrad_train PRIVATE -O0)
 endif()
 
+# Apart from the kernels nothing here takes a run's time, but it was half of the library's size at -O3.
+target_compile_options(meshgrad_train PRIVATE $<$<CONFIG:Release>:-Os>)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")  # GCC 12 at -Os takes the value of an empty std::optional for one that is read
+  target_compile_options(meshgrad_train PRIVATE $<$<CONFIG:Release>:-Wno-maybe-uninitialized>)
+endif()
+
 # Headers are half of what most kernels' sources cost, but a fused one may take half a minute by itself.
 file(GLOB kernel_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu)
 meshgrad_kernel_units(kernel_units 4 ${kernel_sources})
@@ -116,9 +122,13 @@ if(soversion EQUAL 0)
   set(soversion 0.${PROJECT_VERSION_MINOR})
 endif()
 set_target_properties(meshgrad PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${soversion})
+set(symbol_map ${PROJECT_SOURCE_DIR}/cmake/meshgrad.map)
+if(MESHGRAD_PROGRAMS_SHARE)
+  set(symbol_map ${PROJECT_BINARY_DIR}/meshgrad.map)
+endif()
 if(BUILD_SHARED_LIBS AND CMAKE_SYSTEM_NAME STREQUAL "Linux")
-  target_link_options(meshgrad PRIVATE LINKER:--version-script=${PROJECT_SOURCE_DIR}/cmake/meshgrad.map)
-  set_property(TARGET meshgrad APPEND PROPERTY LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/meshgrad.map)
+  target_link_options(meshgrad PRIVATE LINKER:--version-script=${symbol_map})
+  set_property(TARGET meshgrad APPEND PROPERTY LINK_DEPENDS ${symbol_map})
 endif()
 target_link_libraries(meshgrad PRIVATE ${gpu_packages})
 
@@ -143,26 +153,54 @@ target_include_directories(meshgrad_replay PRIVATE $<TARGET_PROPERTY:meshgrad,IN
 target_link_libraries(meshgrad_replay PUBLIC ZLIB::ZLIB
   PRIVATE meshgrad_options fmt::fmt nlohmann_json::nlohmann_json)
 
-file(GLOB cli_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/train/main.cpp ${PROJECT_SOURCE_DIR}/train/cli/*.cpp)
-# The same objects for those that use what libmeshgrad does not export: the programs and the tests.
+# The same objects for those that use what libmeshgrad does not export: the tests, and programs where none is shared.
 if(BUILD_SHARED_LIBS AND NOT MESHGRAD_ALL_SYMBOLS)
   meshgrad_library(meshgrad_internal ${gpu_side} STATIC)
   target_link_libraries(meshgrad_internal PRIVATE ${gpu_packages})
 else()
   add_library(meshgrad_internal ALIAS meshgrad)
 endif()
+set(program_library meshgrad_internal)
+if(MESHGRAD_PROGRAMS_SHARE)
+  set(program_library meshgrad)
+endif()
 
+file(GLOB cli_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/train/main.cpp ${PROJECT_SOURCE_DIR}/train/cli/*.cpp)
+add_library(meshgrad_cli_objects OBJECT ${cli_sources})
+meshgrad_unity(meshgrad_cli_objects)
+target_include_directories(meshgrad_cli_objects PRIVATE $<TARGET_PROPERTY:meshgrad,INTERFACE_INCLUDE_DIRECTORIES>)
+# The command line runs once: a quick build is worth more than its speed.
 set(quick_optimisation -O1)
 if(MESHGRAD_SANITIZE)
   set(quick_optimisation -O0)
 endif()
-add_executable(meshgrad_cli ${cli_sources})
-meshgrad_unity(meshgrad_cli)
-# The command line runs once: a quick build is worth more than its speed.
-target_compile_options(meshgrad_cli PRIVATE ${quick_optimisation})
-set_target_properties(meshgrad_cli PROPERTIES OUTPUT_NAME meshgrad)
-target_compile_definitions(meshgrad_cli PRIVATE MESHGRAD_VERSION="${PROJECT_VERSION}")
-target_link_libraries(meshgrad_cli PRIVATE meshgrad_replay meshgrad_internal meshgrad_options fmt::fmt nlohmann_json::nlohmann_json CLI11::CLI11)
+target_compile_options(meshgrad_cli_objects PRIVATE ${quick_optimisation})
+target_compile_definitions(meshgrad_cli_objects PRIVATE MESHGRAD_VERSION="${PROJECT_VERSION}")
+target_link_libraries(meshgrad_cli_objects PUBLIC meshgrad_options fmt::fmt nlohmann_json::nlohmann_json CLI11::CLI11)
+add_executable(meshgrad_cli)
+set_target_properties(meshgrad_cli PROPERTIES OUTPUT_NAME meshgrad LINKER_LANGUAGE CXX)
+target_link_libraries(meshgrad_cli PRIVATE meshgrad_cli_objects meshgrad_replay ${program_library})
 if(MESHGRAD_TIDY)
-  set_target_properties(meshgrad_cli meshgrad_replay PROPERTIES CXX_CLANG_TIDY "clang-tidy;--quiet")
+  set_target_properties(meshgrad_cli_objects meshgrad_replay PROPERTIES CXX_CLANG_TIDY "clang-tidy;--quiet")
+endif()
+
+if(MESHGRAD_PROGRAMS_SHARE)
+  set(library_objects $<TARGET_OBJECTS:meshgrad_gpu_${gpu_side}>)
+  foreach(folder IN LISTS folders)
+    list(APPEND library_objects $<TARGET_OBJECTS:meshgrad_${folder}>)
+  endforeach()
+  set(program_objects $<TARGET_OBJECTS:meshgrad_cli_objects> $<TARGET_OBJECTS:meshgrad_replay>)
+  if(MESHGRAD_BENCH)
+    list(APPEND program_objects $<TARGET_OBJECTS:meshgrad_bench_objects>)
+  endif()
+  foreach(kind IN ITEMS library program)
+    file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/${kind}_objects.txt CONTENT "$<JOIN:${${kind}_objects},\n>\n")
+  endforeach()
+  add_custom_command(OUTPUT ${symbol_map}
+    COMMAND ${CMAKE_COMMAND} -DREADELF=${CMAKE_READELF} -DNM=${CMAKE_NM} -DMAP=${PROJECT_SOURCE_DIR}/cmake/meshgrad.map
+      -DVERSION=${PROJECT_VERSION} -DOUTPUT=${symbol_map} -DLIBRARY=${PROJECT_BINARY_DIR}/library_objects.txt
+      -DPROGRAMS=${PROJECT_BINARY_DIR}/program_objects.txt -P ${PROJECT_SOURCE_DIR}/cmake/PrivateSymbols.cmake
+    DEPENDS ${library_objects} ${program_objects} cmake/meshgrad.map cmake/PrivateSymbols.cmake VERBATIM)
+  add_custom_target(meshgrad_symbol_map DEPENDS ${symbol_map})
+  add_dependencies(meshgrad meshgrad_symbol_map)
 endif()

@@ -13,7 +13,7 @@ function(run)
   endif()
 endfunction()
 
-run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${work}/first)
+run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${work}/first --strip)
 file(RENAME ${work}/first ${work}/prefix)
 run(${work}/prefix/bin/meshgrad --version)
 
@@ -50,8 +50,12 @@ file(GLOB library ${work}/prefix/lib*/libmeshgrad.so ${work}/prefix/lib*/*/libme
 find_program(nm nm)
 if(library AND nm)
   execute_process(COMMAND ${nm} -DC --defined-only ${library} OUTPUT_VARIABLE symbols)
-  # Names that begin with an internal namespace: public templates may have internal types as arguments.
-  string(REGEX MATCHALL "[0-9a-f]+ [A-Za-z] [^(<\n]*(meshgrad::cpu|meshgrad::cuda|meshgrad::gpu|fmt|toml|nlohmann|hwy)::[^\n]*|[0-9a-f]+ [TDBRVW] H5[^\n]*" internal "${symbols}")
+  # Names that begin with a foreign or internal namespace: public templates may have internal types as arguments.
+  string(REGEX MATCHALL "[0-9a-f]+ [A-Za-z] [^(<\n]*(fmt|toml|nlohmann|hwy)::[^\n]*|[0-9a-f]+ [TDBRVW] H5[^\n]*" foreign "${symbols}")
+  # What the installed programs use has the version of this build, and no header.
+  string(REGEX REPLACE "[^\n]*@@MESHGRAD_PRIVATE_[0-9.]+\n" "" symbols "${symbols}")
+  string(REGEX MATCHALL "[0-9a-f]+ [A-Za-z] [^(<\n]*meshgrad::(cpu|cuda|gpu)::[^\n]*" internal "${symbols}")
+  list(APPEND internal ${foreign})
   # Every function of meshgrad.h.
   file(STRINGS ${work}/prefix/include/meshgrad.h declarations REGEX "^[a-z].*meshgrad_[a-z_]+\\(")
   foreach(declaration IN LISTS declarations)
@@ -163,3 +167,6 @@ foreach(file IN LISTS installed)
 endforeach()
 math(EXPR kib "${bytes} / 1024")
 message("installed: ${kib} KiB")
+if(LIMIT_MB AND bytes GREATER ${LIMIT_MB}000000)
+  message(FATAL_ERROR "needed an installed tree of at most ${LIMIT_MB} MB; fix: see what has grown, by size -A and nm --size-sort")
+endif()
