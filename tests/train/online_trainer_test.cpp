@@ -64,6 +64,32 @@ void append_frames(OnlineTrainer& trainer, const Solver& solver, int64_t first, 
   }
 }
 
+TEST_CASE("a field that varies too little to be normalised is a warning, once; a constant one is none") {
+  const Solver solver;
+  for (const double factor : {1.0, 1e-9, 0.0}) {
+    CAPTURE(factor);
+    std::vector<std::string> messages;
+    Runtime runtime(
+        {.threads = 1, .log = [&](LogLevel, std::string_view text) { messages.emplace_back(text); }});
+    Config config = online_config();
+    config.train.noise = 0.0;
+    OnlineTrainer trainer(runtime, config, online_options());
+    trainer.set_mesh(solver.mesh());
+    for (int64_t t = 0; t < 4; ++t) {
+      std::vector<double> small;
+      for (const float value : solver.velocity(t)) small.push_back(factor * static_cast<double>(value));
+      trainer.set_field("velocity", small);
+      trainer.append();
+      trainer.train(1);
+    }
+    REQUIRE(messages.size() == (factor == 1e-9 ? 2 : 0));
+    if (factor != 1e-9) continue;
+    CHECK(contains(messages[0],
+                   "velocity has varied by less than 1e-08 so far; such values count as constant"));
+    CHECK(contains(messages[1], "velocity: what is predicted of it has varied"));
+  }
+}
+
 TEST_CASE("the held-out loss falls while the solver runs, and the buffer stays bounded") {
   const Solver solver;
   Runtime runtime({.threads = 1});

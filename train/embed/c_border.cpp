@@ -45,6 +45,18 @@ int status_of(ErrorKind kind) noexcept {
   return MESHGRAD_INTERNAL_ERROR;
 }
 
+[[noreturn]] void throw_dtype(const meshgrad_array& array, const char* what, const char* needed) {
+  throw invalid_argument(fmt::format("{}: dtype", what), needed, fmt::format("{}", array.dtype));
+}
+
+std::span<const int32_t> integers_of(const meshgrad_array& array, const char* what) {
+  const size_t elements = elements_of(array, what);
+  if (array.dtype != MESHGRAD_I32) throw_dtype(array, what, "MESHGRAD_I32");
+  return {static_cast<const int32_t*>(array.data), elements};
+}
+
+}  // namespace
+
 size_t elements_of(const meshgrad_array& array, const char* what) {
   if (array.device != MESHGRAD_CPU) {
     throw invalid_argument(what, "an array in the host's memory", fmt::format("device {}", array.device),
@@ -64,18 +76,6 @@ size_t elements_of(const meshgrad_array& array, const char* what) {
   if (elements > 0 && array.data == nullptr) throw invalid_argument(what, "data", "a null pointer");
   return elements;
 }
-
-[[noreturn]] void throw_dtype(const meshgrad_array& array, const char* what, const char* needed) {
-  throw invalid_argument(fmt::format("{}: dtype", what), needed, fmt::format("{}", array.dtype));
-}
-
-std::span<const int32_t> integers_of(const meshgrad_array& array, const char* what) {
-  const size_t elements = elements_of(array, what);
-  if (array.dtype != MESHGRAD_I32) throw_dtype(array, what, "MESHGRAD_I32");
-  return {static_cast<const int32_t*>(array.data), elements};
-}
-
-}  // namespace
 
 void throw_size(const char* structure, size_t ours, size_t given) {
   throw invalid_argument(
@@ -126,12 +126,18 @@ int components_of(const std::vector<FieldInfo>& fields, std::string_view name) {
   return field == fields.end() ? 0 : field->components;
 }
 
-Meshes::Meshes(const meshgrad_mesh* meshes, int32_t count, int dim) {
+Meshes::Meshes(const meshgrad_mesh* meshes, int32_t count, int dim, HostCopies& copies) {
   const auto* at = reinterpret_cast<const std::byte*>(&given(meshes, "mesh"));
   for (int32_t i = 0; i < count; ++i) {
     const auto& next = *reinterpret_cast<const meshgrad_mesh*>(at);
-    const meshgrad_mesh mesh = completed(next, {}, {kMeshWithoutGhosts}, "meshgrad_mesh");
+    meshgrad_mesh mesh = completed(next, {}, {kMeshWithoutGhosts}, "meshgrad_mesh");
     at += next.size;  // of the caller's header
+    mesh.positions = copies.read(mesh.positions, "mesh: positions");
+    mesh.cells = copies.read(mesh.cells, "mesh: cells");
+    mesh.edges = copies.read(mesh.edges, "mesh: edges");
+    mesh.node_type = copies.read(mesh.node_type, "mesh: node_type");
+    mesh.ghost_owner = copies.read(mesh.ghost_owner, "mesh: ghost_owner");
+    mesh.ghost_number = copies.read(mesh.ghost_number, "mesh: ghost_number");
     check_columns(mesh.positions, dim, "mesh: positions");
     MeshArrays& arrays = arrays_.emplace_back();
     arrays.positions = numbers_of(mesh.positions, "mesh: positions");

@@ -5,6 +5,7 @@
 #include <meshgrad/engine/runtime.h>
 #include <meshgrad/train/data/field_info.h>
 #include <meshgrad/train/embed/arrays.h>
+#include <meshgrad/train/embed/c_host_copies.h>
 #include <meshgrad/train/embed/meshgrad.h>
 
 #include <algorithm>
@@ -66,7 +67,10 @@ void initialise(Structure* to, size_t size, const Structure& defaults) noexcept 
   to->size = size;
 }
 
-/// Throw InvalidArgument naming `what` for another dtype, rank, device, or without data.
+/// The number of elements of an array on the host. Throws InvalidArgument naming `what` for another device or
+/// rank, and without data.
+size_t elements_of(const meshgrad_array& array, const char* what);
+/// Throw likewise, and for another dtype.
 Numbers numbers_of(const meshgrad_array& array, const char* what);
 WritableNumbers writable_numbers_of(const meshgrad_array& array, const char* what);
 /// Throws InvalidArgument unless the last of several axes has `columns`.
@@ -74,10 +78,10 @@ void check_columns(const meshgrad_array& array, int64_t columns, const char* wha
 /// The components of the field named, or 0.
 int components_of(const std::vector<FieldInfo>& fields, std::string_view name);
 
-/// Meshes as C++ takes them, with node numbers from 0.
+/// Meshes as C++ takes them, with node numbers from 0; arrays on a device are copied into `copies`.
 class Meshes {
  public:
-  Meshes(const meshgrad_mesh* meshes, int32_t count, int dim);
+  Meshes(const meshgrad_mesh* meshes, int32_t count, int dim, HostCopies& copies);
   std::span<const MeshArrays> arrays() const { return arrays_; }
 
  private:

@@ -5,6 +5,7 @@
 
 struct meshgrad_trainer {
   meshgrad::OnlineTrainer trainer;
+  meshgrad::Runtime& runtime;
 };
 
 namespace meshgrad::c {
@@ -56,7 +57,7 @@ int meshgrad_trainer_create(meshgrad_runtime* runtime, const meshgrad_trainer_op
     const Config config = parse_config(&given(all.config, "meshgrad_trainer_options: config"),
                                        "meshgrad_trainer_options: config");
     meshgrad_runtime& on = given(runtime, "runtime");
-    *trainer = new meshgrad_trainer{OnlineTrainer(on.runtime, config, ours, &on.ranks)};
+    *trainer = new meshgrad_trainer{OnlineTrainer(on.runtime, config, ours, &on.ranks), on.runtime};
   });
 }
 
@@ -64,7 +65,7 @@ int meshgrad_trainer_load(meshgrad_runtime* runtime, const char* path, meshgrad_
   return guarded([&] {
     given(trainer, "meshgrad_trainer_load: trainer") = nullptr;
     meshgrad_runtime& on = given(runtime, "runtime");
-    *trainer = new meshgrad_trainer{OnlineTrainer(on.runtime, &given(path, "path"), &on.ranks)};
+    *trainer = new meshgrad_trainer{OnlineTrainer(on.runtime, &given(path, "path"), &on.ranks), on.runtime};
   });
 }
 
@@ -73,7 +74,8 @@ void meshgrad_trainer_destroy(meshgrad_trainer* trainer) { delete trainer; }
 int meshgrad_trainer_set_mesh(meshgrad_trainer* trainer, const meshgrad_mesh* mesh) {
   return guarded([&] {
     OnlineTrainer& ours = given(trainer, "trainer").trainer;
-    ours.set_mesh(Meshes(mesh, 1, ours.options().dim).arrays().front());
+    HostCopies copies(trainer->runtime);
+    ours.set_mesh(Meshes(mesh, 1, ours.options().dim, copies).arrays().front());
   });
 }
 
@@ -82,7 +84,8 @@ int meshgrad_trainer_set_field(meshgrad_trainer* trainer, const char* name, cons
     OnlineTrainer& ours = given(trainer, "trainer").trainer;
     given(name, "name");
     check_columns(given(values, name), components_of(ours.options().fields, name), name);
-    ours.set_field(name, numbers_of(*values, name));
+    HostCopies copies(trainer->runtime);
+    ours.set_field(name, numbers_of(copies.read(*values, name), name));
   });
 }
 

@@ -13,7 +13,7 @@ module meshgrad
   use, intrinsic :: iso_fortran_env, only: error_unit, real32, real64, int32, int64
   implicit none
   private
-  public :: numbers, mesh_of, meshgrad_array, meshgrad_mesh, meshgrad_runtime, meshgrad_predictor, meshgrad_trainer
+  public :: numbers, on_device, mesh_of, meshgrad_array, meshgrad_mesh, meshgrad_runtime, meshgrad_predictor, meshgrad_trainer
   public :: meshgrad_version, meshgrad_error_text
   integer, parameter, public :: meshgrad_ok = 0, meshgrad_invalid_argument = 1, meshgrad_config_error = 2, &
     meshgrad_data_error = 3, meshgrad_out_of_memory = 4, meshgrad_device_error = 5, meshgrad_rank_error = 6, &
@@ -428,6 +428,15 @@ contains
   end function
 
   ! Extents are reversed: Fortran's first is C's last.
+
+  !> An array whose address is in the memory of the runtime's GPU: on_device(numbers(u)), where
+  !! `!$acc host_data use_device(u)` or its like makes u stand for that memory.
+  pure function on_device(array) result(there)
+    type(meshgrad_array), intent(in) :: array
+    type(meshgrad_array) :: there
+    there = array
+    there%device = 1
+  end function
 
   function numbers_r32_1(x) result(array)
     real(real32), intent(in), contiguous, target :: x(:)

@@ -46,7 +46,9 @@ const char* meshgrad_version(void);
  * first one; valid until the thread's next error. Any thread. */
 const char* meshgrad_last_error(void);
 
-/* ---- Arrays: borrowed, row-major without gaps, in the host's memory ---- */
+/* ---- Arrays: borrowed, row-major without gaps ----
+ * Those in the memory of the runtime's GPU are copied to the host and back, once each time that one is read
+ * or written, on the runtime's stream: what wrote them ran on that stream (cuda_stream), or has ended. */
 
 typedef enum meshgrad_dtype { MESHGRAD_F32 = 0, MESHGRAD_F64 = 1, MESHGRAD_I32 = 2 } meshgrad_dtype;
 typedef enum meshgrad_device { MESHGRAD_CPU = 0, MESHGRAD_CUDA = 1 } meshgrad_device;
@@ -56,7 +58,7 @@ typedef struct meshgrad_array {
   int32_t dtype;    /* a meshgrad_dtype */
   int32_t rank;     /* 1 to 3; 0: no array */
   int64_t shape[3]; /* {rows, columns}; the first `rank` count */
-  int32_t device;   /* a meshgrad_device; today MESHGRAD_CPU alone */
+  int32_t device;   /* a meshgrad_device; MESHGRAD_CUDA: `data` is on the runtime's GPU */
 } meshgrad_array;
 
 /* ---- Runtime: device, threads, memory, log ---- */

@@ -8,6 +8,7 @@
 #include <meshgrad/train/run/batch_loader.h>
 #include <meshgrad/train/run/checkpoint.h>
 #include <meshgrad/train/run/checkpoint_check.h>
+#include <meshgrad/train/run/data_warnings.h>
 #include <meshgrad/train/run/make_model.h>
 #include <meshgrad/train/run/optimizer.h>
 #include <meshgrad/train/run/part_step.h>
@@ -417,6 +418,8 @@ OnlineTrainer::Trained OnlineTrainer::train(int64_t steps, double seconds) {
   Trained result;
   double longest = 0;
   s.merge_learned();
+  for (const std::string& text : learned_scale_warnings(s.task.inputs(), s.normalizers))
+    s.runtime.log_once(LogLevel::warning, text);
   while (true) {
     const Clock::time_point start = Clock::now();
     const bool late = std::chrono::duration<double>(start - begin).count() + longest > seconds;

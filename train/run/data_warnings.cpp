@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 namespace meshgrad {
 
@@ -68,6 +69,31 @@ std::vector<std::string> scale_warnings(const Dataset& dataset, const Config& co
                   : second ? "'s second change has"
                            : "'s change over a frame has"),
           dataset.field_stats(name, types, quantity).std, unit);
+  }
+  return warnings;
+}
+
+std::vector<std::string> learned_scale_warnings(const MeshInputs& inputs, const Normalizers& learned) {
+  std::vector<std::string> warnings;
+  const auto check = [&](const Normalizer& columns, size_t first, const FieldInfo& field, const char* what) {
+    const std::vector<double> squares = columns.squared_deviations();
+    const auto own = std::span(squares).subspan(first, static_cast<size_t>(field.components));
+    const double largest = *std::max_element(own.begin(), own.end());
+    if (largest <= 0 || std::sqrt(largest / columns.count()) > Normalizer::kSmallestDeviation) return;
+    warnings.push_back(fmt::format(
+        "{} less than {:g} so far; such values count as constant and are not normalised: append the "
+        "field in a smaller unit",
+        field.name + what, Normalizer::kSmallestDeviation));
+  };
+  size_t column = 0;
+  for (const MeshInputs::Input& input : inputs.inputs()) {
+    check(learned.nodes, column, input.field, " has varied by");
+    column += static_cast<size_t>(input.field.components);
+  }
+  column = 0;
+  for (const FieldInfo& target : inputs.targets()) {
+    check(learned.targets, column, target, ": what is predicted of it has varied by");
+    column += static_cast<size_t>(target.components);
   }
   return warnings;
 }

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a run says of its data before it begins: nothing that stops it.
 #pragma once
+#include <meshgrad/nn/normalizer.h>
 #include <meshgrad/train/config/config.h>
 #include <meshgrad/train/data/dataset.h>
+#include <meshgrad/train/task/mesh_inputs.h>
 
 #include <string>
 #include <vector>
@@ -20,5 +22,9 @@ std::vector<std::string> noise_warnings(const Dataset& dataset, const Config& co
 /// A line for the distances, each input and each target that vary, but by less than what a Normalizer takes
 /// for a constant: they would reach the model almost as zeros.
 std::vector<std::string> scale_warnings(const Dataset& dataset, const Config& config);
+
+/// The same of inputs and targets whose values OnlineTrainer has learned so far, without numbers, so that a
+/// line is the same each time.
+std::vector<std::string> learned_scale_warnings(const MeshInputs& inputs, const Normalizers& learned);
 
 }  // namespace meshgrad

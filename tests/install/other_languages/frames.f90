@@ -37,6 +37,8 @@ program frames
   if (status /= meshgrad_invalid_argument) error stop 'a step without next fields was accepted'
   call predictor%set_earlier_field('velocity', 3, numbers(u(:, :, 0)), status)
   if (status /= meshgrad_invalid_argument) error stop 'a frame that the model does not read was accepted'
+  call predictor%set_field('velocity', on_device(numbers(u(:, :, 0))), status)
+  if (status /= meshgrad_invalid_argument) error stop 'an array on a GPU was accepted without one'
   do t = 1, 2
     call predictor%set_next_field('velocity', numbers(next(:, :, t)))
     call predictor%predict(1)

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// Arrays of meshgrad.h in a GPU's memory, or in the simulated device's where the test is linked with it.
+#include <doctest/doctest.h>
+#include <meshgrad/engine/device.h>
+#include <meshgrad/engine/gpu.h>
+#include <meshgrad/engine/runtime.h>
+#include <meshgrad/engine/tensor.h>
+#include <meshgrad/train/embed/meshgrad.h>
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "support.h"
+#include "train/scratch_directory.h"
+
+namespace meshgrad::c_device_test {
+namespace {
+
+constexpr Device kGpu{DeviceKind::cuda, 0};
+
+/// Values of a solver on the host, or with `solver` in the memory of its device.
+template <class T>
+struct Values {
+  std::vector<T> host;
+  int64_t columns = 1;
+  Tensor device{};
+
+  meshgrad_array given(Runtime* solver) {
+    const int32_t dtype = std::is_same_v<T, float>    ? MESHGRAD_F32
+                          : std::is_same_v<T, double> ? MESHGRAD_F64
+                                                      : MESHGRAD_I32;
+    const Shape shape{static_cast<int64_t>(host.size())};
+    meshgrad_array array{.data = host.data(),
+                         .dtype = dtype,
+                         .rank = columns > 1 ? 2 : 1,
+                         .shape = {shape[0] / columns, columns, 0},
+                         .device = MESHGRAD_CPU};
+    if (solver == nullptr) return array;
+    if (!device.defined()) device = Tensor::from<T>(*solver, host, shape, Tag::host);
+    changed(solver);
+    array.data = device.raw();
+    array.device = MESHGRAD_CUDA;
+    return array;
+  }
+  /// `host` has other values.
+  void changed(Runtime* solver) {
+    if (solver == nullptr) return;
+    copy(Tensor::borrow(host.data(), device.shape(), device.dtype()), device, solver->stream());
+    solver->stream().synchronize();
+  }
+  std::vector<T> read(Runtime* solver) const {
+    if (solver == nullptr) return host;
+    const Tensor back = to_host(device, solver->stream());
+    return {back.values<T>().begin(), back.values<T>().end()};
+  }
+};
+
+/// A grid of 4 x 4 nodes, a target u and a load.
+struct Solver {
+  Runtime* runtime;  // null: its arrays are on the host
+  Values<double> positions{.host = {}, .columns = 2};
+  Values<int32_t> cells{.host = {}, .columns = 4}, types{};
+  Values<float> u{}, load{};
+  explicit Solver(Runtime* on) : runtime(on) {
+    for (int32_t i = 0; i < 16; ++i) {
+      positions.host.insert(positions.host.end(), {0.1 * (i % 4), 0.1 * (i / 4)});
+      types.host.push_back(i % 4 == 0 ? 1 : 0);
+      u.host.push_back(std::sin(0.7f * static_cast<float>(i)));
+      load.host.push_back(std::cos(0.4f * static_cast<float>(i)));
+      if (i % 4 < 3 && i < 12) cells.host.insert(cells.host.end(), {i, i + 1, i + 5, i + 4});
+    }
+  }
+  meshgrad_mesh mesh() {
+    meshgrad_mesh result;
+    meshgrad_mesh_init(&result);
+    result.positions = positions.given(runtime);
+    result.cells = cells.given(runtime);
+    result.node_type = types.given(runtime);
+    return result;
+  }
+};
+
+meshgrad_runtime* runtime_on(const char* device) {
+  meshgrad_runtime_options options;
+  meshgrad_runtime_options_init(&options);
+  options.device = device;
+  options.threads = 1;
+  meshgrad_runtime* runtime = nullptr;
+  REQUIRE(meshgrad_runtime_create(&options, &runtime) == MESHGRAD_OK);
+  return runtime;
+}
+
+/// Trains two steps on frames of the solver, and saves them; the last loss.
+double train(const char* device, Solver solver, const std::string& path) {
+  meshgrad_runtime* runtime = runtime_on(device);
+  const meshgrad_field fields[] = {{"u", 1, 0, nullptr}, {"load", 1, 0, nullptr}};
+  meshgrad_trainer_options options;
+  meshgrad_trainer_options_init(&options);
+  options.config =
+      "data.inputs = ['u', 'load']\ndata.targets = ['u']\ndata.node_types = 2\ndata.predicted_types = [0]\n"
+      "model.width = 8\nmodel.blocks = 1\ntrain.noise = 0.0\n";
+  options.fields = fields;
+  options.field_count = 2;
+  meshgrad_trainer* trainer = nullptr;
+  REQUIRE(meshgrad_trainer_create(runtime, &options, &trainer) == MESHGRAD_OK);
+  const meshgrad_mesh mesh = solver.mesh();
+  REQUIRE(meshgrad_trainer_set_mesh(trainer, &mesh) == MESHGRAD_OK);
+  for (int t = 0; t < 3; ++t) {
+    const meshgrad_array u = solver.u.given(solver.runtime), load = solver.load.given(solver.runtime);
+    REQUIRE(meshgrad_trainer_set_field(trainer, "u", &u) == MESHGRAD_OK);
+    REQUIRE(meshgrad_trainer_set_field(trainer, "load", &load) == MESHGRAD_OK);
+    REQUIRE(meshgrad_trainer_append(trainer) == MESHGRAD_OK);
+    for (size_t i = 0; i < 16; ++i) solver.u.host[i] += 0.01f * static_cast<float>(i % 5 + 1);
+  }
+  double loss = 0;
+  REQUIRE(meshgrad_trainer_train(trainer, 2, -1.0, nullptr, &loss) == MESHGRAD_OK);
+  REQUIRE(meshgrad_trainer_save(trainer, path.c_str()) == MESHGRAD_OK);
+  meshgrad_trainer_destroy(trainer);
+  meshgrad_runtime_destroy(runtime);
+  return loss;
+}
+
+struct Predicted {
+  std::vector<std::vector<float>> u;
+  int64_t waits = 0;  // of the host for the device, in the second prediction
+};
+
+/// Predicts; again after the load has changed; and again after the positions have.
+Predicted predict(Solver solver, const std::string& checkpoint) {
+  meshgrad_runtime* runtime = runtime_on("cuda");
+  meshgrad_predictor* predictor = nullptr;
+  REQUIRE(meshgrad_predictor_create(runtime, checkpoint.c_str(), &predictor) == MESHGRAD_OK);
+  const meshgrad_mesh mesh = solver.mesh();
+  REQUIRE(meshgrad_predictor_set_mesh(predictor, &mesh) == MESHGRAD_OK);
+  const meshgrad_array u = solver.u.given(solver.runtime), load = solver.load.given(solver.runtime);
+  REQUIRE(meshgrad_predictor_set_field(predictor, 0, "u", &u) == MESHGRAD_OK);
+  REQUIRE(meshgrad_predictor_set_field(predictor, 0, "load", &load) == MESHGRAD_OK);
+  Predicted result;
+  const auto step = [&] {
+    const int64_t before = gpu::counters().synchronizations;
+    REQUIRE(meshgrad_predictor_predict(predictor, 1) == MESHGRAD_OK);
+    result.waits = gpu::counters().synchronizations - before;
+    REQUIRE(meshgrad_predictor_get_field(predictor, 0, "u", &u) == MESHGRAD_OK);
+    result.u.push_back(solver.u.read(solver.runtime));
+  };
+  step();
+  for (float& value : solver.load.host) value += 0.25f;
+  solver.load.changed(solver.runtime);
+  step();
+  for (double& value : solver.positions.host) value *= 1.5;
+  solver.positions.changed(solver.runtime);
+  REQUIRE(meshgrad_predictor_positions_changed(predictor) == MESHGRAD_OK);
+  step();
+  meshgrad_predictor_destroy(predictor);
+  meshgrad_runtime_destroy(runtime);
+  return result;
+}
+
+TEST_CASE("arrays in a device's memory give the bits of arrays on the host, and are read when they are used" *
+          doctest::skip(cuda_devices().empty())) {
+  const test::ScratchDirectory scratch;
+  const std::string path = (scratch.path / "model.safetensors").string();
+  Runtime own({.device = kGpu, .threads = 1});
+  const double loss = train("cuda", Solver(&own), path);
+  CHECK(loss > 0.0);
+  CHECK(train("cuda", Solver(nullptr), path) == loss);
+
+  const Predicted here = predict(Solver(nullptr), path), there = predict(Solver(&own), path);
+  for (size_t step = 0; step < here.u.size(); ++step) {
+    CAPTURE(step);
+    CHECK(here.u[step] == there.u[step]);
+  }
+  CHECK(here.u[1] != here.u[0]);
+  // From the host node features go up, and the prediction comes back; a borrowed array of the device comes
+  // first.
+  CHECK(there.waits > here.waits);
+}
+
+TEST_CASE("an array on a GPU is refused where the runtime has none") {
+  const test::ScratchDirectory scratch;
+  const std::string path = (scratch.path / "model.safetensors").string();
+  train("cpu", Solver(nullptr), path);
+  meshgrad_runtime* runtime = runtime_on("cpu");
+  meshgrad_predictor* predictor = nullptr;
+  REQUIRE(meshgrad_predictor_create(runtime, path.c_str(), &predictor) == MESHGRAD_OK);
+  Solver solver(nullptr);
+  meshgrad_mesh mesh = solver.mesh();
+  CHECK(meshgrad_predictor_set_mesh(predictor, &mesh) == MESHGRAD_OK);
+  meshgrad_array u = solver.u.given(nullptr);
+  u.device = MESHGRAD_CUDA;
+  CHECK(meshgrad_predictor_set_field(predictor, 0, "u", &u) == MESHGRAD_INVALID_ARGUMENT);
+  CHECK(test::contains(meshgrad_last_error(), "[u] needed an array in the host's memory"));
+  CHECK(meshgrad_predictor_get_field(predictor, 0, "u", &u) == MESHGRAD_INVALID_ARGUMENT);
+  mesh.node_type.device = 7;
+  CHECK(meshgrad_predictor_set_mesh(predictor, &mesh) == MESHGRAD_INVALID_ARGUMENT);
+  CHECK(test::contains(meshgrad_last_error(), "device 7 on a runtime of cpu"));
+  meshgrad_predictor_destroy(predictor);
+  meshgrad_runtime_destroy(runtime);
+}
+
+}  // namespace
+}  // namespace meshgrad::c_device_test
