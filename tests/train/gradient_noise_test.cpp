@@ -54,6 +54,15 @@ TEST_CASE("means forget, and of a signal that is not positive there is no scale"
   CHECK(*mean.scale() == doctest::Approx(10.0).epsilon(1e-6));
 }
 
+/// So many steps, each with a line in the log.
+Config logged_config(const test::ScratchDirectory& scratch, int64_t steps) {
+  Config config = test::small_config(scratch.path, test::pack_waves(scratch.path, 7, 14, true));
+  config.train.steps = steps;
+  config.train.log_every = 1;
+  config.train.validate_every = 0;
+  return config;
+}
+
 /// The lines of a run that have a loss.
 std::vector<std::map<std::string, double>> lines_of(const Config& config) {
   std::vector<std::map<std::string, double>> lines;
@@ -75,10 +84,7 @@ void check_lines(const Config& config, size_t count, double samples) {
 
 TEST_CASE("a window of several batches has its noise in the log, also when it was stopped within") {
   const test::ScratchDirectory scratch;
-  Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
-  config.train.steps = 6;
-  config.train.log_every = 1;
-  config.train.validate_every = 0;
+  Config config = logged_config(scratch, 6);
   test::train_here(config);
   check_lines(config, 6, 6.0);  // three batches of 2 samples
   const auto whole = lines_of(config);
@@ -119,10 +125,7 @@ TEST_CASE("the small batch of a run is the first of its window") {
 
 TEST_CASE("the noise is that of unscaled gradients") {
   const test::ScratchDirectory scratch;
-  Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
-  config.train.steps = 2;
-  config.train.log_every = 1;
-  config.train.validate_every = 0;
+  Config config = logged_config(scratch, 2);
   config.precision = DType::f16;
   std::vector<double> noise;
   for (const double scale : {64.0, 1024.0}) {
@@ -137,10 +140,7 @@ TEST_CASE("the noise is that of unscaled gradients") {
 
 TEST_CASE("ranks measure the noise between their own batches") {
   const test::ScratchDirectory scratch;
-  Config config = test::small_config(scratch.path, test::pack_waves(scratch.path, 7, 14, true));
-  config.train.steps = 3;
-  config.train.log_every = 1;
-  config.train.validate_every = 0;
+  Config config = logged_config(scratch, 3);
   config.train.accumulate = 1;
   config.train.batch = 4;
   for (const RankReduction reduction : {RankReduction::fast, RankReduction::ordered}) {

@@ -41,23 +41,9 @@ Outcome run_on(int ranks, const std::vector<std::string>& arguments) {
   return Process(mpirun(ranks, arguments), "/usr/bin/env").wait();
 }
 
-Config mpi_config(const ScratchDirectory& scratch) {
-  Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
-  config.model.width = 8;
-  config.train.steps = 12;
-  config.train.batch = 4;
-  config.train.accumulate = 1;
-  config.train.validate_every = 6;
-  config.train.checkpoint_every = 6;
-  config.run.threads = 1;
-  config.ranks.timeout = 20;
-  config.ranks.reduction = RankReduction::ordered;
-  return config;
-}
-
 TEST_CASE("processes train the same bits as one, and say so once") {
   const ScratchDirectory scratch;
-  Config config = mpi_config(scratch);
+  Config config = test::processes_config(scratch.path);
   const std::string file = test::write_config(scratch.path, config);
   CHECK(test::run_meshgrad({"train", file}).code == 0);
   const auto one = test::tensors_of(config);
@@ -73,7 +59,7 @@ TEST_CASE("processes train the same bits as one, and say so once") {
 
 TEST_CASE("what every process gets wrong is told once, with the exit code of one process") {
   const ScratchDirectory scratch;
-  Config config = mpi_config(scratch);
+  Config config = test::processes_config(scratch.path);
   config.data.path = (scratch.path / "none.mgd").string();
   const std::string file = test::write_config(scratch.path, config);
   const Outcome alone = test::run_meshgrad({"train", file});
@@ -102,12 +88,7 @@ std::vector<pid_t> ranks_of(const std::string& word) {
 /// A run without end on 3 ranks, which has begun to train.
 struct EndlessRun {
   ScratchDirectory scratch;
-  Config config = [&] {
-    Config endless = mpi_config(scratch);
-    endless.train.steps = 1'000'000;
-    endless.train.log_every = 1;
-    return endless;
-  }();
+  Config config = test::endless_config(scratch.path);
   std::string file = test::write_config(scratch.path, config);
   Process process{mpirun(3, {"train", file}), "/usr/bin/env"};
   std::vector<pid_t> ranks;
@@ -123,29 +104,13 @@ struct EndlessRun {
   }
 };
 
-TEST_CASE("evaluation gives the same numbers on any number of processes") {
+TEST_CASE("commands print the same under mpirun as on one process, once") {
   const ScratchDirectory scratch;
-  Config config = mpi_config(scratch);
-  config.train.steps = 2;
-  CHECK(test::run_meshgrad({"train", test::write_config(scratch.path, config)}).code == 0);
-  const std::vector<std::string> words{"evaluate", config.run.dir, "--checkpoint", "last",
-                                       "--split",  "train",        "--json"};
-  const Outcome one = test::run_meshgrad(words);
-  CHECK(one.code == 0);
-  for (const int ranks : {2, 3}) {  // of two trajectories
-    const Outcome several = run_on(ranks, words);
-    CHECK_MESSAGE(several.code == 0, several.err);
-    CHECK(several.out == one.out);
-  }
-}
-
-TEST_CASE("commands of one process print the same under mpirun, once") {
-  const ScratchDirectory scratch;
-  for (const test::RankCommand& command : test::rank_commands(scratch.path)) {
-    const Outcome outcome = run_on(2, command.words);
-    CHECK_MESSAGE(outcome.code == 0, command.words.front() << ": " << outcome.err);
-    CHECK(outcome.out == command.out);
-  }
+  test::check_rank_commands(scratch.path, [](const test::RankCommand& command) {
+    const Outcome outcome = run_on(command.ranks, command.words);
+    CHECK_MESSAGE(outcome.code == 0, outcome.err);
+    return outcome.out;
+  });
 }
 
 TEST_CASE("SIGTERM to any rank stops all with a checkpoint and exit code 75") {

@@ -57,6 +57,7 @@ class Process {
   void send(int signal_number) const {
     if (child_ > 0) kill(child_, signal_number);
   }
+  pid_t id() const { return child_; }
   bool running() {
     int status = 0;
     if (running_ && waitpid(child_, &status, WNOHANG) != 0) ended(status);

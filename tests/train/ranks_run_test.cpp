@@ -72,6 +72,16 @@ Config ranks_config(const fs::path& folder, const fs::path& data) {
   return config;
 }
 
+/// The same with fast sums of gradients, in several buckets.
+Config buckets_config(const fs::path& folder, int64_t steps) {
+  Config config = ranks_config(folder, test::pack_waves(folder));
+  config.ranks.reduction = RankReduction::fast;
+  config.model.width = 64;
+  config.train.steps = steps;
+  config.train.validate_every = 0;
+  return config;
+}
+
 std::map<std::string, std::string> trained_tensors(int ranks, const ScratchDirectory& scratch,
                                                    Config config) {
   config.run.dir = (scratch.path / ("on_" + std::to_string(ranks))).string();
@@ -188,12 +198,8 @@ TEST_CASE("fast sums are those of one rank but for rounding, with and without ac
 
 TEST_CASE("gradients that leave during backward, also of recomputed, offloaded and unrolled steps") {
   const ScratchDirectory scratch;
-  Config config = ranks_config(scratch.path, test::pack_waves(scratch.path));
-  config.ranks.reduction = RankReduction::fast;
+  Config config = buckets_config(scratch.path, 6);
   config.optimizer.name = OptimizerKind::sgd;
-  config.model.width = 64;  // several buckets
-  config.train.steps = 6;
-  config.train.validate_every = 0;
   const auto on = [&](int ranks, const std::string& name) {
     config.run.dir = (scratch.path / name).string();
     train_on(ranks, config);
@@ -218,12 +224,8 @@ TEST_CASE("gradients leave while the backward pass still holds what it needs") {
   constexpr int kRanks = 2;
   constexpr int64_t kHalfBucket = 30'000;  // bytes: only gradients are larger
   const ScratchDirectory scratch;
-  Config config = ranks_config(scratch.path, test::pack_waves(scratch.path));
-  config.ranks.reduction = RankReduction::fast;
-  config.model.width = 64;
-  config.train.steps = 3;
+  Config config = buckets_config(scratch.path, 3);
   config.train.log_every = 3;
-  config.train.validate_every = 0;
   std::array<Runtime*, kRanks> runtimes{};
   std::array<std::vector<int64_t>, kRanks> held;  // bytes allocated when messages of gradients start
   SimulatedNetwork network{.ranks = kRanks, .timeout = 60s, .loss = {}};
@@ -255,12 +257,8 @@ TEST_CASE("gradients leave while the backward pass still holds what it needs") {
 
 TEST_CASE("frames and whole sequences that are recomputed send the same gradients") {
   const ScratchDirectory scratch;
-  Config config = ranks_config(scratch.path, test::pack_waves(scratch.path));
-  config.ranks.reduction = RankReduction::fast;
-  config.model.width = 64;
-  config.train.steps = 2;
+  Config config = buckets_config(scratch.path, 2);
   config.train.batch = 2;
-  config.train.validate_every = 0;
   config.unroll.steps = 3;
   const auto on_two = [&](const std::string& name) {
     config.run.dir = (scratch.path / name).string();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <random>
 #include <thread>
@@ -46,23 +47,9 @@ class TcpRun {
   std::vector<std::unique_ptr<Process>> processes_;
 };
 
-Config tcp_config(const ScratchDirectory& scratch) {
-  Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
-  config.model.width = 8;
-  config.train.steps = 12;
-  config.train.batch = 4;
-  config.train.accumulate = 1;
-  config.train.validate_every = 6;
-  config.train.checkpoint_every = 6;
-  config.run.threads = 1;
-  config.ranks.timeout = 20;
-  config.ranks.reduction = RankReduction::ordered;
-  return config;
-}
-
 TEST_CASE("processes that TCP connects train the same bits as one") {
   const ScratchDirectory scratch;
-  Config config = tcp_config(scratch);
+  Config config = test::processes_config(scratch.path);
   CHECK(test::run_meshgrad({"train", test::write_config(scratch.path, config)}).code == 0);
   const auto one = test::tensors_of(config);
   for (const int ranks : {2, 4}) {
@@ -79,7 +66,7 @@ TEST_CASE("processes that TCP connects train the same bits as one") {
 
 TEST_CASE("by TCP too, what every process gets wrong is told once") {
   const ScratchDirectory scratch;
-  Config config = tcp_config(scratch);
+  Config config = test::processes_config(scratch.path);
   config.data.path = (scratch.path / "none.mgd").string();
   const std::string file = test::write_config(scratch.path, config);
   const Outcome alone = test::run_meshgrad({"train", file});
@@ -92,12 +79,7 @@ TEST_CASE("by TCP too, what every process gets wrong is told once") {
 /// A run without end on 3 ranks, which has begun to train.
 struct EndlessRun {
   ScratchDirectory scratch;
-  Config config = [&] {
-    Config endless = tcp_config(scratch);
-    endless.train.steps = 1'000'000;
-    endless.train.log_every = 1;
-    return endless;
-  }();
+  Config config = test::endless_config(scratch.path);
   TcpRun ranks{3, {"train", test::write_config(scratch.path, config)}};
 
   /// `wait_for`: a file in the run directory.
@@ -110,6 +92,35 @@ struct EndlessRun {
     FAIL("the ranks did not start: " << ranks[0].wait().err);
   }
 };
+
+/// KiB of a file's mappings in a process: resident, and with each page divided by the processes that map it.
+std::pair<int64_t, int64_t> mapped_kib(pid_t process, const std::string& file) {
+  std::ifstream lines("/proc/" + std::to_string(process) + "/smaps");
+  std::pair<int64_t, int64_t> sums;
+  bool of_file = false;
+  for (std::string line; std::getline(lines, line);) {
+    const auto value = [&](std::string_view name) {
+      return line.starts_with(name) ? std::stoll(line.substr(name.size())) : 0;
+    };
+    if (line.find('-') < line.find(' ')) of_file = line.ends_with(file);
+    if (!of_file) continue;
+    sums.first += value("Rss:");
+    sums.second += value("Pss:");
+  }
+  return sums;
+}
+
+TEST_CASE("ranks of a host share the pages of the packed file") {
+  EndlessRun run("checkpoints/last.safetensors");
+  int64_t resident = 0, shared = 0;
+  for (size_t rank = 0; rank < 3; ++rank) {
+    const auto [rss, pss] = mapped_kib(run.ranks[rank].id(), run.config.data.path);
+    CHECK(rss > 0);
+    resident += rss;
+    shared += pss;
+  }
+  CHECK_MESSAGE(3 * shared <= 2 * resident, shared << " of " << resident << " KiB");
+}
 
 TEST_CASE("SIGTERM to a rank that TCP connects stops all with a checkpoint and exit code 75") {
   EndlessRun run("checkpoints/last.safetensors");
@@ -139,20 +150,20 @@ TEST_CASE("a rank that is killed ends all that TCP connects, at any moment, not 
   }
 }
 
-TEST_CASE("commands of one process print the same on ranks that TCP connects, once") {
+TEST_CASE("commands print the same on ranks that TCP connects as on one process, once") {
   const ScratchDirectory scratch;
-  for (const test::RankCommand& command : test::rank_commands(scratch.path)) {
-    CAPTURE(command.words.front());
-    const std::vector<Outcome> outcomes = TcpRun(2, command.words).wait();
+  test::check_rank_commands(scratch.path, [](const test::RankCommand& command) {
+    const std::vector<Outcome> outcomes = TcpRun(command.ranks, command.words).wait();
     for (const Outcome& outcome : outcomes) CHECK_MESSAGE(outcome.code == 0, outcome.err);
-    CHECK(outcomes[0].out == command.out);
-    CHECK(outcomes[1].out + outcomes[1].err == "");
-  }
+    CHECK(outcomes.back().out == "");
+    if (command.words.front() != "evaluate") CHECK(outcomes.back().err == "");  // each tells its trajectories
+    return outcomes.front().out;
+  });
 }
 
 TEST_CASE("a rank alone says whom it waited for") {
   const ScratchDirectory scratch;
-  Config config = tcp_config(scratch);
+  Config config = test::processes_config(scratch.path);
   config.ranks.timeout = 1;
   const std::string port = std::to_string(test::free_port());
   const Outcome outcome = Process({"RANK=1", "WORLD_SIZE=2", "MASTER_ADDR=localhost", "MASTER_PORT=" + port,
