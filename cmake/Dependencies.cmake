@@ -91,14 +91,13 @@ set(MESHGRAD_HAVE_NCCL OFF)
 if(NOT MESHGRAD_NCCL STREQUAL "OFF")
   if(MESHGRAD_HAVE_CUDA)
     find_path(MESHGRAD_NCCL_HEADERS nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
-    find_library(MESHGRAD_NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR})
-    mark_as_advanced(MESHGRAD_NCCL_HEADERS MESHGRAD_NCCL_LIBRARY)
-    if(MESHGRAD_NCCL_HEADERS AND MESHGRAD_NCCL_LIBRARY)
+    mark_as_advanced(MESHGRAD_NCCL_HEADERS)
+    if(MESHGRAD_NCCL_HEADERS)  # the library is opened when it is needed
       set(MESHGRAD_HAVE_NCCL ON)
     endif()
   endif()
   if(MESHGRAD_NCCL STREQUAL "ON" AND NOT MESHGRAD_HAVE_NCCL)
-    message(FATAL_ERROR "MESHGRAD_NCCL=ON, but no CUDA backend with NCCL was found; "
+    message(FATAL_ERROR "MESHGRAD_NCCL=ON, but no CUDA backend with the header nccl.h was found; "
                         "fix: install libnccl-dev, or use -DMESHGRAD_NCCL=OFF")
   endif()
 endif()

@@ -22,6 +22,15 @@ endfunction()
 
 file(GLOB runner_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/simt/*.cpp)
 list(FILTER runner_sources EXCLUDE REGEX "_test\\.cpp$")
+# NCCL's calls, where the toolkit's headers declare them, are answered by a stand-in.
+set(simulated_ranks ${PROJECT_SOURCE_DIR}/engine/ranks/device_ranks_none.cpp)
+set(MESHGRAD_SIMULATED_NCCL OFF)
+if(MESHGRAD_CUDA_HEADERS AND EXISTS ${MESHGRAD_CUDA_HEADERS}/nccl.h)
+  set(MESHGRAD_SIMULATED_NCCL ON)
+  set(simulated_ranks ${PROJECT_SOURCE_DIR}/engine/ranks/device_ranks_cuda.cpp)
+else()
+  list(FILTER runner_sources EXCLUDE REGEX "/nccl_simulated\\.cpp$")
+endif()
 set_source_files_properties(${runner_sources} PROPERTIES COMPILE_OPTIONS "-O3;-g1")
 file(GLOB_RECURSE kernel_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu)
 meshgrad_kernel_sources(${kernel_sources})
@@ -29,8 +38,11 @@ file(GLOB table_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/*.c
 list(FILTER table_sources EXCLUDE REGEX "_(cuda|none)\\.cpp$")
 
 meshgrad_gpu_side(simulated ${runner_sources} ${kernel_sources} ${table_sources}
-  ${PROJECT_SOURCE_DIR}/engine/ranks/device_ranks_none.cpp)
+  ${simulated_ranks})
 target_include_directories(meshgrad_gpu_simulated PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/simt)
+if(MESHGRAD_SIMULATED_NCCL)
+  target_include_directories(meshgrad_gpu_simulated SYSTEM PRIVATE ${MESHGRAD_CUDA_HEADERS})
+endif()
 target_link_libraries(meshgrad_gpu_simulated PRIVATE Boost::context)
 meshgrad_library(meshgrad_simulated simulated STATIC)
 target_include_directories(meshgrad_simulated INTERFACE ${CMAKE_CURRENT_SOURCE_DIR}/simt)

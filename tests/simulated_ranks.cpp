@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "simulated_ranks.h"
 
+#include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/ranks/collectives.h>
 
 #include <condition_variable>
 #include <cstring>
@@ -42,9 +44,8 @@ class Network {
     const std::lock_guard lock(mutex_);
     const auto found = messages_.find({from, to, number});
     if (found == messages_.end() || found->second.arrives > Clock::now()) {
-      if (aborted_by_ < 0) return false;
-      throw RankFailure{aborted_by_, "all ranks to go on", fmt::format("the end of rank {}", aborted_by_),
-                        "see its error"};
+      throw_if_aborted();
+      return false;
     }
     const Message& message = found->second;
     if (message.bytes.size() != bytes.size()) {
@@ -55,6 +56,10 @@ class Network {
     if (!bytes.empty()) std::memcpy(bytes.data(), message.bytes.data(), bytes.size());
     messages_.erase(found);
     return true;
+  }
+  void check() {
+    const std::lock_guard lock(mutex_);
+    throw_if_aborted();
   }
   void abort(int rank) {
     const std::lock_guard lock(mutex_);
@@ -72,6 +77,12 @@ class Network {
   }
 
  private:
+  void throw_if_aborted() const {
+    if (aborted_by_ < 0) return;
+    throw RankFailure{aborted_by_, "all ranks to go on", fmt::format("the end of rank {}", aborted_by_),
+                      "see its error"};
+  }
+
   SimulatedNetwork options_;
   std::mutex mutex_;
   std::condition_variable ended_changed_;
@@ -122,6 +133,7 @@ class SimulatedTransport final : public RankTransport {
     const SimulatedNetwork::Loss& loss = network_.options().loss;
     if (loss.rank == rank_ && exchanges_++ == loss.at) {
       if (loss.hangs) network_.hang();
+      lost_ = true;
       throw Lost();
     }
     int64_t bytes = 0;
@@ -132,13 +144,17 @@ class SimulatedTransport final : public RankTransport {
     for (const Receive& receive : receives) awaited.push_back({receive, received_[receive.from]++, false});
     return std::make_unique<SimulatedFlight>(network_, rank_, std::move(awaited));
   }
+  void check() override { network_.check(); }
   void abort(int) noexcept override { network_.abort(rank_); }
-  void leave() noexcept override { network_.abort(rank_); }
+  void leave() noexcept override {
+    if (!lost_) network_.abort(rank_);
+  }
 
  private:
   Network& network_;
   int rank_;
   int64_t exchanges_ = 0;
+  bool lost_ = false;
   std::map<int, int64_t> sent_, received_;
 };
 
@@ -152,7 +168,6 @@ std::string run_rank(Network& network, int rank, const std::function<void(Ranks&
     ending = "lost";
   } catch (const std::exception& error) {
     ending = error.what();
-    network.abort(rank);
   }
   network.end();
   return ending;
@@ -179,6 +194,24 @@ void on_ranks(const SimulatedNetwork& network, const std::function<void(Ranks&)>
     if (!ending.empty() && !follows) break;
   }
   if (!error.empty()) throw std::runtime_error(error);
+}
+
+void check_a_rank_that_ends(const std::function<Endings(const std::function<void(Ranks&)>&)>& run,
+                            const std::string& text) {
+  for (const bool fails : {false, true}) {
+    const auto begin = Clock::now();
+    const Endings endings = run([&](Ranks& ranks) {
+      barrier(ranks, "start");
+      if (ranks.rank() != 1) return barrier(ranks, "sum");
+      if (fails) throw internal_error("no memory");
+      ranks.leave();
+    });
+    CHECK(Clock::now() - begin < std::chrono::seconds(30));
+    CHECK((endings[1].find("no memory") != std::string::npos) == fails);
+    CHECK(endings[1].empty() != fails);
+    for (const size_t other : {size_t{0}, size_t{2}})
+      CHECK_MESSAGE(endings[other].find(text) != std::string::npos, endings[other]);
+  }
 }
 
 }  // namespace meshgrad::test

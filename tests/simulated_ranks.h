@@ -31,7 +31,7 @@ struct SimulatedNetwork {
 /// How each rank ended: empty, or the text of its error.
 using Endings = std::vector<std::string>;
 
-/// Runs `body` on every rank at once. An error of a rank ends the others, as Ranks::abort does.
+/// Runs `body` on every rank at once. An error of a rank ends its Ranks, which tells the others.
 Endings try_on_ranks(const SimulatedNetwork& network, const std::function<void(Ranks&)>& body);
 
 /// The same, when no rank may fail: throws the first error as a std::runtime_error.
@@ -39,5 +39,10 @@ void on_ranks(const SimulatedNetwork& network, const std::function<void(Ranks&)>
 inline void on_ranks(int ranks, const std::function<void(Ranks&)>& body) {
   on_ranks(SimulatedNetwork{.ranks = ranks, .loss = {}}, body);
 }
+
+/// What the other ranks' errors say when rank 1 of 3 leaves, or fails in work of its own while they wait;
+/// each `run` starts 3 ranks whose time-out is a minute.
+void check_a_rank_that_ends(const std::function<Endings(const std::function<void(Ranks&)>&)>& run,
+                            const std::string& text);
 
 }  // namespace meshgrad::test

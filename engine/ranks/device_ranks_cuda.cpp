@@ -4,9 +4,11 @@
 #include <meshgrad/engine/gpu.h>
 #include <meshgrad/engine/ranks/collectives.h>
 #include <meshgrad/engine/ranks/device_ranks.h>
-#include <nccl.h>
+#include <meshgrad/engine/ranks/nccl_library.h>
 
+#include <exception>
 #include <thread>
+#include <utility>
 
 namespace meshgrad {
 namespace {
@@ -19,25 +21,20 @@ ncclDataType_t type_of(const Tensor& tensor) {
   return tensor.dtype() == DType::f32 ? ncclFloat32 : ncclFloat64;
 }
 
-/// The part of `values` [n] that a rank owns.
-Tensor slice_of(const Tensor& values, int rank, int size) {
-  const RankSlice slice = rank_slice(values.elements(), rank, size);
-  return values.row_range(slice.begin, slice.end);
-}
 size_t count(const Tensor& tensor) { return static_cast<size_t>(tensor.elements()); }
 
 }  // namespace
 
-bool DeviceRanks::built() noexcept { return true; }
+std::string DeviceRanks::why_none() { return nccl_library().missing; }
 
 DeviceRanks::DeviceRanks(Ranks& ranks, Device device, std::chrono::milliseconds timeout)
     : ranks_(ranks), device_(device), timeout_(timeout) {
   ncclUniqueId id{};
-  if (ranks.first()) check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+  if (ranks.first()) check(nccl_library().unique_id(&id), "ncclGetUniqueId");
   broadcast(ranks, std::as_writable_bytes(std::span(&id, 1)), 0, "start of NCCL");
   const gpu::CurrentDevice current(device.index);
   ncclComm_t communicator = nullptr;
-  check(ncclCommInitRank(&communicator, ranks.size(), id, ranks.rank()), "ncclCommInitRank");
+  check(nccl_library().init_rank(&communicator, ranks.size(), id, ranks.rank()), "ncclCommInitRank");
   communicator_ = communicator;
 }
 
@@ -45,83 +42,57 @@ DeviceRanks::DeviceRanks(Ranks& ranks, Device device, std::chrono::milliseconds 
 DeviceRanks::~DeviceRanks() {
   if (communicator_ == nullptr) return;
   ncclResult_t state = ncclSuccess;
-  const bool sound = ncclCommGetAsyncError(communicator_of(communicator_), &state) == ncclSuccess &&
+  const bool sound = nccl_library().async_error(communicator_of(communicator_), &state) == ncclSuccess &&
                      state == ncclSuccess && std::uncaught_exceptions() == 0;
-  sound ? ncclCommDestroy(communicator_of(communicator_)) : ncclCommAbort(communicator_of(communicator_));
+  sound ? nccl_library().destroy(communicator_of(communicator_))
+        : nccl_library().abort(communicator_of(communicator_));
+}
+
+void DeviceRanks::abort() const noexcept {
+  if (communicator_ != nullptr) nccl_library().abort(communicator_of(std::exchange(communicator_, nullptr)));
 }
 
 void DeviceRanks::check(int result, const char* call) const {
   if (result == ncclSuccess) return;
   throw device_error(fmt::format("rank {}", ranks_.rank()), fmt::format("{} to succeed", call),
-                     ncclGetErrorString(static_cast<ncclResult_t>(result)),
+                     nccl_library().error_string(static_cast<ncclResult_t>(result)),
                      "set NCCL_DEBUG=INFO to see why; each rank needs a GPU of its own");
 }
 
 void DeviceRanks::all_reduce(const Tensor& values, const Stream& stream) const {
-  check(ncclAllReduce(values.raw(), values.raw(), count(values), type_of(values), ncclSum,
-                      communicator_of(communicator_), stream_of(stream)),
+  check(nccl_library().all_reduce(values.raw(), values.raw(), count(values), type_of(values), ncclSum,
+                                  communicator_of(communicator_), stream_of(stream)),
         "ncclAllReduce");
-}
-
-// NCCL's own reduce-scatter and all-gather need slices of one size.
-void DeviceRanks::reduce_scatter(const Tensor& values, const Stream& stream) const {
-  check(ncclGroupStart(), "ncclGroupStart");
-  for (int rank = 0; rank < ranks_.size(); ++rank) {
-    const Tensor slice = slice_of(values, rank, ranks_.size());
-    check(ncclReduce(slice.raw(), slice.raw(), count(slice), type_of(slice), ncclSum, rank,
-                     communicator_of(communicator_), stream_of(stream)),
-          "ncclReduce");
-  }
-  check(ncclGroupEnd(), "ncclGroupEnd");
-}
-
-void DeviceRanks::all_gather_slices(const Tensor& values, const Stream& stream) const {
-  check(ncclGroupStart(), "ncclGroupStart");
-  for (int rank = 0; rank < ranks_.size(); ++rank) {
-    const Tensor slice = slice_of(values, rank, ranks_.size());
-    check(ncclBroadcast(slice.raw(), slice.raw(), count(slice), type_of(slice), rank,
-                        communicator_of(communicator_), stream_of(stream)),
-          "ncclBroadcast");
-  }
-  check(ncclGroupEnd(), "ncclGroupEnd");
-}
-
-void DeviceRanks::exchange(std::span<const DeviceMessage> sends, std::span<const DeviceMessage> receives,
-                           const Stream& stream) const {
-  check(ncclGroupStart(), "ncclGroupStart");
-  for (const DeviceMessage& send : sends) {
-    check(ncclSend(send.tensor.raw(), static_cast<size_t>(send.tensor.bytes()), ncclInt8, send.other,
-                   communicator_of(communicator_), stream_of(stream)),
-          "ncclSend");
-  }
-  for (const DeviceMessage& receive : receives) {
-    check(ncclRecv(receive.tensor.raw(), static_cast<size_t>(receive.tensor.bytes()), ncclInt8, receive.other,
-                   communicator_of(communicator_), stream_of(stream)),
-          "ncclRecv");
-  }
-  check(ncclGroupEnd(), "ncclGroupEnd");
 }
 
 void DeviceRanks::check_background(std::string_view operation) const {
   ncclResult_t state = ncclSuccess;
-  const ncclResult_t asked = ncclCommGetAsyncError(communicator_of(communicator_), &state);
-  if (asked == ncclSuccess && state == ncclSuccess) return;
-  throw rank_error(fmt::format("rank {}: {}", ranks_.rank(), operation), "NCCL to go on",
-                   ncclGetErrorString(asked != ncclSuccess ? asked : state),
-                   "look for the end of another rank, or set NCCL_DEBUG=INFO");
+  const ncclResult_t asked = nccl_library().async_error(communicator_of(communicator_), &state);
+  if (asked != ncclSuccess || state != ncclSuccess) {
+    throw rank_error(fmt::format("rank {}: {}", ranks_.rank(), operation), "NCCL to go on",
+                     nccl_library().error_string(asked != ncclSuccess ? asked : state),
+                     "look for the end of another rank, or set NCCL_DEBUG=INFO");
+  }
+  ranks_.check(operation);  // NCCL does not notice every end of a rank
 }
 
 void DeviceRanks::await(const Stream& stream, std::string_view operation) const {
   Event done;
   done.record(stream);
   const auto begin = std::chrono::steady_clock::now();
-  while (!done.passed()) {
-    check_background(operation);
-    if (std::chrono::steady_clock::now() - begin > timeout_) {
-      throw rank_error(fmt::format("rank {}: {}", ranks_.rank(), operation), "all ranks to take part in time",
-                       "none or some", "look for the end of another rank, or raise ranks.timeout");
+  try {
+    while (!done.passed()) {
+      check_background(operation);
+      if (std::chrono::steady_clock::now() - begin > timeout_) {
+        throw rank_error(fmt::format("rank {}: {}", ranks_.rank(), operation),
+                         "all ranks to take part in time", "none or some",
+                         "look for the end of another rank, or raise ranks.timeout");
+      }
+      std::this_thread::yield();
     }
-    std::this_thread::yield();
+  } catch (...) {
+    abort();
+    throw;
   }
 }
 

@@ -9,20 +9,13 @@ constexpr const char* kNone = "NCCL was called in a build without it";
 
 }  // namespace
 
-bool DeviceRanks::built() noexcept { return false; }
+std::string DeviceRanks::why_none() { return "this build has no NCCL"; }
 DeviceRanks::DeviceRanks(Ranks& ranks, Device device, std::chrono::milliseconds timeout)
     : ranks_(ranks), device_(device), timeout_(timeout) {
   throw internal_error(kNone);
 }
 DeviceRanks::~DeviceRanks() = default;
 void DeviceRanks::all_reduce(const Tensor&, const Stream&) const { throw internal_error(kNone); }
-void DeviceRanks::reduce_scatter(const Tensor&, const Stream&) const { throw internal_error(kNone); }
-void DeviceRanks::all_gather_slices(const Tensor&, const Stream&) const { throw internal_error(kNone); }
-void DeviceRanks::exchange(std::span<const DeviceMessage>, std::span<const DeviceMessage>,
-                           const Stream&) const {
-  throw internal_error(kNone);
-}
-void DeviceRanks::check_background(std::string_view) const { throw internal_error(kNone); }
 void DeviceRanks::await(const Stream&, std::string_view) const { throw internal_error(kNone); }
 
 }  // namespace meshgrad

@@ -211,6 +211,7 @@ class MpiTransport final : public RankTransport {
   }
   void abort(int exit_code) noexcept override { MPI_Abort(communicator_, exit_code); }
   void leave() noexcept override {
+    if (finalised()) return;
     for (int other = 0; other < size_; ++other) {
       if (other == rank_) continue;
       MPI_Request request = MPI_REQUEST_NULL;
@@ -219,14 +220,19 @@ class MpiTransport final : public RankTransport {
     }
   }
   void finish() override {
-    int finalised = 0;
-    MPI_Finalized(&finalised);
-    if (finalised != 0) return;  // by the application: nothing is left to free
+    if (finalised()) return;
     MPI_Comm_free(&communicator_);
     if (owns_mpi_) MPI_Finalize();
   }
 
  private:
+  /// By the application: nothing is left to free, nor anybody to tell.
+  static bool finalised() {
+    int answer = 0;
+    MPI_Finalized(&answer);
+    return answer != 0;
+  }
+
   MPI_Comm communicator_ = MPI_COMM_NULL;
   int rank_ = 0, size_ = 1;
   bool owns_mpi_;

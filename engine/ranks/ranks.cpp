@@ -125,6 +125,14 @@ bool Ranks::arrived(const Exchange& exchange) const {
   }
 }
 
+void Ranks::check(std::string_view operation) const {
+  try {
+    if (transport_ != nullptr) transport_->check();
+  } catch (const RankFailure& failure) {
+    throw error_of(failure, operation);
+  }
+}
+
 RankError Ranks::error_of(const RankFailure& failure, std::string_view operation) const {
   const std::string step = step_ < 0 ? std::string() : fmt::format(", step {}", step_);
   return rank_error(fmt::format("rank {}: {}{}", rank_, operation, step), failure.needed, failure.got,
@@ -132,7 +140,9 @@ RankError Ranks::error_of(const RankFailure& failure, std::string_view operation
 }
 
 void Ranks::abort(int exit_code) noexcept {
-  if (transport_ != nullptr) transport_->abort(exit_code);
+  if (transport_ == nullptr) return;
+  left_ = true;
+  transport_->abort(exit_code);
 }
 
 void Ranks::leave() noexcept {
@@ -151,6 +161,7 @@ std::optional<int> Ranks::ended_by_other(std::chrono::milliseconds within) {
 void Ranks::finish() {
   if (transport_ == nullptr || left_) return;
   barrier(*this, "end");
+  left_ = true;
   transport_->finish();
 }
 

@@ -55,6 +55,8 @@ class RankTransport {
   virtual void abort(int exit_code) noexcept = 0;
   /// This rank exchanges no more messages: ranks that wait for one of it get a RankFailure. Processes go on.
   virtual void leave() noexcept = 0;
+  /// Throws RankFailure if another rank is known to have ended, for those that wait for something else.
+  virtual void check() {}
   /// The exit code with which another rank has ended the job, where this one lives to see it.
   virtual std::optional<int> ended_by_other() { return std::nullopt; }
   /// All ranks are done: the last call.
@@ -84,6 +86,10 @@ class Ranks {
   Ranks() = default;
   /// Collective: finds out which ranks share a host. Throws RankError.
   explicit Ranks(std::unique_ptr<RankTransport> transport, const RanksOptions& options = {});
+  /// Without finish(), as when an error unwinds it: leave().
+  ~Ranks() { leave(); }
+  Ranks(Ranks&&) = default;
+  Ranks& operator=(Ranks&&) = delete;
 
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -106,6 +112,8 @@ class Ranks {
   /// Whether all its messages were sent and have arrived; returns at once, and moves messages on that are in
   /// flight. Throws RankError.
   bool arrived(const Exchange& exchange) const;
+  /// Throws RankError if another rank is known to have ended; returns at once. For loops that wait for a GPU.
+  void check(std::string_view operation) const;
 
   /// For messages of errors.
   void set_step(int64_t step) { step_ = step; }
@@ -120,7 +128,7 @@ class Ranks {
   void leave() noexcept;
   /// The exit code of another rank that has called abort(), or does so within this time.
   std::optional<int> ended_by_other(std::chrono::milliseconds within);
-  /// At the regular end, on every rank; does nothing after leave().
+  /// At the regular end, on every rank: the last call. Does nothing after leave().
   void finish();
 
  private:

@@ -41,6 +41,7 @@ class TcpTransport final : public RankTransport {
   }
   std::unique_ptr<RankTransport::Flight> start(std::span<const Send> sends,
                                                std::span<const Receive> receives) override;
+  void check() override { progress(); }
   std::optional<int> ended_by_other() override {
     try {
       if (!ended_with_) progress();
@@ -58,7 +59,7 @@ class TcpTransport final : public RankTransport {
     }
     close_all();
   }
-  void leave() noexcept override { abort(1); }
+  void leave() noexcept override { abort(ended_with_.value_or(1)); }
   void finish() override;
 
  private:

@@ -4,8 +4,6 @@
 #include <meshgrad/engine/memory/source_cuda.h>
 
 #include <cstdlib>
-#include <map>
-#include <mutex>
 #include <utility>
 
 namespace fake_cuda {
@@ -21,22 +19,7 @@ cudaError_t result(cudaError_t error) {
   return error;
 }
 
-/// Calls of several threads.
-std::mutex& mutex() {
-  static std::mutex only;
-  return only;
-}
-std::map<const void*, const void*>& recorded() {  // the stream of each event
-  static std::map<const void*, const void*> only;
-  return only;
-}
-std::map<const void*, std::vector<const void*>>& awaited() {
-  static std::map<const void*, std::vector<const void*>> only;
-  return only;
-}
-
 cudaError_t on_device(const char* call) {
-  const std::lock_guard lock(mutex());
   state().calls.push_back(std::string(call) + " on " + std::to_string(current()));
   return cudaSuccess;
 }
@@ -62,11 +45,6 @@ int device_of(Handle handle) {
 State& state() {
   static State only;
   return only;
-}
-
-std::vector<const void*> awaited_by(const void* stream) {
-  const std::lock_guard lock(mutex());
-  return awaited()[stream];
 }
 
 }  // namespace fake_cuda
@@ -125,17 +103,9 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) { return destroy(event); }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  {
-    const std::lock_guard lock(mutex());
-    recorded()[event] = stream;
-  }
   return device_of(event) == device_of(stream) ? cudaSuccess : result(cudaErrorInvalidResourceHandle);
 }
-cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-  const std::lock_guard lock(mutex());
-  awaited()[stream].push_back(recorded()[event]);
-  return cudaSuccess;
-}
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
 cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaEventElapsedTime(float* time, cudaEvent_t, cudaEvent_t) {

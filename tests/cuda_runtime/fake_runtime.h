@@ -21,7 +21,4 @@ struct State {
 };
 State& state();
 
-/// The streams whose events work on `stream` has to wait for, in the order of cudaStreamWaitEvent.
-std::vector<const void*> awaited_by(const void* stream);
-
 }  // namespace fake_cuda

@@ -148,18 +148,10 @@ TEST_CASE("a rank that hangs is an error of the others, which names rank, operat
   CHECK(!endings[2].empty());
 }
 
-TEST_CASE("a rank that leaves is an error of the others at once, and goes on itself") {
-  const auto begin = std::chrono::steady_clock::now();
-  const Endings endings = try_on_ranks({.ranks = 3, .timeout = 60s, .loss = {}}, [](Ranks& ranks) {
-    barrier(ranks, "start");
-    if (ranks.rank() == 1) return ranks.leave();
-    barrier(ranks, "sum");
-  });
-  CHECK(std::chrono::steady_clock::now() - begin < 30s);
-  CHECK(endings[1] == "");
-  for (const int other : {0, 2})
-    CHECK(endings[static_cast<size_t>(other)].find("needed all ranks to go on, got the end of rank") !=
-          std::string::npos);
+TEST_CASE("a rank that leaves, or fails in work of its own, is an error of the others at once") {
+  check_a_rank_that_ends(
+      [](const auto& body) { return try_on_ranks({.ranks = 3, .timeout = 60s, .loss = {}}, body); },
+      "needed all ranks to go on, got the end of rank");
 }
 
 TEST_CASE("wherever a rank ends, all ranks end with an error") {

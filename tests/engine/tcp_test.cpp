@@ -144,17 +144,9 @@ TEST_CASE("TCP: the exit code of a rank that aborts reaches the others behind ot
   for (const std::string& ending : endings) CHECK(contains(ending, "all end"));
 }
 
-TEST_CASE("TCP: a rank that leaves is an error of the others at once, and goes on itself") {
-  const auto begin = std::chrono::steady_clock::now();
-  const Endings endings = try_on_tcp({.size = 3, .timeout = 60s}, [](Ranks& ranks) {
-    barrier(ranks, "start");
-    if (ranks.rank() == 1) return ranks.leave();
-    barrier(ranks, "sum");
-  });
-  CHECK(std::chrono::steady_clock::now() - begin < 30s);
-  CHECK(endings[1] == "");
-  for (const int other : {0, 2})
-    CHECK(contains(endings[static_cast<size_t>(other)], "needed a connection with rank"));
+TEST_CASE("TCP: a rank that leaves, or fails in work of its own, is an error of the others at once") {
+  test::check_a_rank_that_ends([](const auto& body) { return try_on_tcp({.size = 3, .timeout = 60s}, body); },
+                               "needed a connection with rank");
 }
 
 TEST_CASE("TCP: a rank that is silent, and one that says something else") {

@@ -32,9 +32,11 @@ echo "[doctest] assertions: 70 | 70 passed | 0 failed |"
 """
 MESHGRAD = """
 if [ "$1" = train ]; then
+  case "$*" in *ranks.sum_alone=true*) echo "${NCCL-NCCL adds gradients}" ;; esac
   while [ "$1" != --run ]; do shift; done
   mkdir -p "$2"
-  case "$2" in *cuda-f16) f=1.04 ;; *cuda-f32) f=${F32_FACTOR:-1.001} ;; */ranks) f=${RANKS_FACTOR:-1.0001} ;; *) f=1 ;; esac
+  case "$2" in *cuda-f16) f=1.04 ;; *cuda-f32) f=${F32_FACTOR:-1.001} ;; */ranks) f=${RANKS_FACTOR:-1.0001} ;;
+    */nccl) f=${NCCL_FACTOR:-1} ;; *) f=1 ;; esac
   for step in 10 20 30 40 50 60; do
     awk -v s=$step -v f=$f 'BEGIN { printf "{\\"step\\": %d, \\"loss\\": %g}\\n", s, f * 100 / s }'
   done | sed 's/-*nan/NaN/' >"$2/metrics.jsonl"
@@ -84,7 +86,7 @@ for metric in 1 2 3 4 5; do echo '"0","edge_forward","dram__bytes_read.sum","1,0
 """
 
 
-CORE = ["environment", "families", "bench", "trace", "peers", "allocator", "tests", "sample", "ranks"]
+CORE = ["environment", "families", "bench", "trace", "peers", "allocator", "tests", "sample", "nccl", "ranks"]
 
 
 class GateTest(unittest.TestCase):
@@ -251,6 +253,14 @@ class GateTest(unittest.TestCase):
         self.assertEqual(self.verdicts()["ranks"], "ok")
         self.gate("ranks", RANKS_FACTOR="1.01")
         self.assertEqual(self.verdicts()["ranks"], "failed")
+
+    def test_nccl_on_one_rank_must_change_nothing(self):
+        self.gate("nccl")
+        self.assertEqual(self.verdicts()["nccl"], "ok")
+        self.gate("nccl", NCCL_FACTOR="1.00001")
+        self.assertEqual(self.verdicts()["nccl"], "failed")
+        self.gate("nccl", NCCL="gradients are added in host memory")
+        self.assertEqual(self.verdicts()["nccl"], "skipped")
 
     def test_a_row_that_launched_nothing_fails(self):
         self.gate("bench", LAUNCHES="0")

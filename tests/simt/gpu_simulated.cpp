@@ -98,7 +98,7 @@ void* create_stream(int device) {
 void destroy_stream(void* stream) noexcept {
   const Lock lock(streams().lock);
   try {
-    streams().flush(streams().of(stream));
+    streams().flush(streams().of(stream), false);
   } catch (const Error&) {
     // The caller cannot receive it: the stream is destroyed.
   }

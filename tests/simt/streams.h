@@ -11,6 +11,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace simt {
@@ -33,6 +34,7 @@ struct Event {
   int device = 0;
   int64_t recorded = 0;  ///< how often it was recorded, and how many of those records have run
   int64_t done = 0;
+  bool from_other_rank = false;  ///< comes when another thread of the process has made a call
   Clock::time_point time;
   std::weak_ptr<Capture> capture;  ///< where it was last recorded, if that was in a capture
   bool captured = false;           ///< also after that capture has ended
@@ -60,6 +62,7 @@ void run(const Graph& graph);
 
 struct Capture {
   Graph graph;
+  std::thread::id thread;  ///< that began it: others may go on with what a capture forbids
   bool broken = false;
 };
 
@@ -70,7 +73,7 @@ struct Stream {
   std::set<size_t> after;  ///< the nodes of the capture that its next one comes after
 };
 
-/// All calls hold the lock: the device runs one operation at a time.
+/// All calls hold the lock, once: the device runs one operation at a time.
 class Streams {
  public:
   std::recursive_mutex lock;
@@ -87,10 +90,11 @@ class Streams {
   void enqueue(Stream& stream, std::function<void()> body);
   void record(Stream& stream, const std::shared_ptr<Event>& event);
   void wait(Stream& stream, const std::shared_ptr<Event>& event);
-  /// Runs until the stream is empty. Throws what its work threw; the rest of the stream is then forgotten.
-  void flush(Stream& stream);
+  /// Runs until the stream is empty; waits for the calls of other ranks if `patient`, else leaves what needs
+  /// them. Throws what its work threw; the rest of the stream is then forgotten.
+  void flush(Stream& stream, bool patient = true);
   void flush_all();
-  /// Runs some work, if there is any: for hosts that poll.
+  /// Runs some work, if there is any: for hosts that poll. Otherwise lets other threads take the lock.
   void progress();
 
   void begin_capture(Stream& stream);
@@ -102,6 +106,8 @@ class Streams {
 
  private:
   bool ready(const Stream& stream) const;
+  bool waits_for_other_rank(const Stream& stream) const;
+  void pause();
   void run_one(Stream& stream);
   Stream* choose(Stream& needed, bool lazy);
 

@@ -211,6 +211,7 @@ struct RanksConfig {
   MeshPartition partition = MeshPartition::none;
   std::string partition_file;  ///< of MeshPartition::file
   int64_t parts_in_turn = 1;
+  bool sum_alone = false;  ///< also one rank sums gradients by the collective of several
 };
 
 struct Config {

@@ -431,6 +431,8 @@ constexpr ConfigKey kKeys[] = {
      "",
      "Parts of each mesh that one process computes in turn, for meshes that do not fit; values wait in host "
      "memory"},
+    {"ranks", "sum_alone", BoolKey{member<&Config::ranks, &RanksConfig::sum_alone>()}, "",
+     "One rank, too, sums gradients by the operation of several, such as NCCL's: tests it on one GPU"},
 };
 
 }  // namespace

@@ -226,10 +226,12 @@ struct OnlineTrainer::State {
   double loss_weight(const Task& of, std::string_view split, const std::vector<Sample>& samples) const;
   Batch batch_of(const Task& of, std::string_view split, const std::vector<Sample>& samples,
                  const NoiseOptions& noise, double weight);
+  double held_out_loss();
   double held_out_loss_in_parts();
   /// Loss terms of this step on all ranks; 0 when one of them stops, or none has a sample.
   double window_weight(const std::vector<Sample>& samples, bool stop);
-  void train_step(const std::vector<Sample>& samples, double weight);
+  /// False without a step: when a rank stops, or none has a sample.
+  bool train_step(bool stop);
   void check_finite() const;
 };
 
@@ -312,7 +314,10 @@ double OnlineTrainer::State::window_weight(const std::vector<Sample>& samples, b
   return weight;
 }
 
-void OnlineTrainer::State::train_step(const std::vector<Sample>& samples, double weight) {
+bool OnlineTrainer::State::train_step(bool stop) {
+  const std::vector<Sample> samples = draw();
+  const double weight = window_weight(samples, stop);
+  if (weight == 0.0) return false;
   const std::string& split = config.data.train_split;
   ranks.set_step(steps);
   window_sum.begin(nullptr, config.train.batch, optimizer);
@@ -324,6 +329,17 @@ void OnlineTrainer::State::train_step(const std::vector<Sample>& samples, double
   window_sum.finish(model.parameters.gradients(), weight, optimizer);
   optimizer.step(runtime);
   ++steps;
+  return true;
+}
+
+double OnlineTrainer::State::held_out_loss() {
+  const auto held = static_cast<double>(buffer.held_out_samples());
+  const double mean =
+      held > 0 ? validation_loss(runtime, alone, task, model, {}, normalizers, config, {}).value() : 0.0;
+  if (ranks.single()) return held > 0 ? mean : std::nan("");
+  double sums[] = {held * mean, held};
+  all_reduce(ranks, std::span<double>(sums), "sum of held-out losses");
+  return sums[1] > 0 ? sums[0] / sums[1] : std::nan("");
 }
 
 double OnlineTrainer::State::held_out_loss_in_parts() {
@@ -356,6 +372,7 @@ OnlineTrainer::OnlineTrainer(Runtime& runtime, const Config& config, const Onlin
                              Ranks* ranks)
     : state_(std::make_unique<State>(runtime, ranks, config, options)) {
   check_same_on_ranks(state_->ranks, state_->config, 0);
+  state_->window_sum.choose_path();
 }
 
 OnlineTrainer::OnlineTrainer(Runtime& runtime, const fs::path& saved, Ranks* ranks)
@@ -368,6 +385,7 @@ OnlineTrainer::OnlineTrainer(Runtime& runtime, const fs::path& saved, Ranks* ran
   s.read_buffer();
   s.read_parts();
   check_same_on_ranks(s.ranks, s.config, s.steps);
+  s.window_sum.choose_path();
 }
 
 OnlineTrainer::~OnlineTrainer() = default;
@@ -423,10 +441,8 @@ OnlineTrainer::Trained OnlineTrainer::train(int64_t steps, double seconds) {
   while (true) {
     const Clock::time_point start = Clock::now();
     const bool late = std::chrono::duration<double>(start - begin).count() + longest > seconds;
-    const std::vector<Sample> samples = s.draw();
-    const double weight = s.window_weight(samples, late || result.steps >= steps);
-    if (weight == 0.0) break;
-    or_leave(s.ranks, [&] { s.train_step(samples, weight); });
+    const bool stepped = or_leave(s.ranks, [&] { return s.train_step(late || result.steps >= steps); });
+    if (!stepped) break;
     ++result.steps;
     if (std::isfinite(seconds)) {
       s.runtime.stream().synchronize();
@@ -444,15 +460,7 @@ OnlineTrainer::Trained OnlineTrainer::train(int64_t steps, double seconds) {
 double OnlineTrainer::held_out_loss() {
   State& s = *state_;
   s.merge_learned();
-  if (s.parts) return or_leave(s.ranks, [&] { return s.held_out_loss_in_parts(); });
-  const auto mean = [&] {
-    return validation_loss(s.runtime, s.alone, s.task, s.model, {}, s.normalizers, s.config, {}).value();
-  };
-  const auto held = static_cast<double>(s.buffer.held_out_samples());
-  if (s.ranks.single()) return held > 0 ? mean() : std::nan("");
-  double sums[] = {held > 0 ? held * mean() : 0.0, held};
-  all_reduce(s.ranks, std::span<double>(sums), "sum of held-out losses");
-  return sums[1] > 0 ? sums[0] / sums[1] : std::nan("");
+  return or_leave(s.ranks, [&] { return s.parts ? s.held_out_loss_in_parts() : s.held_out_loss(); });
 }
 
 void OnlineTrainer::save(const fs::path& path) const {

@@ -205,8 +205,8 @@ bool Trainer::train_window() {
   }
   if (warming_up()) return true;
   const bool split = loader_.is_split(state_.step);
-  if (split || !ranks_.single()) allocate_gradients();  // also on a rank that has no batch
   sum_.begin(split ? &loader_.deal(state_.step) : nullptr, loader_.window_samples(state_.step), *optimizer_);
+  if (sum_.active()) allocate_gradients();  // also on a rank that has no batch
   const int64_t batches = loader_.batches(state_.step);
   while (state_.micro < batches) {
     train_batch(normalizing);

@@ -53,6 +53,7 @@ Recomputation Trainer::same_on_all_ranks(Recomputation chosen) {
 }
 
 void Trainer::describe_ranks() {
+  if (const std::string path = sum_.choose_path(); !path.empty()) message(path);
   if (parts_) return describe_parts();
   if (ranks_.single()) return;
   const int64_t window = loader_.window_samples(state_.step);

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/ranks/collectives.h>
 #include <meshgrad/engine/span.h>
+#include <meshgrad/train/config/text.h>
 #include <meshgrad/train/run/window_sum.h>
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <utility>
@@ -19,7 +22,6 @@ void WindowSum::begin(const WindowDeal* deal, int64_t samples, Optimizer& optimi
   deal_ = deal;
   rounds_ = 0;
   if (!active()) return;
-  if (!ordered()) choose_path();
   non_finite_before_ = optimizer.state().non_finite_losses;
   losses_.assign(ordered() ? static_cast<size_t>(samples) : 0, 0.0);
 }
@@ -66,12 +68,18 @@ void WindowSum::finish(const Tensor& gradients, double window_weight, Optimizer&
   bytes_sent_ += ranks_.bytes_sent() - before;
 }
 
-/// Collective at the first call: whether NCCL adds gradients.
-void WindowSum::choose_path() {
-  if (!DeviceRanks::built() || std::exchange(path_chosen_, true)) return;
-  const bool own =
-      runtime_.stream().on_gpu() && ranks_.local_size() <= static_cast<int>(cuda_devices().size());
-  if (!agree(ranks_, !own, "choice of NCCL")) device_.emplace(ranks_, runtime_.device(), timeout_);
+std::string WindowSum::choose_path() {
+  if (reduction_ != RankReduction::fast || !active()) return {};
+  if (agree(ranks_, !runtime_.stream().on_gpu(), "choice of NCCL")) return {};
+  std::string why_not = DeviceRanks::why_none();
+  if (ranks_.local_size() > static_cast<int>(cuda_devices().size()))
+    why_not = fmt::format("this host has {} for {}", counted(std::ssize(cuda_devices()), "GPU"),
+                          counted(ranks_.local_size(), "rank"));
+  if (!agree(ranks_, !why_not.empty(), "choice of NCCL")) {
+    device_.emplace(ranks_, runtime_.device(), timeout_);
+    return "NCCL adds gradients";
+  }
+  return "gradients are added in host memory: " + (why_not.empty() ? "no NCCL on another rank" : why_not);
 }
 
 BucketSum& WindowSum::buckets(const Tensor& gradients) {
@@ -84,7 +92,7 @@ BucketSum& WindowSum::buckets(const Tensor& gradients) {
 }
 
 GradientsReady WindowSum::while_backward(const Tensor& gradients) {
-  if (ranks_.single() || ordered() || (runtime_.stream().on_gpu() && !between_gpus())) return {};
+  if (!active() || ordered() || (runtime_.stream().on_gpu() && !between_gpus())) return {};
   buckets(gradients).start(gradients);
   return [this](int64_t first) {
     const int64_t before = ranks_.bytes_sent();

@@ -14,6 +14,7 @@
 #include <meshgrad/train/run/window_deal.h>
 
 #include <optional>
+#include <string>
 
 namespace meshgrad {
 
@@ -25,11 +26,17 @@ class WindowSum {
         ranks_(ranks),
         model_(model),
         reduction_(config.reduction),
+        sum_alone_(config.sum_alone),
         timeout_(config.timeout) {}
 
+  /// Before the run's first window, collective: who adds the gradients of "fast" between GPUs, in words;
+  /// empty on CPUs and where nothing is added.
+  std::string choose_path();
   /// Before the first batch of a window of `samples`. `deal` is null for a window that is not split; sums are
   /// ordered for split windows alone.
   void begin(const WindowDeal* deal, int64_t samples, Optimizer& optimizer);
+  /// Whether this window's gradients are added at its end, also by one rank.
+  bool active() const { return !ranks_.single() || sum_alone_ || ordered(); }
   /// For the backward pass of this rank's last batch; nothing where sums have to wait for its end.
   GradientsReady while_backward(const Tensor& gradients);
   /// After each batch of this rank; `gradients` holds what was accumulated so far.
@@ -41,14 +48,12 @@ class WindowSum {
   int64_t bytes_sent() const { return bytes_sent_; }
 
  private:
-  bool active() const { return !ranks_.single() || ordered(); }
   bool ordered() const { return deal_ != nullptr && reduction_ == RankReduction::ordered; }
   /// Round `rounds_`: every rank calls it, also those without a sample in it.
   void add_round(const Tensor& gradients);
   template <class T>
   void add_round_of(const Tensor& host);
   bool between_gpus() const { return device_.has_value(); }
-  void choose_path();
   BucketSum& buckets(const Tensor& gradients);
   void sum_losses(double window_weight, Optimizer& optimizer);
 
@@ -56,8 +61,8 @@ class WindowSum {
   Ranks& ranks_;
   const Model& model_;
   RankReduction reduction_;
+  bool sum_alone_;
   std::chrono::seconds timeout_;
-  bool path_chosen_ = false;
   std::optional<DeviceRanks> device_;  // where every rank has a GPU of its own, and the build NCCL
   std::unique_ptr<BucketSum> buckets_;
   const WindowDeal* deal_ = nullptr;

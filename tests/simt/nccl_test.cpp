@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sums of gradients by NCCL, on the simulated device with a stand-in for NCCL: alone, and in training.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <meshgrad/engine/error.h>
+#include <meshgrad/engine/ranks/bucket_sum.h>
+#include <meshgrad/engine/ranks/device_ranks.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "device.h"
+#include "device_array.h"
+#include "nccl_simulated.h"
+#include "planted.h"
+#include "simulated_ranks.h"
+#include "support.h"
+#include "train/small_run.h"
+
+namespace meshgrad {
+namespace {
+
+using namespace std::chrono_literals;
+using test::DeviceArray;
+using test::Endings;
+using test::OwnStream;
+using test::SimulatedNetwork;
+
+constexpr int kRanks = 3;
+constexpr int64_t kElements = 10;
+constexpr Device kDevice{DeviceKind::cuda, 0};
+
+/// Each rank on a host of its own, as far as it knows: then it has a GPU for itself.
+SimulatedNetwork hosts(int ranks) {
+  return {.ranks = ranks, .ranks_per_host = 1, .timeout = 60s, .loss = {}};
+}
+
+/// Value i of a rank.
+template <class T>
+std::vector<T> values_of(int rank) {
+  std::vector<T> values;
+  for (int64_t i = 0; i < kElements; ++i) values.push_back(static_cast<T>(100 * rank + i));
+  return values;
+}
+
+template <class T>
+Tensor tensor_of(const DeviceArray<T>& array, int64_t elements = kElements) {
+  return Tensor::borrow(array.data, Shape{elements}, dtype_of<T>(), {}, kDevice);
+}
+
+TEST_CASE_TEMPLATE("NCCL adds a tensor of every rank", T, float, double) {
+  for (const int ranks : {1, kRanks}) {
+    test::on_ranks(hosts(ranks), [&](Ranks& on) {
+      const OwnStream stream;
+      const DeviceArray<T> array(values_of<T>(on.rank()), stream);
+      const DeviceRanks device(on, kDevice, 10s);
+      device.all_reduce(tensor_of(array), stream.stream);
+      device.await(stream.stream, "sum");
+      const std::vector<T> sums = array.host(stream);
+      for (int64_t i = 0; i < kElements; ++i)
+        CHECK(sums[static_cast<size_t>(i)] == static_cast<T>(50 * ranks * (ranks - 1) + ranks * i));
+    });
+  }
+}
+
+/// Whether, for some order of streams, a sum of values that a kernel writes has others.
+bool sums_too_early(const std::function<void(const OwnStream& kernels, const OwnStream& sums)>& order) {
+  bool wrong = false;
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    simt::set_seed(seed);
+    test::on_ranks(hosts(1), [&](Ranks& on) {
+      const OwnStream kernels, sums;
+      const DeviceArray<float> array(values_of<float>(0), kernels);
+      const DeviceRanks device(on, kDevice, 10s);
+      cuda::planted::add_one(kernels.stream, array.data, array.data, kElements);
+      order(kernels, sums);
+      device.all_reduce(tensor_of(array), sums.stream);
+      cuda::planted::add_one(sums.stream, array.data, array.data, kElements);
+      wrong |= array.host(sums)[3] != 5.0f;
+    });
+  }
+  return wrong;
+}
+
+TEST_CASE("a sum that does not wait for the stream of its values is noticed") {
+  CHECK_FALSE(sums_too_early([](const OwnStream& kernels, const OwnStream& sums) {
+    Event ready;
+    ready.record(kernels.stream);
+    ready.make_wait(sums.stream);
+  }));
+  CHECK(sums_too_early([](const OwnStream&, const OwnStream&) {}));
+}
+
+TEST_CASE("buckets wait for what is queued when they are ready, and what is queued behind has their sums") {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    simt::set_seed(seed);
+    test::on_ranks(hosts(kRanks), [&](Ranks& on) {
+      const OwnStream stream;
+      const DeviceArray<float> array(values_of<float>(on.rank()), stream);
+      const auto add_one = [&](int64_t begin, int64_t end) {
+        float* const data = array.data + begin;
+        cuda::planted::add_one(stream.stream, data, data, static_cast<int>(end - begin));
+      };
+      const DeviceRanks device(on, kDevice, 10s);
+      const auto buckets = make_bucket_sum(device, stream.stream, {0, 4, 7}, "sum of gradients");
+      buckets->start(tensor_of(array));
+      add_one(4, kElements);
+      if (on.rank() != 1) buckets->ready_from(5);
+      add_one(0, 4);
+      buckets->finish();
+      add_one(0, kElements);
+      const std::vector<float> sums = array.host(stream);
+      for (int64_t i = 0; i < kElements; ++i)
+        CHECK(sums[static_cast<size_t>(i)] == static_cast<float>(300 + 3 * (i + 1) + 1));
+    });
+  }
+}
+
+TEST_CASE("another number of values on one rank, or memory that is not its device's, is an error") {
+  const auto endings_of = [](int64_t elements, bool freed) {
+    return test::try_on_ranks(hosts(kRanks), [&](Ranks& on) {
+      const OwnStream stream;
+      auto array = std::make_unique<DeviceArray<float>>(values_of<float>(on.rank()), stream);
+      const DeviceRanks device(on, kDevice, 10s);
+      const bool odd = on.rank() == 2;
+      const Tensor tensor = tensor_of(*array, odd ? elements : kElements);
+      if (odd && freed) array.reset();
+      device.all_reduce(tensor, stream.stream);
+      device.await(stream.stream, "sum of gradients");
+    });
+  };
+  // Whichever came second is told.
+  const Endings counts = endings_of(kElements - 1, false);
+  CHECK(std::any_of(counts.begin(), counts.end(), [](const std::string& text) {
+    return text.find("needed ncclAllReduce to succeed, got a sum of ") != std::string::npos;
+  }));
+  CHECK(endings_of(kElements, true)[2].find("40 bytes that are not in memory of device 0") !=
+        std::string::npos);
+  CHECK(endings_of(kElements + 1, false)[2].find("44 bytes that are not in") != std::string::npos);
+}
+
+TEST_CASE("a rank that waits for one that failed or hangs ends, and aborts what waits on its GPU") {
+  const auto endings_of = [](bool fails, std::chrono::milliseconds timeout) {
+    return test::try_on_ranks(hosts(kRanks), [&](Ranks& on) {
+      const OwnStream stream;
+      const DeviceArray<float> array(values_of<float>(on.rank()), stream);
+      const DeviceRanks device(on, kDevice, timeout);
+      if (on.rank() == 1 && fails) throw std::runtime_error("no memory");
+      if (on.rank() != 1) device.all_reduce(tensor_of(array), stream.stream);
+      if (on.rank() != 1) device.await(stream.stream, "sum of gradients");
+    });
+  };
+  const simt::NcclCounts before = simt::nccl_counts();
+  const auto begin = std::chrono::steady_clock::now();
+  const Endings failed = endings_of(true, 50s);
+  CHECK(std::chrono::steady_clock::now() - begin < 40s);
+  for (const size_t rank : {size_t{0}, size_t{2}}) {
+    CHECK_MESSAGE(failed[rank].find(fmt::format("[rank {}: sum of gradients] needed", rank)) == 0,
+                  failed[rank]);
+    CHECK(failed[rank].find("got the end of rank 1") != std::string::npos);
+  }
+  CHECK(failed[1] == "no memory");
+  CHECK(simt::nccl_counts().aborted == before.aborted + 3);
+  const Endings hanging = endings_of(false, 300ms);
+  CHECK_MESSAGE(hanging[0].find("needed all ranks to take part in time") != std::string::npos, hanging[0]);
+  CHECK(simt::nccl_counts().aborted == before.aborted + 5);
+  CHECK(simt::nccl_counts().destroyed == before.destroyed + 1);
+}
+
+/// The tensors after a run of 3 steps of 3 samples, of rank 0.
+std::map<std::string, std::string> trained(const SimulatedNetwork& network, Config config,
+                                           const std::string& folder, std::string* messages = nullptr) {
+  config.run.dir = folder;
+  test::on_ranks(network, [&](Ranks& on) {
+    Runtime runtime({.device = kDevice, .threads = 1, .allocator = config.memory, .log = {}, .memory = {}});
+    TrainOptions options;
+    options.ranks = &on;
+    if (on.first() && messages != nullptr)
+      options.observer.message = [&](const std::string& text) { *messages += text + "\n"; };
+    train(runtime, config, options);
+  });
+  return test::tensors_of(config);
+}
+
+Config step_config(const test::ScratchDirectory& scratch) {
+  Config config = test::small_config(scratch.path, test::pack_waves(scratch.path, 4, 6));
+  config.model.width = 64;  // several buckets
+  config.model.blocks = 1;
+  config.train.steps = 3;
+  config.train.batch = 3;
+  config.train.accumulate = 1;
+  config.train.validate_every = 0;
+  config.train.checkpoint_every = 0;
+  config.train.log_every = 3;
+  return config;
+}
+
+TEST_CASE("training by NCCL has the bits of sums in host memory: 3 ranks, also with captured steps") {
+  const test::ScratchDirectory scratch;
+  Config config = step_config(scratch);
+  std::string messages;
+  // One host has fewer GPUs than these ranks.
+  const auto by_host = trained({.ranks = kRanks, .timeout = 60s, .loss = {}}, config,
+                               (scratch.path / "host").string(), &messages);
+  CHECK(messages.find("gradients are added in host memory") != std::string::npos);
+  messages.clear();
+  const int before = simt::nccl_counts().sums;
+  const auto by_nccl = trained(hosts(kRanks), config, (scratch.path / "nccl").string(), &messages);
+  CHECK(messages.find("NCCL adds gradients") != std::string::npos);
+  CHECK(by_nccl == by_host);
+  const int sums = simt::nccl_counts().sums - before;
+  CHECK(sums >= 2 * 3 * kRanks);  // buckets, steps and ranks
+  CHECK(sums % (3 * kRanks) == 0);
+  config.graphs = GraphsMode::capture;
+  messages.clear();
+  const auto captured = trained(hosts(kRanks), config, (scratch.path / "captured").string(), &messages);
+  CHECK(messages.find("captured the step of batches") != std::string::npos);
+  CHECK(captured == trained({.ranks = kRanks, .timeout = 60s, .loss = {}}, config,
+                            (scratch.path / "captured_host").string()));
+  CHECK(simt::nccl_counts().sums == before + 2 * sums);
+}
+
+TEST_CASE("one rank trains the same bits with ranks.sum_alone, by NCCL") {
+  const test::ScratchDirectory scratch;
+  Config config = step_config(scratch);
+  config.train.accumulate = 2;
+  config.train.batch = 1;
+  const int before = simt::nccl_counts().sums;
+  const auto plain = trained(hosts(1), config, (scratch.path / "plain").string());
+  CHECK(simt::nccl_counts().sums == before);
+  config.ranks.sum_alone = true;
+  std::string messages;
+  const auto alone = trained(hosts(1), config, (scratch.path / "alone").string(), &messages);
+  CHECK(messages.find("NCCL adds gradients") != std::string::npos);
+  CHECK(simt::nccl_counts().sums >= before + 2 * 3);
+  CHECK(alone == plain);
+}
+
+}  // namespace
+}  // namespace meshgrad
