@@ -163,7 +163,7 @@ class GateTest(unittest.TestCase):
         files = [path for path in self.out.rglob("*") if path.is_file()]
         self.assertEqual(len(files), 8)
         self.assertTrue(all(path.parent == self.out and re.fullmatch(r"[\w.-]+", path.name) for path in files))
-        self.assertEqual(len(self.verdicts()), 16)  # the summary holds both
+        self.assertEqual(len(self.verdicts()), 17)  # the summary holds both
 
     def test_default_folder_names_the_gpu_and_the_day(self):
         path = f"{self.bundle / 'tools'}:/usr/bin:/bin"
