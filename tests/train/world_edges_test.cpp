@@ -7,7 +7,6 @@
 #include <meshgrad/train/config/config_table.h>
 #include <meshgrad/train/data/made_edges.h>
 #include <meshgrad/train/data/world_edges.h>
-#include <meshgrad/train/embed/mesh_predictor.h>
 #include <meshgrad/train/planning/config_check.h>
 #include <meshgrad/train/planning/step_memory.h>
 #include <meshgrad/train/run/predictor.h>
@@ -25,6 +24,7 @@
 
 #include "train/moving_data.h"
 #include "train/small_run.h"
+#include "train/world_case.h"
 
 namespace meshgrad::world_edges_test {
 namespace {
@@ -32,36 +32,10 @@ namespace {
 using test::contains;
 using test::message_of;
 using test::Moving;
-
-using Pairs = std::vector<std::pair<int32_t, int32_t>>;  // (receiver, sender), ascending
-
-Pairs plain_pairs(const MeshView& mesh, std::span<const float> at, int dim, const WorldEdgeOptions& options) {
-  Pairs pairs;
-  for (int32_t receiver = 0; receiver < mesh.nodes; ++receiver) {
-    for (int32_t sender = 0; sender < mesh.nodes; ++sender) {
-      double squares = 0;
-      for (int axis = 0; axis < dim; ++axis) {
-        const double d = static_cast<double>(at[static_cast<size_t>(sender * dim + axis)]) -
-                         static_cast<double>(at[static_cast<size_t>(receiver * dim + axis)]);
-        squares += d * d;
-      }
-      bool joined = sender == receiver;
-      for (size_t e = 0; e < mesh.senders.size(); ++e)
-        joined = joined || (mesh.senders[e] == sender && mesh.receivers[e] == receiver);
-      const bool alike =
-          mesh.node_type[static_cast<size_t>(sender)] == mesh.node_type[static_cast<size_t>(receiver)];
-      if (joined || (options.other_type && alike) || !(squares < options.radius * options.radius)) continue;
-      pairs.emplace_back(receiver, sender);
-    }
-  }
-  return pairs;
-}
-
-Pairs pairs_of(const MeshEdges& edges) {
-  Pairs pairs;
-  for (size_t e = 0; e < edges.senders.size(); ++e) pairs.emplace_back(edges.receivers[e], edges.senders[e]);
-  return pairs;
-}
+using test::Pairs;
+using test::pairs_of;
+using test::plain_pairs;
+using test::world_run;
 
 /// Nodes of three types in a row of edges.
 struct Cloud {
@@ -136,24 +110,6 @@ TEST_CASE("a node at the radius is not joined, one a bit nearer is, in cells sid
   };
   CHECK(pairs({0, 0, 9, 9, 1, 0}).empty());
   CHECK(pairs({0, 0, 9, 9, 0.999F, 0}) == Pairs{{0, 2}, {2, 0}});
-}
-
-Config world_run(const Moving& data) {
-  Config config = test::small_config(data.scratch.path, data.file);
-  config.data.path = data.file.string();
-  config.data.inputs = {"stress"};
-  config.data.targets = {"world_pos", "stress"};
-  config.data.world_position = "world_pos";
-  config.data.kinematic_types = {1};
-  config.data.predicted_types = {0};
-  config.data.world_radius = 0.05;
-  config.data.world_pairs = WorldPairs::other_type;
-  config.data.world_edges_per_node = 6;
-  config.train.noise = 1e-4;
-  config.train.steps = 12;
-  config.train.accumulate = 1;
-  config.train.checkpoint_every = 6;
-  return config;
 }
 
 TEST_CASE(
@@ -285,15 +241,6 @@ TEST_CASE("world edges are refused where they cannot be") {
   CHECK(contains(refusal(moving + "[ranks]\npartition = \"rcb\"\n"), "needed 0 with a mesh in parts"));
   CHECK(contains(refusal(moving + "[ranks]\nparts_in_turn = 2\n"), "needed 0 with a mesh in parts"));
   parse_config(moving, "c");
-
-  const Moving plate("plate");
-  Config config = world_run(plate);
-  config.data.kinematic_types = {};
-  test::train_here(config);
-  Runtime runtime{RuntimeOptions{.threads = 1}};
-  const std::string checkpoint = config.run.dir + "/checkpoints/last.safetensors";
-  CHECK(contains(message_of([&] { MeshPredictor(runtime, checkpoint); }),
-                 "[data.world_radius] needed 0 with MeshPredictor, got 0.05"));
 }
 
 TEST_CASE("memory of world edges is planned by the room for them; a batch without room names what it needs") {

@@ -48,10 +48,6 @@ MeshPredictor::Loaded::Loaded(Runtime& own, const fs::path& checkpoint, Ranks* w
       task(make_task(config, Dataset::over(data))),
       model(make_model(config.model, task.sizes())),
       normalizers(task.online_normalizers()) {
-  if (config.data.world_radius > 0.0)
-    throw config_error("data.world_radius", "0 with MeshPredictor",
-                       fmt::format("{}", config.data.world_radius),
-                       "roll out on a packed file: meshgrad rollout, or Predictor");
   check_precision(runtime.device(), config.precision);
   model.parameters.allocate(runtime, config.precision, 0);
   model.parameters.release_gradients();
@@ -152,54 +148,6 @@ void MeshPredictor::Loaded::check_all_set() const {
   }
 }
 
-/// Fields of the data, in f32; of those with known changes two frames.
-void MeshPredictor::Loaded::read_given(size_t mesh) {
-  MeshState& on = meshes[mesh];
-  std::vector<std::span<const float>>& fields = data->trajectories[mesh].fields;
-  for (size_t field = 0; field < on.given.size(); ++field) fields[field] = on.given[field].read();
-  for (size_t k = 0; k < known_changes().size(); ++k) {
-    const auto field = std::ranges::find(data->fields, known_changes()[k].field.name, &FieldInfo::name);
-    std::span<const float>& values = fields[static_cast<size_t>(field - data->fields.begin())];
-    std::copy(values.begin(), values.end(), on.next[k].begin());  // of a target none
-    values = on.next[k];
-  }
-}
-
-void MeshPredictor::Loaded::move_kinematic(size_t mesh) {
-  MeshState& on = meshes[mesh];
-  const MeshView& view = data->meshes[mesh].view;
-  const auto width = static_cast<size_t>(task.inputs().outputs());
-  for (size_t k = 0; k < known_changes().size(); ++k) {
-    const MeshInputs::Input& known = known_changes()[k];
-    on.set_next[k] = 0;
-    if (known.target_column < 0) continue;
-    const auto components = static_cast<size_t>(known.field.components);
-    const auto column = static_cast<size_t>(known.target_column);
-    const std::span<const float> next = std::span(on.next[k]).last(on.next[k].size() / 2);
-    for (size_t i = 0; i < static_cast<size_t>(view.nodes); ++i) {
-      if (!task.inputs().is_kinematic(view.node_type[i])) continue;
-      std::copy_n(next.begin() + static_cast<std::ptrdiff_t>(i * components), components,
-                  on.state.current.begin() + static_cast<std::ptrdiff_t>(i * width + column));
-    }
-  }
-}
-
-void MeshPredictor::Loaded::write_edges() {
-  for (size_t i = 0; i < meshes.size(); ++i) {
-    task.inputs().write_edge_features(written, task.dataset().trajectory(static_cast<int64_t>(i)), 0,
-                                      meshes[i].state, before[i], normalizers, scratch);
-  }
-  uploaded = false;
-}
-
-void MeshPredictor::Loaded::write_nodes() {
-  for (size_t i = 0; i < meshes.size(); ++i) {
-    read_given(i);
-    task.inputs().write_node_features(written, task.dataset().trajectory(static_cast<int64_t>(i)), 0,
-                                      meshes[i].state, before[i], normalizers, scratch);
-  }
-}
-
 void MeshPredictor::Loaded::upload() {
   const Stream& stream = runtime.stream();
   if (in_parts && !uploaded) write_part(written, *in_parts->part, in_parts->staged);
@@ -218,6 +166,8 @@ void MeshPredictor::Loaded::upload() {
 
 void MeshPredictor::Loaded::step() {
   if (moves()) fill_ghosts();  // edges read where they are
+  for (size_t i = 0; i < meshes.size(); ++i) read_given(i);
+  if (task.inputs().has_world_edges()) find_world_edges();
   write_nodes();
   if (moves()) write_edges();
   if (recording) {
@@ -268,6 +218,10 @@ MeshPredictor::Loaded::Held MeshPredictor::Loaded::hold(std::span<const MeshArra
       throw invalid_argument("MeshPredictor: set_meshes", "meshes that are all in parts, or all whole",
                              "both", "give ghost nodes with each mesh, or with none");
     }
+    if (arrays[i].in_parts && task.inputs().has_world_edges()) {
+      throw invalid_argument("MeshPredictor: set_meshes", "whole meshes, for a model with data.world_radius",
+                             "meshes in parts", "set the whole mesh, on one process");
+    }
     if (arrays[i].in_parts) held.given.push_back(given_part(arrays[i], dim()));
     HeldMesh mesh(*held.data, arrays[i], fmt::format("MeshPredictor: mesh {}", i));
     const MeshView& view = held.data->meshes.back().view;
@@ -299,27 +253,32 @@ void MeshPredictor::Loaded::use(Held held) {
   data = std::move(held.data);
   before = std::move(held.before);
   task = make_task(config, Dataset::over(data));
+  in_parts = nullptr;
+  room = {.nodes = held.all.nodes,
+          .edges = held.all.edges,
+          .world_edges = world_room(config.data, held.all.nodes)};
+  write_union(held.given.empty());
+  if (!held.given.empty()) make_parts(std::move(held.given));
+  meshes = std::move(held.meshes);
+  drop_steps();
+  if (!moves()) write_edges();
+}
+
+/// Into new memory; of whole meshes it is what a step reads.
+void MeshPredictor::Loaded::write_union(bool whole) {
   batch = written = {};
   host = device = nullptr;
-  in_parts = nullptr;
-  const BatchLayout layout(task.sizes(), {held.all.nodes, held.all.edges}, config.precision,
-                           BatchLayout::Sizes::exact);
+  const BatchLayout layout(task.sizes(), room, config.precision, BatchLayout::Sizes::exact);
   const StoragePtr memory = batch_memory_to_write(runtime, layout.bytes());
   written = layout.batch(memory);
   for (size_t i = 0; i < data->meshes.size(); ++i)
     append_to_union(written.graph.edge_sets.front().graph, data->meshes[i].view, before[i]);
-  if (held.given.empty()) {
-    host = memory;
-    device = device_memory(layout.bytes());
-    batch = layout.batch(device);
-    for (const Dataset::MeshSizes& first : before) batch.graph.graph_offsets.push_back(first.nodes);
-    batch.graph.graph_offsets.push_back(held.all.nodes);
-  } else {
-    make_parts(std::move(held.given));
-  }
-  meshes = std::move(held.meshes);
-  drop_steps();
-  if (!moves()) write_edges();
+  if (!whole) return;
+  host = memory;
+  device = device_memory(layout.bytes());
+  batch = layout.batch(device);
+  for (const Dataset::MeshSizes& first : before) batch.graph.graph_offsets.push_back(first.nodes);
+  batch.graph.graph_offsets.push_back(room.nodes);
 }
 
 StoragePtr MeshPredictor::Loaded::device_memory(int64_t bytes) const {

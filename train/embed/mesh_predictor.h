@@ -22,8 +22,7 @@ class Runtime;
 class MeshPredictor {
  public:
   /// `checkpoint` is a file that train wrote, of this or an earlier version; one that does not describe its
-  /// fields is refused. The runtime outlives it. Throws ConfigError for data.world_radius, DataError,
-  /// DeviceError and OutOfMemory.
+  /// fields is refused. The runtime outlives it. Throws DataError, DeviceError and OutOfMemory.
   ///
   /// `ranks`, which outlive it, are needed for meshes in parts (MeshArrays::in_parts). On such meshes
   /// set_mesh, set_meshes, predict, record_steps and backward are collective: all ranks call them in the same

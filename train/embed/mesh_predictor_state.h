@@ -56,6 +56,7 @@ struct MeshPredictor::Loaded {
   std::vector<FieldInfo> inputs, targets;
   std::deque<MeshState> meshes;
   std::vector<Dataset::MeshSizes> before;    // of each mesh in the union
+  BatchShape room;                           // of the union
   StoragePtr host, device;                   // what is uploaded, and where to; one memory on the CPU
   Batch written, batch;                      // `written` is of the meshes as they are given
   std::unique_ptr<PredictedParts> in_parts;  // or null
@@ -94,10 +95,12 @@ struct MeshPredictor::Loaded {
   int dim() const { return data->dim; }
   Held hold(std::span<const MeshArrays> arrays) const;
   void use(Held held);
+  void write_union(bool whole);
   void make_parts(std::vector<GivenPart> given);
   StoragePtr device_memory(int64_t bytes) const;
   void fill_ghosts();
   void write_edges();
+  void find_world_edges();
   void write_nodes();
   void upload();
   void step();

@@ -49,10 +49,6 @@ Config online_config(Config config) {
   if (edge_options(config.data) != MeshEdgeOptions{})
     throw config_error("data.hops, data.period", "1 and none with OnlineTrainer", "others",
                        "leave them out, or train on a packed file");
-  if (config.data.world_radius > 0.0)
-    throw config_error("data.world_radius", "0 with OnlineTrainer",
-                       fmt::format("{}", config.data.world_radius),
-                       "leave it out, or train on a packed file");
   if (config.data.history > 1 || !config.data.kinematic_types.empty())
     throw config_error("data.history, data.kinematic_types", "1 and none with OnlineTrainer", "others",
                        "leave them out, or train on a packed file");

@@ -68,7 +68,8 @@ class OnlineTrainer {
   /// keeps its values; one whose new values were refused has none.
   void set_field(std::string_view name, Numbers values);
   /// Ends the frame. With enough frames before it there is a sample more, which the normalisers learn from
-  /// unless it is held out. Throws InvalidArgument when a field is not set.
+  /// unless it is held out. Throws InvalidArgument when a field is not set; ConfigError, as train() does, for
+  /// more world edges than data.world_edges_per_node.
   void append();
   /// The frames from now on do not continue those before: the solver was started anew.
   void restart_trajectory();

@@ -93,9 +93,11 @@ void write_mesh_batch(const MeshInputs& inputs, const Batch& batch, std::string_
       inputs.write_edges(view, sample.frame, scratch.state, scratch, edges);
       edges += view.mesh().edges * inputs.edge_inputs();
       if (world_rows) {
-        world = inputs.append_world_edges(
-            batch.graph.edge_sets[1].graph, inputs.world_edges_at(view, sample.frame, scratch.state, scratch),
-            view, sample.frame, scratch.state, world, scratch, world_rows->values().data());
+        const MeshEdges found = inputs.world_edges_at(view, sample.frame, scratch.state, scratch,
+                                                      inputs.world_limit(view.mesh().nodes));
+        world = inputs.append_world_edges(batch.graph.edge_sets[1].graph, found, view, sample.frame,
+                                          scratch.state, world, scratch,
+                                          world_rows->values().data() + world.edges * inputs.world_inputs());
       }
       inputs.write_mask(view.mesh(), batch.tensor("mask").template data<uint8_t>() + node);
       node += view.mesh().nodes;

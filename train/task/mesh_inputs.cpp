@@ -218,7 +218,7 @@ Batch MeshInputs::prediction_batch(Runtime& runtime, DType dtype, const Trajecto
   SampleScratch scratch;
   // A prediction has as much room as its frame needs.
   MeshEdges world;
-  if (has_world_edges()) world = for_validation().world_edges_at(trajectory, t, state, scratch);
+  if (has_world_edges()) world = world_edges_at(trajectory, t, state, scratch, most_world_edges(mesh.nodes));
   const BatchLayout layout(sizes_,
                            {.nodes = mesh.nodes,
                             .edges = mesh.edges,
@@ -228,15 +228,7 @@ Batch MeshInputs::prediction_batch(Runtime& runtime, DType dtype, const Trajecto
     append_to_union(batch.graph.edge_sets.front().graph, mesh, {});
     write_edge_features(batch, trajectory, t, state, {}, normalizers, scratch);
     write_node_features(batch, trajectory, t, state, {}, normalizers, scratch);
-    if (!has_world_edges()) return;
-    const EdgeSet& set = batch.graph.edge_sets[1];
-    dispatch_storage(accumulator_of(dtype), [&]<class T>() {
-      RowsInPlace<T> rows(set.features, 0, set.graph.edges, scratch.wide_world);
-      append_world_edges(set.graph, world, trajectory, t, state, {}, scratch, rows.values().data());
-      normalizers.world.normalize(
-          rows.values().first(world.senders.size() * static_cast<size_t>(world_inputs())));
-      rows.store();
-    });
+    if (has_world_edges()) write_world_edges(batch, world, trajectory, t, state, {}, normalizers, scratch);
   });
   result.graph.graph_offsets = {0, mesh.nodes};
   return result;

@@ -120,19 +120,26 @@ class MeshInputs {
   template <class T>
   void write_edges(const TrajectoryView& trajectory, int64_t t, const FieldState& state,
                    SampleScratch& scratch, T* rows) const;
-  /// The world edges of a frame, by current positions as above. Throws ConfigError for more than the mesh's
-  /// share of data.world_edges_per_node, which binds training alone, and for more than most_world_edges.
+  /// Most world edges of a mesh of so many nodes in a batch: its share of data.world_edges_per_node, which
+  /// binds training alone, or most_world_edges.
+  int64_t world_limit(int64_t nodes) const;
+  /// The world edges of a frame, by current positions as above. Throws ConfigError for more than `most`.
   MeshEdges world_edges_at(const TrajectoryView& trajectory, int64_t t, const FieldState& state,
-                           SampleScratch& scratch) const;
+                           SampleScratch& scratch, int64_t most) const;
   /// The same inputs for validation: batches have as much room for world edges as their frames need.
   MeshInputs for_validation() const;
-  /// Appends them to the union's graph behind those of `before`, likewise their features in `rows`, which are
-  /// [world edges, world_inputs()] of the whole union, and returns the sizes of them all.
+  /// Appends them to the union's graph behind those of `before`, writes their features to `rows`, [world
+  /// edges, world_inputs()], and returns the sizes of all so far.
   template <class T>
   Dataset::MeshSizes append_world_edges(const Graph& graph, const MeshEdges& world,
                                         const TrajectoryView& trajectory, int64_t t, const FieldState& state,
                                         const Dataset::MeshSizes& before, SampleScratch& scratch,
                                         T* rows) const;
+  /// The same into a batch on the host, normalised.
+  Dataset::MeshSizes write_world_edges(const Batch& batch, const MeshEdges& world,
+                                       const TrajectoryView& trajectory, int64_t t, const FieldState& state,
+                                       const Dataset::MeshSizes& before, const Normalizers& normalizers,
+                                       SampleScratch& scratch) const;
   /// The current positions, [nodes, dimensions], in the data or in `gathered`.
   std::span<const float> current_positions(const TrajectoryView& trajectory, int64_t t,
                                            const FieldState& state, std::vector<float>& gathered) const;

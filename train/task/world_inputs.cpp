@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // World edges of MeshInputs.
 #include <meshgrad/train/data/made_edges.h>
+#include <meshgrad/train/task/batch_rows.h>
 #include <meshgrad/train/task/displacements.h>
 #include <meshgrad/train/task/mesh_inputs.h>
 
@@ -12,15 +13,18 @@
 
 namespace meshgrad {
 
+int64_t MeshInputs::world_limit(int64_t nodes) const {
+  const int64_t most = most_world_edges(nodes);
+  if (!limited_world_) return most;
+  // Shares of the meshes are rounded down, the room of the batch up.
+  return std::min(most, static_cast<int64_t>(config_.world_edges_per_node * static_cast<double>(nodes)));
+}
+
 MeshEdges MeshInputs::world_edges_at(const TrajectoryView& trajectory, int64_t t, const FieldState& state,
-                                     SampleScratch& scratch) const {
+                                     SampleScratch& scratch, int64_t most) const {
   const MeshView& mesh = trajectory.mesh();
   const std::span<const float> positions = current_positions(trajectory, t, state, scratch.positions);
   const int dim = world_position_->field.components;
-  const auto nodes = static_cast<double>(mesh.nodes);
-  int64_t most = most_world_edges(mesh.nodes);
-  // Shares of the meshes are rounded down, the room of the batch up.
-  if (limited_world_) most = std::min(most, static_cast<int64_t>(config_.world_edges_per_node * nodes));
   std::optional<MeshEdges> edges = world_edges(mesh, positions, dim, world_options_, most);
   if (edges) return *std::move(edges);
   const int64_t count = count_world_edges(mesh, positions, dim, world_options_);
@@ -28,7 +32,8 @@ MeshEdges MeshInputs::world_edges_at(const TrajectoryView& trajectory, int64_t t
   throw config_error(
       "data.world_edges_per_node",
       fmt::format("{:.2f} or more, for frame {} of {}",
-                  std::ceil(100.0 * static_cast<double>(count) / nodes) / 100.0, t, trajectory.name()),
+                  std::ceil(100.0 * static_cast<double>(count) / static_cast<double>(mesh.nodes)) / 100.0, t,
+                  trajectory.name()),
       fmt::format("{}", config_.world_edges_per_node),
       "raise it, which takes memory, or lower data.world_radius; a run with a checkpoint goes on with "
       "--resume");
@@ -50,7 +55,7 @@ Dataset::MeshSizes MeshInputs::append_world_edges(const Graph& graph, const Mesh
   if (before.edges + mesh.edges > graph.edges) throw changed_mesh(mesh);
   const int dim = world_position_->field.components;
   write_displacements(mesh, current_positions(trajectory, t, state, scratch.positions), dim, world_inputs(),
-                      rows + before.edges * world_inputs());
+                      rows);
   return append_to_union(graph, mesh, before);
 }
 template Dataset::MeshSizes MeshInputs::append_world_edges(const Graph&, const MeshEdges&,
@@ -61,5 +66,21 @@ template Dataset::MeshSizes MeshInputs::append_world_edges(const Graph&, const M
                                                            const TrajectoryView&, int64_t, const FieldState&,
                                                            const Dataset::MeshSizes&, SampleScratch&,
                                                            double*) const;
+
+Dataset::MeshSizes MeshInputs::write_world_edges(const Batch& batch, const MeshEdges& world,
+                                                 const TrajectoryView& trajectory, int64_t t,
+                                                 const FieldState& state, const Dataset::MeshSizes& before,
+                                                 const Normalizers& normalizers,
+                                                 SampleScratch& scratch) const {
+  const EdgeSet& set = batch.graph.edge_sets[1];
+  Dataset::MeshSizes all;
+  dispatch_storage(accumulator_of(set.features.dtype()), [&]<class T>() {
+    RowsInPlace<T> rows(set.features, before.edges, std::ssize(world.senders), scratch.wide_world);
+    all = append_world_edges(set.graph, world, trajectory, t, state, before, scratch, rows.values().data());
+    normalizers.world.normalize(rows.values());
+    rows.store();
+  });
+  return all;
+}
 
 }  // namespace meshgrad

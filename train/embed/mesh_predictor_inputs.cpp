@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the model of a MeshPredictor reads at a step.
+#include <meshgrad/train/embed/mesh_predictor_state.h>
+#include <meshgrad/train/task/displacements.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace meshgrad {
+
+/// Fields of the data, in f32; of those with known changes two frames.
+void MeshPredictor::Loaded::read_given(size_t mesh) {
+  MeshState& on = meshes[mesh];
+  std::vector<std::span<const float>>& fields = data->trajectories[mesh].fields;
+  for (size_t field = 0; field < on.given.size(); ++field) fields[field] = on.given[field].read();
+  for (size_t k = 0; k < known_changes().size(); ++k) {
+    const auto field = std::ranges::find(data->fields, known_changes()[k].field.name, &FieldInfo::name);
+    std::span<const float>& values = fields[static_cast<size_t>(field - data->fields.begin())];
+    std::copy(values.begin(), values.end(), on.next[k].begin());  // of a target none
+    values = on.next[k];
+  }
+}
+
+void MeshPredictor::Loaded::move_kinematic(size_t mesh) {
+  MeshState& on = meshes[mesh];
+  const MeshView& view = data->meshes[mesh].view;
+  const auto width = static_cast<size_t>(task.inputs().outputs());
+  for (size_t k = 0; k < known_changes().size(); ++k) {
+    const MeshInputs::Input& known = known_changes()[k];
+    on.set_next[k] = 0;
+    if (known.target_column < 0) continue;
+    const auto components = static_cast<size_t>(known.field.components);
+    const auto column = static_cast<size_t>(known.target_column);
+    const std::span<const float> next = std::span(on.next[k]).last(on.next[k].size() / 2);
+    for (size_t i = 0; i < static_cast<size_t>(view.nodes); ++i) {
+      if (!task.inputs().is_kinematic(view.node_type[i])) continue;
+      std::copy_n(next.begin() + static_cast<std::ptrdiff_t>(i * components), components,
+                  on.state.current.begin() + static_cast<std::ptrdiff_t>(i * width + column));
+    }
+  }
+}
+
+void MeshPredictor::Loaded::write_edges() {
+  for (size_t i = 0; i < meshes.size(); ++i) {
+    task.inputs().write_edge_features(written, task.dataset().trajectory(static_cast<int64_t>(i)), 0,
+                                      meshes[i].state, before[i], normalizers, scratch);
+  }
+  uploaded = false;
+}
+
+/// Those of the state. Where there are more than ever, the batch gets new memory.
+void MeshPredictor::Loaded::find_world_edges() {
+  const MeshInputs& reads = task.inputs();
+  std::vector<MeshEdges> world;
+  int64_t edges = 0;
+  for (size_t i = 0; i < meshes.size(); ++i) {
+    const TrajectoryView mesh = task.dataset().trajectory(static_cast<int64_t>(i));
+    world.push_back(
+        reads.world_edges_at(mesh, 0, meshes[i].state, scratch, most_world_edges(mesh.mesh().nodes)));
+    edges += std::ssize(world.back().senders);
+  }
+  if (edges > room.world_edges || host == nullptr) {  // null: there was no memory before
+    room.world_edges = std::max(room.world_edges, edges + edges / 4);
+    write_union(true);
+  }
+  Dataset::MeshSizes all;
+  for (size_t i = 0; i < meshes.size(); ++i)
+    all = reads.write_world_edges(written, world[i], task.dataset().trajectory(static_cast<int64_t>(i)), 0,
+                                  meshes[i].state, all, normalizers, scratch);
+}
+
+void MeshPredictor::Loaded::write_nodes() {
+  for (size_t i = 0; i < meshes.size(); ++i) {
+    task.inputs().write_node_features(written, task.dataset().trajectory(static_cast<int64_t>(i)), 0,
+                                      meshes[i].state, before[i], normalizers, scratch);
+  }
+}
+
+}  // namespace meshgrad
