@@ -6,6 +6,7 @@
 #include <meshgrad/nn/mesh_graph_net.h>
 #include <meshgrad/train/data/made_edges.h>
 #include <meshgrad/train/data/memory_data.h>
+#include <meshgrad/train/data/world_edges.h>
 #include <meshgrad/train/embed/mesh_predictor.h>
 #include <meshgrad/train/planning/plan.h>
 #include <meshgrad/train/run/predictor.h>
@@ -38,14 +39,14 @@ struct GridMesh {
   Dataset dataset(const MeshEdgeOptions& options) {
     data->dim = 2;
     data->edge_options = options;
-    data->fields = {{.name = "u", .components = 1}};
+    data->fields = {{.name = "u", .components = 1}, {.name = "at", .components = 2}};
     data->splits = {{.name = "train", .first = 0, .count = 1}};
     if (cells.empty()) {
       data->add_mesh("grid", positions, types, first, second);
     } else {
       data->add_mesh("grid", positions, types, CellKind::triangle, cells);
     }
-    data->trajectories = {{.mesh = 0, .frames = 1, .fields = {u}}};
+    data->trajectories = {{.mesh = 0, .frames = 1, .fields = {u, positions}}};
     return Dataset::over(data);
   }
 };
@@ -154,40 +155,71 @@ TEST_CASE("a mesh that ends at periodic borders has the edges of the glued one")
   }
 }
 
-TEST_CASE("predictions on a mesh with periodic borders are those on the glued one") {
-  Config config;
-  config.precision = DType::f64;
-  config.model.width = 8;
-  config.model.blocks = 2;
-  config.data.inputs = config.data.targets = {"u"};
-  Runtime runtime({.device = {}, .threads = 1});
-  const auto predicted = [&](GridMesh& grid) {
-    config.data.period = {static_cast<double>(kSpacing) * kCellsX, static_cast<double>(kSpacing) * kCellsY};
-    const Task task = make_task(config, grid.dataset(periods(true)));
-    Model model = make_mesh_graph_net(config.model, task.sizes());
-    model.parameters.allocate(runtime, DType::f64, 5);
-    const auto plain = [](int64_t width) {
-      const auto n = static_cast<size_t>(width);
-      return Normalizer::fixed(std::vector<double>(n, 0.1), std::vector<double>(n, 0.5));
+TEST_CASE("world edges across periodic borders are those of the glued mesh, wherever it lies") {
+  for (const bool both : {false, true}) {
+    GridMesh open = open_grid(both), glued = glued_grid(both);
+    const Dataset open_data = open.dataset(periods(both)), glued_data = glued.dataset(periods(both));
+    const WorldEdgeOptions options{.radius = 0.45};  // two cells
+    const auto world_of = [&](const GridMesh& grid, MeshView mesh, float shift, MeshEdges& edges) {
+      std::vector<float> at = grid.positions;
+      for (float& x : at) x += shift;
+      edges = world_edges(mesh, at, 2, options, 1 << 20).value();
+      CHECK(count_world_edges(mesh, at, 2, options) == std::ssize(edges.senders));
+      set_edges(mesh, edges);
+      return mesh;
     };
-    const Normalizers normalizers{plain(10), plain(3), plain(1)};
-    const MeshDynamics& dynamics = *task.as<MeshDynamics>();
-    const TrajectoryView trajectory = task.dataset().trajectory(0);
-    const Batch batch = dynamics.prediction_batch(runtime, DType::f64, trajectory, 0,
-                                                  dynamics.state_at(trajectory, 0), normalizers);
-    Tape tape(runtime, Tape::Mode::evaluate);
-    return test::to_matrix(to_host(forward(model, tape, batch.graph).front().value(), runtime.stream()));
-  };
-  GridMesh open = open_grid(true), glued = glued_grid(true);
-  const test::Matrix ours = predicted(open), expected = predicted(glued);
-  double largest = 0.0;
-  for (size_t node = 0; node < open.point.size(); ++node) {
-    const double value = expected.v[static_cast<size_t>(open.point[node])];
-    largest = std::max(largest, std::abs(value));
-    // Positions are f32: edges of 0.2 have 1e-7 of noise.
-    CHECK(ours.v[node] == doctest::Approx(value).epsilon(1e-5));
+    MeshEdges open_edges, glued_edges;
+    const MeshView b = world_of(glued, glued_data.trajectory(0).mesh(), 0.0f, glued_edges);
+    for (const float shift : {0.0f, 0.7f, -31.3f}) {
+      const MeshView a = world_of(open, open_data.trajectory(0).mesh(), shift, open_edges);
+      for (size_t node = 0; node < open.point.size(); ++node)
+        REQUIRE(neighbours(open, a, node) == neighbours(glued, b, static_cast<size_t>(open.point[node])));
+      for (size_t node = 0; node + 1 < a.receiver_offsets.size(); ++node)
+        REQUIRE(std::is_sorted(a.senders.begin() + a.receiver_offsets[node],
+                               a.senders.begin() + a.receiver_offsets[node + 1]));
+    }
+    CHECK(b.edges > (both ? 5 : 4) * std::ssize(glued.types));
   }
-  CHECK(largest > 1e-2);
+}
+
+TEST_CASE("predictions on a mesh with periodic borders are those on the glued one, with world edges too") {
+  for (const bool world : {false, true}) {
+    Config config;
+    config.precision = DType::f64;
+    config.model.width = 8;
+    config.model.blocks = 2;
+    config.data.inputs = config.data.targets = {"u"};
+    if (world) config.data.world_position = "at";
+    if (world) config.data.world_radius = 0.45;
+    Runtime runtime({.device = {}, .threads = 1});
+    const auto predicted = [&](GridMesh& grid) {
+      config.data.period = {static_cast<double>(kSpacing) * kCellsX, static_cast<double>(kSpacing) * kCellsY};
+      const Task task = make_task(config, grid.dataset(periods(true)));
+      Model model = make_mesh_graph_net(config.model, task.sizes());
+      model.parameters.allocate(runtime, DType::f64, 5);
+      const auto plain = [](int64_t width) {
+        const auto n = static_cast<size_t>(width);
+        return Normalizer::fixed(std::vector<double>(n, 0.1), std::vector<double>(n, 0.5));
+      };
+      const Normalizers normalizers{plain(10), plain(world ? 6 : 3), plain(1), plain(world ? 3 : 0)};
+      const MeshDynamics& dynamics = *task.as<MeshDynamics>();
+      const TrajectoryView trajectory = task.dataset().trajectory(0);
+      const Batch batch = dynamics.prediction_batch(runtime, DType::f64, trajectory, 0,
+                                                    dynamics.state_at(trajectory, 0), normalizers);
+      Tape tape(runtime, Tape::Mode::evaluate);
+      return test::to_matrix(to_host(forward(model, tape, batch.graph).front().value(), runtime.stream()));
+    };
+    GridMesh open = open_grid(true), glued = glued_grid(true);
+    const test::Matrix ours = predicted(open), expected = predicted(glued);
+    double largest = 0.0;
+    for (size_t node = 0; node < open.point.size(); ++node) {
+      const double value = expected.v[static_cast<size_t>(open.point[node])];
+      largest = std::max(largest, std::abs(value));
+      // Positions are f32: edges of 0.2 have 1e-7 of noise.
+      CHECK(ours.v[node] == doctest::Approx(value).epsilon(1e-5));
+    }
+    CHECK(largest > 1e-2);
+  }
 }
 
 TEST_CASE("hops join what a breadth-first search reaches") {

@@ -3,6 +3,8 @@
 #pragma once
 #include <meshgrad/train/data/world_edges.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <span>
 #include <utility>
@@ -24,7 +26,10 @@ inline Pairs plain_pairs(const MeshView& mesh, std::span<const float> at, int di
       for (int axis = 0; axis < dim; ++axis) {
         const double d = static_cast<double>(at[static_cast<size_t>(sender * dim + axis)]) -
                          static_cast<double>(at[static_cast<size_t>(receiver * dim + axis)]);
-        squares += d * d;
+        double nearest = std::abs(d);
+        const double period = mesh.period[static_cast<size_t>(axis)];
+        for (int n = -9; period > 0.0 && n <= 9; ++n) nearest = std::min(nearest, std::abs(d + n * period));
+        squares += nearest * nearest;
       }
       bool joined = sender == receiver;
       for (size_t e = 0; e < mesh.senders.size(); ++e)

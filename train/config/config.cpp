@@ -238,11 +238,13 @@ void check_world_edges(const Config& config, std::vector<Contradiction>& found) 
   const auto refuse = [&](const char* other, const char* why, const char* fix) {
     found.push_back({{"data.world_radius", other}, why, toml_number(config.data.world_radius), fix});
   };
-  const auto periodic = [](double period) { return period > 0.0; };
+  const auto short_of = [&](double period) {
+    return period > 0.0 && 2.0 * config.data.world_radius >= period;
+  };
   if (config.data.world_position.empty())
     refuse("data.world_position", "0 where meshes do not move", "name the field of current positions");
-  if (std::ranges::any_of(config.data.period, periodic))
-    refuse("data.period", "0 in a periodic domain", "leave out data.period or data.world_radius");
+  if (std::ranges::any_of(config.data.period, short_of))
+    refuse("data.period", "less than half of each period", "lower it: about the length of an edge is usual");
   if (config.ranks.partition != MeshPartition::none || config.ranks.parts_in_turn > 1)
     refuse("ranks.partition", "0 with a mesh in parts, which have no world edges",
            "set ranks.partition = \"none\" and ranks.parts_in_turn = 1");

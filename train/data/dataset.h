@@ -67,6 +67,7 @@ struct MeshView {
   std::span<const int32_t> cells;             ///< [cells, nodes_per_cell]; empty when edges were given
   std::string_view file;                      ///< where it was read from, for errors
   std::array<double, 3> period{};  ///< relative positions are those of the nearest image; 0: not periodic
+  std::span<const int32_t> points = {};        ///< MeshEdges::points of `made`
   std::shared_ptr<const MeshEdges> made = {};  ///< the edges, where they are not the file's: perhaps one way
   std::span<const int32_t> given_senders;      ///< the file's edges, where they are not those of `made`
   std::span<const int32_t> given_receivers;

@@ -247,7 +247,10 @@ MeshEdges made_edges(const MeshView& given, const MeshEdgeOptions& options) {
     }
     offsets.push_back(static_cast<int32_t>(senders.size()));
   }
-  return edges_of_receivers(std::move(senders), std::move(offsets));
+  MeshEdges made = edges_of_receivers(std::move(senders), std::move(offsets));
+  for (int32_t node = 0; node < mesh.nodes; ++node)
+    if (point[static_cast<size_t>(node)] != node) return made.points = std::move(point), made;
+  return made;
 }
 
 void set_edges(MeshView& mesh, const MeshEdges& edges) {
@@ -292,7 +295,7 @@ void MadeEdges::replace(MeshView& mesh) const {
     mesh.made = std::make_shared<const MeshEdges>(made_edges(mesh, options_));
     const std::lock_guard lock(mutex_);
     const size_t bytes =
-        sizeof(int32_t) * (3 * mesh.made->senders.size() + 2 * mesh.made->receiver_offsets.size());
+        sizeof(int32_t) * (3 * mesh.made->senders.size() + 3 * mesh.made->receiver_offsets.size());
     if (bytes_ + bytes > kMostKept) {
       kept_.clear();
       bytes_ = 0;
@@ -304,6 +307,7 @@ void MadeEdges::replace(MeshView& mesh) const {
   mesh.given_receivers = mesh.receivers;
   set_edges(mesh, *mesh.made);
   mesh.period = options_.period;
+  mesh.points = mesh.made->points;
 }
 
 }  // namespace meshgrad

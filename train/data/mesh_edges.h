@@ -25,6 +25,8 @@ struct MeshEdges {
   std::vector<int32_t> receiver_offsets;  ///< [nodes + 1] into senders and receivers
   std::vector<int32_t> sender_offsets;    ///< [nodes + 1] into sender_order
   std::vector<int32_t> sender_order;      ///< [edges]: edge numbers by sender, then by number
+  /// [nodes]: the least number among the images of a node in a periodic domain; empty: each is its own.
+  std::vector<int32_t> points = {};
 };
 
 /// The edges of the cells: the sides of triangles and quads, the 6 edges of a tetrahedron, the 12 of a
