@@ -12,6 +12,7 @@
 #include <cmath>
 
 #include "support.h"
+#include "train/moving_data.h"
 #include "train/npz_arrays.h"
 #include "train/process.h"
 #include "train/small_run.h"
@@ -286,6 +287,40 @@ TEST_CASE("predictions after the first take no memory from the system") {
   CHECK(after.source_calls == before.source_calls);
   CHECK(after.allocated.current == before.allocated.current);
   CHECK(after.reserved.current == before.reserved.current);
+}
+
+TEST_CASE("a target whose value is predicted needs no value one step before") {
+  const test::Moving data("plate");
+  Config config = test::small_config(data.scratch.path, data.file);
+  config.data.inputs = {"stress"};
+  config.data.predict = Prediction::second_change;
+  config.data.world_position = "world_pos";
+  config.data.targets = {"world_pos", "stress"};
+  config.data.value_targets = {"stress"};
+  config.train.steps = 2;
+  test::train_here(config);
+  const std::string checkpoint = config.run.dir + "/checkpoints/last.safetensors";
+  Runtime runtime{RuntimeOptions{.threads = 1}};
+  const Predictor packed(runtime, checkpoint);
+  const TrajectoryView view = packed.dataset().trajectory("test", 0);
+  MeshPredictor predictor(runtime, checkpoint);
+  predictor.set_mesh({.positions = view.mesh().positions,
+                      .cells = view.mesh().cells,
+                      .nodes_per_cell = view.mesh().nodes_per_cell,
+                      .node_type = view.mesh().node_type});
+  predictor.set_field("world_pos", view.field("world_pos").frame(1));
+  predictor.set_field("stress", view.field("stress").frame(1));
+  CHECK(contains(message_of([&] { predictor.predict(); }), "field world_pos] needed values one step before"));
+  predictor.set_previous_field("world_pos", view.field("world_pos").frame(0));
+  predictor.predict();
+  const MeshDynamics& task = packed.mesh_dynamics();
+  const std::vector<float> next = predict_next(packed.trained(), task, view, 1, task.state_at(view, 1));
+  std::vector<float> moved(next.size() / 4 * 3), stress(next.size() / 4);
+  predictor.get_field("world_pos", moved);
+  predictor.get_field("stress", stress);
+  for (size_t i = 0; i < next.size(); ++i)
+    if (view.mesh().node_type[i / 4] == 0)
+      REQUIRE(next[i] == (i % 4 < 3 ? moved[i / 4 * 3 + i % 4] : stress[i / 4]));
 }
 
 }  // namespace

@@ -121,6 +121,15 @@ void MeshPredictor::Loaded::check_second_change(std::string_view call) const {
                          "one that steps from a single frame", "leave this call out");
 }
 
+int64_t MeshPredictor::Loaded::frames_before(size_t target) const {
+  const std::string& name = targets[target].name;
+  const bool second = task.inputs().predicted_quantity(name) == Quantity::second_change;
+  const auto input =
+      std::ranges::find(task.inputs().inputs(), name, [](const auto& one) { return one.field.name; });
+  if (input == task.inputs().inputs().end()) return second ? 1 : 0;
+  return config.data.history - (second ? 0 : 1);
+}
+
 void MeshPredictor::Loaded::check_all_set() const {
   const auto missing = [](const std::string& name, size_t mesh, const std::string& which) {
     return invalid_argument(fmt::format("MeshPredictor: mesh {}, field {}", mesh, name),
@@ -132,7 +141,7 @@ void MeshPredictor::Loaded::check_all_set() const {
       if (const auto target = target_at(name)) {
         if (steady()) continue;
         if (meshes[mesh].set_now[target->first] == 0) throw missing(name, mesh, "");
-        for (size_t age = 0; std::cmp_less(age, earlier()); ++age) {
+        for (size_t age = 0; std::cmp_less(age, frames_before(target->first)); ++age) {
           if (meshes[mesh].set_before[age * targets.size() + target->first] != 0) continue;
           const std::string steps = age == 0 ? "one step" : fmt::format("{} steps", age + 1);
           throw missing(name, mesh, " " + steps + " before (set_previous_field)");

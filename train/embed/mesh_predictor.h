@@ -54,9 +54,9 @@ class MeshPredictor {
   /// are not predicted. Any other input stays borrowed, and is read by each prediction. Throws
   /// InvalidArgument for another name or size.
   void set_field(std::string_view name, Numbers values, int64_t mesh = 0);
-  /// A target one step before; needed where second changes are predicted (data.predict). With data.history =
-  /// k, targets are needed up to k - 1 steps before, and k where second changes are predicted; predict() then
-  /// hands them on. Throws InvalidArgument for another `steps_before`.
+  /// A target one step before; needed where its second change is predicted (data.predict). With data.history
+  /// = k, targets are needed up to k - 1 steps before, and k where second changes are predicted; predict()
+  /// then hands them on. Throws InvalidArgument for another `steps_before`.
   void set_previous_field(std::string_view name, Numbers values, int64_t mesh = 0, int64_t steps_before = 1);
   /// With data.kinematic_types: data.world_position, or without it each target, one step after; only nodes of
   /// these types are read, now. Each predict() needs new ones, and moves these nodes there where the field is

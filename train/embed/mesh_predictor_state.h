@@ -72,6 +72,8 @@ struct MeshPredictor::Loaded {
   bool second_change() const { return !steady() && config.data.predict == Prediction::second_change; }
   /// Frames of a state before its current one.
   int64_t earlier() const { return steady() ? 0 : task.inputs().earlier_frames(); }
+  /// Those that are read of a target.
+  int64_t frames_before(size_t target) const;
   const std::vector<MeshInputs::Input>& known_changes() const { return task.inputs().known_changes(); }
   std::vector<double> offset_of(const std::string& field) const;
   MeshState& mesh_at(int64_t mesh);

@@ -23,13 +23,14 @@
 
 namespace meshgrad {
 
-/// Where a sample is computed before it is stored. Kept from one batch to the next, it allocates nothing.
+/// Where samples and predictions are computed before they are stored. Kept from one to the next, its memory
+/// is used again.
 struct SampleScratch {
   FieldState state;
-  std::vector<float> noise;                               ///< contained in `state.current`: [nodes, outputs]
-  std::vector<float> next;                                ///< the target fields one frame later
-  std::vector<float> positions;                           ///< current ones: [nodes, dimensions]
-  std::vector<float> wide_nodes, wide_edges, wide_world;  ///< rows of a batch that stores 16 bits
+  std::vector<float> noise;      ///< in state.current, whole; in state.previous its walk: [nodes, outputs]
+  std::vector<float> next;       ///< the target fields one frame later
+  std::vector<float> positions;  ///< current ones: [nodes, dimensions]
+  std::vector<float> wide_nodes, wide_edges, wide_world;          ///< rows of a batch that stores 16 bits
   std::tuple<std::vector<float>, std::vector<double>> predicted;  ///< rows of a prediction, one is used
 };
 
