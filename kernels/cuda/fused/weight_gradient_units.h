@@ -165,39 +165,49 @@ __device__ inline void find_unit(const Args& args, int32_t unit, Unit& found) {
   }
 }
 
-/// The address of eight columns (a 16-byte chunk) of a row in a stage, which is [panel][row][64 values]. A
+/// Where eight columns (a 16-byte chunk) of a row are in a stage, which is [panel][row][64 values]. A
 /// panel's row is 128 bytes, so unswizzled the same chunk of all rows would be in the same 4 banks. Chunk c
 /// is stored at c ^ (row % 8): the eight rows that ldmatrix reads at once are then in eight different groups
 /// of 4 banks, and so are the eight chunks of one row that neighbouring threads write.
-template <class T>
-__device__ T* chunk_of(T* operand, int32_t stage_rows, int row, int column) {
+__device__ inline int32_t chunk_offset(int32_t stage_rows, int row, int column) {
   const int chunk = (column % kPanel / 8) ^ (row % 8);
-  return operand + ((column / kPanel) * stage_rows + row) * kPanel + chunk * 8;
+  return ((column / kPanel) * stage_rows + row) * kPanel + chunk * 8;
 }
 
-/// One operand, x or d_z, from the first column of a tile on.
-template <class T>
-struct OperandTile {
-  const T* values;
-  int32_t width;
-  int32_t column;  ///< the tile's first
-  int32_t panels;
-  bool vectors;  ///< 16-byte accesses; a row of another width is loaded value by value
-};
-
-/// Starts loading `rows` rows of one operand, from row `row` on, into a stage of `stage_rows`; zeros behind
-/// them and behind the width, so that the multiplication needs no bounds. Neighbouring threads load
+/// What the calling thread loads of one operand of a unit's tile, x or d_z: of each stage, chunks in the same
+/// columns of every row_step-th row, so that little is left to compute for each. Neighbouring threads load
 /// neighbouring chunks.
 template <class T>
-__device__ void fill(T* stage, const OperandTile<T>& operand, int32_t stage_rows, int64_t row, int32_t rows) {
-  const T* const values = operand.values + row * operand.width + operand.column;
-  const int32_t width = operand.width - operand.column;
-  const int shift = operand.panels == 2 ? 4 : 3;  // log2 of the chunks of a row
-  for (int i = static_cast<int>(threadIdx.x); i < stage_rows << shift; i += kThreads) {
-    const int r = i >> shift, column = (i - (r << shift)) * 8;
-    T* const to = chunk_of(stage, stage_rows, r, column);
-    const int32_t left = r < rows ? width - column : 0;
-    const T* const from = values + (left > 0 ? r * operand.width + column : 0);
+struct OperandTile {
+  const T* values;  ///< of the unit's first row at these columns; without columns, its first
+  int32_t width;
+  int32_t columns;  ///< left from the chunks' first on; none if not positive
+  int32_t offset;   ///< of a chunk in row 0 of a stage, for rows of first_row's swizzle
+  int32_t first_row, row_step;
+  bool vectors;  ///< 16-byte accesses; a row of another width is loaded value by value
+
+  __device__ OperandTile(const void* data, int64_t unit_row, int32_t data_width, int32_t tile_column,
+                         int32_t panels, int32_t stage_rows, bool in_vectors)
+      : width(data_width), vectors(in_vectors) {
+    const int shift = panels == 2 ? 4 : 3;  // log2 of the chunks of a row
+    first_row = static_cast<int32_t>(threadIdx.x) >> shift;
+    row_step = kThreads >> shift;  // a multiple of the swizzle's eight rows
+    const int column = (static_cast<int>(threadIdx.x) - (first_row << shift)) * 8;
+    columns = width - tile_column - column;
+    values = static_cast<const T*>(data) + unit_row * width + (columns > 0 ? tile_column + column : 0);
+    offset = chunk_offset(stage_rows, first_row, column) - first_row * kPanel;
+  }
+};
+
+/// Starts loading rows of one operand, from row `first` of the unit's `rows` on, into a stage of
+/// `stage_rows`; zeros behind them and behind the width, so that the multiplication needs no bounds.
+template <class T>
+__device__ void fill(T* stage, const OperandTile<T>& operand, int32_t stage_rows, int32_t first,
+                     int32_t rows) {
+  for (int r = operand.first_row; r < stage_rows; r += operand.row_step) {
+    T* const to = stage + operand.offset + r * kPanel;
+    const int32_t left = first + r < rows ? operand.columns : 0;
+    const T* const from = operand.values + int64_t{left > 0 ? first + r : 0} * operand.width;
     if (operand.vectors) {
       copy_async_16(to, from, left > 0);
     } else {
@@ -223,19 +233,23 @@ struct Piece {
 ///   matrix   0            1            2            3
 ///   of a     in 0, k 0    in 8, k 0    in 0, k 8    in 8, k 8
 ///   of b     out 0, k 0   out 0, k 8   out 8, k 0   out 8, k 8
+///
+/// The loads' chunks differ in bits of their number that are 0 in the first's. Whatever the swizzle, flipping
+/// these bits in the offset of the first gives the others' offsets, at one instruction each.
 template <class T>
 __device__ void add_stage(const T* x, const T* d_z, const Tiling& tiling, Piece& piece) {
   const int lane = static_cast<int>(threadIdx.x % 32), matrix = lane / 8;
+  const int32_t first_a =
+      chunk_offset(tiling.stage_rows, matrix / 2 * 8 + lane % 8, piece.in + matrix % 2 * 8);
+  const int32_t first_b =
+      chunk_offset(tiling.stage_rows, matrix % 2 * 8 + lane % 8, piece.out + matrix / 2 * 8);
   for (int step = piece.row_group; step < tiling.stage_rows / 16; step += tiling.row_groups) {
+    const int32_t row = step * 16 * kPanel;
     uint32_t a[2][4];
-    for (int i = 0; i < 2; ++i) {
-      const int row = step * 16 + matrix / 2 * 8 + lane % 8;
-      load_matrices_transposed(a[i], chunk_of(x, tiling.stage_rows, row, piece.in + i * 16 + matrix % 2 * 8));
-    }
+    for (int i = 0; i < 2; ++i) load_matrices_transposed(a[i], x + (row + (first_a ^ i * 16)));
     for (int j = 0; j < 4; ++j) {
       uint32_t b[4];
-      const int row = step * 16 + matrix % 2 * 8 + lane % 8;
-      load_matrices_transposed(b, chunk_of(d_z, tiling.stage_rows, row, piece.out + j * 16 + matrix / 2 * 8));
+      load_matrices_transposed(b, d_z + (row + (first_b ^ j * 16)));
       for (int i = 0; i < 2; ++i) {
         multiply_add<T>(piece.sum[i][2 * j], a[i], {b[0], b[1]});
         multiply_add<T>(piece.sum[i][2 * j + 1], a[i], {b[2], b[3]});
@@ -249,32 +263,27 @@ __device__ void add_stage(const T* x, const T* d_z, const Tiling& tiling, Piece&
 template <class T>
 struct StageRing {
   T* ring;
+  int32_t rows, stage_rows, stages, d_z_offset;
   OperandTile<T> x, d_z;
-  int32_t stage_rows, d_z_offset;
-  int64_t begin, end;  ///< rows
-  int32_t stages;
 
   __device__ StageRing(const Job& job, const Unit& unit, int32_t tile, const Tiling& tiling, T* shared)
       : ring(shared),
-        x{static_cast<const T*>(job.x), job.in, tile / tiling.tiles_out * kTile, tiling.panels_in,
-          job.x_vectors},
-        d_z{static_cast<const T*>(job.d_z), job.out, tile % tiling.tiles_out * kTile, tiling.panels_out,
-            job.d_z_vectors},
+        rows(static_cast<int32_t>(unit.end - unit.begin)),
         stage_rows(tiling.stage_rows),
+        stages((rows + stage_rows - 1) / stage_rows),
         d_z_offset(tiling.panels_in * tiling.stage_rows * kPanel),
-        begin(unit.begin),
-        end(unit.end),
-        stages(static_cast<int32_t>((end - begin + stage_rows - 1) / stage_rows)) {}
+        x(job.x, unit.begin, job.in, tile / tiling.tiles_out * kTile, tiling.panels_in, tiling.stage_rows,
+          job.x_vectors),
+        d_z(job.d_z, unit.begin, job.out, tile % tiling.tiles_out * kTile, tiling.panels_out,
+            tiling.stage_rows, job.d_z_vectors) {}
 
   __device__ T* stage(int32_t s) const {
     return ring + s % kStages * (kStageBytes / static_cast<int>(sizeof(T)));
   }
   __device__ void load(int32_t s) const {
-    const int64_t row = begin + int64_t{s} * stage_rows;
     if (s < stages) {
-      const auto rows = static_cast<int32_t>(end - row);
-      fill(stage(s), x, stage_rows, row, rows);
-      fill(stage(s) + d_z_offset, d_z, stage_rows, row, rows);
+      fill(stage(s), x, stage_rows, s * stage_rows, rows);
+      fill(stage(s) + d_z_offset, d_z, stage_rows, s * stage_rows, rows);
     }
     copy_async_commit();  // empty groups too: the wait counts groups
   }
