@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <charconv>
+#include <functional>
+#include <map>
 #include <optional>
 #include <sstream>
 #include <string_view>
+#include <utility>
 
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/regular_file.h>
@@ -30,28 +33,39 @@ struct RecordRange {
   int64_t first = 0, last = 0;  ///< both included
 };
 
-std::optional<size_t> file_named(std::string_view name, const std::vector<ListableFile>& files) {
-  std::optional<size_t> found;
-  bool several = false;
-  for (size_t i = 0; i < files.size(); ++i) {
-    if (files[i].path == name) return i;
-    if (std::filesystem::path(files[i].path).filename() != name) continue;
-    several = found.has_value();
-    found = i;
+/// Finds files by their path, or by a name that no other file has.
+class FileNames {
+ public:
+  explicit FileNames(const std::vector<ListableFile>& files) : files_(files) {
+    for (size_t i = 0; i < files.size(); ++i) {
+      paths_.emplace(files[i].path, i);
+      const auto [at, added] = names_.emplace(std::filesystem::path(files[i].path).filename().string(), i);
+      if (!added) at->second = std::nullopt;
+    }
   }
-  return several ? std::nullopt : found;
-}
+  const ListableFile& operator[](size_t file) const { return files_[file]; }
+  std::optional<size_t> find(std::string_view name) const {
+    if (const auto path = paths_.find(name); path != paths_.end()) return path->second;
+    const auto file = names_.find(name);
+    return file == names_.end() ? std::nullopt : file->second;
+  }
+
+ private:
+  const std::vector<ListableFile>& files_;
+  std::map<std::string, size_t, std::less<>> paths_;
+  std::map<std::string, std::optional<size_t>, std::less<>> names_;
+};
 
 bool read_record_index(std::string_view text, int64_t& number) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   return error == std::errc() && end == text.data() + text.size() && number >= 0;
 }
 
-std::optional<RecordRange> range_named(std::string_view name, const std::vector<ListableFile>& files) {
-  if (const auto file = file_named(name, files)) return RecordRange{*file, 0, files[*file].records - 1};
+std::optional<RecordRange> range_named(std::string_view name, const FileNames& files) {
+  if (const auto file = files.find(name)) return RecordRange{*file, 0, files[*file].records - 1};
   const size_t colon = name.rfind(':');
   if (colon == std::string_view::npos) return std::nullopt;
-  const auto file = file_named(name.substr(0, colon), files);
+  const auto file = files.find(name.substr(0, colon));
   const std::string_view numbers = name.substr(colon + 1);
   const size_t dash = std::min(numbers.find('-'), numbers.size());
   RecordRange range{file.value_or(0), 0, 0};
@@ -60,6 +74,26 @@ std::optional<RecordRange> range_named(std::string_view name, const std::vector<
   if (dash < numbers.size() && !read_record_index(numbers.substr(dash + 1), range.last)) return std::nullopt;
   if (range.last < range.first || range.last >= files[*file].records) return std::nullopt;
   return range;
+}
+
+/// The next name of a list "a, b, ..", and the rest behind its comma. A name that holds a comma, a "#" or
+/// blanks at its ends stands in double quotes. Nothing at the end, which may be a comment.
+std::optional<std::string_view> next_name(std::string_view& rest, const std::string& place) {
+  rest = trimmed(rest);
+  while (rest.starts_with(',')) rest = trimmed(rest.substr(1));
+  if (rest.empty() || rest.front() == '#') return std::nullopt;
+  if (rest.front() != '"') {
+    const size_t end = std::min(rest.find_first_of(",#"), rest.size());
+    return trimmed(std::exchange(rest, rest.substr(end)).substr(0, end));
+  }
+  const size_t end = rest.find('"', 1);
+  const std::string_view behind = end == std::string_view::npos ? "" : trimmed(rest.substr(end + 1));
+  if (end == std::string_view::npos || !(behind.empty() || behind.front() == ',' || behind.front() == '#')) {
+    throw data_error(place, "a name in double quotes, then a comma or the end of the line",
+                     fmt::format("{}", rest.substr(0, 80)),
+                     "close the quotes behind the name, as in \"a,b.npz:0-7\"");
+  }
+  return std::exchange(rest, behind).substr(1, end - 1);
 }
 
 /// The split of a line "SPLIT: ...", as listed; throws for other lines.
@@ -83,19 +117,21 @@ std::vector<std::string> splits_of_list(const std::filesystem::path& list,
     return files[file].records == 1 ? files[file].path : fmt::format("{}:{}", files[file].path, record);
   };
   std::vector<std::string> wrong;
-  std::istringstream text(read_file(list));
+  const FileNames names(files);
+  std::string content = read_file(list);
+  if (content.starts_with("\xef\xbb\xbf")) content.erase(0, 3);  // the byte order mark of Windows' editors
+  std::istringstream text(std::move(content));
   int64_t number = 0;
   for (std::string row; std::getline(text, row);) {
     ++number;
-    const std::string_view line = trimmed(std::string_view(row).substr(0, row.find('#')));
-    if (line.empty()) continue;
-    const std::string split = split_of_line(fmt::format("{}: line {}", list.string(), number), line);
-    std::istringstream names{std::string(line.substr(line.find(':') + 1))};
-    for (std::string word; std::getline(names, word, ',');) {
-      const std::string_view name = trimmed(word);
-      if (name.empty()) continue;
-      const auto range = range_named(name, files);
-      if (!range) wrong.push_back(fmt::format("\"{}\" (line {}), which is no data here", name, number));
+    const std::string_view line = trimmed(row);
+    if (line.empty() || line.front() == '#') continue;
+    const std::string place = fmt::format("{}: line {}", list.string(), number);
+    const std::string split = split_of_line(place, line);
+    std::string_view rest = line.substr(line.find(':') + 1);
+    while (const auto name = next_name(rest, place)) {
+      const auto range = range_named(*name, names);
+      if (!range) wrong.push_back(fmt::format("\"{}\" (line {}), which is no data here", *name, number));
       for (int64_t i = range ? range->first : 0; range && i <= range->last; ++i) {
         std::string& known = splits[range->file][static_cast<size_t>(i)];
         if (!known.empty())

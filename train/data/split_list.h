@@ -18,7 +18,8 @@ struct ListableFile {
 ///
 /// Lines are "SPLIT: NAME, NAME, ..."; a split may have several, "#" begins a comment. SPLIT is train, valid
 /// or test (or a word that means one of them, is_split_folder()), or unused. NAME is a file's path or, where
-/// no other file has it, its name; with ":3" or ":0-7" only records of it, counted from 0. Throws DataError
+/// no other file has it, its name; with ":3" or ":0-7" only records of it, counted from 0. Names with a comma
+/// or "#" stand in double quotes. A byte order mark (UTF-8) is skipped. Throws DataError
 /// for other lines, and one for all names that are no data and for all records in no split or in several.
 std::vector<std::string> splits_of_list(const std::filesystem::path& list,
                                         const std::vector<ListableFile>& files);
