@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <random>
 #include <set>
 
@@ -32,11 +33,11 @@ constexpr float kSpacing = 0.2f;
 
 /// A mesh in memory with a field u, which has one value a point of the periodic domain.
 struct GridMesh {
-  std::vector<float> positions, u;
+  std::vector<float> positions, u, values, places;  // values, places: of u and positions in each frame
   std::vector<int32_t> types, cells, first, second, point;  // of each node: its point
   std::shared_ptr<MemoryData> data = std::make_shared<MemoryData>();
 
-  Dataset dataset(const MeshEdgeOptions& options) {
+  Dataset dataset(const MeshEdgeOptions& options, int64_t frames = 1) {
     data->dim = 2;
     data->edge_options = options;
     data->fields = {{.name = "u", .components = 1}, {.name = "at", .components = 2}};
@@ -46,7 +47,13 @@ struct GridMesh {
     } else {
       data->add_mesh("grid", positions, types, CellKind::triangle, cells);
     }
-    data->trajectories = {{.mesh = 0, .frames = 1, .fields = {u, positions}}};
+    values.clear();
+    places.clear();
+    for (int64_t frame = 0; frame < frames; ++frame) {
+      values.insert(values.end(), u.begin(), u.end());
+      places.insert(places.end(), positions.begin(), positions.end());
+    }
+    data->trajectories = {{.mesh = 0, .frames = frames, .fields = {values, places}}};
     return Dataset::over(data);
   }
 };
@@ -220,6 +227,32 @@ TEST_CASE("predictions on a mesh with periodic borders are those on the glued on
     }
     CHECK(largest > 1e-2);
   }
+}
+
+TEST_CASE("all images of a point have one noise") {
+  GridMesh grid = open_grid(true);
+  Config config;
+  config.data.inputs = config.data.targets = {"u"};
+  config.data.noise_types = config.data.predicted_types = {0};
+  config.data.period = {static_cast<double>(kSpacing) * kCellsX, static_cast<double>(kSpacing) * kCellsY};
+  const Task task = make_task(config, grid.dataset(periods(true), 2));
+  const auto plain = [](int64_t width) {
+    const auto n = static_cast<size_t>(width);
+    return Normalizer::fixed(std::vector<double>(n, 0.0), std::vector<double>(n, 1.0));
+  };
+  Normalizers none{plain(task.inputs().node_inputs()), plain(3), plain(1)};
+  Runtime runtime({.device = {}, .threads = 1});
+  const Batch batch =
+      training_batch(task, runtime, DType::f64, "train", {{0, 0, 0}}, {0.1, 0.5, 3}, none, false);
+  const auto inputs = batch.graph.node_features.values<double>();
+  const auto width = static_cast<size_t>(task.inputs().node_inputs());
+  std::map<int32_t, double> noisy;  // by point
+  for (size_t node = 0; node < grid.point.size(); ++node) {
+    const double value = inputs[node * width];
+    CHECK(value != static_cast<double>(grid.u[node]));
+    CHECK(noisy.emplace(grid.point[node], value).first->second == value);
+  }
+  CHECK(noisy.size() == size_t{kCellsX * kCellsY});
 }
 
 TEST_CASE("hops join what a breadth-first search reaches") {

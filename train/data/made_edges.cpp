@@ -260,6 +260,7 @@ void set_edges(MeshView& mesh, const MeshEdges& edges) {
   mesh.receiver_offsets = edges.receiver_offsets;
   mesh.sender_offsets = edges.sender_offsets;
   mesh.sender_order = edges.sender_order;
+  mesh.points = edges.points;
 }
 
 std::vector<int32_t> drawn_edges(const MeshView& mesh) {
@@ -295,7 +296,8 @@ void MadeEdges::replace(MeshView& mesh) const {
     mesh.made = std::make_shared<const MeshEdges>(made_edges(mesh, options_));
     const std::lock_guard lock(mutex_);
     const size_t bytes =
-        sizeof(int32_t) * (3 * mesh.made->senders.size() + 3 * mesh.made->receiver_offsets.size());
+        sizeof(int32_t) *
+        (3 * mesh.made->senders.size() + 2 * mesh.made->receiver_offsets.size() + mesh.made->points.size());
     if (bytes_ + bytes > kMostKept) {
       kept_.clear();
       bytes_ = 0;

@@ -78,7 +78,8 @@ void MeshDynamics::add_noise(const TrajectoryView& trajectory, const Sample& sam
   std::vector<float>& current = scratch.state.current;
   scratch.noise.assign(current.size(), 0.0f);
   if (!noise.any()) return;
-  const auto types = trajectory.mesh().node_type;
+  const MeshView& mesh = trajectory.mesh();
+  const auto types = mesh.node_type;
   const auto width = static_cast<size_t>(inputs_.outputs());
   const uint64_t id = trajectory.sample_id(sample.frame);
   // A random walk over the frames that are given, which ends with the whole deviation.
@@ -94,8 +95,9 @@ void MeshDynamics::add_noise(const TrajectoryView& trajectory, const Sample& sam
       for (auto column = static_cast<size_t>(begin); std::cmp_less(column, end); ++column) {
         double sum = 0.0;
         for (size_t age = history; age-- > 0;) {
-          const double draw = training_noise(noise.seed, sample.visit, id, static_cast<uint32_t>(i),
-                                             static_cast<uint32_t>(column + age * width));
+          const double draw =
+              training_noise(noise.seed, sample.visit, id, static_cast<uint32_t>(mesh.point_of(i)),
+                             static_cast<uint32_t>(column + age * width));
           sum += step * deviation * draw;
           float& value = age == 0 ? current[i * width + column]
                                   : scratch.state.previous[(age - 1) * current.size() + i * width + column];

@@ -50,7 +50,8 @@ void SteadyField::write(const Batch& batch, std::string_view split, const std::v
                         SampleScratch& scratch) const {
   const std::vector<int64_t>& noise_types = inputs_.config().noise_types;
   const auto add_noise = [&](const TrajectoryView& view, const Sample& sample, auto* nodes) {
-    const auto types = view.mesh().node_type;
+    const MeshView& mesh = view.mesh();
+    const auto types = mesh.node_type;
     const auto width = static_cast<size_t>(inputs_.node_inputs());
     std::vector<double> deviations;  // by column; a condition of a mesh stays the same at all its nodes
     for (const MeshInputs::Input& input : inputs_.inputs())
@@ -60,8 +61,9 @@ void SteadyField::write(const Batch& batch, std::string_view split, const std::v
       if (!contains_type(noise_types, types[i])) continue;
       for (size_t column = 0; column < deviations.size(); ++column) {
         if (deviations[column] <= 0.0) continue;
-        const double draw = training_noise(noise.seed, sample.visit, view.sample_id(sample.frame),
-                                           static_cast<uint32_t>(i), static_cast<uint32_t>(column));
+        const double draw =
+            training_noise(noise.seed, sample.visit, view.sample_id(sample.frame),
+                           static_cast<uint32_t>(mesh.point_of(i)), static_cast<uint32_t>(column));
         auto& value = nodes[i * width + column];
         value += static_cast<std::remove_reference_t<decltype(value)>>(deviations[column] * draw);
       }
