@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The keys loss.*: what errors cost, weights of fields and node types, sampled nodes, the change penalty.
 #include <doctest/doctest.h>
+#include <meshgrad/train/data/memory_data.h>
 #include <meshgrad/train/run/sampler.h>
+#include <meshgrad/train/task/mesh_inputs.h>
 #include <meshgrad/train/task/mesh_parts.h>
 #include <meshgrad/train/task/training_loss.h>
 
 #include <cmath>
+#include <memory>
 #include <numeric>
 
 #include "support.h"
@@ -339,6 +342,20 @@ TEST_CASE("the coverage of sampled nodes is printed") {
   // Of 5 x 5 nodes 12 are predicted: 9 inside and 3 where the flow leaves.
   CHECK_MESSAGE(contains(text, "6 of 12 predicted nodes"), text);
   CHECK_MESSAGE(contains(text, "87.5 %"), text);
+  // Of many trajectories a few are opened.
+  auto data = std::make_shared<MemoryData>();
+  data->dim = 2;
+  data->fields = {{.name = "u", .components = 1}};
+  data->splits = {{.name = "train", .first = 0, .count = 100}};
+  const std::vector<float> positions{0, 0, 1, 0, 2, 0}, u{0, 0, 0, 1, 1, 1};
+  const std::vector<int32_t> types{0, 0, 0}, first{0, 1}, second{1, 2};
+  data->add_mesh("line", positions, types, first, second);
+  for (int i = 0; i < 100; ++i) data->trajectories.push_back({.mesh = 0, .frames = 2, .fields = {u}});
+  DataConfig config;
+  config.inputs = config.targets = {"u"};
+  const MeshInputs inputs(Dataset::over(data), config);
+  const std::string few = describe_sampling(loss, inputs, "train", 3.0);
+  CHECK_MESSAGE(contains(few, "largest mesh of 32 trajectories"), few);
 }
 
 TEST_CASE("keys of the loss that contradict others are refused") {
