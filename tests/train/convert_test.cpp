@@ -326,6 +326,9 @@ TEST_CASE("HDF5: both trajectories, each connection both ways, rows by name") {
   CHECK(square.field("velocity").frame(2)[2 * 3 + 1] == -23.0F);
   CHECK(data.trajectory("train", 1).mesh().nodes == 3);
 
+  // A z that is the same everywhere in the first trajectory alone is not dropped in silence.
+  options.input = kTestData / "flat_then_deep.h5";
+  CHECK(contains(message_of([&] { convert(options); }), "nodal_data: z] needed the same everywhere"));
   options.input = kTestData / "two_meshes_unnamed.h5";
   CHECK(contains(message_of([&] { convert(options); }), "fix: give them: --fields"));
   options.fields = {"x", "y", "z", "u_x", "u_y"};
