@@ -43,7 +43,8 @@ def main():
     if pathlib.Path(sys.prefix) != venv:
         sys.exit(subprocess.run([venv / "bin/python", __file__, program, venv]).returncode)
     with tempfile.TemporaryDirectory() as folder:
-        for test in (flat_meshes, solids, quadratic, surfaces, series, boundary_types, cell_graphs, other_formats, xdmf,
+        for test in (flat_meshes, solids, quadratic, polyhedra, surfaces, series, boundary_types, cell_graphs,
+                     other_formats, xdmf,
                      what_is_refused):
             test(program, pathlib.Path(folder) / test.__name__)
             print(f"{test.__name__}: as written")
@@ -196,6 +197,54 @@ def quadratic(program, folder):
             report, _ = convert(program, folder / (name + suffix), folder / "q.mgd")
             assert report["nodes"]["min"] == count and report["edges"]["min"] == 2 * edges, (name, report["edges"])
             assert not any(" edge" in line for line in report["warnings"]), (name, report["warnings"])
+
+
+def polyhedra(program, folder):
+    """Prisms over hexagons beside hexahedra, as finite volumes have them; graphs on points and on cells."""
+    import vtk
+    folder.mkdir()
+    grid, points = vtk.vtkUnstructuredGrid(), vtk.vtkPoints()
+    ring = [(0, 0), (2, 0), (3, 1), (2, 2), (0, 2), (-1, 1)]
+    for z in range(3):
+        for x, y in [*ring, (0, -1), (2, -1)]:
+            points.InsertNextPoint(x, y, z)
+    grid.SetPoints(points)
+    for z in (0, 8):
+        faces = [[z + i for i in range(6)], [z + 8 + i for i in range(6)]]
+        faces += [[z + i, z + (i + 1) % 6, z + 8 + (i + 1) % 6, z + 8 + i] for i in range(6)]
+        stream = vtk.vtkIdList()
+        for number in [len(faces), *(n for face in faces for n in (len(face), *face))]:
+            stream.InsertNextId(number)
+        grid.InsertNextCell(vtk.VTK_POLYHEDRON, stream)
+        grid.InsertNextCell(vtk.VTK_HEXAHEDRON, 8, [z + 6, z + 7, z + 1, z, z + 14, z + 15, z + 9, z + 8])
+    for data, count in ((grid.GetPointData(), 24), (grid.GetCellData(), 4)):
+        values = vtk.vtkDoubleArray()
+        values.SetName("u" if count == 24 else "p")
+        for i in range(count):
+            values.InsertNextValue(i)
+        data.AddArray(values)
+    names = ["ascii.vtu", "appended.vtu", "42.vtk", "51.vtk"]
+    for name in names:
+        writer = vtk.vtkXMLUnstructuredGridWriter() if name.endswith("vtu") else vtk.vtkUnstructuredGridWriter()
+        writer.SetInputData(grid)
+        writer.SetFileName(str(folder / name))
+        if name == "ascii.vtu":
+            writer.SetDataModeToAscii()
+        if name.endswith("vtk"):
+            writer.SetFileVersion(int(name[:2]))
+        writer.Write()
+        report, notes = convert(program, folder / name, folder / "p.mgd")
+        # 3 layers of 6 + 3 sides, 2 of 8 uprights
+        assert report["nodes"]["min"] == 24 and report["edges"]["min"] == 2 * (3 * 9 + 2 * 8), (name, report["edges"])
+        assert "--graph cells" in notes, notes
+        report, _ = convert(program, folder / name, folder / "c.mgd", "--graph", "cells")
+        assert report["nodes"]["min"] == 4 and report["edges"]["min"] == 2 * 4, (name, report)
+        check_range(statistics(program, folder / "c.mgd")["p"], numpy_range(4))
+
+
+def numpy_range(count):
+    import numpy
+    return numpy.arange(count)
 
 
 def surfaces(program, folder):

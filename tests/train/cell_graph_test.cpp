@@ -90,13 +90,18 @@ TEST_CASE("means of node fields, what is left out, and wrong cells") {
 
 TEST_CASE("polygons become their sides") {
   RawTrajectory t = strip();
-  t.nodes_per_cell = 6;
-  t.cells = {0, 1, 4, 5, 2, 3, 1, 4, 5, 2, 2, 2};
-  t.polygons = true;
+  t.cells.clear();
+  add_faces_of(std::vector<int32_t>{0, 1, 4, 5, 2, 3}, CellKind::none, t.faced);
+  add_faces_of(std::vector<int32_t>{1, 4, 5, 2, 2}, CellKind::none, t.faced);
   t.fields.front().values = std::vector<float>{1, 2, 3, 4};
+  validate(t);
   CHECK(pairs_of(graph_on_cells(t, CellKind::none, {})) == Pairs{{0, 1}});
-  polygons_to_edges(t, {});
-  CHECK(t.cells.empty());
+  RawTrajectory point = t;
+  point.faced = {};
+  add_faces_of(std::vector<int32_t>{2, 2, 2}, CellKind::none, point.faced);
+  CHECK(contains(message_of([&] { graph_on_cells(point, CellKind::none, {}); }), "one in cell 0"));
+  faces_to_edges(t, {});
+  CHECK(t.faced.count() == 0);
   CHECK(t.fields.empty());
   CHECK(pairs_of(t) == Pairs{{0, 1}, {1, 4}, {4, 5}, {2, 5}, {2, 3}, {0, 3}, {1, 2}});
 }

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which split each file and trajectory goes to, and what dt they share.
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/data/convert.h>
+#include <meshgrad/train/data/dataset.h>
+#include <meshgrad/train/data/split_list.h>
 #include <meshgrad/train/data/split_names.h>
 
 #include <cmath>
@@ -205,9 +208,63 @@ TEST_CASE("one error lists all that is wrong with the names of a list") {
                  "splits.txt: line 2] needed SPLIT: NAME, NAME, ..., got \"tets: b.npz\"; fix: begin each "
                  "line with train:, valid:, test: or unused:"));
   CHECK(contains(error("train a.npz"), "line 1] needed SPLIT: NAME"));
+  CHECK(contains(error("train: a.npz\ntest: \"b.npz"), "line 2] needed a name in double quotes"));
+  CHECK(contains(error("test: \"a.npz\":0"), "line 1] needed a name in double quotes"));
   CHECK_FALSE(fs::exists(folder.options.output));
   folder.options.split = {0.5, 0.5};
   CHECK(contains(error("train: a.npz"), "[split-list] needed one way to divide the data"));
+}
+
+TEST_CASE("a trajectory that stands still among some that move") {
+  Folder folder;
+  folder.options.split = {1.0};
+  const auto add = [&](const char* name, double shift) {
+    NpzArrays arrays = square_arrays(2, 0);
+    if (shift != 0)
+      arrays["mesh_pos"] = npy<float>(
+          "<f4", "(2, 4, 2)", {0, 0, 1, 0, 1, 1, 0, 1, static_cast<float>(shift), 0, 1, 0, 1, 1, 0, 1});
+    write_npz(folder.options.input / name, arrays, false);
+  };
+  add("a.npz", 0.25);
+  add("b.npz", 0);
+  const ConvertReport report = convert(folder.options);
+  CHECK(report.trajectories == 2);
+  const Dataset data = Dataset::open(folder.options.output);
+  for (int64_t i = 0; i < 2; ++i) {
+    const FieldView field = data.trajectory(i).field("world_pos");
+    CHECK(field.frame(1)[0] == (i == 0 ? 0.25F : 0.0F));
+    CHECK(field.frame(1)[2] == 1.0F);
+  }
+  add("0.npz", 0);
+  CHECK(contains(folder.error(), "the first one has to"));
+}
+
+TEST_CASE("a list with a byte order mark, and names with a comma or # in quotes") {
+  Folder folder;
+  for (const char* name : {"a,1.npz", "b#2.npz", "c.npz"}) folder.add(name);
+  folder.options.split_list = folder.scratch.path / "splits.txt";
+  std::ofstream(folder.options.split_list) << "\xef\xbb\xbftrain: \"a,1.npz\" , \"b#2.npz:0\",  # a comment, "
+                                              "\"with all\"\r\n# more\ntest: c.npz# the last\n";
+  const ConvertReport report = convert(folder.options);
+  REQUIRE(report.splits.size() == 2);
+  CHECK(report.splits[0].count == 2);
+  CHECK(report.splits[1].name == "test");
+}
+
+TEST_CASE("a list of many names takes time by their number") {
+  std::vector<ListableFile> files;
+  const ScratchDirectory scratch;
+  std::ofstream list(scratch.path / "splits.txt");
+  constexpr int kFiles = 20'000;  // 4e8 comparisons if each name were compared with each file
+  for (int i = 0; i < kFiles; ++i) {
+    files.push_back({fmt::format("runs/case_{}.npz", i), 1});
+    list << (i % 10 == 0 ? "test" : "train") << ": case_" << i << ".npz\n";
+  }
+  list.close();
+  const std::vector<std::string> splits = splits_of_list(scratch.path / "splits.txt", files);
+  REQUIRE(splits.size() == kFiles);
+  CHECK(splits[10] == "test");
+  CHECK(splits[kFiles - 1] == "train");
 }
 
 TEST_CASE("a folder with data that is no split's is named") {

@@ -2,6 +2,7 @@
 // Files of VTK by hand, and what is refused. tests/gate/vtk_sources_test.py reads what vtk and meshio write.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/data/cell_graph.h>
 #include <meshgrad/train/data/mesh_edges.h>
 #include <meshgrad/train/data/sources/vtk_grid.h>
 #include <meshgrad/train/data/sources/vtk_source.h>
@@ -245,6 +246,63 @@ TEST_CASE("quadratic cells become linear ones that have all their nodes and fill
   const RawTrajectory line = parse(one_cell(21, "0 0 0,1 0 0,.5 0 0"));
   CHECK(line.edges == std::vector<int32_t>{0, 2, 2, 1});
   CHECK(std::get<std::vector<float>>(field(line, "load").values) == std::vector<float>{7, 7});
+}
+
+// Two cubes on each other: a hexahedron, and a polyhedron whose upper face is cut into two triangles.
+const std::string kCubes = "0 0 0,1 0 0,1 1 0,0 1 0,0 0 1,1 0 1,1 1 1,0 1 1,0 0 2,1 0 2,1 1 2,0 1 2";
+const std::string kFaces = "7 4 4 5 6 7 3 8 9 10 3 8 10 11 4 4 5 9 8 4 5 6 10 9 4 6 7 11 10 4 7 4 8 11";
+
+std::string two_cubes(const std::string& faces) {
+  std::string text = replaced(one_cell(12, kCubes), "NumberOfCells=\"1\"", "NumberOfCells=\"2\"");
+  text = replaced(text, "0 1 2 3 4 5 6 7 8 9 10 11 <", "0 1 2 3 4 5 6 7 4 5 6 7 8 9 10 11<");
+  text = replaced(text, ">12<", ">8 16<");
+  text = replaced(text, ">12<", ">12 42<");
+  text = replaced(text, ">7<", ">7 8<");
+  return replaced(text, "</Cells>", faces + "</Cells>");
+}
+
+std::string array_of(const std::string& name, const std::string& values) {
+  return "<DataArray type=\"Int64\" Name=\"" + name + "\">" + values + "</DataArray>";
+}
+
+TEST_CASE("polyhedra by their faces, in the forms that VTK writes") {
+  const RawTrajectory old_form =
+      parse(two_cubes(array_of("faces", kFaces) + array_of("faceoffsets", "-1 " + std::to_string(34))));
+  const std::string listed =
+      array_of("face_connectivity", "4 5 6 7 8 9 10 8 10 11 4 5 9 8 5 6 10 9 6 7 11 10 7 4 8 11") +
+      array_of("face_offsets", "4 7 10 14 18 22 26") + array_of("polyhedron_to_faces", "0 1 2 3 4 5 6") +
+      array_of("polyhedron_offsets", "0 7");
+  const RawTrajectory new_form = parse(two_cubes(listed));
+  const RawTrajectory legacy =
+      parse("# vtk DataFile Version 3.0\n\nASCII\nDATASET UNSTRUCTURED_GRID\nPOINTS 12 float\n" +
+            [] {
+              std::string text = kCubes;
+              std::replace(text.begin(), text.end(), ',', ' ');
+              return text;
+            }() +
+            "\nCELLS 2 44\n8 0 1 2 3 4 5 6 7\n34 " + kFaces +
+            "\nCELL_TYPES 2\n12 42\nPOINT_DATA 12\nSCALARS p float\n0 1 2 3 4 5 6 7 8 9 10 11\n"
+            "CELL_DATA 2\nSCALARS load float\n7 8\n");
+  for (const RawTrajectory& t : {old_form, new_form, legacy}) {
+    CHECK(t.nodes == 12);
+    CHECK(t.faced.count() == 2);
+    CHECK(field(t, "load").size() == 2);
+    CHECK(graph_on_cells(t, CellKind::none, {}).edges == std::vector<int32_t>{0, 1});
+    RawTrajectory nodes = t;
+    faces_to_edges(nodes, {});
+    CHECK(nodes.edges.size() == 2 * (12 + 8 + 1));
+    CHECK(nodes.fields.size() == 1);
+  }
+  const auto error = [](const std::string& faces) { return message_of([&] { parse(two_cubes(faces)); }); };
+  CHECK(contains(error(""), "faceoffsets"));
+  CHECK(contains(error(array_of("faces", "") + array_of("faceoffsets", "-1 -1")), "none of cell 1"));
+  CHECK(contains(error(array_of("faces", "1 2 0 1") + array_of("faceoffsets", "-1 4")), "others of cell 1"));
+  CHECK(
+      contains(error(array_of("faces", "2 3 0 1 2") + array_of("faceoffsets", "-1 5")), "others of cell 1"));
+  CHECK(contains(error(array_of("faces", "1 3 0 1 12") + array_of("faceoffsets", "-1 5")), "got 12"));
+  CHECK(contains(error(replaced(listed, ">0 7<", ">7 0<")), "ascend"));
+  CHECK(contains(error(replaced(listed, "4 7 10", "4 2 10")), "ascend"));
+  CHECK(contains(error(replaced(listed, "0 1 2 3 4 5 6", "0 1 2 3 4 5 -1")), "face_offsets"));
 }
 
 TEST_CASE("quadratic cells with fields on cells alone keep their corners") {

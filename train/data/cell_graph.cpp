@@ -7,12 +7,12 @@
 #include <algorithm>
 #include <array>
 #include <utility>
+#include <vector>
 
 namespace meshgrad {
 namespace {
 
 using Corners = std::span<const int32_t>;
-using Face = std::array<int32_t, 4>;  // its nodes, ascending, then -1
 
 constexpr std::array<std::array<size_t, 3>, 4> kTetrahedronFaces{
     {{0, 1, 2}, {0, 1, 3}, {0, 2, 3}, {1, 2, 3}}};
@@ -26,57 +26,89 @@ std::vector<int32_t> unique_nodes(Corners corners) {
   return nodes;
 }
 
-struct FaceOfCell {
-  Face face;
-  int32_t cell;
-  bool operator<(const FaceOfCell& other) const {
-    return face != other.face ? face < other.face : cell < other.cell;
-  }
-};
+// A side of two nodes at least, a face of three; less is what a repeated corner leaves of one.
+void add_face(std::vector<int32_t> nodes, size_t least, FacedCells& cells) {
+  nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
+  while (nodes.size() > 1 && nodes.back() == nodes.front()) nodes.pop_back();
+  if (nodes.size() < least) return;
+  cells.nodes.insert(cells.nodes.end(), nodes.begin(), nodes.end());
+  cells.face_ends.push_back(static_cast<int64_t>(cells.nodes.size()));
+}
 
-class FaceList {
- public:
-  /// A side of two nodes at least, a face of three; less is what a repeated corner leaves of one.
-  void add(Corners nodes, size_t least, int32_t cell) {
-    const std::vector<int32_t> corners = unique_nodes(nodes);
-    if (corners.size() < least) return;
-    Face face{-1, -1, -1, -1};
-    std::copy(corners.begin(), corners.end(), face.begin());
-    faces_.push_back({face, cell});
-  }
-
-  void add_cell(Corners corners, CellKind kind, int32_t cell) {
-    const auto add_face = [&](const auto& numbers) {
-      std::vector<int32_t> nodes;
-      for (const size_t number : numbers) nodes.push_back(corners[number]);
-      add(nodes, 3, cell);
-    };
-    if (kind == CellKind::tetrahedron) {
-      for (const auto& face : kTetrahedronFaces) add_face(face);
-    } else if (kind == CellKind::hexahedron) {
-      for (const auto& face : kHexahedronFaces) add_face(face);
-    } else {
-      for (size_t i = 0; i < corners.size(); ++i)
-        add(std::array{corners[i], corners[(i + 1) % corners.size()]}, 2, cell);
+// Calls visit(number of the cell, nodes of the face) for each face, cell after cell.
+template <class Visit>
+void for_each_face(const FacedCells& cells, Visit visit) {
+  size_t face = 0;
+  int64_t begin = 0;
+  for (size_t cell = 0; cell < cells.cell_ends.size(); ++cell) {
+    for (; std::cmp_less(face, cells.cell_ends[cell]); begin = cells.face_ends[face++]) {
+      visit(static_cast<int32_t>(cell),
+            Corners(cells.nodes)
+                .subspan(static_cast<size_t>(begin), static_cast<size_t>(cells.face_ends[face] - begin)));
     }
   }
+}
 
-  /// [2, pairs] of cells that share one. A face of more than two cells joins each to the next.
-  std::vector<int32_t> pairs() {
-    std::sort(faces_.begin(), faces_.end());
-    std::vector<int32_t> first, second;
-    for (size_t i = 1; i < faces_.size(); ++i) {
-      if (faces_[i].face != faces_[i - 1].face || faces_[i].cell == faces_[i - 1].cell) continue;
-      first.push_back(faces_[i - 1].cell);
-      second.push_back(faces_[i].cell);
-    }
-    first.insert(first.end(), second.begin(), second.end());
-    return first;
+std::vector<std::vector<int32_t>> corners_of_cells(const RawTrajectory& mesh) {
+  std::vector<std::vector<int32_t>> corners(mesh.faced.cell_ends.size());
+  for_each_face(mesh.faced, [&](int32_t cell, Corners nodes) {
+    std::vector<int32_t>& all = corners[static_cast<size_t>(cell)];
+    all.insert(all.end(), nodes.begin(), nodes.end());
+  });
+  for (size_t cell = 0; cell < corners.size(); ++cell) {
+    corners[cell] = unique_nodes(corners[cell]);
+    if (!corners[cell].empty()) continue;
+    throw data_error(mesh.name + ": field cells", "polygons of at least two different points",
+                     fmt::format("one in cell {}", cell), "leave this cell out");
   }
+  return corners;
+}
 
- private:
-  std::vector<FaceOfCell> faces_;
-};
+// The corners of polygons; no cells for solids, which a list of corners does not tell.
+CellList polygons_of(const FacedCells& cells) {
+  std::vector<std::vector<int32_t>> rings(cells.cell_ends.size());
+  bool flat = true;
+  for_each_face(cells, [&](int32_t cell, Corners nodes) {
+    flat = flat && nodes.size() == 2;
+    rings[static_cast<size_t>(cell)].push_back(nodes.front());
+  });
+  CellList list;
+  for (const std::vector<int32_t>& ring : rings) {
+    if (!flat || ring.size() < 3) return {};
+    add_polygon(list, ring);
+  }
+  return list;
+}
+
+/// [2, pairs] of cells that share a face. A face of more than two cells joins each to the next.
+std::vector<int32_t> cells_with_one_face(const FacedCells& cells) {
+  struct FaceOfCell {
+    Corners nodes;  // ascending
+    int32_t cell;
+  };
+  std::vector<int32_t> sorted;
+  sorted.reserve(cells.nodes.size());  // spans of it stay
+  std::vector<FaceOfCell> faces;
+  for_each_face(cells, [&](int32_t cell, Corners nodes) {
+    const size_t begin = sorted.size();
+    for (const int32_t node : unique_nodes(nodes)) sorted.push_back(node);
+    faces.push_back({Corners(sorted).subspan(begin), cell});
+  });
+  std::sort(faces.begin(), faces.end(), [](const FaceOfCell& a, const FaceOfCell& b) {
+    const auto [i, j] = std::mismatch(a.nodes.begin(), a.nodes.end(), b.nodes.begin(), b.nodes.end());
+    if (i != a.nodes.end() && j != b.nodes.end()) return *i < *j;
+    return a.nodes.size() != b.nodes.size() ? a.nodes.size() < b.nodes.size() : a.cell < b.cell;
+  });
+  std::vector<int32_t> first, second;
+  for (size_t i = 1; i < faces.size(); ++i) {
+    const Corners a = faces[i - 1].nodes, b = faces[i].nodes;
+    if (!std::equal(a.begin(), a.end(), b.begin(), b.end()) || faces[i].cell == faces[i - 1].cell) continue;
+    first.push_back(faces[i - 1].cell);
+    second.push_back(faces[i].cell);
+  }
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
 
 /// Means over the corners of each cell, of rows [frames, nodes, width].
 std::vector<double> cell_means(const std::vector<std::vector<int32_t>>& cells, std::span<const double> values,
@@ -110,13 +142,13 @@ bool fields_are_on_cells(const RawTrajectory& mesh) {
 }
 
 RawTrajectory graph_on_cells(const RawTrajectory& mesh, CellKind kind, const WarningCallback& warn) {
-  if (mesh.cells.empty()) {
+  if (mesh.rows(FieldOn::cell) == 0) {
     throw data_error(mesh.name, "cells, for a graph on cells", "none",
                      "give the cells of the mesh, or use --graph nodes");
   }
-  const auto width = static_cast<size_t>(mesh.nodes_per_cell);
+  FacedCells made;
   std::vector<std::vector<int32_t>> cells;
-  FaceList faces;
+  const auto width = static_cast<size_t>(std::max(mesh.nodes_per_cell, 1));
   for (size_t start = 0; start + width <= mesh.cells.size(); start += width) {
     const Corners corners = Corners(mesh.cells).subspan(start, width);
     for (const int32_t node : corners) {
@@ -125,9 +157,11 @@ RawTrajectory graph_on_cells(const RawTrajectory& mesh, CellKind kind, const War
                        fmt::format("{} in cell {}", node, start / width),
                        "node numbers count from 0 and must be below the number of positions");
     }
-    faces.add_cell(corners, kind, static_cast<int32_t>(cells.size()));
+    add_faces_of(corners, kind, made);
     cells.push_back(unique_nodes(corners));
   }
+  const FacedCells& faced = mesh.cells.empty() ? mesh.faced : made;
+  if (mesh.cells.empty()) cells = corners_of_cells(mesh);
   const auto nodes = static_cast<size_t>(mesh.nodes);
 
   RawTrajectory graph;
@@ -142,10 +176,9 @@ RawTrajectory graph_on_cells(const RawTrajectory& mesh, CellKind kind, const War
                                                  nodes, static_cast<size_t>(mesh.dim));
   graph.positions.assign(centres.begin(), centres.end());
   if (!mesh.wide_positions.empty()) graph.wide_positions = centres;
-  graph.edges = faces.pairs();
-  graph.source_cells =
-      mesh.polygons ? polygons_of(mesh.cells, mesh.nodes_per_cell) : cells_of(mesh.cells, kind);
-  graph.source_points = doubles_of(mesh.positions, mesh.wide_positions);
+  graph.edges = cells_with_one_face(faced);
+  graph.source_cells = mesh.cells.empty() ? polygons_of(mesh.faced) : cells_of(mesh.cells, kind);
+  if (!graph.source_cells.ends.empty()) graph.source_points = doubles_of(mesh.positions, mesh.wide_positions);
   graph.node_type = mesh.cell_type;
   if (graph.node_type.empty() && !mesh.node_type.empty()) {
     for (const std::vector<int32_t>& corners : cells) {
@@ -180,32 +213,45 @@ RawTrajectory graph_on_cells(const RawTrajectory& mesh, CellKind kind, const War
   return graph;
 }
 
-void polygons_to_edges(RawTrajectory& mesh, const WarningCallback& warn) {
-  const auto width = static_cast<size_t>(mesh.nodes_per_cell);
+void add_faces_of(Corners corners, CellKind kind, FacedCells& cells) {
+  const auto add_numbered = [&](const auto& numbers) {
+    std::vector<int32_t> nodes;
+    for (const size_t number : numbers) nodes.push_back(corners[number]);
+    add_face(std::move(nodes), 3, cells);
+  };
+  if (kind == CellKind::tetrahedron) {
+    for (const auto& face : kTetrahedronFaces) add_numbered(face);
+  } else if (kind == CellKind::hexahedron) {
+    for (const auto& face : kHexahedronFaces) add_numbered(face);
+  } else {
+    for (size_t i = 0; i < corners.size(); ++i)
+      add_face({corners[i], corners[(i + 1) % corners.size()]}, 2, cells);
+  }
+  cells.cell_ends.push_back(static_cast<int64_t>(cells.face_ends.size()));
+}
+
+void faces_to_edges(RawTrajectory& mesh, const WarningCallback& warn) {
   std::vector<std::pair<int32_t, int32_t>> sides;
-  for (size_t start = 0; start + width <= mesh.cells.size(); start += width) {
-    const Corners corners = Corners(mesh.cells).subspan(start, width);
-    for (size_t i = 0; i < width; ++i) {
-      const auto [a, b] = std::minmax(corners[i], corners[(i + 1) % width]);
+  for_each_face(mesh.faced, [&](int32_t, Corners nodes) {
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      const auto [a, b] = std::minmax(nodes[i], nodes[(i + 1) % nodes.size()]);
       if (a != b) sides.emplace_back(a, b);
     }
-  }
+  });
   std::sort(sides.begin(), sides.end());
   sides.erase(std::unique(sides.begin(), sides.end()), sides.end());
   for (const auto& [a, b] : sides) mesh.edges.push_back(a);
   for (const auto& [a, b] : sides) mesh.edges.push_back(b);
-  mesh.source_cells = polygons_of(mesh.cells, mesh.nodes_per_cell);
-  mesh.cells.clear();
-  mesh.nodes_per_cell = 0;
-  mesh.polygons = false;
+  mesh.source_cells = polygons_of(mesh.faced);
+  mesh.faced = {};
   std::vector<std::string> left_out;
   for (const RawField& field : mesh.fields)
     if (field.on == FieldOn::cell) left_out.push_back(field.name);
   std::erase_if(mesh.fields, [](const RawField& field) { return field.on == FieldOn::cell; });
   if (!left_out.empty() && warn) {
     warn(
-        fmt::format("[{}] fields of polygons left out, since the graph's nodes are the points: {}; "
-                    "--graph cells keeps them",
+        fmt::format("[{}] fields on polygons or polyhedra left out, since the graph's nodes are the points: "
+                    "{}; --graph cells keeps them",
                     mesh.name, fmt::join(left_out, ", ")));
   }
 }

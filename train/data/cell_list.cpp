@@ -10,12 +10,6 @@ namespace {
 
 using Corners = std::span<const int32_t>;
 
-void add_polygon(CellList& list, Corners c) {
-  while (c.size() > 1 && c.back() == c[c.size() - 2]) c = c.first(c.size() - 1);
-  constexpr std::array<VtkCell, 4> kSmall{VtkCell::vertex, VtkCell::line, VtkCell::triangle, VtkCell::quad};
-  list.add(c.size() <= kSmall.size() ? kSmall[c.size() - 1] : VtkCell::polygon, c);
-}
-
 void add_solid(CellList& list, Corners c) {
   const bool apex = c[4] == c[5] && c[5] == c[6] && c[6] == c[7];
   if (apex && c[2] == c[3]) {
@@ -80,12 +74,10 @@ CellList cells_of(Corners cells, CellKind kind) {
   return list;
 }
 
-CellList polygons_of(Corners cells, int width) {
-  CellList list;
-  const auto each = static_cast<size_t>(width);
-  for (size_t start = 0; start + each <= cells.size(); start += each)
-    add_polygon(list, cells.subspan(start, each));
-  return list;
+void add_polygon(CellList& list, Corners c) {
+  while (c.size() > 1 && c.back() == c[c.size() - 2]) c = c.first(c.size() - 1);
+  constexpr std::array<VtkCell, 4> kSmall{VtkCell::vertex, VtkCell::line, VtkCell::triangle, VtkCell::quad};
+  list.add(c.size() <= kSmall.size() ? kSmall[c.size() - 1] : VtkCell::polygon, c);
 }
 
 bool is_cell_list(Corners corners, Corners ends, std::span<const uint8_t> types, int64_t points) {

@@ -23,8 +23,8 @@ struct CellList {
 /// triangle; hexahedra are tetrahedra, pyramids and wedges where they repeat corners as vtk_trajectory.h
 /// says.
 CellList cells_of(std::span<const int32_t> cells, CellKind kind);
-/// Of polygons [cells, width] that repeat their last corner.
-CellList polygons_of(std::span<const int32_t> cells, int width);
+/// Adds a polygon; its last corner may stand several times.
+void add_polygon(CellList& list, std::span<const int32_t> corners);
 
 /// Whether the cells have the corners that their types need, below `points`. Offsets are checked first.
 bool is_cell_list(std::span<const int32_t> corners, std::span<const int32_t> ends,

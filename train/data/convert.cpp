@@ -19,6 +19,7 @@
 #include <meshgrad/train/data/mesh_edges.h>
 #include <meshgrad/train/data/outlier.h>
 #include <meshgrad/train/data/packed_file_writer.h>
+#include <meshgrad/train/data/sources/moving_positions.h>
 #include <meshgrad/train/data/value_offset.h>
 
 namespace meshgrad {
@@ -132,12 +133,13 @@ class Packer {
     if (writer_ == nullptr) {
       begin(t);
     } else {
+      add_still_positions(t);
       match_schema(t);
     }
     subtract_offsets(t);
   }
 
-  // Cells as nodes, where they are asked for or alone have fields; polygons as their sides.
+  // Cells as nodes, where they are asked for or alone have fields; polygons and polyhedra as their sides.
   void choose_graph(RawTrajectory& t) {
     const WarningCallback warn = [&](const std::string& text) { warnings_.add(text); };
     const bool automatic = options_.graph == GraphOn::automatic;
@@ -148,10 +150,10 @@ class Packer {
                         "changes it",
                         t.name));
       }
-      t = graph_on_cells(t, t.polygons ? CellKind::none : cell_kind(t), warn);
+      t = graph_on_cells(t, cell_kind(t), warn);
       validate(t);
-    } else if (t.polygons) {
-      polygons_to_edges(t, warn);
+    } else if (t.faced.count() > 0) {
+      faces_to_edges(t, warn);
     }
   }
 
@@ -217,6 +219,25 @@ class Packer {
     return {field.name, field.components, field.dynamic, field.unit, field.on, field.dtype()};
   }
 
+  // Among trajectories that move, one that stands still has its positions in every frame.
+  void add_still_positions(RawTrajectory& t) const {
+    const auto is_position = [](const auto& field) { return field.name == kWorldPosition; };
+    const auto known = std::find_if(report_.fields.begin(), report_.fields.end(), is_position);
+    if (known == report_.fields.end() || !known->dynamic || known->components != t.dim ||
+        std::any_of(t.fields.begin(), t.fields.end(), is_position)) {
+      return;
+    }
+    std::vector<float> all;
+    RawField field{.name = std::string(kWorldPosition), .components = t.dim, .unit = known->unit};
+    for (int64_t frame = 0; frame < t.frames; ++frame) {
+      all.insert(all.end(), t.positions.begin(), t.positions.end());
+      field.wide.insert(field.wide.end(), t.wide_positions.begin(), t.wide_positions.end());
+    }
+    field.values = std::move(all);
+    const auto place = std::min<std::ptrdiff_t>(known - report_.fields.begin(), std::ssize(t.fields));
+    t.fields.insert(t.fields.begin() + place, std::move(field));
+  }
+
   void match_schema(const RawTrajectory& t) const {
     const auto line = [](int dim, const std::vector<FieldInfo>& fields) {
       std::string text = fmt::format("{}-D", dim);
@@ -232,7 +253,8 @@ class Packer {
     const std::string known = line(report_.dim, report_.fields);
     if (line(t.dim, fields) == known) return;
     throw data_error(t.name, "the dimensions and fields of the first trajectory: " + known,
-                     line(t.dim, fields), "convert trajectories of one kind together");
+                     line(t.dim, fields),
+                     "convert trajectories of one kind together; of meshes that move, the first one has to");
   }
 
   // The mesh's number. Edge fields are brought into the order of its edges.

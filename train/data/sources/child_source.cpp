@@ -52,7 +52,6 @@ class Sender {
       number(value);
     number(t.cell_kind.has_value());
     number(t.cell_kind.value_or(CellKind::none));
-    number(t.polygons);
     number(t.dt);
     list(t.positions);
     list(t.wide_positions);
@@ -309,7 +308,6 @@ class ChildSource : public TrajectorySource {
     const bool has_kind = number<bool>();
     const auto cell_kind = number<CellKind>();
     if (has_kind) t.cell_kind = cell_kind;
-    t.polygons = number<bool>();
     t.dt = number<double>();
     t.positions = list<std::vector<float>>();
     t.wide_positions = list<std::vector<double>>();

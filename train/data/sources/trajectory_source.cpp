@@ -63,7 +63,7 @@ void check_raw_field(const RawTrajectory& t, const RawField& field) {
     throw data_error(where, "the edges that its rows belong to", "none",
                      "give them as mesh_edge [2, edges], in the order of the rows");
   }
-  if (field.on == FieldOn::cell && t.cells.empty()) {
+  if (field.on == FieldOn::cell && t.rows(FieldOn::cell) == 0) {
     throw data_error(where, "the cells that its rows belong to", "none", "give them as cells");
   }
   if (field.name.empty() || std::count_if(t.fields.begin(), t.fields.end(), [&](const RawField& other) {
@@ -98,7 +98,8 @@ size_t RawField::size() const {
 int64_t RawTrajectory::rows(FieldOn on) const {
   const auto width = static_cast<size_t>(std::max(nodes_per_cell, 1));
   return static_cast<int64_t>(
-      RowCounts{static_cast<uint64_t>(nodes), edges.size() / 2, cells.size() / width}.of(on));
+      RowCounts{static_cast<uint64_t>(nodes), edges.size() / 2, cells.size() / width + faced.cell_ends.size()}
+          .of(on));
 }
 
 void validate(const RawTrajectory& t) {
@@ -113,7 +114,7 @@ void validate(const RawTrajectory& t) {
   check_size(t, "mesh_pos", t.positions.size(), t.nodes, t.dim);
   check_finite(t, "mesh_pos", t.positions, t.dim);
   check_node_types(t);
-  if (t.cells.empty() && t.edges.empty()) {
+  if (t.rows(FieldOn::cell) == 0 && t.edges.empty()) {
     throw data_error(t.name, "a mesh with cells or edges", "neither",
                      "add the cells (or the edges) of the mesh");
   }

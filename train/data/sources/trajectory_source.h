@@ -35,6 +35,15 @@ struct RawField {
   size_t size() const;  ///< numbers in `values`
 };
 
+/// Cells of any shape by their faces: the sides of polygons, the faces of polyhedra.
+struct FacedCells {
+  std::vector<int32_t> nodes;      ///< of all faces, in order around each; a side has two
+  std::vector<int64_t> face_ends;  ///< [faces]: where a face's nodes end
+  std::vector<int64_t> cell_ends;  ///< [cells]: where a cell's faces end
+
+  int64_t count() const { return static_cast<int64_t>(cell_ends.size()); }
+};
+
 /// One trajectory on one mesh. One frame is a trajectory too: a steady solution.
 struct RawTrajectory {
   std::string name;    ///< "data/train.tfrecord: record 3", for errors; the packed file keeps the end
@@ -50,8 +59,7 @@ struct RawTrajectory {
   std::vector<int32_t> cells;          ///< [cells, nodes_per_cell], or empty
   int nodes_per_cell = 0;
   std::optional<CellKind> cell_kind;  ///< where the source says what cells are, and not only their size
-  /// Cells are polygons of up to nodes_per_cell nodes, the last one repeated; packed as their edges.
-  bool polygons = false;
+  FacedCells faced;                   ///< polygons or polyhedra in place of `cells`; packed as their edges
   std::vector<int32_t>
       cell_type;  ///< [cells]: the types of nodes in a graph on cells (cell_graph.h), or empty
   /// [2, edges]: senders, then receivers; or empty. Without cells they make the mesh, given one way or both

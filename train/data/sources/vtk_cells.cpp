@@ -47,6 +47,8 @@ std::optional<VtkShape> shape_of(uint8_t type) {
     case VtkCell::pyramid:
     case VtkCell::lagrange_pyramid:
       return VtkShape{3, 5};
+    case VtkCell::polyhedron:
+      return VtkShape{3, 0};
     case VtkCell::triangle_strip:
       break;
   }
@@ -209,6 +211,10 @@ void drop_points(VtkGrid& grid, const std::vector<bool>& dropped) {
   take_rows(grid.points, kept);
   for (VtkArray& array : grid.point_arrays) take_rows(array, kept);
   for (int64_t& point : grid.connectivity) point = number[static_cast<size_t>(point)];
+  for (size_t at = 0; at < grid.faces.size();) {
+    const size_t end = at + 1 + static_cast<size_t>(grid.faces[at]);
+    for (++at; at < end; ++at) grid.faces[at] = number[static_cast<size_t>(grid.faces[at])];
+  }
 }
 
 class LinearCells {
@@ -238,11 +244,15 @@ class LinearCells {
     grid_.connectivity = std::move(connectivity_);
     grid_.ends = std::move(ends_);
     grid_.types = std::move(types_);
+    grid_.face_ends = std::move(face_ends_);
     if (!corners_alone_) {
       for (VtkArray& array : grid_.cell_arrays) take_rows(array, from_);
       return;
     }
     for (const int64_t point : grid_.connectivity) middle[static_cast<size_t>(point)] = false;
+    for_each_vtk_face(grid_.faces, [&](std::span<const int64_t> face) {
+      for (const int64_t point : face) middle[static_cast<size_t>(point)] = false;
+    });
     drop_points(grid_, middle);
   }
 
@@ -251,6 +261,7 @@ class LinearCells {
     connectivity_.insert(connectivity_.end(), points.begin(), points.end());
     ends_.push_back(static_cast<int64_t>(connectivity_.size()));
     types_.push_back(type);
+    if (!grid_.face_ends.empty()) face_ends_.push_back(grid_.face_ends[static_cast<size_t>(cell)]);
     from_.push_back(cell);
   }
 
@@ -287,7 +298,8 @@ class LinearCells {
 
   VtkGrid& grid_;
   bool corners_alone_ = false;
-  std::vector<int64_t> connectivity_, ends_, from_;  ///< from_: of each cell the one that it is a part of
+  std::vector<int64_t> connectivity_, ends_, face_ends_,
+      from_;  ///< from_: of each cell the one that it is a part of
   std::vector<uint8_t> types_;
 };
 
@@ -316,6 +328,11 @@ void check_sizes(const VtkGrid& grid, const std::string& name) {
   for (const int64_t point : grid.connectivity)
     if (point < 0 || point >= points)
       throw bad(fmt::format("point numbers in 0..{}", points - 1), fmt::format("{}", point));
+  for_each_vtk_face(grid.faces, [&](std::span<const int64_t> face) {
+    for (const int64_t point : face)
+      if (point < 0 || point >= points)
+        throw bad(fmt::format("point numbers in 0..{} in faces", points - 1), fmt::format("{}", point));
+  });
 }
 
 }  // namespace
@@ -326,6 +343,29 @@ std::span<const int64_t> points_of(const VtkGrid& grid, int64_t cell) {
   return std::span(grid.connectivity).subspan(begin, static_cast<size_t>(grid.ends[at]) - begin);
 }
 
+std::span<const int64_t> faces_of(const VtkGrid& grid, int64_t cell) {
+  if (grid.face_ends.empty()) return {};
+  const auto at = static_cast<size_t>(cell);
+  const auto begin = static_cast<size_t>(at == 0 ? 0 : grid.face_ends[at - 1]);
+  return std::span(grid.faces).subspan(begin, static_cast<size_t>(grid.face_ends[at]) - begin);
+}
+
+bool add_polyhedron(VtkGrid& grid, size_t cell, std::span<const int64_t> stream, int64_t shift) {
+  if (stream.empty() || stream[0] < 1) return false;
+  grid.face_ends.resize(cell, static_cast<int64_t>(grid.faces.size()));
+  size_t at = 1;
+  for (int64_t face = 0; face < stream[0]; ++face) {
+    const int64_t points = at < stream.size() ? stream[at] : 0;
+    if (points < 3 || static_cast<size_t>(points) >= stream.size() - at) return false;
+    grid.faces.push_back(points);
+    for (const int64_t point : stream.subspan(at + 1, static_cast<size_t>(points)))
+      grid.faces.push_back(point + shift);
+    at += static_cast<size_t>(points) + 1;
+  }
+  grid.face_ends.push_back(static_cast<int64_t>(grid.faces.size()));
+  return at == stream.size();
+}
+
 VtkShape linear_shape(uint8_t type) {
   const auto shape = shape_of(type);
   check_internal(shape.has_value(), "a cell that no check saw");
@@ -333,21 +373,27 @@ VtkShape linear_shape(uint8_t type) {
 }
 
 VtkGrid linear_grid(VtkGrid grid, const std::string& name) {
+  if (!grid.face_ends.empty())
+    grid.face_ends.resize(grid.ends.size(), static_cast<int64_t>(grid.faces.size()));
   check_sizes(grid, name);
   bool quadratic = false;
   for (size_t cell = 0; cell < grid.types.size(); ++cell) {
     const size_t has = points_of(grid, static_cast<int64_t>(cell)).size();
     const auto shape = shape_of(grid.types[cell]);
+    const bool polyhedron = grid.types[cell] == static_cast<uint8_t>(VtkCell::polyhedron);
+    if (polyhedron && faces_of(grid, static_cast<int64_t>(cell)).empty()) {
+      throw data_error(name, "polyhedra with their faces", fmt::format("none of cell {}", cell),
+                       "save the file again with VTK or the solver");
+    }
     if (shape && (shape->points == 0 || shape->points == static_cast<int64_t>(has))) continue;
     quadratic = quadratic || find_quadratic(grid.types[cell], has) != nullptr;
     if (find_quadratic(grid.types[cell], has) != nullptr) continue;
     throw data_error(
         name,
-        "linear or quadratic cells: lines, triangles, quads, polygons, tetrahedra, hexahedra, wedges, "
-        "pyramids",
+        "linear or quadratic cells: lines, triangles, quads, tetrahedra, hexahedra, wedges, pyramids; "
+        "polygons or polyhedra",
         fmt::format("cell {} of VTK's type {} with {} points", cell, grid.types[cell], has),
-        "save linear cells; in ParaView, Tessellate makes them of others and of strips, Tetrahedralize of "
-        "polyhedra");
+        "save linear cells; in ParaView, Tessellate makes them of others and of strips");
   }
   if (quadratic) LinearCells(grid).make();
   return grid;

@@ -37,6 +37,7 @@ enum class VtkCell : uint8_t {
   hexahedron = 12,
   wedge = 13,
   pyramid = 14,
+  polyhedron = 42,
   lagrange_curve = 68,
   lagrange_triangle = 69,
   lagrange_quad = 70,
@@ -51,6 +52,8 @@ struct VtkGrid {
   std::vector<int64_t> connectivity;  ///< points of all cells, one cell after another
   std::vector<int64_t> ends;          ///< [cells]: where a cell's points end
   std::vector<uint8_t> types;         ///< [cells]: a VtkCell, or another number
+  std::vector<int64_t> faces;      ///< of polyhedra: how many points a face has, then these, face after face
+  std::vector<int64_t> face_ends;  ///< [cells] into `faces`; empty without polyhedra
   std::vector<VtkArray> point_arrays, cell_arrays;
   std::vector<VtkArray> field_arrays;  ///< of the whole grid, such as TimeValue
   std::vector<std::string> left_out;   ///< names of arrays that hold no numbers

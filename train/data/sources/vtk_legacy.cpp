@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include <meshgrad/engine/error.h>
@@ -50,6 +51,7 @@ class LegacyReader {
     if (!binary_ && form != "ASCII") throw broken("ASCII or BINARY in line 3", form);
     for (std::string_view word = text_.word(); !word.empty(); word = text_.word()) read_section(word);
     if (grid_.points.size() == 0) throw broken("POINTS", "none");
+    read_polyhedra();
     return std::move(grid_);
   }
 
@@ -259,6 +261,27 @@ class LegacyReader {
       grid_.connectivity.insert(grid_.connectivity.end(), begin, begin + points);
       grid_.ends.push_back(static_cast<int64_t>(grid_.connectivity.size()));
       at += static_cast<size_t>(points) + 1;
+    }
+  }
+
+  // A polyhedron's points in CELLS are its faces: their number, then of each its number of points and these.
+  void read_polyhedra() {
+    if (grid_.types.size() != grid_.ends.size()) return;  // linear_grid refuses it
+    for (size_t cell = 0; cell < grid_.types.size(); ++cell) {
+      if (grid_.types[cell] != static_cast<uint8_t>(VtkCell::polyhedron)) continue;
+      const int64_t begin = cell == 0 ? 0 : grid_.ends[cell - 1], end = grid_.ends[cell];
+      if (begin < 0 || end < begin || end > static_cast<int64_t>(grid_.connectivity.size()))
+        throw broken("offsets of cells that ascend", "others");
+      const auto stream =
+          std::span(grid_.connectivity).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+      if (!add_polyhedron(grid_, cell, stream, 0))
+        throw broken("faces of at least 3 points", fmt::format("others of cell {}", cell));
+      // `connectivity` has points alone: what is left of the counts repeats one of them.
+      const std::span<const int64_t> faces = std::span(grid_.faces).last(stream.size() - 1);
+      std::fill(stream.begin(), stream.end(), faces[1]);
+      auto to = stream.begin();
+      for_each_vtk_face(faces,
+                        [&](std::span<const int64_t> face) { to = std::copy(face.begin(), face.end(), to); });
     }
   }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/data/cell_graph.h>
 #include <meshgrad/train/data/sources/moving_positions.h>
 #include <meshgrad/train/data/sources/vtk_cells.h>
 #include <meshgrad/train/data/sources/vtk_trajectory.h>
@@ -29,7 +30,8 @@ bool in_a_plane(const VtkArray& points) {
 }
 
 // Corners in the order of a quad or a hexahedron, some of them twice.
-std::vector<int64_t> as_hexahedron(VtkCell type, Points p) {
+std::vector<int32_t> as_hexahedron(VtkCell type, Points points) {
+  const std::vector<int32_t> p(points.begin(), points.end());
   switch (type) {
     case VtkCell::tetrahedron:
     case VtkCell::lagrange_tetrahedron:
@@ -43,19 +45,19 @@ std::vector<int64_t> as_hexahedron(VtkCell type, Points p) {
     case VtkCell::voxel:
       return {p[0], p[1], p[3], p[2], p[4], p[5], p[7], p[6]};
     default:
-      return {p.begin(), p.end()};
+      return p;
   }
 }
 
-std::vector<int64_t> as_polygon(VtkCell type, Points p, size_t width) {
-  std::vector<int64_t> corners(p.begin(), p.end());
+std::vector<int32_t> as_polygon(VtkCell type, Points p, size_t width) {
+  std::vector<int32_t> corners(p.begin(), p.end());
   if (type == VtkCell::pixel) std::swap(corners[2], corners[3]);
   corners.resize(width, corners.back());
   return corners;
 }
 
-void append_cell(std::vector<int32_t>& cells, const std::vector<int64_t>& corners) {
-  for (const int64_t corner : corners) cells.push_back(static_cast<int32_t>(corner));
+void append_cell(std::vector<int32_t>& cells, const std::vector<int32_t>& corners) {
+  cells.insert(cells.end(), corners.begin(), corners.end());
 }
 
 std::vector<double> as_doubles(const VtkArray& array) {
@@ -135,6 +137,7 @@ VtkTrajectory::VtkTrajectory(const VtkGrid& grid, std::string name, const std::s
   if (cell_dim_ == 3) build_solid(grid);
   connectivity_ = grid.connectivity;
   ends_ = grid.ends;
+  faces_ = grid.faces;
   types_ = grid.types;
   points_ = grid.points;
   choose_arrays(grid, node_types);
@@ -167,13 +170,10 @@ void VtkTrajectory::build_lines(const VtkGrid& grid) {
 void VtkTrajectory::build_surface(const VtkGrid& grid) {
   size_t width = 3;
   for (const int64_t cell : cells_) width = std::max(width, points_of(grid, cell).size());
-  trajectory_.nodes_per_cell = static_cast<int>(std::min<size_t>(width, 65535));
-  trajectory_.polygons = width > 4;
-  if (width <= 4) trajectory_.cell_kind = width == 3 ? CellKind::triangle : CellKind::quad;
-  // Padded polygons must not take many times the memory of the file.
-  if (width * cells_.size() > 64 * (grid.connectivity.size() + 64)) {
-    throw data_error(trajectory_.name, "polygons of similar size", fmt::format("one of {} points", width),
-                     "cut it into smaller ones; in ParaView: Triangulate");
+  const bool polygons = width > 4;
+  if (!polygons) {
+    trajectory_.nodes_per_cell = static_cast<int>(width);
+    trajectory_.cell_kind = width == 3 ? CellKind::triangle : CellKind::quad;
   }
   for (const int64_t cell : cells_) {
     const Points points = points_of(grid, cell);
@@ -181,12 +181,21 @@ void VtkTrajectory::build_surface(const VtkGrid& grid) {
       throw data_error(trajectory_.name, "polygons of at least 3 points",
                        fmt::format("{} in cell {}", points.size(), cell), "leave this cell out");
     }
-    append_cell(trajectory_.cells,
-                as_polygon(static_cast<VtkCell>(grid.types[static_cast<size_t>(cell)]), points, width));
+    const auto type = static_cast<VtkCell>(grid.types[static_cast<size_t>(cell)]);
+    const std::vector<int32_t> corners = as_polygon(type, points, polygons ? points.size() : width);
+    if (polygons) {
+      add_faces_of(corners, CellKind::none, trajectory_.faced);
+    } else {
+      append_cell(trajectory_.cells, corners);
+    }
   }
 }
 
 void VtkTrajectory::build_solid(const VtkGrid& grid) {
+  if (!grid.face_ends.empty()) {
+    build_polyhedra(grid);
+    return;
+  }
   const bool tetrahedra = std::all_of(cells_.begin(), cells_.end(), [&](int64_t cell) {
     return linear_shape(grid.types[static_cast<size_t>(cell)]).points == 4;
   });
@@ -196,8 +205,24 @@ void VtkTrajectory::build_solid(const VtkGrid& grid) {
     const Points points = points_of(grid, cell);
     append_cell(trajectory_.cells,
                 tetrahedra
-                    ? std::vector<int64_t>(points.begin(), points.end())
+                    ? std::vector<int32_t>(points.begin(), points.end())
                     : as_hexahedron(static_cast<VtkCell>(grid.types[static_cast<size_t>(cell)]), points));
+  }
+}
+
+void VtkTrajectory::build_polyhedra(const VtkGrid& grid) {
+  FacedCells& faced = trajectory_.faced;
+  for (const int64_t cell : cells_) {
+    const auto type = static_cast<VtkCell>(grid.types[static_cast<size_t>(cell)]);
+    if (type != VtkCell::polyhedron) {
+      add_faces_of(as_hexahedron(type, points_of(grid, cell)), CellKind::hexahedron, faced);
+      continue;
+    }
+    for_each_vtk_face(faces_of(grid, cell), [&](Points face) {
+      append_cell(faced.nodes, std::vector<int32_t>(face.begin(), face.end()));
+      faced.face_ends.push_back(static_cast<int64_t>(faced.nodes.size()));
+    });
+    faced.cell_ends.push_back(static_cast<int64_t>(faced.face_ends.size()));
   }
 }
 
@@ -271,7 +296,7 @@ void VtkTrajectory::read_node_types(const VtkGrid& grid, const std::string& want
 
 bool VtkTrajectory::has_cells_of(const VtkGrid& grid) const {
   return grid.point_count() == trajectory_.nodes && grid.types == types_ && grid.ends == ends_ &&
-         grid.connectivity == connectivity_;
+         grid.connectivity == connectivity_ && grid.faces == faces_;
 }
 
 void VtkTrajectory::append(const VtkGrid& grid, const std::string& name) {

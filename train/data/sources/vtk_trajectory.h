@@ -11,8 +11,9 @@
 namespace meshgrad {
 
 /// Frames on one mesh. Cells of the largest dimension make the mesh: lines, triangles, quads, polygons,
-/// tetrahedra, hexahedra. Mixed surfaces become quads ([a, b, c, c]) or polygons, mixed solids, wedges and
-/// pyramids hexahedra that repeat nodes, with the same edges. The plane z = constant is 2-D, where vectors
+/// tetrahedra, hexahedra, polyhedra. Mixed surfaces become quads ([a, b, c, c]) or polygons, mixed solids,
+/// wedges and pyramids hexahedra that repeat nodes, with the same edges; with polyhedra among them all are
+/// given by their faces. The plane z = constant is 2-D, where vectors
 /// whose third component is 0 everywhere have two.
 ///
 /// Point arrays are fields on nodes, cell arrays on cells, or on the edges of a mesh of lines. Arrays that
@@ -43,6 +44,7 @@ class VtkTrajectory {
   void build_lines(const VtkGrid& grid);
   void build_surface(const VtkGrid& grid);
   void build_solid(const VtkGrid& grid);
+  void build_polyhedra(const VtkGrid& grid);
   void choose_arrays(const VtkGrid& grid, const std::string& node_types);
   void read_node_types(const VtkGrid& grid, const std::string& array);
   VtkArray rows_of(const VtkArray& array, bool of_points) const;
@@ -53,7 +55,7 @@ class VtkTrajectory {
   const WarningCallback& warn_;
   int cell_dim_ = 0;
   std::vector<int64_t> cells_;  ///< those of the mesh, by their number in the grid
-  std::vector<int64_t> connectivity_, ends_;
+  std::vector<int64_t> connectivity_, ends_, faces_;
   std::vector<uint8_t> types_;
   std::vector<Source> sources_;
   VtkArray points_;             ///< of the first frame

@@ -68,6 +68,8 @@ struct PieceRows {
   size_t points = 0, cells = 0;
 };
 
+constexpr size_t kMostCopies = 16;  // of a face
+
 class XmlReader {
  public:
   XmlReader(std::span<const std::byte> file, std::string name) : name_(std::move(name)) {
@@ -248,6 +250,12 @@ class XmlReader {
     return std::get<std::vector<int64_t>>(read_values(array, *type, count));
   }
 
+  // A count that a file gives, before an array of as many numbers is read.
+  size_t bounded(size_t count) const {
+    if (count > (size_t{1} << 40U)) throw broken("fewer faces", fmt::format("{}", count));
+    return count;
+  }
+
   // Returns how many cells it has.
   size_t append_cells(const pugi::xml_node& section, size_t cells, size_t first_point) {
     if (cells == 0) return 0;
@@ -270,8 +278,77 @@ class XmlReader {
     if (rows.cells > 0) {
       for (const int64_t type : indices(cells, "types", rows.cells))
         grid_.types.push_back(static_cast<uint8_t>(std::clamp<int64_t>(type, 0, 255)));
+      append_faces(cells, rows.cells, static_cast<int64_t>(first_point));
     }
     append_arrays(piece, rows);
+  }
+
+  // The faces of the last `cells` cells, of which some may be polyhedra: until VTK 9.3 the stream "faces"
+  // with the end of each cell's in "faceoffsets" (-1: none), then faces of their own, which cells list.
+  void append_faces(const pugi::xml_node& section, size_t cells, int64_t first_point) {
+    const size_t first = grid_.types.size() - cells;
+    const auto is_polyhedron = [&](size_t cell) {
+      return grid_.types[first + cell] == static_cast<uint8_t>(VtkCell::polyhedron);
+    };
+    size_t found = 0;
+    while (found < cells && !is_polyhedron(found)) ++found;
+    if (found == cells) return;
+    const bool listed =
+        static_cast<bool>(section.find_child_by_attribute("DataArray", "Name", "face_offsets"));
+    const CellFaces faces = listed ? listed_faces(section, cells) : stream_of_faces(section, cells);
+    for (size_t cell = 0, begin = 0; cell < cells; ++cell) {
+      if (faces.ends[cell] < 0) continue;  // another kind of cell
+      const auto end = static_cast<size_t>(faces.ends[cell]);
+      if (end < begin || end > faces.stream.size()) throw broken("offsets of faces that ascend", "others");
+      const auto stream = std::span(faces.stream).subspan(begin, end - begin);
+      if (is_polyhedron(cell) && !add_polyhedron(grid_, first + cell, stream, first_point))
+        throw broken("faces of at least 3 points", fmt::format("others of cell {}", cell));
+      begin = end;
+    }
+  }
+
+  // As add_polyhedron takes them, and where each cell's end.
+  struct CellFaces {
+    std::vector<int64_t> stream, ends;
+  };
+
+  static size_t largest(const std::vector<int64_t>& numbers) {
+    const auto most = std::max_element(numbers.begin(), numbers.end());
+    return most == numbers.end() || *most < 0 ? 0 : static_cast<size_t>(*most);
+  }
+
+  CellFaces stream_of_faces(const pugi::xml_node& section, size_t cells) const {
+    CellFaces faces;
+    faces.ends = indices(section, "faceoffsets", cells);
+    faces.stream = indices(section, "faces", bounded(largest(faces.ends)));
+    return faces;
+  }
+
+  CellFaces listed_faces(const pugi::xml_node& section, size_t cells) const {
+    const std::vector<int64_t> cell_ends = indices(section, "polyhedron_offsets", cells);
+    const std::vector<int64_t> list = indices(section, "polyhedron_to_faces", bounded(largest(cell_ends)));
+    const std::vector<int64_t> face_ends =
+        indices(section, "face_offsets", list.empty() ? 0 : bounded(largest(list)) + 1);
+    const std::vector<int64_t> points = indices(section, "face_connectivity", bounded(largest(face_ends)));
+    CellFaces faces;
+    size_t at = 0;
+    for (const int64_t cell_end : cell_ends) {
+      if (cell_end < static_cast<int64_t>(at)) throw broken("offsets of faces that ascend", "others");
+      faces.stream.push_back(cell_end - static_cast<int64_t>(at));
+      for (; at < static_cast<size_t>(cell_end); ++at) {
+        const int64_t face = list[at];
+        const int64_t begin = face <= 0 ? 0 : face_ends[static_cast<size_t>(face) - 1];
+        const int64_t end = face < 0 ? -1 : face_ends[static_cast<size_t>(face)];
+        if (begin < 0 || end < begin) throw broken("offsets of faces that ascend", "others");
+        // A face that several cells list is here once for each: by a damaged file many times its size.
+        if (faces.stream.size() > kMostCopies * (points.size() + list.size()) + kMostCopies)
+          throw broken("faces of two cells", "of many");
+        faces.stream.push_back(end - begin);
+        faces.stream.insert(faces.stream.end(), points.begin() + begin, points.begin() + end);
+      }
+      faces.ends.push_back(static_cast<int64_t>(faces.stream.size()));
+    }
+    return faces;
   }
 
   void read_surface(const pugi::xml_node& piece) {
