@@ -67,12 +67,12 @@ struct MeshView {
   std::span<const int32_t> cells;             ///< [cells, nodes_per_cell]; empty when edges were given
   std::string_view file;                      ///< where it was read from, for errors
   std::array<double, 3> period{};  ///< relative positions are those of the nearest image; 0: not periodic
-  std::span<const int32_t> points = {};        ///< MeshEdges::points of `made`
   std::shared_ptr<const MeshEdges> made = {};  ///< the edges, where they are not the file's: perhaps one way
   std::span<const int32_t> given_senders;      ///< the file's edges, where they are not those of `made`
   std::span<const int32_t> given_receivers;
   const SourceMesh* source = nullptr;  ///< null: `cells` are those of the source
-  /// [nodes]: the node that stands for all periodic images of a point; empty where there are none.
+  /// [nodes]: MeshEdges::points, the node that stands for all periodic images of a point; empty where there
+  /// are none.
   std::span<const int32_t> points = {};
 
   /// The node that stands for a node's point: itself, unless the point has images.

@@ -309,7 +309,6 @@ void MadeEdges::replace(MeshView& mesh) const {
   mesh.given_receivers = mesh.receivers;
   set_edges(mesh, *mesh.made);
   mesh.period = options_.period;
-  mesh.points = mesh.made->points;
 }
 
 }  // namespace meshgrad

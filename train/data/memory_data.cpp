@@ -53,7 +53,6 @@ int64_t MemoryData::add(std::string_view name, std::span<const float> positions,
     mesh.edges = made_edges(view, edge_options);
     set_edges(view, mesh.edges);
     view.period = edge_options.period;
-    view.points = mesh.edges.points;
   }
   return view.index;
 }
