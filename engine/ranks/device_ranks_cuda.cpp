@@ -43,7 +43,7 @@ DeviceRanks::~DeviceRanks() {
   if (communicator_ == nullptr) return;
   ncclResult_t state = ncclSuccess;
   const bool sound = nccl_library().async_error(communicator_of(communicator_), &state) == ncclSuccess &&
-                     state == ncclSuccess && std::uncaught_exceptions() == 0;
+                     state == ncclSuccess && std::uncaught_exceptions() == 0 && !ranks_.left();
   sound ? nccl_library().destroy(communicator_of(communicator_))
         : nccl_library().abort(communicator_of(communicator_));
 }

@@ -102,6 +102,16 @@ RankFailure mpi_failure(int other, int code) {
           fmt::format("look for the end of rank {}", other)};
 }
 
+/// Throws when a rank has said that it exchanges no more messages.
+void check_left(MPI_Comm communicator) {
+  int left = 0;
+  MPI_Status status;
+  MPI_Iprobe(MPI_ANY_SOURCE, kLeft, communicator, &left, &status);
+  if (left == 0) return;
+  throw RankFailure{status.MPI_SOURCE, "all ranks to go on",
+                    fmt::format("the end of rank {}", status.MPI_SOURCE), "see its error"};
+}
+
 class MpiFlight final : public RankTransport::Flight {
  public:
   MpiFlight(MPI_Comm communicator, std::span<const Send> sends, std::span<const Receive> receives)
@@ -147,7 +157,7 @@ class MpiFlight final : public RankTransport::Flight {
       all = all && arrived != 0;
       if (arrived != 0 && i < received_) check_size(i, status);
     }
-    if (!all) check_left();
+    if (!all) check_left(communicator_);
     return all;
   }
   int awaited() const override {
@@ -164,14 +174,6 @@ class MpiFlight final : public RankTransport::Flight {
   }
   static void check(int other, int code) {
     if (code != MPI_SUCCESS) throw mpi_failure(other, code);
-  }
-  void check_left() const {
-    int left = 0;
-    MPI_Status status;
-    MPI_Iprobe(MPI_ANY_SOURCE, kLeft, communicator_, &left, &status);
-    if (left == 0) return;
-    throw RankFailure{status.MPI_SOURCE, "all ranks to go on",
-                      fmt::format("the end of rank {}", status.MPI_SOURCE), "see its error"};
   }
   void check_size(size_t i, const MPI_Status& status) const {
     int bytes = 0;
@@ -210,6 +212,9 @@ class MpiTransport final : public RankTransport {
     return std::make_unique<MpiFlight>(communicator_, sends, receives);
   }
   void abort(int exit_code) noexcept override { MPI_Abort(communicator_, exit_code); }
+  void check() override {
+    if (!finalised()) check_left(communicator_);
+  }
   void leave() noexcept override {
     if (finalised()) return;
     for (int other = 0; other < size_; ++other) {

@@ -126,6 +126,8 @@ class Ranks {
   /// After an error of this rank in the middle of an operation of all, where its process goes on: the others,
   /// which wait for it or are about to, get a RankError at once instead of after the time-out.
   void leave() noexcept;
+  /// Whether this rank exchanges no more messages: after leave(), abort() and finish().
+  bool left() const { return left_; }
   /// The exit code of another rank that has called abort(), or does so within this time.
   std::optional<int> ended_by_other(std::chrono::milliseconds within);
   /// At the regular end, on every rank: the last call. Does nothing after leave().

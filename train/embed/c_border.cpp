@@ -126,18 +126,18 @@ int components_of(const std::vector<FieldInfo>& fields, std::string_view name) {
   return field == fields.end() ? 0 : field->components;
 }
 
-Meshes::Meshes(const meshgrad_mesh* meshes, int32_t count, int dim, HostCopies& copies) {
+Meshes::Meshes(const meshgrad_mesh* meshes, int32_t count, int dim, HostCopies& borrowed, HostCopies& read) {
   const auto* at = reinterpret_cast<const std::byte*>(&given(meshes, "mesh"));
   for (int32_t i = 0; i < count; ++i) {
     const auto& next = *reinterpret_cast<const meshgrad_mesh*>(at);
     meshgrad_mesh mesh = completed(next, {}, {kMeshWithoutGhosts}, "meshgrad_mesh");
     at += next.size;  // of the caller's header
-    mesh.positions = copies.read(mesh.positions, "mesh: positions");
-    mesh.cells = copies.read(mesh.cells, "mesh: cells");
-    mesh.edges = copies.read(mesh.edges, "mesh: edges");
-    mesh.node_type = copies.read(mesh.node_type, "mesh: node_type");
-    mesh.ghost_owner = copies.read(mesh.ghost_owner, "mesh: ghost_owner");
-    mesh.ghost_number = copies.read(mesh.ghost_number, "mesh: ghost_number");
+    mesh.positions = borrowed.read(mesh.positions, "mesh: positions");
+    mesh.cells = read.read(mesh.cells, "mesh: cells");
+    mesh.edges = read.read(mesh.edges, "mesh: edges");
+    mesh.node_type = borrowed.read(mesh.node_type, "mesh: node_type");
+    mesh.ghost_owner = read.read(mesh.ghost_owner, "mesh: ghost_owner");
+    mesh.ghost_number = read.read(mesh.ghost_number, "mesh: ghost_number");
     check_columns(mesh.positions, dim, "mesh: positions");
     MeshArrays& arrays = arrays_.emplace_back();
     arrays.positions = numbers_of(mesh.positions, "mesh: positions");

@@ -78,10 +78,11 @@ void check_columns(const meshgrad_array& array, int64_t columns, const char* wha
 /// The components of the field named, or 0.
 int components_of(const std::vector<FieldInfo>& fields, std::string_view name);
 
-/// Meshes as C++ takes them, with node numbers from 0; arrays on a device are copied into `copies`.
+/// Meshes as C++ takes them, with node numbers from 0. Of arrays on a device, those that stay borrowed
+/// (positions, node types) are copied into `borrowed`, those that are read at once into `read`.
 class Meshes {
  public:
-  Meshes(const meshgrad_mesh* meshes, int32_t count, int dim, HostCopies& copies);
+  Meshes(const meshgrad_mesh* meshes, int32_t count, int dim, HostCopies& borrowed, HostCopies& read);
   std::span<const MeshArrays> arrays() const { return arrays_; }
 
  private:

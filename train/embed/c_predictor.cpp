@@ -116,9 +116,9 @@ int meshgrad_predictor_set_mesh(meshgrad_predictor* predictor, const meshgrad_me
 int meshgrad_predictor_set_meshes(meshgrad_predictor* predictor, const meshgrad_mesh* meshes, int32_t count) {
   return guarded([&] {
     MeshPredictor& ours = given(predictor, "predictor").predictor;
-    HostCopies copies(predictor->runtime);
-    ours.set_meshes(Meshes(meshes, count, ours.dim(), copies).arrays());
-    predictor->mesh_copies = std::move(copies);
+    HostCopies borrowed(predictor->runtime), read(predictor->runtime);
+    ours.set_meshes(Meshes(meshes, count, ours.dim(), borrowed, read).arrays());
+    predictor->mesh_copies = std::move(borrowed);
     predictor->field_copies.clear();
   });
 }

@@ -75,7 +75,7 @@ int meshgrad_trainer_set_mesh(meshgrad_trainer* trainer, const meshgrad_mesh* me
   return guarded([&] {
     OnlineTrainer& ours = given(trainer, "trainer").trainer;
     HostCopies copies(trainer->runtime);
-    ours.set_mesh(Meshes(mesh, 1, ours.options().dim, copies).arrays().front());
+    ours.set_mesh(Meshes(mesh, 1, ours.options().dim, copies, copies).arrays().front());
   });
 }
 

@@ -283,15 +283,15 @@ void MeshPredictor::Loaded::write_union(bool whole) {
   for (size_t i = 0; i < data->meshes.size(); ++i)
     append_to_union(written.graph.edge_sets.front().graph, data->meshes[i].view, before[i]);
   if (!whole) return;
+  device = device_memory(layout.bytes(), memory);
   host = memory;
-  device = device_memory(layout.bytes());
   batch = layout.batch(device);
   for (const Dataset::MeshSizes& first : before) batch.graph.graph_offsets.push_back(first.nodes);
   batch.graph.graph_offsets.push_back(room.nodes);
 }
 
-StoragePtr MeshPredictor::Loaded::device_memory(int64_t bytes) const {
-  return runtime.stream().on_gpu() ? device_batch_memory(runtime, bytes) : host;
+StoragePtr MeshPredictor::Loaded::device_memory(int64_t bytes, const StoragePtr& on_host) const {
+  return runtime.stream().on_gpu() ? device_batch_memory(runtime, bytes) : on_host;
 }
 
 void MeshPredictor::Loaded::make_parts(std::vector<GivenPart> given) {
@@ -309,7 +309,7 @@ void MeshPredictor::Loaded::make_parts(std::vector<GivenPart> given) {
                      config.precision, BatchLayout::Sizes::exact);
   layout.set_halo(in_parts->parts.halo(views, written.graph));
   host = batch_memory_to_write(runtime, layout.bytes());
-  device = device_memory(layout.bytes());
+  device = device_memory(layout.bytes(), host);
   batch = layout.batch(device);
   in_parts->part = &part;
   in_parts->staged = layout.batch(host);
@@ -327,7 +327,7 @@ void MeshPredictor::set_meshes(std::span<const MeshArrays> meshes) {
   if (meshes.front().in_parts) {
     std::optional<Loaded::Held> held;
     on_all_ranks(s.ranks, [&] { held = s.hold(meshes); });
-    s.use(std::move(*held));
+    or_leave(s.ranks, [&] { s.use(std::move(*held)); });
   } else {
     s.use(s.hold(meshes));
   }

@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <type_traits>
 
 namespace meshgrad {
@@ -46,13 +47,14 @@ std::vector<double> widened_rows(const Tensor& tensor, std::span<const int32_t> 
   return values;
 }
 
-/// The power of two that brings the largest value to [0.5, 1): gradients then fit in 16 bits.
+/// The power of two that brings the largest value to [0.5, 1): gradients then fit in 16 bits. Infinity for
+/// zeros alone, which any other fits.
 double scale_of(std::span<const double> values) {
   double largest = 0;
   for (const double value : values) largest = std::max(largest, std::abs(value));
   int exponent = 0;
   std::frexp(largest, &exponent);
-  return largest > 0 ? std::ldexp(1.0, -exponent) : 1.0;
+  return largest > 0 ? std::ldexp(1.0, -exponent) : std::numeric_limits<double>::infinity();
 }
 
 /// Rows of [.., width].
@@ -164,7 +166,8 @@ void MeshPredictor::Loaded::walk_back(const RecordedStep& step) {
     seed = chosen_rows(seed, nodes_of_rows, outputs);
   }
   // The same on all ranks, as gradients cross their borders.
-  const double scale = in_parts ? smallest(ranks, scale_of(seed)) : scale_of(seed);
+  const double wanted = in_parts ? smallest(ranks, scale_of(seed)) : scale_of(seed);
+  const double scale = std::isfinite(wanted) ? wanted : 1.0;
   for (double& value : seed) value *= scale;
 
   Tape tape(runtime);

@@ -99,7 +99,8 @@ struct MeshPredictor::Loaded {
   void use(Held held);
   void write_union(bool whole);
   void make_parts(std::vector<GivenPart> given);
-  StoragePtr device_memory(int64_t bytes) const;
+  /// On the CPU `on_host` itself.
+  StoragePtr device_memory(int64_t bytes, const StoragePtr& on_host) const;
   void fill_ghosts();
   void write_edges();
   void find_world_edges();

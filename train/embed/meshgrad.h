@@ -139,8 +139,8 @@ int meshgrad_predictor_target(const meshgrad_predictor* predictor, int32_t i, co
                               int32_t* components);
 
 /* On a mesh in parts (ghost_owner), all processes call this and meshgrad_predictor_predict in the same order.
- * Fields then have rows for ghost nodes, too: predict fills those of targets, others are not read. Gradients
- * need whole meshes. */
+ * Fields then have rows for ghost nodes, too: predict fills those of targets, others are not read. All
+ * processes also call record_steps and backward. */
 int meshgrad_predictor_set_mesh(meshgrad_predictor* predictor, const meshgrad_mesh* mesh);
 /* Several meshes that are predicted together; `mesh` below is a number from 0 to count - 1. */
 int meshgrad_predictor_set_meshes(meshgrad_predictor* predictor, const meshgrad_mesh* meshes, int32_t count);

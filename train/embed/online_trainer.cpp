@@ -368,7 +368,7 @@ OnlineTrainer::OnlineTrainer(Runtime& runtime, const Config& config, const Onlin
                              Ranks* ranks)
     : state_(std::make_unique<State>(runtime, ranks, config, options)) {
   check_same_on_ranks(state_->ranks, state_->config, 0);
-  state_->window_sum.choose_path();
+  or_leave(state_->ranks, [&] { state_->window_sum.choose_path(); });
 }
 
 OnlineTrainer::OnlineTrainer(Runtime& runtime, const fs::path& saved, Ranks* ranks)
@@ -381,7 +381,7 @@ OnlineTrainer::OnlineTrainer(Runtime& runtime, const fs::path& saved, Ranks* ran
   s.read_buffer();
   s.read_parts();
   check_same_on_ranks(s.ranks, s.config, s.steps);
-  s.window_sum.choose_path();
+  or_leave(s.ranks, [&] { s.window_sum.choose_path(); });
 }
 
 OnlineTrainer::~OnlineTrainer() = default;
