@@ -160,6 +160,20 @@ TEST_CASE("numbers of a binary file, in either byte order and behind others") {
   CHECK(contains(message_of([&] { reader.read(parsed(text).frames.at(0)); }), "needed 4 numbers"));
 }
 
+TEST_CASE("polygons and node numbers from any offset come through the child process") {
+  const test::ScratchDirectory scratch;
+  std::ofstream(scratch.path / "five.xdmf") << file(
+      grid("<Topology TopologyType=\"Polygon\" NodesPerElement=\"5\" BaseOffset=\"1\">" +
+           item("1 5", "1 2 3 4 5") + "</Topology><Geometry GeometryType=\"XY\">" +
+           item("5 2", "0 0 1 0 2 1 1 2 0 1") + "</Geometry>" + attribute("u", "1 2 3 4 5", "Node", "5")));
+  const auto source = open_xdmf(scratch.path / "five.xdmf", "", nullptr);
+  const std::optional<RawTrajectory> trajectory = source->next();
+  REQUIRE(trajectory);
+  validate(*trajectory);
+  CHECK(trajectory->faced.count() == 1);
+  CHECK(trajectory->faced.nodes.size() == 10);  // two of each side
+}
+
 TEST_CASE("what is not read is refused by name") {
   const auto error_of = [](const std::string& text) { return message_of([&] { read(text); }); };
   const std::string u = attribute("u", "1 2 3 4");
@@ -183,7 +197,7 @@ TEST_CASE("what is not read is refused by name") {
   CHECK(contains(error_of(file(grid("<Topology TopologyType=\"Triangle\">" + item("1 3", "0 1 4") +
                                     "</Topology><Geometry GeometryType=\"XY\">" +
                                     item("4 2", "0 0 1 0 1 1 0 1") + "</Geometry>"))),
-                 "needed nodes from 0 to 3, got 4"));
+                 "needed 4 nodes from 0, its BaseOffset, on, got 4"));
   CHECK(contains(error_of(file(grid(mesh() +
                                     "<Attribute Name=\"u\" ItemType=\"FiniteElementFunction\" "
                                     "Center=\"Other\">" +

@@ -59,6 +59,9 @@ class Sender {
     list(t.cells);
     list(t.edges);
     list(t.cell_type);
+    list(t.faced.nodes);
+    list(t.faced.face_ends);
+    list(t.faced.cell_ends);
     for (const RawField& field : t.fields) {
       list(field.name);
       list(field.unit);
@@ -315,6 +318,9 @@ class ChildSource : public TrajectorySource {
     t.cells = list<std::vector<int32_t>>();
     t.edges = list<std::vector<int32_t>>();
     t.cell_type = list<std::vector<int32_t>>();
+    t.faced.nodes = list<std::vector<int32_t>>();
+    t.faced.face_ends = list<std::vector<int64_t>>();
+    t.faced.cell_ends = list<std::vector<int64_t>>();
     for (int64_t i = 0; i < fields; ++i) {
       RawField& field = t.fields.emplace_back();
       field.name = list<std::string>();

@@ -359,7 +359,7 @@ bool add_polyhedron(VtkGrid& grid, size_t cell, std::span<const int64_t> stream,
     if (points < 3 || static_cast<size_t>(points) >= stream.size() - at) return false;
     grid.faces.push_back(points);
     for (const int64_t point : stream.subspan(at + 1, static_cast<size_t>(points)))
-      grid.faces.push_back(point + shift);
+      grid.faces.push_back(std::min(point, int64_t{1} << 41) + shift);  // refused when it is too large
     at += static_cast<size_t>(points) + 1;
   }
   grid.face_ends.push_back(static_cast<int64_t>(grid.faces.size()));

@@ -265,7 +265,7 @@ class XmlReader {
     const auto begin = static_cast<int64_t>(grid_.connectivity.size());
     for (const int64_t end : ends) grid_.ends.push_back(begin + end);
     for (const int64_t point : indices(section, "connectivity", static_cast<size_t>(ends.back())))
-      grid_.connectivity.push_back(point + static_cast<int64_t>(first_point));
+      grid_.connectivity.push_back(std::min(point, int64_t{1} << 41) + static_cast<int64_t>(first_point));
     return cells;
   }
 

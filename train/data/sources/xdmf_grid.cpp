@@ -187,12 +187,12 @@ void XdmfGridReader::read_cells(const XdmfMesh& mesh) {
     known_.connectivity = std::move(nodes);
   }
   for (int64_t& node : known_.connectivity) {
-    node -= mesh.first_node;
-    if (node >= 0 && node < known_.point_count()) continue;
+    const int64_t given = node;
+    if (!__builtin_sub_overflow(given, mesh.first_node, &node) && node >= 0 && node < known_.point_count())
+      continue;
     throw data_error(
-        where,
-        fmt::format("nodes from {} to {}", mesh.first_node, mesh.first_node + known_.point_count() - 1),
-        fmt::format("{}", node + mesh.first_node), "write the file again");
+        where, fmt::format("{} nodes from {}, its BaseOffset, on", known_.point_count(), mesh.first_node),
+        fmt::format("{}", given), "write the file again");
   }
 }
 
