@@ -179,6 +179,9 @@ TEST_CASE("what is not read is refused by name") {
   const std::string u = attribute("u", "1 2 3 4");
   CHECK(error_of(file(grid(mesh() + u))).empty());
   CHECK(contains(error_of("<Xdmf>"), "needed XML"));
+  CHECK(contains(error_of(file(grid(mesh() + "<Attribute Name=\"u\"><DataItem Dimensions=\"4\" "
+                                             "NumberType=\"Short\">1 2 3 4</DataItem></Attribute>"))),
+                 "[a.xdmf: Attribute u] needed NumberType Float"));
   CHECK(contains(error_of("<a/>"), "an element Xdmf with a Domain"));
   CHECK(contains(error_of(file("")), "needed a Grid"));
   CHECK(contains(error_of(file(grid(u))), "needed an element Topology"));

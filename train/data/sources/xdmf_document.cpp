@@ -221,12 +221,17 @@ class Document {
     return shape;
   }
 
-  static VtkType type_of(const xml_node& item, VtkType type) {
+  VtkType type_of(const xml_node& item, VtkType type) const {
     const std::string name = lower(attribute_of(item, {"NumberType", "DataType"}));
     const auto precision = item.attribute("Precision").as_uint(name == "char" || name == "uchar" ? 1 : 4);
     if (name == "float") type = {'f', 4};
     if (name == "int" || name == "char") type = {'i', 4};
     if (name == "uint" || name == "uchar") type = {'u', 4};
+    if (!name.empty() && name != "float" && name != "int" && name != "char" && name != "uint" &&
+        name != "uchar") {
+      throw data_error(where(item.parent()), "NumberType Float, Int, UInt, Char or UChar", name,
+                       "write it with FEniCS, ParaView or meshio");
+    }
     if (precision == 1 || precision == 2 || precision == 4 || precision == 8) type.bytes = precision;
     if (type.kind == 'f' && type.bytes < 4) type.bytes = 4;
     return type;

@@ -36,10 +36,13 @@ std::vector<fs::path> files_of(const XdmfSeries& series, const fs::path& folder)
   return {files.begin(), files.end()};
 }
 
-/// Data sets of the HDF5 files beside the XDMF file, which stay open.
+/// Data sets of the HDF5 files beside the XDMF file. The latest few stay open: a series may have a file a
+/// frame.
 class Hdf5Numbers {
  public:
   VtkValues read(const fs::path& file, const std::string& dataset) {
+    constexpr size_t kOpen = 16;
+    if (files_.size() >= kOpen && !files_.contains(file)) files_.clear();
     auto& arrays = files_[file];
     if (!arrays) {
       const RegularFile exists(file);
