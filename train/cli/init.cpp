@@ -45,8 +45,8 @@ fs::path packed_file(fs::path path, const GlobalOptions& globals) {
   const ConvertReport report = convert(options);
   for (const std::string& warning : report.warnings) say("warning: " + warning);
   for (const std::string& note : report.notes) say(note);
-  say(fmt::format("packed {} into {}; meshgrad convert has options for units, splits and dt", path.string(),
-                  packed.string()));
+  say(fmt::format("packed {} into {}; meshgrad convert has options for node types, units, splits and dt",
+                  path.string(), packed.string()));
   return packed;
 }
 

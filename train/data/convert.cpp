@@ -120,14 +120,16 @@ class Packer {
   void prepare(RawTrajectory& t) {
     if (options_.dt != 0) t.dt = options_.dt;
     check_dt(t);
-    for (RawField& field : t.fields) {
-      const auto unit = options_.units.find(field.name);
-      if (unit != options_.units.end()) field.unit = unit->second;
-    }
+    for (RawField& field : t.fields)
+      if (const auto unit = options_.units.find(field.name); unit != options_.units.end())
+        field.unit = unit->second;
     validate(t);
     choose_graph(t);
     if (t.node_type.empty()) {
-      warnings_.add(fmt::format("[{}] there are no node types: all nodes were taken as normal (0)", t.name));
+      warnings_.add(
+          fmt::format("[{}] there are no node types: all nodes were taken as normal (0), so inflows and "
+                      "walls are predicted, too; fix: --node-types ARRAY (VTK, XDMF) or --map types=ARRAY",
+                      t.name));
       t.node_type.assign(static_cast<size_t>(t.nodes), 0);
     }
     if (writer_ == nullptr) {

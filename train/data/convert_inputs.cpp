@@ -14,6 +14,7 @@
 #include <meshgrad/train/data/convert_inputs.h>
 #include <meshgrad/train/data/sources/deepmind_source.h>
 #include <meshgrad/train/data/sources/hdf5_source.h>
+#include <meshgrad/train/data/sources/joined_source.h>
 #include <meshgrad/train/data/sources/npz_source.h>
 #include <meshgrad/train/data/sources/vtk_source.h>
 #include <meshgrad/train/data/sources/xdmf_source.h>
@@ -33,6 +34,8 @@ struct FoundFile {
   std::string split;              ///< from its folder's or its own name; empty when they say none
   std::vector<VtkFrame> frames;   ///< of VTK
   std::vector<fs::path> parts{};  ///< of XDMF: the files with its numbers
+  std::string node_types{};       ///< of VTK: the array that is asked for, if this file has it
+  std::vector<FoundFile> more{};  ///< lists of frames with further fields of the same simulation
 };
 
 struct DataFormat {
@@ -61,8 +64,12 @@ constexpr std::array<DataFormat, 5> kDataFormats{{
      }},
     {"vtk",
      {".vtu", ".vtp", ".vtk", ".pvd", ".series"},
-     [](const FoundFile& file, const ConvertOptions& options, const WarningCallback& warn) {
-       return open_vtk(file.frames, options.node_types, warn);
+     [](const FoundFile& file, const ConvertOptions&, const WarningCallback& warn) {
+       std::vector<std::unique_ptr<TrajectorySource>> sources;
+       sources.push_back(open_vtk(file.frames, file.node_types, warn));
+       for (const FoundFile& more : file.more)
+         sources.push_back(open_vtk(more.frames, more.node_types, warn));
+       return sources.size() == 1 ? std::move(sources.front()) : join_fields(std::move(sources));
      }},
     {"xdmf",
      {".xdmf", ".xmf"},
@@ -113,8 +120,8 @@ bool contains_data(const fs::path& folder) {
   return false;
 }
 
-/// Files of a folder, and of its folders of splits, or of `every` folder; `split` is the folder's, empty for
-/// the outermost.
+/// Files of a folder, and of its folders of splits with all folders below, or of `every` folder; `split` is
+/// the folder's, empty where no name says one.
 void list_files(const fs::path& folder, const std::string& split, bool every, std::vector<FoundFile>& files,
                 const WarningCallback& warn) {
   std::error_code error;
@@ -123,11 +130,11 @@ void list_files(const fs::path& folder, const std::string& split, bool every, st
     const fs::path& path = entry->path();
     if (path.filename().string().starts_with(".")) continue;  // of editors, macOS and interrupted copies
     if (entry->is_regular_file(unreadable) && format_of(path) != nullptr) {
-      files.push_back({path, split.empty() ? split_of_name(path.stem().string()) : split, {}});
+      files.push_back({path, split.empty() ? split_of_name(path.stem().string()) : split});
     } else if (entry->is_directory(unreadable)) {
       const std::string name = path.filename().string();
-      if (every || (split.empty() && is_split_folder(name))) {
-        list_files(path, split_of_name(name), every, files, warn);
+      if (every || !split.empty() || is_split_folder(name)) {
+        list_files(path, split.empty() ? split_of_name(name) : split, every, files, warn);
       } else if (contains_data(path)) {
         warn(fmt::format("[{}] this folder was not read: only folders train, valid and test are",
                          path.string()));
@@ -144,10 +151,12 @@ std::vector<FoundFile> files_of(const ConvertOptions& options, const WarningCall
                      "check the path");
   }
   if (!fs::is_directory(options.input, error)) {
-    return {{options.input, split_of_name(options.input.stem().string()), {}}};
+    return {{options.input, split_of_name(options.input.stem().string())}};
   }
   std::vector<FoundFile> files;
   list_files(options.input, "", !options.split_list.empty(), files, warn);
+  // A folder for each simulation: all of them, where there is nothing else.
+  if (files.empty()) list_files(options.input, "", true, files, warn);
   std::sort(files.begin(), files.end(),
             [](const FoundFile& a, const FoundFile& b) { return a.path < b.path; });
   return files;
@@ -181,7 +190,8 @@ const DataFormat& choose_format(const ConvertOptions& options, std::vector<Found
   }
   if (named != nullptr) return *named;
   const DataFormat* format = format_of(files.front().path);
-  for (const auto& [path, split, frames, parts] : files) {
+  for (const FoundFile& file : files) {
+    const fs::path& path = file.path;
     if (format == nullptr) {
       throw data_error(
           path.string(), fmt::format("a name ending in {}", all_extensions()),
@@ -197,6 +207,41 @@ const DataFormat& choose_format(const ConvertOptions& options, std::vector<Found
   return *format;
 }
 
+/// Lists of frames in one folder that have the same mesh and other fields are one trajectory: FEniCS writes a
+/// list for each field.
+std::vector<FoundFile> join_lists(std::vector<FoundFile> lists, const ConvertOptions& options,
+                                  std::vector<std::string>& notes) {
+  std::map<fs::path, std::vector<size_t>> folders;
+  for (size_t i = 0; i < lists.size(); ++i) folders[lists[i].path.parent_path()].push_back(i);
+  std::vector<FoundFile> joined;
+  std::string note;
+  size_t more_notes = 0;
+  for (const auto& [folder, members] : folders) {
+    std::vector<FieldsOnMesh> on(members.size());
+    for (size_t i = 0; i < members.size() && members.size() > 1; ++i)
+      on[i] = fields_on_mesh(open_vtk({lists[members[i]].frames.front()}, "", nullptr)->next().value());
+    for (const std::vector<size_t>& group : fields_of_one_trajectory(on)) {
+      FoundFile& first = joined.emplace_back(lists[members[group.front()]]);
+      std::vector<std::string> names{first.path.filename().string()};
+      for (size_t i = 1; i < group.size(); ++i) {
+        const std::vector<std::string>& fields = on[group[i]].fields;
+        first.more.push_back(lists[members[group[i]]]);
+        names.push_back(first.more.back().path.filename().string());
+        // Only one has the array of node types.
+        const bool has_types = std::ranges::find(fields, options.node_types) != fields.end();
+        (has_types ? first : first.more.back()).node_types.clear();
+      }
+      if (group.size() > 1 && more_notes++ == 0) {
+        note = fmt::format("[{}] {} were read as fields of one trajectory, since their mesh is the same",
+                           folder.string(), fmt::join(names, ", "));
+      }
+    }
+  }
+  if (more_notes > 1) note += fmt::format(" (and {} more like it)", more_notes - 1);
+  if (more_notes > 0) notes.push_back(note);
+  return joined;
+}
+
 /// Files of VTK as trajectories: lists first, then the files that no list names.
 std::vector<FoundFile> as_series(const std::vector<FoundFile>& found, const ConvertOptions& options,
                                  std::vector<std::string>& notes) {
@@ -206,9 +251,10 @@ std::vector<FoundFile> as_series(const std::vector<FoundFile>& found, const Conv
   for (const FoundFile& file : found) {
     splits[file.path] = file.split;
     if (!is_frame_list(file.path)) continue;
-    series.push_back({file.path, file.split, frames_of_list(file.path)});
+    series.push_back({file.path, file.split, frames_of_list(file.path), {}, options.node_types});
     for (const VtkFrame& frame : series.back().frames) listed.insert(fs::weakly_canonical(frame.path));
   }
+  series = join_lists(std::move(series), options, notes);
   std::vector<fs::path> others;
   std::string note;
   size_t numbered = 0;
@@ -224,7 +270,7 @@ std::vector<FoundFile> as_series(const std::vector<FoundFile>& found, const Conv
           "in numbers and the mesh is the same; --separate changes it",
           first.string(), frames.size() - 1);
     }
-    series.push_back({first, splits[first], std::move(frames)});
+    series.push_back({first, splits[first], std::move(frames), {}, options.node_types});
   }
   if (numbered > 1) note += fmt::format(" (and {} more series)", numbered - 1);
   if (numbered > 0) notes.push_back(note);
@@ -294,6 +340,8 @@ Inputs open_inputs(const ConvertOptions& options, const WarningCallback& warn) {
     if (one.frames.empty()) inputs.bytes += RegularFile(one.path).bytes();
     for (const VtkFrame& frame : one.frames) inputs.bytes += RegularFile(frame.path).bytes();
     for (const fs::path& part : one.parts) inputs.bytes += RegularFile(part).bytes();
+    for (const FoundFile& more : one.more)
+      for (const VtkFrame& frame : more.frames) inputs.bytes += RegularFile(frame.path).bytes();
     named += file.split.empty() ? 0 : 1;
     inputs.files.push_back(std::move(file));
   }

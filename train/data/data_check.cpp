@@ -146,13 +146,13 @@ class DataScan {
                      "remove duplicate cells before the conversion"});
     }
     if (const DoubtfulCells inverted = inverted_cells(mesh); inverted.count > 0) {
-      findings_.add(
-          "inverted cells",
-          {Severity::note, name,
-           fmt::format("{} turned the other way than most, first cell {}", counted(inverted.count, "cell"),
-                       inverted.first),
-           "training reads edges only, but such a mesh may be damaged, and viewers may shade it wrongly",
-           "order the nodes of all cells alike"});
+      findings_.add("inverted cells", {Severity::note, name,
+                                       fmt::format("{} turned the other way than most, first cell {}",
+                                                   counted(inverted.count, "cell"), inverted.first),
+                                       "training reads edges only, and some solvers (FEniCS) write cells of "
+                                       "both senses; otherwise the mesh may "
+                                       "be damaged, and viewers may shade it wrongly",
+                                       "order the nodes of all cells alike"});
     }
   }
 
