@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small series in the formats that scripts/to-vtu reads by the package vtk."""
+
+
+def write_openfoam(folder, nx=3, ny=2):
+    """nx x ny cubes, patches wall, left and right, p = 10 t + number of the cell at t = 0, 0.5 and 1."""
+    def point(i, j, k):
+        return i + (nx + 1) * (j + (ny + 1) * k)
+
+    def listed(items):
+        return "\n".join([str(len(items)), "(", *map(str, items), ")", ""])
+
+    patches = {"wall": [], "left": [], "right": []}
+    inner = []
+    for j in range(ny):
+        for i in range(nx):
+            cell = i + nx * j
+            quads = {(1, 0): [(1, 0, 0), (1, 1, 0), (1, 1, 1), (1, 0, 1)], (-1, 0): [(0, 0, 0), (0, 0, 1), (0, 1, 1), (0, 1, 0)],
+                     (0, 1): [(0, 1, 0), (0, 1, 1), (1, 1, 1), (1, 1, 0)], (0, -1): [(0, 0, 0), (1, 0, 0), (1, 0, 1), (0, 0, 1)],
+                     "below": [(0, 0, 0), (0, 1, 0), (1, 1, 0), (1, 0, 0)], "above": [(0, 0, 1), (1, 0, 1), (1, 1, 1), (0, 1, 1)]}
+            for side, corners in quads.items():
+                face = f"4({' '.join(str(point(i + a, j + b, c)) for a, b, c in corners)})"
+                x, y = (i + side[0], j + side[1]) if isinstance(side, tuple) else (i, -1)
+                if 0 <= x < nx and 0 <= y < ny:
+                    if x + nx * y > cell:
+                        inner.append((cell, x + nx * y, face))
+                else:
+                    patches["left" if x < 0 else "right" if x >= nx else "wall"].append((cell, face))
+    inner.sort()
+    owner, faces, boundary = [cell for cell, _, _ in inner], [face for _, _, face in inner], []
+    for name, sides_of in patches.items():
+        boundary.append(f"{name} {{ type patch; nFaces {len(sides_of)}; startFace {len(faces)}; }}")
+        owner += [cell for cell, _ in sides_of]
+        faces += [face for _, face in sides_of]
+    points = [f"({i} {j} {k})" for k in range(2) for j in range(ny + 1) for i in range(nx + 1)]
+    mesh = "constant/polyMesh"
+    files = {f"{mesh}/points": ("vectorField", listed(points)), f"{mesh}/faces": ("faceList", listed(faces)),
+             f"{mesh}/owner": ("labelList", listed(owner)), f"{mesh}/neighbour": ("labelList", listed([n for _, n, _ in inner])),
+             f"{mesh}/boundary": ("polyBoundaryMesh", listed(boundary)),
+             "system/controlDict": ("dictionary", "startFrom startTime; startTime 0; stopAt endTime; endTime 1; deltaT 0.5;\n"
+                                    "writeControl timeStep; writeInterval 1; writeFormat ascii;\n")}
+    for time in ("0", "0.5", "1"):
+        values = listed([10 * float(time) + cell for cell in range(nx * ny)])
+        ends = " ".join(f"{name} {{ type zeroGradient; }}" for name in patches)
+        files[f"{time}/p"] = ("volScalarField", f"dimensions [0 2 -2 0 0 0 0];\ninternalField nonuniform List<scalar>\n{values};\n"
+                              f"boundaryField {{ {ends} }}\n")
+    for name, (kind, text) in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"FoamFile {{ version 2.0; format ascii; class {kind}; object {name.split('/')[-1]}; }}\n{text}")
+
+
+def write_exodus(path):
+    """By VTK's writer: 3 x 2 quads in the plane, u = t times the number of the node, p = 10 t + number of the cell, t = 0 to 1.5."""
+    import numpy
+    from vtkmodules.util.numpy_support import numpy_to_vtk
+    from vtkmodules.util.vtkAlgorithm import VTKPythonAlgorithmBase
+    from vtkmodules.vtkCommonCore import VTK_ID_TYPE, vtkPoints
+    from vtkmodules.vtkCommonDataModel import (VTK_QUAD, vtkDataObject, vtkPartitionedDataSetCollection,
+                                               vtkUnstructuredGrid)
+    from vtkmodules.vtkCommonExecutionModel import vtkStreamingDemandDrivenPipeline as Pipeline
+    from vtkmodules.vtkIOIOSS import vtkIOSSWriter
+
+    def array(name, values, kind=None):
+        made = numpy_to_vtk(values, deep=1, array_type=kind)
+        made.SetName(name)
+        return made
+
+    class Plate(VTKPythonAlgorithmBase):
+        def __init__(self):
+            super().__init__(nInputPorts=0, nOutputPorts=1, outputType="vtkPartitionedDataSetCollection")
+
+        def RequestInformation(self, request, inputs, outputs):
+            outputs.GetInformationObject(0).Set(Pipeline.TIME_STEPS(), [0, 0.5, 1, 1.5], 4)
+            outputs.GetInformationObject(0).Set(Pipeline.TIME_RANGE(), [0, 1.5], 2)
+            return 1
+
+        def RequestData(self, request, inputs, outputs):
+            information = outputs.GetInformationObject(0)
+            t = information.Get(Pipeline.UPDATE_TIME_STEP()) if information.Has(Pipeline.UPDATE_TIME_STEP()) else 0
+            grid, points = vtkUnstructuredGrid(), vtkPoints()
+            for node in range(12):
+                points.InsertNextPoint(node % 4, node // 4, 0)
+            grid.SetPoints(points)
+            grid.Allocate(6)
+            for a in (0, 1, 2, 4, 5, 6):
+                grid.InsertNextCell(VTK_QUAD, 4, [a, a + 1, a + 5, a + 4])
+            for data, name, values in ((grid.GetPointData(), "u", numpy.arange(12) * t),
+                                       (grid.GetCellData(), "p", numpy.arange(6) + 10 * t)):
+                data.AddArray(array(name, values))
+                data.SetGlobalIds(array("ids", numpy.arange(1, len(values) + 1), VTK_ID_TYPE))
+            plate = vtkPartitionedDataSetCollection.GetData(outputs)
+            plate.SetPartition(0, 0, grid)
+            plate.GetMetaData(0).Set(plate.NAME(), "plate")
+            plate.GetInformation().Set(vtkDataObject.DATA_TIME_STEP(), t)
+            return 1
+
+    source, writer = Plate(), vtkIOSSWriter()
+    writer.SetInputConnection(source.GetOutputPort())
+    writer.SetFileName(str(path))
+    assert writer.Write()
