@@ -20,7 +20,7 @@ function write_text() {
     tile(String(of('error')), 'errors', of('error') > 0),
     tile(String(of('warning')), `warnings, and ${count(of('note'), 'note')}`));
   fill_in('findings', check.findings.length === 0 ? element('p', {}, 'Nothing doubtful was found.') :
-    table(['', '', '', '', ''], ['', 'where', 'what', 'why it matters', 'what to do'],
+    table(['', 'name', '', '', ''], ['', 'where', 'what', 'why it matters', 'what to do'],
       check.findings.map(({severity, place, what, why, remedy}) =>
         [element('span', {className: `severity ${severity}`}, severity), place, what, why, remedy])));
   write_use();
@@ -77,16 +77,14 @@ function draw_fields() {
   }
   fill_in('fields', ...cards);
   const {min, max} = check.degree;
-  const plot = bars(check.degrees.slice(min, max + 1), min, max, i => count(min + i, 'edge'), true);
-  plot.style.maxWidth = '560px';
-  fill_in('degrees', plot);
+  fill_in('degrees', bars(check.degrees.slice(min, max + 1), min, max, i => count(min + i, 'edge'), true));
 }
 
 function draw_mesh() {
   const canvas = document.getElementById('mesh'), style = getComputedStyle(document.documentElement);
   const of = name => style.getPropertyValue(name).trim(), ratio = devicePixelRatio || 1;
   const width = Math.max(canvas.parentElement.clientWidth - 36, 280);
-  const height = Math.min(480, Math.max(120, width * mesh.height / Math.max(mesh.width, 1)));
+  const height = Math.min(620, Math.max(120, width * mesh.height / Math.max(mesh.width, 1)));
   const scale = Math.min((width - 12) / Math.max(mesh.width, 1), (height - 12) / Math.max(mesh.height, 1));
   canvas.style.width = width + 'px';
   canvas.style.height = height + 'px';
@@ -95,7 +93,8 @@ function draw_mesh() {
   const ink = canvas.getContext('2d');
   ink.scale(ratio, ratio);
   const x = node => 6 + mesh.x[node] * scale, y = node => height - 6 - mesh.y[node] * scale;
-  ink.strokeStyle = of('--line');
+  ink.strokeStyle = of('--muted');
+  ink.globalAlpha = 0.45;
   ink.lineWidth = 0.7;
   ink.beginPath();
   for (let i = 0; i < mesh.edges.length; i += 2) {
@@ -103,6 +102,7 @@ function draw_mesh() {
     ink.lineTo(x(mesh.edges[i + 1]), y(mesh.edges[i + 1]));
   }
   ink.stroke();
+  ink.globalAlpha = 1;
   const radius = Math.max(1, Math.min(4, Math.sqrt(width * height / mesh.x.length) / 6));
   const colours = Array.from({length: kTypeColours}, (_, i) => of(`--type-${i}`));
   mesh.types.forEach((type, node) => {
