@@ -28,27 +28,52 @@ struct SolverFolder {
     options.output = scratch.path / "out.mgd";
   }
 
-  /// A list NAME.pvd of `frames` frames of a field that is 10 * frame + point, on a triangle of this width.
-  void add(const std::string& name, const std::string& field, int frames, int width = 1) const {
+  /// A list NAME.pvd of `frames` frames of a field that is 10 * frame + point, on a triangle of this width,
+  /// one point of which moves by `motion` in each frame.
+  void add(const std::string& name, const std::string& field, int frames, int width = 1,
+           int motion = 0) const {
     const fs::path list = options.input / (name + ".pvd");
     fs::create_directories(list.parent_path());
     std::string entries;
     for (int t = 0; t < frames; ++t) {
       const std::string file = fmt::format("{}{:03}.vtu", list.stem().string(), t);
       entries += fmt::format("<DataSet timestep=\"{}\" file=\"{}\"/>", 0.5 * t, file);
-      std::ofstream(list.parent_path() / file) << fmt::format(
-          "<VTKFile type=\"UnstructuredGrid\" byte_order=\"LittleEndian\"><UnstructuredGrid><Piece "
-          "NumberOfPoints=\"3\" NumberOfCells=\"1\"><Points><DataArray type=\"Float64\" "
-          "NumberOfComponents=\"3\" format=\"ascii\">0 0 0 {} 0 0 0 1 0</DataArray></Points><Cells>"
-          "<DataArray type=\"Int32\" Name=\"connectivity\" format=\"ascii\">0 1 2</DataArray><DataArray "
-          "type=\"Int32\" Name=\"offsets\" format=\"ascii\">3</DataArray><DataArray type=\"UInt8\" "
-          "Name=\"types\" format=\"ascii\">5</DataArray></Cells><PointData><DataArray type=\"Float64\" "
-          "Name=\"{}\" format=\"ascii\">{} {} "
-          "{}</DataArray></PointData></Piece></UnstructuredGrid></VTKFile>",
-          width, field, 10 * t, 10 * t + 1, 10 * t + 2);
+      write(fs::path(name).parent_path() / file, field, t, width, motion);
     }
     std::ofstream(list) << "<VTKFile type=\"Collection\"><Collection>" << entries
                         << "</Collection></VTKFile>";
+  }
+
+  void write(const fs::path& name, const std::string& field, int t, int width = 1, int motion = 0) const {
+    fs::create_directories((options.input / name).parent_path());
+    std::ofstream(options.input / name) << fmt::format(
+        "<VTKFile type=\"UnstructuredGrid\" byte_order=\"LittleEndian\"><UnstructuredGrid><Piece "
+        "NumberOfPoints=\"3\" NumberOfCells=\"1\"><Points><DataArray type=\"Float64\" "
+        "NumberOfComponents=\"3\" format=\"ascii\">0 0 0 {} 0 0 {} 1 0</DataArray></Points><Cells>"
+        "<DataArray type=\"Int32\" Name=\"connectivity\" format=\"ascii\">0 1 2</DataArray><DataArray "
+        "type=\"Int32\" Name=\"offsets\" format=\"ascii\">3</DataArray><DataArray type=\"UInt8\" "
+        "Name=\"types\" format=\"ascii\">5</DataArray></Cells><PointData><DataArray type=\"Float64\" "
+        "Name=\"{}\" format=\"ascii\">{} {} "
+        "{}</DataArray></PointData></Piece></UnstructuredGrid></VTKFile>",
+        width, motion * t, field, 10 * t, 10 * t + 1, 10 * t + 2);
+  }
+
+  void write_text(const fs::path& name, const std::string& text) const {
+    fs::create_directories((options.input / name).parent_path());
+    std::ofstream(options.input / name) << text;
+  }
+
+  /// CASE_T.vtm as foamToVTK writes it, with a surface that is not to be read.
+  void write_blocks(const fs::path& path, int t, int width = 1) const {
+    const std::string name = fmt::format("{}_{}", path.filename().string(), t);
+    write(path.parent_path() / name / "internal.vtu", "p", t, width);
+    write_text(path.parent_path() / name / "boundary/inlet.vtp", "a surface");
+    write_text(
+        path.parent_path() / (name + ".vtm"),
+        fmt::format("<VTKFile type=\"vtkMultiBlockDataSet\"><vtkMultiBlockDataSet><DataSet name=\"internal\" "
+                    "file=\"{0}/internal.vtu\"/><Block name=\"boundary\"><DataSet name=\"inlet\" "
+                    "file=\"{0}/boundary/inlet.vtp\"/></Block></vtkMultiBlockDataSet></VTKFile>",
+                    name));
   }
 
   bool noted(const ConvertReport& report, const std::string& text) const {
@@ -64,13 +89,17 @@ TEST_CASE("a folder for each simulation: all are read where the folder has no da
   SolverFolder folder;
   for (int run = 0; run < 10; ++run) folder.add(fmt::format("run_{}/u", run), "u", 3, run + 1);
   const ConvertReport report = convert(folder.options);
+  CHECK(report.warnings.size() == 1);  // no node types, and no word on folders
+  CHECK(folder.noted(report, "train: run_0/u.pvd, run_1/u.pvd"));
   CHECK(report.trajectories == 10);
   CHECK(report.meshes == 10);
   CHECK(report.dt == 0.5);
   const Dataset data = Dataset::open(folder.options.output);
   CHECK(data.size("train") == 8);
   folder.add("u", "u", 3);
-  CHECK(convert(folder.options).trajectories == 3);  // the folder's own, divided by time
+  const ConvertReport own = convert(folder.options);
+  CHECK(own.trajectories == 3);  // the folder's own, divided by time
+  CHECK(contains(own.warnings.front(), "run_0] this folder was not read"));
 }
 
 TEST_CASE("folders of simulations within those of splits") {
@@ -109,6 +138,84 @@ TEST_CASE("lists of frames of several fields on one mesh are one trajectory") {
   CHECK(t.field("u").frame(2)[2] == 2);
   folder.options.node_types = "wall";
   CHECK(contains(message_of([&] { convert(folder.options); }), "needed the array wall"));
+}
+
+TEST_CASE("lists of frames of one mesh that moves have its points once") {
+  SolverFolder folder;
+  folder.options.split = {1};
+  folder.add("clamped", "marker", 1);
+  folder.add("displacement", "u", 3, 1, 2);
+  folder.add("stress", "s", 3, 1, 2);
+  folder.options.node_types = "marker";
+  CHECK(convert(folder.options).trajectories == 1);
+  const Dataset data = Dataset::open(folder.options.output);
+  const TrajectoryView t = data.trajectory(0);
+  CHECK(t.field("world_pos").frame(2)[4] == 4);
+  CHECK(t.field("u").frame(2)[1] == 21);
+  CHECK(t.field("s").frame(1)[0] == 10);
+  folder.add("stress", "s", 3, 1, 3);
+  CHECK(contains(message_of([&] { convert(folder.options); }), "needed the points of"));
+}
+
+TEST_CASE("what foamToVTK writes of a case is read, without the patches") {
+  SolverFolder folder;
+  folder.options.split = {1};
+  for (int run = 0; run < 2; ++run) {
+    const std::string name = fmt::format("case_{}", run);
+    folder.write_text(name + "/system/controlDict", "");
+    folder.write_text(name + "/postProcessing/line/0/p.vtk", "samples");
+    for (int t = 0; t < 3; ++t) folder.write_blocks(fs::path(name) / "VTK" / name, t, run + 1);
+  }
+  folder.write_text(
+      "case_1/VTK/case_1.vtm.series",
+      R"({"files": [{"name": "case_1_0.vtm", "time": 0}, {"name": "case_1_1.vtm", "time": 0.5}, )"
+      R"({"name": "case_1_2.vtm", "time": 1}]})");
+  folder.options.dt = 0.5;
+  const ConvertReport report = convert(folder.options);
+  CHECK(report.trajectories == 2);
+  CHECK(report.frames == 6);
+  CHECK(report.warnings.size() == 1);
+  const Dataset data = Dataset::open(folder.options.output);
+  CHECK(data.trajectory(1).field("p").frame(2)[1] == 21);
+  for (const char* input : {"case_1", "case_1/VTK", "case_1/VTK/", "case_1/VTK/case_1.vtm.series"}) {
+    CAPTURE(input);
+    ConvertOptions one = folder.options;
+    one.input /= input;
+    CHECK(convert(one).frames == 3);
+    CHECK(convert(one).warnings.size() == 1);
+  }
+  folder.write("case_1/VTK/case_1_0/more.vtu", "p", 0);
+  folder.write_text(
+      "case_1/VTK/case_1_0.vtm",
+      R"(<VTKFile type="vtkMultiBlockDataSet"><vtkMultiBlockDataSet><DataSet file="case_1_0/more.vtu"/>)"
+      R"(<DataSet file="case_1_0/internal.vtu"/></vtkMultiBlockDataSet></VTKFile>)");
+  CHECK(contains(message_of([&] { convert(folder.options); }), "needed one .vtu file in the blocks"));
+  folder.write_text("case_1/VTK/case_1_0.vtm", "<VTKFile");
+  CHECK(contains(message_of([&] { convert(folder.options); }), "case_1_0.vtm] needed XML with blocks"));
+}
+
+TEST_CASE("the older layout of foamToVTK, with a folder for each patch") {
+  SolverFolder folder;
+  folder.write_text("system/controlDict", "");
+  for (int t = 0; t < 3; ++t) {
+    folder.write(fmt::format("VTK/case_{}.vtu", 10 * t), "p", t);
+    folder.write_text(fmt::format("VTK/inlet/inlet_{}.vtk", 10 * t), "a surface");
+  }
+  folder.options.split = {1};
+  CHECK(convert(folder.options).frames == 3);
+  folder.options.input /= "VTK";
+  const ConvertReport report = convert(folder.options);
+  CHECK(report.frames == 3);
+  CHECK(report.warnings.size() == 1);
+}
+
+TEST_CASE("a case of OpenFOAM that foamToVTK did not convert is an error with the commands that do") {
+  SolverFolder folder;
+  folder.write_text("a/system/controlDict", "");
+  folder.write_text("a/0/p", "");
+  const std::string error = message_of([&] { convert(folder.options); });
+  CHECK(contains(error, "a] needed files that foamToVTK wrote"));
+  CHECK(contains(error, "fix: scripts/to-vtu "));
 }
 
 TEST_CASE("lists of the same field, or on other meshes, are trajectories of their own") {

@@ -12,6 +12,7 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/regular_file.h>
 #include <meshgrad/train/data/convert_inputs.h>
+#include <meshgrad/train/data/found_files.h>
 #include <meshgrad/train/data/sources/deepmind_source.h>
 #include <meshgrad/train/data/sources/hdf5_source.h>
 #include <meshgrad/train/data/sources/joined_source.h>
@@ -20,6 +21,7 @@
 #include <meshgrad/train/data/sources/xdmf_source.h>
 #include <meshgrad/train/data/split_list.h>
 #include <meshgrad/train/data/split_names.h>
+#include <meshgrad/train/data/vtk_series.h>
 
 namespace meshgrad {
 namespace {
@@ -28,19 +30,9 @@ namespace fs = std::filesystem;
 
 const std::array<std::string, 3> kSplitNames{"train", "valid", "test"};
 
-/// A trajectory's file, or files.
-struct FoundFile {
-  fs::path path;
-  std::string split;              ///< from its folder's or its own name; empty when they say none
-  std::vector<VtkFrame> frames;   ///< of VTK
-  std::vector<fs::path> parts{};  ///< of XDMF: the files with its numbers
-  std::string node_types{};       ///< of VTK: the array that is asked for, if this file has it
-  std::vector<FoundFile> more{};  ///< lists of frames with further fields of the same simulation
-};
-
 struct DataFormat {
   std::string_view name;
-  std::array<std::string_view, 5> extensions;  ///< later ones may be empty
+  std::array<std::string_view, 6> extensions;  ///< later ones may be empty
   std::unique_ptr<TrajectorySource> (*open)(const FoundFile& file, const ConvertOptions& options,
                                             const WarningCallback& warn);
 };
@@ -63,7 +55,7 @@ constexpr std::array<DataFormat, 5> kDataFormats{{
        return open_hdf5(file.path, options.fields, options.map, warn);
      }},
     {"vtk",
-     {".vtu", ".vtp", ".vtk", ".pvd", ".series"},
+     {".vtu", ".vtp", ".vtk", ".vtm", ".pvd", ".series"},
      [](const FoundFile& file, const ConvertOptions&, const WarningCallback& warn) {
        std::vector<std::unique_ptr<TrajectorySource>> sources;
        sources.push_back(open_vtk(file.frames, file.node_types, warn));
@@ -112,56 +104,6 @@ std::string all_extensions() {
   return any_of(extensions);
 }
 
-bool contains_data(const fs::path& folder) {
-  std::error_code error;
-  for (auto entry = fs::directory_iterator(folder, error); entry != fs::end(entry); entry.increment(error)) {
-    if (format_of(entry->path()) != nullptr) return true;
-  }
-  return false;
-}
-
-/// Files of a folder, and of its folders of splits with all folders below, or of `every` folder; `split` is
-/// the folder's, empty where no name says one.
-void list_files(const fs::path& folder, const std::string& split, bool every, std::vector<FoundFile>& files,
-                const WarningCallback& warn) {
-  std::error_code error;
-  for (auto entry = fs::directory_iterator(folder, error); entry != fs::end(entry); entry.increment(error)) {
-    std::error_code unreadable;
-    const fs::path& path = entry->path();
-    if (path.filename().string().starts_with(".")) continue;  // of editors, macOS and interrupted copies
-    if (entry->is_regular_file(unreadable) && format_of(path) != nullptr) {
-      files.push_back({path, split.empty() ? split_of_name(path.stem().string()) : split});
-    } else if (entry->is_directory(unreadable)) {
-      const std::string name = path.filename().string();
-      if (every || !split.empty() || is_split_folder(name)) {
-        list_files(path, split.empty() ? split_of_name(name) : split, every, files, warn);
-      } else if (contains_data(path)) {
-        warn(fmt::format("[{}] this folder was not read: only folders train, valid and test are",
-                         path.string()));
-      }
-    }
-  }
-  if (error) throw data_error(folder.string(), "a readable folder", error.message(), "check its permissions");
-}
-
-std::vector<FoundFile> files_of(const ConvertOptions& options, const WarningCallback& warn) {
-  std::error_code error;
-  if (!fs::exists(options.input, error)) {
-    throw data_error(options.input.string(), "a folder or a file", error ? error.message() : "nothing there",
-                     "check the path");
-  }
-  if (!fs::is_directory(options.input, error)) {
-    return {{options.input, split_of_name(options.input.stem().string())}};
-  }
-  std::vector<FoundFile> files;
-  list_files(options.input, "", !options.split_list.empty(), files, warn);
-  // A folder for each simulation: all of them, where there is nothing else.
-  if (files.empty()) list_files(options.input, "", true, files, warn);
-  std::sort(files.begin(), files.end(),
-            [](const FoundFile& a, const FoundFile& b) { return a.path < b.path; });
-  return files;
-}
-
 /// HDF5 files whose numbers an XDMF file describes are no data by themselves.
 void drop_parts_of_xdmf(std::vector<FoundFile>& files) {
   std::set<fs::path> parts;
@@ -207,78 +149,6 @@ const DataFormat& choose_format(const ConvertOptions& options, std::vector<Found
   return *format;
 }
 
-/// Lists of frames in one folder that have the same mesh and other fields are one trajectory: FEniCS writes a
-/// list for each field.
-std::vector<FoundFile> join_lists(std::vector<FoundFile> lists, const ConvertOptions& options,
-                                  std::vector<std::string>& notes) {
-  std::map<fs::path, std::vector<size_t>> folders;
-  for (size_t i = 0; i < lists.size(); ++i) folders[lists[i].path.parent_path()].push_back(i);
-  std::vector<FoundFile> joined;
-  std::string note;
-  size_t more_notes = 0;
-  for (const auto& [folder, members] : folders) {
-    std::vector<FieldsOnMesh> on(members.size());
-    for (size_t i = 0; i < members.size() && members.size() > 1; ++i)
-      on[i] = fields_on_mesh(open_vtk({lists[members[i]].frames.front()}, "", nullptr)->next().value());
-    for (const std::vector<size_t>& group : fields_of_one_trajectory(on)) {
-      FoundFile& first = joined.emplace_back(lists[members[group.front()]]);
-      std::vector<std::string> names{first.path.filename().string()};
-      for (size_t i = 1; i < group.size(); ++i) {
-        const std::vector<std::string>& fields = on[group[i]].fields;
-        first.more.push_back(lists[members[group[i]]]);
-        names.push_back(first.more.back().path.filename().string());
-        // Only one has the array of node types.
-        const bool has_types = std::ranges::find(fields, options.node_types) != fields.end();
-        (has_types ? first : first.more.back()).node_types.clear();
-      }
-      if (group.size() > 1 && more_notes++ == 0) {
-        note = fmt::format("[{}] {} were read as fields of one trajectory, since their mesh is the same",
-                           folder.string(), fmt::join(names, ", "));
-      }
-    }
-  }
-  if (more_notes > 1) note += fmt::format(" (and {} more like it)", more_notes - 1);
-  if (more_notes > 0) notes.push_back(note);
-  return joined;
-}
-
-/// Files of VTK as trajectories: lists first, then the files that no list names.
-std::vector<FoundFile> as_series(const std::vector<FoundFile>& found, const ConvertOptions& options,
-                                 std::vector<std::string>& notes) {
-  std::vector<FoundFile> series;
-  std::set<fs::path> listed;
-  std::map<fs::path, std::string> splits;
-  for (const FoundFile& file : found) {
-    splits[file.path] = file.split;
-    if (!is_frame_list(file.path)) continue;
-    series.push_back({file.path, file.split, frames_of_list(file.path), {}, options.node_types});
-    for (const VtkFrame& frame : series.back().frames) listed.insert(fs::weakly_canonical(frame.path));
-  }
-  series = join_lists(std::move(series), options, notes);
-  std::vector<fs::path> others;
-  std::string note;
-  size_t numbered = 0;
-  for (const FoundFile& file : found)
-    if (!is_frame_list(file.path) && !listed.contains(fs::weakly_canonical(file.path)))
-      others.push_back(file.path);
-  for (std::vector<VtkFrame>& frames : group_frames(
-           others, options.separate_frames, [&](const std::string& moved) { notes.push_back(moved); })) {
-    const fs::path first = frames.front().path;
-    if (frames.size() > 1 && numbered++ == 0) {
-      note = fmt::format(
-          "[{}] and {} more files were read as frames of one trajectory, since their names end "
-          "in numbers and the mesh is the same; --separate changes it",
-          first.string(), frames.size() - 1);
-    }
-    series.push_back({first, splits[first], std::move(frames), {}, options.node_types});
-  }
-  if (numbered > 1) note += fmt::format(" (and {} more series)", numbered - 1);
-  if (numbered > 0) notes.push_back(note);
-  std::sort(series.begin(), series.end(),
-            [](const FoundFile& a, const FoundFile& b) { return a.path < b.path; });
-  return series;
-}
-
 void check_fractions(const std::vector<double>& fractions) {
   const double sum = std::accumulate(fractions.begin(), fractions.end(), 0.0);
   const bool good =
@@ -295,13 +165,9 @@ std::vector<std::string> listed_splits(const ConvertOptions& options, const std:
     throw config_error("split-list", "one way to divide the data", "--split or --by beside --split-list",
                        "leave one of them out");
   }
-  std::error_code none;
-  const bool folder = fs::is_directory(options.input, none);
   std::vector<ListableFile> listable;
-  for (const InputFile& file : files) {
-    const fs::path path = folder ? file.path.lexically_relative(options.input) : file.path.filename();
-    listable.push_back({path.generic_string(), file.source->records()});
-  }
+  for (const InputFile& file : files)
+    listable.push_back({name_within(options.input, file.path), file.source->records()});
   return splits_of_list(options.split_list, listable);
 }
 
@@ -314,7 +180,9 @@ std::vector<std::string> format_names() {
 }
 
 Inputs open_inputs(const ConvertOptions& options, const WarningCallback& warn) {
-  std::vector<FoundFile> found = files_of(options, warn);
+  std::vector<FoundFile> found = find_files(
+      options.input, !options.split_list.empty(),
+      [](const fs::path& path) { return format_of(path) != nullptr; }, warn);
   if (options.format == "auto" || options.format == "xdmf") drop_parts_of_xdmf(found);
   const DataFormat& format = choose_format(options, found);
   if (!options.fields.empty() && format.name != "hdf5") {
@@ -333,7 +201,7 @@ Inputs open_inputs(const ConvertOptions& options, const WarningCallback& warn) {
   Inputs inputs;
   inputs.format = format.name;
   size_t named = 0;
-  if (format.name == "vtk") found = as_series(found, options, inputs.notes);
+  if (format.name == "vtk") found = vtk_series(found, options, inputs.notes);
   for (const FoundFile& one : found) {
     InputFile file{one.path, one.split, format.open(one, options, warn)};
     inputs.records += file.source->records();
@@ -423,7 +291,7 @@ std::string SplitPlan::note(const ConvertOptions& options, const Inputs& inputs)
   int64_t record = 0;
   for (const InputFile& file : inputs.files) {
     const int64_t end = record + file.source->records();
-    const std::string name = file.path.filename().string();
+    const std::string name = name_within(options.input, file.path);
     for (int64_t first = record; record < end;) {
       const std::string split = parts(file, record, 1).front().split;
       ++record;

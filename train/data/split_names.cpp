@@ -18,7 +18,7 @@ constexpr std::array<std::pair<std::string_view, const char*>, 7> kSplitWords{{{
                                                                                {"test", "test"},
                                                                                {"testing", "test"}}};
 
-std::string lower(std::string_view text) {
+std::string in_lower_case(std::string_view text) {
   std::string result(text);
   for (char& c : result) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return result;
@@ -35,7 +35,7 @@ std::string split_of_word(std::string_view word) {
 
 std::string split_of_name(std::string_view name) {
   constexpr std::string_view kSeparators = "_-. ";
-  const std::string text = lower(name);
+  const std::string text = in_lower_case(name);
   // The end counts first: "train_run_test" is a test.
   const size_t last = text.find_last_of(kSeparators);
   const std::string at_end = split_of_word(
@@ -44,7 +44,7 @@ std::string split_of_name(std::string_view name) {
   return split_of_word(std::string_view(text).substr(0, text.find_first_of(kSeparators)));
 }
 
-bool is_split_folder(std::string_view name) { return !split_of_word(lower(name)).empty(); }
+bool is_split_folder(std::string_view name) { return !split_of_word(in_lower_case(name)).empty(); }
 
 std::string abridged(const std::vector<std::string>& items, size_t most) {
   if (items.size() <= most) return fmt::format("{}", fmt::join(items, ", "));

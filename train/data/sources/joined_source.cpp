@@ -7,12 +7,14 @@
 
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/data/sources/joined_source.h>
+#include <meshgrad/train/data/sources/moving_positions.h>
 
 namespace meshgrad {
 namespace {
 
 bool same_mesh(const RawTrajectory& a, const RawTrajectory& b) {
-  return a.dim == b.dim && a.positions == b.positions && a.cells == b.cells && a.edges == b.edges;
+  return a.dim == b.dim && a.positions == b.positions && a.cells == b.cells && a.edges == b.edges &&
+         a.faced.nodes == b.faced.nodes && a.faced.face_ends == b.faced.face_ends;
 }
 
 void make_static(RawTrajectory& t) {
@@ -36,7 +38,16 @@ void add_fields(RawTrajectory& to, RawTrajectory from) {
     to.node_type = std::move(from.node_type);
     to.cell_type = std::move(from.cell_type);
   }
-  for (RawField& field : from.fields) to.fields.push_back(std::move(field));
+  for (RawField& field : from.fields) {
+    // Each file has the points of a mesh that moves.
+    const auto same = std::ranges::find(to.fields, field.name, &RawField::name);
+    if (field.name != kWorldPosition || same == to.fields.end()) {
+      to.fields.push_back(std::move(field));
+    } else if (same->values != field.values) {
+      throw data_error(from.name, "the points of " + to.name + " in each frame", "others",
+                       "write all fields of a simulation on one mesh, or convert them apart");
+    }
+  }
 }
 
 class JoinedSource : public TrajectorySource {
@@ -83,6 +94,8 @@ FieldsOnMesh fields_on_mesh(const RawTrajectory& t) {
   mix(t.positions);
   mix(t.cells);
   mix(t.edges);
+  mix(t.faced.nodes);
+  mix(t.faced.face_ends);
   for (const RawField& field : t.fields) on.fields.push_back(field.name);
   if (!t.node_type.empty()) on.fields.emplace_back();
   return on;

@@ -18,6 +18,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
+pugi::xml_document read_xml(const MappedFile& file, const fs::path& path, std::string_view needed) {
+  pugi::xml_document document;
+  const auto result = document.load_buffer(file.bytes().data(), file.bytes().size());
+  if (result) return document;
+  throw data_error(path.string(), needed, fmt::format("{} at byte {}", result.description(), result.offset),
+                   "write it again with ParaView or the solver");
+}
+
 VtkGrid read_grid(const fs::path& path) {
   const MappedFile file(path);
   const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
@@ -26,13 +34,7 @@ VtkGrid read_grid(const fs::path& path) {
 }
 
 std::vector<VtkFrame> frames_of_pvd(const MappedFile& file, const fs::path& path) {
-  pugi::xml_document document;
-  const auto result = document.load_buffer(file.bytes().data(), file.bytes().size());
-  if (!result) {
-    throw data_error(path.string(), "XML with a Collection of DataSets",
-                     fmt::format("{} at byte {}", result.description(), result.offset),
-                     "write it again with ParaView or the solver");
-  }
+  const pugi::xml_document document = read_xml(file, path, "XML with a Collection of DataSets");
   std::vector<VtkFrame> frames;
   for (const pugi::xml_node& entry : document.child("VTKFile").child("Collection").children("DataSet")) {
     frames.push_back({path.parent_path() / entry.attribute("file").value(), std::nullopt});
@@ -69,7 +71,7 @@ std::pair<std::string, std::string> split_number(const std::string& stem) {
 enum class Alike : uint8_t { no, cells, mesh };
 
 Alike compare(const fs::path& a, const fs::path& b) {
-  const VtkGrid first = read_grid(a), second = read_grid(b);
+  const VtkGrid first = read_grid(file_with_mesh(a)), second = read_grid(file_with_mesh(b));
   if (first.types != second.types || first.ends != second.ends || first.connectivity != second.connectivity)
     return Alike::no;
   return first.points.values == second.points.values ? Alike::mesh : Alike::cells;
@@ -101,6 +103,21 @@ std::vector<VtkFrame> frames_of_list(const fs::path& path) {
                      "merge the parts of a frame: in ParaView, Merge Blocks, then save as .vtu");
   }
   return frames;
+}
+
+fs::path file_with_mesh(const fs::path& path) {
+  if (path.extension() != ".vtm") return path;
+  const MappedFile file(path);
+  const pugi::xml_document document = read_xml(file, path, "XML with blocks of files");
+  std::vector<fs::path> meshes;
+  for (const pugi::xpath_node& found :
+       document.select_nodes("/VTKFile/vtkMultiBlockDataSet//DataSet[@file]")) {
+    const fs::path name = found.node().attribute("file").value();
+    if (name.extension() == ".vtu") meshes.push_back(path.parent_path() / name);
+  }
+  if (meshes.size() == 1) return meshes.front();
+  throw data_error(path.string(), "one .vtu file in the blocks, as foamToVTK writes beside its patches",
+                   fmt::format("{}", meshes.size()), "in ParaView, Merge Blocks, then save as .vtu");
 }
 
 std::unique_ptr<TrajectorySource> open_vtk(const std::vector<VtkFrame>& frames, std::string node_types,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files of VTK: .vtu, .vtp and .vtk, and the lists .pvd and .series that make a trajectory of them.
+// Files of VTK: .vtu, .vtp and .vtk, .vtm that names them, and the lists .pvd and .series that make a
+// trajectory of them.
 #pragma once
 #include <meshgrad/train/data/sources/trajectory_source.h>
 
@@ -20,6 +21,10 @@ struct VtkFrame {
 /// The frames that a .pvd or .series file lists, in the order of their times. Paths are relative to it.
 /// Throws DataError naming the file, also when a list names several parts of one time.
 std::vector<VtkFrame> frames_of_list(const std::filesystem::path& path);
+
+/// The file itself, or of the blocks that a .vtm file names the only one with cells (.vtu): foamToVTK's
+/// internal.vtu beside the surfaces of patches. Throws DataError where there are none or several.
+std::filesystem::path file_with_mesh(const std::filesystem::path& path);
 
 /// Whether the file lists frames.
 bool is_frame_list(const std::filesystem::path& path);

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <utility>
+
+#include <meshgrad/train/data/sources/joined_source.h>
+#include <meshgrad/train/data/vtk_series.h>
+
+namespace meshgrad {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Lists of frames in one folder that have the same mesh and other fields are one trajectory: FEniCS writes a
+/// list for each field.
+std::vector<FoundFile> join_lists(std::vector<FoundFile> lists, const ConvertOptions& options,
+                                  std::vector<std::string>& notes) {
+  std::map<fs::path, std::vector<size_t>> folders;
+  for (size_t i = 0; i < lists.size(); ++i) folders[lists[i].path.parent_path()].push_back(i);
+  std::vector<FoundFile> joined;
+  std::string note;
+  size_t more_notes = 0;
+  for (const auto& [folder, members] : folders) {
+    std::vector<FieldsOnMesh> on(members.size());
+    for (size_t i = 0; i < members.size() && members.size() > 1; ++i)
+      on[i] = fields_on_mesh(open_vtk({lists[members[i]].frames.front()}, "", nullptr)->next().value());
+    for (const std::vector<size_t>& group : fields_of_one_trajectory(on)) {
+      FoundFile& first = joined.emplace_back(lists[members[group.front()]]);
+      std::vector<std::string> names{first.path.filename().string()};
+      for (size_t i = 1; i < group.size(); ++i) {
+        const std::vector<std::string>& fields = on[group[i]].fields;
+        first.more.push_back(lists[members[group[i]]]);
+        names.push_back(first.more.back().path.filename().string());
+        // Only one has the array of node types.
+        const bool has_types = std::ranges::find(fields, options.node_types) != fields.end();
+        (has_types ? first : first.more.back()).node_types.clear();
+      }
+      if (group.size() > 1 && more_notes++ == 0) {
+        note = fmt::format("[{}] {} were read as fields of one trajectory, since their mesh is the same",
+                           folder.string(), fmt::join(names, ", "));
+      }
+    }
+  }
+  if (more_notes > 1) note += fmt::format(" (and {} more like it)", more_notes - 1);
+  if (more_notes > 0) notes.push_back(note);
+  return joined;
+}
+
+}  // namespace
+
+std::vector<FoundFile> vtk_series(const std::vector<FoundFile>& found, const ConvertOptions& options,
+                                  std::vector<std::string>& notes) {
+  std::vector<FoundFile> series;
+  std::set<fs::path> listed;
+  std::map<fs::path, std::string> splits;
+  for (const FoundFile& file : found) {
+    splits[file.path] = file.split;
+    if (!is_frame_list(file.path)) continue;
+    series.push_back({file.path, file.split, frames_of_list(file.path), {}, options.node_types});
+    for (VtkFrame& frame : series.back().frames) {
+      listed.insert(fs::weakly_canonical(frame.path));
+      frame.path = file_with_mesh(frame.path);
+    }
+  }
+  series = join_lists(std::move(series), options, notes);
+  std::vector<fs::path> others;
+  std::string note;
+  size_t numbered = 0;
+  for (const FoundFile& file : found)
+    if (!is_frame_list(file.path) && !listed.contains(fs::weakly_canonical(file.path)))
+      others.push_back(file.path);
+  for (std::vector<VtkFrame>& frames : group_frames(
+           others, options.separate_frames, [&](const std::string& moved) { notes.push_back(moved); })) {
+    const fs::path first = frames.front().path;
+    if (frames.size() > 1 && numbered++ == 0) {
+      note = fmt::format(
+          "[{}] and {} more files were read as frames of one trajectory, since their names end "
+          "in numbers and the mesh is the same; --separate changes it",
+          first.string(), frames.size() - 1);
+    }
+    for (VtkFrame& frame : frames) frame.path = file_with_mesh(frame.path);
+    series.push_back({first, splits[first], std::move(frames), {}, options.node_types});
+  }
+  if (numbered > 1) note += fmt::format(" (and {} more series)", numbered - 1);
+  if (numbered > 0) notes.push_back(note);
+  std::sort(series.begin(), series.end(),
+            [](const FoundFile& a, const FoundFile& b) { return a.path < b.path; });
+  return series;
+}
+
+}  // namespace meshgrad
