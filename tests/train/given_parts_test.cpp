@@ -15,168 +15,51 @@
 #include <functional>
 
 #include "simulated_ranks.h"
+#include "train/given_parts_case.h"
 #include "train/process.h"
-#include "train/small_run.h"
 
 namespace meshgrad::given_parts_test {
 namespace {
 
 namespace fs = std::filesystem;
+using namespace test::given_parts;
 using test::contains;
 
-/// A wave on a square, whose node n belongs to rank (n / 4) % ranks: stripes that touch in many places.
-struct Wave {
-  static constexpr int kRanks = 3;
-  test::SquareRecord record;
-  std::vector<int32_t> types;
-  explicit Wave(int side, int64_t frames, double phase)
-      : record(test::wave_record(side, frames, phase)),
-        types(record.node_type.begin(), record.node_type.end()) {}
-  int32_t nodes() const { return static_cast<int32_t>(types.size()); }
-  static int32_t owner(int32_t node) { return node / 4 % kRanks; }
-  std::span<const float> velocity(int64_t t) const {
-    const auto size = 2 * types.size();
-    return std::span(record.velocity).subspan(static_cast<size_t>(t) * size, size);
+/// Three steps from frame 2 of a wave; `rows` makes the rows of this rank's nodes of those of the whole mesh.
+std::vector<float> predicted(MeshPredictor& predictor, const Wave& wave, std::span<const MeshArrays> meshes,
+                             const std::function<std::vector<float>(std::span<const float>)>& rows) {
+  constexpr int64_t kFrame = 2;
+  const DataConfig& data = predictor.config().data;
+  predictor.set_meshes(meshes);
+  for (int64_t mesh = 0; mesh < std::ssize(meshes); ++mesh) {
+    predictor.set_field("velocity", rows(wave.velocity(kFrame)), mesh);
+    for (int64_t age = 1; age < data.history; ++age)
+      predictor.set_previous_field("velocity", rows(wave.velocity(kFrame - age)), mesh, age);
   }
-  MeshArrays whole() const {
-    return {.positions = record.mesh_pos, .cells = record.cells, .nodes_per_cell = 3, .node_type = types};
+  if (data.kinematic_types.empty()) predictor.predict(2);
+  for (int64_t step = data.kinematic_types.empty() ? 2 : 0; step < 3; ++step) {
+    for (int64_t mesh = 0; mesh < std::ssize(meshes) && !data.kinematic_types.empty(); ++mesh)
+      predictor.set_next_field("velocity", rows(wave.velocity(kFrame + 1 + step)), mesh);
+    predictor.predict();
   }
-};
-
-/// What one rank's solver has of it: own nodes, ghosts in an order of its own, cells with an own node.
-struct Part {
-  std::vector<int32_t> nodes;  // of the whole mesh
-  int32_t owned = 0;
-  std::vector<float> positions;
-  std::vector<int32_t> cells, types, ghost_owner, ghost_number;
-
-  Part(const Wave& wave, int rank) {
-    std::vector<int32_t> local(wave.types.size(), -1), counts(Wave::kRanks), number;
-    for (int32_t node = 0; node < wave.nodes(); ++node)
-      number.push_back(counts[static_cast<size_t>(Wave::owner(node))]++);
-    const auto add = [&](int32_t node) {
-      int32_t& at = local[static_cast<size_t>(node)];
-      if (at >= 0) return;
-      at = static_cast<int32_t>(nodes.size());
-      nodes.push_back(node);
-    };
-    for (int32_t node = 0; node < wave.nodes(); ++node)
-      if (Wave::owner(node) == rank) add(node);
-    owned = static_cast<int32_t>(nodes.size());
-    const std::vector<int32_t>& all = wave.record.cells;
-    for (size_t cell = all.size(); cell >= 3; cell -= 3) {  // ghosts come in the reverse order
-      const auto corners = std::span(all).subspan(cell - 3, 3);
-      if (std::ranges::none_of(corners, [&](int32_t node) { return Wave::owner(node) == rank; })) continue;
-      for (const int32_t node : corners) {
-        add(node);
-        cells.push_back(local[static_cast<size_t>(node)]);
-      }
-    }
-    for (const int32_t node : nodes) {
-      const auto at = static_cast<size_t>(node);
-      positions.insert(positions.end(), {wave.record.mesh_pos[2 * at], wave.record.mesh_pos[2 * at + 1]});
-      types.push_back(wave.types[at]);
-      if (static_cast<int32_t>(types.size()) <= owned) continue;
-      ghost_owner.push_back(Wave::owner(node));
-      ghost_number.push_back(number[at]);
-    }
-  }
-  MeshArrays arrays() const {
-    return {.positions = positions,
-            .cells = cells,
-            .nodes_per_cell = 3,
-            .node_type = types,
-            .in_parts = true,
-            .ghost_owner = ghost_owner,
-            .ghost_number = ghost_number};
-  }
-  /// Rows of its nodes; those of ghosts have no meaning.
-  std::vector<float> rows(std::span<const float> whole) const {
-    std::vector<float> values;
-    for (const int32_t node : nodes) {
-      const bool ghost = static_cast<int32_t>(values.size()) >= 2 * owned;
-      for (size_t c = 0; c < 2; ++c)
-        values.push_back(ghost ? -1e3f : whole[2 * static_cast<size_t>(node) + c]);
-    }
-    return values;
-  }
-};
-
-Config parts_config() {
-  Config config;
-  config.run.seed = 5;
-  config.model.width = 16;
-  config.model.blocks = 2;
-  config.train.batch = 2;
-  config.train.noise = 0;
-  config.optimizer.lr = 2e-3;
-  return config;
-}
-
-OnlineOptions parts_options() {
-  return {.fields = {{.name = "velocity", .components = 2}}, .capacity = 8, .held_out_every = 4};
-}
-
-struct Learned {
-  double loss = 0, held_out = 0;
-};
-
-/// Frames on two meshes, and steps after each.
-Learned learn(OnlineTrainer& trainer, std::span<const Wave> waves,
-              const std::function<MeshArrays(size_t)>& mesh,
-              const std::function<std::vector<float>(size_t, int64_t)>& velocity) {
-  Learned learned;
-  for (size_t i = 0; i < waves.size(); ++i) {
-    trainer.set_mesh(mesh(i));
-    for (int64_t t = 0; t < 5; ++t) {
-      trainer.set_field("velocity", velocity(i, t));
-      trainer.append();
-    }
-    learned.loss = trainer.train(4).loss;
-  }
-  learned.held_out = trainer.held_out_loss();
-  return learned;
-}
-
-Learned learn_whole(OnlineTrainer& trainer, std::span<const Wave> waves) {
-  return learn(
-      trainer, waves, [&](size_t i) { return waves[i].whole(); },
-      [&](size_t i, int64_t t) {
-        const std::span<const float> all = waves[i].velocity(t);
-        return std::vector<float>(all.begin(), all.end());
-      });
-}
-
-Learned learn_parts(OnlineTrainer& trainer, std::span<const Wave> waves, int rank) {
-  std::vector<Part> parts;
-  for (const Wave& wave : waves) parts.emplace_back(wave, rank);
-  return learn(
-      trainer, waves, [&](size_t i) { return parts[i].arrays(); },
-      [&](size_t i, int64_t t) { return parts[i].rows(waves[i].velocity(t)); });
-}
-
-/// What the model of a file predicts on the whole mesh.
-std::vector<float> predicted(Runtime& runtime, const std::string& file, const Wave& wave) {
-  MeshPredictor predictor(runtime, file);
-  predictor.set_mesh(wave.whole());
-  predictor.set_field("velocity", wave.velocity(0));
-  predictor.predict(3);
-  std::vector<float> values(2 * wave.types.size());
-  predictor.get_field("velocity", values);
+  std::vector<float> values = rows(wave.velocity(0));
+  predictor.get_field("velocity", values, std::ssize(meshes) - 1);
   return values;
 }
 
-/// The same on parts.
+/// On the whole mesh.
+std::vector<float> predicted(Runtime& runtime, const std::string& file, const Wave& wave) {
+  MeshPredictor predictor(runtime, file);
+  return predicted(predictor, wave, std::vector{wave.whole()},
+                   [](std::span<const float> all) { return std::vector<float>(all.begin(), all.end()); });
+}
+
+/// On a part, twice.
 std::vector<float> predicted(Runtime& runtime, const std::string& file, const Wave& wave, const Part& part,
                              Ranks& ranks) {
   MeshPredictor predictor(runtime, file, &ranks);
-  predictor.set_meshes(std::vector{part.arrays(), part.arrays()});
-  for (int64_t mesh = 0; mesh < 2; ++mesh) predictor.set_field("velocity", part.rows(wave.velocity(0)), mesh);
-  predictor.predict(2);
-  predictor.predict();
-  std::vector<float> values(2 * part.nodes.size());
-  predictor.get_field("velocity", values, 1);
-  return values;
+  return predicted(predictor, wave, std::vector{part.arrays(), part.arrays()},
+                   [&](auto all) { return part.rows(all); });
 }
 
 double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
@@ -186,44 +69,84 @@ double largest_difference(const std::vector<float>& a, const std::vector<float>&
   return largest;
 }
 
-TEST_CASE("training on parts is training on the whole mesh, also after a restart") {
+void check_training_on_parts(const Config& config, std::span<const Wave> waves, std::span<const Wave> later) {
   const test::ScratchDirectory scratch;
+  Runtime runtime({.threads = 1});
+  OnlineTrainer whole(runtime, config, parts_options());
+  const Learned expected = learn_whole(whole, waves);
+  // Also frames on the mesh that is set, before another one is.
+  const auto repeat = [&](OnlineTrainer& trainer, const auto& rows) {
+    trainer.restart_trajectory();
+    for (int64_t t = 0; t < waves.back().frames; ++t) {
+      trainer.set_field("velocity", rows(waves.back().velocity(t)));
+      trainer.append();
+    }
+  };
+  repeat(whole, [](std::span<const float> all) { return all; });
+  const Learned expected_later = learn_whole(whole, later);
+  CHECK(std::isfinite(expected.held_out));
+  CHECK(whole.steps() == 4 * std::ssize(waves) + 4);
+  test::on_ranks(Wave::kRanks, [&](Ranks& ranks) {
+    const std::string file = scratch.path / fmt::format("parts{}.safetensors", ranks.rank());
+    Runtime own({.threads = 1});
+    const auto check = [&](const Learned& got, const Learned& wanted) {
+      const auto differs = [](double a, double b) { return !(std::abs(a - b) <= 1e-5 * std::abs(b)); };
+      if (differs(got.loss, wanted.loss) || differs(got.held_out, wanted.held_out)) {
+        throw std::runtime_error(fmt::format("loss {} and {}, held out {} and {}", got.loss, wanted.loss,
+                                             got.held_out, wanted.held_out));
+      }
+    };
+    OnlineTrainer trainer(own, config, parts_options(), &ranks);
+    check(learn_parts(trainer, waves, ranks.rank()), expected);
+    trainer.save(file);
+    const Part part(waves.back(), ranks.rank());
+    const auto rows = [&](std::span<const float> all) { return part.rows(all); };
+    repeat(trainer, rows);
+    const Learned straight = learn_parts(trainer, later, ranks.rank());
+    check(straight, expected_later);
+    OnlineTrainer resumed(own, file, &ranks);
+    repeat(resumed, rows);
+    const Learned again = learn_parts(resumed, later, ranks.rank());
+    if (again.loss != straight.loss || again.held_out != straight.held_out)
+      throw std::runtime_error("another result after a restart");
+  });
+}
+
+TEST_CASE("training on parts is training on the whole mesh, also after a restart") {
+  const std::vector<Wave> waves{Wave(6, 5, 0.3), Wave(7, 5, 1.1)}, later{Wave(6, 5, 0.9)};
   for (const Prediction predict : {Prediction::change, Prediction::second_change}) {
     Config config = parts_config();
     config.data.predict = predict;
-    const std::vector<Wave> waves{Wave(6, 5, 0.3), Wave(7, 5, 1.1)}, later{Wave(6, 5, 0.9)};
-    Runtime runtime({.threads = 1});
-    OnlineTrainer whole(runtime, config, parts_options());
-    const Learned expected = learn_whole(whole, waves);
-    const Learned expected_later = learn_whole(whole, later);
-    CHECK(whole.steps() == 12);
-    test::on_ranks(Wave::kRanks, [&](Ranks& ranks) {
-      const std::string file = scratch.path / fmt::format("parts{}.safetensors", ranks.rank());
-      Runtime own({.threads = 1});
-      const auto check = [&](const Learned& got, const Learned& wanted) {
-        const auto differs = [](double a, double b) { return !(std::abs(a - b) <= 1e-5 * std::abs(b)); };
-        if (differs(got.loss, wanted.loss) || differs(got.held_out, wanted.held_out)) {
-          throw std::runtime_error(fmt::format("loss {} and {}, held out {} and {}", got.loss, wanted.loss,
-                                               got.held_out, wanted.held_out));
-        }
-      };
-      OnlineTrainer trainer(own, config, parts_options(), &ranks);
-      check(learn_parts(trainer, waves, ranks.rank()), expected);
-      trainer.save(file);
-      const Learned straight = learn_parts(trainer, later, ranks.rank());
-      check(straight, expected_later);
-      OnlineTrainer resumed(own, file, &ranks);
-      const Learned again = learn_parts(resumed, later, ranks.rank());
-      if (again.loss != straight.loss || again.held_out != straight.held_out)
-        throw std::runtime_error("another result after a restart");
-    });
+    check_training_on_parts(config, waves, later);
+  }
+}
+
+/// Models that read several frames, the next frame at moving nodes, or edges of a mesh that moves.
+std::vector<Config> other_models() {
+  std::vector<Config> configs(3, parts_config());
+  configs[0].data.history = 3;
+  configs[1].data.history = 2;
+  configs[1].data.kinematic_types = {4};
+  configs[2].data.world_position = "velocity";
+  configs[2].data.kinematic_types = {4};
+  return configs;
+}
+
+TEST_CASE(
+    "with noise, history, kinematic types and edges that follow a field, parts train as the whole mesh") {
+  // Nodes are numbered rank after rank: noise then is the same on the whole mesh.
+  const std::vector<Wave> waves{Wave(6, 8, 0.3).by_rank()}, later{Wave(5, 6, 0.9).by_rank()};
+  for (Config config : other_models()) {
+    CAPTURE(config.data.history);
+    config.train.noise = 0.05;
+    check_training_on_parts(config, waves, later);
   }
 }
 
 void check_prediction_on_parts(const Config& config) {
   const test::ScratchDirectory scratch;
   const std::string file = scratch.path / "whole.safetensors";
-  const std::vector<Wave> waves{Wave(7, 5, 0.3)};
+  const std::vector<Wave> waves{Wave(7, 6, 0.3)};
   Runtime runtime({.threads = 1});
   OnlineTrainer trainer(runtime, config, parts_options());
   learn_whole(trainer, waves);
@@ -244,10 +167,8 @@ void check_prediction_on_parts(const Config& config) {
 }
 
 TEST_CASE("prediction on parts is that on the whole mesh, and fills the ghosts' rows") {
-  Config config = parts_config();
-  check_prediction_on_parts(config);
-  config.data.world_position = "velocity";  // edges follow it
-  check_prediction_on_parts(config);
+  check_prediction_on_parts(parts_config());
+  for (const Config& config : other_models()) check_prediction_on_parts(config);
 }
 
 /// Gradients of J, weights times the field "velocity" behind three steps on two meshes, of which the second
@@ -265,7 +186,7 @@ Gradients gradients_of(MeshPredictor& predictor, const Wave& wave, const MeshArr
                            boundary = rows(wave.velocity(2));
   std::vector<float> weights(wave.velocity(3).begin(), wave.velocity(3).end());
   for (size_t i = 0; i < weights.size(); ++i)  // of another power of two on one rank
-    if (Wave::owner(static_cast<int32_t>(i / 2)) == 0) weights[i] *= 64;
+    if (wave.owner(static_cast<int32_t>(i / 2)) == 0) weights[i] *= 64;
   weights = rows(weights);
   const std::vector<double> condition{0.3, -0.2};
   std::vector<double> speed(now.size() / 2);
@@ -472,8 +393,11 @@ TEST_CASE("what needs whole meshes is refused on parts") {
   CHECK(contains(refusal([](Config& config) { config.loss.name = LossName::relative_l2; }), loss));
   CHECK(contains(refusal([](Config& config) { config.loss.sample = 0.5; }), loss));
   CHECK(contains(refusal([](Config& config) { config.loss.type_weights = {{"0", 2.0}}; }), loss));
-  CHECK(contains(refusal([](Config& config) { config.data.world_position = "velocity"; }),
-                 "whole meshes, where they move"));
+  CHECK(contains(refusal([](Config& config) {
+                   config.data.world_position = "velocity";
+                   config.data.world_radius = 0.1;
+                 }),
+                 "whole meshes, with data.world_radius"));
 }
 
 }  // namespace

@@ -229,8 +229,8 @@ TEST_CASE("faults of a host application are refused with the fix") {
     CHECK(contains(error(), "no epochs, patience and validate_rollouts with OnlineTrainer"));
   }
   config = online_config();
-  config.data.history = 2;
-  CHECK(contains(error(), "data.history"));
+  config.data.hops = 2;
+  CHECK(contains(error(), "data.hops"));
   config = online_config();
   config.ranks.reduction = RankReduction::ordered;
   CHECK(contains(error(), "ranks.reduction"));

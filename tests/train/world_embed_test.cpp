@@ -213,12 +213,55 @@ TEST_CASE("OnlineTrainer learns world edges, goes on to the same bits, and names
   predictor.predict();
   for (const float x : field_of(predictor, "world_pos", 3 * view.mesh().node_type.size()))
     REQUIRE(std::isfinite(x));
+}
 
-  config.data.world_edges_per_node = 0.01;
+TEST_CASE("OnlineTrainer refuses a frame with too many world edges before it is stored") {
+  const Moving plate("plate");
+  const Dataset dataset = plate.dataset();
+  Config config = test::world_run(plate);
+  config.data.kinematic_types = {};
+  config.train.noise = 0.0;
+  config.normalize = {};
+  const TrajectoryView view = dataset.trajectory("train", 0);
+  const OnlineOptions options{
+      .dim = view.mesh().dim,
+      .fields = {{.name = "world_pos", .components = 3}, {.name = "stress", .components = 1}},
+      .held_out_every = 0};
+  Runtime runtime{RuntimeOptions{.threads = 1}};
+  const auto append = [&](OnlineTrainer& trainer, int64_t first, int64_t end) {
+    for (int64_t t = first; t < end; ++t) {
+      trainer.set_field("world_pos", view.field("world_pos").frame(t));
+      trainer.set_field("stress", view.field("stress").frame(t));
+      trainer.append();
+    }
+  };
+  std::vector<size_t> counts;
+  for (int64_t t = 0; t < view.frames(); ++t)
+    counts.push_back(test::plain_pairs(view.mesh(), view.field("world_pos").frame(t), 3,
+                                       {.radius = config.data.world_radius, .other_type = true})
+                         .size());
+  const size_t nodes = view.mesh().node_type.size();
+  config.data.world_edges_per_node =
+      (static_cast<double>(counts[2]) + 0.5) / static_cast<double>(nodes);  // of three frames
+  REQUIRE(counts[3] > counts[2]);
   OnlineTrainer narrow(runtime, config, options);
   narrow.set_mesh(arrays_of(view.mesh()));
-  CHECK(
-      contains(message_of([&] { append(narrow, 0, view.frames()); }), "[data.world_edges_per_node] needed "));
+  append(narrow, 0, 3);
+  const std::string refused = message_of([&] { append(narrow, 3, 4); });
+  CHECK_MESSAGE(contains(refused, "[data.world_edges_per_node] needed "), refused);
+  CHECK(contains(refused, "or more, for this frame, got "));
+  CHECK(contains(refused, "leave the frame out and call restart_trajectory"));
+  CHECK(narrow.seen() == 2);
+  CHECK(narrow.train(20).steps == 20);
+  narrow.restart_trajectory();
+  append(narrow, 0, 2);
+  CHECK(narrow.seen() == 3);
+  config.data.world_radius = 1e3;
+  config.data.world_pairs = WorldPairs::all;
+  config.data.world_edges_per_node = 5;
+  OnlineTrainer wide(runtime, config, options);
+  wide.set_mesh(arrays_of(view.mesh()));
+  CHECK(contains(message_of([&] { append(wide, 0, 1); }), "[data.world_edges_per_node] needed "));
 }
 
 }  // namespace

@@ -71,11 +71,11 @@ struct MeshView {
   std::span<const int32_t> given_senders;      ///< the file's edges, where they are not those of `made`
   std::span<const int32_t> given_receivers;
   const SourceMesh* source = nullptr;  ///< null: `cells` are those of the source
-  /// [nodes]: MeshEdges::points, the node that stands for all periodic images of a point; empty where there
-  /// are none.
+  /// [nodes]: MeshEdges::points, the node that stands for all periodic images of a point; or, of a part of a
+  /// mesh, the number by which all ranks know the node. Empty: each node has its own.
   std::span<const int32_t> points = {};
 
-  /// The node that stands for a node's point: itself, unless the point has images.
+  /// Nodes of one number have the same noise.
   size_t point_of(size_t node) const { return points.empty() ? node : static_cast<size_t>(points[node]); }
   int64_t cell_count() const {
     return nodes_per_cell == 0 ? 0 : static_cast<int64_t>(cells.size()) / nodes_per_cell;

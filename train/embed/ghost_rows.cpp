@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <exception>
 #include <functional>
+#include <utility>
 
 namespace meshgrad {
 namespace {
@@ -75,6 +76,20 @@ GivenPart given_part(const MeshArrays& mesh, int dim) {
   }
   return {{mesh.ghost_owner.begin(), mesh.ghost_owner.end()},
           {mesh.ghost_number.begin(), mesh.ghost_number.end()}};
+}
+
+std::vector<int32_t> node_numbers(Ranks& ranks, int64_t owned, const GivenPart& part) {
+  std::vector<int64_t> first;  // by rank
+  int64_t before = 0;
+  for (const int64_t nodes : all_gather(ranks, owned, "nodes of ranks"))
+    first.push_back(std::exchange(before, before + nodes));
+  std::vector<int32_t> numbers;
+  for (int64_t i = 0; i < owned; ++i)
+    numbers.push_back(static_cast<int32_t>(first[static_cast<size_t>(ranks.rank())] + i));
+  for (size_t i = 0; i < part.ghost_owner.size(); ++i)
+    numbers.push_back(
+        static_cast<int32_t>(first[static_cast<size_t>(part.ghost_owner[i])] + part.ghost_number[i]));
+  return numbers;
 }
 
 void on_all_ranks(Ranks& ranks, const std::function<void()>& body) {

@@ -15,6 +15,9 @@ namespace meshgrad {
 /// nodes.
 GivenPart given_part(const MeshArrays& mesh, int dim);
 
+/// A number for each node of a part that all ranks know it by: own nodes count rank after rank. Collective.
+std::vector<int32_t> node_numbers(Ranks& ranks, int64_t owned, const GivenPart& part);
+
 /// Calls `body`, which is no collective call, on each rank. Where it throws on one, the others throw
 /// DataError.
 void on_all_ranks(Ranks& ranks, const std::function<void()>& body);

@@ -3,7 +3,10 @@
 #include <meshgrad/engine/random.h>
 #include <meshgrad/engine/ranks/collectives.h>
 #include <meshgrad/engine/runtime.h>
+#include <meshgrad/train/data/world_edges.h>
+#include <meshgrad/train/embed/ghost_rows.h>
 #include <meshgrad/train/embed/merge_normalizers.h>
+#include <meshgrad/train/embed/online_config.h>
 #include <meshgrad/train/embed/replay_buffer.h>
 #include <meshgrad/train/run/batch_loader.h>
 #include <meshgrad/train/run/checkpoint.h>
@@ -31,41 +34,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The settings that a run of this kind has.
-Config online_config(Config config) {
-  config.normalize.mode = NormalizeMode::online;
-  config.normalize.warmup_steps = 0;
-  config.train.validate_samples = 0;
-  if (config.train.batch == kAutoBatch)
-    throw config_error("train.batch", "a number of samples", "\"auto\"", "set it, for example to 2");
-  if (config.train.accumulate != 1)
-    throw config_error("train.accumulate", "1 with OnlineTrainer", fmt::format("{}", config.train.accumulate),
-                       "raise train.batch instead");
-  if (config.recompute.mode != RecomputeMode::off)
-    throw config_error("recompute.mode", "\"off\" with OnlineTrainer", "another", "leave it out");
-  const TrainConfig& train = config.train;
-  if (!train.init.empty() || !train.freeze.empty() || train.ema > 0)
-    throw config_error("train", "no init, freeze and ema with OnlineTrainer", "one of them", "leave it out");
-  if (edge_options(config.data) != MeshEdgeOptions{})
-    throw config_error("data.hops, data.period", "1 and none with OnlineTrainer", "others",
-                       "leave them out, or train on a packed file");
-  if (config.data.history > 1 || !config.data.kinematic_types.empty())
-    throw config_error("data.history, data.kinematic_types", "1 and none with OnlineTrainer", "others",
-                       "leave them out, or train on a packed file");
-  if (config.ranks.reduction != RankReduction::fast)
-    throw config_error("ranks.reduction", "\"fast\" with OnlineTrainer", "\"ordered\"", "leave it out");
-  if (train.epochs > 0 || train.patience > 0 || train.validate_rollouts > 0) {
-    throw config_error("train", "no epochs, patience and validate_rollouts with OnlineTrainer", "one of them",
-                       "leave it out; when to stop is the solver's choice, by held_out_loss");
-  }
-  if (config.graphs != GraphsMode::off)
-    throw config_error("graphs", "\"off\" with OnlineTrainer", "another", "leave it out");
-  if (config.ranks.partition != MeshPartition::none || config.ranks.parts_in_turn != 1)
-    throw config_error("ranks.partition, ranks.parts_in_turn", "whole meshes with OnlineTrainer",
-                       "meshes that meshgrad cuts", "leave them out, or give the solver's parts by set_mesh");
-  return config;
-}
-
 /// Ranks that would train different models would wait for each other, or spoil the sums.
 void check_same_on_ranks(Ranks& ranks, Config config, int64_t steps) {
   struct Seen {
@@ -90,31 +58,6 @@ OnlineOptions saved_options(const fs::path& saved) {
   options.dim = data.dim;
   options.dt = data.dt;
   options.fields = data.fields;
-  return options;
-}
-
-Dataset empty_dataset(const OnlineOptions& options, const Config& config) {
-  auto data = std::make_shared<MemoryData>();
-  data->dim = options.dim;
-  data->dt = options.dt;
-  data->node_types = config.data.node_types;
-  data->fields = options.fields;
-  data->splits = {{.name = config.data.train_split}};
-  return Dataset::over(std::move(data));
-}
-
-/// Those that the model reads, in the order of a checkpoint's description.
-OnlineOptions with_used_fields(OnlineOptions options, const Config& config) {
-  for (FieldInfo& field : options.fields) {
-    field.dynamic = true;
-    field.dtype = DType::f32;
-    field.offset.clear();
-    if (field.components < 1) {
-      throw invalid_argument(fmt::format("OnlineOptions: field {}", field.name), "1 component or more",
-                             fmt::format("{}", field.components));
-    }
-  }
-  options.fields = training_data(empty_dataset(options, config), config.data).fields;
   return options;
 }
 
@@ -161,8 +104,9 @@ struct OnlineTrainer::State {
   Ranks alone;
   Ranks& ranks;
   WindowSum window_sum;
-  Normalizers learned;             // of several ranks: by this one, and not yet merged
-  std::optional<MeshParts> parts;  // where the solver has partitioned the meshes
+  Normalizers learned;                  // of several ranks: by this one, and not yet merged
+  std::optional<MeshParts> parts;       // where the solver has partitioned the meshes
+  std::optional<GhostRows> ghost_rows;  // then: of the current mesh
 
   State(Runtime& own, Ranks* with, Config given, const OnlineOptions& given_options)
       : runtime(own),
@@ -183,10 +127,9 @@ struct OnlineTrainer::State {
   uint64_t seed() const { return static_cast<uint64_t>(config.run.seed); }
   int64_t first_frame() const { return task.sample_frames(task.least_frames()).first; }
   void read_buffer() { task = make_task(config, Dataset::over(buffer.data())); }
-  bool moves() const { return task.inputs().world_position().has_value(); }
-  void set_mesh(const MeshArrays& mesh) {
-    if (mesh.in_parts) check_loss_in_parts();
-    buffer.set_mesh(mesh);
+  void set_mesh(const MeshArrays& mesh, std::vector<int32_t> numbers = {}) {
+    if (mesh.in_parts) check_whole_needed();
+    buffer.set_mesh(mesh, std::move(numbers));
     read_buffer();
     read_parts();
   }
@@ -199,16 +142,32 @@ struct OnlineTrainer::State {
     GivenPart part;
     on_all_ranks(ranks, [&] { part = given_part(mesh, options.dim); });
     const size_t nodes = mesh.positions.size() / static_cast<size_t>(options.dim);
-    const GhostRows checked(ranks, static_cast<int64_t>(nodes - part.ghost_owner.size()), part);
-    on_all_ranks(ranks, [&] { set_mesh(mesh); });
+    const auto owned = static_cast<int64_t>(nodes - part.ghost_owner.size());
+    ghost_rows.emplace(ranks, owned, part);
+    std::vector<int32_t> numbers = node_numbers(ranks, owned, part);
+    on_all_ranks(ranks, [&] { set_mesh(mesh, std::move(numbers)); });
     parts->check(buffer.mesh());
   }
   void forget_mesh() {
+    ghost_rows.reset();
     buffer.forget_mesh();
     read_buffer();
     read_parts();
   }
-  void check_loss_in_parts() const {
+  /// Edges of a mesh that moves read where ghosts are.
+  void fill_ghosts() {
+    if (!ghost_rows || !task.inputs().world_position()) return;
+    const FieldInfo& field = task.inputs().world_position()->field;
+    or_leave(ranks, [&] {
+      ghost_rows->fill(ranks, buffer.current(field.name), static_cast<size_t>(field.components));
+    });
+  }
+  void check_world_edges();
+  void check_whole_needed() const {
+    if (task.inputs().has_world_edges()) {
+      throw invalid_argument("OnlineTrainer: set_mesh", "whole meshes, with data.world_radius",
+                             "a mesh in parts", "set the whole mesh, on one process");
+    }
     const LossConfig& loss = config.loss;
     if (loss.name != LossName::relative_l2 && loss.sample >= 1.0 && loss.type_weights.empty()) return;
     throw config_error("loss", "no relative_l2, sample and type_weights on a mesh that the solver has cut",
@@ -230,6 +189,20 @@ struct OnlineTrainer::State {
   bool train_step(bool stop);
   void check_finite() const;
 };
+
+/// A frame that is refused later would be drawn by one step after another.
+void OnlineTrainer::State::check_world_edges() {
+  const MeshInputs& reads = task.inputs();
+  if (!reads.has_world_edges()) return;
+  const MeshView& mesh = buffer.mesh();
+  const FieldInfo& field = reads.world_position()->field;
+  const int64_t edges =
+      count_world_edges(mesh, buffer.current(field.name), field.components, reads.world_options());
+  if (edges <= reads.world_limit(mesh.nodes)) return;
+  throw reads.world_edges_refused(
+      mesh.nodes, edges, "this frame",
+      "leave the frame out and call restart_trajectory; a trainer with a larger value takes more memory");
+}
 
 /// Statistics are those of samples that were kept, as they came.
 void OnlineTrainer::State::learn_from(const Kept& kept) {
@@ -381,6 +354,8 @@ OnlineTrainer::OnlineTrainer(Runtime& runtime, const fs::path& saved, Ranks* ran
   s.read_buffer();
   s.read_parts();
   check_same_on_ranks(s.ranks, s.config, s.steps);
+  if (const GivenPart* part = s.buffer.part())
+    s.ghost_rows.emplace(s.ranks, part->owned(s.buffer.mesh()), *part);
   or_leave(s.ranks, [&] { s.window_sum.choose_path(); });
 }
 
@@ -396,11 +371,11 @@ int64_t OnlineTrainer::seen() const { return state_->buffer.seen(); }
 
 void OnlineTrainer::set_mesh(const MeshArrays& mesh) {
   State& s = *state_;
-  if (mesh.in_parts && s.moves()) {
-    throw invalid_argument("OnlineTrainer: set_mesh", "whole meshes, where they move", "a mesh in parts",
-                           "set the whole mesh, on one process");
+  if (!mesh.in_parts) {
+    s.set_mesh(mesh);
+    s.ghost_rows.reset();
+    return;
   }
-  if (!mesh.in_parts) return s.set_mesh(mesh);
   try {
     s.set_mesh_in_parts(mesh);
   } catch (...) {
@@ -415,7 +390,16 @@ void OnlineTrainer::restart_trajectory() { state_->buffer.forget_frames(); }
 
 void OnlineTrainer::append() {
   State& s = *state_;
-  if (s.parts) on_all_ranks(s.ranks, [&] { s.buffer.check_frame(); });
+  const auto check = [&] {
+    s.buffer.check_frame();
+    s.check_world_edges();
+  };
+  if (s.parts) {
+    on_all_ranks(s.ranks, check);
+  } else {
+    check();
+  }
+  s.fill_ghosts();
   const std::optional<Kept> kept = s.buffer.append();
   if (!kept) return;
   s.read_buffer();

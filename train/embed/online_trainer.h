@@ -29,7 +29,7 @@ struct OnlineOptions {
   std::vector<FieldInfo> fields;  ///< the configuration's inputs and targets: name, components, on, unit
   Replay replay = Replay::reservoir;
   int64_t capacity = 256;      ///< samples kept for training; one is 2 frames (3 of second changes), or more
-                               ///< with unroll.steps
+                               ///< with data.history and unroll.steps
   int64_t held_out_every = 8;  ///< every n-th sample is for evaluation alone; 0: none
   int64_t held_out = 32;       ///< of these, the newest are kept
 };
@@ -49,8 +49,8 @@ class OnlineTrainer {
   /// taken by all of them, those without a sample included. Throws RankError when one does not come.
   ///
   /// Or they train on one mesh that is in parts (MeshArrays::in_parts): then all ranks make all calls, in the
-  /// same order, and a frame is one of the whole mesh. Noise differs from the whole mesh's, and the ghosts'
-  /// rows of fields do not count.
+  /// same order, and a frame is one of the whole mesh. Noise is that of the whole mesh with its nodes
+  /// numbered rank after rank, and the ghosts' rows of fields do not count. Not with data.world_radius.
   OnlineTrainer(Runtime& runtime, const Config& config, const OnlineOptions& options, Ranks* ranks = nullptr);
   /// Goes on where save() was called, on as many ranks. Throws DataError for a file of anything else.
   OnlineTrainer(Runtime& runtime, const std::filesystem::path& saved, Ranks* ranks = nullptr);
@@ -68,8 +68,9 @@ class OnlineTrainer {
   /// keeps its values; one whose new values were refused has none.
   void set_field(std::string_view name, Numbers values);
   /// Ends the frame. With enough frames before it there is a sample more, which the normalisers learn from
-  /// unless it is held out. Throws InvalidArgument when a field is not set; ConfigError, as train() does, for
-  /// more world edges than data.world_edges_per_node.
+  /// unless it is held out. Throws InvalidArgument when a field is not set, and ConfigError for more world
+  /// edges than data.world_edges_per_node; then nothing is stored. train() throws the latter where the noise
+  /// makes more.
   void append();
   /// The frames from now on do not continue those before: the solver was started anew.
   void restart_trajectory();

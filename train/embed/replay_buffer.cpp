@@ -78,7 +78,18 @@ size_t ReplayBuffer::size_of_field(size_t field, int64_t mesh) const {
   return static_cast<size_t>((info.on == FieldOn::node ? nodes : 1) * info.components);
 }
 
-void ReplayBuffer::set_mesh(const MeshArrays& mesh) {
+std::span<float> ReplayBuffer::current(std::string_view field) {
+  const auto found = std::ranges::find(options_.fields, field, &FieldInfo::name);
+  return current_[static_cast<size_t>(found - options_.fields.begin())];
+}
+
+const GivenPart* ReplayBuffer::part() const {
+  if (mesh_ < 0) return nullptr;
+  const std::optional<GivenPart>& part = meshes_[static_cast<size_t>(mesh_)].part;
+  return part ? &*part : nullptr;
+}
+
+void ReplayBuffer::set_mesh(const MeshArrays& mesh, std::vector<int32_t> numbers) {
   const auto dim = static_cast<size_t>(options_.dim);
   Mesh own;
   own.positions.resize(mesh.positions.size());
@@ -92,6 +103,7 @@ void ReplayBuffer::set_mesh(const MeshArrays& mesh) {
                            fmt::format("{}", own.node_type.size()), "or leave it out: then all are 0");
   }
   if (mesh.in_parts) own.part = given_part(mesh, options_.dim);
+  own.numbers = std::move(numbers);
   if (!meshes_.empty() && meshes_.front().part.has_value() != mesh.in_parts) {
     throw invalid_argument("OnlineTrainer: mesh", "meshes that are all in parts, or all whole", "both",
                            "give ghost nodes with each mesh, or with none");
@@ -112,13 +124,18 @@ void ReplayBuffer::forget_mesh() {
 }
 
 int64_t ReplayBuffer::add_mesh(Mesh mesh, const MeshArrays& arrays) {
+  constexpr const char* kName = "OnlineTrainer: mesh";
   Mesh& own = meshes_.emplace_back(std::move(mesh));
   try {
-    if (arrays.nodes_per_cell == 0)
-      return data_->add_mesh("OnlineTrainer: mesh", own.positions, own.node_type, arrays.first,
-                             arrays.second);
-    const CellKind kind = cell_kind_of(arrays.nodes_per_cell, options_.dim, "OnlineTrainer: mesh");
-    return data_->add_mesh("OnlineTrainer: mesh", own.positions, own.node_type, kind, arrays.cells);
+    if (arrays.nodes_per_cell == 0) {
+      data_->add_mesh(kName, own.positions, own.node_type, arrays.first, arrays.second);
+    } else {
+      const CellKind kind = cell_kind_of(arrays.nodes_per_cell, options_.dim, kName);
+      data_->add_mesh(kName, own.positions, own.node_type, kind, arrays.cells);
+    }
+    MeshView& view = data_->meshes.back().view;
+    view.points = own.numbers;
+    return view.index;
   } catch (...) {
     meshes_.pop_back();
     throw;
@@ -277,6 +294,7 @@ CheckpointExtra ReplayBuffer::saved() const {
     };
     add_list("ghost_owner", meshes_[i].part->ghost_owner);
     add_list("ghost_number", meshes_[i].part->ghost_number);
+    if (!meshes_[i].numbers.empty()) add_list("numbers", meshes_[i].numbers);
   }
   const auto add = [&](const char* name, const std::deque<Sample>& samples) {
     json[name] = Json::array();
@@ -321,15 +339,20 @@ void ReplayBuffer::load(const SafetensorsView& view) {
       const auto senders = values_of<int32_t>(view, prefix + "senders");
       const auto receivers = values_of<int32_t>(view, prefix + "receivers");
       std::optional<GivenPart> part;
+      std::vector<int32_t> numbers;
       if (view.contains(prefix + "ghost_owner")) {
         part = GivenPart{values_of<int32_t>(view, prefix + "ghost_owner"),
                          values_of<int32_t>(view, prefix + "ghost_number")};
         check(part->ghost_owner.size() == part->ghost_number.size() &&
                   part->ghost_owner.size() <= view.at(prefix + "node_type").elements(),
               prefix + "ghost_number");
+        // Files of earlier versions have none: each rank then counts its nodes alone.
+        if (view.contains(prefix + "numbers")) numbers = values_of<int32_t>(view, prefix + "numbers");
+        check(numbers.empty() || numbers.size() == view.at(prefix + "node_type").elements(),
+              prefix + "numbers");
       }
       add_mesh({values_of<float>(view, prefix + "positions"), values_of<int32_t>(view, prefix + "node_type"),
-                part},
+                part, std::move(numbers)},
                {.first = senders, .second = receivers});
     }
     seen_ = json.at("seen").get<int64_t>();

@@ -26,7 +26,8 @@ class ReplayBuffer {
   ReplayBuffer(const OnlineOptions& options, int64_t frames, int64_t node_types, uint64_t seed,
                std::string train_split, std::string valid_split);
 
-  void set_mesh(const MeshArrays& mesh);
+  /// `numbers`: of a mesh in parts, node_numbers.
+  void set_mesh(const MeshArrays& mesh, std::vector<int32_t> numbers = {});
   void set_field(std::string_view name, Numbers values);
   /// Ends a frame; nothing where it makes no sample.
   std::optional<Kept> append();
@@ -35,8 +36,11 @@ class ReplayBuffer {
   void forget_frames() { window_.clear(); }
   /// As before the first set_mesh, but with the samples so far.
   void forget_mesh();
-  /// Of the current frame.
+  /// Of the current frame; it has a mesh, and the field values.
   const MeshView& mesh() const { return data_->meshes[static_cast<size_t>(mesh_)].view; }
+  std::span<float> current(std::string_view field);
+  /// Of its mesh; null: there is none, or it is whole.
+  const GivenPart* part() const;
 
   const OnlineOptions& options() const { return options_; }
   /// Of each mesh in data(); empty: meshes are whole.
@@ -60,6 +64,7 @@ class ReplayBuffer {
     Values positions;
     std::vector<int32_t> node_type;
     std::optional<GivenPart> part;
+    std::vector<int32_t> numbers;  // of a part
   };
   struct Sample {
     int64_t mesh = 0;

@@ -43,10 +43,14 @@ int64_t most_world_edges(int64_t nodes) {
   return std::min<int64_t>(kMostWorldEdgesPerNode * nodes, std::numeric_limits<int32_t>::max() - 1);
 }
 
-ConfigError too_many_world_edges(const TrajectoryView& trajectory, int64_t frame) {
+std::string frame_name(const TrajectoryView& trajectory, int64_t frame) {
+  return fmt::format("frame {} of {}", frame, trajectory.name());
+}
+
+ConfigError too_many_world_edges(std::string_view frame) {
   return config_error("data.world_radius",
                       fmt::format("{} world edges a node at most", kMostWorldEdgesPerNode),
-                      fmt::format("more, in frame {} of {}", frame, trajectory.name()),
+                      fmt::format("more, in {}", frame),
                       "lower it: it is a length in the positions' unit, about that of the mesh's edges");
 }
 
@@ -88,7 +92,7 @@ FieldStatistics displacement_stats(const Dataset& dataset, const FieldInfo& fiel
     std::optional<MeshEdges> edges;
     if (world.radius > 0.0) {
       edges = world_edges(mesh, positions, field.components, world, most_world_edges(mesh.nodes));
-      if (!edges) throw too_many_world_edges(view, frame);
+      if (!edges) throw too_many_world_edges(frame_name(view, frame));
       set_edges(mesh, *edges);
     }
     rows.resize(static_cast<size_t>(mesh.edges * width));

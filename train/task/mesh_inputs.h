@@ -127,6 +127,9 @@ class MeshInputs {
   /// The world edges of a frame, by current positions as above. Throws ConfigError for more than `most`.
   MeshEdges world_edges_at(const TrajectoryView& trajectory, int64_t t, const FieldState& state,
                            SampleScratch& scratch, int64_t most) const;
+  /// The error of a frame with so many world edges on `nodes` nodes, more than its batch has room for.
+  ConfigError world_edges_refused(int64_t nodes, int64_t edges, std::string_view frame,
+                                  std::string_view fix) const;
   /// The same inputs for validation: batches have as much room for world edges as their frames need.
   MeshInputs for_validation() const;
   /// Appends them to the union's graph behind those of `before`, writes their features to `rows`, [world

@@ -28,15 +28,18 @@ MeshEdges MeshInputs::world_edges_at(const TrajectoryView& trajectory, int64_t t
   std::optional<MeshEdges> edges = world_edges(mesh, positions, dim, world_options_, most);
   if (edges) return *std::move(edges);
   const int64_t count = count_world_edges(mesh, positions, dim, world_options_);
-  if (count >= most_world_edges(mesh.nodes)) throw too_many_world_edges(trajectory, t);
-  throw config_error(
-      "data.world_edges_per_node",
-      fmt::format("{:.2f} or more, for frame {} of {}",
-                  std::ceil(100.0 * static_cast<double>(count) / static_cast<double>(mesh.nodes)) / 100.0, t,
-                  trajectory.name()),
-      fmt::format("{}", config_.world_edges_per_node),
-      "raise it, which takes memory, or lower data.world_radius; a run with a checkpoint goes on with "
-      "--resume");
+  throw world_edges_refused(mesh.nodes, count, frame_name(trajectory, t),
+                            "raise it, which takes memory, or lower data.world_radius; a run with a "
+                            "checkpoint goes on with --resume");
+}
+
+ConfigError MeshInputs::world_edges_refused(int64_t nodes, int64_t edges, std::string_view frame,
+                                            std::string_view fix) const {
+  if (edges >= most_world_edges(nodes)) return too_many_world_edges(frame);
+  const double share = static_cast<double>(edges) / static_cast<double>(nodes);
+  return config_error("data.world_edges_per_node",
+                      fmt::format("{:.2f} or more, for {}", std::ceil(100.0 * share) / 100.0, frame),
+                      fmt::format("{}", config_.world_edges_per_node), fix);
 }
 
 MeshInputs MeshInputs::for_validation() const {

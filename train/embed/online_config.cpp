@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/error.h>
+#include <meshgrad/train/data/memory_data.h>
+#include <meshgrad/train/embed/online_config.h>
+#include <meshgrad/train/run/training_data.h>
+#include <meshgrad/train/task/mesh_inputs.h>
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <utility>
+
+namespace meshgrad {
+
+Config online_config(Config config) {
+  config.normalize.mode = NormalizeMode::online;
+  config.normalize.warmup_steps = 0;
+  config.train.validate_samples = 0;
+  if (config.train.batch == kAutoBatch)
+    throw config_error("train.batch", "a number of samples", "\"auto\"", "set it, for example to 2");
+  if (config.train.accumulate != 1)
+    throw config_error("train.accumulate", "1 with OnlineTrainer", fmt::format("{}", config.train.accumulate),
+                       "raise train.batch instead");
+  if (config.recompute.mode != RecomputeMode::off)
+    throw config_error("recompute.mode", "\"off\" with OnlineTrainer", "another", "leave it out");
+  const TrainConfig& train = config.train;
+  if (!train.init.empty() || !train.freeze.empty() || train.ema > 0)
+    throw config_error("train", "no init, freeze and ema with OnlineTrainer", "one of them", "leave it out");
+  if (edge_options(config.data) != MeshEdgeOptions{})
+    throw config_error("data.hops, data.period", "1 and none with OnlineTrainer", "others",
+                       "leave them out, or train on a packed file");
+  if (config.ranks.reduction != RankReduction::fast)
+    throw config_error("ranks.reduction", "\"fast\" with OnlineTrainer", "\"ordered\"", "leave it out");
+  if (train.epochs > 0 || train.patience > 0 || train.validate_rollouts > 0) {
+    throw config_error("train", "no epochs, patience and validate_rollouts with OnlineTrainer", "one of them",
+                       "leave it out; when to stop is the solver's choice, by held_out_loss");
+  }
+  if (config.graphs != GraphsMode::off)
+    throw config_error("graphs", "\"off\" with OnlineTrainer", "another", "leave it out");
+  if (config.ranks.partition != MeshPartition::none || config.ranks.parts_in_turn != 1)
+    throw config_error("ranks.partition, ranks.parts_in_turn", "whole meshes with OnlineTrainer",
+                       "meshes that meshgrad cuts", "leave them out, or give the solver's parts by set_mesh");
+  return config;
+}
+
+Dataset empty_dataset(const OnlineOptions& options, const Config& config) {
+  auto data = std::make_shared<MemoryData>();
+  data->dim = options.dim;
+  data->dt = options.dt;
+  data->node_types = config.data.node_types;
+  data->fields = options.fields;
+  data->splits = {{.name = config.data.train_split}};
+  return Dataset::over(std::move(data));
+}
+
+OnlineOptions with_used_fields(OnlineOptions options, const Config& config) {
+  for (FieldInfo& field : options.fields) {
+    field.dynamic = true;
+    field.dtype = DType::f32;
+    field.offset.clear();
+    if (field.components < 1) {
+      throw invalid_argument(fmt::format("OnlineOptions: field {}", field.name), "1 component or more",
+                             fmt::format("{}", field.components));
+    }
+  }
+  options.fields = training_data(empty_dataset(options, config), config.data).fields;
+  return options;
+}
+
+}  // namespace meshgrad
