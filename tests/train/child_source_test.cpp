@@ -4,6 +4,7 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/data/sources/child_source.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -56,12 +57,13 @@ class FakeSource : public TrajectorySource {
   int done_ = 0;
 };
 
-std::unique_ptr<TrajectorySource> fake(std::function<void(int)> read, WarningCallback warn = nullptr) {
+std::unique_ptr<TrajectorySource> fake(std::function<void(int, const AliveCallback&)> read,
+                                       WarningCallback warn = nullptr) {
   return read_in_child(
       "some.h5", "HDF5", {.memory = uint64_t{256} << 20, .cpu_seconds = 1},
-      [read = std::move(read)](const WarningCallback& warn_parent) {
+      [read = std::move(read)](const WarningCallback& warn_parent, const AliveCallback& alive) {
         warn_parent("opened");
-        return std::make_unique<FakeSource>(read);
+        return std::make_unique<FakeSource>([read, alive](int record) { read(record, alive); });
       },
       std::move(warn));
 }
@@ -70,7 +72,7 @@ TEST_CASE("trajectories and warnings of a child arrive as they are") {
   std::vector<std::string> warnings;
   const pid_t parent = getpid();
   const auto source = fake(
-      [parent](int) {
+      [parent](int, const AliveCallback&) {
         if (getpid() == parent) throw std::logic_error("read in the parent");
       },
       [&](const std::string& text) { warnings.push_back(text); });
@@ -110,7 +112,7 @@ TEST_CASE("trajectories and warnings of a child arrive as they are") {
 }
 
 std::string error_of(const std::function<void(int)>& read) {
-  const auto source = fake(read);
+  const auto source = fake([read](int record, const AliveCallback&) { read(record); });
   try {
     while (source->next()) {
     }
@@ -138,13 +140,34 @@ TEST_CASE("a child that crashes, loops, or takes too much memory is one error") 
   CHECK(error_of([](int) {}).empty());
 }
 
+TEST_CASE("a child that says that it goes on has time for what comes next") {
+  const auto seconds_left = [] {
+    rlimit limit{};
+    rusage used{};
+    getrlimit(RLIMIT_CPU, &limit);
+    getrusage(RUSAGE_SELF, &used);
+    return static_cast<int64_t>(limit.rlim_cur) - used.ru_utime.tv_sec - used.ru_stime.tv_sec;
+  };
+  const auto source = fake([seconds_left](int, const AliveCallback& alive) {
+    rlimit high{};
+    getrlimit(RLIMIT_CPU, &high);
+    high.rlim_cur = 10'000;
+    setrlimit(RLIMIT_CPU, &high);
+    alive();
+    if (seconds_left() < 1 || seconds_left() > 3)
+      throw data_error("here", "a second from now on", "other", "-");
+  });
+  CHECK(source->next());
+  CHECK(source->next());
+}
+
 TEST_CASE("a source that cannot be opened leaves no process and no descriptor behind") {
   const auto descriptors = [] {
     const auto all = fs::directory_iterator("/proc/self/fd");
     return std::distance(begin(all), end(all));
   };
   const auto before = descriptors();
-  const auto open = [](const WarningCallback&) -> std::unique_ptr<TrajectorySource> {
+  const auto open = [](const WarningCallback&, const AliveCallback&) -> std::unique_ptr<TrajectorySource> {
     throw data_error("here", "a", "b", "c");
   };
   CHECK_THROWS_AS(read_in_child("some.h5", "HDF5", {.memory = 1 << 28, .cpu_seconds = 1}, open, nullptr),

@@ -236,7 +236,12 @@ TEST_CASE("a trajectory that stands still among some that move") {
     CHECK(field.frame(1)[2] == 1.0F);
   }
   add("0.npz", 0);
-  CHECK(contains(folder.error(), "the first one has to"));
+  CHECK(contains(folder.error(), "the first trajectory has to move: put its file first by name"));
+  fs::remove(folder.options.input / "0.npz");
+  NpzArrays other = square_arrays(2, 0);
+  other["v"] = other["u"];
+  write_npz(folder.options.input / "c.npz", other, false);
+  CHECK(contains(folder.error(), "fix: convert trajectories of one kind together"));
 }
 
 TEST_CASE("a list with a byte order mark, and names with a comma or # in quotes") {
@@ -265,6 +270,15 @@ TEST_CASE("a list of many names takes time by their number") {
   REQUIRE(splits.size() == kFiles);
   CHECK(splits[10] == "test");
   CHECK(splits[kFiles - 1] == "train");
+}
+
+TEST_CASE("of a list with very many faults some are kept") {
+  const ListableFile file{"a.npz", 1'000'000};
+  const auto twice = [&] {
+    parse_split_list("train: a.npz\ntest: a.npz\nvalid: a.npz, b.npz\n", "l", {file});
+  };
+  CHECK(contains(message_of(twice), "a.npz:0 in train and again in test (line 2), "));
+  CHECK(contains(message_of(twice), " and 990 more"));
 }
 
 TEST_CASE("a folder with data that is no split's is named") {

@@ -211,7 +211,7 @@ TEST_CASE("quadratic cells become linear ones that have all their nodes and fill
     int type;
     std::string points;
     size_t edges;  ///< between nodes, each once
-    double size;   ///< area or volume; 0 where parts have bent faces
+    double size;   ///< area or volume
   };
   const std::string wedge = kPrism + ",0 0 .5,1 0 .5,0 1 .5";
   const std::vector<Cell> cells = {
@@ -224,9 +224,9 @@ TEST_CASE("quadratic cells become linear ones that have all their nodes and fill
       {30, kQuad + ",.5 0 0,.5 1 0", 7, 1},
       {24, kTetrahedron, 25, 1.0 / 6},
       {71, kTetrahedron, 25, 1.0 / 6},
-      {25, kCube, 52, 0},
-      {26, wedge, 39, 0},
-      {27, kQuad + ",0 0 1" + kQuadSides + ",0 0 .5,.5 0 .5,.5 .5 .5,0 .5 .5", 32, 0},
+      {25, kCube, 59, 1},
+      {26, wedge, 42, 0.5},
+      {27, kQuad + ",0 0 1" + kQuadSides + ",0 0 .5,.5 0 .5,.5 .5 .5,0 .5 .5", 36, 1.0 / 3},
       {29, kCube + kCubeFaces + ",.5 .5 0,.5 .5 1,.5 .5 .5", 54, 1},
       {72, kCube + kCubeFaces + ",.5 .5 0,.5 .5 1,.5 .5 .5", 54, 1},
       {31, kPrism, 24, 0.5},
@@ -238,7 +238,7 @@ TEST_CASE("quadratic cells become linear ones that have all their nodes and fill
     const RawTrajectory t = parse(one_cell(cell.type, cell.points));
     CHECK(std::set<int32_t>(t.cells.begin(), t.cells.end()).size() == static_cast<size_t>(t.nodes));
     CHECK(edges_from_cells(t.cells, *t.cell_kind, t.nodes, "").senders.size() == 2 * cell.edges);
-    if (cell.size != 0) CHECK(std::abs(size_of(t)) == doctest::Approx(cell.size));
+    CHECK(std::abs(size_of(t)) == doctest::Approx(cell.size));
     const auto parts = t.cells.size() / static_cast<size_t>(t.nodes_per_cell);
     CHECK(std::get<std::vector<float>>(field(t, "load").values) == std::vector<float>(parts, 7));
     CHECK(field(t, "p").size() == static_cast<size_t>(t.nodes));
@@ -397,6 +397,28 @@ TEST_CASE("frames of a list: their order, their times, another mesh, and points 
                  }),
                  "one file for each time"));
   CHECK(contains(message_of([&] { open(""); }), "a list of frames"));
+}
+
+TEST_CASE("a list with a time that is none keeps its order; arrays that come later are named") {
+  const ScratchDirectory scratch;
+  write(scratch.path / "a.vtu", replaced(kSquare, "Name=\"TimeValue\"", "Name=\"other\""));
+  write(scratch.path / "b.vtu", replaced(kSquare, "<PointData>",
+                                         "<PointData><DataArray type=\"Float32\" Name=\"late\">1 2 3 4"
+                                         "</DataArray>"));
+  write(scratch.path / "a.pvd",
+        R"(<VTKFile><Collection><DataSet timestep="3" file="a.vtu"/><DataSet timestep="nan" file="b.vtu"/>
+           <DataSet timestep="1" file="b.vtu"/></Collection></VTKFile>)");
+  const std::vector<VtkFrame> frames = frames_of_list(scratch.path / "a.pvd");
+  REQUIRE(frames.size() == 3);
+  CHECK(frames[0].time == 3.0);
+  CHECK_FALSE(frames[1].time.has_value());
+  CHECK(frames[2].path.filename() == "b.vtu");
+  std::string warnings;
+  const auto source = open_vtk(frames, "", [&](const std::string& text) { warnings += text + "\n"; });
+  CHECK(source->next()->fields.size() == 3);
+  const size_t at = warnings.find("b.vtu] array late left out, since the first frame of");
+  REQUIRE(at != std::string::npos);
+  CHECK(warnings.find("array late", at + 10) == std::string::npos);  // once
 }
 
 TEST_CASE("numbered files on one mesh are frames in the order of their numbers") {

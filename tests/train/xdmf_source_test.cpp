@@ -9,7 +9,10 @@
 #include <meshgrad/train/data/sources/xdmf_grid.h>
 #include <meshgrad/train/data/sources/xdmf_source.h>
 
+#include <sys/resource.h>
+
 #include <fstream>
+#include <optional>
 #include <set>
 
 #include "paths.h"
@@ -118,6 +121,27 @@ TEST_CASE("series of one mesh are joined by their times; others are left out by 
         std::vector<std::string>{"q: at other times than the first series", "tags: on another mesh"});
 }
 
+TEST_CASE("a later series with fewer times is left out; a grid without times belongs to every frame") {
+  const auto u = [](double time) { return at(time, mesh() + attribute("u", "1 2 3 4")); };
+  const auto p = [](double time) { return at(time, mesh() + attribute("p", "1 2 3 4")); };
+  const std::string text =
+      file(series(u(0) + u(1) + u(2), "u") + series(p(0) + p(2), "p") +
+           series(p(0) + p(1) + p(2) + p(3), "more") + grid(mesh() + attribute("depth", "5 6 7 8")));
+  const XdmfSeries all = parsed(text);
+  REQUIRE(all.frames.size() == 3);
+  CHECK(all.left_out == std::vector<std::string>{"more: at other times than the first series",
+                                                 "p: at 2 of the 3 times of the first series"});
+  CHECK(all.frames[1].arrays.size() == 2);  // and p of "more"
+  REQUIRE(all.still.size() == 1);           // once, however many frames there are
+  const test::ScratchDirectory scratch;
+  std::ofstream(scratch.path / "a.xdmf") << text;
+  const RawTrajectory t = open_xdmf(scratch.path / "a.xdmf", "", nullptr)->next().value();
+  REQUIRE(t.fields.size() == 3);
+  CHECK(t.fields[0].name == "depth");
+  CHECK(std::get<std::vector<float>>(t.fields[0].values) ==
+        std::vector<float>{5, 6, 7, 8, 5, 6, 7, 8, 5, 6, 7, 8});
+}
+
 TEST_CASE("times stand in the frames, in a list, or are counted") {
   const std::string frames =
       grid(mesh() + attribute("u", "1 2 3 4")) + grid(mesh() + attribute("u", "1 2 3 4"));
@@ -129,6 +153,56 @@ TEST_CASE("times stand in the frames, in a list, or are counted") {
             .frames[1]
             .time == 1.25);
   CHECK_FALSE(parsed(file(series(frames))).frames[1].time);
+  CHECK_FALSE(parsed(file(series("<Time TimeType=\"List\">" + item("2", "3 nan") + "</Time>" + frames)))
+                  .frames[0]
+                  .time);
+  // ParaView and others wrap a frame, and give the time to the outer grid.
+  CHECK(parsed(file(series("<Grid GridType=\"Collection\" CollectionType=\"Spatial\"><Time Value=\"4.5\"/>" +
+                           grid(mesh() + attribute("u", "1 2 3 4")) + "</Grid>")))
+            .frames[0]
+            .time == 4.5);
+}
+
+TEST_CASE("a series with a file for each frame has few of them open") {
+  constexpr int kFrames = 60;
+  const test::ScratchDirectory scratch;
+  std::string frames;
+  for (int i = 0; i < kFrames; ++i) {
+    const std::string name = std::to_string(i) + ".h5";
+    fs::copy(test::data_file("xdmf/fenics.h5"), scratch.path / name);
+    const auto hdf5 = [&](const std::string& dimensions, const std::string& path) {
+      return "<DataItem Dimensions=\"" + dimensions + "\" Format=\"HDF\">" + name + ":" + path +
+             "</DataItem>";
+    };
+    frames +=
+        at(i, "<Topology TopologyType=\"Triangle\">" + hdf5("8 3", "/Mesh/0/mesh/topology") +
+                  "</Topology><Geometry GeometryType=\"XY\">" + hdf5("9 2", "/Mesh/0/mesh/geometry") +
+                  "</Geometry><Attribute Name=\"u\">" + hdf5("9", "/VisualisationVector/0") + "</Attribute>");
+  }
+  std::ofstream(scratch.path / "a.xdmf") << file(series(frames));
+  rlimit before{};
+  getrlimit(RLIMIT_NOFILE, &before);
+  rlimit few = before;
+  const auto open = fs::directory_iterator("/proc/self/fd");
+  few.rlim_cur = static_cast<rlim_t>(std::distance(begin(open), end(open))) + 40;
+  setrlimit(RLIMIT_NOFILE, &few);
+  std::optional<RawTrajectory> t;
+  const std::string error = message_of([&] { t = open_xdmf(scratch.path / "a.xdmf", "", nullptr)->next(); });
+  setrlimit(RLIMIT_NOFILE, &before);
+  CHECK(error.empty());
+  REQUIRE(t);
+  CHECK(t->frames == kFrames);
+}
+
+TEST_CASE("an XDMF file that names itself stays data, and the error is of what it lacks") {
+  const test::ScratchDirectory scratch;
+  std::ofstream(scratch.path / "a.xdmf") << file(
+      grid(mesh() + "<Attribute Name=\"u\"><DataItem Dimensions=\"4\" Format=\"HDF\">a.xdmf:/u</DataItem>"
+                    "</Attribute>"));
+  ConvertOptions options;
+  options.input = scratch.path;
+  options.output = scratch.path / "a.mgd";
+  CHECK(contains(message_of([&] { convert(options); }), "a.xdmf] needed an HDF5 file"));
 }
 
 TEST_CASE("cells of every kind, in mixed and in plain topologies") {
@@ -208,6 +282,16 @@ TEST_CASE("what is not read is refused by name") {
                  "write_checkpoint"));
   CHECK(contains(error_of(file(grid("<xi:include xpointer=\"xpointer(//Grid[)\"/>" + u))), "an XPath"));
   CHECK(contains(error_of(file(grid("<xi:include xpointer=\"elsewhere\"/>" + u))), "xpointer to a grid"));
+  for (const char* path :
+       {"//Grid//*", "//*[Grid=Grid]", "//Grid[count(//*)=1]", "//Grid/../Grid", "//*[//*]",
+        "/*/*/*/*/*/*/*/*/*", "//Grid[ancestor::Grid]", "//Grid | //Grid", "//Grid[@a=\"]"}) {
+    CAPTURE(path);
+    const std::string quoted = std::string("<xi:include xpointer='xpointer(") + path + ")'/>";
+    CHECK(contains(error_of(file(grid(quoted + u))), "an XPath of names, attributes and numbers"));
+  }
+  std::string many;
+  for (int i = 0; i < 257; ++i) many += "<xi:include xpointer=\"xpointer(//G" + std::to_string(i) + ")\"/>";
+  CHECK(contains(error_of(file(grid(many + u))), "at most 256"));
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <array>
+#include <compare>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -19,11 +21,9 @@ constexpr std::array<std::array<size_t, 3>, 4> kTetrahedronFaces{
 constexpr std::array<std::array<size_t, 4>, 6> kHexahedronFaces{
     {{0, 1, 2, 3}, {4, 5, 6, 7}, {0, 1, 5, 4}, {1, 2, 6, 5}, {2, 3, 7, 6}, {3, 0, 4, 7}}};
 
-std::vector<int32_t> unique_nodes(Corners corners) {
-  std::vector<int32_t> nodes(corners.begin(), corners.end());
+void make_unique(std::vector<int32_t>& nodes) {
   std::sort(nodes.begin(), nodes.end());
   nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
-  return nodes;
 }
 
 // A side of two nodes at least, a face of three; less is what a repeated corner leaves of one.
@@ -49,20 +49,74 @@ void for_each_face(const FacedCells& cells, Visit visit) {
   }
 }
 
-std::vector<std::vector<int32_t>> corners_of_cells(const RawTrajectory& mesh) {
-  std::vector<std::vector<int32_t>> corners(mesh.faced.cell_ends.size());
-  for_each_face(mesh.faced, [&](int32_t cell, Corners nodes) {
-    std::vector<int32_t>& all = corners[static_cast<size_t>(cell)];
-    all.insert(all.end(), nodes.begin(), nodes.end());
-  });
-  for (size_t cell = 0; cell < corners.size(); ++cell) {
-    corners[cell] = unique_nodes(corners[cell]);
-    if (!corners[cell].empty()) continue;
-    throw data_error(mesh.name + ": field cells", "polygons of at least two different points",
-                     fmt::format("one in cell {}", cell), "leave this cell out");
+// The same for the cells of a mesh of either form. Nothing is kept: a mesh may have millions of cells.
+template <class Visit>
+void for_each_face(const RawTrajectory& mesh, CellKind kind, Visit visit) {
+  if (mesh.cells.empty()) {
+    for_each_face(mesh.faced, visit);
+    return;
   }
-  return corners;
+  const auto width = static_cast<size_t>(std::max(mesh.nodes_per_cell, 1));
+  FacedCells one;
+  for (size_t start = 0; start + width <= mesh.cells.size(); start += width) {
+    one.nodes.clear();
+    one.face_ends.clear();
+    one.cell_ends.clear();
+    add_faces_of(Corners(mesh.cells).subspan(start, width), kind, one);
+    for_each_face(one, [&](int32_t, Corners nodes) { visit(static_cast<int32_t>(start / width), nodes); });
+  }
 }
+
+// The corners of each cell, each once, in ascending order.
+class CellCorners {
+ public:
+  explicit CellCorners(const RawTrajectory& mesh) {
+    const auto width = static_cast<size_t>(std::max(mesh.nodes_per_cell, 1));
+    std::vector<int32_t> corners;
+    for (size_t start = 0; start + width <= mesh.cells.size(); start += width) {
+      const Corners cell = Corners(mesh.cells).subspan(start, width);
+      corners.assign(cell.begin(), cell.end());
+      add(mesh, corners);
+    }
+    if (!mesh.cells.empty()) return;
+    corners.clear();
+    int32_t last = 0;
+    for_each_face(mesh.faced, [&](int32_t cell, Corners nodes) {
+      for (; last < cell; ++last) add(mesh, corners);
+      corners.insert(corners.end(), nodes.begin(), nodes.end());
+    });
+    while (std::cmp_less(size(), mesh.faced.cell_ends.size())) add(mesh, corners);
+  }
+  size_t size() const { return ends_.size(); }
+  Corners operator[](size_t cell) const {
+    const size_t begin = cell == 0 ? 0 : ends_[cell - 1];
+    return Corners(nodes_).subspan(begin, ends_[cell] - begin);
+  }
+
+ private:
+  void add(const RawTrajectory& mesh, std::vector<int32_t>& corners) {
+    make_unique(corners);
+    const auto wrong = [&](std::string_view needed, const std::string& got, std::string_view fix) {
+      return data_error(mesh.name + ": field cells", needed, got, fix);
+    };
+    if (corners.empty()) {
+      throw wrong("polygons of at least two different points", fmt::format("one in cell {}", size()),
+                  "leave this cell out");
+    }
+    for (const int32_t node : {corners.front(), corners.back()}) {
+      if (node >= 0 && node < mesh.nodes) continue;
+      throw wrong(fmt::format("node numbers in 0..{}", mesh.nodes - 1),
+                  fmt::format("{} in cell {}", node, size()),
+                  "node numbers count from 0 and must be below the number of positions");
+    }
+    nodes_.insert(nodes_.end(), corners.begin(), corners.end());
+    ends_.push_back(nodes_.size());
+    corners.clear();
+  }
+
+  std::vector<int32_t> nodes_;
+  std::vector<size_t> ends_;
+};
 
 // The corners of polygons; no cells for solids, which a list of corners does not tell.
 CellList polygons_of(const FacedCells& cells) {
@@ -80,43 +134,63 @@ CellList polygons_of(const FacedCells& cells) {
   return list;
 }
 
-/// [2, pairs] of cells that share a face. A face of more than two cells joins each to the next.
-std::vector<int32_t> cells_with_one_face(const FacedCells& cells) {
+/// [2, pairs] of cells that share a face. A face of more than two cells joins each to the next. Faces are
+/// compared with those of the same lowest node alone.
+std::vector<int32_t> cells_with_one_face(const RawTrajectory& mesh, CellKind kind) {
+  std::vector<int32_t> nodes;
+  const auto for_each_sorted = [&](auto visit) {
+    for_each_face(mesh, kind, [&](int32_t cell, Corners face) {
+      nodes.assign(face.begin(), face.end());
+      make_unique(nodes);
+      visit(cell);
+    });
+  };
+  // By its lowest node each face: its cell, how many other nodes it has, and these.
+  std::vector<size_t> ends(static_cast<size_t>(mesh.nodes) + 1, 0);
+  for_each_sorted([&](int32_t) { ends[static_cast<size_t>(nodes.front()) + 1] += nodes.size() + 1; });
+  for (size_t node = 1; node < ends.size(); ++node) ends[node] += ends[node - 1];
+  std::vector<int32_t> records(ends.back());
+  for_each_sorted([&](int32_t cell) {
+    size_t& at = ends[static_cast<size_t>(nodes.front())];  // becomes the end
+    records[at++] = cell;
+    records[at++] = static_cast<int32_t>(nodes.size() - 1);
+    for (size_t i = 1; i < nodes.size(); ++i) records[at++] = nodes[i];
+  });
   struct FaceOfCell {
-    Corners nodes;  // ascending
+    Corners nodes;  // ascending, without the lowest
     int32_t cell;
   };
-  std::vector<int32_t> sorted;
-  sorted.reserve(cells.nodes.size());  // spans of it stay
   std::vector<FaceOfCell> faces;
-  for_each_face(cells, [&](int32_t cell, Corners nodes) {
-    const size_t begin = sorted.size();
-    for (const int32_t node : unique_nodes(nodes)) sorted.push_back(node);
-    faces.push_back({Corners(sorted).subspan(begin), cell});
-  });
-  std::sort(faces.begin(), faces.end(), [](const FaceOfCell& a, const FaceOfCell& b) {
-    const auto [i, j] = std::mismatch(a.nodes.begin(), a.nodes.end(), b.nodes.begin(), b.nodes.end());
-    if (i != a.nodes.end() && j != b.nodes.end()) return *i < *j;
-    return a.nodes.size() != b.nodes.size() ? a.nodes.size() < b.nodes.size() : a.cell < b.cell;
-  });
   std::vector<int32_t> first, second;
-  for (size_t i = 1; i < faces.size(); ++i) {
-    const Corners a = faces[i - 1].nodes, b = faces[i].nodes;
-    if (!std::equal(a.begin(), a.end(), b.begin(), b.end()) || faces[i].cell == faces[i - 1].cell) continue;
-    first.push_back(faces[i - 1].cell);
-    second.push_back(faces[i].cell);
+  size_t at = 0;
+  for (size_t node = 0; node + 1 < ends.size(); ++node) {
+    for (faces.clear(); at < ends[node]; at += faces.back().nodes.size() + 2)
+      faces.push_back({Corners(records).subspan(at + 2, static_cast<size_t>(records[at + 1])), records[at]});
+    std::sort(faces.begin(), faces.end(), [](const FaceOfCell& a, const FaceOfCell& b) {
+      const auto order = std::lexicographical_compare_three_way(a.nodes.begin(), a.nodes.end(),
+                                                                b.nodes.begin(), b.nodes.end());
+      return order != 0 ? order < 0 : a.cell < b.cell;
+    });
+    for (size_t i = 1; i < faces.size(); ++i) {
+      const FaceOfCell &a = faces[i - 1], &b = faces[i];
+      if (a.cell == b.cell || !std::equal(a.nodes.begin(), a.nodes.end(), b.nodes.begin(), b.nodes.end()))
+        continue;
+      first.push_back(a.cell);
+      second.push_back(b.cell);
+    }
   }
   first.insert(first.end(), second.begin(), second.end());
   return first;
 }
 
 /// Means over the corners of each cell, of rows [frames, nodes, width].
-std::vector<double> cell_means(const std::vector<std::vector<int32_t>>& cells, std::span<const double> values,
-                               size_t nodes, size_t width) {
+std::vector<double> cell_means(const CellCorners& cells, std::span<const double> values, size_t nodes,
+                               size_t width) {
   std::vector<double> means;
   means.reserve(values.size() / nodes * cells.size());
   for (size_t frame = 0; frame < values.size(); frame += nodes * width) {
-    for (const std::vector<int32_t>& corners : cells) {
+    for (size_t cell = 0; cell < cells.size(); ++cell) {
+      const Corners corners = cells[cell];
       for (size_t c = 0; c < width; ++c) {
         double sum = 0;
         for (const int32_t node : corners) sum += values[frame + static_cast<size_t>(node) * width + c];
@@ -146,22 +220,7 @@ RawTrajectory graph_on_cells(const RawTrajectory& mesh, CellKind kind, const War
     throw data_error(mesh.name, "cells, for a graph on cells", "none",
                      "give the cells of the mesh, or use --graph nodes");
   }
-  FacedCells made;
-  std::vector<std::vector<int32_t>> cells;
-  const auto width = static_cast<size_t>(std::max(mesh.nodes_per_cell, 1));
-  for (size_t start = 0; start + width <= mesh.cells.size(); start += width) {
-    const Corners corners = Corners(mesh.cells).subspan(start, width);
-    for (const int32_t node : corners) {
-      if (node >= 0 && node < mesh.nodes) continue;
-      throw data_error(mesh.name + ": field cells", fmt::format("node numbers in 0..{}", mesh.nodes - 1),
-                       fmt::format("{} in cell {}", node, start / width),
-                       "node numbers count from 0 and must be below the number of positions");
-    }
-    add_faces_of(corners, kind, made);
-    cells.push_back(unique_nodes(corners));
-  }
-  const FacedCells& faced = mesh.cells.empty() ? mesh.faced : made;
-  if (mesh.cells.empty()) cells = corners_of_cells(mesh);
+  const CellCorners cells(mesh);
   const auto nodes = static_cast<size_t>(mesh.nodes);
 
   RawTrajectory graph;
@@ -176,12 +235,13 @@ RawTrajectory graph_on_cells(const RawTrajectory& mesh, CellKind kind, const War
                                                  nodes, static_cast<size_t>(mesh.dim));
   graph.positions.assign(centres.begin(), centres.end());
   if (!mesh.wide_positions.empty()) graph.wide_positions = centres;
-  graph.edges = cells_with_one_face(faced);
+  graph.edges = cells_with_one_face(mesh, kind);
   graph.source_cells = mesh.cells.empty() ? polygons_of(mesh.faced) : cells_of(mesh.cells, kind);
   if (!graph.source_cells.ends.empty()) graph.source_points = doubles_of(mesh.positions, mesh.wide_positions);
   graph.node_type = mesh.cell_type;
   if (graph.node_type.empty() && !mesh.node_type.empty()) {
-    for (const std::vector<int32_t>& corners : cells) {
+    for (size_t cell = 0; cell < cells.size(); ++cell) {
+      const Corners corners = cells[cell];
       const int32_t type = mesh.node_type[static_cast<size_t>(corners.front())];
       const bool all = std::all_of(corners.begin(), corners.end(), [&](int32_t node) {
         return mesh.node_type[static_cast<size_t>(node)] == type;

@@ -21,40 +21,10 @@
 #include <meshgrad/train/data/packed_file_writer.h>
 #include <meshgrad/train/data/sources/moving_positions.h>
 #include <meshgrad/train/data/value_offset.h>
+#include <meshgrad/train/data/warning_list.h>
 
 namespace meshgrad {
 namespace {
-
-// Keeps the first of each kind of warning (the text after its "[place]") and counts the others.
-class Warnings {
- public:
-  void add(const std::string& text) {
-    const size_t end = text.find("] ");
-    std::string kind = end == std::string::npos ? text : text.substr(end + 2);
-    std::erase_if(kind, [](char c) { return c >= '0' && c <= '9'; });  // counts and places differ
-    for (Entry& entry : entries_) {
-      if (entry.kind != kind) continue;
-      ++entry.more;
-      return;
-    }
-    entries_.push_back({kind, text, 0});
-  }
-  std::vector<std::string> texts() const {
-    std::vector<std::string> texts;
-    for (const Entry& entry : entries_) {
-      texts.push_back(entry.more == 0 ? entry.text
-                                      : fmt::format("{} (and {} more like it)", entry.text, entry.more));
-    }
-    return texts;
-  }
-
- private:
-  struct Entry {
-    std::string kind, text;
-    int64_t more = 0;
-  };
-  std::vector<Entry> entries_;
-};
 
 std::vector<Moments> edge_moments(const RawTrajectory& t, const MeshEdges& edges) {
   const auto dim = static_cast<size_t>(t.dim);
@@ -76,7 +46,7 @@ std::vector<Moments> edge_moments(const RawTrajectory& t, const MeshEdges& edges
 // Takes trajectories, checks them against the first, and writes and counts them.
 class Packer {
  public:
-  Packer(const ConvertOptions& options, std::string statistics_split, Warnings& warnings)
+  Packer(const ConvertOptions& options, std::string statistics_split, WarningList& warnings)
       : options_(options), statistics_split_(std::move(statistics_split)), warnings_(warnings) {}
 
   void add(RawTrajectory& trajectory, const std::filesystem::path& file,
@@ -135,8 +105,8 @@ class Packer {
     if (writer_ == nullptr) {
       begin(t);
     } else {
-      add_still_positions(t);
       match_schema(t);
+      add_still_positions(t);
     }
     subtract_offsets(t);
   }
@@ -221,14 +191,22 @@ class Packer {
     return {field.name, field.components, field.dynamic, field.unit, field.on, field.dtype()};
   }
 
-  // Among trajectories that move, one that stands still has its positions in every frame.
-  void add_still_positions(RawTrajectory& t) const {
+  // The place of the positions among the first trajectory's fields, if they alone are missing: among those
+  // that move, one that stands still has its positions in every frame.
+  std::optional<size_t> place_of_positions(const RawTrajectory& t) const {
     const auto is_position = [](const auto& field) { return field.name == kWorldPosition; };
-    const auto known = std::find_if(report_.fields.begin(), report_.fields.end(), is_position);
-    if (known == report_.fields.end() || !known->dynamic || known->components != t.dim ||
-        std::any_of(t.fields.begin(), t.fields.end(), is_position)) {
-      return;
-    }
+    const auto known = std::ranges::find_if(report_.fields, is_position);
+    const bool moves = known != report_.fields.end() && known->dynamic && known->components == t.dim;
+    if (!moves || std::ranges::any_of(t.fields, is_position)) return std::nullopt;
+    const auto place = static_cast<size_t>(known - report_.fields.begin());
+    return place > t.fields.size() ? std::nullopt : std::optional(place);
+  }
+
+  // Of a trajectory that matches.
+  void add_still_positions(RawTrajectory& t) const {
+    const auto place = place_of_positions(t);
+    if (!place) return;
+    const FieldInfo* const known = &report_.fields[*place];
     std::vector<float> all;
     RawField field{.name = std::string(kWorldPosition), .components = t.dim, .unit = known->unit};
     for (int64_t frame = 0; frame < t.frames; ++frame) {
@@ -236,8 +214,7 @@ class Packer {
       field.wide.insert(field.wide.end(), t.wide_positions.begin(), t.wide_positions.end());
     }
     field.values = std::move(all);
-    const auto place = std::min<std::ptrdiff_t>(known - report_.fields.begin(), std::ssize(t.fields));
-    t.fields.insert(t.fields.begin() + place, std::move(field));
+    t.fields.insert(t.fields.begin() + static_cast<std::ptrdiff_t>(*place), std::move(field));
   }
 
   void match_schema(const RawTrajectory& t) const {
@@ -252,11 +229,17 @@ class Packer {
     };
     std::vector<FieldInfo> fields;
     for (const RawField& field : t.fields) fields.push_back(info_of(field));
+    if (const auto place = place_of_positions(t))
+      fields.insert(fields.begin() + static_cast<std::ptrdiff_t>(*place), report_.fields[*place]);
     const std::string known = line(report_.dim, report_.fields);
     if (line(t.dim, fields) == known) return;
+    const bool first_moves = std::ranges::any_of(
+        fields, [](const FieldInfo& field) { return field.name == kWorldPosition && field.dynamic; });
     throw data_error(t.name, "the dimensions and fields of the first trajectory: " + known,
                      line(t.dim, fields),
-                     "convert trajectories of one kind together; of meshes that move, the first one has to");
+                     first_moves && known.find(kWorldPosition) == std::string::npos
+                         ? "of meshes that move, the first trajectory has to move: put its file first by name"
+                         : "convert trajectories of one kind together");
   }
 
   // The mesh's number. Edge fields are brought into the order of its edges.
@@ -438,14 +421,14 @@ class Packer {
 
   const ConvertOptions& options_;
   std::string statistics_split_;
-  Warnings& warnings_;
+  WarningList& warnings_;
   struct Origin {
     std::string name, split;
   };
   std::map<std::pair<uint64_t, uint64_t>, Origin> contents_;  // by a hash of mesh and fields
   int64_t leaks_ = 0;
   std::string leak_;  // the first
-  Warnings outliers_;
+  WarningList outliers_;
   std::optional<bool> quads_;  // whether cells of 4 nodes in 3-D are quads, by the first mesh
   std::string first_name_;     // of the first trajectory, as errors name it
   std::unique_ptr<PackedFileWriter> writer_;
@@ -456,7 +439,7 @@ class Packer {
 };
 
 ConvertReport pack(const ConvertOptions& options) {
-  Warnings warnings;
+  WarningList warnings;
   const WarningCallback warn = [&](const std::string& text) { warnings.add(text); };
   Inputs inputs = open_inputs(options, warn);
   const SplitPlan plan(options, inputs, warn);

@@ -112,8 +112,9 @@ void drop_parts_of_xdmf(std::vector<FoundFile>& files) {
     file.parts = files_of_xdmf(file.path);
     for (const fs::path& part : file.parts) parts.insert(fs::weakly_canonical(part));
   }
-  std::erase_if(files,
-                [&](const FoundFile& file) { return parts.contains(fs::weakly_canonical(file.path)); });
+  std::erase_if(files, [&](const FoundFile& file) {
+    return file.parts.empty() && parts.contains(fs::weakly_canonical(file.path));
+  });
 }
 
 const DataFormat& choose_format(const ConvertOptions& options, std::vector<FoundFile>& files) {

@@ -111,14 +111,20 @@ std::string split_of_line(const std::string& place, std::string_view line) {
 
 std::vector<std::string> splits_of_list(const std::filesystem::path& list,
                                         const std::vector<ListableFile>& files) {
+  return parse_split_list(read_file(list), list.string(), files);
+}
+
+std::vector<std::string> parse_split_list(std::string content, const std::string& list,
+                                          const std::vector<ListableFile>& files) {
   std::vector<std::vector<std::string>> splits;
   for (const ListableFile& file : files) splits.emplace_back(static_cast<size_t>(file.records));
   const auto record_name = [&](size_t file, size_t record) {
     return files[file].records == 1 ? files[file].path : fmt::format("{}:{}", files[file].path, record);
   };
   std::vector<std::string> wrong;
+  // More are not told of, and a list may have millions.
+  const auto is_full = [&] { return wrong.size() >= 1000; };
   const FileNames names(files);
-  std::string content = read_file(list);
   if (content.starts_with("\xef\xbb\xbf")) content.erase(0, 3);  // the byte order mark of Windows' editors
   std::istringstream text(std::move(content));
   int64_t number = 0;
@@ -126,15 +132,16 @@ std::vector<std::string> splits_of_list(const std::filesystem::path& list,
     ++number;
     const std::string_view line = trimmed(row);
     if (line.empty() || line.front() == '#') continue;
-    const std::string place = fmt::format("{}: line {}", list.string(), number);
+    const std::string place = fmt::format("{}: line {}", list, number);
     const std::string split = split_of_line(place, line);
     std::string_view rest = line.substr(line.find(':') + 1);
     while (const auto name = next_name(rest, place)) {
       const auto range = range_named(*name, names);
+      if (is_full()) break;
       if (!range) wrong.push_back(fmt::format("\"{}\" (line {}), which is no data here", *name, number));
       for (int64_t i = range ? range->first : 0; range && i <= range->last; ++i) {
         std::string& known = splits[range->file][static_cast<size_t>(i)];
-        if (!known.empty())
+        if (!known.empty() && !is_full())
           wrong.push_back(fmt::format("{} in {} and again in {} (line {})",
                                       record_name(range->file, static_cast<size_t>(i)), known, split,
                                       number));
@@ -147,7 +154,7 @@ std::vector<std::string> splits_of_list(const std::filesystem::path& list,
   for (size_t file = 0; file < files.size(); ++file) {
     for (size_t i = 0; i < splits[file].size(); ++i) {
       std::string& split = splits[file][i];
-      if (split.empty()) wrong.push_back(record_name(file, i) + " in no split");
+      if (split.empty() && !is_full()) wrong.push_back(record_name(file, i) + " in no split");
       any |= split != kUnused;
       flat.push_back(split == kUnused ? "" : split);
     }
@@ -155,7 +162,7 @@ std::vector<std::string> splits_of_list(const std::filesystem::path& list,
   if (!any) wrong.emplace_back("nothing that is used");
   if (wrong.empty()) return flat;
   throw data_error(
-      list.string(), "each trajectory of the data in one split", abridged(wrong),
+      list, "each trajectory of the data in one split", abridged(wrong),
       "correct the names (a file, or FILE:0-7 for its trajectories 0 to 7); what no split should "
       "have is named in a line unused:");
 }

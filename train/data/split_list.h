@@ -23,5 +23,8 @@ struct ListableFile {
 /// for other lines, and one for all names that are no data and for all records in no split or in several.
 std::vector<std::string> splits_of_list(const std::filesystem::path& list,
                                         const std::vector<ListableFile>& files);
+/// Likewise of a list's content; `list` names it in errors. Defined for any bytes.
+std::vector<std::string> parse_split_list(std::string content, const std::string& list,
+                                          const std::vector<ListableFile>& files);
 
 }  // namespace meshgrad

@@ -123,12 +123,13 @@ void become_child(const ChildLimits& limits) {
 
 void serve(const OpenSource& open, const ChildLimits& limits, bool count_only, Sender sender) {
   try {
-    limit_time(limits.cpu_seconds);
-    const auto source = open([&](const std::string& text) { sender.text(Message::warning, text); });
+    const auto alive = [seconds = limits.cpu_seconds] { limit_time(seconds); };
+    alive();
+    const auto source = open([&](const std::string& text) { sender.text(Message::warning, text); }, alive);
     sender.number(Message::records);
     sender.number(source->records());
     while (!count_only) {
-      limit_time(limits.cpu_seconds);
+      alive();
       const auto trajectory = source->next();
       if (!trajectory) break;
       sender.trajectory(*trajectory, source->bytes_read());

@@ -14,10 +14,14 @@ namespace meshgrad {
 /// What a child may use. It has no terminal and no standard streams.
 struct ChildLimits {
   uint64_t memory = 0;      ///< bytes beyond those of the parent
-  int64_t cpu_seconds = 0;  ///< for opening, and for each trajectory
+  int64_t cpu_seconds = 0;  ///< for opening, for each trajectory, and anew from each AliveCallback on
 };
 
-using OpenSource = std::function<std::unique_ptr<TrajectorySource>(const WarningCallback& warn)>;
+/// To be called where a part of a trajectory is read, such as a frame: no file may keep the library busy for
+/// ever, but a long one may take its time.
+using AliveCallback = std::function<void()>;
+using OpenSource =
+    std::function<std::unique_ptr<TrajectorySource>(const WarningCallback& warn, const AliveCallback& alive)>;
 
 /// The trajectories of `open`, which is called in child processes alone: one that counts records, here, and
 /// one from the first to the last next(). Errors of the source are thrown here. A child that crashes or

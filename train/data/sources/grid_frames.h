@@ -4,6 +4,8 @@
 #include <meshgrad/train/data/sources/trajectory_source.h>
 #include <meshgrad/train/data/sources/vtk_grid.h>
 
+#include <algorithm>
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -11,6 +13,15 @@
 #include <vector>
 
 namespace meshgrad {
+
+/// In the order of their times, where all frames have one. Times that are not finite are none.
+template <class Frame>
+void sort_by_time(std::vector<Frame>& frames) {
+  for (Frame& frame : frames)
+    if (frame.time && !std::isfinite(*frame.time)) frame.time = std::nullopt;
+  if (!std::ranges::all_of(frames, [](const Frame& frame) { return frame.time.has_value(); })) return;
+  std::ranges::stable_sort(frames, {}, [](const Frame& frame) { return *frame.time; });
+}
 
 struct GridFrame {
   std::string name;               ///< for errors

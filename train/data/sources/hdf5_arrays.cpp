@@ -17,7 +17,8 @@ namespace {
 template <class T>
 void read_as(hid_t file, const std::string& path, int rank, hid_t memory_type, char kind,
              const std::string& where, NamedArray& array) {
-  const Hdf5Array<T> all = read_hdf5_array<T>(file, path.c_str(), rank, memory_type, where);
+  const Hdf5Array<T> all = read_hdf5_array<T>(file, path.c_str(), rank, memory_type, where,
+                                              "write the file again, with this array as plain numbers in it");
   const auto bytes = std::as_bytes(std::span(all.values));
   array.bytes.assign(bytes.begin(), bytes.end());
   array.array.kind = kind;
@@ -87,10 +88,10 @@ std::unique_ptr<TrajectorySource> hdf5_in_child(const std::filesystem::path& pat
                            .cpu_seconds = static_cast<int64_t>(5 + bytes / kBytesPerSecond)};
   return read_in_child(
       path, "HDF5", limits,
-      [open = std::move(open)](const WarningCallback& warn_parent) {
+      [open = std::move(open)](const WarningCallback& warn_parent, const AliveCallback& alive) {
         H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
         H5Lunregister(H5L_TYPE_EXTERNAL);  // links to other files are not followed
-        return open(warn_parent);
+        return open(warn_parent, alive);
       },
       std::move(warn));
 }
@@ -112,7 +113,7 @@ NamedArray Hdf5Arrays::read(const std::string&, const std::string&, const std::s
 
 std::unique_ptr<TrajectorySource> hdf5_in_child(const std::filesystem::path&, uint64_t, OpenSource open,
                                                 WarningCallback warn) {
-  return open(warn);  // without the library there is nothing to fear
+  return open(warn, [] {});  // without the library there is nothing to fear
 }
 
 }  // namespace meshgrad

@@ -44,12 +44,10 @@ struct Hdf5Array {
 /// other data than numbers, or stored in other files.
 template <class T>
 Hdf5Array<T> read_hdf5_array(hid_t group, const char* name, int rank, hid_t memory_type,
-                             const std::string& where) {
+                             const std::string& where, std::string_view fix) {
   const std::string here = where + ": " + name;
   const auto broken = [&](std::string_view needed, std::string_view got) {
-    return data_error(here, needed, got,
-                      "write it as data/{id}/nodal_data [features, frames, nodes] and "
-                      "data/{id}/mesh_edge [2, edges]");
+    return data_error(here, needed, got, fix);
   };
   if (H5Lexists(group, name, H5P_DEFAULT) <= 0) throw broken("this data set", "none");
   const Hdf5Handle dataset(H5Dopen2(group, name, H5P_DEFAULT), H5Dclose);

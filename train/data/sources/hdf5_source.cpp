@@ -161,11 +161,13 @@ class Hdf5Source : public TrajectorySource {
   }
 
   RawTrajectory read_group(hid_t group, const std::string& where) {
-    const auto nodal = read_hdf5_array<float>(group, "nodal_data", 3, H5T_NATIVE_FLOAT, where);
+    constexpr std::string_view kFix =
+        "write it as data/{id}/nodal_data [features, frames, nodes] and data/{id}/mesh_edge [2, edges]";
+    const auto nodal = read_hdf5_array<float>(group, "nodal_data", 3, H5T_NATIVE_FLOAT, where, kFix);
     Hdf5Array<double> wide;
     if (is_f64(group, "nodal_data"))
-      wide = read_hdf5_array<double>(group, "nodal_data", 3, H5T_NATIVE_DOUBLE, where);
-    const auto edges = read_hdf5_array<int32_t>(group, "mesh_edge", 2, H5T_NATIVE_INT32, where);
+      wide = read_hdf5_array<double>(group, "nodal_data", 3, H5T_NATIVE_DOUBLE, where, kFix);
+    const auto edges = read_hdf5_array<int32_t>(group, "mesh_edge", 2, H5T_NATIVE_INT32, where, kFix);
     if (edges.shape[0] != 2) {
       throw data_error(where + ": mesh_edge", "[2, edges]", fmt::format("[{}]", fmt::join(edges.shape, ", ")),
                        "transpose it");
@@ -283,8 +285,12 @@ bool has_group_of_data(const std::filesystem::path& path) {
 // Any file whose data sets are arrays that array_trajectory.h knows, or a map names.
 class ArraySource : public TrajectorySource {
  public:
-  ArraySource(std::filesystem::path path, ArrayMap map, WarningCallback warn)
-      : path_(std::move(path)), map_(std::move(map)), warn_(std::move(warn)), arrays_(path_) {
+  ArraySource(std::filesystem::path path, ArrayMap map, WarningCallback warn, AliveCallback alive)
+      : path_(std::move(path)),
+        map_(std::move(map)),
+        warn_(std::move(warn)),
+        alive_(std::move(alive)),
+        arrays_(path_) {
     layout_ = hdf5_layout(arrays_.paths());
   }
 
@@ -298,9 +304,13 @@ class ArraySource : public TrajectorySource {
                                   ? path_.string()
                                   : fmt::format("{}: {}", path_.string(), group.substr(0, group.size() - 1));
     std::vector<NamedArray> arrays;
-    for (const std::string& member : layout_.members)
-      arrays.push_back(arrays_.read(group + member, member, where));
-    for (const std::string& path : layout_.shared) arrays.push_back(arrays_.read(path, path, where));
+    const auto read = [&](const std::string& path, const std::string& name) {
+      alive_();
+      arrays.push_back(arrays_.read(path, name, where));
+    };
+    for (const std::string& member : layout_.members) read(group + member, member);
+    for (const std::string& path : layout_.shared) read(path, path);
+    alive_();
     for (const NamedArray& array : arrays) bytes_ += array.bytes.size();
     RawTrajectory t = trajectory_of_arrays(std::move(arrays), where, map_, warn_);
     t.record = static_cast<int64_t>(record_++);
@@ -311,6 +321,7 @@ class ArraySource : public TrajectorySource {
   std::filesystem::path path_;
   ArrayMap map_;
   WarningCallback warn_;
+  AliveCallback alive_;
   Hdf5Arrays arrays_;
   Hdf5Layout layout_;
   size_t record_ = 0;
@@ -324,10 +335,11 @@ std::unique_ptr<TrajectorySource> open_hdf5(const std::filesystem::path& path,
                                             const WarningCallback& warn) {
   return hdf5_in_child(
       path, RegularFile(path).bytes(),
-      [path, fields, map](const WarningCallback& warn_parent) -> std::unique_ptr<TrajectorySource> {
+      [path, fields, map](const WarningCallback& warn_parent,
+                          const AliveCallback& alive) -> std::unique_ptr<TrajectorySource> {
         if (map.empty() && has_group_of_data(path))
           return std::make_unique<Hdf5Source>(path, fields, warn_parent);
-        return std::make_unique<ArraySource>(path, map, warn_parent);
+        return std::make_unique<ArraySource>(path, map, warn_parent, alive);
       },
       warn);
 }

@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <span>
@@ -58,11 +60,12 @@ std::optional<VtkShape> shape_of(uint8_t type) {
 struct Part {
   VtkCell type;
   std::vector<uint8_t> points;
+  std::vector<std::vector<uint8_t>> faces{};  ///< of a polyhedron, which becomes tetrahedra; normals inwards
 };
 
 // A quadratic cell: its type as VTK numbers it, its points, the linear cell of its corners, which come first,
 // and the linear cells that have all of its points. Where a solid has no node in its middle, a tetrahedron is
-// cut off at each corner and what is left is cut through the mid-side nodes of the upright edges.
+// cut off at each corner, and what is left is a polyhedron.
 struct Quadratic {
   uint8_t type;
   size_t points;
@@ -106,12 +109,14 @@ std::vector<Quadratic> quadratic_surfaces() {
   };
 }
 
+Part tet(uint8_t a, uint8_t b, uint8_t c, uint8_t d) { return {VtkCell::tetrahedron, {a, b, c, d}}; }
+Part wedge(std::vector<uint8_t> points) { return {VtkCell::wedge, std::move(points)}; }
+Part hex(std::vector<uint8_t> points) { return {VtkCell::hexahedron, std::move(points)}; }
+Part polyhedron(std::vector<std::vector<uint8_t>> faces) {
+  return {VtkCell::polyhedron, {}, std::move(faces)};
+}
+
 std::vector<Quadratic> quadratic_solids() {
-  const auto tet = [](uint8_t a, uint8_t b, uint8_t c, uint8_t d) {
-    return Part{VtkCell::tetrahedron, {a, b, c, d}};
-  };
-  const auto wedge = [](std::vector<uint8_t> points) { return Part{VtkCell::wedge, std::move(points)}; };
-  const auto hex = [](std::vector<uint8_t> points) { return Part{VtkCell::hexahedron, std::move(points)}; };
   const Part hexahedron = corners_of(VtkCell::hexahedron, 8), prism = corners_of(VtkCell::wedge, 6);
   return {
       {24,
@@ -120,25 +125,6 @@ std::vector<Quadratic> quadratic_solids() {
        corners_of(VtkCell::tetrahedron, 4),
        {tet(0, 4, 6, 7), tet(4, 1, 5, 8), tet(6, 5, 2, 9), tet(7, 8, 9, 3), tet(6, 8, 4, 5), tet(6, 8, 5, 9),
         tet(6, 8, 9, 7), tet(6, 8, 7, 4)}},
-      {25,
-       20,
-       VtkCell::vertex,
-       hexahedron,
-       {tet(0, 8, 11, 16), tet(1, 9, 8, 17), tet(2, 10, 9, 18), tet(3, 11, 10, 19), tet(4, 15, 12, 16),
-        tet(5, 12, 13, 17), tet(6, 13, 14, 18), tet(7, 14, 15, 19), hex({8, 9, 10, 11, 16, 17, 18, 19}),
-        hex({16, 17, 18, 19, 12, 13, 14, 15})}},
-      {26,
-       15,
-       VtkCell::vertex,
-       prism,
-       {tet(0, 6, 8, 12), tet(1, 7, 6, 13), tet(2, 8, 7, 14), tet(3, 11, 9, 12), tet(4, 9, 10, 13),
-        tet(5, 10, 11, 14), wedge({6, 7, 8, 12, 13, 14}), wedge({12, 13, 14, 9, 10, 11})}},
-      {27,
-       13,
-       VtkCell::vertex,
-       corners_of(VtkCell::pyramid, 5),
-       {tet(0, 5, 8, 9), tet(1, 6, 5, 10), tet(2, 7, 6, 11), tet(3, 8, 7, 12),
-        Part{VtkCell::pyramid, {9, 10, 11, 12, 4}}, hex({5, 6, 7, 8, 9, 10, 11, 12})}},
       {29,
        27,
        VtkCell::lagrange_hexahedron,
@@ -171,10 +157,69 @@ std::vector<Quadratic> quadratic_solids() {
   };
 }
 
+std::vector<Quadratic> solids_with_nodes_on_sides() {
+  return {
+      {25,
+       20,
+       VtkCell::vertex,
+       corners_of(VtkCell::hexahedron, 8),
+       {tet(0, 8, 11, 16), tet(1, 9, 8, 17), tet(2, 10, 9, 18), tet(3, 11, 10, 19), tet(4, 15, 12, 16),
+        tet(5, 12, 13, 17), tet(6, 13, 14, 18), tet(7, 14, 15, 19),
+        polyhedron({{8, 9, 10, 11},
+                    {15, 14, 13, 12},
+                    {8, 16, 12, 17},
+                    {9, 17, 13, 18},
+                    {10, 18, 14, 19},
+                    {11, 19, 15, 16},
+                    {8, 11, 16},
+                    {9, 8, 17},
+                    {10, 9, 18},
+                    {11, 10, 19},
+                    {15, 12, 16},
+                    {12, 13, 17},
+                    {13, 14, 18},
+                    {14, 15, 19}})}},
+      {26,
+       15,
+       VtkCell::vertex,
+       corners_of(VtkCell::wedge, 6),
+       {tet(0, 6, 8, 12), tet(1, 7, 6, 13), tet(2, 8, 7, 14), tet(3, 11, 9, 12), tet(4, 9, 10, 13),
+        tet(5, 10, 11, 14),
+        polyhedron({{6, 7, 8},
+                    {11, 10, 9},
+                    {6, 12, 9, 13},
+                    {7, 13, 10, 14},
+                    {8, 14, 11, 12},
+                    {6, 8, 12},
+                    {7, 6, 13},
+                    {8, 7, 14},
+                    {11, 9, 12},
+                    {9, 10, 13},
+                    {10, 11, 14}})}},
+      {27,
+       13,
+       VtkCell::vertex,
+       corners_of(VtkCell::pyramid, 5),
+       {tet(0, 5, 8, 9), tet(1, 6, 5, 10), tet(2, 7, 6, 11), tet(3, 8, 7, 12),
+        polyhedron({{9, 10, 11, 12}, {9, 4, 10}, {10, 4, 11}, {11, 4, 12}, {12, 4, 9}}),
+        polyhedron({{5, 6, 7, 8},
+                    {12, 11, 10, 9},
+                    {5, 9, 10},
+                    {6, 10, 11},
+                    {7, 11, 12},
+                    {8, 12, 9},
+                    {5, 8, 9},
+                    {6, 5, 10},
+                    {7, 6, 11},
+                    {8, 7, 12}})}},
+  };
+}
+
 const Quadratic* find_quadratic(uint8_t type, size_t points) {
   static const std::vector<Quadratic> known = [] {
-    std::vector<Quadratic> all = quadratic_surfaces(), solids = quadratic_solids();
-    std::move(solids.begin(), solids.end(), std::back_inserter(all));
+    std::vector<Quadratic> all = quadratic_surfaces();
+    for (std::vector<Quadratic> solids : {quadratic_solids(), solids_with_nodes_on_sides()})
+      std::move(solids.begin(), solids.end(), std::back_inserter(all));
     return all;
   }();
   const auto found = std::find_if(known.begin(), known.end(), [&](const Quadratic& cell) {
@@ -270,9 +315,29 @@ class LinearCells {
     if (quadratic.type == 29 && upright_edges_are_swapped(ordered)) std::swap(ordered[18], ordered[19]);
     std::vector<int64_t> corners;
     for (const Part& part : quadratic.parts) {
+      if (!part.faces.empty()) add_tetrahedra(part.faces, ordered, cell);
+      if (!part.faces.empty()) continue;
       corners.clear();
       for (const uint8_t number : part.points) corners.push_back(ordered[number]);
       add(static_cast<uint8_t>(part.type), corners, cell);
+    }
+  }
+
+  // Each face is cut from its point of the lowest number in the grid, so that both cells at it cut it alike;
+  // and all triangles are joined to the polyhedron's lowest point, whose own faces are cut from it (Dompierre
+  // et al. 1999, "How to subdivide pyramids, prisms and hexahedra into tetrahedra").
+  void add_tetrahedra(const std::vector<std::vector<uint8_t>>& faces, const std::vector<int64_t>& points,
+                      int64_t cell) {
+    int64_t lowest = std::numeric_limits<int64_t>::max();
+    for (const std::vector<uint8_t>& face : faces)
+      for (const uint8_t number : face) lowest = std::min(lowest, points[number]);
+    for (const std::vector<uint8_t>& face : faces) {
+      std::vector<int64_t> ring;
+      for (const uint8_t number : face) ring.push_back(points[number]);
+      std::rotate(ring.begin(), std::min_element(ring.begin(), ring.end()), ring.end());
+      for (size_t i = 2; i < ring.size() && ring[0] != lowest; ++i)
+        add(static_cast<uint8_t>(VtkCell::tetrahedron), std::array{ring[0], ring[i - 1], ring[i], lowest},
+            cell);
     }
   }
 

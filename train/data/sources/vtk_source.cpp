@@ -18,9 +18,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-pugi::xml_document read_xml(const MappedFile& file, const fs::path& path, std::string_view needed) {
+pugi::xml_document read_xml(std::span<const std::byte> content, const fs::path& path, std::string_view needed) {
   pugi::xml_document document;
-  const auto result = document.load_buffer(file.bytes().data(), file.bytes().size());
+  const auto result = document.load_buffer(content.data(), content.size());
   if (result) return document;
   throw data_error(path.string(), needed, fmt::format("{} at byte {}", result.description(), result.offset),
                    "write it again with ParaView or the solver");
@@ -33,8 +33,8 @@ VtkGrid read_grid(const fs::path& path) {
                                    : parse_vtk_xml(file.bytes(), path.string());
 }
 
-std::vector<VtkFrame> frames_of_pvd(const MappedFile& file, const fs::path& path) {
-  const pugi::xml_document document = read_xml(file, path, "XML with a Collection of DataSets");
+std::vector<VtkFrame> frames_of_pvd(std::span<const std::byte> content, const fs::path& path) {
+  const pugi::xml_document document = read_xml(content, path, "XML with a Collection of DataSets");
   std::vector<VtkFrame> frames;
   for (const pugi::xml_node& entry : document.child("VTKFile").child("Collection").children("DataSet")) {
     frames.push_back({path.parent_path() / entry.attribute("file").value(), std::nullopt});
@@ -44,9 +44,9 @@ std::vector<VtkFrame> frames_of_pvd(const MappedFile& file, const fs::path& path
 }
 
 // {"file-series-version": "1.0", "files": [{"name": "a.vtu", "time": 0.5}]}, as ParaView writes.
-std::vector<VtkFrame> frames_of_series(const MappedFile& file, const fs::path& path) {
-  const auto* begin = reinterpret_cast<const char*>(file.bytes().data());
-  const auto json = nlohmann::json::parse(begin, begin + file.bytes().size(), nullptr, false);
+std::vector<VtkFrame> frames_of_series(std::span<const std::byte> content, const fs::path& path) {
+  const auto* begin = reinterpret_cast<const char*>(content.data());
+  const auto json = nlohmann::json::parse(begin, begin + content.size(), nullptr, false);
   const auto wrong = [&] {
     return data_error(path.string(), "JSON {\"files\": [{\"name\": .., \"time\": ..}]}", "something else",
                       "write it again with ParaView");
@@ -86,15 +86,17 @@ bool is_frame_list(const fs::path& path) {
 
 std::vector<VtkFrame> frames_of_list(const fs::path& path) {
   const MappedFile file(path);
+  return parse_frame_list(file.bytes(), path);
+}
+
+std::vector<VtkFrame> parse_frame_list(std::span<const std::byte> content, const fs::path& path) {
   std::vector<VtkFrame> frames =
-      path.extension() == ".pvd" ? frames_of_pvd(file, path) : frames_of_series(file, path);
+      path.extension() == ".pvd" ? frames_of_pvd(content, path) : frames_of_series(content, path);
   if (frames.empty()) {
     throw data_error(path.string(), "a list of frames", "none",
                      "write it again, with the files of the series");
   }
-  std::stable_sort(frames.begin(), frames.end(), [](const VtkFrame& a, const VtkFrame& b) {
-    return a.time && b.time && *a.time < *b.time;
-  });
+  sort_by_time(frames);
   for (size_t i = 1; i < frames.size(); ++i) {
     if (!frames[i].time || frames[i].time != frames[i - 1].time) continue;
     throw data_error(path.string(), "one file for each time",
@@ -108,7 +110,7 @@ std::vector<VtkFrame> frames_of_list(const fs::path& path) {
 fs::path file_with_mesh(const fs::path& path) {
   if (path.extension() != ".vtm") return path;
   const MappedFile file(path);
-  const pugi::xml_document document = read_xml(file, path, "XML with blocks of files");
+  const pugi::xml_document document = read_xml(file.bytes(), path, "XML with blocks of files");
   std::vector<fs::path> meshes;
   for (const pugi::xpath_node& found :
        document.select_nodes("/VTKFile/vtkMultiBlockDataSet//DataSet[@file]")) {

@@ -4,9 +4,11 @@
 #pragma once
 #include <meshgrad/train/data/sources/trajectory_source.h>
 
+#include <cstddef>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,6 +23,8 @@ struct VtkFrame {
 /// The frames that a .pvd or .series file lists, in the order of their times. Paths are relative to it.
 /// Throws DataError naming the file, also when a list names several parts of one time.
 std::vector<VtkFrame> frames_of_list(const std::filesystem::path& path);
+/// Likewise of a file's content; `path` says which of the two it is. Defined for any bytes.
+std::vector<VtkFrame> parse_frame_list(std::span<const std::byte> content, const std::filesystem::path& path);
 
 /// The file itself, or of the blocks that a .vtm file names the only one with cells (.vtu): foamToVTK's
 /// internal.vtu beside the surfaces of patches. Throws DataError where there are none or several.

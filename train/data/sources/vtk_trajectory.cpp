@@ -248,6 +248,7 @@ void VtkTrajectory::choose_arrays(const VtkGrid& grid, const std::string& node_t
   const bool a_row_an_edge = trajectory_.edges.size() == cells_.size() * 2;
   for (const bool of_points : {true, false}) {
     for (const VtkArray& array : of_points ? grid.point_arrays : grid.cell_arrays) {
+      names_.insert(array.name);
       if (array.name == types || array.name.starts_with("vtk")) continue;
       const bool known = std::any_of(sources_.begin(), sources_.end(),
                                      [&](const Source& source) { return source.values.name == array.name; });
@@ -302,6 +303,13 @@ bool VtkTrajectory::has_cells_of(const VtkGrid& grid) const {
 void VtkTrajectory::append(const VtkGrid& grid, const std::string& name) {
   keep_points(grid.points);
   ++trajectory_.frames;
+  for (const auto* arrays : {&grid.point_arrays, &grid.cell_arrays}) {
+    for (const VtkArray& array : *arrays) {
+      if (!names_.insert(array.name).second || !warn_) continue;
+      warn_(fmt::format("[{}] array {} left out, since the first frame of {} has none", name, array.name,
+                        trajectory_.name));
+    }
+  }
   for (Source& source : sources_) {
     const VtkArray* array =
         find_array(source.of_points ? grid.point_arrays : grid.cell_arrays, source.values.name);

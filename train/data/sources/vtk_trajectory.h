@@ -5,6 +5,7 @@
 #include <meshgrad/train/data/sources/vtk_grid.h>
 
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -30,7 +31,7 @@ class VtkTrajectory {
   /// Whether a further frame has these cells; its points may have moved.
   bool has_cells_of(const VtkGrid& grid) const;
   /// A further frame of the same cells. Points that move become the field "world_pos" (moving_positions.h).
-  /// Throws DataError for other arrays than the first frame's.
+  /// Throws DataError where an array of the first frame is missing or of another kind.
   void append(const VtkGrid& grid, const std::string& name);
   RawTrajectory finish();
 
@@ -58,8 +59,9 @@ class VtkTrajectory {
   std::vector<int64_t> connectivity_, ends_, faces_;
   std::vector<uint8_t> types_;
   std::vector<Source> sources_;
-  VtkArray points_;             ///< of the first frame
-  std::vector<double> moving_;  ///< of all frames, [frames, points, 3], if some frame has others
+  std::set<std::string> names_;  ///< of all arrays so far
+  VtkArray points_;              ///< of the first frame
+  std::vector<double> moving_;   ///< of all frames, [frames, points, 3], if some frame has others
 };
 
 /// The time of a frame where the file says it: the array TimeValue (or TIME) of one number.

@@ -6,12 +6,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <string_view>
 #include <tuple>
 #include <utility>
 
 #include <meshgrad/engine/error.h>
+#include <meshgrad/train/data/sources/grid_frames.h>
 
 namespace meshgrad {
 namespace {
@@ -48,6 +50,40 @@ std::optional<std::vector<double>> doubles_of(std::string_view text, size_t coun
   return std::get<std::vector<double>>(std::move(*values));
 }
 
+/// Whether an XPath takes a time linear in the document: a few steps by name, "//" at the begin alone, and
+/// predicates that compare attributes with texts, the element's name, or its number.
+bool is_plain_path(std::string_view path) {
+  constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
+  if (path.starts_with("//")) path.remove_prefix(1);
+  constexpr int kMostSteps = 8;
+  int steps = 0;
+  bool inside = false;
+  while (!path.empty()) {
+    const bool attribute = path.starts_with('@'), own = path.starts_with("self::");
+    if (inside && (attribute || own)) path.remove_prefix(attribute ? 1 : 6);
+    const size_t word = std::min(path.find_first_not_of(kLetters), path.size());
+    if (word > 0) {
+      const std::string_view name = path.substr(0, word);
+      const bool number = name.find_first_not_of("0123456789") == std::string_view::npos;
+      if (inside && !attribute && !own && !number && name != "or" && name != "and") return false;
+      path.remove_prefix(word);
+    } else if (attribute || own) {
+      return false;
+    } else if (inside && (path.front() == '"' || path.front() == '\'')) {
+      const size_t end = path.find(path.front(), 1);
+      if (end == std::string_view::npos) return false;
+      path.remove_prefix(end + 1);
+    } else {
+      const char c = path.front();
+      if (inside ? c != '=' && c != ' ' && c != ']' : c != '/' && c != '*' && c != '[') return false;
+      if (c == '/' && (++steps > kMostSteps || path.starts_with("//"))) return false;
+      inside = c == '[' || (inside && c != ']');
+      path.remove_prefix(1);
+    }
+  }
+  return !inside;
+}
+
 class Document {
  public:
   Document(std::span<const std::byte> file, std::string name) : name_(std::move(name)) {
@@ -65,17 +101,15 @@ class Document {
     for (const xml_node& collection : series) add_series(collection);
     if (series.empty() && grids.empty()) throw broken("a Grid", "none");
     for (const xml_node& grid : grids) {
-      const XdmfFrame frame = frame_of(grid, std::nullopt);
+      XdmfFrame frame = frame_of(grid, std::nullopt);
       if (series_.frames.empty() && (!frame.arrays.empty() || grids.size() == 1)) {
-        series_.frames.push_back(frame);
-      } else {
-        for (XdmfFrame& other : series_.frames) add_arrays(frame, grid, other);
+        series_.frames.push_back(std::move(frame));
+      } else if (!series_.frames.empty()) {
+        add_arrays(std::move(frame), grid, series_.frames.front(), series_.still);
       }
     }
     if (series_.frames.empty()) throw broken("a Grid with an Attribute", "meshes alone");
-    std::stable_sort(
-        series_.frames.begin(), series_.frames.end(),
-        [](const XdmfFrame& a, const XdmfFrame& b) { return a.time && b.time && *a.time < *b.time; });
+    sort_by_time(series_.frames);
     std::sort(series_.left_out.begin(), series_.left_out.end());
     series_.left_out.erase(std::unique(series_.left_out.begin(), series_.left_out.end()),
                            series_.left_out.end());
@@ -125,19 +159,36 @@ class Document {
                          "write the file with FEniCS, ParaView or meshio");
       }
       const std::string path(pointer.substr(begin + 1, end - begin - 1));
-      auto [known, fresh] = includes_.try_emplace(path);
-      if (fresh) {
-        try {
-          for (const pugi::xpath_node& one : document_.select_nodes(path.c_str()))
-            if (one.node()) known->second.push_back(one.node());
-        } catch (const pugi::xpath_exception& error) {
-          throw data_error(where(grid), "an XPath", fmt::format("\"{}\": {}", path, error.what()),
-                           "write the file with FEniCS, ParaView or meshio");
-        }
-      }
-      found.insert(found.end(), known->second.begin(), known->second.end());
+      const std::vector<xml_node>& parts = included_by(path, grid);
+      found.insert(found.end(), parts.begin(), parts.end());
     }
     return found;
+  }
+
+  /// The first Topology and the first Geometry of an XPath, which `grid` includes.
+  const std::vector<xml_node>& included_by(const std::string& path, const xml_node& grid) {
+    auto [known, fresh] = includes_.try_emplace(path);
+    if (!fresh) return known->second;
+    constexpr size_t kMostPaths = 256;
+    if (!is_plain_path(path) || includes_.size() > kMostPaths) {
+      throw data_error(where(grid),
+                       fmt::format("an XPath of names, attributes and numbers, and at most {}", kMostPaths),
+                       fmt::format("\"{}\"", path), "write the file with FEniCS, ParaView or meshio");
+    }
+    try {
+      xml_node topology, geometry;
+      for (const pugi::xpath_node& one : document_.select_nodes(path.c_str())) {
+        const std::string_view name = one.node().name();
+        if (name == "Topology" && !topology) topology = one.node();
+        if (name == "Geometry" && !geometry) geometry = one.node();
+      }
+      for (const xml_node& part : {topology, geometry})
+        if (part) known->second.push_back(part);
+    } catch (const pugi::xpath_exception& error) {
+      throw data_error(where(grid), "an XPath", fmt::format("\"{}\": {}", path, error.what()),
+                       "write the file with FEniCS, ParaView or meshio");
+    }
+    return known->second;
   }
 
   xml_node part_of(const xml_node& grid, const std::vector<xml_node>& includes, const char* part) const {
@@ -241,8 +292,8 @@ class Document {
   XdmfFrame frame_of(const xml_node& outer, std::optional<double> time) {
     const xml_node grid = uniform(outer);
     XdmfFrame frame{.time = time, .mesh = mesh_of(grid)};
-    if (const xml_node own = grid.child("Time"); own && own.attribute("Value")) {
-      const double value = own.attribute("Value").as_double(std::nan(""));
+    for (const xml_node& holder : {outer, grid}) {  // of a collection of one grid, either may say it
+      const double value = holder.child("Time").attribute("Value").as_double(std::nan(""));
       if (std::isfinite(value)) frame.time = value;
     }
     for (const xml_node& attribute : grid.children("Attribute")) {
@@ -262,11 +313,12 @@ class Document {
     const xml_node time = collection.child("Time");
     const std::string kind = lower(attribute_of(time, {"TimeType", "Type"}));
     const std::string_view text = time.child("DataItem").text().as_string();
-    if (kind == "list") return doubles_of(text, count).value_or(std::vector<double>());
     std::vector<double> times;
+    if (kind == "list") times = doubles_of(text, count).value_or(std::vector<double>());
     if (const auto range = kind == "hyperslab" ? doubles_of(text, 2) : std::nullopt)
       for (size_t i = 0; i < count; ++i) times.push_back((*range)[0] + static_cast<double>(i) * (*range)[1]);
-    return times;
+    const bool finite = std::all_of(times.begin(), times.end(), [](double t) { return std::isfinite(t); });
+    return finite ? times : std::vector<double>();
   }
 
   void add_series(const xml_node& collection) {
@@ -277,6 +329,7 @@ class Document {
     std::map<double, size_t> by_time;
     for (size_t i = 0; i < series_.frames.size(); ++i)
       if (series_.frames[i].time) by_time.emplace(*series_.frames[i].time, i);
+    std::map<size_t, XdmfFrame> more;  // by the number of the frame that it belongs to
     size_t number = 0;
     for (const xml_node& grid : children) {
       const size_t at = number++;
@@ -286,22 +339,29 @@ class Document {
         continue;
       }
       const auto same = frame.time ? by_time.find(*frame.time) : by_time.end();
-      if (same == by_time.end()) {
-        series_.left_out.push_back(
-            fmt::format("{}: at other times than the first series", attribute_of(collection, {"Name"})));
-        continue;
-      }
-      add_arrays(frame, collection, series_.frames[same->second]);
+      if (same != by_time.end()) more.try_emplace(same->second, std::move(frame));
+    }
+    if (first) return;
+    const auto leave_out = [&](const std::string& reason) {
+      series_.left_out.push_back(fmt::format("{}: {}", attribute_of(collection, {"Name"}), reason));
+    };
+    if (more.size() < count) leave_out("at other times than the first series");
+    if (more.size() == series_.frames.size()) {
+      for (auto& [at, frame] : more)
+        add_arrays(std::move(frame), collection, series_.frames[at], series_.frames[at].arrays);
+    } else if (!more.empty()) {
+      leave_out(fmt::format("at {} of the {} times of the first series", more.size(), series_.frames.size()));
     }
   }
 
-  void add_arrays(const XdmfFrame& from, const xml_node& grid, XdmfFrame& to) {
+  void add_arrays(XdmfFrame&& from, const xml_node& grid, const XdmfFrame& to,
+                  std::vector<XdmfArray>& arrays) {
     if (from.arrays.empty()) return;
     if (from.mesh != to.mesh && !(*from.mesh == *to.mesh)) {
       series_.left_out.push_back(fmt::format("{}: on another mesh", attribute_of(grid, {"Name"})));
       return;
     }
-    to.arrays.insert(to.arrays.end(), from.arrays.begin(), from.arrays.end());
+    std::move(from.arrays.begin(), from.arrays.end(), std::back_inserter(arrays));
   }
 
   std::string name_;

@@ -55,12 +55,15 @@ struct XdmfFrame {
 };
 
 struct XdmfSeries {
-  std::vector<XdmfFrame> frames;
+  std::vector<XdmfFrame> frames;      ///< in the order of their times, where all have one; times are finite
+  std::vector<XdmfArray> still;       ///< arrays of every frame, on the first one's mesh
   std::vector<std::string> left_out;  ///< "a: not on nodes or cells", for a warning
 };
 
 /// The frames of the temporal collections of the file, those of one time together; without one, its grid.
-/// Meshes that are included from another grid (xi:include) are resolved. Defined for any bytes; throws
+/// The first collection says which times there are: of a later one that lacks some, nothing is read.
+/// Meshes that are included from another grid (xi:include) are resolved, by XPaths of names, attributes and
+/// numbers alone, which take a time linear in the file. Defined for any bytes; throws
 /// DataError naming the file and the element for what is not read: partitioned and structured grids, items
 /// that are computed from others, FEniCS checkpoints.
 XdmfSeries parse_xdmf(std::span<const std::byte> file, const std::string& name);

@@ -128,27 +128,30 @@ VtkValues XdmfGridReader::numbers(const XdmfItem& item, const std::string& array
   return std::move(*values);
 }
 
-VtkGrid XdmfGridReader::read(const XdmfFrame& frame) {
+VtkGrid XdmfGridReader::read(const XdmfFrame& frame, std::span<const XdmfArray> still) {
   if (mesh_ == nullptr || (mesh_ != frame.mesh && !(*mesh_ == *frame.mesh))) {
     mesh_ = nullptr;
     read_mesh(*frame.mesh);
     mesh_ = frame.mesh;
   }
   VtkGrid grid = known_;
-  for (const XdmfArray& array : frame.arrays) {
-    VtkArray read{array.name, 1, numbers(array.item, "Attribute " + array.name)};
-    const auto rows = static_cast<size_t>(array.of_points ? grid.point_count() : grid.cell_count());
-    const size_t count = read.size();
-    constexpr size_t kMostComponents = 65535;
-    if (rows == 0 || count % rows != 0 || count == 0 || count / rows > kMostComponents) {
-      throw data_error(fmt::format("{}: Attribute {}", path_.string(), array.name),
-                       fmt::format("a row for each of the {} {}", rows, array.of_points ? "nodes" : "cells"),
-                       fmt::format("{} numbers", count), "save it on nodes or on cells");
-    }
-    read.components = static_cast<int>(count / rows);
-    (array.of_points ? grid.point_arrays : grid.cell_arrays).push_back(std::move(read));
-  }
+  for (const XdmfArray& array : frame.arrays) read_array(array, grid);
+  for (const XdmfArray& array : still) read_array(array, grid);
   return linear_grid(std::move(grid), path_.string());
+}
+
+void XdmfGridReader::read_array(const XdmfArray& array, VtkGrid& grid) const {
+  VtkArray read{array.name, 1, numbers(array.item, "Attribute " + array.name)};
+  const auto rows = static_cast<size_t>(array.of_points ? grid.point_count() : grid.cell_count());
+  const size_t count = read.size();
+  constexpr size_t kMostComponents = 65535;
+  if (rows == 0 || count % rows != 0 || count == 0 || count / rows > kMostComponents) {
+    throw data_error(fmt::format("{}: Attribute {}", path_.string(), array.name),
+                     fmt::format("a row for each of the {} {}", rows, array.of_points ? "nodes" : "cells"),
+                     fmt::format("{} numbers", count), "save it on nodes or on cells");
+  }
+  read.components = static_cast<int>(count / rows);
+  (array.of_points ? grid.point_arrays : grid.cell_arrays).push_back(std::move(read));
 }
 
 void XdmfGridReader::read_mesh(const XdmfMesh& mesh) {

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 
 namespace meshgrad {
@@ -23,11 +24,13 @@ class XdmfGridReader {
  public:
   /// Files that items name are relative to the folder of `path`, the XDMF file.
   XdmfGridReader(std::filesystem::path path, ReadHdf5Numbers read_hdf5);
-  /// Its cells are linear. Throws DataError naming file and array for numbers that are missing or do not fit.
-  VtkGrid read(const XdmfFrame& frame);
+  /// The frame with the arrays that are `still`. Its cells are linear. Throws DataError naming file and array
+  /// for numbers that are missing or do not fit.
+  VtkGrid read(const XdmfFrame& frame, std::span<const XdmfArray> still = {});
 
  private:
   VtkValues numbers(const XdmfItem& item, const std::string& array) const;
+  void read_array(const XdmfArray& array, VtkGrid& grid) const;
   void read_mesh(const XdmfMesh& mesh);
   void read_cells(const XdmfMesh& mesh);
   void read_mixed(const std::vector<int64_t>& stream);

@@ -33,6 +33,7 @@ std::vector<fs::path> files_of(const XdmfSeries& series, const fs::path& folder)
     add(frame.mesh->points);
     for (const XdmfArray& array : frame.arrays) add(array.item);
   }
+  for (const XdmfArray& array : series.still) add(array.item);
   return {files.begin(), files.end()};
 }
 
@@ -61,20 +62,24 @@ class Hdf5Numbers {
 };
 
 std::unique_ptr<TrajectorySource> open_here(const fs::path& path, const std::string& node_types,
-                                            const WarningCallback& warn) {
+                                            const WarningCallback& warn, const AliveCallback& alive) {
   XdmfSeries series = series_of(path);
   auto hdf5 = std::make_shared<Hdf5Numbers>();
   auto reader = std::make_shared<XdmfGridReader>(
       path, [hdf5](const fs::path& file, const std::string& dataset) { return hdf5->read(file, dataset); });
   uint64_t bytes = RegularFile(path).bytes();
   for (const fs::path& file : files_of(series, path.parent_path())) bytes += RegularFile(file).bytes();
+  const auto still = std::make_shared<const std::vector<XdmfArray>>(std::move(series.still));
   std::vector<GridFrame> frames;
   const auto count = static_cast<uint64_t>(series.frames.size());
   for (size_t i = 0; i < series.frames.size(); ++i) {
     XdmfFrame& frame = series.frames[i];
     std::string name = i == 0 ? path.string() : fmt::format("{}: frame {}", path.string(), i);
-    frames.push_back({std::move(name), frame.time, bytes / count,
-                      [reader, frame = std::move(frame)] { return reader->read(frame); }});
+    frames.push_back(
+        {std::move(name), frame.time, bytes / count, [reader, alive, still, frame = std::move(frame)] {
+           alive();
+           return reader->read(frame, *still);
+         }});
   }
   if (!series.left_out.empty() && warn) {
     frames.front().read =
@@ -99,7 +104,9 @@ std::unique_ptr<TrajectorySource> open_xdmf(const fs::path& path, const std::str
   for (const fs::path& file : files_of_xdmf(path)) bytes += RegularFile(file).bytes();
   return hdf5_in_child(
       path, bytes,
-      [path, node_types](const WarningCallback& in_child) { return open_here(path, node_types, in_child); },
+      [path, node_types](const WarningCallback& in_child, const AliveCallback& alive) {
+        return open_here(path, node_types, in_child, alive);
+      },
       warn);
 }
 
