@@ -330,16 +330,21 @@ class ArraySource : public TrajectorySource {
 
 }  // namespace
 
+std::unique_ptr<TrajectorySource> open_hdf5_here(const std::filesystem::path& path,
+                                                 const std::vector<std::string>& fields, const ArrayMap& map,
+                                                 const WarningCallback& warn,
+                                                 const std::function<void()>& alive) {
+  if (map.empty() && has_group_of_data(path)) return std::make_unique<Hdf5Source>(path, fields, warn);
+  return std::make_unique<ArraySource>(path, map, warn, alive);
+}
+
 std::unique_ptr<TrajectorySource> open_hdf5(const std::filesystem::path& path,
                                             const std::vector<std::string>& fields, const ArrayMap& map,
                                             const WarningCallback& warn) {
   return hdf5_in_child(
       path, RegularFile(path).bytes(),
-      [path, fields, map](const WarningCallback& warn_parent,
-                          const AliveCallback& alive) -> std::unique_ptr<TrajectorySource> {
-        if (map.empty() && has_group_of_data(path))
-          return std::make_unique<Hdf5Source>(path, fields, warn_parent);
-        return std::make_unique<ArraySource>(path, map, warn_parent, alive);
+      [path, fields, map](const WarningCallback& warn_parent, const AliveCallback& alive) {
+        return open_hdf5_here(path, fields, map, warn_parent, alive);
       },
       warn);
 }

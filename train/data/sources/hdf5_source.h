@@ -2,6 +2,7 @@
 // HDF5 files of the layout data/{id}/nodal_data [features, frames, nodes] and data/{id}/mesh_edge [2, edges].
 #pragma once
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,6 +25,12 @@ namespace meshgrad {
 std::unique_ptr<TrajectorySource> open_hdf5(const std::filesystem::path& path,
                                             const std::vector<std::string>& fields, const ArrayMap& map,
                                             const WarningCallback& warn);
+
+/// The same in this process, which a damaged file may end; in builds with HDF5. `alive` as in child_source.h.
+std::unique_ptr<TrajectorySource> open_hdf5_here(const std::filesystem::path& path,
+                                                 const std::vector<std::string>& fields, const ArrayMap& map,
+                                                 const WarningCallback& warn,
+                                                 const std::function<void()>& alive);
 
 /// How rows make up fields; exposed for tests.
 struct RowGroup {
