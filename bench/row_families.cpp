@@ -4,6 +4,13 @@
 #include <meshgrad/kernels/elementwise.h>
 #include <meshgrad/kernels/reduction.h>
 #include <meshgrad/kernels/segment_sum.h>
+#include <meshgrad/kernels/world_edges.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
 
 #include "families.h"
 #include "reference/training.h"
@@ -237,6 +244,60 @@ Workload sum_of_squares_work(const std::shared_ptr<Case>& c) {
   return work;
 }
 
+/// The nodes of the mesh on the squares of a board: those side by side and on one diagonal are joined by the
+/// mesh, and world edges join those on the other diagonal.
+Workload world_edges_work(const std::shared_ptr<Case>& c) {
+  Runtime& runtime = c->runtime();
+  const Mesh mesh = make_mesh(runtime, c->scale());
+  const int64_t nodes = c->scale().nodes(), side = c->scale().side();
+  const Tensor given = to_host(mesh.graph.senders, c->stream());
+  const Tensor offsets = to_host(mesh.graph.receiver_offsets, c->stream());
+  std::vector<int32_t> senders(given.data<int32_t>(), given.data<int32_t>() + given.elements());
+  std::vector<float> positions;
+  std::vector<double> rows;
+  for (int64_t node = 0; node < nodes; ++node) {
+    const int32_t* const own = offsets.data<int32_t>() + node;
+    std::sort(senders.begin() + own[0], senders.begin() + own[1]);
+    positions.insert(positions.end(), {static_cast<float>(node % side), static_cast<float>(node / side)});
+    for (const int64_t sign : {-1, 1}) {
+      const int64_t sender = node + sign * (side - 1);
+      if (sender < 0 || sender >= nodes || sender % side != node % side - sign) continue;
+      rows.insert(rows.end(), {static_cast<double>(-sign), static_cast<double>(sign), std::sqrt(2.0)});
+    }
+  }
+  const int64_t edges = std::ssize(rows) / 3;
+  const auto index = [&](int64_t count) {
+    return Tensor::empty(runtime, {count}, DType::i32, Tag::data, "world edges");
+  };
+  FindWorldEdges args{.mesh = mesh.graph,
+                      .positions = Tensor::from<float>(runtime, positions, {nodes, 2}, Tag::data),
+                      .labels = Tensor::zeros(runtime, {3, nodes}, DType::i32, Tag::data),
+                      .radius = 1.5};
+  args.mesh.senders = Tensor::from<int32_t>(runtime, senders, {mesh.graph.edges}, Tag::data);
+  args.scale =
+      Tensor::from<double>(runtime, std::vector<double>{0.0, 0.0, 0.0, 1.0, 1.0, 1.0}, {2, 3}, Tag::data);
+  args.found.nodes = args.found.owned_nodes = nodes;
+  args.found.edges = edges;
+  args.found.senders = index(edges), args.found.receivers = index(edges);
+  args.found.sender_order = index(edges);
+  args.found.receiver_offsets = index(nodes + 1), args.found.sender_offsets = index(nodes + 1);
+  args.found.counts = Tensor::empty(runtime, {3}, DType::i64, Tag::data, "world edges");
+  args.features = c->written({edges, 3}, c->storage());
+  args.missing = Tensor::empty(runtime, {1}, DType::i64, Tag::data, "world edges");
+  const double bytes = static_cast<double>(nodes * (2 * size_of(DType::f32) + 8 * size_of(DType::i32)) +
+                                           mesh.graph.edges * size_of(DType::i32) +
+                                           edges * (3 * size_of(DType::i32) + 3 * size_of(c->storage())));
+  Workload work = row_workload(
+      c, 0.0, bytes, [&runtime, args] { kernels::find_world_edges(args, runtime, runtime.stream()); },
+      [=](Case& checked) {
+        Matrix features(edges, 3);
+        features.v = rows;
+        checked.expect("features", args.features, features, 1);
+      });
+  work.description = fmt::format("{} nodes, {} world edges", nodes, edges);
+  return work;
+}
+
 }  // namespace
 
 std::vector<Family> row_families() {
@@ -256,7 +317,8 @@ std::vector<Family> row_families() {
       {"masked_loss/huber", "masked_loss_forward", [](const auto& c) { return loss_work(c, false, true); }},
       {"masked_loss/huber_backward", "masked_loss_backward",
        [](const auto& c) { return loss_work(c, true, true); }},
-      {"sum_of_squares", "sum_of_squares", sum_of_squares_work, true}};
+      {"sum_of_squares", "sum_of_squares", sum_of_squares_work, true},
+      {"world_edges", "find_world_edges", world_edges_work}};
 }
 
 }  // namespace meshgrad::bench

@@ -16,6 +16,7 @@ void kernels::note_loss(const NoteLoss& args, const Stream& stream) {
   check_tensor(kOp, "window_weight", args.window_weight, DType::f64, {1});
   check_tensor(kOp, "seed", args.seed, DType::f64, {1});
   check_optional(kOp, "penalty", args.penalty, DType::f64, {1});
+  check_optional(kOp, "missing", args.missing, DType::i64, {1});
   table_of(args.state).note_loss(args, stream);
 }
 

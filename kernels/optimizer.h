@@ -21,6 +21,7 @@ struct NoteLoss {
   Tensor window_weight;  ///< f64 [1]: loss terms of all micro-batches of the step
   Tensor seed;           ///< f64 [1], written
   Tensor penalty = {};   ///< f64 [1]: the part of `sum` that is a penalty; undefined: 0
+  Tensor missing = {};   ///< i64 [1]: edges that the batch had no room for; undefined: 0
 };
 
 /// Runs decide of step_state.h on the device: whether the step is taken, and with which factors. squared_norm

@@ -83,7 +83,9 @@ struct StepState {
   int64_t consecutive_skips = 0;
   int64_t clean_steps = 0;  ///< updates since the last skip or growth of the loss scale
   double loss_scale = 1.0;
-  int64_t non_finite_losses = 0;    ///< micro-batches whose loss was not finite
+  int64_t non_finite_losses = 0;  ///< micro-batches whose loss was not finite
+  int64_t batches_without_room =
+      0;                            ///< micro-batches with more world edges than their room; in no checkpoint
   int64_t last_skipped_step = -1;   ///< index of the last skipped step, counted from 0; -1: none
   double last_skipped_scale = 1.0;  ///< loss scale of that step
 
@@ -172,9 +174,13 @@ MESHGRAD_HOST_DEVICE static inline double rate_at(const LearningRate& r, int64_t
 MESHGRAD_HOST_DEVICE static inline bool is_finite(double x) { return x - x == 0.0; }
 
 /// Adds a micro-batch's loss to the step's, `penalty` being a part of `sum`; returns the seed of its backward
-/// pass.
+/// pass. A batch with `missing` edges has no loss, so that the step is skipped.
 MESHGRAD_HOST_DEVICE static inline double note_loss(StepState& s, double sum, double penalty,
-                                                    double window_weight) {
+                                                    double window_weight, int64_t missing = 0) {
+  if (missing > 0) {
+    ++s.batches_without_room;
+    sum = std::numeric_limits<double>::quiet_NaN();
+  }
   s.window_loss += sum;
   s.window_penalty += penalty;
   s.window_weight = window_weight;

@@ -11,6 +11,7 @@
 #include <meshgrad/kernels/reduction.h>
 #include <meshgrad/kernels/segment_sum.h>
 #include <meshgrad/kernels/state_error.h>
+#include <meshgrad/kernels/world_edges.h>
 
 #include <string_view>
 
@@ -26,6 +27,7 @@ struct KernelTables {
   const ReductionKernels& reduction;
   const OptimizerKernels& optimizer;
   const StateErrorKernels& state_error;
+  const WorldEdgeKernels& world_edges;
 };
 
 /// The families' tables, each defined in the backend's source of that name.
@@ -38,6 +40,7 @@ extern const ElementwiseKernels elementwise_kernels;
 extern const ReductionKernels reduction_kernels;
 extern const OptimizerKernels optimizer_kernels;
 extern const StateErrorKernels state_error_kernels;
+extern const WorldEdgeKernels world_edge_kernels;
 }  // namespace cpu
 namespace cuda {
 extern const LinearKernels linear_kernels;
@@ -48,6 +51,7 @@ extern const ElementwiseKernels elementwise_kernels;
 extern const ReductionKernels reduction_kernels;
 extern const OptimizerKernels optimizer_kernels;
 extern const StateErrorKernels state_error_kernels;
+extern const WorldEdgeKernels world_edge_kernels;
 }  // namespace cuda
 
 namespace kernels {
@@ -63,7 +67,7 @@ const KernelTables& tables(Device device);
 /// listed.
 template <class Visit>
 void visit_kernels(const KernelTables& all, const Visit& visit) {
-  const auto& [linear, mlp, edges, sums, elements, reductions, optimizer, state_error] = all;
+  const auto& [linear, mlp, edges, sums, elements, reductions, optimizer, state_error, world_edges] = all;
   {
     const auto& [forward, backward] = linear;
     visit("linear", "linear_forward", forward);
@@ -113,6 +117,10 @@ void visit_kernels(const KernelTables& all, const Visit& visit) {
     visit("state_error", "accumulate_error_backward", accumulate_back);
     visit("state_error", "add_columns_forward", add);
     visit("state_error", "add_columns_backward", add_back);
+  }
+  {
+    const auto& [find] = world_edges;
+    visit("world_edges", "find_world_edges", find);
   }
 }
 

@@ -114,9 +114,10 @@ const OptimizerKernels optimizer_kernels{
         [](const NoteLoss& args, const Stream& stream) {
           stream.run([&] {
             const double* const penalty = args.penalty.data_or_null<double>();
+            const int64_t* const missing = args.missing.data_or_null<int64_t>();
             *args.seed.data<double>() =
                 note_loss(state_of(args.state), *args.sum.data<double>(), penalty != nullptr ? *penalty : 0.0,
-                          *args.window_weight.data<double>());
+                          *args.window_weight.data<double>(), missing != nullptr ? *missing : 0);
           });
         },
     .decide =

@@ -11,7 +11,8 @@ const KernelTables& cpu_tables() {
                                         .elementwise = cpu::elementwise_kernels,
                                         .reduction = cpu::reduction_kernels,
                                         .optimizer = cpu::optimizer_kernels,
-                                        .state_error = cpu::state_error_kernels};
+                                        .state_error = cpu::state_error_kernels,
+                                        .world_edges = cpu::world_edge_kernels};
   return kTables;
 }
 

@@ -16,11 +16,13 @@ struct NoteArgs {
   const double* sum;
   const double* window_weight;
   double* seed;
-  const double* penalty;  // or null
+  const double* penalty;   // or null
+  const int64_t* missing;  // or null
 };
 __global__ void note_loss_kernel(NoteArgs args) {
   const double penalty = args.penalty != nullptr ? *args.penalty : 0.0;
-  *args.seed = note_loss(*args.state, *args.sum, penalty, *args.window_weight);
+  const int64_t missing = args.missing != nullptr ? *args.missing : 0;
+  *args.seed = note_loss(*args.state, *args.sum, penalty, *args.window_weight, missing);
 }
 
 struct DecideArgs {
@@ -134,7 +136,8 @@ const OptimizerKernels optimizer_kernels{
         [](const NoteLoss& args, const Stream& stream) {
           launch("optimizer.note_loss", note_loss_kernel, {.blocks = 1, .threads = 1}, stream,
                  NoteArgs{state_of(args.state), args.sum.data<double>(), args.window_weight.data<double>(),
-                          args.seed.data<double>(), args.penalty.data_or_null<double>()});
+                          args.seed.data<double>(), args.penalty.data_or_null<double>(),
+                          args.missing.data_or_null<int64_t>()});
         },
     .decide =
         [](const OptimizerDecision& args, const Stream& stream) {

@@ -11,7 +11,8 @@ const KernelTables& gpu_tables() {
                                         .elementwise = cuda::elementwise_kernels,
                                         .reduction = cuda::reduction_kernels,
                                         .optimizer = cuda::optimizer_kernels,
-                                        .state_error = cuda::state_error_kernels};
+                                        .state_error = cuda::state_error_kernels,
+                                        .world_edges = cuda::world_edge_kernels};
   return kTables;
 }
 

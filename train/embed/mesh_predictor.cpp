@@ -176,15 +176,21 @@ void MeshPredictor::Loaded::upload() {
 void MeshPredictor::Loaded::step() {
   if (moves()) fill_ghosts();  // edges read where they are
   for (size_t i = 0; i < meshes.size(); ++i) read_given(i);
-  if (task.inputs().has_world_edges()) find_world_edges();
-  write_nodes();
-  if (moves()) write_edges();
+  do {
+    if (searches()) {
+      write_world_search();
+    } else if (task.inputs().has_world_edges()) {
+      find_world_edges();
+    }
+    write_nodes();
+    if (moves()) write_edges();
+    upload();
+  } while (!world_edges_fit());
   if (recording) {
     const Tensor& features = written.graph.node_features;
     const auto* bytes = static_cast<const std::byte*>(features.raw());
     recorded.push_back({.node_features = {bytes, bytes + features.bytes()}});
   }
-  upload();
   Tape tape(runtime, Tape::Mode::evaluate);
   Tensor prediction = to_host(forward(model, tape, batch.graph).front().value(), runtime.stream());
   if (in_parts) {
@@ -277,7 +283,8 @@ void MeshPredictor::Loaded::use(Held held) {
 void MeshPredictor::Loaded::write_union(bool whole) {
   batch = written = {};
   host = device = nullptr;
-  const BatchLayout layout(task.sizes(), room, config.precision, BatchLayout::Sizes::exact);
+  BatchLayout layout(task.sizes(), room, config.precision, BatchLayout::Sizes::exact);
+  if (searches()) task.inputs().add_world_search(layout);
   const StoragePtr memory = batch_memory_to_write(runtime, layout.bytes());
   written = layout.batch(memory);
   for (size_t i = 0; i < data->meshes.size(); ++i)

@@ -69,6 +69,28 @@ void MeshPredictor::Loaded::find_world_edges() {
                                   meshes[i].state, all, normalizers, scratch);
 }
 
+/// What the device reads to find them.
+void MeshPredictor::Loaded::write_world_search() {
+  if (host == nullptr) write_union(true);  // there was no memory before
+  for (size_t i = 0; i < meshes.size(); ++i) {
+    task.inputs().write_world_search(written, task.dataset().trajectory(static_cast<int64_t>(i)), 0,
+                                     meshes[i].state, {static_cast<int32_t>(i), before[i].nodes}, normalizers,
+                                     scratch);
+  }
+}
+
+/// Where the device has found more than there is room for, the batch gets new memory, to be written again.
+bool MeshPredictor::Loaded::world_edges_fit() {
+  if (!searches()) return true;
+  const int64_t missing = missing_edges(runtime, task.inputs().find_world_edges(runtime, batch));
+  if (missing == 0) return true;
+  const int64_t edges = room.world_edges + missing;
+  if (edges > most_world_edges(room.nodes)) throw too_many_world_edges(task.dataset().trajectory(0), 0);
+  room.world_edges = std::min(edges + edges / 4, most_world_edges(room.nodes));
+  write_union(true);
+  return false;
+}
+
 void MeshPredictor::Loaded::write_nodes() {
   for (size_t i = 0; i < meshes.size(); ++i) {
     task.inputs().write_node_features(written, task.dataset().trajectory(static_cast<int64_t>(i)), 0,

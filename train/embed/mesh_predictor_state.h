@@ -103,7 +103,11 @@ struct MeshPredictor::Loaded {
   StoragePtr device_memory(int64_t bytes, const StoragePtr& on_host) const;
   void fill_ghosts();
   void write_edges();
+  /// Whether the device finds world edges.
+  bool searches() const { return task.inputs().has_world_edges() && runtime.stream().on_gpu(); }
   void find_world_edges();
+  void write_world_search();
+  bool world_edges_fit();
   void write_nodes();
   void upload();
   void step();

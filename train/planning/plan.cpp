@@ -7,10 +7,12 @@
 #include <meshgrad/train/planning/plan.h>
 #include <meshgrad/train/run/checkpoint.h>
 #include <meshgrad/train/run/precision.h>
+#include <meshgrad/train/task/displacements.h>
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace meshgrad {
 namespace {
@@ -88,18 +90,33 @@ int64_t correction_of(const StepProbe& probe, const Config& config, const StepMe
   return measured.reserved - probe.predict(config, StepProbe::Batches::largest).reserved;
 }
 
+/// See MemoryPlan::world_edges_per_node.
+double world_edges_in_time(const Task& task, bool has_data) {
+  const MeshInputs& inputs = task.inputs();
+  if (!inputs.has_world_edges()) return 0.0;
+  const double room = inputs.config().world_edges_per_node;
+  if (!has_data) return room;
+  const std::vector<double> counts =
+      world_edges_per_node(task.dataset(), inputs.world_position()->field, inputs.world_options());
+  double sum = 0.0;
+  for (const double count : counts) sum += std::min(count, room);
+  return counts.empty() ? room : sum / static_cast<double>(counts.size());
+}
+
 /// The time of a step on a GPU; of the edge updates, which dominate it, the messages say whether they are
 /// fused.
 std::optional<StepTime> time_of(const StepProbe& probe, const Config& config, const StepMemory& step,
-                                std::string_view peaks) {
-  if (peaks.empty()) return std::nullopt;
+                                const MemoryPlan& plan) {
+  if (plan.peaks.empty()) return std::nullopt;
   const bool falls_back =
       std::any_of(step.messages.begin(), step.messages.end(),
                   [](const std::string& text) { return text.starts_with("edge update"); });
   const bool fused = has_16_bits(config) && config.model.path == ComputePath::fused && !falls_back;
   const Task task = make_task(config, probe.dataset());
-  return modelled_time(work_of_step(config, task.sizes(), largest_batch(config, probe.dataset()), fused),
-                       device_peaks(peaks), config.precision, config.tf32);
+  BatchShape batch = largest_batch(config, probe.dataset());
+  batch.world_edges = std::llround(plan.world_edges_per_node * static_cast<double>(batch.nodes));
+  return modelled_time(work_of_step(config, task.sizes(), batch, fused), device_peaks(plan.peaks),
+                       config.precision, config.tf32);
 }
 
 void add_choices(MemoryPlan& plan, const StepProbe& probe, const Config& config) {
@@ -114,7 +131,7 @@ void add_choices(MemoryPlan& plan, const StepProbe& probe, const Config& config)
       plan.choices.push_back(std::move(choice));
       continue;
     }
-    choice.time = time_of(probe, chosen, choice.predicted, plan.peaks);
+    choice.time = time_of(probe, chosen, choice.predicted, plan);
     int64_t correction = 0;
     if (plan.mode == PlanMode::measured) {
       choice.measured = measured_step(probe, chosen);
@@ -361,7 +378,7 @@ MemoryPlan plan_memory(const Config& asked, const PlanOptions& options) {
   const Dataset dataset = options.mesh
                               ? planned_dataset(config, *options.mesh, plan.notes)
                               : Dataset::open(config.data.path).with_edges(edge_options(config.data));
-  make_task(config, dataset);  // refuses fields that do not fit
+  const Task task = make_task(config, dataset);  // refuses fields that do not fit
   const StepProbe probe(dataset, plan.device);
   plan.usable = usable_bytes(plan.room, config);
   plan.budget = memory_budget(probe, config, plan.room);
@@ -371,7 +388,12 @@ MemoryPlan plan_memory(const Config& asked, const PlanOptions& options) {
   plan.step = probe.predict(step);
   plan.predicted = plan.step;
   plan.notes.insert(plan.notes.end(), plan.step.messages.begin(), plan.step.messages.end());
-  plan.time = time_of(probe, step, plan.step, plan.peaks);
+  if (!plan.peaks.empty()) plan.world_edges_per_node = world_edges_in_time(task, !options.mesh);
+  if (plan.world_edges_per_node > 0.0 && !options.mesh)
+    plan.notes.push_back(
+        fmt::format("the time counts {:.3g} world edges a node, the mean of frames of the data",
+                    plan.world_edges_per_node));
+  plan.time = time_of(probe, step, plan.step, plan);
   int64_t correction = 0;
   if (plan.mode == PlanMode::measured) {
     plan.step = probe.measure(step);

@@ -78,6 +78,9 @@ struct MemoryPlan {
   std::vector<std::string> notes;  ///< what was assumed of the data; which ops have no fused kernel, and why
   std::string peaks;               ///< the device whose stated peaks `time` is modelled from; empty: none
   std::optional<StepTime> time;    ///< of the step above, on a GPU
+  /// What `time` counts, of each node: as many as frames of the data have on average, at most the room;
+  /// without data the room.
+  double world_edges_per_node = 0.0;
 
   struct Choice {
     std::string name;      ///< "baseline", "recomputation", "16 bits", "both"

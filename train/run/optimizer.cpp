@@ -166,14 +166,15 @@ Optimizer::Optimizer(Runtime& runtime, const ParameterSet& parameters, const Opt
 }
 
 Tensor Optimizer::note_loss(Runtime& runtime, const Tensor& sum, const Tensor& window_weight) const {
-  return note(runtime, sum, {}, window_weight);
+  return note(runtime, sum, {}, {}, window_weight);
 }
 
 Tensor Optimizer::note_loss(Runtime& runtime, const LossTerms& loss, const Tensor& window_weight) const {
-  return note(runtime, loss.sum.value(), loss.penalty ? loss.penalty.value() : Tensor(), window_weight);
+  return note(runtime, loss.sum.value(), loss.penalty ? loss.penalty.value() : Tensor(), loss.missing,
+              window_weight);
 }
 
-Tensor Optimizer::note(Runtime& runtime, const Tensor& sum, const Tensor& penalty,
+Tensor Optimizer::note(Runtime& runtime, const Tensor& sum, const Tensor& penalty, const Tensor& missing,
                        const Tensor& window_weight) const {
   // A GPU's host does not know the weight: there the step is skipped, as its loss is not finite.
   if (!runtime.stream().on_gpu() && !runtime.dry() && *window_weight.data<double>() == 0.0) {
@@ -181,9 +182,13 @@ Tensor Optimizer::note(Runtime& runtime, const Tensor& sum, const Tensor& penalt
                            "the mask must count at least one row");
   }
   const Tensor seed = Tensor::empty(runtime, Shape{1}, DType::f64, Tag::workspace, "seed");
-  kernels::note_loss(
-      {.state = state_, .sum = sum, .window_weight = window_weight, .seed = seed, .penalty = penalty},
-      runtime.stream());
+  kernels::note_loss({.state = state_,
+                      .sum = sum,
+                      .window_weight = window_weight,
+                      .seed = seed,
+                      .penalty = penalty,
+                      .missing = missing},
+                     runtime.stream());
   return seed;
 }
 

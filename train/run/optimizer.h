@@ -77,7 +77,8 @@ class Optimizer {
   const Tensor& average() const { return average_; }
 
  private:
-  Tensor note(Runtime& runtime, const Tensor& sum, const Tensor& penalty, const Tensor& window_weight) const;
+  Tensor note(Runtime& runtime, const Tensor& sum, const Tensor& penalty, const Tensor& missing,
+              const Tensor& window_weight) const;
   void clear_frozen_gradients() const;
 
   Stream stream_;

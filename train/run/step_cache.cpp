@@ -79,9 +79,11 @@ StepCache::StepCache(Runtime& runtime, const Config& config, const Task& task, c
 }
 
 BatchLayout StepCache::layout(const BatchShape& shape) const {
-  if (!captures()) return task_.layout(shape, config_.precision, BatchLayout::Sizes::exact);
-  return task_.layout(classes_.capacity(classes_.class_of(shape)), config_.precision,
-                      BatchLayout::Sizes::capacity);
+  BatchLayout layout = captures() ? task_.layout(classes_.capacity(classes_.class_of(shape)),
+                                                 config_.precision, BatchLayout::Sizes::capacity)
+                                  : task_.layout(shape, config_.precision, BatchLayout::Sizes::exact);
+  if (runtime_.stream().on_gpu()) task_.inputs().add_world_search(layout);
+  return layout;
 }
 
 void StepCache::run(const BatchLayout& layout, const Upload& upload, const GradientsReady& ready) {

@@ -312,6 +312,9 @@ void Trainer::check_state() {
 void Trainer::check_state(const std::optional<StepState>& seen) {
   if (!seen) return;
   state_.optimizer = *seen;
+  if (seen->batches_without_room > 0)
+    report_non_finite("room for the world edges of every batch", "more than data.world_edges_per_node",
+                      *seen);
   if (seen->non_finite_losses > 0 && config_.precision != DType::f16)
     report_non_finite("a finite loss", "nan or infinity", *seen);
   if (seen->consecutive_skips >= config_.loss_scale.max_skips) {
@@ -338,6 +341,8 @@ void Trainer::report_non_finite(std::string_view needed, const std::string& got,
       found = first->text();
       fix = first->fix(config_.precision);
     }
+  } catch (const ConfigError&) {
+    throw;  // world edges, which the host finds again, have no room
   } catch (const Error& error) {
     found = std::string("it cannot be recomputed: ") + error.what();
   }

@@ -22,7 +22,9 @@ void WindowSum::begin(const WindowDeal* deal, int64_t samples, Optimizer& optimi
   deal_ = deal;
   rounds_ = 0;
   if (!active()) return;
-  non_finite_before_ = optimizer.state().non_finite_losses;
+  const StepState before = optimizer.state();
+  non_finite_before_ = before.non_finite_losses;
+  without_room_before_ = before.batches_without_room;
   losses_.assign(ordered() ? static_cast<size_t>(samples) : 0, 0.0);
 }
 
@@ -156,10 +158,13 @@ void WindowSum::sum_losses(double window_weight, Optimizer& optimizer) {
   StepState state = optimizer.state();
   if (!ordered()) losses_.assign(1, state.window_loss);
   losses_.push_back(static_cast<double>(state.non_finite_losses - non_finite_before_));
+  losses_.push_back(static_cast<double>(state.batches_without_room - without_room_before_));
   losses_.push_back(state.window_penalty);
   // Where the places are the samples', all ranks but one add 0 to each, which changes no bits.
   all_reduce(ranks_, std::span(losses_), kLosses);
   state.window_penalty = losses_.back();
+  losses_.pop_back();
+  state.batches_without_room = without_room_before_ + static_cast<int64_t>(losses_.back());
   losses_.pop_back();
   state.non_finite_losses = non_finite_before_ + static_cast<int64_t>(losses_.back());
   losses_.pop_back();

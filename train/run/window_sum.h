@@ -68,9 +68,10 @@ class WindowSum {
   const WindowDeal* deal_ = nullptr;
   int64_t rounds_ = 0;             // added so far
   int64_t non_finite_before_ = 0;  // losses, before the window
-  std::vector<double> losses_;     // ordered: of each sample, on the rank that has it; fast: of the window
-  Tensor sum_;                     // ordered: of this rank's slice, on the host
-  Tensor received_;                // ordered: that slice of a round's other samples
+  int64_t without_room_before_ = 0;
+  std::vector<double> losses_;  // ordered: of each sample, on the rank that has it; fast: of the window
+  Tensor sum_;                  // ordered: of this rank's slice, on the host
+  Tensor received_;             // ordered: that slice of a round's other samples
   int64_t bytes_sent_ = 0;
 };
 

@@ -35,7 +35,7 @@ struct NamedTensor {
 
 struct Batch {
   GraphBatch graph;  ///< the model's inputs
-  InlineVector<NamedTensor, 10> tensors;
+  InlineVector<NamedTensor, 12> tensors;
 
   /// The tensor of that name. Throws InternalError when the task has none.
   const Tensor& tensor(std::string_view name) const;
@@ -91,7 +91,7 @@ class BatchLayout {
   int64_t bytes_ = 0;
   InlineVector<PlacedEdges, 2> edge_sets_;
   int64_t node_features_;
-  InlineVector<Placed, 10> placed_;
+  InlineVector<Placed, 12> placed_;
   std::shared_ptr<const Halo> halo_;
 };
 

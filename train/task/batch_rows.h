@@ -81,11 +81,13 @@ void write_mesh_batch(const MeshInputs& inputs, const Batch& batch, std::string_
     T* edges = edge_rows.values().data();
     std::optional<RowsInPlace<T>> world_rows;
     Dataset::MeshSizes world;
-    if (inputs.has_world_edges()) {
+    const bool searched = inputs.is_searched(batch);
+    if (inputs.has_world_edges() && !searched) {
       const EdgeSet& set = batch.graph.edge_sets[1];
       world_rows.emplace(set.features, 0, set.graph.edges, scratch.wide_world);
     }
     int64_t node = 0;
+    int32_t mesh = 0;
     for (const Sample& sample : samples) {
       const TrajectoryView view = inputs.dataset().trajectory(split, sample.trajectory);
       write_sample(view, sample, node_rows.values().data() + node * inputs.node_inputs(),
@@ -99,6 +101,9 @@ void write_mesh_batch(const MeshInputs& inputs, const Batch& batch, std::string_
                                           scratch.state, world, scratch,
                                           world_rows->values().data() + world.edges * inputs.world_inputs());
       }
+      if (searched)
+        inputs.write_world_search(batch, view, sample.frame, scratch.state, {mesh++, node}, normalizers,
+                                  scratch);
       inputs.write_mask(view.mesh(), batch.tensor("mask").template data<uint8_t>() + node);
       node += view.mesh().nodes;
     }

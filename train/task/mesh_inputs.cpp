@@ -48,6 +48,10 @@ bool contains_type(const std::vector<int64_t>& types, int64_t type) {
   return std::find(types.begin(), types.end(), type) != types.end();
 }
 
+int64_t missing_edges(const Runtime& runtime, const Tensor& missing) {
+  return missing.defined() && !runtime.dry() ? *to_host(missing, runtime.stream()).data<int64_t>() : 0;
+}
+
 MeshEdgeOptions edge_options(const DataConfig& config) {
   MeshEdgeOptions options{.period = {}, .hops = config.hops};
   std::copy(config.period.begin(), config.period.end(), options.period.begin());
@@ -216,22 +220,34 @@ Batch MeshInputs::prediction_batch(Runtime& runtime, DType dtype, const Trajecto
                                    const FieldState& state, const Normalizers& normalizers) const {
   const MeshView& mesh = trajectory.mesh();
   SampleScratch scratch;
-  // A prediction has as much room as its frame needs.
+  // A prediction has as much room as its frame needs, or on a device once more where it needed more.
+  const bool searches = has_world_edges() && runtime.stream().on_gpu();
   MeshEdges world;
-  if (has_world_edges()) world = world_edges_at(trajectory, t, state, scratch, most_world_edges(mesh.nodes));
-  const BatchLayout layout(sizes_,
-                           {.nodes = mesh.nodes,
-                            .edges = mesh.edges,
-                            .world_edges = std::max<int64_t>(1, static_cast<int64_t>(world.senders.size()))},
-                           dtype, BatchLayout::Sizes::exact);
-  Batch result = make_batch(runtime, layout, [&](const Batch& batch) {
-    append_to_union(batch.graph.edge_sets.front().graph, mesh, {});
-    write_edge_features(batch, trajectory, t, state, {}, normalizers, scratch);
-    write_node_features(batch, trajectory, t, state, {}, normalizers, scratch);
-    if (has_world_edges()) write_world_edges(batch, world, trajectory, t, state, {}, normalizers, scratch);
-  });
-  result.graph.graph_offsets = {0, mesh.nodes};
-  return result;
+  int64_t room = world_room(config_, mesh.nodes);
+  if (has_world_edges() && !searches) {
+    world = world_edges_at(trajectory, t, state, scratch, most_world_edges(mesh.nodes));
+    room = std::max<int64_t>(1, std::ssize(world.senders));
+  }
+  while (true) {
+    BatchLayout layout(sizes_, {.nodes = mesh.nodes, .edges = mesh.edges, .world_edges = room}, dtype,
+                       BatchLayout::Sizes::exact);
+    if (searches) add_world_search(layout);
+    Batch result = make_batch(runtime, layout, [&](const Batch& batch) {
+      append_to_union(batch.graph.edge_sets.front().graph, mesh, {});
+      write_edge_features(batch, trajectory, t, state, {}, normalizers, scratch);
+      write_node_features(batch, trajectory, t, state, {}, normalizers, scratch);
+      if (searches) {
+        write_world_search(batch, trajectory, t, state, {}, normalizers, scratch);
+      } else if (has_world_edges()) {
+        write_world_edges(batch, world, trajectory, t, state, {}, normalizers, scratch);
+      }
+    });
+    result.graph.graph_offsets = {0, mesh.nodes};
+    const int64_t missing = missing_edges(runtime, find_world_edges(runtime, result));
+    if (missing == 0) return result;
+    room += missing;
+    if (room > most_world_edges(mesh.nodes)) throw too_many_world_edges(trajectory, t);
+  }
 }
 
 void MeshInputs::write_edge_features(const Batch& batch, const TrajectoryView& trajectory, int64_t t,

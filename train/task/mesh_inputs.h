@@ -37,6 +37,9 @@ struct SampleScratch {
 /// Whether a list of node types names one.
 bool contains_type(const std::vector<int64_t>& types, int64_t type);
 
+/// What MeshInputs::find_world_edges returned, read back; 0 of nothing. Waits for the device.
+int64_t missing_edges(const Runtime& runtime, const Tensor& missing);
+
 /// What data.period and data.hops ask for.
 MeshEdgeOptions edge_options(const DataConfig& config);
 
@@ -144,6 +147,21 @@ class MeshInputs {
                                        const TrajectoryView& trajectory, int64_t t, const FieldState& state,
                                        const Dataset::MeshSizes& before, const Normalizers& normalizers,
                                        SampleScratch& scratch) const;
+  /// Adds what a device reads to find the world edges of a batch itself; without world edges nothing.
+  void add_world_search(BatchLayout& layout) const;
+  bool is_searched(const Batch& batch) const;
+  /// A mesh's place in the union: its number, and its first node.
+  struct PlaceInUnion {
+    int32_t mesh = 0;
+    int64_t node = 0;
+  };
+  /// Writes what add_world_search has added, on the host.
+  void write_world_search(const Batch& batch, const TrajectoryView& trajectory, int64_t t,
+                          const FieldState& state, const PlaceInUnion& place, const Normalizers& normalizers,
+                          SampleScratch& scratch) const;
+  /// Finds the world edges of such a batch where it is, with the same bits as append_world_edges; of others
+  /// nothing. Returns i64 [1], on the device: how many had no room.
+  Tensor find_world_edges(Runtime& runtime, const Batch& batch) const;
   /// The current positions, [nodes, dimensions], in the data or in `gathered`.
   std::span<const float> current_positions(const TrajectoryView& trajectory, int64_t t,
                                            const FieldState& state, std::vector<float>& gathered) const;

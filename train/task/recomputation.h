@@ -32,8 +32,9 @@ inline int64_t sequence_length(int64_t frames) {
 
 /// The loss of a batch as a sum over its terms, f64 [1].
 struct LossTerms {
-  Variable sum;      ///< what training minimises
-  Variable penalty;  ///< the part of it that is not of errors (loss.change_penalty); absent without one
+  Variable sum;         ///< what training minimises
+  Variable penalty;     ///< the part of it that is not of errors (loss.change_penalty); absent without one
+  Tensor missing = {};  ///< i64 [1]: world edges without room, where the device has searched them
 };
 
 /// The loss of a batch; all but the tape must outlive the tape's entries.

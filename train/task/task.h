@@ -62,10 +62,14 @@ class Task {
   double loss_weight(std::string_view split, const std::vector<Sample>& samples) const {
     return visit([&](const auto& task) { return task.loss_weight(split, samples); });
   }
-  /// The loss as a sum over its terms. All arguments but the tape must outlive the tape's entries.
+  /// The loss as a sum over its terms; first the device finds the world edges of a batch that asks for them.
+  /// All arguments but the tape must outlive the tape's entries.
   LossTerms loss(Tape& tape, const Model& model, const Batch& batch,
                  const Recomputation& recomputation) const {
-    return visit([&](const auto& task) { return task.loss(tape, model, batch, recomputation); });
+    const Tensor missing = inputs().find_world_edges(tape.runtime(), batch);
+    LossTerms terms = visit([&](const auto& task) { return task.loss(tape, model, batch, recomputation); });
+    terms.missing = missing;
+    return terms;
   }
   /// The same as a function that refers to this task, which must outlive it.
   BatchLoss batch_loss() const {

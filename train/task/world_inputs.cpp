@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // World edges of MeshInputs.
+#include <meshgrad/kernels/world_edges.h>
 #include <meshgrad/train/data/made_edges.h>
 #include <meshgrad/train/task/batch_rows.h>
 #include <meshgrad/train/task/displacements.h>
@@ -46,6 +47,68 @@ MeshInputs MeshInputs::for_validation() const {
   MeshInputs inputs = *this;
   inputs.limited_world_ = false;
   return inputs;
+}
+
+namespace {
+
+constexpr std::string_view kWorldPositions = "world.positions", kWorldLabels = "world.labels",
+                           kWorldScale = "world.scale";
+
+}  // namespace
+
+void MeshInputs::add_world_search(BatchLayout& layout) const {
+  if (!has_world_edges()) return;
+  const int64_t nodes = layout.shape().nodes, dim = world_position_->field.components;
+  layout.add(kWorldPositions, {nodes, dim}, DType::f32, TensorRows::nodes);
+  layout.add(kWorldLabels, {3, nodes}, DType::i32);
+  layout.add(kWorldScale, {2, dim + 1}, DType::f64);
+}
+
+bool MeshInputs::is_searched(const Batch& batch) const {
+  return has_world_edges() && batch.has(kWorldPositions);
+}
+
+void MeshInputs::write_world_search(const Batch& batch, const TrajectoryView& trajectory, int64_t t,
+                                    const FieldState& state, const PlaceInUnion& place,
+                                    const Normalizers& normalizers, SampleScratch& scratch) const {
+  const MeshView& mesh = trajectory.mesh();
+  const Tensor& labels = batch.tensor(kWorldLabels);
+  const std::span<const float> positions = current_positions(trajectory, t, state, scratch.positions);
+  std::ranges::copy(positions, batch.tensor(kWorldPositions).data<float>() +
+                                   place.node * world_position_->field.components);
+  int32_t* const row = labels.data<int32_t>() + place.node;
+  const int64_t nodes = labels.width();
+  for (int64_t i = 0; i < mesh.nodes; ++i) {
+    row[i] = place.mesh;
+    row[nodes + i] = mesh.node_type[static_cast<size_t>(i)];
+    row[2 * nodes + i] =
+        static_cast<int32_t>(place.node + static_cast<int64_t>(mesh.point_of(static_cast<size_t>(i))));
+  }
+  double* const scale = batch.tensor(kWorldScale).data<double>();
+  for (size_t column = 0; column < normalizers.world.width(); ++column) {
+    scale[column] = normalizers.world.mean(column);
+    scale[normalizers.world.width() + column] = 1.0 / normalizers.world.standard_deviation(column);
+  }
+}
+
+Tensor MeshInputs::find_world_edges(Runtime& runtime, const Batch& batch) const {
+  if (!is_searched(batch)) return {};
+  const MeshEdgeOptions options = edge_options(config_);
+  const EdgeSet& world = batch.graph.edge_sets[1];
+  const Tensor missing = Tensor::empty(runtime, {1}, DType::i64, Tag::workspace, "world edges without room");
+  kernels::find_world_edges({.mesh = batch.graph.edge_sets.front().graph,
+                             .positions = batch.tensor(kWorldPositions),
+                             .labels = batch.tensor(kWorldLabels),
+                             .radius = world_options_.radius,
+                             .other_type = world_options_.other_type,
+                             .images = options.periodic(),
+                             .period = options.period,
+                             .scale = batch.tensor(kWorldScale),
+                             .found = world.graph,
+                             .features = world.features,
+                             .missing = missing},
+                            runtime, runtime.stream());
+  return missing;
 }
 
 template <class T>
