@@ -246,7 +246,7 @@ Batch MeshInputs::prediction_batch(Runtime& runtime, DType dtype, const Trajecto
     const int64_t missing = missing_edges(runtime, find_world_edges(runtime, result));
     if (missing == 0) return result;
     room += missing;
-    if (room > most_world_edges(mesh.nodes)) throw too_many_world_edges(trajectory, t);
+    if (room > most_world_edges(mesh.nodes)) throw too_many_world_edges(frame_name(trajectory, t));
   }
 }
 
