@@ -207,7 +207,7 @@ TEST_CASE("a folder that is not packed is packed beside itself; check names the 
   CHECK(contains(run_meshgrad({"init", "--data", folder}).err, ".mgd is there already and is used"));
 }
 
-TEST_CASE("noise follows the target that changes least") {
+TEST_CASE("each target has noise by its own change") {
   const ScratchDirectory scratch;
   const fs::path path = scratch.path / "two.mgd";
   PackedFileWriter writer(path, 2, {{"u", 1, true, "K"}, {"v", 1, true, "Pa"}});
@@ -225,7 +225,47 @@ TEST_CASE("noise follows the target that changes least") {
   writer.finish({"train"}, statistics, "train", "by hand");
   const FirstConfig first = first_config(Dataset::open(path), {});
   CHECK(first.config.data.targets == std::vector<std::string>{"u", "v"});
-  CHECK(contains(first.reasons.at("train.noise"), "0.3 times the change of v over a frame"));
+  REQUIRE(first.config.train.field_noise.size() == 2);
+  CHECK(first.config.train.field_noise[0].field == "u");
+  CHECK(first.config.train.field_noise[0].value ==
+        doctest::Approx(10 * first.config.train.field_noise[1].value).epsilon(0.05).scale(0));
+  CHECK(contains(to_toml(first), "noise = {\"u\" = "));
+}
+
+TEST_CASE("of a mesh that swings, init predicts positions and stress, and leaves the displacement out") {
+  const ScratchDirectory scratch;
+  const fs::path path = scratch.path / "beam.mgd";
+  PackedFileWriter writer(path, 2,
+                          {{"von_Mises", 1, true, ""}, {"u", 2, true, ""}, {"world_pos", 2, true, ""}});
+  const std::vector<int32_t> types(5, 0);
+  const PackedMesh mesh{2, CellKind::triangle, kFlawedPositions, types, kFlawedCells};
+  const int64_t number = writer.add_mesh(PackedFileWriter::mesh_key(mesh, {}), mesh,
+                                         edges_from_cells(kFlawedCells, CellKind::triangle, 5, "mesh"));
+  Column stress, moved, positions;
+  for (int frame = 0; frame < 20; ++frame) {
+    for (size_t i = 0; i < 10; ++i) {
+      const float u = 0.1F * std::sin(0.1F * static_cast<float>(frame)) * kFlawedPositions[i];
+      moved.push_back(u);
+      positions.push_back(kFlawedPositions[i] + u);
+      if (i % 2 == 0) stress.push_back(1e6F * u * u);
+    }
+  }
+  DataStatistics statistics;
+  statistics.fields = {FieldMoments(1), FieldMoments(2), FieldMoments(2)};
+  statistics.edges.assign(3, Moments{6, 0.0, 0.2});
+  statistics.fields[0].add(stress, types, 20);
+  statistics.fields[1].add(moved, types, 20);
+  statistics.fields[2].add(positions, types, 20);
+  statistics.count_nodes(types, 20);
+  writer.add_trajectory({"s", "train", number, 20, 0, 0.1, {stress, moved, positions}});
+  writer.finish({"train"}, statistics, "train", "by hand");
+  const FirstConfig first = first_config(Dataset::open(path), {});
+  const DataConfig& data = first.config.data;
+  CHECK(data.targets == std::vector<std::string>{"von_Mises", "world_pos"});
+  CHECK(data.inputs == std::vector<std::string>{"world_pos"});
+  CHECK(data.value_targets == std::vector<std::string>{"von_Mises"});
+  CHECK(data.predict == Prediction::second_change);
+  CHECK(contains(first.reasons.at("data.targets"), "u is left out"));
 }
 
 TEST_CASE("data without time become a steady field, and train") {

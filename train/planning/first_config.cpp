@@ -8,19 +8,28 @@
 #include <meshgrad/train/task/displacements.h>
 
 #include <algorithm>
+#include <array>
+#include <cctype>
 #include <cmath>
-#include <limits>
+#include <utility>
 
 namespace meshgrad {
 namespace {
 
-constexpr double kNoiseShare = 0.3;             // of a target's change
-constexpr double kSecondChangeGamma = 0.1;      // Pfaff et al. (2021), appendix A.2.2
-constexpr std::string_view kStress = "stress";  // DeepMind's name, of the deforming plate
-constexpr int64_t kNodesPerBatch = 4096;        // small meshes are batched up to about this many nodes
+constexpr double kNoiseShare = 0.3;         // of a target's change
+constexpr double kSecondChangeGamma = 0.1;  // Pfaff et al. (2021), appendix A.2.2
+constexpr int64_t kNodesPerBatch = 4096;    // small meshes are batched up to about this many nodes
 constexpr int64_t kEpochs = 40;
 constexpr int64_t kFewestSteps = 1000;
 constexpr int64_t kMostSteps = 100000;
+
+/// By its name, a value that follows from where the nodes are: DeepMind's plate has "stress".
+bool follows_positions(const std::string& name) {
+  std::string lower = name;
+  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return std::ranges::any_of(std::array{"stress", "strain", "mises"},
+                             [&](const char* word) { return lower.find(word) != std::string::npos; });
+}
 
 /// Guesses one key after the other; each guess is noted with its reason.
 class Guess {
@@ -37,6 +46,7 @@ class Guess {
     choose_splits();
     choose_fields();
     choose_types();
+    choose_prediction();
     choose_network();
     choose_steps();
     choose_noise();
@@ -51,8 +61,6 @@ class Guess {
 
  private:
   void reason(const std::string& key, std::string text) { first_.reasons[key] = std::move(text); }
-
-  bool reasoned(const std::string& key) const { return first_.reasons.contains(key); }
 
   void mark(const Preset& preset) {
     for (const std::string_view setting : preset.settings)
@@ -102,11 +110,42 @@ class Guess {
       const bool moves = field.dynamic && longest_ > 1 && varies(field, Quantity::change);
       (moves ? moving : still).push_back(field);
     }
+    const std::string displacement = leave_out_displacement(moving);
     if (moving.empty()) {
       choose_steady(still, conditions);
     } else {
       choose_dynamics(moving, still, conditions);
     }
+    if (!displacement.empty()) {
+      first_.reasons["data.targets"] +=
+          fmt::format("; {} is left out, since it is how far {} moved", displacement, kWorldPosition);
+    }
+  }
+
+  /// A field that moves exactly as the nodes do is none beside their positions. Returns its name, or nothing.
+  std::string leave_out_displacement(std::vector<FieldInfo>& moving) const {
+    const auto world = std::ranges::find(moving, kWorldPosition, &FieldInfo::name);
+    if (world == moving.end()) return "";
+    const TrajectoryView trajectory = dataset_.trajectory(dataset_.statistics_split(), 0);
+    const int64_t last = trajectory.frames() - 1;
+    const FieldView positions = trajectory.field(kWorldPosition);
+    const auto same = std::ranges::find_if(moving, [&](const FieldInfo& field) {
+      if (field.name == kWorldPosition || field.components != world->components) return false;
+      const FieldView values = trajectory.field(field.name);
+      float largest = 0, apart = 0;
+      for (const int64_t frame : {last / 2, last}) {
+        for (size_t i = 0; i < values.frame(0).size(); ++i) {
+          const float moved = positions.frame(frame)[i] - positions.frame(0)[i];
+          largest = std::max(largest, std::abs(moved));
+          apart = std::max(apart, std::abs(moved - (values.frame(frame)[i] - values.frame(0)[i])));
+        }
+      }
+      return largest > 0 && apart < 1e-4F * largest;
+    });
+    if (same == moving.end()) return "";
+    std::string name = same->name;
+    moving.erase(same);
+    return name;
   }
 
   static std::vector<std::string> names_of(const std::vector<FieldInfo>& fields) {
@@ -129,36 +168,43 @@ class Guess {
     append(data.inputs, names_of(still));
     append(data.inputs, names_of(conditions));
     reason("data.targets", "the fields on nodes that change over time; a rollout predicts them");
-    reason("data.inputs", data.inputs.empty() ? "none: edges tell where nodes are"
-                                              : "the targets at this frame, then what is known beforehand");
-    if (!reasoned("data.predict"))
-      reason("data.predict", "\"second_change\" for positions and displacements with inertia");
+    reason("data.inputs", "the targets at this frame, then what is known beforehand");
+    reason("data.predict", "\"second_change\" for positions and displacements with inertia");
     if (moving.size() > 1) {
       first_.notes.push_back(
           fmt::format("Targets are {}: leave out what you do not want predicted.", listed(data.targets)));
     }
   }
 
-  /// Of a mesh that moves: edges follow the field of positions; nodes read how it last changed, if that says
-  /// something of the next change.
+  /// Of a mesh that moves: edges follow the field of positions.
   void choose_positions(const std::vector<FieldInfo>& moving) {
     DataConfig& data = first_.config.data;
     const auto world = std::ranges::find(moving, kWorldPosition, &FieldInfo::name);
     if (world == moving.end() || (world->components != 2 && world->components != 3)) return;
     data.world_position = kWorldPosition;
-    if (std::ranges::find(moving, kStress, &FieldInfo::name) != moving.end()) {
-      data.value_targets = {std::string(kStress)};
-      std::erase(data.inputs, kStress);
-      reason("data.value_targets", "a stress follows from where the nodes are");
-    }
+    for (const FieldInfo& field : moving)
+      if (follows_positions(field.name)) data.value_targets.push_back(field.name);
+    std::erase_if(data.inputs, follows_positions);
+    if (!data.value_targets.empty())
+      reason("data.value_targets", "stresses and strains follow from where the nodes are");
     reason("data.world_position", "the mesh moves: edges read where its nodes are");
+  }
+
+  /// What swings or falls needs to know how it last moved; what a body presses, as DeepMind's plate, does
+  /// not.
+  void choose_prediction() {
+    DataConfig& data = first_.config.data;
+    if (data.world_position.empty()) return;
     const auto spread = [&](Quantity quantity) {
-      const FieldStatistics stats = dataset_.field_stats(world->name, NodeTypeSet::all(), quantity);
+      const FieldStatistics stats = dataset_.field_stats(data.world_position, NodeTypeSet::all(), quantity);
       return std::hypot(stats.std[0], stats.std[1], stats.std.size() > 2 ? stats.std[2] : 0.0);
     };
-    if (longest_ < 3 || moving.size() > 1 ||
+    const bool alone = data.targets.size() == data.value_targets.size() + 1;
+    const bool pressed = !data.value_targets.empty() && !data.kinematic_types.empty();
+    if (longest_ < 3 || !alone || pressed ||
         spread(Quantity::second_change) > 0.5 * spread(Quantity::change)) {
       std::erase(data.inputs, kWorldPosition);
+      if (data.inputs.empty()) reason("data.inputs", "none: edges tell where nodes are");
       return;
     }
     data.predict = Prediction::second_change;
@@ -300,8 +346,6 @@ class Guess {
     }
     const bool second = config.data.predict == Prediction::second_change;
     const Quantity quantity = second ? Quantity::second_change : Quantity::change;
-    double least = std::numeric_limits<double>::infinity();
-    std::string of;
     for (const std::string& name : config.data.targets) {
       const bool read = name == config.data.world_position ||
                         std::ranges::find(config.data.inputs, name) != config.data.inputs.end();
@@ -311,15 +355,19 @@ class Guess {
       double square = 0;
       for (const double deviation : stats.std) square += deviation * deviation;
       const double change = std::sqrt(square / static_cast<double>(std::max<size_t>(stats.std.size(), 1)));
-      if (change <= 0 || change >= least) continue;
-      least = change;
-      of = name;
+      if (change > 0) config.train.field_noise.push_back({name, rounded(kNoiseShare * change)});
     }
-    if (!std::isfinite(least)) return;
-    config.train.noise = rounded(kNoiseShare * least);
-    const std::string& unit = dataset_.field(of).unit;
-    reason("train.noise", fmt::format("{}{}0.3 times the {}change of {} over a frame", unit,
-                                      unit.empty() ? "" : "; ", second ? "second " : "", of));
+    if (config.train.field_noise.empty()) return;
+    const std::string kind = second ? "second change" : "change";
+    if (config.train.field_noise.size() > 1) {
+      reason("train.noise", fmt::format("in each field's unit; 0.3 times its {} over a frame", kind));
+    } else {
+      const FieldNumber only = std::exchange(config.train.field_noise, {}).front();
+      config.train.noise = only.value;
+      const std::string& unit = dataset_.field(only.field).unit;
+      reason("train.noise", fmt::format("{}{}0.3 times the {} of {} over a frame", unit,
+                                        unit.empty() ? "" : "; ", kind, only.field));
+    }
     if (!second) return;
     config.train.gamma = kSecondChangeGamma;
     reason("train.gamma", "the paper's for second changes: most of the noise stays in the target");
