@@ -255,6 +255,7 @@ TEST_CASE("world edges: nodes at the radius are not joined, a mesh without nodes
     check_search(backend, lattice, DType::f32, 0);
     check_search(backend, row_of(0, 2, 1.0, 1), DType::f32, 0);
     check_search(backend, row_of(0, 3, 1.0, 1), DType::f32, 3);
+    check_search(backend, row_of(40, 2, 4.0, 3), DType::f32, 8200);  // more cells than one round of a scan
   });
 }
 

@@ -7,7 +7,10 @@
 #include <meshgrad/train/embed/mesh_predictor.h>
 #include <meshgrad/train/planning/plan.h>
 #include <meshgrad/train/run/batch_loader.h>
+#include <meshgrad/train/run/make_model.h>
+#include <meshgrad/train/run/optimizer.h>
 #include <meshgrad/train/run/predictor.h>
+#include <meshgrad/train/run/step_cache.h>
 #include <meshgrad/train/task/batch_rows.h>
 #include <meshgrad/train/task/displacements.h>
 #include <meshgrad/train/task/rollout.h>
@@ -88,6 +91,7 @@ TEST_CASE("a device finds the world edges of a batch, of noisy positions too, wi
   const Moving plate("plate");
   const Dataset dataset = plate.dataset();
   Config config = test::world_run(plate);
+  config.train.batch = 3;
   Runtime on_host{RuntimeOptions{.threads = 1}}, on_device{RuntimeOptions{.device = kGpu, .threads = 1}};
   const std::vector<Sample> samples{{0, 6, 0}, {1, 5, 5}};
   for (const WorldPairs pairs : {WorldPairs::other_type, WorldPairs::all}) {
@@ -100,15 +104,20 @@ TEST_CASE("a device finds the world edges of a batch, of noisy positions too, wi
       const NoiseOptions noise = noise_of(config);
       const Batch wanted = training_batch(task, on_host, dtype, "train", samples, noise, normalizers);
       const BatchShape shape = task.shape("train", samples);
-      for (const auto kind : {BatchLayout::Sizes::exact, BatchLayout::Sizes::capacity}) {
-        BatchShape room = shape;
-        if (kind == BatchLayout::Sizes::capacity) room.nodes += 7, room.edges += 30, room.world_edges += 9;
-        BatchLayout layout = task.layout(room, dtype, kind);
-        task.inputs().add_world_search(layout);
+      for (const GraphsMode graphs : {GraphsMode::off, GraphsMode::capture}) {  // capture: of more rows
+        config.graphs = graphs;
+        config.precision = dtype;
+        Model model = make_model(config.model, task.sizes());
+        model.parameters.allocate(on_device, dtype, 1);
+        const Optimizer optimizer(on_device, model.parameters, config, 4);
+        const StepCache steps(on_device, config, task, model, optimizer, {}, [](const std::string&) {});
+        const BatchLayout layout = steps.layout(shape);
+        CHECK((layout.shape() == shape) == (graphs == GraphsMode::off));
         SampleScratch scratch;
         const Batch batch = make_batch(on_device, layout, [&](const Batch& host) {
           task.write(host, "train", samples, noise, normalizers, false, scratch);
         });
+        REQUIRE(task.inputs().is_searched(batch));
         const Tensor missing = task.inputs().find_world_edges(on_device, batch);
         CHECK(missing_edges(on_device, missing) == 0);
         const auto found = world_of(batch, shape.nodes, on_device.stream());
