@@ -90,6 +90,7 @@ std::vector<Benchmark> recompute_benchmarks(const Selection& selection);
 std::vector<Benchmark> data_benchmarks(const Selection& selection);
 std::vector<Benchmark> scaling_benchmarks(const Selection& selection);
 std::vector<Benchmark> size_benchmarks(const Selection& selection);
+std::vector<Benchmark> partition_benchmarks(const Selection& selection);
 
 /// The storage types that get a row each.
 std::vector<DType> timed_types();

@@ -39,7 +39,8 @@ std::vector<Benchmark> all_benchmarks(const Selection& selection) {
   std::vector<Benchmark> list = step_benchmarks(selection);
   for (const auto& more :
        {kernel_benchmarks(selection), memory_benchmarks(selection), recompute_benchmarks(selection),
-        data_benchmarks(selection), scaling_benchmarks(selection), size_benchmarks(selection)})
+        data_benchmarks(selection), scaling_benchmarks(selection), size_benchmarks(selection),
+        partition_benchmarks(selection)})
     list.insert(list.end(), more.begin(), more.end());
   return list;
 }
