@@ -214,4 +214,20 @@ void check_a_rank_that_ends(const std::function<Endings(const std::function<void
   }
 }
 
+void check_a_rank_that_is_through(const std::function<Endings(const std::function<void(Ranks&)>&)>& run) {
+  const Endings endings = run([](Ranks& ranks) {
+    Ranks own(std::move(ranks));
+    barrier(own, "start");
+    const int other = 3 - own.rank();
+    for (int round = 0; round < 200 && own.rank() > 0; ++round) {
+      int here = 100 * own.rank() + round, there = 0;
+      const Send send{other, std::as_bytes(std::span(&here, 1))};
+      const Receive receive{other, std::as_writable_bytes(std::span(&there, 1))};
+      own.exchange(std::span(&send, 1), std::span(&receive, 1), "pairs");
+      if (there != 100 * other + round) throw internal_error("another message");
+    }
+  });
+  CHECK(endings == Endings{"", "", ""});
+}
+
 }  // namespace meshgrad::test

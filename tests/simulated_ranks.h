@@ -45,4 +45,7 @@ inline void on_ranks(int ranks, const std::function<void(Ranks&)>& body) {
 void check_a_rank_that_ends(const std::function<Endings(const std::function<void(Ranks&)>&)>& run,
                             const std::string& text);
 
+/// Rank 0 of 3 is through while the others still exchange messages; none calls finish().
+void check_a_rank_that_is_through(const std::function<Endings(const std::function<void(Ranks&)>&)>& run);
+
 }  // namespace meshgrad::test

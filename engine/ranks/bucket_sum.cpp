@@ -72,7 +72,7 @@ class DeviceBucketSum final : public BucketSum {
   void add(const Tensor& bucket) override {
     ready_.record(stream_);
     ready_.make_wait(own_);
-    ranks_.all_reduce(bucket, own_);
+    ranks_.all_reduce(bucket, own_, operation_);
   }
   void complete() override {
     ranks_.await(own_, operation_);

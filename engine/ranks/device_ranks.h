@@ -17,23 +17,30 @@ class DeviceRanks {
  public:
   /// Why there is no NCCL: it is not in this build, or its library was not found. Empty when there is.
   static std::string why_none();
+  /// The GPU's PCI address, "0000:17:00.0", which tells the GPUs of a host apart whichever a process may see.
+  /// Only where there is NCCL. Throws DeviceError.
+  static std::string address(Device device);
 
-  /// Collective. Each rank needs a GPU of its own. `ranks` outlives it. Throws DeviceError, RankError.
+  /// Collective. Each rank needs a GPU of its own. `ranks` outlives it. Throws DeviceError, and RankError
+  /// when another rank has ended or does not come within the time-out, which also holds for what follows.
   DeviceRanks(Ranks& ranks, Device device, std::chrono::milliseconds timeout);
   ~DeviceRanks();
   DeviceRanks(const DeviceRanks&) = delete;
   DeviceRanks& operator=(const DeviceRanks&) = delete;
 
-  /// In place, f32 or f64 [n], queued: the host goes on. All ranks queue the same in the same order. NCCL
-  /// chooses the order of a sum, which is the same in every run on the same machines.
-  void all_reduce(const Tensor& values, const Stream& stream) const;
+  /// In place, f32 or f64 [n], queued: the host goes on, except in the first sum, where the ranks connect.
+  /// All ranks queue the same in the same order. NCCL chooses the order of a sum, which is the same in every
+  /// run on the same machines. Throws DeviceError, and RankError as the constructor does.
+  void all_reduce(const Tensor& values, const Stream& stream, std::string_view operation) const;
   /// Blocks the host until what is queued is done. Throws RankError when NCCL or another rank has ended, or
   /// after the time-out; the communicator is then aborted, so that nothing on the GPU waits any more.
   void await(const Stream& stream, std::string_view operation) const;
 
  private:
   void check(int result, const char* call) const;
+  void settle(int result, const char* call, std::string_view operation) const;
   void check_background(std::string_view operation) const;
+  void check_in_time(std::chrono::steady_clock::time_point begin, std::string_view operation) const;
   void abort() const noexcept;
 
   Ranks& ranks_;

@@ -13,6 +13,8 @@
 namespace meshgrad {
 namespace {
 
+constexpr std::string_view kStart = "start of NCCL";
+
 ncclComm_t communicator_of(void* communicator) { return static_cast<ncclComm_t>(communicator); }
 cudaStream_t stream_of(const Stream& stream) { return static_cast<cudaStream_t>(stream.native()); }
 
@@ -27,15 +29,20 @@ size_t count(const Tensor& tensor) { return static_cast<size_t>(tensor.elements(
 
 std::string DeviceRanks::why_none() { return nccl_library().missing; }
 
+std::string DeviceRanks::address(Device device) { return nccl_library().gpu_address(device.index); }
+
 DeviceRanks::DeviceRanks(Ranks& ranks, Device device, std::chrono::milliseconds timeout)
     : ranks_(ranks), device_(device), timeout_(timeout) {
   ncclUniqueId id{};
   if (ranks.first()) check(nccl_library().unique_id(&id), "ncclGetUniqueId");
-  broadcast(ranks, std::as_writable_bytes(std::span(&id, 1)), 0, "start of NCCL");
+  broadcast(ranks, std::as_writable_bytes(std::span(&id, 1)), 0, kStart);
   const gpu::CurrentDevice current(device.index);
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
   ncclComm_t communicator = nullptr;
-  check(nccl_library().init_rank(&communicator, ranks.size(), id, ranks.rank()), "ncclCommInitRank");
+  const ncclResult_t begun = nccl_library().init_rank(&communicator, ranks.size(), id, ranks.rank(), &config);
   communicator_ = communicator;
+  settle(begun, "ncclCommInitRankConfig", kStart);
 }
 
 /// What another rank no longer answers must not block this one's end.
@@ -59,16 +66,42 @@ void DeviceRanks::check(int result, const char* call) const {
                      "set NCCL_DEBUG=INFO to see why; each rank needs a GPU of its own");
 }
 
-void DeviceRanks::all_reduce(const Tensor& values, const Stream& stream) const {
-  check(nccl_library().all_reduce(values.raw(), values.raw(), count(values), type_of(values), ncclSum,
-                                  communicator_of(communicator_), stream_of(stream)),
-        "ncclAllReduce");
+/// NCCL goes on in a thread of its own, and takes no other call, as long as `result` says so: in the first
+/// calls it waits for other ranks.
+void DeviceRanks::settle(int result, const char* call, std::string_view operation) const {
+  const auto begin = std::chrono::steady_clock::now();
+  try {
+    for (ncclResult_t state = ncclSuccess; result == ncclInProgress; result = state) {
+      check(nccl_library().async_error(communicator_of(communicator_), &state), call);
+      if (state != ncclInProgress) continue;
+      ranks_.check(operation);
+      check_in_time(begin, operation);
+      std::this_thread::yield();
+    }
+    check(result, call);
+  } catch (...) {
+    abort();
+    throw;
+  }
+}
+
+void DeviceRanks::all_reduce(const Tensor& values, const Stream& stream, std::string_view operation) const {
+  settle(nccl_library().all_reduce(values.raw(), values.raw(), count(values), type_of(values), ncclSum,
+                                   communicator_of(communicator_), stream_of(stream)),
+         "ncclAllReduce", operation);
+}
+
+void DeviceRanks::check_in_time(std::chrono::steady_clock::time_point begin,
+                                std::string_view operation) const {
+  if (std::chrono::steady_clock::now() - begin <= timeout_) return;
+  throw rank_error(fmt::format("rank {}: {}", ranks_.rank(), operation), "all ranks to take part in time",
+                   "none or some", "look for the end of another rank, or raise ranks.timeout");
 }
 
 void DeviceRanks::check_background(std::string_view operation) const {
   ncclResult_t state = ncclSuccess;
   const ncclResult_t asked = nccl_library().async_error(communicator_of(communicator_), &state);
-  if (asked != ncclSuccess || state != ncclSuccess) {
+  if (asked != ncclSuccess || (state != ncclSuccess && state != ncclInProgress)) {
     throw rank_error(fmt::format("rank {}: {}", ranks_.rank(), operation), "NCCL to go on",
                      nccl_library().error_string(asked != ncclSuccess ? asked : state),
                      "look for the end of another rank, or set NCCL_DEBUG=INFO");
@@ -83,11 +116,7 @@ void DeviceRanks::await(const Stream& stream, std::string_view operation) const 
   try {
     while (!done.passed()) {
       check_background(operation);
-      if (std::chrono::steady_clock::now() - begin > timeout_) {
-        throw rank_error(fmt::format("rank {}: {}", ranks_.rank(), operation),
-                         "all ranks to take part in time", "none or some",
-                         "look for the end of another rank, or raise ranks.timeout");
-      }
+      check_in_time(begin, operation);
       std::this_thread::yield();
     }
   } catch (...) {

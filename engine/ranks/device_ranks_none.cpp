@@ -10,12 +10,15 @@ constexpr const char* kNone = "NCCL was called in a build without it";
 }  // namespace
 
 std::string DeviceRanks::why_none() { return "this build has no NCCL"; }
+std::string DeviceRanks::address(Device) { throw internal_error(kNone); }
 DeviceRanks::DeviceRanks(Ranks& ranks, Device device, std::chrono::milliseconds timeout)
     : ranks_(ranks), device_(device), timeout_(timeout) {
   throw internal_error(kNone);
 }
 DeviceRanks::~DeviceRanks() = default;
-void DeviceRanks::all_reduce(const Tensor&, const Stream&) const { throw internal_error(kNone); }
+void DeviceRanks::all_reduce(const Tensor&, const Stream&, std::string_view) const {
+  throw internal_error(kNone);
+}
 void DeviceRanks::await(const Stream&, std::string_view) const { throw internal_error(kNone); }
 
 }  // namespace meshgrad

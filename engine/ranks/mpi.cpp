@@ -191,6 +191,13 @@ class MpiFlight final : public RankTransport::Flight {
   size_t received_ = 0;
 };
 
+/// By the application: nothing is left to free, nor anybody to tell.
+bool mpi_finalised() {
+  int answer = 0;
+  MPI_Finalized(&answer);
+  return answer != 0;
+}
+
 class MpiTransport final : public RankTransport {
  public:
   /// Works on a duplicate, so that no message is mixed with the application's.
@@ -209,14 +216,18 @@ class MpiTransport final : public RankTransport {
     return std::hash<std::string_view>()(std::string_view(name).substr(0, static_cast<size_t>(length)));
   }
   std::unique_ptr<Flight> start(std::span<const Send> sends, std::span<const Receive> receives) override {
+    if (mpi_finalised())
+      throw RankFailure{sends.empty() ? receives.front().from : sends.front().to,
+                        "MPI until the last message", "MPI_Finalize before it",
+                        "end the Ranks, or close the runtime, before MPI_Finalize"};
     return std::make_unique<MpiFlight>(communicator_, sends, receives);
   }
   void abort(int exit_code) noexcept override { MPI_Abort(communicator_, exit_code); }
   void check() override {
-    if (!finalised()) check_left(communicator_);
+    if (!mpi_finalised()) check_left(communicator_);
   }
   void leave() noexcept override {
-    if (finalised()) return;
+    if (mpi_finalised()) return;
     for (int other = 0; other < size_; ++other) {
       if (other == rank_) continue;
       MPI_Request request = MPI_REQUEST_NULL;
@@ -225,19 +236,12 @@ class MpiTransport final : public RankTransport {
     }
   }
   void finish() override {
-    if (finalised()) return;
+    if (mpi_finalised()) return;
     MPI_Comm_free(&communicator_);
     if (owns_mpi_) MPI_Finalize();
   }
 
  private:
-  /// By the application: nothing is left to free, nor anybody to tell.
-  static bool finalised() {
-    int answer = 0;
-    MPI_Finalized(&answer);
-    return answer != 0;
-  }
-
   MPI_Comm communicator_ = MPI_COMM_NULL;
   int rank_ = 0, size_ = 1;
   bool owns_mpi_;

@@ -10,13 +10,14 @@ namespace meshgrad {
 
 struct NcclLibrary {
   decltype(&ncclGetUniqueId) unique_id = nullptr;
-  decltype(&ncclCommInitRank) init_rank = nullptr;
+  decltype(&ncclCommInitRankConfig) init_rank = nullptr;
   decltype(&ncclCommDestroy) destroy = nullptr;
   decltype(&ncclCommAbort) abort = nullptr;
   decltype(&ncclCommGetAsyncError) async_error = nullptr;
   decltype(&ncclGetErrorString) error_string = nullptr;
   decltype(&ncclAllReduce) all_reduce = nullptr;
-  std::string missing;  ///< why the functions are null; empty when they are not
+  std::string (*gpu_address)(int device) = nullptr;  ///< of DeviceRanks
+  std::string missing;                               ///< why the functions are null; empty when they are not
 };
 /// Opened at the first call.
 const NcclLibrary& nccl_library();

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <thread>
 #include <utility>
 
@@ -49,6 +50,17 @@ Ranks::Ranks(std::unique_ptr<RankTransport> transport, const RanksOptions& optio
   const auto here = hosts.begin() + rank_;
   local_size_ = static_cast<int>(std::count(hosts.begin(), hosts.end(), *here));
   local_rank_ = static_cast<int>(std::count(hosts.begin(), here, *here));
+}
+
+/// A rank that is through with its work is no reason for the others to fail, which may still exchange
+/// messages.
+Ranks::~Ranks() {
+  try {
+    if (std::uncaught_exceptions() == 0) finish();
+  } catch (const RankError&) {
+    // Another rank failed, or did not come: the one that it told, or that waits for it, has the error.
+  }
+  leave();
 }
 
 void Ranks::exchange(std::span<const Send> sends, std::span<const Receive> receives,
@@ -160,7 +172,7 @@ std::optional<int> Ranks::ended_by_other(std::chrono::milliseconds within) {
 
 void Ranks::finish() {
   if (transport_ == nullptr || left_) return;
-  barrier(*this, "end");
+  or_leave(*this, [&] { barrier(*this, "end"); });
   left_ = true;
   transport_->finish();
 }

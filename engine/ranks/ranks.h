@@ -86,8 +86,8 @@ class Ranks {
   Ranks() = default;
   /// Collective: finds out which ranks share a host. Throws RankError.
   explicit Ranks(std::unique_ptr<RankTransport> transport, const RanksOptions& options = {});
-  /// Without finish(), as when an error unwinds it: leave().
-  ~Ranks() { leave(); }
+  /// At a regular end finish(), whose error is dropped; while an exception unwinds it, leave().
+  ~Ranks();
   Ranks(Ranks&&) = default;
   Ranks& operator=(Ranks&&) = delete;
 
@@ -123,14 +123,16 @@ class Ranks {
 
   /// After an error of this rank, which has been reported: ends all ranks with its exit code.
   void abort(int exit_code) noexcept;
-  /// After an error of this rank in the middle of an operation of all, where its process goes on: the others,
-  /// which wait for it or are about to, get a RankError at once instead of after the time-out.
+  /// After an error of this rank in the middle of an operation of all, where its process goes on, and where
+  /// it gives up: the others, which wait for it or are about to, get a RankError at once instead of after the
+  /// time-out.
   void leave() noexcept;
   /// Whether this rank exchanges no more messages: after leave(), abort() and finish().
   bool left() const { return left_; }
   /// The exit code of another rank that has called abort(), or does so within this time.
   std::optional<int> ended_by_other(std::chrono::milliseconds within);
-  /// At the regular end, on every rank: the last call. Does nothing after leave().
+  /// At the regular end, on every rank: the last call, which waits for the others. Does nothing after
+  /// leave(). Throws RankError.
   void finish();
 
  private:

@@ -4,10 +4,10 @@
 // the choices on disk of similar shapes, measurements (with autotune), the library's heuristic.
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
-#include <dlfcn.h>
 #include <fmt/format.h>
 #include <meshgrad/engine/gpu.h>
 #include <meshgrad/engine/launch_trace.h>
+#include <meshgrad/engine/loaded_library.h>
 #include <meshgrad/engine/runtime.h>
 #include <meshgrad/kernels/cuda/gemm.h>
 #include <meshgrad/kernels/gemm_tuning.h>
@@ -51,31 +51,26 @@ struct Library {
 /// Opened by name instead of linked: programs without a GPU run without cuBLASLt.
 Library load_library() {
   const std::string name = fmt::format("libcublasLt.so.{}", kCudaMajor);
-  const std::string install = fmt::format("install cuBLAS of CUDA {}", kCudaMajor);
-  void* file = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (file == nullptr) file = dlopen(("/usr/local/cuda/lib64/" + name).c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (file == nullptr)
-    throw device_error("gemm", name, dlerror(), install + ", or put its folder on LD_LIBRARY_PATH");
+  LoadedLibrary file({name, "/usr/local/cuda/lib64/" + name});
   Library library;
-  const auto load = [&]<class Function>(Function& function, const char* symbol) {
-    function = reinterpret_cast<Function>(dlsym(file, symbol));
-    if (function == nullptr)
-      throw device_error("gemm", fmt::format("{} in {}", symbol, name), "none", install);
-  };
-  load(library.version, "cublasLtGetVersion");
-  load(library.create, "cublasLtCreate");
-  load(library.destroy, "cublasLtDestroy");
-  load(library.create_description, "cublasLtMatmulDescCreate");
-  load(library.destroy_description, "cublasLtMatmulDescDestroy");
-  load(library.set_attribute, "cublasLtMatmulDescSetAttribute");
-  load(library.create_layout, "cublasLtMatrixLayoutCreate");
-  load(library.destroy_layout, "cublasLtMatrixLayoutDestroy");
-  load(library.create_preference, "cublasLtMatmulPreferenceCreate");
-  load(library.destroy_preference, "cublasLtMatmulPreferenceDestroy");
-  load(library.set_preference, "cublasLtMatmulPreferenceSetAttribute");
-  load(library.candidates, "cublasLtMatmulAlgoGetHeuristic");
-  load(library.check, "cublasLtMatmulAlgoCheck");
-  load(library.multiply, "cublasLtMatmul");
+  file.load(library.version, "cublasLtGetVersion");
+  file.load(library.create, "cublasLtCreate");
+  file.load(library.destroy, "cublasLtDestroy");
+  file.load(library.create_description, "cublasLtMatmulDescCreate");
+  file.load(library.destroy_description, "cublasLtMatmulDescDestroy");
+  file.load(library.set_attribute, "cublasLtMatmulDescSetAttribute");
+  file.load(library.create_layout, "cublasLtMatrixLayoutCreate");
+  file.load(library.destroy_layout, "cublasLtMatrixLayoutDestroy");
+  file.load(library.create_preference, "cublasLtMatmulPreferenceCreate");
+  file.load(library.destroy_preference, "cublasLtMatmulPreferenceDestroy");
+  file.load(library.set_preference, "cublasLtMatmulPreferenceSetAttribute");
+  file.load(library.candidates, "cublasLtMatmulAlgoGetHeuristic");
+  file.load(library.check, "cublasLtMatmulAlgoCheck");
+  file.load(library.multiply, "cublasLtMatmul");
+  if (!file.missing().empty())
+    throw device_error(
+        "gemm", name, file.missing(),
+        fmt::format("install cuBLAS of CUDA {}, or put its folder on LD_LIBRARY_PATH", kCudaMajor));
   return library;
 }
 

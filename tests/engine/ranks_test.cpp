@@ -154,6 +154,11 @@ TEST_CASE("a rank that leaves, or fails in work of its own, is an error of the o
       "needed all ranks to go on, got the end of rank");
 }
 
+TEST_CASE("a rank that is through without finish() waits for the others, which go on") {
+  check_a_rank_that_is_through(
+      [](const auto& body) { return try_on_ranks({.ranks = 3, .timeout = 60s, .loss = {}}, body); });
+}
+
 TEST_CASE("wherever a rank ends, all ranks end with an error") {
   std::mt19937 random(7);
   for (int attempt = 0; attempt < 20; ++attempt) {

@@ -149,6 +149,11 @@ TEST_CASE("TCP: a rank that leaves, or fails in work of its own, is an error of 
                                "needed a connection with rank");
 }
 
+TEST_CASE("TCP: a rank that is through without finish() waits for the others, which go on") {
+  test::check_a_rank_that_is_through(
+      [](const auto& body) { return try_on_tcp({.size = 3, .timeout = 60s}, body); });
+}
+
 TEST_CASE("TCP: a rank that is silent, and one that says something else") {
   const Endings silent = try_on_tcp({.size = 2, .timeout = 300ms}, [](Ranks& ranks) {
     std::byte byte{};

@@ -8,12 +8,13 @@
 #include <meshgrad/engine/ranks/nccl_library.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "arena.h"
@@ -40,7 +41,6 @@ struct Group {
 };
 
 std::mutex joining;
-std::condition_variable joined;
 std::map<int, std::shared_ptr<Group>>& groups() {
   static auto& all = *new std::map<int, std::shared_ptr<Group>>;
   return all;
@@ -54,6 +54,14 @@ std::string& refusal() {
 ncclResult_t refuse(const std::string& text) {
   refusal() = text;
   return ncclInvalidUsage;
+}
+
+std::string& only_visible() {
+  thread_local std::string address;
+  return address;
+}
+std::string gpu_address(int device) {
+  return only_visible().empty() ? fmt::format("0000:{:02x}:00.0", device + 1) : only_visible();
 }
 
 size_t size_of(ncclDataType_t type) { return type == ncclFloat64 ? 8 : 4; }
@@ -75,10 +83,13 @@ struct ncclComm {
   size_t rank = 0;
   int device = 0;
   size_t calls = 0;
+  ncclResult_t state = ncclSuccess;
+  std::function<ncclResult_t()> pending;  // what NCCL's own thread does next
 };
 
 namespace simt {
 
+void see_only(const std::string& address) { only_visible() = address; }
 NcclCounts nccl_counts() { return {sums, destroyed, aborted}; }
 
 }  // namespace simt
@@ -91,21 +102,30 @@ ncclResult_t get_unique_id(ncclUniqueId* id) {
   return ncclSuccess;
 }
 
-/// Returns when all ranks have called it.
-ncclResult_t init_rank(ncclComm_t* communicator, int count, ncclUniqueId id, int rank) {
+/// Starts what async_error() goes on with: a program that does not ask gets nothing done.
+ncclResult_t begin(ncclComm_t communicator, std::function<ncclResult_t()> work) {
+  communicator->state = ncclInProgress;
+  communicator->pending = std::move(work);
+  return ncclInProgress;
+}
+/// Done when all ranks have called it.
+ncclResult_t init_rank(ncclComm_t* communicator, int count, ncclUniqueId id, int rank, ncclConfig_t* config) {
+  if (config->blocking != 0) return refuse("calls that do not block");
   int number = 0;
   std::memcpy(&number, id.internal, sizeof number);
-  std::unique_lock lock(joining);
+  const std::lock_guard lock(joining);
   std::shared_ptr<Group>& group = groups()[number];
   if (group == nullptr) group = std::make_shared<Group>();
   group->size = static_cast<size_t>(count);
   ++group->joined;
-  joined.notify_all();
-  joined.wait(lock, [own = group] { return own->joined == own->size; });
   *communicator = new ncclComm{group, static_cast<size_t>(rank), simt::current_device()};
-  return ncclSuccess;
+  return begin(*communicator, [own = group] {
+    const std::lock_guard lock_to_read(joining);
+    return own->joined == own->size ? ncclSuccess : ncclInProgress;
+  });
 }
 ncclResult_t destroy(ncclComm_t communicator) {
+  if (communicator->state == ncclInProgress) return refuse("no call before the one before is done");
   ++destroyed;
   delete communicator;
   return ncclSuccess;
@@ -121,14 +141,15 @@ ncclResult_t abort_communicator(ncclComm_t communicator) {
 const char* error_string(ncclResult_t error) {
   return error == ncclInvalidUsage ? refusal().c_str() : "another error";
 }
-ncclResult_t async_error(ncclComm_t, ncclResult_t* error) {
-  *error = ncclSuccess;  // another rank of the same host that aborts is not noticed
+/// Another rank of the same host that aborts is not noticed.
+ncclResult_t async_error(ncclComm_t communicator, ncclResult_t* error) {
+  *error = communicator->state;
+  if (communicator->state == ncclInProgress) communicator->state = communicator->pending();
   return ncclSuccess;
 }
 
-ncclResult_t all_reduce(const void* from, void* to, size_t count, ncclDataType_t type, ncclRedOp_t,
-                        ncclComm_t communicator, cudaStream_t native) {
-  ++sums;
+ncclResult_t add_to_stream(const void* from, void* to, size_t count, ncclDataType_t type,
+                           ncclComm_t communicator, cudaStream_t native) {
   const Lock lock(streams().lock);
   simt::Stream& stream = streams().of_usable(native);
   if (stream.capture) streams().refuse(&stream, "a sum of NCCL");
@@ -167,11 +188,18 @@ ncclResult_t all_reduce(const void* from, void* to, size_t count, ncclDataType_t
   });
   return ncclSuccess;
 }
+ncclResult_t all_reduce(const void* from, void* to, size_t count, ncclDataType_t type, ncclRedOp_t,
+                        ncclComm_t communicator, cudaStream_t native) {
+  if (communicator->state == ncclInProgress) return refuse("no call before the one before is done");
+  ++sums;
+  return begin(communicator, [=] { return add_to_stream(from, to, count, type, communicator, native); });
+}
 
 }  // namespace
 
 const meshgrad::NcclLibrary& meshgrad::nccl_library() {
-  static const NcclLibrary all{get_unique_id, init_rank,    destroy,    abort_communicator,
-                               async_error,   error_string, all_reduce, {}};
+  static const NcclLibrary all{get_unique_id,      init_rank,   destroy,
+                               abort_communicator, async_error, error_string,
+                               all_reduce,         gpu_address, {}};
   return all;
 }

@@ -2,8 +2,13 @@
 // NCCL between the ranks of a test, which are threads, on the simulated device: calls wait in their streams
 // as kernels do, and take the values that are there when the stream gets to them.
 #pragma once
+#include <string>
 
 namespace simt {
+
+/// The device of the calling thread has this PCI address from now on: another GPU of the host, which alone
+/// its process sees. Empty: its own again.
+void see_only(const std::string& address);
 
 /// Of all communicators so far.
 struct NcclCounts {

@@ -4,10 +4,15 @@
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/ranks/bucket_sum.h>
+#include <meshgrad/engine/ranks/collectives.h>
 #include <meshgrad/engine/ranks/device_ranks.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <functional>
+#include <stdexcept>
+#include <thread>
 
 #include "device.h"
 #include "device_array.h"
@@ -54,7 +59,7 @@ TEST_CASE_TEMPLATE("NCCL adds a tensor of every rank", T, float, double) {
       const OwnStream stream;
       const DeviceArray<T> array(values_of<T>(on.rank()), stream);
       const DeviceRanks device(on, kDevice, 10s);
-      device.all_reduce(tensor_of(array), stream.stream);
+      device.all_reduce(tensor_of(array), stream.stream, "sum of gradients");
       device.await(stream.stream, "sum");
       const std::vector<T> sums = array.host(stream);
       for (int64_t i = 0; i < kElements; ++i)
@@ -74,7 +79,7 @@ bool sums_too_early(const std::function<void(const OwnStream& kernels, const Own
       const DeviceRanks device(on, kDevice, 10s);
       cuda::planted::add_one(kernels.stream, array.data, array.data, kElements);
       order(kernels, sums);
-      device.all_reduce(tensor_of(array), sums.stream);
+      device.all_reduce(tensor_of(array), sums.stream, "sum of gradients");
       cuda::planted::add_one(sums.stream, array.data, array.data, kElements);
       wrong |= array.host(sums)[3] != 5.0f;
     });
@@ -125,7 +130,7 @@ TEST_CASE("another number of values on one rank, or memory that is not its devic
       const bool odd = on.rank() == 2;
       const Tensor tensor = tensor_of(*array, odd ? elements : kElements);
       if (odd && freed) array.reset();
-      device.all_reduce(tensor, stream.stream);
+      device.all_reduce(tensor, stream.stream, "sum of gradients");
       device.await(stream.stream, "sum of gradients");
     });
   };
@@ -145,8 +150,9 @@ TEST_CASE("a rank that waits for one that failed or hangs ends, and aborts what 
       const OwnStream stream;
       const DeviceArray<float> array(values_of<float>(on.rank()), stream);
       const DeviceRanks device(on, kDevice, timeout);
+      barrier(on, "ready");
       if (on.rank() == 1 && fails) throw std::runtime_error("no memory");
-      if (on.rank() != 1) device.all_reduce(tensor_of(array), stream.stream);
+      if (on.rank() != 1) device.all_reduce(tensor_of(array), stream.stream, "sum of gradients");
       if (on.rank() != 1) device.await(stream.stream, "sum of gradients");
     });
   };
@@ -168,11 +174,45 @@ TEST_CASE("a rank that waits for one that failed or hangs ends, and aborts what 
   CHECK(simt::nccl_counts().destroyed == before.destroyed + 1);
 }
 
+TEST_CASE("a rank that does not come to the start of NCCL, or fails before it, ends the others in time") {
+  const auto endings_of = [](bool fails, std::chrono::milliseconds timeout) {
+    std::atomic<int> waited = 0;
+    return test::try_on_ranks(hosts(kRanks), [&](Ranks& on) {
+      if (on.rank() == 1 && fails) throw std::runtime_error("no memory");
+      while (on.rank() == 1 && waited == 0) std::this_thread::yield();
+      if (on.rank() == 1) return on.leave();
+      try {
+        const DeviceRanks device(on, kDevice, timeout);
+      } catch (const Error&) {
+        ++waited;
+        throw;
+      }
+    });
+  };
+  const simt::NcclCounts before = simt::nccl_counts();
+  const Endings late = endings_of(false, 300ms);
+  CHECK_MESSAGE(
+      (late[0] + late[2]).find(": start of NCCL] needed all ranks to take part in time") != std::string::npos,
+      late[0] << late[2]);
+  const auto begin = std::chrono::steady_clock::now();
+  const Endings failed = endings_of(true, 50s);
+  CHECK(std::chrono::steady_clock::now() - begin < 40s);
+  for (const size_t rank : {size_t{0}, size_t{2}}) {
+    CHECK(late[rank] != "");
+    CHECK_MESSAGE(failed[rank].find("] needed all ranks to go on, got the end of rank") != std::string::npos,
+                  failed[rank]);
+  }
+  CHECK(simt::nccl_counts().aborted == before.aborted + 4);
+  CHECK(simt::nccl_counts().destroyed == before.destroyed);
+}
+
 /// The tensors after a run of 3 steps of 3 samples, of rank 0.
 std::map<std::string, std::string> trained(const SimulatedNetwork& network, Config config,
-                                           const std::string& folder, std::string* messages = nullptr) {
+                                           const std::string& folder, std::string* messages = nullptr,
+                                           const std::function<void(Ranks&)>& before = {}) {
   config.run.dir = folder;
   test::on_ranks(network, [&](Ranks& on) {
+    if (before) before(on);
     Runtime runtime({.device = kDevice, .threads = 1, .allocator = config.memory, .log = {}, .memory = {}});
     TrainOptions options;
     options.ranks = &on;
@@ -200,10 +240,11 @@ TEST_CASE("training by NCCL has the bits of sums in host memory: 3 ranks, also w
   const test::ScratchDirectory scratch;
   Config config = step_config(scratch);
   std::string messages;
-  // One host has fewer GPUs than these ranks.
   const auto by_host = trained({.ranks = kRanks, .timeout = 60s, .loss = {}}, config,
                                (scratch.path / "host").string(), &messages);
-  CHECK(messages.find("gradients are added in host memory") != std::string::npos);
+  const std::string shared =
+      "gradients are added in host memory: ranks 0 and 1 have the same GPU, 0000:01:00.0";
+  CHECK_MESSAGE(messages.find(shared) != std::string::npos, messages);
   messages.clear();
   const int before = simt::nccl_counts().sums;
   const auto by_nccl = trained(hosts(kRanks), config, (scratch.path / "nccl").string(), &messages);
@@ -219,6 +260,23 @@ TEST_CASE("training by NCCL has the bits of sums in host memory: 3 ranks, also w
   CHECK(captured == trained({.ranks = kRanks, .timeout = 60s, .loss = {}}, config,
                             (scratch.path / "captured_host").string()));
   CHECK(simt::nccl_counts().sums == before + 2 * sums);
+}
+
+TEST_CASE("ranks of a host that each see one GPU use NCCL, unless two of them see the same one") {
+  const test::ScratchDirectory scratch;
+  Config config = step_config(scratch);
+  config.train.steps = 1;
+  for (const bool same : {false, true}) {
+    std::string messages;
+    const auto see_own = [&](Ranks& on) {
+      simt::see_only(same && on.rank() > 0 ? "0000:81:00.0" : fmt::format("0000:{:x}1:00.0", on.rank() + 1));
+    };
+    trained({.ranks = kRanks, .timeout = 60s, .loss = {}}, config,
+            (scratch.path / "run").string() + (same ? "2" : "1"), &messages, see_own);
+    const std::string told =
+        same ? "in host memory: ranks 1 and 2 have the same GPU, 0000:81:00.0" : "NCCL adds";
+    CHECK_MESSAGE(messages.find(told) != std::string::npos, messages);
+  }
 }
 
 TEST_CASE("one rank trains the same bits with ranks.sum_alone, by NCCL") {

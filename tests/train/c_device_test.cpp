@@ -5,14 +5,20 @@
 #include <meshgrad/engine/gpu.h>
 #include <meshgrad/engine/runtime.h>
 #include <meshgrad/engine/tensor.h>
+#include <meshgrad/train/embed/c_border.h>
 #include <meshgrad/train/embed/meshgrad.h>
 
+#include <array>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <string>
+#include <thread>
 #include <type_traits>
 #include <vector>
 
+#include "simulated_ranks.h"
 #include "support.h"
 #include "train/scratch_directory.h"
 
@@ -177,6 +183,46 @@ TEST_CASE("arrays in a device's memory give the bits of arrays on the host, and 
   // From the host node features go up, and the prediction comes back; a borrowed array of the device comes
   // first.
   CHECK(there.waits > here.waits);
+}
+
+TEST_CASE("a rank that cannot read its array on a device tells those that predict with it" *
+          doctest::skip(cuda_devices().empty())) {
+  const test::ScratchDirectory scratch;
+  const std::string path = (scratch.path / "model.safetensors").string();
+  train("cuda", Solver(nullptr), path);
+  std::array<int, 2> codes{};
+  std::array<std::string, 2> texts;
+  std::atomic<int> told = 0;
+  test::on_ranks({.ranks = 2, .timeout = std::chrono::seconds(5), .loss = {}}, [&](Ranks& ranks) {
+    const auto rank = static_cast<size_t>(ranks.rank());
+    meshgrad_runtime runtime{.runtime = Runtime({.device = kGpu, .threads = 1}), .ranks = std::move(ranks)};
+    meshgrad_predictor* predictor = nullptr;
+    meshgrad_predictor_create(&runtime, path.c_str(), &predictor);
+    Solver solver(nullptr);
+    meshgrad_mesh mesh = solver.mesh();  // each rank has a part without neighbours
+    int32_t none = 0;
+    mesh.ghost_owner = mesh.ghost_number = {.data = &none, .dtype = MESHGRAD_I32, .rank = 1, .shape = {}};
+    meshgrad_predictor_set_mesh(predictor, &mesh);
+    void* const memory = gpu::allocate(0, 16 * sizeof(float));
+    gpu::copy(memory, solver.load.host.data(), 16 * sizeof(float), runtime.runtime.stream().native());
+    runtime.runtime.stream().synchronize();
+    const meshgrad_array u = solver.u.given(nullptr);
+    meshgrad_array load = solver.load.given(nullptr);
+    load.data = memory;
+    load.device = MESHGRAD_CUDA;
+    meshgrad_predictor_set_field(predictor, 0, "u", &u);
+    meshgrad_predictor_set_field(predictor, 0, "load", &load);
+    if (meshgrad_predictor_predict(predictor, 1) != MESHGRAD_OK) texts[rank] = meshgrad_last_error();
+    if (rank == 1) gpu::free(memory);
+    codes[rank] = meshgrad_predictor_predict(predictor, 1);
+    texts[rank] += meshgrad_last_error();
+    for (++told; told < 2;) std::this_thread::yield();  // an end would tell the other one too
+    if (rank == 0) gpu::free(memory);
+    meshgrad_predictor_destroy(predictor);
+  });
+  CHECK(codes[0] == MESHGRAD_RANK_ERROR);
+  CHECK_MESSAGE(test::contains(texts[0], "got the end of rank 1"), texts[0]);
+  CHECK_MESSAGE(test::contains(texts[1], "64 bytes of allocated device memory"), texts[1]);
 }
 
 TEST_CASE("an array on a GPU is refused where the runtime has none") {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/ranks/collectives.h>
 #include <meshgrad/train/embed/c_border.h>
 #include <meshgrad/train/embed/mesh_predictor.h>
 
@@ -13,9 +14,11 @@
 struct meshgrad_predictor {
   meshgrad::MeshPredictor predictor;
   meshgrad::Runtime& runtime;
+  meshgrad::Ranks& ranks;
   // What the predictor borrows instead of arrays on a device: of meshes, and of fields by mesh and name.
   meshgrad::c::HostCopies mesh_copies{runtime};
   std::map<std::pair<int32_t, std::string>, meshgrad::c::HostCopies> field_copies{};
+  bool in_parts = false;  // its meshes: predictions are then calls of all ranks
 };
 
 namespace meshgrad::c {
@@ -76,7 +79,7 @@ int meshgrad_predictor_create(meshgrad_runtime* runtime, const char* checkpoint,
     given(predictor, "meshgrad_predictor_create: predictor") = nullptr;
     meshgrad_runtime& on = given(runtime, "runtime");
     *predictor = new meshgrad_predictor{
-        MeshPredictor(on.runtime, &given(checkpoint, "checkpoint"), &on.ranks), on.runtime};
+        MeshPredictor(on.runtime, &given(checkpoint, "checkpoint"), &on.ranks), on.runtime, on.ranks};
   });
 }
 
@@ -117,9 +120,11 @@ int meshgrad_predictor_set_meshes(meshgrad_predictor* predictor, const meshgrad_
   return guarded([&] {
     MeshPredictor& ours = given(predictor, "predictor").predictor;
     HostCopies borrowed(predictor->runtime), read(predictor->runtime);
-    ours.set_meshes(Meshes(meshes, count, ours.dim(), borrowed, read).arrays());
+    const Meshes given_meshes(meshes, count, ours.dim(), borrowed, read);
+    ours.set_meshes(given_meshes.arrays());
     predictor->mesh_copies = std::move(borrowed);
     predictor->field_copies.clear();
+    predictor->in_parts = given_meshes.arrays().front().in_parts;
   });
 }
 
@@ -169,7 +174,14 @@ int meshgrad_predictor_set_boundary(meshgrad_predictor* predictor, int32_t mesh,
 
 int meshgrad_predictor_predict(meshgrad_predictor* predictor, int64_t steps) {
   return guarded([&] {
-    for (auto& [field, copies] : given(predictor, "predictor").field_copies) copies.read_again();
+    const auto read = [&] {
+      for (auto& [field, copies] : predictor->field_copies) copies.read_again();
+    };
+    if (given(predictor, "predictor").in_parts) {
+      or_leave(predictor->ranks, read);
+    } else {
+      read();
+    }
     predictor->predictor.predict(steps);
   });
 }

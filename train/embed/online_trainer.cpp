@@ -127,6 +127,10 @@ struct OnlineTrainer::State {
   uint64_t seed() const { return static_cast<uint64_t>(config.run.seed); }
   int64_t first_frame() const { return task.sample_frames(task.least_frames()).first; }
   void read_buffer() { task = make_task(config, Dataset::over(buffer.data())); }
+  void choose_path() {
+    const std::string path = or_leave(ranks, [&] { return window_sum.choose_path(); });
+    if (!path.empty() && ranks.first()) runtime.log_once(LogLevel::info, path);
+  }
   void set_mesh(const MeshArrays& mesh, std::vector<int32_t> numbers = {}) {
     if (mesh.in_parts) check_whole_needed();
     buffer.set_mesh(mesh, std::move(numbers));
@@ -341,7 +345,7 @@ OnlineTrainer::OnlineTrainer(Runtime& runtime, const Config& config, const Onlin
                              Ranks* ranks)
     : state_(std::make_unique<State>(runtime, ranks, config, options)) {
   check_same_on_ranks(state_->ranks, state_->config, 0);
-  or_leave(state_->ranks, [&] { state_->window_sum.choose_path(); });
+  state_->choose_path();
 }
 
 OnlineTrainer::OnlineTrainer(Runtime& runtime, const fs::path& saved, Ranks* ranks)
@@ -356,7 +360,7 @@ OnlineTrainer::OnlineTrainer(Runtime& runtime, const fs::path& saved, Ranks* ran
   check_same_on_ranks(s.ranks, s.config, s.steps);
   if (const GivenPart* part = s.buffer.part())
     s.ghost_rows.emplace(s.ranks, part->owned(s.buffer.mesh()), *part);
-  or_leave(s.ranks, [&] { s.window_sum.choose_path(); });
+  s.choose_path();
 }
 
 OnlineTrainer::~OnlineTrainer() = default;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/ranks/collectives.h>
 #include <meshgrad/engine/span.h>
-#include <meshgrad/train/config/text.h>
 #include <meshgrad/train/run/window_sum.h>
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 namespace meshgrad {
@@ -14,7 +14,27 @@ namespace {
 
 constexpr std::string_view kGradients = "sum of gradients";
 constexpr std::string_view kLosses = "sum of losses";
+constexpr std::string_view kChoice = "choice of NCCL";
 constexpr int64_t kBucketElements = 16384;  // of a bucket, at least
+
+/// Which two ranks have one GPU, of which NCCL allows none; empty where each has its own. Collective.
+std::string shared_gpu(Ranks& ranks, Device device) {
+  struct Gpu {
+    uint64_t host = 0;
+    std::array<char, 32> address{};
+    bool operator==(const Gpu&) const = default;
+  } mine{.host = ranks.host()};
+  const std::string address = DeviceRanks::address(device);
+  std::copy_n(address.begin(), std::min(address.size(), mine.address.size() - 1), mine.address.begin());
+  const std::vector<Gpu> gpus = all_gather(ranks, mine, kChoice);
+  for (auto second = gpus.begin(); second != gpus.end(); ++second) {
+    const auto first = std::find(gpus.begin(), second, *second);
+    if (first != second)
+      return fmt::format("ranks {} and {} have the same GPU, {}", first - gpus.begin(), second - gpus.begin(),
+                         first->address.data());
+  }
+  return {};
+}
 
 }  // namespace
 
@@ -72,16 +92,16 @@ void WindowSum::finish(const Tensor& gradients, double window_weight, Optimizer&
 
 std::string WindowSum::choose_path() {
   if (reduction_ != RankReduction::fast || !active()) return {};
-  if (agree(ranks_, !runtime_.stream().on_gpu(), "choice of NCCL")) return {};
+  if (agree(ranks_, !runtime_.stream().on_gpu(), kChoice)) return {};
   std::string why_not = DeviceRanks::why_none();
-  if (ranks_.local_size() > static_cast<int>(cuda_devices().size()))
-    why_not = fmt::format("this host has {} for {}", counted(std::ssize(cuda_devices()), "GPU"),
-                          counted(ranks_.local_size(), "rank"));
-  if (!agree(ranks_, !why_not.empty(), "choice of NCCL")) {
-    device_.emplace(ranks_, runtime_.device(), timeout_);
-    return "NCCL adds gradients";
+  if (agree(ranks_, !why_not.empty(), kChoice)) {
+    if (why_not.empty()) why_not = "no NCCL on another rank";
+  } else {
+    why_not = shared_gpu(ranks_, runtime_.device());
   }
-  return "gradients are added in host memory: " + (why_not.empty() ? "no NCCL on another rank" : why_not);
+  if (!why_not.empty()) return "gradients are added in host memory: " + why_not;
+  device_.emplace(ranks_, runtime_.device(), timeout_);
+  return "NCCL adds gradients";
 }
 
 BucketSum& WindowSum::buckets(const Tensor& gradients) {
