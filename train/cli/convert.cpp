@@ -149,13 +149,16 @@ void add_convert(CommandLine& line) {
   CLI::App* command =
       add_command(line.app, "convert", "Convert simulation data into one packed file for training",
                   {"meshgrad convert data/cylinder_flow -o cylinder.mgd --unit velocity=m/s",
-                   "meshgrad convert results.pvd -o results.mgd --node-types boundary",
+                   "meshgrad convert results/ -o results.mgd --node-types boundary",
                    "meshgrad convert flow.npz -o flow.mgd --split 0.8,0.1,0.1 --by time",
                    "meshgrad convert case.h5 -o case.mgd --map positions=mesh/xyz --map u=flow/u",
                    "meshgrad convert runs.h5 -o runs.mgd --fields density,velocity_x,velocity_y"});
   const auto options = std::make_shared<Options>();
   ConvertOptions& convert = options->convert;
-  command->add_option("INPUT", convert.input, "File, folder, or folder with folders train, valid and test")
+  command
+      ->add_option(
+          "INPUT", convert.input,
+          "File, or folder: of files, of folders train, valid and test, or of a folder for each simulation")
       ->type_name("")
       ->required();
   command->add_option("-o,--output", convert.output, "Packed file to write")
@@ -177,7 +180,7 @@ void add_convert(CommandLine& line) {
       ->type_name("NAME");
   command
       ->add_option("--node-types", convert.node_types,
-                   "Array of node types, of points or cells, in VTK files")
+                   "Array of node types, of points or cells, in VTK or XDMF files")
       ->type_name("ARRAY");
   command->add_flag("--separate", convert.separate_frames,
                     "Numbered VTK files are trajectories of one frame each, not a series");
