@@ -354,6 +354,9 @@ std::string array_name(const std::string& name) {
   return role == kRoles.end() ? name : std::string(role->name);
 }
 
+// No field.
+bool is_known(const std::string& name) { return is_mesh(name) || name == "dt" || name == "times"; }
+
 std::vector<NamedArray> mapped(std::vector<NamedArray> arrays, const std::string& where, const ArrayMap& map,
                                const WarningCallback& warn) {
   std::vector<NamedArray> chosen;
@@ -373,9 +376,11 @@ std::vector<NamedArray> mapped(std::vector<NamedArray> arrays, const std::string
     chosen.back().name = array_name(name);
     arrays.erase(found);
   }
+  const bool names_fields =
+      std::ranges::any_of(chosen, [](const NamedArray& array) { return !is_known(array.name); });
   std::vector<std::string> unused;
   for (NamedArray& array : arrays) {
-    const bool needed = is_mesh(array.name) || array.name == "dt" || array.name == "times";
+    const bool needed = !names_fields || is_known(array.name);
     if (needed && !has(chosen, array.name)) {
       chosen.push_back(std::move(array));
     } else {

@@ -39,7 +39,7 @@ using ArrayMap = std::map<std::string, std::string>;
 /// `times` (or `time`, or `t`) [frames] give it. Throws DataError naming file and array, also for positions
 /// or node types over frames, and for a field whose columns are as many as there are frames.
 ///
-/// With a map, only the arrays that it names are fields. Without one, an array of the mesh may have another
+/// With a map that names fields, these alone are fields. Without one, an array of the mesh may have another
 /// usual name, such as points or elements; `warn` is told the map that says the same.
 RawTrajectory trajectory_of_arrays(std::vector<NamedArray> arrays, const std::string& name,
                                    const ArrayMap& map, const WarningCallback& warn);
