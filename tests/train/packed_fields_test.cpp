@@ -90,7 +90,7 @@ TEST_CASE("folders of one-frame meshes convert with fields of every kind, and re
 
   const TrajectoryView third = data.trajectory("train", 2);
   CHECK(third.frames() == 1);
-  CHECK(third.name() == "mesh_1002.npz");
+  CHECK(third.name() == "train/mesh_1002.npz");
   CHECK(third.mesh().cell_count() == 2);
   CHECK(frame_of<float>(third, "temperature") == std::vector<float>{3, 6, 9, 12});
   CHECK(frame_of<int64_t>(third, "label") == std::vector<int64_t>{5, int64_t{1} << 40, -3, 7});

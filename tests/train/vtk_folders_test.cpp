@@ -96,6 +96,7 @@ TEST_CASE("a folder for each simulation: all are read where the folder has no da
   CHECK(report.dt == 0.5);
   const Dataset data = Dataset::open(folder.options.output);
   CHECK(data.size("train") == 8);
+  CHECK(data.trajectory(3).name() == "run_3/u000.vtu");
   folder.add("u", "u", 3);
   const ConvertReport own = convert(folder.options);
   CHECK(own.trajectories == 3);  // the folder's own, divided by time

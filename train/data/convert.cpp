@@ -15,6 +15,7 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/data/cell_graph.h>
 #include <meshgrad/train/data/convert_inputs.h>
+#include <meshgrad/train/data/found_files.h>
 #include <meshgrad/train/data/mesh_check.h>
 #include <meshgrad/train/data/mesh_edges.h>
 #include <meshgrad/train/data/outlier.h>
@@ -49,14 +50,12 @@ class Packer {
   Packer(const ConvertOptions& options, std::string statistics_split, WarningList& warnings)
       : options_(options), statistics_split_(std::move(statistics_split)), warnings_(warnings) {}
 
-  void add(RawTrajectory& trajectory, const std::filesystem::path& file,
-           const std::vector<SplitPart>& parts) {
+  void add(RawTrajectory& trajectory, const std::vector<SplitPart>& parts) {
     prepare(trajectory);
     const int64_t mesh = pack_mesh(trajectory);
-    // Errors name the whole path; the packed file keeps the file's name.
-    if (trajectory.name.starts_with(file.string())) {
-      trajectory.name.replace(0, file.string().size(), file.filename().string());
-    }
+    // Errors name the whole path; the packed file keeps the path within the input.
+    const std::string folder = (folder_of(options_.input) / "").string();
+    if (trajectory.name.starts_with(folder)) trajectory.name.erase(0, folder.size());
     for (const SplitPart& part : parts) {
       if (part.first == 0 && part.count == trajectory.frames) {
         pack(trajectory, mesh, part.split);
@@ -451,7 +450,7 @@ ConvertReport pack(const ConvertOptions& options) {
     while (auto trajectory = file.source->next()) {
       const int64_t record = first_record + trajectory->record;
       const std::vector<SplitPart> parts = plan.parts(file, record, trajectory->frames);
-      if (!parts.empty()) packer.add(*trajectory, file.path, parts);
+      if (!parts.empty()) packer.add(*trajectory, parts);
       progress.trajectories = record + 1;
       if (options.progress) {
         ConvertProgress now = progress;

@@ -126,9 +126,13 @@ std::vector<FoundFile> find_files(const fs::path& input, bool every,
   return std::move(listing.files);
 }
 
-std::string name_within(const fs::path& input, const fs::path& file) {
+fs::path folder_of(const fs::path& input) {
   std::error_code none;
-  return (fs::is_directory(input, none) ? file.lexically_relative(input) : file.filename()).generic_string();
+  return fs::is_directory(input, none) ? input : input.parent_path();
+}
+
+std::string name_within(const fs::path& input, const fs::path& file) {
+  return file.lexically_relative(folder_of(input)).generic_string();
 }
 
 }  // namespace meshgrad

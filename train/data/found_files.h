@@ -30,7 +30,10 @@ std::vector<FoundFile> find_files(const std::filesystem::path& input, bool every
                                   const std::function<bool(const std::filesystem::path&)>& is_data,
                                   const WarningCallback& warn);
 
-/// A file's path below the folder `input`, or its name where `input` is a file.
+/// `input`, or the folder of a file.
+std::filesystem::path folder_of(const std::filesystem::path& input);
+
+/// A file's path below that folder.
 std::string name_within(const std::filesystem::path& input, const std::filesystem::path& file);
 
 }  // namespace meshgrad
