@@ -266,8 +266,6 @@ TEST_CASE("world edges are refused where they cannot be") {
   const std::string moving = data + "world_position = \"x\"\n";
   CHECK(contains(refusal(moving + "period = [0.0, 0.2]\n"), "needed less than half of each period"));
   parse_config(moving + "period = [0.21, 0.0]\n", "c");
-  CHECK(contains(refusal(moving + "[ranks]\npartition = \"rcb\"\n"), "needed 0 with a mesh in parts"));
-  CHECK(contains(refusal(moving + "[ranks]\nparts_in_turn = 2\n"), "needed 0 with a mesh in parts"));
   parse_config(moving, "c");
 }
 

@@ -245,9 +245,6 @@ void check_world_edges(const Config& config, std::vector<Contradiction>& found) 
     refuse("data.world_position", "0 where meshes do not move", "name the field of current positions");
   if (std::ranges::any_of(config.data.period, short_of))
     refuse("data.period", "less than half of each period", "lower it: about the length of an edge is usual");
-  if (config.ranks.partition != MeshPartition::none || config.ranks.parts_in_turn > 1)
-    refuse("ranks.partition", "0 with a mesh in parts, which have no world edges",
-           "set ranks.partition = \"none\" and ranks.parts_in_turn = 1");
 }
 
 void check_task(const Config& config, std::vector<Contradiction>& found) {

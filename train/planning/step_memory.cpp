@@ -159,8 +159,10 @@ StepProbe::PartStep StepProbe::predict_part(const Config& config, const Part& pa
   StepCache steps(runtime, config, task, held.model, held.optimizer, recomputation_of(config, device_, task),
                   [](const std::string&) {});
   const int64_t copies = config.train.batch;
-  BatchLayout layout =
-      steps.layout({copies * part.owned, copies * part.edge_sets.front().edges(), copies * part.ghosts()});
+  BatchLayout layout = steps.layout({.nodes = copies * part.owned,
+                                     .edges = copies * part.edge_sets.front().edges(),
+                                     .ghosts = copies * part.ghosts(),
+                                     .world_edges = world_room(config.data, copies * part.owned)});
   const auto exchange = std::make_shared<DryExchange>();
   layout.set_halo(dry_halo(runtime, part, copies, exchange));
   int64_t sent = 0;

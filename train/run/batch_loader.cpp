@@ -159,6 +159,7 @@ BatchLoader::Loaded BatchLoader::load_whole(const std::vector<Sample>& samples, 
   Loaded whole{static_cast<int64_t>(samples.size()), layout, whole_memory_,
                meshes_of(task_.dataset(), config_.data.train_split, samples)};
   write(whole, samples, window, false, normalizers, scratch_);
+  parts_->begin_batch(layout.batch(whole_memory_).graph);
   return whole;
 }
 

@@ -35,8 +35,7 @@ std::optional<MeshParts> make_mesh_parts(Runtime& runtime, const Config& config,
 BatchLayout part_layout(const Task& task, MeshParts& parts, std::span<const MeshView> meshes,
                         const Batch& whole, DType dtype) {
   const Part& part = parts.part(meshes, whole.graph, parts.rank());
-  BatchLayout layout = task.layout({part.owned, part.edge_sets.front().edges(), part.ghosts()}, dtype,
-                                   BatchLayout::Sizes::exact);
+  BatchLayout layout = task.layout(shape_of(part), dtype, BatchLayout::Sizes::exact);
   layout.set_halo(parts.halo(meshes, whole.graph));
   return layout;
 }
@@ -47,8 +46,7 @@ void run_in_turn(Runtime& runtime, const Task& task, const Model& model, const O
   PartsInTurn turns(runtime, whole.graph, parts.all(meshes, whole.graph));
   turns.add_gradients(model, [&](int64_t number, const Variable& prediction) {
     const Part& part = turns.part(number);
-    const BatchLayout layout = task.layout({part.owned, part.edge_sets.front().edges(), part.ghosts()}, dtype,
-                                           BatchLayout::Sizes::exact);
+    const BatchLayout layout = task.layout(shape_of(part), dtype, BatchLayout::Sizes::exact);
     Batch own = make_batch(runtime, layout, [&](const Batch& host) { write_part(whole, part, host); });
     own.graph = turns.batch(number);
     Tape tape(runtime);

@@ -190,6 +190,10 @@ MeshParts::Known& MeshParts::known(std::span<const MeshView> meshes, const Graph
   return known_.front();
 }
 
+void MeshParts::begin_batch(const GraphBatch& whole) {
+  if (whole.edge_sets.size() > 1) known_.clear();
+}
+
 void MeshParts::check(const MeshView& mesh) {
   const SortedEdges edges{mesh.senders, mesh.receiver_offsets};
   given_part({&mesh, 1}, {&edges, 1});
@@ -217,6 +221,7 @@ std::shared_ptr<const Halo> MeshParts::halo(std::span<const MeshView> meshes, co
 Tensor MeshParts::predict(const Model& model, const MeshView& mesh, const GraphBatch& batch) {
   const GraphBatch whole = on_host(batch, runtime_.stream());
   const std::span<const MeshView> meshes(&mesh, 1);
+  begin_batch(whole);
   if (in_turn()) return PartsInTurn(runtime_, whole, all(meshes, whole)).predict(model);
   const GraphBatch own =
       part_batch(runtime_, whole, part(meshes, whole, rank()), std::make_shared<RankHaloExchange>(*ranks_));
@@ -244,6 +249,14 @@ std::vector<MeshView> meshes_of(const Dataset& dataset, std::string_view split,
   return meshes;
 }
 
+BatchShape shape_of(const Part& part) {
+  const int64_t world = part.edge_sets.size() > 1 ? std::max<int64_t>(1, part.edge_sets[1].edges()) : 0;
+  return {.nodes = part.owned,
+          .edges = part.edge_sets.front().edges(),
+          .ghosts = part.ghosts(),
+          .world_edges = world};
+}
+
 void write_part(const Batch& whole, const Part& part, const Batch& to) {
   const auto owned = std::span(part.nodes).first(static_cast<size_t>(part.owned));
   copy_rows(whole.graph.node_features, owned, to.graph.node_features);
@@ -256,6 +269,8 @@ void write_part(const Batch& whole, const Part& part, const Batch& to) {
     write_values(edges.sender_offsets, target.graph.sender_offsets);
     write_values(edges.sender_order, target.graph.sender_order);
     copy_rows(whole.graph.edge_sets[set].features, edges.rows, target.features);
+    if (target.graph.counts.defined())
+      write_values(std::vector<int64_t>{target.graph.nodes, part.owned, edges.edges()}, target.graph.counts);
   }
   for (size_t i = 0; i < whole.tensors.size(); ++i) {
     const NamedTensor& from = whole.tensors[i];

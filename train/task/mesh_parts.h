@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // MeshParts: the meshes of a batch, cut into parts: one for each rank, or all of them in turn in one process.
-// The parts of a mesh are computed once and kept, as long as batches use them.
+// The parts of a mesh are computed once and kept, as long as batches use them; with world edges only which
+// nodes each owns, and its ghosts and edges anew for each batch.
 #pragma once
 #include <meshgrad/engine/ranks/ranks.h>
 #include <meshgrad/nn/partition/part.h>
@@ -48,6 +49,9 @@ class MeshParts {
   MeshParts(Runtime& runtime, MeshCut cut, int64_t parts);
 
   int64_t count() const { return count_; }
+  /// Before the parts of another batch are asked for: with world edges, which no two batches share, neither
+  /// ghosts nor edges are those of the batch before.
+  void begin_batch(const GraphBatch& whole);
   bool in_turn() const { return ranks_ == nullptr; }
   /// Of a given part: the nodes of a mesh that this rank owns.
   int64_t owned(const MeshView& mesh) const { return given_.at(static_cast<size_t>(mesh.index)).owned(mesh); }
@@ -92,6 +96,9 @@ Model model_giving(const Model& model, const Variable& prediction);
 /// The meshes of samples, in their order.
 std::vector<MeshView> meshes_of(const Dataset& dataset, std::string_view split,
                                 const std::vector<Sample>& samples);
+
+/// The sizes of a part's batch.
+BatchShape shape_of(const Part& part);
 
 /// Fills the tensors of a part's batch from those of the whole; all lie on the host.
 void write_part(const Batch& whole, const Part& part, const Batch& to);
