@@ -58,6 +58,7 @@ std::vector<std::vector<std::byte>> world_of(const Batch& batch, int64_t nodes, 
 }
 
 struct Trained {
+  TrainResult result;
   std::vector<std::string> messages;
   int64_t captures = 0;
 };
@@ -67,7 +68,7 @@ Trained train_on(Device device, const Config& config) {
   Trained trained;
   options.observer.message = [&](const std::string& text) { trained.messages.push_back(text); };
   const int64_t before = gpu::counters().captures;
-  train(runtime, config, options);
+  trained.result = train(runtime, config, options);
   trained.captures = gpu::counters().captures - before;
   return trained;
 }
@@ -221,6 +222,20 @@ TEST_CASE("predictions on a device have room for the world edges of any state, t
   }
   CHECK(edges[1] > 6 * nodes);  // beyond the room of training
   CHECK(edges[2] < edges[1]);
+}
+
+TEST_CASE("parts in turn on a device have the losses and rollouts of the whole mesh" *
+          doctest::skip(cuda_devices().empty())) {
+  const Moving plate("plate");
+  Config whole = device_run(plate, "whole"), turns = device_run(plate, "in_turn");
+  for (Config* config : {&whole, &turns})
+    config->train.validate_every = 5, config->train.validate_rollouts = 1;
+  turns.ranks.parts_in_turn = 2;
+  const TrainResult expected = train_on(kGpu, whole).result, result = train_on(kGpu, turns).result;
+  const std::vector<double> losses = test::losses_of(turns.run.dir), wanted = test::losses_of(whole.run.dir);
+  REQUIRE(losses.size() == wanted.size());
+  for (size_t i = 0; i < losses.size(); ++i) CHECK(losses[i] == doctest::Approx(wanted[i]).epsilon(2e-4));
+  CHECK(result.state.last_valid_rollout == doctest::Approx(expected.state.last_valid_rollout).epsilon(2e-4));
 }
 
 TEST_CASE("the modelled time of a step counts the world edges of the data, at most the room for them") {
