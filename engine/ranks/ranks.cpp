@@ -57,7 +57,7 @@ Ranks::Ranks(std::unique_ptr<RankTransport> transport, const RanksOptions& optio
 Ranks::~Ranks() {
   try {
     if (std::uncaught_exceptions() == 0) finish();
-  } catch (const RankError&) {
+  } catch (...) {
     // Another rank failed, or did not come: the one that it told, or that waits for it, has the error.
   }
   leave();
