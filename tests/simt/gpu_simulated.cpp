@@ -14,6 +14,7 @@
 #include "arena.h"
 #include "runner.h"
 #include "streams.h"
+#include "transfers.h"
 
 namespace meshgrad::gpu {
 namespace {
@@ -26,6 +27,8 @@ constexpr int kUsualCapability = 90;
 std::atomic<int> shared_limit = simt::kSharedBytes;
 std::atomic<int> capability = kUsualCapability;
 std::atomic<int64_t> launches, graph_launches, captures, synchronizations, awaits;
+
+simt::Transfers transfers;  // guarded by the streams' lock
 
 std::map<const char*, int64_t>& pinned() {
   static auto& ranges = *new std::map<const char*, int64_t>;
@@ -163,6 +166,11 @@ void copy(void* to, const void* from, int64_t bytes, void* stream) {
   }
   check_range(to, bytes);
   check_range(from, bytes);
+  const bool to_device = arena().contains(to), from_device = arena().contains(from);
+  if (to_device != from_device) {
+    ++(to_device ? transfers.to_device : transfers.to_host);
+    (to_device ? transfers.bytes_to_device : transfers.bytes_to_host) += bytes;
+  }
   const auto size = static_cast<size_t>(bytes);
   if (from_pageable) {
     const char* begin = static_cast<const char*>(from);
@@ -285,6 +293,11 @@ void count_launch() { ++launches; }
 }  // namespace meshgrad::gpu
 
 namespace simt {
+
+Transfers take_transfers() {
+  const meshgrad::gpu::Lock lock(streams().lock);
+  return std::exchange(meshgrad::gpu::transfers, {});
+}
 
 void set_shared_bytes(int bytes) { meshgrad::gpu::shared_limit = bytes > 0 ? bytes : kSharedBytes; }
 void set_compute_capability(int capability) {

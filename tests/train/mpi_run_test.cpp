@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks that are processes, started by mpirun. Part of the tests where the build has MPI.
 #include <doctest/doctest.h>
+#include <meshgrad/engine/ranks/collectives.h>
+#include <meshgrad/engine/ranks/mpi.h>
 
 #include <algorithm>
 #include <chrono>
@@ -23,7 +25,8 @@ using test::Process;
 using test::ScratchDirectory;
 
 /// The words of `mpirun ... PROGRAM ARGUMENTS`, for /usr/bin/env: also as root, on fewer CPUs than ranks.
-std::vector<std::string> mpirun(int ranks, const std::vector<std::string>& arguments) {
+std::vector<std::string> mpirun(int ranks, const std::vector<std::string>& arguments,
+                                const std::string& program = test::program()) {
   std::vector<std::string> words{"OMPI_ALLOW_RUN_AS_ROOT=1",
                                  "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
                                  MESHGRAD_MPIRUN,
@@ -32,7 +35,7 @@ std::vector<std::string> mpirun(int ranks, const std::vector<std::string>& argum
                                  "none",
                                  "-n",
                                  std::to_string(ranks),
-                                 test::program()};
+                                 program};
   words.insert(words.end(), arguments.begin(), arguments.end());
   return words;
 }
@@ -103,6 +106,36 @@ struct EndlessRun {
     FAIL("the ranks did not start: " << process.wait().err);
   }
 };
+
+constexpr const char* kToldFile = "MESHGRAD_TEST_TOLD";  // of the test below, whose rank appends its number
+
+TEST_CASE("one rank of the test below" * doctest::skip(std::getenv(kToldFile) == nullptr)) {
+  Ranks ranks = launched_ranks();
+  barrier(ranks, "start");
+  if (ranks.rank() == 1) ranks.leave();
+  // The others as those that wait for NCCL: no message of MPI is awaited.
+  const auto deadline = std::chrono::steady_clock::now() + 2s;
+  std::string told;
+  while (told.empty() && std::chrono::steady_clock::now() < deadline)
+    told = ranks.rank() == 1 ? "" : test::message_of([&] { ranks.check("sum of gradients"); });
+  test::write_bytes(std::getenv(kToldFile) + std::to_string(ranks.rank()), std::as_bytes(std::span(told)));
+  std::this_thread::sleep_until(deadline);  // the end of a process would tell the others, too
+  CHECK(told.empty() == (ranks.rank() == 1));
+  ranks.leave();
+}
+
+TEST_CASE("a rank that waits for something else than MPI is told that another has left") {
+  const ScratchDirectory scratch;
+  const std::string file = scratch.path / "told";
+  std::vector<std::string> words =
+      mpirun(3, {"-tc=one rank of the test below"}, fs::read_symlink("/proc/self/exe"));
+  words.insert(words.begin(), std::string(kToldFile) + "=" + file);
+  const Outcome outcome = Process(words, "/usr/bin/env").wait();  // not 0: a rank that left finalises no MPI
+  for (const char* rank : {"0", "2"}) {
+    const std::string told = fs::exists(file + rank) ? test::read_text(file + rank) : outcome.err;
+    CHECK_MESSAGE(told.find("got the end of rank 1") != std::string::npos, told);
+  }
+}
 
 TEST_CASE("commands print the same under mpirun as on one process, once") {
   const ScratchDirectory scratch;

@@ -142,6 +142,25 @@ TEST_CASE("a rank that finds no memory within a step tells the others, which wai
     CHECK(contains(errors[other], "needed all ranks to go on, got the end of rank"));
 }
 
+TEST_CASE("a rank that cannot make its trainer refuses it on all, which then make another one") {
+  std::array<std::string, 3> errors;
+  test::on_ranks({.ranks = 3, .loss = {}}, [&](Ranks& ranks) {
+    const bool small = ranks.rank() == 1;
+    Runtime runtime({.threads = 1, .allocator = {.memory_limit = small ? 4 << 20 : 0}});
+    Config config = online_config();
+    config.model.width = 512;
+    errors[static_cast<size_t>(ranks.rank())] =
+        test::message_of([&] { const OnlineTrainer trainer(runtime, config, online_options(), &ranks); });
+    OnlineTrainer trainer(runtime, online_config(), online_options(), &ranks);
+    append_frames(trainer, 2, 0.3);
+    if (trainer.train(1).steps != 1) throw std::runtime_error("no step");
+  });
+  CHECK(contains(errors[1], "memory"));
+  for (const size_t other : {size_t{0}, size_t{2}})
+    CHECK(contains(errors[other],
+                   "[OnlineTrainer] needed one on each rank, got one that another rank refused"));
+}
+
 TEST_CASE("ranks that would train different models are refused") {
   const test::Endings endings = test::try_on_ranks({.ranks = 2, .loss = {}}, [&](Ranks& ranks) {
     Runtime runtime({.threads = 1});

@@ -49,19 +49,15 @@ int status_of(ErrorKind kind) noexcept {
   throw invalid_argument(fmt::format("{}: dtype", what), needed, fmt::format("{}", array.dtype));
 }
 
-std::span<const int32_t> integers_of(const meshgrad_array& array, const char* what) {
-  const size_t elements = elements_of(array, what);
-  if (array.dtype != MESHGRAD_I32) throw_dtype(array, what, "MESHGRAD_I32");
-  return {static_cast<const int32_t*>(array.data), elements};
+Device device_of(const Runtime& runtime, const meshgrad_array& array, const char* what) {
+  if (array.device == MESHGRAD_CPU) return {};
+  if (array.device == MESHGRAD_CUDA && runtime.device().kind == DeviceKind::cuda) return runtime.device();
+  throw invalid_argument(what, "an array in the host's memory or in that of the runtime's device",
+                         fmt::format("device {} on a runtime of {}", array.device, name_of(runtime.device())),
+                         "copy it to the host, or make the runtime with device = \"cuda\"");
 }
 
-}  // namespace
-
 size_t elements_of(const meshgrad_array& array, const char* what) {
-  if (array.device != MESHGRAD_CPU) {
-    throw invalid_argument(what, "an array in the host's memory", fmt::format("device {}", array.device),
-                           "copy it to the host");
-  }
   if (array.rank < 1 || array.rank > 3) {
     throw invalid_argument(what, "an array of rank 1 to 3", fmt::format("rank {}", array.rank),
                            "set rank and shape");
@@ -76,6 +72,25 @@ size_t elements_of(const meshgrad_array& array, const char* what) {
   if (elements > 0 && array.data == nullptr) throw invalid_argument(what, "data", "a null pointer");
   return elements;
 }
+
+Integers integers_of(const Runtime& runtime, const meshgrad_array& array, const char* what) {
+  const Device device = device_of(runtime, array, what);
+  const size_t elements = elements_of(array, what);
+  if (array.dtype != MESHGRAD_I32) throw_dtype(array, what, "MESHGRAD_I32");
+  return {{static_cast<const int32_t*>(array.data), elements}, device};
+}
+
+/// Numbers or WritableNumbers, of Floats = float or const float.
+template <class Array, class Floats, class Doubles>
+Array array_of(const Runtime& runtime, const meshgrad_array& array, const char* what) {
+  const Device device = device_of(runtime, array, what);
+  const size_t elements = elements_of(array, what);
+  if (array.dtype == MESHGRAD_F32) return {std::span(static_cast<Floats*>(array.data), elements), device};
+  if (array.dtype == MESHGRAD_F64) return {std::span(static_cast<Doubles*>(array.data), elements), device};
+  throw_dtype(array, what, "MESHGRAD_F32 or MESHGRAD_F64");
+}
+
+}  // namespace
 
 void throw_size(const char* structure, size_t ours, size_t given) {
   throw invalid_argument(
@@ -100,18 +115,12 @@ int status_of_exception() noexcept {
   }
 }
 
-Numbers numbers_of(const meshgrad_array& array, const char* what) {
-  const size_t elements = elements_of(array, what);
-  if (array.dtype == MESHGRAD_F32) return std::span(static_cast<const float*>(array.data), elements);
-  if (array.dtype == MESHGRAD_F64) return std::span(static_cast<const double*>(array.data), elements);
-  throw_dtype(array, what, "MESHGRAD_F32 or MESHGRAD_F64");
+Numbers numbers_of(const Runtime& runtime, const meshgrad_array& array, const char* what) {
+  return array_of<Numbers, const float, const double>(runtime, array, what);
 }
 
-WritableNumbers writable_numbers_of(const meshgrad_array& array, const char* what) {
-  const size_t elements = elements_of(array, what);
-  if (array.dtype == MESHGRAD_F32) return std::span(static_cast<float*>(array.data), elements);
-  if (array.dtype == MESHGRAD_F64) return std::span(static_cast<double*>(array.data), elements);
-  throw_dtype(array, what, "MESHGRAD_F32 or MESHGRAD_F64");
+WritableNumbers writable_numbers_of(const Runtime& runtime, const meshgrad_array& array, const char* what) {
+  return array_of<WritableNumbers, float, double>(runtime, array, what);
 }
 
 void check_columns(const meshgrad_array& array, int64_t columns, const char* what) {
@@ -126,22 +135,17 @@ int components_of(const std::vector<FieldInfo>& fields, std::string_view name) {
   return field == fields.end() ? 0 : field->components;
 }
 
-Meshes::Meshes(const meshgrad_mesh* meshes, int32_t count, int dim, HostCopies& borrowed, HostCopies& read) {
+Meshes::Meshes(const Runtime& runtime, const meshgrad_mesh* meshes, int32_t count, int dim)
+    : runtime_(runtime), read_(runtime) {
   const auto* at = reinterpret_cast<const std::byte*>(&given(meshes, "mesh"));
   for (int32_t i = 0; i < count; ++i) {
     const auto& next = *reinterpret_cast<const meshgrad_mesh*>(at);
-    meshgrad_mesh mesh = completed(next, {}, {kMeshWithoutGhosts}, "meshgrad_mesh");
+    const meshgrad_mesh mesh = completed(next, {}, {kMeshWithoutGhosts}, "meshgrad_mesh");
     at += next.size;  // of the caller's header
-    mesh.positions = borrowed.read(mesh.positions, "mesh: positions");
-    mesh.cells = read.read(mesh.cells, "mesh: cells");
-    mesh.edges = read.read(mesh.edges, "mesh: edges");
-    mesh.node_type = borrowed.read(mesh.node_type, "mesh: node_type");
-    mesh.ghost_owner = read.read(mesh.ghost_owner, "mesh: ghost_owner");
-    mesh.ghost_number = read.read(mesh.ghost_number, "mesh: ghost_number");
     check_columns(mesh.positions, dim, "mesh: positions");
     MeshArrays& arrays = arrays_.emplace_back();
-    arrays.positions = numbers_of(mesh.positions, "mesh: positions");
-    if (mesh.node_type.rank != 0) arrays.node_type = integers_of(mesh.node_type, "mesh: node_type");
+    arrays.positions = numbers_of(runtime, mesh.positions, "mesh: positions");
+    if (mesh.node_type.rank != 0) arrays.node_type = integers_of(runtime, mesh.node_type, "mesh: node_type");
     if (mesh.cells.rank == 2) {
       arrays.cells = numbers_from_zero(mesh.cells, mesh.first_node, "mesh: cells");
       arrays.nodes_per_cell = static_cast<int>(std::clamp<int64_t>(mesh.cells.shape[1], -1, 1000));
@@ -161,14 +165,14 @@ Meshes::Meshes(const meshgrad_mesh* meshes, int32_t count, int dim, HostCopies& 
     }
     if (mesh.ghost_owner.rank == 0 && mesh.ghost_number.rank == 0) continue;
     arrays.in_parts = true;
-    arrays.ghost_owner = integers_of(mesh.ghost_owner, "mesh: ghost_owner");
+    arrays.ghost_owner = integers_of(runtime, mesh.ghost_owner, "mesh: ghost_owner");
     arrays.ghost_number = numbers_from_zero(mesh.ghost_number, mesh.first_node, "mesh: ghost_number");
   }
 }
 
 std::span<const int32_t> Meshes::numbers_from_zero(const meshgrad_array& array, int32_t first,
                                                    const char* what) {
-  const std::span<const int32_t> numbers = integers_of(array, what);
+  const std::span<const int32_t> numbers = read_.read(integers_of(runtime_, array, what), what).values();
   if (first == 0) return numbers;
   std::vector<int32_t>& shifted = shifted_.emplace_back(numbers.begin(), numbers.end());
   for (int32_t& number : shifted) number = static_cast<int32_t>(int64_t{number} - first);

@@ -5,7 +5,7 @@
 #include <meshgrad/engine/runtime.h>
 #include <meshgrad/train/data/field_info.h>
 #include <meshgrad/train/embed/arrays.h>
-#include <meshgrad/train/embed/c_host_copies.h>
+#include <meshgrad/train/embed/host_copies.h>
 #include <meshgrad/train/embed/meshgrad.h>
 
 #include <algorithm>
@@ -67,26 +67,25 @@ void initialise(Structure* to, size_t size, const Structure& defaults) noexcept 
   to->size = size;
 }
 
-/// The number of elements of an array on the host. Throws InvalidArgument naming `what` for another device or
-/// rank, and without data.
-size_t elements_of(const meshgrad_array& array, const char* what);
-/// Throw likewise, and for another dtype.
-Numbers numbers_of(const meshgrad_array& array, const char* what);
-WritableNumbers writable_numbers_of(const meshgrad_array& array, const char* what);
+/// An array as C++ takes it. Throw InvalidArgument naming `what` for another dtype, rank or device than can
+/// be, and without data.
+Numbers numbers_of(const Runtime& runtime, const meshgrad_array& array, const char* what);
+WritableNumbers writable_numbers_of(const Runtime& runtime, const meshgrad_array& array, const char* what);
 /// Throws InvalidArgument unless the last of several axes has `columns`.
 void check_columns(const meshgrad_array& array, int64_t columns, const char* what);
 /// The components of the field named, or 0.
 int components_of(const std::vector<FieldInfo>& fields, std::string_view name);
 
-/// Meshes as C++ takes them, with node numbers from 0. Of arrays on a device, those that stay borrowed
-/// (positions, node types) are copied into `borrowed`, those that are read at once into `read`.
+/// Meshes as C++ takes them, with node numbers from 0; the runtime outlives them.
 class Meshes {
  public:
-  Meshes(const meshgrad_mesh* meshes, int32_t count, int dim, HostCopies& borrowed, HostCopies& read);
+  Meshes(const Runtime& runtime, const meshgrad_mesh* meshes, int32_t count, int dim);
   std::span<const MeshArrays> arrays() const { return arrays_; }
 
  private:
   std::span<const int32_t> numbers_from_zero(const meshgrad_array& array, int32_t first, const char* what);
+  const Runtime& runtime_;
+  HostCopies read_;
   std::vector<std::vector<int32_t>> shifted_;
   std::vector<MeshArrays> arrays_;
 };

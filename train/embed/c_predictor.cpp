@@ -1,24 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
-#include <meshgrad/engine/ranks/collectives.h>
 #include <meshgrad/train/embed/c_border.h>
 #include <meshgrad/train/embed/mesh_predictor.h>
 
 #include <fmt/format.h>
 
-#include <map>
 #include <string>
-#include <type_traits>
 #include <utility>
 
 struct meshgrad_predictor {
   meshgrad::MeshPredictor predictor;
   meshgrad::Runtime& runtime;
-  meshgrad::Ranks& ranks;
-  // What the predictor borrows instead of arrays on a device: of meshes, and of fields by mesh and name.
-  meshgrad::c::HostCopies mesh_copies{runtime};
-  std::map<std::pair<int32_t, std::string>, meshgrad::c::HostCopies> field_copies{};
-  bool in_parts = false;  // its meshes: predictions are then calls of all ranks
 };
 
 namespace meshgrad::c {
@@ -43,13 +35,7 @@ int set_values(meshgrad_predictor* predictor, const char* name, const meshgrad_a
     MeshPredictor& ours = given(predictor, "predictor").predictor;
     given(name, "name");
     check_shape(ours, name, given(values, name));
-    HostCopies copies(predictor->runtime);
-    const Numbers numbers = numbers_of(copies.read(*values, name), name);
-    if constexpr (std::is_invocable_v<Set, MeshPredictor&, Numbers, HostCopies&>) {
-      set(ours, numbers, copies);
-    } else {
-      set(ours, numbers);
-    }
+    set(ours, numbers_of(predictor->runtime, *values, name));
   });
 }
 
@@ -61,9 +47,7 @@ int get_values(const meshgrad_predictor* predictor, const char* name, const mesh
     const MeshPredictor& ours = given(predictor, "predictor").predictor;
     given(name, "name");
     check_shape(ours, name, given(values, name));
-    HostCopies copies(predictor->runtime);
-    get(ours, writable_numbers_of(copies.room_for(*values, name), name));
-    copies.write_back();
+    get(ours, writable_numbers_of(predictor->runtime, *values, name));
   });
 }
 
@@ -79,7 +63,7 @@ int meshgrad_predictor_create(meshgrad_runtime* runtime, const char* checkpoint,
     given(predictor, "meshgrad_predictor_create: predictor") = nullptr;
     meshgrad_runtime& on = given(runtime, "runtime");
     *predictor = new meshgrad_predictor{
-        MeshPredictor(on.runtime, &given(checkpoint, "checkpoint"), &on.ranks), on.runtime, on.ranks};
+        MeshPredictor(on.runtime, &given(checkpoint, "checkpoint"), &on.ranks), on.runtime};
   });
 }
 
@@ -119,31 +103,18 @@ int meshgrad_predictor_set_mesh(meshgrad_predictor* predictor, const meshgrad_me
 int meshgrad_predictor_set_meshes(meshgrad_predictor* predictor, const meshgrad_mesh* meshes, int32_t count) {
   return guarded([&] {
     MeshPredictor& ours = given(predictor, "predictor").predictor;
-    HostCopies borrowed(predictor->runtime), read(predictor->runtime);
-    const Meshes given_meshes(meshes, count, ours.dim(), borrowed, read);
-    ours.set_meshes(given_meshes.arrays());
-    predictor->mesh_copies = std::move(borrowed);
-    predictor->field_copies.clear();
-    predictor->in_parts = given_meshes.arrays().front().in_parts;
+    ours.set_meshes(Meshes(predictor->runtime, meshes, count, ours.dim()).arrays());
   });
 }
 
 int meshgrad_predictor_positions_changed(meshgrad_predictor* predictor) {
-  return guarded([&] {
-    given(predictor, "predictor").mesh_copies.read_again();
-    predictor->predictor.positions_changed();
-  });
+  return guarded([&] { given(predictor, "predictor").predictor.positions_changed(); });
 }
 
 int meshgrad_predictor_set_field(meshgrad_predictor* predictor, int32_t mesh, const char* name,
                                  const meshgrad_array* values) {
-  return set_values(predictor, name, values, [&](MeshPredictor& ours, Numbers numbers, HostCopies& copies) {
-    ours.set_field(name, numbers, mesh);
-    auto& borrowed = predictor->field_copies;  // the one of before is borrowed no more
-    if (!borrowed.empty()) borrowed.erase({mesh, name});
-    if (!copies.empty() && components_of(ours.targets(), name) == 0)
-      borrowed.try_emplace({mesh, name}, std::move(copies));
-  });
+  return set_values(predictor, name, values,
+                    [&](MeshPredictor& ours, Numbers numbers) { ours.set_field(name, numbers, mesh); });
 }
 
 int meshgrad_predictor_set_previous_field(meshgrad_predictor* predictor, int32_t mesh, const char* name,
@@ -173,17 +144,7 @@ int meshgrad_predictor_set_boundary(meshgrad_predictor* predictor, int32_t mesh,
 }
 
 int meshgrad_predictor_predict(meshgrad_predictor* predictor, int64_t steps) {
-  return guarded([&] {
-    const auto read = [&] {
-      for (auto& [field, copies] : predictor->field_copies) copies.read_again();
-    };
-    if (given(predictor, "predictor").in_parts) {
-      or_leave(predictor->ranks, read);
-    } else {
-      read();
-    }
-    predictor->predictor.predict(steps);
-  });
+  return guarded([&] { given(predictor, "predictor").predictor.predict(steps); });
 }
 
 int meshgrad_predictor_get_field(const meshgrad_predictor* predictor, int32_t mesh, const char* name,
@@ -226,10 +187,7 @@ int meshgrad_predictor_get_position_gradient(const meshgrad_predictor* predictor
   return guarded([&] {
     const MeshPredictor& ours = given(predictor, "predictor").predictor;
     check_columns(given(values, "gradient of positions"), ours.dim(), "gradient of positions");
-    HostCopies copies(predictor->runtime);
-    ours.get_position_gradient(
-        writable_numbers_of(copies.room_for(*values, "gradient of positions"), "gradient of positions"),
-        mesh);
-    copies.write_back();
+    ours.get_position_gradient(writable_numbers_of(predictor->runtime, *values, "gradient of positions"),
+                               mesh);
   });
 }

@@ -74,8 +74,7 @@ void meshgrad_trainer_destroy(meshgrad_trainer* trainer) { delete trainer; }
 int meshgrad_trainer_set_mesh(meshgrad_trainer* trainer, const meshgrad_mesh* mesh) {
   return guarded([&] {
     OnlineTrainer& ours = given(trainer, "trainer").trainer;
-    HostCopies copies(trainer->runtime);
-    ours.set_mesh(Meshes(mesh, 1, ours.options().dim, copies, copies).arrays().front());
+    ours.set_mesh(Meshes(trainer->runtime, mesh, 1, ours.options().dim).arrays().front());
   });
 }
 
@@ -84,8 +83,7 @@ int meshgrad_trainer_set_field(meshgrad_trainer* trainer, const char* name, cons
     OnlineTrainer& ours = given(trainer, "trainer").trainer;
     given(name, "name");
     check_columns(given(values, name), components_of(ours.options().fields, name), name);
-    HostCopies copies(trainer->runtime);
-    ours.set_field(name, numbers_of(copies.read(*values, name), name));
+    ours.set_field(name, numbers_of(trainer->runtime, *values, name));
   });
 }
 

@@ -74,8 +74,10 @@ GivenPart given_part(const MeshArrays& mesh, int dim) {
     throw invalid_argument("mesh: ghost_owner", "as many ghosts as the last nodes of the mesh, or fewer",
                            fmt::format("{}", mesh.ghost_owner.size()));
   }
-  return {{mesh.ghost_owner.begin(), mesh.ghost_owner.end()},
-          {mesh.ghost_number.begin(), mesh.ghost_number.end()}};
+  const auto list = [](const Integers& numbers) {
+    return std::vector<int32_t>(numbers.values().begin(), numbers.values().end());
+  };
+  return {list(mesh.ghost_owner), list(mesh.ghost_number)};
 }
 
 std::vector<int32_t> node_numbers(Ranks& ranks, int64_t owned, const GivenPart& part) {
@@ -92,17 +94,16 @@ std::vector<int32_t> node_numbers(Ranks& ranks, int64_t owned, const GivenPart& 
   return numbers;
 }
 
-void on_all_ranks(Ranks& ranks, const std::function<void()>& body) {
+void on_all_ranks(Ranks& ranks, const std::function<void()>& body, std::string_view place) {
   std::exception_ptr error;
   try {
     body();
   } catch (...) {
     error = std::current_exception();
   }
-  if (!agree(ranks, error != nullptr, "mesh in parts")) return;
+  if (!agree(ranks, error != nullptr, place)) return;
   if (error != nullptr) std::rethrow_exception(error);
-  throw data_error("mesh in parts", "a part on each rank", "one that another rank refused",
-                   "see the error of that rank");
+  throw data_error(place, "one on each rank", "one that another rank refused", "see the error of that rank");
 }
 
 GhostRows::GhostRows(Ranks& ranks, int64_t owned, const GivenPart& part)

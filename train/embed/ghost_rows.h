@@ -7,20 +7,21 @@
 
 #include <functional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 namespace meshgrad {
 
-/// The ghosts of a mesh in parts. Throws InvalidArgument for lists of different lengths and more ghosts than
-/// nodes.
+/// The ghosts of a mesh in parts, whose lists are on the host. Throws InvalidArgument for lists of different
+/// lengths and more ghosts than nodes.
 GivenPart given_part(const MeshArrays& mesh, int dim);
 
 /// A number for each node of a part that all ranks know it by: own nodes count rank after rank. Collective.
 std::vector<int32_t> node_numbers(Ranks& ranks, int64_t owned, const GivenPart& part);
 
 /// Calls `body`, which is no collective call, on each rank. Where it throws on one, the others throw
-/// DataError.
-void on_all_ranks(Ranks& ranks, const std::function<void()>& body);
+/// DataError with `place`.
+void on_all_ranks(Ranks& ranks, const std::function<void()>& body, std::string_view place = "mesh in parts");
 
 /// Exchanges rows between nodes and their ghosts on other ranks.
 class GhostRows {

@@ -31,21 +31,28 @@ std::span<const float> HeldNumbers::read() {
   return rounded_;
 }
 
-HeldMesh::HeldMesh(MemoryData& data, const MeshArrays& mesh, std::string_view name)
-    : positions_(mesh.positions, far_origin(mesh.positions, data.dim)) {
+HeldMesh::HeldMesh(const Runtime& runtime, MemoryData& data, const MeshArrays& given, std::string_view name) {
+  HostCopies positions(runtime), read(runtime);
+  const MeshArrays mesh = read.read_connections(given);
+  const Numbers at = positions.read(mesh.positions, "mesh: positions");
+  positions_ = HeldNumbers(at, far_origin(at, data.dim), std::move(positions));
   const size_t nodes = mesh.positions.size() / static_cast<size_t>(data.dim);
-  std::span<const int32_t> types = mesh.node_type;
+  std::span<const int32_t> types = mesh.node_type.values();
   if (types.empty()) types = node_type_ = std::vector<int32_t>(nodes, 0);
+  if (mesh.node_type.device() != Device{}) {
+    const Integers here = read.read(mesh.node_type, "mesh: node_type");
+    types = node_type_ = std::vector<int32_t>(here.values().begin(), here.values().end());
+  }
   if (types.size() != nodes) {
     throw invalid_argument(fmt::format("{}: node_type", name), fmt::format("one number a node, {}", nodes),
                            fmt::format("{}", types.size()), "or leave it out: then all are 0");
   }
   if (mesh.nodes_per_cell == 0) {
-    data.add_mesh(name, positions_.read(), types, mesh.first, mesh.second);
+    data.add_mesh(name, positions_.read(), types, mesh.first.values(), mesh.second.values());
     return;
   }
   const CellKind kind = cell_kind_of(mesh.nodes_per_cell, data.dim, name);
-  data.add_mesh(name, positions_.read(), types, kind, mesh.cells);
+  data.add_mesh(name, positions_.read(), types, kind, mesh.cells.values());
 }
 
 }  // namespace meshgrad

@@ -3,6 +3,7 @@
 #pragma once
 #include <meshgrad/train/data/memory_data.h>
 #include <meshgrad/train/embed/arrays.h>
+#include <meshgrad/train/embed/host_copies.h>
 
 #include <array>
 #include <string_view>
@@ -16,16 +17,21 @@ void round_to(std::span<float> to, const Numbers& values, std::span<const double
 /// What a conversion of the same positions would subtract; empty: nothing.
 std::vector<double> far_origin(const Numbers& positions, int dim);
 
-/// Numbers that stay borrowed. f32 without an offset is read where it is, others from a rounded copy.
+/// Numbers on the host that stay borrowed. f32 without an offset is read where it is, others from a rounded
+/// copy.
 class HeldNumbers {
  public:
   HeldNumbers() = default;
-  HeldNumbers(Numbers values, std::vector<double> offset)
-      : values_(values), offset_(std::move(offset)), given_(true) {}
+  /// `copies` has them where they are copies of the device's.
+  HeldNumbers(Numbers values, std::vector<double> offset, HostCopies copies = {})
+      : copies_(std::move(copies)), values_(values), offset_(std::move(offset)), given_(true) {}
   bool given() const { return given_; }
+  /// From the device, where they live there.
+  void fetch() const { copies_.read_again(); }
   std::span<const float> read();
 
  private:
+  HostCopies copies_;
   Numbers values_;
   std::vector<double> offset_;
   std::vector<float> rounded_;
@@ -36,13 +42,16 @@ class HeldNumbers {
 class HeldMesh {
  public:
   /// Adds the mesh to `data`, which this outlives. Throws InvalidArgument and DataError with `name`.
-  HeldMesh(MemoryData& data, const MeshArrays& mesh, std::string_view name);
+  HeldMesh(const Runtime& runtime, MemoryData& data, const MeshArrays& mesh, std::string_view name);
   /// Reads the positions again.
-  void read_positions() { positions_.read(); }
+  void read_positions() {
+    positions_.fetch();
+    positions_.read();
+  }
 
  private:
   HeldNumbers positions_;
-  std::vector<int32_t> node_type_;  // where none were given
+  std::vector<int32_t> node_type_;  // where none were given, or on a device
 };
 
 }  // namespace meshgrad

@@ -237,8 +237,9 @@ MeshPredictor::Loaded::Held MeshPredictor::Loaded::hold(std::span<const MeshArra
       throw invalid_argument("MeshPredictor: set_meshes", "whole meshes, for a model with data.world_radius",
                              "meshes in parts", "set the whole mesh, on one process");
     }
-    if (arrays[i].in_parts) held.given.push_back(given_part(arrays[i], dim()));
-    HeldMesh mesh(*held.data, arrays[i], fmt::format("MeshPredictor: mesh {}", i));
+    HostCopies ghosts(runtime);
+    if (arrays[i].in_parts) held.given.push_back(given_part(ghosts.read_connections(arrays[i]), dim()));
+    HeldMesh mesh(runtime, *held.data, arrays[i], fmt::format("MeshPredictor: mesh {}", i));
     const MeshView& view = held.data->meshes.back().view;
     const auto values = static_cast<size_t>(view.nodes) * width;
     held.data->trajectories.push_back(
@@ -349,8 +350,9 @@ void MeshPredictor::positions_changed() {
 void MeshPredictor::set_field(std::string_view name, Numbers values, int64_t mesh) {
   Loaded& s = *loaded_;
   MeshState& on = s.mesh_at(mesh);
+  HostCopies copies(s.runtime);
   if (const auto target = s.target_at(name)) {
-    s.set_target(name, values, mesh, on.state.current, false);
+    s.set_target(name, copies.read(values, name), mesh, on.state.current, false);
     on.set_now[target->first] = 1;
     s.drop_steps();
     return;
@@ -363,7 +365,9 @@ void MeshPredictor::set_field(std::string_view name, Numbers values, int64_t mes
                            fmt::format("\"{}\"", name), "name one of them");
   }
   s.check_size(*field, values.size(), mesh);
-  on.given[static_cast<size_t>(field - s.data->fields.begin())] = {values, s.offset_of(field->name)};
+  const Numbers here = copies.room_for(values, name);  // predict() fetches them
+  on.given[static_cast<size_t>(field - s.data->fields.begin())] = {here, s.offset_of(field->name),
+                                                                   std::move(copies)};
 }
 
 void MeshPredictor::set_previous_field(std::string_view name, Numbers values, int64_t mesh,
@@ -378,7 +382,9 @@ void MeshPredictor::set_previous_field(std::string_view name, Numbers values, in
   }
   const auto age = static_cast<size_t>(steps_before - 1);
   const size_t size = on.state.current.size();
-  s.set_target(name, values, mesh, std::span(on.state.previous).subspan(age * size, size), false);
+  HostCopies copies(s.runtime);
+  s.set_target(name, copies.read(values, name), mesh, std::span(on.state.previous).subspan(age * size, size),
+               false);
   on.set_before[age * s.targets.size() + s.known_target(name).first] = 1;
   s.drop_steps();
 }
@@ -395,13 +401,16 @@ void MeshPredictor::set_next_field(std::string_view name, Numbers values, int64_
   }
   s.check_size(known->field, values.size(), mesh);
   const auto k = static_cast<size_t>(known - s.known_changes().begin());
-  round_to(std::span(on.next[k]).last(values.size()), values, s.offset_of(known->field.name));
+  HostCopies copies(s.runtime);
+  round_to(std::span(on.next[k]).last(values.size()), copies.read(values, name),
+           s.offset_of(known->field.name));
   on.set_next[k] = 1;
 }
 
 void MeshPredictor::set_boundary(std::string_view name, Numbers values, int64_t mesh) {
   MeshState& on = loaded_->mesh_at(mesh);
-  loaded_->set_target(name, values, mesh, on.state.current, true);
+  HostCopies copies(loaded_->runtime);
+  loaded_->set_target(name, copies.read(values, name), mesh, on.state.current, true);
   loaded_->record_boundary(mesh, loaded_->known_target(name).first);
 }
 
@@ -424,6 +433,8 @@ void MeshPredictor::predict(int64_t steps) {
   }
   for (MeshState& mesh : s.meshes) mesh.given_gradient.clear();
   const auto predict_steps = [&] {
+    for (const MeshState& mesh : s.meshes)
+      for (const HeldNumbers& field : mesh.given) field.fetch();
     for (int64_t i = 0; i < steps; ++i) s.step();
     s.fill_ghosts();
   };
@@ -443,11 +454,14 @@ void MeshPredictor::get_field(std::string_view name, WritableNumbers values, int
   const auto width = static_cast<size_t>(s.task.inputs().outputs());
   const auto components = static_cast<size_t>(field.components);
   const auto offset = s.trained.offsets.find(field.name);
-  for (size_t i = 0; i < values.size(); ++i) {
+  HostCopies copies(s.runtime);
+  WritableNumbers here = copies.room_for(values, name);
+  for (size_t i = 0; i < here.size(); ++i) {
     const double value =
         static_cast<double>(on.state.current[i / components * width + column + i % components]);
-    values.set(i, offset == s.trained.offsets.end() ? value : value + offset->second[i % components]);
+    here.set(i, offset == s.trained.offsets.end() ? value : value + offset->second[i % components]);
   }
+  copies.write_back();
 }
 
 }  // namespace meshgrad

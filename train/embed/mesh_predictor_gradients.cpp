@@ -88,6 +88,15 @@ Tensor gradient_on_device(Runtime& runtime, std::span<const double> values, cons
   return device;
 }
 
+/// `to` on the host or a device, of the same size.
+void write_numbers(const Runtime& runtime, std::span<const double> from, std::string_view what,
+                   const WritableNumbers& to) {
+  HostCopies copies(runtime);
+  WritableNumbers here = copies.room_for(to, what);
+  for (size_t i = 0; i < from.size(); ++i) here.set(i, from[i]);
+  copies.write_back();
+}
+
 }  // namespace
 
 void MeshPredictor::Loaded::record_boundary(int64_t mesh, size_t target) {
@@ -106,11 +115,13 @@ const MeshGradients& MeshPredictor::Loaded::gradients_of(int64_t mesh) {
                          "call record_steps, predict, set_gradient and backward first");
 }
 
-void MeshPredictor::Loaded::write_columns(std::span<const double> from, size_t column, int components,
-                                          WritableNumbers& to) const {
+void MeshPredictor::Loaded::write_columns(std::span<const double> from, size_t column, const FieldInfo& field,
+                                          const WritableNumbers& to) const {
   const auto width = static_cast<size_t>(task.inputs().outputs());
-  const auto count = static_cast<size_t>(components);
-  for (size_t i = 0; i < to.size(); ++i) to.set(i, from[i / count * width + column + i % count]);
+  const auto count = static_cast<size_t>(field.components);
+  std::vector<double> values(to.size());
+  for (size_t i = 0; i < values.size(); ++i) values[i] = from[i / count * width + column + i % count];
+  write_numbers(runtime, values, field.name, to);
 }
 
 void MeshPredictor::Loaded::walk_back() {
@@ -254,8 +265,10 @@ void MeshPredictor::set_gradient(std::string_view name, Numbers values, int64_t 
   on.given_gradient.resize(on.state.current.size());
   const auto width = static_cast<size_t>(s.task.inputs().outputs());
   const auto components = static_cast<size_t>(s.targets[index].components);
-  for (size_t i = 0; i < values.size(); ++i)
-    on.given_gradient[i / components * width + column + i % components] = values[i];
+  HostCopies copies(s.runtime);
+  const Numbers here = copies.read(values, name);
+  for (size_t i = 0; i < here.size(); ++i)
+    on.given_gradient[i / components * width + column + i % components] = here[i];
 }
 
 void MeshPredictor::backward() {
@@ -285,7 +298,7 @@ void MeshPredictor::get_gradient(std::string_view name, WritableNumbers values, 
   if (const auto target = s.target_at(name)) {
     const FieldInfo& field = s.targets[target->first];
     s.check_size(field, values.size(), mesh);
-    s.write_columns(gradients.current, target->second, field.components, values);
+    s.write_columns(gradients.current, target->second, field, values);
     return;
   }
   const std::vector<MeshInputs::Input>& inputs = s.task.inputs().inputs();
@@ -296,7 +309,7 @@ void MeshPredictor::get_gradient(std::string_view name, WritableNumbers values, 
   }
   s.check_size(input->field, values.size(), mesh);
   const std::vector<double>& gradient = gradients.fields[static_cast<size_t>(input - inputs.begin())];
-  for (size_t i = 0; i < gradient.size(); ++i) values.set(i, gradient[i]);
+  write_numbers(s.runtime, gradient, name, values);
 }
 
 void MeshPredictor::get_previous_gradient(std::string_view name, WritableNumbers values, int64_t mesh) const {
@@ -305,7 +318,7 @@ void MeshPredictor::get_previous_gradient(std::string_view name, WritableNumbers
   const auto [index, column] = s.known_target(name);
   s.check_second_change("get_previous_gradient");
   s.check_size(s.targets[index], values.size(), mesh);
-  s.write_columns(gradients.previous, column, s.targets[index].components, values);
+  s.write_columns(gradients.previous, column, s.targets[index], values);
 }
 
 void MeshPredictor::get_position_gradient(WritableNumbers values, int64_t mesh) const {
@@ -315,7 +328,7 @@ void MeshPredictor::get_position_gradient(WritableNumbers values, int64_t mesh) 
                            fmt::format("room for {} numbers, [nodes, dim]", gradient.size()),
                            fmt::format("{}", values.size()));
   }
-  for (size_t i = 0; i < gradient.size(); ++i) values.set(i, gradient[i]);
+  write_numbers(loaded_->runtime, gradient, "gradient of positions", values);
 }
 
 }  // namespace meshgrad

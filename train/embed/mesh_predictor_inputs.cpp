@@ -60,8 +60,14 @@ void MeshPredictor::Loaded::find_world_edges() {
     edges += std::ssize(world.back().senders);
   }
   if (edges > room.world_edges || host == nullptr) {  // null: there was no memory before
+    const int64_t room_before = room.world_edges;
     room.world_edges = std::max(room.world_edges, edges + edges / 4);
-    write_union(true);
+    try {
+      write_union(true);
+    } catch (...) {
+      room.world_edges = room_before;  // with fewer edges there is memory again
+      throw;
+    }
   }
   Dataset::MeshSizes all;
   for (size_t i = 0; i < meshes.size(); ++i)

@@ -123,7 +123,8 @@ struct MeshPredictor::Loaded {
   const MeshGradients& gradients_of(int64_t mesh);
   void check_second_change(std::string_view call) const;
   /// Columns of one target, from values [nodes, outputs].
-  void write_columns(std::span<const double> from, size_t column, int components, WritableNumbers& to) const;
+  void write_columns(std::span<const double> from, size_t column, const FieldInfo& field,
+                     const WritableNumbers& to) const;
 };
 
 }  // namespace meshgrad

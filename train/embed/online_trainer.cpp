@@ -5,6 +5,7 @@
 #include <meshgrad/engine/runtime.h>
 #include <meshgrad/train/data/world_edges.h>
 #include <meshgrad/train/embed/ghost_rows.h>
+#include <meshgrad/train/embed/host_copies.h>
 #include <meshgrad/train/embed/merge_normalizers.h>
 #include <meshgrad/train/embed/online_config.h>
 #include <meshgrad/train/embed/replay_buffer.h>
@@ -49,6 +50,16 @@ void check_same_on_ranks(Ranks& ranks, Config config, int64_t steps) {
                        fmt::format("{} and {} steps, or different keys", mine.steps, other.steps),
                        "create it alike on all ranks, or load files that were saved together");
   }
+}
+
+/// What `make` gives, unless it throws on one of the ranks.
+template <class Make>
+auto on_ranks(Ranks* ranks, const Make& make) {
+  if (ranks == nullptr) return make();
+  decltype(make()) made;
+  on_all_ranks(
+      *ranks, [&] { made = make(); }, "OnlineTrainer");
+  return made;
 }
 
 OnlineOptions saved_options(const fs::path& saved) {
@@ -142,9 +153,14 @@ struct OnlineTrainer::State {
     if (std::vector<GivenPart> given = buffer.parts(); !given.empty())
       parts.emplace(runtime, std::move(given), ranks);
   }
-  void set_mesh_in_parts(const MeshArrays& mesh) {
+  void set_mesh_in_parts(const MeshArrays& given) {
+    HostCopies copies(runtime);
+    MeshArrays mesh;
     GivenPart part;
-    on_all_ranks(ranks, [&] { part = given_part(mesh, options.dim); });
+    on_all_ranks(ranks, [&] {
+      mesh = copies.read(given);
+      part = given_part(mesh, options.dim);
+    });
     const size_t nodes = mesh.positions.size() / static_cast<size_t>(options.dim);
     const auto owned = static_cast<int64_t>(nodes - part.ghost_owner.size());
     ghost_rows.emplace(ranks, owned, part);
@@ -343,18 +359,21 @@ void OnlineTrainer::State::check_finite() const {
 
 OnlineTrainer::OnlineTrainer(Runtime& runtime, const Config& config, const OnlineOptions& options,
                              Ranks* ranks)
-    : state_(std::make_unique<State>(runtime, ranks, config, options)) {
+    : state_(on_ranks(ranks, [&] { return std::make_unique<State>(runtime, ranks, config, options); })) {
   check_same_on_ranks(state_->ranks, state_->config, 0);
   state_->choose_path();
 }
 
 OnlineTrainer::OnlineTrainer(Runtime& runtime, const fs::path& saved, Ranks* ranks)
-    : state_(std::make_unique<State>(runtime, ranks, checkpoint_config(saved), saved_options(saved))) {
+    : state_(on_ranks(ranks, [&] {
+        auto state = std::make_unique<State>(runtime, ranks, checkpoint_config(saved), saved_options(saved));
+        const RunState run = load_checkpoint(saved, runtime.stream(), state->model.parameters,
+                                             &state->optimizer, state->normalizers);
+        state->steps = run.step;
+        state->buffer.load(open_checkpoint(saved).view());
+        return state;
+      })) {
   State& s = *state_;
-  const RunState run =
-      load_checkpoint(saved, runtime.stream(), s.model.parameters, &s.optimizer, s.normalizers);
-  s.steps = run.step;
-  s.buffer.load(open_checkpoint(saved).view());
   s.read_buffer();
   s.read_parts();
   check_same_on_ranks(s.ranks, s.config, s.steps);
@@ -376,7 +395,8 @@ int64_t OnlineTrainer::seen() const { return state_->buffer.seen(); }
 void OnlineTrainer::set_mesh(const MeshArrays& mesh) {
   State& s = *state_;
   if (!mesh.in_parts) {
-    s.set_mesh(mesh);
+    HostCopies copies(s.runtime);
+    s.set_mesh(copies.read(mesh));
     s.ghost_rows.reset();
     return;
   }
@@ -388,7 +408,8 @@ void OnlineTrainer::set_mesh(const MeshArrays& mesh) {
   }
 }
 void OnlineTrainer::set_field(std::string_view name, Numbers values) {
-  state_->buffer.set_field(name, values);
+  HostCopies copies(state_->runtime);
+  state_->buffer.set_field(name, copies.read(values, name));
 }
 void OnlineTrainer::restart_trajectory() { state_->buffer.forget_frames(); }
 

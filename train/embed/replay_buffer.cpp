@@ -95,7 +95,7 @@ void ReplayBuffer::set_mesh(const MeshArrays& mesh, std::vector<int32_t> numbers
   own.positions.resize(mesh.positions.size());
   const std::vector<double> origin = far_origin(mesh.positions, options_.dim);
   round_to(own.positions, mesh.positions, origin);
-  own.node_type.assign(mesh.node_type.begin(), mesh.node_type.end());
+  own.node_type.assign(mesh.node_type.values().begin(), mesh.node_type.values().end());
   if (own.node_type.empty()) own.node_type.resize(own.positions.size() / dim);
   if (own.node_type.size() * dim != own.positions.size()) {
     throw invalid_argument("OnlineTrainer: node_type",
@@ -128,10 +128,10 @@ int64_t ReplayBuffer::add_mesh(Mesh mesh, const MeshArrays& arrays) {
   Mesh& own = meshes_.emplace_back(std::move(mesh));
   try {
     if (arrays.nodes_per_cell == 0) {
-      data_->add_mesh(kName, own.positions, own.node_type, arrays.first, arrays.second);
+      data_->add_mesh(kName, own.positions, own.node_type, arrays.first.values(), arrays.second.values());
     } else {
       const CellKind kind = cell_kind_of(arrays.nodes_per_cell, options_.dim, kName);
-      data_->add_mesh(kName, own.positions, own.node_type, kind, arrays.cells);
+      data_->add_mesh(kName, own.positions, own.node_type, kind, arrays.cells.values());
     }
     MeshView& view = data_->meshes.back().view;
     view.points = own.numbers;

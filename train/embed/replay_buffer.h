@@ -26,7 +26,7 @@ class ReplayBuffer {
   ReplayBuffer(const OnlineOptions& options, int64_t frames, int64_t node_types, uint64_t seed,
                std::string train_split, std::string valid_split);
 
-  /// `numbers`: of a mesh in parts, node_numbers.
+  /// Of arrays on the host, as set_field. `numbers`: of a mesh in parts, node_numbers.
   void set_mesh(const MeshArrays& mesh, std::vector<int32_t> numbers = {});
   void set_field(std::string_view name, Numbers values);
   /// Ends a frame; nothing where it makes no sample.

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/error.h>
+#include <meshgrad/engine/tensor.h>
+#include <meshgrad/train/embed/host_copies.h>
+
+#include <fmt/format.h>
+
+namespace meshgrad {
+namespace {
+
+template <class Array>
+Array here(const Array& array, std::byte* memory) {
+  if (array.wide()) return std::span(reinterpret_cast<double*>(memory), array.size());
+  return std::span(reinterpret_cast<float*>(memory), array.size());
+}
+
+size_t bytes_of(const auto& array) { return array.size() * (array.wide() ? sizeof(double) : sizeof(float)); }
+
+}  // namespace
+
+HostCopies::Copy* HostCopies::add(const void* data, size_t bytes, Device device, std::string_view what) {
+  if (device.kind == DeviceKind::cpu) return nullptr;
+  if (runtime_ == nullptr || device != runtime_->device()) {
+    throw invalid_argument(what, "an array in the host's memory or in that of the runtime's device",
+                           fmt::format("one on {}, and a runtime of {}", name_of(device),
+                                       runtime_ == nullptr ? "none" : name_of(runtime_->device())),
+                           "copy it to the host, or make the runtime on its device");
+  }
+  return &copies_.emplace_back(Copy{const_cast<void*>(data), std::vector<std::byte>(bytes)});
+}
+
+Numbers HostCopies::room_for(const Numbers& values, std::string_view what) {
+  Copy* const copied = add(values.data(), bytes_of(values), values.device(), what);
+  return copied == nullptr ? values : here(values, copied->memory.data());
+}
+
+WritableNumbers HostCopies::room_for(const WritableNumbers& values, std::string_view what) {
+  Copy* const copied = add(values.data(), bytes_of(values), values.device(), what);
+  return copied == nullptr ? values : here(values, copied->memory.data());
+}
+
+Numbers HostCopies::read(const Numbers& values, std::string_view what) {
+  const Numbers copied = room_for(values, what);
+  if (copied.data() != values.data()) transfer(copies_.back(), false);
+  return copied;
+}
+
+Integers HostCopies::read(const Integers& values, std::string_view what) {
+  Copy* const copied = add(values.values().data(), values.values().size_bytes(), values.device(), what);
+  if (copied == nullptr) return values;
+  transfer(*copied, false);
+  return std::span<const int32_t>(reinterpret_cast<int32_t*>(copied->memory.data()), values.size());
+}
+
+MeshArrays HostCopies::read(MeshArrays mesh) {
+  mesh.positions = read(mesh.positions, "mesh: positions");
+  mesh.node_type = read(mesh.node_type, "mesh: node_type");
+  return read_connections(mesh);
+}
+
+MeshArrays HostCopies::read_connections(MeshArrays mesh) {
+  mesh.cells = read(mesh.cells, "mesh: cells");
+  mesh.first = read(mesh.first, "mesh: edges");
+  mesh.second = read(mesh.second, "mesh: edges");
+  mesh.ghost_owner = read(mesh.ghost_owner, "mesh: ghost_owner");
+  mesh.ghost_number = read(mesh.ghost_number, "mesh: ghost_number");
+  return mesh;
+}
+
+void HostCopies::read_again() const {
+  for (const Copy& copied : copies_) transfer(copied, false);
+}
+
+void HostCopies::write_back() const {
+  for (const Copy& copied : copies_) transfer(copied, true);
+}
+
+void HostCopies::transfer(const Copy& copied, bool to_device) const {
+  if (copied.memory.empty()) return;
+  const Shape shape{static_cast<int64_t>(copied.memory.size())};
+  const Tensor host = Tensor::borrow(const_cast<std::byte*>(copied.memory.data()), shape, DType::u8);
+  const Tensor device = Tensor::borrow(copied.device, shape, DType::u8, {}, runtime_->device());
+  copy(to_device ? host : device, to_device ? device : host, runtime_->stream());
+  runtime_->stream().synchronize();
+}
+
+}  // namespace meshgrad

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Arrays of a host application in a GPU's memory, as copies on the host.
+#pragma once
+#include <meshgrad/engine/runtime.h>
+#include <meshgrad/train/embed/arrays.h>
+
+#include <cstddef>
+#include <string_view>
+#include <vector>
+
+namespace meshgrad {
+
+/// Copies of arrays that live on the runtime's device; arrays on the host stay where they are. Those that the
+/// functions give are valid as long as this. They wait for the device, and throw InvalidArgument naming
+/// `what` for a device that is not the runtime's.
+class HostCopies {
+ public:
+  HostCopies() = default;  ///< none
+  explicit HostCopies(const Runtime& runtime) : runtime_(&runtime) {}
+  HostCopies(HostCopies&&) noexcept = default;  // not copied: what borrows the memory has its address
+  HostCopies& operator=(HostCopies&&) noexcept = default;
+
+  Numbers read(const Numbers& values, std::string_view what);
+  Integers read(const Integers& values, std::string_view what);
+  MeshArrays read(MeshArrays mesh);
+  /// Of cells, edges, and the lists of ghosts alone.
+  MeshArrays read_connections(MeshArrays mesh);
+  /// Room for values that read_again() brings from the device, or write_back() to it.
+  Numbers room_for(const Numbers& values, std::string_view what);
+  WritableNumbers room_for(const WritableNumbers& values, std::string_view what);
+  void read_again() const;
+  void write_back() const;
+
+ private:
+  struct Copy {
+    void* device;
+    std::vector<std::byte> memory;
+  };
+  /// Null for an array on the host.
+  Copy* add(const void* data, size_t bytes, Device device, std::string_view what);
+  void transfer(const Copy& copied, bool to_device) const;
+  const Runtime* runtime_ = nullptr;
+  std::vector<Copy> copies_;
+};
+
+}  // namespace meshgrad
