@@ -21,12 +21,8 @@ if(MESHGRAD_SANITIZE)
   endif()
 endif()
 
-# What libmeshgrad exports is said where it is declared: see cmake/Install.cmake. The installed programs share the library,
-# and for them it has a private version of the internal symbols that they use: PrivateSymbols.cmake.
-set(MESHGRAD_PROGRAMS_SHARE OFF)
-if(BUILD_SHARED_LIBS AND NOT MESHGRAD_ALL_SYMBOLS AND NOT MESHGRAD_SANITIZE AND CMAKE_SYSTEM_NAME STREQUAL "Linux" AND CMAKE_READELF)
-  set(MESHGRAD_PROGRAMS_SHARE ON)
-endif()
+# What libmeshgrad exports is said where it is declared: see cmake/Install.cmake.
+include(ProgramsShare)
 if(NOT MESHGRAD_ALL_SYMBOLS)
   foreach(language IN ITEMS C CXX CUDA)
     set(CMAKE_${language}_VISIBILITY_PRESET hidden)

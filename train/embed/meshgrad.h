@@ -61,6 +61,29 @@ typedef struct meshgrad_array {
   int32_t device;   /* a meshgrad_device; MESHGRAD_CUDA: `data` is on the runtime's GPU */
 } meshgrad_array;
 
+/* An array on the host: [rows, columns], or [rows] of one column. */
+static inline meshgrad_array meshgrad_host_array(const void* data, int32_t dtype, int64_t rows,
+                                                 int64_t columns) {
+  meshgrad_array array;
+  array.data = (void*)(uintptr_t)data;
+  array.dtype = dtype;
+  array.rank = columns == 1 ? 1 : 2;
+  array.shape[0] = rows;
+  array.shape[1] = columns;
+  array.shape[2] = 1;
+  array.device = MESHGRAD_CPU;
+  return array;
+}
+static inline meshgrad_array meshgrad_f32(const float* data, int64_t rows, int64_t columns) {
+  return meshgrad_host_array(data, MESHGRAD_F32, rows, columns);
+}
+static inline meshgrad_array meshgrad_f64(const double* data, int64_t rows, int64_t columns) {
+  return meshgrad_host_array(data, MESHGRAD_F64, rows, columns);
+}
+static inline meshgrad_array meshgrad_i32(const int32_t* data, int64_t rows, int64_t columns) {
+  return meshgrad_host_array(data, MESHGRAD_I32, rows, columns);
+}
+
 /* ---- Runtime: device, threads, memory, log ---- */
 
 typedef struct meshgrad_runtime meshgrad_runtime;
@@ -121,6 +144,16 @@ typedef struct meshgrad_mesh {
 
 void meshgrad_mesh_init_sized(meshgrad_mesh* mesh, size_t size);
 static inline void meshgrad_mesh_init(meshgrad_mesh* mesh) { meshgrad_mesh_init_sized(mesh, sizeof *mesh); }
+/* A whole mesh of its cells, whose nodes are numbered from 0. */
+static inline meshgrad_mesh meshgrad_mesh_of_cells(meshgrad_array positions, meshgrad_array cells,
+                                                   meshgrad_array node_type) {
+  meshgrad_mesh mesh;
+  meshgrad_mesh_init(&mesh);
+  mesh.positions = positions;
+  mesh.cells = cells;
+  mesh.node_type = node_type;
+  return mesh;
+}
 
 /* `checkpoint` is a file that `meshgrad train` or meshgrad_trainer_save wrote. */
 int meshgrad_predictor_create(meshgrad_runtime* runtime, const char* checkpoint,
