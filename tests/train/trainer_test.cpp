@@ -58,6 +58,14 @@ Config double_config(const fs::path& folder) {
   return config;
 }
 
+TEST_CASE("a configuration made in C++ is refused like a file's where its keys contradict each other") {
+  const ScratchDirectory scratch;
+  Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
+  config.optimizer.momentum = 0.5;
+  const std::string error = test::message_of([&] { test::train_here(config); });
+  CHECK(test::contains(error, "[optimizer.momentum] needed 0 unless optimizer.name is \"sgd\", got 0.5"));
+}
+
 TEST_CASE("accumulation equals the large batch, with noise and meshes of two sizes") {
   const ScratchDirectory scratch;
   const Config config = double_config(scratch.path);

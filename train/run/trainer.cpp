@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/ranks/collectives.h>
+#include <meshgrad/train/config/config_table.h>
 #include <meshgrad/train/config/text.h>
 #include <meshgrad/train/run/data_warnings.h>
 #include <meshgrad/train/run/initial_weights.h>
@@ -38,6 +39,7 @@ Trainer::Trainer(Runtime& runtime, const Config& config, const TrainOptions& opt
               parts_ ? &*parts_ : nullptr),
       folder_(config.run.dir),
       sum_(runtime, ranks_, config.ranks, model_) {
+  check_config(config);
   check_same_on_all_ranks();
   check_precision(runtime.device(), config.precision);
   if (config.train.validate_every > 0) task_.dataset().split(config.data.valid_split);  // says which exist
