@@ -47,6 +47,15 @@ void print_note(std::string_view text) {
   std::fprintf(stderr, "meshgrad: %.*s\n", static_cast<int>(text.size()), text.data());
 }
 
+std::string log_line(LogLevel level, std::string_view text) {
+  return (level == LogLevel::warning ? "warning: " : "") + std::string(text);
+}
+
+LogSink log_of(bool quiet) {
+  if (quiet) return {};
+  return [](LogLevel level, std::string_view text) { print_note(log_line(level, text)); };
+}
+
 std::function<void(int64_t, int64_t)> progress_lines(std::string unit) {
   using Clock = std::chrono::steady_clock;
   return [unit = std::move(unit), last = Clock::now()](int64_t done, int64_t total) mutable {

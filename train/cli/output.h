@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where commands print: results to stdout, everything else to stderr.
 #pragma once
+#include <meshgrad/engine/runtime.h>
+
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -22,6 +24,11 @@ void print_error(std::string_view text, bool color);
 
 /// Writes a line to stderr that is neither a result nor an error.
 void print_note(std::string_view text);
+
+/// A line of a Runtime's log, which begins with "warning: " if it is one.
+std::string log_line(LogLevel level, std::string_view text);
+/// The log of a command's Runtime: notes, none of them if `quiet`.
+LogSink log_of(bool quiet);
 
 /// Writes a note "UNIT 7 of 20" every two seconds.
 std::function<void(int64_t done, int64_t total)> progress_lines(std::string unit);

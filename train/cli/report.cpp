@@ -201,7 +201,8 @@ void add_predictions(Json& json, const ReportCommand& command, const std::string
     Runtime runtime(
         {.device = chosen_device(command.device, checkpoint_config(checkpoint).precision, globals),
          .threads = command.threads,
-         .allocator = allocator_options_from_environment()});
+         .allocator = allocator_options_from_environment(),
+         .log = log_of(globals.quiet)});
     const Predictor predictor(runtime, checkpoint);
     EvaluateOptions options;
     options.split = command.split;

@@ -58,7 +58,8 @@ int run(const RolloutCommand& command, const GlobalOptions& globals) {
   const std::filesystem::path checkpoint = find_checkpoint(command.run, command.checkpoint);
   Runtime runtime({.device = chosen_device(command.device, checkpoint_config(checkpoint).precision, globals),
                    .threads = command.threads,
-                   .allocator = allocator_options_from_environment()});
+                   .allocator = allocator_options_from_environment(),
+                   .log = log_of(globals.quiet)});
   const Predictor predictor(runtime, checkpoint, command.data);
   for (const std::string& warning : predictor.warnings()) {
     if (!globals.quiet) print_note("warning: " + warning);

@@ -203,7 +203,7 @@ std::chrono::system_clock::time_point stop_time(const Config& config,
 }
 
 /// Names the configuration key when the engine refuses threads: the engine does not know the keys.
-Runtime runtime_of(const Config& config, const GlobalOptions& globals, Ranks& ranks) {
+Runtime runtime_of(const Config& config, const GlobalOptions& globals, Ranks& ranks, LogSink log) {
   const int share = threads_of_rank(ranks);
   try {
     return Runtime(
@@ -211,7 +211,7 @@ Runtime runtime_of(const Config& config, const GlobalOptions& globals, Ranks& ra
          .threads = config.run.threads > 0 ? static_cast<int>(config.run.threads) : share,
          .seed = static_cast<uint64_t>(config.run.seed),
          .allocator = allocator_options_from_environment(config.memory),
-         .log = {},
+         .log = std::move(log),
          .autotune = config.autotune,
          .tf32 = config.tf32,
          .wgmma = config.wgmma,
@@ -253,9 +253,11 @@ void report(const TrainCommand& command, const Config& config, const TrainResult
 
 int run_rank(const TrainCommand& command, const GlobalOptions& globals, const Config& config, Ranks& ranks) {
   catch_stop_signals();  // after MPI, which has handlers of its own
-  Runtime runtime = runtime_of(config, globals, ranks);
   Progress progress(stderr, is_terminal(stderr), kProgressSeconds);
   Notes notes(config.run.dir, globals.quiet, progress);
+  LogSink log;  // the ranks' kernels are the same
+  if (ranks.first()) log = [&](LogLevel level, std::string_view text) { notes(log_line(level, text)); };
+  Runtime runtime = runtime_of(config, globals, ranks, std::move(log));
   TrainOptions options;
   options.resume = command.resume;
   options.command = words_of(command);

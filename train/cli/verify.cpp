@@ -69,7 +69,8 @@ int run(const VerifyOptions& options, const GlobalOptions& globals) {
   const DType precision = dtype_named(options.precision);
   Runtime runtime({.device = chosen_device(options.device, precision, globals),
                    .threads = options.threads,
-                   .allocator = allocator_options_from_environment()});
+                   .allocator = allocator_options_from_environment(),
+                   .log = log_of(globals.quiet)});
   const VerifyReport report =
       verify(runtime, options.file, precision, options.path == "fused", !options.recompute_hidden);
   if (options.json) {

@@ -1,0 +1,50 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What runs op by op on a GPU instead of in a fused kernel reaches the user: meshgrad train and rollout on the simulated
+device say so once, with the reason.
+
+usage: fallback_log_test.py MESHGRAD FOLDER
+"""
+import pathlib
+import shutil
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+MEANT = "runs op by op, not as a fused kernel: hidden width 8, not 64, 128 or 256"
+
+
+def lines_of(text):
+    return [line for line in text.splitlines() if MEANT in line]
+
+
+def check(condition, what, text):
+    if not condition:
+        sys.exit(f"fallback_log_test: {what}\n{text}")
+
+
+def main():
+    meshgrad, folder = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2])
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+
+    def run(*words):
+        return subprocess.run([meshgrad, *words], cwd=folder, check=True, capture_output=True, text=True).stderr
+
+    run("convert", ROOT / "tests/data/cylinder_flow_sample", "-o", "sample.mgd")
+    (folder / "config.toml").write_text('precision = "f16"\n[data]\npath = "sample.mgd"\n[model]\nwidth = 8\nblocks = 1\n'
+                                        '[train]\nsteps = 2\n[run]\ndir = "run"\ndevice = "cuda"\n')
+    text = run("train", "config.toml")
+    said = lines_of(text)
+    check(len(said) >= 2 and len(set(said)) == len(said), "train: one line for each kernel that is not fused", text)
+    logged = (folder / "run/log.txt").read_text()
+    check(len(lines_of(logged)) == len(said), "the same lines in log.txt", logged)
+    rollout = ["rollout", "run", "--steps", "2", "--device", "cuda"]
+    text = run(*rollout)
+    check(lines_of(text), "rollout: the same", text)
+    text = run("--quiet", *rollout)
+    check(not lines_of(text), "--quiet", text)
+
+
+if __name__ == "__main__":
+    main()
