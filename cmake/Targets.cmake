@@ -63,15 +63,20 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")  # GCC 12 at -Os takes the value of an 
   target_compile_options(meshgrad_train PRIVATE $<$<CONFIG:Release>:-Wno-maybe-uninitialized>)
 endif()
 
-# Headers are half of what most kernels' sources cost, but a fused one may take half a minute by itself.
+# Headers are half of what most kernels' sources cost, but a fused one may take half a minute by itself, and a backward one
+# more: each of these is a unit of its own, so that no unit is left for the end while other processors wait.
 file(GLOB kernel_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu)
 meshgrad_kernel_units(kernel_units 4 ${kernel_sources})
 file(GLOB kernel_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/fused/*.cu)
 # What sm_90a alone can run is compiled for it alone, where 90 is asked for; its *_none.cpp stands in elsewhere.
 file(GLOB sm90a_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/fused/*_sm90a.cu)
 list(REMOVE_ITEM kernel_sources ${sm90a_sources})
+set(backward_sources ${kernel_sources})
+list(FILTER backward_sources INCLUDE REGEX "_backward")
+list(FILTER kernel_sources EXCLUDE REGEX "_backward")
 meshgrad_kernel_units(fused_units 2 ${kernel_sources})
-list(APPEND kernel_units ${fused_units})
+meshgrad_kernel_units(backward_units 1 ${backward_sources})
+list(APPEND kernel_units ${fused_units} ${backward_units})
 if(MESHGRAD_HAVE_CUDA)
   file(GLOB_RECURSE gpu_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/engine/*_cuda.cpp
     ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cpp)

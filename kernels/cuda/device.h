@@ -61,15 +61,26 @@ __device__ uint32_t pack(float low, float high) {
   }
 }
 
-/// relu of both halves of a pair. A NaN stays one, with a positive sign; -0 may become 0.
+/// relu of both, packed: relu commutes with the rounding, so that one instruction does both. A NaN stays one.
 template <class T>
-__device__ uint32_t relu_pairs(uint32_t pair) {
+__device__ uint32_t pack_relu(float low, float high) {
+  uint32_t pair;
   if constexpr (dtype_of<T>() == DType::f16) {
-    asm("max.NaN.f16x2 %0, %0, %1;" : "+r"(pair) : "r"(0));
+    asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
   } else {
-    asm("max.NaN.bf16x2 %0, %0, %1;" : "+r"(pair) : "r"(0));
+    asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
   }
   return pair;
+}
+/// All bits of a half that is not 0 (of a NaN, too), else none.
+template <class T>
+__device__ uint32_t nonzero_halves(uint32_t pair) {
+  if constexpr (dtype_of<T>() == DType::f16) {
+    return __hneu2_mask(*reinterpret_cast<const __half2*>(&pair), __half2half2(__ushort_as_half(0)));
+  } else {
+    return __hneu2_mask(*reinterpret_cast<const __nv_bfloat162*>(&pair),
+                        __bfloat162bfloat162(__ushort_as_bfloat16(0)));
+  }
 }
 /// a + b of both halves, rounded to storage once.
 template <class T>
@@ -191,14 +202,13 @@ using simt::to_float;
 using simt::to_storage;
 
 template <class T>
-uint32_t relu_pairs(uint32_t pair) {
-  const auto relu = [](uint32_t bits) {
-    T value;
-    value.bits = static_cast<uint16_t>(bits);
-    const float x = to_float(value);
-    return x != x ? 0x7fffu : x <= 0.0f ? 0u : bits & 0xffffu;
-  };
-  return relu(pair) | relu(pair >> 16) << 16;
+uint32_t pack_relu(float low, float high) {
+  const auto relu = [](float x) { return x <= 0.0f ? 0.0f : x; };
+  return pack<T>(relu(low), relu(high));
+}
+template <class T>
+uint32_t nonzero_halves(uint32_t pair) {
+  return ((pair & 0x7fffu) != 0 ? 0xffffu : 0u) | ((pair & 0x7fff0000u) != 0 ? 0xffff0000u : 0u);
 }
 template <class T>
 uint32_t add_pairs(uint32_t a, uint32_t b) {

@@ -64,27 +64,33 @@ template <class T, int W, bool smooth>
 __global__ void __launch_bounds__(kFusedThreads, kFusedBlocks<W>)
     edge_backward_kernel(EdgeBackwardArgs<T> args) {
   using Backward = EdgeMlpBackward<T, W, smooth>;
-  constexpr int kWarpWords = Backward::kWarpWords + ReceiverSums<T, W>::kStageFloats;
+  constexpr int kWarpWords = Backward::kWarpWords + BackwardSums<T, W>::kStageFloats;
   const EdgeInputs<T>& in = args.inputs;
   const FusedShared<W> shared(in.matrix_words, kWarpWords);
   EdgeMlp<T, W, smooth> mlp(in.layers, shared);
-  Backward backward(mlp, args.workspace, shared.warp);
+  float* const stage = shared.warp + Backward::kWarpWords;
+  Backward backward(mlp, args.workspace, shared.warp, stage);
   const EdgeRange range = edge_range(in.list);
   const int rounds =
       rounds_of<W>((range.edge_end - range.edge_begin + EdgeTile<W>::kRows - 1) / EdgeTile<W>::kRows);
-  ReceiverSums<T, W> sums(shared.warp + Backward::kWarpWords, args.d_receiver_terms, range);
+  BackwardSums<T, W> sums(stage, args.d_receiver_terms, range);
   EdgeTile<W> next(in.list, range, 0);
   for (int round = 0; round < rounds; ++round) {
-    const EdgeTile<W> tile = next;
+    // With half of the registers, the tile's indices are loaded twice instead of kept.
+    const EdgeTile<W> tile = kFusedBlocks<W> > 1 ? EdgeTile<W>(in.list, range, round) : next;
     next = EdgeTile<W>(in.list, range, round + 1);
     WideSums<W> z;
     WideOperand<W> h;
+    if constexpr (kFusedBlocks < W >> 1) {
+      prefetch_rows(in, next);
+      prefetch_gradients(args, next);
+    }
     gather<T, W, smooth>(mlp, in, tile, z, h);
-    prefetch_rows(in, next);
+    if constexpr (kFusedBlocks<W> == 1) prefetch_rows(in, next);
     forward_layers<T, W, smooth>(mlp, tile, z, h, [&](int layer, auto& from, auto& to) {
       backward.activate_hidden(layer, from, to, tile.edges);
     });
-    prefetch_gradients(args, next);
+    if constexpr (kFusedBlocks<W> == 1) prefetch_gradients(args, next);
     backward.output_gradient(z, tile.edges, [&](int band) { return output_gradient(args, tile, band); });
     backward.backward(z, h, in.layers.layers - 1, tile.edges, args.d_edges != nullptr,
                       [&](auto& d_z) { sums.add(d_z, tile.receiver, tile.count()); });

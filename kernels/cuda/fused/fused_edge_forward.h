@@ -19,12 +19,12 @@ template <class T, int W, bool smooth>
 __global__ void __launch_bounds__(kFusedThreads, kFusedBlocks<W>)
     edge_forward_kernel(EdgeForwardArgs<T> args) {
   const EdgeInputs<T>& in = args.inputs;
-  const FusedShared<W> shared(in.matrix_words, ReceiverSums<T, W>::kStageFloats);
+  const FusedShared<W> shared(in.matrix_words, ForwardSums<T, W>::kStageFloats);
   EdgeMlp<T, W, smooth> mlp(in.layers, shared);
   const EdgeRange range = edge_range(in.list);
   const int rounds =
       rounds_of<W>((range.edge_end - range.edge_begin + EdgeTile<W>::kRows - 1) / EdgeTile<W>::kRows);
-  ReceiverSums<T, W> sums(shared.warp, args.aggregate, range);
+  ForwardSums<T, W> sums(shared.warp, args.aggregate, range);
   EdgeTile<W> next(in.list, range, 0);
   for (int round = 0; round < rounds; ++round) {
     const EdgeTile<W> tile = next;

@@ -13,7 +13,8 @@
 //   weights   W_e and two hidden ones              98 304
 //   staging   8 warps x 8 x 130 floats             33 280   forward: 134 656
 //   sums      8 warps x 6 x 128 floats             24 576
-//   masks     8 warps x 3 x 128 words              12 288   backward: 171 520, more than an A100's 166 912
+//   masks     8 warps x 3 x 128 words              12 288
+//   waiting   8 warps x 128 floats                  4 096   backward: 175 616, more than an A100's 166 912
 #pragma once
 #include <meshgrad/kernels/cuda/fused/fused_layers.h>
 #include <meshgrad/kernels/cuda/fused/node_terms.h>
@@ -55,11 +56,17 @@ struct EdgeTile {
   __device__ LaneRows<kBands> senders() const { return gathered_rows<kBands>(sender); }
 };
 
+/// Forward's receiver sums wait in shared memory only where a thread has half of the registers.
+template <class T, int W>
+using ForwardSums = ReceiverSums<T, W, (kFusedBlocks<W> > 1)>;
+template <class T, int W>
+using BackwardSums = ReceiverSums<T, W, true>;
+
 /// All widths of an edge update are equal, so the kernels are not compiled for narrow inputs or outputs.
 template <class T, int W, bool smooth>
 using EdgeMlp = TileMlp<T, W, false, smooth>;
 template <class T, int W, bool smooth>
-using EdgeMlpBackward = TileMlpBackward<T, W, false, smooth>;
+using EdgeMlpBackward = TileMlpBackward<T, W, false, smooth, true>;
 
 /// z = b_1 + S[sender] + R[receiver], and the operand e of z_1 = z + e W_e. All rows of the tile are in
 /// flight together: the gathered ones take the registers of z until they are added.
@@ -111,10 +118,17 @@ __device__ void prefetch_rows(const EdgeInputs<T>& args, const EdgeTile<W>& next
   prefetch_row<W>(args.receiver_terms, next.receiver);
 }
 
-/// Shared memory per warp, in words: ReceiverSums::kStageFloats, and in backward also that of the layers.
-inline int edge_forward_warp_words(int64_t width) { return 8 * (static_cast<int>(width) + 2); }
+/// Shared memory per warp, in words: the receiver sums', and in backward also that of the layers. The storage
+/// type does not matter.
+template <template <class, int> class OfReceivers>
+int receiver_words(int64_t width) {
+  return width == 64    ? OfReceivers<half, 64>::kStageFloats
+         : width == 128 ? OfReceivers<half, 128>::kStageFloats
+                        : OfReceivers<half, 256>::kStageFloats;
+}
+inline int edge_forward_warp_words(int64_t width) { return receiver_words<ForwardSums>(width); }
 inline int edge_backward_warp_words(int64_t width, bool smooth) {
-  return layers_warp_words(width, smooth) + edge_forward_warp_words(width);
+  return layers_warp_words(width, smooth) + receiver_words<BackwardSums>(width);
 }
 
 /// S and R, or their gradients.

@@ -140,9 +140,14 @@ struct EightFloats {
 
 template <class T>
 __device__ float unpack(uint32_t pair, int which) {
-  T value;
-  value.bits = static_cast<uint16_t>(pair >> (16 * which));
-  return to_float(value);
+  // The high half of a bfloat16 pair is in place, which the compiler does not see.
+  if constexpr (dtype_of<T>() == DType::bf16) {
+    return std::bit_cast<float>(which == 0 ? pair << 16 : pair & 0xffff0000u);
+  } else {
+    T value;
+    value.bits = static_cast<uint16_t>(pair >> (16 * which));
+    return to_float(value);
+  }
 }
 template <class T>
 __device__ EightFloats unpack(const Vector<uint32_t>& words) {
@@ -438,44 +443,6 @@ __device__ void scale_columns(Sums<bands, groups>& sums, const float* gain, cons
           float& x = sums.at(band, half, group, i);
           x = x * factor.v[i] + term.v[i];
         }
-  }
-}
-
-/// Sums a group's 32 columns over the warp and adds them to `total` (the warp's own, in shared memory).
-/// `mine` has the lane's eight columns summed over its own rows; the eight lanes of equal q share those
-/// columns. Recursive halving: at distances of 16, 8 and 4 lanes a lane keeps half of its columns and sends
-/// the half that its partner keeps, 4 + 2 + 1 = 7 shuffles instead of 8 x 3. In the end lane 4 r + q has the
-/// sum of column 8 q + r, and the 32 lanes add to 32 different banks.
-__device__ inline void add_column_sums(const EightFloats& mine, float* total) {
-  const int row = lane_index() / 4;
-  float four[4], two[2];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const bool upper = (row & 4) != 0;
-    const float sent = upper ? mine.v[i] : mine.v[i + 4];
-    four[i] = (upper ? mine.v[i + 4] : mine.v[i]) + __shfl_xor_sync(0xffffffffu, sent, 16);
-  }
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const bool upper = (row & 2) != 0;
-    const float sent = upper ? four[i] : four[i + 2];
-    two[i] = (upper ? four[i + 2] : four[i]) + __shfl_xor_sync(0xffffffffu, sent, 8);
-  }
-  const bool upper = (row & 1) != 0;
-  const float sent = upper ? two[0] : two[1];
-  const float sum = (upper ? two[1] : two[0]) + __shfl_xor_sync(0xffffffffu, sent, 4);
-  total[lane_column() + row] += sum;
-}
-template <int bands, int groups>
-__device__ void add_column_sums(Sums<bands, groups>& sums, float* total) {
-#pragma unroll
-  for (int group = 0; group < groups; ++group) {
-    EightFloats mine{};
-#pragma unroll
-    for (int band = 0; band < bands; ++band)
-#pragma unroll
-      for (int i = 0; i < 8; ++i) mine.v[i] += sums.at(band, 0, group, i) + sums.at(band, 1, group, i);
-    add_column_sums(mine, total + 32 * group);
   }
 }
 

@@ -6,17 +6,20 @@
 
 namespace meshgrad::cuda {
 
-/// Rounds z to storage as the operand h of the next layer, and applies relu to the pairs: relu commutes with
-/// the rounding. A NaN stays a NaN, so that a diverged run is noticed.
+/// Rounds z to storage as the operand h of the next layer, with relu. A NaN stays a NaN, so that a diverged
+/// run is noticed.
 template <class T, int bands, int groups>
 __device__ void activate_relu(Sums<bands, groups>& z, Operand<bands, groups>& h) {
-  to_operand<T>(z, h);
 #pragma unroll
-  for (int band = 0; band < bands; ++band)
+  for (int group = 0; group < groups; ++group)
 #pragma unroll
-    for (int step = 0; step < 2 * groups; ++step)
+    for (int band = 0; band < bands; ++band)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) h.v[band][step][i] = relu_pairs<T>(h.v[band][step][i]);
+      for (int half = 0; half < 2; ++half)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          h.pair(band, half, group, i) =
+              pack_relu<T>(z.at(band, half, group, 2 * i), z.at(band, half, group, 2 * i + 1));
 }
 
 /// The derivative of relu instead of a recomputed z: mask[word][lane] in shared memory, so that a warp writes
@@ -28,9 +31,8 @@ struct ReluMask {
   static constexpr int kWords = bands * groups / 2;
   static constexpr int kWarpWords = 32 * kWords;
 };
-/// From h = relu(z), whose halves are positive, 0, or a NaN of positive sign (relu_pairs): adding 0x7fff
-/// carries into the sign bit of a half unless it is 0, and never out of it.
-template <int bands, int groups>
+/// From h = relu(z).
+template <class T, int bands, int groups>
 __device__ void save_mask(const Operand<bands, groups>& h, uint32_t* mask) {
 #pragma unroll
   for (int word = 0; word < ReluMask<bands, groups>::kWords; ++word) {
@@ -39,7 +41,7 @@ __device__ void save_mask(const Operand<bands, groups>& h, uint32_t* mask) {
     for (int i = 0; i < 16; ++i) {
       const int k = 16 * word + i;
       const uint32_t pair = h.v[k / (8 * groups)][k / 4 % (2 * groups)][k % 4];
-      bits = bits >> 1 | ((pair + 0x7fff7fffu) & 0x80008000u);
+      bits |= nonzero_halves<T>(pair) & (0x00010001u << i);
     }
     mask[32 * word + lane_index()] = bits;
   }

@@ -47,15 +47,16 @@ struct FusedShared {
   }
 };
 
-/// Loads biases and norm parameters, zero-padded to W. Null vectors are zeros; only those of the last layer
-/// on have the width of the output.
+/// Loads biases and norm parameters, zero-padded to W. Null vectors are zeros, a null gain is 1; only those
+/// of the last layer on have the width of the output.
 template <class T, int W>
 __device__ void load_vectors(const FusedLayers<T>& layers, float* shared) {
   for (int i = static_cast<int>(threadIdx.x); i < kFusedVectors * W; i += kFusedThreads) {
     const int which = i / W;
     const int width = which >= layers.layers - 1 ? layers.out : W;
     const float* from = layers.vectors[which];
-    shared[i] = from != nullptr && i % W < width ? from[i % W] : 0.0f;
+    const float missing = which == kFusedGain ? 1.0f : 0.0f;
+    shared[i] = from != nullptr && i % W < width ? from[i % W] : missing;
   }
 }
 

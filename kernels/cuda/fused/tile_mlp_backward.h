@@ -10,6 +10,7 @@
 // Weight gradients are another kernel, because their f32 accumulators (three matrices of 128 x 128 are 192
 // KiB) do not fit into the registers beside the tile.
 #pragma once
+#include <meshgrad/kernels/cuda/fused/tile_columns.h>
 #include <meshgrad/kernels/cuda/fused/tile_mlp.h>
 
 namespace meshgrad::cuda {
@@ -25,7 +26,8 @@ struct BackwardPointers {
   T* slopes;                       ///< [warps, hidden layers, Slopes]: derivatives; null with relu
 };
 
-template <class T, int W, bool narrow, bool smooth>
+/// `staged`: column sums pass through shared memory that the kernel has anyway.
+template <class T, int W, bool narrow, bool smooth, bool staged = false>
 struct TileMlpBackward {
   using Mlp = TileMlp<T, W, narrow, smooth>;
   using Wide = typename Mlp::Wide;
@@ -43,12 +45,15 @@ struct TileMlpBackward {
   const BackwardPointers<T>& workspace;
   float* sums;      ///< the warp's column sums [kFusedVectors, W]: gradients of biases, gain and norm bias
   uint32_t* masks;  ///< [hidden layers, ReluMask words]; unused if smooth
+  StagedRows<W> stage;  ///< unused unless staged
 
-  __device__ TileMlpBackward(Mlp& forward, const BackwardPointers<T>& to, float* warp_words)
+  __device__ TileMlpBackward(Mlp& forward, const BackwardPointers<T>& to, float* warp_words,
+                             float* stage_words = nullptr)
       : mlp(forward),
         workspace(to),
         sums(warp_words),
-        masks(reinterpret_cast<uint32_t*>(warp_words + kSumWords)) {
+        masks(reinterpret_cast<uint32_t*>(warp_words + kSumWords)),
+        stage{stage_words} {
     for (int i = lane_index(); i < kSumWords; i += 32) sums[i] = 0.0f;
     __syncwarp();
   }
@@ -60,27 +65,31 @@ struct TileMlpBackward {
       activate_smooth<T, true>(z, h, mlp.layers.smooth, slopes(layer));
     } else {
       activate_relu<T>(z, h);
-      save_mask(h, masks + (layer - 1) * kMaskWords);
+      save_mask<T>(h, masks + (layer - 1) * kMaskWords);
     }
     if (workspace.hidden[layer - 1] != nullptr)
       store_operand(h, workspace.hidden[layer - 1], tile.rows(), workspace.all_bits);
   }
 
   /// Replaces z_last by its gradient. With xn the normalised row and g = d_y gain (norm.h):
-  ///   d_z = scale (g - mean(g) - xn mean(g xn)), or d_y itself without a norm.
-  /// `load_d_y(band)` returns the band's rows of d_y; each is loaded once, and missing ones count as 0. Band
-  /// by band, since beside the accumulators there are not registers for d_y of both.
+  ///   d_z = scale (g - mean(g) - xn mean(g xn))
+  ///
+  /// Without a norm, where the code should be small (`staged`), gain and scale are 1 and both means count as
+  /// 0. `load_d_y(band)` returns the band's rows of d_y; each is loaded once, and missing ones count as 0.
+  /// Band by band, since beside the accumulators there are not registers for d_y of both.
   template <class Load>
   __device__ void output_gradient(Wide& z, const TileRows<kBands>& tile, const Load& load_d_y) {
     const Norm norm = mlp.layers.norm;
     Band d_y = load_d_y(0);
-    RowValues<kBands> scale{};
+    RowValues<kBands> scale;
+#pragma unroll
+    for (int band = 0; band < kBands; ++band) scale.v[band][0] = scale.v[band][1] = 1.0f;
     if (norm != Norm::none) scale = normalize(z, norm, mlp.layers.epsilon);
 #pragma unroll
     for (int band = 0; band < kBands; ++band) {
       if (band > 0) d_y = load_d_y(band);
       if (!tile.full()) d_y.clear_missing(tile.rows().band(band));
-      if (norm != Norm::none) {
+      if (staged || norm != Norm::none) {
         band_through_norm(z, band, d_y, scale);
       } else {
 #pragma unroll
@@ -102,7 +111,7 @@ struct TileMlpBackward {
                            bool input_gradient, const OnFirst& on_first) {
 #pragma unroll 1
     for (;; --layer) {
-      add_column_sums(z, sums + W * layer);
+      add_bias_gradient(z, sums + W * layer);
       to_operand<T>(z, d_z);
       if (workspace.d_z[layer] != nullptr)
         store_operand(d_z, workspace.d_z[layer], tile.rows(), workspace.all_bits);
@@ -148,6 +157,32 @@ struct TileMlpBackward {
   }
 
  private:
+  /// Through the stage, whose rows have room for two groups of each at a time, at width 64 for one.
+  __device__ void add_norm_gradients(const EightFloats& d_gain, const EightFloats& d_bias, int group) {
+    static_assert(kFusedNormBias == kFusedGain + 1);
+    constexpr int kTogether = W == 64 ? 1 : 2;
+    float* const total = sums + W * kFusedGain + 32 * (group - kTogether + 1) + 2 * lane_index();
+    stage.put(d_gain, 32 * (group % kTogether));
+    stage.put(d_bias, 32 * (group % kTogether + kTogether));
+    if constexpr (W == 64) {
+      stage.template add_columns<1>(lane_index() < 16 ? total : total + W - 32, 0);
+    } else {
+      if (group % 2 == 1) stage.template add_columns<2>(total, W);
+    }
+  }
+  __device__ void add_bias_gradient(Wide& z, float* total) {
+    if constexpr (!staged) {
+      add_column_sums(z, total);
+    } else {
+      constexpr int kRuns = W == 64 ? 1 : 2;
+#pragma unroll
+      for (int first = 0; first < kGroups; first += 2 * kRuns) {
+#pragma unroll
+        for (int i = 0; i < 2 * kRuns; ++i) stage.put(own_column_sums(z, first + i), 32 * i);
+        stage.template add_columns<kRuns>(total + 32 * first + 2 * lane_index(), 64);
+      }
+    }
+  }
   /// The lane's derivatives of the activation before a layer.
   __device__ Vector<uint32_t>* slopes(int layer) const {
     const int warp = static_cast<int>(blockIdx.x) * kFusedWarps + warp_index();
@@ -202,16 +237,20 @@ struct TileMlpBackward {
           projection.v[0][half] += scaled * x;
         }
       }
-      add_column_sums(d_gain, sums + W * kFusedGain + 32 * group);
-      add_column_sums(d_bias, sums + W * kFusedNormBias + 32 * group);
+      if constexpr (staged) {
+        add_norm_gradients(d_gain, d_bias, group);
+      } else {
+        add_column_sums(d_gain, sums + W * kFusedGain + 32 * group);
+        add_column_sums(d_bias, sums + W * kFusedNormBias + 32 * group);
+      }
     }
     sum_quads(mean);
     sum_quads(projection);
     const float share = 1.0f / W;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      mean.v[0][half] *= mlp.layers.norm == Norm::layer ? share : 0.0f;
-      projection.v[0][half] *= share;
+      mean.v[0][half] = mlp.layers.norm == Norm::layer ? share * mean.v[0][half] : 0.0f;
+      projection.v[0][half] = mlp.layers.norm != Norm::none ? share * projection.v[0][half] : 0.0f;
     }
   }
 };

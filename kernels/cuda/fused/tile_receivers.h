@@ -5,7 +5,7 @@
 // finish adds these in the order of the edges. So the bits depend on the counts and the device alone, never
 // on timing.
 #pragma once
-#include <meshgrad/kernels/cuda/fused/tile.h>
+#include <meshgrad/kernels/cuda/fused/tile_columns.h>
 
 namespace meshgrad::cuda {
 
@@ -88,27 +88,26 @@ __device__ inline EdgeRange edge_range(const EdgeList& list) {
 }
 
 /// Sums rows by receiver, tile by tile, and stores each sum once it is complete. The sum of the current
-/// receiver is in registers, lane l with columns 64 run + 2 l and the next, and continues over tiles.
+/// receiver continues over tiles: lane l has columns 64 run + 2 l and the next. `waiting`: in between it
+/// waits in shared memory, where the multiplications need the registers.
 ///
-/// In a tile, eight neighbouring rows are in eight different lanes (lane / 4), while an ordered sum needs all
-/// rows of a column in one lane. So the tile passes through shared memory, eight rows at a time: `stage` is
-/// [8, kStageRow] floats per warp.
-template <class T, int W>
+/// The tile passes through StagedRows, eight rows at a time: `stage` is [8, StagedRows<W>::kRow] floats per
+/// warp, and behind them, if it waits, the W of the current sum.
+template <class T, int W, bool waiting>
 class ReceiverSums {
  public:
-  /// Two floats of padding. Writing, lanes 4 r + q of a half-warp store 8 bytes at bank 2 r + 8 q + i (mod
-  /// 32): 16 different pairs of banks. Reading, a warp takes 256 contiguous bytes of one row. Neither
-  /// conflicts, and rows stay 8-byte aligned.
-  static constexpr int kStageRow = W + 2;
-  static constexpr int kStageFloats = 8 * kStageRow;
+  static constexpr int kStageFloats = StagedRows<W>::kFloats + (waiting ? W : 0);
   /// `stage` is the warp's own, 8-byte aligned; `out` is [owned_nodes, W].
   __device__ ReceiverSums(float* stage, T* out, const EdgeRange& range)
-      : stage_(stage), out_(out), receiver_(range.receiver_begin), end_(range.receiver_end) {}
+      : stage_{stage}, out_(out), receiver_(range.receiver_begin), end_(range.receiver_end) {
+    if constexpr (waiting) keep_sums();
+  }
 
   /// Adds the tile's first `count` rows (none if it is negative); lane i < count passes the receiver of row
   /// i, which must not decrease from call to call.
   template <int bands, int groups>
   __device__ void add(Sums<bands, groups>& rows, int receiver, int count) {
+    if constexpr (waiting) fetch_sums();
     // Bit i: row i is the first of another receiver than the row before it, or the first behind the last.
     const int before = __shfl_up_sync(0xffffffffu, receiver, 1);
     const bool starts_here = receiver != (lane_index() == 0 ? receiver_ : before) || lane_index() == count;
@@ -125,10 +124,12 @@ class ReceiverSums {
       add_staged(receiver, starts, first, count);
       __syncwarp();  // and read, before the next eight rows overwrite them
     }
+    if constexpr (waiting) keep_sums();
   }
   /// Stores the last sum, and zeros for the receivers without edges behind it. Adds the sums of a divided
   /// receiver if this warp is the last one to store its own. All threads of the block call.
   __device__ void finish(const EdgeList& list) {
+    if constexpr (waiting) fetch_sums();
     store_sums_before(end_);
     int divided = -1;
 #pragma unroll 1
@@ -148,12 +149,23 @@ class ReceiverSums {
  private:
   static constexpr int kBatch = 4;
   static constexpr int kRuns = W / 64;  // runs of 64 columns, of which a lane has two neighbours each
-  struct alignas(8) Two {
-    float a, b;
-  };
+  using Two = TwoFloats;
   struct alignas(4) Stored {
     T a, b;
   };
+
+  /// The lane's own place, which no other lane reads.
+  __device__ Two& kept_sum(int run) const {
+    return *reinterpret_cast<Two*>(stage_.v + StagedRows<W>::kFloats + 64 * run + 2 * lane_index());
+  }
+  __device__ void keep_sums() const {
+#pragma unroll
+    for (int run = 0; run < kRuns; ++run) kept_sum(run) = sums_[run];
+  }
+  __device__ void fetch_sums() {
+#pragma unroll
+    for (int run = 0; run < kRuns; ++run) sums_[run] = kept_sum(run);
+  }
 
   /// Stores the sums of all receivers before `receiver` and starts the next from 0. The branch is uniform:
   /// all lanes have the same receivers. A store is 128 contiguous bytes per run.
@@ -201,14 +213,13 @@ class ReceiverSums {
   }
   template <int bands, int groups>
   __device__ void stage(Sums<bands, groups>& rows, int band, int half) {
-    float* to = stage_ + kStageRow * (lane_index() / 4) + lane_column();
 #pragma unroll
-    for (int group = 0; group < groups; ++group)
+    for (int group = 0; group < groups; ++group) {
+      EightFloats mine;
 #pragma unroll
-      for (int i = 0; i < 8; i += 2) {
-        *reinterpret_cast<Two*>(to + 32 * group + i) = {rows.at(band, half, group, i),
-                                                        rows.at(band, half, group, i + 1)};
-      }
+      for (int i = 0; i < 8; ++i) mine.v[i] = rows.at(band, half, group, i);
+      stage_.put(mine, 32 * group);
+    }
   }
   /// Adds the staged rows first .. first + 7 of the tile, as far as they are below `count`. kBatch of them
   /// are read before the first is added: one wait instead of as many.
@@ -220,8 +231,7 @@ class ReceiverSums {
       for (int row = 0; row < kBatch; ++row)
 #pragma unroll
         for (int run = 0; run < kRuns; ++run)
-          values[row][run] =
-              *reinterpret_cast<const Two*>(stage_ + kStageRow * (batch + row) + 64 * run + 2 * lane_index());
+          values[row][run] = stage_.get(batch + row, 64 * run + 2 * lane_index());
 #pragma unroll
       for (int row = 0; row < kBatch; ++row) {
         const int at = first + batch + row;
@@ -238,7 +248,7 @@ class ReceiverSums {
     }
   }
 
-  float* stage_;
+  StagedRows<W> stage_;
   T* out_;
   int receiver_, end_;
   Two sums_[kRuns] = {};
