@@ -80,9 +80,11 @@ Variable concat(Tape& tape, const PerInput<ConcatPart>& parts, const Graph* grap
 Variable segment_sum(Tape& tape, const Variable& x, const Graph& graph);
 
 /// Fused MLP over several inputs: out = residual + mlp(inputs). `residual` may be absent. Without
-/// `keep_hidden`, backward recomputes hidden activations: the same bits, less memory.
+/// `keep_hidden`, backward recomputes hidden activations: the same bits, less memory. `next_edges`: the
+/// parameters of the edge_update behind this op, where that reads the output as its nodes; a GPU's kernel may
+/// then make its node terms in the same launch.
 Variable mlp(Tape& tape, const PerInput<Variable>& inputs, const MlpParameters& parameters,
-             const Variable& residual, bool keep_hidden);
+             const Variable& residual, bool keep_hidden, const MlpParameters* next_edges = nullptr);
 
 /// Fused edge half of a message-passing block (kernels/message_passing.h has the formulas):
 /// `parameters.first` = {sender, receiver, edge} parts of the first weight. Throws InvalidArgument for

@@ -151,7 +151,7 @@ void EdgeUpdateSaved::backward(Tape& tape) const {
 }  // namespace
 
 Variable mlp(Tape& tape, const PerInput<Variable>& inputs, const MlpParameters& parameters,
-             const Variable& residual, bool keep_hidden) {
+             const Variable& residual, bool keep_hidden, const MlpParameters* next_edges) {
   if (inputs.empty() || inputs.size() != parameters.first.size()) {
     throw invalid_argument("mlp", std::to_string(parameters.first.size()) + " inputs",
                            std::to_string(inputs.size()));
@@ -164,6 +164,11 @@ Variable mlp(Tape& tape, const PerInput<Variable>& inputs, const MlpParameters& 
                   .residual = residual ? residual.value() : Tensor(),
                   .out = {},
                   .saved = {}};
+  NodeTermsAhead ahead;
+  if (next_edges != nullptr) {
+    ahead = {next_edges->first[0].value, next_edges->first[1].value, {}, {}, {}};
+    args.node_terms = &ahead;
+  }
   for (size_t i = 0; i < inputs.size(); ++i)
     args.inputs.push_back({inputs[i].value(), parameters.first[i].value});
   const Variable out = tape.output(rows, out_width(parameters), dtype, true, "mlp");
@@ -178,6 +183,8 @@ Variable mlp(Tape& tape, const PerInput<Variable>& inputs, const MlpParameters& 
   tape.record({.op = "mlp", .inputs = read, .backward_reads_inputs = true, .matmul = true},
               [saved = MlpSavedForBackward{inputs, parameters, residual.slot(), args.saved, out.slot()}](
                   Tape& back) { saved.backward(back); });
+  if (ahead.sender.defined())
+    tape.leave_for_next(out, std::make_shared<const NodeTermsAhead>(std::move(ahead)));
   return out;
 }
 
@@ -201,6 +208,8 @@ EdgeUpdate edge_update(Tape& tape, const Graph& graph, const Variable& nodes, co
                          .edges_out = result.edges ? result.edges.value() : Tensor(),
                          .aggregate = result.aggregate.value(),
                          .saved = {}};
+  const std::shared_ptr<const NodeTermsAhead> made = tape.take_from_last(nodes);
+  args.node_terms = made.get();
   if (tape.runs()) {
     if (!args.aggregate.defined()) args.aggregate = tape.scratch(args.aggregate.shape(), dtype, "unused");
     if (tape.recording() && options.keep_hidden && kernels::saves_hidden(args))

@@ -62,7 +62,19 @@ Variable Tape::output(const Shape& shape, Rows rows, DType dtype, bool needs_gra
 
 bool Tape::runs() const { return !recomputes() || plan_->op(next_op_).runs; }
 
+void Tape::leave_for_next(const Variable& value, std::shared_ptr<const NodeTermsAhead> terms) {
+  left_of_ = value.slot_;
+  left_ = std::move(terms);
+}
+
+std::shared_ptr<const NodeTermsAhead> Tape::take_from_last(const Variable& value) {
+  if (left_of_.state_ != value.slot_.state_) return nullptr;
+  return std::exchange(left_, nullptr);
+}
+
 void Tape::record(const OpUse& use, std::function<void(Tape&)> backward) {
+  left_of_ = {};
+  left_ = nullptr;
   if (op_begin_ != 0) record_span(use.op, "op", std::exchange(op_begin_, 0));
   if (kind_ == Kind::evaluate) return;
   note_op(use);

@@ -8,6 +8,7 @@
 #include <meshgrad/engine/runtime.h>
 
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -35,6 +36,7 @@ struct OpWritten {
   std::vector<Part> parts;  ///< outputs; not gradients of weights, and not what the op saves for backward
 };
 
+struct NodeTermsAhead;  // kernels/mlp.h
 struct SegmentPlan;
 class Offload;
 class OffloadStore;
@@ -102,6 +104,10 @@ class Tape {
   /// A value from outside that needs no gradient.
   Variable input(Tensor value, Rows rows) const { return Variable(std::move(value), false, rows); }
 
+  /// Told by forward(): whether a further stage runs on this tape behind the present one.
+  void set_stage_follows(bool follows) { stage_follows_ = follows; }
+  bool stage_follows() const { return stage_follows_; }
+
   // For ops, to be called in this order:
   /// An op's output, [rows, width] or `shape`: uninitialised, with the activations' tag. Without memory when
   /// an inner tape knows that the value is not needed.
@@ -118,6 +124,10 @@ class Tape {
   /// Records the op. `backward(Tape&)` holds what the op saved; it is called at most once and destroyed right
   /// after.
   void record(const OpUse& use, std::function<void(Tape&)> backward);
+  /// After record(): leaves what the op made of its output `value` for the op behind it. That one takes it,
+  /// or null, before its own record(), which drops what was not taken.
+  void leave_for_next(const Variable& value, std::shared_ptr<const NodeTermsAhead> terms);
+  std::shared_ptr<const NodeTermsAhead> take_from_last(const Variable& value);
 
   /// Walks back from `sum`, whose gradient is `seed`: f64 [1] in device memory (loss scale / weight of the
   /// window). Gradients of leaf variables and weights are accumulated. Each entry is destroyed once it is
@@ -180,6 +190,9 @@ class Tape {
   std::shared_ptr<Shared> shared_;
   std::shared_ptr<SegmentPlan> plan_;  // of inner tapes: written in the first run, followed in the second
   std::vector<Variable> outputs_;      // since the last op
+  bool stage_follows_ = false;
+  GradientSlot left_of_;
+  std::shared_ptr<const NodeTermsAhead> left_;
   size_t next_op_ = 0;
   int64_t op_begin_ = 0;                          // of the op that runs, where spans are recorded
   mutable std::vector<OpWritten::Part> written_;  // since the last op, when there is an observer

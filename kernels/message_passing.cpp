@@ -45,6 +45,12 @@ void kernels::edge_update_forward(const EdgeUpdateForward& args, Runtime& runtim
   const int64_t out = check_common(kOp, args, dtype);
   check_tensor(kOp, "aggregate", args.aggregate, dtype, {args.graph->owned_nodes, out});
   check_optional(kOp, "edges_out", args.edges_out, dtype, {args.graph->edges, out});
+  if (args.node_terms != nullptr) {
+    const int64_t hidden = args.edges.weight.width();
+    check_optional(kOp, "sender terms", args.node_terms->sender, dtype, {args.graph->nodes, hidden});
+    check_optional(kOp, "receiver terms", args.node_terms->receiver, dtype,
+                   {args.graph->owned_nodes, hidden});
+  }
   kernels::tables(args.aggregate.device()).message_passing.edge_forward(args, runtime, stream);
 }
 

@@ -45,6 +45,8 @@ struct EdgeUpdateForward {
   Tensor aggregate;  ///< [owned_nodes, out]; 0 for a receiver without edges
   MlpSaved saved;
   const GhostExchange* ghosts = nullptr;  ///< null: all rows are valid; must be null on a GPU
+  /// S and R if mlp_forward has made them of terms.nodes; null or undefined: they are computed here.
+  const NodeTermsAhead* node_terms = nullptr;
 };
 
 /// The gradients of edge_update_forward, from those of its two outputs. The other arguments are forward's.

@@ -86,6 +86,13 @@ void kernels::mlp_forward(const MlpForward& args, Runtime& runtime, const Stream
   const int64_t out = check_mlp_weights(kOp, args.weights, args.saved, rows, hidden, dtype);
   check_optional(kOp, "residual", args.residual, dtype, {rows, out});
   check_tensor(kOp, "out", args.out, dtype, {rows, out});
+  if (args.node_terms != nullptr) {
+    const Tensor& sender_weight = args.node_terms->sender_weight;
+    check_defined(kOp, "node terms' sender weight", sender_weight);
+    const Shape shape{out, sender_weight.width()};
+    check_tensor(kOp, "node terms' sender weight", sender_weight, dtype, shape);
+    check_tensor(kOp, "node terms' receiver weight", args.node_terms->receiver_weight, dtype, shape);
+  }
   kernels::tables(args.out.device()).mlp.forward(args, runtime, stream);
 }
 

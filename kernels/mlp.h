@@ -65,13 +65,23 @@ struct MlpSaved {
   Tensor pre_norm;                   ///< z_last: [rows, out]; only with a norm
 };
 
+/// The node terms of the edge update that reads an MLP's output next (message_passing.h), made in the launch
+/// that writes the output: S = out W_s, R = out W_r.
+struct NodeTermsAhead {
+  Tensor sender_weight, receiver_weight;  ///< W_s and W_r: [out, hidden]
+  /// Allocated and written by mlp_forward: [rows, hidden] each, and words that the edge update counts with.
+  /// Undefined where the device's kernel does not make them; the edge update then does.
+  Tensor sender, receiver, tickets;
+};
+
 struct MlpForward {
   Rows rows;
   PerInput<MlpInput> inputs;  ///< at least one
   MlpWeights weights;
-  Tensor residual;  ///< [rows, out], or undefined; may be one of the inputs
-  Tensor out;       ///< [rows, out]
-  MlpSaved saved;   ///< tensors to write, or undefined: nothing is saved
+  Tensor residual;                       ///< [rows, out], or undefined; may be one of the inputs
+  Tensor out;                            ///< [rows, out]
+  MlpSaved saved;                        ///< tensors to write, or undefined: nothing is saved
+  NodeTermsAhead* node_terms = nullptr;  ///< null: not wanted
 };
 
 struct MlpBackward {

@@ -3,6 +3,9 @@
 #include <meshgrad/nn/mesh_graph_net.h>
 #include <meshgrad/nn/mlp.h>
 
+#include <memory>
+#include <optional>
+
 namespace meshgrad {
 namespace {
 
@@ -96,6 +99,9 @@ struct MessagePassingBlock {
   bool edges_needed;  // by a later stage
   std::vector<Mlp> edges;
   std::vector<Mlp> nodes;  // one
+  /// The next block's edge MLP, for the node terms; none behind the last block and with several edge sets.
+  /// Shared, since the next block is made after this one.
+  std::shared_ptr<std::optional<Mlp>> next_edges = std::make_shared<std::optional<Mlp>>();
 
   MessagePassingBlock(const MlpFactory& factory, const MeshGraphNetOptions& o, const ModelSizes& sizes,
                       int64_t number)
@@ -138,8 +144,9 @@ struct MessagePassingBlock {
       after.push_back(update.edges);
       inputs.push_back(update.aggregate);
     }
-    after.front() =
-        nodes.front().forward(tape, parameters, inputs, latents, options.path, options.keep_hidden);
+    const bool next_reads_these = tape.stage_follows() && batch.halo == nullptr && next_edges->has_value();
+    after.front() = nodes.front().forward(tape, parameters, inputs, latents, options.path,
+                                          options.keep_hidden, next_reads_these ? &**next_edges : nullptr);
     return after;
   }
 
@@ -201,9 +208,15 @@ Model make_mesh_graph_net(const MeshGraphNetOptions& options, const ModelSizes& 
     model.stages.push_back({name, repeated, make(), first_weight});
   };
   add("encoder", false, [&] { return Encoder(factory, options, sizes); });
-  for (int64_t b = 0; b < options.blocks; ++b)
-    add("processor." + std::to_string(b), true,
-        [&] { return MessagePassingBlock(factory, options, sizes, b); });
+  std::shared_ptr<std::optional<Mlp>> next_edges;  // of the block before
+  for (int64_t b = 0; b < options.blocks; ++b) {
+    add("processor." + std::to_string(b), true, [&] {
+      MessagePassingBlock block(factory, options, sizes, b);
+      if (next_edges != nullptr && block.edges.size() == 1) *next_edges = block.edges.front();
+      next_edges = block.next_edges;
+      return block;
+    });
+  }
   add("decoder", false, [&] {
     return Decoder{options, factory.make("node_decoder", {options.width}, {}, sizes.outputs, Norm::none)};
   });

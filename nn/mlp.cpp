@@ -50,8 +50,13 @@ MlpParameters Mlp::parameters(const ParameterSet& set) const {
 }
 
 Variable Mlp::forward(Tape& tape, const ParameterSet& set, const PerInput<Variable>& inputs,
-                      const Variable& residual, ComputePath path, bool keep_hidden) const {
-  if (path == ComputePath::fused) return ops::mlp(tape, inputs, parameters(set), residual, keep_hidden);
+                      const Variable& residual, ComputePath path, bool keep_hidden,
+                      const Mlp* next_edges) const {
+  if (path == ComputePath::fused) {
+    const MlpParameters next = next_edges != nullptr ? next_edges->parameters(set) : MlpParameters{};
+    return ops::mlp(tape, inputs, parameters(set), residual, keep_hidden,
+                    next_edges != nullptr ? &next : nullptr);
+  }
   PerInput<ConcatPart> parts;
   for (const size_t input : order_) parts.push_back({inputs[input], ConcatPart::Rows::own});
   const Variable x = parts.size() == 1 ? parts.front().x : ops::concat(tape, parts);

@@ -27,9 +27,10 @@ class Mlp {
   /// The parameters as ops take them; after ParameterSet::allocate.
   MlpParameters parameters(const ParameterSet& set) const;
 
-  /// residual + mlp(inputs); `residual` may be absent.
+  /// residual + mlp(inputs); `residual` may be absent. `next_edges`: as ops::mlp has it.
   Variable forward(Tape& tape, const ParameterSet& set, const PerInput<Variable>& inputs,
-                   const Variable& residual, ComputePath path, bool keep_hidden) const;
+                   const Variable& residual, ComputePath path, bool keep_hidden,
+                   const Mlp* next_edges = nullptr) const;
   /// The op-by-op path on a concatenation that is already written: columns in the file's order.
   Variable forward_concatenated(Tape& tape, const ParameterSet& set, const Variable& x) const;
   /// Calls' inputs in the order of the concatenation.

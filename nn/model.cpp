@@ -32,6 +32,7 @@ Values recompute_stages(const Model& model, Tape& tape, const GraphBatch& batch,
         for (int64_t s = segment.begin; s < segment.end; ++s) {
           // Their gradients are final with the segment's; a later pass must not tell it for them.
           inner.begin_weights(model.stages[static_cast<size_t>(s)].first_weight);
+          inner.set_stage_follows(s + 1 < segment.end);
           inside = run_stage(model, inner, batch, s, inside);
         }
         return inside;
@@ -82,6 +83,7 @@ Values forward(const Model& model, Tape& tape, const GraphBatch& batch, const Va
   const auto run_until = [&](int64_t end) {
     for (; stage < end; ++stage) {
       tape.begin_weights(model.stages[static_cast<size_t>(stage)].first_weight);
+      tape.set_stage_follows(stage + 1 < end);
       values = run_stage(model, tape, batch, stage, values);
       if (observer) observer(stage, values);
     }

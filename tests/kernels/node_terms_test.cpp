@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/gpu.h>
 #include <meshgrad/kernels/cuda/fused/node_terms.h>
+#include <meshgrad/kernels/mlp.h>
 #include <meshgrad/kernels/tables.h>
 
 #include <doctest/doctest.h>
@@ -154,6 +155,63 @@ TEST_CASE("node terms agree with the reference at every node, in one launch" *
   });
 }
 
+TEST_CASE("an MLP makes the node terms of its output, to the bits of their own launch" *
+          doctest::skip(cuda_devices().empty())) {
+  for_each_mesh([](Runtime& runtime, RandomMatrices& random, const Mesh& mesh, int64_t width, DType dtype) {
+    const auto weight = [&] {
+      return to_tensor(runtime, stored_as(dtype, random.normal(width, width, 0.125)), dtype);
+    };
+    const auto vector = [&] { return to_vector(runtime, random.normal(1, width), DType::f32); };
+    const int64_t nodes = mesh.edges.nodes;
+    MlpForward args;
+    args.rows = mesh.graph.node_rows();
+    for (int i = 0; i < 2; ++i) {
+      const Matrix x = stored_as(dtype, random.normal(nodes, width));
+      args.inputs.push_back({with_spare_rows(runtime, x, mesh.spare, dtype), weight()});
+    }
+    args.weights.first_bias = vector();
+    for (int layer = 0; layer < 2; ++layer) {
+      args.weights.weights.push_back(weight());
+      args.weights.biases.push_back(vector());
+    }
+    args.weights.norm = Norm::layer;
+    args.weights.gain = vector();
+    args.weights.norm_bias = vector();
+    args.residual = args.inputs[0].x;
+    const auto run = [&](NodeTermsAhead* node_terms) {
+      args.out = unwritten(runtime, {mesh.graph.nodes, width}, dtype);
+      args.node_terms = node_terms;
+      kernels::mlp_forward(args, runtime, runtime.stream());
+      return args.out.row_range(0, nodes);
+    };
+    const Tensor alone = run(nullptr);
+    NodeTermsAhead ahead{weight(), weight(), {}, {}, {}};
+    const Tensor out = run(&ahead);
+    CHECK(equal_bits(out, alone));
+    CHECK(ahead.sender.defined() == (width < 256));
+    if (!ahead.sender.defined()) return;
+
+    const Tensor sender = unwritten(runtime, {mesh.graph.nodes, width}, dtype);
+    const Tensor receiver = unwritten(runtime, {mesh.graph.owned_nodes, width}, dtype);
+    cuda::node_terms_forward({args.out, ahead.sender_weight, ahead.receiver_weight}, mesh.graph, sender,
+                             receiver, {}, runtime.stream());
+    const auto rows_of = [&](const Tensor& tensor, int64_t rows) {
+      return to_host(tensor.row_range(0, rows), runtime.stream());
+    };
+    const Tensor made = rows_of(ahead.sender, nodes);
+    CHECK(equal_bits(made, rows_of(sender, nodes)));
+    const int64_t owned = mesh.edges.owned_nodes;
+    CHECK(equal_bits(rows_of(ahead.receiver, owned), rows_of(receiver, owned)));
+    CHECK(magnitude(to_matrix(rows_of(ahead.tickets, ahead.tickets.rows()))) == 0.0);
+
+    const Matrix h = to_matrix(out), sender_weight = to_matrix(ahead.sender_weight);
+    const Matrix expected = reference::linear(h, sender_weight);
+    const double allowed =
+        allowed_error(dtype, width, magnitude(h) * magnitude(sender_weight), magnitude(expected));
+    CHECK(error_of(to_matrix(made), expected, allowed) <= 1.0);
+  });
+}
+
 /// A backward call with the weight gradients that go with it: the receiver's, and one of the edges; and a
 /// column sum.
 struct Backward {
@@ -257,7 +315,8 @@ Matrix check_results(const Backward& backward, const Mesh& mesh, DType dtype) {
 
 TEST_CASE("node terms backward: sums over what a node sends, all gradients, in one launch" *
           doctest::skip(cuda_devices().empty())) {
-  for_each_mesh([](Runtime& runtime, RandomMatrices& random, const Mesh& mesh, int64_t width, DType dtype) {
+  Runtime by_warpgroups({.device = kGpu, .threads = 1, .wgmma = true});
+  for_each_mesh([&](Runtime& runtime, RandomMatrices& random, const Mesh& mesh, int64_t width, DType dtype) {
     Backward backward = make_backward(runtime, random, mesh, width, dtype);
     Matrix d_sender;
     for (const bool accumulate : {false, true}) {
@@ -268,6 +327,11 @@ TEST_CASE("node terms backward: sums over what a node sends, all gradients, in o
       CHECK(gpu::counters().launches - launches == 1);
       d_sender = check_results(backward, mesh, dtype);
     }
+    reset(runtime, backward, mesh, true);
+    runtime.stream().synchronize();
+    backward.run(by_warpgroups);
+    by_warpgroups.stream().synchronize();
+    check_results(backward, mesh, dtype);
     if (mesh.edges.nodes > 33) return;
     // Without d_nodes, then without the sender weight's gradient: the rest is the same.
     reset(runtime, backward, mesh, false);

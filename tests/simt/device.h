@@ -40,7 +40,18 @@ void set_compute_capability(int capability);
 
 /// What kernels with products of warpgroups leave out or get wrong from now on, as if their source had:
 /// whether a test notices.
-enum class ProductMistake : uint8_t { none, shared_fence, fence, commit, wait, swizzle, leading_bytes };
+enum class ProductMistake : uint8_t {
+  none,
+  shared_fence,
+  fence,
+  commit,
+  wait,
+  swizzle,
+  leading_bytes,
+  copy_bytes,
+  copy_wait,
+  copy_fence
+};
 void set_product_mistake(ProductMistake mistake);
 
 /// Restarts the random order of threads, blocks and streams.

@@ -23,6 +23,7 @@ struct Bug {
 };
 const std::vector<Bug>& bugs();
 const std::vector<Bug>& product_bugs();  ///< of warpgroups
+const std::vector<Bug>& copy_bugs();     ///< of boxes
 
 /// out = in of `rows` rows, normalised: mean 0, variance 1.
 void layer_norm(const Stream& stream, const float* in, float* out, int rows, int width);
@@ -37,6 +38,9 @@ void gemm(const Stream& stream, const half* a, const half* b, float* c, int m, i
 /// memory, then also with the wrong distance of b's panels.
 enum class Operand : uint8_t { registers, shared, wrong_leading };
 void warpgroup_gemm(const Stream& stream, const half* a, const half* b, float* c, int k, Operand operand);
+/// out [8, 64] = the box of `source`, [rows, columns] with columns a multiple of 8, at this row and column;
+/// zeros outside of it. By two copies, in two phases of a barrier.
+void copy_box(const Stream& stream, half* source, float* out, int rows, int columns, int row, int column);
 /// Every row of 32 turned around within its warp, by shared memory and __syncwarp.
 void reverse_rows(const Stream& stream, const float* in, float* out, int rows);
 /// counts[v] += 1 for each value; lanes[i] = lanes of the warp with the value of i; even[i / 32] of even

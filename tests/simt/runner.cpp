@@ -74,7 +74,8 @@ void jump(context::fcontext_t to, context::fcontext_t* slot) {
 
 void leave_to_next() {
   Thread* const self = runner.current;
-  Thread* const next = draw();
+  Thread* next = draw();
+  while (next == nullptr && land_copy()) next = draw();
   if (next == self) return;
   if (next == nullptr) {
     if (runner.exited < runner.launch->threads) report_deadlock();
@@ -108,6 +109,7 @@ void body_of_thread(context::transfer_t from) {
   self.wait = Wait::exited;
   ++runner.exited;
   check_barrier_against_exits();
+  if (runner.exited == runner.launch->threads) check_copies_landed();
   leave_warp(self);
   leave_to_next();
 }
@@ -141,6 +143,9 @@ void begin_block(int64_t block) {
     thread.registers.reset();
     thread.product_fences = 0;
     thread.product_fences_at_barrier = 0;
+    thread.copy_fences = 0;
+    thread.copy_fences_at_barrier = 0;
+    thread.phases_seen.clear();
   }
   runner.exited = 0;
   runner.at_barrier = 0;
@@ -149,6 +154,9 @@ void begin_block(int64_t block) {
   runner.fenced_epoch = -1;
   runner.acquires.clear();
   runner.product_reads.clear();
+  runner.copy_barriers.clear();
+  runner.box_copies.clear();
+  runner.boxes_flying.clear();
   std::memset(dynamic_shared(), kPoison, static_cast<size_t>(runner.launch->shared_bytes));
   for (const StaticArray& array : runner.static_arrays) std::memset(array.memory, kPoison, array.bytes);
 }
@@ -261,6 +269,7 @@ int barrier(Vote vote, int predicate, Location where) {
       thread.sync = 0;
       thread.wait = Wait::none;
       thread.product_fences_at_barrier = thread.product_fences;
+      thread.copy_fences_at_barrier = thread.copy_fences;
       thread.result = static_cast<uint64_t>(result);
       make_ready(thread);
     }

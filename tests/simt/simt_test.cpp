@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <csignal>
 #include <cstring>
@@ -91,6 +92,7 @@ void check_found(const std::vector<planted::Bug>& bugs) {
 TEST_CASE("every planted bug is found, for every seed") {
   check_found(planted::bugs());
   check_found(planted::product_bugs());
+  check_found(planted::copy_bugs());
 }
 
 TEST_CASE("messages name threads and lines") {
@@ -110,6 +112,29 @@ TEST_CASE("messages name threads and lines") {
     if (name == "divergent barrier") {
       CHECK(error.find("planted_bugs.cu:", error.find("planted_bugs.cu:") + 1) != std::string::npos);
     }
+  }
+}
+
+TEST_CASE("boxes of a matrix come with zeros outside of it, in two phases of a barrier") {
+  OwnStream stream;
+  constexpr int kBoxRows = 8, kColumns = 64;
+  const auto number = [](int row, int column) { return static_cast<float>(row * 60 + column); };
+  for (const auto [rows, columns, row, column] :
+       {std::array{8, 64, 0, 0}, {20, 136, 9, 64}, {20, 136, 16, 128}, {5, 40, 0, 0}, {9, 72, 8, 64}}) {
+    CAPTURE(rows);
+    CAPTURE(columns);
+    std::vector<half> values;
+    for (int i = 0; i < rows * columns; ++i) values.push_back(half(number(i / columns, i % columns)));
+    DeviceArray<half> source(values, stream);
+    DeviceArray<float> out(kBoxRows * kColumns);
+    planted::copy_box(stream.stream, source.data, out.data, rows, columns, row, column);
+    const std::vector<float> found = out.host(stream);
+    int wrong = 0;
+    for (int i = 0; i < kBoxRows * kColumns; ++i) {
+      const int r = row + i / kColumns, c = column + i % kColumns;
+      wrong += found[static_cast<size_t>(i)] != (r < rows && c < columns ? number(r, c) : 0.0f);
+    }
+    CHECK(wrong == 0);
   }
 }
 

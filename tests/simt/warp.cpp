@@ -52,6 +52,8 @@ std::string where_it_waits(const Thread& thread) {
       return fmt::format("{} waits at the barrier of {}", name, text(thread.where));
     case Wait::warp:
       return fmt::format("{} waits at {} of {}", name, name_of(thread.op), text(thread.where));
+    case Wait::copies:
+      return fmt::format("{} waits for copies at {}", name, text(thread.where));
     case Wait::warpgroup:
       return fmt::format("{} waits for its warpgroup at {}", name, text(thread.where));
   }
@@ -290,6 +292,11 @@ void report_deadlock() {
       fail("products that all threads of the warpgroup reach",
            fmt::format("a divergent warpgroup: {}, but {}", where_it_waits(thread), where_it_waits(*other)),
            "move the product out of the branch");
+    }
+    if (thread.wait == Wait::copies) {
+      fail("barriers of copies whose phases end: as many arrivals as at barrier_init, and all expected bytes",
+           fmt::format("{}, {}", where_it_waits(thread), copies_expected(thread)),
+           "compare the bytes of arrive_and_expect with those of the boxes");
     }
     if (thread.wait != Wait::warp) continue;
     const unsigned missing = thread.mask & runner.warp_of(thread).alive & ~runner.warp_of(thread).waiting;

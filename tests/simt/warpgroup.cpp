@@ -189,6 +189,7 @@ uint32_t shared_address(const void* address) {
 }
 
 void set_product_mistake(ProductMistake mistake) { planted = mistake; }
+ProductMistake product_mistake() { return planted; }
 
 void fence_shared_for_products() {
   if (planted != ProductMistake::shared_fence) ++runner.current->product_fences;

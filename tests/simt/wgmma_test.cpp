@@ -28,7 +28,7 @@ struct Outcome {
 
 enum class Launches : uint8_t { once, and_captured };
 
-/// A weight gradient; or twice, and captured twice.
+/// A weight gradient over four full stages and three rows; or twice, and captured twice.
 Outcome run(bool wgmma, DType dtype, uint64_t seed, Launches launches) {
   Outcome outcome;
   RuntimeOptions options;
@@ -118,6 +118,8 @@ TEST_CASE("mistakes in the weight gradients' products of warpgroups are found") 
                              {ProductMistake::fence, "product_fence between"},
                              {ProductMistake::commit, "accumulators of a product that runs"},
                              {ProductMistake::wait, "of a product that runs"},
+                             {ProductMistake::copy_bytes, "is in flight"},
+                             {ProductMistake::copy_wait, "is in flight"},
                              {ProductMistake::swizzle, ""},
                              {ProductMistake::leading_bytes, ""}}) {
     CAPTURE(static_cast<int>(found.mistake));

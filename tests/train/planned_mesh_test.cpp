@@ -113,6 +113,11 @@ TEST_CASE("the modelled work is that of the standard model, counted by hand") {
         doctest::Approx(999'744.0 * (3 * 256 + 8) + 2 * 166'624.0 * 256).epsilon(1e-12));
   CHECK(of("edge_forward").launches == config.model.blocks);
   CHECK(of("edge_backward").flops == doctest::Approx(2 * of("edge_forward").flops));
+  // Nodes: 4 matrices in each block, and 2 in all but the last for the next one's node terms.
+  CHECK(of("node_terms_forward").launches == 1);
+  CHECK(of("mlp_forward").flops ==
+        doctest::Approx(166'624.0 * (15 * 4 + 14 * 2) * 2 * 128 * 128).epsilon(1e-12));
+  CHECK(of("mlp_forward").bytes == doctest::Approx(166'624.0 * (15 * 3 + 14 * 2) * 256).epsilon(1e-12));
   // The cycle model's 15 469 cycles for eight tiles of 32 edges, on 132 multiprocessors of 4096 FLOPs a
   // cycle.
   const double hertz = device_peaks("h200").flops_per_s_16 / (132 * 4096);

@@ -91,7 +91,8 @@ bool MeshPredictor::Loaded::world_edges_fit() {
   const int64_t missing = missing_edges(runtime, task.inputs().find_world_edges(runtime, batch));
   if (missing == 0) return true;
   const int64_t edges = room.world_edges + missing;
-  if (edges > most_world_edges(room.nodes)) throw too_many_world_edges(frame_name(task.dataset().trajectory(0), 0));
+  if (edges > most_world_edges(room.nodes))
+    throw too_many_world_edges(frame_name(task.dataset().trajectory(0), 0));
   room.world_edges = std::min(edges + edges / 4, most_world_edges(room.nodes));
   write_union(true);
   return false;

@@ -18,25 +18,25 @@ constexpr double kBandwidthShare = 0.85, kLaunchSeconds = 2.5e-6;
 /// scripts/cuda-model for sm_90; a tile has 32 rows, and 16 at width 256.
 struct TileCycles {
   std::string_view kernel;
+  double matrices;  ///< of [width, width] that a tile is multiplied by
   double width_64, width_128, width_256;
 };
 constexpr std::array<TileCycles, 4> kTileCycles{{
-    {"edge_forward", 9'468, 15'469, 59'460},
-    {"edge_backward", 19'699, 34'585, 99'536},
-    {"mlp_forward", 7'225, 13'731, 44'472},
-    {"mlp_backward", 14'915, 29'803, 85'966},
+    {"edge_forward", 3, 9'468, 15'469, 59'460},
+    {"edge_backward", 6, 19'699, 34'585, 99'536},
+    {"mlp_forward", 4, 9'398, 17'367, 57'751},
+    {"mlp_backward", 6, 14'915, 29'803, 85'966},
 }};
 /// What a multiprocessor of sm_90 multiplies and adds in a cycle, in FLOPs of 16-bit tensor cores.
 constexpr double kCycleFlops = 4096;
-/// The share of the peak that a fused kernel reaches: three multiplications of a tile's rows by [width,
-/// width], and twice as many in backward. Other kernels are bound by memory.
+/// The share of the peak that a fused kernel reaches. Other kernels are bound by memory.
 double arithmetic_share(std::string_view kernel, int64_t width) {
   const auto found = std::find_if(kTileCycles.begin(), kTileCycles.end(),
                                   [&](const TileCycles& cycles) { return cycles.kernel == kernel; });
   if (found == kTileCycles.end()) return LaunchWork{}.arithmetic_share;
   const double cycles = width == 64 ? found->width_64 : width == 128 ? found->width_128 : found->width_256;
-  const double rows = 8.0 * (width == 256 ? 16 : 32), passes = kernel.ends_with("backward") ? 2 : 1;
-  return passes * 3 * 2 * rows * static_cast<double>(width * width) / (kCycleFlops * cycles);
+  const double rows = 8.0 * (width == 256 ? 16 : 32);
+  return found->matrices * 2 * rows * static_cast<double>(width * width) / (kCycleFlops * cycles);
 }
 constexpr double kParameterBytes = 30;  ///< read and written by an update: weight, gradient, moments, copy
 
@@ -58,7 +58,11 @@ class StepWork {
     const auto blocks = static_cast<double>(config_.model.blocks);
     const bool recomputed =
         config_.recompute.mode != RecomputeMode::off && config_.recompute.mode != RecomputeMode::automatic;
-    add_block_forward(blocks * (recomputed ? 2 : 1));
+    // The first block's node terms have a launch of their own, the others' are made with the nodes before
+    // them.
+    const bool ahead = fused_ && !recomputed && blocks > 0 && layers_ <= 3 && config_.model.width < 256 &&
+                       sizes_.edge_inputs.size() == 1;
+    add_block_forward(blocks * (recomputed ? 2 : 1), ahead ? blocks - 1 : 0);
     add_block_backward(blocks);
     const double node_inputs = static_cast<double>(sizes_.node_inputs);
     double edge_inputs = 0;
@@ -88,13 +92,15 @@ class StepWork {
     add(std::move(name), times * flops, times * bytes, times * launches);
   }
 
-  void add_block_forward(double times) {
+  /// Of `times` blocks, `ahead` of which find their node terms made.
+  void add_block_forward(double times, double ahead) {
     if (!fused_) return add_general(times, false);
-    add_block("node_terms_forward", times, 2 * nodes_ * product_, 3 * nodes_ * row_);
+    add_block("node_terms_forward", times - ahead, 2 * nodes_ * product_, 3 * nodes_ * row_);
     // e, the sender's term and e'; receiver terms and sums by node; two indices.
     add_block("edge_forward", times, edges_ * layers_ * product_,
               edges_ * (3 * row_ + 8) + 2 * nodes_ * row_);
-    add_block("mlp_forward", times, nodes_ * (layers_ + 1) * product_, 3 * nodes_ * row_);
+    const double made = times > 0 ? 2 * ahead / times : 0;  // by a block in the mean
+    add_block("mlp_forward", times, nodes_ * (layers_ + 1 + made) * product_, (3 + made) * nodes_ * row_);
   }
 
   void add_block_backward(double times) {

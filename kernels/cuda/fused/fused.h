@@ -3,9 +3,9 @@
 // activations are never saved: backward recomputes them, bit for bit. Contracts are those of mlp.h and
 // message_passing.h. Launches:
 //
-//   MLP forward     mlp_forward
+//   MLP forward     mlp_forward (of a block's nodes, with the next block's node terms)
 //   MLP backward    mlp_backward, weight_gradients
-//   edges forward   node_terms_forward, edge_forward
+//   edges forward   node_terms_forward, if they are not there; edge_forward
 //   edges backward  node_terms_forward, edge_backward, node_terms_backward (with all weight gradients)
 //
 // Accumulation is in f32; activations are rounded to storage once per layer. The assignment of rows to warps
@@ -40,6 +40,11 @@ bool fused_supports(const Args& args, std::string_view op, DType dtype, Runtime&
   }
   return reason.empty();
 }
+
+/// Why mlp_forward does not make the node terms that the call wants: they need a width of 64 or 128, that of
+/// the hidden layers and edges, at most three layers, and shared memory for two more weights. Empty when it
+/// does.
+std::string why_no_node_terms(const MlpForward& args);
 
 /// fused_supports(args) must be true.
 void fused_mlp_forward(const MlpForward& args, Runtime& runtime, const Stream& stream);

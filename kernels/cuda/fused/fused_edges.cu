@@ -72,11 +72,16 @@ std::string why_not_fused(const EdgeUpdateBackward& args) {
 void fused_edge_forward(const EdgeUpdateForward& args, Runtime& runtime, const Stream& stream) {
   const DType dtype = args.aggregate.dtype();
   const int64_t width = args.edges.weight.width();
+  const int64_t blocks = fused_blocks(stream, width);
+  const auto launch_kernel = is_smooth(args.weights) ? launch_edge_forward<true> : launch_edge_forward<false>;
+  if (args.node_terms != nullptr && args.node_terms->sender.defined()) {
+    const DividedSumTensors divided(blocks, width, args.node_terms->tickets, runtime);
+    return launch_kernel(args, NodeTermTensors(*args.node_terms), divided, stream);
+  }
   const NodeTermTensors terms(*args.graph, width, dtype, runtime);
-  const DividedSumTensors divided(fused_blocks(stream, width), width, runtime);
+  const DividedSumTensors divided(blocks, width, runtime);
   node_terms_forward(args.terms, *args.graph, terms.sender, terms.receiver, divided.tickets, stream);
-  if (is_smooth(args.weights)) return launch_edge_forward<true>(args, terms, divided, stream);
-  launch_edge_forward<false>(args, terms, divided, stream);
+  launch_kernel(args, terms, divided, stream);
 }
 
 void fused_edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Stream& stream) {

@@ -134,6 +134,7 @@ inline int edge_backward_warp_words(int64_t width, bool smooth) {
 /// S and R, or their gradients.
 struct NodeTermTensors {
   Tensor sender, receiver;
+  explicit NodeTermTensors(const NodeTermsAhead& made) : sender(made.sender), receiver(made.receiver) {}
   NodeTermTensors(const Graph& graph, int64_t width, DType dtype, Runtime& runtime)
       : sender(Tensor::empty(runtime, {graph.nodes, width}, dtype, Tag::workspace, "sender terms")),
         receiver(
@@ -144,10 +145,11 @@ struct NodeTermTensors {
 struct DividedSumTensors {
   Tensor partials, tickets;
   DividedSumTensors(int64_t blocks, int64_t width, Runtime& runtime)
+      : DividedSumTensors(blocks, width, divided_tickets(blocks, runtime), runtime) {}
+  DividedSumTensors(int64_t blocks, int64_t width, const Tensor& zeroed, Runtime& runtime)
       : partials(Tensor::empty(runtime, {blocks * kFusedWarps, width}, DType::f32, Tag::workspace,
                                "sums of divided receivers")),
-        tickets(Tensor::empty(runtime, {blocks * kFusedWarps * 32}, DType::i32, Tag::workspace,
-                              "tickets of divided receivers")) {}
+        tickets(zeroed) {}
 };
 
 template <class T, class Args>

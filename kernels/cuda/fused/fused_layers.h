@@ -25,10 +25,12 @@ inline int resident_words(int64_t rows, int64_t columns) {
   const auto padded = [](int64_t n) { return (n + 31) / 32 * 32; };
   return static_cast<int>(padded(rows) * padded(columns) / 2);
 }
-/// Words of shared memory for all of an MLP's weights, or for the two slices of streamed ones.
-inline int matrix_words(std::span<const MlpInput> inputs, const MlpWeights& weights) {
-  if (inputs.front().weight.width() == 256) return 2 * StreamedWeights<half, 256, false>::kSliceWords;
-  int words = 0;
+/// Words of shared memory for all of an MLP's weights, or for the two slices of streamed ones. `further`
+/// matrices are multiplied behind the MLP's, as wide as the hidden layers both ways.
+inline int matrix_words(std::span<const MlpInput> inputs, const MlpWeights& weights, int further = 0) {
+  const int64_t width = inputs.front().weight.width();
+  if (width == 256) return 2 * StreamedWeights<half, 256, false>::kSliceWords;
+  int words = further * resident_words(width, width);
   for (const MlpInput& input : inputs) words += resident_words(input.weight.rows(), input.weight.width());
   for (const Tensor& weight : weights.weights) words += resident_words(weight.rows(), weight.width());
   return words;
@@ -78,9 +80,11 @@ inline bool any_narrow(std::span<const MlpInput> inputs, const MlpWeights& weigh
   return any;
 }
 
-/// The kernel argument: pointers and sizes of all weights, and their offsets in shared memory.
+/// The kernel argument: pointers and sizes of all weights, those of node terms behind the MLP's, and their
+/// offsets in shared memory.
 template <class T>
-FusedLayers<T> fused_layers(std::span<const MlpInput> inputs, const MlpWeights& weights) {
+FusedLayers<T> fused_layers(std::span<const MlpInput> inputs, const MlpWeights& weights,
+                            const NodeTermsAhead* node_terms = nullptr) {
   FusedLayers<T> result{};
   int word = 0;
   const auto add = [&](const Tensor& weight) {
@@ -93,6 +97,10 @@ FusedLayers<T> fused_layers(std::span<const MlpInput> inputs, const MlpWeights& 
   const auto values = [](const Tensor& vector) { return vector.data_or_null<float>(); };
   for (const MlpInput& input : inputs) add(input.weight);
   for (const Tensor& weight : weights.weights) add(weight);
+  if (node_terms != nullptr) {
+    add(node_terms->sender_weight);
+    add(node_terms->receiver_weight);
+  }
   result.vectors[0] = values(weights.first_bias);
   for (size_t i = 0; i < weights.biases.size(); ++i) result.vectors[i + 1] = values(weights.biases[i]);
   if (weights.norm != Norm::none) {
@@ -106,6 +114,12 @@ FusedLayers<T> fused_layers(std::span<const MlpInput> inputs, const MlpWeights& 
   result.smooth = smooth_activation(weights.activation);
   result.epsilon = static_cast<float>(weights.epsilon);
   return result;
+}
+
+/// The words that edge updates count the parts of divided receivers with.
+inline Tensor divided_tickets(int64_t blocks, Runtime& runtime) {
+  return Tensor::empty(runtime, {blocks * kFusedWarps * 32}, DType::i32, Tag::workspace,
+                       "tickets of divided receivers");
 }
 
 /// Words of shared memory per warp of a backward kernel; the storage type does not matter, since sums are f32

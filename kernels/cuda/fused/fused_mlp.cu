@@ -24,8 +24,44 @@ std::string why_not_fused(const MlpForward& args) {
   return fits ? "" : kUnaligned;
 }
 
-void fused_mlp_forward(const MlpForward& args, Runtime&, const Stream& stream) {
+std::string why_no_node_terms(const MlpForward& args) {
+  const NodeTermsAhead& terms = *args.node_terms;
+  const int64_t width = args.inputs.front().weight.width();
+  const auto matrices = args.inputs.size() + args.weights.weights.size() + 2;
+  if (any_narrow(args.inputs, args.weights))
+    return "an input or the output is narrower than the hidden layers";
+  if (width == 256) return "width 256, whose weights are streamed";
+  if (terms.sender_weight.rows() != width || terms.sender_weight.width() != width)
+    return "the edges have another width";
+  if (!aligned(terms.sender_weight) || !aligned(terms.receiver_weight)) return kUnaligned;
+  if (matrices > kMaxFusedMatrices || args.weights.layers() >= kMaxFusedLayers) {
+    return std::to_string(args.weights.layers()) + " layers and " + std::to_string(args.inputs.size()) +
+           " inputs leave no place for two more weights";
+  }
+  const int needed = shared_bytes(width, matrix_words(args.inputs, args.weights, 2), 0);
+  const int available = gpu::shared_bytes(args.out.device().index);
+  if (needed <= available) return {};
+  return std::to_string(needed) + " bytes of shared memory per thread block, and the device has " +
+         std::to_string(available);
+}
+
+void fused_mlp_forward(const MlpForward& args, Runtime& runtime, const Stream& stream) {
   if (args.rows.capacity == 0) return;
+  if (args.node_terms != nullptr) {
+    NodeTermsAhead& terms = *args.node_terms;
+    const std::string reason = why_no_node_terms(args);
+    if (reason.empty()) {
+      const int64_t width = args.out.width();
+      const auto terms_of = [&](std::string_view name) {
+        return Tensor::empty(runtime, {args.rows.capacity, width}, args.out.dtype(), Tag::workspace, name);
+      };
+      terms.sender = terms_of("sender terms");
+      terms.receiver = terms_of("receiver terms");
+      terms.tickets = divided_tickets(fused_blocks(stream, width), runtime);
+    } else {
+      runtime.log_once(LogLevel::info, "node terms have a launch of their own: " + reason);
+    }
+  }
   if (is_smooth(args.weights)) return launch_mlp_forward<true>(args, stream);
   launch_mlp_forward<false>(args, stream);
 }

@@ -2,6 +2,10 @@
 // MLP forward over rows, in one launch: y = norm(mlp(x_1, x_2, x_3)) + residual. One block per multiprocessor
 // with all weights in shared memory (streamed at width 256); each of its warps takes tiles of rows through
 // all layers in registers. Memory traffic is one read of inputs and residual and one write of the output.
+//
+// Of a block's nodes, y may go on to the node terms of the next block, S = y W_s and R = y W_r, before it
+// leaves the registers: the same operand and the same order of additions as in node_terms_forward, so the
+// same bits.
 #pragma once
 #include <meshgrad/kernels/cuda/fused/fused_layers.h>
 
@@ -16,7 +20,15 @@ struct MlpForwardArgs {
   const T* inputs[kMaxFusedInputs];
   const T* residual;  ///< null: none
   T* out;
+  uint32_t all_bits;  ///< see store_operand
+  T* node_terms[2];   ///< out times the last two of the matrices, if they are not the MLP's
+  int32_t* tickets;   ///< zeroed, for the next edge update
+  int ticket_count;
 };
+
+/// Width 256 streams its weights, and a launch of its own for node terms is as fast by the cycle model.
+template <int W, bool narrow>
+inline constexpr bool kMakesNodeTerms = !narrow && W < 256;
 
 /// One block per multiprocessor, so that a thread has 255 registers. Below width 256 there is no barrier
 /// after the weights are loaded: while one warp waits for its rows, the others multiply.
@@ -26,23 +38,45 @@ __global__ void __launch_bounds__(kFusedThreads, kFusedBlocks<W>) mlp_forward_ke
   const FusedShared<W> shared(args.matrix_words, 0);
   TileMlp<T, W, narrow, smooth> mlp(args.layers, shared);
   const RoundRobinTiles<W> tiles(args.count, args.capacity);
+  if constexpr (kMakesNodeTerms<W, narrow>) {
+    const auto threads = static_cast<int>(gridDim.x) * kFusedThreads;
+    for (int i = static_cast<int>(blockIdx.x * kFusedThreads + threadIdx.x); i < args.ticket_count;
+         i += threads)
+      args.tickets[i] = 0;
+  }
   for (int round = 0; round < tiles.rounds; ++round) {
     const auto tile = tiles.tile(round);
     WideSums<W> z;
     WideOperand<W> h;
     start(z, mlp.vector(0));
-    mlp.forward(
-        z, h, tile, [&](int input, auto& x) { load_operand(x, args.inputs[input], tile.rows()); },
-        [&](int input) { return args.inputs[input]; },
-        [&](int, auto& from, auto& to) { mlp.activate_hidden(from, to); });
-    if (!mlp.has_narrow_output()) {
+    const auto finish_output = [&] {
       mlp.apply_norm(z);
       if (args.residual != nullptr) add_rows(z, args.residual, tile);
-      store_rows(z, args.out, tile.rows());
-    } else {  // a decoder: few columns, no norm and no residual
-      Sums<kBands, 1> y;
-      mlp.narrow_layer(y, h);
-      store_narrow_rows(y, args.out, args.layers.out, tile.rows());
+    };
+    mlp.template forward<kMakesNodeTerms<W, narrow>>(
+        z, h, tile, [&](int input, auto& x) { load_operand(x, args.inputs[input], tile.rows()); },
+        [&](int input) { return args.inputs[input]; },
+        [&](int layer, auto& from, auto& to) {
+          const int behind = layer - args.layers.layers;
+          if (!kMakesNodeTerms<W, narrow> || behind < 0) {
+            mlp.activate_hidden(from, to);
+          } else if (behind == 0) {
+            finish_output();
+            to_operand<T>(from, to);
+            store_operand(to, args.out, tile.rows(), args.all_bits);
+          } else {
+            store_rows(from, behind == 1 ? args.node_terms[0] : args.node_terms[1], tile.rows());
+          }
+        });
+    if constexpr (!kMakesNodeTerms<W, narrow>) {
+      if (!mlp.has_narrow_output()) {
+        finish_output();
+        store_rows(z, args.out, tile.rows());
+      } else {  // a decoder: few columns, no norm and no residual
+        Sums<kBands, 1> y;
+        mlp.narrow_layer(y, h);
+        store_narrow_rows(y, args.out, args.layers.out, tile.rows());
+      }
     }
   }
 }
@@ -51,14 +85,23 @@ template <bool smooth>
 void launch_mlp_forward(const MlpForward& args, const Stream& stream) {
   const int64_t width = args.inputs.front().weight.width();
   const bool narrow = any_narrow(args.inputs, args.weights);
+  const bool with_terms = args.node_terms != nullptr && args.node_terms->sender.defined();
+  const NodeTermsAhead* const terms = with_terms ? args.node_terms : nullptr;
   dispatch_fused(args.out.dtype(), width, [&]<class T, int W>() {
-    MlpForwardArgs<T> kernel_args{.layers = fused_layers<T>(args.inputs, args.weights),
-                                  .matrix_words = matrix_words(args.inputs, args.weights),
+    MlpForwardArgs<T> kernel_args{.layers = fused_layers<T>(args.inputs, args.weights, terms),
+                                  .matrix_words = matrix_words(args.inputs, args.weights, with_terms ? 2 : 0),
                                   .count = args.rows.count,
                                   .capacity = args.rows.capacity,
                                   .inputs = {},
                                   .residual = args.residual.data_or_null<T>(),
-                                  .out = args.out.data<T>()};
+                                  .out = args.out.data<T>(),
+                                  .all_bits = 0xffffffffu};
+    if (with_terms) {
+      kernel_args.node_terms[0] = terms->sender.template data<T>();
+      kernel_args.node_terms[1] = terms->receiver.template data<T>();
+      kernel_args.tickets = terms->tickets.template data<int32_t>();
+      kernel_args.ticket_count = static_cast<int>(terms->tickets.elements());
+    }
     for (size_t i = 0; i < args.inputs.size(); ++i)
       kernel_args.inputs[i] = args.inputs[i].x.template data<T>();
     launch("mlp_forward",

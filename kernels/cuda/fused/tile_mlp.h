@@ -138,17 +138,21 @@ struct TileMlp {
   ///
   /// One loop over all matrices, not unrolled: a copy of a multiplication is hundreds of instructions, and
   /// the code of a tile should fit into the instruction cache.
-  template <class LoadInput, class NarrowInput, class Activate>
+  ///
+  /// With `goes_on`, the loop multiplies what activate_hidden makes of the output, of layer `layers`, by the
+  /// further matrices of the set too, and the last call of activate_hidden is for what follows the last one.
+  template <bool goes_on = false, class LoadInput, class NarrowInput, class Activate>
   __device__ void forward(Wide& z, WideOperand& h, const TileRows<kBands>& tile, const LoadInput& load_input,
                           const NarrowInput& narrow_input, const Activate& activate_hidden) {
-    const int last = layers.inputs + layers.layers - 2;
+    const int last = goes_on ? layers.weights.count - 1 : layers.inputs + layers.layers - 2;
 #pragma unroll 1
-    for (int matrix = 0; matrix <= last; ++matrix) {
+    for (int matrix = 0; goes_on || matrix <= last; ++matrix) {
       const int layer = matrix - layers.inputs + 1;
       if (layer > 0) {
         activate_hidden(layer, z, h);
+        if (goes_on && matrix > last) return;
         if (matrix == last && has_narrow_output()) return;
-        start(z, vector(layer));
+        start(z, vector(goes_on ? min(layer, kMaxFusedLayers - 1) : layer));
       } else if (!has_narrow_input(matrix)) {
         load_input(matrix, h);
       } else {

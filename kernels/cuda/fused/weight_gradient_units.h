@@ -445,6 +445,23 @@ __device__ inline void sum_columns(const Args& args, int64_t block) {
   job.target[column] += sum;
 }
 
+/// What a block of a kernel does: blocks [0, units) have one unit each, which `add` computes, those behind
+/// them 32 columns of a column sum each.
+template <class Add>
+__device__ void run_block(const Args& args, const Add& add) {
+  const auto block = static_cast<int32_t>(blockIdx.x);
+  if (block >= args.units) {
+    sum_columns(args, block - args.units);
+    return;
+  }
+  // In shared memory, so that the loop over rows has the registers that it would occupy.
+  MESHGRAD_SHARED(Unit, unit, 1);
+  if (threadIdx.x < 32) find_unit(args, block, unit[0]);
+  __syncthreads();
+  // Without slices: launched for capacities that the real counts do not reach.
+  if (unit[0].slices > 0) add(unit[0]);
+}
+
 /// The kernel arguments with the workspace that they point into, and the grid. With `edges`, the blocks of
 /// jobs.front() compute its d_z themselves (first_makes_d_z), and its d_weight may be undefined.
 struct PreparedLaunch {

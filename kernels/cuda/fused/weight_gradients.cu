@@ -10,19 +10,9 @@ namespace meshgrad::cuda {
 namespace gradients {
 namespace {
 
-/// Blocks [0, units) have one unit each, those behind them 32 columns of a column sum each.
 template <class T>
 __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor) weight_gradients_kernel(Args args) {
-  const auto block = static_cast<int32_t>(blockIdx.x);
-  if (block >= args.units) {
-    sum_columns(args, block - args.units);
-    return;
-  }
-  // In shared memory, so that the loop over rows has the registers that it would occupy.
-  MESHGRAD_SHARED(Unit, unit, 1);
-  if (threadIdx.x < 32) find_unit(args, block, unit[0]);
-  __syncthreads();
-  if (unit[0].slices > 0) add_unit<T>(args, unit[0], unit[0].tile);
+  run_block(args, [&](const Unit& unit) { add_unit<T>(args, unit, unit.tile); });
 }
 
 /// cp.async of 16 bytes needs every row at a multiple of 16 bytes; raw features of 3 or 11 columns are not.
@@ -42,14 +32,6 @@ Job job_of(const WeightGradientJob& job) {
           starts_rows_on_16_bytes(job.d_z)};
 }
 
-/// Whether products of warpgroups are asked for and there; if they are not there, the log says once why.
-bool uses_warpgroups(Runtime& runtime, const Stream& stream) {
-  if (!runtime.wgmma()) return false;
-  const std::string reason = kernels::why_no_warpgroups(stream.device().index);
-  if (!reason.empty()) runtime.log_once(LogLevel::info, "wgmma = true has no effect: " + reason);
-  return reason.empty();
-}
-
 template <class T>
 void start(std::span<const WeightGradientJob> jobs, std::span<const ColumnSumJob> sums, Runtime& runtime,
            const Stream& stream) {
@@ -63,6 +45,13 @@ void start(std::span<const WeightGradientJob> jobs, std::span<const ColumnSumJob
 }
 
 }  // namespace
+
+bool uses_warpgroups(Runtime& runtime, const Stream& stream) {
+  if (!runtime.wgmma()) return false;
+  const std::string reason = kernels::why_no_warpgroups(stream.device().index);
+  if (!reason.empty()) runtime.log_once(LogLevel::info, "wgmma = true has no effect: " + reason);
+  return reason.empty();
+}
 
 PreparedLaunch::PreparedLaunch(std::span<const WeightGradientJob> jobs, std::span<const ColumnSumJob> sums,
                                int64_t resident_blocks, const Rows* edges, Runtime& runtime,

@@ -9,5 +9,12 @@ bool warpgroups_built() { return false; }
 void start_on_warpgroups(const PreparedLaunch&, DType, const Stream&) {
   check_internal(false, "weight_gradients_wgmma");
 }
+template <class T>
+void start_node_terms_on_warpgroups(const NodeTermsBackwardArgs<T>&, int, int64_t, const Stream&) {
+  check_internal(false, "node_terms_backward_wgmma");
+}
+template void start_node_terms_on_warpgroups(const NodeTermsBackwardArgs<half>&, int, int64_t, const Stream&);
+template void start_node_terms_on_warpgroups(const NodeTermsBackwardArgs<bfloat16>&, int, int64_t,
+                                             const Stream&);
 
 }  // namespace meshgrad::cuda::gradients

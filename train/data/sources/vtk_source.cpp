@@ -18,7 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-pugi::xml_document read_xml(std::span<const std::byte> content, const fs::path& path, std::string_view needed) {
+pugi::xml_document read_xml(std::span<const std::byte> content, const fs::path& path,
+                            std::string_view needed) {
   pugi::xml_document document;
   const auto result = document.load_buffer(content.data(), content.size());
   if (result) return document;
