@@ -162,13 +162,18 @@ TEST_CASE("a rank that cannot make its trainer refuses it on all, which then mak
 }
 
 TEST_CASE("ranks that would train different models are refused") {
-  const test::Endings endings = test::try_on_ranks({.ranks = 2, .loss = {}}, [&](Ranks& ranks) {
+  std::array<std::string, 2> errors;
+  std::atomic<int> told = 0;
+  test::on_ranks(2, [&](Ranks& ranks) {
     Runtime runtime({.threads = 1});
     Config config = online_config();
     config.optimizer.lr *= 1 + ranks.rank();
-    const OnlineTrainer trainer(runtime, config, online_options(), &ranks);
+    errors[static_cast<size_t>(ranks.rank())] =
+        test::message_of([&] { const OnlineTrainer trainer(runtime, config, online_options(), &ranks); });
+    ++told;
+    while (told < 2) std::this_thread::yield();  // the end of one would be the other's error
   });
-  for (const std::string& ending : endings) CHECK(contains(ending, "the same configuration"));
+  for (const std::string& error : errors) CHECK(contains(error, "the same configuration"));
   Runtime runtime({.threads = 1});
   Config config = online_config();
   config.ranks.parts_in_turn = 2;

@@ -14,7 +14,9 @@ Array here(const Array& array, std::byte* memory) {
   return std::span(reinterpret_cast<float*>(memory), array.size());
 }
 
-size_t bytes_of(const auto& array) { return array.size() * (array.wide() ? sizeof(double) : sizeof(float)); }
+size_t size_in_bytes(const auto& array) {
+  return array.size() * (array.wide() ? sizeof(double) : sizeof(float));
+}
 
 }  // namespace
 
@@ -30,12 +32,12 @@ HostCopies::Copy* HostCopies::add(const void* data, size_t bytes, Device device,
 }
 
 Numbers HostCopies::room_for(const Numbers& values, std::string_view what) {
-  Copy* const copied = add(values.data(), bytes_of(values), values.device(), what);
+  Copy* const copied = add(values.data(), size_in_bytes(values), values.device(), what);
   return copied == nullptr ? values : here(values, copied->memory.data());
 }
 
 WritableNumbers HostCopies::room_for(const WritableNumbers& values, std::string_view what) {
-  Copy* const copied = add(values.data(), bytes_of(values), values.device(), what);
+  Copy* const copied = add(values.data(), size_in_bytes(values), values.device(), what);
   return copied == nullptr ? values : here(values, copied->memory.data());
 }
 
