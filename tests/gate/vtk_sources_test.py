@@ -175,8 +175,8 @@ def quadratic(program, folder):
     folder.mkdir()
     # Undirected edges of the linear cells that each becomes.
     names = {"QuadraticTriangle": 9, "BiQuadraticTriangle": 12, "QuadraticQuad": 12, "BiQuadraticQuad": 12,
-             "QuadraticLinearQuad": 7, "QuadraticTetra": 25, "QuadraticHexahedron": 52, "QuadraticWedge": 39,
-             "QuadraticPyramid": 32, "TriQuadraticHexahedron": 54, "BiQuadraticQuadraticHexahedron": 52,
+             "QuadraticLinearQuad": 7, "QuadraticTetra": 25, "QuadraticHexahedron": 59, "QuadraticWedge": 42,
+             "QuadraticPyramid": 36, "TriQuadraticHexahedron": 54, "BiQuadraticQuadraticHexahedron": 52,
              "QuadraticLinearWedge": 24, "BiQuadraticQuadraticWedge": 39}
     for name, edges in names.items():
         cell = getattr(vtk, "vtk" + name)()

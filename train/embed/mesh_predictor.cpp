@@ -425,16 +425,18 @@ void MeshPredictor::predict(int64_t steps) {
     throw invalid_argument("MeshPredictor: steps", "1 with data.kinematic_types: each has its next values",
                            fmt::format("{}", steps), "call set_next_field and predict for each step");
   }
-  const auto check = [&] { s.check_all_set(); };
+  const auto read = [&] {
+    s.check_all_set();
+    for (const MeshState& mesh : s.meshes)
+      for (const HeldNumbers& field : mesh.given) field.fetch();
+  };
   if (s.in_parts) {
-    on_all_ranks(s.ranks, check);
+    on_all_ranks(s.ranks, read);
   } else {
-    check();
+    read();
   }
   for (MeshState& mesh : s.meshes) mesh.given_gradient.clear();
   const auto predict_steps = [&] {
-    for (const MeshState& mesh : s.meshes)
-      for (const HeldNumbers& field : mesh.given) field.fetch();
     for (int64_t i = 0; i < steps; ++i) s.step();
     s.fill_ghosts();
   };

@@ -4,6 +4,7 @@
 #include <meshgrad/train/task/displacements.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 namespace meshgrad {
@@ -48,6 +49,17 @@ void MeshPredictor::Loaded::write_edges() {
   uploaded = false;
 }
 
+/// Gives the batch new memory.
+void MeshPredictor::Loaded::make_world_room(int64_t edges) {
+  const int64_t room_before = std::exchange(room.world_edges, edges);
+  try {
+    write_union(true);
+  } catch (...) {
+    room.world_edges = room_before;  // with fewer edges there is memory again
+    throw;
+  }
+}
+
 /// Those of the state. Where there are more than ever, the batch gets new memory.
 void MeshPredictor::Loaded::find_world_edges() {
   const MeshInputs& reads = task.inputs();
@@ -60,14 +72,7 @@ void MeshPredictor::Loaded::find_world_edges() {
     edges += std::ssize(world.back().senders);
   }
   if (edges > room.world_edges || host == nullptr) {  // null: there was no memory before
-    const int64_t room_before = room.world_edges;
-    room.world_edges = std::max(room.world_edges, edges + edges / 4);
-    try {
-      write_union(true);
-    } catch (...) {
-      room.world_edges = room_before;  // with fewer edges there is memory again
-      throw;
-    }
+    make_world_room(std::max(room.world_edges, edges + edges / 4));
   }
   Dataset::MeshSizes all;
   for (size_t i = 0; i < meshes.size(); ++i)
@@ -93,8 +98,7 @@ bool MeshPredictor::Loaded::world_edges_fit() {
   const int64_t edges = room.world_edges + missing;
   if (edges > most_world_edges(room.nodes))
     throw too_many_world_edges(frame_name(task.dataset().trajectory(0), 0));
-  room.world_edges = std::min(edges + edges / 4, most_world_edges(room.nodes));
-  write_union(true);
+  make_world_room(std::min(edges + edges / 4, most_world_edges(room.nodes)));
   return false;
 }
 

@@ -105,6 +105,7 @@ struct MeshPredictor::Loaded {
   void write_edges();
   /// Whether the device finds world edges.
   bool searches() const { return task.inputs().has_world_edges() && runtime.stream().on_gpu(); }
+  void make_world_room(int64_t edges);
   void find_world_edges();
   void write_world_search();
   bool world_edges_fit();

@@ -22,10 +22,10 @@ struct TileCycles {
   double width_64, width_128, width_256;
 };
 constexpr std::array<TileCycles, 4> kTileCycles{{
-    {"edge_forward", 3, 9'468, 15'469, 59'460},
-    {"edge_backward", 6, 19'699, 34'585, 99'536},
-    {"mlp_forward", 4, 9'398, 17'367, 57'751},
-    {"mlp_backward", 6, 14'915, 29'803, 85'966},
+    {"edge_forward", 3, 8'509, 14'959, 59'080},
+    {"edge_backward", 6, 17'722, 34'443, 101'874},
+    {"mlp_forward", 4, 9'235, 17'147, 57'825},
+    {"mlp_backward", 6, 15'096, 29'528, 84'606},
 }};
 /// What a multiprocessor of sm_90 multiplies and adds in a cycle, in FLOPs of 16-bit tensor cores.
 constexpr double kCycleFlops = 4096;
