@@ -45,13 +45,14 @@ fi
 BENCH = """
 command=$1
 case "$*" in *--wgmma*) sums=${WGMMA_KERNEL-weight_gradients_wgmma} ;; *) sums=weight_gradients ;; esac
+terms=node_terms_backward${sums#weight_gradients}
 while [ $# -gt 1 ]; do [ "$1" = --json ] && file=$2; shift; done
 if [ $command = trace ]; then
   fourth=', {"name": "trace/d/f16", "run_ms": 1, "traced_ms": 1, "kernels": []}'
   cat >"$file" <<END
 [{"name": "trace/a/1M/f16", "run_ms": 5.5, "traced_ms": 5.0,
   "kernels": [{"name": "edge_backward", "launches": ${LAUNCHES:-15}, "ms": 4.0}, {"name": "loss", "launches": 1, "ms": 1.0},
-              {"name": "$sums", "launches": 15, "ms": 0.5}]},
+              {"name": "$sums", "launches": 15, "ms": 0.5}, {"name": "$terms", "launches": 15, "ms": 0.5}]},
  {"name": "trace/b/f16", "run_ms": 1, "traced_ms": 1, "kernels": []}, {"name": "trace/c/f16", "run_ms": 1, "traced_ms": 1,
   "kernels": []}${FOURTH-$fourth}]
 END
@@ -149,7 +150,7 @@ class GateTest(unittest.TestCase):
             "train        1.000 ms  100 nodes; PyTorch eager none; PyTorch compiled none",
             "trace/a/1M/f16: 5.000 ms in launches, 5.500 ms in all",
             "  edge_backward                   15     4.000 ms", "  loss                             1     1.000 ms",
-            "  weight_gradients                15     0.500 ms"])
+            "  weight_gradients                15     0.500 ms", "  node_terms_backward             15     0.500 ms"])
         summary = json.loads((self.out / "summary.json").read_text())
         self.assertEqual((summary["driver"], summary["commit"]), ("580.1", "abc123"))
         self.assertIn("40 cases passed", summary["stages"]["families"]["note"])
@@ -276,12 +277,13 @@ class GateTest(unittest.TestCase):
     def test_both_kernels_of_weight_gradients_are_compared(self):
         ended = self.gate("wgmma")
         self.assertEqual(self.verdicts()["wgmma"], "ok")
-        self.assertIn("weight_gradients 0.500 ms, weight_gradients_wgmma 0.500 ms", ended.stdout)
+        self.assertIn("weight_gradients_wgmma 0.500 ms, node_terms_backward_wgmma 0.500 ms", ended.stdout)
         self.gate("wgmma", WGMMA_KERNEL="weight_gradients")
         self.assertEqual(self.verdicts()["wgmma"], "skipped")  # not launched, on a GPU that is no H100
         self.gate("wgmma", ROW_ERROR="d_weight differs")
         self.assertEqual(self.verdicts()["wgmma"], "failed")
-        self.assertEqual(json.loads((self.out / "bench-long.json").read_text())["wgmma_ms"], {"weight_gradients": 0.5})
+        self.assertEqual(json.loads((self.out / "bench-long.json").read_text())["wgmma_ms"],
+                         {"weight_gradients": 0.5, "node_terms_backward": 0.5})
 
     def test_sanitizer_verdicts(self):
         self.gate("memcheck")

@@ -188,7 +188,9 @@ TEST_CASE("an MLP makes the node terms of its output, to the bits of their own l
     NodeTermsAhead ahead{weight(), weight(), {}, {}, {}};
     const Tensor out = run(&ahead);
     CHECK(equal_bits(out, alone));
-    CHECK(ahead.sender.defined() == (width < 256));
+    // Width 128 needs six matrices in shared memory, which GPUs below compute capability 9.0 do not have.
+    const bool fits = width < 128 || (width == 128 && gpu::shared_bytes(out.device().index) >= 199'680);
+    CHECK(ahead.sender.defined() == fits);
     if (!ahead.sender.defined()) return;
 
     const Tensor sender = unwritten(runtime, {mesh.graph.nodes, width}, dtype);

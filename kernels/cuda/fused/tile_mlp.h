@@ -15,11 +15,11 @@ inline constexpr int kFusedNormBias = kMaxFusedLayers + 1;
 inline constexpr int kFusedVectors = kMaxFusedLayers + 2;
 
 /// An MLP of hidden width W as a kernel argument. Matrices: the first layer's, one per input, then one for
-/// each later layer.
+/// each later layer, then those of node terms.
 template <class T>
 struct FusedLayers {
   WeightSet<T> weights;
-  const float* vectors[kFusedVectors];  ///< null: zeros
+  const float* vectors[kFusedVectors];  ///< null: zeros, or ones for a gain
   int inputs, layers;
   int out;  ///< width of the output: W, or at most 32
   Norm norm;

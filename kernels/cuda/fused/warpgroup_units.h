@@ -69,6 +69,7 @@ __device__ void multiply_stage(const T* stage, float (&d)[64], const LoadNext& l
   }
   product_commit();
   load_next();
+  __syncwarp();  // the wait below takes whole warps, and one thread alone starts copies
   product_wait<0>(d);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The device code of weight gradients, d_weight += x^T d_z, as the work of one block; shared by the kernels
-// of weight_gradients.cu, weight_gradients_sm90a.cu and node_terms_backward.cu.
+// of weight_gradients.cu and node_terms_backward.cu, and of their *_sm90a.cu by warpgroup_units.h.
 //
 // A unit is one 128 x 128 tile of one d_weight for one slice of the rows: a split-K GEMM whose long dimension
 // is the rows. A block streams the unit's rows of x and d_z through a pipeline of three stages in shared
@@ -65,7 +65,7 @@ struct Args {
   int32_t job_count;
   int32_t units;            ///< blocks for matrices; the blocks behind them sum columns
   int32_t resident_blocks;  ///< blocks that run on the device at the same time
-  /// Job 0's d_z is computed by its own blocks, each for its slice of rows (dS in node_terms_backward.cu). So
+  /// Job 0's d_z is computed by its own blocks, each for its slice of rows (dS in node_terms_backward.h). So
   /// the block with tile 0 of a slice also does the slice's other tiles, whose blocks have nothing to do.
   bool first_makes_d_z;
   const int64_t* edge_count;

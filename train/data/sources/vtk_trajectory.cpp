@@ -126,8 +126,8 @@ constexpr std::string_view kDefaultTypes = "node_type";
 }  // namespace
 
 VtkTrajectory::VtkTrajectory(const VtkGrid& grid, std::string name, const std::string& node_types,
-                             const WarningCallback& warn)
-    : warn_(warn) {
+                             WarningCallback warn)
+    : warn_(std::move(warn)) {
   trajectory_.name = std::move(name);
   trajectory_.nodes = grid.point_count();
   choose_cells(grid);

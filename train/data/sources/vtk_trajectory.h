@@ -25,8 +25,7 @@ namespace meshgrad {
 class VtkTrajectory {
  public:
   /// Throws DataError for a grid without cells, and node types that are no integers from 0 to 65535.
-  VtkTrajectory(const VtkGrid& grid, std::string name, const std::string& node_types,
-                const WarningCallback& warn);
+  VtkTrajectory(const VtkGrid& grid, std::string name, const std::string& node_types, WarningCallback warn);
 
   /// Whether a further frame has these cells; its points may have moved.
   bool has_cells_of(const VtkGrid& grid) const;
@@ -53,7 +52,7 @@ class VtkTrajectory {
   void keep_points(const VtkArray& points);
 
   RawTrajectory trajectory_;
-  const WarningCallback& warn_;
+  WarningCallback warn_;
   int cell_dim_ = 0;
   std::vector<int64_t> cells_;  ///< those of the mesh, by their number in the grid
   std::vector<int64_t> connectivity_, ends_, faces_;
