@@ -22,7 +22,8 @@ struct FindWorldEdges {
   bool images = false;             ///< nodes have images: of those of one point only the nearest is joined
   std::array<double, 3> period{};  ///< distances are to the nearest image; 0: not periodic
   Tensor scale;                    ///< f64 [2, dim + 1]: mean, and 1 / standard deviation, of each feature
-  Graph found;      ///< written, `counts` too; found.edges is the room, of which the first ones are kept
+  Graph found;  ///< written, `counts` too; found.edges is the room, in which edges are not defined where some
+                ///< are missing
   Tensor features;  ///< [found.edges, dim + 1], written: displacement (sender minus receiver) and its length,
                     ///< rounded to the accumulator of their dtype, then normalised
   Tensor missing;   ///< i64 [1], written: how many edges have no room

@@ -229,6 +229,49 @@ TEST_CASE("lists of the same field, or on other meshes, are trajectories of thei
   CHECK_FALSE(folder.noted(report, "fields of one trajectory"));
 }
 
+TEST_CASE("lists of several simulations on one mesh are joined by the number at the end of their names") {
+  SolverFolder folder;
+  folder.add("a_2", "p", 3);
+  folder.add("b_1", "u", 3);
+  folder.add("c_1", "p", 3);
+  folder.add("d_2", "u", 3);
+  const ConvertReport report = convert(folder.options);
+  CHECK(report.trajectories == 6);  // two, divided by time
+  CHECK(folder.noted(report, "a_2.pvd, d_2.pvd were read as fields of one trajectory"));
+}
+
+TEST_CASE("a folder is read once, whatever links lead to it, and frames of a list are no folder left out") {
+  SolverFolder folder;
+  for (int run = 0; run < 10; ++run) folder.add(fmt::format("run_{}/u", run), "u", 3, run + 1);
+  fs::create_directory_symlink("run_9", folder.options.input / "latest");
+  fs::create_directory_symlink(".", folder.options.input / "run_3/here");
+  const ConvertReport report = convert(folder.options);
+  CHECK(report.trajectories == 10);
+  CHECK(report.warnings.size() == 1);  // no node types
+  SolverFolder saved;                  // by ParaView
+  for (int t = 0; t < 5; ++t) saved.write(fmt::format("flow/flow_{}.vtu", t), "u", t);
+  std::string entries;
+  for (int t = 0; t < 5; ++t)
+    entries += fmt::format("<DataSet timestep=\"{}\" file=\"flow/flow_{}.vtu\"/>", t, t);
+  saved.write_text("flow.pvd",
+                   "<VTKFile type=\"Collection\"><Collection>" + entries + "</Collection></VTKFile>");
+  const ConvertReport listed = convert(saved.options);
+  for (const std::string& warning : listed.warnings) CHECK_FALSE(contains(warning, "was not read"));
+}
+
+TEST_CASE("fields whose lists have other times are not joined") {
+  SolverFolder folder;
+  folder.add("p", "p", 3);
+  folder.add("u", "u", 3);
+  folder.write_text(
+      "u.pvd",
+      "<VTKFile type=\"Collection\"><Collection><DataSet timestep=\"0\" file=\"u000.vtu\"/>"
+      "<DataSet timestep=\"0.1\" file=\"u001.vtu\"/><DataSet timestep=\"0.2\" file=\"u002.vtu\"/>"
+      "</Collection></VTKFile>");
+  const std::string message = message_of([&] { convert(folder.options); });
+  CHECK_MESSAGE(contains(message, "u.pvd] needed time 0.5 of frame 1, as p.pvd has, got 0.1"), message);
+}
+
 TEST_CASE("fields of one mesh at other times are one error") {
   SolverFolder folder;
   folder.add("T", "T", 3);

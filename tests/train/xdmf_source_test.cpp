@@ -129,7 +129,7 @@ TEST_CASE("a later series with fewer times is left out; a grid without times bel
            series(p(0) + p(1) + p(2) + p(3), "more") + grid(mesh() + attribute("depth", "5 6 7 8")));
   const XdmfSeries all = parsed(text);
   REQUIRE(all.frames.size() == 3);
-  CHECK(all.left_out == std::vector<std::string>{"more: at other times than the first series",
+  CHECK(all.left_out == std::vector<std::string>{"more: 1 of its times, which the first series has not",
                                                  "p: at 2 of the 3 times of the first series"});
   CHECK(all.frames[1].arrays.size() == 2);  // and p of "more"
   REQUIRE(all.still.size() == 1);           // once, however many frames there are

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <system_error>
 
 #include <meshgrad/engine/error.h>
@@ -31,6 +32,7 @@ class Listing {
 
   /// `split` is the folder's, empty where no name says one.
   void add(const fs::path& folder, const std::string& split) {
+    if (!read_.insert(fs::weakly_canonical(folder)).second) return;  // a link to it, or to what it is in
     if (is_openfoam_case(folder)) {
       add_case(folder, split);
       return;
@@ -44,7 +46,7 @@ class Listing {
       const std::string name = inner.filename().string();
       if (every_ || !split.empty() || is_split_folder(name)) {
         add(inner, split.empty() ? split_of_name(name) : split);
-      } else if (contains_data(inner)) {
+      } else if (!has_list(before, name) && contains_data(inner)) {
         left_out.push_back(inner.string());
       }
     }
@@ -71,6 +73,10 @@ class Listing {
     }
     if (error)
       throw data_error(folder.string(), "a readable folder", error.message(), "check its permissions");
+    std::stable_partition(folders.begin(), folders.end(), [](const fs::path& inner) {
+      std::error_code none;
+      return !fs::is_symlink(inner, none);
+    });
     return folders;
   }
 
@@ -86,6 +92,12 @@ class Listing {
                                  folder.string(), folder.string()));
   }
 
+  /// ParaView saves the frames of flow.pvd in the folder flow.
+  bool has_list(size_t begin, const std::string& folder) const {
+    return std::any_of(files.begin() + static_cast<std::ptrdiff_t>(begin), files.end(),
+                       [&](const FoundFile& file) { return file.path.stem() == folder; });
+  }
+
   bool contains_data(const fs::path& folder) const {
     std::error_code error;
     for (auto entry = fs::directory_iterator(folder, error); entry != fs::end(entry); entry.increment(error))
@@ -94,6 +106,7 @@ class Listing {
   }
 
   bool every_;
+  std::set<fs::path> read_;
   const std::function<bool(const fs::path&)>& is_data_;
 };
 

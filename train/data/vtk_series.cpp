@@ -2,11 +2,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 
+#include <meshgrad/engine/error.h>
 #include <meshgrad/train/data/sources/joined_source.h>
 #include <meshgrad/train/data/vtk_series.h>
 
@@ -14,6 +17,24 @@ namespace meshgrad {
 namespace {
 
 namespace fs = std::filesystem;
+
+std::string number_at_end(const std::string& name) {
+  const size_t last = name.find_last_not_of("0123456789");
+  return last == std::string::npos ? name : name.substr(last + 1);
+}
+
+void check_times(const FoundFile& first, const FoundFile& more) {
+  if (first.frames.size() != more.frames.size() || first.frames.size() < 2) return;
+  for (size_t i = 0; i < first.frames.size(); ++i) {
+    const std::optional<double> a = first.frames[i].time, b = more.frames[i].time;
+    if (!a || !b || std::abs(*a - *b) <= 1e-6 * std::max(std::abs(*a), std::abs(*b))) continue;
+    throw data_error(more.path.string(),
+                     fmt::format("time {} of frame {}, as {} has", *a, i, first.path.filename().string()),
+                     fmt::format("{}", *b),
+                     "write all fields of a simulation at the same times, or keep simulations in folders of "
+                     "their own");
+  }
+}
 
 /// Lists of frames in one folder that have the same mesh and other fields are one trajectory: FEniCS writes a
 /// list for each field.
@@ -26,13 +47,17 @@ std::vector<FoundFile> join_lists(std::vector<FoundFile> lists, const ConvertOpt
   size_t more_notes = 0;
   for (const auto& [folder, members] : folders) {
     std::vector<FieldsOnMesh> on(members.size());
-    for (size_t i = 0; i < members.size() && members.size() > 1; ++i)
-      on[i] = fields_on_mesh(open_vtk({lists[members[i]].frames.front()}, "", nullptr)->next().value());
+    for (size_t i = 0; i < members.size() && members.size() > 1; ++i) {
+      const FoundFile& list = lists[members[i]];
+      on[i] = fields_on_mesh(open_vtk({list.frames.front()}, "", nullptr)->next().value());
+      on[i].number = number_at_end(list.path.stem().string());
+    }
     for (const std::vector<size_t>& group : fields_of_one_trajectory(on)) {
       FoundFile& first = joined.emplace_back(lists[members[group.front()]]);
       std::vector<std::string> names{first.path.filename().string()};
       for (size_t i = 1; i < group.size(); ++i) {
         const std::vector<std::string>& fields = on[group[i]].fields;
+        check_times(first, lists[members[group[i]]]);
         first.more.push_back(lists[members[group[i]]]);
         names.push_back(first.more.back().path.filename().string());
         // Only one has the array of node types.

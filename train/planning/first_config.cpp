@@ -27,6 +27,9 @@ constexpr int64_t kMostSteps = 100000;
 bool follows_positions(const std::string& name) {
   std::string lower = name;
   for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (const char* other : {"constrain", "restrain"})
+    if (const size_t at = lower.find(other); at != std::string::npos)
+      lower.erase(at, std::string_view(other).size());
   return std::ranges::any_of(std::array{"stress", "strain", "mises"},
                              [&](const char* word) { return lower.find(word) != std::string::npos; });
 }

@@ -34,6 +34,10 @@ void add_fields(RawTrajectory& to, RawTrajectory from) {
   if (from.frames < to.frames) make_static(from);
   to.frames = std::max(to.frames, from.frames);
   if (to.dt == 0) to.dt = from.dt;
+  if (!to.node_type.empty() && !from.node_type.empty() && to.node_type != from.node_type) {
+    throw data_error(from.name, "the node types of " + to.name, "others",
+                     "write one array of node types, and name it by --node-types");
+  }
   if (to.node_type.empty()) {
     to.node_type = std::move(from.node_type);
     to.cell_type = std::move(from.cell_type);
@@ -104,13 +108,18 @@ FieldsOnMesh fields_on_mesh(const RawTrajectory& t) {
 std::vector<std::vector<size_t>> fields_of_one_trajectory(std::span<const FieldsOnMesh> all) {
   const auto share = [](const FieldsOnMesh& a, const FieldsOnMesh& b) {
     return std::ranges::any_of(a.fields, [&](const std::string& name) {
-      return std::ranges::find(b.fields, name) != b.fields.end();
+      return !name.empty() && std::ranges::find(b.fields, name) != b.fields.end();
     });
   };
+  // Of several simulations in one folder, the lists of one have the same number at the end of their names.
+  bool several = false;
+  for (size_t i = 0; i < all.size(); ++i)
+    for (size_t j = 0; j < i; ++j) several = several || (all[i].mesh == all[j].mesh && share(all[i], all[j]));
   std::vector<std::vector<size_t>> groups;
   for (size_t i = 0; i < all.size(); ++i) {
     const auto found = std::ranges::find_if(groups, [&](const std::vector<size_t>& group) {
       return all[group.front()].mesh == all[i].mesh &&
+             (!several || all[group.front()].number == all[i].number) &&
              std::ranges::none_of(group, [&](size_t other) { return share(all[other], all[i]); });
     });
     if (found == groups.end()) {

@@ -17,11 +17,13 @@ namespace meshgrad {
 struct FieldsOnMesh {
   std::array<uint64_t, 2> mesh{};   ///< a hash of points, cells and edges
   std::vector<std::string> fields;  ///< and an empty name where there are node types
+  std::string number = {};          ///< at the end of the file's name
 };
 FieldsOnMesh fields_on_mesh(const RawTrajectory& trajectory);
 
-/// Which of them are one trajectory: on the same mesh, and without a field that two of them have. Groups of
-/// their numbers, each ascending, in the order of their first.
+/// Which of them are one trajectory: on the same mesh, and without a field that two of them have; where a
+/// field stands in several on one mesh, those of one number. Groups of indices, each ascending, in the order
+/// of their first.
 std::vector<std::vector<size_t>> fields_of_one_trajectory(std::span<const FieldsOnMesh> all);
 
 /// The fields of all sources on the mesh of the first. Those of one frame are static beside others with more.

@@ -326,9 +326,6 @@ class Document {
     const auto count = static_cast<size_t>(std::distance(children.begin(), children.end()));
     const std::vector<double> times = times_of(collection, count);
     const bool first = series_.frames.empty();
-    std::map<double, size_t> by_time;
-    for (size_t i = 0; i < series_.frames.size(); ++i)
-      if (series_.frames[i].time) by_time.emplace(*series_.frames[i].time, i);
     std::map<size_t, XdmfFrame> more;  // by the number of the frame that it belongs to
     size_t number = 0;
     for (const xml_node& grid : children) {
@@ -338,18 +335,25 @@ class Document {
         series_.frames.push_back(std::move(frame));
         continue;
       }
-      const auto same = frame.time ? by_time.find(*frame.time) : by_time.end();
-      if (same != by_time.end()) more.try_emplace(same->second, std::move(frame));
+      const auto same = frame.time ? by_time_.find(*frame.time) : by_time_.end();
+      if (same != by_time_.end()) more.try_emplace(same->second, std::move(frame));
     }
-    if (first) return;
+    if (first) {
+      for (size_t i = 0; i < series_.frames.size(); ++i)
+        if (series_.frames[i].time) by_time_.emplace(*series_.frames[i].time, i);
+      return;
+    }
     const auto leave_out = [&](const std::string& reason) {
       series_.left_out.push_back(fmt::format("{}: {}", attribute_of(collection, {"Name"}), reason));
     };
-    if (more.size() < count) leave_out("at other times than the first series");
     if (more.size() == series_.frames.size()) {
+      if (more.size() < count)
+        leave_out(fmt::format("{} of its times, which the first series has not", count - more.size()));
       for (auto& [at, frame] : more)
         add_arrays(std::move(frame), collection, series_.frames[at], series_.frames[at].arrays);
-    } else if (!more.empty()) {
+    } else if (more.empty()) {
+      leave_out("at other times than the first series");
+    } else {
       leave_out(fmt::format("at {} of the {} times of the first series", more.size(), series_.frames.size()));
     }
   }
@@ -368,6 +372,7 @@ class Document {
   pugi::xml_document document_;
   xml_node domain_;
   XdmfSeries series_;
+  std::map<double, size_t> by_time_;                       // frames of the first series
   std::map<std::string, std::vector<xml_node>> includes_;  // by XPath
   std::map<std::pair<size_t, size_t>, std::shared_ptr<const XdmfMesh>> meshes_;
 };
