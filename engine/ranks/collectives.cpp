@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/error.h>
 #include <meshgrad/engine/ranks/collectives.h>
+
+#include <fmt/format.h>
 
 #include <algorithm>
 
 namespace meshgrad {
 namespace {
+
+constexpr std::byte kEnd{2};  // the sender ends: no collective call of ranks that go on has it
 
 /// In round k each rank receives from the one 2^k before it, which has received from as many before itself:
 /// after log2(n) rounds from all (Hensgen, Finkel, Manber: "Two algorithms for barrier synchronization",
@@ -15,6 +20,13 @@ std::byte spread(Ranks& ranks, std::byte mine, std::string_view operation) {
     const Send send{(ranks.rank() + distance) % ranks.size(), std::span(&mine, 1)};
     const Receive receive{(ranks.rank() + ranks.size() - distance) % ranks.size(), std::span(&received, 1)};
     ranks.exchange(std::span(&send, 1), std::span(&receive, 1), operation);
+    if ((received & kEnd) != (mine & kEnd)) {
+      const bool ended = mine == (mine & ~kEnd);
+      throw rank_error(fmt::format("rank {}: {}", ranks.rank(), operation),
+                       ended ? "all ranks to go on" : "all ranks to end",
+                       fmt::format("{} of rank {}", ended ? "the end" : "another call", receive.from),
+                       "see the error of that rank, or start all ranks with the same program and data");
+    }
     mine |= received;
   }
   return mine;
@@ -36,6 +48,7 @@ RankSlice rank_slice(int64_t elements, int rank, int size) {
 }
 
 void barrier(Ranks& ranks, std::string_view operation) { spread(ranks, std::byte{0}, operation); }
+void end_barrier(Ranks& ranks) { spread(ranks, kEnd, "end"); }
 
 bool agree(Ranks& ranks, bool mine, std::string_view operation) {
   return spread(ranks, mine ? std::byte{1} : std::byte{0}, operation) != std::byte{0};

@@ -11,6 +11,8 @@ namespace meshgrad {
 
 /// Returns when every rank has called it.
 void barrier(Ranks& ranks, std::string_view operation);
+/// The last one. Ranks that are in agree() or barrier() instead throw RankError, and so do those that end.
+void end_barrier(Ranks& ranks);
 
 /// Whether any rank said so.
 bool agree(Ranks& ranks, bool mine, std::string_view operation);

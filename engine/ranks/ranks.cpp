@@ -172,7 +172,7 @@ std::optional<int> Ranks::ended_by_other(std::chrono::milliseconds within) {
 
 void Ranks::finish() {
   if (transport_ == nullptr || left_) return;
-  or_leave(*this, [&] { barrier(*this, "end"); });
+  or_leave(*this, [&] { end_barrier(*this); });
   left_ = true;
   transport_->finish();
 }

@@ -159,6 +159,15 @@ TEST_CASE("a rank that is through without finish() waits for the others, which g
       [](const auto& body) { return try_on_ranks({.ranks = 3, .timeout = 60s, .loss = {}}, body); });
 }
 
+TEST_CASE("the end of a rank is no answer to one that asks whether all agree") {
+  const Endings endings = try_on_ranks({.ranks = 2, .timeout = 60s, .loss = {}}, [](Ranks& ranks) {
+    if (ranks.rank() == 1) agree(ranks, false, "frame");
+  });
+  CHECK_MESSAGE(endings[1].find("[rank 1: frame] needed all ranks to go on, got the end of rank 0") !=
+                    std::string::npos,
+                endings[1]);
+}
+
 TEST_CASE("wherever a rank ends, all ranks end with an error") {
   std::mt19937 random(7);
   for (int attempt = 0; attempt < 20; ++attempt) {

@@ -100,7 +100,7 @@ int run_rank(const EvaluateCommand& command, const GlobalOptions& globals,
   Runtime runtime({.device = device_of_rank(command.device, precision, globals, ranks),
                    .threads = command.threads > 0 ? command.threads : share,
                    .allocator = allocator_options_from_environment(),
-                   .log = log_of(globals.quiet)});
+                   .log = log_of(globals.quiet || !ranks.first())});
   const Predictor predictor(runtime, checkpoint, command.data);
   for (const std::string& warning : predictor.warnings()) {
     if (!globals.quiet && ranks.first()) print_note("warning: " + warning);

@@ -72,7 +72,7 @@ void MeshPredictor::Loaded::find_world_edges() {
     edges += std::ssize(world.back().senders);
   }
   if (edges > room.world_edges || host == nullptr) {  // null: there was no memory before
-    make_world_room(std::max(room.world_edges, edges + edges / 4));
+    make_world_room(edges > room.world_edges ? edges + edges / 4 : room.world_edges);
   }
   Dataset::MeshSizes all;
   for (size_t i = 0; i < meshes.size(); ++i)
