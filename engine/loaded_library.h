@@ -18,8 +18,10 @@ class LoadedLibrary {
   explicit LoadedLibrary(const std::vector<std::string>& names) : name_(names.front()) {
     for (const std::string& name : names) {
       file_ = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
-      if (file_ != nullptr) name_ = name;
-      if (file_ != nullptr) break;
+      if (file_ != nullptr) {
+        name_ = name;
+        break;
+      }
       if (missing_.empty()) missing_ = dlerror();
     }
     if (file_ != nullptr) missing_.clear();

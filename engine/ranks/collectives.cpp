@@ -21,7 +21,7 @@ std::byte spread(Ranks& ranks, std::byte mine, std::string_view operation) {
     const Receive receive{(ranks.rank() + ranks.size() - distance) % ranks.size(), std::span(&received, 1)};
     ranks.exchange(std::span(&send, 1), std::span(&receive, 1), operation);
     if ((received & kEnd) != (mine & kEnd)) {
-      const bool ended = mine == (mine & ~kEnd);
+      const bool ended = (received & kEnd) == kEnd;
       throw rank_error(fmt::format("rank {}: {}", ranks.rank(), operation),
                        ended ? "all ranks to go on" : "all ranks to end",
                        fmt::format("{} of rank {}", ended ? "the end" : "another call", receive.from),

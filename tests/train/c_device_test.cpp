@@ -121,6 +121,10 @@ double train(const char* device, Solver solver, const std::string& path) {
     REQUIRE(meshgrad_trainer_append(trainer) == MESHGRAD_OK);
     for (size_t i = 0; i < 16; ++i) solver.u.host[i] += 0.01f * static_cast<float>(i % 5 + 1);
   }
+  meshgrad_array refused = solver.load.given(solver.runtime);
+  refused.dtype = MESHGRAD_I32;
+  CHECK(meshgrad_trainer_set_field(trainer, "load", &refused) == MESHGRAD_INVALID_ARGUMENT);
+  CHECK(meshgrad_trainer_append(trainer) == MESHGRAD_INVALID_ARGUMENT);  // not with the values of before
   double loss = 0;
   REQUIRE(meshgrad_trainer_train(trainer, 2, -1.0, nullptr, &loss) == MESHGRAD_OK);
   REQUIRE(meshgrad_trainer_save(trainer, path.c_str()) == MESHGRAD_OK);
@@ -221,7 +225,7 @@ TEST_CASE("a rank that cannot read its array on a device tells those that predic
     meshgrad_predictor_destroy(predictor);
   });
   CHECK(codes[0] == MESHGRAD_DATA_ERROR);
-  CHECK_MESSAGE(test::contains(texts[0], "one that another rank refused"), texts[0]);
+  CHECK_MESSAGE(test::contains(texts[0], "got one on another rank"), texts[0]);
   CHECK_MESSAGE(test::contains(texts[1], "64 bytes of allocated device memory"), texts[1]);
 }
 

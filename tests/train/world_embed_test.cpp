@@ -40,6 +40,31 @@ std::vector<float> field_of(const MeshPredictor& predictor, const char* name, si
   return values;
 }
 
+/// Frames of a plate for an OnlineTrainer.
+struct OnlinePlate {
+  const Moving data{"plate"};
+  const Dataset dataset = data.dataset();
+  const TrajectoryView view = dataset.trajectory("train", 0);
+  Config config = test::world_run(data);
+  const OnlineOptions options{
+      .dim = view.mesh().dim,
+      .fields = {{.name = "world_pos", .components = 3}, {.name = "stress", .components = 1}},
+      .capacity = 64,
+      .held_out_every = 0};
+  OnlinePlate() {
+    config.data.kinematic_types = {};
+    config.train.noise = 0.0;
+    config.normalize = {};
+  }
+  void append(OnlineTrainer& trainer, int64_t first, int64_t end) const {
+    for (int64_t t = first; t < end; ++t) {
+      trainer.set_field("world_pos", view.field("world_pos").frame(t));
+      trainer.set_field("stress", view.field("stress").frame(t));
+      trainer.append();
+    }
+  }
+};
+
 TEST_CASE("MeshPredictor has the world edges of each step: the bits of a rollout, in 16 bits too") {
   for (const DType precision : {DType::f32, DType::f16}) {
     const Moving plate("plate");
@@ -155,36 +180,20 @@ TEST_CASE("a prediction with more world edges than ever gets room for them, in t
 }
 
 TEST_CASE("OnlineTrainer learns world edges, goes on to the same bits, and names the room that is missing") {
-  const Moving plate("plate");
-  const Dataset dataset = plate.dataset();
-  Config config = test::world_run(plate);
-  config.data.kinematic_types = {};
-  config.train.noise = 0.0;
-  config.normalize = {};
-  const TrajectoryView view = dataset.trajectory("train", 0);
-  const OnlineOptions options{
-      .dim = view.mesh().dim,
-      .fields = {{.name = "world_pos", .components = 3}, {.name = "stress", .components = 1}},
-      .capacity = 64,
-      .held_out_every = 0};
+  const OnlinePlate plate;
+  Config config = plate.config;
+  const TrajectoryView& view = plate.view;
   Runtime runtime{RuntimeOptions{.threads = 1}};
-  const auto append = [&](OnlineTrainer& trainer, int64_t first, int64_t end) {
-    for (int64_t t = first; t < end; ++t) {
-      trainer.set_field("world_pos", view.field("world_pos").frame(t));
-      trainer.set_field("stress", view.field("stress").frame(t));
-      trainer.append();
-    }
-  };
-  const std::string half = plate.scratch.path / "half.safetensors";
+  const std::string half = plate.data.scratch.path / "half.safetensors";
   const auto rest_of = [&](OnlineTrainer& trainer, const char* name) {
-    append(trainer, 5, view.frames());
+    plate.append(trainer, 5, view.frames());
     CHECK(std::isfinite(trainer.train(4).loss));
-    trainer.save(plate.scratch.path / name);
-    return test::read_text(plate.scratch.path / name);
+    trainer.save(plate.data.scratch.path / name);
+    return test::read_text(plate.data.scratch.path / name);
   };
-  OnlineTrainer trainer(runtime, config, options);
+  OnlineTrainer trainer(runtime, config, plate.options);
   trainer.set_mesh(arrays_of(view.mesh()));
-  append(trainer, 0, 5);
+  plate.append(trainer, 0, 5);
   CHECK(trainer.train(3).steps == 3);
   trainer.save(half);
   const std::string on = rest_of(trainer, "on.safetensors");
@@ -197,7 +206,7 @@ TEST_CASE("OnlineTrainer learns world edges, goes on to the same bits, and names
     edges += test::plain_pairs(view.mesh(), view.field("world_pos").frame(t), 3,
                                {.radius = config.data.world_radius, .other_type = true})
                  .size();
-  const SafetensorsFile file(plate.scratch.path / "on.safetensors");
+  const SafetensorsFile file(plate.data.scratch.path / "on.safetensors");
   const auto& tensors = file.view().tensors;
   const auto count = std::ranges::find(tensors, "normalizer.world.count", &SafetensorsTensor::name);
   REQUIRE(count != tensors.end());
@@ -206,7 +215,7 @@ TEST_CASE("OnlineTrainer learns world edges, goes on to the same bits, and names
   CHECK(counted == static_cast<double>(edges));
   CHECK(edges > 10);
 
-  MeshPredictor predictor(runtime, plate.scratch.path / "on.safetensors");
+  MeshPredictor predictor(runtime, plate.data.scratch.path / "on.safetensors");
   predictor.set_mesh(arrays_of(view.mesh()));
   predictor.set_field("world_pos", view.field("world_pos").frame(3));
   predictor.set_field("stress", view.field("stress").frame(3));
@@ -216,25 +225,10 @@ TEST_CASE("OnlineTrainer learns world edges, goes on to the same bits, and names
 }
 
 TEST_CASE("OnlineTrainer refuses a frame with too many world edges before it is stored") {
-  const Moving plate("plate");
-  const Dataset dataset = plate.dataset();
-  Config config = test::world_run(plate);
-  config.data.kinematic_types = {};
-  config.train.noise = 0.0;
-  config.normalize = {};
-  const TrajectoryView view = dataset.trajectory("train", 0);
-  const OnlineOptions options{
-      .dim = view.mesh().dim,
-      .fields = {{.name = "world_pos", .components = 3}, {.name = "stress", .components = 1}},
-      .held_out_every = 0};
+  const OnlinePlate plate;
+  Config config = plate.config;
+  const TrajectoryView& view = plate.view;
   Runtime runtime{RuntimeOptions{.threads = 1}};
-  const auto append = [&](OnlineTrainer& trainer, int64_t first, int64_t end) {
-    for (int64_t t = first; t < end; ++t) {
-      trainer.set_field("world_pos", view.field("world_pos").frame(t));
-      trainer.set_field("stress", view.field("stress").frame(t));
-      trainer.append();
-    }
-  };
   std::vector<size_t> counts;
   for (int64_t t = 0; t < view.frames(); ++t)
     counts.push_back(test::plain_pairs(view.mesh(), view.field("world_pos").frame(t), 3,
@@ -244,24 +238,24 @@ TEST_CASE("OnlineTrainer refuses a frame with too many world edges before it is 
   config.data.world_edges_per_node =
       (static_cast<double>(counts[2]) + 0.5) / static_cast<double>(nodes);  // of three frames
   REQUIRE(counts[3] > counts[2]);
-  OnlineTrainer narrow(runtime, config, options);
+  OnlineTrainer narrow(runtime, config, plate.options);
   narrow.set_mesh(arrays_of(view.mesh()));
-  append(narrow, 0, 3);
-  const std::string refused = message_of([&] { append(narrow, 3, 4); });
+  plate.append(narrow, 0, 3);
+  const std::string refused = message_of([&] { plate.append(narrow, 3, 4); });
   CHECK_MESSAGE(contains(refused, "[data.world_edges_per_node] needed "), refused);
   CHECK(contains(refused, "or more, for this frame, got "));
   CHECK(contains(refused, "leave the frame out and call restart_trajectory"));
   CHECK(narrow.seen() == 2);
   CHECK(narrow.train(20).steps == 20);
   narrow.restart_trajectory();
-  append(narrow, 0, 2);
+  plate.append(narrow, 0, 2);
   CHECK(narrow.seen() == 3);
   config.data.world_radius = 1e3;
   config.data.world_pairs = WorldPairs::all;
   config.data.world_edges_per_node = 5;
-  OnlineTrainer wide(runtime, config, options);
+  OnlineTrainer wide(runtime, config, plate.options);
   wide.set_mesh(arrays_of(view.mesh()));
-  CHECK(contains(message_of([&] { append(wide, 0, 1); }), "[data.world_edges_per_node] needed "));
+  CHECK(contains(message_of([&] { plate.append(wide, 0, 1); }), "[data.world_edges_per_node] needed "));
 }
 
 }  // namespace

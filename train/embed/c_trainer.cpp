@@ -81,7 +81,7 @@ int meshgrad_trainer_set_mesh(meshgrad_trainer* trainer, const meshgrad_mesh* me
 int meshgrad_trainer_set_field(meshgrad_trainer* trainer, const char* name, const meshgrad_array* values) {
   return guarded([&] {
     OnlineTrainer& ours = given(trainer, "trainer").trainer;
-    given(name, "name");
+    ours.forget_field(&given(name, "name"));  // where the values are refused it has none
     check_columns(given(values, name), components_of(ours.options().fields, name), name);
     ours.set_field(name, numbers_of(trainer->runtime, *values, name));
   });

@@ -103,7 +103,7 @@ void on_all_ranks(Ranks& ranks, const std::function<void()>& body, std::string_v
   }
   if (!agree(ranks, error != nullptr, place)) return;
   if (error != nullptr) std::rethrow_exception(error);
-  throw data_error(place, "one on each rank", "one that another rank refused", "see the error of that rank");
+  throw data_error(place, "no error on any rank", "one on another rank", "see the error of that rank");
 }
 
 GhostRows::GhostRows(Ranks& ranks, int64_t owned, const GivenPart& part)

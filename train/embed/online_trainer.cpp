@@ -407,7 +407,9 @@ void OnlineTrainer::set_mesh(const MeshArrays& mesh) {
     throw;
   }
 }
+void OnlineTrainer::forget_field(std::string_view name) { state_->buffer.forget_field(name); }
 void OnlineTrainer::set_field(std::string_view name, Numbers values) {
+  forget_field(name);  // also where they cannot be brought from a device
   HostCopies copies(state_->runtime);
   state_->buffer.set_field(name, copies.read(values, name));
 }

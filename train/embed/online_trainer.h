@@ -68,6 +68,8 @@ class OnlineTrainer {
   /// A field of the frame that is being made, [nodes, components]; copied. A field that is not set again
   /// keeps its values; one whose new values were refused has none.
   void set_field(std::string_view name, Numbers values);
+  /// It has no values then, until set_field.
+  void forget_field(std::string_view name);
   /// Ends the frame. With enough frames before it there is a sample more, which the normalisers learn from
   /// unless it is held out. Throws InvalidArgument when a field is not set, and ConfigError for more world
   /// edges than data.world_edges_per_node; then nothing is stored. train() throws the latter where the noise

@@ -166,7 +166,7 @@ void ReplayBuffer::drop_unused_meshes() {
     for (Sample& sample : *samples) sample.mesh = now[static_cast<size_t>(sample.mesh)];
 }
 
-void ReplayBuffer::set_field(std::string_view name, Numbers values) {
+size_t ReplayBuffer::forget_field(std::string_view name) {
   if (mesh_ < 0) throw invalid_argument("OnlineTrainer: set_field", "a mesh", "none", "call set_mesh first");
   const auto field = std::ranges::find(options_.fields, name, &FieldInfo::name);
   if (field == options_.fields.end()) {
@@ -176,7 +176,12 @@ void ReplayBuffer::set_field(std::string_view name, Numbers values) {
                            "name one of them");
   }
   const auto index = static_cast<size_t>(field - options_.fields.begin());
-  current_[index].clear();  // refused values leave none: the frame before has others
+  current_[index].clear();
+  return index;
+}
+
+void ReplayBuffer::set_field(std::string_view name, Numbers values) {
+  const size_t index = forget_field(name);  // refused values leave none: the frame before has others
   if (values.size() != size_of_field(index, mesh_)) {
     throw invalid_argument(fmt::format("OnlineTrainer: field {}", name),
                            fmt::format("{} numbers", size_of_field(index, mesh_)),
@@ -187,9 +192,10 @@ void ReplayBuffer::set_field(std::string_view name, Numbers values) {
   const auto bad = std::ranges::find_if(rounded, [](float value) { return !std::isfinite(value); });
   if (bad != rounded.end()) {
     const std::ptrdiff_t at = bad - rounded.begin();
-    throw data_error(fmt::format("OnlineTrainer: field {}, row {}", name, at / field->components),
-                     "finite numbers", fmt::format("{}", values[static_cast<size_t>(at)]),
-                     "leave the frame out, and call restart_trajectory");
+    throw data_error(
+        fmt::format("OnlineTrainer: field {}, row {}", name, at / options_.fields[index].components),
+        "finite numbers", fmt::format("{}", values[static_cast<size_t>(at)]),
+        "leave the frame out, and call restart_trajectory");
   }
   current_[index] = std::move(rounded);
 }

@@ -29,6 +29,8 @@ class ReplayBuffer {
   /// Of arrays on the host, as set_field. `numbers`: of a mesh in parts, node_numbers.
   void set_mesh(const MeshArrays& mesh, std::vector<int32_t> numbers = {});
   void set_field(std::string_view name, Numbers values);
+  /// Returns its index in the options.
+  size_t forget_field(std::string_view name);
   /// Ends a frame; nothing where it makes no sample.
   std::optional<Kept> append();
   /// Throws InvalidArgument where append() would.
