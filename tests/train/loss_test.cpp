@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The keys loss.*: what errors cost, weights of fields and node types, sampled nodes, the change penalty.
 #include <doctest/doctest.h>
+#include <meshgrad/engine/random.h>
 #include <meshgrad/train/data/memory_data.h>
 #include <meshgrad/train/run/sampler.h>
 #include <meshgrad/train/task/mesh_inputs.h>

@@ -4,6 +4,8 @@
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/train/io/metrics_log.h>
 #include <meshgrad/train/run/make_model.h>
+#include <meshgrad/train/task/mesh_dynamics.h>
+#include <meshgrad/train/task/task.h>
 
 #include <algorithm>
 #include <cmath>

@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "support.h"
+#include "train/deepmind_folder.h"
 #include "train/scratch_directory.h"
 
 using namespace meshgrad;
