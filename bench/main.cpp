@@ -86,6 +86,7 @@ RuntimeOptions runtime_options(const Options& options, Device device) {
   return {.device = device,
           .threads = options.threads,
           .allocator = allocator_options(device),
+          .log = [](LogLevel, std::string_view text) { fmt::print(stderr, "note: {}\n", text); },
           .wgmma = options.wgmma};
 }
 

@@ -14,6 +14,8 @@
 #include <meshgrad/engine/dtype.h>
 #include <meshgrad/kernels/cuda/wgmma.h>
 
+#include <string>
+
 namespace meshgrad::cuda {
 
 /// A matrix [rows, columns] of 16-bit values in global memory, as seen by copies. The host makes it, and a
@@ -23,8 +25,9 @@ struct alignas(128) TensorMap {
 };
 inline constexpr int kBoxColumns = 64;  ///< of a copy: 128 bytes a row, swizzled as bytes128
 
-/// For boxes of `box_rows` rows; every row begins at a multiple of 16 bytes. False where the driver cannot.
-bool make_tensor_map(TensorMap& map, const void* data, int64_t rows, int64_t columns, int box_rows);
+/// For boxes of `box_rows` rows; every row begins at a multiple of 16 bytes. Returns why the driver makes no
+/// map, empty when it has made one.
+std::string make_tensor_map(TensorMap& map, const void* data, int64_t rows, int64_t columns, int box_rows);
 
 struct alignas(8) CopyBarrier {
   uint64_t state;

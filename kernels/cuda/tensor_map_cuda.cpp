@@ -22,10 +22,10 @@ Encode driver_encode() {
 
 }  // namespace
 
-bool make_tensor_map(TensorMap& map, const void* data, int64_t rows, int64_t columns, int box_rows) {
+std::string make_tensor_map(TensorMap& map, const void* data, int64_t rows, int64_t columns, int box_rows) {
   static_assert(sizeof(CUtensorMap) == sizeof(TensorMap) && alignof(CUtensorMap) <= alignof(TensorMap));
   const Encode encode = driver_encode();
-  if (encode == nullptr || rows <= 0) return false;
+  if (encode == nullptr) return "the driver has no cuTensorMapEncodeTiled";
   const cuuint64_t sizes[] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
   const cuuint64_t strides[] = {static_cast<cuuint64_t>(columns * 2)};
   const cuuint32_t box[] = {static_cast<cuuint32_t>(kBoxColumns), static_cast<cuuint32_t>(box_rows)};
@@ -36,7 +36,8 @@ bool make_tensor_map(TensorMap& map, const void* data, int64_t rows, int64_t col
              CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   std::memcpy(map.form, &encoded, sizeof encoded);
-  return result == CUDA_SUCCESS;
+  if (result == CUDA_SUCCESS) return {};
+  return "cuTensorMapEncodeTiled failed with error " + std::to_string(static_cast<int>(result));
 }
 
 }  // namespace meshgrad::cuda

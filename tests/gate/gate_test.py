@@ -48,6 +48,7 @@ case "$*" in *--wgmma*) sums=${WGMMA_KERNEL-weight_gradients_wgmma} ;; *) sums=w
 terms=node_terms_backward${sums#weight_gradients}
 while [ $# -gt 1 ]; do [ "$1" = --json ] && file=$2; shift; done
 if [ $command = trace ]; then
+  echo "note: ${NOTE-MLP forward runs op by op}" >&2
   fourth=', {"name": "trace/d/f16", "run_ms": 1, "traced_ms": 1, "kernels": []}'
   cat >"$file" <<END
 [{"name": "trace/a/1M/f16", "run_ms": 5.5, "traced_ms": 5.0,
@@ -284,6 +285,9 @@ class GateTest(unittest.TestCase):
         self.assertEqual(self.verdicts()["wgmma"], "failed")
         self.assertEqual(json.loads((self.out / "bench-long.json").read_text())["wgmma_ms"],
                          {"weight_gradients": 0.5, "node_terms_backward": 0.5})
+        ended = self.gate("wgmma", NOTE="weight gradients are copied by threads, not by TMA: no driver")
+        self.assertEqual(self.verdicts()["wgmma"], "failed")
+        self.assertIn("by TMA: no driver", ended.stdout)
 
     def test_sanitizer_verdicts(self):
         self.gate("memcheck")

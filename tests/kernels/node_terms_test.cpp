@@ -317,7 +317,7 @@ Matrix check_results(const Backward& backward, const Mesh& mesh, DType dtype) {
 
 TEST_CASE("node terms backward: sums over what a node sends, all gradients, in one launch" *
           doctest::skip(cuda_devices().empty())) {
-  Runtime by_warpgroups({.device = kGpu, .threads = 1, .wgmma = true});
+  Runtime by_warpgroups = make_wgmma_runtime();
   for_each_mesh([&](Runtime& runtime, RandomMatrices& random, const Mesh& mesh, int64_t width, DType dtype) {
     Backward backward = make_backward(runtime, random, mesh, width, dtype);
     Matrix d_sender;

@@ -26,9 +26,6 @@ constexpr Device kFirstGpu{DeviceKind::cuda, 0};
 
 constexpr DType kTypes[] = {DType::f16, DType::bf16};
 
-/// With products of warpgroups, where the GPU has them.
-Runtime make_wgmma_runtime() { return Runtime({.device = kFirstGpu, .threads = 1, .wgmma = true}); }
-
 /// One matrix job and what it must give.
 struct WeightCase {
   WeightGradientJob job;

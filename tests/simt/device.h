@@ -38,6 +38,9 @@ void set_shared_bytes(int bytes);
 /// The compute capability from now on, as gpu::compute_capability; 0: 9.0 again.
 void set_compute_capability(int capability);
 
+/// Whether make_tensor_map makes maps from now on.
+void set_tensor_maps(bool made);
+
 /// What kernels with products of warpgroups leave out or get wrong from now on, as if their source had:
 /// whether a test notices.
 enum class ProductMistake : uint8_t {

@@ -109,6 +109,15 @@ TEST_CASE("a GPU without products of warpgroups multiplies warp by warp, and the
   }
 }
 
+TEST_CASE("without tensor maps threads copy the rows to the same result, and the log says once why") {
+  simt::set_tensor_maps(false);
+  const Outcome without = run_on(90, true);
+  simt::set_tensor_maps(true);
+  CHECK(without.kernels == Texts{"weight_gradients_wgmma"});
+  CHECK(without.messages == Texts{"weight gradients are copied by threads, not by TMA: the simulated device "
+                                  "makes none"});
+}
+
 TEST_CASE("mistakes in the weight gradients' products of warpgroups are found") {
   struct Found {
     ProductMistake mistake;

@@ -48,7 +48,7 @@ void node_terms_backward(const NodeTermsBackward& backward, std::span<const Weig
     }
     if constexpr (W > gradients::kPanel) {
       if (gradients::uses_warpgroups(runtime, stream))
-        return gradients::start_node_terms_on_warpgroups(args, W, prepared.blocks, stream);
+        return gradients::start_node_terms_on_warpgroups(args, W, prepared.blocks, runtime, stream);
     }
     const int shared_bytes = std::max(Slabs<T, W, RowSlabs<W>>::kBytes, gradients::kSharedBytes);
     launch("node_terms_backward", node_terms_backward_kernel<T, W>,

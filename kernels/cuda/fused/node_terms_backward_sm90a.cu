@@ -32,8 +32,8 @@ __global__ void __launch_bounds__(kFusedThreads, kBackwardBlocks<W>)
 
 template <class T>
 void gradients::start_node_terms_on_warpgroups(const NodeTermsBackwardArgs<T>& args, int width,
-                                               int64_t blocks, const Stream& stream) {
-  const WarpgroupNodeArgs<T> with_maps{args, maps_of(args.gradients)};
+                                               int64_t blocks, Runtime& runtime, const Stream& stream) {
+  const WarpgroupNodeArgs<T> with_maps{args, maps_of(args.gradients, runtime, stream)};
   const auto start = [&]<int W>() {
     constexpr int kBytes = std::max(Slabs<T, W, RowSlabs<W>>::kBytes, kWarpgroupBytes);
     launch("node_terms_backward_wgmma", node_terms_backward_wgmma_kernel<T, W>,
@@ -46,8 +46,8 @@ void gradients::start_node_terms_on_warpgroups(const NodeTermsBackwardArgs<T>& a
   }
 }
 template void gradients::start_node_terms_on_warpgroups(const NodeTermsBackwardArgs<half>&, int, int64_t,
-                                                        const Stream&);
+                                                        Runtime&, const Stream&);
 template void gradients::start_node_terms_on_warpgroups(const NodeTermsBackwardArgs<bfloat16>&, int, int64_t,
-                                                        const Stream&);
+                                                        Runtime&, const Stream&);
 
 }  // namespace meshgrad::cuda

@@ -7,6 +7,7 @@
 // or computes where they are. One thread starts the copies of a whole stage, four boxes of a panel each,
 // where the driver has made maps of x and d_z; else all threads copy, 16 bytes at a time.
 #pragma once
+#include <meshgrad/engine/runtime.h>
 #include <meshgrad/kernels/cuda/bulk_copy.h>
 #include <meshgrad/kernels/cuda/fused/weight_gradient_units.h>
 
@@ -31,14 +32,20 @@ struct Maps {
   bool made[kMaxWeightGradientJobs];
 };
 
-/// On the host: maps of all jobs that have wide tiles and rows on 16 bytes, as far as the driver makes them.
-inline Maps maps_of(const Args& args) {
+/// On the host: maps of all jobs that have wide tiles and rows on 16 bytes, as far as the driver makes them;
+/// the log says once why it does not.
+inline Maps maps_of(const Args& args, Runtime& runtime, const Stream& stream) {
   Maps maps{};
+  if (stream.dry()) return maps;
   for (int j = 0; j < args.job_count; ++j) {
     const Job& job = args.jobs[j];
-    if (!job.x_vectors || !job.d_z_vectors || tiling_of(job.in, job.out).panels < kWidePanels) continue;
-    maps.made[j] = make_tensor_map(maps.jobs[j].x, job.x, job.capacity, job.in, kWideRows) &&
-                   make_tensor_map(maps.jobs[j].d_z, job.d_z, job.capacity, job.out, kWideRows);
+    const bool wide = tiling_of(job.in, job.out).panels >= kWidePanels;
+    if (!wide || !job.x_vectors || !job.d_z_vectors || job.capacity == 0) continue;
+    std::string reason = make_tensor_map(maps.jobs[j].x, job.x, job.capacity, job.in, kWideRows);
+    if (reason.empty()) reason = make_tensor_map(maps.jobs[j].d_z, job.d_z, job.capacity, job.out, kWideRows);
+    maps.made[j] = reason.empty();
+    if (!reason.empty())
+      runtime.log_once(LogLevel::info, "weight gradients are copied by threads, not by TMA: " + reason);
   }
   return maps;
 }

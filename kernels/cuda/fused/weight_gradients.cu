@@ -39,7 +39,7 @@ void start(std::span<const WeightGradientJob> jobs, std::span<const ColumnSumJob
       int64_t{kBlocksPerMultiprocessor} * gpu::multiprocessors(stream.device().index);
   const PreparedLaunch prepared(jobs, sums, resident_blocks, nullptr, runtime, stream);
   if (!jobs.empty() && uses_warpgroups(runtime, stream))
-    return start_on_warpgroups(prepared, dtype_of<T>(), stream);
+    return start_on_warpgroups(prepared, dtype_of<T>(), runtime, stream);
   launch("weight_gradients", weight_gradients_kernel<T>, {prepared.blocks, kThreads, kSharedBytes}, stream,
          prepared.args);
 }

@@ -26,10 +26,11 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerMultiprocessor)
 
 bool warpgroups_built() { return true; }
 
-void start_on_warpgroups(const PreparedLaunch& prepared, DType dtype, const Stream& stream) {
+void start_on_warpgroups(const PreparedLaunch& prepared, DType dtype, Runtime& runtime,
+                         const Stream& stream) {
   const auto kernel =
       dtype == DType::f16 ? weight_gradients_wgmma_kernel<half> : weight_gradients_wgmma_kernel<bfloat16>;
-  const WarpgroupArgs args{prepared.args, maps_of(prepared.args)};
+  const WarpgroupArgs args{prepared.args, maps_of(prepared.args, runtime, stream)};
   launch("weight_gradients_wgmma", kernel, {prepared.blocks, kThreads, kWarpgroupBytes}, stream, args);
 }
 

@@ -27,11 +27,11 @@ bool warpgroups_built();
 /// Whether products of warpgroups are asked for and there; if they are not there, the log says once why.
 bool uses_warpgroups(Runtime& runtime, const Stream& stream);
 /// Launches the kernel for jobs of a 16-bit dtype, at least one.
-void start_on_warpgroups(const PreparedLaunch& prepared, DType dtype, const Stream& stream);
+void start_on_warpgroups(const PreparedLaunch& prepared, DType dtype, Runtime& runtime, const Stream& stream);
 /// Launches that of node_terms_backward, for half or bfloat16 and a width of 128 or 256.
 template <class T>
 void start_node_terms_on_warpgroups(const NodeTermsBackwardArgs<T>& args, int width, int64_t blocks,
-                                    const Stream& stream);
+                                    Runtime& runtime, const Stream& stream);
 
 }  // namespace gradients
 }  // namespace meshgrad::cuda

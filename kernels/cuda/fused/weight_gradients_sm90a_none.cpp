@@ -6,15 +6,16 @@
 namespace meshgrad::cuda::gradients {
 
 bool warpgroups_built() { return false; }
-void start_on_warpgroups(const PreparedLaunch&, DType, const Stream&) {
+void start_on_warpgroups(const PreparedLaunch&, DType, Runtime&, const Stream&) {
   check_internal(false, "weight_gradients_wgmma");
 }
 template <class T>
-void start_node_terms_on_warpgroups(const NodeTermsBackwardArgs<T>&, int, int64_t, const Stream&) {
+void start_node_terms_on_warpgroups(const NodeTermsBackwardArgs<T>&, int, int64_t, Runtime&, const Stream&) {
   check_internal(false, "node_terms_backward_wgmma");
 }
-template void start_node_terms_on_warpgroups(const NodeTermsBackwardArgs<half>&, int, int64_t, const Stream&);
-template void start_node_terms_on_warpgroups(const NodeTermsBackwardArgs<bfloat16>&, int, int64_t,
+template void start_node_terms_on_warpgroups(const NodeTermsBackwardArgs<half>&, int, int64_t, Runtime&,
+                                             const Stream&);
+template void start_node_terms_on_warpgroups(const NodeTermsBackwardArgs<bfloat16>&, int, int64_t, Runtime&,
                                              const Stream&);
 
 }  // namespace meshgrad::cuda::gradients
