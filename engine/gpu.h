@@ -39,6 +39,12 @@ inline constexpr int kPlannedCapability = 90;
 int multiprocessors(int device);
 /// Shared memory that one thread block may opt in to, in bytes. Without a device, kPlannedSharedBytes.
 int shared_bytes(int device);
+/// Shared memory of a multiprocessor, and what the system takes of it for each resident thread block.
+struct MultiprocessorMemory {
+  int bytes = 228 * 1024, reserved_per_block = 1024;
+};
+/// Without a device, that of an H100 or H200.
+MultiprocessorMemory multiprocessor_memory(int device);
 /// The compute capability, ten times its first number and the second: 90 is 9.0. Without a device,
 /// kPlannedCapability.
 int compute_capability(int device);

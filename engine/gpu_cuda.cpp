@@ -125,6 +125,11 @@ int multiprocessors(int device) {
 int shared_bytes(int device) {
   return attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device, kPlannedSharedBytes);
 }
+MultiprocessorMemory multiprocessor_memory(int device) {
+  const MultiprocessorMemory planned;
+  return {attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, device, planned.bytes),
+          attribute(cudaDevAttrReservedSharedMemoryPerBlock, device, planned.reserved_per_block)};
+}
 int compute_capability(int device) {
   return 10 * attribute(cudaDevAttrComputeCapabilityMajor, device, kPlannedCapability / 10) +
          attribute(cudaDevAttrComputeCapabilityMinor, device, kPlannedCapability % 10);

@@ -29,6 +29,7 @@ CurrentDevice::CurrentDevice(int) : device_(0), previous_(0) { refuse(); }
 CurrentDevice::~CurrentDevice() = default;
 int multiprocessors(int) { return kPlannedMultiprocessors; }
 int shared_bytes(int) { return kPlannedSharedBytes; }
+MultiprocessorMemory multiprocessor_memory(int) { return {}; }
 int compute_capability(int) { return kPlannedCapability; }
 DeviceMemory memory(int) { refuse(); }
 void* create_stream(int) { refuse(); }

@@ -76,8 +76,10 @@ cudaError_t cudaSetDevice(int device) {
   current() = device;
   return cudaSuccess;
 }
-cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
-  *value = 1;
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  *value = attribute == cudaDevAttrMaxSharedMemoryPerMultiprocessor ? 100 * 1024
+           : attribute == cudaDevAttrReservedSharedMemoryPerBlock   ? 512
+                                                                    : 1;
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {

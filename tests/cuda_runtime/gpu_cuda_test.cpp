@@ -150,6 +150,15 @@ TEST_CASE_FIXTURE(FreshState, "a second device is used from any thread, whicheve
   CHECK(current == 0);  // the application's choice
 }
 
+TEST_CASE_FIXTURE(FreshState, "a multiprocessor's shared memory is the device's, or without one an H200's") {
+  CHECK(gpu::multiprocessor_memory(0).bytes == 100 * 1024);
+  CHECK(gpu::multiprocessor_memory(0).reserved_per_block == 512);
+  state().devices = 0;
+  CHECK(gpu::multiprocessor_memory(0).bytes == 228 * 1024);
+  CHECK(gpu::multiprocessor_memory(0).reserved_per_block == 1024);
+  CHECK(state().pending == cudaSuccess);
+}
+
 TEST_CASE_FIXTURE(FreshState, "why there are no devices") {
   CHECK(gpu::why_no_devices() == "");
   state().driver = 11080;

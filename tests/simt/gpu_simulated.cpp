@@ -85,6 +85,10 @@ int multiprocessors(int) {
   return wanted != nullptr ? std::atoi(wanted) : kUsual;
 }
 int shared_bytes(int) { return shared_limit; }
+MultiprocessorMemory multiprocessor_memory(int) {
+  const int reserved = MultiprocessorMemory{}.reserved_per_block;
+  return {shared_limit + reserved, reserved};  // all of it is one block's, as on every GPU since 8.0
+}
 int compute_capability(int) { return capability; }
 DeviceMemory memory(int device) {
   const CurrentDevice current(device);

@@ -157,6 +157,24 @@ TEST_CASE("node terms that cannot be made ahead have their own launch, and the l
   for (int i = 0; i < 2; ++i) CHECK(launches(deep) == kBlocks);
   CHECK(deep.messages() == std::vector<std::string>{"node terms have a launch of their own: 4 layers and 2 "
                                                     "inputs leave no place for two more weights"});
+  // A multiprocessor of compute capability 8.6 or 8.9 has 100 KiB: two blocks of 34,304 bytes at width 64,
+  // and one of 50,688 with node terms. One of 8.0 has 164 KiB.
+  for (const int kibibytes : {99, 163}) {
+    CAPTURE(kibibytes);
+    Blocks narrow(Case{.hidden_layers = 2});
+    const Tensor usual = to_host(narrow.predict_on(narrow.runtime()), narrow.runtime().stream());
+    simt::set_shared_bytes(kibibytes * 1024);
+    for (int i = 0; i < 2; ++i) CHECK(launches(narrow) == (kibibytes == 99 ? kBlocks : 1));
+    const Tensor now = to_host(narrow.predict_on(narrow.runtime()), narrow.runtime().stream());
+    simt::set_shared_bytes(0);
+    CHECK(equal_bits(now, usual));
+    std::vector<std::string> expected;
+    if (kibibytes == 99)
+      expected.push_back(
+          "node terms have a launch of their own: with them, 1 instead of 2 thread blocks "
+          "fit into the 102400 bytes of shared memory of a multiprocessor");
+    CHECK(narrow.messages() == expected);
+  }
   Blocks two(Case{.sets = {"mesh", "world"}});
   CHECK(launches(two) == 2 * kBlocks);
 }

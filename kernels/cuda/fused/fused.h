@@ -42,8 +42,8 @@ bool fused_supports(const Args& args, std::string_view op, DType dtype, Runtime&
 }
 
 /// Why mlp_forward does not make the node terms that the call wants: they need a width of 64 or 128, that of
-/// the hidden layers and edges, at most three layers, and shared memory for two more weights. Empty when it
-/// does.
+/// the hidden layers and edges, at most three layers, and shared memory for two more weights beside which as
+/// many thread blocks fit a multiprocessor as without. Empty when it does.
 std::string why_no_node_terms(const MlpForward& args);
 
 /// fused_supports(args) must be true.

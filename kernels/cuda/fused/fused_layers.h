@@ -40,10 +40,12 @@ inline int shared_bytes(int64_t width, int matrices, int warp_words) {
   return static_cast<int>(4 * (kFusedVectors * width + matrices + kFusedWarps * warp_words));
 }
 
+inline int fused_blocks_of_multiprocessor(int64_t width) {
+  return width == 64 ? kFusedBlocks<64> : kFusedBlocks<128>;
+}
 /// Blocks of a launch: as many as the device holds at the same time.
 inline int64_t fused_blocks(const Stream& stream, int64_t width) {
-  const int per_multiprocessor = width == 64 ? kFusedBlocks<64> : kFusedBlocks<128>;
-  return int64_t{gpu::multiprocessors(stream.device().index)} * per_multiprocessor;
+  return int64_t{gpu::multiprocessors(stream.device().index)} * fused_blocks_of_multiprocessor(width);
 }
 
 /// Why a fused kernel does not support these layers, for the log: "hidden width 96, not 64, 128 or 256".

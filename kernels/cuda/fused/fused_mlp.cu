@@ -39,10 +39,23 @@ std::string why_no_node_terms(const MlpForward& args) {
            " inputs leave no place for two more weights";
   }
   const int needed = shared_bytes(width, matrix_words(args.inputs, args.weights, 2), 0);
-  const int available = gpu::shared_bytes(args.out.device().index);
-  if (needed <= available) return {};
-  return std::to_string(needed) + " bytes of shared memory per thread block, and the device has " +
-         std::to_string(available);
+  const int device = args.out.device().index, available = gpu::shared_bytes(device);
+  if (needed > available) {
+    return std::to_string(needed) + " bytes of shared memory per thread block, and the device has " +
+           std::to_string(available);
+  }
+  // A launch of their own costs less than a multiprocessor that has one block instead of two.
+  const gpu::MultiprocessorMemory memory = gpu::multiprocessor_memory(device);
+  const auto blocks = [&](int bytes) {
+    return std::min(fused_blocks_of_multiprocessor(width),
+                    memory.bytes / (bytes + memory.reserved_per_block));
+  };
+  const int with_terms = blocks(needed);
+  const int alone = blocks(shared_bytes(width, matrix_words(args.inputs, args.weights), 0));
+  if (with_terms == alone) return {};
+  return "with them, " + std::to_string(with_terms) + " instead of " + std::to_string(alone) +
+         " thread blocks fit into the " + std::to_string(memory.bytes) +
+         " bytes of shared memory of a multiprocessor";
 }
 
 void fused_mlp_forward(const MlpForward& args, Runtime& runtime, const Stream& stream) {
