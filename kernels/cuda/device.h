@@ -29,6 +29,12 @@ struct alignas(16) Vector {
   T v[kSize];
 };
 
+/// See nonzero_halves. Without its sign, a half that is not 0 carries into the bit of the sign when 0x7fff is
+/// added, and no further.
+__device__ inline uint32_t nonzero_by_integers(uint32_t pair, int i) {
+  return ((pair & 0x7fff7fffu) + 0x7fff7fffu) >> (15 - i) & 0x00010001u << i;
+}
+
 #ifdef __CUDACC__
 
 __device__ inline float to_float(float x) { return x; }
@@ -72,14 +78,20 @@ __device__ uint32_t pack_relu(float low, float high) {
   }
   return pair;
 }
-/// All bits of a half that is not 0 (of a NaN, too), else none.
+/// Bits i and 16 + i: whether the low and the high half is not 0. The bit of a NaN is set.
 template <class T>
-__device__ uint32_t nonzero_halves(uint32_t pair) {
+__device__ uint32_t nonzero_halves(uint32_t pair, int i) {
+  const uint32_t bits = 0x00010001u << i;
   if constexpr (dtype_of<T>() == DType::f16) {
-    return __hneu2_mask(*reinterpret_cast<const __half2*>(&pair), __half2half2(__ushort_as_half(0)));
+    return __hneu2_mask(*reinterpret_cast<const __half2*>(&pair), __half2half2(__ushort_as_half(0))) & bits;
   } else {
+#if __CUDA_ARCH__ >= 900
     return __hneu2_mask(*reinterpret_cast<const __nv_bfloat162*>(&pair),
-                        __bfloat162bfloat162(__ushort_as_bfloat16(0)));
+                        __bfloat162bfloat162(__ushort_as_bfloat16(0))) &
+           bits;
+#else
+    return nonzero_by_integers(pair, i);  // there is no instruction that compares bfloat16
+#endif
   }
 }
 /// a + b of both halves, rounded to storage once.
@@ -207,8 +219,8 @@ uint32_t pack_relu(float low, float high) {
   return pack<T>(relu(low), relu(high));
 }
 template <class T>
-uint32_t nonzero_halves(uint32_t pair) {
-  return ((pair & 0x7fffu) != 0 ? 0xffffu : 0u) | ((pair & 0x7fff0000u) != 0 ? 0xffff0000u : 0u);
+uint32_t nonzero_halves(uint32_t pair, int i) {
+  return nonzero_by_integers(pair, i);
 }
 template <class T>
 uint32_t add_pairs(uint32_t a, uint32_t b) {

@@ -41,7 +41,7 @@ __device__ void save_mask(const Operand<bands, groups>& h, uint32_t* mask) {
     for (int i = 0; i < 16; ++i) {
       const int k = 16 * word + i;
       const uint32_t pair = h.v[k / (8 * groups)][k / 4 % (2 * groups)][k % 4];
-      bits |= nonzero_halves<T>(pair) & (0x00010001u << i);
+      bits |= nonzero_halves<T>(pair, i);
     }
     mask[32 * word + lane_index()] = bits;
   }
