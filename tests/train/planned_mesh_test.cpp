@@ -134,12 +134,23 @@ TEST_CASE("the modelled work is that of the standard model, counted by hand") {
   CHECK(h200.at_peaks_ms > 15.0);
   CHECK(h200.at_peaks_ms < h200.expected_ms);
   CHECK(h200.expected_ms < 40.0);
+  const auto part = [](const StepTime& time, StepPart of) {
+    return time.expected_ms_of[static_cast<size_t>(of)];
+  };
+  CHECK(part(h200, StepPart::forward) > 4.0);
+  CHECK(part(h200, StepPart::backward) > 3.0 * part(h200, StepPart::forward));
+  CHECK(part(h200, StepPart::recomputation) == 0.0);
+  CHECK(part(h200, StepPart::forward) + part(h200, StepPart::backward) + part(h200, StepPart::optimizer) ==
+        doctest::Approx(h200.expected_ms).epsilon(1e-12));
   CHECK(a100.at_peaks_ms > 2.0 * h200.at_peaks_ms);
   CHECK_THROWS_AS(device_peaks("b300"), InvalidArgument);
   config.recompute.mode = RecomputeMode::block;
-  CHECK(modelled_time(work_of_step(config, sizes, {.nodes = 166'624, .edges = 999'744}, true),
-                      device_peaks("h200"), DType::f16)
-            .expected_ms > h200.expected_ms);
+  const StepTime recomputed =
+      modelled_time(work_of_step(config, sizes, {.nodes = 166'624, .edges = 999'744}, true),
+                    device_peaks("h200"), DType::f16);
+  CHECK(recomputed.expected_ms > h200.expected_ms);
+  CHECK(part(recomputed, StepPart::recomputation) > 0.9 * part(h200, StepPart::forward));
+  CHECK(part(recomputed, StepPart::backward) == part(h200, StepPart::backward));
 }
 
 TEST_CASE("meshgrad plan --nodes --edges plans for a GPU, with time beside memory") {
@@ -155,8 +166,10 @@ TEST_CASE("meshgrad plan --nodes --edges plans for a GPU, with time beside memor
   const test::Outcome text = plan(sizes);
   CAPTURE(text.err);
   REQUIRE(text.code == 0);
-  for (const char* part : {"static plan for cuda:0: a step of batch 4 fits", "time, modelled (no GPU was",
-                           "note: a mesh of 150000 nodes and 900000 directed edges", "modelled ms"})
+  for (const char* part :
+       {"static plan for cuda:0: a step of batch 4 fits", "time, modelled (no GPU was", "expected: forward ",
+        ", backward ", ", optimizer ", "  of batch 4, so of 600000 nodes and 3600000 directed edges together",
+        "note: a mesh of 150000 nodes and 900000 directed edges", "modelled ms"})
     CHECK_MESSAGE(contains(text.out, part), part);
   std::vector<std::string> more = sizes;
   more.insert(more.end(), {"--json", "--gpu", "a100", "--dim", "3", "--field", "velocity=3"});
@@ -165,6 +178,9 @@ TEST_CASE("meshgrad plan --nodes --edges plans for a GPU, with time beside memor
   const auto fields = nlohmann::json::parse(json.out);
   CHECK(fields["time"]["source"] == "modelled");
   CHECK(fields["time"]["expected_ms"].get<double>() > fields["time"]["at_peaks_ms"].get<double>());
+  const nlohmann::json& parts = fields["time"]["expected_ms_of"];
+  CHECK(parts["forward"].get<double>() + parts["backward"].get<double>() + parts["optimizer"].get<double>() ==
+        doctest::Approx(fields["time"]["expected_ms"].get<double>()));
   CHECK(fields["peaks"] == "a100");
   CHECK(fields["choices"][0]["time"]["source"] == "modelled");
   const test::Outcome alone = plan({"--nodes", "5"});

@@ -113,9 +113,7 @@ std::optional<StepTime> time_of(const StepProbe& probe, const Config& config, co
                   [](const std::string& text) { return text.starts_with("edge update"); });
   const bool fused = has_16_bits(config) && config.model.path == ComputePath::fused && !falls_back;
   const Task task = make_task(config, probe.dataset());
-  BatchShape batch = largest_batch(config, probe.dataset());
-  batch.world_edges = std::llround(plan.world_edges_per_node * static_cast<double>(batch.nodes));
-  return modelled_time(work_of_step(config, task.sizes(), batch, fused), device_peaks(plan.peaks),
+  return modelled_time(work_of_step(config, task.sizes(), plan.timed, fused), device_peaks(plan.peaks),
                        config.precision, config.tf32);
 }
 
@@ -393,6 +391,8 @@ MemoryPlan plan_memory(const Config& asked, const PlanOptions& options) {
     plan.notes.push_back(
         fmt::format("the time counts {:.3g} world edges a node, the mean of frames of the data",
                     plan.world_edges_per_node));
+  plan.timed = largest_batch(step, dataset);
+  plan.timed.world_edges = std::llround(plan.world_edges_per_node * static_cast<double>(plan.timed.nodes));
   plan.time = time_of(probe, step, plan.step, plan);
   int64_t correction = 0;
   if (plan.mode == PlanMode::measured) {

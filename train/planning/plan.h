@@ -78,6 +78,7 @@ struct MemoryPlan {
   std::vector<std::string> notes;  ///< what was assumed of the data; which ops have no fused kernel, and why
   std::string peaks;               ///< the device whose stated peaks `time` is modelled from; empty: none
   std::optional<StepTime> time;    ///< of the step above, on a GPU
+  BatchShape timed;                ///< what `time` is of: all `batch` samples together
   /// What `time` counts, of each node: as many as frames of the data have on average, at most the room;
   /// without data the room.
   double world_edges_per_node = 0.0;

@@ -28,6 +28,24 @@ std::string_view fits_text(bool fits) { return fits ? "fits" : "does not fit"; }
 
 std::string milliseconds(double ms) { return fmt::format("{:.{}f} ms", ms, ms < 10.0 ? 2 : 1); }
 
+/// What the time is of, and of which parts it is the sum.
+std::string time_lines(const MemoryPlan& plan) {
+  std::string parts;
+  for (int part = 0; part < kStepParts; ++part) {
+    const double ms = plan.time->expected_ms_of[static_cast<size_t>(part)];
+    if (ms == 0.0) continue;
+    parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", meshgrad::name_of(static_cast<StepPart>(part)),
+                         milliseconds(ms));
+  }
+  std::string edges = fmt::format("{} directed edges", plan.timed.edges);
+  if (plan.timed.world_edges > 0) edges += fmt::format(", {} world edges", plan.timed.world_edges);
+  return fmt::format(
+      "time, modelled (no GPU was measured): {} at the peaks of one {}, {} expected: {}\n"
+      "  of batch {}, so of {} nodes and {} together\n",
+      milliseconds(plan.time->at_peaks_ms), plan.peaks, milliseconds(plan.time->expected_ms), parts,
+      plan.batch, plan.timed.nodes, edges);
+}
+
 std::string table(const MemoryPlan& plan) {
   const auto row = [&](std::string_view name, int64_t bytes) {
     return fmt::format("  {:<14} {:>12.3f} {:>7.1f} %\n", name, mebibytes(bytes),
@@ -49,10 +67,7 @@ std::string table(const MemoryPlan& plan) {
     text += fmt::format("; {:.3f} MiB of the device are in use by its context and others",
                         mebibytes(plan.room.context));
   text += "\n";
-  if (plan.time)
-    text +=
-        fmt::format("time, modelled (no GPU was measured): {} at the peaks of one {}, {} expected\n",
-                    milliseconds(plan.time->at_peaks_ms), plan.peaks, milliseconds(plan.time->expected_ms));
+  if (plan.time) text += time_lines(plan);
   for (const std::string& note : plan.notes) text += "note: " + note + "\n";
   return text;
 }
@@ -111,7 +126,14 @@ OrderedJson to_json(const StepMemory& step) {
 
 OrderedJson to_json(const std::optional<StepTime>& time) {
   if (!time) return {};
-  return {{"source", "modelled"}, {"at_peaks_ms", time->at_peaks_ms}, {"expected_ms", time->expected_ms}};
+  OrderedJson parts = OrderedJson::object();
+  for (int part = 0; part < kStepParts; ++part)
+    parts[std::string(meshgrad::name_of(static_cast<StepPart>(part)))] =
+        time->expected_ms_of[static_cast<size_t>(part)];
+  return {{"source", "modelled"},
+          {"at_peaks_ms", time->at_peaks_ms},
+          {"expected_ms", time->expected_ms},
+          {"expected_ms_of", parts}};
 }
 
 OrderedJson to_json(const MemoryBudget& budget) {

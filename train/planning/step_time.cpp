@@ -62,7 +62,11 @@ class StepWork {
     // them.
     const bool ahead = fused_ && !recomputed && blocks > 0 && layers_ <= 3 && config_.model.width < 256 &&
                        sizes_.edge_inputs.size() == 1;
-    add_block_forward(blocks * (recomputed ? 2 : 1), ahead ? blocks - 1 : 0);
+    add_block_forward(blocks, ahead ? blocks - 1 : 0);
+    if (recomputed) {
+      part_ = StepPart::recomputation;
+      add_block_forward(blocks, 0);
+    }
     add_block_backward(blocks);
     const double node_inputs = static_cast<double>(sizes_.node_inputs);
     double edge_inputs = 0;
@@ -78,6 +82,7 @@ class StepWork {
       work.launches *= frames;
     }
     const double weights = blocks * (layers_ + 2 + layers_ + 1) * product_ / 2 + 3 * layers_ * product_ / 2;
+    part_ = StepPart::optimizer;
     add("optimizer", 0, kParameterBytes * weights);
     return std::move(work_);
   }
@@ -85,14 +90,14 @@ class StepWork {
  private:
   void add(std::string name, double flops, double bytes, double launches = 1) {
     const double share = fused_ ? arithmetic_share(name, config_.model.width) : LaunchWork{}.arithmetic_share;
-    work_.push_back({std::move(name), flops, bytes, launches, share});
+    work_.push_back({std::move(name), part_, flops, bytes, launches, share});
   }
   /// Of `times` blocks alike.
   void add_block(std::string name, double times, double flops, double bytes, double launches = 1) {
     add(std::move(name), times * flops, times * bytes, times * launches);
   }
 
-  /// Of `times` blocks, `ahead` of which find their node terms made.
+  /// Of `times` blocks, `ahead` of which find their node terms made; also recomputation, as `part_` says.
   void add_block_forward(double times, double ahead) {
     if (!fused_) return add_general(times, false);
     add_block("node_terms_forward", times - ahead, 2 * nodes_ * product_, 3 * nodes_ * row_);
@@ -104,6 +109,7 @@ class StepWork {
   }
 
   void add_block_backward(double times) {
+    part_ = StepPart::backward;
     if (!fused_) return add_general(times, true);
     // Hidden activations are recomputed; h_l and d_z_l go through memory to the weight gradients.
     const double workspace = 2 * layers_ - 1;
@@ -129,8 +135,10 @@ class StepWork {
                 gemms);
       add_block(std::string(name) + " rows", times, 0, count * others * row_, others / 2);
       if (!backward || config_.model.keep_hidden) return;
+      part_ = StepPart::recomputation;
       add_block(std::string(name) + " recomputed", times, count * (first_inputs + further) * product_,
                 count * (first_inputs + 4 * further + 2) * row_, first_inputs + 2 * further);
+      part_ = StepPart::backward;
     };
     rows("edges", edges_, 1);
     rows("nodes", nodes_, 2);
@@ -142,8 +150,10 @@ class StepWork {
   void add_mlp(const char* name, double rows, double inputs, double out) {
     const double flops = rows * ((layers_ - 1) * product_ + 2 * inputs * row_ / value_);
     const double in = value_ * inputs;
+    part_ = StepPart::forward;
     add(std::string(name) + " forward", flops, rows * (in + out), fused_ ? 1 : 3 * layers_);
     const double workspace = (2 * layers_ - 1) * row_;
+    part_ = StepPart::backward;
     add(std::string(name) + " backward", (fused_ ? 3 : 2) * flops, rows * (in + 2 * out + 2 * workspace),
         fused_ ? 2 : 6 * layers_);
   }
@@ -154,10 +164,17 @@ class StepWork {
   double row_;      ///< bytes of a row of `width` values
   double product_;  ///< FLOPs of a row through a [width, width] matrix
   bool fused_;
+  StepPart part_ = StepPart::forward;  ///< of what is added next
   std::vector<LaunchWork> work_;
 };
 
 }  // namespace
+
+std::string_view name_of(StepPart part) {
+  constexpr std::array<std::string_view, kStepParts> kNames{"forward", "recomputation", "backward",
+                                                            "optimizer"};
+  return kNames[static_cast<size_t>(part)];
+}
 
 const DevicePeaks& device_peaks(std::string_view name) {
   const auto found = std::find_if(kPeaks.begin(), kPeaks.end(),
@@ -188,8 +205,10 @@ StepTime modelled_time(const std::vector<LaunchWork>& work, const DevicePeaks& p
   for (const LaunchWork& one : work) {
     const double moved = one.bytes / peaks.bytes_per_s, computed = one.flops / flops;
     time.at_peaks_ms += 1e3 * std::max(moved, computed);
-    time.expected_ms += 1e3 * (std::max(moved / kBandwidthShare, computed / one.arithmetic_share) +
-                               one.launches * kLaunchSeconds);
+    const double expected = 1e3 * (std::max(moved / kBandwidthShare, computed / one.arithmetic_share) +
+                                   one.launches * kLaunchSeconds);
+    time.expected_ms += expected;
+    time.expected_ms_of[static_cast<size_t>(one.part)] += expected;
   }
   return time;
 }

@@ -5,6 +5,7 @@
 #include <meshgrad/train/config/config.h>
 #include <meshgrad/train/task/batch_layout.h>
 
+#include <array>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,9 +24,16 @@ struct DevicePeaks {
 const DevicePeaks& device_peaks(std::string_view name);
 std::vector<std::string> device_peak_names();
 
+/// The parts of a step. What backward recomputes by launches of its own is `recomputation`; what a fused
+/// kernel recomputes inside is in `backward`.
+enum class StepPart : uint8_t { forward, recomputation, backward, optimizer };
+inline constexpr int kStepParts = 4;
+std::string_view name_of(StepPart part);
+
 /// A launch, or several of one kind: the roofline takes the longer of its two times.
 struct LaunchWork {
   std::string name;
+  StepPart part = StepPart::forward;
   double flops = 0;
   double bytes = 0;  ///< of device memory; a gathered row counts once per edge
   double launches = 1;
@@ -43,6 +51,7 @@ struct StepTime {
   double at_peaks_ms = 0;  ///< each launch at the peak that bounds it: no implementation of them is faster
   double expected_ms =
       0;  ///< at 85 % of the bandwidth, the launches' shares of the arithmetic, 2.5 us a launch
+  std::array<double, kStepParts> expected_ms_of{};  ///< of each StepPart; their sum is expected_ms
 };
 /// `tf32`: as RuntimeOptions::tf32.
 StepTime modelled_time(const std::vector<LaunchWork>& work, const DevicePeaks& peaks, DType precision,
