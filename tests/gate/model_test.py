@@ -44,10 +44,22 @@ class ModelTest(unittest.TestCase):
                  instruction("BRA `(.L_x_4)", 6), instruction("LDG.E.U16 R0"), instruction("@P0 BRA `(.L_x_0)", 2),
                  instruction("HMMA.16816.F32 R0"), instruction("@P0 BRA `(.L_x_1)", 7),
                  instruction("@P0 BRA `(.L_x_2)", 0), instruction("FADD R0"), instruction("@P0 BRA `(.L_x_5)", 0)]
-        walk = model.StageWalk(stage)
+        walk = model.StageWalk(stage, "LDGSTS")
         names = [c.name for c in walk.trace()]
         self.assertEqual((walk.head, walk.tail), (0, 9))
         self.assertEqual([names.count(name) for name in ("HMMA", "LDGSTS", "LDG", "LDSM", "FADD")], [2, 2, 0, 1, 0])
+
+    def test_stages_by_boxes_and_by_threads_have_a_row_each(self):
+        def stage(copy, first):
+            return [instruction("BAR.SYNC"), instruction(copy), instruction("@P0 BRA `(.L_x_0)", first + 1),
+                    instruction("HGMMA.64x128x16.F32 R24"), instruction("@P0 BRA `(.L_x_1)", first)]
+        code = stage("UTMALDG.2D [UR0]", 0) + stage("LDGSTS.E.BYPASS.128 [R0]", 5) + [instruction("@P0 BRA `(.L_x_3)", 0)]
+        rows = model.walks("weight_gradients_wgmma<half>", code, 3)
+        self.assertEqual([(name, walk.head, walk.tail) for name, walk in rows],
+                         [("weight_gradients_wgmma<half> boxes", 0, 4), ("weight_gradients_wgmma<half> threads", 5, 9)])
+        self.assertEqual([c.name for c in rows[1][1].trace()].count("LDGSTS"), 2)
+        alone = stage("LDGSTS.E.BYPASS.128 [R0]", 0) + [instruction("@P0 BRA `(.L_x_3)", 0)]
+        self.assertEqual([name for name, _ in model.walks("weight_gradients<half>", alone, 3)], ["weight_gradients<half>"])
 
     def test_products_of_warpgroups_run_beside_their_warp(self):
         product = instruction("HGMMA.64x128x16.F32 R24")
