@@ -18,6 +18,7 @@ struct Case {
   Activation activation = Activation::relu;
   DType dtype = DType::f16;
   bool backward = false;
+  int64_t in = 0, out = 0;  ///< widths of inputs and output; 0: the hidden layers'
 };
 
 /// The messages of three forward or backward passes, and of three that are captured.
@@ -33,18 +34,19 @@ Messages messages_of(const Case& what) {
     return tensor;
   };
   constexpr int64_t kRows = 8;
+  const int64_t in = what.in > 0 ? what.in : what.width, out = what.out > 0 ? what.out : what.width;
   MlpForward args;
   args.rows.capacity = kRows;
   for (int64_t i = 0; i < what.inputs; ++i)
-    args.inputs.push_back(
-        {zeros({kRows, what.width}, what.dtype), zeros({what.width, what.width}, what.dtype)});
+    args.inputs.push_back({zeros({kRows, in}, what.dtype), zeros({in, what.width}, what.dtype)});
   args.weights.activation = what.activation;
   args.weights.first_bias = zeros({what.width}, DType::f32);
   for (int layer = 1; layer < what.layers; ++layer) {
-    args.weights.weights.push_back(zeros({what.width, what.width}, what.dtype));
-    args.weights.biases.push_back(zeros({what.width}, DType::f32));
+    const int64_t width = layer + 1 < what.layers ? what.width : out;
+    args.weights.weights.push_back(zeros({what.width, width}, what.dtype));
+    args.weights.biases.push_back(zeros({width}, DType::f32));
   }
-  args.out = zeros({kRows, what.width}, what.dtype);
+  args.out = zeros({kRows, out}, what.dtype);
   MlpBackward back{.rows = args.rows,
                    .inputs = args.inputs,
                    .weights = args.weights,
@@ -52,7 +54,7 @@ Messages messages_of(const Case& what) {
                    .d_out = args.out,
                    .d_weights = {}};
   for (int64_t i = 0; i < what.inputs; ++i) {
-    back.d_inputs.push_back(zeros({kRows, what.width}, what.dtype));
+    back.d_inputs.push_back(zeros({kRows, in}, what.dtype));
     back.accumulate.push_back(false);
     back.d_first_weights.push_back({});
   }
@@ -109,6 +111,14 @@ TEST_CASE("calls that no fused kernel supports are logged once, with the reason"
   CHECK(messages_of({1, 96, 3}) == Messages{expected("hidden width 96, not 64, 128 or 256")});
   CHECK(messages_of({1, 128, 3, Activation::none}) == Messages{expected("no activation")});
   CHECK(messages_of({1, 64, 5}) == Messages{expected("5 layers, not 2 to 4")});
+  // The least that is supported: two layers, one feature, one output.
+  for (const bool backward : {false, true})
+    CHECK(messages_of({.inputs = 1, .width = 64, .layers = 2, .backward = backward, .in = 1, .out = 1})
+              .empty());
+  CHECK(messages_of({.inputs = 1, .width = 64, .layers = 2, .in = 33}) ==
+        Messages{expected("an input of width 33, neither the hidden width nor at most 32")});
+  CHECK(messages_of({.inputs = 1, .width = 64, .layers = 2, .out = 33}) ==
+        Messages{expected("an output of width 33, neither the hidden width nor at most 32")});
 }
 
 }  // namespace
