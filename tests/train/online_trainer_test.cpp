@@ -232,6 +232,10 @@ TEST_CASE("faults of a host application are refused with the fix") {
   config.data.hops = 2;
   CHECK(contains(error(), "data.hops"));
   config = online_config();
+  config.optimizer.momentum = 0.5;  // contradictions are found before a member is made
+  config.data.inputs = {"missing"};
+  CHECK(contains(error(), "[optimizer.momentum] needed 0 unless"));
+  config = online_config();
   config.ranks.reduction = RankReduction::ordered;
   CHECK(contains(error(), "ranks.reduction"));
   config = online_config();

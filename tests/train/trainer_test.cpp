@@ -63,7 +63,10 @@ TEST_CASE("a configuration made in C++ is refused like a file's where its keys c
   Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
   config.optimizer.momentum = 0.5;
   const std::string error = test::message_of([&] { test::train_here(config); });
-  CHECK(test::contains(error, "[optimizer.momentum] needed 0 unless optimizer.name is \"sgd\", got 0.5"));
+  const char* const text = "[optimizer.momentum] needed 0 unless optimizer.name is \"sgd\", got 0.5";
+  CHECK(test::contains(error, text));
+  config.data.path = "/nowhere.mgd";  // found before any member is made
+  CHECK(test::contains(test::message_of([&] { test::train_here(config); }), text));
 }
 
 TEST_CASE("accumulation equals the large batch, with noise and meshes of two sizes") {

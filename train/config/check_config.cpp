@@ -6,9 +6,9 @@
 
 namespace meshgrad {
 
-void check_config(const Config& config) {
+const Config& check_config(const Config& config) {
   const std::vector<Contradiction> found = contradictions(config);
-  if (found.empty()) return;
+  if (found.empty()) return config;
   const Contradiction& first = found.front();
   throw config_error(first.keys.front(), first.needed, first.got, first.fix);
 }

@@ -145,8 +145,8 @@ struct Contradiction {
   std::string fix;
 };
 std::vector<Contradiction> contradictions(const Config& config);
-/// For a configuration that a program made: throws ConfigError with the first of them.
-void check_config(const Config& config);
+/// For a configuration that a program made: `config`, or throws ConfigError with the first of them.
+const Config& check_config(const Config& config);
 /// Those of data.value_targets.
 void add_value_contradictions(const Config& config, std::vector<Contradiction>& found);
 

@@ -3,6 +3,7 @@
 #include <meshgrad/engine/random.h>
 #include <meshgrad/engine/ranks/collectives.h>
 #include <meshgrad/engine/runtime.h>
+#include <meshgrad/train/config/config_table.h>
 #include <meshgrad/train/data/world_edges.h>
 #include <meshgrad/train/embed/ghost_rows.h>
 #include <meshgrad/train/embed/host_copies.h>
@@ -119,9 +120,9 @@ struct OnlineTrainer::State {
   std::optional<MeshParts> parts;       // where the solver has partitioned the meshes
   std::optional<GhostRows> ghost_rows;  // then: of the current mesh
 
-  State(Runtime& own, Ranks* with, Config given, const OnlineOptions& given_options)
+  State(Runtime& own, Ranks* with, const Config& given, const OnlineOptions& given_options)
       : runtime(own),
-        config(online_config(std::move(given))),
+        config(online_config(check_config(given))),
         options(with_used_fields(given_options, config)),
         task(make_task(config, empty_dataset(options, config))),
         model(make_model(runtime, config, task.sizes())),

@@ -23,7 +23,7 @@ namespace meshgrad {
 Trainer::Trainer(Runtime& runtime, const Config& config, const TrainOptions& options,
                  ChooseRecomputation choose)
     : runtime_(runtime),
-      config_(config),
+      config_(check_config(config)),
       options_(options),
       choose_(std::move(choose)),
       ranks_(options.ranks != nullptr ? *options.ranks : alone_),
@@ -39,7 +39,6 @@ Trainer::Trainer(Runtime& runtime, const Config& config, const TrainOptions& opt
               parts_ ? &*parts_ : nullptr),
       folder_(config.run.dir),
       sum_(runtime, ranks_, config.ranks, model_) {
-  check_config(config);
   check_same_on_all_ranks();
   check_precision(runtime.device(), config.precision);
   if (config.train.validate_every > 0) task_.dataset().split(config.data.valid_split);  // says which exist
