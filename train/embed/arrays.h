@@ -48,23 +48,37 @@ class Numbers {
   Device device_;
 };
 
-/// Node numbers and types to read.
+/// Node numbers and types to read, of 32 or 64 bits. Those of 64 bits are copied to 32 when they are read;
+/// one that does not fit is refused with DataError.
 class Integers {
  public:
   Integers() = default;
-  Integers(std::span<const int32_t> values, Device device = {}) : values_(values), device_(device) {}
+  Integers(std::span<const int32_t> values, Device device = {})
+      : data_(values.data()), size_(values.size()), device_(device) {}
+  Integers(std::span<const int64_t> values, Device device = {})
+      : data_(values.data()), size_(values.size()), wide_(true), device_(device) {}
   template <std::ranges::contiguous_range Values>
-  requires std::is_same_v<std::ranges::range_value_t<Values>, int32_t> Integers(const Values& values)
-      : Integers(std::span<const int32_t>(std::ranges::data(values), std::ranges::size(values))) {}
+  requires std::is_same_v<std::ranges::range_value_t<Values>, int32_t> ||
+      std::is_same_v<std::ranges::range_value_t<Values>, int64_t>
+      Integers(const Values& values)
+      : Integers(std::span<const std::ranges::range_value_t<Values>>(std::ranges::data(values),
+                                                                     std::ranges::size(values))) {}
 
-  size_t size() const { return values_.size(); }
-  bool empty() const { return values_.empty(); }
+  size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+  bool wide() const { return wide_; }  ///< of 64 bits
   Device device() const { return device_; }
-  /// Read on the host alone.
-  std::span<const int32_t> values() const { return values_; }
+  const void* data() const { return data_; }
+  /// Those of 32 bits, else nothing. Read on the host alone.
+  std::span<const int32_t> values() const { return {static_cast<const int32_t*>(data_), wide_ ? 0 : size_}; }
+  std::span<const int64_t> wide_values() const {
+    return {static_cast<const int64_t*>(data_), wide_ ? size_ : 0};
+  }
 
  private:
-  std::span<const int32_t> values_;
+  const void* data_ = nullptr;
+  size_t size_ = 0;
+  bool wide_ = false;
   Device device_;
 };
 

@@ -76,7 +76,8 @@ size_t elements_of(const meshgrad_array& array, const char* what) {
 Integers integers_of(const Runtime& runtime, const meshgrad_array& array, const char* what) {
   const Device device = device_of(runtime, array, what);
   const size_t elements = elements_of(array, what);
-  if (array.dtype != MESHGRAD_I32) throw_dtype(array, what, "MESHGRAD_I32");
+  if (array.dtype == MESHGRAD_I64) return {{static_cast<const int64_t*>(array.data), elements}, device};
+  if (array.dtype != MESHGRAD_I32) throw_dtype(array, what, "MESHGRAD_I32 or MESHGRAD_I64");
   return {{static_cast<const int32_t*>(array.data), elements}, device};
 }
 
@@ -172,11 +173,15 @@ Meshes::Meshes(const Runtime& runtime, const meshgrad_mesh* meshes, int32_t coun
 
 std::span<const int32_t> Meshes::numbers_from_zero(const meshgrad_array& array, int32_t first,
                                                    const char* what) {
-  const std::span<const int32_t> numbers = read_.read(integers_of(runtime_, array, what), what).values();
+  const int64_t columns = array.rank == 2 ? std::max<int64_t>(array.shape[1], 1) : 1;
+  const std::span<const int32_t> numbers =
+      read_.read(integers_of(runtime_, array, what), what, columns).values();
   if (first == 0) return numbers;
-  std::vector<int32_t>& shifted = shifted_.emplace_back(numbers.begin(), numbers.end());
-  for (int32_t& number : shifted) number = static_cast<int32_t>(int64_t{number} - first);
-  return shifted;
+  std::vector<int32_t> shifted;
+  shifted.reserve(numbers.size());
+  for (const int32_t number : numbers)
+    shifted.push_back(int32_of(int64_t{number} - first, what, std::ssize(shifted) / columns));
+  return shifted_.emplace_back(std::move(shifted));
 }
 
 }  // namespace meshgrad::c

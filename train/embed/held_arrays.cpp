@@ -38,8 +38,8 @@ HeldMesh::HeldMesh(const Runtime& runtime, MemoryData& data, const MeshArrays& g
   positions_ = HeldNumbers(at, far_origin(at, data.dim), std::move(positions));
   const size_t nodes = mesh.positions.size() / static_cast<size_t>(data.dim);
   std::span<const int32_t> types = mesh.node_type.values();
-  if (types.empty()) types = node_type_ = std::vector<int32_t>(nodes, 0);
-  if (mesh.node_type.device() != Device{}) {
+  if (mesh.node_type.empty()) types = node_type_ = std::vector<int32_t>(nodes, 0);
+  if (mesh.node_type.wide() || mesh.node_type.device() != Device{}) {
     const Integers here = read.read(mesh.node_type, "mesh: node_type");
     types = node_type_ = std::vector<int32_t>(here.values().begin(), here.values().end());
   }

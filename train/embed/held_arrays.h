@@ -51,7 +51,7 @@ class HeldMesh {
 
  private:
   HeldNumbers positions_;
-  std::vector<int32_t> node_type_;  // where none were given, or on a device
+  std::vector<int32_t> node_type_;  // where none were given, of 64 bits, or on a device
 };
 
 }  // namespace meshgrad

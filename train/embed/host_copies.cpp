@@ -5,6 +5,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+
 namespace meshgrad {
 namespace {
 
@@ -19,6 +22,14 @@ size_t size_in_bytes(const auto& array) {
 }
 
 }  // namespace
+
+int32_t int32_of(int64_t value, std::string_view what, int64_t row) {
+  if (std::in_range<int32_t>(value)) return static_cast<int32_t>(value);
+  throw data_error(
+      fmt::format("{}, row {}", what, row), "numbers of 32 bits: below 2147483648", fmt::format("{}", value),
+      "look for a number that was never set; a process takes fewer than 2^31 nodes, so give each "
+      "one its part of a larger mesh");
+}
 
 HostCopies::Copy* HostCopies::add(const void* data, size_t bytes, Device device, std::string_view what) {
   if (device.kind == DeviceKind::cpu) return nullptr;
@@ -47,11 +58,20 @@ Numbers HostCopies::read(const Numbers& values, std::string_view what) {
   return copied;
 }
 
-Integers HostCopies::read(const Integers& values, std::string_view what) {
-  Copy* const copied = add(values.values().data(), values.values().size_bytes(), values.device(), what);
-  if (copied == nullptr) return values;
-  transfer(*copied, false);
-  return std::span<const int32_t>(reinterpret_cast<int32_t*>(copied->memory.data()), values.size());
+Integers HostCopies::read(const Integers& values, std::string_view what, int64_t columns) {
+  const size_t bytes = values.size() * (values.wide() ? sizeof(int64_t) : sizeof(int32_t));
+  Copy* const copied = add(values.data(), bytes, values.device(), what);
+  const void* at = values.data();
+  if (copied != nullptr) {
+    transfer(*copied, false);
+    at = copied->memory.data();
+  }
+  if (!values.wide()) return std::span(static_cast<const int32_t*>(at), values.size());
+  std::vector<int32_t>& narrow = narrowed_.emplace_back();
+  narrow.reserve(values.size());
+  for (const int64_t value : std::span(static_cast<const int64_t*>(at), values.size()))
+    narrow.push_back(int32_of(value, what, std::ssize(narrow) / std::max<int64_t>(columns, 1)));
+  return narrow;
 }
 
 MeshArrays HostCopies::read(MeshArrays mesh) {
@@ -61,7 +81,7 @@ MeshArrays HostCopies::read(MeshArrays mesh) {
 }
 
 MeshArrays HostCopies::read_connections(MeshArrays mesh) {
-  mesh.cells = read(mesh.cells, "mesh: cells");
+  mesh.cells = read(mesh.cells, "mesh: cells", mesh.nodes_per_cell);
   mesh.first = read(mesh.first, "mesh: edges");
   mesh.second = read(mesh.second, "mesh: edges");
   mesh.ghost_owner = read(mesh.ghost_owner, "mesh: ghost_owner");

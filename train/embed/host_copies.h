@@ -10,6 +10,9 @@
 
 namespace meshgrad {
 
+/// Throws DataError naming `what` and the row for a number of more than 32 bits.
+int32_t int32_of(int64_t value, std::string_view what, int64_t row);
+
 /// Copies of arrays that live on the runtime's device; arrays on the host stay where they are. Those that the
 /// functions give are valid as long as this. They wait for the device, and throw InvalidArgument naming
 /// `what` for a device that is not the runtime's.
@@ -21,7 +24,8 @@ class HostCopies {
   HostCopies& operator=(HostCopies&&) noexcept = default;
 
   Numbers read(const Numbers& values, std::string_view what);
-  Integers read(const Integers& values, std::string_view what);
+  /// Of 32 bits; `columns`: of a row, for the error of a number that has more.
+  Integers read(const Integers& values, std::string_view what, int64_t columns = 1);
   MeshArrays read(MeshArrays mesh);
   /// Of cells, edges, and the lists of ghosts alone.
   MeshArrays read_connections(MeshArrays mesh);
@@ -41,6 +45,7 @@ class HostCopies {
   void transfer(const Copy& copied, bool to_device) const;
   const Runtime* runtime_ = nullptr;
   std::vector<Copy> copies_;
+  std::vector<std::vector<int32_t>> narrowed_;
 };
 
 }  // namespace meshgrad

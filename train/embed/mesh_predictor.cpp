@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace meshgrad {
@@ -260,6 +261,11 @@ MeshPredictor::Loaded::Held MeshPredictor::Loaded::hold(std::span<const MeshArra
     held.before.push_back(held.all);
     held.all.nodes += view.nodes;
     held.all.edges += view.edges;
+    if (std::max(held.all.nodes, held.all.edges) > std::numeric_limits<int32_t>::max() - 1) {
+      throw invalid_argument("MeshPredictor: set_meshes", "fewer than 2^31 nodes and edges together",
+                             fmt::format("{} nodes and {} edges", held.all.nodes, held.all.edges),
+                             "predict on fewer meshes at once");
+    }
   }
   return held;
 }

@@ -2,7 +2,7 @@
 !> meshgrad for Fortran 2008: predicts on meshes in memory, and trains on what a running solver gives.
 !! docs/embedding.md is the guide; meshgrad.h says what each call does.
 !!
-!! Arrays are passed as numbers(x) of real32, real64 or default integer arrays of rank 1 to 3. They are
+!! Arrays are passed as numbers(x) of real32, real64, int32 or int64 arrays of rank 1 to 3. They are
 !! borrowed: declare them `target`, and pass whole arrays or contiguous parts. The components of a field are
 !! its first extent: velocity(2, nodes). Node numbers start at 1.
 !!
@@ -54,7 +54,7 @@ module meshgrad
   !> An array as meshgrad takes it.
   interface numbers
     module procedure numbers_r32_1, numbers_r32_2, numbers_r32_3, numbers_r64_1, numbers_r64_2, numbers_r64_3, &
-      numbers_int_1, numbers_int_2
+      numbers_int_1, numbers_int_2, numbers_int64_1, numbers_int64_2
   end interface
 
   !> Device, threads and memory. Close it last.
@@ -503,6 +503,24 @@ contains
     type(meshgrad_array) :: array
     array%data = c_loc(x)
     array%dtype = 2
+    array%rank = 2
+    array%extents(1:2) = [size(x, 2), size(x, 1)]
+  end function
+
+  function numbers_int64_1(x) result(array)
+    integer(int64), intent(in), contiguous, target :: x(:)
+    type(meshgrad_array) :: array
+    array%data = c_loc(x)
+    array%dtype = 3
+    array%rank = 1
+    array%extents(1) = size(x)
+  end function
+
+  function numbers_int64_2(x) result(array)
+    integer(int64), intent(in), contiguous, target :: x(:, :)
+    type(meshgrad_array) :: array
+    array%data = c_loc(x)
+    array%dtype = 3
     array%rank = 2
     array%extents(1:2) = [size(x, 2), size(x, 1)]
   end function

@@ -50,7 +50,13 @@ const char* meshgrad_last_error(void);
  * Those in the memory of the runtime's GPU are copied to the host and back, once each time that one is read
  * or written, on the runtime's stream: what wrote them ran on that stream (cuda_stream), or has ended. */
 
-typedef enum meshgrad_dtype { MESHGRAD_F32 = 0, MESHGRAD_F64 = 1, MESHGRAD_I32 = 2 } meshgrad_dtype;
+/* Integers are copied to 32 bits when they are read; one that does not fit is MESHGRAD_DATA_ERROR. */
+typedef enum meshgrad_dtype {
+  MESHGRAD_F32 = 0,
+  MESHGRAD_F64 = 1,
+  MESHGRAD_I32 = 2,
+  MESHGRAD_I64 = 3
+} meshgrad_dtype;
 typedef enum meshgrad_device { MESHGRAD_CPU = 0, MESHGRAD_CUDA = 1 } meshgrad_device;
 
 typedef struct meshgrad_array {
@@ -82,6 +88,9 @@ static inline meshgrad_array meshgrad_f64(const double* data, int64_t rows, int6
 }
 static inline meshgrad_array meshgrad_i32(const int32_t* data, int64_t rows, int64_t columns) {
   return meshgrad_host_array(data, MESHGRAD_I32, rows, columns);
+}
+static inline meshgrad_array meshgrad_i64(const int64_t* data, int64_t rows, int64_t columns) {
+  return meshgrad_host_array(data, MESHGRAD_I64, rows, columns);
 }
 
 /* ---- Runtime: device, threads, memory, log ---- */
@@ -130,16 +139,16 @@ typedef struct meshgrad_predictor meshgrad_predictor;
 typedef struct meshgrad_mesh {
   size_t size;              /* of this structure: set by meshgrad_mesh_init */
   meshgrad_array positions; /* f32 or f64 [nodes, dim] */
-  meshgrad_array cells;     /* i32 [cells, 3, 4 or 8]: triangles, quads in 2-D or tetrahedra, hexahedra */
-  meshgrad_array edges;     /* i32 [edges, 2], once or both ways; where there are no cells */
-  meshgrad_array node_type; /* i32 [nodes]; rank 0: all 0 */
+  meshgrad_array cells; /* i32 or i64 [cells, 3, 4 or 8]: triangles, quads in 2-D or tetrahedra, hexahedra */
+  meshgrad_array edges; /* i32 or i64 [edges, 2], once or both ways; where there are no cells */
+  meshgrad_array node_type; /* i32 or i64 [nodes]; rank 0: all 0 */
   int32_t first_node;       /* the number of the first node in cells and edges: 0, or 1 as in Fortran */
   /* Where the solver has partitioned one mesh over the processes of the runtime's communicator, the arrays
    * above are those of this process' part: the nodes that it owns, then its ghost nodes, which others own,
    * and every cell or edge that has an owned node. Both of these are then given, on all processes, with
    * shape {0} where there are no ghosts; rank 0: the whole mesh is here. */
-  meshgrad_array ghost_owner;  /* i32 [ghosts]: the process that owns the node, from 0 as MPI counts */
-  meshgrad_array ghost_number; /* i32 [ghosts]: its number there, as in cells and edges */
+  meshgrad_array ghost_owner;  /* i32 or i64 [ghosts]: the process that owns the node, from 0 as MPI counts */
+  meshgrad_array ghost_number; /* i32 or i64 [ghosts]: its number there, as in cells and edges */
 } meshgrad_mesh;
 
 void meshgrad_mesh_init_sized(meshgrad_mesh* mesh, size_t size);
