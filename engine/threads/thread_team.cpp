@@ -3,6 +3,8 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/threads/thread_team.h>
 
+#include <unistd.h>
+
 #include <chrono>
 #include <system_error>
 
@@ -32,7 +34,7 @@ std::shared_ptr<ThreadTeam> ThreadTeam::of_process() {
   static std::weak_ptr<ThreadTeam> known;
   const std::lock_guard lock(mutex);
   std::shared_ptr<ThreadTeam> team = known.lock();
-  if (team == nullptr) known = team = std::make_shared<ThreadTeam>();
+  if (team == nullptr || team->is_copy()) known = team = std::make_shared<ThreadTeam>();
   return team;
 }
 
@@ -43,7 +45,16 @@ void stop(TeamHelper& helper) {
 }
 }  // namespace
 
+ThreadTeam::ThreadTeam() : process_(getpid()) {}
+
+/// Of the parent's team, after fork().
+bool ThreadTeam::is_copy() const { return process_ != getpid(); }
+
 ThreadTeam::~ThreadTeam() {
+  if (is_copy()) {  // its threads are not in this process: POSIX does not say what joining them does
+    for (const auto& helper : helpers_) helper->thread.detach();
+    return;
+  }
   for (const auto& helper : helpers_) stop(*helper);
   for (const auto& helper : helpers_) helper->thread.join();
 }

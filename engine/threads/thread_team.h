@@ -7,6 +7,8 @@
 #pragma once
 #include <meshgrad/engine/threads/thread_pool.h>
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <exception>
 #include <memory>
@@ -34,9 +36,10 @@ struct TeamHelper {
 
 class ThreadTeam {
  public:
-  /// The team of this process; created on first use, ends with its last owner.
+  /// The team of this process; created on first use, ends with its last owner. A child made by fork() has one
+  /// of its own: its copy of the parent's has no threads, and runs all tasks on the calling one.
   static std::shared_ptr<ThreadTeam> of_process();
-  ThreadTeam() = default;
+  ThreadTeam();
   ~ThreadTeam();
   ThreadTeam(const ThreadTeam&) = delete;
   ThreadTeam& operator=(const ThreadTeam&) = delete;
@@ -49,6 +52,7 @@ class ThreadTeam {
   ThreadCounters counters() const;
 
  private:
+  bool is_copy() const;
   struct Job {
     const TaskRef* body = nullptr;
     const void* pool = nullptr;
@@ -61,6 +65,7 @@ class ThreadTeam {
   template <class Done>
   bool spin_until(const Done& done) const;
 
+  pid_t process_;          // whose threads the helpers are
   std::mutex call_mutex_;  // held by the running call; guards job_
   Job job_;
   TaskShare caller_share_;

@@ -19,15 +19,12 @@ int main(int count, char **words) {
   const meshgrad_mesh mesh = meshgrad_mesh_of_cells(
       meshgrad_f64(xy[0], nodes, 2), meshgrad_i32(quads[0][0], cells, 4), meshgrad_i32(type, nodes, 1));
   const meshgrad_array field = meshgrad_f64(u, nodes, 1);
-  meshgrad_runtime *runtime = NULL;
   meshgrad_predictor *predictor = NULL;
-  const int failed = meshgrad_runtime_create(NULL, &runtime) ||
-                     meshgrad_predictor_create(runtime, count > 1 ? words[1] : "heat.safetensors", &predictor) ||
+  const int failed = meshgrad_predictor_open(count > 1 ? words[1] : "heat.safetensors", &predictor) ||
                      meshgrad_predictor_set_mesh(predictor, &mesh) || meshgrad_predictor_set_field(predictor, 0, "u", &field) ||
                      meshgrad_predictor_predict(predictor, 10) || meshgrad_predictor_get_field(predictor, 0, "u", &field);
   if (failed) fprintf(stderr, "%s\n", meshgrad_last_error());
   else printf("u in the middle after 10 steps: %.4f\n", u[nodes / 2]);
   meshgrad_predictor_destroy(predictor);
-  meshgrad_runtime_destroy(runtime);
   return failed;
 }

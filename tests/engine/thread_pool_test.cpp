@@ -2,6 +2,8 @@
 #include <meshgrad/engine/stream.h>
 
 #include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -188,3 +190,28 @@ TEST_CASE("with one thread too, every task runs before the first exception is re
                   std::runtime_error);
   CHECK(done == 5);
 }
+
+#if !defined(__SANITIZE_THREAD__)  // it ends a child that starts threads
+TEST_CASE("the child of fork() runs the parent's pool on one thread, and has helpers in a pool of its own") {
+  meshgrad::ThreadPool pool(2);
+  pool.parallel_for(2, [](int64_t) {});
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    std::atomic<int> done{0};
+    pool.parallel_for(100, [&](int64_t) { ++done; });
+    std::atomic<int> met{0};
+    {
+      meshgrad::ThreadPool own(2);
+      own.parallel_for(2, [&](int64_t) {  // each waits for the other: that takes two threads
+        for (++met; met < 2;) std::this_thread::yield();
+      });
+    }
+    _exit(done == 100 && met == 2 ? 0 : 1);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  CHECK(status == 0);
+  pool.parallel_for(2, [](int64_t) {});
+}
+#endif

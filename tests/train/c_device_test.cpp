@@ -7,6 +7,8 @@
 #include <meshgrad/engine/tensor.h>
 #include <meshgrad/train/embed/c_border.h>
 #include <meshgrad/train/embed/meshgrad.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -227,6 +229,52 @@ TEST_CASE("a rank that cannot read its array on a device tells those that predic
   CHECK(codes[0] == MESHGRAD_DATA_ERROR);
   CHECK_MESSAGE(test::contains(texts[0], "got one on another rank"), texts[0]);
   CHECK_MESSAGE(test::contains(texts[1], "64 bytes of allocated device memory"), texts[1]);
+}
+
+/// Whether a child of fork() is refused these handles, and ends.
+bool refused_to_child(meshgrad_runtime* runtime, meshgrad_predictor* predictor, const std::string& path) {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    meshgrad_predictor* another = nullptr;
+    const bool right =
+        meshgrad_predictor_predict(predictor, 1) == MESHGRAD_INVALID_ARGUMENT &&
+        test::contains(meshgrad_last_error(), "made before fork(); fix: make a runtime in this process") &&
+        meshgrad_predictor_create(runtime, path.c_str(), &another) == MESHGRAD_INVALID_ARGUMENT;
+    meshgrad_predictor_destroy(predictor);  // does nothing
+    _exit(right ? 0 : 1);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  return status == 0;
+}
+
+TEST_CASE("a child of fork() is refused handles with a communicator") {
+  const test::ScratchDirectory scratch;
+  const std::string path = (scratch.path / "model.safetensors").string();
+  train("cpu", Solver(nullptr), path);
+  std::array<int, 2> right{};
+  test::on_ranks({.ranks = 2, .timeout = std::chrono::seconds(30), .loss = {}}, [&](Ranks& ranks) {
+    const auto rank = static_cast<size_t>(ranks.rank());
+    meshgrad_runtime runtime{.runtime = Runtime({.threads = 1}), .ranks = std::move(ranks)};
+    meshgrad_predictor* predictor = nullptr;
+    if (meshgrad_predictor_create(&runtime, path.c_str(), &predictor) != MESHGRAD_OK) return;
+    right[rank] = refused_to_child(&runtime, predictor, path) ? 1 : 0;
+    meshgrad_predictor_destroy(predictor);
+  });
+  CHECK(right[0] + right[1] == 2);
+}
+
+TEST_CASE("a child of fork() is refused handles on a GPU" * doctest::skip(cuda_devices().empty())) {
+  const test::ScratchDirectory scratch;
+  const std::string path = (scratch.path / "model.safetensors").string();
+  train("cpu", Solver(nullptr), path);
+  meshgrad_runtime* runtime = runtime_on("cuda");
+  meshgrad_predictor* predictor = nullptr;
+  REQUIRE(meshgrad_predictor_create(runtime, path.c_str(), &predictor) == MESHGRAD_OK);
+  CHECK(refused_to_child(runtime, predictor, path));
+  meshgrad_predictor_destroy(predictor);
+  meshgrad_runtime_destroy(runtime);
 }
 
 TEST_CASE("an array on a GPU is refused where the runtime has none") {

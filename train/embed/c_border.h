@@ -8,6 +8,9 @@
 #include <meshgrad/train/embed/host_copies.h>
 #include <meshgrad/train/embed/meshgrad.h>
 
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <initializer_list>
@@ -16,7 +19,10 @@
 
 struct meshgrad_runtime {
   meshgrad::Runtime runtime;
-  meshgrad::Ranks ranks;  // of the communicator, or this process alone
+  meshgrad::Ranks ranks;     // of the communicator, or this process alone
+  pid_t process = getpid();  // that made it
+  /// Whether this is a copy in a child made by fork(), of what only its parent may use.
+  bool left_behind() const { return (runtime.stream().on_gpu() || !ranks.single()) && process != getpid(); }
 };
 
 namespace meshgrad::c {
@@ -36,12 +42,25 @@ int guarded(Body&& body) noexcept {
 }
 
 [[noreturn]] void throw_null(const char* what);
+[[noreturn]] void throw_left_behind(const char* what, const meshgrad_runtime& runtime);
 
-/// Throws InvalidArgument naming `what` for a null pointer.
+/// Throws InvalidArgument naming `what` for a null pointer, and for a handle that a child may not use.
 template <class T>
 T& given(T* pointer, const char* what) {
   if (pointer == nullptr) throw_null(what);
+  if constexpr (requires { pointer->left_behind(); }) {
+    if (pointer->left_behind()) throw_left_behind(what, *pointer);
+  } else if constexpr (requires { pointer->made_from; }) {
+    if (pointer->made_from.left_behind()) throw_left_behind(what, pointer->made_from);
+  }
   return *pointer;
+}
+
+/// Deletes a handle, unless it is a copy that a child may not use: the device and the communicator are the
+/// parent's.
+template <class Handle>
+void destroy(Handle* handle, const meshgrad_runtime& made_from) {
+  if (!made_from.left_behind()) delete handle;
 }
 
 [[noreturn]] void throw_size(const char* structure, size_t ours, size_t given);

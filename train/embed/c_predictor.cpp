@@ -5,12 +5,15 @@
 
 #include <fmt/format.h>
 
+#include <memory>
 #include <string>
 #include <utility>
 
 struct meshgrad_predictor {
+  std::unique_ptr<meshgrad_runtime> own;  // of meshgrad_predictor_open
   meshgrad::MeshPredictor predictor;
   meshgrad::Runtime& runtime;
+  const meshgrad_runtime& made_from;
 };
 
 namespace meshgrad::c {
@@ -63,11 +66,23 @@ int meshgrad_predictor_create(meshgrad_runtime* runtime, const char* checkpoint,
     given(predictor, "meshgrad_predictor_create: predictor") = nullptr;
     meshgrad_runtime& on = given(runtime, "runtime");
     *predictor = new meshgrad_predictor{
-        MeshPredictor(on.runtime, &given(checkpoint, "checkpoint"), &on.ranks), on.runtime};
+        nullptr, MeshPredictor(on.runtime, &given(checkpoint, "checkpoint"), &on.ranks), on.runtime, on};
   });
 }
 
-void meshgrad_predictor_destroy(meshgrad_predictor* predictor) { delete predictor; }
+int meshgrad_predictor_open(const char* checkpoint, meshgrad_predictor** predictor) {
+  return guarded([&] {
+    given(predictor, "meshgrad_predictor_open: predictor") = nullptr;
+    auto own = std::make_unique<meshgrad_runtime>();
+    meshgrad_runtime& on = *own;
+    *predictor = new meshgrad_predictor{
+        std::move(own), MeshPredictor(on.runtime, &given(checkpoint, "checkpoint")), on.runtime, on};
+  });
+}
+
+void meshgrad_predictor_destroy(meshgrad_predictor* predictor) {
+  if (predictor != nullptr) destroy(predictor, predictor->made_from);
+}
 
 int meshgrad_predictor_dim(const meshgrad_predictor* predictor, int32_t* dim) {
   return guarded([&] { given(dim, "dim") = given(predictor, "predictor").predictor.dim(); });

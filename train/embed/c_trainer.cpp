@@ -6,6 +6,7 @@
 struct meshgrad_trainer {
   meshgrad::OnlineTrainer trainer;
   meshgrad::Runtime& runtime;
+  const meshgrad_runtime& made_from;
 };
 
 namespace meshgrad::c {
@@ -57,7 +58,7 @@ int meshgrad_trainer_create(meshgrad_runtime* runtime, const meshgrad_trainer_op
     const Config config = parse_config(&given(all.config, "meshgrad_trainer_options: config"),
                                        "meshgrad_trainer_options: config");
     meshgrad_runtime& on = given(runtime, "runtime");
-    *trainer = new meshgrad_trainer{OnlineTrainer(on.runtime, config, ours, &on.ranks), on.runtime};
+    *trainer = new meshgrad_trainer{OnlineTrainer(on.runtime, config, ours, &on.ranks), on.runtime, on};
   });
 }
 
@@ -65,11 +66,14 @@ int meshgrad_trainer_load(meshgrad_runtime* runtime, const char* path, meshgrad_
   return guarded([&] {
     given(trainer, "meshgrad_trainer_load: trainer") = nullptr;
     meshgrad_runtime& on = given(runtime, "runtime");
-    *trainer = new meshgrad_trainer{OnlineTrainer(on.runtime, &given(path, "path"), &on.ranks), on.runtime};
+    *trainer =
+        new meshgrad_trainer{OnlineTrainer(on.runtime, &given(path, "path"), &on.ranks), on.runtime, on};
   });
 }
 
-void meshgrad_trainer_destroy(meshgrad_trainer* trainer) { delete trainer; }
+void meshgrad_trainer_destroy(meshgrad_trainer* trainer) {
+  if (trainer != nullptr) destroy(trainer, trainer->made_from);
+}
 
 int meshgrad_trainer_set_mesh(meshgrad_trainer* trainer, const meshgrad_mesh* mesh) {
   return guarded([&] {

@@ -5,10 +5,16 @@
  * Every function that can fail returns a meshgrad_status; meshgrad_last_error() has the text. Nothing is
  * printed, no exception crosses the border, no signal handler is installed, and the process is never ended.
  *
- * Threads. Any thread at any time: meshgrad_version, meshgrad_last_error, the _init functions, and
- * meshgrad_runtime_create. Every other function takes a handle: a runtime, and all handles made from it, are
- * used by one thread at a time, and any thread may be next. Handles of different runtimes may be used at the
- * same time. After fork(), the child must not use its parent's handles.
+ * Threads. Any thread at any time: meshgrad_version, meshgrad_last_error, the functions of this header alone
+ * and _init, and meshgrad_runtime_create. Every other function takes a handle, the _destroy functions
+ * included: a runtime, and all handles made from it, are used by one thread at a time, and any thread may be
+ * next. Handles of different runtimes may be used at the same time.
+ *
+ * fork(). At that moment no thread may be within a call. The child may use and destroy its copies of handles
+ * on the CPU without a communicator; they work on the calling thread alone. Those on a GPU or with a
+ * communicator stay the parent's: in the child calls with them are MESHGRAD_INVALID_ARGUMENT, and _destroy
+ * does nothing. A runtime that the child makes itself is a new one, with threads. A child that calls exec()
+ * needs none of this.
  *
  * ABI: functions are only added. Structures with a `size`, set by their _init function, only grow at their
  * end: a program keeps working with later libraries, and what its header did not have yet has the default.
@@ -167,6 +173,8 @@ static inline meshgrad_mesh meshgrad_mesh_of_cells(meshgrad_array positions, mes
 /* `checkpoint` is a file that `meshgrad train` or meshgrad_trainer_save wrote. */
 int meshgrad_predictor_create(meshgrad_runtime* runtime, const char* checkpoint,
                               meshgrad_predictor** predictor);
+/* With a runtime of its own, as meshgrad_runtime_create makes it from NULL: on all cores of the process. */
+int meshgrad_predictor_open(const char* checkpoint, meshgrad_predictor** predictor);
 void meshgrad_predictor_destroy(meshgrad_predictor* predictor);
 
 /* 2 or 3: columns of positions. */
