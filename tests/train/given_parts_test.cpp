@@ -178,15 +178,18 @@ TEST_CASE("prediction on parts is that on the whole mesh, and fills the ghosts' 
 /// gets new boundary values before the last step.
 struct Gradients {
   std::vector<double> velocity, before, positions, speed, condition;
+  std::vector<double> next;  // by the next values of the second step
 };
 
 /// `rows` makes the rows of this rank's nodes of those of the whole mesh.
 Gradients gradients_of(MeshPredictor& predictor, const Wave& wave, const MeshArrays& mesh,
                        const std::function<std::vector<float>(std::span<const float>)>& rows) {
   constexpr int64_t kMesh = 1;
-  const bool second_change = predictor.config().data.predict == Prediction::second_change;
-  const std::vector<float> now = rows(wave.velocity(0)), earlier = rows(wave.velocity(1)),
-                           boundary = rows(wave.velocity(2));
+  const DataConfig& data = predictor.config().data;
+  const int64_t earlier = data.history - (data.predict == Prediction::second_change ? 0 : 1);
+  const bool kinematic = !data.kinematic_types.empty();
+  const std::vector<float> now = rows(wave.velocity(0)), boundary = rows(wave.velocity(2)),
+                           next = rows(wave.velocity(4));
   std::vector<float> weights(wave.velocity(3).begin(), wave.velocity(3).end());
   // Of another power of two on one rank, whose nodes in 16 bits are those of J alone: what passes to others
   // must not underflow.
@@ -203,20 +206,25 @@ Gradients gradients_of(MeshPredictor& predictor, const Wave& wave, const MeshArr
   predictor.record_steps(true);
   for (int64_t i = 0; i < 2; ++i) {
     predictor.set_field("velocity", now, i);
-    if (second_change) predictor.set_previous_field("velocity", earlier, i);
+    for (int64_t before = 1; before <= earlier; ++before)
+      predictor.set_previous_field("velocity", rows(wave.velocity(before)), i, before);
     predictor.set_field("speed", speed, i);
     predictor.set_field("condition", condition, i);
   }
-  predictor.predict(2);
-  predictor.set_boundary("velocity", boundary, kMesh);
-  predictor.predict();
+  for (int step = 0; step < 3; ++step) {
+    for (int64_t i = 0; kinematic && i < 2; ++i) predictor.set_next_field("velocity", next, i);
+    if (step == 2) predictor.set_boundary("velocity", boundary, kMesh);
+    predictor.predict();
+  }
   predictor.set_gradient("velocity", weights, kMesh);
   predictor.backward();
   Gradients gradients;
   gradients.velocity.resize(now.size());
   predictor.get_gradient("velocity", gradients.velocity, kMesh);
-  gradients.before.resize(second_change ? now.size() : 0);
-  if (second_change) predictor.get_previous_gradient("velocity", gradients.before, kMesh);
+  gradients.before.resize(earlier > 0 ? now.size() : 0);
+  if (earlier > 0) predictor.get_previous_gradient("velocity", gradients.before, kMesh, earlier);
+  gradients.next.resize(kinematic ? now.size() : 0);
+  if (kinematic) predictor.get_next_gradient("velocity", gradients.next, kMesh, 1);
   gradients.positions.resize(now.size());
   predictor.get_position_gradient(gradients.positions, kMesh);
   gradients.speed.resize(speed.size());
@@ -227,10 +235,8 @@ Gradients gradients_of(MeshPredictor& predictor, const Wave& wave, const MeshArr
 }
 
 /// A model in f64 that also reads a field on nodes and a condition of the whole mesh.
-std::string gradient_model(const fs::path& folder, Prediction predict, DType precision) {
-  Config config = parts_config();
+std::string gradient_model(const fs::path& folder, Config config, DType precision) {
   config.precision = precision;
-  config.data.predict = predict;
   config.data.inputs = {"velocity", "speed", "condition"};
   config.data.targets = {"velocity"};
   config.model.activation = Activation::silu;
@@ -271,11 +277,15 @@ double largest_relative_difference(std::span<const double> part, std::span<const
 TEST_CASE("gradients on parts are those on the whole mesh, on own nodes and on ghosts") {
   const test::ScratchDirectory scratch;
   const Wave wave(7, 5, 0.3);
-  for (const Prediction predict : {Prediction::change, Prediction::second_change}) {
+  std::vector<Config> models = other_models();
+  models.insert(models.begin(), 2, parts_config());
+  models[1].data.predict = Prediction::second_change;
+  for (size_t model = 0; model < models.size(); ++model) {
     for (const DType precision : {DType::f64, DType::f16}) {
-      CAPTURE(static_cast<int>(predict));
+      if (precision == DType::f16 && model > 1) continue;  // differences of positions are coarse there
+      CAPTURE(model);
       CAPTURE(name_of(precision));
-      const std::string file = gradient_model(scratch.path, predict, precision);
+      const std::string file = gradient_model(scratch.path, models[model], precision);
       Runtime runtime({.threads = 1});
       MeshPredictor predictor(runtime, file);
       const Gradients whole = gradients_of(predictor, wave, wave.whole(), [](std::span<const float> all) {
@@ -297,6 +307,9 @@ TEST_CASE("gradients on parts are those on the whole mesh, on own nodes and on g
         compare(parts.positions, whole.positions, part.nodes);
         compare(parts.speed, whole.speed, part.nodes);
         compare(parts.condition, whole.condition, {});
+        const auto owned = static_cast<size_t>(part.owned);
+        if (!parts.next.empty())
+          compare(std::span(parts.next).first(2 * owned), whole.next, std::span(part.nodes).first(owned));
       });
       // States between steps are in f32. In 16 bits, gradients are rounded at other places.
       for (const double difference : differences)
@@ -308,7 +321,7 @@ TEST_CASE("gradients on parts are those on the whole mesh, on own nodes and on g
 TEST_CASE("a rank that finds no memory for its part tells the others, which wait no longer") {
   const auto begin = std::chrono::steady_clock::now();
   const test::ScratchDirectory scratch;
-  const std::string file = gradient_model(scratch.path, Prediction::change, DType::f32);
+  const std::string file = gradient_model(scratch.path, parts_config(), DType::f32);
   const Wave wave(40, 1, 0.3);
   std::array<std::string, Wave::kRanks> errors;
   std::atomic<int> told = 0;

@@ -222,7 +222,7 @@ TEST_CASE("history: a rollout feeds its predictions back as earlier frames, and 
     }
     CHECK(contains(message_of([&] { in_memory.set_previous_field("velocity", frames[0], 0, 3); }),
                    fmt::format("needed 1 to {} steps before, got 3", earlier)));
-    CHECK(contains(message_of([&] { in_memory.record_steps(true); }), "data.history = 1"));
+    in_memory.record_steps(true);  // changes no bit
     in_memory.predict(4);
     std::vector<float> reached(frames.back().size());
     in_memory.get_field("velocity", reached);

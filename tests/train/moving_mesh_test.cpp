@@ -262,7 +262,7 @@ TEST_CASE("MeshPredictor takes the next positions of kinematic nodes step by ste
   CHECK(contains(message_of([&] { in_memory.predict(); }), "one step after (set_next_field), got none"));
   CHECK(contains(message_of([&] { in_memory.set_next_field("stress", positions_at(0)); }),
                  "needed data.world"));
-  CHECK(contains(message_of([&] { in_memory.record_steps(true); }), "data.world_position"));
+  in_memory.record_steps(true);  // changes no bit
   roll_out(predictor.trained(), predictor.mesh_dynamics(), test,
            {.steps = 3, .boundary = RolloutBoundary::initial}, [&](const RolloutFrame& frame) {
              in_memory.set_next_field("world_pos", positions_at(frame.t));
@@ -389,7 +389,7 @@ TEST_CASE("a plate trains with its stress as a value, and the run resumes to the
   CHECK(contains(message_of([&] { test::train_here(halves, true); }), "data.value_targets"));
 }
 
-TEST_CASE("MeshPredictor steps a moving mesh with the bits of a rollout, and records no steps") {
+TEST_CASE("MeshPredictor steps a moving mesh with the bits of a rollout, recorded or not") {
   const Moving data("plate");
   const Config config = moving_run(data, Prediction::change);
   test::train_here(config);
@@ -403,6 +403,7 @@ TEST_CASE("MeshPredictor steps a moving mesh with the bits of a rollout, and rec
                       .nodes_per_cell = view.mesh().nodes_per_cell,
                       .node_type = view.mesh().node_type});
   predictor.set_field("world_pos", view.field("world_pos").frame(0));
+  predictor.record_steps(true);
   roll_out(packed.trained(), packed.mesh_dynamics(), view, {.steps = 4, .boundary = RolloutBoundary::initial},
            [&](const RolloutFrame& frame) {
              predictor.predict();
@@ -410,7 +411,7 @@ TEST_CASE("MeshPredictor steps a moving mesh with the bits of a rollout, and rec
              predictor.get_field("world_pos", values, 0);
              CHECK(values == frame.ours);
            });
-  CHECK(contains(message_of([&] { predictor.record_steps(true); }), "data.world_position"));
+  CHECK(predictor.recorded_steps() == 4);
 }
 
 TEST_CASE("positions that are given: MeshPredictor lists them as an input, a plan without data has them") {

@@ -197,6 +197,28 @@ int meshgrad_predictor_get_previous_gradient(const meshgrad_predictor* predictor
   });
 }
 
+int meshgrad_predictor_get_earlier_gradient(const meshgrad_predictor* predictor, int32_t mesh,
+                                            const char* name, int64_t steps_before,
+                                            const meshgrad_array* values) {
+  return get_values(predictor, name, values, [&](const MeshPredictor& ours, WritableNumbers numbers) {
+    ours.get_previous_gradient(name, numbers, mesh, steps_before);
+  });
+}
+
+int meshgrad_predictor_get_next_gradient(const meshgrad_predictor* predictor, int32_t mesh, const char* name,
+                                         int64_t step, const meshgrad_array* values) {
+  return get_values(predictor, name, values, [&](const MeshPredictor& ours, WritableNumbers numbers) {
+    ours.get_next_gradient(name, numbers, mesh, step);
+  });
+}
+
+int meshgrad_predictor_get_boundary_gradient(const meshgrad_predictor* predictor, int32_t mesh,
+                                             const char* name, int64_t step, const meshgrad_array* values) {
+  return get_values(predictor, name, values, [&](const MeshPredictor& ours, WritableNumbers numbers) {
+    ours.get_boundary_gradient(name, numbers, mesh, step);
+  });
+}
+
 int meshgrad_predictor_get_position_gradient(const meshgrad_predictor* predictor, int32_t mesh,
                                              const meshgrad_array* values) {
   return guarded([&] {

@@ -116,10 +116,24 @@ void MeshPredictor::Loaded::set_target(std::string_view name, Numbers values, in
   }
 }
 
-void MeshPredictor::Loaded::check_second_change(std::string_view call) const {
-  if (second_change()) return;
-  throw invalid_argument(fmt::format("MeshPredictor: {}", call), "a model of second changes",
-                         "one that steps from a single frame", "leave this call out");
+void MeshPredictor::Loaded::check_earlier(std::string_view call, int64_t steps_before) const {
+  const std::string place = fmt::format("MeshPredictor: {}", call);
+  if (earlier() == 0) {
+    throw invalid_argument(place, "a model of second changes, or with data.history above 1",
+                           "one that steps from a single frame", "leave this call out");
+  }
+  if (steps_before < 1 || steps_before > earlier()) {
+    throw invalid_argument(place, fmt::format("1 to {} steps before", earlier()),
+                           fmt::format("{}", steps_before), "data.history says how many the model reads");
+  }
+}
+
+size_t MeshPredictor::Loaded::known_change(std::string_view call, std::string_view name) const {
+  const auto known = std::ranges::find(known_changes(), name, [](const auto& one) { return one.field.name; });
+  if (known != known_changes().end()) return static_cast<size_t>(known - known_changes().begin());
+  throw invalid_argument(fmt::format("MeshPredictor: {}", call),
+                         "data.world_position, or a target, of a model with data.kinematic_types",
+                         fmt::format("\"{}\"", name), "leave this call out, or name that field");
 }
 
 int64_t MeshPredictor::Loaded::frames_before(size_t target) const {
@@ -177,21 +191,9 @@ void MeshPredictor::Loaded::upload() {
 void MeshPredictor::Loaded::step() {
   if (moves()) fill_ghosts();  // edges read where they are
   for (size_t i = 0; i < meshes.size(); ++i) read_given(i);
-  do {
-    if (searches()) {
-      write_world_search();
-    } else if (task.inputs().has_world_edges()) {
-      find_world_edges();
-    }
-    write_nodes();
-    if (moves()) write_edges();
-    upload();
-  } while (!world_edges_fit());
-  if (recording) {
-    const Tensor& features = written.graph.node_features;
-    const auto* bytes = static_cast<const std::byte*>(features.raw());
-    recorded.push_back({.node_features = {bytes, bytes + features.bytes()}});
-  }
+  write_inputs([this] { write_nodes(); });
+  std::optional<RecordedStep> step;
+  if (recording) step = step_to_record();
   Tape tape(runtime, Tape::Mode::evaluate);
   Tensor prediction = to_host(forward(model, tape, batch.graph).front().value(), runtime.stream());
   if (in_parts) {
@@ -211,6 +213,7 @@ void MeshPredictor::Loaded::step() {
       task.as<SteadyField>()->replace_predicted(view, rows, normalizers, scratch, state.current);
     }
   }
+  if (step) recorded.push_back(std::move(*step));
 }
 
 MeshPredictor::MeshPredictor(Runtime& runtime, const fs::path& checkpoint, Ranks* ranks)
@@ -380,12 +383,7 @@ void MeshPredictor::set_previous_field(std::string_view name, Numbers values, in
                                        int64_t steps_before) {
   Loaded& s = *loaded_;
   MeshState& on = s.mesh_at(mesh);
-  if (s.earlier() == 0) s.check_second_change("set_previous_field");
-  if (steps_before < 1 || steps_before > s.earlier()) {
-    throw invalid_argument("MeshPredictor: set_previous_field",
-                           fmt::format("1 to {} steps before", s.earlier()), fmt::format("{}", steps_before),
-                           "data.history says how many the model reads");
-  }
+  s.check_earlier("set_previous_field", steps_before);
   const auto age = static_cast<size_t>(steps_before - 1);
   const size_t size = on.state.current.size();
   HostCopies copies(s.runtime);
@@ -398,18 +396,11 @@ void MeshPredictor::set_previous_field(std::string_view name, Numbers values, in
 void MeshPredictor::set_next_field(std::string_view name, Numbers values, int64_t mesh) {
   Loaded& s = *loaded_;
   MeshState& on = s.mesh_at(mesh);
-  const auto known =
-      std::ranges::find(s.known_changes(), name, [](const auto& one) { return one.field.name; });
-  if (known == s.known_changes().end()) {
-    throw invalid_argument("MeshPredictor: set_next_field",
-                           "data.world_position, or a target, of a model with data.kinematic_types",
-                           fmt::format("\"{}\"", name), "leave this call out, or name that field");
-  }
-  s.check_size(known->field, values.size(), mesh);
-  const auto k = static_cast<size_t>(known - s.known_changes().begin());
+  const size_t k = s.known_change("set_next_field", name);
+  const FieldInfo& field = s.known_changes()[k].field;
+  s.check_size(field, values.size(), mesh);
   HostCopies copies(s.runtime);
-  round_to(std::span(on.next[k]).last(values.size()), copies.read(values, name),
-           s.offset_of(known->field.name));
+  round_to(std::span(on.next[k]).last(values.size()), copies.read(values, name), s.offset_of(field.name));
   on.set_next[k] = 1;
 }
 

@@ -75,27 +75,37 @@ class MeshPredictor {
   // Gradients of a scalar J of the predicted fields: the adjoint of predict(). They pass through the model,
   // normalisers, edge features and all steps that were recorded.
 
-  /// Whether predict() records its steps: a copy of the node features each. Steps recorded so far are
-  /// dropped; so they are by a new mesh, by positions_changed, and by set_field and set_previous_field of a
-  /// target, where the next sequence of steps begins. Throws InvalidArgument for a model with
-  /// data.world_position, whose edges follow the fields, data.history above 1 or data.kinematic_types.
+  /// Whether predict() records its steps: a copy of the node features each, and of the positions that edges
+  /// follow (data.world_position). Steps recorded so far are dropped; so they are by a new mesh, by
+  /// positions_changed, and by set_field and set_previous_field of a target, where the next sequence of steps
+  /// begins.
   void record_steps(bool on);
   int64_t recorded_steps() const;
   /// dJ/d(target as it stands now), [nodes, components]; read now. A target that none is given for does not
   /// count in J. The next predict() drops it.
   void set_gradient(std::string_view name, Numbers values, int64_t mesh = 0);
   /// Walks back over the recorded steps: one forward and one backward pass each. Gradients have the model's
-  /// precision. On meshes in parts J is the sum over the ranks, given at their own nodes; gradients at ghosts
-  /// are then those of their nodes, and those of fields on the whole mesh are the same on all ranks. Throws
-  /// InvalidArgument when no step is recorded, or not as many on every rank.
+  /// precision. World edges stay those that each step found. On meshes in parts J is the sum over the ranks,
+  /// given at their own nodes; gradients at ghosts are then those of their nodes, and those of fields on the
+  /// whole mesh are the same on all ranks. Throws InvalidArgument when no step is recorded, or not as many on
+  /// every rank.
   void backward();
   /// dJ/d(field), of the last backward(), in the field's shape. Of a target: the state from which the
   /// recorded steps began; where set_boundary gave new values since, the ones before have a gradient of 0. Of
   /// another input: summed over the steps.
   void get_gradient(std::string_view name, WritableNumbers values, int64_t mesh = 0) const;
-  /// Of a target one step before (set_previous_field).
-  void get_previous_gradient(std::string_view name, WritableNumbers values, int64_t mesh = 0) const;
-  /// dJ/d(positions), [nodes, dim].
+  /// Of a target some steps before (set_previous_field).
+  void get_previous_gradient(std::string_view name, WritableNumbers values, int64_t mesh = 0,
+                             int64_t steps_before = 1) const;
+  /// Of the values that set_next_field gave for a recorded step, counted from 0: 0 at nodes that are not of
+  /// data.kinematic_types. In parts the rows of ghosts are 0; so they are in the next one.
+  void get_next_gradient(std::string_view name, WritableNumbers values, int64_t mesh = 0,
+                         int64_t step = 0) const;
+  /// Of the values that set_boundary gave before a recorded step, counted from 0 (recorded_steps(): behind
+  /// the last one): 0 at predicted nodes, and where it was not called.
+  void get_boundary_gradient(std::string_view name, WritableNumbers values, int64_t mesh = 0,
+                             int64_t step = 0) const;
+  /// dJ/d(positions), [nodes, dim]; of a mesh that moves (data.world_position), those at rest.
   void get_position_gradient(WritableNumbers values, int64_t mesh = 0) const;
 
  private:

@@ -3,6 +3,7 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/ranks/collectives.h>
 #include <meshgrad/engine/runtime.h>
+#include <meshgrad/train/data/made_edges.h>
 #include <meshgrad/train/embed/mesh_predictor_state.h>
 
 #include <fmt/format.h>
@@ -13,6 +14,7 @@
 #include <functional>
 #include <limits>
 #include <type_traits>
+#include <utility>
 
 namespace meshgrad {
 namespace {
@@ -103,6 +105,28 @@ void MeshPredictor::Loaded::record_boundary(int64_t mesh, size_t target) {
   if (recording) recorded.push_back({.node_features = {}, .mesh = mesh, .target = target});
 }
 
+std::span<const float> MeshPredictor::Loaded::positions_now(size_t mesh) {
+  if (!moves()) return {};
+  const TrajectoryView view = task.dataset().trajectory(static_cast<int64_t>(mesh));
+  return task.inputs().current_positions(view, 0, meshes[mesh].state, scratch.positions);
+}
+
+RecordedStep MeshPredictor::Loaded::step_to_record() {
+  const Tensor& features = written.graph.node_features;
+  const auto* bytes = static_cast<const std::byte*>(features.raw());
+  RecordedStep step{.node_features = {bytes, bytes + features.bytes()}};
+  for (size_t i = 0; moves() && i < meshes.size(); ++i) {
+    const std::span<const float> positions = positions_now(i);
+    step.positions.emplace_back(positions.begin(), positions.end());
+  }
+  return step;
+}
+
+int64_t MeshPredictor::Loaded::recorded_steps() const {
+  return std::ranges::count_if(recorded,
+                               [](const RecordedStep& step) { return !step.node_features.empty(); });
+}
+
 void MeshPredictor::Loaded::drop_steps() {
   recorded.clear();
   for (MeshState& mesh : meshes) mesh.given_gradient.clear();
@@ -125,56 +149,111 @@ void MeshPredictor::Loaded::write_columns(std::span<const double> from, size_t c
 }
 
 void MeshPredictor::Loaded::walk_back() {
+  const auto steps = static_cast<size_t>(recorded_steps());
+  std::vector<std::vector<float>> now;  // the states are lent to the recorded positions
   for (size_t i = 0; i < meshes.size(); ++i) {
     MeshState& mesh = meshes[i];
     const MeshView& view = data->meshes[i].view;
+    if (moves()) now.push_back(mesh.state.current);
+    mesh.of_steps.assign(steps + 1,
+                         {.next = {}, .boundary = std::vector<std::vector<double>>(targets.size())});
     mesh.gradients = zero_gradients(task.inputs(), view, advance());
     const int64_t nodes = in_parts ? in_parts->parts.owned(view) : view.nodes;
     const auto values = static_cast<std::ptrdiff_t>(nodes * task.inputs().outputs());
     if (!mesh.given_gradient.empty())
       std::copy_n(mesh.given_gradient.begin(), values, mesh.gradients->current.begin());
   }
+  const auto put_back = [&] {
+    for (size_t i = 0; i < now.size(); ++i) meshes[i].state.current.swap(now[i]);
+  };
   try {
-    for (auto step = recorded.rbegin(); step != recorded.rend(); ++step) walk_back(*step);
+    auto behind = static_cast<int64_t>(steps);
+    for (auto step = recorded.rbegin(); step != recorded.rend(); ++step) {
+      if (step->node_features.empty()) {
+        walk_back_boundary(*step, behind);
+        continue;
+      }
+      walk_back(*step);
+      --behind;
+      for (MeshState& mesh : meshes) mesh.of_steps[static_cast<size_t>(behind)].next = mesh.gradients->next;
+    }
     gather_gradients();
   } catch (...) {
+    put_back();
     for (MeshState& mesh : meshes) mesh.gradients.reset();
     throw;
   }
+  put_back();
 }
 
-void MeshPredictor::Loaded::walk_back(const RecordedStep& step) {
-  if (step.node_features.empty()) {  // new boundary values: those before were not used further
-    const MeshView& mesh = data->meshes[static_cast<size_t>(step.mesh)].view;
-    const auto [index, column] = known_target(targets[step.target].name);
-    const auto width = static_cast<size_t>(task.inputs().outputs());
-    MeshGradients& gradients = *meshes[static_cast<size_t>(step.mesh)].gradients;
-    for (size_t i = 0; i < static_cast<size_t>(mesh.nodes); ++i) {
-      if (task.inputs().is_predicted(mesh.node_type[i])) continue;
-      std::fill_n(gradients.current.begin() + static_cast<std::ptrdiff_t>(i * width + column),
-                  targets[index].components, 0.0);
-    }
-    return;
+/// New boundary values: those before were not used further.
+void MeshPredictor::Loaded::walk_back_boundary(const RecordedStep& step, int64_t before_step) {
+  const auto at = static_cast<size_t>(step.mesh);
+  const MeshView& mesh = data->meshes[at].view;
+  const FieldInfo& field = targets[step.target];
+  const size_t column = known_target(field.name).second;
+  const auto width = static_cast<size_t>(task.inputs().outputs());
+  const auto components = static_cast<size_t>(field.components);
+  std::vector<double>& current = meshes[at].gradients->current;
+  std::vector<double> given(static_cast<size_t>(mesh.nodes) * components);
+  for (size_t i = 0; i < given.size(); ++i) {
+    if (task.inputs().is_predicted(mesh.node_type[i / components])) continue;
+    given[i] = std::exchange(current[i / components * width + column + i % components], 0.0);
   }
-  const MeshInputs& reads = task.inputs();
-  const Tensor& features = written.graph.node_features;
-  std::memcpy(features.raw(), step.node_features.data(), step.node_features.size());
-  upload();
+  std::vector<double>& kept = meshes[at].of_steps[static_cast<size_t>(before_step)].boundary[step.target];
+  if (kept.empty()) kept = std::move(given);  // else replaced by a later call
+}
 
+/// The positions of a recorded step, into the states or in place of the field.
+void MeshPredictor::Loaded::place_positions(const RecordedStep& step) {
+  const MeshInputs::Input& world = *task.inputs().world_position();
+  const auto width = static_cast<size_t>(task.inputs().outputs());
+  const auto components = static_cast<size_t>(world.field.components);
+  const auto field = std::ranges::find(data->fields, world.field.name, &FieldInfo::name);
+  for (size_t i = 0; i < meshes.size(); ++i) {
+    const std::vector<float>& positions = step.positions[i];
+    if (world.target_column < 0) {
+      data->trajectories[i].fields[static_cast<size_t>(field - data->fields.begin())] = positions;
+      continue;
+    }
+    const size_t column = static_cast<size_t>(world.target_column);
+    for (size_t j = 0; j < positions.size(); ++j)
+      meshes[i].state.current[j / components * width + column + j % components] = positions[j];
+  }
+}
+
+std::vector<double> MeshPredictor::Loaded::seed_of_step() {
+  const MeshInputs& reads = task.inputs();
   const auto outputs = static_cast<size_t>(reads.outputs());
-  std::vector<double> seed(static_cast<size_t>(features.shape().rows()) * outputs);
+  std::vector<double> seed(static_cast<size_t>(written.graph.nodes) * outputs);
   for (size_t i = 0; i < meshes.size(); ++i) {
     const MeshView& mesh = data->meshes[i].view;
+    set_next_known(reads, mesh, *meshes[i].gradients);
     prediction_gradients(reads, mesh, normalizers.targets, *meshes[i].gradients,
                          std::span(seed).subspan(static_cast<size_t>(before[i].nodes) * outputs,
                                                  static_cast<size_t>(mesh.nodes) * outputs));
     step_back(reads, mesh, advance(), *meshes[i].gradients);
   }
+  return seed;
+}
+
+void MeshPredictor::Loaded::walk_back(const RecordedStep& step) {
+  if (moves()) place_positions(step);
+  write_inputs([&] {
+    std::memcpy(written.graph.node_features.raw(), step.node_features.data(), step.node_features.size());
+  });
+  run_backward(seed_of_step());
+  if (moves()) gather_moved_ghosts();
+}
+
+/// The part of a step's gradients that passes through the model.
+void MeshPredictor::Loaded::run_backward(std::vector<double> seed) {
+  const MeshInputs& reads = task.inputs();
   std::span<const int32_t> nodes_of_rows, edges_of_rows;
   if (in_parts) {
     nodes_of_rows = std::span(in_parts->part->nodes).first(static_cast<size_t>(in_parts->part->owned));
     edges_of_rows = in_parts->part->edge_sets.front().rows;
-    seed = chosen_rows(seed, nodes_of_rows, outputs);
+    seed = chosen_rows(seed, nodes_of_rows, static_cast<size_t>(reads.outputs()));
   }
   // The same on all ranks, as gradients cross their borders.
   const double wanted = in_parts ? smallest(ranks, scale_of(seed)) : scale_of(seed);
@@ -182,32 +261,52 @@ void MeshPredictor::Loaded::walk_back(const RecordedStep& step) {
   for (double& value : seed) value *= scale;
 
   Tape tape(runtime);
-  const EdgeSet& edges = batch.graph.edge_sets.front();
-  const Variable nodes_in(batch.graph.node_features, true, batch.graph.node_rows());
-  const Variable edges_in(edges.features, true, edges.graph.edge_rows());
-  Values given_values{nodes_in};
-  given_values.push_back(edges_in);
-  const Variable prediction = forward(model, tape, batch.graph, given_values).front();
+  Values features{Variable(batch.graph.node_features, true, batch.graph.node_rows())};
+  for (const EdgeSet& edges : batch.graph.edge_sets)
+    features.push_back(Variable(edges.features, true, edges.graph.edge_rows()));
+  const Variable prediction = forward(model, tape, batch.graph, features).front();
   tape.backward(std::span(&prediction, 1),
                 {gradient_on_device(runtime, seed, prediction.value().shape(), prediction.value().dtype())});
-  const auto on_host = [&](const Variable& value) {
-    return value.gradient().defined() ? to_host(value.gradient(), runtime.stream()) : Tensor();
+  const auto rows_of_input = [&](size_t i, const Tensor& like, std::span<const int32_t> to) {
+    const Tensor& gradient = features[i].gradient();
+    return widened_rows(gradient.defined() ? to_host(gradient, runtime.stream()) : Tensor(), to,
+                        like.shape().rows(), like.width(), 1 / scale);
   };
-  const std::vector<double> by_nodes =
-      widened_rows(on_host(nodes_in), nodes_of_rows, features.rows(), reads.node_inputs(), 1 / scale);
-  const std::vector<double> by_edges =
-      widened_rows(on_host(edges_in), edges_of_rows, written.graph.edge_sets.front().features.rows(),
-                   reads.edge_inputs(), 1 / scale);
-  const auto rows_of = [](const std::vector<double>& all, int64_t first, int64_t rows, int64_t width) {
+  const auto part_of = [](const std::vector<double>& all, int64_t first, int64_t rows, int64_t width) {
     return std::span(all).subspan(static_cast<size_t>(first * width), static_cast<size_t>(rows * width));
   };
+  const auto& sets = written.graph.edge_sets;
+  const std::vector<double> by_nodes = rows_of_input(0, written.graph.node_features, nodes_of_rows);
+  const std::vector<double> by_edges = rows_of_input(1, sets.front().features, edges_of_rows);
+  const bool has_world = reads.has_world_edges();
+  const std::vector<double> by_world =
+      has_world ? rows_of_input(2, sets[1].features, {}) : std::vector<double>();
+  const std::vector<MeshEdges> world = has_world ? world_edges_of_state() : std::vector<MeshEdges>();
+  int64_t world_before = 0;
   for (size_t i = 0; i < meshes.size(); ++i) {
-    const MeshView& mesh = data->meshes[i].view;
+    MeshView mesh = data->meshes[i].view;
     MeshGradients& gradients = *meshes[i].gradients;
-    add_node_gradients(reads, normalizers.nodes,
-                       rows_of(by_nodes, before[i].nodes, mesh.nodes, reads.node_inputs()), gradients);
-    add_edge_gradients(mesh, normalizers.edges,
-                       rows_of(by_edges, before[i].edges, mesh.edges, reads.edge_inputs()), gradients);
+    const std::span<const float> positions = positions_now(i);
+    add_node_gradients(reads, mesh, normalizers.nodes,
+                       part_of(by_nodes, before[i].nodes, mesh.nodes, reads.node_inputs()), gradients);
+    add_edge_gradients(reads, mesh, positions, normalizers.edges,
+                       part_of(by_edges, before[i].edges, mesh.edges, reads.edge_inputs()), gradients);
+    if (!has_world) continue;
+    set_edges(mesh, world[i]);
+    add_world_gradients(reads, mesh, positions, normalizers.world,
+                        part_of(by_world, world_before, mesh.edges, reads.world_inputs()), gradients);
+    world_before += mesh.edges;
+  }
+}
+
+/// What the ghosts' positions gathered in a step goes to their nodes before the next step back.
+void MeshPredictor::Loaded::gather_moved_ghosts() {
+  const auto width = static_cast<size_t>(task.inputs().outputs());
+  for (size_t i = 0; in_parts && i < meshes.size(); ++i) {
+    std::vector<double>& current = meshes[i].gradients->current;
+    in_parts->ghosts[i].add(ranks, current, width);
+    const auto owned = static_cast<size_t>(in_parts->parts.owned(data->meshes[i].view));
+    std::fill(current.begin() + static_cast<std::ptrdiff_t>(owned * width), current.end(), 0.0);
   }
 }
 
@@ -218,13 +317,16 @@ void MeshPredictor::Loaded::gather_gradients() {
     const GhostRows& ghosts = in_parts->ghosts[i];
     const auto nodes = static_cast<size_t>(data->meshes[i].view.nodes);
     MeshGradients& gradients = *meshes[i].gradients;
-    const auto fill = [&](std::vector<double>& values) {
-      ghosts.fill(ranks, std::span(values), nodes > 0 ? values.size() / nodes : 0);
+    const auto fill = [&](std::span<double> values) {
+      ghosts.fill(ranks, values, nodes > 0 ? values.size() / nodes : 0);
     };
-    ghosts.add(ranks, gradients.positions, static_cast<size_t>(dim()));
-    fill(gradients.positions);
-    fill(gradients.current);
-    fill(gradients.previous);
+    const auto add = [&](std::vector<double>& values) {
+      ghosts.add(ranks, values, nodes > 0 ? values.size() / nodes : 0);
+      fill(values);
+    };
+    add(gradients.positions);
+    if (!gradients.world.empty()) add(gradients.world);
+    for (int64_t frame = 0; frame <= earlier(); ++frame) fill(gradients.frame(frame));
     for (size_t k = 0; k < gradients.fields.size(); ++k) {
       std::vector<double>& values = gradients.fields[k];
       if (task.inputs().inputs()[k].field.on == FieldOn::node) {
@@ -237,25 +339,11 @@ void MeshPredictor::Loaded::gather_gradients() {
 }
 
 void MeshPredictor::record_steps(bool on) {
-  if (on && loaded_->moves()) {
-    throw invalid_argument("MeshPredictor: record_steps", "a model without data.world_position",
-                           loaded_->config.data.world_position,
-                           "gradients do not pass through positions that move; leave this call out");
-  }
-  const DataConfig& data = loaded_->config.data;
-  if (on && (data.history > 1 || !data.kinematic_types.empty())) {
-    throw invalid_argument("MeshPredictor: record_steps",
-                           "a model with data.history = 1 and without data.kinematic_types", "another",
-                           "gradients pass through one frame or two; leave this call out");
-  }
   loaded_->recording = on;
   loaded_->drop_steps();
 }
 
-int64_t MeshPredictor::recorded_steps() const {
-  return std::ranges::count_if(loaded_->recorded,
-                               [](const RecordedStep& step) { return !step.node_features.empty(); });
-}
+int64_t MeshPredictor::recorded_steps() const { return loaded_->recorded_steps(); }
 
 void MeshPredictor::set_gradient(std::string_view name, Numbers values, int64_t mesh) {
   Loaded& s = *loaded_;
@@ -303,22 +391,59 @@ void MeshPredictor::get_gradient(std::string_view name, WritableNumbers values, 
   }
   const std::vector<MeshInputs::Input>& inputs = s.task.inputs().inputs();
   const auto input = std::ranges::find(inputs, name, [](const auto& one) { return one.field.name; });
-  if (input == inputs.end()) {
+  const auto& world = s.task.inputs().world_position();
+  const bool positions = world && world->field.name == name;
+  if (input == inputs.end() && !positions) {
     throw invalid_argument("MeshPredictor: field", "one that the model reads or predicts",
                            fmt::format("\"{}\"", name), "name one of inputs() or targets()");
   }
-  s.check_size(input->field, values.size(), mesh);
-  const std::vector<double>& gradient = gradients.fields[static_cast<size_t>(input - inputs.begin())];
+  s.check_size(positions ? world->field : input->field, values.size(), mesh);
+  std::vector<double> gradient = positions ? gradients.world : std::vector<double>(values.size());
+  if (input != inputs.end()) {
+    const std::vector<double>& of_nodes = gradients.fields[static_cast<size_t>(input - inputs.begin())];
+    std::ranges::transform(gradient, of_nodes, gradient.begin(), std::plus<>());
+  }
   write_numbers(s.runtime, gradient, name, values);
 }
 
-void MeshPredictor::get_previous_gradient(std::string_view name, WritableNumbers values, int64_t mesh) const {
+void MeshPredictor::get_previous_gradient(std::string_view name, WritableNumbers values, int64_t mesh,
+                                          int64_t steps_before) const {
   Loaded& s = *loaded_;
-  const MeshGradients& gradients = s.gradients_of(mesh);
+  MeshGradients gradients = s.gradients_of(mesh);
   const auto [index, column] = s.known_target(name);
-  s.check_second_change("get_previous_gradient");
+  s.check_earlier("get_previous_gradient", steps_before);
   s.check_size(s.targets[index], values.size(), mesh);
-  s.write_columns(gradients.previous, column, s.targets[index], values);
+  s.write_columns(gradients.frame(steps_before), column, s.targets[index], values);
+}
+
+/// Gradients of what was given for a recorded step.
+const MeshState::OfStep& MeshPredictor::Loaded::of_step(std::string_view call, int64_t mesh, int64_t step,
+                                                        int64_t last) {
+  gradients_of(mesh);
+  if (step >= 0 && step <= last) return mesh_at(mesh).of_steps[static_cast<size_t>(step)];
+  throw invalid_argument(fmt::format("MeshPredictor: {}", call), fmt::format("a step from 0 to {}", last),
+                         fmt::format("{}", step), "recorded steps are numbered from 0");
+}
+
+void MeshPredictor::get_next_gradient(std::string_view name, WritableNumbers values, int64_t mesh,
+                                      int64_t step) const {
+  Loaded& s = *loaded_;
+  const size_t k = s.known_change("get_next_gradient", name);
+  const auto last = static_cast<int64_t>(s.mesh_at(mesh).of_steps.size()) - 2;
+  const MeshState::OfStep& of = s.of_step("get_next_gradient", mesh, step, last);
+  s.check_size(s.known_changes()[k].field, values.size(), mesh);
+  write_numbers(s.runtime, of.next[k], name, values);
+}
+
+void MeshPredictor::get_boundary_gradient(std::string_view name, WritableNumbers values, int64_t mesh,
+                                          int64_t step) const {
+  Loaded& s = *loaded_;
+  const size_t index = s.known_target(name).first;
+  const auto last = static_cast<int64_t>(s.mesh_at(mesh).of_steps.size()) - 1;
+  const MeshState::OfStep& of = s.of_step("get_boundary_gradient", mesh, step, last);
+  s.check_size(s.targets[index], values.size(), mesh);
+  const std::vector<double>& gradient = of.boundary[index];
+  write_numbers(s.runtime, gradient.empty() ? std::vector<double>(values.size()) : gradient, name, values);
 }
 
 void MeshPredictor::get_position_gradient(WritableNumbers values, int64_t mesh) const {

@@ -60,17 +60,22 @@ void MeshPredictor::Loaded::make_world_room(int64_t edges) {
   }
 }
 
-/// Those of the state. Where there are more than ever, the batch gets new memory.
-void MeshPredictor::Loaded::find_world_edges() {
-  const MeshInputs& reads = task.inputs();
+std::vector<MeshEdges> MeshPredictor::Loaded::world_edges_of_state() {
   std::vector<MeshEdges> world;
-  int64_t edges = 0;
   for (size_t i = 0; i < meshes.size(); ++i) {
     const TrajectoryView mesh = task.dataset().trajectory(static_cast<int64_t>(i));
     world.push_back(
-        reads.world_edges_at(mesh, 0, meshes[i].state, scratch, most_world_edges(mesh.mesh().nodes)));
-    edges += std::ssize(world.back().senders);
+        task.inputs().world_edges_at(mesh, 0, meshes[i].state, scratch, most_world_edges(mesh.mesh().nodes)));
   }
+  return world;
+}
+
+/// Those of the state. Where there are more than ever, the batch gets new memory.
+void MeshPredictor::Loaded::find_world_edges() {
+  const MeshInputs& reads = task.inputs();
+  const std::vector<MeshEdges> world = world_edges_of_state();
+  int64_t edges = 0;
+  for (const MeshEdges& of_mesh : world) edges += std::ssize(of_mesh.senders);
   if (edges > room.world_edges || host == nullptr) {  // null: there was no memory before
     make_world_room(edges > room.world_edges ? edges + edges / 4 : room.world_edges);
   }
@@ -100,6 +105,19 @@ bool MeshPredictor::Loaded::world_edges_fit() {
     throw too_many_world_edges(frame_name(task.dataset().trajectory(0), 0));
   make_world_room(std::min(edges + edges / 4, most_world_edges(room.nodes)));
   return false;
+}
+
+void MeshPredictor::Loaded::write_inputs(const std::function<void()>& nodes) {
+  do {
+    if (searches()) {
+      write_world_search();
+    } else if (task.inputs().has_world_edges()) {
+      find_world_edges();
+    }
+    nodes();
+    if (moves()) write_edges();
+    upload();
+  } while (!world_edges_fit());
 }
 
 void MeshPredictor::Loaded::write_nodes() {

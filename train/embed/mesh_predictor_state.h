@@ -10,6 +10,7 @@
 #include <meshgrad/train/task/task.h>
 
 #include <deque>
+#include <functional>
 #include <optional>
 
 namespace meshgrad {
@@ -24,12 +25,19 @@ struct MeshState {
   std::vector<uint8_t> set_next;           // likewise
   std::vector<double> given_gradient;      // of J by `state.current`; empty: 0
   std::optional<MeshGradients> gradients;  // after backward()
+  /// Then, of values given for a recorded step; the last ones are those given behind all steps.
+  struct OfStep {
+    std::vector<std::vector<double>> next;      // by known change
+    std::vector<std::vector<double>> boundary;  // by target, the last that were set; empty: none
+  };
+  std::vector<OfStep> of_steps;
 };
 
 /// What happened to the state, which backward() undoes: a step, or new boundary values.
 struct RecordedStep {
-  std::vector<std::byte> node_features;  // of all meshes; empty: boundary values
-  int64_t mesh = 0;                      // these were of
+  std::vector<std::byte> node_features;       // of all meshes; empty: boundary values
+  std::vector<std::vector<float>> positions;  // by mesh, where edges follow them
+  int64_t mesh = 0;                           // these were of
   size_t target = 0;
 };
 
@@ -106,23 +114,38 @@ struct MeshPredictor::Loaded {
   /// Whether the device finds world edges.
   bool searches() const { return task.inputs().has_world_edges() && runtime.stream().on_gpu(); }
   void make_world_room(int64_t edges);
+  std::vector<MeshEdges> world_edges_of_state();
   void find_world_edges();
   void write_world_search();
   bool world_edges_fit();
   void write_nodes();
   void upload();
+  /// Writes what the model reads of the state, and uploads it; `nodes` writes the node features.
+  void write_inputs(const std::function<void()>& nodes);
   void step();
   Advance advance() const {
     if (steady()) return Advance::replace;
     return second_change() ? Advance::second_change : Advance::change;
   }
   void record_boundary(int64_t mesh, size_t target);
+  RecordedStep step_to_record();
+  int64_t recorded_steps() const;
   void drop_steps();
   void walk_back();
   void walk_back(const RecordedStep& step);
+  void walk_back_boundary(const RecordedStep& step, int64_t before_step);
+  /// Of the normalised prediction, [rows, outputs], and the state before the step without the model's part.
+  std::vector<double> seed_of_step();
+  void run_backward(std::vector<double> seed);
+  std::span<const float> positions_now(size_t mesh);
+  void place_positions(const RecordedStep& step);
   void gather_gradients();
+  void gather_moved_ghosts();
   const MeshGradients& gradients_of(int64_t mesh);
-  void check_second_change(std::string_view call) const;
+  const MeshState::OfStep& of_step(std::string_view call, int64_t mesh, int64_t step, int64_t last);
+  /// The place of a field among known_changes().
+  size_t known_change(std::string_view call, std::string_view name) const;
+  void check_earlier(std::string_view call, int64_t steps_before) const;
   /// Columns of one target, from values [nodes, outputs].
   void write_columns(std::span<const double> from, size_t column, const FieldInfo& field,
                      const WritableNumbers& to) const;

@@ -88,6 +88,9 @@ module meshgrad
     procedure :: backward => predictor_backward
     procedure :: get_gradient => predictor_get_gradient
     procedure :: get_previous_gradient => predictor_get_previous_gradient
+    procedure :: get_earlier_gradient => predictor_get_earlier_gradient
+    procedure :: get_next_gradient => predictor_get_next_gradient
+    procedure :: get_boundary_gradient => predictor_get_boundary_gradient
     procedure :: get_position_gradient => predictor_get_position_gradient
   end type
 
@@ -373,6 +376,36 @@ module meshgrad
       character(kind=c_char), intent(in) :: name(*)
       type(meshgrad_array), intent(in) :: values
       integer(c_int) :: c_predictor_get_previous_gradient
+    end function
+    function c_predictor_get_earlier_gradient(predictor, mesh, name, steps_before, values) &
+        bind(c, name="meshgrad_predictor_get_earlier_gradient")
+      import
+      type(c_ptr), value :: predictor
+      integer(c_int32_t), value :: mesh
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int64_t), value :: steps_before
+      type(meshgrad_array), intent(in) :: values
+      integer(c_int) :: c_predictor_get_earlier_gradient
+    end function
+    function c_predictor_get_next_gradient(predictor, mesh, name, step, values) &
+        bind(c, name="meshgrad_predictor_get_next_gradient")
+      import
+      type(c_ptr), value :: predictor
+      integer(c_int32_t), value :: mesh
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int64_t), value :: step
+      type(meshgrad_array), intent(in) :: values
+      integer(c_int) :: c_predictor_get_next_gradient
+    end function
+    function c_predictor_get_boundary_gradient(predictor, mesh, name, step, values) &
+        bind(c, name="meshgrad_predictor_get_boundary_gradient")
+      import
+      type(c_ptr), value :: predictor
+      integer(c_int32_t), value :: mesh
+      character(kind=c_char), intent(in) :: name(*)
+      integer(c_int64_t), value :: step
+      type(meshgrad_array), intent(in) :: values
+      integer(c_int) :: c_predictor_get_boundary_gradient
     end function
     function c_predictor_get_field(predictor, mesh, name, values) bind(c, name="meshgrad_predictor_get_field")
       import
@@ -737,6 +770,43 @@ contains
     integer, intent(out), optional :: status
     integer, intent(in), optional :: mesh
     call finish(c_predictor_get_previous_gradient(self%handle, from_zero(mesh), zero_ended(name), values), status)
+  end subroutine
+
+  !> Of a target so many steps before (set_earlier_field).
+  subroutine predictor_get_earlier_gradient(self, name, steps_before, values, status, mesh)
+    class(meshgrad_predictor), intent(in) :: self
+    character(*), intent(in) :: name
+    integer, intent(in) :: steps_before
+    type(meshgrad_array), intent(in) :: values
+    integer, intent(out), optional :: status
+    integer, intent(in), optional :: mesh
+    call finish(c_predictor_get_earlier_gradient(self%handle, from_zero(mesh), zero_ended(name), &
+                                             int(steps_before, c_int64_t), values), status)
+  end subroutine
+
+  !> Of the values that set_next_field gave for a recorded step, counted from 1.
+  subroutine predictor_get_next_gradient(self, name, step, values, status, mesh)
+    class(meshgrad_predictor), intent(in) :: self
+    character(*), intent(in) :: name
+    integer, intent(in) :: step
+    type(meshgrad_array), intent(in) :: values
+    integer, intent(out), optional :: status
+    integer, intent(in), optional :: mesh
+    call finish(c_predictor_get_next_gradient(self%handle, from_zero(mesh), zero_ended(name), &
+                                             int(step - 1, c_int64_t), values), status)
+  end subroutine
+
+  !> Of the values that set_boundary gave before a recorded step, counted from 1, or with their number + 1
+  !! behind the last one.
+  subroutine predictor_get_boundary_gradient(self, name, step, values, status, mesh)
+    class(meshgrad_predictor), intent(in) :: self
+    character(*), intent(in) :: name
+    integer, intent(in) :: step
+    type(meshgrad_array), intent(in) :: values
+    integer, intent(out), optional :: status
+    integer, intent(in), optional :: mesh
+    call finish(c_predictor_get_boundary_gradient(self%handle, from_zero(mesh), zero_ended(name), &
+                                             int(step - 1, c_int64_t), values), status)
   end subroutine
 
   !> dJ/d(positions), (dim, nodes).

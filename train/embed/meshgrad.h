@@ -221,8 +221,9 @@ int meshgrad_predictor_get_field(const meshgrad_predictor* predictor, int32_t me
                                  const meshgrad_array* values);
 
 /* Gradients of a scalar J of the predicted fields: the adjoint of meshgrad_predictor_predict. Switched on,
- * predict records its steps: a copy of the node features each. Recorded steps are dropped by this call, by a
- * new mesh, by positions_changed, and by set_field and set_previous_field of a target. */
+ * predict records its steps: a copy of the node features each, and of the positions that edges follow
+ * (data.world_position). Recorded steps are dropped by this call, by a new mesh, by positions_changed, and by
+ * set_field, set_previous_field and set_earlier_field of a target. */
 int meshgrad_predictor_record_steps(meshgrad_predictor* predictor, int32_t on);
 /* dJ/d(target as it stands now), f32 or f64 [nodes, components]; read now. Without it a target does not count
  * in J. The next predict drops it. */
@@ -238,7 +239,19 @@ int meshgrad_predictor_get_gradient(const meshgrad_predictor* predictor, int32_t
 /* Of a target one step before (set_previous_field). */
 int meshgrad_predictor_get_previous_gradient(const meshgrad_predictor* predictor, int32_t mesh,
                                              const char* name, const meshgrad_array* values);
-/* dJ/d(positions), [nodes, dim]. */
+/* Of a target so many steps before (set_earlier_field). */
+int meshgrad_predictor_get_earlier_gradient(const meshgrad_predictor* predictor, int32_t mesh,
+                                            const char* name, int64_t steps_before,
+                                            const meshgrad_array* values);
+/* Of the values that set_next_field gave for a recorded step, counted from 0: 0 at nodes that are not of
+ * data.kinematic_types. In parts the rows of ghosts are 0; so they are in the next one. */
+int meshgrad_predictor_get_next_gradient(const meshgrad_predictor* predictor, int32_t mesh, const char* name,
+                                         int64_t step, const meshgrad_array* values);
+/* Of the values that set_boundary gave before a recorded step, counted from 0, or with their number behind
+ * the last one: 0 at predicted nodes, and where it was not called. */
+int meshgrad_predictor_get_boundary_gradient(const meshgrad_predictor* predictor, int32_t mesh,
+                                             const char* name, int64_t step, const meshgrad_array* values);
+/* dJ/d(positions), [nodes, dim]; of a mesh that moves (data.world_position), those at rest. */
 int meshgrad_predictor_get_position_gradient(const meshgrad_predictor* predictor, int32_t mesh,
                                              const meshgrad_array* values);
 
