@@ -12,6 +12,7 @@
 
 #include <cmath>
 
+#include "train/mesh_arrays.h"
 #include "train/small_run.h"
 
 namespace meshgrad {
@@ -209,10 +210,7 @@ TEST_CASE("history: a rollout feeds its predictions back as earlier frames, and 
 
     // MeshPredictor steps from the same frames to the same bits.
     MeshPredictor in_memory(runtime, checkpoint);
-    in_memory.set_mesh({.positions = trajectory.mesh().positions,
-                        .cells = trajectory.mesh().cells,
-                        .nodes_per_cell = trajectory.mesh().nodes_per_cell,
-                        .node_type = trajectory.mesh().node_type});
+    in_memory.set_mesh(test::arrays_of(trajectory.mesh()));
     in_memory.set_field("velocity", frames[first]);
     const auto unset = message_of([&] { in_memory.predict(); });
     CHECK_MESSAGE(contains(unset, "needed values one step before (set_previous_field), got none"), unset);

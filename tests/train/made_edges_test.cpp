@@ -19,6 +19,7 @@
 #include <set>
 
 #include "support.h"
+#include "train/mesh_arrays.h"
 #include "train/small_run.h"
 
 namespace meshgrad {
@@ -365,10 +366,7 @@ TEST_CASE("runs with edges that are made: their statistics, plans, parts and pre
   roll_out(predictor, trajectory, {.steps = 3, .boundary = RolloutBoundary::initial},
            [&](const RolloutFrame& now) { last = now.ours; });
   MeshPredictor memory(runtime, checkpoint);
-  memory.set_mesh({.positions = trajectory.mesh().positions,
-                   .cells = trajectory.mesh().cells,
-                   .nodes_per_cell = trajectory.mesh().nodes_per_cell,
-                   .node_type = trajectory.mesh().node_type});
+  memory.set_mesh(test::arrays_of(trajectory.mesh()));
   memory.set_field("velocity", trajectory.field("velocity").frame(0));
   memory.predict(3);
   std::vector<float> ours(last.size());

@@ -12,6 +12,7 @@
 #include <cmath>
 
 #include "support.h"
+#include "train/mesh_arrays.h"
 #include "train/moving_data.h"
 #include "train/npz_arrays.h"
 #include "train/process.h"
@@ -21,6 +22,7 @@ namespace meshgrad::mesh_predictor_test {
 namespace {
 
 namespace fs = std::filesystem;
+using test::arrays_of;
 using test::contains;
 using test::message_of;
 using Frames = std::vector<std::vector<float>>;
@@ -57,14 +59,6 @@ struct Waves {
   }
 };
 
-MeshArrays mesh_of(const TrajectoryView& trajectory) {
-  const MeshView& mesh = trajectory.mesh();
-  return {.positions = mesh.positions,
-          .cells = mesh.cells,
-          .nodes_per_cell = mesh.nodes_per_cell,
-          .node_type = mesh.node_type};
-}
-
 std::vector<float> values_of(const MeshPredictor& predictor, std::string_view field, size_t size,
                              int64_t mesh = 0) {
   std::vector<float> values(size);
@@ -84,7 +78,7 @@ TEST_CASE("steps from memory have the bits of a rollout on the packed file") {
       REQUIRE(predictor.targets().size() == 1);
       CHECK(predictor.targets().front().components == 2);
       for (const RolloutBoundary boundary : {RolloutBoundary::initial, RolloutBoundary::data}) {
-        predictor.set_mesh(mesh_of(trajectory));
+        predictor.set_mesh(arrays_of(trajectory.mesh()));
         predictor.set_field("velocity", trajectory.field("velocity").frame(first));
         if (first == 1) predictor.set_previous_field("velocity", trajectory.field("velocity").frame(0));
         const Frames frames = waves.rollout(boundary);
@@ -126,7 +120,7 @@ TEST_CASE("f64 arrays and given edges lead to the same bits as f32 arrays and ce
 TEST_CASE("meshes predicted together have the bits of each alone") {
   Waves waves;
   const TrajectoryView both[] = {waves.trajectory("train", 1), waves.trajectory("train", 0)};
-  const MeshArrays meshes[] = {mesh_of(both[0]), mesh_of(both[1])};
+  const MeshArrays meshes[] = {arrays_of(both[0].mesh()), arrays_of(both[1].mesh())};
   MeshPredictor predictor(waves.runtime, waves.checkpoint);
   predictor.set_meshes(meshes);
   for (int64_t i = 0; i < 2; ++i) predictor.set_field("velocity", both[i].field("velocity").frame(0), i);
@@ -141,7 +135,7 @@ TEST_CASE("edge features follow positions that move") {
   Waves waves;
   const TrajectoryView trajectory = waves.trajectory();
   std::vector<float> positions(trajectory.mesh().positions.begin(), trajectory.mesh().positions.end());
-  MeshArrays mesh = mesh_of(trajectory);
+  MeshArrays mesh = arrays_of(trajectory.mesh());
   mesh.positions = positions;
   const std::span<const float> start = trajectory.field("velocity").frame(0);
   const auto predicted = [&](MeshPredictor& predictor) {
@@ -232,7 +226,7 @@ TEST_CASE("what does not fit is refused with its place and the fix") {
   MeshPredictor predictor(waves.runtime, waves.checkpoint);
   const auto refusal = [&](auto&& call) { return message_of([&] { call(); }); };
   CHECK(contains(refusal([&] { predictor.predict(); }), "fix: call set_mesh first"));
-  predictor.set_mesh(mesh_of(trajectory));
+  predictor.set_mesh(arrays_of(trajectory.mesh()));
   CHECK(contains(refusal([&] { predictor.predict(); }),
                  "[MeshPredictor: mesh 0, field velocity] needed values, got none; fix: call set_field"));
   const std::span<const float> velocity = trajectory.field("velocity").frame(0);
@@ -246,11 +240,11 @@ TEST_CASE("what does not fit is refused with its place and the fix") {
 
   std::vector<int32_t> cells(trajectory.mesh().cells.begin(), trajectory.mesh().cells.end());
   cells[4] = 49;
-  MeshArrays wrong = mesh_of(trajectory);
+  MeshArrays wrong = arrays_of(trajectory.mesh());
   wrong.cells = cells;
   CHECK(contains(refusal([&] { predictor.set_mesh(wrong); }), "MeshPredictor: mesh 0"));
   const std::vector<int32_t> types(49, 9);
-  wrong = mesh_of(trajectory);
+  wrong = arrays_of(trajectory.mesh());
   wrong.node_type = types;
   CHECK(contains(refusal([&] { predictor.set_mesh(wrong); }), "type of node 0] needed 0..8, got 9"));
   // A refused mesh leaves the one before.
@@ -275,7 +269,7 @@ TEST_CASE("predictions after the first take no memory from the system") {
   Waves waves;
   const TrajectoryView trajectory = waves.trajectory();
   MeshPredictor predictor(waves.runtime, waves.checkpoint);
-  predictor.set_mesh(mesh_of(trajectory));
+  predictor.set_mesh(arrays_of(trajectory.mesh()));
   predictor.set_field("velocity", trajectory.field("velocity").frame(0));
   predictor.predict();
   const MemoryStats before = waves.runtime.allocator().stats();
@@ -304,10 +298,7 @@ TEST_CASE("a target whose value is predicted needs no value one step before") {
   const Predictor packed(runtime, checkpoint);
   const TrajectoryView view = packed.dataset().trajectory("test", 0);
   MeshPredictor predictor(runtime, checkpoint);
-  predictor.set_mesh({.positions = view.mesh().positions,
-                      .cells = view.mesh().cells,
-                      .nodes_per_cell = view.mesh().nodes_per_cell,
-                      .node_type = view.mesh().node_type});
+  predictor.set_mesh(arrays_of(view.mesh()));
   predictor.set_field("world_pos", view.field("world_pos").frame(1));
   predictor.set_field("stress", view.field("stress").frame(1));
   CHECK(contains(message_of([&] { predictor.predict(); }), "field world_pos] needed values one step before"));

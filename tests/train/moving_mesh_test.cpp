@@ -21,6 +21,7 @@
 #include <array>
 #include <cmath>
 
+#include "train/mesh_arrays.h"
 #include "train/moving_data.h"
 #include "train/process.h"
 #include "train/small_run.h"
@@ -253,10 +254,7 @@ TEST_CASE("MeshPredictor takes the next positions of kinematic nodes step by ste
   const Predictor predictor(runtime, checkpoint);
   const TrajectoryView test = predictor.dataset().trajectory("test", 0);
   MeshPredictor in_memory(runtime, checkpoint);
-  in_memory.set_mesh({.positions = test.mesh().positions,
-                      .cells = test.mesh().cells,
-                      .nodes_per_cell = test.mesh().nodes_per_cell,
-                      .node_type = test.mesh().node_type});
+  in_memory.set_mesh(test::arrays_of(test.mesh()));
   const auto positions_at = [&](int64_t t) { return test.field("world_pos").frame(t); };
   in_memory.set_field("world_pos", positions_at(0));
   CHECK(contains(message_of([&] { in_memory.predict(); }), "one step after (set_next_field), got none"));
@@ -398,10 +396,7 @@ TEST_CASE("MeshPredictor steps a moving mesh with the bits of a rollout, recorde
   const Predictor packed(runtime, checkpoint);
   const TrajectoryView view = packed.dataset().trajectory("test", 0);
   MeshPredictor predictor(runtime, checkpoint);
-  predictor.set_mesh({.positions = view.mesh().positions,
-                      .cells = view.mesh().cells,
-                      .nodes_per_cell = view.mesh().nodes_per_cell,
-                      .node_type = view.mesh().node_type});
+  predictor.set_mesh(test::arrays_of(view.mesh()));
   predictor.set_field("world_pos", view.field("world_pos").frame(0));
   predictor.record_steps(true);
   roll_out(packed.trained(), packed.mesh_dynamics(), view, {.steps = 4, .boundary = RolloutBoundary::initial},

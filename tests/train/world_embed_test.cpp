@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "train/mesh_arrays.h"
 #include "train/moving_data.h"
 #include "train/small_run.h"
 #include "train/world_case.h"
@@ -23,16 +24,10 @@
 namespace meshgrad::world_embed_test {
 namespace {
 
+using test::arrays_of;
 using test::contains;
 using test::message_of;
 using test::Moving;
-
-MeshArrays arrays_of(const MeshView& mesh) {
-  return {.positions = mesh.positions,
-          .cells = mesh.cells,
-          .nodes_per_cell = mesh.nodes_per_cell,
-          .node_type = mesh.node_type};
-}
 
 std::vector<float> field_of(const MeshPredictor& predictor, const char* name, size_t size, int64_t mesh = 0) {
   std::vector<float> values(size);
