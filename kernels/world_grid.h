@@ -2,6 +2,7 @@
 // What a world edge is (world_edges.h), and the grid of cells that finds them, for the host and for devices.
 // Nodes are listed by cell in a table of buckets; cells may share a bucket. A list's order says nothing.
 #pragma once
+#include <bit>
 #include <cmath>
 #include <cstdint>
 
@@ -46,6 +47,13 @@ inline double cells_of_period(double period, double radius) {
   const double cells = std::floor(period / (kWider * radius));
   return cells < 1.0 ? 1.0 : cells > kMostCells ? kMostCells : cells;
 }
+
+/// Nodes that share their cells with more nodes than this, on average, are crowded. All nodes at one point
+/// would take a search that is quadratic in their number.
+inline constexpr int64_t kMostCrowded = 4096;
+
+/// Of the sum over all buckets of the squared number of members: what a search costs, up to a factor of 27.
+MESHGRAD_GRID bool is_crowded(int64_t squares, int64_t nodes) { return squares > kMostCrowded * nodes; }
 
 inline int64_t buckets_for(int64_t nodes) {
   int64_t buckets = kFewestBuckets;
@@ -93,14 +101,21 @@ MESHGRAD_GRID double squared_distance_as_given(const WorldGrid& g, int32_t a, in
   return squares;
 }
 
-/// Whether a node has a place: all its coordinates are finite.
+/// Whether a node has a place: all its coordinates are finite, and along periodic axes they tell where in the
+/// period it is, as those of f32 beyond 2^24 periods do not.
 MESHGRAD_GRID bool has_place(const WorldGrid& g, int32_t node) {
+  constexpr double kMostPeriods = 16777216.0;
   for (int axis = 0; axis < g.dim; ++axis) {
     const double x = coordinate(g, node, axis);
     if (!(x - x == 0.0)) return false;
+    if (g.period[axis] > 0.0 && std::fabs(x) > kMostPeriods * g.period[axis]) return false;
   }
   return true;
 }
+
+/// The place of a positive f32 among all of them: so far out that f32 are many cells apart, each is a cell of
+/// its own, in which are only nodes that may be at one place.
+MESHGRAD_GRID int64_t order_of(double x) { return std::bit_cast<int32_t>(static_cast<float>(x)); }
 
 MESHGRAD_GRID int64_t cell_of(const WorldGrid& g, int32_t node, int axis) {
   const double x = coordinate(g, node, axis);
@@ -109,10 +124,11 @@ MESHGRAD_GRID int64_t cell_of(const WorldGrid& g, int32_t node, int axis) {
     const double cell = std::floor((periods - std::floor(periods)) * g.cells[axis]);
     return static_cast<int64_t>(cell < g.cells[axis] ? cell : g.cells[axis] - 1.0);
   }
-  // Where cells are narrower than the distance of two f32, nodes are at one place or cells apart.
   constexpr double kOutermost = 4503599627370496.0;  // 2^52
   const double cell = std::floor(x / (kWider * g.radius));
-  return static_cast<int64_t>(cell < -kOutermost ? -kOutermost : cell > kOutermost ? kOutermost : cell);
+  if (cell < -kOutermost) return -static_cast<int64_t>(kOutermost) - order_of(-x);
+  if (cell > kOutermost) return static_cast<int64_t>(kOutermost) + order_of(x);
+  return static_cast<int64_t>(cell);
 }
 
 /// Linear, with factors that are 1, 5 and 25 modulo the fewest buckets: cells at most 2 apart along each axis
@@ -168,15 +184,21 @@ MESHGRAD_GRID bool may_join(const WorldGrid& g, int32_t receiver, int32_t sender
 }
 
 #ifndef __CUDACC__
-/// On the host: lists the nodes by bucket, in memory that starts[0 .. buckets] and members have.
-inline void fill_table(const WorldGrid& g, int64_t nodes) {
+/// On the host: lists the nodes by bucket, in memory that starts[0 .. buckets] and members have. Returns the
+/// sum of squares for is_crowded.
+inline int64_t fill_table(const WorldGrid& g, int64_t nodes) {
   for (int64_t bucket = 0; bucket <= g.buckets; ++bucket) g.starts[bucket] = 0;
   for (int32_t node = 0; node < nodes; ++node)
     if (has_place(g, node)) ++g.starts[bucket_of(g, node)];
-  for (int64_t bucket = 0; bucket < g.buckets; ++bucket)
-    g.starts[bucket + 1] += g.starts[bucket];  // now ends
+  int64_t squares = 0;
+  for (int64_t bucket = 0; bucket < g.buckets; ++bucket) {
+    squares += int64_t{g.starts[bucket]} * g.starts[bucket];
+    if (bucket > 0) g.starts[bucket] += g.starts[bucket - 1];  // now ends
+  }
+  g.starts[g.buckets] = g.starts[g.buckets - 1];
   for (auto node = static_cast<int32_t>(nodes - 1); node >= 0; --node)
     if (has_place(g, node)) g.members[--g.starts[bucket_of(g, node)]] = node;
+  return squares;
 }
 #endif
 

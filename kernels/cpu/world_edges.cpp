@@ -18,6 +18,7 @@ using namespace world_grid;
 struct FilledGrid {
   std::vector<int32_t> starts, members;
   WorldGrid grid;
+  bool crowded = false;
 
   FilledGrid(const FindWorldEdges& args, int64_t nodes) : members(static_cast<size_t>(nodes)) {
     const auto* labels = args.labels.data<int32_t>();
@@ -38,7 +39,7 @@ struct FilledGrid {
     }
     starts.resize(static_cast<size_t>(grid.buckets) + 1);
     grid.starts = starts.data();
-    fill_table(grid, nodes);
+    crowded = is_crowded(fill_table(grid, nodes) / 2, nodes);
   }
 };
 
@@ -61,6 +62,7 @@ void find_of(const FindWorldEdges& args, int64_t nodes) {
   for (int32_t receiver = 0; receiver < nodes; ++receiver) {
     offsets[receiver] = static_cast<int32_t>(edges);
     near.clear();
+    if (filled.crowded) continue;
     each_sender(grid, receiver, [&](int32_t sender) { near.push_back(sender); });
     std::sort(near.begin(), near.end());
     for (const int32_t sender : near) {
@@ -90,7 +92,7 @@ void find_of(const FindWorldEdges& args, int64_t nodes) {
   auto* counts = args.found.counts.data<int64_t>();
   counts[0] = counts[1] = nodes;
   counts[2] = edges;
-  *args.missing.data<int64_t>() = missing;
+  *args.missing.data<int64_t>() = filled.crowded ? INT32_MAX : missing;
 }
 
 }  // namespace

@@ -49,13 +49,23 @@ __global__ void place_members_kernel(TableArgs args) {
   });
 }
 
+/// Of nodes that are crowded no edge is found.
+struct Crowding {
+  const int64_t* squares;  // or null: never
+  __device__ bool ends_search(int64_t nodes) const {
+    return squares != nullptr && is_crowded(*squares / 2, nodes);
+  }
+};
+
 struct ScanArgs {
   Rows items;
   int32_t* values;   // [items + 1]
   bool ends;         // each becomes the sum through itself, else of those before it; the last one of all
   int64_t room;      // sums end there
+  int64_t* squares;  // or null: the sum of the squared values
   int64_t* counts;   // or null: of a graph, that of edges from the sum of all
   int64_t* missing;  // or null: what has no room
+  Crowding crowding;
 };
 /// One block: a mesh's counts are few. Each thread sums neighbouring items, and a warp's lanes and the
 /// block's warps are summed by shuffles.
@@ -63,7 +73,7 @@ __global__ void scan_kernel(ScanArgs args) {
   MESHGRAD_SHARED(int64_t, warp_sums, kScanThreads / 32);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t items = real_rows(args.items);
-  int64_t carry = 0;
+  int64_t carry = 0, squares = 0;
   for (int64_t tile = 0; tile < items; tile += int64_t{kScanThreads} * kScanItems) {
     const int64_t first = tile + int64_t{threadIdx.x} * kScanItems;
     int32_t own[kScanItems];
@@ -71,6 +81,7 @@ __global__ void scan_kernel(ScanArgs args) {
     for (int i = 0; i < kScanItems; ++i) {
       own[i] = first + i < items ? args.values[first + i] : 0;
       sum += own[i];
+      squares += int64_t{own[i]} * own[i];
     }
     int64_t through = sum;
     for (int step = 1; step < 32; step *= 2) {
@@ -94,10 +105,21 @@ __global__ void scan_kernel(ScanArgs args) {
     carry = all;
     __syncthreads();
   }
+  if (args.squares != nullptr) {
+    for (int step = 16; step > 0; step /= 2) squares += __shfl_down_sync(0xffffffffu, squares, step);
+    if (lane == 0) warp_sums[warp] = squares;
+    __syncthreads();
+  }
   if (threadIdx.x != 0) return;
+  if (args.squares != nullptr) {
+    squares = 0;
+    for (int other = 0; other < kScanThreads / 32; ++other) squares += warp_sums[other];
+    *args.squares = squares;
+  }
   const int64_t kept = carry < args.room ? carry : args.room;
   args.values[items] = static_cast<int32_t>(kept);
-  if (args.missing != nullptr) *args.missing = carry - kept;
+  if (args.missing != nullptr)
+    *args.missing = args.crowding.ends_search(items) ? int64_t{INT32_MAX} : carry - kept;
   if (args.counts == nullptr) return;
   args.counts[0] = args.counts[1] = items;
   args.counts[2] = kept;
@@ -106,12 +128,14 @@ __global__ void scan_kernel(ScanArgs args) {
 struct CountArgs {
   WorldGrid grid;
   Rows nodes;
+  Crowding crowding;
   int32_t* edges;  // of each receiver
 };
 __global__ void count_edges_kernel(CountArgs args) {
+  const bool crowded = args.crowding.ends_search(real_rows(args.nodes));
   each_of(real_rows(args.nodes), [&](int32_t receiver) {
     int32_t count = 0;
-    each_sender(args.grid, receiver, [&](int32_t) { ++count; });
+    if (!crowded) each_sender(args.grid, receiver, [&](int32_t) { ++count; });
     args.edges[receiver] = count;
   });
 }
@@ -132,6 +156,7 @@ __global__ void write_edges_kernel(WriteArgs<T> args) {
   each_of(real_rows(args.nodes), [&](int32_t receiver) {
     const WorldGrid& grid = args.grid;
     const int64_t begin = args.offsets[receiver], room = args.offsets[receiver + 1] - begin;
+    if (room == 0) return;
     int64_t count = 0;
     each_sender(grid, receiver, [&](int32_t sender) {
       if (count < room) insert_sorted(args.senders + begin, count++, sender);
@@ -185,6 +210,8 @@ void find(const FindWorldEdges& args, Runtime& runtime, const Stream& stream) {
   const int64_t nodes = args.mesh.nodes, buckets = buckets_for(nodes);
   const Tensor starts = Tensor::zeros(runtime, {buckets + 1}, DType::i32, Tag::workspace, "cell starts");
   const Tensor members = Tensor::empty(runtime, {nodes}, DType::i32, Tag::workspace, "cell members");
+  const Tensor squares = Tensor::empty(runtime, {1}, DType::i64, Tag::workspace, "crowding of cells");
+  const Crowding crowding{squares.data<int64_t>()};
   const auto* const labels = args.labels.data<int32_t>();
   WorldGrid grid{.positions = args.positions.data<float>(),
                  .meshes = labels,
@@ -208,19 +235,32 @@ void find(const FindWorldEdges& args, Runtime& runtime, const Stream& stream) {
   auto* const sender_offsets = args.found.sender_offsets.data<int32_t>();
   auto* const senders = args.found.senders.data<int32_t>();
   launch("world_edges.count_members", count_members_kernel, shape, stream, TableArgs{grid, rows});
-  scan("world_edges.scan_cells", stream, {buckets, grid.starts, true, kNoEnd, nullptr, nullptr});
+  scan("world_edges.scan_cells", stream,
+       {.items = buckets,
+        .values = grid.starts,
+        .ends = true,
+        .room = kNoEnd,
+        .squares = squares.data<int64_t>()});
   launch("world_edges.place_members", place_members_kernel, shape, stream, TableArgs{grid, rows});
-  launch("world_edges.count_edges", count_edges_kernel, shape, stream, CountArgs{grid, rows, offsets});
+  launch("world_edges.count_edges", count_edges_kernel, shape, stream,
+         CountArgs{grid, rows, crowding, offsets});
   scan("world_edges.scan_edges", stream,
-       {rows, offsets, false, args.found.edges, args.found.counts.data<int64_t>(),
-        args.missing.data<int64_t>()});
+       {.items = rows,
+        .values = offsets,
+        .ends = false,
+        .room = args.found.edges,
+        .squares = nullptr,
+        .counts = args.found.counts.data<int64_t>(),
+        .missing = args.missing.data<int64_t>(),
+        .crowding = crowding});
   fill_zero(args.found.sender_offsets, stream);
   dispatch_gpu_storage(args.features.dtype(), [&]<class T>() {
     launch("world_edges.write", write_edges_kernel<T>, shape, stream,
            WriteArgs<T>{grid, rows, offsets, args.scale.data<double>(), senders,
                         args.found.receivers.data<int32_t>(), sender_offsets, args.features.data<T>()});
   });
-  scan("world_edges.scan_senders", stream, {rows, sender_offsets, true, kNoEnd, nullptr, nullptr});
+  scan("world_edges.scan_senders", stream,
+       {.items = rows, .values = sender_offsets, .ends = true, .room = kNoEnd});
   const OrderArgs order{args.found.edge_rows(), rows, senders, sender_offsets,
                         args.found.sender_order.data<int32_t>()};
   launch("world_edges.place_edges", place_edges_kernel, search_shape(stream, args.found.edges), stream,

@@ -237,6 +237,48 @@ TEST_CASE("world edges are those of a loop over all pairs: dense, sparse, far aw
   });
 }
 
+TEST_CASE("world edges of a state that has blown up: of nodes at one place, of others none") {
+  on_backends([](const Backend& backend) {
+    for (const double period : {0.0, 4.0}) {
+      Nodes n = row_of(61, 2, 1e30, 9);
+      n.period = {period, 0.0, 0.0};
+      std::copy_n(n.at.begin() + 60, 6, n.at.begin() + 100);  // coincident
+      for (size_t i = 80; i < 100; i += 2) n.at[i] = 1.0F;    // far along one axis
+      CAPTURE(period);
+      if (period > 0.0)  // plain loops know no place that is too far
+        for (size_t i = 0; i < n.at.size(); i += 2)
+          if (std::abs(n.at[i]) > 1e8F) n.at[i] = std::numeric_limits<float>::infinity();
+      Nodes far = n;
+      for (float& x : far.at)
+        if (std::isinf(x)) x = 1e9F;
+      CHECK(plain_edges(n).size() == (period > 0.0 ? 0 : 6));
+      check_search(backend, n, DType::f32, 0);
+      Runtime runtime = backend.runtime();
+      const Search search(runtime, far, 9, DType::f32, 0);
+      backend.kernels->world_edges.find(search.args, runtime, runtime.stream());
+      CHECK(search.edges() == std::ssize(plain_edges(n)));
+    }
+  });
+}
+
+TEST_CASE("world edges of crowded nodes: a search ends at once, and says that all are missing") {
+  on_backends([](const Backend& backend) {
+    for (const int32_t nodes : {4000, 9000}) {  // at one place; they are crowded from 8192 on
+      Nodes n = row_of(nodes, 2, 0.0, 1);
+      n.other_type = true;
+      std::ranges::fill(n.types, 3);
+      std::ranges::fill(n.meshes, 0);
+      n.types[17] = 4;
+      if (nodes < 8192) n.types.assign(n.types.size(), 3);
+      Runtime runtime = backend.runtime();
+      const Search search(runtime, n, 9, DType::f32, 0);
+      backend.kernels->world_edges.find(search.args, runtime, runtime.stream());
+      CHECK(search.edges() == 0);
+      CHECK(search.missing() == (nodes > 8192 ? std::numeric_limits<int32_t>::max() : 0));
+    }
+  });
+}
+
 TEST_CASE("world edges: nodes at the radius are not joined, a mesh without nodes has none") {
   on_backends([](const Backend& backend) {
     Nodes lattice = row_of(27, 3, 1.0, 1);

@@ -18,10 +18,12 @@
 #include <meshgrad/train/train.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <string>
 #include <vector>
 
+#include "train/mesh_arrays.h"
 #include "train/moving_data.h"
 #include "train/small_run.h"
 #include "train/world_case.h"
@@ -191,10 +193,7 @@ TEST_CASE("predictions on a device have room for the world edges of any state, t
   const MeshView& mesh = view.mesh();
   const size_t nodes = mesh.node_type.size();
   MeshPredictor predictor(runtime, checkpoint);
-  predictor.set_mesh({.positions = mesh.positions,
-                      .cells = mesh.cells,
-                      .nodes_per_cell = mesh.nodes_per_cell,
-                      .node_type = mesh.node_type});
+  predictor.set_mesh(test::arrays_of(mesh));
   std::vector<size_t> edges;
   for (const float scale : {1.0f, 0.3f, 0.5f}) {  // the body shrinks: more pairs are near
     FieldState state = task.state_at(view, 0);
@@ -222,6 +221,36 @@ TEST_CASE("predictions on a device have room for the world edges of any state, t
   }
   CHECK(edges[1] > 6 * nodes);  // beyond the room of training
   CHECK(edges[2] < edges[1]);
+}
+
+TEST_CASE("MeshPredictor names the mesh with more world edges than any prediction may have" *
+          doctest::skip(cuda_devices().empty())) {
+  const Moving plate("plate");
+  Config config = device_run(plate, "refuses");
+  config.data.kinematic_types = {};
+  config.data.world_pairs = WorldPairs::all;
+  config.train.steps = 1;
+  train_on(kGpu, config);
+  Runtime runtime{RuntimeOptions{.device = kGpu, .threads = 1}};
+  MeshPredictor predictor(runtime, config.run.dir + "/checkpoints/last.safetensors");
+  constexpr int32_t kNodes = 3000;
+  std::vector<float> positions;
+  std::vector<int32_t> first, second, types(kNodes, 0);
+  for (int32_t node = 0; node < kNodes; ++node) {
+    for (const float x : {static_cast<float>(node), 0.0F, 0.0F}) positions.push_back(x);
+    if (node > 0) first.push_back(node - 1), second.push_back(node);
+  }
+  const MeshArrays line{.positions = positions, .first = first, .second = second, .node_type = types};
+  const std::array meshes{line, line, line};
+  predictor.set_meshes(meshes);
+  const std::vector<float> stress(kNodes, 0.0F), collapsed(3 * kNodes, 0.0F);
+  for (int64_t mesh = 0; mesh < 3; ++mesh) {
+    predictor.set_field("world_pos", mesh == 1 ? collapsed : positions, mesh);
+    predictor.set_field("stress", stress, mesh);
+  }
+  const std::string error = message_of([&] { predictor.predict(); });
+  CHECK_MESSAGE(contains(error, "[data.world_radius] needed 1000 nodes within the radius"), error);
+  CHECK(contains(error, "mesh 1"));
 }
 
 TEST_CASE("parts in turn on a device have the losses and rollouts of the whole mesh" *

@@ -10,6 +10,7 @@
 #include <meshgrad/train/planning/config_check.h>
 #include <meshgrad/train/planning/step_memory.h>
 #include <meshgrad/train/run/predictor.h>
+#include <meshgrad/train/task/evaluation.h>
 #include <meshgrad/train/task/rollout.h>
 #include <meshgrad/train/task/task.h>
 #include <meshgrad/train/train.h>
@@ -18,10 +19,13 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "train/moving_data.h"
+#include "train/npz_arrays.h"
+#include "train/scratch_directory.h"
 #include "train/small_run.h"
 #include "train/world_case.h"
 
@@ -127,6 +131,88 @@ TEST_CASE(
   CHECK(compared > count);
   CHECK(compared_with_far < 2 * compared);  // 20,000^2 in one cell
   CHECK(count_world_edges(cloud.mesh, at, 2, {.radius = 100.0}) == kMostWorldEdgesPerNode * 20'000);
+}
+
+TEST_CASE("a state that has blown up, or collapsed, is searched in bounded time") {
+  const Cloud cloud(20'000);
+  std::vector<float> at(40'000);
+  for (size_t i = 0; i < at.size(); ++i) at[i] = static_cast<float>(1e30 * (uniform(5, 1, i) - 0.5));
+  int64_t compared = 0;
+  CHECK(count_world_edges(cloud.mesh, at, 2, {.radius = 0.002}, &compared) == 0);
+  CHECK(compared < 40 * 20'000);  // 20,000^2 / 4 where far nodes share four cells
+
+  std::ranges::fill(at, 0.25F);
+  std::vector<int32_t> types(20'000, 0);
+  MeshView alike = cloud.mesh;
+  alike.node_type = types;
+  for (const MeshView& mesh : {cloud.mesh, alike}) {
+    for (const bool other_type : {false, true}) {
+      const WorldEdgeOptions options{.radius = 0.002, .other_type = other_type};
+      compared = 1;
+      CHECK(count_world_edges(mesh, at, 2, options, &compared) == kMostWorldEdgesPerNode * 20'000);
+      CHECK(compared == 0);
+      CHECK_FALSE(world_edges(mesh, at, 2, options, 2'000'000'000).has_value());
+    }
+  }
+}
+
+TEST_CASE(
+    "a rollout whose nodes collapse has no error that is a number, and ends no run; data that do are "
+    "refused") {
+  const test::ScratchDirectory scratch;
+  constexpr size_t kNodes = 1100;
+  const auto pack = [&](const std::string& split, int collapsed_from) {
+    std::vector<float> at;
+    std::vector<int32_t> first, second, types(kNodes, 1);
+    for (int frame = 0; frame < 3; ++frame) {
+      for (size_t node = 0; node < kNodes; ++node) {
+        at.push_back(frame < collapsed_from ? static_cast<float>(node) : 0.0F);
+        at.push_back(frame < collapsed_from ? 0.01F * static_cast<float>(frame) : 0.0F);
+      }
+    }
+    for (int32_t node = 1; std::cmp_less(node, kNodes); ++node)
+      first.push_back(node - 1), second.push_back(node);
+    types[0] = 0;  // all others are moved by the data
+    first.insert(first.end(), second.begin(), second.end());
+    const auto text = std::to_string(kNodes);
+    test::write_npz(
+        scratch.path / "in" / (split + ".npz"),
+        {{"mesh_pos", test::npy<float>("<f4", "(3, " + text + ", 2)", at)},
+         {"mesh_edge", test::npy<int32_t>("<i4", "(2, " + std::to_string(kNodes - 1) + ")", first)},
+         {"node_type", test::npy<int32_t>("<i4", "(" + text + ",)", types)}},
+        false);
+  };
+  std::filesystem::create_directories(scratch.path / "in");
+  pack("train", 3);
+  pack("valid", 1);
+  ConvertOptions convert_options;
+  convert_options.input = scratch.path / "in";
+  convert_options.output = scratch.path / "in.mgd";
+  convert(convert_options);
+  Config config = test::small_config(scratch.path, convert_options.output);
+  config.data.path = convert_options.output.string();
+  config.data.inputs = {};
+  config.data.targets = {"world_pos"};
+  config.data.world_position = "world_pos";
+  config.data.kinematic_types = {1};
+  config.data.predicted_types = {0};
+  config.data.world_radius = 0.5;
+  config.train.steps = 1;
+  config.train.batch = config.train.accumulate = 1;
+  config.train.validate_every = 0;
+  test::train_here(config);
+  Runtime runtime{RuntimeOptions{.threads = 1}};
+  const Predictor predictor(runtime, config.run.dir + "/checkpoints/last.safetensors");
+  std::vector<std::string> told;
+  EvaluateOptions options{.split = "valid", .stride = 1000};
+  options.progress = [&](const std::string& text) { told.push_back(text); };
+  const Evaluation diverged = evaluate(predictor.trained(), options);
+  CHECK(std::isnan(diverged.dynamics->rollouts.back().fields[0].rmse));
+  CHECK(std::isfinite(diverged.fields[0].rmse));
+  CHECK(contains(told.back(), "a rollout has diverged: [data.world_radius] needed 1000 nodes"));
+  CHECK(contains(told.back(), "frame 1 of valid.npz"));
+  options.stride = 1;  // one step from each frame of the data
+  CHECK(contains(message_of([&] { evaluate(predictor.trained(), options); }), "frame 1 of valid.npz"));
 }
 
 TEST_CASE("a node at the radius is not joined, one a bit nearer is, in cells side by side") {

@@ -14,6 +14,7 @@ namespace {
 struct MeshGrid {
   std::vector<int32_t> starts, members;
   WorldGrid grid;
+  bool crowded = false;
 
   MeshGrid(const MeshView& mesh, std::span<const float> positions, int dim, const WorldEdgeOptions& options)
       : starts(static_cast<size_t>(world_grid::buckets_for(mesh.nodes)) + 1),
@@ -33,7 +34,7 @@ struct MeshGrid {
       grid.period[axis] = mesh.period[axis];
       grid.cells[axis] = world_grid::cells_of_period(mesh.period[axis], options.radius);
     }
-    world_grid::fill_table(grid, mesh.nodes);
+    crowded = world_grid::is_crowded(world_grid::fill_table(grid, mesh.nodes), mesh.nodes);
   }
 };
 
@@ -42,6 +43,7 @@ struct MeshGrid {
 std::optional<MeshEdges> world_edges(const MeshView& mesh, std::span<const float> positions, int dim,
                                      const WorldEdgeOptions& options, int64_t most) {
   const MeshGrid made(mesh, positions, dim, options);
+  if (made.crowded) return std::nullopt;
   std::vector<int32_t> senders, offsets{0};
   offsets.reserve(static_cast<size_t>(mesh.nodes) + 1);
   bool fits = true;
@@ -61,7 +63,7 @@ int64_t count_world_edges(const MeshView& mesh, std::span<const float> positions
                           const WorldEdgeOptions& options, int64_t* compared) {
   const MeshGrid made(mesh, positions, dim, options);
   const int64_t most = kMostWorldEdgesPerNode * mesh.nodes;
-  int64_t count = 0, pairs = 0;
+  int64_t count = made.crowded ? most : 0, pairs = 0;
   for (int32_t receiver = 0; receiver < mesh.nodes && count < most; ++receiver)
     pairs += world_grid::each_sender(made.grid, receiver, [&](int32_t) { ++count; });
   if (compared != nullptr) *compared = pairs;

@@ -95,14 +95,31 @@ void MeshPredictor::Loaded::write_world_search() {
   }
 }
 
+/// Of the mesh with the most world edges a node.
+std::string MeshPredictor::Loaded::name_of_most_crowded() {
+  const MeshInputs& reads = task.inputs();
+  double most = -1.0;
+  std::string name;
+  for (size_t i = 0; i < meshes.size(); ++i) {
+    const TrajectoryView view = task.dataset().trajectory(static_cast<int64_t>(i));
+    const auto count = static_cast<double>(
+        count_world_edges(view.mesh(), reads.current_positions(view, 0, meshes[i].state, scratch.positions),
+                          reads.world_position()->field.components, reads.world_options()));
+    const double share = count / static_cast<double>(view.mesh().nodes);
+    if (share <= most) continue;
+    most = share;
+    name = frame_name(view, 0);
+  }
+  return name;
+}
+
 /// Where the device has found more than there is room for, the batch gets new memory, to be written again.
 bool MeshPredictor::Loaded::world_edges_fit() {
   if (!searches()) return true;
   const int64_t missing = missing_edges(runtime, task.inputs().find_world_edges(runtime, batch));
   if (missing == 0) return true;
   const int64_t edges = room.world_edges + missing;
-  if (edges > most_world_edges(room.nodes))
-    throw too_many_world_edges(frame_name(task.dataset().trajectory(0), 0));
+  if (edges > most_world_edges(room.nodes)) throw too_many_world_edges(name_of_most_crowded());
   make_world_room(std::min(edges + edges / 4, most_world_edges(room.nodes)));
   return false;
 }

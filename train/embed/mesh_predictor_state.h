@@ -117,6 +117,7 @@ struct MeshPredictor::Loaded {
   std::vector<MeshEdges> world_edges_of_state();
   void find_world_edges();
   void write_world_search();
+  std::string name_of_most_crowded();
   bool world_edges_fit();
   void write_nodes();
   void upload();

@@ -47,11 +47,13 @@ std::string frame_name(const TrajectoryView& trajectory, int64_t frame) {
   return fmt::format("frame {} of {}", frame, trajectory.name());
 }
 
-ConfigError too_many_world_edges(std::string_view frame) {
-  return config_error("data.world_radius",
-                      fmt::format("{} world edges a node at most", kMostWorldEdgesPerNode),
-                      fmt::format("more, in {}", frame),
-                      "lower it: it is a length in the positions' unit, about that of the mesh's edges");
+TooManyWorldEdges too_many_world_edges(std::string_view frame) {
+  return TooManyWorldEdges(config_error(
+      "data.world_radius",
+      fmt::format("{} nodes within the radius of a node at most, on average", kMostWorldEdgesPerNode),
+      fmt::format("more, in {}", frame),
+      "lower it: it is a length in the positions' unit, about that of the mesh's edges; where a "
+      "prediction has moved the nodes to one point, train further first"));
 }
 
 DataError changed_mesh(const MeshView& mesh) {

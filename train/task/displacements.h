@@ -18,8 +18,12 @@ DataError changed_mesh(const MeshView& mesh);
 
 /// kMostWorldEdgesPerNode for each node, and fewer than 2^31.
 int64_t most_world_edges(int64_t nodes);
-/// The error of more; `frame` says where: "frame 3 of train.tfrecord: record 0".
-ConfigError too_many_world_edges(std::string_view frame);
+/// The error of more.
+struct TooManyWorldEdges : ConfigError {
+  explicit TooManyWorldEdges(const ConfigError& error) : ConfigError(error) {}
+};
+/// `frame` says where: "frame 3 of train.tfrecord: record 0".
+TooManyWorldEdges too_many_world_edges(std::string_view frame);
 std::string frame_name(const TrajectoryView& trajectory, int64_t frame);
 
 /// Writes dim + 1 columns of each edge's row, which has `width`: `rows` points to the first one's. Positions

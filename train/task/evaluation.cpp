@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/ranks/collectives.h>
+#include <meshgrad/train/task/displacements.h>
 #include <meshgrad/train/task/evaluation.h>
 #include <meshgrad/train/task/rollout.h>
 
@@ -116,14 +117,25 @@ ErrorSums dynamics_errors_of(const TrainedModel& trained, const MeshDynamics& ta
   }
   const int64_t steps = rollout_frames(task, trajectory, {});
   int64_t step = 0;
-  roll_out(trained, task, trajectory, {.boundary = boundary}, [&](const RolloutFrame& frame) {
+  const auto compare = [&](const std::vector<float>& ours, const std::vector<float>& truth) {
     ++step;
-    errors[kAllSteps].add(frame.ours, frame.truth, mask);
+    errors[kAllSteps].add(ours, truth, mask);
     for (size_t i = 0; i < options.horizons.size(); ++i) {
       if (step <= options.horizons[i] && options.horizons[i] <= steps)
-        errors[kFirstHorizon + i].add(frame.ours, frame.truth, mask);
+        errors[kFirstHorizon + i].add(ours, truth, mask);
     }
-  });
+  };
+  try {
+    roll_out(trained, task, trajectory, {.boundary = boundary},
+             [&](const RolloutFrame& frame) { compare(frame.ours, frame.truth); });
+  } catch (const TooManyWorldEdges& error) {
+    if (step == 0) throw;  // of the data
+    // The prediction has moved the nodes to one place: what follows is as wrong as a state that is not
+    // finite.
+    if (options.progress) options.progress(fmt::format("a rollout has diverged: {}", error.what()));
+    const std::vector<float> none(task.inputs().target_values(trajectory, range.first).size(), std::nanf(""));
+    while (step < steps) compare(none, none);
+  }
   return errors;
 }
 

@@ -29,6 +29,7 @@ MeshEdges MeshInputs::world_edges_at(const TrajectoryView& trajectory, int64_t t
   std::optional<MeshEdges> edges = world_edges(mesh, positions, dim, world_options_, most);
   if (edges) return *std::move(edges);
   const int64_t count = count_world_edges(mesh, positions, dim, world_options_);
+  if (count >= most_world_edges(mesh.nodes)) throw too_many_world_edges(frame_name(trajectory, t));
   throw world_edges_refused(mesh.nodes, count, frame_name(trajectory, t),
                             "raise it, which takes memory, or lower data.world_radius; a run with a "
                             "checkpoint goes on with --resume");
