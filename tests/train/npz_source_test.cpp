@@ -3,6 +3,7 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/data/convert.h>
 #include <meshgrad/train/data/sources/npz_source.h>
+#include <meshgrad/train/planning/first_config.h>
 
 #include <random>
 
@@ -129,6 +130,67 @@ TEST_CASE("a single NPZ file without node types is packed with a warning, split 
   const Dataset data = Dataset::open(options.output);
   CHECK(data.trajectory("test", 0).field("u").frame(0)[3] == 11.0F);
   CHECK(data.node_type_counts()[0] == 4);
+}
+
+TEST_CASE("displacements move the mesh: of a field that its name tells, or that is named") {
+  const ScratchDirectory scratch;
+  NpzArrays arrays = square();
+  const std::vector<float> moved = test::counting(24);
+  std::vector<float> bent(36, 0.0F);
+  for (size_t i = 2; i < bent.size(); i += 3) bent[i] = static_cast<float>(i);  // a plate out of its plane
+  arrays["Displacement"] = npy<float>("<f4", "(3, 4, 2)", moved);
+  arrays["bent"] = npy<float>("<f4", "(3, 4, 3)", bent);
+  write_npz(scratch.path / "run.npz", arrays, false);
+  ConvertOptions options;
+  options.input = scratch.path / "run.npz";
+  options.output = scratch.path / "a.mgd";
+  options.split = {1};
+  const auto converted = [&](const std::string& displacement) {
+    options.displacement = displacement;
+    const ConvertReport report = convert(options);
+    const bool noted = std::ranges::any_of(report.notes, [](const std::string& note) {
+      return contains(note,
+                      "positions plus the field Displacement are the field world_pos; keep it with "
+                      "--displacement Displacement, or leave it out with --displacement none");
+    });
+    CHECK(noted == displacement.empty());
+    return Dataset::open(options.output);
+  };
+  for (const char* name : {"", "Displacement"}) {
+    const Dataset data = converted(name);
+    const auto at = data.trajectory(0).field("world_pos").frame(2);
+    CHECK(std::vector(at.begin(), at.end()) == std::vector<float>{16, 17, 19, 19, 21, 22, 22, 24});
+    CHECK(data.field("world_pos").dynamic);
+    CHECK(data.trajectory(0).field("Displacement").frame(1)[0] == 8);
+  }
+  const Dataset plate = converted("bent");
+  const auto at = plate.trajectory(0).field("world_pos").frame(1);
+  CHECK(std::vector(at.begin() + 3, at.begin() + 9) == std::vector<float>{1, 0, 17, 1, 1, 20});
+  const auto fields = converted("none").fields();
+  CHECK(std::ranges::none_of(fields, [](const FieldInfo& field) { return field.name == "world_pos"; }));
+  CHECK(contains(message_of([&] { converted("u"); }), "field u] needed displacements: 2 or 3 floats"));
+  CHECK(contains(message_of([&] { converted("v"); }), "got no such field"));
+}
+
+TEST_CASE("init predicts second changes of displacements only if those that validate have three frames") {
+  const ScratchDirectory scratch;
+  std::vector<float> moved;
+  for (int frame = 0; frame < 12; ++frame)
+    for (int i = 0; i < 8; ++i) moved.push_back(0.01F * static_cast<float>((i + 1) * frame + frame * frame));
+  NpzArrays arrays = square_arrays(12);
+  arrays.erase("u");
+  arrays["disp"] = npy<float>("<f4", "(12, 4, 2)", moved);
+  write_npz(scratch.path / "run.npz", arrays, false);
+  ConvertOptions options;
+  options.input = scratch.path / "run.npz";
+  options.output = scratch.path / "a.mgd";
+  for (const bool whole : {false, true}) {
+    options.split = whole ? std::vector<double>{1} : std::vector<double>{0.8, 0.1, 0.1};  // 8, 2 and 2 frames
+    convert(options);
+    const Config config = first_config(Dataset::open(options.output), {}).config;
+    CHECK(config.data.targets == std::vector<std::string>{"world_pos"});
+    CHECK(config.data.predict == (whole ? Prediction::second_change : Prediction::change));
+  }
 }
 
 TEST_CASE("arrays of other names: guessed, or by a map, whose fields alone then count") {

@@ -182,6 +182,10 @@ void add_convert(CommandLine& line) {
       ->add_option("--node-types", convert.node_types,
                    "Array of node types, of points or cells, in VTK or XDMF files")
       ->type_name("ARRAY");
+  command
+      ->add_option("--displacement", convert.displacement,
+                   "Field on nodes that, added to the positions, makes the field world_pos; or none")
+      ->type_name("FIELD");
   command->add_flag("--separate", convert.separate_frames,
                     "Numbered VTK files are trajectories of one frame each, not a series");
   std::vector<std::string> formats = format_names();

@@ -93,6 +93,7 @@ class Packer {
       if (const auto unit = options_.units.find(field.name); unit != options_.units.end())
         field.unit = unit->second;
     validate(t);
+    move_positions(t);
     choose_graph(t);
     if (t.node_type.empty()) {
       warnings_.add(
@@ -108,6 +109,22 @@ class Packer {
       add_still_positions(t);
     }
     subtract_offsets(t);
+  }
+
+  // Where the files have displacements beside the positions at rest; by the first trajectory.
+  void move_positions(RawTrajectory& t) {
+    if (writer_ == nullptr) {
+      displacement_ = options_.displacement.empty()     ? find_displacement(t)
+                      : options_.displacement == "none" ? std::string()
+                                                        : options_.displacement;
+    }
+    if (displacement_.empty()) return;
+    add_displaced_positions(t, displacement_);
+    if (writer_ != nullptr || !options_.displacement.empty()) return;
+    report_.notes.push_back(
+        fmt::format("[{}] the mesh moves: its positions plus the field {} are the field {}; keep it with "
+                    "--displacement {}, or leave it out with --displacement none",
+                    t.name, displacement_, kWorldPosition, displacement_));
   }
 
   // Cells as nodes, where they are asked for or alone have fields; polygons and polyhedra as their sides.
@@ -429,6 +446,7 @@ class Packer {
   std::string leak_;  // the first
   WarningList outliers_;
   std::optional<bool> quads_;  // whether cells of 4 nodes in 3-D are quads, by the first mesh
+  std::string displacement_;   // the field of displacements, or empty
   std::string first_name_;     // of the first trajectory, as errors name it
   std::unique_ptr<PackedFileWriter> writer_;
   DataStatistics statistics_;

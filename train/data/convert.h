@@ -47,6 +47,9 @@ struct ConvertOptions {
   std::optional<CellKind> cells;
   /// What becomes a node of the graph. automatic: cells where float fields are on cells and none on nodes.
   GraphOn graph = GraphOn::automatic;
+  /// A field on nodes that tells how far they have moved: of a mesh whose positions are those at rest it
+  /// makes the field "world_pos". Empty: a field of such a name; "none": no field.
+  std::string displacement;
   std::string node_types;  ///< the array of node types in files of VTK; empty: "node_type", if there is one
   /// Files of VTK named alike but for a last number, on the same mesh, are frames of one trajectory;
   /// true: a trajectory each.

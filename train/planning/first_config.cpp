@@ -99,6 +99,12 @@ class Guess {
     return frames;
   }
 
+  int64_t longest_in(const std::string& split) const {
+    int64_t longest = 0;
+    for (int64_t i = 0; i < dataset_.size(split); ++i) longest = std::max(longest, dataset_.frames(split, i));
+    return longest;
+  }
+
   bool varies(const FieldInfo& field, Quantity quantity) const {
     const FieldStatistics stats = dataset_.field_stats(field.name, NodeTypeSet::all(), quantity);
     return std::ranges::any_of(stats.std, [](double deviation) { return deviation > 0; });
@@ -204,8 +210,8 @@ class Guess {
     };
     const bool alone = data.targets.size() == data.value_targets.size() + 1;
     const bool pressed = !data.value_targets.empty() && !data.kinematic_types.empty();
-    if (longest_ < 3 || !alone || pressed ||
-        spread(Quantity::second_change) > 0.5 * spread(Quantity::change)) {
+    const bool short_ones = std::min(longest_, longest_in(data.valid_split)) < 3;
+    if (short_ones || !alone || pressed || spread(Quantity::second_change) > 0.5 * spread(Quantity::change)) {
       std::erase(data.inputs, kWorldPosition);
       if (data.inputs.empty()) reason("data.inputs", "none: edges tell where nodes are");
       return;

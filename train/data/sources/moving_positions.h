@@ -4,6 +4,8 @@
 #pragma once
 #include <meshgrad/train/data/sources/trajectory_source.h>
 
+#include <string>
+
 namespace meshgrad {
 
 /// DeepMind's name of the field.
@@ -21,5 +23,13 @@ bool positions_move(std::span<const T> all, size_t count) {
 /// Throws DataError, naming the trajectory, where it has a field of that name.
 void add_world_position(RawTrajectory& trajectory, int components, std::vector<float> all,
                         std::vector<double> wide);
+
+/// Adds it as the sum of the positions and a field of displacements on nodes, with as many components as the
+/// mesh has dimensions, or 3. Throws DataError, naming the trajectory, where `field` is none.
+void add_displaced_positions(RawTrajectory& trajectory, const std::string& field);
+
+/// The field that its name says is one of displacements, which changes over time, in a trajectory without
+/// kWorldPosition; or nothing.
+std::string find_displacement(const RawTrajectory& trajectory);
 
 }  // namespace meshgrad
