@@ -70,6 +70,15 @@ TEST_CASE("a run that is well passes seven checks") {
   }
 }
 
+TEST_CASE("what a small model leaves unused of the least memory that can be reserved is no finding") {
+  MadeUpRun run;
+  const auto checks = run.examine([](int64_t, auto& row) {
+    if (row.contains("memory_reserved_bytes")) row["memory_reserved_bytes"] = 4 << 20;
+    if (row.contains("memory_waste")) row["memory_waste"] = 0.66;
+  });
+  CHECK(named(checks, "memory").verdict == Verdict::good);
+}
+
 TEST_CASE("lines of a warm-up, in which nothing is trained, say nothing of a run") {
   MadeUpRun run;
   run.config.normalize.mode = NormalizeMode::online;
@@ -196,6 +205,9 @@ TEST_CASE("how a run ended") {
   CHECK(contains(end("start\nstopped at step 60; --resume continues\n").found, "stopped with a checkpoint"));
   CHECK(end("start\n").verdict == Verdict::note);
   CHECK(contains(end("start\n").found, "killed"));
+  const HealthCheck early = end("ends early at step 60: 3 validations without a new best (train.patience)\n");
+  CHECK(early.verdict == Verdict::good);
+  CHECK(contains(early.found, "60 steps of 100; train.patience ended it"));
   const HealthCheck memory = end("error: out of memory: needed 3 GiB\n");
   CHECK(memory.verdict == Verdict::bad);
   CHECK(contains(memory.remedy, "meshgrad plan"));

@@ -2,6 +2,7 @@
 // Runs that start from the weights of another, train only some of them, average them, or end early.
 #include <doctest/doctest.h>
 #include <meshgrad/train/run/initial_weights.h>
+#include <meshgrad/train/run/optimizer.h>
 #include <meshgrad/train/run/predictor.h>
 #include <meshgrad/train/task/evaluation.h>
 
@@ -158,6 +159,15 @@ TEST_CASE("frozen parameters keep their bits, in every optimizer, and the rest t
   config.run.dir += "_all";
   config.train.freeze = {"*"};
   CHECK(contains(train_error(config), "[train.freeze] needed patterns that leave something to train"));
+}
+
+TEST_CASE("a run says how much of its model is frozen") {
+  ParameterSet parameters;
+  parameters.add("encoder.weight", {4, 3}, Initial::zero, 3);
+  parameters.add("decoder.weight", {2, 4}, Initial::zero, 4);
+  parameters.add("decoder.bias", {2}, Initial::zero, 4);
+  CHECK(describe_frozen(parameters, {"decoder", "*.bias"}) ==
+        "train.freeze: 2 of 3 parameters, 10 of 22 numbers, are not trained");
 }
 
 TEST_CASE("frozen parameters take no part in the gradient norm") {

@@ -41,7 +41,7 @@ void describe_columns(const Task& task, const Config& config, ConfigSummary& sum
                              {{"relative position", task.dataset().dim()}, {"distance", 1}});
   if (inputs.has_world_edges()) {
     summary.edge_inputs.push_back({"of world edges: relative position", inputs.world_inputs() - 1});
-    summary.edge_inputs.push_back({"distance", 1});
+    summary.edge_inputs.push_back({"of world edges: distance", 1});
   }
   for (const FieldInfo& target : inputs.targets()) {
     const Quantity quantity = dynamics ? inputs.predicted_quantity(target.name) : Quantity::value;

@@ -152,7 +152,9 @@ HealthCheck check_end(const RunFacts& run, bool running) {
           "meshgrad plan CONFIG names the largest batch that fits and what recomputation saves; then " +
           again;
     check.gain = kept;
-  } else if (!whole && !early) {
+  } else if (!whole && early) {
+    check.found += "; train.patience ended it";
+  } else if (!whole) {
     check.verdict = Verdict::note;
     check.found += stopped != std::string::npos ? "; stopped with a checkpoint"
                                                 : "; it ended without a word: killed, perhaps for memory";
@@ -179,14 +181,16 @@ HealthCheck check_memory(const RunFacts& run) {
       fmt::format("peak {} after {}, {} reserved, {:.0f} % of it lost to fragmentation", memory_text(last),
                   counted(static_cast<int64_t>(peaks.value.size()), "epoch"),
                   memory_text(reserved.value.back()), waste.empty() ? 0.0 : 100.0 * waste.value.back());
-  constexpr double kGrowth = 1.05, kWaste = 0.15;
+  // Memory is reserved in segments of megabytes, which a small model cannot fill.
+  constexpr double kGrowth = 1.05, kWaste = 0.15, kFewBytes = 32.0 * 1048576.0;
   if (peaks.value.size() > 2 && last > kGrowth * first) {
     check.verdict = Verdict::note;
     check.found +=
         fmt::format("; the peak grew by {:.0f} % since epoch {}", 100.0 * (last / first - 1.0), from + 1);
     check.remedy = "set memory.history = 100000 and see in memory/ what grows";
     check.gain = memory_text(last - first);
-  } else if (!waste.empty() && waste.value.back() > kWaste) {
+  } else if (!waste.empty() && waste.value.back() > kWaste &&
+             waste.value.back() * reserved.value.back() > kFewBytes) {
     check.verdict = Verdict::note;
     check.remedy = run.config.memory.plan_steps
                        ? "set memory.release_cached_every, or a fixed batch of equal meshes"

@@ -66,6 +66,20 @@ LearningRate learning_rate(const ScheduleConfig& schedule, double peak, int64_t 
           .step_factor = schedule.step_factor};
 }
 
+std::string describe_frozen(const ParameterSet& parameters, const std::vector<std::string>& patterns) {
+  int64_t count = 0, numbers = 0, all = 0;
+  for (const ParameterInfo& info : parameters.parameters()) {
+    all += info.shape.elements();
+    const bool frozen = std::ranges::any_of(
+        patterns, [&](const std::string& pattern) { return names_parameter(pattern, info.name); });
+    if (!frozen) continue;
+    ++count;
+    numbers += info.shape.elements();
+  }
+  return fmt::format("train.freeze: {} of {} parameters, {} of {} numbers, are not trained", count,
+                     parameters.parameters().size(), numbers, all);
+}
+
 std::vector<ArenaRange> frozen_ranges(const ParameterSet& parameters,
                                       const std::vector<std::string>& patterns) {
   const std::vector<ParameterInfo>& infos = parameters.parameters();

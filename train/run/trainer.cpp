@@ -68,6 +68,7 @@ TrainResult Trainer::run() {
     return result(false);
   } else {
     message(describe_schedule(learning_rate(config_.schedule, config_.optimizer.lr, steps)));
+    if (!config_.train.freeze.empty()) message(describe_frozen(model_.parameters, config_.train.freeze));
     const std::string sampling = describe_sampling(
         config_.loss, task_.inputs(), config_.data.train_split,
         static_cast<double>(loader_.samples_until(steps)) / static_cast<double>(loader_.sampler().samples()));
