@@ -154,6 +154,7 @@ void copy_box_async(void* shared, const void* map, int column, int row, void* ba
   std::memset(copy.to, kPoison, copy.bytes.size());
   runner.box_copies.push_back(std::move(copy));
   runner.boxes_flying.push_back(number);
+  runner.current->alone = true;
 }
 
 void fence_for_copies() {

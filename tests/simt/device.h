@@ -53,7 +53,8 @@ enum class ProductMistake : uint8_t {
   leading_bytes,
   copy_bytes,
   copy_wait,
-  copy_fence
+  copy_fence,
+  warp_sync
 };
 void set_product_mistake(ProductMistake mistake);
 

@@ -145,6 +145,7 @@ void begin_block(int64_t block) {
     thread.product_fences_at_barrier = 0;
     thread.copy_fences = 0;
     thread.copy_fences_at_barrier = 0;
+    thread.alone = false;
     thread.phases_seen.clear();
   }
   runner.exited = 0;
@@ -270,6 +271,7 @@ int barrier(Vote vote, int predicate, Location where) {
       thread.wait = Wait::none;
       thread.product_fences_at_barrier = thread.product_fences;
       thread.copy_fences_at_barrier = thread.copy_fences;
+      thread.alone = false;
       thread.result = static_cast<uint64_t>(result);
       make_ready(thread);
     }

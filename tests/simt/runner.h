@@ -80,6 +80,7 @@ struct Thread {
   uint32_t product_fences_at_barrier = 0;
   uint32_t copy_fences = 0;  ///< of global memory
   uint32_t copy_fences_at_barrier = 0;
+  bool alone = false;  ///< has started a copy of a box since its warp last met
   std::unordered_map<const void*, unsigned> phases_seen;  ///< by barrier of copies: how many have ended
 
   int64_t fence_time = 0;  ///< 0: none yet

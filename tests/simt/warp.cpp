@@ -181,8 +181,11 @@ void finish_sync(Warp& warp, const Thread& me, unsigned lanes) {
   }
   // Lanes that have exited do nothing more.
   if (lanes == warp.alive) warp.last_full = number;
+  const bool meet = product_mistake() != ProductMistake::warp_sync;
   for (int lane = 0; lane < kWarp; ++lane) {
-    if ((lanes >> lane & 1u) != 0) lane_of(me, lane).sync = number;
+    if ((lanes >> lane & 1u) == 0) continue;
+    lane_of(me, lane).sync = number;
+    if (meet) lane_of(me, lane).alone = false;
   }
 }
 

@@ -30,6 +30,11 @@ void meet(int argument, uint64_t value, Location where, Finish&& finish) {
   const OutsideKernel outside;
   Thread& me = *runner.current;
   const int first = first_of_group();
+  // A GPU's warp may still be divided behind the branch, and the instruction is undefined then.
+  if (me.alone) {
+    fail("__syncwarp between copies that one thread starts and an operation of its warpgroup",
+         fmt::format("thread {} at {}", runner.index_of(me), text(where)), "call it behind the branch");
+  }
   if (runner.launch->threads < first + kGroup) {
     fail("warpgroups of 128 threads", fmt::format("{} threads at {}", runner.launch->threads, text(where)),
          "launch a multiple of 128");

@@ -19,7 +19,7 @@ namespace {
 
 using simt::ProductMistake;
 
-constexpr int64_t kRows = 131, kIn = 128, kOut = 96;
+constexpr int64_t kRows = 131, kManyRows = 1009, kIn = 128, kOut = 96;
 
 struct Outcome {
   std::vector<std::string> kernels, messages;
@@ -28,8 +28,9 @@ struct Outcome {
 
 enum class Launches : uint8_t { once, and_captured };
 
-/// A weight gradient over four full stages and three rows; or twice, and captured twice.
-Outcome run(bool wgmma, DType dtype, uint64_t seed, Launches launches) {
+/// A weight gradient over four full stages and three rows; or twice, and captured twice. Of many rows a block
+/// has several stages.
+Outcome run(bool wgmma, DType dtype, uint64_t seed, Launches launches, int64_t rows = kRows) {
   Outcome outcome;
   RuntimeOptions options;
   options.device = {DeviceKind::cuda, 0};
@@ -38,10 +39,10 @@ Outcome run(bool wgmma, DType dtype, uint64_t seed, Launches launches) {
   Runtime runtime(options);
   outcome.description = describe_wgmma(runtime, dtype);
   RandomMatrices random(seed);
-  const Matrix x = stored_as(dtype, random.normal(kRows, kIn)),
-               d_z = stored_as(dtype, random.normal(kRows, kOut));
+  const Matrix x = stored_as(dtype, random.normal(rows, kIn)),
+               d_z = stored_as(dtype, random.normal(rows, kOut));
   const cuda::WeightGradientJob job{to_tensor(runtime, x, dtype), to_tensor(runtime, d_z, dtype),
-                                    to_tensor(runtime, Matrix(kIn, kOut), DType::f32), kRows};
+                                    to_tensor(runtime, Matrix(kIn, kOut), DType::f32), rows};
   const auto work = [&](Runtime& own) { cuda::weight_gradients({&job, 1}, {}, own, own.stream()); };
   CapturedWork captured(runtime, "weight gradients", work);
   simt::take_reports();
@@ -56,7 +57,7 @@ Outcome run(bool wgmma, DType dtype, uint64_t seed, Launches launches) {
     Matrix expected = reference::linear_backward(x, Matrix(kIn, kOut), d_z).d_weight;
     const int times = launches == Launches::once ? 1 : 4;
     for (double& value : expected.v) value *= times;
-    outcome.difference = difference(job.d_weight, expected, times * kRows, magnitude(x) * magnitude(d_z));
+    outcome.difference = difference(job.d_weight, expected, times * rows, magnitude(x) * magnitude(d_z));
   } catch (const DeviceError& error) {
     outcome.error = error.what();
     simt::repair_devices();
@@ -129,13 +130,15 @@ TEST_CASE("mistakes in the weight gradients' products of warpgroups are found") 
                              {ProductMistake::wait, "of a product that runs"},
                              {ProductMistake::copy_bytes, "is in flight"},
                              {ProductMistake::copy_wait, "is in flight"},
+                             {ProductMistake::warp_sync, "copies that one thread starts"},
                              {ProductMistake::swizzle, ""},
                              {ProductMistake::leading_bytes, ""}}) {
     CAPTURE(static_cast<int>(found.mistake));
     for (const uint64_t seed : {1, 2, 3}) {
       simt::set_seed(seed);
       simt::set_product_mistake(found.mistake);
-      const Outcome outcome = run(true, DType::f16, seed, Launches::once);
+      const bool between = found.mistake == ProductMistake::warp_sync;
+      const Outcome outcome = run(true, DType::f16, seed, Launches::once, between ? kManyRows : kRows);
       simt::set_product_mistake(ProductMistake::none);
       CAPTURE(outcome.error);
       // A wrong descriptor reads other numbers, or memory that nothing wrote.
