@@ -233,20 +233,27 @@ TEST_CASE("MeshPredictor names the mesh with more world edges than any predictio
   train_on(kGpu, config);
   Runtime runtime{RuntimeOptions{.device = kGpu, .threads = 1}};
   MeshPredictor predictor(runtime, config.run.dir + "/checkpoints/last.safetensors");
-  constexpr int32_t kNodes = 3000;
-  std::vector<float> positions;
-  std::vector<int32_t> first, second, types(kNodes, 0);
-  for (int32_t node = 0; node < kNodes; ++node) {
-    for (const float x : {static_cast<float>(node), 0.0F, 0.0F}) positions.push_back(x);
-    if (node > 0) first.push_back(node - 1), second.push_back(node);
-  }
-  const MeshArrays line{.positions = positions, .first = first, .second = second, .node_type = types};
-  const std::array meshes{line, line, line};
+  // 1500^2 edges are more than 1000 for each node of all.
+  struct Line {
+    std::vector<float> positions, stress, collapsed;
+    std::vector<int32_t> first, second;
+
+    explicit Line(int32_t nodes)
+        : stress(static_cast<size_t>(nodes)), collapsed(3 * static_cast<size_t>(nodes)) {
+      for (int32_t node = 0; node < nodes; ++node) {
+        for (const float x : {static_cast<float>(node), 0.0F, 0.0F}) positions.push_back(x);
+        if (node > 0) first.push_back(node - 1), second.push_back(node);
+      }
+    }
+    MeshArrays arrays() const { return {.positions = positions, .first = first, .second = second}; }
+  };
+  const std::array<Line, 3> lines{Line(100), Line(1500), Line(100)};
+  const std::array meshes{lines[0].arrays(), lines[1].arrays(), lines[2].arrays()};
   predictor.set_meshes(meshes);
-  const std::vector<float> stress(kNodes, 0.0F), collapsed(3 * kNodes, 0.0F);
-  for (int64_t mesh = 0; mesh < 3; ++mesh) {
-    predictor.set_field("world_pos", mesh == 1 ? collapsed : positions, mesh);
-    predictor.set_field("stress", stress, mesh);
+  for (size_t mesh = 0; mesh < 3; ++mesh) {
+    const auto number = static_cast<int64_t>(mesh);
+    predictor.set_field("world_pos", mesh == 1 ? lines[mesh].collapsed : lines[mesh].positions, number);
+    predictor.set_field("stress", lines[mesh].stress, number);
   }
   const std::string error = message_of([&] { predictor.predict(); });
   CHECK_MESSAGE(contains(error, "[data.world_radius] needed 1000 nodes within the radius"), error);

@@ -44,6 +44,7 @@ int64_t most_world_edges(int64_t nodes) {
 }
 
 std::string frame_name(const TrajectoryView& trajectory, int64_t frame) {
+  if (trajectory.name().empty()) return fmt::format("mesh {}", trajectory.mesh().index);  // of a solver
   return fmt::format("frame {} of {}", frame, trajectory.name());
 }
 

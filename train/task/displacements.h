@@ -22,8 +22,9 @@ int64_t most_world_edges(int64_t nodes);
 struct TooManyWorldEdges : ConfigError {
   explicit TooManyWorldEdges(const ConfigError& error) : ConfigError(error) {}
 };
-/// `frame` says where: "frame 3 of train.tfrecord: record 0".
+/// `frame` says where, as frame_name does.
 TooManyWorldEdges too_many_world_edges(std::string_view frame);
+/// "frame 3 of train.tfrecord: record 0"; "mesh 1" of meshes that a solver has given.
 std::string frame_name(const TrajectoryView& trajectory, int64_t frame);
 
 /// Writes dim + 1 columns of each edge's row, which has `width`: `rows` points to the first one's. Positions
