@@ -134,8 +134,8 @@ TEST_CASE("the modelled work is that of the standard model, counted by hand") {
   CHECK(h200.at_peaks_ms > 15.0);
   CHECK(h200.at_peaks_ms < h200.expected_ms);
   CHECK(h200.expected_ms < 40.0);
-  const auto part = [](const StepTime& time, StepPart of) {
-    return time.expected_ms_of[static_cast<size_t>(of)];
+  const auto part = [](const StepTime& time, StepPart which) {
+    return time.expected_ms_of[static_cast<size_t>(which)];
   };
   CHECK(part(h200, StepPart::forward) > 4.0);
   CHECK(part(h200, StepPart::backward) > 3.0 * part(h200, StepPart::forward));
