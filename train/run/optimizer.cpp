@@ -9,6 +9,7 @@
 
 #include <fnmatch.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
