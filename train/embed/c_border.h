@@ -13,7 +13,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
 #include <initializer_list>
 #include <string_view>
 #include <vector>
@@ -51,8 +50,8 @@ T& given(T* pointer, const char* what) {
   if (pointer == nullptr) throw_null(what);
   if constexpr (requires { pointer->left_behind(); }) {
     if (pointer->left_behind()) throw_left_behind(what, *pointer);
-  } else if constexpr (requires { pointer->runtime.left_behind(); }) {
-    if (pointer->runtime.left_behind()) throw_left_behind(what, pointer->runtime);
+  } else if constexpr (requires { pointer->made_from; }) {
+    if (pointer->made_from.left_behind()) throw_left_behind(what, pointer->made_from);
   }
   return *pointer;
 }
@@ -60,8 +59,8 @@ T& given(T* pointer, const char* what) {
 /// Deletes a handle, unless it is a copy that a child may not use: the device and the communicator are the
 /// parent's.
 template <class Handle>
-void destroy(Handle* handle) {
-  if (!handle->runtime.left_behind()) delete handle;
+void destroy(Handle* handle, const meshgrad_runtime& made_from) {
+  if (!made_from.left_behind()) delete handle;
 }
 
 [[noreturn]] void throw_size(const char* structure, size_t ours, size_t given);
@@ -99,11 +98,6 @@ int components_of(const std::vector<FieldInfo>& fields, std::string_view name);
 /// Meshes as C++ takes them, with node numbers from 0; the runtime outlives them.
 class Meshes {
  public:
-  /// Calls `set` with the meshes. Parts that cannot be read are refused on all ranks, which otherwise would
-  /// wait for this one in `set`.
-  static void read(meshgrad_runtime& runtime, const meshgrad_mesh* meshes, int32_t count, int dim,
-                   const std::function<void(std::span<const MeshArrays>)>& set);
-
   Meshes(const Runtime& runtime, const meshgrad_mesh* meshes, int32_t count, int dim);
   std::span<const MeshArrays> arrays() const { return arrays_; }
 

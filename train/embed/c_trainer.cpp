@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
-#include <meshgrad/engine/ranks/collectives.h>
 #include <meshgrad/train/embed/c_border.h>
 #include <meshgrad/train/embed/online_trainer.h>
 
-#include <functional>
-
 struct meshgrad_trainer {
   meshgrad::OnlineTrainer trainer;
-  meshgrad_runtime& runtime;
+  meshgrad::Runtime& runtime;
+  const meshgrad_runtime& made_from;
 };
 
 namespace meshgrad::c {
@@ -40,16 +38,6 @@ OnlineOptions options_of(const meshgrad_trainer_options& given_options) {
   return options;
 }
 
-/// Where `body` throws, the other ranks, which make their trainers, refuse these.
-void or_refuse_on_ranks(Ranks& ranks, const std::function<void()>& body) {
-  try {
-    body();
-  } catch (...) {
-    agree(ranks, true, "OnlineTrainer");
-    throw;
-  }
-}
-
 }  // namespace
 }  // namespace meshgrad::c
 
@@ -64,17 +52,13 @@ int meshgrad_trainer_create(meshgrad_runtime* runtime, const meshgrad_trainer_op
                             meshgrad_trainer** trainer) {
   return guarded([&] {
     given(trainer, "meshgrad_trainer_create: trainer") = nullptr;
+    const meshgrad_trainer_options all =
+        completed(given(options, "options"), default_options(), {}, "meshgrad_trainer_options");
+    const OnlineOptions ours = options_of(all);
+    const Config config = parse_config(&given(all.config, "meshgrad_trainer_options: config"),
+                                       "meshgrad_trainer_options: config");
     meshgrad_runtime& on = given(runtime, "runtime");
-    OnlineOptions ours;
-    Config config;
-    or_refuse_on_ranks(on.ranks, [&] {
-      const meshgrad_trainer_options all =
-          completed(given(options, "options"), default_options(), {}, "meshgrad_trainer_options");
-      ours = options_of(all);
-      config = parse_config(&given(all.config, "meshgrad_trainer_options: config"),
-                            "meshgrad_trainer_options: config");
-    });
-    *trainer = new meshgrad_trainer{OnlineTrainer(on.runtime, config, ours, &on.ranks), on};
+    *trainer = new meshgrad_trainer{OnlineTrainer(on.runtime, config, ours, &on.ranks), on.runtime, on};
   });
 }
 
@@ -82,20 +66,19 @@ int meshgrad_trainer_load(meshgrad_runtime* runtime, const char* path, meshgrad_
   return guarded([&] {
     given(trainer, "meshgrad_trainer_load: trainer") = nullptr;
     meshgrad_runtime& on = given(runtime, "runtime");
-    or_refuse_on_ranks(on.ranks, [&] { given(path, "path"); });
-    *trainer = new meshgrad_trainer{OnlineTrainer(on.runtime, path, &on.ranks), on};
+    *trainer =
+        new meshgrad_trainer{OnlineTrainer(on.runtime, &given(path, "path"), &on.ranks), on.runtime, on};
   });
 }
 
 void meshgrad_trainer_destroy(meshgrad_trainer* trainer) {
-  if (trainer != nullptr) destroy(trainer);
+  if (trainer != nullptr) destroy(trainer, trainer->made_from);
 }
 
 int meshgrad_trainer_set_mesh(meshgrad_trainer* trainer, const meshgrad_mesh* mesh) {
   return guarded([&] {
     OnlineTrainer& ours = given(trainer, "trainer").trainer;
-    Meshes::read(trainer->runtime, mesh, 1, ours.options().dim,
-                 [&](std::span<const MeshArrays> arrays) { ours.set_mesh(arrays.front()); });
+    ours.set_mesh(Meshes(trainer->runtime, mesh, 1, ours.options().dim).arrays().front());
   });
 }
 
@@ -104,7 +87,7 @@ int meshgrad_trainer_set_field(meshgrad_trainer* trainer, const char* name, cons
     OnlineTrainer& ours = given(trainer, "trainer").trainer;
     ours.forget_field(&given(name, "name"));  // where the values are refused it has none
     check_columns(given(values, name), components_of(ours.options().fields, name), name);
-    ours.set_field(name, numbers_of(trainer->runtime.runtime, *values, name));
+    ours.set_field(name, numbers_of(trainer->runtime, *values, name));
   });
 }
 
