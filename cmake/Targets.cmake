@@ -103,7 +103,7 @@ if(MESHGRAD_HAVE_CUDA)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>)
     if(MESHGRAD_WERROR)  # for the test of what the kernels take, which reads the cubins in the objects
       target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-no-compress>)
-    elseif(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13)  # the kernels of all architectures: a quarter of the size
+    elseif(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
       target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--compress-mode=size>)
     endif()
   endforeach()

@@ -11,9 +11,9 @@
 
 #include <array>
 #include <cmath>
-#include <random>
 
 #include "train/process.h"
+#include "train/random_field.h"
 #include "train/small_run.h"
 
 namespace meshgrad::frames_gradients_test {
@@ -21,26 +21,14 @@ namespace {
 
 using test::contains;
 using test::message_of;
+using test::product;
+using test::random_field;
 using Field = std::vector<double>;
 
 constexpr double kTolerance = 2e-3;
 constexpr int kSide = 5;
 constexpr size_t kSteps = 3;
 constexpr double kMotion = 0.002;  // of positions between frames: no world edge comes or goes
-
-Field random_field(size_t size, unsigned seed, double scale) {
-  std::mt19937 random(seed);
-  std::uniform_real_distribution<float> draw(-1, 1);
-  Field field(size);
-  for (double& value : field) value = static_cast<double>(static_cast<float>(scale) * draw(random));
-  return field;
-}
-
-double product(const Field& a, const Field& b) {
-  double sum = 0;
-  for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
-  return sum;
-}
 
 struct Kind {
   const char* name;

@@ -8,9 +8,9 @@
 #include <meshgrad/train/embed/online_trainer.h>
 
 #include <cmath>
-#include <random>
 
 #include "train/process.h"
+#include "train/random_field.h"
 #include "train/small_run.h"
 
 namespace meshgrad::mesh_predictor_gradients_test {
@@ -18,24 +18,12 @@ namespace {
 
 using test::contains;
 using test::message_of;
+using test::product;
+using test::random_field;
 using Field = std::vector<double>;
 
 constexpr double kStep = 0x1p-8;
 constexpr double kTolerance = 2e-3;
-
-Field random_field(size_t size, unsigned seed, double scale = 1) {
-  std::mt19937 random(seed);
-  std::uniform_real_distribution<float> draw(-1, 1);
-  Field field(size);
-  for (double& value : field) value = static_cast<double>(static_cast<float>(scale) * draw(random));
-  return field;
-}
-
-double product(const Field& a, const Field& b) {
-  double sum = 0;
-  for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
-  return sum;
-}
 
 /// What a prediction reads on one mesh.
 struct Inputs {

@@ -50,8 +50,8 @@ T& given(T* pointer, const char* what) {
   if (pointer == nullptr) throw_null(what);
   if constexpr (requires { pointer->left_behind(); }) {
     if (pointer->left_behind()) throw_left_behind(what, *pointer);
-  } else if constexpr (requires { pointer->made_from; }) {
-    if (pointer->made_from.left_behind()) throw_left_behind(what, pointer->made_from);
+  } else if constexpr (requires { pointer->runtime.left_behind(); }) {
+    if (pointer->runtime.left_behind()) throw_left_behind(what, pointer->runtime);
   }
   return *pointer;
 }
@@ -59,8 +59,8 @@ T& given(T* pointer, const char* what) {
 /// Deletes a handle, unless it is a copy that a child may not use: the device and the communicator are the
 /// parent's.
 template <class Handle>
-void destroy(Handle* handle, const meshgrad_runtime& made_from) {
-  if (!made_from.left_behind()) delete handle;
+void destroy(Handle* handle) {
+  if (!handle->runtime.left_behind()) delete handle;
 }
 
 [[noreturn]] void throw_size(const char* structure, size_t ours, size_t given);

@@ -12,8 +12,7 @@
 struct meshgrad_predictor {
   std::unique_ptr<meshgrad_runtime> own;  // of meshgrad_predictor_open
   meshgrad::MeshPredictor predictor;
-  meshgrad::Runtime& runtime;
-  const meshgrad_runtime& made_from;
+  meshgrad_runtime& runtime;
 };
 
 namespace meshgrad::c {
@@ -38,7 +37,7 @@ int set_values(meshgrad_predictor* predictor, const char* name, const meshgrad_a
     MeshPredictor& ours = given(predictor, "predictor").predictor;
     given(name, "name");
     check_shape(ours, name, given(values, name));
-    set(ours, numbers_of(predictor->runtime, *values, name));
+    set(ours, numbers_of(predictor->runtime.runtime, *values, name));
   });
 }
 
@@ -50,7 +49,7 @@ int get_values(const meshgrad_predictor* predictor, const char* name, const mesh
     const MeshPredictor& ours = given(predictor, "predictor").predictor;
     given(name, "name");
     check_shape(ours, name, given(values, name));
-    get(ours, writable_numbers_of(predictor->runtime, *values, name));
+    get(ours, writable_numbers_of(predictor->runtime.runtime, *values, name));
   });
 }
 
@@ -66,7 +65,7 @@ int meshgrad_predictor_create(meshgrad_runtime* runtime, const char* checkpoint,
     given(predictor, "meshgrad_predictor_create: predictor") = nullptr;
     meshgrad_runtime& on = given(runtime, "runtime");
     *predictor = new meshgrad_predictor{
-        nullptr, MeshPredictor(on.runtime, &given(checkpoint, "checkpoint"), &on.ranks), on.runtime, on};
+        nullptr, MeshPredictor(on.runtime, &given(checkpoint, "checkpoint"), &on.ranks), on};
   });
 }
 
@@ -75,13 +74,13 @@ int meshgrad_predictor_open(const char* checkpoint, meshgrad_predictor** predict
     given(predictor, "meshgrad_predictor_open: predictor") = nullptr;
     auto own = std::make_unique<meshgrad_runtime>();
     meshgrad_runtime& on = *own;
-    *predictor = new meshgrad_predictor{
-        std::move(own), MeshPredictor(on.runtime, &given(checkpoint, "checkpoint")), on.runtime, on};
+    *predictor = new meshgrad_predictor{std::move(own),
+                                        MeshPredictor(on.runtime, &given(checkpoint, "checkpoint")), on};
   });
 }
 
 void meshgrad_predictor_destroy(meshgrad_predictor* predictor) {
-  if (predictor != nullptr) destroy(predictor, predictor->made_from);
+  if (predictor != nullptr) destroy(predictor);
 }
 
 int meshgrad_predictor_dim(const meshgrad_predictor* predictor, int32_t* dim) {
@@ -118,7 +117,7 @@ int meshgrad_predictor_set_mesh(meshgrad_predictor* predictor, const meshgrad_me
 int meshgrad_predictor_set_meshes(meshgrad_predictor* predictor, const meshgrad_mesh* meshes, int32_t count) {
   return guarded([&] {
     MeshPredictor& ours = given(predictor, "predictor").predictor;
-    ours.set_meshes(Meshes(predictor->runtime, meshes, count, ours.dim()).arrays());
+    ours.set_meshes(Meshes(predictor->runtime.runtime, meshes, count, ours.dim()).arrays());
   });
 }
 
@@ -224,7 +223,7 @@ int meshgrad_predictor_get_position_gradient(const meshgrad_predictor* predictor
   return guarded([&] {
     const MeshPredictor& ours = given(predictor, "predictor").predictor;
     check_columns(given(values, "gradient of positions"), ours.dim(), "gradient of positions");
-    ours.get_position_gradient(writable_numbers_of(predictor->runtime, *values, "gradient of positions"),
-                               mesh);
+    ours.get_position_gradient(
+        writable_numbers_of(predictor->runtime.runtime, *values, "gradient of positions"), mesh);
   });
 }

@@ -5,8 +5,7 @@
 
 struct meshgrad_trainer {
   meshgrad::OnlineTrainer trainer;
-  meshgrad::Runtime& runtime;
-  const meshgrad_runtime& made_from;
+  meshgrad_runtime& runtime;
 };
 
 namespace meshgrad::c {
@@ -58,7 +57,7 @@ int meshgrad_trainer_create(meshgrad_runtime* runtime, const meshgrad_trainer_op
     const Config config = parse_config(&given(all.config, "meshgrad_trainer_options: config"),
                                        "meshgrad_trainer_options: config");
     meshgrad_runtime& on = given(runtime, "runtime");
-    *trainer = new meshgrad_trainer{OnlineTrainer(on.runtime, config, ours, &on.ranks), on.runtime, on};
+    *trainer = new meshgrad_trainer{OnlineTrainer(on.runtime, config, ours, &on.ranks), on};
   });
 }
 
@@ -66,19 +65,18 @@ int meshgrad_trainer_load(meshgrad_runtime* runtime, const char* path, meshgrad_
   return guarded([&] {
     given(trainer, "meshgrad_trainer_load: trainer") = nullptr;
     meshgrad_runtime& on = given(runtime, "runtime");
-    *trainer =
-        new meshgrad_trainer{OnlineTrainer(on.runtime, &given(path, "path"), &on.ranks), on.runtime, on};
+    *trainer = new meshgrad_trainer{OnlineTrainer(on.runtime, &given(path, "path"), &on.ranks), on};
   });
 }
 
 void meshgrad_trainer_destroy(meshgrad_trainer* trainer) {
-  if (trainer != nullptr) destroy(trainer, trainer->made_from);
+  if (trainer != nullptr) destroy(trainer);
 }
 
 int meshgrad_trainer_set_mesh(meshgrad_trainer* trainer, const meshgrad_mesh* mesh) {
   return guarded([&] {
     OnlineTrainer& ours = given(trainer, "trainer").trainer;
-    ours.set_mesh(Meshes(trainer->runtime, mesh, 1, ours.options().dim).arrays().front());
+    ours.set_mesh(Meshes(trainer->runtime.runtime, mesh, 1, ours.options().dim).arrays().front());
   });
 }
 
@@ -87,7 +85,7 @@ int meshgrad_trainer_set_field(meshgrad_trainer* trainer, const char* name, cons
     OnlineTrainer& ours = given(trainer, "trainer").trainer;
     ours.forget_field(&given(name, "name"));  // where the values are refused it has none
     check_columns(given(values, name), components_of(ours.options().fields, name), name);
-    ours.set_field(name, numbers_of(trainer->runtime, *values, name));
+    ours.set_field(name, numbers_of(trainer->runtime.runtime, *values, name));
   });
 }
 

@@ -132,8 +132,8 @@ void MeshPredictor::Loaded::drop_steps() {
   for (MeshState& mesh : meshes) mesh.given_gradient.clear();
 }
 
-const MeshGradients& MeshPredictor::Loaded::gradients_of(int64_t mesh) {
-  const MeshState& state = mesh_at(mesh);
+MeshGradients& MeshPredictor::Loaded::gradients_of(int64_t mesh) {
+  MeshState& state = mesh_at(mesh);
   if (state.gradients) return *state.gradients;
   throw invalid_argument("MeshPredictor: gradients", "those of backward()", "none",
                          "call record_steps, predict, set_gradient and backward first");
@@ -409,7 +409,7 @@ void MeshPredictor::get_gradient(std::string_view name, WritableNumbers values, 
 void MeshPredictor::get_previous_gradient(std::string_view name, WritableNumbers values, int64_t mesh,
                                           int64_t steps_before) const {
   Loaded& s = *loaded_;
-  MeshGradients gradients = s.gradients_of(mesh);
+  MeshGradients& gradients = s.gradients_of(mesh);
   const auto [index, column] = s.known_target(name);
   s.check_earlier("get_previous_gradient", steps_before);
   s.check_size(s.targets[index], values.size(), mesh);

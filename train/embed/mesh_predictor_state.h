@@ -142,7 +142,7 @@ struct MeshPredictor::Loaded {
   void place_positions(const RecordedStep& step);
   void gather_gradients();
   void gather_moved_ghosts();
-  const MeshGradients& gradients_of(int64_t mesh);
+  MeshGradients& gradients_of(int64_t mesh);
   const MeshState::OfStep& of_step(std::string_view call, int64_t mesh, int64_t step, int64_t last);
   /// The place of a field among known_changes().
   size_t known_change(std::string_view call, std::string_view name) const;
