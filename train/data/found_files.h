@@ -3,7 +3,6 @@
 #pragma once
 #include <filesystem>
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,7 +17,7 @@ struct FoundFile {
   std::string split;               ///< from its folder's or its own name; empty when they say none
   std::vector<VtkFrame> frames{};  ///< of VTK
   std::vector<std::filesystem::path> parts{};  ///< of XDMF: the files with its numbers
-  std::optional<std::string> node_types = "";  ///< of VTK: as VtkTrajectory takes it
+  std::string node_types{};                    ///< of VTK: the array that is asked for, if this file has it
   std::vector<FoundFile> more{};               ///< lists of frames with further fields of the same simulation
 };
 
