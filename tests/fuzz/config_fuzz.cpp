@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Configuration files: any bytes give a Config or a ConfigError; a Config is written and read back unchanged.
+// What is made of the options of other programs is a configuration.
 #include <meshgrad/train/config/config.h>
+#include <meshgrad/train/config/import_config.h>
 
 #include <string>
 
@@ -15,5 +17,12 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (to_toml(parse_config(written, "written.toml")) != written) __builtin_trap();
   });
   fuzz::expect_value_or_error([&] { parse_config("", "fuzz.toml", {text}); });
+  for (const OptionNames names : {OptionNames::physicsnemo, OptionNames::deepmind, OptionNames::keyvalue}) {
+    fuzz::expect_value_or_error([&] {
+      const ImportedConfig imported = import_config(text, "options.txt", names);
+      if (imported.mapped.empty()) __builtin_trap();
+      parse_config(imported.toml, "imported.toml");
+    });
+  }
   return 0;
 }

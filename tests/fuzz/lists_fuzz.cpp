@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lists of frames (.pvd and .series) and lists of splits.
+// Lists of frames (.pvd and .series), blocks (.vtm), lists of splits, and maps of arrays.
+#include <meshgrad/train/data/sources/array_map.h>
 #include <meshgrad/train/data/sources/vtk_source.h>
 #include <meshgrad/train/data/split_list.h>
 
 #include <cmath>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "fuzz/fuzz.h"
@@ -19,6 +21,20 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         if (frame.time && !std::isfinite(*frame.time)) __builtin_trap();
     });
   }
+  fuzz::expect_value_or_error([&] {
+    if (mesh_of_blocks(content, "folder/a.vtm").extension() != ".vtu") __builtin_trap();
+  });
+  fuzz::expect_value_or_error([&] {
+    const std::string_view text(reinterpret_cast<const char*>(data), size);
+    const ArrayMap map = parse_array_map(text, "map.txt");
+    for (const auto& [name, array] : map)
+      if (name.empty() || array.empty()) __builtin_trap();
+    if (parse_array_map(array_map_text(map, text), "map.txt") != map) __builtin_trap();
+    // Any name that a file has can be written and read.
+    const ArrayMap any{{"u" + std::string(text), "v" + std::string(text)},
+                       {"positions", std::string(text) + "x"}};
+    if (parse_array_map(array_map_text(any, ""), "map.txt") != any) __builtin_trap();
+  });
   fuzz::expect_value_or_error([&] {
     const std::vector<ListableFile> files{{"a.npz", 1}, {"b/a.npz", 20}, {"b/c,1.npz", 3}, {"empty.npz", 0}};
     const std::string text(reinterpret_cast<const char*>(data), size);

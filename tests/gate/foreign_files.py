@@ -98,3 +98,33 @@ def write_exodus(path):
     writer.SetInputConnection(source.GetOutputPort())
     writer.SetFileName(str(path))
     assert writer.Write()
+
+
+def write_by_gmsh(folder):
+    """plate_*.msh of both versions, text and binary, and plate.cgns: a plate with a hole, whose left side is in the
+    physical group 4, and all other curves in 6. Returns the points, and the triangles by numbers of points from 0."""
+    import gmsh
+    import numpy
+    gmsh.initialize()
+    gmsh.option.setNumber("General.Terminal", 0)
+    shapes = gmsh.model.occ
+    shapes.cut([(2, shapes.addRectangle(0, 0, 0, 2, 1))], [(2, shapes.addDisk(0.5, 0.5, 0, 0.2, 0.2))])
+    shapes.synchronize()
+    curves = [tag for _, tag in gmsh.model.getEntities(1)]
+    left = [tag for tag in curves if gmsh.model.getBoundingBox(1, tag)[3] < 1e-3]
+    gmsh.model.addPhysicalGroup(2, [tag for _, tag in gmsh.model.getEntities(2)], 1)
+    gmsh.model.addPhysicalGroup(1, left, 4)
+    gmsh.model.addPhysicalGroup(1, [tag for tag in curves if tag not in left], 6)
+    gmsh.option.setNumber("Mesh.MeshSizeMax", 0.2)
+    gmsh.model.mesh.generate(2)
+    for version in (2.2, 4.1):
+        for binary in (0, 1):
+            gmsh.option.setNumber("Mesh.MshFileVersion", version)
+            gmsh.option.setNumber("Mesh.Binary", binary)
+            gmsh.write(str(folder / f"plate_{version}_{binary}.msh"))
+    gmsh.write(str(folder / "plate.cgns"))
+    tags, places, _ = gmsh.model.mesh.getNodes()
+    triangles = gmsh.model.mesh.getElementsByType(2)[1]
+    number = {tag: i for i, tag in enumerate(tags)}
+    gmsh.finalize()
+    return places.reshape(-1, 3), numpy.array([number[tag] for tag in triangles]).reshape(-1, 3)

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 
-import foreign_files
 import vtu_readers_test
 
 
@@ -45,7 +44,7 @@ def main():
         sys.exit(subprocess.run([venv / "bin/python", __file__, program, venv]).returncode)
     with tempfile.TemporaryDirectory() as folder:
         for test in (flat_meshes, solids, quadratic, polyhedra, surfaces, series, boundary_types, cell_graphs,
-                     other_formats, xdmf, what_is_refused):
+                     xdmf, what_is_refused):
             test(program, pathlib.Path(folder) / test.__name__)
             print(f"{test.__name__}: as written")
 
@@ -369,51 +368,6 @@ def cell_graphs(program, folder):
     assert report["node_types"] == [11, 11, 10], report["node_types"]
     found = statistics(program, folder / "cells.mgd")["p"]
     check_range(found, centres[:, 0])
-
-
-def other_formats(program, folder):
-    """Through scripts/to-vtu: Gmsh with physical groups, a mesh and a series of Exodus, a case of OpenFOAM."""
-    import meshio
-    import numpy
-    folder.mkdir()
-    script = pathlib.Path(__file__).resolve().parents[2] / "scripts/to-vtu"
-
-    def to_vtu(source, target):
-        done = subprocess.run([sys.executable, script, source, "-o", target], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-
-    points, cells = square()
-    inflow = [[r * 5, (r + 1) * 5] for r in range(4)]
-    tags = [numpy.full(len(cells), 1, numpy.int32), numpy.full(4, 4, numpy.int32)]
-    mesh = meshio.Mesh(points, [("triangle", cells), ("line", inflow)], point_data={"u": points[:, 0]},
-                       cell_data={"gmsh:physical": tags, "gmsh:geometrical": tags})
-    meshio.gmsh.write(folder / "plate.msh", mesh, fmt_version="2.2", binary=True)
-    to_vtu(folder / "plate.msh", folder / "gmsh")
-    report, _ = convert(program, folder / "gmsh", folder / "gmsh.mgd", "--node-types", "gmsh:physical")
-    assert report["node_types"] == [20, 0, 0, 0, 5] and report["edges"]["min"] == sides(cells), report
-    meshio.write(folder / "plate.e", meshio.Mesh(points, [("triangle", cells)]))
-    to_vtu(folder / "plate.e", folder / "plate")
-    report, _ = convert(program, folder / "plate", folder / "plate.mgd")
-    assert report["nodes"]["min"] == len(points) and report["edges"]["min"] == sides(cells), report
-    foreign_files.write_exodus(folder / "series.e")
-    to_vtu(folder / "series.e", folder / "exodus")
-    report, _ = convert(program, folder / "exodus", folder / "exodus.mgd")
-    assert report["frames"] == 4 and report["dt"] == 0.5 and report["edges"]["min"] == 34, report
-    found = statistics(program, folder / "exodus.mgd")
-    check_range(found["u"], numpy.array([0, 16.5]))
-    check_range(found["p"], numpy.array([0, 20]))
-    foreign_files.write_openfoam(folder / "case")
-    to_vtu(folder / "case", folder / "foam")
-    report, _ = convert(program, folder / "foam", folder / "foam.mgd", "--node-types", "patch")
-    assert report["frames"] == 3 and report["dt"] == 0.5 and report["edges"]["min"] == 14, report
-    # All cells are beside wall; two of them also beside left and two beside right, and the last patch counts.
-    assert report["node_types"] == [0, 2, 2, 2], report["node_types"]
-    check_range(statistics(program, folder / "foam.mgd")["p"], numpy.array([0, 15]))
-    (folder / "broken.msh").write_text("$MeshFormat\n4.1 0 8\n$EndMeshFormat\n$Nodes\n1 zwei\n")
-    done = subprocess.run([sys.executable, script, folder / "broken.msh", "-o", folder], capture_output=True, text=True)
-    assert done.returncode == 1 and "fix:" in done.stderr and "Traceback" not in done.stderr, done.stderr
-    done = subprocess.run([sys.executable, script, folder / "no.msh", "-o", folder], capture_output=True, text=True)
-    assert done.returncode == 1 and "no.msh" in done.stderr and "fix:" in done.stderr, done.stderr
 
 
 def xdmf(program, folder):

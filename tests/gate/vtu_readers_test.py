@@ -12,7 +12,7 @@ import sys
 import tempfile
 
 SKIPPED = 77
-PACKAGES = ["meshio==5.3.5", "vtk", "h5py", "netCDF4"]
+PACKAGES = ["meshio==5.3.5", "vtk", "h5py", "netCDF4", "gmsh"]
 
 
 def skip(reason):

@@ -11,8 +11,10 @@
 #include <meshgrad/train/run/data_warnings.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 
+#include "train/npz_arrays.h"
 #include "train/process.h"
 #include "train/small_run.h"
 
@@ -193,18 +195,63 @@ TEST_CASE("what init writes for waves is checked, and trains as it stands") {
   CHECK(train.code == 0);
 }
 
-TEST_CASE("a folder that is not packed is packed beside itself; check names the command") {
+TEST_CASE("a folder that is not packed is packed beside itself by init, and for a while by check") {
   const ScratchDirectory scratch;
   test::pack_waves(scratch.path);
   fs::remove(scratch.path / "waves.mgd");
   const std::string folder = (scratch.path / "waves").string();
-  const Outcome check = run_meshgrad({"check", folder});
-  CHECK(check.code == 2);
-  CHECK(contains(check.err, "meshgrad convert " + folder + " -o " + folder + ".mgd"));
+  const Outcome check = run_meshgrad({"check", folder, "--json"});
+  CHECK(check.code == 0);
+  CHECK(nlohmann::json::parse(check.out).at("path") == folder);
+  CHECK_FALSE(fs::exists(folder + ".mgd"));
   const Outcome init = run_meshgrad({"init", "--data", folder});
   CHECK(init.code == 0);
   CHECK(config_of(init.out).data.path == folder + ".mgd");
   CHECK(contains(run_meshgrad({"init", "--data", folder}).err, ".mgd is there already and is used"));
+}
+
+TEST_CASE("files that are not packed are checked under their own names, and leave nothing behind") {
+  const ScratchDirectory scratch;
+  test::NpzArrays arrays = test::square_arrays(12);
+  arrays.erase("cells");
+  arrays.erase("node_type");
+  std::vector<float> values;
+  for (int i = 0; i < 48; ++i) values.push_back(std::sin(0.7F * static_cast<float>(i * i)));
+  arrays["u"] = test::npy<float>("<f4", "(12, 4, 1)", values);
+  arrays["mesh_edge"] = test::npy<int32_t>("<i4", "(2, 6)", {0, 1, 2, 3, 0, 1, 1, 2, 3, 0, 1, 1});
+  arrays["t"] = test::npy<double>("<f8", "(12,)", {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12});
+  const std::string file = (scratch.path / "odd.npz").string(), page = (scratch.path / "a.html").string();
+  test::write_npz(file, arrays, false);
+  fs::create_directory(scratch.path / "tmp");
+  const std::string temporary = "TMPDIR=" + (scratch.path / "tmp").string();
+  putenv(const_cast<char*>(temporary.c_str()));
+  const Outcome outcome = run_meshgrad({"check", file, "--json", "--html", page});
+  unsetenv("TMPDIR");
+  CHECK(outcome.code == 0);
+  CHECK(fs::is_empty(scratch.path / "tmp"));
+  CHECK_FALSE(contains(outcome.out + test::read_text(page), "meshgrad-check-"));
+  const auto json = nlohmann::json::parse(outcome.out);
+  CHECK(json.at("path") == file);
+  std::string whats;
+  for (const auto& finding : json.at("findings")) {
+    whats += finding.at("what").get<std::string>() + "\n";
+    CHECK_FALSE(finding.at("remedy").get<std::string>().empty());
+  }
+  CHECK(contains(whats, "edges listed again: 1, first column 4"));
+  CHECK(contains(whats, "edges from a node to itself: 1, first column 5"));
+  CHECK(contains(whats, "t are not evenly spaced"));
+  CHECK(contains(whats, "there are no node types"));
+
+  // A packed file keeps what it does not show.
+  const std::string packed = (scratch.path / "odd.mgd").string();
+  CHECK(run_meshgrad({"convert", file, "-o", packed}).code == 0);
+  const std::string text = run_meshgrad({"check", packed, "--json"}).out;
+  CHECK(contains(text, "edges listed again: 1, first column 4"));
+  CHECK(contains(text, "edges from a node to itself: 1"));
+  CHECK(contains(text, "not evenly spaced"));
+  const Outcome none = run_meshgrad({"check", (scratch.path / "tmp").string()});
+  CHECK(none.code == 1);
+  CHECK(contains(none.err, "needed files ending in"));
 }
 
 TEST_CASE("each target has noise by its own change") {

@@ -70,6 +70,28 @@ TEST_CASE("a trajectory in two splits is reported by convert, info and train") {
   CHECK(contains(trained.err, "warning: " + leak));
 }
 
+TEST_CASE("a map is saved by convert and read again, and pairs of the line win over it") {
+  const ScratchDirectory scratch;
+  test::NpzArrays arrays = test::square_arrays(3);
+  arrays["xyz"] = std::move(arrays["mesh_pos"]);
+  arrays.erase("mesh_pos");
+  test::write_npz(scratch.path / "a.npz", arrays, false);
+  const std::string input = (scratch.path / "a.npz").string(), map = (scratch.path / "a.map").string();
+  const auto convert = [&](std::vector<std::string> more) {
+    std::vector<std::string> words{"convert", input, "-o", (scratch.path / "a.mgd").string(), "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_meshgrad(words);
+  };
+  const Outcome guessed = convert({"--save-map", map});
+  CHECK(guessed.code == 0);
+  CHECK(contains(guessed.err, "read as by --map positions=xyz; --save-map FILE"));
+  const Outcome mapped = convert({"--map", "@" + map, "--map", "types=node_type"});
+  CHECK_FALSE(contains(mapped.err, "read as by"));
+  CHECK(nlohmann::json::parse(mapped.out)["map"] == nlohmann::json::parse(guessed.out)["map"]);
+  CHECK(contains(convert({"--map", "@" + map, "--map", "positions=none"}).err, "needed the array none"));
+  CHECK(contains(convert({"--map", "@" + map + "s"}).err, "a.maps"));
+}
+
 TEST_CASE("info shows all digits of values far from zero") {
   const ScratchDirectory scratch;
   const std::string packed = (scratch.path / "a.mgd").string();

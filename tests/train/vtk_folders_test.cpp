@@ -142,6 +142,25 @@ TEST_CASE("lists of frames of several fields on one mesh are one trajectory") {
   CHECK(contains(message_of([&] { convert(folder.options); }), "needed the array wall"));
 }
 
+TEST_CASE("--node-types wins over arrays node_type, in the file itself and in lists that are joined to it") {
+  SolverFolder folder;
+  folder.options.split = {1};
+  folder.add("temperature", "T", 3);
+  folder.add("walls", "marker", 1);
+  folder.add("own", "node_type", 1);
+  folder.write("own000.vtu", "node_type", 3);
+  CHECK(convert(folder.options).node_types.size() == 33);
+  folder.options.node_types = "marker";
+  const ConvertReport report = convert(folder.options);
+  CHECK(report.node_types == std::vector<int64_t>{1, 1, 1});
+  REQUIRE(report.fields.size() == 1);
+  CHECK(report.fields[0].name == "T");
+  CHECK(contains(report.warnings.at(0), "own000.vtu] the array node_type is not used, since --node-types"));
+  folder.options.input /= "own.pvd";
+  folder.options.node_types = "T";
+  CHECK(contains(message_of([&] { convert(folder.options); }), "needed the array T, as --node-types says"));
+}
+
 TEST_CASE("lists of frames of one mesh that moves have its points once") {
   SolverFolder folder;
   folder.options.split = {1};

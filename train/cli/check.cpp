@@ -7,6 +7,8 @@
 #include <meshgrad/train/cli/launch.h>
 #include <meshgrad/train/cli/output.h>
 #include <meshgrad/train/config/text.h>
+#include <meshgrad/train/data/conversion_advice.h>
+#include <meshgrad/train/data/convert.h>
 #include <meshgrad/train/data/packed_file.h>
 #include <meshgrad/train/planning/config_check.h>
 #include <meshgrad/train/planning/first_config.h>
@@ -16,7 +18,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 namespace meshgrad::cli {
 namespace {
@@ -31,8 +39,33 @@ struct CheckCommand {
   bool json = false;
 };
 
+/// A folder of its own, removed in the end.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "meshgrad-check-XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) {
+      throw data_error(name, "a folder for a packed copy of the data", std::strerror(errno),
+                       "name another folder by the environment variable TMPDIR");
+    }
+    path_ = name;
+  }
+  ~TemporaryFolder() {
+    std::error_code none;
+    std::filesystem::remove_all(path_, none);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
 /// What was given, and the configuration that it is checked with.
 struct Checked {
+  std::shared_ptr<TemporaryFolder> folder;  ///< of data that are not packed
+  std::string path;                         ///< of the data, as the user knows it
   Dataset dataset;
   Config config;
   bool guessed = false;  ///< the configuration is what meshgrad init would write
@@ -50,14 +83,16 @@ bool is_packed(const std::string& path) {
   return std::ranges::equal(start, kPackedMagic);
 }
 
-Checked check_packed(const CheckCommand& command) {
-  Checked checked{Dataset::open(command.path), {}, true, {}, {}, {}};
+Checked check_packed(const CheckCommand& command, const std::filesystem::path& packed) {
+  Checked checked{nullptr, command.path, Dataset::open(packed), {}, true, {}, {}, {}};
   checked.data = check_data(checked.dataset);
   try {
     checked.config = first_config(checked.dataset).config;
     checked.use = check_config(checked.config, checked.dataset);
   } catch (const ConfigError& error) {
-    checked.data.findings.push_back({Severity::error, command.path, error.what(),
+    std::string what = error.what();
+    if (what.starts_with('[')) what.erase(0, what.find("] ") + 2);  // the place, which may be a copy's
+    checked.data.findings.push_back({Severity::error, command.path, what,
                                      "no configuration can be written for this data", "see docs/data.md"});
   }
   return checked;
@@ -68,20 +103,44 @@ Checked check_configuration(const CheckCommand& command) {
   require_data_path(config);
   const Dataset dataset = Dataset::open(config.data.path);
   ConfigSummary use = check_config(config, dataset);  // wrong fields are reported before the data is read
-  return {dataset, config, false, check_data(dataset), std::move(use), {}};
+  return {nullptr, dataset.path().string(), dataset, config, false, check_data(dataset), std::move(use), {}};
 }
 
-Checked check_path(const CheckCommand& command) {
+/// What a conversion says beside what a packed file shows.
+void add_warnings_of(const ConvertReport& report, Checked& checked) {
+  std::vector<Finding>& findings = checked.data.findings;
+  for (const std::string& warning : report.warnings) {
+    Finding finding = finding_of_warning(warning);
+    const std::string start = finding.what.substr(0, finding.what.find_first_of(":,"));
+    const auto same = [&](const Finding& known) { return known.what.starts_with(start); };
+    if (std::ranges::none_of(findings, same)) findings.push_back(std::move(finding));
+  }
+}
+
+/// Of what meshgrad convert reads, by way of a packed copy.
+Checked check_raw(const CheckCommand& command, const GlobalOptions& globals) {
+  const auto folder = std::make_shared<TemporaryFolder>();
+  ConvertOptions options;
+  options.input = command.path;
+  options.output = folder->path() / "data.mgd";
+  const ConvertReport report = convert(options);
+  if (!globals.quiet) {
+    for (const std::string& note : report.notes) print_note(note);
+    print_note("read as meshgrad convert does without options; to check it with others, convert it first");
+  }
+  Checked checked = check_packed(command, options.output);
+  checked.folder = folder;
+  add_warnings_of(report, checked);
+  return checked;
+}
+
+Checked check_path(const CheckCommand& command, const GlobalOptions& globals) {
   const std::filesystem::path path(command.path);
   const bool text = path.extension() == ".toml";
-  if (std::filesystem::is_directory(path) || (!text && !is_packed(command.path))) {
-    std::filesystem::path packed = path.has_filename() ? path : path.parent_path();
-    packed.replace_extension(".mgd");
-    throw invalid_argument(
-        "check", "a packed file (.mgd) or a configuration (.toml)", '"' + command.path + '"',
-        fmt::format("pack data first: meshgrad convert {} -o {}", command.path, packed.string()));
-  }
-  Checked checked = text ? check_configuration(command) : check_packed(command);
+  const bool raw = !text && (std::filesystem::is_directory(path) || !is_packed(command.path));
+  Checked checked = text  ? check_configuration(command)
+                    : raw ? check_raw(command, globals)
+                          : check_packed(command, command.path);
   checked.findings = checked.data.findings;
   if (checked.use)
     checked.findings.insert(checked.findings.end(), checked.use->findings.begin(),
@@ -145,8 +204,10 @@ std::string use_text(const Checked& checked) {
 std::string to_text(const Checked& checked) {
   const Dataset& data = checked.dataset;
   const DataSummary& summary = checked.data;
-  std::string text = fmt::format("packed    {} ({}), from {}\n", data.path().string(),
-                                 bytes_text(data.bytes()), data.source());
+  std::string text = checked.folder
+                         ? fmt::format("read      {} ({} packed)\n", data.source(), bytes_text(data.bytes()))
+                         : fmt::format("packed    {} ({}), from {}\n", checked.path, bytes_text(data.bytes()),
+                                       data.source());
   text += fmt::format("data      {}, {}, {} in {}-D\n",
                       counted(data.trajectories(), "trajectory", "trajectories"),
                       counted(summary.frames, "frame"), counted(data.meshes(), "mesh", "meshes"), data.dim());
@@ -216,7 +277,7 @@ Json to_json(const Checked& checked) {
   const Dataset& data = checked.dataset;
   const DataSummary& summary = checked.data;
   const HistogramRange degree = range_of(summary.degrees);
-  Json json{{"path", data.path().string()},
+  Json json{{"path", checked.path},
             {"source", data.source()},
             {"bytes", data.bytes()},
             {"dim", data.dim()},
@@ -243,8 +304,8 @@ Json to_json(const Checked& checked) {
   return json;
 }
 
-int run(const CheckCommand& command, const GlobalOptions&) {
-  const Checked checked = check_path(command);
+int run(const CheckCommand& command, const GlobalOptions& globals) {
+  const Checked checked = check_path(command, globals);
   const auto dumped = [&](int indent) {
     return to_json(checked).dump(indent, ' ', false, Json::error_handler_t::replace);
   };
@@ -263,9 +324,11 @@ void add_check(CommandLine& line) {
   CLI::App* check =
       add_command(line.app, "check", "Examine data, and what a configuration makes of it",
                   {"meshgrad check cylinder.mgd", "meshgrad check config.toml",
-                   "meshgrad check cylinder.mgd --json", "meshgrad check cylinder.mgd --html check.html"});
+                   "meshgrad check results/ --json", "meshgrad check cylinder.mgd --html check.html"});
   const auto options = std::make_shared<CheckCommand>();
-  check->add_option("PATH", options->path, "A packed file, or a configuration and its data")
+  check
+      ->add_option("PATH", options->path,
+                   "A packed file, what convert reads, or a configuration and its data")
       ->type_name("DATA|CONFIG")
       ->required();
   add_settings(*check, options->settings);

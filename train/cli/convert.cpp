@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/regular_file.h>
 #include <meshgrad/train/cli/command.h>
 #include <meshgrad/train/cli/describe.h>
 #include <meshgrad/train/cli/launch.h>
@@ -8,6 +9,7 @@
 #include <meshgrad/train/cli/usage.h>
 #include <meshgrad/train/config/text.h>
 #include <meshgrad/train/data/convert.h>
+#include <meshgrad/train/data/sources/array_map.h>
 #include <meshgrad/train/report/progress.h>
 
 #include <chrono>
@@ -17,6 +19,8 @@
 
 namespace meshgrad::cli {
 namespace {
+
+constexpr size_t kLargestMapFile = size_t{1} << 20;
 
 struct Options {
   ConvertOptions convert;
@@ -40,6 +44,7 @@ std::string to_json(const ConvertReport& report) {
       {"dim", report.dim},
       {"dt", report.dt},
       {"fields", fields_json(report.fields)},
+      {"map", report.map},
       {"splits", splits_json(report.splits)},
       {"statistics_split", report.statistics_split},
       {"input_bytes", report.input_bytes},
@@ -101,9 +106,11 @@ std::optional<CellKind> cells_named(const std::string& word) {
   throw invalid_argument("--cells", "auto, triangle, quad, tet or hex", "\"" + word + "\"");
 }
 
-std::map<std::string, std::string> pairs(const std::vector<std::string>& words, const std::string& option,
-                                         const std::string& form, const std::string& example) {
-  std::map<std::string, std::string> found;
+using Pairs = std::map<std::string, std::string>;
+
+Pairs pairs(const std::vector<std::string>& words, const std::string& option, const std::string& form,
+            const std::string& example) {
+  Pairs found;
   for (const std::string& word : words) {
     const size_t equals = word.find('=');
     if (equals == 0 || equals == std::string::npos || equals + 1 == word.size()) {
@@ -118,6 +125,24 @@ std::map<std::string, std::string> pairs(const std::vector<std::string>& words, 
   return found;
 }
 
+/// --map NAME=ARRAY and --map @FILE, in any number. Later files win, and what the line itself says wins over
+/// all of them.
+Pairs map_of(const std::vector<std::string>& words) {
+  std::vector<std::string> given;
+  Pairs all;
+  for (const std::string& word : words) {
+    if (word.starts_with('@')) {
+      const std::string file = word.substr(1);
+      for (auto& [name, array] : parse_array_map(read_file(file, kLargestMapFile), file)) all[name] = array;
+    } else {
+      given.push_back(word);
+    }
+  }
+  for (auto& [name, array] : pairs(given, "--map", "NAME=ARRAY or @FILE", "positions=mesh/xyz"))
+    all[name] = array;
+  return all;
+}
+
 int run(const Options& options, const GlobalOptions& globals) {
   ConvertOptions convert_options = options.convert;
   convert_options.split_by = split_by_named(options.by);
@@ -128,7 +153,7 @@ int run(const Options& options, const GlobalOptions& globals) {
   }
   convert_options.dt = options.dt.value_or(0);
   convert_options.units = pairs(options.units, "--unit", "FIELD=UNIT", "velocity=m/s");
-  convert_options.map = pairs(options.map, "--map", "NAME=ARRAY", "positions=mesh/xyz");
+  convert_options.map = map_of(options.map);
   if (!globals.quiet) convert_options.progress = convert_progress();
   const ConvertReport report = convert(convert_options);
   if (!globals.quiet) {
@@ -180,7 +205,7 @@ void add_convert(CommandLine& line) {
       ->type_name("NAME");
   command
       ->add_option("--node-types", convert.node_types,
-                   "Array of node types, of points or cells, in VTK or XDMF files")
+                   "Array of node types: of nodes, or of cells or facets, whose nodes get the largest number")
       ->type_name("ARRAY");
   command
       ->add_option("--displacement", convert.displacement,
@@ -200,10 +225,14 @@ void add_convert(CommandLine& line) {
       ->delimiter(',')
       ->allow_extra_args(false);
   command
-      ->add_option("--map", options->map,
-                   "Array of an NPZ or HDF5 file that is positions, cells, edges, types or a field; repeated")
-      ->type_name("NAME=ARRAY")
+      ->add_option(
+          "--map", options->map,
+          "Array of an NPZ or HDF5 file that is positions, cells, edges, types or a field, or a file "
+          "with such lines; repeated")
+      ->type_name("NAME=ARRAY|@FILE")
       ->allow_extra_args(false);
+  command->add_option("--save-map", convert.save_map, "File to write what was read as what, for --map @FILE")
+      ->type_name("FILE");
   command->add_option("--dt", options->dt, "Seconds between frames; replaces the input's")->type_name("S");
   command->add_option("--unit", options->units, "Unit of a field, for reports and pictures; may be repeated")
       ->type_name("FIELD=UNIT")

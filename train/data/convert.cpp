@@ -14,35 +14,21 @@
 
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/data/cell_graph.h>
+#include <meshgrad/train/data/conversion_advice.h>
 #include <meshgrad/train/data/convert_inputs.h>
 #include <meshgrad/train/data/found_files.h>
 #include <meshgrad/train/data/mesh_check.h>
 #include <meshgrad/train/data/mesh_edges.h>
 #include <meshgrad/train/data/outlier.h>
 #include <meshgrad/train/data/packed_file_writer.h>
+#include <meshgrad/train/data/sources/array_map.h>
 #include <meshgrad/train/data/sources/moving_positions.h>
 #include <meshgrad/train/data/value_offset.h>
 #include <meshgrad/train/data/warning_list.h>
+#include <meshgrad/train/io/atomic_file.h>
 
 namespace meshgrad {
 namespace {
-
-std::vector<Moments> edge_moments(const RawTrajectory& t, const MeshEdges& edges) {
-  const auto dim = static_cast<size_t>(t.dim);
-  std::vector<Moments> moments(dim + 1);
-  for (size_t e = 0; e < edges.senders.size(); ++e) {
-    double square = 0;
-    for (size_t d = 0; d < dim; ++d) {
-      const double difference =
-          static_cast<double>(t.positions[static_cast<size_t>(edges.senders[e]) * dim + d]) -
-          static_cast<double>(t.positions[static_cast<size_t>(edges.receivers[e]) * dim + d]);
-      moments[d].add(difference);
-      square += difference * difference;
-    }
-    moments[dim].add(std::sqrt(square));
-  }
-  return moments;
-}
 
 // Takes trajectories, checks them against the first, and writes and counts them.
 class Packer {
@@ -70,9 +56,12 @@ class Packer {
   ConvertReport finish(const std::vector<std::string>& split_order, const std::string& source) {
     check_internal(writer_ != nullptr, "a conversion without a trajectory");
     if (leaks_ > 1) leak_ += fmt::format(" (and {} more like it)", leaks_ - 1);
+    std::vector<std::string> known = warnings_.texts();
+    std::erase_if(known, [](const std::string& warning) { return !lasts_in_packed_file(warning); });
     std::vector<std::string> lasting = outliers_.texts();
     if (leaks_ > 0) lasting.push_back(leak_);
     for (const std::string& warning : lasting) warnings_.add(warning);
+    lasting.insert(lasting.end(), known.begin(), known.end());
     const PackedFileWriter::Summary summary =
         writer_->finish(split_order, statistics_, statistics_split_, source, lasting);
     report_.meshes = summary.meshes;
@@ -98,7 +87,7 @@ class Packer {
     if (t.node_type.empty()) {
       warnings_.add(
           fmt::format("[{}] there are no node types: all nodes were taken as normal (0), so inflows and "
-                      "walls are predicted, too; fix: --node-types ARRAY (VTK, XDMF) or --map types=ARRAY",
+                      "walls are predicted, too; fix: --node-types ARRAY",
                       t.name));
       t.node_type.assign(static_cast<size_t>(t.nodes), 0);
     }
@@ -185,6 +174,11 @@ class Packer {
       statistics_.fields.emplace_back(field.components, field.dtype());
     }
     check_units(first);
+    if (!options_.save_map.empty() && first.read_as.empty()) {
+      throw config_error("save-map", "arrays under names of their own",
+                         first.name + " with rows of nodal_data", "leave --save-map out");
+    }
+    report_.map = first.read_as;
     statistics_.edges.resize(static_cast<size_t>(first.dim) + 1);
     report_.dim = first.dim;
     report_.dt = first.dt;
@@ -284,7 +278,7 @@ class Packer {
     for (const std::string& line : doubtful_places(t, mesh.cell_kind, edges)) {
       warnings_.add(fmt::format("[{}] {}", t.name, line));
     }
-    mesh_edge_moments_.push_back(edge_moments(t, edges));
+    mesh_edge_moments_.push_back(edge_moments(t.positions, t.dim, edges));
     return writer_->add_mesh(key, mesh, edges);
   }
 
@@ -487,6 +481,14 @@ ConvertReport pack(const ConvertOptions& options) {
   report.input_bytes = inputs.bytes;
   report.warnings = warnings.texts();
   if (!split_note.empty()) report.notes.push_back(split_note);
+  if (!options.save_map.empty()) {
+    write_file_atomically(
+        options.save_map,
+        array_map_text(report.map,
+                       fmt::format("Which array of {} is what; meshgrad convert reads it by --map "
+                                   "@{}\nWithout lines of fields, all arrays that fit are fields.",
+                                   options.input.string(), options.save_map.string())));
+  }
   return report;
 }
 

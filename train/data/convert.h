@@ -40,6 +40,8 @@ struct ConvertOptions {
   /// Which array of an NPZ or HDF5 file is what: from "positions", "cells", "edges", "types" or the name of a
   /// field to the array's name, in HDF5 its path.
   std::map<std::string, std::string> map;
+  /// A text file that is written, with the map of the first trajectory: given, or guessed (array_map.h).
+  std::filesystem::path save_map;
   double dt = 0;                             ///< seconds between frames; 0: as in the file
   std::map<std::string, std::string> units;  ///< field -> unit
   /// What the cells are. Empty: what their size says; 4 nodes in 3-D are a quad or a tetrahedron by the
@@ -50,7 +52,7 @@ struct ConvertOptions {
   /// A field on nodes that tells how far they have moved: of a mesh whose positions are those at rest it
   /// makes the field "world_pos". Empty: a field of such a name; "none": no field.
   std::string displacement;
-  std::string node_types;  ///< the array of node types in files of VTK; empty: "node_type", if there is one
+  std::string node_types;  ///< the array of node types; empty: "node_type", if there is one
   /// Files of VTK named alike but for a last number, on the same mesh, are frames of one trajectory;
   /// true: a trajectory each.
   bool separate_frames = false;
@@ -69,6 +71,8 @@ struct ConvertReport {
   std::vector<int64_t> node_types;  ///< nodes of each type, summed over trajectories
   int dim = 0;
   double dt = 0;
+  std::map<std::string, std::string>
+      map;  ///< of NPZ and HDF5 files: what was read as what, as in the options
   std::vector<FieldInfo> fields;
   std::vector<SplitInfo> splits;
   std::vector<int64_t> split_frames;  ///< in the order of splits

@@ -37,6 +37,12 @@ struct DataFormat {
                                             const WarningCallback& warn);
 };
 
+ArrayMap map_with_types(const ConvertOptions& options) {
+  ArrayMap map = options.map;
+  if (!options.node_types.empty()) map["types"] = options.node_types;
+  return map;
+}
+
 // A format is a row here.
 constexpr std::array<DataFormat, 5> kDataFormats{{
     {"deepmind",
@@ -47,12 +53,12 @@ constexpr std::array<DataFormat, 5> kDataFormats{{
     {"npz",
      {".npz"},
      [](const FoundFile& file, const ConvertOptions& options, const WarningCallback& warn) {
-       return open_npz(file.path, options.map, warn);
+       return open_npz(file.path, map_with_types(options), warn);
      }},
     {"hdf5",
      {".h5", ".hdf5"},
      [](const FoundFile& file, const ConvertOptions& options, const WarningCallback& warn) {
-       return open_hdf5(file.path, options.fields, options.map, warn);
+       return open_hdf5(file.path, options.fields, map_with_types(options), warn);
      }},
     {"vtk",
      {".vtu", ".vtp", ".vtk", ".vtm", ".pvd", ".series"},
@@ -191,13 +197,19 @@ Inputs open_inputs(const ConvertOptions& options, const WarningCallback& warn) {
                        fmt::format("{} with fields {}", format.name, fmt::join(options.fields, ",")),
                        "leave --fields out: fields have the names that the input gives them");
   }
-  if (!options.map.empty() && format.name != "npz" && format.name != "hdf5") {
-    throw config_error("map", "NPZ or HDF5 files, whose arrays it names", format.name, "leave --map out");
+  if (format.name != "npz" && format.name != "hdf5" && (!options.map.empty() || !options.save_map.empty())) {
+    const char* option = options.map.empty() ? "save-map" : "map";
+    throw config_error(option, "NPZ or HDF5 files, whose arrays it names", format.name,
+                       fmt::format("leave --{} out", option));
   }
-  if (!options.node_types.empty() && format.name != "vtk" && format.name != "xdmf") {
-    throw config_error("node-types", "files of VTK or XDMF, whose array it names",
+  if (!options.node_types.empty() && format.name == "deepmind") {
+    throw config_error("node-types", "files with named arrays, one of which it names",
                        fmt::format("{} with node types {}", format.name, options.node_types),
-                       "name the array by --map types=ARRAY");
+                       "leave --node-types out: meta.json says where they are");
+  }
+  if (!options.node_types.empty() && options.map.contains("types")) {
+    throw config_error("node-types", "one array of node types",
+                       options.node_types + " and another by --map types", "leave one of them out");
   }
   Inputs inputs;
   inputs.format = format.name;

@@ -11,6 +11,7 @@
 
 #include <meshgrad/train/config/text.h>
 #include <meshgrad/train/data/cell_check.h>
+#include <meshgrad/train/data/conversion_advice.h>
 #include <meshgrad/train/data/data_check.h>
 #include <meshgrad/train/data/mesh_check.h>
 #include <meshgrad/train/data/quiet_split.h>
@@ -349,12 +350,7 @@ class DataScan {
 
   // "[PLACE] TEXT", about a trajectory in two splits or an outlier.
   void add_conversion_warning(const std::string& warning) {
-    const size_t end = warning.starts_with('[') ? warning.find("] ") : std::string::npos;
-    const bool placed = end != std::string::npos;
-    findings_.add(warning, {Severity::warning, placed ? warning.substr(1, end - 1) : "the conversion",
-                            placed ? warning.substr(end + 2) : warning,
-                            "the conversion found it; results on this data are doubtful",
-                            "repair the input and convert again"});
+    findings_.add(warning, finding_of_warning(warning));
   }
 
   const Dataset& dataset_;

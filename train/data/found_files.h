@@ -3,6 +3,7 @@
 #pragma once
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,7 @@ struct FoundFile {
   std::string split;               ///< from its folder's or its own name; empty when they say none
   std::vector<VtkFrame> frames{};  ///< of VTK
   std::vector<std::filesystem::path> parts{};  ///< of XDMF: the files with its numbers
-  std::string node_types{};                    ///< of VTK: the array that is asked for, if this file has it
+  std::optional<std::string> node_types = "";  ///< of VTK: as VtkTrajectory takes it
   std::vector<FoundFile> more{};               ///< lists of frames with further fields of the same simulation
 };
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include <meshgrad/engine/error.h>
@@ -126,6 +127,23 @@ void DataStatistics::count_nodes(std::span<const int32_t> node_type, int64_t fra
     if (at >= node_type_counts.size()) node_type_counts.resize(at + 1, 0.0);
     node_type_counts[at] += static_cast<double>(frames);
   }
+}
+
+std::vector<Moments> edge_moments(std::span<const float> positions, int dim, const MeshEdges& edges) {
+  const auto width = static_cast<size_t>(dim);
+  std::vector<Moments> moments(width + 1);
+  for (size_t e = 0; e < edges.senders.size(); ++e) {
+    double square = 0;
+    for (size_t d = 0; d < width; ++d) {
+      const double difference =
+          static_cast<double>(positions[static_cast<size_t>(edges.senders[e]) * width + d]) -
+          static_cast<double>(positions[static_cast<size_t>(edges.receivers[e]) * width + d]);
+      moments[d].add(difference);
+      square += difference * difference;
+    }
+    moments[width].add(std::sqrt(square));
+  }
+  return moments;
 }
 
 }  // namespace meshgrad

@@ -8,6 +8,7 @@
 
 #include <meshgrad/nn/normalizer.h>
 #include <meshgrad/train/data/field_info.h>
+#include <meshgrad/train/data/mesh_edges.h>
 
 namespace meshgrad {
 
@@ -82,5 +83,8 @@ struct DataStatistics {
   /// Adds a trajectory's nodes to node_type_counts, which grow as needed.
   void count_nodes(std::span<const int32_t> node_type, int64_t frames);
 };
+
+/// Of the relative positions (sender minus receiver) of all edges, one a dimension, and of their lengths.
+std::vector<Moments> edge_moments(std::span<const float> positions, int dim, const MeshEdges& edges);
 
 }  // namespace meshgrad

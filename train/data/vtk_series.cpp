@@ -60,9 +60,10 @@ std::vector<FoundFile> join_lists(std::vector<FoundFile> lists, const ConvertOpt
         check_times(first, lists[members[group[i]]]);
         first.more.push_back(lists[members[group[i]]]);
         names.push_back(first.more.back().path.filename().string());
+        if (options.node_types.empty()) continue;
         // Only one has the array of node types.
         const bool has_types = std::ranges::find(fields, options.node_types) != fields.end();
-        (has_types ? first : first.more.back()).node_types.clear();
+        (has_types ? first : first.more.back()).node_types.reset();
       }
       if (group.size() > 1 && more_notes++ == 0) {
         note = fmt::format("[{}] {} were read as fields of one trajectory, since their mesh is the same",

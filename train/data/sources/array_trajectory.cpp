@@ -11,16 +11,11 @@
 
 #include <meshgrad/engine/error.h>
 #include <meshgrad/train/data/sources/moving_positions.h>
+#include <meshgrad/train/data/statistics.h>
 #include <meshgrad/train/data/value_offset.h>
 
 namespace meshgrad {
 namespace {
-
-bool is_mesh(std::string_view name) {
-  return name == "mesh_pos" || name == "node_type" || name == "cells" || name == "mesh_edge";
-}
-
-std::string shape_text(const NpyArray& array) { return fmt::format("[{}]", fmt::join(array.shape, ", ")); }
 
 // [rows, columns] of an array whose leading ones are dropped.
 std::optional<std::pair<int64_t, int64_t>> as_matrix(const NpyArray& array) {
@@ -40,20 +35,13 @@ class ArrayReader {
     RawTrajectory t;
     t.name = name_;
     read_positions(t);
-    if (const NamedArray* types = find("node_type")) {
-      const std::vector<int64_t>& shape = types->array.shape;
-      if (shape.size() > 1 && shape[0] > 1 && shape[1] == t.nodes) {
-        throw over_frames(*types, "[nodes]: types that do not change over time");
-      }
-      const auto [rows, columns] = matrix(*types, "[nodes, 1]");
-      if (rows * columns != t.nodes) throw wrong_shape(*types, fmt::format("{} node types", t.nodes));
-      t.node_type = to_indices(types->array, where(*types));
-    }
     if (const NamedArray* cells = find("cells")) {
+      note_use(*cells, t);
       t.nodes_per_cell =
           static_cast<int>(std::min<int64_t>(matrix(*cells, "[cells, nodes of a cell]").second, 65535));
       t.cells = to_indices(cells->array, where(*cells));
     }
+    read_types(t);
     // Beside cells, only edge fields need to know which edges are meant.
     const NamedArray* edges = find("mesh_edge");
     if (edges != nullptr && !t.cells.empty() && !has_edge_fields()) {
@@ -61,6 +49,7 @@ class ArrayReader {
       edges = nullptr;
     }
     if (edges != nullptr) {
+      note_use(*edges, t);
       if (matrix(*edges, "[2, edges]").first != 2) throw wrong_shape(*edges, "[2, edges]");
       t.edges = to_indices(edges->array, where(*edges));
     }
@@ -70,8 +59,9 @@ class ArrayReader {
       } else if (is_times(entry, t)) {
         continue;
       } else if (entry.name == "dt" && entry.array.size() == 1) {
+        note_use(entry, t);
         t.dt = checked_dt(to_doubles(entry.array).front(), where(entry));
-      } else if (!is_mesh(entry.name)) {
+      } else if (!is_mesh_array(entry.name)) {
         read_field(entry, t);
       }
     }
@@ -91,6 +81,10 @@ class ArrayReader {
  private:
   void warn(const std::string& text) const {
     if (warn_) warn_(text);
+  }
+
+  static void note_use(const NamedArray& entry, RawTrajectory& t) {
+    t.read_as[name_in_map(entry.name)] = entry.source;
   }
 
   bool has_edge_fields() const {
@@ -116,6 +110,70 @@ class ArrayReader {
         "node types stay the same: save the first frame, and what changes as a field of another name");
   }
 
+  // Types on nodes, or tags of cells or facets of which a node gets the largest around it. Of an array that
+  // does not say which, its length does.
+  void read_types(RawTrajectory& t) const {
+    const NamedArray* types = nullptr;
+    for (const std::string_view name : kTypeArrays) {
+      const NamedArray* found = find(name);
+      if (found != nullptr && types != nullptr) {
+        throw data_error(where(*found), "one array of node types",
+                         fmt::format("{} and {}", types->source, found->source),
+                         "name one of them: --node-types ARRAY");
+      }
+      if (found != nullptr) types = found;
+    }
+    if (types == nullptr) return;
+    note_use(*types, t);
+    const std::vector<int64_t>& shape = types->array.shape;
+    if (types->name == "node_type" && shape.size() > 1 && shape[0] > 1 && shape[1] == t.nodes)
+      throw over_frames(*types, "[nodes]: types that do not change over time");
+    const auto [rows, columns] = matrix(*types, "[nodes, 1]");
+    const int64_t count = rows * columns;
+    const NamedArray* facets = find("facets");
+    const int64_t cells = t.rows(FieldOn::cell);
+    const int64_t facet_count = facets == nullptr ? 0 : matrix(*facets, "[facets, nodes of a facet]").first;
+    const bool unsaid = types->name == "node_type" && count != t.nodes;
+    std::vector<int32_t> tags = to_indices(types->array, where(*types));
+    if (types->name == "node_type" && count == t.nodes) {
+      t.node_type = std::move(tags);
+    } else if ((types->name == "facet:node_type" || unsaid) && count == facet_count && count > 0) {
+      note_use(*facets, t);
+      spread(tags, to_indices(facets->array, where(*facets)), where(*types), where(*facets), t);
+    } else if ((types->name == "cell:node_type" || unsaid) && count == cells && count > 0) {
+      spread(tags, t.cells, where(*types), "", t);
+      t.cell_type = std::move(tags);
+    } else {
+      throw wrong_shape(
+          *types, fmt::format("{} node types (or {} of cells, {} of facets)", t.nodes, cells, facet_count));
+    }
+  }
+
+  // A node's type is the largest tag of what it belongs to, or 0. `owners` names the array of `nodes`; that
+  // of cells is checked with the mesh.
+  static void spread(const std::vector<int32_t>& tags, const std::vector<int32_t>& nodes,
+                     const std::string& where, const std::string& owners, RawTrajectory& t) {
+    t.node_type.assign(static_cast<size_t>(t.nodes), 0);
+    const size_t width = nodes.size() / tags.size();
+    for (size_t i = 0; i < tags.size(); ++i) {
+      if (tags[i] < 0 || tags[i] >= kMaxNodeTypes) {
+        throw data_error(where, fmt::format("node types from 0 to {}", kMaxNodeTypes - 1),
+                         fmt::format("another number in row {}", i),
+                         "number the boundaries from 1 on, and the inside 0");
+      }
+      for (size_t k = i * width; k < (i + 1) * width; ++k) {
+        if (nodes[k] >= 0 && nodes[k] < t.nodes) {
+          int32_t& type = t.node_type[static_cast<size_t>(nodes[k])];
+          type = std::max(type, tags[i]);
+        } else if (!owners.empty()) {
+          throw data_error(owners, fmt::format("nodes from 0 to {}", t.nodes - 1),
+                           fmt::format("another number in row {}", i),
+                           "save the numbers of the nodes as mesh_pos has them");
+        }
+      }
+    }
+  }
+
   static bool is_times(const NamedArray& entry, const RawTrajectory& t) {
     const bool named = entry.name == "times" || entry.name == "time" || entry.name == "t";
     return named && entry.array.shape.size() == 1 && entry.array.shape[0] != t.nodes;
@@ -139,6 +197,7 @@ class ArrayReader {
                          fmt::format("{} apart", *dt), "correct one of the two arrays, or leave it out");
       } else if (t.dt == 0) {
         t.dt = *dt;
+        t.read_as["times"] = entry.source;
       }
     }
   }
@@ -152,7 +211,7 @@ class ArrayReader {
     }
     for (const NamedArray& entry : entries_) {
       const std::vector<int64_t>& shape = entry.array.shape;
-      const bool mesh = is_mesh(entry.name) || named_field(entry.name).on != FieldOn::node;
+      const bool mesh = is_mesh_array(entry.name) || named_field(entry.name).on != FieldOn::node;
       if (mesh || shape.size() != 2 || shape[0] != t.nodes || shape[1] < 4) continue;
       if (shape[1] == frames) {
         throw data_error(where(entry), "[frames, nodes], frames first",
@@ -188,6 +247,7 @@ class ArrayReader {
     if (over_frames) shape.erase(shape.begin());
     if (shape.size() != 2 || (shape[1] != 2 && shape[1] != 3) || positions->array.size() == 0)
       throw wrong_shape(*positions, "[nodes, 2 or 3], or over frames [frames, nodes, 2 or 3]");
+    note_use(*positions, t);
     t.nodes = shape[0];
     t.dim = static_cast<int>(shape[1]);
     t.positions = to_floats(positions->array);
@@ -279,6 +339,9 @@ class ArrayReader {
       if (!is_coarse_in_f32(field.wide, field.components)) field.wide.clear();
     }
     t.fields.push_back(std::move(field));
+    // "positions" alone would be the mesh's.
+    const bool like_mesh = is_mesh_array(name_of_array(entry.name));
+    t.read_as[(like_mesh ? "node:" : "") + entry.name] = entry.source;
   }
 
   std::vector<NamedArray> entries_;
@@ -289,120 +352,13 @@ class ArrayReader {
   std::vector<double> wide_moving_;
 };
 
-// What an array of the mesh is called: its role in --map, its name here, and names that other files have.
-struct Role {
-  std::string_view role, name;
-  std::array<std::string_view, 9> synonyms;
-};
-
-constexpr std::array<Role, 4> kRoles{{
-    {"positions",
-     "mesh_pos",
-     {"positions", "pos", "points", "coords", "coordinates", "xyz", "vertices", "nodes", "geometry"}},
-    {"cells", "cells", {"elements", "triangles", "tris", "faces", "simplices", "connectivity", "topology"}},
-    {"edges", "mesh_edge", {"edges", "edge_index"}},
-    {"types", "node_type", {"node_types", "types"}},
-}};
-
-// "xyz" of "mesh/xyz", in lower case.
-std::string last_part(std::string_view name) {
-  std::string part(name.substr(name.rfind('/') == std::string_view::npos ? 0 : name.rfind('/') + 1));
-  for (char& c : part) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  return part;
-}
-
-bool may_be(const Role& role, const NamedArray& array) {
-  const std::vector<int64_t>& shape = array.array.shape;
-  if (!array.numbers || shape.empty()) return false;
-  if (role.role == "positions") return shape.size() > 1 && (shape.back() == 2 || shape.back() == 3);
-  if (array.array.kind == 'f') return false;
-  return role.role == "types" || shape.size() > 1;
-}
-
-// The index of the array that has one of a role's names; -1 when none has.
-int64_t guess(const Role& role, const std::vector<NamedArray>& arrays) {
-  for (const std::string_view synonym : role.synonyms) {
-    for (size_t i = 0; i < arrays.size(); ++i)
-      if (!synonym.empty() && last_part(arrays[i].name) == synonym && may_be(role, arrays[i]))
-        return static_cast<int64_t>(i);
-  }
-  return -1;
-}
-
-bool has(const std::vector<NamedArray>& arrays, std::string_view name) {
-  return std::any_of(arrays.begin(), arrays.end(),
-                     [&](const NamedArray& array) { return array.name == name; });
-}
-
-// Without --map, arrays of other names than DeepMind's.
-void apply_guess(std::vector<NamedArray>& arrays, const std::string& where, const WarningCallback& warn) {
-  std::vector<std::string> guessed;
-  for (const Role& role : kRoles) {
-    if (has(arrays, role.name)) continue;
-    const int64_t found = guess(role, arrays);
-    if (found < 0) continue;
-    NamedArray& array = arrays[static_cast<size_t>(found)];
-    guessed.push_back(fmt::format("--map {}={}", role.role, array.name));
-    array.name = role.name;
-  }
-  if (!guessed.empty() && warn) warn(fmt::format("[{}] read as by {}", where, fmt::join(guessed, " ")));
-}
-
-std::string array_name(const std::string& name) {
-  const auto* role =
-      std::find_if(kRoles.begin(), kRoles.end(), [&](const Role& known) { return known.role == name; });
-  return role == kRoles.end() ? name : std::string(role->name);
-}
-
-// No field.
-bool is_known(const std::string& name) { return is_mesh(name) || name == "dt" || name == "times"; }
-
-std::vector<NamedArray> mapped(std::vector<NamedArray> arrays, const std::string& where, const ArrayMap& map,
-                               const WarningCallback& warn) {
-  std::vector<NamedArray> chosen;
-  for (const auto& entry : map) {
-    const std::string& name = entry.first;
-    const std::string& source = entry.second;
-    const auto found = std::find_if(arrays.begin(), arrays.end(),
-                                    [&](const NamedArray& array) { return array.name == source; });
-    if (found == arrays.end()) {
-      std::vector<std::string> names;
-      for (const NamedArray& array : arrays) names.push_back(array.name + " " + shape_text(array.array));
-      throw data_error(where, fmt::format("the array {}, as --map {}={} says", source, name, source),
-                       names.empty() ? "no arrays" : fmt::format("{}", fmt::join(names, ", ")),
-                       "name one of its arrays");
-    }
-    chosen.push_back(std::move(*found));  // its view stays valid
-    chosen.back().name = array_name(name);
-    arrays.erase(found);
-  }
-  const bool names_fields =
-      std::ranges::any_of(chosen, [](const NamedArray& array) { return !is_known(array.name); });
-  std::vector<std::string> unused;
-  for (NamedArray& array : arrays) {
-    const bool needed = !names_fields || is_known(array.name);
-    if (needed && !has(chosen, array.name)) {
-      chosen.push_back(std::move(array));
-    } else {
-      unused.push_back(array.name);
-    }
-  }
-  if (!unused.empty() && warn)
-    warn(fmt::format("[{}] not used, since --map names others: {}", where, fmt::join(unused, ", ")));
-  return chosen;
-}
-
 }  // namespace
 
 RawTrajectory trajectory_of_arrays(std::vector<NamedArray> arrays, const std::string& name,
                                    const ArrayMap& map, const WarningCallback& warn) {
-  if (!map.empty()) {
-    arrays = mapped(std::move(arrays), name, map, warn);
-  } else {
-    apply_guess(arrays, name, warn);
-  }
+  arrays = arrays_by_map(std::move(arrays), name, map, warn);
   for (const NamedArray& array : arrays) {
-    if (array.numbers || !is_mesh(array.name)) continue;
+    if (array.numbers || !is_mesh_array(array.name)) continue;
     throw data_error(fmt::format("{}: array {}", name, array.name), "numbers", "text, dates or objects",
                      "save it as an array of numbers");
   }

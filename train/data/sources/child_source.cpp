@@ -72,6 +72,11 @@ class Sender {
       std::visit([&](const auto& values) { list(values); }, field.values);
       list(field.wide);
     }
+    number(uint64_t{t.read_as.size()});
+    for (const auto& [name, array] : t.read_as) {
+      list(name);
+      list(array);
+    }
   }
 
  private:
@@ -334,6 +339,10 @@ class ChildSource : public TrajectorySource {
                      : kind == 1 ? field_values<int32_t>()
                                  : field_values<int64_t>();
       field.wide = list<std::vector<double>>();
+    }
+    for (auto left = number<uint64_t>(); left > 0; --left) {
+      const auto name = list<std::string>();
+      t.read_as[name] = list<std::string>();
     }
     return t;
   }

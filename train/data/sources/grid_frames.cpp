@@ -14,7 +14,7 @@ namespace {
 
 class GridSource : public TrajectorySource {
  public:
-  GridSource(std::vector<GridFrame> frames, std::string node_types, WarningCallback warn)
+  GridSource(std::vector<GridFrame> frames, std::optional<std::string> node_types, WarningCallback warn)
       : frames_(std::move(frames)), node_types_(std::move(node_types)), warn_(std::move(warn)) {}
 
   int64_t records() const override { return 1; }
@@ -60,7 +60,7 @@ class GridSource : public TrajectorySource {
   }
 
   std::vector<GridFrame> frames_;
-  std::string node_types_;
+  std::optional<std::string> node_types_;
   WarningCallback warn_;
   size_t at_ = 0;
   uint64_t bytes_ = 0;
@@ -68,8 +68,8 @@ class GridSource : public TrajectorySource {
 
 }  // namespace
 
-std::unique_ptr<TrajectorySource> open_grids(std::vector<GridFrame> frames, std::string node_types,
-                                             WarningCallback warn) {
+std::unique_ptr<TrajectorySource> open_grids(std::vector<GridFrame> frames,
+                                             std::optional<std::string> node_types, WarningCallback warn) {
   return std::make_unique<GridSource>(std::move(frames), std::move(node_types), std::move(warn));
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -71,6 +72,7 @@ struct RawTrajectory {
   std::vector<double> source_points;
   double dt = 0;  ///< seconds; 0 when unknown
   std::vector<RawField> fields;
+  std::map<std::string, std::string> read_as;  ///< of arrays by name: which of them is what (array_map.h)
 
   /// Rows of a field as the source gives them: edge fields have one for each column of `edges`.
   int64_t rows(FieldOn on) const;

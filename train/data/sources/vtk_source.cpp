@@ -111,7 +111,11 @@ std::vector<VtkFrame> parse_frame_list(std::span<const std::byte> content, const
 fs::path file_with_mesh(const fs::path& path) {
   if (path.extension() != ".vtm") return path;
   const MappedFile file(path);
-  const pugi::xml_document document = read_xml(file.bytes(), path, "XML with blocks of files");
+  return mesh_of_blocks(file.bytes(), path);
+}
+
+fs::path mesh_of_blocks(std::span<const std::byte> content, const fs::path& path) {
+  const pugi::xml_document document = read_xml(content, path, "XML with blocks of files");
   std::vector<fs::path> meshes;
   for (const pugi::xpath_node& found :
        document.select_nodes("/VTKFile/vtkMultiBlockDataSet//DataSet[@file]")) {
@@ -123,8 +127,8 @@ fs::path file_with_mesh(const fs::path& path) {
                    fmt::format("{}", meshes.size()), "in ParaView, Merge Blocks, then save as .vtu");
 }
 
-std::unique_ptr<TrajectorySource> open_vtk(const std::vector<VtkFrame>& frames, std::string node_types,
-                                           WarningCallback warn) {
+std::unique_ptr<TrajectorySource> open_vtk(const std::vector<VtkFrame>& frames,
+                                           std::optional<std::string> node_types, WarningCallback warn) {
   std::vector<GridFrame> grids;
   for (const VtkFrame& frame : frames) {
     grids.push_back({frame.path.string(), frame.time, RegularFile(frame.path).bytes(),

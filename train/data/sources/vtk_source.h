@@ -29,13 +29,15 @@ std::vector<VtkFrame> parse_frame_list(std::span<const std::byte> content, const
 /// The file itself, or of the blocks that a .vtm file names the only one with cells (.vtu): foamToVTK's
 /// internal.vtu beside the surfaces of patches. Throws DataError where there are none or several.
 std::filesystem::path file_with_mesh(const std::filesystem::path& path);
+/// Likewise of the content of a .vtm file. Defined for any bytes.
+std::filesystem::path mesh_of_blocks(std::span<const std::byte> content, const std::filesystem::path& path);
 
 /// Whether the file lists frames.
 bool is_frame_list(const std::filesystem::path& path);
 
 /// The frames of one trajectory, as open_grids (grid_frames.h) takes them.
-std::unique_ptr<TrajectorySource> open_vtk(const std::vector<VtkFrame>& frames, std::string node_types,
-                                           WarningCallback warn);
+std::unique_ptr<TrajectorySource> open_vtk(const std::vector<VtkFrame>& frames,
+                                           std::optional<std::string> node_types, WarningCallback warn);
 
 /// Files of a folder as series: files named alike but for a last number, flow_0.vtu, flow_1.vtu, .., whose
 /// first two have the same cells and points, are frames of one trajectory, in the order of the number, unless

@@ -125,9 +125,9 @@ constexpr std::string_view kDefaultTypes = "node_type";
 
 }  // namespace
 
-VtkTrajectory::VtkTrajectory(const VtkGrid& grid, std::string name, const std::string& node_types,
+VtkTrajectory::VtkTrajectory(const VtkGrid& grid, std::string name, std::optional<std::string> node_types,
                              WarningCallback warn)
-    : warn_(std::move(warn)) {
+    : wanted_types_(std::move(node_types)), warn_(std::move(warn)) {
   trajectory_.name = std::move(name);
   trajectory_.nodes = grid.point_count();
   choose_cells(grid);
@@ -140,8 +140,8 @@ VtkTrajectory::VtkTrajectory(const VtkGrid& grid, std::string name, const std::s
   faces_ = grid.faces;
   types_ = grid.types;
   points_ = grid.points;
-  choose_arrays(grid, node_types);
-  read_node_types(grid, node_types);
+  choose_arrays(grid);
+  read_node_types(grid);
 }
 
 void VtkTrajectory::choose_cells(const VtkGrid& grid) {
@@ -242,14 +242,20 @@ VtkArray VtkTrajectory::rows_of(const VtkArray& array, bool of_points) const {
   return rows;
 }
 
-void VtkTrajectory::choose_arrays(const VtkGrid& grid, const std::string& node_types) {
-  const std::string_view types = node_types.empty() ? kDefaultTypes : std::string_view(node_types);
+void VtkTrajectory::choose_arrays(const VtkGrid& grid) {
+  const std::string types = wanted_types_.value_or("");
   std::vector<std::string> left_out = grid.left_out;
   const bool a_row_an_edge = trajectory_.edges.size() == cells_.size() * 2;
   for (const bool of_points : {true, false}) {
     for (const VtkArray& array : of_points ? grid.point_arrays : grid.cell_arrays) {
       names_.insert(array.name);
-      if (array.name == types || array.name.starts_with("vtk")) continue;
+      if (array.name == kDefaultTypes && wanted_types_ != "" && types != kDefaultTypes && warn_) {
+        warn_(fmt::format("[{}] the array node_type is not used, since --node-types names another one",
+                          trajectory_.name));
+      }
+      if ((!types.empty() && array.name == types) || array.name == kDefaultTypes ||
+          array.name.starts_with("vtk"))
+        continue;
       const bool known = std::any_of(sources_.begin(), sources_.end(),
                                      [&](const Source& source) { return source.values.name == array.name; });
       if (array.name.empty() || known || (!of_points && cell_dim_ == 1 && !a_row_an_edge)) {
@@ -264,7 +270,9 @@ void VtkTrajectory::choose_arrays(const VtkGrid& grid, const std::string& node_t
                     fmt::join(left_out, ", ")));
 }
 
-void VtkTrajectory::read_node_types(const VtkGrid& grid, const std::string& wanted) {
+void VtkTrajectory::read_node_types(const VtkGrid& grid) {
+  if (!wanted_types_) return;
+  const std::string& wanted = *wanted_types_;
   const std::string name = wanted.empty() ? std::string(kDefaultTypes) : wanted;
   if (const VtkArray* array = find_array(grid.point_arrays, name)) {
     for (const int64_t type : type_numbers(*array, trajectory_.name))

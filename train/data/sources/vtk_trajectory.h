@@ -21,11 +21,14 @@ namespace meshgrad {
 /// VTK itself adds (vtkGhostType and others), and a cell array with the name of a point array, are left out.
 ///
 /// Node types come from the array `node_types`: of points; or of cells, where a node has the largest number
-/// of the cells around it, of those of lower dimension (boundary faces) where there are any.
+/// of the cells around it, of those of lower dimension (boundary faces) where there are any. Empty:
+/// "node_type", if there is one; another name: an array node_type is left out; nothing: so it is, and no
+/// array has types.
 class VtkTrajectory {
  public:
   /// Throws DataError for a grid without cells, and node types that are no integers from 0 to 65535.
-  VtkTrajectory(const VtkGrid& grid, std::string name, const std::string& node_types, WarningCallback warn);
+  VtkTrajectory(const VtkGrid& grid, std::string name, std::optional<std::string> node_types,
+                WarningCallback warn);
 
   /// Whether a further frame has these cells; its points may have moved.
   bool has_cells_of(const VtkGrid& grid) const;
@@ -45,13 +48,14 @@ class VtkTrajectory {
   void build_surface(const VtkGrid& grid);
   void build_solid(const VtkGrid& grid);
   void build_polyhedra(const VtkGrid& grid);
-  void choose_arrays(const VtkGrid& grid, const std::string& node_types);
-  void read_node_types(const VtkGrid& grid, const std::string& array);
+  void choose_arrays(const VtkGrid& grid);
+  void read_node_types(const VtkGrid& grid);
   VtkArray rows_of(const VtkArray& array, bool of_points) const;
   RawField field_of(Source& source) const;
   void keep_points(const VtkArray& points);
 
   RawTrajectory trajectory_;
+  std::optional<std::string> wanted_types_;
   WarningCallback warn_;
   int cell_dim_ = 0;
   std::vector<int64_t> cells_;  ///< those of the mesh, by their number in the grid

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// Maps of arrays: given, guessed, saved into a file and read again.
+#include <doctest/doctest.h>
+#include <meshgrad/engine/error.h>
+#include <meshgrad/train/data/convert.h>
+#include <meshgrad/train/data/dataset.h>
+#include <meshgrad/train/data/sources/npz_source.h>
+
+#include "paths.h"
+#include "train/deepmind_folder.h"
+#include "train/npz_arrays.h"
+#include "train/scratch_directory.h"
+
+using namespace meshgrad;
+using meshgrad::test::contains;
+using meshgrad::test::message_of;
+using meshgrad::test::npy;
+using meshgrad::test::NpzArrays;
+using meshgrad::test::read_text;
+using meshgrad::test::ScratchDirectory;
+using meshgrad::test::square_arrays;
+using meshgrad::test::write_npz;
+
+namespace {
+
+/// The square under other names, with evenly spaced times and a field on its edges.
+NpzArrays renamed_square() {
+  NpzArrays arrays = square_arrays(3);
+  arrays["points"] = std::move(arrays["mesh_pos"]);
+  arrays["elements"] = std::move(arrays["cells"]);
+  arrays.erase("mesh_pos");
+  arrays.erase("cells");
+  arrays["mesh_edge"] = npy<int32_t>("<i4", "(2, 5)", {0, 1, 2, 3, 0, 1, 2, 3, 0, 2});
+  arrays["edge:length"] = npy<float>("<f4", "(5,)", {1, 1, 1, 1, 1.4F});
+  arrays["t"] = npy<double>("<f8", "(3,)", {0, 0.5, 1});
+  return arrays;
+}
+
+ConvertOptions options_of_map(const std::filesystem::path& input, const std::filesystem::path& output) {
+  ConvertOptions options;
+  options.input = input;
+  options.output = output;
+  options.split = {1.0};
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("a guessed map is saved, and the file reads the same data") {
+  const ScratchDirectory scratch;
+  write_npz(scratch.path / "a.npz", renamed_square(), false);
+  ConvertOptions options = options_of_map(scratch.path / "a.npz", scratch.path / "guessed.mgd");
+  options.save_map = scratch.path / "a.map";
+  const ConvertReport guessed = convert(options);
+  CHECK(guessed.map == ArrayMap{{"positions", "points"},
+                                {"cells", "elements"},
+                                {"edges", "mesh_edge"},
+                                {"types", "node_type"},
+                                {"times", "t"},
+                                {"u", "u"},
+                                {"edge:length", "edge:length"}});
+  const std::string saved = read_text(options.save_map);
+  CHECK(saved.starts_with("# Which array of "));
+  CHECK(contains(saved, "\npositions=points\n"));
+  options.map = parse_array_map(saved, "a.map");
+  CHECK(options.map == guessed.map);
+  options.output = scratch.path / "mapped.mgd";
+  options.save_map = scratch.path / "again.map";
+  const ConvertReport mapped = convert(options);
+  CHECK(mapped.warnings.empty());
+  CHECK(mapped.dt == 0.5);
+  CHECK(parse_array_map(read_text(options.save_map), "") == guessed.map);
+  CHECK(read_text(scratch.path / "mapped.mgd") == read_text(scratch.path / "guessed.mgd"));
+}
+
+TEST_CASE("a field with a name that a map has for the mesh stays a field") {
+  const ScratchDirectory scratch;
+  NpzArrays arrays = square_arrays(3);
+  arrays["positions"] = npy<float>("<f4", "(3, 4, 1)", test::counting(12));
+  write_npz(scratch.path / "a.npz", arrays, false);
+  ConvertOptions options = options_of_map(scratch.path / "a.npz", scratch.path / "a.mgd");
+  options.map = convert(options).map;
+  CHECK(options.map.at("positions") == "mesh_pos");
+  CHECK(options.map.at("node:positions") == "positions");
+  CHECK(convert(options).fields.front().name == "positions");
+}
+
+TEST_CASE("node types from tags of cells and of facets, by the length of the array or its name") {
+  const ScratchDirectory scratch;
+  NpzArrays arrays = square_arrays(3);
+  arrays["tags"] = npy<int32_t>("<i4", "(2,)", {70, 5});
+  arrays["sides"] = npy<int64_t>("<i8", "(2, 2)", {0, 1, 1, 2});
+  arrays["ends"] = npy<int64_t>("<i8", "(2,)", {3, 0});
+  const std::string file = write_npz(scratch.path / "a.npz", arrays, false);
+  std::string warnings;
+  const auto types = [&](const ArrayMap& map) {
+    const RawTrajectory t = trajectory_of_npz(std::as_bytes(std::span(file)), "a.npz", map,
+                                              [&](const std::string& text) { warnings += text; });
+    validate(t);
+    return t.node_type;
+  };
+  using Types = std::vector<int32_t>;
+  CHECK(types({{"u", "u"}}) == Types{0, 0, 6, 6});
+  CHECK(types({{"u", "u"}, {"types", "tags"}}) == Types{70, 70, 70, 5});
+  CHECK(contains(warnings, "not used, since --map names others: ends, node_type, sides"));
+  CHECK(types({{"u", "u"}, {"facets", "sides"}, {"types", "tags"}}) == Types{70, 70, 5, 0});
+  CHECK(types({{"u", "u"}, {"facets", "ends"}, {"facet:types", "tags"}}) == Types{5, 0, 0, 70});
+  CHECK(types({{"u", "u"}, {"facets", "sides"}, {"cell:types", "tags"}}) == Types{70, 70, 70, 5});
+  const RawTrajectory cells =
+      trajectory_of_npz(std::as_bytes(std::span(file)), "", {{"u", "u"}, {"cell:types", "tags"}});
+  CHECK(cells.cell_type == Types{70, 5});
+  const auto error = [&](const ArrayMap& map) { return message_of([&] { types(map); }); };
+  CHECK(contains(error({{"facet:types", "tags"}}),
+                 "needed 4 node types (or 2 of cells, 0 of facets), got [2]"));
+  CHECK(contains(error({{"facet:types", "tags"}, {"cell:types", "ends"}}), "needed one array of node types"));
+  CHECK(contains(error({{"facets", "u"}, {"types", "tags"}, {"v", "ends"}}), "array facets"));
+  arrays["tags"] = npy<int32_t>("<i4", "(2,)", {5, -2});
+  arrays["ends"] = npy<int64_t>("<i8", "(2,)", {3, 4});
+  arrays["fine"] = npy<int32_t>("<i4", "(2,)", {5, 6});
+  const std::string damaged = write_npz(scratch.path / "a.npz", arrays, false);
+  const auto damaged_error = [&](const ArrayMap& map) {
+    return message_of([&] { trajectory_of_npz(std::as_bytes(std::span(damaged)), "a.npz", map); });
+  };
+  CHECK(contains(damaged_error({{"cell:types", "tags"}}),
+                 "needed node types from 0 to 65535, got another number in row 1"));
+  CHECK(contains(damaged_error({{"facets", "ends"}, {"types", "node_type"}, {"facet:types", "tags"}}),
+                 "one array"));
+  CHECK(contains(damaged_error({{"facets", "ends"}, {"facet:types", "fine"}}),
+                 "array facets] needed nodes from 0 to 3, got another number in row 1"));
+  CHECK(contains(damaged_error({{"facets", "ends"}, {"facet:types", "sides"}}), "needed 4 node types"));
+}
+
+TEST_CASE("--node-types names an array of NPZ files, too, and wins over their own") {
+  const ScratchDirectory scratch;
+  NpzArrays arrays = renamed_square();
+  arrays["bc"] = npy<int32_t>("<i4", "(4,)", {0, 3, 0, 3});
+  write_npz(scratch.path / "a.npz", arrays, false);
+  ConvertOptions options = options_of_map(scratch.path / "a.npz", scratch.path / "a.mgd");
+  options.node_types = "bc";
+  const ConvertReport report = convert(options);
+  CHECK(report.node_types == std::vector<int64_t>{2, 0, 0, 2});
+  CHECK(report.map.at("types") == "bc");
+  CHECK(contains(report.warnings.at(1), "not used, since --map names others: node_type"));
+  options.map["types"] = "node_type";
+  CHECK(contains(message_of([&] { convert(options); }), "[node-types] needed one array of node types"));
+}
+
+TEST_CASE("lines of a map: comments, blanks, quotes, and what is none") {
+  const ArrayMap map = parse_array_map(
+      "\xef\xbb\xbf# a comment\r\n\n positions = mesh/xyz \r\n\"a=b\" = \" #\\\"\\n \"\nu=p=q#\n", "a.map");
+  CHECK(map == ArrayMap{{"positions", "mesh/xyz"}, {"a=b", " #\"\n "}, {"u", "p=q#"}});
+  CHECK(parse_array_map(array_map_text(map, "two\nlines"), "") == map);
+  CHECK(array_map_text({{"u", "v"}}, "two\nlines") == "# two\n# lines\nu=v\n");
+  const ArrayMap blanks{{" u", "v "}};
+  CHECK(parse_array_map(array_map_text(blanks, ""), "") == blanks);
+  CHECK(parse_array_map("", "").empty());
+  for (const char* line : {"u", "=v", "u=", "\"u=v", "\"u\" v=w", "u=\"v\" w", "\"\"=v"}) {
+    CAPTURE(line);
+    CHECK(contains(message_of([&] { parse_array_map("# x\n" + std::string(line), "a.map"); }),
+                   "[a.map: line 2] needed NAME=ARRAY"));
+  }
+  CHECK(contains(message_of([&] { parse_array_map("u=v\nu=w", "a.map"); }),
+                 "[a.map: line 2] needed each name"));
+}
+
+TEST_CASE("HDF5: the map of the first of many trajectories; none of rows, nor of other formats") {
+  const ScratchDirectory scratch;
+  ConvertOptions options = options_of_map(test::data_file("hdf5/arrays.h5"), scratch.path / "a.mgd");
+  options.save_map = scratch.path / "a.map";
+  try {
+    convert(options);
+  } catch (const DataError& error) {
+    REQUIRE(contains(error.what(), "a build of meshgrad with HDF5"));
+    return;
+  }
+  const ArrayMap map = parse_array_map(read_text(options.save_map), "");
+  CHECK(map.at("positions") == "mesh/xyz");
+  CHECK(map.at("cells") == "mesh/triangles");
+  CHECK(map.at("u") == "u");
+  options.input = test::data_file("two_meshes.h5");
+  CHECK(contains(message_of([&] { convert(options); }), "[save-map] needed arrays under names of their own"));
+  options.input = test::data_file("cylinder_flow_sample");
+  CHECK(contains(message_of([&] { convert(options); }), "[save-map] needed NPZ or HDF5 files"));
+}

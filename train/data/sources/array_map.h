@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which array of an NPZ or HDF5 file is what: guessed from usual names, given by a map, or read from a file.
+#pragma once
+#include <array>
+#include <cstddef>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <meshgrad/train/data/sources/npy.h>
+#include <meshgrad/train/data/sources/trajectory_source.h>
+
+namespace meshgrad {
+
+struct NamedArray {
+  std::string name;
+  std::vector<std::byte> bytes;  ///< which `array` is a view of
+  NpyArray array;
+  bool numbers = true;   ///< false: text, dates, objects or records, of which `array` says nothing
+  std::string source{};  ///< its name in the file, once a map or a guess gave it another
+};
+
+/// Which array is what: from "positions", "cells", "edges", "facets", "types", "cell:types", "facet:types",
+/// or a field's name (with or without the prefixes of array_trajectory.h), to the array's name in the file.
+using ArrayMap = std::map<std::string, std::string>;
+
+/// Names of arrays of node types: on nodes (or what their length says), cells, or facets.
+constexpr std::array<std::string_view, 3> kTypeArrays{"node_type", "cell:node_type", "facet:node_type"};
+
+/// Arrays of the mesh under the names that array_trajectory.h reads. With a map that names fields, these
+/// alone are kept; node types that it names replace others. What it does not name of the mesh may have a
+/// usual name, such as points or elements; `warn` is told the map that says the same. Throws DataError for an
+/// array that is not there.
+std::vector<NamedArray> arrays_by_map(std::vector<NamedArray> arrays, const std::string& where,
+                                      const ArrayMap& map, const WarningCallback& warn);
+
+/// "positions" of "mesh_pos": what a map calls the array that is read under this name; and back.
+std::string name_in_map(const std::string& array);
+std::string name_of_array(const std::string& in_map);
+
+/// Whether an array of this name is part of the mesh.
+bool is_mesh_array(std::string_view name);
+
+std::string shape_text(const NpyArray& array);
+
+/// A map in a file: a line NAME=ARRAY each; empty lines, and those that begin with "#", are comments. A name
+/// with blanks at its ends, with a "=" in NAME, or that begins with "#" or a double quote stands in double
+/// quotes, where \" \\ \n and \r mean what they do in C. Throws DataError for other lines and names given
+/// twice; defined for any bytes.
+ArrayMap parse_array_map(std::string_view content, const std::string& file);
+/// A file that parse_array_map reads as the same map; lines of `comment` come first, behind "# ".
+std::string array_map_text(const ArrayMap& map, std::string_view comment);
+
+}  // namespace meshgrad
