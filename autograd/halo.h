@@ -5,6 +5,7 @@
 #include <meshgrad/engine/tensor.h>
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace meshgrad {
@@ -31,7 +32,10 @@ class HaloExchange {
     virtual void wait() = 0;
   };
   virtual ~HaloExchange() = default;
-  /// All tensors lie on the host and are [rows, width], neighbour after neighbour in the order of the halo.
+  /// Whether tensors lie on the device that computes, and are read and written behind the work that is queued
+  /// there; otherwise they lie on the host.
+  virtual bool on_device() const { return false; }
+  /// Tensors are [rows, width], neighbour after neighbour in the order of the halo.
   /// Sends `sent` [sum of Neighbour::sent] and fills `ghosts` [sum of Neighbour::ghosts]. Null: all done.
   virtual std::unique_ptr<Flight> forward(const Halo& halo, const Tensor& sent, const Tensor& ghosts) = 0;
   /// The other way: sends the ghosts' gradients to their owners, and fills `d_sent` with those of the rows
@@ -46,6 +50,10 @@ struct Halo {
   int64_t ghosts = 0;
   /// The first nodes receive from no ghost: their edges can be computed during an exchange.
   int64_t interior = 0;
+  /// On a GPU, of the first edge set: the edges of those nodes; and as GhostExchange, in message_passing.h,
+  /// has them, the others.
+  int64_t interior_edges = 0;
+  Tensor border_receivers, border_offsets;
   std::vector<Neighbour> neighbours;  ///< ascending by rank
   Tensor sent;                        ///< [sent rows]: owned nodes, neighbour after neighbour
   /// Which received gradients each owned node from `first_sent` on adds up, as in a SegmentSum: by neighbour,
@@ -65,6 +73,9 @@ Halo make_halo(Runtime& runtime, int64_t owned, std::vector<Neighbour> neighbour
 /// [owned, width], in an order that depends on the halo alone.
 void add_sent_gradients(const Halo& halo, const Tensor& d_sent, const Tensor& d_owned, const Stream& stream);
 
+struct Graph;
+struct GhostExchange;  // kernels/message_passing.h
+
 /// One exchange of a halo, forward and backward, with what its messages read and write.
 class HaloRound {
  public:
@@ -76,13 +87,20 @@ class HaloRound {
   void start(const Tape& tape, const Tensor& owned, const Tensor& ghosts);
   bool pending() const { return flight_ != nullptr; }
   void finish();
+  /// What an edge update over this graph, of the first edge set, does while rows are in flight; without
+  /// `call`. Nothing where it has to wait.
+  std::optional<GhostExchange> overlapped(const Graph& graph) const;
   /// Backward, from the ghosts' gradients; what comes back is added to the owned nodes'.
   void start_backward(const Tape& tape, const Tensor& d_ghosts);
   void finish_backward(const Tape& tape, const Tensor& d_owned, const Tensor& d_ghosts);
 
  private:
+  void launch(const Tape& tape, const Tensor& from, const Tensor& to, bool back);
+
   const Halo& halo_;
   Tensor outgoing_, incoming_, target_;  // the target is on the device, where incoming rows go in the end
+  const Stream* stream_ = nullptr;       // of the target
+  bool started_back_ = false;
   std::unique_ptr<HaloExchange::Flight> flight_;
 };
 

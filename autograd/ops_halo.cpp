@@ -2,6 +2,7 @@
 // One mesh over several parts: the exchange of rows at the parts' borders, and of their gradients.
 #include <meshgrad/autograd/halo.h>
 #include <meshgrad/autograd/ops.h>
+#include <meshgrad/kernels/message_passing.h>
 #include <meshgrad/kernels/segment_sum.h>
 
 #include <algorithm>
@@ -70,34 +71,51 @@ void add_sent_gradients(const Halo& halo, const Tensor& d_sent, const Tensor& d_
                        stream);
 }
 
-void HaloRound::start(const Tape& tape, const Tensor& owned, const Tensor& ghosts) {
-  const Tensor sent = tape.scratch(Shape{halo_.sent.rows(), owned.width()}, owned.dtype(), "sent rows");
-  kernels::gather({.rows = sent.rows(), .index = halo_.sent, .x = owned, .out = sent}, tape.stream());
-  outgoing_ = fetched(sent, tape.stream());
-  incoming_ = host_side(ghosts, tape.stream());
-  flight_ = halo_.exchange->forward(halo_, outgoing_, incoming_);
-  if (!tape.stream().on_gpu()) return;
-  finish();  // the device copies the rows before it goes on
-  copy(incoming_, ghosts, tape.stream());
+/// Sends `from`, and fills `to`.
+void HaloRound::launch(const Tape& tape, const Tensor& from, const Tensor& to, bool back) {
+  HaloExchange& exchange = *halo_.exchange;
+  stream_ = &tape.stream();
+  target_ = to;
+  outgoing_ = exchange.on_device() ? from : fetched(from, *stream_);
+  incoming_ = exchange.on_device() ? to : host_side(to, *stream_);
+  flight_ =
+      back ? exchange.backward(halo_, outgoing_, incoming_) : exchange.forward(halo_, outgoing_, incoming_);
+  if (flight_ == nullptr) finish();
 }
 
 void HaloRound::finish() {
   if (const auto flight = std::exchange(flight_, nullptr)) flight->wait();
-  outgoing_ = {};
+  if (incoming_.defined() && incoming_.raw() != target_.raw()) copy(incoming_, target_, *stream_);
+  outgoing_ = incoming_ = {};
+  if (!started_back_) target_ = {};
+}
+
+std::optional<GhostExchange> HaloRound::overlapped(const Graph& graph) const {
+  const bool on_gpu = graph.receivers.device().kind == DeviceKind::cuda;
+  if (on_gpu && (!halo_.border_receivers.defined() || graph.counts.defined())) return std::nullopt;
+  return GhostExchange{.interior = halo_.interior,
+                       .interior_edges = halo_.interior_edges,
+                       .border_receivers = halo_.border_receivers,
+                       .border_offsets = halo_.border_offsets,
+                       .call = {}};
+}
+
+void HaloRound::start(const Tape& tape, const Tensor& owned, const Tensor& ghosts) {
+  const Tensor sent = tape.scratch(Shape{halo_.sent.rows(), owned.width()}, owned.dtype(), "sent rows");
+  kernels::gather({.rows = sent.rows(), .index = halo_.sent, .x = owned, .out = sent}, tape.stream());
+  launch(tape, sent, ghosts, false);
 }
 
 void HaloRound::start_backward(const Tape& tape, const Tensor& d_ghosts) {
-  target_ =
-      tape.scratch(Shape{halo_.sent.rows(), d_ghosts.width()}, d_ghosts.dtype(), "gradients of sent rows");
-  outgoing_ = fetched(d_ghosts, tape.stream());
-  incoming_ = host_side(target_, tape.stream());
-  flight_ = halo_.exchange->backward(halo_, outgoing_, incoming_);
+  started_back_ = true;
+  launch(tape, d_ghosts,
+         tape.scratch(Shape{halo_.sent.rows(), d_ghosts.width()}, d_ghosts.dtype(), "gradients of sent rows"),
+         true);
 }
 
 void HaloRound::finish_backward(const Tape& tape, const Tensor& d_owned, const Tensor& d_ghosts) {
-  if (!target_.defined()) start_backward(tape, d_ghosts);
+  if (!started_back_) start_backward(tape, d_ghosts);
   finish();
-  if (tape.stream().on_gpu()) copy(incoming_, target_, tape.stream());
   add_sent_gradients(halo_, target_, d_owned, tape.stream());
 }
 

@@ -5,6 +5,8 @@
 #include <meshgrad/kernels/linear.h>
 #include <meshgrad/kernels/message_passing.h>
 
+#include <optional>
+
 namespace meshgrad::ops {
 namespace {
 
@@ -131,12 +133,12 @@ void EdgeUpdateSaved::backward(Tape& tape) const {
                           .d_receiver_weight = parameters.first[1].gradient,
                           .d_edge_weight = parameters.first[2].gradient,
                           .d_weights = weight_gradients_of(parameters)};
-  GhostExchange ghosts;
-  if (options.round != nullptr && d_nodes.tensor.defined() && !tape.stream().on_gpu()) {
+  std::optional<GhostExchange> ghosts;
+  if (options.round != nullptr && d_nodes.tensor.defined()) ghosts = options.round->overlapped(*graph);
+  if (ghosts) {
     const Tensor d_ghosts = d_nodes.tensor.row_range(graph->owned_nodes, graph->nodes);
-    ghosts = {options.round->halo().interior,
-              [&tape, d_ghosts, this] { options.round->start_backward(tape, d_ghosts); }};
-    args.ghosts = &ghosts;
+    ghosts->call = [&tape, d_ghosts, this] { options.round->start_backward(tape, d_ghosts); };
+    args.ghosts = &*ghosts;
   }
   if (edges.needs_gradient()) {
     // In place of the new edges' gradient, if there is one: then the residual's share needs no copy.
@@ -214,10 +216,14 @@ EdgeUpdate edge_update(Tape& tape, const Graph& graph, const Variable& nodes, co
     if (!args.aggregate.defined()) args.aggregate = tape.scratch(args.aggregate.shape(), dtype, "unused");
     if (tape.recording() && options.keep_hidden && kernels::saves_hidden(args))
       args.saved = saved_for(tape, parameters, graph.edges, dtype);
-    GhostExchange ghosts;
+    std::optional<GhostExchange> ghosts;
     if (options.round != nullptr && options.round->pending()) {
-      ghosts = {options.round->halo().interior, [&] { options.round->finish(); }};
-      args.ghosts = &ghosts;
+      ghosts = options.round->overlapped(graph);
+      if (!ghosts) options.round->finish();
+    }
+    if (ghosts) {
+      ghosts->call = [&] { options.round->finish(); };
+      args.ghosts = &*ghosts;
     }
     kernels::edge_update_forward(args, tape.runtime(), tape.stream());
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/autograd/rank_halo.h>
+#include <meshgrad/engine/gpu.h>
 
 #include <utility>
 
@@ -33,34 +34,94 @@ class RankFlight final : public HaloExchange::Flight {
   Ranks::Exchange exchange_;
 };
 
-/// Each neighbour gets `sends` of the rows of `from`, and its `receives` rows go to `to`.
-std::unique_ptr<HaloExchange::Flight> exchange_rows(Ranks& ranks, const Halo& halo, const Tensor& from,
-                                                    int64_t Neighbour::*sends, const Tensor& to,
-                                                    int64_t Neighbour::*receives,
-                                                    std::string_view operation) {
+struct Messages {
   std::vector<Send> outgoing;
   std::vector<Receive> incoming;
+};
+
+/// Each neighbour gets `sends` of the rows of `from`, and its `receives` rows go to `to`.
+Messages messages_of(const Halo& halo, const Tensor& from, int64_t Neighbour::*sends, const Tensor& to,
+                     int64_t Neighbour::*receives) {
+  Messages messages;
   RowBytes sent(from), received(to);
   for (const Neighbour& neighbour : halo.neighbours) {
     const std::span<const std::byte> rows = sent.next(neighbour.*sends);
-    if (!rows.empty()) outgoing.push_back({neighbour.rank, rows});
+    if (!rows.empty()) messages.outgoing.push_back({neighbour.rank, rows});
     const std::span<std::byte> place = received.next(neighbour.*receives);
-    if (!place.empty()) incoming.push_back({neighbour.rank, place});
+    if (!place.empty()) messages.incoming.push_back({neighbour.rank, place});
   }
-  return std::make_unique<RankFlight>(ranks, ranks.start_exchange(outgoing, incoming, operation));
+  return messages;
+}
+
+Messages forward_messages(const Halo& halo, const Tensor& sent, const Tensor& ghosts) {
+  return messages_of(halo, sent, &Neighbour::sent, ghosts, &Neighbour::ghosts);
+}
+Messages backward_messages(const Halo& halo, const Tensor& d_ghosts, const Tensor& d_sent) {
+  return messages_of(halo, d_ghosts, &Neighbour::ghosts, d_sent, &Neighbour::sent);
+}
+
+constexpr std::string_view kForward = "halo exchange";
+constexpr std::string_view kBackward = "halo exchange of gradients";
+
+std::unique_ptr<HaloExchange::Flight> through_host(Ranks& ranks, const Messages& messages,
+                                                   std::string_view operation) {
+  return std::make_unique<RankFlight>(ranks,
+                                      ranks.start_exchange(messages.outgoing, messages.incoming, operation));
+}
+
+class DeviceFlight final : public HaloExchange::Flight {
+ public:
+  DeviceFlight(const DeviceRanks& ranks, const Stream& stream, std::string_view operation)
+      : ranks_(ranks), stream_(stream), operation_(operation) {}
+  void wait() override { ranks_.await(stream_, operation_); }
+
+ private:
+  const DeviceRanks& ranks_;
+  const Stream& stream_;
+  std::string_view operation_;
+};
+
+/// Null where this rank has no neighbour.
+std::unique_ptr<HaloExchange::Flight> between_gpus(const DeviceRanks& ranks, const Messages& messages,
+                                                   const Stream& stream, std::string_view operation) {
+  if (messages.outgoing.empty() && messages.incoming.empty()) return nullptr;
+  ranks.exchange(messages.outgoing, messages.incoming, stream, operation);
+  return std::make_unique<DeviceFlight>(ranks, stream, operation);
 }
 
 }  // namespace
 
 std::unique_ptr<HaloExchange::Flight> RankHaloExchange::forward(const Halo& halo, const Tensor& sent,
                                                                 const Tensor& ghosts) {
-  return exchange_rows(ranks_, halo, sent, &Neighbour::sent, ghosts, &Neighbour::ghosts, "halo exchange");
+  return through_host(ranks_, forward_messages(halo, sent, ghosts), kForward);
 }
 
 std::unique_ptr<HaloExchange::Flight> RankHaloExchange::backward(const Halo& halo, const Tensor& d_ghosts,
                                                                  const Tensor& d_sent) {
-  return exchange_rows(ranks_, halo, d_ghosts, &Neighbour::ghosts, d_sent, &Neighbour::sent,
-                       "halo exchange of gradients");
+  return through_host(ranks_, backward_messages(halo, d_ghosts, d_sent), kBackward);
+}
+
+DeviceHaloExchange::DeviceHaloExchange(std::shared_ptr<const DeviceRanks> ranks, const Stream& computes)
+    : ranks_(std::move(ranks)),
+      computes_(computes),
+      native_(gpu::create_stream(computes.device().index), gpu::destroy_stream),
+      own_(computes.device(), 1, native_.get()) {}
+
+std::unique_ptr<HaloExchange::Flight> DeviceHaloExchange::forward(const Halo& halo, const Tensor& sent,
+                                                                  const Tensor& ghosts) {
+  follow_computes();
+  return between_gpus(*ranks_, forward_messages(halo, sent, ghosts), own_, kForward);
+}
+
+std::unique_ptr<HaloExchange::Flight> DeviceHaloExchange::backward(const Halo& halo, const Tensor& d_ghosts,
+                                                                   const Tensor& d_sent) {
+  follow_computes();
+  return between_gpus(*ranks_, backward_messages(halo, d_ghosts, d_sent), own_, kBackward);
+}
+
+void DeviceHaloExchange::follow_computes() {
+  ready_.record(computes_);
+  ready_.make_wait(own_);
 }
 
 }  // namespace meshgrad

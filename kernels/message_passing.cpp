@@ -22,8 +22,14 @@ int64_t check_common(std::string_view op, const Args& args, DType dtype) {
   check_tensor(op, "sender_weight", terms.sender_weight, dtype, {node_width, hidden});
   check_tensor(op, "receiver_weight", terms.receiver_weight, dtype, {node_width, hidden});
   const int64_t out = check_mlp_weights(op, args.weights, args.saved, graph.edges, hidden, dtype);
-  check_internal(args.ghosts == nullptr || args.terms.nodes.device().kind == DeviceKind::cpu,
-                 "a GPU's edge update cannot overlap an exchange");
+  if (args.ghosts != nullptr && args.terms.nodes.device().kind == DeviceKind::cuda) {
+    const GhostExchange& ghosts = *args.ghosts;
+    check_tensor(op, "receivers of border edges", ghosts.border_receivers, DType::i32,
+                 {graph.edges - ghosts.interior_edges});
+    check_tensor(op, "offsets of border receivers", ghosts.border_offsets, DType::i32,
+                 {graph.owned_nodes - ghosts.interior + 1});
+    check_internal(!graph.counts.defined(), "an edge update with real counts overlaps no exchange");
+  }
   if (args.residual && in != out) {
     throw invalid_argument(op, "edges as wide as the output for a residual",
                            std::to_string(in) + " and " + std::to_string(out));

@@ -28,6 +28,10 @@ struct NodeTerms {
 /// have edges from owned nodes alone, which are computed during the exchange. Results have the same bits.
 struct GhostExchange {
   int64_t interior = 0;
+  int64_t interior_edges = 0;  ///< of these receivers; on a GPU, as what follows
+  /// The other edges and receivers, each numbered from 0: i32 [edges - interior_edges] and
+  /// [owned_nodes - interior + 1].
+  Tensor border_receivers, border_offsets;
   /// Called once. Forward: the ghosts' rows of `nodes` are valid once it returns. Backward: the ghosts' rows
   /// of d_nodes, which must be defined, are final when it is called.
   std::function<void()> call;
@@ -44,7 +48,9 @@ struct EdgeUpdateForward {
   Tensor edges_out;  ///< e': [edges, out]; may be undefined when e' is not needed (the last block)
   Tensor aggregate;  ///< [owned_nodes, out]; 0 for a receiver without edges
   MlpSaved saved;
-  const GhostExchange* ghosts = nullptr;  ///< null: all rows are valid; must be null on a GPU
+  /// Null: all rows are valid. On a GPU the call is made while kernels are queued, and Graph::counts must be
+  /// undefined.
+  const GhostExchange* ghosts = nullptr;
   /// S and R if mlp_forward has made them of terms.nodes; null or undefined: they are computed here.
   const NodeTermsAhead* node_terms = nullptr;
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums of tensors that lie on GPUs, queued on a stream like kernels: NCCL between the GPUs of the ranks. Two
-// implementations: device_ranks_cuda.cpp, and device_ranks_none.cpp for builds without NCCL, where gradients
-// pass through host memory instead.
+// Sums and messages of tensors that lie on GPUs, queued on a stream like kernels: NCCL between the GPUs of
+// the ranks. Two implementations: device_ranks_cuda.cpp, and device_ranks_none.cpp for builds without NCCL,
+// where they pass through host memory instead.
 #pragma once
 #include <meshgrad/engine/ranks/ranks.h>
 #include <meshgrad/engine/stream.h>
@@ -32,6 +32,10 @@ class DeviceRanks {
   /// All ranks queue the same in the same order. NCCL chooses the order of a sum, which is the same in every
   /// run on the same machines. Throws DeviceError, and RankError as the constructor does.
   void all_reduce(const Tensor& values, const Stream& stream, std::string_view operation) const;
+  /// Bytes of GPU memory to and from other ranks, queued as one operation: two ranks queue their messages to
+  /// each other in the same order, and a receive has the size of its send. Otherwise as all_reduce.
+  void exchange(std::span<const Send> sends, std::span<const Receive> receives, const Stream& stream,
+                std::string_view operation) const;
   /// Blocks the host until what is queued is done. Throws RankError when NCCL or another rank has ended, or
   /// after the time-out; the communicator is then aborted, so that nothing on the GPU waits any more.
   void await(const Stream& stream, std::string_view operation) const;
@@ -39,6 +43,7 @@ class DeviceRanks {
  private:
   void check(int result, const char* call) const;
   void settle(int result, const char* call, std::string_view operation) const;
+  void check_ended(int result, std::string_view operation) const;
   void check_background(std::string_view operation) const;
   void check_in_time(std::chrono::steady_clock::time_point begin, std::string_view operation) const;
   void abort() const noexcept;

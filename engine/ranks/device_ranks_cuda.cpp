@@ -66,6 +66,17 @@ void DeviceRanks::check(int result, const char* call) const {
                      "set NCCL_DEBUG=INFO to see why; each rank needs a GPU of its own");
 }
 
+/// NCCL may notice the end of a rank before this process is told which one ended, or why.
+void DeviceRanks::check_ended(int result, std::string_view operation) const {
+  if (result != ncclRemoteError && result != ncclSystemError && result != ncclInternalError) return;
+  constexpr std::chrono::milliseconds kPatience(1000);
+  const auto begin = std::chrono::steady_clock::now();
+  do {
+    ranks_.check(operation);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  } while (std::chrono::steady_clock::now() - begin < kPatience);
+}
+
 /// NCCL goes on in a thread of its own, and takes no other call, as long as `result` says so: in the first
 /// calls it waits for other ranks.
 void DeviceRanks::settle(int result, const char* call, std::string_view operation) const {
@@ -78,6 +89,7 @@ void DeviceRanks::settle(int result, const char* call, std::string_view operatio
       check_in_time(begin, operation);
       std::this_thread::yield();
     }
+    check_ended(result, operation);
     check(result, call);
   } catch (...) {
     abort();
@@ -91,18 +103,49 @@ void DeviceRanks::all_reduce(const Tensor& values, const Stream& stream, std::st
          "ncclAllReduce", operation);
 }
 
+void DeviceRanks::exchange(std::span<const Send> sends, std::span<const Receive> receives,
+                           const Stream& stream, std::string_view operation) const {
+  const NcclLibrary& nccl = nccl_library();
+  const ncclComm_t communicator = communicator_of(communicator_);
+  ncclResult_t failed = ncclSuccess;
+  const char* call = "ncclGroupStart";
+  const auto queue = [&](const char* name, auto&& queued) {
+    if (failed != ncclSuccess) return;
+    call = name;
+    const ncclResult_t result = queued();
+    if (result != ncclInProgress) failed = result;
+  };
+  queue(call, [&] { return nccl.group_start(); });
+  const bool grouped = failed == ncclSuccess;
+  for (const Send& send : sends) {
+    queue("ncclSend", [&] {
+      return nccl.send(send.bytes.data(), send.bytes.size(), ncclInt8, send.to, communicator,
+                       stream_of(stream));
+    });
+  }
+  for (const Receive& receive : receives) {
+    queue("ncclRecv", [&] {
+      return nccl.receive(receive.bytes.data(), receive.bytes.size(), ncclInt8, receive.from, communicator,
+                          stream_of(stream));
+    });
+  }
+  const ncclResult_t ended = grouped ? nccl.group_end() : failed;
+  settle(failed != ncclSuccess ? failed : ended, failed != ncclSuccess ? call : "ncclGroupEnd", operation);
+}
+
 void DeviceRanks::check_in_time(std::chrono::steady_clock::time_point begin,
                                 std::string_view operation) const {
   if (std::chrono::steady_clock::now() - begin <= timeout_) return;
-  throw rank_error(fmt::format("rank {}: {}", ranks_.rank(), operation), "all ranks to take part in time",
-                   "none or some", "look for the end of another rank, or raise ranks.timeout");
+  throw rank_error(ranks_.place(operation), "all ranks to take part in time", "none or some",
+                   "look for the end of another rank, or raise ranks.timeout");
 }
 
 void DeviceRanks::check_background(std::string_view operation) const {
   ncclResult_t state = ncclSuccess;
   const ncclResult_t asked = nccl_library().async_error(communicator_of(communicator_), &state);
   if (asked != ncclSuccess || (state != ncclSuccess && state != ncclInProgress)) {
-    throw rank_error(fmt::format("rank {}: {}", ranks_.rank(), operation), "NCCL to go on",
+    check_ended(asked != ncclSuccess ? asked : state, operation);
+    throw rank_error(ranks_.place(operation), "NCCL to go on",
                      nccl_library().error_string(asked != ncclSuccess ? asked : state),
                      "look for the end of another rank, or set NCCL_DEBUG=INFO");
   }

@@ -19,6 +19,10 @@ DeviceRanks::~DeviceRanks() = default;
 void DeviceRanks::all_reduce(const Tensor&, const Stream&, std::string_view) const {
   throw internal_error(kNone);
 }
+void DeviceRanks::exchange(std::span<const Send>, std::span<const Receive>, const Stream&,
+                           std::string_view) const {
+  throw internal_error(kNone);
+}
 void DeviceRanks::await(const Stream&, std::string_view) const { throw internal_error(kNone); }
 
 }  // namespace meshgrad

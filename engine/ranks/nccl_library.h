@@ -16,6 +16,10 @@ struct NcclLibrary {
   decltype(&ncclCommGetAsyncError) async_error = nullptr;
   decltype(&ncclGetErrorString) error_string = nullptr;
   decltype(&ncclAllReduce) all_reduce = nullptr;
+  decltype(&ncclGroupStart) group_start = nullptr;
+  decltype(&ncclGroupEnd) group_end = nullptr;
+  decltype(&ncclSend) send = nullptr;
+  decltype(&ncclRecv) receive = nullptr;
   std::string (*gpu_address)(int device) = nullptr;  ///< of DeviceRanks
   std::string missing;                               ///< why the functions are null; empty when they are not
 };

@@ -30,6 +30,10 @@ NcclLibrary load_nccl() {
   file.load(library.async_error, "ncclCommGetAsyncError");
   file.load(library.error_string, "ncclGetErrorString");
   file.load(library.all_reduce, "ncclAllReduce");
+  file.load(library.group_start, "ncclGroupStart");
+  file.load(library.group_end, "ncclGroupEnd");
+  file.load(library.send, "ncclSend");
+  file.load(library.receive, "ncclRecv");
   library.gpu_address = gpu_address;
   library.missing = file.missing();
   return library;

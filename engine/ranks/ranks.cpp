@@ -145,10 +145,13 @@ void Ranks::check(std::string_view operation) const {
   }
 }
 
-RankError Ranks::error_of(const RankFailure& failure, std::string_view operation) const {
+std::string Ranks::place(std::string_view operation) const {
   const std::string step = step_ < 0 ? std::string() : fmt::format(", step {}", step_);
-  return rank_error(fmt::format("rank {}: {}{}", rank_, operation, step), failure.needed, failure.got,
-                    failure.fix);
+  return fmt::format("rank {}: {}{}", rank_, operation, step);
+}
+
+RankError Ranks::error_of(const RankFailure& failure, std::string_view operation) const {
+  return rank_error(place(operation), failure.needed, failure.got, failure.fix);
 }
 
 void Ranks::abort(int exit_code) noexcept {

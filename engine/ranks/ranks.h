@@ -117,6 +117,8 @@ class Ranks {
 
   /// For messages of errors.
   void set_step(int64_t step) { step_ = step; }
+  /// What their messages begin with: this rank, the operation, and the step if it is in one.
+  std::string place(std::string_view operation) const;
   void set_timeout(std::chrono::milliseconds timeout) { options_.timeout = timeout; }
   /// Bytes that this rank has sent to others.
   int64_t bytes_sent() const { return bytes_sent_; }

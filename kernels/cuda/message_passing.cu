@@ -3,8 +3,11 @@
 // launch per operation, any width, activation and storage type. Formulas in message_passing.h.
 #include <meshgrad/kernels/cuda/fused/fused.h>
 #include <meshgrad/kernels/cuda/row_access.h>
+#include <meshgrad/kernels/cuda/split_edges.h>
 #include <meshgrad/kernels/cuda/unfused_mlp.h>
 #include <meshgrad/kernels/tables.h>
+
+#include <utility>
 
 namespace meshgrad::cuda {
 namespace {
@@ -81,26 +84,46 @@ Tensor owned_rows_of(const Graph& graph, const Tensor& nodes) {
   return nodes.defined() ? nodes.row_range(0, graph.owned_nodes) : Tensor();
 }
 
-/// z_1 = S[sender] + R[receiver] + b_1 + e W_e, with S = h W_s and R = h W_r computed per node. Halo nodes
-/// never receive, so R has owned nodes only.
-void first_layer(const Graph& graph, const NodeTerms& terms, const MlpInput& edges, const Layers& layers,
+/// S = h W_s of all nodes and R = h W_r of the owned ones: halo nodes never receive. In backward, their
+/// gradients.
+struct Terms {
+  Tensor sender, receiver;
+
+  Terms() = default;
+  Terms(const Graph& graph, int64_t width, DType dtype, Runtime& runtime)
+      : sender(Tensor::empty(runtime, {graph.nodes, width}, dtype, Tag::workspace, "sender terms")),
+        receiver(
+            Tensor::empty(runtime, {graph.owned_nodes, width}, dtype, Tag::workspace, "receiver terms")) {}
+  /// Of the senders in a part of the nodes, and of their receivers.
+  void compute(const NodeTerms& terms, int64_t begin, const Graph& nodes, Runtime& runtime,
+               const Stream& stream) const {
+    const auto rows = [&](const Tensor& of) { return of.row_range(begin, begin + nodes.nodes); };
+    linear_kernels.forward({.rows = nodes.node_rows(),
+                            .x = rows(terms.nodes),
+                            .weight = terms.sender_weight,
+                            .bias = {},
+                            .y = rows(sender)},
+                           runtime, stream);
+    if (nodes.owned_nodes == 0) return;
+    linear_kernels.forward({.rows = nodes.owned_rows(),
+                            .x = owned_rows_of(nodes, terms.nodes),
+                            .weight = terms.receiver_weight,
+                            .bias = {},
+                            .y = receiver},
+                           runtime, stream);
+  }
+  Terms of(const EdgePart& part) const {
+    Terms rows = *this;
+    rows.receiver = part.receiver_rows(receiver);
+    return rows;
+  }
+};
+
+/// z_1 = S[sender] + R[receiver] + b_1 + e W_e.
+void first_layer(const Graph& graph, const Terms& terms, const MlpInput& edges, const Layers& layers,
                  const Tensor& z) {
-  const auto scratch = [&](int64_t rows, std::string_view name) {
-    return Tensor::empty(layers.runtime, {rows, z.width()}, layers.dtype, Tag::workspace, name);
-  };
-  const Tensor sender = scratch(graph.nodes, "sender terms");
-  const Tensor receiver = scratch(graph.owned_nodes, "receiver terms");
-  linear_kernels.forward(
-      {.rows = graph.node_rows(), .x = terms.nodes, .weight = terms.sender_weight, .bias = {}, .y = sender},
-      layers.runtime, layers.stream);
-  linear_kernels.forward({.rows = graph.owned_rows(),
-                          .x = owned_rows_of(graph, terms.nodes),
-                          .weight = terms.receiver_weight,
-                          .bias = {},
-                          .y = receiver},
-                         layers.runtime, layers.stream);
-  sum_rows("first_layer_terms", graph.edge_rows(), Tensor(), {sender, graph.senders},
-           {receiver, graph.receivers}, layers.weights.first_bias, z, layers.stream);
+  sum_rows("first_layer_terms", graph.edge_rows(), Tensor(), {terms.sender, graph.senders},
+           {terms.receiver, graph.receivers}, layers.weights.first_bias, z, layers.stream);
   add_input(layers, edges, Tensor(), z, true);
 }
 
@@ -111,13 +134,13 @@ void sum_over_receivers(const Graph& graph, const Tensor& x, const Tensor& out, 
       stream);
 }
 
-void edge_forward(const EdgeUpdateForward& args, Runtime& runtime, const Stream& stream) {
-  if (fused_supports(args, "edge update forward", args.aggregate.dtype(), runtime))
-    return fused_edge_forward(args, runtime, stream);
+/// Once the node terms are there, whose memory is free behind the first layer.
+void edges_forward(const EdgeUpdateForward& args, Terms terms, Runtime& runtime, const Stream& stream) {
   const Graph& graph = *args.graph;
   const Layers layers{graph.edge_rows(), args.aggregate.dtype(), args.weights, runtime, stream};
   const std::vector<Tensor> z = preactivation_buffers(layers, args.edges.weight.width(), args.saved);
-  first_layer(graph, args.terms, args.edges, layers, z[0]);
+  first_layer(graph, terms, args.edges, layers, z[0]);
+  terms = {};
   run_layers(layers, z);
 
   // Receivers sum y or e'. e' is written only when it is needed as the sum's operand or as an output.
@@ -128,6 +151,25 @@ void edge_forward(const EdgeUpdateForward& args, Runtime& runtime, const Stream&
   norm_and_residual(layers, z.back(), sums_edges ? residual : Tensor(), message);
   if (args.edges_out.defined() && !sums_edges) norm_and_residual(layers, z.back(), residual, args.edges_out);
   sum_over_receivers(graph, message, args.aggregate, stream);
+}
+
+void edge_forward(const EdgeUpdateForward& args, Runtime& runtime, const Stream& stream) {
+  if (fused_supports(args, "edge update forward", args.aggregate.dtype(), runtime))
+    return fused_edge_forward(args, runtime, stream);
+  const Graph& graph = *args.graph;
+  Terms terms(graph, args.edges.weight.width(), args.aggregate.dtype(), runtime);
+  if (args.ghosts == nullptr) {
+    terms.compute(args.terms, 0, graph, runtime, stream);
+    return edges_forward(args, std::move(terms), runtime, stream);
+  }
+  const EdgePart interior = interior_edges(graph, *args.ghosts), border = border_edges(graph, *args.ghosts);
+  terms.compute(args.terms, 0, sender_part(graph, 0, graph.owned_nodes, graph.edges), runtime, stream);
+  edges_forward(part_of(args, interior), terms.of(interior), runtime, stream);
+  args.ghosts->call();
+  terms.compute(args.terms, graph.owned_nodes,
+                sender_part(graph, graph.owned_nodes, graph.nodes, border.graph.edges), runtime, stream);
+  terms.receiver = border.receiver_rows(terms.receiver);
+  edges_forward(part_of(args, border), std::move(terms), runtime, stream);
 }
 
 /// d_e = d_z_1 W_e^T and, with a residual, the gradient of e'. That gradient is d_y when receivers sum e',
@@ -149,53 +191,54 @@ void edge_gradient(const EdgeUpdateBackward& args, const Tensor& d_z, const Tens
                           runtime, stream);
 }
 
-/// Backward of the node terms S and R: the gradients of W_s, W_r and h. dS and dR are sums of d_z_1 over the
-/// edges that a node sends and receives, so that the GEMMs run over nodes instead of edges.
-void node_gradients(const EdgeUpdateBackward& args, const Layers& layers, const Tensor& d_z) {
-  const Graph& graph = *args.graph;
-  const auto scratch = [&](int64_t rows, std::string_view name) {
-    return Tensor::empty(layers.runtime, {rows, d_z.width()}, layers.dtype, Tag::workspace, name);
-  };
-  const Tensor sender = scratch(graph.nodes, "d_sender_terms");
-  const Tensor receiver = scratch(graph.owned_nodes, "d_receiver_terms");
-  segment_sum_kernels.segment_sum({.segments = graph.node_rows(),
-                                   .offsets = graph.sender_offsets,
-                                   .order = graph.sender_order,
+/// Backward of the sender terms of some nodes: the gradients of W_s and of h. dS is the sum of d_z_1 over the
+/// edges that a node sends, so that the GEMMs run over nodes instead of edges.
+void sender_gradients(const EdgeUpdateBackward& args, const Terms& d_terms, int64_t begin, const Graph& nodes,
+                      const Tensor& d_z, Runtime& runtime, const Stream& stream) {
+  const auto rows = [&](const Tensor& of) { return rows_or_none(of, begin, begin + nodes.nodes); };
+  segment_sum_kernels.segment_sum({.segments = nodes.node_rows(),
+                                   .offsets = nodes.sender_offsets,
+                                   .order = nodes.sender_order,
                                    .x = d_z,
-                                   .out = sender},
-                                  layers.stream);
-  sum_over_receivers(graph, d_z, receiver, layers.stream);
-  linear_kernels.backward({.rows = graph.node_rows(),
-                           .d_y = sender,
-                           .x = args.terms.nodes,
+                                   .out = rows(d_terms.sender)},
+                                  stream);
+  linear_kernels.backward({.rows = nodes.node_rows(),
+                           .d_y = rows(d_terms.sender),
+                           .x = rows(args.terms.nodes),
                            .weight = args.terms.sender_weight,
-                           .d_x = args.d_nodes,
+                           .d_x = rows(args.d_nodes),
                            .accumulate_d_x = args.accumulate_d_nodes,
                            .d_weight = args.d_sender_weight,
                            .d_bias = {}},
-                          layers.runtime, layers.stream);
+                          runtime, stream);
+}
+
+/// The same of the receiver terms, behind those of the senders; dR is there.
+void receiver_gradients(const EdgeUpdateBackward& args, const Terms& d_terms, Runtime& runtime,
+                        const Stream& stream) {
+  const Graph& graph = *args.graph;
   linear_kernels.backward({.rows = graph.owned_rows(),
-                           .d_y = receiver,
+                           .d_y = d_terms.receiver,
                            .x = owned_rows_of(graph, args.terms.nodes),
                            .weight = args.terms.receiver_weight,
                            .d_x = owned_rows_of(graph, args.d_nodes),
                            .accumulate_d_x = true,
                            .d_weight = args.d_receiver_weight,
                            .d_bias = {}},
-                          layers.runtime, layers.stream);
+                          runtime, stream);
 }
 
-void edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Stream& stream) {
-  if (fused_supports(args, "edge update backward", args.d_aggregate.dtype(), runtime))
-    return fused_edge_backward(args, runtime, stream);
+/// d_z_1 of the edges, d_edges and the gradients of the edges' weights. `terms` are there unless all is
+/// saved.
+Tensor edges_backward(const EdgeUpdateBackward& args, bool saved, Terms terms, Runtime& runtime,
+                      const Stream& stream) {
   const Graph& graph = *args.graph;
   const Layers layers{graph.edge_rows(), args.d_aggregate.dtype(), args.weights, runtime, stream};
-  // Saved activations are used if all of them are there; otherwise all are recomputed, to the same bits.
-  const bool complete = saved_is_complete(args.weights, args.saved);
   const std::vector<Tensor> z =
-      preactivation_buffers(layers, args.edges.weight.width(), complete ? args.saved : MlpSaved{});
-  if (!complete) {
-    first_layer(graph, args.terms, args.edges, layers, z[0]);
+      preactivation_buffers(layers, args.edges.weight.width(), saved ? args.saved : MlpSaved{});
+  if (!saved) {
+    first_layer(graph, terms, args.edges, layers, z[0]);
+    terms = {};
     run_layers(layers, z, args.weights.norm != Norm::none);
   }
   // d_y[edge] = d_aggregate[receiver] + d_edges_out[edge]: also right when e' is summed, since e' = e + y.
@@ -205,7 +248,54 @@ void edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Strea
            none, d_y, stream);
   const Tensor d_z = layers_backward(layers, z, d_y, args.d_weights);
   edge_gradient(args, d_z, d_y, runtime, stream);
-  node_gradients(args, layers, d_z);
+  return d_z;
+}
+
+/// The edges that ghosts send come first, so that their gradients can leave.
+void split_edge_backward(const EdgeUpdateBackward& args, bool saved, const Terms& terms, Runtime& runtime,
+                         const Stream& stream) {
+  const Graph& graph = *args.graph;
+  const Terms d_terms(graph, args.edges.weight.width(), args.d_aggregate.dtype(), runtime);
+  const Tensor d_first = Tensor::empty(runtime, {graph.edges, args.edges.weight.width()},
+                                       args.d_aggregate.dtype(), Tag::workspace, "d_z1");
+  const auto run = [&](const EdgePart& part) {
+    const Tensor d_z =
+        edges_backward(part_of(args, part), saved, saved ? Terms() : terms.of(part), runtime, stream);
+    sum_over_receivers(part.graph, d_z, part.receiver_rows(d_terms.receiver), stream);
+    segment_sum_kernels.gather(
+        {.rows = part.graph.edge_rows(), .index = {}, .x = d_z, .out = part.edge_rows(d_first)}, stream);
+  };
+  const auto send = [&](int64_t begin, int64_t end) {
+    sender_gradients(args, d_terms, begin, sender_part(graph, begin, end, graph.edges), d_first, runtime,
+                     stream);
+  };
+  run(border_edges(graph, *args.ghosts));
+  send(graph.owned_nodes, graph.nodes);
+  args.ghosts->call();
+  run(interior_edges(graph, *args.ghosts));
+  send(0, graph.owned_nodes);
+  receiver_gradients(args, d_terms, runtime, stream);
+}
+
+void edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Stream& stream) {
+  if (fused_supports(args, "edge update backward", args.d_aggregate.dtype(), runtime))
+    return fused_edge_backward(args, runtime, stream);
+  const Graph& graph = *args.graph;
+  const int64_t width = args.edges.weight.width();
+  const DType dtype = args.d_aggregate.dtype();
+  // Saved activations are used if all of them are there; otherwise all are recomputed, to the same bits.
+  const bool saved = saved_is_complete(args.weights, args.saved);
+  Terms terms;
+  if (!saved) {
+    terms = Terms(graph, width, dtype, runtime);
+    terms.compute(args.terms, 0, graph, runtime, stream);
+  }
+  if (args.ghosts != nullptr) return split_edge_backward(args, saved, terms, runtime, stream);
+  const Tensor d_z = edges_backward(args, saved, std::move(terms), runtime, stream);
+  const Terms d_terms(graph, width, dtype, runtime);
+  sum_over_receivers(graph, d_z, d_terms.receiver, stream);
+  sender_gradients(args, d_terms, 0, graph, d_z, runtime, stream);
+  receiver_gradients(args, d_terms, runtime, stream);
 }
 
 }  // namespace

@@ -32,10 +32,11 @@ echo "[doctest] assertions: 70 | 70 passed | 0 failed |"
 """
 MESHGRAD = """
 if [ "$1" = train ]; then
+  case "$*" in *ranks.partition=rcb*) echo "${HALO-2 ranks; NCCL exchanges the rows at their borders}" ;; esac
   case "$*" in *ranks.sum_alone=true*) echo "${NCCL-NCCL adds gradients}" ;; esac
   while [ "$1" != --run ]; do shift; done
   mkdir -p "$2"
-  case "$2" in *cuda-f16) f=1.04 ;; *cuda-f32) f=${F32_FACTOR:-1.001} ;; */ranks) f=${RANKS_FACTOR:-1.0001} ;;
+  case "$2" in *cuda-f16) f=1.04 ;; *cuda-f32) f=${F32_FACTOR:-1.001} ;; */ranks | */parts) f=${RANKS_FACTOR:-1.0001} ;;
     */nccl) f=${NCCL_FACTOR:-1} ;; *) f=1 ;; esac
   for step in 10 20 30 40 50 60; do
     awk -v s=$step -v f=$f 'BEGIN { printf "{\\"step\\": %d, \\"loss\\": %g}\\n", s, f * 100 / s }'
@@ -88,7 +89,7 @@ for metric in 1 2 3 4 5; do echo '"0","edge_forward","dram__bytes_read.sum","1,0
 """
 
 
-CORE = ["environment", "families", "bench", "trace", "peers", "allocator", "tests", "sample", "nccl", "ranks"]
+CORE = ["environment", "families", "bench", "trace", "peers", "allocator", "tests", "sample", "nccl", "ranks", "parts"]
 
 
 class GateTest(unittest.TestCase):
@@ -165,7 +166,7 @@ class GateTest(unittest.TestCase):
         files = [path for path in self.out.rglob("*") if path.is_file()]
         self.assertEqual(len(files), 8)
         self.assertTrue(all(path.parent == self.out and re.fullmatch(r"[\w.-]+", path.name) for path in files))
-        self.assertEqual(len(self.verdicts()), 17)  # the summary holds both
+        self.assertEqual(len(self.verdicts()), 18)  # the summary holds both
 
     def test_default_folder_names_the_gpu_and_the_day(self):
         path = f"{self.bundle / 'tools'}:/usr/bin:/bin"
@@ -255,6 +256,13 @@ class GateTest(unittest.TestCase):
         self.assertEqual(self.verdicts()["ranks"], "ok")
         self.gate("ranks", RANKS_FACTOR="1.01")
         self.assertEqual(self.verdicts()["ranks"], "failed")
+
+    def test_meshes_in_parts_that_train_otherwise_fail(self):
+        self.assertIn("rows exchanged by NCCL", self.gate("parts").stdout)
+        self.assertEqual(self.verdicts()["parts"], "ok")
+        self.assertIn("rows exchanged in host memory", self.gate("parts", HALO="").stdout)
+        self.gate("parts", RANKS_FACTOR="1.01")
+        self.assertEqual(self.verdicts()["parts"], "failed")
 
     def test_nccl_on_one_rank_must_change_nothing(self):
         self.gate("nccl")

@@ -10,6 +10,7 @@
 #include <cstdlib>
 
 #include "fused_case.h"
+#include "ghost_case.h"
 
 namespace meshgrad::test {
 namespace {
@@ -152,6 +153,7 @@ struct EdgeRun {
   EdgeShapeOf shape;
   DType dtype;
   int64_t room;
+  int64_t interior;  // -1: ghosts are there from the begin
   FusedMlp mlp;
   Graph graph;
   Matrix nodes, sender_weight, receiver_weight, e, d_e_out, d_aggregate, d_nodes_before;
@@ -160,12 +162,13 @@ struct EdgeRun {
   Started started;
 
   EdgeRun(const EdgeShapeOf& of, const Edges& connectivity, DType type, int64_t room_behind, uint64_t seed,
-          bool in_place = false)
+          bool in_place = false, int64_t interior_receivers = -1)
       : random(seed),
         edges(connectivity),
         shape(of),
         dtype(type),
         room(room_behind),
+        interior(interior_receivers),
         mlp(gpu, random, {of.width}, of.width, of.layers, of.width, of.norm, type),
         graph(roomy_graph(gpu, edges, room)) {
     const auto edge_count = static_cast<int64_t>(edges.senders.size());
@@ -191,9 +194,19 @@ struct EdgeRun {
     forward.aggregate_after_residual = shape.after_residual;
     if (!shape.last_block) forward.edges_out = gpu.unwritten(graph.edges, shape.width, dtype);
     forward.aggregate = gpu.unwritten(graph.owned_nodes, shape.width, dtype);
+    GhostExchange exchange;
+    if (interior >= 0) {
+      const Tensor ghosts = forward.terms.nodes.row_range(edges.owned_nodes, edges.nodes);
+      const Tensor values = gpu.tensor(nodes, dtype).row_range(edges.owned_nodes, edges.nodes);
+      copy(gpu.unwritten(ghosts.rows(), shape.width, dtype), ghosts, gpu.stream());
+      exchange = exchange_of(gpu.runtime, edges, interior);
+      exchange.call = [this, ghosts, values] { copy(values, ghosts, gpu.stream()); };
+      forward.ghosts = &exchange;
+    }
     const int64_t launches = gpu::counters().launches;
     kernels::gpu_tables().message_passing.edge_forward(forward, gpu.runtime, gpu.stream());
-    CHECK(gpu::counters().launches - launches <= 2);
+    CHECK(gpu::counters().launches - launches <= (interior >= 0 ? 4 : 2));
+    forward.ghosts = nullptr;
   }
 
   void run_backward(bool in_place) {
@@ -213,9 +226,23 @@ struct EdgeRun {
     backward.d_weights = started.of(gpu, random, mlp);
     for (Tensor* d_weight : {&backward.d_edge_weight, &backward.d_sender_weight, &backward.d_receiver_weight})
       *d_weight = started.add(gpu, random, shape.width, shape.width);
+    GhostExchange exchange;
+    Tensor sent;
+    const auto ghosts = [this] { return backward.d_nodes.row_range(edges.owned_nodes, edges.nodes); };
+    if (interior >= 0) {
+      exchange = exchange_of(gpu.runtime, edges, interior);
+      exchange.call = [&] { sent = to_host(ghosts(), gpu.stream()); };
+      backward.ghosts = &exchange;
+    }
     const int64_t launches = gpu::counters().launches;
     kernels::gpu_tables().message_passing.edge_backward(backward, gpu.runtime, gpu.stream());
-    CHECK(gpu::counters().launches - launches <= 3);
+    CHECK(gpu::counters().launches - launches <= (interior >= 0 ? 5 : 3));
+    backward.ghosts = nullptr;
+    if (interior >= 0) CHECK(bits_of(sent) == bits_of(to_host(ghosts(), gpu.stream())));
+  }
+
+  static std::string bits_of(const Tensor& host) {
+    return {static_cast<const char*>(host.raw()), static_cast<size_t>(host.bytes())};
   }
 
   /// z of all layers, from terms that are stored in between.
@@ -324,6 +351,32 @@ TEST_CASE("fused edge update with halo nodes, which send and never receive" *
     run.check_forward();
     run.check_backward();
   }
+}
+
+TEST_CASE("fused edge update in two launches, with an exchange of ghosts between them" *
+          doctest::skip(cuda_devices().empty())) {
+  for (const int64_t interior : {29, 0, 41}) {
+    RandomMatrices random(1200);
+    Edges edges = random_edges(random, 41, 203);
+    edges.nodes = interior == 41 ? 41 : 63;
+    for (size_t e = 0; e < edges.senders.size(); ++e)
+      if (edges.receivers[e] >= interior && e % 2 == 0) edges.senders[e] = static_cast<int32_t>(41 + e % 22);
+    CAPTURE(interior);
+    EdgeRun run({64, 3, Norm::layer, true, interior == 0}, edges, interior == 0 ? DType::bf16 : DType::f16, 0,
+                1202, interior == 29, interior);
+    run.check_forward();
+    run.check_backward();
+  }
+  // A hub on each side, whose edges are divided among warps.
+  RandomMatrices random(1203);
+  Edges edges = random_edges(random, 41, 1203);
+  edges.nodes = 63;
+  for (size_t e = 0; e < edges.receivers.size(); ++e)
+    edges.receivers[e] = e < 400 ? 3 : e < 800 ? 35 : 36 + static_cast<int32_t>(e / 300);
+  for (size_t e = 401; e < edges.senders.size(); e += 2) edges.senders[e] = static_cast<int32_t>(41 + e % 22);
+  EdgeRun run({64, 2}, edges, DType::f16, 0, 1204, false, 20);
+  run.check_forward();
+  run.check_backward();
 }
 
 TEST_CASE("fused edge update leaves the same bits in every run, in place, and with room behind" *

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "edge_case.h"
+#include "ghost_case.h"
 
 namespace meshgrad::test {
 namespace {
@@ -228,7 +229,7 @@ EdgeCase case_with_border(Runtime& runtime, const EdgeShape& shape, DType dtype)
 }
 
 TEST_CASE("edge update computes interior edges during an exchange of ghosts, with the same bits") {
-  REQUIRE_FALSE(backends().empty());  // of the simulated device none exchanges during a kernel
+  REQUIRE_FALSE(backends().empty());
   for (const Backend& backend : backends()) {
     if (backend.device.kind != DeviceKind::cpu) continue;
     for (const DType dtype : backend.storage_types) {
@@ -248,7 +249,7 @@ TEST_CASE("edge update computes interior edges during an exchange of ghosts, wit
         copy(unwritten(runtime, {80, shape.node_width}, dtype), ghosts_of(args.terms.nodes),
              runtime.stream());
         int calls = 0;
-        const GhostExchange fetch{400, [&] {
+        const GhostExchange fetch{.interior = 400, .border_receivers = {}, .border_offsets = {}, .call = [&] {
                                     ++calls;
                                     CHECK(first_row_equals(args.edges_out, expected.edges_out));
                                     copy(ghosts_of(expected.terms.nodes), ghosts_of(args.terms.nodes),
@@ -265,7 +266,7 @@ TEST_CASE("edge update computes interior edges during an exchange of ghosts, wit
         const EdgeUpdateBackward at_once = edge.backward(runtime, expected, whole);
         kernels.edge_backward(at_once, runtime, runtime.stream());
         EdgeUpdateBackward back = edge.backward(runtime, args, split);
-        const GhostExchange send{400, [&] {
+        const GhostExchange send{.interior = 400, .border_receivers = {}, .border_offsets = {}, .call = [&] {
                                    ++calls;
                                    check_equal_bits({{"ghosts", ghosts_of(at_once.d_nodes)}},
                                                     {{"ghosts", ghosts_of(back.d_nodes)}});
@@ -277,6 +278,64 @@ TEST_CASE("edge update computes interior edges during an exchange of ghosts, wit
         check_equal_bits(whole.all(), split.all());
         check_equal_bits({{"d_edges", at_once.d_edges}, {"d_nodes", at_once.d_nodes}},
                          {{"d_edges", back.d_edges}, {"d_nodes", back.d_nodes}});
+      }
+    }
+  }
+}
+
+TEST_CASE("edge update on a GPU in two launches, with the exchange of ghosts between them") {
+  REQUIRE_FALSE(backends().empty());
+  for (const Backend& backend : backends()) {
+    if (backend.device.kind == DeviceKind::cpu) continue;
+    for (const DType dtype : backend.storage_types) {
+      for (const EdgeShape& shape : {edge_shapes()[0], edge_shapes()[1], edge_shapes()[2]}) {
+        for (const int64_t interior : {40, 0, 61}) {
+          if (interior != 40 && shape.mlp.hidden == 33) continue;
+          const std::string text = shape.mlp.text();
+          CAPTURE(text);
+          CAPTURE(name_of(dtype));
+          CAPTURE(interior);
+          Runtime runtime = backend.runtime();
+          RandomMatrices random(17);
+          reference::Edges edges = random_edges(random, 61, 203);
+          edges.nodes = interior == 61 ? 61 : 83;
+          for (size_t e = 0; e < edges.senders.size(); ++e)
+            if (edges.receivers[e] >= interior && e % 2 == 0)
+              edges.senders[e] = static_cast<int32_t>(61 + e % 22);
+          const EdgeCase edge(runtime, random, shape, edges, dtype);
+          const auto& kernels = backend.kernels->message_passing;
+          const bool keep = dtype == DType::f32 && shape.mlp.hidden == 33;
+          const EdgeUpdateForward expected = edge.forward(runtime, keep);
+          kernels.edge_forward(expected, runtime, runtime.stream());
+          EdgeUpdateForward args = edge.forward(runtime, keep);
+          const auto ghosts_of = [&](const Tensor& nodes) { return nodes.row_range(61, edges.nodes); };
+          copy(unwritten(runtime, {edges.nodes - 61, shape.node_width}, dtype), ghosts_of(args.terms.nodes),
+               runtime.stream());
+          int calls = 0;
+          GhostExchange exchange = exchange_of(runtime, edges, interior);
+          exchange.call = [&] {
+            ++calls;
+            copy(ghosts_of(expected.terms.nodes), ghosts_of(args.terms.nodes), runtime.stream());
+          };
+          args.ghosts = &exchange;
+          kernels.edge_forward(args, runtime, runtime.stream());
+          CHECK(calls == 1);
+          check_equal_bits({{"edges_out", expected.edges_out}, {"aggregate", expected.aggregate}},
+                           {{"edges_out", args.edges_out}, {"aggregate", args.aggregate}});
+
+          const EdgeGradients gradients(runtime, random, edge);
+          EdgeUpdateBackward back = edge.backward(runtime, args, gradients);
+          Tensor sent;
+          exchange.call = [&] {
+            ++calls;
+            sent = to_host(ghosts_of(back.d_nodes), runtime.stream());
+          };
+          back.ghosts = &exchange;
+          kernels.edge_backward(back, runtime, runtime.stream());
+          CHECK(calls == 2);
+          check_equal_bits({{"ghosts", sent}}, {{"ghosts", ghosts_of(back.d_nodes)}});
+          check_backward(edge, back, gradients, edge.reference_gradients());
+        }
       }
     }
   }

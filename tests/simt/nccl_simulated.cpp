@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,10 +35,26 @@ struct Sum {
   std::vector<std::shared_ptr<simt::Event>> complete;  // for each rank: all parts are there, or it aborted
 };
 
+std::shared_ptr<simt::Event> event_of_rank() {
+  auto event = std::make_shared<simt::Event>();
+  event->recorded = 1;
+  event->from_other_rank = true;
+  return event;
+}
+
+/// The n-th message from one rank to another.
+struct Transfer {
+  std::optional<size_t> sent, received;  // bytes, as each side says
+  std::vector<std::byte> bytes;          // as the sender's stream had them
+  int arrived = 0;                       // sides whose stream has come to it: both go on together
+  std::shared_ptr<simt::Event> sender_done = event_of_rank(), receiver_done = event_of_rank();
+};
+
 struct Group {
   size_t size = 0;
   size_t joined = 0;
   std::vector<std::shared_ptr<Sum>> sums;
+  std::map<std::pair<size_t, size_t>, std::vector<std::shared_ptr<Transfer>>> transfers;  // from, to
 };
 
 std::mutex joining;
@@ -45,7 +62,12 @@ std::map<int, std::shared_ptr<Group>>& groups() {
   static auto& all = *new std::map<int, std::shared_ptr<Group>>;
   return all;
 }
-std::atomic<int> ids, sums, destroyed, aborted;
+std::atomic<int> ids, sums, exchanges, destroyed, aborted;
+
+int64_t& bytes_sent() {
+  thread_local int64_t bytes = 0;
+  return bytes;
+}
 
 std::string& refusal() {
   thread_local std::string text;
@@ -62,6 +84,11 @@ std::string& only_visible() {
 }
 std::string gpu_address(int device) {
   return only_visible().empty() ? fmt::format("0000:{:02x}:00.0", device + 1) : only_visible();
+}
+
+bool& remote_error() {
+  thread_local bool on = false;
+  return on;
 }
 
 size_t size_of(ncclDataType_t type) { return type == ncclFloat64 ? 8 : 4; }
@@ -84,13 +111,16 @@ struct ncclComm {
   int device = 0;
   size_t calls = 0;
   ncclResult_t state = ncclSuccess;
-  std::function<ncclResult_t()> pending;  // what NCCL's own thread does next
+  std::function<ncclResult_t()> pending;     // what NCCL's own thread does next
+  std::map<size_t, size_t> sends, receives;  // by peer, so far
 };
 
 namespace simt {
 
 void see_only(const std::string& address) { only_visible() = address; }
-NcclCounts nccl_counts() { return {sums, destroyed, aborted}; }
+void report_remote_error(bool on) { remote_error() = on; }
+NcclCounts nccl_counts() { return {sums, exchanges, destroyed, aborted}; }
+int64_t nccl_bytes_sent() { return bytes_sent(); }
 
 }  // namespace simt
 
@@ -135,6 +165,12 @@ ncclResult_t abort_communicator(ncclComm_t communicator) {
   ++aborted;
   const Lock lock(streams().lock);
   for (const auto& sum : communicator->group->sums) sum->complete[communicator->rank]->done = 1;
+  for (const auto& [ends, transfers] : communicator->group->transfers) {
+    for (const auto& transfer : transfers) {
+      if (ends.first == communicator->rank) transfer->sender_done->done = 1;
+      if (ends.second == communicator->rank) transfer->receiver_done->done = 1;
+    }
+  }
   delete communicator;
   return ncclSuccess;
 }
@@ -143,7 +179,7 @@ const char* error_string(ncclResult_t error) {
 }
 /// Another rank of the same host that aborts is not noticed.
 ncclResult_t async_error(ncclComm_t communicator, ncclResult_t* error) {
-  *error = communicator->state;
+  *error = remote_error() ? ncclRemoteError : communicator->state;
   if (communicator->state == ncclInProgress) communicator->state = communicator->pending();
   return ncclSuccess;
 }
@@ -163,12 +199,7 @@ ncclResult_t add_to_stream(const void* from, void* to, size_t count, ncclDataTyp
   if (communicator->calls == group->sums.size()) {
     auto sum = std::make_shared<Sum>(Sum{count, type, {}, 0, {}});
     sum->parts.resize(group->size);
-    for (size_t rank = 0; rank < group->size; ++rank) {
-      auto event = std::make_shared<simt::Event>();
-      event->recorded = 1;
-      event->from_other_rank = true;
-      sum->complete.push_back(std::move(event));
-    }
+    for (size_t rank = 0; rank < group->size; ++rank) sum->complete.push_back(event_of_rank());
     group->sums.push_back(std::move(sum));
   }
   const std::shared_ptr<Sum> sum = group->sums[communicator->calls++];
@@ -195,11 +226,134 @@ ncclResult_t all_reduce(const void* from, void* to, size_t count, ncclDataType_t
   return begin(communicator, [=] { return add_to_stream(from, to, count, type, communicator, native); });
 }
 
+/// A call between ncclGroupStart and ncclGroupEnd.
+struct Message {
+  bool send = false;
+  void* memory = nullptr;
+  size_t bytes = 0;
+  size_t peer = 0;
+};
+struct OpenGroup {
+  int depth = 0;
+  std::vector<Message> messages;
+  ncclComm_t communicator = nullptr;
+  cudaStream_t stream = nullptr;
+};
+OpenGroup& open_group() {
+  thread_local OpenGroup group;
+  return group;
+}
+
+bool is_live(const Message& message, int device) {
+  return message.bytes == 0 || (simt::arena().live(message.memory, static_cast<int64_t>(message.bytes)) &&
+                                simt::arena().device_of(message.memory) == device);
+}
+
+/// The transfer that a message is a side of. Null, with the reason in refusal(), for another size there.
+std::shared_ptr<Transfer> transfer_of(const ncclComm_t communicator, const Message& message) {
+  const size_t rank = communicator->rank, peer = message.peer;
+  size_t& number = (message.send ? communicator->sends : communicator->receives)[peer];
+  auto& transfers =
+      communicator->group->transfers[message.send ? std::pair(rank, peer) : std::pair(peer, rank)];
+  if (transfers.size() <= number) transfers.resize(number + 1);
+  std::shared_ptr<Transfer>& transfer = transfers[number++];
+  if (transfer == nullptr) transfer = std::make_shared<Transfer>();
+  (message.send ? transfer->sent : transfer->received) = message.bytes;
+  if (!transfer->sent || !transfer->received || *transfer->sent == *transfer->received) return transfer;
+  refuse(fmt::format("{} bytes received of {} that were sent", *transfer->received, *transfer->sent));
+  return nullptr;
+}
+
+/// All messages of a group start together, and none is done before its other side has come to it.
+ncclResult_t queue_messages(const OpenGroup& group) {
+  const Lock lock(streams().lock);
+  const ncclComm_t communicator = group.communicator;
+  simt::Stream& stream = streams().of_usable(group.stream);
+  if (stream.capture) streams().refuse(&stream, "messages of NCCL");
+  if (stream.device != communicator->device) return refuse("a stream of another device");
+  struct Side {
+    Message message;
+    std::shared_ptr<Transfer> transfer;
+  };
+  std::vector<Side> sides;
+  for (const Message& message : group.messages) {
+    if (message.peer >= communicator->group->size || message.peer == communicator->rank)
+      return refuse(fmt::format("a message of rank {} with rank {}", communicator->rank, message.peer));
+    if (!is_live(message, communicator->device))
+      return refuse(
+          fmt::format("{} bytes that are not in memory of device {}", message.bytes, communicator->device));
+    sides.push_back({message, transfer_of(communicator, message)});
+    if (sides.back().transfer == nullptr) return ncclInvalidUsage;
+    if (message.send) bytes_sent() += static_cast<int64_t>(message.bytes);
+  }
+  streams().enqueue(stream, [=] {
+    for (const auto& [message, transfer] : sides) {
+      const auto* const bytes = static_cast<const std::byte*>(message.memory);
+      if (message.send) transfer->bytes.assign(bytes, bytes + message.bytes);
+      if (++transfer->arrived == 2) transfer->sender_done->done = transfer->receiver_done->done = 1;
+    }
+  });
+  for (const auto& [message, transfer] : sides)
+    streams().wait(stream, message.send ? transfer->sender_done : transfer->receiver_done);
+  streams().enqueue(stream, [=] {
+    for (const auto& [message, transfer] : sides) {
+      if (transfer->arrived < 2 || message.send || message.bytes == 0) continue;
+      std::memcpy(message.memory, transfer->bytes.data(), message.bytes);
+    }
+  });
+  return ncclSuccess;
+}
+
+ncclResult_t group_start() {
+  if (open_group().depth > 0) return refuse("a group at a time");
+  open_group() = {.depth = 1, .messages = {}};
+  return ncclSuccess;
+}
+ncclResult_t group_end() {
+  OpenGroup group = std::exchange(open_group(), {});
+  if (group.depth == 0) return refuse("ncclGroupStart before ncclGroupEnd");
+  if (group.messages.empty()) return ncclSuccess;
+  ++exchanges;
+  return begin(group.communicator, [group] { return queue_messages(group); });
+}
+ncclResult_t add_message(const Message& message, ncclDataType_t type, ncclComm_t communicator,
+                         cudaStream_t stream) {
+  OpenGroup& group = open_group();
+  if (group.depth == 0) return refuse("a message in a group: a lone one waits for its other side");
+  if (communicator->state == ncclInProgress) return refuse("no call before the one before is done");
+  if (type != ncclInt8) return refuse("bytes");
+  if (!group.messages.empty() && (group.communicator != communicator || group.stream != stream))
+    return refuse("a communicator and a stream of a group");
+  group.communicator = communicator;
+  group.stream = stream;
+  group.messages.push_back(message);
+  return ncclSuccess;
+}
+ncclResult_t send(const void* from, size_t count, ncclDataType_t type, int peer, ncclComm_t communicator,
+                  cudaStream_t stream) {
+  return add_message({true, const_cast<void*>(from), count, static_cast<size_t>(peer)}, type, communicator,
+                     stream);
+}
+ncclResult_t receive(void* to, size_t count, ncclDataType_t type, int peer, ncclComm_t communicator,
+                     cudaStream_t stream) {
+  return add_message({false, to, count, static_cast<size_t>(peer)}, type, communicator, stream);
+}
+
 }  // namespace
 
 const meshgrad::NcclLibrary& meshgrad::nccl_library() {
-  static const NcclLibrary all{get_unique_id,      init_rank,   destroy,
-                               abort_communicator, async_error, error_string,
-                               all_reduce,         gpu_address, {}};
+  static const NcclLibrary all{.unique_id = get_unique_id,
+                               .init_rank = init_rank,
+                               .destroy = destroy,
+                               .abort = abort_communicator,
+                               .async_error = async_error,
+                               .error_string = error_string,
+                               .all_reduce = all_reduce,
+                               .group_start = group_start,
+                               .group_end = group_end,
+                               .send = send,
+                               .receive = receive,
+                               .gpu_address = gpu_address,
+                               .missing = {}};
   return all;
 }

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstring>
 #include <new>
+#include <optional>
 
 namespace meshgrad::c {
 namespace {
@@ -89,6 +90,21 @@ Array array_of(const Runtime& runtime, const meshgrad_array& array, const char* 
   if (array.dtype == MESHGRAD_F32) return {std::span(static_cast<Floats*>(array.data), elements), device};
   if (array.dtype == MESHGRAD_F64) return {std::span(static_cast<Doubles*>(array.data), elements), device};
   throw_dtype(array, what, "MESHGRAD_F32 or MESHGRAD_F64");
+}
+
+/// Nothing for structures that cannot be read.
+std::optional<bool> are_parts(const meshgrad_mesh* meshes, int32_t count) {
+  if (meshes == nullptr) return std::nullopt;
+  bool any = false;
+  const auto* at = reinterpret_cast<const std::byte*>(meshes);
+  for (int32_t i = 0; i < count; ++i) {
+    const auto& next = *reinterpret_cast<const meshgrad_mesh*>(at);
+    if (next.size != sizeof(meshgrad_mesh) && next.size != kMeshWithoutGhosts) return std::nullopt;
+    any = any ||
+          (next.size == sizeof(meshgrad_mesh) && (next.ghost_owner.rank != 0 || next.ghost_number.rank != 0));
+    at += next.size;
+  }
+  return any;
 }
 
 }  // namespace
@@ -175,6 +191,27 @@ Meshes::Meshes(const Runtime& runtime, const meshgrad_mesh* meshes, int32_t coun
     arrays.ghost_owner = integers_of(runtime, mesh.ghost_owner, "mesh: ghost_owner");
     arrays.ghost_number = numbers_from_zero(mesh.ghost_number, mesh.first_node, "mesh: ghost_number");
   }
+}
+
+void Meshes::read(meshgrad_runtime& runtime, const meshgrad_mesh* meshes, int32_t count, int dim,
+                  const std::function<void(std::span<const MeshArrays>)>& set) {
+  std::optional<Meshes> ours;
+  try {
+    ours.emplace(runtime.runtime, meshes, count, dim);
+  } catch (...) {
+    const std::optional<bool> parts = are_parts(meshes, count);
+    if (!parts) runtime.ranks.leave();
+    if (parts && *parts) {
+      MeshArrays refused;
+      refused.in_parts = true;
+      try {
+        set({&refused, 1});
+      } catch (...) {  // the caller gets the reason instead
+      }
+    }
+    throw;
+  }
+  set(ours->arrays());
 }
 
 std::span<const int32_t> Meshes::numbers_from_zero(const meshgrad_array& array, int32_t first,

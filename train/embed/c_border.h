@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <initializer_list>
 #include <string_view>
 #include <vector>
@@ -98,6 +99,11 @@ int components_of(const std::vector<FieldInfo>& fields, std::string_view name);
 /// Meshes as C++ takes them, with node numbers from 0; the runtime outlives them.
 class Meshes {
  public:
+  /// Calls `set` with the meshes. Parts that cannot be read are refused on all ranks, which otherwise would
+  /// wait for this one in `set`.
+  static void read(meshgrad_runtime& runtime, const meshgrad_mesh* meshes, int32_t count, int dim,
+                   const std::function<void(std::span<const MeshArrays>)>& set);
+
   Meshes(const Runtime& runtime, const meshgrad_mesh* meshes, int32_t count, int dim);
   std::span<const MeshArrays> arrays() const { return arrays_; }
 

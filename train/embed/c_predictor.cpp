@@ -117,7 +117,8 @@ int meshgrad_predictor_set_mesh(meshgrad_predictor* predictor, const meshgrad_me
 int meshgrad_predictor_set_meshes(meshgrad_predictor* predictor, const meshgrad_mesh* meshes, int32_t count) {
   return guarded([&] {
     MeshPredictor& ours = given(predictor, "predictor").predictor;
-    ours.set_meshes(Meshes(predictor->runtime.runtime, meshes, count, ours.dim()).arrays());
+    Meshes::read(predictor->runtime, meshes, count, ours.dim(),
+                 [&](std::span<const MeshArrays> arrays) { ours.set_meshes(arrays); });
   });
 }
 

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/ranks/collectives.h>
 #include <meshgrad/train/embed/c_border.h>
 #include <meshgrad/train/embed/online_trainer.h>
+
+#include <functional>
 
 struct meshgrad_trainer {
   meshgrad::OnlineTrainer trainer;
@@ -37,6 +40,16 @@ OnlineOptions options_of(const meshgrad_trainer_options& given_options) {
   return options;
 }
 
+/// Where `body` throws, the other ranks, which make their trainers, refuse these.
+void or_refuse_on_ranks(Ranks& ranks, const std::function<void()>& body) {
+  try {
+    body();
+  } catch (...) {
+    agree(ranks, true, "OnlineTrainer");
+    throw;
+  }
+}
+
 }  // namespace
 }  // namespace meshgrad::c
 
@@ -51,12 +64,16 @@ int meshgrad_trainer_create(meshgrad_runtime* runtime, const meshgrad_trainer_op
                             meshgrad_trainer** trainer) {
   return guarded([&] {
     given(trainer, "meshgrad_trainer_create: trainer") = nullptr;
-    const meshgrad_trainer_options all =
-        completed(given(options, "options"), default_options(), {}, "meshgrad_trainer_options");
-    const OnlineOptions ours = options_of(all);
-    const Config config = parse_config(&given(all.config, "meshgrad_trainer_options: config"),
-                                       "meshgrad_trainer_options: config");
     meshgrad_runtime& on = given(runtime, "runtime");
+    OnlineOptions ours;
+    Config config;
+    or_refuse_on_ranks(on.ranks, [&] {
+      const meshgrad_trainer_options all =
+          completed(given(options, "options"), default_options(), {}, "meshgrad_trainer_options");
+      ours = options_of(all);
+      config = parse_config(&given(all.config, "meshgrad_trainer_options: config"),
+                            "meshgrad_trainer_options: config");
+    });
     *trainer = new meshgrad_trainer{OnlineTrainer(on.runtime, config, ours, &on.ranks), on};
   });
 }
@@ -65,7 +82,8 @@ int meshgrad_trainer_load(meshgrad_runtime* runtime, const char* path, meshgrad_
   return guarded([&] {
     given(trainer, "meshgrad_trainer_load: trainer") = nullptr;
     meshgrad_runtime& on = given(runtime, "runtime");
-    *trainer = new meshgrad_trainer{OnlineTrainer(on.runtime, &given(path, "path"), &on.ranks), on};
+    or_refuse_on_ranks(on.ranks, [&] { given(path, "path"); });
+    *trainer = new meshgrad_trainer{OnlineTrainer(on.runtime, path, &on.ranks), on};
   });
 }
 
@@ -76,7 +94,8 @@ void meshgrad_trainer_destroy(meshgrad_trainer* trainer) {
 int meshgrad_trainer_set_mesh(meshgrad_trainer* trainer, const meshgrad_mesh* mesh) {
   return guarded([&] {
     OnlineTrainer& ours = given(trainer, "trainer").trainer;
-    ours.set_mesh(Meshes(trainer->runtime.runtime, mesh, 1, ours.options().dim).arrays().front());
+    Meshes::read(trainer->runtime, mesh, 1, ours.options().dim,
+                 [&](std::span<const MeshArrays> arrays) { ours.set_mesh(arrays.front()); });
   });
 }
 

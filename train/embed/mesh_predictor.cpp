@@ -341,7 +341,7 @@ void MeshPredictor::Loaded::fill_ghosts() {
 void MeshPredictor::set_meshes(std::span<const MeshArrays> meshes) {
   Loaded& s = *loaded_;
   if (meshes.empty()) throw invalid_argument("MeshPredictor: set_meshes", "a mesh or more", "none");
-  if (meshes.front().in_parts) {
+  if (std::ranges::any_of(meshes, &MeshArrays::in_parts)) {
     std::optional<Loaded::Held> held;
     on_all_ranks(s.ranks, [&] { held = s.hold(meshes); });
     or_leave(s.ranks, [&] { s.use(std::move(*held)); });

@@ -142,6 +142,7 @@ struct OnlineTrainer::State {
   void choose_path() {
     const std::string path = or_leave(ranks, [&] { return window_sum.choose_path(); });
     if (!path.empty() && ranks.first()) runtime.log_once(LogLevel::info, path);
+    if (parts) parts->use(window_sum.between_gpus());
   }
   void set_mesh(const MeshArrays& mesh, std::vector<int32_t> numbers = {}) {
     if (mesh.in_parts) check_whole_needed();
@@ -152,7 +153,7 @@ struct OnlineTrainer::State {
   void read_parts() {
     parts.reset();
     if (std::vector<GivenPart> given = buffer.parts(); !given.empty())
-      parts.emplace(runtime, std::move(given), ranks);
+      parts.emplace(runtime, std::move(given), ranks).use(window_sum.between_gpus());
   }
   void set_mesh_in_parts(const MeshArrays& given) {
     HostCopies copies(runtime);
@@ -372,11 +373,11 @@ OnlineTrainer::OnlineTrainer(Runtime& runtime, const fs::path& saved, Ranks* ran
                                              &state->optimizer, state->normalizers);
         state->steps = run.step;
         state->buffer.load(open_checkpoint(saved).view());
+        state->read_buffer();
+        state->read_parts();
         return state;
       })) {
   State& s = *state_;
-  s.read_buffer();
-  s.read_parts();
   check_same_on_ranks(s.ranks, s.config, s.steps);
   if (const GivenPart* part = s.buffer.part())
     s.ghost_rows.emplace(s.ranks, part->owned(s.buffer.mesh()), *part);

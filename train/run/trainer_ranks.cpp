@@ -34,7 +34,8 @@ void Trainer::describe_parts() const {
         fmt::format("each mesh is computed in {} parts in turn, cut by {}; their values wait in host memory",
                     parts_->count(), method));
   } else {
-    message(fmt::format("{} ranks compute each mesh together, in parts cut by {}", ranks_.size(), method));
+    message(fmt::format("{} ranks compute each mesh together, in parts cut by {}{}", ranks_.size(), method,
+                        sum_.between_gpus() != nullptr ? "; NCCL exchanges the rows at their borders" : ""));
   }
 }
 
@@ -54,7 +55,10 @@ Recomputation Trainer::same_on_all_ranks(Recomputation chosen) {
 
 void Trainer::describe_ranks() {
   if (const std::string path = sum_.choose_path(); !path.empty()) message(path);
-  if (parts_) return describe_parts();
+  if (parts_) {
+    parts_->use(sum_.between_gpus());
+    return describe_parts();
+  }
   if (ranks_.single()) return;
   const int64_t window = loader_.window_samples(state_.step);
   const std::vector<int64_t> edges = loader_.edges_of_window(state_.step);

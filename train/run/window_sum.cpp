@@ -80,7 +80,7 @@ void WindowSum::finish(const Tensor& gradients, double window_weight, Optimizer&
     sum_ = {};
   } else {
     BucketSum& sum = buckets(gradients);
-    const bool through_host = runtime_.stream().on_gpu() && !between_gpus();
+    const bool through_host = runtime_.stream().on_gpu() && between_gpus() == nullptr;
     const Tensor values = through_host ? to_host(gradients, runtime_.stream()) : gradients;
     if (!sum.started()) sum.start(values);
     sum.finish();
@@ -100,21 +100,22 @@ std::string WindowSum::choose_path() {
     why_not = shared_gpu(ranks_, runtime_.device());
   }
   if (!why_not.empty()) return "gradients are added in host memory: " + why_not;
-  device_.emplace(ranks_, runtime_.device(), timeout_);
+  device_ = std::make_shared<const DeviceRanks>(ranks_, runtime_.device(), timeout_);
   return "NCCL adds gradients";
 }
 
 BucketSum& WindowSum::buckets(const Tensor& gradients) {
   if (buckets_ == nullptr) {
     std::vector<int64_t> begins = gradient_buckets(model_, kBucketElements);
-    buckets_ = between_gpus() ? make_bucket_sum(*device_, runtime_.stream(), std::move(begins), kGradients)
-                              : make_bucket_sum(ranks_, gradients.dtype(), std::move(begins), kGradients);
+    buckets_ = between_gpus() != nullptr
+                   ? make_bucket_sum(*device_, runtime_.stream(), std::move(begins), kGradients)
+                   : make_bucket_sum(ranks_, gradients.dtype(), std::move(begins), kGradients);
   }
   return *buckets_;
 }
 
 GradientsReady WindowSum::while_backward(const Tensor& gradients) {
-  if (!active() || ordered() || (runtime_.stream().on_gpu() && !between_gpus())) return {};
+  if (!active() || ordered() || (runtime_.stream().on_gpu() && between_gpus() == nullptr)) return {};
   buckets(gradients).start(gradients);
   return [this](int64_t first) {
     const int64_t before = ranks_.bytes_sent();

@@ -13,7 +13,7 @@
 #include <meshgrad/train/run/step_cache.h>
 #include <meshgrad/train/run/window_deal.h>
 
-#include <optional>
+#include <memory>
 #include <string>
 
 namespace meshgrad {
@@ -32,6 +32,8 @@ class WindowSum {
   /// Before the run's first window, collective: who adds the gradients of "fast" between GPUs, in words;
   /// empty on CPUs and where nothing is added.
   std::string choose_path();
+  /// Afterwards: NCCL between the GPUs of the ranks, or null.
+  const std::shared_ptr<const DeviceRanks>& between_gpus() const { return device_; }
   /// Before the first batch of a window of `samples`. `deal` is null for a window that is not split; sums are
   /// ordered for split windows alone.
   void begin(const WindowDeal* deal, int64_t samples, Optimizer& optimizer);
@@ -53,7 +55,6 @@ class WindowSum {
   void add_round(const Tensor& gradients);
   template <class T>
   void add_round_of(const Tensor& host);
-  bool between_gpus() const { return device_.has_value(); }
   BucketSum& buckets(const Tensor& gradients);
   void sum_losses(double window_weight, Optimizer& optimizer);
 
@@ -63,7 +64,7 @@ class WindowSum {
   RankReduction reduction_;
   bool sum_alone_;
   std::chrono::seconds timeout_;
-  std::optional<DeviceRanks> device_;  // where every rank has a GPU of its own, and the build NCCL
+  std::shared_ptr<const DeviceRanks> device_;  // where every rank has a GPU of its own, and the build NCCL
   std::unique_ptr<BucketSum> buckets_;
   const WindowDeal* deal_ = nullptr;
   int64_t rounds_ = 0;             // added so far

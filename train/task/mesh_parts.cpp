@@ -133,10 +133,18 @@ MeshCut mesh_cut(const RanksConfig& config) {
 }
 
 MeshParts::MeshParts(Runtime& runtime, MeshCut cut, Ranks& ranks)
-    : runtime_(runtime), cut_(std::move(cut)), ranks_(&ranks), count_(ranks.size()) {}
+    : runtime_(runtime),
+      cut_(std::move(cut)),
+      ranks_(&ranks),
+      exchange_(std::make_shared<RankHaloExchange>(ranks)),
+      count_(ranks.size()) {}
 
 MeshParts::MeshParts(Runtime& runtime, std::vector<GivenPart> given, Ranks& ranks)
-    : runtime_(runtime), given_(std::move(given)), ranks_(&ranks), count_(ranks.size()) {}
+    : runtime_(runtime),
+      given_(std::move(given)),
+      ranks_(&ranks),
+      exchange_(std::make_shared<RankHaloExchange>(ranks)),
+      count_(ranks.size()) {}
 
 MeshParts::MeshParts(Runtime& runtime, MeshCut cut, int64_t parts)
     : runtime_(runtime), cut_(std::move(cut)), count_(parts) {}
@@ -190,6 +198,12 @@ MeshParts::Known& MeshParts::known(std::span<const MeshView> meshes, const Graph
   return known_.front();
 }
 
+void MeshParts::use(const std::shared_ptr<const DeviceRanks>& between_gpus) {
+  if (between_gpus == nullptr) return;
+  exchange_ = std::make_shared<DeviceHaloExchange>(between_gpus, runtime_.stream());
+  known_.clear();
+}
+
 void MeshParts::begin_batch(const GraphBatch& whole) {
   if (whole.edge_sets.size() > 1) known_.clear();
 }
@@ -212,8 +226,7 @@ std::vector<Part> MeshParts::all(std::span<const MeshView> meshes, const GraphBa
 std::shared_ptr<const Halo> MeshParts::halo(std::span<const MeshView> meshes, const GraphBatch& whole) {
   Known& known = this->known(meshes, whole, rank());
   if (known.halo == nullptr) {
-    known.halo =
-        std::make_shared<Halo>(part_halo(runtime_, known.part, std::make_shared<RankHaloExchange>(*ranks_)));
+    known.halo = std::make_shared<Halo>(part_halo(runtime_, known.part, exchange_));
   }
   return known.halo;
 }
@@ -223,8 +236,7 @@ Tensor MeshParts::predict(const Model& model, const MeshView& mesh, const GraphB
   const std::span<const MeshView> meshes(&mesh, 1);
   begin_batch(whole);
   if (in_turn()) return PartsInTurn(runtime_, whole, all(meshes, whole)).predict(model);
-  const GraphBatch own =
-      part_batch(runtime_, whole, part(meshes, whole, rank()), std::make_shared<RankHaloExchange>(*ranks_));
+  const GraphBatch own = part_batch(runtime_, whole, part(meshes, whole, rank()), exchange_);
   Tape tape(runtime_, Tape::Mode::evaluate);
   const Tensor prediction = to_host(forward(model, tape, own).front().value(), runtime_.stream());
   std::vector<const Part*> parts;  // a list's elements stay where they are

@@ -3,6 +3,8 @@
 // The parts of a mesh are computed once and kept, as long as batches use them; with world edges only which
 // nodes each owns, and its ghosts and edges anew for each batch.
 #pragma once
+#include <meshgrad/autograd/halo.h>
+#include <meshgrad/engine/ranks/device_ranks.h>
 #include <meshgrad/engine/ranks/ranks.h>
 #include <meshgrad/nn/partition/part.h>
 #include <meshgrad/train/config/config.h>
@@ -49,6 +51,8 @@ class MeshParts {
   MeshParts(Runtime& runtime, MeshCut cut, int64_t parts);
 
   int64_t count() const { return count_; }
+  /// Rows go between GPUs from now on instead of through host memory; null changes nothing.
+  void use(const std::shared_ptr<const DeviceRanks>& between_gpus);
   /// Before the parts of another batch are asked for: with world edges, which no two batches share, neither
   /// ghosts nor edges are those of the batch before.
   void begin_batch(const GraphBatch& whole);
@@ -85,6 +89,7 @@ class MeshParts {
   MeshCut cut_;
   std::vector<GivenPart> given_;  // empty: meshes are cut here
   Ranks* ranks_ = nullptr;
+  std::shared_ptr<HaloExchange> exchange_;  // where there are ranks
   int64_t count_;
   std::list<Known> known_;                          // most recently used first
   std::map<int64_t, std::vector<int32_t>> owners_;  // of recent meshes

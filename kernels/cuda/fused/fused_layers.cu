@@ -81,6 +81,16 @@ BackwardWorkspace::BackwardWorkspace(int64_t rows, int64_t width, DType dtype, c
       Tensor::empty(runtime, {blocks, kFusedVectors * width}, DType::f32, Tag::workspace, "column sums");
 }
 
+BackwardWorkspace BackwardWorkspace::part(int64_t begin, int64_t end, int64_t block, int64_t blocks) const {
+  BackwardWorkspace rows = *this;
+  for (std::vector<Tensor>* tensors : {&rows.hidden, &rows.d_z}) {
+    for (Tensor& tensor : *tensors)
+      if (tensor.defined()) tensor = tensor.row_range(begin, end);
+  }
+  rows.partials = partials.row_range(block, block + blocks);
+  return rows;
+}
+
 void BackwardWorkspace::add_jobs(std::vector<WeightGradientJob>& jobs, const MlpWeightGradients& gradients,
                                  const Rows& rows) const {
   for (size_t i = 0; i < gradients.weights.size(); ++i) {

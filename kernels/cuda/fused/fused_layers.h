@@ -147,6 +147,8 @@ struct BackwardWorkspace {
   /// hidden activation before it and its d_z, the latter unless the layer is narrower than `width`.
   BackwardWorkspace(int64_t rows, int64_t width, DType dtype, const MlpWeights& weights,
                     const MlpWeightGradients& gradients, int64_t blocks, Runtime& runtime);
+  /// For a launch of its own over these rows: its column sums come in the rows of `partials` from `block` on.
+  BackwardWorkspace part(int64_t begin, int64_t end, int64_t block, int64_t blocks) const;
   template <class T>
   BackwardPointers<T> pointers() const {
     BackwardPointers<T> result{};

@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+# Whether a header nccl.h declares what this project calls: ncclCommInitRankConfig came with NCCL 2.14.
+function(meshgrad_nccl_header header result)
+  set(${result} OFF PARENT_SCOPE)
+  if(NOT EXISTS ${header})
+    return()
+  endif()
+  set(version "")
+  foreach(part MAJOR MINOR)
+    file(STRINGS ${header} line REGEX "^#define NCCL_${part} +[0-9]+" LIMIT_COUNT 1)
+    string(REGEX MATCH "[0-9]+$" number "${line}")
+    string(APPEND version "${number}.")
+  endforeach()
+  string(REGEX REPLACE "\\.$" "" version "${version}")
+  if(version VERSION_LESS 2.14)
+    message(STATUS "meshgrad: ${header} is of NCCL ${version}, and 2.14 or later is needed; gradients will be "
+                   "added in host memory; fix: install a newer libnccl-dev")
+    return()
+  endif()
+  set(${result} ON PARENT_SCOPE)
+endfunction()
