@@ -211,22 +211,23 @@ TEST_CASE("the edges of interior nodes run before rows have come that another ra
         run_rank(
             whole, ranks,
             [&](Ranks& on, Runtime& runtime) {
-              return std::make_shared<Watched>(make(on, runtime),
-                                               [&, first = on.first()](bool back, bool waits) {
-                                                 const int exchange = back ? 2 : 1;
-                                                 if (!first && !waits) {
-                                                   parked = exchange;
-                                                   while (released < exchange) std::this_thread::yield();
-                                                 } else if (first && !waits) {
-                                                   while (parked < exchange) std::this_thread::yield();
-                                                   runtime.stream().synchronize();
-                                                   simt::take_reports();
-                                                 } else if (first) {
-                                                   runtime.stream().synchronize();
-                                                   ran.push_back(simt::take_reports());
-                                                   released = exchange;
-                                                 }
-                                               });
+              return std::make_shared<Watched>(
+                  make(on, runtime), [&, first = on.first()](bool back, bool waits) {
+                    const int exchange = back ? 2 : 1;
+                    if (!first && !waits) {
+                      runtime.stream().synchronize();  // its launches are reported
+                      parked = exchange;
+                      while (released < exchange) std::this_thread::yield();
+                    } else if (first && !waits) {
+                      while (parked < exchange) std::this_thread::yield();
+                      runtime.stream().synchronize();
+                      simt::take_reports();
+                    } else if (first) {
+                      runtime.stream().synchronize();
+                      ran.push_back(simt::take_reports());
+                      released = exchange;
+                    }
+                  });
             },
             outcome);
       });

@@ -482,12 +482,11 @@ ConvertReport pack(const ConvertOptions& options) {
   report.warnings = warnings.texts();
   if (!split_note.empty()) report.notes.push_back(split_note);
   if (!options.save_map.empty()) {
-    write_file_atomically(
-        options.save_map,
-        array_map_text(report.map,
-                       fmt::format("Which array of {} is what; meshgrad convert reads it by --map "
-                                   "@{}\nWithout lines of fields, all arrays that fit are fields.",
-                                   options.input.string(), options.save_map.string())));
+    const auto comment = fmt::format(
+        "Which array of {} is what; meshgrad convert reads it by --map @{}\n"
+        "Without lines of fields, all arrays that fit are fields.",
+        options.input.string(), options.save_map.string());
+    write_file_atomically(options.save_map, array_map_text(report.map, comment));
   }
   return report;
 }
