@@ -50,8 +50,8 @@ struct Halo {
   int64_t ghosts = 0;
   /// The first nodes receive from no ghost: their edges can be computed during an exchange.
   int64_t interior = 0;
-  /// On a GPU, of the first edge set: the edges of those nodes; and as GhostExchange, in message_passing.h,
-  /// has them, the others.
+  /// Of the first edge set, only on a GPU: the number of edges that the interior nodes receive, and the other
+  /// edges' receivers and offsets, as GhostExchange (kernels/message_passing.h) has them.
   int64_t interior_edges = 0;
   Tensor border_receivers, border_offsets;
   std::vector<Neighbour> neighbours;  ///< ascending by rank
@@ -87,8 +87,8 @@ class HaloRound {
   void start(const Tape& tape, const Tensor& owned, const Tensor& ghosts);
   bool pending() const { return flight_ != nullptr; }
   void finish();
-  /// What an edge update over this graph, of the first edge set, does while rows are in flight; without
-  /// `call`. Nothing where it has to wait.
+  /// The exchange as an edge update over `graph`, the first edge set's, overlaps with it; the caller adds
+  /// `call`. nullopt: the update has to wait for the rows.
   std::optional<GhostExchange> overlapped(const Graph& graph) const;
   /// Backward, from the ghosts' gradients; what comes back is added to the owned nodes'.
   void start_backward(const Tape& tape, const Tensor& d_ghosts);

@@ -73,12 +73,20 @@ class DeviceFlight final : public HaloExchange::Flight {
  public:
   DeviceFlight(const DeviceRanks& ranks, const Stream& stream, std::string_view operation)
       : ranks_(ranks), stream_(stream), operation_(operation) {}
-  void wait() override { ranks_.await(stream_, operation_); }
+  /// NCCL would write to the ghosts' memory after it has been freed.
+  ~DeviceFlight() override {
+    if (!waited_) ranks_.abort();
+  }
+  void wait() override {
+    waited_ = true;
+    ranks_.await(stream_, operation_);
+  }
 
  private:
   const DeviceRanks& ranks_;
   const Stream& stream_;
   std::string_view operation_;
+  bool waited_ = false;
 };
 
 /// Null where this rank has no neighbour.

@@ -25,13 +25,13 @@ struct NodeTerms {
 };
 
 /// An exchange of the rows behind the owned nodes' while an edge update runs. The first `interior` receivers
-/// have edges from owned nodes alone, which are computed during the exchange. Results have the same bits.
+/// have edges from owned nodes alone, which are computed during the exchange. On the CPU, results have the
+/// bits of an update without an exchange; on a GPU, sums are divided in another way.
 struct GhostExchange {
   int64_t interior = 0;
-  int64_t interior_edges = 0;  ///< of these receivers; on a GPU, as what follows
-  /// The other edges and receivers, each numbered from 0: i32 [edges - interior_edges] and
-  /// [owned_nodes - interior + 1].
-  Tensor border_receivers, border_offsets;
+  int64_t interior_edges = 0;  ///< that these receive; read on a GPU alone, as the next two
+  Tensor border_receivers;     ///< of the other edges, less `interior`: i32 [edges - interior_edges]
+  Tensor border_offsets;       ///< of these receivers, from 0 on: i32 [owned_nodes - interior + 1]
   /// Called once. Forward: the ghosts' rows of `nodes` are valid once it returns. Backward: the ghosts' rows
   /// of d_nodes, which must be defined, are final when it is called.
   std::function<void()> call;

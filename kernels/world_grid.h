@@ -113,8 +113,8 @@ MESHGRAD_GRID bool has_place(const WorldGrid& g, int32_t node) {
   return true;
 }
 
-/// The place of a positive f32 among all of them: so far out that f32 are many cells apart, each is a cell of
-/// its own, in which are only nodes that may be at one place.
+/// The number of a positive f32 in the order of all f32. Far out, neighbouring f32 are many cells apart: then
+/// each value is a cell of its own, in which all nodes have the same coordinate.
 MESHGRAD_GRID int64_t order_of(double x) { return std::bit_cast<int32_t>(static_cast<float>(x)); }
 
 MESHGRAD_GRID int64_t cell_of(const WorldGrid& g, int32_t node, int axis) {

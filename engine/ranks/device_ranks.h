@@ -39,6 +39,9 @@ class DeviceRanks {
   /// Blocks the host until what is queued is done. Throws RankError when NCCL or another rank has ended, or
   /// after the time-out; the communicator is then aborted, so that nothing on the GPU waits any more.
   void await(const Stream& stream, std::string_view operation) const;
+  /// Ends what is queued without an await(), so that its memory may be freed; nothing can be queued
+  /// afterwards.
+  void abort() const noexcept;
 
  private:
   void check(int result, const char* call) const;
@@ -46,7 +49,6 @@ class DeviceRanks {
   void check_ended(int result, std::string_view operation) const;
   void check_background(std::string_view operation) const;
   void check_in_time(std::chrono::steady_clock::time_point begin, std::string_view operation) const;
-  void abort() const noexcept;
 
   Ranks& ranks_;
   Device device_;

@@ -24,5 +24,6 @@ void DeviceRanks::exchange(std::span<const Send>, std::span<const Receive>, cons
   throw internal_error(kNone);
 }
 void DeviceRanks::await(const Stream&, std::string_view) const { throw internal_error(kNone); }
+void DeviceRanks::abort() const noexcept {}
 
 }  // namespace meshgrad

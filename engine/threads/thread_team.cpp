@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <memory>
 #include <system_error>
 
 namespace meshgrad {
@@ -51,8 +52,10 @@ ThreadTeam::ThreadTeam() : process_(getpid()) {}
 bool ThreadTeam::is_copy() const { return process_ != getpid(); }
 
 ThreadTeam::~ThreadTeam() {
-  if (is_copy()) {  // its threads are not in this process: POSIX does not say what joining them does
-    for (const auto& helper : helpers_) helper->thread.detach();
+  if (is_copy()) {
+    // Its threads are not in this process, where a new thread may have got the handle of one of them: the
+    // handle is forgotten, since to join or to detach it would join or detach that thread.
+    for (const auto& helper : helpers_) std::construct_at(&helper->thread);
     return;
   }
   for (const auto& helper : helpers_) stop(*helper);

@@ -55,8 +55,8 @@ inline EdgePart border_edges(const Graph& whole, const GhostExchange& ghosts) {
   return part;
 }
 
-/// The owned nodes with what they send, or the ghosts: a graph for the node terms alone. `edges` says how
-/// much work its sums are.
+/// For the node terms alone: the nodes begin .. end - 1 with the edges that they send; either the owned nodes
+/// or the ghosts. `edges` is about their number, by which work is divided among thread blocks.
 inline Graph sender_part(const Graph& whole, int64_t begin, int64_t end, int64_t edges) {
   Graph part = whole;
   part.nodes = end - begin;

@@ -358,6 +358,24 @@ TEST_CASE("a rank that does not exchange its rows ends the others in time; one t
   }
 }
 
+TEST_CASE("an exchange that ends without a wait is aborted: no row comes into memory that is freed") {
+  const Whole whole(DType::f32, 2, 6, 1);
+  const int before = simt::nccl_counts().aborted;
+  on_ranks(hosts(2), [&](Ranks& on) {
+    Runtime runtime = make_runtime(1, kDevice);
+    const Part part = whole.part(on.rank());
+    const auto exchange = by_nccl(on, runtime);
+    const Halo halo = part_halo(runtime, part, exchange);
+    const auto rows = [&](int64_t count) {
+      return Tensor::zeros(runtime, Shape{count, 4}, DType::f32, Tag::data);
+    };
+    const Tensor sent = rows(halo.sent.rows()), ghosts = rows(halo.ghosts);
+    if (on.first()) exchange->forward(halo, sent, ghosts).reset();
+    barrier(on, "end");
+  });
+  CHECK(simt::nccl_counts().aborted - before == 1);
+}
+
 /// The tensors after a run of 3 steps on parts, of rank 0.
 std::map<std::string, std::string> trained(const SimulatedNetwork& network, Config config,
                                            const std::string& folder, std::string& messages) {

@@ -41,7 +41,7 @@ std::string time_lines(const MemoryPlan& plan) {
   if (plan.timed.world_edges > 0) edges += fmt::format(", {} world edges", plan.timed.world_edges);
   return fmt::format(
       "time, modelled (no GPU was measured): {} at the peaks of one {}, {} expected: {}\n"
-      "  of batch {}, so of {} nodes and {} together\n",
+      "  for a batch of {}, which has {} nodes and {} in all\n",
       milliseconds(plan.time->at_peaks_ms), plan.peaks, milliseconds(plan.time->expected_ms), parts,
       plan.batch, plan.timed.nodes, edges);
 }
