@@ -481,13 +481,12 @@ ConvertReport pack(const ConvertOptions& options) {
   report.input_bytes = inputs.bytes;
   report.warnings = warnings.texts();
   if (!split_note.empty()) report.notes.push_back(split_note);
-  if (!options.save_map.empty()) {
-    const auto comment = fmt::format(
-        "Which array of {} is what; meshgrad convert reads it by --map @{}\n"
-        "Without lines of fields, all arrays that fit are fields.",
-        options.input.string(), options.save_map.string());
-    write_file_atomically(options.save_map, array_map_text(report.map, comment));
-  }
+  if (options.save_map.empty()) return report;
+  const auto comment = fmt::format(
+      "Which array of {} is what; meshgrad convert reads it by --map @{}\n"
+      "Without lines of fields, all arrays that fit are fields.",
+      options.input.string(), options.save_map.string());
+  write_file_atomically(options.save_map, array_map_text(report.map, comment));
   return report;
 }
 
