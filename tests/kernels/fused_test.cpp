@@ -340,6 +340,18 @@ TEST_CASE("fused edge update of width 256 agrees with the reference" *
   if (!many_multiprocessors()) check_edges({256, 2, Norm::layer, true, true}, 9, 33, DType::bf16, 0, 1101);
 }
 
+TEST_CASE("fused kernels with rms norm agree with the reference at each width, in nodes and edges" *
+          doctest::skip(cuda_devices().empty() || many_multiprocessors())) {
+  uint64_t seed = 1150;
+  for (const int64_t width : {64, 128, 256}) {
+    const DType dtype = width == 128 ? DType::bf16 : DType::f16;
+    check_mlp({{width, width}, width, 3, width, Norm::rms, true}, dtype, 33, 37, seed++);
+    check_mlp({{5}, width, 2, width, Norm::rms, false}, dtype, 19, 19, seed++);
+    check_edges({width, 3, Norm::rms, true, false}, 17, 67, dtype, 1, seed++);
+  }
+  check_edges({128, 2, Norm::rms, true, true, true}, 17, 67, DType::f16, 0, seed++);
+}
+
 TEST_CASE("fused edge update with halo nodes, which send and never receive" *
           doctest::skip(cuda_devices().empty())) {
   RandomMatrices random(1200);

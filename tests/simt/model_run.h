@@ -16,6 +16,7 @@ namespace meshgrad::test {
 struct ModelRun {
   std::vector<simt::LaunchReport> launches;
   int64_t activations = 0;  ///< bytes, at the end of forward
+  Tensor gradients;         ///< of all parameters, on the host
 };
 
 /// Four inputs a node, three an edge and two outputs are set here.
@@ -52,6 +53,7 @@ inline ModelRun run_model(ModelCase options, DType dtype, const std::function<Gr
   tape.backward(loss.sum, seed);
   runtime.stream().synchronize();
   run.launches = simt::take_reports();
+  run.gradients = to_host(model.parameters.gradients(), runtime.stream());
   return run;
 }
 

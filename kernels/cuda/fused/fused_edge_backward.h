@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kFusedThreads, kFusedBlocks<W>)
     next = EdgeTile<W>(in.list, range, round + 1);
     WideSums<W> z;
     WideOperand<W> h;
-    if constexpr (kFusedBlocks < W >> 1) {
+    if constexpr (kFusedBlocks<W> == 2) {
       prefetch_rows(in, next);
       prefetch_gradients(args, next);
     }
@@ -103,7 +103,8 @@ __global__ void __launch_bounds__(kFusedThreads, kFusedBlocks<W>)
 template <bool smooth>
 void launch_edge_backward(const EdgeUpdateBackward& args, const NodeTermTensors& terms,
                           const DividedSumTensors& divided, const NodeTermTensors& d_terms,
-                          const BackwardWorkspace& workspace, const Stream& stream) {
+                          const BackwardWorkspace& workspace, const LaunchShape& shape,
+                          const Stream& stream) {
   const int64_t width = args.edges.weight.width();
   dispatch_fused(args.d_aggregate.dtype(), width, [&]<class T, int W>() {
     const EdgeBackwardArgs<T> kernel_args{.inputs = edge_inputs<T>(args, terms, divided),
@@ -112,12 +113,7 @@ void launch_edge_backward(const EdgeUpdateBackward& args, const NodeTermTensors&
                                           .d_edges = args.d_edges.data_or_null<T>(),
                                           .d_receiver_terms = d_terms.receiver.data<T>(),
                                           .workspace = workspace.pointers<T>()};
-    const int warp_words = edge_backward_warp_words(W, smooth);
-    launch("edge_backward", edge_backward_kernel<T, W, smooth>,
-           {.blocks = fused_blocks(stream, W),
-            .threads = kFusedThreads,
-            .shared_bytes = shared_bytes(W, kernel_args.inputs.matrix_words, warp_words)},
-           stream, kernel_args);
+    launch("edge_backward", edge_backward_kernel<T, W, smooth>, shape, stream, kernel_args);
   });
 }
 

@@ -60,17 +60,13 @@ __global__ void __launch_bounds__(kFusedThreads, kFusedBlocks<W>)
 
 template <bool smooth>
 void launch_edge_forward(const EdgeUpdateForward& args, const NodeTermTensors& terms,
-                         const DividedSumTensors& divided, const Stream& stream) {
+                         const DividedSumTensors& divided, const LaunchShape& shape, const Stream& stream) {
   const int64_t width = args.edges.weight.width();
   dispatch_fused(args.aggregate.dtype(), width, [&]<class T, int W>() {
     const EdgeForwardArgs<T> kernel_args{.inputs = edge_inputs<T>(args, terms, divided),
                                          .edges_out = args.edges_out.data_or_null<T>(),
                                          .aggregate = args.aggregate.data<T>()};
-    launch("edge_forward", edge_forward_kernel<T, W, smooth>,
-           {.blocks = fused_blocks(stream, W),
-            .threads = kFusedThreads,
-            .shared_bytes = shared_bytes(W, kernel_args.inputs.matrix_words, edge_forward_warp_words(W))},
-           stream, kernel_args);
+    launch("edge_forward", edge_forward_kernel<T, W, smooth>, shape, stream, kernel_args);
   });
 }
 

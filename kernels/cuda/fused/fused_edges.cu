@@ -22,6 +22,12 @@ std::string edges_reason(const Args& args, int (*warp_words)(int64_t width, bool
   return fits ? "" : kUnaligned;
 }
 
+template <class Args>
+LaunchShape edge_shape(const Args& args, int warp_words, const Stream& stream) {
+  const std::span<const MlpInput> inputs(&args.edges, 1);
+  return fused_shape(stream, args.edges.weight.width(), matrix_words(inputs, args.weights), warp_words);
+}
+
 /// S of senders begin, begin + 1, ... and R of those among them that are owned.
 void compute_terms(const NodeTerms& nodes, int64_t begin, const Graph& senders, const NodeTermTensors& terms,
                    const Tensor& tickets, const Stream& stream) {
@@ -41,15 +47,15 @@ NodeTermTensors terms_of(const NodeTermTensors& whole, const EdgePart& part) {
 void split_edge_forward(const EdgeUpdateForward& args, Runtime& runtime, const Stream& stream) {
   const Graph& graph = *args.graph;
   const int64_t width = args.edges.weight.width();
-  const int64_t blocks = fused_blocks(stream, width);
+  const LaunchShape shape = edge_shape(args, edge_forward_warp_words(width), stream);
   const auto launch_kernel = is_smooth(args.weights) ? launch_edge_forward<true> : launch_edge_forward<false>;
   const NodeTermTensors terms(graph, width, args.aggregate.dtype(), runtime);
-  const Tensor tickets = divided_tickets(2 * blocks, runtime);
+  const Tensor tickets = divided_tickets(2 * shape.blocks, runtime);
   const int64_t half = tickets.elements() / 2;
   const EdgePart interior = interior_edges(graph, *args.ghosts), border = border_edges(graph, *args.ghosts);
   const auto run = [&](const EdgePart& part, const Tensor& zeroed) {
     launch_kernel(part_of(args, part), terms_of(terms, part),
-                  DividedSumTensors(blocks, width, zeroed, runtime), stream);
+                  DividedSumTensors(shape.blocks, width, zeroed, runtime), shape, stream);
   };
   compute_terms(args.terms, 0, sender_part(graph, 0, graph.owned_nodes, graph.edges), terms, tickets, stream);
   run(interior, tickets.row_range(0, half));
@@ -125,23 +131,25 @@ void fused_edge_forward(const EdgeUpdateForward& args, Runtime& runtime, const S
   if (args.ghosts != nullptr) return split_edge_forward(args, runtime, stream);
   const DType dtype = args.aggregate.dtype();
   const int64_t width = args.edges.weight.width();
-  const int64_t blocks = fused_blocks(stream, width);
+  const LaunchShape shape = edge_shape(args, edge_forward_warp_words(width), stream);
   const auto launch_kernel = is_smooth(args.weights) ? launch_edge_forward<true> : launch_edge_forward<false>;
   if (args.node_terms != nullptr && args.node_terms->sender.defined()) {
-    const DividedSumTensors divided(blocks, width, args.node_terms->tickets, runtime);
-    return launch_kernel(args, NodeTermTensors(*args.node_terms), divided, stream);
+    const DividedSumTensors divided(shape.blocks, width, args.node_terms->tickets, runtime);
+    return launch_kernel(args, NodeTermTensors(*args.node_terms), divided, shape, stream);
   }
   const NodeTermTensors terms(*args.graph, width, dtype, runtime);
-  const DividedSumTensors divided(blocks, width, runtime);
+  const DividedSumTensors divided(shape.blocks, width, runtime);
   node_terms_forward(args.terms, *args.graph, terms.sender, terms.receiver, divided.tickets, stream);
-  launch_kernel(args, terms, divided, stream);
+  launch_kernel(args, terms, divided, shape, stream);
 }
 
 void fused_edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Stream& stream) {
   const DType dtype = args.d_aggregate.dtype();
   const Graph& graph = *args.graph;
   const int64_t width = args.edges.weight.width();
-  const int64_t blocks = fused_blocks(stream, width);
+  const LaunchShape shape =
+      edge_shape(args, edge_backward_warp_words(width, is_smooth(args.weights)), stream);
+  const int64_t blocks = shape.blocks;
   const NodeTermTensors d_terms(graph, width, dtype, runtime);
   const int64_t launches = args.ghosts == nullptr ? 1 : 2;
   const BackwardWorkspace workspace(graph.edges, width, dtype, args.weights, args.d_weights,
@@ -157,7 +165,7 @@ void fused_edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const
       const DividedSumTensors divided(blocks, width, tickets.row_range(launch * half, (launch + 1) * half),
                                       runtime);
       launch_kernel(part_of(args, part), terms_of(terms, part), divided, terms_of(d_terms, part),
-                    workspace.part(part.first_edge, part.end_edge, launch * blocks, blocks), stream);
+                    workspace.part(part.first_edge, part.end_edge, launch * blocks, blocks), shape, stream);
     };
     const EdgePart border = border_edges(graph, *args.ghosts);
     run(border, 0);  // the edges that ghosts send, so that their gradients can leave
@@ -176,7 +184,7 @@ void fused_edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const
     const NodeTermTensors terms(graph, width, dtype, runtime);
     const DividedSumTensors divided(blocks, width, runtime);
     node_terms_forward(args.terms, graph, terms.sender, terms.receiver, divided.tickets, stream);
-    launch_kernel(args, terms, divided, d_terms, workspace, stream);
+    launch_kernel(args, terms, divided, d_terms, workspace, shape, stream);
   }
   node_and_weight_gradients(args, graph, workspace, d_terms, runtime, stream);
 }

@@ -77,7 +77,7 @@ __device__ void gather(EdgeMlp<T, W, smooth>& mlp, const EdgeInputs<T>& args, co
   const auto senders = tile.senders();
   const auto receivers = tile.receivers();
   start(z, mlp.vector(0));
-  if constexpr (kFusedBlocks < W >> 1) {  // fewer registers, more warps: band by band
+  if constexpr (kFusedBlocks<W> == 2) {  // fewer registers, more warps: band by band
 #pragma unroll
     for (int band = 0; band < kBands; ++band) {
       LoadedRows<TileShape<W>::kGroups> s, r;
@@ -177,10 +177,10 @@ EdgeInputs<T> edge_inputs(const Args& args, const NodeTermTensors& terms, const 
 /// The launches, in one source file each so that they compile in parallel.
 template <bool smooth>
 void launch_edge_forward(const EdgeUpdateForward& args, const NodeTermTensors& terms,
-                         const DividedSumTensors& divided, const Stream& stream);
+                         const DividedSumTensors& divided, const LaunchShape& shape, const Stream& stream);
 template <bool smooth>
 void launch_edge_backward(const EdgeUpdateBackward& args, const NodeTermTensors& terms,
                           const DividedSumTensors& divided, const NodeTermTensors& d_terms,
-                          const BackwardWorkspace& workspace, const Stream& stream);
+                          const BackwardWorkspace& workspace, const LaunchShape& shape, const Stream& stream);
 
 }  // namespace meshgrad::cuda

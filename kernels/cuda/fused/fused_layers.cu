@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/kernels/cuda/fused/fused_layers.h>
 
+#include <algorithm>
+
 namespace meshgrad::cuda {
 namespace {
 
@@ -32,7 +34,28 @@ std::string why_widths_unsupported(std::span<const MlpInput> inputs, const MlpWe
   return weights.norm == Norm::none ? "" : "a norm of a narrow output";
 }
 
+/// As many as registers allow.
+int most_blocks_of_multiprocessor(int64_t width) {
+  return width == 64 ? kFusedBlocks<64> : kFusedBlocks<128>;
+}
+
 }  // namespace
+
+int fused_blocks_of_multiprocessor(int device, int64_t width, int shared_bytes) {
+  const gpu::MultiprocessorMemory memory = gpu::multiprocessor_memory(device);
+  return std::min(most_blocks_of_multiprocessor(width),
+                  memory.bytes / (shared_bytes + memory.reserved_per_block));
+}
+
+LaunchShape fused_shape(const Stream& stream, int64_t width, int matrices, int warp_words) {
+  const int device = stream.device().index, bytes = shared_bytes(width, matrices, warp_words);
+  const int64_t blocks = fused_blocks_of_multiprocessor(device, width, bytes);
+  return {.blocks = blocks * gpu::multiprocessors(device), .threads = kFusedThreads, .shared_bytes = bytes};
+}
+
+int64_t most_fused_blocks(const Stream& stream, int64_t width) {
+  return int64_t{gpu::multiprocessors(stream.device().index)} * most_blocks_of_multiprocessor(width);
+}
 
 std::string why_unsupported(std::span<const MlpInput> inputs, const MlpWeights& weights,
                             const MlpSaved& saved, int (*warp_words)(int64_t width, bool smooth)) {

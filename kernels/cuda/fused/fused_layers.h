@@ -4,6 +4,7 @@
 #include <meshgrad/kernels/cuda/fused/fused.h>
 #include <meshgrad/kernels/cuda/fused/tile_mlp_backward.h>
 #include <meshgrad/kernels/cuda/fused/weight_gradients.h>
+#include <meshgrad/kernels/cuda/launch.h>
 
 #include <limits>
 #include <span>
@@ -40,13 +41,14 @@ inline int shared_bytes(int64_t width, int matrices, int warp_words) {
   return static_cast<int>(4 * (kFusedVectors * width + matrices + kFusedWarps * warp_words));
 }
 
-inline int fused_blocks_of_multiprocessor(int64_t width) {
-  return width == 64 ? kFusedBlocks<64> : kFusedBlocks<128>;
-}
-/// Blocks of a launch: as many as the device holds at the same time.
-inline int64_t fused_blocks(const Stream& stream, int64_t width) {
-  return int64_t{gpu::multiprocessors(stream.device().index)} * fused_blocks_of_multiprocessor(width);
-}
+/// Thread blocks of a fused kernel that a multiprocessor holds at the same time: as many as its registers
+/// allow, fewer where its shared memory is too small for them.
+int fused_blocks_of_multiprocessor(int device, int64_t width, int shared_bytes);
+/// The launch of a fused kernel: as many blocks as the device holds at the same time, so that each loads its
+/// weights once.
+LaunchShape fused_shape(const Stream& stream, int64_t width, int matrices, int warp_words);
+/// The blocks of such a launch at most, whatever shared memory it needs.
+int64_t most_fused_blocks(const Stream& stream, int64_t width);
 
 /// Why a fused kernel does not support these layers, for the log: "hidden width 96, not 64, 128 or 256".
 /// Empty when it does. `warp_words` returns the shared memory that the kernel needs per warp, in words.
@@ -171,6 +173,7 @@ struct BackwardWorkspace {
 template <bool smooth>
 void launch_mlp_forward(const MlpForward& args, const Stream& stream);
 template <bool smooth>
-void launch_mlp_backward(const MlpBackward& args, const BackwardWorkspace& workspace, const Stream& stream);
+void launch_mlp_backward(const MlpBackward& args, const BackwardWorkspace& workspace,
+                         const LaunchShape& shape, const Stream& stream);
 
 }  // namespace meshgrad::cuda

@@ -45,16 +45,12 @@ std::string why_no_node_terms(const MlpForward& args) {
            std::to_string(available);
   }
   // A launch of their own costs less than a multiprocessor that has one block instead of two.
-  const gpu::MultiprocessorMemory memory = gpu::multiprocessor_memory(device);
-  const auto blocks = [&](int bytes) {
-    return std::min(fused_blocks_of_multiprocessor(width),
-                    memory.bytes / (bytes + memory.reserved_per_block));
-  };
+  const auto blocks = [&](int bytes) { return fused_blocks_of_multiprocessor(device, width, bytes); };
   const int with_terms = blocks(needed);
   const int alone = blocks(shared_bytes(width, matrix_words(args.inputs, args.weights), 0));
   if (with_terms == alone) return {};
   return "with them, " + std::to_string(with_terms) + " instead of " + std::to_string(alone) +
-         " thread blocks fit into the " + std::to_string(memory.bytes) +
+         " thread blocks fit into the " + std::to_string(gpu::multiprocessor_memory(device).bytes) +
          " bytes of shared memory of a multiprocessor";
 }
 
@@ -70,7 +66,7 @@ void fused_mlp_forward(const MlpForward& args, Runtime& runtime, const Stream& s
       };
       terms.sender = terms_of("sender terms");
       terms.receiver = terms_of("receiver terms");
-      terms.tickets = divided_tickets(fused_blocks(stream, width), runtime);
+      terms.tickets = divided_tickets(most_fused_blocks(stream, width), runtime);
     } else {
       runtime.log_once(LogLevel::info, "node terms have a launch of their own: " + reason);
     }
@@ -95,14 +91,15 @@ std::string why_not_fused(const MlpBackward& args) {
 void fused_mlp_backward(const MlpBackward& args, Runtime& runtime, const Stream& stream) {
   if (args.rows.capacity == 0) return;
   const int64_t width = args.inputs.front().weight.width();
-  const int64_t blocks = fused_blocks(stream, width);
+  const LaunchShape shape = fused_shape(stream, width, matrix_words(args.inputs, args.weights),
+                                        layers_warp_words(width, is_smooth(args.weights)));
   BackwardWorkspace workspace(args.rows.capacity, width, args.d_out.dtype(), args.weights, args.d_weights,
-                              blocks, runtime);
+                              shape.blocks, runtime);
   // Without a norm the last layer's d_z is d_out itself, unless this kernel overwrites d_out.
   const bool d_out_is_d_z = args.weights.norm == Norm::none && !overwrites_d_out(args);
   if (d_out_is_d_z) workspace.d_z.back() = Tensor();
   const auto launch_kernel = is_smooth(args.weights) ? launch_mlp_backward<true> : launch_mlp_backward<false>;
-  launch_kernel(args, workspace, stream);
+  launch_kernel(args, workspace, shape, stream);
   if (d_out_is_d_z) workspace.d_z.back() = args.d_out;
   std::vector<WeightGradientJob> jobs;
   for (size_t i = 0; i < args.inputs.size(); ++i) {

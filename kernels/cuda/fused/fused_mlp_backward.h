@@ -82,7 +82,8 @@ __global__ void __launch_bounds__(kFusedThreads, kFusedBlocks<W>)
 }
 
 template <bool smooth>
-void launch_mlp_backward(const MlpBackward& args, const BackwardWorkspace& workspace, const Stream& stream) {
+void launch_mlp_backward(const MlpBackward& args, const BackwardWorkspace& workspace,
+                         const LaunchShape& shape, const Stream& stream) {
   const int64_t width = args.inputs.front().weight.width();
   const bool narrow = any_narrow(args.inputs, args.weights);
   dispatch_fused(args.d_out.dtype(), width, [&]<class T, int W>() {
@@ -101,10 +102,7 @@ void launch_mlp_backward(const MlpBackward& args, const BackwardWorkspace& works
       kernel_args.accumulate[i] = args.accumulate[i];
     }
     launch("mlp_backward",
-           narrow ? mlp_backward_kernel<T, W, true, smooth> : mlp_backward_kernel<T, W, false, smooth>,
-           {.blocks = fused_blocks(stream, W),
-            .threads = kFusedThreads,
-            .shared_bytes = shared_bytes(W, kernel_args.matrix_words, layers_warp_words(W, smooth))},
+           narrow ? mlp_backward_kernel<T, W, true, smooth> : mlp_backward_kernel<T, W, false, smooth>, shape,
            stream, kernel_args);
   });
 }

@@ -3,6 +3,7 @@
 
 namespace meshgrad::cuda {
 
-template void launch_mlp_backward<false>(const MlpBackward&, const BackwardWorkspace&, const Stream&);
+template void launch_mlp_backward<false>(const MlpBackward&, const BackwardWorkspace&, const LaunchShape&,
+                                         const Stream&);
 
 }  // namespace meshgrad::cuda

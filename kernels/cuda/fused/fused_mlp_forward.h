@@ -106,10 +106,7 @@ void launch_mlp_forward(const MlpForward& args, const Stream& stream) {
       kernel_args.inputs[i] = args.inputs[i].x.template data<T>();
     launch("mlp_forward",
            narrow ? mlp_forward_kernel<T, W, true, smooth> : mlp_forward_kernel<T, W, false, smooth>,
-           {.blocks = fused_blocks(stream, W),
-            .threads = kFusedThreads,
-            .shared_bytes = shared_bytes(W, kernel_args.matrix_words, 0)},
-           stream, kernel_args);
+           fused_shape(stream, W, kernel_args.matrix_words, 0), stream, kernel_args);
   });
 }
 

@@ -122,7 +122,8 @@ __device__ void sum_boxes(const StageRing<T>& ring, const JobMaps& maps, const U
   }
   copies.passed += full;
   if (full == ring.stages) return;
-  __syncthreads();
+  // Nothing reads this buffer any more: the last barrier came behind the products of stage full - 2, and this
+  // is the buffer of full - 3; before a first stage, reduce_partials or the caller had one.
   T* const rest = ring.stage(before + full);
   fill(rest, ring.x, kWideRows, full * kWideRows, ring.rows);
   fill(rest + ring.d_z_offset, ring.d_z, kWideRows, full * kWideRows, ring.rows);
