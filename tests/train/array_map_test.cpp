@@ -6,6 +6,9 @@
 #include <meshgrad/train/data/dataset.h>
 #include <meshgrad/train/data/sources/npz_source.h>
 
+#include <filesystem>
+#include <fstream>
+
 #include "paths.h"
 #include "train/deepmind_folder.h"
 #include "train/npz_arrays.h"
@@ -73,6 +76,31 @@ TEST_CASE("a guessed map is saved, and the file reads the same data") {
   CHECK(read_text(scratch.path / "mapped.mgd") == read_text(scratch.path / "guessed.mgd"));
 }
 
+TEST_CASE("a saved map replaces a map alone, and its name is refused before anything is written") {
+  const ScratchDirectory scratch;
+  const std::string input = write_npz(scratch.path / "a.npz", renamed_square(), false);
+  ConvertOptions options = options_of_map(scratch.path / "a.npz", scratch.path / "a.mgd");
+  const auto refused = [&](const std::filesystem::path& target) {
+    options.save_map = target;
+    const std::string error = message_of([&] { convert(options); });
+    CHECK_FALSE(std::filesystem::exists(options.output));
+    return error;
+  };
+  CHECK(contains(refused(options.input), "a.npz] needed a new name or a map to replace"));
+  CHECK(read_text(options.input) == input);
+  CHECK(contains(refused(scratch.path / "." / "a.mgd"), "[save-map] needed another file than the output"));
+  CHECK(contains(refused(scratch.path / "none" / "a.map"), "none/a.map]"));
+  options.dt = -1;
+  CHECK(contains(refused(scratch.path / "a.map"), "a.npz: dt]"));
+  CHECK_FALSE(std::filesystem::exists(options.save_map));
+  options.dt = 0;
+  for (int i = 0; i < 2; ++i) convert(options);
+  CHECK(read_array_map(options.save_map).at("positions") == "points");
+
+  std::ofstream(options.save_map) << "# " << std::string(size_t{1} << 20, 'x');
+  CHECK(contains(message_of([&] { read_array_map(options.save_map); }), "a.map] needed a map of at most"));
+}
+
 TEST_CASE("a field with a name that a map has for the mesh stays a field") {
   const ScratchDirectory scratch;
   NpzArrays arrays = square_arrays(3);
@@ -83,6 +111,11 @@ TEST_CASE("a field with a name that a map has for the mesh stays a field") {
   CHECK(options.map.at("positions") == "mesh_pos");
   CHECK(options.map.at("node:positions") == "positions");
   CHECK(convert(options).fields.front().name == "positions");
+  arrays["graph:u"] = npy<float>("<f4", "(1,)", {1});
+  write_npz(scratch.path / "a.npz", arrays, false);
+  options.map.clear();
+  CHECK(contains(message_of([&] { convert(options); }),
+                 "a.npz: field u] needed one array for each name of a field, got one on "));
 }
 
 TEST_CASE("node types from tags of cells and of facets, by the length of the array or its name") {
@@ -114,6 +147,18 @@ TEST_CASE("node types from tags of cells and of facets, by the length of the arr
                  "needed 4 node types (or 2 of cells, 0 of facets), got [2]"));
   CHECK(contains(error({{"facet:types", "tags"}, {"cell:types", "ends"}}), "needed one array of node types"));
   CHECK(contains(error({{"facets", "u"}, {"types", "tags"}, {"v", "ends"}}), "array facets"));
+  CHECK(contains(error({{"types", "tag"}}), "the array tag, as --node-types or --map types=tag says"));
+  CHECK(contains(error({{"types", "tags"}, {"u", "tags"}}), "each array and each name once in --map"));
+  CHECK(contains(error({{"positions", "u"}, {"mesh_pos", "tags"}}), "got positions=tags and positions=u"));
+  // One-hot types have as many numbers as there are facets.
+  arrays["sides"] = npy<int64_t>("<i8", "(8,)", {0, 1, 1, 2, 2, 3, 3, 0});
+  arrays["hot"] = npy<int32_t>("<i4", "(4, 2)", {1, 0, 1, 0, 0, 1, 0, 1});
+  const std::string hot = write_npz(scratch.path / "a.npz", arrays, false);
+  CHECK(contains(
+      message_of([&] {
+        trajectory_of_npz(std::as_bytes(std::span(hot)), "a.npz", {{"facets", "sides"}, {"types", "hot"}});
+      }),
+      "needed 4 node types (or 2 of cells, 8 of facets), got [4, 2]"));
   arrays["tags"] = npy<int32_t>("<i4", "(2,)", {5, -2});
   arrays["ends"] = npy<int64_t>("<i8", "(2,)", {3, 4});
   arrays["fine"] = npy<int32_t>("<i4", "(2,)", {5, 6});
@@ -122,11 +167,11 @@ TEST_CASE("node types from tags of cells and of facets, by the length of the arr
     return message_of([&] { trajectory_of_npz(std::as_bytes(std::span(damaged)), "a.npz", map); });
   };
   CHECK(contains(damaged_error({{"cell:types", "tags"}}),
-                 "needed node types from 0 to 65535, got another number in row 1"));
+                 "needed node types from 0 to 65535, got a negative number in row 1"));
   CHECK(contains(damaged_error({{"facets", "ends"}, {"types", "node_type"}, {"facet:types", "tags"}}),
                  "one array"));
   CHECK(contains(damaged_error({{"facets", "ends"}, {"facet:types", "fine"}}),
-                 "array facets] needed nodes from 0 to 3, got another number in row 1"));
+                 "array facets] needed nodes from 0 to 3, got 4 in row 1"));
   CHECK(contains(damaged_error({{"facets", "ends"}, {"facet:types", "sides"}}), "needed 4 node types"));
 }
 

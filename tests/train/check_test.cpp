@@ -5,6 +5,7 @@
 #include <meshgrad/train/config/presets.h>
 #include <meshgrad/train/data/cell_check.h>
 #include <meshgrad/train/data/data_check.h>
+#include <meshgrad/train/data/dataset.h>
 #include <meshgrad/train/data/packed_file_writer.h>
 #include <meshgrad/train/planning/config_check.h>
 #include <meshgrad/train/planning/first_config.h>
@@ -12,6 +13,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <fstream>
 #include <limits>
 
 #include "train/npz_arrays.h"
@@ -249,6 +251,13 @@ TEST_CASE("files that are not packed are checked under their own names, and leav
   CHECK(contains(text, "edges listed again: 1, first column 4"));
   CHECK(contains(text, "edges from a node to itself: 1"));
   CHECK(contains(text, "not evenly spaced"));
+  const std::vector<std::string> kept = Dataset::open(packed).warnings();
+  REQUIRE(kept.size() == 3);
+  for (const std::string& warning : kept) CHECK_MESSAGE(warning.starts_with("[odd.npz"), warning);
+  std::ofstream(packed) << "no header, but as many bytes as one has: " << std::string(4096, 'x');
+  const Outcome damaged = run_meshgrad({"check", packed});
+  CHECK(damaged.code == 1);
+  CHECK_MESSAGE(contains(damaged.err, "odd.mgd] needed a packed file (.mgd)"), damaged.err);
   const Outcome none = run_meshgrad({"check", (scratch.path / "tmp").string()});
   CHECK(none.code == 1);
   CHECK(contains(none.err, "needed files ending in"));

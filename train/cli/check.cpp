@@ -20,7 +20,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -43,9 +42,11 @@ struct CheckCommand {
 class TemporaryFolder {
  public:
   TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "meshgrad-check-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) {
-      throw data_error(name, "a folder for a packed copy of the data", std::strerror(errno),
+    std::error_code error;
+    std::string name = (std::filesystem::temp_directory_path(error) / "meshgrad-check-XXXXXX").string();
+    if (!error && mkdtemp(name.data()) == nullptr) error.assign(errno, std::generic_category());
+    if (error) {
+      throw data_error("TMPDIR", "a folder for a packed copy of the data", error.message(),
                        "name another folder by the environment variable TMPDIR");
     }
     path_ = name;
@@ -64,8 +65,8 @@ class TemporaryFolder {
 
 /// What was given, and the configuration that it is checked with.
 struct Checked {
-  std::shared_ptr<TemporaryFolder> folder;  ///< of data that are not packed
-  std::string path;                         ///< of the data, as the user knows it
+  bool raw = false;  ///< from a packed copy, which is gone
+  std::string path;  ///< of the data, as the user knows it
   Dataset dataset;
   Config config;
   bool guessed = false;  ///< the configuration is what meshgrad init would write
@@ -84,7 +85,7 @@ bool is_packed(const std::string& path) {
 }
 
 Checked check_packed(const CheckCommand& command, const std::filesystem::path& packed) {
-  Checked checked{nullptr, command.path, Dataset::open(packed), {}, true, {}, {}, {}};
+  Checked checked{false, command.path, Dataset::open(packed), {}, true, {}, {}, {}};
   checked.data = check_data(checked.dataset);
   try {
     checked.config = first_config(checked.dataset).config;
@@ -103,7 +104,7 @@ Checked check_configuration(const CheckCommand& command) {
   require_data_path(config);
   const Dataset dataset = Dataset::open(config.data.path);
   ConfigSummary use = check_config(config, dataset);  // wrong fields are reported before the data is read
-  return {nullptr, dataset.path().string(), dataset, config, false, check_data(dataset), std::move(use), {}};
+  return {false, dataset.path().string(), dataset, config, false, check_data(dataset), std::move(use), {}};
 }
 
 /// What a conversion says beside what a packed file shows.
@@ -117,19 +118,20 @@ void add_warnings_of(const ConvertReport& report, Checked& checked) {
   }
 }
 
-/// Of what meshgrad convert reads, by way of a packed copy.
+/// Of what meshgrad convert reads, by way of a packed copy. It is gone before the result is printed, since
+/// the end of a pipe ends the program; the data set stays mapped.
 Checked check_raw(const CheckCommand& command, const GlobalOptions& globals) {
-  const auto folder = std::make_shared<TemporaryFolder>();
+  const TemporaryFolder folder;
   ConvertOptions options;
   options.input = command.path;
-  options.output = folder->path() / "data.mgd";
+  options.output = folder.path() / "data.mgd";
   const ConvertReport report = convert(options);
   if (!globals.quiet) {
     for (const std::string& note : report.notes) print_note(note);
     print_note("read as meshgrad convert does without options; to check it with others, convert it first");
   }
   Checked checked = check_packed(command, options.output);
-  checked.folder = folder;
+  checked.raw = true;
   add_warnings_of(report, checked);
   return checked;
 }
@@ -137,7 +139,9 @@ Checked check_raw(const CheckCommand& command, const GlobalOptions& globals) {
 Checked check_path(const CheckCommand& command, const GlobalOptions& globals) {
   const std::filesystem::path path(command.path);
   const bool text = path.extension() == ".toml";
-  const bool raw = !text && (std::filesystem::is_directory(path) || !is_packed(command.path));
+  const bool folder = std::filesystem::is_directory(path);
+  // A damaged packed file is no input of a conversion.
+  const bool raw = !text && (folder || (path.extension() != ".mgd" && !is_packed(command.path)));
   Checked checked = text  ? check_configuration(command)
                     : raw ? check_raw(command, globals)
                           : check_packed(command, command.path);
@@ -204,7 +208,7 @@ std::string use_text(const Checked& checked) {
 std::string to_text(const Checked& checked) {
   const Dataset& data = checked.dataset;
   const DataSummary& summary = checked.data;
-  std::string text = checked.folder
+  std::string text = checked.raw
                          ? fmt::format("read      {} ({} packed)\n", data.source(), bytes_text(data.bytes()))
                          : fmt::format("packed    {} ({}), from {}\n", checked.path, bytes_text(data.bytes()),
                                        data.source());

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 #include <meshgrad/engine/error.h>
-#include <meshgrad/engine/regular_file.h>
 #include <meshgrad/train/cli/command.h>
 #include <meshgrad/train/cli/describe.h>
 #include <meshgrad/train/cli/launch.h>
@@ -19,8 +18,6 @@
 
 namespace meshgrad::cli {
 namespace {
-
-constexpr size_t kLargestMapFile = size_t{1} << 20;
 
 struct Options {
   ConvertOptions convert;
@@ -132,8 +129,7 @@ Pairs map_of(const std::vector<std::string>& words) {
   Pairs all;
   for (const std::string& word : words) {
     if (word.starts_with('@')) {
-      const std::string file = word.substr(1);
-      for (auto& [name, array] : parse_array_map(read_file(file, kLargestMapFile), file)) all[name] = array;
+      for (auto& [name, array] : read_array_map(word.substr(1))) all[name] = array;
     } else {
       given.push_back(word);
     }

@@ -11,7 +11,7 @@ namespace meshgrad {
 /// A warning "[PLACE] TEXT" of a conversion with why it matters and what to do.
 Finding finding_of_warning(const std::string& warning);
 
-/// Whether a packed file keeps the warning, for what is read from it later does not show the cause.
+/// Whether the packed file keeps the warning, since nothing else in it shows the cause.
 bool lasts_in_packed_file(std::string_view warning);
 
 }  // namespace meshgrad

@@ -17,15 +17,14 @@
 #include <meshgrad/train/data/conversion_advice.h>
 #include <meshgrad/train/data/convert_inputs.h>
 #include <meshgrad/train/data/found_files.h>
+#include <meshgrad/train/data/map_file.h>
 #include <meshgrad/train/data/mesh_check.h>
 #include <meshgrad/train/data/mesh_edges.h>
 #include <meshgrad/train/data/outlier.h>
 #include <meshgrad/train/data/packed_file_writer.h>
-#include <meshgrad/train/data/sources/array_map.h>
 #include <meshgrad/train/data/sources/moving_positions.h>
 #include <meshgrad/train/data/value_offset.h>
 #include <meshgrad/train/data/warning_list.h>
-#include <meshgrad/train/io/atomic_file.h>
 
 namespace meshgrad {
 namespace {
@@ -40,8 +39,7 @@ class Packer {
     prepare(trajectory);
     const int64_t mesh = pack_mesh(trajectory);
     // Errors name the whole path; the packed file keeps the path within the input.
-    const std::string folder = (folder_of(options_.input) / "").string();
-    if (trajectory.name.starts_with(folder)) trajectory.name.erase(0, folder.size());
+    if (trajectory.name.starts_with(folder_)) trajectory.name.erase(0, folder_.size());
     for (const SplitPart& part : parts) {
       if (part.first == 0 && part.count == trajectory.frames) {
         pack(trajectory, mesh, part.split);
@@ -53,11 +51,16 @@ class Packer {
     }
   }
 
+  /// Of the first trajectory: which array was read as what.
+  const ArrayMap& map() const { return report_.map; }
+
   ConvertReport finish(const std::vector<std::string>& split_order, const std::string& source) {
     check_internal(writer_ != nullptr, "a conversion without a trajectory");
     if (leaks_ > 1) leak_ += fmt::format(" (and {} more like it)", leaks_ - 1);
     std::vector<std::string> known = warnings_.texts();
     std::erase_if(known, [](const std::string& warning) { return !lasts_in_packed_file(warning); });
+    for (std::string& warning : known)
+      if (warning.starts_with('[' + folder_)) warning.erase(1, folder_.size());
     std::vector<std::string> lasting = outliers_.texts();
     if (leaks_ > 0) lasting.push_back(leak_);
     for (const std::string& warning : lasting) warnings_.add(warning);
@@ -430,6 +433,7 @@ class Packer {
   }
 
   const ConvertOptions& options_;
+  const std::string folder_ = (folder_of(options_.input) / "").string();
   std::string statistics_split_;
   WarningList& warnings_;
   struct Origin {
@@ -450,6 +454,7 @@ class Packer {
 };
 
 ConvertReport pack(const ConvertOptions& options) {
+  MapFile map_file(options);
   WarningList warnings;
   const WarningCallback warn = [&](const std::string& text) { warnings.add(text); };
   Inputs inputs = open_inputs(options, warn);
@@ -474,6 +479,7 @@ ConvertReport pack(const ConvertOptions& options) {
     first_record += file.source->records();
     file.source.reset();
   }
+  map_file.write(packer.map());
   ConvertReport report =
       packer.finish(plan.names(), fmt::format("{} ({})", options.input.string(), inputs.format));
   report.format = inputs.format;
@@ -481,12 +487,6 @@ ConvertReport pack(const ConvertOptions& options) {
   report.input_bytes = inputs.bytes;
   report.warnings = warnings.texts();
   if (!split_note.empty()) report.notes.push_back(split_note);
-  if (options.save_map.empty()) return report;
-  const auto comment = fmt::format(
-      "Which array of {} is what; meshgrad convert reads it by --map @{}\n"
-      "Without lines of fields, all arrays that fit are fields.",
-      options.input.string(), options.save_map.string());
-  write_file_atomically(options.save_map, array_map_text(report.map, comment));
   return report;
 }
 

@@ -37,10 +37,11 @@ struct ConvertOptions {
   /// A text file that names the files or trajectories of each split (split_list.h); instead of `split`.
   std::filesystem::path split_list;
   std::vector<std::string> fields;  ///< names of the rows of HDF5 nodal_data; empty: from the file
-  /// Which array of an NPZ or HDF5 file is what: from "positions", "cells", "edges", "types" or the name of a
-  /// field to the array's name, in HDF5 its path.
+  /// Which array of an NPZ or HDF5 file is what: from "positions", "cells", "edges", "facets", "types",
+  /// "cell:types", "facet:types" or the name of a field to the array's name, in HDF5 its path.
   std::map<std::string, std::string> map;
-  /// A text file that is written, with the map of the first trajectory: given, or guessed (array_map.h).
+  /// Where to write the map of the first trajectory, given or guessed, as text (array_map.h). A map that is
+  /// there is replaced, another file is refused.
   std::filesystem::path save_map;
   double dt = 0;                             ///< seconds between frames; 0: as in the file
   std::map<std::string, std::string> units;  ///< field -> unit
@@ -71,8 +72,8 @@ struct ConvertReport {
   std::vector<int64_t> node_types;  ///< nodes of each type, summed over trajectories
   int dim = 0;
   double dt = 0;
-  std::map<std::string, std::string>
-      map;  ///< of NPZ and HDF5 files: what was read as what, as in the options
+  /// Of NPZ and HDF5 files: which array of the first trajectory was read as what, as in the options.
+  std::map<std::string, std::string> map;
   std::vector<FieldInfo> fields;
   std::vector<SplitInfo> splits;
   std::vector<int64_t> split_frames;  ///< in the order of splits

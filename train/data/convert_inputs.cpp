@@ -142,12 +142,12 @@ const DataFormat& choose_format(const ConvertOptions& options, std::vector<Found
   for (const FoundFile& file : files) {
     const fs::path& path = file.path;
     if (format == nullptr) {
-      throw data_error(
-          path.string(), fmt::format("a name ending in {}", all_extensions()),
-          fmt::format("\"{}\"", path.extension().string()),
-          path.extension() == ".npy"
-              ? "save mesh_pos, cells and the fields together: numpy.savez(\"run.npz\", ...)"
-              : "write the data in one of these formats, or, if only the name differs, add --format");
+      throw data_error(path.string(), fmt::format("a name ending in {}", all_extensions()),
+                       fmt::format("\"{}\"", path.extension().string()),
+                       path.extension() == ".npy"
+                           ? "save mesh_pos, cells and the fields together: numpy.savez(\"run.npz\", ...)"
+                           : "write the data in one of these formats, or, if only the name differs, name the "
+                             "format: meshgrad convert --format NAME");
     }
     if (format_of(path) == format) continue;
     throw data_error(path.string(), "one format",

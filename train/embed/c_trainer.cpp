@@ -40,12 +40,15 @@ OnlineOptions options_of(const meshgrad_trainer_options& given_options) {
   return options;
 }
 
-/// Where `body` throws, the other ranks, which make their trainers, refuse these.
+/// Where `body` throws, the other ranks refuse the trainers that they are making.
 void or_refuse_on_ranks(Ranks& ranks, const std::function<void()>& body) {
   try {
     body();
   } catch (...) {
-    agree(ranks, true, "OnlineTrainer");
+    try {
+      agree(ranks, true, "OnlineTrainer");
+    } catch (...) {  // the caller gets the reason instead
+    }
     throw;
   }
 }

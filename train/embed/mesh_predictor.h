@@ -39,9 +39,9 @@ class MeshPredictor {
   const std::vector<FieldInfo>& inputs() const;   ///< fields to set, on nodes or on the whole mesh ("graph")
   const std::vector<FieldInfo>& targets() const;  ///< fields that are predicted
 
-  /// One mesh instead of those before. Its fields are unset. Positions and node types stay borrowed; cells
-  /// and edges are read now, and the edges of data.hops and data.period made. Throws DataError for node
-  /// numbers and types that do not exist.
+  /// One mesh instead of those before. Its fields are unset. Positions, and node types of 32 bits, stay
+  /// borrowed; cells and edges are read now, and the edges of data.hops and data.period made. Throws
+  /// DataError for node numbers and types that do not exist.
   void set_mesh(const MeshArrays& mesh) { set_meshes({&mesh, 1}); }
   /// Several meshes that are predicted together, numbered from 0; all in parts, or all whole. Fields of a
   /// part have rows for its ghosts, too: predict() fills those of targets, others are not read.
@@ -98,11 +98,11 @@ class MeshPredictor {
   void get_previous_gradient(std::string_view name, WritableNumbers values, int64_t mesh = 0,
                              int64_t steps_before = 1) const;
   /// Of the values that set_next_field gave for a recorded step, counted from 0: 0 at nodes that are not of
-  /// data.kinematic_types. In parts the rows of ghosts are 0; so they are in the next one.
+  /// data.kinematic_types. In parts the rows of ghosts are 0, as in get_boundary_gradient.
   void get_next_gradient(std::string_view name, WritableNumbers values, int64_t mesh = 0,
                          int64_t step = 0) const;
-  /// Of the values that set_boundary gave before a recorded step, counted from 0 (recorded_steps(): behind
-  /// the last one): 0 at predicted nodes, and where it was not called.
+  /// Of the values that set_boundary gave before recorded step `step`, counted from 0, or, where `step` is
+  /// recorded_steps(), after the last one: 0 at predicted nodes, and where it was not called.
   void get_boundary_gradient(std::string_view name, WritableNumbers values, int64_t mesh = 0,
                              int64_t step = 0) const;
   /// dJ/d(positions), [nodes, dim]; of a mesh that moves (data.world_position), those at rest.

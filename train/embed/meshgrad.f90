@@ -796,8 +796,8 @@ contains
                                              int(step - 1, c_int64_t), values), status)
   end subroutine
 
-  !> Of the values that set_boundary gave before a recorded step, counted from 1, or with their number + 1
-  !! behind the last one.
+  !> Of the values that set_boundary gave before recorded step `step`, counted from 1, or, where `step` is the
+  !! number of recorded steps + 1, after the last one.
   subroutine predictor_get_boundary_gradient(self, name, step, values, status, mesh)
     class(meshgrad_predictor), intent(in) :: self
     character(*), intent(in) :: name

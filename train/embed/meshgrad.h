@@ -5,10 +5,10 @@
  * Every function that can fail returns a meshgrad_status; meshgrad_last_error() has the text. Nothing is
  * printed, no exception crosses the border, no signal handler is installed, and the process is never ended.
  *
- * Threads. Any thread at any time: meshgrad_version, meshgrad_last_error, the functions of this header alone
- * and _init, and meshgrad_runtime_create. Every other function takes a handle, the _destroy functions
- * included: a runtime, and all handles made from it, are used by one thread at a time, and any thread may be
- * next. Handles of different runtimes may be used at the same time.
+ * Threads. Any thread at any time: meshgrad_version, meshgrad_last_error, the inline functions of this
+ * header, the _init functions, meshgrad_runtime_create and meshgrad_predictor_open. Every other function
+ * takes a handle, the _destroy functions included: a runtime, and all handles made from it, are used by one
+ * thread at a time, and any thread may be next. Handles of different runtimes may be used at the same time.
  *
  * fork(). At that moment no thread may be within a call. The child may use and destroy its copies of handles
  * on the CPU without a communicator; they work on the calling thread alone. Those on a GPU or with a
@@ -56,7 +56,7 @@ const char* meshgrad_last_error(void);
  * Those in the memory of the runtime's GPU are copied to the host and back, once each time that one is read
  * or written, on the runtime's stream: what wrote them ran on that stream (cuda_stream), or has ended. */
 
-/* Integers are copied to 32 bits when they are read; one that does not fit is MESHGRAD_DATA_ERROR. */
+/* Integers of 64 bits are copied to 32 when they are read; one that does not fit is MESHGRAD_DATA_ERROR. */
 typedef enum meshgrad_dtype {
   MESHGRAD_F32 = 0,
   MESHGRAD_F64 = 1,
@@ -140,8 +140,8 @@ void meshgrad_runtime_destroy(meshgrad_runtime* runtime);
 
 typedef struct meshgrad_predictor meshgrad_predictor;
 
-/* A mesh by its cells or by its edges, or one process' part of it. Positions and node types stay borrowed
- * until the next mesh is set; cells and edges are read at once. */
+/* A mesh by its cells or by its edges, or one process' part of it. Positions, and node types of 32 bits,
+ * stay borrowed until the next mesh is set; all else is read at once. */
 typedef struct meshgrad_mesh {
   size_t size;              /* of this structure: set by meshgrad_mesh_init */
   meshgrad_array positions; /* f32 or f64 [nodes, dim] */
@@ -244,11 +244,11 @@ int meshgrad_predictor_get_earlier_gradient(const meshgrad_predictor* predictor,
                                             const char* name, int64_t steps_before,
                                             const meshgrad_array* values);
 /* Of the values that set_next_field gave for a recorded step, counted from 0: 0 at nodes that are not of
- * data.kinematic_types. In parts the rows of ghosts are 0; so they are in the next one. */
+ * data.kinematic_types. In parts the rows of ghosts are 0, as in _get_boundary_gradient. */
 int meshgrad_predictor_get_next_gradient(const meshgrad_predictor* predictor, int32_t mesh, const char* name,
                                          int64_t step, const meshgrad_array* values);
-/* Of the values that set_boundary gave before a recorded step, counted from 0, or with their number behind
- * the last one: 0 at predicted nodes, and where it was not called. */
+/* Of the values that set_boundary gave before recorded step `step`, counted from 0, or, where `step` is the
+ * number of recorded steps, after the last one: 0 at predicted nodes, and where it was not called. */
 int meshgrad_predictor_get_boundary_gradient(const meshgrad_predictor* predictor, int32_t mesh,
                                              const char* name, int64_t step, const meshgrad_array* values);
 /* dJ/d(positions), [nodes, dim]; of a mesh that moves (data.world_position), those at rest. */

@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/regular_file.h>
 
 namespace meshgrad {
 namespace {
@@ -89,41 +91,34 @@ void apply_guess(std::vector<NamedArray>& arrays, const std::vector<NamedArray>&
 // No field.
 bool is_known(const std::string& name) { return is_mesh_array(name) || name == "dt" || name == "times"; }
 
-std::vector<NamedArray> mapped(std::vector<NamedArray> arrays, const std::string& where, const ArrayMap& map,
-                               const WarningCallback& warn) {
+// The arrays that the map names, under its names.
+std::vector<NamedArray> chosen_by_map(std::vector<NamedArray>& arrays, const std::string& where,
+                                      const ArrayMap& map) {
   std::vector<NamedArray> chosen;
   for (const auto& entry : map) {
     const std::string& name = entry.first;
     const std::string& source = entry.second;
+    const std::string read_as = name_of_array(name);
+    for (const NamedArray& before : chosen) {
+      if (before.source != source && before.name != read_as) continue;
+      throw data_error(where, "each array and each name once in --map",
+                       fmt::format("{}={} and {}={}", name_in_map(before.name), before.source, name, source),
+                       "leave one of them out");
+    }
     const auto found = std::find_if(arrays.begin(), arrays.end(),
                                     [&](const NamedArray& array) { return array.name == source; });
     if (found == arrays.end()) {
       std::vector<std::string> names;
       for (const NamedArray& array : arrays) names.push_back(array.name + " " + shape_text(array.array));
-      throw data_error(where, fmt::format("the array {}, as --map {}={} says", source, name, source),
+      const std::string_view option = name == "types" ? "--node-types or --map" : "--map";
+      throw data_error(where, fmt::format("the array {}, as {} {}={} says", source, option, name, source),
                        names.empty() ? "no arrays" : fmt::format("{}", fmt::join(names, ", ")),
                        "name one of its arrays");
     }
     chosen.push_back(std::move(*found));  // its view stays valid
-    chosen.back().name = name_of_array(name);
+    chosen.back().name = read_as;
     arrays.erase(found);
   }
-  apply_guess(arrays, chosen, where, warn);
-  const bool names_fields =
-      std::ranges::any_of(chosen, [](const NamedArray& array) { return !is_known(array.name); });
-  const bool chosen_types = have_types(chosen);
-  std::vector<std::string> unused;
-  for (NamedArray& array : arrays) {
-    const bool needed = !names_fields || is_known(array.name);
-    const bool other_types = has_types(array.name) && chosen_types;
-    if (needed && !other_types && !has(chosen, array.name)) {
-      chosen.push_back(std::move(array));
-    } else {
-      unused.push_back(array.name);
-    }
-  }
-  if (!unused.empty() && warn)
-    warn(fmt::format("[{}] not used, since --map names others: {}", where, fmt::join(unused, ", ")));
   return chosen;
 }
 
@@ -216,7 +211,34 @@ std::string name_of_array(const std::string& in_map) {
 std::vector<NamedArray> arrays_by_map(std::vector<NamedArray> arrays, const std::string& where,
                                       const ArrayMap& map, const WarningCallback& warn) {
   for (NamedArray& array : arrays) array.source = array.name;
-  return mapped(std::move(arrays), where, map, warn);
+  std::vector<NamedArray> chosen = chosen_by_map(arrays, where, map);
+  apply_guess(arrays, chosen, where, warn);
+  const bool names_fields =
+      std::ranges::any_of(chosen, [](const NamedArray& array) { return !is_known(array.name); });
+  const bool chosen_types = have_types(chosen);
+  std::set<std::string> names;  // of what is chosen: a file may have a million arrays
+  for (const NamedArray& array : chosen) names.insert(array.name);
+  std::vector<std::string> unused;
+  for (NamedArray& array : arrays) {
+    const bool needed = !names_fields || is_known(array.name);
+    const bool other_types = has_types(array.name) && chosen_types;
+    const bool known = !map.empty() && !names.insert(array.name).second;
+    if (needed && !other_types && !known) {
+      chosen.push_back(std::move(array));
+    } else {
+      unused.push_back(array.name);
+    }
+  }
+  if (!unused.empty() && warn)
+    warn(fmt::format("[{}] not used, since --map names others: {}", where, fmt::join(unused, ", ")));
+  return chosen;
+}
+
+ArrayMap read_array_map(const std::filesystem::path& file) {
+  constexpr size_t kLargest = size_t{1} << 20;
+  const std::string content = read_file(file, kLargest + 1);
+  if (content.size() <= kLargest) return parse_array_map(content, file.string());
+  throw data_error(file.string(), "a map of at most 1 MiB, a line NAME=ARRAY each", "more", "check the path");
 }
 
 ArrayMap parse_array_map(std::string_view content, const std::string& file) {

@@ -3,6 +3,7 @@
 #pragma once
 #include <array>
 #include <cstddef>
+#include <filesystem>
 #include <map>
 #include <string>
 #include <string_view>
@@ -31,7 +32,7 @@ constexpr std::array<std::string_view, 3> kTypeArrays{"node_type", "cell:node_ty
 /// Arrays of the mesh under the names that array_trajectory.h reads. With a map that names fields, these
 /// alone are kept; node types that it names replace others. What it does not name of the mesh may have a
 /// usual name, such as points or elements; `warn` is told the map that says the same. Throws DataError for an
-/// array that is not there.
+/// array that is not there, and for arrays and names that the map has twice.
 std::vector<NamedArray> arrays_by_map(std::vector<NamedArray> arrays, const std::string& where,
                                       const ArrayMap& map, const WarningCallback& warn);
 
@@ -44,11 +45,13 @@ bool is_mesh_array(std::string_view name);
 
 std::string shape_text(const NpyArray& array);
 
-/// A map in a file: a line NAME=ARRAY each; empty lines, and those that begin with "#", are comments. A name
-/// with blanks at its ends, with a "=" in NAME, or that begins with "#" or a double quote stands in double
-/// quotes, where \" \\ \n and \r mean what they do in C. Throws DataError for other lines and names given
-/// twice; defined for any bytes.
+/// The text of a map: each line is NAME=ARRAY, empty, or a comment that begins with "#". A name that begins
+/// or ends with a blank, begins with "#" or a double quote, or (NAME alone) contains "=" stands in double
+/// quotes, where \" \\ \n and \r mean what they do in C. Throws DataError for other lines and for a NAME
+/// given twice; defined for any bytes.
 ArrayMap parse_array_map(std::string_view content, const std::string& file);
+/// Of a file of at most 1 MiB.
+ArrayMap read_array_map(const std::filesystem::path& file);
 /// A file that parse_array_map reads as the same map; lines of `comment` come first, behind "# ".
 std::string array_map_text(const ArrayMap& map, std::string_view comment);
 

@@ -63,6 +63,8 @@ class ArrayReader {
         t.dt = checked_dt(to_doubles(entry.array).front(), where(entry));
       } else if (!is_mesh_array(entry.name)) {
         read_field(entry, t);
+      } else if (entry.name == "facets" && !t.read_as.contains("facets")) {
+        left_out_.push_back("facets (without node types)");
       }
     }
     if (!moving_.empty()) add_world_position(t, t.dim, std::move(moving_), std::move(wide_moving_));
@@ -75,7 +77,11 @@ class ArrayReader {
     // Arrays come in the order of the zip; sorted names make files of one data set agree.
     std::sort(t.fields.begin(), t.fields.end(),
               [](const RawField& a, const RawField& b) { return a.name < b.name; });
-    return t;
+    const auto twice = std::ranges::adjacent_find(t.fields, {}, &RawField::name);
+    if (twice == t.fields.end()) return t;
+    throw data_error(fmt::format("{}: field {}", name_, twice->name), "one array for each name of a field",
+                     fmt::format("one on {}s and one on {}s", name_of(twice->on), name_of(twice[1].on)),
+                     "rename one of them, or leave one out: --map NAME=ARRAY for each field");
   }
 
  private:
@@ -130,6 +136,7 @@ class ArrayReader {
       throw over_frames(*types, "[nodes]: types that do not change over time");
     const auto [rows, columns] = matrix(*types, "[nodes, 1]");
     const int64_t count = rows * columns;
+    const int64_t listed = rows == 1 || columns == 1 ? count : 0;  // not [nodes, types], one-hot
     const NamedArray* facets = find("facets");
     const int64_t cells = t.rows(FieldOn::cell);
     const int64_t facet_count = facets == nullptr ? 0 : matrix(*facets, "[facets, nodes of a facet]").first;
@@ -137,16 +144,21 @@ class ArrayReader {
     std::vector<int32_t> tags = to_indices(types->array, where(*types));
     if (types->name == "node_type" && count == t.nodes) {
       t.node_type = std::move(tags);
-    } else if ((types->name == "facet:node_type" || unsaid) && count == facet_count && count > 0) {
+    } else if ((types->name == "facet:node_type" || unsaid) && listed == facet_count && listed > 0) {
       note_use(*facets, t);
       spread(tags, to_indices(facets->array, where(*facets)), where(*types), where(*facets), t);
-    } else if ((types->name == "cell:node_type" || unsaid) && count == cells && count > 0) {
+    } else if ((types->name == "cell:node_type" || unsaid) && listed == cells && listed > 0) {
       spread(tags, t.cells, where(*types), "", t);
       t.cell_type = std::move(tags);
     } else {
       throw wrong_shape(
           *types, fmt::format("{} node types (or {} of cells, {} of facets)", t.nodes, cells, facet_count));
     }
+  }
+
+  // to_indices makes -1 of all negative numbers.
+  static std::string in_row(int32_t number, size_t row) {
+    return fmt::format("{} in row {}", number < 0 ? "a negative number" : fmt::format("{}", number), row);
   }
 
   // A node's type is the largest tag of what it belongs to, or 0. `owners` names the array of `nodes`; that
@@ -157,8 +169,7 @@ class ArrayReader {
     const size_t width = nodes.size() / tags.size();
     for (size_t i = 0; i < tags.size(); ++i) {
       if (tags[i] < 0 || tags[i] >= kMaxNodeTypes) {
-        throw data_error(where, fmt::format("node types from 0 to {}", kMaxNodeTypes - 1),
-                         fmt::format("another number in row {}", i),
+        throw data_error(where, fmt::format("node types from 0 to {}", kMaxNodeTypes - 1), in_row(tags[i], i),
                          "number the boundaries from 1 on, and the inside 0");
       }
       for (size_t k = i * width; k < (i + 1) * width; ++k) {
@@ -166,8 +177,7 @@ class ArrayReader {
           int32_t& type = t.node_type[static_cast<size_t>(nodes[k])];
           type = std::max(type, tags[i]);
         } else if (!owners.empty()) {
-          throw data_error(owners, fmt::format("nodes from 0 to {}", t.nodes - 1),
-                           fmt::format("another number in row {}", i),
+          throw data_error(owners, fmt::format("nodes from 0 to {}", t.nodes - 1), in_row(nodes[k], i),
                            "save the numbers of the nodes as mesh_pos has them");
         }
       }

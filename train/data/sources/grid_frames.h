@@ -31,8 +31,7 @@ struct GridFrame {
 };
 
 /// The frames of one trajectory (vtk_trajectory.h). Where a later frame has other cells, a new part of the
-/// trajectory begins. Evenly spaced times give dt. `node_types` names the array of node types; empty: an
-/// array "node_type", if there is one.
+/// trajectory begins. Evenly spaced times give dt. `node_types` is as VtkTrajectory takes it.
 std::unique_ptr<TrajectorySource> open_grids(std::vector<GridFrame> frames,
                                              std::optional<std::string> node_types, WarningCallback warn);
 
