@@ -191,7 +191,7 @@ void MeshPredictor::Loaded::upload() {
 void MeshPredictor::Loaded::step() {
   if (moves()) fill_ghosts();  // edges read where they are
   for (size_t i = 0; i < meshes.size(); ++i) read_given(i);
-  write_inputs([this] { write_nodes(); });
+  write_inputs(states_now(), [this] { write_nodes(); });
   std::optional<RecordedStep> step;
   if (recording) step = step_to_record();
   Tape tape(runtime, Tape::Mode::evaluate);
@@ -213,7 +213,7 @@ void MeshPredictor::Loaded::step() {
       task.as<SteadyField>()->replace_predicted(view, rows, normalizers, scratch, state.current);
     }
   }
-  if (step) recorded.push_back(std::move(*step));
+  if (step) recorded.emplace_back(std::move(*step));
 }
 
 MeshPredictor::MeshPredictor(Runtime& runtime, const fs::path& checkpoint, Ranks* ranks)
@@ -286,7 +286,7 @@ void MeshPredictor::Loaded::use(Held held) {
   if (!held.given.empty()) make_parts(std::move(held.given));
   meshes = std::move(held.meshes);
   drop_steps();
-  if (!moves()) write_edges();
+  if (!moves()) write_edges(states_now());
 }
 
 /// Into new memory; of whole meshes it is what a step reads.
@@ -353,7 +353,7 @@ void MeshPredictor::set_meshes(std::span<const MeshArrays> meshes) {
 void MeshPredictor::positions_changed() {
   for (MeshState& mesh : loaded_->meshes) mesh.mesh.read_positions();
   loaded_->drop_steps();
-  if (!loaded_->moves()) loaded_->write_edges();
+  if (!loaded_->moves()) loaded_->write_edges(loaded_->states_now());
 }
 
 void MeshPredictor::set_field(std::string_view name, Numbers values, int64_t mesh) {
