@@ -118,12 +118,6 @@ void throw_size(const char* structure, size_t ours, size_t given) {
 
 void throw_null(const char* what) { throw invalid_argument(what, "a pointer", "NULL"); }
 
-void throw_left_behind(const char* what, const meshgrad_runtime& runtime) {
-  throw invalid_argument(what, "one of this process, on a GPU or with a communicator",
-                         fmt::format("one that process {} made before fork()", runtime.process),
-                         "make a runtime in this process");
-}
-
 int status_of_exception() noexcept {
   try {
     throw;

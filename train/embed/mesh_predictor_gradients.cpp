@@ -330,14 +330,15 @@ void MeshPredictor::Loaded::gather_gradients() {
 }
 
 void MeshPredictor::record_steps(bool on) {
-  loaded_->recording = on;
-  loaded_->drop_steps();
+  Loaded& s = loaded();
+  s.recording = on;
+  s.drop_steps();
 }
 
-int64_t MeshPredictor::recorded_steps() const { return loaded_->recorded_steps(); }
+int64_t MeshPredictor::recorded_steps() const { return loaded().recorded_steps(); }
 
 void MeshPredictor::set_gradient(std::string_view name, Numbers values, int64_t mesh) {
-  Loaded& s = *loaded_;
+  Loaded& s = loaded();
   MeshState& on = s.mesh_at(mesh);
   const auto [index, column] = s.known_target(name);
   s.check_size(s.targets[index], values.size(), mesh);
@@ -351,7 +352,7 @@ void MeshPredictor::set_gradient(std::string_view name, Numbers values, int64_t 
 }
 
 void MeshPredictor::backward() {
-  Loaded& s = *loaded_;
+  Loaded& s = loaded();
   const auto check = [&] {
     if (recorded_steps() > 0) return;
     throw invalid_argument("MeshPredictor: backward", "recorded steps", "none",
@@ -372,7 +373,7 @@ void MeshPredictor::backward() {
 }
 
 void MeshPredictor::get_gradient(std::string_view name, WritableNumbers values, int64_t mesh) const {
-  Loaded& s = *loaded_;
+  Loaded& s = loaded();
   const MeshGradients& gradients = s.gradients_of(mesh);
   if (const auto target = s.target_at(name)) {
     const FieldInfo& field = s.targets[target->first];
@@ -399,7 +400,7 @@ void MeshPredictor::get_gradient(std::string_view name, WritableNumbers values, 
 
 void MeshPredictor::get_previous_gradient(std::string_view name, WritableNumbers values, int64_t mesh,
                                           int64_t steps_before) const {
-  Loaded& s = *loaded_;
+  Loaded& s = loaded();
   MeshGradients& gradients = s.gradients_of(mesh);
   const auto [index, column] = s.known_target(name);
   s.check_earlier("get_previous_gradient", steps_before);
@@ -418,7 +419,7 @@ const MeshState::OfStep& MeshPredictor::Loaded::of_step(std::string_view call, i
 
 void MeshPredictor::get_next_gradient(std::string_view name, WritableNumbers values, int64_t mesh,
                                       int64_t step) const {
-  Loaded& s = *loaded_;
+  Loaded& s = loaded();
   const size_t k = s.known_change("get_next_gradient", name);
   const auto last = static_cast<int64_t>(s.mesh_at(mesh).of_steps.size()) - 2;
   const MeshState::OfStep& of = s.of_step("get_next_gradient", mesh, step, last);
@@ -428,7 +429,7 @@ void MeshPredictor::get_next_gradient(std::string_view name, WritableNumbers val
 
 void MeshPredictor::get_boundary_gradient(std::string_view name, WritableNumbers values, int64_t mesh,
                                           int64_t step) const {
-  Loaded& s = *loaded_;
+  Loaded& s = loaded();
   const size_t index = s.known_target(name).first;
   const auto last = static_cast<int64_t>(s.mesh_at(mesh).of_steps.size()) - 1;
   const MeshState::OfStep& of = s.of_step("get_boundary_gradient", mesh, step, last);
@@ -438,13 +439,14 @@ void MeshPredictor::get_boundary_gradient(std::string_view name, WritableNumbers
 }
 
 void MeshPredictor::get_position_gradient(WritableNumbers values, int64_t mesh) const {
-  const std::vector<double>& gradient = loaded_->gradients_of(mesh).positions;
+  Loaded& s = loaded();
+  const std::vector<double>& gradient = s.gradients_of(mesh).positions;
   if (values.size() != gradient.size()) {
     throw invalid_argument("MeshPredictor: get_position_gradient",
                            fmt::format("room for {} numbers, [nodes, dim]", gradient.size()),
                            fmt::format("{}", values.size()));
   }
-  write_numbers(loaded_->runtime, gradient, "gradient of positions", values);
+  write_numbers(s.runtime, gradient, "gradient of positions", values);
 }
 
 }  // namespace meshgrad

@@ -5,6 +5,7 @@
 #include <meshgrad/train/embed/ghost_rows.h>
 #include <meshgrad/train/embed/held_arrays.h>
 #include <meshgrad/train/embed/mesh_predictor.h>
+#include <meshgrad/train/embed/own_process.h>
 #include <meshgrad/train/run/training_data.h>
 #include <meshgrad/train/task/mesh_gradients.h>
 #include <meshgrad/train/task/task.h>
@@ -63,6 +64,7 @@ struct MeshPredictor::Loaded {
   Runtime& runtime;
   Ranks alone;
   Ranks& ranks;
+  OwnProcess process;
   Config config;
   TrainingData trained;
   std::shared_ptr<MemoryData> data;
