@@ -60,8 +60,8 @@ Device device_of(const Runtime& runtime, const meshgrad_array& array, const char
 
 size_t elements_of(const meshgrad_array& array, const char* what) {
   if (array.rank < 1 || array.rank > 3) {
-    throw invalid_argument(what, "an array of rank 1 to 3", fmt::format("rank {}", array.rank),
-                           "set rank and shape");
+    throw invalid_argument(what, "an array of rank 1 to 3, without gaps", fmt::format("rank {}", array.rank),
+                           "set rank and shape; in Fortran pass a whole array, or a contiguous part");
   }
   uint64_t elements = 1;
   for (int32_t axis = 0; axis < array.rank; ++axis) {
@@ -178,7 +178,8 @@ Meshes::Meshes(const Runtime& runtime, const meshgrad_mesh* meshes, int32_t coun
       arrays.second = kept.last(kept.size() / 2);
     } else {
       throw invalid_argument("mesh", "cells [cells, nodes of a cell] or edges [edges, 2]",
-                             fmt::format("arrays of rank {} and {}", mesh.cells.rank, mesh.edges.rank));
+                             fmt::format("arrays of rank {} and {}", mesh.cells.rank, mesh.edges.rank),
+                             "give one of them; in Fortran a whole array, or a contiguous part");
     }
     if (mesh.ghost_owner.rank == 0 && mesh.ghost_number.rank == 0) continue;
     arrays.in_parts = true;
