@@ -92,7 +92,8 @@ class Meshes {
   std::span<const MeshArrays> arrays() const { return arrays_; }
 
  private:
-  std::span<const int32_t> numbers_from_zero(const meshgrad_array& array, int32_t first, const char* what);
+  std::span<const int32_t> numbers_from_zero(const meshgrad_array& array, int32_t first, int64_t nodes,
+                                             const char* what);
   const Runtime& runtime_;
   HostCopies read_;
   std::vector<std::vector<int32_t>> shifted_;
