@@ -155,10 +155,14 @@ struct Host {
     meshgrad_trainer_destroy(trainer);
     meshgrad_runtime_destroy(runtime);
   }
-  void all() {
+  /// Makes a trainer and a predictor, ready for further calls.
+  void make() {
     open();
     train();
     predict();
+  }
+  void all() {
+    make();
     close();
   }
 };
@@ -198,10 +202,8 @@ TEST_CASE("handles go from one thread to the next") {
 
 TEST_CASE("the child of fork() goes on with its copies on one thread, and makes a runtime of its own") {
   const test::ScratchDirectory scratch;
-  Host host{(scratch.path / "parent").string()};
-  host.open();
-  host.train();
-  host.predict();
+  Host host{(scratch.path / "model").string()};
+  host.make();
   const meshgrad_mesh mesh = host.solver.mesh();
   const meshgrad_mesh meshes[] = {mesh, mesh};
   REQUIRE(meshgrad_predictor_set_meshes(host.predictor, meshes, 2) == MESHGRAD_OK);
@@ -249,9 +251,7 @@ TEST_CASE("keys that contradict each other are a status that names the first, in
 TEST_CASE("node numbers of 64 bits are taken, and refused where they do not fit, with their row") {
   const test::ScratchDirectory scratch;
   Host host{(scratch.path / "model").string()};
-  host.open();
-  host.train();
-  host.predict();
+  host.make();
   const auto values = [&] {
     const meshgrad_array u = host.solver.field();
     host.results.clear();

@@ -60,8 +60,8 @@ Device device_of(const Runtime& runtime, const meshgrad_array& array, const char
 
 size_t elements_of(const meshgrad_array& array, const char* what) {
   if (array.rank < 1 || array.rank > 3) {
-    throw invalid_argument(what, "an array of rank 1 to 3", fmt::format("rank {}", array.rank),
-                           "set rank and shape");
+    throw invalid_argument(what, "an array of rank 1 to 3, without gaps", fmt::format("rank {}", array.rank),
+                           "set rank and shape; in Fortran pass a whole array, or a contiguous part");
   }
   uint64_t elements = 1;
   for (int32_t axis = 0; axis < array.rank; ++axis) {
@@ -116,12 +116,8 @@ void throw_size(const char* structure, size_t ours, size_t given) {
       fmt::format("call {}_init first; a larger one needs the library of its header", structure));
 }
 
-void throw_null(const char* what) { throw invalid_argument(what, "a pointer", "NULL"); }
-
-void throw_left_behind(const char* what, const meshgrad_runtime& runtime) {
-  throw invalid_argument(what, "one of this process, on a GPU or with a communicator",
-                         fmt::format("one that process {} made before fork()", runtime.process),
-                         "make a runtime in this process");
+void throw_null(const char* what) {
+  throw invalid_argument(what, "a pointer", "NULL", "give one; _create makes a handle, in Fortran open");
 }
 
 int status_of_exception() noexcept {
@@ -168,12 +164,14 @@ Meshes::Meshes(const Runtime& runtime, const meshgrad_mesh* meshes, int32_t coun
     check_columns(mesh.positions, dim, "mesh: positions");
     MeshArrays& arrays = arrays_.emplace_back();
     arrays.positions = numbers_of(runtime, mesh.positions, "mesh: positions");
+    const auto nodes = static_cast<int64_t>(arrays.positions.size()) / dim;
     if (mesh.node_type.rank != 0) arrays.node_type = integers_of(runtime, mesh.node_type, "mesh: node_type");
     if (mesh.cells.rank == 2) {
-      arrays.cells = numbers_from_zero(mesh.cells, mesh.first_node, "mesh: cells");
+      arrays.cells = numbers_from_zero(mesh.cells, mesh.first_node, nodes, "mesh: cells");
       arrays.nodes_per_cell = static_cast<int>(std::clamp<int64_t>(mesh.cells.shape[1], -1, 1000));
     } else if (mesh.cells.rank == 0 && mesh.edges.rank == 2 && mesh.edges.shape[1] == 2) {
-      const std::span<const int32_t> pairs = numbers_from_zero(mesh.edges, mesh.first_node, "mesh: edges");
+      const std::span<const int32_t> pairs =
+          numbers_from_zero(mesh.edges, mesh.first_node, nodes, "mesh: edges");
       std::vector<int32_t> columns(pairs.size());
       for (size_t e = 0; e < pairs.size() / 2; ++e) {
         columns[e] = pairs[2 * e];
@@ -184,12 +182,14 @@ Meshes::Meshes(const Runtime& runtime, const meshgrad_mesh* meshes, int32_t coun
       arrays.second = kept.last(kept.size() / 2);
     } else {
       throw invalid_argument("mesh", "cells [cells, nodes of a cell] or edges [edges, 2]",
-                             fmt::format("arrays of rank {} and {}", mesh.cells.rank, mesh.edges.rank));
+                             fmt::format("arrays of rank {} and {}", mesh.cells.rank, mesh.edges.rank),
+                             "give one of them; in Fortran a whole array, or a contiguous part");
     }
     if (mesh.ghost_owner.rank == 0 && mesh.ghost_number.rank == 0) continue;
     arrays.in_parts = true;
     arrays.ghost_owner = integers_of(runtime, mesh.ghost_owner, "mesh: ghost_owner");
-    arrays.ghost_number = numbers_from_zero(mesh.ghost_number, mesh.first_node, "mesh: ghost_number");
+    arrays.ghost_number =
+        numbers_from_zero(mesh.ghost_number, mesh.first_node, INT32_MAX, "mesh: ghost_number");
   }
 }
 
@@ -214,7 +214,9 @@ void Meshes::read(meshgrad_runtime& runtime, const meshgrad_mesh* meshes, int32_
   set(ours->arrays());
 }
 
-std::span<const int32_t> Meshes::numbers_from_zero(const meshgrad_array& array, int32_t first,
+/// Numbers that no node has are refused as the caller wrote them. `nodes`: of the process that they belong
+/// to.
+std::span<const int32_t> Meshes::numbers_from_zero(const meshgrad_array& array, int32_t first, int64_t nodes,
                                                    const char* what) {
   const int64_t columns = array.rank == 2 ? std::max<int64_t>(array.shape[1], 1) : 1;
   const std::span<const int32_t> numbers =
@@ -222,8 +224,17 @@ std::span<const int32_t> Meshes::numbers_from_zero(const meshgrad_array& array, 
   if (first == 0) return numbers;
   std::vector<int32_t> shifted;
   shifted.reserve(numbers.size());
-  for (const int32_t number : numbers)
-    shifted.push_back(int32_of(int64_t{number} - first, what, std::ssize(shifted) / columns));
+  for (const int32_t number : numbers) {
+    const int64_t row = std::ssize(shifted) / columns;
+    const int32_t from_zero = int32_of(int64_t{number} - first, what, row);
+    if (from_zero < 0 || from_zero >= nodes) {
+      throw data_error(
+          fmt::format("{}, row {}", what, row),
+          fmt::format("node numbers in {}..{}", first, first + nodes - 1), fmt::format("{}", number),
+          "number nodes from first_node, in Fortran from 1; a cell with fewer nodes repeats its last");
+    }
+    shifted.push_back(from_zero);
+  }
   return shifted_.emplace_back(std::move(shifted));
 }
 

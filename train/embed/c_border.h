@@ -7,9 +7,7 @@
 #include <meshgrad/train/embed/arrays.h>
 #include <meshgrad/train/embed/host_copies.h>
 #include <meshgrad/train/embed/meshgrad.h>
-
-#include <sys/types.h>
-#include <unistd.h>
+#include <meshgrad/train/embed/own_process.h>
 
 #include <algorithm>
 #include <cstring>
@@ -20,10 +18,8 @@
 
 struct meshgrad_runtime {
   meshgrad::Runtime runtime;
-  meshgrad::Ranks ranks;     // of the communicator, or this process alone
-  pid_t process = getpid();  // that made it
-  /// Whether this is a copy in a child made by fork(), of what only its parent may use.
-  bool left_behind() const { return (runtime.stream().on_gpu() || !ranks.single()) && process != getpid(); }
+  meshgrad::Ranks ranks;  // of the communicator, or this process alone
+  meshgrad::OwnProcess process{runtime, ranks};
 };
 
 namespace meshgrad::c {
@@ -43,25 +39,13 @@ int guarded(Body&& body) noexcept {
 }
 
 [[noreturn]] void throw_null(const char* what);
-[[noreturn]] void throw_left_behind(const char* what, const meshgrad_runtime& runtime);
 
-/// Throws InvalidArgument naming `what` for a null pointer, and for a handle that a child may not use.
+/// Throws InvalidArgument naming `what` for a null pointer, and for a runtime that a child may not use.
 template <class T>
 T& given(T* pointer, const char* what) {
   if (pointer == nullptr) throw_null(what);
-  if constexpr (requires { pointer->left_behind(); }) {
-    if (pointer->left_behind()) throw_left_behind(what, *pointer);
-  } else if constexpr (requires { pointer->runtime.left_behind(); }) {
-    if (pointer->runtime.left_behind()) throw_left_behind(what, pointer->runtime);
-  }
+  if constexpr (requires { pointer->process; }) pointer->process.check(what);
   return *pointer;
-}
-
-/// Deletes a handle, unless it is a copy that a child may not use: the device and the communicator are the
-/// parent's.
-template <class Handle>
-void destroy(Handle* handle) {
-  if (!handle->runtime.left_behind()) delete handle;
 }
 
 [[noreturn]] void throw_size(const char* structure, size_t ours, size_t given);
@@ -108,7 +92,8 @@ class Meshes {
   std::span<const MeshArrays> arrays() const { return arrays_; }
 
  private:
-  std::span<const int32_t> numbers_from_zero(const meshgrad_array& array, int32_t first, const char* what);
+  std::span<const int32_t> numbers_from_zero(const meshgrad_array& array, int32_t first, int64_t nodes,
+                                             const char* what);
   const Runtime& runtime_;
   HostCopies read_;
   std::vector<std::vector<int32_t>> shifted_;

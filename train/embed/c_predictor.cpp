@@ -79,9 +79,7 @@ int meshgrad_predictor_open(const char* checkpoint, meshgrad_predictor** predict
   });
 }
 
-void meshgrad_predictor_destroy(meshgrad_predictor* predictor) {
-  if (predictor != nullptr) destroy(predictor);
-}
+void meshgrad_predictor_destroy(meshgrad_predictor* predictor) { delete predictor; }
 
 int meshgrad_predictor_dim(const meshgrad_predictor* predictor, int32_t* dim) {
   return guarded([&] { given(dim, "dim") = given(predictor, "predictor").predictor.dim(); });

@@ -68,7 +68,7 @@ int meshgrad_runtime_create(const meshgrad_runtime_options* options, meshgrad_ru
 }
 
 void meshgrad_runtime_destroy(meshgrad_runtime* runtime) {
-  if (runtime == nullptr || runtime->left_behind()) return;
+  if (runtime == nullptr || runtime->process.left_behind()) return;
   guarded([&] { runtime->ranks.finish(); });
   delete runtime;
 }

@@ -90,9 +90,7 @@ int meshgrad_trainer_load(meshgrad_runtime* runtime, const char* path, meshgrad_
   });
 }
 
-void meshgrad_trainer_destroy(meshgrad_trainer* trainer) {
-  if (trainer != nullptr) destroy(trainer);
-}
+void meshgrad_trainer_destroy(meshgrad_trainer* trainer) { delete trainer; }
 
 int meshgrad_trainer_set_mesh(meshgrad_trainer* trainer, const meshgrad_mesh* mesh) {
   return guarded([&] {

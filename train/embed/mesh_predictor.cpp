@@ -43,6 +43,7 @@ std::shared_ptr<MemoryData> empty_data(const TrainingData& trained, const Config
 MeshPredictor::Loaded::Loaded(Runtime& own, const fs::path& checkpoint, Ranks* with)
     : runtime(own),
       ranks(with == nullptr ? alone : *with),
+      process(runtime, ranks),
       config(checkpoint_config(checkpoint)),
       trained(described_data(checkpoint)),
       data(empty_data(trained, config)),
@@ -191,7 +192,7 @@ void MeshPredictor::Loaded::upload() {
 void MeshPredictor::Loaded::step() {
   if (moves()) fill_ghosts();  // edges read where they are
   for (size_t i = 0; i < meshes.size(); ++i) read_given(i);
-  write_inputs([this] { write_nodes(); });
+  write_inputs(states_now(), [this] { write_nodes(); });
   std::optional<RecordedStep> step;
   if (recording) step = step_to_record();
   Tape tape(runtime, Tape::Mode::evaluate);
@@ -213,20 +214,25 @@ void MeshPredictor::Loaded::step() {
       task.as<SteadyField>()->replace_predicted(view, rows, normalizers, scratch, state.current);
     }
   }
-  if (step) recorded.push_back(std::move(*step));
+  if (step) recorded.emplace_back(std::move(*step));
 }
 
 MeshPredictor::MeshPredictor(Runtime& runtime, const fs::path& checkpoint, Ranks* ranks)
-    : loaded_(std::make_unique<Loaded>(runtime, checkpoint, ranks)) {}
+    : loaded_(std::make_unique<Loaded>(runtime, checkpoint, ranks).release()) {}
 MeshPredictor::~MeshPredictor() = default;
 MeshPredictor::MeshPredictor(MeshPredictor&&) noexcept = default;
 MeshPredictor& MeshPredictor::operator=(MeshPredictor&&) noexcept = default;
+void MeshPredictor::Delete::operator()(Loaded* loaded) const { delete_in_own_process(loaded); }
+MeshPredictor::Loaded& MeshPredictor::loaded() const {
+  loaded_->process.check("MeshPredictor");
+  return *loaded_;
+}
 
-const Config& MeshPredictor::config() const { return loaded_->config; }
-int MeshPredictor::dim() const { return loaded_->data->dim; }
-double MeshPredictor::dt() const { return loaded_->trained.dt; }
-const std::vector<FieldInfo>& MeshPredictor::inputs() const { return loaded_->inputs; }
-const std::vector<FieldInfo>& MeshPredictor::targets() const { return loaded_->targets; }
+const Config& MeshPredictor::config() const { return loaded().config; }
+int MeshPredictor::dim() const { return loaded().data->dim; }
+double MeshPredictor::dt() const { return loaded().trained.dt; }
+const std::vector<FieldInfo>& MeshPredictor::inputs() const { return loaded().inputs; }
+const std::vector<FieldInfo>& MeshPredictor::targets() const { return loaded().targets; }
 
 MeshPredictor::Loaded::Held MeshPredictor::Loaded::hold(std::span<const MeshArrays> arrays) const {
   Held held{.data = empty_data(trained, config)};
@@ -286,7 +292,7 @@ void MeshPredictor::Loaded::use(Held held) {
   if (!held.given.empty()) make_parts(std::move(held.given));
   meshes = std::move(held.meshes);
   drop_steps();
-  if (!moves()) write_edges();
+  if (!moves()) write_edges(states_now());
 }
 
 /// Into new memory; of whole meshes it is what a step reads.
@@ -339,7 +345,7 @@ void MeshPredictor::Loaded::fill_ghosts() {
 }
 
 void MeshPredictor::set_meshes(std::span<const MeshArrays> meshes) {
-  Loaded& s = *loaded_;
+  Loaded& s = loaded();
   if (meshes.empty()) throw invalid_argument("MeshPredictor: set_meshes", "a mesh or more", "none");
   if (std::ranges::any_of(meshes, &MeshArrays::in_parts)) {
     std::optional<Loaded::Held> held;
@@ -351,13 +357,14 @@ void MeshPredictor::set_meshes(std::span<const MeshArrays> meshes) {
 }
 
 void MeshPredictor::positions_changed() {
-  for (MeshState& mesh : loaded_->meshes) mesh.mesh.read_positions();
-  loaded_->drop_steps();
-  if (!loaded_->moves()) loaded_->write_edges();
+  Loaded& s = loaded();
+  for (MeshState& mesh : s.meshes) mesh.mesh.read_positions();
+  s.drop_steps();
+  if (!s.moves()) s.write_edges(s.states_now());
 }
 
 void MeshPredictor::set_field(std::string_view name, Numbers values, int64_t mesh) {
-  Loaded& s = *loaded_;
+  Loaded& s = loaded();
   MeshState& on = s.mesh_at(mesh);
   HostCopies copies(s.runtime);
   if (const auto target = s.target_at(name)) {
@@ -381,7 +388,7 @@ void MeshPredictor::set_field(std::string_view name, Numbers values, int64_t mes
 
 void MeshPredictor::set_previous_field(std::string_view name, Numbers values, int64_t mesh,
                                        int64_t steps_before) {
-  Loaded& s = *loaded_;
+  Loaded& s = loaded();
   MeshState& on = s.mesh_at(mesh);
   s.check_earlier("set_previous_field", steps_before);
   const auto age = static_cast<size_t>(steps_before - 1);
@@ -394,7 +401,7 @@ void MeshPredictor::set_previous_field(std::string_view name, Numbers values, in
 }
 
 void MeshPredictor::set_next_field(std::string_view name, Numbers values, int64_t mesh) {
-  Loaded& s = *loaded_;
+  Loaded& s = loaded();
   MeshState& on = s.mesh_at(mesh);
   const size_t k = s.known_change("set_next_field", name);
   const FieldInfo& field = s.known_changes()[k].field;
@@ -405,14 +412,15 @@ void MeshPredictor::set_next_field(std::string_view name, Numbers values, int64_
 }
 
 void MeshPredictor::set_boundary(std::string_view name, Numbers values, int64_t mesh) {
-  MeshState& on = loaded_->mesh_at(mesh);
-  HostCopies copies(loaded_->runtime);
-  loaded_->set_target(name, copies.read(values, name), mesh, on.state.current, true);
-  loaded_->record_boundary(mesh, loaded_->known_target(name).first);
+  Loaded& s = loaded();
+  MeshState& on = s.mesh_at(mesh);
+  HostCopies copies(s.runtime);
+  s.set_target(name, copies.read(values, name), mesh, on.state.current, true);
+  s.record_boundary(mesh, s.known_target(name).first);
 }
 
 void MeshPredictor::predict(int64_t steps) {
-  Loaded& s = *loaded_;
+  Loaded& s = loaded();
   s.mesh_at(0);
   if (steps < 1 || (steps > 1 && s.steady())) {
     throw invalid_argument("MeshPredictor: steps", s.steady() ? "1: fields without time" : "1 or more",
@@ -445,7 +453,7 @@ void MeshPredictor::predict(int64_t steps) {
 }
 
 void MeshPredictor::get_field(std::string_view name, WritableNumbers values, int64_t mesh) const {
-  Loaded& s = *loaded_;
+  Loaded& s = loaded();
   const MeshState& on = s.mesh_at(mesh);
   const auto [index, column] = s.known_target(name);
   const FieldInfo& field = targets()[index];

@@ -18,7 +18,9 @@ struct Config;
 class Ranks;
 class Runtime;
 
-/// One thread at a time may use it, and no other may use its Runtime meanwhile.
+/// One thread at a time may use it, and no other may use its Runtime meanwhile. In a child of fork() one
+/// on a GPU or with several ranks stays the parent's: its functions throw InvalidArgument, and its end does
+/// nothing. The parent's Runtime and Ranks are left alone there: end the child by _exit, or call exec.
 class MeshPredictor {
  public:
   /// `checkpoint` is a file that train wrote, of this or an earlier version; one that does not describe its
@@ -110,7 +112,11 @@ class MeshPredictor {
 
  private:
   struct Loaded;
-  std::unique_ptr<Loaded> loaded_;
+  struct Delete {
+    void operator()(Loaded* loaded) const;
+  };
+  Loaded& loaded() const;
+  std::unique_ptr<Loaded, Delete> loaded_;
 };
 
 }  // namespace meshgrad

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <ranges>
 #include <type_traits>
 #include <utility>
 
@@ -102,29 +103,23 @@ void write_numbers(const Runtime& runtime, std::span<const double> from, std::st
 }  // namespace
 
 void MeshPredictor::Loaded::record_boundary(int64_t mesh, size_t target) {
-  if (recording) recorded.push_back({.node_features = {}, .mesh = mesh, .target = target});
-}
-
-std::span<const float> MeshPredictor::Loaded::positions_now(size_t mesh) {
-  if (!moves()) return {};
-  const TrajectoryView view = task.dataset().trajectory(static_cast<int64_t>(mesh));
-  return task.inputs().current_positions(view, 0, meshes[mesh].state, scratch.positions);
+  if (recording) recorded.emplace_back(RecordedBoundary{static_cast<size_t>(mesh), target});
 }
 
 RecordedStep MeshPredictor::Loaded::step_to_record() {
   const Tensor& features = written.graph.node_features;
   const auto* bytes = static_cast<const std::byte*>(features.raw());
-  RecordedStep step{.node_features = {bytes, bytes + features.bytes()}};
-  for (size_t i = 0; moves() && i < meshes.size(); ++i) {
-    const std::span<const float> positions = positions_now(i);
-    step.positions.emplace_back(positions.begin(), positions.end());
+  RecordedStep step{.node_features = {bytes, bytes + features.bytes()}, .positions = {}};
+  for (size_t i = 0; i < meshes.size(); ++i) {
+    const std::span<const float> now = positions_of(states_now(), i);
+    step.positions.emplace_back(now.begin(), now.end());
   }
   return step;
 }
 
 int64_t MeshPredictor::Loaded::recorded_steps() const {
   return std::ranges::count_if(recorded,
-                               [](const RecordedStep& step) { return !step.node_features.empty(); });
+                               [](const Recorded& one) { return std::holds_alternative<RecordedStep>(one); });
 }
 
 void MeshPredictor::Loaded::drop_steps() {
@@ -149,13 +144,11 @@ void MeshPredictor::Loaded::write_columns(std::span<const double> from, size_t c
 }
 
 void MeshPredictor::Loaded::walk_back() {
-  const auto steps = static_cast<size_t>(recorded_steps());
-  std::vector<std::vector<float>> now;  // the states are lent to the recorded positions
+  auto steps_before = static_cast<size_t>(recorded_steps());
   for (size_t i = 0; i < meshes.size(); ++i) {
     MeshState& mesh = meshes[i];
     const MeshView& view = data->meshes[i].view;
-    if (moves()) now.push_back(mesh.state.current);
-    mesh.of_steps.assign(steps + 1,
+    mesh.of_steps.assign(steps_before + 1,
                          {.next = {}, .boundary = std::vector<std::vector<double>>(targets.size())});
     mesh.gradients = zero_gradients(task.inputs(), view, advance());
     const int64_t nodes = in_parts ? in_parts->parts.owned(view) : view.nodes;
@@ -163,49 +156,44 @@ void MeshPredictor::Loaded::walk_back() {
     if (!mesh.given_gradient.empty())
       std::copy_n(mesh.given_gradient.begin(), values, mesh.gradients->current.begin());
   }
-  const auto put_back = [&] {
-    for (size_t i = 0; i < now.size(); ++i) meshes[i].state.current.swap(now[i]);
-  };
   try {
-    auto behind = static_cast<int64_t>(steps);
-    for (auto step = recorded.rbegin(); step != recorded.rend(); ++step) {
-      if (step->node_features.empty()) {
-        walk_back_boundary(*step, behind);
+    for (const Recorded& one : std::views::reverse(recorded)) {
+      if (const auto* boundary = std::get_if<RecordedBoundary>(&one)) {
+        walk_back(*boundary, steps_before);
         continue;
       }
-      walk_back(*step);
-      --behind;
-      for (MeshState& mesh : meshes) mesh.of_steps[static_cast<size_t>(behind)].next = mesh.gradients->next;
+      walk_back(std::get<RecordedStep>(one));
+      --steps_before;
+      for (MeshState& mesh : meshes) mesh.of_steps[steps_before].next = mesh.gradients->next;
     }
     gather_gradients();
   } catch (...) {
-    put_back();
     for (MeshState& mesh : meshes) mesh.gradients.reset();
     throw;
   }
-  put_back();
 }
 
 /// New boundary values: those before were not used further.
-void MeshPredictor::Loaded::walk_back_boundary(const RecordedStep& step, int64_t before_step) {
-  const auto at = static_cast<size_t>(step.mesh);
-  const MeshView& mesh = data->meshes[at].view;
-  const FieldInfo& field = targets[step.target];
+void MeshPredictor::Loaded::walk_back(const RecordedBoundary& boundary, size_t before_step) {
+  const MeshView& mesh = data->meshes[boundary.mesh].view;
+  const FieldInfo& field = targets[boundary.target];
   const size_t column = known_target(field.name).second;
   const auto width = static_cast<size_t>(task.inputs().outputs());
   const auto components = static_cast<size_t>(field.components);
-  std::vector<double>& current = meshes[at].gradients->current;
+  std::vector<double>& current = meshes[boundary.mesh].gradients->current;
   std::vector<double> given(static_cast<size_t>(mesh.nodes) * components);
   for (size_t i = 0; i < given.size(); ++i) {
     if (task.inputs().is_predicted(mesh.node_type[i / components])) continue;
     given[i] = std::exchange(current[i / components * width + column + i % components], 0.0);
   }
-  std::vector<double>& kept = meshes[at].of_steps[static_cast<size_t>(before_step)].boundary[step.target];
+  std::vector<double>& kept = meshes[boundary.mesh].of_steps[before_step].boundary[boundary.target];
   if (kept.empty()) kept = std::move(given);  // else replaced by a later call
 }
 
-/// The positions of a recorded step, into the states or in place of the field.
-void MeshPredictor::Loaded::place_positions(const RecordedStep& step) {
+/// Where the positions are no target, the fields have them: a step reads its own anew.
+std::vector<FieldState> MeshPredictor::Loaded::states_of(const RecordedStep& step) {
+  std::vector<FieldState> states(meshes.size());
+  if (!moves()) return states;
   const MeshInputs::Input& world = *task.inputs().world_position();
   const auto width = static_cast<size_t>(task.inputs().outputs());
   const auto components = static_cast<size_t>(world.field.components);
@@ -216,10 +204,12 @@ void MeshPredictor::Loaded::place_positions(const RecordedStep& step) {
       data->trajectories[i].fields[static_cast<size_t>(field - data->fields.begin())] = positions;
       continue;
     }
-    const size_t column = static_cast<size_t>(world.target_column);
+    const auto column = static_cast<size_t>(world.target_column);
+    states[i].current.resize(positions.size() / components * width);
     for (size_t j = 0; j < positions.size(); ++j)
-      meshes[i].state.current[j / components * width + column + j % components] = positions[j];
+      states[i].current[j / components * width + column + j % components] = positions[j];
   }
+  return states;
 }
 
 std::vector<double> MeshPredictor::Loaded::seed_of_step() {
@@ -238,16 +228,17 @@ std::vector<double> MeshPredictor::Loaded::seed_of_step() {
 }
 
 void MeshPredictor::Loaded::walk_back(const RecordedStep& step) {
-  if (moves()) place_positions(step);
-  write_inputs([&] {
+  const std::vector<FieldState> all = states_of(step);
+  const StateOf states = [&](size_t mesh) -> const FieldState& { return all[mesh]; };
+  write_inputs(states, [&] {
     std::memcpy(written.graph.node_features.raw(), step.node_features.data(), step.node_features.size());
   });
-  run_backward(seed_of_step());
+  run_backward(states, seed_of_step());
   if (moves()) gather_moved_ghosts();
 }
 
 /// The part of a step's gradients that passes through the model.
-void MeshPredictor::Loaded::run_backward(std::vector<double> seed) {
+void MeshPredictor::Loaded::run_backward(const StateOf& states, std::vector<double> seed) {
   const MeshInputs& reads = task.inputs();
   std::span<const int32_t> nodes_of_rows, edges_of_rows;
   if (in_parts) {
@@ -281,12 +272,12 @@ void MeshPredictor::Loaded::run_backward(std::vector<double> seed) {
   const bool has_world = reads.has_world_edges();
   const std::vector<double> by_world =
       has_world ? rows_of_input(2, sets[1].features, {}) : std::vector<double>();
-  const std::vector<MeshEdges> world = has_world ? world_edges_of_state() : std::vector<MeshEdges>();
+  const std::vector<MeshEdges> world = has_world ? world_edges_at(states) : std::vector<MeshEdges>();
   int64_t world_before = 0;
   for (size_t i = 0; i < meshes.size(); ++i) {
     MeshView mesh = data->meshes[i].view;
     MeshGradients& gradients = *meshes[i].gradients;
-    const std::span<const float> positions = positions_now(i);
+    const std::span<const float> positions = positions_of(states, i);
     add_node_gradients(reads, mesh, normalizers.nodes,
                        part_of(by_nodes, before[i].nodes, mesh.nodes, reads.node_inputs()), gradients);
     add_edge_gradients(reads, mesh, positions, normalizers.edges,
@@ -339,14 +330,15 @@ void MeshPredictor::Loaded::gather_gradients() {
 }
 
 void MeshPredictor::record_steps(bool on) {
-  loaded_->recording = on;
-  loaded_->drop_steps();
+  Loaded& s = loaded();
+  s.recording = on;
+  s.drop_steps();
 }
 
-int64_t MeshPredictor::recorded_steps() const { return loaded_->recorded_steps(); }
+int64_t MeshPredictor::recorded_steps() const { return loaded().recorded_steps(); }
 
 void MeshPredictor::set_gradient(std::string_view name, Numbers values, int64_t mesh) {
-  Loaded& s = *loaded_;
+  Loaded& s = loaded();
   MeshState& on = s.mesh_at(mesh);
   const auto [index, column] = s.known_target(name);
   s.check_size(s.targets[index], values.size(), mesh);
@@ -360,7 +352,7 @@ void MeshPredictor::set_gradient(std::string_view name, Numbers values, int64_t 
 }
 
 void MeshPredictor::backward() {
-  Loaded& s = *loaded_;
+  Loaded& s = loaded();
   const auto check = [&] {
     if (recorded_steps() > 0) return;
     throw invalid_argument("MeshPredictor: backward", "recorded steps", "none",
@@ -381,7 +373,7 @@ void MeshPredictor::backward() {
 }
 
 void MeshPredictor::get_gradient(std::string_view name, WritableNumbers values, int64_t mesh) const {
-  Loaded& s = *loaded_;
+  Loaded& s = loaded();
   const MeshGradients& gradients = s.gradients_of(mesh);
   if (const auto target = s.target_at(name)) {
     const FieldInfo& field = s.targets[target->first];
@@ -408,7 +400,7 @@ void MeshPredictor::get_gradient(std::string_view name, WritableNumbers values, 
 
 void MeshPredictor::get_previous_gradient(std::string_view name, WritableNumbers values, int64_t mesh,
                                           int64_t steps_before) const {
-  Loaded& s = *loaded_;
+  Loaded& s = loaded();
   MeshGradients& gradients = s.gradients_of(mesh);
   const auto [index, column] = s.known_target(name);
   s.check_earlier("get_previous_gradient", steps_before);
@@ -427,7 +419,7 @@ const MeshState::OfStep& MeshPredictor::Loaded::of_step(std::string_view call, i
 
 void MeshPredictor::get_next_gradient(std::string_view name, WritableNumbers values, int64_t mesh,
                                       int64_t step) const {
-  Loaded& s = *loaded_;
+  Loaded& s = loaded();
   const size_t k = s.known_change("get_next_gradient", name);
   const auto last = static_cast<int64_t>(s.mesh_at(mesh).of_steps.size()) - 2;
   const MeshState::OfStep& of = s.of_step("get_next_gradient", mesh, step, last);
@@ -437,7 +429,7 @@ void MeshPredictor::get_next_gradient(std::string_view name, WritableNumbers val
 
 void MeshPredictor::get_boundary_gradient(std::string_view name, WritableNumbers values, int64_t mesh,
                                           int64_t step) const {
-  Loaded& s = *loaded_;
+  Loaded& s = loaded();
   const size_t index = s.known_target(name).first;
   const auto last = static_cast<int64_t>(s.mesh_at(mesh).of_steps.size()) - 1;
   const MeshState::OfStep& of = s.of_step("get_boundary_gradient", mesh, step, last);
@@ -447,13 +439,14 @@ void MeshPredictor::get_boundary_gradient(std::string_view name, WritableNumbers
 }
 
 void MeshPredictor::get_position_gradient(WritableNumbers values, int64_t mesh) const {
-  const std::vector<double>& gradient = loaded_->gradients_of(mesh).positions;
+  Loaded& s = loaded();
+  const std::vector<double>& gradient = s.gradients_of(mesh).positions;
   if (values.size() != gradient.size()) {
     throw invalid_argument("MeshPredictor: get_position_gradient",
                            fmt::format("room for {} numbers, [nodes, dim]", gradient.size()),
                            fmt::format("{}", values.size()));
   }
-  write_numbers(loaded_->runtime, gradient, "gradient of positions", values);
+  write_numbers(s.runtime, gradient, "gradient of positions", values);
 }
 
 }  // namespace meshgrad

@@ -41,10 +41,20 @@ void MeshPredictor::Loaded::move_kinematic(size_t mesh) {
   }
 }
 
-void MeshPredictor::Loaded::write_edges() {
+StateOf MeshPredictor::Loaded::states_now() const {
+  return [this](size_t mesh) -> const FieldState& { return meshes[mesh].state; };
+}
+
+std::span<const float> MeshPredictor::Loaded::positions_of(const StateOf& states, size_t mesh) {
+  if (!moves()) return {};
+  const TrajectoryView view = task.dataset().trajectory(static_cast<int64_t>(mesh));
+  return task.inputs().current_positions(view, 0, states(mesh), scratch.positions);
+}
+
+void MeshPredictor::Loaded::write_edges(const StateOf& states) {
   for (size_t i = 0; i < meshes.size(); ++i) {
     task.inputs().write_edge_features(written, task.dataset().trajectory(static_cast<int64_t>(i)), 0,
-                                      meshes[i].state, before[i], normalizers, scratch);
+                                      states(i), before[i], normalizers, scratch);
   }
   uploaded = false;
 }
@@ -60,20 +70,19 @@ void MeshPredictor::Loaded::make_world_room(int64_t edges) {
   }
 }
 
-std::vector<MeshEdges> MeshPredictor::Loaded::world_edges_of_state() {
+std::vector<MeshEdges> MeshPredictor::Loaded::world_edges_at(const StateOf& states) {
   std::vector<MeshEdges> world;
   for (size_t i = 0; i < meshes.size(); ++i) {
     const TrajectoryView mesh = task.dataset().trajectory(static_cast<int64_t>(i));
     world.push_back(
-        task.inputs().world_edges_at(mesh, 0, meshes[i].state, scratch, most_world_edges(mesh.mesh().nodes)));
+        task.inputs().world_edges_at(mesh, 0, states(i), scratch, most_world_edges(mesh.mesh().nodes)));
   }
   return world;
 }
 
-/// Those of the state. Where there are more than ever, the batch gets new memory.
-void MeshPredictor::Loaded::find_world_edges() {
-  const MeshInputs& reads = task.inputs();
-  const std::vector<MeshEdges> world = world_edges_of_state();
+/// Where there are more than ever, the batch gets new memory.
+void MeshPredictor::Loaded::find_world_edges(const StateOf& states) {
+  const std::vector<MeshEdges> world = world_edges_at(states);
   int64_t edges = 0;
   for (const MeshEdges& of_mesh : world) edges += std::ssize(of_mesh.senders);
   if (edges > room.world_edges || host == nullptr) {  // null: there was no memory before
@@ -81,30 +90,31 @@ void MeshPredictor::Loaded::find_world_edges() {
   }
   Dataset::MeshSizes all;
   for (size_t i = 0; i < meshes.size(); ++i)
-    all = reads.write_world_edges(written, world[i], task.dataset().trajectory(static_cast<int64_t>(i)), 0,
-                                  meshes[i].state, all, normalizers, scratch);
+    all =
+        task.inputs().write_world_edges(written, world[i], task.dataset().trajectory(static_cast<int64_t>(i)),
+                                        0, states(i), all, normalizers, scratch);
 }
 
 /// What the device reads to find them.
-void MeshPredictor::Loaded::write_world_search() {
+void MeshPredictor::Loaded::write_world_search(const StateOf& states) {
   if (host == nullptr) write_union(true);  // there was no memory before
   for (size_t i = 0; i < meshes.size(); ++i) {
     task.inputs().write_world_search(written, task.dataset().trajectory(static_cast<int64_t>(i)), 0,
-                                     meshes[i].state, {static_cast<int32_t>(i), before[i].nodes}, normalizers,
+                                     states(i), {static_cast<int32_t>(i), before[i].nodes}, normalizers,
                                      scratch);
   }
 }
 
 /// Of the mesh with the most world edges a node.
-std::string MeshPredictor::Loaded::name_of_most_crowded() {
+std::string MeshPredictor::Loaded::name_of_most_crowded(const StateOf& states) {
   const MeshInputs& reads = task.inputs();
   double most = -1.0;
   std::string name;
   for (size_t i = 0; i < meshes.size(); ++i) {
     const TrajectoryView view = task.dataset().trajectory(static_cast<int64_t>(i));
-    const auto count = static_cast<double>(
-        count_world_edges(view.mesh(), reads.current_positions(view, 0, meshes[i].state, scratch.positions),
-                          reads.world_position()->field.components, reads.world_options()));
+    const auto count = static_cast<double>(count_world_edges(view.mesh(), positions_of(states, i),
+                                                             reads.world_position()->field.components,
+                                                             reads.world_options()));
     const double share = count / static_cast<double>(view.mesh().nodes);
     if (share <= most) continue;
     most = share;
@@ -114,27 +124,27 @@ std::string MeshPredictor::Loaded::name_of_most_crowded() {
 }
 
 /// Where the device has found more than there is room for, the batch gets new memory, to be written again.
-bool MeshPredictor::Loaded::world_edges_fit() {
+bool MeshPredictor::Loaded::world_edges_fit(const StateOf& states) {
   if (!searches()) return true;
   const int64_t missing = missing_edges(runtime, task.inputs().find_world_edges(runtime, batch));
   if (missing == 0) return true;
   const int64_t edges = room.world_edges + missing;
-  if (edges > most_world_edges(room.nodes)) throw too_many_world_edges(name_of_most_crowded());
+  if (edges > most_world_edges(room.nodes)) throw too_many_world_edges(name_of_most_crowded(states));
   make_world_room(std::min(edges + edges / 4, most_world_edges(room.nodes)));
   return false;
 }
 
-void MeshPredictor::Loaded::write_inputs(const std::function<void()>& nodes) {
+void MeshPredictor::Loaded::write_inputs(const StateOf& states, const std::function<void()>& nodes) {
   do {
     if (searches()) {
-      write_world_search();
+      write_world_search(states);
     } else if (task.inputs().has_world_edges()) {
-      find_world_edges();
+      find_world_edges(states);
     }
     nodes();
-    if (moves()) write_edges();
+    if (moves()) write_edges(states);
     upload();
-  } while (!world_edges_fit());
+  } while (!world_edges_fit(states));
 }
 
 void MeshPredictor::Loaded::write_nodes() {

@@ -5,6 +5,7 @@
 #include <meshgrad/train/embed/ghost_rows.h>
 #include <meshgrad/train/embed/held_arrays.h>
 #include <meshgrad/train/embed/mesh_predictor.h>
+#include <meshgrad/train/embed/own_process.h>
 #include <meshgrad/train/run/training_data.h>
 #include <meshgrad/train/task/mesh_gradients.h>
 #include <meshgrad/train/task/task.h>
@@ -12,6 +13,7 @@
 #include <deque>
 #include <functional>
 #include <optional>
+#include <variant>
 
 namespace meshgrad {
 
@@ -33,13 +35,20 @@ struct MeshState {
   std::vector<OfStep> of_steps;
 };
 
-/// What happened to the state, which backward() undoes: a step, or new boundary values.
+/// By mesh the state that its edges follow.
+using StateOf = std::function<const FieldState&(size_t mesh)>;
+
+/// What the model read at a step that backward() goes back over.
 struct RecordedStep {
-  std::vector<std::byte> node_features;       // of all meshes; empty: boundary values
+  std::vector<std::byte> node_features;       // of all meshes
   std::vector<std::vector<float>> positions;  // by mesh, where edges follow them
-  int64_t mesh = 0;                           // these were of
+};
+/// New boundary values between steps.
+struct RecordedBoundary {
+  size_t mesh = 0;
   size_t target = 0;
 };
+using Recorded = std::variant<RecordedStep, RecordedBoundary>;
 
 /// Of meshes that a solver has partitioned: this rank's part of them.
 struct PredictedParts {
@@ -55,6 +64,7 @@ struct MeshPredictor::Loaded {
   Runtime& runtime;
   Ranks alone;
   Ranks& ranks;
+  OwnProcess process;
   Config config;
   TrainingData trained;
   std::shared_ptr<MemoryData> data;
@@ -71,7 +81,7 @@ struct MeshPredictor::Loaded {
   bool uploaded = false;
   SampleScratch scratch;
   bool recording = false;
-  std::vector<RecordedStep> recorded;
+  std::vector<Recorded> recorded;
 
   Loaded(Runtime& own, const std::filesystem::path& checkpoint, Ranks* with);
   bool steady() const { return task.as<SteadyField>() != nullptr; }
@@ -110,19 +120,19 @@ struct MeshPredictor::Loaded {
   /// On the CPU `on_host` itself.
   StoragePtr device_memory(int64_t bytes, const StoragePtr& on_host) const;
   void fill_ghosts();
-  void write_edges();
+  void write_edges(const StateOf& states);
   /// Whether the device finds world edges.
   bool searches() const { return task.inputs().has_world_edges() && runtime.stream().on_gpu(); }
   void make_world_room(int64_t edges);
-  std::vector<MeshEdges> world_edges_of_state();
-  void find_world_edges();
-  void write_world_search();
-  std::string name_of_most_crowded();
-  bool world_edges_fit();
+  std::vector<MeshEdges> world_edges_at(const StateOf& states);
+  void find_world_edges(const StateOf& states);
+  void write_world_search(const StateOf& states);
+  std::string name_of_most_crowded(const StateOf& states);
+  bool world_edges_fit(const StateOf& states);
   void write_nodes();
   void upload();
-  /// Writes what the model reads of the state, and uploads it; `nodes` writes the node features.
-  void write_inputs(const std::function<void()>& nodes);
+  /// Writes what the model reads, and uploads it; `nodes` writes the node features.
+  void write_inputs(const StateOf& states, const std::function<void()>& nodes);
   void step();
   Advance advance() const {
     if (steady()) return Advance::replace;
@@ -134,12 +144,15 @@ struct MeshPredictor::Loaded {
   void drop_steps();
   void walk_back();
   void walk_back(const RecordedStep& step);
-  void walk_back_boundary(const RecordedStep& step, int64_t before_step);
+  void walk_back(const RecordedBoundary& boundary, size_t before_step);
   /// Of the normalised prediction, [rows, outputs], and the state before the step without the model's part.
   std::vector<double> seed_of_step();
-  void run_backward(std::vector<double> seed);
-  std::span<const float> positions_now(size_t mesh);
-  void place_positions(const RecordedStep& step);
+  void run_backward(const StateOf& states, std::vector<double> seed);
+  StateOf states_now() const;
+  /// Which has the positions alone.
+  std::vector<FieldState> states_of(const RecordedStep& step);
+  /// The positions that a mesh's edges follow; empty for one that does not move. Valid until the next call.
+  std::span<const float> positions_of(const StateOf& states, size_t mesh);
   void gather_gradients();
   void gather_moved_ghosts();
   MeshGradients& gradients_of(int64_t mesh);

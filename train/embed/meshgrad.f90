@@ -3,8 +3,8 @@
 !! docs/embedding.md is the guide; meshgrad.h says what each call does.
 !!
 !! Arrays are passed as numbers(x) of real32, real64, int32 or int64 arrays of rank 1 to 3. They are
-!! borrowed: declare them `target`, and pass whole arrays or contiguous parts. The components of a field are
-!! its first extent: velocity(2, nodes). Node numbers start at 1.
+!! borrowed: declare them `target`, and pass whole arrays or contiguous parts; a part with gaps is refused. The
+!! components of a field are its first extent: velocity(2, nodes). Node numbers start at 1.
 !!
 !! Without `status`, a call that fails ends the program by `error stop` with its text; with it, the program
 !! goes on, and meshgrad_error_text() has the text.
@@ -471,91 +471,84 @@ contains
     there%device = 1
   end function
 
-  function numbers_r32_1(x) result(array)
-    real(real32), intent(in), contiguous, target :: x(:)
+  !> A part with gaps has rank -1: the call that gets it fails, as a copy would be gone by then.
+  pure function shaped(dtype, extents, without_gaps) result(array)
+    integer, intent(in) :: dtype, extents(:)
+    logical, intent(in) :: without_gaps
     type(meshgrad_array) :: array
-    array%data = c_loc(x)
-    array%rank = 1
-    array%extents(1) = size(x)
+    array%dtype = dtype
+    array%rank = merge(size(extents), -1, without_gaps)
+    array%extents(:size(extents)) = extents
+  end function
+
+  function numbers_r32_1(x) result(array)
+    real(real32), intent(in), target :: x(:)
+    type(meshgrad_array) :: array
+    array = shaped(0, [size(x)], is_contiguous(x))
+    if (size(x) > 0) array%data = c_loc(x(1))
   end function
 
   function numbers_r32_2(x) result(array)
-    real(real32), intent(in), contiguous, target :: x(:, :)
+    real(real32), intent(in), target :: x(:, :)
     type(meshgrad_array) :: array
-    array%data = c_loc(x)
-    array%rank = 2
-    array%extents(1:2) = [size(x, 2), size(x, 1)]
+    array = shaped(0, [size(x, 2), size(x, 1)], is_contiguous(x))
+    if (size(x) > 0) array%data = c_loc(x(1, 1))
   end function
 
   function numbers_r32_3(x) result(array)
-    real(real32), intent(in), contiguous, target :: x(:, :, :)
+    real(real32), intent(in), target :: x(:, :, :)
     type(meshgrad_array) :: array
-    array%data = c_loc(x)
-    array%rank = 3
-    array%extents = [size(x, 3), size(x, 2), size(x, 1)]
+    array = shaped(0, [size(x, 3), size(x, 2), size(x, 1)], is_contiguous(x))
+    if (size(x) > 0) array%data = c_loc(x(1, 1, 1))
   end function
 
   function numbers_r64_1(x) result(array)
-    real(real64), intent(in), contiguous, target :: x(:)
+    real(real64), intent(in), target :: x(:)
     type(meshgrad_array) :: array
-    array%data = c_loc(x)
-    array%dtype = 1
-    array%rank = 1
-    array%extents(1) = size(x)
+    array = shaped(1, [size(x)], is_contiguous(x))
+    if (size(x) > 0) array%data = c_loc(x(1))
   end function
 
   function numbers_r64_2(x) result(array)
-    real(real64), intent(in), contiguous, target :: x(:, :)
+    real(real64), intent(in), target :: x(:, :)
     type(meshgrad_array) :: array
-    array%data = c_loc(x)
-    array%dtype = 1
-    array%rank = 2
-    array%extents(1:2) = [size(x, 2), size(x, 1)]
+    array = shaped(1, [size(x, 2), size(x, 1)], is_contiguous(x))
+    if (size(x) > 0) array%data = c_loc(x(1, 1))
   end function
 
   function numbers_r64_3(x) result(array)
-    real(real64), intent(in), contiguous, target :: x(:, :, :)
+    real(real64), intent(in), target :: x(:, :, :)
     type(meshgrad_array) :: array
-    array%data = c_loc(x)
-    array%dtype = 1
-    array%rank = 3
-    array%extents = [size(x, 3), size(x, 2), size(x, 1)]
+    array = shaped(1, [size(x, 3), size(x, 2), size(x, 1)], is_contiguous(x))
+    if (size(x) > 0) array%data = c_loc(x(1, 1, 1))
   end function
 
   function numbers_int_1(x) result(array)
-    integer(int32), intent(in), contiguous, target :: x(:)
+    integer(int32), intent(in), target :: x(:)
     type(meshgrad_array) :: array
-    array%data = c_loc(x)
-    array%dtype = 2
-    array%rank = 1
-    array%extents(1) = size(x)
+    array = shaped(2, [size(x)], is_contiguous(x))
+    if (size(x) > 0) array%data = c_loc(x(1))
   end function
 
   function numbers_int_2(x) result(array)
-    integer(int32), intent(in), contiguous, target :: x(:, :)
+    integer(int32), intent(in), target :: x(:, :)
     type(meshgrad_array) :: array
-    array%data = c_loc(x)
-    array%dtype = 2
-    array%rank = 2
-    array%extents(1:2) = [size(x, 2), size(x, 1)]
+    array = shaped(2, [size(x, 2), size(x, 1)], is_contiguous(x))
+    if (size(x) > 0) array%data = c_loc(x(1, 1))
   end function
 
   function numbers_int64_1(x) result(array)
-    integer(int64), intent(in), contiguous, target :: x(:)
+    integer(int64), intent(in), target :: x(:)
     type(meshgrad_array) :: array
-    array%data = c_loc(x)
-    array%dtype = 3
-    array%rank = 1
-    array%extents(1) = size(x)
+    array = shaped(3, [size(x)], is_contiguous(x))
+    if (size(x) > 0) array%data = c_loc(x(1))
   end function
 
   function numbers_int64_2(x) result(array)
-    integer(int64), intent(in), contiguous, target :: x(:, :)
+    integer(int64), intent(in), target :: x(:, :)
     type(meshgrad_array) :: array
-    array%data = c_loc(x)
-    array%dtype = 3
-    array%rank = 2
-    array%extents(1:2) = [size(x, 2), size(x, 1)]
+    array = shaped(3, [size(x, 2), size(x, 1)], is_contiguous(x))
+    if (size(x) > 0) array%data = c_loc(x(1, 1))
   end function
 
   !> device: "cpu", "cuda", "cuda:1" or "auto". threads: 0 is all that the process may use. communicator: of the
@@ -603,17 +596,21 @@ contains
   end subroutine
 
   !> Coordinates of a position: 2 or 3.
-  function predictor_dim(self) result(dim)
+  function predictor_dim(self, status) result(dim)
     class(meshgrad_predictor), intent(in) :: self
+    integer, intent(out), optional :: status
     integer(int32) :: dim
-    call finish(c_predictor_dim(self%handle, dim))
+    dim = 0
+    call finish(c_predictor_dim(self%handle, dim), status)
   end function
 
   !> Seconds that a step covers; 0 when unknown.
-  function predictor_dt(self) result(dt)
+  function predictor_dt(self, status) result(dt)
     class(meshgrad_predictor), intent(in) :: self
+    integer, intent(out), optional :: status
     real(real64) :: dt
-    call finish(c_predictor_dt(self%handle, dt))
+    dt = 0
+    call finish(c_predictor_dt(self%handle, dt), status)
   end function
 
   !> positions(dim, nodes); cells(nodes of a cell, cells) or edges(2, edges); node_type(nodes), 0 everywhere
@@ -922,17 +919,23 @@ contains
   end subroutine
 
   !> Mean squared error of normalised targets over the held-out samples; NaN without any.
-  function trainer_held_out_loss(self) result(loss)
+  function trainer_held_out_loss(self, status) result(loss)
     class(meshgrad_trainer), intent(in) :: self
+    integer, intent(out), optional :: status
     real(real64) :: loss
-    call finish(c_trainer_held_out_loss(self%handle, loss))
+    loss = 0
+    call finish(c_trainer_held_out_loss(self%handle, loss), status)
   end function
 
   !> Steps taken, samples kept for training, samples so far.
-  subroutine trainer_counts(self, steps, samples, seen)
+  subroutine trainer_counts(self, steps, samples, seen, status)
     class(meshgrad_trainer), intent(in) :: self
     integer(int64), intent(out) :: steps, samples, seen
-    call finish(c_trainer_counts(self%handle, steps, samples, seen))
+    integer, intent(out), optional :: status
+    steps = 0
+    samples = 0
+    seen = 0
+    call finish(c_trainer_counts(self%handle, steps, samples, seen), status)
   end subroutine
 
   !> Everything in one file, which predictor%open reads, too.

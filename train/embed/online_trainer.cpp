@@ -9,6 +9,7 @@
 #include <meshgrad/train/embed/host_copies.h>
 #include <meshgrad/train/embed/merge_normalizers.h>
 #include <meshgrad/train/embed/online_config.h>
+#include <meshgrad/train/embed/own_process.h>
 #include <meshgrad/train/embed/replay_buffer.h>
 #include <meshgrad/train/run/batch_loader.h>
 #include <meshgrad/train/run/checkpoint.h>
@@ -56,11 +57,11 @@ void check_same_on_ranks(Ranks& ranks, Config config, int64_t steps) {
 /// What `make` gives, unless it throws on one of the ranks.
 template <class Make>
 auto on_ranks(Ranks* ranks, const Make& make) {
-  if (ranks == nullptr) return make();
+  if (ranks == nullptr) return make().release();
   decltype(make()) made;
   on_all_ranks(
       *ranks, [&] { made = make(); }, "OnlineTrainer");
-  return made;
+  return made.release();
 }
 
 OnlineOptions saved_options(const fs::path& saved) {
@@ -115,6 +116,7 @@ struct OnlineTrainer::State {
   SampleScratch scratch;
   Ranks alone;
   Ranks& ranks;
+  OwnProcess process;
   WindowSum window_sum;
   Normalizers learned;                  // of several ranks: by this one, and not yet merged
   std::optional<MeshParts> parts;       // where the solver has partitioned the meshes
@@ -131,6 +133,7 @@ struct OnlineTrainer::State {
         buffer(options, task.least_frames(), config.data.node_types, seed(), config.data.train_split,
                config.data.valid_split),
         ranks(with == nullptr ? alone : *with),
+        process(runtime, ranks),
         window_sum(runtime, ranks, config.ranks, model),
         learned(task.online_normalizers()) {
     check_precision(runtime.device(), config.precision);
@@ -368,14 +371,14 @@ OnlineTrainer::OnlineTrainer(Runtime& runtime, const Config& config, const Onlin
 
 OnlineTrainer::OnlineTrainer(Runtime& runtime, const fs::path& saved, Ranks* ranks)
     : state_(on_ranks(ranks, [&] {
-        auto state = std::make_unique<State>(runtime, ranks, checkpoint_config(saved), saved_options(saved));
-        const RunState run = load_checkpoint(saved, runtime.stream(), state->model.parameters,
-                                             &state->optimizer, state->normalizers);
-        state->steps = run.step;
-        state->buffer.load(open_checkpoint(saved).view());
-        state->read_buffer();
-        state->read_parts();
-        return state;
+        auto made = std::make_unique<State>(runtime, ranks, checkpoint_config(saved), saved_options(saved));
+        const RunState run = load_checkpoint(saved, runtime.stream(), made->model.parameters,
+                                             &made->optimizer, made->normalizers);
+        made->steps = run.step;
+        made->buffer.load(open_checkpoint(saved).view());
+        made->read_buffer();
+        made->read_parts();
+        return made;
       })) {
   State& s = *state_;
   check_same_on_ranks(s.ranks, s.config, s.steps);
@@ -387,15 +390,20 @@ OnlineTrainer::OnlineTrainer(Runtime& runtime, const fs::path& saved, Ranks* ran
 OnlineTrainer::~OnlineTrainer() = default;
 OnlineTrainer::OnlineTrainer(OnlineTrainer&&) noexcept = default;
 OnlineTrainer& OnlineTrainer::operator=(OnlineTrainer&&) noexcept = default;
+void OnlineTrainer::Delete::operator()(State* state) const { delete_in_own_process(state); }
+OnlineTrainer::State& OnlineTrainer::state() const {
+  state_->process.check("OnlineTrainer");
+  return *state_;
+}
 
-const Config& OnlineTrainer::config() const { return state_->config; }
-const OnlineOptions& OnlineTrainer::options() const { return state_->options; }
-int64_t OnlineTrainer::steps() const { return state_->steps; }
-int64_t OnlineTrainer::samples() const { return state_->buffer.training_samples(); }
-int64_t OnlineTrainer::seen() const { return state_->buffer.seen(); }
+const Config& OnlineTrainer::config() const { return state().config; }
+const OnlineOptions& OnlineTrainer::options() const { return state().options; }
+int64_t OnlineTrainer::steps() const { return state().steps; }
+int64_t OnlineTrainer::samples() const { return state().buffer.training_samples(); }
+int64_t OnlineTrainer::seen() const { return state().buffer.seen(); }
 
 void OnlineTrainer::set_mesh(const MeshArrays& mesh) {
-  State& s = *state_;
+  State& s = state();
   if (!mesh.in_parts) {
     HostCopies copies(s.runtime);
     s.set_mesh(copies.read(mesh));
@@ -409,16 +417,17 @@ void OnlineTrainer::set_mesh(const MeshArrays& mesh) {
     throw;
   }
 }
-void OnlineTrainer::forget_field(std::string_view name) { state_->buffer.forget_field(name); }
+void OnlineTrainer::forget_field(std::string_view name) { state().buffer.forget_field(name); }
 void OnlineTrainer::set_field(std::string_view name, Numbers values) {
   forget_field(name);  // also where they cannot be brought from a device
-  HostCopies copies(state_->runtime);
-  state_->buffer.set_field(name, copies.read(values, name));
+  State& s = state();
+  HostCopies copies(s.runtime);
+  s.buffer.set_field(name, copies.read(values, name));
 }
-void OnlineTrainer::restart_trajectory() { state_->buffer.forget_frames(); }
+void OnlineTrainer::restart_trajectory() { state().buffer.forget_frames(); }
 
 void OnlineTrainer::append() {
-  State& s = *state_;
+  State& s = state();
   const auto check = [&] {
     s.buffer.check_frame();
     s.check_world_edges();
@@ -437,7 +446,7 @@ void OnlineTrainer::append() {
 
 OnlineTrainer::Trained OnlineTrainer::train(int64_t steps, double seconds) {
   using Clock = std::chrono::steady_clock;
-  State& s = *state_;
+  State& s = state();
   const Clock::time_point begin = Clock::now();
   const auto since = [](Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
@@ -467,13 +476,13 @@ OnlineTrainer::Trained OnlineTrainer::train(int64_t steps, double seconds) {
 }
 
 double OnlineTrainer::held_out_loss() {
-  State& s = *state_;
+  State& s = state();
   s.merge_learned();
   return or_leave(s.ranks, [&] { return s.parts ? s.held_out_loss_in_parts() : s.held_out_loss(); });
 }
 
 void OnlineTrainer::save(const fs::path& path) const {
-  State& s = *state_;
+  State& s = state();
   s.merge_learned();
   RunState run;
   run.step = s.steps;

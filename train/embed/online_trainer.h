@@ -36,7 +36,7 @@ struct OnlineOptions {
 
 /// One thread at a time may use it, and no other may use its Runtime meanwhile. All choices depend on
 /// run.seed and on what was appended, never on time: the same calls give the same bits, also across save and
-/// load.
+/// load. In a child of fork() it is as a MeshPredictor there.
 class OnlineTrainer {
  public:
   /// Of `config` these count: task, data (but no file), model, precision, optimizer, schedule (train.steps is
@@ -104,7 +104,11 @@ class OnlineTrainer {
 
  private:
   struct State;
-  std::unique_ptr<State> state_;
+  struct Delete {
+    void operator()(State* state) const;
+  };
+  State& state() const;
+  std::unique_ptr<State, Delete> state_;
 };
 
 }  // namespace meshgrad

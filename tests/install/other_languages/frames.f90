@@ -6,7 +6,7 @@ program frames
   use meshgrad
   implicit none
   integer, parameter :: side = 4, nodes = side*side
-  real(real64), target :: xy(2, nodes), u(2, nodes, -2:2), again(2, nodes), next(2, nodes, 2)
+  real(real64), target :: xy(2, nodes), u(2, nodes, -2:2), again(2, nodes), next(2, nodes, 2), wide(2, 2*nodes)
   integer, target :: triangles(3, 2*(side - 1)**2), node_type(nodes)
   type(meshgrad_runtime) :: runtime
   type(meshgrad_predictor) :: predictor
@@ -39,6 +39,13 @@ program frames
   if (status /= meshgrad_invalid_argument) error stop 'a frame that the model does not read was accepted'
   call predictor%set_field('velocity', on_device(numbers(u(:, :, 0))), status)
   if (status /= meshgrad_invalid_argument) error stop 'an array on a GPU was accepted without one'
+  wide = 0
+  call predictor%set_field('velocity', numbers(wide(:, nodes + 1:)), status)
+  if (status /= meshgrad_ok) error stop 'a contiguous part was refused'
+  call predictor%set_field('velocity', numbers(wide(:, ::2)), status)
+  if (status /= meshgrad_invalid_argument .or. index(meshgrad_error_text(), 'without gaps') == 0) &
+    error stop 'a part with gaps was accepted'
+  call set(0)
   do t = 1, 2
     call predictor%set_next_field('velocity', numbers(next(:, :, t)))
     call predictor%predict(1)
