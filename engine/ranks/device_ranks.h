@@ -30,7 +30,8 @@ class DeviceRanks {
 
   /// In place, f32 or f64 [n], queued: the host goes on, except in the first sum, where the ranks connect.
   /// All ranks queue the same in the same order. NCCL chooses the order of a sum, which is the same in every
-  /// run on the same machines. Throws DeviceError, and RankError as the constructor does.
+  /// run on the same machines. bytes_sent() counts it as all_reduce of collectives.h, whatever NCCL chooses.
+  /// Throws DeviceError, and RankError as the constructor does.
   void all_reduce(const Tensor& values, const Stream& stream, std::string_view operation) const;
   /// Bytes of GPU memory to and from other ranks, queued as one operation: two ranks queue their messages to
   /// each other in the same order, and a receive has the size of its send. Otherwise as all_reduce.
@@ -42,6 +43,8 @@ class DeviceRanks {
   /// Ends what is queued without an await(), so that its memory may be freed; nothing can be queued
   /// afterwards.
   void abort() const noexcept;
+  /// Bytes that this rank has sent to others, beside those of Ranks.
+  int64_t bytes_sent() const { return bytes_sent_; }
 
  private:
   void check(int result, const char* call) const;
@@ -54,6 +57,7 @@ class DeviceRanks {
   Device device_;
   std::chrono::milliseconds timeout_;
   mutable void* communicator_ = nullptr;  // ncclComm_t; null when aborted
+  mutable int64_t bytes_sent_ = 0;
 };
 
 }  // namespace meshgrad

@@ -101,6 +101,7 @@ void DeviceRanks::all_reduce(const Tensor& values, const Stream& stream, std::st
   settle(nccl_library().all_reduce(values.raw(), values.raw(), count(values), type_of(values), ncclSum,
                                    communicator_of(communicator_), stream_of(stream)),
          "ncclAllReduce", operation);
+  bytes_sent_ += 2 * (ranks_.size() - 1) * values.bytes() / ranks_.size();
 }
 
 void DeviceRanks::exchange(std::span<const Send> sends, std::span<const Receive> receives,
@@ -131,6 +132,7 @@ void DeviceRanks::exchange(std::span<const Send> sends, std::span<const Receive>
   }
   const ncclResult_t ended = grouped ? nccl.group_end() : failed;
   settle(failed != ncclSuccess ? failed : ended, failed != ncclSuccess ? call : "ncclGroupEnd", operation);
+  for (const Send& send : sends) bytes_sent_ += static_cast<int64_t>(send.bytes.size());
 }
 
 void DeviceRanks::check_in_time(std::chrono::steady_clock::time_point begin,

@@ -390,6 +390,12 @@ std::map<std::string, std::string> trained(const SimulatedNetwork& network, Conf
   return tensors_of(config);
 }
 
+/// What rank 0 says of the bytes of a step.
+std::string sent_in(const std::string& messages) {
+  const size_t begin = messages.find("rank 0 sent");
+  return begin == std::string::npos ? "" : messages.substr(begin, messages.find('\n', begin) - begin);
+}
+
 TEST_CASE("training on parts by NCCL has the bits of rows and sums in host memory") {
   const ScratchDirectory scratch;
   const auto data = pack_waves(scratch.path, 5, 6);
@@ -424,6 +430,9 @@ TEST_CASE("training on parts by NCCL has the bits of rows and sums in host memor
             2 * config.train.steps * config.train.accumulate * ranks);
       CHECK_MESSAGE(by_gpu.find("NCCL exchanges the rows at their borders") != std::string::npos, by_gpu);
       CHECK(by_host.find("NCCL exchanges") == std::string::npos);
+      const std::string sent = sent_in(by_host);
+      CHECK(sent.find(" MB a step to the other ranks") != std::string::npos);
+      CHECK(sent_in(by_gpu) == sent);
     }
   }
 }

@@ -8,6 +8,7 @@
 #include <meshgrad/train/task/evaluation.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <fstream>
 
@@ -123,6 +124,33 @@ TEST_CASE(
     recompute.segments = unit;
     CHECK(tensors_with(unit == SegmentUnit::frame ? "frame" : "sequence", recompute, 2) == plain);
   }
+}
+
+TEST_CASE("rank 0 says what it sent in a step: gradients, and rows at the parts' borders") {
+  const ScratchDirectory scratch;
+  Config config = parts_config(scratch, "sent");
+  config.ranks.partition = MeshPartition::rcb;
+  config.model.width = 16;
+  config.train.validate_every = 0;
+  std::atomic<int64_t> sent = 0;
+  std::string said;
+  const test::SimulatedNetwork network{
+      .ranks = 2, .loss = {}, .observer = [&](int rank, int64_t bytes) { sent += rank == 0 ? bytes : 0; }};
+  test::on_ranks(network, [&](Ranks& own) {
+    Runtime runtime({.device = {}, .threads = 1, .allocator = config.memory, .log = {}, .memory = {}});
+    TrainOptions options;
+    options.ranks = &own;
+    options.observer.message = [&](const std::string& text) {
+      if (text.starts_with("rank 0 sent ")) said = text.substr(12);
+    };
+    train(runtime, config, options);
+  });
+  REQUIRE_FALSE(said.empty());
+  const double expected = static_cast<double>(sent) / static_cast<double>(config.train.steps);
+  // Three decimals of a MB, and what is sent before the first step.
+  CHECK(std::abs(std::stod(said) * 1e6 - expected) <=
+        500.0 + 2000.0 / static_cast<double>(config.train.steps));
+  CHECK(expected > 10'000.0);
 }
 
 TEST_CASE("a run in parts is the same in every run, and resumes on another number of ranks") {

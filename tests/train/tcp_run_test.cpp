@@ -8,6 +8,7 @@
 #include <fstream>
 #include <memory>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "free_port.h"
@@ -159,6 +160,73 @@ TEST_CASE("commands print the same on ranks that TCP connects as on one process,
     if (command.words.front() != "evaluate") CHECK(outcomes.back().err == "");  // each tells its trajectories
     return outcomes.front().out;
   });
+}
+
+/// Numbers but for rounding, and all else.
+void check_close(const nlohmann::json& got, const nlohmann::json& expected, const std::string& where = "") {
+  CAPTURE(where);
+  if (expected.is_number()) {
+    CHECK(got.get<double>() == doctest::Approx(expected.get<double>()).epsilon(1e-4));
+  } else if (expected.is_structured() && !expected.empty()) {
+    REQUIRE(got.size() == expected.size());
+    for (const auto& [key, value] : expected.items()) {
+      const size_t index = expected.is_array() ? std::stoul(key) : 0;
+      check_close(expected.is_array() ? got.at(index) : got.at(key), value, where + "/" + key);
+    }
+  } else {
+    CHECK(got == expected);
+  }
+}
+
+TEST_CASE("ranks that computed parts of meshes in training predict each mesh together") {
+  const ScratchDirectory scratch;
+  Config squares = test::steady_config(scratch.path);
+  squares.run.dir = (scratch.path / "squares").string();
+  Config waves = test::small_config(scratch.path, test::pack_waves(scratch.path));
+  waves.run.dir = (scratch.path / "waves_run").string();
+  for (Config* config : {&squares, &waves}) {
+    config->train.steps = 1;
+    config->ranks.partition = MeshPartition::rcb;
+    test::train_here(*config);
+  }
+  const fs::path folder = scratch.path / "files";
+  for (std::vector<std::string> words :
+       std::vector<std::vector<std::string>>{{"rollout", waves.run.dir, "--steps", "3", "-o", folder},
+                                             {"predict", squares.run.dir, "-o", folder},
+                                             {"evaluate", waves.run.dir, "--split", "train"},
+                                             {"evaluate", squares.run.dir}}) {
+    CAPTURE(words.front());
+    words.insert(words.end(), {"--checkpoint", "last", "--threads", "1", "--json"});
+    const auto files = [&] {
+      std::set<std::string> names;
+      if (fs::exists(folder))
+        for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename());
+      fs::remove_all(folder);
+      return names;
+    };
+    const Outcome one = test::run_meshgrad(words);
+    CHECK_MESSAGE(one.code == 0, one.err);
+    CHECK(one.err.find("compute each mesh together") == std::string::npos);
+    const std::set<std::string> expected = files();
+    CHECK(expected.empty() == (words.front() == "evaluate"));
+    const std::vector<Outcome> outcomes = TcpRun(3, words).wait();
+    for (const Outcome& outcome : outcomes) CHECK_MESSAGE(outcome.code == 0, outcome.err);
+    CHECK(outcomes[0].err.find("3 ranks compute each mesh together") != std::string::npos);
+    for (const size_t rank : {size_t{1}, size_t{2}}) CHECK(outcomes[rank].out + outcomes[rank].err == "");
+    check_close(nlohmann::json::parse(outcomes[0].out), nlohmann::json::parse(one.out));
+    CHECK(files() == expected);
+  }
+}
+
+TEST_CASE("a run that does not exist is told once, by each command that predicts") {
+  for (const char* command : {"evaluate", "rollout", "predict"}) {
+    CAPTURE(command);
+    const std::vector<Outcome> outcomes = TcpRun(2, {command, "runs/none"}).wait();
+    CHECK(outcomes[0].err.find("error: rank 0: ") != std::string::npos);
+    CHECK(outcomes[1].err == "");
+    for (const Outcome& outcome : outcomes)
+      CHECK(outcome.code == test::run_meshgrad({command, "runs/none"}).code);
+  }
 }
 
 TEST_CASE("a rank alone says whom it waited for") {

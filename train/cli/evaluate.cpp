@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <meshgrad/engine/ranks/cpu_share.h>
 #include <meshgrad/engine/runtime.h>
 #include <meshgrad/train/cli/command.h>
 #include <meshgrad/train/cli/errors_text.h>
@@ -95,21 +94,17 @@ std::string to_text(const Evaluation& e, int64_t checkpoint_step) {
 
 int run_rank(const EvaluateCommand& command, const GlobalOptions& globals,
              const std::filesystem::path& checkpoint, Ranks& ranks) {
-  const DType precision = checkpoint_config(checkpoint).precision;
-  const int share = threads_of_rank(ranks);
-  Runtime runtime({.device = device_of_rank(command.device, precision, globals, ranks),
-                   .threads = command.threads > 0 ? command.threads : share,
-                   .allocator = allocator_options_from_environment(),
-                   .log = log_of(globals.quiet || !ranks.first())});
-  const Predictor predictor(runtime, checkpoint, command.data);
-  for (const std::string& warning : predictor.warnings()) {
-    if (!globals.quiet && ranks.first()) print_note("warning: " + warning);
-  }
+  const Config config = checkpoint_config(checkpoint);
+  const bool together = predicts_together(config, ranks);
+  Runtime runtime = predicting_runtime(command.device, command.threads, config.precision, globals, ranks);
+  const Predictor predictor(runtime, checkpoint, command.data, together ? &ranks : nullptr);
+  print_notes_of(predictor, globals, ranks);
   EvaluateOptions options = command.evaluate;
   if (command.boundary == "data") options.boundary = RolloutBoundary::data;
   if (command.boundary == "initial") options.boundary = RolloutBoundary::initial;
-  if (!globals.quiet) options.progress = [](const std::string& text) { print_note(text); };
-  options.ranks = &ranks;
+  const bool tells = !globals.quiet && (ranks.first() || !together);
+  if (tells) options.progress = [](const std::string& text) { print_note(text); };
+  if (!together) options.ranks = &ranks;
   const Evaluation result = evaluate(predictor, options);
   if (!ranks.first()) return kExitOk;
   if (command.json) {
@@ -121,9 +116,11 @@ int run_rank(const EvaluateCommand& command, const GlobalOptions& globals,
 }
 
 int run(const EvaluateCommand& command, const GlobalOptions& globals) {
-  const std::filesystem::path checkpoint = find_checkpoint(command.run, command.checkpoint);
-  return on_ranks({.timeout = std::chrono::seconds(checkpoint_config(checkpoint).ranks.timeout)},
-                  [&](Ranks& ranks) { return run_rank(command, globals, checkpoint, ranks); });
+  return on_ranks({}, [&](Ranks& ranks) {
+    const std::filesystem::path checkpoint = find_checkpoint(command.run, command.checkpoint);
+    ranks.set_timeout(std::chrono::seconds(checkpoint_config(checkpoint).ranks.timeout));
+    return run_rank(command, globals, checkpoint, ranks);
+  });
 }
 
 }  // namespace

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/ranks/cpu_share.h>
 #include <meshgrad/engine/ranks/mpi.h>
 #include <meshgrad/train/cli/failure.h>
 #include <meshgrad/train/cli/launch.h>
 #include <meshgrad/train/cli/output.h>
+#include <meshgrad/train/run/checkpoint.h>
+#include <meshgrad/train/task/evaluation.h>
 
 #include <fmt/format.h>
 
@@ -10,6 +13,11 @@
 #include <optional>
 
 namespace meshgrad::cli {
+namespace {
+
+constexpr std::chrono::hours kAsLongAsItTakes{24 * 365};  // the launcher, or TCP, ends us when rank 0 dies
+
+}  // namespace
 
 int on_ranks(const RanksOptions& options, const std::function<int(Ranks&)>& work) {
   Ranks ranks = launched_ranks(options);
@@ -30,8 +38,42 @@ int on_ranks(const RanksOptions& options, const std::function<int(Ranks&)>& work
 }
 
 int on_first_rank(const std::function<int()>& work) {
-  constexpr std::chrono::hours kAsLongAsItTakes{24 * 365};  // the launcher, or TCP, ends us when rank 0 dies
   return on_ranks({.timeout = kAsLongAsItTakes}, [&](Ranks& ranks) { return ranks.first() ? work() : 0; });
+}
+
+bool predicts_together(const Config& config, const Ranks& ranks) {
+  return config.ranks.partition != MeshPartition::none && config.ranks.parts_in_turn == 1 && !ranks.single();
+}
+
+int on_predicting_ranks(const std::string& run, const std::string& checkpoint,
+                        const std::function<int(const std::filesystem::path&, Ranks&)>& work) {
+  return on_ranks({}, [&](Ranks& ranks) {
+    const std::filesystem::path found = find_checkpoint(run, checkpoint);
+    const Config config = checkpoint_config(found);
+    if (predicts_together(config, ranks)) {
+      ranks.set_timeout(std::chrono::seconds(config.ranks.timeout));
+      return work(found, ranks);
+    }
+    ranks.set_timeout(kAsLongAsItTakes);
+    Ranks alone;
+    return ranks.first() ? work(found, alone) : 0;
+  });
+}
+
+Runtime predicting_runtime(const std::string& device, int threads, DType precision,
+                           const GlobalOptions& globals, Ranks& ranks) {
+  const int share = threads_of_rank(ranks);
+  return Runtime({.device = device_of_rank(device, precision, globals, ranks),
+                  .threads = threads > 0 ? threads : share,
+                  .allocator = allocator_options_from_environment(),
+                  .log = log_of(globals.quiet || !ranks.first())});
+}
+
+void print_notes_of(const Predictor& predictor, const GlobalOptions& globals, const Ranks& ranks) {
+  if (globals.quiet || !ranks.first()) return;
+  for (const std::string& warning : predictor.warnings()) print_note("warning: " + warning);
+  if (!ranks.single() && predictor.trained().parts != nullptr)
+    print_note(fmt::format("{} ranks compute each mesh together", ranks.size()));
 }
 
 Device device_of_rank(const std::string& word, DType precision, const GlobalOptions& globals, Ranks& ranks,

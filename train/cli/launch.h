@@ -4,8 +4,11 @@
 #include <meshgrad/engine/device.h>
 #include <meshgrad/engine/dtype.h>
 #include <meshgrad/engine/ranks/ranks.h>
+#include <meshgrad/engine/runtime.h>
 #include <meshgrad/train/cli/command.h>
+#include <meshgrad/train/run/predictor.h>
 
+#include <filesystem>
 #include <functional>
 
 namespace meshgrad::cli {
@@ -21,6 +24,22 @@ int on_first_rank(const std::function<int()>& work);
 /// "cuda" leaves the choice.
 Device device_of_rank(const std::string& word, DType precision, const GlobalOptions& globals, Ranks& ranks,
                       std::string_view option = "--device");
+
+/// Whether these ranks compute each mesh together when they predict, as they do in training
+/// (ranks.partition).
+bool predicts_together(const Config& config, const Ranks& ranks);
+
+/// Runs `work` with a run's checkpoint: on all ranks where they predict together; else on rank 0 as a single
+/// rank, while the others wait for it.
+int on_predicting_ranks(const std::string& run, const std::string& checkpoint,
+                        const std::function<int(const std::filesystem::path& checkpoint, Ranks&)>& work);
+
+/// To predict on this rank with a checkpoint of this precision.
+Runtime predicting_runtime(const std::string& device, int threads, DType precision,
+                           const GlobalOptions& globals, Ranks& ranks);
+
+/// On rank 0: the predictor's warnings, and whether ranks compute each mesh together.
+void print_notes_of(const Predictor& predictor, const GlobalOptions& globals, const Ranks& ranks);
 
 /// As on_run, on rank 0 alone.
 template <class Options>

@@ -42,29 +42,34 @@ std::string to_text(const PredictionFiles& files, const std::string& directory) 
   return text;
 }
 
-int run(const PredictCommand& command, const GlobalOptions& globals) {
-  const std::filesystem::path checkpoint = find_checkpoint(command.run, command.checkpoint);
-  Runtime runtime({.device = chosen_device(command.device, checkpoint_config(checkpoint).precision, globals),
-                   .threads = command.threads,
-                   .allocator = allocator_options_from_environment(),
-                   .log = log_of(globals.quiet)});
-  const Predictor predictor(runtime, checkpoint, command.data);
-  for (const std::string& warning : predictor.warnings()) {
-    if (!globals.quiet) print_note("warning: " + warning);
-  }
+int run_rank(const PredictCommand& command, const GlobalOptions& globals,
+             const std::filesystem::path& checkpoint, Ranks& ranks) {
+  const DType precision = checkpoint_config(checkpoint).precision;
+  Runtime runtime = predicting_runtime(command.device, command.threads, precision, globals, ranks);
+  const Predictor predictor(runtime, checkpoint, command.data, &ranks);
+  print_notes_of(predictor, globals, ranks);
   PredictionFilesOptions options = command.files;
   options.directory = !command.directory.empty()
                           ? std::filesystem::path(command.directory)
                           : std::filesystem::path(command.run) / fmt::format("predictions_{}", options.split);
-  if (!globals.quiet) options.progress = progress_lines("mesh");
+  options.writes = ranks.first();
+  if (!globals.quiet && ranks.first()) options.progress = progress_lines("mesh");
   const PredictionFiles files = write_predictions(predictor, options);
   const std::string directory = options.directory.string();
+  if (!ranks.first()) return kExitOk;
   if (command.json) {
     print_result(to_json(files, directory));
   } else {
     print_text(to_text(files, directory));
   }
   return kExitOk;
+}
+
+int run(const PredictCommand& command, const GlobalOptions& globals) {
+  return on_predicting_ranks(command.run, command.checkpoint,
+                             [&](const std::filesystem::path& checkpoint, Ranks& ranks) {
+                               return run_rank(command, globals, checkpoint, ranks);
+                             });
 }
 
 }  // namespace
@@ -86,7 +91,7 @@ void add_predict(CommandLine& line) {
   add_device(*predict, options->device);
   add_threads(*predict, options->threads);
   add_json(*predict, options->json);
-  on_first_run(*predict, line, options, run);
+  on_run(*predict, line, options, run);
 }
 
 }  // namespace meshgrad::cli

@@ -54,16 +54,12 @@ std::string to_text(const RolloutFiles& files) {
   return text + given_notes(files.inputs_from_data);
 }
 
-int run(const RolloutCommand& command, const GlobalOptions& globals) {
-  const std::filesystem::path checkpoint = find_checkpoint(command.run, command.checkpoint);
-  Runtime runtime({.device = chosen_device(command.device, checkpoint_config(checkpoint).precision, globals),
-                   .threads = command.threads,
-                   .allocator = allocator_options_from_environment(),
-                   .log = log_of(globals.quiet)});
-  const Predictor predictor(runtime, checkpoint, command.data);
-  for (const std::string& warning : predictor.warnings()) {
-    if (!globals.quiet) print_note("warning: " + warning);
-  }
+int run_rank(const RolloutCommand& command, const GlobalOptions& globals,
+             const std::filesystem::path& checkpoint, Ranks& ranks) {
+  const DType precision = checkpoint_config(checkpoint).precision;
+  Runtime runtime = predicting_runtime(command.device, command.threads, precision, globals, ranks);
+  const Predictor predictor(runtime, checkpoint, command.data, &ranks);
+  print_notes_of(predictor, globals, ranks);
   RolloutFilesOptions options = command.files;
   const int64_t steps = predictor.config().rollout.steps;
   if (options.steps == 0) options.steps = steps;
@@ -73,14 +69,23 @@ int run(const RolloutCommand& command, const GlobalOptions& globals) {
                           ? std::filesystem::path(command.directory)
                           : std::filesystem::path(command.run) /
                                 fmt::format("rollout_{}_{}", options.split, options.trajectory);
-  if (!globals.quiet) options.progress = progress_lines("step");
+  options.writes = ranks.first();
+  if (!globals.quiet && ranks.first()) options.progress = progress_lines("step");
   const RolloutFiles files = write_rollout(predictor, options);
+  if (!ranks.first()) return kExitOk;
   if (command.json) {
     print_result(to_json(files));
   } else {
     print_text(to_text(files));
   }
   return kExitOk;
+}
+
+int run(const RolloutCommand& command, const GlobalOptions& globals) {
+  return on_predicting_ranks(command.run, command.checkpoint,
+                             [&](const std::filesystem::path& checkpoint, Ranks& ranks) {
+                               return run_rank(command, globals, checkpoint, ranks);
+                             });
 }
 
 }  // namespace
@@ -116,7 +121,7 @@ void add_rollout(CommandLine& line) {
   add_device(*rollout, options->device);
   add_threads(*rollout, options->threads);
   add_json(*rollout, options->json);
-  on_first_run(*rollout, line, options, run);
+  on_run(*rollout, line, options, run);
 }
 
 }  // namespace meshgrad::cli

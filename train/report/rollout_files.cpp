@@ -157,10 +157,14 @@ RolloutFiles write_rollout(const Predictor& predictor, const RolloutFilesOptions
         fmt::format("{}", options.steps), "add --beyond-data, which holds the boundary values from there on");
   }
   const RolloutBoundary boundary = options.boundary.value_or(predictor.config().rollout.boundary);
+  const RolloutOptions rollout{.steps = options.steps, .boundary = boundary};
+  if (!options.writes) {
+    roll_out(predictor, trajectory, rollout, [](const RolloutFrame&) {});
+    return {};
+  }
   RolloutWriter writer(task, options, trajectory);
   writer.start();
-  roll_out(predictor, trajectory, {.steps = options.steps, .boundary = boundary},
-           [&](const RolloutFrame& frame) { writer.add(frame); });
+  roll_out(predictor, trajectory, rollout, [&](const RolloutFrame& frame) { writer.add(frame); });
   RolloutFiles files = writer.finish();
   predictor.dataset().check_unchanged();
   files.boundary = boundary;
@@ -171,7 +175,7 @@ RolloutFiles write_rollout(const Predictor& predictor, const RolloutFilesOptions
 PredictionFiles write_predictions(const Predictor& predictor, const PredictionFilesOptions& options) {
   const SteadyField& task = predictor.steady_field();
   check_something_to_predict(predictor.task(), options.split);
-  make_folder(options.directory);
+  if (options.writes) make_folder(options.directory);
   constexpr int64_t kPictures = 4;
   const MeshInputs& inputs = task.inputs();
   FieldErrors errors(inputs.targets());
@@ -184,6 +188,7 @@ PredictionFiles write_predictions(const Predictor& predictor, const PredictionFi
     const std::vector<uint8_t> mask = inputs.predicted_mask(mesh);
     for (int64_t t = 0; t < trajectory.frames(); ++t) {
       const std::vector<float> ours = predict_steady(predictor, trajectory, t);
+      if (!options.writes) continue;
       const std::vector<float> truth = inputs.target_values(trajectory, t);
       errors.add(ours, truth, mask);
       const std::vector<FieldFrame> fields = split_fields(inputs, ours, truth);
@@ -201,7 +206,7 @@ PredictionFiles write_predictions(const Predictor& predictor, const PredictionFi
     predictor.dataset().check_unchanged();
     if (options.progress) options.progress(i + 1, count);
   }
-  files.fields = errors.fields();
+  if (options.writes) files.fields = errors.fields();
   return files;
 }
 

@@ -13,6 +13,7 @@ struct RolloutFilesOptions {
   bool beyond_data = false;  ///< more steps than the trajectory has are allowed (RolloutFrame)
   std::optional<RolloutBoundary> boundary;
   std::filesystem::path directory;
+  bool writes = true;  ///< false: for ranks that predict together with the one that writes
   std::function<void(int64_t done, int64_t total)> progress;
 };
 
@@ -29,13 +30,15 @@ struct RolloutFiles {
 /// Rolls one trajectory out and writes rollout.pvd with one VTU a frame (fields NAME, NAME_truth, NAME_error,
 /// and node_type), and pictures after the first, the tenth, the middle and the last step. frame_00000.vtu is
 /// the initial frame, from the data. Throws ConfigError for a task without time, a trajectory that does not
-/// exist or has nothing to predict, and more steps than its data without `beyond_data`.
+/// exist or has nothing to predict, and more steps than its data without `beyond_data`. Without `writes` the
+/// result is empty.
 RolloutFiles write_rollout(const Predictor& predictor, const RolloutFilesOptions& options);
 
 struct PredictionFilesOptions {
   std::string split = "test";
   int64_t meshes = 0;  ///< the first ones; 0: all
   std::filesystem::path directory;
+  bool writes = true;  ///< false: for ranks that predict together with the one that writes
   std::function<void(int64_t done, int64_t total)> progress;
 };
 
@@ -47,6 +50,7 @@ struct PredictionFiles {
 
 /// Predicts the steady fields of each mesh of a split and writes one VTU a mesh (fields NAME, NAME_truth,
 /// NAME_error, and node_type), and pictures of the first four. Throws ConfigError for a run of another task.
+/// Without `writes` the result is empty.
 PredictionFiles write_predictions(const Predictor& predictor, const PredictionFilesOptions& options);
 
 }  // namespace meshgrad

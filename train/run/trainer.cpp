@@ -76,9 +76,11 @@ TrainResult Trainer::run() {
   }
   while (state_.step < steps) {
     const auto begin = std::chrono::steady_clock::now();
+    const int64_t sent_before = bytes_sent();
     begin_trace();
     if (!train_window()) return stopped();
     finish_step();
+    bytes_sent_ += bytes_sent() - sent_before;
     step_seconds_.push_back(std::chrono::duration<float>(std::chrono::steady_clock::now() - begin).count());
     const bool goes_on = end_step();
     end_trace();
@@ -466,7 +468,7 @@ void Trainer::pause() const {
 
 TrainResult Trainer::result(bool was_stopped) const {
   if (!ranks_.single() && !step_seconds_.empty()) {
-    const auto bytes = static_cast<double>(sum_.bytes_sent()) / static_cast<double>(step_seconds_.size());
+    const auto bytes = static_cast<double>(bytes_sent_) / static_cast<double>(step_seconds_.size());
     message(fmt::format("rank 0 sent {:.3f} MB a step to the other ranks", bytes / 1e6));
   }
   TrainResult result{was_stopped, state_, folder_.last(), model_.parameters.count(), loader_.total_steps()};

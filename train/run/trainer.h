@@ -38,6 +38,7 @@ class Trainer {
   void describe_ranks();
   void describe_parts() const;
   Recomputation same_on_all_ranks(Recomputation chosen);
+  int64_t bytes_sent() const;
   bool warming_up() const;
   bool learning() const;
   void allocate_gradients();
@@ -91,6 +92,7 @@ class Trainer {
   std::optional<StepTrace> trace_;  // of the step that is traced
   std::chrono::steady_clock::time_point data_checked_;
   std::vector<float> step_seconds_;  // of this process
+  int64_t bytes_sent_ = 0;           // in these steps
 };
 
 }  // namespace meshgrad

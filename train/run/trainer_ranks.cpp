@@ -53,6 +53,11 @@ Recomputation Trainer::same_on_all_ranks(Recomputation chosen) {
   return chosen;
 }
 
+/// By this rank so far, in messages and by NCCL.
+int64_t Trainer::bytes_sent() const {
+  return ranks_.bytes_sent() + (sum_.between_gpus() != nullptr ? sum_.between_gpus()->bytes_sent() : 0);
+}
+
 void Trainer::describe_ranks() {
   if (const std::string path = sum_.choose_path(); !path.empty()) message(path);
   if (parts_) {

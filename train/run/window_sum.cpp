@@ -61,7 +61,6 @@ void WindowSum::add_batch(const Tensor& gradients, Optimizer& optimizer) {
 void WindowSum::finish(const Tensor& gradients, double window_weight, Optimizer& optimizer) {
   if (!active()) return;
   const Span span(kGradients);
-  const int64_t before = ranks_.bytes_sent();
   if (ordered()) {
     const auto size = static_cast<int64_t>(deal_->size());
     const auto samples = static_cast<int64_t>(losses_.size());
@@ -87,7 +86,6 @@ void WindowSum::finish(const Tensor& gradients, double window_weight, Optimizer&
     if (through_host) copy(values, gradients, runtime_.stream());
   }
   sum_losses(window_weight, optimizer);
-  bytes_sent_ += ranks_.bytes_sent() - before;
 }
 
 std::string WindowSum::choose_path() {
@@ -117,22 +115,16 @@ BucketSum& WindowSum::buckets(const Tensor& gradients) {
 GradientsReady WindowSum::while_backward(const Tensor& gradients) {
   if (!active() || ordered() || (runtime_.stream().on_gpu() && between_gpus() == nullptr)) return {};
   buckets(gradients).start(gradients);
-  return [this](int64_t first) {
-    const int64_t before = ranks_.bytes_sent();
-    buckets_->ready_from(first);
-    bytes_sent_ += ranks_.bytes_sent() - before;
-  };
+  return [this](int64_t first) { buckets_->ready_from(first); };
 }
 
 void WindowSum::add_round(const Tensor& gradients) {
-  const int64_t before = ranks_.bytes_sent();
   const Tensor host = to_host(gradients, runtime_.stream());
   dispatch_storage(host.dtype(), [&]<class T>() {
     if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) add_round_of<T>(host);
   });
   fill_zero(gradients, runtime_.stream());
   ++rounds_;
-  bytes_sent_ += ranks_.bytes_sent() - before;
 }
 
 template <class T>

@@ -46,9 +46,6 @@ class WindowSum {
   /// After the last one: gradients and the window's loss are then the same on every rank.
   void finish(const Tensor& gradients, double window_weight, Optimizer& optimizer);
 
-  /// Bytes that this rank has sent for sums.
-  int64_t bytes_sent() const { return bytes_sent_; }
-
  private:
   bool ordered() const { return deal_ != nullptr && reduction_ == RankReduction::ordered; }
   /// Round `rounds_`: every rank calls it, also those without a sample in it.
@@ -73,7 +70,6 @@ class WindowSum {
   std::vector<double> losses_;  // ordered: of each sample, on the rank that has it; fast: of the window
   Tensor sum_;                  // ordered: of this rank's slice, on the host
   Tensor received_;             // ordered: that slice of a round's other samples
-  int64_t bytes_sent_ = 0;
 };
 
 }  // namespace meshgrad
