@@ -6,6 +6,7 @@
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/train/planning/recompute.h>
 #include <meshgrad/train/run/optimizer.h>
+#include <meshgrad/train/run/step_trace.h>
 #include <meshgrad/train/task/unrolled_loss.h>
 
 #include <fmt/format.h>
@@ -320,6 +321,13 @@ Workload step_workload(Runtime& runtime, const Scale& scale, const StepKind& kin
     const auto captured = std::make_shared<CapturedWork>(runtime, std::string(name), once);
     work.run = [captured] { captured->run(); };
     work.warm_runs = kRunsBeforeReplay;
+  } else if (kind.traced) {
+    work.run = [&runtime, once] {
+      Ranks alone;
+      StepTrace trace(runtime, 1);
+      once(runtime);
+      trace.finish(alone);
+    };
   } else {
     work.run = [&runtime, once] { once(runtime); };
   }

@@ -17,6 +17,7 @@ struct StepKind {
   bool keep_hidden = true;
   bool captured = false;          ///< recorded once, then replayed; GPU only
   bool recompute_blocks = false;  ///< each block is recomputed in the backward pass
+  bool traced = false;            ///< with a trace of the step, whose text is made and discarded
 };
 
 /// The step, checked against the op-by-op path in f64 on the CPU: on one period of the mesh, or, for a square

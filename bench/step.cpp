@@ -54,6 +54,10 @@ std::vector<Benchmark> step_benchmarks(const Selection& selection) {
         }
       }
       add(part("step/forward_op_by_op"), kForwardByOps);
+      Kind traced_train = fused_train;
+      traced_train.traced = true;
+      const std::string trace = part("ratio/train/traced_over_plain");
+      list.push_back({trace, make(fused_train, trace), make(traced_train, trace)});
       for (const auto& [what, fused, by_ops] :
            {std::tuple{"train", fused_train, kTrainByOps}, std::tuple{"forward", kForward, kForwardByOps}}) {
         const std::string name = part(fmt::format("ratio/{}/op_by_op_over_fused", what));

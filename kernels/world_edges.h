@@ -13,8 +13,8 @@ namespace meshgrad {
 
 /// Edges between nodes of one mesh whose squared distance is below radius^2, in f64; both ways. The list is
 /// in ascending order of (receiver, sender). Nodes whose positions are not finite have none, nor those 2^24
-/// periods away. Where nodes are crowded (world_grid.h; twice its limit, as meshes may share buckets) none is
-/// searched for, and INT32_MAX are missing: otherwise the time would be quadratic in the number of nodes.
+/// periods away. Where nodes are crowded (world_grid.h) none is searched for, and INT32_MAX are missing:
+/// otherwise the time would be quadratic in the number of nodes.
 struct FindWorldEdges {
   Graph mesh;  ///< whose edges are left out, senders ascending; of a union of meshes, without halo nodes
   Tensor positions;  ///< f32 [nodes, dim], dim 2 or 3

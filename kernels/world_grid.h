@@ -48,8 +48,8 @@ inline double cells_of_period(double period, double radius) {
   return cells < 1.0 ? 1.0 : cells > kMostCells ? kMostCells : cells;
 }
 
-/// Nodes that share their cells with more nodes than this, on average, are crowded. All nodes at one point
-/// would take a search that is quadratic in their number.
+/// Nodes that share their cells with more nodes than this, on average over all that a search reads, are
+/// crowded. All nodes at one point would take a search that is quadratic in their number.
 inline constexpr int64_t kMostCrowded = 4096;
 
 /// Of the sum over all buckets of the squared number of members: what a search costs, up to a factor of 27.

@@ -5,6 +5,7 @@
 #include <meshgrad/engine/runtime.h>
 #include <meshgrad/kernels/tables.h>
 
+#include <exception>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -151,6 +152,16 @@ std::string invalid_argument_text(Body&& body) {
     return error.what();
   }
   return {};
+}
+/// What a call threw, or "" when it threw nothing.
+template <class F>
+std::string message_of(F&& f) {
+  try {
+    f();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
 }
 bool contains(std::string_view text, std::string_view part);
 /// How often `part` occurs in `text`, without overlaps.

@@ -39,7 +39,7 @@ struct FilledGrid {
     }
     starts.resize(static_cast<size_t>(grid.buckets) + 1);
     grid.starts = starts.data();
-    crowded = is_crowded(fill_table(grid, nodes) / 2, nodes);
+    crowded = is_crowded(fill_table(grid, nodes), nodes);
   }
 };
 

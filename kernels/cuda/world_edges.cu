@@ -53,7 +53,7 @@ __global__ void place_members_kernel(TableArgs args) {
 struct Crowding {
   const int64_t* squares;  // or null: never
   __device__ bool ends_search(int64_t nodes) const {
-    return squares != nullptr && is_crowded(*squares / 2, nodes);
+    return squares != nullptr && is_crowded(*squares, nodes);
   }
 };
 

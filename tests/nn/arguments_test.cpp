@@ -29,17 +29,6 @@ Model small_model() {
       {.node_inputs = 3, .edge_inputs = {2}, .edge_set_names = {"mesh"}, .outputs = 2});
 }
 
-/// What a call threw, or "".
-template <class F>
-std::string message_of(const F& call) {
-  try {
-    call();
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "";
-}
-
 /// What forward says about a batch that `change` spoiled.
 std::string refusal(const std::function<void(Runtime&, GraphBatch&)>& change, bool allocated = true) {
   Runtime runtime = make_runtime();

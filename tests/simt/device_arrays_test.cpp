@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "support.h"
-#include "train/deepmind_folder.h"
 #include "train/scratch_directory.h"
 #include "transfers.h"
 

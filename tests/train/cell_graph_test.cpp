@@ -11,7 +11,7 @@
 #include <map>
 #include <set>
 
-#include "train/deepmind_folder.h"
+#include "support.h"
 
 using namespace meshgrad;
 using meshgrad::test::contains;

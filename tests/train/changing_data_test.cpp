@@ -8,6 +8,7 @@
 #include <chrono>
 #include <thread>
 
+#include "support.h"
 #include "train/fault_case.h"
 
 namespace meshgrad {
@@ -16,6 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 using test::FaultFixture;
+using test::message_of;
 
 /// Writes in place and, if asked, puts the modification time back.
 class Writer {
@@ -52,15 +54,6 @@ fs::path old_waves(const fs::path& folder) {
   const fs::path path = test::pack_waves(folder);
   Writer(path).set_time(100);
   return path;
-}
-
-std::string message_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const DataError& error) {
-    return error.what();
-  }
-  return "";
 }
 
 TEST_CASE("a trajectory that was written after it was checked is not used again") {

@@ -71,15 +71,4 @@ inline std::vector<std::byte> tfrecord_of(const std::vector<SquareRecord>& recor
   return file;
 }
 
-/// What a call threw, or "" when it threw nothing.
-template <class F>
-std::string message_of(F f) {
-  try {
-    f();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "";
-}
-
 }  // namespace meshgrad::test

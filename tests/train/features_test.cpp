@@ -13,7 +13,7 @@
 #include <random>
 #include <set>
 
-#include "train/deepmind_folder.h"
+#include "support.h"
 #include "train/scratch_directory.h"
 
 namespace meshgrad {

@@ -6,7 +6,7 @@
 #include <set>
 #include <utility>
 
-#include "train/deepmind_folder.h"
+#include "support.h"
 
 using namespace meshgrad;
 using meshgrad::test::contains;

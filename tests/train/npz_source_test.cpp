@@ -7,7 +7,7 @@
 
 #include <random>
 
-#include "train/deepmind_folder.h"
+#include "support.h"
 #include "train/npz_arrays.h"
 #include "train/scratch_directory.h"
 

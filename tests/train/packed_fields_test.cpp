@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "paths.h"
-#include "train/deepmind_folder.h"
+#include "support.h"
 #include "train/npz_arrays.h"
 #include "train/scratch_directory.h"
 

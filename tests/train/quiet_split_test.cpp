@@ -10,7 +10,7 @@
 #include <cmath>
 
 #include "paths.h"
-#include "train/deepmind_folder.h"
+#include "support.h"
 #include "train/scratch_directory.h"
 
 using namespace meshgrad;

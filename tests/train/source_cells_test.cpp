@@ -18,7 +18,6 @@
 #include <numeric>
 
 #include "support.h"
-#include "train/deepmind_folder.h"
 #include "train/scratch_directory.h"
 
 using namespace meshgrad;

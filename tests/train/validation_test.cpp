@@ -3,6 +3,10 @@
 // field.
 #include <doctest/doctest.h>
 #include <meshgrad/train/run/predictor.h>
+#include <meshgrad/train/run/validation.h>
+
+#include <cmath>
+#include <vector>
 
 #include "support.h"
 #include "train/process.h"
@@ -57,6 +61,25 @@ TEST_CASE("the best checkpoint has the lowest error of rollouts, which is what e
   config.train.best = BestBy::loss;
   test::train_here(config);
   CHECK(test::tensors_of(config) == trained);
+}
+
+TEST_CASE("no field outweighs the others in the mean of relative errors") {
+  const double none = std::nan("");
+  const auto mean = [](std::vector<FieldError> fields) { return mean_relative_error(fields); };
+  const auto field = [](double rmse, double relative) {
+    return FieldError{.name = "u", .unit = "", .rmse = rmse, .mae = rmse, .relative_l2 = relative};
+  };
+  CHECK(mean({field(3.0, 0.25)}) == doctest::Approx(0.25));
+  CHECK(mean({field(1.0, 0.1), field(1e-3, 40.0)}) == doctest::Approx(2.0));
+  // A tenth less error in the first is worth as much as in the second, whose truth is nearly 0.
+  CHECK(mean({field(0.9, 0.09), field(1e-3, 40.0)}) < 0.96 * 2.0);
+  CHECK(mean({field(0.9, 0.09), field(1e-3, 40.0)}) ==
+        doctest::Approx(mean({field(1.0, 0.1), field(9e-4, 36.0)})));
+  CHECK(mean({field(1.0, 0.1), field(1e-3, none)}) == doctest::Approx(0.1));  // the truth is 0 everywhere
+  CHECK(std::isnan(mean({field(1e-3, none)})));
+  CHECK(std::isnan(mean({field(none, none), field(1.0, 0.1)})));  // a rollout has diverged
+  CHECK(std::isnan(mean({field(HUGE_VAL, HUGE_VAL), field(1.0, 0.1)})));
+  CHECK(mean({field(0.0, 0.0), field(1.0, 0.1)}) > 1e-5);  // or nothing could ever be better
 }
 
 TEST_CASE("horizons of the configuration and of the command") {

@@ -9,7 +9,6 @@
 #include <fstream>
 
 #include "support.h"
-#include "train/deepmind_folder.h"
 #include "train/scratch_directory.h"
 
 using namespace meshgrad;

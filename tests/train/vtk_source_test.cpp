@@ -14,7 +14,6 @@
 #include <set>
 
 #include "support.h"
-#include "train/deepmind_folder.h"
 #include "train/scratch_directory.h"
 
 using namespace meshgrad;

@@ -2,11 +2,14 @@
 // World edges by a plain loop over all pairs, and a run that has them.
 #pragma once
 #include <meshgrad/train/data/world_edges.h>
+#include <meshgrad/train/embed/mesh_predictor.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -66,6 +69,33 @@ inline Config world_run(const Moving& data) {
   config.train.accumulate = 1;
   config.train.checkpoint_every = 6;
   return config;
+}
+
+/// What a prediction says of three rows of nodes of which the second, 1500 nodes, has collapsed into a point;
+/// "" when it says nothing.
+inline std::string refusal_of_rows(Runtime& runtime, const std::string& checkpoint, int32_t last_nodes) {
+  struct Row {
+    std::vector<float> positions, stress;
+    std::vector<int32_t> first, second;
+
+    explicit Row(int32_t nodes) : stress(static_cast<size_t>(nodes)) {
+      for (int32_t node = 0; node < nodes; ++node) {
+        for (const float x : {static_cast<float>(node), 0.0F, 0.0F}) positions.push_back(x);
+        if (node > 0) first.push_back(node - 1), second.push_back(node);
+      }
+    }
+    MeshArrays arrays() const { return {.positions = positions, .first = first, .second = second}; }
+  };
+  const std::array<Row, 3> rows{Row(100), Row(1500), Row(last_nodes)};
+  MeshPredictor predictor(runtime, checkpoint);
+  predictor.set_meshes(std::array{rows[0].arrays(), rows[1].arrays(), rows[2].arrays()});
+  const std::vector<float> collapsed(rows[1].positions.size());
+  for (size_t mesh = 0; mesh < 3; ++mesh) {
+    const auto number = static_cast<int64_t>(mesh);
+    predictor.set_field("world_pos", mesh == 1 ? collapsed : rows[mesh].positions, number);
+    predictor.set_field("stress", rows[mesh].stress, number);
+  }
+  return message_of([&] { predictor.predict(); });
 }
 
 }  // namespace meshgrad::test

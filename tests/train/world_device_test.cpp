@@ -89,6 +89,17 @@ Config device_run(const Moving& plate, const std::string& name) {
   return config;
 }
 
+/// A checkpoint for predictions whose nodes are all free, and may all be joined.
+std::string trained_free(const Moving& plate, const std::string& name) {
+  Config config = device_run(plate, name);
+  config.data.kinematic_types = {};
+  config.data.world_pairs = WorldPairs::all;
+  config.data.world_radius = 0.02;
+  config.train.steps = 1;
+  train_on(kGpu, config);
+  return config.run.dir + "/checkpoints/last.safetensors";
+}
+
 TEST_CASE("a device finds the world edges of a batch, of noisy positions too, with the bits of the host" *
           doctest::skip(cuda_devices().empty())) {
   const Moving plate("plate");
@@ -179,13 +190,7 @@ TEST_CASE("world edges without room in training end the run on a device, too, an
 TEST_CASE("predictions on a device have room for the world edges of any state, the bits of a rollout" *
           doctest::skip(cuda_devices().empty())) {
   const Moving plate("plate");
-  Config config = device_run(plate, "predicts");
-  config.data.kinematic_types = {};
-  config.data.world_pairs = WorldPairs::all;
-  config.data.world_radius = 0.02;
-  config.train.steps = 1;
-  train_on(kGpu, config);
-  const std::string checkpoint = config.run.dir + "/checkpoints/last.safetensors";
+  const std::string checkpoint = trained_free(plate, "predicts");
   Runtime runtime{RuntimeOptions{.device = kGpu, .threads = 1}}, on_host{RuntimeOptions{.threads = 1}};
   const Predictor packed(runtime, checkpoint), other(on_host, checkpoint);
   const MeshDynamics& task = packed.mesh_dynamics();
@@ -226,36 +231,9 @@ TEST_CASE("predictions on a device have room for the world edges of any state, t
 TEST_CASE("MeshPredictor names the mesh with more world edges than any prediction may have" *
           doctest::skip(cuda_devices().empty())) {
   const Moving plate("plate");
-  Config config = device_run(plate, "refuses");
-  config.data.kinematic_types = {};
-  config.data.world_pairs = WorldPairs::all;
-  config.train.steps = 1;
-  train_on(kGpu, config);
+  const std::string checkpoint = trained_free(plate, "refuses");
   Runtime runtime{RuntimeOptions{.device = kGpu, .threads = 1}};
-  MeshPredictor predictor(runtime, config.run.dir + "/checkpoints/last.safetensors");
-  // 1500^2 edges are more than 1000 for each node of all.
-  struct Line {
-    std::vector<float> positions, stress, collapsed;
-    std::vector<int32_t> first, second;
-
-    explicit Line(int32_t nodes)
-        : stress(static_cast<size_t>(nodes)), collapsed(3 * static_cast<size_t>(nodes)) {
-      for (int32_t node = 0; node < nodes; ++node) {
-        for (const float x : {static_cast<float>(node), 0.0F, 0.0F}) positions.push_back(x);
-        if (node > 0) first.push_back(node - 1), second.push_back(node);
-      }
-    }
-    MeshArrays arrays() const { return {.positions = positions, .first = first, .second = second}; }
-  };
-  const std::array<Line, 3> lines{Line(100), Line(1500), Line(100)};
-  const std::array meshes{lines[0].arrays(), lines[1].arrays(), lines[2].arrays()};
-  predictor.set_meshes(meshes);
-  for (size_t mesh = 0; mesh < 3; ++mesh) {
-    const auto number = static_cast<int64_t>(mesh);
-    predictor.set_field("world_pos", mesh == 1 ? lines[mesh].collapsed : lines[mesh].positions, number);
-    predictor.set_field("stress", lines[mesh].stress, number);
-  }
-  const std::string error = message_of([&] { predictor.predict(); });
+  const std::string error = test::refusal_of_rows(runtime, checkpoint, 100);
   CHECK_MESSAGE(contains(error, "[data.world_radius] needed 1000 nodes within the radius"), error);
   CHECK(contains(error, "mesh 1"));
 }

@@ -174,6 +174,25 @@ TEST_CASE("a prediction with more world edges than ever gets room for them, in t
   meshgrad_runtime_destroy(c_runtime);
 }
 
+TEST_CASE("meshes that are predicted together share the limit of 1000 world edges a node") {
+  const Moving plate("plate");
+  Config config = test::world_run(plate);
+  config.data.kinematic_types = {};
+  config.data.world_pairs = WorldPairs::all;
+  config.data.world_radius = 0.02;
+  config.model.width = 8;
+  config.model.blocks = 1;
+  config.train.steps = 1;
+  test::train_here(config);
+  const std::string checkpoint = config.run.dir + "/checkpoints/last.safetensors";
+  Runtime runtime{RuntimeOptions{.threads = 1}};
+  // Of 1500 nodes at one point all but neighbours are joined: 2,245,502 edges.
+  CHECK(test::refusal_of_rows(runtime, checkpoint, 646).empty());
+  const std::string error = test::refusal_of_rows(runtime, checkpoint, 645);
+  CHECK_MESSAGE(contains(error, "[data.world_radius] needed 1000 nodes within the radius"), error);
+  CHECK(contains(error, "mesh 1"));
+}
+
 TEST_CASE("OnlineTrainer learns world edges, goes on to the same bits, and names the room that is missing") {
   const OnlinePlate plate;
   Config config = plate.config;

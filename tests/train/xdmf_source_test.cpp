@@ -17,7 +17,6 @@
 
 #include "paths.h"
 #include "support.h"
-#include "train/deepmind_folder.h"
 #include "train/scratch_directory.h"
 
 namespace meshgrad::xdmf_source_test {

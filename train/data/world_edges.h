@@ -15,7 +15,8 @@ struct WorldEdgeOptions {
   bool other_type = false;  ///< only nodes of different types
 };
 
-/// More of them are refused everywhere: a radius in another unit, or positions that have collapsed.
+/// More of them, on average over the meshes that are predicted together, are refused everywhere: a radius in
+/// another unit, or positions that have collapsed.
 inline constexpr int64_t kMostWorldEdgesPerNode = 1000;
 
 /// The edges of nodes less than `radius` apart, both ways, without those of `mesh`; nothing where there are

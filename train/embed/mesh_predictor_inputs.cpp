@@ -71,11 +71,17 @@ void MeshPredictor::Loaded::make_world_room(int64_t edges) {
 }
 
 std::vector<MeshEdges> MeshPredictor::Loaded::world_edges_at(const StateOf& states) {
+  const MeshInputs& reads = task.inputs();
   std::vector<MeshEdges> world;
+  int64_t left = most_world_edges(room.nodes);
   for (size_t i = 0; i < meshes.size(); ++i) {
-    const TrajectoryView mesh = task.dataset().trajectory(static_cast<int64_t>(i));
-    world.push_back(
-        task.inputs().world_edges_at(mesh, 0, states(i), scratch, most_world_edges(mesh.mesh().nodes)));
+    const TrajectoryView view = task.dataset().trajectory(static_cast<int64_t>(i));
+    std::optional<MeshEdges> edges =
+        world_edges(view.mesh(), reads.current_positions(view, 0, states(i), scratch.positions),
+                    reads.world_position()->field.components, reads.world_options(), left);
+    if (!edges) throw too_many_world_edges(name_of_most_crowded(states));
+    left -= std::ssize(edges->senders);
+    world.push_back(*std::move(edges));
   }
   return world;
 }

@@ -338,7 +338,9 @@ void Trainer::report_non_finite(std::string_view needed, const std::string& got,
   const int64_t step = window + (learns_normalizers(config_) ? config_.normalize.warmup_steps : 0);
   const double scale = open ? seen.loss_scale : seen.last_skipped_scale;
   std::string found = "every value is finite when it is recomputed";
-  std::string fix = "lower optimizer.lr, set train.clip_norm, or look for bad values in the data";
+  std::string fix = seen.batches_without_room > 0
+                        ? "lower data.world_radius, or raise data.world_edges_per_node"
+                        : "lower optimizer.lr, set train.clip_norm, or look for bad values in the data";
   try {
     if (const auto first = find_non_finite_in_window(runtime_, config_, task_, model_, loader_, step, scale,
                                                      normalizers_, recomputation)) {

@@ -83,6 +83,18 @@ std::optional<double> validation_loss(Runtime& runtime, Ranks& ranks, const Task
   });
 }
 
+double mean_relative_error(std::span<const FieldError> fields) {
+  double logarithms = 0.0, count = 0.0;
+  for (const FieldError& field : fields) {
+    if (!std::isfinite(field.rmse)) return std::nan("");
+    if (std::isnan(field.relative_l2)) continue;
+    constexpr double kRounding = std::numeric_limits<float>::epsilon();
+    logarithms += std::log(std::max(field.relative_l2, kRounding));
+    count += 1.0;
+  }
+  return std::exp(logarithms / count);
+}
+
 double validation_rollout_error(Runtime& runtime, Ranks& ranks, const Task& task, const Model& model,
                                 const Tensor& average, const Normalizers& normalizers, const Config& config,
                                 MeshParts* parts) {
@@ -94,10 +106,7 @@ double validation_rollout_error(Runtime& runtime, Ranks& ranks, const Task& task
   const TrainedModel trained{runtime, task, model, normalizers, config.precision, parts};
   const Evaluation result =
       with_weights(runtime, model.parameters, average, [&] { return evaluate(trained, options); });
-  const std::vector<FieldError>& fields = result.dynamics.value().rollouts.back().fields;
-  double sum = 0.0;
-  for (const FieldError& field : fields) sum += field.relative_l2;
-  return sum / static_cast<double>(fields.size());
+  return mean_relative_error(result.dynamics.value().rollouts.back().fields);
 }
 
 }  // namespace meshgrad

@@ -4,9 +4,11 @@
 #include <meshgrad/engine/ranks/ranks.h>
 #include <meshgrad/train/run/sampler.h>
 #include <meshgrad/train/task/mesh_parts.h>
+#include <meshgrad/train/task/prediction.h>
 
 #include <functional>
 #include <optional>
+#include <span>
 
 namespace meshgrad {
 
@@ -19,8 +21,15 @@ std::optional<double> validation_loss(Runtime& runtime, Ranks& ranks, const Task
                                       const Tensor& average, Normalizers& normalizers, const Config& config,
                                       const std::function<bool()>& stop, MeshParts* parts = nullptr);
 
-/// The mean of the fields' relative L2 errors over all steps of the rollouts of train.validate_rollouts,
-/// which the ranks share. With `average` as validation_loss.
+/// The geometric mean of the fields' relative L2 errors: of two models, the ratio of their means weighs every
+/// field alike, whatever its scale (Fleming, Wallace 1986, CACM 29(3)). The arithmetic mean would be the
+/// error of the one field whose truth is nearly 0. Errors below the rounding of f32 count as that; a field
+/// whose truth is 0 everywhere has no relative error and is left out. NaN where an error is not finite, and
+/// where no field is left.
+double mean_relative_error(std::span<const FieldError> fields);
+
+/// This mean over all steps of the rollouts of train.validate_rollouts, which the ranks share. With `average`
+/// as validation_loss.
 double validation_rollout_error(Runtime& runtime, Ranks& ranks, const Task& task, const Model& model,
                                 const Tensor& average, const Normalizers& normalizers, const Config& config,
                                 MeshParts* parts = nullptr);

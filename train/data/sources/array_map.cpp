@@ -91,6 +91,18 @@ void apply_guess(std::vector<NamedArray>& arrays, const std::vector<NamedArray>&
 // No field.
 bool is_known(const std::string& name) { return is_mesh_array(name) || name == "dt" || name == "times"; }
 
+// Times of frames under the other names that array_trajectory.h knows, and not a static field on `nodes`.
+bool are_times(const NamedArray& array, int64_t nodes) {
+  const std::vector<int64_t>& shape = array.array.shape;
+  return (array.name == "time" || array.name == "t") && shape.size() == 1 && shape[0] != nodes;
+}
+
+int64_t nodes_of(const std::vector<NamedArray>& arrays) {
+  const auto found = std::ranges::find(arrays, "mesh_pos", &NamedArray::name);
+  const size_t rank = found == arrays.end() ? 0 : found->array.shape.size();
+  return rank < 2 ? 0 : found->array.shape[rank - 2];
+}
+
 // The arrays that the map names, under its names.
 std::vector<NamedArray> chosen_by_map(std::vector<NamedArray>& arrays, const std::string& where,
                                       const ArrayMap& map) {
@@ -216,11 +228,12 @@ std::vector<NamedArray> arrays_by_map(std::vector<NamedArray> arrays, const std:
   const bool names_fields =
       std::ranges::any_of(chosen, [](const NamedArray& array) { return !is_known(array.name); });
   const bool chosen_types = have_types(chosen);
+  const int64_t nodes = std::max(nodes_of(chosen), nodes_of(arrays));
   std::set<std::string> names;  // of what is chosen: a file may have a million arrays
   for (const NamedArray& array : chosen) names.insert(array.name);
   std::vector<std::string> unused;
   for (NamedArray& array : arrays) {
-    const bool needed = !names_fields || is_known(array.name);
+    const bool needed = !names_fields || is_known(array.name) || are_times(array, nodes);
     const bool other_types = has_types(array.name) && chosen_types;
     const bool known = !map.empty() && !names.insert(array.name).second;
     if (needed && !other_types && !known) {
