@@ -149,7 +149,7 @@ TEST_CASE("node types from tags of cells and of facets, by the length of the arr
   CHECK(contains(error({{"facets", "u"}, {"types", "tags"}, {"v", "ends"}}), "array facets"));
   CHECK(contains(error({{"types", "tag"}}), "the array tag, as --node-types or --map types=tag says"));
   CHECK(contains(error({{"types", "tags"}, {"u", "tags"}}), "each array and each name once in --map"));
-  CHECK(contains(error({{"positions", "u"}, {"mesh_pos", "tags"}}), "got positions=tags and positions=u"));
+  CHECK(contains(error({{"positions", "u"}, {"mesh_pos", "tags"}}), "got mesh_pos=tags and positions=u"));
   // One-hot types have as many numbers as there are facets.
   arrays["sides"] = npy<int64_t>("<i8", "(8,)", {0, 1, 1, 2, 2, 3, 3, 0});
   arrays["hot"] = npy<int32_t>("<i4", "(4, 2)", {1, 0, 1, 0, 0, 1, 0, 1});

@@ -111,10 +111,11 @@ std::vector<NamedArray> chosen_by_map(std::vector<NamedArray>& arrays, const std
     const std::string& name = entry.first;
     const std::string& source = entry.second;
     const std::string read_as = name_of_array(name);
-    for (const NamedArray& before : chosen) {
-      if (before.source != source && before.name != read_as) continue;
+    for (const auto& before : map) {
+      if (&before == &entry) break;
+      if (before.second != source && name_of_array(before.first) != read_as) continue;
       throw data_error(where, "each array and each name once in --map",
-                       fmt::format("{}={} and {}={}", name_in_map(before.name), before.source, name, source),
+                       fmt::format("{}={} and {}={}", before.first, before.second, name, source),
                        "leave one of them out");
     }
     const auto found = std::find_if(arrays.begin(), arrays.end(),
