@@ -7,7 +7,7 @@
 #include <meshgrad/train/data/sources/npz_source.h>
 
 #include "paths.h"
-#include "train/deepmind_folder.h"
+#include "support.h"
 #include "train/npz_arrays.h"
 #include "train/scratch_directory.h"
 
@@ -128,6 +128,21 @@ TEST_CASE("node types from tags of cells and of facets, by the length of the arr
   CHECK(contains(damaged_error({{"facets", "ends"}, {"facet:types", "fine"}}),
                  "array facets] needed nodes from 0 to 3, got another number in row 1"));
   CHECK(contains(damaged_error({{"facets", "ends"}, {"facet:types", "sides"}}), "needed 4 node types"));
+}
+
+TEST_CASE("a map that names fields leaves the times of frames, under each of their names") {
+  const ScratchDirectory scratch;
+  for (const char* name : {"t", "time", "times"}) {
+    NpzArrays arrays = renamed_square();
+    arrays[name] = arrays["t"];
+    if (std::string(name) != "t") arrays["t"] = npy<float>("<f4", "(4,)", {1, 2, 3, 4});  // on nodes
+    write_npz(scratch.path / "a.npz", arrays, false);
+    ConvertOptions options = options_of_map(scratch.path / "a.npz", scratch.path / "a.mgd");
+    options.map = {{"velocity", "u"}};
+    const ConvertReport report = convert(options);
+    CHECK(report.dt == 0.5);
+    CHECK(report.fields.size() == 1);
+  }
 }
 
 TEST_CASE("--node-types names an array of NPZ files, too, and wins over their own") {

@@ -241,6 +241,7 @@ TEST_CASE("files that are not packed are checked under their own names, and leav
   CHECK(contains(whats, "edges from a node to itself: 1, first column 5"));
   CHECK(contains(whats, "t are not evenly spaced"));
   CHECK(contains(whats, "there are no node types"));
+  CHECK_FALSE(contains(whats, "fix:"));  // the remedy says it
 
   // A packed file keeps what it does not show.
   const std::string packed = (scratch.path / "odd.mgd").string();

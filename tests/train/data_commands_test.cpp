@@ -90,6 +90,7 @@ TEST_CASE("a map is saved by convert and read again, and pairs of the line win o
   CHECK(nlohmann::json::parse(mapped.out)["map"] == nlohmann::json::parse(guessed.out)["map"]);
   CHECK(contains(convert({"--map", "@" + map, "--map", "positions=none"}).err, "needed the array none"));
   CHECK(contains(convert({"--map", "@" + map + "s"}).err, "a.maps"));
+  CHECK(contains(convert({"--map", "v=xyz", "--map", "w=xyz"}).err, "w=xyz says, got it as v already"));
 }
 
 TEST_CASE("info shows all digits of values far from zero") {

@@ -39,7 +39,7 @@ struct CheckCommand {
   bool json = false;
 };
 
-/// A folder of its own, removed in the end.
+/// A folder of its own, removed in the end. A process that is killed leaves it.
 class TemporaryFolder {
  public:
   TemporaryFolder() {
@@ -64,8 +64,8 @@ class TemporaryFolder {
 
 /// What was given, and the configuration that it is checked with.
 struct Checked {
-  std::shared_ptr<TemporaryFolder> folder;  ///< of data that are not packed
-  std::string path;                         ///< of the data, as the user knows it
+  bool packed = true;  ///< false: the data set is a copy, which was packed for the check
+  std::string path;    ///< of the data, as the user knows it
   Dataset dataset;
   Config config;
   bool guessed = false;  ///< the configuration is what meshgrad init would write
@@ -84,7 +84,7 @@ bool is_packed(const std::string& path) {
 }
 
 Checked check_packed(const CheckCommand& command, const std::filesystem::path& packed) {
-  Checked checked{nullptr, command.path, Dataset::open(packed), {}, true, {}, {}, {}};
+  Checked checked{true, command.path, Dataset::open(packed), {}, true, {}, {}, {}};
   checked.data = check_data(checked.dataset);
   try {
     checked.config = first_config(checked.dataset).config;
@@ -103,7 +103,7 @@ Checked check_configuration(const CheckCommand& command) {
   require_data_path(config);
   const Dataset dataset = Dataset::open(config.data.path);
   ConfigSummary use = check_config(config, dataset);  // wrong fields are reported before the data is read
-  return {nullptr, dataset.path().string(), dataset, config, false, check_data(dataset), std::move(use), {}};
+  return {true, dataset.path().string(), dataset, config, false, check_data(dataset), std::move(use), {}};
 }
 
 /// What a conversion says beside what a packed file shows.
@@ -117,19 +117,19 @@ void add_warnings_of(const ConvertReport& report, Checked& checked) {
   }
 }
 
-/// Of what meshgrad convert reads, by way of a packed copy.
+/// Of what meshgrad convert reads, by way of a packed copy: its name is gone once it has been read.
 Checked check_raw(const CheckCommand& command, const GlobalOptions& globals) {
-  const auto folder = std::make_shared<TemporaryFolder>();
+  const TemporaryFolder folder;
   ConvertOptions options;
   options.input = command.path;
-  options.output = folder->path() / "data.mgd";
+  options.output = folder.path() / "data.mgd";
   const ConvertReport report = convert(options);
   if (!globals.quiet) {
     for (const std::string& note : report.notes) print_note(note);
     print_note("read as meshgrad convert does without options; to check it with others, convert it first");
   }
   Checked checked = check_packed(command, options.output);
-  checked.folder = folder;
+  checked.packed = false;
   add_warnings_of(report, checked);
   return checked;
 }
@@ -204,10 +204,10 @@ std::string use_text(const Checked& checked) {
 std::string to_text(const Checked& checked) {
   const Dataset& data = checked.dataset;
   const DataSummary& summary = checked.data;
-  std::string text = checked.folder
-                         ? fmt::format("read      {} ({} packed)\n", data.source(), bytes_text(data.bytes()))
-                         : fmt::format("packed    {} ({}), from {}\n", checked.path, bytes_text(data.bytes()),
-                                       data.source());
+  std::string text =
+      checked.packed
+          ? fmt::format("packed    {} ({}), from {}\n", checked.path, bytes_text(data.bytes()), data.source())
+          : fmt::format("read      {} ({} packed)\n", data.source(), bytes_text(data.bytes()));
   text += fmt::format("data      {}, {}, {} in {}-D\n",
                       counted(data.trajectories(), "trajectory", "trajectories"),
                       counted(summary.frames, "frame"), counted(data.meshes(), "mesh", "meshes"), data.dim());

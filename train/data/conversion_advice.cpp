@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/train/data/conversion_advice.h>
 
+#include <utility>
+
 namespace meshgrad {
 namespace {
 
@@ -43,8 +45,10 @@ Finding finding_of_warning(const std::string& warning) {
   const size_t end = warning.starts_with('[') ? warning.find("] ") : std::string::npos;
   const bool placed = end != std::string::npos;
   const Advice* advice = advice_on(warning);
-  return {Finding::Severity::warning, placed ? warning.substr(1, end - 1) : "the conversion",
-          placed ? warning.substr(end + 2) : warning,
+  std::string what = placed ? warning.substr(end + 2) : warning;
+  if (const size_t fix = what.find("; fix: "); advice != nullptr && fix != std::string::npos)
+    what.erase(fix, what.find(" (and ", fix) - fix);  // the remedy says it
+  return {Finding::Severity::warning, placed ? warning.substr(1, end - 1) : "the conversion", std::move(what),
           std::string(advice ? advice->why : "the conversion found it; results on this data may be doubtful"),
           std::string(advice ? advice->remedy : "repair the input and convert again")};
 }

@@ -89,6 +89,18 @@ void apply_guess(std::vector<NamedArray>& arrays, const std::vector<NamedArray>&
 // No field.
 bool is_known(const std::string& name) { return is_mesh_array(name) || name == "dt" || name == "times"; }
 
+// Times of frames under the other names that array_trajectory.h knows, and not a static field on `nodes`.
+bool are_times(const NamedArray& array, int64_t nodes) {
+  const std::vector<int64_t>& shape = array.array.shape;
+  return (array.name == "time" || array.name == "t") && shape.size() == 1 && shape[0] != nodes;
+}
+
+int64_t nodes_of(const std::vector<NamedArray>& arrays) {
+  const auto found = std::ranges::find(arrays, "mesh_pos", &NamedArray::name);
+  const size_t rank = found == arrays.end() ? 0 : found->array.shape.size();
+  return rank < 2 ? 0 : found->array.shape[rank - 2];
+}
+
 std::vector<NamedArray> mapped(std::vector<NamedArray> arrays, const std::string& where, const ArrayMap& map,
                                const WarningCallback& warn) {
   std::vector<NamedArray> chosen;
@@ -100,9 +112,12 @@ std::vector<NamedArray> mapped(std::vector<NamedArray> arrays, const std::string
     if (found == arrays.end()) {
       std::vector<std::string> names;
       for (const NamedArray& array : arrays) names.push_back(array.name + " " + shape_text(array.array));
+      const auto taken = std::ranges::find(chosen, source, &NamedArray::source);
       throw data_error(where, fmt::format("the array {}, as --map {}={} says", source, name, source),
-                       names.empty() ? "no arrays" : fmt::format("{}", fmt::join(names, ", ")),
-                       "name one of its arrays");
+                       taken != chosen.end() ? fmt::format("it as {} already", name_in_map(taken->name))
+                       : names.empty()       ? "no arrays"
+                                             : fmt::format("{}", fmt::join(names, ", ")),
+                       "name one of its arrays, each once");
     }
     chosen.push_back(std::move(*found));  // its view stays valid
     chosen.back().name = name_of_array(name);
@@ -112,9 +127,10 @@ std::vector<NamedArray> mapped(std::vector<NamedArray> arrays, const std::string
   const bool names_fields =
       std::ranges::any_of(chosen, [](const NamedArray& array) { return !is_known(array.name); });
   const bool chosen_types = have_types(chosen);
+  const int64_t nodes = std::max(nodes_of(chosen), nodes_of(arrays));
   std::vector<std::string> unused;
   for (NamedArray& array : arrays) {
-    const bool needed = !names_fields || is_known(array.name);
+    const bool needed = !names_fields || is_known(array.name) || are_times(array, nodes);
     const bool other_types = has_types(array.name) && chosen_types;
     if (needed && !other_types && !has(chosen, array.name)) {
       chosen.push_back(std::move(array));
