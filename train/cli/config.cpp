@@ -50,7 +50,7 @@ int run_import(const ConfigOptions& options, const GlobalOptions& globals) {
                             : options.names == "deepmind"  ? OptionNames::deepmind
                                                            : OptionNames::keyvalue;
   const ImportedConfig imported =
-      import_config(read_file(options.file, kLargestConfigFile), options.file, names);
+      import_config(read_file(options.file, kLargestConfigFile + 1), options.file, names);
   print_result(imported.toml);
   if (globals.quiet) return kExitOk;
   for (const std::string& line : imported.mapped) print_note("mapped " + line);
