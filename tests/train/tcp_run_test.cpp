@@ -218,6 +218,29 @@ TEST_CASE("ranks that computed parts of meshes in training predict each mesh tog
   }
 }
 
+TEST_CASE("where rank 0 predicts alone, only it needs the run") {
+  const ScratchDirectory scratch;
+  Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
+  config.run.dir = (scratch.path / "run").string();
+  config.train.steps = 1;
+  test::train_here(config);
+  const fs::path elsewhere = scratch.path / "other";
+  fs::create_directory(elsewhere);
+  const std::string port = std::to_string(test::free_port());
+  std::vector<std::unique_ptr<Process>> processes;
+  for (const int rank : {0, 1}) {
+    processes.push_back(std::make_unique<Process>(
+        std::vector<std::string>{"-C", rank == 0 ? scratch.path : elsewhere, "RANK=" + std::to_string(rank),
+                                 "WORLD_SIZE=2", "MASTER_ADDR=localhost", "MASTER_PORT=" + port,
+                                 test::program(), "rollout", "run", "--checkpoint", "last", "--steps", "1"},
+        "/usr/bin/env"));
+  }
+  for (const auto& process : processes) {
+    const Outcome outcome = process->wait();
+    CHECK_MESSAGE(outcome.code == 0, outcome.err);
+  }
+}
+
 TEST_CASE("a run that does not exist is told once, by each command that predicts") {
   for (const char* command : {"evaluate", "rollout", "predict"}) {
     CAPTURE(command);

@@ -38,7 +38,7 @@ struct CheckCommand {
   bool json = false;
 };
 
-/// A folder of its own, removed in the end. A process that is killed leaves it.
+/// A folder of its own, removed at the end. A process that is killed leaves it.
 class TemporaryFolder {
  public:
   TemporaryFolder() {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/ranks/collectives.h>
 #include <meshgrad/engine/ranks/cpu_share.h>
 #include <meshgrad/engine/ranks/mpi.h>
 #include <meshgrad/train/cli/failure.h>
@@ -48,9 +49,15 @@ bool predicts_together(const Config& config, const Ranks& ranks) {
 int on_predicting_ranks(const std::string& run, const std::string& checkpoint,
                         const std::function<int(const std::filesystem::path&, Ranks&)>& work) {
   return on_ranks({}, [&](Ranks& ranks) {
-    const std::filesystem::path found = find_checkpoint(run, checkpoint);
-    const Config config = checkpoint_config(found);
-    if (predicts_together(config, ranks)) {
+    std::filesystem::path found;
+    Config config;
+    const auto open = [&] {
+      found = find_checkpoint(run, checkpoint);
+      config = checkpoint_config(found);
+    };
+    if (ranks.first()) open();  // the others need it only where all predict
+    if (agree(ranks, ranks.first() && predicts_together(config, ranks), "checkpoint")) {
+      if (!ranks.first()) open();
       ranks.set_timeout(std::chrono::seconds(config.ranks.timeout));
       return work(found, ranks);
     }

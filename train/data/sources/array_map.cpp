@@ -91,12 +91,6 @@ void apply_guess(std::vector<NamedArray>& arrays, const std::vector<NamedArray>&
 // No field.
 bool is_known(const std::string& name) { return is_mesh_array(name) || name == "dt" || name == "times"; }
 
-// Times of frames under the other names that array_trajectory.h knows, and not a static field on `nodes`.
-bool are_times(const NamedArray& array, int64_t nodes) {
-  const std::vector<int64_t>& shape = array.array.shape;
-  return (array.name == "time" || array.name == "t") && shape.size() == 1 && shape[0] != nodes;
-}
-
 int64_t nodes_of(const std::vector<NamedArray>& arrays) {
   const auto found = std::ranges::find(arrays, "mesh_pos", &NamedArray::name);
   const size_t rank = found == arrays.end() ? 0 : found->array.shape.size();
@@ -207,6 +201,11 @@ std::optional<std::pair<std::string, std::string>> pair_of_line(std::string_view
 
 bool is_mesh_array(std::string_view name) {
   return name == "mesh_pos" || name == "cells" || name == "mesh_edge" || name == "facets" || has_types(name);
+}
+
+bool are_times(const NamedArray& array, int64_t nodes) {
+  const bool named = array.name == "times" || array.name == "time" || array.name == "t";
+  return named && array.array.shape.size() == 1 && array.array.shape[0] != nodes;
 }
 
 std::string shape_text(const NpyArray& array) { return fmt::format("[{}]", fmt::join(array.shape, ", ")); }

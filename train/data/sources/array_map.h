@@ -43,6 +43,9 @@ std::string name_of_array(const std::string& in_map);
 /// Whether an array of this name is part of the mesh.
 bool is_mesh_array(std::string_view name);
 
+/// Whether these are the times of the frames: [frames] under a usual name, and not a static field on nodes.
+bool are_times(const NamedArray& array, int64_t nodes);
+
 std::string shape_text(const NpyArray& array);
 
 /// The text of a map: each line is NAME=ARRAY, empty, or a comment that begins with "#". A name that begins

@@ -56,7 +56,7 @@ class ArrayReader {
     for (const NamedArray& entry : entries_) {
       if (!entry.numbers) {
         left_out_.push_back(entry.name + " (no numbers)");
-      } else if (is_times(entry, t)) {
+      } else if (are_times(entry, t.nodes)) {
         continue;
       } else if (entry.name == "dt" && entry.array.size() == 1) {
         note_use(entry, t);
@@ -184,15 +184,10 @@ class ArrayReader {
     }
   }
 
-  static bool is_times(const NamedArray& entry, const RawTrajectory& t) {
-    const bool named = entry.name == "times" || entry.name == "time" || entry.name == "t";
-    return named && entry.array.shape.size() == 1 && entry.array.shape[0] != t.nodes;
-  }
-
   // Times with one distance give dt.
   void read_times(RawTrajectory& t) {
     for (const NamedArray& entry : entries_) {
-      if (!entry.numbers || !is_times(entry, t)) continue;
+      if (!entry.numbers || !are_times(entry, t.nodes)) continue;
       const std::vector<double> times = to_doubles(entry.array);
       if (static_cast<int64_t>(times.size()) != t.frames || t.frames < 2) {
         left_out_.push_back(entry.name + " " + shape_text(entry.array));
@@ -217,7 +212,7 @@ class ArrayReader {
     constexpr int64_t kMostColumns = 16;
     int64_t frames = t.frames;
     for (const NamedArray& entry : entries_) {
-      if (entry.numbers && frames == 1 && is_times(entry, t)) frames = entry.array.shape[0];
+      if (entry.numbers && frames == 1 && are_times(entry, t.nodes)) frames = entry.array.shape[0];
     }
     for (const NamedArray& entry : entries_) {
       const std::vector<int64_t>& shape = entry.array.shape;
