@@ -108,6 +108,7 @@ class TcpTransport final : public RankTransport {
   std::vector<Peer> peers_;
   std::vector<pollfd> polled_;
   std::optional<int> ended_with_;
+  std::optional<RankFailure> end_;  // of another rank, which no one was told yet
   bool gave_up_ = false;
 };
 
@@ -130,7 +131,12 @@ class TcpTransport::TcpFlight final : public RankTransport::Flight {
 
   bool done() override {
     if (open_ > 0 && transport_.gave_up_) transport_.ended(awaited(), ENOTCONN);
-    if (open_ > 0) transport_.progress();
+    try {
+      if (open_ > 0) transport_.progress();
+    } catch (const RankFailure& failure) {
+      if (open_ > 0) throw;
+      transport_.end_ = failure;  // behind the last message of this flight: the next one meets it
+    }
     return open_ == 0;
   }
   int awaited() const override {  // after give_up() this rank itself
@@ -155,7 +161,7 @@ std::unique_ptr<RankTransport::Flight> TcpTransport::start(std::span<const Send>
                                                            std::span<const Receive> receives) {
   if (gave_up_) ended(sends.empty() ? receives.front().from : sends.front().to, ENOTCONN);
   auto flight = std::make_unique<TcpFlight>(*this, sends, receives);
-  progress();
+  flight->done();
   return flight;
 }
 
@@ -206,6 +212,7 @@ int TcpTransport::receive_from(int rank, Peer& peer) {
 }
 
 void TcpTransport::progress() {
+  if (end_) throw RankFailure(*end_);
   for (size_t i = 0; i < peers_.size(); ++i) {
     const Peer& peer = peers_[i];
     const int wanted = POLLRDHUP | (peer.receives.empty() ? 0 : POLLIN) | (peer.sends.empty() ? 0 : POLLOUT);
