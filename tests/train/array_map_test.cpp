@@ -115,7 +115,7 @@ TEST_CASE("a field with a name that a map has for the mesh stays a field") {
   write_npz(scratch.path / "a.npz", arrays, false);
   options.map.clear();
   CHECK(contains(message_of([&] { convert(options); }),
-                 "a.npz: field u] needed one array for each name of a field, got one on "));
+                 "a.npz: field u] needed a name that no other field has, got "));
 }
 
 TEST_CASE("node types from tags of cells and of facets, by the length of the array or its name") {

@@ -77,11 +77,7 @@ class ArrayReader {
     // Arrays come in the order of the zip; sorted names make files of one data set agree.
     std::sort(t.fields.begin(), t.fields.end(),
               [](const RawField& a, const RawField& b) { return a.name < b.name; });
-    const auto twice = std::ranges::adjacent_find(t.fields, {}, &RawField::name);
-    if (twice == t.fields.end()) return t;
-    throw data_error(fmt::format("{}: field {}", name_, twice->name), "one array for each name of a field",
-                     fmt::format("one on {}s and one on {}s", name_of(twice->on), name_of(twice[1].on)),
-                     "rename one of them, or leave one out: --map NAME=ARRAY for each field");
+    return t;
   }
 
  private:
