@@ -108,7 +108,7 @@ class TcpTransport final : public RankTransport {
   std::vector<Peer> peers_;
   std::vector<pollfd> polled_;
   std::optional<int> ended_with_;
-  std::optional<RankFailure> end_;  // of another rank, which no one was told yet
+  std::optional<RankFailure> end_;  // of another rank, not told yet
   bool gave_up_ = false;
 };
 
