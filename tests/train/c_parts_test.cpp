@@ -135,7 +135,7 @@ TEST_CASE("where a rank's mesh is no structure at all, ranks that wait for its p
   const Wave wave(6, 5, 0.3);
   Texts texts;
   const auto begin = std::chrono::steady_clock::now();
-  std::atomic<int> told = 0;
+  std::atomic<int> made = 0, told = 0;
   test::on_ranks({.ranks = Wave::kRanks, .timeout = 60s, .loss = {}}, [&](Ranks& on) {
     const auto rank = static_cast<size_t>(on.rank());
     meshgrad_runtime runtime{.runtime = Runtime({.threads = 1}), .ranks = std::move(on)};
@@ -149,6 +149,8 @@ TEST_CASE("where a rank's mesh is no structure at all, ranks that wait for its p
     meshgrad_trainer* trainer = nullptr;
     if (meshgrad_trainer_create(&runtime, &options, &trainer) != MESHGRAD_OK)
       throw std::runtime_error(meshgrad_last_error());
+    ++made;
+    while (made < Wave::kRanks) std::this_thread::yield();  // no rank ends while another makes its trainer
     Part part(wave, static_cast<int>(rank));
     const meshgrad_mesh mesh = mesh_of(part);
     if (meshgrad_trainer_set_mesh(trainer, rank == 1 ? nullptr : &mesh) != MESHGRAD_OK)
