@@ -5,6 +5,8 @@
 #include <meshgrad/train/data/sources/npz_source.h>
 #include <meshgrad/train/planning/first_config.h>
 
+#include <algorithm>
+#include <optional>
 #include <random>
 
 #include "support.h"
@@ -170,6 +172,62 @@ TEST_CASE("displacements move the mesh: of a field that its name tells, or that 
   CHECK(std::ranges::none_of(fields, [](const FieldInfo& field) { return field.name == "world_pos"; }));
   CHECK(contains(message_of([&] { converted("u"); }), "field u] needed displacements: 2 or 3 floats"));
   CHECK(contains(message_of([&] { converted("v"); }), "got no such field"));
+}
+
+TEST_CASE("what moves no mesh: a static field, and one beside current positions; the unit stays") {
+  const ScratchDirectory scratch;
+  NpzArrays arrays = square();
+  arrays["disp"] = npy<float>("<f4", "(1, 4, 2)", test::counting(8));
+  ConvertOptions options;
+  options.input = scratch.path / "run.npz";
+  options.output = scratch.path / "a.mgd";
+  options.split = {1};
+  const auto moved_by = [&](const std::string& displacement) {
+    write_npz(options.input, arrays, false);
+    options.displacement = displacement;
+    convert(options);
+    const std::vector<FieldInfo> fields = Dataset::open(options.output).fields();
+    const auto found = std::ranges::find(fields, "world_pos", &FieldInfo::name);
+    return found == fields.end() ? std::optional<FieldInfo>() : *found;
+  };
+  CHECK_FALSE(moved_by("").has_value());
+  options.units["disp"] = "m";
+  const std::optional<FieldInfo> named = moved_by("disp");
+  REQUIRE(named.has_value());
+  CHECK_FALSE(named->dynamic);
+  CHECK(named->unit == "m");
+
+  arrays["disp"] = npy<float>("<f4", "(3, 4, 2)", test::counting(24));
+  arrays["world_pos"] = npy<float>("<f4", "(3, 4, 2)", std::vector<float>(24, 7.0F));
+  CHECK(moved_by("")->dynamic);
+  CHECK(Dataset::open(options.output).trajectory(0).field("world_pos").frame(1)[0] == 7.0F);
+}
+
+TEST_CASE("init predicts second changes only of a mesh that moves smoothly, and nothing beside it") {
+  const ScratchDirectory scratch;
+  ConvertOptions options;
+  options.input = scratch.path / "run.npz";
+  options.output = scratch.path / "a.mgd";
+  options.split = {1};
+  const auto predicted = [&](bool smooth, bool alone) {
+    std::vector<float> moved;
+    for (int frame = 0; frame < 12; ++frame) {
+      const int at = smooth ? frame * frame : frame * 7 % 5;
+      for (int i = 0; i < 8; ++i) moved.push_back(0.01F * static_cast<float>((i + 1) * at));
+    }
+    NpzArrays arrays = square_arrays(12);
+    arrays.erase("u");
+    if (!alone)
+      arrays["temperature"] =
+          npy<float>("<f4", "(12, 4, 2)", std::vector<float>(moved.rbegin(), moved.rend()));
+    arrays["disp"] = npy<float>("<f4", "(12, 4, 2)", moved);
+    write_npz(options.input, arrays, false);
+    convert(options);
+    return first_config(Dataset::open(options.output), {}).config.data.predict;
+  };
+  CHECK(predicted(true, true) == Prediction::second_change);
+  CHECK(predicted(false, true) == Prediction::change);
+  CHECK(predicted(true, false) == Prediction::change);
 }
 
 TEST_CASE("init predicts second changes of displacements only if those that validate have three frames") {
