@@ -144,25 +144,6 @@ TEST_CASE("TCP: the exit code of a rank that aborts reaches the others behind ot
   for (const std::string& ending : endings) CHECK(contains(ending, "all end"));
 }
 
-TEST_CASE(
-    "TCP: messages that came before the end of their rank arrive, and the next operation finds the end") {
-  const Endings endings = try_on_tcp({.size = 2, .timeout = 60s}, [](Ranks& ranks) {
-    std::array<std::byte, 1> word{};
-    if (ranks.first()) {
-      const Send send{1, word};
-      ranks.exchange(std::span(&send, 1), {}, "last words");
-      ranks.abort(7);
-      throw internal_error("the end of rank 0");
-    }
-    std::this_thread::sleep_for(200ms);  // the end is there, too
-    const Receive receive{0, word};
-    ranks.exchange({}, std::span(&receive, 1), "last words");
-    ranks.check("work");
-  });
-  CHECK_MESSAGE(contains(endings[1], "[rank 1: work] needed a connection with rank 0"), endings[1]);
-  CHECK_MESSAGE(contains(endings[1], "got its end with exit code 7"), endings[1]);
-}
-
 TEST_CASE("TCP: a rank that leaves, or fails in work of its own, is an error of the others at once") {
   test::check_a_rank_that_ends([](const auto& body) { return try_on_tcp({.size = 3, .timeout = 60s}, body); },
                                "needed a connection with rank");
