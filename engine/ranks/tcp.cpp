@@ -63,7 +63,8 @@ class TcpTransport final : public RankTransport {
   void finish() override;
 
  private:
-  /// Sends and receives what it can at once, and looks for ranks that have ended.
+  /// Sends and receives what it can at once, and looks for ranks that have ended. Throws RankFailure for the
+  /// first of them, always from then on, behind the messages that came before its end.
   void progress();
 
   class TcpFlight;
@@ -79,7 +80,8 @@ class TcpTransport final : public RankTransport {
     Socket socket;
     std::deque<Message<std::span<const std::byte>>> sends;
     std::deque<Message<std::span<std::byte>>> receives;
-    bool cut = false;  // what comes next is the rest of a message
+    std::vector<std::byte> ahead;  // what it had sent before its end, for receives to come
+    bool cut = false;              // what comes next is the rest of a message
   };
 
   /// Buffers go whose messages are not complete: what is left of the connections tells others of the end.
@@ -101,14 +103,14 @@ class TcpTransport final : public RankTransport {
 
   int send_to(Peer& peer);
   int receive_from(int rank, Peer& peer);
-  void drain(Peer& peer);
-  [[noreturn]] void ended(int rank, int error);
+  void read_ahead(Peer& peer);
+  RankFailure end_of(int rank, int error) const;
 
   int rank_;
   std::vector<Peer> peers_;
   std::vector<pollfd> polled_;
   std::optional<int> ended_with_;
-  std::optional<RankFailure> end_;  // of another rank, not told yet
+  std::optional<RankFailure> end_;  // of the first rank that ended
   bool gave_up_ = false;
 };
 
@@ -130,12 +132,11 @@ class TcpTransport::TcpFlight final : public RankTransport::Flight {
   TcpFlight& operator=(const TcpFlight&) = delete;
 
   bool done() override {
-    if (open_ > 0 && transport_.gave_up_) transport_.ended(awaited(), ENOTCONN);
+    if (open_ > 0 && transport_.gave_up_) throw transport_.end_of(awaited(), ENOTCONN);
     try {
       if (open_ > 0) transport_.progress();
-    } catch (const RankFailure& failure) {
-      if (open_ > 0) throw;
-      transport_.end_ = failure;  // behind the last message of this flight: the next one meets it
+    } catch (const RankFailure&) {
+      if (open_ > 0) throw;  // else the next flight meets the end
     }
     return open_ == 0;
   }
@@ -159,7 +160,7 @@ class TcpTransport::TcpFlight final : public RankTransport::Flight {
 
 std::unique_ptr<RankTransport::Flight> TcpTransport::start(std::span<const Send> sends,
                                                            std::span<const Receive> receives) {
-  if (gave_up_) ended(sends.empty() ? receives.front().from : sends.front().to, ENOTCONN);
+  if (gave_up_) throw end_of(sends.empty() ? receives.front().from : sends.front().to, ENOTCONN);
   auto flight = std::make_unique<TcpFlight>(*this, sends, receives);
   flight->done();
   return flight;
@@ -185,15 +186,23 @@ int TcpTransport::send_to(Peer& peer) {
 
 int TcpTransport::receive_from(int rank, Peer& peer) {
   int error = 0;
+  const auto read = [&](std::span<std::byte> to) {
+    if (peer.socket.open()) return read_some(peer.socket, to, error);
+    const size_t count = std::min(to.size(), peer.ahead.size());
+    std::copy_n(peer.ahead.begin(), count, to.begin());
+    peer.ahead.erase(peer.ahead.begin(), peer.ahead.begin() + static_cast<std::ptrdiff_t>(count));
+    return count;
+  };
   while (!peer.receives.empty()) {
     auto& message = peer.receives.front();
     const std::span<std::byte> word = bytes_of(message.word);
     if (message.done < word.size()) {
-      message.done += read_some(peer.socket, word.subspan(message.done), error);
+      message.done += read(word.subspan(message.done));
       if (message.done < word.size()) break;
       if (message.word >= kAborted) {
         ended_with_ = static_cast<int>(message.word & 0xff);
-        ended(rank, ECONNRESET);
+        message.done = 0;
+        return ECONNRESET;
       }
       if (message.word != message.bytes.size()) {
         throw RankFailure{rank, fmt::format("{} bytes from rank {}", message.bytes.size(), rank),
@@ -202,7 +211,7 @@ int TcpTransport::receive_from(int rank, Peer& peer) {
       }
     }
     const std::span<std::byte> rest = message.bytes.subspan(message.done - word.size());
-    const size_t count = read_some(peer.socket, rest, error);
+    const size_t count = read(rest);
     message.done += count;
     if (count < rest.size()) break;
     --*message.open;
@@ -212,15 +221,14 @@ int TcpTransport::receive_from(int rank, Peer& peer) {
 }
 
 void TcpTransport::progress() {
-  if (end_) throw RankFailure(*end_);
   for (size_t i = 0; i < peers_.size(); ++i) {
-    const Peer& peer = peers_[i];
+    Peer& peer = peers_[i];
     const int wanted = POLLRDHUP | (peer.receives.empty() ? 0 : POLLIN) | (peer.sends.empty() ? 0 : POLLOUT);
     // Without a socket: -1, which poll() passes over.
     polled_[i] = {peer.socket.fd(), static_cast<short>(wanted), 0};
-    const bool needed = !peer.receives.empty() || !peer.sends.empty();
-    if (needed && !peer.socket.open()) ended(static_cast<int>(i), ENOTCONN);
+    if (!peer.ahead.empty()) receive_from(static_cast<int>(i), peer);
   }
+  if (end_) throw RankFailure(*end_);
   if (poll(polled_.data(), polled_.size(), 0) <= 0) return;
   for (size_t i = 0; i < peers_.size(); ++i) {
     const int found = polled_[i].revents;
@@ -229,37 +237,41 @@ void TcpTransport::progress() {
     int error = receive_from(rank, peers_[i]);  // first: it may have said why it ended
     if (error == 0 && (found & POLLOUT) != 0) error = send_to(peers_[i]);
     if (error == 0 && (found & (POLLRDHUP | POLLHUP | POLLERR)) != 0) error = ECONNRESET;
-    if (error != 0) {
-      drain(peers_[i]);
-      peers_[i].socket = Socket();
-      ended(rank, error);
-    }
+    if (error == 0) continue;
+    read_ahead(peers_[i]);
+    peers_[i].socket = Socket();
+    if (!end_) end_ = end_of(rank, error);
   }
+  if (end_) throw RankFailure(*end_);
 }
 
-/// A rank has ended: whether it said so stands behind messages that are not needed now.
-void TcpTransport::drain(Peer& peer) {
+/// A rank has ended: keeps the messages not asked for yet. Behind them stands whether it said so.
+void TcpTransport::read_ahead(Peer& peer) {
   const Deadline soon = Clock::now() + std::chrono::seconds(1);
   if (peer.cut || (!peer.receives.empty() && peer.receives.front().done > 0)) return;  // it ended within one
-  std::vector<std::byte> rest;
   for (uint64_t word = 0; read_all(peer.socket, bytes_of(word), soon) == 0;) {
     if (word >= kAborted) {
       ended_with_ = static_cast<int>(word & 0xff);
       return;
     }
-    rest.resize(std::min<uint64_t>(word, uint64_t{1} << 20));
-    for (uint64_t left = word; left > 0; left -= rest.size()) {
-      rest.resize(std::min<uint64_t>(left, rest.size()));
-      if (read_all(peer.socket, rest, soon) != 0) return;
+    std::vector<std::byte> message(sizeof(word));
+    std::memcpy(message.data(), &word, sizeof(word));
+    constexpr uint64_t kPiece = uint64_t{1} << 20;  // the length may be of no message
+    for (uint64_t left = word; left > 0;) {
+      const size_t before = message.size();
+      message.resize(before + std::min(left, kPiece));
+      if (read_all(peer.socket, std::span(message).subspan(before), soon) != 0) return;
+      left -= message.size() - before;
     }
+    peer.ahead.insert(peer.ahead.end(), message.begin(), message.end());
   }
 }
 
-void TcpTransport::ended(int rank, int error) {
-  throw RankFailure{rank, fmt::format("a connection with rank {}", rank),
-                    ended_with_ ? fmt::format("its end with exit code {}", *ended_with_)
-                                : std::string(std::strerror(error)),
-                    fmt::format("look for the end of rank {}", rank)};
+RankFailure TcpTransport::end_of(int rank, int error) const {
+  return {rank, fmt::format("a connection with rank {}", rank),
+          ended_with_ ? fmt::format("its end with exit code {}", *ended_with_)
+                      : std::string(std::strerror(error)),
+          fmt::format("look for the end of rank {}", rank)};
 }
 
 /// No rank closes a connection before all have said goodbye: until then, one that ends is an error.

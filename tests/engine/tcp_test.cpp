@@ -144,6 +144,32 @@ TEST_CASE("TCP: the exit code of a rank that aborts reaches the others behind ot
   for (const std::string& ending : endings) CHECK(contains(ending, "all end"));
 }
 
+TEST_CASE("TCP: all messages that came before the end of their rank arrive; then the end is found") {
+  const Endings endings = try_on_tcp({.size = 2, .timeout = 60s}, [](Ranks& ranks) {
+    std::vector<std::byte> values(1000, std::byte{5});
+    const std::array<size_t, 4> sizes{1, 1000, 0, 7};
+    if (ranks.first()) {
+      for (const size_t size : sizes) {
+        const Send send{1, std::span(values).first(size)};
+        ranks.exchange(std::span(&send, 1), {}, "last words");
+      }
+      ranks.abort(7);
+      throw internal_error("the end of rank 0");
+    }
+    std::this_thread::sleep_for(200ms);  // the end is there, too
+    for (const size_t size : sizes) {
+      std::vector<std::byte> got(size);
+      const Receive receive{0, got};
+      ranks.exchange({}, std::span(&receive, 1), "last words");
+      check_internal(std::ranges::count(got, std::byte{5}) == std::ssize(got), "the bytes that were sent");
+    }
+    for (const auto end = std::chrono::steady_clock::now() + 20s; std::chrono::steady_clock::now() < end;)
+      ranks.check("work");
+  });
+  CHECK_MESSAGE(contains(endings[1], "[rank 1: work] needed a connection with rank 0"), endings[1]);
+  CHECK_MESSAGE(contains(endings[1], "got its end with exit code 7"), endings[1]);
+}
+
 TEST_CASE("TCP: a rank that leaves, or fails in work of its own, is an error of the others at once") {
   test::check_a_rank_that_ends([](const auto& body) { return try_on_tcp({.size = 3, .timeout = 60s}, body); },
                                "needed a connection with rank");
