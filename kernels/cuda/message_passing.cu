@@ -84,44 +84,28 @@ Tensor owned_rows_of(const Graph& graph, const Tensor& nodes) {
   return nodes.defined() ? nodes.row_range(0, graph.owned_nodes) : Tensor();
 }
 
-/// S = h W_s of all nodes and R = h W_r of the owned ones: halo nodes never receive. In backward, their
-/// gradients.
-struct Terms {
-  Tensor sender, receiver;
-
-  Terms() = default;
-  Terms(const Graph& graph, int64_t width, DType dtype, Runtime& runtime)
-      : sender(Tensor::empty(runtime, {graph.nodes, width}, dtype, Tag::workspace, "sender terms")),
-        receiver(
-            Tensor::empty(runtime, {graph.owned_nodes, width}, dtype, Tag::workspace, "receiver terms")) {}
-  /// Of the senders in a part of the nodes, and of their receivers.
-  void compute(const NodeTerms& terms, int64_t begin, const Graph& nodes, Runtime& runtime,
-               const Stream& stream) const {
-    const auto rows = [&](const Tensor& of) { return of.row_range(begin, begin + nodes.nodes); };
-    linear_kernels.forward({.rows = nodes.node_rows(),
-                            .x = rows(terms.nodes),
-                            .weight = terms.sender_weight,
-                            .bias = {},
-                            .y = rows(sender)},
-                           runtime, stream);
-    if (nodes.owned_nodes == 0) return;
-    linear_kernels.forward({.rows = nodes.owned_rows(),
-                            .x = owned_rows_of(nodes, terms.nodes),
-                            .weight = terms.receiver_weight,
-                            .bias = {},
-                            .y = receiver},
-                           runtime, stream);
-  }
-  Terms of(const EdgePart& part) const {
-    Terms rows = *this;
-    rows.receiver = part.receiver_rows(receiver);
-    return rows;
-  }
-};
+/// S of the senders in a part of the nodes, and R of those among them that are owned.
+void compute_terms(const NodeTerms& terms, int64_t begin, const Graph& nodes, const NodeTermTensors& to,
+                   Runtime& runtime, const Stream& stream) {
+  const auto rows = [&](const Tensor& of) { return of.row_range(begin, begin + nodes.nodes); };
+  linear_kernels.forward({.rows = nodes.node_rows(),
+                          .x = rows(terms.nodes),
+                          .weight = terms.sender_weight,
+                          .bias = {},
+                          .y = rows(to.sender)},
+                         runtime, stream);
+  if (nodes.owned_nodes == 0) return;
+  linear_kernels.forward({.rows = nodes.owned_rows(),
+                          .x = owned_rows_of(nodes, terms.nodes),
+                          .weight = terms.receiver_weight,
+                          .bias = {},
+                          .y = to.receiver},
+                         runtime, stream);
+}
 
 /// z_1 = S[sender] + R[receiver] + b_1 + e W_e.
-void first_layer(const Graph& graph, const Terms& terms, const MlpInput& edges, const Layers& layers,
-                 const Tensor& z) {
+void first_layer(const Graph& graph, const NodeTermTensors& terms, const MlpInput& edges,
+                 const Layers& layers, const Tensor& z) {
   sum_rows("first_layer_terms", graph.edge_rows(), Tensor(), {terms.sender, graph.senders},
            {terms.receiver, graph.receivers}, layers.weights.first_bias, z, layers.stream);
   add_input(layers, edges, Tensor(), z, true);
@@ -135,7 +119,8 @@ void sum_over_receivers(const Graph& graph, const Tensor& x, const Tensor& out, 
 }
 
 /// Once the node terms are there, whose memory is free behind the first layer.
-void edges_forward(const EdgeUpdateForward& args, Terms terms, Runtime& runtime, const Stream& stream) {
+void edges_forward(const EdgeUpdateForward& args, NodeTermTensors terms, Runtime& runtime,
+                   const Stream& stream) {
   const Graph& graph = *args.graph;
   const Layers layers{graph.edge_rows(), args.aggregate.dtype(), args.weights, runtime, stream};
   const std::vector<Tensor> z = preactivation_buffers(layers, args.edges.weight.width(), args.saved);
@@ -157,19 +142,19 @@ void edge_forward(const EdgeUpdateForward& args, Runtime& runtime, const Stream&
   if (fused_supports(args, "edge update forward", args.aggregate.dtype(), runtime))
     return fused_edge_forward(args, runtime, stream);
   const Graph& graph = *args.graph;
-  Terms terms(graph, args.edges.weight.width(), args.aggregate.dtype(), runtime);
+  NodeTermTensors terms(graph, args.edges.weight.width(), args.aggregate.dtype(), runtime);
   if (args.ghosts == nullptr) {
-    terms.compute(args.terms, 0, graph, runtime, stream);
+    compute_terms(args.terms, 0, graph, terms, runtime, stream);
     return edges_forward(args, std::move(terms), runtime, stream);
   }
   const EdgePart interior = interior_edges(graph, *args.ghosts), border = border_edges(graph, *args.ghosts);
-  terms.compute(args.terms, 0, sender_part(graph, 0, graph.owned_nodes, graph.edges), runtime, stream);
-  edges_forward(part_of(args, interior), terms.of(interior), runtime, stream);
+  compute_terms(args.terms, 0, sender_part(graph, 0, graph.owned_nodes, graph.edges), terms, runtime, stream);
+  edges_forward(part_of(args, interior), part_of(terms, interior), runtime, stream);
   args.ghosts->call();
-  terms.compute(args.terms, graph.owned_nodes,
-                sender_part(graph, graph.owned_nodes, graph.nodes, border.graph.edges), runtime, stream);
-  terms.receiver = border.receiver_rows(terms.receiver);
-  edges_forward(part_of(args, border), std::move(terms), runtime, stream);
+  compute_terms(args.terms, graph.owned_nodes,
+                sender_part(graph, graph.owned_nodes, graph.nodes, border.graph.edges), terms, runtime,
+                stream);
+  edges_forward(part_of(args, border), part_of(std::move(terms), border), runtime, stream);
 }
 
 /// d_e = d_z_1 W_e^T and, with a residual, the gradient of e'. That gradient is d_y when receivers sum e',
@@ -193,8 +178,8 @@ void edge_gradient(const EdgeUpdateBackward& args, const Tensor& d_z, const Tens
 
 /// Backward of the sender terms of some nodes: the gradients of W_s and of h. dS is the sum of d_z_1 over the
 /// edges that a node sends, so that the GEMMs run over nodes instead of edges.
-void sender_gradients(const EdgeUpdateBackward& args, const Terms& d_terms, int64_t begin, const Graph& nodes,
-                      const Tensor& d_z, Runtime& runtime, const Stream& stream) {
+void sender_gradients(const EdgeUpdateBackward& args, const NodeTermTensors& d_terms, int64_t begin,
+                      const Graph& nodes, const Tensor& d_z, Runtime& runtime, const Stream& stream) {
   const auto rows = [&](const Tensor& of) { return rows_or_none(of, begin, begin + nodes.nodes); };
   segment_sum_kernels.segment_sum({.segments = nodes.node_rows(),
                                    .offsets = nodes.sender_offsets,
@@ -214,7 +199,7 @@ void sender_gradients(const EdgeUpdateBackward& args, const Terms& d_terms, int6
 }
 
 /// The same of the receiver terms, behind those of the senders; dR is there.
-void receiver_gradients(const EdgeUpdateBackward& args, const Terms& d_terms, Runtime& runtime,
+void receiver_gradients(const EdgeUpdateBackward& args, const NodeTermTensors& d_terms, Runtime& runtime,
                         const Stream& stream) {
   const Graph& graph = *args.graph;
   linear_kernels.backward({.rows = graph.owned_rows(),
@@ -230,7 +215,7 @@ void receiver_gradients(const EdgeUpdateBackward& args, const Terms& d_terms, Ru
 
 /// d_z_1 of the edges, d_edges and the gradients of the edges' weights. `terms` are there unless all is
 /// saved.
-Tensor edges_backward(const EdgeUpdateBackward& args, bool saved, Terms terms, Runtime& runtime,
+Tensor edges_backward(const EdgeUpdateBackward& args, bool saved, NodeTermTensors terms, Runtime& runtime,
                       const Stream& stream) {
   const Graph& graph = *args.graph;
   const Layers layers{graph.edge_rows(), args.d_aggregate.dtype(), args.weights, runtime, stream};
@@ -252,15 +237,15 @@ Tensor edges_backward(const EdgeUpdateBackward& args, bool saved, Terms terms, R
 }
 
 /// The edges that ghosts send come first, so that their gradients can leave.
-void split_edge_backward(const EdgeUpdateBackward& args, bool saved, const Terms& terms, Runtime& runtime,
-                         const Stream& stream) {
+void split_edge_backward(const EdgeUpdateBackward& args, bool saved, const NodeTermTensors& terms,
+                         Runtime& runtime, const Stream& stream) {
   const Graph& graph = *args.graph;
-  const Terms d_terms(graph, args.edges.weight.width(), args.d_aggregate.dtype(), runtime);
+  const NodeTermTensors d_terms(graph, args.edges.weight.width(), args.d_aggregate.dtype(), runtime);
   const Tensor d_first = Tensor::empty(runtime, {graph.edges, args.edges.weight.width()},
                                        args.d_aggregate.dtype(), Tag::workspace, "d_z1");
   const auto run = [&](const EdgePart& part) {
-    const Tensor d_z =
-        edges_backward(part_of(args, part), saved, saved ? Terms() : terms.of(part), runtime, stream);
+    const Tensor d_z = edges_backward(part_of(args, part), saved,
+                                      saved ? NodeTermTensors() : part_of(terms, part), runtime, stream);
     sum_over_receivers(part.graph, d_z, part.receiver_rows(d_terms.receiver), stream);
     segment_sum_kernels.gather(
         {.rows = part.graph.edge_rows(), .index = {}, .x = d_z, .out = part.edge_rows(d_first)}, stream);
@@ -285,14 +270,14 @@ void edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const Strea
   const DType dtype = args.d_aggregate.dtype();
   // Saved activations are used if all of them are there; otherwise all are recomputed, to the same bits.
   const bool saved = saved_is_complete(args.weights, args.saved);
-  Terms terms;
+  NodeTermTensors terms;
   if (!saved) {
-    terms = Terms(graph, width, dtype, runtime);
-    terms.compute(args.terms, 0, graph, runtime, stream);
+    terms = NodeTermTensors(graph, width, dtype, runtime);
+    compute_terms(args.terms, 0, graph, terms, runtime, stream);
   }
   if (args.ghosts != nullptr) return split_edge_backward(args, saved, terms, runtime, stream);
   const Tensor d_z = edges_backward(args, saved, std::move(terms), runtime, stream);
-  const Terms d_terms(graph, width, dtype, runtime);
+  const NodeTermTensors d_terms(graph, width, dtype, runtime);
   sum_over_receivers(graph, d_z, d_terms.receiver, stream);
   sender_gradients(args, d_terms, 0, graph, d_z, runtime, stream);
   receiver_gradients(args, d_terms, runtime, stream);

@@ -3,6 +3,7 @@
 // receivers, and those of the others. Each part is an edge update with a graph and tensors of its own, which
 // are rows of the whole ones.
 #pragma once
+#include <meshgrad/kernels/cuda/node_term_tensors.h>
 #include <meshgrad/kernels/message_passing.h>
 
 namespace meshgrad::cuda {
@@ -64,6 +65,11 @@ inline Graph sender_part(const Graph& whole, int64_t begin, int64_t end, int64_t
   part.edges = edges;
   part.sender_offsets = rows_or_none(whole.sender_offsets, begin, end + 1);
   return part;
+}
+
+inline NodeTermTensors part_of(NodeTermTensors terms, const EdgePart& part) {
+  terms.receiver = part.receiver_rows(terms.receiver);
+  return terms;
 }
 
 /// The part's arguments; `part` outlives them. Terms and gradients of nodes are the whole's.

@@ -110,9 +110,7 @@ def write_series(folder, megabytes):
 
 def main():
     program, venv = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
-    vtu_readers_test.make_environment(venv)
-    if pathlib.Path(sys.prefix) != venv:
-        sys.exit(subprocess.run([venv / "bin/python", __file__, *sys.argv[1:]]).returncode)
+    vtu_readers_test.enter_environment(venv)
     megabytes = int(sys.argv[3]) if len(sys.argv) > 3 else 16
     import numpy
     with tempfile.TemporaryDirectory() as folder:

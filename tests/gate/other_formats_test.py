@@ -8,7 +8,6 @@ usage: other_formats_test.py PROGRAM VENV     VENV is the environment of vtu_rea
 import pathlib
 import subprocess
 import sys
-import tempfile
 
 import foreign_files
 import vtk_sources_test
@@ -100,13 +99,8 @@ def gmsh_and_cgns(program, folder):
 
 def main():
     program, venv = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
-    vtu_readers_test.make_environment(venv)
-    if pathlib.Path(sys.prefix) != venv:
-        sys.exit(subprocess.run([venv / "bin/python", __file__, program, venv]).returncode)
-    with tempfile.TemporaryDirectory() as folder:
-        for test in (other_formats, gmsh_and_cgns):
-            test(program, pathlib.Path(folder) / test.__name__)
-            print(f"{test.__name__}: as written")
+    vtu_readers_test.enter_environment(venv)
+    vtu_readers_test.run_each((other_formats, gmsh_and_cgns), program)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ import json
 import pathlib
 import subprocess
 import sys
-import tempfile
 
 import vtu_readers_test
 
@@ -39,14 +38,9 @@ def statistics(program, packed):
 
 def main():
     program, venv = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
-    vtu_readers_test.make_environment(venv)
-    if pathlib.Path(sys.prefix) != venv:
-        sys.exit(subprocess.run([venv / "bin/python", __file__, program, venv]).returncode)
-    with tempfile.TemporaryDirectory() as folder:
-        for test in (flat_meshes, solids, quadratic, polyhedra, surfaces, series, boundary_types, cell_graphs,
-                     xdmf, what_is_refused):
-            test(program, pathlib.Path(folder) / test.__name__)
-            print(f"{test.__name__}: as written")
+    vtu_readers_test.enter_environment(venv)
+    vtu_readers_test.run_each((flat_meshes, solids, quadratic, polyhedra, surfaces, series, boundary_types,
+                               cell_graphs, xdmf, what_is_refused), program)
 
 
 def square(n=5):

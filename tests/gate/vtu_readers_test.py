@@ -20,6 +20,21 @@ def skip(reason):
     sys.exit(SKIPPED)
 
 
+def enter_environment(venv):
+    """Makes the environment of these packages, unless it is there, and runs this script again by its Python."""
+    make_environment(venv)
+    if pathlib.Path(sys.prefix) != venv.resolve():
+        sys.exit(subprocess.run([venv / "bin/python", *sys.argv]).returncode)
+
+
+def run_each(tests, program):
+    """Each in a folder of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        for test in tests:
+            test(program, pathlib.Path(folder) / test.__name__)
+            print(f"{test.__name__}: as written")
+
+
 def make_environment(venv):
     done = venv / "installed.txt"
     if done.exists() and done.read_text().split() == PACKAGES:
@@ -99,9 +114,7 @@ def check(program, nodes, frames=3):
 
 def main():
     program, venv = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2])
-    if sys.argv[3:] != ["inside"]:
-        make_environment(venv)
-        sys.exit(subprocess.run([venv / "bin/python", __file__, program, venv, "inside"]).returncode)
+    enter_environment(venv)
     for nodes in (9, 10, 11, 12, 16):  # meshio 5.3.5 confused equally long arrays where nodes mod 3 is 1
         check(program, nodes)
     print("vtk and meshio read what was written")

@@ -49,6 +49,18 @@ meshgrad_mesh mesh_of(Part& part) {
   return mesh;
 }
 
+/// Of one field, or of a list of one that is not there.
+int create_trainer(meshgrad_runtime& runtime, meshgrad_trainer*& trainer, bool has_field = true) {
+  const meshgrad_field field{.name = "velocity", .components = 2};
+  const std::string config = to_toml(parts_config());
+  meshgrad_trainer_options options;
+  meshgrad_trainer_options_init(&options);
+  options.config = config.c_str();
+  options.fields = has_field ? &field : nullptr;
+  options.field_count = 1;
+  return meshgrad_trainer_create(&runtime, &options, &trainer);
+}
+
 using Spoil = std::function<void(meshgrad_mesh&)>;
 using Texts = std::array<std::string, Wave::kRanks>;
 
@@ -81,19 +93,10 @@ Texts errors_of(const std::string& checkpoint, const Spoil& spoil) {
       need(meshgrad_predictor_predict(predictor, 1));
       return meshgrad_predictor_destroy(predictor);
     }
-    const meshgrad_field field{.name = "velocity", .components = 2};
-    meshgrad_trainer_options options;
-    meshgrad_trainer_options_init(&options);
-    const std::string config = to_toml(parts_config());
-    options.config = config.c_str();
-    options.fields = &field;
-    options.field_count = 1;
     meshgrad_trainer* trainer = nullptr;
-    if (rank == 1) options.fields = nullptr;
-    if (meshgrad_trainer_create(&runtime, &options, &trainer) == MESHGRAD_OK)
+    if (create_trainer(runtime, trainer, rank != 1) == MESHGRAD_OK)
       throw std::runtime_error("a trainer that one rank refuses");
-    options.fields = &field;
-    need(meshgrad_trainer_create(&runtime, &options, &trainer));
+    need(create_trainer(runtime, trainer));
     try_mesh([&](const meshgrad_mesh* mesh) { return meshgrad_trainer_set_mesh(trainer, mesh); });
     for (int64_t t = 0; t < 3; ++t) {
       need(meshgrad_trainer_set_field(trainer, "velocity", &values));
@@ -139,16 +142,8 @@ TEST_CASE("where a rank's mesh is no structure at all, ranks that wait for its p
   test::on_ranks({.ranks = Wave::kRanks, .timeout = 600s, .loss = {}}, [&](Ranks& on) {
     const auto rank = static_cast<size_t>(on.rank());
     meshgrad_runtime runtime{.runtime = Runtime({.threads = 1}), .ranks = std::move(on)};
-    const meshgrad_field field{.name = "velocity", .components = 2};
-    meshgrad_trainer_options options;
-    meshgrad_trainer_options_init(&options);
-    const std::string config = to_toml(parts_config());
-    options.config = config.c_str();
-    options.fields = &field;
-    options.field_count = 1;
     meshgrad_trainer* trainer = nullptr;
-    if (meshgrad_trainer_create(&runtime, &options, &trainer) != MESHGRAD_OK)
-      throw std::runtime_error(meshgrad_last_error());
+    if (create_trainer(runtime, trainer) != MESHGRAD_OK) throw std::runtime_error(meshgrad_last_error());
     ++made;
     while (made < Wave::kRanks) std::this_thread::yield();  // no rank ends while another makes its trainer
     Part part(wave, static_cast<int>(rank));

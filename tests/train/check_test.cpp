@@ -232,6 +232,15 @@ TEST_CASE("files that are not packed are checked under their own names, and leav
   CHECK(outcome.code == 0);
   CHECK(fs::is_empty(scratch.path / "tmp"));
   CHECK_FALSE(contains(outcome.out + test::read_text(page), "meshgrad-check-"));
+  const auto in_shell = [&](const std::string& folder, const std::string& behind) {
+    return test::Process({"-c", "TMPDIR=" + folder + " " + test::program() + " check " + file + behind},
+                         "/bin/sh")
+        .wait();
+  };
+  in_shell((scratch.path / "tmp").string(), " --json | true");  // the end of the pipe ends the program
+  CHECK(fs::is_empty(scratch.path / "tmp"));
+  CHECK(contains(in_shell((scratch.path / "none").string(), "").err,
+                 "[TMPDIR] needed a folder for a packed copy of the data, got No such file or directory"));
   const auto json = nlohmann::json::parse(outcome.out);
   CHECK(json.at("path") == file);
   std::string whats;

@@ -37,12 +37,6 @@ void compute_terms(const NodeTerms& nodes, int64_t begin, const Graph& senders, 
                      tickets, stream);
 }
 
-NodeTermTensors terms_of(const NodeTermTensors& whole, const EdgePart& part) {
-  NodeTermTensors terms = whole;
-  terms.receiver = part.receiver_rows(whole.receiver);
-  return terms;
-}
-
 /// Forward with an exchange of ghosts: two launches over the edges.
 void split_edge_forward(const EdgeUpdateForward& args, Runtime& runtime, const Stream& stream) {
   const Graph& graph = *args.graph;
@@ -54,7 +48,7 @@ void split_edge_forward(const EdgeUpdateForward& args, Runtime& runtime, const S
   const int64_t half = tickets.elements() / 2;
   const EdgePart interior = interior_edges(graph, *args.ghosts), border = border_edges(graph, *args.ghosts);
   const auto run = [&](const EdgePart& part, const Tensor& zeroed) {
-    launch_kernel(part_of(args, part), terms_of(terms, part),
+    launch_kernel(part_of(args, part), part_of(terms, part),
                   DividedSumTensors(shape.blocks, width, zeroed, runtime), shape, stream);
   };
   compute_terms(args.terms, 0, sender_part(graph, 0, graph.owned_nodes, graph.edges), terms, tickets, stream);
@@ -164,7 +158,7 @@ void fused_edge_backward(const EdgeUpdateBackward& args, Runtime& runtime, const
     const auto run = [&](const EdgePart& part, int64_t launch) {
       const DividedSumTensors divided(blocks, width, tickets.row_range(launch * half, (launch + 1) * half),
                                       runtime);
-      launch_kernel(part_of(args, part), terms_of(terms, part), divided, terms_of(d_terms, part),
+      launch_kernel(part_of(args, part), part_of(terms, part), divided, part_of(d_terms, part),
                     workspace.part(part.first_edge, part.end_edge, launch * blocks, blocks), shape, stream);
     };
     const EdgePart border = border_edges(graph, *args.ghosts);

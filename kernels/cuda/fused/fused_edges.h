@@ -19,6 +19,7 @@
 #include <meshgrad/kernels/cuda/fused/fused_layers.h>
 #include <meshgrad/kernels/cuda/fused/node_terms.h>
 #include <meshgrad/kernels/cuda/fused/tile_receivers.h>
+#include <meshgrad/kernels/cuda/node_term_tensors.h>
 
 namespace meshgrad::cuda {
 
@@ -130,16 +131,6 @@ inline int edge_forward_warp_words(int64_t width) { return receiver_words<Forwar
 inline int edge_backward_warp_words(int64_t width, bool smooth) {
   return layers_warp_words(width, smooth) + receiver_words<BackwardSums>(width);
 }
-
-/// S and R, or their gradients.
-struct NodeTermTensors {
-  Tensor sender, receiver;
-  explicit NodeTermTensors(const NodeTermsAhead& made) : sender(made.sender), receiver(made.receiver) {}
-  NodeTermTensors(const Graph& graph, int64_t width, DType dtype, Runtime& runtime)
-      : sender(Tensor::empty(runtime, {graph.nodes, width}, dtype, Tag::workspace, "sender terms")),
-        receiver(
-            Tensor::empty(runtime, {graph.owned_nodes, width}, dtype, Tag::workspace, "receiver terms")) {}
-};
 
 /// Memory for the receivers that are divided among warps: 0.7 MB on an H200 at width 128.
 struct DividedSumTensors {
