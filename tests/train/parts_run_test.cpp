@@ -200,7 +200,11 @@ TEST_CASE("ranks predict a mesh together, in the order of the data") {
   const ScratchDirectory scratch;
   Config config = parts_config(scratch, "run");
   config.ranks.partition = MeshPartition::rcb;
-  train_in_parts(2, config);
+  SUBCASE("trained so") { train_in_parts(2, config); }
+  SUBCASE("trained by one process, which takes what training in parts refuses") {
+    config.ranks.reduction = RankReduction::ordered;
+    test::train_here(config);
+  }
   const fs::path checkpoint = fs::path(config.run.dir) / "checkpoints/last.safetensors";
   Runtime alone({.device = {}, .threads = 1, .allocator = {}, .log = {}, .memory = {}});
   const Evaluation expected = evaluate(Predictor(alone, checkpoint, config.data.path), {});

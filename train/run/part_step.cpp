@@ -16,8 +16,16 @@ std::optional<MeshParts> make_mesh_parts(Runtime& runtime, const Config& config,
                        fmt::format("{}", in_turn),
                        "start one process, or set ranks.partition for a part on each rank");
   }
-  if (in_turn > 1 && config.unroll.steps > 1) {
-    throw config_error("ranks.parts_in_turn", "1 with unroll.steps above 1", fmt::format("{}", in_turn),
+  if (in_turn > 1) return std::optional<MeshParts>(std::in_place, runtime, mesh_cut(config.ranks), in_turn);
+  return std::optional<MeshParts>(std::in_place, runtime, mesh_cut(config.ranks), ranks);
+}
+
+std::optional<MeshParts> make_parts_to_train_on(Runtime& runtime, const Config& config, Ranks& ranks) {
+  std::optional<MeshParts> parts = make_mesh_parts(runtime, config, ranks);
+  if (!parts) return parts;
+  if (config.ranks.parts_in_turn > 1 && config.unroll.steps > 1) {
+    throw config_error("ranks.parts_in_turn", "1 with unroll.steps above 1",
+                       fmt::format("{}", config.ranks.parts_in_turn),
                        "set unroll.steps = 1, or compute the parts on several ranks");
   }
   if (config.ranks.reduction == RankReduction::ordered) {
@@ -28,8 +36,7 @@ std::optional<MeshParts> make_mesh_parts(Runtime& runtime, const Config& config,
     throw config_error("graphs", "\"off\" where meshes are cut into parts", "\"capture\"",
                        "set graphs = \"off\": a captured step cannot wait for other ranks");
   }
-  if (in_turn > 1) return std::optional<MeshParts>(std::in_place, runtime, mesh_cut(config.ranks), in_turn);
-  return std::optional<MeshParts>(std::in_place, runtime, mesh_cut(config.ranks), ranks);
+  return parts;
 }
 
 BatchLayout part_layout(const Task& task, MeshParts& parts, std::span<const MeshView> meshes,

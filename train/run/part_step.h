@@ -12,6 +12,8 @@ namespace meshgrad {
 /// What ranks.partition and ranks.parts_in_turn ask for; nothing where each mesh is computed whole. Throws
 /// ConfigError for keys that do not go together, and what mesh_cut throws.
 std::optional<MeshParts> make_mesh_parts(Runtime& runtime, const Config& config, Ranks& ranks);
+/// The same for training, which also refuses what no step in parts can do.
+std::optional<MeshParts> make_parts_to_train_on(Runtime& runtime, const Config& config, Ranks& ranks);
 
 /// The layout of this rank's part of a batch that lies on the host.
 BatchLayout part_layout(const Task& task, MeshParts& parts, std::span<const MeshView> meshes,

@@ -32,7 +32,7 @@ Trainer::Trainer(Runtime& runtime, const Config& config, const TrainOptions& opt
       normalizers_(config.normalize.mode == NormalizeMode::dataset
                        ? task_.dataset_normalizers(noise_of(config))
                        : task_.online_normalizers()),
-      parts_(make_mesh_parts(runtime, config, ranks_)),
+      parts_(make_parts_to_train_on(runtime, config, ranks_)),
       // The ranks compute every sample together, or each takes its own.
       loader_(runtime, config, task_,
               parts_ ? RankShare() : RankShare{ranks_.rank(), ranks_.size(), config.ranks.reduction},
