@@ -6,6 +6,9 @@
 #include <meshgrad/train/data/dataset.h>
 #include <meshgrad/train/data/sources/npz_source.h>
 
+#include <fmt/format.h>
+
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 
@@ -86,7 +89,7 @@ TEST_CASE("a saved map replaces a map alone, and its name is refused before anyt
     CHECK_FALSE(std::filesystem::exists(options.output));
     return error;
   };
-  CHECK(contains(refused(options.input), "a.npz] needed a new name or a map to replace"));
+  CHECK(contains(refused(options.input), "a.npz] needed a new name, or a map to replace"));
   CHECK(read_text(options.input) == input);
   CHECK(contains(refused(scratch.path / "." / "a.mgd"), "[save-map] needed another file than the output"));
   CHECK(contains(refused(scratch.path / "none" / "a.map"), "none/a.map]"));
@@ -97,8 +100,25 @@ TEST_CASE("a saved map replaces a map alone, and its name is refused before anyt
   for (int i = 0; i < 2; ++i) convert(options);
   CHECK(read_array_map(options.save_map).at("positions") == "points");
 
-  std::ofstream(options.save_map) << "# " << std::string(size_t{1} << 20, 'x');
+  std::ofstream(options.save_map) << '#';
+  std::filesystem::resize_file(options.save_map, kLargestMapFile + 1);
   CHECK(contains(message_of([&] { read_array_map(options.save_map); }), "a.map] needed a map of at most"));
+}
+
+TEST_CASE("a map of very many arrays is applied in little time") {
+  constexpr int kFields = 20'000;
+  std::vector<NamedArray> arrays(kFields);
+  ArrayMap map;
+  for (int i = 0; i < kFields; ++i) {
+    arrays[static_cast<size_t>(i)].name = fmt::format("array{}", i);
+    map[fmt::format("field{}", i)] = fmt::format("array{}", i);
+  }
+  const auto start = std::chrono::steady_clock::now();
+  const std::vector<NamedArray> chosen = arrays_by_map(std::move(arrays), "a.npz", map, {});
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(2));
+  REQUIRE(chosen.size() == kFields);
+  CHECK(chosen.back().name == "field9999");
+  CHECK(chosen.back().source == "array9999");
 }
 
 TEST_CASE("a field with a name that a map has for the mesh stays a field") {

@@ -181,8 +181,26 @@ TEST_CASE("meshgrad plan --nodes --edges plans for a GPU, with time beside memor
   const nlohmann::json& parts = fields["time"]["expected_ms_of"];
   CHECK(parts["forward"].get<double>() + parts["backward"].get<double>() + parts["optimizer"].get<double>() ==
         doctest::Approx(fields["time"]["expected_ms"].get<double>()));
+  double expected_ms = 0.0;
+  for (const nlohmann::json& launch : fields["launches"]) {
+    expected_ms += launch["expected_ms"].get<double>();
+    CHECK(launch["expected_ms"].get<double>() > launch["at_peaks_ms"].get<double>());
+  }
+  CHECK(expected_ms == doctest::Approx(fields["time"]["expected_ms"].get<double>()));
   CHECK(fields["peaks"] == "a100");
   CHECK(fields["choices"][0]["time"]["source"] == "modelled");
+  CHECK_FALSE(contains(text.out, "node_terms_backward"));
+  more = sizes;
+  more.emplace_back("--launches");
+  const test::Outcome launches = plan(more);
+  REQUIRE(launches.code == 0);
+  CHECK(launches.out.starts_with(text.out));
+  for (const char* line : {"\nlaunch ", "\nnode_terms_backward   backward ", "\nstep "})
+    CHECK_MESSAGE(contains(launches.out, line), line);
+  more.insert(more.end(), {"--set", "run.device=cpu"});
+  const test::Outcome on_cpu = plan(more);
+  CHECK(on_cpu.code == 2);
+  CHECK(contains(on_cpu.err, "[run.device] needed a GPU for --launches, got \"cpu\""));
   const test::Outcome alone = plan({"--nodes", "5"});
   CHECK(alone.code == 2);
   CHECK(contains(alone.err, "--edges"));

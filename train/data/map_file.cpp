@@ -23,8 +23,9 @@ MapFile::MapFile(const ConvertOptions& options) : options_(options) {
   if (fs::is_regular_file(target, ignored)) {
     try {
       read_array_map(target);
-    } catch (const DataError&) {
-      throw data_error(target.string(), "a new name or a map to replace", "a file of another kind",
+    } catch (const DataError& error) {
+      throw data_error(target.string(), "a new name, or a map to replace",
+                       fmt::format("a file that is none: {}", error.what()),
                        "choose another name for --save-map, such as one that ends in .map");
     }
   }

@@ -15,6 +15,10 @@ using OrderedJson = nlohmann::ordered_json;
 
 std::string_view name_of(PlanMode mode) { return mode == PlanMode::measured ? "measured" : "static"; }
 
+std::string_view name_of(LaunchBound bound) {
+  return bound == LaunchBound::arithmetic ? "arithmetic" : "memory";
+}
+
 /// Megabytes with all their digits: the batch size can be derived from the line exactly.
 std::string megabytes(int64_t bytes) {
   constexpr int64_t kMega = 1'000'000;
@@ -136,6 +140,21 @@ OrderedJson to_json(const std::optional<StepTime>& time) {
           {"expected_ms_of", parts}};
 }
 
+OrderedJson to_json(const std::vector<LaunchTime>& launches) {
+  OrderedJson json = OrderedJson::array();
+  for (const LaunchTime& launch : launches) {
+    json.push_back({{"name", launch.work.name},
+                    {"part", meshgrad::name_of(launch.work.part)},
+                    {"launches", launch.work.launches},
+                    {"flops", launch.work.flops},
+                    {"bytes", launch.work.bytes},
+                    {"at_peaks_ms", launch.at_peaks_ms},
+                    {"expected_ms", launch.expected_ms},
+                    {"bound_by", name_of(launch.bound)}});
+  }
+  return json;
+}
+
 OrderedJson to_json(const MemoryBudget& budget) {
   return {{"total", budget.total},
           {"static", budget.fixed() + budget.context},
@@ -176,6 +195,28 @@ std::string to_text(const MemoryPlan& plan) {
   return text + to_text(plan.budget) + "\n";
 }
 
+std::string launches_text(const MemoryPlan& plan) {
+  std::string text =
+      fmt::format("{:<21} {:<13} {:>5} {:>10} {:>9} {:>12} {:>12}  {}\n", "launch", "part", "times",
+                  "GFLOP each", "GB each", "at peaks, ms", "expected, ms", "bound by");
+  const auto row = [&](std::string_view name, std::string_view part, double at_peaks_ms, double expected_ms,
+                       const LaunchTime* launch) {
+    text += fmt::format("{:<21} {:<13} ", name, part);
+    text += launch == nullptr ? fmt::format("{:>26} ", "")
+                              : fmt::format("{:>5} {:>10.1f} {:>9.2f} ", launch->work.launches,
+                                            launch->work.flops / launch->work.launches / 1e9,
+                                            launch->work.bytes / launch->work.launches / 1e9);
+    text += fmt::format("{:>12.2f} {:>12.2f}", at_peaks_ms, expected_ms);
+    if (launch != nullptr) text += fmt::format("  {}", name_of(launch->bound));
+    text += "\n";
+  };
+  for (const LaunchTime& launch : plan.time->launches)
+    row(launch.work.name, meshgrad::name_of(launch.work.part), launch.at_peaks_ms, launch.expected_ms,
+        &launch);
+  row("step", "", plan.time->at_peaks_ms, plan.time->expected_ms, nullptr);
+  return text;
+}
+
 std::string to_json(const MemoryPlan& plan) {
   OrderedJson choices = OrderedJson::array(), grid = OrderedJson::array(), changes = OrderedJson::array();
   for (const MemoryPlan::Choice& choice : plan.choices) {
@@ -202,6 +243,7 @@ std::string to_json(const MemoryPlan& plan) {
       {"predicted", to_json(plan.predicted)},
       {"context", plan.room.context},
       {"time", to_json(plan.time)},
+      {"launches", plan.time ? to_json(plan.time->launches) : OrderedJson()},
       {"peaks", plan.peaks.empty() ? OrderedJson() : OrderedJson(plan.peaks)},
       {"notes", plan.notes},
       {"choices", choices},

@@ -204,11 +204,16 @@ StepTime modelled_time(const std::vector<LaunchWork>& work, const DevicePeaks& p
   StepTime time;
   for (const LaunchWork& one : work) {
     const double moved = one.bytes / peaks.bytes_per_s, computed = one.flops / flops;
-    time.at_peaks_ms += 1e3 * std::max(moved, computed);
-    const double expected = 1e3 * (std::max(moved / kBandwidthShare, computed / one.arithmetic_share) +
-                                   one.launches * kLaunchSeconds);
-    time.expected_ms += expected;
-    time.expected_ms_of[static_cast<size_t>(one.part)] += expected;
+    const double moving = moved / kBandwidthShare, computing = computed / one.arithmetic_share;
+    const LaunchTime launch{
+        .work = one,
+        .at_peaks_ms = 1e3 * std::max(moved, computed),
+        .expected_ms = 1e3 * (std::max(moving, computing) + one.launches * kLaunchSeconds),
+        .bound = moving < computing ? LaunchBound::arithmetic : LaunchBound::memory};
+    time.at_peaks_ms += launch.at_peaks_ms;
+    time.expected_ms += launch.expected_ms;
+    time.expected_ms_of[static_cast<size_t>(one.part)] += launch.expected_ms;
+    time.launches.push_back(launch);
   }
   return time;
 }

@@ -47,11 +47,21 @@ struct LaunchWork {
 std::vector<LaunchWork> work_of_step(const Config& config, const ModelSizes& sizes, const BatchShape& batch,
                                      bool fused);
 
+/// What bounds the expected time of a launch.
+enum class LaunchBound : uint8_t { memory, arithmetic };
+
+struct LaunchTime {
+  LaunchWork work;
+  double at_peaks_ms = 0, expected_ms = 0;  ///< of all `work.launches`
+  LaunchBound bound = LaunchBound::memory;
+};
+
 struct StepTime {
   double at_peaks_ms = 0;  ///< each launch at the peak that bounds it: no implementation of them is faster
   double expected_ms =
       0;  ///< at 85 % of the bandwidth, the launches' shares of the arithmetic, 2.5 us a launch
   std::array<double, kStepParts> expected_ms_of{};  ///< of each StepPart; their sum is expected_ms
+  std::vector<LaunchTime> launches;                 ///< whose times these are the sums of
 };
 /// `tf32`: as RuntimeOptions::tf32.
 StepTime modelled_time(const std::vector<LaunchWork>& work, const DevicePeaks& peaks, DType precision,

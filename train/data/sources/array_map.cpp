@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
+#include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <utility>
@@ -97,35 +100,51 @@ int64_t nodes_of(const std::vector<NamedArray>& arrays) {
   return rank < 2 ? 0 : found->array.shape[rank - 2];
 }
 
-// The arrays that the map names, under its names.
+// The arrays that the map names, under its names; `arrays` keeps the others.
 std::vector<NamedArray> chosen_by_map(std::vector<NamedArray>& arrays, const std::string& where,
                                       const ArrayMap& map) {
+  if (map.empty()) return {};
+  using Line = ArrayMap::value_type;
+  std::map<std::string, size_t, std::less<>> places;
+  for (size_t i = 0; i < arrays.size(); ++i) places.emplace(arrays[i].name, i);
+  std::map<std::string, const Line*, std::less<>> by_source, by_name;
   std::vector<NamedArray> chosen;
-  for (const auto& entry : map) {
-    const std::string& name = entry.first;
-    const std::string& source = entry.second;
+  std::vector<bool> taken(arrays.size());
+  const auto check_once = [&](std::map<std::string, const Line*, std::less<>>& lines, const std::string& key,
+                              const Line& line) {
+    const auto [before, is_new] = lines.emplace(key, &line);
+    if (is_new) return;
+    throw data_error(where, "each array and each name once in --map",
+                     fmt::format("{}={} and {}={}", before->second->first, before->second->second, line.first,
+                                 line.second),
+                     "leave one of them out");
+  };
+  for (const Line& line : map) {
+    const auto& [name, source] = line;
     const std::string read_as = name_of_array(name);
-    for (const auto& before : map) {
-      if (&before == &entry) break;
-      if (before.second != source && name_of_array(before.first) != read_as) continue;
-      throw data_error(where, "each array and each name once in --map",
-                       fmt::format("{}={} and {}={}", before.first, before.second, name, source),
-                       "leave one of them out");
-    }
-    const auto found = std::find_if(arrays.begin(), arrays.end(),
-                                    [&](const NamedArray& array) { return array.name == source; });
-    if (found == arrays.end()) {
+    check_once(by_source, source, line);
+    check_once(by_name, read_as, line);
+    const auto place = places.find(source);
+    if (place == places.end()) {
       std::vector<std::string> names;
-      for (const NamedArray& array : arrays) names.push_back(array.name + " " + shape_text(array.array));
+      for (size_t i = 0; i < arrays.size(); ++i)
+        if (!taken[i]) names.push_back(arrays[i].name + " " + shape_text(arrays[i].array));
       const std::string_view option = name == "types" ? "--node-types or --map" : "--map";
       throw data_error(where, fmt::format("the array {}, as {} {}={} says", source, option, name, source),
                        names.empty() ? "no arrays" : fmt::format("{}", fmt::join(names, ", ")),
                        "name one of its arrays");
     }
-    chosen.push_back(std::move(*found));  // its view stays valid
+    taken[place->second] = true;
+    chosen.push_back(std::move(arrays[place->second]));  // its view stays valid
     chosen.back().name = read_as;
-    arrays.erase(found);
   }
+  size_t kept = 0;
+  for (size_t i = 0; i < arrays.size(); ++i) {
+    if (taken[i]) continue;
+    if (kept != i) arrays[kept] = std::move(arrays[i]);
+    ++kept;
+  }
+  arrays.erase(arrays.begin() + static_cast<std::ptrdiff_t>(kept), arrays.end());
   return chosen;
 }
 
@@ -248,10 +267,9 @@ std::vector<NamedArray> arrays_by_map(std::vector<NamedArray> arrays, const std:
 }
 
 ArrayMap read_array_map(const std::filesystem::path& file) {
-  constexpr size_t kLargest = size_t{1} << 20;
-  const std::string content = read_file(file, kLargest + 1);
-  if (content.size() <= kLargest) return parse_array_map(content, file.string());
-  throw data_error(file.string(), "a map of at most 1 MiB, a line NAME=ARRAY each", "more", "check the path");
+  const std::string content = read_file(file, kLargestMapFile + 1);
+  if (content.size() <= kLargestMapFile) return parse_array_map(content, file.string());
+  throw data_error(file.string(), "a map of at most 64 MiB, a line NAME=ARRAY each", "more", "check the path");
 }
 
 ArrayMap parse_array_map(std::string_view content, const std::string& file) {

@@ -48,12 +48,15 @@ bool are_times(const NamedArray& array, int64_t nodes);
 
 std::string shape_text(const NpyArray& array);
 
+/// Bytes; a file of a million arrays has a smaller map.
+inline constexpr size_t kLargestMapFile = size_t{64} << 20;
+
 /// The text of a map: each line is NAME=ARRAY, empty, or a comment that begins with "#". A name that begins
 /// or ends with a blank, begins with "#" or a double quote, or (NAME alone) contains "=" stands in double
 /// quotes, where \" \\ \n and \r mean what they do in C. Throws DataError for other lines and for a NAME
 /// given twice; defined for any bytes.
 ArrayMap parse_array_map(std::string_view content, const std::string& file);
-/// Of a file of at most 1 MiB.
+/// Of a file of at most kLargestMapFile bytes.
 ArrayMap read_array_map(const std::filesystem::path& file);
 /// A file that parse_array_map reads as the same map; lines of `comment` come first, behind "# ".
 std::string array_map_text(const ArrayMap& map, std::string_view comment);

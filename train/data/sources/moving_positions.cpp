@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <utility>
 
 #include <meshgrad/engine/error.h>
@@ -54,6 +55,11 @@ void add_displaced_positions(RawTrajectory& t, const std::string& name) {
     }
     const double sum = at + (found->wide.empty() ? static_cast<double>((*moved)[i]) : found->wide[i]);
     all.push_back(static_cast<float>(sum));
+    if (!std::isfinite(all.back())) {
+      throw data_error(fmt::format("{}: field {}, frame {}, node {}", t.name, name, i / width / nodes, node),
+                       "a position plus its displacement that float32 can hold", fmt::format("{:g}", sum),
+                       "correct the file, or leave the field out: --displacement none");
+    }
     if (is_wide) wide.push_back(sum);
   }
   const bool dynamic = found->dynamic;

@@ -25,7 +25,8 @@ void add_world_position(RawTrajectory& trajectory, int components, std::vector<f
                         std::vector<double> wide);
 
 /// Adds it as the sum of the positions and a field of displacements on nodes, with as many components as the
-/// mesh has dimensions, or 3. Throws DataError, naming the trajectory, where `field` is none.
+/// mesh has dimensions, or 3. Throws DataError, naming the trajectory, where `field` is none
+/// and where a sum is beyond f32.
 void add_displaced_positions(RawTrajectory& trajectory, const std::string& field);
 
 /// The field that its name says is one of displacements, which changes over time, in a trajectory without
