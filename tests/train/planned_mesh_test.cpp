@@ -195,7 +195,7 @@ TEST_CASE("meshgrad plan --nodes --edges plans for a GPU, with time beside memor
   const test::Outcome launches = plan(more);
   REQUIRE(launches.code == 0);
   CHECK(launches.out.starts_with(text.out));
-  for (const char* line : {"\nlaunch ", "\nnode_terms_backward   backward ", "\nstep "})
+  for (const char* line : {"\nmodelled launches ", "\n  node_terms_backward ", "\nbackward ", "\nstep "})
     CHECK_MESSAGE(contains(launches.out, line), line);
   more.insert(more.end(), {"--set", "run.device=cpu"});
   const test::Outcome on_cpu = plan(more);

@@ -196,25 +196,26 @@ std::string to_text(const MemoryPlan& plan) {
 }
 
 std::string launches_text(const MemoryPlan& plan) {
-  std::string text =
-      fmt::format("{:<21} {:<13} {:>5} {:>10} {:>9} {:>12} {:>12}  {}\n", "launch", "part", "times",
-                  "GFLOP each", "GB each", "at peaks, ms", "expected, ms", "bound by");
-  const auto row = [&](std::string_view name, std::string_view part, double at_peaks_ms, double expected_ms,
-                       const LaunchTime* launch) {
-    text += fmt::format("{:<21} {:<13} ", name, part);
-    text += launch == nullptr ? fmt::format("{:>26} ", "")
-                              : fmt::format("{:>5} {:>10.1f} {:>9.2f} ", launch->work.launches,
-                                            launch->work.flops / launch->work.launches / 1e9,
-                                            launch->work.bytes / launch->work.launches / 1e9);
-    text += fmt::format("{:>12.2f} {:>12.2f}", at_peaks_ms, expected_ms);
-    if (launch != nullptr) text += fmt::format("  {}", name_of(launch->bound));
-    text += "\n";
+  std::string text = fmt::format("{:<21} {:>5} {:>7} {:>6} {:>10} {:>13}  {}\n", "modelled launches", "times",
+                                 "GFLOP", "GB", "peaks, ms", "expected, ms", "bound by");
+  const auto sum_line = [](std::string_view name, double at_peaks_ms, double expected_ms) {
+    return fmt::format("{:<42} {:>10.2f} {:>13.2f}\n", name, at_peaks_ms, expected_ms);
   };
-  for (const LaunchTime& launch : plan.time->launches)
-    row(launch.work.name, meshgrad::name_of(launch.work.part), launch.at_peaks_ms, launch.expected_ms,
-        &launch);
-  row("step", "", plan.time->at_peaks_ms, plan.time->expected_ms, nullptr);
-  return text;
+  for (int number = 0; number < kStepParts; ++number) {
+    const auto part = static_cast<StepPart>(number);
+    double at_peaks_ms = 0.0, expected_ms = 0.0;
+    for (const LaunchTime& launch : plan.time->launches) {
+      const LaunchWork& work = launch.work;
+      if (work.part != part) continue;
+      at_peaks_ms += launch.at_peaks_ms;
+      expected_ms += launch.expected_ms;
+      text += fmt::format("  {:<20} {:>4} {:>7.1f} {:>6.2f} {:>10.2f} {:>13.2f}  {}\n", work.name,
+                          work.launches, work.flops / work.launches / 1e9, work.bytes / work.launches / 1e9,
+                          launch.at_peaks_ms, launch.expected_ms, name_of(launch.bound));
+    }
+    if (expected_ms > 0.0) text += sum_line(meshgrad::name_of(part), at_peaks_ms, expected_ms);
+  }
+  return text + sum_line("step", plan.time->at_peaks_ms, plan.time->expected_ms);
 }
 
 std::string to_json(const MemoryPlan& plan) {
