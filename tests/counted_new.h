@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// operator new that counts. For one source of a program: it replaces the library's in all of it.
+// operator new that counts, and notes the largest block. For one source of a program: it replaces the
+// library's in all of it.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -10,14 +11,23 @@ namespace {
 
 std::atomic<bool> counting{false};
 std::atomic<int64_t> allocations{0};
+std::atomic<size_t> largest_allocation{0};
+
+void count_allocation(std::size_t bytes) {
+  if (!counting.load(std::memory_order_relaxed)) return;
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  size_t largest = largest_allocation.load(std::memory_order_relaxed);
+  while (largest < bytes && !largest_allocation.compare_exchange_weak(largest, bytes)) {
+  }
+}
 
 void* counted_or_null(std::size_t bytes) {
-  if (counting.load(std::memory_order_relaxed)) allocations.fetch_add(1, std::memory_order_relaxed);
+  count_allocation(bytes);
   return std::malloc(bytes > 0 ? bytes : 1);
 }
 
 void* counted_or_null(std::size_t bytes, std::align_val_t alignment) {
-  if (counting.load(std::memory_order_relaxed)) allocations.fetch_add(1, std::memory_order_relaxed);
+  count_allocation(bytes);
   const auto align = static_cast<std::size_t>(alignment);
   return std::aligned_alloc(align, (bytes + align - 1) / align * align + (bytes == 0 ? align : 0));
 }

@@ -69,7 +69,7 @@ TEST_CASE("no field outweighs the others in the mean of relative errors") {
   const auto field = [](double rmse, double relative) {
     return FieldError{.name = "u", .unit = "", .rmse = rmse, .mae = rmse, .relative_l2 = relative};
   };
-  CHECK(mean({field(3.0, 0.25)}) == doctest::Approx(0.25));
+  for (int i = 1; i <= 100; ++i) CHECK(mean({field(3.0, i / 97.0)}) == i / 97.0);  // the same bits
   CHECK(mean({field(1.0, 0.1), field(1e-3, 40.0)}) == doctest::Approx(2.0));
   // A tenth less error in the first is worth as much as in the second, whose truth is nearly 0.
   CHECK(mean({field(0.9, 0.09), field(1e-3, 40.0)}) < 0.96 * 2.0);

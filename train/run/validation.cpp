@@ -84,15 +84,17 @@ std::optional<double> validation_loss(Runtime& runtime, Ranks& ranks, const Task
 }
 
 double mean_relative_error(std::span<const FieldError> fields) {
-  double logarithms = 0.0, count = 0.0;
+  double first = std::nan(""), logarithms = 0.0, count = 0.0;
   for (const FieldError& field : fields) {
     if (!std::isfinite(field.rmse)) return std::nan("");
     if (std::isnan(field.relative_l2)) continue;
     constexpr double kRounding = std::numeric_limits<float>::epsilon();
-    logarithms += std::log(std::max(field.relative_l2, kRounding));
+    const double error = std::max(field.relative_l2, kRounding);
+    if (count == 0.0) first = error;
+    logarithms += std::log(error / first);  // the mean of one is then the same bits
     count += 1.0;
   }
-  return std::exp(logarithms / count);
+  return first * std::exp(logarithms / count);
 }
 
 double validation_rollout_error(Runtime& runtime, Ranks& ranks, const Task& task, const Model& model,
