@@ -102,7 +102,7 @@ def write_exodus(path):
 
 def write_by_gmsh(folder):
     """plate_*.msh of both versions, text and binary, and plate.cgns: a plate with a hole, whose left side is in the
-    physical group 4, and all other curves in 6. Returns the points, and the triangles by numbers of points from 0."""
+    physical group 4, and all other curves in 6. flow_*.msh: a view "flow" of three steps, and one "rest". Returns the points, and the triangles by numbers of points from 0."""
     import gmsh
     import numpy
     gmsh.initialize()
@@ -124,6 +124,18 @@ def write_by_gmsh(folder):
             gmsh.write(str(folder / f"plate_{version}_{binary}.msh"))
     gmsh.write(str(folder / "plate.cgns"))
     tags, places, _ = gmsh.model.mesh.getNodes()
+    at_rest, flow = gmsh.view.add("rest"), gmsh.view.add("flow")
+    model = gmsh.model.getCurrent()
+    gmsh.view.addModelData(at_rest, 0, model, "NodeData", tags, [[x] for x in places[::3]])
+    for step in range(3):
+        gmsh.view.addModelData(flow, step, model, "NodeData", tags, [[x + step, y, 0] for x, y, _ in places.reshape(-1, 3)],
+                               time=0.25 * step)
+    for binary in (0, 1):
+        gmsh.option.setNumber("Mesh.Binary", binary)
+        gmsh.option.setNumber("PostProcessing.SaveMesh", 1)
+        gmsh.view.write(flow, str(folder / f"flow_{binary}.msh"))
+        gmsh.option.setNumber("PostProcessing.SaveMesh", 0)
+        gmsh.view.write(at_rest, str(folder / f"flow_{binary}.msh"), append=True)
     triangles = gmsh.model.mesh.getElementsByType(2)[1]
     number = {tag: i for i, tag in enumerate(tags)}
     gmsh.finalize()

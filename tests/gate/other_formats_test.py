@@ -87,6 +87,14 @@ def gmsh_and_cgns(program, folder):
             # The largest number counts, so that the corners of the left side have that of the others.
             wanted = [len(points) - len(border) - left + 2, 0, 0, 0, left - 2, 0, len(border)]
             assert report["node_types"] == wanted, (path, report["node_types"], wanted)
+    for path in sorted(folder.glob("flow_*.msh")):
+        target = folder / path.stem
+        convert_to_vtu(path, target)
+        report, _ = vtk_sources_test.convert(program, target, target.with_suffix(".mgd"))
+        assert report["frames"] == 3 and report["dt"] == 0.25 and report["nodes"]["min"] == len(points), (path, report)
+        found = vtk_sources_test.statistics(program, target.with_suffix(".mgd"))
+        vtk_sources_test.check_range(found["flow"], numpy.array([0.0, 4.0]))
+        vtk_sources_test.check_range(found["rest"], numpy.array([0.0, 2.0]))
     solid = numpy.array([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 1]], float)
     meshio.write(folder / "solid.cgns", meshio.Mesh(solid, [("tetra", [[0, 1, 2, 3], [1, 2, 3, 4]])]))
     convert_to_vtu(folder / "solid.cgns", folder / "solid")
