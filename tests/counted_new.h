@@ -9,6 +9,12 @@
 
 namespace {
 
+#ifdef __SANITIZE_ADDRESS__
+inline constexpr bool kNewIsCounted = false;  // AddressSanitizer's own finds mistakes of new and delete
+#else
+inline constexpr bool kNewIsCounted = true;
+#endif
+
 std::atomic<bool> counting{false};
 std::atomic<int64_t> allocations{0};
 std::atomic<size_t> largest_allocation{0};
@@ -41,6 +47,7 @@ void* counted(std::size_t bytes, Alignment... alignment) {
 
 }  // namespace
 
+#ifndef __SANITIZE_ADDRESS__
 // In place of the library's, for the whole program; what does not throw (std::stable_sort's buffer) frees
 // through the same delete.
 void* operator new(std::size_t bytes) { return counted(bytes); }
@@ -63,3 +70,4 @@ void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory
 void operator delete[](void* memory, std::align_val_t) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
 void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+#endif

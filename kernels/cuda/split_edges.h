@@ -67,6 +67,7 @@ inline Graph sender_part(const Graph& whole, int64_t begin, int64_t end, int64_t
   return part;
 }
 
+/// The terms of the part's receivers; those of senders are the whole's.
 inline NodeTermTensors part_of(NodeTermTensors terms, const EdgePart& part) {
   terms.receiver = part.receiver_rows(terms.receiver);
   return terms;

@@ -23,7 +23,7 @@ def skip(reason):
 def enter_environment(venv):
     """Makes the environment of these packages, unless it is there, and runs this script again by its Python."""
     make_environment(venv)
-    if pathlib.Path(sys.prefix) != venv.resolve():
+    if pathlib.Path(sys.prefix).resolve() != venv.resolve():
         sys.exit(subprocess.run([venv / "bin/python", *sys.argv]).returncode)
 
 

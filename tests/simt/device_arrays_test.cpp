@@ -269,13 +269,19 @@ TEST_CASE("an array on another device than the runtime's is refused") {
   CHECK(refused([&] { predictor.get_field("u", {c.solver.u.there(), kGpu}); }));
 }
 
-TEST_CASE("f32 arrays on the host are read where they are; others are rounded into memory of their own") {
+TEST_CASE("f32 arrays on the host are read where they are; others are rounded into memory that is kept") {
+  HeldNumbers held;
   const std::vector<float> single{1.5f, 2.5f};
-  CHECK(HeldNumbers(single, {}).read().data() == single.data());
-  const std::vector<double> wide{1.5, 2.5};
-  HeldNumbers held(wide, {0.5});
-  CHECK(static_cast<const void*>(held.read().data()) != static_cast<const void*>(wide.data()));
+  held.hold(single, {}, {});
+  CHECK(held.read().data() == single.data());
+  const std::vector<double> wide{1.5, 2.5}, next{3.5, 4.5};
+  held.hold(wide, {0.5}, {});
+  const float* const rounded = held.read().data();
+  CHECK(static_cast<const void*>(rounded) != static_cast<const void*>(wide.data()));
   CHECK(held.read()[1] == 2.0f);
+  held.hold(next, {0.5}, {});
+  CHECK(held.read().data() == rounded);
+  CHECK(held.read()[1] == 4.0f);
 }
 
 }  // namespace

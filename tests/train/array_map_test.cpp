@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 
@@ -113,9 +113,9 @@ TEST_CASE("a map of very many arrays is applied in little time") {
     arrays[static_cast<size_t>(i)].name = fmt::format("array{}", i);
     map[fmt::format("field{}", i)] = fmt::format("array{}", i);
   }
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();
   const std::vector<NamedArray> chosen = arrays_by_map(std::move(arrays), "a.npz", map, {});
-  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(2));
+  CHECK(std::clock() - start < 5 * CLOCKS_PER_SEC);  // 0.2 s without a sanitizer
   REQUIRE(chosen.size() == kFields);
   CHECK(chosen.back().name == "field9999");
   CHECK(chosen.back().source == "array9999");

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a prediction on the CPU takes of the heap: no copy of a host application's arrays.
+// Arrays of a host application on the CPU: what lends them, and the blocks that a prediction takes of the
+// heap.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/runtime.h>
+#include <meshgrad/train/data/convert.h>
 #include <meshgrad/train/embed/host_copies.h>
 #include <meshgrad/train/embed/mesh_predictor.h>
 
+#include <utility>
 #include <vector>
 
 #include "counted_new.h"
+#include "train/npz_arrays.h"
 #include "train/process.h"
 #include "train/small_run.h"
 
@@ -32,35 +36,49 @@ TEST_CASE("on the CPU arrays are read and written where they are") {
 
 TEST_CASE("predictions after the first take no block of an array's size from the heap") {
   const test::ScratchDirectory scratch;
-  Config config = test::small_config(scratch.path, test::pack_waves(scratch.path));
+  test::NpzArrays arrays = test::square_arrays(8);
+  arrays["load"] = test::npy<float>("<f4", "(4, 3)", test::counting(12));
+  test::write_npz(scratch.path / "square.npz", arrays, false);
+  ConvertOptions options;
+  options.input = scratch.path / "square.npz";
+  options.output = scratch.path / "square.mgd";
+  options.split = {1.0};
+  convert(options);
+  Config config = test::small_config(scratch.path, options.output);
+  config.data.inputs = {"load", "u"};
+  config.data.targets = {"u"};
   config.train.steps = 2;
   config.train.validate_every = 0;
   test::train_here(config);
-  const test::SquareRecord record = test::wave_record(70, 1, 0.3);
-  const std::vector<int32_t> types(record.node_type.begin(), record.node_type.end());
-  const std::vector<double> wide(record.velocity.begin(), record.velocity.end());
-  std::vector<float> predicted(record.velocity.size());
+
+  const test::SquareRecord grid = test::wave_record(70, 1, 0.3);
+  const std::vector<int32_t> types(grid.node_type.begin(), grid.node_type.end());
+  const std::vector<float> u(types.size()), load(3 * types.size());
+  const std::vector<double> wide_u(u.size()), wide_load(load.size());
+  std::vector<float> predicted(u.size());
   Runtime runtime({.threads = 1});
   MeshPredictor predictor(runtime, config.run.dir + "/checkpoints/last.safetensors");
   predictor.set_mesh(
-      {.positions = record.mesh_pos, .cells = record.cells, .nodes_per_cell = 3, .node_type = types});
-  const auto largest_block = [&](const Numbers& velocity) {
+      {.positions = grid.mesh_pos, .cells = grid.cells, .nodes_per_cell = 3, .node_type = types});
+  const auto largest_block = [&](const Numbers& target, const Numbers& other) {
     largest_allocation = 0;
     counting = true;
-    predictor.set_field("velocity", velocity);
+    predictor.set_field("u", target);
+    predictor.set_field("load", other);
     predictor.predict(2);
-    predictor.get_field("velocity", predicted);
+    predictor.get_field("u", predicted);
     counting = false;
     return largest_allocation.load();
   };
-  largest_block(record.velocity);
-  // A byte of each node; the arrays have four to sixteen.
-  CHECK(largest_block(record.velocity) < types.size());
-  CHECK(largest_block(wide) < types.size());
+  // A byte of each node; the arrays have 4 to 24.
+  for (const auto& [target, other] : {std::pair<Numbers, Numbers>{u, load}, {wide_u, wide_load}}) {
+    largest_block(target, other);
+    CHECK(largest_block(target, other) < types.size());
+  }
   counting = true;
-  const std::vector<float> copied = record.velocity;
+  const std::vector<float> copied = load;
   counting = false;
-  CHECK(largest_allocation.load() >= copied.size() * sizeof(float));  // what counts is in place
+  CHECK((largest_allocation.load() >= copied.size() * sizeof(float)) == kNewIsCounted);
 }
 
 }  // namespace

@@ -167,7 +167,7 @@ TEST_CASE("a run says how much of its model is frozen") {
   parameters.add("decoder.weight", {2, 4}, Initial::zero, 4);
   parameters.add("decoder.bias", {2}, Initial::zero, 4);
   CHECK(describe_frozen(parameters, {"decoder", "*.bias"}) ==
-        "train.freeze: 2 of 3 tensors, 10 of 22 parameters, are not trained");
+        "train.freeze: 2 of 3 parameters, 10 of 22 values, are not trained");
 }
 
 TEST_CASE("frozen parameters take no part in the gradient norm") {

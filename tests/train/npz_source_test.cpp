@@ -175,8 +175,9 @@ TEST_CASE("displacements move the mesh: of a field that its name tells, or that 
   arrays["mesh_pos"] = npy<float>("<f4", "(4, 2)", std::vector<float>(8, 3e38F));
   arrays["far"] = npy<float>("<f4", "(3, 4, 2)", std::vector<float>(24, 1e38F));
   write_npz(scratch.path / "run.npz", arrays, false);
-  CHECK(contains(message_of([&] { converted("far"); }),
-                 "field far, frame 0, node 0] needed a position plus its displacement that float32 can hold"));
+  CHECK(
+      contains(message_of([&] { converted("far"); }),
+               "field far, frame 0, node 0] needed a position plus its displacement that float32 can hold"));
 }
 
 TEST_CASE("what moves no mesh: a static field, and one beside current positions; the unit stays") {

@@ -203,6 +203,7 @@ TEST_CASE("ranks predict a mesh together, in the order of the data") {
   SUBCASE("trained so") { train_in_parts(2, config); }
   SUBCASE("trained by one process, which takes what training in parts refuses") {
     config.ranks.reduction = RankReduction::ordered;
+    config.graphs = GraphsMode::capture;
     test::train_here(config);
   }
   const fs::path checkpoint = fs::path(config.run.dir) / "checkpoints/last.safetensors";

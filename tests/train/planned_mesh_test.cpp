@@ -200,7 +200,7 @@ TEST_CASE("meshgrad plan --nodes --edges plans for a GPU, with time beside memor
   more.insert(more.end(), {"--set", "run.device=cpu"});
   const test::Outcome on_cpu = plan(more);
   CHECK(on_cpu.code == 2);
-  CHECK(contains(on_cpu.err, "[run.device] needed a GPU for --launches, got \"cpu\""));
+  CHECK(contains(on_cpu.err, "[run.device] needed \"cuda\" with --launches, got \"cpu\""));
   const test::Outcome alone = plan({"--nodes", "5"});
   CHECK(alone.code == 2);
   CHECK(contains(alone.err, "--edges"));

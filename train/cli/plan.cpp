@@ -70,13 +70,17 @@ int run(const PlanCommand& command, const GlobalOptions&) {
     }
   };
   if (command.ranks > 1) {
+    if (command.launches) {
+      throw invalid_argument("--launches", "a plan for one rank", fmt::format("--ranks {}", command.ranks),
+                             "leave one of the two out");
+    }
     print(plan_parts(config, options, command.ranks));
     return kExitOk;
   }
   const MemoryPlan plan = plan_memory(config, options);
   if (command.launches && !plan.time) {
-    throw config_error("run.device", "a GPU for --launches", '"' + config.run.device + '"',
-                       "add --set run.device=cuda; no GPU is needed");
+    throw config_error("run.device", "\"cuda\" with --launches", '"' + config.run.device + '"',
+                       "add --set run.device=cuda; a static plan does without a GPU");
   }
   print(plan);
   if (command.launches && !command.json) print_text("\n" + launches_text(plan));
@@ -119,19 +123,16 @@ void add_plan(CommandLine& line) {
                    "Components of a field; default: as many as dimensions; may be repeated")
       ->type_name("NAME=COMPONENTS")
       ->needs(nodes);
-  CLI::Option* ranks =
-      plan->add_option(
-              "--ranks", options->ranks,
-              "Ranks that compute each mesh together (ranks.partition): memory and halo bytes of each")
-          ->check(whole_number(1, 65536))
-          ->capture_default_str();
+  plan->add_option("--ranks", options->ranks,
+                   "Ranks that compute each mesh together (ranks.partition): memory and halo bytes of each")
+      ->check(whole_number(1, 65536))
+      ->capture_default_str();
   plan->add_option("--gpu", options->peaks, "GPU whose stated peaks the time is modelled from")
       ->type_name("a100|h100|h200")
       ->check(one_of(device_peak_names()))
       ->capture_default_str();
   plan->add_flag("--launches", options->launches,
-                 "Also the modelled time of each kernel launch of a step on a GPU; --json has it always")
-      ->excludes(ranks);
+                 "Also the modelled time of each kernel launch of a step on a GPU; --json has it always");
   add_json(*plan, options->json);
   on_first_run(*plan, line, options, run);
 }

@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include <meshgrad/engine/error.h>
+#include <meshgrad/engine/regular_file.h>
 
 namespace meshgrad {
 
@@ -21,11 +22,11 @@ MapFile::MapFile(const ConvertOptions& options) : options_(options) {
                        "name a text file, such as one that ends in .map");
   }
   if (fs::is_regular_file(target, ignored)) {
+    const std::string content = read_file(target, kLargestMapFile);
     try {
-      read_array_map(target);
-    } catch (const DataError& error) {
-      throw data_error(target.string(), "a new name, or a map to replace",
-                       fmt::format("a file that is none: {}", error.what()),
+      parse_array_map(content, target.string());
+    } catch (const DataError&) {
+      throw data_error(target.string(), "a new name, or a map to replace", "a file that is not a map",
                        "choose another name for --save-map, such as one that ends in .map");
     }
   }

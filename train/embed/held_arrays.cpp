@@ -35,7 +35,7 @@ HeldMesh::HeldMesh(const Runtime& runtime, MemoryData& data, const MeshArrays& g
   HostCopies positions(runtime), read(runtime);
   const MeshArrays mesh = read.read_connections(given);
   const Numbers at = positions.read(mesh.positions, "mesh: positions");
-  positions_ = HeldNumbers(at, far_origin(at, data.dim), std::move(positions));
+  positions_.hold(at, far_origin(at, data.dim), std::move(positions));
   const size_t nodes = mesh.positions.size() / static_cast<size_t>(data.dim);
   std::span<const int32_t> types = mesh.node_type.values();
   if (mesh.node_type.empty()) types = node_type_ = std::vector<int32_t>(nodes, 0);

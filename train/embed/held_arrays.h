@@ -21,10 +21,14 @@ std::vector<double> far_origin(const Numbers& positions, int dim);
 /// copy.
 class HeldNumbers {
  public:
-  HeldNumbers() = default;
-  /// `copies` has them where they are copies of the device's.
-  HeldNumbers(Numbers values, std::vector<double> offset, HostCopies copies = {})
-      : copies_(std::move(copies)), values_(values), offset_(std::move(offset)), given_(true) {}
+  /// Others from now on, in the room of those before; `copies` has them where they are copies of the
+  /// device's.
+  void hold(Numbers values, std::vector<double> offset, HostCopies copies) {
+    copies_ = std::move(copies);
+    values_ = values;
+    offset_ = std::move(offset);
+    given_ = true;
+  }
   bool given() const { return given_; }
   /// From the device, where they live there.
   void fetch() const { copies_.read_again(); }

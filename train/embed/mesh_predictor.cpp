@@ -382,8 +382,8 @@ void MeshPredictor::set_field(std::string_view name, Numbers values, int64_t mes
   }
   s.check_size(*field, values.size(), mesh);
   const Numbers here = copies.room_for(values, name);  // predict() fetches them
-  on.given[static_cast<size_t>(field - s.data->fields.begin())] = {here, s.offset_of(field->name),
-                                                                   std::move(copies)};
+  on.given[static_cast<size_t>(field - s.data->fields.begin())].hold(here, s.offset_of(field->name),
+                                                                     std::move(copies));
 }
 
 void MeshPredictor::set_previous_field(std::string_view name, Numbers values, int64_t mesh,

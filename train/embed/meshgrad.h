@@ -191,8 +191,9 @@ int meshgrad_predictor_target(const meshgrad_predictor* predictor, int32_t i, co
 /* On a mesh in parts (ghost_owner), all processes call this and meshgrad_predictor_predict in the same order.
  * Fields then have rows for ghost nodes, too: predict fills those of targets, others are not read. All
  * processes also call record_steps and backward. A process that gives a whole mesh while others give parts
- * lets those wait until they time out, 300 seconds; NULL instead of a mesh ends the common work
- * of the runtime's processes: their calls fail then. */
+ * lets those wait until they time out: 300 seconds, or ranks.timeout of a trainer on the runtime. NULL, or a
+ * structure without meshgrad_mesh_init, ends the common work of the runtime's processes: later calls that
+ * need the others fail. Both hold for a trainer's mesh, too. */
 int meshgrad_predictor_set_mesh(meshgrad_predictor* predictor, const meshgrad_mesh* mesh);
 /* Several meshes that are predicted together; `mesh` below is a number from 0 to count - 1. */
 int meshgrad_predictor_set_meshes(meshgrad_predictor* predictor, const meshgrad_mesh* meshes, int32_t count);

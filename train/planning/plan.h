@@ -125,7 +125,7 @@ std::string to_text(const MemoryBudget& budget);
 std::string to_text(const MemoryPlan& plan);
 std::string to_json(const MemoryPlan& plan);
 /// The launches that `plan.time`, which is there, is the sum of: a line each, with GFLOP and GB of
-/// one launch and times of all, and the sums of the step's parts.
+/// one launch in the mean and times of all, and the sums of the step's parts.
 std::string launches_text(const MemoryPlan& plan);
 
 /// `config` with a number for train.batch = "auto", and a line that says which: a new run's is what fits now,

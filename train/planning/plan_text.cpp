@@ -209,7 +209,7 @@ std::string launches_text(const MemoryPlan& plan) {
       if (work.part != part) continue;
       at_peaks_ms += launch.at_peaks_ms;
       expected_ms += launch.expected_ms;
-      text += fmt::format("  {:<20} {:>4} {:>7.1f} {:>6.2f} {:>10.2f} {:>13.2f}  {}\n", work.name,
+      text += fmt::format("  {:<21} {:>3} {:>7.1f} {:>6.2f} {:>10.2f} {:>13.2f}  {}\n", work.name,
                           work.launches, work.flops / work.launches / 1e9, work.bytes / work.launches / 1e9,
                           launch.at_peaks_ms, launch.expected_ms, name_of(launch.bound));
     }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 namespace meshgrad {
 namespace {
@@ -133,7 +134,7 @@ class StepWork {
       const double others = backward ? 13 + 4 * further : 8 + 2 * further;
       add_block(std::string(name) + " GEMMs", times, count * gemms * product_, count * gemms * 2.5 * row_,
                 gemms);
-      add_block(std::string(name) + " rows", times, 0, count * others * row_, others / 2);
+      add_block(std::string(name) + " rows", times, 0, count * others * row_, std::ceil(others / 2));
       if (!backward || config_.model.keep_hidden) return;
       part_ = StepPart::recomputation;
       add_block(std::string(name) + " recomputed", times, count * (first_inputs + further) * product_,

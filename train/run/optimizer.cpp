@@ -77,7 +77,7 @@ std::string describe_frozen(const ParameterSet& parameters, const std::vector<st
     ++count;
     numbers += info.shape.elements();
   }
-  return fmt::format("train.freeze: {} of {} tensors, {} of {} parameters, are not trained", count,
+  return fmt::format("train.freeze: {} of {} parameters, {} of {} values, are not trained", count,
                      parameters.parameters().size(), numbers, all);
 }
 

@@ -28,7 +28,7 @@ struct ArenaRange {
 std::vector<ArenaRange> frozen_ranges(const ParameterSet& parameters,
                                       const std::vector<std::string>& patterns);
 
-/// "train.freeze: 5 of 39 parameters, 1200 of 10932 numbers, are not trained", for people.
+/// "train.freeze: 5 of 39 parameters, 1200 of 10932 values, are not trained", for people.
 std::string describe_frozen(const ParameterSet& parameters, const std::vector<std::string>& patterns);
 
 /// "learning rate 1e-03, then exponential decay to 1e-06 at step 3000", for people.

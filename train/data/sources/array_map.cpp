@@ -284,7 +284,7 @@ ArrayMap parse_array_map(std::string_view content, const std::string& file) {
     const std::string place = fmt::format("{}: line {}", file, number);
     auto pair = pair_of_line(line);
     if (!pair) {
-      throw data_error(place, "NAME=ARRAY", fmt::format("\"{}\"", line.substr(0, 80)),
+      throw data_error(place, "NAME=ARRAY", escaped(line.substr(0, 80)),
                        "write for example positions=mesh/xyz, and # before a comment");
     }
     if (map.contains(pair->first)) {

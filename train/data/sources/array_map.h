@@ -48,8 +48,7 @@ bool are_times(const NamedArray& array, int64_t nodes);
 
 std::string shape_text(const NpyArray& array);
 
-/// Bytes; a file of a million arrays has a smaller map.
-inline constexpr size_t kLargestMapFile = size_t{64} << 20;
+inline constexpr size_t kLargestMapFile = size_t{64} << 20;  ///< bytes
 
 /// The text of a map: each line is NAME=ARRAY, empty, or a comment that begins with "#". A name that begins
 /// or ends with a blank, begins with "#" or a double quote, or (NAME alone) contains "=" stands in double

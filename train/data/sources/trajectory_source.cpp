@@ -47,16 +47,6 @@ void check_node_types(const RawTrajectory& t) {
   }
 }
 
-// For a message: control characters as \xNN.
-std::string escaped(std::string_view name) {
-  std::string text = "\"";
-  for (const char c : name) {
-    const auto code = static_cast<unsigned char>(c);
-    text += code < 0x20 || code == 0x7f ? fmt::format("\\x{:02x}", code) : std::string(1, c);
-  }
-  return text + "\"";
-}
-
 void check_raw_field(const RawTrajectory& t, const RawField& field) {
   const std::string where = fmt::format("{}: field {}", t.name, field.name);
   if (field.on == FieldOn::edge && t.edges.empty()) {
@@ -85,6 +75,15 @@ void check_raw_field(const RawTrajectory& t, const RawField& field) {
 }
 
 }  // namespace
+
+std::string escaped(std::string_view text) {
+  std::string result = "\"";
+  for (const char c : text) {
+    const auto code = static_cast<unsigned char>(c);
+    result += code < 0x20 || code == 0x7f ? fmt::format("\\x{:02x}", code) : std::string(1, c);
+  }
+  return result + "\"";
+}
 
 DType RawField::dtype() const {
   constexpr std::array<DType, 3> kDTypes{DType::f32, DType::i32, DType::i64};

@@ -98,6 +98,9 @@ class TrajectorySource {
 /// name, or there is nothing in it.
 void validate(const RawTrajectory& trajectory);
 
+/// For a message: in double quotes, control characters as \xNN.
+std::string escaped(std::string_view text);
+
 /// The distance of times that are evenly spaced, to 0.1 % of it, and ascend; nothing for others and fewer
 /// than two.
 std::optional<double> even_spacing(std::span<const double> times);
