@@ -327,10 +327,12 @@ TEST_CASE("100,000 random operations of one thread, peaks and totals too") {
     if (!setting.expandable) CHECK(high == 0);
     if (setting.expandable && !test::kSanitizer) CHECK(high > 0);  // it takes time to learn
     const MemoryStats stats = allocator->stats();
-    CHECK(worker.refused > 0);
+    if constexpr (!test::kThreadSanitizer) {  // whose fewer operations do not fill the memory
+      CHECK(worker.refused > 0);
+      if (setting.expandable && setting.garbage == 0.0) CHECK(stats.flushes > 0);
+    }
     CHECK(stats.out_of_memory == worker.refused);
     CHECK(stats.borrows > 0);
-    if (setting.expandable && setting.garbage == 0.0) CHECK(stats.flushes > 0);
     CHECK(stats.stream_waits > 20);
     while (!worker.pieces.empty()) worker.free(0);
     CHECK_FALSE(worker.broken);
