@@ -415,12 +415,12 @@ TEST_CASE("fused edge update leaves the same bits in every run, in place, and wi
   }
 }
 
-/// Receiver 5 of 40 has most of the edges, 23 has enough to be divided, and some have none.
-Edges with_hubs(RandomMatrices& random, int64_t edge_count) {
+/// Receiver `longest` of 40 has most of the edges, 23 has enough to be divided, and some have none.
+Edges with_hubs(RandomMatrices& random, int64_t edge_count, size_t longest) {
   Edges edges = random_edges(random, 40, edge_count);
   for (size_t e = 0; e < edges.receivers.size(); ++e) {
     const size_t share = 40 * e / edges.receivers.size();
-    edges.receivers[e] = share < 5 ? static_cast<int32_t>(share) : share < 30 ? 5 : share < 35 ? 23 : 39;
+    edges.receivers[e] = share < 30 ? static_cast<int32_t>(std::min(share, longest)) : share < 35 ? 23 : 39;
   }
   return edges;
 }
@@ -428,12 +428,17 @@ Edges with_hubs(RandomMatrices& random, int64_t edge_count) {
 TEST_CASE("fused edge update divides long receivers among warps" * doctest::skip(cuda_devices().empty())) {
   const EdgeShapeOf shape{64, 2, Norm::none};
   // With many multiprocessors 375 warps have one edge of the longest receiver, and nearly half have none.
-  using Sizes = std::vector<std::pair<int64_t, int64_t>>;
-  for (const auto& [edge_count, room] :
-       many_multiprocessors() ? Sizes{{600, 0}} : Sizes{{300, 0}, {2111, 7}, {2111, 0}}) {
+  struct Hubs {
+    int64_t edge_count, room;
+    size_t longest;
+  };
+  for (const auto& [edge_count, room, longest] :
+       many_multiprocessors() ? std::vector<Hubs>{{600, 0, 5}}
+                              : std::vector<Hubs>{{300, 0, 5}, {2111, 7, 0}, {2111, 7, 5}, {2111, 0, 5}}) {
     CAPTURE(edge_count);
+    CAPTURE(longest);
     RandomMatrices random(1400);
-    const Edges edges = with_hubs(random, edge_count);
+    const Edges edges = with_hubs(random, edge_count, longest);
     EdgeRun run(shape, edges, DType::f16, room, 1401);
     run.check_forward();
     run.check_backward();

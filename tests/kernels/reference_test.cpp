@@ -30,7 +30,7 @@ EdgeUpdate hand_update() {
   update.mlp.first_weights = {Matrix(1, 2, {1, -1})};
   update.mlp.first_bias = Matrix(1, 2, {0, 1});
   update.mlp.weights = {Matrix(2, 1, {2, 3})};
-  update.mlp.biases = {Matrix(1, 1, {1})};
+  update.mlp.biases = {Matrix(1, 1, std::vector<double>{1})};
   return update;
 }
 const Matrix kSenderTerms(3, 2, {1, 0, 0, 1, 2, -1});
@@ -147,7 +147,7 @@ TEST_CASE("reference: gather and scatter_add, by hand") {
 TEST_CASE("reference: linear, by hand") {
   const Matrix x(3, 2, {1, 2, 3, 4, 5, 6});
   const Matrix weight(2, 1, {10, 1});
-  CHECK(reference::linear(x, weight, Matrix(1, 1, {100})).v == std::vector<double>{112, 134, 156});
+  CHECK(reference::linear(x, weight, Matrix(1, 1, std::vector<double>{100})).v == std::vector<double>{112, 134, 156});
   CHECK(reference::linear(x, weight).v == std::vector<double>{12, 34, 56});
   const auto g = reference::linear_backward(x, weight, Matrix(3, 1, {1, 0, -1}));
   CHECK(g.d_x.v == std::vector<double>{10, 1, 0, 0, -10, -1});
