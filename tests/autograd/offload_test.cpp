@@ -113,7 +113,7 @@ TEST_CASE("offloaded values give the same gradients, step after step, whatever i
     Layers layers(device);
     const std::unique_ptr<OffloadStore> store = store_for(device, folder);
     const auto plain = layers.gradients([](Tape&) {}, [&](Tape& tape) { return layers.forward(tape); });
-    CHECK(magnitude(Matrix{1, 1, {plain[0][0]}}) > 0.0);
+    CHECK(magnitude(Matrix{1, 1, std::vector<double>{plain[0][0]}}) > 0.0);
     for (const SavePolicy keep :
          {SavePolicy::inputs, SavePolicy::matmuls, SavePolicy::outputs_of("activation"),
           SavePolicy::outputs_of("linear") | SavePolicy::outputs_of("activation")}) {

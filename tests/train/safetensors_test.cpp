@@ -199,7 +199,7 @@ TEST_CASE("a short file, a huge header length and a missing file are refused") {
   CHECK(contains(fault(file_of("{}", 0).substr(0, 9)), "cut short"));
   CHECK_THROWS_WITH_AS(SafetensorsFile("/nonexistent/x.safetensors"),
                        doctest::Contains("/nonexistent/x.safetensors"), DataError);
-  CHECK_THROWS_AS(SafetensorsFile(fs::temp_directory_path()), DataError);
+  CHECK_THROWS_AS(SafetensorsFile{fs::temp_directory_path()}, DataError);
   const ScratchDirectory scratch;
   std::ofstream(scratch.path / "empty").flush();
   CHECK_THROWS_AS(SafetensorsFile(scratch.path / "empty"), DataError);
