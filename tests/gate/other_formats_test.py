@@ -87,7 +87,7 @@ def gmsh_and_cgns(program, folder):
             # The largest number counts, so that the corners of the left side have that of the others.
             wanted = [len(points) - len(border) - left + 2, 0, 0, 0, left - 2, 0, len(border)]
             assert report["node_types"] == wanted, (path, report["node_types"], wanted)
-    for path in sorted(folder.glob("flow_*.msh")):
+    for path in [folder / "flow_0.msh", folder / "flow_1.msh"]:
         target = folder / path.stem
         convert_to_vtu(path, target)
         report, _ = vtk_sources_test.convert(program, target, target.with_suffix(".mgd"))
@@ -95,6 +95,13 @@ def gmsh_and_cgns(program, folder):
         found = vtk_sources_test.statistics(program, target.with_suffix(".mgd"))
         vtk_sources_test.check_range(found["flow"], numpy.array([0.0, 4.0]))
         vtk_sources_test.check_range(found["rest"], numpy.array([0.0, 2.0]))
+    text = (folder / "flow_0.msh").read_text()
+    last = text[text.index("$NodeData"):]
+    other = folder / "uneven.msh"
+    other.write_text(text + last[:last.index("$EndNodeData")].replace('"flow"', '"p"') + "$EndNodeData\n" + last.replace('"flow"', '"p"')
+                     .replace("\n0.25\n", "\n0.125\n"))
+    done = to_vtu(other, folder / "uneven")
+    assert done.returncode == 1 and "views with the same steps and times" in done.stderr, done.stderr
     solid = numpy.array([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 1]], float)
     meshio.write(folder / "solid.cgns", meshio.Mesh(solid, [("tetra", [[0, 1, 2, 3], [1, 2, 3, 4]])]))
     convert_to_vtu(folder / "solid.cgns", folder / "solid")

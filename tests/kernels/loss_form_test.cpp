@@ -2,7 +2,6 @@
 // The masked loss with another cost than the square, and with weights.
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -19,13 +18,12 @@ double number_in(Runtime& runtime, const Tensor& tensor) {
   return meshgrad::to_host(tensor, runtime.stream()).values<double>()[0];
 }
 
-/// Weights that f32 has exactly, some of them 0; those of columns are 1 for absolute errors.
+/// Weights that f32 has exactly; some are 0.
 reference::Form random_form(LossKind kind, RandomMatrices& random, int64_t rows, int64_t width) {
   reference::Form form{.kind = kind, .delta = 0.75, .factor = 0.5, .rows = {}, .columns = {}};
   form.rows = stored_as(DType::f32, random.normal(1, rows)).v;
   for (size_t i = 0; i < form.rows.size(); ++i) form.rows[i] = i % 4 == 1 ? 0.0 : std::abs(form.rows[i]);
-  for (int64_t j = 0; j < width; ++j)
-    form.columns.push_back(kind == LossKind::absolute ? 1.0 : 1.0 + 0.25 * static_cast<double>(j % 8));
+  for (int64_t j = 0; j < width; ++j) form.columns.push_back(1.0 + 0.25 * static_cast<double>(j % 8));
   return form;
 }
 
@@ -35,12 +33,11 @@ LossForm on_device(Runtime& runtime, const reference::Form& form, DType dtype) {
     row.v = values;
     return to_vector(runtime, row, dtype);
   };
-  const bool alike = std::ranges::all_of(form.columns, [](double weight) { return weight == 1.0; });
   return {.kind = form.kind,
           .delta = form.delta,
           .factor = form.factor,
           .row_weights = vector(form.rows),
-          .column_weights = alike ? Tensor() : vector(form.columns)};
+          .column_weights = vector(form.columns)};
 }
 
 TEST_CASE("losses of every kind with weights, and their gradients, agree with the reference") {
@@ -49,17 +46,20 @@ TEST_CASE("losses of every kind with weights, and their gradients, agree with th
     for (const DType dtype : backend.storage_types) {
       const DType wide = accumulator_of(dtype);
       for (const LossKind kind : {LossKind::squared, LossKind::huber, LossKind::absolute}) {
-        for (const int64_t width : {1, 3}) {
+        for (const auto& [width, weighted_columns] :
+             {std::pair<int64_t, bool>{1, true}, {3, true}, {3, false}}) {
           for (const int64_t rows : backend.sizes_and(width == 1, 20011)) {
             RandomMatrices random(seed++);
             CAPTURE(static_cast<int>(kind));
+            CAPTURE(weighted_columns);
             CAPTURE(rows);
             CAPTURE(random.seed());
             Runtime runtime = backend.runtime();
             const Matrix prediction = stored_as(dtype, random.normal(rows, width));
             const Matrix target = stored_as(wide, random.normal(rows, width));
             const std::vector<uint8_t> mask = random.mask(rows, 0.6);
-            const reference::Form form = random_form(kind, random, rows, width);
+            reference::Form form = random_form(kind, random, rows, width);
+            if (!weighted_columns) form.columns.assign(form.columns.size(), 1.0);
             MaskedLossForward forward{.rows = rows,
                                       .prediction = to_tensor(runtime, prediction, dtype),
                                       .target = to_tensor(runtime, target, wide),
@@ -67,6 +67,7 @@ TEST_CASE("losses of every kind with weights, and their gradients, agree with th
                                       .sum = unwritten(runtime, {1}, DType::f64),
                                       .weight = unwritten(runtime, {1}, DType::f64),
                                       .form = on_device(runtime, form, wide)};
+            if (!weighted_columns) forward.form.column_weights = {};
             backend.kernels->reduction.masked_loss_forward(forward, runtime, runtime.stream());
             const auto ref = reference::formed_loss(prediction, target, mask, form);
             CHECK(std::abs(number_in(runtime, forward.sum) - ref.sum) <=

@@ -147,7 +147,8 @@ TEST_CASE("reference: gather and scatter_add, by hand") {
 TEST_CASE("reference: linear, by hand") {
   const Matrix x(3, 2, {1, 2, 3, 4, 5, 6});
   const Matrix weight(2, 1, {10, 1});
-  CHECK(reference::linear(x, weight, Matrix(1, 1, std::vector<double>{100})).v == std::vector<double>{112, 134, 156});
+  CHECK(reference::linear(x, weight, Matrix(1, 1, std::vector<double>{100})).v ==
+        std::vector<double>{112, 134, 156});
   CHECK(reference::linear(x, weight).v == std::vector<double>{12, 34, 56});
   const auto g = reference::linear_backward(x, weight, Matrix(3, 1, {1, 0, -1}));
   CHECK(g.d_x.v == std::vector<double>{10, 1, 0, 0, -10, -1});

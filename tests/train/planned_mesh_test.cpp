@@ -201,6 +201,9 @@ TEST_CASE("meshgrad plan --nodes --edges plans for a GPU, with time beside memor
   const test::Outcome on_cpu = plan(more);
   CHECK(on_cpu.code == 2);
   CHECK(contains(on_cpu.err, "[run.device] needed \"cuda\" with --launches, got \"cpu\""));
+  more = sizes;
+  more.insert(more.end(), {"--launches", "--ranks", "2"});
+  CHECK(contains(plan(more).err, "[--launches] needed a plan for one rank, got --ranks 2"));
   const test::Outcome alone = plan({"--nodes", "5"});
   CHECK(alone.code == 2);
   CHECK(contains(alone.err, "--edges"));

@@ -80,7 +80,7 @@ int run(const PlanCommand& command, const GlobalOptions&) {
   const MemoryPlan plan = plan_memory(config, options);
   if (command.launches && !plan.time) {
     throw config_error("run.device", "\"cuda\" with --launches", '"' + config.run.device + '"',
-                       "add --set run.device=cuda; a static plan does without a GPU");
+                       "add --set run.device=cuda; --mode static, the default, needs no GPU");
   }
   print(plan);
   if (command.launches && !command.json) print_text("\n" + launches_text(plan));
@@ -131,8 +131,9 @@ void add_plan(CommandLine& line) {
       ->type_name("a100|h100|h200")
       ->check(one_of(device_peak_names()))
       ->capture_default_str();
-  plan->add_flag("--launches", options->launches,
-                 "Also the modelled time of each kernel launch of a step on a GPU; --json has it always");
+  plan->add_flag(
+      "--launches", options->launches,
+      "Also the modelled time of each kernel launch of a step on a GPU, for one rank; as JSON always");
   add_json(*plan, options->json);
   on_first_run(*plan, line, options, run);
 }

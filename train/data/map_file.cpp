@@ -7,7 +7,6 @@
 #include <system_error>
 
 #include <meshgrad/engine/error.h>
-#include <meshgrad/engine/regular_file.h>
 
 namespace meshgrad {
 
@@ -22,9 +21,8 @@ MapFile::MapFile(const ConvertOptions& options) : options_(options) {
                        "name a text file, such as one that ends in .map");
   }
   if (fs::is_regular_file(target, ignored)) {
-    const std::string content = read_file(target, kLargestMapFile);
     try {
-      parse_array_map(content, target.string());
+      read_array_map(target);
     } catch (const DataError&) {
       throw data_error(target.string(), "a new name, or a map to replace", "a file that is not a map",
                        "choose another name for --save-map, such as one that ends in .map");
