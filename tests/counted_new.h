@@ -19,6 +19,11 @@ std::atomic<bool> counting{false};
 std::atomic<int64_t> allocations{0};
 std::atomic<size_t> largest_allocation{0};
 
+}  // namespace
+
+#ifndef __SANITIZE_ADDRESS__
+namespace {
+
 void count_allocation(std::size_t bytes) {
   if (!counting.load(std::memory_order_relaxed)) return;
   allocations.fetch_add(1, std::memory_order_relaxed);
@@ -47,7 +52,6 @@ void* counted(std::size_t bytes, Alignment... alignment) {
 
 }  // namespace
 
-#ifndef __SANITIZE_ADDRESS__
 // In place of the library's, for the whole program; what does not throw (std::stable_sort's buffer) frees
 // through the same delete.
 void* operator new(std::size_t bytes) { return counted(bytes); }
