@@ -341,6 +341,22 @@ TEST_CASE("a rank that finds no memory for its part tells the others, which wait
     CHECK(contains(errors[other], "needed all ranks to go on, got the end of rank"));
 }
 
+TEST_CASE("a rank that learns of another's end while all are asked has left, too") {
+  const test::ScratchDirectory scratch;
+  const std::string file = gradient_model(scratch.path, parts_config(), DType::f32);
+  const Wave wave(6, 1, 0.3);
+  std::array<bool, Wave::kRanks> left{};
+  test::on_ranks(Wave::kRanks, [&](Ranks& ranks) {
+    if (ranks.rank() == 1) return ranks.leave();
+    Runtime runtime({.threads = 1});
+    MeshPredictor predictor(runtime, file, &ranks);
+    const Part part(wave, ranks.rank());
+    CHECK(contains(test::message_of([&] { predictor.set_mesh(part.arrays()); }), "got the end of rank 1"));
+    left[static_cast<size_t>(ranks.rank())] = ranks.left();
+  });
+  CHECK(left == std::array{true, false, true});
+}
+
 TEST_CASE("a frame that one rank cannot give is refused on all, and the next one is taken") {
   const Wave wave(6, 5, 0.3);
   std::vector<std::string> texts(Wave::kRanks);

@@ -101,7 +101,7 @@ void on_all_ranks(Ranks& ranks, const std::function<void()>& body, std::string_v
   } catch (...) {
     error = std::current_exception();
   }
-  if (!agree(ranks, error != nullptr, place)) return;
+  if (!or_leave(ranks, [&] { return agree(ranks, error != nullptr, place); })) return;
   if (error != nullptr) std::rethrow_exception(error);
   throw data_error(place, "no error on any rank", "one on another rank", "see the error of that rank");
 }

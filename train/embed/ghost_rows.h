@@ -20,7 +20,7 @@ GivenPart given_part(const MeshArrays& mesh, int dim);
 std::vector<int32_t> node_numbers(Ranks& ranks, int64_t owned, const GivenPart& part);
 
 /// Calls `body`, which is no collective call, on each rank. Where it throws on one, the others throw
-/// DataError with `place`.
+/// DataError with `place`. A rank that finds the end of another here leaves, and throws RankError.
 void on_all_ranks(Ranks& ranks, const std::function<void()>& body, std::string_view place = "mesh in parts");
 
 /// Exchanges rows between nodes and their ghosts on other ranks.
