@@ -114,12 +114,20 @@ TEST_CASE("one rank of the test below" * doctest::skip(std::getenv(kToldFile) ==
   barrier(ranks, "start");
   if (ranks.rank() == 1) ranks.leave();
   // The others as those that wait for NCCL: no message of MPI is awaited.
-  const auto deadline = std::chrono::steady_clock::now() + 2s;
+  const auto deadline = std::chrono::steady_clock::now() + 30s;
   std::string told;
-  while (told.empty() && std::chrono::steady_clock::now() < deadline)
-    told = ranks.rank() == 1 ? "" : test::message_of([&] { ranks.check("sum of gradients"); });
-  test::write_bytes(std::getenv(kToldFile) + std::to_string(ranks.rank()), std::as_bytes(std::span(told)));
-  std::this_thread::sleep_until(deadline);  // the end of a process would tell the others, too
+  while (ranks.rank() != 1 && told.empty() && std::chrono::steady_clock::now() < deadline) {
+    told = test::message_of([&] { ranks.check("sum of gradients"); });
+    std::this_thread::sleep_for(1ms);
+  }
+  const std::string file = std::getenv(kToldFile);
+  const auto of_rank = [&](int rank) { return file + std::to_string(rank); };
+  test::write_bytes(of_rank(ranks.rank()) + ".new", std::as_bytes(std::span(told)));
+  fs::rename(of_rank(ranks.rank()) + ".new", of_rank(ranks.rank()));
+  // The end of a process would tell the others, too.
+  for (int other = 0; other < ranks.size(); ++other)
+    while (!fs::exists(of_rank(other)) && std::chrono::steady_clock::now() < deadline)
+      std::this_thread::sleep_for(1ms);
   CHECK(told.empty() == (ranks.rank() == 1));
   ranks.leave();
 }
