@@ -102,7 +102,8 @@ def write_exodus(path):
 
 def write_by_gmsh(folder):
     """plate_*.msh of both versions, text and binary, and plate.cgns: a plate with a hole, whose left side is in the
-    physical group 4, and all other curves in 6. flow_*.msh: a view "flow" of three steps, and one "rest". Returns the points, and the triangles by numbers of points from 0."""
+    physical group 4, and all other curves in 6. flow_*.msh: a view "flow" of three steps, and one
+    "rest". Returns the points, and the triangles by numbers of points from 0."""
     import gmsh
     import numpy
     gmsh.initialize()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arrays of a host application on the CPU: what lends them, and the blocks that a prediction takes of the
+// Arrays of a host application on the CPU: they are read where they are, and predictions copy none to the
 // heap.
 #include <doctest/doctest.h>
 #include <meshgrad/engine/runtime.h>

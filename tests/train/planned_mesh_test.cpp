@@ -6,6 +6,7 @@
 #include <meshgrad/train/planning/plan.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "support.h"
@@ -144,6 +145,9 @@ TEST_CASE("the modelled work is that of the standard model, counted by hand") {
         doctest::Approx(h200.expected_ms).epsilon(1e-12));
   CHECK(a100.at_peaks_ms > 2.0 * h200.at_peaks_ms);
   CHECK_THROWS_AS(device_peaks("b300"), InvalidArgument);
+  for (const bool fused : {true, false})
+    for (const LaunchWork& launch : work_of_step(config, sizes, {.nodes = 166'624, .edges = 999'744}, fused))
+      CHECK_MESSAGE(launch.launches == std::floor(launch.launches), launch.name);
   config.recompute.mode = RecomputeMode::block;
   const StepTime recomputed =
       modelled_time(work_of_step(config, sizes, {.nodes = 166'624, .edges = 999'744}, true),
