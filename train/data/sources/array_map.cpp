@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstddef>
-#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -105,13 +103,13 @@ std::vector<NamedArray> chosen_by_map(std::vector<NamedArray>& arrays, const std
                                       const ArrayMap& map) {
   if (map.empty()) return {};
   using Line = ArrayMap::value_type;
-  std::map<std::string, size_t, std::less<>> places;
+  std::map<std::string, size_t> places;
   for (size_t i = 0; i < arrays.size(); ++i) places.emplace(arrays[i].name, i);
-  std::map<std::string, const Line*, std::less<>> by_source, by_name;
+  using Lines = std::map<std::string, const Line*>;
+  Lines by_source, by_name;
   std::vector<NamedArray> chosen;
   std::vector<bool> taken(arrays.size());
-  const auto check_once = [&](std::map<std::string, const Line*, std::less<>>& lines, const std::string& key,
-                              const Line& line) {
+  const auto check_once = [&](Lines& lines, const std::string& key, const Line& line) {
     const auto [before, is_new] = lines.emplace(key, &line);
     if (is_new) return;
     throw data_error(where, "each array and each name once in --map",
@@ -138,13 +136,8 @@ std::vector<NamedArray> chosen_by_map(std::vector<NamedArray>& arrays, const std
     chosen.push_back(std::move(arrays[place->second]));  // its view stays valid
     chosen.back().name = read_as;
   }
-  size_t kept = 0;
-  for (size_t i = 0; i < arrays.size(); ++i) {
-    if (taken[i]) continue;
-    if (kept != i) arrays[kept] = std::move(arrays[i]);
-    ++kept;
-  }
-  arrays.erase(arrays.begin() + static_cast<std::ptrdiff_t>(kept), arrays.end());
+  size_t i = 0;
+  std::erase_if(arrays, [&](const NamedArray&) { return taken[i++]; });
   return chosen;
 }
 
