@@ -38,7 +38,7 @@ meshgrad_array array_of(std::vector<T>& values, int64_t columns) {
           .device = MESHGRAD_CPU};
 }
 
-meshgrad_mesh mesh_of(Part& part) {
+meshgrad_mesh mesh_of(test::given_parts::Part& part) {
   meshgrad_mesh mesh;
   meshgrad_mesh_init(&mesh);
   mesh.positions = array_of(part.positions, 2);
@@ -72,7 +72,7 @@ Texts errors_of(const std::string& checkpoint, const Spoil& spoil) {
   test::on_ranks({.ranks = Wave::kRanks, .timeout = 600s, .loss = {}}, [&](Ranks& on) {
     const auto rank = static_cast<size_t>(on.rank());
     meshgrad_runtime runtime{.runtime = Runtime({.threads = 1}), .ranks = std::move(on)};
-    Part part(wave, static_cast<int>(rank));
+    test::given_parts::Part part(wave, static_cast<int>(rank));
     const auto try_mesh = [&](const std::function<int(const meshgrad_mesh*)>& set_mesh) {
       meshgrad_mesh mesh = mesh_of(part);
       if (rank == 1) spoil(mesh);
@@ -146,7 +146,7 @@ TEST_CASE("where a rank's mesh is no structure at all, ranks that wait for its p
     if (create_trainer(runtime, trainer) != MESHGRAD_OK) throw std::runtime_error(meshgrad_last_error());
     ++made;
     while (made < Wave::kRanks) std::this_thread::yield();  // no rank ends while another makes its trainer
-    Part part(wave, static_cast<int>(rank));
+    test::given_parts::Part part(wave, static_cast<int>(rank));
     const meshgrad_mesh mesh = mesh_of(part);
     if (meshgrad_trainer_set_mesh(trainer, rank == 1 ? nullptr : &mesh) != MESHGRAD_OK)
       texts[rank] = meshgrad_last_error();
