@@ -7,8 +7,8 @@
 #include <meshgrad/engine/gpu.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/random.h>
-#include <meshgrad/train/tools/program/plan_text.h>
 #include <meshgrad/train/learn/run/step_cache.h>
+#include <meshgrad/train/tools/program/plan_text.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
