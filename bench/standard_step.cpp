@@ -337,7 +337,15 @@ Workload step_workload(Runtime& runtime, const Scale& scale, const StepKind& kin
 DryModel dry_model(Runtime& runtime, const MeshGraphNetOptions& options, const ModelSizes& sizes,
                    const BatchShape& shape, DType dtype, int64_t frames) {
   Config config;
-  static_cast<MeshGraphNetOptions&>(config.model) = options;
+  config.model = {.width = options.width,
+                  .blocks = options.blocks,
+                  .hidden_layers = options.hidden_layers,
+                  .activation = options.activation,
+                  .norm = options.norm,
+                  .concat_order = options.concat_order,
+                  .aggregate = options.aggregate,
+                  .path = options.path,
+                  .keep_hidden = options.keep_hidden};
   config.precision = dtype;
   BatchLayout layout(sizes, shape, dtype, BatchLayout::Sizes::exact);
   layout.add("target", {shape.nodes, sizes.outputs}, accumulator_of(dtype));

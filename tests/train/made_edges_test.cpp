@@ -3,13 +3,13 @@
 #include <doctest/doctest.h>
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/runtime.h>
-#include <meshgrad/nn/mesh_graph_net.h>
 #include <meshgrad/train/data/made_edges.h>
 #include <meshgrad/train/data/memory_data.h>
 #include <meshgrad/train/data/world_edges.h>
 #include <meshgrad/train/embed/mesh_predictor.h>
 #include <meshgrad/train/embed/predictor.h>
 #include <meshgrad/train/learn/planning/plan.h>
+#include <meshgrad/train/learn/run/make_model.h>
 #include <meshgrad/train/learn/task/task.h>
 
 #include <algorithm>
@@ -203,7 +203,7 @@ TEST_CASE("predictions on a mesh with periodic borders are those on the glued on
     const auto predicted = [&](GridMesh& grid) {
       config.data.period = {static_cast<double>(kSpacing) * kCellsX, static_cast<double>(kSpacing) * kCellsY};
       const Task task = make_task(config, grid.dataset(periods(true)));
-      Model model = make_mesh_graph_net(config.model, task.sizes());
+      Model model = make_model(config.model, task.sizes());
       model.parameters.allocate(runtime, DType::f64, 5);
       const auto plain = [](int64_t width) {
         const auto n = static_cast<size_t>(width);

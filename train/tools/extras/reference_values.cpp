@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/autograd/ops.h>
+#include <meshgrad/nn/mesh_graph_net.h>
 #include <meshgrad/train/data/number.h>
 #include <meshgrad/train/data/safetensors.h>
-#include <meshgrad/train/learn/run/make_model.h>
 #include <meshgrad/train/learn/run/optimizer.h>
 #include <meshgrad/train/learn/run/precision.h>
 #include <meshgrad/train/tools/extras/reference_values.h>
@@ -179,8 +179,8 @@ ModelSizes sizes_from(const SafetensorsView& view) {
           .outputs = shape_of(view.at("in.target")).width()};
 }
 
-ModelConfig options_from(const SafetensorsView& view, bool fused, bool keep_hidden) {
-  ModelConfig options;
+MeshGraphNetOptions options_from(const SafetensorsView& view, bool fused, bool keep_hidden) {
+  MeshGraphNetOptions options;
   options.width = shape_of(view.at("param.node_encoder.linear_0.weight")).rows();
   options.blocks = count_blocks(view);
   if (options.blocks == 0) view.at("param.processor.0.edge_mlp.linear_0.weight");  // says what is missing
@@ -380,9 +380,9 @@ VerifyReport verify(Runtime& runtime, const std::string& file, DType precision, 
   check_precision(runtime.device(), precision);
   const SafetensorsFile safetensors(file);
   check_layout(safetensors.view());
-  const ModelConfig options = options_from(safetensors.view(), fused, keep_hidden);
-  Reference reference{safetensors, make_model(options, sizes_from(safetensors.view())), {}, {}, {}, {}, {},
-                      {}};
+  const MeshGraphNetOptions options = options_from(safetensors.view(), fused, keep_hidden);
+  Reference reference{
+      safetensors, make_mesh_graph_net(options, sizes_from(safetensors.view())), {}, {}, {}, {}, {}, {}};
   load_batch(runtime, precision, reference);
   load_parameters(runtime, precision, reference);
   reference.nodes = Variable(reference.batch.node_features, true);
