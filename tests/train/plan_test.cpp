@@ -9,6 +9,7 @@
 #include <meshgrad/engine/random.h>
 #include <meshgrad/train/learn/planning/plan.h>
 #include <meshgrad/train/learn/run/step_cache.h>
+#include <meshgrad/train/tools/program/plan_text.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

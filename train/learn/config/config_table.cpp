@@ -453,6 +453,10 @@ bool ConfigKey::applies_to(TaskName task) const {
   return only == nullptr || std::ranges::find(only->tasks, task) != only->tasks.end();
 }
 
+std::string_view name_of(TaskName task) {
+  return std::ranges::find(kTasks, static_cast<int>(task), &Choice::value)->name;
+}
+
 bool over_time(TaskName task) { return std::ranges::find(kTasksOverTime, task) != std::end(kTasksOverTime); }
 
 std::string full_name(const ConfigKey& key) {

@@ -105,6 +105,8 @@ struct ConfigKey {
   bool applies_to(TaskName task) const;
 };
 
+/// As task.name has it.
+std::string_view name_of(TaskName task);
 /// Whether a task predicts over time, from frame to frame.
 bool over_time(TaskName task);
 
@@ -164,14 +166,5 @@ enum class TomlComments : uint8_t { off, on };
 
 /// `config` as TOML, with what each key means and accepts if `comments` is on.
 std::string to_toml(const Config& config, TomlComments comments);
-
-/// A JSON Schema (draft 4) of the file, for editors.
-std::string config_schema();
-
-/// A line for each key: its full name, its default and what it means.
-std::string config_summary();
-
-/// docs/config.md.
-std::string config_markdown();
 
 }  // namespace meshgrad

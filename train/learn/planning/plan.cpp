@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 
 namespace meshgrad {
 namespace {
@@ -91,13 +92,13 @@ int64_t correction_of(const StepProbe& probe, const Config& config, const StepMe
 }
 
 /// See MemoryPlan::world_edges_per_node.
-double world_edges_in_time(const Task& task, bool has_data) {
-  const MeshInputs& inputs = task.inputs();
-  if (!inputs.has_world_edges()) return 0.0;
-  const double room = inputs.config().world_edges_per_node;
+double world_edges_in_time(const Task& task, const Config& config, bool has_data) {
+  if (config.data.world_radius <= 0.0) return 0.0;
+  const double room = config.data.world_edges_per_node;
   if (!has_data) return room;
+  const MeshTask& mesh = task.mesh();
   const std::vector<double> counts =
-      world_edges_per_node(task.dataset(), inputs.world_position()->field, inputs.world_options());
+      world_edges_per_node(mesh.dataset, mesh.fields.world_position->field, mesh.world.options());
   double sum = 0.0;
   for (const double count : counts) sum += std::min(count, room);
   return counts.empty() ? room : sum / static_cast<double>(counts.size());
@@ -145,13 +146,13 @@ void add_choices(MemoryPlan& plan, const StepProbe& probe, const Config& config)
 
 /// Powers of two that the data has frames for, and what the configuration says.
 std::vector<int64_t> steps_of_grid(const Dataset& dataset, const Config& config) {
-  const Task task = make_task(config, dataset).for_validation();
-  int64_t most = 0;
-  for (int64_t i = 0; i < dataset.size(config.data.train_split); ++i) {
-    most = std::max(most, task.sample_frames(dataset.frames(config.data.train_split, i)).size());
-  }
   std::vector<int64_t> steps{config.unroll.steps};
-  if (task.least_frames() == 1) return steps;  // no time, nothing to unroll
+  if (!find_key("unroll.steps")->applies_to(config.task.name)) return steps;
+  const SplitSamples samples =
+      make_task(config, dataset).for_validation().mesh().possible_samples(config.data.train_split);
+  int64_t most = 0;
+  for (int64_t i = 0; i < dataset.size(config.data.train_split); ++i)
+    most = std::max(most, samples.in_trajectory(i));
   for (const int64_t power : {1, 2, 4, 8}) {
     if (power <= most && power != config.unroll.steps) steps.push_back(power);
   }
@@ -223,7 +224,27 @@ Dataset planned_dataset(const Config& config, const PlannedMesh& mesh, std::vect
                            config.data.train_split);
 }
 
+/// Megabytes with all their digits: the batch size can be derived from the line exactly.
+std::string megabytes(int64_t bytes) {
+  constexpr int64_t kMega = 1'000'000;
+  std::string text =
+      fmt::format("{}{}.{:06}", bytes < 0 ? "-" : "", std::abs(bytes) / kMega, std::abs(bytes) % kMega);
+  while (text.back() == '0' && text[text.size() - 2] != '.') text.pop_back();
+  return text;
+}
+
 }  // namespace
+
+std::string_view name_of(PlanMode mode) { return mode == PlanMode::measured ? "measured" : "static"; }
+
+std::string to_text(const MemoryBudget& b) {
+  return fmt::format(
+      "MemoryBudget(total={}MB static={}MB [params={} embed=0.0 opt={} grad={} teacher=0.0 context={}] "
+      "activation={}MB per_graph={}MB available={}MB max_batch={} batch_size={} mode={})",
+      megabytes(b.total), megabytes(b.fixed() + b.context), megabytes(b.parameters), megabytes(b.optimizer),
+      megabytes(b.gradients), megabytes(b.context), megabytes(b.activation), megabytes(b.per_graph),
+      megabytes(b.available), b.max_batch, b.batch_size, name_of(b.mode));
+}
 
 Device planned_device(const Config& config, PlanMode mode) {
   const std::string& word = config.run.device;
@@ -386,7 +407,7 @@ MemoryPlan plan_memory(const Config& asked, const PlanOptions& options) {
   plan.step = probe.predict(step);
   plan.predicted = plan.step;
   plan.notes.insert(plan.notes.end(), plan.step.messages.begin(), plan.step.messages.end());
-  if (!plan.peaks.empty()) plan.world_edges_per_node = world_edges_in_time(task, !options.mesh);
+  if (!plan.peaks.empty()) plan.world_edges_per_node = world_edges_in_time(task, config, !options.mesh);
   if (plan.world_edges_per_node > 0.0 && !options.mesh)
     plan.notes.push_back(
         fmt::format("the time counts {:.3g} world edges a node, the mean of frames of the data",

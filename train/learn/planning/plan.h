@@ -122,11 +122,8 @@ Device planned_device(const Config& config, PlanMode mode);
 
 /// "MemoryBudget(total=... batch_size=12 mode=static)", one line.
 std::string to_text(const MemoryBudget& budget);
-std::string to_text(const MemoryPlan& plan);
-std::string to_json(const MemoryPlan& plan);
-/// The launches that `plan.time`, which is there, is the sum of: a line each, with GFLOP and GB of
-/// one launch in the mean and times of all, and the sums of the step's parts.
-std::string launches_text(const MemoryPlan& plan);
+/// "measured" or "static".
+std::string_view name_of(PlanMode mode);
 
 /// `config` with a number for train.batch = "auto", and a line that says which: a new run's is what fits now,
 /// a run that resumes from the checkpoint `resumed` (empty: none) keeps that of it. Throws ConfigError when

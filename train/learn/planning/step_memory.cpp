@@ -211,14 +211,14 @@ StepMemory StepProbe::measure(const Config& config) const {
 
   const std::string& split = config.data.train_split;
   const int64_t trajectory = pick_trajectory(dataset_, split, std::greater<std::pair<int64_t, int64_t>>());
-  const FrameRange frames = task.sample_frames(dataset_.frames(split, trajectory));
-  if (frames.size() <= 0) {
+  const SplitSamples all = task.samples(split);
+  const int64_t first = all.starts[static_cast<size_t>(trajectory)], count = all.in_trajectory(trajectory);
+  if (count == 0) {
     throw data_error(config.data.path, "frames to train on in the trajectory of the largest mesh", "too few",
                      "plan with --mode static, or lower unroll.steps");
   }
   std::vector<Sample> samples;
-  for (int64_t i = 0; i < config.train.batch; ++i)
-    samples.push_back({trajectory, frames.first + i % frames.size(), 0});
+  for (int64_t i = 0; i < config.train.batch; ++i) samples.push_back(all.at(first + i % count));
   Normalizers normalizers = task.online_normalizers();
   const BatchLayout layout = steps.layout(task.shape(split, samples));
   Uploader uploader(runtime, 2, layout.bytes());

@@ -16,13 +16,6 @@ size_t prefetch_depth(const Runtime& runtime) { return runtime.stream().on_gpu()
 
 }  // namespace
 
-NoiseOptions noise_of(const Config& config) {
-  return {.deviation = config.train.noise,
-          .gamma = config.train.gamma,
-          .seed = static_cast<uint64_t>(config.run.seed),
-          .fields = config.train.field_noise};
-}
-
 NoiseOptions noise_at(const Config& config, int64_t step) {
   NoiseOptions noise = noise_of(config);
   const int64_t rise = config.train.noise_warmup_steps;
@@ -200,8 +193,7 @@ BatchLoader::Loaded BatchLoader::load(const BatchPosition& at, Normalizing norma
   const BatchPosition ahead = position_of(number + static_cast<int64_t>(depth_) + 1);
   if (ahead.step < total_steps_) {
     list_samples(ahead, later_);
-    for (const Sample& sample : later_)
-      task_.dataset().read_ahead(config_.data.train_split, sample.trajectory);
+    for (const Sample& sample : later_) task_.read_ahead(config_.data.train_split, sample);
   }
   if (prefetches) prefetch_behind(number, normalizers, cache);
   list_samples(at, samples_);

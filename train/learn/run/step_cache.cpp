@@ -82,7 +82,7 @@ BatchLayout StepCache::layout(const BatchShape& shape) const {
   BatchLayout layout = captures() ? task_.layout(classes_.capacity(classes_.class_of(shape)),
                                                  config_.precision, BatchLayout::Sizes::capacity)
                                   : task_.layout(shape, config_.precision, BatchLayout::Sizes::exact);
-  if (runtime_.stream().on_gpu() && shape.ghosts == 0) task_.inputs().add_world_search(layout);
+  if (runtime_.stream().on_gpu() && shape.ghosts == 0) task_.add_device_inputs(layout);
   return layout;
 }
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <meshgrad/engine/error.h>
 #include <meshgrad/train/learn/task/batch_rows.h>
 #include <meshgrad/train/learn/task/task.h>
 
@@ -9,6 +10,28 @@ namespace meshgrad {
 Task make_task(const Config& config, const Dataset& dataset) {
   if (config.task.name == TaskName::steady_field) return Task(SteadyField(dataset, config.data, config.loss));
   return Task(MeshDynamics(dataset, config.data, config.unroll.steps, config.loss));
+}
+
+const MeshTask& Task::mesh() const {
+  const MeshTask* mesh = nullptr;
+  visit_shared([&](const auto& task) {
+    if constexpr (requires { task.fields; }) mesh = &task;
+  });
+  if (mesh == nullptr) throw invalid_argument("task", "a task on meshes", "another", "see task.name");
+  return *mesh;
+}
+
+Sample SplitSamples::at(int64_t i) const {
+  const auto next = std::upper_bound(starts.begin(), starts.end(), i);
+  const int64_t trajectory = next - starts.begin() - 1;
+  return {trajectory, first_frame + i - starts[static_cast<size_t>(trajectory)], 0};
+}
+
+NoiseOptions noise_of(const Config& config) {
+  return {.deviation = config.train.noise,
+          .gamma = config.train.gamma,
+          .seed = static_cast<uint64_t>(config.run.seed),
+          .fields = config.train.field_noise};
 }
 
 Batch training_batch(const Task& task, Runtime& runtime, DType dtype, std::string_view split,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A memory plan as text and as JSON.
 #include <meshgrad/engine/byte_size.h>
-#include <meshgrad/train/learn/planning/plan.h>
+#include <meshgrad/train/tools/program/plan_text.h>
 
 #include <fmt/format.h>
 
@@ -13,19 +13,8 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-std::string_view name_of(PlanMode mode) { return mode == PlanMode::measured ? "measured" : "static"; }
-
 std::string_view name_of(LaunchBound bound) {
   return bound == LaunchBound::arithmetic ? "arithmetic" : "memory";
-}
-
-/// Megabytes with all their digits: the batch size can be derived from the line exactly.
-std::string megabytes(int64_t bytes) {
-  constexpr int64_t kMega = 1'000'000;
-  std::string text =
-      fmt::format("{}{}.{:06}", bytes < 0 ? "-" : "", std::abs(bytes) / kMega, std::abs(bytes) % kMega);
-  while (text.back() == '0' && text[text.size() - 2] != '.') text.pop_back();
-  return text;
 }
 
 std::string_view fits_text(bool fits) { return fits ? "fits" : "does not fit"; }
@@ -173,16 +162,6 @@ OrderedJson to_json(const MemoryBudget& budget) {
 }
 
 }  // namespace
-
-std::string to_text(const MemoryBudget& b) {
-  const auto mb = [](int64_t bytes) { return megabytes(bytes); };
-  return fmt::format(
-      "MemoryBudget(total={}MB static={}MB [params={} embed=0.0 opt={} grad={} teacher=0.0 context={}] "
-      "activation={}MB per_graph={}MB available={}MB max_batch={} batch_size={} mode={})",
-      mb(b.total), mb(b.fixed() + b.context), mb(b.parameters), mb(b.optimizer), mb(b.gradients),
-      mb(b.context), mb(b.activation), mb(b.per_graph), mb(b.available), b.max_batch, b.batch_size,
-      name_of(b.mode));
-}
 
 std::string to_text(const MemoryPlan& plan) {
   std::string text = fmt::format("{} plan for {}: a step of batch {} {} in {:.3f} MiB of {:.3f}\n",
