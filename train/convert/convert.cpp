@@ -148,15 +148,17 @@ class Packer {
     for (size_t f = 0; f < t.fields.size(); ++f) {
       RawField& field = t.fields[f];
       const std::vector<double>& offset = report_.fields[f].offset;
-      if (const auto* values = std::get_if<std::vector<float>>(&field.values)) {
+      if (auto* values = std::get_if<std::vector<float>>(&field.values)) {
         warn("field " + field.name, coarse_steps(*values, field.wide, offset, field.components),
              !field.wide.empty());
+        if (!offset.empty()) subtract_offset(*values, field.wide, offset);
       }
-      subtract_offset(field, offset);
+      field.wide.clear();
     }
     if (t.wide_positions.empty()) warn("mesh_pos", coarse_steps(t.positions, {}, {}, t.dim), false);
-    t.origin = origin_for(t);
-    subtract_origin(t, t.origin);
+    t.origin = origin_for(t.wide_positions, t.dim);
+    subtract_offset(t.positions, t.wide_positions, std::span(t.origin).first(static_cast<size_t>(t.dim)));
+    t.wide_positions.clear();
   }
 
   // All trajectories of a file have one dt, by which a model learns a change.
@@ -173,7 +175,7 @@ class Packer {
   void begin(const RawTrajectory& first) {
     for (const RawField& field : first.fields) {
       report_.fields.push_back(info_of(field));
-      report_.fields.back().offset = offset_for(field);
+      report_.fields.back().offset = offset_for(field.wide, field.components);
       statistics_.fields.emplace_back(field.components, field.dtype());
     }
     check_units(first);

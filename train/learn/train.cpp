@@ -3,7 +3,7 @@
 #include <meshgrad/train/data/host_memory_error.h>
 #include <meshgrad/train/learn/planning/plan.h>
 #include <meshgrad/train/learn/planning/recompute.h>
-#include <meshgrad/train/learn/run/history_files.h>
+#include <meshgrad/train/learn/run/history_json.h>
 #include <meshgrad/train/learn/run/resume_check.h>
 #include <meshgrad/train/learn/run/trainer.h>
 #include <meshgrad/train/learn/train.h>
@@ -82,11 +82,11 @@ TrainResult train(Runtime& runtime, const Config& asked, const TrainOptions& opt
           });
           return trainer.run();
         });
-    if (history && speaks) write_memory_files(memory_dir, runtime.allocator());
+    if (history && speaks) write_memory_history(memory_dir, runtime.allocator());
     return result;
   } catch (const OutOfMemory&) {
     try {
-      if (history) write_memory_files(memory_dir, runtime.allocator());
+      if (history) write_memory_history(memory_dir, runtime.allocator());
     } catch (const Error&) {
       // Running out of memory is the error to report.
     }

@@ -13,10 +13,18 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 
 namespace meshgrad {
 namespace {
+
+/// Megabytes with all their digits: the batch size can be derived from the line exactly.
+std::string megabytes(int64_t bytes) {
+  constexpr int64_t kMega = 1'000'000;
+  std::string text =
+      fmt::format("{}{}.{:06}", bytes < 0 ? "-" : "", std::abs(bytes) / kMega, std::abs(bytes) % kMega);
+  while (text.back() == '0' && text[text.size() - 2] != '.') text.pop_back();
+  return text;
+}
 
 int64_t usable_bytes(const MemoryRoom& room, const Config& config) {
   return static_cast<int64_t>(config.plan.target_utilization *
@@ -224,27 +232,7 @@ Dataset planned_dataset(const Config& config, const PlannedMesh& mesh, std::vect
                            config.data.train_split);
 }
 
-/// Megabytes with all their digits: the batch size can be derived from the line exactly.
-std::string megabytes(int64_t bytes) {
-  constexpr int64_t kMega = 1'000'000;
-  std::string text =
-      fmt::format("{}{}.{:06}", bytes < 0 ? "-" : "", std::abs(bytes) / kMega, std::abs(bytes) % kMega);
-  while (text.back() == '0' && text[text.size() - 2] != '.') text.pop_back();
-  return text;
-}
-
 }  // namespace
-
-std::string_view name_of(PlanMode mode) { return mode == PlanMode::measured ? "measured" : "static"; }
-
-std::string to_text(const MemoryBudget& b) {
-  return fmt::format(
-      "MemoryBudget(total={}MB static={}MB [params={} embed=0.0 opt={} grad={} teacher=0.0 context={}] "
-      "activation={}MB per_graph={}MB available={}MB max_batch={} batch_size={} mode={})",
-      megabytes(b.total), megabytes(b.fixed() + b.context), megabytes(b.parameters), megabytes(b.optimizer),
-      megabytes(b.gradients), megabytes(b.context), megabytes(b.activation), megabytes(b.per_graph),
-      megabytes(b.available), b.max_batch, b.batch_size, name_of(b.mode));
-}
 
 Device planned_device(const Config& config, PlanMode mode) {
   const std::string& word = config.run.device;
@@ -427,6 +415,16 @@ MemoryPlan plan_memory(const Config& asked, const PlanOptions& options) {
   add_grid(plan, probe, config, correction);
   plan.changes = memory_ladder(probe, step);
   return plan;
+}
+
+std::string to_text(const MemoryBudget& b) {
+  const auto mb = [](int64_t bytes) { return megabytes(bytes); };
+  return fmt::format(
+      "MemoryBudget(total={}MB static={}MB [params={} embed=0.0 opt={} grad={} teacher=0.0 context={}] "
+      "activation={}MB per_graph={}MB available={}MB max_batch={} batch_size={} mode={})",
+      mb(b.total), mb(b.fixed() + b.context), mb(b.parameters), mb(b.optimizer), mb(b.gradients),
+      mb(b.context), mb(b.activation), mb(b.per_graph), mb(b.available), b.max_batch, b.batch_size,
+      name_of(b.mode));
 }
 
 Config resolve_batch(Runtime& runtime, Config config, const std::filesystem::path& resumed,

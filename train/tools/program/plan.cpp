@@ -5,8 +5,8 @@
 #include <meshgrad/train/tools/program/command.h>
 #include <meshgrad/train/tools/program/launch.h>
 #include <meshgrad/train/tools/program/output.h>
-#include <meshgrad/train/tools/program/part_plan.h>
 #include <meshgrad/train/tools/program/plan_text.h>
+#include <meshgrad/train/tools/program/part_plan.h>
 #include <meshgrad/train/tools/program/usage.h>
 
 #include <fmt/format.h>

@@ -170,8 +170,15 @@ TEST_CASE("memory.history leaves its files, also when memory runs out") {
   f.config.memory.history = 1000;
   stats_of(f.config);
   const fs::path dir = fs::path(f.config.run.dir) / "memory";
-  for (const char* name : {"history.json", "memory.html"}) CHECK(fs::exists(dir / name));
+  CHECK(fs::exists(dir / "history.json"));
+  const std::string page = (f.scratch.path / "memory.html").string();
+  const test::Outcome drawn = test::run_meshgrad({"memory", "page", f.config.run.dir, "-o", page});
+  CHECK_MESSAGE(drawn.code == 0, drawn.err);
+  CHECK(contains(test::read_text(page), "id=\"data\">{"));
   fs::remove_all(dir);
+  const test::Outcome missing = test::run_meshgrad({"memory", "page", f.config.run.dir, "-o", page});
+  CHECK(missing.code == 1);
+  CHECK(contains(missing.err, "history.json"));
   f.config.run.dir = (f.scratch.path / "short").string();
   f.config.memory.memory_limit = int64_t{4} << 20;
   CHECK_THROWS_AS(stats_of(f.config), OutOfMemory);

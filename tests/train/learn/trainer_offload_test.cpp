@@ -56,7 +56,7 @@ TEST_CASE("a run with offloaded boundaries is bit-identical") {
     const bool on_gpu = device.kind == DeviceKind::cuda;
     for (const DType precision : {DType::f32, DType::f16, DType::bf16}) {
       for (const ComputePath path : {ComputePath::fused, ComputePath::op_by_op}) {
-        // Simulated kernels are slow; tests/train/recompute_test.cpp has other cases on a device.
+        // Simulated kernels are slow; tests/train/learn/recompute_test.cpp has other cases on a device.
         if (on_gpu && (precision != DType::f32 || path == ComputePath::fused)) continue;
         const ScratchDirectory scratch;
         Config config = small(scratch.path, device);

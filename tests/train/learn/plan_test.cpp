@@ -7,7 +7,7 @@
 #include <meshgrad/engine/gpu.h>
 #include <meshgrad/engine/memory/caching_allocator.h>
 #include <meshgrad/engine/random.h>
-#include <meshgrad/train/learn/planning/plan.h>
+#include <meshgrad/train/tools/program/plan_text.h>
 #include <meshgrad/train/learn/run/step_cache.h>
 #include <meshgrad/train/tools/program/plan_text.h>
 

@@ -4,7 +4,6 @@
 #include <meshgrad/engine/error.h>
 #include <meshgrad/engine/memory/source_host.h>
 #include <meshgrad/engine/random.h>
-#include <meshgrad/train/learn/run/history_files.h>
 #include <meshgrad/train/learn/run/history_json.h>
 #include <meshgrad/train/tools/extras/history_page.h>
 #include <meshgrad/train/tools/extras/history_timeline.h>
@@ -90,6 +89,15 @@ MemorySnapshot small_snapshot() {
   return snapshot;
 }
 
+/// The page of what history.json holds of the snapshot, and of the history.
+std::string page_of(const MemorySnapshot& snapshot, const MemoryHistory& history) {
+  const test::ScratchDirectory scratch;
+  write_history_json(scratch.path / "history.json", snapshot, {}, {});
+  HistoryFile file = read_history_file(scratch.path / "history.json");
+  file.record.history = history;
+  return history_page(file);
+}
+
 Json data_of(const std::string& page) {
   const std::string opening = "id=\"data\">";
   const size_t begin = page.find(opening) + opening.size();
@@ -127,13 +135,14 @@ TEST_CASE("JSON: read back, it is the history") {
               {"bytes", 4096},
               {"stream", 2},
               {"small", false},
+              {"mappings", {4096}},
               {"blocks",
                {{{"address", 4096}, {"bytes", 512}},
                 {{"address", 4608}, {"bytes", 512}, {"requested", 100}, {"tag", "data"}, {"name", "weights"}},
                 {{"address", 5120}, {"bytes", 3072}}}}}});
   CHECK(json.at("settings") ==
         Json{{"memory_limit", 5}, {"expandable_segments", false}, {"garbage_collection_threshold", 0.0}});
-  CHECK(std::count(text.begin(), text.end(), '\n') == static_cast<ptrdiff_t>(history.events.size()) + 8);
+  CHECK(std::count(text.begin(), text.end(), '\n') == static_cast<ptrdiff_t>(history.events.size()) + 9);
   CHECK(read_memory_trace(scratch.path / "history.json").peak_requested == 700);
 }
 
@@ -141,7 +150,7 @@ TEST_CASE("the ring's last events, in order, are what the files hold") {
   const test::ScratchDirectory scratch;
   HistoryFixture f(8);
   f.work(3, 20);
-  write_memory_files(scratch.path / "deep" / "memory", *f.allocator);
+  write_memory_history(scratch.path / "deep" / "memory", *f.allocator);
   const Json json = Json::parse(test::read_text(scratch.path / "deep/memory/history.json"));
   const MemoryHistory history = f.allocator->history();
   CHECK(json.at("dropped") == history.dropped);
@@ -153,7 +162,9 @@ TEST_CASE("the ring's last events, in order, are what the files hold") {
     CHECK(json.at("events")[i].at("time_ns") >= last);
     last = json.at("events")[i].at("time_ns");
   }
-  CHECK(data_of(test::read_text(scratch.path / "deep/memory/memory.html")).at("samples").size() > 1);
+  const HistoryFile file = read_history_file(scratch.path / "deep/memory/history.json");
+  CHECK(file.record.history.names == history.names);
+  CHECK(data_of(history_page(file)).at("samples").size() > 1);
 }
 
 TEST_CASE("a folder that cannot be made is an error that says so") {
@@ -162,7 +173,7 @@ TEST_CASE("a folder that cannot be made is an error that says so") {
   const HistoryFixture f(8);
   std::string text;
   try {
-    write_memory_files(scratch.path / "file" / "memory", *f.allocator);
+    write_memory_history(scratch.path / "file" / "memory", *f.allocator);
   } catch (const DataError& error) {
     text = error.what();
   }
@@ -209,7 +220,7 @@ TEST_CASE("the peak of a history that lost its beginning, from the snapshot") {
     CHECK(present.names == std::vector<std::string>{"weights"});
     CHECK(present.blocks == std::vector<Block>{{4608, 100, 0, Tag::data, 0}});
     CHECK(present.mapped == std::vector<MemoryTimeline::Range>{{4096, 4096, 0}});
-    CHECK(data_of(history_page(small_snapshot(), {})).at("history") ==
+    CHECK(data_of(page_of(small_snapshot(), {})).at("history") ==
           Json{{"events", 0}, {"dropped", 0}, {"end", 0}});
   }
 }
@@ -280,7 +291,7 @@ TEST_CASE("HTML: one file that loads nothing, and in which no name can be markup
   MemoryHistory history = small_history();
   history.names[1] = "</script><script>alert(1)</script>";
   history.names[2] = "<img src=x onerror=\"alert('2')\">& \xff";
-  const std::string page = history_page(small_snapshot(), history);
+  const std::string page = page_of(small_snapshot(), history);
   CHECK(page.starts_with("<!DOCTYPE html>"));
   CHECK(page.ends_with("</html>\n"));
   CHECK(page.find("alert(1)</script>") == std::string::npos);
@@ -310,7 +321,7 @@ TEST_CASE("HTML: the numbers are in its data") {
   snapshot.stats.by_tag[static_cast<size_t>(Tag::activations)].requested = {50, 650, 800};
   snapshot.stats.source_calls = 3;
   snapshot.stats.allocated.current = 512;
-  const Json data = data_of(history_page(snapshot, history));
+  const Json data = data_of(page_of(snapshot, history));
   CHECK(data.at("tags").size() == kTagCount);
   CHECK(data.at("tags")[3] == "activations");
   CHECK(data.at("history") == Json{{"events", 11}, {"dropped", 0}, {"end", 0}});
@@ -361,7 +372,7 @@ TEST_CASE("HTML: a million events, and half a million blocks in use, make a smal
     in_use -= bytes;
   }
   const std::clock_t begin = std::clock();  // of the processor: other programs may be busy
-  const std::string page = history_page({}, history);
+  const std::string page = page_of({}, history);
   const double seconds = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
   MESSAGE("a page of " << page.size() << " bytes in " << seconds << " s");
   CHECK(page.size() < 2'000'000);

@@ -160,14 +160,12 @@ TEST_CASE("digits that are lost all the same are reported") {
 }
 
 TEST_CASE("offsets are round numbers near the middle of coarse components") {
-  RawField field;
-  field.components = 2;
-  field.wide = {1e7 + 0.3, 5, 1e7 + 2.9, 7};
-  CHECK(is_coarse_in_f32(field.wide, 2));
-  CHECK(offset_for(field) == std::vector<double>{1e7 + 2, 0});
-  field.wide = {4, 4, 4, 4};
-  CHECK(offset_for(field).empty());
-  CHECK(is_coarse_in_f32(field.wide, 2));  // a later trajectory may need its digits
+  std::vector<double> wide{1e7 + 0.3, 5, 1e7 + 2.9, 7};
+  CHECK(is_coarse_in_f32(wide, 2));
+  CHECK(offset_for(wide, 2) == std::vector<double>{1e7 + 2, 0});
+  wide = {4, 4, 4, 4};
+  CHECK(offset_for(wide, 2).empty());
+  CHECK(is_coarse_in_f32(wide, 2));  // a later trajectory may need its digits
   CHECK_FALSE(is_coarse_in_f32(std::vector<double>{101325, 95000}, 1));
 }
 
