@@ -41,6 +41,17 @@ void check_batch(const GraphBatch& batch, const Values& before, size_t edge_sets
   }
 }
 
+/// Of one edge set the name does not matter.
+void check_edge_sets(const GraphBatch& batch, const std::vector<std::string>& names) {
+  for (size_t set = 0; set < names.size(); ++set) {
+    const EdgeSet& edges = batch.edge_sets[set];
+    const std::string where = "MeshGraphNet: edge set " + std::to_string(set);
+    if (names.size() > 1 && edges.name != names[set]) throw invalid_argument(where, names[set], edges.name);
+    if (!edges.from_batch || !edges.to_batch)
+      throw invalid_argument(where, "edges between nodes of the batch", edges.name + ", from or to others");
+  }
+}
+
 /// Declares the parameters of MLPs, stage after stage.
 class MlpFactory {
  public:
@@ -75,9 +86,11 @@ class MlpFactory {
 /// An MLP for the nodes and one for each edge set.
 struct Encoder {
   MeshGraphNetOptions options;
+  std::vector<std::string> edge_sets;
   std::vector<Mlp> mlps;
 
-  Encoder(const MlpFactory& factory, const MeshGraphNetOptions& o, const ModelSizes& sizes) : options(o) {
+  Encoder(const MlpFactory& factory, const MeshGraphNetOptions& o, const ModelSizes& sizes)
+      : options(o), edge_sets(sizes.edge_set_names) {
     mlps.push_back(factory.make("node_encoder", {sizes.node_inputs}, {}, o.width, o.norm));
     for (size_t set = 0; set < sizes.edge_inputs.size(); ++set)
       mlps.push_back(factory.edge_mlp("edge_encoder", set, {sizes.edge_inputs[set]}, {}));
@@ -85,6 +98,7 @@ struct Encoder {
   Values operator()(Tape& tape, const ParameterSet& parameters, const GraphBatch& batch,
                     const Values& features) const {
     check_batch(batch, features, mlps.size() - 1);
+    check_edge_sets(batch, edge_sets);
     Values after;
     for (size_t i = 0; i < features.size(); ++i)
       after.push_back(

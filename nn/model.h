@@ -49,6 +49,7 @@ struct ModelSizes {
   std::vector<int64_t> edge_inputs;         ///< per edge set
   std::vector<std::string> edge_set_names;  ///< as many; part of parameter names when there are several
   int64_t outputs = 0;                      ///< per node
+  bool graph_starts = false;                ///< batches have GraphBatch::graph_starts
 };
 
 /// Stages [begin, end) that are recomputed in the backward pass, as one segment.

@@ -34,7 +34,6 @@ LossBatch random_batch(Runtime& runtime, const ModelCase& options, int64_t nodes
                        DType dtype) {
   LossBatch batch;
   batch.graph.nodes = nodes;
-  batch.graph.graph_offsets = {0, nodes};
   for (size_t set = 0; set < options.edge_inputs.size(); ++set) {
     RandomMatrices random(11 + set);
     EdgeSet edge_set{options.edge_set_names[set],

@@ -41,7 +41,6 @@ struct Window {
     RandomMatrices from(20 + number);
     LossBatch batch;
     batch.graph.nodes = nodes;
-    batch.graph.graph_offsets = {0, nodes};
     for (size_t set = 0; set < options.edge_inputs.size(); ++set) {
       batch.graph.edge_sets.push_back(
           {options.edge_set_names[set],

@@ -125,7 +125,7 @@ std::shared_ptr<Halo> dry_halo(Runtime& runtime, const Part& part, int64_t copie
   Halo halo = make_halo(runtime, copies * part.owned, std::move(neighbours), sent, std::move(exchange));
   halo.interior = copies * part.interior;
   if (runtime.stream().on_gpu()) {
-    const PartEdges& edges = part.edge_sets.front();
+    const PartEdges& edges = part.edges(kMeshEdges);
     const auto indices = [&](int64_t count) {
       return Tensor::empty(runtime, Shape{count}, DType::i32, Tag::data, "halo");
     };
@@ -176,7 +176,7 @@ StepProbe::PartStep StepProbe::predict_part(const Config& config, const Part& pa
                   [](const std::string&) {});
   const int64_t copies = config.train.batch;
   BatchLayout layout = steps.layout({.nodes = copies * part.owned,
-                                     .edges = copies * part.edge_sets.front().edges(),
+                                     .edges = copies * part.edges(kMeshEdges).edges(),
                                      .ghosts = copies * part.ghosts(),
                                      .world_edges = world_room(config.data, copies * part.owned)});
   const auto exchange = std::make_shared<DryExchange>();

@@ -67,13 +67,16 @@ template <class WriteSample>
 void write_mesh_batch(const MeshInputs& inputs, const Batch& batch, std::string_view split,
                       const std::vector<Sample>& samples, Normalizers& normalizers, bool learn,
                       SampleScratch& scratch, WriteSample&& write_sample) {
-  const EdgeSet& edge_set = batch.graph.edge_sets.front();
+  const EdgeSet& edge_set = batch.graph.edges(kMeshEdges);
   const Tensor& target = batch.tensor("target");
   Dataset::MeshSizes all;
+  std::vector<int64_t> graph_nodes;
   for (const Sample& sample : samples) {
     const TrajectoryView view = inputs.dataset().trajectory(split, sample.trajectory);
     all = append_to_union(edge_set.graph, view.mesh(), all);
+    if (batch.graph.graph_starts.defined()) graph_nodes.push_back(view.mesh().nodes);
   }
+  write_graph_starts(batch.graph, graph_nodes);
   dispatch_storage(accumulator_of(batch.graph.node_features.dtype()), [&]<class T>() {
     RowsInPlace<T> node_rows(batch.graph.node_features, 0, all.nodes, scratch.wide_nodes);
     RowsInPlace<T> edge_rows(edge_set.features, 0, all.edges, scratch.wide_edges);
@@ -83,7 +86,7 @@ void write_mesh_batch(const MeshInputs& inputs, const Batch& batch, std::string_
     Dataset::MeshSizes world;
     const bool searched = inputs.is_searched(batch);
     if (inputs.has_world_edges() && !searched) {
-      const EdgeSet& set = batch.graph.edge_sets[1];
+      const EdgeSet& set = batch.graph.edges(kWorldEdges);
       world_rows.emplace(set.features, 0, set.graph.edges, scratch.wide_world);
     }
     int64_t node = 0;
@@ -97,7 +100,7 @@ void write_mesh_batch(const MeshInputs& inputs, const Batch& batch, std::string_
       if (world_rows) {
         const MeshEdges found = inputs.world_edges_at(view, sample.frame, scratch.state, scratch,
                                                       inputs.world_limit(view.mesh().nodes));
-        world = inputs.append_world_edges(batch.graph.edge_sets[1].graph, found, view, sample.frame,
+        world = inputs.append_world_edges(batch.graph.edges(kWorldEdges).graph, found, view, sample.frame,
                                           scratch.state, world, scratch,
                                           world_rows->values().data() + world.edges * inputs.world_inputs());
       }

@@ -103,11 +103,11 @@ MeshInputs::MeshInputs(const Dataset& dataset, const DataConfig& config)
   }
   sizes_ = {.node_inputs = node_inputs_,
             .edge_inputs = {edge_inputs()},
-            .edge_set_names = {"mesh"},
+            .edge_set_names = {std::string(kMeshEdges)},
             .outputs = outputs_};
   if (!has_world_edges()) return;
   sizes_.edge_inputs.push_back(world_inputs());
-  sizes_.edge_set_names.emplace_back("world");
+  sizes_.edge_set_names.emplace_back(kWorldEdges);
 }
 
 int64_t MeshInputs::edge_inputs() const {
@@ -190,6 +190,7 @@ BatchShape MeshInputs::shape(std::string_view split, const std::vector<Sample>& 
     shape.nodes += view.mesh().nodes;
     shape.edges += view.mesh().edges;
   }
+  shape.graphs = std::max<int64_t>(1, std::ssize(samples));
   shape.world_edges = world_room(config_, shape.nodes);
   if (has_world_edges() && !limited_world_) {
     shape.world_edges = 1;  // of frames without noise
@@ -233,7 +234,8 @@ Batch MeshInputs::prediction_batch(Runtime& runtime, DType dtype, const Trajecto
                        BatchLayout::Sizes::exact);
     if (searches) add_world_search(layout);
     Batch result = make_batch(runtime, layout, [&](const Batch& batch) {
-      append_to_union(batch.graph.edge_sets.front().graph, mesh, {});
+      append_to_union(batch.graph.edges(kMeshEdges).graph, mesh, {});
+      write_graph_starts(batch.graph, {&mesh.nodes, 1});
       write_edge_features(batch, trajectory, t, state, {}, normalizers, scratch);
       write_node_features(batch, trajectory, t, state, {}, normalizers, scratch);
       if (searches) {
@@ -242,7 +244,6 @@ Batch MeshInputs::prediction_batch(Runtime& runtime, DType dtype, const Trajecto
         write_world_edges(batch, world, trajectory, t, state, {}, normalizers, scratch);
       }
     });
-    result.graph.graph_offsets = {0, mesh.nodes};
     const int64_t missing = missing_edges(runtime, find_world_edges(runtime, result));
     if (missing == 0) return result;
     room += missing;
@@ -253,7 +254,7 @@ Batch MeshInputs::prediction_batch(Runtime& runtime, DType dtype, const Trajecto
 void MeshInputs::write_edge_features(const Batch& batch, const TrajectoryView& trajectory, int64_t t,
                                      const FieldState& state, const Dataset::MeshSizes& before,
                                      const Normalizers& normalizers, SampleScratch& scratch) const {
-  const Tensor& features = batch.graph.edge_sets.front().features;
+  const Tensor& features = batch.graph.edges(kMeshEdges).features;
   dispatch_storage(accumulator_of(features.dtype()), [&]<class T>() {
     RowsInPlace<T> rows(features, before.edges, trajectory.mesh().edges, scratch.wide_edges);
     write_edges(trajectory, t, state, scratch, rows.values().data());
@@ -467,14 +468,6 @@ Dataset::MeshSizes append_to_union(const Graph& graph, const MeshView& mesh,
     counts[2] = all.edges;
   }
   return all;
-}
-
-std::vector<int64_t> graph_offsets(const Dataset& dataset, std::string_view split,
-                                   const std::vector<Sample>& samples) {
-  std::vector<int64_t> offsets{0};
-  for (const Sample& sample : samples)
-    offsets.push_back(offsets.back() + dataset.trajectory(split, sample.trajectory).mesh().nodes);
-  return offsets;
 }
 
 }  // namespace meshgrad

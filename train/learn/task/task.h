@@ -93,7 +93,7 @@ class Task {
 /// The task that task.name names. Throws ConfigError for fields that do not fit it.
 Task make_task(const Config& config, const Dataset& dataset);
 
-/// A training batch in memory of its own on the runtime's device, with graph offsets.
+/// A training batch in memory of its own on the runtime's device.
 Batch training_batch(const Task& task, Runtime& runtime, DType dtype, std::string_view split,
                      const std::vector<Sample>& samples, const NoiseOptions& noise, Normalizers& normalizers,
                      bool learn = false);

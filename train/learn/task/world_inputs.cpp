@@ -95,9 +95,9 @@ void MeshInputs::write_world_search(const Batch& batch, const TrajectoryView& tr
 Tensor MeshInputs::find_world_edges(Runtime& runtime, const Batch& batch) const {
   if (!is_searched(batch)) return {};
   const MeshEdgeOptions options = edge_options(config_);
-  const EdgeSet& world = batch.graph.edge_sets[1];
+  const EdgeSet& world = batch.graph.edges(kWorldEdges);
   const Tensor missing = Tensor::empty(runtime, {1}, DType::i64, Tag::workspace, "world edges without room");
-  kernels::find_world_edges({.mesh = batch.graph.edge_sets.front().graph,
+  kernels::find_world_edges({.mesh = batch.graph.edges(kMeshEdges).graph,
                              .positions = batch.tensor(kWorldPositions),
                              .labels = batch.tensor(kWorldLabels),
                              .radius = world_options_.radius,
@@ -139,7 +139,7 @@ Dataset::MeshSizes MeshInputs::write_world_edges(const Batch& batch, const MeshE
                                                  const FieldState& state, const Dataset::MeshSizes& before,
                                                  const Normalizers& normalizers,
                                                  SampleScratch& scratch) const {
-  const EdgeSet& set = batch.graph.edge_sets[1];
+  const EdgeSet& set = batch.graph.edges(kWorldEdges);
   Dataset::MeshSizes all;
   dispatch_storage(accumulator_of(set.features.dtype()), [&]<class T>() {
     RowsInPlace<T> rows(set.features, before.edges, std::ssize(world.senders), scratch.wide_world);
