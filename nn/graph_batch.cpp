@@ -96,7 +96,7 @@ EdgeSet make_edge_set(Runtime& runtime, std::string name, int64_t nodes, std::sp
                       std::span<const int32_t> receivers, std::span<const T> features, int64_t width) {
   std::vector<int32_t> order;
   EdgeSet set{std::move(name), build_graph(runtime, nodes, senders, receivers, &order), {}};
-  if (width < 1 || static_cast<size_t>(width) * order.size() != features.size()) {
+  if (width < 0 || static_cast<size_t>(width) * order.size() != features.size()) {
     throw invalid_argument("make_edge_set: features of " + set.name,
                            std::to_string(order.size()) + " edges times " + std::to_string(width) + " values",
                            std::to_string(features.size()));

@@ -29,7 +29,8 @@ struct EdgeSet {
 };
 
 /// An EdgeSet from edges in any order, and `features` [edges, width] in the same order: both are sorted by
-/// receiver together. T is the storage type: float, double, half or bfloat16. Throws InvalidArgument for another number of features, and what build_graph throws.
+/// receiver together. T is the storage type: float, double, half or bfloat16. A width of 0: no features.
+/// Throws InvalidArgument for another number of features, and what build_graph throws.
 template <class T>  // the pragma does not reach instantiations
 [[gnu::visibility("default")]] EdgeSet make_edge_set(Runtime& runtime, std::string name, int64_t nodes,
                                                      std::span<const int32_t> senders,

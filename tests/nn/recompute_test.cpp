@@ -179,6 +179,22 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("gradients are the same with segments around edges without features") {
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+    for (const ComputePath path : {ComputePath::fused, ComputePath::op_by_op}) {
+      ModelCase options = options_of(4, 9);
+      options.path = path;
+      options.edge_inputs = {0, 2};
+      options.edge_set_names = {"mesh", "world"};
+      Window window(options, dtype, 31, 97);
+      const Tensor plain = window.plain();
+      CAPTURE(name_of(dtype));
+      CHECK(equal_bits(plain, window.gradients(segments(4, 7), segments(4, 2))));
+      CHECK(equal_bits(plain, window.gradients({{0, 6}}, {{0, 1}, {1, 4}, {5, 6}})));
+    }
+  }
+}
+
 TEST_CASE("a recomputed block runs the ops that its backward needs, and no others") {
   ModelCase options = options_of(3, 8);
   options.hidden_layers = 2;
