@@ -8,6 +8,7 @@
 #include <meshgrad/train/learn/run/checkpoint.h>
 #include <meshgrad/train/learn/run/precision.h>
 #include <meshgrad/train/learn/task/displacements.h>
+#include <meshgrad/train/learn/task/largest_batch.h>
 
 #include <fmt/format.h>
 
@@ -391,7 +392,7 @@ MemoryPlan plan_memory(const Config& asked, const PlanOptions& options) {
     plan.notes.push_back(
         fmt::format("the time counts {:.3g} world edges a node, the mean of frames of the data",
                     plan.world_edges_per_node));
-  plan.timed = largest_batch(step, dataset);
+  plan.timed = largest_batch(step, task);
   plan.timed.world_edges = std::llround(plan.world_edges_per_node * static_cast<double>(plan.timed.nodes));
   plan.time = time_of(probe, step, plan.step, plan);
   int64_t correction = 0;

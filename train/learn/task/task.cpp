@@ -2,8 +2,6 @@
 #include <meshgrad/train/learn/task/batch_rows.h>
 #include <meshgrad/train/learn/task/task.h>
 
-#include <algorithm>
-
 namespace meshgrad {
 
 Task make_task(const Config& config, const Dataset& dataset) {
@@ -19,14 +17,6 @@ Batch training_batch(const Task& task, Runtime& runtime, DType dtype, std::strin
   return make_batch(runtime, layout, [&](const Batch& host) {
     task.write(host, split, samples, noise, normalizers, learn, scratch);
   });
-}
-
-BatchShape largest_batch(const Config& config, const Dataset& dataset) {
-  const Dataset::MeshSizes mesh = dataset.largest_mesh(config.data.train_split);
-  BatchShape largest{.nodes = std::max<int64_t>(1, config.train.batch * mesh.nodes),
-                     .edges = std::max<int64_t>(1, config.train.batch * mesh.edges)};
-  largest.world_edges = world_room(config.data, largest.nodes);
-  return largest;
 }
 
 }  // namespace meshgrad

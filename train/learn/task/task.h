@@ -98,7 +98,4 @@ Batch training_batch(const Task& task, Runtime& runtime, DType dtype, std::strin
                      const std::vector<Sample>& samples, const NoiseOptions& noise, Normalizers& normalizers,
                      bool learn = false);
 
-/// The largest batch of the training split: as if all its samples had the largest mesh.
-BatchShape largest_batch(const Config& config, const Dataset& dataset);
-
 }  // namespace meshgrad
