@@ -154,7 +154,6 @@ struct Step {
     checked = scale.square && scale.side() > corner_side(scale) ? last_corner(mesh.base, scale)
                                                                 : whole_period(mesh.base);
     batch.graph.nodes = scale.nodes();
-    batch.graph.graph_offsets = {0, batch.graph.nodes};
     batch.graph.edge_sets.push_back({"mesh", std::move(mesh.graph), edges.tensor});
     batch.graph.node_features = nodes.tensor;
     batch.target = target.tensor;
@@ -208,7 +207,6 @@ ReferenceStep reference_step(const Step& step) {
   };
   LossBatch batch;
   batch.graph.nodes = nodes;
-  batch.graph.graph_offsets = {0, nodes};
   batch.graph.edge_sets.push_back({"mesh", build_graph(cpu, nodes, part.mesh.senders, part.mesh.receivers),
                                    tensor(step.edges.base, part.edges)});
   batch.graph.node_features = tensor(step.nodes.base, part.nodes);

@@ -281,7 +281,8 @@ void MeshPredictor::Loaded::use(Held held) {
   in_parts = nullptr;
   room = {.nodes = held.all.nodes,
           .edges = held.all.edges,
-          .world_edges = world_room(config.data, held.all.nodes)};
+          .world_edges = world_room(config.data, held.all.nodes),
+          .graphs = std::ssize(data->meshes)};
   write_union(held.given.empty());
   if (!held.given.empty()) make_parts(std::move(held.given));
   meshes = std::move(held.meshes);
@@ -298,13 +299,14 @@ void MeshPredictor::Loaded::write_union(bool whole) {
   const StoragePtr memory = batch_memory_to_write(runtime, layout.bytes());
   written = layout.batch(memory);
   for (size_t i = 0; i < data->meshes.size(); ++i)
-    append_to_union(written.graph.edge_sets.front().graph, data->meshes[i].view, before[i]);
+    append_to_union(written.graph.edges(kMeshEdges).graph, data->meshes[i].view, before[i]);
+  std::vector<int64_t> nodes;
+  for (const MemoryMesh& mesh : data->meshes) nodes.push_back(mesh.view.nodes);
+  write_graph_starts(written.graph, nodes);
   if (!whole) return;
   device = device_memory(layout.bytes(), memory);
   host = memory;
   batch = layout.batch(device);
-  for (const Dataset::MeshSizes& first : before) batch.graph.graph_offsets.push_back(first.nodes);
-  batch.graph.graph_offsets.push_back(room.nodes);
 }
 
 StoragePtr MeshPredictor::Loaded::device_memory(int64_t bytes, const StoragePtr& on_host) const {
@@ -322,7 +324,7 @@ void MeshPredictor::Loaded::make_parts(std::vector<GivenPart> given) {
   in_parts = std::make_unique<PredictedParts>(PredictedParts{
       .parts = MeshParts(runtime, std::move(given), ranks), .meshes = views, .ghosts = std::move(ghosts)});
   const Part& part = in_parts->parts.part(views, written.graph, ranks.rank());
-  BatchLayout layout(task.sizes(), {part.owned, part.edge_sets.front().edges(), part.ghosts()},
+  BatchLayout layout(task.sizes(), {part.owned, part.edges(kMeshEdges).edges(), part.ghosts()},
                      config.precision, BatchLayout::Sizes::exact);
   layout.set_halo(in_parts->parts.halo(views, written.graph));
   host = batch_memory_to_write(runtime, layout.bytes());

@@ -243,7 +243,7 @@ void MeshPredictor::Loaded::run_backward(const StateOf& states, std::vector<doub
   std::span<const int32_t> nodes_of_rows, edges_of_rows;
   if (in_parts) {
     nodes_of_rows = std::span(in_parts->part->nodes).first(static_cast<size_t>(in_parts->part->owned));
-    edges_of_rows = in_parts->part->edge_sets.front().rows;
+    edges_of_rows = in_parts->part->edges(kMeshEdges).rows;
     seed = chosen_rows(seed, nodes_of_rows, static_cast<size_t>(reads.outputs));
   }
   // The same on all ranks, as gradients cross their borders.
@@ -266,12 +266,11 @@ void MeshPredictor::Loaded::run_backward(const StateOf& states, std::vector<doub
   const auto part_of = [](const std::vector<double>& all, int64_t first, int64_t rows, int64_t width) {
     return std::span(all).subspan(static_cast<size_t>(first * width), static_cast<size_t>(rows * width));
   };
-  const auto& sets = written.graph.edge_sets;
   const std::vector<double> by_nodes = rows_of_input(0, written.graph.node_features, nodes_of_rows);
-  const std::vector<double> by_edges = rows_of_input(1, sets.front().features, edges_of_rows);
+  const std::vector<double> by_edges = rows_of_input(1, written.graph.edges(kMeshEdges).features, edges_of_rows);
   const bool has_world = world().any();
   const std::vector<double> by_world =
-      has_world ? rows_of_input(2, sets[1].features, {}) : std::vector<double>();
+      has_world ? rows_of_input(2, written.graph.edges(kWorldEdges).features, {}) : std::vector<double>();
   const std::vector<MeshEdges> found = has_world ? world_edges_at(states) : std::vector<MeshEdges>();
   int64_t world_before = 0;
   for (size_t i = 0; i < meshes.size(); ++i) {
@@ -281,7 +280,7 @@ void MeshPredictor::Loaded::run_backward(const StateOf& states, std::vector<doub
     add_node_gradients(reads, mesh, normalizers.nodes,
                        part_of(by_nodes, before[i].nodes, mesh.nodes, reads.node_inputs), gradients);
     add_edge_gradients(reads, mesh, positions, normalizers.edges,
-                       part_of(by_edges, before[i].edges, mesh.edges, sets.front().features.width()),
+                       part_of(by_edges, before[i].edges, mesh.edges, task.sizes().edge_inputs.front()),
                        gradients);
     if (!has_world) continue;
     set_edges(mesh, found[i]);

@@ -96,7 +96,7 @@ void learn_from_part(Runtime& runtime, const Task& task, MeshParts& parts, std::
       one.accumulate(std::span<const T>(rows.values<T>()));
     };
     learn(to.nodes, own.graph.node_features);
-    learn(to.edges, own.graph.edge_sets.front().features);
+    learn(to.edges, own.graph.edges(kMeshEdges).features);
     learn(to.targets, own.tensor("target"));
   });
 }

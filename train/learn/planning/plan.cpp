@@ -8,6 +8,7 @@
 #include <meshgrad/train/learn/run/checkpoint.h>
 #include <meshgrad/train/learn/run/precision.h>
 #include <meshgrad/train/learn/task/displacements.h>
+#include <meshgrad/train/learn/task/largest_batch.h>
 
 #include <fmt/format.h>
 
@@ -157,7 +158,7 @@ std::vector<int64_t> steps_of_grid(const Dataset& dataset, const Config& config)
   std::vector<int64_t> steps{config.unroll.steps};
   if (!find_key("unroll.steps")->applies_to(config.task.name)) return steps;
   const SplitSamples samples =
-      make_task(config, dataset).for_validation().mesh().possible_samples(config.data.train_split);
+      make_task(config, dataset).for_validation().samples(config.data.train_split);
   int64_t most = 0;
   for (int64_t i = 0; i < dataset.size(config.data.train_split); ++i)
     most = std::max(most, samples.in_trajectory(i));
@@ -400,7 +401,7 @@ MemoryPlan plan_memory(const Config& asked, const PlanOptions& options) {
     plan.notes.push_back(
         fmt::format("the time counts {:.3g} world edges a node, the mean of frames of the data",
                     plan.world_edges_per_node));
-  plan.timed = largest_batch(step, dataset);
+  plan.timed = largest_batch(step, task);
   plan.timed.world_edges = std::llround(plan.world_edges_per_node * static_cast<double>(plan.timed.nodes));
   plan.time = time_of(probe, step, plan.step, plan);
   int64_t correction = 0;

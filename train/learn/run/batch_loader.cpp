@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <meshgrad/train/learn/run/batch_loader.h>
 #include <meshgrad/train/learn/run/part_step.h>
+#include <meshgrad/train/learn/task/largest_batch.h>
 
 #include <algorithm>
 #include <chrono>
@@ -44,8 +45,7 @@ BatchLoader::BatchLoader(Runtime& runtime, const Config& config, const Task& tas
       depth_(parts != nullptr ? 0 : prefetch_depth(runtime)),
       uploader_(
           runtime, depth_ + 2,
-          task.layout(largest_batch(config, task.dataset()), config.precision, BatchLayout::Sizes::capacity)
-              .bytes()) {}
+          task.layout(largest_batch(config, task), config.precision, BatchLayout::Sizes::capacity).bytes()) {}
 
 BatchLoader::~BatchLoader() {
   if (!worker_.joinable()) return;

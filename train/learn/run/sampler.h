@@ -12,7 +12,9 @@ class Sampler {
  public:
   /// Throws DataError when the split has no sample of the task.
   Sampler(const Task& task, std::string_view split, uint64_t seed)
-      : seed_(seed), samples_(task.samples(split)) {}
+      : seed_(seed), samples_(task.samples(split)) {
+    if (samples() == 0) throw task.no_samples(split);
+  }
   int64_t samples() const { return samples_.size(); }
   /// The sample at a position in the endless sequence of passes.
   Sample at(int64_t position) const {

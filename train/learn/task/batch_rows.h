@@ -68,13 +68,16 @@ void write_mesh_batch(const MeshTask& task, const Batch& batch, std::string_view
                       const std::vector<Sample>& samples, Normalizers& normalizers, bool learn,
                       SampleScratch& scratch, WriteSample&& write_sample) {
   const FieldSelection& fields = task.fields;
-  const EdgeSet& edge_set = batch.graph.edge_sets.front();
+  const EdgeSet& edge_set = batch.graph.edges(kMeshEdges);
   const Tensor& target = batch.tensor("target");
   Dataset::MeshSizes all;
+  std::vector<int64_t> graph_nodes;
   for (const Sample& sample : samples) {
     const TrajectoryView view = task.dataset.trajectory(split, sample.trajectory);
     all = append_to_union(edge_set.graph, view.mesh(), all);
+    if (batch.graph.graph_starts.defined()) graph_nodes.push_back(view.mesh().nodes);
   }
+  write_graph_starts(batch.graph, graph_nodes);
   dispatch_storage(accumulator_of(batch.graph.node_features.dtype()), [&]<class T>() {
     RowsInPlace<T> node_rows(batch.graph.node_features, 0, all.nodes, scratch.wide_nodes);
     RowsInPlace<T> edge_rows(edge_set.features, 0, all.edges, scratch.wide_edges);
@@ -84,7 +87,7 @@ void write_mesh_batch(const MeshTask& task, const Batch& batch, std::string_view
     Dataset::MeshSizes world;
     const bool searched = task.world.is_for_device(batch);
     if (task.world.any() && !searched) {
-      const EdgeSet& set = batch.graph.edge_sets[1];
+      const EdgeSet& set = batch.graph.edges(kWorldEdges);
       world_rows.emplace(set.features, 0, set.graph.edges, scratch.wide_world);
     }
     int64_t node = 0;
@@ -101,7 +104,7 @@ void write_mesh_batch(const MeshTask& task, const Batch& batch, std::string_view
       if (world_rows) {
         const MeshEdges found =
             task.world.edges_at(view, sample.frame, positions, task.world.limit(view.mesh().nodes));
-        world = task.world.append(batch.graph.edge_sets[1].graph, found, view, positions, world,
+        world = task.world.append(batch.graph.edges(kWorldEdges).graph, found, view, positions, world,
                                   world_rows->values().data() + world.edges * task.world.inputs());
       }
       if (searched) task.world.write_search(batch, view.mesh(), positions, {mesh++, node}, normalizers);

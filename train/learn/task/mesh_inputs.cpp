@@ -132,7 +132,7 @@ void write_node_features(const FieldSelection& fields, const Batch& batch, const
 void write_edge_features(const FieldSelection& fields, const Batch& batch, const TrajectoryView& trajectory,
                          int64_t t, const FieldState& state, const Dataset::MeshSizes& before,
                          const Normalizers& normalizers, SampleScratch& scratch) {
-  const Tensor& features = batch.graph.edge_sets.front().features;
+  const Tensor& features = batch.graph.edges(kMeshEdges).features;
   dispatch_storage(accumulator_of(features.dtype()), [&]<class T>() {
     RowsInPlace<T> rows(features, before.edges, trajectory.mesh().edges, scratch.wide_edges);
     write_edges(fields, trajectory, t, state, scratch, rows.values().data());
@@ -170,14 +170,6 @@ Dataset::MeshSizes append_to_union(const Graph& graph, const MeshView& mesh,
     counts[2] = all.edges;
   }
   return all;
-}
-
-std::vector<int64_t> graph_offsets(const Dataset& dataset, std::string_view split,
-                                   const std::vector<Sample>& samples) {
-  std::vector<int64_t> offsets{0};
-  for (const Sample& sample : samples)
-    offsets.push_back(offsets.back() + dataset.trajectory(split, sample.trajectory).mesh().nodes);
-  return offsets;
 }
 
 }  // namespace meshgrad

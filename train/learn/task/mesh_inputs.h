@@ -53,8 +53,4 @@ void write_edge_features(const FieldSelection& fields, const Batch& batch, const
 Dataset::MeshSizes append_to_union(const Graph& graph, const MeshView& mesh,
                                    const Dataset::MeshSizes& before);
 
-/// Graph offsets of the union: nodes of sample i are offsets[i] .. offsets[i + 1] - 1.
-std::vector<int64_t> graph_offsets(const Dataset& dataset, std::string_view split,
-                                   const std::vector<Sample>& samples);
-
 }  // namespace meshgrad

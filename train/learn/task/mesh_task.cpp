@@ -43,13 +43,13 @@ MeshTask::MeshTask(const Dataset& data, const DataConfig& config, bool over_time
       world(config, fields.world_position ? fields.world_position->field.components : 0),
       sizes{.node_inputs = fields.node_inputs,
             .edge_inputs = {edge_inputs(fields, data.dim())},
-            .edge_set_names = {"mesh"},
+            .edge_set_names = {std::string(kMeshEdges)},
             .outputs = fields.outputs},
       predictions(predicted),
       loss(counts) {
   if (!world.any()) return;
   sizes.edge_inputs.push_back(world.inputs());
-  sizes.edge_set_names.emplace_back("world");
+  sizes.edge_set_names.emplace_back(kWorldEdges);
 }
 
 MeshTask MeshTask::for_validation() const {
@@ -66,17 +66,15 @@ FrameRange MeshTask::sample_frames(int64_t frames) const {
   return {first, std::max(first, frames - predictions)};
 }
 
-SplitSamples MeshTask::possible_samples(std::string_view split) const {
+SplitSamples MeshTask::samples(std::string_view split) const {
   SplitSamples samples{.first_frame = sample_frames(0).first};
   for (int64_t i = 0; i < dataset.size(split); ++i)
     samples.add(sample_frames(dataset.frames(split, i)).size());
   return samples;
 }
 
-SplitSamples MeshTask::samples(std::string_view split) const {
-  SplitSamples found = possible_samples(split);
-  if (found.size() > 0) return found;
-  throw data_error(
+DataError MeshTask::no_samples(std::string_view split) const {
+  return data_error(
       fmt::format("{}: split {}", dataset.path().string(), split),
       fmt::format("trajectories of at least {}", counted(least_frames(), "frame")), "none",
       "lower unroll.steps or data.history, choose another split, or convert data with more frames");
@@ -125,6 +123,7 @@ BatchShape MeshTask::shape(std::string_view split, const std::vector<Sample>& sa
     shape.nodes += view.mesh().nodes;
     shape.edges += view.mesh().edges;
   }
+  shape.graphs = std::max<int64_t>(1, std::ssize(samples));
   shape.world_edges = world_room(fields.config, shape.nodes);
   if (world.any() && !world.limited()) {
     shape.world_edges = 1;  // of frames without noise
@@ -232,7 +231,8 @@ Batch MeshTask::prediction_batch(Runtime& runtime, DType dtype, const Trajectory
                        BatchLayout::Sizes::exact);
     if (searches) world.add_to(layout);
     Batch result = make_batch(runtime, layout, [&](const Batch& batch) {
-      append_to_union(batch.graph.edge_sets.front().graph, mesh, {});
+      append_to_union(batch.graph.edges(kMeshEdges).graph, mesh, {});
+      write_graph_starts(batch.graph, {&mesh.nodes, 1});
       write_edge_features(fields, batch, trajectory, t, state, {}, normalizers, scratch);
       write_node_features(fields, batch, trajectory, t, state, {}, normalizers, scratch);
       if (searches) {
@@ -241,7 +241,6 @@ Batch MeshTask::prediction_batch(Runtime& runtime, DType dtype, const Trajectory
         world.write(batch, found, trajectory, positions, {}, normalizers, scratch.wide_world);
       }
     });
-    result.graph.graph_offsets = {0, mesh.nodes};
     const int64_t missing = missing_edges(runtime, world.find(runtime, result));
     if (missing == 0) return result;
     room += missing;

@@ -3,6 +3,7 @@
 // world edges, statistics, how errors count, and how a prediction becomes the fields of the mesh.
 // MeshDynamics and SteadyField hold one; Task::mesh() gives it to programs that are about meshes.
 #pragma once
+#include <meshgrad/engine/error.h>
 #include <meshgrad/train/learn/task/data_warnings.h>
 #include <meshgrad/train/learn/task/mesh_inputs.h>
 #include <meshgrad/train/learn/task/training_loss.h>
@@ -27,8 +28,8 @@ class MeshTask {
   TrainingLoss loss;
 
   // What train/learn/task/task.h asks of a task.
-  /// Throws ConfigError for an unknown split, and DataError when it has no sample.
   SplitSamples samples(std::string_view split) const;
+  DataError no_samples(std::string_view split) const;
   void read_ahead(std::string_view split, const Sample& sample) const {
     dataset.read_ahead(split, sample.trajectory);
   }
@@ -58,8 +59,6 @@ class MeshTask {
   FrameRange sample_frames(int64_t frames) const;
   /// The fewest frames of a trajectory that has a sample.
   int64_t least_frames() const { return fields.over_time ? predictions + fields.earlier_frames() + 1 : 1; }
-  /// The samples of a split, perhaps none.
-  SplitSamples possible_samples(std::string_view split) const;
   /// The model's inputs, "target" [nodes, outputs] in the accumulator of `dtype`, "mask" u8 [nodes], and what
   /// TrainingLoss adds.
   BatchLayout layout(const BatchShape& shape, DType dtype, BatchLayout::Sizes kind) const;

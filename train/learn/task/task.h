@@ -43,9 +43,13 @@ class Task {
     return visit_shared([](const auto& task) -> const Dataset& { return task.dataset; });
   }
 
-  /// The samples of a split. Throws ConfigError for an unknown one, and DataError when it has none.
+  /// The samples of a split, perhaps none. Throws ConfigError for an unknown one.
   SplitSamples samples(std::string_view split) const {
     return visit_shared([&](const auto& task) { return task.samples(split); });
+  }
+  /// The error of a split without any.
+  DataError no_samples(std::string_view split) const {
+    return visit_shared([&](const auto& task) { return task.no_samples(split); });
   }
   /// Reads a sample's pages soon, without waiting for them.
   void read_ahead(std::string_view split, const Sample& sample) const {
@@ -125,12 +129,9 @@ class Task {
 /// The task that task.name names. Throws ConfigError for fields that do not fit it.
 Task make_task(const Config& config, const Dataset& dataset);
 
-/// A training batch in memory of its own on the runtime's device, with graph offsets.
+/// A training batch in memory of its own on the runtime's device.
 Batch training_batch(const Task& task, Runtime& runtime, DType dtype, std::string_view split,
                      const std::vector<Sample>& samples, const NoiseOptions& noise, Normalizers& normalizers,
                      bool learn = false);
-
-/// The largest batch of the training split: as if all its samples had the largest mesh.
-BatchShape largest_batch(const Config& config, const Dataset& dataset);
 
 }  // namespace meshgrad

@@ -107,9 +107,9 @@ void WorldEdgeSearch::write_search(const Batch& batch, const MeshView& mesh, std
 
 Tensor WorldEdgeSearch::find(Runtime& runtime, const Batch& batch) const {
   if (!is_for_device(batch)) return {};
-  const EdgeSet& world = batch.graph.edge_sets[1];
+  const EdgeSet& world = batch.graph.edges(kWorldEdges);
   const Tensor missing = Tensor::empty(runtime, {1}, DType::i64, Tag::workspace, "world edges without room");
-  kernels::find_world_edges({.mesh = batch.graph.edge_sets.front().graph,
+  kernels::find_world_edges({.mesh = batch.graph.edges(kMeshEdges).graph,
                              .positions = batch.tensor(kWorldPositions),
                              .labels = batch.tensor(kWorldLabels),
                              .radius = options_.radius,
@@ -145,7 +145,7 @@ Dataset::MeshSizes WorldEdgeSearch::write(const Batch& batch, const MeshEdges& f
                                           const TrajectoryView& trajectory, std::span<const float> positions,
                                           const Dataset::MeshSizes& before, const Normalizers& normalizers,
                                           std::vector<float>& wide) const {
-  const EdgeSet& set = batch.graph.edge_sets[1];
+  const EdgeSet& set = batch.graph.edges(kWorldEdges);
   Dataset::MeshSizes all;
   dispatch_storage(accumulator_of(set.features.dtype()), [&]<class T>() {
     RowsInPlace<T> rows(set.features, before.edges, std::ssize(found.senders), wide);

@@ -2,6 +2,7 @@
 // WorldEdgeSearch: the edge set "world" of a batch (data.world_radius), found on the host or by a device with
 // the same bits. Features: the relative current position, sender minus receiver, and its length.
 #pragma once
+#include <meshgrad/engine/error.h>
 #include <meshgrad/nn/normalizer.h>
 #include <meshgrad/train/data/world_edges.h>
 #include <meshgrad/train/learn/config/config.h>

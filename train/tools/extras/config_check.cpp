@@ -17,7 +17,7 @@ using Severity = Finding::Severity;
 
 /// Samples of a split; trajectories that have none are a finding.
 int64_t count_samples(const MeshTask& task, const std::string& split, std::vector<Finding>& findings) {
-  const SplitSamples samples = task.possible_samples(split);
+  const SplitSamples samples = task.samples(split);
   int64_t without = 0;
   std::string first;
   for (int64_t i = 0; i < task.dataset.size(split); ++i) {
