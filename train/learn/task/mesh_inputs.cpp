@@ -67,6 +67,12 @@ MeshInputs::MeshInputs(const Dataset& dataset, const DataConfig& config)
     : dataset_(dataset.with_edges(edge_options(config))),
       config_(config),
       world_options_{config.world_radius, config.world_pairs == WorldPairs::other_type} {
+  if (dataset.dim() < 2) {
+    throw data_error(dataset.path().string() + ": mesh_pos",
+                     "positions in 2 or 3 dimensions, which edge features are made of",
+                     dataset.dim() == 0 ? "a graph without positions" : "1 dimension",
+                     "convert data with positions, or choose a task for graphs");
+  }
   std::vector<int64_t> target_columns;
   for (const std::string& name : config.targets) {
     targets_.push_back(checked_field(dataset, name, "data.targets", false));
