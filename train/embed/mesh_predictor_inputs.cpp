@@ -12,12 +12,12 @@ namespace meshgrad {
 /// Fields of the data, in f32; of those with known changes two frames.
 void MeshPredictor::Loaded::read_given(size_t mesh) {
   MeshState& on = meshes[mesh];
-  std::vector<std::span<const float>>& all = data->trajectories[mesh].fields;
+  std::vector<FieldData>& all = data->trajectories[mesh].fields;
   for (size_t field = 0; field < on.given.size(); ++field) all[field] = on.given[field].read();
   for (size_t k = 0; k < known_changes().size(); ++k) {
     const auto field = std::ranges::find(data->fields, known_changes()[k].field.name, &FieldInfo::name);
-    std::span<const float>& values = all[static_cast<size_t>(field - data->fields.begin())];
-    std::copy(values.begin(), values.end(), on.next[k].begin());  // of a target none
+    FieldData& values = all[static_cast<size_t>(field - data->fields.begin())];
+    std::ranges::copy(values.floats(), on.next[k].begin());  // of a target none
     values = on.next[k];
   }
 }

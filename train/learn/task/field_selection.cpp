@@ -47,6 +47,12 @@ bool contains_type(const std::vector<int64_t>& types, int64_t type) {
 
 FieldSelection::FieldSelection(const Dataset& dataset, const DataConfig& data, bool in_time)
     : config(data), over_time(in_time) {
+  if (dataset.dim() < 2) {
+    throw data_error(dataset.path().string() + ": mesh_pos",
+                     "positions in 2 or 3 dimensions, which edge features are made of",
+                     dataset.dim() == 0 ? "a graph without positions" : "1 dimension",
+                     "convert data with positions, or choose a task for graphs");
+  }
   std::vector<int64_t> target_columns;
   for (const std::string& name : config.targets) {
     targets.push_back(checked_field(dataset, name, "data.targets", false));

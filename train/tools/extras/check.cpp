@@ -213,9 +213,9 @@ std::string to_text(const Checked& checked) {
       checked.packed
           ? fmt::format("packed    {} ({}), from {}\n", checked.path, bytes_text(data.bytes()), data.source())
           : fmt::format("read      {} ({} packed)\n", data.source(), bytes_text(data.bytes()));
-  text += fmt::format("data      {}, {}, {} in {}-D\n",
-                      counted(data.trajectories(), "trajectory", "trajectories"),
-                      counted(summary.frames, "frame"), counted(data.meshes(), "mesh", "meshes"), data.dim());
+  text += fmt::format("data      {}, {}, {} {}\n", counted(data.trajectories(), "trajectory", "trajectories"),
+                      counted(summary.frames, "frame"), counted(data.meshes(), "mesh", "meshes"),
+                      dimensions_text(data.dim()));
   text += data.dt() > 0 ? fmt::format("dt        {} s\n", data.dt()) : std::string("dt        unknown\n");
   const HistogramRange degree = range_of(summary.degrees);
   text += fmt::format("nodes     {} to {} a mesh, directed edges {} to {}\n", summary.nodes_min,
